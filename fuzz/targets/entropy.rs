@@ -2,7 +2,7 @@
 //! block of codes as files have it.
 #![no_main]
 
-use briquette_entropy::{BlockDecoder, Instructions, SymbolTable, read_block};
+use briquette_core::entropy::{BlockDecoder, Instructions, SymbolTable, read_block};
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     if let Some(([n_bits, n_codes], block)) = input.split_first_chunk() {

@@ -1,7 +1,7 @@
 //! A SHA256SUMS. What is read can be written and read again.
 #![no_main]
 
-use briquette_files::{InputFile, sums};
+use briquette_formats::io::{InputFile, sums};
 use briquette_fuzz::file;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {

@@ -4,7 +4,7 @@
 //! numbers ([`simulate`]) and how the result is kept in fewer bytes ([`encode`], [`decode`]). The law that ties them:
 //! `decode(encode(w, d)) == simulate(w, d)`, bit for bit, and `simulate` is idempotent.
 //!
-//! Non-goals: choosing decisions (`briquette-prune`, `briquette-quant`), files (`briquette-formats`), burn.
+//! Non-goals: choosing decisions (`briquette-methods`, `briquette-methods`), files (`briquette-formats`), burn.
 //!
 //! ```
 //! use briquette_core::{Affine, Decision, Grid, Grouping, Mask, QuantParams, decode, encode, simulate};
@@ -31,6 +31,7 @@ pub mod decision;
 pub mod dtype;
 pub mod embedding;
 pub mod encoded;
+pub mod entropy;
 pub mod error;
 pub mod float;
 pub mod grid;

@@ -1,6 +1,6 @@
 //! What the codes of weights cost, as a loss: smaller codes take fewer bits once they are entropy-coded.
 
-use briquette_module::Trail;
+use briquette_nn::module::Trail;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{FloatDType, Tensor};
 use std::collections::BTreeMap;
@@ -60,7 +60,7 @@ impl ModuleVisitor for Bits<'_> {
 #[cfg(all(test, feature = "flex"))]
 mod tests {
     use super::*;
-    use briquette_module::read_f32;
+    use briquette_nn::module::read_f32;
     use burn::nn::{Linear, LinearConfig};
     use burn::tensor::Device;
 

@@ -1,8 +1,8 @@
 //! Sharded checkpoints: an index that says which file each tensor is in.
 
+use crate::io::paths::stays_inside;
 use crate::{InputFile, TensorInfo, json, limits};
 use briquette_core::{Error, Result};
-use briquette_files::paths::stays_inside;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@
 //! own directory, and hands out tensors by name, lazily. [`Draft`] writes a directory that appears whole or not at all.
 //! Reading never runs code, never trusts a length, and never leaves the model's directory.
 //!
-//! Files are opened, checked and written by `briquette-files`, PyTorch's formats are read by `briquette-pytorch`; what others need
+//! Files are opened, checked and written by `briquette-formats`, PyTorch's formats are read by `briquette-formats`; what others need
 //! of those two has its name here too.
 //!
 //! Non-goals: deciding anything about the numbers.
@@ -24,6 +24,7 @@ mod hub_cache;
 mod hub_id;
 pub mod index;
 pub mod input_stats;
+pub mod io;
 pub mod json;
 pub mod loadable;
 pub mod manifest;
@@ -33,6 +34,8 @@ mod name_prefix;
 mod ours;
 pub mod output_format;
 pub mod plain;
+#[cfg(feature = "pytorch")]
+pub mod pytorch;
 pub mod quantization;
 pub mod quantization_config;
 pub mod safetensors;
@@ -43,12 +46,12 @@ mod weights;
 mod window;
 
 pub use activations::ActivationRounding;
-pub use briquette_files::{
+pub use checkpoint::{Checkpoint, Compressed, InputFormat};
+pub use choice::Choice;
+pub use io::{
     Draft, DraftFile, InputFile, LeftOut, ModelDir, TensorInfo, TensorSource, contained, draft, file, limits,
     model_dir, names, presence, sums, tensor,
 };
-pub use checkpoint::{Checkpoint, Compressed, InputFormat};
-pub use choice::Choice;
 pub use loadable::{Limits, LoadableFamily};
 pub use manifest::{Manifest, ManifestEntry, ManifestHead};
 pub use output_format::OutputFormat;

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 /// The name of the manifest in a directory.
-pub use briquette_files::model_dir::MANIFEST as FILE_NAME;
+pub use crate::io::model_dir::MANIFEST as FILE_NAME;
 /// The newest version of the directory format that this crate reads and writes; older ones stay readable.
 pub const VERSION: u32 = 5;
 /// The first version whose hashes cover how turned rows lie in a tensor.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The name of the file.
-pub use briquette_files::model_dir::CONFIG as FILE_NAME;
+pub use crate::io::model_dir::CONFIG as FILE_NAME;
 
 /// What transformers calls the type of the weights, in newer and in older files.
 const DTYPE_KEYS: [&str; 2] = ["dtype", "torch_dtype"];

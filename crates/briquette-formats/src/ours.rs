@@ -27,7 +27,7 @@ pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
     let directory = directory.path();
     let mut plain = PlainFiles::default();
     for name in &manifest.files {
-        if !briquette_files::paths::stays_inside(name) {
+        if !crate::io::paths::stays_inside(name) {
             return Err(
                 Error::input(format!("the manifest names {name:?}, expected a file beside it")).at(directory.display())
             );

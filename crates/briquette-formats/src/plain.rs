@@ -2,12 +2,12 @@
 
 mod by_name;
 
+#[cfg(feature = "pytorch")]
+use crate::pytorch::TensorPlace;
 use crate::sniff::FileKind;
 use crate::tensor::{self, TensorInfo, TensorSource};
 use crate::{Choice, InputFile, LeftOut, burnpack, name_prefix, safetensors};
 use briquette_core::{Error, Result};
-#[cfg(feature = "pytorch")]
-use briquette_pytorch::TensorPlace;
 pub use by_name::{FoundTensor, TensorsByName};
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ enum Place {
     At(u64),
     /// Put together on each read.
     #[cfg(feature = "pytorch")]
-    Gathered(Box<briquette_pytorch::Gathered>),
+    Gathered(Box<crate::pytorch::Gathered>),
 }
 
 impl PlainFiles {
@@ -60,7 +60,7 @@ impl PlainFiles {
 
     #[cfg(feature = "pytorch")]
     fn push_pytorch(&mut self, file: InputFile, choice: &Choice) -> Result<InputFile> {
-        let (file, found) = briquette_pytorch::read(file, choice.key.as_deref())?;
+        let (file, found) = crate::pytorch::read(file, choice.key.as_deref())?;
         for (info, place) in found.tensors {
             self.places.push(match place {
                 TensorPlace::At(offset) => Place::At(offset),

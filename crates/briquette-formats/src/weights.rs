@@ -2,11 +2,11 @@
 
 use crate::choice::no_keys;
 use crate::index::Index;
+use crate::io::paths::parent_of;
 use crate::plain::PlainFiles;
 use crate::sniff::{self, FileKind};
 use crate::{Choice, InputFile, TensorSource, contained, hub_cache, manifest, presence};
 use briquette_core::{Error, Result};
-use briquette_files::paths::parent_of;
 use std::path::{Path, PathBuf};
 
 /// The `format` string in the header of weight files in our own format.

@@ -4,7 +4,7 @@
 //! [`briquette_core::simulate`] says. Gradients pass straight through the rounding; those of scales that are learned come from one pass
 //! more ([`learned_grads`]). [`ops`] has both for tensors of the CPU; what lies elsewhere is left to burn's own operations.
 //!
-//! Non-goals: choosing masks and scales (`briquette-prune`, `briquette-quant`), rounded activations (`briquette-kernels`), attaching
+//! Non-goals: choosing masks and scales (`briquette-methods`, `briquette-methods`), rounded activations (`briquette-kernels`), attaching
 //! anything to modules (`briquette-nn`).
 //!
 //! ```

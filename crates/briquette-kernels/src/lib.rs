@@ -4,7 +4,7 @@
 //! quantized by the row as they come; products accumulate in 32-bit integers, exactly, and leave as f32:
 //! `y = (xq · wqᵀ) * sx * sw + bias`. Every instruction set gives the same bits, those of the scalar reference.
 //!
-//! Non-goals: choosing scales (`briquette-quant`), files (`briquette-formats`), layers (`briquette-nn`).
+//! Non-goals: choosing scales (`briquette-methods`), files (`briquette-formats`), layers (`briquette-nn`).
 //!
 //! ```
 //! use briquette_kernels::{ActivationGrid, PackedInt8, active_path, int8_linear};

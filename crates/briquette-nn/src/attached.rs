@@ -1,11 +1,11 @@
 //! A decision as part of a module: the one reparameterization.
 
 use crate::form::Form;
+use crate::module::Trail;
+use crate::module::view::{group_dims, n_scales};
 use crate::rules::Fingerprint;
 use briquette_core::{OutputAxis, Rows};
 use briquette_fused::masked::{ScaledGrid, ops};
-use briquette_module::Trail;
-use briquette_module::view::{group_dims, n_scales};
 use burn::module::{Module, ModuleMapper, Param, ParamId, Reparameterization};
 use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
 
@@ -254,7 +254,7 @@ fn cast_to<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use briquette_quant::Scheme;
+    use briquette_methods::quant::Scheme;
     use burn::tensor::Distribution;
 
     /// A state that drops a third of the weights and rounds the rest, some beyond the ends of the grid.

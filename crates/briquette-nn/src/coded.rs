@@ -1,6 +1,7 @@
 //! Codes that replace a parameter: as rows of outputs, and as a quantized tensor of burn's.
 
 use crate::kept::Kept;
+use crate::module::{unreadable, view};
 use briquette_core::encoded::{CodeBlocks, ScaleType};
 use briquette_core::{
     Affine, Decision, Grid, GridKind, Grouping, Mask, OutputAxis, QuantParams, Result, Rows, Shape, simd,
@@ -8,8 +9,7 @@ use briquette_core::{
 use briquette_formats::stored::{DecodeBuffers, StoredDir};
 use briquette_kernels::ops::{self, LinearWeights, QuantizedConv2d, Table};
 use briquette_kernels::{ActivationGrid, PackedInt8};
-use briquette_module::{unreadable, view};
-use briquette_quant::{Activations, QuantSpec, Range, fit};
+use briquette_methods::quant::{Activations, QuantSpec, Range, fit};
 use burn::tensor::quantization::{
     BlockSize, QuantMode, QuantScheme, QuantStore, QuantValue, QuantizedBytes, ScaleDtype,
 };
@@ -172,7 +172,7 @@ impl Coded {
             return Ok(coded);
         }
         let floats = if matches!(tensor.dtype(), DType::QFloat(_)) { tensor.dequantize() } else { tensor };
-        let values = briquette_module::read_f32(floats, "weights")?;
+        let values = crate::module::read_f32(floats, "weights")?;
         Ok(Self::of_floats(&view::to_rows(values, &rows), rows, what, true))
     }
 

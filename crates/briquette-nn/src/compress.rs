@@ -3,11 +3,11 @@
 use crate::module_source::ModuleSource;
 use crate::{Compression, NameMap, Parameter, Prune, Quantize, Roles, Schedule};
 use briquette_core::{Decision, Error, OutputAxis, Result, Role};
-use briquette_flow::layout::{FileLayouts, PlacedTensor};
-use briquette_flow::survey::{Survey, survey};
-use briquette_flow::{Plan, Quant, RunOptions, TensorPlan, Workers, decide};
 use briquette_formats::{TensorSource, WeightLayout};
-use briquette_quant::Scheme;
+use briquette_methods::quant::Scheme;
+use briquette_writer::layout::{FileLayouts, PlacedTensor};
+use briquette_writer::survey::{Survey, survey};
+use briquette_writer::{Plan, Quant, RunOptions, TensorPlan, Workers, decide};
 use burn::module::Module;
 use std::collections::BTreeMap;
 

@@ -11,7 +11,7 @@ use crate::{Attached, Kind, Parameter, Prune, Quantize, Roles, Schedule, decisio
 use briquette_core::printable::printable;
 use briquette_core::{Decision, Error, Patterns, Result};
 use briquette_kernels::MAX_DEPTH;
-use briquette_quant::Activations;
+use briquette_methods::quant::Activations;
 use burn::module::{Module, Param, Reparameterization, Reparameterizer};
 use burn::store::RecordError;
 use burn::tensor::{DType, FloatDType, Tensor};

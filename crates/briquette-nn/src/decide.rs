@@ -5,9 +5,9 @@ use crate::rules::{Amount, Prune};
 use crate::scores::{RowScores, RowScratch};
 use briquette_core::encoded::ScaleType;
 use briquette_core::{Affine, Grouping, Mask, Rows, simd};
-use briquette_prune::select;
-use briquette_prune::{Ratio, Threshold};
-use briquette_quant::{Fitter, KeptRows, QuantSpec};
+use briquette_methods::prune::select;
+use briquette_methods::prune::{Ratio, Threshold};
+use briquette_methods::quant::{Fitter, KeptRows, QuantSpec};
 use rayon::prelude::*;
 use std::convert::Infallible;
 

@@ -3,9 +3,9 @@
 use crate::NameMap;
 use crate::module_source::ModuleSource;
 use briquette_core::{Error, Result};
-use briquette_flow::{self as flow, RunOptions, Workers, WriteJob};
 use briquette_formats::draft::check_name;
 use briquette_formats::{Checkpoint, Draft, companions, manifest, model_config, sums};
+use briquette_writer::{self as flow, RunOptions, Workers, WriteJob};
 use burn::module::Module;
 use burn::tensor::Device;
 use std::path::{Path, PathBuf};

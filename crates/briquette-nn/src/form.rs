@@ -2,7 +2,7 @@
 
 use briquette_core::encoded::ScaleType;
 use briquette_core::{Grid, GridKind, Grouping, OutputAxis};
-use briquette_quant::{Activations, Scheme};
+use briquette_methods::quant::{Activations, Scheme};
 
 /// The axes that can count outputs, each by its index.
 const AXES: [OutputAxis; 3] = [OutputAxis::First, OutputAxis::Last, OutputAxis::Second];

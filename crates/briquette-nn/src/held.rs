@@ -2,7 +2,7 @@
 
 use crate::Packed;
 use crate::kept::NAMES;
-use briquette_module::{Trail, parameters};
+use crate::module::{Trail, parameters};
 use burn::module::{Module, ModuleVisitor, Param, Reparameterization};
 use burn::tensor::quantization::quantized_data_len;
 use burn::tensor::{DType, Int, Tensor};

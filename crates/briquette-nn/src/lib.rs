@@ -4,8 +4,8 @@
 //! anew on a schedule. [`load_into`] fills a module from a checkpoint that [`briquette_formats::Checkpoint`] can open,
 //! plain or compressed; [`Export`] writes one back, tied weights once, with the small files of the model it came from. The
 //! [`layers`] are burn's, and run on codes where
-//! [`load_compressed`] or [`quantize_dynamic`](quantize_dynamic()) has put them. Non-goals: the choosing itself (`briquette-prune`,
-//! `briquette-quant`) and file formats.
+//! [`load_compressed`] or [`quantize_dynamic`](quantize_dynamic()) has put them. Non-goals: the choosing itself (`briquette-methods`,
+//! `briquette-methods`) and file formats.
 //!
 //! # From a training loop to a small directory
 //!
@@ -150,6 +150,7 @@ mod learner;
 mod live;
 mod load;
 mod load_compressed;
+pub mod module;
 mod module_source;
 mod packed;
 mod pool;
@@ -167,12 +168,8 @@ mod weights;
 pub use attached::{Attached, without_grids};
 pub use briquette_core::Patterns;
 pub use briquette_core::{InputStats, InputView};
-pub use briquette_module::{
-    Kind, Layer, Layout, LossScaler, NameMap, OwnLayer, Parameter, Probe, Quiet, Roles, ToDType, parameters,
-};
-pub use briquette_module::{Observed, Observing, observable, observe, observe_some};
-pub use briquette_prune::Schedule;
-pub use briquette_prune::Score;
+pub use briquette_methods::prune::Schedule;
+pub use briquette_methods::prune::Score;
 pub use compress::{CompressionReport, ModuleTensors, ParameterReport, compress_by};
 pub use compression::Compression;
 pub use export::{Export, Exported};
@@ -180,6 +177,10 @@ pub use held::{Held, held};
 pub use learner::Compressing;
 pub use load::{load_into, load_some};
 pub use load_compressed::{load_compressed, predicted_bytes};
+pub use module::{
+    Kind, Layer, Layout, LossScaler, NameMap, OwnLayer, Parameter, Probe, Quiet, Roles, ToDType, parameters,
+};
+pub use module::{Observed, Observing, observable, observe, observe_some};
 pub use packed::{Packed, holds_codes};
 pub use quantize_dynamic::{DynamicSpec, Quantized, quantize_dynamic};
 pub use record::load_record;

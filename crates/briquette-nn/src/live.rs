@@ -2,11 +2,11 @@
 
 use crate::Attached;
 use crate::form::Form;
+use crate::module::Trail;
+use crate::module::{read_bools, read_f32, unreadable};
 use crate::rules::Fingerprint;
 use briquette_core::Result;
 use briquette_fused::masked::ops;
-use briquette_module::Trail;
-use briquette_module::{read_bools, read_f32, unreadable};
 use burn::module::{Module, ModuleVisitor, Param, ParamId, Reparameterization};
 use burn::tensor::{Bool, Device, Int, Tensor};
 use std::collections::BTreeMap;

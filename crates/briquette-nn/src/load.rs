@@ -1,12 +1,12 @@
 //! Filling a module from a checkpoint, one tensor at a time.
 
 use crate::coded::{Coded, StoredUse};
+use crate::module::{Trail, is_kept_turned};
 use crate::{Kind, NameMap, Parameter};
 use briquette_core::{DType, Error, OutputAxis, Result, Shape, rows};
 use briquette_formats::burnpack::to_burn;
 use briquette_formats::stored::StoredDir;
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource, WeightLayout};
-use briquette_module::{Trail, is_kept_turned};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, DType as BurnDType, Device, Int, Tensor, TensorData};
 use std::collections::{BTreeMap, BTreeSet};

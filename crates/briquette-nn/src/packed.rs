@@ -3,9 +3,9 @@
 use crate::coded::{Coded, PackedCodes, Use};
 use crate::form::{axis_of, number_of};
 use crate::kept::{Kept, NAMES};
+use crate::module::{is_kept_turned, linear_shape};
 use briquette_core::{Error, OutputAxis, Result, Rows};
 use briquette_kernels::ops;
-use briquette_module::{is_kept_turned, linear_shape};
 use burn::module::{Module, Param, ParamId, Reparameterization};
 use burn::tensor::{DType, Device, Int, Shape, Tensor, TensorData};
 use std::sync::{Arc, PoisonError, RwLock};

@@ -2,8 +2,8 @@
 
 use crate::scores::{each_magnitude, key};
 use briquette_core::{Error, Result, simd};
-use briquette_prune::select::{Bracket, Tally};
-use briquette_prune::{Histogram, Threshold};
+use briquette_methods::prune::select::{Bracket, Tally};
+use briquette_methods::prune::{Histogram, Threshold};
 use rayon::prelude::*;
 
 /// Scores that a thread counts at once.

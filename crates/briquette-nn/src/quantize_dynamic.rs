@@ -2,13 +2,13 @@
 
 use crate::coded::{Coded, Use};
 use crate::held::AS_FLOATS;
+use crate::module::{read_f32, view};
 use crate::packed::Packed;
 use crate::pool::check_finite;
 use crate::targets::Names;
 use crate::{Held, Parameter, Patterns, Roles, held, parameters};
 use briquette_core::{Error, Result, Role};
 use briquette_kernels::{ActivationGrid, MAX_DEPTH, ops};
-use briquette_module::{read_f32, view};
 use burn::module::{Module, Param, Reparameterizer};
 use burn::tensor::Tensor;
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! Finds burn's recurrent layers, whose states keep them from computing in another type than the device's default.
 
+use crate::module::{Trail, is_of_burn};
 use briquette_core::{Error, Result};
-use briquette_module::{Trail, is_of_burn};
 use burn::module::{Module, ModuleVisitor};
 use burn::tensor::FloatDType;
 use std::panic::Location;

@@ -3,13 +3,13 @@
 use crate::attached::{bools, form_tensor, replaced};
 use crate::form::Form;
 use crate::live::{LiveWeight, live_weights};
+use crate::module::{Trail, view};
 use crate::pool::{Look, ParameterPool, Scored, check_finite};
 use crate::rules::{Amount, RuleTarget, Rules, Scoring};
 use crate::scores::{RowScores, drop_below};
 use crate::{Attached, Prune, Schedule, Scope, Score, decide};
 use briquette_core::{Affine, Error, Result};
-use briquette_module::{Trail, view};
-use briquette_prune::{Ratio, Threshold};
+use briquette_methods::prune::{Ratio, Threshold};
 use burn::module::{Module, ModuleMapper, Param, Reparameterization};
 use burn::tensor::{Bool, Int, Tensor};
 use rayon::prelude::*;

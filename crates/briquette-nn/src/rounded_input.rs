@@ -3,7 +3,7 @@
 use crate::Attached;
 use briquette_fused::masked::ops::{simulates, with_floats};
 use briquette_kernels::{ActivationGrid, MAX_DEPTH, ops};
-use briquette_quant::Activations;
+use briquette_methods::quant::Activations;
 use burn::module::Param;
 use burn::tensor::{DType, Tensor};
 

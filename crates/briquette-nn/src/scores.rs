@@ -1,11 +1,11 @@
 //! Scores of the effective weights of a parameter, row by row.
 
 use crate::Prune;
+use crate::module::view;
 use crate::rules::{RuleTarget, Scoring, WeightRow};
 use briquette_core::{Error, InputView, Mask, Result, Rows, simd};
-use briquette_module::view;
-use briquette_prune::score::WeightSlice;
-use briquette_prune::{Score, Threshold};
+use briquette_methods::prune::score::WeightSlice;
+use briquette_methods::prune::{Score, Threshold};
 use rayon::prelude::*;
 
 /// The magnitude of a score, and the smallest float for 0: what is kept scores more than what is dropped, which scores 0.

@@ -2,11 +2,11 @@
 
 use crate::coded::Coded;
 use crate::form::Form;
+use crate::module::{Trail, read_bools, read_f32, unreadable, view};
 use crate::packed::{PackedForm, codes_of};
 use crate::{Attached, Packed, Parameter, parameters};
 use briquette_core::{Decision, Error, Mask, QuantParams, Result, Rows, simulate};
 use briquette_fused::masked::scale_of;
-use briquette_module::{Trail, read_bools, read_f32, unreadable, view};
 use burn::module::{Module, ModuleVisitor, Param, Reparameterization};
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 use std::collections::BTreeMap;
@@ -353,7 +353,7 @@ impl ModuleVisitor for Collector {
 mod tests {
     use super::*;
     use briquette_core::ErrorKind;
-    use briquette_quant::Scheme;
+    use briquette_methods::quant::Scheme;
 
     #[test]
     fn masks_and_scales_of_other_rules_are_refused() {

@@ -3,8 +3,8 @@
 use crate::fixture::values;
 use briquette_core::encoded::ScaleType;
 use briquette_core::{Decision, Grid, GridKind, OutputAxis, Rows, Shape, decode, encode, simulate};
+use briquette_methods::quant::{Range, Scheme};
 use briquette_nn::{Compression, Prune, Quantize, decisions};
-use briquette_quant::{Range, Scheme};
 use burn::module::{Module, Param};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{Linear, LinearConfig};

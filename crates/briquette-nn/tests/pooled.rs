@@ -2,8 +2,8 @@
 
 use crate::law::to_rows;
 use briquette_core::{OutputAxis, Rows, Shape};
+use briquette_methods::prune::Ratio;
 use briquette_nn::{Compression, Prune, Schedule, decisions};
-use briquette_prune::Ratio;
 use burn::module::{Module, Param};
 use burn::nn::conv::{Conv2d, Conv2dConfig, ConvTranspose2d, ConvTranspose2dConfig};
 use burn::nn::{Linear, LinearConfig};

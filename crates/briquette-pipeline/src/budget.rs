@@ -9,10 +9,10 @@ mod costs;
 use crate::compress::{Drafted, Miss, Sized, draft_of_size};
 use attempts::{Attempt, AttemptClock};
 use briquette_core::{Error, Result};
-use briquette_flow::context::RunOptions;
 use briquette_formats::{Draft, presence};
 use briquette_recipe::{Bounds, Budget, Recipe, Stage, Target};
 use briquette_report::{AllocationReport, Origin, Report, TensorReport};
+use briquette_writer::context::RunOptions;
 use costs::Costs;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ pub(crate) fn draft(
     let costs = Costs::of(recipe, budget, options)?;
     let mut origin = origin.clone();
     origin.seconds.push(("sensitivity".into(), since.elapsed().as_secs_f64()));
-    let target = briquette_plan::target_text(&budget.target);
+    let target = briquette_recipe::plan::target_text(&budget.target);
     let mut making = Making { recipe, costs, target, options, origin, scratch, clock: AttemptClock::start() };
     let Attempt { draft, mut report, seconds } = match &budget.target {
         Target::Metrics(bounds) => making.good(bounds)?,
@@ -62,7 +62,7 @@ pub fn foretold(recipe: &Recipe, budget: &Budget, options: &RunOptions) -> Resul
         Target::Bytes(_) | Target::Bits(_) => costs.most as f64 * AIM - costs.fixed,
     };
     let steps = costs.steps(payload)?;
-    Ok(costs.report(&briquette_plan::target_text(&budget.target), &steps))
+    Ok(costs.report(&briquette_recipe::plan::target_text(&budget.target), &steps))
 }
 
 /// The draft of an output whose weight files have at most so many bytes, and its report: with the steps that `steps` gives for a factor of 1, or the

@@ -1,10 +1,10 @@
 //! Running a model once over data, for statistics of what goes into each layer.
 
 use briquette_core::{Error, Remedy, Result};
-use briquette_flow::context::RunOptions;
 use briquette_formats::{Checkpoint, Choice, presence};
 use briquette_recipe::raw::{RawData, RawMemory};
 use briquette_report::CalibrationReport;
+use briquette_writer::context::RunOptions;
 use std::path::{Path, PathBuf};
 
 /// What to run on what, and where the statistics go.
@@ -76,11 +76,11 @@ mod run {
     use super::*;
     use crate::arch::{arch_of, check_offload};
     use crate::memory;
+    use crate::training::spec_of;
+    use briquette_eval::walk::Room;
+    use briquette_eval::{Calibration, Gathering, Samples};
     use briquette_formats::input_stats::{StatisticsFile, fingerprint};
     use briquette_report::CalibratedLayer;
-    use briquette_runs::walk::Room;
-    use briquette_runs::{Calibration, Gathering, Samples};
-    use briquette_training::spec_of;
     use std::collections::BTreeSet;
 
     pub(super) fn calibrate(asked: &CalibrationRequest, options: &RunOptions) -> Result<CalibrationReport> {
@@ -103,7 +103,7 @@ mod run {
         let found = briquette_models::guarded(&device, || {
             let room = Room::within(memory::limit_of_host(limit, options), parent_of(&asked.output));
             let gathering = Gathering { samples, has_gram: asked.has_gram, room };
-            briquette_runs::calibrate(&checkpoint, arch, &device, (&data, &spec), gathering, &mut after_batch)
+            briquette_eval::calibrate(&checkpoint, arch, &device, (&data, &spec), gathering, &mut after_batch)
         })?;
         let file = StatisticsFile { model: Some(fingerprint(&checkpoint)?), layers: found.layers.clone() };
         checkpoint.check_unchanged()?;

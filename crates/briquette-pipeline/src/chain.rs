@@ -19,11 +19,11 @@ use crate::distill::student_of;
 use crate::output::{compressed_draft, finish};
 use crate::unwritten::unwritten;
 use briquette_core::{ErrorKind, Result};
-use briquette_flow::context::RunOptions;
 use briquette_formats::{Checkpoint, Draft, draft, presence};
 use briquette_recipe::Recipe;
 use briquette_recipe::paths::stages_beside;
 use briquette_report::Report;
+use briquette_writer::context::RunOptions;
 use parts::PartsRun;
 use std::path::Path;
 use std::time::Instant;
@@ -76,7 +76,7 @@ fn begin<'a>(
     started: Instant,
 ) -> Result<ChainStart<'a>> {
     let student = student_of(recipe, original)?;
-    briquette_plan::plan_of(recipe, original, student.as_deref(), &options.stop)?;
+    briquette_recipe::plan::plan_of(recipe, original, student.as_deref(), &options.stop)?;
     distills(recipe).try_for_each(|stage| distill::check_devices(stage, &options.devices))?;
     draft::remove_left_behind(&recipe.output);
     let shared = of_batch.and_then(|of| of.shared);

@@ -5,12 +5,12 @@ mod small_files;
 use crate::evaluate::evaluate;
 use crate::solve::{self, SolveJob};
 use briquette_core::Result;
-use briquette_flow::plan::Prediction;
-use briquette_flow::write::Written;
-use briquette_flow::{self as flow, Plan, RunOptions, Workers, WriteJob};
 use briquette_formats::{Checkpoint, Draft, TensorSource, presence, sums};
 use briquette_recipe::Recipe;
 use briquette_report::{self as report, EvaluationReport, Evidence, Origin, Report, Timing};
+use briquette_writer::plan::Prediction;
+use briquette_writer::write::Written;
+use briquette_writer::{self as flow, Plan, RunOptions, Workers, WriteJob};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -61,7 +61,7 @@ pub(crate) fn draft_of_size(
     };
     let checkpoint = crate::open::model(recipe)?;
     let workers = Workers::new(options)?;
-    let mut plan = briquette_plan::plan(recipe, &checkpoint, &options.stop)?;
+    let mut plan = briquette_recipe::plan::plan(recipe, &checkpoint, &options.stop)?;
     solve::shares(recipe, &mut plan, &checkpoint, scratch, &workers)?;
     let mut prediction = plan.predict()?;
     if let Some(Sized { most, .. }) = wanted {

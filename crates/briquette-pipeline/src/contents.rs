@@ -1,11 +1,11 @@
 //! What lies at the paths of a recipe, as hashes: two runs that read the same of each do the same.
 
 use briquette_core::{Error, Hash128, Result, TensorHasher};
-use briquette_flow::context::Stop;
 use briquette_formats::file::Identity;
 use briquette_formats::{Checkpoint, InputFile, TensorSource, manifest, presence};
 use briquette_recipe::Recipe;
 use briquette_recipe::paths::{NamedPath, Purpose};
+use briquette_writer::context::Stop;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 

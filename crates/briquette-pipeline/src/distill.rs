@@ -2,16 +2,16 @@
 
 #[cfg(feature = "model")]
 use crate::memory;
+#[cfg(feature = "model")]
+pub use crate::training::check_devices;
+#[cfg(feature = "model")]
+use crate::training::foretold;
 use briquette_core::Result;
-use briquette_flow::context::RunOptions;
 use briquette_formats::{Checkpoint, TensorInfo};
 #[cfg(not(feature = "model"))]
 use briquette_recipe::DistillStage;
 use briquette_recipe::{Recipe, TrainingJob, Whole};
-#[cfg(feature = "model")]
-pub use briquette_training::check_devices;
-#[cfg(feature = "model")]
-use briquette_training::foretold;
+use briquette_writer::context::RunOptions;
 
 /// The tensors of what the last stages work on, where a recipe trains it: those of its last student, by headers and sizes. None where
 /// it does not, or makes factors, which are not foretold.
@@ -53,10 +53,10 @@ pub fn check_devices(_stage: &DistillStage, _names: &[String]) -> Result<()> {
 #[cfg(feature = "model")]
 pub fn train(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
     if let Some(limit) = asked.stage.memory.limit {
-        let devices = briquette_training::devices(options)?;
+        let devices = crate::training::devices(options)?;
         memory::to_train(asked.stage, asked.model, asked.original, &devices[0])?.check(limit)?;
     }
-    briquette_training::train(asked, options)
+    crate::training::train(asked, options)
 }
 
 /// This build cannot run models.

@@ -1,9 +1,9 @@
 //! Running a model and the one it came from: quality, latency and memory, before and after.
 
 use briquette_core::Result;
-use briquette_flow::context::RunOptions;
 use briquette_recipe::Evaluate;
 use briquette_report::EvaluationReport;
+use briquette_writer::context::RunOptions;
 use std::path::Path;
 
 /// Runs `model`, and `reference` where there is one, as asked.
@@ -39,16 +39,16 @@ pub fn evaluate(
 mod run {
     use super::*;
     use crate::memory;
+    use crate::training::{half, spec_of};
     use briquette_core::memory::MemoryMeter;
     use briquette_core::{Error, shown_path};
+    use briquette_eval::{Evaluation, Fits, Latency, PROMPT, Request};
     use briquette_models::batches::Batching;
     use briquette_models::memory::Device;
     use briquette_models::memory::{Memory, device_meters};
     use briquette_models::{Arch, Held};
     use briquette_recipe::BatchSize;
     use briquette_report::{ContinuationFigures, HeldFigures, MemoryFigures, RunFigures};
-    use briquette_runs::{Evaluation, Fits, Latency, PROMPT, Request};
-    use briquette_training::{half, spec_of};
     use std::collections::BTreeMap;
 
     /// What is tried first where the size of a batch is to be found.
@@ -97,7 +97,7 @@ mod run {
             options.progress.items(done, total);
             options.stop.check()
         };
-        briquette_models::guarded(&request.device, || briquette_runs::evaluate(request, meters, &mut after_batch))
+        briquette_models::guarded(&request.device, || briquette_eval::evaluate(request, meters, &mut after_batch))
     }
 
     fn request_of(asked: &Evaluate, model: &Path, reference: Option<&Path>, device: Device) -> Result<Request> {

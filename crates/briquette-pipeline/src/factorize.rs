@@ -2,16 +2,16 @@
 //! `X.weight`, `[out, rank]`; a bias stays as it is.
 
 use briquette_core::{Error, OutputAxis, Result, rows};
-use briquette_flow::context::{RunOptions, Workers};
-use briquette_flow::manifest::ManifestSource;
-use briquette_flow::plan::Nonfinite;
-use briquette_flow::{self as flow, Plan, TensorPlan, WriteJob};
 use briquette_formats::{
     Checkpoint, Draft, InputFile, OutputFormat, TensorInfo, TensorSource, WeightLayout, companions, model_config,
 };
-use briquette_prune::low_rank::{Factors, Spectrum};
+use briquette_methods::prune::low_rank::{Factors, Spectrum};
 use briquette_recipe::{FactorizeStage, Recipe};
 use briquette_report::FactorReport;
+use briquette_writer::context::{RunOptions, Workers};
+use briquette_writer::manifest::ManifestSource;
+use briquette_writer::plan::Nonfinite;
+use briquette_writer::{self as flow, Plan, TensorPlan, WriteJob};
 use ndarray::ArrayView2;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -43,7 +43,7 @@ pub(crate) fn factorize(
 ) -> Result<()> {
     let checkpoint = Checkpoint::open_as(model, &recipe.choice)?;
     let plain = Recipe { parts: Vec::new(), stages: Vec::new(), profile: OutputFormat::Briquette, ..recipe.clone() };
-    let plan = briquette_plan::plan(&plain, &checkpoint, &options.stop)?;
+    let plan = briquette_recipe::plan::plan(&plain, &checkpoint, &options.stop)?;
     let chosen = chosen(stage, &plan)?;
     let workers = Workers::new(options)?;
     workers.begin("factorize", chosen.iter().map(|tensor| tensor.info.n_bytes()).sum());

@@ -2,8 +2,8 @@
 
 use briquette_core::{InputStats, Result};
 use briquette_nn::{CompressionReport, NameMap, compress_by};
-use briquette_plan::in_memory::{InMemory, plan_in_memory};
 use briquette_recipe::Recipe;
+use briquette_recipe::plan::in_memory::{InMemory, plan_in_memory};
 use burn::module::Module;
 use std::collections::BTreeMap;
 

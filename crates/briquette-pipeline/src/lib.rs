@@ -34,13 +34,15 @@ pub mod run;
 pub mod sensitivity;
 mod solve;
 pub mod sweep;
+#[cfg(feature = "model")]
+mod training;
 mod unwritten;
 pub mod verify;
 
 pub use advice::{advised, build_command};
 pub use briquette_core::Role;
-pub use briquette_flow::{self as flow, Plan, Progress, RunOptions, Silent, Stop, context, limit_threads};
-pub use briquette_plan::{self as plan, role};
+pub use briquette_recipe::plan::{self as plan, role};
 pub use briquette_recipe::{self as recipe, Recipe};
 pub use briquette_report::{self as report, Report, Trace, diff, inspect};
+pub use briquette_writer::{self as flow, Plan, Progress, RunOptions, Silent, Stop, context, limit_threads};
 pub use run::run;

@@ -82,14 +82,14 @@ pub(crate) use known::{limit_of_host, to_calibrate, to_run, to_train};
 mod known {
     use super::*;
     use crate::arch::arch_of;
+    use crate::training::{half, needs_teacher, teacher_of};
     use briquette_core::memory::MemoryLimit;
-    use briquette_flow::RunOptions;
+    use briquette_eval::walk::offloaded_bytes;
     use briquette_formats::{Checkpoint, presence};
     use briquette_models::Arch;
     use briquette_models::memory::{Device, predicted_bytes};
     use briquette_recipe::{DistillStage, Evaluate, Student, Whole};
-    use briquette_runs::walk::offloaded_bytes;
-    use briquette_training::{half, needs_teacher, teacher_of};
+    use briquette_writer::RunOptions;
     use std::path::Path;
 
     /// What is run, as long as its weights are those of files that are there.

@@ -3,10 +3,10 @@
 use crate::budget;
 use crate::compress::{Drafted, draft_of_size};
 use briquette_core::{Error, Result};
-use briquette_flow::RunOptions;
 use briquette_formats::Draft;
 use briquette_recipe::Recipe;
 use briquette_report::{Origin, Report};
+use briquette_writer::RunOptions;
 use std::path::Path;
 
 /// The stages of a recipe that work on files.

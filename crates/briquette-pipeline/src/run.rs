@@ -5,9 +5,9 @@ use crate::output;
 use crate::unwritten::unwritten;
 use crate::{memory, solve};
 use briquette_core::Result;
-use briquette_flow::context::RunOptions;
 use briquette_recipe::{Recipe, paths};
 use briquette_report::{Origin, Report};
+use briquette_writer::context::RunOptions;
 
 /// Compresses a model as a recipe says. The output is there whole and verified, or not at all.
 ///

@@ -5,14 +5,14 @@ mod by_running;
 mod request;
 
 use briquette_core::{Error, InputStats, Result};
-use briquette_flow::curve::{Curve, NamedChoice, TensorChoices};
-use briquette_flow::{Cut, Plan, Pruning, Quant, RunOptions, TensorPlan, Workers};
 use briquette_formats::input_stats::{StatisticsFile, fingerprint};
 use briquette_formats::{Checkpoint, InputFile, json, limits};
-use briquette_prune::Score;
-use briquette_quant::{Activations, QuantSpec, Range};
+use briquette_methods::prune::Score;
+use briquette_methods::quant::{Activations, QuantSpec, Range};
 use briquette_recipe::{Budget, MeasuredLoss, PruneTarget, Recipe, SchemeChoice, Sensitivity};
 use briquette_report::{SensitivityReport, TensorSensitivity};
+use briquette_writer::curve::{Curve, NamedChoice, TensorChoices};
+use briquette_writer::{Cut, Plan, Pruning, Quant, RunOptions, TensorPlan, Workers};
 pub use request::{SensitivityRequest, sensitivity};
 use std::collections::BTreeMap;
 use std::path::Path;

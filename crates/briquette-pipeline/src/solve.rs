@@ -15,9 +15,9 @@ mod source;
 mod unit;
 
 use briquette_core::{Error, Result};
-use briquette_flow::{Cut, Plan, Pruning, TensorPlan};
 use briquette_recipe::Recipe;
 use briquette_report::SolvedLayer;
+use briquette_writer::{Cut, Plan, Pruning, TensorPlan};
 use found::{Found, unit_at};
 pub(crate) use inputs::calibrated;
 pub(crate) use job::SolveJob;

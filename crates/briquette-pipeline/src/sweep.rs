@@ -4,12 +4,12 @@ use crate::batch::{self, BatchOptions, Jobs};
 use crate::run::check_build;
 use crate::sensitivity::{find, is_found_so, open_tensors};
 use briquette_core::{Error, ErrorKind, Remedy, Result, shown_path};
-use briquette_flow::{RunOptions, Workers};
 use briquette_formats::{InputFile, draft, limits, presence};
 use briquette_recipe::jobs::{sizes, sweep as jobs_of};
 use briquette_recipe::raw::RawRecipe;
 use briquette_recipe::{Recipe, paths};
 use briquette_report::{BatchReport, JobResult, to_json};
+use briquette_writer::{RunOptions, Workers};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -81,7 +81,7 @@ fn measure(recipe: &Recipe, path: &Path, options: &RunOptions) -> Result<()> {
         return Ok(());
     }
     let checkpoint = crate::open::model(recipe)?;
-    let plan = briquette_plan::plan(recipe, &checkpoint, &options.stop)?;
+    let plan = briquette_recipe::plan::plan(recipe, &checkpoint, &options.stop)?;
     let open = open_tensors(&plan, None, &checkpoint, &Workers::new(options)?)?;
     let found = find(recipe, how, &open, &checkpoint, options)?;
     options.progress.end();

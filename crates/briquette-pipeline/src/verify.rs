@@ -1,12 +1,12 @@
 //! Proof that a directory holds what it says: every file by its SHA-256, every tensor by the hash of its values.
 
 use briquette_core::{Error, Hash128, Result};
-use briquette_flow::decode::{compare, decode_all};
-use briquette_flow::{RunOptions, Workers, recompute};
 use briquette_formats::{
     Checkpoint, Choice, ManifestHead, StoredDir, TensorInfo, contained, limits, manifest, presence, sums,
 };
 use briquette_recipe::{Recipe, StageKind, raw::RawRecipe};
+use briquette_writer::decode::{compare, decode_all};
+use briquette_writer::{RunOptions, Workers, recompute};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -134,7 +134,7 @@ fn check_against((stored, manifest): (&StoredDir, &ManifestHead), original: &Pat
     // It was written, whatever is refused today.
     raw.output.allow_untested = true;
     let recipe = Recipe::from_raw(raw, Path::new(""))?;
-    let mut plan = briquette_plan::plan(&recipe, &checkpoint, workers.stop())?;
+    let mut plan = briquette_recipe::plan::plan(&recipe, &checkpoint, workers.stop())?;
     let outcomes = recompute(&mut plan, &checkpoint, workers)?;
     let recomputed: BTreeMap<&str, Hash128> =
         plan.tensors.iter().zip(&outcomes).map(|(tensor, outcome)| (tensor.info.name.as_str(), outcome.hash)).collect();

@@ -4,11 +4,11 @@
 
 use briquette_core::Role;
 use briquette_formats::Checkpoint;
+use briquette_methods::quant::Scheme;
 use briquette_nn::{CompressionReport, Export, NameMap, Prune, Score, load_into, sparsity};
 use briquette_pipeline::in_memory::{AboutModule, compress, compress_as};
 use briquette_pipeline::recipe::{self, PruneStage, QuantizeStage};
 use briquette_pipeline::{Recipe, RunOptions, run};
-use briquette_quant::Scheme;
 use burn::module::{Module, Param};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};

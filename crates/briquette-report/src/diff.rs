@@ -2,8 +2,8 @@
 
 use briquette_core::stats::ErrorFigures;
 use briquette_core::{DType, Error, ErrorStats, OutputAxis, Result, Rows, rows};
-use briquette_flow::context::{RunOptions, Workers};
 use briquette_formats::{Checkpoint, Choice, TensorInfo, TensorSource};
+use briquette_writer::context::{RunOptions, Workers};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::Range;

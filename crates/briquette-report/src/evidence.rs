@@ -2,13 +2,13 @@
 
 use super::figures::{EvaluationReport, SolvedLayer};
 use super::origin::Origin;
-use briquette_flow::Plan;
-use briquette_flow::decode::DecodedTensor;
-use briquette_flow::encode::Outcome;
-use briquette_flow::layout::FileLayouts;
-use briquette_flow::plan::Prediction;
 use briquette_formats::Checkpoint;
 use briquette_recipe::Recipe;
+use briquette_writer::Plan;
+use briquette_writer::decode::DecodedTensor;
+use briquette_writer::encode::Outcome;
+use briquette_writer::layout::FileLayouts;
+use briquette_writer::plan::Prediction;
 use std::collections::BTreeMap;
 use std::time::Instant;
 

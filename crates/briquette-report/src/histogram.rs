@@ -4,9 +4,9 @@ use super::evidence::Evidence;
 use super::figures::{TensorReport, WeightHistogram};
 use super::first::first_by;
 use briquette_core::{DType, Result, rows};
-use briquette_flow::TensorPlan;
-use briquette_flow::context::Workers;
 use briquette_formats::TensorSource;
+use briquette_writer::TensorPlan;
+use briquette_writer::context::Workers;
 
 /// Tensors that have a histogram in the report: those with the largest error.
 const N_TENSORS: usize = 6;

@@ -3,10 +3,10 @@
 use crate::numbers::bytes;
 use briquette_core::Role;
 use briquette_core::{DType, Result, Storage};
-use briquette_flow::context::{RunOptions, Workers};
-use briquette_flow::known::Known;
 use briquette_formats::{Checkpoint, Choice, Compressed, LeftOut, TensorSource};
-use briquette_plan::role::Roles;
+use briquette_recipe::plan::role::Roles;
+use briquette_writer::context::{RunOptions, Workers};
+use briquette_writer::known::Known;
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
 use std::path::Path;

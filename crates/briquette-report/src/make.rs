@@ -4,9 +4,9 @@ use super::evidence::{Evidence, Timing};
 use super::figures::{Footprint, LayersKept, Report, StageBytes, VERSION};
 use super::{histogram, notes, remarks, tensors};
 use briquette_core::{Result, shown_path};
-use briquette_flow::context::Workers;
 use briquette_recipe::StageKind;
 use briquette_recipe::raw::RawStage;
+use briquette_writer::context::Workers;
 
 /// Puts a report together. [`Report::finish`] adds the time and the memory of the whole run.
 ///

@@ -10,7 +10,7 @@ const N_LISTED: usize = 8;
 
 /// Describes what was done as asked, and what else the model's files hold.
 pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
-    let mut notes = briquette_plan::notes(evidence.recipe, evidence.plan);
+    let mut notes = briquette_recipe::plan::notes(evidence.recipe, evidence.plan);
     if !evidence.origin.trained.is_empty() {
         notes.push(
             "Its weights were trained: errors of tensors are against the trained student, and `verify --against` cannot recompute them from the original.".into(),

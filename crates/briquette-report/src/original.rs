@@ -4,7 +4,7 @@ use super::figures::{Footprint, GoneTensor, TensorReport};
 use briquette_core::Result;
 use briquette_core::{Role, RoleRule};
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource};
-use briquette_plan::role::Roles;
+use briquette_recipe::plan::role::Roles;
 use std::collections::BTreeMap;
 
 /// The recipe's own model.

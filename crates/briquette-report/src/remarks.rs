@@ -4,7 +4,7 @@ use super::evidence::Evidence;
 use super::figures::{DistillReport, Report};
 use super::usual_loss;
 use briquette_core::Storage;
-use briquette_flow::TensorPlan;
+use briquette_writer::TensorPlan;
 
 /// Lists what a reader must be wary of.
 pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
@@ -16,7 +16,8 @@ pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
     if report.after.file_bytes >= report.before.file_bytes {
         remarks.push("The output is not smaller than the original.".into());
     }
-    if evidence.plan.tensors.iter().any(|tensor| tensor.skipped.as_deref() == Some(briquette_flow::survey::NONFINITE)) {
+    if evidence.plan.tensors.iter().any(|tensor| tensor.skipped.as_deref() == Some(briquette_writer::survey::NONFINITE))
+    {
         remarks.push("Tensors with NaN or infinity were left as they are.".into());
     }
     remarks.extend(evidence.plan.unsure_text());

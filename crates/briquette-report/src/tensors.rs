@@ -3,8 +3,8 @@
 use super::evidence::Evidence;
 use super::figures::{ErrorReport, TensorReport};
 use briquette_core::Storage;
-use briquette_flow::TensorPlan;
 use briquette_formats::names;
+use briquette_writer::TensorPlan;
 
 /// What became of each tensor, in the order of the model.
 pub(super) fn of(evidence: &Evidence) -> Vec<TensorReport> {

@@ -3,7 +3,7 @@
 use briquette_core::memory::MemoryMeter;
 use briquette_core::printable::printable_json;
 use briquette_core::{Error, Result};
-use briquette_flow::context::Progress;
+use briquette_writer::context::Progress;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ const SAMPLE_US: u64 = 10_000;
 
 /// Hears what a run does and writes it down, for `about:tracing` or Perfetto.
 ///
-/// It stands in for the progress and the meter of [`RunOptions`](briquette_flow::context::RunOptions), and passes both on. A phase lasts
+/// It stands in for the progress and the meter of [`RunOptions`](briquette_writer::context::RunOptions), and passes both on. A phase lasts
 /// until the next begins; the peak of the meter starts anew with each. A device that models run on has counters of its own,
 /// one for each of its meters.
 pub struct Trace {
@@ -185,7 +185,7 @@ impl MemoryMeter for Trace {
 mod tests {
     use super::*;
     use briquette_core::memory::ResidentSet;
-    use briquette_flow::context::Silent;
+    use briquette_writer::context::Silent;
 
     #[test]
     fn phases_follow_each_other_without_a_gap() {

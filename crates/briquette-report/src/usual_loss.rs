@@ -3,9 +3,9 @@
 use super::evidence::Evidence;
 use super::figures::Report;
 use briquette_core::Role;
-use briquette_flow::TensorPlan;
-use briquette_prune::Score;
-use briquette_quant::Range;
+use briquette_methods::prune::Score;
+use briquette_methods::quant::Range;
+use briquette_writer::TensorPlan;
 
 /// The most bits at which rounding to nearest fails altogether.
 const FEW_BITS: f64 = 3.5;

@@ -193,20 +193,19 @@
 pub use briquette_core as core;
 #[cfg(feature = "distill")]
 pub use briquette_distill as distill;
-pub use briquette_flow as flow;
+#[cfg(feature = "model")]
+pub use briquette_eval as eval;
 pub use briquette_formats as formats;
+pub use briquette_methods::{prune, quant, reconstruct};
 #[cfg(feature = "model")]
 pub use briquette_models as models;
 #[cfg(feature = "nn")]
 pub use briquette_nn as nn;
 pub use briquette_pipeline as pipeline;
-pub use briquette_plan as plan;
-pub use briquette_prune as prune;
-pub use briquette_quant as quant;
 pub use briquette_recipe as recipe;
+pub use briquette_recipe::plan;
 pub use briquette_report as report;
-#[cfg(feature = "model")]
-pub use briquette_runs as runs;
+pub use briquette_writer as writer;
 
 pub use briquette_core::{Error, ErrorKind, Result};
 #[cfg(feature = "nn")]
@@ -218,7 +217,7 @@ pub mod prelude {
     pub use crate::core::{Decision, Encoded, Mask, QuantParams, decode, encode, simulate};
     pub use crate::{Error, ErrorKind, Plan, Recipe, Report, RunOptions, run};
     pub use briquette_formats::{Checkpoint, TensorSource};
-    pub use briquette_prune::Ratio;
-    pub use briquette_quant::Scheme;
+    pub use briquette_methods::prune::Ratio;
+    pub use briquette_methods::quant::Scheme;
     pub use briquette_recipe::{PruneStage, QuantizeStage};
 }

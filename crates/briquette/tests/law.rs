@@ -5,13 +5,13 @@
 
 use briquette_core::encoded::ScaleType;
 use briquette_core::{DType, Decision, Grid, GridKind, Grouping, InputStats, OutputAxis, Rows, simulate};
-use briquette_flow::survey::survey;
-use briquette_flow::{RunOptions, Workers, WriteJob, decide};
 use briquette_formats::input_stats::{self, StatisticsFile};
 use briquette_formats::{Checkpoint, Draft, TensorSource};
+use briquette_methods::quant::{Range, Scheme};
 use briquette_nn::{Compression, Export, NameMap, Prune, Quantize, Score, ToDType, decisions, layers, load_compressed};
-use briquette_quant::{Range, Scheme};
 use briquette_recipe::Recipe;
+use briquette_writer::survey::survey;
+use briquette_writer::{RunOptions, Workers, WriteJob, decide};
 use burn::module::{Module, Param};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{Linear, LinearConfig};
@@ -159,17 +159,17 @@ fn compress(asked: &Asked, model: &Path, output: &Path) -> BTreeMap<String, Deci
     let recipe = asked.recipe(model, output);
     let checkpoint = Checkpoint::open(model).unwrap();
     let options = RunOptions { threads: 2, ..RunOptions::default() };
-    let mut plan = briquette_plan::plan(&recipe, &checkpoint, &options.stop).unwrap();
+    let mut plan = briquette_recipe::plan::plan(&recipe, &checkpoint, &options.stop).unwrap();
     for tensor in &mut plan.tensors {
         if let (Some(quant), Some(scheme)) = (tensor.quant, asked.scheme) {
             let (spec, activations) = (scheme.weights, scheme.activations);
-            tensor.quant = Some(briquette_flow::Quant { spec, activations, ..quant });
+            tensor.quant = Some(briquette_writer::Quant { spec, activations, ..quant });
         }
     }
     let workers = Workers::new(&options).unwrap();
     let surveys = survey(&mut plan.clone(), &checkpoint, &workers).unwrap();
     let draft = Draft::create(output, &[], false).unwrap();
-    let written = briquette_flow::write(WriteJob {
+    let written = briquette_writer::write(WriteJob {
         plan: &mut plan,
         source: &checkpoint,
         draft: &draft,

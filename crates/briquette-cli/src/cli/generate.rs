@@ -73,7 +73,7 @@ mod run {
     use super::super::text;
     use super::*;
     use briquette::core::printable::printable;
-    use briquette::runs::{GenerateRequest, Generated, Sampling};
+    use briquette::eval::{GenerateRequest, Generated, Sampling};
     use briquette::{Error, RunOptions, models};
     use serde::Serialize;
     use std::io::Read;
@@ -197,7 +197,7 @@ mod run {
             if streams { text::print_piece(piece) } else { Ok(true) }
         };
         let found =
-            models::guarded(&request.device, || briquette::runs::generate(request, options.meter.as_ref(), &mut each));
+            models::guarded(&request.device, || briquette::eval::generate(request, options.meter.as_ref(), &mut each));
         options.progress.end();
         if is_open {
             // The line that was begun ends, also where it was stopped.

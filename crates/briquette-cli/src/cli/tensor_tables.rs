@@ -2,12 +2,12 @@
 
 use super::tables::{bytes, put_table};
 use briquette::core::printable::printable;
-use briquette::flow::plan::Prediction;
-use briquette::flow::{Cut, Plan, TensorPlan};
 use briquette::pipeline::diff::{Diff, TensorDiff};
 use briquette::pipeline::inspect::{Inspection, TensorInspection};
 use briquette::pipeline::report::groups::{Likeness, TensorGroups, label};
 use briquette::pipeline::report::{AllocatedTensor, AllocationReport, untested_text};
+use briquette::writer::plan::Prediction;
+use briquette::writer::{Cut, Plan, TensorPlan};
 use std::collections::BTreeSet;
 use std::io;
 

@@ -3,8 +3,8 @@
 use super::read_block::ReadBlock;
 use super::{DecodeBuffers, StoredDir};
 use briquette_core::encoded::{CodeBlocks, Part};
+use briquette_core::entropy::read_block;
 use briquette_core::{Error, Result, Rows, Storage};
-use briquette_entropy::read_block;
 use std::ops::Range;
 
 impl StoredDir {

@@ -2,12 +2,12 @@
 
 use super::RunsOnCodes;
 use crate::kept::Kept;
+use crate::module::Patches;
+use crate::module::show_patches;
 use crate::packed::kept_on;
 use crate::rounded_input::rounded_input;
 use briquette_kernels::Conv2dShape;
 use briquette_kernels::ops::{self, Conv2dCall};
-use briquette_module::Patches;
-use briquette_module::show_patches;
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::{BatchNorm, Initializer, PaddingConfig2d};

@@ -1,11 +1,11 @@
 //! A linear layer.
 
 use crate::kept::Kept;
+use crate::module::linear_shape;
+use crate::module::show;
 use crate::packed::kept_on;
 use crate::rounded_input::rounded_input;
 use briquette_kernels::ops;
-use briquette_module::linear_shape;
-use briquette_module::show;
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::{Initializer, LinearLayout};

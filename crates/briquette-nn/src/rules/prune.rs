@@ -4,7 +4,7 @@ use crate::rules::chosen::Chosen;
 use crate::rules::scoring::{Scoring, WeightRow};
 use crate::{Patterns, Schedule};
 use briquette_core::{Error, InputStats, InputView, Mask, Result};
-use briquette_prune::{Ratio, Score};
+use briquette_methods::prune::{Ratio, Score};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

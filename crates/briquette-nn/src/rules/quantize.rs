@@ -4,7 +4,7 @@ use crate::rules::chosen::Chosen;
 use crate::{Patterns, Schedule};
 use briquette_core::encoded::ScaleType;
 use briquette_core::{Error, Grouping, QuantParams, Result};
-use briquette_quant::{Activations, QuantSpec, Range, Scheme};
+use briquette_methods::quant::{Activations, QuantSpec, Range, Scheme};
 
 /// A rule that rounds parameters to a grid while they are trained.
 #[derive(Debug, Clone)]

@@ -1,7 +1,7 @@
 //! What weights are scored by: a known score, or one of the user's own.
 
 use briquette_core::InputView;
-use briquette_prune::Score;
+use briquette_methods::prune::Score;
 use std::fmt;
 use std::sync::Arc;
 

@@ -4,9 +4,9 @@ use super::{Job, Jobs};
 use crate::distill::student_of;
 use crate::memory;
 use briquette_core::{Error, Result};
-use briquette_flow::context::Stop;
 use briquette_formats::presence;
 use briquette_recipe::{Recipe, paths};
+use briquette_writer::context::Stop;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -66,12 +66,12 @@ fn plan_one(jobs: &Jobs, index: usize, device: &str) -> Result<JobPlan> {
 }
 
 /// Opens the model and plans: what headers and recipe show to be wrong shows here.
-pub(super) fn look(recipe: &Recipe, device: &str) -> Result<(u64, briquette_flow::plan::Prediction), Error> {
+pub(super) fn look(recipe: &Recipe, device: &str) -> Result<(u64, briquette_writer::plan::Prediction), Error> {
     memory::check(recipe, device)?;
     paths::check_data(&recipe.read)?;
     let checkpoint = crate::open::model(recipe)?;
     let student = student_of(recipe, &checkpoint)?;
-    let plan = briquette_plan::plan_of(recipe, &checkpoint, student.as_deref(), &Stop::default())?;
+    let plan = briquette_recipe::plan::plan_of(recipe, &checkpoint, student.as_deref(), &Stop::default())?;
     Ok((checkpoint.weight_bytes(), plan.predict()?))
 }
 

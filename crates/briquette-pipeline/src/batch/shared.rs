@@ -2,10 +2,10 @@
 
 use crate::chain::{asked_of_training, discard, read_by_training};
 use briquette_core::{Hash128, Result};
-use briquette_flow::context::RunOptions;
 use briquette_recipe::Recipe;
 use briquette_recipe::paths::NamedPath;
 use briquette_report::JobStatus;
+use briquette_writer::context::RunOptions;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 

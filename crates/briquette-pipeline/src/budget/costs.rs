@@ -2,12 +2,12 @@
 
 use crate::sensitivity::{self, OpenTensor};
 use briquette_core::{Error, Hash128, Result};
-use briquette_flow::context::{RunOptions, Workers};
-use briquette_flow::curve::Curve;
-use briquette_plan::together;
-use briquette_quant::{Activations, Candidate, allocate};
+use briquette_methods::quant::{Activations, Candidate, allocate};
+use briquette_recipe::plan::together;
 use briquette_recipe::{Budget, GivenScheme, Recipe, Target};
 use briquette_report::{AllocatedTensor, AllocationReport};
+use briquette_writer::context::{RunOptions, Workers};
+use briquette_writer::curve::Curve;
 use std::collections::BTreeMap;
 
 /// The share of an error that is left at least, whatever the calibration says.
@@ -59,7 +59,7 @@ impl Costs {
     /// Config where there are none; those of reading and running.
     pub(super) fn of(recipe: &Recipe, budget: &Budget, options: &RunOptions) -> Result<Self> {
         let checkpoint = crate::open::model(recipe)?;
-        let plan = briquette_plan::plan(recipe, &checkpoint, &options.stop)?;
+        let plan = briquette_recipe::plan::plan(recipe, &checkpoint, &options.stop)?;
         let workers = Workers::new(options)?;
         let open = sensitivity::open_tensors(&plan, Some(budget), &checkpoint, &workers)?;
         let suffix = |(tensor, _): &OpenTensor| match tensor.quant.map(|quant| quant.activations) {

@@ -6,13 +6,13 @@ use crate::distill;
 use crate::factorize;
 use crate::output::compress;
 use briquette_core::Result;
-use briquette_flow::context::RunOptions;
 use briquette_formats::{Checkpoint, InputFile, OutputFormat, json, limits};
 use briquette_recipe::{
     DistillStage, FactorizeStage, Recipe, RecipePart, Selection, Stage, StageKind, TrainingJob, Whole,
 };
 use briquette_report::inspect;
 use briquette_report::{DistillReport, FactorReport, Origin, Original};
+use briquette_writer::context::RunOptions;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use std::time::Instant;

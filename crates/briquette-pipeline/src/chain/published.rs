@@ -3,10 +3,10 @@
 use crate::contents::InputHashes;
 use crate::{identity, verify};
 use briquette_core::{Error, Result};
-use briquette_flow::context::{RunOptions, Workers};
 use briquette_formats::{Draft, InputFile, draft, json, limits};
 use briquette_recipe::Recipe;
 use briquette_report::Report;
+use briquette_writer::context::{RunOptions, Workers};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 

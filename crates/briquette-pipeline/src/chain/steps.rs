@@ -5,10 +5,10 @@ use super::work::Work;
 use crate::budget;
 use crate::output::compress;
 use briquette_core::{Error, Result};
-use briquette_flow::RunOptions;
 use briquette_formats::{Checkpoint, Draft, InputFile, OutputFormat, TensorSource, json, limits};
 use briquette_recipe::{GivenScheme, Recipe, Target};
 use briquette_report::{AllocationReport, Origin, Report};
+use briquette_writer::RunOptions;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -74,7 +74,7 @@ impl FoundSteps {
 /// The scheme of each tensor, with its step times a factor.
 fn given(allocation: &AllocationReport, factor: f64) -> Result<Vec<GivenScheme>> {
     let each = allocation.tensors.iter().map(|tensor| {
-        let scheme = briquette_quant::scaled_step(&tensor.scheme, factor)
+        let scheme = briquette_methods::quant::scaled_step(&tensor.scheme, factor)
             .ok_or_else(|| Error::bug(format!("{} is no step", tensor.scheme)))?;
         Ok(GivenScheme { name: tensor.name.clone(), scheme, is_idle: false })
     });

@@ -3,10 +3,10 @@
 
 use crate::contents::InputHashes;
 use crate::solve;
-use briquette_flow::context::RunOptions;
 use briquette_recipe::paths::{self, NamedPath, Purpose};
 use briquette_recipe::raw::RawStage;
 use briquette_recipe::{DistillStage, Recipe, StageKind};
+use briquette_writer::context::RunOptions;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -3,11 +3,11 @@
 use super::{published, training};
 use crate::verify;
 use briquette_core::{Error, Result};
-use briquette_flow::context::RunOptions;
 use briquette_formats::draft::DirectoryLock;
 use briquette_formats::{InputFile, draft, json, limits, presence};
 use briquette_recipe::{Recipe, StageKind};
 use briquette_report::DistillReport;
+use briquette_writer::context::RunOptions;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -192,10 +192,10 @@ mod tests {
     use super::*;
     use crate::contents::InputHasher;
     use briquette_core::DType;
-    use briquette_flow::context::{RunOptions, Stop};
     use briquette_formats::{Checkpoint, safetensors};
     use briquette_recipe::parse;
     use briquette_recipe::paths::stages_beside;
+    use briquette_writer::context::{RunOptions, Stop};
 
     #[test]
     fn only_what_a_run_keeps_is_removed() {

@@ -1,10 +1,10 @@
 //! What lies beside the weights: files of the model that come along, and the config that tells of the codes.
 
 use briquette_core::{DType, Result, Role};
-use briquette_flow::manifest::ManifestSource;
-use briquette_flow::{Plan, TensorPlan, Workers};
 use briquette_formats::{Checkpoint, Draft, companions, model_config, quantization_config};
-use briquette_plan::interop::Loads;
+use briquette_recipe::plan::interop::Loads;
+use briquette_writer::manifest::ManifestSource;
+use briquette_writer::{Plan, TensorPlan, Workers};
 use std::path::Path;
 
 /// The small files of the model, and its config.

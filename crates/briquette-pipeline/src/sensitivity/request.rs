@@ -4,13 +4,13 @@ use super::{find, open_tensors};
 use crate::calibrate::check_output;
 use crate::unwritten::unwritten;
 use briquette_core::Result;
-use briquette_flow::{RunOptions, Workers};
 use briquette_formats::{Choice, draft};
 use briquette_recipe::raw::{
     RawBudget, RawCalibration, RawData, RawLayout, RawModel, RawOutput, RawQuantize, RawRecipe, StageKeys,
 };
 use briquette_recipe::{Recipe, Sensitivity};
 use briquette_report::{SensitivityReport, html, to_json};
+use briquette_writer::{RunOptions, Workers};
 use std::path::{Path, PathBuf};
 
 /// Of which model, how, and where it goes.
@@ -59,7 +59,7 @@ fn found(asked: &SensitivityRequest, options: &RunOptions) -> Result<Sensitivity
     for path in asked.output.iter().chain(&page) {
         check_output(path, &checkpoint, options.force)?;
     }
-    let plan = briquette_plan::plan(&recipe, &checkpoint, &options.stop)?;
+    let plan = briquette_recipe::plan::plan(&recipe, &checkpoint, &options.stop)?;
     let open = open_tensors(&plan, None, &checkpoint, &Workers::new(options)?)?;
     let found = |recipe: &Recipe| {
         let how = recipe.budget.as_ref().map_or(&Sensitivity::Relative, |budget| &budget.sensitivity);
@@ -89,7 +89,7 @@ fn hold(report: &mut SensitivityReport, other: &SensitivityReport) {
 }
 
 #[cfg(feature = "model")]
-use briquette_runs::metrics::spearman as rank_correlation;
+use briquette_eval::metrics::spearman as rank_correlation;
 
 #[cfg(not(feature = "model"))]
 fn rank_correlation(_: &[f64], _: &[f64]) -> Option<f64> {

@@ -1,7 +1,7 @@
 //! How far the outputs of a layer are from what they were, by the gram matrix of its inputs.
 
 use briquette_core::InputStats;
-use briquette_solve::output_error;
+use briquette_methods::reconstruct::output_error;
 
 /// Rows that errors are summed over: all, or about so many that lie evenly apart.
 const MAX_ROWS: usize = 256;

@@ -4,10 +4,10 @@ use super::job::layer_of;
 use super::source::SolvedSource;
 use super::unit::{self, Unit};
 use briquette_core::Result;
-use briquette_flow::Plan;
 use briquette_formats::Checkpoint;
-use briquette_plan::listed;
+use briquette_recipe::plan::listed;
 use briquette_report::SolvedLayer;
+use briquette_writer::Plan;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 

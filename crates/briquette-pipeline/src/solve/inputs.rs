@@ -3,11 +3,11 @@
 use super::found::Found;
 use super::job::SolveJob;
 use briquette_core::{InputStats, Result};
-use briquette_flow::Plan;
-use briquette_flow::context::RunOptions;
 use briquette_formats::Checkpoint;
 use briquette_formats::input_stats::StatisticsFile;
 use briquette_recipe::{CalibrationRun, Recipe, Stage};
+use briquette_writer::Plan;
+use briquette_writer::context::RunOptions;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -72,17 +72,17 @@ mod run {
     use super::*;
     use crate::arch::{arch_of, check_offload};
     use crate::memory::limit_of_host;
+    use crate::training::spec_of;
     use briquette_core::Error;
     use briquette_core::memory::MemoryLimit;
-    use briquette_flow::TensorPlan;
+    use briquette_eval::samples::token_batches;
+    use briquette_eval::walk::{BlockPart, Room};
+    use briquette_eval::{BlockWalk, Gathering, Samples};
     use briquette_formats::presence;
     use briquette_models::ModelTask;
     use briquette_nn::Probe;
-    use briquette_plan::settle_unseen;
-    use briquette_runs::samples::token_batches;
-    use briquette_runs::walk::{BlockPart, Room};
-    use briquette_runs::{BlockWalk, Gathering, Samples};
-    use briquette_training::spec_of;
+    use briquette_recipe::plan::settle_unseen;
+    use briquette_writer::TensorPlan;
 
     /// Whether the model runs block by block while it is decided about: a network of text whose weights are moved, or whose blocks are to
     /// see what compressed ones give them.
@@ -145,7 +145,7 @@ mod run {
         };
         let gathering = Gathering { samples, has_gram, room };
         let found = briquette_models::guarded(&device, || {
-            briquette_runs::calibrate(checkpoint, arch, &device, (&data, &spec), gathering, &mut after)
+            briquette_eval::calibrate(checkpoint, arch, &device, (&data, &spec), gathering, &mut after)
         })?;
         let model = Some(briquette_formats::input_stats::fingerprint(checkpoint)?);
         StatisticsFile { model, layers: found.layers }.write(path)
@@ -258,7 +258,7 @@ mod run {
         fn of_part(&self, part: BlockPart) -> Vec<usize> {
             let layers = self.walk.layers();
             let is_of_it = |tensor: &&TensorPlan| {
-                let is_needed = tensor.solve.moves() || briquette_plan::needs_inputs(tensor);
+                let is_needed = tensor.solve.moves() || briquette_recipe::plan::needs_inputs(tensor);
                 let is_shown = layers.contains(layer_of(&tensor.info.name));
                 let is_there = self.walk.part_of(&tensor.info.name) == part && tensor.tied_to().is_none();
                 is_there && (is_needed || tensor.is_changed() && is_shown)

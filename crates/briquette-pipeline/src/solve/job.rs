@@ -1,10 +1,10 @@
 //! What a run of the methods that move weights works on.
 
 use briquette_core::{Error, InputStats, Result};
-use briquette_flow::context::{RunOptions, Workers};
-use briquette_flow::{Stop, TensorPlan};
 use briquette_formats::Checkpoint;
 use briquette_recipe::Recipe;
+use briquette_writer::context::{RunOptions, Workers};
+use briquette_writer::{Stop, TensorPlan};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -50,7 +50,7 @@ pub(super) fn stats_of<'s>(
     Ok(stats)
 }
 
-/// Checks for a request to stop, as work in `briquette-solve` does.
+/// Checks for a request to stop, as work in `briquette-methods` does.
 pub(super) fn go_on(stop: &Stop) -> impl Fn() -> Result<()> + Sync {
     let stop = stop.clone();
     move || stop.check()

@@ -4,17 +4,17 @@ use super::errors::OutputErrors;
 use super::job::{SolveJob, go_on, layer_of, stats_of};
 use super::unit::{MovedTensor, Unit};
 use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, decision::simulate, rows};
-use briquette_flow::context::Workers;
-use briquette_flow::piece::{PieceReader, pieces_of};
-use briquette_flow::survey::{Survey, survey};
-use briquette_flow::{self as flow, Cut, Plan, Stop, TensorPlan};
 use briquette_formats::{Checkpoint, TensorSource};
-use briquette_prune::Reconstruction;
-use briquette_quant::{Fitter, KeptRows, Rounding};
-use briquette_report::SolvedLayer;
-use briquette_solve::{
+use briquette_methods::prune::Reconstruction;
+use briquette_methods::quant::{Fitter, KeptRows, Rounding};
+use briquette_methods::reconstruct::{
     ColumnOrder, DropRule, FactorOutcome, FactorSpec, Fallback, InverseFactor, admm, gptq, sparsegpt,
 };
+use briquette_report::SolvedLayer;
+use briquette_writer::context::Workers;
+use briquette_writer::piece::{PieceReader, pieces_of};
+use briquette_writer::survey::{Survey, survey};
+use briquette_writer::{self as flow, Cut, Plan, Stop, TensorPlan};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;

@@ -4,13 +4,13 @@ use super::inputs::STATISTICS;
 use super::job::{layer_of, stats_of};
 use super::one::rows_of;
 use briquette_core::{InputStats, InputView, Result};
-use briquette_flow::context::Workers;
-use briquette_flow::{Cut, Plan};
 use briquette_formats::Checkpoint;
 use briquette_formats::input_stats::StatisticsFile;
-use briquette_prune::budget::{outlier_ratio, owl};
-use briquette_prune::score::WeightSlice;
+use briquette_methods::prune::budget::{outlier_ratio, owl};
+use briquette_methods::prune::score::WeightSlice;
 use briquette_recipe::{Recipe, Stage};
+use briquette_writer::context::Workers;
+use briquette_writer::{Cut, Plan};
 use std::collections::BTreeMap;
 use std::path::Path;
 

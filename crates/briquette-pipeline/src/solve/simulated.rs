@@ -4,8 +4,8 @@ use super::one::Solver;
 use super::source::SolvedSource;
 use briquette_core::decision::simulate;
 use briquette_core::{DType, Result, rows};
-use briquette_flow::{Plan, TensorPlan};
 use briquette_formats::{Checkpoint, InputFile, TensorInfo, TensorSource};
+use briquette_writer::{Plan, TensorPlan};
 use std::collections::BTreeMap;
 
 /// A checkpoint, with other values of some tensors in f32.

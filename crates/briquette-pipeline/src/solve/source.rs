@@ -2,8 +2,8 @@
 
 use super::unit;
 use briquette_core::{Affine, Grouping, Mask, Result, Rows};
-use briquette_flow::TensorPlan;
 use briquette_formats::{Checkpoint, InputFile, TensorInfo, TensorSource};
+use briquette_writer::TensorPlan;
 use std::collections::BTreeMap;
 use std::ops::Range;
 

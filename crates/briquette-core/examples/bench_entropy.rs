@@ -1,0 +1,75 @@
+//! How large blocks of codes are over their entropy, and how fast they are coded and decoded: of the files that are named, each the codes of one tensor
+//! as bytes, or of bells of four widths. Prints a line of JSON for each.
+
+#![allow(clippy::print_stdout, clippy::unwrap_used)]
+
+use briquette_core::entropy::{BlockDecoder, Instructions, SymbolTable, encode};
+use std::time::Instant;
+
+/// Codes of a block.
+const BLOCK: usize = 1 << 17;
+
+fn main() {
+    let files: Vec<String> = std::env::args().skip(1).collect();
+    for file in &files {
+        measure(file, &std::fs::read(file).unwrap());
+    }
+    for width in [0.6, 1.5, 4.0, 30.0].into_iter().filter(|_| files.is_empty()) {
+        measure(&format!("bell {width}"), &bell(1 << 20, width));
+    }
+}
+
+fn measure(name: &str, symbols: &[u8]) {
+    let mut counts = [0_u64; 256];
+    symbols.iter().for_each(|&symbol| counts[usize::from(symbol)] += 1);
+    let table = SymbolTable::of_counts(&counts);
+    let (n, mut blocks) = (symbols.len() as f64, Vec::new());
+    let coding = seconds(&mut || {
+        blocks = symbols.chunks(BLOCK).map(|symbols| encoded(symbols, &table)).collect::<Vec<Vec<u8>>>();
+    });
+    let mut bytes = Vec::new();
+    table.write(&mut bytes);
+    let n_bytes = bytes.len() + blocks.iter().map(Vec::len).sum::<usize>();
+    let entropy: f64 = counts.iter().filter(|&&c| c > 0).map(|&c| c as f64 * (n / c as f64).log2()).sum::<f64>() / 8.0;
+    let mut decoded = vec![0; symbols.len()];
+    let mut decoding = |path| {
+        let decoder = BlockDecoder::on(path, &table);
+        let each = |(block, symbols): (&Vec<u8>, &mut [u8])| decoder.decode(block, symbols).unwrap();
+        seconds(&mut || blocks.iter().zip(decoded.chunks_mut(BLOCK)).for_each(each))
+    };
+    let paths: Vec<String> =
+        Instructions::available().into_iter().map(|path| format!("\"{path:?}\": {:.6}", decoding(path))).collect();
+    assert_eq!(decoded, symbols);
+    println!(
+        "{{\"name\": {name:?}, \"codes\": {n}, \"entropy\": {entropy:.0}, \"bytes\": {n_bytes}, \"encode_s\": {coding:.6}, \"decode_s\": {{{}}}}}",
+        paths.join(", ")
+    );
+}
+
+fn encoded(symbols: &[u8], table: &SymbolTable) -> Vec<u8> {
+    let mut block = Vec::new();
+    encode(symbols, table, &mut block);
+    block
+}
+
+/// The median of five runs.
+fn seconds(work: &mut dyn FnMut()) -> f64 {
+    let mut one = || {
+        let start = Instant::now();
+        work();
+        start.elapsed().as_secs_f64()
+    };
+    let mut all: Vec<f64> = (0..5).map(|_| one()).collect();
+    all.sort_by(f64::total_cmp);
+    all[2]
+}
+
+/// Codes of a bell of this width about 128.
+fn bell(n: usize, width: f64) -> Vec<u8> {
+    let mut state = 1_u64;
+    let mut uniform = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 11) as f64 / (1_u64 << 53) as f64
+    };
+    (0..n).map(|_| (128.0 + width * ((0..12).map(|_| uniform()).sum::<f64>() - 6.0)).clamp(0.0, 255.0) as u8).collect()
+}

@@ -1,0 +1,115 @@
+//! A block to symbols.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+mod neon;
+
+use crate::entropy::{HEAD, LANES, LEAST, PRECISION, SLOTS, SymbolTable};
+use crate::{Error, Result};
+
+/// Instructions that blocks are decoded with; all of them give the same symbols.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Instructions {
+    /// What every processor has.
+    Plain,
+    /// AVX2.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// AVX-512 F and VL.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    /// NEON.
+    #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+    Neon,
+}
+
+impl Instructions {
+    /// Those that this processor has, the fastest last.
+    pub fn available() -> Vec<Self> {
+        let all = [
+            (Self::Plain, true),
+            #[cfg(target_arch = "x86_64")]
+            (Self::Avx2, avx2::is_available()),
+            #[cfg(target_arch = "x86_64")]
+            (Self::Avx512, avx512::is_available()),
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            (Self::Neon, true),
+        ];
+        all.into_iter().filter_map(|(path, is_there)| is_there.then_some(path)).collect()
+    }
+}
+
+/// Decodes blocks of one table.
+pub struct BlockDecoder {
+    /// For each slot its symbol, in 8 bits, how far into the symbol it is, in 12, and the symbol's frequency, in 12.
+    slots: Box<[u32; SLOTS]>,
+    path: Instructions,
+}
+
+impl BlockDecoder {
+    /// A decoder for a table, with the best that this processor has.
+    pub fn new(table: &SymbolTable) -> Self {
+        Self::on(Instructions::available().pop().unwrap_or(Instructions::Plain), table)
+    }
+
+    /// A decoder that uses these instructions.
+    ///
+    /// # Panics
+    /// If this processor does not have them.
+    pub fn on(path: Instructions, table: &SymbolTable) -> Self {
+        assert!(Instructions::available().contains(&path), "{path:?} on this processor");
+        let mut slots = Box::new([0; SLOTS]);
+        let symbols = table.frequencies().iter().zip(0_u32..);
+        let each = symbols.flat_map(|(&frequency, symbol)| {
+            (0..u32::from(frequency)).map(move |into| symbol | into << 8 | u32::from(frequency) << 20)
+        });
+        slots.iter_mut().zip(each).for_each(|(slot, entry)| *slot = entry);
+        Self { slots, path }
+    }
+
+    /// Decodes as many symbols as `symbols` has room for, which must be all of the block.
+    ///
+    /// # Errors
+    /// Input where the block is not what this table and this number of symbols gave.
+    pub fn decode(&self, block: &[u8], symbols: &mut [u8]) -> Result<()> {
+        let damaged = || Error::input("a block of codes is damaged; make the file again");
+        let (head, words) = block.split_at_checked(HEAD).ok_or_else(damaged)?;
+        let (words, odd) = words.as_chunks::<2>();
+        let mut states = [0; LANES];
+        states.iter_mut().zip(head.as_chunks::<4>().0).for_each(|(state, bytes)| *state = u32::from_le_bytes(*bytes));
+        let (n_symbols, n_words) = match self.path {
+            Instructions::Plain => (0, 0),
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx2 => avx2::decode(&self.slots, &mut states, words, symbols),
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx512 => avx512::decode(&self.slots, &mut states, words, symbols),
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            Instructions::Neon => neon::decode(&self.slots, &mut states, words, symbols),
+        };
+        let n_more = self.rest(&mut states, &words[n_words..], &mut symbols[n_symbols..]).ok_or_else(damaged)?;
+        let is_whole = n_words + n_more == words.len() && odd.is_empty() && states == [LEAST; LANES];
+        if is_whole { Ok(()) } else { Err(damaged()) }
+    }
+
+    /// Decodes with what every processor has: the words that it read, or none where there are too few.
+    fn rest(&self, states: &mut [u32; LANES], words: &[[u8; 2]], symbols: &mut [u8]) -> Option<usize> {
+        let mut n_words = 0;
+        for turn in symbols.chunks_mut(LANES) {
+            for (state, symbol) in states.iter_mut().zip(turn) {
+                let slot = self.slots[(*state % SLOTS as u32) as usize];
+                *symbol = slot as u8;
+                // At most 4,095 times 2^20, and 4,095: below 2^32.
+                let next = (slot >> 20) * (*state >> PRECISION) + (slot >> 8 & 0xfff);
+                // No processor foretells which states take a word, so that each looks at one.
+                let takes = next < LEAST;
+                let word = u32::from(u16::from_le_bytes(words.get(n_words).copied().unwrap_or_default()));
+                *state = if takes { next << 16 | word } else { next };
+                n_words += usize::from(takes);
+            }
+        }
+        (n_words <= words.len()).then_some(n_words)
+    }
+}

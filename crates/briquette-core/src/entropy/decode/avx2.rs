@@ -1,0 +1,86 @@
+//! Eight states in a register.
+#![allow(unsafe_code)]
+
+use crate::entropy::{LANES, PRECISION, SLOTS};
+use std::arch::x86_64::*;
+
+/// For each set of lanes, which of the words that follow each lane takes.
+static TAKES: [[u32; 8]; 256] = takes();
+
+const fn takes() -> [[u32; 8]; 256] {
+    let mut all = [[0; 8]; 256];
+    let mut set = 0;
+    while set < 256 {
+        let (mut lane, mut word) = (0, 0);
+        while lane < 8 {
+            all[set][lane] = word;
+            word += (set >> lane & 1) as u32;
+            lane += 1;
+        }
+        set += 1;
+    }
+    all
+}
+
+pub(super) fn is_available() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt")
+}
+
+/// Decodes as long as a whole turn of symbols and its words are sure to be there: how many symbols and words those were.
+pub(super) fn decode(
+    slots: &[u32; SLOTS],
+    states: &mut [u32; LANES],
+    words: &[[u8; 2]],
+    symbols: &mut [u8],
+) -> (usize, usize) {
+    // SAFETY: a decoder has this path only where the processor has the instructions.
+    unsafe { turns(slots, states, words, symbols) }
+}
+
+#[target_feature(enable = "avx2,popcnt")]
+fn turns(slots: &[u32; SLOTS], states: &mut [u32; LANES], words: &[[u8; 2]], symbols: &mut [u8]) -> (usize, usize) {
+    // SAFETY: there are 32 states.
+    let mut x: [__m256i; 4] =
+        std::array::from_fn(|part| unsafe { _mm256_loadu_si256(states[8 * part..].as_ptr().cast()) });
+    let (mut n_symbols, mut n_words) = (0, 0);
+    for turn in symbols.chunks_exact_mut(LANES) {
+        if n_words + LANES > words.len() {
+            break;
+        }
+        let mut found = [_mm256_setzero_si256(); 4];
+        for part in 0..4 {
+            let slot = _mm256_and_si256(x[part], _mm256_set1_epi32(SLOTS as i32 - 1));
+            // SAFETY: a slot is below 4,096, of which there are as many.
+            let entry = unsafe { _mm256_i32gather_epi32::<4>(slots.as_ptr().cast(), slot) };
+            found[part] = _mm256_and_si256(entry, _mm256_set1_epi32(0xff));
+            let into = _mm256_and_si256(_mm256_srli_epi32::<8>(entry), _mm256_set1_epi32(0xfff));
+            let times =
+                _mm256_mullo_epi32(_mm256_srli_epi32::<20>(entry), _mm256_srli_epi32::<{ PRECISION as i32 }>(x[part]));
+            let next = _mm256_add_epi32(times, into);
+            // Below 2^15: nothing is left of it above the lowest 15 bits.
+            let is_low = _mm256_cmpeq_epi32(_mm256_srli_epi32::<15>(next), _mm256_setzero_si256());
+            let set = _mm256_movemask_ps(_mm256_castsi256_ps(is_low)) as u8;
+            // SAFETY: at least 8 words are there: 32 before the turn, of which the parts before took at most 8 each. A row of the table has 8.
+            let (some, takes) = unsafe {
+                let takes = _mm256_loadu_si256(TAKES[usize::from(set)].as_ptr().cast());
+                (_mm_loadu_si128(words.as_ptr().add(n_words).cast()), takes)
+            };
+            let read = _mm256_permutevar8x32_epi32(_mm256_cvtepu16_epi32(some), takes);
+            let more = _mm256_or_si256(_mm256_slli_epi32::<16>(next), read);
+            x[part] = _mm256_blendv_epi8(next, more, is_low);
+            n_words += set.count_ones() as usize;
+        }
+        // Packing works on halves of registers: symbols 0-3, 8-11, 16-19, 24-27, then the others.
+        let halves =
+            _mm256_packus_epi16(_mm256_packus_epi32(found[0], found[1]), _mm256_packus_epi32(found[2], found[3]));
+        let ordered = _mm256_permutevar8x32_epi32(halves, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+        // SAFETY: a turn has 32 symbols.
+        unsafe { _mm256_storeu_si256(turn.as_mut_ptr().cast(), ordered) };
+        n_symbols += LANES;
+    }
+    for (part, x) in x.iter().enumerate() {
+        // SAFETY: there are 32 states.
+        unsafe { _mm256_storeu_si256(states[8 * part..].as_mut_ptr().cast(), *x) };
+    }
+    (n_symbols, n_words)
+}

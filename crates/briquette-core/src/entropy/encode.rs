@@ -1,0 +1,66 @@
+//! Symbols to a block.
+
+use crate::entropy::{HEAD, LANES, LEAST, PRECISION, SLOTS, SymbolTable};
+
+/// What coding one symbol takes.
+///
+/// `⌊x / f⌋·2^12 + x mod f + c` is `x + c + ⌊x / f⌋·(2^12 − f)`, and the quotient a product with a rounded reciprocal, exact for all `x < 2^31`,
+/// as F. Giesen's rans_byte has it. For `f = 1` it gives one less than the quotient, which the bias makes up for.
+#[derive(Clone, Copy)]
+struct SymbolStep {
+    reciprocal: u32,
+    shift: u32,
+    bias: u32,
+    /// 4,096 less the frequency.
+    rest: u32,
+    /// A state from here on would pass 2^31.
+    limit: u32,
+}
+
+impl SymbolStep {
+    fn new(frequency: u16, start: u16) -> Self {
+        let (frequency, start) = (u32::from(frequency), u32::from(start));
+        let (rest, limit) = (SLOTS as u32 - frequency, frequency << (31 - PRECISION));
+        if frequency < 2 {
+            return Self { reciprocal: u32::MAX, shift: 0, bias: start + SLOTS as u32 - 1, rest, limit };
+        }
+        let shift = 32 - (frequency - 1).leading_zeros();
+        let reciprocal = ((1_u64 << (shift + 31)).div_ceil(u64::from(frequency))) as u32;
+        Self { reciprocal, shift: shift - 1, bias: start, rest, limit }
+    }
+
+    /// The state after the symbol.
+    fn push(&self, state: u32) -> u32 {
+        let quotient = ((u64::from(state) * u64::from(self.reciprocal)) >> 32) as u32 >> self.shift;
+        state + self.bias + quotient * self.rest
+    }
+}
+
+/// Appends a block of these symbols.
+///
+/// # Panics
+/// If a symbol has no frequency.
+pub fn encode(symbols: &[u8], table: &SymbolTable, block: &mut Vec<u8>) {
+    let (frequencies, starts) = (table.frequencies(), table.starts());
+    let steps: [SymbolStep; 256] = std::array::from_fn(|symbol| SymbolStep::new(frequencies[symbol], starts[symbol]));
+    let mut states = [LEAST; LANES];
+    // A decoder reads the last word first: they are written from the end on, at most one for each symbol. Each is written whether it is due or
+    // not, as no processor foretells which are.
+    let mut words = vec![0_u16; symbols.len() + 1];
+    let mut next = symbols.len();
+    let (whole, rest) = symbols.split_at(symbols.len() / LANES * LANES);
+    for turn in std::iter::once(rest).chain(whole.rchunks_exact(LANES)) {
+        for (state, &symbol) in states.iter_mut().zip(turn).rev() {
+            let step = &steps[usize::from(symbol)];
+            assert!(step.limit > 0, "symbol {symbol} has no frequency");
+            let is_due = *state >= step.limit;
+            words[next] = *state as u16;
+            next -= usize::from(is_due);
+            *state = step.push(*state >> (16 * u32::from(is_due)));
+        }
+    }
+    let words = &words[next + 1..];
+    block.reserve(HEAD + 2 * words.len());
+    block.extend(states.iter().flat_map(|state| state.to_le_bytes()));
+    block.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+}

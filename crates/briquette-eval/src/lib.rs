@@ -1,0 +1,60 @@
+//! Models run over data: what they put out, how good it is, how long it takes and how much memory, and what goes into each layer.
+//!
+//! [`evaluate()`] runs a model over text, images or arrays and compares it with labels and with the model it came from; [`metrics`] are pure
+//! functions. [`BlockWalk`] leads a model of text through its blocks with the weights of one in memory; [`calibrate()`] gathers the inputs of layers; [`Unchanged`] tells
+//! what other weights cost.
+//!
+//! Non-goals: architectures and file formats, changing weights, and printing.
+//!
+//! ```
+//! use briquette_models::{batches::Batching, data::DataSpec};
+//! use briquette_eval::{Request, evaluate};
+//! use burn::tensor::Device;
+//! # let fixtures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+//!
+//! let request = Request {
+//!     model: fixtures.join("digits"),
+//!     reference: Some(fixtures.join("digits.pt")),
+//!     choice: Default::default(),
+//!     arch: None,
+//!     data: DataSpec { path: fixtures.join("digits-data.safetensors"), ..DataSpec::default() },
+//!     batching: Batching::default(),
+//!     fits: Default::default(),
+//!     offload: None,
+//!     device: Device::default(),
+//! };
+//! let found = evaluate(&request, &[], &mut |_done, _total| Ok(()))?;
+//! assert!(found.metrics["accuracy"] > 0.98 && found.metrics["agreement"] == 1.0);
+//! # Ok::<(), briquette_core::Error>(())
+//! ```
+
+pub mod budget;
+pub mod calibrate;
+pub mod evaluate;
+pub mod generate;
+mod images;
+mod kept_states;
+mod lanes;
+pub mod likelihood;
+pub mod metrics;
+mod nearness;
+pub mod outputs;
+mod quality;
+mod run_outputs;
+pub mod samples;
+mod sampling;
+pub mod sensitivity;
+mod stopwatch;
+mod unchanged;
+pub mod walk;
+
+pub use budget::Budget;
+pub use calibrate::{Calibration, Gathering, calibrate};
+pub use evaluate::{Evaluation, Fits, Latency, Request, evaluate};
+pub use generate::{GenerateRequest, Generated, PROMPT, Sequence, generate};
+pub use kept_states::KeptStates;
+pub use samples::Samples;
+pub use sampling::Sampling;
+pub use sensitivity::{Curvatures, LossUnit, curvatures};
+pub use unchanged::{ChangeCost, LossMeasure, ModelOnData, Unchanged};
+pub use walk::BlockWalk;

@@ -1,0 +1,109 @@
+//! Running a model that is larger than the memory: block by block.
+
+use super::{BlockWalk, NetworkParts, Room};
+use crate::kept_states::KeptStates;
+use crate::likelihood::{Likelihood, nll_of_states, rows_of};
+use crate::outputs::{ItemProgress, OutputRows};
+use crate::run_outputs::RunOutputs;
+use crate::samples::{Samples, token_batches};
+use briquette_core::{Error, Result};
+use briquette_formats::{Checkpoint, TensorSource};
+use briquette_models::data::{Data, DataSpec};
+use briquette_models::{Arch, Input, ModelTask, Network};
+use burn::tensor::Device;
+use std::time::Instant;
+
+/// The outputs of a model of text over some data, with the weights of one block in memory at a time, as floats. A batch is the whole data:
+/// its time is that of all blocks.
+///
+/// # Errors
+/// Config where the model takes no text or the data is of another kind; Refused where outputs are not finite; those of reading.
+pub fn run_offloaded(
+    checkpoint: &Checkpoint,
+    arch: Arch,
+    device: &Device,
+    over: (&Data, &DataSpec),
+    room: Room,
+    kept: Option<&mut KeptStates>,
+    progress: ItemProgress,
+) -> Result<RunOutputs> {
+    run_keeping_states(checkpoint, (arch, checkpoint), device, over, Samples::ALL, (room, kept), progress)
+}
+
+/// As [`run_offloaded`], over some of the data, with the weights that a source has for the checkpoint's tensors.
+///
+/// # Errors
+/// As there.
+pub(crate) fn run_keeping_states(
+    checkpoint: &Checkpoint,
+    (arch, weights): (Arch, &dyn TensorSource),
+    device: &Device,
+    (data, spec): (&Data, &DataSpec),
+    samples: Samples,
+    (room, kept): (Room, Option<&mut KeptStates>),
+    progress: ItemProgress,
+) -> Result<RunOutputs> {
+    let mut input = arch.input(checkpoint)?;
+    let batches = token_batches(arch, &mut input, data, spec, samples)?;
+    let unfit = || Error::config(format!("memory.offload: {arch} is no row of blocks; leave it out"));
+    let batches = batches.ok_or_else(unfit)?;
+    let (since, n_items) = (Instant::now(), batches.iter().map(|batch| batch.places.len()).sum::<usize>());
+    let mut walk = BlockWalk::begin(checkpoint, arch, device, batches, room, weights)?.ok_or_else(unfit)?;
+    let n_blocks = walk.n_blocks();
+    while let Some(block) = walk.next_block() {
+        let mut after = |done, total| progress(block * total + done, n_blocks * total);
+        walk.advance(weights, &mut after)?;
+    }
+    match (arch.task(), &input) {
+        (ModelTask::Decoder, _) => likelihood(walk, weights, (since, n_items), kept).map(RunOutputs::Likelihood),
+        (_, Input::Text { pooling, .. }) => {
+            let mut rows = Vec::new();
+            walk.leave(weights, None, |batch, network, state| {
+                let (_, padding) = batch.to_tensors(&network.device());
+                let pooled = pooling.apply(state, padding);
+                let width = pooled.dims()[1];
+                let values = briquette_nn::module::read_f32(pooled, "embeddings")?;
+                rows.extend(batch.places.iter().copied().zip(values.chunks(width).map(<[f32]>::to_vec)));
+                Ok(())
+            })?;
+            OutputRows::of(rows, vec![since.elapsed().as_secs_f64() * 1e3], 0, n_items).map(RunOutputs::Rows)
+        }
+        _ => Err(unfit()),
+    }
+}
+
+fn likelihood(
+    mut walk: BlockWalk,
+    weights: &dyn TensorSource,
+    (since, n_items): (Instant, usize),
+    mut kept: Option<&mut KeptStates>,
+) -> Result<Likelihood> {
+    let mut found = Likelihood { batch_size: n_items, ..Likelihood::default() };
+    walk.leave(weights, None, |batch, network, state| {
+        let (ids, _) = batch.to_tensors(&network.device());
+        let n = batch.length() - 1;
+        let state = state.narrow(1, 0, n);
+        if let Some(kept) = kept.as_mut().filter(|kept| kept.has_room()) {
+            kept.push(&rows_of(state.clone())?, n)?;
+        }
+        found.nll += nll_of_states(network.as_decoder(), state, ids.narrow(1, 1, n))?;
+        found.n_tokens += batch.places.len() * (batch.length() - 1);
+        Ok(())
+    })?;
+    found.batch_ms = vec![since.elapsed().as_secs_f64() * 1e3];
+    match found.nll.is_finite() {
+        true => Ok(found),
+        false => Err(Error::refused("outputs are not finite; the weights are damaged")),
+    }
+}
+
+/// Bytes of the weights that are in memory at a time, as floats: the largest block, or what comes before or after the blocks; none where a network is
+/// no row of blocks.
+///
+/// # Errors
+/// Config and Input where the checkpoint is no such model.
+pub fn offloaded_bytes(checkpoint: &Checkpoint, arch: Arch, device: &Device) -> Result<Option<u64>> {
+    let (network, names) = Network::blank(arch, checkpoint, device)?;
+    let Some(blocks) = network.as_blocks() else { return Ok(None) };
+    Ok(Some(NetworkParts::of(blocks, &names).largest_bytes(checkpoint)))
+}

@@ -1,0 +1,159 @@
+//! Curvatures against what noise in the weights really costs.
+
+#![cfg(feature = "flex")]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+use briquette_core::random::uniform;
+use briquette_eval::evaluate::{RunOutputs, run};
+use briquette_eval::walk::Room;
+use briquette_eval::{Curvatures, LossUnit, Samples, curvatures, metrics};
+use briquette_formats::Checkpoint;
+use briquette_models::batches::Batching;
+use briquette_models::data::DataSpec;
+use briquette_models::{Arch, LoadedModel};
+use briquette_nn::module::Trail;
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use std::path::{Path, PathBuf};
+
+fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
+}
+
+/// The mean of what several draws give.
+fn traces(model: &str, spec: &DataSpec) -> Curvatures {
+    let checkpoint = Checkpoint::open(&fixture(model)).unwrap();
+    let arch = Arch::detect(&checkpoint).unwrap();
+    let (data, device) = (spec.open(arch.task()).unwrap(), Device::flex());
+    let room = Room { max_bytes: Some(10_000), ..Room::new(Path::new("/tmp")) };
+    let of_seed = |seed| {
+        let how = (Samples { n: usize::MAX, seed }, room);
+        curvatures(&checkpoint, arch, &device, (&data, spec), how, &mut |_, _| Ok(())).unwrap()
+    };
+    const N: u64 = 16;
+    let mut found = of_seed(0);
+    for seed in 1..N {
+        let other = of_seed(seed);
+        for (name, trace) in &mut found.traces {
+            *trace += other.traces[name];
+        }
+    }
+    found.traces.values_mut().for_each(|trace| *trace /= N as f64);
+    found
+}
+
+/// Adds noise, uniform and of a step, to the parameter at a path.
+struct Noise<'a> {
+    path: &'a str,
+    step: f32,
+    seed: u64,
+    trail: Trail,
+}
+
+impl ModuleMapper for Noise<'_> {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        self.trail.enter(name, container_type);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.trail.exit();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if self.trail.path() != self.path {
+            return param;
+        }
+        let (step, seed) = (self.step, self.seed);
+        param.map(|tensor| {
+            let n = tensor.dims().iter().product();
+            let noise: Vec<f32> = (0..n).map(|at| (uniform(seed, at as u64) - 0.5) * step).collect();
+            let noise = TensorData::new(noise, tensor.dims());
+            let device = tensor.device();
+            tensor + Tensor::from_data(noise, &device)
+        })
+    }
+}
+
+/// Holds `trace·Δ²/24` of every matrix against the loss that noise of that step causes, by `loss` of a model and the noisy one.
+fn check(model: &str, found: &Curvatures, step: f32, loss: impl Fn(&LoadedModel, &LoadedModel) -> f64) {
+    let original = LoadedModel::open(&fixture(model), None, &Device::flex()).unwrap();
+    let parameters = original.names.parameters(&original.network).unwrap();
+    let (mut logs, mut n) = (0.0, 0);
+    for parameter in parameters.iter().filter(|parameter| parameter.shape.0.len() >= 2) {
+        let Some(trace) = found.traces.get(&original.names.file_name(parameter)) else { continue };
+        let of_seed = |seed| {
+            let mut noise = Noise { path: &parameter.path, step, seed, trail: Trail::default() };
+            let network = original.network.clone().map(&mut noise);
+            loss(&original, &LoadedModel { network, ..original.clone() })
+        };
+        let measured = (0..8).map(of_seed).sum::<f64>() / 8.0;
+        let expected = trace * f64::from(step * step) / 24.0;
+        println!("{}: {measured:.3e} of {expected:.3e}: {:.2}", parameter.path, measured / expected);
+        if expected > 1e-9 {
+            assert!((0.4..2.5).contains(&(measured / expected)), "{}: {measured} of {expected}", parameter.path);
+            (logs, n) = (logs + (measured / expected).ln(), n + 1);
+        }
+    }
+    let mean = (logs / f64::from(n)).exp();
+    assert!(n > 2 && (0.8..1.25).contains(&mean), "{mean} over {n}");
+}
+
+#[test]
+fn of_an_encoder_they_foretell_what_cosines_lose() {
+    let spec = DataSpec { path: fixture("models/sentences.txt"), ..DataSpec::default() };
+    let found = traces("models/bert-tiny", &spec);
+    assert_eq!(found.unit, LossUnit::Cosine);
+    let outputs = |model: &LoadedModel| {
+        let data = spec.open(model.arch.task()).unwrap();
+        let RunOutputs::Rows(rows) = run(model, &data, &spec, Batching::default(), &mut |_, _| Ok(())).unwrap() else {
+            panic!("an encoder")
+        };
+        rows
+    };
+    check("models/bert-tiny", &found, 0.01, |original, noisy| {
+        let (a, b) = (outputs(original), outputs(noisy));
+        let pairs = a.values.chunks(a.width).zip(b.values.chunks(b.width));
+        1.0 - metrics::mean(pairs.map(|(a, b)| metrics::cosine(a, b)))
+    });
+}
+
+#[test]
+fn of_a_decoder_they_foretell_how_far_scores_diverge() {
+    for model in ["models/llama-tied", "models/llama-untied"] {
+        let spec = DataSpec { path: fixture("models/text.txt"), max_length: Some(16), ..DataSpec::default() };
+        let found = traces(model, &spec);
+        assert_eq!(found.unit, LossUnit::Nats);
+        let text = std::fs::read_to_string(&spec.path).unwrap();
+        let tokens = LoadedModel::open(&fixture(model), None, &Device::flex()).unwrap();
+        let tokens = tokens.tokenizer().unwrap().encode_all(&text).unwrap().0;
+        let scores = |model: &LoadedModel| {
+            let mut found = Vec::new();
+            for window in tokens.chunks(16).filter(|window| window.len() > 1) {
+                let ids: Vec<i32> = window.iter().map(|&id| id as i32).collect();
+                let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [1, window.len()]), &Device::flex());
+                found.extend(model.network.decode(ids).into_data().try_into_vec_as::<f32>().unwrap());
+            }
+            found
+        };
+        check(model, &found, 0.01, |original, noisy| {
+            metrics::kl(&scores(original), &scores(noisy), original.network.as_decoder().vocab_size())
+        });
+    }
+}
+
+#[test]
+fn of_a_classifier_too() {
+    let spec = DataSpec { path: fixture("digits-data.safetensors"), ..DataSpec::default() };
+    let found = traces("digits", &spec);
+    let rows = |model: &LoadedModel| {
+        let data = spec.open(model.arch.task()).unwrap();
+        let RunOutputs::Rows(rows) = run(model, &data, &spec, Batching::default(), &mut |_, _| Ok(())).unwrap() else {
+            panic!("a classifier")
+        };
+        rows
+    };
+    check("digits", &found, 0.02, |original, noisy| {
+        let (a, b) = (rows(original), rows(noisy));
+        metrics::kl(&a.values, &b.values, a.width)
+    });
+}

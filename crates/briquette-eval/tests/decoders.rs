@@ -1,0 +1,156 @@
+//! Decoders on a text: windows that overlap, and how near one is to another.
+
+#![cfg(feature = "flex")]
+#![allow(clippy::unwrap_used)]
+
+use briquette_eval::evaluate::evaluate;
+use briquette_eval::{Evaluation, Fits, Request, metrics};
+use briquette_models::LoadedModel;
+use briquette_models::batches::Batching;
+use briquette_models::data::DataSpec;
+use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
+use std::path::{Path, PathBuf};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/models").join(name)
+}
+
+fn request(model: &str, reference: Option<&str>) -> Request {
+    Request {
+        model: fixture(model),
+        reference: reference.map(fixture),
+        choice: Default::default(),
+        arch: None,
+        data: DataSpec { path: fixture("text.txt"), max_length: Some(32), ..DataSpec::default() },
+        batching: Batching { batch_size: 3, workers: 0 },
+        fits: Fits::default(),
+        offload: None,
+        device: Device::default(),
+    }
+}
+
+fn run(request: &Request) -> Evaluation {
+    evaluate(request, &[], &mut |_, _| Ok(())).unwrap()
+}
+
+/// The scores of the whole vocabulary after each token of a window, and their number.
+fn scores(model: &LoadedModel, tokens: &[u32]) -> (Vec<f32>, usize) {
+    let ids: Vec<i32> = tokens.iter().map(|&id| id as i32).collect();
+    let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [1, tokens.len()]), &Device::default());
+    let scores = model.network.decode(ids);
+    let width = scores.dims()[2];
+    (scores.into_data().iter::<f32>().collect(), width)
+}
+
+fn text_tokens(model: &LoadedModel) -> Vec<u32> {
+    let text = std::fs::read_to_string(fixture("text.txt")).unwrap();
+    model.tokenizer().unwrap().encode_all(&text).unwrap().0
+}
+
+#[test]
+fn with_a_stride_each_token_is_predicted_once_from_all_before_it_in_its_window() {
+    let model = LoadedModel::open(&fixture("llama-tied"), None, &Device::default()).unwrap();
+    let tokens = text_tokens(&model);
+    for stride in [1, 8, 31] {
+        let (mut nll, mut n, mut n_seen) = (0.0, 0, 1);
+        for first in (0..tokens.len()).step_by(stride) {
+            let end = tokens.len().min(first + 32);
+            let (scores, width) = scores(&model, &tokens[first..end]);
+            for place in n_seen.max(first + 1)..end {
+                let row = &scores[(place - first - 1) * width..][..width];
+                let max = row.iter().copied().fold(f32::MIN, f32::max);
+                let sum: f64 = row.iter().map(|&score| f64::from(score - max).exp()).sum();
+                nll += sum.ln() - f64::from(row[tokens[place] as usize] - max);
+                n += 1;
+            }
+            n_seen = end;
+            if end == tokens.len() {
+                break;
+            }
+        }
+        let mut asked = request("llama-tied", None);
+        asked.data.stride = Some(stride);
+        let found = run(&asked);
+        assert_eq!((found.n_items, n), (tokens.len() - 1, tokens.len() - 1), "stride {stride}");
+        assert!((found.metrics["perplexity"].ln() - nll / n as f64).abs() < 1e-5, "stride {stride}");
+    }
+}
+
+#[test]
+fn a_decoder_is_as_near_to_another_as_their_scores_are() {
+    let [model, original] =
+        ["llama-tied", "llama-untied"].map(|name| LoadedModel::open(&fixture(name), None, &Device::default()).unwrap());
+    let (tokens, mut sums, mut n) = (text_tokens(&model), [0.0; 2], 0);
+    for window in tokens.chunks(32).filter(|window| window.len() > 1) {
+        let ((p, width), (q, of_model)) = (scores(&original, window), scores(&model, window));
+        assert_eq!(width, of_model);
+        let n_scored = window.len() - 1;
+        let (p, q) = (&p[..n_scored * width], &q[..n_scored * width]);
+        sums[0] += n_scored as f64 * metrics::agreement(p, q, width);
+        sums[1] += n_scored as f64 * metrics::kl(p, q, width);
+        n += n_scored;
+    }
+    let found = run(&request("llama-tied", Some("llama-untied")));
+    assert_eq!(found.n_items, n);
+    let [agreement, kl] = ["agreement", "kl"].map(|name| found.metrics[name]);
+    assert!((agreement - sums[0] / n as f64).abs() < 1e-9, "{agreement} of {:?} / {n}", sums);
+    assert!((kl - sums[1] / n as f64).abs() < 1e-5 && kl > 0.0, "{kl} of {:?} / {n}", sums);
+    assert!(found.continuation.is_some() && found.continuation != found.reference_continuation);
+}
+
+#[test]
+fn a_decoder_agrees_with_itself() {
+    let found = run(&request("llama-untied", Some("llama-untied")));
+    assert_eq!([found.metrics["agreement"], found.metrics["kl"]], [1.0, 0.0]);
+    assert!(found.continuation.as_ref().is_some_and(|text| !text.is_empty()));
+    assert_eq!(found.continuation, found.reference_continuation);
+    assert_eq!(found.metrics["perplexity"], found.metrics["reference_perplexity"]);
+}
+
+#[test]
+fn decoders_in_halves_are_compared_in_halves() {
+    for dtype in [FloatDType::BF16, FloatDType::F16] {
+        let mut asked = request("llama-tied", Some("llama-untied"));
+        let whole = run(&asked);
+        asked.fits.dtype = Some(dtype);
+        let found = run(&asked);
+        assert!((found.metrics["kl"] / whole.metrics["kl"] - 1.0).abs() < 0.05, "{dtype:?}: {:?}", found.metrics);
+        asked.reference = Some(asked.model.clone());
+        let same = run(&asked);
+        assert_eq!([same.metrics["agreement"], same.metrics["kl"]], [1.0, 0.0], "{dtype:?}");
+    }
+}
+
+#[test]
+fn what_comes_after_the_data_can_be_stopped_too() {
+    let asked = request("llama-tied", Some("llama-untied"));
+    let n_calls = |stop_at: usize| {
+        let mut n = 0;
+        let found = evaluate(&asked, &[], &mut |_, _| {
+            n += 1;
+            if n == stop_at { Err(briquette_core::Error::input("stopped")) } else { Ok(()) }
+        });
+        (n, found.is_ok())
+    };
+    let (all, is_done) = n_calls(0);
+    assert!(is_done && all > 10, "batches, tokens and windows: {all}");
+    (1..=all).for_each(|at| assert_eq!(n_calls(at), (at, false)));
+}
+
+#[test]
+fn strides_that_cannot_be_are_named() {
+    let message = |change: fn(&mut Request)| {
+        let mut asked = request("llama-tied", None);
+        asked.data.stride = Some(16);
+        change(&mut asked);
+        let error = evaluate(&asked, &[], &mut |_, _| Ok(())).unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{error}");
+        error.message
+    };
+    let found = message(|asked| asked.data.stride = Some(33));
+    assert!(found.contains("found 33, expected 1 to the 32 tokens of a window"), "{found}");
+    let found = message(|asked| asked.offload = Some(std::env::temp_dir()));
+    assert!(found.contains("data.stride: memory.offload runs windows side by side"), "{found}");
+    let found = message(|asked| (asked.model, asked.data.max_length) = (fixture("bert-tiny"), None));
+    assert!(found.contains("data.stride: it lets the windows of a decoder's text overlap"), "{found}");
+}

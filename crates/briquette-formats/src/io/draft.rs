@@ -1,0 +1,339 @@
+//! Writing an output directory that appears whole or not at all. Only this module and those below it open files for writing.
+
+mod copy;
+mod directory_lock;
+mod file_lock;
+mod own_file;
+mod partial;
+mod place;
+mod replace;
+mod scratch_file;
+#[cfg(test)]
+mod tests;
+
+use crate::io::paths::parent_of;
+use crate::io::presence;
+use briquette_core::{Error, ErrorKind, Result};
+pub use directory_lock::DirectoryLock;
+pub use file_lock::FileLock;
+pub use own_file::OwnFile;
+pub(crate) use partial::PARTIAL;
+use partial::{Lock, is_at, lock, partial_name, remove_quietly, remove_stale, removed};
+pub use place::check_apart;
+use place::{absolute, check_target, exists_error};
+use replace::sync_directory;
+pub use replace::{append_line, replace_file, write_files};
+use rustix::fs::{CWD, FallocateFlags, RenameFlags};
+pub use scratch_file::ScratchFile;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Component, Path, PathBuf};
+
+/// Bytes that are written at once to a file that is made as it is written.
+const BUFFER_BYTES: usize = 1 << 18;
+
+/// An output directory in the making: a hidden directory beside the target, locked, removed unless published.
+#[derive(Debug)]
+pub struct Draft {
+    target: PathBuf,
+    partial: PathBuf,
+    /// Directories that had to be made for it, the innermost first.
+    made: Vec<PathBuf>,
+    replace: bool,
+    is_published: bool,
+    /// Holds the lock that tells a draft in use from one left behind.
+    lock: File,
+}
+
+impl Draft {
+    /// Starts a draft of `target`, after removing drafts of it that a killed run left behind.
+    ///
+    /// `inputs` are what is being read: the target may not be, contain, or lie inside one of them.
+    ///
+    /// # Errors
+    /// Refused where the target exists and `replace` is not set, or is not something we may replace, or meets an
+    /// input; Config where its path cannot be one; Io where nothing can be written there.
+    pub fn create(target: &Path, inputs: &[&Path], replace: bool) -> Result<Self> {
+        if target.as_os_str().as_encoded_bytes().contains(&0) {
+            return Err(Error::config("has a NUL, which no path has; remove it").at(target.display()));
+        }
+        let target = absolute(target)?;
+        check_target(&target, inputs, replace)?;
+        let parent = parent_of(&target);
+        let made = missing_directories(&parent)?;
+        let started = std::fs::create_dir_all(&parent)
+            .map_err(|source| Error::io("cannot create the directory", &parent, source))
+            .and_then(|()| {
+                remove_stale(&target, &parent);
+                new_partial(&target, &parent)
+            });
+        match started {
+            Ok((partial, lock)) => Ok(Self { target, partial, made, replace, is_published: false, lock }),
+            Err(error) => {
+                remove_empty(&made);
+                Err(error)
+            }
+        }
+    }
+
+    /// Where the files are until they are published.
+    pub fn path(&self) -> &Path {
+        &self.partial
+    }
+
+    /// The cause of an error that came up while this draft was written. Where somebody removed the draft meanwhile, the error says
+    /// so, and not that a file is missing or damaged.
+    pub fn explain(&self, error: Error) -> Error {
+        if matches!(error.kind, ErrorKind::Interrupted(_)) || is_at(&self.lock, &self.partial) {
+            return error;
+        }
+        removed(&parent_of(&self.target))
+    }
+
+    /// Refuses where the file system has less than `n_bytes` free.
+    ///
+    /// # Errors
+    /// Io, with both figures.
+    pub fn check_space(&self, n_bytes: u64) -> Result<()> {
+        let Ok(found) = rustix::fs::statvfs(&self.partial) else { return Ok(()) };
+        let free = found.f_bavail.saturating_mul(found.f_frsize);
+        if free >= n_bytes {
+            return Ok(());
+        }
+        let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        Err(Error::io(&format!("found {free} bytes free, expected {n_bytes}"), &parent_of(&self.target), full))
+    }
+
+    /// Creates a file of `n_bytes` with its space reserved. `name` may contain directories.
+    ///
+    /// # Errors
+    /// Config where `name` leads out of the directory; Io where there is no room, or the file exists.
+    pub fn create_file(&self, name: &Path, n_bytes: u64) -> Result<DraftFile> {
+        check_name(name)?;
+        let path = self.partial.join(name);
+        if let Some(parent) = path.parent().filter(|parent| *parent != self.partial) {
+            std::fs::create_dir_all(parent)
+                .map_err(|source| Error::io("cannot create the directory", parent, source))?;
+        }
+        let file = File::options().read(true).write(true).create_new(true).open(&path);
+        let file = file.map_err(|source| Error::io("cannot create", &path, source))?;
+        let draft = DraftFile { file, path };
+        if n_bytes > 0 {
+            draft.reserve(n_bytes)?;
+        }
+        Ok(draft)
+    }
+
+    /// Creates a file without a name, for what is not to stay.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn create_scratch(&self) -> Result<DraftFile> {
+        let scratch = self.create_file(Path::new(".scratch"), 0)?;
+        std::fs::remove_file(&scratch.path).map_err(|source| Error::io("cannot remove", &scratch.path, source))?;
+        Ok(scratch)
+    }
+
+    /// Writes a small file whole and syncs it.
+    ///
+    /// # Errors
+    /// See [`create_file`](Self::create_file).
+    pub fn write_file(&self, name: &Path, bytes: &[u8]) -> Result<()> {
+        let file = self.create_file(name, bytes.len() as u64)?;
+        file.write_at(0, bytes)?;
+        file.sync()
+    }
+
+    /// Writes a file through a buffer and syncs it, so that it is never whole in memory.
+    ///
+    /// # Errors
+    /// Io. Bug if `fill` finds its data invalid, as a serializer does.
+    pub fn write_with(&self, name: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
+        let file = self.create_file(name, 0)?;
+        let mut out = BufWriter::with_capacity(BUFFER_BYTES, &file.file);
+        fill(&mut out).and_then(|()| out.flush()).map_err(|source| match source.kind() {
+            io::ErrorKind::InvalidData => Error::bug(format!("{}: {source}", name.display())),
+            _ => Error::io("cannot write", &file.path, source),
+        })?;
+        drop(out);
+        file.sync()
+    }
+
+    /// Moves the directory into place in one step, and syncs it so that a power cut does not undo that.
+    ///
+    /// # Errors
+    /// Refused where something came to be at the target meanwhile, Io where the draft is gone or the move failed.
+    pub fn publish(mut self) -> Result<()> {
+        if !is_at(&self.lock, &self.partial) {
+            return Err(removed(&parent_of(&self.target)));
+        }
+        sync_tree(&self.partial)?;
+        let exists = presence::has_entry(&self.target)?;
+        if exists && self.replace {
+            // Someone may have put something there meanwhile.
+            check_target(&self.target, &[], true)?;
+        }
+        let flags = if exists && self.replace { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
+        match rustix::fs::renameat_with(CWD, &self.partial, CWD, &self.target, flags) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::EXIST | rustix::io::Errno::NOTEMPTY) => return Err(exists_error(&self.target)),
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) if !exists => {
+                std::fs::rename(&self.partial, &self.target)
+                    .map_err(|source| Error::io("cannot move the output into place", &self.target, source))?;
+            }
+            Err(source) => return Err(Error::io("cannot move the output into place", &self.target, source)),
+        }
+        self.is_published = true;
+        let synced = sync_directory(&parent_of(&self.target));
+        // The old output goes only once the new one is there to stay.
+        if flags == RenameFlags::EXCHANGE {
+            remove_quietly(&self.partial);
+        }
+        synced
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if !self.is_published {
+            remove_quietly(&self.partial);
+            remove_empty(&self.made);
+        }
+    }
+}
+
+/// Refuses the name of a file that is not below its directory: an absolute one, or one with `..`.
+///
+/// # Errors
+/// Config.
+pub fn check_name(name: &Path) -> Result<()> {
+    let is_below = name.components().all(|part| matches!(part, Component::Normal(_)));
+    match is_below && name.file_name().is_some() {
+        true => Ok(()),
+        false => {
+            let message =
+                format!("found the file name {:?}, expected one below the directory", name.display().to_string());
+            Err(Error::config(format!("{message}; leave out `..` and what begins with `/`")))
+        }
+    }
+}
+
+/// A new hidden directory for a draft of `target`, and its lock.
+fn new_partial(target: &Path, parent: &Path) -> Result<(PathBuf, File)> {
+    loop {
+        let partial = parent.join(partial_name(target)?);
+        match std::fs::create_dir(&partial) {
+            Ok(()) => {}
+            Err(source) if source.kind() == std::io::ErrorKind::AlreadyExists => continue,
+            Err(source) => return Err(Error::io("cannot write here", parent, source)),
+        }
+        match lock(&partial) {
+            Ok(Lock::Held(lock) | Lock::Unknown(lock)) => return Ok((partial, lock)),
+            // Another run thought it was left behind, and locked it before we did.
+            Ok(Lock::Taken) => remove_quietly(&partial),
+            Err(source) => {
+                remove_quietly(&partial);
+                return Err(Error::io("cannot lock the directory", &partial, source));
+            }
+        }
+    }
+}
+
+/// Removes a directory beside `target` that nobody needs any more. It is renamed to a draft of `target` first, so that it
+/// disappears in one step; should the process be killed while removing it, the next draft of `target` removes the rest.
+///
+/// # Errors
+/// Io, where it cannot be renamed.
+pub fn discard(directory: &Path, target: &Path) -> Result<()> {
+    let hidden = directory.with_file_name(partial_name(&absolute(target)?)?);
+    std::fs::rename(directory, &hidden).map_err(|source| Error::io("cannot remove", directory, source))?;
+    remove_quietly(&hidden);
+    Ok(())
+}
+
+/// Removes what killed runs left of drafts of `target`. A new draft does so by itself.
+pub fn remove_left_behind(target: &Path) {
+    if let Ok(target) = absolute(target) {
+        remove_stale(&target, &parent_of(&target));
+    }
+}
+
+/// Removes directories, the innermost first, up to the first that has something in it.
+fn remove_empty(directories: &[PathBuf]) {
+    let _ = directories.iter().try_for_each(std::fs::remove_dir);
+}
+
+/// A file of a draft, written at explicit offsets by any number of threads.
+#[derive(Debug)]
+pub struct DraftFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl DraftFile {
+    /// Removes the file, so that another of its name can be created.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn remove(self) -> Result<()> {
+        std::fs::remove_file(&self.path).map_err(|source| Error::io("cannot remove", &self.path, source))
+    }
+
+    fn reserve(&self, n_bytes: u64) -> Result<()> {
+        let reserved = rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, n_bytes);
+        match reserved {
+            // Not every file system can reserve space; on those a full disk is noticed while writing.
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
+            Err(source) => Err(Error::io(&format!("cannot reserve {n_bytes} bytes"), &self.path, source)),
+        }
+    }
+
+    /// Writes all of `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.file.write_all_at(bytes, offset).map_err(|source| Error::io("cannot write", &self.path, source))
+    }
+
+    /// Reads all of `bytes` back from `offset`.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        self.file.read_exact_at(bytes, offset).map_err(|source| Error::io("cannot read", &self.path, source))
+    }
+
+    /// Waits until the file is on disk.
+    ///
+    /// # Errors
+    /// Io.
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync_all().map_err(|source| Error::io("cannot sync", &self.path, source))
+    }
+}
+
+/// The path and its ancestors that do not exist yet, the innermost first.
+fn missing_directories(path: &Path) -> Result<Vec<PathBuf>> {
+    let mut missing = Vec::new();
+    for ancestor in path.ancestors().filter(|ancestor| !ancestor.as_os_str().is_empty()) {
+        if presence::exists(ancestor)? {
+            break;
+        }
+        missing.push(ancestor.to_path_buf());
+    }
+    Ok(missing)
+}
+
+fn sync_tree(directory: &Path) -> Result<()> {
+    let entries = std::fs::read_dir(directory).map_err(|source| Error::io("cannot list", directory, source))?;
+    for entry in entries {
+        let entry = entry.map_err(|source| Error::io("cannot list", directory, source))?;
+        let kind = entry.file_type().map_err(|source| Error::io("cannot look at", &entry.path(), source))?;
+        if kind.is_dir() {
+            sync_tree(&entry.path())?;
+        }
+    }
+    sync_directory(directory)
+}

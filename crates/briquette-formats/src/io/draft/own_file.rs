@@ -1,0 +1,176 @@
+//! One file at a path that a person chose, which may be anywhere.
+
+use super::place::{absolute, lies_in};
+use super::replace::{HiddenFile, replace_file};
+use crate::io::paths::parent_of;
+use crate::io::presence;
+use briquette_core::{Error, Result};
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+/// A place where a file of ours is to be written at the end of a run: nothing is there, or an earlier one of its kind.
+#[derive(Debug)]
+pub struct OwnFile {
+    path: PathBuf,
+    /// What it is, in a word.
+    what: &'static str,
+    /// How every file of its kind begins.
+    beginning: &'static [u8],
+}
+
+impl OwnFile {
+    /// Looks at a place before any work is done for what is written there, and leaves it as it is.
+    ///
+    /// `others` are what is read and written besides, there or not: the file may not be, contain, or lie inside one of them.
+    ///
+    /// # Errors
+    /// Config where its directory is missing; Refused where it meets one of `others`, or something else is there; Io where
+    /// nothing can be written there.
+    pub fn at(path: &Path, what: &'static str, beginning: &'static [u8], others: &[PathBuf]) -> Result<Self> {
+        let resolved = resolve(path)?;
+        for other in others {
+            let theirs = resolve(other)?;
+            if resolved.starts_with(&theirs) || theirs.starts_with(&resolved) || lies_in(&resolved, other)? {
+                let other = other.display();
+                let message = format!(
+                    "a {what} may not be, contain or lie inside {other}, which is read or written; name another file"
+                );
+                return Err(Error::refused(message).at(path.display()));
+            }
+        }
+        if !presence::is_directory(&parent_of(&resolved))? {
+            return Err(Error::config("its directory does not exist; make it first").at(path.display()));
+        }
+        let own = Self { path: path.to_path_buf(), what, beginning };
+        own.check_free()?;
+        own.try_writing()?;
+        Ok(own)
+    }
+
+    /// Writes it, whole or not at all.
+    ///
+    /// # Errors
+    /// Refused where something else came to be there meanwhile; Io.
+    pub fn write(&self, bytes: &[u8]) -> Result<()> {
+        self.check_free()?;
+        replace_file(&self.path, bytes)
+    }
+
+    /// Refuses to replace what is not of this kind.
+    fn check_free(&self) -> Result<()> {
+        let refuse = |found: &str| {
+            let what = self.what;
+            let message = format!("found {found}, and only an earlier {what} is replaced; name another file");
+            Err(Error::refused(message).at(self.path.display()))
+        };
+        match presence::entry_metadata(&self.path)? {
+            Some(metadata) if metadata.is_file() => {}
+            Some(metadata) if metadata.is_dir() => return refuse("a directory"),
+            Some(_) => return refuse("no plain file"),
+            None => return Ok(()),
+        }
+        let mut start = vec![0; self.beginning.len()];
+        let read = File::open(&self.path).and_then(|mut file| file.read_exact(&mut start));
+        match read {
+            Ok(()) if start == self.beginning => Ok(()),
+            Err(source) if source.kind() != ErrorKind::UnexpectedEof => {
+                Err(Error::io("cannot read", &self.path, source))
+            }
+            _ => refuse("another file"),
+        }
+    }
+
+    /// Makes the file that will be renamed, and removes it again.
+    fn try_writing(&self) -> Result<()> {
+        HiddenFile::create(&self.path).map(drop).map_err(|error| {
+            let message = format!("{}; name a file where you may write", error.message);
+            Error { message, ..error }
+        })
+    }
+}
+
+/// The path from the root without links, of what is not there yet as far as there is something.
+fn resolve(path: &Path) -> Result<PathBuf> {
+    let path = absolute(path)?;
+    let Some((above, there)) = presence::resolved_ancestor(&path)? else { return Ok(path) };
+    // Joining nothing would add a slash, which says that it is a directory.
+    let rest = path.strip_prefix(above).unwrap_or(Path::new(""));
+    Ok(if rest.as_os_str().is_empty() { there } else { there.join(rest) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use briquette_core::ErrorKind;
+
+    const BEGINNING: &[u8] = b"{\"ours\":";
+
+    fn names(directory: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(directory).unwrap();
+        let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn only_an_earlier_one_of_its_kind_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("it.json");
+        let at = || OwnFile::at(&path, "trace", BEGINNING, &[]);
+        let own = at().unwrap();
+        assert_eq!(names(dir.path()), [] as [&str; 0], "nothing is left until it is written");
+        own.write(b"{\"ours\":1}").unwrap();
+        at().unwrap().write(b"{\"ours\":2}").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"{\"ours\":2}");
+        for foreign in ["", "{\"our", "{\"theirs\":1}"] {
+            std::fs::write(&path, foreign).unwrap();
+            for error in [at().unwrap_err(), own.write(b"{\"ours\":3}").unwrap_err()] {
+                assert!(error.kind == ErrorKind::Refused && error.message.contains("another file"), "{error}");
+            }
+            assert_eq!(std::fs::read(&path).unwrap(), foreign.as_bytes());
+        }
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("elsewhere"), &path).unwrap();
+        assert!(at().unwrap_err().message.contains("no plain file"));
+        assert_eq!(names(dir.path()), ["it.json"]);
+    }
+
+    #[test]
+    fn it_keeps_away_from_what_is_read_and_written_there_or_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::create_dir_all(path("model/sub")).unwrap();
+        std::fs::write(path("weights"), "x").unwrap();
+        std::os::unix::fs::symlink(path("model"), path("link")).unwrap();
+        let others = [path("model"), path("weights"), path("out"), path("link/../new/out")];
+        for name in [
+            "model",
+            "model/t",
+            "model/sub/t",
+            "link/t",
+            "model/sub/../t",
+            "weights",
+            "out",
+            "out/t",
+            "absent/../out/t",
+            "new",
+        ] {
+            let error = OwnFile::at(&path(name), "trace", BEGINNING, &others).unwrap_err();
+            assert!(error.kind == ErrorKind::Refused && error.message.contains("name another file"), "{name}: {error}");
+        }
+        OwnFile::at(&path("t"), "trace", BEGINNING, &others).unwrap();
+        OwnFile::at(&path("model/../outer"), "trace", BEGINNING, &others).unwrap();
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_shows_before_anything_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let kind = |path: &Path| OwnFile::at(path, "trace", BEGINNING, &[]).unwrap_err().kind;
+        assert_eq!(kind(&dir.path().join("absent/t")), ErrorKind::Config);
+        assert_eq!(kind(&dir.path().join("n".repeat(255))), ErrorKind::Io);
+        assert_eq!(kind(dir.path()), ErrorKind::Refused);
+        #[cfg(target_os = "linux")]
+        assert_eq!(kind(Path::new("/proc/t.json")), ErrorKind::Io);
+    }
+}

@@ -1,0 +1,160 @@
+use super::*;
+use crate::io::{model_dir, sums};
+use briquette_core::ErrorKind;
+use std::collections::BTreeMap;
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_draft_is_there_whole_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("out");
+    let draft = Draft::create(&target, &[], false).unwrap();
+    draft.write_file(Path::new("sub/a"), b"hello").unwrap();
+    assert!(!target.exists());
+    drop(draft);
+    assert_eq!(names(dir.path()), [] as [&str; 0]);
+    let draft = Draft::create(&target, &[], false).unwrap();
+    draft.write_file(Path::new("a"), b"hello").unwrap();
+    draft.publish().unwrap();
+    assert_eq!((names(dir.path()), names(&target)), (vec!["out".to_string()], vec!["a".to_string()]));
+}
+
+#[test]
+fn a_file_that_would_lie_outside_of_the_directory_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let draft = Draft::create(&dir.path().join("out"), &[], false).unwrap();
+    let absolute = dir.path().join("absolute.txt");
+    for name in [Path::new("../escaped.txt"), &absolute, Path::new("a/../../b"), Path::new(""), Path::new("./a/..")] {
+        let error = draft.write_file(name, b"x").unwrap_err();
+        assert!(error.kind == ErrorKind::Config && error.to_string().contains("file name"), "{error}");
+    }
+    draft.write_file(Path::new("a/b..c"), b"x").unwrap();
+    drop(draft);
+    assert_eq!(names(dir.path()), [] as [&str; 0]);
+}
+
+/// Writes what makes a directory one of ours.
+fn write_ours(directory: &Path) {
+    std::fs::write(directory.join(model_dir::MANIFEST), "{}").unwrap();
+    let sums = BTreeMap::from([(model_dir::MANIFEST.to_string(), sums::sha256_of_bytes(b"{}"))]);
+    std::fs::write(directory.join(sums::FILE_NAME), sums::to_lines(&sums)).unwrap();
+}
+
+#[test]
+fn only_our_own_output_is_replaced_and_only_when_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("out");
+    std::fs::create_dir(&target).unwrap();
+    let refused = |replace| {
+        let error = Draft::create(&target, &[], replace).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Refused, "{error}");
+        error.message
+    };
+    std::fs::write(target.join("precious"), "x").unwrap();
+    refused(false);
+    refused(true);
+    std::fs::write(target.join(model_dir::MANIFEST), "").unwrap();
+    refused(true);
+    write_ours(&target);
+    assert!(refused(true).contains("precious"));
+    std::fs::remove_file(target.join("precious")).unwrap();
+    std::fs::write(target.join("report.html"), "x").unwrap();
+    let draft = Draft::create(&target, &[], true).unwrap();
+    draft.write_file(Path::new("new"), b"y").unwrap();
+    std::fs::write(target.join("late"), "x").unwrap();
+    assert_eq!(draft.publish().unwrap_err().kind, ErrorKind::Refused);
+    std::fs::remove_file(target.join("late")).unwrap();
+    let draft = Draft::create(&target, &[], true).unwrap();
+    draft.write_file(Path::new("new"), b"y").unwrap();
+    draft.publish().unwrap();
+    assert_eq!((names(dir.path()), names(&target)), (vec!["out".to_string()], vec!["new".to_string()]));
+}
+
+#[test]
+fn directories_made_for_a_draft_go_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Draft::create(&dir.path().join("a/b/out"), &[], false).unwrap());
+    assert_eq!(names(dir.path()), [] as [&str; 0]);
+    let draft = Draft::create(&dir.path().join("a/../out"), &[], false).unwrap();
+    draft.publish().unwrap();
+    assert_eq!(names(dir.path()), ["out"]);
+    let long = dir.path().join("n".repeat(255));
+    Draft::create(&long, &[], false).unwrap().publish().unwrap();
+    assert!(long.is_dir());
+}
+
+#[test]
+fn a_file_is_replaced_whole_whatever_a_killed_run_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, precious) = (dir.path().join("report.html"), dir.path().join("precious"));
+    std::fs::write(&precious, "x").unwrap();
+    std::os::unix::fs::symlink(&precious, dir.path().join(".report.html.partial")).unwrap();
+    assert!(sums::is_uncovered(".report.html.partial") && !sums::is_uncovered(".x.partial"));
+    replace_file(&path, b"new").unwrap();
+    assert_eq!((std::fs::read(&path).unwrap(), std::fs::read(&precious).unwrap()), (b"new".to_vec(), b"x".to_vec()));
+    assert_eq!(names(dir.path()), ["precious", "report.html"]);
+}
+
+#[test]
+fn an_output_that_meets_its_input_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let input = dir.path().join("in");
+    std::fs::create_dir(&input).unwrap();
+    std::os::unix::fs::symlink(&input, dir.path().join("link")).unwrap();
+    for target in ["in", "in/out", "in/a/b", "link", "link/out", "in/../in"] {
+        let error = Draft::create(&dir.path().join(target), &[&input], true).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Refused, "{target}: {error}");
+    }
+    let file = input.join("model");
+    std::fs::write(&file, "x").unwrap();
+    assert!(Draft::create(&input, &[&file], true).is_err(), "an output that contains the input");
+    assert!(Draft::create(&dir.path().join("out"), &[&input], true).is_ok());
+}
+
+#[test]
+fn what_a_killed_run_left_is_removed_and_a_running_one_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("out");
+    std::fs::create_dir(dir.path().join(".out.partial-1-0")).unwrap();
+    let running = Draft::create(&target, &[], false).unwrap();
+    let second = Draft::create(&target, &[], false).unwrap();
+    assert!(running.path().exists() && second.path().exists());
+    assert_eq!(names(dir.path()).len(), 2, "{:?}", names(dir.path()));
+    second.publish().unwrap();
+    assert_eq!(running.publish().unwrap_err().kind, ErrorKind::Refused);
+    assert_eq!(names(dir.path()), ["out"]);
+}
+
+#[test]
+fn a_draft_that_was_removed_meanwhile_says_so_and_is_never_half_an_output() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("parent/out");
+    let draft = Draft::create(&target, &[], false).unwrap();
+    draft.write_file(Path::new("a"), b"hello").unwrap();
+    let other = || Error::input("no such file");
+    assert_eq!(draft.explain(other()).kind, ErrorKind::Input, "it is there: the error is what it is");
+    std::fs::remove_dir_all(dir.path().join("parent")).unwrap();
+    assert_eq!(draft.explain(other()).kind, ErrorKind::Io);
+    assert_eq!(draft.explain(Error::interrupted(15)).exit_code(), 143);
+    assert_eq!(draft.write_file(Path::new("b"), b"late").unwrap_err().kind, ErrorKind::Io);
+    // Another directory in its place has none of what was written.
+    std::fs::create_dir_all(draft.path()).unwrap();
+    draft.write_file(Path::new("b"), b"late").unwrap();
+    let error = draft.publish().unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Io);
+    assert!(error.to_string().contains("removed meanwhile") && !target.exists(), "{error}");
+}
+
+#[test]
+fn a_path_that_cannot_be_one_is_a_mistake_of_who_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = Draft::create(&dir.path().join("a\0b"), &[], false).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Config);
+    assert!(names(dir.path()).is_empty());
+}

@@ -1,0 +1,115 @@
+//! The small files of a model's directory. None is read from outside of it, and those that Briquette wrote are held against their
+//! SHA-256.
+
+use crate::io::paths::parent_of;
+use crate::io::{InputFile, contained, presence, sums};
+use briquette_core::Result;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The name of the manifest. A directory that has one was written by Briquette.
+pub const MANIFEST: &str = "briquette.json";
+
+/// The name of the file in which transformers keeps the architecture and sizes of a model.
+pub const CONFIG: &str = "config.json";
+
+/// A model's directory.
+#[derive(Debug, Clone)]
+pub struct ModelDir {
+    path: PathBuf,
+    /// The SHA-256 of each file, where Briquette wrote them.
+    sums: Arc<BTreeMap<String, String>>,
+}
+
+impl ModelDir {
+    /// A model's directory. Where Briquette wrote it, `SHA256SUMS` is read too, unless the output is still being written and has
+    /// none yet.
+    ///
+    /// # Errors
+    /// Input where the sums are damaged or lead out of the directory; Io.
+    pub fn open(path: &Path) -> Result<Self> {
+        let here = Self { path: path.to_path_buf(), sums: Arc::default() };
+        if !here.has(MANIFEST)? || !here.has(sums::FILE_NAME)? {
+            return Ok(here);
+        }
+        let sums = sums::read(&here.file(Path::new(sums::FILE_NAME))?)?;
+        Ok(Self { sums: Arc::new(sums), ..here })
+    }
+
+    /// The directory around a weight file that was given instead of it. No sums are checked.
+    pub fn around(file: &Path) -> Self {
+        Self { path: parent_of(file), sums: Arc::default() }
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the directory has a file of this name.
+    ///
+    /// # Errors
+    /// See [`presence::exists`].
+    pub fn has(&self, name: &str) -> Result<bool> {
+        presence::exists(&self.path.join(name))
+    }
+
+    /// Opens one of its files.
+    ///
+    /// # Errors
+    /// As [`contained::open`].
+    pub fn file(&self, name: &Path) -> Result<InputFile> {
+        contained::open(&self.path, name)
+    }
+
+    /// Reads one of its small files; none if the directory has no such file.
+    ///
+    /// # Errors
+    /// Input for a file that leads out of the directory, is larger than `limit`, is a link to nothing, or differs from what
+    /// Briquette wrote; Io if it cannot be read.
+    pub fn read(&self, name: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
+        if !presence::exists(&self.path.join(name))? {
+            return Ok(None);
+        }
+        let bytes = self.file(name)?.read_all(limit)?;
+        self.check(name, || sums::sha256_of_bytes(&bytes))?;
+        Ok(Some(bytes))
+    }
+
+    /// Refuses a file whose SHA-256 is another than the one it was written with. A file that came later has none.
+    ///
+    /// # Errors
+    /// Input, naming the file.
+    pub fn check(&self, name: &Path, found: impl FnOnce() -> String) -> Result<()> {
+        let Some(expected) = name.to_str().and_then(|name| self.sums.get(name)) else { return Ok(()) };
+        match found() {
+            found if found == *expected => Ok(()),
+            found => Err(sums::differs(&found, expected).at(self.path.join(name).display())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_briquette_wrote_is_held_against_its_sum_and_nothing_else_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        let read = |name: &str| ModelDir::open(dir.path()).unwrap().read(Path::new(name), 100);
+        write("config.json", "{}");
+        write("SHA256SUMS", &sums::to_lines(&BTreeMap::from([("config.json".into(), sums::sha256_of_bytes(b"{}"))])));
+        write("config.json", "{ }");
+        assert!(read("config.json").is_ok(), "SHA256SUMS of a directory that is not ours are not ours");
+        write("briquette.json", "{}");
+        let error = read("config.json").unwrap_err().to_string();
+        assert!(error.contains("config.json: found SHA-256") && error.contains("make the output again"), "{error}");
+        write("config.json", "{}");
+        assert_eq!(read("config.json").unwrap(), Some(b"{}".to_vec()));
+        assert_eq!(read("absent.json").unwrap(), None);
+        write("later.json", "1");
+        assert_eq!(read("later.json").unwrap(), Some(b"1".to_vec()));
+    }
+}

@@ -1,0 +1,215 @@
+//! `SHA256SUMS`: the file that `sha256sum -c` reads.
+
+use crate::io::draft::PARTIAL;
+use crate::io::paths::stays_inside;
+use crate::io::{InputFile, limits};
+use briquette_core::{Error, Result};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+
+/// The name of the file in a directory.
+pub const FILE_NAME: &str = "SHA256SUMS";
+/// The name of the file with the metrics of a training, one JSON object a line.
+pub const METRICS: &str = "metrics.jsonl";
+const BUFFER: usize = 1 << 20;
+
+/// SHA-256 of a file, as 64 hexadecimal digits. `go_on` is asked after every MiB: a file may take minutes. Where it is read
+/// `ahead`, another thread reads while this one computes.
+///
+/// # Errors
+/// As [`InputFile::read_at`], and the first that `go_on` has.
+pub fn sha256_of(file: &InputFile, ahead: bool, go_on: &dyn Fn() -> Result<()>) -> Result<String> {
+    let mut hasher = Sha256::new();
+    let mut update = |bytes: &[u8]| {
+        hasher.update(bytes);
+        go_on()
+    };
+    if ahead && file.len() > BUFFER as u64 {
+        read_ahead(file, &mut update)?;
+    } else {
+        let mut buffer = Vec::new();
+        for offset in (0..file.len()).step_by(BUFFER) {
+            fill(&mut buffer, file, offset)?;
+            update(&buffer)?;
+        }
+    }
+    Ok(hex(&hasher.finalize()))
+}
+
+/// Gives `each` a file piece by piece, which another thread reads, two pieces ahead.
+fn read_ahead(file: &InputFile, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    let (give, take) = mpsc::sync_channel(2);
+    let (give_back, used) = mpsc::channel::<Vec<u8>>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for offset in (0..file.len()).step_by(BUFFER) {
+                let mut buffer = used.try_recv().unwrap_or_default();
+                let filled = fill(&mut buffer, file, offset).map(|()| buffer);
+                // The receiver is gone: it has failed, and nobody needs the rest.
+                if give.send(filled).is_err() {
+                    return;
+                }
+            }
+        });
+        for filled in take {
+            let buffer = filled?;
+            each(&buffer)?;
+            let _ = give_back.send(buffer);
+        }
+        Ok(())
+    })
+}
+
+/// The next piece of a file.
+fn fill(buffer: &mut Vec<u8>, file: &InputFile, offset: u64) -> Result<()> {
+    buffer.resize((file.len() - offset).min(BUFFER as u64) as usize, 0);
+    file.read_at(offset, buffer)
+}
+
+/// SHA-256 of bytes that come piece by piece.
+#[derive(Debug, Default)]
+pub struct Hasher(Sha256);
+
+impl Hasher {
+    /// Adds the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The sum as 64 hexadecimal digits.
+    pub fn finish(self) -> String {
+        hex(&self.0.finalize())
+    }
+}
+
+/// SHA-256 of bytes, as 64 hexadecimal digits.
+pub fn sha256_of_bytes(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The lines of the file: digest, two spaces, relative path.
+pub fn to_lines(sums: &BTreeMap<String, String>) -> String {
+    sums.iter().map(|(path, sum)| format!("{sum}  {path}\n")).collect()
+}
+
+/// Reads the lines back.
+///
+/// # Errors
+/// Input where a line is not one.
+pub fn read(file: &InputFile) -> Result<BTreeMap<String, String>> {
+    let bytes = file.read_all(limits::MAX_SMALL_BYTES)?;
+    let text = std::str::from_utf8(&bytes)
+        .map_err(|_| Error::input("is not text; it is damaged").at(file.path().display()))?;
+    let mut sums = BTreeMap::new();
+    for (i, line) in text.lines().enumerate() {
+        let parts = line.split_once("  ").filter(|(sum, path)| {
+            sum.len() == 64 && sum.bytes().all(|byte| byte.is_ascii_hexdigit()) && stays_inside(path)
+        });
+        let Some((sum, path)) = parts else {
+            let message = format!("line {} is not a digest and a path; it is damaged", i + 1);
+            return Err(Error::input(message).at(file.path().display()));
+        };
+        if sums.insert(path.to_string(), sum.to_string()).is_some() {
+            return Err(Error::input(format!("{path:?} comes twice; it is damaged")).at(file.path().display()));
+        }
+    }
+    Ok(sums)
+}
+
+/// The error of a file that is not what its sum says.
+pub fn differs(found: &str, expected: &str) -> Error {
+    Error::input(format!("found SHA-256 {found}, expected {expected}; the file was changed, make the output again"))
+}
+
+/// Whether a file has no line in `SHA256SUMS`: the sums themselves, and files in which two runs of one recipe may differ.
+pub fn is_uncovered(name: &str) -> bool {
+    let name = name.strip_prefix('.').and_then(|name| name.strip_suffix(PARTIAL)).unwrap_or(name);
+    ["report.json", "report.html", METRICS, FILE_NAME].contains(&name)
+}
+
+/// Every file of a directory, relative to it, in order.
+///
+/// # Errors
+/// Io.
+pub fn files_below(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    collect(directory, Path::new(""), &mut found)?;
+    found.sort();
+    Ok(found)
+}
+
+fn collect(root: &Path, below: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+    let directory = root.join(below);
+    let entries = std::fs::read_dir(&directory).map_err(|source| Error::io("cannot list", &directory, source))?;
+    for entry in entries {
+        let entry = entry.map_err(|source| Error::io("cannot list", &directory, source))?;
+        let relative = below.join(entry.file_name());
+        let kind = entry.file_type().map_err(|source| Error::io("cannot look at", &entry.path(), source))?;
+        if kind.is_dir() {
+            collect(root, &relative, found)?;
+        } else {
+            found.push(relative);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_of_a_large_file_stops_when_it_is_asked_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("large");
+        std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
+        for ahead in [false, true] {
+            let n_asked = std::cell::Cell::new(0);
+            let go_on = || {
+                n_asked.set(n_asked.get() + 1);
+                if n_asked.get() < 3 { Ok(()) } else { Err(Error::interrupted(2)) }
+            };
+            let error = sha256_of(&InputFile::open(&path).unwrap(), ahead, &go_on).unwrap_err();
+            assert_eq!((error.exit_code(), n_asked.get()), (130, 3));
+        }
+    }
+
+    #[test]
+    fn what_is_read_ahead_has_the_same_sum() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        for n in [0, 1, BUFFER, BUFFER + 1, 5 * BUFFER + 77] {
+            let bytes: Vec<u8> = (0..n).map(|i| (i * 31 % 251) as u8).collect();
+            std::fs::write(&path, &bytes).unwrap();
+            let file = InputFile::open(&path).unwrap();
+            let [plain, ahead] = [false, true].map(|ahead| sha256_of(&file, ahead, &|| Ok(())).unwrap());
+            assert_eq!((&plain, &ahead), (&sha256_of_bytes(&bytes), &plain), "{n}");
+            // Opened anew, so that nothing is served from what was read ahead.
+            let file = InputFile::open(&path).unwrap();
+            std::fs::File::options().write(true).open(&path).unwrap().set_len(n as u64 / 2).unwrap();
+            let error = |ahead| sha256_of(&file, ahead, &|| Ok(())).err().map(|error| error.to_string());
+            assert_eq!((error(true), error(false).is_some()), (error(false), n > 0));
+        }
+    }
+
+    #[test]
+    fn digests_are_the_published_ones_and_lines_read_back() {
+        let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        assert_eq!(sha256_of_bytes(b""), empty);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sums");
+        let sums = BTreeMap::from([("a b".to_string(), empty.to_string()), ("d/c".into(), empty.into())]);
+        std::fs::write(&path, to_lines(&sums)).unwrap();
+        assert_eq!(read(&InputFile::open(&path).unwrap()).unwrap(), sums);
+        for bad in ["x", "e3b0  a", &format!("{empty}  ../a"), &format!("{empty}  a\n{empty}  a")] {
+            std::fs::write(&path, bad).unwrap();
+            assert!(read(&InputFile::open(&path).unwrap()).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Where the bytes of a storage are in a file, as they are or compressed.
+
+use crate::io::InputFile;
+use crate::pytorch::zip::ZipEntry;
+use briquette_core::{Error, Result};
+use flate2::read::DeflateDecoder;
+use std::io::{ErrorKind, Read};
+
+/// Where the bytes of a storage are in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stored {
+    /// First byte in the file.
+    pub(crate) start: u64,
+    /// Bytes in the file.
+    pub(crate) n_packed: u64,
+    /// Bytes once unpacked.
+    pub(crate) n_bytes: u64,
+    /// CRC-32 of them once unpacked; 0 where it is not known.
+    pub(crate) crc: u32,
+    /// Whether they lie in the file as they are.
+    pub(crate) is_plain: bool,
+}
+
+impl Stored {
+    /// Bytes that lie in the file as they are.
+    pub(crate) fn plain(start: u64, n_bytes: u64) -> Self {
+        Self { start, n_packed: n_bytes, n_bytes, crc: 0, is_plain: true }
+    }
+}
+
+impl From<&ZipEntry> for Stored {
+    fn from(entry: &ZipEntry) -> Self {
+        let ZipEntry { start, n_packed, n_bytes, crc, is_stored } = *entry;
+        Self { start, n_packed, n_bytes, crc, is_plain: is_stored }
+    }
+}
+
+/// The bytes of something compressed, exactly as many as it declares.
+///
+/// # Errors
+/// Input where it is damaged or has another size, Io where it cannot be read.
+pub(crate) fn unpack(file: &InputFile, stored: Stored) -> Result<Vec<u8>> {
+    let packed = RangeReader { file, at: stored.start, end: stored.start + stored.n_packed };
+    let mut bytes = Vec::new();
+    // No memory is reserved by the length that the file declares: it may be a lie.
+    let read = DeflateDecoder::new(packed).take(stored.n_bytes.saturating_add(1)).read_to_end(&mut bytes);
+    match read {
+        Ok(n) if n as u64 == stored.n_bytes && has_sum(&bytes, stored.crc) => Ok(bytes),
+        Ok(n) if n as u64 == stored.n_bytes => {
+            let message = "something in it unpacks to another CRC-32 than it should have; the archive is damaged";
+            Err(Error::input(message).at(file.path().display()))
+        }
+        Ok(_) => {
+            let message =
+                format!("something in it does not unpack to its {} bytes; the archive is damaged", stored.n_bytes);
+            Err(Error::input(message).at(file.path().display()))
+        }
+        Err(error) => Err(read_error(file, error)),
+    }
+}
+
+fn has_sum(bytes: &[u8], crc: u32) -> bool {
+    crc == 0 || crc32fast::hash(bytes) == crc
+}
+
+fn read_error(file: &InputFile, error: std::io::Error) -> Error {
+    match error.kind() {
+        ErrorKind::InvalidData | ErrorKind::InvalidInput | ErrorKind::UnexpectedEof => {
+            Error::input(format!("{error}; the archive is damaged")).at(file.path().display())
+        }
+        _ => Error::io("cannot read", file.path(), error),
+    }
+}
+
+/// Reads a range of a file from its start to its end.
+struct RangeReader<'a> {
+    file: &'a InputFile,
+    at: u64,
+    end: u64,
+}
+
+impl Read for RangeReader<'_> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let n = usize::try_from(self.end - self.at).map_or(out.len(), |left| left.min(out.len()));
+        self.file.read_at(self.at, &mut out[..n]).map_err(std::io::Error::other)?;
+        self.at += n as u64;
+        Ok(n)
+    }
+}

@@ -1,0 +1,210 @@
+//! What PyTorch wrote before 0.1.10: a tar archive of tables of storages and tensors, and a pickle that refers to those.
+
+use crate::io::InputFile;
+use crate::pytorch::bytes::Bytes;
+use crate::pytorch::opened::{MAX_PICKLE_BYTES, Opened};
+use crate::pytorch::pickle::{self, Outside, Pickle, PickleName, TorchStorage, Value, View};
+use crate::pytorch::stored::Stored;
+use crate::pytorch::stream::check_byte_order;
+use briquette_core::shape::MAX_RANK;
+use briquette_core::{Error, Result};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Bytes of a header, and what entries are padded to.
+const BLOCK: u64 = 512;
+/// Most entries of the archive, and most rows of a table.
+const MAX_ENTRIES: usize = 10_000;
+const MAX_ROWS: u64 = 1 << 18;
+/// How much is looked at first for a pickle among other data; more where it does not end there.
+const FIRST_LOOK: u64 = 512;
+
+/// The table of storages, by their numbers.
+type Storages = BTreeMap<i64, TorchStorage>;
+
+/// Reads the tables and the pickle.
+pub(crate) fn open(file: &InputFile) -> Result<Opened> {
+    let entries = entries(file)?;
+    let entry = |name: &str| {
+        let message = format!(
+            "found a tar archive without {name:?}, expected one of PyTorch before 0.1.10; unpack it and name the weights"
+        );
+        entries.get(name).cloned().ok_or_else(|| Error::input(message))
+    };
+    let (info, value) = pickle::read(&whole(file, entry("sys_info")?)?, Outside::Storages)?;
+    check_byte_order(&info, &value)?;
+    let (storages, places) = storages(file, entry("storages")?)?;
+    let tensors = tensors(&whole(file, entry("tensors")?)?, &storages)?;
+    let (pickle, root) = pickle::read(&whole(file, entry("pickle")?)?, Outside::Tensors(tensors))?;
+    Ok(Opened::new(pickle, root, places))
+}
+
+/// The regular files of the archive by name, and where they lie.
+fn entries(file: &InputFile) -> Result<BTreeMap<String, Range<u64>>> {
+    let mut found = BTreeMap::new();
+    let mut at = 0;
+    for _ in 0..MAX_ENTRIES {
+        let mut header = [0; BLOCK as usize];
+        if at + BLOCK > file.len() {
+            return Err(damaged("does not end as a tar archive does"));
+        }
+        file.read_at(at, &mut header)?;
+        if header.iter().all(|&byte| byte == 0) {
+            return Ok(found);
+        }
+        let TarHeader { name, n_bytes, is_file } =
+            parse_header(&header).ok_or_else(|| damaged("has a bad tar header"))?;
+        let start = at + BLOCK;
+        let end = start.checked_add(n_bytes).filter(|&end| end <= file.len());
+        let end = end.ok_or_else(|| damaged(&format!("has an entry {name:?} that reaches beyond its end")))?;
+        if is_file && found.insert(name.clone(), start..end).is_some() {
+            return Err(damaged(&format!("has two entries {name:?}")));
+        }
+        at = end.next_multiple_of(BLOCK);
+    }
+    Err(damaged("has too many entries"))
+}
+
+struct TarHeader {
+    name: String,
+    n_bytes: u64,
+    is_file: bool,
+}
+
+/// A header whose checksum holds.
+fn parse_header(header: &[u8; BLOCK as usize]) -> Option<TarHeader> {
+    const SUM: Range<usize> = 148..156;
+    let sum: u64 =
+        header.iter().enumerate().map(|(i, &byte)| if SUM.contains(&i) { 32 } else { u64::from(byte) }).sum();
+    let name = header[..100].split(|&byte| byte == 0).next()?;
+    let name = std::str::from_utf8(name).ok()?.trim_start_matches("./").to_string();
+    let n_bytes = octal(&header[124..136])?;
+    // Entries that are no regular files are skipped.
+    let is_file = matches!(header[156], b'0' | 0);
+    (octal(&header[SUM]) == Some(sum)).then_some(TarHeader { name, n_bytes, is_file })
+}
+
+/// A number in octal digits; one that is too long for them is binary, after a byte 0x80.
+fn octal(field: &[u8]) -> Option<u64> {
+    if let [0x80, rest @ ..] = field {
+        let (high, low) = rest.split_at_checked(rest.len().checked_sub(8)?)?;
+        return high.iter().all(|&byte| byte == 0).then_some(u64::from_be_bytes(low.try_into().ok()?));
+    }
+    let text = std::str::from_utf8(field).ok()?.trim_matches([' ', '\0']);
+    u64::from_str_radix(text, 8).ok()
+}
+
+/// An entry that is read whole.
+fn whole(file: &InputFile, range: Range<u64>) -> Result<Vec<u8>> {
+    let n_bytes = range.end - range.start;
+    if n_bytes > MAX_PICKLE_BYTES {
+        return Err(damaged("has a table of more than 64 MiB"));
+    }
+    let mut bytes = vec![0; n_bytes as usize];
+    file.read_at(range.start, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The pickle at the start of a part of a file, which is then the rest of it.
+fn next_pickle(file: &InputFile, part: &mut Range<u64>) -> Result<(Pickle, Value)> {
+    let mut n_bytes = FIRST_LOOK;
+    loop {
+        let n_left = part.end - part.start;
+        let bytes = whole(file, part.start..part.start + n_bytes.min(n_left))?;
+        let mut rest = Bytes(&bytes);
+        match pickle::read_next(&mut rest, Outside::Storages) {
+            Err(_) if n_bytes < n_left && n_bytes < MAX_PICKLE_BYTES => n_bytes *= 8,
+            Err(error) => return Err(error),
+            Ok(found) => {
+                part.start += (bytes.len() - rest.0.len()) as u64;
+                return Ok(found);
+            }
+        }
+    }
+}
+
+/// The table of storages: how many, then of each its number, device and type, the number of its elements, and those; then
+/// which are parts of others.
+fn storages(file: &InputFile, mut part: Range<u64>) -> Result<(Storages, BTreeMap<String, Stored>)> {
+    let bad = || damaged("has a bad table of storages");
+    let (_, count) = next_pickle(file, &mut part)?;
+    let count = rows_of(&count).ok_or_else(bad)?;
+    let (mut found, mut places) = (Storages::new(), BTreeMap::new());
+    for _ in 0..count {
+        let (pickle, row) = next_pickle(file, &mut part)?;
+        let Some([Value::Int(number), _, Value::Name(PickleName::Storage(dtype))]) = pickle.list(&row) else {
+            return Err(bad());
+        };
+        let mut n_elements = [0; 8];
+        let start = part.start.checked_add(8).filter(|&start| start <= part.end).ok_or_else(bad)?;
+        file.read_at(part.start, &mut n_elements)?;
+        let n_elements = u64::from_le_bytes(n_elements);
+        let key = number.to_string();
+        let storage =
+            TorchStorage { key: key.as_str().into(), dtype: *dtype, n_stored: n_elements, first: 0, n_elements };
+        let end = n_elements.checked_mul(storage.width()).and_then(|n| start.checked_add(n));
+        part.start = end.filter(|&end| end <= part.end).ok_or_else(bad)?;
+        places.insert(key, Stored::plain(start, part.start - start));
+        if found.insert(*number, storage).is_some() {
+            return Err(bad());
+        }
+    }
+    let (pickle, views) = next_pickle(file, &mut part)?;
+    for view in pickle.list(&views).ok_or_else(bad)? {
+        let (number, storage) = part_of(&pickle, view, &found).ok_or_else(bad)?;
+        found.insert(number, storage);
+    }
+    Ok((found, places))
+}
+
+fn rows_of(count: &Value) -> Option<u64> {
+    match count {
+        Value::Int(n) => u64::try_from(*n).ok().filter(|&n| n <= MAX_ROWS),
+        _ => None,
+    }
+}
+
+/// A storage that is part of another: its number, the other's, its first element there, its length.
+fn part_of(pickle: &Pickle, view: &Value, storages: &Storages) -> Option<(i64, TorchStorage)> {
+    let [Value::Int(number), Value::Int(root), Value::Int(first), Value::Int(n)] = pickle.list(view)? else {
+        return None;
+    };
+    let root = storages.get(root)?;
+    let (first, n_elements) = (u64::try_from(*first).ok()?, u64::try_from(*n).ok()?);
+    let end = first.checked_add(n_elements)?;
+    let first = root.first.checked_add(first)?;
+    (end <= root.n_elements).then(|| (*number, TorchStorage { first, n_elements, ..root.clone() }))
+}
+
+/// The table of tensors: how many, then of each its number, storage and type, its rank, extents, strides, and first element.
+fn tensors(bytes: &[u8], storages: &Storages) -> Result<BTreeMap<i64, View>> {
+    let bad = || damaged("has a bad table of tensors");
+    let mut rest = Bytes(bytes);
+    let (_, count) = pickle::read_next(&mut rest, Outside::Storages)?;
+    let count = rows_of(&count).ok_or_else(bad)?;
+    let mut found = BTreeMap::new();
+    for _ in 0..count {
+        let (pickle, row) = pickle::read_next(&mut rest, Outside::Storages)?;
+        let Some([Value::Int(number), Value::Int(storage), _]) = pickle.list(&row) else { return Err(bad()) };
+        let storage = storages.get(storage).ok_or_else(bad)?;
+        let view = view_of(&mut rest, storage).ok_or_else(bad)?;
+        if found.insert(*number, view).is_some() {
+            return Err(bad());
+        }
+    }
+    Ok(found)
+}
+
+fn view_of(rest: &mut Bytes, storage: &TorchStorage) -> Option<View> {
+    let rank = rest.u32().and_then(|rank| usize::try_from(rank).ok()).filter(|&rank| rank <= MAX_RANK)?;
+    // The rank was written in 8 bytes once: the upper four are skipped.
+    rest.u32()?;
+    let mut extents = || (0..rank).map(|_| usize::try_from(rest.u64()?).ok()).collect::<Option<Vec<usize>>>();
+    let (shape, strides) = (extents()?, extents()?);
+    let offset = rest.u64()?;
+    Some(View { dtype: storage.dtype?, storage: storage.clone(), offset, shape, strides })
+}
+
+fn damaged(what: &str) -> Error {
+    Error::input(format!("{what}; the file is damaged or cut short, save or download it again"))
+}

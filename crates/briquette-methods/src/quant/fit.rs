@@ -1,0 +1,138 @@
+//! The scales of kept weights: the one place where a range is asked for each group.
+
+use crate::quant::range::WeightGroup;
+use crate::quant::{QuantSpec, Range, range};
+use briquette_core::{Affine, Grouping, InputView, Mask, QuantParams, bits, simd};
+use std::convert::Infallible;
+
+/// Rows of weights of which the scales are wanted.
+#[derive(Debug, Clone, Copy)]
+pub struct KeptRows<'a> {
+    /// The weights, 0 where they are dropped.
+    pub values: &'a [f32],
+    /// Inputs of each row.
+    pub n_cols: usize,
+    /// A bit for each weight that is kept, [`Mask::row_bytes`] for each row; none where all are.
+    pub keep: Option<&'a [u8]>,
+    /// What inputs the columns see, for ranges that look at them.
+    pub inputs: Option<&'a InputView>,
+}
+
+/// Finds scales, in buffers that serve for the next rows too.
+#[derive(Debug, Default)]
+pub struct Fitter {
+    values: Vec<f32>,
+    mean_square: Vec<f32>,
+}
+
+impl Fitter {
+    /// Appends scale and zero point of every group of some rows to `affines`; of a tensor with a single scale, these are all of
+    /// its rows.
+    ///
+    /// Zeros do not move the ranges from the largest magnitude or to the smallest and largest; the others would be drawn to them,
+    /// so there the dropped weights are left out. `go_on` is asked every half million weights or so.
+    ///
+    /// # Errors
+    /// The first that `go_on` has.
+    ///
+    /// # Panics
+    /// If the group size does not divide the row.
+    pub fn fit<E>(
+        &mut self,
+        spec: &QuantSpec,
+        rows: KeptRows,
+        go_on: &impl Fn() -> Result<(), E>,
+        affines: &mut Vec<Affine>,
+    ) -> Result<(), E> {
+        let KeptRows { values, n_cols, keep, inputs } = rows;
+        let per_row = spec.grouping.per_row(n_cols).expect("the group size divides the row");
+        let size = match spec.grouping {
+            Grouping::Tensor => values.len(),
+            Grouping::Row | Grouping::Group(_) => n_cols.checked_div(per_row).unwrap_or(0),
+        };
+        if let (Range::Step(Some(size)), Grouping::Tensor) = (spec.range, spec.grouping) {
+            // The same for any rows: weights beyond the grid are cut off there.
+            affines.push(spec.scale.round(Affine::symmetric(size)));
+            return Ok(());
+        }
+        let keep = keep.filter(|_| !spec.range.sees_through_zeros());
+        if size == 0 {
+            let n = usize::from(spec.grouping == Grouping::Tensor);
+            affines.extend(vec![spec.scale.round(range::choose(spec.range, &[], spec.grid)); n]);
+            return Ok(());
+        }
+        for start in (0..values.len()).step_by(size) {
+            let whole = WeightGroup { values: &values[start..start + size], mean_square: None };
+            let group = if keep.is_some() || inputs.is_some() { self.group(&rows, keep, start, size) } else { whole };
+            affines.push(spec.scale.round(range::try_choose(spec.range, group, spec.grid, go_on)?));
+        }
+        Ok(())
+    }
+
+    /// Those of `size` weights from `start` on that are kept, with what is known of their inputs.
+    fn group(&mut self, rows: &KeptRows, keep: Option<&[u8]>, start: usize, size: usize) -> WeightGroup<'_> {
+        let (n_cols, row_bytes) = (rows.n_cols, Mask::row_bytes(rows.n_cols));
+        let is_kept = |&at: &usize| keep.is_none_or(|keep| bits::get(&keep[at / n_cols * row_bytes..], at % n_cols));
+        let kept = (start..start + size).filter(is_kept);
+        self.values.clear();
+        self.values.extend(kept.clone().map(|at| rows.values[at]));
+        let Some(inputs) = rows.inputs else { return WeightGroup { values: &self.values, mean_square: None } };
+        self.mean_square.clear();
+        self.mean_square.extend(kept.map(|at| inputs.mean_square[at % n_cols]));
+        WeightGroup { values: &self.values, mean_square: Some(&self.mean_square) }
+    }
+}
+
+/// Scale and zero point for every group of `weights`, `[n_rows, n_cols]` row-major, of which those are kept that a mask says.
+///
+/// # Panics
+/// If the group size does not divide `n_cols`, or a weight is not finite.
+pub fn fit(weights: &[f32], n_cols: usize, mask: Option<&Mask>, spec: &QuantSpec) -> QuantParams {
+    let (mut kept, mut affines) = (Vec::new(), Vec::new());
+    let values = match mask.filter(|_| n_cols > 0) {
+        Some(mask) => {
+            kept.resize(weights.len(), 0.0);
+            for (row, (weights, kept)) in weights.chunks(n_cols).zip(kept.chunks_mut(n_cols)).enumerate() {
+                simd::copy_kept(weights, mask.row(row), kept);
+            }
+            &kept
+        }
+        None => weights,
+    };
+    let rows = KeptRows { values, n_cols, keep: mask.map(Mask::as_bits), inputs: None };
+    let Ok(()) = Fitter::default().fit(spec, rows, &|| Ok::<(), Infallible>(()), &mut affines);
+    QuantParams::new(spec.grid, spec.grouping, n_cols, affines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quant::Scheme;
+
+    #[test]
+    fn robust_ranges_do_not_see_what_is_dropped() {
+        let weights: Vec<f32> = (0..60).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+        let mask = Mask::from_fn(5, 12, |row, col| (row + col) % 3 != 0);
+        for name in ["int4", "int8-asym", "int4-g4", "int3-g12-asym"] {
+            let mut spec = name.parse::<Scheme>().unwrap().weights;
+            for grouping in [spec.grouping, Grouping::Tensor] {
+                (spec.grouping, spec.range) = (grouping, Range::Mse);
+                let size = if grouping == Grouping::Tensor { 60 } else { 12 / grouping.per_row(12).unwrap() };
+                let kept_of = |start: usize| -> Vec<f32> {
+                    (start..start + size).filter(|i| mask.keeps(i / 12, i % 12)).map(|i| weights[i]).collect()
+                };
+                let expected: Vec<Affine> =
+                    (0..60).step_by(size).map(|start| range::choose(spec.range, &kept_of(start), spec.grid)).collect();
+                assert_eq!(fit(&weights, 12, Some(&mask), &spec).affines, expected, "{name} {grouping:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_of_nothing_have_the_scale_of_nothing() {
+        let spec = "int8".parse::<Scheme>().unwrap().weights;
+        assert_eq!(fit(&[], 0, None, &QuantSpec { grouping: Grouping::Tensor, ..spec }).affines.len(), 1);
+        assert!(fit(&[], 0, None, &spec).affines.is_empty());
+        assert!(fit(&[], 7, None, &spec).affines.is_empty());
+    }
+}

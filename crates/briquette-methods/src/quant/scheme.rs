@@ -1,0 +1,241 @@
+//! Named schemes: the short words people use for a grid, a grouping and a range.
+
+use crate::quant::Range;
+use briquette_core::encoded::{Codes, ScaleType};
+use briquette_core::{Grid, GridKind, Grouping};
+use std::ops::RangeInclusive;
+
+/// What to do with weights: asked, not yet decided.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct QuantSpec {
+    /// The codes there are.
+    pub grid: Grid,
+    /// Which weights share a scale.
+    pub grouping: Grouping,
+    /// How the range of a group is chosen.
+    pub range: Range,
+    /// The type of the scales.
+    pub scale: ScaleType,
+}
+
+impl QuantSpec {
+    /// The codes that come of it.
+    pub fn codes(&self) -> Codes {
+        Codes { bits: self.grid.n_bits(), grid: self.grid.kind(), grouping: self.grouping, scale: self.scale }
+    }
+
+    /// The same scheme for rows of `n_cols` weights: with one scale per row if its groups do not divide them.
+    pub fn for_columns(self, n_cols: usize) -> Self {
+        match self.grouping.per_row(n_cols) {
+            Some(_) => self,
+            None => Self { grouping: Grouping::Row, ..self },
+        }
+    }
+
+    /// Whether all weights must be seen before the scale of any is known.
+    pub fn needs_whole(&self) -> bool {
+        self.grouping == Grouping::Tensor && !matches!(self.range, Range::Step(_))
+    }
+}
+
+/// What the run time does with activations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Activations {
+    /// Nothing: weights only.
+    #[default]
+    Float,
+    /// int8, a scale for each token, found while running.
+    DynamicSymmetric,
+    /// int8, a scale and a zero point for each token, found while running.
+    DynamicAsymmetric,
+}
+
+/// A quantization scheme: the weights, and what is promised for the activations.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scheme {
+    /// The weights.
+    pub weights: QuantSpec,
+    /// The activations at run time.
+    pub activations: Activations,
+}
+
+/// A word that names no scheme.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownScheme(pub String);
+
+impl std::fmt::Display for UnknownScheme {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "unknown scheme {:?}: expected int8, int8-dynamic, int8-dynamic-sym, or intB, intB-asym, intB-gN, \
+             intB-gN-asym with 2 to 8 bits B and a group size N (int4-g128), or step, stepS, stepS-tensor with a step S from {:e} to {:e} (step0.01), \
+             and -dynamic behind it",
+            self.0,
+            STEP_SIZES.start(),
+            STEP_SIZES.end()
+        )
+    }
+}
+
+impl std::error::Error for UnknownScheme {}
+
+/// The sizes that a step may have: f32 holds them, their doubles and their products with codes.
+pub const STEP_SIZES: RangeInclusive<f32> = 1e-37..=1e36;
+
+impl Scheme {
+    /// int8 weights, symmetric, a scale per output channel; activations stay float.
+    pub const INT8: Self = Self {
+        weights: QuantSpec { grid: Grid::INT8, grouping: Grouping::Row, range: Range::AbsMax, scale: ScaleType::F32 },
+        activations: Activations::Float,
+    };
+
+    /// The least step whose doubles f16 holds exactly.
+    const LEAST_F16: f32 = 1.0 / 4096.0;
+
+    /// int8 codes with one step for all rows, or a double of it where a row is too large, of what stands behind the word step: its size, which may
+    /// be left to a budget; `-tensor` for that step in all rows, and no more; `-dynamic`.
+    fn of_step(rest: &str) -> Option<Self> {
+        let (rest, activations) = match rest.strip_suffix("-dynamic") {
+            Some(rest) => (rest, Activations::DynamicAsymmetric),
+            None => (rest, Activations::Float),
+        };
+        let (size, grouping) = match rest.strip_suffix("-tensor") {
+            Some("") => return None,
+            Some(size) => (size, Grouping::Tensor),
+            None => (rest, Grouping::Row),
+        };
+        let size =
+            if size.is_empty() { None } else { Some(size.parse().ok().filter(|size| STEP_SIZES.contains(size))?) };
+        let scale = if size.is_none_or(|size: f32| (Self::LEAST_F16..1.0).contains(&size)) {
+            ScaleType::F16
+        } else {
+            ScaleType::F32
+        };
+        let weights = QuantSpec { range: Range::Step(size), grouping, scale, ..Self::INT8.weights };
+        Some(Self { weights, activations })
+    }
+
+    /// Whether its step is yet to be found.
+    pub fn is_open(&self) -> bool {
+        self.weights.range == Range::Step(None)
+    }
+}
+
+/// The name of the scheme with this step size, to four digits, followed by `suffix`: `-tensor`, `-dynamic`, both or nothing.
+///
+/// A size outside [`STEP_SIZES`] becomes the nearest one inside, so that every name can be parsed.
+pub fn step_name(size: f64, suffix: &str) -> String {
+    let size = size.clamp(f64::from(*STEP_SIZES.start()), f64::from(*STEP_SIZES.end()));
+    format!("step{size:.3e}{suffix}")
+}
+
+/// Multiplies the step size in the name of a scheme; `None` if the scheme has no step size.
+pub fn scaled_step(scheme: &str, factor: f64) -> Option<String> {
+    let rest = scheme.strip_prefix("step")?;
+    let end = ["-tensor", "-dynamic"].into_iter().filter_map(|word| rest.find(word)).min().unwrap_or(rest.len());
+    let size: f64 = rest[..end].parse().ok()?;
+    Some(step_name(size * factor, &rest[end..]))
+}
+
+impl std::str::FromStr for Scheme {
+    type Err = UnknownScheme;
+
+    /// `step[<size>][-tensor][-dynamic]`, `int8-dynamic`, `int8-dynamic-sym`, or `int<bits>[-g<size>][-asym]`. Without a group, a scale per channel.
+    fn from_str(name: &str) -> Result<Self, UnknownScheme> {
+        let unknown = || UnknownScheme(name.to_string());
+        let activations = match name {
+            "int8-dynamic" => Some(Activations::DynamicAsymmetric),
+            "int8-dynamic-sym" => Some(Activations::DynamicSymmetric),
+            _ => None,
+        };
+        if let Some(activations) = activations {
+            return Ok(Self { activations, ..Self::INT8 });
+        }
+        if let Some(rest) = name.strip_prefix("step") {
+            return Self::of_step(rest).ok_or_else(unknown);
+        }
+        let mut words = name.strip_prefix("int").ok_or_else(unknown)?.split('-');
+        let n_bits = words.next().and_then(|word| word.parse().ok()).ok_or_else(unknown)?;
+        let (mut grouping, mut kind) = (Grouping::Row, GridKind::Symmetric);
+        for word in words {
+            match word.strip_prefix('g').map(str::parse) {
+                Some(Ok(size)) if size > 0 && grouping == Grouping::Row => grouping = Grouping::Group(size),
+                None if word == "asym" && kind == GridKind::Symmetric => kind = GridKind::Asymmetric,
+                _ => return Err(unknown()),
+            }
+        }
+        let grid = Grid::new(n_bits, kind).ok_or_else(unknown)?;
+        let range = if grid.is_asymmetric() { Range::MinMax } else { Range::AbsMax };
+        let weights = QuantSpec { grid, grouping, range, scale: ScaleType::F32 };
+        Ok(Self { weights, activations: Activations::Float })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_bits_group_and_symmetry() {
+        let scheme: Scheme = "int4-g32-asym".parse().unwrap();
+        assert_eq!(scheme.weights.grid, Grid::new(4, GridKind::Asymmetric).unwrap());
+        assert_eq!((scheme.weights.grouping, scheme.weights.range), (Grouping::Group(32), Range::MinMax));
+        assert_eq!("int8".parse(), Ok(Scheme::INT8));
+        assert_eq!("int8-dynamic".parse::<Scheme>().unwrap().activations, Activations::DynamicAsymmetric);
+        let step: Scheme = "step0.0125-dynamic".parse().unwrap();
+        assert_eq!((step.weights.range, step.weights.scale), (Range::Step(Some(0.0125)), ScaleType::F16));
+        assert_eq!((step.activations, step.weights.grouping), (Activations::DynamicAsymmetric, Grouping::Row));
+        let tensor: Scheme = "step0.0125-tensor-dynamic".parse().unwrap();
+        assert_eq!(tensor.weights, QuantSpec { grouping: Grouping::Tensor, ..step.weights });
+        assert!(!tensor.weights.needs_whole());
+        assert_eq!("step1e-5".parse::<Scheme>().unwrap().weights.scale, ScaleType::F32);
+        assert!("step".parse::<Scheme>().unwrap().is_open() && !step.is_open());
+        for bad in [
+            "",
+            "step0",
+            "step1e-38",
+            "step1e37",
+            "step-1",
+            "stepnan",
+            "stepinf",
+            "step0.1-asym",
+            "step-tensor",
+            "int",
+            "int1",
+            "int9",
+            "int8-",
+            "int4-g0",
+            "int4-gx",
+            "fp8",
+            "int4-g8-g8",
+            "int8-dynamic-x",
+        ] {
+            assert!(bad.parse::<Scheme>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn groups_that_do_not_divide_the_columns_become_rows() {
+        let spec = "int4-g32-asym".parse::<Scheme>().unwrap().weights;
+        assert_eq!((spec.for_columns(64), spec.for_columns(0)), (spec, spec));
+        for n_cols in [1, 27, 31, 33, 48] {
+            assert_eq!(spec.for_columns(n_cols), QuantSpec { grouping: Grouping::Row, ..spec }, "{n_cols}");
+        }
+    }
+
+    #[test]
+    fn every_step_size_has_a_name_that_is_a_scheme() {
+        for exponent in -330..=308 {
+            let size = 1.234_56 * f64::powi(10.0, exponent);
+            for suffix in ["", "-tensor", "-dynamic", "-tensor-dynamic"] {
+                let name = step_name(size, suffix);
+                let scheme: Scheme = name.parse().unwrap();
+                let Range::Step(Some(found)) = scheme.weights.range else { panic!("{name}") };
+                let nearest = (size as f32).clamp(*STEP_SIZES.start(), *STEP_SIZES.end());
+                assert!((found / nearest - 1.0).abs() < 1e-3, "{name} of {size}");
+                let scaled = scaled_step(&name, 1e200).unwrap();
+                assert!(scaled.parse::<Scheme>().is_ok(), "{scaled}");
+            }
+        }
+    }
+}

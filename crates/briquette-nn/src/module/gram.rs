@@ -1,0 +1,77 @@
+//! Gram matrices of batches: the half on and above the diagonal, in panels of rows.
+
+use crate::module::read_f32;
+use briquette_core::Result;
+use burn::tensor::Tensor;
+
+/// Rows of a panel.
+const PANEL: usize = 192;
+
+/// `xᵀ·x` of samples `x` `[samples, n]`, from the diagonal on.
+#[derive(Debug)]
+pub(crate) struct UpperGram {
+    n: usize,
+    /// Of each panel its rows `first..`, from column `first` on.
+    panels: Vec<Vec<f32>>,
+}
+
+impl UpperGram {
+    /// The matrix of some samples.
+    ///
+    /// # Errors
+    /// Io where the device fails, with this name.
+    pub(crate) fn of(samples: &Tensor<2>, name: &str) -> Result<Self> {
+        let n = samples.dims()[1];
+        let panel = |first: usize| {
+            let rows = samples.clone().narrow(1, first, PANEL.min(n - first)).transpose();
+            read_f32(rows.matmul(samples.clone().narrow(1, first, n - first)), name)
+        };
+        Ok(Self { n, panels: (0..n).step_by(PANEL).map(panel).collect::<Result<_>>()? })
+    }
+
+    /// Adds it, times `sign`, to the upper half of an `[n, n]` matrix. What lies below the diagonal is not to be looked at.
+    pub(crate) fn add_to(&self, sum: &mut [f64], sign: f64) {
+        for (panel, values) in self.panels.iter().enumerate() {
+            let first = panel * PANEL;
+            let rows = sum[first * self.n..].chunks_mut(self.n);
+            for (row, values) in rows.zip(values.chunks(self.n - first)) {
+                row[first..].iter_mut().zip(values).for_each(|(sum, &value)| *sum += sign * f64::from(value));
+            }
+        }
+    }
+}
+
+/// Sets what lies below the diagonal of an `[n, n]` matrix to what lies above.
+pub(crate) fn mirror(gram: &mut [f64], n: usize) {
+    /// Both halves are walked through in squares that fit the cache.
+    const SQUARE: usize = 64;
+    for first in (0..n).step_by(SQUARE) {
+        for row in 0..n {
+            for column in (first..(first + SQUARE).min(n)).take_while(|&column| column < row) {
+                gram[row * n + column] = gram[column * n + row];
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::{Device, TensorData};
+
+    #[test]
+    fn the_halves_make_the_whole() {
+        for n in [1, 5, PANEL, 2 * PANEL + 37] {
+            let values: Vec<f32> = (0..3 * n).map(|i| ((i * i) % 17) as f32 - 8.0).collect();
+            let samples = Tensor::<2>::from_data(TensorData::new(values.clone(), [3, n]), &Device::flex());
+            let mut found = vec![0.0; n * n];
+            let gram = UpperGram::of(&samples, "layer").unwrap();
+            gram.add_to(&mut found, 2.0);
+            gram.add_to(&mut found, -1.0);
+            mirror(&mut found, n);
+            let product = |i: usize, j: usize| (0..3).map(|s| f64::from(values[s * n + i] * values[s * n + j])).sum();
+            let expected: Vec<f64> = (0..n * n).map(|at| product(at / n, at % n)).collect();
+            assert_eq!(found, expected, "{n} inputs");
+        }
+    }
+}

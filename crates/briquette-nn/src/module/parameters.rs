@@ -1,0 +1,209 @@
+//! Lists the parameters of a module with their paths, kinds and shapes, without initialising any.
+
+use crate::module::layer::{DOWN, Layer, StructSeen, Taken};
+use crate::module::{Trail, is_of_burn};
+use briquette_core::{OutputAxis, Role, Rows, Shape};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Bool, Int, Tensor};
+use std::collections::{BTreeMap, HashMap};
+use std::panic::Location;
+
+/// The field of our layers that tells what their codes are used for, and its variant for a table that is a head too.
+const CODES: &str = "codes";
+const AS_HEAD: &str = "Head";
+
+/// The kind of a parameter's elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Floats: weights, biases, running statistics.
+    Float,
+    /// Integers.
+    Int,
+    /// Truth values.
+    Bool,
+}
+
+/// A parameter of a module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parameter {
+    /// The dotted path, such as `blocks.0.weight`.
+    pub path: String,
+    /// The kind of its elements.
+    pub kind: Kind,
+    /// The extents in burn's own order.
+    pub shape: Shape,
+    /// The type of the module that has it as a field, as burn names it: `Struct:Linear`.
+    pub container: String,
+    /// The name of the reparameterization attached to the parameter: `lora`, or one of Briquette's.
+    pub reparameterized: Option<String>,
+    /// The path of the first field that holds the same parameter, where this is another: a clone has the same `ParamId`.
+    pub shares: Option<String>,
+    /// The layer of burn's that it belongs to; `None` where it is another's, even one with the same name and fields.
+    pub layer: Option<Layer>,
+    /// What it is: unknown where nothing shows it, and then it is left alone unless [`Roles`](crate::module::Roles) say it.
+    pub role: Role,
+    /// Which of its axes counts outputs.
+    pub axis: OutputAxis,
+    /// What shows its role.
+    pub why: &'static str,
+    /// Whether its layer runs on codes: it is one of `crate::layers`.
+    pub runs_on_codes: bool,
+    /// Whether it is a table that outputs are multiplied by too: the head of a model that ties it to its embedding.
+    pub is_head: bool,
+}
+
+impl Parameter {
+    /// Whether this is the matrix of a `Linear`, which burn stores `[in, out]`.
+    pub fn is_linear_weight(&self) -> bool {
+        self.layer == Some(Layer::Linear)
+    }
+
+    /// The extents `[out, in / groups, ky, kx]`, where this is the filters of a `Conv2d`.
+    pub fn conv_dims(&self) -> Option<[usize; 4]> {
+        self.shape.0.as_slice().try_into().ok().filter(|_| self.layer == Some(Layer::Conv))
+    }
+
+    /// Whether this belongs to a normalisation.
+    pub fn is_norm(&self) -> bool {
+        self.layer == Some(Layer::Norm)
+    }
+
+    /// The row view of the parameter: one row for each output.
+    pub fn rows(&self) -> Rows {
+        Rows::of(&self.shape, self.axis)
+    }
+
+    /// The path of the first field that holds this parameter: its own unless it [shares](Self::shares) another's.
+    pub fn first_path(&self) -> &str {
+        self.shares.as_deref().unwrap_or(&self.path)
+    }
+}
+
+/// Every parameter and running statistic of a module, in the module's order. Those within reparameterizations are left out.
+pub fn parameters<M: Module>(module: &M) -> Vec<Parameter> {
+    let mut walk = Walk::default();
+    module.visit(&mut walk);
+    let Walk { mut found, structs, .. } = walk;
+    let parent = |path: &str| path.rsplit_once('.').map_or("", |(parent, _)| parent).to_string();
+    let nobody = StructSeen::default();
+    let seen: Vec<&StructSeen> =
+        found.iter().map(|parameter| structs.get(&parent(&parameter.path)).unwrap_or(&nobody)).collect();
+    let field = |parameter: &Parameter| field_of(&parameter.path).to_string();
+    let taken: Vec<Taken> = found.iter().zip(&seen).map(|(parameter, seen)| seen.taken(&field(parameter))).collect();
+    let is_down = |path: &str| {
+        let (layer, weight) = (parent(path), field_of(path));
+        weight == "weight" && field_of(&layer) == DOWN && structs.get(&parent(&layer)).is_some_and(StructSeen::has_down)
+    };
+    for (parameter, taken) in found.iter_mut().zip(taken) {
+        let role = if parameter.kind == Kind::Float { taken.role } else { Role::Other };
+        (parameter.layer, parameter.role, parameter.axis) = (taken.layer, role, taken.axis);
+        (parameter.why, parameter.runs_on_codes) = (taken.why, taken.is_ours || is_down(&parameter.path));
+        let variant = structs.get(&format!("{}.{CODES}", parent(&parameter.path)));
+        parameter.is_head = taken.is_ours && variant.is_some_and(|seen| seen.fields == [AS_HEAD]);
+    }
+    found
+}
+
+fn field_of(path: &str) -> &str {
+    path.rsplit('.').next().unwrap_or_default()
+}
+
+/// Whether a matrix is transposed on its way into and out of records, as with `LinearLayout::Col`, where records hold `[out, in]`.
+pub fn is_kept_turned<const D: usize>(param: &Param<Tensor<D>>) -> bool {
+    if D != 2 {
+        return false;
+    }
+    let mut shape = [1; D];
+    shape[D - 1] = 2;
+    let probe = Tensor::zeros(shape, &param.lazy_device());
+    param.clone().transform_for_load(probe, param.id).base().dims() != shape
+}
+
+/// The shape of a `Linear`'s matrix, `[in, out]`. Of an uninitialised one burn gives the shape before transposing.
+pub fn linear_shape<const D: usize>(param: &Param<Tensor<D>>) -> Vec<usize> {
+    let mut shape = param.lazy_shape().to_vec();
+    if !param.is_initialized() && is_kept_turned(param) {
+        shape.reverse();
+    }
+    shape
+}
+
+#[derive(Default)]
+struct Walk {
+    trail: Trail,
+    found: Vec<Parameter>,
+    /// The structs that have parameters, by path.
+    structs: BTreeMap<String, StructSeen>,
+    /// The index of the first field that holds a parameter of floats.
+    first: HashMap<ParamId, usize>,
+}
+
+impl Walk {
+    fn push(&mut self, id: ParamId, kind: Kind, shape: &[usize]) {
+        if self.trail.reparameterized().is_some() {
+            return;
+        }
+        let (parent, field) = self.trail.split();
+        if let Some(seen) = self.structs.get_mut(&parent) {
+            seen.shapes.push((field, Shape(shape.to_vec())));
+        }
+        let Taken { layer, role, axis, why, is_ours } = Taken::unknown("");
+        let shares = self.shared(id, kind, shape);
+        self.found.push(Parameter {
+            path: self.trail.path(),
+            kind,
+            shape: Shape(shape.to_vec()),
+            container: self.trail.container().to_string(),
+            reparameterized: None,
+            shares,
+            layer,
+            role,
+            axis,
+            why,
+            runs_on_codes: is_ours,
+            is_head: false,
+        });
+    }
+
+    /// The path of the first field that holds the same floats.
+    fn shared(&mut self, id: ParamId, kind: Kind, shape: &[usize]) -> Option<String> {
+        let first = *self.first.entry(id).or_insert(self.found.len());
+        let first = self.found.get(first).filter(|first| kind == Kind::Float && first.kind == kind)?;
+        (first.shape.0 == shape).then(|| first.path.clone())
+    }
+}
+
+impl ModuleVisitor for Walk {
+    #[track_caller]
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        let is_of_burn = is_of_burn(Location::caller());
+        self.trail.enter(name, container_type);
+        let (parent, field) = self.trail.split();
+        let seen = self.structs.entry(parent).or_default();
+        (seen.container, seen.is_of_burn) = (container_type.to_string(), is_of_burn);
+        seen.fields.push(field);
+        if let (Some((path, name, _)), Some(last)) = (self.trail.reparameterized(), self.found.last_mut())
+            && last.path == path
+        {
+            last.reparameterized = Some(name.to_string());
+        }
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.trail.exit();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let is_linear = self.trail.is_linear_weight::<D>();
+        let shape = if is_linear { linear_shape(param) } else { param.lazy_shape().to_vec() };
+        self.push(param.id, Kind::Float, &shape);
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        self.push(param.id, Kind::Int, param.lazy_shape().as_slice());
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        self.push(param.id, Kind::Bool, param.lazy_shape().as_slice());
+    }
+}

@@ -1,0 +1,88 @@
+//! Training on several devices: which, and what is not done there.
+
+use briquette_core::{Error, Result};
+use briquette_recipe::{DistillStage, Dtype};
+use briquette_writer::context::RunOptions;
+use burn::tensor::Device;
+
+/// The devices that a training is to run on.
+///
+/// # Errors
+/// Config where there is no such device, or they cannot train together.
+pub fn devices(options: &RunOptions) -> Result<Vec<Device>> {
+    match options.devices.is_empty() {
+        true => Ok(vec![briquette_models::device(&options.device)?]),
+        false => of(&options.devices),
+    }
+}
+
+/// Refuses devices that cannot train together, and what is not done on several of them.
+///
+/// # Errors
+/// Config, naming the device or the key.
+pub fn check_devices(stage: &DistillStage, names: &[String]) -> Result<()> {
+    if names.is_empty() || of(names)?.len() == 1 { Ok(()) } else { check(stage) }
+}
+
+/// The devices with these names, or why they cannot train together.
+fn of(names: &[String]) -> Result<Vec<Device>> {
+    let fail = |message: String| Err(Error::config(format!("--devices: {message}")));
+    if let Some(name) = names.iter().find(|name| name.as_str() == "auto" || name.as_str() == "cuda") {
+        return fail(format!("found {name:?}, expected names such as cpu or cuda:0"));
+    }
+    let is_cpu = |name: &String| name == "cpu";
+    if names.iter().any(is_cpu) && !names.iter().all(is_cpu) {
+        return fail(format!("{} are not of one kind; name CPUs alone, or GPUs alone", names.join(",")));
+    }
+    let twice = names.iter().enumerate().find(|(at, name)| !is_cpu(name) && names[..*at].contains(name));
+    if let Some((_, name)) = twice {
+        return fail(format!("{name} is named twice; name each GPU once"));
+    }
+    let devices = names.iter().map(|name| briquette_models::device(name)).collect::<Result<_>>();
+    devices.map_err(|error| error.at("--devices"))
+}
+
+/// Refuses keys that burn's own training loop, which several devices share, has no place for.
+fn check(stage: &DistillStage) -> Result<()> {
+    let memory = &stage.memory;
+    let refused = [
+        ("memory.batch_size", "\"auto\"", memory.is_auto),
+        ("memory.limit", "a limit", memory.limit.is_some()),
+        ("memory.dtype", "half precision", memory.dtype != Dtype::F32),
+        ("memory.gradient_checkpointing", "true", memory.gradient_checkpointing),
+        ("memory.cache_teacher", "true", memory.cache_teacher),
+        ("freeze", "anything", !stage.freeze.is_empty()),
+    ];
+    match refused.iter().find(|(.., is_asked)| *is_asked) {
+        Some((key, what, _)) => {
+            Err(Error::config(format!("{key}: {what} is not for several devices; remove it, or train on one")))
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_devices_that_cannot_train_together_are_one_line() {
+        let names = |list: &str| list.split(',').map(str::to_string).collect::<Vec<_>>();
+        assert_eq!(of(&names("cpu,cpu,cpu")).unwrap().len(), 3);
+        let cases = [
+            ("cpu,cuda:0", "not of one kind"),
+            ("cuda:0,cuda:0", "cuda:0 is named twice"),
+            ("cpu,auto", "found \"auto\""),
+            ("cpu,", "not of one kind"),
+            ("tpu,gpu", "found \"tpu\""),
+        ];
+        for (list, expected) in cases {
+            let error = of(&names(list)).unwrap_err().to_string();
+            assert!(
+                error.starts_with("--devices: ") && error.contains(expected) && error.lines().count() == 1,
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The data of a training, read once and kept on the host.
+
+use crate::training::learner::Inputs;
+use briquette_core::{Error, Result};
+use briquette_distill::{TrainingBatch, TrainingData};
+use briquette_methods::prune::score;
+use briquette_models::batches::stacked;
+use briquette_models::data::{Data, DataSpec, Images, Split};
+use briquette_models::text::{Tokens, padded};
+use briquette_models::{Input, LoadedModel};
+use briquette_recipe::raw::RawData;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+/// What tells the draws of labels from the draws of which labels.
+const SECOND_STREAM: u64 = 0x6c61_6265_6c73;
+
+/// Items to train on.
+#[derive(Debug)]
+pub(crate) enum Examples {
+    Texts(Vec<Tokens>),
+    /// Running text, cut into pieces of one length.
+    Windows(Vec<Vec<u32>>),
+    Images {
+        pixels: Vec<Vec<f32>>,
+        extents: [usize; 3],
+        labels: Option<Vec<usize>>,
+    },
+}
+
+impl Examples {
+    /// Reads `data.train` as `model` takes it. Labels are held against its classes where `n_classes` says how many.
+    pub(crate) fn open(data: &RawData, model: &LoadedModel, n_classes: Option<usize>, seed: u64) -> Result<Self> {
+        let train = data.train.clone().unwrap_or_default();
+        let mut spec = crate::training::translate::spec_of(data);
+        spec.path = train.clone();
+        (spec.labels, spec.split) = (None, Split::Train);
+        let mut examples = Self::read(&spec, model).map_err(|error| match error.message.contains("evaluate") {
+            true => Error { message: error.message.replace("evaluate", "train on"), ..error },
+            false => error,
+        })?;
+        examples.cut(data.share.unwrap_or(1.0));
+        if let Some(n_classes) = n_classes {
+            let checked = examples.check_labels(n_classes);
+            checked.map_err(|error| error.at(train.display()))?;
+            examples.add_noise(data.label_noise.unwrap_or(0.0), n_classes, seed);
+        }
+        Ok(examples)
+    }
+
+    fn read(spec: &DataSpec, model: &LoadedModel) -> Result<Self> {
+        match (spec.open(model.arch.task())?, &model.input) {
+            (Data::Sentences(sentences), Input::Text { .. }) => {
+                let tokenizer = model.tokenizer()?;
+                let tokens = sentences.texts.iter().map(|text| tokenizer.encode(text));
+                Ok(Self::Texts(tokens.collect::<Result<_>>()?))
+            }
+            (Data::Document(text), Input::Text { .. }) => {
+                let tokenizer = model.tokenizer()?;
+                windows(&tokenizer.encode_all(&text)?.0, tokenizer.max_length()).map(Self::Windows)
+            }
+            (Data::Images(images), Input::Images(input)) => {
+                let input = spec.image_input(input)?;
+                let extents = images.extents(&input)?;
+                let all = 0..images.len();
+                let pixels = all.clone().map(|index| images.pixels(index, &input)).collect::<Result<_>>()?;
+                let labels = all.map(|index| Images::label(&images, index)).collect();
+                Ok(Self::Images { pixels, extents, labels })
+            }
+            _ => Err(Error::config(format!("{} cannot be trained on this kind of data", model.arch))),
+        }
+    }
+
+    /// Keeps the first items.
+    fn cut(&mut self, share: f64) {
+        let n = ((self.len() as f64 * share).round() as usize).max(1);
+        match self {
+            Self::Texts(tokens) => tokens.truncate(n),
+            Self::Windows(tokens) => tokens.truncate(n),
+            Self::Images { pixels, labels, .. } => {
+                pixels.truncate(n);
+                labels.iter_mut().for_each(|labels| labels.truncate(n));
+            }
+        }
+    }
+
+    fn check_labels(&self, n_classes: usize) -> Result<()> {
+        let Self::Images { labels: Some(labels), .. } = self else { return Ok(()) };
+        match labels.iter().position(|&label| label >= n_classes) {
+            Some(at) => {
+                let message =
+                    format!("label {} of item {at} is out of range, the student has {n_classes} classes", labels[at]);
+                Err(Error::input(message))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Draws a share of the labels anew, each class as likely as another, the right one too.
+    fn add_noise(&mut self, share: f64, n_classes: usize, seed: u64) {
+        let Self::Images { labels: Some(labels), .. } = self else { return };
+        let (mut is_drawn, mut drawn) = (vec![0.0; labels.len()], vec![0.0; labels.len()]);
+        score::random(seed, 0, &mut is_drawn);
+        score::random(seed ^ SECOND_STREAM, 0, &mut drawn);
+        for (label, (is_drawn, drawn)) in labels.iter_mut().zip(is_drawn.iter().zip(drawn)) {
+            if f64::from(*is_drawn) < share {
+                *label = (drawn * n_classes as f32) as usize;
+            }
+        }
+    }
+
+    /// The texts' first tokens, for holding two tokenizers against each other.
+    pub(crate) fn first_texts(data: &RawData, n: usize) -> Result<Vec<String>> {
+        let spec = DataSpec { path: data.train.clone().unwrap_or_default(), ..DataSpec::default() };
+        match spec.open(briquette_models::ModelTask::Encoder)? {
+            Data::Sentences(sentences) => Ok(sentences.texts.iter().take(n).cloned().collect()),
+            _ => Ok(Vec::new()),
+        }
+    }
+}
+
+/// Running text in pieces of `length` tokens, without what is left over; a text below that is one piece.
+fn windows(tokens: &[u32], length: usize) -> Result<Vec<Vec<u32>>> {
+    let length = length.min(tokens.len());
+    if length < 2 {
+        return Err(Error::input(format!(
+            "found {length} tokens of text at once, expected at least 2; give more text"
+        )));
+    }
+    Ok(tokens.chunks_exact(length).map(<[u32]>::to_vec).collect())
+}
+
+impl TrainingData for Examples {
+    type Input = Inputs;
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Texts(tokens) => tokens.len(),
+            Self::Windows(tokens) => tokens.len(),
+            Self::Images { pixels, .. } => pixels.len(),
+        }
+    }
+
+    fn batch(&self, rows: &[usize], device: &Device) -> Result<TrainingBatch<Inputs>> {
+        let (input, labels) = match self {
+            Self::Texts(tokens) => {
+                let tokens: Vec<Tokens> = rows.iter().map(|&row| tokens[row].clone()).collect();
+                let (tokens, padding) = padded(&tokens, device);
+                (Inputs::Text(tokens, padding), None)
+            }
+            Self::Windows(tokens) => {
+                let length = tokens[0].len();
+                let ids: Vec<i32> = rows.iter().flat_map(|&row| &tokens[row]).map(|&id| id as i32).collect();
+                let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [rows.len(), length]), device);
+                let next = ids.clone().narrow(1, 1, length - 1).flatten(0, 1);
+                (Inputs::Windows(ids), Some(next))
+            }
+            Self::Images { pixels, extents, labels } => {
+                let pixels: Vec<Vec<f32>> = rows.iter().map(|&row| pixels[row].clone()).collect();
+                let labels = labels.as_ref().map(|labels| {
+                    let labels: Vec<i64> = rows.iter().map(|&row| labels[row] as i64).collect();
+                    Tensor::<1, Int>::from_data(TensorData::new(labels, [rows.len()]), device)
+                });
+                (Inputs::Images(stacked(&pixels, *extents, device)), labels)
+            }
+        };
+        Ok(TrainingBatch { rows: rows.to_vec(), input, labels })
+    }
+
+    fn cost(&self, row: usize) -> usize {
+        match self {
+            Self::Texts(tokens) => tokens[row].0.len(),
+            Self::Windows(_) | Self::Images { .. } => 0,
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What stays in place while a student learns: zeros, grids, and weights that do not learn.
+
+use crate::training::learner::Learner;
+use briquette_core::{DType, Error, Result};
+use briquette_core::{Role, RoleRule};
+use briquette_distill::Rate;
+use briquette_formats::model_config::ModelFamily;
+use briquette_formats::{TensorInfo, WeightLayout};
+use briquette_methods::quant::Range;
+use briquette_nn::{Compression, Kind, NameMap, Parameter, Patterns, Prune, Quantize, Schedule, parameters};
+use briquette_recipe::plan::role::Roles;
+use briquette_recipe::{DistillStage, Gradual, Selection, SparsityCourse};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Steps after which scales follow weights that moved.
+const STEPS_PER_SCALE: usize = 10;
+/// How paths of parameters begin within a learner, and do not in the network itself.
+const PREFIX: &str = "network.";
+
+/// A parameter of the student, and what its tensor is called and is.
+pub(crate) struct StudentTensor {
+    path: String,
+    name: String,
+    role: Role,
+    is_matrix: bool,
+}
+
+/// The parameters of a student under the names of its checkpoint.
+pub(crate) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> Result<Vec<StudentTensor>> {
+    let floats = parameters(student).into_iter().filter(|parameter| parameter.kind == Kind::Float);
+    let floats: Vec<Parameter> = floats.collect();
+    let info = |parameter: &Parameter| {
+        let own = parameter.path.strip_prefix(PREFIX).unwrap_or(&parameter.path).to_string();
+        let name = names.file_name(&Parameter { path: own, ..parameter.clone() });
+        TensorInfo::checked(name, DType::F32, parameter.shape.0.clone())
+    };
+    let infos: Vec<TensorInfo> = floats.iter().map(info).collect::<Result<_>>()?;
+    let known = Roles::new(&infos, ModelFamily::default(), Some(WeightLayout::Burn), roles);
+    let one = |(parameter, info): (Parameter, &TensorInfo)| StudentTensor {
+        is_matrix: parameter.shape.rank() >= 2,
+        path: parameter.path,
+        name: info.name.clone(),
+        role: known.of(info).role,
+    };
+    Ok(floats.into_iter().zip(&infos).map(one).collect())
+}
+
+/// Rules for paths behind `prefix`: zeros of what was pruned stay zero, more come where the stage prunes, and what is to be
+/// quantized is rounded as it will be; `heads` are embeddings that are the head too.
+pub(crate) fn rules(
+    stage: &DistillStage,
+    pruned: &[&Selection],
+    named: &[StudentTensor],
+    heads: &BTreeSet<String>,
+    n_steps: usize,
+    prefix: &str,
+) -> Result<Compression> {
+    let at = |path: &str| format!("{prefix}{path}");
+    let mut rules = Compression::new();
+    let matrices = || named.iter().filter(|named| named.is_matrix);
+    let chooses = |selection: &Selection, named: &&StudentTensor| selection.chooses(&named.name, named.role);
+    let is_pruned = |named: &&StudentTensor| pruned.iter().any(|selection| chooses(selection, named));
+    for named in matrices().filter(is_pruned) {
+        rules = rules.prune(Prune::zeros(&at(&named.path))?);
+    }
+    if let Some(gradual) = &stage.gradual {
+        let selection = &gradual.selection;
+        let names = || named.iter().map(|named| named.name.as_str());
+        for patterns in selection.include.iter().chain([&selection.exclude]) {
+            patterns.check_used("tensor", names()).map_err(|error| error.at("prune"))?;
+        }
+        let paths: Vec<String> =
+            matrices().filter(|named| chooses(selection, named)).map(|named| at(&named.path)).collect();
+        rules = gradually(rules, gradual, &paths, pruned, n_steps)?;
+    }
+    if let Some(quantize) = &stage.quantize {
+        for named in matrices().filter(|named| chooses(&quantize.selection, named)) {
+            let every = Schedule::constant(0..usize::MAX).every(STEPS_PER_SCALE);
+            let scheme = quantize.scheme_for(&named.name, heads.contains(&named.name));
+            rules = rules.quantize(Quantize::with_scheme(&at(&named.path), scheme)?.on(every));
+        }
+    }
+    Ok(rules)
+}
+
+/// The steps of rounded weights, by their paths, where bits count beside the losses.
+///
+/// # Errors
+/// Config, where there are none.
+pub(crate) fn rate(stage: &DistillStage, named: &[StudentTensor], heads: &BTreeSet<String>) -> Result<Option<Rate>> {
+    let Some((weight, quantize)) = stage.rate.zip(stage.quantize.as_ref()) else { return Ok(None) };
+    let step = |named: &StudentTensor| match quantize.scheme_for(&named.name, heads.contains(&named.name)).weights.range
+    {
+        Range::Step(Some(step)) => Some((named.path.clone(), f64::from(step))),
+        _ => None,
+    };
+    let chosen = named.iter().filter(|named| named.is_matrix && quantize.selection.chooses(&named.name, named.role));
+    let steps: BTreeMap<String, f64> = chosen.filter_map(step).collect();
+    match steps.is_empty() {
+        true => Err(Error::config("rate: no weight has a step, whose bits it counts; quantize by steps, or remove it")),
+        false => Ok(Some(Rate { weight, steps })),
+    }
+}
+
+/// Adds what is pruned step by step.
+fn gradually(
+    mut rules: Compression,
+    gradual: &Gradual,
+    paths: &[String],
+    pruned: &[&Selection],
+    n_steps: usize,
+) -> Result<Compression> {
+    if paths.is_empty() {
+        return Err(Error::config("prune: chooses no tensor of the student; choose some with include"));
+    }
+    if !pruned.is_empty() {
+        // Until the schedule begins, nothing would keep at zero what is zero already.
+        let message = "prune: a stage before prunes already; remove that one, or this";
+        return Err(Error::config(message));
+    }
+    let steps = gradual.steps(n_steps);
+    let schedule = match gradual.course {
+        SparsityCourse::Constant => Schedule::constant(steps),
+        SparsityCourse::Linear => Schedule::linear(steps),
+        SparsityCourse::Cubic => Schedule::cubic(steps),
+    };
+    let (schedule, sparsity) = (schedule.every(gradual.every), gradual.sparsity.get());
+    if gradual.is_global {
+        return Ok(rules.prune(Prune::each(paths, sparsity)?.globally().on(schedule)));
+    }
+    for path in paths {
+        rules = rules.prune(Prune::new(path, sparsity)?.on(schedule));
+    }
+    Ok(rules)
+}
+
+/// Paths of what does not learn, from the globs over tensor names.
+pub(crate) fn frozen(stage: &DistillStage, named: &[StudentTensor]) -> Result<Patterns> {
+    stage
+        .freeze
+        .check_used("tensor", named.iter().map(|named| named.name.as_str()))
+        .map_err(|error| error.at("freeze"))?;
+    let paths: Vec<&str> =
+        named.iter().filter(|named| stage.freeze.matches(&named.name)).map(|named| named.path.as_str()).collect();
+    if paths.len() == named.len() {
+        return Err(Error::config("freeze: nothing is left to learn; freeze less"));
+    }
+    Patterns::new(paths)
+}

@@ -1,0 +1,117 @@
+//! What a training came to: its report, and the student on disk.
+
+use crate::training::learner::Learner;
+use crate::training::setup::TrainingSetup;
+use crate::training::watch::data_to_choose_by;
+use briquette_core::{Error, Result, shown_path};
+use briquette_distill::history::{EpochRecord, HistoryRecord, StepRecord};
+use briquette_distill::{TrainingData, TrainingOutcome};
+use briquette_formats::{limits, model_config};
+use briquette_nn::{Export, NameMap};
+use briquette_recipe::{Student, TrainingJob};
+use briquette_report::{CurvePoint, DistillReport, EpochPoint, LayersKept};
+use burn::module::Module;
+use std::path::Path;
+
+/// Points that a curve is drawn with.
+const N_POINTS: usize = 400;
+
+/// What a training showed, but for memory and time.
+pub(crate) fn report(
+    asked: &TrainingJob,
+    training: &TrainingSetup,
+    finished: &TrainingOutcome<Learner>,
+) -> DistillReport {
+    let steps: Vec<&StepRecord> = steps(&finished.history).collect();
+    let stage = asked.stage;
+    let teacher = stage.teacher.as_deref().unwrap_or(asked.original);
+    let epochs_on = data_to_choose_by(&stage.data).and_then(|data| data.eval);
+    let best_epoch = finished.best.map(|best| best.epoch);
+    let layers = layers_of(training, &stage.student);
+    DistillReport {
+        student: match (&stage.student, layers) {
+            (Student::Same, _) => "the model itself".into(),
+            (Student::Layers(..), Some(LayersKept { n, of })) => format!("{n} of its {of} layers"),
+            (Student::Layers(..), None) => "some of its layers".into(),
+            (Student::Sizes(_), _) => "the same family at other sizes".into(),
+        },
+        layers,
+        teacher: training.teacher.as_ref().map(|_| shown_path(teacher)),
+        losses: training.words(),
+        n_items: training.examples.len(),
+        n_steps: steps.len(),
+        batch_size: training.settings.batch_size,
+        at_once: training.settings.at_once,
+        n_weights: training.student.network.num_params(),
+        curve: curve_of(&steps),
+        epochs: finished.history.iter().filter_map(epoch_of).collect(),
+        epochs_on: epochs_on.as_ref().map(|path| shown_path(path)),
+        best_epoch,
+        chosen_by: stage.training.metric.clone().filter(|_| best_epoch.is_some()),
+        peak_bytes: None,
+        peak_meter: String::new(),
+        predicted_peak_bytes: None,
+        seconds: seconds_until(&finished.history, usize::MAX),
+        wall_seconds: 0.0,
+    }
+}
+
+fn layers_of(training: &TrainingSetup, student: &Student) -> Option<LayersKept> {
+    let kept = training.student.network.n_layers().zip(training.n_layers_before);
+    kept.filter(|_| matches!(student, Student::Layers(..))).map(|(n, of)| LayersKept { n, of })
+}
+
+fn steps(history: &[HistoryRecord]) -> impl Iterator<Item = &StepRecord> {
+    history.iter().filter_map(|line| match line {
+        HistoryRecord::Step(record) => Some(record),
+        HistoryRecord::Epoch(_) => None,
+    })
+}
+
+fn epoch_of(line: &HistoryRecord) -> Option<EpochPoint> {
+    match line {
+        HistoryRecord::Epoch(EpochRecord { epoch, step, loss, metrics, .. }) => {
+            Some(EpochPoint { epoch: *epoch, step: *step, loss: Some(*loss), metrics: metrics.clone() })
+        }
+        HistoryRecord::Step(_) => None,
+    }
+}
+
+/// The loss by step, means over neighbours where there are many.
+fn curve_of(steps: &[&StepRecord]) -> Vec<CurvePoint> {
+    let point = |near: &[&StepRecord]| CurvePoint {
+        step: near.last().map_or(0, |record| record.step),
+        loss: near.iter().map(|record| record.loss).sum::<f64>() / near.len() as f64,
+    };
+    steps.chunks(steps.len().div_ceil(N_POINTS).max(1)).map(point).collect()
+}
+
+/// Seconds of the steps up to this one.
+pub(crate) fn seconds_until(history: &[HistoryRecord], last: usize) -> f64 {
+    steps(history).filter(|record| record.step <= last).map(|record| record.seconds).sum()
+}
+
+/// Writes the student as an output directory, with its small files and its report, in the layout that the recipe names.
+pub(crate) fn write(
+    asked: &TrainingJob,
+    training: &TrainingSetup,
+    student: Learner,
+    report: &DistillReport,
+) -> Result<()> {
+    let names = training.student.names.clone();
+    let names = asked.stage.choice.layout.into_iter().fold(names, NameMap::with_weights_in);
+    let mut export = Export::to(asked.output).names(names);
+    for name in training.start.companions() {
+        let is_config = name.as_path() == Path::new(model_config::FILE_NAME);
+        if !(is_config && training.config.is_some()) {
+            let found = training.start.model_dir().read(name, limits::MAX_COMPANION_BYTES)?;
+            export = found.into_iter().fold(export, |export, bytes| export.file(name, bytes));
+        }
+    }
+    if let Some(config) = &training.config {
+        export = export.file(model_config::FILE_NAME, config.clone());
+    }
+    let json = serde_json::to_vec_pretty(report).map_err(|error| Error::bug(format!("the report: {error}")))?;
+    export.file(DistillReport::FILE, json).write(&student.network)?;
+    Ok(())
+}

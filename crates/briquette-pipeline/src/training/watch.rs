@@ -1,0 +1,87 @@
+//! Watches a training: evaluates the student at the end of each epoch, and has steps and epochs shown.
+
+use crate::training::learner::Learner;
+use crate::training::shown::TrainingDisplay;
+use briquette_core::Result;
+use briquette_distill::Watch;
+use briquette_distill::history::{EpochRecord, StepRecord};
+use briquette_eval::evaluate::{RunOutputs, compare, run};
+use briquette_models::LoadedModel;
+use briquette_models::batches::Batching;
+use briquette_models::data::{Data, DataSpec};
+use briquette_nn::ToDType;
+use briquette_recipe::DistillStage;
+use briquette_recipe::raw::RawData;
+use burn::module::Module;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Data to evaluate on, and what the teacher made of it.
+struct Exam {
+    data: Data,
+    spec: DataSpec,
+    batching: Batching,
+    reference: Option<RunOutputs>,
+}
+
+/// What epochs are measured on, as its `eval`: the data to choose by, else that of the evaluation, where there is any.
+pub(crate) fn data_to_choose_by(data: &RawData) -> Option<RawData> {
+    match &data.select {
+        Some(select) => Some(RawData { eval: Some(select.clone()), labels: None, ..data.clone() }),
+        None => data.eval.is_some().then(|| data.clone()),
+    }
+}
+
+/// Evaluates the student at the end of each epoch, and has steps and epochs shown.
+pub(crate) struct Watcher {
+    exam: Option<Exam>,
+    /// The student's tokenizer, names and config; its network is that of the epoch which is evaluated.
+    model: LoadedModel,
+    shown: Arc<TrainingDisplay>,
+}
+
+impl Watcher {
+    /// Opens the data to evaluate on, where there is any, and runs the teacher over it once.
+    pub(crate) fn new(
+        stage: &DistillStage,
+        model: &LoadedModel,
+        teacher: Option<&LoadedModel>,
+        shown: Arc<TrainingDisplay>,
+    ) -> Result<Self> {
+        let mut watcher = Self { exam: None, model: model.clone(), shown };
+        if let Some(data) = data_to_choose_by(&stage.data) {
+            let spec = crate::training::translate::spec_of(&data);
+            let workers = stage.data.workers.unwrap_or(2);
+            let batching = Batching { batch_size: stage.memory.batch_size, workers };
+            let data = spec.open(model.arch.task())?;
+            let exam = Exam { data, spec, batching, reference: None };
+            let reference = teacher.map(|teacher| watcher.sit(&exam, teacher)).transpose()?;
+            watcher.exam = Some(Exam { reference, ..exam });
+        }
+        Ok(watcher)
+    }
+
+    fn sit(&self, exam: &Exam, model: &LoadedModel) -> Result<RunOutputs> {
+        run(model, &exam.data, &exam.spec, exam.batching, &mut |_, _| self.shown.check_stop())
+    }
+}
+
+impl Watch<Learner> for Watcher {
+    fn evaluate(&mut self, student: &Learner) -> Result<BTreeMap<String, f64>> {
+        let Some(exam) = &self.exam else { return Ok(BTreeMap::new()) };
+        // As it will run: masks and grids applied, in f32.
+        let network = student.network.valid().materialize().single();
+        let model = LoadedModel { network, ..self.model.clone() };
+        let found = self.sit(exam, &model)?;
+        let compared = compare(model.arch, &exam.data, &found, exam.reference.as_ref())?;
+        Ok(compared.metrics)
+    }
+
+    fn stepped(&mut self, record: &StepRecord) -> Result<()> {
+        self.shown.step(record)
+    }
+
+    fn epoch(&mut self, record: &EpochRecord) -> Result<()> {
+        self.shown.epoch(record)
+    }
+}

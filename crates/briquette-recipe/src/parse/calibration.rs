@@ -1,0 +1,150 @@
+//! What stages learn of the inputs of layers, and from what data.
+
+use crate::parse::budget;
+use crate::parse::raw::{RawCalibration, RawData, RawMemory, RawRecipe, StageKeys};
+use briquette_core::{Error, Result};
+
+/// Sentences, images or windows of a text that a model is calibrated on, where nobody says otherwise.
+pub const N_SAMPLES: usize = 512;
+
+/// A run of the model that gathers statistics.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CalibrationRun {
+    /// The data, under `eval`, and how it is prepared.
+    pub data: RawData,
+    /// The architecture, where files do not tell.
+    pub arch: Option<String>,
+    /// The most items that run.
+    pub n_samples: usize,
+    /// Chooses the items.
+    pub seed: u64,
+    /// Whether gram matrices are gathered whatever the methods.
+    pub has_gram: bool,
+    /// Whether each block sees what compressed blocks give it.
+    pub is_sequential: bool,
+    /// The most bytes that running may take.
+    pub limit: Option<u64>,
+    /// Whether the weights of one block are to be in memory at a time, which a model of text always does.
+    pub is_offloaded: bool,
+}
+
+impl CalibrationRun {
+    /// The run that a recipe with resolved paths asks for; none where it has statistics, or no stage looks at any.
+    ///
+    /// # Errors
+    /// Config, naming the key.
+    pub(crate) fn from_raw(raw: &RawRecipe) -> Result<Option<Self>> {
+        let Some(keys) = &raw.calibration else { return Ok(None) };
+        if !raw.needs_statistics() && !budget::runs_model(raw) {
+            let message = "no stage looks at the inputs of layers; take a method that does (wanda, sparsegpt, admm, range weighted, \
+                           round gptq), or remove it";
+            return Err(Error::config(format!("calibration: {message}")));
+        }
+        let Some(path) = keys.data.clone() else { return without_data(keys).map(|()| None) };
+        if keys.statistics.is_some() {
+            return Err(Error::config(
+                "calibration.statistics: there is data to gather them from; remove one of the two",
+            ));
+        }
+        let RawData { size, crop, tile, normalize, strict, .. } = raw.data.clone().unwrap_or_default();
+        let max_length = keys.max_length;
+        let data = RawData { eval: Some(path), max_length, size, crop, tile, normalize, strict, ..RawData::default() };
+        let memory: RawMemory = raw.memory.clone().unwrap_or_default();
+        Ok(Some(Self {
+            data,
+            arch: raw.model.arch.clone(),
+            n_samples: keys.samples.unwrap_or(N_SAMPLES),
+            seed: keys.seed.unwrap_or(0),
+            has_gram: keys.gram,
+            is_sequential: keys.sequential.unwrap_or_else(|| raw.stage.iter().any(|stage| moves(&stage.keys))),
+            limit: memory.limit_bytes()?,
+            is_offloaded: memory.offload,
+        }))
+    }
+}
+
+/// Refuses keys of a run where there is no data to run on, and a table without either.
+fn without_data(keys: &RawCalibration) -> Result<()> {
+    if keys.statistics.is_none() {
+        return Err(Error::config(
+            "calibration.data: missing; name the data to run the model on, or `statistics` of it",
+        ));
+    }
+    let of_a_run = [
+        ("samples", keys.samples.is_some()),
+        ("max_length", keys.max_length.is_some()),
+        ("seed", keys.seed.is_some()),
+        ("gram", keys.gram),
+        ("sequential", keys.sequential.is_some()),
+    ];
+    match of_a_run.iter().find(|(_, is_there)| *is_there) {
+        Some((key, _)) => {
+            Err(Error::config(format!("calibration.{key}: nothing runs, as the statistics are given; remove it")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether what a stage does moves weights.
+fn moves(keys: &StageKeys) -> bool {
+    match keys {
+        StageKeys::Prune(keys) => keys.moves_weights(),
+        StageKeys::Quantize(keys) => keys.round.as_deref() == Some("gptq"),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::parse::text::parse;
+    use crate::parse::{CalibrationRun, Recipe};
+
+    fn recipe(tables: &str) -> Result<Recipe, String> {
+        let head = "[model]\npath = \"m\"\n[output]\npath = \"o\"\n";
+        let raw = parse(&format!("{head}{tables}"), "r.toml").unwrap();
+        Recipe::from_raw(raw, "d".as_ref()).map_err(|error| error.to_string())
+    }
+
+    const GPTQ: &str = "[[stage]]\nkind = \"quantize\"\nscheme = \"int4-g64\"\nround = \"gptq\"\n";
+    const WANDA: &str = "[[stage]]\nkind = \"prune\"\nmethod = \"wanda\"\nsparsity = 0.5\n";
+
+    #[test]
+    fn data_is_run_block_by_block_where_weights_are_moved() {
+        let asked = |stages: &str, keys: &str| -> CalibrationRun {
+            recipe(&format!("[calibration]\ndata = \"t\"\n{keys}{stages}")).unwrap().calibration.unwrap()
+        };
+        let found = asked(GPTQ, "samples = 64\nmax_length = 512\nseed = 3\n");
+        assert_eq!((found.n_samples, found.seed, found.is_sequential, found.has_gram), (64, 3, true, false));
+        assert_eq!((found.data.max_length, found.data.eval.as_deref()), (Some(512), Some("d/t".as_ref())));
+        assert!(!asked(WANDA, "").is_sequential && asked(WANDA, "sequential = true\n").is_sequential);
+        assert!(!asked(GPTQ, "sequential = false\n").is_sequential);
+    }
+
+    #[test]
+    fn statistics_serve_every_stage_that_names_none() {
+        let found = recipe(&format!("[calibration]\nstatistics = \"s\"\n{WANDA}{GPTQ}")).unwrap();
+        assert!(found.calibration.is_none());
+        let of: Vec<_> = found.stages.iter().filter_map(|stage| stage.statistics()).collect();
+        assert_eq!(of, [std::path::Path::new("d/s"); 2]);
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused_by_its_key() {
+        let magnitude = "[[stage]]\nkind = \"prune\"\nsparsity = 0.5\n";
+        let cases = [
+            (GPTQ.to_string(), "stage 1 (quantize): statistics: missing; round `gptq` needs `calibration.data`"),
+            (format!("[calibration]\ndata = \"t\"\n{magnitude}"), "calibration: no stage looks at the inputs"),
+            (format!("[calibration]\nsamples = 3\n{GPTQ}"), "stage 1 (quantize): statistics: missing"),
+            (
+                format!("[calibration]\ndata = \"t\"\nstatistics = \"s\"\n{GPTQ}"),
+                "calibration.statistics: there is data",
+            ),
+            (format!("[calibration]\nstatistics = \"s\"\nsamples = 3\n{GPTQ}"), "calibration.samples: nothing runs"),
+            (format!("[calibration]\ndata = \"t\"\nsamples = 0\n{GPTQ}"), "calibration.samples: found 0"),
+        ];
+        for (tables, expected) in cases {
+            let error = recipe(&tables).unwrap_err();
+            assert!(error.starts_with(expected), "{tables}: {error}");
+        }
+    }
+}

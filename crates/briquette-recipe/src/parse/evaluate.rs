@@ -1,0 +1,174 @@
+//! The stage that runs the model: on what, within what, and what it must reach.
+
+use crate::parse::kind::StageKind;
+use crate::parse::memory::{BatchSize, Dtype, TrainMemory};
+use crate::parse::ranges;
+use crate::parse::raw::{RawData, RawRecipe, RawStage};
+use briquette_core::{Error, Result};
+use briquette_formats::Choice;
+use std::collections::BTreeMap;
+
+/// What to run a model on, and what its metrics must reach.
+#[derive(Debug, Clone, Default)]
+pub struct Evaluate {
+    /// Which of the things in a file is the model. It is said for one of the two models that are run; the other is taken as it is
+    /// where this does not fit it.
+    pub choice: Choice,
+    /// The architecture, where files do not tell.
+    pub arch: Option<String>,
+    /// The data; its paths are resolved.
+    pub data: RawData,
+    /// Items of a batch.
+    pub batch_size: BatchSize,
+    /// The most bytes that running may take.
+    pub limit: Option<u64>,
+    /// Whether the weights of one block are to be in memory at a time.
+    pub offload: bool,
+    /// What networks compute in.
+    pub dtype: Dtype,
+    /// The least and the most of metrics, by name.
+    pub bounds: Bounds,
+}
+
+/// The least and the most that metrics may be.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Bounds {
+    /// The least.
+    pub min: BTreeMap<String, f64>,
+    /// The most.
+    pub max: BTreeMap<String, f64>,
+}
+
+impl Bounds {
+    /// Refuses metrics that are out of bounds.
+    ///
+    /// # Errors
+    /// Refused, with the metric and both values; Config where a metric is not measured.
+    pub fn check(&self, metrics: &BTreeMap<String, f64>) -> Result<()> {
+        self.check_known(metrics).map_err(|error| error.at("gate"))?;
+        for (name, bound, is_min) in self.all() {
+            let found = metrics.get(name).copied().unwrap_or(f64::NAN);
+            // Both comparisons are false for NaN, which is right: a metric that is no number meets no bound.
+            let is_met = if is_min { found >= bound } else { found <= bound };
+            if !is_met {
+                let word = if is_min { "at least" } else { "at most" };
+                let message = format!("{name} is {found:.6}, expected {word} {bound}");
+                return Err(Error::refused(message).at("gate"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses bounds of metrics that are not among these.
+    ///
+    /// # Errors
+    /// Config.
+    pub fn check_known(&self, metrics: &BTreeMap<String, f64>) -> Result<()> {
+        let Some((name, ..)) = self.all().find(|(name, ..)| !metrics.contains_key(*name)) else { return Ok(()) };
+        let known: Vec<&str> = metrics.keys().map(String::as_str).collect();
+        Err(Error::config(format!("the metric {name:?} is not measured here, only {}", known.join(", "))))
+    }
+
+    /// The name of each metric, its bound, and whether that is the least.
+    fn all(&self) -> impl Iterator<Item = (&str, f64, bool)> {
+        let min = self.min.iter().map(|(name, bound)| (name.as_str(), *bound, true));
+        min.chain(self.max.iter().map(|(name, bound)| (name.as_str(), *bound, false)))
+    }
+}
+
+impl std::fmt::Display for Bounds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let each = self.all().map(|(name, bound, is_min)| {
+            let word = if is_min { "at least" } else { "at most" };
+            format!("{name} {word} {bound}")
+        });
+        f.write_str(&each.collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl Evaluate {
+    /// What a recipe with resolved paths says about it; none where it has no evaluate stage.
+    ///
+    /// # Errors
+    /// Config, naming the key.
+    pub fn from_raw(raw: &RawRecipe) -> Result<Option<Self>> {
+        ranges::check(raw)?;
+        Self::from_checked(raw)
+    }
+
+    /// As [`from_raw`](Self::from_raw), of numbers that are in their ranges.
+    pub(crate) fn from_checked(raw: &RawRecipe) -> Result<Option<Self>> {
+        let memory = raw.memory.clone().unwrap_or_default();
+        // In a recipe that trains, `memory.dtype` is the type of the training; what comes of it is evaluated in f32.
+        let trains = raw.has(StageKind::Distill);
+        let dtype = Some(TrainMemory::from_raw(raw.memory.as_ref())?.dtype).filter(|_| !trains).unwrap_or_default();
+        let limit = memory.limit_bytes()?;
+        let batch_size = memory.batch_size.map(BatchSize::try_from).transpose()?.unwrap_or_default();
+        let data = raw.data.clone().unwrap_or_default();
+        let is_evaluate = |stage: &&RawStage| stage.kind() == Some(StageKind::Evaluate);
+        let n_stages = raw.stage.iter().filter(is_evaluate).count();
+        let is_last = raw.stage.last().as_ref().is_some_and(is_evaluate);
+        match (n_stages, is_last) {
+            (0, _) if raw.gate.is_some() => {
+                return Err(Error::config("gate: there is no evaluate stage to measure anything; add one"));
+            }
+            (0, _) => return Ok(None),
+            (1, true) => {}
+            _ => return Err(Error::config("evaluate: expected one such stage, the last")),
+        }
+        if data.eval.is_none() {
+            return Err(Error::config("data.eval: missing; name the data to evaluate on"));
+        }
+        if memory.offload && dtype != Dtype::F32 {
+            return Err(Error::config(
+                "memory.dtype: blocks that are loaded one at a time compute in f32; remove one of the two",
+            ));
+        }
+        let gate = raw.gate.clone().unwrap_or_default();
+        Ok(Some(Self {
+            choice: Choice { is_for_one_of_two: true, ..raw.model.choice() },
+            arch: raw.model.arch.clone(),
+            data,
+            batch_size,
+            limit,
+            offload: memory.offload,
+            dtype,
+            bounds: Bounds { min: gate.min, max: gate.max },
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_and_memory_are_read_without_a_stage_that_needs_them() {
+        let cases = [
+            ("[memory]\nlimit = \"4XB\"", "memory.limit: found \"4XB\""),
+            ("[memory]\nbatch_size = 0", "memory.batch_size: found 0"),
+            ("[data]\nworkers = 100000", "data.workers: found 100000"),
+            ("[data]\nmax_length = 0", "data.max_length: found 0"),
+            ("[data]\ncrop = [3, 0]", "data.crop.1: found 0"),
+        ];
+        for (text, expected) in cases {
+            let raw = crate::parse::text::parse(text, "r.toml").unwrap();
+            let error = Evaluate::from_raw(&raw).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_gate_names_the_metric_and_both_values() {
+        let metrics = BTreeMap::from([("cosine".to_string(), 0.9), ("kl".to_string(), f64::NAN)]);
+        let bounds = |min: &[(&str, f64)], max: &[(&str, f64)]| {
+            let of = |pairs: &[(&str, f64)]| pairs.iter().map(|(name, value)| (name.to_string(), *value)).collect();
+            Bounds { min: of(min), max: of(max) }
+        };
+        assert!(bounds(&[("cosine", 0.9)], &[]).check(&metrics).is_ok());
+        let error = bounds(&[("cosine", 0.95)], &[]).check(&metrics).unwrap_err().to_string();
+        assert!(error.contains("cosine is 0.900000, expected at least 0.95"), "{error}");
+        assert!(bounds(&[], &[("kl", 1.0)]).check(&metrics).is_err(), "NaN is not within bounds");
+        assert!(bounds(&[("accuracy", 0.5)], &[]).check(&metrics).unwrap_err().to_string().contains("not measured"));
+    }
+}

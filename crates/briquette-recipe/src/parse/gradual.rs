@@ -1,0 +1,72 @@
+//! Pruning while a student learns.
+
+use crate::parse::raw::RawGradual;
+use crate::parse::selection::Selection;
+use crate::parse::words::{one_of, ratio_of};
+use briquette_core::{Error, Result, Role};
+use briquette_methods::prune::Ratio;
+use std::ops::Range;
+
+/// Drop weights little by little.
+#[derive(Debug, Clone)]
+pub struct Gradual {
+    /// Which tensors.
+    pub selection: Selection,
+    /// The share that is dropped in the end.
+    pub sparsity: Ratio,
+    /// Whether one threshold holds for all tensors together.
+    pub is_global: bool,
+    /// How it gets there.
+    pub course: SparsityCourse,
+    /// From when to when, as shares of the steps.
+    pub span: [f64; 2],
+    /// Steps between two decisions.
+    pub every: usize,
+}
+
+/// How a sparsity gets to where it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SparsityCourse {
+    /// All of it at the begin.
+    Constant,
+    /// Evenly.
+    Linear,
+    /// Fast at first, then slowly.
+    Cubic,
+}
+
+impl Gradual {
+    pub(crate) fn from_raw(raw: &RawGradual) -> Result<Self> {
+        let found = Self::parsed(raw);
+        found.map_err(|error| Error { message: format!("prune.{}", error.message), ..error })
+    }
+
+    fn parsed(raw: &RawGradual) -> Result<Self> {
+        let missing = || Error::config("sparsity: missing; a share of weights to drop, 0 to 1");
+        let sparsity = ratio_of("sparsity", raw.sparsity.ok_or_else(missing)?)?;
+        let span = [raw.begin.unwrap_or(0.0), raw.end.unwrap_or(0.5)];
+        if span[0] > span[1] {
+            let [begin, end] = span;
+            return Err(Error::config(format!("end: found {end}, before the begin, {begin}; expected a later share")));
+        }
+        let courses = [
+            ("cubic", SparsityCourse::Cubic),
+            ("linear", SparsityCourse::Linear),
+            ("constant", SparsityCourse::Constant),
+        ];
+        Ok(Self {
+            selection: Selection::new(raw.include.as_ref(), &raw.exclude, None, &[Role::Linear, Role::Conv])?,
+            sparsity,
+            is_global: one_of("scope", raw.scope.as_deref().unwrap_or("layer"), &[("layer", false), ("global", true)])?,
+            course: one_of("schedule", raw.schedule.as_deref().unwrap_or("cubic"), &courses)?,
+            span,
+            every: raw.every.unwrap_or(10),
+        })
+    }
+
+    /// From which step to which, of so many.
+    pub fn steps(&self, n_steps: usize) -> Range<usize> {
+        let [begin, end] = self.span.map(|share| (share * n_steps as f64).round() as usize);
+        begin..end
+    }
+}

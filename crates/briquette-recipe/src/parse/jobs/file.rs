@@ -1,0 +1,101 @@
+//! A jobs file while it is read: where errors are, what paths are relative to, and which recipe a table stands for.
+
+use super::overrides;
+use super::raw::RawJob;
+use crate::parse::raw::RawRecipe;
+use crate::parse::{directory_of, paths, read_raw, text};
+use briquette_core::{Error, Result};
+use std::path::{Path, PathBuf};
+
+/// What errors and paths of a jobs file refer to.
+#[derive(Debug)]
+pub(super) struct JobsFile {
+    path: PathBuf,
+    text: String,
+    directory: PathBuf,
+}
+
+impl JobsFile {
+    /// With what was read at `path`.
+    pub(super) fn of(path: &Path, text: &str) -> Self {
+        Self { path: path.to_path_buf(), text: text.to_string(), directory: directory_of(path) }
+    }
+
+    /// Where it lies.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Puts the file and the line in front, unless they are there already.
+    pub(super) fn locate(&self, error: Error, place: &[&str]) -> Error {
+        match text::line_of(&self.text, place) {
+            Some(line) => error.at(format_args!("{}:{line}", self.path.display())),
+            None => error.at(self.path.display()),
+        }
+    }
+
+    /// The directory that paths in this file are relative to.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The recipe of a job, then what it sets. Its paths are relative to where this program runs.
+    pub(super) fn changed(&self, raw: &RawJob, place: &[&str]) -> Result<RawRecipe> {
+        let mut recipe = self.recipe_of(raw)?;
+        for (path, value) in overrides::flatten(&raw.set) {
+            recipe = overrides::apply(&recipe, &path, value).map_err(|error| self.at_override(error, place, &path))?;
+            // Paths that this file sets are relative to it.
+            paths::resolve_at(&mut recipe, &path, &self.directory);
+        }
+        Ok(recipe)
+    }
+
+    /// Names the line of a value that is put into a recipe.
+    pub(super) fn at_override(&self, error: Error, place: &[&str], path: &str) -> Error {
+        let bare: Vec<&str> = path.split('.').collect();
+        let tables = [[place, &["set"]].concat(), vec!["matrix"]];
+        let lines = tables.iter().flat_map(|table| {
+            [[table.as_slice(), &[path]].concat(), [table.as_slice(), &bare].concat()]
+                .map(|steps| text::line_of(&self.text, &steps))
+        });
+        let line = lines.flatten().next().map_or("?".into(), |line| line.to_string());
+        error.at(format_args!("set (line {line})"))
+    }
+
+    /// The recipe that a job names or spells out, with its paths made relative to where this program runs.
+    fn recipe_of(&self, raw: &RawJob) -> Result<RawRecipe> {
+        let is_inline = raw.model.is_some() || raw.output.is_some() || raw.stage.is_some();
+        let (mut recipe, directory) = match &raw.recipe {
+            Some(_) if is_inline => {
+                let message = "comes with model, output or stage; change a recipe with set, or spell out all of it";
+                return Err(Error::config(message).at("recipe"));
+            }
+            Some(path) => {
+                let path = self.directory.join(path);
+                (read_raw(&path)?, directory_of(&path))
+            }
+            None => (inline(raw), self.directory.clone()),
+        };
+        paths::resolve(&mut recipe, &directory);
+        Ok(recipe)
+    }
+}
+
+/// What a job is called: by its name, or by its output.
+pub(super) fn name_of(name: Option<String>, output: &Path) -> Result<String> {
+    let last = || output.file_name().map(|name| name.to_string_lossy().into_owned());
+    name.or_else(last).ok_or_else(|| Error::config("output.path: names no directory; choose another"))
+}
+
+fn inline(raw: &RawJob) -> RawRecipe {
+    RawRecipe {
+        model: raw.model.clone().unwrap_or_default(),
+        output: raw.output.clone().unwrap_or_default(),
+        stage: raw.stage.clone().unwrap_or_default(),
+        data: raw.data.clone(),
+        calibration: raw.calibration.clone(),
+        budget: raw.budget.clone(),
+        memory: raw.memory.clone(),
+        gate: raw.gate.clone(),
+    }
+}

@@ -1,0 +1,153 @@
+//! What running a model may use.
+
+use crate::parse::raw::{RawBatchSize, RawMemory};
+use crate::parse::words::one_of;
+use briquette_core::{Error, Result};
+
+/// What training may use.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TrainMemory {
+    /// The most bytes that it may take, where there is a limit.
+    pub limit: Option<u64>,
+    /// The most items that are in memory at once.
+    pub batch_size: usize,
+    /// Whether fewer items may be in memory at once, where not all of them fit (`batch_size = "auto"`).
+    pub is_auto: bool,
+    /// Batches whose gradients are summed to make one step.
+    pub accumulate: usize,
+    /// Whether tensors that are cheap to compute are computed again in the backward pass instead of being kept.
+    pub gradient_checkpointing: bool,
+    /// Whether the teacher runs once for each item, and its outputs are kept for later epochs.
+    pub cache_teacher: bool,
+    /// What networks compute in.
+    pub dtype: Dtype,
+}
+
+/// What networks compute in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Dtype {
+    /// f32.
+    #[default]
+    F32,
+    /// bf16; trained over weights in f32.
+    Bf16,
+    /// f16; trained over weights in f32, with loss scaling.
+    F16,
+}
+
+/// How many items a batch has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BatchSize {
+    /// So many.
+    Of(usize),
+    /// As many as fit.
+    Auto,
+}
+
+/// Items of a batch where the recipe says nothing.
+pub(crate) const BATCH_SIZE: usize = 32;
+
+impl Default for BatchSize {
+    fn default() -> Self {
+        Self::Of(BATCH_SIZE)
+    }
+}
+
+impl TryFrom<RawBatchSize> for BatchSize {
+    type Error = Error;
+
+    fn try_from(asked: RawBatchSize) -> Result<Self> {
+        match asked {
+            RawBatchSize::Size(n) => Ok(Self::Of(n)),
+            RawBatchSize::Name(name) if name == "auto" => Ok(Self::Auto),
+            RawBatchSize::Name(name) => {
+                Err(Error::config(format!("memory.batch_size: found {name:?}, expected at least 1, or \"auto\"")))
+            }
+        }
+    }
+}
+
+impl RawMemory {
+    /// The most bytes that running may take, where there is a limit.
+    ///
+    /// # Errors
+    /// Config, naming the key.
+    pub fn limit_bytes(&self) -> Result<Option<u64>> {
+        self.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()
+    }
+}
+
+impl TrainMemory {
+    pub(crate) fn from_raw(memory: Option<&RawMemory>) -> Result<Self> {
+        let memory = memory.cloned().unwrap_or_default();
+        let dtypes = [("f32", Dtype::F32), ("bf16", Dtype::Bf16), ("f16", Dtype::F16)];
+        let limit = memory.limit_bytes()?;
+        let batch_size = memory.batch_size.map(BatchSize::try_from).transpose()?.unwrap_or_default();
+        Ok(Self {
+            limit,
+            batch_size: match batch_size {
+                BatchSize::Of(n) => n,
+                // A step has the usual number of items; where not all fit at once, the training takes them in several turns.
+                BatchSize::Auto => BATCH_SIZE,
+            },
+            is_auto: matches!(batch_size, BatchSize::Auto),
+            accumulate: memory.accumulate.unwrap_or(1),
+            gradient_checkpointing: memory.gradient_checkpointing,
+            cache_teacher: memory.cache_teacher,
+            dtype: one_of("memory.dtype", memory.dtype.as_deref().unwrap_or("f32"), &dtypes)?,
+        })
+    }
+}
+
+/// Bytes from "4GiB", "800MB" or a plain number.
+///
+/// # Errors
+/// Config, naming the key.
+pub(crate) fn bytes_of(key: &str, text: &str) -> Result<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
+    let units = [
+        ("", 1.0),
+        ("B", 1.0),
+        ("kB", 1e3),
+        ("MB", 1e6),
+        ("GB", 1e9),
+        ("KiB", 1024.0),
+        ("MiB", 1024.0 * 1024.0),
+        ("GiB", 1024.0 * 1024.0 * 1024.0),
+    ];
+    let unit = text[digits.len()..].trim();
+    let factor = units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).map(|(_, factor)| factor);
+    match (digits.trim().parse::<f64>(), factor) {
+        (Ok(n), Some(_)) if n.fract() != 0.0 && unit.is_empty() => Err(without_unit(key, text)),
+        (Ok(n), Some(factor)) if n > 0.0 && n * factor < 1e18 => Ok((n * factor) as u64),
+        _ => Err(Error::config(format!("{key}: found {text:?}, expected a size such as \"4GiB\" or \"800MB\""))),
+    }
+}
+
+/// The error for a size that lacks its unit.
+pub(crate) fn without_unit(key: &str, text: &str) -> Error {
+    let size = text.trim();
+    Error::config(format!("{key}: found {text:?}, expected a size with its unit; did you mean \"{size}MB\"?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_of_a_byte_lacks_its_unit() {
+        let error = bytes_of("budget.bytes", "9.4").unwrap_err().to_string();
+        assert_eq!(error, "budget.bytes: found \"9.4\", expected a size with its unit; did you mean \"9.4MB\"?");
+        assert_eq!(bytes_of("k", "9.0").unwrap(), 9);
+    }
+
+    #[test]
+    fn sizes_are_read_in_both_kinds_of_unit() {
+        assert_eq!(bytes_of("k", "4GiB").unwrap(), 4 << 30);
+        assert_eq!(bytes_of("k", "1.5 MB").unwrap(), 1_500_000);
+        assert_eq!(bytes_of("k", "512").unwrap(), 512);
+        for text in ["", "GiB", "-1MB", "0", "4 parsecs", "1e99GB"] {
+            assert!(bytes_of("k", text).is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The numbers of a TOML file with their places and as they were written, neither of which is left once serde has read them.
+
+use crate::parse::ranges::{called, refused};
+use std::ops::Range;
+use toml::de::{DeTable, DeValue};
+
+/// A number of a file.
+struct WrittenNumber {
+    /// The keys and places in lists that lead to it.
+    path: Vec<String>,
+    span: Range<usize>,
+    text: String,
+    value: f64,
+}
+
+/// The place of the first nan or inf, and the error that it is. They are looked for in the text because JSON has no word for
+/// them: a value that is kept as JSON (in a matrix, a `set`, or the sizes of a student) would become null unnoticed.
+pub(crate) fn not_finite(text: &str) -> Option<(usize, String)> {
+    let culprit = numbers_of(text).into_iter().find(|number| !number.value.is_finite())?;
+    Some((culprit.span.start, culprit.refusal(text)?))
+}
+
+/// The error for a number at a place where serde failed, where the range of its key says what is wrong with it: that says more
+/// than serde's error, which names a Rust type.
+pub(crate) fn out_of_range(text: &str, span: Range<usize>) -> Option<String> {
+    let is_there = |number: &WrittenNumber| number.span.start < span.end && span.start < number.span.end;
+    numbers_of(text).iter().filter(|number| is_there(number)).find_map(|number| number.refusal(text))
+}
+
+impl WrittenNumber {
+    /// `stage 1 (prune): sparsity: found nan, expected a number from 0 to below 1`, where that is so.
+    fn refusal(&self, text: &str) -> Option<String> {
+        let message = refused(&self.path.join("."), self.value, &self.text).err()?;
+        let tree: serde_json::Value = toml::from_str(text).unwrap_or_default();
+        Some(format!("{}: {message}", called(&tree, &self.path)))
+    }
+}
+
+/// Every number, in the order of the file.
+fn numbers_of(text: &str) -> Vec<WrittenNumber> {
+    let mut found = Vec::new();
+    if let Ok(table) = DeTable::parse(text) {
+        let span = table.span();
+        collect(&DeValue::Table(table.into_inner()), span, &mut Vec::new(), &mut found);
+    }
+    found.sort_by_key(|number: &WrittenNumber| number.span.start);
+    found
+}
+
+fn collect(value: &DeValue, span: Range<usize>, path: &mut Vec<String>, found: &mut Vec<WrittenNumber>) {
+    let (text, value) = match value {
+        DeValue::Table(table) => {
+            for (key, value) in table {
+                path.push(key.get_ref().to_string());
+                collect(value.get_ref(), value.span(), path, found);
+                path.pop();
+            }
+            return;
+        }
+        DeValue::Array(items) => {
+            for (place, value) in items.iter().enumerate() {
+                path.push(place.to_string());
+                collect(value.get_ref(), value.span(), path, found);
+                path.pop();
+            }
+            return;
+        }
+        DeValue::Float(number) => (number.as_str(), number.as_str().parse().unwrap_or(f64::NAN)),
+        DeValue::Integer(number) if number.radix() == 10 => {
+            (number.as_str(), number.as_str().parse().unwrap_or(f64::NAN))
+        }
+        _ => return,
+    };
+    found.push(WrittenNumber { path: path.clone(), span, text: text.to_string(), value });
+}
+
+/// The bare word at the place of a parse error, which is probably a string without its quotes.
+pub(crate) fn unquoted(text: &str, span: Range<usize>) -> Option<&str> {
+    let is_part = |letter: char| letter.is_alphanumeric() || "._-/~:*".contains(letter);
+    let line = text.get(..span.start)?.rfind('\n').map_or(0, |end| end + 1);
+    let rest = text[line..].split('\n').next().unwrap_or_default();
+    // `[a.b]` is the head of a table: what stands in its brackets is a key.
+    if rest.trim_start().starts_with('[') {
+        return None;
+    }
+    let words = rest.match_indices(['=', '[', ',']).map(|(at, sign)| {
+        let blank = rest[at + sign.len()..].find(|letter: char| !letter.is_whitespace()).unwrap_or(0);
+        let start = at + sign.len() + blank;
+        let length = rest[start..].find(|letter| !is_part(letter)).unwrap_or(rest.len() - start);
+        (line + start, &rest[start..start + length])
+    });
+    let is_word = |word: &str| word.starts_with(|letter: char| letter.is_alphabetic() || "./~*".contains(letter));
+    // These are values as they stand; the error is about something else on the line.
+    let is_known = |word: &str| ["true", "false", "nan", "inf"].contains(&word);
+    let is_there = |start: usize, word: &str| start <= span.end && span.start <= start + word.len();
+    let mut found = words.filter(|(start, word)| is_word(word) && !is_known(word) && is_there(*start, word));
+    found.next().map(|(_, word)| word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_are_none_are_found_wherever_they_stand() {
+        let cases = [
+            (
+                "[[stage]]\nkind = \"prune\"\nsparsity = nan",
+                "stage 1 (prune): sparsity: found nan, expected a number from 0",
+            ),
+            ("[[stage]]\nkind = \"x\"\nstudent = { a = -inf }", "stage 1 (x): student.a: found -inf"),
+            (
+                "[base]\n[matrix]\nstage.0.momentum = [0.5, inf]",
+                "matrix.stage.0.momentum.1: found inf, expected a number",
+            ),
+            ("[[job]]\n[[job]]\nset.\"stage.0.clip\" = +inf", "job 2: set.stage.0.clip: found +inf"),
+            ("[[job]]\n[[job.stage]]\nkind = \"p\"\nsparsity = nan", "job 1: stage 1 (p): sparsity: found nan"),
+            ("what = -nan", "what: found -nan, expected a finite number"),
+        ];
+        for (text, expected) in cases {
+            let (start, found) = not_finite(text).unwrap();
+            assert!(found.starts_with(expected), "{found}");
+            assert!(text[start..].starts_with(['n', 'i', '-', '+']), "{}", &text[start..]);
+        }
+        assert!(not_finite("a = 1.5\nb = [1, 2e300]\nc = \"nan\"").is_none() && not_finite("a = ").is_none());
+    }
+
+    #[test]
+    fn a_word_without_quotes_is_told_from_what_is_no_word() {
+        let at = |text: &'static str, word: &str| {
+            let start = text.find(word).unwrap();
+            unquoted(text, start..start + word.len())
+        };
+        assert_eq!(at("scheme = int8", "int8"), Some("int8"));
+        assert_eq!(at("path = ../models/a b", ".."), Some("../models/a"));
+        assert_eq!(at("roles = [linear, conv]", "conv"), Some("conv"));
+        assert_eq!(at("strict = true x", "true"), None);
+        assert_eq!(at("a = 1\nscheme = int8 # eight", "int8 #"), Some("int8"));
+        assert_eq!((at("a b = 1", "b"), at("a = \"x\" y", "y"), at("é = ö", "ö")), (None, None, Some("ö")));
+    }
+}

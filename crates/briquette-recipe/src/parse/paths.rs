@@ -1,0 +1,292 @@
+//! The one list of the paths that a recipe can have, with what is done at each. Whoever resolves paths, hashes inputs, keeps them
+//! apart from outputs or protects them from `--trace` goes by it, so that a new key with a path is added in one place.
+
+use crate::parse::kind::StageKind;
+use crate::parse::raw::{RawCalibration, RawData, RawRecipe, StageKeys};
+use briquette_core::{Error, Result};
+use briquette_formats::{InputFile, presence};
+use std::path::{Component, Path, PathBuf};
+
+/// What is done at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// A model is read.
+    Model,
+    /// A distill stage trains on it.
+    TrainingData,
+    /// An evaluate stage, or a training at the end of its epochs, measures on it.
+    EvaluationData,
+    /// A training chooses its epoch by it.
+    SelectionData,
+    /// Stages learn the inputs of layers from it.
+    CalibrationData,
+    /// Statistics of the inputs of layers are read, to prune or to fit scales by, or what errors of tensors cost.
+    Statistics,
+    /// A directory is written.
+    Output,
+}
+
+/// A path that a recipe names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedPath {
+    /// Its key: `stage.1.teacher`.
+    pub key: String,
+    /// What is done there.
+    pub purpose: Purpose,
+    /// Where it leads.
+    pub path: PathBuf,
+}
+
+impl NamedPath {
+    /// The place of the stage that names it, where one does.
+    pub fn stage(&self) -> Option<usize> {
+        self.key.strip_prefix("stage.")?.split('.').next()?.parse().ok()
+    }
+}
+
+/// A place for a path: its key, what is done there, and the value.
+type Slot<'a> = (String, Purpose, &'a mut Option<PathBuf>);
+
+/// Every place for a path. A key that holds one is added here, and nowhere else.
+fn slots(raw: &mut RawRecipe) -> Vec<Slot<'_>> {
+    let mut slots: Vec<Slot> = vec![
+        ("model.path".into(), Purpose::Model, &mut raw.model.path),
+        ("output.path".into(), Purpose::Output, &mut raw.output.path),
+    ];
+    if let Some(RawData { train, eval, select, labels, .. }) = &mut raw.data {
+        slots.push(("data.train".into(), Purpose::TrainingData, train));
+        slots.push(("data.eval".into(), Purpose::EvaluationData, eval));
+        slots.push(("data.select".into(), Purpose::SelectionData, select));
+        slots.push(("data.labels".into(), Purpose::EvaluationData, labels));
+    }
+    if let Some(RawCalibration { data, statistics, .. }) = &mut raw.calibration {
+        slots.push(("calibration.data".into(), Purpose::CalibrationData, data));
+        slots.push(("calibration.statistics".into(), Purpose::Statistics, statistics));
+    }
+    if let Some(budget) = &mut raw.budget {
+        slots.push(("budget.sensitivity_file".into(), Purpose::Statistics, &mut budget.sensitivity_file));
+    }
+    for (index, stage) in raw.stage.iter_mut().enumerate() {
+        match &mut stage.keys {
+            StageKeys::Distill(keys) => {
+                slots.push((format!("stage.{index}.teacher"), Purpose::Model, &mut keys.teacher));
+            }
+            StageKeys::Prune(keys) => {
+                slots.push((format!("stage.{index}.statistics"), Purpose::Statistics, &mut keys.statistics));
+            }
+            StageKeys::Quantize(keys) => {
+                slots.push((format!("stage.{index}.statistics"), Purpose::Statistics, &mut keys.statistics));
+            }
+            _ => {}
+        }
+    }
+    slots
+}
+
+/// Every path that a recipe names, used or not.
+pub fn named(raw: &RawRecipe) -> Vec<NamedPath> {
+    let mut raw = raw.clone();
+    let slots = slots(&mut raw).into_iter();
+    slots.filter_map(|(key, purpose, path)| Some(NamedPath { key, purpose, path: path.take()? })).collect()
+}
+
+/// What running a recipe reads. A recipe may name data that none of its stages looks at; that is left out.
+pub(crate) fn read(raw: &RawRecipe) -> Vec<NamedPath> {
+    let (trains, evaluates) = (raw.has(StageKind::Distill), raw.has(StageKind::Evaluate));
+    let is_read = |named: &NamedPath| match named.purpose {
+        Purpose::Model | Purpose::CalibrationData | Purpose::Statistics => true,
+        Purpose::TrainingData | Purpose::SelectionData => trains,
+        Purpose::EvaluationData => trains || evaluates,
+        Purpose::Output => false,
+    };
+    named(raw).into_iter().filter(is_read).collect()
+}
+
+/// Where the finished parts of a run that trains or factorizes are kept until all is done: `OUT.stages`.
+pub fn stages_beside(output: &Path) -> PathBuf {
+    let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    output.with_file_name(format!("{name}.stages"))
+}
+
+/// Everything that a run of a recipe in `directory` may read or write, used or not.
+pub fn touched(raw: &RawRecipe, directory: &Path) -> Vec<PathBuf> {
+    let mut raw = raw.clone();
+    resolve(&mut raw, directory);
+    let stages = raw.output.path.as_deref().map(stages_beside);
+    named(&raw).into_iter().map(|named| named.path).chain(stages).collect()
+}
+
+/// Makes paths that are relative to `directory` relative to where this program runs.
+pub fn resolve(raw: &mut RawRecipe, directory: &Path) {
+    for path in slots(raw).into_iter().filter_map(|(.., path)| path.as_mut()) {
+        *path = path_from(directory, path);
+    }
+}
+
+/// As [`resolve`], of the paths at one key and below it: `stage.1.teacher`, or all those of `stage`.
+pub(crate) fn resolve_at(raw: &mut RawRecipe, key: &str, directory: &Path) {
+    let is_at = |found: &str| found.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    for (.., path) in slots(raw).into_iter().filter(|(found, ..)| is_at(found)) {
+        path.iter_mut().for_each(|path| *path = path_from(directory, path));
+    }
+}
+
+/// The recipe without any path: what it asks for, wherever that lies.
+pub fn without(raw: &RawRecipe) -> RawRecipe {
+    let mut raw = raw.clone();
+    slots(&mut raw).into_iter().for_each(|(.., path)| *path = None);
+    raw
+}
+
+/// Refuses data that is not there, before any work: otherwise that would show only after hours of training.
+///
+/// # Errors
+/// Input and Io, naming the key.
+pub fn check_data(read: &[NamedPath]) -> Result<()> {
+    let check = |path: &Path| match presence::is_directory(path)? {
+        true => Ok(()),
+        false => InputFile::open(path).map(drop),
+    };
+    let mut data = read.iter().filter(|named| named.purpose != Purpose::Model);
+    data.try_for_each(|named| check(&named.path).map_err(|error| error.at(&named.key)))
+}
+
+/// The directory that paths in a recipe are relative to.
+pub fn directory_of(path: &Path) -> PathBuf {
+    path.parent().map(Path::to_path_buf).unwrap_or_default()
+}
+
+/// A path of a recipe in `directory`. `../out` in `configs` is `out`, not `configs/../out`, so that it prints short; unless
+/// `configs` is a link, whose parent is elsewhere.
+pub(crate) fn path_from(directory: &Path, path: &Path) -> PathBuf {
+    let (mut directory, mut path) = (directory, path);
+    while let Ok(rest) = path.strip_prefix("..")
+        && rest.file_name().is_some()
+        && directory.file_name().is_some()
+        && directory.symlink_metadata().is_ok_and(|metadata| metadata.is_dir())
+    {
+        directory = directory.parent().unwrap_or(Path::new(""));
+        path = rest;
+    }
+    directory.join(path)
+}
+
+/// One spelling of a path that need not exist: links resolved as far as it does, `..` taken away beyond.
+///
+/// # Errors
+/// Io if there is no current directory, or if a part of the path cannot be looked at.
+pub fn one_spelling(path: &Path) -> Result<PathBuf> {
+    let absolute = std::path::absolute(path).map_err(|source| Error::io("cannot resolve", path, source))?;
+    let Some((above, mut resolved)) = presence::resolved_ancestor(&absolute)? else { return Ok(absolute) };
+    for component in absolute.strip_prefix(above).unwrap_or(&absolute).components() {
+        match component {
+            Component::ParentDir => _ = resolved.pop(),
+            Component::Normal(name) => resolved.push(name),
+            _ => {}
+        }
+    }
+    Ok(resolved)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse::text::parse;
+
+    const RECIPE: &str = "[model]\npath = \"m\"\n[output]\npath = \"/o\"\n[data]\ntrain = \"t\"\neval = \"e\"\n\
+        labels = \"l\"\nselect = \"s\"\n[calibration]\ndata = \"c\"\nstatistics = \"i\"\n[[stage]]\nkind = \"prune\"\nstatistics = \"../a\"\n[[stage]]\nkind = \"distill\"\nteacher = \"../b\"\n";
+
+    fn pairs(named: &[NamedPath]) -> Vec<(&str, &str)> {
+        named.iter().map(|named| (named.key.as_str(), named.path.to_str().unwrap())).collect()
+    }
+
+    #[test]
+    fn a_path_does_not_go_down_only_to_come_up_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        std::fs::create_dir_all(root.join("a/b")).unwrap();
+        std::os::unix::fs::symlink(root.join("a/b"), root.join("link")).unwrap();
+        let cases = [
+            ("a/b", "../../out", "out"),
+            ("a/b", "../c/../out", "a/c/../out"),
+            ("a/b", "out", "a/b/out"),
+            ("link", "../out", "link/../out"),
+            ("none", "../out", "none/../out"),
+            ("a/b", "..", "a/b/.."),
+        ];
+        for (directory, path, expected) in cases {
+            assert_eq!(path_from(&root.join(directory), Path::new(path)), root.join(expected));
+        }
+        assert_eq!(path_from(Path::new(""), Path::new("../out")), Path::new("../out"));
+        assert_eq!(path_from(root, Path::new("/out")), Path::new("/out"));
+    }
+
+    #[test]
+    fn two_spellings_of_one_place_are_one_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(dir.path()).unwrap();
+        std::fs::create_dir(root.join("out")).unwrap();
+        std::os::unix::fs::symlink(root.join("out"), root.join("link")).unwrap();
+        for path in ["out/a", "out/./a", "out/b/../a", "link/a", "link/../out/a"] {
+            assert_eq!(one_spelling(&root.join(path)).unwrap(), root.join("out/a"), "{path}");
+        }
+    }
+
+    #[test]
+    fn every_path_that_a_recipe_can_have_is_in_the_list() {
+        let raw: RawRecipe = parse(RECIPE, "r.toml").unwrap();
+        let files = [
+            include_str!("raw/model.rs"),
+            include_str!("raw/data.rs"),
+            include_str!("distill.rs"),
+            include_str!("prune.rs"),
+            include_str!("raw/calibration.rs"),
+        ];
+        // What lies between the name of a mirror and its closing brace.
+        let mirrors = files.iter().flat_map(|text| text.split("pub struct Raw").skip(1));
+        let fields = mirrors.map(|text| text.split("\n}").next().unwrap_or_default());
+        let n_fields: usize = fields.map(|text| text.matches("PathBuf>,").count()).sum();
+        assert_eq!(named(&raw).len(), n_fields, "a key with a path is missing in the list, or in this test");
+        assert!(named(&without(&raw)).is_empty());
+    }
+
+    #[test]
+    fn all_are_relative_to_one_directory_and_a_changed_key_to_another() {
+        let mut raw: RawRecipe = parse(RECIPE, "r.toml").unwrap();
+        resolve_at(&mut raw, "stage", Path::new("jobs"));
+        resolve_at(&mut raw, "data.evaluation", Path::new("jobs"));
+        resolve(&mut raw, Path::new("d"));
+        let expected = [
+            ("model.path", "d/m"),
+            ("output.path", "/o"),
+            ("data.train", "d/t"),
+            ("data.eval", "d/e"),
+            ("data.select", "d/s"),
+            ("data.labels", "d/l"),
+            ("calibration.data", "d/c"),
+            ("calibration.statistics", "d/i"),
+            ("stage.0.statistics", "d/jobs/../a"),
+            ("stage.1.teacher", "d/jobs/../b"),
+        ];
+        assert_eq!(pairs(&named(&raw)), expected);
+        let raw: RawRecipe = parse(RECIPE, "r.toml").unwrap();
+        let touched = touched(&raw, Path::new("d"));
+        assert!(touched.len() == 11 && touched.contains(&"/o.stages".into()) && touched.contains(&"d/t".into()));
+    }
+
+    #[test]
+    fn data_counts_as_read_where_a_stage_looks_at_it() {
+        let keys = |text: &str| {
+            let raw: RawRecipe = parse(&RECIPE.replace("kind = \"distill\"", text), "r.toml").unwrap();
+            read(&raw).iter().map(|named| named.key.clone()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(
+            keys("kind = \"distill\""),
+            "model.path data.train data.eval data.select data.labels calibration.data calibration.statistics \
+             stage.0.statistics stage.1.teacher"
+        );
+        let calibrated = "calibration.data calibration.statistics stage.0.statistics";
+        assert_eq!(keys("kind = \"evaluate\""), format!("model.path data.eval data.labels {calibrated}"));
+        assert_eq!(keys("kind = \"quantize\""), format!("model.path {calibrated}"));
+    }
+}

@@ -1,0 +1,244 @@
+//! The stage that drops weights.
+
+use crate::parse::raw::{RawCalibration, RawOverride};
+use crate::parse::selection::{Selection, overrides_of};
+use crate::parse::statistics::statistics_of;
+use crate::parse::words::{one_of, ratio_of, refuse};
+use briquette_core::pattern::Patterns;
+use briquette_core::{Error, Result, Role};
+use briquette_methods::prune::{Ratio, Reconstruction, Score};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// The keys of a prune stage.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawPrune {
+    /// prune: "magnitude" (the default), "random"; by what a calibration saw: "wanda", or "sparsegpt" and "admm", which move
+    /// the weights that stay too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// prune: "layer" (the default), each tensor by itself; "global", one threshold over all; or "owl", shares of blocks by their
+    /// outliers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<String>,
+    /// prune: share of weights to drop, 0 to below 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sparsity: Option<f64>,
+    /// prune: "N:M", keep N of every M neighbouring inputs, instead of a sparsity.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<String>,
+    /// prune: seed of the method "random".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// prune: statistics of the inputs of layers, for methods that look at them, where `[calibration]` does not have them; see
+    /// docs/format.md.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub statistics: Option<PathBuf>,
+    /// Globs over tensor names; all when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub include: Option<Vec<String>>,
+    /// Globs over tensor names to leave out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<String>,
+    /// Which roles are chosen: linear and conv for prune; linear, conv and embedding for quantize; all for cast; linear for
+    /// factorize, always.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub roles: Option<Vec<Role>>,
+    /// Other values for some tensors; the last that matches counts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<RawOverride>,
+}
+
+/// Drop weights.
+#[derive(Debug, Clone)]
+pub struct PruneStage {
+    /// Which tensors.
+    pub selection: Selection,
+    /// How weights are scored.
+    pub score: Score,
+    /// How the weights that stay are moved, where they are; the score is not looked at then.
+    pub reconstruction: Option<Reconstruction>,
+    /// Statistics of the inputs of layers, where the method needs them and no calibration of the recipe gathers them.
+    pub statistics: Option<PathBuf>,
+    /// How many go.
+    pub target: PruneTarget,
+    /// Other ratios for some tensors.
+    pub overrides: Vec<(Patterns, Ratio)>,
+}
+
+/// How many weights go, and from where.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum PruneTarget {
+    /// The same share of each tensor.
+    Layer(Ratio),
+    /// A share of all chosen tensors together.
+    Global(Ratio),
+    /// A share of all chosen tensors together, more of blocks whose weights have fewer outliers.
+    Owl(Ratio),
+    /// All but n of every m inputs.
+    NOfM {
+        /// So many are kept.
+        n: usize,
+        /// Of so many that lie side by side.
+        m: usize,
+    },
+}
+
+impl RawPrune {
+    /// Whether its method looks at statistics of inputs.
+    pub(crate) fn needs_statistics(&self) -> bool {
+        let is_asked = |name: &str| self.method.as_deref() == Some(name);
+        self.moves_weights() || Score::named(0).iter().any(|(name, score)| score.needs_inputs() && is_asked(name))
+    }
+
+    /// Whether its method moves the weights that stay.
+    pub(crate) fn moves_weights(&self) -> bool {
+        Reconstruction::NAMES.iter().any(|(name, _)| self.method.as_deref() == Some(name))
+    }
+
+    /// What it says, in words.
+    pub(crate) fn in_words(&self) -> Vec<String> {
+        let scope = self.scope.as_ref().map(|scope| format!("scope {scope}"));
+        let sparsity = self.sparsity.map(|sparsity| format!("sparsity {sparsity}"));
+        let pattern = self.pattern.as_ref().map(|pattern| format!("pattern {pattern}"));
+        [self.method.clone(), scope, sparsity, pattern].into_iter().flatten().collect()
+    }
+}
+
+impl PruneStage {
+    /// The roles of a stage that names none.
+    pub(crate) const ROLES: [Role; 2] = [Role::Linear, Role::Conv];
+
+    pub(crate) fn from_raw(raw: &RawPrune, calibration: Option<&RawCalibration>) -> Result<Self> {
+        let (score, reconstruction) = method_of(raw)?;
+        let name = raw.method.as_deref().unwrap_or("magnitude");
+        let statistics =
+            statistics_of(&raw.statistics, raw.needs_statistics(), calibration, &format!("method `{name}`"))?;
+        Ok(Self {
+            selection: Selection::new(raw.include.as_ref(), &raw.exclude, raw.roles.as_ref(), &Self::ROLES)?,
+            score,
+            reconstruction,
+            statistics,
+            target: target_of(raw)?,
+            overrides: overrides_of(&raw.overrides, |rule| {
+                refuse("overrides.scheme", &rule.scheme, "prune")?;
+                share_of("overrides.sparsity", rule.sparsity)
+            })?,
+        })
+    }
+}
+
+/// How weights are scored, and how those that stay are moved; keys that only another method has are refused.
+fn method_of(raw: &RawPrune) -> Result<(Score, Option<Reconstruction>)> {
+    let name = raw.method.as_deref().unwrap_or("magnitude");
+    let scores = Score::named(raw.seed.unwrap_or(0)).map(|(name, score)| (name, (score, None)));
+    let moving = Reconstruction::NAMES.map(|(name, moving)| (name, (Score::Magnitude, Some(moving))));
+    let known: Vec<_> = scores.into_iter().chain(moving).collect();
+    let (score, reconstruction) = one_of("method", name, &known)?;
+    let stage = format!("{name} prune");
+    if !matches!(score, Score::Random(_)) {
+        refuse("seed", &raw.seed, &stage)?;
+    }
+    if !raw.needs_statistics() {
+        refuse("statistics", &raw.statistics, &stage)?;
+    }
+    Ok((score, reconstruction))
+}
+
+fn target_of(raw: &RawPrune) -> Result<PruneTarget> {
+    if let Some(pattern) = &raw.pattern {
+        refuse("sparsity", &raw.sparsity, "prune (with a pattern)")?;
+        refuse("scope", &raw.scope, "prune (with a pattern)")?;
+        let parts = pattern.split_once(':').and_then(|(n, m)| Some((n.parse().ok()?, m.parse().ok()?)));
+        let (n, m) = parts.ok_or_else(|| no_window(pattern))?;
+        return check_window(n, m).map_err(|_| no_window(pattern)).map(|()| PruneTarget::NOfM { n, m });
+    }
+    let ratio = share_of("sparsity", raw.sparsity)?;
+    let scope = raw.scope.as_deref().unwrap_or("layer");
+    let scopes = [
+        ("layer", PruneTarget::Layer(ratio)),
+        ("global", PruneTarget::Global(ratio)),
+        ("owl", PruneTarget::Owl(ratio)),
+    ];
+    let target = one_of("scope", scope, &scopes)?;
+    check_scope(target, raw.needs_statistics()).map(|()| target)
+}
+
+/// Refuses a threshold over several tensors where scores compare only within a row or a layer, and shares of layers by their inputs
+/// where nothing is known of those.
+pub(crate) fn check_scope(target: PruneTarget, looks_at_inputs: bool) -> Result<()> {
+    match target {
+        PruneTarget::Global(_) if looks_at_inputs => Err(Error::config(
+            "scope: found \"global\", but what looks at inputs compares weights only within a row or a layer; leave it out, \
+             take \"owl\", or another method",
+        )),
+        PruneTarget::Owl(_) if !looks_at_inputs => Err(Error::config(
+            "scope: found \"owl\", which shares by what the inputs of layers are; take a method that looks at them: wanda, \
+             sparsegpt or admm",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses to keep none or all of a run of inputs, and runs that are too long.
+pub(crate) fn check_window(n: usize, m: usize) -> Result<()> {
+    match n > 0 && n < m && m <= 256 {
+        true => Ok(()),
+        false => Err(no_window(&format!("{n}:{m}"))),
+    }
+}
+
+fn no_window(found: &str) -> Error {
+    Error::config(format!("pattern: found {found:?}, expected N:M with 0 < N < M <= 256, such as 2:4"))
+}
+
+fn share_of(key: &str, value: Option<f64>) -> Result<Ratio> {
+    let missing = || Error::config(format!("{key}: missing; a share of weights to drop, 0 to below 1"));
+    ratio_of(key, value.ok_or_else(missing)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(keys: &str) -> Result<PruneStage, String> {
+        PruneStage::from_raw(&toml::from_str(keys).unwrap(), None).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_method_that_looks_at_inputs_has_statistics_of_them_and_no_other_has() {
+        for (method, expected) in [("magnitude", false), ("wanda", true), ("sparsegpt", true), ("admm", true)] {
+            let keys = RawPrune { method: Some(method.into()), ..RawPrune::default() };
+            assert_eq!(keys.needs_statistics(), expected, "{method}");
+        }
+        let stage = judged("method = \"wanda\"\nstatistics = \"s\"\nsparsity = 0.5").unwrap();
+        assert_eq!((stage.score, stage.statistics.as_deref()), (Score::Wanda, Some("s".as_ref())));
+        assert!(judged("method = \"wanda\"\nstatistics = \"s\"\npattern = \"2:4\"").is_ok());
+        let stage = judged("method = \"sparsegpt\"\nstatistics = \"s\"\nsparsity = 0.5\nscope = \"owl\"").unwrap();
+        assert_eq!(stage.reconstruction, Some(Reconstruction::SparseGpt));
+        let cases = [
+            ("method = \"wanda\"\nsparsity = 0.5", "statistics: missing; method `wanda` needs"),
+            ("sparsity = 0.5\nscope = \"owl\"", "scope: found \"owl\", which shares by what the inputs of layers are"),
+            (
+                "method = \"wanda\"\nstatistics = \"s\"\nsparsity = 0.5\nseed = 1",
+                "seed: a wanda prune stage has no such key",
+            ),
+            (
+                "method = \"wanda\"\nstatistics = \"s\"\nsparsity = 0.5\nscope = \"global\"",
+                "scope: found \"global\", but what looks at inputs compares weights only within a row",
+            ),
+            ("statistics = \"s\"\nsparsity = 0.5", "statistics: a magnitude prune stage has no such key"),
+            (
+                "method = \"random\"\nstatistics = \"s\"\nsparsity = 0.5",
+                "statistics: a random prune stage has no such key",
+            ),
+            ("method = \"wnada\"\nsparsity = 0.5", "did you mean \"wanda\"?"),
+        ];
+        for (keys, expected) in cases {
+            let error = judged(keys).unwrap_err();
+            assert!(error.contains(expected), "{keys}: {error}");
+        }
+    }
+}

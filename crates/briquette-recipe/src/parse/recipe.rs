@@ -1,0 +1,188 @@
+//! A sound recipe, from its TOML mirror.
+
+use crate::parse::budget::Budget;
+use crate::parse::calibration::CalibrationRun;
+use crate::parse::evaluate::Evaluate;
+use crate::parse::kind::StageKind;
+use crate::parse::paths::{self, NamedPath, directory_of};
+use crate::parse::raw::{RawLayout, RawOutput, RawOutputs, RawRecipe, RawRole};
+use crate::parse::stage::{RecipePart, Stage, Whole};
+use crate::parse::words::one_of;
+use crate::parse::{ranges, stage, text, used};
+use briquette_core::pattern::Patterns;
+use briquette_core::{Error, Result, RoleRule};
+use briquette_formats::{Choice, OutputFormat, limits};
+use std::path::{Path, PathBuf};
+
+/// A sound recipe.
+#[derive(Debug, Clone)]
+pub struct Recipe {
+    /// The model to read.
+    pub model: PathBuf,
+    /// Which of the things in its file is the model.
+    pub choice: Choice,
+    /// The directory to write.
+    pub output: PathBuf,
+    /// Which way Linear weights lie, where the recipe says so.
+    pub layout: Option<RawLayout>,
+    /// What tensors are, where our own reading of names is wrong.
+    pub roles: Vec<RoleRule>,
+    /// Whether NaN and infinity are accepted.
+    pub allow_nonfinite: bool,
+    /// The format of the directory.
+    pub profile: OutputFormat,
+    /// Whether codes are entropy-coded.
+    pub codes_entropy: bool,
+    /// Whether compressed-tensors of models that transformers is not known to load are written.
+    pub allow_untested: bool,
+    /// Largest shard written before another is started; the format's own limit unless a caller lowers it.
+    pub max_shard_bytes: u64,
+    /// Trainings and factorizations, each with the stages before it. Each needs the finished model of the one before.
+    pub parts: Vec<RecipePart>,
+    /// The stages after the last of those parts, or all stages where there is none.
+    pub stages: Vec<Stage>,
+    /// The run of the model that its stages learn the inputs of layers from, where they look at them and no file has them.
+    pub calibration: Option<CalibrationRun>,
+    /// What the output may take, where steps of its last stages are found by that.
+    pub budget: Option<Budget>,
+    /// How to find out what the output is worth, where that is asked.
+    pub evaluate: Option<Evaluate>,
+    /// Every path that is read, resolved: the model, teachers, and data that a stage looks at.
+    pub read: Vec<NamedPath>,
+    /// What was asked for, word for word.
+    pub asked: RawRecipe,
+}
+
+impl Recipe {
+    /// Reads a recipe; its paths are relative to its file.
+    ///
+    /// # Errors
+    /// Config, with the line and what to write instead; Io where it cannot be read.
+    pub fn from_file(path: &Path) -> Result<Self> {
+        Self::from_raw(text::read(path)?, &directory_of(path)).map_err(|error| locate(error, path))
+    }
+
+    /// A recipe from its TOML mirror; `directory` is what its paths are relative to.
+    ///
+    /// # Errors
+    /// Config, naming the key.
+    pub fn from_raw(asked: RawRecipe, directory: &Path) -> Result<Self> {
+        ranges::check(&asked)?;
+        let mut raw = asked.clone();
+        paths::resolve(&mut raw, directory);
+        let missing = |key: &str, what: &str| Error::config(format!("{key}: missing; name the {what}"));
+        let model = raw.model.path.clone().ok_or_else(|| missing("model.path", "model to compress"))?;
+        let output = raw.output.path.clone().ok_or_else(|| missing("output.path", "directory to write"))?;
+        let (parts, stages) = stage::stages_of(&raw)?;
+        let calibration = CalibrationRun::from_raw(&raw)?;
+        let budget = Budget::from_raw(&raw, &parts, &stages)?;
+        let evaluate = Evaluate::from_checked(&raw)?;
+        used::check_memory(&raw)?;
+        used::check_select(&raw)?;
+        let rule = |rule: &RawRole| {
+            let (patterns, axis) = (Patterns::new(&rule.include)?, rule.outputs.map(RawOutputs::axis));
+            Ok(RoleRule { patterns, role: rule.role, axis })
+        };
+        Ok(Self {
+            model,
+            choice: raw.model.choice(),
+            output,
+            layout: raw.model.layout,
+            roles: raw.model.roles.iter().map(rule).collect::<Result<_>>()?,
+            allow_nonfinite: raw.model.allow_nonfinite,
+            profile: profile_of(raw.output.format.as_deref())?,
+            codes_entropy: codes_entropy(&raw.output, budget.as_ref().is_some_and(|budget| budget.has_steps))?,
+            allow_untested: raw.output.allow_untested,
+            max_shard_bytes: limits::MAX_SHARD_BYTES,
+            parts,
+            stages,
+            calibration,
+            budget,
+            evaluate,
+            read: paths::read(&raw),
+            asked,
+        })
+    }
+}
+
+impl Recipe {
+    /// Every stage that works on tensors of the model's own names and shapes: all but those after a factorize stage, which puts
+    /// two new tensors in the place of one. Training changes values only.
+    pub fn file_stages(&self) -> impl Iterator<Item = &Stage> {
+        let is_factorize = |part: &RecipePart| matches!(part.then, Whole::Factorize(_));
+        let n_parts = self.parts.iter().position(is_factorize);
+        let last = if n_parts.is_none() { &self.stages[..] } else { &[] };
+        self.parts[..n_parts.map_or(self.parts.len(), |n| n + 1)].iter().flat_map(|part| &part.stages).chain(last)
+    }
+
+    /// What the manifest keeps: everything but the paths, so that the same work gives the same bytes anywhere.
+    ///
+    /// # Errors
+    /// Bug, where it cannot be written as JSON.
+    pub fn to_manifest(&self) -> Result<serde_json::Value> {
+        let asked = paths::without(&self.asked);
+        let raw = RawRecipe {
+            model: asked.model,
+            output: asked.output,
+            calibration: asked.calibration,
+            budget: asked.budget,
+            stage: asked.stage.into_iter().filter(|stage| stage.kind() != Some(StageKind::Evaluate)).collect(),
+            ..RawRecipe::default()
+        };
+        serde_json::to_value(raw).map_err(|error| Error::bug(format!("the recipe: {error}")))
+    }
+}
+
+/// Reads the TOML of a recipe without judging it.
+///
+/// # Errors
+/// As [`Recipe::from_file`].
+pub fn read_raw(path: &Path) -> Result<RawRecipe> {
+    text::read(path)
+}
+
+/// Puts the path of a recipe's file in front of an error about one of its values, with the line of the key where it is found.
+pub fn locate(error: Error, path: &Path) -> Error {
+    let text = text::read_text(path).unwrap_or_default();
+    text::locate(error, &text, path)
+}
+
+/// Other names of a format: dense writes plain safetensors.
+const OTHER_NAMES: [(&str, &str); 7] = [
+    ("safetensors", "dense"),
+    ("huggingface", "dense"),
+    ("hf", "dense"),
+    ("bpk", "burnpack"),
+    ("burn", "burnpack"),
+    ("vllm", "compressed-tensors"),
+    ("transformers", "compressed-tensors"),
+];
+
+/// The format with this name.
+///
+/// # Errors
+/// Config, with the nearest name.
+pub fn profile_of(name: Option<&str>) -> Result<OutputFormat> {
+    let Some(name) = name else { return Ok(OutputFormat::default()) };
+    let other_name = OTHER_NAMES.iter().find(|(other, _)| other.eq_ignore_ascii_case(name));
+    let Some((_, format)) = other_name else { return one_of("output.format", name, &OutputFormat::NAMES) };
+    let known = OutputFormat::NAMES.map(|(known, _)| known).join(", ");
+    let message = format!("output.format: found {name:?}, expected one of {known}; did you mean {format:?}?");
+    Err(Error::config(message))
+}
+
+/// Whether codes are to be entropy-coded, which our own format alone has.
+fn codes_entropy(output: &RawOutput, has_steps: bool) -> Result<bool> {
+    let asked = output.storage.as_deref();
+    let asked = asked.map(|storage| one_of("output.storage", storage, &[("auto", false), ("entropy", true)]));
+    let is_entropy = asked.transpose()?.unwrap_or(has_steps);
+    let profile = profile_of(output.format.as_deref())?;
+    if is_entropy && profile != OutputFormat::Briquette {
+        let message = format!(
+            "output.storage: found \"entropy\" with the format {}, expected briquette, which alone has it",
+            profile.name()
+        );
+        return Err(Error::config(message));
+    }
+    Ok(is_entropy)
+}

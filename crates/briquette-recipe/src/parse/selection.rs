@@ -1,0 +1,56 @@
+//! Which tensors a stage is about.
+
+use crate::parse::raw::RawOverride;
+use briquette_core::pattern::Patterns;
+use briquette_core::{Result, Role};
+
+/// Which tensors a stage is about.
+#[derive(Debug, Clone)]
+pub struct Selection {
+    /// Patterns of names; none means all.
+    pub include: Option<Patterns>,
+    /// Patterns of names to leave out.
+    pub exclude: Patterns,
+    /// Roles that are chosen.
+    pub roles: Vec<Role>,
+}
+
+impl Selection {
+    /// From the keys of a stage; `default` are the roles of one that names none.
+    pub(crate) fn new(
+        include: Option<&Vec<String>>,
+        exclude: &[String],
+        roles: Option<&Vec<Role>>,
+        default: &[Role],
+    ) -> Result<Self> {
+        Ok(Self {
+            include: include.map(Patterns::new).transpose()?,
+            exclude: Patterns::new(exclude)?,
+            roles: roles.map_or(default, Vec::as_slice).to_vec(),
+        })
+    }
+
+    /// All tensors of these roles.
+    pub fn of_roles(roles: &[Role]) -> Self {
+        Self { include: None, exclude: Patterns::default(), roles: roles.to_vec() }
+    }
+
+    /// Whether a tensor is chosen. One whose name is written out in full, without a wildcard, is chosen whatever its role: it
+    /// can only be meant.
+    pub fn chooses(&self, name: &str, role: Role) -> bool {
+        let is_role = self.roles.contains(&role);
+        let is_included = match &self.include {
+            None => is_role,
+            Some(patterns) => patterns.names_exactly(name) || is_role && patterns.matches(name),
+        };
+        is_included && !self.exclude.matches(name)
+    }
+}
+
+/// Values for some tensors, by the patterns of their names.
+pub(crate) fn overrides_of<T>(
+    raw: &[RawOverride],
+    value: impl Fn(&RawOverride) -> Result<T>,
+) -> Result<Vec<(Patterns, T)>> {
+    raw.iter().map(|rule| Ok((Patterns::new(&rule.include)?, value(rule)?))).collect()
+}

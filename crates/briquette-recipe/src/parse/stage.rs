@@ -1,0 +1,231 @@
+//! Stages: each kind with what it says, and the order they come in.
+
+use crate::parse::cast::CastStage;
+use crate::parse::distill::{Around, DistillStage};
+use crate::parse::factorize::FactorizeStage;
+use crate::parse::kind::StageKind;
+use crate::parse::prune::{PruneStage, PruneTarget};
+use crate::parse::quantize::QuantizeStage;
+use crate::parse::raw::{RawQuantize, RawRecipe, RawStage, StageKeys, keys_of};
+use crate::parse::selection::Selection;
+use briquette_core::pattern::Patterns;
+use briquette_core::{Error, Result};
+use briquette_methods::quant::Rounding;
+use std::path::Path;
+
+/// A stage that works on a whole model, and those between it and the one before.
+#[derive(Debug, Clone)]
+pub struct RecipePart {
+    /// Stages that are done before it.
+    pub stages: Vec<Stage>,
+    /// What is done to the whole model then.
+    pub then: Whole,
+}
+
+/// What is done to a whole model.
+#[derive(Debug, Clone)]
+pub enum Whole {
+    /// Train it.
+    Distill(Box<DistillStage>),
+    /// Make two factors of its linear layers.
+    Factorize(FactorizeStage),
+}
+
+impl Whole {
+    /// The kind of stage that does it.
+    pub fn kind(&self) -> StageKind {
+        match self {
+            Self::Distill(_) => StageKind::Distill,
+            Self::Factorize(_) => StageKind::Factorize,
+        }
+    }
+
+    /// The distill stage, where it is one.
+    pub fn as_distill(&self) -> Option<&DistillStage> {
+        match self {
+            Self::Distill(stage) => Some(stage),
+            Self::Factorize(_) => None,
+        }
+    }
+}
+
+impl RecipePart {
+    /// Whether it trains with steps in place that are yet to be found.
+    pub(crate) fn learns_steps(&self) -> bool {
+        let quantize = self.then.as_distill().and_then(|stage| stage.quantize.as_ref());
+        quantize.is_some_and(QuantizeStage::is_open)
+    }
+}
+
+/// One thing to do.
+#[derive(Debug, Clone)]
+pub enum Stage {
+    /// Drop weights.
+    Prune(PruneStage),
+    /// Round weights to a grid.
+    Quantize(QuantizeStage),
+    /// Store floats in another type.
+    Cast(CastStage),
+}
+
+/// The stages of a recipe with resolved paths, cut after each that works on a whole model.
+pub(crate) fn stages_of(raw: &RawRecipe) -> Result<(Vec<RecipePart>, Vec<Stage>)> {
+    let (mut parts, mut stages) = (Vec::new(), Vec::new());
+    for (i, stage) in raw.stage.iter().enumerate() {
+        let name = |error: Error| error.at(format_args!("stage {} ({})", i + 1, stage.kind_name()));
+        match Does::from_raw(raw, i).map_err(name)? {
+            Does::Nothing => {}
+            Does::Stage(stage) => stages.push(stage),
+            Does::Whole(then) => parts.push(RecipePart { stages: std::mem::take(&mut stages), then }),
+        }
+    }
+    let kinds: Vec<StageKind> = raw.stage.iter().filter_map(RawStage::kind).collect();
+    check_order(&kinds)?;
+    Ok((parts, stages))
+}
+
+/// What a stage does to the weights.
+enum Does {
+    /// It only looks at them.
+    Nothing,
+    /// Something to each tensor.
+    Stage(Stage),
+    /// Something to the whole model.
+    Whole(Whole),
+}
+
+impl Does {
+    /// What the stage in this place of a recipe does.
+    fn from_raw(recipe: &RawRecipe, index: usize) -> Result<Self> {
+        let raw = &recipe.stage[index];
+        check_keys(raw)?;
+        Ok(match &raw.keys {
+            StageKeys::Prune(keys) => {
+                Self::Stage(Stage::Prune(PruneStage::from_raw(keys, recipe.calibration.as_ref())?))
+            }
+            StageKeys::Quantize(keys) => {
+                Self::Stage(Stage::Quantize(QuantizeStage::from_raw(keys, recipe.calibration.as_ref())?))
+            }
+            StageKeys::Cast(keys) => Self::Stage(Stage::Cast(CastStage::from_raw(keys)?)),
+            StageKeys::Factorize(keys) => Self::Whole(Whole::Factorize(FactorizeStage::from_raw(keys)?)),
+            StageKeys::Distill(keys) => {
+                let around = Around {
+                    model: &recipe.model,
+                    data: recipe.data.as_ref(),
+                    memory: recipe.memory.as_ref(),
+                    calibration: recipe.calibration.as_ref(),
+                };
+                let next = if keys.quantization_aware { next_quantize(&recipe.stage[index + 1..])? } else { None };
+                Self::Whole(Whole::Distill(Box::new(DistillStage::from_raw(keys, around, next)?)))
+            }
+            StageKeys::Evaluate(_) => Self::Nothing,
+            // There is no such kind: this is always an error, which lists those that there are.
+            StageKeys::Unknown(name) => StageKind::parse(name).map(|_| Self::Nothing)?,
+        })
+    }
+}
+
+/// The first quantize stage of these.
+fn next_quantize(stages: &[RawStage]) -> Result<Option<&RawQuantize>> {
+    for stage in stages {
+        if let StageKeys::Quantize(keys) = &stage.keys {
+            return check_keys(stage).map(|()| Some(keys));
+        }
+    }
+    Ok(None)
+}
+
+/// Refuses a key that only stages of other kinds have.
+fn check_keys(raw: &RawStage) -> Result<()> {
+    match (raw.foreign_key(), raw.kind()) {
+        (Some(_), Some(StageKind::Evaluate)) => {
+            Err(Error::config("an evaluate stage has no keys but kind; its data is in [data], its bounds in [gate]"))
+        }
+        (Some(key), Some(kind)) => {
+            let message =
+                format!("a {kind} stage has no such key; remove it: its keys are {}", keys_of(kind).join(", "));
+            Err(Error::config(message).at(key))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses stages in another order than theirs.
+pub(crate) fn check_order(kinds: &[StageKind]) -> Result<()> {
+    for (i, after) in kinds.iter().enumerate() {
+        if let Some(before) = kinds[..i].iter().find(|before| after.comes_before(**before)) {
+            return Err(Error::config(format!("a {after} stage comes after a {before} stage; {after} first")));
+        }
+    }
+    Ok(())
+}
+
+impl Stage {
+    /// Which tensors it is about.
+    pub fn selection(&self) -> &Selection {
+        match self {
+            Self::Prune(stage) => &stage.selection,
+            Self::Quantize(stage) => &stage.selection,
+            Self::Cast(stage) => &stage.selection,
+        }
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> StageKind {
+        match self {
+            Self::Prune(_) => StageKind::Prune,
+            Self::Quantize(_) => StageKind::Quantize,
+            Self::Cast(_) => StageKind::Cast,
+        }
+    }
+
+    /// The file of statistics of inputs that it looks at, where it does and that is known.
+    pub fn statistics(&self) -> Option<&Path> {
+        match self {
+            Self::Prune(stage) => stage.statistics.as_deref(),
+            Self::Quantize(stage) => stage.statistics.as_deref(),
+            Self::Cast(_) => None,
+        }
+    }
+
+    /// Has it look at this file of statistics, where it looks at any and names none.
+    pub fn look_at(&mut self, path: &Path) {
+        let (statistics, looks) = match self {
+            Self::Prune(stage) => {
+                let looks = stage.score.needs_inputs() || stage.reconstruction.is_some();
+                (&mut stage.statistics, looks)
+            }
+            Self::Quantize(stage) => {
+                let looks = stage.scheme.weights.range.needs_inputs() || stage.rounding == Rounding::Gptq;
+                (&mut stage.statistics, looks)
+            }
+            Self::Cast(_) => return,
+        };
+        if looks {
+            statistics.get_or_insert_with(|| path.to_path_buf());
+        }
+    }
+
+    /// Whether it drops more of blocks that have fewer outliers.
+    pub fn shares_by_outliers(&self) -> bool {
+        matches!(self, Self::Prune(PruneStage { target: PruneTarget::Owl(_), .. }))
+    }
+
+    /// Whether it moves weights so that the outputs of layers stay what they were.
+    pub fn moves_weights(&self) -> bool {
+        match self {
+            Self::Prune(stage) => stage.reconstruction.is_some(),
+            Self::Quantize(stage) => stage.rounding == Rounding::Gptq,
+            Self::Cast(_) => false,
+        }
+    }
+
+    /// Patterns of the tensors that are treated in another way.
+    pub fn overrides(&self) -> Vec<&Patterns> {
+        match self {
+            Self::Prune(stage) => stage.overrides.iter().map(|(patterns, _)| patterns).collect(),
+            Self::Quantize(stage) => stage.overrides.iter().map(|(patterns, _)| patterns).collect(),
+            Self::Cast(_) => Vec::new(),
+        }
+    }
+}

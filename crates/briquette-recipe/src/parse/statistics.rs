@@ -1,0 +1,29 @@
+//! Which file of statistics a stage looks at.
+
+use crate::parse::raw::RawCalibration;
+use briquette_core::{Error, Result};
+use std::path::PathBuf;
+
+/// The file of statistics of a stage: its own, or that of the calibration; none where data is run.
+///
+/// # Errors
+/// Config where the stage needs statistics and there are none.
+pub(crate) fn statistics_of(
+    own: &Option<PathBuf>,
+    needs_them: bool,
+    calibration: Option<&RawCalibration>,
+    what: &str,
+) -> Result<Option<PathBuf>> {
+    if !needs_them {
+        return Ok(None);
+    }
+    let shared = calibration.and_then(|calibration| calibration.statistics.clone());
+    let runs = calibration.is_some_and(|calibration| calibration.data.is_some());
+    match own.clone().or(shared) {
+        None if !runs => Err(Error::config(format!(
+            "statistics: missing; {what} needs `calibration.data` to run the model on, or `statistics`, a file that \
+             `briquette calibrate` wrote"
+        ))),
+        found => Ok(found),
+    }
+}

@@ -1,0 +1,234 @@
+//! Schemes in the place of those whose steps were to be found.
+
+use crate::parse::choice::{prune_keys, scheme_name};
+use crate::parse::kind::StageKind;
+use crate::parse::prune::{PruneStage, RawPrune};
+use crate::parse::quantize::{QuantizeStage, SCALES};
+use crate::parse::raw::{RawOverride, RawQuantize, RawStage, StageKeys};
+use crate::parse::recipe::Recipe;
+use crate::parse::stage::{RecipePart, Stage, Whole};
+use briquette_core::pattern::Patterns;
+use briquette_core::{Error, Result, Role};
+use briquette_methods::quant::{Range, Rounding, Scheme};
+
+/// The roles of what a budget may prune: all that it may quantize.
+const PRUNED: [Role; 3] = [Role::Linear, Role::Conv, Role::Embedding];
+
+/// The scheme of a tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GivenScheme {
+    /// Its name.
+    pub name: String,
+    /// The scheme's, and behind a `+` how many of its weights are dropped: see [`SchemeChoice`](crate::parse::SchemeChoice).
+    pub scheme: String,
+    /// Whether nothing that ran has it, so that there are no inputs to round it by.
+    pub is_idle: bool,
+}
+
+impl Recipe {
+    /// The recipe with these schemes in the place of those whose steps were to be found. What nothing runs is rounded to the nearest, in a stage of its own;
+    /// what is pruned is so in a stage for each share or pattern, before all that quantize.
+    ///
+    /// # Errors
+    /// Bug, where a scheme is none.
+    pub fn with_schemes(&self, schemes: &[GivenScheme]) -> Result<Self> {
+        let mut recipe = Self { budget: None, ..self.clone() };
+        recipe.asked.budget = None;
+        recipe.asked.output.storage = recipe.codes_entropy.then(|| "entropy".into());
+        recipe.prune_first(schemes)?;
+        let (idle, running): (Vec<&GivenScheme>, Vec<&GivenScheme>) = schemes.iter().partition(|given| given.is_idle);
+        let mut scale = None;
+        for stage in recipe.quantize_stages().filter(|stage| stage.is_open()) {
+            let of_stage = stage.scheme.weights.scale;
+            close(&mut stage.scheme);
+            stage.overrides.iter_mut().for_each(|(_, scheme)| close(scheme));
+            for given in &running {
+                let mut scheme = scheme_of(given)?;
+                if !matches!(scheme.weights.range, Range::Step(_)) {
+                    (scheme.weights.scale, scale) = (of_stage, Some(of_stage));
+                }
+                stage.overrides.push((Patterns::new([glob_of(&given.name)])?, scheme));
+            }
+            stage.selection.exclude.extend(Patterns::new(idle.iter().map(|given| glob_of(&given.name)))?)?;
+        }
+        for stage in &mut recipe.asked.stage {
+            if let StageKeys::Quantize(keys) = &mut stage.keys
+                && is_open(keys)
+            {
+                if let Some((name, _)) = SCALES.into_iter().find(|(_, known)| Some(*known) == scale) {
+                    keys.scale.get_or_insert(name.into());
+                }
+                close_name(&mut keys.scheme);
+                keys.overrides.iter_mut().for_each(|rule| close_name(&mut rule.scheme));
+                keys.overrides.extend(running.iter().map(|given| override_of(given)));
+                keys.exclude.extend(idle.iter().map(|given| glob_of(&given.name)));
+            }
+        }
+        idle.into_iter().try_for_each(|given| recipe.round_apart(given))?;
+        // What a measure ran on, nothing else may look at.
+        if !recipe.asked.needs_statistics() {
+            (recipe.calibration, recipe.asked.calibration) = (None, None);
+        }
+        Ok(recipe)
+    }
+}
+
+impl Recipe {
+    /// Whether it trains with steps in place that its budget is to find.
+    pub fn learns_steps(&self) -> bool {
+        self.budget.is_some() && self.parts.iter().any(RecipePart::learns_steps)
+    }
+
+    /// The same with weights rounded to the nearest.
+    #[must_use]
+    pub fn to_nearest(mut self) -> Self {
+        for stage in self.quantize_stages() {
+            stage.rounding = Rounding::Nearest;
+        }
+        for stage in &mut self.asked.stage {
+            if let StageKeys::Quantize(keys) = &mut stage.keys {
+                keys.round = None;
+            }
+        }
+        if !self.asked.needs_statistics() {
+            (self.calibration, self.asked.calibration) = (None, None);
+        }
+        self
+    }
+
+    /// Adds a stage that rounds one tensor to the nearest, behind all that quantize.
+    fn round_apart(&mut self, given: &GivenScheme) -> Result<()> {
+        let (name, include) = (scheme_name(&given.scheme), glob_of(&given.name));
+        let keys =
+            RawQuantize { scheme: Some(name.into()), include: Some(vec![include.clone()]), ..RawQuantize::default() };
+        let place = self.asked.stage.iter().rposition(|stage| matches!(stage.keys, StageKeys::Quantize(_)));
+        self.asked.stage.insert(place.map_or(0, |place| place + 1), StageKeys::Quantize(keys).into());
+        let stage = QuantizeStage::named(name)?.include([include])?;
+        let place = self.stages.iter().rposition(|stage| matches!(stage, Stage::Quantize(_)));
+        self.stages.insert(place.map_or(0, |place| place + 1), Stage::Quantize(stage));
+        Ok(())
+    }
+
+    /// Adds stages that prune what these schemes have pruned, before the first of the last stages that quantizes.
+    fn prune_first(&mut self, schemes: &[GivenScheme]) -> Result<()> {
+        let mut stages: Vec<RawPrune> = Vec::new();
+        for given in schemes {
+            let Some(keys) = prune_keys(&given.scheme)? else { continue };
+            let is_alike = |stage: &RawPrune| (stage.sparsity, &stage.pattern) == (keys.sparsity, &keys.pattern);
+            let place = stages.iter().position(is_alike).unwrap_or_else(|| {
+                stages.push(RawPrune { include: Some(Vec::new()), roles: Some(PRUNED.to_vec()), ..keys });
+                stages.len() - 1
+            });
+            stages[place].include.get_or_insert_default().push(glob_of(&given.name));
+        }
+        let is_whole = |stage: &RawStage| stage.kind().is_some_and(StageKind::is_whole);
+        let first = self.asked.stage.iter().rposition(is_whole).map_or(0, |place| place + 1);
+        let is_quantize = |stage: &RawStage| matches!(stage.keys, StageKeys::Quantize(_));
+        let asked = self.asked.stage[first..].iter().position(is_quantize).map_or(first, |place| first + place);
+        let place = self.stages.iter().position(|stage| matches!(stage, Stage::Quantize(_))).unwrap_or(0);
+        for keys in stages.into_iter().rev() {
+            self.stages.insert(place, Stage::Prune(PruneStage::from_raw(&keys, None)?));
+            self.asked.stage.insert(asked, StageKeys::Prune(keys).into());
+        }
+        Ok(())
+    }
+
+    /// The last quantize stages, and those that trainings have in place.
+    fn quantize_stages(&mut self) -> impl Iterator<Item = &mut QuantizeStage> {
+        let last = self.stages.iter_mut().filter_map(|stage| match stage {
+            Stage::Quantize(stage) => Some(stage),
+            _ => None,
+        });
+        let learned = self.parts.iter_mut().filter_map(|part| match &mut part.then {
+            Whole::Distill(stage) => stage.quantize.as_mut(),
+            Whole::Factorize(_) => None,
+        });
+        last.chain(learned)
+    }
+}
+
+/// Whether steps of a stage are yet to be found.
+fn is_open(keys: &RawQuantize) -> bool {
+    let is_open = |name: &Option<String>| matches!(name.as_deref(), Some("step" | "step-dynamic"));
+    is_open(&keys.scheme) || keys.overrides.iter().any(|rule| is_open(&rule.scheme))
+}
+
+fn scheme_of(given: &GivenScheme) -> Result<Scheme> {
+    scheme_name(&given.scheme).parse().map_err(|error| Error::bug(format!("{error}")))
+}
+
+fn override_of(given: &GivenScheme) -> RawOverride {
+    RawOverride { include: vec![glob_of(&given.name)], sparsity: None, scheme: Some(scheme_name(&given.scheme).into()) }
+}
+
+/// Every tensor that would have it has a scheme of its own.
+fn close(scheme: &mut Scheme) {
+    if scheme.is_open() {
+        *scheme = Scheme { activations: scheme.activations, ..Scheme::INT8 };
+    }
+}
+
+fn close_name(name: &mut Option<String>) {
+    match name.as_deref() {
+        Some("step") => *name = Some("int8".into()),
+        Some("step-dynamic") => *name = Some("int8-dynamic".into()),
+        _ => {}
+    }
+}
+
+/// A glob that matches a name: what globs mean otherwise is any character.
+fn glob_of(name: &str) -> String {
+    name.chars().map(|c| if "*?[]{}!\\".contains(c) { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse::prune::PruneTarget;
+    use crate::parse::text::parse;
+
+    fn given(name: &str, scheme: &str, is_idle: bool) -> GivenScheme {
+        GivenScheme { name: name.into(), scheme: scheme.into(), is_idle }
+    }
+
+    #[test]
+    fn what_is_pruned_has_a_stage_for_each_share_before_all_that_quantize() {
+        let text = "model.path = \"m\"\noutput.path = \"o\"\nbudget = { bytes = \"1MB\", choices = [\"int8\", \"int8+0.5\", \"int4-g64+2:4\"] }\n\
+            [[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\ninclude = [\"own\"]\n\
+            [[stage]]\nkind = \"quantize\"\nscheme = \"step\"\nexclude = [\"own\"]\n";
+        let recipe = Recipe::from_raw(parse(text, "r.toml").unwrap(), "".as_ref()).unwrap();
+        let schemes = [
+            given("a", "int8+0.5", false),
+            given("b[0]", "int4-g64+2:4", false),
+            given("c", "int8", false),
+            given("d", "int8+0.5", true),
+        ];
+        let closed = recipe.with_schemes(&schemes).unwrap();
+        // What the manifest has is the same recipe.
+        let read = Recipe::from_raw(closed.asked.clone(), "".as_ref()).unwrap();
+        for recipe in [&closed, &read] {
+            let [
+                Stage::Prune(half),
+                Stage::Prune(pattern),
+                Stage::Quantize(_),
+                Stage::Quantize(open),
+                Stage::Quantize(idle),
+            ] = &recipe.stages[..]
+            else {
+                panic!("{:?}", recipe.stages)
+            };
+            let chosen =
+                |stage: &PruneStage| ["a", "b[0]", "c", "d"].map(|name| stage.selection.chooses(name, Role::Embedding));
+            assert_eq!(chosen(half), [true, false, false, true]);
+            assert_eq!(chosen(pattern), [false, true, false, false]);
+            assert!(matches!(half.target, PruneTarget::Layer(ratio) if ratio.get() == 0.5));
+            assert_eq!(pattern.target, PruneTarget::NOfM { n: 2, m: 4 });
+            for (name, scheme) in [("a", "int8"), ("b[0]", "int4-g64"), ("c", "int8")] {
+                let (found, expected) =
+                    (open.scheme_for(name, false).weights, scheme.parse::<Scheme>().unwrap().weights);
+                assert_eq!((found.grid, found.grouping), (expected.grid, expected.grouping), "{name}");
+            }
+            assert!(idle.selection.chooses("d", Role::Linear) && !open.selection.chooses("d", Role::Linear));
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Refuses keys of the tables beside the stages that no stage of the recipe would look at.
+
+use crate::parse::kind::StageKind;
+use crate::parse::raw::{RawRecipe, RawStage, StageKeys};
+use briquette_core::{Error, Result};
+use briquette_formats::OutputFormat;
+
+/// Refuses a key of `[memory]` that would do nothing. A limit, say, that nothing is held against would only seem to protect.
+///
+/// # Errors
+/// Config, naming the key.
+pub(crate) fn check_memory(raw: &RawRecipe) -> Result<()> {
+    let Some(memory) = &raw.memory else { return Ok(()) };
+    let trains = raw.has(StageKind::Distill);
+    let calibrates = raw.calibration.as_ref().is_some_and(|calibration| calibration.data.is_some());
+    let evaluates = raw.has(StageKind::Evaluate);
+    let runs = trains || evaluates;
+    let keys = [
+        ("limit", memory.limit.is_some(), runs || calibrates),
+        ("offload", memory.offload, evaluates || calibrates),
+        ("batch_size", memory.batch_size.is_some(), runs),
+        ("accumulate", memory.accumulate.is_some(), trains),
+        ("gradient_checkpointing", memory.gradient_checkpointing, trains),
+        ("cache_teacher", memory.cache_teacher, trains),
+        ("dtype", memory.dtype.is_some(), runs),
+    ];
+    let format = raw.output.format.as_deref().and_then(OutputFormat::named).unwrap_or_default();
+    let holds_codes = raw.has(StageKind::Quantize) && format.held_codes().is_some();
+    if holds_codes && !trains && memory.dtype.as_deref().is_some_and(|dtype| dtype != "f32") {
+        let message =
+            "what a quantize stage makes codes of computes in f32; remove it, or write another format, such as dense";
+        return Err(Error::config(format!("memory.dtype: {message}")));
+    }
+    let Some((key, ..)) = keys.iter().find(|(_, is_there, is_used)| *is_there && !is_used) else { return Ok(()) };
+    let message = match ["limit", "offload", "batch_size", "dtype"].contains(key) {
+        true => "no stage of this recipe runs a model; add an evaluate or a distill stage, or remove it",
+        false => "only a distill stage looks at it; add one, or remove it",
+    };
+    Err(Error::config(format!("memory.{key}: {message}")))
+}
+
+/// Refuses `data.select` where no training chooses an epoch by it, or where it is the data that the result is reported on, which
+/// would look better than it is.
+///
+/// # Errors
+/// Config, naming the key.
+pub(crate) fn check_select(raw: &RawRecipe) -> Result<()> {
+    let Some(data) = raw.data.as_ref().filter(|data| data.select.is_some()) else { return Ok(()) };
+    let has_metric = |stage: &RawStage| matches!(&stage.keys, StageKeys::Distill(keys) if keys.metric.is_some());
+    if !raw.stage.iter().any(has_metric) {
+        let message = "no distill stage of this recipe has a metric to choose an epoch by; add one, or remove it";
+        return Err(Error::config(format!("data.select: {message}")));
+    }
+    if data.select == data.eval {
+        let message = "it is the data that the result is reported on (data.eval); name other data, or remove it";
+        return Err(Error::config(format!("data.select: {message}")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::parse::Recipe;
+    use crate::parse::text::parse;
+    use std::path::Path;
+
+    fn refused(stages: &str, memory: &str) -> Option<String> {
+        let head = "[model]\npath = \"m\"\n[output]\npath = \"o\"\n[data]\neval = \"d\"\n";
+        let raw = parse(&format!("{head}[memory]\n{memory}\n{stages}"), "r.toml").unwrap();
+        Recipe::from_raw(raw, Path::new("")).err().map(|error| {
+            assert_eq!(error.exit_code(), 2);
+            error.to_string()
+        })
+    }
+
+    #[test]
+    fn a_key_that_nothing_looks_at_is_refused() {
+        let (cast, evaluate) = ("[[stage]]\nkind = \"cast\"\ndtype = \"f16\"\n", "[[stage]]\nkind = \"evaluate\"\n");
+        let quantize = "[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n[[stage]]\nkind = \"evaluate\"\n";
+        let cases = [
+            (cast, "limit = \"100B\"", "memory.limit: no stage of this recipe runs a model"),
+            (cast, "offload = true", "memory.offload: no stage of this recipe runs a model"),
+            (cast, "batch_size = \"auto\"", "memory.batch_size: no stage"),
+            (cast, "dtype = \"bf16\"", "memory.dtype: no stage"),
+            (quantize, "dtype = \"bf16\"", "memory.dtype: what a quantize stage makes codes of"),
+            (evaluate, "accumulate = 2", "memory.accumulate: only a distill stage looks at it"),
+            (evaluate, "gradient_checkpointing = true", "memory.gradient_checkpointing: only"),
+            (evaluate, "cache_teacher = true", "memory.cache_teacher: only"),
+        ];
+        for (stages, memory, expected) in cases {
+            let error = refused(stages, memory).unwrap();
+            assert!(error.starts_with(expected), "{error}");
+        }
+        assert_eq!(refused(evaluate, "limit = \"1GB\"\nbatch_size = 3\ndtype = \"f16\""), None);
+        assert_eq!(refused(quantize, "dtype = \"f32\""), None);
+        assert_eq!(refused(cast, ""), None);
+    }
+
+    #[test]
+    fn a_bad_value_is_named_wherever_it_is() {
+        for stages in ["", "[[stage]]\nkind = \"evaluate\"\n"] {
+            let cases = [
+                ("dtype = \"nonsense\"", "memory.dtype: found \"nonsense\""),
+                ("accumulate = 0", "memory.accumulate: found 0"),
+            ];
+            for (memory, expected) in cases {
+                let error = refused(stages, memory).unwrap();
+                assert!(error.starts_with(expected), "{error}");
+            }
+        }
+    }
+}

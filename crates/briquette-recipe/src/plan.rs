@@ -1,0 +1,142 @@
+//! Decides by a recipe what becomes of each tensor. Reads headers, and of the weights only those that may be tied.
+
+mod choose;
+pub mod heads;
+pub mod in_memory;
+pub mod interop;
+mod keep;
+mod norms;
+pub mod role;
+mod statistics;
+mod storage;
+mod student;
+pub mod together;
+mod untouched;
+
+use crate::{Budget, CalibrationRun, Recipe, Sensitivity, Target};
+use briquette_core::{Error, Result, shown_path};
+use briquette_formats::{Checkpoint, Compressed, TensorInfo, TensorSource};
+use briquette_methods::quant::Range;
+use briquette_writer::ties::{self, Ties};
+use briquette_writer::{Plan, Stop, TensorPlan};
+use interop::Loads;
+pub use statistics::{listed, needs_inputs, settle_unseen};
+use std::collections::BTreeSet;
+use std::path::Path;
+use untouched::untouched;
+
+/// Plans the model, and the student too where a recipe trains one: see `student_of` of the pipeline, which foretells them.
+///
+/// # Errors
+/// As [`plan`], for the model or the student.
+pub fn plan_of<'a>(
+    recipe: &Recipe,
+    checkpoint: &'a Checkpoint,
+    student: Option<&'a [TensorInfo]>,
+    stop: &Stop,
+) -> Result<Plan<'a>> {
+    match student {
+        None => plan(recipe, checkpoint, stop),
+        Some(tensors) => {
+            check_start(recipe, checkpoint)?;
+            student::plan(recipe, checkpoint, tensors, stop)
+        }
+    }
+}
+
+/// Decides what becomes of each tensor of the model. Where a recipe trains, its later stages are planned for the student instead.
+///
+/// # Errors
+/// Everything that recipe and headers show: Config for patterns, groups and N:M that do not fit, Refused for a
+/// model that is already quantized, or whose codes others would misread. Interrupted.
+pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Result<Plan<'a>> {
+    check_start(recipe, checkpoint)?;
+    let loads = recipe.profile.is_for_transformers().then(|| Loads::of(checkpoint)).transpose()?;
+    let mut plan = untouched(recipe, checkpoint, loads.as_ref())?;
+    plan.check_axes()?;
+    if loads.is_some() {
+        interop::check_layout(&plan)?;
+    }
+    let spares_heads = heads::matter(recipe);
+    let mut ties = match spares_heads || plan.profile.keeps_ties_once() {
+        true => ties::ties_of(checkpoint, stop)?,
+        false => Ties::new(),
+    };
+    let heads = if spares_heads { heads::of(&plan, &ties, checkpoint)? } else { BTreeSet::new() };
+    choose::apply_stages(&mut plan, recipe.file_stages().enumerate(), &heads, loads.as_ref())?;
+    plan.check_fit()?;
+    norms::link(&mut plan, &mut ties)?;
+    if let Some(loads) = loads {
+        plan.untested = loads.check(&plan, recipe)?;
+    }
+    if plan.profile.keeps_ties_once() {
+        choose::tie(&mut plan, &ties);
+    }
+    storage::choose(&mut plan, recipe);
+    statistics::take_in(&mut plan, recipe, checkpoint)?;
+    Ok(plan)
+}
+
+/// Describes what a run does as asked: its calibration, and the search of its budget. A plan's remarks are what differs from the recipe.
+pub fn notes(recipe: &Recipe, plan: &Plan) -> Vec<String> {
+    let calibration = recipe.calibration.as_ref().map(calibrated_text);
+    calibration.into_iter().chain(recipe.budget.as_ref().map(|budget| budget_text(plan, budget))).collect()
+}
+
+/// Describes the data that the model is calibrated on.
+fn calibrated_text(calibration: &CalibrationRun) -> String {
+    let data = shown_path(calibration.data.eval.as_deref().unwrap_or(Path::new("")));
+    let how = if calibration.is_sequential { ", each block with what compressed ones give it" } else { "" };
+    format!("Calibrated on {data}: at most {} items{how}.", calibration.n_samples)
+}
+
+/// What steps are found for, in words.
+pub fn target_text(target: &Target) -> String {
+    match target {
+        Target::Bytes(bytes) => format!("the weight files have at most {bytes} bytes"),
+        Target::Bits(bits) => format!("they have at most {bits} bits for each weight"),
+        Target::Metrics(bounds) => format!("{bounds} in the fewest bytes"),
+    }
+}
+
+/// What is to be found for the sake of a budget.
+fn budget_text(plan: &Plan, budget: &Budget) -> String {
+    let is_open = |tensor: &&TensorPlan| tensor.quant.is_some_and(|quant| quant.spec.range == Range::Step(None));
+    let n = plan.tensors.iter().filter(is_open).count();
+    let target = target_text(&budget.target);
+    let how = match &budget.sensitivity {
+        Sensitivity::Measured { n_samples, loss } => {
+            let by = loss.map_or(String::new(), |loss| format!(", by {}", loss.name()));
+            format!("by what the model loses on {n_samples} items with each alone rounded{by}")
+        }
+        Sensitivity::Gradient { n_samples } => format!("by gradients on {n_samples} items"),
+        Sensitivity::Relative => "by the error of each over its weights or outputs".into(),
+        Sensitivity::File(path) => format!("by the losses in {}", shown_path(path)),
+    };
+    format!("Steps of {n} tensors are found so that {target}, {how}.")
+}
+
+/// Refuses a model that is quantized already, and rules of roles that match no tensor.
+fn check_start(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<()> {
+    if checkpoint.compressed() == Compressed::Quantized && recipe.file_stages().next().is_some() {
+        let message =
+            "the model is already quantized; compress the original, or `briquette export` this to dense first";
+        return Err(Error::refused(message).at(checkpoint.path().display()));
+    }
+    if let Some(method) = checkpoint.quantized_by() {
+        let message = format!(
+            "the model is already quantized ({method}), which is not decoded here; start from the original weights"
+        );
+        return Err(Error::refused(message).at(checkpoint.path().display()));
+    }
+    check_rules(recipe, checkpoint.tensors())
+}
+
+/// Refuses rules of roles that match no tensor.
+fn check_rules(recipe: &Recipe, tensors: &[TensorInfo]) -> Result<()> {
+    let names = tensors.iter().map(|info| info.name.as_str());
+    recipe
+        .roles
+        .iter()
+        .try_for_each(|rule| rule.patterns.check_used("tensor", names.clone()).map_err(|error| error.at("model.roles")))
+}

@@ -1,0 +1,323 @@
+//! Which stage changes which tensor.
+
+use super::interop::Loads;
+use crate::{CastStage, PruneStage, PruneTarget, QuantizeStage, Stage};
+use briquette_core::{Error, Grid, Result, Role};
+use briquette_formats::output_format::{HeldCodes, Misfit};
+use briquette_methods::prune::Reconstruction;
+use briquette_methods::quant::{QuantSpec, Scheme};
+use briquette_writer::plan;
+use briquette_writer::ties::Ties;
+use briquette_writer::treatment::SharedTreatments;
+use briquette_writer::{Cut, Plan, Pool, Pruning, Quant, TensorPlan};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Applies the stages of a recipe, numbered from 0, and notes of every other tensor why nothing is done to it. `heads` are embeddings
+/// that also serve as the head; `loads` is given where transformers is to load the output.
+pub(super) fn apply_stages<'a>(
+    plan: &mut Plan,
+    stages: impl Iterator<Item = (usize, &'a Stage)>,
+    heads: &BTreeSet<usize>,
+    loads: Option<&Loads>,
+) -> Result<()> {
+    for (number, stage) in stages {
+        let name = format!("stage {} ({})", number + 1, stage.kind());
+        apply_stage(plan, stage, heads, loads).map_err(|error| error.at(name))?;
+    }
+    let mut shared = SharedTreatments::default();
+    // A share that rounds to no weight is no pruning: zeros that are there already are then counted, as for codes alone.
+    for tensor in plan.tensors.iter_mut().filter(|tensor| tensor.quant.is_some() && drops_nothing(tensor)) {
+        (tensor.prune, tensor.solve.reconstruction) = (None, None);
+        tensor.share(&mut shared);
+    }
+    for tensor in plan.tensors.iter_mut().filter(|tensor| !tensor.is_changed() && tensor.skipped.is_none()) {
+        let why = match tensor.role {
+            Role::Other => format!("{} is kept as it is", tensor.info.dtype),
+            Role::Unknown | Role::Parameter => format!("{}: {}", tensor.role.name(), tensor.why.words()),
+            role => format!("{} not chosen by any stage", role.name()),
+        };
+        tensor.leave(&why);
+        tensor.share(&mut shared);
+    }
+    Ok(())
+}
+
+fn drops_nothing(tensor: &TensorPlan) -> bool {
+    matches!(tensor.prune.map(|prune| prune.cut), Some(Cut::Count(0) | Cut::OfEach { n_drop: 0, .. }))
+}
+
+fn apply_stage(plan: &mut Plan, stage: &Stage, heads: &BTreeSet<usize>, loads: Option<&Loads>) -> Result<()> {
+    let selection = stage.selection();
+    let names = plan.tensors.iter().map(|tensor| tensor.info.name.as_str());
+    if let Some(include) = &selection.include {
+        include.check_used("tensor", names.clone())?;
+    }
+    selection.exclude.check_used("tensor", names)?;
+    let is_chosen = |tensor: &TensorPlan| {
+        tensor.info.dtype.is_weight()
+            && tensor.info.n_elements() > 0
+            && selection.chooses(&tensor.info.name, tensor.role)
+    };
+    let chosen: Vec<usize> = (0..plan.tensors.len()).filter(|&index| is_chosen(&plan.tensors[index])).collect();
+    if chosen.is_empty() {
+        return Err(plan.nothing_chosen());
+    }
+    let names = chosen.iter().map(|&index| plan.tensors[index].info.name.as_str());
+    stage.overrides().into_iter().try_for_each(|patterns| {
+        patterns.check_used("tensor that this stage chooses", names.clone()).map_err(|error| error.at("overrides"))
+    })?;
+    match stage {
+        Stage::Prune(stage) => prune(plan, stage, &chosen),
+        Stage::Quantize(stage) => quantize(plan, stage, &chosen, heads, loads),
+        Stage::Cast(stage) => cast(plan, stage, &chosen),
+    }
+}
+
+fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
+    let pool = plan.pools.len();
+    let (mut pooled, mut shared) = (Vec::new(), SharedTreatments::default());
+    for &index in chosen {
+        let tensor = &mut plan.tensors[index];
+        if tensor.prune.is_some() {
+            let message = "is chosen by an earlier prune stage too; exclude it from one";
+            return Err(Error::config(message).at(tensor.culprit()));
+        }
+        let own =
+            stage.overrides.iter().rfind(|(patterns, _)| patterns.matches(&tensor.info.name)).map(|(_, ratio)| *ratio);
+        let n = tensor.info.n_elements();
+        let cut = match (own, stage.target) {
+            // Scores that use input statistics compare weights within a row only. Shares by outliers are found when those are known.
+            (Some(ratio), _) | (None, PruneTarget::Layer(ratio) | PruneTarget::Owl(ratio)) => {
+                match stage.score.needs_inputs() || stage.reconstruction == Some(Reconstruction::Admm) {
+                    true => {
+                        let n_cols = tensor.output_rows.n_cols;
+                        Cut::OfEach { size: n_cols, n_drop: ratio.of(n_cols) }
+                    }
+                    false => Cut::Count(ratio.of(n)),
+                }
+            }
+            (None, PruneTarget::NOfM { n, m }) => Cut::NOfM { n, m },
+            (None, PruneTarget::Global(_)) => {
+                pooled.push(index);
+                Cut::Pool(pool)
+            }
+        };
+        tensor.prune = Some(Pruning { score: stage.score, cut });
+        tensor.solve.reconstruction = stage.reconstruction;
+        tensor.share(&mut shared);
+    }
+    match stage.target {
+        PruneTarget::Global(ratio) if !pooled.is_empty() => plan.pools.push(Pool { tensors: pooled, ratio }),
+        PruneTarget::Owl(ratio) => {
+            let has_own = |index: &usize| {
+                let name = &plan.tensors[*index].info.name;
+                stage.overrides.iter().any(|(patterns, _)| patterns.matches(name))
+            };
+            let tensors = chosen.iter().copied().filter(|index| !has_own(index)).collect();
+            plan.outlier_pools.push(Pool { tensors, ratio });
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn quantize(
+    plan: &mut Plan,
+    stage: &QuantizeStage,
+    chosen: &[usize],
+    heads: &BTreeSet<usize>,
+    loads: Option<&Loads>,
+) -> Result<()> {
+    let (mut shared, mut spared, mut ungrouped) = (SharedTreatments::default(), Vec::new(), Vec::new());
+    let held = plan.profile.held_codes();
+    for &index in chosen {
+        let tensor = &mut plan.tensors[index];
+        let at = |error: Error, tensor: &TensorPlan| error.at(tensor.culprit());
+        if tensor.quant.is_some() {
+            return Err(at(Error::config("is chosen by an earlier quantize stage too; exclude it from one"), tensor));
+        }
+        let is_head = heads.contains(&index);
+        if let Some(why) = loads.and_then(|loads| loads.refuses(tensor)) {
+            tensor.skipped = tensor.prune.is_none().then_some(why);
+            tensor.share(&mut shared);
+            continue;
+        }
+        let asked = stage.scheme_for(&tensor.info.name, is_head);
+        let fitted = Scheme { weights: asked.weights.for_columns(tensor.output_rows.n_cols), ..asked };
+        if fitted != asked {
+            ungrouped.push(index);
+            // Its readers expect one kind of groups in all layers that they do not ignore.
+            if plan.profile.is_for_transformers() {
+                let why = format!("{} do not divide its {} columns", asked.weights.grouping, tensor.output_rows.n_cols);
+                tensor.skipped = tensor.prune.is_none().then_some(why);
+                tensor.share(&mut shared);
+                continue;
+            }
+        }
+        let scheme = match held {
+            Some(held) => scheme_of(held, tensor, fitted).map_err(|error| at(error, tensor))?,
+            None => fitted,
+        };
+        tensor.quant = Some(Quant { spec: scheme.weights, activations: scheme.activations, is_given: false });
+        if matches!(tensor.role, Role::Linear | Role::Conv) {
+            tensor.solve.rounding = stage.rounding;
+        }
+        tensor.share(&mut shared);
+        spared.extend((is_head && stage.spares_heads() && scheme.weights.grid.n_bits() == 8).then_some(index));
+    }
+    plan.remarks.extend(ungrouped_text(plan, &ungrouped));
+    if let Some(&first) = spared.first() {
+        let (name, n_bits) = (&plan.tensors[first].info.name, stage.scheme.weights.grid.n_bits());
+        plan.remarks.push(format!(
+            "{name} is the embedding and the head in one, and every output loses what it loses: it stays at int8. Name the role \
+             embedding (--quantize-roles linear,conv,embedding) to have it in {n_bits} bits."
+        ));
+    }
+    Ok(())
+}
+
+/// One line that names tensors whose columns the groups of their scheme do not divide.
+fn ungrouped_text(plan: &Plan, tensors: &[usize]) -> Option<String> {
+    let names = plan::listed(tensors.iter().map(|&index| &plan.tensors[index]))?;
+    Some(match plan.profile.is_for_transformers() {
+        true => format!("Not quantized, as the group size does not divide the columns: {names}."),
+        false => format!("One scale per row, as the group size does not divide the columns: {names}."),
+    })
+}
+
+/// Casts tensors that a stage chose; quantized ones stay as they are, as codes are no floats.
+fn cast(plan: &mut Plan, stage: &CastStage, chosen: &[usize]) -> Result<()> {
+    let mut shared = SharedTreatments::default();
+    for &index in chosen {
+        let tensor = &mut plan.tensors[index];
+        if tensor.cast.is_some() {
+            let message = "is chosen by an earlier cast stage too; exclude it from one";
+            return Err(Error::config(message).at(tensor.culprit()));
+        }
+        if tensor.quant.is_some() {
+            continue;
+        }
+        if tensor.info.dtype == stage.dtype {
+            tensor.skipped = (!tensor.is_recoded()).then(|| format!("is {} already", stage.dtype));
+            tensor.share(&mut shared);
+            continue;
+        }
+        (tensor.cast, tensor.skipped) = (Some(stage.dtype), None);
+        tensor.share(&mut shared);
+    }
+    Ok(())
+}
+
+/// A scheme of a recipe, fitted to what the output's format can hold.
+fn scheme_of(held: &HeldCodes, tensor: &TensorPlan, asked: Scheme) -> Result<Scheme> {
+    let spec = asked.weights;
+    match held.misfit(spec.codes(), tensor.output_rows.axis) {
+        Some(why @ Misfit::Scheme { instead, .. }) => return Err(Error::config(format!("{why}; choose {instead}"))),
+        Some(why @ Misfit::Turned { .. }) => {
+            let shown_by = tensor.why.words();
+            return Err(Error::config(format!("{why}, and this one lies [in, out]: {shown_by}")));
+        }
+        None => {}
+    }
+    let grid = Grid::new(spec.grid.n_bits(), held.grid(spec.grid.kind())).unwrap_or(spec.grid);
+    Ok(Scheme { weights: QuantSpec { grid, scale: held.scale(spec.scale), ..spec }, ..asked })
+}
+
+/// Stores tied tensors once: all of a group are treated like the embedding among them, or like the first.
+pub(super) fn tie(plan: &mut Plan, ties: &Ties) {
+    let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (&index, &first) in ties {
+        groups.entry(first).or_insert_with(|| vec![first]).push(index);
+    }
+    let (mut unpooled, mut shared) = (BTreeSet::new(), SharedTreatments::default());
+    for (first, group) in groups {
+        let is_embedding = |&&index: &&usize| plan.tensors[index].role == Role::Embedding;
+        let main = *group.iter().find(is_embedding).unwrap_or(&first);
+        let treatment = plan.tensors[main].treatment().clone();
+        for &index in &group {
+            let tensor = &mut plan.tensors[index];
+            let role = tensor.role;
+            tensor.treat(treatment.clone());
+            if role != treatment.role {
+                tensor.role = role;
+                tensor.share(&mut shared);
+            }
+            tensor.tie_to((index != main).then_some(main));
+            if index != main || treatment.prune.is_none() {
+                unpooled.insert(index);
+            }
+        }
+    }
+    plan.pools.iter_mut().for_each(|pool| pool.tensors.retain(|index| !unpooled.contains(index)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use briquette_core::{DType, OutputAxis, Rows};
+    use briquette_formats::{OutputFormat, TensorInfo, WeightLayout};
+    use briquette_methods::prune::{Ratio, Score};
+    use briquette_writer::Treatment;
+    use briquette_writer::known::{Known, Reason};
+    use briquette_writer::plan::Nonfinite;
+
+    fn infos(n: usize) -> Vec<TensorInfo> {
+        let info = |index| TensorInfo::checked(format!("t{index}"), DType::F32, vec![2, 2]).unwrap();
+        (0..n).map(info).collect()
+    }
+
+    /// Tensors of one shape; every one is in a pool, the second of each four is an embedding.
+    fn pooled<'a>(infos: &'a [TensorInfo]) -> Plan<'a> {
+        let tensor = |(index, info): (usize, &'a TensorInfo)| {
+            let role = if index % 4 == 1 { Role::Embedding } else { Role::Linear };
+            let prune = (role == Role::Linear).then_some(Pruning { score: Score::Magnitude, cut: Cut::Pool(0) });
+            let rows = Rows::of(&info.shape, OutputAxis::First);
+            let known = Known { role, axis: OutputAxis::First, why: Reason::Matrix };
+            TensorPlan::new(index, info, Treatment { prune, ..Treatment::none(known, rows) })
+        };
+        let tensors: Vec<TensorPlan> = infos.iter().enumerate().map(tensor).collect();
+        let pool = tensors.iter().filter(|tensor| tensor.prune.is_some()).map(|tensor| tensor.index()).collect();
+        let pools = vec![Pool { tensors: pool, ratio: Ratio::new(0.5).unwrap() }];
+        let (profile, max_shard_bytes) = (OutputFormat::Briquette, u64::MAX);
+        let (layout, metadata, inputs) = (WeightLayout::Torch, BTreeMap::new(), BTreeMap::new());
+        let (nonfinite, untested, remarks) = (Nonfinite::Refused, None, Vec::new());
+        let (outlier_pools, norms) = (Vec::new(), BTreeMap::new());
+        Plan {
+            tensors,
+            pools,
+            outlier_pools,
+            norms,
+            layout,
+            metadata,
+            profile,
+            max_shard_bytes,
+            nonfinite,
+            untested,
+            remarks,
+            inputs,
+        }
+    }
+
+    #[test]
+    fn tied_tensors_follow_the_embedding_among_them_or_the_first() {
+        let infos = infos(6);
+        let mut plan = pooled(&infos);
+        tie(&mut plan, &Ties::from([(1, 0), (3, 2), (4, 2)]));
+        let tied: Vec<Option<usize>> = plan.tensors.iter().map(|tensor| tensor.tied_to()).collect();
+        assert_eq!(tied, [Some(1), None, None, Some(2), Some(2), None], "0 follows the embedding 1; 3 and 4 follow 2");
+        assert!(plan.tensors[0].prune.is_none(), "as the embedding, which is not pruned");
+        assert_eq!(plan.pools[0].tensors, [2], "what is kept once is in the pool once; 5 is an embedding");
+    }
+
+    #[test]
+    fn a_hundred_thousand_ties_are_found_in_one_pass() {
+        let n = 100_000;
+        let infos = infos(n);
+        let mut plan = pooled(&infos);
+        let ties: Ties = (1..n).step_by(2).map(|index| (index, index - 1)).collect();
+        let since = std::time::Instant::now();
+        tie(&mut plan, &ties);
+        assert!(since.elapsed().as_secs() < 2, "{:?}", since.elapsed());
+        assert_eq!(plan.tensors.iter().filter(|tensor| tensor.tied_to().is_some()).count(), n / 2);
+    }
+}

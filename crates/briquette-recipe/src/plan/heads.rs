@@ -1,0 +1,127 @@
+//! Embeddings that also serve as the head: rounding errors in them reach every output.
+
+use crate::plan::role::Roles;
+use crate::{Recipe, Stage};
+use briquette_core::Result;
+use briquette_core::{Role, RoleRule};
+use briquette_formats::{Checkpoint, TensorInfo, TensorSource, model_config};
+use briquette_writer::Plan;
+use briquette_writer::ties::{self, Ties};
+use serde::Deserialize;
+use std::collections::BTreeSet;
+
+/// Segments of names that only a head over a vocabulary has.
+const HEADS: [&str; 5] = ["lm_head", "embed_out", "proj_out", "predictions", "output_projection"];
+/// Words in the names of architectures that predict tokens, and so have a head.
+const WITH_HEAD: [&str; 5] = ["CausalLM", "LMHead", "MaskedLM", "ConditionalGeneration", "PreTraining"];
+
+/// What `config.json` says of heads; multimodal models say it of their text model in a table of its own.
+#[derive(Debug, Default, Deserialize)]
+struct Said {
+    #[serde(default)]
+    architectures: Option<Vec<String>>,
+    #[serde(default)]
+    tie_word_embeddings: Option<bool>,
+    #[serde(default)]
+    vocab_size: Option<usize>,
+    #[serde(default)]
+    text_config: Option<Box<Said>>,
+}
+
+/// Whether any stage would round such embeddings below eight bits without being asked to.
+pub(super) fn matter(recipe: &Recipe) -> bool {
+    recipe.file_stages().any(|stage| matches!(stage, Stage::Quantize(stage) if stage.spares_heads()))
+}
+
+/// The tensors of a plan that are embedding and head in one.
+pub(super) fn of(plan: &Plan, ties: &Ties, checkpoint: &Checkpoint) -> Result<BTreeSet<usize>> {
+    Ok(found(&tensors_of(plan), ties, &Said::by(checkpoint)?))
+}
+
+/// As [`of`], of tensors that no `config.json` says anything about: those that are stored under two names.
+pub(super) fn tied(plan: &Plan, ties: &Ties) -> BTreeSet<usize> {
+    found(&tensors_of(plan), ties, &Said::default())
+}
+
+fn tensors_of<'a>(plan: &Plan<'a>) -> Vec<(&'a TensorInfo, Role)> {
+    plan.tensors.iter().map(|tensor| (tensor.info, tensor.role)).collect()
+}
+
+/// Names of the tensors of a checkpoint that are embedding and head in one.
+///
+/// # Errors
+/// Those of reading.
+pub fn names(checkpoint: &Checkpoint, roles: &[RoleRule]) -> Result<BTreeSet<String>> {
+    let ties = ties::ties_of(checkpoint, &briquette_writer::Stop::default())?;
+    let known = Roles::of_model(checkpoint, checkpoint.layout(), roles)?;
+    let tensors: Vec<(&TensorInfo, Role)> =
+        checkpoint.tensors().iter().map(|info| (info, known.of(info).role)).collect();
+    let found = found(&tensors, &ties, &Said::by(checkpoint)?);
+    Ok(found.into_iter().map(|index| tensors[index].0.name.clone()).collect())
+}
+
+/// Finds tensors stored under two names of which one is an embedding, and embeddings of a model that must have a head but stores none.
+fn found(tensors: &[(&TensorInfo, Role)], ties: &Ties, said: &Said) -> BTreeSet<usize> {
+    let is_embedding = |index: usize| tensors[index].1 == Role::Embedding;
+    let of_embeddings = ties.iter().filter(|(index, first)| is_embedding(**index) || is_embedding(**first));
+    let mut heads: BTreeSet<usize> = of_embeddings.map(|(_, first)| *first).collect();
+    let others: Vec<usize> = ties.iter().filter(|(_, first)| heads.contains(first)).map(|(index, _)| *index).collect();
+    heads.extend(others);
+    let is_head = |name: &str| name.split('.').any(|segment| HEADS.contains(&segment));
+    if said.is_tied() && !tensors.iter().any(|(info, _)| is_head(&info.name)) {
+        let vocabulary = said.vocabulary();
+        let is_table = |index: &usize| {
+            is_embedding(*index) && vocabulary.is_none_or(|n| tensors[*index].0.shape.0.first() == Some(&n))
+        };
+        heads.extend((0..tensors.len()).filter(is_table));
+    }
+    heads
+}
+
+impl Said {
+    fn by(checkpoint: &Checkpoint) -> Result<Self> {
+        let config = model_config::read(checkpoint)?;
+        Ok(config.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
+    }
+
+    /// Whether a model that stores no head uses its embedding as one. Where the config does not say, an architecture with a head does.
+    fn is_tied(&self) -> bool {
+        let names = self.architectures.as_deref();
+        let with_head = names.map(|names| names.iter().any(|name| WITH_HEAD.iter().any(|word| name.contains(word))));
+        let inner = self.text_config.as_ref().and_then(|inner| inner.tie_word_embeddings);
+        match (self.tie_word_embeddings.or(inner), with_head) {
+            (Some(is_tied), None) => is_tied,
+            (is_tied, Some(with_head)) => with_head && is_tied != Some(false),
+            (None, None) => false,
+        }
+    }
+
+    fn vocabulary(&self) -> Option<usize> {
+        self.vocab_size.or(self.text_config.as_ref()?.vocab_size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_without_a_head_has_its_embedding_for_one_only_where_it_needs_one() {
+        let cases = [
+            (r#"{"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": true}"#, true),
+            (r#"{"architectures": ["GPT2LMHeadModel"]}"#, true),
+            (r#"{"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": false}"#, false),
+            (r#"{"architectures": ["BertModel"], "tie_word_embeddings": true}"#, false),
+            (r#"{"architectures": ["BertModel"]}"#, false),
+            (r#"{"tie_word_embeddings": true}"#, true),
+            (
+                r#"{"architectures": ["XForConditionalGeneration"], "text_config": {"tie_word_embeddings": false}}"#,
+                false,
+            ),
+            ("{}", false),
+        ];
+        for (json, expected) in cases {
+            assert_eq!(serde_json::from_str::<Said>(json).unwrap().is_tied(), expected, "{json}");
+        }
+    }
+}

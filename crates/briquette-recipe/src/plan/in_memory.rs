@@ -1,0 +1,107 @@
+//! Plans tensors that lie in no checkpoint: those of a module in memory.
+
+use crate::plan::role::Roles;
+use crate::plan::statistics::{needs_inputs, view_of};
+use crate::plan::untouched::untouched_tensors;
+use crate::plan::{check_rules, choose, heads, norms};
+use crate::{Recipe, Stage, StageKind};
+use briquette_core::{Error, InputStats, OutputAxis, Result, Role};
+use briquette_formats::model_config::ModelFamily;
+use briquette_formats::{OutputFormat, TensorSource, WeightLayout};
+use briquette_writer::known::{Known, Reason};
+use briquette_writer::plan::Nonfinite;
+use briquette_writer::ties::ties_of;
+use briquette_writer::{Plan, Stop};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What is known of tensors in memory beside their names and shapes.
+#[derive(Debug, Clone, Copy)]
+pub struct InMemory<'a> {
+    /// How Linear weights lie.
+    pub layout: WeightLayout,
+    /// What each tensor is, and which axis counts its outputs, in the order of the source, where the layer that it belongs to shows it.
+    pub shown: &'a [Option<(Role, OutputAxis)>],
+    /// Statistics of the inputs of layers, by their paths, for scores that use them.
+    pub inputs: &'a BTreeMap<String, InputStats>,
+}
+
+/// Decides what becomes of each tensor, by the functions that decide about files. A tensor's role is what the recipe says, else what
+/// its layer shows, else what its name does.
+///
+/// # Errors
+/// Config for stages that only files can have, for patterns, groups and N:M that do not fit, and for statistics that are missing or of
+/// another size; Refused where it cannot be told which axis counts outputs; those of reading.
+pub fn plan_in_memory<'a>(recipe: &Recipe, source: &'a dyn TensorSource, about: &InMemory) -> Result<Plan<'a>> {
+    check_stages(recipe)?;
+    let InMemory { layout, shown, inputs } = *about;
+    check_rules(recipe, source.tensors())?;
+    let roles = Roles::new(source.tensors(), no_family(), Some(layout), &recipe.roles);
+    let known = |index: usize, info: &_| {
+        let known = roles.of(info);
+        match shown[index] {
+            Some((role, axis)) if known.why != Reason::Told => Known { role, axis, why: Reason::Layer },
+            _ => known,
+        }
+    };
+    let nonfinite = if recipe.allow_nonfinite { Nonfinite::Left } else { Nonfinite::Refused };
+    let mut plan = Plan::unchanged(source.tensors(), OutputFormat::Briquette, nonfinite);
+    plan.tensors = untouched_tensors(source.tensors(), known);
+    plan.layout = layout;
+    plan.check_axes()?;
+    let ties = ties_of(source, &Stop::default())?;
+    let heads = if heads::matter(recipe) { heads::tied(&plan, &ties) } else { BTreeSet::new() };
+    choose::apply_stages(&mut plan, recipe.file_stages().enumerate(), &heads, None)?;
+    norms::leave_in_memory(&mut plan);
+    plan.check_fit()?;
+    choose::tie(&mut plan, &ties);
+    plan.inputs = views(&plan, inputs)?;
+    Ok(plan)
+}
+
+/// Refuses what a module in memory cannot have.
+fn check_stages(recipe: &Recipe) -> Result<()> {
+    if recipe.stages.is_empty() && recipe.parts.is_empty() && recipe.evaluate.is_none() {
+        return Err(Error::config(
+            "stage: the recipe has none, so that nothing would be done; add prune() or quantize()",
+        ));
+    }
+    recipe.check_stages()?;
+    if recipe.stages.iter().any(|stage| matches!(stage, Stage::Quantize(stage) if stage.is_open())) {
+        return Err(Error::config("scheme: step has no size; say it, as in \"step0.01\""));
+    }
+    if recipe.stages.iter().any(|stage| stage.moves_weights() || stage.shares_by_outliers()) {
+        let message = "of a module in memory no weights are moved, and no shares found by outliers; export it, and compress the files";
+        return Err(Error::config(message));
+    }
+    let whole = recipe.parts.first().map(|part| part.then.kind());
+    let casts = recipe.stages.iter().find(|stage| matches!(stage, Stage::Cast(_))).map(Stage::kind);
+    let evaluates = recipe.evaluate.is_some().then_some(StageKind::Evaluate);
+    if let Some(kind) = whole.or(casts).or(evaluates) {
+        let message = match kind {
+            StageKind::Cast => "a module keeps the type it computes in; leave the stage out, or cast the module",
+            _ => {
+                "needs a model that is known and its data; of a module in memory only prune and quantize stages are done"
+            }
+        };
+        return Err(Error::config(message)
+            .at(format_args!("{} {kind} stage", if kind == StageKind::Evaluate { "an" } else { "a" })));
+    }
+    match recipe.profile {
+        OutputFormat::Briquette => Ok(()),
+        _ => Err(Error::config(
+            "output.format: a module in memory is measured as Briquette's own format; leave it out, and convert what was \
+             exported",
+        )),
+    }
+}
+
+/// No `config.json` says what family a module is of.
+fn no_family() -> ModelFamily {
+    ModelFamily::default()
+}
+
+/// The statistics of every tensor whose score or range needs them.
+fn views(plan: &Plan, inputs: &BTreeMap<String, InputStats>) -> Result<BTreeMap<usize, briquette_core::InputView>> {
+    let judged = plan.tensors.iter().filter(|tensor| needs_inputs(tensor) && tensor.tied_to().is_none());
+    judged.map(|tensor| Ok((tensor.index(), view_of(tensor, inputs)?))).collect()
+}

@@ -1,0 +1,55 @@
+//! Keeps the codes and the sparsity of a compressed model where nothing else is done to its tensors.
+
+use super::interop::Loads;
+use briquette_core::encoded::Codes;
+use briquette_formats::{self as formats, OutputFormat, StoredDir, StoredTensor};
+use briquette_methods::quant::{Activations, QuantSpec, Range};
+use briquette_writer::treatment::SharedTreatments;
+use briquette_writer::{Plan, Quant, TensorPlan};
+
+/// Plans to keep codes as they are wherever the output's format can hold them, and sparse tensors sparse.
+/// `loads` is given where transformers is to load the output.
+pub(super) fn keep_codings(plan: &mut Plan, stored: &StoredDir, loads: Option<&Loads>) {
+    let mut shared = SharedTreatments::default();
+    for tensor in &mut plan.tensors {
+        let source = &stored.tensors[tensor.index()];
+        tensor.was_sparse = plan.profile.holds_sparse() && source.is_held_sparse();
+        keep_codes(plan.profile, tensor, source, loads);
+        tensor.share(&mut shared);
+    }
+}
+
+fn keep_codes(profile: OutputFormat, tensor: &mut TensorPlan, source: &StoredTensor, loads: Option<&Loads>) {
+    let Some(codes) = source.coding.codes else { return };
+    let refused = loads.and_then(|loads| loads.refuses(tensor));
+    match refused.map_or_else(|| holds(profile, source, codes), Err) {
+        Ok(()) => {
+            tensor.output_rows = source.rows();
+            tensor.quant = quant_of(source, codes, profile);
+        }
+        Err(why) => tensor.skipped = Some(format!("decoded: {why}")),
+    }
+}
+
+/// Whether a format can hold these codes, or why not.
+fn holds(profile: OutputFormat, source: &StoredTensor, codes: Codes) -> Result<(), String> {
+    let Some(held) = profile.held_codes() else { return Err("the format holds floats only".into()) };
+    if source.activations == Some(formats::ActivationRounding::Other) {
+        return Err("its activations are rounded in a way that is not kept".into());
+    }
+    held.misfit(codes, source.axis).map_or(Ok(()), |why| Err(why.to_string()))
+}
+
+fn quant_of(source: &StoredTensor, codes: Codes, profile: OutputFormat) -> Option<Quant> {
+    let scale = profile.held_codes()?.scale(codes.scale);
+    // The scales are given, so this range is never used.
+    let spec = QuantSpec { grid: codes.grid()?, grouping: codes.grouping, range: Range::AbsMax, scale };
+    let activations = match source.activations {
+        Some(formats::ActivationRounding::Symmetric | formats::ActivationRounding::SymmetricFull) => {
+            Activations::DynamicSymmetric
+        }
+        Some(formats::ActivationRounding::Asymmetric) => Activations::DynamicAsymmetric,
+        None | Some(formats::ActivationRounding::Other) => Activations::Float,
+    };
+    Some(Quant { spec, activations, is_given: true })
+}

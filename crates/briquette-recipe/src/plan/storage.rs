@@ -1,0 +1,26 @@
+//! Codes that are to be entropy-coded.
+
+use crate::Recipe;
+use briquette_core::Coding;
+use briquette_writer::treatment::{BlockBytes, SharedTreatments};
+use briquette_writer::{Plan, TensorPlan};
+
+/// Has all codes of a plan entropy-coded, where the recipe asks for that.
+pub(crate) fn choose(plan: &mut Plan, recipe: &Recipe) {
+    if !recipe.codes_entropy {
+        return;
+    }
+    let (profile, mut shared) = (plan.profile, SharedTreatments::default());
+    let fits = |tensor: &TensorPlan| {
+        tensor
+            .codes(profile)
+            .is_some_and(|codes| Coding::entropy(codes, tensor.rows().n_rows, tensor.rows().n_cols).is_some())
+    };
+    for tensor in plan.tensors.iter_mut().filter(|tensor| fits(tensor)) {
+        tensor.blocks = Some(BlockBytes::AtMost);
+        tensor.share(&mut shared);
+    }
+    if plan.tensors.iter().all(|tensor| tensor.blocks.is_none()) {
+        plan.remarks.push("No tensor has codes, so that none is entropy-coded.".into());
+    }
+}

@@ -1,0 +1,62 @@
+//! The plan that changes nothing, to which stages are then applied.
+
+use crate::Recipe;
+use crate::plan::interop::Loads;
+use crate::plan::keep;
+use crate::plan::role::Roles;
+use crate::raw::RawLayout;
+use briquette_core::{Result, Rows};
+use briquette_formats::{Checkpoint, TensorInfo, TensorSource, WeightLayout};
+use briquette_writer::known::Known;
+use briquette_writer::plan::Nonfinite;
+use briquette_writer::treatment::SharedTreatments;
+use briquette_writer::{Plan, TensorPlan, Treatment};
+use std::collections::BTreeMap;
+
+/// The plan that leaves every tensor of a checkpoint unchanged.
+pub(crate) fn untouched<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, loads: Option<&Loads>) -> Result<Plan<'a>> {
+    let layout = recipe.layout.map(RawLayout::said).or_else(|| checkpoint.layout());
+    let roles = Roles::of_model(checkpoint, layout, &recipe.roles)?;
+    let tensors = untouched_tensors(checkpoint.tensors(), |_, info| roles.of(info));
+    let layout = layout.unwrap_or(WeightLayout::Torch);
+    let Recipe { profile, max_shard_bytes, allow_nonfinite, .. } = *recipe;
+    let metadata = checkpoint.metadata();
+    let pools = Vec::new();
+    let mut plan = Plan {
+        outlier_pools: Vec::new(),
+        norms: BTreeMap::new(),
+        tensors,
+        pools,
+        layout,
+        metadata,
+        profile,
+        max_shard_bytes,
+        nonfinite: if allow_nonfinite { Nonfinite::Left } else { Nonfinite::Refused },
+        untested: None,
+        remarks: Vec::new(),
+        inputs: BTreeMap::new(),
+    };
+    if let Some(stored) = checkpoint.stored() {
+        keep::keep_codings(&mut plan, stored, loads);
+    }
+    Ok(plan)
+}
+
+/// Plans that leave these tensors unchanged.
+pub(crate) fn untouched_tensors<'a>(
+    tensors: &'a [TensorInfo],
+    known_of: impl Fn(usize, &TensorInfo) -> Known,
+) -> Vec<TensorPlan<'a>> {
+    let mut shared = SharedTreatments::default();
+    let tensor = |(index, info): (usize, &'a TensorInfo)| {
+        let known = known_of(index, info);
+        let rows = match info.dtype.is_weight() {
+            true => Rows::of(&info.shape, known.axis),
+            false => Rows::of_bytes(info.n_bytes()),
+        };
+        let mut tensor = TensorPlan::new(index, info, Treatment::none(known, rows));
+        tensor.share(&mut shared);
+        tensor
+    };
+    tensors.iter().enumerate().map(tensor).collect()
+}

@@ -1,0 +1,328 @@
+//! How many bytes a tensor's codes take at each step, and what it loses there.
+
+use crate::piece::PieceReader;
+use crate::{Cut, Stop, TensorPlan};
+use briquette_core::decision::{Decision, simulate};
+use briquette_core::encoded::CodeBlocks;
+use briquette_core::entropy::counts_of;
+use briquette_core::{Grid, Mask, QuantParams, Result, Rows, simd};
+use briquette_formats::TensorSource;
+use briquette_methods::prune::select::{n_of_m, smallest};
+use briquette_methods::quant::{Candidate, Fitter, KeptRows, KernelKind, QuantSpec, STEP_SIZES, range, step_name};
+use std::convert::Infallible;
+
+/// Weights of a tensor that sizes are measured on, where it has more: whole rows, evenly spread.
+const SAMPLED: usize = 1 << 20;
+/// Steps of each octave that are measured; sizes between two of them are on a line.
+const PER_OCTAVE: i32 = 4;
+/// Steps between two that are measured.
+const BETWEEN: usize = 16;
+/// The octaves of steps, over the root mean square of the weights.
+const OCTAVES: std::ops::Range<i32> = -6..4;
+/// Bytes that a block has besides its codes and the frequencies of its table: states, the first code and the last, where it ends.
+const OF_BLOCK: f64 = 128.0 + 2.0 + 8.0;
+/// Bytes of a scale.
+const OF_SCALE: f64 = 2.0;
+/// The size of coded codes over their entropy.
+const OVER_ENTROPY: f64 = 1.003;
+
+/// A scheme that a tensor may have.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NamedChoice {
+    /// Its name.
+    pub scheme: String,
+    /// Its grid and how that is fitted; `None` if the tensor stays floats.
+    pub spec: Option<QuantSpec>,
+    /// Whether the inputs that its codes meet are rounded too.
+    pub rounds_inputs: bool,
+    /// Which weights are dropped before, by magnitude, where any are.
+    pub cut: Option<Cut>,
+    /// Bytes of all parts of the tensor.
+    pub bytes: f64,
+}
+
+impl NamedChoice {
+    fn kernel(&self) -> KernelKind {
+        KernelKind {
+            is_narrow: self.spec.is_some_and(|spec| spec.grid.n_bits() <= 4),
+            rounds_inputs: self.rounds_inputs,
+        }
+    }
+}
+
+/// What a tensor may have.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TensorChoices {
+    /// Whether it may have any step.
+    pub has_steps: bool,
+    /// The schemes that it may have.
+    pub named: Vec<NamedChoice>,
+}
+
+/// A tensor whose step is to be found.
+pub struct Curve {
+    /// Its name.
+    pub name: String,
+    /// How many weights it has.
+    pub n_weights: usize,
+    /// The root mean square of its weights; 1 if all are 0, and never so small or large that a step has no name.
+    pub rms: f64,
+    /// The largest magnitude.
+    most: f32,
+    /// The mean square of the weights of each column.
+    columns: Vec<f64>,
+    /// Base 2 logarithms of steps, ascending.
+    steps: Vec<f64>,
+    /// Bytes of blocks and scales at each.
+    bytes: Vec<f64>,
+    /// Base 2 logarithms of the root mean square of the scales of rows, some of which are doubles of the step.
+    scales: Vec<f64>,
+    has_steps: bool,
+    /// Schemes, each with twelve times the mean square of the errors that it makes: the square of the step that errs as much.
+    named: Vec<(NamedChoice, f64)>,
+}
+
+impl Curve {
+    /// Measures what a tensor would take.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn of(tensor: &TensorPlan, source: &dyn TensorSource, choices: TensorChoices, stop: &Stop) -> Result<Self> {
+        let ((values, most), rows) = (sampled(tensor, source, stop)?, tensor.rows());
+        let square: f64 = values.iter().map(|&value| f64::from(value) * f64::from(value)).sum();
+        let rms = nonzero_rms(square / values.len().max(1) as f64);
+        let columns = column_squares(&values, rows.n_cols.max(1));
+        let steps = OCTAVES.start * PER_OCTAVE..OCTAVES.end * PER_OCTAVE;
+        let steps: Vec<f64> = steps.map(|quarter| rms.log2() + f64::from(quarter) / f64::from(PER_OCTAVE)).collect();
+        let n_blocks = CodeBlocks::new(rows.n_rows, rows.n_cols).len().max(1) as f64;
+        let share = rows.n_elements() as f64 / values.len().max(1) as f64;
+        let mut codes = vec![0_i8; values.len()];
+        let mut at = |step: &f64| {
+            let square = round(&values, rows.n_cols.max(1), step.exp2() as f32, &mut codes);
+            let counts = counts_of(bytemuck::cast_slice(&codes));
+            let coded = OVER_ENTROPY * share * entropy(&counts) / 8.0 + n_blocks * (OF_BLOCK + table_bytes(&counts));
+            let n_scales = if is_held(most, step.exp2() as f32) { 1.0 } else { rows.n_rows as f64 };
+            (coded.min(rows.n_elements() as f64 + 8.0 * n_blocks) + OF_SCALE * n_scales, square.log2() / 2.0)
+        };
+        let (bytes, scales) = steps.iter().map(&mut at).unzip();
+        let named = choices.named.into_iter().map(|choice| {
+            let square = 12.0 * square_error(&values, rows, &choice);
+            (choice, square)
+        });
+        Ok(Self {
+            name: tensor.info.name.clone(),
+            n_weights: rows.n_elements(),
+            rms,
+            most,
+            columns,
+            steps,
+            bytes,
+            scales,
+            has_steps: choices.has_steps,
+            named: named.collect(),
+        })
+    }
+
+    /// The bytes and losses of all choices: steps in ascending order, then schemes.
+    ///
+    /// A step loses `sensitivity · step²`. A tensor of zeros loses nothing. `rounds_inputs` tells whether steps round the inputs too.
+    pub fn choices(&self, sensitivity: f64, rounds_inputs: bool) -> Vec<Candidate> {
+        let sensitivity = if self.most > 0.0 { sensitivity } else { 0.0 };
+        let at = |place: usize| {
+            let [_, bytes, scale] = self.at(place);
+            let kernel = KernelKind { is_narrow: false, rounds_inputs };
+            Candidate { bytes, loss: sensitivity * (2.0 * scale).exp2(), kernel }
+        };
+        let named = self.named.iter().map(|(choice, square)| Candidate {
+            bytes: choice.bytes,
+            loss: sensitivity * square,
+            kernel: choice.kernel(),
+        });
+        (0..self.n_steps()).map(at).chain(named).collect()
+    }
+
+    /// Steps among the choices.
+    fn n_steps(&self) -> usize {
+        if self.has_steps { (self.steps.len() - 1) * BETWEEN } else { 0 }
+    }
+
+    /// The square error of the layer's outputs over their square, over that of its weights over theirs: by the root mean squares of its inputs, as if
+    /// they did not depend on each other. None where those are of something else, or all 0.
+    pub fn output_error(&self, inputs: &[f32]) -> Option<f64> {
+        let squares = || inputs.iter().map(|&input| f64::from(input).powi(2));
+        let whole: f64 = squares().zip(&self.columns).map(|(input, weights)| input * weights).sum();
+        let is_known = inputs.len() == self.columns.len() && whole > 0.0;
+        is_known.then(|| self.rms * self.rms * squares().sum::<f64>() / whole)
+    }
+
+    /// The step of a choice.
+    fn step(&self, place: usize) -> f64 {
+        self.at(place)[0].exp2()
+    }
+
+    /// The scheme of a choice. Of a step, one for the whole tensor where that holds all weights, and some more for what rounding moves; `suffix` is
+    /// what comes behind it.
+    pub fn scheme(&self, place: usize, suffix: &str) -> String {
+        if let Some((choice, _)) = place.checked_sub(self.n_steps()).and_then(|place| self.named.get(place)) {
+            return choice.scheme.clone();
+        }
+        let row = step_name(self.step(place), "");
+        let size = row.strip_prefix("step").and_then(|size| size.parse().ok());
+        let is_held = size.is_some_and(|size| is_held(self.most, size));
+        if is_held { format!("{row}-tensor{suffix}") } else { row + suffix }
+    }
+
+    /// Base 2 logarithm of the step of a choice, its bytes, and base 2 logarithm of the scales of rows.
+    fn at(&self, place: usize) -> [f64; 3] {
+        let (of, share) = (place / BETWEEN, (place % BETWEEN) as f64 / BETWEEN as f64);
+        let between = |values: &[f64]| values[of] + share * (values[of + 1] - values[of]);
+        [&self.steps, &self.bytes, &self.scales].map(|values| between(values))
+    }
+}
+
+/// The root of the mean square of weights, within the range that gives every step a name; 1 if it is 0.
+fn nonzero_rms(mean_square: f64) -> f64 {
+    let [least, most] = [(STEP_SIZES.start(), OCTAVES.start), (STEP_SIZES.end(), OCTAVES.end)]
+        .map(|(&size, octave)| f64::from(size) / f64::from(octave).exp2());
+    if mean_square > 0.0 { mean_square.sqrt().clamp(least, most) } else { 1.0 }
+}
+
+/// The mean square of the errors that pruning by magnitude and a scheme make of some rows of a tensor.
+fn square_error(values: &[f32], of: Rows, choice: &NamedChoice) -> f64 {
+    let n_cols = of.n_cols.max(1);
+    let n_rows = values.len() / n_cols;
+    let mask = choice.cut.and_then(|cut| match cut {
+        // The same share of some rows as of all.
+        Cut::Count(n_drop) => {
+            let share = n_drop as f64 / of.n_elements().max(1) as f64;
+            let n_drop = (share * values.len() as f64).round() as usize;
+            Some(smallest(values, n_rows, n_cols, n_drop.min(values.len())))
+        }
+        Cut::NOfM { n, m } => Some(n_of_m(values, n_rows, n_cols, n, m)),
+        _ => None,
+    });
+    let kept = simulate(values, n_rows, n_cols, &Decision { mask: mask.clone(), quant: None });
+    let keep = mask.as_ref().map(Mask::as_bits);
+    let quant = choice.spec.map(|spec| {
+        let (mut affines, rows) = (Vec::new(), KeptRows { values: &kept, n_cols, keep, inputs: None });
+        let Ok(()) = Fitter::default().fit(&spec, rows, &|| Ok::<(), Infallible>(()), &mut affines);
+        QuantParams::new(spec.grid, spec.grouping, n_cols, affines)
+    });
+    let rounded = simulate(values, n_rows, n_cols, &Decision { mask, quant });
+    let square: f64 = values.iter().zip(&rounded).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+    square / values.len().max(1) as f64
+}
+
+/// The mean square of the values of each column.
+fn column_squares(values: &[f32], n_cols: usize) -> Vec<f64> {
+    let n_rows = (values.len() / n_cols).max(1) as f64;
+    let mut squares = vec![0.0; n_cols];
+    for row in values.chunks(n_cols) {
+        squares.iter_mut().zip(row).for_each(|(sum, &value)| *sum += f64::from(value).powi(2) / n_rows);
+    }
+    squares
+}
+
+/// Whether a grid of this step holds all weights up to a magnitude.
+fn is_held(most: f32, step: f32) -> bool {
+    range::step(&[most], step, Grid::INT8).scale == step
+}
+
+/// Rounds rows to grids of this step, or doubles of it, and gives the mean square of their scales.
+fn round(values: &[f32], n_cols: usize, step: f32, codes: &mut [i8]) -> f64 {
+    let (mut square, mut n_rows) = (0.0, 0.0);
+    for (row, codes) in values.chunks(n_cols).zip(codes.chunks_mut(n_cols)) {
+        let affine = range::step(row, step, Grid::INT8);
+        simd::quantize(row, affine, Grid::INT8, codes);
+        square += f64::from(affine.scale).powi(2);
+        n_rows += 1.0;
+    }
+    if n_rows > 0.0 { square / n_rows } else { f64::from(step).powi(2) }
+}
+
+/// Bytes of a table of frequencies: one for each code from the first to the last, and another for each that is frequent.
+fn table_bytes(counts: &[u64; 256]) -> f64 {
+    let n: u64 = counts.iter().sum();
+    let of = |code: i8| counts[usize::from(code as u8)];
+    let all = || (i8::MIN..=i8::MAX).filter(|&code| of(code) > 0);
+    let span = all().next().zip(all().next_back()).map_or(0, |(first, last)| i32::from(last) - i32::from(first) + 1);
+    f64::from(span) + all().filter(|&code| of(code) * 32 > n).count() as f64
+}
+
+/// Bits of all symbols together: `Σ n·log2(N/n)`.
+fn entropy(counts: &[u64; 256]) -> f64 {
+    let n = counts.iter().sum::<u64>() as f64;
+    let bits = |&count: &u64| if count == 0 { 0.0 } else { count as f64 * (n / count as f64).log2() };
+    counts.iter().map(bits).sum()
+}
+
+/// Some rows of a tensor, and the largest magnitude of all.
+fn sampled(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Result<(Vec<f32>, f32)> {
+    let (rows, mut values, mut reader) = (tensor.rows(), Vec::new(), PieceReader::default());
+    let pieces = crate::piece::pieces_of(tensor, source.reads_ranges(tensor.index()));
+    let (every, mut most) = ((rows.n_elements() / SAMPLED).max(1), 0.0_f32);
+    for piece in pieces {
+        let mut row = piece.start;
+        reader.read(source, tensor, &piece, stop)?.for_each_block(|block| {
+            most = most.max(f32::from_bits(simd::max_magnitude(block.values)));
+            for values_of_row in block.values.chunks(rows.n_cols.max(1)) {
+                if row.is_multiple_of(every) {
+                    values.extend_from_slice(values_of_row);
+                }
+                row += 1;
+            }
+            Ok(())
+        })?;
+    }
+    Ok((values, most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use briquette_core::{OutputAxis, Shape};
+    use briquette_methods::quant::Scheme;
+
+    /// Rows of a tensor, three of four weights of which are next to nothing.
+    fn mostly_tiny(n_rows: usize, n_cols: usize) -> (Rows, Vec<f32>) {
+        let size = |at: usize| if at.is_multiple_of(4) { 1.0 } else { 1e-5 };
+        let values = (0..n_rows * n_cols).map(|at| size(at) * ((at * 37 % 101) as f32 - 50.5) / 50.0).collect();
+        (Rows::of(&Shape(vec![n_rows, n_cols]), OutputAxis::First), values)
+    }
+
+    fn choice(cut: Option<Cut>) -> NamedChoice {
+        NamedChoice { scheme: "int8".into(), spec: Some(Scheme::INT8.weights), rounds_inputs: false, cut, bytes: 0.0 }
+    }
+
+    #[test]
+    fn dropping_what_is_next_to_nothing_loses_next_to_nothing_and_dropping_all_the_square_of_the_weights() {
+        for n_cols in [4, 32, 100] {
+            let (rows, values) = mostly_tiny(24, n_cols);
+            let n = values.len();
+            let error = |cut| square_error(&values, rows, &choice(cut));
+            let (dense, mean_square) =
+                (error(None), values.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / n as f64);
+            assert!(dense > 0.0 && error(Some(Cut::Count(0))) == dense);
+            for cut in [Cut::Count(n * 3 / 4), Cut::NOfM { n: 1, m: 4 }] {
+                assert!((error(Some(cut)) / dense - 1.0).abs() < 0.05, "{cut:?} of {n_cols}");
+            }
+            assert!(error(Some(Cut::Count(n * 7 / 8))) > 20.0 * dense);
+            assert!((error(Some(Cut::Count(n))) / mean_square - 1.0).abs() < 1e-6);
+            // Of some rows as of all.
+            let some = square_error(&values[..12 * n_cols], rows, &choice(Some(Cut::Count(n * 3 / 4))));
+            assert!((0.5..2.0).contains(&(some / dense)), "{some} of {dense}");
+        }
+    }
+
+    #[test]
+    fn every_step_of_weights_of_any_size_has_a_name() {
+        for mean_square in [0.0, 1e-300, 1e-90, 1e-24, 1.0, 1e60, 1e77] {
+            let rms = nonzero_rms(mean_square);
+            for octave in [OCTAVES.start, OCTAVES.end] {
+                let step = (rms * f64::from(octave).exp2()) as f32;
+                assert!((step / step.clamp(*STEP_SIZES.start(), *STEP_SIZES.end()) - 1.0).abs() < 1e-6, "{step}");
+            }
+        }
+        assert_eq!((nonzero_rms(0.0), nonzero_rms(1e-28)), (1.0, 1e-14));
+    }
+}

@@ -1,0 +1,39 @@
+//! Codes on their way to entropy-coded blocks.
+
+use briquette_core::Rows;
+use briquette_core::encoded::{CodeBlocks, Coding, Storage};
+use briquette_core::entropy::write_block;
+use std::ops::Range;
+
+/// The blocks of a task's pieces, coded as soon as all codes of one are there.
+pub(super) struct BlocksOut {
+    blocks: CodeBlocks,
+    n_bits: u8,
+    /// The number of the next block.
+    number: usize,
+    /// The last block.
+    pub(super) coded: Vec<u8>,
+}
+
+impl BlocksOut {
+    /// Those of a task whose first piece has these rows; none where codes are not coded.
+    pub(super) fn of(coding: Coding, rows: Rows, first: &Range<usize>) -> Option<Self> {
+        let Storage::Entropy { .. } = coding.storage else { return None };
+        let blocks = CodeBlocks::new(rows.n_rows, rows.n_cols);
+        let number = blocks.of_rows(first).start;
+        Some(Self { blocks, n_bits: coding.codes?.bits, number, coded: Vec::new() })
+    }
+
+    /// Codes the next block, where all its codes are there, and takes them away: how many they were.
+    pub(super) fn code(&mut self, codes: &mut Vec<u8>) -> Option<usize> {
+        let n_codes = self.blocks.n_codes(self.number);
+        if codes.is_empty() || codes.len() < n_codes {
+            return None;
+        }
+        self.coded.clear();
+        write_block(bytemuck::cast_slice(&codes[..n_codes]), self.n_bits, &mut self.coded);
+        codes.drain(..n_codes);
+        self.number += 1;
+        Some(n_codes)
+    }
+}

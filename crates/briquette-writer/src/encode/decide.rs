@@ -1,0 +1,263 @@
+//! Decides about rows: which weights are kept, and on which grid they lie. The bytes of the output follow from this alone.
+
+use crate::context::Stop;
+use crate::piece::{Piece, Strip, check_finite};
+use crate::plan::TensorPlan;
+use crate::scorer::Scorer;
+use crate::survey::{PieceStart, Survey};
+use crate::treatment::Cut;
+use crate::weight_norm::WeightNorm;
+use briquette_core::coder::RowsDecision;
+use briquette_core::{Affine, Coding, DType, Error, Grouping, InputView, Mask, Result, Storage, simd};
+use briquette_methods::prune::select::{Scores, Selector};
+use briquette_methods::prune::{Score, Threshold, select};
+use briquette_methods::quant::{Fitter, KeptRows};
+
+/// Scores computed between two checks for a request to stop.
+const SLICE: usize = 16 << 20;
+
+/// A tensor to decide about, and what is known of it.
+#[derive(Clone, Copy)]
+pub(super) struct Subject<'a> {
+    pub(super) tensor: &'a TensorPlan<'a>,
+    pub(super) inputs: Option<&'a InputView>,
+    pub(super) norm: Option<&'a WeightNorm>,
+    pub(super) survey: &'a Survey,
+    pub(super) coding: Coding,
+}
+
+/// How the rows of a piece get their mask bits.
+#[derive(Debug, Clone)]
+enum Masker {
+    /// All weights are kept, and no bits are needed.
+    All,
+    /// Every weight that has any bit set is kept: all but +0.0.
+    Nonzero,
+    /// Scores above a threshold are kept.
+    Threshold(Threshold),
+    /// The smallest scores of each group are dropped: group size and how many.
+    OfEach(usize, usize),
+    /// The n largest of every m neighbours are kept.
+    NOfM(usize, usize),
+    /// The mask bits are given, for rows from this one on.
+    Bits(usize, Vec<u8>),
+}
+
+/// Where the rows of a piece get their scales.
+#[derive(Debug, Clone)]
+enum Scales {
+    /// Each group's scale is fitted to its weights.
+    Fitted,
+    /// The tensor has a single scale.
+    Single(Affine),
+    /// The scales are given, for rows from this one on.
+    Given(usize, Vec<Affine>),
+}
+
+/// How the rows of a piece get masks and scales, once that is settled.
+#[derive(Debug)]
+pub(super) struct PieceRules {
+    masker: Masker,
+    scales: Scales,
+}
+
+/// Decides about strips of rows, reusing its buffers.
+#[derive(Default)]
+pub(super) struct Decider {
+    selector: Selector,
+    fitter: Fitter,
+    scores: Vec<f32>,
+    keys: Vec<u32>,
+    kept: Vec<f32>,
+    decision: RowsDecision,
+}
+
+impl Subject<'_> {
+    /// Whether rows can be decided a few at a time; otherwise a whole piece must be seen first.
+    pub(super) fn goes_by_strip(&self) -> bool {
+        let has_threshold = self.survey.threshold.is_some();
+        let is_one_group = self.tensor.quant.is_some_and(|quant| quant.spec.grouping == Grouping::Tensor);
+        !is_one_group
+            && match self.tensor.prune.map(|prune| prune.cut) {
+                Some(Cut::Count(_)) => has_threshold,
+                Some(Cut::Columns { .. }) => false,
+                Some(Cut::Pool(_) | Cut::OfEach { .. } | Cut::NOfM { .. } | Cut::Given) | None => true,
+            }
+    }
+
+    fn scored<'b>(&'b self, strip: &Strip<'b>, scratch: &'b mut Vec<f32>) -> &'b [f32] {
+        let first = strip.first_row * self.tensor.rows().n_cols;
+        Scorer::new(self.tensor, self.inputs, self.norm).of(strip.values, first, scratch)
+    }
+}
+
+impl Decider {
+    /// Settles the rules for a piece that was read: those of the piece before, except for masks and scales that the source gives for
+    /// these rows. For the first piece, finds the threshold among its scores where the tensor has one of its own.
+    ///
+    /// # Errors
+    /// Refused for NaN or infinity; Interrupted.
+    pub(super) fn rules(
+        &mut self,
+        before: Option<PieceRules>,
+        subject: &Subject,
+        start: &PieceStart,
+        piece: &mut Piece,
+        stop: &Stop,
+    ) -> Result<PieceRules> {
+        let is_given = subject.tensor.prune.is_some_and(|prune| prune.cut == Cut::Given);
+        let masker = match before {
+            Some(rules) if !is_given => rules.masker,
+            _ => self.masker(subject, start, piece, stop)?,
+        };
+        let given = std::mem::take(&mut piece.affines);
+        let is_single = subject.tensor.quant.is_some_and(|quant| quant.spec.grouping == Grouping::Tensor);
+        let scales = match given.first() {
+            Some(&affine) if is_single => Scales::Single(affine),
+            Some(_) => Scales::Given(piece.first_row, given),
+            None if is_single => Scales::Single(self.single_scale(subject, &masker, piece, stop)?),
+            None => Scales::Fitted,
+        };
+        Ok(PieceRules { masker, scales })
+    }
+
+    fn masker(&mut self, subject: &Subject, start: &PieceStart, piece: &mut Piece, stop: &Stop) -> Result<Masker> {
+        let Subject { tensor, survey, coding, .. } = *subject;
+        let Some(prune) = tensor.prune else {
+            return Ok(if coding.storage == Storage::Bitmask { Masker::Nonzero } else { Masker::All });
+        };
+        Ok(match (prune.cut, survey.threshold) {
+            (Cut::NOfM { n, m }, _) => Masker::NOfM(n, m),
+            (Cut::OfEach { size, n_drop }, _) => Masker::OfEach(size, n_drop),
+            (Cut::Given, _) => Masker::Bits(piece.first_row, std::mem::take(&mut piece.keep)),
+            (Cut::Columns { size, n_drop }, _) => {
+                Masker::Bits(piece.first_row, self.columns(subject, piece, size, n_drop)?)
+            }
+            (_, Some(threshold)) => Masker::Threshold(Threshold { n_ties: start.n_ties, ..threshold }),
+            (Cut::Pool(_), None) => Masker::Threshold(Threshold::default()),
+            (Cut::Count(n_drop), None) => Masker::Threshold(self.threshold(subject, piece, n_drop, stop)?),
+        })
+    }
+
+    /// The threshold of a tensor: found here where it is in one piece, else by the survey.
+    fn threshold(&mut self, subject: &Subject, piece: &mut Piece, n_drop: usize, stop: &Stop) -> Result<Threshold> {
+        let Self { selector, scores, .. } = self;
+        let info = subject.tensor.info;
+        let is_magnitude = subject.tensor.score() == Some(Score::Magnitude) && subject.norm.is_none();
+        let is_bf16 = info.dtype == DType::BF16 && is_magnitude;
+        selector.threshold(info.n_elements(), n_drop, |each| {
+            if is_bf16 && let Ok(halves) = bytemuck::try_cast_slice(piece.bytes) {
+                return halves.chunks(SLICE).try_for_each(|halves| {
+                    each(Scores::BF16(halves));
+                    stop.check()
+                });
+            }
+            piece.for_each_block(|block| {
+                stop.check()?;
+                each(Scores::F32(subject.scored(&block, scores)));
+                Ok(())
+            })
+        })
+    }
+
+    /// The mask bits of a whole tensor that loses `n_drop` weights of each block of `size` columns.
+    fn columns(&mut self, subject: &Subject, piece: &mut Piece, size: usize, n_drop: usize) -> Result<Vec<u8>> {
+        let (n_rows, n_cols) = (subject.tensor.rows().n_rows, subject.tensor.rows().n_cols);
+        let mut all = Vec::with_capacity(n_rows * n_cols);
+        piece.for_each_block(|block| {
+            all.extend_from_slice(subject.scored(&block, &mut self.scores));
+            Ok(())
+        })?;
+        Ok(select::smallest_of_columns(&all, n_rows, n_cols, size, n_drop).as_bits().to_vec())
+    }
+
+    /// The scale of a tensor that has a single one, from all of its kept weights.
+    fn single_scale(&mut self, subject: &Subject, masker: &Masker, piece: &mut Piece, stop: &Stop) -> Result<Affine> {
+        let (tensor, mut masker) = (subject.tensor, masker.clone());
+        let (mut values, mut keep) = (Vec::new(), Vec::new());
+        piece.for_each_block(|block| {
+            check_finite(tensor, &block)?;
+            stop.check()?;
+            self.mask(subject, &mut masker, &block);
+            values.extend_from_slice(self.decision.kept_of(block.values, tensor.rows().n_cols, &mut self.kept));
+            keep.extend_from_slice(&self.decision.keep);
+            Ok(())
+        })?;
+        let Some(quant) = tensor.quant else { return Err(Error::bug("a scale of what is not rounded")) };
+        let keep = (tensor.prune.is_some() && !keep.is_empty()).then_some(keep.as_slice());
+        let rows = KeptRows { values: &values, n_cols: tensor.rows().n_cols, keep, inputs: subject.inputs };
+        let mut affines = Vec::with_capacity(1);
+        self.fitter.fit(&quant.spec, rows, &|| stop.check(), &mut affines)?;
+        Ok(affines[0])
+    }
+
+    /// Decides about a strip. Returns its kept weights, 0 where dropped, and the decision.
+    ///
+    /// # Errors
+    /// Interrupted.
+    pub(super) fn strip<'a>(
+        &'a mut self,
+        subject: &Subject,
+        rules: &mut PieceRules,
+        strip: &Strip<'a>,
+        stop: &Stop,
+    ) -> Result<(&'a [f32], &'a RowsDecision)> {
+        stop.check()?;
+        self.mask(subject, &mut rules.masker, strip);
+        let n_cols = subject.tensor.rows().n_cols;
+        let Self { fitter, kept, decision, .. } = self;
+        let kept = decision.kept_of(strip.weights(), n_cols, kept);
+        let RowsDecision { keep, affines } = decision;
+        affines.clear();
+        if let Some(quant) = subject.tensor.quant {
+            match &rules.scales {
+                Scales::Single(affine) => affines.push(*affine),
+                Scales::Given(first, given) => {
+                    let per_row = quant.spec.grouping.per_row(n_cols).unwrap_or(1).max(1);
+                    let start = (strip.first_row - first) * per_row;
+                    affines.extend_from_slice(&given[start..start + kept.len() / n_cols * per_row]);
+                }
+                Scales::Fitted => {
+                    // Zeros of a tensor that is not pruned are weights like others.
+                    let keep = keep.as_slice();
+                    let keep = (subject.tensor.prune.is_some() && !keep.is_empty()).then_some(keep);
+                    let rows = KeptRows { values: kept, n_cols, keep, inputs: subject.inputs };
+                    fitter.fit(&quant.spec, rows, &|| stop.check(), affines)?;
+                }
+            }
+        }
+        Ok((kept, decision))
+    }
+
+    /// Sets the mask bits of a strip, where any are needed.
+    fn mask(&mut self, subject: &Subject, masker: &mut Masker, strip: &Strip) {
+        let Self { scores, keys, decision, .. } = self;
+        let n_cols = subject.tensor.rows().n_cols;
+        let n_rows = strip.values.len() / n_cols;
+        let row_bytes = Mask::row_bytes(n_cols);
+        decision.keep.clear();
+        if matches!(masker, Masker::All) {
+            return;
+        }
+        if let Masker::Bits(first, bits) = masker {
+            let start = (strip.first_row - *first) * row_bytes;
+            return decision.keep.extend_from_slice(&bits[start..start + n_rows * row_bytes]);
+        }
+        decision.keep.resize(n_rows * row_bytes, 0);
+        let scores = subject.scored(strip, scores);
+        let rows = strip.weights().chunks_exact(n_cols).zip(scores.chunks_exact(n_cols));
+        for ((values, scores), bits) in rows.zip(decision.keep.chunks_exact_mut(row_bytes)) {
+            match masker {
+                Masker::All | Masker::Bits(..) => {}
+                Masker::Nonzero => {
+                    simd::nonzero_bits(values, bits);
+                }
+                Masker::Threshold(threshold) => {
+                    simd::keep_above(scores, threshold.key, &mut threshold.n_ties, bits);
+                }
+                Masker::OfEach(size, n_drop) => select::smallest_of_each(scores, *size, *n_drop, keys, bits),
+                Masker::NOfM(n, m) => select::n_of_m_row(scores, *n, *m, bits),
+            }
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! What becomes of each tensor of a model, whoever decided it.
+
+mod exclude;
+mod fit;
+mod norms;
+mod predict;
+mod unsure;
+
+use crate::known::{Known, Reason};
+use crate::treatment::{BlockBytes, SharedTreatments, Solve, Treatment};
+use crate::weight_norm::WeightNorm;
+use briquette_core::encoded::{Codes, Storage};
+use briquette_core::{Coding, DType, Hash128, InputView, OutputAxis, Result, Role, Rows};
+use briquette_formats::output_format::FilePart;
+use briquette_formats::{OutputFormat, TensorInfo, WeightLayout, limits, quantization_config};
+use briquette_methods::prune::Score;
+use briquette_methods::quant::Activations;
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+pub use predict::Prediction;
+pub use unsure::listed;
+
+/// What becomes of a model. There may be millions of tensors, so each stores only what differs from others.
+#[derive(Debug, Clone)]
+pub struct Plan<'a> {
+    /// One for each tensor, in the order of the checkpoint.
+    pub tensors: Vec<TensorPlan<'a>>,
+    /// Groups of tensors that share one threshold, and how many weights each drops.
+    pub pools: Vec<Pool>,
+    /// Groups of tensors whose shares to drop are yet to be found by the outliers of their blocks, and the share of all of them together.
+    pub outlier_pools: Vec<Pool>,
+    /// The format of the output.
+    pub profile: OutputFormat,
+    /// The largest size of a shard, beyond which another one is started.
+    pub max_shard_bytes: u64,
+    /// How tensors with NaN or infinity are treated.
+    pub nonfinite: Nonfinite,
+    /// The layout of the model's Linear weights.
+    pub layout: WeightLayout,
+    /// Why the output may not load in the program it is meant for, where the recipe allows that.
+    pub untested: Option<String>,
+    /// Free-form strings of the model's files, which come along where the format has a place for them.
+    pub metadata: BTreeMap<String, String>,
+    /// What is not done as the recipe asks, and why.
+    pub remarks: Vec<String>,
+    /// Input statistics of tensors whose scores or ranges use them, by the tensor's index.
+    pub inputs: BTreeMap<usize, InputView>,
+    /// Directions of weight norms that are pruned or rounded, by the tensor's index.
+    pub norms: BTreeMap<usize, WeightNorm>,
+}
+
+/// Marks a tensor as tied to no other; a model has fewer tensors than this.
+const UNTIED: u32 = u32::MAX;
+
+/// How tensors with NaN or infinity are treated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Nonfinite {
+    /// They are refused wherever they occur.
+    #[default]
+    Refused,
+    /// They are kept in tensors that are not changed, and refused in others.
+    Unchanged,
+    /// They are kept, and tensors that have them are not changed.
+    Left,
+}
+
+/// What becomes of a tensor. Fields of its [`Treatment`] are read and changed as if they were its own.
+#[derive(Debug, Clone)]
+pub struct TensorPlan<'a> {
+    /// Name, type and shape.
+    pub info: &'a TensorInfo,
+    /// Its index in the checkpoint, in four bytes, as there may be millions of tensors.
+    index: u32,
+    /// The index of the tensor it is tied to, or [`UNTIED`].
+    tied_to: u32,
+    treatment: Arc<Treatment>,
+}
+
+/// Tensors that share one threshold.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pool {
+    /// Their indices in the plan.
+    pub tensors: Vec<usize>,
+    /// The share of their weights that is dropped.
+    pub ratio: briquette_methods::prune::Ratio,
+}
+
+impl<'a> Plan<'a> {
+    /// The plan that leaves every tensor unchanged, under its own name.
+    pub fn unchanged(tensors: &'a [TensorInfo], profile: OutputFormat, nonfinite: Nonfinite) -> Self {
+        let mut shared = SharedTreatments::default();
+        let tensor = |(index, info): (usize, &'a TensorInfo)| {
+            let (role, why, rows) = match info.dtype.is_weight() {
+                true => (Role::Unknown, Reason::NoRule, Rows::of(&info.shape, OutputAxis::First)),
+                false => (Role::Other, Reason::NoWeight, Rows::of_bytes(info.n_bytes())),
+            };
+            let mut tensor = TensorPlan::new(index, info, Treatment::none(Known::new(role, why), rows));
+            tensor.share(&mut shared);
+            tensor
+        };
+        Self {
+            tensors: tensors.iter().enumerate().map(tensor).collect(),
+            pools: Vec::new(),
+            outlier_pools: Vec::new(),
+            profile,
+            max_shard_bytes: limits::MAX_SHARD_BYTES,
+            nonfinite,
+            layout: WeightLayout::Torch,
+            untested: None,
+            metadata: BTreeMap::new(),
+            remarks: Vec::new(),
+            inputs: BTreeMap::new(),
+            norms: BTreeMap::new(),
+        }
+    }
+}
+
+impl<'a> TensorPlan<'a> {
+    /// A plan for the tensor at this index of a checkpoint, tied to no other.
+    pub fn new(index: usize, info: &'a TensorInfo, treatment: Treatment) -> Self {
+        Self { index: index as u32, info, tied_to: UNTIED, treatment: Arc::new(treatment) }
+    }
+
+    /// The tensor's index in the checkpoint.
+    pub fn index(&self) -> usize {
+        self.index as usize
+    }
+
+    /// The tensor that this one is tied to, whose parts serve for both.
+    pub fn tied_to(&self) -> Option<usize> {
+        (self.tied_to != UNTIED).then_some(self.tied_to as usize)
+    }
+
+    /// Ties this tensor to another, whose parts then serve for both, or unties it.
+    pub fn tie_to(&mut self, other: Option<usize>) {
+        self.tied_to = other.map_or(UNTIED, |other| other as u32);
+    }
+
+    /// How its weights are scored, where some are dropped. Random scores get a seed for each tensor.
+    pub fn score(&self) -> Option<Score> {
+        Some(match self.prune?.score {
+            Score::Random(seed) => Score::Random(seed ^ Hash128::of_block(self.info.name.as_bytes()).0 as u64),
+            score => score,
+        })
+    }
+
+    /// How the tensor is treated; other tensors may share the treatment.
+    pub fn treatment(&self) -> &Arc<Treatment> {
+        &self.treatment
+    }
+
+    /// Sets how the tensor is treated.
+    pub fn treat(&mut self, treatment: Arc<Treatment>) {
+        self.treatment = treatment;
+    }
+
+    /// Shares an equal treatment of other tensors again, after this one's was changed.
+    pub fn share(&mut self, shared: &mut SharedTreatments) {
+        self.treatment = shared.of(self.treatment.clone());
+    }
+
+    /// The tensor's name as errors show it.
+    pub fn culprit(&self) -> String {
+        format!("tensor {:?}", self.info.name)
+    }
+
+    /// The tensors of a file that this one is stored as.
+    ///
+    /// # Errors
+    /// Config, where the format cannot hold the tensor.
+    pub fn file_parts(&self, profile: OutputFormat, coding: Coding, n_kept: usize) -> Result<Vec<FilePart>> {
+        profile.file_parts(&self.stored_info(), self.stored_axis(coding), coding, n_kept, self.activations())
+    }
+
+    /// Bytes of one element of the row view.
+    pub fn width(&self) -> usize {
+        if self.info.dtype.is_weight() { self.info.dtype.n_bits() / 8 } else { 1 }
+    }
+
+    /// The type of elements of the row view in the output.
+    pub fn value_dtype(&self) -> DType {
+        if self.info.dtype.is_weight() { self.stored_dtype() } else { DType::U8 }
+    }
+
+    /// The type of the tensor's elements in the output, where they are not codes.
+    pub fn stored_dtype(&self) -> DType {
+        self.cast.unwrap_or(self.info.dtype)
+    }
+
+    /// Name, type and shape in the output.
+    pub fn stored_info(&self) -> TensorInfo {
+        TensorInfo { dtype: self.stored_dtype(), ..self.info.clone() }
+    }
+
+    /// The rows that are read, encoded and hashed: by outputs, or in the tensor's own order if the tensor stays unchanged.
+    ///
+    /// Whatever copies a tensor keeps its order, even where the model's layout or the name shows another output axis.
+    pub fn rows(&self) -> Rows {
+        if self.is_changed() { self.output_rows } else { self.rows_as_stored() }
+    }
+
+    /// The row view of the tensor's own order, whichever axis counts outputs.
+    pub fn rows_as_stored(&self) -> Rows {
+        let own = |info: &TensorInfo| Rows::of(&info.shape, OutputAxis::First);
+        if self.info.dtype.is_weight() { own(self.info) } else { Rows::of_bytes(self.info.n_bytes()) }
+    }
+
+    /// Whether anything is done to the tensor.
+    pub fn is_changed(&self) -> bool {
+        self.cast.is_some() || self.is_recoded() || self.is_moved || self.solve.moves()
+    }
+
+    /// Whether the tensor may be stored as anything but dense floats.
+    pub fn is_recoded(&self) -> bool {
+        self.prune.is_some() || self.quant.is_some() || self.was_sparse
+    }
+
+    /// Cancels what was to be done to the tensor, and notes why.
+    pub fn leave(&mut self, why: &str) {
+        (self.prune, self.quant, self.cast, self.skipped) = (None, None, None, Some(why.to_string()));
+        (self.was_sparse, self.blocks) = (false, None);
+        (self.solve, self.is_moved) = (Solve::default(), false);
+    }
+
+    /// The codes that the tensor is stored as in this format.
+    pub fn codes(&self, profile: OutputFormat) -> Option<Codes> {
+        profile.held_codes()?;
+        Some(self.quant?.spec.codes())
+    }
+
+    /// How activations are to be rounded when the layer runs, as the manifest says it.
+    pub fn activations(&self) -> Option<&'static str> {
+        match self.quant?.activations {
+            Activations::Float => None,
+            Activations::DynamicSymmetric => Some(quantization_config::SYMMETRIC),
+            Activations::DynamicAsymmetric => Some(quantization_config::ASYMMETRIC),
+        }
+    }
+
+    /// How the tensor is stored in this format if `n_kept` of its elements are kept.
+    pub fn coding(&self, profile: OutputFormat, n_kept: usize) -> Coding {
+        let codes = self.codes(profile);
+        if let Some(coding) = self.entropy_coding(profile, codes) {
+            return coding;
+        }
+        match profile.holds_sparse() && self.is_recoded() {
+            true => {
+                let Rows { n_rows, n_cols, .. } = self.rows();
+                Coding::smallest(codes, self.stored_dtype(), n_rows, n_cols, n_kept)
+            }
+            false => Coding { codes, ..Coding::DENSE },
+        }
+    }
+
+    /// The coding of codes that are to be entropy-coded, where this format keeps codes so.
+    fn entropy_coding(&self, profile: OutputFormat, codes: Option<Codes>) -> Option<Coding> {
+        let blocks = self.blocks.filter(|_| profile.holds_sparse())?;
+        let Rows { n_rows, n_cols, .. } = self.rows();
+        let most = Coding::entropy(codes?, n_rows, n_cols)?;
+        Some(match blocks {
+            BlockBytes::AtMost => most,
+            BlockBytes::Exactly(n_bytes) => Coding { storage: Storage::Entropy { n_bytes }, ..most },
+        })
+    }
+
+    /// The output axis that the manifest records, and by which values are hashed. A dense tensor is hashed in its own order, which differs
+    /// from rows for burn's Linear and for transposed convolutions.
+    pub fn stored_axis(&self, coding: Coding) -> OutputAxis {
+        match self.rows().axis {
+            axis if axis.is_turned() && coding == Coding::DENSE => OutputAxis::First,
+            axis => axis,
+        }
+    }
+}
+
+impl Deref for TensorPlan<'_> {
+    type Target = Treatment;
+
+    fn deref(&self) -> &Treatment {
+        &self.treatment
+    }
+}
+
+impl DerefMut for TensorPlan<'_> {
+    /// The treatment for changes: from here on this tensor has its own, until it is shared again.
+    fn deref_mut(&mut self) -> &mut Treatment {
+        Arc::make_mut(&mut self.treatment)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use briquette_core::Shape;
+
+    #[test]
+    fn tensors_treated_alike_share_and_a_change_is_of_one() {
+        let info = TensorInfo::checked("w".into(), DType::F32, vec![4, 2]).unwrap();
+        let rows = Rows::of(&Shape(vec![4, 2]), OutputAxis::First);
+        let mut shared = SharedTreatments::default();
+        let known = Known { role: Role::Linear, axis: OutputAxis::First, why: Reason::Matrix };
+        let tensor = |index| TensorPlan::new(index, &info, Treatment::none(known, rows));
+        let mut tensors: Vec<TensorPlan> = (0..3).map(tensor).collect();
+        tensors.iter_mut().for_each(|tensor| tensor.share(&mut shared));
+        assert!(Arc::ptr_eq(&tensors[0].treatment, &tensors[2].treatment));
+        tensors[1].cast = Some(DType::F16);
+        tensors[1].share(&mut shared);
+        assert_eq!((tensors[0].cast, tensors[1].cast, tensors[2].cast), (None, Some(DType::F16), None));
+        tensors[2].cast = Some(DType::F16);
+        tensors[2].share(&mut shared);
+        assert!(Arc::ptr_eq(&tensors[1].treatment, &tensors[2].treatment));
+    }
+}

@@ -1,0 +1,255 @@
+//! What must be known of the weights before the output can be laid out: thresholds over more than fits in memory at once, zeros in the
+//! source, and NaN where the plan accepts it.
+
+mod border;
+mod norms;
+mod scan;
+
+use crate::context::Workers;
+use crate::piece::{check_finite, pieces_of};
+use crate::plan::{Nonfinite, Plan, TensorPlan};
+use crate::treatment::Cut;
+use border::Search;
+use briquette_core::{Result, bits, rows, simd};
+use briquette_formats::TensorSource;
+use briquette_methods::prune::Threshold;
+use scan::{Dropped, PieceOf, Scan, pieces_in_order};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// The reason that is shown for a tensor left unchanged because it has NaN or infinity.
+pub const NONFINITE: &str = "has NaN or infinity";
+
+/// What the survey found out about a tensor.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Survey {
+    /// Elements that are kept.
+    pub n_kept: usize,
+    /// The threshold, where it had to be found beforehand.
+    pub threshold: Option<Threshold>,
+    /// The pieces of the tensor, each with the counts of what comes before it.
+    pub pieces: Vec<PieceStart>,
+}
+
+/// A piece, and the counts of what comes before it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PieceStart {
+    /// The rows of the piece.
+    pub rows: Range<usize>,
+    /// Elements kept in earlier pieces.
+    pub n_kept: usize,
+    /// Elements equal to the threshold that are still to be dropped.
+    pub n_ties: usize,
+}
+
+/// Surveys every tensor. Where the plan says so, tensors with NaN or infinity are left unchanged.
+///
+/// # Errors
+/// Those of reading, and Refused for NaN or infinity.
+pub fn survey(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> Result<Vec<Survey>> {
+    if plan.nonfinite == Nonfinite::Left {
+        leave_nonfinite(plan, source, workers)?;
+    }
+    norms::measure(plan, source, workers)?;
+    let pieces: Vec<Vec<Range<usize>>> =
+        plan.tensors.iter().enumerate().map(|(index, tensor)| pieces_of(tensor, source.reads_ranges(index))).collect();
+    let (mut thresholds, mut counts) = thresholds_of(plan, source, workers, &pieces)?;
+    count_pieces(plan, source, workers, &pieces, &thresholds, &mut counts)?;
+    share_ties(plan, &counts, &mut thresholds);
+    let of = |(index, pieces): (usize, &Vec<Range<usize>>)| {
+        one(&plan.tensors[index], thresholds[index], pieces, &counts[index])
+    };
+    Ok(pieces.iter().enumerate().map(of).collect())
+}
+
+/// The counts of each tensor's pieces; empty for tensors that are not counted.
+type PieceCounts = Vec<Vec<Dropped>>;
+
+/// Sums up the counts of earlier pieces for each piece of a tensor.
+fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>], counts: &[Dropped]) -> Survey {
+    let (mut n_kept, mut n_ties) = (0, threshold.map_or(0, |threshold| threshold.n_ties));
+    let mut starts = Vec::with_capacity(pieces.len());
+    for (i, rows) in pieces.iter().enumerate() {
+        starts.push(PieceStart { rows: rows.clone(), n_kept, n_ties });
+        let n = rows.len() * tensor.rows().n_cols;
+        let (below, equal) = counts.get(i).copied().unwrap_or_default();
+        let dropped_ties = equal.min(n_ties);
+        n_kept += match tensor.prune.map(|prune| prune.cut) {
+            Some(Cut::NOfM { n: keep, m }) => n / m * keep,
+            Some(Cut::OfEach { size, n_drop }) => n / size * (size - n_drop),
+            _ => n - below - dropped_ties,
+        };
+        n_ties -= dropped_ties;
+    }
+    // A tensor in one piece finds its own threshold when it is encoded: its count is in the plan.
+    match tensor.prune.map(|prune| prune.cut) {
+        Some(Cut::Count(n_drop)) if threshold.is_none() => n_kept = tensor.info.n_elements() - n_drop,
+        Some(Cut::Columns { size, n_drop }) => {
+            n_kept = tensor.info.n_elements() - dropped_of_columns(tensor, size, n_drop)
+        }
+        _ => {}
+    }
+    Survey { n_kept, threshold, pieces: starts }
+}
+
+/// How many weights a tensor loses if `n_drop` of each block of `size` columns are dropped.
+pub(crate) fn dropped_of_columns(tensor: &TensorPlan, size: usize, n_drop: usize) -> usize {
+    let (n_cols, size) = (tensor.rows().n_cols, size.max(1));
+    n_cols / size * n_drop + n_drop * (n_cols % size) / size
+}
+
+/// Finds the thresholds of pools, and of tensors too large to find their own while they are encoded. Where that yields them, also
+/// the counts of what each piece drops.
+fn thresholds_of(
+    plan: &Plan,
+    source: &dyn TensorSource,
+    workers: &Workers,
+    pieces: &[Vec<Range<usize>>],
+) -> Result<(Vec<Option<Threshold>>, PieceCounts)> {
+    let (mut thresholds, mut counts) = (vec![None; plan.tensors.len()], vec![Vec::new(); plan.tensors.len()]);
+    let mut pools: Vec<(Vec<usize>, usize)> = Vec::new();
+    for (index, tensor) in plan.tensors.iter().enumerate() {
+        if let (Some(Cut::Count(n_drop)), None, true) =
+            (tensor.prune.map(|prune| prune.cut), tensor.tied_to(), pieces[index].len() > 1)
+        {
+            pools.push((vec![index], n_drop));
+        }
+    }
+    for pool in &plan.pools {
+        let n: usize = pool.tensors.iter().map(|&index| plan.tensors[index].info.n_elements()).sum();
+        pools.push((pool.tensors.clone(), pool.ratio.of(n).min(n - plan.n_norms(&pool.tensors))));
+    }
+    for (tensors, n_drop) in pools {
+        let border = Search::new(plan, source, workers, pieces, &tensors).border(n_drop)?;
+        let mut counted = border.counts.into_iter();
+        for &index in &tensors {
+            thresholds[index] = Some(border.threshold);
+            counts[index].extend(counted.by_ref().take(pieces[index].len()));
+        }
+    }
+    Ok((thresholds, counts))
+}
+
+/// Divides the ties of a pool, the scores equal to its threshold, among its tensors: earlier tensors drop theirs first.
+fn share_ties(plan: &Plan, counts: &[Vec<Dropped>], thresholds: &mut [Option<Threshold>]) {
+    for pool in &plan.pools {
+        let mut left = None;
+        for &index in &pool.tensors {
+            let equal: usize = counts[index].iter().map(|(_, equal)| equal).sum();
+            if let Some(threshold) = &mut thresholds[index] {
+                let before = left.unwrap_or(threshold.n_ties);
+                threshold.n_ties = equal.min(before);
+                left = Some(before - threshold.n_ties);
+            }
+        }
+    }
+}
+
+/// Counts what each piece drops, where that is not known yet: scores below and at a threshold found beforehand, or zeros of a tensor
+/// that is not pruned but may be stored sparse.
+fn count_pieces(
+    plan: &Plan,
+    source: &dyn TensorSource,
+    workers: &Workers,
+    pieces: &[Vec<Range<usize>>],
+    thresholds: &[Option<Threshold>],
+    counts: &mut [Vec<Dropped>],
+) -> Result<()> {
+    let mut tensors = Vec::new();
+    for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to().is_none()) {
+        let may_be_sparse = tensor.prune.is_none() && tensor.is_recoded() && plan.profile.holds_sparse();
+        if thresholds[index].is_some() && counts[index].is_empty()
+            || tensor.prune.is_some_and(|prune| prune.cut == Cut::Given)
+            || may_be_sparse && (tensor.was_sparse || has_zeros(tensor, source)?)
+        {
+            tensors.push(index);
+        }
+    }
+    let parts = pieces_in_order(&tensors, pieces);
+    let n_bytes = parts
+        .iter()
+        .map(|part| part.rows.len() * plan.tensors[part.tensor].rows().n_cols * plan.tensors[part.tensor].width());
+    workers.begin("survey", n_bytes.sum());
+    let counted = workers.map(&parts, Scan::default, |scan, part| {
+        let mut count = (0, 0);
+        let tensor = &plan.tensors[part.tensor];
+        if tensor.prune.is_some_and(|prune| prune.cut == Cut::Given) {
+            let keep = source.keep(part.tensor, part.rows.clone())?;
+            return Ok((part.rows.len() * tensor.rows().n_cols - bits::count_ones(&keep), 0));
+        }
+        let mut bits = Vec::new();
+        scan.each(plan, source, part, workers, |strip, scores| {
+            match thresholds[part.tensor] {
+                Some(threshold) => {
+                    let (below, equal) = simd::count_below(scores, threshold.key);
+                    count = (count.0 + below, count.1 + equal);
+                }
+                None => {
+                    let weights = strip.weights();
+                    bits.resize(weights.len().div_ceil(8), 0);
+                    count.0 += weights.len() - simd::nonzero_bits(weights, &mut bits);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(count)
+    })?;
+    for (part, count) in parts.iter().zip(counted) {
+        counts[part.tensor].push(count);
+    }
+    Ok(())
+}
+
+/// Whether a sample of a tensor has more than 1 zero in 64, so that counting all zeros is worth the time.
+fn has_zeros(tensor: &TensorPlan, source: &dyn TensorSource) -> Result<bool> {
+    const N_RUNS: usize = 16;
+    const RUN: usize = 1024;
+    let (n, width) = (tensor.info.n_elements(), tensor.width());
+    if n <= N_RUNS * RUN || !source.reads_ranges(tensor.index()) {
+        return Ok(true);
+    }
+    let (mut bytes, mut n_zeros) = (vec![0; RUN * width], 0);
+    for run in 0..N_RUNS {
+        source.read(tensor.index(), (n - RUN) / (N_RUNS - 1) * run * width, &mut bytes)?;
+        n_zeros += bytes.chunks_exact(width).filter(|element| element.iter().all(|&byte| byte == 0)).count();
+    }
+    Ok(n_zeros * 64 > N_RUNS * RUN)
+}
+
+/// Leaves tensors with NaN or infinity unchanged, and keeps the type of tensors in which a cast would make infinity.
+fn leave_nonfinite(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> Result<()> {
+    let changed: Vec<usize> = (0..plan.tensors.len()).filter(|&index| plan.tensors[index].is_changed()).collect();
+    let found = workers.map(&changed, Scan::default, |scan, &index| {
+        let (mut is_finite, mut fits) = (true, true);
+        let cast = plan.tensors[index].cast;
+        for rows in pieces_of(&plan.tensors[index], source.reads_ranges(index)) {
+            let part = PieceOf { tensor: index, rows };
+            scan.each(plan, source, &part, workers, |block, _| {
+                is_finite &= check_finite(&plan.tensors[index], &block).is_ok();
+                fits &= cast.is_none_or(|dtype| rows::fits(f32::from_bits(simd::max_magnitude(block.values)), dtype));
+                Ok(())
+            })?;
+        }
+        Ok((is_finite, fits))
+    })?;
+    for (&index, (is_finite, fits)) in changed.iter().zip(found) {
+        let tensor = &mut plan.tensors[index];
+        if !is_finite {
+            tensor.leave(NONFINITE);
+        } else if let Some(dtype) = tensor.cast.filter(|_| !fits) {
+            tensor.cast = None;
+            tensor.skipped = Some(format!("too large for {dtype}"));
+        }
+    }
+    let is_left = |index: usize, plan: &Plan| plan.tensors[index].skipped.as_deref() == Some(NONFINITE);
+    for (directions, lengths) in plan.norms.iter().map(|(&index, norm)| (index, norm.lengths)).collect::<Vec<_>>() {
+        // Directions and lengths change together or not at all.
+        if is_left(directions, plan) || is_left(lengths, plan) {
+            plan.tensors[directions].leave(NONFINITE);
+            plan.forget_norm(directions, NONFINITE);
+        }
+    }
+    let left: BTreeSet<usize> = (0..plan.tensors.len()).filter(|&index| is_left(index, plan)).collect();
+    plan.pools.iter_mut().for_each(|pool| pool.tensors.retain(|index| !left.contains(index)));
+    Ok(())
+}

@@ -1,0 +1,322 @@
+//! The exact threshold of tensors too many to be in memory at once, in one pass over them if a sample brackets it well.
+
+use super::scan::{Dropped, PieceOf, Scan, pieces_in_order};
+use crate::context::Workers;
+use crate::piece::{PieceBuffer, check_finite};
+use crate::plan::{Plan, TensorPlan};
+use crate::scorer::Scorer;
+use briquette_core::{DType, Result, rows};
+use briquette_formats::TensorSource;
+use briquette_methods::prune::select::{Bracket, Tally};
+use briquette_methods::prune::{Histogram, Score, Threshold};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Neighbouring scores in one run of a sample.
+const RUN: usize = 64;
+/// The most runs in a sample.
+const MAX_RUNS: usize = 4096;
+/// One of this many scores is in the sample.
+const SCORES_PER_SAMPLED: usize = 64;
+/// The fewest runs that make a useful sample.
+const MIN_RUNS: usize = 512;
+/// Tensors with more columns than this are not sampled: where they are stored as codes, each run would decode a whole row.
+const MAX_COLS: usize = 1 << 15;
+/// The most memory for keys inside the bracket; where they would take more, histograms find the border.
+const HELD_BYTES: usize = 16 << 20;
+
+/// The border between scores that are dropped and scores that are kept.
+pub(super) struct Border {
+    pub threshold: Threshold,
+    /// For each piece of each tensor, in order: how many scores are certainly dropped, and how many lie at the border. Empty where
+    /// they are still to be counted.
+    pub counts: Vec<Dropped>,
+}
+
+/// Tensors that share one border.
+pub(super) struct Search<'a> {
+    plan: &'a Plan<'a>,
+    source: &'a dyn TensorSource,
+    workers: &'a Workers,
+    tensors: &'a [usize],
+    parts: Vec<PieceOf>,
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(
+        plan: &'a Plan<'a>,
+        source: &'a dyn TensorSource,
+        workers: &'a Workers,
+        pieces: &[Vec<Range<usize>>],
+        tensors: &'a [usize],
+    ) -> Self {
+        Self { plan, source, workers, tensors, parts: pieces_in_order(tensors, pieces) }
+    }
+
+    /// Finds the border of the `n_drop` smallest scores. A sample brackets it; the keys inside the bracket are kept, piece by piece, and
+    /// the border is found among them. Where the bracket misses, or too many scores lie in it, a histogram brackets the border, and a finer
+    /// histogram finds it. The first pass over all scores refuses NaN and infinity; what is read otherwise is checked when it is encoded.
+    pub(super) fn border(&self, n_drop: usize) -> Result<Border> {
+        if let Some(bracket) = self.guess(n_drop)?
+            && let Some(border) = self.within(bracket, n_drop, true)?
+        {
+            return Ok(border);
+        }
+        let mut histogram = self.fill(Histogram::coarse(), true)?;
+        let Some((bracket, n_within)) = histogram.bracket(n_drop) else {
+            return Ok(Border::uncounted(Threshold::default()));
+        };
+        if self.fits(bracket, n_within as f64)
+            && let Some(border) = self.within(bracket, n_drop, false)?
+        {
+            return Ok(border);
+        }
+        let threshold = match histogram.refine(n_drop) {
+            Some(n_in_bucket) => self.fill(histogram, false)?.threshold(n_in_bucket),
+            None => Threshold::default(),
+        };
+        Ok(Border::uncounted(threshold))
+    }
+
+    /// The border, if it lies in the bracket and few enough other scores do.
+    fn within(&self, bracket: Bracket, n_drop: usize, is_checked: bool) -> Result<Option<Border>> {
+        let (n_held, n_zero_bits) = (AtomicUsize::new(0), self.n_zero_bits());
+        let tallies = self.workers.map(&self.parts, Scan::default, |scan, part| {
+            let mut tally = Tally::new(bracket, n_zero_bits);
+            if n_held.load(Ordering::Relaxed) > HELD_BYTES {
+                return Ok(tally);
+            }
+            scan.each(self.plan, self.source, part, self.workers, |strip, scores| {
+                if is_checked {
+                    check_finite(&self.plan.tensors[part.tensor], &strip)?;
+                }
+                if tally.n_bytes() <= HELD_BYTES {
+                    tally.count(scores);
+                }
+                Ok(())
+            })?;
+            let tally = tally.shrunk();
+            if !tally.is_bounded() {
+                n_held.fetch_add(tally.n_bytes(), Ordering::Relaxed);
+            }
+            Ok(tally)
+        })?;
+        if n_held.into_inner() > HELD_BYTES {
+            return Ok(None);
+        }
+        let Some(threshold) = Tally::threshold(&tallies, n_drop) else { return Ok(None) };
+        let counts = tallies.iter().map(|tally| tally.split(threshold.key)).collect();
+        Ok(Some(Border { threshold, counts }))
+    }
+
+    /// A bracket, from a sample, that is likely to hold the border and few other scores.
+    fn guess(&self, n_drop: usize) -> Result<Option<Bracket>> {
+        let n: usize = self.tensors.iter().map(|&index| self.plan.tensors[index].info.n_elements()).sum();
+        let n_runs = (n / SCORES_PER_SAMPLED / RUN).min(MAX_RUNS);
+        let is_cheap =
+            |&index: &usize| self.source.reads_ranges(index) && self.plan.tensors[index].rows().n_cols <= MAX_COLS;
+        if n_drop == 0 || n_runs < MIN_RUNS || !self.tensors.iter().all(is_cheap) {
+            return Ok(None);
+        }
+        let sample = self.sample(n, n_runs)?;
+        let bracket = Bracket::of_runs(&sample, RUN, n_drop as f64 / n as f64);
+        let share =
+            |bracket: Bracket| sample.iter().filter(|&&key| bracket.contains(key)).count() as f64 / sample.len() as f64;
+        Ok(bracket.filter(|&bracket| self.fits(bracket, share(bracket) * n as f64)))
+    }
+
+    /// Keys of scores from all over the tensors, [`RUN`] neighbours at a time.
+    fn sample(&self, n: usize, n_runs: usize) -> Result<Vec<u32>> {
+        let (mut bytes, mut values, mut scratch) = (PieceBuffer::default(), vec![0.0; RUN], Vec::new());
+        let mut keys = Vec::with_capacity(n_runs * RUN);
+        let (mut run, mut first) = (0, 0);
+        for tensor in self.tensors.iter().map(|&index| &self.plan.tensors[index]) {
+            self.workers.check_stop()?;
+            let n_elements = tensor.info.n_elements();
+            while run < n_runs && place(run, n, n_runs) < first + n_elements {
+                let start = (place(run, n, n_runs) - first).min(n_elements.saturating_sub(RUN));
+                run += 1;
+                if n_elements < RUN {
+                    continue;
+                }
+                let bytes = bytes.bytes_mut(RUN * tensor.width());
+                self.source.read(tensor.index(), start * tensor.width(), bytes)?;
+                rows::to_f32(bytes, tensor.info.dtype, &mut values);
+                let (inputs, norm) = (self.plan.inputs.get(&tensor.index()), self.plan.norms.get(&tensor.index()));
+                let scores = Scorer::new(tensor, inputs, norm).of(&values, start, &mut scratch);
+                keys.extend(scores.iter().map(|score| score.abs().to_bits()));
+            }
+            first += n_elements;
+        }
+        Ok(keys)
+    }
+
+    /// Whether the tallies of about `n_within` scores in a bracket fit in memory.
+    fn fits(&self, bracket: Bracket, n_within: f64) -> bool {
+        Tally::new(bracket, self.n_zero_bits()).is_bounded() || n_within * 4.0 <= HELD_BYTES as f64
+    }
+
+    /// How many low bits are 0 in every key.
+    fn n_zero_bits(&self) -> u32 {
+        let of = |tensor: &TensorPlan| match (tensor.score().unwrap_or_default(), tensor.info.dtype) {
+            _ if self.plan.norms.contains_key(&tensor.index()) => 0,
+            (Score::Magnitude, DType::BF16) => 16,
+            (Score::Magnitude, DType::F16) => 13,
+            _ => 0,
+        };
+        self.tensors.iter().map(|&index| of(&self.plan.tensors[index])).min().unwrap_or(0)
+    }
+
+    /// Counts every score in a histogram.
+    fn fill(&self, empty: Histogram, is_checked: bool) -> Result<Histogram> {
+        let shares = self.workers.fold(
+            &self.parts,
+            || (Scan::default(), empty.clone()),
+            |(scan, histogram), part| {
+                scan.each(self.plan, self.source, part, self.workers, |strip, scores| {
+                    if is_checked {
+                        check_finite(&self.plan.tensors[part.tensor], &strip)?;
+                    }
+                    histogram.count(scores);
+                    Ok(())
+                })
+            },
+        )?;
+        let histograms = shares.into_iter().map(|(_, histogram)| histogram);
+        Ok(histograms.reduce(Histogram::merge).unwrap_or(empty))
+    }
+}
+
+impl Border {
+    fn uncounted(threshold: Threshold) -> Self {
+        Self { threshold, counts: Vec::new() }
+    }
+}
+
+/// Where a run of a sample starts: at a scattered place in its share of `n` scores, so that runs do not keep step with the width of
+/// the rows.
+fn place(run: usize, n: usize, n_runs: usize) -> usize {
+    let step = n / n_runs;
+    run * step + run.wrapping_mul(0x9e37_79b9) % step.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::RunOptions;
+    use crate::known::{Known, Reason};
+    use crate::piece::pieces_of;
+    use crate::plan::Nonfinite;
+    use crate::treatment::{Cut, Pruning, Treatment};
+    use briquette_core::{OutputAxis, Role, Rows};
+    use briquette_formats::{InputFile, OutputFormat, TensorInfo, WeightLayout};
+    use briquette_methods::prune::{score, select};
+    use std::collections::BTreeMap;
+
+    struct InMemory(Vec<TensorInfo>, Vec<Vec<u8>>);
+
+    impl TensorSource for InMemory {
+        fn tensors(&self) -> &[TensorInfo] {
+            &self.0
+        }
+
+        fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()> {
+            out.copy_from_slice(&self.1[index][start..start + out.len()]);
+            Ok(())
+        }
+
+        fn reads_ranges(&self, _index: usize) -> bool {
+            true
+        }
+
+        fn files(&self) -> Vec<&InputFile> {
+            Vec::new()
+        }
+    }
+
+    fn plan_of<'a>(infos: &'a [TensorInfo]) -> Plan<'a> {
+        let tensor = |(index, info): (usize, &'a TensorInfo)| {
+            let prune = Some(Pruning { score: Score::Magnitude, cut: Cut::Pool(0) });
+            let rows = Rows::of(&info.shape, OutputAxis::First);
+            let known = Known { role: Role::Linear, axis: OutputAxis::First, why: Reason::Matrix };
+            TensorPlan::new(index, info, Treatment { prune, ..Treatment::none(known, rows) })
+        };
+        let tensors = infos.iter().enumerate().map(tensor).collect();
+        let (profile, max_shard_bytes, layout) = (OutputFormat::Briquette, u64::MAX, WeightLayout::Torch);
+        let (pools, metadata, inputs) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        let (nonfinite, untested, remarks) = (Nonfinite::Refused, None, Vec::new());
+        let (outlier_pools, norms) = (Vec::new(), BTreeMap::new());
+        Plan {
+            tensors,
+            pools,
+            outlier_pools,
+            norms,
+            layout,
+            metadata,
+            profile,
+            max_shard_bytes,
+            nonfinite,
+            untested,
+            remarks,
+            inputs,
+        }
+    }
+
+    /// Checks the border found for matrices of 1,000 columns against that of all their scores in a list.
+    fn check(weights: &[Vec<f32>], dtype: DType, n_drop: usize, is_counted: bool) {
+        let shape = |values: &Vec<f32>| vec![values.len() / 1000, 1000];
+        let info = |(i, values)| TensorInfo::checked(format!("t{i}"), dtype, shape(values)).unwrap();
+        let infos: Vec<TensorInfo> = weights.iter().enumerate().map(info).collect();
+        let (mut stored, mut scores) = (Vec::new(), Vec::new());
+        for values in weights {
+            let (mut bytes, mut rounded) = (vec![0; values.len() * dtype.n_bits() / 8], vec![0.0; values.len()]);
+            rows::from_f32(values, dtype, &mut bytes);
+            rows::to_f32(&bytes, dtype, &mut rounded);
+            stored.push(bytes);
+            scores.push(rounded);
+        }
+        let source = InMemory(infos, stored);
+        let plan = plan_of(&source.0);
+        let pieces: Vec<Vec<Range<usize>>> = plan.tensors.iter().map(|tensor| pieces_of(tensor, true)).collect();
+        let workers = Workers::new(&RunOptions { threads: 2, ..RunOptions::default() }).unwrap();
+        let tensors: Vec<usize> = (0..weights.len()).collect();
+        let border = Search::new(&plan, &source, &workers, &pieces, &tensors).border(n_drop).unwrap();
+        assert_eq!(border.threshold, select::threshold_of(&scores.concat(), n_drop), "{dtype} {n_drop}");
+        let key = border.threshold.key;
+        let of_piece = |values: &[f32]| briquette_core::simd::count_below(values, key);
+        let counts: Vec<Dropped> = (0..weights.len())
+            .flat_map(|i| pieces[i].iter().map(move |rows| (i, rows.clone())))
+            .map(|(i, rows)| of_piece(&scores[i][rows.start * 1000..rows.end * 1000]))
+            .collect();
+        assert_eq!(border.counts, if is_counted { counts } else { Vec::new() }, "{dtype} {n_drop}");
+    }
+
+    fn random(seed: u64, n: usize, scale: f32) -> Vec<f32> {
+        let mut values = vec![0.0; n];
+        score::random(seed, 0, &mut values);
+        values.iter().map(|value| scale * (value - 0.5)).collect()
+    }
+
+    #[test]
+    fn a_sample_finds_the_border_of_many_tensors_and_what_goes_of_each_piece() {
+        let weights = [random(1, 1_000_000, 1.0), random(2, 7_000_000, 3.0), random(3, 300_000, 0.1)];
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            check(&weights, dtype, 3_320_000, true);
+        }
+    }
+
+    #[test]
+    fn few_tensors_and_extreme_shares_have_the_same_border() {
+        let weights = [random(1, 100_000, 1.0), random(2, 200_000, 3.0)];
+        for n_drop in [1, 120_000, 300_000] {
+            check(&weights, DType::F32, n_drop, true);
+        }
+        check(&weights, DType::F32, 0, false);
+    }
+
+    #[test]
+    fn more_ties_than_may_be_held_have_the_same_border() {
+        let weights = [random(1, 2_000_000, 1.0), vec![0.0; HELD_BYTES / 4 + 5_696]];
+        check(&weights, DType::F32, 3_000_000, false);
+    }
+}
