@@ -6,7 +6,7 @@ usage: decoder_latency.py BENCH_DECODER BRIQUETTE --python PYTHON --llama-python
        [--text models/brown/test-20k.txt] [--out bench-out/decoder] [--threads 1] [--windows 128,512] [--prompt 128] [--steps 64]
        [--rounds 3] [--seconds 3] [--only ours,torch,llama.cpp]
 
-BENCH_DECODER is the example of that name of briquette-runs and BRIQUETTE the command, both built with --release. The first PYTHON has torch
+BENCH_DECODER is the example of that name of briquette-eval and BRIQUETTE the command, both built with --release. The first PYTHON has torch
 and transformers, the second what bench/peers/requirements-llama.txt names. Each figure is the median of the rounds, and each
 round the median of its calls, on all sides. CPU is the time of all threads in the mean call of a round. Ratios are of CPU time for windows and of
 time for single tokens: below 1, ours is faster. Bytes are of the weights that each token reads, and their share is of what one thread

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How large entropy-coded codes are, and how fast they are coded: blocks of briquette-entropy, zstd and nncodec (DeepCABAC) on the same codes.
+"""How large entropy-coded codes are, and how fast they are coded: blocks of briquette-core, zstd and nncodec (DeepCABAC) on the same codes.
 
 usage: entropy.py EXAMPLE DIR [--largest N]
 

@@ -2,7 +2,7 @@
 """Full-size models in burn against torchvision and transformers on the same weights.
 
 usage: interop_models.py FORWARD MINILM [--work DIR] [--briquette BIN] [--only PREFIX]
-       FORWARD: target/release/examples/forward (cargo build --release -p briquette-runs --example forward)
+       FORWARD: target/release/examples/forward (cargo build --release -p briquette-eval --example forward)
        MINILM:  models/minilm; packages: bench/peers/requirements.txt
 
 Random weights for every ResNet (both .pth and safetensors), BERT-base and a Llama; real ones of MiniLM, through its own

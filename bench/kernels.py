@@ -3,7 +3,7 @@
 
 usage: kernels.py BENCH_LINEAR --python PYTHON [--layers BENCH_LAYERS] [--threads 1] [--kn 768x768,..] [--m 1,8,64,512] [--rounds 3] [--json FILE]
 
-BENCH_LINEAR is the example of that name of briquette-kernels, built with --release; PYTHON one that has torch. Each side
+BENCH_LINEAR is the example of that name of briquette-cpu, built with --release; PYTHON one that has torch. Each side
 quantizes its activations and adds its bias. Each cell is the median of the rounds, and each round the median of its calls, on
 both sides. A ratio above 1 says that ours is faster. With one thread, two threads on 4096x4096
 follow where there are two processors; BENCH_LAYERS, the other example, adds convolutions, weight-only int8 and int4.

@@ -5,7 +5,7 @@ and onnxruntime as floats and int8, in turn, as a Markdown table.
 usage: minilm_latency.py BENCH_MINILM --python PYTHON [--model models/minilm] [--threads 1] [--batches 1,32]
        [--length 128] [--rounds 3] [--seconds 3] [--baseline BENCH_MINILM] [--runtimes-python PYTHON] [--out bench-out/runtimes]
 
-BENCH_MINILM is the example of that name of briquette-runs, built with --release; PYTHON one that has torch and transformers, and onnx where
+BENCH_MINILM is the example of that name of briquette-eval, built with --release; PYTHON one that has torch and transformers, and onnx where
 the runtimes are measured too, by a PYTHON with what bench/peers/requirements-runtimes.txt names; a baseline is another build of ours, of
 which only f32 is timed. Each figure is the median of the rounds, and each round the median of its calls, on all sides. Ratios are of
 times: below 1, ours is faster.

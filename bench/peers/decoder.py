@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A decoder's latency in torch or in llama.cpp: windows of tokens at once, and one token at a time. A line of JSON each, as
-briquette-runs' example bench_decoder prints them.
+briquette-eval' example bench_decoder prints them.
 
 usage: decoder.py torch MODEL TOKENS [--engines "f32,fbgemm,onednn"] [--threads 1] [--windows 128,512] [--prompt 128] [--steps 64]
                   [--seconds 3]

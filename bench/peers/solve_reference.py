@@ -1,11 +1,11 @@
-"""Expected results for the tests of briquette-solve, in f64, written straight from the reference implementations:
+"""Expected results for the tests of briquette-methods, in f64, written straight from the reference implementations:
 
 - GPTQ: llm-compressor's `quantize_weight` (activation order, static groups, dead inputs), with a mask as in SparseGPT's joint `fasterprune`;
 - SparseGPT: IST-DASLab's `fasterprune`, but that each block drops exactly its share, not one more; a mask that is given as in
   llm-compressor's `sparsify_weight`;
 - ADMM: fmfi-compbio's `AdmmPruner.fasterprune` (`iters=20`, `iterative_prune=15`, `percdamp=.1`).
 
-    python bench/peers/solve_reference.py crates/briquette-solve/tests/fixtures/reference.safetensors
+    python bench/peers/solve_reference.py crates/briquette-methods/tests/fixtures/reference.safetensors
 """
 
 import sys

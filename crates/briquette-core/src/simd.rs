@@ -5,11 +5,19 @@
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod fits;
+mod isa;
+mod level;
 pub mod scalar;
 mod xxh3;
 
 use crate::{Affine, Grid};
 pub use fits::RANGES;
+pub use isa::Isa;
+#[cfg(target_arch = "x86_64")]
+pub use isa::has_fma;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use isa::{has_avx2_popcnt, has_avx512_words};
+pub use level::{SimdLevel, active_level};
 pub use xxh3::{XXH3_BLOCK, XXH3_SECRET};
 
 /// Runs the AVX-512 version where the processor has it, the plain version elsewhere.
@@ -18,7 +26,7 @@ macro_rules! dispatch {
         $(#[$doc])*
         pub fn $name($($arg: $type),*) $(-> $out)? {
             #[cfg(target_arch = "x86_64")]
-            if avx512::is_available() {
+            if isa::has_avx512_bytes() {
                 return avx512::safe::$name($($arg),*);
             }
             scalar::$name($($arg),*)

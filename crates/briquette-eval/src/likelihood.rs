@@ -7,8 +7,8 @@ use crate::metrics;
 use crate::outputs::{ItemProgress, device_of, to_host};
 use crate::samples::BATCH_TOKENS;
 use crate::stopwatch::Stopwatch;
-use briquette_core::float::log_sum_exp;
 use briquette_core::{Error, Remedy, Result};
+use briquette_cpu::float::log_sum_exp;
 use briquette_models::{Decoder, LoadedModel, ModelTask, device_name};
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData, activation::log_softmax};
 

@@ -5,7 +5,7 @@ use crate::likelihood::each_scores;
 use crate::outputs::{ItemProgress, to_host};
 use crate::{lanes, metrics};
 use briquette_core::Result;
-use briquette_core::float::log_sum_exp;
+use briquette_cpu::float::log_sum_exp;
 use briquette_models::Network;
 use burn::tensor::{Device, FloatDType, Tensor};
 

@@ -4,7 +4,7 @@ use crate::cache::KeyValues;
 use crate::low_rank::Linears;
 use crate::student_config::Smaller;
 use briquette_core::Result;
-use briquette_core::float::CacheType;
+use briquette_cpu::float::CacheType;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use serde_json::{Map, Value};
 

@@ -2,8 +2,8 @@
 
 use crate::cache::KeyValues;
 use crate::layers::Dropout;
-use briquette_core::float::cached_attention;
-use briquette_fused as fused;
+use briquette_cpu::float::cached_attention;
+use briquette_ops::fused;
 use burn::tensor::activation::softmax;
 use burn::tensor::module::attention;
 use burn::tensor::ops::AttentionModuleOptions;

@@ -9,7 +9,7 @@ use crate::fresh;
 use crate::layers::{Dropout, DropoutConfig, Embedding, LayerNorm, LayerNormConfig, Linear};
 use crate::layers::{feed_forward, self_attention};
 use crate::low_rank::{Linears, below};
-use briquette_fused::in_parts;
+use briquette_ops::fused::in_parts;
 use burn::module::Module;
 use burn::tensor::{Bool, Device, Int, Tensor};
 pub(crate) use checkpoint::{MODEL_TYPES, blank, has_names, input};

@@ -1,6 +1,6 @@
 //! Keys and values of the tokens that a decoder has seen.
 
-use briquette_core::float::{CacheType, CachedRows};
+use briquette_cpu::float::{CacheType, CachedRows};
 
 /// Keys and values of the tokens of one sequence, of every layer.
 #[derive(Debug, Clone)]

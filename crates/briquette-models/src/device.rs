@@ -38,7 +38,7 @@ fn name_of(words: &str) -> String {
 
 /// The instructions that 8-bit products use on this CPU, such as `avx512-vnni`.
 pub fn kernel_path() -> &'static str {
-    briquette_kernels::active_path().name()
+    briquette_cpu::active_level().name()
 }
 
 /// The CUDA devices of this machine, by name; empty without a driver or in a build without CUDA.

@@ -5,7 +5,7 @@ pub use briquette_nn::layers::{Embedding, EmbeddingConfig, LayerNorm, LayerNormC
 pub(crate) use briquette_nn::layers::{feed_forward, self_attention};
 pub use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, RmsNorm, RmsNormConfig};
 
-use briquette_fused as fused;
+use briquette_ops::fused;
 use burn::tensor::{DType, Tensor};
 
 /// The RMS norm of `x`, in one pass where the device has it.

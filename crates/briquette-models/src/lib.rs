@@ -49,7 +49,7 @@ pub mod text;
 pub use arch::{Arch, Network};
 pub use architecture::{Blocks, Decoder};
 pub use bert::{Bert, BertConfig};
-pub use briquette_core::float::CacheType;
+pub use briquette_cpu::float::CacheType;
 pub use briquette_nn::Held;
 pub use cache::KeyValues;
 pub use device::{cuda_devices, device, device_name, kernel_path};

@@ -10,7 +10,7 @@ use crate::fresh;
 use crate::layers::{Embedding, Linear, RmsNorm, RmsNormConfig, normed};
 use crate::low_rank::{Linears, below};
 use crate::rope::Rotation;
-use briquette_fused::swiglu;
+use briquette_ops::fused::swiglu;
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
 pub(crate) use checkpoint::{MODEL_TYPES, blank, has_names, input};

@@ -1,8 +1,8 @@
 //! Rotary positions: each pair of a head's features is turned by an angle that grows with the position.
 
 use crate::attention::by_head;
-use briquette_core::float::Turns;
-use briquette_fused as fused;
+use briquette_cpu::float::Turns;
+use briquette_ops::fused;
 use burn::tensor::{Device, Tensor, TensorData};
 use std::sync::{Arc, OnceLock};
 

@@ -5,7 +5,7 @@ use crate::module::Trail;
 use crate::module::view::{group_dims, n_scales};
 use crate::rules::Fingerprint;
 use briquette_core::{OutputAxis, Rows};
-use briquette_fused::masked::{ScaledGrid, ops};
+use briquette_ops::fused::masked::{ScaledGrid, ops};
 use burn::module::{Module, ModuleMapper, Param, ParamId, Reparameterization};
 use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
 
@@ -144,7 +144,7 @@ impl Attached {
         cast_to(rounded.reshape(shape), dtype)
     }
 
-    /// Rounding to scales that are learned: see [`briquette_fused::masked::learned_grads`].
+    /// Rounding to scales that are learned: see [`briquette_ops::fused::masked::learned_grads`].
     fn round_learned<const D: usize>(&self, masked: Tensor<D>, form: &Form) -> Tensor<D> {
         let (shape, dtype) = (masked.shape(), masked.dtype());
         let (dims, scale_dims) = group_dims(&self.rows, form.grouping);
@@ -180,7 +180,7 @@ impl Reparameterization for Attached {
     }
 }
 
-/// The scales that stored numbers stand for: see [`briquette_fused::masked::scale_of`].
+/// The scales that stored numbers stand for: see [`briquette_ops::fused::masked::scale_of`].
 fn positive(stored: Tensor<1>) -> Tensor<1> {
     let is_zero = stored.clone().equal_elem(0.0);
     stored.abs().mask_fill(is_zero, f32::MIN_POSITIVE)

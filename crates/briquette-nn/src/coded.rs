@@ -6,10 +6,10 @@ use briquette_core::encoded::{CodeBlocks, ScaleType};
 use briquette_core::{
     Affine, Decision, Grid, GridKind, Grouping, Mask, OutputAxis, QuantParams, Result, Rows, Shape, simd,
 };
+use briquette_cpu::{ActivationGrid, PackedInt8};
 use briquette_formats::stored::{DecodeBuffers, StoredDir};
-use briquette_kernels::ops::{self, LinearWeights, QuantizedConv2d, Table};
-use briquette_kernels::{ActivationGrid, PackedInt8};
 use briquette_methods::quant::{Activations, QuantSpec, Range, fit};
+use briquette_ops::compressed::{self, LinearWeights, QuantizedConv2d, Table};
 use burn::tensor::quantization::{
     BlockSize, QuantMode, QuantScheme, QuantStore, QuantValue, QuantizedBytes, ScaleDtype,
 };
@@ -252,7 +252,7 @@ impl Coded {
         let tensor = &stored.tensors[its.index];
         let rows = Rows { axis: its.axis, ..tensor.rows() };
         let (dims, n_at_once) = ([rows.n_rows, rows.n_cols], CodeBlocks::rows_by_32(&rows));
-        let goes_in_parts = ops::looks_up(device) && !tensor.is_held_sparse() && rows.n_rows >= 2 * n_at_once;
+        let goes_in_parts = compressed::looks_up(device) && !tensor.is_held_sparse() && rows.n_rows >= 2 * n_at_once;
         let (Use::Int8(grid), true) = (its.what, goes_in_parts) else {
             return Self::of_stored(stored, its)?.pack(its.what, device);
         };

@@ -10,7 +10,7 @@ use crate::rules::{RuleTarget, Rules};
 use crate::{Attached, Kind, Parameter, Prune, Quantize, Roles, Schedule, decisions};
 use briquette_core::printable::printable;
 use briquette_core::{Decision, Error, Patterns, Result};
-use briquette_kernels::MAX_DEPTH;
+use briquette_cpu::MAX_DEPTH;
 use briquette_methods::quant::Activations;
 use burn::module::{Module, Param, Reparameterization, Reparameterizer};
 use burn::store::RecordError;

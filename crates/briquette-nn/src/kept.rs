@@ -1,6 +1,6 @@
 //! Codes laid out for the kernel that uses them.
 
-use briquette_kernels::ops::{LinearWeights, QuantizedConv2d, Table, Weights};
+use briquette_ops::compressed::{LinearWeights, QuantizedConv2d, Table, Weights};
 
 /// The forms in which codes are held.
 #[derive(Debug, Clone)]

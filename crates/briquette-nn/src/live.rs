@@ -6,7 +6,7 @@ use crate::module::Trail;
 use crate::module::{read_bools, read_f32, unreadable};
 use crate::rules::Fingerprint;
 use briquette_core::Result;
-use briquette_fused::masked::ops;
+use briquette_ops::fused::masked::ops;
 use burn::module::{Module, ModuleVisitor, Param, ParamId, Reparameterization};
 use burn::tensor::{Bool, Device, Int, Tensor};
 use std::collections::BTreeMap;

@@ -6,9 +6,10 @@ use crate::packed::Packed;
 use crate::{Kind, NameMap, Parameter, holds_codes};
 use briquette_core::encoded::Codes;
 use briquette_core::{Error, GridKind, Grouping, Mask, OutputAxis, Result, Role, Rows};
+use briquette_cpu::{ActivationGrid, MAX_DEPTH};
 use briquette_formats::stored::StoredDir;
 use briquette_formats::{ActivationRounding, Checkpoint, StoredTensor};
-use briquette_kernels::{ActivationGrid, MAX_DEPTH, ops};
+use briquette_ops::compressed;
 use burn::module::{Module, Param, Reparameterization, Reparameterizer};
 use burn::tensor::{Device, Tensor};
 use rayon::prelude::*;
@@ -27,7 +28,7 @@ use std::collections::BTreeMap;
 pub fn load_compressed<M: Module>(module: M, checkpoint: &Checkpoint, names: &NameMap) -> Result<M> {
     let wanted = names.parameters(&module)?;
     let mut places = places_of(&wanted, checkpoint, names)?;
-    let looks_up = module.devices().iter().all(ops::looks_up);
+    let looks_up = module.devices().iter().all(compressed::looks_up);
     let (mut uses, mut of_codes) = (BTreeMap::new(), BTreeMap::new());
     for parameter in wanted {
         let holds_codes = parameter.reparameterized.as_deref() == Some(Packed::NAME);
@@ -64,7 +65,7 @@ pub fn predicted_bytes<M: Module>(module: &M, checkpoint: &Checkpoint, names: &N
     let wanted = names.parameters(module)?;
     let places = places_of(&wanted, checkpoint, names)?;
     let holds_codes = module.devices().iter().all(holds_codes);
-    let looks_up = module.devices().iter().all(ops::looks_up);
+    let looks_up = module.devices().iter().all(compressed::looks_up);
     let held = |parameter: &Parameter| {
         let place = *places.get(&parameter.path).filter(|_| holds_codes)?;
         Some(use_of(parameter, place, checkpoint, looks_up)?.n_bytes(&checkpoint.stored()?.tensors[place.index]))

@@ -5,7 +5,7 @@ use crate::form::{axis_of, number_of};
 use crate::kept::{Kept, NAMES};
 use crate::module::{is_kept_turned, linear_shape};
 use briquette_core::{Error, OutputAxis, Result, Rows};
-use briquette_kernels::ops;
+use briquette_ops::compressed;
 use burn::module::{Module, Param, ParamId, Reparameterization};
 use burn::tensor::{DType, Device, Int, Shape, Tensor, TensorData};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -89,7 +89,7 @@ impl HeldCodes {
     fn coded(&self, device: &Device) -> Result<Coded> {
         let weights = self.kept.rows();
         let [n_rows, n_cols] = weights.dims();
-        let (codes, scales) = ops::codes(&weights, device)?;
+        let (codes, scales) = compressed::codes(&weights, device)?;
         let rows = Rows { axis: self.axis_in_records, run: self.run, ..Rows::plain(n_rows, n_cols) };
         Ok(Coded { rows, codes, scales, is_sparse: self.is_sparse })
     }
@@ -218,7 +218,7 @@ impl Reparameterization for Packed {
         if axis.is_turned() {
             shape.swap(0, 1);
         }
-        let values = ops::decode(base, &kept.rows()).reshape::<D, _>(Shape::from(shape));
+        let values = compressed::decode(base, &kept.rows()).reshape::<D, _>(Shape::from(shape));
         if axis.is_turned() { values.swap_dims(0, 1) } else { values }
     }
 }
@@ -241,5 +241,5 @@ pub(crate) fn codes_of<const D: usize>(param: &Param<Tensor<D>>, form: PackedFor
 
 /// Whether layers on this device run on codes rather than decode them for each use: on the CPU, and where autodiff is off.
 pub fn holds_codes(device: &Device) -> bool {
-    ops::runs_on(device)
+    compressed::runs_on(device)
 }

@@ -8,7 +8,8 @@ use crate::pool::check_finite;
 use crate::targets::Names;
 use crate::{Held, Parameter, Patterns, Roles, held, parameters};
 use briquette_core::{Error, Result, Role};
-use briquette_kernels::{ActivationGrid, MAX_DEPTH, ops};
+use briquette_cpu::{ActivationGrid, MAX_DEPTH};
+use briquette_ops::compressed;
 use burn::module::{Module, Param, Reparameterizer};
 use burn::tensor::Tensor;
 use std::collections::BTreeMap;
@@ -107,7 +108,7 @@ impl DynamicSpec {
         let paths = || found.iter().map(|parameter| parameter.path.as_str());
         self.included.check_used("parameter", paths())?;
         self.excluded.check_used("parameter", paths())?;
-        let looks_up = module.devices().iter().all(ops::looks_up);
+        let looks_up = module.devices().iter().all(compressed::looks_up);
         let mut choice = TakenAndLeft::default();
         for names in Names::of(&found).iter().filter(|names| self.are_meant(names)) {
             match self.uses_of(names, looks_up) {

@@ -1,14 +1,15 @@
 //! What a layer multiplies while it is trained to be served in integers: its input, rounded to 8 bits.
 
 use crate::Attached;
-use briquette_fused::masked::ops::{simulates, with_floats};
-use briquette_kernels::{ActivationGrid, MAX_DEPTH, ops};
+use briquette_cpu::{ActivationGrid, MAX_DEPTH};
 use briquette_methods::quant::Activations;
+use briquette_ops::compressed;
+use briquette_ops::fused::masked::ops::{simulates, with_floats};
 use burn::module::Param;
 use burn::tensor::{DType, Tensor};
 
 /// The input of a layer as it will be rounded when the layer is served: rows of `n_cols` values, each to 256 codes of its own scale, as
-/// [`briquette_kernels::quantize_rows`] has them. Gradients pass straight through. Unchanged where nothing is attached to the
+/// [`briquette_cpu::quantize_rows`] has them. Gradients pass straight through. Unchanged where nothing is attached to the
 /// weight that promises rounded activations, or the rule has not begun.
 pub(crate) fn rounded_input<const D: usize, const W: usize>(
     x: Tensor<D>,
@@ -24,7 +25,7 @@ pub(crate) fn rounded_input<const D: usize, const W: usize>(
     }
     match with_floats(&attached.scales(), |scales| scales.iter().any(|scale| *scale != 0.0)) {
         Some(false) => x,
-        _ => ops::simulate_activations(x, n_cols, grid),
+        _ => compressed::simulate_activations(x, n_cols, grid),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::module::{Trail, read_bools, read_f32, unreadable, view};
 use crate::packed::{PackedForm, codes_of};
 use crate::{Attached, Packed, Parameter, parameters};
 use briquette_core::{Decision, Error, Mask, QuantParams, Result, Rows, simulate};
-use briquette_fused::masked::scale_of;
+use briquette_ops::fused::masked::scale_of;
 use burn::module::{Module, ModuleVisitor, Param, Reparameterization};
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 use std::collections::BTreeMap;

@@ -132,8 +132,8 @@ fn a_network_trained_for_rounded_activations_computes_as_it_is_served() {
     let net = seeded(Net::new(&device), 1);
     let plain = net.forward(ids(&device));
     for (scheme, grid) in [
-        ("int8-dynamic", briquette_kernels::ActivationGrid::Asymmetric),
-        ("int8-dynamic-sym", briquette_kernels::ActivationGrid::Symmetric),
+        ("int8-dynamic", briquette_cpu::ActivationGrid::Asymmetric),
+        ("int8-dynamic-sym", briquette_cpu::ActivationGrid::Symmetric),
     ] {
         let rules = Compression::new().quantize(Quantize::new("**.weight", scheme).unwrap());
         let attached = rules.attach(net.clone()).unwrap();

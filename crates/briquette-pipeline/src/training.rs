@@ -16,8 +16,9 @@ mod train;
 mod translate;
 mod watch;
 
-pub use devices::{check_devices, devices};
-pub use settings::needs_teacher;
-pub use student::foretold;
-pub use train::train;
-pub use translate::{half, spec_of, teacher_of};
+pub use devices::check_devices;
+pub(crate) use devices::devices;
+pub(crate) use settings::needs_teacher;
+pub(crate) use student::foretold;
+pub(crate) use train::train;
+pub(crate) use translate::{half, spec_of, teacher_of};

@@ -8,6 +8,8 @@ mod avx512;
 mod neon;
 
 use crate::entropy::{HEAD, LANES, LEAST, PRECISION, SLOTS, SymbolTable};
+#[cfg(target_arch = "x86_64")]
+use crate::simd;
 use crate::{Error, Result};
 
 /// Instructions that blocks are decoded with; all of them give the same symbols.
@@ -32,9 +34,9 @@ impl Instructions {
         let all = [
             (Self::Plain, true),
             #[cfg(target_arch = "x86_64")]
-            (Self::Avx2, avx2::is_available()),
+            (Self::Avx2, simd::has_avx2_popcnt()),
             #[cfg(target_arch = "x86_64")]
-            (Self::Avx512, avx512::is_available()),
+            (Self::Avx512, simd::has_avx512_words()),
             #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
             (Self::Neon, true),
         ];

@@ -9,25 +9,14 @@ use std::arch::x86_64::*;
 const MAGNITUDE: i32 = 0x7fff_ffff;
 const MAGNITUDE_BF16: i16 = 0x7fff;
 
-/// Whether the processor has every extension that this module is compiled for. The answer is cached by the standard
-/// library.
-pub(super) fn is_available() -> bool {
-    is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("avx512vbmi2")
-        && is_x86_feature_detected!("popcnt")
-}
-
-/// Safe entry points, called only where [`is_available`] returned true.
+/// Safe entry points, called only if [`has_avx512_bytes`](super::isa::has_avx512_bytes) returned true.
 pub(super) mod safe {
     use super::*;
 
     macro_rules! entries {
         ($($name:ident($($arg:ident: $type:ty),*) $(-> $out:ty)?;)*) => {
             $(pub(in super::super) fn $name($($arg: $type),*) $(-> $out)? {
-                // SAFETY: the dispatcher calls this only after `is_available` found every feature named in
+                // SAFETY: the dispatcher calls this only after `has_avx512_bytes` found every feature named in
                 // `#[target_feature]` of the functions below.
                 unsafe { super::$name($($arg),*) }
             })*

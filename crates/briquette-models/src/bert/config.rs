@@ -2,8 +2,8 @@
 
 use crate::config::check_sizes;
 use crate::fresh;
-use briquette_fused::gelu;
-use briquette_kernels::ops::FeedForwardActivation;
+use briquette_ops::compressed::FeedForwardActivation;
+use briquette_ops::fused::gelu;
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu_approximate, relu, silu};
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,7 @@ use super::{Llama, LlamaAttention, LlamaLayer};
 use crate::attention::attend_to_kept;
 use crate::cache::KeyValues;
 use crate::rope::Rotation;
-use briquette_core::float::CacheType;
+use briquette_cpu::float::CacheType;
 use burn::tensor::{Int, Tensor};
 
 impl LlamaAttention {

@@ -3,7 +3,7 @@
 use super::Linear;
 use crate::kept::Kept;
 use crate::packed::kept_on;
-use briquette_kernels::ops::{self, CodedLinear, FeedForwardActivation};
+use briquette_ops::compressed::{self, CodedLinear, FeedForwardActivation};
 use burn::module::Param;
 use burn::tensor::{Bool, Tensor};
 
@@ -18,7 +18,7 @@ fn coded(layer: &Linear, x: &Tensor<3>) -> Option<CodedLinear> {
 }
 
 /// Attention of tokens `[batch, length, n_in]` to all that are no padding, where queries, keys and values come of int8 codes; see
-/// [`ops::self_attention`]. `None` where that is not so.
+/// [`compressed::self_attention`]. `None` where that is not so.
 ///
 /// # Panics
 /// If the layers take another width than `x` has, `n_heads` is 0 or does not divide their outputs, or `padding` is not `[batch, length]`.
@@ -29,13 +29,13 @@ pub fn self_attention(
     padding: &Tensor<2, Bool>,
 ) -> Option<Tensor<3>> {
     let [q, k, v] = layers.map(|layer| coded(layer, x));
-    ops::self_attention(x, [q?, k?, v?], n_heads, padding)
+    compressed::self_attention(x, [q?, k?, v?], n_heads, padding)
 }
 
-/// `down(activation(up(x)))`, where both layers are of int8 codes; see [`ops::feed_forward`]. `None` where that is not so.
+/// `down(activation(up(x)))`, where both layers are of int8 codes; see [`compressed::feed_forward`]. `None` where that is not so.
 ///
 /// # Panics
 /// If a layer takes another width than what comes before it has.
 pub fn feed_forward(x: &Tensor<3>, [up, down]: [&Linear; 2], activation: FeedForwardActivation) -> Option<Tensor<3>> {
-    ops::feed_forward(x, [coded(up, x)?, coded(down, x)?], activation)
+    compressed::feed_forward(x, [coded(up, x)?, coded(down, x)?], activation)
 }

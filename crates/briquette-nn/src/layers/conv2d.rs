@@ -6,8 +6,8 @@ use crate::module::Patches;
 use crate::module::show_patches;
 use crate::packed::kept_on;
 use crate::rounded_input::rounded_input;
-use briquette_kernels::Conv2dShape;
-use briquette_kernels::ops::{self, Conv2dCall};
+use briquette_cpu::Conv2dShape;
+use briquette_ops::compressed::{self, Conv2dCall};
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::{BatchNorm, Initializer, PaddingConfig2d};
@@ -107,7 +107,7 @@ impl Conv2d {
     pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
         let bias = self.bias.as_ref().map(Param::val);
         if let Some(call) = self.call(&input) {
-            return ops::conv2d(input, None, [None, bias], call);
+            return compressed::conv2d(input, None, [None, bias], call);
         }
         self.convolve(self.rounded(input), self.weight.val(), bias)
     }
@@ -123,8 +123,8 @@ impl Conv2d {
         let shape = self.shape(&input, weight.dims());
         let Conv2dShape { kernel, stride, padding, dilation, groups, .. } = shape;
         show_patches(&self.weight, &input, Patches { kernel, stride, padding, dilation, groups });
-        if ops::convolves(&input, &shape) && weight.dtype() == DType::F32 {
-            return ops::float_conv2d(input, weight, bias, shape);
+        if compressed::convolves(&input, &shape) && weight.dtype() == DType::F32 {
+            return compressed::float_conv2d(input, weight, bias, shape);
         }
         let padding = shape.padding.map(|[before, after]| (before, after));
         let options = ConvOptions::new_with_padding(self.stride, padding, self.dilation, self.groups);
@@ -143,7 +143,7 @@ impl Conv2d {
                 let is_plain = matches!(then, Then::Nothing);
                 let call = Conv2dCall { relu: !is_plain, ..call };
                 let shortcut = if let Then::AddRelu(shortcut) = then { Some(shortcut) } else { None };
-                ops::conv2d(input, shortcut, [Some(scale), Some(shift)], call)
+                compressed::conv2d(input, shortcut, [Some(scale), Some(shift)], call)
             }
             None => {
                 let output = if self.takes_norm(&input) {

@@ -1,6 +1,6 @@
 //! Layer norm.
 
-use briquette_fused::add_norm;
+use briquette_ops::fused::add_norm;
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::tensor::module::layer_norm;

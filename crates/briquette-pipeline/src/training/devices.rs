@@ -9,7 +9,7 @@ use burn::tensor::Device;
 ///
 /// # Errors
 /// Config where there is no such device, or they cannot train together.
-pub fn devices(options: &RunOptions) -> Result<Vec<Device>> {
+pub(crate) fn devices(options: &RunOptions) -> Result<Vec<Device>> {
     match options.devices.is_empty() {
         true => Ok(vec![briquette_models::device(&options.device)?]),
         false => of(&options.devices),

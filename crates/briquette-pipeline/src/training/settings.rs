@@ -38,7 +38,7 @@ pub(crate) fn of(stage: &DistillStage) -> Result<Settings> {
 ///
 /// # Errors
 /// Config, where the stage cannot be.
-pub fn needs_teacher(stage: &DistillStage) -> Result<bool> {
+pub(crate) fn needs_teacher(stage: &DistillStage) -> Result<bool> {
     of(stage).map(|settings| settings.blend.needs_teacher())
 }
 

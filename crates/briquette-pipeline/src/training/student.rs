@@ -31,7 +31,7 @@ pub(crate) fn how(stage: &DistillStage, arch: Arch, n_layers: Option<usize>) -> 
 ///
 /// # Errors
 /// Config where a stage's student cannot be made of the model; Input where its config.json is damaged.
-pub fn foretold<'a>(
+pub(crate) fn foretold<'a>(
     mut stages: impl Iterator<Item = &'a DistillStage>,
     original: &Checkpoint,
 ) -> Result<Vec<TensorInfo>> {

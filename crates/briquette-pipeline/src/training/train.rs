@@ -32,7 +32,7 @@ const N_SCORES: usize = 64;
 ///
 /// # Errors
 /// Config where student, teacher and data do not go together; Input where one is damaged; Refused where a loss is no number; Io; Interrupted.
-pub fn train(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
+pub(crate) fn train(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
     match go_on(asked, options) {
         // The student is made anew too: values of a damaged checkpoint may be in it already.
         Err(error) if options.force && Checkpoints::is_damage(&error) => {

@@ -9,7 +9,7 @@ use burn::tensor::FloatDType;
 use std::path::Path;
 
 /// The half precision that a type is, if it is one.
-pub fn half(dtype: Dtype) -> Option<FloatDType> {
+pub(crate) fn half(dtype: Dtype) -> Option<FloatDType> {
     match dtype {
         Dtype::F32 => None,
         Dtype::Bf16 => Some(FloatDType::BF16),
@@ -18,7 +18,7 @@ pub fn half(dtype: Dtype) -> Option<FloatDType> {
 }
 
 /// The data to run a model on, which is a recipe's `eval`.
-pub fn spec_of(data: &RawData) -> DataSpec {
+pub(crate) fn spec_of(data: &RawData) -> DataSpec {
     let data = data.clone();
     DataSpec {
         path: data.eval.unwrap_or_default(),
@@ -38,7 +38,7 @@ pub fn spec_of(data: &RawData) -> DataSpec {
 ///
 /// # Errors
 /// See [`Checkpoint::open_as`].
-pub fn teacher_of(stage: &DistillStage, original: &Path) -> Result<Checkpoint> {
+pub(crate) fn teacher_of(stage: &DistillStage, original: &Path) -> Result<Checkpoint> {
     match &stage.teacher {
         Some(teacher) if teacher != original => Checkpoint::open(teacher),
         Some(_) | None => Checkpoint::open_as(original, &stage.choice),

@@ -2,9 +2,9 @@
 
 use crate::Options;
 use crate::findings::Finding;
-use briquette_cube::{DeviceEpilogue, Floats, Gpu, Int8, WAYS, Way};
-use briquette_kernels::ops::{self, Conv2dCall, LinearWeights, QuantizedConv2d, Table, gpu_of};
-use briquette_kernels::{ActivationGrid, Conv2dShape};
+use briquette_cpu::{ActivationGrid, Conv2dShape};
+use briquette_cuda::{DeviceEpilogue, Floats, Gpu, Int8, WAYS, Way};
+use briquette_ops::compressed::{self, Conv2dCall, LinearWeights, QuantizedConv2d, Table, gpu_of};
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 
 /// Rounding may differ where a device fuses a product and a sum.
@@ -88,7 +88,7 @@ fn products(gpu: &Gpu, options: &Options) -> Vec<Finding> {
         let mut x: Vec<f32> = codes(m * k, 1).iter().map(|code| f32::from(*code / 2)).collect();
         x.chunks_mut(k).for_each(|row| row[0] = 127.0);
         let weights = codes(n * k, 2);
-        let dtype = briquette_cube::F32;
+        let dtype = briquette_cuda::F32;
         let x = Floats { buffer: gpu.copy(&x), dtype, n_rows: m, n_cols: k };
         let run = |way: Way, is_sparse: bool| -> Result<Vec<f32>, String> {
             let weights = Int8::new(gpu, &weights, &vec![1.0; n], [n, k], is_sparse);
@@ -164,7 +164,7 @@ fn linear(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
                         let bias = tensor(floats(n, 5), [n], device);
                         let x = tensor(floats(m * k, 6), [m, k], device).cast(dtype);
                         poison(device, m * n);
-                        host(ops::linear(x, &weights, Some(bias)).cast(FloatDType::F32))
+                        host(compressed::linear(x, &weights, Some(bias)).cast(FloatDType::F32))
                     };
                     difference(&run(device), &run(cpu))
                 });
@@ -193,12 +193,12 @@ fn weight_only(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding>
         let int8 = |device: &Device, is_sparse: bool| {
             let weights =
                 LinearWeights::int8_on(device, &codes(n * k, 9), &floats(n, 2), [n, k], is_sparse, None).unwrap();
-            host(ops::linear(x(rows, device), &weights, bias(device)))
+            host(compressed::linear(x(rows, device), &weights, bias(device)))
         };
         let int4 = |device: &Device| {
             let codes: Vec<i8> = codes(n * k, 10).iter().map(|code| code >> 4).collect();
             let weights = LinearWeights::int4_on(device, &codes, &floats(n * k.div_ceil(32), 2), [n, k], 32);
-            host(ops::linear(x(rows, device), &weights, bias(device)))
+            host(compressed::linear(x(rows, device), &weights, bias(device)))
         };
         for is_sparse in [false, true] {
             let kind = if is_sparse { "sparse" } else { "dense" };
@@ -231,7 +231,7 @@ fn convolutions(device: &Device, cpu: &Device) -> Vec<Finding> {
                 let y_shape = [2, n_out, out_height, out_width];
                 let y = tensor(floats(y_shape.iter().product(), 14), y_shape, device);
                 let vectors = [15, 16].map(|seed| Some(tensor(floats(n_out, seed), [n_out], device)));
-                host(ops::conv2d(x, Some(y), vectors, call))
+                host(compressed::conv2d(x, Some(y), vectors, call))
             };
             let kind = if is_sparse { "sparse" } else { "dense" };
             let worst = difference(&run(device), &run(cpu));
@@ -245,7 +245,7 @@ fn embedding(device: &Device, cpu: &Device) -> Finding {
     let run = |device: &Device, is_sparse: bool| {
         let table = Table::on(device, codes(50 * 77, 17), &floats(50, 18), [50, 77], is_sparse);
         let ids = Tensor::<2, Int>::from_data([[0, 49, 7], [7, 30, 1]], device);
-        host(ops::embedding(ids, &table))
+        host(compressed::embedding(ids, &table))
     };
     let differences = [false, true].map(|is_sparse| difference(&run(device, is_sparse), &run(cpu, is_sparse)));
     Finding::at_most("int8 embedding", worst(differences), "relative", 0.0)
@@ -264,7 +264,7 @@ fn nan_rows(device: &Device) -> Finding {
     let mut x = floats(30 * 70, 21);
     x[70 * 3 + 5] = f32::NAN;
     x[70 * 20] = f32::INFINITY;
-    let y = host(ops::linear(tensor(x, [30, 70], device), &weights.unwrap(), None));
+    let y = host(compressed::linear(tensor(x, [30, 70], device), &weights.unwrap(), None));
     let wrong = y.iter().enumerate().filter(|(i, value)| value.is_nan() != [3, 20].contains(&(i / 40))).count();
     Finding::at_most("rows that are not finite, and their neighbours", wrong as f64, "outputs", 0.0)
 }

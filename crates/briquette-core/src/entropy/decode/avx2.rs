@@ -22,10 +22,6 @@ const fn takes() -> [[u32; 8]; 256] {
     all
 }
 
-pub(super) fn is_available() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt")
-}
-
 /// Decodes as long as a whole turn of symbols and its words are sure to be there: how many symbols and words those were.
 pub(super) fn decode(
     slots: &[u32; SLOTS],

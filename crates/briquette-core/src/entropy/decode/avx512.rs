@@ -6,13 +6,6 @@
 use crate::entropy::{LANES, LEAST, PRECISION, SLOTS};
 use std::arch::x86_64::*;
 
-pub(super) fn is_available() -> bool {
-    is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("avx2")
-        && is_x86_feature_detected!("popcnt")
-}
-
 /// Decodes as long as a whole turn of symbols and its words are sure to be there: how many symbols and words those were.
 pub(super) fn decode(
     slots: &[u32; SLOTS],

@@ -1,0 +1,173 @@
+//! 2-D convolution in 8-bit codes, as products of tiles of patches.
+
+mod depthwise;
+mod epilogue;
+mod image;
+mod packed;
+#[cfg(test)]
+mod tests;
+mod tile;
+mod unpacked;
+
+use crate::activations::{ActivationElement, ActivationGrid};
+pub use crate::float::Conv2dShape;
+use crate::panels::threads_for;
+use crate::simd::{OutputBlock, PANEL};
+use crate::weights::Int8Weights;
+use briquette_core::simd::SimdLevel;
+use depthwise::Taps;
+pub use epilogue::ConvEpilogue;
+use image::Image;
+use packed::ConvPanels;
+pub use packed::PackedConv2d;
+use std::ops::Range;
+use tile::PatchTile;
+use unpacked::Unpacked;
+
+/// Output pixels that are computed at once.
+const TILE: usize = 256;
+/// Output channels that are computed at once: with so many, a tile stays in the L2 cache.
+const OUTPUTS: usize = 8 * PANEL;
+/// Fewest pixels for a thread: where there are fewer, threads share the output channels instead.
+const FEW_PIXELS: usize = 64;
+/// Below this many multiplications of an image, waking another thread costs more than it saves.
+const PAYS: usize = 1 << 22;
+
+/// A convolution, and what is done to its outputs before they are written.
+#[derive(Debug, Clone, Copy)]
+pub struct Int8Conv2d<'a> {
+    /// Its weights.
+    pub weights: &'a PackedConv2d,
+    /// How they step over an image.
+    pub shape: Conv2dShape,
+    /// How images are rounded.
+    pub grid: ActivationGrid,
+    /// What is done to its outputs.
+    pub epilogue: ConvEpilogue<'a>,
+}
+
+/// Convolves images `x` `[n, in, height, width]` to `y` `[n, out, out height, out width]`, by the instructions of `level`.
+///
+/// Each image has its own scale and zero point; padding is exactly zero. An image with a NaN or an infinity gives one of
+/// NaN. No images, channels or pixels are no error.
+///
+/// # Panics
+/// If the lengths of `x`, `y` or what finishes outputs disagree with the shape, or the shape with the weights.
+pub fn int8_conv2d<T: ActivationElement>(
+    level: SimdLevel,
+    x: &[T],
+    size: [usize; 3],
+    conv: &Int8Conv2d,
+    y: &mut [f32],
+) {
+    match &conv.weights.panels {
+        ConvPanels::Dense(weights) => each_image(level, x, size, conv, weights, y),
+        ConvPanels::Sparse(weights) => each_image(level, x, size, conv, weights, y),
+    }
+}
+
+fn each_image<T: ActivationElement, W: Int8Weights>(
+    level: SimdLevel,
+    x: &[T],
+    [n_images, height, width]: [usize; 3],
+    conv: &Int8Conv2d,
+    weights: &W,
+    y: &mut [f32],
+) {
+    let Int8Conv2d { shape, grid, epilogue, .. } = *conv;
+    assert_eq!(conv.weights.dims, shape.weight_dims(), "weights and {shape:?}");
+    epilogue.assert_channels(shape.n_out);
+    let n_values = shape.n_in * height * width;
+    assert_eq!(x.len(), n_images * n_values, "{} inputs for [{n_images}, {}, {height}, {width}]", x.len(), shape.n_in);
+    let [out_height, out_width] = shape.out_size([height, width]);
+    let n_pixels = out_height * out_width;
+    let expected = [n_images, shape.n_out, out_height, out_width];
+    assert_eq!(y.len(), expected.iter().product::<usize>(), "{} outputs for {expected:?}", y.len());
+    if shape.n_out * n_pixels == 0 {
+        return;
+    }
+    let how = How::of(&shape, weights);
+    for (i, y) in y.chunks_exact_mut(shape.n_out * n_pixels).enumerate() {
+        let image = Image::new(level, &x[i * n_values..(i + 1) * n_values], shape.n_in, [height, width], grid);
+        let run = ImageConv { level, shape: &shape, weights, image: &image, how: &how, epilogue };
+        let n_threads = threads_for(shape.depth() * shape.n_out * n_pixels, PAYS);
+        run.pixels(0, OutputBlock::new(y, shape.n_out, n_pixels), n_threads);
+    }
+}
+
+/// How a convolution is best done.
+enum How {
+    /// By panels of weights, which must not straddle groups.
+    Panels,
+    /// Output by output, for groups of few outputs: most of a panel would belong to other groups.
+    Rows(Unpacked),
+    /// Tap by tap, where every channel is its own group.
+    Depthwise(Taps),
+}
+
+impl How {
+    fn of(shape: &Conv2dShape, weights: &impl Int8Weights) -> Self {
+        if shape.groups == 1 || (shape.n_out / shape.groups).is_multiple_of(PANEL) {
+            return Self::Panels;
+        }
+        if shape.is_depthwise() {
+            return Self::Depthwise(Taps::new(weights));
+        }
+        Self::Rows(Unpacked::new(weights))
+    }
+}
+
+/// The convolution of one image.
+struct ImageConv<'a, W> {
+    level: SimdLevel,
+    shape: &'a Conv2dShape,
+    weights: &'a W,
+    image: &'a Image,
+    how: &'a How,
+    epilogue: ConvEpilogue<'a>,
+}
+
+impl<W: Int8Weights> ImageConv<'_, W> {
+    /// Computes the pixels from `first` on, as many as `out` has columns for.
+    fn pixels(&self, mut first: usize, mut out: OutputBlock, n_threads: usize) {
+        if n_threads > 1 && out.n_cols() >= 2 * FEW_PIXELS {
+            let half = (out.n_cols() / 2).next_multiple_of(PANEL);
+            let (left, right) = out.split_cols(half);
+            rayon::join(
+                || self.pixels(first, left, n_threads / 2),
+                || self.pixels(first + half, right, n_threads.div_ceil(2)),
+            );
+            return;
+        }
+        let mut tile = PatchTile::default();
+        let n_tiles = out.n_cols().div_ceil(TILE);
+        let size = out.n_cols().div_ceil(n_tiles.max(1)).next_multiple_of(PANEL);
+        while out.n_cols() > 0 {
+            let n = size.min(out.n_cols());
+            let (now, later) = out.split_cols(n);
+            self.tile(first..first + n, &mut tile, now, n_threads);
+            (first, out) = (first + n, later);
+        }
+    }
+
+    fn tile(&self, pixels: Range<usize>, tile: &mut PatchTile, mut out: OutputBlock, n_threads: usize) {
+        let n_out = self.shape.n_out / self.shape.groups;
+        if let How::Depthwise(taps) = self.how {
+            taps.convolve(self.level, self.shape, self.image, pixels, &mut tile.values);
+            return self.epilogue.write(self.level, &tile.values, 0, out);
+        }
+        for group in 0..self.shape.groups {
+            tile.gather(self.shape, self.image, group, pixels.clone());
+            for first in (group * n_out..(group + 1) * n_out).step_by(OUTPUTS) {
+                let n = OUTPUTS.min((group + 1) * n_out - first);
+                match self.how {
+                    How::Rows(rows) => tile.multiply_rows(self.level, rows, first..first + n),
+                    _ => tile.multiply(self.level, self.weights, first / PANEL, n, n_threads),
+                }
+                let (now, later) = out.split_rows(n);
+                self.epilogue.write(self.level, &tile.values, first, now);
+                out = later;
+            }
+        }
+    }
+}

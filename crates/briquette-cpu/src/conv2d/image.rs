@@ -1,0 +1,116 @@
+//! The codes of one image, channels last.
+
+use crate::activations::{ActivationElement, ActivationGrid};
+use crate::simd::{self, RowQuantizer, ValueRange};
+use briquette_core::simd::SimdLevel;
+use rayon::prelude::*;
+
+/// Values whose range a thread finds at once.
+const RANGE_CHUNK: usize = 1 << 16;
+/// Pixels and channels that a thread transposes at once: whole cache lines of codes, which stay in the L1 cache.
+const PIXELS: usize = 256;
+const CHANNELS: usize = 64;
+
+/// Codes of one image `[height, width, channel]`, of one scale and zero point.
+pub(crate) struct Image {
+    codes: Vec<u8>,
+    n_channels: usize,
+    pub(crate) size: [usize; 2],
+    pub(crate) scale: f32,
+    pub(crate) zero: i32,
+}
+
+impl Image {
+    /// Quantizes `x` `[channel, height, width]`.
+    pub(crate) fn new<T: ActivationElement>(
+        level: SimdLevel,
+        x: &[T],
+        n_channels: usize,
+        size: [usize; 2],
+        grid: ActivationGrid,
+    ) -> Self {
+        let n_pixels = size[0] * size[1];
+        let mut codes = vec![0; x.len()];
+        let value_range = |x: &[T]| simd::value_range(level, T::widened(x, &mut Vec::new()), grid);
+        let is_large = x.len() > RANGE_CHUNK && rayon::current_num_threads() > 1;
+        let row = match is_large {
+            true => {
+                x.par_chunks(RANGE_CHUNK).map(value_range).reduce(ValueRange::default, ValueRange::merge).scale(grid)
+            }
+            false => value_range(x).scale(grid),
+        };
+        let fill = |(i, codes): (usize, &mut [u8])| {
+            let pixels = i * PIXELS..n_pixels.min((i + 1) * PIXELS);
+            channels_last(level, row, |channel| &x[channel * n_pixels..][pixels.clone()], n_channels, codes);
+        };
+        let n_codes = (PIXELS * n_channels).max(1);
+        match is_large {
+            true => codes.par_chunks_mut(n_codes).enumerate().for_each(fill),
+            false => codes.chunks_mut(n_codes).enumerate().for_each(fill),
+        }
+        Self { codes, n_channels, size, scale: row.scale, zero: row.zero }
+    }
+
+    /// The channels of a pixel.
+    pub(crate) fn pixel(&self, index: usize) -> &[u8] {
+        self.pixels(index..index + 1)
+    }
+
+    /// The channels of neighbouring pixels.
+    pub(crate) fn pixels(&self, range: std::ops::Range<usize>) -> &[u8] {
+        &self.codes[range.start * self.n_channels..range.end * self.n_channels]
+    }
+}
+
+/// Quantizes neighbouring pixels, given by the channel, to `codes` `[pixel, channel]`.
+fn channels_last<'a, T: ActivationElement + 'a>(
+    level: SimdLevel,
+    row: RowQuantizer,
+    channel: impl Fn(usize) -> &'a [T],
+    n_channels: usize,
+    codes: &mut [u8],
+) {
+    let (mut planes, mut scratch) = (vec![[0_u8; PIXELS]; CHANNELS.min(n_channels.next_multiple_of(8))], Vec::new());
+    for first in (0..n_channels).step_by(CHANNELS) {
+        let n = CHANNELS.min(n_channels - first);
+        for (i, plane) in planes[..n].iter_mut().enumerate() {
+            simd::quantize(level, T::widened(channel(first + i), &mut scratch), row, plane);
+        }
+        for (block, codes) in codes.chunks_mut(64 * n_channels).enumerate() {
+            for (i, planes) in planes[..n.next_multiple_of(8)].as_chunks::<8>().0.iter().enumerate() {
+                let turned = simd::turn_bytes(level, planes.each_ref().map(|plane| &plane.as_chunks().0[block]));
+                for (codes, turned) in codes.chunks_exact_mut(n_channels).zip(&turned) {
+                    let codes = &mut codes[first + 8 * i..first + n.min(8 * i + 8)];
+                    match codes.first_chunk_mut::<8>() {
+                        Some(codes) => *codes = *turned,
+                        None => codes.copy_from_slice(&turned[..codes.len()]),
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_those_of_a_row_with_channels_last() {
+        for (n_channels, size) in [(1, [1, 1]), (3, [5, 7]), (8, [4, 4]), (13, [33, 41]), (70, [9, 31])] {
+            let n_pixels = size[0] * size[1];
+            let x: Vec<f32> = (0..n_channels * n_pixels).map(|i| (i * 37 % 101) as f32 - 40.0).collect();
+            for grid in [ActivationGrid::Symmetric, ActivationGrid::Asymmetric] {
+                let row = crate::quantize_rows(SimdLevel::SCALAR, &x, 1, x.len(), grid);
+                for level in SimdLevel::available() {
+                    let image = Image::new(level, &x, n_channels, size, grid);
+                    assert_eq!((image.scale, image.zero), (row.scales()[0], row.zeros()[0]));
+                    for pixel in 0..n_pixels {
+                        let expected: Vec<u8> = (0..n_channels).map(|c| row.row(0)[c * n_pixels + pixel]).collect();
+                        assert_eq!(image.pixel(pixel), expected, "{level} {n_channels} {size:?}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+use super::*;
+use crate::QuantizedRows;
+use proptest::prelude::*;
+
+fn numbers(n: usize, seed: u64) -> impl Iterator<Item = u64> {
+    let mut state = seed | 1;
+    (0..n).map(move |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state >> 33
+    })
+}
+
+/// One output of one image by the definition, from the codes.
+fn reference(
+    row: &QuantizedRows,
+    shape: &Conv2dShape,
+    size: [usize; 2],
+    codes: &[i8],
+    scales: &[f32],
+    at: [usize; 3],
+) -> f32 {
+    let (n_in, n_out, [kh, kw]) = (shape.n_in / shape.groups, shape.n_out / shape.groups, shape.kernel);
+    let [o, oy, ox] = at;
+    let mut sum = 0;
+    for (i, ky, kx) in (0..n_in * kh * kw).map(|i| (i / (kh * kw), i / kw % kh, i % kw)) {
+        let y = (oy * shape.stride[0] + ky * shape.dilation[0]) as isize - shape.padding[0][0] as isize;
+        let x = (ox * shape.stride[1] + kx * shape.dilation[1]) as isize - shape.padding[1][0] as isize;
+        if (0..size[0] as isize).contains(&y) && (0..size[1] as isize).contains(&x) {
+            let plane = (o / n_out * n_in + i) * size[0] * size[1];
+            let code = i32::from(row.row(0)[plane + y as usize * size[1] + x as usize]) - row.zeros()[0];
+            sum += code * i32::from(codes[(o * n_in + i) * kh * kw + ky * kw + kx]);
+        }
+    }
+    sum as f32 * row.scales()[0] * scales[o]
+}
+
+fn agrees(shape: Conv2dShape, n_images: usize, size: [usize; 2], seed: u64) {
+    let codes: Vec<i8> =
+        numbers(shape.n_out * shape.depth(), seed).map(|b| if b & 0x300 == 0 { 0 } else { b as i8 }).collect();
+    let scales: Vec<f32> = (0..shape.n_out).map(|i| 0.5 + i as f32).collect();
+    let bias: Vec<f32> = (0..shape.n_out).map(|i| i as f32 - 2.0).collect();
+    let n_values = shape.n_in * size[0] * size[1];
+    let x: Vec<f32> = numbers(n_images * n_values, seed ^ 7).map(|b| b as f32 / (1_u64 << 30) as f32 - 1.0).collect();
+    let [out_height, out_width] = shape.out_size(size);
+    for (grid, is_sparse) in [(ActivationGrid::Symmetric, true), (ActivationGrid::Asymmetric, false)] {
+        let weights = PackedConv2d::new(&codes, &scales, shape.weight_dims(), is_sparse).unwrap();
+        let epilogue = ConvEpilogue { shift: Some(&bias), ..ConvEpilogue::default() };
+        let conv = Int8Conv2d { weights: &weights, shape, grid, epilogue };
+        for level in SimdLevel::available() {
+            let mut y = vec![f32::NAN; n_images * shape.n_out * out_height * out_width];
+            int8_conv2d(level, &x, [n_images, size[0], size[1]], &conv, &mut y);
+            for (i, &value) in y.iter().enumerate() {
+                let (image, o) =
+                    (i / (shape.n_out * out_height * out_width), i / (out_height * out_width) % shape.n_out);
+                let row = crate::quantize_rows(level, &x[image * n_values..(image + 1) * n_values], 1, n_values, grid);
+                let at = [o, i / out_width % out_height, i % out_width];
+                let expected = reference(&row, &shape, size, &codes, &scales, at) + bias[o];
+                assert_eq!(value, expected, "{level} {grid:?} sparse {is_sparse} {shape:?} {size:?} at {at:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_convolution_agrees_with_its_definition() {
+    let base = Conv2dShape::new(3, 5, [3, 3]);
+    agrees(base, 2, [6, 7], 1);
+    agrees(Conv2dShape { padding: [[1, 0], [2, 2]], stride: [2, 1], ..base }, 1, [7, 5], 2);
+    agrees(Conv2dShape { dilation: [2, 1], padding: [[2, 2], [1, 1]], ..base }, 1, [6, 6], 3);
+    agrees(Conv2dShape { n_in: 8, n_out: 8, groups: 8, padding: [[1; 2]; 2], ..base }, 2, [5, 5], 4);
+    agrees(Conv2dShape { n_in: 6, n_out: 4, groups: 2, padding: [[1; 2]; 2], ..base }, 1, [5, 4], 5);
+    agrees(Conv2dShape { n_in: 4, n_out: 66, groups: 2, ..base }, 1, [5, 4], 6);
+    agrees(Conv2dShape { n_in: 4, n_out: 64, groups: 2, ..base }, 1, [5, 4], 6);
+    agrees(Conv2dShape { n_in: 2, n_out: 300, ..base }, 1, [19, 20], 6);
+    agrees(Conv2dShape { n_in: 70, n_out: 33, kernel: [1, 1], ..base }, 1, [12, 13], 7);
+    agrees(base, 0, [6, 7], 8);
+    agrees(base, 1, [2, 2], 9);
+}
+
+#[test]
+fn weights_take_about_a_byte_each_and_are_found_again() {
+    for (n_in, n_out, groups) in [(64, 64, 1), (64, 64, 16), (64, 128, 2)] {
+        let shape = Conv2dShape { groups, ..Conv2dShape::new(n_in, n_out, [3, 3]) };
+        let codes: Vec<i8> = (0..n_out * shape.depth()).map(|i| (i % 120) as i8).collect();
+        for is_sparse in [false, true] {
+            let packed = PackedConv2d::new(&codes, &vec![0.5; n_out], shape.weight_dims(), is_sparse).unwrap();
+            let floats: Vec<f32> = codes.iter().map(|&code| f32::from(code) * 0.5).collect();
+            assert_eq!(packed.to_floats(), floats);
+            assert!(is_sparse || packed.n_bytes() <= codes.len() + 8 * n_out, "{} bytes", packed.n_bytes());
+        }
+    }
+}
+
+#[test]
+fn an_image_that_is_not_finite_is_nan_and_its_neighbour_is_not() {
+    let shape = Conv2dShape::new(2, 3, [3, 3]);
+    let weights = PackedConv2d::new(&[1; 54], &[1.0; 3], shape.weight_dims(), false).unwrap();
+    for relu in [false, true] {
+        let (mut x, mut y) = (vec![1.0; 2 * 2 * 16], vec![0.0; 2 * 3 * 4]);
+        x[5] = f32::INFINITY;
+        let epilogue = ConvEpilogue { relu, ..ConvEpilogue::default() };
+        let conv = Int8Conv2d { weights: &weights, shape, grid: ActivationGrid::Asymmetric, epilogue };
+        int8_conv2d(SimdLevel::available()[0], &x, [2, 4, 4], &conv, &mut y);
+        assert!(y[..12].iter().all(|value| value.is_nan()) && y[12..].iter().all(|value| value.is_finite()));
+    }
+}
+
+#[test]
+fn what_finishes_outputs_is_a_norm_a_shortcut_and_relu() {
+    let shape = Conv2dShape::new(1, 40, [1, 1]);
+    let weights = PackedConv2d::new(&[1; 40], &[1.0; 40], shape.weight_dims(), false).unwrap();
+    let x: Vec<f32> = (0..35).map(|i| i as f32 - 10.0).collect();
+    let (scale, shift): (Vec<f32>, Vec<f32>) = (0..40).map(|o| (o as f32 - 20.0, 0.25 * o as f32)).unzip();
+    let conv = |epilogue| Int8Conv2d { weights: &weights, shape, grid: ActivationGrid::Symmetric, epilogue };
+    let mut plain = vec![0.0; 40 * 35];
+    int8_conv2d(SimdLevel::SCALAR, &x, [1, 5, 7], &conv(ConvEpilogue::default()), &mut plain);
+    let mut y: Vec<f32> = (0..40 * 35).map(|i| (i % 13) as f32).collect();
+    let epilogue = ConvEpilogue { scale: Some(&scale), shift: Some(&shift), adds: true, relu: true };
+    int8_conv2d(SimdLevel::SCALAR, &x, [1, 5, 7], &conv(epilogue), &mut y);
+    for (i, (y, plain)) in y.into_iter().zip(plain).enumerate() {
+        let value = plain * scale[i / 35] + shift[i / 35] + (i % 13) as f32;
+        assert_eq!(y, if value < 0.0 { 0.0 } else { value }, "{i}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "weights and Conv2dShape")]
+fn a_shape_of_other_weights_is_named() {
+    let weights = PackedConv2d::new(&[1; 9], &[1.0], [1, 1, 3, 3], false).unwrap();
+    let shape = Conv2dShape::new(1, 1, [2, 2]);
+    let conv =
+        Int8Conv2d { weights: &weights, shape, grid: ActivationGrid::Symmetric, epilogue: ConvEpilogue::default() };
+    int8_conv2d(SimdLevel::SCALAR, &[0.0_f32; 16], [1, 4, 4], &conv, &mut [0.0; 9]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn any_convolution_agrees_with_its_definition(
+        groups in 1_usize..4, per_in in 1_usize..5, per_out in 1_usize..20, kernel in [1_usize..4, 1_usize..4],
+        stride in [1_usize..3, 1_usize..3], padding in [[0_usize..3, 0_usize..3], [0_usize..3, 0_usize..3]], dilation in [1_usize..3, 1_usize..3],
+        size in [0_usize..8, 0_usize..8], seed: u64,
+    ) {
+        let shape = Conv2dShape { n_in: groups * per_in, n_out: groups * per_out, groups, kernel, stride, padding, dilation };
+        agrees(shape, 1, size, seed);
+    }
+}

@@ -1,0 +1,375 @@
+//! Attention of new tokens to all that are kept.
+#![allow(unsafe_code)]
+
+use super::cached_rows::{BLOCK, CachedRows, KeptValues};
+use super::lanes::FloatLanes;
+use super::loops::{exp, on_path, reduce};
+use briquette_core::simd::Isa;
+use briquette_core::simd::{SimdLevel, active_level};
+use rayon::prelude::*;
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+use std::cell::RefCell;
+
+/// Below this many multiplications, waking another thread costs more than it saves.
+const PAYS: usize = 1 << 18;
+/// f32 holds the exponent of f16 this many powers higher.
+const HALF_BIAS: f32 = 5.192_297e33;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// `softmax(q kᵀ / sqrt(width)) v` of queries `[tokens, n_heads * width]`, which belong to the last of the tokens whose keys and values are
+/// kept; each sees those up to its own. Keys and values may have fewer heads than queries, each for as many neighbouring ones.
+///
+/// # Panics
+/// If the lengths disagree, or there are more queries than keys.
+pub fn cached_attention(q: &[f32], n_heads: usize, [keys, values]: [&CachedRows; 2], out: &mut [f32]) {
+    on(active_level(), q, n_heads, [keys, values], out);
+}
+
+fn on(level: SimdLevel, q: &[f32], n_heads: usize, [keys, values]: [&CachedRows; 2], out: &mut [f32]) {
+    let (width, n_kv_heads, n_tokens) = (keys.width, keys.n_heads, keys.n_tokens());
+    if q.is_empty() {
+        return;
+    }
+    assert!(keys.is_keys() && !values.is_keys(), "keys, then values");
+    assert!(values.n_tokens() == n_tokens && values.width == width && values.n_heads == n_kv_heads, "keys and values");
+    assert!(q.len() == out.len() && q.len().is_multiple_of(n_heads * width), "queries and outputs");
+    assert!(n_heads.is_multiple_of(n_kv_heads), "{n_heads} heads over {n_kv_heads}");
+    let n_new = q.len() / (n_heads * width);
+    assert!(n_new <= n_tokens, "{n_new} queries of {n_tokens} tokens");
+    let of_head = n_heads / n_kv_heads * width;
+    // Heads that share keys lie side by side.
+    let run = |(at, (q, out)): (usize, (&[f32], &mut [f32]))| {
+        let n_seen = n_tokens - n_new + at / n_kv_heads + 1;
+        attend(level, q, [keys, values], at % n_kv_heads, n_seen, out);
+    };
+    if q.len() * n_tokens >= PAYS && rayon::current_num_threads() > 1 {
+        q.par_chunks(of_head).zip(out.par_chunks_mut(of_head)).enumerate().for_each(run);
+    } else {
+        q.chunks(of_head).zip(out.chunks_mut(of_head)).enumerate().for_each(run);
+    }
+}
+
+/// The queries of one token that share head `head` of keys and values.
+fn attend(level: SimdLevel, q: &[f32], [keys, values]: [&CachedRows; 2], head: usize, n_seen: usize, out: &mut [f32]) {
+    let mut scratch = SCRATCH.take();
+    scratch.clear();
+    let n_of_block = keys.width.next_multiple_of(BLOCK) * BLOCK;
+    scratch.resize(q.len() / keys.width * n_seen + n_of_block, 0.0);
+    let (block, weights) = scratch.split_at_mut(n_of_block);
+    let (keys, values) = (KeptHead { rows: keys, head }, KeptHead { rows: values, head });
+    match level.isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a level exists only where `is_available` said so.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512(q, keys, values, block, weights, out) },
+        _ => {
+            on_path!(level, plain(q: &[f32], keys: KeptHead, values: KeptHead, block: &mut [f32], weights: &mut [f32], out: &mut [f32]))
+        }
+    }
+    SCRATCH.set(scratch);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma")]
+fn avx512(q: &[f32], keys: KeptHead, values: KeptHead, block: &mut [f32], weights: &mut [f32], out: &mut [f32]) {
+    all::<std::arch::x86_64::__m512>(q, keys, values, block, weights, out);
+}
+
+#[inline(always)]
+fn plain(q: &[f32], keys: KeptHead, values: KeptHead, block: &mut [f32], weights: &mut [f32], out: &mut [f32]) {
+    all::<[f32; BLOCK]>(q, keys, values, block, weights, out);
+}
+
+/// One head of kept rows.
+#[derive(Clone, Copy)]
+struct KeptHead<'a> {
+    rows: &'a CachedRows,
+    head: usize,
+}
+
+impl<'a> KeptHead<'a> {
+    /// The keys of 16 tokens, `[width][16]`, and what those of each token are to be multiplied by. They may be written to `scratch`.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+    fn keys(&self, block: usize, scratch: &'a mut [f32]) -> (&'a [[f32; BLOCK]], [f32; BLOCK]) {
+        let (at, n) = (block * self.rows.n_heads + self.head, scratch.len());
+        let places = at * n..(at + 1) * n;
+        let mut scales = [1.0; BLOCK];
+        let keys = match &self.rows.kept {
+            KeptValues::F32(values) => &values[places],
+            KeptValues::F16(bits) => {
+                let bits = &bits[places];
+                for i in 0..n {
+                    scratch[i] = widened(bits[i]);
+                }
+                scratch
+            }
+            KeptValues::Int8(codes, each) => {
+                let codes = &codes[places];
+                for i in 0..n {
+                    scratch[i] = f32::from(codes[i]);
+                }
+                scales.copy_from_slice(&each[at * BLOCK..(at + 1) * BLOCK]);
+                scratch
+            }
+        };
+        (keys.as_chunks().0, scales)
+    }
+
+    /// The values of 16 tokens, `[16][stride]`, with zeros behind those of each token where their number is no multiple of 16. They may be
+    /// written to `scratch`.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+    fn values(&self, block: usize, scratch: &'a mut [f32]) -> &'a [f32] {
+        let (width, stride) = (self.rows.width, scratch.len() / BLOCK);
+        let at = (block * self.rows.n_heads + self.head) * BLOCK;
+        if let (KeptValues::F32(values), true) = (&self.rows.kept, width == stride) {
+            return &values[at * width..(at + BLOCK) * width];
+        }
+        for token in 0..BLOCK {
+            let (from, row) = ((at + token) * width, &mut scratch[token * stride..][..width]);
+            match &self.rows.kept {
+                KeptValues::F32(values) => row.copy_from_slice(&values[from..from + width]),
+                KeptValues::F16(bits) => {
+                    let bits = &bits[from..from + width];
+                    for i in 0..row.len() {
+                        row[i] = widened(bits[i]);
+                    }
+                }
+                KeptValues::Int8(codes, scales) => {
+                    let (codes, scale) = (&codes[from..from + width], scales[at + token]);
+                    for i in 0..row.len() {
+                        row[i] = f32::from(codes[i]) * scale;
+                    }
+                }
+            }
+        }
+        scratch
+    }
+
+    /// Tells the processor that what is kept of 16 tokens will be read.
+    #[inline(always)]
+    fn fetch(&self, block: usize) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let (at, n) = (block * self.rows.n_heads + self.head, BLOCK * self.rows.width);
+            let (first, n_bytes) = match &self.rows.kept {
+                KeptValues::F32(values) => (values.as_ptr().cast::<i8>(), 4 * n),
+                KeptValues::F16(bits) => (bits.as_ptr().cast(), 2 * n),
+                KeptValues::Int8(codes, _) => (codes.as_ptr(), n),
+            };
+            for line in (0..n_bytes).step_by(64) {
+                // SAFETY: a prefetch may be of any address.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(at * n_bytes + line)) };
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = block;
+    }
+}
+
+/// A number of 16 bits; what is not finite is NaN.
+#[inline(always)]
+fn widened(bits: u16) -> f32 {
+    let magnitude = f32::from_bits(u32::from(bits & 0x7fff) << 13) * HALF_BIAS;
+    let value = f32::from_bits(magnitude.to_bits() | u32::from(bits & 0x8000) << 16);
+    if bits & 0x7c00 == 0x7c00 { f32::NAN } else { value }
+}
+
+#[inline(always)]
+fn all<L: FloatLanes>(
+    q: &[f32],
+    keys: KeptHead,
+    values: KeptHead,
+    block: &mut [f32],
+    weights: &mut [f32],
+    out: &mut [f32],
+) {
+    let (width, n_queries) = (keys.rows.width, q.len() / keys.rows.width);
+    let n_seen = weights.len() / n_queries;
+    let (scale, keys_of) = (L::splat(1.0 / (width as f32).sqrt()), keys);
+    for at in 0..n_seen.div_ceil(BLOCK) {
+        let (keys, scales) = keys_of.keys(at, &mut block[..width * BLOCK]);
+        keys_of.fetch(at + 1);
+        values.fetch(at);
+        let scales = L::load(&scales).mul(scale);
+        for query in 0..n_queries {
+            let mut products = [0.0; BLOCK];
+            scores::<L>(&q[query * width..(query + 1) * width], keys).mul(scales).store(&mut products);
+            let weights = &mut weights[query * n_seen..(query + 1) * n_seen][at * BLOCK..];
+            let n = weights.len().min(BLOCK);
+            weights[..n].copy_from_slice(&products[..n]);
+        }
+    }
+    for query in 0..n_queries {
+        softmax(&mut weights[query * n_seen..(query + 1) * n_seen]);
+    }
+    // Zeros behind rows: keys may have been written there.
+    block.fill(0.0);
+    for first in (0..n_queries).step_by(4) {
+        let n = 4.min(n_queries - first);
+        let weights = &weights[first * n_seen..(first + n) * n_seen];
+        let out = &mut out[first * width..(first + n) * width];
+        match n {
+            1 => add_up::<L, 1>(values, block, weights, out),
+            2 => add_up::<L, 2>(values, block, weights, out),
+            3 => add_up::<L, 3>(values, block, weights, out),
+            _ => add_up::<L, 4>(values, block, weights, out),
+        }
+    }
+}
+
+/// `Σ q[i] keys[i]` of 16 tokens: four sums by turns, for each waits for the one before.
+#[inline(always)]
+fn scores<L: FloatLanes>(q: &[f32], keys: &[[f32; BLOCK]]) -> L {
+    let zero = L::splat(0.0);
+    let (mut a, mut b, mut c, mut d) = (zero, zero, zero, zero);
+    let ((q, rest_of_q), (keys, rest_of_keys)) = (q.as_chunks::<4>(), keys.as_chunks::<4>());
+    for at in 0..q.len().min(keys.len()) {
+        let (q, keys) = (&q[at], &keys[at]);
+        a = L::splat(q[0]).mul_add(L::load(&keys[0]), a);
+        b = L::splat(q[1]).mul_add(L::load(&keys[1]), b);
+        c = L::splat(q[2]).mul_add(L::load(&keys[2]), c);
+        d = L::splat(q[3]).mul_add(L::load(&keys[3]), d);
+    }
+    for at in 0..rest_of_q.len().min(rest_of_keys.len()) {
+        a = L::splat(rest_of_q[at]).mul_add(L::load(&rest_of_keys[at]), a);
+    }
+    a.add(b).add(c.add(d))
+}
+
+/// `Σ weights[t] values[t]` of `N` queries.
+#[inline(always)]
+fn add_up<L: FloatLanes, const N: usize>(values: KeptHead, block: &mut [f32], weights: &[f32], out: &mut [f32]) {
+    let width = values.rows.width;
+    for first in (0..width).step_by(4 * BLOCK) {
+        match (width - first).div_ceil(BLOCK) {
+            1 => add_up_from::<L, N, 1>(values, first, block, weights, out),
+            2 => add_up_from::<L, N, 2>(values, first, block, weights, out),
+            3 => add_up_from::<L, N, 3>(values, first, block, weights, out),
+            _ => add_up_from::<L, N, 4>(values, first, block, weights, out),
+        }
+    }
+}
+
+/// The same of `C` times 16 columns from `first` on.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+fn add_up_from<L: FloatLanes, const N: usize, const C: usize>(
+    values: KeptHead,
+    first: usize,
+    block: &mut [f32],
+    weights: &[f32],
+    out: &mut [f32],
+) {
+    let (width, n_seen, stride) = (values.rows.width, weights.len() / N, block.len() / BLOCK);
+    let mut sums = [[L::splat(0.0); C]; N];
+    for at in 0..n_seen.div_ceil(BLOCK) {
+        let rows = values.values(at, block);
+        for token in at * BLOCK..n_seen.min((at + 1) * BLOCK) {
+            let row = rows[token % BLOCK * stride + first..].as_chunks::<BLOCK>().0;
+            let row: &[[f32; BLOCK]; C] = row.first_chunk().expect("columns up to the stride");
+            for query in 0..N {
+                let weight = L::splat(weights[query * n_seen + token]);
+                for column in 0..C {
+                    sums[query][column] = weight.mul_add(L::load(&row[column]), sums[query][column]);
+                }
+            }
+        }
+    }
+    for query in 0..N {
+        for column in 0..C {
+            let mut found = [0.0; BLOCK];
+            sums[query][column].store(&mut found);
+            let out = &mut out[query * width..(query + 1) * width][first + column * BLOCK..];
+            let n = out.len().min(BLOCK);
+            out[..n].copy_from_slice(&found[..n]);
+        }
+    }
+}
+
+#[inline(always)]
+fn softmax(row: &mut [f32]) {
+    let larger = |a: f32, b: f32| if a < b { b } else { a };
+    let max = reduce(row, f32::NEG_INFINITY, larger, larger);
+    row.iter_mut().for_each(|score| *score = exp(*score - max));
+    let inverse = 1.0 / reduce(row, 0.0, |sum, value| sum + value, |a, b| a + b);
+    row.iter_mut().for_each(|score| *score *= inverse);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::float::{AttentionShape, CacheType, attention};
+
+    fn floats(n: usize, seed: usize) -> Vec<f32> {
+        (0..n).map(|i| ((i * 7919 + seed * 104_729) % 1999) as f32 / 500.0 - 2.0).collect()
+    }
+
+    /// Attention of the last `n_new` of `length` tokens, and the same without a cache.
+    fn both(kind: CacheType, level: SimdLevel, [length, n_new, n_heads, n_kv, width]: [usize; 5]) -> [Vec<f32>; 2] {
+        let [q, k, v] = [(1, n_heads), (2, n_kv), (3, n_kv)].map(|(seed, n)| floats(length * n * width, seed));
+        let shape = AttentionShape { batch: 1, length, n_heads, n_kv_heads: n_kv, width, is_causal: true };
+        let mut whole = vec![0.0; q.len()];
+        attention(shape, &q, &k, &v, &[], &mut whole);
+        let mut rows = [CachedRows::keys(kind, n_kv, width), CachedRows::values(kind, n_kv, width)];
+        rows[0].push(&k[..width * n_kv]);
+        rows[0].push(&k[width * n_kv..]);
+        rows[1].push(&v);
+        let first = (length - n_new) * n_heads * width;
+        let mut out = vec![f32::NAN; q.len() - first];
+        on(level, &q[first..], n_heads, [&rows[0], &rows[1]], &mut out);
+        [out, whole.split_off(first)]
+    }
+
+    #[test]
+    fn it_is_attention_without_a_cache_at_awkward_shapes() {
+        let shapes = [[1, 1, 1, 1, 1], [5, 1, 3, 3, 4], [17, 4, 2, 1, 32], [70, 1, 9, 3, 64], [33, 33, 6, 2, 33]];
+        for shape in shapes {
+            for (kind, most) in [(CacheType::F32, 2e-5), (CacheType::F16, 4e-3), (CacheType::Int8, 5e-2)] {
+                let [scalar, _] = both(kind, SimdLevel::SCALAR, shape);
+                for level in SimdLevel::available() {
+                    let [found, expected] = both(kind, level, shape);
+                    assert_eq!(found, scalar, "{level} {kind} {shape:?}");
+                    for (a, b) in found.iter().zip(&expected) {
+                        assert!((a - b).abs() < most, "{level} {kind} {shape:?} {a} {b}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_number_of_16_bits_is_widened_as_the_library_does() {
+        for bits in 0..=u16::MAX {
+            let (ours, theirs) = (widened(bits), half::f16::from_bits(bits).to_f32());
+            assert!(ours.to_bits() == theirs.to_bits() || (ours.is_nan() && !theirs.is_finite()), "{bits:#x}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_is_never_hidden() {
+        for kind in CacheType::ALL {
+            for infinite in [0, 1] {
+                let mut rows = [CachedRows::keys(kind, 1, 4), CachedRows::values(kind, 1, 4)];
+                for (at, rows) in rows.iter_mut().enumerate() {
+                    rows.push(&[1.0, if at == infinite { f32::INFINITY } else { 2.0 }, 0.5, 0.0]);
+                }
+                let mut out = [0.0; 4];
+                cached_attention(&[1.0; 4], 1, rows.each_ref(), &mut out);
+                assert!(out.iter().any(|value| !value.is_finite()), "{kind} {out:?}");
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "2 queries of 1 tokens")]
+    fn more_queries_than_keys_are_refused() {
+        let mut rows = [CachedRows::keys(CacheType::F32, 1, 2), CachedRows::values(CacheType::F32, 1, 2)];
+        rows.iter_mut().for_each(|rows| rows.push(&[1.0, 2.0]));
+        cached_attention(&[1.0; 4], 1, rows.each_ref(), &mut [0.0; 4]);
+    }
+}

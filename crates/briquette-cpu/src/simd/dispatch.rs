@@ -1,0 +1,175 @@
+//! Chooses, for each loop, the version for the instructions of a level.
+#![allow(unsafe_code)]
+
+use super::block::OutputBlock;
+use super::int4::{self, Int4Panel};
+use super::operands::{PANEL, PanelColumns};
+use super::row_quantizer::{RowQuantizer, ValueRange};
+use super::scalar;
+use super::sparse_panels::SparsePanels;
+use super::turn::{self, SIDE};
+use super::weight_only;
+#[cfg(target_arch = "x86_64")]
+use super::{avx2, avx512, float_panel};
+use crate::activations::ActivationGrid;
+use crate::float_rows::FloatRows;
+use briquette_core::simd::SimdLevel;
+#[cfg(target_arch = "x86_64")]
+use briquette_core::simd::{Isa, has_fma};
+
+/// The range and the largest magnitude of values.
+pub(crate) fn value_range(level: SimdLevel, x: &[f32], grid: ActivationGrid) -> ValueRange {
+    match level.isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a level exists only where `is_available` said so.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::value_range(x, grid) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::value_range(x, grid) },
+        _ => scalar::value_range(x, grid),
+    }
+}
+
+/// Codes of values; `codes` may be longer than `x`.
+pub(crate) fn quantize(level: SimdLevel, x: &[f32], row: RowQuantizer, codes: &mut [u8]) {
+    assert!(x.len() <= codes.len(), "{} codes for {} values", codes.len(), x.len());
+    match level.isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a level exists only where `is_available` said so; the lengths were just compared.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::quantize(x, row, codes) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::quantize(x, row, codes) },
+        _ => scalar::quantize(x, row, codes),
+    }
+}
+
+/// Codes, scale and zero point of one row; `codes` may be longer than `x`.
+pub(crate) fn quantize_row(level: SimdLevel, x: &[f32], grid: ActivationGrid, codes: &mut [u8]) -> (f32, i32) {
+    let row = value_range(level, x, grid).scale(grid);
+    quantize(level, x, row, codes);
+    (row.scale, row.zero)
+}
+
+/// Depthwise sums of one pixel, of weights that are codes; see [`scalar::depthwise`].
+pub(crate) fn depthwise(level: SimdLevel, taps: &[&[u8]], weights: &[i32], sums: &mut [i32]) {
+    assert_eq!(weights.len(), taps.len() * sums.len(), "weights of {} taps", taps.len());
+    assert!(taps.iter().all(|codes| codes.len() == sums.len()), "codes of each channel");
+    match level.isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a level exists only where `is_available` said so; the lengths were just checked.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::depthwise(taps, weights, sums) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::depthwise(taps, weights, sums) },
+        _ => scalar::depthwise(taps, weights, sums),
+    }
+}
+
+/// Transposes a square of 16 rows of 16, `stride` apart: `to[c][r] = from[r * stride + c]`.
+pub(crate) fn turn_square(level: SimdLevel, from: &[f32], stride: usize, to: &mut [[f32; SIDE]; SIDE]) {
+    assert!(stride >= SIDE && from.len() >= (SIDE - 1) * stride + SIDE, "16 rows of 16");
+    match level.isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a level exists only where `is_available` said so; the lengths were just checked.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { turn::turn_avx512(from, stride, to) },
+        _ => turn::turn(from, stride, to),
+    }
+}
+
+/// Transposes 8 planes of 64 bytes, `[c][p]` to `[p][c]`.
+pub(crate) fn turn_bytes(level: SimdLevel, planes: [&[u8; 64]; 8]) -> [[u8; 8]; 64] {
+    match level.isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a level exists only where `is_available` said so.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { turn::turn_bytes_avx512(planes) },
+        _ => turn::turn_bytes(planes),
+    }
+}
+
+/// `Σ (codes[i] - zero) * weights[i]`.
+pub(crate) fn dot(level: SimdLevel, codes: &[u8], weights: &[i8], zero: i32) -> i32 {
+    match level.isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a level exists only where `is_available` said so.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::dot(codes, weights, zero) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::dot(codes, weights, zero) },
+        _ => scalar::dot(codes, weights, zero),
+    }
+}
+
+/// Rows of floats times a panel of 4-bit weights; see [`int4::multiply_panel`]. An empty `bias` is none.
+pub(crate) fn multiply_int4_panel(
+    level: SimdLevel,
+    rows: &FloatRows,
+    panel: Int4Panel,
+    bias: &[f32],
+    mut out: OutputBlock,
+) {
+    let n_in = panel.codes.len() / (PANEL / 2);
+    assert_eq!([rows.n_rows(), rows.n_in()], [out.n_rows(), n_in], "rows of activations");
+    assert_eq!(panel.scales.len(), n_in.div_ceil(panel.group) * PANEL, "scales of the panel");
+    match level.isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a level exists only where `is_available` said so.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { int4::multiply_panel_avx512(rows, panel, bias, &mut out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the features were just detected.
+        Isa::AvxVnni | Isa::Avx2 if has_fma() => unsafe { int4::multiply_panel_fma(rows, panel, bias, &mut out) },
+        _ => int4::multiply_panel(rows, panel, bias, &mut out),
+    }
+}
+
+/// Rows of floats times a panel of 8-bit codes; see [`weight_only::multiply_panel`].
+pub(crate) fn multiply_float_panel(
+    level: SimdLevel,
+    rows: &FloatRows,
+    panel: &[i8],
+    columns: &PanelColumns,
+    mut out: OutputBlock,
+) {
+    assert_eq!(rows.n_rows(), out.n_rows(), "rows of activations");
+    assert_eq!(
+        (panel.len(), out.n_cols()),
+        (rows.n_in().div_ceil(4) * 4 * PANEL, columns.n),
+        "codes and columns of the panel"
+    );
+    match level.isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a level exists only where `is_available` said so.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { weight_only::multiply_panel_avx512(rows, panel, columns, &mut out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the features were just detected.
+        Isa::AvxVnni | Isa::Avx2 if has_fma() => unsafe {
+            weight_only::multiply_panel_fma(rows, panel, columns, &mut out)
+        },
+        _ => weight_only::multiply_panel(rows, panel, columns, &mut out),
+    }
+}
+
+/// Rows of floats times up to 32 rows of weights: `out[m, n] = Σ x[m, i] * weights[n][i]`.
+///
+/// # Panics
+/// If the level has no AVX-512, or the shapes do not fit.
+pub(crate) fn multiply_weight_rows(level: SimdLevel, rows: &FloatRows, weights: &[f32], mut out: OutputBlock) {
+    assert_eq!((rows.n_rows(), weights.len()), (out.n_rows(), rows.n_in() * out.n_cols()), "rows and weights");
+    assert!(out.n_cols() <= PANEL, "outputs of a panel");
+    match level.isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a level exists only where `is_available` said so.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { float_panel::multiply_weight_rows(rows, weights, &mut out) },
+        _ => panic!("{level} has no rows of weights"),
+    }
+}
+
+/// Writes all codes of panel `index`, zeros included.
+pub(crate) fn expand_panel(level: SimdLevel, panels: &SparsePanels, index: usize, codes: &mut [i8]) {
+    match level.isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a level exists only where `is_available` said so.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::expand_panel(panels, index, codes) },
+        _ => panels.expand(index, codes),
+    }
+}

@@ -1,0 +1,233 @@
+//! Activations as 8-bit codes, a scale and a zero point for each row.
+//!
+//! Codes and zero points are those of `briquette-cpu` less 128, so that they are signed. Where rows are as wide as
+//! images, the spans of their parts are found first, so that the whole device has work.
+
+use cubecl_core as cubecl;
+use cubecl_core::ir::ElemType;
+use cubecl_core::prelude::*;
+
+/// Units of a cube.
+pub const UNITS: usize = 256;
+
+/// The bits of infinity; NaN has more.
+const INFINITY: u32 = 0x7f80_0000;
+
+/// What a scale is made from: the least and the largest value and the bits of the largest magnitude, zero being a value.
+#[derive(CubeType, Clone, Copy)]
+struct Span {
+    least: f32,
+    most: f32,
+    magnitude: u32,
+}
+
+/// How the values of a row are mapped to codes.
+#[derive(CubeType, Clone, Copy)]
+struct RowScale {
+    scale: f32,
+    zero: i32,
+    /// `1 / scale`, infinite where the scale is too small for it; then codes come from dividing.
+    inverse: f32,
+}
+
+/// Quantizes a row with each cube.
+#[cube(launch_unchecked)]
+pub fn quantize_rows<F: Float>(
+    x: &[F],
+    codes: &mut [u32],
+    scales: &mut [f32],
+    zeros: &mut [i32],
+    n_cols: u32,
+    row_words: u32,
+    #[comptime] symmetric: bool,
+    #[define(F)] _dtype: ElemType,
+) {
+    let (row, n_cols, row_words) = (CUBE_POS_X as usize, n_cols as usize, row_words as usize);
+    let start = row * n_cols;
+    let span = span_of::<F>(x, start, start + n_cols);
+    let found = scale_of(span.least, span.most, span.magnitude, symmetric);
+    if UNIT_POS == 0 {
+        scales[row] = found.scale;
+        zeros[row] = found.zero;
+    }
+    let mut word = UNIT_POS as usize;
+    while word < row_words {
+        codes[row * row_words + word] = word_of::<F>(x, start, word, n_cols, found.scale, found.inverse, found.zero);
+        word += UNITS;
+    }
+}
+
+/// Writes the span of each part of each row: cube `(part, row)`.
+#[cube(launch_unchecked)]
+pub fn spans<F: Float>(
+    x: &[F],
+    least: &mut [f32],
+    most: &mut [f32],
+    magnitude: &mut [u32],
+    n_cols: u32,
+    part_cols: u32,
+    #[define(F)] _dtype: ElemType,
+) {
+    let start = CUBE_POS_Y as usize * n_cols as usize;
+    let from = CUBE_POS_X * part_cols;
+    let to = min(from + part_cols, n_cols);
+    let span = span_of::<F>(x, start + from as usize, start + to as usize);
+    if UNIT_POS == 0 {
+        let at = (CUBE_POS_Y * CUBE_COUNT_X + CUBE_POS_X) as usize;
+        least[at] = span.least;
+        most[at] = span.most;
+        magnitude[at] = span.magnitude;
+    }
+}
+
+/// Writes the scale, its inverse and the zero point of each row from the spans of its parts, a unit for each row.
+#[cube(launch_unchecked)]
+pub fn row_scales(
+    least: &[f32],
+    most: &[f32],
+    magnitude: &[u32],
+    scales: &mut [f32],
+    inverses: &mut [f32],
+    zeros: &mut [i32],
+    n_rows: u32,
+    n_parts: u32,
+    #[comptime] symmetric: bool,
+) {
+    let row = ABSOLUTE_POS;
+    if row < n_rows as usize {
+        let mut at = row * n_parts as usize;
+        let end = at + n_parts as usize;
+        let mut all_least = 0.0f32;
+        let mut all_most = 0.0f32;
+        let mut all_magnitude = 0u32;
+        while at < end {
+            all_least = min(all_least, least[at]);
+            all_most = max(all_most, most[at]);
+            all_magnitude = max(all_magnitude, magnitude[at]);
+            at += 1usize;
+        }
+        let found = scale_of(all_least, all_most, all_magnitude, symmetric);
+        scales[row] = found.scale;
+        inverses[row] = found.inverse;
+        zeros[row] = found.zero;
+    }
+}
+
+/// Writes the codes of rows whose scales are known, a unit for each word of `[n_rows, row_words]`.
+#[cube(launch_unchecked)]
+pub fn encode<F: Float>(
+    x: &[F],
+    scales: &[f32],
+    inverses: &[f32],
+    zeros: &[i32],
+    codes: &mut [u32],
+    n_cols: u32,
+    row_words: u32,
+    n_words: u32,
+    #[define(F)] _dtype: ElemType,
+) {
+    let at = ABSOLUTE_POS;
+    if at < n_words as usize {
+        let (row, word) = (at / row_words as usize, at % row_words as usize);
+        let n_cols = n_cols as usize;
+        codes[at] = word_of::<F>(x, row * n_cols, word, n_cols, scales[row], inverses[row], zeros[row]);
+    }
+}
+
+/// The span of `x[from..to]`, computed by all units of a cube together; each of them gets it.
+#[cube]
+fn span_of<F: Float>(x: &[F], from: usize, to: usize) -> Span {
+    let unit = UNIT_POS as usize;
+    let mut least = 0.0f32;
+    let mut most = 0.0f32;
+    let mut magnitude = 0u32;
+    let mut at = from + unit;
+    while at < to {
+        let value = f32::cast_from(x[at]);
+        least = min(least, value);
+        most = max(most, value);
+        magnitude = max(magnitude, u32::reinterpret(value) & 0x7fff_ffffu32);
+        at += UNITS;
+    }
+    let mut all_least = Shared::<[f32]>::new_slice(UNITS);
+    let mut all_most = Shared::<[f32]>::new_slice(UNITS);
+    let mut all_magnitude = Shared::<[u32]>::new_slice(UNITS);
+    all_least[unit] = least;
+    all_most[unit] = most;
+    all_magnitude[unit] = magnitude;
+    sync_cube();
+    let mut half = (UNITS / 2).runtime();
+    while half > 0 {
+        if unit < half {
+            least = min(least, all_least[unit + half]);
+            most = max(most, all_most[unit + half]);
+            magnitude = max(magnitude, all_magnitude[unit + half]);
+            all_least[unit] = least;
+            all_most[unit] = most;
+            all_magnitude[unit] = magnitude;
+        }
+        sync_cube();
+        half /= 2usize;
+    }
+    Span { least: all_least[0], most: all_most[0], magnitude: all_magnitude[0] }
+}
+
+/// The scale of values as in `briquette-cpu`, with a zero point less 128; NaN where the magnitude is not finite.
+#[cube]
+fn scale_of(least: f32, most: f32, magnitude: u32, #[comptime] symmetric: bool) -> RowScale {
+    let mut scale = 1.0f32;
+    let mut inverse = 1.0f32;
+    let mut zero = 0i32;
+    if magnitude >= INFINITY {
+        scale = f32::reinterpret(0x7fc0_0000u32);
+    } else if comptime!(symmetric) {
+        let largest = f32::reinterpret(magnitude);
+        let step = largest / 127.0f32;
+        if step != 0.0f32 {
+            scale = step;
+            inverse = 127.0f32 / largest;
+        }
+    } else {
+        let width = most - least;
+        let mut step = width / 255.0f32;
+        // The range itself may be beyond f32.
+        if u32::reinterpret(width) >= INFINITY {
+            step = most / 255.0f32 - least / 255.0f32;
+        }
+        if step == 0.0f32 {
+            zero = -128i32;
+        } else {
+            scale = step;
+            inverse = 1.0f32 / step;
+            zero = i32::cast_from(clamp((-least / step).round(), 0.0f32, 255.0f32)) - 128i32;
+        }
+    }
+    RowScale { scale, zero, inverse }
+}
+
+/// Four codes of a row of `n_cols` values that begins at `start`; behind the last column, those of zero.
+#[cube]
+fn word_of<F: Float>(x: &[F], start: usize, word: usize, n_cols: usize, scale: f32, inverse: f32, zero: i32) -> u32 {
+    let mut packed = 0u32;
+    #[unroll]
+    for i in 0..4usize {
+        let col = word * 4 + i;
+        let mut value = 0.0f32;
+        if col < n_cols {
+            value = f32::cast_from(x[start + col]);
+        }
+        packed |= code_of(value, scale, inverse, zero) << comptime!(i as u32 * 8);
+    }
+    packed
+}
+
+/// `clamp(round(value / scale) + zero)`, halves to even, as a byte.
+#[cube]
+fn code_of(value: f32, scale: f32, inverse: f32, zero: i32) -> u32 {
+    let mut steps = value * inverse;
+    if (u32::reinterpret(inverse) & 0x7fff_ffffu32) >= INFINITY {
+        steps = value / scale;
+    }
+    let steps = clamp(steps.round(), -32768.0f32, 32767.0f32);
+    u32::reinterpret(clamp(i32::cast_from(steps) + zero, -128i32, 127i32)) & 0xffu32
+}

@@ -1,0 +1,234 @@
+//! Every product against plain sums of integers and floats, as an emulated GPU makes it.
+
+mod support;
+
+use briquette_cuda::dp4a::product_dp4a;
+use briquette_cuda::epilogue::EpilogueFlags;
+use briquette_cuda::few_rows::{OUTPUTS, WARPS, few_rows_codes};
+use briquette_cuda::mma::{MmaTile, product_mma};
+use briquette_cuda::pack;
+use briquette_cuda::sums::{self, finish_sums};
+use cubecl_core::prelude::*;
+use support::cuda::Gpu;
+use support::emulator::{Buffer, ByValue, Emulated};
+use support::{F32, codes, floats, kernel, target};
+
+/// A product and what it should give.
+struct Case {
+    shape: [usize; 3],
+    a: Vec<i8>,
+    b: Vec<i8>,
+    scales: Vec<f32>,
+    zeros: Vec<i32>,
+    col_scales: Vec<f32>,
+    scale: Vec<f32>,
+    shift: Vec<f32>,
+    before: Vec<f32>,
+    /// Rows that share a scale.
+    image_rows: usize,
+    /// Columns from here on are made.
+    first_col: usize,
+    finish: EpilogueFlags,
+}
+
+const FINISHES: [EpilogueFlags; 3] = [
+    EpilogueFlags { scale: false, shift: false, adds: false, relu: false },
+    EpilogueFlags { scale: false, shift: true, adds: false, relu: false },
+    EpilogueFlags { scale: true, shift: true, adds: true, relu: true },
+];
+
+impl Case {
+    /// `m` rows in images of `image_rows`, `n` columns, `k` inputs.
+    fn new([m, n, k]: [usize; 3], image_rows: usize, first_col: usize, finish: EpilogueFlags) -> Self {
+        let n_images = m.div_ceil(image_rows);
+        Self {
+            shape: [m, n, k],
+            a: codes(m * k, 3, 1),
+            b: codes(n * k, 5, 2),
+            scales: floats(n_images, 7).iter().map(|scale| scale + 1.5).collect(),
+            zeros: (0..n_images).map(|i| i as i32 * 37 % 255 - 128).collect(),
+            col_scales: floats(n, 11).iter().map(|scale| scale * 0.01).collect(),
+            scale: floats(n, 13),
+            shift: floats(n, 17),
+            before: floats(m * n, 19),
+            image_rows,
+            first_col,
+            finish,
+        }
+    }
+
+    /// Where output `(row, col)` lies: rows one behind the other, or images `[col, row]`.
+    fn place(&self, row: usize, col: usize) -> usize {
+        let [_, n, _] = self.shape;
+        let (image, pixel) = (row / self.image_rows, row % self.image_rows);
+        if self.image_rows == 1 { row * n + col } else { (image * n + col) * self.image_rows + pixel }
+    }
+
+    fn expected(&self) -> Vec<f32> {
+        let ([m, n, k], mut y) = (self.shape, self.before.clone());
+        for row in 0..m {
+            for col in self.first_col..n {
+                let image = row / self.image_rows;
+                let products = (0..k)
+                    .map(|i| (i32::from(self.a[row * k + i]) - self.zeros[image]) * i32::from(self.b[col * k + i]));
+                let mut value = products.sum::<i32>() as f32 * self.scales[image] * self.col_scales[col];
+                value = if self.finish.scale { value * self.scale[col] } else { value };
+                value = if self.finish.shift { value + self.shift[col] } else { value };
+                let y = &mut y[self.place(row, col)];
+                value = if self.finish.adds { value + *y } else { value };
+                *y = if self.finish.relu { value.max(0.0) } else { value };
+            }
+        }
+        y
+    }
+
+    fn assert_eq(&self, y: &[f32], what: &str) {
+        for (i, (y, expected)) in y.iter().zip(self.expected()).enumerate() {
+            let error = (y - expected).abs() / expected.abs().max(1.0);
+            assert!(error <= 1e-5, "{what} {:?}: {y} is {expected} at {i}", self.shape);
+        }
+    }
+
+    fn sums(&self) -> Vec<i32> {
+        self.b.chunks(self.shape[2]).map(|row| row.iter().map(|&code| i32::from(code)).sum()).collect()
+    }
+
+    /// The buffers behind the codes and the weights.
+    fn rest(&self) -> [Buffer; 7] {
+        let [scales, col_scales] = [&self.scales, &self.col_scales].map(|scales| Buffer::of(&scales[..]));
+        let [scale, shift, y] = [&self.scale, &self.shift, &self.before].map(|values| Buffer::of(&values[..]));
+        [scales, Buffer::of(&self.zeros), Buffer::of(&self.sums()), col_scales, scale, shift, y]
+    }
+
+    fn scalars(&self, row_units: usize) -> Vec<ByValue> {
+        let [m, n, _] = self.shape;
+        let target = match self.image_rows {
+            1 => [1, n, 0, 1, 0, self.first_col],
+            rows => [rows, n * rows, 1, rows, 0, self.first_col],
+        };
+        [m, n, row_units].into_iter().chain(target).map(|n| ByValue::of(n as u32)).collect()
+    }
+
+    fn mma(&self, tile: MmaTile, sparse: bool) -> Option<Vec<f32>> {
+        let gpu = Gpu::sm(80);
+        let ([m, n, k], block) = (self.shape, CubeDim::new_2d(32, tile.n_warps() as u32));
+        let kernel = kernel!(gpu, block, product_mma::ProductMma::new, [b b b b b b b b b b b b], (), (), (), target(), tile, sparse, self.finish, F32);
+        let kernel = Emulated::new(gpu, Box::new(kernel))?;
+        let nothing = || Buffer::of(&[0_u32; 4]);
+        let weights = if sparse {
+            let blocks = pack::blocks(&self.b, n, k);
+            [nothing(), Buffer::of(&blocks.bits), Buffer::of(&blocks.values), Buffer::of(&blocks.bases)]
+        } else {
+            [Buffer::of(&pack::rows(&self.b, n, k)), nothing(), nothing(), nothing()]
+        };
+        let buffers = [Buffer::of(&pack::rows(&self.a, m, k))].into_iter().chain(weights).chain(self.rest());
+        let [rows, cols] = tile.extents();
+        let cubes = [(n - self.first_col).div_ceil(cols) as u32, m.div_ceil(rows) as u32, 1];
+        let out = kernel.run(cubes, buffers, self.scalars(pack::row_words(k) / 4));
+        Some(out[11].to_vec())
+    }
+
+    fn by_words(
+        &self,
+        gpu: Gpu,
+        kernel: Box<dyn cubecl_runtime::kernel::CubeKernel>,
+        cubes: [u32; 3],
+    ) -> Option<Vec<f32>> {
+        let [m, n, k] = self.shape;
+        let kernel = Emulated::new(gpu, kernel)?;
+        let [a, b] = [(&self.a, m), (&self.b, n)].map(|(codes, rows)| Buffer::of(&pack::rows(codes, rows, k)));
+        let out = kernel.run(cubes, [a, b].into_iter().chain(self.rest()), self.scalars(pack::row_words(k)));
+        Some(out[8].to_vec())
+    }
+
+    fn dp4a(&self) -> Option<Vec<f32>> {
+        let gpu = Gpu::sm(75);
+        let (block, new) = (CubeDim::new_1d(256), product_dp4a::ProductDp4a::new);
+        let kernel = kernel!(gpu, block, new, [b b b b b b b b b], (), (), (), target(), self.finish, F32);
+        let [m, n, _] = self.shape;
+        let n_cubes = (m * (n - self.first_col)).div_ceil(256);
+        self.by_words(gpu, Box::new(kernel), [n_cubes as u32, 1, 1])
+    }
+
+    /// The outputs of sums that something else has made.
+    fn finished(&self) -> Option<Vec<f32>> {
+        let gpu = Gpu::sm(75);
+        let (block, new) = (CubeDim::new_1d(sums::UNITS as u32), finish_sums::FinishSums::new);
+        let kernel = kernel!(gpu, block, new, [b b b b b b b b], (), (), target(), self.finish, F32);
+        let kernel = Emulated::new(gpu, Box::new(kernel))?;
+        let [m, n, k] = self.shape;
+        let dot = |a: &[i8], b: &[i8]| a.iter().zip(b).map(|(&a, &b)| i32::from(a) * i32::from(b)).sum::<i32>();
+        let sums = self.a.chunks(k).flat_map(|a| self.b.chunks(k).map(|b| dot(a, b)));
+        let buffers = [Buffer::of(&sums.collect::<Vec<_>>())].into_iter().chain(self.rest());
+        let mut scalars = self.scalars(0);
+        scalars.remove(2);
+        let out = kernel.run([(m * n).div_ceil(sums::UNITS) as u32, 1, 1], buffers, scalars);
+        Some(out[7].to_vec())
+    }
+
+    fn few_rows(&self, rows: usize) -> Option<Vec<f32>> {
+        let gpu = Gpu::sm(75);
+        let (block, new) = (CubeDim::new_2d(32, WARPS as u32), few_rows_codes::FewRowsCodes::new);
+        let kernel = kernel!(gpu, block, new, [b b b b b b b b b], (), (), (), target(), rows, self.finish, F32);
+        let [m, n, _] = self.shape;
+        let cubes = [(n - self.first_col).div_ceil(WARPS * OUTPUTS), m.div_ceil(rows), 1];
+        self.by_words(gpu, Box::new(kernel), cubes.map(|n| n as u32))
+    }
+}
+
+#[test]
+fn matrix_instructions_give_the_sums_at_awkward_shapes() {
+    let tiles = [MmaTile::LARGE, MmaTile::MEDIUM, MmaTile::SMALL];
+    let shapes = [[1, 1, 1], [17, 9, 33], [64, 64, 64], [130, 65, 70], [5, 130, 200]];
+    for (i, shape) in shapes.into_iter().enumerate() {
+        let case = Case::new(shape, 1, 0, FINISHES[i % 3]);
+        for tile in tiles {
+            for sparse in [false, true] {
+                let Some(y) = case.mma(tile, sparse) else { return };
+                case.assert_eq(&y, &format!("{tile:?}, sparse: {sparse}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn products_write_images_and_leave_other_columns_alone() {
+    for (first_col, sparse) in [(0, false), (16, true), (7, false)] {
+        let case = Case::new([60, 40, 50], 20, first_col, FINISHES[2]);
+        let Some(y) = case.mma(MmaTile::MEDIUM, sparse) else { return };
+        case.assert_eq(&y, "mma");
+        case.assert_eq(&case.dp4a().expect("a compiler"), "dp4a");
+        case.assert_eq(&case.few_rows(4).expect("a compiler"), "few rows");
+    }
+}
+
+#[test]
+fn dot_products_give_the_sums_at_awkward_shapes() {
+    for (i, shape) in [[1, 1, 1], [3, 9, 33], [9, 40, 130], [2, 17, 300]].into_iter().enumerate() {
+        let case = Case::new(shape, 1, 0, FINISHES[i % 3]);
+        let Some(y) = case.dp4a() else { return };
+        case.assert_eq(&y, "dp4a");
+        for rows in [1, 2, 4, 8] {
+            case.assert_eq(&case.few_rows(rows).expect("a compiler"), &format!("{rows} rows"));
+        }
+    }
+}
+
+#[test]
+fn sums_are_finished_as_products_are() {
+    for (i, (shape, image_rows)) in [([1, 1, 1], 1), ([19, 33, 40], 1), ([60, 10, 8], 20)].into_iter().enumerate() {
+        let case = Case::new(shape, image_rows, 0, FINISHES[i]);
+        let Some(y) = case.finished() else { return };
+        case.assert_eq(&y, "sums");
+    }
+}
+
+#[test]
+fn the_deepest_sum_there_is_does_not_overflow() {
+    let k = 1 << 16;
+    let mut case = Case::new([1, 1, k], 1, 0, FINISHES[0]);
+    (case.a, case.b, case.zeros) = (vec![-128; k], vec![-128; k], vec![127]);
+    let Some(y) = case.mma(MmaTile::SMALL, false) else { return };
+    case.assert_eq(&y, "mma");
+    case.assert_eq(&case.few_rows(1).expect("a compiler"), "few rows");
+}

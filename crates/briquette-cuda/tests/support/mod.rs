@@ -1,0 +1,86 @@
+//! Kernels without a GPU: their CUDA C++, and an emulator that runs it on the CPU.
+//!
+//! ```ignore
+//! let gpu = Gpu::sm(80);
+//! let kernel = Box::new(Scale::new(gpu.settings(CubeDim::new_1d(64)), gpu.properties(), gpu.target(), buffer(), ()));
+//! let Some(kernel) = Emulated::new(gpu, kernel) else { return };
+//! let out = kernel.run([4, 1, 1], [Buffer::of(&x), Buffer::poisoned::<f32>(256)], [ByValue::of(n)]);
+//! assert_eq!(out[1].to_vec::<f32>(), expected);
+//! ```
+#![allow(dead_code, unused_imports, reason = "a test uses the part of this that it needs")]
+
+/// A kernel for a GPU, `b` for each buffer that it takes: `kernel!(gpu, block, Kernel::new, [b b], (), dtype)`.
+macro_rules! kernel {
+    ($gpu:expr, $block:expr, $new:path, [$($buffer:tt)*] $(, $rest:expr)* $(,)?) => {{
+        let gpu: $crate::support::cuda::Gpu = $gpu;
+        $new(gpu.settings($block), gpu.properties(), gpu.target() $(, kernel!(@ $buffer))* $(, $rest)*)
+    }};
+    (@ b) => { $crate::support::cuda::buffer() };
+}
+pub(crate) use kernel;
+
+pub(crate) mod cuda;
+pub(crate) mod emulator;
+pub(crate) mod registry;
+
+use briquette_cuda::ElemType;
+use briquette_cuda::conv::ConvGeometryCompilationArg;
+use briquette_cuda::epilogue::OutputLayoutCompilationArg;
+use cubecl_core::ir::FloatKind;
+
+/// The type of most tests.
+pub(crate) const F32: ElemType = ElemType::Float(FloatKind::F32);
+
+/// Numbers of 31 bits.
+pub(crate) fn numbers(n: usize, seed: u64) -> impl Iterator<Item = u64> {
+    let mut state = seed | 1;
+    (0..n).map(move |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state >> 33
+    })
+}
+
+/// Floats from -1 to 1.
+pub(crate) fn floats(n: usize, seed: u64) -> Vec<f32> {
+    numbers(n, seed * 0x9e37_79b9).map(|bits| bits as f32 / (1_u64 << 30) as f32 - 1.0).collect()
+}
+
+/// Codes of which every `zero_each`th or so is zero.
+pub(crate) fn codes(n: usize, zero_each: u64, seed: u64) -> Vec<i8> {
+    let is_zero = |bits: u64| zero_each > 0 && (bits >> 8).is_multiple_of(zero_each);
+    numbers(n, seed * 0x9e37_79b9).map(|bits| if is_zero(bits) { 0 } else { bits as i8 }).collect()
+}
+
+/// Where outputs go, as kernels are compiled for it.
+pub(crate) const fn target() -> OutputLayoutCompilationArg {
+    OutputLayoutCompilationArg {
+        image_rows: (),
+        image_stride: (),
+        row_stride: (),
+        col_stride: (),
+        first_row: (),
+        first_col: (),
+    }
+}
+
+/// The steps of a convolution, likewise.
+pub(crate) const fn steps() -> ConvGeometryCompilationArg {
+    ConvGeometryCompilationArg {
+        channels: (),
+        height: (),
+        width: (),
+        image_words: (),
+        out_height: (),
+        out_width: (),
+        kernel_height: (),
+        kernel_width: (),
+        stride_y: (),
+        stride_x: (),
+        top: (),
+        left: (),
+        dilation_y: (),
+        dilation_x: (),
+    }
+}

@@ -1,0 +1,195 @@
+//! Every kernel, in the forms in which it is launched.
+
+use briquette_cuda::conv::{depthwise, patches};
+use briquette_cuda::decode::{decode, lookup, lookup_bitmask};
+use briquette_cuda::epilogue::EpilogueFlags;
+use briquette_cuda::mma::{MmaTile, product_mma};
+use briquette_cuda::quantize_rows::{encode, quantize_rows, row_scales, spans};
+use briquette_cuda::sums::{self, finish_sums};
+use briquette_cuda::{bitmask, conv, dp4a, few_rows, quantize_rows as quantize};
+use cubecl_core::ir::{ElemType, FloatKind, IntKind, UIntKind};
+use cubecl_core::prelude::*;
+use cubecl_runtime::kernel::CubeKernel;
+
+use super::cuda::Gpu;
+use super::{steps, target};
+
+/// The instruction that a kernel is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Instruction {
+    /// `mma.sync` of int8.
+    Matrices,
+    /// `dp4a`.
+    Dots,
+    /// None of these.
+    Plain,
+}
+
+/// A kernel, what to call it, and what is to be in it.
+pub(crate) struct Listed {
+    pub(crate) name: String,
+    pub(crate) kernel: Box<dyn CubeKernel>,
+    pub(crate) uses: Instruction,
+}
+
+const F32: ElemType = ElemType::Float(FloatKind::F32);
+const FLOATS: [ElemType; 3] = [F32, ElemType::Float(FloatKind::F16), ElemType::Float(FloatKind::BF16)];
+
+const PLAIN: EpilogueFlags = EpilogueFlags { scale: false, shift: false, adds: false, relu: false };
+/// Of a linear layer with a bias.
+const BIAS: EpilogueFlags = EpilogueFlags { shift: true, ..PLAIN };
+/// Of a convolution with a norm, added to what there is.
+const ALL: EpilogueFlags = EpilogueFlags { scale: true, shift: true, adds: true, relu: true };
+
+/// Every kernel for a device.
+pub(crate) fn kernels(gpu: Gpu) -> Vec<Listed> {
+    let of = Forms { gpu };
+    let mut all = vec![of.expand(), of.patches()];
+    all.extend([false, true].map(|symmetric| of.row_scales(symmetric)));
+    for dtype in FLOATS {
+        all.extend([false, true].map(|symmetric| of.quantize_rows(symmetric, dtype)));
+        all.extend([of.spans(dtype), of.encode(dtype)]);
+        all.extend([PLAIN, ALL].map(|finish| of.product_dp4a(finish, dtype)));
+        all.extend([PLAIN, ALL].map(|finish| of.finish_sums(finish, dtype)));
+        all.extend([PLAIN, ALL].map(|finish| of.depthwise(finish, dtype)));
+        for rows in [1, 2, 4, 8] {
+            all.extend([of.few_rows_codes(rows, dtype), of.few_rows_int8(rows, dtype), of.few_rows_int4(rows, dtype)]);
+        }
+        all.extend([4, 8].map(|bits| of.decode(bits, dtype)));
+        let finishes = if dtype == F32 { &[BIAS, ALL][..] } else { &[ALL] };
+        for (&finish, tile) in
+            finishes.iter().flat_map(|f| [MmaTile::LARGE, MmaTile::MEDIUM, MmaTile::SMALL].map(|t| (f, t)))
+        {
+            all.extend([false, true].map(|sparse| of.product_mma(tile, sparse, finish, dtype)));
+        }
+        all.extend(of.lookups(ElemType::UInt(UIntKind::U32), dtype));
+    }
+    for ids in [IntKind::I32, IntKind::I64] {
+        all.extend(of.lookups(ElemType::Int(ids), F32));
+    }
+    all
+}
+
+fn plain(name: String, kernel: impl CubeKernel) -> Listed {
+    Listed { name, kernel: Box::new(kernel), uses: Instruction::Plain }
+}
+
+/// `shift relu`
+fn words(finish: EpilogueFlags) -> String {
+    let words = [(finish.scale, "scale"), (finish.shift, "shift"), (finish.adds, "adds"), (finish.relu, "relu")];
+    words.iter().filter(|(is_there, _)| *is_there).map(|(_, word)| format!(" {word}")).collect()
+}
+
+/// Kernels for a device.
+#[derive(Clone, Copy)]
+struct Forms {
+    gpu: Gpu,
+}
+
+impl Forms {
+    fn expand(self) -> Listed {
+        let block = CubeDim::new_2d(32, bitmask::BLOCKS as u32);
+        plain("expand".into(), kernel!(self.gpu, block, bitmask::expand::Expand::new, [b b b b], (), (), (), ()))
+    }
+
+    fn patches(self) -> Listed {
+        let block = CubeDim::new_1d(conv::UNITS as u32);
+        let kernel = kernel!(self.gpu, block, patches::Patches::new, [b b b], (), (), (), (), (), steps());
+        plain("patches".into(), kernel)
+    }
+
+    fn quantize_rows(self, symmetric: bool, dtype: ElemType) -> Listed {
+        let block = CubeDim::new_1d(quantize::UNITS as u32);
+        let kernel = kernel!(self.gpu, block, quantize_rows::QuantizeRows::new, [b b b b], (), (), symmetric, dtype);
+        plain(format!("quantize_rows {dtype} symmetric={symmetric}"), kernel)
+    }
+
+    fn spans(self, dtype: ElemType) -> Listed {
+        let block = CubeDim::new_1d(quantize::UNITS as u32);
+        plain(format!("spans {dtype}"), kernel!(self.gpu, block, spans::Spans::new, [b b b b], (), (), dtype))
+    }
+
+    fn row_scales(self, symmetric: bool) -> Listed {
+        let block = CubeDim::new_1d(quantize::UNITS as u32);
+        let kernel = kernel!(self.gpu, block, row_scales::RowScales::new, [b b b b b b], (), (), symmetric);
+        plain(format!("row_scales symmetric={symmetric}"), kernel)
+    }
+
+    fn encode(self, dtype: ElemType) -> Listed {
+        let block = CubeDim::new_1d(quantize::UNITS as u32);
+        plain(format!("encode {dtype}"), kernel!(self.gpu, block, encode::Encode::new, [b b b b b], (), (), (), dtype))
+    }
+
+    fn product_mma(self, tile: MmaTile, sparse: bool, finish: EpilogueFlags, dtype: ElemType) -> Listed {
+        let block = CubeDim::new_2d(32, tile.n_warps() as u32);
+        let new = product_mma::ProductMma::new;
+        let kernel =
+            kernel!(self.gpu, block, new, [b b b b b b b b b b b b], (), (), (), target(), tile, sparse, finish, dtype);
+        let [rows, cols] = tile.extents();
+        let kept = if sparse { "sparse" } else { "dense" };
+        let name = format!("product_mma {dtype} {rows}x{cols} {kept}{}", words(finish));
+        Listed { name, kernel: Box::new(kernel), uses: Instruction::Matrices }
+    }
+
+    fn product_dp4a(self, finish: EpilogueFlags, dtype: ElemType) -> Listed {
+        let block = CubeDim::new_1d(dp4a::UNITS as u32);
+        let new = dp4a::product_dp4a::ProductDp4a::new;
+        let kernel = kernel!(self.gpu, block, new, [b b b b b b b b b], (), (), (), target(), finish, dtype);
+        let name = format!("product_dp4a {dtype}{}", words(finish));
+        Listed { name, kernel: Box::new(kernel), uses: Instruction::Dots }
+    }
+
+    fn finish_sums(self, finish: EpilogueFlags, dtype: ElemType) -> Listed {
+        let block = CubeDim::new_1d(sums::UNITS as u32);
+        let new = finish_sums::FinishSums::new;
+        let kernel = kernel!(self.gpu, block, new, [b b b b b b b b], (), (), target(), finish, dtype);
+        plain(format!("finish_sums {dtype}{}", words(finish)), kernel)
+    }
+
+    fn few_rows_codes(self, rows: usize, dtype: ElemType) -> Listed {
+        let block = CubeDim::new_2d(32, few_rows::WARPS as u32);
+        let new = few_rows::few_rows_codes::FewRowsCodes::new;
+        let kernel = kernel!(self.gpu, block, new, [b b b b b b b b b], (), (), (), target(), rows, ALL, dtype);
+        let name = format!("few_rows_codes {dtype} rows={rows}{}", words(ALL));
+        Listed { name, kernel: Box::new(kernel), uses: Instruction::Dots }
+    }
+
+    fn few_rows_int8(self, rows: usize, dtype: ElemType) -> Listed {
+        let block = CubeDim::new_2d(32, few_rows::WARPS as u32);
+        let new = few_rows::few_rows_int8::FewRowsInt8::new;
+        plain(
+            format!("few_rows_int8 {dtype} rows={rows}"),
+            kernel!(self.gpu, block, new, [b b b b b], (), (), (), (), rows, true, dtype),
+        )
+    }
+
+    fn few_rows_int4(self, rows: usize, dtype: ElemType) -> Listed {
+        let block = CubeDim::new_2d(32, few_rows::WARPS as u32);
+        let new = few_rows::few_rows_int4::FewRowsInt4::new;
+        plain(
+            format!("few_rows_int4 {dtype} rows={rows}"),
+            kernel!(self.gpu, block, new, [b b b b b], (), (), (), (), rows, true, dtype),
+        )
+    }
+
+    fn lookups(self, ids: ElemType, dtype: ElemType) -> [Listed; 2] {
+        let block = CubeDim::new_1d(briquette_cuda::decode::UNITS as u32);
+        let dense = kernel!(self.gpu, block, lookup::Lookup::new, [b b b b], (), (), (), [ids, dtype]);
+        let new = lookup_bitmask::LookupBitmask::new;
+        let sparse = kernel!(self.gpu, CubeDim::new_1d(32), new, [b b b b b b], (), (), (), [ids, dtype]);
+        [plain(format!("lookup {dtype} by {ids}"), dense), plain(format!("lookup_bitmask {dtype} by {ids}"), sparse)]
+    }
+
+    fn decode(self, bits: usize, dtype: ElemType) -> Listed {
+        let block = CubeDim::new_1d(briquette_cuda::decode::UNITS as u32);
+        let kernel = kernel!(self.gpu, block, decode::Decode::new, [b b b], (), (), (), (), bits, dtype);
+        plain(format!("decode {dtype} of {bits} bits"), kernel)
+    }
+
+    fn depthwise(self, finish: EpilogueFlags, dtype: ElemType) -> Listed {
+        let block = CubeDim::new_1d(conv::UNITS as u32);
+        let new = depthwise::Depthwise::new;
+        let kernel = kernel!(self.gpu, block, new, [b b b b b b b b], (), (), steps(), finish, dtype);
+        plain(format!("depthwise {dtype}{}", words(finish)), kernel)
+    }
+}

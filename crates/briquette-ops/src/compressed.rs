@@ -1,0 +1,36 @@
+//! The kernels as burn operations.
+//!
+//! Weights are laid out for the device they are used on, the CPU (flex) or a GPU (CUDA), and passed as a shared handle.
+//! Operations are for inference, and no gradient flows through them, but for those on images ([`float_conv2d`],
+//! [`max_pool2d`]) and [`simulate_activations`].
+//!
+//! A backend is a module, `cube` or `flex`; which of them are built is chosen here.
+
+mod activations;
+#[cfg(feature = "cuda")]
+mod cube;
+#[cfg(not(feature = "cuda"))]
+#[path = "compressed/no_cube.rs"]
+mod cube;
+mod device;
+#[cfg(feature = "flex")]
+mod flex;
+mod host_or_cuda;
+mod images;
+mod int8_blocks;
+mod product;
+mod quantized;
+mod shapes;
+#[cfg(all(test, feature = "flex"))]
+mod tests;
+mod weights;
+
+pub use activations::{ActivationOps, simulate_activations};
+#[cfg(feature = "cuda")]
+pub use cube::gpu_of;
+pub use device::{looks_up, runs_on};
+pub use images::{ImageGrads, ImageOps, convolves, float_conv2d, max_pool2d};
+pub use int8_blocks::{CodedLinear, FeedForwardActivation, Int8BlockOps, feed_forward, self_attention};
+pub use product::{ProductOps, product};
+pub use quantized::{QuantizedOps, codes, conv2d, decode, embedding, linear, look_up};
+pub use weights::{Conv2dCall, LinearWeights, QuantizedConv2d, Table, Weights};

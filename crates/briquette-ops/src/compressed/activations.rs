@@ -1,0 +1,44 @@
+//! Activations rounded while a network trains: in one pass on the CPU, with straight-through gradients.
+
+use briquette_cpu::ActivationGrid;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, unary};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Backend, Dispatch, backend_extension};
+use burn::tensor::Tensor;
+
+/// What a backend makes of activations in training.
+#[backend_extension(Flex: cfg(feature = "flex"), Autodiff)]
+pub trait ActivationOps: Backend {
+    /// Rows of activations, rounded to 8 bits each by itself.
+    fn simulate_activations(x: FloatTensor<Self>, n_cols: usize, grid: ActivationGrid) -> FloatTensor<Self>;
+}
+
+impl<B: ActivationOps, C: CheckpointStrategy> ActivationOps for Autodiff<B, C> {
+    fn simulate_activations(x: FloatTensor<Self>, n_cols: usize, grid: ActivationGrid) -> FloatTensor<Self> {
+        let step = ActivationStep.prepare::<C>([x.node()]).compute_bound();
+        step.stateless(B::simulate_activations(x.into_primitive(), n_cols, grid))
+    }
+}
+
+#[derive(Debug)]
+struct ActivationStep;
+
+impl<B: Backend> Backward<B, 1> for ActivationStep {
+    type State = ();
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
+        unary::<B, _>(ops.parents, ops.node, grads, |dy| dy);
+    }
+}
+
+/// Activations as a quantized layer sees them: each row of `n_cols` elements becomes codes of its own scale and zero point, and
+/// floats again, exactly as [`quantize_rows`](briquette_cpu::quantize_rows()) rounds them. Gradients pass straight through.
+///
+/// # Panics
+/// If `n_cols` does not divide the number of elements, or `x` is not f32 and on the CPU.
+pub fn simulate_activations<const D: usize>(x: Tensor<D>, n_cols: usize, grid: ActivationGrid) -> Tensor<D> {
+    Tensor::from_dispatch(<Dispatch as ActivationOps>::simulate_activations(x.into_dispatch(), n_cols, grid))
+}

@@ -1,0 +1,10 @@
+//! CUDA devices, by the kernels of `briquette-cuda`.
+
+mod device;
+mod quantized;
+mod tensor;
+mod weights;
+
+pub use device::gpu_of;
+pub(super) use device::is_cuda;
+pub(super) use weights::{CudaConv2d, CudaLinear, CudaTable, conv2d, int4, int8, table};

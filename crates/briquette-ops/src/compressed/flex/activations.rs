@@ -1,0 +1,15 @@
+//! Rounded activations.
+
+use super::tensor::change;
+use crate::compressed::activations::ActivationOps;
+use briquette_core::simd::active_level;
+use briquette_cpu::ActivationGrid;
+use briquette_cpu::round_rows;
+use burn::backend::Flex;
+use burn::backend::tensor::FloatTensor;
+
+impl ActivationOps for Flex {
+    fn simulate_activations(x: FloatTensor<Self>, n_cols: usize, grid: ActivationGrid) -> FloatTensor<Self> {
+        change(x, |x| round_rows(active_level(), x, n_cols, grid))
+    }
+}

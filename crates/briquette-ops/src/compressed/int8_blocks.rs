@@ -1,0 +1,98 @@
+//! Blocks of an encoder whose products are all made of 8-bit codes, on the CPU.
+
+use super::device::is_cpu;
+use super::weights::{HostLinear, LinearWeights};
+use briquette_core::simd::SimdLevel;
+use briquette_cpu::float::coarse_gelu;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, Dispatch, backend_extension};
+use burn::tensor::{Bool, DType, Tensor};
+
+/// A linear layer on codes, and whether its bias is one.
+#[derive(Debug, Clone)]
+pub struct CodedLinear {
+    /// Its weights.
+    pub weights: LinearWeights,
+    /// `[n_out]`.
+    pub bias: Option<Tensor<1>>,
+}
+
+/// What a feed-forward block does between its products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FeedForwardActivation {
+    /// `x * Phi(x)`, within 6e-5, as 8-bit codes follow.
+    Gelu,
+    /// `max(x, 0)`.
+    Relu,
+}
+
+impl FeedForwardActivation {
+    pub(super) fn function(self) -> fn(SimdLevel, &mut [f32]) {
+        match self {
+            Self::Gelu => coarse_gelu,
+            Self::Relu => |_, x| x.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x }),
+        }
+    }
+}
+
+/// Blocks that a backend takes tokens through at once.
+#[backend_extension(Flex: cfg(feature = "flex"))]
+pub trait Int8BlockOps: Backend {
+    /// Attention of tokens `[batch, length, n_in]` to each other, but for those that are padding, where any is.
+    fn int8_self_attention(
+        x: FloatTensor<Self>,
+        layers: [CodedLinear; 3],
+        n_heads: usize,
+        padding: Vec<bool>,
+    ) -> FloatTensor<Self>;
+
+    /// A feed-forward block, over the last dimension.
+    fn int8_feed_forward(
+        x: FloatTensor<Self>,
+        layers: [CodedLinear; 2],
+        activation: FeedForwardActivation,
+    ) -> FloatTensor<Self>;
+}
+
+/// Whether a layer is of int8 codes that rounded rows of `x` are multiplied by, on the CPU and without gradients.
+fn takes<const D: usize>(x: &Tensor<D>, layer: &CodedLinear) -> bool {
+    let is_int8 = matches!(layer.weights.placed.on_host(), Some(HostLinear::Int8(_) | HostLinear::Sparse(_)));
+    let has_inputs = layer.weights.n_in() > 0; // A layer without any gives its bias, one by one.
+    is_cpu(&x.device()) && x.dtype() == DType::F32 && is_int8 && has_inputs && layer.weights.grid.is_some()
+}
+
+/// Attention of tokens `[batch, length, n_in]` to all that are no padding, by layers of queries, keys and values: see
+/// [`int8_self_attention`](briquette_cpu::int8_self_attention()). `None` where layers are no such codes, tokens are not rounded alike for all of them, or 4 does
+/// not divide the width of a head.
+///
+/// # Panics
+/// If the shapes disagree.
+pub fn self_attention(
+    x: &Tensor<3>,
+    layers: [CodedLinear; 3],
+    n_heads: usize,
+    padding: &Tensor<2, Bool>,
+) -> Option<Tensor<3>> {
+    let is_alike = layers.iter().all(|layer| takes(x, layer) && layer.weights.grid == layers[0].weights.grid);
+    if !is_alike || !(layers[0].weights.n_out() / n_heads.max(1)).is_multiple_of(4) {
+        return None;
+    }
+    let mut padding: Vec<bool> = padding.clone().into_data().iter().collect();
+    if !padding.contains(&true) {
+        padding.clear();
+    }
+    let found = <Dispatch as Int8BlockOps>::int8_self_attention(x.clone().into_dispatch(), layers, n_heads, padding);
+    Some(Tensor::from_dispatch(found))
+}
+
+/// `activation(x · upᵀ + bias) · downᵀ + bias`: see [`int8_feed_forward`](briquette_cpu::int8_feed_forward()). `None` where layers are no such codes.
+///
+/// # Panics
+/// If the shapes disagree.
+pub fn feed_forward(x: &Tensor<3>, layers: [CodedLinear; 2], activation: FeedForwardActivation) -> Option<Tensor<3>> {
+    if !layers.iter().all(|layer| takes(x, layer)) {
+        return None;
+    }
+    let found = <Dispatch as Int8BlockOps>::int8_feed_forward(x.clone().into_dispatch(), layers, activation);
+    Some(Tensor::from_dispatch(found))
+}

@@ -1,0 +1,146 @@
+//! Products, convolutions and rows of quantized weights.
+
+use super::weights::{Conv2dCall, LinearWeights, Table, Weights};
+use briquette_core::{Error, ErrorKind, Result};
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Backend, Dispatch, backend_extension};
+use burn::tensor::{DType, Device, ExecutionError, Int, Tensor, TensorData};
+
+/// What a backend does with quantized weights. Where there is no bias, scale or shift, any tensor is passed and not read.
+#[backend_extension(Flex: cfg(feature = "flex"), Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"))]
+pub trait QuantizedOps: Backend {
+    /// `x · wᵀ + bias` over the last dimension of `x`, in the type of `x`.
+    #[fusion(dtype = x, shape = super::shapes::linear_shape(x, weights))]
+    fn quantized_linear(
+        x: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        weights: LinearWeights,
+        has_bias: bool,
+    ) -> FloatTensor<Self>;
+
+    /// A convolution of `x` `[n, in, height, width]`, in the type of `x`.
+    #[fusion(dtype = x, shape = super::shapes::conv2d_shape(x, call))]
+    fn quantized_conv2d(
+        x: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        shift: FloatTensor<Self>,
+        call: Conv2dCall,
+    ) -> FloatTensor<Self>;
+
+    /// The same, added to `y` before ReLU; both are f32.
+    #[fusion(dtype = y, shape = y)]
+    fn quantized_conv2d_add(
+        x: FloatTensor<Self>,
+        y: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        shift: FloatTensor<Self>,
+        call: Conv2dCall,
+    ) -> FloatTensor<Self>;
+
+    /// Rows of a table, with one more dimension than `ids`, as f32.
+    #[fusion(dtype = DType::F32, shape = super::shapes::embedding_shape(ids, table))]
+    fn quantized_embedding(ids: IntTensor<Self>, table: Table) -> FloatTensor<Self>;
+
+    /// The weights as rows of floats of the type of `like`, which is on their device.
+    #[fusion(dtype = like, shape = burn::tensor::Shape::new(weights.dims()))]
+    fn quantized_decode(like: FloatTensor<Self>, weights: Weights) -> FloatTensor<Self>;
+}
+
+/// `y[.., o] = Σᵢ x[.., i] * w[o, i] + bias[o]`: see [`int8_linear`](briquette_cpu::int8_linear),
+/// [`weight_only_linear`](briquette_cpu::weight_only_linear) and [`int4_linear`](briquette_cpu::int4_linear).
+///
+/// # Panics
+/// If the last dimension of `x` is not the number of inputs, the bias is not as long as there are outputs, or the weights are
+/// not laid out for the device of `x`.
+pub fn linear<const D: usize>(x: Tensor<D>, weights: &LinearWeights, bias: Option<Tensor<1>>) -> Tensor<D> {
+    if let Some(bias) = &bias {
+        assert_eq!(bias.dims()[0], weights.n_out(), "a bias for {} outputs", weights.n_out());
+    }
+    let (has_bias, x) = (bias.is_some(), x.into_dispatch());
+    let bias = bias.map_or_else(|| x.clone(), Tensor::into_dispatch);
+    Tensor::from_dispatch(<Dispatch as QuantizedOps>::quantized_linear(x, bias, weights.clone(), has_bias))
+}
+
+/// A convolution of `x` `[n, in, height, width]`, added to `y` where it is given, each output channel times `scale` and
+/// plus `shift` where they are given: see [`int8_conv2d`](briquette_cpu::int8_conv2d()) and [`ConvEpilogue`](briquette_cpu::ConvEpilogue).
+///
+/// # Panics
+/// If `x` does not have the channels of the weights, `y` is not of the output's shape, either is not f32 while `y` is
+/// given, or the weights are not laid out for the device of `x`.
+pub fn conv2d(
+    x: Tensor<4>,
+    y: Option<Tensor<4>>,
+    [scale, shift]: [Option<Tensor<1>>; 2],
+    call: Conv2dCall,
+) -> Tensor<4> {
+    for given in [&scale, &shift].into_iter().flatten() {
+        assert_eq!(given.dims()[0], call.shape.n_out, "a scale or shift for {} outputs", call.shape.n_out);
+    }
+    let call = Conv2dCall { has_scale: scale.is_some(), has_shift: shift.is_some(), ..call };
+    let x = x.into_dispatch();
+    let [scale, shift] = [scale, shift].map(|given| given.map_or_else(|| x.clone(), Tensor::into_dispatch));
+    Tensor::from_dispatch(match y {
+        Some(y) => <Dispatch as QuantizedOps>::quantized_conv2d_add(x, y.into_dispatch(), scale, shift, call),
+        None => <Dispatch as QuantizedOps>::quantized_conv2d(x, scale, shift, call),
+    })
+}
+
+/// Rows of a table for `ids` `[n, tokens]`, `[n, tokens, n_cols]`: see [`int8_embedding`](briquette_cpu::int8_embedding).
+///
+/// # Panics
+/// On the CPU, if an id is not a row of the table (a GPU gives a row of NaN); if the table is not laid out for the device of
+/// `ids`.
+pub fn embedding(ids: Tensor<2, Int>, table: &Table) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as QuantizedOps>::quantized_embedding(ids.into_dispatch(), table.clone()))
+}
+
+/// Rows of weights that are laid out to be multiplied by, for `ids` `[n, tokens]`: `[n, tokens, n_in]`, as f32. A table that is a head too
+/// is kept once.
+///
+/// # Panics
+/// If an id is not a row, or the weights are not laid out for the CPU.
+pub fn look_up(ids: Tensor<2, Int>, weights: &LinearWeights) -> Tensor<3> {
+    let ([n, length], n_in, device) = (ids.dims(), weights.n_in(), ids.device());
+    let kept = weights.placed.on_host().expect(super::host_or_cuda::ELSEWHERE);
+    let mut out = vec![0.0; n * length * n_in];
+    for (id, out) in ids.into_data().iter::<i64>().zip(out.chunks_exact_mut(n_in.max(1))) {
+        let row = usize::try_from(id).unwrap_or(usize::MAX);
+        assert!(row < weights.n_out(), "id {id} in a table of {} rows", weights.n_out());
+        kept.read_row(row, out);
+    }
+    Tensor::from_data(TensorData::new(out, [n, length, n_in]), &device)
+}
+
+/// The weights as rows of floats, `[rows, columns]`, where and of what type `like` is.
+pub fn decode<const D: usize>(like: Tensor<D>, weights: &Weights) -> Tensor<2> {
+    let (device, dtype) = (like.device(), like.dtype());
+    if let Some(floats) = weights.host_floats() {
+        return Tensor::from_data(TensorData::new(floats, weights.dims()), (&device, dtype));
+    }
+    let plain = like.without_autodiff().into_dispatch();
+    let rows = Tensor::from_dispatch(<Dispatch as QuantizedOps>::quantized_decode(plain, weights.clone()));
+    if device.is_autodiff() { Tensor::from_inner(rows) } else { rows }
+}
+
+/// Codes of rows of outputs `[rows, columns]`, zeros included, and the scales of each row: of the whole row, or of each of its groups.
+/// Codes on a GPU are read back as `round(value / scale)`, which is exact: a value is its code times its scale.
+///
+/// # Errors
+/// Io, where a GPU does not hand them out.
+pub fn codes(weights: &Weights, device: &Device) -> Result<(Vec<i8>, Vec<f32>)> {
+    if let Some(codes) = weights.host_codes() {
+        return Ok(codes);
+    }
+    let like = Tensor::<1>::zeros([1], (&device.clone().without_autodiff(), DType::F32));
+    let data = decode(like, weights).try_into_data().map_err(|error| unreadable(&error))?;
+    let scales = weights.cuda_scales().unwrap_or_default();
+    let each = data.num_elements() / scales.len().max(1);
+    let values: Vec<f32> = data.iter::<f32>().collect();
+    let code = |(value, &scale): (&f32, &f32)| if scale == 0.0 { 0 } else { (value / scale).round() as i8 };
+    let scale_of = scales.iter().flat_map(|scale| std::iter::repeat_n(scale, each));
+    Ok((values.iter().zip(scale_of).map(code).collect(), scales.to_vec()))
+}
+
+fn unreadable(error: &ExecutionError) -> Error {
+    Error { kind: ErrorKind::Io, ..Error::bug(format!("codes cannot be read from their device: {error}")) }
+}

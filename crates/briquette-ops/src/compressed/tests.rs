@@ -1,0 +1,105 @@
+use super::*;
+use briquette_cpu::{ActivationGrid, Conv2dShape, PackedConv2d, PackedInt4, PackedInt8, SparseInt8};
+use burn::tensor::module;
+use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
+use burn::tensor::{Device, Distribution, FloatDType, Int, Tensor, TensorData};
+
+fn codes(n: usize) -> Vec<i8> {
+    (0..n).map(|i| if i % 3 == 0 { 0 } else { (i * 89 % 251) as u8 as i8 }).collect()
+}
+
+#[test]
+fn a_linear_layer_is_close_to_its_floats_in_every_form() {
+    let device = Device::flex();
+    let (n_out, n_in) = (40, 70);
+    let codes = codes(n_out * n_in);
+    let weights: Vec<f32> = codes.iter().map(|&code| f32::from(code) * 0.01).collect();
+    let weights = Tensor::<2>::from_data(TensorData::new(weights, [n_out, n_in]), &device);
+    let x = Tensor::<3>::random([2, 5, n_in], Distribution::Uniform(-1.0, 1.0), &device);
+    let expected = x.clone().matmul(weights.transpose().unsqueeze::<3>()) + 0.5;
+    let (scales, grid) = ([0.01; 40], Some(ActivationGrid::Asymmetric));
+    let bias = Some(Tensor::<1>::ones([n_out], &device) * 0.5);
+    let dense = PackedInt8::new(&codes, &scales, n_out, n_in).unwrap();
+    let sparse = SparseInt8::new(&codes, &scales, n_out, n_in).unwrap();
+    let (dense, sparse) = (LinearWeights::int8(dense, grid), LinearWeights::sparse_int8(sparse, grid));
+    assert!(runs_on(&device) && !runs_on(&device.clone().autodiff()));
+    for weights in [&dense, &sparse] {
+        let floats: Vec<f32> = codes.iter().map(|&code| f32::from(code) * 0.01).collect();
+        assert_eq!(Weights::Linear(weights.clone()).host_floats(), Some(floats), "{}", weights.name());
+    }
+    let dense = linear(x.clone(), &dense, bias.clone());
+    let sparse = linear(x.clone(), &sparse, bias);
+    assert_eq!(dense.dims(), [2, 5, n_out]);
+    assert_eq!((dense.clone() - sparse).abs().max().into_scalar::<f32>(), 0.0);
+    assert!((dense - expected).abs().max().into_scalar::<f32>() < 0.2);
+}
+
+#[test]
+fn views_and_half_floats_give_what_their_elements_do() {
+    let device = Device::flex();
+    let weights = PackedInt4::new(&[1, -2, 3, 4, 5, -6], &[0.5; 2], 2, 3, 3);
+    let weights = LinearWeights::int4(weights);
+    let floats = decode(Tensor::<1>::ones([1], &device), &Weights::Linear(weights.clone()));
+    assert_eq!(floats.into_data().try_to_vec::<f32>().unwrap(), [0.5, -1.0, 1.5, 2.0, 2.5, -3.0]);
+    let x = Tensor::<2>::from_data([[9.0, 9.0], [1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], &device);
+    let y = linear(x.narrow(0, 1, 3).transpose(), &weights, None);
+    assert_eq!(y.clone().into_data().try_to_vec::<f32>().unwrap(), [5.0, -5.5, 6.0, -4.0]);
+    let half = Tensor::<2>::from_data([[1.0, 3.0, 5.0]], &device).cast(FloatDType::F16);
+    let y = linear(half, &weights, None);
+    assert_eq!(y.dtype(), burn::tensor::DType::F16);
+    assert_eq!(y.cast(FloatDType::F32).into_data().try_to_vec::<f32>().unwrap(), [5.0, -5.5]);
+}
+
+#[test]
+fn a_convolution_and_an_embedding_run_on_tensors() {
+    let device = Device::flex();
+    let shape = Conv2dShape::new(2, 1, [3, 3]);
+    let weights = PackedConv2d::new(&[1; 18], &[1.0], shape.weight_dims(), false).unwrap();
+    let weights = QuantizedConv2d::new(weights, ActivationGrid::Symmetric);
+    let call = Conv2dCall { weights, shape, has_scale: false, has_shift: false, relu: true };
+    let shift = [None, Some(Tensor::<1>::ones([1], &device))];
+    let x = Tensor::<4>::ones([2, 2, 4, 5], &device);
+    let y = conv2d(x.clone(), None, shift.clone(), call.clone());
+    assert_eq!(y.dims(), [2, 1, 2, 3]);
+    assert!((y.clone() - 19.0).abs().max().into_scalar::<f32>() < 1e-4);
+    let added = conv2d(x, Some(y.clone()), shift, call);
+    assert!((added - y * 2.0).abs().max().into_scalar::<f32>() < 1e-4);
+    let table = Table::on(&device, vec![1, 0, 0, 2], &[1.0, 0.5], [2, 2], true);
+    let rows = embedding(Tensor::<2, Int>::from_data([[1, 0, 1]], &device), &table);
+    assert_eq!(rows.into_data().try_to_vec::<f32>().unwrap(), [0.0, 1.0, 1.0, 0.0, 0.0, 1.0]);
+}
+
+#[test]
+fn a_convolution_of_floats_and_its_gradients_are_burns() {
+    let device = Device::flex().autodiff();
+    let shape = Conv2dShape { padding: [[1, 1], [0, 0]], stride: [2, 1], ..Conv2dShape::new(3, 5, [3, 2]) };
+    let random = |dims: [usize; 4]| Tensor::<4>::random(dims, Distribution::Uniform(-1.0, 1.0), &device).require_grad();
+    // A view, as an input may be.
+    let (x, weight) = (random([4, 6, 7, 3]), random(shape.weight_dims()));
+    let bias = Tensor::<1>::random([5], Distribution::Uniform(-1.0, 1.0), &device).require_grad();
+    let view = || x.clone().swap_dims(1, 3);
+    let options = ConvOptions::new([2, 1], [1, 0], [1, 1], 1);
+    let expected = module::conv2d(view(), weight.clone(), Some(bias.clone()), options);
+    assert!(convolves(&view(), &shape) && convolves(&view().inner(), &shape));
+    let y = float_conv2d(view(), weight.clone(), Some(bias.clone()), shape);
+    let far = |a: Tensor<4>, b: Tensor<4>| (a - b).abs().max().into_scalar::<f32>();
+    assert!(far(y.clone().inner(), expected.clone().inner()) < 1e-5);
+    let weights_of = Tensor::<4>::random(y.dims(), Distribution::Uniform(-1.0, 1.0), &device);
+    let [a, b] = [y, expected].map(|y| (y * weights_of.clone()).sum().backward());
+    for tensor in [&x, &weight] {
+        assert!(far(tensor.grad(&a).unwrap(), tensor.grad(&b).unwrap()) < 1e-4);
+    }
+    assert!((bias.grad(&a).unwrap() - bias.grad(&b).unwrap()).abs().max().into_scalar::<f32>() < 1e-4);
+}
+
+#[test]
+fn a_max_pool_and_its_gradient_are_burns() {
+    let device = Device::flex().autodiff();
+    let x = Tensor::<4>::random([2, 3, 7, 9], Distribution::Uniform(-1.0, 1.0), &device).require_grad();
+    let options = MaxPoolOptions { stride: [2, 2], padding: [(1, 1); 2], ..MaxPoolOptions::new([3, 3]) };
+    let (y, expected) = (max_pool2d(x.clone(), [3, 3], [2, 2], [1, 1]), module::max_pool2d(x.clone(), options));
+    let far = |a: Tensor<4>, b: Tensor<4>| (a - b).abs().max().into_scalar::<f32>();
+    assert_eq!(far(y.clone().inner(), expected.clone().inner()), 0.0);
+    let [a, b] = [y, expected].map(|y| x.grad(&(y.clone() * y).sum().backward()).unwrap());
+    assert_eq!(far(a, b), 0.0);
+}

@@ -1,0 +1,166 @@
+//! Weights of a linear layer.
+
+use crate::compressed::cube::{self, CudaLinear};
+use crate::compressed::host_or_cuda::{HostOrCuda, WeightInfo};
+use briquette_core::Result;
+use briquette_cpu::ActivationGrid;
+use briquette_cpu::PackedInt4;
+use briquette_cpu::PackedInt8;
+use briquette_cpu::SparseInt8;
+use briquette_cpu::check_depth;
+use briquette_cpu::{Int8Weights, codes_of};
+use burn::tensor::Device;
+use std::sync::Arc;
+
+/// Weights of a linear layer, however they are kept.
+#[derive(Debug, Clone)]
+pub struct LinearWeights {
+    pub(in crate::compressed) placed: HostOrCuda<HostLinear, CudaLinear>,
+    /// How activations are rounded; none where they stay floats.
+    pub(in crate::compressed) grid: Option<ActivationGrid>,
+}
+
+#[derive(Debug, Clone)]
+pub(in crate::compressed) enum HostLinear {
+    Int8(Arc<PackedInt8>),
+    Sparse(Arc<SparseInt8>),
+    Int4(Arc<PackedInt4>),
+}
+
+impl HostLinear {
+    /// The weights as f32, `[n_out, n_in]`.
+    pub(super) fn to_floats(&self) -> Vec<f32> {
+        match self {
+            Self::Int8(weights) => weights.to_floats(),
+            Self::Sparse(weights) => weights.to_floats(),
+            Self::Int4(weights) => weights.to_floats(),
+        }
+    }
+
+    /// The weights of one output, as f32.
+    pub(in crate::compressed) fn read_row(&self, row: usize, out: &mut [f32]) {
+        match self {
+            Self::Int8(weights) => weights.read_row(row, out),
+            Self::Sparse(weights) => weights.read_row(row, out),
+            Self::Int4(weights) => weights.read_row(row, out),
+        }
+    }
+
+    /// Codes `[n_out, n_in]`, zeros included, and the scales of each row.
+    pub(super) fn codes(&self) -> (Vec<i8>, Vec<f32>) {
+        match self {
+            Self::Int8(weights) => codes_of(&**weights),
+            Self::Sparse(weights) => codes_of(&**weights),
+            Self::Int4(weights) => weights.codes(),
+        }
+    }
+}
+
+impl WeightInfo for HostLinear {
+    fn dims(&self) -> [usize; 2] {
+        match self {
+            Self::Int8(weights) => [weights.n_out(), weights.n_in()],
+            Self::Sparse(weights) => [weights.n_out(), weights.n_in()],
+            Self::Int4(weights) => [weights.n_out(), weights.n_in()],
+        }
+    }
+
+    fn is_sparse(&self) -> bool {
+        matches!(self, Self::Sparse(_))
+    }
+
+    fn n_bytes(&self) -> usize {
+        match self {
+            Self::Int8(weights) => weights.n_bytes(),
+            Self::Sparse(weights) => weights.n_bytes(),
+            Self::Int4(weights) => weights.n_bytes(),
+        }
+    }
+
+    fn n_bits(&self) -> usize {
+        if matches!(self, Self::Int4(_)) { 4 } else { 8 }
+    }
+}
+
+impl LinearWeights {
+    /// int8 weights for the CPU; activations are quantized by the row, or left as they are where there is no grid.
+    pub fn int8(weights: PackedInt8, grid: Option<ActivationGrid>) -> Self {
+        Self::on_host(HostLinear::Int8(Arc::new(weights)), grid)
+    }
+
+    /// As [`Self::int8`], with zeros left out.
+    pub fn sparse_int8(weights: SparseInt8, grid: Option<ActivationGrid>) -> Self {
+        Self::on_host(HostLinear::Sparse(Arc::new(weights)), grid)
+    }
+
+    /// int4 weights for the CPU, activations as they are.
+    pub fn int4(weights: PackedInt4) -> Self {
+        Self::on_host(HostLinear::Int4(Arc::new(weights)), None)
+    }
+
+    const fn on_host(weights: HostLinear, grid: Option<ActivationGrid>) -> Self {
+        Self { placed: HostOrCuda::Host(weights), grid }
+    }
+
+    /// Lays out row-major int8 `codes` `[n_out, n_in]`, worth `codes[o, i] * scales[o]` each, for `device`.
+    ///
+    /// # Errors
+    /// Refuses more than [`MAX_DEPTH`](briquette_cpu::MAX_DEPTH) inputs.
+    ///
+    /// # Panics
+    /// If the lengths disagree with the shape.
+    pub fn int8_on(
+        device: &Device,
+        codes: &[i8],
+        scales: &[f32],
+        [n_out, n_in]: [usize; 2],
+        is_sparse: bool,
+        grid: Option<ActivationGrid>,
+    ) -> Result<Self> {
+        check_depth(n_in)?;
+        if let Some(weights) = cube::int8(device, codes, scales, [n_out, n_in], is_sparse) {
+            return Ok(Self { placed: HostOrCuda::Cuda(weights, scales.into()), grid });
+        }
+        Ok(match is_sparse {
+            true => Self::sparse_int8(SparseInt8::new(codes, scales, n_out, n_in)?, grid),
+            false => Self::int8(PackedInt8::new(codes, scales, n_out, n_in)?, grid),
+        })
+    }
+
+    /// Lays out row-major `codes` of 4 bits, worth `codes[o, i] * scales[o, i / group]` each, for `device`.
+    ///
+    /// # Panics
+    /// If the lengths disagree with the shape, a code has more than 4 bits, or `group` is 0.
+    pub fn int4_on(device: &Device, codes: &[i8], scales: &[f32], [n_out, n_in]: [usize; 2], group: usize) -> Self {
+        match cube::int4(device, codes, scales, [n_out, n_in], group) {
+            Some(weights) => Self { placed: HostOrCuda::Cuda(weights, scales.into()), grid: None },
+            None => Self::int4(PackedInt4::new(codes, scales, n_out, n_in, group)),
+        }
+    }
+
+    /// Outputs.
+    pub fn n_out(&self) -> usize {
+        self.placed.dims()[0]
+    }
+
+    /// Inputs.
+    pub fn n_in(&self) -> usize {
+        self.placed.dims()[1]
+    }
+
+    /// Bytes held.
+    pub fn n_bytes(&self) -> usize {
+        self.placed.n_bytes()
+    }
+
+    /// `int8`, `sparse int8`, either of them `weight-only` where activations stay floats, or `int4`.
+    pub fn name(&self) -> &'static str {
+        match (self.placed.n_bits(), self.placed.is_sparse(), self.grid) {
+            (4, ..) => "int4",
+            (_, false, Some(_)) => "int8",
+            (_, false, None) => "int8 weight-only",
+            (_, true, Some(_)) => "sparse int8",
+            (_, true, None) => "sparse int8 weight-only",
+        }
+    }
+}
