@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs/images/report.png"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 # Of the page, in CSS pixels; the file has SCALE times as many in each direction.
-WIDTH, HEIGHT, SCALE = 1000, 575, 1.5
+WIDTH, HEIGHT, SCALE = 1000, 590, 1.5
 MOST_BYTES = 200_000
 OUT = "out/12mb"
 COMPRESS = (
@@ -72,7 +72,10 @@ def main():
     args = parser.parse_args()
     if not args.report:
         subprocess.run([args.briquette.resolve(), *COMPRESS.split()], cwd=ROOT, check=True)
-    photograph((args.report or ROOT / OUT / "report.html").resolve(), PICTURE)
+    report = (args.report or ROOT / OUT / "report.html").resolve()
+    if not report.is_file():
+        sys.exit(f"{report}: no such file; give the report.html of an output")
+    photograph(report, PICTURE)
 
 
 if __name__ == "__main__":
