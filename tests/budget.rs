@@ -159,10 +159,10 @@ fn a_sparsity_is_chosen_where_it_loses_the_least() {
         let is_sparse =
             tiny["encoding"].as_str().unwrap().contains("bitmask") && tiny["sparsity"].as_f64().unwrap() >= 0.75;
         assert!(is_sparse, "{tiny}");
-        let foretold = report["allocation"]["tensors"].as_array().unwrap();
-        let foretold: f64 = foretold.iter().map(|tensor| tensor["bytes"].as_f64().unwrap()).sum();
+        let predicted = report["allocation"]["tensors"].as_array().unwrap();
+        let predicted: f64 = predicted.iter().map(|tensor| tensor["bytes"].as_f64().unwrap()).sum();
         let found = file_bytes(&sandbox, "out");
-        assert!(found <= bytes && found as f64 > foretold && foretold > 0.95 * bytes as f64 - 6000.0, "{found}");
+        assert!(found <= bytes && found as f64 > predicted && predicted > 0.95 * bytes as f64 - 6000.0, "{found}");
         sandbox.ok("verify out --against model");
         let text = std::fs::read(sandbox.path("out/briquette.json")).unwrap();
         let stages = serde_json::from_slice::<Value>(&text).unwrap()["recipe"]["stage"].clone();

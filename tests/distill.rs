@@ -308,10 +308,10 @@ fn training_in_turns_in_halves_and_within_a_limit_comes_to_much_the_same() {
     assert_eq!(at_once, 64);
     let bytes = |report: &Value, key: &str| report["trained"][0][key].as_u64().unwrap();
     let (_, _, roomy) = accuracy("batch_size = 64\nlimit = \"1GB\"");
-    let foretold = bytes(&roomy, "predicted_peak_bytes");
-    let (turns, at_once, report) = accuracy(&format!("batch_size = 64\nlimit = \"{}B\"", foretold * 3 / 4));
+    let predicted = bytes(&roomy, "predicted_peak_bytes");
+    let (turns, at_once, report) = accuracy(&format!("batch_size = 64\nlimit = \"{}B\"", predicted * 3 / 4));
     assert!(at_once < 64 && bytes(&report, "batch_size") == 64, "{at_once}");
-    assert!(bytes(&report, "peak_bytes") < foretold, "{} of {foretold}", bytes(&report, "peak_bytes"));
+    assert!(bytes(&report, "peak_bytes") < predicted, "{} of {predicted}", bytes(&report, "peak_bytes"));
     assert!((whole - turns).abs() < 0.06, "{whole} and {turns}");
     let (accumulated, ..) = accuracy("batch_size = 32\naccumulate = 2\ngradient_checkpointing = true");
     assert!((whole - accumulated).abs() < 0.06, "{whole} and {accumulated}");

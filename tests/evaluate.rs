@@ -36,7 +36,7 @@ fn a_model_is_measured_beside_the_one_it_came_from() {
         let memory = &found[run]["memory"][0];
         let (weights, predicted) =
             (memory["weights_bytes"].as_f64().unwrap(), memory["predicted_bytes"].as_f64().unwrap());
-        assert!(weights > 0.0 && predicted > 40e3, "{run}: {weights} measured, {predicted} foretold");
+        assert!(weights > 0.0 && predicted > 40e3, "{run}: {weights} measured, {predicted} predicted");
         assert!(memory["peak_bytes"].as_f64().unwrap() >= weights, "{run}");
         assert!(found[run]["p50_ms"].as_f64().unwrap() > 0.0, "{run}");
     }

@@ -3,7 +3,7 @@
 use crate::archives::{dict, key, zip};
 use crate::sandbox::Sandbox;
 use crate::weights::{Random, Tensor, safetensors_of, tensors_of};
-use briquette::core::{DType, Decision, Mask, rows, simulate};
+use briquette::core::{DType, Decision, Mask, fake_quantize, rows};
 use briquette::prune::Ratio;
 use briquette::quant::{Scheme, fit};
 use std::collections::BTreeMap;
@@ -117,10 +117,10 @@ fn fake_quantized(weight: &Weight, asked: Asked) -> Vec<u8> {
         Mask::from_fn(n_rows, n_cols, |row, col| keep[row * n_cols + col])
     });
     let dropped = Decision { mask: mask.clone(), quant: None };
-    let kept = simulate(&by_row, n_rows, n_cols, &dropped);
+    let kept = fake_quantize(&by_row, n_rows, n_cols, &dropped);
     let scheme = asked.scheme.map(|scheme| scheme.parse::<Scheme>().unwrap());
     let quant = scheme.map(|scheme| fit(&kept, n_cols, mask.as_ref(), &scheme.weights));
-    let values = simulate(&by_row, n_rows, n_cols, &Decision { mask, quant });
+    let values = fake_quantize(&by_row, n_rows, n_cols, &Decision { mask, quant });
     places.iter().zip(values).for_each(|(&place, value)| own[place] = value);
     let mut bytes = vec![0; weight.tensor.bytes.len()];
     rows::from_f32(&own, dtype, &mut bytes);

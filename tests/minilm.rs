@@ -52,14 +52,14 @@ fn weights_take_what_was_foretold_within_a_hundredth() {
     let check = |model: &str, options: &str| {
         let found = sandbox.json(&format!("eval {model} --data lines.txt --device cpu {options}"));
         let figures = &found["after"]["memory"][0];
-        let [held, foretold] = ["weights_bytes", "predicted_bytes"].map(|name| figures[name].as_f64().unwrap());
+        let [held, predicted] = ["weights_bytes", "predicted_bytes"].map(|name| figures[name].as_f64().unwrap());
         // What dropping a network gives back has its objects in it, beside the weights: less than 2 kB around each tensor.
         let n_tensors: u64 =
             found["after"]["held"].as_object().unwrap().values().map(|held| held["n_tensors"].as_u64().unwrap()).sum();
-        let more = held - foretold;
+        let more = held - predicted;
         assert!(
             more.abs() <= 0.01 * held || (0.0..2e3 * n_tensors as f64).contains(&more),
-            "{model} {options}: {held} held, {foretold} foretold"
+            "{model} {options}: {held} held, {predicted} predicted"
         );
     };
     check("minilm", "");

@@ -1,4 +1,4 @@
-//! Students of other sizes: what they begin with, what is foretold of them, and what their report says.
+//! Students of other sizes: what they begin with, what is predicted of them, and what their report says.
 #![cfg(feature = "model")]
 
 use crate::distill::{LAYERS, RECIPE, digits, of_sentences, sentences};
@@ -71,7 +71,7 @@ fn a_plan_foretells_the_bytes_of_the_student_and_not_of_the_model() {
         let text = sandbox.ok("plan recipe.toml").stdout;
         assert!(is_open || text.contains("predicted weight files: exactly"), "{text}");
     }
-    // Zeros that are held, or come while it learns, may make it smaller; what is foretold of them holds, and so in the report.
+    // Zeros that are held, or come while it learns, may make it smaller; what is predicted of them holds, and so in the report.
     let sandbox = sentences();
     let prune = "[[stage]]\nkind = \"prune\"\nsparsity = 0.5\n[[stage]]\nkind = \"distill\"";
     let recipe = of_sentences("out", &format!("{LAYERS}loss = [{{ kind = \"embedding\" }}]"), "");
@@ -79,9 +79,9 @@ fn a_plan_foretells_the_bytes_of_the_student_and_not_of_the_model() {
     let plan = sandbox.json("plan recipe.toml");
     let report = sandbox.json("run recipe.toml --threads 1");
     let after = report["after"]["file_bytes"].as_u64().unwrap();
-    for foretold in [&plan, &report] {
+    for predicted in [&plan, &report] {
         assert!(
-            foretold["prediction_is_exact"] == false && foretold["predicted_bytes"].as_u64().unwrap() >= after,
+            predicted["prediction_is_exact"] == false && predicted["predicted_bytes"].as_u64().unwrap() >= after,
             "{after}: {plan}"
         );
     }

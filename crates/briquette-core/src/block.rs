@@ -123,7 +123,7 @@ pub struct StoredRows<'a> {
     pub zero: &'a [u8],
 }
 
-/// Turns stored rows back into values.
+/// RotaryTable stored rows back into values.
 #[derive(Debug)]
 pub struct RowDecoder {
     coding: Coding,

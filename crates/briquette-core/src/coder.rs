@@ -83,7 +83,7 @@ pub struct WeightRows<'a> {
 #[derive(Debug, Default)]
 pub struct RowCoder {
     codes: Vec<i8>,
-    simulated: Vec<f32>,
+    fake_quantized: Vec<f32>,
     bytes: Vec<u8>,
     hasher: BlockHasher,
 }
@@ -92,7 +92,7 @@ impl RowCoder {
     /// Appends rows to the parts of their tensor, with a decision about them.
     ///
     /// Stores codes `q = clamp(round(w·m / scale) + zero)` where the coding has codes, else floats in the type of the output:
-    /// unchanged, rounded to that type, or simulated. A tensor's only scale is appended with its first row. Returns the decoded values.
+    /// unchanged, rounded to that type, or fake_quantized. A tensor's only scale is appended with its first row. Returns the decoded values.
     ///
     /// # Panics
     /// If the lengths disagree.
@@ -106,7 +106,7 @@ impl RowCoder {
         let WeightRows { rows, bytes, kept } = strip;
         let is_rounded = form.quant.is_some() || form.is_cast;
         // New zeros are overwritten below; a cast row is first copied here, then rounded in place.
-        self.simulated.resize(if is_rounded { kept.len() } else { 0 }, 0.0);
+        self.fake_quantized.resize(if is_rounded { kept.len() } else { 0 }, 0.0);
         self.bytes.clear();
         match form.quant {
             Some((_, Grouping::Tensor)) if rows.start == 0 => encoder.push_scales(&decision.affines),
@@ -127,14 +127,14 @@ impl RowCoder {
                     }
                 }
                 None if form.is_cast => {
-                    self.simulated[cols.clone()].copy_from_slice(&kept[cols.clone()]);
+                    self.fake_quantized[cols.clone()].copy_from_slice(&kept[cols.clone()]);
                     self.push_cast(form.dtype, cols, keep, encoder);
                 }
                 None => self.push_own(form.dtype, &kept[cols], of_row(bytes, row, rows.len()), keep, encoder),
             }
         }
         let is_f32 = form.coding.codes.is_some() || form.dtype == DType::F32;
-        let values = if is_rounded { &self.simulated } else { *kept };
+        let values = if is_rounded { &self.fake_quantized } else { *kept };
         self.hasher.push(if is_f32 { bytemuck::cast_slice(values) } else { &self.bytes });
         values
     }
@@ -144,7 +144,7 @@ impl RowCoder {
         self.hasher.take()
     }
 
-    /// Encodes a row rounded to a grid: as codes, or as the simulated floats where the output has no codes.
+    /// Encodes a row rounded to a grid: as codes, or as the fake_quantized floats where the output has no codes.
     fn push_rounded(
         &mut self,
         form: &RowForm,
@@ -156,19 +156,19 @@ impl RowCoder {
     ) {
         self.codes.resize(kept.len(), 0);
         quantize_row(kept, grid, affines, &mut self.codes);
-        dequantize_row(&self.codes, affines, &mut self.simulated[cols.clone()]);
+        dequantize_row(&self.codes, affines, &mut self.fake_quantized[cols.clone()]);
         match form.coding.codes {
             Some(_) => encoder.push_codes(&self.codes, keep),
             None => self.push_cast(form.dtype, cols, None, encoder),
         }
     }
 
-    /// Encodes a row of floats rounded to `dtype`, and keeps the rounded values as the simulated ones.
+    /// Encodes a row of floats rounded to `dtype`, and keeps the rounded values as the fake_quantized ones.
     fn push_cast(&mut self, dtype: DType, cols: Range<usize>, keep: Option<&[u8]>, encoder: &mut RowEncoder) {
         if dtype == DType::F32 {
-            return encoder.push_floats(bytemuck::cast_slice(&self.simulated[cols]), keep);
+            return encoder.push_floats(bytemuck::cast_slice(&self.fake_quantized[cols]), keep);
         }
-        let (start, values) = (self.bytes.len(), &mut self.simulated[cols]);
+        let (start, values) = (self.bytes.len(), &mut self.fake_quantized[cols]);
         self.bytes.resize(start + values.len() * dtype.n_bits() / 8, 0);
         rows::from_f32(values, dtype, &mut self.bytes[start..]);
         rows::to_f32(&self.bytes[start..], dtype, values);

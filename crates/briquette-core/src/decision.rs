@@ -18,7 +18,7 @@ pub struct Decision {
 ///
 /// # Panics
 /// If the lengths disagree.
-pub fn simulate(weights: &[f32], n_rows: usize, n_cols: usize, decision: &Decision) -> Vec<f32> {
+pub fn fake_quantize(weights: &[f32], n_rows: usize, n_cols: usize, decision: &Decision) -> Vec<f32> {
     assert_eq!(weights.len(), n_rows * n_cols, "whole rows of weights");
     let mut values = weights.to_vec();
     if n_cols == 0 {
@@ -29,7 +29,7 @@ pub fn simulate(weights: &[f32], n_rows: usize, n_cols: usize, decision: &Decisi
             drop_masked(values, mask.row(row));
         }
         if let Some(quant) = &decision.quant {
-            simulate_row(values, quant, row);
+            fake_quantize_row(values, quant, row);
         }
     }
     values
@@ -43,7 +43,7 @@ fn drop_masked(values: &mut [f32], keep: &[u8]) {
     }
 }
 
-fn simulate_row(values: &mut [f32], quant: &QuantParams, row: usize) {
+fn fake_quantize_row(values: &mut [f32], quant: &QuantParams, row: usize) {
     let mut codes = vec![0; quant.group_size()];
     for (group, &affine) in values.chunks_mut(quant.group_size().max(1)).zip(quant.row(row)) {
         simd::quantize(group, affine, quant.grid, &mut codes);

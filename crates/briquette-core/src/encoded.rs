@@ -21,7 +21,7 @@ pub struct Encoded {
 
 /// Keeps f32 weights `[n_rows, n_cols]` as `decision` says, in the smaller of dense and sparse storage.
 ///
-/// Scales are stored as f32. `decode(encode(w, d)) == simulate(w, d)` bit for bit.
+/// Scales are stored as f32. `decode(encode(w, d)) == fake_quantize(w, d)` bit for bit.
 ///
 /// # Panics
 /// If the lengths disagree.
@@ -84,7 +84,7 @@ pub fn decode(encoded: &Encoded) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Affine, Grid, GridKind, Grouping, QuantParams, simulate};
+    use crate::{Affine, Grid, GridKind, Grouping, QuantParams, fake_quantize};
     use proptest::prelude::*;
 
     fn any_decision(n_rows: usize, n_cols: usize) -> impl Strategy<Value = Decision> {
@@ -123,15 +123,15 @@ mod tests {
     proptest! {
         #[test]
         fn decoding_what_was_encoded_gives_the_simulated_values((n_rows, n_cols, weights, decision) in any_case()) {
-            let simulated = simulate(&weights, n_rows, n_cols, &decision);
+            let fake_quantized = fake_quantize(&weights, n_rows, n_cols, &decision);
             let encoded = encode(&weights, n_rows, n_cols, &decision);
-            prop_assert_eq!(to_bits(&decode(&encoded)), to_bits(&simulated));
-            let again = simulate(&simulated, n_rows, n_cols, &decision);
-            prop_assert_eq!(to_bits(&again), to_bits(&simulated), "simulate is idempotent");
+            prop_assert_eq!(to_bits(&decode(&encoded)), to_bits(&fake_quantized));
+            let again = fake_quantize(&fake_quantized, n_rows, n_cols, &decision);
+            prop_assert_eq!(to_bits(&again), to_bits(&fake_quantized), "fake_quantize is idempotent");
             if let Some(mask) = &decision.mask {
                 for row in 0..n_rows {
                     for col in (0..n_cols).filter(|&col| !mask.keeps(row, col)) {
-                        prop_assert_eq!(simulated[row * n_cols + col].to_bits(), 0, "a dropped weight is exactly 0.0");
+                        prop_assert_eq!(fake_quantized[row * n_cols + col].to_bits(), 0, "a dropped weight is exactly 0.0");
                     }
                 }
             }

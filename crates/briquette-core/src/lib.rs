@@ -1,13 +1,13 @@
-//! What pruning and quantization *mean*: decisions, their simulation, and their encodings.
+//! What pruning and quantization *mean*: decisions, their fake_quantization, and their encodings.
 //!
 //! An algorithm looks at rows of numbers and returns a [`Decision`]. This crate says what a decision does to the
-//! numbers ([`simulate`]) and how the result is kept in fewer bytes ([`encode`], [`decode`]). The law that ties them:
-//! `decode(encode(w, d)) == simulate(w, d)`, bit for bit, and `simulate` is idempotent.
+//! numbers ([`fake_quantize`]) and how the result is kept in fewer bytes ([`encode`], [`decode`]). The law that ties them:
+//! `decode(encode(w, d)) == fake_quantize(w, d)`, bit for bit, and `fake_quantize` is idempotent.
 //!
 //! Non-goals: choosing decisions (`briquette-methods`, `briquette-methods`), files (`briquette-formats`), burn.
 //!
 //! ```
-//! use briquette_core::{Affine, Decision, Grid, Grouping, Mask, QuantParams, decode, encode, simulate};
+//! use briquette_core::{Affine, Decision, Grid, Grouping, Mask, QuantParams, decode, encode, fake_quantize};
 //!
 //! let weights = [1.0_f32, -0.25, 0.5, -1.0];
 //! let decision = Decision {
@@ -15,7 +15,7 @@
 //!     quant: Some(QuantParams::new(Grid::INT8, Grouping::Row, 2, vec![Affine::symmetric(1.0 / 127.0); 2])),
 //! };
 //! let encoded = encode(&weights, 2, 2, &decision);
-//! assert_eq!(decode(&encoded), simulate(&weights, 2, 2, &decision));
+//! assert_eq!(decode(&encoded), fake_quantize(&weights, 2, 2, &decision));
 //! assert_eq!(decode(&encoded)[1], 0.0);
 //! ```
 
@@ -51,7 +51,7 @@ pub mod threads;
 
 pub use affine::Affine;
 pub use coding::{Coding, Storage};
-pub use decision::{Decision, simulate};
+pub use decision::{Decision, fake_quantize};
 pub use dtype::DType;
 pub use encoded::{Encoded, decode, encode};
 pub use error::{Error, ErrorKind, Remedy, Result};

@@ -109,7 +109,7 @@ dispatch! {
 }
 dispatch! {
     /// `[Σ w², Σ (w - v)², Σ w·v, Σ v²]` in f64 over blocks of f32 sums.
-    error_sums(original: &[f32], simulated: &[f32]) -> [f64; 4]
+    error_sums(original: &[f32], fake_quantized: &[f32]) -> [f64; 4]
 }
 
 dispatch! {

@@ -1,15 +1,15 @@
-//! How far simulated weights are from the originals.
+//! How far fake_quantized weights are from the originals.
 
 use crate::simd;
 use serde::{Deserialize, Serialize};
 
-/// Running sums over pairs of original `w` and simulated `v`, in f64.
+/// Running sums over pairs of original `w` and fake_quantized `v`, in f64.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ErrorStats {
     original: f64,
     error: f64,
     product: f64,
-    simulated: f64,
+    fake_quantized: f64,
     max: f32,
 }
 
@@ -28,23 +28,23 @@ pub struct ErrorFigures {
 
 impl ErrorStats {
     /// Adds rows of equal length.
-    pub fn push(&mut self, original: &[f32], simulated: &[f32]) {
-        let mut sums = simd::error_sums(original, simulated);
+    pub fn push(&mut self, original: &[f32], fake_quantized: &[f32]) {
+        let mut sums = simd::error_sums(original, fake_quantized);
         // f32 holds the squares of usual weights only.
         if !(1e-30..1e30).contains(&sums[0]) {
-            sums = exact_sums(original, simulated);
+            sums = exact_sums(original, fake_quantized);
         }
         let [w2, e2, wv, v2] = sums;
         self.original += w2;
         self.error += e2;
         self.product += wv;
-        self.simulated += v2;
+        self.fake_quantized += v2;
     }
 
     /// Adds rows of equal length, and keeps the largest single error too.
-    pub fn push_with_max(&mut self, original: &[f32], simulated: &[f32]) {
-        self.push(original, simulated);
-        let errors = original.iter().zip(simulated).map(|(w, v)| (w - v).abs());
+    pub fn push_with_max(&mut self, original: &[f32], fake_quantized: &[f32]) {
+        self.push(original, fake_quantized);
+        let errors = original.iter().zip(fake_quantized).map(|(w, v)| (w - v).abs());
         self.max = errors.fold(self.max, larger);
     }
 
@@ -53,18 +53,18 @@ impl ErrorStats {
         self.original += other.original;
         self.error += other.error;
         self.product += other.product;
-        self.simulated += other.simulated;
+        self.fake_quantized += other.fake_quantized;
         self.max = larger(self.max, other.max);
     }
 
-    /// Whether all simulated weights are 0, but not all originals.
+    /// Whether all fake_quantized weights are 0, but not all originals.
     pub fn is_all_lost(&self) -> bool {
-        self.original > 0.0 && self.simulated == 0.0
+        self.original > 0.0 && self.fake_quantized == 0.0
     }
 
     /// `10 log10(Σ w² / Σ (w - v)²)`, `Σ w·v / sqrt(Σ w² Σ v²)`, `sqrt(Σ (w - v)² / Σ w²)` and the largest error.
     pub fn figures(&self) -> ErrorFigures {
-        let norms = (self.original * self.simulated).sqrt();
+        let norms = (self.original * self.fake_quantized).sqrt();
         let has_error = self.error != 0.0;
         ErrorFigures {
             sqnr_db: has_error.then(|| 10.0 * (self.original / self.error).log10()),
@@ -76,8 +76,8 @@ impl ErrorStats {
 }
 
 /// `[Σ w², Σ (w - v)², Σ w·v, Σ v²]` in f64.
-fn exact_sums(original: &[f32], simulated: &[f32]) -> [f64; 4] {
-    original.iter().zip(simulated).fold([0.0; 4], |sums, (&w, &v)| {
+fn exact_sums(original: &[f32], fake_quantized: &[f32]) -> [f64; 4] {
+    original.iter().zip(fake_quantized).fold([0.0; 4], |sums, (&w, &v)| {
         let (w, v) = (f64::from(w), f64::from(v));
         [sums[0] + w * w, sums[1] + (w - v) * (w - v), sums[2] + w * v, sums[3] + v * v]
     })

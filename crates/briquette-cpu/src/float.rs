@@ -42,7 +42,7 @@ pub use norm::add_norm;
 pub use norm_grad::norm_grad;
 pub use rms_norm::rms_norm;
 pub use rms_norm_grad::rms_norm_grad;
-pub use rotate::{Turns, rotate};
+pub use rotate::{RotaryTable, rotate};
 pub use softmax_codes::softmax_codes;
 pub use swiglu::swiglu;
 pub use swiglu_grad::swiglu_grad;

@@ -25,8 +25,8 @@ pub(crate) fn started<N: Module>(student: &N) -> Result<N> {
 
 /// The average after a step, `θ' = α θ' + (1 - α) θ` with `α = min(decay, 1 - 1/(step + 1))`: over the first steps the plain mean. `θ`
 /// is what the student computes with, so masks and grids count as they stand. Running statistics are averaged as weights are.
-pub(crate) fn moved<N: Module>(average: N, student: &N, decay: f64, step: usize) -> Result<N> {
-    let mut values = Values::default();
+pub(crate) fn updated<N: Module>(average: N, student: &N, decay: f64, step: usize) -> Result<N> {
+    let mut values = FlatParameters::default();
     student.valid().materialize().visit(&mut values);
     let keep = decay.min(1.0 - 1.0 / (step as f64 + 1.0));
     let mut towards = Towards { values: values.0, keep };
@@ -64,9 +64,9 @@ impl ModuleMapper for Renamed {
 
 /// The values of all parameters, flat, in their order.
 #[derive(Default)]
-struct Values(VecDeque<Tensor<1>>);
+struct FlatParameters(VecDeque<Tensor<1>>);
 
-impl ModuleVisitor for Values {
+impl ModuleVisitor for FlatParameters {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let value = param.val();
         let n = value.shape().num_elements();

@@ -6,7 +6,7 @@
 //!
 //! Where no directory is wanted, only the best student and the history are kept, in memory.
 
-mod place;
+mod resume_file;
 mod state;
 
 use crate::history::HistoryRecord;
@@ -17,7 +17,7 @@ use burn::module::Module;
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::store::ModuleRecord;
 use burn::tensor::Bytes;
-use place::Place;
+use resume_file::ResumeFile;
 pub use state::{Best, TrainingState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const WAY_OUT: &str = "clear the checkpoints to start anew";
 /// A directory of checkpoints, or none.
 #[derive(Debug, Clone)]
 pub struct Checkpoints {
-    place: Place,
+    place: ResumeFile,
 }
 
 impl Checkpoints {
@@ -44,13 +44,13 @@ impl Checkpoints {
     /// Io.
     pub fn at(directory: impl Into<PathBuf>) -> Result<Self> {
         let directory = directory.into();
-        place::made(&directory)?;
-        Ok(Self { place: Place::Directory(directory) })
+        resume_file::made(&directory)?;
+        Ok(Self { place: ResumeFile::Directory(directory) })
     }
 
     /// In no directory: the history and the best student are kept in memory while training runs, and nothing is gone on from.
     pub fn in_memory() -> Self {
-        Self { place: Place::Memory(Arc::default()) }
+        Self { place: ResumeFile::Memory(Arc::default()) }
     }
 
     /// Where they are, if they are on disk.

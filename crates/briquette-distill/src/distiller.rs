@@ -2,7 +2,7 @@
 
 use crate::grads::read;
 use crate::traced::{DynTeacher, Frozen, Traced, TrainingBatch};
-use crate::trained::{Beside, Trained};
+use crate::trained::{Trained, TrainedProjections};
 use crate::try_out::{check_learns, freeze, try_out};
 use crate::{Outputs, Settings, Targets, average, moments};
 use briquette_core::random::mixed;
@@ -155,7 +155,7 @@ impl Distiller {
 
     /// What the optimizer will remember of a model, in bytes.
     pub(crate) fn bytes_of_moments<N: Traced>(&self, model: &Trained<N>) -> Result<u64> {
-        let beside = Beside { projections: model.projections.clone() };
+        let beside = TrainedProjections { projections: model.projections.clone() };
         Ok(moments::bytes(&self.optimizer, &model.student)? + moments::bytes(&self.optimizer, &beside)?)
     }
 

@@ -12,9 +12,9 @@ use burn::module::Module;
 pub struct Fit {
     /// Items in memory at once.
     pub at_once: usize,
-    /// The most that a step with them is foretold to take.
+    /// The most that a step with them is predicted to take.
     pub predicted_bytes: u64,
-    /// The most that a step with all of a batch is foretold to take.
+    /// The most that a step with all of a batch is predicted to take.
     pub predicted_bytes_of_batch: u64,
 }
 

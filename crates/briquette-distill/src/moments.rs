@@ -12,18 +12,18 @@ use burn::tensor::Tensor;
 /// # Errors
 /// Bug where its state cannot be written down.
 pub(crate) fn bytes<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> Result<u64> {
-    let mut asked = Asked { optimizer, module, found: Ok(0) };
+    let mut asked = MomentRequest { optimizer, module, found: Ok(0) };
     module.visit(&mut asked);
     asked.found
 }
 
-struct Asked<'a, M> {
+struct MomentRequest<'a, M> {
     optimizer: &'a ModuleOptimizer,
     module: &'a M,
     found: Result<u64>,
 }
 
-impl<M: Module> Asked<'_, M> {
+impl<M: Module> MomentRequest<'_, M> {
     fn of<const D: usize>(&self, param: &Param<Tensor<D>>) -> Result<u64> {
         let (mut optimizer, mut grads) = (self.optimizer.clone(), GradientsParams::new());
         grads.register(param.id, param.base().without_autodiff().zeros_like());
@@ -39,7 +39,7 @@ fn written(optimizer: &ModuleOptimizer) -> Result<u64> {
     Ok(bytes.len() as u64)
 }
 
-impl<M: Module> ModuleVisitor for Asked<'_, M> {
+impl<M: Module> ModuleVisitor for MomentRequest<'_, M> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let Ok(sum) = &self.found else { return };
         if param.is_require_grad() {

@@ -111,7 +111,7 @@ where
         steps_of_epoch(self.data.len(), self.devices.len(), self.settings.at_once, self.n_turns())
     }
 
-    /// Turns: how many batches each device takes for one step of the optimizer.
+    /// RotaryTable: how many batches each device takes for one step of the optimizer.
     fn n_turns(&self) -> usize {
         (self.settings.batch_size / (self.settings.at_once * self.devices.len()).max(1)).max(1)
     }

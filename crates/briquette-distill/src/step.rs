@@ -7,7 +7,7 @@ use crate::history::StepRecord;
 use crate::items::Items;
 use crate::rate;
 use crate::traced::{DynTeacher, DynTrainingData, Traced, TrainingBatch};
-use crate::trained::{Beside, Trained};
+use crate::trained::{Trained, TrainedProjections};
 use briquette_core::random::mixed;
 use briquette_core::{Error, Result};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
@@ -69,7 +69,7 @@ impl Distiller {
             record.seconds = started.elapsed().as_secs_f64();
             return Ok((model, record));
         };
-        let model = self.moved(model, learning_rate, grads)?;
+        let model = self.updated(model, learning_rate, grads)?;
         (record.grad_norm, record.seconds) = (Some(norm), started.elapsed().as_secs_f64());
         Ok((model, record))
     }
@@ -103,7 +103,7 @@ impl Distiller {
 
     /// The student after the optimizer, its rules and its average. The optimizer sees its paths as they are, so that groups of
     /// parameters match them.
-    fn moved<N: Traced>(
+    fn updated<N: Traced>(
         &mut self,
         model: Trained<N>,
         learning_rate: ModuleLearningRate,
@@ -112,10 +112,10 @@ impl Distiller {
         let Trained { student, projections, average } = model;
         let of_projections = grads::taken(&mut grads, &projections);
         let student = self.optimizer.step(learning_rate.clone(), student, grads);
-        let beside = self.optimizer.step(learning_rate, Beside { projections }, of_projections);
+        let beside = self.optimizer.step(learning_rate, TrainedProjections { projections }, of_projections);
         let student = self.rules.refresh(student, self.step)?;
         let average = match (average, self.settings.mean_teacher) {
-            (Some(average), Some(decay)) => Some(average::moved(average, &student, decay, self.step)?),
+            (Some(average), Some(decay)) => Some(average::updated(average, &student, decay, self.step)?),
             _ => None,
         };
         Ok(Trained { student, projections: beside.projections, average })

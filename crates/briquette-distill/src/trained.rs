@@ -23,6 +23,6 @@ impl<N: Traced> Trained<N> {
 
 /// The projections as a field: optimizers name their parameters by paths that begin with `projections.`.
 #[derive(Module, Debug)]
-pub(crate) struct Beside {
+pub(crate) struct TrainedProjections {
     pub(crate) projections: Projections,
 }

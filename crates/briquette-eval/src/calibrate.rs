@@ -1,9 +1,9 @@
 //! Statistics of what goes into each layer, gathered over data.
 
-use crate::BlockWalk;
+use crate::LayerwiseRunner;
+use crate::layerwise::{Room, SeenInputs};
 use crate::outputs::{ItemProgress, device_of};
 use crate::samples::{BATCH_SIZE, Samples, token_batches};
-use crate::walk::{Room, SeenInputs};
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::Checkpoint;
 use briquette_models::batches::stacked;
@@ -74,7 +74,7 @@ pub fn calibrate(
     };
     let n_items = batches.iter().map(|batch| batch.places.len()).sum();
     let mut found = Calibration { n_items, ..Calibration::default() };
-    let walk = BlockWalk::begin(checkpoint, arch, device, batches, gathering.room, checkpoint)?;
+    let walk = LayerwiseRunner::begin(checkpoint, arch, device, batches, gathering.room, checkpoint)?;
     let mut walk = walk.ok_or_else(|| Error::bug("a network of text without blocks"))?;
     let probe = if gathering.has_gram { Probe::with_gram() } else { Probe::new() };
     let n_blocks = walk.n_blocks();

@@ -1,15 +1,15 @@
 //! What a model is worth: against labels, and against the model it came from.
 
-use crate::budget::Budget;
+use crate::batch_budget::BatchBudget;
 use crate::generate::continuation;
-use crate::kept_states::KeptStates;
+use crate::layerwise::{Room, exit_of, run_offloaded};
 use crate::likelihood::likelihood;
 use crate::metrics;
 use crate::nearness::{HeadAndStates, Nearness, nearness};
 use crate::outputs::{self, ItemProgress};
 use crate::quality::metrics_of;
 pub use crate::run_outputs::RunOutputs;
-use crate::walk::{Room, exit_of, run_offloaded};
+use crate::state_file::StateFile;
 use briquette_core::memory::{MemoryLimit, MemoryMeter};
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::{Checkpoint, Choice};
@@ -47,7 +47,7 @@ pub struct Request {
     pub device: Device,
 }
 
-/// What running a model may take, see [`Budget`], and in what type.
+/// What running a model may take, see [`BatchBudget`], and in what type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fits {
     /// Whether batches may be smaller than asked for, so that they fit.
@@ -164,7 +164,7 @@ struct Ran {
     memory: Vec<Memory>,
     held: BTreeMap<String, Held>,
     continuation: Option<String>,
-    kept: Option<KeptStates>,
+    kept: Option<StateFile>,
     nearness: Option<Nearness>,
 }
 
@@ -183,13 +183,13 @@ impl Runner<'_> {
         &self,
         checkpoint: &Checkpoint,
         arch: Arch,
-        before: Option<&KeptStates>,
+        before: Option<&StateFile>,
         progress: ItemProgress,
     ) -> Result<(RunOutputs, Ran)> {
         let Request { fits: Fits { is_auto, limit, dtype }, device, data: spec, .. } = self.request;
         let is_decoder = arch.task() == ModelTask::Decoder;
         let keeps = is_decoder && self.original.is_some();
-        let mut kept = keeps.then(|| KeptStates::create_in(&std::env::temp_dir())).transpose()?;
+        let mut kept = keeps.then(|| StateFile::create_in(&std::env::temp_dir())).transpose()?;
         let mut watch = MemoryWatch::start(self.meters, checkpoint, arch, *dtype, device);
         if let Some(directory) = &self.request.offload {
             watch.loaded();
@@ -214,7 +214,7 @@ impl Runner<'_> {
         // The device's meters come after the process's. Only a meter that keeps a peak can tell what a batch took.
         let meter = self.meters.iter().rfind(|meter| meter.peak_bytes().is_some()).copied();
         let budget =
-            Budget { batching: self.request.batching, is_auto: *is_auto, limit: *limit, meter, warms_up: true };
+            BatchBudget { batching: self.request.batching, is_auto: *is_auto, limit: *limit, meter, warms_up: true };
         let found = run_keeping(&model, self.data, spec, kept.as_mut(), budget, progress)?;
         watch.ran();
         // What follows is no part of what was measured.
@@ -228,9 +228,9 @@ impl Runner<'_> {
     /// How near a decoder is to the original, of which the head is loaded alone, by what both left.
     fn nearness(
         &self,
-        before: Option<&KeptStates>,
+        before: Option<&StateFile>,
         network: Option<&Network>,
-        kept: Option<&KeptStates>,
+        kept: Option<&StateFile>,
         progress: ItemProgress,
     ) -> Result<Option<Nearness>> {
         let (Some((checkpoint, arch)), Some(before)) = (self.original, before) else { return Ok(None) };
@@ -263,7 +263,7 @@ pub fn run<'a>(
     model: &LoadedModel,
     data: &Data,
     spec: &DataSpec,
-    how: impl Into<Budget<'a>>,
+    how: impl Into<BatchBudget<'a>>,
     progress: ItemProgress,
 ) -> Result<RunOutputs> {
     run_keeping(model, data, spec, None, how.into(), progress)
@@ -274,8 +274,8 @@ fn run_keeping(
     model: &LoadedModel,
     data: &Data,
     spec: &DataSpec,
-    kept: Option<&mut KeptStates>,
-    how: Budget,
+    kept: Option<&mut StateFile>,
+    how: BatchBudget,
     progress: ItemProgress,
 ) -> Result<RunOutputs> {
     let mut model = model.for_running();

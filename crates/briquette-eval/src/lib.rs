@@ -1,7 +1,7 @@
 //! Models run over data: what they put out, how good it is, how long it takes and how much memory, and what goes into each layer.
 //!
 //! [`evaluate()`] runs a model over text, images or arrays and compares it with labels and with the model it came from; [`metrics`] are pure
-//! functions. [`BlockWalk`] leads a model of text through its blocks with the weights of one in memory; [`calibrate()`] gathers the inputs of layers; [`Unchanged`] tells
+//! functions. [`LayerwiseRunner`] leads a model of text through its blocks with the weights of one in memory; [`calibrate()`] gathers the inputs of layers; [`Baseline`] tells
 //! what other weights cost.
 //!
 //! Non-goals: architectures and file formats, changing weights, and printing.
@@ -28,13 +28,14 @@
 //! # Ok::<(), briquette_core::Error>(())
 //! ```
 
-pub mod budget;
+mod baseline;
+pub mod batch_budget;
 pub mod calibrate;
 pub mod evaluate;
 pub mod generate;
 mod images;
-mod kept_states;
 mod lanes;
+pub mod layerwise;
 pub mod likelihood;
 pub mod metrics;
 mod nearness;
@@ -44,17 +45,16 @@ mod run_outputs;
 pub mod samples;
 mod sampling;
 pub mod sensitivity;
+mod state_file;
 mod stopwatch;
-mod unchanged;
-pub mod walk;
 
-pub use budget::Budget;
+pub use baseline::{Baseline, ChangeCost, LossMeasure, ModelOnData};
+pub use batch_budget::BatchBudget;
 pub use calibrate::{Calibration, Gathering, calibrate};
 pub use evaluate::{Evaluation, Fits, Latency, Request, evaluate};
 pub use generate::{GenerateRequest, Generated, PROMPT, Sequence, generate};
-pub use kept_states::KeptStates;
+pub use layerwise::LayerwiseRunner;
 pub use samples::Samples;
 pub use sampling::Sampling;
 pub use sensitivity::{Curvatures, LossUnit, curvatures};
-pub use unchanged::{ChangeCost, LossMeasure, ModelOnData, Unchanged};
-pub use walk::BlockWalk;
+pub use state_file::StateFile;

@@ -1,11 +1,11 @@
 //! How likely a decoder finds a text.
 
-use crate::budget::{Budget, Pace};
-use crate::kept_states::KeptStates;
+use crate::batch_budget::{BatchBudget, Pace};
 use crate::lanes;
 use crate::metrics;
 use crate::outputs::{ItemProgress, device_of, to_host};
 use crate::samples::BATCH_TOKENS;
+use crate::state_file::StateFile;
 use crate::stopwatch::Stopwatch;
 use briquette_core::{Error, Remedy, Result};
 use briquette_cpu::float::log_sum_exp;
@@ -60,8 +60,8 @@ pub fn likelihood<'a>(
     model: &LoadedModel,
     text: &str,
     stride: Option<usize>,
-    mut kept: Option<&mut KeptStates>,
-    how: impl Into<Budget<'a>>,
+    mut kept: Option<&mut StateFile>,
+    how: impl Into<BatchBudget<'a>>,
     progress: ItemProgress,
 ) -> Result<Likelihood> {
     let tokenizer = model.tokenizer()?;
@@ -78,7 +78,7 @@ pub fn likelihood<'a>(
     if windows.is_empty() {
         return Err(Error::input("the text is shorter than two tokens; nothing to predict"));
     }
-    let (device, how): (Device, Budget) = (device_of(model), how.into());
+    let (device, how): (Device, BatchBudget) = (device_of(model), how.into());
     let mut stopwatch = Stopwatch::on(&device, how.warms_up);
     let (mut found, mut n_done, mut pace) = (Likelihood::default(), 0, Pace::new(how));
     // All windows are alike but the first and the last, which cannot share a batch with the others.

@@ -1,8 +1,8 @@
 //! Two decoders over one text: how often the next token is the same, and how far apart what they expect is.
 
-use crate::kept_states::KeptStates;
 use crate::likelihood::each_scores;
 use crate::outputs::{ItemProgress, to_host};
+use crate::state_file::StateFile;
 use crate::{lanes, metrics};
 use briquette_core::Result;
 use briquette_cpu::float::log_sum_exp;
@@ -24,7 +24,7 @@ pub(crate) struct HeadAndStates<'a> {
     /// The decoder, of which only the head runs.
     pub network: &'a Network,
     /// What its head took.
-    pub states: &'a KeptStates,
+    pub states: &'a StateFile,
 }
 
 /// `Σ p ln(p / q)` of scores: `p` and `q` are their softmaxes.

@@ -1,6 +1,6 @@
 //! Running a model over data: one row of outputs for each item, and how long batches took.
 
-use crate::budget::{Budget, Pace};
+use crate::batch_budget::{BatchBudget, Pace};
 use crate::metrics;
 use crate::stopwatch::Stopwatch;
 use briquette_core::{Error, ErrorKind, Remedy, Result};
@@ -23,7 +23,7 @@ pub struct OutputRows {
     pub values: Vec<f32>,
     /// Places of the items that have a row, ascending.
     pub places: Vec<usize>,
-    /// Milliseconds of each batch, from tokens or pixels on the host to outputs on the host; see [`Budget::warms_up`].
+    /// Milliseconds of each batch, from tokens or pixels on the host to outputs on the host; see [`BatchBudget::warms_up`].
     pub batch_ms: Vec<f64>,
     /// Items that could not be read.
     pub n_skipped: usize,
@@ -64,11 +64,11 @@ impl OutputRows {
 pub fn embed<'a>(
     model: &LoadedModel,
     sentences: &Sentences,
-    how: impl Into<Budget<'a>>,
+    how: impl Into<BatchBudget<'a>>,
     progress: ItemProgress,
 ) -> Result<OutputRows> {
     let Input::Text { pooling, .. } = &model.input else { return Err(takes_no_text(model)) };
-    let (device, how): (Device, Budget) = (device_of(model), how.into());
+    let (device, how): (Device, BatchBudget) = (device_of(model), how.into());
     let loader = text_batches(&sentences.texts, model.tokenizer()?, how.batching);
     let (mut rows, mut stopwatch, mut pace) = (Vec::new(), Stopwatch::on(&device, how.warms_up), Pace::new(how));
     for batch in loader.iter() {
@@ -98,10 +98,10 @@ pub fn classify<'a>(
     images: &Arc<Images>,
     input: &ImageInput,
     is_strict: bool,
-    how: impl Into<Budget<'a>>,
+    how: impl Into<BatchBudget<'a>>,
     progress: ItemProgress,
 ) -> Result<OutputRows> {
-    let (device, how): (Device, Budget) = (device_of(model), how.into());
+    let (device, how): (Device, BatchBudget) = (device_of(model), how.into());
     let stopwatch = Stopwatch::on(&device, how.warms_up);
     let mut scores = ScoreCollector { model, images, device, rows: Vec::new(), stopwatch, n_skipped: 0 };
     let mut pace = Pace::new(how);

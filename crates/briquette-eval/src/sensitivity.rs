@@ -10,11 +10,11 @@
 mod draws;
 mod squares;
 
-use crate::BlockWalk;
+use crate::LayerwiseRunner;
 use crate::images::{images_of, pixels_of};
+use crate::layerwise::{Backwards, Room, backward};
 use crate::outputs::ItemProgress;
 use crate::samples::{BATCH_SIZE, Samples, TokenBatch, token_batches};
-use crate::walk::{Backwards, Room, backward};
 use briquette_core::{Error, Result};
 use briquette_formats::Checkpoint;
 use briquette_models::batches::stacked;
@@ -78,7 +78,7 @@ pub fn curvatures(
         Some(_) => batches.iter().map(|batch| batch.places.len()).sum(),
         None => batches.iter().map(|batch| batch.ids.len()).sum(),
     };
-    let walk = BlockWalk::begin(checkpoint, arch, device, batches, room, checkpoint)?;
+    let walk = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;
     let walk = walk.ok_or_else(|| Error::bug("a network of text without blocks"))?;
     let mut found = OfText { pooling, seed: samples.seed, squares: GradientSquares::default() };
     backward(walk, checkpoint, room, &mut found, progress)?;

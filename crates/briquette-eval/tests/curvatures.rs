@@ -5,7 +5,7 @@
 
 use briquette_core::random::uniform;
 use briquette_eval::evaluate::{RunOutputs, run};
-use briquette_eval::walk::Room;
+use briquette_eval::layerwise::Room;
 use briquette_eval::{Curvatures, LossUnit, Samples, curvatures, metrics};
 use briquette_formats::Checkpoint;
 use briquette_models::batches::Batching;

@@ -5,8 +5,8 @@
 
 use briquette_core::DType;
 use briquette_core::random::uniform;
-use briquette_eval::walk::Room;
-use briquette_eval::{ChangeCost, Fits, LossMeasure, ModelOnData, Request, Samples, Unchanged, curvatures, evaluate};
+use briquette_eval::layerwise::Room;
+use briquette_eval::{Baseline, ChangeCost, Fits, LossMeasure, ModelOnData, Request, Samples, curvatures, evaluate};
 use briquette_formats::{Checkpoint, TensorSource, safetensors};
 use briquette_models::Arch;
 use briquette_models::batches::Batching;
@@ -56,7 +56,7 @@ fn costs(model: &Path, spec: &DataSpec, by: LossMeasure, changed: &[&Checkpoint]
     let room = Room::new(Path::new("/tmp"));
     let (over, samples) = ((&data, spec), Samples::ALL);
     let of = ModelOnData { checkpoint: &checkpoint, arch, device: &device, over, samples, room };
-    let original = Unchanged::run(of, by, &mut |_, _| Ok(())).unwrap();
+    let original = Baseline::run(of, by, &mut |_, _| Ok(())).unwrap();
     let cost = |changed: &&Checkpoint| original.cost(*changed, &mut |_, _| Ok(())).unwrap();
     (changed.iter().map(cost).collect(), original.unit().unwrap())
 }

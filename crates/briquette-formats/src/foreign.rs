@@ -6,7 +6,7 @@ use crate::InputFile;
 use briquette_core::Result;
 use std::ops::Range;
 
-pub use blocks::{BlockOrder, Blocks, weave};
+pub use blocks::{BlockLayout, BlockOrder, weave};
 
 /// How another program lays out a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub enum ForeignLayout {
     /// BF16 where ours are F32.
     Bf16,
     /// Woven together with other parts: what [`weave`] makes of all of them.
-    Blocks(Blocks),
+    BlockLayout(BlockLayout),
 }
 
 impl ForeignLayout {
@@ -41,7 +41,7 @@ impl ForeignLayout {
         Self::Words { row_bytes: n_bits.div_ceil(8), pitch: n_bits.div_ceil(32) * 4, flip }
     }
 
-    /// Turns whole rows of ours that start at byte `offset` of the part into the bytes there and their offset; none
+    /// RotaryTable whole rows of ours that start at byte `offset` of the part into the bytes there and their offset; none
     /// for a layout that is only read, and for one that is written with other parts.
     pub fn write(self, offset: u64, ours: &[u8]) -> Option<(u64, Vec<u8>)> {
         let Self::Words { row_bytes, pitch, flip } = self else { return None };
@@ -81,7 +81,7 @@ impl ForeignLayout {
                     zero_of(words[(bit / 32 - first_word) * n_groups + group] >> (bit % 32), n_bits)
                 }));
             }
-            Self::Blocks(blocks) => {
+            Self::BlockLayout(blocks) => {
                 let n_bytes = blocks.n_bytes().max(1);
                 let (first, end) = (range.start / n_bytes, range.end.div_ceil(n_bytes));
                 let bytes = fetch(first * blocks.block_bytes()..end * blocks.block_bytes())?;
@@ -159,10 +159,10 @@ mod tests {
     #[test]
     fn any_bytes_of_a_part_are_found_in_its_blocks() {
         let ours: Vec<u8> = (0..30).collect();
-        let blocks = Blocks::new(8, 1, 6).unwrap();
+        let blocks = BlockLayout::new(8, 1, 6).unwrap();
         let woven = weave(&[(blocks, &ours)]).unwrap();
         for range in [0..30, 6..12, 12..30, 3..5, 5..19, 30..30, 0..0] {
-            assert_eq!(read(ForeignLayout::Blocks(blocks), &woven, range.clone()), ours[range]);
+            assert_eq!(read(ForeignLayout::BlockLayout(blocks), &woven, range.clone()), ours[range]);
         }
     }
 

@@ -111,7 +111,7 @@ pub struct ManifestEntry {
     pub activations: Option<String>,
     /// The file its parts are in.
     pub file: String,
-    /// Hash of its simulated values: f32 where it has codes, its own type elsewhere. See [`ManifestHead::hash_of`].
+    /// Hash of its fake_quantized values: f32 where it has codes, its own type elsewhere. See [`ManifestHead::hash_of`].
     pub hash: Hash128,
     /// The tensor whose parts stand for this one too.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -2,7 +2,7 @@
 
 use crate::digests::Digests;
 use crate::manifest_file::ManifestFile;
-use crate::output_format::HeldCodes;
+use crate::output_format::CodeSupport;
 use crate::plain::{PlainFiles, TensorsByName};
 use crate::quantization_config::{ASYMMETRIC, SYMMETRIC};
 use crate::stored::{DirNumber, StoredDir, StoredTensor};
@@ -124,7 +124,7 @@ fn stored_tensor(
 /// What a manifest says is done to activations; none where they stay floats.
 fn activations_of(entry: &ManifestEntry, profile: OutputFormat) -> Option<ActivationRounding> {
     Some(match entry.activations.as_deref()? {
-        SYMMETRIC => profile.held_codes().map_or(ActivationRounding::Symmetric, HeldCodes::symmetric),
+        SYMMETRIC => profile.held_codes().map_or(ActivationRounding::Symmetric, CodeSupport::symmetric),
         ASYMMETRIC => ActivationRounding::Asymmetric,
         _ => ActivationRounding::Other,
     })

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub use compressed_tensors::is_int_quantized;
 pub use file_part::{FilePart, Holds};
-pub use held_codes::{HeldCodes, Misfit};
+pub use held_codes::{CodeSupport, Misfit};
 pub use row::{Container, HeaderStrings, WriteHeader};
 
 /// The format of an output directory.
@@ -102,7 +102,7 @@ impl OutputFormat {
     }
 
     /// The codes it holds; none where it holds floats only, which are then those that codes stand for.
-    pub fn held_codes(self) -> Option<&'static HeldCodes> {
+    pub fn held_codes(self) -> Option<&'static CodeSupport> {
         self.row().codes.as_ref()
     }
 

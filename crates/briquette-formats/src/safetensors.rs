@@ -81,7 +81,7 @@ impl FileHeader {
 }
 
 /// Sorts tensors by the start of their data, empty ones first, and else leaves them in their order. Ours come by name, so that each is
-/// moved; it is moved once.
+/// updated; it is moved once.
 fn sort_by_start(tensors: &mut [(TensorInfo, u64)]) {
     let mut from: Vec<(u64, usize)> = tensors.iter().map(|(_, start)| *start).zip(0..).collect();
     let n_bytes = |index: usize| tensors[index].0.n_bytes();

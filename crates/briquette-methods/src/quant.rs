@@ -2,10 +2,10 @@
 //! not know burn.
 //!
 //! ```
-//! use crate::quant::{Range, Scheme};
+//! use crate::quant::{ScaleSearch, Scheme};
 //!
 //! let scheme: Scheme = "int4-g128".parse().unwrap();
-//! assert_eq!((scheme.weights.grid.n_bits(), scheme.weights.range), (4, Range::AbsMax));
+//! assert_eq!((scheme.weights.grid.n_bits(), scheme.weights.range), (4, ScaleSearch::AbsMax));
 //! ```
 
 mod allocate;
@@ -14,11 +14,11 @@ mod fit;
 pub mod range;
 mod rounding;
 mod scheme;
-mod together;
+mod siblings;
 
 pub use allocate::allocate;
 pub use candidate::{Candidate, KernelKind};
-pub use fit::{Fitter, KeptRows, fit};
-pub use range::Range;
+pub use fit::{Fitter, MaskedRows, fit};
+pub use range::ScaleSearch;
 pub use rounding::Rounding;
 pub use scheme::{Activations, QuantSpec, STEP_SIZES, Scheme, UnknownScheme, scaled_step, step_name};

@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use briquette_core::{Affine, Decision, Grid, GridKind, Grouping, Mask, QuantParams, simulate};
+use briquette_core::{Affine, Decision, Grid, GridKind, Grouping, Mask, QuantParams, fake_quantize};
 use briquette_methods::prune::select;
-use briquette_methods::quant::{QuantSpec, Range, Scheme};
+use briquette_methods::quant::{QuantSpec, ScaleSearch, Scheme};
 use briquette_methods::reconstruct::{ColumnOrder, DropRule, FactorSpec, InverseFactor, admm, gptq, sparsegpt};
 use proptest::prelude::*;
 use std::convert::Infallible;
@@ -50,14 +50,14 @@ fn error(original: &[f32], found: &[f32], gram: &[f64]) -> f64 {
     apart.chunks_exact(n).map(of_row).sum()
 }
 
-fn spec(n_bits: u8, kind: GridKind, grouping: Grouping, range: Range) -> QuantSpec {
+fn spec(n_bits: u8, kind: GridKind, grouping: Grouping, range: ScaleSearch) -> QuantSpec {
     let spec: QuantSpec = "int8".parse::<Scheme>().unwrap().weights;
     QuantSpec { grid: Grid::new(n_bits, kind).unwrap(), grouping, range, ..spec }
 }
 
 fn on_grid(weights: &[f32], n_cols: usize, quant: &QuantParams, keep: Option<&Mask>) -> Vec<f32> {
     let decision = Decision { mask: keep.cloned(), quant: Some(quant.clone()) };
-    simulate(weights, weights.len() / n_cols, n_cols, &decision)
+    fake_quantize(weights, weights.len() / n_cols, n_cols, &decision)
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -76,7 +76,7 @@ proptest! {
         let n_cols = 4 * n_groups;
         let weights = numbers(n_rows * n_cols, seed);
         let keep = drops.then(|| Mask::from_fn(n_rows, n_cols, |row, col| !(row * 7 + col * 3 + seed as usize % 5).is_multiple_of(3)));
-        let quant = briquette_methods::quant::fit(&weights, n_cols, keep.as_ref(), &spec(n_bits, kind, grouping, Range::AbsMax));
+        let quant = briquette_methods::quant::fit(&weights, n_cols, keep.as_ref(), &spec(n_bits, kind, grouping, ScaleSearch::AbsMax));
         let order = if is_ordered { ColumnOrder::ByActivation } else { ColumnOrder::Stored };
         let mut found = weights.clone();
         let Ok(()) = gptq(&mut found, n_cols, &quant, keep.as_ref(), &factor(&gram(n_cols, seed ^ 5), order), &go_on);
@@ -138,7 +138,7 @@ fn correlated_inputs_make_up_for_most_of_an_error() {
             let factor = factor(&gram, order);
             let keep = Mask::from_fn(n_rows, n_cols, |row, col| (row * 7 + col * 3) % 5 > 1);
             for keep in [None, Some(&keep)] {
-                let spec = spec(n_bits, GridKind::Symmetric, Grouping::Group(20), Range::AbsMax);
+                let spec = spec(n_bits, GridKind::Symmetric, Grouping::Group(20), ScaleSearch::AbsMax);
                 let quant = briquette_methods::quant::fit(&weights, n_cols, keep, &spec);
                 let (nearest, mut found) = (on_grid(&weights, n_cols, &quant, keep), weights.clone());
                 let Ok(()) = gptq(&mut found, n_cols, &quant, keep, &factor, &go_on);
@@ -150,7 +150,7 @@ fn correlated_inputs_make_up_for_most_of_an_error() {
                 }
                 let mut found = weights.clone();
                 let Ok(keep) = sparsegpt(&mut found, n_cols, sparsity, None, &factor, &go_on);
-                let zeroed = simulate(&weights, n_rows, n_cols, &Decision { mask: Some(keep), quant: None });
+                let zeroed = fake_quantize(&weights, n_rows, n_cols, &Decision { mask: Some(keep), quant: None });
                 assert!(
                     error(&weights, &found, &gram) < 0.5 * error(&weights, &zeroed, &gram),
                     "{order:?} {sparsity:?}"
@@ -171,7 +171,7 @@ fn inputs_that_have_nothing_to_do_with_each_other_leave_nothing_to_make_up_for()
             &weights,
             n_cols,
             None,
-            &spec(4, GridKind::Asymmetric, Grouping::Group(20), Range::Mse),
+            &spec(4, GridKind::Asymmetric, Grouping::Group(20), ScaleSearch::Mse),
         );
         let mut found = weights.clone();
         let Ok(()) = gptq(&mut found, n_cols, &quant, None, &factor, &go_on);
@@ -189,7 +189,7 @@ fn inputs_that_have_nothing_to_do_with_each_other_leave_nothing_to_make_up_for()
         }
         assert_eq!(
             bits(&found),
-            bits(&simulate(&weights, n_rows, n_cols, &Decision { mask: Some(keep), quant: None }))
+            bits(&fake_quantize(&weights, n_rows, n_cols, &Decision { mask: Some(keep), quant: None }))
         );
     }
 }
@@ -204,7 +204,7 @@ fn admm_without_inputs_goes_by_magnitude() {
             let Ok((keep, outcome)) = admm(&mut found, n_cols, sparsity, &gram, count, &go_on);
             assert!(outcome.fallback.is_some());
             let zeroed = Decision { mask: Some(keep.clone()), quant: None };
-            assert_eq!(bits(&found), bits(&simulate(&weights, n_rows, n_cols, &zeroed)));
+            assert_eq!(bits(&found), bits(&fake_quantize(&weights, n_rows, n_cols, &zeroed)));
             keep
         };
         assert_eq!(found(DropRule::Count(3001)), select::smallest(&weights, n_rows, n_cols, 3001));
@@ -226,7 +226,7 @@ fn one_thread_and_four_find_the_same() {
         &weights,
         n_cols,
         None,
-        &spec(4, GridKind::Symmetric, Grouping::Group(8), Range::AbsMax),
+        &spec(4, GridKind::Symmetric, Grouping::Group(8), ScaleSearch::AbsMax),
     );
     let all = |n_threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().unwrap();

@@ -1,4 +1,4 @@
-//! How much memory a model takes: what was foretold, what its weights hold, what running it adds.
+//! How much memory a model takes: what was predicted, what its weights hold, what running it adds.
 
 use crate::{Arch, Network};
 use briquette_core::Error;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub struct Memory {
     /// What was measured, in words.
     pub meter: String,
-    /// Bytes of the weights, as the headers foretell them, where the meter sees them.
+    /// Bytes of the weights, as the headers predict them, where the meter sees them.
     pub predicted_bytes: Option<u64>,
     /// Bytes that its network held: what dropping it gave back. A device that gives nothing back does not tell.
     pub weights_bytes: Option<u64>,

@@ -1,14 +1,14 @@
 //! Rotary positions: each pair of a head's features is turned by an angle that grows with the position.
 
 use crate::attention::by_head;
-use briquette_cpu::float::Turns;
+use briquette_cpu::float::RotaryTable;
 use briquette_ops::fused;
 use burn::tensor::{Device, Tensor, TensorData};
 use std::sync::{Arc, OnceLock};
 
 /// The angles of some positions.
 pub(crate) struct Rotation {
-    turns: Arc<Turns>,
+    turns: Arc<RotaryTable>,
     /// Sines and cosines `[tokens, width]`, for devices that turn by burn's operations.
     tables: OnceLock<[Tensor<2>; 2]>,
 }
@@ -16,10 +16,10 @@ pub(crate) struct Rotation {
 impl Rotation {
     /// Angles are `position * inverse_frequency`, in f32 as the reference computes them.
     pub(crate) fn new(inverse_frequencies: &[f32], positions: impl IntoIterator<Item = usize>) -> Self {
-        Self { turns: Arc::new(Turns::new(inverse_frequencies, positions)), tables: OnceLock::new() }
+        Self { turns: Arc::new(RotaryTable::new(inverse_frequencies, positions)), tables: OnceLock::new() }
     }
 
-    /// Turns `[batch, length, heads * width]`, in its own type, by as many positions as there are tokens in all, or in each sequence.
+    /// RotaryTable `[batch, length, heads * width]`, in its own type, by as many positions as there are tokens in all, or in each sequence.
     pub(crate) fn apply(&self, x: Tensor<3>, n_heads: usize) -> Tensor<3> {
         if fused::fuses(&x) {
             return fused::rotate(x, n_heads, Arc::clone(&self.turns));

@@ -10,7 +10,7 @@ use burn::module::{Module, ModuleMapper, Param, ParamId, Reparameterization};
 use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
 
 /// A mask, a grid, or both, attached to a parameter: the module computes with
-/// `v = (clamp(round(w·m / scale) + zero) - zero) * scale`, bit for bit what [`briquette_core::simulate`] says.
+/// `v = (clamp(round(w·m / scale) + zero) - zero) * scale`, bit for bit what [`briquette_core::fake_quantize`] says.
 ///
 /// The gradient of `v` reaches the kept weights as if nothing were rounded (the straight-through estimator; Bengio et al., 2013).
 /// Dropped weights get no gradient, and are exactly 0 whatever momentum or weight decay do to the stored weights. On the CPU one pass
@@ -41,7 +41,7 @@ pub struct Attached {
 
 /// What rules say of a parameter before anything is decided.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked {
+pub(crate) struct RequestedRules {
     pub(crate) rows: Rows,
     pub(crate) form: Option<Form>,
     pub(crate) has_mask: bool,
@@ -51,8 +51,8 @@ pub(crate) struct Asked {
 
 impl Attached {
     /// A blank state, which changes nothing yet.
-    pub(crate) fn blank(asked: Asked, compute: Option<FloatDType>, device: &Device) -> Self {
-        let Asked { rows, form, has_mask, is_learned, rules } = asked;
+    pub(crate) fn blank(asked: RequestedRules, compute: Option<FloatDType>, device: &Device) -> Self {
+        let RequestedRules { rows, form, has_mask, is_learned, rules } = asked;
         let n = form.map_or(0, |form| n_scales(&rows, form.grouping));
         let n_zeros = if form.is_some_and(|form| form.grid.is_asymmetric()) { n } else { 0 };
         let dropped = vec![false; if has_mask { rows.n_elements() } else { 0 }];
@@ -89,9 +89,9 @@ impl Attached {
         self.dropped.lazy_shape().num_elements() > 0
     }
 
-    fn simulate<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
-        if self.rows.axis == OutputAxis::Second || !ops::simulates(&base) {
-            return self.simulate_by_tensors(base);
+    fn fake_quantize<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
+        if self.rows.axis == OutputAxis::Second || !ops::fake_quantizes(&base) {
+            return self.fake_quantize_by_tensors(base);
         }
         let is_learned = self.learns_from(&base);
         let scale = if is_learned { self.scale.val() } else { self.scales() };
@@ -102,7 +102,7 @@ impl Attached {
         }
         let grid = form.map(|form| ScaledGrid { grid: form.grid, grouping: form.grouping, rows: self.rows });
         let zero = self.zero.val().without_autodiff();
-        ops::simulate(base, self.dropped.val(), [scale, zero], grid, is_learned)
+        ops::fake_quantize(base, self.dropped.val(), [scale, zero], grid, is_learned)
     }
 
     /// Whether scales are trained beside these weights: of a frozen layer they stay where they are.
@@ -111,7 +111,7 @@ impl Attached {
     }
 
     /// As the one pass of the CPU, operation by operation.
-    fn simulate_by_tensors<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
+    fn fake_quantize_by_tensors<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
         let (shape, is_learned) = (base.shape(), self.learns_from(&base));
         let masked = if self.has_mask() { base.mask_fill(self.dropped.val().reshape(shape), 0.0) } else { base };
         let Some(form) = self.form() else { return masked };
@@ -172,7 +172,7 @@ impl Reparameterization for Attached {
     const NAME: &'static str = "briquette";
 
     fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
-        let value = self.simulate(base);
+        let value = self.fake_quantize(base);
         match self.compute {
             Some(dtype) => value.cast(dtype),
             None => value,
@@ -260,7 +260,8 @@ mod tests {
     /// A state that drops a third of the weights and rounds the rest, some beyond the ends of the grid.
     fn state(scheme: &str, rows: Rows, is_learned: bool, device: &Device) -> Attached {
         let form = Form::of(&scheme.parse::<Scheme>().unwrap());
-        let asked = Asked { rows, form: Some(form), has_mask: true, is_learned, rules: Fingerprint::of(scheme) };
+        let asked =
+            RequestedRules { rows, form: Some(form), has_mask: true, is_learned, rules: Fingerprint::of(scheme) };
         let blank = Attached::blank(asked, None, device);
         let n = blank.scale.lazy_shape().num_elements();
         let n_zeros = blank.zero.lazy_shape().num_elements();
@@ -289,7 +290,7 @@ mod tests {
             let weights = Tensor::<2>::random(dims, Distribution::Normal(0.0, 0.3), &device).require_grad();
             let factors = Tensor::<2>::random(dims, Distribution::Normal(0.0, 1.0), &device);
             let attached = state(scheme, rows, is_learned, &device);
-            let both = [attached.simulate(weights.clone()), attached.simulate_by_tensors(weights.clone())];
+            let both = [attached.fake_quantize(weights.clone()), attached.fake_quantize_by_tensors(weights.clone())];
             let bits = |value: &Tensor<2>| numbers(value.clone()).into_iter().map(f32::to_bits).collect::<Vec<_>>();
             assert_eq!(bits(&both[0]), bits(&both[1]), "{scheme} {is_learned} {axis:?}");
             let grads = both.map(|value| {
@@ -313,9 +314,9 @@ mod tests {
         let weights = Tensor::<2>::random([5, 8], Distribution::Normal(0.0, 0.3), &device);
         for (scheme, is_learned) in [("int4", false), ("int4-asym", false), ("int4-g4", true)] {
             let form = Some(Form::of(&scheme.parse::<Scheme>().unwrap()));
-            let asked = Asked { rows, form, has_mask: true, is_learned, rules: Fingerprint::of("") };
+            let asked = RequestedRules { rows, form, has_mask: true, is_learned, rules: Fingerprint::of("") };
             let blank = Attached::blank(asked, None, &device);
-            for value in [blank.simulate(weights.clone()), blank.simulate_by_tensors(weights.clone())] {
+            for value in [blank.fake_quantize(weights.clone()), blank.fake_quantize_by_tensors(weights.clone())] {
                 assert_eq!(numbers(value), numbers(weights.clone()), "{scheme}");
             }
         }

@@ -1,14 +1,14 @@
 //! Codes that replace a parameter: as rows of outputs, and as a quantized tensor of burn's.
 
-use crate::kept::Kept;
 use crate::module::{unreadable, view};
+use crate::packed_weights::PackedWeights;
 use briquette_core::encoded::{CodeBlocks, ScaleType};
 use briquette_core::{
     Affine, Decision, Grid, GridKind, Grouping, Mask, OutputAxis, QuantParams, Result, Rows, Shape, simd,
 };
 use briquette_cpu::{ActivationGrid, PackedInt8};
 use briquette_formats::stored::{DecodeBuffers, StoredDir};
-use briquette_methods::quant::{Activations, QuantSpec, Range, fit};
+use briquette_methods::quant::{Activations, QuantSpec, ScaleSearch, fit};
 use briquette_ops::compressed::{self, LinearWeights, QuantizedConv2d, Table};
 use burn::tensor::quantization::{
     BlockSize, QuantMode, QuantScheme, QuantStore, QuantValue, QuantizedBytes, ScaleDtype,
@@ -83,7 +83,7 @@ impl Use {
         let grid = if matches!(self, Self::Int4 { .. }) { Grid::new(4, GridKind::Symmetric) } else { None };
         let group = self.group(n_cols);
         let grouping = if group == n_cols { Grouping::Row } else { Grouping::Group(group) };
-        QuantSpec { grid: grid.unwrap_or(Grid::INT8), grouping, range: Range::AbsMax, scale: ScaleType::F32 }
+        QuantSpec { grid: grid.unwrap_or(Grid::INT8), grouping, range: ScaleSearch::AbsMax, scale: ScaleType::F32 }
     }
 
     /// What becomes of activations.
@@ -178,7 +178,7 @@ impl Coded {
 
     /// The codes as a quantized tensor of burn's, in the parameter's own order: the scale of an output stands for each block of its inputs.
     pub(crate) fn to_burn<const D: usize>(&self, shape: [usize; D], what: Use, device: &Device) -> Tensor<D> {
-        let blocks = Blocks::of(&shape, self.rows, what);
+        let blocks = ScaleBlocks::of(&shape, self.rows, what);
         let scales: Vec<f32> = blocks.groups().map(|group| self.scales[group]).collect();
         let codes = view::to_own(self.codes.clone(), &self.rows);
         let data = TensorData::quantized(codes, shape, blocks.scheme(), &scales, None);
@@ -190,7 +190,7 @@ impl Coded {
     fn of_burn(data: TensorData, rows: Rows, what: Use, is_sparse: bool) -> Option<Self> {
         let DType::QFloat(scheme) = data.dtype() else { return None };
         let shape = data.shape().clone();
-        let blocks = Blocks::of(shape.as_slice(), rows, what);
+        let blocks = ScaleBlocks::of(shape.as_slice(), rows, what);
         if scheme.block_size() != blocks.scheme().block_size() {
             return None;
         }
@@ -235,11 +235,15 @@ impl Coded {
         let Self { rows, codes, scales, is_sparse } = self;
         let dims = [rows.n_rows, rows.n_cols];
         let kept = match what {
-            Use::Int8(grid) => Kept::Linear(LinearWeights::int8_on(device, &codes, &scales, dims, is_sparse, grid)?),
-            Use::Conv(grid, dims) => Kept::Conv(QuantizedConv2d::on(device, &codes, &scales, dims, is_sparse, grid)?),
-            Use::Int4 { group } => Kept::Linear(LinearWeights::int4_on(device, &codes, &scales, dims, group)),
-            Use::Table => Kept::Table(Table::on(device, codes, &scales, dims, is_sparse)),
-            Use::Decoded => Kept::Decoded(Table::on(device, codes, &scales, dims, is_sparse)),
+            Use::Int8(grid) => {
+                PackedWeights::Linear(LinearWeights::int8_on(device, &codes, &scales, dims, is_sparse, grid)?)
+            }
+            Use::Conv(grid, dims) => {
+                PackedWeights::Conv(QuantizedConv2d::on(device, &codes, &scales, dims, is_sparse, grid)?)
+            }
+            Use::Int4 { group } => PackedWeights::Linear(LinearWeights::int4_on(device, &codes, &scales, dims, group)),
+            Use::Table => PackedWeights::Table(Table::on(device, codes, &scales, dims, is_sparse)),
+            Use::Decoded => PackedWeights::Decoded(Table::on(device, codes, &scales, dims, is_sparse)),
         };
         Ok(PackedCodes { kept, rows, is_sparse })
     }
@@ -260,26 +264,26 @@ impl Coded {
             stored.read_codes(its.index, first..first + out.len() / rows.n_cols.max(1), scratch, out)
         };
         let weights = PackedInt8::of_parts(&stored.scales(its.index)?, dims, n_at_once, DecodeBuffers::default, read)?;
-        Ok(PackedCodes { kept: Kept::Linear(LinearWeights::int8(weights, grid)), rows, is_sparse: false })
+        Ok(PackedCodes { kept: PackedWeights::Linear(LinearWeights::int8(weights, grid)), rows, is_sparse: false })
     }
 }
 
 /// Codes that were laid out for their use.
 pub(crate) struct PackedCodes {
-    pub(crate) kept: Kept,
+    pub(crate) kept: PackedWeights,
     pub(crate) rows: Rows,
     pub(crate) is_sparse: bool,
 }
 
 /// The blocks in which burn keeps a scale: of a parameter's extents at most 255 each, and only of inputs that share one here.
-struct Blocks {
+struct ScaleBlocks {
     shape: Vec<usize>,
     extents: Vec<usize>,
     rows: Rows,
     group: usize,
 }
 
-impl Blocks {
+impl ScaleBlocks {
     fn of(shape: &[usize], rows: Rows, what: Use) -> Self {
         let group = what.group(rows.n_cols);
         let last = shape.len().saturating_sub(1);

@@ -1,6 +1,6 @@
 //! The rules for a module, and attaching them.
 
-use crate::attached::Asked;
+use crate::attached::RequestedRules;
 use crate::form::Form;
 use crate::live::{attached_rules, last_step};
 use crate::record::{load_any, read_record};
@@ -207,7 +207,7 @@ impl Compression {
         &self,
         found: &[Parameter],
         targets: &BTreeMap<String, RuleTarget>,
-    ) -> BTreeMap<String, (String, Asked)> {
+    ) -> BTreeMap<String, (String, RequestedRules)> {
         let asked = |parameter: &Parameter| {
             let target = targets.get(&parameter.path);
             let main = target.map_or(&parameter.path, |target| &target.main).clone();
@@ -299,10 +299,10 @@ impl Compression {
     }
 
     /// What the rules ask of a parameter.
-    fn asked(&self, parameter: &Parameter, target: Option<&RuleTarget>) -> Asked {
+    fn asked(&self, parameter: &Parameter, target: Option<&RuleTarget>) -> RequestedRules {
         let quantize = target.and_then(|target| target.quantize).map(|rule| &self.quantize[rule]);
         let rows = target.map_or_else(|| parameter.rows(), |target| target.rows);
-        Asked {
+        RequestedRules {
             rows,
             rules: self.rules().fingerprint(target),
             form: quantize.map(|rule| Form::of(&rule.scheme_for(rows.n_cols))),
@@ -334,7 +334,7 @@ fn misfit(error: RecordError) -> String {
 
 /// Attaches blank states. Fields that share a parameter share its state.
 struct Attach {
-    asked: BTreeMap<String, (String, Asked)>,
+    asked: BTreeMap<String, (String, RequestedRules)>,
     compute: Option<FloatDType>,
     made: BTreeMap<String, Attached>,
     error: Option<Error>,

@@ -7,7 +7,7 @@ use briquette_core::encoded::ScaleType;
 use briquette_core::{Affine, Grouping, Mask, Rows, simd};
 use briquette_methods::prune::select;
 use briquette_methods::prune::{Ratio, Threshold};
-use briquette_methods::quant::{Fitter, KeptRows, QuantSpec};
+use briquette_methods::quant::{Fitter, MaskedRows, QuantSpec};
 use rayon::prelude::*;
 use std::convert::Infallible;
 
@@ -104,7 +104,7 @@ fn fitted(spec: &QuantSpec, rows: &Rows, mask: Option<&Mask>, values: &[f32]) ->
     let (n_cols, keep) = (rows.n_cols, mask.map(Mask::as_bits));
     let fit = |values: &[f32], keep: Option<&[u8]>| {
         let mut found = Vec::new();
-        let rows = KeptRows { values, n_cols, keep, inputs: None };
+        let rows = MaskedRows { values, n_cols, keep, inputs: None };
         let Ok(()) = Fitter::default().fit(spec, rows, &|| Ok::<(), Infallible>(()), &mut found);
         found
     };

@@ -1,8 +1,8 @@
 //! Counts in which form the weights of a module are held.
 
 use crate::Packed;
-use crate::kept::NAMES;
 use crate::module::{Trail, parameters};
+use crate::packed_weights::NAMES;
 use burn::module::{Module, ModuleVisitor, Param, Reparameterization};
 use burn::tensor::quantization::quantized_data_len;
 use burn::tensor::{DType, Int, Tensor};

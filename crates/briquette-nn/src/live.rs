@@ -23,7 +23,7 @@ pub(crate) struct LiveWeight {
 impl LiveWeight {
     /// Whether the stored weights can be seen where they lie.
     pub(crate) fn is_on_host(&self) -> bool {
-        ops::simulates(&self.base)
+        ops::fake_quantizes(&self.base)
     }
 
     /// Calls `f` with the stored weights, in the parameter's own order. On the CPU nothing is copied.
@@ -55,7 +55,7 @@ impl LiveWeight {
 
 /// The parameters that something is attached to and `wants` is true of, in the order of the module.
 pub(crate) fn live_weights<M: Module>(module: &M, wants: impl Fn(&str) -> bool) -> Vec<LiveWeight> {
-    let mut finder = Finder { wants, trail: Trail::default(), found: Vec::new() };
+    let mut finder = LiveFinder { wants, trail: Trail::default(), found: Vec::new() };
     module.visit(&mut finder);
     finder.found
 }
@@ -70,13 +70,13 @@ pub(crate) fn last_step<M: Module>(module: &M) -> Result<usize> {
     reader.step.unwrap_or(Ok(0))
 }
 
-struct Finder<F> {
+struct LiveFinder<F> {
     wants: F,
     trail: Trail,
     found: Vec<LiveWeight>,
 }
 
-impl<F: Fn(&str) -> bool> Finder<F> {
+impl<F: Fn(&str) -> bool> LiveFinder<F> {
     /// The parameter that the visited field belongs to, and the name of the field.
     fn field(&mut self) -> Option<(&mut LiveWeight, String)> {
         let (path, name, field) = self.trail.reparameterized()?;
@@ -85,7 +85,7 @@ impl<F: Fn(&str) -> bool> Finder<F> {
     }
 }
 
-impl<F: Fn(&str) -> bool> ModuleVisitor for Finder<F> {
+impl<F: Fn(&str) -> bool> ModuleVisitor for LiveFinder<F> {
     fn enter_module(&mut self, name: &str, container_type: &str) {
         self.trail.enter(name, container_type);
     }

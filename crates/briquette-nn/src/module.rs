@@ -39,7 +39,7 @@ pub use names::{Layout, NameMap};
 pub use observed::{Observed, Observing, observable, observe, observe_some, show, show_patches};
 pub use origin::is_of_burn;
 pub use parameters::{Kind, Parameter, is_kept_turned, linear_shape, parameters};
-pub use probe::{Patches, Probe};
+pub use probe::{PatchShape, Probe};
 pub use quiet::Quiet;
 pub use roles::{OwnLayer, Roles};
 pub use trail::Trail;

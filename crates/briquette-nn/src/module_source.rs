@@ -7,7 +7,7 @@ use briquette_core::{Affine, DType, Decision, Error, Mask, OutputAxis, Result, R
 use briquette_formats::burnpack::to_burn;
 use briquette_formats::{InputFile, OutputFormat, TensorInfo, TensorSource, WeightLayout};
 use briquette_methods::prune::Score;
-use briquette_methods::quant::{QuantSpec, Range};
+use briquette_methods::quant::{QuantSpec, ScaleSearch};
 use briquette_writer::known::{Known, Reason};
 use briquette_writer::plan::Nonfinite;
 use briquette_writer::ties::ties_of;
@@ -103,7 +103,7 @@ impl ModuleSource {
         let grid = decision.quant.as_ref().filter(|_| info.n_elements() > 0).map(|quant| quant.grid);
         let quant = item.form().zip(grid).map(|(form, grid)| Quant {
             // The scales are given, so this range is never used.
-            spec: QuantSpec { grid, grouping: form.grouping, range: Range::AbsMax, scale: form.scale },
+            spec: QuantSpec { grid, grouping: form.grouping, range: ScaleSearch::AbsMax, scale: form.scale },
             activations: form.activations,
             is_given: true,
         });

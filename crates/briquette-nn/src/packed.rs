@@ -2,8 +2,8 @@
 
 use crate::coded::{Coded, PackedCodes, Use};
 use crate::form::{axis_of, number_of};
-use crate::kept::{Kept, NAMES};
 use crate::module::{is_kept_turned, linear_shape};
+use crate::packed_weights::{NAMES, PackedWeights};
 use briquette_core::{Error, OutputAxis, Result, Rows};
 use briquette_ops::compressed;
 use burn::module::{Module, Param, ParamId, Reparameterization};
@@ -62,8 +62,8 @@ impl PackedForm {
 
 /// Codes, how they lie in the parameter, and what they are used for.
 #[derive(Debug, Clone)]
-struct HeldCodes {
-    kept: Kept,
+struct CodeLayout {
+    kept: PackedWeights,
     /// The axis that counts outputs in the parameter.
     axis: OutputAxis,
     /// The same in records, which hold the matrix of some layers transposed.
@@ -74,7 +74,7 @@ struct HeldCodes {
     is_sparse: bool,
 }
 
-impl HeldCodes {
+impl CodeLayout {
     fn new(PackedCodes { kept, rows, is_sparse }: PackedCodes, what: Use, axis_in_records: OutputAxis) -> Self {
         Self { kept, axis: rows.axis, axis_in_records, run: rows.run, what, is_sparse }
     }
@@ -97,17 +97,17 @@ impl HeldCodes {
 
 /// Codes that a module shares with what loads and saves them: functions that burn keeps with the parameter.
 #[derive(Debug, Clone)]
-struct SharedCodes(Arc<RwLock<HeldCodes>>);
+struct SharedCodes(Arc<RwLock<CodeLayout>>);
 
 /// Holders of the codes of one parameter of one module: its [`Packed`], and the functions that load and save it and its form.
 const N_HOLDERS: usize = 4;
 
 impl SharedCodes {
-    fn get(&self) -> HeldCodes {
+    fn get(&self) -> CodeLayout {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set(&self, codes: HeldCodes) {
+    fn set(&self, codes: CodeLayout) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = codes;
     }
 
@@ -143,7 +143,7 @@ impl SharedCodes {
         }
         match taken.and_then(|coded| coded.pack(held.what, &device)) {
             Ok(laid_out) => {
-                self.set(HeldCodes::new(laid_out, held.what, held.axis_in_records));
+                self.set(CodeLayout::new(laid_out, held.what, held.axis_in_records));
                 stretched_nan(shape, &device, DType::F32)
             }
             Err(_) => tensor,
@@ -171,7 +171,7 @@ impl Packed {
         match codes {
             Ok(laid_out) => {
                 let in_records = axis_in_records(&param, &laid_out.rows);
-                let (param, packed) = Self::replace(HeldCodes::new(laid_out, what, in_records), param);
+                let (param, packed) = Self::replace(CodeLayout::new(laid_out, what, in_records), param);
                 (param, Some(packed))
             }
             Err(found) => {
@@ -181,7 +181,7 @@ impl Packed {
         }
     }
 
-    fn replace<const D: usize>(codes: HeldCodes, param: Param<Tensor<D>>) -> (Param<Tensor<D>>, Self) {
+    fn replace<const D: usize>(codes: CodeLayout, param: Param<Tensor<D>>) -> (Param<Tensor<D>>, Self) {
         let (id, device) = (param.id, param.lazy_device());
         let is_matrix = D == 2 && codes.axis == OutputAxis::Last;
         let dims = if is_matrix { linear_shape(&param) } else { param.lazy_shape().to_vec() };
@@ -213,7 +213,7 @@ impl Reparameterization for Packed {
         if is_loaded(&base) {
             return base.dequantize();
         }
-        let HeldCodes { kept, axis, .. } = self.held.get();
+        let CodeLayout { kept, axis, .. } = self.held.get();
         let mut shape: [usize; D] = base.dims();
         if axis.is_turned() {
             shape.swap(0, 1);
@@ -224,7 +224,7 @@ impl Reparameterization for Packed {
 }
 
 /// The codes of a parameter, where they are laid out for kernels of `device`.
-pub(crate) fn kept_on<const D: usize>(param: &Param<Tensor<D>>, device: &Device) -> Option<Kept> {
+pub(crate) fn kept_on<const D: usize>(param: &Param<Tensor<D>>, device: &Device) -> Option<PackedWeights> {
     let kept = param.reparameterization::<Packed>()?.held.get().kept;
     (kept.rows().runs_on(device) && !is_loaded(&param.base())).then_some(kept)
 }

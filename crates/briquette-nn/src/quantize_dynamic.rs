@@ -239,7 +239,7 @@ fn listed(left: &BTreeMap<String, String>) -> String {
     by_reason.into_iter().map(line).collect::<Vec<_>>().join("; ")
 }
 
-/// Turns the weights of linear layers, convolutions and embeddings into int8 codes, symmetric, with one scale for each output or row,
+/// RotaryTable the weights of linear layers, convolutions and embeddings into int8 codes, symmetric, with one scale for each output or row,
 /// and frees the floats. Masks and grids attached for training are materialized first.
 ///
 /// Only layers that become no slower are taken: those of [`crate::layers`], which run on codes. burn's own would decode the weights for

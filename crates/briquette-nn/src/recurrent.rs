@@ -21,7 +21,7 @@ pub(crate) fn check_computes_in<M: Module>(module: &M, dtype: FloatDType) -> Res
     if usual == dtype {
         return Ok(());
     }
-    let mut finder = Finder::default();
+    let mut finder = RecurrentFinder::default();
     module.visit(&mut finder);
     let Some((path, layer)) = finder.found else { return Ok(()) };
     let message = format!(
@@ -32,12 +32,12 @@ pub(crate) fn check_computes_in<M: Module>(module: &M, dtype: FloatDType) -> Res
 }
 
 #[derive(Default)]
-struct Finder {
+struct RecurrentFinder {
     trail: Trail,
     found: Option<(String, String)>,
 }
 
-impl ModuleVisitor for Finder {
+impl ModuleVisitor for RecurrentFinder {
     #[track_caller]
     fn enter_module(&mut self, name: &str, container_type: &str) {
         if self.found.is_none() && is_of_burn(Location::caller()) && RECURRENT.contains(&container_type) {

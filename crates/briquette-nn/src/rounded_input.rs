@@ -4,7 +4,7 @@ use crate::Attached;
 use briquette_cpu::{ActivationGrid, MAX_DEPTH};
 use briquette_methods::quant::Activations;
 use briquette_ops::compressed;
-use briquette_ops::fused::masked::ops::{simulates, with_floats};
+use briquette_ops::fused::masked::ops::{fake_quantizes, with_floats};
 use burn::module::Param;
 use burn::tensor::{DType, Tensor};
 
@@ -20,12 +20,12 @@ pub(crate) fn rounded_input<const D: usize, const W: usize>(
     // What no integer kernel takes is served in floats: see `DynamicSpec`.
     let is_served = attached.rows().n_cols <= MAX_DEPTH;
     let Some(grid) = grid_of(attached).filter(|_| is_served && x.shape().num_elements() > 0) else { return x };
-    if !simulates(&x) {
+    if !fake_quantizes(&x) {
         return by_tensors(x, attached, n_cols, grid);
     }
     match with_floats(&attached.scales(), |scales| scales.iter().any(|scale| *scale != 0.0)) {
         Some(false) => x,
-        _ => compressed::simulate_activations(x, n_cols, grid),
+        _ => compressed::fake_quantize_activations(x, n_cols, grid),
     }
 }
 

@@ -1,13 +1,13 @@
 //! Rules for pruning and quantizing parameters, chosen by glob.
 
-mod chosen;
+mod chosen_paths;
 mod fingerprint;
 mod prune;
 mod quantize;
 mod scoring;
 
 use briquette_core::Rows;
-pub(crate) use chosen::Chosen;
+pub(crate) use chosen_paths::ChosenPaths;
 pub(crate) use fingerprint::Fingerprint;
 pub(crate) use prune::Amount;
 pub use prune::{Prune, Scope};

@@ -1,6 +1,6 @@
 //! Which rules apply to which parameters.
 
-use crate::rules::{Chosen, RuleTarget};
+use crate::rules::{ChosenPaths, RuleTarget};
 use crate::{Compression, Kind, Parameter};
 use briquette_core::pattern::nearest;
 use briquette_core::{Error, Grouping, OutputAxis, Patterns, Result, Role, Rows};
@@ -38,7 +38,7 @@ impl<'a> Names<'a> {
     }
 
     /// Whether a rule is for them: what is done to a parameter is done to it under all names.
-    fn are_chosen(&self, chosen: &Chosen) -> bool {
+    fn are_chosen(&self, chosen: &ChosenPaths) -> bool {
         chosen.chooses(self.paths())
     }
 
@@ -106,7 +106,7 @@ impl Compression {
     /// Whether rules match a parameter of which nothing shows what it is: only a rule that has its whole path means it.
     fn are_unsure(&self, names: &Names) -> bool {
         let chosen = || self.prune.iter().map(|rule| &rule.chosen).chain(self.quantize.iter().map(|rule| &rule.chosen));
-        let is_named = |chosen: &Chosen| names.paths().any(|path| chosen.included.names_exactly(path));
+        let is_named = |chosen: &ChosenPaths| names.paths().any(|path| chosen.included.names_exactly(path));
         names.0.iter().all(|parameter| parameter.role == Role::Unknown)
             && !names.are_matched(&self.left)
             && chosen().any(|chosen| names.are_chosen(chosen))

@@ -5,7 +5,7 @@ use crate::form::Form;
 use crate::module::{Trail, read_bools, read_f32, unreadable, view};
 use crate::packed::{PackedForm, codes_of};
 use crate::{Attached, Packed, Parameter, parameters};
-use briquette_core::{Decision, Error, Mask, QuantParams, Result, Rows, simulate};
+use briquette_core::{Decision, Error, Mask, QuantParams, Result, Rows, fake_quantize};
 use briquette_ops::fused::masked::scale_of;
 use burn::module::{Module, ModuleVisitor, Param, Reparameterization};
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
@@ -25,7 +25,7 @@ pub(crate) struct Weight {
 impl Weight {
     /// The weights that the module computes with, as rows of outputs.
     pub(crate) fn effective(&self) -> Vec<f32> {
-        simulate(&self.values, self.rows.n_rows, self.rows.n_cols, &self.decision)
+        fake_quantize(&self.values, self.rows.n_rows, self.rows.n_cols, &self.decision)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a parameter is taken for, what a user says of it, and the way in which files record it.
 
 use crate::fixture::values;
-use briquette_core::{ErrorKind, OutputAxis, Role, simulate};
+use briquette_core::{ErrorKind, OutputAxis, Role, fake_quantize};
 use briquette_formats::{Checkpoint, InputFile, Manifest, TensorSource};
 use briquette_nn::layers;
 use briquette_nn::{Compression, DynamicSpec, Export, Layer, NameMap, OwnLayer, Prune, Quantize, Roles};
@@ -236,7 +236,7 @@ fn a_transposed_convolution_has_a_scale_for_each_output_and_patterns_along_its_i
         .flat_map(|row| (0..48).map(move |col| (row, col)))
         .map(|(row, col)| own[(col / rows.run * 6 + row) * rows.run + col % rows.run])
         .collect();
-    let expected = simulate(&by_row, 6, 48, decision);
+    let expected = fake_quantize(&by_row, 6, 48, decision);
     for four in expected.chunks(4) {
         assert!(four.iter().filter(|value| **value != 0.0).count() <= 2, "two of four neighbouring inputs: {four:?}");
     }

@@ -1,9 +1,9 @@
-//! The law across flows: `decode(encode(w)) == simulate(w) == attached.val()`, bit for bit on the CPU.
+//! The law across flows: `decode(encode(w)) == fake_quantize(w) == attached.val()`, bit for bit on the CPU.
 
 use crate::fixture::values;
 use briquette_core::encoded::ScaleType;
-use briquette_core::{Decision, Grid, GridKind, OutputAxis, Rows, Shape, decode, encode, simulate};
-use briquette_methods::quant::{Range, Scheme};
+use briquette_core::{Decision, Grid, GridKind, OutputAxis, Rows, Shape, decode, encode, fake_quantize};
+use briquette_methods::quant::{ScaleSearch, Scheme};
 use briquette_nn::{Compression, Prune, Quantize, decisions};
 use burn::module::{Module, Param};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -32,11 +32,11 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 fn check(base: &[f32], attached: &[f32], rows: &Rows, decision: &Decision) -> Result<(), TestCaseError> {
     let (base, attached) = (to_rows(base, rows), to_rows(attached, rows));
-    let simulated = simulate(&base, rows.n_rows, rows.n_cols, decision);
-    prop_assert_eq!(bits(&simulated), bits(&attached));
+    let fake_quantized = fake_quantize(&base, rows.n_rows, rows.n_cols, decision);
+    prop_assert_eq!(bits(&fake_quantized), bits(&attached));
     prop_assert_eq!(bits(&decode(&encode(&base, rows.n_rows, rows.n_cols, decision))), bits(&attached));
-    let again = simulate(&simulated, rows.n_rows, rows.n_cols, decision);
-    prop_assert_eq!(bits(&again), bits(&simulated));
+    let again = fake_quantize(&fake_quantized, rows.n_rows, rows.n_cols, decision);
+    prop_assert_eq!(bits(&again), bits(&fake_quantized));
     Ok(())
 }
 
@@ -44,7 +44,8 @@ fn any_weight() -> impl Strategy<Value = f32> {
     prop_oneof![-1.0_f32..1.0, Just(0.0), Just(-0.0), Just(0.25), -1e-3_f32..1e-3, -50.0_f32..50.0]
 }
 
-const RANGES: [Range; 5] = [Range::AbsMax, Range::MinMax, Range::Percentile(0.95), Range::Mse, Range::Hqq];
+const RANGES: [ScaleSearch; 5] =
+    [ScaleSearch::AbsMax, ScaleSearch::MinMax, ScaleSearch::Percentile(0.95), ScaleSearch::Mse, ScaleSearch::Hqq];
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]

@@ -2,7 +2,7 @@
 //!
 //! Weights are laid out for the device they are used on, the CPU (flex) or a GPU (CUDA), and passed as a shared handle.
 //! Operations are for inference, and no gradient flows through them, but for those on images ([`float_conv2d`],
-//! [`max_pool2d`]) and [`simulate_activations`].
+//! [`max_pool2d`]) and [`fake_quantize_activations`].
 //!
 //! A backend is a module, `cube` or `flex`; which of them are built is chosen here.
 
@@ -25,7 +25,7 @@ mod shapes;
 mod tests;
 mod weights;
 
-pub use activations::{ActivationOps, simulate_activations};
+pub use activations::{ActivationOps, fake_quantize_activations};
 #[cfg(feature = "cuda")]
 pub use cube::gpu_of;
 pub use device::{looks_up, runs_on};

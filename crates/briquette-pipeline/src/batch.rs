@@ -18,7 +18,7 @@
 //!
 //! Non-goals: running jobs at the same time on one machine (each uses every core), and starting machines.
 
-mod beside;
+mod files;
 mod journal;
 mod plan;
 mod run;
@@ -35,8 +35,8 @@ use std::path::PathBuf;
 /// Everything that running jobs may read or write, but for what shards call their own.
 pub fn touched(jobs: &Jobs) -> Vec<PathBuf> {
     let mut touched = jobs.touched();
-    if let Ok(beside::Beside { journal, page, shared, .. }) =
-        beside::Beside::of(&jobs.path, &jobs.directory, Shard::default())
+    if let Ok(files::BatchFiles { journal, page, shared, .. }) =
+        files::BatchFiles::of(&jobs.path, &jobs.directory, Shard::default())
     {
         touched.extend([journal, page, shared]);
     }

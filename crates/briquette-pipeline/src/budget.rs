@@ -6,7 +6,7 @@
 mod attempts;
 mod costs;
 
-use crate::compress::{Drafted, Miss, Sized, draft_of_size};
+use crate::compress::{Drafted, Miss, SizeRange, draft_of_size};
 use attempts::{Attempt, AttemptClock};
 use briquette_core::{Error, Result};
 use briquette_formats::{Draft, presence};
@@ -55,7 +55,7 @@ pub(crate) fn draft(
 ///
 /// # Errors
 /// As those of a run.
-pub fn foretold(recipe: &Recipe, budget: &Budget, options: &RunOptions) -> Result<AllocationReport> {
+pub fn predicted(recipe: &Recipe, budget: &Budget, options: &RunOptions) -> Result<AllocationReport> {
     let costs = Costs::of(recipe, budget, options)?;
     let payload = match budget.target {
         Target::Metrics(_) => SizeSearch::new(costs.range()).next.exp2(),
@@ -81,7 +81,7 @@ pub(crate) fn within(
     for _ in 0..ATTEMPTS {
         let since = Instant::now();
         clock.n_attempts += 1;
-        let found = match draft_of_size(&steps(factor)?, options, origin, None, Some(Sized { least: 0, most }))? {
+        let found = match draft_of_size(&steps(factor)?, options, origin, None, Some(SizeRange { least: 0, most }))? {
             Drafted::Done(draft, mut report) => {
                 clock.add_others(&mut report, origin, since.elapsed().as_secs_f64());
                 return Ok((draft, *report));
@@ -117,7 +117,7 @@ impl Making<'_> {
     fn sized(&mut self) -> Result<Attempt> {
         let most = self.costs.most;
         let wanted_payload = most as f64 * AIM - self.costs.fixed;
-        let moves = self.recipe.stages.iter().any(Stage::moves_weights);
+        let moves = self.recipe.stages.iter().any(Stage::updates_weights);
         let (mut payload, mut kept, mut over) = (wanted_payload, None::<f64>, None::<f64>);
         let (mut before, mut kept_steps) = (None::<(f64, f64)>, None);
         for attempt in 1..=ATTEMPTS {
@@ -130,7 +130,7 @@ impl Making<'_> {
             let least = if may_leave { 0 } else { (most as f64 * USED) as u64 };
             // What moving weights is worth to each tensor, only the first attempt tells.
             let is_trial = moves && attempt == 1;
-            let wanted = if is_trial { Sized::NEVER } else { Sized { least, most } };
+            let wanted = if is_trial { SizeRange::NEVER } else { SizeRange { least, most } };
             let found = match self.make(&steps, Some(wanted))? {
                 Ok(made) => return Ok(made),
                 Err(miss) => {
@@ -199,7 +199,7 @@ impl Making<'_> {
     }
 
     /// Makes an output with these steps.
-    fn make(&mut self, steps: &costs::Steps, wanted: Option<Sized>) -> Result<std::result::Result<Attempt, Miss>> {
+    fn make(&mut self, steps: &costs::Steps, wanted: Option<SizeRange>) -> Result<std::result::Result<Attempt, Miss>> {
         let since = Instant::now();
         self.clock.n_attempts += 1;
         let closed = self.recipe.with_schemes(&steps.schemes)?;

@@ -77,7 +77,7 @@ mod run {
     use crate::arch::{arch_of, check_offload};
     use crate::memory;
     use crate::training::spec_of;
-    use briquette_eval::walk::Room;
+    use briquette_eval::layerwise::Room;
     use briquette_eval::{Calibration, Gathering, Samples};
     use briquette_formats::input_stats::{StatisticsFile, fingerprint};
     use briquette_report::CalibratedLayer;

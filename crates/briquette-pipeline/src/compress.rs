@@ -18,12 +18,12 @@ use std::time::Instant;
 
 /// How large weight files are to be.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sized {
+pub(crate) struct SizeRange {
     pub(crate) least: u64,
     pub(crate) most: u64,
 }
 
-impl Sized {
+impl SizeRange {
     /// What no files are: for an attempt that only tells.
     pub(crate) const NEVER: Self = Self { least: u64::MAX, most: 0 };
 }
@@ -52,7 +52,7 @@ pub(crate) fn draft_of_size(
     options: &RunOptions,
     origin: &Origin,
     scratch: Option<&Path>,
-    wanted: Option<Sized>,
+    wanted: Option<SizeRange>,
 ) -> Result<Drafted> {
     let started = Instant::now();
     let recipe = &*match scratch.filter(|_| recipe.calibration.is_some()) {
@@ -64,7 +64,7 @@ pub(crate) fn draft_of_size(
     let mut plan = briquette_recipe::plan::plan(recipe, &checkpoint, &options.stop)?;
     solve::shares(recipe, &mut plan, &checkpoint, scratch, &workers)?;
     let mut prediction = plan.predict()?;
-    if let Some(Sized { most, .. }) = wanted {
+    if let Some(SizeRange { most, .. }) = wanted {
         prediction.n_bytes = prediction.n_bytes.min(most);
     }
     let draft = start(recipe, &checkpoint, prediction, options)?;
@@ -86,7 +86,7 @@ struct Begun<'a> {
     scratch: Option<&'a Path>,
     workers: &'a Workers,
     started: Instant,
-    wanted: Option<Sized>,
+    wanted: Option<SizeRange>,
 }
 
 /// Fills a draft, verifies and evaluates it, and makes its report, which is not in it yet. A draft of another size than wanted is a [`Miss`].
@@ -106,7 +106,7 @@ fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Resul
     let source = solved.as_ref().map_or(checkpoint as &dyn TensorSource, |solved| &solved.source);
     let written = write(recipe, &mut plan, (checkpoint, source), draft, workers, &mut timing)?;
     let n_bytes = written.layout.n_bytes();
-    if wanted.is_some_and(|Sized { least, most }| n_bytes < least || n_bytes > most) {
+    if wanted.is_some_and(|SizeRange { least, most }| n_bytes < least || n_bytes > most) {
         let layers = solved.map(|solved| solved.layers).unwrap_or_default();
         let left = layers
             .iter()

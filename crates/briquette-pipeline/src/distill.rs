@@ -5,26 +5,26 @@ use crate::memory;
 #[cfg(feature = "model")]
 pub use crate::training::check_devices;
 #[cfg(feature = "model")]
-use crate::training::foretold;
+use crate::training::predicted;
 use briquette_core::Result;
 use briquette_formats::{Checkpoint, TensorInfo};
 #[cfg(not(feature = "model"))]
 use briquette_recipe::DistillStage;
-use briquette_recipe::{Recipe, TrainingJob, Whole};
+use briquette_recipe::{ModelStage, Recipe, TrainingJob};
 use briquette_writer::context::RunOptions;
 
 /// The tensors of what the last stages work on, where a recipe trains it: those of its last student, by headers and sizes. None where
-/// it does not, or makes factors, which are not foretold.
+/// it does not, or makes factors, which are not predicted.
 ///
 /// # Errors
 /// Config where a stage's student cannot be made of the model; Input where its config.json is damaged.
 pub fn student_of(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<Option<Vec<TensorInfo>>> {
-    let has_factors = recipe.parts.iter().any(|part| matches!(part.then, Whole::Factorize(_)));
+    let has_factors = recipe.parts.iter().any(|part| matches!(part.then, ModelStage::Factorize(_)));
     let trainings = || recipe.parts.iter().filter_map(|part| part.then.as_distill());
     if trainings().next().is_none() || has_factors {
         return Ok(None);
     }
-    foretold(trainings(), checkpoint).map(Some)
+    predicted(trainings(), checkpoint).map(Some)
 }
 
 /// This build cannot run models.
@@ -32,7 +32,7 @@ pub fn student_of(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<Option<Vec
 /// # Errors
 /// Config, always.
 #[cfg(not(feature = "model"))]
-fn foretold<'a>(_stages: impl Iterator<Item = &'a DistillStage>, _original: &Checkpoint) -> Result<Vec<TensorInfo>> {
+fn predicted<'a>(_stages: impl Iterator<Item = &'a DistillStage>, _original: &Checkpoint) -> Result<Vec<TensorInfo>> {
     Err(cannot())
 }
 

@@ -17,7 +17,6 @@ mod arch;
 pub mod batch;
 pub mod budget;
 pub mod calibrate;
-mod chain;
 mod compress;
 mod contents;
 pub mod distill;
@@ -33,6 +32,7 @@ mod output;
 pub mod run;
 pub mod sensitivity;
 mod solve;
+mod staged;
 pub mod sweep;
 #[cfg(feature = "model")]
 mod training;

@@ -84,11 +84,11 @@ mod known {
     use crate::arch::arch_of;
     use crate::training::{half, needs_teacher, teacher_of};
     use briquette_core::memory::MemoryLimit;
-    use briquette_eval::walk::offloaded_bytes;
+    use briquette_eval::layerwise::offloaded_bytes;
     use briquette_formats::{Checkpoint, presence};
     use briquette_models::Arch;
     use briquette_models::memory::{Device, predicted_bytes};
-    use briquette_recipe::{DistillStage, Evaluate, Student, Whole};
+    use briquette_recipe::{DistillStage, Evaluate, ModelStage, Student};
     use briquette_writer::RunOptions;
     use std::path::Path;
 
@@ -107,7 +107,7 @@ mod known {
             runs.push(to_calibrate(&checkpoint, arch, &device)?);
         }
         for part in &recipe.parts {
-            let Whole::Distill(stage) = &part.then else { break };
+            let ModelStage::Distill(stage) = &part.then else { break };
             runs.push(to_train(stage, &recipe.model, &recipe.model, &device)?);
             // The next training starts from what this one makes, whose size is not known yet.
             if stage.student != Student::Same {

@@ -1,7 +1,7 @@
 //! A whole run of a recipe: its parts that train or factorize, then its stages that work on files.
 
-use crate::chain::{self, OfBatch};
 use crate::output;
+use crate::staged::{self, OfBatch};
 use crate::unwritten::unwritten;
 use crate::{memory, solve};
 use briquette_core::Result;
@@ -28,7 +28,7 @@ pub(crate) fn run_of_batch(recipe: &Recipe, options: &RunOptions, of_batch: Opti
         .and_then(|()| paths::check_data(&recipe.read));
     let report = checked.and_then(|()| match recipe.parts.is_empty() {
         true if !solve::is_asked(recipe) => output::compress(recipe, options, &origin, None).map_err(unwritten),
-        _ => chain::run(recipe, options, of_batch, origin.started),
+        _ => staged::run(recipe, options, of_batch, origin.started),
     });
     options.progress.end();
     report

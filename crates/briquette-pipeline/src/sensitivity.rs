@@ -8,7 +8,7 @@ use briquette_core::{Error, InputStats, Result};
 use briquette_formats::input_stats::{StatisticsFile, fingerprint};
 use briquette_formats::{Checkpoint, InputFile, json, limits};
 use briquette_methods::prune::Score;
-use briquette_methods::quant::{Activations, QuantSpec, Range};
+use briquette_methods::quant::{Activations, QuantSpec, ScaleSearch};
 use briquette_recipe::{Budget, MeasuredLoss, PruneTarget, Recipe, SchemeChoice, Sensitivity};
 use briquette_report::{SensitivityReport, TensorSensitivity};
 use briquette_writer::curve::{Curve, NamedChoice, TensorChoices};
@@ -34,7 +34,7 @@ pub(crate) fn open_tensors<'a, 'p>(
     workers: &Workers,
 ) -> Result<Vec<OpenTensor<'a, 'p>>> {
     let is_open = |tensor: &&TensorPlan| {
-        tensor.tied_to().is_none() && tensor.quant.is_some_and(|quant| quant.spec.range == Range::Step(None))
+        tensor.tied_to().is_none() && tensor.quant.is_some_and(|quant| quant.spec.range == ScaleSearch::Step(None))
     };
     let open: Vec<&TensorPlan> = plan.tensors.iter().filter(is_open).collect();
     if open.is_empty() {

@@ -4,13 +4,13 @@
 //! block where it stood. The survey and all that follows see the moved weights, masks and scales as given.
 
 mod errors;
+#[cfg(feature = "model")]
+mod fake_quantized;
 mod found;
 mod inputs;
 mod job;
 mod one;
-mod shares;
-#[cfg(feature = "model")]
-mod simulated;
+mod owl;
 mod source;
 mod unit;
 
@@ -18,15 +18,15 @@ use briquette_core::{Error, Result};
 use briquette_recipe::Recipe;
 use briquette_report::SolvedLayer;
 use briquette_writer::{Cut, Plan, Pruning, TensorPlan};
+#[cfg(feature = "model")]
+pub(crate) use fake_quantized::Simulated;
 use found::{Found, unit_at};
 pub(crate) use inputs::calibrated;
 pub(crate) use job::SolveJob;
 use one::Solver;
 #[cfg(feature = "model")]
 pub(crate) use one::rows_of;
-pub(crate) use shares::shares;
-#[cfg(feature = "model")]
-pub(crate) use simulated::Simulated;
+pub(crate) use owl::shares;
 pub(crate) use source::SolvedSource;
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ pub(crate) struct Solved<'a> {
 
 /// Whether any stage of these moves weights, or the model is to run block by block for what they look at.
 pub(crate) fn is_asked(recipe: &Recipe) -> bool {
-    recipe.calibration.is_some() || recipe.stages.iter().any(briquette_recipe::Stage::moves_weights)
+    recipe.calibration.is_some() || recipe.stages.iter().any(briquette_recipe::Stage::updates_weights)
 }
 
 /// Updates the weights of all tensors that request it, and gives the plan the inputs that the calibration saw. None where nothing is updated

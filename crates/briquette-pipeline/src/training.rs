@@ -19,6 +19,6 @@ mod watch;
 pub use devices::check_devices;
 pub(crate) use devices::devices;
 pub(crate) use settings::needs_teacher;
-pub(crate) use student::foretold;
+pub(crate) use student::predicted;
 pub(crate) use train::train;
 pub(crate) use translate::{half, spec_of, teacher_of};

@@ -39,7 +39,7 @@ pub use parse::{CalibrationRun, N_SAMPLES};
 pub use parse::{DistillStage, Student, TrainingSpec};
 pub use parse::{Gradual, SparsityCourse};
 pub use parse::{METRICS, Metric, is_more_better};
+pub use parse::{ModelStage, RecipePart, Stage};
 pub use parse::{PruneStage, PruneTarget};
 pub use parse::{Recipe, locate, profile_of, read_raw};
-pub use parse::{RecipePart, Stage, Whole};
 pub use parse::{jobs, paths, ranges, raw};

@@ -66,7 +66,7 @@ pub use quantize::QuantizeStage;
 pub use recipe::{Recipe, locate, profile_of, read_raw};
 pub use schema::schema;
 pub use selection::Selection;
-pub use stage::{RecipePart, Stage, Whole};
+pub use stage::{ModelStage, RecipePart, Stage};
 pub use steps::GivenScheme;
 pub use text::parse;
 pub use training_job::TrainingJob;

@@ -7,16 +7,16 @@ pub mod interop;
 mod keep;
 mod norms;
 pub mod role;
+pub mod siblings;
 mod statistics;
 mod storage;
 mod student;
-pub mod together;
 mod untouched;
 
 use crate::{Budget, CalibrationRun, Recipe, Sensitivity, Target};
 use briquette_core::{Error, Result, shown_path};
 use briquette_formats::{Checkpoint, Compressed, TensorInfo, TensorSource};
-use briquette_methods::quant::Range;
+use briquette_methods::quant::ScaleSearch;
 use briquette_writer::ties::{self, Ties};
 use briquette_writer::{Plan, Stop, TensorPlan};
 use interop::Loads;
@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use untouched::untouched;
 
-/// Plans the model, and the student too where a recipe trains one: see `student_of` of the pipeline, which foretells them.
+/// Plans the model, and the student too where a recipe trains one: see `student_of` of the pipeline, which predicts them.
 ///
 /// # Errors
 /// As [`plan`], for the model or the student.
@@ -101,7 +101,7 @@ pub fn target_text(target: &Target) -> String {
 
 /// What is to be found for the sake of a budget.
 fn budget_text(plan: &Plan, budget: &Budget) -> String {
-    let is_open = |tensor: &&TensorPlan| tensor.quant.is_some_and(|quant| quant.spec.range == Range::Step(None));
+    let is_open = |tensor: &&TensorPlan| tensor.quant.is_some_and(|quant| quant.spec.range == ScaleSearch::Step(None));
     let n = plan.tensors.iter().filter(is_open).count();
     let target = target_text(&budget.target);
     let how = match &budget.sensitivity {

@@ -33,7 +33,7 @@ pub struct Evidence<'a> {
     pub found: &'a [DecodedTensor],
     /// The draft, open for reading.
     pub written: &'a Checkpoint,
-    /// What was foretold.
+    /// What was predicted.
     pub prediction: Prediction,
     /// What running it showed.
     pub evaluation: Option<EvaluationReport>,

@@ -47,7 +47,7 @@ pub struct Report {
     pub before: Footprint,
     /// The output.
     pub after: Footprint,
-    /// Bytes of the output's weight files, as the plan foretold them.
+    /// Bytes of the output's weight files, as the plan predicted them.
     pub predicted_bytes: u64,
     /// Whether the plan said exactly that, or at most that.
     pub prediction_is_exact: bool,
@@ -203,7 +203,7 @@ pub struct WeightHistogram {
     pub limit: f32,
     /// Counts of the original.
     pub before: Vec<u32>,
-    /// Counts of the simulated values.
+    /// Counts of the fake_quantized values.
     pub after: Vec<u32>,
 }
 

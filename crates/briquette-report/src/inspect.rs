@@ -4,7 +4,7 @@ use crate::numbers::bytes;
 use briquette_core::Role;
 use briquette_core::{DType, Result, Storage};
 use briquette_formats::{Checkpoint, Choice, Compressed, LeftOut, TensorSource};
-use briquette_recipe::plan::role::Roles;
+use briquette_recipe::plan::role::RoleContext;
 use briquette_writer::context::{RunOptions, Workers};
 use briquette_writer::known::Known;
 use serde::{Serialize, Serializer};
@@ -88,7 +88,7 @@ pub struct TensorInspection<'a> {
 pub fn inspect(path: &Path, choice: &Choice, count_zeros: bool, options: &RunOptions) -> Result<Inspection> {
     let checkpoint = Checkpoint::open_as(path, choice)?;
     let zeros = if count_zeros { Some(zeros_of(&checkpoint, options)?) } else { None };
-    let roles = Roles::of_model(&checkpoint, checkpoint.layout(), &[])?;
+    let roles = RoleContext::of_model(&checkpoint, checkpoint.layout(), &[])?;
     let known = checkpoint.tensors().iter().map(|info| roles.of(info)).collect();
     Ok(Inspection {
         path: path.display().to_string(),

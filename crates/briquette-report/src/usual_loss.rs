@@ -4,7 +4,7 @@ use super::evidence::Evidence;
 use super::figures::Report;
 use briquette_core::Role;
 use briquette_methods::prune::Score;
-use briquette_methods::quant::Range;
+use briquette_methods::quant::ScaleSearch;
 use briquette_writer::TensorPlan;
 
 /// The most bits at which rounding to nearest fails altogether.
@@ -44,7 +44,7 @@ fn method_of(report: &Report, evidence: &Evidence) -> Method {
 
 /// Bits of a layer's weights that are rounded by the weights alone.
 fn bits_without_data(tensor: &TensorPlan) -> Option<u8> {
-    let quant = tensor.quant.filter(|quant| quant.spec.range != Range::Weighted)?;
+    let quant = tensor.quant.filter(|quant| quant.spec.range != ScaleSearch::Weighted)?;
     let is_layer = matches!(tensor.role, Role::Linear | Role::Conv);
     is_layer.then(|| quant.spec.grid.n_bits())
 }

@@ -2,13 +2,13 @@
 
 use crate::piece::PieceReader;
 use crate::{Cut, Stop, TensorPlan};
-use briquette_core::decision::{Decision, simulate};
+use briquette_core::decision::{Decision, fake_quantize};
 use briquette_core::encoded::CodeBlocks;
 use briquette_core::entropy::counts_of;
 use briquette_core::{Grid, Mask, QuantParams, Result, Rows, simd};
 use briquette_formats::TensorSource;
 use briquette_methods::prune::select::{n_of_m, smallest};
-use briquette_methods::quant::{Candidate, Fitter, KeptRows, KernelKind, QuantSpec, STEP_SIZES, range, step_name};
+use briquette_methods::quant::{Candidate, Fitter, KernelKind, MaskedRows, QuantSpec, STEP_SIZES, range, step_name};
 use std::convert::Infallible;
 
 /// Weights of a tensor that sizes are measured on, where it has more: whole rows, evenly spread.
@@ -201,14 +201,14 @@ fn square_error(values: &[f32], of: Rows, choice: &NamedChoice) -> f64 {
         Cut::NOfM { n, m } => Some(n_of_m(values, n_rows, n_cols, n, m)),
         _ => None,
     });
-    let kept = simulate(values, n_rows, n_cols, &Decision { mask: mask.clone(), quant: None });
+    let kept = fake_quantize(values, n_rows, n_cols, &Decision { mask: mask.clone(), quant: None });
     let keep = mask.as_ref().map(Mask::as_bits);
     let quant = choice.spec.map(|spec| {
-        let (mut affines, rows) = (Vec::new(), KeptRows { values: &kept, n_cols, keep, inputs: None });
+        let (mut affines, rows) = (Vec::new(), MaskedRows { values: &kept, n_cols, keep, inputs: None });
         let Ok(()) = Fitter::default().fit(&spec, rows, &|| Ok::<(), Infallible>(()), &mut affines);
         QuantParams::new(spec.grid, spec.grouping, n_cols, affines)
     });
-    let rounded = simulate(values, n_rows, n_cols, &Decision { mask, quant });
+    let rounded = fake_quantize(values, n_rows, n_cols, &Decision { mask, quant });
     let square: f64 = values.iter().zip(&rounded).map(|(a, b)| f64::from(a - b).powi(2)).sum();
     square / values.len().max(1) as f64
 }

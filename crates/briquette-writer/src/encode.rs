@@ -33,9 +33,9 @@ pub use writes::{FilePlace, Nowhere, Sink};
 /// What encoding found out about a tensor.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Hash of its simulated values, row by row. The manifest may have another: see [`ManifestHead::hash_of`](briquette_formats::ManifestHead::hash_of).
+    /// Hash of its fake_quantized values, row by row. The manifest may have another: see [`ManifestHead::hash_of`](briquette_formats::ManifestHead::hash_of).
     pub hash: Hash128,
-    /// How far the simulated values are from the original.
+    /// How far the fake_quantized values are from the original.
     pub stats: ErrorStats,
     /// The same of the layer's outputs, where its inputs are known.
     pub outputs: Option<OutputError>,
@@ -245,16 +245,16 @@ impl StripCoder {
             let (kept, decision) = self.decider.strip(&task.subject, rules, &strip, stop)?;
             let rows = strip.first_row..strip.first_row + strip.values.len() / form.n_cols;
             let strip_rows = WeightRows { rows, bytes: strip.bytes, kept };
-            let simulated = self.coder.push(&form, &strip_rows, decision, &mut out.encoder);
-            check_stored(tensor, &strip, simulated)?;
+            let fake_quantized = self.coder.push(&form, &strip_rows, decision, &mut out.encoder);
+            check_stored(tensor, &strip, fake_quantized)?;
             out.found.narrowness.push(tensor, &strip, kept, &decision.affines);
-            out.found.stats.push(strip.values, simulated);
+            out.found.stats.push(strip.values, fake_quantized);
             if let Some(inputs) = task.subject.inputs {
-                out.found.outputs.push(strip.values, simulated, inputs);
+                out.found.outputs.push(strip.values, fake_quantized, inputs);
             }
             if let Some(norm) = task.subject.norm {
                 let sums = out.found.norm.get_or_insert_default();
-                sums.push(norm.groups, strip.first_row * form.n_cols, kept, simulated);
+                sums.push(norm.groups, strip.first_row * form.n_cols, kept, fake_quantized);
             }
             if ends_block {
                 let digest = self.coder.end_block();

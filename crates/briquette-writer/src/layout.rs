@@ -11,7 +11,7 @@ use briquette_formats::output_format::{Container, FilePart, HeaderStrings, Write
 use briquette_formats::safetensors::{Counted, HeaderJson, LENGTH};
 use briquette_formats::{TensorInfo, WeightLayout, limits, weight_layout};
 use order::{Order, Record};
-use parts::{KeptSizes, LastParts, TensorParts};
+use parts::{LastParts, PartSizes, TensorParts};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -84,7 +84,7 @@ impl FileLayouts {
 
     /// As [`new`](Self::new), but `parts` says which tensors of a file hold a tensor of the plan.
     pub(crate) fn of_parts(plan: &Plan, n_kept: &[usize], parts: TensorParts) -> Result<Self> {
-        let sizes = KeptSizes { plan, n_kept: &|index| n_kept[index], parts };
+        let sizes = PartSizes { plan, n_kept: &|index| n_kept[index], parts };
         let order = sizes.order()?;
         let placed = |(tensor, &n_kept): (&TensorPlan, &usize)| {
             let coding = tensor.coding(plan.profile, n_kept);
@@ -119,7 +119,7 @@ impl FileLayouts {
     /// As [`new`](Self::new).
     pub fn n_bytes_of(plan: &Plan, n_kept: &dyn Fn(usize) -> usize) -> Result<u64> {
         let parts: TensorParts = &|tensor, coding, n_kept| tensor.file_parts(plan.profile, coding, n_kept);
-        let sizes = KeptSizes { plan, n_kept, parts };
+        let sizes = PartSizes { plan, n_kept, parts };
         let order = sizes.order()?;
         let of_file = |tensors: &Range<usize>| sizes.n_bytes(tensors, &order);
         order.files.iter().map(of_file).sum()
@@ -135,7 +135,7 @@ struct ListedHeader {
     infos: Vec<TensorInfo>,
 }
 
-impl KeptSizes<'_> {
+impl PartSizes<'_> {
     fn order(&self) -> Result<Order> {
         Order::of(self.plan, &mut LastParts::of_none(self))
     }

@@ -127,12 +127,12 @@ fn check_double(tensor: &TensorPlan, largest: f64) -> Result<()> {
 ///
 /// # Errors
 /// Refused.
-pub(crate) fn check_stored(tensor: &TensorPlan, block: &Strip, simulated: &[f32]) -> Result<()> {
+pub(crate) fn check_stored(tensor: &TensorPlan, block: &Strip, fake_quantized: &[f32]) -> Result<()> {
     let dtype = tensor.stored_dtype();
-    if rows::fits(f32::from_bits(simd::max_magnitude(simulated)), dtype) {
+    if rows::fits(f32::from_bits(simd::max_magnitude(fake_quantized)), dtype) {
         return Ok(());
     }
-    let first = simulated.iter().position(|value| !rows::fits(*value, dtype)).unwrap_or(0);
+    let first = fake_quantized.iter().position(|value| !rows::fits(*value, dtype)).unwrap_or(0);
     let (row, col) = (block.first_row + first / tensor.rows().n_cols, first % tensor.rows().n_cols);
     let found = block.values[first];
     let error =

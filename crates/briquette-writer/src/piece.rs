@@ -121,7 +121,7 @@ impl PieceReader {
         let has_mask = tensor.prune.is_some_and(|prune| prune.cut == Cut::Given);
         let affines = if has_scales { source.affines(tensor.index(), range.clone())? } else { Vec::new() };
         let keep = if has_mask { source.keep(tensor.index(), range.clone())? } else { Vec::new() };
-        let moved = if tensor.is_moved { source.moved(tensor.index(), range.clone())? } else { Vec::new() };
+        let moved = if tensor.is_moved { source.updated(tensor.index(), range.clone())? } else { Vec::new() };
         let (values, dtype) = (&mut self.values, tensor.info.dtype);
         Ok(Piece { bytes, first_row: range.start, affines, keep, moved, values, dtype, rows })
     }
@@ -159,7 +159,7 @@ impl<'a> Strip<'a> {
     }
 
     /// The same with its share of the moved weights of a piece that begins with this row.
-    fn with_moved(self, moved: &'a [f32], first_row: usize, rows: Rows) -> Self {
+    fn with_updated(self, moved: &'a [f32], first_row: usize, rows: Rows) -> Self {
         let start = (self.first_row - first_row) * rows.n_cols;
         let moved = if moved.is_empty() { moved } else { &moved[start..start + self.values.len()] };
         Self { moved, ..self }
@@ -176,7 +176,7 @@ impl Piece<'_> {
         let block_rows = self.rows.rows_per_block();
         for (i, bytes) in self.bytes.chunks(block_rows * row_bytes).enumerate() {
             let first_row = self.first_row + i * block_rows;
-            each(block_of(first_row, bytes, self.dtype, self.values).with_moved(
+            each(block_of(first_row, bytes, self.dtype, self.values).with_updated(
                 &self.moved,
                 self.first_row,
                 self.rows,
@@ -198,7 +198,7 @@ impl Piece<'_> {
             for (j, bytes) in strips.enumerate() {
                 let first_row = self.first_row + i * block_rows + j * strip_rows;
                 let strip = block_of(first_row, bytes, self.dtype, self.values);
-                each(strip.with_moved(&self.moved, self.first_row, self.rows), j + 1 == n_strips)?;
+                each(strip.with_updated(&self.moved, self.first_row, self.rows), j + 1 == n_strips)?;
             }
         }
         Ok(())

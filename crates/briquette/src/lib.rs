@@ -214,7 +214,7 @@ pub use briquette_pipeline::{Plan, Recipe, Report, RunOptions, run};
 
 /// What most programs need.
 pub mod prelude {
-    pub use crate::core::{Decision, Encoded, Mask, QuantParams, decode, encode, simulate};
+    pub use crate::core::{Decision, Encoded, Mask, QuantParams, decode, encode, fake_quantize};
     pub use crate::{Error, ErrorKind, Plan, Recipe, Report, RunOptions, run};
     pub use briquette_formats::{Checkpoint, TensorSource};
     pub use briquette_methods::prune::Ratio;

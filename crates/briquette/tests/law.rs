@@ -1,13 +1,13 @@
 //! The law holds what ships: a model compressed from its file, and the same model in burn with the same rules attached and exported,
-//! are the same bytes; both decode to `simulate`, and so do the layers that run on codes.
+//! are the same bytes; both decode to `fake_quantize`, and so do the layers that run on codes.
 #![cfg(all(feature = "nn", feature = "flex"))]
 #![allow(clippy::unwrap_used)]
 
 use briquette_core::encoded::ScaleType;
-use briquette_core::{DType, Decision, Grid, GridKind, Grouping, InputStats, OutputAxis, Rows, simulate};
+use briquette_core::{DType, Decision, Grid, GridKind, Grouping, InputStats, OutputAxis, Rows, fake_quantize};
 use briquette_formats::input_stats::{self, StatisticsFile};
 use briquette_formats::{Checkpoint, Draft, TensorSource};
-use briquette_methods::quant::{Range, Scheme};
+use briquette_methods::quant::{ScaleSearch, Scheme};
 use briquette_nn::{Compression, Export, NameMap, Prune, Quantize, Score, ToDType, decisions, layers, load_compressed};
 use briquette_recipe::Recipe;
 use briquette_writer::survey::survey;
@@ -211,27 +211,27 @@ fn check(weights: &[Vec<f32>; 3], asked: &Asked) -> Result<(), TestCaseError> {
 
     let (original, output) = (Checkpoint::open(&at("model")).unwrap(), Checkpoint::open(&at("from-file")).unwrap());
     let is_burn = asked.names.layout() == briquette_nn::Layout::Burn;
-    let mut simulated = BTreeMap::new();
+    let mut fake_quantized = BTreeMap::new();
     for (index, info) in original.tensors().iter().enumerate() {
         let Some(decision) = decided.get(&info.name) else { continue };
         let axis = if is_burn && info.shape.rank() == 2 { OutputAxis::Last } else { OutputAxis::First };
         let (values, rows) = rows_of(&original, index, axis);
-        let expected = simulate(&values, rows.n_rows, rows.n_cols, decision);
+        let expected = fake_quantize(&values, rows.n_rows, rows.n_cols, decision);
         let place = output.tensors().iter().position(|other| other.name == info.name).unwrap();
         let (found, _) = rows_of(&output, place, axis);
         if info.dtype == DType::F32 {
             prop_assert_eq!(bits(&found), bits(&expected), "{}", info.name);
         }
-        simulated.insert(info.name.clone(), (expected, rows));
+        fake_quantized.insert(info.name.clone(), (expected, rows));
     }
-    check_layers(asked, &output, &simulated)
+    check_layers(asked, &output, &fake_quantized)
 }
 
 /// The layers that run on codes hold what was decided, to the bit.
 fn check_layers(
     asked: &Asked,
     output: &Checkpoint,
-    simulated: &BTreeMap<String, (Vec<f32>, Rows)>,
+    fake_quantized: &BTreeMap<String, (Vec<f32>, Rows)>,
 ) -> Result<(), TestCaseError> {
     let is_held = asked.scheme.is_some_and(|scheme| matches!(scheme.weights.grid.n_bits(), 4 | 8));
     if !is_held || asked.dtype != FloatDType::F32 {
@@ -245,13 +245,13 @@ fn check_layers(
     };
     let coded = load_compressed(coded, output, &asked.names).unwrap();
     for (name, weight) in [("linear.weight", coded.linear.weight.val()), ("square.weight", coded.square.weight.val())] {
-        let (expected, rows) = &simulated[name];
+        let (expected, rows) = &fake_quantized[name];
         let own: Vec<f32> = weight.into_data().try_into_vec().unwrap();
         let by_row = (0..rows.n_rows).flat_map(|row| (0..rows.n_cols).map(move |col| col * rows.n_rows + row));
         prop_assert_eq!(bits(&by_row.map(|place| own[place]).collect::<Vec<_>>()), bits(expected), "{}", name);
     }
     let conv: Vec<f32> = coded.conv.weight.val().into_data().try_into_vec().unwrap();
-    prop_assert_eq!(bits(&conv), bits(&simulated["conv.weight"].0));
+    prop_assert_eq!(bits(&conv), bits(&fake_quantized["conv.weight"].0));
     Ok(())
 }
 
@@ -263,7 +263,13 @@ fn any_weights(n: usize) -> impl Strategy<Value = Vec<f32>> {
 }
 
 fn any_scheme() -> impl Strategy<Value = Scheme> {
-    let ranges = vec![Range::AbsMax, Range::MinMax, Range::Percentile(0.95), Range::Mse, Range::Hqq];
+    let ranges = vec![
+        ScaleSearch::AbsMax,
+        ScaleSearch::MinMax,
+        ScaleSearch::Percentile(0.95),
+        ScaleSearch::Mse,
+        ScaleSearch::Hqq,
+    ];
     let names = prop_oneof![
         (2_u8..=8, prop::sample::select(vec!["", "-asym", "-g4", "-g12-asym"]))
             .prop_map(|(n, end)| format!("int{n}{end}")),

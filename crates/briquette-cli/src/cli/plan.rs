@@ -41,7 +41,7 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What, is_all: bool) -> 
     let student = student_of(&recipe, &checkpoint)?;
     // What the steps of a budget are, a plan is to say.
     let allocation = match recipe.budget.as_ref().filter(|_| recipe.parts.is_empty() || recipe.learns_steps()) {
-        Some(budget) => Some(budget::foretold(&recipe, budget, &options(common, false)?)?),
+        Some(budget) => Some(budget::predicted(&recipe, budget, &options(common, false)?)?),
         None => None,
     };
     let plan = plan_of(&recipe, &checkpoint, student.as_deref(), &Stop::default())?;

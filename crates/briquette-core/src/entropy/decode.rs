@@ -105,7 +105,7 @@ impl BlockDecoder {
                 *symbol = slot as u8;
                 // At most 4,095 times 2^20, and 4,095: below 2^32.
                 let next = (slot >> 20) * (*state >> PRECISION) + (slot >> 8 & 0xfff);
-                // No processor foretells which states take a word, so that each looks at one.
+                // No processor predicts which states take a word, so that each looks at one.
                 let takes = next < LEAST;
                 let word = u32::from(u16::from_le_bytes(words.get(n_words).copied().unwrap_or_default()));
                 *state = if takes { next << 16 | word } else { next };

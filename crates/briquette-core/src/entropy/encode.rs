@@ -45,7 +45,7 @@ pub fn encode(symbols: &[u8], table: &SymbolTable, block: &mut Vec<u8>) {
     let steps: [SymbolStep; 256] = std::array::from_fn(|symbol| SymbolStep::new(frequencies[symbol], starts[symbol]));
     let mut states = [LEAST; LANES];
     // A decoder reads the last word first: they are written from the end on, at most one for each symbol. Each is written whether it is due or
-    // not, as no processor foretells which are.
+    // not, as no processor predicts which are.
     let mut words = vec![0_u16; symbols.len() + 1];
     let mut next = symbols.len();
     let (whole, rest) = symbols.split_at(symbols.len() / LANES * LANES);

@@ -35,7 +35,7 @@ pub(super) mod safe {
         compress8(values: &[u8], bits: &[u8], out: &mut Vec<u8>);
         compress32(values: &[u8], bits: &[u8], out: &mut Vec<u8>);
         expand8(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize;
-        error_sums(original: &[f32], simulated: &[f32]) -> [f64; 4];
+        error_sums(original: &[f32], fake_quantized: &[f32]) -> [f64; 4];
         squared_error(values: &[f32], affine: Affine, grid: Grid) -> f64;
         near_squared_errors(values: &[f32], affines: &[Affine; RANGES], grid: Grid) -> [f64; RANGES];
         half_quadratic_sums(values: &[f32], affine: Affine, grid: Grid, beta: f32) -> [f64; 3];
@@ -65,7 +65,7 @@ widened! {
     min_max(values: &[f32]) -> (f32, f32);
     quantize(values: &[f32], affine: Affine, grid: Grid, codes: &mut [i8]);
     dequantize(codes: &[i8], affine: Affine, values: &mut [f32]);
-    error_sums(original: &[f32], simulated: &[f32]) -> [f64; 4];
+    error_sums(original: &[f32], fake_quantized: &[f32]) -> [f64; 4];
     squared_error(values: &[f32], affine: Affine, grid: Grid) -> f64;
     near_squared_errors(values: &[f32], affines: &[Affine; RANGES], grid: Grid) -> [f64; RANGES];
     half_quadratic_sums(values: &[f32], affine: Affine, grid: Grid, beta: f32) -> [f64; 3];

@@ -213,23 +213,23 @@ pub fn expand8(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize {
 
 /// See [`error_sums`](super::error_sums).
 #[inline(always)]
-pub fn error_sums(original: &[f32], simulated: &[f32]) -> [f64; 4] {
+pub fn error_sums(original: &[f32], fake_quantized: &[f32]) -> [f64; 4] {
     const LANES: usize = 16;
     /// Few enough values that sixteen running f32 sums lose nothing that matters.
     const BLOCK: usize = 64 * LANES;
     let mut total = [0.0_f64; 4];
-    for (original, simulated) in original.chunks(BLOCK).zip(simulated.chunks(BLOCK)) {
+    for (original, fake_quantized) in original.chunks(BLOCK).zip(fake_quantized.chunks(BLOCK)) {
         let mut sums = [[0.0_f32; LANES]; 4];
-        let add = |sums: &mut [[f32; LANES]; 4], original: &[f32; LANES], simulated: &[f32; LANES]| {
+        let add = |sums: &mut [[f32; LANES]; 4], original: &[f32; LANES], fake_quantized: &[f32; LANES]| {
             for lane in 0..LANES {
-                let (w, v) = (original[lane], simulated[lane]);
+                let (w, v) = (original[lane], fake_quantized[lane]);
                 sums[0][lane] += w * w;
                 sums[1][lane] += (w - v) * (w - v);
                 sums[2][lane] += w * v;
                 sums[3][lane] += v * v;
             }
         };
-        let ((whole_w, rest_w), (whole_v, rest_v)) = (original.as_chunks(), simulated.as_chunks());
+        let ((whole_w, rest_w), (whole_v, rest_v)) = (original.as_chunks(), fake_quantized.as_chunks());
         for (w, v) in whole_w.iter().zip(whole_v) {
             add(&mut sums, w, v);
         }

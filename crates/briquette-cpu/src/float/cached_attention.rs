@@ -1,7 +1,7 @@
 //! Attention of new tokens to all that are kept.
 #![allow(unsafe_code)]
 
-use super::cached_rows::{BLOCK, CachedRows, KeptValues};
+use super::cached_rows::{BLOCK, CachedRows, CachedValues};
 use super::lanes::FloatLanes;
 use super::loops::{exp, on_path, reduce};
 use briquette_core::simd::Isa;
@@ -60,13 +60,13 @@ fn attend(level: SimdLevel, q: &[f32], [keys, values]: [&CachedRows; 2], head: u
     let n_of_block = keys.width.next_multiple_of(BLOCK) * BLOCK;
     scratch.resize(q.len() / keys.width * n_seen + n_of_block, 0.0);
     let (block, weights) = scratch.split_at_mut(n_of_block);
-    let (keys, values) = (KeptHead { rows: keys, head }, KeptHead { rows: values, head });
+    let (keys, values) = (CachedHead { rows: keys, head }, CachedHead { rows: values, head });
     match level.isa() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a level exists only where `is_available` said so.
         Isa::Amx | Isa::Avx512Vnni => unsafe { avx512(q, keys, values, block, weights, out) },
         _ => {
-            on_path!(level, plain(q: &[f32], keys: KeptHead, values: KeptHead, block: &mut [f32], weights: &mut [f32], out: &mut [f32]))
+            on_path!(level, plain(q: &[f32], keys: CachedHead, values: CachedHead, block: &mut [f32], weights: &mut [f32], out: &mut [f32]))
         }
     }
     SCRATCH.set(scratch);
@@ -74,23 +74,23 @@ fn attend(level: SimdLevel, q: &[f32], [keys, values]: [&CachedRows; 2], head: u
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma")]
-fn avx512(q: &[f32], keys: KeptHead, values: KeptHead, block: &mut [f32], weights: &mut [f32], out: &mut [f32]) {
+fn avx512(q: &[f32], keys: CachedHead, values: CachedHead, block: &mut [f32], weights: &mut [f32], out: &mut [f32]) {
     all::<std::arch::x86_64::__m512>(q, keys, values, block, weights, out);
 }
 
 #[inline(always)]
-fn plain(q: &[f32], keys: KeptHead, values: KeptHead, block: &mut [f32], weights: &mut [f32], out: &mut [f32]) {
+fn plain(q: &[f32], keys: CachedHead, values: CachedHead, block: &mut [f32], weights: &mut [f32], out: &mut [f32]) {
     all::<[f32; BLOCK]>(q, keys, values, block, weights, out);
 }
 
 /// One head of kept rows.
 #[derive(Clone, Copy)]
-struct KeptHead<'a> {
+struct CachedHead<'a> {
     rows: &'a CachedRows,
     head: usize,
 }
 
-impl<'a> KeptHead<'a> {
+impl<'a> CachedHead<'a> {
     /// The keys of 16 tokens, `[width][16]`, and what those of each token are to be multiplied by. They may be written to `scratch`.
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
@@ -99,15 +99,15 @@ impl<'a> KeptHead<'a> {
         let places = at * n..(at + 1) * n;
         let mut scales = [1.0; BLOCK];
         let keys = match &self.rows.kept {
-            KeptValues::F32(values) => &values[places],
-            KeptValues::F16(bits) => {
+            CachedValues::F32(values) => &values[places],
+            CachedValues::F16(bits) => {
                 let bits = &bits[places];
                 for i in 0..n {
                     scratch[i] = widened(bits[i]);
                 }
                 scratch
             }
-            KeptValues::Int8(codes, each) => {
+            CachedValues::Int8(codes, each) => {
                 let codes = &codes[places];
                 for i in 0..n {
                     scratch[i] = f32::from(codes[i]);
@@ -126,20 +126,20 @@ impl<'a> KeptHead<'a> {
     fn values(&self, block: usize, scratch: &'a mut [f32]) -> &'a [f32] {
         let (width, stride) = (self.rows.width, scratch.len() / BLOCK);
         let at = (block * self.rows.n_heads + self.head) * BLOCK;
-        if let (KeptValues::F32(values), true) = (&self.rows.kept, width == stride) {
+        if let (CachedValues::F32(values), true) = (&self.rows.kept, width == stride) {
             return &values[at * width..(at + BLOCK) * width];
         }
         for token in 0..BLOCK {
             let (from, row) = ((at + token) * width, &mut scratch[token * stride..][..width]);
             match &self.rows.kept {
-                KeptValues::F32(values) => row.copy_from_slice(&values[from..from + width]),
-                KeptValues::F16(bits) => {
+                CachedValues::F32(values) => row.copy_from_slice(&values[from..from + width]),
+                CachedValues::F16(bits) => {
                     let bits = &bits[from..from + width];
                     for i in 0..row.len() {
                         row[i] = widened(bits[i]);
                     }
                 }
-                KeptValues::Int8(codes, scales) => {
+                CachedValues::Int8(codes, scales) => {
                     let (codes, scale) = (&codes[from..from + width], scales[at + token]);
                     for i in 0..row.len() {
                         row[i] = f32::from(codes[i]) * scale;
@@ -157,9 +157,9 @@ impl<'a> KeptHead<'a> {
         {
             let (at, n) = (block * self.rows.n_heads + self.head, BLOCK * self.rows.width);
             let (first, n_bytes) = match &self.rows.kept {
-                KeptValues::F32(values) => (values.as_ptr().cast::<i8>(), 4 * n),
-                KeptValues::F16(bits) => (bits.as_ptr().cast(), 2 * n),
-                KeptValues::Int8(codes, _) => (codes.as_ptr(), n),
+                CachedValues::F32(values) => (values.as_ptr().cast::<i8>(), 4 * n),
+                CachedValues::F16(bits) => (bits.as_ptr().cast(), 2 * n),
+                CachedValues::Int8(codes, _) => (codes.as_ptr(), n),
             };
             for line in (0..n_bytes).step_by(64) {
                 // SAFETY: a prefetch may be of any address.
@@ -182,8 +182,8 @@ fn widened(bits: u16) -> f32 {
 #[inline(always)]
 fn all<L: FloatLanes>(
     q: &[f32],
-    keys: KeptHead,
-    values: KeptHead,
+    keys: CachedHead,
+    values: CachedHead,
     block: &mut [f32],
     weights: &mut [f32],
     out: &mut [f32],
@@ -243,7 +243,7 @@ fn scores<L: FloatLanes>(q: &[f32], keys: &[[f32; BLOCK]]) -> L {
 
 /// `Σ weights[t] values[t]` of `N` queries.
 #[inline(always)]
-fn add_up<L: FloatLanes, const N: usize>(values: KeptHead, block: &mut [f32], weights: &[f32], out: &mut [f32]) {
+fn add_up<L: FloatLanes, const N: usize>(values: CachedHead, block: &mut [f32], weights: &[f32], out: &mut [f32]) {
     let width = values.rows.width;
     for first in (0..width).step_by(4 * BLOCK) {
         match (width - first).div_ceil(BLOCK) {
@@ -259,7 +259,7 @@ fn add_up<L: FloatLanes, const N: usize>(values: KeptHead, block: &mut [f32], we
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
 fn add_up_from<L: FloatLanes, const N: usize, const C: usize>(
-    values: KeptHead,
+    values: CachedHead,
     first: usize,
     block: &mut [f32],
     weights: &[f32],

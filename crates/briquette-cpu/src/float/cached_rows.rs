@@ -57,13 +57,13 @@ pub struct CachedRows {
     pub(crate) n_heads: usize,
     pub(crate) width: usize,
     n_tokens: usize,
-    order: KeptOrder,
-    pub(crate) kept: KeptValues,
+    order: CacheOrder,
+    pub(crate) kept: CachedValues,
 }
 
 /// How numbers lie in memory, as attention goes over them: those of a head follow each other for 16 tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum KeptOrder {
+enum CacheOrder {
     /// `[tokens / 16, heads, 16, width]`.
     Values,
     /// `[tokens / 16, heads, width, 16]`.
@@ -71,7 +71,7 @@ enum KeptOrder {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum KeptValues {
+pub(crate) enum CachedValues {
     F32(Vec<f32>),
     /// Bits of f16.
     F16(Vec<u16>),
@@ -82,19 +82,19 @@ pub(crate) enum KeptValues {
 impl CachedRows {
     /// No keys yet, of heads of so many numbers.
     pub const fn keys(kind: CacheType, n_heads: usize, width: usize) -> Self {
-        Self::new(kind, n_heads, width, KeptOrder::Keys)
+        Self::new(kind, n_heads, width, CacheOrder::Keys)
     }
 
     /// No values yet.
     pub const fn values(kind: CacheType, n_heads: usize, width: usize) -> Self {
-        Self::new(kind, n_heads, width, KeptOrder::Values)
+        Self::new(kind, n_heads, width, CacheOrder::Values)
     }
 
-    const fn new(kind: CacheType, n_heads: usize, width: usize, order: KeptOrder) -> Self {
+    const fn new(kind: CacheType, n_heads: usize, width: usize, order: CacheOrder) -> Self {
         let kept = match kind {
-            CacheType::F32 => KeptValues::F32(Vec::new()),
-            CacheType::F16 => KeptValues::F16(Vec::new()),
-            CacheType::Int8 => KeptValues::Int8(Vec::new(), Vec::new()),
+            CacheType::F32 => CachedValues::F32(Vec::new()),
+            CacheType::F16 => CachedValues::F16(Vec::new()),
+            CacheType::Int8 => CachedValues::Int8(Vec::new(), Vec::new()),
         };
         Self { n_heads, width, n_tokens: 0, order, kept }
     }
@@ -123,9 +123,9 @@ impl CachedRows {
         let n_places = n_tokens.next_multiple_of(BLOCK);
         let (n_heads, n_cols) = (self.n_heads, self.n_heads * self.width);
         match &mut self.kept {
-            KeptValues::F32(values) => resize(values, n_places, n_cols),
-            KeptValues::F16(values) => resize(values, n_places, n_cols),
-            KeptValues::Int8(codes, scales) => {
+            CachedValues::F32(values) => resize(values, n_places, n_cols),
+            CachedValues::F16(values) => resize(values, n_places, n_cols),
+            CachedValues::Int8(codes, scales) => {
                 resize(codes, n_places, n_cols);
                 resize(scales, n_places, n_heads);
             }
@@ -138,18 +138,18 @@ impl CachedRows {
         // The place of its scale, of its first number, and from one number to the next.
         let at = block * BLOCK + lane;
         let (first, step) = match self.order {
-            KeptOrder::Values => (at * self.width, 1),
-            KeptOrder::Keys => (block * BLOCK * self.width + lane, BLOCK),
+            CacheOrder::Values => (at * self.width, 1),
+            CacheOrder::Keys => (block * BLOCK * self.width + lane, BLOCK),
         };
         match &mut self.kept {
-            KeptValues::F32(values) => {
+            CachedValues::F32(values) => {
                 values[first..].iter_mut().step_by(step).zip(row).for_each(|(kept, value)| *kept = *value);
             }
-            KeptValues::F16(values) => {
+            CachedValues::F16(values) => {
                 let kept = values[first..].iter_mut().step_by(step).zip(row);
                 kept.for_each(|(kept, value)| *kept = f16::from_f32(*value).to_bits());
             }
-            KeptValues::Int8(codes, scales) => {
+            CachedValues::Int8(codes, scales) => {
                 let (scale, inverse) = scale_of(row);
                 let kept = codes[first..].iter_mut().step_by(step).zip(row);
                 kept.for_each(|(kept, value)| *kept = (value * inverse).round_ties_even() as i8);
@@ -166,14 +166,14 @@ impl CachedRows {
     /// Bytes of memory that the rows take.
     pub fn n_bytes(&self) -> usize {
         match &self.kept {
-            KeptValues::F32(values) => 4 * values.capacity(),
-            KeptValues::F16(values) => 2 * values.capacity(),
-            KeptValues::Int8(codes, scales) => codes.capacity() + 4 * scales.capacity(),
+            CachedValues::F32(values) => 4 * values.capacity(),
+            CachedValues::F16(values) => 2 * values.capacity(),
+            CachedValues::Int8(codes, scales) => codes.capacity() + 4 * scales.capacity(),
         }
     }
 
     pub(crate) fn is_keys(&self) -> bool {
-        self.order == KeptOrder::Keys
+        self.order == CacheOrder::Keys
     }
 }
 

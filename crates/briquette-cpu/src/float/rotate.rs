@@ -9,13 +9,13 @@ use rayon::prelude::*;
 
 /// The angles by which tokens are turned, a row for each: `[tokens, width / 2]`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Turns {
+pub struct RotaryTable {
     half: usize,
     sin: Vec<f32>,
     cos: Vec<f32>,
 }
 
-impl Turns {
+impl RotaryTable {
     /// Of tokens at these positions: the angle of a pair is `position * inverse_frequency`, in f32 as the reference computes it.
     pub fn new(inverse_frequencies: &[f32], positions: impl IntoIterator<Item = usize>) -> Self {
         let (mut sin, mut cos) = (Vec::new(), Vec::new());
@@ -46,12 +46,12 @@ impl Turns {
     }
 }
 
-/// Turns the heads of tokens, `[.., tokens, heads, width]`, in place: features `i` and `i + width / 2` are a pair, and
+/// RotaryTable the heads of tokens, `[.., tokens, heads, width]`, in place: features `i` and `i + width / 2` are a pair, and
 /// `(a, b)` becomes `(a cos - b sin, b cos + a sin)`. Where there are more tokens than turns, those repeat.
 ///
 /// # Panics
 /// If `x` is not whole tokens of heads as wide as the turns are for.
-pub fn rotate(x: &mut [f32], n_heads: usize, turns: &Turns) {
+pub fn rotate(x: &mut [f32], n_heads: usize, turns: &RotaryTable) {
     let n_cols = n_heads * 2 * turns.half;
     if x.is_empty() || n_cols == 0 {
         return;
@@ -66,12 +66,12 @@ pub fn rotate(x: &mut [f32], n_heads: usize, turns: &Turns) {
     }
 }
 
-fn on(level: SimdLevel, x: &mut [f32], first: usize, n_cols: usize, turns: &Turns) {
-    on_path!(level, rows(x: &mut [f32], first: usize, n_cols: usize, turns: &Turns));
+fn on(level: SimdLevel, x: &mut [f32], first: usize, n_cols: usize, turns: &RotaryTable) {
+    on_path!(level, rows(x: &mut [f32], first: usize, n_cols: usize, turns: &RotaryTable));
 }
 
 #[inline(always)]
-fn rows(x: &mut [f32], first: usize, n_cols: usize, turns: &Turns) {
+fn rows(x: &mut [f32], first: usize, n_cols: usize, turns: &RotaryTable) {
     let (half, n_turns) = (turns.half, turns.sin.len() / turns.half);
     for (row, x) in x.chunks_exact_mut(n_cols).enumerate() {
         let at = (first + row) % n_turns * half;
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn pairs_are_turned_by_their_angles_and_every_path_gives_the_same_bits() {
-        let turns = Turns::new(&[1.0, 0.01], [0, 3, 5]);
+        let turns = RotaryTable::new(&[1.0, 0.01], [0, 3, 5]);
         let x: Vec<f32> = (0..6 * 2 * 4).map(|i| (i * 7 % 11) as f32 - 5.0).collect();
         let mut reference = x.clone();
         rotate(&mut reference, 2, &turns);
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn many_tokens_are_turned_as_each_alone() {
-        let turns = Turns::new(&[1.0, 0.5, 0.25, 0.125], 0..700);
+        let turns = RotaryTable::new(&[1.0, 0.5, 0.25, 0.125], 0..700);
         let x: Vec<f32> = (0..700 * 16 * 8).map(|i| (i % 19) as f32 - 9.0).collect();
         let (mut all, mut one) = (x.clone(), x);
         rotate(&mut all, 16, &turns);

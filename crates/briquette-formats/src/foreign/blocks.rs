@@ -10,7 +10,7 @@ use briquette_core::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 // There may be one for each part of millions of tensors: so it is no longer than other layouts.
 #[repr(C, packed(4))]
-pub struct Blocks {
+pub struct BlockLayout {
     block_bytes: u32,
     at: u32,
     n_bytes: u32,
@@ -36,7 +36,7 @@ impl PartialEq for BlockOrder {
 
 impl Eq for BlockOrder {}
 
-impl Blocks {
+impl BlockLayout {
     /// Blocks of `block_bytes` that have `n_bytes` of a part each, from byte `at` on, in our order. None where a block would have 4 GiB.
     ///
     /// # Panics
@@ -98,11 +98,11 @@ impl Blocks {
 ///
 /// # Errors
 /// Bug, where blocks are not of one size or parts not of the same blocks.
-pub fn weave(parts: &[(Blocks, &[u8])]) -> Result<Vec<u8>> {
+pub fn weave(parts: &[(BlockLayout, &[u8])]) -> Result<Vec<u8>> {
     let Some((first, _)) = parts.first() else { return Ok(Vec::new()) };
     let filled = || parts.iter().filter(|(blocks, _)| blocks.n_bytes > 0);
     let n_blocks = filled().next().map_or(0, |(blocks, bytes)| bytes.len() / blocks.n_bytes());
-    let is_same = |(blocks, bytes): &(Blocks, &[u8])| {
+    let is_same = |(blocks, bytes): &(BlockLayout, &[u8])| {
         blocks.block_bytes == first.block_bytes && bytes.len() == n_blocks * blocks.n_bytes()
     };
     if !parts.iter().all(is_same) {
@@ -128,8 +128,8 @@ mod tests {
             for (a, b, gap) in [(1, 1, 0), (2, 32, 0), (4, 3, 5), (2, 0, 0)] {
                 let bytes: Vec<u8> = (0..n_blocks * (a + b)).map(|i| (i * 37) as u8 | 1).collect();
                 let (one, other) = bytes.split_at(n_blocks * a);
-                let scales = Blocks::new(a + b + gap, 0, a).unwrap();
-                let codes = Blocks::new(a + b + gap, a + gap, b).unwrap().in_order(&REVERSED);
+                let scales = BlockLayout::new(a + b + gap, 0, a).unwrap();
+                let codes = BlockLayout::new(a + b + gap, a + gap, b).unwrap().in_order(&REVERSED);
                 let woven = weave(&[(scales, one), (codes, other)]).unwrap();
                 assert_eq!(woven.len(), n_blocks * (a + b + gap));
                 assert_eq!(woven.iter().filter(|&&byte| byte == 0).count(), n_blocks * gap);
@@ -144,17 +144,17 @@ mod tests {
 
     #[test]
     fn parts_of_other_blocks_are_a_bug() {
-        let (scale, codes) = (Blocks::new(6, 0, 2).unwrap(), Blocks::new(6, 2, 4).unwrap());
+        let (scale, codes) = (BlockLayout::new(6, 0, 2).unwrap(), BlockLayout::new(6, 2, 4).unwrap());
         assert!(weave(&[(scale, &[0; 4]), (codes, &[0; 8])]).is_ok());
         assert!(weave(&[(scale, &[0; 4]), (codes, &[0; 12])]).is_err());
         assert!(weave(&[(scale, &[0; 3]), (codes, &[0; 4])]).is_err());
-        assert!(weave(&[(scale, &[0; 2]), (Blocks::new(8, 2, 4).unwrap(), &[0; 4])]).is_err());
+        assert!(weave(&[(scale, &[0; 2]), (BlockLayout::new(8, 2, 4).unwrap(), &[0; 4])]).is_err());
         assert!(weave(&[]).unwrap().is_empty());
     }
 
     #[test]
     #[should_panic = "within its block"]
     fn a_part_beyond_its_block_panics() {
-        let _ = Blocks::new(6, 3, 4);
+        let _ = BlockLayout::new(6, 3, 4);
     }
 }

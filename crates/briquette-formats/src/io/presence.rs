@@ -95,7 +95,7 @@ pub fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Turns the two errors that mean absence into none: no such entry, and a parent that is a file.
+/// RotaryTable the two errors that mean absence into none: no such entry, and a parent that is a file.
 fn unless_absent<T>(path: &Path, found: std::io::Result<T>) -> Result<Option<T>> {
     match found {
         Ok(found) => Ok(Some(found)),

@@ -84,7 +84,7 @@ pub trait TensorSource: Send + Sync {
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    fn moved(&self, _index: usize, _rows: Range<usize>) -> Result<Vec<f32>> {
+    fn updated(&self, _index: usize, _rows: Range<usize>) -> Result<Vec<f32>> {
         Ok(Vec::new())
     }
 

@@ -1,7 +1,7 @@
 //! Our own format: what takes the fewest bytes.
 
 use super::file_part::own_parts;
-use super::held_codes::HeldCodes;
+use super::held_codes::CodeSupport;
 use super::row::{Container, FormatRow, HeaderStrings, Shards};
 
 /// Every coding as it is, tied tensors once, and a header that explains itself.
@@ -12,7 +12,7 @@ pub(super) const ROW: FormatRow = FormatRow {
     shards: Shards::Named,
     is_sparse: true,
     ties: true,
-    codes: Some(HeldCodes::ALL),
+    codes: Some(CodeSupport::ALL),
     is_for_transformers: false,
     file_parts: own_parts,
 };

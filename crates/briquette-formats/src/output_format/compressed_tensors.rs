@@ -1,7 +1,7 @@
 //! compressed-tensors, as transformers and vLLM load it.
 
 use super::file_part::{FilePart, Holds, own_parts};
-use super::held_codes::{HeldCodes, Misfit};
+use super::held_codes::{CodeSupport, Misfit};
 use super::row::{Container, FormatRow, HeaderStrings, Shards};
 use crate::foreign::ForeignLayout;
 use crate::{ActivationRounding, TensorInfo};
@@ -16,7 +16,7 @@ pub(super) const ROW: FormatRow = FormatRow {
     shards: Shards::Indexed,
     is_sparse: false,
     ties: false,
-    codes: Some(HeldCodes {
+    codes: Some(CodeSupport {
         misfit,
         grid: Some(GridKind::SymmetricFull),
         scale: Some(ScaleType::F32),

@@ -1,7 +1,7 @@
 //! What stands in a file for a tensor, alone or with others.
 
 use crate::TensorInfo;
-use crate::foreign::{Blocks, ForeignLayout};
+use crate::foreign::{BlockLayout, ForeignLayout};
 use briquette_core::encoded::{Part, PartSpec};
 use briquette_core::{Coding, OutputAxis, Result, Rows, Shape};
 
@@ -22,7 +22,7 @@ pub enum Holds {
     /// A part of the coding, and how its bytes differ from ours, where they do.
     Part(Part, Option<ForeignLayout>),
     /// Several parts, woven together in blocks of one size: see [`weave`](crate::foreign::weave).
-    Woven(Vec<(Part, Blocks)>),
+    Woven(Vec<(Part, BlockLayout)>),
 }
 
 impl Holds {
@@ -33,7 +33,7 @@ impl Holds {
             Self::Part(part, layout) => (Some((*part, *layout)), [].as_slice()),
             Self::Woven(parts) => (None, parts.as_slice()),
         };
-        one.into_iter().chain(woven.iter().map(|(part, blocks)| (*part, Some(ForeignLayout::Blocks(*blocks)))))
+        one.into_iter().chain(woven.iter().map(|(part, blocks)| (*part, Some(ForeignLayout::BlockLayout(*blocks)))))
     }
 
     /// The bytes, where they are known without the weights.

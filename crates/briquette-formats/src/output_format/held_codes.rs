@@ -6,7 +6,7 @@ use briquette_core::{GridKind, OutputAxis};
 
 /// Which codes a format holds.
 #[derive(Debug)]
-pub struct HeldCodes {
+pub struct CodeSupport {
     /// Why it cannot hold some, of a weight whose outputs are this axis.
     pub(super) misfit: fn(Codes, OutputAxis) -> Option<Misfit>,
     /// The grid of new codes, where it is not the one that a scheme has.
@@ -42,7 +42,7 @@ impl std::fmt::Display for Misfit {
     }
 }
 
-impl HeldCodes {
+impl CodeSupport {
     /// Every code there is, as it is.
     pub(super) const ALL: Self =
         Self { misfit: |_, _| None, grid: None, scale: None, symmetric: ActivationRounding::Symmetric };

@@ -1,7 +1,7 @@
 //! What a format says of itself.
 
 use super::file_part::FilePart;
-use super::held_codes::HeldCodes;
+use super::held_codes::CodeSupport;
 use crate::{TensorInfo, WeightLayout};
 use briquette_core::{Coding, OutputAxis, Result};
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub(super) struct FormatRow {
     /// Whether tied tensors are kept once; else each is there by its own name, as other programs look for it.
     pub(super) ties: bool,
     /// The codes it holds; none where it holds floats only.
-    pub(super) codes: Option<HeldCodes>,
+    pub(super) codes: Option<CodeSupport>,
     /// Whether transformers is to load it, whose config tells of the codes.
     pub(super) is_for_transformers: bool,
     /// The tensors of a file that stand for one of the model.

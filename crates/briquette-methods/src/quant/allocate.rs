@@ -1,7 +1,7 @@
 //! Which choice each tensor gets, so that all of them lose the least and take no more bytes than there are.
 
 use crate::quant::candidate::Candidate;
-use crate::quant::together::{self, Allotted};
+use crate::quant::siblings::{self, Allotted};
 use std::borrow::Cow;
 
 /// Halvings of the multiplier's range: it is known to one part in 2^60 then.
@@ -14,7 +14,7 @@ const HALVINGS: usize = 100;
 /// left is then spent where it saves most for each byte, and pairs of tensors exchange bytes while that saves anything. A group counts as one tensor, with
 /// the choices that some `λ` leads to for each kernel. Source: Y. Shoham, A. Gersho, "Efficient bit allocation for an arbitrary set of quantizers", 1988.
 pub fn allocate(tensors: &[Vec<Candidate>], groups: &[Vec<usize>], most: f64) -> Option<Vec<usize>> {
-    let (all, mut chosen) = (together::allotted(tensors, groups), vec![0; tensors.len()]);
+    let (all, mut chosen) = (siblings::allotted(tensors, groups), vec![0; tensors.len()]);
     let candidates: Vec<Cow<[Candidate]>> = all.iter().map(Allotted::candidates).collect();
     let found = allocate_each(&candidates, most)?;
     all.iter().zip(found).for_each(|(one, at)| one.places(at).for_each(|(tensor, place)| chosen[tensor] = place));

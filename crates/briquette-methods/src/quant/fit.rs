@@ -1,13 +1,13 @@
 //! The scales of kept weights: the one place where a range is asked for each group.
 
 use crate::quant::range::WeightGroup;
-use crate::quant::{QuantSpec, Range, range};
+use crate::quant::{QuantSpec, ScaleSearch, range};
 use briquette_core::{Affine, Grouping, InputView, Mask, QuantParams, bits, simd};
 use std::convert::Infallible;
 
 /// Rows of weights of which the scales are wanted.
 #[derive(Debug, Clone, Copy)]
-pub struct KeptRows<'a> {
+pub struct MaskedRows<'a> {
     /// The weights, 0 where they are dropped.
     pub values: &'a [f32],
     /// Inputs of each row.
@@ -40,17 +40,17 @@ impl Fitter {
     pub fn fit<E>(
         &mut self,
         spec: &QuantSpec,
-        rows: KeptRows,
+        rows: MaskedRows,
         go_on: &impl Fn() -> Result<(), E>,
         affines: &mut Vec<Affine>,
     ) -> Result<(), E> {
-        let KeptRows { values, n_cols, keep, inputs } = rows;
+        let MaskedRows { values, n_cols, keep, inputs } = rows;
         let per_row = spec.grouping.per_row(n_cols).expect("the group size divides the row");
         let size = match spec.grouping {
             Grouping::Tensor => values.len(),
             Grouping::Row | Grouping::Group(_) => n_cols.checked_div(per_row).unwrap_or(0),
         };
-        if let (Range::Step(Some(size)), Grouping::Tensor) = (spec.range, spec.grouping) {
+        if let (ScaleSearch::Step(Some(size)), Grouping::Tensor) = (spec.range, spec.grouping) {
             // The same for any rows: weights beyond the grid are cut off there.
             affines.push(spec.scale.round(Affine::symmetric(size)));
             return Ok(());
@@ -70,7 +70,7 @@ impl Fitter {
     }
 
     /// Those of `size` weights from `start` on that are kept, with what is known of their inputs.
-    fn group(&mut self, rows: &KeptRows, keep: Option<&[u8]>, start: usize, size: usize) -> WeightGroup<'_> {
+    fn group(&mut self, rows: &MaskedRows, keep: Option<&[u8]>, start: usize, size: usize) -> WeightGroup<'_> {
         let (n_cols, row_bytes) = (rows.n_cols, Mask::row_bytes(rows.n_cols));
         let is_kept = |&at: &usize| keep.is_none_or(|keep| bits::get(&keep[at / n_cols * row_bytes..], at % n_cols));
         let kept = (start..start + size).filter(is_kept);
@@ -99,7 +99,7 @@ pub fn fit(weights: &[f32], n_cols: usize, mask: Option<&Mask>, spec: &QuantSpec
         }
         None => weights,
     };
-    let rows = KeptRows { values, n_cols, keep: mask.map(Mask::as_bits), inputs: None };
+    let rows = MaskedRows { values, n_cols, keep: mask.map(Mask::as_bits), inputs: None };
     let Ok(()) = Fitter::default().fit(spec, rows, &|| Ok::<(), Infallible>(()), &mut affines);
     QuantParams::new(spec.grid, spec.grouping, n_cols, affines)
 }
@@ -116,7 +116,7 @@ mod tests {
         for name in ["int4", "int8-asym", "int4-g4", "int3-g12-asym"] {
             let mut spec = name.parse::<Scheme>().unwrap().weights;
             for grouping in [spec.grouping, Grouping::Tensor] {
-                (spec.grouping, spec.range) = (grouping, Range::Mse);
+                (spec.grouping, spec.range) = (grouping, ScaleSearch::Mse);
                 let size = if grouping == Grouping::Tensor { 60 } else { 12 / grouping.per_row(12).unwrap() };
                 let kept_of = |start: usize| -> Vec<f32> {
                     (start..start + size).filter(|i| mask.keeps(i / 12, i % 12)).map(|i| weights[i]).collect()

@@ -24,7 +24,7 @@ const CHECKED: usize = 1 << 19;
 
 /// How the range of a group is chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Range {
+pub enum ScaleSearch {
     /// From the largest magnitude, both ways.
     AbsMax,
     /// From the smallest to the largest.
@@ -41,7 +41,7 @@ pub enum Range {
     Step(Option<f32>),
 }
 
-impl Range {
+impl ScaleSearch {
     /// What recipes call each of them; `share` is that of the percentile.
     pub fn named(share: f64) -> [(&'static str, Self); 6] {
         [
@@ -75,7 +75,7 @@ pub struct WeightGroup<'a> {
 }
 
 /// The scale and zero point of a group of finite weights by any method, of whose inputs nothing is known.
-pub fn choose(range: Range, values: &[f32], grid: Grid) -> Affine {
+pub fn choose(range: ScaleSearch, values: &[f32], grid: Grid) -> Affine {
     let Ok(affine) = try_choose(range, WeightGroup { values, mean_square: None }, grid, &|| Ok::<(), Infallible>(()));
     affine
 }
@@ -85,19 +85,19 @@ pub fn choose(range: Range, values: &[f32], grid: Grid) -> Affine {
 /// # Errors
 /// The first that `go_on` has.
 pub fn try_choose<E>(
-    range: Range,
+    range: ScaleSearch,
     group: WeightGroup,
     grid: Grid,
     go_on: &impl Fn() -> Result<(), E>,
 ) -> Result<Affine, E> {
     match range {
-        Range::AbsMax | Range::Step(None) => Ok(absmax(group.values, grid)),
-        Range::Step(Some(size)) => Ok(step(group.values, size, grid)),
-        Range::MinMax => Ok(minmax(group.values, grid)),
-        Range::Percentile(share) => Ok(percentile(group.values, share, grid)),
-        Range::Mse => mse(group.values, grid, go_on),
-        Range::Hqq => hqq(group.values, grid, go_on),
-        Range::Weighted => weighted(group, grid, go_on),
+        ScaleSearch::AbsMax | ScaleSearch::Step(None) => Ok(absmax(group.values, grid)),
+        ScaleSearch::Step(Some(size)) => Ok(step(group.values, size, grid)),
+        ScaleSearch::MinMax => Ok(minmax(group.values, grid)),
+        ScaleSearch::Percentile(share) => Ok(percentile(group.values, share, grid)),
+        ScaleSearch::Mse => mse(group.values, grid, go_on),
+        ScaleSearch::Hqq => hqq(group.values, grid, go_on),
+        ScaleSearch::Weighted => weighted(group, grid, go_on),
     }
 }
 
@@ -113,8 +113,14 @@ mod tests {
         group.iter().map(|&value| error(value).powi(2)).sum()
     }
 
-    const ALL: [Range; 6] =
-        [Range::AbsMax, Range::MinMax, Range::Percentile(0.999), Range::Mse, Range::Hqq, Range::Weighted];
+    const ALL: [ScaleSearch; 6] = [
+        ScaleSearch::AbsMax,
+        ScaleSearch::MinMax,
+        ScaleSearch::Percentile(0.999),
+        ScaleSearch::Mse,
+        ScaleSearch::Hqq,
+        ScaleSearch::Weighted,
+    ];
 
     proptest! {
         #[test]
@@ -137,7 +143,7 @@ mod tests {
             for (kind, n_bits) in [(GridKind::Symmetric, 3), (GridKind::Asymmetric, 4)] {
                 let grid = Grid::new(n_bits, kind).unwrap();
                 let whole = squared(&group, minmax(&group, grid), grid);
-                prop_assert!(squared(&group, choose(Range::Mse, &group, grid), grid) <= whole * (1.0 + 1e-12));
+                prop_assert!(squared(&group, choose(ScaleSearch::Mse, &group, grid), grid) <= whole * (1.0 + 1e-12));
             }
         }
 
@@ -151,20 +157,20 @@ mod tests {
                     squared(&group, Affine::over(min * share, max * share, grid), grid)
                 };
                 let least = (0..71).map(shrunken).fold(f64::INFINITY, f64::min);
-                prop_assert!(squared(&group, choose(Range::Mse, &group, grid), grid) <= least * (1.0 + 1e-12));
+                prop_assert!(squared(&group, choose(ScaleSearch::Mse, &group, grid), grid) <= least * (1.0 + 1e-12));
             }
         }
     }
 
     #[test]
     fn a_step_is_doubled_until_the_grid_holds_the_group() {
-        let of = |values: &[f32], size| choose(Range::Step(Some(size)), values, Grid::INT8).scale;
+        let of = |values: &[f32], size| choose(ScaleSearch::Step(Some(size)), values, Grid::INT8).scale;
         assert_eq!(of(&[], 0.25), 0.25);
         assert_eq!(of(&[29.0, -29.7], 0.25), 0.25, "119 steps");
         assert_eq!(of(&[29.0, -29.8], 0.25), 0.5);
         assert_eq!(of(&[1e4, 0.0], 0.25), 128.0);
         let group: Vec<f32> = (0..300).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
-        let affine = choose(Range::Step(Some(0.0371)), &group, Grid::INT8);
+        let affine = choose(ScaleSearch::Step(Some(0.0371)), &group, Grid::INT8);
         assert!((squared(&group, affine, Grid::INT8) / 300.0 / (0.0371_f64.powi(2) / 12.0) - 1.0).abs() < 0.1);
     }
 
@@ -179,7 +185,7 @@ mod tests {
     #[test]
     fn a_search_over_a_large_group_is_given_up_when_asked() {
         let group: Vec<f32> = (0..5 * CHECKED + 3).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
-        for range in [Range::Mse, Range::Hqq] {
+        for range in [ScaleSearch::Mse, ScaleSearch::Hqq] {
             let n_asked = Cell::new(0);
             let go_on = || {
                 n_asked.set(n_asked.get() + 1);

@@ -1,6 +1,6 @@
 //! Named schemes: the short words people use for a grid, a grouping and a range.
 
-use crate::quant::Range;
+use crate::quant::ScaleSearch;
 use briquette_core::encoded::{Codes, ScaleType};
 use briquette_core::{Grid, GridKind, Grouping};
 use std::ops::RangeInclusive;
@@ -13,7 +13,7 @@ pub struct QuantSpec {
     /// Which weights share a scale.
     pub grouping: Grouping,
     /// How the range of a group is chosen.
-    pub range: Range,
+    pub range: ScaleSearch,
     /// The type of the scales.
     pub scale: ScaleType,
 }
@@ -34,7 +34,7 @@ impl QuantSpec {
 
     /// Whether all weights must be seen before the scale of any is known.
     pub fn needs_whole(&self) -> bool {
-        self.grouping == Grouping::Tensor && !matches!(self.range, Range::Step(_))
+        self.grouping == Grouping::Tensor && !matches!(self.range, ScaleSearch::Step(_))
     }
 }
 
@@ -85,7 +85,12 @@ pub const STEP_SIZES: RangeInclusive<f32> = 1e-37..=1e36;
 impl Scheme {
     /// int8 weights, symmetric, a scale per output channel; activations stay float.
     pub const INT8: Self = Self {
-        weights: QuantSpec { grid: Grid::INT8, grouping: Grouping::Row, range: Range::AbsMax, scale: ScaleType::F32 },
+        weights: QuantSpec {
+            grid: Grid::INT8,
+            grouping: Grouping::Row,
+            range: ScaleSearch::AbsMax,
+            scale: ScaleType::F32,
+        },
         activations: Activations::Float,
     };
 
@@ -111,13 +116,13 @@ impl Scheme {
         } else {
             ScaleType::F32
         };
-        let weights = QuantSpec { range: Range::Step(size), grouping, scale, ..Self::INT8.weights };
+        let weights = QuantSpec { range: ScaleSearch::Step(size), grouping, scale, ..Self::INT8.weights };
         Some(Self { weights, activations })
     }
 
     /// Whether its step is yet to be found.
     pub fn is_open(&self) -> bool {
-        self.weights.range == Range::Step(None)
+        self.weights.range == ScaleSearch::Step(None)
     }
 }
 
@@ -165,7 +170,7 @@ impl std::str::FromStr for Scheme {
             }
         }
         let grid = Grid::new(n_bits, kind).ok_or_else(unknown)?;
-        let range = if grid.is_asymmetric() { Range::MinMax } else { Range::AbsMax };
+        let range = if grid.is_asymmetric() { ScaleSearch::MinMax } else { ScaleSearch::AbsMax };
         let weights = QuantSpec { grid, grouping, range, scale: ScaleType::F32 };
         Ok(Self { weights, activations: Activations::Float })
     }
@@ -179,11 +184,11 @@ mod tests {
     fn names_say_bits_group_and_symmetry() {
         let scheme: Scheme = "int4-g32-asym".parse().unwrap();
         assert_eq!(scheme.weights.grid, Grid::new(4, GridKind::Asymmetric).unwrap());
-        assert_eq!((scheme.weights.grouping, scheme.weights.range), (Grouping::Group(32), Range::MinMax));
+        assert_eq!((scheme.weights.grouping, scheme.weights.range), (Grouping::Group(32), ScaleSearch::MinMax));
         assert_eq!("int8".parse(), Ok(Scheme::INT8));
         assert_eq!("int8-dynamic".parse::<Scheme>().unwrap().activations, Activations::DynamicAsymmetric);
         let step: Scheme = "step0.0125-dynamic".parse().unwrap();
-        assert_eq!((step.weights.range, step.weights.scale), (Range::Step(Some(0.0125)), ScaleType::F16));
+        assert_eq!((step.weights.range, step.weights.scale), (ScaleSearch::Step(Some(0.0125)), ScaleType::F16));
         assert_eq!((step.activations, step.weights.grouping), (Activations::DynamicAsymmetric, Grouping::Row));
         let tensor: Scheme = "step0.0125-tensor-dynamic".parse().unwrap();
         assert_eq!(tensor.weights, QuantSpec { grouping: Grouping::Tensor, ..step.weights });
@@ -230,7 +235,7 @@ mod tests {
             for suffix in ["", "-tensor", "-dynamic", "-tensor-dynamic"] {
                 let name = step_name(size, suffix);
                 let scheme: Scheme = name.parse().unwrap();
-                let Range::Step(Some(found)) = scheme.weights.range else { panic!("{name}") };
+                let ScaleSearch::Step(Some(found)) = scheme.weights.range else { panic!("{name}") };
                 let nearest = (size as f32).clamp(*STEP_SIZES.start(), *STEP_SIZES.end());
                 assert!((found / nearest - 1.0).abs() < 1e-3, "{name} of {size}");
                 let scaled = scaled_step(&name, 1e200).unwrap();

@@ -1,8 +1,8 @@
 //! Blocks of linear layers that run on codes all at once.
 
 use super::Linear;
-use crate::kept::Kept;
 use crate::packed::kept_on;
+use crate::packed_weights::PackedWeights;
 use briquette_ops::compressed::{self, CodedLinear, FeedForwardActivation};
 use burn::module::Param;
 use burn::tensor::{Bool, Tensor};
@@ -10,7 +10,7 @@ use burn::tensor::{Bool, Tensor};
 /// The codes of a layer, where it has some for the device of `x`, and is not of low rank.
 fn coded(layer: &Linear, x: &Tensor<3>) -> Option<CodedLinear> {
     match kept_on(&layer.weight, &x.device()) {
-        Some(Kept::Linear(weights)) if layer.down.is_none() => {
+        Some(PackedWeights::Linear(weights)) if layer.down.is_none() => {
             Some(CodedLinear { weights, bias: layer.bias.as_ref().map(Param::val) })
         }
         _ => None,

@@ -1,10 +1,10 @@
 //! A 2-D convolution.
 
 use super::RunsOnCodes;
-use crate::kept::Kept;
-use crate::module::Patches;
+use crate::module::PatchShape;
 use crate::module::show_patches;
 use crate::packed::kept_on;
+use crate::packed_weights::PackedWeights;
 use crate::rounded_input::rounded_input;
 use briquette_cpu::Conv2dShape;
 use briquette_ops::compressed::{self, Conv2dCall};
@@ -122,7 +122,7 @@ impl Conv2d {
     fn convolve(&self, input: Tensor<4>, weight: Tensor<4>, bias: Option<Tensor<1>>) -> Tensor<4> {
         let shape = self.shape(&input, weight.dims());
         let Conv2dShape { kernel, stride, padding, dilation, groups, .. } = shape;
-        show_patches(&self.weight, &input, Patches { kernel, stride, padding, dilation, groups });
+        show_patches(&self.weight, &input, PatchShape { kernel, stride, padding, dilation, groups });
         if compressed::convolves(&input, &shape) && weight.dtype() == DType::F32 {
             return compressed::float_conv2d(input, weight, bias, shape);
         }
@@ -164,7 +164,7 @@ impl Conv2d {
 
     /// The convolution as an operation on codes, where the weights are codes.
     fn call(&self, input: &Tensor<4>) -> Option<Conv2dCall> {
-        let Some(Kept::Conv(weights)) = kept_on(&self.weight, &input.device()) else { return None };
+        let Some(PackedWeights::Conv(weights)) = kept_on(&self.weight, &input.device()) else { return None };
         let shape = self.shape(input, weights.dims());
         Some(Conv2dCall { weights, shape, has_scale: false, has_shift: false, relu: false })
     }

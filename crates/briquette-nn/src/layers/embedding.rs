@@ -1,8 +1,8 @@
 //! A table of vectors.
 
 use super::{RunsOnCodes, TableUse};
-use crate::kept::Kept;
 use crate::packed::kept_on;
+use crate::packed_weights::PackedWeights;
 use briquette_ops::compressed;
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
@@ -55,7 +55,7 @@ impl Embedding {
     /// If the last dimension is not `d_model`.
     pub fn product(&self, x: Tensor<3>) -> Tensor<3> {
         match kept_on(&self.weight, &x.device()) {
-            Some(Kept::Linear(weights)) => compressed::linear(x, &weights, None),
+            Some(PackedWeights::Linear(weights)) => compressed::linear(x, &weights, None),
             _ => compressed::product(x, self.weight.val()),
         }
     }
@@ -66,8 +66,8 @@ impl Embedding {
     /// If an id is not below `n_embedding`.
     pub fn forward(&self, input: Tensor<2, Int>) -> Tensor<3> {
         let found = match kept_on(&self.weight, &input.device()) {
-            Some(Kept::Table(table)) => compressed::embedding(input, &table),
-            Some(Kept::Linear(weights)) => compressed::look_up(input, &weights),
+            Some(PackedWeights::Table(table)) => compressed::embedding(input, &table),
+            Some(PackedWeights::Linear(weights)) => compressed::look_up(input, &weights),
             _ => return embedding(self.weight.val(), input),
         };
         let dtype = self.weight.base().dtype();

@@ -1,9 +1,9 @@
 //! A linear layer.
 
-use crate::kept::Kept;
 use crate::module::linear_shape;
 use crate::module::show;
 use crate::packed::kept_on;
+use crate::packed_weights::PackedWeights;
 use crate::rounded_input::rounded_input;
 use briquette_ops::compressed;
 use burn::config::Config;
@@ -101,7 +101,7 @@ impl Linear {
 fn product<const D: usize>(input: Tensor<D>, weight: &Param<Tensor<2>>, bias: Option<Tensor<1>>) -> Tensor<D> {
     show(weight, &input);
     match kept_on(weight, &input.device()) {
-        Some(Kept::Linear(weights)) => compressed::linear(input, &weights, bias),
+        Some(PackedWeights::Linear(weights)) => compressed::linear(input, &weights, bias),
         _ => {
             let n_cols = input.dims()[D - 1];
             linear(rounded_input(input, weight, n_cols), weight.val(), bias)

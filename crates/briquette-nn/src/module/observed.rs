@@ -1,6 +1,6 @@
 //! Layers that show their inputs to a probe while a model runs.
 
-use crate::module::{Layer, NameMap, Patches, Probe};
+use crate::module::{Layer, NameMap, PatchShape, Probe};
 use briquette_core::Result;
 use burn::module::{Module, Param, Reparameterization, Reparameterizer};
 use burn::tensor::Tensor;
@@ -112,7 +112,7 @@ pub fn show<const D: usize, const N: usize>(weight: &Param<Tensor<D>>, inputs: &
 }
 
 /// Shows the patches of images to the probe of a convolution's filters, where they have one.
-pub fn show_patches(weight: &Param<Tensor<4>>, inputs: &Tensor<4>, patches: Patches) {
+pub fn show_patches(weight: &Param<Tensor<4>>, inputs: &Tensor<4>, patches: PatchShape) {
     if let Some(Observed { layer, probe }) = weight.reparameterization::<Observed>().filter(|_| patches.groups == 1) {
         probe.keep_error(probe.observe_patches(layer, inputs, patches));
     }

@@ -21,13 +21,13 @@ pub struct Probe {
     has_gram: bool,
     seen: Arc<Mutex<SeenByLayer>>,
     /// What layers were shown and is not counted yet, of a probe that keeps it.
-    kept: Option<Arc<Mutex<Vec<KeptInputs>>>>,
+    kept: Option<Arc<Mutex<Vec<RecordedInputs>>>>,
     error: Arc<Mutex<Option<Error>>>,
 }
 
 /// What a layer was shown: samples `[samples, inputs]`, which are there for a gram matrix, and their sums.
 #[derive(Debug)]
-struct KeptInputs {
+struct RecordedInputs {
     layer: String,
     samples: Option<Tensor<2>>,
     sums: BatchSums,
@@ -61,7 +61,7 @@ struct BatchSums {
 
 /// How a convolution goes over an image: extents of height and width.
 #[derive(Debug, Clone, Copy)]
-pub struct Patches {
+pub struct PatchShape {
     /// Its extents.
     pub kernel: [usize; 2],
     /// Steps between patches.
@@ -139,15 +139,15 @@ impl Probe {
             return Err(Error::config("same padding with strides cannot be probed").at(path));
         };
         let (stride, dilation, groups) = (conv.stride, conv.dilation, conv.groups);
-        self.observe_patches(path, inputs, Patches { kernel, stride, padding, dilation, groups })
+        self.observe_patches(path, inputs, PatchShape { kernel, stride, padding, dilation, groups })
     }
 
     /// Adds a batch of inputs of a convolution of one group that goes over them in this way.
     ///
     /// # Errors
     /// As [`observe`](Self::observe), and Config where it has groups, or where no patch fits into the images.
-    pub fn observe_patches(&self, path: &str, inputs: &Tensor<4>, patches: Patches) -> Result<()> {
-        let Patches { kernel, stride, padding: [height, width], dilation, groups } = patches;
+    pub fn observe_patches(&self, path: &str, inputs: &Tensor<4>, patches: PatchShape) -> Result<()> {
+        let PatchShape { kernel, stride, padding: [height, width], dilation, groups } = patches;
         if groups != 1 {
             return Err(
                 Error::config("the groups of a convolution see different inputs, and cannot be probed").at(path)
@@ -174,7 +174,7 @@ impl Probe {
         if sums.squares.iter().any(|square| !square.is_finite()) {
             return Err(Error::refused("an input is not finite; look at what comes before").at(path));
         }
-        let inputs = KeptInputs { layer: path.to_string(), samples: self.has_gram.then_some(samples), sums };
+        let inputs = RecordedInputs { layer: path.to_string(), samples: self.has_gram.then_some(samples), sums };
         match &self.kept {
             Some(kept) => kept.lock().unwrap_or_else(PoisonError::into_inner).push(inputs),
             None => self.count(inputs)?,
@@ -182,7 +182,7 @@ impl Probe {
         Ok(())
     }
 
-    fn count(&self, KeptInputs { layer, samples, sums }: KeptInputs) -> Result<()> {
+    fn count(&self, RecordedInputs { layer, samples, sums }: RecordedInputs) -> Result<()> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(samples) = samples.filter(|_| self.has_gram) {
             match seen.owner_of_same(&layer, &sums) {
@@ -240,7 +240,7 @@ impl Probe {
     }
 }
 
-impl Patches {
+impl PatchShape {
     /// Whether a patch fits into an image of these extents, and there is a way from one to the next.
     fn fit(&self, image: [usize; 2]) -> bool {
         (0..2).all(|axis| {

@@ -31,11 +31,11 @@ use burn::module::Module;
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Roles {
-    rules: Vec<RoleRule>,
+    rules: Vec<RoleMatch>,
 }
 
 #[derive(Debug, Clone)]
-struct RoleRule {
+struct RoleMatch {
     whom: Whom,
     role: Role,
     axis: OutputAxis,
@@ -121,13 +121,13 @@ impl Roles {
     pub fn layer<L: OwnLayer>(mut self) -> Self {
         let container = format!("Struct:{}", L::NAME);
         let rule =
-            |&(field, role, axis)| RoleRule { whom: Whom::Field { container: container.clone(), field }, role, axis };
+            |&(field, role, axis)| RoleMatch { whom: Whom::Field { container: container.clone(), field }, role, axis };
         self.rules.extend(L::PARAMETERS.iter().map(rule));
         self
     }
 
     fn told(mut self, glob: &str, role: Role, axis: OutputAxis) -> Result<Self> {
-        self.rules.push(RoleRule { whom: Whom::Paths(Patterns::new([glob])?), role, axis });
+        self.rules.push(RoleMatch { whom: Whom::Paths(Patterns::new([glob])?), role, axis });
         Ok(self)
     }
 
@@ -163,7 +163,7 @@ impl Whom {
     }
 }
 
-impl RoleRule {
+impl RoleMatch {
     fn tell(&self, parameter: &mut Parameter) -> Result<()> {
         (parameter.role, parameter.why) = (self.role, "told");
         if self.role == Role::Parameter {

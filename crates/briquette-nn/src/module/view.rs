@@ -10,7 +10,7 @@ const TILE: usize = 64;
 /// Elements of a row that it turns at once: a cache line of what it writes.
 const LINES: usize = 16;
 
-/// Turns elements in a parameter's own order into rows of outputs.
+/// RotaryTable elements in a parameter's own order into rows of outputs.
 ///
 /// # Panics
 /// If there are not as many elements as `rows` has.
@@ -18,7 +18,7 @@ pub fn to_rows<T: bytemuck::Pod>(own: Vec<T>, rows: &Rows) -> Vec<T> {
     turn(own, rows, Rows::turn)
 }
 
-/// Turns rows of outputs into a parameter's own order.
+/// RotaryTable rows of outputs into a parameter's own order.
 ///
 /// # Panics
 /// If there are not as many elements as `rows` has.

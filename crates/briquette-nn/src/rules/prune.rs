@@ -1,6 +1,6 @@
 //! The rule that prunes.
 
-use crate::rules::chosen::Chosen;
+use crate::rules::chosen_paths::ChosenPaths;
 use crate::rules::scoring::{Scoring, WeightRow};
 use crate::{Patterns, Schedule};
 use briquette_core::{Error, InputStats, InputView, Mask, Result};
@@ -37,7 +37,7 @@ pub(crate) enum Amount {
 /// A rule that prunes parameters to a sparsity, on a schedule.
 #[derive(Debug, Clone)]
 pub struct Prune {
-    pub(crate) chosen: Chosen,
+    pub(crate) chosen: ChosenPaths,
     pub(crate) amount: Amount,
     pub(crate) from: Ratio,
     scope: Scope,
@@ -163,7 +163,7 @@ impl Prune {
 
     fn with_amount(patterns: Patterns, amount: Amount) -> Result<Self> {
         let (scope, scoring, schedule) = (Scope::Layer, Scoring::Known(Score::Magnitude), Schedule::once());
-        let (chosen, inputs) = (Chosen::of(patterns), BTreeMap::new());
+        let (chosen, inputs) = (ChosenPaths::of(patterns), BTreeMap::new());
         Ok(Self { chosen, amount, from: ratio_of(0.0)?, scope, scoring, schedule, inputs })
     }
 

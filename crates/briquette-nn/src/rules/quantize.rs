@@ -1,15 +1,15 @@
 //! The rule that rounds.
 
-use crate::rules::chosen::Chosen;
+use crate::rules::chosen_paths::ChosenPaths;
 use crate::{Patterns, Schedule};
 use briquette_core::encoded::ScaleType;
 use briquette_core::{Error, Grouping, QuantParams, Result};
-use briquette_methods::quant::{Activations, QuantSpec, Range, Scheme};
+use briquette_methods::quant::{Activations, QuantSpec, ScaleSearch, Scheme};
 
 /// A rule that rounds parameters to a grid while they are trained.
 #[derive(Debug, Clone)]
 pub struct Quantize {
-    pub(crate) chosen: Chosen,
+    pub(crate) chosen: ChosenPaths,
     pub(crate) scheme: Scheme,
     pub(crate) schedule: Schedule,
     /// The scales, where they are given rather than fitted.
@@ -48,7 +48,7 @@ impl Quantize {
             return Err(Error::config("scheme: step has no size; say it, as in \"step0.01\""));
         }
         let (chosen, schedule) =
-            (Chosen::of(Patterns::new([glob])?), Schedule::constant(0..usize::MAX).every(FITTED_EVERY));
+            (ChosenPaths::of(Patterns::new([glob])?), Schedule::constant(0..usize::MAX).every(FITTED_EVERY));
         Ok(Self { chosen, scheme, schedule, given: None, is_learned: false })
     }
 
@@ -59,7 +59,7 @@ impl Quantize {
     /// Config, where the path is no glob.
     pub fn on_grid(path: &str, params: QuantParams) -> Result<Self> {
         let (grid, grouping) = (params.grid, params.grouping);
-        let weights = QuantSpec { grid, grouping, range: Range::AbsMax, scale: ScaleType::F32 };
+        let weights = QuantSpec { grid, grouping, range: ScaleSearch::AbsMax, scale: ScaleType::F32 };
         let rule = Self::with_scheme(path, Scheme { weights, activations: Activations::Float })?;
         Ok(Self { given: Some(params), schedule: Schedule::once(), ..rule })
     }

@@ -13,13 +13,13 @@ use burn::tensor::Tensor;
 #[backend_extension(Flex: cfg(feature = "flex"), Autodiff)]
 pub trait ActivationOps: Backend {
     /// Rows of activations, rounded to 8 bits each by itself.
-    fn simulate_activations(x: FloatTensor<Self>, n_cols: usize, grid: ActivationGrid) -> FloatTensor<Self>;
+    fn fake_quantize_activations(x: FloatTensor<Self>, n_cols: usize, grid: ActivationGrid) -> FloatTensor<Self>;
 }
 
 impl<B: ActivationOps, C: CheckpointStrategy> ActivationOps for Autodiff<B, C> {
-    fn simulate_activations(x: FloatTensor<Self>, n_cols: usize, grid: ActivationGrid) -> FloatTensor<Self> {
+    fn fake_quantize_activations(x: FloatTensor<Self>, n_cols: usize, grid: ActivationGrid) -> FloatTensor<Self> {
         let step = ActivationStep.prepare::<C>([x.node()]).compute_bound();
-        step.stateless(B::simulate_activations(x.into_primitive(), n_cols, grid))
+        step.stateless(B::fake_quantize_activations(x.into_primitive(), n_cols, grid))
     }
 }
 
@@ -39,6 +39,6 @@ impl<B: Backend> Backward<B, 1> for ActivationStep {
 ///
 /// # Panics
 /// If `n_cols` does not divide the number of elements, or `x` is not f32 and on the CPU.
-pub fn simulate_activations<const D: usize>(x: Tensor<D>, n_cols: usize, grid: ActivationGrid) -> Tensor<D> {
-    Tensor::from_dispatch(<Dispatch as ActivationOps>::simulate_activations(x.into_dispatch(), n_cols, grid))
+pub fn fake_quantize_activations<const D: usize>(x: Tensor<D>, n_cols: usize, grid: ActivationGrid) -> Tensor<D> {
+    Tensor::from_dispatch(<Dispatch as ActivationOps>::fake_quantize_activations(x.into_dispatch(), n_cols, grid))
 }

@@ -2,7 +2,7 @@
 
 use crate::fused::ops::{AttentionHeads, FusedGrads, FusedOps};
 use crate::fused::record::{Again, record, record_kept};
-use briquette_cpu::float::Turns;
+use briquette_cpu::float::RotaryTable;
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -49,7 +49,7 @@ impl<B: FusedOps + FusedGrads, C: CheckpointStrategy> FusedOps for Autodiff<B, C
         record::<B, C, 2>([gate, up], forward, |[gate, up], dy| B::swiglu_grads(gate, up, dy))
     }
 
-    fn fused_rotate(x: FloatTensor<Self>, n_heads: usize, turns: Arc<Turns>) -> FloatTensor<Self> {
+    fn fused_rotate(x: FloatTensor<Self>, n_heads: usize, turns: Arc<RotaryTable>) -> FloatTensor<Self> {
         let node = x.node();
         let forward = {
             let turns = Arc::clone(&turns);
@@ -81,7 +81,7 @@ impl<B: FusedOps + FusedGrads, C: CheckpointStrategy> FusedOps for Autodiff<B, C
 struct RotateStep;
 
 impl<B: FusedOps> Backward<B, 1> for RotateStep {
-    type State = (usize, Arc<Turns>);
+    type State = (usize, Arc<RotaryTable>);
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
         let (n_heads, turns) = ops.state;

@@ -1,7 +1,7 @@
 //! The CPU.
 
 use crate::fused::ops::{AttentionHeads, FusedGrads, FusedOps};
-use briquette_cpu::float::{self, AttentionShape, Turns};
+use briquette_cpu::float::{self, AttentionShape, RotaryTable};
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
@@ -68,7 +68,7 @@ impl FusedOps for Flex {
         change(gate, |gate| float::swiglu(gate, elements(&up)))
     }
 
-    fn fused_rotate(x: FloatTensor<Self>, n_heads: usize, turns: Arc<Turns>) -> FloatTensor<Self> {
+    fn fused_rotate(x: FloatTensor<Self>, n_heads: usize, turns: Arc<RotaryTable>) -> FloatTensor<Self> {
         change(x, |x| float::rotate(x, n_heads, &turns))
     }
 

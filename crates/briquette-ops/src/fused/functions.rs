@@ -2,7 +2,7 @@
 
 use crate::fused::device::fuses;
 use crate::fused::ops::{AttentionHeads, FusedOps};
-use briquette_cpu::float::Turns;
+use briquette_cpu::float::RotaryTable;
 use burn::backend::Dispatch;
 use burn::tensor::{Bool, DType, Tensor, activation, module};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub fn swiglu<const D: usize>(gate: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
 ///
 /// # Panics
 /// If the heads are not as wide as the turns are for, or [`fuses`] says no.
-pub fn rotate(x: Tensor<3>, n_heads: usize, turns: Arc<Turns>) -> Tensor<3> {
+pub fn rotate(x: Tensor<3>, n_heads: usize, turns: Arc<RotaryTable>) -> Tensor<3> {
     Tensor::from_dispatch(<Dispatch as FusedOps>::fused_rotate(x.into_dispatch(), n_heads, turns))
 }
 

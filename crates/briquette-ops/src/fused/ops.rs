@@ -1,6 +1,6 @@
 //! What a backend does in one pass over memory; all tensors are f32.
 
-use briquette_cpu::float::Turns;
+use briquette_cpu::float::RotaryTable;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, backend_extension};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub trait FusedOps: Backend {
     fn fused_swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self>;
 
     /// The heads of tokens, each turned by its position.
-    fn fused_rotate(x: FloatTensor<Self>, n_heads: usize, turns: Arc<Turns>) -> FloatTensor<Self>;
+    fn fused_rotate(x: FloatTensor<Self>, n_heads: usize, turns: Arc<RotaryTable>) -> FloatTensor<Self>;
 
     /// Attention of `[batch, length, heads * width]`; keys and values may have fewer heads.
     fn fused_attention(

@@ -1,5 +1,5 @@
 use super::*;
-use briquette_cpu::float::Turns;
+use briquette_cpu::float::RotaryTable;
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Bool, Device, Distribution, FloatDType, Tensor, TensorData, activation, module};
 use std::sync::Arc;
@@ -60,7 +60,7 @@ fn norms_and_the_gradients_of_their_parameters_are_burns() {
 #[test]
 fn the_gradient_of_what_was_turned_is_turned_back() {
     let x = random([2, 3, 8], &cpu());
-    let turned = rotate(x.clone(), 2, Arc::new(Turns::new(&[1.0, 0.3], 0..3)));
+    let turned = rotate(x.clone(), 2, Arc::new(RotaryTable::new(&[1.0, 0.3], 0..3)));
     assert!(far(turned.clone(), x.clone()) > 0.1);
     let grads = (turned.clone() * turned.detach()).sum().backward();
     assert!(far(x.grad(&grads).unwrap(), x.clone().inner()) < 1e-5);
@@ -95,7 +95,7 @@ fn attention_and_its_gradients_are_burns() {
 
 /// A network of every operation.
 fn all_of_them(x: Tensor<3>, gamma: Tensor<1>) -> Tensor<3> {
-    let turns = Arc::new(Turns::new(&[1.0, 0.1], 0..5));
+    let turns = Arc::new(RotaryTable::new(&[1.0, 0.1], 0..5));
     let normed = rms_norm(x.clone(), gamma.clone(), 1e-5);
     let turned = rotate(normed.clone(), 2, turns);
     let attended = attention([turned.clone(), turned, normed], 2, None);

@@ -7,7 +7,7 @@
 //! `<jobs file>.journal.0-of-4.jsonl`, so that shards at work never write one file. A line is believed only as far as
 //! the files it names still hash to what it says; so all journals of a jobs file may be read, whoever wrote them.
 
-use super::beside::Beside;
+use super::files::BatchFiles;
 use crate::contents::InputHashes;
 use briquette_core::{Error, Result};
 use briquette_formats::{InputFile, draft, limits, presence};
@@ -91,7 +91,7 @@ impl Journal {
     ///
     /// # Errors
     /// Io where the journal cannot be written.
-    pub(super) fn start(beside: &Beside, resume: bool) -> Result<Self> {
+    pub(super) fn start(beside: &BatchFiles, resume: bool) -> Result<Self> {
         let (path, directory) = (beside.journal.clone(), beside.directory().to_path_buf());
         let own = if resume { entries_of(&path)? } else { worth_keeping(entries_of(&path)?) };
         let text = own.iter().map(|entry| Ok(to_json(entry)? + "\n")).collect::<Result<String>>()?;
@@ -123,7 +123,7 @@ impl Journal {
     ///
     /// # Errors
     /// Io if the journal cannot be read or an output cannot be looked at.
-    pub(super) fn n_finished(beside: &Beside) -> Result<usize> {
+    pub(super) fn n_finished(beside: &BatchFiles) -> Result<usize> {
         let lines = finished(entries_of(&beside.journal)?);
         let done = lines.filter(|line| line.status == JobStatus::Done).filter_map(|line| line.output);
         let done: BTreeSet<PathBuf> = done.map(|output| beside.directory().join(output)).collect();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     fn start(directory: &Path, shard: Shard, resume: bool) -> Journal {
-        Journal::start(&Beside::of("sweep.toml".as_ref(), directory, shard).unwrap(), resume).unwrap()
+        Journal::start(&BatchFiles::of("sweep.toml".as_ref(), directory, shard).unwrap(), resume).unwrap()
     }
 
     fn names(journal: &Journal) -> Vec<String> {

@@ -1,12 +1,12 @@
 //! Running jobs one after another. One that fails leaves the others alone.
 
-use super::beside::Beside;
+use super::files::BatchFiles;
 use super::journal::{BegunJob, JobOutput, Journal, JournalLine};
 use super::shared::{SharedTrainings, TrainingPlace};
 use super::{Job, Jobs, Shard, plan};
-use crate::chain::OfBatch;
 use crate::contents::{InputHasher, InputHashes, changed};
 use crate::run::run_of_batch;
+use crate::staged::OfBatch;
 use crate::{identity, verify};
 use briquette_core::{Error, Result};
 use briquette_formats::{contained, draft, json, limits, manifest, presence};
@@ -50,7 +50,7 @@ pub(crate) fn run_since(
     options: &RunOptions,
     each: &mut dyn FnMut(&JobResult),
 ) -> Result<BatchReport> {
-    let beside = Beside::of(&jobs.path, &jobs.directory, how.shard)?;
+    let beside = BatchFiles::of(&jobs.path, &jobs.directory, how.shard)?;
     let also = jobs.also.iter().map(|output| other(output)).collect::<Result<Vec<_>>>()?;
     let _locks = beside.lock()?;
     if !how.resume && !options.force {
@@ -71,7 +71,7 @@ pub(crate) fn run_since(
 }
 
 /// Refuses to start a batch again whose outputs are there: each of its jobs would fail for the same reason.
-fn check_is_first(beside: &Beside) -> Result<()> {
+fn check_is_first(beside: &BatchFiles) -> Result<()> {
     let n_finished = Journal::n_finished(beside)?;
     if n_finished == 0 {
         return Ok(());
@@ -100,7 +100,7 @@ fn other(output: &Path) -> Result<OtherOutput> {
 fn report(
     jobs: &Jobs,
     shard: Shard,
-    (beside, also): (&Beside, Vec<OtherOutput>),
+    (beside, also): (&BatchFiles, Vec<OtherOutput>),
     results: Vec<JobResult>,
 ) -> BatchReport {
     let count = |status: JobStatus| results.iter().filter(|result| result.status == status).count();

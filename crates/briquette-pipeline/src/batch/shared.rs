@@ -1,6 +1,6 @@
 //! Trainings that several jobs have in common: they are done once, kept beside the journal, and go with the last of those jobs.
 
-use crate::chain::{asked_of_training, discard, read_by_training};
+use crate::staged::{asked_of_training, discard, read_by_training};
 use briquette_core::{Hash128, Result};
 use briquette_recipe::Recipe;
 use briquette_recipe::paths::NamedPath;

@@ -6,8 +6,8 @@ use crate::memory::limit_of_host;
 use crate::solve::{Simulated, rows_of};
 use crate::training::spec_of;
 use briquette_core::{Affine, Error, Grid, Result, simd};
-use briquette_eval::walk::Room;
-use briquette_eval::{LossMeasure, LossUnit, ModelOnData, Samples, Unchanged, curvatures};
+use briquette_eval::layerwise::Room;
+use briquette_eval::{Baseline, LossMeasure, LossUnit, ModelOnData, Samples, curvatures};
 use briquette_formats::{Checkpoint, presence};
 use briquette_models::Arch;
 use briquette_models::data::{Data, DataSpec};
@@ -94,7 +94,7 @@ pub(super) fn measured(
     let mut go_on = |_, _| options.stop.check();
     briquette_models::guarded(&device, || {
         let of = ModelOnData { checkpoint, arch, device: &device, over: (&data, &spec), samples, room };
-        let original = Unchanged::run(of, by, &mut go_on)?;
+        let original = Baseline::run(of, by, &mut go_on)?;
         let unit = original.unit()?;
         let mut found = Vec::with_capacity(open.len());
         for (tensor, curve) in open {

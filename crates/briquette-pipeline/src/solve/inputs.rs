@@ -15,7 +15,7 @@ use std::path::Path;
 /// The statistics of all files that stages name, which must be of this model.
 pub(super) fn layers_of_files(job: &SolveJob) -> Result<BTreeMap<String, InputStats>> {
     let mut layers = BTreeMap::new();
-    for path in job.recipe.stages.iter().filter(|stage| stage.moves_weights()).filter_map(Stage::statistics) {
+    for path in job.recipe.stages.iter().filter(|stage| stage.updates_weights()).filter_map(Stage::statistics) {
         let file = StatisticsFile::read(path)?;
         file.check_model(job.checkpoint).map_err(|error| error.at(path.display()))?;
         layers.extend(file.layers);
@@ -65,19 +65,19 @@ mod without {
 
 #[cfg(feature = "model")]
 mod run {
+    use super::super::fake_quantized::Simulated;
     use super::super::found::unit_at;
     use super::super::job::layer_of;
     use super::super::one::Solver;
-    use super::super::simulated::Simulated;
     use super::*;
     use crate::arch::{arch_of, check_offload};
     use crate::memory::limit_of_host;
     use crate::training::spec_of;
     use briquette_core::Error;
     use briquette_core::memory::MemoryLimit;
+    use briquette_eval::layerwise::{BlockPart, Room};
     use briquette_eval::samples::token_batches;
-    use briquette_eval::walk::{BlockPart, Room};
-    use briquette_eval::{BlockWalk, Gathering, Samples};
+    use briquette_eval::{Gathering, LayerwiseRunner, Samples};
     use briquette_formats::presence;
     use briquette_models::ModelTask;
     use briquette_nn::Probe;
@@ -88,7 +88,7 @@ mod run {
     /// see what compressed ones give them.
     pub(crate) fn goes_by_block(recipe: &Recipe, checkpoint: &Checkpoint) -> bool {
         let Some(calibration) = &recipe.calibration else { return false };
-        let moves = recipe.stages.iter().any(Stage::moves_weights);
+        let moves = recipe.stages.iter().any(Stage::updates_weights);
         let is_text =
             arch_of(calibration.arch.as_deref(), checkpoint).is_ok_and(|arch| arch.task() != ModelTask::Classifier);
         is_text && (moves || calibration.is_sequential)
@@ -108,7 +108,7 @@ mod run {
         if !presence::exists(&path)? {
             std::fs::create_dir_all(scratch)
                 .map_err(|error| Error::io("cannot create the directory", scratch, error))?;
-            let needs_gram = calibration.has_gram || recipe.stages.iter().any(Stage::moves_weights);
+            let needs_gram = calibration.has_gram || recipe.stages.iter().any(Stage::updates_weights);
             gather(calibration, &checkpoint, needs_gram && !by_block, &path, options)?;
         }
         if by_block {
@@ -170,37 +170,37 @@ mod run {
             let samples = Samples { n: calibration.n_samples, seed: calibration.seed };
             let batches = token_batches(arch, &mut input, &data, &spec, samples)?
                 .ok_or_else(|| Error::bug("a network of text that takes none"))?;
-            let layers = BlockWalk::layers_of(job.checkpoint, arch)?;
+            let layers = LayerwiseRunner::layers_of(job.checkpoint, arch)?;
             settle_unseen(plan, |tensor| !layers.contains(layer_of(&tensor.info.name)));
             let solver = Solver::new(job, plan)?;
             let limit = limit_of_host(calibration.limit, job.options);
             let room = Room::within(limit, job.scratch);
-            let parts = BlockWalk::parts(job.checkpoint, arch)?
+            let parts = LayerwiseRunner::parts(job.checkpoint, arch)?
                 .ok_or_else(|| Error::bug("a network of text without blocks"))?;
             let entry = Simulated::of(job.checkpoint, plan, (&solver, &found.source), |tensor| {
                 calibration.is_sequential
                     && parts.part_of(&tensor.info.name) == BlockPart::Entry
                     && !tensor.solve.moves()
             })?;
-            let walk = BlockWalk::begin(job.checkpoint, arch, &device, batches, room, &entry)?;
+            let walk = LayerwiseRunner::begin(job.checkpoint, arch, &device, batches, room, &entry)?;
             let walk = walk.ok_or_else(|| Error::bug("a network of text without blocks"))?;
             drop(entry);
-            Blocks { job, calibration, walk, plan, found, solver, limit }.run()
+            LayerwiseSolve { job, calibration, walk, plan, found, solver, limit }.run()
         })
     }
 
     /// A model on its way through its blocks.
-    struct Blocks<'j, 'p, 's> {
+    struct LayerwiseSolve<'j, 'p, 's> {
         job: &'j SolveJob<'j>,
         calibration: &'j CalibrationRun,
-        walk: BlockWalk<'j>,
+        walk: LayerwiseRunner<'j>,
         plan: &'s mut Plan<'p>,
         found: &'s mut Found<'j>,
         solver: Solver<'j, 'p>,
         limit: Option<MemoryLimit<'j>>,
     }
 
-    impl Blocks<'_, '_, '_> {
+    impl LayerwiseSolve<'_, '_, '_> {
         fn run(mut self) -> Result<()> {
             let Self { job, .. } = self;
             job.options.progress.begin("solve", 0);

@@ -2,11 +2,11 @@
 
 use super::errors::OutputErrors;
 use super::job::{SolveJob, go_on, layer_of, stats_of};
-use super::unit::{MovedTensor, Unit};
-use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, decision::simulate, rows};
+use super::unit::{Unit, UpdatedTensor};
+use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, decision::fake_quantize, rows};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_methods::prune::Reconstruction;
-use briquette_methods::quant::{Fitter, KeptRows, Rounding};
+use briquette_methods::quant::{Fitter, MaskedRows, Rounding};
 use briquette_methods::reconstruct::{
     ColumnOrder, DropRule, FactorOutcome, FactorSpec, Fallback, InverseFactor, admm, gptq, sparsegpt,
 };
@@ -84,7 +84,7 @@ impl<'j, 'p> Solver<'j, 'p> {
             if tensor.solve.moves() {
                 factors.retain(|known| stats.gram.as_ref().is_some_and(|gram| Arc::ptr_eq(&known.gram, gram)));
                 let solved = self.workers.install(|| self.tensor(tensor, stats, &mut factors))?;
-                unit.add_moved(name, tensor.rows().n_cols, solved)?;
+                unit.add_updated(name, tensor.rows().n_cols, solved)?;
             }
             layers.remove(layer_of(name));
         }
@@ -103,13 +103,13 @@ impl<'j, 'p> Solver<'j, 'p> {
     }
 
     /// Moves the weights of a tensor, a range of rows at a time where those do not depend on each other.
-    fn tensor(&self, tensor: &TensorPlan, stats: &InputStats, factors: &mut Vec<KnownFactor>) -> Result<MovedTensor> {
+    fn tensor(&self, tensor: &TensorPlan, stats: &InputStats, factors: &mut Vec<KnownFactor>) -> Result<UpdatedTensor> {
         let (n_rows, n_cols) = (tensor.rows().n_rows, tensor.rows().n_cols);
         let (original, plain) = self.plain(tensor.index())?;
         check_finite(tensor, &original)?;
         let zeros = zeros_of(&original, n_cols);
         let given = plain.mask.as_ref().or(zeros.as_ref());
-        let (mut solved, mut outcome, mut errors) = (MovedTensor::default(), None, OutputErrors::new(stats, n_rows));
+        let (mut solved, mut outcome, mut errors) = (UpdatedTensor::default(), None, OutputErrors::new(stats, n_rows));
         let mut is_lost = false;
         let step = if goes_by_rows(tensor) { (ROWS_OF / n_cols).max(1) } else { n_rows };
         for start in (0..n_rows).step_by(step) {
@@ -126,7 +126,7 @@ impl<'j, 'p> Solver<'j, 'p> {
                 Error::refused(message).at(tensor.culprit())
             })?;
             let unmoved = |row: usize| {
-                simulate(&own[row * n_cols..(row + 1) * n_cols], 1, n_cols, &of_row(&moved.1, row, n_cols))
+                fake_quantize(&own[row * n_cols..(row + 1) * n_cols], 1, n_cols, &of_row(&moved.1, row, n_cols))
             };
             errors.add(rows.start, own, unmoved, &moved.0);
             solved.push(n_cols, &moved.0, moved.1);
@@ -168,7 +168,7 @@ impl<'j, 'p> Solver<'j, 'p> {
             return Ok(None);
         }
         let decision = Decision { quant: None, mask };
-        let kept = simulate(&values, n_rows, n_cols, &decision);
+        let kept = fake_quantize(&values, n_rows, n_cols, &decision);
         let quant = grids_of(tensor, &kept, decision.mask.as_ref(), stats, &go_on)?;
         let decision = Decision { quant, ..decision };
         match (&decision.quant, tensor.solve.rounding) {
@@ -177,7 +177,7 @@ impl<'j, 'p> Solver<'j, 'p> {
                 *outcome = Some(factor.outcome());
                 gptq(&mut values, n_cols, quant, decision.mask.as_ref(), factor, &go_on)?;
             }
-            _ => values = simulate(&values, n_rows, n_cols, &decision),
+            _ => values = fake_quantize(&values, n_rows, n_cols, &decision),
         }
         Ok(is_finite(&values).then_some((values, decision)))
     }
@@ -311,7 +311,7 @@ fn grids_of(
     let Some(quant) = tensor.quant else { return Ok(None) };
     let (n_cols, spec, view) = (tensor.rows().n_cols, quant.spec, stats.view());
     let mut affines = Vec::new();
-    let rows = KeptRows { values: kept, n_cols, keep: mask.map(Mask::as_bits), inputs: Some(&view) };
+    let rows = MaskedRows { values: kept, n_cols, keep: mask.map(Mask::as_bits), inputs: Some(&view) };
     Fitter::default().fit(&spec, rows, go_on, &mut affines)?;
     Ok(Some(QuantParams::new(spec.grid, spec.grouping, n_cols, affines)))
 }

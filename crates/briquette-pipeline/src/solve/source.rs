@@ -66,7 +66,7 @@ impl<'a> SolvedSource<'a> {
     #[cfg(feature = "model")]
     pub(super) fn weights(&self, index: usize) -> Result<Option<Vec<f32>>> {
         let Some(tensor) = self.tensors.get(&index) else { return Ok(None) };
-        self.moved(index, 0..tensor.rows.n_rows).map(Some)
+        self.updated(index, 0..tensor.rows.n_rows).map(Some)
     }
 
     /// The scales of some rows.
@@ -109,7 +109,7 @@ impl TensorSource for SolvedSource<'_> {
         Ok(bits)
     }
 
-    fn moved(&self, index: usize, rows: Range<usize>) -> Result<Vec<f32>> {
+    fn updated(&self, index: usize, rows: Range<usize>) -> Result<Vec<f32>> {
         let Some(tensor) = self.tensors.get(&index) else { return Ok(Vec::new()) };
         let (unit, n_cols) = (&self.units[tensor.unit], tensor.rows.n_cols);
         let mut values = vec![0.0_f32; rows.len() * n_cols];

@@ -15,7 +15,7 @@ const HASH: &str = "hash";
 
 /// Where the weights of a tensor were moved to.
 #[derive(Default)]
-pub(super) struct MovedTensor {
+pub(super) struct UpdatedTensor {
     /// As codes, a byte each, where they were rounded.
     codes: Vec<u8>,
     /// As floats where not.
@@ -27,7 +27,7 @@ pub(super) struct MovedTensor {
     pub(super) figures: Option<SolvedLayer>,
 }
 
-impl MovedTensor {
+impl UpdatedTensor {
     /// Appends rows of `n_cols`; rounded weights lie on the grids of the decision.
     pub(super) fn push(&mut self, n_cols: usize, values: &[f32], decision: Decision) {
         if let Some(mask) = &decision.mask {
@@ -58,8 +58,8 @@ impl Unit {
     }
 
     /// The weights of a tensor after they were moved.
-    pub(super) fn add_moved(&mut self, name: &str, n_cols: usize, solved: MovedTensor) -> Result<()> {
-        let MovedTensor { codes, values, affines, keep, figures } = solved;
+    pub(super) fn add_updated(&mut self, name: &str, n_cols: usize, solved: UpdatedTensor) -> Result<()> {
+        let UpdatedTensor { codes, values, affines, keep, figures } = solved;
         let n_rows = codes.len().max(values.len()) / n_cols.max(1);
         match values.is_empty() {
             true => {

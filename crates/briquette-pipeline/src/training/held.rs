@@ -6,9 +6,9 @@ use briquette_core::{Role, RoleRule};
 use briquette_distill::Rate;
 use briquette_formats::model_config::ModelFamily;
 use briquette_formats::{TensorInfo, WeightLayout};
-use briquette_methods::quant::Range;
+use briquette_methods::quant::ScaleSearch;
 use briquette_nn::{Compression, Kind, NameMap, Parameter, Patterns, Prune, Quantize, Schedule, parameters};
-use briquette_recipe::plan::role::Roles;
+use briquette_recipe::plan::role::RoleContext;
 use briquette_recipe::{DistillStage, Gradual, Selection, SparsityCourse};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +35,7 @@ pub(crate) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> R
         TensorInfo::checked(name, DType::F32, parameter.shape.0.clone())
     };
     let infos: Vec<TensorInfo> = floats.iter().map(info).collect::<Result<_>>()?;
-    let known = Roles::new(&infos, ModelFamily::default(), Some(WeightLayout::Burn), roles);
+    let known = RoleContext::new(&infos, ModelFamily::default(), Some(WeightLayout::Burn), roles);
     let one = |(parameter, info): (Parameter, &TensorInfo)| StudentTensor {
         is_matrix: parameter.shape.rank() >= 2,
         path: parameter.path,
@@ -91,7 +91,7 @@ pub(crate) fn rate(stage: &DistillStage, named: &[StudentTensor], heads: &BTreeS
     let Some((weight, quantize)) = stage.rate.zip(stage.quantize.as_ref()) else { return Ok(None) };
     let step = |named: &StudentTensor| match quantize.scheme_for(&named.name, heads.contains(&named.name)).weights.range
     {
-        Range::Step(Some(step)) => Some((named.path.clone(), f64::from(step))),
+        ScaleSearch::Step(Some(step)) => Some((named.path.clone(), f64::from(step))),
         _ => None,
     };
     let chosen = named.iter().filter(|named| named.is_matrix && quantize.selection.chooses(&named.name, named.role));

@@ -1,4 +1,4 @@
-//! What a student will be: as it is made, and as it is foretold.
+//! What a student will be: as it is made, and as it is predicted.
 
 use crate::training::settings;
 use briquette_core::{Error, Result};
@@ -31,7 +31,7 @@ pub(crate) fn how(stage: &DistillStage, arch: Arch, n_layers: Option<usize>) -> 
 ///
 /// # Errors
 /// Config where a stage's student cannot be made of the model; Input where its config.json is damaged.
-pub(crate) fn foretold<'a>(
+pub(crate) fn predicted<'a>(
     mut stages: impl Iterator<Item = &'a DistillStage>,
     original: &Checkpoint,
 ) -> Result<Vec<TensorInfo>> {

@@ -88,7 +88,7 @@ fn begin_phase(options: &RunOptions, phase: &str) {
     }
 }
 
-/// Trains to the end. Returns the student as it computes in f32, items at once, and what was foretold of memory.
+/// Trains to the end. Returns the student as it computes in f32, items at once, and what was predicted of memory.
 fn run(
     asked: &TrainingJob,
     training: &TrainingSetup,

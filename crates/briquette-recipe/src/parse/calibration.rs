@@ -88,7 +88,7 @@ fn without_data(keys: &RawCalibration) -> Result<()> {
 /// Whether what a stage does moves weights.
 fn moves(keys: &StageKeys) -> bool {
     match keys {
-        StageKeys::Prune(keys) => keys.moves_weights(),
+        StageKeys::Prune(keys) => keys.updates_weights(),
         StageKeys::Quantize(keys) => keys.round.as_deref() == Some("gptq"),
         _ => false,
     }

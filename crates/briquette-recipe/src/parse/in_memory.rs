@@ -270,7 +270,7 @@ fn sparsity_of(value: f64) -> Result<Ratio> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use briquette_methods::quant::Range;
+    use briquette_methods::quant::ScaleSearch;
 
     fn refusal(recipe: &Recipe) -> String {
         recipe.check_stages().unwrap_err().to_string()
@@ -282,7 +282,7 @@ mod tests {
         let global = PruneStage::new(PruneTarget::Global(ratio)).score(Score::Wanda);
         let backwards = PruneStage::new(PruneTarget::NOfM { n: 4, m: 2 });
         let mut scheme: Scheme = "int4-asym".parse().unwrap();
-        scheme.weights.range = Range::Hqq;
+        scheme.weights.range = ScaleSearch::Hqq;
         let cases = [
             (Recipe::in_memory().prune(global), "stage 1 (prune): scope: found \"global\""),
             (

@@ -90,11 +90,11 @@ impl RawPrune {
     /// Whether its method looks at statistics of inputs.
     pub(crate) fn needs_statistics(&self) -> bool {
         let is_asked = |name: &str| self.method.as_deref() == Some(name);
-        self.moves_weights() || Score::named(0).iter().any(|(name, score)| score.needs_inputs() && is_asked(name))
+        self.updates_weights() || Score::named(0).iter().any(|(name, score)| score.needs_inputs() && is_asked(name))
     }
 
     /// Whether its method moves the weights that stay.
-    pub(crate) fn moves_weights(&self) -> bool {
+    pub(crate) fn updates_weights(&self) -> bool {
         Reconstruction::NAMES.iter().any(|(name, _)| self.method.as_deref() == Some(name))
     }
 

@@ -7,7 +7,7 @@ use crate::parse::words::{one_of, parse_scheme, refuse};
 use briquette_core::encoded::ScaleType;
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Grid, GridKind, Grouping, Result, Role};
-use briquette_methods::quant::{Activations, QuantSpec, Range, Rounding, Scheme};
+use briquette_methods::quant::{Activations, QuantSpec, Rounding, ScaleSearch, Scheme};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -91,7 +91,7 @@ impl RawQuantize {
     /// Whether its range or its rounding looks at statistics of inputs.
     pub(crate) fn needs_statistics(&self) -> bool {
         let is_asked = |name: &str| self.range.as_deref() == Some(name);
-        let fits = Range::named(0.5).iter().any(|(name, range)| range.needs_inputs() && is_asked(name));
+        let fits = ScaleSearch::named(0.5).iter().any(|(name, range)| range.needs_inputs() && is_asked(name));
         fits || self.round.as_deref() == Some("gptq")
     }
 
@@ -120,7 +120,7 @@ impl QuantizeStage {
                 let name = rule.scheme.as_ref().ok_or_else(|| Error::config("overrides.scheme: missing"))?;
                 let mut scheme = parse_scheme("overrides.scheme", name)?;
                 // Those of steps follow from how small they are.
-                if let Some(scale) = scale_of(raw)?.filter(|_| !matches!(scheme.weights.range, Range::Step(_))) {
+                if let Some(scale) = scale_of(raw)?.filter(|_| !matches!(scheme.weights.range, ScaleSearch::Step(_))) {
                     scheme.weights.scale = scale;
                 }
                 Ok(scheme)
@@ -170,10 +170,10 @@ fn scheme_of(raw: &RawQuantize) -> Result<Scheme> {
     };
     let share = raw.percentile.unwrap_or(0.999);
     if let Some(range) = &raw.range {
-        scheme.weights.range = one_of("range", range, &Range::named(share))?;
+        scheme.weights.range = one_of("range", range, &ScaleSearch::named(share))?;
     }
     check_range(&scheme)?;
-    if !matches!(scheme.weights.range, Range::Percentile(_)) {
+    if !matches!(scheme.weights.range, ScaleSearch::Percentile(_)) {
         refuse("percentile", &raw.percentile, "quantize (with another range)")?;
     }
     if !raw.needs_statistics() {
@@ -203,7 +203,7 @@ fn asks_for(raw: &RawQuantize) -> String {
 
 /// Refuses a range that would move nothing on this grid.
 pub(crate) fn check_range(scheme: &Scheme) -> Result<()> {
-    if scheme.weights.range == Range::Hqq && scheme.weights.grid.is_asymmetric() {
+    if scheme.weights.range == ScaleSearch::Hqq && scheme.weights.grid.is_asymmetric() {
         let message = "hqq moves zero points by fractions of a step, and those of an asymmetric scheme are whole numbers, so that \
                        nothing would move; leave it out, or take mse, or a symmetric scheme";
         return Err(Error::config(format!("range: {message}")));
@@ -221,7 +221,7 @@ fn spelled_out(raw: &RawQuantize, bits: u8) -> Result<Scheme> {
             one_of("group", name, &[("tensor", Grouping::Tensor), ("channel", Grouping::Row)])?
         }
     };
-    let range = if grid.is_asymmetric() { Range::MinMax } else { Range::AbsMax };
+    let range = if grid.is_asymmetric() { ScaleSearch::MinMax } else { ScaleSearch::AbsMax };
     let weights = QuantSpec { grid, grouping, range, scale: ScaleType::F32 };
     Ok(Scheme { weights, activations: Activations::Float })
 }

@@ -16,7 +16,7 @@ pub struct NumberRange {
     is_whole: bool,
 }
 
-/// Whole numbers from one to another.
+/// ModelStage numbers from one to another.
 const fn whole(least: u64, most: u64) -> NumberRange {
     NumberRange { least: least as f64, most: most as f64, is_open: [false, false], is_whole: true }
 }

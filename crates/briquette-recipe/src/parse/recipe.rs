@@ -6,7 +6,7 @@ use crate::parse::evaluate::Evaluate;
 use crate::parse::kind::StageKind;
 use crate::parse::paths::{self, NamedPath, directory_of};
 use crate::parse::raw::{RawLayout, RawOutput, RawOutputs, RawRecipe, RawRole};
-use crate::parse::stage::{RecipePart, Stage, Whole};
+use crate::parse::stage::{ModelStage, RecipePart, Stage};
 use crate::parse::words::one_of;
 use crate::parse::{ranges, stage, text, used};
 use briquette_core::pattern::Patterns;
@@ -109,7 +109,7 @@ impl Recipe {
     /// Every stage that works on tensors of the model's own names and shapes: all but those after a factorize stage, which puts
     /// two new tensors in the place of one. Training changes values only.
     pub fn file_stages(&self) -> impl Iterator<Item = &Stage> {
-        let is_factorize = |part: &RecipePart| matches!(part.then, Whole::Factorize(_));
+        let is_factorize = |part: &RecipePart| matches!(part.then, ModelStage::Factorize(_));
         let n_parts = self.parts.iter().position(is_factorize);
         let last = if n_parts.is_none() { &self.stages[..] } else { &[] };
         self.parts[..n_parts.map_or(self.parts.len(), |n| n + 1)].iter().flat_map(|part| &part.stages).chain(last)

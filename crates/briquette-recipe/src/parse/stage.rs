@@ -19,19 +19,19 @@ pub struct RecipePart {
     /// Stages that are done before it.
     pub stages: Vec<Stage>,
     /// What is done to the whole model then.
-    pub then: Whole,
+    pub then: ModelStage,
 }
 
 /// What is done to a whole model.
 #[derive(Debug, Clone)]
-pub enum Whole {
+pub enum ModelStage {
     /// Train it.
     Distill(Box<DistillStage>),
     /// Make two factors of its linear layers.
     Factorize(FactorizeStage),
 }
 
-impl Whole {
+impl ModelStage {
     /// The kind of stage that does it.
     pub fn kind(&self) -> StageKind {
         match self {
@@ -73,10 +73,10 @@ pub(crate) fn stages_of(raw: &RawRecipe) -> Result<(Vec<RecipePart>, Vec<Stage>)
     let (mut parts, mut stages) = (Vec::new(), Vec::new());
     for (i, stage) in raw.stage.iter().enumerate() {
         let name = |error: Error| error.at(format_args!("stage {} ({})", i + 1, stage.kind_name()));
-        match Does::from_raw(raw, i).map_err(name)? {
-            Does::Nothing => {}
-            Does::Stage(stage) => stages.push(stage),
-            Does::Whole(then) => parts.push(RecipePart { stages: std::mem::take(&mut stages), then }),
+        match StageEffect::from_raw(raw, i).map_err(name)? {
+            StageEffect::Nothing => {}
+            StageEffect::Stage(stage) => stages.push(stage),
+            StageEffect::ModelStage(then) => parts.push(RecipePart { stages: std::mem::take(&mut stages), then }),
         }
     }
     let kinds: Vec<StageKind> = raw.stage.iter().filter_map(RawStage::kind).collect();
@@ -85,16 +85,16 @@ pub(crate) fn stages_of(raw: &RawRecipe) -> Result<(Vec<RecipePart>, Vec<Stage>)
 }
 
 /// What a stage does to the weights.
-enum Does {
+enum StageEffect {
     /// It only looks at them.
     Nothing,
     /// Something to each tensor.
     Stage(Stage),
     /// Something to the whole model.
-    Whole(Whole),
+    ModelStage(ModelStage),
 }
 
-impl Does {
+impl StageEffect {
     /// What the stage in this place of a recipe does.
     fn from_raw(recipe: &RawRecipe, index: usize) -> Result<Self> {
         let raw = &recipe.stage[index];
@@ -107,7 +107,7 @@ impl Does {
                 Self::Stage(Stage::Quantize(QuantizeStage::from_raw(keys, recipe.calibration.as_ref())?))
             }
             StageKeys::Cast(keys) => Self::Stage(Stage::Cast(CastStage::from_raw(keys)?)),
-            StageKeys::Factorize(keys) => Self::Whole(Whole::Factorize(FactorizeStage::from_raw(keys)?)),
+            StageKeys::Factorize(keys) => Self::ModelStage(ModelStage::Factorize(FactorizeStage::from_raw(keys)?)),
             StageKeys::Distill(keys) => {
                 let around = Around {
                     model: &recipe.model,
@@ -116,7 +116,7 @@ impl Does {
                     calibration: recipe.calibration.as_ref(),
                 };
                 let next = if keys.quantization_aware { next_quantize(&recipe.stage[index + 1..])? } else { None };
-                Self::Whole(Whole::Distill(Box::new(DistillStage::from_raw(keys, around, next)?)))
+                Self::ModelStage(ModelStage::Distill(Box::new(DistillStage::from_raw(keys, around, next)?)))
             }
             StageKeys::Evaluate(_) => Self::Nothing,
             // There is no such kind: this is always an error, which lists those that there are.
@@ -212,7 +212,7 @@ impl Stage {
     }
 
     /// Whether it moves weights so that the outputs of layers stay what they were.
-    pub fn moves_weights(&self) -> bool {
+    pub fn updates_weights(&self) -> bool {
         match self {
             Self::Prune(stage) => stage.reconstruction.is_some(),
             Self::Quantize(stage) => stage.rounding == Rounding::Gptq,

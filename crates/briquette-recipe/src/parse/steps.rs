@@ -6,10 +6,10 @@ use crate::parse::prune::{PruneStage, RawPrune};
 use crate::parse::quantize::{QuantizeStage, SCALES};
 use crate::parse::raw::{RawOverride, RawQuantize, RawStage, StageKeys};
 use crate::parse::recipe::Recipe;
-use crate::parse::stage::{RecipePart, Stage, Whole};
+use crate::parse::stage::{ModelStage, RecipePart, Stage};
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result, Role};
-use briquette_methods::quant::{Range, Rounding, Scheme};
+use briquette_methods::quant::{Rounding, ScaleSearch, Scheme};
 
 /// The roles of what a budget may prune: all that it may quantize.
 const PRUNED: [Role; 3] = [Role::Linear, Role::Conv, Role::Embedding];
@@ -44,7 +44,7 @@ impl Recipe {
             stage.overrides.iter_mut().for_each(|(_, scheme)| close(scheme));
             for given in &running {
                 let mut scheme = scheme_of(given)?;
-                if !matches!(scheme.weights.range, Range::Step(_)) {
+                if !matches!(scheme.weights.range, ScaleSearch::Step(_)) {
                     (scheme.weights.scale, scale) = (of_stage, Some(of_stage));
                 }
                 stage.overrides.push((Patterns::new([glob_of(&given.name)])?, scheme));
@@ -140,8 +140,8 @@ impl Recipe {
             _ => None,
         });
         let learned = self.parts.iter_mut().filter_map(|part| match &mut part.then {
-            Whole::Distill(stage) => stage.quantize.as_mut(),
-            Whole::Factorize(_) => None,
+            ModelStage::Distill(stage) => stage.quantize.as_mut(),
+            ModelStage::Factorize(_) => None,
         });
         last.chain(learned)
     }

@@ -3,7 +3,7 @@
 use super::interop::Loads;
 use crate::{CastStage, PruneStage, PruneTarget, QuantizeStage, Stage};
 use briquette_core::{Error, Grid, Result, Role};
-use briquette_formats::output_format::{HeldCodes, Misfit};
+use briquette_formats::output_format::{CodeSupport, Misfit};
 use briquette_methods::prune::Reconstruction;
 use briquette_methods::quant::{QuantSpec, Scheme};
 use briquette_writer::plan;
@@ -209,7 +209,7 @@ fn cast(plan: &mut Plan, stage: &CastStage, chosen: &[usize]) -> Result<()> {
 }
 
 /// A scheme of a recipe, fitted to what the output's format can hold.
-fn scheme_of(held: &HeldCodes, tensor: &TensorPlan, asked: Scheme) -> Result<Scheme> {
+fn scheme_of(held: &CodeSupport, tensor: &TensorPlan, asked: Scheme) -> Result<Scheme> {
     let spec = asked.weights;
     match held.misfit(spec.codes(), tensor.output_rows.axis) {
         Some(why @ Misfit::Scheme { instead, .. }) => return Err(Error::config(format!("{why}; choose {instead}"))),

@@ -1,6 +1,6 @@
 //! Embeddings that also serve as the head: rounding errors in them reach every output.
 
-use crate::plan::role::Roles;
+use crate::plan::role::RoleContext;
 use crate::{Recipe, Stage};
 use briquette_core::Result;
 use briquette_core::{Role, RoleRule};
@@ -53,7 +53,7 @@ fn tensors_of<'a>(plan: &Plan<'a>) -> Vec<(&'a TensorInfo, Role)> {
 /// Those of reading.
 pub fn names(checkpoint: &Checkpoint, roles: &[RoleRule]) -> Result<BTreeSet<String>> {
     let ties = ties::ties_of(checkpoint, &briquette_writer::Stop::default())?;
-    let known = Roles::of_model(checkpoint, checkpoint.layout(), roles)?;
+    let known = RoleContext::of_model(checkpoint, checkpoint.layout(), roles)?;
     let tensors: Vec<(&TensorInfo, Role)> =
         checkpoint.tensors().iter().map(|info| (info, known.of(info).role)).collect();
     let found = found(&tensors, &ties, &Said::by(checkpoint)?);

@@ -1,6 +1,6 @@
 //! Plans tensors that lie in no checkpoint: those of a module in memory.
 
-use crate::plan::role::Roles;
+use crate::plan::role::RoleContext;
 use crate::plan::statistics::{needs_inputs, view_of};
 use crate::plan::untouched::untouched_tensors;
 use crate::plan::{check_rules, choose, heads, norms};
@@ -35,7 +35,7 @@ pub fn plan_in_memory<'a>(recipe: &Recipe, source: &'a dyn TensorSource, about: 
     check_stages(recipe)?;
     let InMemory { layout, shown, inputs } = *about;
     check_rules(recipe, source.tensors())?;
-    let roles = Roles::new(source.tensors(), no_family(), Some(layout), &recipe.roles);
+    let roles = RoleContext::new(source.tensors(), no_family(), Some(layout), &recipe.roles);
     let known = |index: usize, info: &_| {
         let known = roles.of(info);
         match shown[index] {
@@ -69,7 +69,7 @@ fn check_stages(recipe: &Recipe) -> Result<()> {
     if recipe.stages.iter().any(|stage| matches!(stage, Stage::Quantize(stage) if stage.is_open())) {
         return Err(Error::config("scheme: step has no size; say it, as in \"step0.01\""));
     }
-    if recipe.stages.iter().any(|stage| stage.moves_weights() || stage.shares_by_outliers()) {
+    if recipe.stages.iter().any(|stage| stage.updates_weights() || stage.shares_by_outliers()) {
         let message = "of a module in memory no weights are moved, and no shares found by outliers; export it, and compress the files";
         return Err(Error::config(message));
     }

@@ -3,7 +3,7 @@
 use super::interop::Loads;
 use briquette_core::encoded::Codes;
 use briquette_formats::{self as formats, OutputFormat, StoredDir, StoredTensor};
-use briquette_methods::quant::{Activations, QuantSpec, Range};
+use briquette_methods::quant::{Activations, QuantSpec, ScaleSearch};
 use briquette_writer::treatment::SharedTreatments;
 use briquette_writer::{Plan, Quant, TensorPlan};
 
@@ -43,7 +43,7 @@ fn holds(profile: OutputFormat, source: &StoredTensor, codes: Codes) -> Result<(
 fn quant_of(source: &StoredTensor, codes: Codes, profile: OutputFormat) -> Option<Quant> {
     let scale = profile.held_codes()?.scale(codes.scale);
     // The scales are given, so this range is never used.
-    let spec = QuantSpec { grid: codes.grid()?, grouping: codes.grouping, range: Range::AbsMax, scale };
+    let spec = QuantSpec { grid: codes.grid()?, grouping: codes.grouping, range: ScaleSearch::AbsMax, scale };
     let activations = match source.activations {
         Some(formats::ActivationRounding::Symmetric | formats::ActivationRounding::SymmetricFull) => {
             Activations::DynamicSymmetric

@@ -30,4 +30,4 @@ pub(crate) mod weight_norm;
 #[cfg(test)]
 mod families;
 
-pub use roles::Roles;
+pub use roles::RoleContext;

@@ -5,7 +5,7 @@ use briquette_core::{Error, InputStats, InputView, Result, Role};
 use briquette_formats::Checkpoint;
 use briquette_formats::input_stats::StatisticsFile;
 use briquette_methods::prune::Score;
-use briquette_methods::quant::{Range, Rounding};
+use briquette_methods::quant::{Rounding, ScaleSearch};
 use briquette_writer::treatment::SharedTreatments;
 use briquette_writer::{Plan, Pruning, Solve, TensorPlan};
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,7 +64,7 @@ pub fn settle_unseen(plan: &mut Plan, is_unseen: impl Fn(&TensorPlan) -> bool) {
         });
         (tensor.prune, tensor.solve) = (prune, Solve::default());
         if let Some(quant) = tensor.quant.as_mut().filter(|quant| quant.spec.range.needs_inputs()) {
-            quant.spec.range = Range::Mse;
+            quant.spec.range = ScaleSearch::Mse;
         }
         tensor.share(&mut shared);
         names.push((layer_of(tensor).to_string(), how_settled(tensor)));

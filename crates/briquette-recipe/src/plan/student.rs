@@ -1,7 +1,7 @@
 //! The plan of a recipe that trains: its last stages work on a student, which does not exist yet.
 
 use crate::plan::interop::Loads;
-use crate::plan::role::Roles;
+use crate::plan::role::RoleContext;
 use crate::plan::untouched::untouched_tensors;
 use crate::plan::{choose, heads, storage};
 use crate::raw::RawLayout;
@@ -68,7 +68,7 @@ fn untouched<'a>(
     recipe.roles.iter().try_for_each(used).map_err(|error| error.at("model.roles"))?;
     // A trained student is written in the recipe's layout, which is PyTorch's unless it names another.
     let layout = recipe.layout.map_or(WeightLayout::Torch, RawLayout::said);
-    let roles = Roles::new(tensors, ModelFamily::of(checkpoint)?, Some(layout), &recipe.roles);
+    let roles = RoleContext::new(tensors, ModelFamily::of(checkpoint)?, Some(layout), &recipe.roles);
     let tensors = untouched_tensors(tensors, |_, info| roles.of(info));
     let Plan { profile, max_shard_bytes, nonfinite, .. } = *before;
     let (pools, metadata, remarks, untested) = (Vec::new(), BTreeMap::new(), Vec::new(), None);

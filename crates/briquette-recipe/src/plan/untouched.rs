@@ -3,7 +3,7 @@
 use crate::Recipe;
 use crate::plan::interop::Loads;
 use crate::plan::keep;
-use crate::plan::role::Roles;
+use crate::plan::role::RoleContext;
 use crate::raw::RawLayout;
 use briquette_core::{Result, Rows};
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource, WeightLayout};
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 /// The plan that leaves every tensor of a checkpoint unchanged.
 pub(crate) fn untouched<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, loads: Option<&Loads>) -> Result<Plan<'a>> {
     let layout = recipe.layout.map(RawLayout::said).or_else(|| checkpoint.layout());
-    let roles = Roles::of_model(checkpoint, layout, &recipe.roles)?;
+    let roles = RoleContext::of_model(checkpoint, layout, &recipe.roles)?;
     let tensors = untouched_tensors(checkpoint.tensors(), |_, info| roles.of(info));
     let layout = layout.unwrap_or(WeightLayout::Torch);
     let Recipe { profile, max_shard_bytes, allow_nonfinite, .. } = *recipe;

@@ -22,7 +22,7 @@ pub struct AllocationReport {
     pub tensors: Vec<AllocatedTensor>,
 }
 
-/// The step of a tensor, and what is foretold of it.
+/// The step of a tensor, and what is predicted of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AllocatedTensor {
     /// Its name.
@@ -31,16 +31,16 @@ pub struct AllocatedTensor {
     pub scheme: String,
     /// Its weights.
     pub n_weights: usize,
-    /// Bytes of its codes and scales, as foretold.
+    /// Bytes of its codes and scales, as predicted.
     pub bytes: f64,
-    /// What is lost by it, as foretold.
+    /// What is lost by it, as predicted.
     pub loss: f64,
     /// What would be lost with all tensors at one step over their root mean square, some four bits: how sensitive it is.
     pub sensitivity: f64,
 }
 
 impl AllocatedTensor {
-    /// Bits of each weight, as foretold.
+    /// Bits of each weight, as predicted.
     pub fn bits(&self) -> f64 {
         8.0 * self.bytes / self.n_weights.max(1) as f64
     }

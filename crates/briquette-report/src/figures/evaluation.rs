@@ -85,7 +85,7 @@ pub struct HeldFigures {
 pub struct MemoryFigures {
     /// What was measured, in words.
     pub meter: String,
-    /// Bytes of the weights, as the headers foretold them, where the meter sees them.
+    /// Bytes of the weights, as the headers predicted them, where the meter sees them.
     pub predicted_bytes: Option<u64>,
     /// Bytes that its network held, where dropping it gave any back.
     pub weights_bytes: Option<u64>,

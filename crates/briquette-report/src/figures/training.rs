@@ -42,7 +42,7 @@ pub struct DistillReport {
     pub peak_bytes: Option<u64>,
     /// The meter of `peak_bytes`.
     pub peak_meter: String,
-    /// The most that it was foretold to use with a whole batch at once, where a limit asked for that.
+    /// The most that it was predicted to use with a whole batch at once, where a limit asked for that.
     pub predicted_peak_bytes: Option<u64>,
     /// Seconds of steps, those before a kill too.
     pub seconds: f64,

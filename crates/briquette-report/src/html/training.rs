@@ -32,7 +32,7 @@ fn training(found: &DistillReport) -> String {
     let memory = match (found.peak_bytes, found.predicted_peak_bytes) {
         (Some(peak), Some(predicted)) => {
             format!(
-                "{} at most, {} foretold for a whole batch at once",
+                "{} at most, {} predicted for a whole batch at once",
                 numbers::bytes(peak),
                 numbers::bytes(predicted)
             )

@@ -11,7 +11,7 @@ use briquette_core::coder::RowsDecision;
 use briquette_core::{Affine, Coding, DType, Error, Grouping, InputView, Mask, Result, Storage, simd};
 use briquette_methods::prune::select::{Scores, Selector};
 use briquette_methods::prune::{Score, Threshold, select};
-use briquette_methods::quant::{Fitter, KeptRows};
+use briquette_methods::quant::{Fitter, MaskedRows};
 
 /// Scores computed between two checks for a request to stop.
 const SLICE: usize = 16 << 20;
@@ -185,7 +185,7 @@ impl Decider {
         })?;
         let Some(quant) = tensor.quant else { return Err(Error::bug("a scale of what is not rounded")) };
         let keep = (tensor.prune.is_some() && !keep.is_empty()).then_some(keep.as_slice());
-        let rows = KeptRows { values: &values, n_cols: tensor.rows().n_cols, keep, inputs: subject.inputs };
+        let rows = MaskedRows { values: &values, n_cols: tensor.rows().n_cols, keep, inputs: subject.inputs };
         let mut affines = Vec::with_capacity(1);
         self.fitter.fit(&quant.spec, rows, &|| stop.check(), &mut affines)?;
         Ok(affines[0])
@@ -221,7 +221,7 @@ impl Decider {
                     // Zeros of a tensor that is not pruned are weights like others.
                     let keep = keep.as_slice();
                     let keep = (subject.tensor.prune.is_some() && !keep.is_empty()).then_some(keep);
-                    let rows = KeptRows { values: kept, n_cols, keep, inputs: subject.inputs };
+                    let rows = MaskedRows { values: kept, n_cols, keep, inputs: subject.inputs };
                     fitter.fit(&quant.spec, rows, &|| stop.check(), affines)?;
                 }
             }

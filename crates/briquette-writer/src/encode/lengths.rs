@@ -80,10 +80,10 @@ impl TensorSource for Rescaled<'_> {
         self.source.keep(index, rows)
     }
 
-    fn moved(&self, index: usize, rows: Range<usize>) -> Result<Vec<f32>> {
+    fn updated(&self, index: usize, rows: Range<usize>) -> Result<Vec<f32>> {
         match self.lengths.get(&index) {
             Some((lengths, n_cols)) => Ok(lengths[rows.start * n_cols..rows.end * n_cols].to_vec()),
-            None => self.source.moved(index, rows),
+            None => self.source.updated(index, rows),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use briquette_core::InputView;
 
-/// Sums over weights `w` with simulated values `v` and inputs `x` that are not correlated.
+/// Sums over weights `w` with fake_quantized values `v` and inputs `x` that are not correlated.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct OutputError {
     /// `Σ E[x²]·(w − v)²`: the mean square error of all outputs together.
@@ -13,10 +13,10 @@ pub struct OutputError {
 
 impl OutputError {
     /// Adds whole rows.
-    pub(super) fn push(&mut self, original: &[f32], simulated: &[f32], inputs: &InputView) {
+    pub(super) fn push(&mut self, original: &[f32], fake_quantized: &[f32], inputs: &InputView) {
         let n_cols = inputs.mean_square.len().max(1);
-        for (original, simulated) in original.chunks(n_cols).zip(simulated.chunks(n_cols)) {
-            for ((&weight, &value), &square) in original.iter().zip(simulated).zip(&inputs.mean_square) {
+        for (original, fake_quantized) in original.chunks(n_cols).zip(fake_quantized.chunks(n_cols)) {
+            for ((&weight, &value), &square) in original.iter().zip(fake_quantized).zip(&inputs.mean_square) {
                 let apart = weight - value;
                 self.error += f64::from(square * apart * apart);
                 self.whole += f64::from(square * weight * weight);

@@ -2,7 +2,7 @@
 
 use briquette_core::encoded::{Part, Parts};
 use briquette_core::{Error, Result};
-use briquette_formats::foreign::{Blocks, ForeignLayout, weave};
+use briquette_formats::foreign::{BlockLayout, ForeignLayout, weave};
 use std::borrow::Cow;
 
 /// More bytes than this are written at once, without waiting for others.
@@ -72,10 +72,11 @@ impl<'a> Writes<'a> {
     /// Moves all bytes of a part, and of the parts woven with it, out of `parts` to the file places `next`, which then advance.
     pub(super) fn take(&mut self, tensor: usize, part: Part, next: &mut PartOffsets, parts: &mut Parts) -> Result<()> {
         let place = self.sink.place(tensor, part)?;
-        if let Some(place @ FilePlace { layout: Some(ForeignLayout::Blocks(blocks)), .. }) = place {
+        if let Some(place @ FilePlace { layout: Some(ForeignLayout::BlockLayout(blocks)), .. }) = place {
             let start = place.start + blocks.start_of(next[part as usize]);
             let woven = self.woven_at(tensor, place, parts)?;
-            let bytes: Vec<(Blocks, &[u8])> = woven.iter().map(|(part, blocks)| (*blocks, &*parts[*part])).collect();
+            let bytes: Vec<(BlockLayout, &[u8])> =
+                woven.iter().map(|(part, blocks)| (*blocks, &*parts[*part])).collect();
             self.write(place.file, start, weave(&bytes)?.into())?;
             woven.into_iter().for_each(|(part, _)| pass(part, next, parts));
         } else {
@@ -88,11 +89,11 @@ impl<'a> Writes<'a> {
     }
 
     /// The parts that have bytes and are woven into blocks at this place.
-    fn woven_at(&self, tensor: usize, place: FilePlace, parts: &Parts) -> Result<Vec<(Part, Blocks)>> {
+    fn woven_at(&self, tensor: usize, place: FilePlace, parts: &Parts) -> Result<Vec<(Part, BlockLayout)>> {
         let mut woven = Vec::new();
         for part in Part::ALL.into_iter().filter(|part| !parts[*part].is_empty()) {
             match self.sink.place(tensor, part)? {
-                Some(FilePlace { file, start, layout: Some(ForeignLayout::Blocks(blocks)) })
+                Some(FilePlace { file, start, layout: Some(ForeignLayout::BlockLayout(blocks)) })
                     if (file, start) == (place.file, place.start) =>
                 {
                     woven.push((part, blocks));

@@ -10,13 +10,13 @@ use std::sync::Arc;
 pub(super) type TensorParts<'a> = &'a dyn Fn(&TensorPlan, Coding, usize) -> Result<Vec<FilePart>>;
 
 /// A plan, and how many elements of each tensor are kept.
-pub(super) struct KeptSizes<'a> {
+pub(super) struct PartSizes<'a> {
     pub(super) plan: &'a Plan<'a>,
     pub(super) n_kept: &'a dyn Fn(usize) -> usize,
     pub(super) parts: TensorParts<'a>,
 }
 
-impl KeptSizes<'_> {
+impl PartSizes<'_> {
     /// How a tensor is kept.
     pub(super) fn coding(&self, index: usize) -> Coding {
         self.plan.tensors[index].coding(self.plan.profile, (self.n_kept)(index))
@@ -25,7 +25,7 @@ impl KeptSizes<'_> {
 
 /// The parts of the tensor that was asked for last.
 pub(super) struct LastParts<'a> {
-    sizes: &'a KeptSizes<'a>,
+    sizes: &'a PartSizes<'a>,
     index: Option<usize>,
     parts: Vec<FilePart>,
     /// A name that is not needed any more, to write the next one over.
@@ -34,7 +34,7 @@ pub(super) struct LastParts<'a> {
 
 impl<'a> LastParts<'a> {
     /// No tensor was asked for yet.
-    pub(super) fn of_none(sizes: &'a KeptSizes<'a>) -> Self {
+    pub(super) fn of_none(sizes: &'a PartSizes<'a>) -> Self {
         Self { sizes, index: None, parts: Vec::new(), name: String::new() }
     }
 
@@ -43,7 +43,7 @@ impl<'a> LastParts<'a> {
     /// # Errors
     /// Config where the format cannot hold it.
     pub(super) fn of(&mut self, index: usize) -> Result<&[FilePart]> {
-        let KeptSizes { plan, n_kept, parts } = self.sizes;
+        let PartSizes { plan, n_kept, parts } = self.sizes;
         match self.index.take() {
             Some(last) if last == index => {}
             Some(last) if self.sizes.are_alike(last, index) => {
@@ -62,7 +62,7 @@ impl<'a> LastParts<'a> {
     }
 }
 
-impl KeptSizes<'_> {
+impl PartSizes<'_> {
     /// Whether the parts of two tensors differ by name only.
     fn are_alike(&self, one: usize, other: usize) -> bool {
         let of = |index: usize| (&self.plan.tensors[index], (self.n_kept)(index));

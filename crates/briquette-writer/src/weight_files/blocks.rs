@@ -10,14 +10,14 @@ use crate::survey::survey;
 use crate::treatment::{Quant, Treatment};
 use briquette_core::encoded::ScaleType;
 use briquette_core::{Coding, DType, Grid, GridKind, Grouping, OutputAxis, Role, Rows, Shape};
-use briquette_formats::foreign::{BlockOrder, Blocks};
+use briquette_formats::foreign::{BlockLayout, BlockOrder};
 use briquette_formats::output_format::{FilePart, Holds};
 use briquette_formats::plain::PlainFiles;
 use briquette_formats::sniff::FileKind;
 use briquette_formats::stored::{DecodeBuffers, PartBytes};
 use briquette_formats::{Choice, InputFile, OutputFormat, StoredDir, StoredTensor, TensorInfo, TensorSource};
 use briquette_methods::prune::score;
-use briquette_methods::quant::{Activations, QuantSpec, Range};
+use briquette_methods::quant::{Activations, QuantSpec, ScaleSearch};
 
 /// Weights that share a scale; their codes form one block.
 const GROUP: usize = 32;
@@ -40,8 +40,8 @@ fn file_parts(tensor: &TensorPlan, coding: Coding, n_kept: usize) -> Result<Vec<
     let Some(codes) = coding.codes else { return tensor.file_parts(OutputFormat::Briquette, coding, n_kept) };
     let n_codes = GROUP * usize::from(codes.bits) / 8;
     let block_bytes = 2 + n_codes;
-    let scales = Blocks::new(block_bytes, 0, 2).unwrap();
-    let words = Blocks::new(block_bytes, 2, n_codes).unwrap();
+    let scales = BlockLayout::new(block_bytes, 0, 2).unwrap();
+    let words = BlockLayout::new(block_bytes, 2, n_codes).unwrap();
     let words = if codes.bits == 4 { words.in_order(&HALVES) } else { words };
     let shape = Shape(vec![tensor.rows().n_rows, tensor.rows().n_cols / GROUP * block_bytes]);
     let info = TensorInfo { name: tensor.info.name.clone(), dtype: DType::U8, shape };
@@ -88,7 +88,8 @@ impl Model {
     /// A plan that rounds every matrix in groups, to codes of `n_bits`.
     fn plan(&self, n_bits: u8) -> Plan<'_> {
         let grid = Grid::new(n_bits, GridKind::Symmetric).unwrap();
-        let spec = QuantSpec { grid, grouping: Grouping::Group(GROUP), range: Range::AbsMax, scale: ScaleType::F16 };
+        let spec =
+            QuantSpec { grid, grouping: Grouping::Group(GROUP), range: ScaleSearch::AbsMax, scale: ScaleType::F16 };
         let quant = Quant { spec, activations: Activations::Float, is_given: false };
         let tensor = |(index, info)| {
             let info: &TensorInfo = info;

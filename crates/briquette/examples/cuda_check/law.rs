@@ -5,7 +5,7 @@ use crate::kernels::{difference, floats, worst};
 use briquette::core::encoded::ScaleType;
 use briquette::core::{Decision, Grid, GridKind, OutputAxis, Rows, Shape, decode, encode};
 use briquette::nn::{Compression, Prune, Quantize, decisions};
-use briquette::quant::{Range, Scheme};
+use briquette::quant::{ScaleSearch, Scheme};
 use burn::module::{Module, Param};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{Linear, LinearConfig};
@@ -13,7 +13,8 @@ use burn::tensor::{Device, Tensor, TensorData};
 
 const CONV: [usize; 4] = [6, 4, 3, 3];
 const LINEAR: [usize; 2] = [36, 7];
-const RANGES: [Range; 5] = [Range::AbsMax, Range::MinMax, Range::Percentile(0.95), Range::Mse, Range::Hqq];
+const RANGES: [ScaleSearch; 5] =
+    [ScaleSearch::AbsMax, ScaleSearch::MinMax, ScaleSearch::Percentile(0.95), ScaleSearch::Mse, ScaleSearch::Hqq];
 
 #[derive(Module, Debug)]
 struct Net {
@@ -27,7 +28,7 @@ pub(crate) fn check(device: &Device) -> Vec<Finding> {
         .map(|name| name.parse().expect("a scheme"))
         .into();
     schemes.extend(schemes.clone().into_iter().map(in_halves));
-    let each = |range: Range| {
+    let each = |range: ScaleSearch| {
         let differences = schemes.iter().flat_map(|scheme| {
             let mut scheme = *scheme;
             scheme.weights.range = range;

@@ -29,7 +29,7 @@ pub(super) struct Patches {
 }
 
 /// The part of one channel of an image that a tile reads, with the zeros of its padding.
-struct Window {
+struct PaddedTile {
     width: usize,
     values: Vec<f32>,
     /// Its rows that are in the image rather than padding; the first of them is row `first_row` of the image.
@@ -103,7 +103,7 @@ impl Patches {
         tile.images.len() * tile.rows.len() * self.out[1]
     }
 
-    fn window(&self, tile: &ImageTile) -> Window {
+    fn window(&self, tile: &ImageTile) -> PaddedTile {
         let ([n_y, n_x], shape) = ([tile.rows.len(), self.out[1]], &self.shape);
         let extent =
             |i: usize, n: usize| (n - 1) * shape.stride[i] + (shape.kernel[i].max(1) - 1) * shape.dilation[i] + 1;
@@ -111,7 +111,7 @@ impl Patches {
         let begin = tile.rows.start * shape.stride[0];
         let rows = top.saturating_sub(begin).min(height)..(self.size[0] + top).saturating_sub(begin).min(height);
         let cols = left.min(width)..(self.size[1] + left).min(width);
-        Window { width, values: vec![0.0; height * width], rows, first_row: begin.saturating_sub(top), cols }
+        PaddedTile { width, values: vec![0.0; height * width], rows, first_row: begin.saturating_sub(top), cols }
     }
 
     /// Calls `each` for every tap of the kernel, in channel `channel` of the tile's image `i`: with the range of its values
@@ -120,7 +120,7 @@ impl Patches {
         &self,
         tile: &ImageTile,
         [i, channel]: [usize; 2],
-        window: &Window,
+        window: &PaddedTile,
         mut each: impl FnMut(Range<usize>, usize),
     ) {
         let (shape, n_pixels, n_run) = (&self.shape, self.n_pixels(tile), tile.rows.len() * self.out[1]);
@@ -132,7 +132,7 @@ impl Patches {
     }
 }
 
-impl Window {
+impl PaddedTile {
     /// Calls `each` with every row inside the image, without padding, and the range of pixels of the plane that it holds.
     fn for_rows(&mut self, width: usize, mut each: impl FnMut(&mut [f32], Range<usize>)) {
         for (i, row) in self.rows.clone().enumerate() {

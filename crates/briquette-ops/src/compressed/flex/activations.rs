@@ -9,7 +9,7 @@ use burn::backend::Flex;
 use burn::backend::tensor::FloatTensor;
 
 impl ActivationOps for Flex {
-    fn simulate_activations(x: FloatTensor<Self>, n_cols: usize, grid: ActivationGrid) -> FloatTensor<Self> {
+    fn fake_quantize_activations(x: FloatTensor<Self>, n_cols: usize, grid: ActivationGrid) -> FloatTensor<Self> {
         change(x, |x| round_rows(active_level(), x, n_cols, grid))
     }
 }

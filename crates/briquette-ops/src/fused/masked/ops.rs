@@ -1,11 +1,11 @@
 //! Masks and grids as burn operations.
 //!
-//! Each is for f32 on the CPU (flex), where [`simulates`] says so; gradients flow through them.
+//! Each is for f32 on the CPU (flex), where [`fake_quantizes`] says so; gradients flow through them.
 
+mod fake_quantize;
 #[cfg(feature = "flex")]
 mod flex;
 mod host;
-mod simulate;
 
-pub use host::{simulates, with_bools, with_floats};
-pub use simulate::{SimulateGrads, SimulateOps, Simulation, simulate};
+pub use fake_quantize::{FakeQuantization, FakeQuantizeGrads, SimulateOps, fake_quantize};
+pub use host::{fake_quantizes, with_bools, with_floats};

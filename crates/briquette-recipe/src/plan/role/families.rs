@@ -1,6 +1,6 @@
 //! Checks roles against transformers and torch: the lists in `fixtures/roles`, which `fixtures/make_roles.py` makes.
 
-use super::roles::Roles;
+use super::roles::RoleContext;
 use briquette_core::Role;
 use briquette_core::{DType, OutputAxis, Shape};
 use briquette_formats::TensorInfo;
@@ -40,7 +40,7 @@ fn listed() -> Vec<Listed> {
 fn known(listed: &Listed, with_config: bool) -> Vec<(TensorInfo, String, Known)> {
     let infos: Vec<TensorInfo> = listed.tensors.iter().map(|(info, _)| info.clone()).collect();
     let family = if with_config { listed.family.clone() } else { ModelFamily::default() };
-    let roles = Roles::new(&infos, family, None, &[]);
+    let roles = RoleContext::new(&infos, family, None, &[]);
     listed.tensors.iter().map(|(info, class)| (info.clone(), class.clone(), roles.of(info))).collect()
 }
 
@@ -124,7 +124,7 @@ fn one(name: &str, shape: &[usize], beside: &[(&str, &[usize])]) -> Known {
     let info =
         |(name, shape): &(&str, &[usize])| TensorInfo::checked((*name).into(), DType::F32, shape.to_vec()).unwrap();
     let infos: Vec<TensorInfo> = std::iter::once(&(name, shape)).chain(beside).map(info).collect();
-    Roles::new(&infos, ModelFamily::default(), None, &[]).of(&infos[0])
+    RoleContext::new(&infos, ModelFamily::default(), None, &[]).of(&infos[0])
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_class_in_the_file_shows_a_transposed_convolution() {
     let tensor = |name: &str, shape: &[usize]| TensorInfo::checked(name.into(), DType::F32, shape.to_vec()).unwrap();
     let infos = [tensor("a.weight", &[6, 6, 3]), tensor("b.weight", &[6, 6, 3])];
     let family = ModelFamily { transposed_layers: ["a".to_string()].into(), ..ModelFamily::default() };
-    let roles = Roles::new(&infos, family, None, &[]);
+    let roles = RoleContext::new(&infos, family, None, &[]);
     assert_eq!((roles.of(&infos[0]).axis, roles.of(&infos[0]).why), (OutputAxis::Second, Reason::TransposedByClass));
     assert_eq!(roles.of(&infos[1]).axis, OutputAxis::First);
 }
@@ -215,7 +215,7 @@ fn what_no_rule_knows_is_unknown_and_a_tensor_of_no_weights_is_other() {
     let experts = one("experts.up_proj", &[2, 4, 6], &[]);
     assert_eq!((experts.role, experts.why), (Role::Unknown, Reason::ExpertsEitherWay));
     let ints = TensorInfo { dtype: DType::I64, name: "a.weight".into(), shape: Shape(vec![2, 2]) };
-    assert_eq!(Roles::new(&[], ModelFamily::default(), None, &[]).of(&ints).role, Role::Other);
+    assert_eq!(RoleContext::new(&[], ModelFamily::default(), None, &[]).of(&ints).role, Role::Other);
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn a_rule_wins_over_the_name_and_may_say_the_axis() {
     let infos = [info("a.w"), info("b.w"), info("c.w")];
     let rule = |glob: &str, axis| RoleRule { patterns: Patterns::new([glob]).unwrap(), role: Role::Linear, axis };
     let rules = [rule("a.*", None), rule("b.*", Some(OutputAxis::Stacked))];
-    let roles = Roles::new(&infos, ModelFamily::default(), None, &rules);
+    let roles = RoleContext::new(&infos, ModelFamily::default(), None, &rules);
     assert_eq!(roles.of(&infos[0]), Known { role: Role::Linear, axis: OutputAxis::First, why: Reason::Told });
     assert_eq!(roles.of(&infos[1]).axis, OutputAxis::Stacked);
     assert_eq!(roles.of(&infos[2]).role, Role::Unknown);

@@ -15,7 +15,7 @@ use briquette_writer::known::{Known, Reason};
 
 /// What is known of a model, from which the role of each tensor follows.
 #[derive(Debug)]
-pub struct Roles<'a> {
+pub struct RoleContext<'a> {
     rules: &'a [RoleRule],
     family: ModelFamily,
     layout: Option<WeightLayout>,
@@ -23,7 +23,7 @@ pub struct Roles<'a> {
     conv1d: Option<Reason>,
 }
 
-impl<'a> Roles<'a> {
+impl<'a> RoleContext<'a> {
     /// Gathers what all tensors of a model show. `layout` is how its Linear weights are stored, where the model or the recipe says so;
     /// otherwise they count as `[out, in]` unless a bias shows the contrary.
     pub fn new(

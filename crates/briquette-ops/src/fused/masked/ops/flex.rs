@@ -1,8 +1,8 @@
 //! The CPU.
 
-use super::simulate::{SimulateGrads, SimulateOps, Simulation};
+use super::fake_quantize::{FakeQuantization, FakeQuantizeGrads, SimulateOps};
 use crate::fused::flex::{change, elements};
-use crate::fused::masked::simulate::{keep_grads, learned_grads, simulate};
+use crate::fused::masked::fake_quantize::{fake_quantize, keep_grads, learned_grads};
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::{BoolTensor, FloatTensor};
@@ -26,12 +26,12 @@ fn bytes(dropped: &FlexTensor, has_mask: bool) -> &[u8] {
 }
 
 impl SimulateOps for Flex {
-    fn simulate_weights(
+    fn fake_quantize_weights(
         weights: FloatTensor<Self>,
         dropped: BoolTensor<Self>,
         scales: FloatTensor<Self>,
         zeros: FloatTensor<Self>,
-        how: Simulation,
+        how: FakeQuantization,
     ) -> FloatTensor<Self> {
         let [weights, dropped, scales, zeros] = [weights, dropped, scales, zeros].map(|tensor| tensor.to_contiguous());
         let grid = how.grid.as_ref().map(|grid| {
@@ -39,12 +39,12 @@ impl SimulateOps for Flex {
             (grid, elements::<f32>(&scales), zeros)
         });
         let shape = weights.layout().shape().clone();
-        let out = simulate(elements(&weights), bytes(&dropped, how.has_mask), grid);
+        let out = fake_quantize(elements(&weights), bytes(&dropped, how.has_mask), grid);
         FlexTensor::from_data(TensorData::new(out, shape))
     }
 }
 
-impl SimulateGrads for Flex {
+impl FakeQuantizeGrads for Flex {
     fn kept_grad(dy: FloatTensor<Self>, dropped: BoolTensor<Self>) -> FloatTensor<Self> {
         let dropped = dropped.to_contiguous();
         change(dy, |dy| keep_grads(dy, elements(&dropped)))
@@ -55,7 +55,7 @@ impl SimulateGrads for Flex {
         weights: FloatTensor<Self>,
         dropped: BoolTensor<Self>,
         scales: FloatTensor<Self>,
-        how: Simulation,
+        how: FakeQuantization,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let [weights, dropped, scales] = [weights, dropped, scales].map(|tensor| tensor.to_contiguous());
         let shape = scales.layout().shape().clone();

@@ -15,14 +15,14 @@ fn is_cpu(device: &Device) -> bool {
 }
 
 /// Whether the operations of training take `x`: it is f32 and on the CPU, with gradients recorded or not.
-pub fn simulates<const D: usize>(x: &Tensor<D>) -> bool {
+pub fn fake_quantizes<const D: usize>(x: &Tensor<D>) -> bool {
     is_cpu(&x.device().inner()) && x.dtype() == DType::F32
 }
 
 /// Calls `f` with the elements of a tensor of the CPU, without copying them where they lie in order; `None` where the tensor is
 /// elsewhere, or not of f32.
 pub fn with_floats<const D: usize, R>(tensor: &Tensor<D>, f: impl FnOnce(&[f32]) -> R) -> Option<R> {
-    if !simulates(tensor) {
+    if !fake_quantizes(tensor) {
         return None;
     }
     flex::floats(tensor.clone().without_autodiff(), f)

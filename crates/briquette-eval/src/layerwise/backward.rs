@@ -2,7 +2,7 @@
 //! between all blocks.
 
 use super::states::States;
-use super::{BlockPart, BlockWalk, Room};
+use super::{BlockPart, LayerwiseRunner, Room};
 use crate::outputs::ItemProgress;
 use crate::samples::TokenBatch;
 use briquette_core::{Error, Result};
@@ -34,9 +34,9 @@ pub(crate) trait Backwards {
 /// walk with gradients.
 ///
 /// # Errors
-/// As [`BlockWalk::advance`]; those of `how`.
+/// As [`LayerwiseRunner::advance`]; those of `how`.
 pub(crate) fn backward(
-    mut walk: BlockWalk,
+    mut walk: LayerwiseRunner,
     weights: &dyn TensorSource,
     room: Room,
     how: &mut dyn Backwards,
@@ -65,7 +65,7 @@ pub(crate) fn backward(
 
 /// The way back through a network.
 struct WayBack<'w, 'h> {
-    walk: BlockWalk<'w>,
+    walk: LayerwiseRunner<'w>,
     device: Device,
     /// The gradient of each batch at where the way has come to.
     towards: States,

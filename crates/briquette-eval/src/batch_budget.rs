@@ -6,7 +6,7 @@ use briquette_models::batches::Batching;
 
 /// How data is batched, and what running a batch may take.
 #[derive(Clone, Copy, Default)]
-pub struct Budget<'a> {
+pub struct BatchBudget<'a> {
     /// Items of a batch, at most, and who prepares them.
     pub batching: Batching,
     /// Whether a batch may be smaller: as many items as fit the limit, and half as many where a device runs out of memory.
@@ -20,7 +20,7 @@ pub struct Budget<'a> {
     pub warms_up: bool,
 }
 
-impl From<Batching> for Budget<'_> {
+impl From<Batching> for BatchBudget<'_> {
     fn from(batching: Batching) -> Self {
         Self { batching, ..Self::default() }
     }
@@ -28,10 +28,10 @@ impl From<Batching> for Budget<'_> {
 
 /// Finds out how many items fit while they are run.
 ///
-/// The first batch is one item; what it took foretells what more would. Every batch that takes more than any before it
+/// The first batch is one item; what it took predicts what more would. Every batch that takes more than any before it
 /// corrects that.
 pub(crate) struct Pace<'a> {
-    budget: Budget<'a>,
+    budget: BatchBudget<'a>,
     limit: Option<u64>,
     most: usize,
     bytes_per_item: Option<u64>,
@@ -40,7 +40,7 @@ pub(crate) struct Pace<'a> {
 }
 
 impl<'a> Pace<'a> {
-    pub(crate) fn new(budget: Budget<'a>) -> Self {
+    pub(crate) fn new(budget: BatchBudget<'a>) -> Self {
         // What a batch took is the rise of the peak: a meter without one cannot tell.
         let live = budget.meter.filter(|meter| meter.peak_bytes().is_some()).and_then(|meter| meter.live_bytes());
         // A quarter is left free, for other processes and for what the meter does not see.
@@ -146,7 +146,7 @@ mod tests {
     fn sizes(is_auto: bool, limit: Option<u64>, n_items: usize, fails_from: usize) -> Result<Vec<usize>> {
         let meter = Fake::default();
         let batching = Batching { batch_size: 8, workers: 0 };
-        let mut pace = Pace::new(Budget { batching, is_auto, limit, meter: Some(&meter), warms_up: false });
+        let mut pace = Pace::new(BatchBudget { batching, is_auto, limit, meter: Some(&meter), warms_up: false });
         let mut sizes = Vec::new();
         pace.run(&vec![(); n_items], |items| {
             if items.len() >= fails_from {

@@ -2,7 +2,7 @@
 
 use super::one::Solver;
 use super::source::SolvedSource;
-use briquette_core::decision::simulate;
+use briquette_core::decision::fake_quantize;
 use briquette_core::{DType, Result, rows};
 use briquette_formats::{Checkpoint, InputFile, TensorInfo, TensorSource};
 use briquette_writer::{Plan, TensorPlan};
@@ -19,9 +19,9 @@ pub(crate) struct Simulated<'a> {
 impl<'a> Simulated<'a> {
     /// One tensor with other values, row by row.
     pub(crate) fn one(checkpoint: &'a Checkpoint, tensor: &TensorPlan, values: &[f32]) -> Self {
-        let mut simulated = Self { checkpoint, infos: checkpoint.tensors().to_vec(), values: BTreeMap::new() };
-        simulated.set(tensor, tensor.index(), values);
-        simulated
+        let mut fake_quantized = Self { checkpoint, infos: checkpoint.tensors().to_vec(), values: BTreeMap::new() };
+        fake_quantized.set(tensor, tensor.index(), values);
+        fake_quantized
     }
 
     /// The tensors of a plan that `is_chosen` takes, as they were decided and moved.
@@ -31,7 +31,7 @@ impl<'a> Simulated<'a> {
         (solver, source): (&Solver, &SolvedSource),
         is_chosen: impl Fn(&TensorPlan) -> bool,
     ) -> Result<Self> {
-        let mut simulated = Self { checkpoint, infos: checkpoint.tensors().to_vec(), values: BTreeMap::new() };
+        let mut fake_quantized = Self { checkpoint, infos: checkpoint.tensors().to_vec(), values: BTreeMap::new() };
         let changed = plan.tensors.iter().filter(|tensor| tensor.is_changed() || tensor.tied_to().is_some());
         for tensor in changed.filter(|tensor| tensor.info.dtype.is_weight() && is_chosen(tensor)) {
             let main = &plan.tensors[tensor.tied_to().unwrap_or(tensor.index())];
@@ -40,15 +40,15 @@ impl<'a> Simulated<'a> {
                 Some(moved) => moved,
                 None => {
                     let (values, decision) = solver.plain(main.index())?;
-                    simulate(&values, n_rows, n_cols, &decision)
+                    fake_quantize(&values, n_rows, n_cols, &decision)
                 }
             };
             if main.quant.is_none() {
                 round_to(&mut values, main.stored_dtype());
             }
-            simulated.set(main, tensor.index(), &values);
+            fake_quantized.set(main, tensor.index(), &values);
         }
-        Ok(simulated)
+        Ok(fake_quantized)
     }
 
     /// Sets the values of a tensor, row by row.

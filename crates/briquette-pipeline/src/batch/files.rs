@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// What a batch, or a shard of it, keeps in the deepest directory that holds every output.
 #[derive(Debug, Clone)]
-pub(super) struct Beside {
+pub(super) struct BatchFiles {
     /// `NAME.journal.jsonl`, of a shard `NAME.journal.0-of-4.jsonl`.
     pub(super) journal: PathBuf,
     /// `NAME.report.html`, the page of all jobs.
@@ -22,7 +22,7 @@ pub(super) struct Beside {
     lock_of_shard: Option<PathBuf>,
 }
 
-impl Beside {
+impl BatchFiles {
     /// Of the jobs file at `path`, whose outputs all lie in `directory`.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn shards_work_beside_each_other_and_not_beside_the_whole_nor_themselves() {
         let dir = tempfile::tempdir().unwrap();
-        let lock = |shard: Shard| Beside::of("sweep.toml".as_ref(), dir.path(), shard).unwrap().lock();
+        let lock = |shard: Shard| BatchFiles::of("sweep.toml".as_ref(), dir.path(), shard).unwrap().lock();
         let [whole, one, two] = [(0, 1), (0, 2), (1, 2)].map(|(index, count)| Shard::new(index, count).unwrap());
         let refused = |shard: Shard| {
             let error = lock(shard).unwrap_err();

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Small files by their names.
 #[derive(Debug, Clone)]
-pub(super) enum Place {
+pub(super) enum ResumeFile {
     Directory(PathBuf),
     /// Nothing of it outlives the process.
     Memory(Arc<Mutex<BTreeMap<String, Vec<u8>>>>),
 }
 
-impl Place {
+impl ResumeFile {
     /// What messages call a file.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         match self {

@@ -4,7 +4,7 @@ use briquette_ops::compressed::{LinearWeights, QuantizedConv2d, Table, Weights};
 
 /// The forms in which codes are held.
 #[derive(Debug, Clone)]
-pub(crate) enum Kept {
+pub(crate) enum PackedWeights {
     /// Codes of a linear layer, in the panels of its kernel.
     Linear(LinearWeights),
     /// Codes of a convolution, in the panels of its kernel.
@@ -28,7 +28,7 @@ pub(crate) const NAMES: [&str; 9] = [
     "sparse int8 weight-only",
 ];
 
-impl Kept {
+impl PackedWeights {
     /// The index of its name.
     pub(crate) fn name(&self) -> usize {
         let name = match self {

@@ -9,13 +9,13 @@ use std::path::Path;
 const MAX_BYTES: u64 = 1 << 30;
 
 /// What the head of a decoder took, window by window, in a file without a name: a text has more than fits beside a model.
-pub struct KeptStates {
+pub struct StateFile {
     file: ScratchFile,
     /// Where each window begins, its values, and its tokens.
     places: Vec<(u64, usize, usize)>,
 }
 
-impl KeptStates {
+impl StateFile {
     /// None yet; the file is in `directory`.
     ///
     /// # Errors

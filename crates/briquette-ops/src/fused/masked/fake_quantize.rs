@@ -68,14 +68,14 @@ pub fn scale_of(stored: f32) -> f32 {
     if stored == 0.0 { f32::MIN_POSITIVE } else { stored.abs() }
 }
 
-/// `v = (clamp(round(w·m / scale) + zero) - zero) * scale`: what [`briquette_core::simulate`] says, bit for bit, in the parameter's own
+/// `v = (clamp(round(w·m / scale) + zero) - zero) * scale`: what [`briquette_core::fake_quantize`] says, bit for bit, in the parameter's own
 /// order. A weight that is NaN stays so.
 ///
 /// `dropped` has a byte for each weight, 1 where it is dropped, or none where no weight is; without a grid, weights are not rounded.
 ///
 /// # Panics
 /// If the lengths disagree.
-pub fn simulate(weights: &[f32], dropped: &[u8], grid: Option<(&ScaledGrid, &[f32], &[f32])>) -> Vec<f32> {
+pub fn fake_quantize(weights: &[f32], dropped: &[u8], grid: Option<(&ScaledGrid, &[f32], &[f32])>) -> Vec<f32> {
     let n = weights.len();
     assert!(dropped.is_empty() || dropped.len() == n, "{} bytes for {n} weights", dropped.len());
     let Some((form, stored, zeros)) = grid else {
@@ -248,7 +248,7 @@ mod tests {
             let keep = |row: usize, col: usize| !is_masked || (seed >> ((row * 7 + col) % 61)) & 1 == 0;
             let mask = Mask::from_fn(n_rows, n_cols, keep);
             let quant = QuantParams::new(form.grid, grouping, n_cols, affines.clone());
-            let expected = briquette_core::simulate(weights, n_rows, n_cols, &Decision { mask: Some(mask), quant: Some(quant) });
+            let expected = briquette_core::fake_quantize(weights, n_rows, n_cols, &Decision { mask: Some(mask), quant: Some(quant) });
 
             let per_row = if n_scales == 1 { 1 } else { per_row };
             let own_scales = to_own(&affines.iter().map(|affine| affine.scale).collect::<Vec<_>>(), per_row, axis);
@@ -256,7 +256,7 @@ mod tests {
             let dropped: Vec<u8> = (0..weights.len()).map(|i| u8::from(!keep(i / n_cols, i % n_cols))).collect();
             let dropped = if is_masked { to_own(&dropped, n_cols, axis) } else { Vec::new() };
             let own_zeros = if kind == GridKind::Asymmetric { own_zeros } else { Vec::new() };
-            let found = simulate(&to_own(weights, n_cols, axis), &dropped, Some((&form, &own_scales, &own_zeros)));
+            let found = fake_quantize(&to_own(weights, n_cols, axis), &dropped, Some((&form, &own_scales, &own_zeros)));
             let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
             prop_assert_eq!(bits(&found), bits(&to_own(&expected, n_cols, axis)));
         }
@@ -273,7 +273,7 @@ mod tests {
                     let n = if grouping == Grouping::Tensor { 1 } else { n_rows };
                     let scales: Vec<f32> = (0..n).map(|i| 0.004 + (i % 97) as f32 * 1e-4).collect();
                     let row = |i: usize| if axis == OutputAxis::Last { i % n_rows } else { i / n_cols };
-                    let found = simulate(&weights, &[], Some((&form, &scales, &[])));
+                    let found = fake_quantize(&weights, &[], Some((&form, &scales, &[])));
                     for (i, value) in found.into_iter().enumerate() {
                         let affine = Affine::symmetric(scales[row(i) % n]);
                         let expected = affine.dequantize(affine.quantize(weights[i], Grid::INT8));

@@ -1,11 +1,11 @@
 //! Running a model that is larger than the memory: block by block.
 
-use super::{BlockWalk, NetworkParts, Room};
-use crate::kept_states::KeptStates;
+use super::{LayerwiseRunner, NetworkParts, Room};
 use crate::likelihood::{Likelihood, nll_of_states, rows_of};
 use crate::outputs::{ItemProgress, OutputRows};
 use crate::run_outputs::RunOutputs;
 use crate::samples::{Samples, token_batches};
+use crate::state_file::StateFile;
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::data::{Data, DataSpec};
@@ -24,7 +24,7 @@ pub fn run_offloaded(
     device: &Device,
     over: (&Data, &DataSpec),
     room: Room,
-    kept: Option<&mut KeptStates>,
+    kept: Option<&mut StateFile>,
     progress: ItemProgress,
 ) -> Result<RunOutputs> {
     run_keeping_states(checkpoint, (arch, checkpoint), device, over, Samples::ALL, (room, kept), progress)
@@ -40,7 +40,7 @@ pub(crate) fn run_keeping_states(
     device: &Device,
     (data, spec): (&Data, &DataSpec),
     samples: Samples,
-    (room, kept): (Room, Option<&mut KeptStates>),
+    (room, kept): (Room, Option<&mut StateFile>),
     progress: ItemProgress,
 ) -> Result<RunOutputs> {
     let mut input = arch.input(checkpoint)?;
@@ -48,7 +48,7 @@ pub(crate) fn run_keeping_states(
     let unfit = || Error::config(format!("memory.offload: {arch} is no row of blocks; leave it out"));
     let batches = batches.ok_or_else(unfit)?;
     let (since, n_items) = (Instant::now(), batches.iter().map(|batch| batch.places.len()).sum::<usize>());
-    let mut walk = BlockWalk::begin(checkpoint, arch, device, batches, room, weights)?.ok_or_else(unfit)?;
+    let mut walk = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, weights)?.ok_or_else(unfit)?;
     let n_blocks = walk.n_blocks();
     while let Some(block) = walk.next_block() {
         let mut after = |done, total| progress(block * total + done, n_blocks * total);
@@ -73,10 +73,10 @@ pub(crate) fn run_keeping_states(
 }
 
 fn likelihood(
-    mut walk: BlockWalk,
+    mut walk: LayerwiseRunner,
     weights: &dyn TensorSource,
     (since, n_items): (Instant, usize),
-    mut kept: Option<&mut KeptStates>,
+    mut kept: Option<&mut StateFile>,
 ) -> Result<Likelihood> {
     let mut found = Likelihood { batch_size: n_items, ..Likelihood::default() };
     walk.leave(weights, None, |batch, network, state| {

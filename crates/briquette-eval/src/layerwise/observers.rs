@@ -7,12 +7,12 @@ use briquette_nn::{NameMap, Observing, Probe, observe_some};
 use burn::tensor::{Bool, Device, Tensor};
 
 /// A network, with layers that show their inputs to a probe of its own.
-pub(super) struct Observer {
+pub(super) struct ProbedNetwork {
     network: Network,
     probe: Option<Probe>,
 }
 
-impl Observer {
+impl ProbedNetwork {
     /// As many as there can be on this device: networks of the same weights, the layers whose inputs will be seen, and those that do not
     /// show them.
     ///
@@ -66,12 +66,12 @@ pub(super) fn observed(
 /// # Errors
 /// Bug where the network has no blocks.
 pub(super) fn run_block(
-    observers: &[Observer],
+    observers: &[ProbedNetwork],
     index: usize,
     is_wanted: bool,
     inputs: Vec<(Tensor<3>, Tensor<2, Bool>)>,
 ) -> Result<Vec<Option<Tensor<3>>>> {
-    let run = |(observer, (state, padding)): (&Observer, _)| {
+    let run = |(observer, (state, padding)): (&ProbedNetwork, _)| {
         let blocks =
             observer.network.as_blocks().ok_or_else(|| Error::bug("a walk through a network without blocks"))?;
         if is_wanted {

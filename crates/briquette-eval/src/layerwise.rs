@@ -17,7 +17,7 @@ use briquette_models::{Arch, ModelTask, Network};
 use briquette_nn::{NameMap, Observing, Probe, load_some, observable};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
-use observers::{Observer, observed};
+use observers::{ProbedNetwork, observed};
 pub(crate) use offloaded::run_keeping_states;
 pub use offloaded::{offloaded_bytes, run_offloaded};
 pub use parts::{BlockPart, NetworkParts};
@@ -38,7 +38,7 @@ pub struct SeenInputs {
 }
 
 /// A model of text on its way through its blocks, with the hidden states before the next one.
-pub struct BlockWalk<'a> {
+pub struct LayerwiseRunner<'a> {
     checkpoint: &'a Checkpoint,
     arch: Arch,
     device: Device,
@@ -51,7 +51,7 @@ pub struct BlockWalk<'a> {
     limit: Option<MemoryLimit<'a>>,
 }
 
-impl<'a> BlockWalk<'a> {
+impl<'a> LayerwiseRunner<'a> {
     /// Runs what comes before the first block. `weights` has the tensors of `checkpoint`, by their names; they may have other values. None
     /// where the network is no row of blocks.
     ///
@@ -176,7 +176,7 @@ impl<'a> BlockWalk<'a> {
         let index = self.next_block().ok_or_else(|| Error::bug("a walk beyond the last block"))?;
         let (network, names) = self.network(weights, BlockPart::Block(index))?;
         let is_of_it = |layer: &str| self.part_of(layer) == BlockPart::Block(index);
-        let (observers, watched, unseen) = Observer::several(network, probe, &names, &is_of_it, &self.device)?;
+        let (observers, watched, unseen) = ProbedNetwork::several(network, probe, &names, &is_of_it, &self.device)?;
         let n_batches = self.batches.len();
         for first in (0..n_batches).step_by(observers.len()) {
             let group = first..n_batches.min(first + observers.len());

@@ -1,13 +1,13 @@
 //! What a model loses where some of its weights are others: the same items through the model as it is, and through it with those.
 
-use crate::kept_states::KeptStates;
+use crate::layerwise::{Room, exit_of, run_keeping_states};
 use crate::metrics;
 use crate::nearness::{HeadAndStates, nearness};
 use crate::outputs::{ItemProgress, OutputRows};
 use crate::quality::{loss_of_metrics, metrics_of};
 use crate::run_outputs::RunOutputs;
 use crate::samples::Samples;
-use crate::walk::{Room, exit_of, run_keeping_states};
+use crate::state_file::StateFile;
 use crate::{images, likelihood::Likelihood};
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, TensorSource};
@@ -30,7 +30,7 @@ pub enum LossMeasure {
 }
 
 impl LossMeasure {
-    /// What gradients foretell too.
+    /// What gradients predict too.
     pub fn of(task: ModelTask) -> Self {
         match task {
             ModelTask::Encoder => Self::Cosine,
@@ -91,17 +91,17 @@ pub struct ChangeCost {
 struct Passed {
     outputs: RunOutputs,
     /// What the head of a decoder took, and the head, where it is looked at.
-    states: Option<(KeptStates, Network)>,
+    states: Option<(StateFile, Network)>,
 }
 
 /// A model as it is, and what it put out.
-pub struct Unchanged<'a> {
+pub struct Baseline<'a> {
     of: ModelOnData<'a>,
     by: LossMeasure,
     passed: Passed,
 }
 
-impl<'a> Unchanged<'a> {
+impl<'a> Baseline<'a> {
     /// Runs the model as it is. A model of text goes block by block, with the weights of one block in memory at a time.
     ///
     /// # Errors
@@ -169,7 +169,7 @@ fn pass(of: ModelOnData, by: LossMeasure, weights: &dyn TensorSource, progress: 
         return Ok(Passed { outputs: RunOutputs::Rows(rows), states: None });
     }
     let keeps = by == LossMeasure::Kl;
-    let mut kept = keeps.then(|| KeptStates::create_in(room.directory)).transpose()?;
+    let mut kept = keeps.then(|| StateFile::create_in(room.directory)).transpose()?;
     let how = (room, kept.as_mut());
     let outputs = run_keeping_states(checkpoint, (arch, weights), device, over, samples, how, progress)?;
     let head = keeps.then(|| exit_of(checkpoint, (arch, weights), device, FloatDType::F32)).transpose()?.flatten();

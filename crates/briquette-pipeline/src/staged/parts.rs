@@ -8,7 +8,7 @@ use crate::output::compress;
 use briquette_core::Result;
 use briquette_formats::{Checkpoint, InputFile, OutputFormat, json, limits};
 use briquette_recipe::{
-    DistillStage, FactorizeStage, Recipe, RecipePart, Selection, Stage, StageKind, TrainingJob, Whole,
+    DistillStage, FactorizeStage, ModelStage, Recipe, RecipePart, Selection, Stage, StageKind, TrainingJob,
 };
 use briquette_report::inspect;
 use briquette_report::{DistillReport, FactorReport, Origin, Original};
@@ -50,8 +50,8 @@ impl<'a> PartsRun<'a> {
         for (index, part) in self.recipe.parts.iter().enumerate() {
             self.compress(index, part)?;
             match &part.then {
-                Whole::Distill(stage) => self.distill(index, stage)?,
-                Whole::Factorize(stage) => self.factorize(index, stage)?,
+                ModelStage::Distill(stage) => self.distill(index, stage)?,
+                ModelStage::Factorize(stage) => self.factorize(index, stage)?,
             }
             let kind = part.then.kind();
             self.go_on_from(self.work.part(index, kind.name()), format!("{kind} {}", index + 1))?;

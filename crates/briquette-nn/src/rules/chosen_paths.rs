@@ -4,12 +4,12 @@ use crate::Patterns;
 
 /// The paths that a rule is for.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Chosen {
+pub(crate) struct ChosenPaths {
     pub(crate) included: Patterns,
     pub(crate) excluded: Patterns,
 }
 
-impl Chosen {
+impl ChosenPaths {
     pub(crate) fn of(included: Patterns) -> Self {
         Self { included, ..Self::default() }
     }
