@@ -118,6 +118,7 @@ check:
     cargo test --quiet -p briquette-cli --no-default-features --test e2e light::
     just size
     just deny
+    just language
 
 # Advisories are checked where their database can be reached.
 #
@@ -138,6 +139,14 @@ size:
     @python3 scripts/circles.py
     @python3 scripts/type_names.py
     @python3 scripts/light.py
+
+# The limits are in the script. FLAGS such as `--list` and `--path crates/briquette-core`.
+#
+# Check the words of comments, docs and messages
+[group('develop')]
+language *FLAGS:
+    @python3 scripts/language.py --self-test
+    @python3 scripts/language.py "$@"
 
 # Measure quality, latency and memory of MiniLM before and after int8
 [group('measure')]
