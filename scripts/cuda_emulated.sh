@@ -29,4 +29,4 @@ done
 echo "== too little memory"
 said=$(BRIQUETTE_EMULATED_MEMORY=15000000 "$target/debug/briquette" eval "$minilm" --data "$lines" --device cuda:0 2>&1) && code=0 || code=$?
 echo "$said"
-[ $code = 5 ] && [[ $said == "briquette: error: cuda:0 is out of memory;"* ]]
+[ "$code" = 5 ] && [[ $said == "briquette: error: cuda:0 is out of memory;"* ]]
