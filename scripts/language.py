@@ -186,16 +186,17 @@ PRIVATE = re.compile(r"(?:pub\(|(?:const|unsafe|async|extern|fn|struct|enum|unio
 
 
 def is_public(lines, number):
-    """Whether the item below line `number` is public: marked `pub`, a variant, or a field of a variant."""
-    depth = 0
+    """Whether the item below line `number` is public: marked `pub`, a variant, or an argument of the command line."""
+    depth, is_argument = 0, False
     for line in lines[number:]:
         bare = line.strip()
         if not bare or bare.startswith("//"):
             continue
         if bare.startswith("#[") or depth > 0:
+            is_argument = is_argument or bare.startswith(("#[arg", "#[command"))
             depth += bare.count("[") - bare.count("]") + bare.count("(") - bare.count(")")
             continue
-        return bare.startswith("pub ") or (bare[:1].isupper() and not PRIVATE.match(bare))
+        return is_argument or bare.startswith("pub ") or (bare[:1].isupper() and not PRIVATE.match(bare))
     return False
 
 
@@ -337,6 +338,12 @@ pub struct Long;
 /// What a private item is.
 fn private() {}
 
+struct Flags {
+    /// What an argument does.
+    #[arg(long)]
+    flag: bool,
+}
+
 /// Is this wherein? `thereof` is code.
 const TEXT: &str = r#"naught in a raw "string" of words"#;
 ''',
@@ -356,8 +363,9 @@ EXPECTED = [
     ("crates/a/src/lib.rs", 8, "pattern"),
     ("crates/a/src/lib.rs", 9, "pattern"),
     ("crates/a/src/lib.rs", 12, "summary"),
-    ("crates/a/src/lib.rs", 22, "pattern"),
     ("crates/a/src/lib.rs", 23, "pattern"),
+    ("crates/a/src/lib.rs", 28, "pattern"),
+    ("crates/a/src/lib.rs", 29, "pattern"),
     ("justfile", 1, "pattern"),
     ("scripts/a.py", 1, "pattern"),
     ("scripts/a.py", 3, "pattern"),
