@@ -129,7 +129,8 @@ def blocks(lines):
         after_blank = False
         if is_code or is_html or re.match(r"\[[^\]]+\]: \S+$", bare) or re.fullmatch(r"[-=*_]{3,}", bare):
             continue
-        kind = "row" if bare.startswith("|") else "heading" if re.match(r"#{1,6} ", bare) else None
+        is_row = bare.startswith(("|", "usage: ")) or re.search(r"[^\s.!?] {2,}\S", bare)
+        kind = "row" if is_row else "heading" if re.match(r"#{1,6} ", bare) else None
         item = re.match(r"(?:[-*+]|\d+[.)]) +", bare)
         if kind or item:
             if current and current.text:
