@@ -80,7 +80,7 @@ def word_count(text):
 def sentences(text):
     """(start, sentence) of each sentence in plain text."""
     start = 0
-    for end in re.finditer(r"[.!?]+[)\"'”’]*(?=\s+[\"'“(\[]*[A-Z0-9–-])|[.!?]*$", text):
+    for end in re.finditer(r"[.!?]+[)\"'”’]*(?=\s+[\"'“(\[]*[A-Za-z0-9–-])|[.!?]*$", text):
         until = text[start : end.end()]
         if end.end() < len(text) and ABBREVIATIONS.search(until):
             continue
