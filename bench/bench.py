@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The file flow against its peers: both sides in turn, medians, ratios, as a Markdown table.
+"""Compare the file flow with its peers in alternating runs, and print medians and ratios as Markdown tables.
 
 usage: bench.py BRIQUETTE_BINARY CKPTS [--python PEERS_PYTHON] [--runs 5] [--only bertbase,llama1b,...]
 
-CKPTS holds bertbase, llama1b and minilm as bench/peers/make_ckpt.py makes them. Writes only CKPTS/../bench-work.
-Every process is measured whole: wall seconds; user and system CPU seconds and the peak resident set by wait4.
-Without --python the peers that need torch or numpy are left out.
+CKPTS has the checkpoints bertbase, llama1b and minilm of bench/peers/make_ckpt.py. Writes only CKPTS/../bench-work.
+Measures whole processes: wall seconds, and user and system CPU seconds and peak resident set by wait4.
+Without --python, the peers that need torch or numpy are skipped.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import time
 
 JOB = ["--prune", "0.4", "--quantize", "int8"]
 WORKS = ["startup", "bertbase", "llama1b", "scope", "threads", "minilm"]
-# What the C library's fsync is where it is left out.
+# Replacement for the C library's fsync that does nothing.
 NO_SYNC = "int fsync(int fd) { (void)fd; return 0; }\nint fdatasync(int fd) { (void)fd; return 0; }\n"
 
 
@@ -67,7 +67,7 @@ class Bench:
         return Run(command, env), out
 
     def copy(self, model):
-        """`cp` of the weight files, then `sync` of them."""
+        """Runs `cp` of the weight files, then `sync` of the copies."""
         target = self.work / "copy"
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
@@ -75,7 +75,7 @@ class Bench:
         return Run(["sh", "-c", 'out=$1; shift; cp "$@" "$out" && sync "$out"/*', "sh", str(target), *files])
 
     def in_turn(self, *sides):
-        """Runs every side once per round, after one round to warm the cache. A list of runs for each side."""
+        """Runs every side once per round, after one round to warm the cache. Returns a list of runs for each side."""
         rounds = [[side() for side in sides] for _ in range(self.args.runs + 1)]
         return list(zip(*rounds[1:]))
 
@@ -122,13 +122,13 @@ class Bench:
         self.row("bertbase, global scope, CPU", f"{a:.2f} s", f"layer scope {b:.2f} s", f"{a / b:.2f}x", "≤ 1.6x")
 
     def threads(self):
-        """On the same file system, with fsync left out: a library before the C library does nothing in its place."""
+        """Measures two threads on the same file system, with a preloaded library that makes fsync return at once."""
         model = self.model("bertbase")
         library = self.work / "no_sync.so"
         compiler = ["cc", "-shared", "-fPIC", "-o", library, "-x", "c", "-"]
         subprocess.run(compiler, input=NO_SYNC, text=True, check=True)
         env = {**os.environ, "LD_PRELOAD": str(library)}
-        # What other works have left in memory is not written to disk beside these.
+        # Flushes dirty pages of other programs first, so that they are not written during the measurement.
         os.sync()
         one, two = self.in_turn(
             lambda: self.compress(model, 1, env=env)[0], lambda: self.compress(model, 2, env=env)[0]

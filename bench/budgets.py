@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Whether budgets are kept and used: random sizes of several models, compressed without data, as a Markdown table.
+"""Check that size budgets are kept and used: random budgets for several models, compressed without data, as a Markdown table.
 
 usage: budgets.py BRIQUETTE [MODEL ...] [--count 20] [--seed 0] [--out bench-out/budgets]
 
-MODEL is a directory; without any: fixtures/digits, models/minilm and models/smollm2. Sizes are drawn evenly between 2 and 6 bits for each
-element of the model's file. A budget is kept where the weight files are no larger, and used where they are at most 0.5 % smaller.
+MODEL is a directory (default: fixtures/digits, models/minilm and models/smollm2). Budgets are sampled uniformly between 2 and 6
+bits per element of the model's file. A budget is kept if the weight files are no larger. It is used if they are at most 0.5 %
+smaller.
 """
 
 import argparse

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs cuda_check on this machine's GPU beside PyTorch, and writes one table and one JSON.
+"""Run cuda_check and PyTorch on this machine's GPU, and write one table and one JSON file.
 
 usage: cuda_check.py [--binary ./cuda_check] [--minilm ./minilm-int8] [--out DIR]
 
-Unattended: what is missing is said and left out. The exit code is that of cuda_check: 0 where every check holds.
-Needs libcuda, libnvrtc and CUDA's headers ($CUDA_PATH, or /usr/local/cuda); PyTorch is optional.
+Runs unattended: reports and skips what is missing. The exit code is cuda_check's: 0 if every check passes.
+Needs libcuda, libnvrtc and CUDA's headers ($CUDA_PATH, or /usr/local/cuda). PyTorch is optional.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-# What of ours is held against what of theirs, and at least how many times as fast it should be.
+# Our figure, their figure, and the target ratio of speeds.
 AGAINST = [
     ("int8 linear {}", "torch._int_mm {}", 0.7),
     ("int8 linear {}", "torch bf16 matmul {}", 1.0),
@@ -43,7 +43,7 @@ def ours(args):
 
 
 def theirs():
-    """PyTorch's figures, or one line that says why there are none."""
+    """Returns PyTorch's figures, or a line that says why there are none."""
     for script in (HERE / "cuda_torch.py", HERE / "peers" / "cuda_torch.py"):
         if script.exists():
             break
@@ -59,7 +59,7 @@ def theirs():
 
 
 def ratios(figures):
-    """Rows of (ours, theirs, ratio, wanted, holds)."""
+    """Returns rows of (ours, theirs, ratio, target, whether the target is reached)."""
     rows = []
     for mine, other, wanted in AGAINST:
         for shape in SHAPES:

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""A decoder's latency: ours as floats, dynamic int8 and int4, against torch (f32 and dynamic int8) and llama.cpp (Q8_0 and Q4_0), in turn,
-as Markdown tables: windows of tokens at once, and one token at a time.
+"""Measure a decoder's latency against torch and llama.cpp, in alternating runs, as Markdown tables.
 
 usage: decoder_latency.py BENCH_DECODER BRIQUETTE --python PYTHON --llama-python PYTHON [--model models/smollm2]
        [--text models/brown/test-20k.txt] [--out bench-out/decoder] [--threads 1] [--windows 128,512] [--prompt 128] [--steps 64]
        [--rounds 3] [--seconds 3] [--only ours,torch,llama.cpp]
 
-BENCH_DECODER is the example of that name of briquette-eval and BRIQUETTE the command, both built with --release. The first PYTHON has torch
-and transformers, the second what bench/peers/requirements-llama.txt names. Each figure is the median of the rounds, and each
-round the median of its calls, on all sides. CPU is the time of all threads in the mean call of a round. Ratios are of CPU time for windows and of
-time for single tokens: below 1, ours is faster. Bytes are of the weights that each token reads, and their share is of what one thread
-reads a second, as BENCH_DECODER measures it.
+Measures whole windows of tokens, and one token at a time. Ours runs in f32, dynamic int8 and int4; torch in f32 and dynamic int8;
+llama.cpp with Q8_0 and Q4_0.
+
+BENCH_DECODER is the example bench_decoder of briquette-eval and BRIQUETTE the command, both built with --release. The first PYTHON
+has torch and transformers, the second has bench/peers/requirements-llama.txt.
+
+Each figure is the median of the rounds; a round's figure is the median of its calls. CPU is the time of all threads in the mean
+call of a round. Ratios are of CPU time for windows and of wall time for single tokens: below 1, ours is faster. Bytes are the
+weights that each token reads. Their share is of the bytes that one thread reads per second, as BENCH_DECODER measures it.
 """
 
 import argparse
@@ -51,7 +54,7 @@ def run(command, threads=None):
 
 
 def prepare(args):
-    """What each side runs: outputs of ours, files of llama.cpp, the tokens."""
+    """Makes the inputs of each side: our outputs, llama.cpp's files, and the tokens."""
     args.out.mkdir(parents=True, exist_ok=True)
     args.tokens = args.out / "tokens.json"
     args.tokens.write_text(run([args.python, HERE / "peers" / "decoder.py", "tokens", args.model, args.text, 1024]))
@@ -72,7 +75,7 @@ def flags(args):
 
 
 def lines(args):
-    """What each side says in one round."""
+    """Returns the lines that each side prints in one round."""
     if "ours" in args.only:
         for name, path in {"f32": args.model, **{name: args.out / name for name in SCHEMES}}.items():
             output = run([args.bench, path, "--tokens", args.tokens, *flags(args)], args.threads)
@@ -86,12 +89,12 @@ def lines(args):
             path = args.out / f"{name}.gguf"
             command = [args.llama_python, *peer, "llama.cpp", path, args.tokens, "--libraries", args.libraries]
             output = run([*command, "--threads", args.threads, *flags(args)], args.threads)
-            # The table is read whole, for it is the head too; so are all others.
+            # The embedding is also the head, so each token reads all of it.
             yield from ({**json.loads(line), "held_bytes": path.stat().st_size} for line in output.splitlines())
 
 
 def median_of(rounds):
-    """The last round's line with the median of each time; `ms` is the best call of all rounds."""
+    """Returns the last round's line with the median of each time; `ms` is the best call of all rounds."""
     times = {name: statistics.median(line[name] for line in rounds) for name in ("median_ms", "cpu_ms")}
     return {**rounds[-1], **times, "ms": min(line["ms"] for line in rounds)}
 

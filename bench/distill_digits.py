@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""Distillation on digits: means of several seeds, and the time of a step against torch's of the same network.
+"""Measure distillation on digits over several seeds, and compare the time of a step with torch.
 
 usage: distill_digits.py BRIQUETTE [--seeds N] [--threads N] [--only WORDS] [--torch]
 
-Trains a teacher of 1.03 million weights for each seed, then, from it: a student of 50 thousand on labels of which 30 % are
-drawn anew, alone and distilled; one on a tenth of the images, alone and distilled; and the teacher at 95 % sparsity with its
-zeros held, fine-tuned on labels and distilled, on clean labels and on drawn ones. Prints accuracy on the 360 test images.
+Trains a teacher of 1.03 million weights for each seed, then trains from it:
+
+- a student of 50 thousand weights on labels of which 30 % are random, alone and distilled;
+- the same student on a tenth of the images, alone and distilled;
+- the teacher at 95 % sparsity with its mask fixed, fine-tuned on labels and distilled, on clean and on noisy labels.
+
+Prints accuracy on the 360 test images.
 """
 
 import argparse
@@ -67,7 +71,7 @@ kind = "evaluate"
 
 
 def run(briquette, folder, name, model, work, seed, threads):
-    """Accuracy in percent, the output, and the median milliseconds of a step with a full batch."""
+    """Returns the accuracy in percent, the output, and the median milliseconds of a step with a full batch."""
     out, path = folder / f"{name}-{seed}", folder / "recipe.toml"
     path.write_text(recipe(model, out, work, seed))
     environment = os.environ | {"RAYON_NUM_THREADS": str(threads)}
@@ -80,7 +84,7 @@ def run(briquette, folder, name, model, work, seed, threads):
 
 
 def torch_step(threads, n_steps=200):
-    """The median milliseconds of a distillation step in torch, batch 64, of the same networks."""
+    """Returns the median milliseconds of a distillation step in torch, with batch 64 and the same networks."""
     import torch
     from torch import nn
     from torch.nn import functional as F

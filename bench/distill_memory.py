@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What gradient checkpointing takes and saves: two steps of MiniLM on 32 texts of 128 tokens, with and without it.
+"""Measure the memory and time of two MiniLM training steps with and without gradient checkpointing.
 
 usage: distill_memory.py BRIQUETTE MODEL [--batch N] [--length N] [--rounds N]
 
-MODEL is a sentence encoder with its tokenizer, such as models/minilm. Prints the peak above what was there before the training,
-as the allocator counts it, and the time of a step: medians of all rounds, both sides in turn.
+The batch has 32 texts of 128 tokens by default. MODEL is a sentence encoder with its tokenizer, such as models/minilm. Prints the
+peak above the memory before training, as the allocator counts it, and the time of a step. Both are medians of all rounds, in
+alternating runs.
 """
 
 import argparse
@@ -15,12 +16,12 @@ import subprocess
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Sentences of the training data that surely fill 512 tokens.
+# Sentences of the training data, enough to fill 512 tokens.
 JOINED = 128
 
 
 def texts(n):
-    """So many long texts."""
+    """Returns `n` long texts."""
     lines = (ROOT / "fixtures/sentences/train.txt").read_text().splitlines()
     return "\n".join(" ".join(lines[(i * 7 + j) % len(lines)] for j in range(JOINED)) for i in range(n))
 
@@ -46,7 +47,7 @@ learning_rate = 1e-5
 
 
 def run(briquette, model, batch, length, is_checkpointed):
-    """Peak in MB and seconds of the second step."""
+    """Returns the peak in MB and the seconds of the second step."""
     with tempfile.TemporaryDirectory() as folder:
         out, path = pathlib.Path(folder) / "out", pathlib.Path(folder) / "recipe.toml"
         path.write_text(recipe(model, out, batch, length, is_checkpointed))

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How large entropy-coded codes are, and how fast they are coded: blocks of briquette-core, zstd and nncodec (DeepCABAC) on the same codes.
+"""Compare the size and speed of our entropy-coded blocks with zstd and nncodec (DeepCABAC) on the same codes.
 
 usage: entropy.py EXAMPLE DIR [--largest N]
 
-EXAMPLE is the built example bench_entropy, DIR an output of `briquette compress --quantize int8`, or of any scheme with a byte for each code.
-Needs numpy, zstandard and nncodec. Each side runs on one thread, tensor by tensor; prints a table with ratios.
+EXAMPLE is the built example bench_entropy. DIR is an output of `briquette compress --quantize int8`, or of any scheme with one
+byte per code. Needs numpy, zstandard and nncodec. Each side runs on one thread, tensor by tensor. Prints a table with ratios.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from nncodec.extensions import deepCABAC
 
 
 def codes_of(directory):
-    """(name, codes `[rows, columns]`) of each tensor that has a byte for each code."""
+    """Yields (name, codes `[rows, columns]`) of each tensor with one byte per code."""
     for path in sorted(pathlib.Path(directory).glob("*.safetensors")):
         data = path.read_bytes()
         (n,) = struct.unpack_from("<Q", data)
@@ -45,7 +45,7 @@ def zstd(codes):
 
 
 def nncodec(codes):
-    """Codes as they are: no quantization of its own, the profile and the contexts that its coder takes by default."""
+    """Encodes codes without further quantization, with nncodec's default profile and contexts."""
     off, none = (deepCABAC.HdspMode.AlwaysOff, np.array([], np.int8)), np.array([], np.int32)
     values = np.ascontiguousarray(codes, np.int32)
 

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Peers read what briquette writes: transformers, safetensors, torch, compressed-tensors.
+"""Check that transformers, safetensors, torch and compressed-tensors read the outputs of briquette.
 
 usage: interop.py BRIQUETTE_BINARY MINILM_DIR WORKDIR [--only a,a2,...] [--threads 1]
 
-Needs bench/peers/requirements.txt. MINILM_DIR is all-MiniLM-L6-v2 as `just fetch-minilm` leaves it. Writes, and
-overwrites, only WORKDIR/interop (about 600 MB). Each check prints PASS or FAIL with its figure; the exit code is 1 when
-any fails.
+Needs bench/peers/requirements.txt. MINILM_DIR is all-MiniLM-L6-v2 as `just fetch-minilm` writes it. Writes, and overwrites, only
+WORKDIR/interop (about 600 MB). Each check prints PASS or FAIL with its figure. Exit code 1 if any fails.
 
  a    --format compressed-tensors int8-dynamic: transformers loads it, mean cosine of 40 sentences to f32 >= 0.9985
  a2   the same for int4-g128: >= 0.93
@@ -60,7 +59,7 @@ transformers_logging.set_verbosity_error()
 torch.set_num_threads(args.threads)
 
 
-# ---- what the checks stand on ----------------------------------------------------------------------------------------
+# ---- helpers ---------------------------------------------------------------------------------------------------------
 
 
 def briquette(*words):
@@ -72,12 +71,12 @@ def briquette(*words):
 
 
 def expect(holds, figure):
-    """A check's outcome: whether it holds, and the figure to print."""
+    """Returns a check's outcome: whether it passes, and the figure to print."""
     return bool(holds), figure
 
 
 def weights_of(folder):
-    """All tensors of a directory's plain safetensors files."""
+    """Returns all tensors of a directory's plain safetensors files."""
     files = sorted(folder.glob("model*.safetensors"))
     assert files, f"no model*.safetensors in {folder}"
     tensors = {}
@@ -91,7 +90,7 @@ def safetensors_bytes(folder):
 
 
 def same_bits(a, b):
-    """Same dtype, shape and bytes."""
+    """Returns whether dtype, shape and bytes are equal."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     return torch.equal(a.contiguous().view(-1).view(torch.uint8), b.contiguous().view(-1).view(torch.uint8))
@@ -102,7 +101,7 @@ def names_differ(ours, theirs):
 
 
 def same_tensors(ours, theirs):
-    """(all equal bit for bit, what was compared or the first that differs)."""
+    """Returns (whether all tensors are equal bit for bit, a summary or the first tensor that differs)."""
     if ours.keys() != theirs.keys():
         return expect(False, names_differ(ours, theirs))
     differing = [name for name in sorted(ours) if not same_bits(ours[name], theirs[name])]
@@ -110,7 +109,7 @@ def same_tensors(ours, theirs):
 
 
 def similarity(folder):
-    """Mean and least cosine to the f32 model's embeddings, as transformers loads the folder; its tokenizer too."""
+    """Returns the mean and least cosine to the f32 model's embeddings. transformers loads the folder and its tokenizer."""
     _, notes = AutoModel.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     unread = {kind: sorted(map(str, names))[:3] for kind, names in notes.items() if names}
     assert not unread, f"transformers did not match every tensor: {unread}"
@@ -151,7 +150,7 @@ def dense_is_identical(work):
 
 
 def dense_reads_in_numpy(work):
-    """safetensors' numpy reader sees the same arrays as its torch reader; metadata says who wrote it for."""
+    """Checks that safetensors' numpy reader gives the same arrays as its torch reader, and checks the metadata."""
     file = exported(args.minilm, work / "dense") / "model.safetensors"
     arrays = {name: torch.from_numpy(array.copy()) for name, array in safetensors_numpy.load_file(file).items()}
     with safe_open(file, "np") as opened:
@@ -168,7 +167,7 @@ def dense_comes_with_tokenizer(work):
 
 
 def pruned_equals_torch(work):
-    """Kept weights bit for bit; as many zeros as torch; another choice than torch's only among equal magnitudes."""
+    """Checks that kept weights are equal bit for bit, and that masks differ only among equal magnitudes."""
     compressed(work / "pruned", "--prune", "0.4")
     ours, originals = weights_of(exported(work / "pruned", work / "pruned-dense")), weights_of(args.minilm)
     if ours.keys() != originals.keys():
@@ -185,20 +184,20 @@ def pruned_equals_torch(work):
 
 
 def torch_mask(weight, amount):
-    """torch's own mask, True = kept."""
+    """Returns torch's own mask; True means kept."""
     module = torch.nn.Module()
     module.weight = torch.nn.Parameter(weight.clone(), requires_grad=False)
     return prune.l1_unstructured(module, "weight", amount).weight_mask.bool()
 
 
 def compare_with_torch(ours, weight, mask):
-    """(what is wrong, or None; how many elements torch chose otherwise among equal magnitudes)."""
+    """Returns (an error or None, number of equal magnitudes that torch chose otherwise)."""
     if ours.dtype != weight.dtype or ours.shape != weight.shape:
         return f"{ours.dtype} {tuple(ours.shape)}, not {weight.dtype} {tuple(weight.shape)}", 0
     kept = ours != 0
     if not same_bits(ours[kept], weight[kept]):
         return "a kept weight changed", 0
-    nonzero = weight != 0  # of a weight that was 0 its value does not tell whether it was kept
+    nonzero = weight != 0  # a weight that was 0 before pruning does not show whether it was kept
     if int((kept & nonzero).sum()) != int((mask & nonzero).sum()):
         return f"{int((~kept).sum())} zeros, torch makes {int((~mask | ~nonzero).sum())}", 0
     disagree = (kept != mask) & nonzero
@@ -225,7 +224,7 @@ def digest(path):
 
 
 def decompression_agrees(fixture):
-    """Ours against the library's own, run now, and against what it gave when the fixture was made."""
+    """Compares ours with the library's decompression of now and of the time when the fixture was made."""
 
     def check(work):
         from compressed_tensors.entrypoints.convert import CompressedTensorsDequantizer
@@ -247,7 +246,7 @@ def int8_dense_loads(work):
 
 
 def checks():
-    """(key, what is checked, function of the work folder)."""
+    """Returns (key, description, function of the work folder) of each check."""
     yield "a", "transformers loads compressed-tensors int8-dynamic", int8_dynamic_loads
     yield "a2", "transformers loads compressed-tensors int4-g128", int4_loads
     yield "b", "dense export is bit-identical", dense_is_identical

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""transformers runs what briquette writes as compressed-tensors, family by family.
+"""Check that transformers runs compressed-tensors outputs of each model family.
 
 usage: interop_families.py BRIQUETTE_BINARY WORKDIR [--only bert,t5,...]
 
-Needs bench/peers/requirements.txt. Makes a tiny model with random weights of each family, compresses it with each scheme,
-and loads that in transformers: as the class it was saved as, and as the bare model. Its outputs must be those of the dense
-export of the same codes, with the activations rounded in the same way where the scheme rounds them: the largest difference
-at most 1e-5 of the largest output (5e-3 where activations are rounded: a tie that falls the other way is a step of one
-code). Nothing may be missing that the dense export does not miss. What is known not to load must be refused with exit
-code 6. Writes, and overwrites, only WORKDIR/families (a few MB). The exit code is 1 when anything fails.
+Needs bench/peers/requirements.txt. Makes a tiny model with random weights of each family and compresses it with each scheme.
+transformers loads the output as the class that saved it, and as the bare model. Its outputs must match the outputs of the dense
+export of the same codes. If the scheme quantizes activations, the reference quantizes them in the same way.
+
+The largest difference is at most 1e-5 of the largest output. With quantized activations it is 5e-3, because a tie that rounds
+the other way changes one code. No weight may be missing that the dense export has. Models that transformers cannot load must
+be refused with exit code 6. Writes, and overwrites, only WORKDIR/families (a few MB). Exit code 1 if any check fails.
 """
 
 import argparse
@@ -229,9 +230,9 @@ FAMILIES = {
     ),
     "SEW": ("SEW", WAV2VEC2 | dict(squeeze_factor=2), ["ForCTC", "Model"]),
 }
-# Configurations that are not called as their classes.
+# Configurations whose names differ from their classes.
 CONFIGS = {"Gemma3": "Gemma3TextConfig"}
-# Schemes that are refused: transformers cannot load them.
+# Schemes that briquette refuses, because transformers cannot load them.
 REFUSED = {
     "GPT-2": set(SCHEMES),
     "ModernBERT": PACKED,
@@ -248,7 +249,7 @@ REFUSED = {
     "Qwen3-MoE": {"int8-dynamic", "int8-dynamic-sym"},
     "OLMoE": {"int8-dynamic", "int8-dynamic-sym"},
 }
-# What another scheme is for in "mixed": experts need packed codes of one scheme, and others may have what they like.
+# Families with experts: in "mixed", all experts have one packed scheme, and other tensors have another.
 EXPERTS = ["Mixtral", "Qwen2-MoE", "Qwen3-MoE", "OLMoE"]
 
 
@@ -257,7 +258,7 @@ def quietly():
 
 
 def make(folder, name, cls):
-    """A model of random weights, norms and biases too, as transformers saves it."""
+    """Makes a model of random weights, including norms and biases, and saves it with transformers."""
     config, values, _ = FAMILIES[name]
     torch.manual_seed(7)
     settings = getattr(transformers, CONFIGS.get(config, f"{config}Config"))(**values)
@@ -273,7 +274,7 @@ def make(folder, name, cls):
 
 
 def recipe(name, scheme, model, out):
-    """A recipe, for what flags cannot say: other codes for some tensors."""
+    """Returns a recipe that gives some tensors another scheme, which flags cannot express."""
     first, include, second = ("int8-dynamic", ["**.experts.**"], "int8")
     if name not in EXPERTS:
         first, include, second = ("int8", ["**.0.**"], "int4-g32")
@@ -342,7 +343,7 @@ def load(cls, folder):
 
 
 def rounds_activations(coded, dense):
-    """Rounds what the coded model rounds: for each token, to int8."""
+    """Quantizes the activations that the compressed model quantizes: per token, to int8."""
     n_coded, modules = 0, dict(dense.named_modules())
     for name, module in coded.named_modules():
         scheme = getattr(module, "quantization_scheme", None)
@@ -354,7 +355,7 @@ def rounds_activations(coded, dense):
 
 
 def rounded(x, is_symmetric):
-    """For each token, as compressed-tensors has it: all of a matrix, such as a pooled state, it takes for one."""
+    """Quantizes per token like compressed-tensors: a matrix, such as a pooled state, counts as one token."""
     rows = x if x.dim() > 2 else x.reshape(1, -1)
     return rounded_rows(rows, is_symmetric).reshape(x.shape)
 
@@ -370,7 +371,7 @@ def rounded_rows(x, is_symmetric):
 
 
 def compare(cls, coded_folder, dense_folder, scheme):
-    """(what is wrong, figures) of one class."""
+    """Returns (an error or None, figures) of one class."""
     coded, notes = load(cls, coded_folder)
     dense, expected = load(cls, dense_folder)
     n_coded = rounds_activations(coded, dense)
@@ -393,7 +394,7 @@ def cosine(cls, one, other):
 
 
 def check(name, cls, scheme, work):
-    """(what is wrong, or None; a word on the outcome)."""
+    """Returns (an error or None, a word on the outcome)."""
     model, out, dense = work / "model", work / scheme, work / f"{scheme}-dense"
     kind = make(model, name, cls)
     code, said = compress(name, scheme, model, out)

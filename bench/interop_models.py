@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Full-size models in burn against torchvision and transformers on the same weights.
+"""Compare full-size models in burn with torchvision and transformers on the same weights.
 
 usage: interop_models.py FORWARD MINILM [--work DIR] [--briquette BIN] [--only PREFIX]
        FORWARD: target/release/examples/forward (cargo build --release -p briquette-eval --example forward)
        MINILM:  models/minilm; packages: bench/peers/requirements.txt
 
-Random weights for every ResNet (both .pth and safetensors), BERT-base and a Llama; real ones of MiniLM, through its own
-tokenizer, on bench/peers/sentences.txt; with --briquette also its int8 form. Prints one JSON line each and exits with
-1 if a promise is not kept: 1e-4 of the largest output; cosine 0.99999 (f32) and 0.9995 on average (int8); 1.15 times the
-weights' bytes and 64 MB of resident memory at most while loading MiniLM.
+Weights are random for every ResNet (.pth and safetensors), BERT-base and a Llama. MiniLM has its real weights and tokenizer, on
+bench/peers/sentences.txt; with --briquette its int8 form runs too. Prints one JSON line for each model. Exit code 1 if a limit
+is exceeded:
+
+- 1e-4 of the largest output;
+- cosine 0.99999 (f32) and 0.9995 on average (int8);
+- 1.15 times the bytes of the weights plus 64 MB of resident memory while MiniLM loads.
 """
 
 import argparse
@@ -38,7 +41,7 @@ def report(name, ok, **figures):
 
 
 def forward(args, model, feed, like):
-    """What burn makes of `feed`, a path or tensors, in the shape of `like`; and the seconds it took."""
+    """Runs burn on `feed`, a path or tensors. Returns the output in the shape of `like`, and the seconds."""
     with tempfile.TemporaryDirectory(dir=args.work) as folder:
         out = pathlib.Path(folder) / "out.f32"
         if isinstance(feed, dict):
@@ -58,7 +61,7 @@ def agree(args, name, model, feed, expected):
 
 
 def randomized(model, seed):
-    """Random biases and norms too, and statistics of a trained net's size, so that outputs stay finite."""
+    """Randomizes biases and norms too, and gives statistics the size of a trained network's, so that outputs stay finite."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
@@ -122,7 +125,7 @@ def embed(folder, sentences):
 
 def minilm(args):
     weights = os.path.getsize(args.minilm / "model.safetensors")
-    # It reads its own peak: that of a child here would hold the pages of this process, from before it was another.
+    # The child reads its own peak. A peak measured here would include pages of this process from before exec.
     peak = int(subprocess.run([args.forward, args.minilm], check=True, capture_output=True).stdout)
     report("minilm loading", peak <= 1.15 * weights + 64e6, peak_bytes=peak, of_weights=round(peak / weights, 3))
     sentences = SENTENCES.read_text().splitlines()

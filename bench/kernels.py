@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compare int8 linear with torch's fbgemm and oneDNN, cell by cell, in turn, and print a Markdown table.
+"""Compare int8 linear kernels with torch's fbgemm and oneDNN, cell by cell in alternating runs, as a Markdown table.
 
 usage: kernels.py BENCH_LINEAR --python PYTHON [--layers BENCH_LAYERS] [--threads 1] [--kn 768x768,..] [--m 1,8,64,512] [--rounds 3] [--json FILE]
 
-BENCH_LINEAR is the example of that name of briquette-cpu, built with --release; PYTHON one that has torch. Each side
-quantizes its activations and adds its bias. Each cell is the median of the rounds, and each round the median of its calls, on
-both sides. A ratio above 1 says that ours is faster. With one thread, two threads on 4096x4096
-follow where there are two processors; BENCH_LAYERS, the other example, adds convolutions, weight-only int8 and int4.
+BENCH_LINEAR is the example bench_linear of briquette-cpu, built with --release. PYTHON has torch. Each side quantizes its
+activations and adds its bias. Each cell is the median of the rounds; a round's figure is the median of its calls. A ratio above 1
+means that ours is faster. With one thread, 4096x4096 on two threads follows if the machine has two processors. BENCH_LAYERS, the
+example bench_layers of briquette-ops, adds convolutions and weight-only int8 and int4.
 """
 
 import argparse
@@ -45,7 +45,7 @@ for line in sys.stdin:
 
 
 def ours(args, shape, path="active", rows=None, threads=None, more=()):
-    """Median microseconds of each kind, and the register peak, of one run of our benchmark over one shape."""
+    """Runs our benchmark on one shape. Returns the median microseconds of each kind, and the register peak."""
     command = [args.bench, "--kn", shape, "--m", rows or args.m, "--seconds", str(args.seconds)]
     command += ["--path", path, *more]
     environment = dict(os.environ, RAYON_NUM_THREADS=str(threads or args.threads))
@@ -54,7 +54,7 @@ def ours(args, shape, path="active", rows=None, threads=None, more=()):
 
 
 class Peer:
-    """torch in its own process, asked for one shape at a time."""
+    """torch in its own process, which measures one shape per request."""
 
     def __init__(self, args):
         environment = dict(os.environ, OMP_NUM_THREADS=str(args.threads), **dict(e.split("=", 1) for e in args.peer_env))
@@ -63,7 +63,7 @@ class Peer:
         self.process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
 
     def ask(self, shape, rows):
-        """The lines for one shape."""
+        """Returns the lines for one shape."""
         self.process.stdin.write(json.dumps([*map(int, shape.split("x")), rows]) + "\n")
         self.process.stdin.flush()
         lines = []
@@ -75,7 +75,7 @@ class Peer:
 
 
 def measure(args):
-    """{(k, n, m): {what: median microseconds}} and the highest register peak in GOP/s."""
+    """Returns {(k, n, m): {what: median microseconds}} and the highest register peak in GOP/s."""
     rows, cells, peak, path, n_bytes = [int(m) for m in args.m.split(",")], {}, 0.0, "", {}
     peer = Peer(args)
     for _ in range(args.rounds):
@@ -98,7 +98,7 @@ def geometric_mean(ratios):
 
 
 def table(cells, peak, path, threads):
-    """The dense cells against the better peer."""
+    """Prints the dense cells against the better peer."""
     print(f"int8 linear, {threads} thread(s), path {path}, GOP/s; VNNI register peak of one core {peak:.0f}\n")
     print("| K x N | M | ours | symmetric | rten | fbgemm | onednn | ours / better peer | ours / rten | ours / peak |")
     print("|---|---|---|---|---|---|---|---|---|---|")
@@ -114,7 +114,7 @@ def table(cells, peak, path, threads):
 
 
 def sparse_table(cells, n_bytes):
-    """Sparse against our own dense weights."""
+    """Prints sparse against our own dense weights."""
     kinds = [what for what in next(iter(cells.values())) if what.startswith("sparse")]
     print("\nSparse int8, speed relative to dense (and bytes):\n")
     print("| K x N | M | " + " | ".join(kinds) + " |")
@@ -128,7 +128,7 @@ def sparse_table(cells, n_bytes):
 
 
 def other_paths(args, peak):
-    """AVX-512 VNNI where the path in use is another, against the register peak of its own instructions."""
+    """Measures AVX-512 VNNI against its own register peak, if another instruction set is in use."""
     print("\nAVX-512 VNNI alone, GOP/s and share of the register peak:\n\n| K x N | M | GOP/s | of peak |\n|---|---|---|---|")
     for shape in args.kn.split(","):
         found = {}
@@ -140,7 +140,7 @@ def other_paths(args, peak):
 
 
 def two_threads(args):
-    """4096x4096 at M = 512 on one thread and on two, in turn."""
+    """Measures 4096x4096 at M = 512 on one thread and on two, in alternating runs."""
     found = {1: [], 2: []}
     for _ in range(args.rounds):
         for threads in found:
@@ -152,7 +152,7 @@ def two_threads(args):
 
 
 def layers(args):
-    """The table of the other example, on as many threads."""
+    """Prints the table of bench_layers, with the same number of threads."""
     print("\nConvolutions, weight-only int8 and int4 against burn's f32:\n", flush=True)
     environment = dict(os.environ, RAYON_NUM_THREADS=str(args.threads))
     subprocess.run([args.layers, "--seconds", str(args.seconds)], env=environment, check=True)

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""How long models take from files in memory to layers that are ready: int8 codes, and steps of 3 bits in entropy-coded blocks, which may
-take as long as the former and their codes over the rate at which all threads decode; as a Markdown table.
+"""Time the loading of a model as int8 and as entropy-coded 3-bit codes, as a Markdown table.
 
 usage: load.py BENCH_LOAD BENCH_ENTROPY INT8 CODED [--threads 2] [--rounds 31] [--runs 3]
 
-The first two are the examples of those names, built with --release; INT8 and CODED are outputs of one model. The median of all runs counts,
-on both sides; the rate is that of `bench_entropy`, as often at once as there are threads.
+Loading goes from files in the page cache to layers that are ready. The coded model may take as long as the int8 model, plus its
+number of codes divided by the rate at which all threads decode.
+
+The first two arguments are the examples bench_load and bench_entropy, built with --release. INT8 and CODED are outputs of one
+model. Figures are medians of all runs. For the rate, one bench_entropy runs per thread.
 """
 
 import argparse
@@ -28,7 +30,7 @@ def loads(args):
 
 
 def rate(args):
-    """Codes that all threads decode in a second, each with its best instructions."""
+    """Returns the codes that all threads decode per second, each with its best instructions."""
     at_once = [subprocess.Popen([args.bench_entropy], stdout=subprocess.PIPE, text=True) for _ in range(args.threads)]
     found = lines(process.communicate()[0] for process in at_once)
     return args.threads * min(line["codes"] / min(line["decode_s"].values()) for line in found)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Time and memory of a model of very many small tensors, by command; a table for docs/benchmarks.md."""
+"""Measure time and memory of each command on models of many small tensors, as a table for docs/benchmarks.md."""
 
 import argparse
 import os
@@ -22,7 +22,7 @@ COMMANDS = [
 
 
 def measure(briquette, line):
-    """Wall seconds, CPU seconds and the most memory in bytes."""
+    """Returns wall seconds, CPU seconds and peak memory in bytes."""
     started = time.monotonic()
     child = subprocess.Popen([briquette, *line], stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(child.pid, 0)
@@ -42,7 +42,7 @@ def main():
     for n in asked.n:
         with tempfile.TemporaryDirectory() as directory:
             model, out = Path(directory, "model"), Path(directory, "out")
-            # By another process: what this one takes would count as its children's from their start.
+            # A separate process writes the model: memory of this process would count in the peaks of its children.
             subprocess.run([sys.executable, MAKER, str(n), model], check=True)
             for name, line in COMMANDS:
                 if asked.only not in name:

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""MiniLM's latency: ours as floats, dynamic int8 and sparse dynamic int8, against torch in f32 and quantize_dynamic, and against OpenVINO
-and onnxruntime as floats and int8, in turn, as a Markdown table.
+"""Measure MiniLM's latency against torch, OpenVINO and onnxruntime, in alternating runs, as a Markdown table.
 
 usage: minilm_latency.py BENCH_MINILM --python PYTHON [--model models/minilm] [--threads 1] [--batches 1,32]
        [--length 128] [--rounds 3] [--seconds 3] [--baseline BENCH_MINILM] [--runtimes-python PYTHON] [--out bench-out/runtimes]
 
-BENCH_MINILM is the example of that name of briquette-eval, built with --release; PYTHON one that has torch and transformers, and onnx where
-the runtimes are measured too, by a PYTHON with what bench/peers/requirements-runtimes.txt names; a baseline is another build of ours, of
-which only f32 is timed. Each figure is the median of the rounds, and each round the median of its calls, on all sides. Ratios are of
-times: below 1, ours is faster.
+Ours runs in f32, dynamic int8 and sparse dynamic int8. torch runs in f32 and with quantize_dynamic. OpenVINO and onnxruntime run
+in f32 and int8, if there is a RUNTIMES_PYTHON.
+
+BENCH_MINILM is the example bench_minilm of briquette-eval, built with --release. PYTHON has torch and transformers, and onnx if the
+runtimes are measured. RUNTIMES_PYTHON has bench/peers/requirements-runtimes.txt. The baseline is another build of ours, timed in f32
+only. Each figure is the median of the rounds; a round's figure is the median of its calls. Ratios are of times: below 1, ours is
+faster.
 """
 
 import argparse
@@ -51,7 +53,7 @@ for kind in ("torch f32", "fbgemm", "onednn"):
 def lines_of(command, threads):
     environment = dict(os.environ, RAYON_NUM_THREADS=str(threads), OMP_NUM_THREADS=str(threads))
     output = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
-    # nncf says what it does between them.
+    # nncf prints its progress between the lines.
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 

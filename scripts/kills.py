@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Kills a run of a recipe at random times, again and again, and holds what it ends in against a run that was left alone.
+"""Kill a run of a recipe at random times, resume it, and compare its output with a run without kills.
 
 usage: kills.py BRIQUETTE RECIPE [--kills 20] [--seed 0]
 
-The recipe's output must not exist; it is removed afterwards. Prints how far each killed run had come, and fails where weights differ.
+The recipe's output must not exist; it is removed at the end. Prints the progress of each killed run. Exit code 1 if the
+weights differ.
 """
 
 import argparse
@@ -48,7 +49,7 @@ def main():
         while not output.exists():
             child = subprocess.Popen(line, stdout=subprocess.DEVNULL)
             try:
-                # The last run is left alone, so that there is an end.
+                # The last run is not killed, so that the loop ends.
                 code = child.wait(chance.uniform(0, seconds / 4) if n_kills < args.kills else None)
             except subprocess.TimeoutExpired:
                 child.kill()

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Count the crates that the library brings beside burn's own, with its default features.
+"""Count the crates that the library adds to burn's own, with its default features.
 
 usage: light.py [MOST]
 
-Exit code 1 where they are more than MOST (40). Those that burn brings as well do not count.
+Exit code 1 if there are more than MOST (40). Crates that burn also depends on do not count.
 """
 
 import re
@@ -14,7 +14,7 @@ LINE = re.compile(r"^(\d+)(\S+ v\S+)")
 
 
 def graph():
-    """The crates below each crate of the library's tree, tests and examples left out."""
+    """Returns the dependencies of each crate in the library's tree, without tests and examples."""
     command = ["cargo", "tree", "--quiet", "--locked", "-p", "briquette", "-e", "normal,build", "--prefix", "depth"]
     below, path = {}, []
     for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Make a ResNet-152 with random weights in torchvision's names, and large images, without downloading anything.
+"""Make a ResNet-152 with random weights and torchvision's names, and large images. Downloads nothing.
 
 usage: make_resnet152.py DIRECTORY [--images 1] [--size 2240]
 
-Writes DIRECTORY/model/model.safetensors (241 MB) and DIRECTORY/images-SIZE/CLASS/0.bmp. Convolutions are drawn as He et al.
-draw them (normal, variance 2 / fan out); the last norm of each block begins at 0.2, so that 50 blocks in a row do not
-grow without bound. What is there already is left alone. Only the standard library is used.
+Writes DIRECTORY/model/model.safetensors (241 MB) and DIRECTORY/images-SIZE/CLASS/0.bmp. Convolutions have He initialization
+(normal, variance 2 / fan out). The last norm of each block starts at 0.2, so that outputs of 50 blocks stay bounded.
+Existing files are not written again. Uses the standard library only.
 """
 
 import argparse
@@ -21,7 +21,7 @@ BLOCKS, POOL = (3, 8, 36, 3), 1 << 18
 
 
 def norm(name, channels, gamma=1.0):
-    """(name, shape, kind, value) of a batch norm's tensors."""
+    """Yields (name, shape, kind, value) of a batch norm's tensors."""
     yield f"{name}.weight", [channels], "constant", gamma
     for field, value in (("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0)):
         yield f"{name}.{field}", [channels], "constant", value
@@ -32,7 +32,7 @@ def conv(name, n_in, n_out, kernel):
 
 
 def tensors():
-    """Every tensor of the network."""
+    """Returns every tensor of the network."""
     yield from conv("conv1", 3, 64, 7)
     yield from norm("bn1", 64)
     n_in = 64
@@ -55,7 +55,7 @@ def tensors():
 
 
 def write_model(path, rng):
-    """One safetensors file. Numbers are drawn once and repeated from random places."""
+    """Writes one safetensors file. Random numbers are sampled once and repeated from random offsets."""
     pool, scaled = [rng.gauss(0, 1) for _ in range(POOL)], {}
     header, end, all_tensors = {"__metadata__": {"format": "pt"}}, 0, list(tensors())
     for name, shape, _, _ in all_tensors:
@@ -80,7 +80,7 @@ def write_model(path, rng):
 
 
 def write_image(path, size, rng):
-    """A bitmap of soft waves, discs and grain."""
+    """Writes a bitmap of soft waves, discs and noise."""
     cell, n = 8, -(-size // 8)
     waves = [[rng.uniform(0.01, 0.2), rng.uniform(0.01, 0.2), rng.uniform(0, 6.28)] for _ in range(3)]
     discs = [(rng.randrange(n), rng.randrange(n), rng.randrange(n // 8 + 1, n // 3 + 2)) for _ in range(4)]

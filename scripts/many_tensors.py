@@ -15,7 +15,7 @@ from pathlib import Path
 KINDS = ["attn.qkv", "attn.out", "mlp.fc1", "mlp.fc2"]
 N_BYTES = 8 * 8 * 4
 MAX_IN_FILE = 600_000
-# What the highest byte of an f32 becomes: magnitudes from 2**-7 to 2**-3, either sign.
+# Values of the highest byte of an f32: magnitudes from 2**-7 to 2**-3, either sign.
 HIGHEST = bytes([0x3C, 0x3D, 0xBC, 0xBD] * 64)
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What methods that look at data give on MiniLM and SmolLM2: runs each, and prints a table.
+"""Measure each method that uses data on MiniLM and SmolLM2, and print a table.
 
 usage: quality.py BRIQUETTE [minilm|smollm2 ...]
 
-Recipes, outputs and what was measured lie in bench-out/quality-own. What is there already is not made again.
+Recipes, outputs and results are in bench-out/quality-own. Existing outputs are reused.
 """
 
 import json
@@ -47,7 +47,7 @@ def quantize(model, scheme, how):
 
 
 def stages(model):
-    """Each way of making it smaller: its name, its stages, and whether it looks at data."""
+    """Yields each way to compress: its name, its stages, and whether it uses data."""
     for method in ("magnitude", "wanda", "sparsegpt", "admm", "wanda+owl", "sparsegpt+owl"):
         yield f"{method} {model['share']:.0%}", prune(model, method), method != "magnitude"
     for scheme in model["schemes"]:
@@ -68,7 +68,7 @@ def recipe(name, model, output, stage, looks):
 
 
 def evaluated(briquette, name, model, output):
-    """The metric of an output on the held-out data; of encoders against the original."""
+    """Returns the metric of an output on held-out data; encoders are compared with the original model."""
     kept = output.with_suffix(".json")
     if not kept.exists():
         data, length = model["data"]

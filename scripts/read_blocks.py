@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Decodes entropy-coded outputs by docs/format.md alone, and compares the codes with those of the same output in dense storage.
+"""Decode entropy-coded outputs from the file format's documentation alone, and compare them with the dense storage.
 
 usage: read_blocks.py ENTROPY_DIR DENSE_DIR
 
-Needs numpy and safetensors. Rows without bitmasks only: make DENSE_DIR with `--quantize` alone.
+Both directories have the same codes. Needs numpy and safetensors. Reads rows without bitmasks only: make DENSE_DIR with
+`--quantize` alone.
 """
 
 import json

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""ResNet-152 on images that do not fit the memory there is: prune, quantize, tile; time and peak memory of each step.
+"""Prune, quantize and run a ResNet-152 in tiles, on images that exceed the memory limit.
 
 usage: resnet152.py BRIQUETTE [--model MODEL] [--images DIRECTORY] [--limit 1GiB] [--tile 512] [--device cpu] [--work bench-out/resnet152]
 
-Without MODEL and DIRECTORY, random weights and images of 2240x2240 are made (scripts/make_resnet152.py). The plain run takes
-each image whole, within no limit; the same within the limit must be refused; then come the steps within it. Peaks are
-bytes above what was there before, as each step's meter counted them; of compressing, the resident set.
+Prints the time and peak memory of each step. Without MODEL and DIRECTORY, the script makes random weights and images of
+2240x2240 (scripts/make_resnet152.py). The first run takes whole images without a limit. A run of whole images with the limit
+must be refused. The other steps run in tiles with the limit. Peaks are bytes above the start of the step, counted by its meter;
+the peak of compression is the resident set.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import sys
 import time
 
 def run(args, *command, expect=0):
-    """(seconds, standard output, standard error) of briquette; another exit code than expected ends it all."""
+    """Returns (seconds, stdout, stderr) of briquette; an unexpected exit code ends the script."""
     start = time.perf_counter()
     done = subprocess.run([args.briquette, *map(str, command)], capture_output=True, text=True, check=False)
     if done.returncode != expect:
@@ -26,7 +27,7 @@ def run(args, *command, expect=0):
 
 
 def evaluate(args, model, *flags):
-    """(seconds, report) of running a model over the images."""
+    """Runs a model on the images and returns (seconds, report)."""
     command = ["eval", model, "--arch", "resnet152", "--data", args.images, "--device", args.device, "--json", *flags]
     seconds, out, _ = run(args, *command)
     return seconds, json.loads(out)
@@ -43,7 +44,7 @@ def figures(run_figures):
 
 
 def side(image):
-    """Height of the first bitmap, where there is one."""
+    """Returns the height of the first bitmap, or None."""
     header = image.read_bytes()[:26] if image else b""
     return int.from_bytes(header[22:26], "little", signed=True) if header[:2] == b"BM" else 2240
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""List Rust files and functions that have grown too long.
+"""List Rust files and functions that are too long.
 
 usage: size.py [ROOT]
 
-A file aims at 150 lines and stops near 350 with its tests; a function aims at 10, rarely passes 40, never 80.
-Prints every file above 350 lines and every function above 40. Exit code 1 if a function passes 80 lines or a file 400.
+A file should have about 150 lines, and at most 350 with its tests. A function should have about 10 lines, and rarely more than 40.
+Prints every file above 350 lines and every function above 40. Exit code 1 if a function has more than 80 lines or a file more
+than 400.
 """
 
 import pathlib
@@ -15,7 +16,7 @@ FUNCTION = re.compile(r"^\s*(?:pub(?:\([a-z]+\))? )?(?:const |unsafe |async |ext
 
 
 def functions(lines):
-    """(name, first line, length) of each function: rustfmt puts its closing brace at the indent of its `fn`."""
+    """Yields (name, first line, length) of each function; rustfmt indents its closing brace like its `fn`."""
     for number, line in enumerate(lines):
         found = FUNCTION.match(line)
         if not found:

@@ -1,9 +1,8 @@
-"""Counts the names that stand for several types: structs, enums, traits, unions and aliases, tests left out.
+"""Count the names that several types share: structs, enums, traits, unions and aliases. Tests are ignored.
 
     python3 scripts/type_names.py
 
-Associated types of traits are no types of their own, and are left out. Prints each shared name with its files. Exit code 1
-where more than LIMIT are shared.
+Associated types of traits do not count. Prints each shared name with its files. Exit code 1 if more than LIMIT names are shared.
 """
 
 import re
@@ -17,7 +16,7 @@ KINDS = ("struct", "enum", "trait", "union", "type")
 
 
 def declared(found):
-    """The names of types that these words declare outside of `impl` and `trait` bodies."""
+    """Yields the names of types that a file declares outside of `impl` and `trait` bodies."""
     at = 0
     while at < len(found):
         word = found[at]
@@ -51,7 +50,7 @@ def main():
     shared = {name: files for name, files in sorted(places.items()) if len(files) > 1}
     for name, files in shared.items():
         print(f"{name}: {', '.join(files)}")
-    print(f"{len(shared)} names stand for several types; at most {LIMIT} may")
+    print(f"{len(shared)} names are shared by several types; at most {LIMIT} may be")
     return 1 if len(shared) > LIMIT else 0
 
 

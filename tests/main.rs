@@ -14,6 +14,7 @@ mod burnpack;
 mod calibrate;
 mod cast;
 mod checkpoints;
+mod cluster;
 mod compress;
 mod contained;
 mod damaged;

@@ -1,4 +1,4 @@
-"""Shared by the peer scripts: names, timing, resource figures, JSON lines. Imports neither torch nor numpy."""
+"""Code that the peer scripts share: names, timing, resource figures, JSON lines. Imports neither torch nor numpy."""
 
 import glob
 import json
@@ -14,7 +14,7 @@ import time
 
 
 def is_linear_or_conv(name, rank):
-    """Linear and conv weights, told by name and rank, as the peers' own scripts do."""
+    """Returns whether a tensor is a Linear or conv weight, by name and rank, as in the peers' own scripts."""
     return name.endswith("weight") and rank >= 2 and not re.search(r"embed|norm|bn", name, re.I)
 
 
@@ -40,7 +40,7 @@ def copy_config(source, out):
 
 
 def sentences():
-    """40 English sentences in 20 pairs of near meaning: the fidelity test of MiniLM."""
+    """Returns 40 English sentences in 20 pairs of similar meaning: the fidelity test of MiniLM."""
     return (pathlib.Path(__file__).parent / "sentences.txt").read_text().splitlines()
 
 
@@ -48,13 +48,13 @@ def sentences():
 
 
 def set_threads(n):
-    """Call before importing torch or numpy."""
+    """Sets the number of threads. Call it before importing torch or numpy."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(n)
 
 
 class Stages:
-    """Wall seconds by stage; `done(name)` closes the stage that began at the call before."""
+    """Wall seconds by stage; `done(name)` ends the stage that started at the previous call."""
 
     def __init__(self, start):
         self.start = self.last = start
@@ -66,7 +66,7 @@ class Stages:
         self.last = now
 
     def totals(self):
-        """What the whole process took so far: wall, CPU of all threads (start-up included), peak memory."""
+        """Returns the figures of the whole process: wall, CPU of all threads (start-up included), peak memory."""
         return {
             "wall_s": round(time.perf_counter() - self.start, 3),
             "cpu_s": round(time.process_time(), 3),
@@ -76,7 +76,7 @@ class Stages:
 
 
 def rss_mb():
-    """Peak resident memory of this process."""
+    """Returns the peak resident memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -88,7 +88,7 @@ def emit(**fields):
 
 
 def cpu_ticks():
-    """(busy, total) ticks over all CPUs; steal counts as busy."""
+    """Returns (busy, total) ticks over all CPUs; steal counts as busy."""
     with open("/proc/stat") as f:
         ticks = [int(x) for x in f.readline().split()[1:9]]
     idle = ticks[3] + ticks[4]
@@ -103,14 +103,14 @@ def busy_fraction(window):
 
 
 def wait_quiet(max_busy=0.08, timeout=120.0, window=0.5):
-    """Wait until machine-wide CPU use is at most max_busy, or for timeout seconds."""
+    """Waits until machine-wide CPU use is at most max_busy, or for timeout seconds."""
     start = time.monotonic()
     while busy_fraction(window) > max_busy and time.monotonic() - start < timeout:
         pass
 
 
 class Contention:
-    """`other`: the fraction of the machine's CPU that other processes took while in the block."""
+    """Measures `other`: the fraction of the machine's CPU that other processes used inside the block."""
 
     def __enter__(self):
         self.ticks, self.cpu = cpu_ticks(), time.process_time()
@@ -123,7 +123,7 @@ class Contention:
 
 
 def bench(call, n=7, warmup=2, quiet=True, target=0.05):
-    """Seconds per call: min, med, max and n of wall time, cpu (median, all threads), other_max (contention).
+    """Returns seconds per call: min, med, max and n of wall time, cpu (median, all threads), other_max (contention).
 
     Each of the n samples repeats the call for at least `target` seconds.
     """

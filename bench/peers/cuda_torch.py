@@ -1,9 +1,9 @@
-"""The same products as cuda_check, by PyTorch on this machine's GPU; prints one JSON object.
+"""Time the products of cuda_check with PyTorch on this machine's GPU, and print one JSON object.
 
 usage: cuda_torch.py
 
-torch._int_mm alone, a bf16 matmul, and torchao's int8 dynamic linear, plain and compiled where it compiles. Medians over rounds
-of calls on rotating weights that no cache holds.
+Times torch._int_mm alone, a bf16 matmul, and torchao's dynamic int8 linear, plain and compiled if it compiles. Figures are medians
+over rounds of calls on rotating weights that exceed the caches.
 """
 
 import json
@@ -18,7 +18,7 @@ SHAPES = [(4096, 4096, 4096)] + [(m, 11008, 4096) for m in (512, 1024, 2048, 409
 
 
 def seconds(call):
-    """The median time of a call, over rounds of as many as take 20 ms."""
+    """Returns the median time of a call, over rounds of as many calls as take 20 ms."""
     for i in range(3):
         call(i)
     torch.cuda.synchronize()
@@ -75,10 +75,10 @@ def torchao(shape, compiled):
 
 
 def attempt(name, unit, measure, found):
-    """A figure, or why there is none."""
+    """Returns a figure, or the reason why there is none."""
     try:
         found.append({"name": name, "value": measure(), "unit": unit})
-    except Exception as error:  # noqa: BLE001: whatever it is, the other figures are wanted
+    except Exception as error:  # noqa: BLE001: after any error, the other figures are still measured
         found.append({"name": name, "error": f"{type(error).__name__}: {error}".splitlines()[0][:200]})
 
 

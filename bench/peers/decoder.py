@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""A decoder's latency in torch or in llama.cpp: windows of tokens at once, and one token at a time. A line of JSON each, as
-briquette-eval' example bench_decoder prints them.
+"""Measure a decoder's latency in torch or llama.cpp, in windows of tokens and one token at a time.
 
 usage: decoder.py torch MODEL TOKENS [--engines "f32,fbgemm,onednn"] [--threads 1] [--windows 128,512] [--prompt 128] [--steps 64]
                   [--seconds 3]
        decoder.py llama.cpp FILE.gguf TOKENS --libraries DIR [the same]
        decoder.py tokens MODEL TEXT COUNT
 
-TOKENS is a file with a list of tokens as JSON, which the last form prints. A window counts from tokens to the scores of the whole
-vocabulary after each of them; `nll` is what those say of the tokens, and is not timed. torch's integer engines are quantize_dynamic of
-every Linear, a scale for each row. The third form and torch need transformers, llama.cpp only numpy.
+Prints JSON lines in the format of bench_decoder, an example of briquette-eval. TOKENS is a JSON file with a list of tokens; the
+`tokens` form prints one. The time of a window is from its tokens to the logits of every position. `nll` is computed from these
+logits and is not timed. torch's integer engines are quantize_dynamic of every Linear, with one scale per row. The forms `tokens`
+and `torch` need transformers; `llama.cpp` needs only numpy.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def cpu_seconds():
 
 
 def timed(call, least, seconds):
-    """Best, median and mean CPU milliseconds of at least so many calls, for at least so long."""
+    """Returns best, median and mean CPU milliseconds of at least `least` calls, for at least `seconds`."""
     each, start, cpu = [], time.perf_counter(), cpu_seconds()
     while len(each) < least or time.perf_counter() - start < seconds:
         begun = time.perf_counter()
@@ -76,7 +76,7 @@ def measure(args, name, runner):
 
 
 def mean_nll(scores, tokens):
-    """Of all tokens but the first, by the scores after those before them."""
+    """Returns the mean negative log-likelihood of all tokens but the first."""
     import numpy as np
 
     scores = np.asarray(scores[:-1], np.float64)
@@ -132,19 +132,19 @@ def torch_runners(args):
 
 
 class ModelParams(ctypes.Structure):
-    """`llama_model_params` of this version of the libraries: nothing of it is changed, but it is passed by value."""
+    """`llama_model_params` of this version of the libraries. Passed by value without changes."""
 
     _fields_ = [("all", ctypes.c_uint64 * 10)]
 
 
 class ContextParams(ctypes.Structure):
-    """`llama_context_params`, of which one is changed."""
+    """`llama_context_params`, of which one field is changed."""
 
     _fields_ = [("n_ctx", ctypes.c_uint32), ("rest", ctypes.c_uint32 * 39)]
 
 
 class Batch(ctypes.Structure):
-    """`llama_batch`."""
+    """`llama_batch` of the libraries."""
 
     _fields_ = [
         ("n_tokens", ctypes.c_int32),

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What torch makes of `one_shot`: the digits teacher on the fixtures' split, pruned globally by magnitude, then tuned with the mask held.
+"""Prune the digits teacher in torch like the example `one_shot`: globally by magnitude, then fine-tuned with the mask fixed.
 
 usage: digits_prune.py [SEEDS [FIRST]]
 
-A line for each seed, then means and standard deviations in percent right: the teacher; at each sparsity as pruned, after 3 epochs at
-1e-3, and after 3 epochs from 3e-3 down to 0 along a line, as `one_shot` does.
+Uses the same split as the fixtures. Prints a line for each seed, then means and standard deviations of accuracy in percent. At each
+sparsity there are three figures: after pruning, after 3 epochs at a learning rate of 1e-3, and after 3 epochs with a linear schedule
+from 3e-3 to 0.
 """
 
 import copy
@@ -23,7 +24,7 @@ DATA = pathlib.Path(__file__).resolve().parents[2] / "fixtures/digits-data.safet
 
 
 def net():
-    """64 and 128 channels, 1536 hidden: about a million weights."""
+    """Returns the network: 64 and 128 channels, 1536 hidden units, about a million weights."""
     conv = lambda a, b: [nn.Conv2d(a, b, 3, padding=1), nn.ReLU()]
     body = [*conv(1, 64), *conv(64, 128), nn.MaxPool2d(2), *conv(128, 128), nn.MaxPool2d(2), nn.Flatten()]
     return nn.Sequential(*body, nn.Linear(512, 1536), nn.ReLU(), nn.Linear(1536, 10))

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Statistics of the inputs of each linear layer and convolution by forward hooks in torch, summed in f64, held against a file that
-`briquette calibrate` wrote (docs/format.md).
+"""Compare the statistics of `briquette calibrate` with forward hooks in torch, summed in f64, for each linear layer and convolution.
 
 usage: hooks.py MODEL STATISTICS --data DATA [--max-length N] [--gram] [--limit 1e-4] [--threads 1]
        hooks.py --make-resnet18 DIRECTORY      random weights and 8 images of 96x96, to calibrate on
 
-MODEL is a directory that transformers loads, or one with torchvision's names of a ResNet. DATA is a line for each text (encoders), one
-text (decoders: cut into windows) or a safetensors file with images `x` (ResNets). All of it runs, so `briquette calibrate` must be given
-at least as many `--samples` as it holds. Each text runs alone, so that nothing is padded.
+MODEL is a directory that transformers loads, or one with torchvision's names of a ResNet. DATA depends on the model:
 
-A line for each layer: its input vectors, then for each statistic the largest difference over the largest number. Exit code 1: a count
-differs, a difference passes the limit, or no layer is in both.
+- encoders: one text a line;
+- decoders: one text, cut into windows;
+- ResNets: a safetensors file with images `x`.
+
+All of DATA runs, so give `briquette calibrate` at least as many `--samples`. Each text runs alone, without padding.
+
+Prints a line for each layer: its number of input vectors, then for each statistic the largest difference divided by the largest
+value. Exit code 1 if a count differs, a difference exceeds the limit, or no layer is in both.
 """
 
 import argparse
@@ -23,7 +26,7 @@ import warnings
 warnings.filterwarnings("ignore")
 from common import set_threads
 
-# Tokens of a window of a decoder, where nobody says otherwise.
+# Default number of tokens in a window of a decoder.
 WINDOW = 1024
 KINDS = ("sum", "sum_squares", "max", "gram")
 
@@ -55,11 +58,11 @@ from safetensors.torch import load_file, save_file
 torch.set_num_threads(args.threads)
 
 
-# ---- models and what they run on -------------------------------------------------------------------------------------
+# ---- models and their inputs -----------------------------------------------------------------------------------------
 
 
 def resnet_of(state):
-    """The ResNet whose names these are."""
+    """Returns torchvision's ResNet with these parameter names."""
     import torchvision.models as models
 
     for make in (models.resnet18, models.resnet34, models.resnet50, models.resnet101, models.resnet152):
@@ -72,7 +75,7 @@ def resnet_of(state):
 
 
 def runs(args):
-    """(model, one input for each run of it)."""
+    """Returns (model, the input of each run)."""
     config = args.model / "config.json"
     model_type = json.loads(config.read_text()).get("model_type") if config.exists() else None
     if model_type is None:
@@ -97,7 +100,7 @@ def runs(args):
 
 
 def make_resnet18(directory):
-    """A checkpoint without a config.json, as torchvision's are, and images of floats."""
+    """Writes a checkpoint without config.json, like torchvision's, and float images."""
     import torchvision.models as models
 
     torch.manual_seed(7)
@@ -116,7 +119,7 @@ def make_resnet18(directory):
 
 
 def columns(layer, inputs):
-    """Input vectors in f64, [vectors, columns of the weight's rows]; None where a convolution has groups."""
+    """Returns input vectors in f64, [vectors, columns of the weight]; None for a grouped convolution."""
     x = inputs.detach().double()
     if isinstance(layer, torch.nn.Linear):
         return x.flatten(0, -2)
@@ -127,7 +130,7 @@ def columns(layer, inputs):
 
 
 class Sums:
-    """What is known of the inputs of a layer."""
+    """Sums over the inputs of a layer."""
 
     def __init__(self, n_columns, has_gram):
         self.count = 0
@@ -145,7 +148,7 @@ class Sums:
 
 
 def watch(model, has_gram):
-    """Sums by layer, which fill while the model runs."""
+    """Registers hooks and returns the sums by layer; running the model fills them."""
     found = {}
 
     def hook(name):
@@ -166,13 +169,13 @@ def watch(model, has_gram):
 
 
 def difference(ours, theirs):
-    """The largest difference over the largest number."""
+    """Returns the largest difference divided by the largest value."""
     scale = theirs.abs().max().item()
     return (ours - theirs).abs().max().item() / scale if scale > 0 else ours.abs().max().item()
 
 
 def compare(file, layer, sums):
-    """(counts are equal, difference by statistic)."""
+    """Returns (whether counts are equal, difference by statistic)."""
     count = file.get_tensor(f"{layer}.count").item()
     if count != sums.count:
         print(f"{layer}: saw {count} vectors, hooks {sums.count}")

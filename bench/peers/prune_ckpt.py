@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""L1 unstructured pruning of a checkpoint directory: load safetensors, zero the smallest |w| of every Linear and conv
-weight, save. Prints one JSON line: wall and CPU seconds of the process, seconds by stage, peak MB.
+"""Prune a checkpoint directory by unstructured L1: zero the smallest |w| of every Linear and conv weight.
 
 usage: prune_ckpt.py CKPT OUT [--scope local|global] [--amount 0.4] [--impl torch|kth|numpy] [--threads 1]
+
+Loads and saves safetensors. Prints one JSON line: wall and CPU seconds of the process, seconds by stage, peak MB.
 
  torch   torch.nn.utils.prune
  kth     torch.kthvalue and a mask in place, by hand

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""The whole job, as a user of torch or numpy would do it: load safetensors, L1-prune 40 % of every Linear and conv
-weight, quantize those and the embeddings to int8 (symmetric, a scale per row, absmax / 127), save `weight` I8 and
-`weight_scale` f32. No hash, no fsync, no verification. Prints one JSON line: wall and CPU seconds of the process,
-seconds by stage, peak MB, bytes.
+"""Prune and quantize a checkpoint directory, as a user of torch or numpy would.
 
 usage: prune_quant_ckpt.py CKPT OUT [--impl torch|numpy] [--amount 0.4] [--threads 1]
+
+Loads safetensors and L1-prunes 40 % of every Linear and conv weight. Quantizes these and the embeddings to int8 (symmetric, one
+scale per row, absmax / 127). Saves `weight` I8 and `weight_scale` f32. No hash, no fsync, no verification. Prints one JSON
+line: wall and CPU seconds of the process, seconds by stage, peak MB, bytes.
 
  torch   torch.nn.utils.prune.l1_unstructured, then round and clamp with torch operations
  numpy   np.partition or a 16-bit histogram in place, then codes by row blocks; no torch import

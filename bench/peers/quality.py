@@ -1,24 +1,25 @@
 #!/usr/bin/env python3
-"""What peers lose on a decoder: llm-compressor's Wanda, SparseGPT, nearest rounding and GPTQ, and magnitude in torch; wall and CPU
-seconds, peak memory, perplexity, and the loss of each window, so that two results can be compared window by window.
+"""Measure the perplexity of a decoder after compression by llm-compressor, or by magnitude pruning in torch.
 
 usage: quality.py MODEL TEXTS OUT --method NAME [--name NAME] [--threads 1]     one method, in a process of its own
-       quality.py --table OUT                                                   all that OUT holds, as a table
+       quality.py --table OUT                                                   all results in OUT, as a table
        quality.py MODEL TEXTS OUT --texts                                       only the two texts
 
-MODEL is what transformers loads (models/smollm2), TEXTS holds calibrate.txt and test.txt (models/brown). Needs
-requirements-llmcompressor.txt. OUT gets NAME.json, and the two texts that are used, cut so that all of them is used: give these to others.
+Also measures wall and CPU seconds, peak memory, and the loss of each window, so that two results can be compared by window.
 
- calibrate.txt   64 windows of 512 tokens: every 21st document of TEXTS/calibrate.txt, which takes some of each category
+MODEL is a directory that transformers loads (models/smollm2). TEXTS has calibrate.txt and test.txt (models/brown). Needs
+requirements-llmcompressor.txt. OUT gets NAME.json and the two texts, cut to the tokens in use. Give these texts to other programs.
+
+ calibrate.txt   64 windows of 512 tokens: every 21st document of TEXTS/calibrate.txt, which covers each category
  test.txt        40 windows of 512 tokens: the first of TEXTS/test.txt; the first token of a window is not predicted
 
- dense                      the model as it is; of another model, `--name` says what it is
+ dense                      the model without changes; for another model, `--name` names it
  magnitude50                half of each linear layer by magnitude
- wanda50, sparsegpt50       half of each linear layer; block by block, each with inputs from those already pruned
+ wanda50, sparsegpt50       half of each linear layer; block by block, each with inputs from pruned blocks
  nearest4, nearest3         symmetric groups of 64
  gptq4, gptq3               the same; order by activations with fixed groups, damping of 1 %, block by block
 
-The head and the embedding stay as they are.
+The head and the embedding are not compressed.
 """
 
 import time
@@ -63,7 +64,7 @@ def arguments():
 
 
 def windows_of(tokenizer, text, n, path):
-    """The first `n` windows of a text; what they cover goes to `path`."""
+    """Returns the first `n` windows of a text, and writes the text that they cover to `path`."""
     encoded = tokenizer(text, return_offsets_mapping=True)
     ids = encoded["input_ids"][: n * WINDOW]
     if len(ids) < n * WINDOW:
@@ -76,7 +77,7 @@ def windows_of(tokenizer, text, n, path):
 
 
 def all_windows(args):
-    """(windows to calibrate on, windows to test on)."""
+    """Returns (calibration windows, test windows)."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(args.model)
@@ -87,7 +88,7 @@ def all_windows(args):
 
 
 def losses(model, windows):
-    """Mean negative log likelihood of a predicted token, in nats, for each window."""
+    """Returns the mean negative log-likelihood of a predicted token, in nats, for each window."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -109,7 +110,7 @@ def linears(model):
 
 
 def magnitude(model, sparsity):
-    """The smallest of each layer go; as torch's l1_unstructured chooses them."""
+    """Zeroes the smallest weights of each layer, the same ones as torch's l1_unstructured."""
     for layer in linears(model).values():
         weight = layer.weight.data
         smallest = weight.abs().flatten().argsort()[: round(sparsity * weight.numel())]
@@ -117,7 +118,7 @@ def magnitude(model, sparsity):
 
 
 def modifier_of(method):
-    """llm-compressor's, and whether it looks at data."""
+    """Returns llm-compressor's modifier, and whether it uses data."""
     from llmcompressor.modifiers.gptq import GPTQModifier
     from llmcompressor.modifiers.pruning import SparseGPTModifier, WandaPruningModifier
     from llmcompressor.modifiers.quantization import QuantizationModifier
@@ -135,7 +136,7 @@ def modifier_of(method):
 
 
 def compress(model, modifier, has_data, windows):
-    """In place: weights, or what rounds them whenever the model runs."""
+    """Compresses a model in place: changes its weights, or adds quantizers that run in the forward pass."""
     import torch
     from llmcompressor import oneshot
 
@@ -160,7 +161,7 @@ def run(args):
     if args.only_texts:
         return
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32).eval()
-    # What llm-compressor says as it goes is not our one line.
+    # llm-compressor's output goes to stderr; stdout has one JSON line.
     with contextlib.redirect_stdout(sys.stderr):
         modifier = None if args.method in ("dense", "magnitude50") else modifier_of(args.method)
         stages.done("load_s")
@@ -169,7 +170,7 @@ def run(args):
         elif modifier is not None:
             compress(model, *modifier, calibrate)
     stages.done("compress_s")
-    # The peak is that of loading and compressing.
+    # The peak includes loading and compression, not evaluation.
     figures = stages.totals()
     weights = [layer.weight for layer in linears(model).values()]
     zeros = sum((weight == 0).sum().item() for weight in weights) / sum(weight.numel() for weight in weights)
@@ -188,7 +189,10 @@ def run(args):
 
 
 def table(out):
-    """A row for each result: perplexity, the mean loss above that of the dense model with its standard error, and what it took."""
+    """Prints a row for each result: perplexity, loss above dense, time and memory.
+
+    The loss is the mean over windows, with its standard error.
+    """
     results = {path.stem: json.loads(path.read_text()) for path in out.glob("*.json")}
     dense = results.get("dense", {}).get("losses")
     print("| | perplexity | loss above dense | compress | CPU, all | peak |\n|---|---|---|---|---|---|")

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Data-free symmetric int8 weights, a scale per output channel, of a checkpoint directory: `weight` I8 and
-`weight_scale` f32; everything else, embeddings and lm_head too, stays. Prints one JSON line: wall and CPU seconds of
-the process, seconds by stage, peak MB, bytes.
+"""Quantize the weights of a checkpoint directory to symmetric int8 without data, with one scale per output channel.
 
 usage: quant_ckpt.py CKPT OUT [--impl plain|torchq|numpy|ct|torchao|quanto] [--threads 1] [--check]
+
+Saves `weight` I8 and `weight_scale` f32. Other tensors, including embeddings and lm_head, are unchanged. Prints one JSON line:
+wall and CPU seconds of the process, seconds by stage, peak MB, bytes.
 
  plain     absmax / 127, round, clamp with torch operations
  torchq    torch.quantize_per_channel
@@ -62,7 +63,7 @@ def with_numpy(args, files, stages):
 
 
 def channel_coder(impl):
-    """weight -> (I8 codes of its shape, scales [out, 1]) by torch or by compressed-tensors."""
+    """Returns a function from a weight to (I8 codes of its shape, scales [out, 1])."""
     import torch
 
     if impl == "torchq":
@@ -126,7 +127,7 @@ def with_torch(args, files, stages):
 
 
 def with_modules(args, files, stages):
-    """torchao and quanto quantize modules, so the weights go into Linear layers first."""
+    """Puts the weights into Linear layers first, because torchao and quanto quantize modules."""
     import torch
     from safetensors.torch import load_file, save_file
 

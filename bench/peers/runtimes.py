@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""MiniLM's latency in onnxruntime and OpenVINO, as floats and as int8 in each of the ways they offer. A line of JSON each.
+"""Measure MiniLM's latency in onnxruntime and OpenVINO, in f32 and in each of their int8 modes. Prints JSON lines.
 
 usage: runtimes.py export MODEL OUT [--sentences bench/peers/sentences.txt]      (torch, transformers, onnx)
        runtimes.py run OUT [--threads 1] [--batches 1,32] [--length 128] [--seconds 3]      (requirements-runtimes.txt)
 
-The first writes OUT/f32.onnx and the tokens that OpenVINO's static quantization is calibrated on. What lies in OUT is not made again.
+The first form writes OUT/f32.onnx and the calibration tokens of OpenVINO's static quantization. Existing files in OUT are reused.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def export(model, out):
 
     ids = torch.randint(1000, 21000, (2, 16))
     mask = torch.ones_like(ids)
-    mask[1, 10:] = 0  # else the mask is traced away
+    mask[1, 10:] = 0  # without zeros, tracing removes the mask
     axes = {name: {0: "batch", 1: "length"} for name in INPUTS}
     scratch = out / ".f32.onnx"
     torch.onnx.export(Plain(), (ids, mask), scratch, input_names=list(INPUTS), output_names=["states"], dynamic_axes=axes, dynamo=False, opset_version=17)

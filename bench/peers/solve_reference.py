@@ -1,8 +1,9 @@
-"""Expected results for the tests of briquette-methods, in f64, written straight from the reference implementations:
+"""Compute expected results for the tests of briquette-methods in f64, by formulas of the reference implementations:
 
-- GPTQ: llm-compressor's `quantize_weight` (activation order, static groups, dead inputs), with a mask as in SparseGPT's joint `fasterprune`;
-- SparseGPT: IST-DASLab's `fasterprune`, but that each block drops exactly its share, not one more; a mask that is given as in
-  llm-compressor's `sparsify_weight`;
+- GPTQ: llm-compressor's `quantize_weight` (activation order, static groups, dead inputs), with a mask as in SparseGPT's
+  `fasterprune`;
+- SparseGPT: IST-DASLab's `fasterprune`, except that each block drops exactly its share, not one more. A given mask is handled as
+  in llm-compressor's `sparsify_weight`;
 - ADMM: fmfi-compbio's `AdmmPruner.fasterprune` (`iters=20`, `iterative_prune=15`, `percdamp=.1`).
 
     python bench/peers/solve_reference.py crates/briquette-methods/tests/fixtures/reference.safetensors
@@ -18,7 +19,7 @@ ROWS, COLS, TOKENS, BLOCK = 24, 288, 400, 128
 
 
 def inputs(generator):
-    """Weights in f32, and inputs in sixteenths: correlated, with outliers, of low rank, one of them dead."""
+    """Returns f32 weights, and inputs in sixteenths: correlated, with outliers, of low rank, one of them dead."""
     mixed = generator.standard_normal((TOKENS, 40)) @ generator.standard_normal((40, COLS)) / 6
     x = mixed + 0.4 * generator.standard_normal((TOKENS, COLS))
     x *= np.exp(0.6 * generator.standard_normal(COLS))
@@ -30,7 +31,10 @@ def inputs(generator):
 
 
 def factor(H, W, damping):
-    """Upper Cholesky factor of the damped inverse, as all of them make it; zeroes the weights of dead inputs."""
+    """Returns the upper Cholesky factor of the damped inverse, and zeroes the weights of dead inputs.
+
+    All three references compute it in this way.
+    """
     dead = torch.diag(H) == 0
     H[dead, dead] = 1
     W[:, dead] = 0
@@ -39,7 +43,7 @@ def factor(H, W, damping):
 
 
 def gptq(W, H, scale, zero, bounds, group, ordered, keep=None, carries_into_dropped=True):
-    """Codes. `scale` and `zero` are `[rows, groups]` of stored columns."""
+    """Returns the codes of GPTQ. `scale` and `zero` are `[rows, groups]` of stored columns."""
     W, H = W.clone(), H.clone()
     perm = torch.argsort(torch.diag(H), descending=True, stable=True) if ordered else torch.arange(W.shape[1])
     W, H = W[:, perm], H[perm][:, perm]
@@ -65,7 +69,7 @@ def gptq(W, H, scale, zero, bounds, group, ordered, keep=None, carries_into_drop
 
 
 def sparsegpt(W, H, share=0.0, n=0, m=0, given=None):
-    """What is kept, and the weights. `n` of every `m` go, as in the reference."""
+    """Returns the mask and the weights of SparseGPT. `n` of every `m` are dropped, as in the reference."""
     W, H = W.clone(), H.clone()
     Hinv = factor(H, W, 0.01)
     dropped = torch.zeros_like(W, dtype=torch.bool) if given is None else ~given
@@ -104,7 +108,7 @@ def sparsegpt(W, H, share=0.0, n=0, m=0, given=None):
 
 
 def admm(W, XX, sparsity, per_out=False, is_2_of_4=False, percdamp=0.1, iterative_prune=15, iters=20):
-    """What is kept, and the weights."""
+    """Returns the mask and the weights of ADMM."""
     norm = torch.diag(XX).sqrt() + 1e-8
     XX = XX / norm
     XX = (XX.T / norm).T
@@ -141,7 +145,7 @@ def admm(W, XX, sparsity, per_out=False, is_2_of_4=False, percdamp=0.1, iterativ
 
 
 def scales(W, n_bits, asymmetric, group):
-    """Plain ranges of each group, as f32 and int8."""
+    """Returns the scales of plain ranges for each group, in f32 and int8."""
     groups = W.numpy().reshape(W.shape[0], -1, group)
     high = 2 ** (n_bits - 1) - 1
     if not asymmetric:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Whether Wanda here drops what llm-compressor's does, from the same statistics, weight by weight.
+"""Compare our Wanda masks with llm-compressor's, weight by weight, from the same statistics.
 
 usage: wanda_masks.py MODEL STATISTICS PRUNED SPARSITY|N:M
 
-MODEL is a directory with model.safetensors, STATISTICS what `briquette calibrate` made of it, and PRUNED what
-`briquette compress MODEL --prune SPARSITY --prune-method wanda --statistics STATISTICS --format dense` made (or `--prune-pattern N:M`).
-Needs requirements-llmcompressor.txt. Prints the weights whose fate differs, layer by layer where any does, and fails if there is one.
+MODEL is a directory with model.safetensors, and STATISTICS the output of `briquette calibrate` for it. PRUNED is the output of
+`briquette compress MODEL --prune SPARSITY --prune-method wanda --statistics STATISTICS --format dense` (or `--prune-pattern N:M`).
+Needs requirements-llmcompressor.txt. Prints the number of weights that differ by layer. Exit code 1 if any differs.
 """
 
 import pathlib

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Run every check of the sources, as before each change: `just check`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+set -x
+
+cargo fmt --all --check
+cargo clippy --workspace --all-targets -- -D warnings
+RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+
+# The library and the command without their optional features.
+cargo clippy --quiet -p briquette --all-targets -- -D warnings
+cargo clippy --quiet -p briquette --no-default-features -- -D warnings
+cargo test --quiet -p briquette-formats --no-default-features --test without_pytorch
+cargo clippy --quiet -p briquette-cli --no-default-features --all-targets -- -D warnings
+cargo test --quiet -p briquette-cli --no-default-features --test e2e light::
+
+just dev size
+just dev language
+just dev deny
