@@ -1,13 +1,18 @@
-//! The programs of README.md and of the pages beside this file: `cargo test --doc -p briquette-docs` compiles and runs each as it
-//! stands, from the root of a clone.
+//! Runs the programs of the README and of the guide as doctests.
+//!
+//! `cargo test --doc -p briquette-docs` compiles and runs each program from the root of a clone.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}
 
 #[cfg(doctest)]
-#[doc = include_str!("distill.md")]
-mod distill {}
+#[doc = include_str!("guide/src/training-code.md")]
+mod training_code {}
+
+#[cfg(doctest)]
+#[doc = include_str!("guide/src/distill-code.md")]
+mod distill_code {}
 
 #[cfg(doctest)]
 #[doc = include_str!("benchmarks.md")]
