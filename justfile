@@ -465,3 +465,11 @@ kills RECIPE *FLAGS: build
 torture: build
     BRIQUETTE_TORTURE=1 cargo test --release -p briquette-cli --test e2e
     python3 scripts/huge.py {{ briquette }}
+
+# FLAGS of `mdbook serve`, such as `--open` or `--port 8000`. Pages appear at http://localhost:3000 and in target/guide.
+#
+# Build the guide and serve it
+[group('look')]
+guide *FLAGS:
+    @command -v mdbook >/dev/null || { echo "guide: mdBook is missing; install it with: cargo install mdbook" >&2; exit 1; }
+    @mdbook serve docs/guide "$@"
