@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Decodes entropy-coded outputs by docs/format.md alone, and compares the codes with those of the same output in dense storage.
+"""Decodes entropy-coded outputs by docs/guide/src/file-format.md alone, and compares the codes with those of the same output in dense storage.
 
 usage: read_blocks.py ENTROPY_DIR DENSE_DIR
 
@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 
 def table_of(block):
-    first, last = np.frombuffer(block[:2], np.int8)
+    first, last = (int(code) for code in np.frombuffer(block[:2], np.int8))
     at, frequencies = 2, np.zeros(256, np.int64)
     for code in range(first, last + 1):
         low = block[at]
