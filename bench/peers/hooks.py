@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Statistics of the inputs of each linear layer and convolution by forward hooks in torch, summed in f64, held against a file that
-`briquette calibrate` wrote (docs/format.md).
+`briquette calibrate` wrote (docs/guide/src/file-format.md).
 
 usage: hooks.py MODEL STATISTICS --data DATA [--max-length N] [--gram] [--limit 1e-4] [--threads 1]
        hooks.py --make-resnet18 DIRECTORY      random weights and 8 images of 96x96, to calibrate on
