@@ -6,6 +6,7 @@ mod links;
 // A build with CUDA prints another message where there is no device.
 #[cfg(not(feature = "cuda"))]
 mod messages;
+mod recipes;
 
 use crate::sandbox::{Sandbox, copy, repository};
 use blocks::{Block, blocks_of, logical_lines};
