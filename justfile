@@ -110,3 +110,11 @@ test *FLAGS:
 [group('develop')]
 check:
     scripts/check.sh
+
+# FLAGS of `mdbook serve`, such as `--open` or `--port 8000`. Pages appear at http://localhost:3000 and in target/guide.
+#
+# Build the guide and serve it
+[group('develop')]
+guide *FLAGS:
+    @command -v mdbook >/dev/null || { echo "guide: mdBook is missing; install it with: cargo install mdbook" >&2; exit 1; }
+    @mdbook serve docs/guide "$@"

@@ -19,13 +19,25 @@ mod distill_code {}
 mod benchmarks {}
 
 #[cfg(doctest)]
-#[doc = include_str!("compressed-tensors.md")]
+#[doc = include_str!("guide/src/deploy.md")]
+mod deploy {}
+
+#[cfg(doctest)]
+#[doc = include_str!("guide/src/compressed-tensors.md")]
 mod compressed_tensors {}
 
 #[cfg(doctest)]
-#[doc = include_str!("cuda.md")]
-mod cuda {}
+#[doc = include_str!("guide/src/gpus.md")]
+mod gpus {}
 
 #[cfg(doctest)]
-#[doc = include_str!("format.md")]
-mod format {}
+#[doc = include_str!("guide/src/file-format.md")]
+mod file_format {}
+
+#[cfg(doctest)]
+#[doc = include_str!("guide/src/reliability.md")]
+mod reliability {}
+
+#[cfg(doctest)]
+#[doc = include_str!("guide/src/extend.md")]
+mod extend {}

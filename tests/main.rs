@@ -29,6 +29,8 @@ mod frozen;
 mod generate;
 mod goldens;
 mod groups;
+#[cfg(feature = "model")]
+mod guide;
 mod halves;
 mod hangup;
 mod harmless;
