@@ -465,3 +465,43 @@ kills RECIPE *FLAGS: build
 torture: build
     BRIQUETTE_TORTURE=1 cargo test --release -p briquette-cli --test e2e
     python3 scripts/huge.py {{ briquette }}
+
+# Builds the command without models, which takes two or three minutes and suffices. FLAGS of pytest.
+#
+# Test the Python package against the command
+[group('develop')]
+test-python *FLAGS:
+    @cargo build --release --quiet -p briquette-cli --no-default-features
+    @[ -x {{ target }}/python/bin/python ] || python3 -m venv {{ target }}/python
+    @{{ target }}/python/bin/python -m pip install --quiet --disable-pip-version-check --upgrade numpy safetensors xxhash pytest
+    @BRIQUETTE={{ briquette }} PYTHONDONTWRITEBYTECODE=1 {{ target }}/python/bin/python -m pytest -q -p no:cacheprovider "$@"
+
+# The release build takes about 20 minutes on two cores. The wheel is then installed into a new environment and run.
+#
+# Build the Python wheel into target/wheels, with the command in it
+[group('develop')]
+wheel *FLAGS:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    work={{ target }}/wheel-check
+    rm -rf {{ target }}/wheels "$work"
+    python3 -m venv "$work"
+    "$work/bin/python" -m pip install --quiet --disable-pip-version-check 'maturin>=1.9,<2'
+    "$work/bin/maturin" build --release --out {{ target }}/wheels "$@"
+    python3 -m venv --clear "$work"
+    "$work/bin/python" -m pip install --quiet --disable-pip-version-check {{ target }}/wheels/*.whl
+    "$work/bin/briquette" --version
+    "$work/bin/briquette" compress fixtures/digits -o "$work/digits" --quantize int8 --storage entropy --quiet
+    cd "$work" && bin/python -c 'import briquette; print(len(briquette.load("digits")), "tensors loaded")'
+
+# Nothing is uploaded. FLAGS: `--no-verify` compiles nothing and takes seconds, `--allow-dirty` takes uncommitted files too.
+#
+# Package each crate that is published, in dependency order
+[group('develop')]
+package *FLAGS:
+    cargo package --workspace --exclude briquette-docs --exclude briquette-emulator --locked "$@"
+
+# Build a container image of the command: `docker run --rm briquette --version`
+[group('develop')]
+docker TAG="briquette":
+    docker build --tag "{{ TAG }}" .

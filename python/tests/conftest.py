@@ -31,8 +31,8 @@ class Command:
     """The command `briquette`, run in a directory of its own."""
 
     def __init__(self, directory: Path) -> None:
-        target = os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")
-        self.program = Path(os.environ.get("BRIQUETTE", Path(target) / "release/briquette"))
+        program = Path(os.environ.get("BRIQUETTE", REPOSITORY / "target/release/briquette"))
+        self.program = program.resolve()
         self.directory = directory
 
     def __call__(self, line: str) -> None:
