@@ -133,12 +133,15 @@ class _Reader:
     def tensors(self) -> Any:
         """Yields the name, the entry and the values of each tensor, in the order of the manifest."""
         codes = self._decode_blocks()
-        done: dict[tuple[str, str, tuple[int, ...]], np.ndarray] = {}
+        done: dict[str, tuple[Entry, np.ndarray]] = {}
         for name, entry in self.entries.items():
-            source = (entry.tied_to or name, entry.dtype, entry.shape)
+            source = entry.tied_to or name
             if source not in done:
-                done[source] = self._values(name, entry, codes.get(source[0]))
-            yield name, entry, done[source]
+                done[source] = entry, self._values(name, entry, codes.get(source))
+            first, values = done[source]
+            if (first.dtype, first.shape) != (entry.dtype, entry.shape):
+                raise self.error(name, f"is tied to {source!r}, whose type or shape is another; the manifest is damaged")
+            yield name, entry, values
 
     def _part(self, name: str, suffix: str, dtype: str, *shape: int) -> np.ndarray:
         """Reads a part of a tensor as an array."""

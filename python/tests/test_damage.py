@@ -164,6 +164,13 @@ def test_a_missing_file_and_a_missing_part_are_named(one: Path) -> None:
     refused(one, "not found; the output is incomplete")
 
 
+def test_tied_tensors_have_one_type_and_shape(one: Path) -> None:
+    edit(one, lambda manifest: manifest["tensors"].update(x={**manifest["tensors"]["up.bias"], "tied_to": "up.bias"}))
+    assert briquette.load(one)["x"] is not None
+    edit(one, lambda manifest: manifest["tensors"]["x"].update(shape=[4, 4]))
+    refused(one, "'x': is tied to 'up.bias'")
+
+
 def test_unknown_and_double_keys_are_refused(one: Path) -> None:
     edit(one, lambda manifest: manifest["tensors"]["up.bias"].update(new=1))
     refused(one, "'up.bias': found .*'new'")
