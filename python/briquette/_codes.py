@@ -1,4 +1,4 @@
-"""Decodes integer codes: packed ones, and entropy-coded blocks."""
+"""Decodes integer codes: packed codes and entropy-coded blocks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Block:
 def decode_blocks(blocks: list[Block]) -> None:
     """Fills the codes of each block.
 
-    A block as long as its packed codes is those; any other one is coded by rANS with 32 interleaved states.
+    A block with the size of its packed codes contains the packed codes. Any other block is coded by rANS with 32 interleaved states.
 
     Raises:
         FormatError: if a block is damaged.
@@ -67,7 +67,7 @@ def decode_blocks(blocks: list[Block]) -> None:
             raise FormatError(f"{block.label}: found {len(block.data)} bytes, expected at most {n_packed}; the file is damaged")
         else:
             coded.append(block)
-    # The longest first, so that those still being decoded are always the first of a batch.
+    # The longest blocks first, so that the unfinished blocks are always the first of a batch.
     coded.sort(key=lambda block: -len(block.out))
     for start in range(0, len(coded), _BATCH):
         _decode_batch(coded[start : start + _BATCH])

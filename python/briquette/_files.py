@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from briquette._error import FormatError
 
-#: numpy's type of each element type, and `None` where numpy has none.
+#: numpy's name of each element type; `None` if numpy has no such type.
 NUMPY_TYPES = {
     "F64": "<f8",
     "F32": "<f4",
@@ -39,7 +39,7 @@ NUMPY_TYPES = {
     "BOOL": "?",
     "C64": "<c8",
 }
-#: Types of weights: what is not one of these is never compressed.
+#: Types of weights. Tensors of other types are never compressed.
 WEIGHT_TYPES = ("F64", "F32", "F16", "BF16")
 
 _BITS = {"BF16": 16, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}

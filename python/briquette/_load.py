@@ -37,7 +37,7 @@ def load(directory: str | os.PathLike[str], *, check: bool = True) -> dict[str, 
     float32, which holds its values exactly. Tied tensors are one array. Every tensor is in memory whole.
 
     Args:
-        directory: what `briquette compress`, `run`, `distill` or `export` wrote: format versions 1 to 5, in any output format.
+        directory: an output of `briquette compress`, `run`, `distill` or `export`, in any format and of format version 1 to 5.
         check: compare each weight file with `SHA256SUMS`, if listed there, and, if the package `xxhash` is installed, the values of
             each tensor with their hash in the manifest. The manifest itself is always compared with `SHA256SUMS`.
 
@@ -92,7 +92,7 @@ def _to_torch(torch: Any, directory: Any, name: str, dtype: str, values: np.ndar
 
 
 class _Reader:
-    """The tensors of a directory, decoded. Types that numpy does not have are their bits: uint16 for BF16, else bytes."""
+    """Decodes the tensors of a directory. Values of a type that numpy lacks are their bits: uint16 for BF16, else bytes."""
 
     def __init__(self, directory: str | os.PathLike[str], check: bool) -> None:
         self.directory = Path(directory)
@@ -114,7 +114,7 @@ class _Reader:
         return FormatError(f"{self.path}: tensor {name!r}: {message}")
 
     def _add_file(self, file: str, sums: dict[str, str]) -> None:
-        # As the command does: a manifest names files below its directory only.
+        # The command refuses the same: a manifest names files below its directory only.
         if any(part in ("", ".", "..") for part in file.split("/")) or "\\" in file or "\0" in file or ":" in file:
             raise FormatError(f"{self.path}: found the file {file!r}, expected one below {self.directory}")
         path = self.directory / file
@@ -156,7 +156,7 @@ class _Reader:
         return data.reshape(shape) if data.size == math.prod(shape) else data
 
     def _decode_blocks(self) -> dict[str, np.ndarray]:
-        """Decodes all entropy-coded tensors: together, as most have few blocks. Returns their codes by rows."""
+        """Returns the codes of all entropy-coded tensors by rows. Decodes them together, because most tensors have few blocks."""
         coded: dict[str, tuple[str, Entry]] = {}
         for name, entry in self.entries.items():
             if entry.storage == "entropy":
@@ -190,7 +190,7 @@ class _Reader:
         if entry.dtype not in NUMPY_TYPES:
             raise self.error(name, f"unknown type {entry.dtype!r}")
         if not is_weight and (entry.codes or entry.storage != "dense"):
-            raise self.error(name, "a tensor that is no weight cannot be coded; the manifest is damaged")
+            raise self.error(name, "a tensor of this type is never coded; the manifest is damaged")
         if entry.codes is None and entry.storage == "dense":
             values = self._part(source, "", entry.dtype, *entry.shape)
             values = values.reshape(_rows(entry)) if is_weight else values
@@ -299,7 +299,7 @@ def _rows(entry: Entry) -> tuple[int, int]:
 
 
 def _turn_back(values: np.ndarray, entry: Entry) -> np.ndarray:
-    """Returns rows as the tensor that they are of, in its own order."""
+    """Returns the tensor that consists of these rows, in the order of its own axes."""
     shape = entry.shape
     if values.size and (entry.output_axis, len(shape)) == ("last", 2):
         return np.ascontiguousarray(values.T)
