@@ -118,3 +118,31 @@ check:
 guide *FLAGS:
     @command -v mdbook >/dev/null || { echo "guide: mdBook is missing; install it with: cargo install mdbook" >&2; exit 1; }
     @mdbook serve docs/guide "$@"
+
+# Builds the command without models first, which takes two or three minutes. FLAGS of pytest.
+#
+# Test the Python package against the command
+[group('develop')]
+test-python *FLAGS:
+    @scripts/test_python.sh {{ target }} "$@"
+
+# The wheel is installed into a new environment and run there.
+#
+# Build the Python wheel, with the command in it, into target/wheels
+[group('develop')]
+wheel *FLAGS:
+    @scripts/wheel.sh {{ target }} "$@"
+
+# Nothing is uploaded. FLAGS: `--no-verify` compiles nothing and takes seconds; `--allow-dirty` includes uncommitted files.
+#
+# Package each published crate, in dependency order
+[group('develop')]
+package *FLAGS:
+    cargo package --workspace --exclude briquette-docs --exclude briquette-emulator --locked "$@"
+
+# Run it with `docker run --rm briquette --version`.
+#
+# Build a container image of the command
+[group('develop')]
+docker TAG="briquette":
+    docker build --tag "{{ TAG }}" .

@@ -1,0 +1,142 @@
+"""Decodes integer codes: packed codes and entropy-coded blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from briquette._error import FormatError
+
+#: Codes that are decoded side by side in one block.
+_LANES = 32
+#: Slots that the frequencies of a block share.
+_SLOTS = 4096
+#: A state below this takes the next word; every state is this at the end.
+_LOWEST = 1 << 15
+#: Blocks that are decoded at a time: enough to make numpy fast, few enough for their tables to stay in the cache.
+_BATCH = 128
+
+
+def unpack(packed: np.ndarray, bits: int, n: int) -> np.ndarray:
+    """Returns the first `n` codes of each row of packed bytes.
+
+    Code `i` is at bit `i * bits` of its row, low bit first, as `code + 2^(bits - 1)`.
+    """
+    n_rows, n_groups = len(packed), -(-n // 8)
+    padded = np.zeros((n_rows, n_groups * bits), np.uint8)
+    width = min(padded.shape[1], packed.shape[1])
+    padded[:, :width] = packed[:, :width]
+    # Eight codes fill whole bytes at any width: one word for each eight.
+    words = np.zeros((n_rows, n_groups, 8), np.uint8)
+    words[:, :, :bits] = padded.reshape(n_rows, n_groups, bits)
+    words = words.view("<u8")[:, :, 0]
+    codes = np.empty((n_rows, n_groups, 8), np.uint8)
+    for place in range(8):
+        codes[:, :, place] = words >> np.uint64(place * bits) & np.uint64((1 << bits) - 1)
+    codes -= np.uint8(1 << (bits - 1))
+    return codes.reshape(n_rows, n_groups * 8)[:, :n].view(np.int8)
+
+
+@dataclass(frozen=True)
+class Block:
+    """An entropy-coded block of codes, and where its codes go."""
+
+    #: The tensor and the number of the block, for errors.
+    label: str
+    data: np.ndarray
+    bits: int
+    #: The codes, int8.
+    out: np.ndarray
+
+
+def decode_blocks(blocks: list[Block]) -> None:
+    """Fills the codes of each block.
+
+    A block with the size of its packed codes contains the packed codes. Any other block is coded by rANS with 32 interleaved states.
+
+    Raises:
+        FormatError: if a block is damaged.
+    """
+    coded = []
+    for block in blocks:
+        n_packed = (len(block.out) * block.bits + 7) // 8
+        if len(block.data) == n_packed:
+            block.out[:] = unpack(block.data[None], block.bits, len(block.out))[0]
+        elif len(block.data) > n_packed:
+            raise FormatError(f"{block.label}: found {len(block.data)} bytes, expected at most {n_packed}; the file is damaged")
+        else:
+            coded.append(block)
+    # The longest blocks first, so that the unfinished blocks are always the first of a batch.
+    coded.sort(key=lambda block: -len(block.out))
+    for start in range(0, len(coded), _BATCH):
+        _decode_batch(coded[start : start + _BATCH])
+
+
+def _decode_batch(blocks: list[Block]) -> None:
+    n = len(blocks)
+    # An entry has the symbol of a slot (8 bits), its frequency (12) and the distance of the slot from the symbol's first one (12).
+    table = np.empty((n, _SLOTS), np.uint32)
+    states = np.empty((n, _LANES), np.uint32)
+    word_arrays, lengths = [], []
+    for number, block in enumerate(blocks):
+        table[number], at = _read_table(block)
+        if len(block.data) < at + 4 * _LANES or (len(block.data) - at) % 2:
+            raise FormatError(f"{block.label}: found {len(block.data)} bytes, which end within a state or word; the file is damaged")
+        states[number] = block.data[at : at + 4 * _LANES].view("<u4")
+        word_arrays.append(block.data[at + 4 * _LANES :].view("<u2"))
+        lengths.append(len(word_arrays[-1]))
+    ends = np.cumsum(lengths, dtype=np.int64)
+    # The place of the next word of each block; one word more, so that there is always one to take.
+    cursors = ends - np.array(lengths)
+    words = np.concatenate([*word_arrays, np.zeros(1, np.uint16)]).astype(np.uint32)
+    entries, first_entry = table.reshape(-1), np.arange(n, dtype=np.uint32)[:, None] * np.uint32(_SLOTS)
+
+    def turn(active: slice, lanes: int) -> np.ndarray:
+        """Decodes one code in each of the first lanes of some blocks."""
+        state = states[active, :lanes]
+        entry = entries[(state & np.uint32(_SLOTS - 1)) + first_entry[active]]
+        state = (entry >> np.uint32(8) & np.uint32(_SLOTS - 1)) * (state >> np.uint32(12)) + (entry >> np.uint32(20))
+        is_low = state < _LOWEST
+        taken = np.cumsum(is_low, axis=1)
+        # Damaged states may ask for more words than there are: the end then differs, which is checked below.
+        refilled = state << np.uint32(16) | words.take(taken + (cursors[active, None] - 1), mode="clip")
+        states[active, :lanes] = np.where(is_low, refilled, state)
+        cursors[active] += taken[:, -1]
+        return entry.astype(np.uint8)
+
+    n_turns = [len(block.out) // _LANES for block in blocks]
+    symbols = np.empty((n, n_turns[0], _LANES), np.uint8)
+    active = n
+    for number in range(n_turns[0]):
+        while n_turns[active - 1] <= number:
+            active -= 1
+        symbols[:active, number] = turn(slice(0, active), _LANES)
+    for number, block in enumerate(blocks):
+        whole, rest = n_turns[number] * _LANES, len(block.out) % _LANES
+        block.out[:whole] = symbols[number, : n_turns[number]].reshape(-1).view(np.int8)
+        if rest:
+            block.out[whole:] = turn(slice(number, number + 1), rest)[0].view(np.int8)
+        if cursors[number] != ends[number] or (states[number] != _LOWEST).any():
+            raise FormatError(f"{block.label}: the codes do not end where the block does; the file is damaged")
+
+
+def _read_table(block: Block) -> tuple[np.ndarray, int]:
+    """Reads the frequencies at the start of a block. Returns the entry of each slot, and the offset after the frequencies."""
+    data = block.data[:520].tobytes()
+    frequencies = np.zeros(256, np.int64)
+    at = 2
+    try:
+        first, last = (byte - 256 if byte > 127 else byte for byte in data[:2])
+        for code in range(first, last + 1):
+            low = data[at]
+            frequencies[code & 0xFF] = low if low < 0x80 else low & 0x7F | data[at + 1] << 7
+            at += 1 if low < 0x80 else 2
+    except (IndexError, ValueError):
+        raise FormatError(f"{block.label}: the frequencies are cut short; the file is damaged") from None
+    half = 1 << (block.bits - 1)
+    if first >= last or frequencies.sum() != _SLOTS or frequencies.max() == _SLOTS or frequencies[half : 256 - half].any():
+        raise FormatError(f"{block.label}: the frequencies of codes sum to {frequencies.sum()}, expected {_SLOTS}; the file is damaged")
+    symbols = np.repeat(np.arange(256), frequencies)
+    starts = np.cumsum(frequencies) - frequencies
+    return symbols | frequencies[symbols] << 8 | (np.arange(_SLOTS) - starts[symbols]) << 20, at

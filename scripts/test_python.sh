@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Test the Python package against the command: test_python.sh TARGET [PYTEST FLAGS]
+set -euo pipefail
+target=$1
+shift
+cargo build --release --quiet -p briquette-cli --no-default-features
+[ -x "$target/python/bin/python" ] || python3 -m venv "$target/python"
+"$target/python/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade numpy safetensors xxhash pytest
+BRIQUETTE="$target/release/briquette" PYTHONDONTWRITEBYTECODE=1 \
+    "$target/python/bin/python" -m pytest -q -p no:cacheprovider "$@"
