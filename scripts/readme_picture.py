@@ -27,7 +27,7 @@ MOST_BYTES = 200_000
 OUT = "out/12mb"
 COMPRESS = (
     f"compress models/minilm -o {OUT} --bytes 12.4MB --cast f16"
-    " --data models/minilm/sentences.txt --eval models/minilm/held-out.txt --force --quiet"
+    " --data models/sentences.txt --eval models/held-out.txt --force --quiet"
 )
 
 
