@@ -93,8 +93,8 @@ fn all_pages() -> impl Iterator<Item = String> {
 
 /// Whether the real model is there that `just fetch-minilm` gets, with its texts.
 fn has_minilm() -> bool {
-    let folder = repository().join("models/minilm");
-    ["model.safetensors", "sentences.txt", "held-out.txt"].iter().all(|name| folder.join(name).is_file())
+    let folder = repository().join("models");
+    ["minilm/model.safetensors", "sentences.txt", "held-out.txt"].iter().all(|name| folder.join(name).is_file())
 }
 
 /// Runs the commands of a page in order, in a folder that has what they read of a clone.
@@ -114,7 +114,9 @@ fn clone_of_inputs() -> Sandbox {
         copy(&repository().join(name), &sandbox.path(name));
     }
     if has_minilm() {
-        copy(&repository().join("models/minilm"), &sandbox.path("models/minilm"));
+        for name in ["models/minilm", "models/sentences.txt", "models/held-out.txt"] {
+            copy(&repository().join(name), &sandbox.path(name));
+        }
     }
     sandbox
 }

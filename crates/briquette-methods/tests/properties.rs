@@ -1,4 +1,4 @@
-//! What holds of weights that make up for errors, whatever they are.
+//! Properties of error-compensated weights.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ fn go_on() -> Result<(), Infallible> {
     Ok(())
 }
 
-/// Numbers from -1 to 1 that look random.
+/// Pseudorandom numbers from -1 to 1.
 fn numbers(n: usize, seed: u64) -> Vec<f32> {
     let mut state = seed | 1;
     let mut next = || {
@@ -178,7 +178,7 @@ fn inputs_that_have_nothing_to_do_with_each_other_leave_nothing_to_make_up_for()
         assert_eq!(bits(&found), bits(&on_grid(&weights, n_cols, &quant, None)));
         let mut found = weights.clone();
         let Ok(keep) = sparsegpt(&mut found, n_cols, DropRule::CountPerRow(130), None, &factor, &go_on);
-        // The blocks of 128, 128 and 4 columns drop 64, 64 and 2 of each row.
+        // The blocks of 128, 128 and 4 columns drop 64, 64 and 2 weights of each row.
         for (row, weights) in weights.chunks_exact(n_cols).enumerate() {
             for (first, block) in weights.chunks(128).enumerate() {
                 let mut sizes: Vec<f32> = block.iter().map(|weight| weight.abs()).collect();

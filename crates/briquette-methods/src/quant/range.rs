@@ -1,4 +1,4 @@
-//! The range of a group: what its grid is spread over.
+//! The range of a group, which its grid covers.
 
 mod absmax;
 mod hqq;
@@ -19,30 +19,33 @@ pub use weighted::weighted;
 use briquette_core::{Affine, Grid};
 use std::convert::Infallible;
 
-/// Elements after which a search asks whether it is to go on: trying 71 ranges on so many takes some tens of milliseconds.
+/// The number of weights after which a search calls `go_on`: 71 candidate ranges for these take tens of
+/// milliseconds.
 const CHECKED: usize = 1 << 19;
 
 /// How the range of a group is chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ScaleSearch {
-    /// From the largest magnitude, both ways.
+    /// From minus the largest magnitude to plus the largest magnitude.
     AbsMax,
-    /// From the smallest to the largest.
+    /// From the smallest weight to the largest.
     MinMax,
-    /// The range that holds this share of the weights, from 0.5 to 1.
+    /// The range that contains this share of the weights, from 0.5 to 1.
     Percentile(f64),
-    /// The shrunken range of least squared error.
+    /// The shrunken range with the least squared error.
     Mse,
-    /// Half-quadratic quantization: the scale of least robust error; on an asymmetric grid as [`MinMax`](Self::MinMax).
+    /// Half-quadratic quantization: the scale with the least robust error; [`MinMax`](Self::MinMax) on an
+    /// asymmetric grid.
     Hqq,
-    /// The shrunken range of least squared error at the outputs, by the mean squares of inputs.
+    /// The shrunken range with the least squared output error, weighted by the mean squares of the inputs.
     Weighted,
-    /// The same step everywhere, or a double of it where weights are too large; none before a budget has found it.
+    /// The same step size everywhere, or a power-of-two multiple for large weights; `None` until a budget sets
+    /// it.
     Step(Option<f32>),
 }
 
 impl ScaleSearch {
-    /// What recipes call each of them; `share` is that of the percentile.
+    /// Returns all ranges with their names in recipes; `share` is that of `percentile`.
     pub fn named(share: f64) -> [(&'static str, Self); 6] {
         [
             ("absmax", Self::AbsMax),
@@ -54,12 +57,12 @@ impl ScaleSearch {
         ]
     }
 
-    /// Whether it looks at what the inputs of weights are.
+    /// Returns whether the range needs input statistics.
     pub fn needs_inputs(self) -> bool {
         self == Self::Weighted
     }
 
-    /// Whether zeros that are there for dropped weights do not move it.
+    /// Returns whether the zeros of dropped weights leave the range unchanged.
     pub fn sees_through_zeros(self) -> bool {
         matches!(self, Self::AbsMax | Self::MinMax | Self::Step(_))
     }
@@ -70,20 +73,22 @@ impl ScaleSearch {
 pub struct WeightGroup<'a> {
     /// The weights.
     pub values: &'a [f32],
-    /// The mean square of the input that each is multiplied by, where that is known.
+    /// The mean square of the input of each weight, if known.
     pub mean_square: Option<&'a [f32]>,
 }
 
-/// The scale and zero point of a group of finite weights by any method, of whose inputs nothing is known.
+/// Computes the scale and zero point of a group of finite weights, without input statistics.
 pub fn choose(range: ScaleSearch, values: &[f32], grid: Grid) -> Affine {
     let Ok(affine) = try_choose(range, WeightGroup { values, mean_square: None }, grid, &|| Ok::<(), Infallible>(()));
     affine
 }
 
-/// As [`choose`], for groups so large that a search takes seconds: `go_on` is asked every half million weights or so.
+/// Computes the scale and zero point of a group of finite weights, and can be stopped.
+///
+/// Calls `go_on` about every half million weights, since the search of a large group takes seconds.
 ///
 /// # Errors
-/// The first that `go_on` has.
+/// The first error of `go_on`.
 pub fn try_choose<E>(
     range: ScaleSearch,
     group: WeightGroup,

@@ -1,13 +1,16 @@
-//! Gradual pruning: how sparse to be at each step.
+//! The sparsity of gradual pruning at each step.
 
 use super::Ratio;
 
-/// `s(t) = s_end + (s_begin - s_end) * (1 - (t - t0) / (t1 - t0))^3`, `s_begin` before `t0` and `s_end` after `t1`.
+/// Returns the sparsity of the cubic schedule at `step`.
+///
+/// `s(t) = s_end + (s_begin - s_end) * (1 - (t - t0) / (t1 - t0))^3` for `t0 <= t < t1`; `s_begin` before `t0`,
+/// `s_end` from `t1` on.
 ///
 /// Source: Zhu and Gupta, "To prune, or not to prune", 2017, eq. 1.
 ///
 /// # Panics
-/// If the steps end before they begin.
+/// If `steps.end` is before `steps.start`.
 pub fn cubic(step: usize, steps: std::ops::Range<usize>, begin: Ratio, end: Ratio) -> Ratio {
     assert!(steps.start <= steps.end, "the schedule ends after it begins");
     if step >= steps.end {
