@@ -4,7 +4,7 @@
 
 There is an edge from one file to another if the first names an item that the second defines. Tests are ignored. A re-exported
 item counts at its definition, so `pub use` of a child's items makes no edge to the child. `mod x;` makes no edge.
-Exit code 1 if there is a cycle.
+Exit code 1 if there is a cycle, or an import that FORBIDDEN lists.
 """
 
 import re
@@ -12,6 +12,15 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+# Modules of one crate that must not import each other: (crate, importer, imported). `*` is every other module of the crate.
+FORBIDDEN = [
+    ("briquette-methods", "prune", "quant"),
+    ("briquette-methods", "quant", "prune"),
+    ("briquette-recipe", "parse", "plan"),
+    ("briquette-formats", "io", "*"),
+    ("briquette-core", "simd", "entropy"),
+    ("briquette-ops", "fused", "compressed"),
+]
 ITEM = {"fn", "struct", "enum", "trait", "type", "const", "static", "union"}
 TOKEN = re.compile(
     r"""(?P<space>\s+|//[^\n]*)|(?P<raw>b?r(?P<hash>\#*)".*?"(?P=hash))|(?P<string>b?"(?:\\.|[^"\\])*")"""
@@ -272,6 +281,23 @@ def circles(graph):
     return groups
 
 
+def top_module(source, file):
+    """Returns the module of the crate's root that a file belongs to; `lib` for the root itself."""
+    return file.relative_to(source).with_suffix("").parts[0]
+
+
+def forbidden_imports(source, graph):
+    """Returns the edges of a crate that FORBIDDEN does not allow."""
+    rules = [(importer, imported) for crate, importer, imported in FORBIDDEN if crate == source.parent.name]
+    found = []
+    for file, others in graph.items():
+        for other in others:
+            pair = (top_module(source, file), top_module(source, other))
+            if pair[0] != pair[1] and any(pair[0] == a and b in (pair[1], "*") for a, b in rules):
+                found.append(f"{file.relative_to(source)} -> {other.relative_to(source)}")
+    return sorted(found)
+
+
 def main():
     sys.setrecursionlimit(10_000)
     shown = sys.argv[2] if sys.argv[1:2] == ["--edges"] else None
@@ -279,6 +305,9 @@ def main():
     for source in sorted(ROOT.glob("crates/*/src")):
         modules = read_crate(source)
         graph = edges(modules)
+        for edge in forbidden_imports(source, graph):
+            bad += 1
+            print(f"{source.parent.name}: forbidden import {edge}")
         for group in circles(graph):
             bad += 1
             print(f"{source.parent.name}: {len(group)} files import each other")
@@ -288,7 +317,7 @@ def main():
         if shown == source.parent.name:
             for file in sorted(graph):
                 print(f"{file.relative_to(source)} -> {', '.join(sorted(str(o.relative_to(source)) for o in graph[file]))}")
-    print(f"{bad} circles")
+    print(f"{bad} circles and forbidden imports")
     return 1 if bad else 0
 
 
