@@ -6,7 +6,7 @@
 mod attempts;
 mod costs;
 
-use crate::compress::{Drafted, Miss, SizeRange, draft_of_size};
+use crate::file_stages::{Drafted, Miss, SizeRange, draft_of_size};
 use attempts::{Attempt, AttemptClock};
 use briquette_core::{Error, Result};
 use briquette_formats::{Draft, presence};

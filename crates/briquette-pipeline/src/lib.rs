@@ -22,13 +22,13 @@ mod contents;
 pub mod distill;
 pub mod evaluate;
 pub mod factorize;
+mod file_stages;
 mod hub;
 mod identity;
 #[cfg(feature = "nn")]
 pub mod in_memory;
 pub mod memory;
 pub mod open;
-mod output;
 pub mod run;
 pub mod sensitivity;
 mod solve;

@@ -1,6 +1,6 @@
 //! A whole run of a recipe: its parts that train or factorize, then its stages that work on files.
 
-use crate::output;
+use crate::compress;
 use crate::staged::{self, OfBatch};
 use crate::unwritten::unwritten;
 use crate::{memory, solve};
@@ -27,7 +27,7 @@ pub(crate) fn run_of_batch(recipe: &Recipe, options: &RunOptions, of_batch: Opti
         .and_then(|()| memory::check(recipe, &options.device))
         .and_then(|()| paths::check_data(&recipe.read));
     let report = checked.and_then(|()| match recipe.parts.is_empty() {
-        true if !solve::is_asked(recipe) => output::compress(recipe, options, &origin, None).map_err(unwritten),
+        true if !solve::is_asked(recipe) => compress::compress(recipe, options, &origin, None).map_err(unwritten),
         _ => staged::run(recipe, options, of_batch, origin.started),
     });
     options.progress.end();

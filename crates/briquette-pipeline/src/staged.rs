@@ -12,11 +12,11 @@ mod steps;
 mod training;
 mod work;
 
-use crate::compress::inputs_of;
+use crate::compress::{compressed_draft, finish};
 use crate::contents::{InputHasher, InputHashes};
 use crate::distill;
 use crate::distill::student_of;
-use crate::output::{compressed_draft, finish};
+use crate::file_stages::inputs_of;
 use crate::unwritten::unwritten;
 use briquette_core::{ErrorKind, Result};
 use briquette_formats::{Checkpoint, Draft, draft, presence};

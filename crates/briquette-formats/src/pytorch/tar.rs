@@ -9,10 +9,9 @@ use crate::pytorch::stream::check_byte_order;
 use briquette_core::shape::MAX_RANK;
 use briquette_core::{Error, Result};
 use std::collections::BTreeMap;
+use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 
-/// Bytes of a header, and what entries are padded to.
-const BLOCK: u64 = 512;
 /// Most entries of the archive, and most rows of a table.
 const MAX_ENTRIES: usize = 10_000;
 const MAX_ROWS: u64 = 1 << 18;
@@ -39,59 +38,56 @@ pub(crate) fn open(file: &InputFile) -> Result<Opened> {
     Ok(Opened::new(pickle, root, places))
 }
 
-/// The regular files of the archive by name, and where they lie.
+/// Returns the byte range of each regular file of the archive by its name.
 fn entries(file: &InputFile) -> Result<BTreeMap<String, Range<u64>>> {
+    let bad = |source: std::io::Error| damaged(&format!("has a bad tar header ({source})"));
+    let mut archive = tar::Archive::new(Cursor { file, at: 0 });
     let mut found = BTreeMap::new();
-    let mut at = 0;
-    for _ in 0..MAX_ENTRIES {
-        let mut header = [0; BLOCK as usize];
-        if at + BLOCK > file.len() {
-            return Err(damaged("does not end as a tar archive does"));
+    for (n_entries, entry) in archive.entries_with_seek().map_err(bad)?.enumerate() {
+        let entry = entry.map_err(bad)?;
+        if n_entries == MAX_ENTRIES {
+            return Err(damaged("has too many entries"));
         }
-        file.read_at(at, &mut header)?;
-        if header.iter().all(|&byte| byte == 0) {
-            return Ok(found);
+        if !entry.header().entry_type().is_file() {
+            continue;
         }
-        let TarHeader { name, n_bytes, is_file } =
-            parse_header(&header).ok_or_else(|| damaged("has a bad tar header"))?;
-        let start = at + BLOCK;
-        let end = start.checked_add(n_bytes).filter(|&end| end <= file.len());
+        let path = entry.path().map_err(bad)?;
+        let name = path.to_str().ok_or_else(|| damaged("has a bad tar header"))?.trim_start_matches("./").to_string();
+        let start = entry.raw_file_position();
+        let end = start.checked_add(entry.size()).filter(|&end| end <= file.len());
         let end = end.ok_or_else(|| damaged(&format!("has an entry {name:?} that reaches beyond its end")))?;
-        if is_file && found.insert(name.clone(), start..end).is_some() {
+        if let Some(_same) = found.insert(name.clone(), start..end) {
             return Err(damaged(&format!("has two entries {name:?}")));
         }
-        at = end.next_multiple_of(BLOCK);
     }
-    Err(damaged("has too many entries"))
+    Ok(found)
 }
 
-struct TarHeader {
-    name: String,
-    n_bytes: u64,
-    is_file: bool,
+/// A position in a file, for readers that keep one.
+struct Cursor<'a> {
+    file: &'a InputFile,
+    at: u64,
 }
 
-/// A header whose checksum holds.
-fn parse_header(header: &[u8; BLOCK as usize]) -> Option<TarHeader> {
-    const SUM: Range<usize> = 148..156;
-    let sum: u64 =
-        header.iter().enumerate().map(|(i, &byte)| if SUM.contains(&i) { 32 } else { u64::from(byte) }).sum();
-    let name = header[..100].split(|&byte| byte == 0).next()?;
-    let name = std::str::from_utf8(name).ok()?.trim_start_matches("./").to_string();
-    let n_bytes = octal(&header[124..136])?;
-    // Entries that are no regular files are skipped.
-    let is_file = matches!(header[156], b'0' | 0);
-    (octal(&header[SUM]) == Some(sum)).then_some(TarHeader { name, n_bytes, is_file })
-}
-
-/// A number in octal digits; one that is too long for them is binary, after a byte 0x80.
-fn octal(field: &[u8]) -> Option<u64> {
-    if let [0x80, rest @ ..] = field {
-        let (high, low) = rest.split_at_checked(rest.len().checked_sub(8)?)?;
-        return high.iter().all(|&byte| byte == 0).then_some(u64::from_be_bytes(low.try_into().ok()?));
+impl Read for Cursor<'_> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let n = (out.len() as u64).min(self.file.len().saturating_sub(self.at)) as usize;
+        self.file.read_at(self.at, &mut out[..n]).map_err(std::io::Error::other)?;
+        self.at += n as u64;
+        Ok(n)
     }
-    let text = std::str::from_utf8(field).ok()?.trim_matches([' ', '\0']);
-    u64::from_str_radix(text, 8).ok()
+}
+
+impl Seek for Cursor<'_> {
+    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+            SeekFrom::End(by) => self.file.len().checked_add_signed(by),
+        };
+        self.at = at.ok_or(std::io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
+    }
 }
 
 /// An entry that is read whole.

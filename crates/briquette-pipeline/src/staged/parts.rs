@@ -2,9 +2,9 @@
 //! taken as it is.
 
 use super::work::Work;
+use crate::compress::compress;
 use crate::distill;
 use crate::factorize;
-use crate::output::compress;
 use briquette_core::Result;
 use briquette_formats::{Checkpoint, InputFile, OutputFormat, json, limits};
 use briquette_recipe::{

@@ -3,7 +3,7 @@
 
 use super::work::Work;
 use crate::budget;
-use crate::output::compress;
+use crate::compress::compress;
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, Draft, InputFile, OutputFormat, TensorSource, json, limits};
 use briquette_recipe::{GivenScheme, Recipe, Target};

@@ -1,8 +1,7 @@
 //! A lock on work that has no directory of its own: a hidden file that is there for nothing else.
 
-use super::partial::{Lock, is_at, lock_opened};
+use super::partial::{Lock, TryLock, is_at, lock_opened};
 use briquette_core::{Error, Result};
-use rustix::fs::FlockOperation;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -25,7 +24,7 @@ impl FileLock {
     /// # Errors
     /// Io.
     pub fn alone(path: &Path) -> Result<Option<Self>> {
-        Self::take(path, FlockOperation::NonBlockingLockExclusive)
+        Self::take(path, File::try_lock)
     }
 
     /// As [`alone`](Self::alone), with others that share it; not beside one that is alone.
@@ -33,10 +32,10 @@ impl FileLock {
     /// # Errors
     /// Io.
     pub fn shared(path: &Path) -> Result<Option<Self>> {
-        Self::take(path, FlockOperation::NonBlockingLockShared)
+        Self::take(path, File::try_lock_shared)
     }
 
-    fn take(path: &Path, how: FlockOperation) -> Result<Option<Self>> {
+    fn take(path: &Path, how: TryLock) -> Result<Option<Self>> {
         let failed = |source| Error::io("cannot lock", path, source);
         let path_of = || path.to_path_buf();
         for _ in 0..N_TRIES {
@@ -57,7 +56,7 @@ impl FileLock {
 impl Drop for FileLock {
     fn drop(&mut self) {
         // Others that share it still hold it.
-        let is_last = || rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        let is_last = || self.file.try_lock().is_ok();
         if self.is_held && is_last() {
             let _ = std::fs::remove_file(&self.path);
         }

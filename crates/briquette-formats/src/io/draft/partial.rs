@@ -1,8 +1,8 @@
 //! What is hidden until it is whole: its names, its locks, and what killed runs left.
 
 use briquette_core::{Error, Hash128, Result};
-use rustix::fs::FlockOperation;
-use std::fs::File;
+use rustix::io::Errno;
+use std::fs::{File, TryLockError};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,6 +25,9 @@ pub(super) fn partial_name(target: &Path) -> Result<String> {
     Ok(format!("{}{}-{n}", prefix_of(target)?, std::process::id()))
 }
 
+/// [`File::try_lock`] or [`File::try_lock_shared`].
+pub(super) type TryLock = fn(&File) -> std::result::Result<(), TryLockError>;
+
 /// What became of locking a directory.
 pub(super) enum Lock {
     /// Ours for as long as the handle lives.
@@ -38,20 +41,25 @@ pub(super) enum Lock {
 pub(super) fn lock(directory: &Path) -> std::io::Result<Lock> {
     match File::open(directory) {
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(Lock::Taken),
-        opened => lock_opened(opened?, directory, FlockOperation::NonBlockingLockExclusive),
+        opened => lock_opened(opened?, directory, File::try_lock),
     }
 }
 
 /// Locks what was opened at a path. Where another run removed it in between, the lock counts as taken.
-pub(super) fn lock_opened(file: File, path: &Path, how: FlockOperation) -> std::io::Result<Lock> {
-    use rustix::io::Errno;
-    match rustix::fs::flock(&file, how) {
+pub(super) fn lock_opened(file: File, path: &Path, try_lock: TryLock) -> std::io::Result<Lock> {
+    match try_lock(&file) {
         Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => return Ok(Lock::Taken),
-        Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => return Ok(Lock::Unknown(file)),
-        Err(source) => return Err(source.into()),
+        Err(TryLockError::WouldBlock) => return Ok(Lock::Taken),
+        Err(TryLockError::Error(source)) if has_no_locks(&source) => return Ok(Lock::Unknown(file)),
+        Err(TryLockError::Error(source)) => return Err(source),
     }
     Ok(if is_at(&file, path) { Lock::Held(file) } else { Lock::Taken })
+}
+
+/// Whether an error of locking says that the file system has no locks.
+pub(super) fn has_no_locks(source: &std::io::Error) -> bool {
+    let errno = source.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK))
 }
 
 /// Whether an open file or directory is still what lies at its path.

@@ -1,10 +1,10 @@
 //! Single files that are replaced whole, or grow by whole lines.
 
-use super::partial::{PARTIAL, is_at};
+use super::partial::{PARTIAL, has_no_locks, is_at};
 use super::place::exists_error;
 use crate::io::paths::parent_of;
 use briquette_core::{Error, Result};
-use rustix::fs::{CWD, FlockOperation, OFlags, RenameFlags};
+use rustix::fs::{CWD, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -90,11 +90,10 @@ fn open_locked(partial: &Path) -> std::io::Result<File> {
         let mut options = File::options();
         options.create(true).truncate(false).read(true).write(true).custom_flags(no_follow.bits() as i32);
         let file = options.open(partial)?;
-        match rustix::fs::flock(&file, FlockOperation::LockExclusive) {
-            Err(Errno::INTR) => continue,
-            // The file system has no locks.
-            Ok(()) | Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => {}
-            Err(source) => return Err(source.into()),
+        match file.lock() {
+            Err(source) if source.kind() == ErrorKind::Interrupted => continue,
+            Err(source) if !has_no_locks(&source) => return Err(source),
+            _ => {}
         }
         // Its last writer may have renamed it to its final path meanwhile.
         if is_at(&file, partial) {

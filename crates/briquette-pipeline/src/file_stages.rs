@@ -1,0 +1,194 @@
+//! The stages of a recipe that work on files: plan, survey, lay out, encode, verify, evaluate, report, publish.
+
+mod small_files;
+
+use crate::evaluate::evaluate;
+use crate::solve::{self, SolveJob};
+use briquette_core::Result;
+use briquette_formats::{Checkpoint, Draft, TensorSource, presence, sums};
+use briquette_recipe::Recipe;
+use briquette_report::{self as report, EvaluationReport, Evidence, Origin, Report, Timing};
+use briquette_writer::plan::Prediction;
+use briquette_writer::write::Written;
+use briquette_writer::{self as flow, Plan, RunOptions, Workers, WriteJob};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
+
+/// How large weight files are to be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SizeRange {
+    pub(crate) least: u64,
+    pub(crate) most: u64,
+}
+
+impl SizeRange {
+    /// What no files are: for an attempt that only tells.
+    pub(crate) const NEVER: Self = Self { least: u64::MAX, most: 0 };
+}
+
+/// A draft, or why there is none.
+pub(crate) enum Drafted {
+    /// It is as large as it was to be.
+    Done(Draft, Box<Report>),
+    /// It is not.
+    Missed(Miss),
+}
+
+/// What a draft of another size than wanted showed.
+pub(crate) struct Miss {
+    /// Bytes of its weight files.
+    pub(crate) n_bytes: u64,
+    /// The share of the error of layers' outputs that moving their weights left, by name.
+    pub(crate) left: BTreeMap<String, f64>,
+}
+
+/// The output of those stages, none of which has steps to find, whole and verified, and not yet in its place; given up before it is evaluated where
+/// its weight files are not as large as wanted. Where stages look at the inputs of layers or move weights, what is found of each block is kept in
+/// `scratch` until all is done.
+pub(crate) fn draft_of_size(
+    recipe: &Recipe,
+    options: &RunOptions,
+    origin: &Origin,
+    scratch: Option<&Path>,
+    wanted: Option<SizeRange>,
+) -> Result<Drafted> {
+    let started = Instant::now();
+    let recipe = &*match scratch.filter(|_| recipe.calibration.is_some()) {
+        Some(scratch) => solve::calibrated(recipe, scratch, options)?,
+        None => Cow::Borrowed(recipe),
+    };
+    let checkpoint = crate::open::model(recipe)?;
+    let workers = Workers::new(options)?;
+    let mut plan = briquette_recipe::plan::plan(recipe, &checkpoint, &options.stop)?;
+    solve::shares(recipe, &mut plan, &checkpoint, scratch, &workers)?;
+    let mut prediction = plan.predict()?;
+    if let Some(SizeRange { most, .. }) = wanted {
+        prediction.n_bytes = prediction.n_bytes.min(most);
+    }
+    let draft = start(recipe, &checkpoint, prediction, options)?;
+    let begun =
+        Begun { recipe, origin, checkpoint: &checkpoint, prediction, scratch, workers: &workers, started, wanted };
+    let filled = fill(&draft, plan, &begun, options).map_err(|error| draft.explain(error))?;
+    Ok(match filled {
+        Ok(report) => Drafted::Done(draft, Box::new(report)),
+        Err(miss) => Drafted::Missed(miss),
+    })
+}
+
+/// What is known when a draft is started.
+struct Begun<'a> {
+    recipe: &'a Recipe,
+    origin: &'a Origin,
+    checkpoint: &'a Checkpoint,
+    prediction: Prediction,
+    scratch: Option<&'a Path>,
+    workers: &'a Workers,
+    started: Instant,
+    wanted: Option<SizeRange>,
+}
+
+/// Fills a draft, verifies and evaluates it, and makes its report, which is not in it yet. A draft of another size than wanted is a [`Miss`].
+fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Result<std::result::Result<Report, Miss>> {
+    let Begun { recipe, origin, checkpoint, prediction, scratch, workers, started, wanted } = *begun;
+    let mut timing = Timing::default();
+    timing.mark("plan", started);
+
+    let mut plan = plan;
+    let since = Instant::now();
+    let job = scratch.filter(|_| solve::is_asked(recipe));
+    let job = job.map(|scratch| SolveJob { recipe, checkpoint, scratch, workers, options });
+    let solved = job.as_ref().map_or(Ok(None), |job| solve::solve(job, &mut plan))?;
+    if solved.is_some() {
+        timing.mark("solve", since);
+    }
+    let source = solved.as_ref().map_or(checkpoint as &dyn TensorSource, |solved| &solved.source);
+    let written = write(recipe, &mut plan, (checkpoint, source), draft, workers, &mut timing)?;
+    let n_bytes = written.layout.n_bytes();
+    if wanted.is_some_and(|SizeRange { least, most }| n_bytes < least || n_bytes > most) {
+        let layers = solved.map(|solved| solved.layers).unwrap_or_default();
+        let left = layers
+            .iter()
+            .filter_map(|(&index, layer)| Some((plan.tensors[index].info.name.to_string(), layer.error_left()?)));
+        return Ok(Err(Miss { n_bytes, left: left.collect() }));
+    }
+    let evaluation = evaluated(recipe, origin, draft, options, &mut timing)?;
+    let evidence = Evidence {
+        recipe,
+        origin,
+        checkpoint,
+        plan: &plan,
+        layout: &written.layout,
+        solved: &solved.map(|solved| solved.layers).unwrap_or_default(),
+        outcomes: &written.outcomes,
+        found: &written.decoded,
+        written: &written.checkpoint,
+        prediction,
+        evaluation,
+    };
+    let report = report::make(&evidence, workers, timing)?;
+    if let Some(metrics) = origin.metrics.as_deref()
+        && presence::exists(metrics)?
+    {
+        draft.copy_file(metrics, Path::new(sums::METRICS))?;
+    }
+    options.stop.check()?;
+    Ok(Ok(report))
+}
+
+/// Starts the draft, and refuses at once where there is too little room for it.
+fn start(recipe: &Recipe, checkpoint: &Checkpoint, prediction: Prediction, options: &RunOptions) -> Result<Draft> {
+    let draft = Draft::create(&recipe.output, &inputs_of(recipe, checkpoint), options.force)?;
+    // An upper bound might refuse what would fit; so might a prediction where tensors may yet be left as they are.
+    if prediction.is_exact && !recipe.allow_nonfinite {
+        draft.check_space(prediction.n_bytes)?;
+    }
+    Ok(draft)
+}
+
+/// Writes and verifies: all of the draft but the report.
+fn write(
+    recipe: &Recipe,
+    plan: &mut Plan,
+    (checkpoint, source): (&Checkpoint, &dyn TensorSource),
+    draft: &Draft,
+    workers: &Workers,
+    timing: &mut Timing,
+) -> Result<Written> {
+    let mut since = Instant::now();
+    let written = flow::write(WriteJob {
+        plan,
+        source,
+        draft,
+        recipe: recipe.to_manifest()?,
+        producer: concat!("briquette ", env!("CARGO_PKG_VERSION")),
+        workers,
+        small_files: &|plan, manifest| small_files::write(draft, plan, checkpoint, manifest, workers),
+        is_over: &mut |phase| timing.mark(phase, std::mem::replace(&mut since, Instant::now())),
+    })?;
+    checkpoint.check_unchanged()?;
+    Ok(written)
+}
+
+/// Runs the draft where that is asked, and refuses it where it is not good enough.
+fn evaluated(
+    recipe: &Recipe,
+    origin: &Origin,
+    draft: &Draft,
+    options: &RunOptions,
+    timing: &mut Timing,
+) -> Result<Option<EvaluationReport>> {
+    let Some(asked) = &recipe.evaluate else { return Ok(None) };
+    let since = Instant::now();
+    let found = evaluate(asked, draft.path(), Some(&origin.model), options)?;
+    asked.bounds.check(&found.metrics)?;
+    timing.mark("evaluate", since);
+    Ok(Some(found))
+}
+
+/// Every path that is read: the output may not overlap with any.
+pub(crate) fn inputs_of<'a>(recipe: &'a Recipe, checkpoint: &'a Checkpoint) -> Vec<&'a Path> {
+    let files = checkpoint.files().into_iter().map(|file| file.path());
+    files.chain(recipe.read.iter().map(|named| named.path.as_path())).chain([recipe.model.as_path()]).collect()
+}
