@@ -8,7 +8,7 @@
 //!
 //! ```
 //! # #[cfg(feature = "flex")] {
-//! use crate::module::{Layer, parameters};
+//! use briquette_nn::module::{Layer, parameters};
 //! use burn::nn::LinearConfig;
 //! use burn::tensor::Device;
 //!

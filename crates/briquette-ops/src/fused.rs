@@ -11,7 +11,7 @@
 //!
 //! let device = Device::flex().autodiff();
 //! let [gate, up] = [[0.0, 20.0], [3.0, 0.5]].map(|values| Tensor::<1>::from_floats(values, &device).require_grad());
-//! let y = crate::fused::swiglu(gate, up.clone());
+//! let y = briquette_ops::fused::swiglu(gate, up.clone());
 //! assert_eq!(y.clone().into_data().try_to_vec::<f32>().unwrap(), [0.0, 10.0]);
 //! assert_eq!(up.grad(&y.sum().backward()).unwrap().into_data().try_to_vec::<f32>().unwrap(), [0.0, 20.0]);
 //! ```

@@ -31,7 +31,7 @@ impl Layout {
 /// layout only), then each [`rename`](Self::rename) is applied in order.
 ///
 /// ```
-/// use crate::module::NameMap;
+/// use briquette_nn::module::NameMap;
 ///
 /// let names = NameMap::torch().rename("blocks.*.attention", "encoder.layer.*.attention.self").rename("^", "bert");
 /// assert_eq!(names.renamed("blocks.3.attention.query.weight"), "bert.encoder.layer.3.attention.self.query.weight");

@@ -11,7 +11,7 @@ use burn::module::Module;
 /// ```
 /// # #[cfg(feature = "flex")] {
 /// use briquette_core::{OutputAxis, Role};
-/// use crate::module::Roles;
+/// use briquette_nn::module::Roles;
 /// use burn::module::{Module, Param};
 /// use burn::tensor::{Device, Tensor};
 ///
@@ -51,7 +51,7 @@ enum Whom {
 ///
 /// ```
 /// use briquette_core::{OutputAxis, Role};
-/// use crate::module::{OwnLayer, Roles};
+/// use briquette_nn::module::{OwnLayer, Roles};
 /// use burn::module::{Module, Param};
 /// use burn::tensor::Tensor;
 ///

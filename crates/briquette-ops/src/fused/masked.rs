@@ -9,7 +9,7 @@
 //!
 //! ```
 //! use briquette_core::{Grid, Grouping, Rows};
-//! use crate::fused::masked::{ScaledGrid, fake_quantize};
+//! use briquette_ops::fused::masked::{ScaledGrid, fake_quantize};
 //!
 //! let form = ScaledGrid { grid: Grid::INT8, grouping: Grouping::Row, rows: Rows::plain(1, 3) };
 //! let values = fake_quantize(&[0.6, -0.4, 99.0], &[0, 1, 0], Some((&form, &[0.25], &[])));
