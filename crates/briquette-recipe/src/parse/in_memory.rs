@@ -11,6 +11,7 @@ use briquette_core::{Error, Result, Role, RoleRule};
 use briquette_formats::{Choice, OutputFormat, limits};
 use briquette_methods::prune::{Ratio, Score};
 use briquette_methods::quant::{Rounding, Scheme};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 impl Recipe {
@@ -203,6 +204,7 @@ impl From<Scheme> for QuantizeStage {
             rounding: Rounding::Nearest,
             statistics: None,
             overrides: Vec::new(),
+            found: BTreeMap::new(),
             names_embeddings: false,
         }
     }

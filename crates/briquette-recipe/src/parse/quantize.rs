@@ -10,6 +10,7 @@ use briquette_core::{Error, Grid, GridKind, Grouping, Result, Role};
 use briquette_methods::quant::{Activations, QuantSpec, Rounding, ScaleSearch, Scheme};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// The keys of a quantize stage.
@@ -79,6 +80,8 @@ pub struct QuantizeStage {
     pub scheme: Scheme,
     /// Other schemes for some tensors.
     pub overrides: Vec<(Patterns, Scheme)>,
+    /// The schemes that a budget found, by the exact names of tensors. They precede overrides.
+    pub found: BTreeMap<String, Scheme>,
     /// How weights that multiply inputs are rounded; tables that are looked up go to the nearest.
     pub rounding: Rounding,
     /// Statistics of the inputs of layers, where range or rounding need them and no calibration of the recipe gathers them.
@@ -125,6 +128,7 @@ impl QuantizeStage {
                 }
                 Ok(scheme)
             })?,
+            found: BTreeMap::new(),
         })
     }
 }
@@ -144,9 +148,10 @@ impl QuantizeStage {
     /// The scheme of a tensor: that of the last override whose pattern matches, else the stage's own. An embedding that is also the
     /// output head gets int8 with a scale for each row instead, unless the stage names embeddings.
     pub fn scheme_for(&self, name: &str, is_head: bool) -> Scheme {
-        let own = self.overrides.iter().rfind(|(patterns, _)| patterns.matches(name));
-        match own {
-            Some((_, scheme)) => *scheme,
+        let overridden =
+            || self.overrides.iter().rfind(|(patterns, _)| patterns.matches(name)).map(|(_, scheme)| scheme);
+        match self.found.get(name).or_else(overridden) {
+            Some(scheme) => *scheme,
             None if is_head && self.spares_heads() => {
                 let weights = QuantSpec { grid: Grid::INT8, grouping: Grouping::Row, ..self.scheme.weights };
                 Scheme { weights, activations: Activations::Float }

@@ -3,6 +3,7 @@
 use crate::parse::raw::RawOverride;
 use briquette_core::pattern::Patterns;
 use briquette_core::{Result, Role};
+use std::collections::BTreeSet;
 
 /// Which tensors a stage is about.
 #[derive(Debug, Clone)]
@@ -13,6 +14,10 @@ pub struct Selection {
     pub exclude: Patterns,
     /// Roles that are chosen.
     pub roles: Vec<Role>,
+    /// The exact names that are chosen, whatever patterns and roles say: set by a budget.
+    pub named: Option<BTreeSet<String>>,
+    /// Exact names that are left out: set by a budget.
+    pub unnamed: BTreeSet<String>,
 }
 
 impl Selection {
@@ -27,23 +32,34 @@ impl Selection {
             include: include.map(Patterns::new).transpose()?,
             exclude: Patterns::new(exclude)?,
             roles: roles.map_or(default, Vec::as_slice).to_vec(),
+            named: None,
+            unnamed: BTreeSet::new(),
         })
     }
 
     /// All tensors of these roles.
     pub fn of_roles(roles: &[Role]) -> Self {
-        Self { include: None, exclude: Patterns::default(), roles: roles.to_vec() }
+        Self {
+            include: None,
+            exclude: Patterns::default(),
+            roles: roles.to_vec(),
+            named: None,
+            unnamed: BTreeSet::new(),
+        }
     }
 
     /// Whether a tensor is chosen. One whose name is written out in full, without a wildcard, is chosen whatever its role: it
     /// can only be meant.
     pub fn chooses(&self, name: &str, role: Role) -> bool {
+        if let Some(named) = &self.named {
+            return named.contains(name);
+        }
         let is_role = self.roles.contains(&role);
         let is_included = match &self.include {
             None => is_role,
             Some(patterns) => patterns.names_exactly(name) || is_role && patterns.matches(name),
         };
-        is_included && !self.exclude.matches(name)
+        is_included && !self.exclude.matches(name) && !self.unnamed.contains(name)
     }
 }
 

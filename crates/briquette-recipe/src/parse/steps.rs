@@ -7,9 +7,9 @@ use crate::parse::quantize::{QuantizeStage, SCALES};
 use crate::parse::raw::{RawOverride, RawQuantize, RawStage, StageKeys};
 use crate::parse::recipe::Recipe;
 use crate::parse::stage::{ModelStage, RecipePart, Stage};
-use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result, Role};
 use briquette_methods::quant::{Rounding, ScaleSearch, Scheme};
+use std::collections::BTreeSet;
 
 /// The roles of what a budget may prune: all that it may quantize.
 const PRUNED: [Role; 3] = [Role::Linear, Role::Conv, Role::Embedding];
@@ -47,9 +47,9 @@ impl Recipe {
                 if !matches!(scheme.weights.range, ScaleSearch::Step(_)) {
                     (scheme.weights.scale, scale) = (of_stage, Some(of_stage));
                 }
-                stage.overrides.push((Patterns::new([glob_of(&given.name)])?, scheme));
+                stage.found.insert(given.name.clone(), scheme);
             }
-            stage.selection.exclude.extend(Patterns::new(idle.iter().map(|given| glob_of(&given.name)))?)?;
+            stage.selection.unnamed.extend(idle.iter().map(|given| given.name.clone()));
         }
         for stage in &mut recipe.asked.stage {
             if let StageKeys::Quantize(keys) = &mut stage.keys
@@ -98,12 +98,13 @@ impl Recipe {
 
     /// Adds a stage that rounds one tensor to the nearest, behind all that quantize.
     fn round_apart(&mut self, given: &GivenScheme) -> Result<()> {
-        let (name, include) = (scheme_name(&given.scheme), glob_of(&given.name));
-        let keys =
-            RawQuantize { scheme: Some(name.into()), include: Some(vec![include.clone()]), ..RawQuantize::default() };
+        let (name, include) = (scheme_name(&given.scheme), Some(vec![glob_of(&given.name)]));
+        let keys = RawQuantize { scheme: Some(name.into()), include, ..RawQuantize::default() };
         let place = self.asked.stage.iter().rposition(|stage| matches!(stage.keys, StageKeys::Quantize(_)));
         self.asked.stage.insert(place.map_or(0, |place| place + 1), StageKeys::Quantize(keys).into());
-        let stage = QuantizeStage::named(name)?.include([include])?;
+        let mut stage = QuantizeStage::named(name)?;
+        stage.names_embeddings = true;
+        stage.selection.named = Some(BTreeSet::from([given.name.clone()]));
         let place = self.stages.iter().rposition(|stage| matches!(stage, Stage::Quantize(_)));
         self.stages.insert(place.map_or(0, |place| place + 1), Stage::Quantize(stage));
         Ok(())
@@ -111,23 +112,29 @@ impl Recipe {
 
     /// Adds stages that prune what these schemes have pruned, before the first of the last stages that quantizes.
     fn prune_first(&mut self, schemes: &[GivenScheme]) -> Result<()> {
-        let mut stages: Vec<RawPrune> = Vec::new();
+        let mut stages: Vec<(RawPrune, BTreeSet<String>)> = Vec::new();
         for given in schemes {
             let Some(keys) = prune_keys(&given.scheme)? else { continue };
             let is_alike = |stage: &RawPrune| (stage.sparsity, &stage.pattern) == (keys.sparsity, &keys.pattern);
-            let place = stages.iter().position(is_alike).unwrap_or_else(|| {
-                stages.push(RawPrune { include: Some(Vec::new()), roles: Some(PRUNED.to_vec()), ..keys });
+            let place = stages.iter().position(|(stage, _)| is_alike(stage)).unwrap_or_else(|| {
+                let stage = RawPrune { include: Some(Vec::new()), roles: Some(PRUNED.to_vec()), ..keys };
+                stages.push((stage, BTreeSet::new()));
                 stages.len() - 1
             });
-            stages[place].include.get_or_insert_default().push(glob_of(&given.name));
+            let (keys, names) = &mut stages[place];
+            keys.include.get_or_insert_default().push(glob_of(&given.name));
+            names.insert(given.name.clone());
         }
         let is_whole = |stage: &RawStage| stage.kind().is_some_and(StageKind::is_whole);
         let first = self.asked.stage.iter().rposition(is_whole).map_or(0, |place| place + 1);
         let is_quantize = |stage: &RawStage| matches!(stage.keys, StageKeys::Quantize(_));
         let asked = self.asked.stage[first..].iter().position(is_quantize).map_or(first, |place| first + place);
         let place = self.stages.iter().position(|stage| matches!(stage, Stage::Quantize(_))).unwrap_or(0);
-        for keys in stages.into_iter().rev() {
-            self.stages.insert(place, Stage::Prune(PruneStage::from_raw(&keys, None)?));
+        for (keys, names) in stages.into_iter().rev() {
+            let mut stage = PruneStage::from_raw(&keys, None)?;
+            stage.selection.include = None;
+            stage.selection.named = Some(names);
+            self.stages.insert(place, Stage::Prune(stage));
             self.asked.stage.insert(asked, StageKeys::Prune(keys).into());
         }
         Ok(())
