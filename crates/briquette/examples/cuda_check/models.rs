@@ -1,4 +1,4 @@
-//! MiniLM and ResNet-152 on both devices: what they give, and what their weights take.
+//! Compares MiniLM and ResNet-152 on both devices: outputs, and memory of the weights.
 
 use crate::Options;
 use crate::findings::Finding;
@@ -19,7 +19,7 @@ pub(crate) fn check(device: &Device, cpu: &Device, options: &Options) -> Vec<Fin
     found
 }
 
-/// Bytes of the device that `make` leaves in use, and what it made.
+/// Runs `make` and returns its result with the device memory that it left in use, in bytes by meter.
 fn weighed<T>(device: &Device, make: impl FnOnce() -> T) -> (T, Vec<(String, u64)>) {
     device.memory_cleanup();
     device.sync().unwrap();
@@ -47,7 +47,7 @@ fn in_use(bytes: &[(String, u64)]) -> f64 {
 fn minilm(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     let checkpoint = Checkpoint::open(options.minilm.as_ref()).expect("MiniLM as an int8 directory");
     let load = |device: &Device| LoadedModel::load(&checkpoint, None, device).expect("MiniLM").network;
-    // The f32 side is the same codes: for training they are decoded.
+    // The f32 network uses the same codes: with autodiff, they are decoded.
     let plain = |device: &Device| {
         let training = device.clone().autodiff();
         LoadedModel::load(&checkpoint, None, &training).expect("MiniLM").network.valid()
@@ -73,7 +73,7 @@ fn minilm(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     found.extend(figures("MiniLM f32", &float_bytes));
     let (network, bytes) = weighed(device, || load(device));
     let expected = embed(&load(cpu), cpu);
-    // A code may fall to the other side where floats before it differ.
+    // A rounded activation may differ by one code if the floats before it differ.
     found.push(Finding::at_most(
         "MiniLM int8, to the CPU's",
         difference(&embed(&network, device), &expected),
@@ -101,7 +101,7 @@ fn minilm(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     found
 }
 
-/// Half of every weight of rank 2 and up pruned, then int8.
+/// Prunes half of every weight of rank 2 and above, then quantizes to int8.
 fn sparse<M: Module>(network: M) -> M {
     let rules = Compression::new().prune(Prune::new("**.weight", 0.5).expect("a rule"));
     let pruned = rules.attach(network).expect("masks").materialize();
@@ -161,7 +161,7 @@ fn resnet(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     found
 }
 
-/// The same weights at every run.
+/// Fills a network with the same weights in every run.
 fn filled<M: Module>(network: M) -> M {
     struct Fill(u64);
     impl burn::module::ModuleMapper for Fill {
@@ -174,7 +174,7 @@ fn filled<M: Module>(network: M) -> M {
             param.map(|old| {
                 let shape = old.dims();
                 let n: usize = shape.iter().product();
-                // Of the size that Kaiming's has, so that neither end of a deep network vanishes.
+                // Kaiming's bound keeps activations of a deep network from vanishing or growing.
                 let size = if D == 1 { return old } else { (3.0 * shape[0] as f32 / n as f32).sqrt() };
                 let values: Vec<f32> = floats(n, seed).iter().map(|value| value * size).collect();
                 Tensor::from_data(TensorData::new(values, shape), &old.device())
@@ -184,7 +184,7 @@ fn filled<M: Module>(network: M) -> M {
     network.map(&mut Fill(0))
 }
 
-/// A step of training a smaller encoder after a larger one, and what it takes. Nothing is dropped out, so that the loss falls.
+/// Times a distillation step of a smaller encoder and measures its memory. Without dropout, the loss must fall.
 pub(crate) fn distill(device: &Device, options: &Options) -> Vec<Finding> {
     let (layers, shape) = if options.is_quick { (2, [2, 8]) } else { (6, [32, 128]) };
     let config = |n_layers: usize| {
