@@ -1,7 +1,8 @@
-//! burnpack, burn's own container: a 10-byte header, CBOR descriptors, and tensors at multiples of 256 bytes.
+//! burnpack, burn's container format: a 10-byte header, CBOR descriptors, and tensors aligned to 256 bytes.
 //!
-//! The crate `burn-pack` defines the header and the descriptors; we read them through our own checks and at explicit
-//! offsets, and write them ourselves, because its writer wants each tensor whole in memory.
+//! The crate `burn-pack` defines the header and the descriptors. This module reads them with its own checks and
+//! at explicit offsets. It also writes them itself, because the writer of `burn-pack` needs each tensor whole
+//! in memory.
 
 use crate::json::{MetadataStrings, UniqueMap};
 use crate::safetensors::FileHeader;
@@ -25,10 +26,11 @@ struct Descriptor {
     data_offsets: (u64, u64),
 }
 
-/// Reads and checks the header of a burnpack file. Offsets in the result are from the start of the file.
+/// Reads and checks the header of a burnpack file. Offsets in the result count from the start of the file.
 ///
 /// # Errors
-/// Input where the file is damaged or holds burn's own quantized tensors, Io where it cannot be read.
+/// - Input: the file is damaged or has tensors in burn's own quantization.
+/// - Io: the file cannot be read.
 pub fn read_header(file: &InputFile) -> Result<FileHeader> {
     read_checked(file).map_err(|error| match error.kind {
         briquette_core::ErrorKind::Input => error.at(file.path().display()),
@@ -68,7 +70,7 @@ fn read_checked(file: &InputFile) -> Result<FileHeader> {
     Ok(FileHeader { tensors, metadata: found.metadata.0 })
 }
 
-/// What ciborium found, without the names of its own types.
+/// The message of a ciborium error, without the names of ciborium's types.
 fn cbor_words(error: ciborium::de::Error<std::io::Error>) -> String {
     use ciborium::de::Error::{Io, RecursionLimitExceeded, Semantic, Syntax};
     match error {
@@ -101,10 +103,10 @@ fn checked_tensor(name: String, tensor: Descriptor, data_start: u64, n_file: u64
     }
 }
 
-/// The header bytes of a burnpack file and each tensor's offset in the file.
+/// Returns the header bytes of a burnpack file and the offset of each tensor in the file.
 ///
 /// # Errors
-/// Config where a type has no place in burnpack.
+/// Config: burnpack does not support the type of a tensor.
 pub fn write_header(tensors: &[TensorInfo], metadata: &BTreeMap<String, String>) -> Result<(Vec<u8>, Vec<u64>)> {
     #[derive(Serialize)]
     struct Out<'a> {
@@ -155,7 +157,7 @@ fn from_burn(dtype: BurnDType) -> Option<DType> {
     })
 }
 
-/// burn's name of an element type, where it has one.
+/// Returns burn's element type, if burn has it.
 pub fn to_burn(dtype: DType) -> Option<BurnDType> {
     Some(match dtype {
         DType::F64 => BurnDType::F64,

@@ -1,4 +1,5 @@
-//! Checkpoints of the compressed-tensors library, decoded: int-quantized, pack-quantized, and its former sparse-bitmask.
+//! Decodes checkpoints of the compressed-tensors library: int-quantized, pack-quantized and the former
+//! sparse-bitmask.
 
 use crate::foreign::ForeignLayout;
 use crate::plain::{PlainFiles, TensorsByName};
@@ -9,7 +10,7 @@ use briquette_core::encoded::{Codes, Part, ScaleType};
 use briquette_core::{Coding, DType, Error, GridKind, Grouping, Mask, OutputAxis, Result, Storage};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Endings of tensors that only make sense beside codes.
+/// Endings of tensors that belong to codes.
 const PARTS: [&str; 8] = [
     ".weight_packed",
     ".weight_scale",
@@ -21,7 +22,7 @@ const PARTS: [&str; 8] = [
     ".input_zero_point",
 ];
 
-/// Puts tensors together from the parts that a checkpoint holds.
+/// Assembles tensors from the parts in a checkpoint.
 struct TensorAssembler<'a> {
     found: TensorsByName<'a>,
     files: Vec<&'a InputFile>,
@@ -29,10 +30,11 @@ struct TensorAssembler<'a> {
     used: BTreeSet<String>,
 }
 
-/// Sees the parts in some files as the tensors they stand for.
+/// Assembles the tensors of a compressed-tensors checkpoint from their parts.
 ///
 /// # Errors
-/// Input for parts that are missing or contradict each other, and for schemes that are not read; Io.
+/// - Input: parts are missing or contradict each other, or a scheme is not supported.
+/// - Io: a file cannot be read.
 pub(crate) fn open(plain: PlainFiles, config: &serde_json::Value) -> Result<StoredDir> {
     let schemes = quantization::schemes_of(config)?;
     let mut parts = TensorAssembler { found: plain.by_name(), files: plain.files(), schemes, used: BTreeSet::new() };
@@ -60,7 +62,7 @@ pub(crate) fn open(plain: PlainFiles, config: &serde_json::Value) -> Result<Stor
 }
 
 impl TensorAssembler<'_> {
-    /// The tensor that `main`, its largest part, stands for; none where `main` is no such part.
+    /// Assembles the tensor whose largest part is `main`; `None` if `main` is not a largest part.
     fn tensor(&mut self, main: &TensorInfo) -> Result<Option<StoredTensor>> {
         if let Some(module) = main.name.strip_suffix(".weight_packed") {
             let shape = self.shape(&format!("{module}.weight_shape"))?;
@@ -78,7 +80,7 @@ impl TensorAssembler<'_> {
         }
     }
 
-    /// A tensor in codes, by the one scheme that its parts fit.
+    /// Assembles a quantized tensor, by the one scheme that matches its parts.
     fn codes(&mut self, main: &TensorInfo, name: &str, shape: [usize; 2]) -> Result<StoredTensor> {
         let part = |suffix: &str| self.found.get(&format!("{name}{suffix}"));
         let (scale, ..) = part("_scale").ok_or_else(|| Error::input("its scales are missing; it is damaged"))?;
@@ -118,7 +120,7 @@ impl TensorAssembler<'_> {
         Ok(tensor)
     }
 
-    /// A tensor of which the kept values and one bit for each element are there.
+    /// Assembles a sparse tensor from its kept values and its bitmask.
     fn sparse(&mut self, values: &TensorInfo, name: &str) -> Result<StoredTensor> {
         let shape = self.shape(&format!("{name}.shape"))?;
         let info = TensorInfo::checked(name.into(), values.dtype, shape.to_vec())?;
@@ -149,7 +151,7 @@ impl TensorAssembler<'_> {
         Ok(tensor)
     }
 
-    /// The two extents that a tensor of shape `[2]` holds.
+    /// Reads a matrix shape from a tensor of shape `[2]`.
     fn shape(&mut self, name: &str) -> Result<[usize; 2]> {
         let bad = || Error::input(format!("its part {name:?} is missing or no shape of a matrix; it is damaged"));
         let (info, file, offset) = self.found.get(name).ok_or_else(bad)?;
@@ -166,7 +168,7 @@ impl TensorAssembler<'_> {
         }
     }
 
-    /// Records where a part of a tensor is.
+    /// Records the location of a part of a tensor.
     fn put(&mut self, tensor: &mut StoredTensor, part: Part, name: &str, layout: Option<ForeignLayout>) -> Result<()> {
         let place = self.found.get(name).map(|(_, file, offset)| (file, offset));
         let (file, offset) =
@@ -180,7 +182,7 @@ impl TensorAssembler<'_> {
         Ok(())
     }
 
-    /// A tensor that is no part of another.
+    /// A tensor stored as it is, without parts.
     fn as_it_is(&mut self, info: &TensorInfo) -> Result<StoredTensor> {
         if let Some(part) = PARTS.iter().find(|part| info.name.ends_with(*part)) {
             let message = format!(
@@ -200,7 +202,7 @@ fn stored(info: TensorInfo, coding: Coding) -> StoredTensor {
     StoredTensor { info, axis: OutputAxis::First, coding, n_kept, activations: None, parts: Vec::new() }
 }
 
-/// What is said of parts that `n` of the schemes fit.
+/// The error for parts that match `n` schemes, not exactly one.
 fn misfit(main: &TensorInfo, scale: &TensorInfo, n: usize) -> Error {
     let message = format!(
         "{} {} with scales {} fits {n} of the schemes in {}, expected one; it is damaged",
@@ -212,7 +214,9 @@ fn misfit(main: &TensorInfo, scale: &TensorInfo, n: usize) -> Error {
     Error::input(message)
 }
 
-/// Whether scales of this shape are one for each group; those of channels and tensors come with and without axes of 1.
+/// Whether scales of this shape are one per group.
+///
+/// Scales of channels and tensors may have extra axes of length 1.
 fn fits_scales(grouping: Grouping, [n_rows, n_cols]: [usize; 2], scales: &[usize]) -> bool {
     match grouping {
         Grouping::Tensor => scales.iter().all(|&extent| extent == 1),
@@ -229,7 +233,7 @@ fn scale_layout(scale: &TensorInfo) -> Result<Option<ForeignLayout>> {
     }
 }
 
-/// How zero points are laid out: one byte each, or packed as codes are, but along rows.
+/// How zero points are stored: one byte each, or packed into words along the rows.
 fn zero_layout(
     zero: &TensorInfo,
     scheme: &WeightForm,

@@ -1,9 +1,10 @@
-//! Directories of the Hugging Face cache that hold models but are none themselves: somebody who names one is told what to name.
+//! Directories of the Hugging Face cache that contain models but are not models: the error names the right
+//! directory.
 
 use crate::{InputFile, limits};
 use std::path::Path;
 
-/// What to say of a directory without weights.
+/// Returns the error message for a directory without weights.
 pub(crate) fn no_weights(directory: &Path) -> String {
     let (found, todo) = match snapshot_in(directory) {
         Some(snapshot) => ("the root of a cached model", format!("name what is in it: {snapshot}")),
@@ -18,7 +19,7 @@ pub(crate) fn no_weights(directory: &Path) -> String {
     format!("found {found}, expected a model's own directory; {todo}")
 }
 
-/// The snapshot that `refs/main` names, or the first.
+/// The snapshot in `refs/main`, or the first snapshot.
 fn snapshot_in(root: &Path) -> Option<String> {
     let names = directories_in(&root.join("snapshots"));
     let main = InputFile::open(&root.join("refs/main")).and_then(|file| file.read_all(limits::MAX_SMALL_BYTES));
@@ -28,7 +29,7 @@ fn snapshot_in(root: &Path) -> Option<String> {
     Some(root.join("snapshots").join(name).display().to_string())
 }
 
-/// A snapshot of the first model of a cache.
+/// A snapshot of the first model in a cache.
 fn model_in(cache: &Path) -> Option<String> {
     let names = directories_in(cache);
     names.iter().filter(|name| name.starts_with("models--")).find_map(|name| snapshot_in(&cache.join(name)))

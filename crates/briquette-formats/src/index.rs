@@ -1,4 +1,4 @@
-//! Sharded checkpoints: an index that says which file each tensor is in.
+//! Sharded checkpoints: an index lists the file of each tensor.
 
 use crate::io::paths::stays_inside;
 use crate::{InputFile, TensorInfo, json, limits};
@@ -8,17 +8,18 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The file of each tensor, by name. Names lie in one string, as there may be millions of them.
+/// The file of each tensor, by name. All names are in one string, as there may be millions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Index {
-    /// The files, in order, and how many tensors each has. Paths are relative to the index and stay inside its directory.
+    /// The files in order, with their numbers of tensors. Paths are relative to the index and stay inside its
+    /// directory.
     files: BTreeMap<String, usize>,
     text: String,
-    /// In the order of the names.
+    /// Sorted by name.
     tensors: Vec<IndexedTensor>,
 }
 
-/// Where the name of a tensor and its file are.
+/// The location of a tensor's name, and the number of its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct IndexedTensor {
     start: u32,
@@ -30,7 +31,7 @@ impl Index {
     /// Reads `*.index.json`.
     ///
     /// # Errors
-    /// Input where it is not an index, or a file it names lies outside its directory.
+    /// Input: the file is not an index, or lists a file outside its directory.
     pub fn read(file: &InputFile) -> Result<Self> {
         #[derive(Deserialize)]
         struct Raw {
@@ -60,7 +61,8 @@ impl Index {
         if let Some(pair) = tensors.windows(2).find(|pair| name(&pair[0]) == name(&pair[1])) {
             return Err(Error::input(format!("key {:?} comes twice; the index is damaged", name(&pair[0]))));
         }
-        // Files were numbered in the order in which they were met; from here on by the order of their names.
+        // Files were numbered in the order of first use. From here on they are numbered in the order of their
+        // names.
         let mut place = vec![0; files.len()];
         files.values().zip(0..).for_each(|(met, sorted)| place[*met as usize] = sorted);
         let mut counts = vec![0; files.len()];
@@ -71,7 +73,7 @@ impl Index {
         Ok(Self { files: files.into_keys().zip(counts).collect(), text, tensors })
     }
 
-    /// The files named, each once, in order.
+    /// The files in the index, each once, in order.
     pub fn files(&self) -> impl Iterator<Item = &str> {
         self.files.keys().map(String::as_str)
     }
@@ -80,10 +82,10 @@ impl Index {
         &self.text[entry.start as usize..entry.end as usize]
     }
 
-    /// Refuses tensors that are missing from `file`, or there without the index knowing. No tensor is found twice.
+    /// Checks that `file` has exactly the tensors that the index lists for it. So no tensor is found twice.
     ///
     /// # Errors
-    /// Input, naming the first such tensor.
+    /// Input: a tensor is missing or not listed. The error names the first such tensor.
     pub fn check_file(&self, file: &str, found: &[TensorInfo], path: &Path) -> Result<()> {
         let place = self.files.keys().position(|name| name == file).and_then(|place| u32::try_from(place).ok());
         for TensorInfo { name, .. } in found {
@@ -109,7 +111,7 @@ impl Index {
     }
 }
 
-/// An index as it comes: tensors in the order of the file, files by the order in which they were met.
+/// An index as parsed: tensors in the order of the file, and files in the order of first use.
 #[derive(Default)]
 struct RawMap {
     text: String,
@@ -145,7 +147,7 @@ impl<'de> Deserialize<'de> for RawMap {
     }
 }
 
-/// The JSON of an index over our own shards.
+/// Returns the JSON of an index for shards written by Briquette.
 pub fn to_json(weight_map: &BTreeMap<String, String>, total_size: u64) -> Vec<u8> {
     let value = serde_json::json!({ "metadata": { "total_size": total_size }, "weight_map": weight_map });
     let mut bytes = format!("{value:#}").into_bytes();

@@ -1,4 +1,4 @@
-//! Statistics of the inputs of layers, as a safetensors file: see docs/format.md.
+//! Input statistics of layers, as a safetensors file: see docs/format.md.
 
 use crate::{Checkpoint, TensorSource, draft, safetensors};
 use briquette_core::{DType, Error, Hash128, InputStats, Result, TensorHasher};
@@ -6,29 +6,29 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What `format` says in the header of such a file.
+/// The value of `format` in the header.
 const FORMAT: &str = "briquette-input-statistics";
-/// What `version` says.
+/// The value of `version` in the header.
 const VERSION: &str = "1";
-/// What a key of the header begins with that names the layer whose gram matrix another has too.
+/// Prefix of header keys for layers that share the Gram matrix of another layer.
 const SAME_GRAM: &str = "gram of ";
-/// Bytes of each tensor that tell one model from another.
+/// Bytes of each tensor that go into the fingerprint of a model.
 const SAMPLE: usize = 4096;
 
-/// What a file of statistics holds.
+/// The contents of a file of input statistics.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StatisticsFile {
-    /// The fingerprint of the model that saw the inputs, where it was known: see [`fingerprint`].
+    /// The [`fingerprint`] of the model that the statistics come from, if known.
     pub model: Option<Hash128>,
-    /// Statistics by the path of the layer: the name of its weight without `.weight`.
+    /// Statistics by layer path: the name of the weight without `.weight`.
     pub layers: BTreeMap<String, InputStats>,
 }
 
 impl StatisticsFile {
-    /// Writes the statistics. An older file is replaced in one step.
+    /// Writes the statistics. An existing file is replaced atomically.
     ///
     /// # Errors
-    /// Io if the file cannot be written.
+    /// Io: the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         draft::replace_file(path, &self.encoded()?)
     }
@@ -36,13 +36,15 @@ impl StatisticsFile {
     /// Writes the statistics into a new file.
     ///
     /// # Errors
-    /// Refused if the file exists; Io if it cannot be written.
+    /// - Refused: the file exists.
+    /// - Io: the file cannot be written.
     pub fn write_new(&self, path: &Path) -> Result<()> {
         draft::write_files(&[(path, &self.encoded()?)], false)
     }
 
-    /// The bytes of the file: `P.count` I64 `[1]`, `P.sum`, `P.sum_squares` and `P.max` F64 `[inputs]`, and `P.gram` F64 `[inputs, inputs]` for
-    /// each path `P`; of layers that share a gram matrix, the first has it, and the header says of the others which that is.
+    /// Encodes the file: `P.count` I64 `[1]`, `P.sum`, `P.sum_squares` and `P.max` F64 `[inputs]`, and `P.gram`
+    /// F64 `[inputs, inputs]` for each path `P`. If layers share a Gram matrix, the first has it and the header
+    /// refers to it.
     fn encoded(&self) -> Result<Vec<u8>> {
         let (mut tensors, mut said) = (BTreeMap::new(), BTreeMap::new());
         let mut owners: BTreeMap<*const Vec<f64>, &str> = BTreeMap::new();
@@ -68,10 +70,11 @@ impl StatisticsFile {
         safetensors::to_file_saying(&tensors, &said)
     }
 
-    /// Reads what [`write`](Self::write) wrote.
+    /// Reads a file written by [`write`](Self::write).
     ///
     /// # Errors
-    /// Input where the file is not one of these, Io where it cannot be read.
+    /// - Input: the file is not a file of input statistics, or is damaged.
+    /// - Io: the file cannot be read.
     pub fn read(path: &Path) -> Result<Self> {
         let file = Checkpoint::open(path)?;
         let said = file.metadata();
@@ -123,10 +126,10 @@ impl StatisticsFile {
         Ok(Self { model, layers })
     }
 
-    /// Refuses the statistics of another model than this.
+    /// Checks that the statistics belong to this model.
     ///
     /// # Errors
-    /// Input; those of reading.
+    /// Input: the fingerprints differ. Also errors of reading the model.
     pub fn check_model(&self, model: &Checkpoint) -> Result<()> {
         let Some(expected) = self.model else { return Ok(()) };
         match fingerprint(model)? {
@@ -139,10 +142,12 @@ impl StatisticsFile {
     }
 }
 
-/// What tells a model from others: xxh3 over the name, type, shape and the middle 4,096 bytes of each tensor, by name.
+/// Returns the fingerprint of a model: xxh3 over name, type, shape and the middle 4,096 bytes of each tensor.
+///
+/// Tensors are hashed in the order of their names.
 ///
 /// # Errors
-/// As [`TensorSource::read`].
+/// See [`TensorSource::read`].
 pub fn fingerprint(source: &dyn TensorSource) -> Result<Hash128> {
     let tensors = source.tensors();
     let mut order: Vec<usize> = (0..tensors.len()).collect();
@@ -270,7 +275,7 @@ mod tests {
             let mut flipped = whole.clone();
             flipped[at] ^= 0x41;
             std::fs::write(&path, flipped).unwrap();
-            // Sums and names may still be such; what cannot be is an error of one line.
+            // Changed sums and names may still be valid. Other changes give an error of one line.
             let error = StatisticsFile::read(&path).err().map_or(String::new(), |error| error.to_string());
             assert!(!error.contains('\n'), "{error}");
         }

@@ -1,26 +1,26 @@
-//! Opens files that a model's own files name, and refuses those that lie outside of the model's directory: a stranger's model
-//! could have a link to a private key.
+//! Opens files that a model's own files refer to, and refuses those outside of the model's directory.
 //!
-//! Inside means below the directory once all links are followed; for a snapshot in the Hugging Face cache also below the `blobs`
-//! that its links lead to. A path that a person gave may lead anywhere: only paths that come from files are checked.
+//! A model from a stranger could have a link to a private key. A file is inside if it is below the directory
+//! after all links are followed. For a snapshot in the Hugging Face cache, the `blobs` directory of its links
+//! counts too. Paths that a person gave are not checked, only paths that come from files.
 
 use crate::io::{InputFile, presence};
 use briquette_core::{Error, Result};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Opens the file `relative` of the directory `root`. Links are followed as long as they end inside.
+/// Opens the file `relative` of the directory `root`. Links are followed if they end inside.
 ///
 /// # Errors
-/// Input where a link leads out of the directory, and as [`InputFile::open`].
+/// Input: a link leads out of the directory. Also see [`InputFile::open`].
 pub fn open(root: &Path, relative: &Path) -> Result<InputFile> {
     let path = root.join(relative);
-    // A file outside is not even opened. One that is missing gets its error from opening it.
+    // A file outside is not even opened. A missing file gets its error from opening it.
     if let Some(target) = presence::resolved(&path)? {
         check(root, &path, &target)?;
     }
     let file = InputFile::open(&path)?;
-    // Somebody may have changed a link since the check: the file that was opened must be the one that lies inside.
+    // A link may have changed since the check, so compare the opened file with the file inside.
     let target = std::fs::canonicalize(&path).map_err(|source| Error::io("cannot resolve", &path, source))?;
     check(root, &path, &target)?;
     let found = std::fs::symlink_metadata(&target).map_err(|source| Error::io("cannot read", &target, source))?;
@@ -49,13 +49,13 @@ fn check(root: &Path, path: &Path, target: &Path) -> Result<()> {
     Err(Error::input(message).at(path.display()))
 }
 
-/// Whether a path without links lies below a directory, or where the hub's cache keeps what its snapshots link to.
+/// Whether a path without links is below a directory, or in the blobs of the hub cache around it.
 fn is_inside(root: &Path, target: &Path) -> Result<bool> {
     let Some(root) = presence::resolved(root)? else { return Ok(false) };
     Ok(target.starts_with(&root) || blobs_of(&root).is_some_and(|blobs| target.starts_with(blobs)))
 }
 
-/// `MODEL/blobs` of what lies in `MODEL/snapshots/REVISION`, of which a part may be named too.
+/// Returns `MODEL/blobs` for a path in `MODEL/snapshots/REVISION` or below.
 fn blobs_of(root: &Path) -> Option<PathBuf> {
     let snapshots = root.ancestors().skip(1).find(|above| above.file_name().is_some_and(|name| name == "snapshots"))?;
     Some(snapshots.parent()?.join("blobs"))
@@ -67,7 +67,7 @@ mod tests {
     use briquette_core::ErrorKind;
     use std::os::unix::fs::symlink;
 
-    /// A directory `m` with a file `in`, beside it a file `out`, and a function that links from `m`.
+    /// Creates a directory `m` with a file `in`, a file `out` beside it, and links in `m`.
     fn with_links(links: &[(&str, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("m/sub")).unwrap();

@@ -1,7 +1,7 @@
-//! Tells what is at a path. A look that fails is an error, never absence.
+//! Checks what is at a path. A failed check is an error, not absence.
 //!
-//! `Path::exists` and `Path::is_dir` answer `false` for a file that cannot be looked at, and for a link to a missing file. A run
-//! would then go on without a tokenizer, or replace a directory that it took for free.
+//! `Path::exists` and `Path::is_dir` return `false` for a path that cannot be accessed and for a broken link. A
+//! run would then continue without a tokenizer, or replace a directory that it considered free.
 
 use briquette_core::{Error, Result};
 use std::fs::Metadata;
@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 /// Whether a file or directory is at the path. Links are followed.
 ///
 /// # Errors
-/// Input for a link whose target is missing; Io if the path cannot be looked at.
+/// - Input: the path is a broken link.
+/// - Io: the path cannot be accessed.
 pub fn exists(path: &Path) -> Result<bool> {
     Ok(metadata(path)?.is_some())
 }
@@ -46,10 +47,10 @@ pub fn metadata(path: &Path) -> Result<Option<Metadata>> {
     Ok(found)
 }
 
-/// Whether the directory has an entry at the path. A link counts, whatever its target.
+/// Whether the directory has an entry at the path. A link counts, even a broken one.
 ///
 /// # Errors
-/// Io if the path cannot be looked at.
+/// Io: the path cannot be accessed.
 pub fn has_entry(path: &Path) -> Result<bool> {
     Ok(entry_metadata(path)?.is_some())
 }
@@ -57,23 +58,23 @@ pub fn has_entry(path: &Path) -> Result<bool> {
 /// The metadata of the entry at the path, if there is one. Links are not followed.
 ///
 /// # Errors
-/// Io if the path cannot be looked at.
+/// Io: the path cannot be accessed.
 pub fn entry_metadata(path: &Path) -> Result<Option<Metadata>> {
     unless_absent(path, std::fs::symlink_metadata(path))
 }
 
-/// The path without links, if it leads to something.
+/// The path without links, if it exists.
 ///
 /// # Errors
-/// Io if the path cannot be resolved.
+/// Io: the path cannot be resolved.
 pub fn resolved(path: &Path) -> Result<Option<PathBuf>> {
     unless_absent(path, std::fs::canonicalize(path))
 }
 
-/// The nearest ancestor of the path that exists, and the same without links. The path is its own first ancestor.
+/// The nearest ancestor of the path that exists, as given and without links. A path is its own first ancestor.
 ///
 /// # Errors
-/// Io if an ancestor cannot be resolved.
+/// Io: an ancestor cannot be resolved.
 pub fn resolved_ancestor(path: &Path) -> Result<Option<(&Path, PathBuf)>> {
     for ancestor in path.ancestors() {
         if let Some(found) = resolved(ancestor)? {
@@ -86,7 +87,7 @@ pub fn resolved_ancestor(path: &Path) -> Result<Option<(&Path, PathBuf)>> {
 /// The paths in a directory, in order.
 ///
 /// # Errors
-/// Io if the directory cannot be listed to its end.
+/// Io: the directory cannot be listed.
 pub fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
     let failed = |source| Error::io("cannot list", directory, source);
     let found = std::fs::read_dir(directory).map_err(failed)?.map(|entry| Ok(entry.map_err(failed)?.path()));
@@ -95,7 +96,7 @@ pub fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// RotaryTable the two errors that mean absence into none: no such entry, and a parent that is a file.
+/// Turns the two errors that mean absence into `None`: no such entry, and a parent that is a file.
 fn unless_absent<T>(path: &Path, found: std::io::Result<T>) -> Result<Option<T>> {
     match found {
         Ok(found) => Ok(Some(found)),

@@ -5,7 +5,7 @@ use briquette_core::{Error, ErrorKind, Result};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// Keeps a directory to one process for as long as it lives.
+/// Reserves a directory for one process as long as the lock lives.
 #[derive(Debug)]
 pub struct DirectoryLock {
     /// Holds the lock.
@@ -14,10 +14,11 @@ pub struct DirectoryLock {
 }
 
 impl DirectoryLock {
-    /// Locks a directory. Where the file system has no locks, nothing is kept.
+    /// Locks a directory. On a file system without locks, this has no effect.
     ///
     /// # Errors
-    /// Refused where another holds the lock, Io where it cannot be had.
+    /// - Refused: another process holds the lock.
+    /// - Io: the directory cannot be locked.
     pub fn of(directory: &Path) -> Result<Self> {
         match lock(directory) {
             Ok(Lock::Held(file) | Lock::Unknown(file)) => Ok(Self { file, directory: directory.to_path_buf() }),
@@ -29,7 +30,8 @@ impl DirectoryLock {
         }
     }
 
-    /// As [`Draft::explain`](super::Draft::explain), of what is kept in the directory.
+    /// Explains an error while files of the directory were written: see
+    /// [`Draft::explain`](super::Draft::explain).
     pub fn explain(&self, error: Error) -> Error {
         if matches!(error.kind, ErrorKind::Interrupted(_)) || is_at(&self.file, &self.directory) {
             return error;

@@ -1,4 +1,4 @@
-//! A lock on work that has no directory of its own: a hidden file that is there for nothing else.
+//! A lock on work without a directory of its own: a hidden file that serves only as a lock.
 
 use super::partial::{Lock, is_at, lock_opened};
 use briquette_core::{Error, Result};
@@ -6,11 +6,12 @@ use rustix::fs::FlockOperation;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// Tries after another that ended removed the file between opening and locking it.
+/// Attempts to lock if another process removes the file between opening and locking.
 const N_TRIES: usize = 16;
 
-/// Keeps others from the same work for as long as this process lives. The file goes with the last that holds it; one that a kill
-/// leaves is taken over by the next.
+/// Excludes other processes from the same work as long as the lock lives.
+///
+/// The last holder removes the file. A file that a killed process left behind is reused.
 #[derive(Debug)]
 pub struct FileLock {
     file: File,
@@ -19,19 +20,20 @@ pub struct FileLock {
 }
 
 impl FileLock {
-    /// Takes the lock at `path` for this process alone. None where another holds it. Where the file system has no locks, nothing is
-    /// kept.
+    /// Takes an exclusive lock at `path`; `None` if another process holds it.
+    ///
+    /// On a file system without locks, this has no effect.
     ///
     /// # Errors
-    /// Io.
+    /// Io: the file cannot be opened or locked.
     pub fn alone(path: &Path) -> Result<Option<Self>> {
         Self::take(path, FlockOperation::NonBlockingLockExclusive)
     }
 
-    /// As [`alone`](Self::alone), with others that share it; not beside one that is alone.
+    /// Takes a shared lock at `path`; `None` if another process holds an exclusive lock.
     ///
     /// # Errors
-    /// Io.
+    /// See [`alone`](Self::alone).
     pub fn shared(path: &Path) -> Result<Option<Self>> {
         Self::take(path, FlockOperation::NonBlockingLockShared)
     }
@@ -56,7 +58,7 @@ impl FileLock {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        // Others that share it still hold it.
+        // Other holders of a shared lock still need the file.
         let is_last = || rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok();
         if self.is_held && is_last() {
             let _ = std::fs::remove_file(&self.path);

@@ -1,4 +1,4 @@
-//! One file at a path that a person chose, which may be anywhere.
+//! A single output file at a path that a person chose.
 
 use super::place::{absolute, lies_in};
 use super::replace::{HiddenFile, replace_file};
@@ -9,24 +9,26 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-/// A place where a file of ours is to be written at the end of a run: nothing is there, or an earlier one of its kind.
+/// The path of a file that Briquette writes at the end of a run: free, or an earlier file of this kind.
 #[derive(Debug)]
 pub struct OwnFile {
     path: PathBuf,
-    /// What it is, in a word.
+    /// The kind of the file, in a word.
     what: &'static str,
-    /// How every file of its kind begins.
+    /// The bytes that every file of this kind begins with.
     beginning: &'static [u8],
 }
 
 impl OwnFile {
-    /// Looks at a place before any work is done for what is written there, and leaves it as it is.
+    /// Checks before any work whether the file can be written, without changing anything.
     ///
-    /// `others` are what is read and written besides, there or not: the file may not be, contain, or lie inside one of them.
+    /// `others` are paths that are read and written, whether they exist or not. The file may not be, contain,
+    /// or lie inside one of them.
     ///
     /// # Errors
-    /// Config where its directory is missing; Refused where it meets one of `others`, or something else is there; Io where
-    /// nothing can be written there.
+    /// - Config: the directory of the file is missing.
+    /// - Refused: the file overlaps one of `others`, or another file is at the path.
+    /// - Io: the directory cannot be written.
     pub fn at(path: &Path, what: &'static str, beginning: &'static [u8], others: &[PathBuf]) -> Result<Self> {
         let resolved = resolve(path)?;
         for other in others {
@@ -48,16 +50,17 @@ impl OwnFile {
         Ok(own)
     }
 
-    /// Writes it, whole or not at all.
+    /// Writes the file, as a whole or not at all.
     ///
     /// # Errors
-    /// Refused where something else came to be there meanwhile; Io.
+    /// - Refused: another file was created at the path meanwhile.
+    /// - Io: the file cannot be written.
     pub fn write(&self, bytes: &[u8]) -> Result<()> {
         self.check_free()?;
         replace_file(&self.path, bytes)
     }
 
-    /// Refuses to replace what is not of this kind.
+    /// Refuses to replace a file of another kind.
     fn check_free(&self) -> Result<()> {
         let refuse = |found: &str| {
             let what = self.what;
@@ -81,7 +84,7 @@ impl OwnFile {
         }
     }
 
-    /// Makes the file that will be renamed, and removes it again.
+    /// Creates the hidden file of the later rename, and removes it again.
     fn try_writing(&self) -> Result<()> {
         HiddenFile::create(&self.path).map(drop).map_err(|error| {
             let message = format!("{}; name a file where you may write", error.message);
@@ -90,11 +93,11 @@ impl OwnFile {
     }
 }
 
-/// The path from the root without links, of what is not there yet as far as there is something.
+/// Resolves the links of a path, up to its first component that does not exist.
 fn resolve(path: &Path) -> Result<PathBuf> {
     let path = absolute(path)?;
     let Some((above, there)) = presence::resolved_ancestor(&path)? else { return Ok(path) };
-    // Joining nothing would add a slash, which says that it is a directory.
+    // Joining an empty path would add a slash, which marks a directory.
     let rest = path.strip_prefix(above).unwrap_or(Path::new(""));
     Ok(if rest.as_os_str().is_empty() { there } else { there.join(rest) })
 }

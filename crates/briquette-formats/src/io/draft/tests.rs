@@ -39,7 +39,7 @@ fn a_file_that_would_lie_outside_of_the_directory_is_refused() {
     assert_eq!(names(dir.path()), [] as [&str; 0]);
 }
 
-/// Writes what makes a directory one of ours.
+/// Writes the files that mark a directory as an output of Briquette.
 fn write_ours(directory: &Path) {
     std::fs::write(directory.join(model_dir::MANIFEST), "{}").unwrap();
     let sums = BTreeMap::from([(model_dir::MANIFEST.to_string(), sums::sha256_of_bytes(b"{}"))]);
@@ -143,7 +143,7 @@ fn a_draft_that_was_removed_meanwhile_says_so_and_is_never_half_an_output() {
     assert_eq!(draft.explain(other()).kind, ErrorKind::Io);
     assert_eq!(draft.explain(Error::interrupted(15)).exit_code(), 143);
     assert_eq!(draft.write_file(Path::new("b"), b"late").unwrap_err().kind, ErrorKind::Io);
-    // Another directory in its place has none of what was written.
+    // A new directory at the same path has none of the files that were written.
     std::fs::create_dir_all(draft.path()).unwrap();
     draft.write_file(Path::new("b"), b"late").unwrap();
     let error = draft.publish().unwrap_err();
