@@ -1,4 +1,4 @@
-//! JSON from files we do not trust: no key may come twice, and every error names the file.
+//! JSON from untrusted files: no repeated keys, and every error names the file.
 
 use crate::limits;
 use briquette_core::{Error, Result};
@@ -20,7 +20,7 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for UniqueMap<V> {
     }
 }
 
-/// Collects an object of up to so many keys.
+/// Collects an object of at most `most` keys.
 struct Unique<V> {
     most: usize,
     of: PhantomData<V>,
@@ -43,7 +43,7 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for Unique<V> {
         let (mut found, mut in_order) = (BTreeMap::new(), Vec::<(String, V)>::new());
         while let Some(key) = map.next_key::<String>()? {
             let is_full = found.len().max(in_order.len()) == self.most;
-            // Keys that come in order, as those of millions of tensors do, need not be looked up.
+            // Keys that arrive in order, like those of millions of tensors, need no lookup.
             if found.is_empty() && !is_full && in_order.last().is_none_or(|(last, _)| *last < key) {
                 in_order.push((key, map.next_value()?));
                 continue;
@@ -65,7 +65,7 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for Unique<V> {
     }
 }
 
-/// Free-form strings, as many as anyone needs.
+/// Free-form strings, up to [`limits::MAX_METADATA`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MetadataStrings(pub BTreeMap<String, String>);
 
@@ -75,13 +75,13 @@ impl<'de> Deserialize<'de> for MetadataStrings {
     }
 }
 
-/// A value of up to [`limits::MAX_VALUE_BYTES`] that is kept as it is.
+/// Deserializes a value of up to [`limits::MAX_VALUE_BYTES`].
 pub(crate) fn bounded_value<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
     let raw = Box::<RawValue>::deserialize(deserializer)?;
     value_of(&raw).map_err(serde::de::Error::custom)
 }
 
-/// The same, of text that was kept aside.
+/// Parses a value of up to [`limits::MAX_VALUE_BYTES`] from raw text.
 pub(crate) fn value_of(raw: &RawValue) -> Result<Value, String> {
     let n = raw.get().len();
     if n > limits::MAX_VALUE_BYTES {
@@ -90,17 +90,17 @@ pub(crate) fn value_of(raw: &RawValue) -> Result<Value, String> {
     serde_json::from_str(raw.get()).map_err(|source| source.to_string())
 }
 
-/// An object whose keys are all different, as a plain map.
+/// Deserializes an object without repeated keys, as a plain map.
 pub(crate) fn unique<'de, D: Deserializer<'de>, V: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, V>, D::Error> {
     UniqueMap::deserialize(deserializer).map(|found| found.0)
 }
 
-/// Parses a whole JSON document.
+/// Parses a whole JSON document. Errors name `what` and `path`.
 ///
 /// # Errors
-/// Input, naming `what` and `path`, where it is not valid or not of this shape.
+/// Input: the document is not valid JSON, or not of this type.
 pub fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8], what: &str, path: &Path) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|source| {
         Error::input(format!("{what} is not valid: {source}; the file is damaged or not what its name says"))

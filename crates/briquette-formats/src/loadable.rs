@@ -1,7 +1,7 @@
-//! What transformers makes of a model's weights, by the `model_type` of its `config.json`: which of them are plain Linear
-//! layers, the only ones that compressed-tensors may hold as codes.
+//! Which weights transformers loads as plain Linear layers, by the `model_type` in `config.json`.
 //!
-//! The families that are known are those of `known.rs`; `bench/interop_families.py` loads each of them.
+//! Only these may be codes in compressed-tensors. `known.rs` lists the supported families, and
+//! `bench/interop_families.py` loads each of them.
 
 mod family;
 mod known;
@@ -10,10 +10,10 @@ pub use family::{Limits, LoadableFamily};
 use serde_json::Value;
 
 impl LoadableFamily {
-    /// The family that a `config.json` names.
+    /// Returns the family of a `config.json`.
     ///
     /// # Errors
-    /// Why there is none, in words.
+    /// The reason, as text: the file or its `model_type` is missing, or the family is not supported.
     pub fn of(config: Option<&[u8]>) -> Result<&'static Self, String> {
         let config = config.ok_or("there is no config.json that names its family")?;
         let config: Value = serde_json::from_slice(config).map_err(|_| "its config.json is no JSON")?;

@@ -1,15 +1,15 @@
-//! Takes away what wrappers such as `DataParallel` put before the names of all tensors.
+//! Removes prefixes that wrappers such as `DataParallel` add to the names of all tensors.
 
 use crate::TensorInfo;
 use crate::tensor::first_repeated;
 use briquette_core::{Error, Result};
 
-/// What `DataParallel` and its like, and `torch.compile`, put before every name.
+/// The prefixes of `DataParallel` and similar wrappers, and of `torch.compile`.
 const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
-/// What `torch.optim.swa_utils.AveragedModel` counts in, beside the model that it wraps.
+/// The counter of `torch.optim.swa_utils.AveragedModel`, beside the wrapped model.
 const COUNTER: &str = "n_averaged";
 
-/// Takes away what wrappers put before all names, one around the other. Returns that, the outermost first.
+/// Removes the prefixes of nested wrappers from all names. Returns the prefixes, outermost first.
 pub(crate) fn unwrap(infos: &mut [TensorInfo]) -> Vec<String> {
     let mut found = Vec::new();
     let is_named = |info: &TensorInfo| info.name != COUNTER;
@@ -23,10 +23,10 @@ pub(crate) fn unwrap(infos: &mut [TensorInfo]) -> Vec<String> {
     found
 }
 
-/// Takes a prefix from the names that have it.
+/// Removes a prefix from the names that have it.
 ///
 /// # Errors
-/// Config where none has, unless none need have.
+/// Config: no name has the prefix, unless it is optional.
 pub(crate) fn strip(infos: &mut [TensorInfo], prefix: &str, is_optional: bool) -> Result<Vec<String>> {
     if take(infos, prefix) == 0 {
         if is_optional {
@@ -39,7 +39,7 @@ pub(crate) fn strip(infos: &mut [TensorInfo], prefix: &str, is_optional: bool) -
     Ok(vec![prefix.to_string()])
 }
 
-/// Takes the prefix from each name that has it, and counts them. A name that is just the prefix stays.
+/// Removes the prefix from each name that has it, and returns their number. A name equal to the prefix stays.
 fn take(infos: &mut [TensorInfo], prefix: &str) -> usize {
     let mut n_taken = 0;
     for info in infos {
@@ -51,10 +51,10 @@ fn take(infos: &mut [TensorInfo], prefix: &str) -> usize {
     n_taken
 }
 
-/// Refuses two names that became one.
+/// Refuses two names that became equal.
 ///
 /// # Errors
-/// Input, with the name.
+/// Input: two names are equal. The error has the name.
 pub(crate) fn check_unique(infos: &[TensorInfo]) -> Result<()> {
     match first_repeated(infos.len(), |index| &infos[index].name) {
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! Directories that Briquette wrote.
+//! Directories written by Briquette.
 
 use crate::digests::Digests;
 use crate::manifest_file::ManifestFile;
@@ -15,10 +15,11 @@ use briquette_core::{Coding, Error, Result, Storage};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Opens a directory that Briquette wrote: the weight files that its manifest names, and every part it promises.
+/// Opens a directory written by Briquette: the weight files and all parts in its manifest.
 ///
 /// # Errors
-/// Input where the manifest is damaged or a part is missing, Io where they cannot be read.
+/// - Input: the manifest is damaged, or a part is missing.
+/// - Io: a file cannot be read.
 pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
     let name = Path::new(manifest::FILE_NAME);
     let file = directory.file(name)?;
@@ -56,7 +57,7 @@ pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
     Ok(StoredDir { files, tensors, infos, manifest: Some(head), digests, number: DirNumber::default() })
 }
 
-/// Refuses a file whose SHA-256 is another than the one it was written with.
+/// Compares the SHA-256 of a file with `SHA256SUMS`.
 fn check_sum(directory: &ModelDir, name: &Path, file: &InputFile) -> Result<()> {
     let mut failed = None;
     let found = || sums::sha256_of(file, true, &|| Ok(())).unwrap_or_else(|error| failed.insert(error).message.clone());
@@ -121,7 +122,7 @@ fn stored_tensor(
     Ok(tensor)
 }
 
-/// What a manifest says is done to activations; none where they stay floats.
+/// The rounding of activations in a manifest entry; `None` if activations stay floats.
 fn activations_of(entry: &ManifestEntry, profile: OutputFormat) -> Option<ActivationRounding> {
     Some(match entry.activations.as_deref()? {
         SYMMETRIC => profile.held_codes().map_or(ActivationRounding::Symmetric, CodeSupport::symmetric),

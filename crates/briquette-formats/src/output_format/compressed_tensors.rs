@@ -1,4 +1,4 @@
-//! compressed-tensors, as transformers and vLLM load it.
+//! compressed-tensors, for transformers and vLLM.
 
 use super::file_part::{FilePart, Holds, own_parts};
 use super::held_codes::{CodeSupport, Misfit};
@@ -8,7 +8,7 @@ use crate::{ActivationRounding, TensorInfo};
 use briquette_core::encoded::{Codes, Part, ScaleType};
 use briquette_core::{Coding, DType, Error, GridKind, Grouping, OutputAxis, Result, Shape};
 
-/// Matrices of codes by its own convention; all else dense, by the names of Hugging Face.
+/// Matrices of codes by the conventions of the library; all other tensors dense. Names as in Hugging Face.
 pub(super) const ROW: FormatRow = FormatRow {
     name: "compressed-tensors",
     extension: "safetensors",
@@ -20,7 +20,7 @@ pub(super) const ROW: FormatRow = FormatRow {
         misfit,
         grid: Some(GridKind::SymmetricFull),
         scale: Some(ScaleType::F32),
-        // It is run by that library, and so has its scale.
+        // The compressed-tensors library runs the model, with its own activation scale.
         symmetric: ActivationRounding::SymmetricFull,
     }),
     is_for_transformers: true,
@@ -49,7 +49,10 @@ fn file_parts(
     }
 }
 
-/// `weight` I8 where activations are int8 too, else `weight_packed` I32 and `weight_shape`; and `weight_scale`.
+/// Returns the parts of a quantized tensor.
+///
+/// With int8 activations these are `weight` I8 and `weight_scale`, else `weight_packed` I32, `weight_scale` and
+/// `weight_shape`.
 fn coded_parts(tensor: &TensorInfo, codes: Codes, activations: Option<&str>) -> Result<Vec<FilePart>> {
     let unsupported = |what: &str| {
         Error::config(format!("compressed-tensors cannot hold {what}")).at(format_args!("tensor {:?}", tensor.name))
@@ -83,7 +86,8 @@ fn coded_parts(tensor: &TensorInfo, codes: Codes, activations: Option<&str>) -> 
     }
 }
 
-/// Whether codes are kept unpacked (`int-quantized`): run times take that for int8 weights with int8 activations only.
+/// Whether codes are stored unpacked (`int-quantized`), which runtimes support only for int8 weights with int8
+/// activations.
 pub fn is_int_quantized(codes: Codes, activations: Option<&str>) -> bool {
     codes.bits == 8 && activations.is_some() && !matches!(codes.grouping, Grouping::Group(_))
 }

@@ -1,4 +1,4 @@
-//! What a format says of itself.
+//! The description of one format.
 
 use super::file_part::FilePart;
 use super::held_codes::CodeSupport;
@@ -6,19 +6,19 @@ use crate::{TensorInfo, WeightLayout};
 use briquette_core::{Coding, OutputAxis, Result};
 use std::collections::BTreeMap;
 
-/// All that is known of a format.
+/// The properties of a format.
 pub(super) struct FormatRow {
-    /// Its name in recipes and manifests, and on the command line.
+    /// The name in recipes and manifests, and on the command line.
     pub(super) name: &'static str,
-    /// What the names of weight files end in.
+    /// The extension of weight files.
     pub(super) extension: &'static str,
-    /// How weight files begin.
+    /// The container of weight files.
     pub(super) container: Container,
-    /// Whether there may be several of them.
+    /// Whether there may be several weight files.
     pub(super) shards: Shards,
-    /// Whether tensors may be kept sparse.
+    /// Whether tensors may be stored as sparse.
     pub(super) is_sparse: bool,
-    /// Whether tied tensors are kept once; else each is there by its own name, as other programs look for it.
+    /// Whether tied tensors are stored once. Otherwise each is stored under its own name for other programs.
     pub(super) ties: bool,
     /// The codes it holds; none where it holds floats only.
     pub(super) codes: Option<CodeSupport>,
