@@ -1,4 +1,4 @@
-//! Whole tensors in memory: the pair [`encode`] / [`decode`].
+//! Encoding and decoding of whole tensors in memory: [`encode`] and [`decode`].
 
 use crate::block::{RowDecoder, StoredRows};
 use crate::coder::{RowCoder, RowForm, RowsDecision, WeightRows};
@@ -9,17 +9,17 @@ pub use crate::coding::{CodeBlocks, Codes, Coding, Part, PartSpec, Parts, ScaleT
 /// A whole f32 tensor, encoded in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Encoded {
-    /// How the tensor is kept.
+    /// How the tensor is stored.
     pub coding: Coding,
-    /// Rows.
+    /// Number of rows.
     pub n_rows: usize,
-    /// Columns.
+    /// Number of columns.
     pub n_cols: usize,
-    /// The bytes.
+    /// The stored bytes.
     pub parts: Parts,
 }
 
-/// Keeps f32 weights `[n_rows, n_cols]` as `decision` says, in the smaller of dense and sparse storage.
+/// Encodes f32 weights `[n_rows, n_cols]` with `decision`, in the smaller of dense and sparse storage.
 ///
 /// Scales are stored as f32. `decode(encode(w, d)) == fake_quantize(w, d)` bit for bit.
 ///
@@ -53,7 +53,7 @@ pub fn encode(weights: &[f32], n_rows: usize, n_cols: usize, decision: &Decision
     Encoded { coding, n_rows, n_cols, parts: encoder.into_parts() }
 }
 
-/// The values that an encoded tensor decodes to, `[n_rows, n_cols]`.
+/// Decodes a tensor into its values, `[n_rows, n_cols]`.
 pub fn decode(encoded: &Encoded) -> Vec<f32> {
     let Encoded { coding, n_rows, n_cols, parts } = encoded;
     let elements = match (coding.storage, coding.codes) {

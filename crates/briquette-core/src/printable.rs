@@ -1,12 +1,14 @@
-//! Text from files and paths, made harmless: a terminal must not take any of it for a command.
+//! Text from files and paths, made safe to print on a terminal.
 //!
-//! Replaced are escape sequences and what starts them (ESC, and C1 such as the 8-bit CSI), carriage returns and the like, and letters
-//! that change the direction of the text after them or show as nothing, by which a name can pass for another.
+//! Replaces control characters, such as the start of escape sequences (ESC, and C1 such as the 8-bit CSI) and
+//! carriage returns. Also replaces invisible characters and changes of text direction, with which one name can
+//! pass for another.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Whether a letter does more, or less, than show itself: controls, changes of direction, invisible letters.
+/// Returns whether a character is unsafe to print: control characters, changes of direction, invisible
+/// characters.
 pub fn is_sly(letter: char) -> bool {
     letter.is_control()
         || matches!(letter,
@@ -14,12 +16,13 @@ pub fn is_sly(letter: char) -> bool {
             | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// A name, a path or one line, with U+FFFD for the letters that [`is_sly`] finds, line breaks and tabs among them.
+/// Returns a name, path or line with U+FFFD for the characters that [`is_sly`] finds, including line breaks and
+/// tabs.
 pub fn printable(text: &str) -> String {
     text.chars().map(|letter| if is_sly(letter) { '\u{fffd}' } else { letter }).collect()
 }
 
-/// Several lines made harmless as by [`printable`], but line breaks and tabs stay, and colours where `may_have_color`.
+/// Like [`printable`], but keeps line breaks and tabs, and colours if `may_have_color`.
 pub fn printable_lines(text: &str, may_have_color: bool) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -37,7 +40,7 @@ pub fn printable_lines(text: &str, may_have_color: bool) -> String {
     out
 }
 
-/// The sequence that sets a colour at the start of a text: ESC, `[`, digits and semicolons, `m`.
+/// Returns the colour sequence at the start of a text: ESC, `[`, digits and semicolons, `m`.
 fn color_at(text: &str) -> &str {
     let Some(codes) = text.strip_prefix("\x1b[") else { return "" };
     let end = codes.find(|letter: char| !(letter.is_ascii_digit() || letter == ';'));
@@ -47,11 +50,12 @@ fn color_at(text: &str) -> &str {
     }
 }
 
-/// JSON in which the letters that [`is_sly`] finds are written as `\u` and four digits: the same document, and harmless on a
-/// terminal. JSON by itself asks that of the letters below U+0020 only.
+/// Escapes the characters of JSON that [`is_sly`] finds as `\u` and four digits.
+///
+/// The document stays the same and becomes safe to print. JSON itself requires this only below U+0020.
 pub fn printable_json(json: &str) -> Cow<'_, str> {
     let is_sly = |letter: char| is_sly(letter) && letter != '\n';
-    // Nearly all of it is ASCII that shows itself: of a million tensors there are hundreds of megabytes.
+    // Nearly all text is printable ASCII: a model of a million tensors has hundreds of megabytes of it.
     let n_plain = n_plain(json);
     let Some(first) = json[n_plain..].find(is_sly) else { return Cow::Borrowed(json) };
     let (start, mut rest) = json.split_at(n_plain + first);
@@ -70,10 +74,10 @@ pub fn printable_json(json: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// How far a text is known to consist of line breaks and ASCII from the space to the tilde; a few more such bytes may follow.
+/// Returns the length of a prefix of line breaks and printable ASCII; a few more such bytes may follow.
 fn n_plain(text: &str) -> usize {
     let is_plain = |byte: u8| (b' '..=b'~').contains(&byte) || byte == b'\n';
-    // Without a way out of the loop over a chunk, its bytes are compared at once.
+    // A loop over a chunk without early exit compares all its bytes at once.
     let chunks = text.as_bytes().as_chunks::<64>().0.iter();
     64 * chunks.take_while(|chunk| chunk.iter().fold(true, |all, byte| all & is_plain(*byte))).count()
 }

@@ -1,4 +1,4 @@
-//! Paths as people read them.
+//! Paths as shown to people.
 
 use std::path::Path;
 

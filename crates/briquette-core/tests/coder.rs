@@ -1,4 +1,4 @@
-//! What was coded comes back, whatever it was, on every path; what is no block is an error on all of them.
+//! Entropy coding on every path: codes decode to themselves, and invalid blocks are errors.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ fn counts(symbols: &[u8]) -> [u64; 256] {
     counts
 }
 
-/// What each path makes of a block: all of them the same, and where it is an error, too.
+/// Decodes a block on every path and checks that all give the same symbols or an error.
 fn decoded(block: &[u8], table: &SymbolTable, n: usize) -> Option<Vec<u8>> {
     let on = |path: Instructions| {
         let mut symbols = vec![0; n];
@@ -24,7 +24,7 @@ fn decoded(block: &[u8], table: &SymbolTable, n: usize) -> Option<Vec<u8>> {
     plain.0.is_ok().then_some(plain.1)
 }
 
-/// Symbols of a bell of this width about 128.
+/// Returns symbols from a normal distribution of this width around 128.
 fn bell(n: usize, width: f64) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut uniform = || {
@@ -34,7 +34,7 @@ fn bell(n: usize, width: f64) -> Vec<u8> {
     (0..n).map(|_| (128.0 + width * ((0..12).map(|_| uniform()).sum::<f64>() - 6.0)).clamp(0.0, 255.0) as u8).collect()
 }
 
-/// Tables of few symbols and of many, some of which have nearly all.
+/// Generates tables of few and of many symbols; in some, one symbol has nearly the whole table.
 fn table() -> impl Strategy<Value = SymbolTable> {
     let count = prop_oneof![8 => Just(0_u64), 4 => 1..20_u64, 2 => 1..2000_u64, 1 => Just(1 << 40)];
     prop::collection::vec(count, 256).prop_map(|counts| SymbolTable::of_counts(&counts.try_into().unwrap()))
@@ -115,7 +115,7 @@ fn a_block_that_is_cut_anywhere_is_an_error_on_every_path() {
             let (symbols, mut block) = (bell(n, width), Vec::new());
             let table = SymbolTable::of_counts(&counts(&symbols));
             encode(&symbols, &table, &mut block);
-            // Each cut in memory that ends where it does.
+            // Each prefix is in an allocation of its own length.
             (0..block.len()).for_each(|cut| assert_eq!(decoded(&Box::from(&block[..cut]), &table, n), None));
             assert_eq!(decoded(&block, &table, n), Some(symbols));
         }
@@ -124,7 +124,7 @@ fn a_block_that_is_cut_anywhere_is_an_error_on_every_path() {
 
 #[test]
 fn states_that_no_coder_gives_are_the_same_on_every_path() {
-    // A symbol that has nearly all of the table takes the largest state beyond 2^31.
+    // A symbol with nearly the whole table takes the largest state beyond 2^31.
     let table = SymbolTable::of_counts(&counts(&[7]));
     for head in [0x00, 0x7f, 0x80, 0xff] {
         let block = [vec![head; 128], bell(400, 90.0)].concat();
