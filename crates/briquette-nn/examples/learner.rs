@@ -1,4 +1,5 @@
-//! Prunes and rounds under burn's `Learner`: only the model is wrapped; the rest of the program stays the same.
+//! Prunes and quantizes with burn's `Learner`: only the model is wrapped; the rest of the program stays the
+//! same.
 //!
 //!     cargo run --release -p briquette-nn --example learner
 #![allow(clippy::print_stdout)]

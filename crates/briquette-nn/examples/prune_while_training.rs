@@ -1,4 +1,4 @@
-//! Prunes a CNN to 90 % while it trains on digits, with three lines more than plain training.
+//! Prunes a CNN to 90 % sparsity while it trains on digits, with three lines more than plain training.
 //!
 //!     cargo run --release -p briquette-nn --example prune_while_training
 #![allow(clippy::print_stdout)]

@@ -268,5 +268,5 @@ fn nan_rows(device: &Device) -> Finding {
     x[70 * 20] = f32::INFINITY;
     let y = host(compressed::linear(tensor(x, [30, 70], device), &weights.unwrap(), None));
     let wrong = y.iter().enumerate().filter(|(i, value)| value.is_nan() != [3, 20].contains(&(i / 40))).count();
-    Finding::at_most("rows that are not finite, and their neighbours", wrong as f64, "outputs", 0.0)
+    Finding::at_most("rows with NaN, and their neighbours", wrong as f64, "outputs", 0.0)
 }

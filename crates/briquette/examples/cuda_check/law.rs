@@ -27,7 +27,7 @@ pub(crate) fn check(device: &Device) -> Vec<Finding> {
     let mut schemes: Vec<Scheme> = ["int8", "int8-asym", "int4-g4", "int4-g12-asym", "int2-asym", "int3"]
         .map(|name| name.parse().expect("a scheme"))
         .into();
-    schemes.extend(schemes.clone().into_iter().map(in_halves));
+    schemes.extend(schemes.clone().into_iter().map(with_f16_scales));
     let each = |range: ScaleSearch| {
         let differences = schemes.iter().flat_map(|scheme| {
             let mut scheme = *scheme;
@@ -35,14 +35,14 @@ pub(crate) fn check(device: &Device) -> Vec<Finding> {
             let prune = [None, Some(Prune::new("*.weight", 0.5)), Some(Prune::n_of_m("*.weight", 2, 4))];
             prune.map(|rule| worst_of(device, &scheme, rule.map(|rule| rule.expect("a rule"))))
         });
-        let name = format!("attached parameters to what files decode to, {range:?}");
+        let name = format!("attached parameters and decoded files, {range:?}");
         Finding::at_most(name, worst(differences), "relative", 1e-6)
     };
     RANGES.map(each).into()
 }
 
 /// Returns the scheme with f16 scales and, if symmetric, the full-range grid.
-fn in_halves(mut scheme: Scheme) -> Scheme {
+fn with_f16_scales(mut scheme: Scheme) -> Scheme {
     let grid = scheme.weights.grid;
     if !grid.is_asymmetric() {
         scheme.weights.grid = Grid::new(grid.n_bits(), GridKind::SymmetricFull).expect("a grid");

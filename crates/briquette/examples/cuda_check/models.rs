@@ -64,7 +64,7 @@ fn minilm(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     let (network, float_bytes) = weighed(device, || plain(device));
     let expected = embed(&plain(cpu), cpu);
     found.push(Finding::at_most(
-        "MiniLM f32, to the CPU's",
+        "MiniLM f32, difference from the CPU",
         difference(&embed(&network, device), &expected),
         "relative",
         1e-2,
@@ -75,25 +75,25 @@ fn minilm(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     let expected = embed(&load(cpu), cpu);
     // A rounded activation may differ by one code if the floats before it differ.
     found.push(Finding::at_most(
-        "MiniLM int8, to the CPU's",
+        "MiniLM int8, difference from the CPU",
         difference(&embed(&network, device), &expected),
         "relative",
         5e-2,
     ));
     drop(network);
     found.extend(figures("MiniLM int8", &bytes));
-    found.push(Finding::at_most("MiniLM int8, of f32", in_use(&bytes) / in_use(&float_bytes), "of f32", 0.26));
+    found.push(Finding::at_most("MiniLM int8, memory", in_use(&bytes) / in_use(&float_bytes), "of f32", 0.26));
     let (network, bytes) = weighed(device, || sparse(plain(device)));
     let expected = embed(&sparse(plain(cpu)), cpu);
     found.push(Finding::at_most(
-        "MiniLM 50 % sparse int8, to the CPU's",
+        "MiniLM 50 % sparse int8, difference from the CPU",
         difference(&embed(&network, device), &expected),
         "relative",
         5e-2,
     ));
     found.extend(figures("MiniLM 50 % sparse int8", &bytes));
     found.push(Finding::at_most(
-        "MiniLM 50 % sparse int8, of f32",
+        "MiniLM 50 % sparse int8, memory",
         in_use(&bytes) / in_use(&float_bytes),
         "of f32",
         0.17,
@@ -124,7 +124,7 @@ fn resnet(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     let (network, float_bytes) = weighed(device, on_device);
     let expected = scores(host.forward(x(cpu)));
     let mut found = vec![Finding::at_most(
-        format!("{name} f32, to the CPU's"),
+        format!("{name} f32, difference from the CPU"),
         difference(&scores(network.forward(x(device))), &expected),
         "relative",
         2e-2,
@@ -135,25 +135,25 @@ fn resnet(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     let (network, bytes) = weighed(device, || int8(on_device()));
     let expected = scores(int8(host.clone()).forward(x(cpu)));
     found.push(Finding::at_most(
-        format!("{name} int8, to the CPU's"),
+        format!("{name} int8, difference from the CPU"),
         difference(&scores(network.forward(x(device))), &expected),
         "relative",
         5e-2,
     ));
     drop(network);
     found.extend(figures(&format!("{name} int8"), &bytes));
-    found.push(Finding::at_most(format!("{name} int8, of f32"), in_use(&bytes) / in_use(&float_bytes), "of f32", 0.26));
+    found.push(Finding::at_most(format!("{name} int8, memory"), in_use(&bytes) / in_use(&float_bytes), "of f32", 0.26));
     let (network, bytes) = weighed(device, || sparse(on_device()));
     let expected = scores(sparse(host.clone()).forward(x(cpu)));
     found.push(Finding::at_most(
-        format!("{name} 50 % sparse int8, to the CPU's"),
+        format!("{name} 50 % sparse int8, difference from the CPU"),
         difference(&scores(network.forward(x(device))), &expected),
         "relative",
         5e-2,
     ));
     found.extend(figures(&format!("{name} 50 % sparse int8"), &bytes));
     found.push(Finding::at_most(
-        format!("{name} 50 % sparse int8, of f32"),
+        format!("{name} 50 % sparse int8, memory"),
         in_use(&bytes) / in_use(&float_bytes),
         "of f32",
         0.17,
@@ -218,7 +218,7 @@ pub(crate) fn distill(device: &Device, options: &Options) -> Vec<Finding> {
     let falls = losses.last().copied().unwrap_or(f64::NAN) / losses[0];
     let mut found = vec![
         Finding::figure(format!("a step of {shape:?}, {layers} to {} layers", layers / 2), ms[ms.len() / 2], "ms"),
-        Finding::at_most("the last loss, of the first", falls, "", 0.999),
+        Finding::at_most("last loss, relative to the first", falls, "", 0.999),
     ];
     for meter in device_meters(device) {
         if let Some(peak) = meter.peak_bytes() {
