@@ -1,11 +1,14 @@
-//! Chooses which weights to drop: a score says how much a weight matters, a budget how many may stay, a selection
-//! which; [`low_rank`] drops singular values instead. It never reads files and does not know burn.
+//! Chooses which weights to prune.
 //!
-//! Scores are f32, at least 0; smaller means safer to drop. They are compared as the bits of their magnitude, which
-//! order as the floats do.
+//! A score measures how much a weight matters, a budget sets how many weights are dropped, and a selection
+//! returns the mask. [`low_rank`] drops singular values instead of weights. This module reads no files and does
+//! not depend on burn.
+//!
+//! Scores are f32 and at least 0; a smaller score means that the weight is safer to drop. They are compared by
+//! the bits of their magnitude, which have the same order as the floats.
 //!
 //! ```
-//! use crate::prune::{Ratio, score, select};
+//! use briquette_methods::prune::{Ratio, score, select};
 //!
 //! let weights = [0.5_f32, -0.1, 0.3, -0.2];
 //! let n_drop = Ratio::new(0.5).unwrap().of(weights.len());

@@ -1,8 +1,8 @@
-//! Chooses integer grids for weights: how many bits, which range, who shares a scale. It never reads files and does
-//! not know burn.
+//! Chooses integer grids for weights: bit width, range and grouping. Reads no files and does not depend on
+//! burn.
 //!
 //! ```
-//! use crate::quant::{ScaleSearch, Scheme};
+//! use briquette_methods::quant::{ScaleSearch, Scheme};
 //!
 //! let scheme: Scheme = "int4-g128".parse().unwrap();
 //! assert_eq!((scheme.weights.grid.n_bits(), scheme.weights.range), (4, ScaleSearch::AbsMax));

@@ -1,20 +1,23 @@
-//! Weights that make up for what is dropped or rounded: each weight that is settled leaves an error at the layer's outputs, and those
-//! that come later are moved against it. It never opens a file, and neither chooses grids nor knows burn.
+//! Updates weights to compensate for pruning and rounding.
 //!
-//! Rows are outputs, columns inputs: `[out, in]`, row-major. What is known of the inputs is their Gram matrix `Σ x xᵀ`, as
-//! [`InputStats`](briquette_core::InputStats) holds it. [`InverseFactor`] is made of it once for all layers that see these inputs;
-//! [`gptq`] and [`sparsegpt`] move rows by it; [`admm`] solves for all weights of a row at once. If a matrix cannot be factorized, weights are rounded to nearest and dropped by magnitude,
+//! Each weight that is pruned or rounded causes an error at the layer's outputs; the weights processed later
+//! are updated to compensate for it. This module opens no files, chooses no grids and does not depend on burn.
+//!
+//! Rows are outputs and columns are inputs: `[out, in]`, row-major. The input statistics are the Gram matrix `Σ
+//! x xᵀ`, as in [`InputStats`](briquette_core::InputStats). [`InverseFactor`] is computed from it once for all
+//! layers with the same inputs. [`gptq`] and [`sparsegpt`] update rows with it; [`admm`] solves for all weights
+//! of a row together. If a matrix cannot be factorized, weights are rounded to nearest and pruned by magnitude,
 //! and [`FactorOutcome`] has the reason.
 //!
-//! Results do not depend on how many threads there are. Threads are those of the rayon pool that a function is called in.
+//! Results do not depend on the number of threads. The functions use the rayon pool of the caller.
 //!
 //! ```
 //! use briquette_core::{Affine, Grid, Grouping, QuantParams};
-//! use crate::reconstruct::{FactorSpec, InverseFactor, gptq};
+//! use briquette_methods::reconstruct::{FactorSpec, InverseFactor, gptq};
 //! use std::convert::Infallible;
 //!
 //! let go_on = || Ok::<(), Infallible>(());
-//! // Two inputs that are nearly the same: what rounding the first one's weight adds, the second one's takes away.
+//! // Two inputs that are nearly the same: the second weight compensates for the rounding error of the first.
 //! let gram = [1.0, 0.99, 0.99, 1.0];
 //! let Ok(factor) = InverseFactor::new(&gram, 1, &FactorSpec::default(), &go_on);
 //! let quant = QuantParams::new(Grid::INT8, Grouping::Row, 2, vec![Affine::symmetric(1.0)]);

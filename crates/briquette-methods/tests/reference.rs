@@ -1,4 +1,5 @@
-//! What is decided, held against `bench/peers/solve_reference.py`, which follows the reference implementations in f64.
+//! Compares the methods with `bench/peers/solve_reference.py`, which follows the reference implementations in
+//! f64.
 
 #![allow(clippy::unwrap_used)]
 

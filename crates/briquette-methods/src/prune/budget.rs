@@ -1,4 +1,4 @@
-//! How many weights go.
+//! The number of weights to drop.
 
 mod cubic;
 mod owl;
@@ -11,19 +11,20 @@ pub use owl::{outlier_ratio, owl};
 pub struct Ratio(f64);
 
 impl Ratio {
-    /// A fraction from 0 to 1, `None` for anything else.
+    /// Creates a fraction; `None` if `value` is not from 0 to 1.
     pub fn new(value: f64) -> Option<Self> {
         (0.0..=1.0).contains(&value).then_some(Self(value))
     }
 
-    /// The fraction itself.
+    /// Returns the fraction.
     pub fn get(self) -> f64 {
         self.0
     }
 
-    /// `round(ratio * n)`, halves to even: how many of `n` weights `torch.nn.utils.prune` drops for this amount.
+    /// Returns `round(ratio * n)`, with halves rounded to even.
     ///
-    /// The same for a layer on its own (uniform) and for all chosen layers together (global): only `n` differs.
+    /// This is the number of weights that `torch.nn.utils.prune` drops for this `amount`. For layerwise
+    /// pruning, `n` is the size of one layer; for global pruning, the size of all chosen layers.
     pub fn of(self, n: usize) -> usize {
         (self.0 * n as f64).round_ties_even() as usize
     }
@@ -34,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_round_as_in_python() {
+    fn counts_round_half_to_even() {
         let half = Ratio::new(0.5).unwrap();
         assert_eq!([half.of(1), half.of(3), half.of(5), half.of(0)], [0, 2, 2, 0]);
         assert_eq!(Ratio::new(0.4).unwrap().of(589_824), 235_930);

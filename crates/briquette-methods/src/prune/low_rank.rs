@@ -1,4 +1,4 @@
-//! Low rank: a matrix as the product of two thinner ones, made of its largest singular values.
+//! Low-rank approximation: a matrix as the product of two thinner ones, from its largest singular values.
 
 mod symmetric;
 
@@ -6,18 +6,20 @@ use crate::prune::Ratio;
 use ndarray::{Array2, ArrayView2, s};
 use symmetric::eigen;
 
-/// Which rank a matrix is brought down to.
+/// How the rank of an approximation is chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rank {
-    /// The smallest whose squared singular values are at least this share of the sum of all of them.
+    /// The smallest rank that keeps at least this share of the sum of squared singular values.
     Energy(Ratio),
-    /// The largest whose two factors have at most this share of the matrix's elements.
+    /// The largest rank whose two factors have at most this share of the matrix's elements.
     Bytes(Ratio),
 }
 
 impl Rank {
-    /// The rank for a matrix `[n_rows, n_cols]` with these squared singular values, largest first; none where the factors would
-    /// not be smaller than the matrix.
+    /// Returns the rank for a matrix `[n_rows, n_cols]`; `None` if the factors would not be smaller than the
+    /// matrix.
+    ///
+    /// `energies` are the squared singular values of the matrix, largest first.
     pub fn of(self, energies: &[f64], n_rows: usize, n_cols: usize) -> Option<usize> {
         let rank = match self {
             Self::Energy(share) => {
@@ -40,29 +42,31 @@ impl Rank {
 /// The singular values of a matrix, and the singular vectors of its shorter side.
 #[derive(Debug, Clone)]
 pub struct Spectrum {
-    /// `σ²`, largest first, `min(n_rows, n_cols)` of them.
+    /// `σ²`, largest first, `min(n_rows, n_cols)` values.
     pub energies: Vec<f64>,
     matrix: Array2<f64>,
-    /// One a row, in the order of `energies`.
+    /// One vector per row, in the order of `energies`.
     vectors: Array2<f64>,
 }
 
-/// `W ≈ up · down`.
+/// The factors of `W ≈ up · down`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Factors {
-    /// Columns of `up` and rows of `down`.
+    /// The number of columns of `up` and of rows of `down`.
     pub rank: usize,
-    /// `[n_rows, rank]`, row by row.
+    /// `[n_rows, rank]`, row-major.
     pub up: Vec<f32>,
-    /// `[rank, n_cols]`, row by row.
+    /// `[rank, n_cols]`, row-major.
     pub down: Vec<f32>,
-    /// The share of the squared singular values that is kept.
+    /// The kept share of the sum of squared singular values.
     pub energy: f64,
 }
 
 impl Spectrum {
-    /// Of `weights`, `[n_rows, n_cols]`: `W = U Σ Vᵀ` by the eigenvectors of `WᵀW`, or of `WWᵀ` where that is
-    /// smaller, in f64. That loses singular values below `1e-8` of the largest, which f32 does not resolve either.
+    /// Computes the singular values of `weights`, `[n_rows, n_cols]`, in f64.
+    ///
+    /// `W = U Σ Vᵀ` follows from the eigenvectors of the smaller of `WᵀW` and `WWᵀ`. Singular values below
+    /// `1e-8` of the largest are lost; f32 does not resolve them either.
     ///
     /// # Panics
     /// If a weight is not finite.
@@ -77,17 +81,19 @@ impl Spectrum {
         Self { energies: order.iter().map(|&at| found.values[at].max(0.0)).collect(), matrix, vectors }
     }
 
-    /// The best factors of this rank: `‖W - up · down‖²` is the sum of the squared singular values that are left out (Eckart
-    /// and Young, "The approximation of one matrix by another of lower rank", 1936). Each has `√σ` of every singular value, so
-    /// that both learn, and are rounded, at one scale.
+    /// Returns the best factors of this rank.
+    ///
+    /// `‖W - up · down‖²` is the sum of the squared singular values that are left out (Eckart and Young, "The
+    /// approximation of one matrix by another of lower rank", 1936). Each factor is scaled by `√σ` of every
+    /// singular value, so that both have the same scale for training and rounding.
     ///
     /// # Panics
-    /// If the rank is 0 or more than either side.
+    /// If the rank is 0 or larger than either side.
     pub fn factors(&self, rank: usize) -> Factors {
         assert!(rank > 0 && rank <= self.energies.len(), "a rank from 1 to {}", self.energies.len());
         let kept = self.vectors.slice(s![..rank, ..]);
         let roots: Vec<f64> = self.energies[..rank].iter().map(|energy| energy.sqrt().sqrt()).collect();
-        // The singular vectors of the shorter side, and W times each of them: one vector a row.
+        // The singular vectors of the shorter side, and W times each of them, one vector per row.
         let (mut vectors, mut images) = if self.matrix.nrows() < self.matrix.ncols() {
             (kept.to_owned(), kept.dot(&self.matrix))
         } else {
@@ -95,7 +101,7 @@ impl Spectrum {
         };
         for (k, &root) in roots.iter().enumerate() {
             vectors.row_mut(k).mapv_inplace(|value| value * root);
-            // A singular value of 0: W times its vector is 0 already, and 0 / 0 must not come of it.
+            // If the singular value is 0, W times its vector is 0 too: this avoids 0 / 0.
             images.row_mut(k).mapv_inplace(|value| if root > 0.0 { value / root } else { 0.0 });
         }
         let (up, down) = if self.matrix.nrows() < self.matrix.ncols() { (vectors, images) } else { (images, vectors) };
@@ -157,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_of_low_rank_is_found_out() {
+    fn the_rank_of_a_low_rank_matrix_is_found() {
         let (up, down) = (weights(20, 3), weights(3, 30));
         let w: Vec<f32> =
             (0..600).map(|at| (0..3).map(|k| up[at / 30 * 3 + k] * down[k * 30 + at % 30]).sum()).collect();
@@ -171,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_is_the_smallest_of_its_energy_or_the_largest_of_its_bytes() {
+    fn a_rank_follows_from_energy_or_bytes() {
         let ratio = |share| Ratio::new(share).unwrap();
         let energies = [8.0, 1.0, 0.5, 0.5];
         let by_energy = |share| Rank::Energy(ratio(share)).of(&energies, 100, 100);
@@ -182,8 +188,8 @@ mod tests {
         let by_bytes = |share, n_rows, n_cols| Rank::Bytes(ratio(share)).of(&energies, n_rows, n_cols);
         assert_eq!(by_bytes(0.5, 100, 100), Some(25));
         assert_eq!(by_bytes(0.5, 80, 512), Some(34)); // 34 * 592 = 20128 of 20480
-        assert_eq!(by_bytes(0.1, 10, 10), None); // not even rank 1
-        assert_eq!(by_bytes(1.0, 100, 100), None); // 50 * 200 is as large as it was
+        assert_eq!(by_bytes(0.1, 10, 10), None); // less than rank 1
+        assert_eq!(by_bytes(1.0, 100, 100), None); // 50 * 200 is the size of the matrix
         assert_eq!(Rank::Energy(ratio(1.0)).of(&energies, 4, 4), None);
     }
 }

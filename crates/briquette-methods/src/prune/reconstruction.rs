@@ -1,19 +1,19 @@
-//! Methods that choose the weights to drop and move those that stay, in one.
+//! Methods that prune weights and update the remaining weights.
 
-/// How the weights of a layer that stay make up for those that are dropped, by the gram matrix of its inputs.
+/// How the remaining weights of a layer compensate for the pruned ones, using the Gram matrix of its inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reconstruction {
-    /// SparseGPT: column by column, the error carried into the columns that follow.
+    /// SparseGPT: column by column, with the error carried into the columns that follow.
     SparseGpt,
-    /// ADMM: mask and weights in turns.
+    /// ADMM: updates the mask and the weights in turn.
     Admm,
 }
 
 impl Reconstruction {
-    /// What recipes call each of them.
+    /// The names in recipes.
     pub const NAMES: [(&'static str, Self); 2] = [("sparsegpt", Self::SparseGpt), ("admm", Self::Admm)];
 
-    /// What recipes call it.
+    /// Returns the name in recipes.
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, known)| *known == self).map_or("", |(name, _)| name)
     }

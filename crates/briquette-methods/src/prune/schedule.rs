@@ -1,10 +1,10 @@
-//! When to renew decisions, and how sparse to be at each step.
+//! Pruning schedules: when masks are updated, and the sparsity at each step.
 
 use crate::prune::{Ratio, budget};
 use briquette_core::{Error, Result};
 use std::ops::Range;
 
-/// The course of a sparsity over training steps.
+/// How the sparsity rises over the training steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Course {
     Constant,
@@ -12,15 +12,16 @@ enum Course {
     Cubic,
 }
 
-/// When a decision is renewed: every `n` steps from a begin to an end, both included.
+/// When masks or grids are updated: every `n` steps from a begin to an end, both included.
 ///
-/// Steps count the optimizer's updates, so the first is 1 and attaching is 0: a schedule over `0..300` decides last, and reaches its
-/// full sparsity, when `refresh` of what is attached is called after the 300th. Call that after each step, or every few:
-/// what came due in between is decided at the next call, as of that call's step.
+/// Steps count optimizer updates: the first update is step 1, and attaching is step 0. A schedule over `0..300`
+/// makes its last update, and reaches its full sparsity, when `refresh` is called after the 300th update. Call
+/// `refresh` after each step, or every few steps: an update that came due in between happens at the next call,
+/// with the sparsity of that call's step.
 ///
-/// With `d = (t - begin) / (end - begin)`, sparsity is `s(t) = s0` before the begin, `s1` from the end on, and between:
-/// constant `s1`; linear `s0 + (s1 - s0) d`; cubic `s1 + (s0 - s1)(1 - d)^3` (Zhu and Gupta, "To prune, or not to
-/// prune", 2017, eq. 1).
+/// With `d = (t - begin) / (end - begin)`, the sparsity is `s(t) = s0` before the begin and `s1` from the end
+/// on. In between it is `s1` (constant), `s0 + (s1 - s0) d` (linear) or `s1 + (s0 - s1)(1 - d)^3` (cubic; Zhu
+/// and Gupta, "To prune, or not to prune", 2017, eq. 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Schedule {
     course: Course,
@@ -30,58 +31,62 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The full sparsity when attached, and never a decision again.
+    /// Creates a schedule with the full sparsity when attached and no later updates.
     pub fn once() -> Self {
         Self::constant(0..0)
     }
 
-    /// The full sparsity from the first step on.
+    /// Creates a schedule with the full sparsity from the first step on.
     pub fn constant(steps: Range<usize>) -> Self {
         Self { course: Course::Constant, begin: steps.start, end: steps.end, every: 1 }
     }
 
-    /// Grows evenly from step to step.
+    /// Creates a schedule whose sparsity grows linearly.
     pub fn linear(steps: Range<usize>) -> Self {
         Self { course: Course::Linear, ..Self::constant(steps) }
     }
 
-    /// Grows fast at first, then slowly: what Zhu and Gupta found best.
+    /// Creates a schedule whose sparsity grows fast at first, then slowly (Zhu and Gupta).
     pub fn cubic(steps: Range<usize>) -> Self {
         Self { course: Course::Cubic, ..Self::constant(steps) }
     }
 
-    /// Renews decisions every `n` steps; without this, at each step.
+    /// Sets the number of steps between updates; the default is 1.
     #[must_use]
     pub fn every(mut self, n: usize) -> Self {
         self.every = n;
         self
     }
 
-    /// Whether the sparsity goes to its full value at once.
+    /// Returns whether the sparsity has its full value from the begin on.
     pub fn is_constant(&self) -> bool {
         self.course == Course::Constant
     }
 
-    /// Refuses a schedule that never comes due: renewed every 0 steps, or with an end before the begin.
+    /// Checks that the schedule comes due at least once.
+    ///
+    /// # Errors
+    /// Config: the schedule updates every 0 steps, or its end is before its begin.
     pub fn check(&self) -> Result<()> {
         if self.every == 0 || self.end < self.begin {
             let Self { begin, end, every, .. } = self;
-            return Err(Error::config(format!("a schedule over {begin}..{end} every {every} steps never comes due")));
+            let message = format!("the schedule over {begin}..{end} every {every} steps never updates");
+            return Err(Error::config(format!("{message}; use an interval of at least 1 and an end not before the begin")));
         }
         Ok(())
     }
 
-    /// Whether step `t` is at or after the begin.
+    /// Returns whether step `t` is at or after the begin.
     pub fn has_begun(&self, step: usize) -> bool {
         step >= self.begin
     }
 
-    /// Whether decisions are renewed at this step.
+    /// Returns whether masks or grids are updated at this step.
     pub fn is_due(&self, step: usize) -> bool {
         step == self.end || (self.begin..self.end).contains(&step) && (step - self.begin).is_multiple_of(self.every)
     }
 
-    /// The last step up to this one at which decisions are renewed; `None` before the begin.
+    /// Returns the last update step up to `step`; `None` before the begin.
     pub fn last_due(&self, step: usize) -> Option<usize> {
         if step >= self.end {
             return Some(self.end);
@@ -90,17 +95,17 @@ impl Schedule {
         Some(self.begin + since / self.every.max(1) * self.every)
     }
 
-    /// Whether decisions are renewed at a step after `since`, up to `step`, or at `step` itself.
+    /// Returns whether an update is due after `since` and up to `step`, or at `step` itself.
     pub fn is_due_since(&self, since: usize, step: usize) -> bool {
         self.last_due(step).is_some_and(|due| due > since || due == step)
     }
 
-    /// The begin alone: one decision.
+    /// Returns a schedule with a single update at the begin.
     pub fn begin_only(self) -> Self {
         Self { end: self.begin, ..self }
     }
 
-    /// The sparsity at a step, on the way from `from` to `to`.
+    /// Returns the sparsity at a step, from `from` at the begin to `to` at the end.
     pub fn ratio(&self, step: usize, from: Ratio, to: Ratio) -> Ratio {
         if !self.has_begun(step) {
             return from;
@@ -142,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn each_course_ends_where_it_should() {
+    fn every_schedule_ends_at_full_sparsity() {
         let (from, to) = (Ratio::new(0.1).unwrap(), Ratio::new(0.9).unwrap());
         let at = |schedule: Schedule, step| schedule.ratio(step, from, to).get();
         for schedule in [Schedule::constant(4..8), Schedule::linear(4..8), Schedule::cubic(4..8)] {

@@ -1,4 +1,6 @@
-//! How much each weight matters. A score that is added here is a file, its `mod` line, and a variant with its arm.
+//! Scores of weights: how much each weight matters.
+//!
+//! A new score needs a file, its `mod` line, and an enum variant with its match arm.
 
 mod magnitude;
 mod random;
@@ -13,44 +15,46 @@ use briquette_core::InputView;
 /// How weights are scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Score {
-    /// By their magnitude: `|w|`.
+    /// The magnitude: `|w|`.
     #[default]
     Magnitude,
-    /// At random from a seed: the baseline.
+    /// Random with this seed: the baseline.
     Random(u64),
-    /// By their magnitude times the size of the input they multiply.
+    /// The magnitude times the norm of the layer input (Wanda).
     Wanda,
 }
 
-/// Some weights of a tensor, and what their inputs look like.
+/// Some weights of a tensor, with the statistics of their inputs.
 #[derive(Debug, Clone, Copy)]
 pub struct WeightSlice<'a> {
     /// The weights.
     pub values: &'a [f32],
-    /// The place of the first one in its tensor, row-major.
+    /// The index of the first weight in its tensor, row-major.
     pub first: usize,
-    /// Inputs of each row.
+    /// The number of inputs of each row.
     pub n_cols: usize,
-    /// A number for each column, where the score needs it.
+    /// Input statistics for each column, if the score needs them.
     pub inputs: Option<&'a InputView>,
 }
 
 impl Score {
-    /// What recipes call each of them; `seed` is that of the random one.
+    /// Returns all scores with their names in recipes; `seed` is the seed of `random`.
     pub fn named(seed: u64) -> [(&'static str, Self); 3] {
         [("magnitude", Self::Magnitude), ("random", Self::Random(seed)), ("wanda", Self::Wanda)]
     }
 
-    /// Whether weights cannot be scored without statistics of their inputs.
+    /// Returns whether the score needs input statistics.
     pub fn needs_inputs(self) -> bool {
         self == Self::Wanda
     }
 
-    /// The scores of some weights, in `scratch` where they are not the weights themselves: smaller means safer to drop. They
-    /// do not depend on where a tensor is cut.
+    /// Computes the scores of some weights, in `scratch` unless the weights themselves are the scores.
+    ///
+    /// A smaller score means that the weight is safer to drop. The scores do not depend on how a tensor is
+    /// split.
     ///
     /// # Panics
-    /// If it needs inputs and there are none, or those of another number of columns.
+    /// If the score needs input statistics and they are missing or have another number of columns.
     pub fn of<'a>(self, weights: WeightSlice<'a>, scratch: &'a mut Vec<f32>) -> &'a [f32] {
         let WeightSlice { values, first, n_cols, inputs } = weights;
         match self {

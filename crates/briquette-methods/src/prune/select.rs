@@ -1,4 +1,4 @@
-//! Which weights to drop, given their scores.
+//! Selections: which weights to drop, given their scores.
 
 mod bracket;
 mod histogram;

@@ -1,18 +1,23 @@
-//! Which choice each tensor gets, so that all of them lose the least and take no more bytes than there are.
+//! Allocation of a size budget to tensors, with the least total loss.
 
 use crate::quant::candidate::Candidate;
 use crate::quant::siblings::{self, Allotted};
 use std::borrow::Cow;
 
-/// Halvings of the multiplier's range: it is known to one part in 2^60 then.
+/// Bisection steps for the Lagrange multiplier: they determine it to one part in 2^60.
 const HALVINGS: usize = 100;
 
-/// The choice of each tensor that makes `Σ loss` least while `Σ bytes` is at most `most`; none where even the smallest take more. Tensors of one of the
-/// `groups` get choices that the same kernels multiply by, where each of them has some.
+/// Chooses one candidate per tensor with the least `Σ loss` and `Σ bytes` at most `most`.
 ///
-/// For a multiplier `λ` each tensor takes the choice of least `loss + λ·bytes`; the smallest `λ` that keeps to the bytes is found by bisection. What is
-/// left is then spent where it saves most for each byte, and pairs of tensors exchange bytes while that saves anything. A group counts as one tensor, with
-/// the choices that some `λ` leads to for each kernel. Source: Y. Shoham, A. Gersho, "Efficient bit allocation for an arbitrary set of quantizers", 1988.
+/// Returns `None` if the smallest candidates already exceed `most`. All tensors of one of the `groups` get
+/// candidates of the same kernel, if there is a kernel for which each of them has candidates.
+///
+/// For a Lagrange multiplier `λ`, each tensor takes the candidate of least `loss + λ·bytes`. Bisection finds
+/// the smallest `λ` within the budget. The remaining bytes go to the candidates that save the most loss per
+/// byte. Then pairs of tensors exchange bytes while that reduces the loss. A group counts as one tensor, whose
+/// candidates are the optima over `λ` for each kernel.
+///
+/// Source: Y. Shoham, A. Gersho, "Efficient bit allocation for an arbitrary set of quantizers", 1988.
 pub fn allocate(tensors: &[Vec<Candidate>], groups: &[Vec<usize>], most: f64) -> Option<Vec<usize>> {
     let (all, mut chosen) = (siblings::allotted(tensors, groups), vec![0; tensors.len()]);
     let candidates: Vec<Cow<[Candidate]>> = all.iter().map(Allotted::candidates).collect();
@@ -31,7 +36,7 @@ fn allocate_each(tensors: &[Cow<[Candidate]>], most: f64) -> Option<Vec<usize>> 
     if total(&freest) <= most {
         return Some(freest);
     }
-    // The exponent of λ, between values that no sum of losses over bytes leaves.
+    // The bounds of the exponent of λ, wide enough for any ratio of loss to bytes.
     let (mut low, mut high, mut best) = (-200.0_f64, 200.0_f64, smallest);
     for _ in 0..HALVINGS {
         let middle = (low + high) / 2.0;
@@ -52,7 +57,9 @@ fn allocate_each(tensors: &[Cow<[Candidate]>], most: f64) -> Option<Vec<usize>> 
     Some(best)
 }
 
-/// The choice of each tensor with the least `loss + λ·bytes`; of the fewest bytes where λ is infinite. None where a tensor has no choices.
+/// Returns each tensor's candidate of least `loss + λ·bytes`, or of the fewest bytes if λ is infinite.
+///
+/// `None` if a tensor has no candidates.
 fn at_multiplier(tensors: &[Cow<[Candidate]>], multiplier: f64) -> Option<Vec<usize>> {
     let cost = |choice: &Candidate| match multiplier.is_finite() {
         true => (choice.loss + multiplier * choice.bytes, choice.bytes),
@@ -65,11 +72,12 @@ fn at_multiplier(tensors: &[Cow<[Candidate]>], multiplier: f64) -> Option<Vec<us
     tensors.iter().map(|choices| (0..choices.len()).min_by(|&a, &b| less(&choices[a], &choices[b]))).collect()
 }
 
-/// The most exchanges, and how many places on a choice may be that is exchanged for.
+/// The maximum number of exchanges, and the maximum distance between the candidates of an exchange.
 const EXCHANGES: usize = 64;
 const NEAR: usize = 6;
 
-/// Takes a better choice of one tensor and a worse one of another, where both together save loss: the pair that saves most. Whether there was one.
+/// Improves one tensor and worsens another by the pair that reduces the total loss most. Returns whether there
+/// was such a pair.
 fn exchange(tensors: &[Cow<[Candidate]>], chosen: &mut [usize], most: f64) -> bool {
     let left = most - tensors.iter().zip(&*chosen).map(|(choices, &at)| choices[at].bytes).sum::<f64>();
     let near = |tensor: usize| {
@@ -94,7 +102,7 @@ fn exchange(tensors: &[Cow<[Candidate]>], chosen: &mut [usize], most: f64) -> bo
     found
 }
 
-/// Takes better choices while there are bytes for them, each time the one that saves the most loss for a byte.
+/// Spends the remaining bytes, each time on the candidate that saves the most loss per byte.
 fn spend(tensors: &[Cow<[Candidate]>], chosen: &mut [usize], most: f64) {
     let mut left = most - tensors.iter().zip(&*chosen).map(|(choices, &at)| choices[at].bytes).sum::<f64>();
     loop {
@@ -123,7 +131,7 @@ mod tests {
     use crate::quant::candidate::KernelKind;
     use proptest::prelude::*;
 
-    /// The least loss within whole bytes, by dynamic programming.
+    /// The least loss within a whole number of bytes, by dynamic programming.
     fn exact(tensors: &[Vec<Candidate>], most: usize) -> f64 {
         let mut least = vec![0.0; most + 1];
         for choices in tensors {
@@ -136,7 +144,8 @@ mod tests {
         least[most]
     }
 
-    /// Tensors of some thousand weights each at steps of a 32nd of an octave: bytes fall by their logarithm, losses rise by their square.
+    /// Tensors of some thousand weights, with step sizes 1/32 octave apart: bytes fall with the logarithm of
+    /// the step, losses rise with its square.
     fn tensors(sizes: &[(f64, f64)]) -> Vec<Vec<Candidate>> {
         let choice = |(size, sensitivity): (f64, f64), place: i32| {
             let step = (f64::from(place) / 32.0).exp2();
@@ -151,7 +160,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
         #[test]
-        fn it_is_within_a_hundredth_of_the_best_there_is(
+        fn the_loss_is_within_one_percent_of_the_optimum(
             sizes in prop::collection::vec((1000.0_f64..6000.0, 1e-3_f64..10.0), 4..9), share in 0.05_f64..0.9,
         ) {
             let tensors = tensors(&sizes);
@@ -169,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_bytes_are_none_and_plenty_give_the_best_choices() {
+    fn too_few_bytes_give_none_and_many_give_the_least_loss() {
         let tensors = tensors(&[(500.0, 1.0), (900.0, 0.1)]);
         assert_eq!(allocate(&tensors, &[], 1.0), None);
         assert_eq!(allocate(&tensors, &[], 1e9), Some(vec![0, 0]));
@@ -183,13 +192,14 @@ mod tests {
         Candidate { bytes, loss, kernel }
     }
 
-    /// Tensors of 100 weights whose wide choices are pruned ones and one that is not, and which may be narrow.
+    /// Tensors of 100 weights. The wide candidates are several pruned ones and one that is not pruned; there
+    /// are narrow candidates too.
     fn layers(sensitivities: &[f64]) -> Vec<Vec<Candidate>> {
         let choices = |&by: &f64| {
             vec![
                 candidate(100.0, by, WIDE),
                 candidate(70.0, 6.0 * by, WIDE),
-                candidate(90.0, 5.5 * by, WIDE), // Worth it for no multiplier.
+                candidate(90.0, 5.5 * by, WIDE), // Never optimal for any multiplier.
                 candidate(50.0, 20.0 * by, NARROW),
             ]
         };
@@ -208,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_has_one_kernel_and_loses_the_least_that_it_can_so() {
+    fn a_group_has_one_kernel_and_the_least_loss_for_it() {
         let tensors = layers(&[1.0, 0.1, 3.0, 0.5]);
         let groups = [vec![0, 1, 2]];
         for most in [200.0, 240.0, 290.0, 300.0, 330.0, 370.0, 400.0] {
@@ -220,13 +230,13 @@ mod tests {
             let best = least(&tensors, is_one, most);
             assert!(loss <= 1.3 * best, "{most}: {loss} of {best}");
         }
-        // Alone, the least sensitive would be narrow.
+        // Without the group, the least sensitive tensor would be narrow.
         let alone = allocate(&tensors, &[], 350.0).unwrap();
         assert!(tensors[1][alone[1]].kernel == NARROW && tensors[0][alone[0]].kernel == WIDE, "{alone:?}");
     }
 
     #[test]
-    fn a_group_of_one_kernel_or_of_none_in_common_is_as_good_as_no_group() {
+    fn a_group_with_one_or_no_common_kernel_is_split() {
         let wide: Vec<Vec<Candidate>> = layers(&[1.0, 0.1]).into_iter().map(|choices| choices[..3].to_vec()).collect();
         let mut apart = layers(&[1.0, 0.1]);
         apart[0].truncate(3);

@@ -1,21 +1,21 @@
-//! The ways a tensor may be kept.
+//! The ways to store a tensor.
 
-/// One way of keeping a tensor.
+/// One way to store a tensor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate {
-    /// What it takes.
+    /// The size in bytes.
     pub bytes: f64,
-    /// What is lost by it; losses of tensors add up.
+    /// The loss increase; the losses of tensors are added.
     pub loss: f64,
-    /// What multiplies by it.
+    /// The kernel that multiplies by the tensor.
     pub kernel: KernelKind,
 }
 
-/// What multiplies by the codes of a tensor.
+/// The kind of kernel that multiplies by the codes of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct KernelKind {
-    /// Whether they have four bits or fewer, rather than up to eight.
+    /// Whether the codes have up to four bits, rather than up to eight.
     pub is_narrow: bool,
-    /// Whether inputs are rounded to codes too.
+    /// Whether activations are quantized too.
     pub rounds_inputs: bool,
 }

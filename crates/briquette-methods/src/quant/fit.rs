@@ -1,24 +1,24 @@
-//! The scales of kept weights: the one place where a range is asked for each group.
+//! Scales of the kept weights: the only module that computes a range for each group.
 
 use crate::quant::range::WeightGroup;
 use crate::quant::{QuantSpec, ScaleSearch, range};
 use briquette_core::{Affine, Grouping, InputView, Mask, QuantParams, bits, simd};
 use std::convert::Infallible;
 
-/// Rows of weights of which the scales are wanted.
+/// Rows of weights whose scales are computed.
 #[derive(Debug, Clone, Copy)]
 pub struct MaskedRows<'a> {
-    /// The weights, 0 where they are dropped.
+    /// The weights, 0 where dropped.
     pub values: &'a [f32],
-    /// Inputs of each row.
+    /// The number of inputs of each row.
     pub n_cols: usize,
-    /// A bit for each weight that is kept, [`Mask::row_bytes`] for each row; none where all are.
+    /// One bit per weight, set if the weight is kept, [`Mask::row_bytes`] per row; `None` if all are kept.
     pub keep: Option<&'a [u8]>,
-    /// What inputs the columns see, for ranges that look at them.
+    /// Input statistics of the columns, for ranges that use them.
     pub inputs: Option<&'a InputView>,
 }
 
-/// Finds scales, in buffers that serve for the next rows too.
+/// Computes scales, in buffers that are reused between calls.
 #[derive(Debug, Default)]
 pub struct Fitter {
     values: Vec<f32>,
@@ -26,14 +26,14 @@ pub struct Fitter {
 }
 
 impl Fitter {
-    /// Appends scale and zero point of every group of some rows to `affines`; of a tensor with a single scale, these are all of
-    /// its rows.
+    /// Appends the scale and zero point of every group of some rows to `affines`.
     ///
-    /// Zeros do not move the ranges from the largest magnitude or to the smallest and largest; the others would be drawn to them,
-    /// so there the dropped weights are left out. `go_on` is asked every half million weights or so.
+    /// If the tensor has a single scale, `rows` must be all of its rows. Dropped weights (zeros) do not change
+    /// the ranges `absmax` and `minmax`. For the other ranges they are left out, because they would shift the
+    /// result. `go_on` is called about every half million weights.
     ///
     /// # Errors
-    /// The first that `go_on` has.
+    /// The first error of `go_on`.
     ///
     /// # Panics
     /// If the group size does not divide the row.
@@ -51,7 +51,7 @@ impl Fitter {
             Grouping::Row | Grouping::Group(_) => n_cols.checked_div(per_row).unwrap_or(0),
         };
         if let (ScaleSearch::Step(Some(size)), Grouping::Tensor) = (spec.range, spec.grouping) {
-            // The same for any rows: weights beyond the grid are cut off there.
+            // The scale is independent of the rows; weights beyond the grid are clamped.
             affines.push(spec.scale.round(Affine::symmetric(size)));
             return Ok(());
         }
@@ -69,7 +69,7 @@ impl Fitter {
         Ok(())
     }
 
-    /// Those of `size` weights from `start` on that are kept, with what is known of their inputs.
+    /// Returns the kept weights among the `size` weights from `start` on, with their input statistics.
     fn group(&mut self, rows: &MaskedRows, keep: Option<&[u8]>, start: usize, size: usize) -> WeightGroup<'_> {
         let (n_cols, row_bytes) = (rows.n_cols, Mask::row_bytes(rows.n_cols));
         let is_kept = |&at: &usize| keep.is_none_or(|keep| bits::get(&keep[at / n_cols * row_bytes..], at % n_cols));
@@ -83,7 +83,9 @@ impl Fitter {
     }
 }
 
-/// Scale and zero point for every group of `weights`, `[n_rows, n_cols]` row-major, of which those are kept that a mask says.
+/// Returns the scale and zero point of every group of `weights`, `[n_rows, n_cols]` row-major.
+///
+/// Only the weights that `mask` keeps are used.
 ///
 /// # Panics
 /// If the group size does not divide `n_cols`, or a weight is not finite.
@@ -110,7 +112,7 @@ mod tests {
     use crate::quant::Scheme;
 
     #[test]
-    fn robust_ranges_do_not_see_what_is_dropped() {
+    fn robust_ranges_ignore_dropped_weights() {
         let weights: Vec<f32> = (0..60).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
         let mask = Mask::from_fn(5, 12, |row, col| (row + col) % 3 != 0);
         for name in ["int4", "int8-asym", "int4-g4", "int3-g12-asym"] {
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_nothing_have_the_scale_of_nothing() {
+    fn empty_rows_have_the_scale_of_an_empty_group() {
         let spec = "int8".parse::<Scheme>().unwrap().weights;
         assert_eq!(fit(&[], 0, None, &QuantSpec { grouping: Grouping::Tensor, ..spec }).affines.len(), 1);
         assert!(fit(&[], 0, None, &spec).affines.is_empty());

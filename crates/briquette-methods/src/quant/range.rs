@@ -1,4 +1,4 @@
-//! The range of a group: what its grid is spread over.
+//! The range of a group, which its grid covers.
 
 mod absmax;
 mod hqq;
@@ -19,30 +19,33 @@ pub use weighted::weighted;
 use briquette_core::{Affine, Grid};
 use std::convert::Infallible;
 
-/// Elements after which a search asks whether it is to go on: trying 71 ranges on so many takes some tens of milliseconds.
+/// The number of weights after which a search calls `go_on`: 71 candidate ranges for these take tens of
+/// milliseconds.
 const CHECKED: usize = 1 << 19;
 
 /// How the range of a group is chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ScaleSearch {
-    /// From the largest magnitude, both ways.
+    /// From minus the largest magnitude to plus the largest magnitude.
     AbsMax,
-    /// From the smallest to the largest.
+    /// From the smallest weight to the largest.
     MinMax,
-    /// The range that holds this share of the weights, from 0.5 to 1.
+    /// The range that contains this share of the weights, from 0.5 to 1.
     Percentile(f64),
-    /// The shrunken range of least squared error.
+    /// The shrunken range with the least squared error.
     Mse,
-    /// Half-quadratic quantization: the scale of least robust error; on an asymmetric grid as [`MinMax`](Self::MinMax).
+    /// Half-quadratic quantization: the scale with the least robust error; [`MinMax`](Self::MinMax) on an
+    /// asymmetric grid.
     Hqq,
-    /// The shrunken range of least squared error at the outputs, by the mean squares of inputs.
+    /// The shrunken range with the least squared output error, weighted by the mean squares of the inputs.
     Weighted,
-    /// The same step everywhere, or a double of it where weights are too large; none before a budget has found it.
+    /// The same step size everywhere, or a power-of-two multiple for large weights; `None` until a budget sets
+    /// it.
     Step(Option<f32>),
 }
 
 impl ScaleSearch {
-    /// What recipes call each of them; `share` is that of the percentile.
+    /// Returns all ranges with their names in recipes; `share` is that of `percentile`.
     pub fn named(share: f64) -> [(&'static str, Self); 6] {
         [
             ("absmax", Self::AbsMax),
@@ -54,12 +57,12 @@ impl ScaleSearch {
         ]
     }
 
-    /// Whether it looks at what the inputs of weights are.
+    /// Returns whether the range needs input statistics.
     pub fn needs_inputs(self) -> bool {
         self == Self::Weighted
     }
 
-    /// Whether zeros that are there for dropped weights do not move it.
+    /// Returns whether the zeros of dropped weights leave the range unchanged.
     pub fn sees_through_zeros(self) -> bool {
         matches!(self, Self::AbsMax | Self::MinMax | Self::Step(_))
     }
@@ -70,20 +73,22 @@ impl ScaleSearch {
 pub struct WeightGroup<'a> {
     /// The weights.
     pub values: &'a [f32],
-    /// The mean square of the input that each is multiplied by, where that is known.
+    /// The mean square of the input of each weight, if known.
     pub mean_square: Option<&'a [f32]>,
 }
 
-/// The scale and zero point of a group of finite weights by any method, of whose inputs nothing is known.
+/// Computes the scale and zero point of a group of finite weights, without input statistics.
 pub fn choose(range: ScaleSearch, values: &[f32], grid: Grid) -> Affine {
     let Ok(affine) = try_choose(range, WeightGroup { values, mean_square: None }, grid, &|| Ok::<(), Infallible>(()));
     affine
 }
 
-/// As [`choose`], for groups so large that a search takes seconds: `go_on` is asked every half million weights or so.
+/// Computes the scale and zero point of a group of finite weights, and can be stopped.
+///
+/// Calls `go_on` about every half million weights, since the search of a large group takes seconds.
 ///
 /// # Errors
-/// The first that `go_on` has.
+/// The first error of `go_on`.
 pub fn try_choose<E>(
     range: ScaleSearch,
     group: WeightGroup,
@@ -148,7 +153,7 @@ mod tests {
         }
 
         #[test]
-        fn the_least_squares_range_is_the_best_of_all_that_are_tried(group in prop::collection::vec(-2.0_f32..3.0, 1..300)) {
+        fn the_least_squares_range_is_the_best_candidate(group in prop::collection::vec(-2.0_f32..3.0, 1..300)) {
             let (min, max) = group.iter().fold((0.0_f32, 0.0_f32), |(min, max), &value| (min.min(value), max.max(value)));
             for (kind, n_bits) in [(GridKind::Symmetric, 4), (GridKind::SymmetricFull, 8), (GridKind::Asymmetric, 4)] {
                 let grid = Grid::new(n_bits, kind).unwrap();
@@ -175,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_nothing_and_of_zeros_have_scale_one() {
+    fn empty_and_zero_groups_have_scale_one() {
         for range in ALL {
             assert_eq!(choose(range, &[], Grid::INT8), Affine::symmetric(1.0));
             assert_eq!(choose(range, &[0.0; 5], Grid::INT8), Affine::symmetric(1.0));
@@ -183,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_over_a_large_group_is_given_up_when_asked() {
+    fn a_search_of_a_large_group_can_be_stopped() {
         let group: Vec<f32> = (0..5 * CHECKED + 3).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
         for range in [ScaleSearch::Mse, ScaleSearch::Hqq] {
             let n_asked = Cell::new(0);
@@ -195,12 +200,12 @@ mod tests {
                 try_choose(range, WeightGroup { values: &group, mean_square: None }, Grid::INT8, &go_on),
                 Err("stop")
             );
-            assert_eq!(n_asked.get(), 5, "five pieces, then no more");
+            assert_eq!(n_asked.get(), 5, "the search stops after five calls");
         }
     }
 
     #[test]
-    fn a_percentile_beats_the_whole_range_where_one_weight_is_far_out() {
+    fn a_percentile_beats_the_whole_range_with_an_outlier() {
         let mut group: Vec<f32> = (0..255).map(|i| ((i * 37) % 101) as f32 / 100.0 - 0.5).collect();
         group.push(20.0);
         let grid = Grid::new(4, GridKind::Asymmetric).unwrap();

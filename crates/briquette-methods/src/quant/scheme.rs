@@ -1,14 +1,14 @@
-//! Named schemes: the short words people use for a grid, a grouping and a range.
+//! Named schemes: short names of a grid, a grouping and a range.
 
 use crate::quant::ScaleSearch;
 use briquette_core::encoded::{Codes, ScaleType};
 use briquette_core::{Grid, GridKind, Grouping};
 use std::ops::RangeInclusive;
 
-/// What to do with weights: asked, not yet decided.
+/// How weights are quantized, before scales are computed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QuantSpec {
-    /// The codes there are.
+    /// The integer codes.
     pub grid: Grid,
     /// Which weights share a scale.
     pub grouping: Grouping,
@@ -19,12 +19,12 @@ pub struct QuantSpec {
 }
 
 impl QuantSpec {
-    /// The codes that come of it.
+    /// Returns the layout of the resulting codes.
     pub fn codes(&self) -> Codes {
         Codes { bits: self.grid.n_bits(), grid: self.grid.kind(), grouping: self.grouping, scale: self.scale }
     }
 
-    /// The same scheme for rows of `n_cols` weights: with one scale per row if its groups do not divide them.
+    /// Returns the scheme for rows of `n_cols` weights: one scale per row if the groups do not divide the row.
     pub fn for_columns(self, n_cols: usize) -> Self {
         match self.grouping.per_row(n_cols) {
             Some(_) => self,
@@ -32,34 +32,34 @@ impl QuantSpec {
         }
     }
 
-    /// Whether all weights must be seen before the scale of any is known.
+    /// Returns whether the scale of any group requires all weights of the tensor.
     pub fn needs_whole(&self) -> bool {
         self.grouping == Grouping::Tensor && !matches!(self.range, ScaleSearch::Step(_))
     }
 }
 
-/// What the run time does with activations.
+/// How the runtime quantizes activations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Activations {
-    /// Nothing: weights only.
+    /// Not at all: weight-only quantization.
     #[default]
     Float,
-    /// int8, a scale for each token, found while running.
+    /// int8 with a dynamic scale per token.
     DynamicSymmetric,
-    /// int8, a scale and a zero point for each token, found while running.
+    /// int8 with a dynamic scale and zero point per token.
     DynamicAsymmetric,
 }
 
-/// A quantization scheme: the weights, and what is promised for the activations.
+/// A quantization scheme for weights and activations.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scheme {
     /// The weights.
     pub weights: QuantSpec,
-    /// The activations at run time.
+    /// The activations at runtime.
     pub activations: Activations,
 }
 
-/// A word that names no scheme.
+/// The error for a name that is not a scheme.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownScheme(pub String);
 
@@ -68,8 +68,8 @@ impl std::fmt::Display for UnknownScheme {
         write!(
             f,
             "unknown scheme {:?}: expected int8, int8-dynamic, int8-dynamic-sym, or intB, intB-asym, intB-gN, \
-             intB-gN-asym with 2 to 8 bits B and a group size N (int4-g128), or step, stepS, stepS-tensor with a step S from {:e} to {:e} (step0.01), \
-             and -dynamic behind it",
+             intB-gN-asym with 2 to 8 bits B and a group size N (int4-g128), or step, stepS, stepS-tensor \
+             with a step size S from {:e} to {:e} (step0.01), optionally followed by -dynamic",
             self.0,
             STEP_SIZES.start(),
             STEP_SIZES.end()
@@ -79,11 +79,11 @@ impl std::fmt::Display for UnknownScheme {
 
 impl std::error::Error for UnknownScheme {}
 
-/// The sizes that a step may have: f32 holds them, their doubles and their products with codes.
+/// Valid step sizes: f32 represents them, their power-of-two multiples and their products with codes.
 pub const STEP_SIZES: RangeInclusive<f32> = 1e-37..=1e36;
 
 impl Scheme {
-    /// int8 weights, symmetric, a scale per output channel; activations stay float.
+    /// int8 weights, symmetric, one scale per output channel; float activations.
     pub const INT8: Self = Self {
         weights: QuantSpec {
             grid: Grid::INT8,
@@ -94,11 +94,13 @@ impl Scheme {
         activations: Activations::Float,
     };
 
-    /// The least step whose doubles f16 holds exactly.
+    /// The smallest step size whose power-of-two multiples are exact in f16.
     const LEAST_F16: f32 = 1.0 / 4096.0;
 
-    /// int8 codes with one step for all rows, or a double of it where a row is too large, of what stands behind the word step: its size, which may
-    /// be left to a budget; `-tensor` for that step in all rows, and no more; `-dynamic`.
+    /// Parses the part of a `step` scheme after the word `step`: `[<size>][-tensor][-dynamic]`.
+    ///
+    /// The codes are int8, with one step size for all rows, times a power of two for rows with large weights.
+    /// Without a size, a budget chooses it. `-tensor` uses the step size unchanged in all rows.
     fn of_step(rest: &str) -> Option<Self> {
         let (rest, activations) = match rest.strip_suffix("-dynamic") {
             Some(rest) => (rest, Activations::DynamicAsymmetric),
@@ -120,15 +122,16 @@ impl Scheme {
         Some(Self { weights, activations })
     }
 
-    /// Whether its step is yet to be found.
+    /// Returns whether a budget must still set the step size.
     pub fn is_open(&self) -> bool {
         self.weights.range == ScaleSearch::Step(None)
     }
 }
 
-/// The name of the scheme with this step size, to four digits, followed by `suffix`: `-tensor`, `-dynamic`, both or nothing.
+/// Returns the name of the scheme with this step size, to four digits, followed by `suffix`.
 ///
-/// A size outside [`STEP_SIZES`] becomes the nearest one inside, so that every name can be parsed.
+/// The suffix is `-tensor`, `-dynamic`, both or empty. A size outside [`STEP_SIZES`] becomes the nearest one
+/// inside, so that every name can be parsed.
 pub fn step_name(size: f64, suffix: &str) -> String {
     let size = size.clamp(f64::from(*STEP_SIZES.start()), f64::from(*STEP_SIZES.end()));
     format!("step{size:.3e}{suffix}")
@@ -145,7 +148,10 @@ pub fn scaled_step(scheme: &str, factor: f64) -> Option<String> {
 impl std::str::FromStr for Scheme {
     type Err = UnknownScheme;
 
-    /// `step[<size>][-tensor][-dynamic]`, `int8-dynamic`, `int8-dynamic-sym`, or `int<bits>[-g<size>][-asym]`. Without a group, a scale per channel.
+    /// Parses `step[<size>][-tensor][-dynamic]`, `int8-dynamic`, `int8-dynamic-sym`, or
+    /// `int<bits>[-g<size>][-asym]`.
+    ///
+    /// Without a group size, there is one scale per channel.
     fn from_str(name: &str) -> Result<Self, UnknownScheme> {
         let unknown = || UnknownScheme(name.to_string());
         let activations = match name {
@@ -181,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_bits_group_and_symmetry() {
+    fn names_set_bits_group_and_symmetry() {
         let scheme: Scheme = "int4-g32-asym".parse().unwrap();
         assert_eq!(scheme.weights.grid, Grid::new(4, GridKind::Asymmetric).unwrap());
         assert_eq!((scheme.weights.grouping, scheme.weights.range), (Grouping::Group(32), ScaleSearch::MinMax));

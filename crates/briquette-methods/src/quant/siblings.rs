@@ -1,14 +1,14 @@
-//! Tensors that are multiplied by together, as one whose choices are those of all of them.
+//! Groups of tensors that share a kernel, as one tensor with joint candidates.
 
 use crate::quant::candidate::{Candidate, KernelKind};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-/// What gets a choice of its own: a tensor, or a group of them.
+/// A unit of allocation: a tensor, or a group of tensors.
 pub(crate) enum Allotted<'a> {
-    /// A tensor, and its choices.
+    /// A tensor index, and the tensor's candidates.
     Alone(usize, &'a [Candidate]),
-    /// Tensors, and some choices with the place of each tensor's.
+    /// The tensor indices, and joint candidates with the candidate index of each tensor.
     Group(&'a [usize], Vec<(Candidate, Vec<usize>)>),
 }
 
@@ -20,7 +20,7 @@ impl Allotted<'_> {
         }
     }
 
-    /// The tensors, and the place of the choice of each.
+    /// Returns each tensor of the unit with the index of its candidate.
     pub(crate) fn places(&self, at: usize) -> Box<dyn Iterator<Item = (usize, usize)> + '_> {
         match self {
             Self::Alone(tensor, _) => Box::new(std::iter::once((*tensor, at))),
@@ -29,7 +29,10 @@ impl Allotted<'_> {
     }
 }
 
-/// Every tensor, alone or in its group. A group whose choices are all of one kernel, or of none that all have, is no group.
+/// Returns every tensor, alone or in its group.
+///
+/// A group is split into single tensors if all candidates have one kernel, or if the tensors have no kernel in
+/// common.
 pub(crate) fn allotted<'a>(tensors: &'a [Vec<Candidate>], groups: &'a [Vec<usize>]) -> Vec<Allotted<'a>> {
     let mut is_alone = vec![true; tensors.len()];
     let mut found = Vec::with_capacity(tensors.len());
@@ -45,7 +48,9 @@ pub(crate) fn allotted<'a>(tensors: &'a [Vec<Candidate>], groups: &'a [Vec<usize
     found
 }
 
-/// Choices of a group, for each kernel those that some multiplier leads to; none where there is nothing to be kept together.
+/// Returns the joint candidates of a group: for each kernel, the optima over the multiplier.
+///
+/// Empty if the group need not or cannot share a kernel.
 fn joint(tensors: &[Vec<Candidate>], group: &[usize]) -> Vec<(Candidate, Vec<usize>)> {
     let kernels =
         |&tensor: &usize| tensors[tensor].iter().map(|choice| choice.kernel).collect::<BTreeSet<KernelKind>>();
@@ -57,7 +62,8 @@ fn joint(tensors: &[Vec<Candidate>], group: &[usize]) -> Vec<(Candidate, Vec<usi
     common.flat_map(|kernel| with_kernel(tensors, group, kernel)).collect()
 }
 
-/// Of one kernel: from the smallest choice of each tensor on, always the better choice that saves the most loss for a byte.
+/// Returns the joint candidates of one kernel: from the smallest, each adds the upgrade that saves the most
+/// loss per byte.
 fn with_kernel(tensors: &[Vec<Candidate>], group: &[usize], kernel: KernelKind) -> Vec<(Candidate, Vec<usize>)> {
     let hulls: Vec<Vec<usize>> = group.iter().map(|&tensor| hull(&tensors[tensor], kernel)).collect();
     let mut steps: Vec<(f64, usize)> = Vec::new();
@@ -65,7 +71,7 @@ fn with_kernel(tensors: &[Vec<Candidate>], group: &[usize], kernel: KernelKind) 
         let choices = &tensors[group[member]];
         steps.extend(hull.windows(2).map(|pair| (worth(&choices[pair[0]], &choices[pair[1]]), member)));
     }
-    // Those of one tensor are worth less and less, so that they stay in order.
+    // The savings per byte fall along a tensor's hull, so its upgrades stay in order.
     steps.sort_by(|a, b| b.0.total_cmp(&a.0));
     let sum = |at: &[usize]| {
         let chosen = || at.iter().enumerate().map(|(member, &at)| &tensors[group[member]][hulls[member][at]]);
@@ -81,12 +87,12 @@ fn with_kernel(tensors: &[Vec<Candidate>], group: &[usize], kernel: KernelKind) 
     found
 }
 
-/// Loss that is saved for each byte more.
+/// Returns the loss saved per additional byte.
 fn worth(smaller: &Candidate, larger: &Candidate) -> f64 {
     (smaller.loss - larger.loss) / (larger.bytes - smaller.bytes)
 }
 
-/// The choices of a kernel that are best for some multiplier, from the smallest to the best.
+/// Returns the lower convex hull of a kernel's candidates, from the smallest to the one with the least loss.
 fn hull(choices: &[Candidate], kernel: KernelKind) -> Vec<usize> {
     let mut places: Vec<usize> = (0..choices.len()).filter(|&at| choices[at].kernel == kernel).collect();
     let key = |&at: &usize| (choices[at].bytes, choices[at].loss);

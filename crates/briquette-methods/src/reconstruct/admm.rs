@@ -1,4 +1,5 @@
-//! Pruning by the alternating direction method of multipliers: weights that stay are solved for together, while it is found which do.
+//! Pruning by the alternating direction method of multipliers (ADMM): finds the mask and the remaining weights
+//! together.
 
 use crate::prune::budget::cubic;
 use crate::prune::{Ratio, select};
@@ -8,40 +9,44 @@ use crate::reconstruct::{DropRule, FactorOutcome, Fallback};
 use briquette_core::Mask;
 use rayon::prelude::*;
 
-/// What is added to the diagonal, as a share of its mean.
+/// The damping added to the diagonal, relative to its mean.
 const DAMPING: f64 = 0.1;
 
-/// The weight of the constraint.
+/// The penalty weight of the constraint.
 const RHO: f32 = 1.0;
 
-/// How often weights are solved for.
+/// The number of iterations.
 const N_STEPS: usize = 20;
 
-/// The first steps, in which it is chosen anew what goes.
+/// The number of first iterations in which the mask is updated.
 const N_CHOICES: usize = 15;
 
-/// Rows that one thread takes at a time: of 64, products by `gemm` took three times as long.
+/// The number of rows per thread: with 64, products by `gemm` took three times as long.
 const ROWS: usize = 128;
 
-/// Drops weights of `[rows, n_cols]` and solves for those that stay: least `‖(ŵ − w)·x‖²` over what may be other than 0.
+/// Prunes weights `[rows, n_cols]` and solves for the remaining ones, with the least `‖(ŵ − w)·x‖²`.
 ///
-/// With columns scaled to `‖x_i‖ = 1`, `A = XXᵀ + 0.1·mean(diag)·I` and `ρ = 1`, twenty times: of `V = W + U` the smallest go and `Z` is
-/// what stays, `U ← V − Z`, `W ← (W₀·A + ρ(Z − U))·(A + ρI)⁻¹`. What goes is chosen in the first 15 of these steps: of a `Count` all at
-/// once, per row and of runs ever more (cubically), as in the reference. Ties go to the lower index. The result is `Z` of the last, scaled
-/// back; dropped weights are exactly 0.0.
+/// Columns are scaled to `‖x_i‖ = 1`; `A = XXᵀ + 0.1·mean(diag)·I` and `ρ = 1`. Each of 20 iterations prunes
+/// the smallest of `V = W + U`, which gives `Z`, and then sets `U ← V − Z`, `W ← (W₀·A + ρ(Z − U))·(A + ρI)⁻¹`.
+/// The first 15 iterations update the mask: a `Count` is pruned in full from the start; counts per row and N:M
+/// counts grow cubically, as in the reference. Ties drop the lower index. The result is the last `Z`, with the
+/// scaling undone; pruned weights are exactly 0.0.
 ///
-/// Returns what is kept, and how it went. Weights go by magnitude, and the others stay as they are, if nothing was seen, if the matrix has
-/// no Cholesky factor, or if a solved weight is not finite. Of a dead input, weights go first. Takes 12 bytes for each pair of inputs (besides the Gram matrix), and 20
-/// for each weight. `go_on` is asked at each step, and for every 128 columns of the inverse.
+/// Returns the mask and the outcome. Weights are pruned by magnitude and the others stay unchanged in three
+/// cases: no input was observed, the matrix has no Cholesky factor, or a solved weight is not finite. Weights
+/// of a dead input are pruned first.
 ///
-/// Source: Boža, "Fast and Effective Weight Update for Pruned Large Language Models", 2024, algorithm 1, as `AdmmPruner.fasterprune` of its
-/// repository has it.
+/// Memory: 12 bytes per pair of inputs (besides the Gram matrix), and 20 per weight. `go_on` is called in each
+/// iteration, and for every 128 columns of the inverse.
+///
+/// Source: Boža, "Fast and Effective Weight Update for Pruned Large Language Models", 2024, algorithm 1, as in
+/// `AdmmPruner.fasterprune` of its repository.
 ///
 /// # Errors
-/// The first that `go_on` has; the weights are then of no use.
+/// The first error of `go_on`; the weights are then invalid.
 ///
 /// # Panics
-/// If the lengths disagree, more are to go than there are, or `m` does not divide the row.
+/// If the lengths disagree, the rule drops more weights than there are, or `m` does not divide the row.
 pub fn admm<E>(
     weights: &mut [f32],
     n_cols: usize,
@@ -50,7 +55,7 @@ pub fn admm<E>(
     count: u64,
     go_on: &impl Fn() -> Result<(), E>,
 ) -> Result<(Mask, FactorOutcome), E> {
-    assert_eq!(gram.len(), n_cols * n_cols, "as many rows as columns, one for each input");
+    assert_eq!(gram.len(), n_cols * n_cols, "the Gram matrix is n_cols × n_cols");
     assert!(weights.len().is_multiple_of(n_cols.max(1)), "whole rows of weights");
     let n_dead = (0..n_cols).filter(|i| gram[i * n_cols + i] == 0.0).count();
     let mut outcome = FactorOutcome { damping: DAMPING, n_dead: if count == 0 { 0 } else { n_dead }, fallback: None };
@@ -69,7 +74,7 @@ pub fn admm<E>(
     Ok((keep, outcome))
 }
 
-/// The kept weights, from those of scaled columns; 0 where dropped.
+/// Returns the kept weights with the scaling of columns undone; 0 where dropped.
 fn unscaled(values: &[f32], keep: &Mask, norms: &[f64]) -> Vec<f32> {
     let rows = values.chunks(norms.len().max(1)).enumerate();
     let row = |(row, values): (usize, &[f32])| -> Vec<f32> {
@@ -82,7 +87,7 @@ fn unscaled(values: &[f32], keep: &Mask, norms: &[f64]) -> Vec<f32> {
     rows.flat_map(row).collect()
 }
 
-/// `V` after the last step, for scaled columns, and what is kept of it.
+/// Returns `V` after the last iteration, for scaled columns, and its mask.
 fn solve<E>(
     weights: &[f32],
     sparsity: DropRule,
@@ -119,7 +124,7 @@ fn solve<E>(
     Ok(Ok((values, keep)))
 }
 
-/// `G_ij / (‖x_i‖·‖x_j‖)`, with the damping on its diagonal.
+/// Returns `G_ij / (‖x_i‖·‖x_j‖)`, with the damping on its diagonal.
 fn scaled_and_damped(gram: &[f64], norms: &[f64]) -> Vec<f64> {
     let n = norms.len();
     let mut matrix = gram.to_vec();
@@ -131,7 +136,7 @@ fn scaled_and_damped(gram: &[f64], norms: &[f64]) -> Vec<f64> {
     matrix
 }
 
-/// Of `V`: `U ← V − Z`, and `W₀·A + ρ(Z − U)`, with `Z` what is kept.
+/// Computes `U ← V − Z` and `W₀·A + ρ(Z − U)` from `V`, where `Z` has the kept weights.
 fn split(values: &[f32], target: &[f32], keep: &Mask, dual: &mut [f32], wanted: &mut [f32]) {
     let n = keep.dim().1.max(1);
     let made = dual.par_chunks_mut(n).zip(wanted.par_chunks_mut(n));
@@ -146,7 +151,7 @@ fn split(values: &[f32], target: &[f32], keep: &Mask, dual: &mut [f32], wanted: 
     );
 }
 
-/// `product = rows · matrix` of a matrix `[n, n]`.
+/// Computes `product = rows · matrix` for a matrix `[n, n]`.
 fn multiply(rows: &[f32], matrix: &[f32], n: usize, product: &mut [f32]) {
     let size = ROWS * n.max(1);
     product.par_chunks_mut(size).zip(rows.par_chunks(size)).for_each(|(product, rows)| {
@@ -161,7 +166,7 @@ fn multiply(rows: &[f32], matrix: &[f32], n: usize, product: &mut [f32]) {
     });
 }
 
-/// What is kept after one of the steps in which that is chosen.
+/// Returns the mask of one of the iterations that update it.
 fn choose(values: &[f32], n_cols: usize, sparsity: DropRule, step: usize) -> Mask {
     let n_rows = values.len() / n_cols.max(1);
     match sparsity {
@@ -184,7 +189,8 @@ fn choose(values: &[f32], n_cols: usize, sparsity: DropRule, step: usize) -> Mas
     }
 }
 
-/// How many of `n` go after a step, of `n_drop` in the end: `s − s·(1 − step/15)³` of them, rounded down.
+/// Returns how many of `n` weights are pruned in an iteration: `s − s·(1 − step/15)³` of them, rounded down;
+/// `n_drop` at the end.
 fn count_at(step: usize, n_drop: usize, n: usize) -> usize {
     match (Ratio::new(0.0), Ratio::new(n_drop as f64 / n.max(1) as f64)) {
         (Some(none), Some(end)) if step < N_CHOICES => (cubic(step, 0..N_CHOICES, none, end).get() * n as f64) as usize,
@@ -197,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gram_matrix_beyond_f32_leaves_weights_that_are_dropped_by_magnitude() {
+    fn a_gram_matrix_beyond_f32_falls_back_to_magnitude() {
         let go_on = || Ok::<(), std::convert::Infallible>(());
         for size in [5e77, 1e100, 1e300] {
             let gram: Vec<f64> = [8.0, 4.0, 4.0, 10.0].map(|value| value * size).into();
@@ -210,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn more_go_at_each_step_until_all_do() {
+    fn the_number_of_dropped_weights_grows_to_all() {
         let counts: Vec<usize> = (1..=N_STEPS).map(|step| count_at(step, 50, 100)).collect();
         assert_eq!(counts[..4], [9, 17, 24, 30]);
         assert!(counts.is_sorted() && counts[13] < 50 && counts[14..] == [50; 6]);

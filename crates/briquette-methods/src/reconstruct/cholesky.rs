@@ -1,26 +1,29 @@
-//! The Cholesky factor of a symmetric matrix, in blocks, and the inverses that follow from it.
+//! The blocked Cholesky factorization of a symmetric matrix, and inverses computed from it.
 
 use crate::reconstruct::product::{StridedMatrix, add_product};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Columns that are done at once.
+/// The number of columns per block.
 const BLOCK: usize = 128;
 
-/// Rows that one thread takes at a time.
+/// The number of rows per thread.
 const ROWS: usize = 128;
 
-/// The columns that are solved for at once.
+/// The number of columns that are solved for together.
 pub(crate) const COLUMNS: usize = 64;
 
-/// `A = L·Lᵀ` in place of the lower triangle of `[n, n]`; what lies above the diagonal is neither read nor written. Says whether `A` is
-/// positive definite; where it is not, what it holds is of no use.
+/// Computes `A = L·Lᵀ` in place of the lower triangle of `[n, n]`, and returns whether `A` is positive
+/// definite.
 ///
-/// A pivot has to be larger than what rounding alone could leave of its diagonal element, `n·ε·A_kk`. `go_on` is asked for every block of
-/// columns. Source: Golub and Van Loan, "Matrix Computations", 4.2.9 (by blocks, right-looking).
+/// Elements above the diagonal are neither read nor written. If `A` is not positive definite, the contents are
+/// invalid. A pivot must exceed the rounding error of its diagonal element, `n·ε·A_kk`. `go_on` is called for
+/// every block of columns.
+///
+/// Source: Golub and Van Loan, "Matrix Computations", 4.2.9 (by blocks, right-looking).
 ///
 /// # Errors
-/// The first that `go_on` has.
+/// The first error of `go_on`.
 pub(crate) fn cholesky<E>(matrix: &mut [f64], n: usize, go_on: &impl Fn() -> Result<(), E>) -> Result<bool, E> {
     let least = n as f64 * f64::EPSILON;
     let floors: Vec<f64> = (0..n).map(|k| least * matrix[k * n + k]).collect();
@@ -43,7 +46,7 @@ pub(crate) fn cholesky<E>(matrix: &mut [f64], n: usize, go_on: &impl Fn() -> Res
     Ok(true)
 }
 
-/// The factor of the diagonal block, whose rows these are; whether all its pivots lie above their floors.
+/// Factorizes the diagonal block in `rows`, and returns whether all its pivots exceed their floors.
 fn diagonal_block(rows: &mut [f64], n: usize, block: Range<usize>, floors: &[f64]) -> bool {
     for i in 0..block.len() {
         let (before, row) = rows.split_at_mut(i * n);
@@ -54,7 +57,7 @@ fn diagonal_block(rows: &mut [f64], n: usize, block: Range<usize>, floors: &[f64
             row[j] = (row[j] - sum) / other[j];
         }
         let pivot = row[i] - row[..i].iter().map(|value| value * value).sum::<f64>();
-        // An infinite or NaN pivot is above no floor either.
+        // This also refuses infinite and NaN pivots.
         if !(pivot > floors[block.start + i] && pivot.is_finite()) {
             return false;
         }
@@ -63,10 +66,11 @@ fn diagonal_block(rows: &mut [f64], n: usize, block: Range<usize>, floors: &[f64
     true
 }
 
-/// `L21 = A21·L11⁻ᵀ` for the rows below a diagonal block: put in their place, and returned side by side, `[rows, block]`.
+/// Computes `L21 = A21·L11⁻ᵀ` for the rows below a diagonal block, in place, and returns a contiguous copy,
+/// `[rows, block]`.
 fn solve_panel(diagonal: &[f64], below: &mut [f64], n: usize, block: Range<usize>) -> Vec<f64> {
     let width = block.len();
-    // Columns of L11 as rows, so that a solved element is taken from all that follow it in one go.
+    // The columns of L11 as rows, so that a solved element is subtracted from all later ones in one pass.
     let columns: Vec<f64> = (0..width * width).map(|at| diagonal[at % width * n + block.start + at / width]).collect();
     let mut panel = vec![0.0; below.len() / n * width];
     let rows = below.par_chunks_mut(n).zip(panel.par_chunks_mut(width)).with_min_len(8);
@@ -83,7 +87,7 @@ fn solve_panel(diagonal: &[f64], below: &mut [f64], n: usize, block: Range<usize
     panel
 }
 
-/// Some rows of `L⁻¹`, at most [`COLUMNS`] of them, as columns; what lies beyond the last of them is 0 and left out.
+/// Returns up to [`COLUMNS`] rows of `L⁻¹`, as columns; elements beyond the last row are 0 and omitted.
 pub(crate) fn inverse_rows(lower: &[f64], n: usize, rows: Range<usize>) -> Vec<[f64; COLUMNS]> {
     let mut columns = vec![[0.0; COLUMNS]; rows.end];
     rows.enumerate().for_each(|(i, row)| columns[row][i] = 1.0);
@@ -91,7 +95,7 @@ pub(crate) fn inverse_rows(lower: &[f64], n: usize, rows: Range<usize>) -> Vec<[
     columns
 }
 
-/// `(L·Lᵀ)⁻¹` of a factor as [`cholesky`] leaves it, `[n, n]`.
+/// Returns `(L·Lᵀ)⁻¹` of a factor from [`cholesky`], `[n, n]`.
 pub(crate) fn inverse(lower: &[f64], n: usize) -> Vec<f32> {
     let mut inverse = vec![0.0; n * n];
     inverse.par_chunks_mut(COLUMNS * n.max(1)).enumerate().for_each(|(chunk, rows)| {
@@ -108,7 +112,7 @@ pub(crate) fn inverse(lower: &[f64], n: usize) -> Vec<f32> {
     inverse
 }
 
-/// `L·X = B` in place of `B`, `[n, COLUMNS]`, whose rows before `first` are 0.
+/// Solves `L·X = B` in place of `B`, `[n, COLUMNS]`, whose rows before `first` are 0.
 fn forward(lower: &[f64], n: usize, values: &mut [[f64; COLUMNS]], first: usize) {
     let from = first / BLOCK * BLOCK;
     for start in (from..n).step_by(BLOCK) {
@@ -126,7 +130,7 @@ fn forward(lower: &[f64], n: usize, values: &mut [[f64; COLUMNS]], first: usize)
     }
 }
 
-/// `Lᵀ·X = B` in place of `B`, `[m, COLUMNS]`: the first `m` of `n` rows, all after which are 0.
+/// Solves `Lᵀ·X = B` in place of `B`, `[m, COLUMNS]`: the first `m` of `n` rows, with zeros after them.
 fn backward(lower: &[f64], n: usize, values: &mut [[f64; COLUMNS]]) {
     let m = values.len();
     for start in (0..m).step_by(BLOCK).collect::<Vec<_>>().into_iter().rev() {
@@ -147,7 +151,7 @@ fn backward(lower: &[f64], n: usize, values: &mut [[f64; COLUMNS]]) {
     }
 }
 
-/// `values -= factor · other`.
+/// Computes `values -= factor · other`.
 fn subtract(values: &mut [f64; COLUMNS], other: &[f64; COLUMNS], factor: f64) {
     values.iter_mut().zip(other).for_each(|(value, other)| *value -= factor * other);
 }
@@ -161,7 +165,7 @@ mod tests {
         Ok(())
     }
 
-    /// `X·Xᵀ + I` of numbers that look random.
+    /// `X·Xᵀ + I` with pseudorandom `X`.
     fn positive(n: usize) -> Vec<f64> {
         let x: Vec<f64> = (0..n * n).map(|i| ((i * 7919 + i * i % 613) % 1009) as f64 / 500.0 - 1.0).collect();
         let dot = |i: usize, j: usize| (0..n).map(|k| x[i * n + k] * x[j * n + k]).sum::<f64>();
@@ -169,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_factor_times_its_transpose_is_the_matrix_and_an_inverse_undoes_it() {
+    fn factors_and_inverses_reproduce_the_matrix() {
         for n in [0, 1, 2, 127, 128, 129, 300] {
             let matrix = positive(n);
             let mut lower = matrix.clone();
@@ -188,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_positive_definite_has_no_factor() {
+    fn an_indefinite_matrix_has_no_factor() {
         let n = 200;
         for (at, value) in [(0, 0.0), (150 * n + 150, -1.0), (199 * n + 199, f64::NAN), (3 * n + 3, f64::INFINITY)] {
             let mut matrix = positive(n);
@@ -200,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stops_when_asked() {
+    fn an_error_of_go_on_stops_the_work() {
         assert_eq!(cholesky(&mut positive(4), 4, &|| Err("stop")), Err("stop"));
     }
 }

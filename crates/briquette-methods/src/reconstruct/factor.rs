@@ -1,69 +1,73 @@
-//! What a layer's inputs say about making up for errors: the Cholesky factor of the inverse Hessian.
+//! Error compensation from layer inputs: the Cholesky factor of the inverse Hessian.
 
 use crate::reconstruct::cholesky::{COLUMNS, cholesky, inverse_rows};
 use crate::reconstruct::hessian::Hessian;
 use rayon::prelude::*;
 
-/// Shares of the mean diagonal that are tried, in turn, where a smaller one leaves a matrix without a factor.
+/// Damping values, relative to the mean diagonal, that are tried in turn if a smaller one yields no factor.
 const MORE_DAMPING: [f64; 5] = [0.01, 0.05, 0.1, 0.5, 1.0];
 
-/// The order that columns are settled in.
+/// The order in which columns are processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ColumnOrder {
     /// From the first to the last.
     #[default]
     Stored,
-    /// By falling `E[x²]`, those that are equal by place ("activation order"): errors of the inputs that matter most are made up for by
-    /// all the others.
+    /// By descending `E[x²]`, ties in stored order ("activation order").
+    ///
+    /// All other columns compensate for the errors of the inputs that matter most.
     ByActivation,
 }
 
-/// How a factor is made.
+/// Options of a factorization.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FactorSpec {
-    /// What is added to the diagonal, as a share of its mean.
+    /// The damping added to the diagonal, relative to its mean.
     pub damping: f64,
-    /// The order that columns are settled in.
+    /// The order in which columns are processed.
     pub order: ColumnOrder,
 }
 
 impl Default for FactorSpec {
-    /// A hundredth, columns as they are stored.
+    /// Damping of 0.01, columns in stored order.
     fn default() -> Self {
         Self { damping: 0.01, order: ColumnOrder::Stored }
     }
 }
 
-/// Why no error is compensated: weights are rounded to nearest, and dropped by magnitude.
+/// Why errors are not compensated: weights are rounded to nearest and pruned by magnitude.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fallback {
-    /// No input vector was ever seen, as by an expert that no token was sent to.
+    /// No input vector was observed, for example by an expert that received no token.
     NothingSeen,
-    /// The Hessian has no Cholesky factor, whatever was tried of damping: it holds what is no finite number.
+    /// The Hessian has no Cholesky factor with any damping: it has elements that are not finite.
     NotPositive,
-    /// An updated weight, or a number that it is updated by, is not finite in f32.
+    /// An updated weight, or a factor of an update, is not finite in f32.
     NotFinite,
 }
 
-/// How it went.
+/// The outcome of a factorization.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FactorOutcome {
-    /// The share of the mean diagonal that was added: what was asked for, or the first that made a factor.
+    /// The damping used, relative to the mean diagonal: the requested one, or the first that yielded a factor.
     pub damping: f64,
-    /// Inputs that were 0 in all vectors; their weights become 0.
+    /// The number of inputs that were 0 in all vectors; their weights become 0.
     pub n_dead: usize,
-    /// Why there is no factor, where there is none.
+    /// Why there is no factor, if there is none.
     pub fallback: Option<Fallback>,
 }
 
-/// The upper Cholesky factor `U` of the inverse Hessian: `H⁻¹ = Uᵀ·U` with `H = (2/N) Σ x xᵀ + damping·mean(diag)·I`.
+/// The upper Cholesky factor `U` of the inverse Hessian.
 ///
-/// An input that was always 0 is dead: it has `H_ii = 1`, and the weights of its column become 0, since they do nothing.
+/// `H⁻¹ = Uᵀ·U` with `H = (2/N) Σ x xᵀ + damping·mean(diag)·I`, in f64. An input that was always 0 is dead: its
+/// `H_ii` is 1, and the weights of its column become 0, since they have no effect.
 ///
-/// It is found as the inverse of the upper triangular `R` with `H = R·Rᵀ`, a Cholesky factorization from the last column on: half the
-/// work of inverting `H` and factorizing that, as the references do, and less is lost to rounding. All of it in f64.
+/// The factor is the inverse of the upper triangular `R` with `H = R·Rᵀ`, a Cholesky factorization from the
+/// last column on. The references invert `H` and factorize the inverse; this takes half the work and has
+/// smaller rounding errors.
 ///
-/// Takes 4 bytes for each pair of inputs, while it is made 12. Source: Frantar et al., "GPTQ", 2023, section 3.3.
+/// Takes 4 bytes for each pair of inputs, and 12 during the computation. Source: Frantar et al., "GPTQ", 2023,
+/// section 3.3.
 #[derive(Debug, Clone)]
 pub struct InverseFactor {
     n_cols: usize,
@@ -71,22 +75,23 @@ pub struct InverseFactor {
     is_ordered: bool,
     is_dead: Vec<bool>,
     pivots: Vec<f32>,
-    /// `U_jk / U_jj` above the diagonal, `[n, n]` in order; none where nothing is made up for.
+    /// `U_jk / U_jj` above the diagonal, `[n, n]` in processing order; `None` if errors are not compensated.
     carry: Option<Vec<f32>>,
     outcome: FactorOutcome,
 }
 
 impl InverseFactor {
-    /// Makes the factor from the Gram matrix `Σ x xᵀ` of `count` vectors, row by row.
+    /// Computes the factor from the Gram matrix `Σ x xᵀ` of `count` vectors, row-major.
     ///
-    /// If `H` has no factor, more and more damping is tried. The factor of the identity is returned if none helps, if no vector was seen,
-    /// or if the factor is not finite in f32; [`outcome`](Self::outcome) has the reason. Any thread calls `go_on` for every 64 columns or so.
+    /// If `H` has no factor, damping is increased. The factor of the identity is returned if no damping helps,
+    /// if no vector was observed, or if the factor is not finite in f32; [`outcome`](Self::outcome) has the
+    /// reason. Any thread calls `go_on`, about every 64 columns.
     ///
     /// # Errors
-    /// The first that `go_on` has.
+    /// The first error of `go_on`.
     ///
     /// # Panics
-    /// If the matrix is not square, or the damping negative or not finite.
+    /// If the matrix is not square, or the damping is negative or not finite.
     pub fn new<E: Send>(
         gram: &[f64],
         count: u64,
@@ -94,7 +99,7 @@ impl InverseFactor {
         go_on: &(impl Fn() -> Result<(), E> + Sync),
     ) -> Result<Self, E> {
         let n = gram.len().isqrt();
-        assert_eq!(n * n, gram.len(), "as many rows as columns");
+        assert_eq!(n * n, gram.len(), "the Gram matrix is square");
         assert!(spec.damping >= 0.0 && spec.damping.is_finite(), "damping of {}", spec.damping);
         if count == 0 {
             return Ok(Self::identity(n, vec![false; n], spec.damping, Fallback::NothingSeen));
@@ -133,44 +138,48 @@ impl InverseFactor {
         Self { n_cols: n, order, is_ordered: false, is_dead, pivots, carry: None, outcome }
     }
 
-    /// How it went.
+    /// Returns the outcome of the factorization.
     pub fn outcome(&self) -> FactorOutcome {
         self.outcome
     }
 
-    /// Columns of the weights.
+    /// Returns the number of columns of the weights.
     pub fn n_cols(&self) -> usize {
         self.n_cols
     }
 
-    /// The columns in the order that they are settled in.
+    /// Returns the columns in the order in which they are processed.
     pub fn order(&self) -> &[usize] {
         &self.order
     }
 
-    /// `1 / U_kk` in the order that columns are settled in: its square is what a squared error of one there costs, once all later columns
-    /// have made up for it.
+    /// Returns `1 / U_kk` in processing order.
+    ///
+    /// Its square is the loss per squared error of column `k` after all later columns have compensated for the
+    /// error.
     pub fn pivots(&self) -> &[f32] {
         &self.pivots
     }
 
-    /// Whether columns are settled in another order than they are stored in.
+    /// Returns whether columns are processed in another order than they are stored in.
     pub(crate) fn is_ordered(&self) -> bool {
         self.is_ordered
     }
 
-    /// Inputs that were always 0.
+    /// Returns for each input whether it was always 0.
     pub(crate) fn is_dead(&self) -> &[bool] {
         &self.is_dead
     }
 
-    /// `U_jk / U_jj` above the diagonal, `[n, n]` in order.
+    /// Returns `U_jk / U_jj` above the diagonal, `[n, n]` in processing order.
     pub(crate) fn carry(&self) -> Option<&[f32]> {
         self.carry.as_deref()
     }
 }
 
-/// `1 / U_kk`, and `U_jk / U_jj` above the diagonal, by the lower factor of the reversed matrix, whose inverse is `U` turned round.
+/// Returns `1 / U_kk`, and `U_jk / U_jj` above the diagonal, from the lower factor of the reversed matrix.
+///
+/// The inverse of that factor is `U` with rows and columns reversed.
 fn carry_of<E: Send>(
     lower: &[f64],
     n: usize,
@@ -205,7 +214,8 @@ mod tests {
 
     #[test]
     fn a_factor_by_hand() {
-        // H = [[4, 2], [2, 5]], its inverse [[5, -2], [-2, 4]] / 16: U_01/U_00 is -2/5, and -2/4 the other way round.
+        // H = [[4, 2], [2, 5]], its inverse is [[5, -2], [-2, 4]] / 16: U_01/U_00 is -2/5, and -2/4 in the
+        // reverse order.
         let factor = made(&[8.0, 4.0, 4.0, 10.0], 4, &FactorSpec { damping: 0.0, ..FactorSpec::default() });
         let close = |found: f32, expected: f32| (found - expected).abs() < 1e-6;
         assert!(close(factor.pivots()[0], 3.2_f32.sqrt()) && close(factor.pivots()[1], 5_f32.sqrt()));
@@ -219,13 +229,13 @@ mod tests {
     fn a_singular_matrix_is_damped_until_it_has_a_factor() {
         let spec = FactorSpec { damping: 0.0, ..FactorSpec::default() };
         assert_eq!(made(&[1.0; 9], 3, &spec).outcome(), FactorOutcome { damping: 0.01, n_dead: 0, fallback: None });
-        // What rounding could have made of a matrix that is not quite positive: eigenvalues 1 ± 1.2.
+        // A matrix that rounding could have made slightly indefinite: eigenvalues 1 ± 1.2.
         let outcome = made(&[1.0, 1.2, 1.2, 1.0], 3, &FactorSpec::default()).outcome();
         assert_eq!(outcome, FactorOutcome { damping: 0.5, n_dead: 0, fallback: None });
     }
 
     #[test]
-    fn a_factor_that_does_not_fit_f32_is_that_of_the_identity() {
+    fn a_factor_beyond_f32_becomes_the_identity() {
         for size in [1e30, 1e78, 1e150, 1e300] {
             let gram = [8.0 * size, 4.0 * size, 4.0 * size, 10.0 * size];
             let factor = made(&gram, 4, &FactorSpec::default());
@@ -236,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_factor_it_is_that_of_the_identity() {
+    fn a_missing_factor_becomes_the_identity() {
         let unseen = made(&[0.0; 9], 0, &FactorSpec { order: ColumnOrder::ByActivation, ..FactorSpec::default() });
         assert_eq!(unseen.outcome(), FactorOutcome { damping: 0.01, n_dead: 0, fallback: Some(Fallback::NothingSeen) });
         let broken = made(&[f64::NAN, 0.0, 0.0, 0.0], 2, &FactorSpec::default());

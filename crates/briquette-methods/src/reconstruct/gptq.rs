@@ -1,27 +1,31 @@
-//! GPTQ: rounding one column after the other, with each error made up for by the columns that follow.
+//! GPTQ: rounds one column after the other; later columns compensate for each error.
 
 use crate::reconstruct::InverseFactor;
 use crate::reconstruct::strip::{BLOCK, Lanes, RowStrip, STRIP, blocks};
 use briquette_core::{Mask, QuantParams};
 use rayon::prelude::*;
 
-/// Rounds finite weights `[rows, n_cols]` onto their grids so that outputs, not weights, stay close. For each row and, in the factor's order,
-/// each column `k`: `w_k ← round(w_k)`, then `w_l ← w_l − (w_k − round(w_k))/U_kk · U_kl` for all later `l`.
+/// Rounds finite weights `[rows, n_cols]` to their grids and updates later columns to preserve the outputs.
 ///
-/// The grids are given, and every result lies on them: it is `affine.dequantize(code)` of some code, so that rounding it again changes
-/// nothing. Groups are those of stored columns, whatever the order ("static groups"). A weight that `keep` drops becomes exactly 0.0; the
-/// error of that, its own size, is made up for too, so that weights that were 0 already add none of their own. Weights of dead inputs
-/// become 0. Where the factor [fell back](crate::reconstruct::FactorOutcome::fallback), weights are rounded to nearest. A weight that is updated
-/// beyond f32 becomes NaN, and so do the kept weights of its row that come later.
+/// For each row and, in the factor's order, each column `k`: `w_k ← round(w_k)`, then `w_l ← w_l − (w_k −
+/// round(w_k))/U_kk · U_kl` for all later `l`. The grids are given and every result is on its grid: it equals
+/// `affine.dequantize(code)` for some code, so rounding again changes nothing. Groups consist of stored columns
+/// in any order ("static groups").
 ///
-/// Rows do not depend on each other. `go_on` is asked for every 64 rows and 128 columns, by any thread.
+/// A weight that `keep` drops becomes exactly 0.0, and later columns compensate for its error too; weights that
+/// were already 0 cause no error. Weights of dead inputs become 0. If the factor [fell
+/// back](crate::reconstruct::FactorOutcome::fallback), weights are rounded to nearest. A weight that is updated
+/// beyond f32 becomes NaN, and so do the later kept weights of its row.
 ///
-/// Source: Frantar et al., "GPTQ", 2023, algorithm 1; order, static groups and dead inputs as in llm-compressor's `quantize_weight`. There,
-/// zeros could once be preserved by leaving them out of all updates (until 2026-06), which lets the other columns count on moves that never
-/// come; here they are settled in their turn, as in SparseGPT's joint `fasterprune`.
+/// Rows are independent of each other. Any thread calls `go_on`, for every 64 rows and 128 columns.
+///
+/// Source: Frantar et al., "GPTQ", 2023, algorithm 1; order, static groups and dead inputs as in
+/// llm-compressor's `quantize_weight`. Until 2026-06, that function could preserve zeros by excluding them from
+/// all updates, so that other columns relied on updates that never happened. Here zeros are processed in order,
+/// as in SparseGPT's joint `fasterprune`.
 ///
 /// # Errors
-/// The first that `go_on` has; the weights are then of no use.
+/// The first error of `go_on`; the weights are then invalid.
 ///
 /// # Panics
 /// If the lengths disagree.
@@ -33,13 +37,13 @@ pub fn gptq<E: Send>(
     factor: &InverseFactor,
     go_on: &(impl Fn() -> Result<(), E> + Sync),
 ) -> Result<(), E> {
-    assert_eq!(factor.n_cols(), n_cols, "a factor for as many columns");
+    assert_eq!(factor.n_cols(), n_cols, "the factor has n_cols columns");
     if n_cols == 0 {
         return Ok(());
     }
     assert!(weights.len().is_multiple_of(n_cols), "whole rows of weights");
     let n_rows = weights.len() / n_cols;
-    assert!(keep.is_none_or(|keep| keep.dim() == (n_rows, n_cols)), "a bit for each weight");
+    assert!(keep.is_none_or(|keep| keep.dim() == (n_rows, n_cols)), "the mask has the shape of the weights");
     weights.par_chunks_mut(STRIP * n_cols).enumerate().try_for_each(|(chunk, weights)| {
         let first = chunk * STRIP;
         let mut strip = RowStrip::new(weights, factor);
@@ -69,7 +73,7 @@ struct LaneGrid {
 }
 
 impl LaneGrid {
-    /// For each of the groups of some rows.
+    /// Returns the grids of each group of some rows.
     fn of_groups(quant: &QuantParams, rows: std::ops::Range<usize>, n_groups: usize) -> Vec<Self> {
         let of_group = |group: usize| {
             let mut grid = Self { scale: [1.0; STRIP], low: [0.0; STRIP], high: [0.0; STRIP] };
@@ -83,13 +87,15 @@ impl LaneGrid {
         (0..n_groups).map(of_group).collect()
     }
 
-    /// `dequantize(quantize(value))` for each row; NaN for a value that is not finite.
+    /// Returns `dequantize(quantize(value))` for each row; NaN for a value that is not finite.
     fn round(&self, values: &Lanes) -> Lanes {
-        // Adding and taking away 1.5·2²³ rounds what is smaller than 2²² to the nearest integer, halves to even, and leaves no -0.0.
+        // Adding and subtracting 1.5·2²³ rounds values below 2²² to the nearest integer, halves to even, and
+        // never yields -0.0.
         const ROUNDS: f32 = 12_582_912.0;
         std::array::from_fn(|lane| {
             let code = (values[lane] / self.scale[lane]).max(self.low[lane]).min(self.high[lane]);
-            // The product is 0 for finite values, and NaN for others, which the bounds of codes would hide.
+            // The product is 0 for finite values and NaN for others, which clamping to the code bounds would
+            // hide.
             ((code + ROUNDS) - ROUNDS) * self.scale[lane] + values[lane] * 0.0
         })
     }
@@ -105,7 +111,7 @@ mod tests {
 
     #[test]
     fn an_update_beyond_f32_is_never_hidden_by_the_grid() {
-        // The first weight's error times 5e29, which the inputs ask for, is more than f32 has.
+        // The inputs require an update by the first weight's error times 5e29, which exceeds f32.
         let gram = [1e60, 1e30, 1e30, 1.01];
         let go_on = || Ok::<(), Infallible>(());
         let spec = FactorSpec { damping: 0.0, ..FactorSpec::default() };
@@ -121,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lanes_round_as_affines_do(
+        fn lanes_round_like_affines(
             values in prop::collection::vec(prop_oneof![-3.0_f32..3.0, Just(0.05), Just(-0.05), Just(0.15), Just(3e38), Just(-0.0)], STRIP),
             scale in prop_oneof![1e-3_f32..1.0, Just(0.1), Just(1e-40), Just(3e37)], n_bits in 2_u8..=8, zero in -4_i8..4,
         ) {

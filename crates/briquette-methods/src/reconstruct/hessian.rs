@@ -1,18 +1,20 @@
-//! The Hessian of a layer's squared error at its outputs, from the Gram matrix of its inputs.
+//! The Hessian of a layer's squared output error, from the Gram matrix of its inputs.
 
 use rayon::prelude::*;
 
-/// `H = (2/N) Σ x xᵀ` as it is looked at: with some columns' places, and what stands in for inputs that were always 0.
+/// A view of `H = (2/N) Σ x xᵀ` with reordered columns, and 1 on the diagonal for inputs that were always 0.
 pub(crate) struct Hessian<'a> {
     gram: &'a [f64],
     n: usize,
     per_vector: f64,
-    /// The columns, in the order that they are treated in.
+    /// The columns in processing order.
     pub(crate) order: Vec<usize>,
 }
 
 impl<'a> Hessian<'a> {
-    /// Of a Gram matrix `[n, n]` over `count` vectors; `by_diagonal` orders columns by falling diagonal, those that are equal by place.
+    /// Creates the Hessian of a Gram matrix `[n, n]` over `count` vectors.
+    ///
+    /// `by_diagonal` orders columns by descending diagonal, ties in stored order.
     pub(crate) fn new(gram: &'a [f64], n: usize, count: u64, by_diagonal: bool) -> Self {
         let mut order: Vec<usize> = (0..n).collect();
         if by_diagonal {
@@ -21,7 +23,7 @@ impl<'a> Hessian<'a> {
         Self { gram, n, per_vector: 2.0 / count as f64, order }
     }
 
-    /// Whether an input was 0 in every vector: its weights do nothing, and `H_ii` is taken for 1.
+    /// Returns whether an input was 0 in every vector: its weights have no effect, and `H_ii` is 1.
     pub(crate) fn is_dead(&self, col: usize) -> bool {
         self.gram[col * self.n + col] == 0.0
     }
@@ -30,7 +32,8 @@ impl<'a> Hessian<'a> {
         if self.is_dead(col) { 1.0 } else { self.per_vector * self.gram[col * self.n + col] }
     }
 
-    /// `H + damping·mean(diag H)·I`, in order, with the last column first: `[n, n]`, of which only the lower triangle is filled.
+    /// Returns `H + damping·mean(diag H)·I`, `[n, n]` in reverse processing order, with only the lower triangle
+    /// filled.
     pub(crate) fn damped_and_reversed(&self, damping: f64) -> Vec<f64> {
         let n = self.n;
         let added = damping * (0..n).map(|col| self.diagonal(col)).sum::<f64>() / n as f64;
@@ -50,12 +53,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_ordered_damped_and_turned_round() {
+    fn columns_are_ordered_damped_and_reversed() {
         let gram = [2.0, 1.0, 0.0, 1.0, 8.0, 0.0, 0.0, 0.0, 0.0];
         let hessian = Hessian::new(&gram, 3, 4, true);
         assert_eq!(hessian.order, [1, 0, 2]);
         assert!(hessian.is_dead(2) && !hessian.is_dead(0));
-        // The diagonal is 1, 4 and the 1 of what is dead, whose mean is 2.
+        // The diagonal is 1, 4 and 1 for the dead input; its mean is 2.
         assert_eq!(hessian.damped_and_reversed(0.5), [2.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.5, 5.0]);
         assert_eq!(Hessian::new(&gram, 3, 4, false).order, [0, 1, 2]);
     }

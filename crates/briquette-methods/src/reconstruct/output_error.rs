@@ -1,25 +1,27 @@
-//! How far a layer's outputs move when its weights do.
+//! The error of a layer's outputs after its weights change.
 
 use crate::reconstruct::product::{StridedMatrix, add_product};
 use briquette_core::InputStats;
 use rayon::prelude::*;
 
-/// Rows that one thread takes at a time.
+/// The number of rows per thread.
 const ROWS: usize = 128;
 
-/// Columns that are multiplied at once.
+/// The number of columns that are multiplied together.
 const COLUMNS: usize = 256;
 
-/// The mean over the inputs of `‖(ŵ − w)·x‖²`, summed over the outputs: `tr(E·G·Eᵀ) / N` with `E = ŵ − w` and the Gram matrix `G` of `N`
-/// vectors. Where that is not known, `Σ E[x_i²]·e_i²`, as if inputs were not correlated and of mean 0. 0 where nothing was seen.
+/// Returns the mean over the inputs of `‖(ŵ − w)·x‖²`, summed over the outputs.
 ///
-/// Both tensors are `[rows, inputs]`. The result does not depend on how many threads there are.
+/// This is `tr(E·G·Eᵀ) / N` with `E = ŵ − w` and the Gram matrix `G` of `N` vectors. Without a Gram matrix it
+/// is `Σ E[x_i²]·e_i²`, which assumes uncorrelated inputs of mean 0. It is 0 if no input was observed.
+///
+/// Both tensors are `[rows, inputs]`. The result does not depend on the number of threads.
 ///
 /// # Panics
 /// If the lengths disagree.
 pub fn output_error(original: &[f32], found: &[f32], stats: &InputStats) -> f64 {
     let n = stats.n_inputs();
-    assert_eq!(original.len(), found.len(), "as many weights");
+    assert_eq!(original.len(), found.len(), "both tensors have the same number of weights");
     assert!(original.len().is_multiple_of(n.max(1)), "whole rows of {n} weights");
     if n == 0 {
         return 0.0;
@@ -35,7 +37,7 @@ pub fn output_error(original: &[f32], found: &[f32], stats: &InputStats) -> f64 
     of_strips.collect::<Vec<f64>>().iter().sum::<f64>() / stats.count.max(1) as f64
 }
 
-/// `tr(E·G·Eᵀ)` of a symmetric `G`, by the blocks of its upper half.
+/// Returns `tr(E·G·Eᵀ)` of a symmetric `G`, from the blocks of its upper triangle.
 fn quadratic(errors: &[f64], gram: &[f64], n: usize) -> f64 {
     let n_rows = errors.len() / n;
     let mut total = 0.0;
@@ -63,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_the_mean_square_of_what_outputs_move_by() {
+    fn the_error_is_the_mean_square_change_of_outputs() {
         for (n_rows, n) in [(1, 1), (3, 5), (70, 300), (2, 600)] {
             let number = |i: usize| ((i * 7919) % 101) as f32 / 50.0 - 1.0;
             let original: Vec<f32> = (0..n_rows * n).map(number).collect();

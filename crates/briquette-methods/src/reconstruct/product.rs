@@ -1,11 +1,12 @@
-//! Products of matrices that lie in slices, by the `gemm` crate: the one place with `unsafe`.
+//! Matrix products on slices by the `gemm` crate: the only module with `unsafe`.
 
 use gemm::{Parallelism, gemm};
 
-/// The terms that are summed at once: `gemm` cuts longer sums by the size of the processor's caches, which would show in the last bits.
+/// The number of terms per call: `gemm` splits longer sums by the CPU's cache sizes, which would change the
+/// last bits.
 const MAX_TERMS: usize = 512;
 
-/// A type of number that `gemm` multiplies.
+/// A number type that `gemm` multiplies.
 pub(crate) trait Real: Copy + 'static {
     const ONE: Self;
 }
@@ -18,7 +19,7 @@ impl Real for f64 {
     const ONE: Self = 1.0;
 }
 
-/// A matrix whose rows begin `stride` elements after one another, as it is or with rows as columns.
+/// A matrix whose rows are `stride` elements apart, optionally transposed.
 #[derive(Clone, Copy)]
 pub(crate) struct StridedMatrix<'a, T> {
     values: &'a [T],
@@ -34,18 +35,18 @@ impl<'a, T> StridedMatrix<'a, T> {
         Self { values, stride, n_rows, n_cols, is_transposed: false }
     }
 
-    /// The same numbers, rows as columns.
+    /// Returns the transposed matrix.
     pub(crate) fn transposed(self) -> Self {
         Self { n_rows: self.n_cols, n_cols: self.n_rows, is_transposed: !self.is_transposed, ..self }
     }
 
-    /// Elements between two columns, and between two rows.
+    /// Returns the distance in elements between columns, and between rows.
     fn strides(&self) -> (isize, isize) {
         if self.is_transposed { (self.stride as isize, 1) } else { (1, self.stride as isize) }
     }
 }
 
-/// Whether rows of `n_cols` that begin `stride` elements after one another lie apart, and within `len` elements.
+/// Returns whether rows of `n_cols` that are `stride` elements apart do not overlap and fit in `len` elements.
 fn fits(len: usize, stride: usize, n_rows: usize, n_cols: usize) -> bool {
     if n_rows == 0 || n_cols == 0 {
         return true;
@@ -54,7 +55,9 @@ fn fits(len: usize, stride: usize, n_rows: usize, n_cols: usize) -> bool {
     (n_rows == 1 || n_cols <= stride) && end.is_some_and(|end| end <= len)
 }
 
-/// `out += times · a · b` by the calling thread. `out` is `[rows of a, columns of b]`, its rows `stride` elements after one another.
+/// Computes `out += times · a · b` on the calling thread.
+///
+/// `out` is `[rows of a, columns of b]` with rows `stride` elements apart.
 ///
 /// # Panics
 /// If the shapes disagree.
@@ -71,8 +74,8 @@ pub(crate) fn add_product<T: Real>(out: &mut [T], stride: usize, times: T, a: St
         let (a, b) = (&a.values[first * a_cs as usize..], &b.values[first * b_rs as usize..]);
         let (k, out, a, b) = (MAX_TERMS.min(k - first), out.as_mut_ptr(), a.as_ptr(), b.as_ptr());
         let stride = stride as isize;
-        // SAFETY: `fits` has held the extents against all three slices, the terms are some of the `k` columns of `a` and rows of `b`,
-        // and `out` is borrowed alone.
+        // SAFETY: `fits` has checked the extents of all three slices. Each call covers a part of the `k`
+        // columns of `a` and rows of `b`. `out` is borrowed exclusively.
         unsafe {
             gemm(m, n, k, out, 1, stride, true, a, a_cs, a_rs, b, b_cs, b_rs, T::ONE, times, false, false, false, none);
         }
@@ -84,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn products_of_any_shape_are_added_to_what_is_there() {
+    fn products_of_any_shape_are_added_to_the_output() {
         for (m, n, k) in [(1, 1, 1), (3, 5, 2), (1, 70, 130), (65, 1, 9), (70, 64, 600), (2, 3, 0), (0, 3, 2)] {
             for (turns_a, turns_b) in [(false, false), (true, false), (false, true), (true, true)] {
                 let number = |i: usize| ((i * 37) % 23) as f64 - 11.0;

@@ -1,4 +1,4 @@
-//! SparseGPT: dropping weights a block of columns at a time, with each error made up for by the columns that follow.
+//! SparseGPT: prunes weights one block of columns at a time; later columns compensate for each error.
 
 use crate::prune::{Threshold, select};
 use crate::reconstruct::strip::{BLOCK, RowStrip, STRIP, blocks};
@@ -7,26 +7,32 @@ use briquette_core::{Mask, bits};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Drops weights of `[rows, n_cols]` and moves those that stay, so that outputs stay close. For each block of 128 columns those of lowest
-/// `w_k²/U_kk²` go, all rows together, by the weights as they have been moved so far; for `NOfM` those of each run, when its first column is
-/// reached. Then, column by column, `w_l ← w_l − (w_k − ŵ_k)/U_kk · U_kl` for all later `l`, with `ŵ_k` 0 where the weight goes.
+/// Prunes weights `[rows, n_cols]` and updates the remaining ones to preserve the outputs.
 ///
-/// Returns what is kept. A weight that `given` drops is dropped and counts: no others go for it. Each block drops its share of the count,
-/// with what rounding leaves over passed on, so that the whole is exact; blocks where `given` drops more than their share drop nothing else,
-/// the others less. (The reference takes all that are at most the `share`-th in order, one more than the share of each block.) Of equal
-/// weights the first by row and column goes. Dropped weights are exactly 0.0. Of `NOfM` runs in which `given` drops more than `m − n`,
-/// fewer than `n` stay. Where the factor [fell back](crate::reconstruct::FactorOutcome::fallback), weights go by magnitude, and the others stay as they are.
+/// For each block of 128 columns, the weights with the lowest `w_k²/U_kk²` in all rows are pruned, by their
+/// values updated so far. With `NOfM`, each run of `m` columns is pruned when its first column is reached.
+/// Then, column by column, `w_l ← w_l − (w_k − ŵ_k)/U_kk · U_kl` for all later `l`, where `ŵ_k` is 0 if the
+/// weight is pruned.
 ///
-/// `go_on` is asked for every block.
+/// Returns the mask. Weights that `given` drops are dropped and count toward the total. Each block prunes its
+/// share of the count, and carries the rounding remainder to the next block, so that the total is exact. Blocks
+/// in which `given` drops more than that share prune no other weights, and the remaining blocks prune fewer.
+/// (The reference prunes all weights up to the `share`-th in order, one more than each block's share.) Among
+/// equal weights the first by row and column is pruned. Pruned weights are exactly 0.0.
 ///
-/// Source: Frantar and Alistarh, "SparseGPT", 2023, algorithm 1 and its `fasterprune`; a mask that is given as in llm-compressor's
-/// `sparsify_weight`.
+/// `NOfM` runs in which `given` drops more than `m − n` keep fewer than `n`. If the factor [fell
+/// back](crate::reconstruct::FactorOutcome::fallback), weights are pruned by magnitude, and the others stay
+/// unchanged. `go_on` is called for every block.
+///
+/// Source: Frantar and Alistarh, "SparseGPT", 2023, algorithm 1 and its `fasterprune`; given masks as in
+/// llm-compressor's `sparsify_weight`.
 ///
 /// # Errors
-/// The first that `go_on` has; the weights are then of no use.
+/// The first error of `go_on`; the weights are then invalid.
 ///
 /// # Panics
-/// If the lengths disagree, more are to go than there are, `m` does not divide the row, or `NOfM` meets a factor by activation order.
+/// If the lengths disagree, the rule drops more weights than there are, `m` does not divide the row, or `NOfM`
+/// is used with activation order.
 pub fn sparsegpt<E: Send>(
     weights: &mut [f32],
     n_cols: usize,
@@ -35,10 +41,10 @@ pub fn sparsegpt<E: Send>(
     factor: &InverseFactor,
     go_on: &(impl Fn() -> Result<(), E> + Sync),
 ) -> Result<Mask, E> {
-    assert_eq!(factor.n_cols(), n_cols, "a factor for as many columns");
+    assert_eq!(factor.n_cols(), n_cols, "the factor has n_cols columns");
     assert!(weights.len().is_multiple_of(n_cols.max(1)), "whole rows of weights");
     let n_rows = weights.len() / n_cols.max(1);
-    assert!(given.is_none_or(|given| given.dim() == (n_rows, n_cols)), "a bit for each weight");
+    assert!(given.is_none_or(|given| given.dim() == (n_rows, n_cols)), "the mask has the shape of the weights");
     if weights.is_empty() {
         return Ok(Mask::from_fn(n_rows, n_cols, |_, _| true));
     }
@@ -49,11 +55,11 @@ pub fn sparsegpt<E: Send>(
         DropRule::Count(n_drop) => drop_in_blocks(weights, (n_rows, n_drop), &mut keep, factor, go_on)?,
         DropRule::CountPerRow(n_drop) => drop_in_blocks(weights, (1, n_drop), &mut keep, factor, go_on)?,
     }
-    // Bits beyond a row are 0 in every mask.
+    // The padding bits of every row of a mask are 0.
     Ok(Mask::from_fn(n_rows, n_cols, |row, col| bits::get(&keep[row * Mask::row_bytes(n_cols)..], col)))
 }
 
-/// All but `n` of every `m`, each strip on its own.
+/// Prunes all but `n` of every `m` weights, each strip independently.
 fn drop_in_runs<E: Send>(
     weights: &mut [f32],
     (n, m): (usize, usize),
@@ -63,7 +69,7 @@ fn drop_in_runs<E: Send>(
 ) -> Result<(), E> {
     let n_cols = factor.n_cols();
     assert!(n <= m && m > 0 && n_cols.is_multiple_of(m), "{n} of every {m} in rows of {n_cols}");
-    assert!(!factor.is_ordered(), "runs of neighbours are settled in the order that they are stored in");
+    assert!(!factor.is_ordered(), "N:M sparsity requires stored column order");
     let row_bytes = Mask::row_bytes(n_cols);
     let strips = weights.par_chunks_mut(STRIP * n_cols).zip(keep.par_chunks_mut(STRIP * row_bytes));
     strips.try_for_each(|(weights, keep)| {
@@ -77,7 +83,7 @@ fn drop_in_runs<E: Send>(
                     for (lane, keep) in keep.chunks_exact_mut(row_bytes).enumerate() {
                         for (i, score) in scores.iter_mut().enumerate() {
                             let found = columns[i][lane].abs() * factor.pivots()[k + i];
-                            // What is given goes before all others.
+                            // Weights that `given` drops score 0, so they are dropped first.
                             *score = if bits::get(keep, k + i) { found.max(f32::MIN_POSITIVE) } else { 0.0 };
                         }
                         select::n_of_m_row(&scores, n, m, &mut kept);
@@ -93,7 +99,7 @@ fn drop_in_runs<E: Send>(
     })
 }
 
-/// `n_drop` of every `n_together` rows, all strips a block at a time.
+/// Prunes `n_drop` weights of every `n_together` rows, all strips one block at a time.
 fn drop_in_blocks<E: Send>(
     weights: &mut [f32],
     (n_together, n_drop): (usize, usize),
@@ -129,7 +135,7 @@ fn drop_in_blocks<E: Send>(
     Ok(())
 }
 
-/// `|w_k| / U_kk` of a block's columns, row by row: in the order of its square.
+/// Computes `|w_k| / U_kk` of a block's columns, row-major; it has the same order as its square.
 fn score(strip: &RowStrip, factor: &InverseFactor, block: Range<usize>, scores: &mut [f32]) {
     for (i, k) in block.clone().enumerate() {
         let (column, pivot) = (strip.column(k), factor.pivots()[k]);
@@ -139,7 +145,9 @@ fn score(strip: &RowStrip, factor: &InverseFactor, block: Range<usize>, scores: 
     }
 }
 
-/// How many more weights each block of columns is to drop, `n_drop` together with those that are dropped: in proportion to what it lacks.
+/// Returns how many more weights each block of columns prunes, so that the total is `n_drop`.
+///
+/// The shares are proportional to the number of weights that each block lacks.
 fn quotas(keep: &[u8], order: &[usize], n_drop: usize) -> Vec<usize> {
     let row_bytes = Mask::row_bytes(order.len());
     let n_rows = keep.len() / row_bytes;
@@ -150,7 +158,7 @@ fn quotas(keep: &[u8], order: &[usize], n_drop: usize) -> Vec<usize> {
     };
     let given: Vec<usize> = order.chunks(BLOCK).map(n_given).collect();
     let n_more = n_drop.saturating_sub(given.iter().sum());
-    // In units of one weight of all: n_drop of every n_rows · n_cols.
+    // In units of 1 / (n_rows · n_cols) weights, from n_drop of every n_rows · n_cols weights.
     let lacks = order.chunks(BLOCK).zip(&given).map(|(cols, &given)| {
         (n_drop as u128 * cols.len() as u128).saturating_sub(given as u128 * order.len() as u128)
     });
@@ -169,7 +177,7 @@ fn quotas(keep: &[u8], order: &[usize], n_drop: usize) -> Vec<usize> {
     quotas
 }
 
-/// Drops the `n_drop` weights of lowest score of those that are kept, some columns of some rows.
+/// Drops the `n_drop` kept weights of lowest score in some columns of some rows.
 fn drop_smallest(scores: &[f32], cols: &[usize], n_drop: usize, keep: &mut [u8]) {
     if n_drop == 0 {
         return;

@@ -1,17 +1,17 @@
-//! How much goes.
+//! The number of weights to prune.
 
-/// Which weights go.
+/// The rule that sets which weights are pruned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DropRule {
-    /// This many of all.
+    /// This many of all weights.
     Count(usize),
-    /// This many of each row.
+    /// This many weights of each row.
     CountPerRow(usize),
     /// All but `n` of every `m` neighbouring inputs.
     NOfM {
-        /// Inputs that are kept.
+        /// The number of inputs kept.
         n: usize,
-        /// Inputs in each run; they divide the row.
+        /// The number of inputs in each run; it must divide the row.
         m: usize,
     },
 }

@@ -1,29 +1,30 @@
-//! Rows that are settled together, a column at a time, with errors carried into the columns that follow.
+//! Rows that are processed together, one column at a time, with errors carried into later columns.
 
 use crate::reconstruct::InverseFactor;
 use crate::reconstruct::product::{StridedMatrix, add_product};
 use std::ops::Range;
 
-/// Columns after which errors are carried into all that follow; within them, each error is carried at once.
+/// The block size in columns: errors are carried immediately within a block, and after the block into all later
+/// columns.
 pub(crate) const BLOCK: usize = 128;
 
-/// Rows of a strip. It does not follow from the number of threads, so that results do not.
+/// The number of rows of a strip. It is fixed, so that results do not depend on the number of threads.
 pub(crate) const STRIP: usize = 64;
 
-/// A number for each row of a strip; those of rows that a last strip lacks are 0.
+/// A number for each row of a strip; 0 for the missing rows of the last strip.
 pub(crate) type Lanes = [f32; STRIP];
 
-/// Up to [`STRIP`] rows of weights, and what the errors made so far add to their columns.
+/// Up to [`STRIP`] rows of weights, and the updates of their columns from the errors so far.
 pub(crate) struct RowStrip<'a> {
     weights: &'a mut [f32],
     factor: &'a InverseFactor,
-    /// `-Σ_j e_j·U_jk / U_jj` over the columns `j` that are settled, for each column `k` in order.
+    /// `-Σ_j e_j·U_jk / U_jj` over the processed columns `j`, for each column `k` in order.
     carried: Vec<Lanes>,
     errors: Vec<Lanes>,
 }
 
 impl<'a> RowStrip<'a> {
-    /// Whole rows; the weights of dead inputs become 0.
+    /// Creates a strip of whole rows, and sets the weights of dead inputs to 0.
     pub(crate) fn new(weights: &'a mut [f32], factor: &'a InverseFactor) -> Self {
         for row in weights.chunks_exact_mut(factor.n_cols()) {
             let dead = row.iter_mut().zip(factor.is_dead()).filter(|(_, is_dead)| **is_dead);
@@ -33,12 +34,12 @@ impl<'a> RowStrip<'a> {
         Self { weights, factor, carried, errors: Vec::new() }
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub(crate) fn n_rows(&self) -> usize {
         self.weights.len() / self.factor.n_cols()
     }
 
-    /// The weights of the column that comes `k`-th, moved against the errors of those before it.
+    /// Returns the updated weights of the `k`-th column in order.
     pub(crate) fn column(&self, k: usize) -> Lanes {
         let (col, mut lanes) = (self.factor.order()[k], self.carried[k]);
         for (lane, row) in lanes.iter_mut().zip(self.weights.chunks_exact(self.factor.n_cols())) {
@@ -47,7 +48,8 @@ impl<'a> RowStrip<'a> {
         lanes
     }
 
-    /// Settles some columns, all before them being settled: `settle` makes of the `k`-th column's weights what they are to be.
+    /// Processes a block of columns after all earlier blocks; `settle` maps the `k`-th column's weights to
+    /// their final values.
     pub(crate) fn sweep(&mut self, block: Range<usize>, mut settle: impl FnMut(&Self, usize, Lanes) -> Lanes) {
         let n = self.factor.n_cols();
         self.errors.clear();
@@ -72,7 +74,7 @@ impl<'a> RowStrip<'a> {
     }
 }
 
-/// `0..n` in runs of `size`, the last of which may be shorter.
+/// Returns `0..n` in runs of `size`; the last run may be shorter.
 pub(crate) fn blocks(n: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
     (0..n).step_by(size).map(move |start| start..n.min(start + size))
 }

@@ -1,15 +1,18 @@
-//! Gradual pruning: how sparse to be at each step.
+//! The sparsity of gradual pruning at each step.
 
 use super::Ratio;
 
-/// `s(t) = s_end + (s_begin - s_end) * (1 - (t - t0) / (t1 - t0))^3`, `s_begin` before `t0` and `s_end` after `t1`.
+/// Returns the sparsity of the cubic schedule at `step`.
+///
+/// `s(t) = s_end + (s_begin - s_end) * (1 - (t - t0) / (t1 - t0))^3` for `t0 <= t < t1`; `s_begin` before `t0`,
+/// `s_end` from `t1` on.
 ///
 /// Source: Zhu and Gupta, "To prune, or not to prune", 2017, eq. 1.
 ///
 /// # Panics
-/// If the steps end before they begin.
+/// If `steps.end` is before `steps.start`.
 pub fn cubic(step: usize, steps: std::ops::Range<usize>, begin: Ratio, end: Ratio) -> Ratio {
-    assert!(steps.start <= steps.end, "the schedule ends after it begins");
+    assert!(steps.start <= steps.end, "steps.end is not before steps.start");
     if step >= steps.end {
         return end;
     }
@@ -22,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sparsity_rises_fast_and_then_slowly_to_its_end() {
+    fn cubic_sparsity_rises_fast_then_slowly() {
         let (begin, end) = (Ratio::new(0.0).unwrap(), Ratio::new(0.8).unwrap());
         let at = |step| cubic(step, 10..20, begin, end).get();
         assert_eq!((at(0), at(10), at(20), at(99)), (0.0, 0.0, 0.8, 0.8));

@@ -1,18 +1,21 @@
-//! OWL: layers with many outliers keep more of their weights.
+//! OWL (outlier weighed layerwise sparsity): layers with more outliers keep more weights.
 
 use super::Ratio;
 use crate::prune::score::{Score, WeightSlice};
 
-/// Weights that are scored at a time.
+/// The number of weights that are scored at a time.
 const PIECE: usize = 1 << 16;
 
-/// The share of a layer's weights whose Wanda score lies above `times_mean` times the mean of all its scores (the source takes 5). A layer
-/// is one tensor, or all those of a block of a transformer together, as in the source; 0 of no weights.
+/// Returns the share of a layer's weights with outlier Wanda scores; 0 if the layer has no weights.
 ///
-/// Source: Yin et al., "Outlier Weighed Layerwise Sparsity (OWL)", 2024, eq. 2, and `check_outlier_mean` of its repository.
+/// An outlier score is above `times_mean` times the mean score of the layer (5 in the source). A layer is one
+/// tensor, or all tensors of a transformer block, as in the source.
+///
+/// Source: Yin et al., "Outlier Weighed Layerwise Sparsity (OWL)", 2024, eq. 2, and `check_outlier_mean` of its
+/// repository.
 ///
 /// # Panics
-/// If the inputs of a tensor are missing, or those of another number of columns.
+/// If the input statistics of a tensor are missing, or their number of columns differs from the tensor's.
 pub fn outlier_ratio(layer: &[WeightSlice], times_mean: f64) -> f64 {
     let n: usize = layer.iter().map(|weights| weights.values.len()).sum();
     let mut sum = 0.0;
@@ -23,7 +26,7 @@ pub fn outlier_ratio(layer: &[WeightSlice], times_mean: f64) -> f64 {
     n_above as f64 / n.max(1) as f64
 }
 
-/// Shows the Wanda scores of a layer's weights, some at a time.
+/// Calls `see` with the Wanda scores of a layer's weights, up to [`PIECE`] at a time.
 fn each_score(layer: &[WeightSlice], mut see: impl FnMut(&[f32])) {
     let mut scratch = Vec::new();
     for weights in layer {
@@ -33,18 +36,20 @@ fn each_score(layer: &[WeightSlice], mut see: impl FnMut(&[f32])) {
     }
 }
 
-/// The share of its weights that each layer is to drop, `target` of all of them together: less of those with more outliers.
+/// Returns the sparsity of each layer, with an overall sparsity of `target`.
 ///
-/// `share_l = t − 2λ·(outliers_l − min) / (max − min)`, within 0 and 1, with the `t` by which the shares weighted by `sizes` come to
-/// `target` (in the source all layers have one size, and λ is 0.08). Layers that all have the same outliers all drop `target`.
+/// `share_l = t − 2λ·(outliers_l − min) / (max − min)`, clamped to 0 and 1. `t` is chosen so that the mean of
+/// the shares, weighted by `sizes`, equals `target`. In the source all layers have the same size, and λ is
+/// 0.08. If all layers have the same share of outliers, each gets `target`.
 ///
-/// Source: Yin et al., "Outlier Weighed Layerwise Sparsity (OWL)", 2024, section 3.2, and `prune_wanda_outlier` of its repository.
+/// Source: Yin et al., "Outlier Weighed Layerwise Sparsity (OWL)", 2024, section 3.2, and `prune_wanda_outlier`
+/// of its repository.
 ///
 /// # Panics
 /// If the lengths disagree, an outlier ratio is not finite, or `lambda` is negative or not finite.
 pub fn owl(outliers: &[f64], sizes: &[usize], target: Ratio, lambda: f64) -> Vec<Ratio> {
-    assert_eq!(outliers.len(), sizes.len(), "a size for each layer");
-    assert!(outliers.iter().all(|ratio| ratio.is_finite()) && lambda >= 0.0 && lambda.is_finite(), "finite numbers");
+    assert_eq!(outliers.len(), sizes.len(), "one size per layer");
+    assert!(outliers.iter().all(|ratio| ratio.is_finite()) && lambda >= 0.0 && lambda.is_finite(), "outlier ratios and lambda are finite");
     let least = outliers.iter().copied().fold(f64::INFINITY, f64::min);
     let span = outliers.iter().copied().fold(f64::NEG_INFINITY, f64::max) - least;
     if span <= 0.0 || sizes.iter().all(|&size| size == 0) {
@@ -54,7 +59,7 @@ pub fn owl(outliers: &[f64], sizes: &[usize], target: Ratio, lambda: f64) -> Vec
     let total: f64 = sizes.iter().map(|&size| size as f64).sum();
     let shares = |top: f64| spared.iter().map(move |spared| (top - spared).clamp(0.0, 1.0));
     let overall = |top: f64| shares(top).zip(sizes).map(|(share, &size)| share * size as f64).sum::<f64>() / total;
-    // What it drops overall rises with `top`, from nothing at 0 to everything at the other end.
+    // The overall sparsity rises with `top`, from 0 at 0 to 1 at the upper bound.
     let (mut low, mut high) = (0.0, 1.0 + 2.0 * lambda);
     for _ in 0..100 {
         let middle = 0.5 * (low + high);
@@ -71,7 +76,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn shares_come_to_the_target_and_fall_as_outliers_rise(
+        fn shares_reach_the_target_and_fall_with_outliers(
             layers in prop::collection::vec((0.0_f64..0.1, 1_usize..1000), 1..40), target in 0.0_f64..=1.0, lambda in 0.0_f64..0.5,
         ) {
             let (outliers, sizes): (Vec<f64>, Vec<usize>) = layers.into_iter().unzip();
@@ -90,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_of_one_size_have_the_shares_of_the_source() {
+    fn shares_of_equal_layers_match_the_source() {
         // ratio = (ratio - min) / (max - min) * 2 lambda; kept = ratio - mean(ratio) + (1 - sparsity)
         let shares = owl(&[0.01, 0.02, 0.05], &[10; 3], Ratio::new(0.7).unwrap(), 0.08);
         let scaled = [0.0, 0.04, 0.16];
@@ -108,10 +113,10 @@ mod tests {
         large[150_001] = 4.0;
         large[0] = -4.0;
         let slice = |values| WeightSlice { values, first: 0, n_cols: 2, inputs: Some(&inputs) };
-        // Scores are 1 and 2 in turn, but for 8 and 4; their mean is 1.5.
+        // The scores alternate between 1 and 2, except for one 8 and one 4; the mean is 1.5.
         assert_eq!(outlier_ratio(&[slice(&large)], 5.0), 1.0 / 200_000.0);
         let small = vec![0.0; 200_000];
-        // Half the mean: the other lies above too.
+        // The mean is halved, so the second outlier exceeds the threshold too.
         assert_eq!(outlier_ratio(&[slice(&large), slice(&small)], 5.0), 2.0 / 400_000.0);
         assert_eq!(outlier_ratio(&[], 5.0), 0.0);
     }

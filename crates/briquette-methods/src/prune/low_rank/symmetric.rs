@@ -1,23 +1,24 @@
-//! Eigenvalues and eigenvectors of a symmetric matrix: Householder's reduction to three diagonals, then QL steps with shifts.
+//! Eigenvalues and eigenvectors of a symmetric matrix, by Householder tridiagonalization and implicit QL steps.
 //!
-//! Source: Bowdler, Martin, Reinsch and Wilkinson, "The QR and QL algorithms for symmetric matrices", 1971 (`tred2`, `tql2`).
+//! Source: Bowdler, Martin, Reinsch and Wilkinson, "The QR and QL algorithms for symmetric matrices", 1971
+//! (`tred2`, `tql2`).
 
-/// An eigenvalue takes two or three steps; more than these only where there is a NaN.
+/// An eigenvalue takes two or three steps; only a NaN takes more than this limit.
 const MOST_STEPS: usize = 100;
 
 /// Eigenvalues and eigenvectors.
 #[derive(Debug)]
 pub(super) struct Eigen {
-    /// In no order.
+    /// In no particular order.
     pub(super) values: Vec<f64>,
-    /// One after the other, each of length 1.
+    /// Vectors of length 1, concatenated in the order of `values`.
     pub(super) vectors: Vec<f64>,
 }
 
-/// Of a matrix `[n, n]` of which both halves are there.
+/// Computes the eigenvalues and eigenvectors of a matrix `[n, n]` with both triangles filled.
 ///
 /// # Panics
-/// If it does not have `n²` elements, or one is not finite.
+/// If `matrix` does not have `n²` elements, or an element is not finite.
 pub(super) fn eigen(matrix: Vec<f64>, n: usize) -> Eigen {
     assert_eq!(matrix.len(), n * n, "a square matrix");
     assert!(matrix.iter().all(|value| value.is_finite()), "an element is not finite");
@@ -30,7 +31,7 @@ pub(super) fn eigen(matrix: Vec<f64>, n: usize) -> Eigen {
     Eigen { values: found.diagonal, vectors: found.columns }
 }
 
-/// `columns` goes from the matrix to its eigenvectors, column by column in memory.
+/// `columns` begins as the matrix and ends as its eigenvectors, column-major.
 struct Ql {
     n: usize,
     columns: Vec<f64>,
@@ -43,7 +44,8 @@ impl Ql {
         &mut self.columns[column * self.n + row]
     }
 
-    /// To three diagonals, from the last row up. The Householder vectors stay in the columns.
+    /// Reduces the matrix to tridiagonal form, from the last row up. The Householder vectors stay in the
+    /// columns.
     fn reduce(&mut self) {
         let n = self.n;
         (0..n).for_each(|j| self.diagonal[j] = self.columns[j * n + n - 1]);
@@ -70,7 +72,8 @@ impl Ql {
         }
     }
 
-    /// Applies the reflection of row `i`, which is in `diagonal`, from both sides to what lies before that row.
+    /// Applies the reflection of row `i`, stored in `diagonal`, from both sides to the rows and columns before
+    /// `i`.
     fn reflect(&mut self, i: usize, h: f64) {
         let (n, d, e) = (self.n, &mut self.diagonal, &mut self.beside);
         e[..i].fill(0.0);
@@ -122,7 +125,7 @@ impl Ql {
         self.beside[0] = 0.0;
     }
 
-    /// Takes the diagonals beside the main one to 0.
+    /// Reduces the off-diagonal elements to 0.
     fn diagonalize(&mut self) {
         let n = self.n;
         self.beside.rotate_left(1);
@@ -130,7 +133,7 @@ impl Ql {
         for l in 0..n {
             largest = largest.max(self.diagonal[l].abs() + self.beside[l].abs());
             let small = f64::EPSILON * largest;
-            // `beside[n - 1]` is 0, so there always is such a place.
+            // `beside[n - 1]` is 0, so the search always succeeds.
             let m = (l..n).find(|&m| self.beside[m].abs() <= small).unwrap_or(n - 1);
             let n_steps = if m > l { MOST_STEPS } else { 0 };
             for _ in 0..n_steps {
@@ -144,7 +147,7 @@ impl Ql {
         }
     }
 
-    /// One implicit step on rows `l..=m`. Returns what all later eigenvalues were shifted by.
+    /// Runs one implicit QL step on rows `l..=m`. Returns the shift of all later eigenvalues.
     fn ql_step(&mut self, l: usize, m: usize) -> f64 {
         let (n, d, e) = (self.n, &mut self.diagonal, &mut self.beside);
         let start = d[l];
@@ -179,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vectors_are_of_length_one_upright_and_only_scaled_by_the_matrix() {
+    fn eigenvectors_are_orthonormal_and_scaled_by_the_matrix() {
         for n in [0, 1, 2, 3, 31, 32, 33] {
             let value = |i: usize, j: usize| ((i.min(j) * 7919 + i.max(j) * 104_729) % 1009) as f64 / 504.5 - 1.0;
             let matrix: Vec<f64> = (0..n * n).map(|at| value(at / n, at % n)).collect();
@@ -198,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_diagonal_matrix_keeps_its_values_and_zeros_are_zeros() {
+    fn a_diagonal_matrix_has_its_diagonal_as_eigenvalues() {
         let mut diagonal = vec![0.0; 16];
         (0..4).for_each(|i| diagonal[5 * i] = [3.0, -1.0, 0.0, 3.0][i]);
         let mut values = eigen(diagonal, 4).values;

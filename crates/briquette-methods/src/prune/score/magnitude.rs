@@ -1,9 +1,9 @@
-//! L1: the magnitude of the weight itself.
+//! L1: the magnitude of the weight.
 
-/// `score[o, i] = |w[o, i]|`.
+/// Returns `score[o, i] = |w[o, i]|`.
 ///
-/// The weights are returned as they are: a selection compares magnitudes, so taking them would only cost a pass.
-/// Source: Han et al., "Learning both WeightSlice and Connections for Efficient Neural Networks", 2015;
+/// The weights are returned unchanged: a selection compares magnitudes, so computing them here would only cost
+/// a pass. Source: Han et al., "Learning both Weights and Connections for Efficient Neural Networks", 2015;
 /// `torch.nn.utils.prune.l1_unstructured`.
 pub fn magnitude(weights: &[f32]) -> &[f32] {
     weights

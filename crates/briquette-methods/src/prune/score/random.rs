@@ -1,14 +1,14 @@
-//! A seeded random score: the baseline every other score must beat.
+//! A seeded random score: the baseline for every other score.
 
 use briquette_core::random::uniform;
 
-/// `score[i]` uniform in `[0, 1)`, a function of `seed` and the position alone.
+/// Fills `scores` with uniform values in `[0, 1)` that depend only on `seed` and the index.
 ///
-/// `seed` should differ between tensors; `first` is the position of `scores[0]` in its tensor, so that a tensor scored
-/// in pieces gets the scores of one scored whole.
+/// `seed` should differ between tensors. `first` is the index of `scores[0]` in its tensor, so that the scores
+/// do not depend on how the tensor is split.
 pub fn random(seed: u64, first: usize, scores: &mut [f32]) {
     for (i, score) in scores.iter_mut().enumerate() {
-        // The seed is a place too, as it always was: the masks of a seed stay what they are.
+        // The seed is added to the index. Changing this would change the masks of existing seeds.
         *score = uniform(0, seed.wrapping_add((first + i) as u64));
     }
 }
@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scores_are_the_same_in_pieces_and_spread_evenly() {
+    fn scores_are_uniform_and_independent_of_splits() {
         let (mut whole, mut tail) = (vec![0.0; 10_000], vec![0.0; 4_000]);
         random(7, 0, &mut whole);
         random(7, 6_000, &mut tail);

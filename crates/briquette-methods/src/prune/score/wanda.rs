@@ -1,10 +1,11 @@
-//! Wanda: weight magnitude times the size of the input it multiplies.
+//! Wanda: weight magnitude times the norm of the layer input.
 
-/// `score[o, i] = |w[o, i]| * sqrt(mean over inputs of x[i]²)`.
+/// Computes `score[o, i] = |w[o, i]| * sqrt(mean over inputs of x[i]²)`.
 ///
-/// `rms` has a number for each column; `weights[0]` lies in column `first`, and rows follow each other. A column whose input
-/// was never seen scores 0, so it goes first. Scores compare within a row only, so that selections are by row.
-/// Source: Sun et al., "A Simple and Effective Pruning Approach for Large Language Models", 2023, eq. 1.
+/// `rms` has one value per column. `weights[0]` is in column `first`, and rows are contiguous. A column whose
+/// input was never observed scores 0, so its weights are dropped first. Scores are comparable only within a
+/// row, so selections are by row. Source: Sun et al., "A Simple and Effective Pruning Approach for Large
+/// Language Models", 2023, eq. 1.
 ///
 /// # Panics
 /// If there are no columns.
@@ -25,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tensor_in_pieces_has_the_scores_of_one_scored_whole() {
+    fn scores_are_independent_of_splits() {
         let weights: Vec<f32> = (0..70).map(|i| i as f32 - 35.0).collect();
         let rms: Vec<f32> = (0..7).map(|i| i as f32 * 0.5).collect();
         let expected: Vec<f32> = weights.iter().enumerate().map(|(i, weight)| weight.abs() * rms[i % 7]).collect();

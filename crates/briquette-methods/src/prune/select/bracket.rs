@@ -1,26 +1,28 @@
-//! The k-th smallest of any number of scores in one pass, where a sample says between which keys it lies.
+//! The k-th smallest of many scores in one pass, within a bracket of keys that a sample gives.
 
 use super::{Scores, Threshold};
 
-/// How far a guess may be off, in standard deviations of a sample's rank.
+/// The slack of a bracket, in standard deviations of the sampled rank.
 const N_SIGMA: f64 = 5.0;
-/// The most values that keys of a bracket may have for them to be counted in bins instead of collected.
+/// The largest number of distinct keys in a bracket for which they are counted in bins instead of collected.
 const MAX_BINS: u32 = 1 << 10;
-/// Bins that the keys of all tallies are counted in, to find the border's.
+/// The number of bins in which the keys of all tallies are counted to find the threshold's bin.
 const N_COARSE: u32 = 1 << 16;
 
-/// Keys between which the border lies, both included.
+/// A range of keys that contains the threshold, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bracket {
-    /// The least.
+    /// The smallest key.
     pub low: u32,
-    /// The greatest.
+    /// The largest key.
     pub high: u32,
 }
 
 impl Bracket {
-    /// Keys between which the `share` quantile lies almost certainly, given runs of `n_run` neighbours each, taken all
-    /// over: neighbours are alike, so that the runs differ by more than chance, and their spread says how far to go.
+    /// Returns a bracket that almost certainly contains the `share` quantile, from runs of neighbouring scores.
+    ///
+    /// `sample` consists of runs of `n_run` neighbours from all over the tensors. Neighbours are similar, so
+    /// the runs differ by more than chance; the spread between runs sets the width of the bracket.
     ///
     /// `None` for an empty sample.
     pub fn of_runs(sample: &[u32], n_run: usize, share: f64) -> Option<Self> {
@@ -40,15 +42,17 @@ impl Bracket {
         Self::around(&mut keys, share, squares.sqrt().max((n * share * (1.0 - share)).sqrt()))
     }
 
-    /// Keys between which the `share` quantile lies almost certainly, given keys of scattered places. They come out in another order.
+    /// Returns a bracket that almost certainly contains the `share` quantile, from keys sampled at scattered
+    /// indices.
     ///
-    /// `None` for an empty sample.
+    /// Reorders the sample. `None` for an empty sample.
     pub fn of_scattered(sample: &mut [u32], share: f64) -> Option<Self> {
         let deviation = (sample.len() as f64 * share * (1.0 - share)).sqrt();
         Self::around(sample, share, deviation)
     }
 
-    /// Keys of a sample between which the `share` quantile lies almost certainly, where `deviation` is that of its rank.
+    /// Returns a bracket that almost certainly contains the `share` quantile, given the standard deviation of
+    /// its rank.
     fn around(sample: &mut [u32], share: f64, deviation: f64) -> Option<Self> {
         let n = sample.len() as f64;
         let slack = N_SIGMA * deviation + 2.0;
@@ -58,38 +62,38 @@ impl Bracket {
         (!sample.is_empty()).then_some(Self { low: low_key, high: high_key })
     }
 
-    /// Whether a key lies in it.
+    /// Returns whether the bracket contains a key.
     pub fn contains(self, key: u32) -> bool {
         (self.low..=self.high).contains(&key)
     }
 }
 
-/// How many of some scores lie below a bracket, and which lie within.
+/// The number of scores below a bracket, and the scores within it.
 #[derive(Debug, Clone)]
 pub struct Tally {
     bracket: Bracket,
     below: usize,
-    /// The keys within the bracket. Where `bins` count them, they are here only for a moment.
+    /// The keys within the bracket. If `bins` count them, they are stored here only temporarily.
     keys: Vec<u32>,
-    /// How often each key of `bracket` whose lower `n_zero_bits` are 0 was seen.
+    /// The count of each key of `bracket` whose lower `n_zero_bits` are 0.
     bins: Vec<u64>,
     n_zero_bits: u32,
 }
 
 impl Tally {
-    /// Of scores whose keys all have at least `n_zero_bits` zeros at their end: 16 for bfloat16, 13 for f16.
+    /// Creates a tally for scores whose keys end in at least `n_zero_bits` zeros: 16 for bfloat16, 13 for f16.
     pub fn new(bracket: Bracket, n_zero_bits: u32) -> Self {
         let n_bins = (bracket.high >> n_zero_bits) - (bracket.low >> n_zero_bits) + 1;
         let bins = if n_zero_bits > 0 && n_bins <= MAX_BINS { vec![0; n_bins as usize] } else { Vec::new() };
         Self { bracket, below: 0, keys: Vec::new(), bins, n_zero_bits }
     }
 
-    /// Whether its size does not depend on how many scores there are.
+    /// Returns whether the size is independent of the number of scores.
     pub fn is_bounded(&self) -> bool {
         !self.bins.is_empty()
     }
 
-    /// Bytes that it holds.
+    /// Returns the size in bytes.
     pub fn n_bytes(&self) -> usize {
         size_of_val(self.keys.as_slice()) + size_of_val(self.bins.as_slice())
     }
@@ -103,17 +107,17 @@ impl Tally {
         }
     }
 
-    /// Gives back room that it does not need.
+    /// Frees unused capacity.
     #[must_use]
     pub fn shrunk(mut self) -> Self {
         self.keys.shrink_to_fit();
         self
     }
 
-    /// Adds what another tally counted.
+    /// Adds the counts of another tally.
     ///
     /// # Panics
-    /// If the two are not of one bracket.
+    /// If the two tallies have different brackets.
     #[must_use]
     pub fn merge(mut self, other: Self) -> Self {
         assert_eq!((self.bracket, self.n_zero_bits), (other.bracket, other.n_zero_bits), "tallies of one bracket");
@@ -123,12 +127,12 @@ impl Tally {
         self
     }
 
-    /// How many scores lie below the bracket.
+    /// Returns the number of scores below the bracket.
     pub fn n_below(&self) -> usize {
         self.below
     }
 
-    /// How many scores lie below a key of the bracket, and how many are equal to it.
+    /// Returns how many scores are below a key of the bracket, and how many are equal to it.
     pub fn split(&self, key: u32) -> (usize, usize) {
         let (mut below, mut equal) = (self.below, 0);
         self.for_each(|other, n| match other.cmp(&key) {
@@ -139,14 +143,15 @@ impl Tally {
         (below, equal)
     }
 
-    /// The threshold that drops the `n_drop` smallest of all scores of some tallies of one bracket.
+    /// Returns the threshold that drops the `n_drop` smallest scores of several tallies of the same bracket.
     ///
-    /// `None` where it does not lie in the bracket.
+    /// `None` if the threshold is not in the bracket.
     pub fn threshold(tallies: &[Self], n_drop: usize) -> Option<Threshold> {
         let bracket = tallies.first()?.bracket;
         let below: usize = tallies.iter().map(|tally| tally.below).sum();
         let mut k = n_drop.checked_sub(below).filter(|&k| k > 0)? as u64;
-        // Counting keys in bins finds the bin of the border: only the keys of that one have to be sorted. Few keys take few bins.
+        // Coarse bins locate the bin of the threshold, so that only its keys are sorted. Few keys need few
+        // bins.
         let n_held: usize = tallies.iter().map(|tally| tally.keys.len() + tally.bins.len()).sum();
         let n_bins = u32::try_from(n_held).map_or(N_COARSE, |n| n.clamp(1, N_COARSE));
         let shift = 32 - ((bracket.high - bracket.low) / n_bins).leading_zeros();
@@ -169,7 +174,7 @@ impl Tally {
         Some(Threshold { key, n_ties: k as usize })
     }
 
-    /// Calls `each` with keys of the bracket, each with how often it was seen there; a key may come more than once.
+    /// Calls `each` with the keys of the bracket and their counts; a key may be passed more than once.
     fn for_each(&self, mut each: impl FnMut(u32, u64)) {
         self.keys.iter().for_each(|&key| each(key, 1));
         let first = self.bracket.low >> self.n_zero_bits;
@@ -179,7 +184,8 @@ impl Tally {
     }
 }
 
-/// The place of the first count that brings their sum to `k`, which becomes what is left of it there.
+/// Returns the index of the first count at which the sum reaches `k`, and subtracts the counts before it from
+/// `k`.
 fn first_with(k: &mut u64, mut counts: impl Iterator<Item = u64>) -> Option<usize> {
     counts.position(|n| {
         let is_here = n >= *k;
@@ -200,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn tallies_of_pieces_have_the_threshold_of_the_whole_and_its_counts() {
+    fn merged_tallies_have_the_threshold_and_counts_of_the_whole() {
         for n_zero_bits in [0, 13, 16] {
             let scores = scores_of(100_000, n_zero_bits);
             let keys: Vec<u32> = scores.iter().map(|score| score.to_bits()).collect();
@@ -227,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_keys_far_apart_have_their_threshold() {
+    fn few_distant_keys_have_a_threshold() {
         let scores = [0.0, 1e-30, 3.0, 3.0, 1e30];
         let mut tally = Tally::new(Bracket { low: 1, high: u32::MAX >> 1 }, 0);
         tally.count(&scores);

@@ -1,34 +1,35 @@
-//! The k-th smallest of any number of scores, exactly, in two counted passes and fixed memory.
+//! The k-th smallest of any number of scores, exactly, in two counting passes and fixed memory.
 //!
-//! A score's key is the 31 bits of its magnitude. The first pass counts the upper 16 of them and finds the bucket that
-//! the k-th lies in; the second counts the lower 15 within that bucket. Histograms of different threads add up, and a
-//! pool may span any number of tensors: nothing is ever sorted or kept.
+//! A score's key is the 31 bits of its magnitude. The first pass counts the upper 16 bits and finds the bucket
+//! of the k-th score. The second pass counts the lower 15 bits within that bucket. Histograms of different
+//! threads can be added, and a histogram may cover any number of tensors. No scores are sorted or stored.
 
 use super::{Bracket, Threshold};
 
 const LOW_BITS: u32 = 15;
 const N_COARSE: usize = 1 << 16;
 const MAGNITUDE: u32 = 0x7fff_ffff;
-/// Interleaved counters: neighbouring weights often fall into one bucket, and a counter just written is slow to read.
+/// Interleaved counters: neighbouring weights often share a bucket, and reading a counter right after a write
+/// is slow.
 const LANES: usize = 4;
 
-/// Counts of scores by key: coarse at first, then within one bucket.
+/// Counts of scores by key: first coarse, then within one bucket.
 #[derive(Debug, Clone)]
 pub struct Histogram {
     counts: Vec<u32>,
     bucket: Option<u32>,
-    /// Whole counts, carried over before a `u32` could overflow.
+    /// The complete counts, updated before a `u32` counter could overflow.
     total: Vec<u64>,
     n_pending: usize,
 }
 
 impl Histogram {
-    /// The first pass.
+    /// Creates the histogram of the first pass.
     pub fn coarse() -> Self {
         Self { counts: vec![0; N_COARSE * LANES], bucket: None, total: vec![0; N_COARSE], n_pending: 0 }
     }
 
-    /// Forgets every count; `bucket` is that of a second pass.
+    /// Clears all counts; `bucket` is the bucket of a second pass.
     pub(super) fn reset(&mut self, bucket: Option<u32>) {
         self.counts.fill(0);
         self.total.fill(0);
@@ -63,7 +64,7 @@ impl Histogram {
     }
 
     fn count_fine(&mut self, scores: &[f32], bucket: u32) {
-        // Few scores lie in the bucket. Whether any of sixteen does is one vector comparison, which skips most of them.
+        // Few scores are in the bucket. One vector comparison of sixteen scores skips most of them.
         for scores in scores.chunks(16) {
             let in_bucket = |score: &f32| (score.to_bits() & MAGNITUDE) >> LOW_BITS == bucket;
             if scores.iter().fold(false, |any, score| any | in_bucket(score)) {
@@ -85,7 +86,7 @@ impl Histogram {
     /// Adds the counts of another histogram of the same pass.
     ///
     /// # Panics
-    /// If the two are not of the same pass.
+    /// If the histograms are not of the same pass.
     pub fn merge(mut self, mut other: Self) -> Self {
         assert_eq!(self.bucket, other.bucket, "histograms of one pass");
         self.carry();
@@ -96,7 +97,7 @@ impl Histogram {
         self
     }
 
-    /// The bucket that holds the k-th smallest (k from 1), and how many lie in buckets below it.
+    /// Returns the bucket with the k-th smallest score (k from 1), and the number of scores in lower buckets.
     fn find(&mut self, k: u64) -> Option<(u32, u64)> {
         self.carry();
         let mut below = 0;
@@ -109,18 +110,18 @@ impl Histogram {
         None
     }
 
-    /// After the first pass: the keys of the bucket that the k-th lies in, and how many scores it has.
+    /// Returns, after the first pass, the keys of the k-th score's bucket, and the number of scores in it.
     ///
-    /// `None` as for [`refine`](Self::refine).
+    /// `None` if there are fewer than k scores, or k is 0.
     pub fn bracket(&mut self, k: usize) -> Option<(Bracket, usize)> {
         let (bucket, _) = self.find(k as u64).filter(|_| k > 0)?;
         let bracket = Bracket { low: bucket << LOW_BITS, high: ((bucket + 1) << LOW_BITS) - 1 };
         Some((bracket, self.total[bucket as usize] as usize))
     }
 
-    /// After the first pass: becomes the second, empty, and says how many of the k lie in its bucket.
+    /// Starts the second pass, and returns how many of the k smallest scores are in its bucket.
     ///
-    /// `None` where there are fewer than k scores, or k is 0: then there is no border to find.
+    /// `None` if there are fewer than k scores, or k is 0.
     pub fn refine(&mut self, k: usize) -> Option<usize> {
         if k == 0 {
             return None;
@@ -130,19 +131,19 @@ impl Histogram {
         Some(k - below as usize)
     }
 
-    /// After the first pass, for scores whose lower 15 bits are all zero (bfloat16): the threshold without a second.
+    /// Returns the threshold after the first pass, for scores whose lower 15 bits are zero (bfloat16).
     pub fn coarse_threshold(&mut self, k: usize) -> Option<Threshold> {
         let (bucket, below) = self.find(k as u64).filter(|_| k > 0)?;
         Some(Threshold { key: bucket << LOW_BITS, n_ties: k - below as usize })
     }
 
-    /// After the second pass: the threshold, given how many of the k lie in this bucket.
+    /// Returns the threshold after the second pass, given how many of the k smallest scores are in this bucket.
     ///
     /// # Panics
-    /// If this is the first pass, or the scores were not those of the first.
+    /// If this is the first pass, or the two passes counted different scores.
     pub fn threshold(&mut self, k_in_bucket: usize) -> Threshold {
         let bucket = self.bucket.expect("the second pass");
-        let (low, below) = self.find(k_in_bucket as u64).expect("the scores of the first pass");
+        let (low, below) = self.find(k_in_bucket as u64).expect("both passes count the same scores");
         Threshold { key: bucket << LOW_BITS | low, n_ties: k_in_bucket - below as usize }
     }
 }

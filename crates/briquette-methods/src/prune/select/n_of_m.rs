@@ -4,7 +4,7 @@ use briquette_core::Mask;
 
 /// Keeps the `n` largest of every `m` consecutive scores of a row, `[n_rows, n_cols]`.
 ///
-/// Of equal scores, those of lower index are dropped first. Source: Mishra et al., "Accelerating Sparse Deep Neural
+/// Among equal scores, lower indices are dropped first. Source: Mishra et al., "Accelerating Sparse Deep Neural
 /// Networks", 2021 (2:4).
 ///
 /// # Panics
@@ -20,17 +20,17 @@ pub fn n_of_m(scores: &[f32], n_rows: usize, n_cols: usize, n: usize, m: usize) 
     Mask::from_bits(n_rows, n_cols, bits)
 }
 
-/// One row of [`n_of_m`], written to its bits.
+/// Runs [`n_of_m`] on one row and writes the mask to `bits`.
 ///
 /// # Panics
-/// As [`n_of_m`].
+/// If `m` does not divide the row, or `n` is more than `m`.
 pub fn n_of_m_row(scores: &[f32], n: usize, m: usize, bits: &mut [u8]) {
     assert!(n <= m && m > 0 && scores.len().is_multiple_of(m), "m divides the row and n is at most m");
     bits.fill(0);
     for (group, scores) in scores.chunks_exact(m).enumerate() {
         for (i, score) in scores.iter().enumerate() {
             let key = score.abs();
-            // How many are to be kept rather than this one: the larger, and of equal ones the later.
+            // Scores that are kept before this one: larger scores, and equal scores of a higher index.
             let winners =
                 scores.iter().enumerate().filter(|&(j, other)| other.abs().total_cmp(&key).then(j.cmp(&i)).is_gt());
             let keep = winners.count() < n;
@@ -48,7 +48,7 @@ mod tests {
     fn two_of_four_keeps_the_two_largest() {
         let mask = n_of_m(&[0.1, -0.9, 0.5, 0.2, 3.0, 3.0, 3.0, 0.0], 1, 8, 2, 4);
         let keep: Vec<bool> = (0..8).map(|col| mask.keeps(0, col)).collect();
-        assert_eq!(keep, [false, true, true, false, false, true, true, false], "of three equal the first goes");
+        assert_eq!(keep, [false, true, true, false, false, true, true, false], "of three equal scores the first is dropped");
     }
 
     #[test]

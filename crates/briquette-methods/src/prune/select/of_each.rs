@@ -3,10 +3,9 @@
 use super::smallest;
 use briquette_core::{Mask, bits};
 
-/// Drops the `n_drop` smallest of every `size` consecutive scores of a row, and writes what is kept to its bits; groups of
-/// the row's length are the row itself.
+/// Drops the `n_drop` smallest of every `size` consecutive scores of a row, and writes the mask to `bits`.
 ///
-/// Of equal scores, those of lower index are dropped first.
+/// Use the row's length as `size` for a whole row. Among equal scores, lower indices are dropped first.
 ///
 /// # Panics
 /// If `size` does not divide the row, or `n_drop` is more than `size`.
@@ -25,13 +24,13 @@ pub fn smallest_of_each(scores: &[f32], size: usize, n_drop: usize, order: &mut 
     }
 }
 
-/// Drops the `n_drop` smallest scores of every `size` consecutive columns of `[n_rows, n_cols]`, all rows together; of a last
-/// block with fewer columns, in proportion, rounded down.
+/// Drops the `n_drop` smallest scores of every `size` consecutive columns of `[n_rows, n_cols]`, over all rows.
 ///
-/// Of equal scores, those of lower index in their block are dropped first.
+/// If the last block has fewer columns, it drops proportionally fewer scores, rounded down. Among equal scores,
+/// lower indices in the block are dropped first.
 ///
 /// # Panics
-/// If the lengths disagree, `size` is 0, or `n_drop` is more than a block has.
+/// If the lengths disagree, `size` is 0, or `n_drop` is more than the size of a block.
 pub fn smallest_of_columns(scores: &[f32], n_rows: usize, n_cols: usize, size: usize, n_drop: usize) -> Mask {
     assert_eq!(scores.len(), n_rows * n_cols, "whole rows of scores");
     let mut keep = vec![0; n_rows * Mask::row_bytes(n_cols)];
@@ -39,7 +38,7 @@ pub fn smallest_of_columns(scores: &[f32], n_rows: usize, n_cols: usize, size: u
         let n = size.min(n_cols - first);
         let block: Vec<f32> =
             scores.chunks_exact(n_cols).flat_map(|row| row[first..first + n].iter().copied()).collect();
-        // A block may be as large as numbers are: the product takes more bits than its factors.
+        // `u128`, because the product may exceed `usize`.
         let n_drop = n_drop as u128 * n as u128 / size as u128;
         let of_block = smallest(&block, n_rows, n, n_drop as usize);
         for (row, bits) in keep.chunks_exact_mut(Mask::row_bytes(n_cols)).enumerate() {
@@ -51,7 +50,7 @@ pub fn smallest_of_columns(scores: &[f32], n_rows: usize, n_cols: usize, size: u
     Mask::from_bits(n_rows, n_cols, keep)
 }
 
-/// The largest key that is dropped, and how many of those equal to it.
+/// Returns the largest key that is dropped, and how many scores equal to it are dropped.
 fn border(scores: &[f32], n_drop: usize, keys: &mut Vec<u32>) -> (u32, usize) {
     if n_drop == 0 {
         return (0, 0);
@@ -70,7 +69,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_group_loses_its_smallest(
+        fn each_group_drops_its_smallest(
             scores in prop::collection::vec(prop_oneof![-1.0_f32..1.0, Just(0.25), Just(-0.25), Just(0.0)], 60),
             size in prop::sample::select(vec![1_usize, 3, 4, 12, 20, 60]),
             share in 0.0_f64..=1.0,
@@ -89,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn each_block_of_columns_loses_its_smallest_whichever_row_they_are_in() {
+    fn each_block_of_columns_drops_its_smallest_over_all_rows() {
         let scores = [1.0, 9.0, 5.0, 2.0, 8.0, 3.0, 4.0, 0.5, 6.0, 7.0];
         let mask = smallest_of_columns(&scores, 2, 5, 2, 2);
         let keep = |row: usize| (0..5).map(|col| mask.keeps(row, col)).collect::<Vec<_>>();

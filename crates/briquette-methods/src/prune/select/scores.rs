@@ -1,15 +1,15 @@
-//! Scores as they lie in memory.
+//! Scores in their storage type.
 
 use briquette_core::simd;
 
 const MAGNITUDE: u32 = 0x7fff_ffff;
 
-/// Scores in their own type: magnitudes of bfloat16 weights need no widening to be looked through.
+/// Scores in their storage type: bfloat16 magnitudes can be scanned without widening.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Scores<'a> {
-    /// As f32.
+    /// f32 values.
     F32(&'a [f32]),
-    /// As the bits of bfloat16.
+    /// The bits of bfloat16 values.
     BF16(&'a [u16]),
 }
 
@@ -24,7 +24,7 @@ impl<'a> Scores<'a> {
         }
     }
 
-    /// Appends the magnitude bits from `low` to `high`, both included. Returns how many lie below `low`.
+    /// Appends the magnitude bits from `low` to `high`, both included. Returns how many scores are below `low`.
     pub(super) fn collect_between(self, low: u32, high: u32, out: &mut Vec<u32>) -> usize {
         match self {
             Self::F32(scores) => simd::collect_between(scores, low, high, out),
@@ -32,7 +32,7 @@ impl<'a> Scores<'a> {
         }
     }
 
-    /// The scores as f32, in `widened` where they are not.
+    /// Returns the scores as f32, widened into `widened` if they are bfloat16.
     pub(super) fn widen(self, widened: &'a mut Vec<f32>) -> &'a [f32] {
         match self {
             Self::F32(scores) => scores,

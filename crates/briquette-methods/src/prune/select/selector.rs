@@ -1,13 +1,13 @@
-//! Finding thresholds of tensors that are in memory, one after the other in the same buffers.
+//! Thresholds of tensors that are in memory, with buffers that are reused between tensors.
 
 use super::{Bracket, Histogram, Scores, Threshold};
 
-/// Scores that are looked at to guess where the border lies.
+/// The number of scores in the sample that brackets the threshold.
 const N_SAMPLE: usize = 1 << 15;
-/// Fewer scores than this are not worth guessing.
+/// With fewer scores than this, sampling does not pay.
 const MIN_SAMPLED: usize = 8 * N_SAMPLE;
 
-/// Finds the threshold of one tensor after another.
+/// Finds the thresholds of tensors, one after the other.
 #[derive(Debug, Default)]
 pub struct Selector {
     histogram: Option<Histogram>,
@@ -17,14 +17,15 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// The threshold that drops exactly the `n_drop` smallest of `n` scores, ties to the lower index.
+    /// Returns the threshold that drops exactly the `n_drop` smallest of `n` scores; ties drop the lower index.
     ///
-    /// `scan` is called up to four times and must show its argument every score each time. Of few scores, the border is found among
-    /// all. Of more, a sample brackets it, and the scores inside the bracket are collected and it is found among them. Where the
-    /// bracket missed it, two histograms do it: the result is exact either way.
+    /// `scan` is called up to four times and must pass every score to its argument each time. With few scores,
+    /// all of them are collected. With more, a sample brackets the threshold, and only the scores inside the
+    /// bracket are collected. If the bracket misses the threshold, two histogram passes find it. The result is
+    /// exact in every case.
     ///
     /// # Errors
-    /// Those of `scan`.
+    /// The first error of `scan`.
     pub fn threshold<E>(
         &mut self,
         n: usize,
@@ -49,7 +50,7 @@ impl Selector {
         Ok(histogram.threshold(n_in_bucket))
     }
 
-    /// By collecting all scores: emptying the histograms takes as long for a hundred scores as for millions.
+    /// Collects all scores. Clearing the histograms takes as long for a hundred scores as for millions.
     fn among_all<E>(
         &mut self,
         n_drop: usize,
@@ -72,7 +73,8 @@ impl Selector {
     ) -> Result<Option<Threshold>, E> {
         let Self { sample, between, .. } = self;
         sample.clear();
-        // An odd step, as widths of rows are mostly even: one that divides them would sample the same few columns of every row.
+        // The step is odd because row widths are mostly even: a step that divides the width would sample the
+        // same few columns of every row.
         let step = (n / N_SAMPLE) | 1;
         scan(&mut |scores| scores.sample(step, sample))?;
         let Some(Bracket { low, high }) = Bracket::of_scattered(sample, n_drop as f64 / n as f64) else {
@@ -88,7 +90,7 @@ impl Selector {
     }
 }
 
-/// The threshold that drops the `n_drop` smallest of some keys.
+/// Returns the threshold that drops the `n_drop` smallest of some keys.
 fn border_of(keys: &mut [u32], n_drop: usize) -> Threshold {
     let (smaller, &mut key, _) = keys.select_nth_unstable(n_drop - 1);
     let n_smaller = smaller.iter().filter(|&&other| other < key).count();
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guess_is_exact_whenever_it_is_taken() {
+    fn a_sampled_threshold_is_exact() {
         let mut scores = vec![0.0; 300_001];
         score::random(3, 0, &mut scores);
         for (round, scores) in
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn bfloat16_scores_have_the_threshold_of_their_widened_selves() {
+    fn bfloat16_scores_have_the_threshold_of_f32_scores() {
         let mut scores = vec![0.0; 300_001];
         score::random(5, 0, &mut scores);
         let halves: Vec<u16> = scores.iter().map(|score| (score.to_bits() >> 16) as u16 | 0x8000).collect();
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn few_scores_have_the_border_of_a_histogram() {
+    fn few_scores_have_the_threshold_of_a_histogram() {
         let mut scores = vec![0.0; 5000];
         score::random(9, 0, &mut scores);
         let ties: Vec<f32> = scores.iter().map(|score| -(score * 20.0).floor()).collect();
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_thousand_small_tensors_take_no_time() {
+    fn many_small_tensors_are_fast() {
         let mut scores = vec![0.0; 64];
         score::random(9, 0, &mut scores);
         let (mut selector, since) = (Selector::default(), std::time::Instant::now());
@@ -195,8 +197,8 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_that_misleads_is_found_out() {
-        // Every sampled position is large, all others small.
+    fn a_misleading_sample_is_detected() {
+        // Every sampled score is large, all others are small.
         let step = (300_000 / N_SAMPLE) | 1;
         let scores: Vec<f32> =
             (0..300_000).map(|i| if i % 1000 % step == 0 { 2.0 + i as f32 } else { 1.0 / (1.0 + i as f32) }).collect();

@@ -3,12 +3,12 @@
 use super::{Scores, Selector, Threshold};
 use briquette_core::{Mask, simd};
 
-/// The threshold that drops exactly the `n_drop` smallest scores, ties to the lower index.
+/// Returns the threshold that drops exactly the `n_drop` smallest scores; ties drop the lower index.
 ///
 /// # Panics
 /// If there are fewer than `n_drop` scores.
 pub fn threshold_of(scores: &[f32], n_drop: usize) -> Threshold {
-    assert!(n_drop <= scores.len(), "no more are dropped than there are");
+    assert!(n_drop <= scores.len(), "n_drop exceeds the number of scores");
     let found = Selector::default().threshold(scores.len(), n_drop, |each| {
         each(Scores::F32(scores));
         Ok::<(), std::convert::Infallible>(())
@@ -21,11 +21,11 @@ pub fn threshold_of(scores: &[f32], n_drop: usize) -> Threshold {
 
 /// Drops exactly the `n_drop` scores of smallest magnitude, `[n_rows, n_cols]`.
 ///
-/// Ties go to the lower index: random ties cost reproducibility and gained nothing. Equal to
-/// `torch.nn.utils.prune.l1_unstructured` wherever no two magnitudes tie at the border.
+/// Ties drop the lower index, so that the result is reproducible. The mask equals that of
+/// `torch.nn.utils.prune.l1_unstructured` if no two magnitudes tie at the threshold.
 ///
 /// # Panics
-/// If the lengths disagree or `n_drop` is more than there are.
+/// If the lengths disagree, or `n_drop` is more than the number of scores.
 pub fn smallest(scores: &[f32], n_rows: usize, n_cols: usize, n_drop: usize) -> Mask {
     assert_eq!(scores.len(), n_rows * n_cols, "whole rows of scores");
     let Threshold { key, mut n_ties } = threshold_of(scores, n_drop);
@@ -44,7 +44,7 @@ mod tests {
     use crate::prune::Histogram;
     use proptest::prelude::*;
 
-    /// Sort by magnitude then index, drop the first `n_drop`.
+    /// Sorts by magnitude and then index, and drops the first `n_drop`.
     fn reference(scores: &[f32], n_drop: usize) -> Vec<bool> {
         let mut order: Vec<usize> = (0..scores.len()).collect();
         order.sort_by(|&a, &b| scores[a].abs().total_cmp(&scores[b].abs()).then(a.cmp(&b)));

@@ -1,10 +1,10 @@
-//! The border between what is dropped and what stays.
+//! The threshold between dropped and kept scores.
 
-/// Everything below `key` is dropped, and the first `n_ties` of those equal to it.
+/// A threshold: drops all scores below `key`, and the first `n_ties` scores equal to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Threshold {
-    /// Bits of the magnitude of the score at the border.
+    /// The magnitude bits of the score at the threshold.
     pub key: u32,
-    /// How many scores equal to it are dropped, in order of position.
+    /// The number of scores equal to `key` that are dropped, in index order.
     pub n_ties: usize,
 }

@@ -1,8 +1,8 @@
-//! The largest magnitude, both ways.
+//! The largest magnitude, with both signs.
 
 use briquette_core::{Affine, Grid, simd};
 
-/// The range `-m..=m` with `m = max |w|`.
+/// Returns the grid over `-m..=m` with `m = max |w|`.
 ///
 /// On a symmetric grid `scale = m / (2^(b-1) - 1)`. Source: Jacob et al., "Quantization and Training of Neural
 /// Networks for Efficient Integer-Arithmetic-Only Inference", 2017.

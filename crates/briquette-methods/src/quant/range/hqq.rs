@@ -1,4 +1,4 @@
-//! Half-quadratic quantization.
+//! Half-quadratic quantization (HQQ).
 
 use super::{CHECKED, minmax};
 use briquette_core::{Affine, Grid, simd};
@@ -9,17 +9,19 @@ const KAPPA: f32 = 1.01;
 /// `BETA · KAPPA^N_STEPS`.
 const LAST_BETA: f32 = 12.201_9;
 
-/// Minimises `Σ |w - v|^p`, p = 0.7, by half-quadratic splitting: a shrinkage step on the error, then the scale that fits it best.
+/// Minimizes `Σ |w - v|^p`, p = 0.7, by half-quadratic splitting.
 ///
-/// `e = shrink(w - v, β)`, `shrink(x, β) = sign(x) · max(|x| - |x|^(p-1) / β, 0)`, `scale = Σ q·(w - e) / Σ q²`; `β` grows by 1.01 a
-/// step. The best iterate by `Σ |w - v|^p` is returned, the whole range among them.
+/// Each step shrinks the error and then fits the scale: `e = shrink(w - v, β)`, `scale = Σ q·(w - e) / Σ q²`,
+/// with `shrink(x, β) = sign(x) · max(|x| - |x|^(p-1) / β, 0)`. `β` grows by a factor of 1.01 per step. Returns
+/// the iterate with the least `Σ |w - v|^p`; the whole range is the first iterate.
 ///
-/// On an asymmetric grid it is [`minmax`]: the published method moves the zero point by fractions of a step, and here that is a
-/// whole number, so that 0.0 stays exact.
+/// On an asymmetric grid it equals [`minmax`]: the published method uses fractional zero points, but here zero
+/// points are integers so that 0.0 stays exact.
+///
 /// Source: Badri and Shaji, "Half-Quadratic Quantization of Large Machine Learning Models", 2023.
 ///
 /// # Errors
-/// The first that `go_on` has.
+/// The first error of `go_on`.
 ///
 /// # Panics
 /// If a weight is not finite.
@@ -42,8 +44,8 @@ pub fn hqq<E>(group: &[f32], grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> 
         if scale != affine.scale {
             (affine, beta) = (Affine::symmetric(scale), beta * KAPPA);
         } else if beta < LAST_BETA {
-            // The scale no longer changes. It may once more at a larger β, so the largest is tried at once; if that changes nothing
-            // either, the search is over.
+            // The scale has converged. It may still change at a larger β, so the largest is tried next; if the
+            // scale does not change then either, the search ends.
             beta = LAST_BETA;
         } else {
             break;
@@ -52,12 +54,13 @@ pub fn hqq<E>(group: &[f32], grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> 
     Ok(best)
 }
 
-/// Whether a scale and its inverse are both normal floats, as weights are multiplied by the inverse.
+/// Returns whether a scale and its inverse are both normal floats, because weights are multiplied by the
+/// inverse.
 fn is_usable(scale: f32) -> bool {
     scale.is_normal() && scale > 0.0 && (1.0 / scale).is_normal()
 }
 
-/// The robust error at a scale, and the two sums that the next follows from.
+/// Computes the robust error at a scale, and the two sums that give the next scale.
 fn sums<E>(
     group: &[f32],
     affine: Affine,
@@ -91,7 +94,7 @@ mod tests {
         group.iter().map(|&value| f64::from(error(value).powf(P))).sum()
     }
 
-    /// The method as it is written down, one weight at a time.
+    /// The method as published, one weight at a time.
     fn reference(group: &[f32], grid: Grid) -> Affine {
         let mut best = minmax(group, grid);
         let (mut affine, mut beta, mut least) = (best, BETA, robust_error(group, best, grid));
@@ -128,12 +131,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_as_good_as_the_method_one_weight_at_a_time(
+        fn the_error_matches_the_scalar_reference(
             group in prop::collection::vec(-2.0_f32..3.0, 1..200), n_bits in 2_u8..=8,
         ) {
             let grid = Grid::new(n_bits, GridKind::Symmetric).unwrap();
             let [found, expected] = [fitted(&group, grid), reference(&group, grid)].map(|a| robust_error(&group, a, grid));
-            // A code that lies half way may fall to either side, and each is a path of its own.
+            // A value halfway between two codes may round either way, and each rounding leads to different
+            // iterates.
             prop_assert!(found <= 1.02 * expected, "{} {}", found, expected);
             prop_assert!(found <= (1.0 + 1e-5) * robust_error(&group, minmax(&group, grid), grid));
         }

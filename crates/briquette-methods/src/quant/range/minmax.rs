@@ -2,9 +2,9 @@
 
 use briquette_core::{Affine, Grid, simd};
 
-/// The range `min(w, 0)..=max(w, 0)`; on an asymmetric grid `scale = (max - min) / (2^b - 1)`.
+/// Returns the grid over `min(w, 0)..=max(w, 0)`; `scale = (max - min) / (2^b - 1)` on an asymmetric grid.
 ///
-/// On a symmetric grid it is the same as [`absmax`](super::absmax).
+/// On a symmetric grid it equals [`absmax`](super::absmax).
 ///
 /// # Panics
 /// If a weight is not finite.

@@ -1,23 +1,25 @@
-//! The range of least squared error.
+//! The range with the least squared error.
 
 use super::CHECKED;
 use briquette_core::simd::{self, RANGES};
 use briquette_core::{Affine, Grid};
 
-/// Shrunken ranges tried: 1, 0.99, …, 0.30 of the whole.
+/// The number of shrunken ranges to try: 1, 0.99, …, 0.30 of the whole range.
 const N_STEPS: usize = 71;
-/// How far the approximate error of a range may be from the exact one, as a share of it.
+/// The maximum relative difference between the approximate and the exact error of a range.
 const NEAR: f64 = 2e-4;
 
-/// The range `f·min..=f·max`, `f` from 1 down to 0.3 in hundredths, of least `Σ (w - v)²`.
+/// Returns the grid over `f·min..=f·max`, `f` from 1 down to 0.3 in hundredths, with the least `Σ (w - v)²`.
 ///
-/// Of equal errors the widest wins, so the result is never worse than [`minmax`](super::minmax). Source: Banner et al., "Post
-/// training 4-bit quantization of convolutional networks for rapid-deployment", 2019, by search instead of in closed
-/// form. Sixteen ranges are compared at once, nearly; those that may be the best then exactly. Ranges are no more looked at
-/// once they cut off so much of the extremes that this alone is worse than the best.
+/// Among equal errors the widest range wins, so the result is never worse than [`minmax`](super::minmax). The
+/// errors of sixteen ranges are approximated in one pass; then ranges that may be the best are compared
+/// exactly. The search stops when the clamping error of the extremes alone exceeds the least error.
+///
+/// Source: Banner et al., "Post training 4-bit quantization of convolutional networks for rapid-deployment",
+/// 2019, by search instead of in closed form.
 ///
 /// # Errors
-/// The first that `go_on` has.
+/// The first error of `go_on`.
 ///
 /// # Panics
 /// If a weight is not finite.
@@ -37,7 +39,7 @@ pub fn mse<E>(group: &[f32], grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> 
         near[first..].iter_mut().zip(errors).for_each(|(near, error)| *near = error);
         least = errors.into_iter().fold(least, f64::min);
     }
-    // Outside of this range the sums, which are made in f32, underflow or overflow: then every range is compared exactly.
+    // Outside of this interval the f32 sums underflow or overflow, so all ranges are compared exactly.
     let is_sound = (1e-30..1e30).contains(&least);
     let may_win = |step: &usize| !is_sound || near[*step] <= least * (1.0 + NEAR);
     let mut best = (shrunken(0), f64::INFINITY);
@@ -50,13 +52,15 @@ pub fn mse<E>(group: &[f32], grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> 
     Ok(best.0)
 }
 
-/// The least squared error that the two extremes alone have on a grid of this scale, wherever its zero is. It grows as the scale
-/// shrinks.
+/// Returns the least possible squared error of the two extremes on a grid of this scale, for any zero point.
+///
+/// It grows as the scale shrinks.
 fn cut_off(min: f32, max: f32, scale: f32, grid: Grid) -> f64 {
     let (low, high) = (f64::from(grid.min_code()), f64::from(grid.max_code()));
     let (min, max, scale) = (f64::from(min.min(0.0)), f64::from(max.max(0.0)), f64::from(scale));
     match grid.is_asymmetric() {
-        // The range is too short by this much. The sum of both ends' squared errors is least where each has half of it.
+        // The range is too short by this amount. The sum of squared errors is least if it is split evenly
+        // between both ends.
         true => (max - min - (high - low) * scale).max(0.0).powi(2) / 2.0,
         false => (max.max(-min) - high.max(-low) * scale).max(0.0).powi(2),
     }

@@ -1,11 +1,11 @@
-//! A range that leaves the farthest weights out.
+//! A range that leaves out the most extreme weights.
 
 use briquette_core::{Affine, Grid};
 
-/// The range that holds a `share` of the weights; those outside are clamped to its ends.
+/// Returns the grid over a range that contains a `share` of the weights; the others are clamped.
 ///
-/// Symmetric: the `share` quantile of `|w|`. Asymmetric: from the `(1 - share) / 2` to the `(1 + share) / 2` quantile
-/// of `w`. A quantile is the element of rank `ceil(q * n)`, so a share of 1 is the whole range.
+/// Symmetric: the `share` quantile of `|w|`. Asymmetric: from the `(1 - share) / 2` to the `(1 + share) / 2`
+/// quantile of `w`. A quantile is the element of rank `ceil(q * n)`, so a share of 1 is the whole range.
 /// Source: Wu et al., "Integer Quantization for Deep Learning Inference", 2020, section 3.3.
 ///
 /// # Panics

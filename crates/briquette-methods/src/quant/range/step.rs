@@ -1,16 +1,19 @@
-//! One step for all groups.
+//! One step size for all groups.
 
 use briquette_core::{Affine, Grid, simd};
 
-/// The share of a grid that a group may fill: the rest is for weights that rounding moves away from 0.
+/// The share of a grid that a group may fill: the rest is headroom for weights that error compensation moves
+/// away from 0.
 const FILLED: f32 = 15.0 / 16.0;
 
-/// The step itself, or the least of its doubles whose grid holds the group: `scale = step · 2^k` with the least `k ≥ 0` for which
-/// `max |w| ≤ 15/16 · most · scale`, where `most` is the largest code.
+/// Returns the step size times the smallest power of two for which the grid covers the group.
 ///
-/// With the same step in all rows, what many rows have alike is seen by an entropy coder, and the error is the same everywhere: `step² / 12` a
-/// weight. This is how uniform quantizers with entropy coding come within a quarter of a bit of what is possible (H. Gish, J. Pierce,
-/// "Asymptotically efficient quantizing", 1968).
+/// `scale = step · 2^k` with the least `k ≥ 0` for which `max |w| ≤ 15/16 · most · scale`, where `most` is the
+/// largest code.
+///
+/// With the same step in all rows, an entropy coder can use the statistics of all rows, and the error is the
+/// same everywhere: `step² / 12` per weight. Uniform quantizers with entropy coding are within a quarter of a
+/// bit of the theoretical limit (H. Gish, J. Pierce, "Asymptotically efficient quantizing", 1968).
 ///
 /// # Panics
 /// If a weight is not finite.

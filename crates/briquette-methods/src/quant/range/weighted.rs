@@ -1,20 +1,22 @@
-//! The range of least error at the outputs.
+//! The range with the least error at the layer outputs.
 
 use super::{CHECKED, WeightGroup, mse};
 use briquette_core::{Affine, Grid, simd};
 
-/// Shrunken ranges tried: 1, 0.99, …, 0.30 of the whole.
+/// The number of shrunken ranges to try: 1, 0.99, …, 0.30 of the whole range.
 const N_STEPS: usize = 71;
 
-/// The range `f·min..=f·max`, `f` from 1 down to 0.3 in hundredths, of least `Σ E[x²]·(w - v)²`: what rounding adds to the square error
-/// of the layer's outputs where its inputs are not correlated. Of equal errors the widest wins. Where nothing is known of the inputs, and
-/// where none was ever anything but 0, it is that of [`mse`](mse()).
+/// Returns the grid over `f·min..=f·max`, `f` from 1 down to 0.3 in hundredths, with the least `Σ E[x²]·(w -
+/// v)²`.
 ///
-/// Source: Lin et al., "AWQ: Activation-aware Weight Quantization for LLM Compression and Acceleration", 2024 (the search, of a clipped
-/// range, by the outputs' error); the diagonal of the Hessian as in Frantar et al., "GPTQ", 2023.
+/// This is the squared output error that rounding adds if the inputs are uncorrelated. Among equal errors the
+/// widest range wins. If the mean squares are unknown or all 0, the result equals [`mse`](mse()).
+///
+/// Source: Lin et al., "AWQ: Activation-aware Weight Quantization for LLM Compression and Acceleration", 2024, for the search by
+/// output error. The diagonal of the Hessian is as in Frantar et al., "GPTQ", 2023.
 ///
 /// # Errors
-/// The first that `go_on` has.
+/// The first error of `go_on`.
 ///
 /// # Panics
 /// If a weight is not finite.
@@ -36,7 +38,7 @@ pub fn weighted<E>(group: WeightGroup, grid: Grid, go_on: &impl Fn() -> Result<(
     Ok(best.0)
 }
 
-/// `Σ m·(w - v)²`, summed in f64.
+/// Returns `Σ m·(w - v)²`, summed in f64.
 fn weighted_error<E>(
     values: &[f32],
     importance: &[f32],
@@ -82,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn it_has_the_least_error_of_all_ranges_that_are_tried() {
+    fn the_range_is_the_best_candidate() {
         let values: Vec<f32> = (0..96).map(|i| ((i * 37) % 101) as f32 / 50.0 - 0.7).collect();
         let importance: Vec<f32> = (0..96).map(|i| ((i * 53) % 17) as f32 / 4.0).collect();
         for (bits, kind) in [(4, GridKind::Symmetric), (3, GridKind::Asymmetric), (8, GridKind::SymmetricFull)] {
@@ -108,7 +110,7 @@ mod tests {
         let even = found(&values, Some(&importance), grid);
         importance[7] = 0.0;
         assert!(found(&values, Some(&importance), grid).scale < even.scale * 0.6);
-        // Of nothing that was ever seen, and of nothing that is known, it is the plain least error.
+        // With mean squares of 0 and with none, the result is the plain least squared error.
         let plain = found(&values, None, grid);
         assert_eq!(found(&values, Some(&[0.0; 64]), grid), plain);
     }
