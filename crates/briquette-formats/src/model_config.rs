@@ -77,7 +77,7 @@ impl ModelFamily {
     /// empty.
     ///
     /// # Errors
-    /// See [`read`](fn@read).
+    /// See [`read`].
     pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
         let bytes = read(checkpoint)?.unwrap_or_default();
         let transposed_layers = checkpoint.transposed_layers().iter().cloned().collect();

@@ -99,7 +99,7 @@ impl BlockLayout {
 /// Interleaves the parts of the same rows into blocks.
 ///
 /// For each part, `block[i][at .. at + n_bytes] = part[i * n_bytes .. (i + 1) * n_bytes]`. Bytes without a part
-/// are 0. [`ForeignLayout`](crate::ForeignLayout) reads the parts back.
+/// are 0. [`ForeignLayout`](super::ForeignLayout) reads the parts back.
 ///
 /// # Errors
 /// Bug: the blocks differ in size, or the parts in their number of blocks.

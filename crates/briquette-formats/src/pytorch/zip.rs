@@ -1,5 +1,7 @@
-//! The directory of a zip archive. Only archives as `torch.save` writes them are taken: in others, such as those with comments or with
-//! entries that overlap, two programs could see different entries.
+//! Reads the directory of a zip archive.
+//!
+//! Only archives like those of `torch.save` are accepted. In other archives, such as with comments or
+//! overlapping entries, two programs could see different entries.
 
 use crate::io::{InputFile, limits};
 use crate::pytorch::bytes::Bytes;
@@ -11,24 +13,24 @@ const END_64: u32 = 0x0606_4b50;
 const END_64_LOCATOR: u32 = 0x0706_4b50;
 const ENTRY: u32 = 0x0201_4b50;
 const LOCAL: u32 = 0x0403_4b50;
-/// Bytes of the record that ends an archive, of its 64-bit locator and record, and of a local header.
+/// Bytes of the record at the end of an archive, of its 64-bit locator and record, and of a local header.
 const END_BYTES: u64 = 22;
 const LOCATOR_BYTES: u64 = 20;
 const END_64_BYTES: u64 = 56;
 const LOCAL_BYTES: u64 = 30;
 
-/// Where the bytes of an entry are.
+/// The location of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ZipEntry {
     /// First byte in the file.
     pub(crate) start: u64,
     /// Bytes in the file.
     pub(crate) n_packed: u64,
-    /// Bytes once unpacked.
+    /// Bytes after unpacking.
     pub(crate) n_bytes: u64,
-    /// CRC-32 of them once unpacked; 0 where whoever wrote it did not compute it.
+    /// CRC-32 of the unpacked bytes; 0 if the writer did not compute it.
     pub(crate) crc: u32,
-    /// Whether they lie in the file as they are.
+    /// Whether the bytes are uncompressed.
     pub(crate) is_stored: bool,
 }
 
@@ -47,11 +49,12 @@ struct RawEntry {
     header: u64,
 }
 
-/// The entries of an archive by name. They lie inside the file and do not overlap; what they unpack to is for
-/// whoever unpacks them to bound.
+/// Reads the entries of an archive by name. They lie inside the file and do not overlap.
+///
+/// Their unpacked sizes are not limited here.
 ///
 /// # Errors
-/// Input where the archive is damaged, cut short, or not plain.
+/// Input: the archive is damaged, cut short, or not plain.
 pub(crate) fn read_entries(file: &InputFile) -> Result<BTreeMap<String, ZipEntry>> {
     let directory = find_directory(file)?;
     let mut bytes = vec![0; usize::try_from(directory.n_bytes).map_err(|_| damaged("its directory is too long"))?];
