@@ -1,9 +1,9 @@
-//! What a file is, by its first bytes; its name is not asked.
+//! Detects the format of a file from its first bytes. The name does not matter.
 
 use crate::InputFile;
 use briquette_core::{Error, Result};
 
-/// A format we can read, as its first bytes show it.
+/// A supported format, as detected from the first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     /// safetensors.
@@ -14,10 +14,10 @@ pub enum FileKind {
     Burnpack,
 }
 
-/// Tells the format, and names the usual wrong files.
+/// Detects the format of a file. For common wrong files, the error says what they are.
 ///
 /// # Errors
-/// Input where it is none of ours.
+/// Input: the format is not supported.
 pub fn kind_of(file: &InputFile) -> Result<FileKind> {
     let mut head = vec![0; file.len().min(512) as usize];
     file.read_at(0, &mut head)?;
@@ -57,7 +57,7 @@ fn kind_of_head(head: &[u8]) -> Result<FileKind, String> {
     }
 }
 
-/// Other files that are taken for checkpoints, by how they start.
+/// Other files that are mistaken for checkpoints, by their first bytes.
 const OTHERS: [(&[u8], &str, &str); 6] = [
     (b"\x89HDF\r\n\x1a\n", "an HDF5 file", "HDF5 is not read; save the weights as safetensors"),
     (b"\x93NUMPY", "a NumPy array", "a model is more than one; save its arrays as safetensors"),
@@ -67,7 +67,7 @@ const OTHERS: [(&[u8], &str, &str); 6] = [
     (b"\xfd7zXZ\0", "an xz file", "unpack it and name what is in it"),
 ];
 
-/// A protobuf that begins as `ModelProto` does: the version of its format, then its producer, opsets or graph.
+/// Whether a protobuf begins like `ModelProto`: the version of its format, then its producer, opsets or graph.
 fn is_onnx(head: &[u8]) -> bool {
     matches!(head, [0x08, 1..=31, 0x12 | 0x1a | 0x22 | 0x28 | 0x32 | 0x3a | 0x42, ..])
 }

@@ -1,4 +1,4 @@
-//! Finding and opening the weight files of a model.
+//! Finds and opens the weight files of a model.
 
 use crate::choice::no_keys;
 use crate::index::Index;
@@ -9,15 +9,17 @@ use crate::{Choice, InputFile, TensorSource, contained, hub_cache, manifest, pre
 use briquette_core::{Error, Result};
 use std::path::{Path, PathBuf};
 
-/// The `format` string in the header of weight files in our own format.
+/// The `format` string in the headers of Briquette's own format.
 const OUR_FORMAT: &str = "briquette";
-/// How the names of these files end.
+/// The ending of these files.
 const OUR_EXTENSION: &str = ".briquette.safetensors";
 
-/// Reads a weight file, or every shard that an index names; they lie in its directory.
+/// Reads a weight file, or every shard of an index. Shards are in the directory of the index.
 ///
 /// # Errors
-/// Input where there is no model or it is damaged, Config where what `choice` names is not there, Io where it cannot be read.
+/// - Input: there is no model, or it is damaged.
+/// - Config: the chosen key or prefix does not exist.
+/// - Io: a file cannot be read.
 pub(crate) fn open(file: InputFile, choice: &Choice) -> Result<(PlainFiles, FileKind)> {
     let (path, mut plain) = (file.path().to_path_buf(), PlainFiles::default());
     let kind = if path.extension().is_some_and(|extension| extension == "json") {
@@ -40,7 +42,7 @@ pub(crate) fn open(file: InputFile, choice: &Choice) -> Result<(PlainFiles, File
     Ok((plain, kind))
 }
 
-/// The error for a weight file of ours that is not read by its manifest, which alone says what its tensors stand for.
+/// The error for a weight file of Briquette's format that was opened without its manifest.
 fn without_manifest(file: &Path) -> Error {
     let directory = parent_of(file);
     let name = manifest::FILE_NAME;
@@ -51,16 +53,18 @@ fn without_manifest(file: &Path) -> Error {
     Error::input(format!("holds codes and parts of tensors, which only {name} explains; {what}")).at(file.display())
 }
 
-/// The one weight file or index of a directory.
+/// Returns the one weight file or index of a directory.
 ///
 /// # Errors
-/// Input where there is none, Config where there are several, Io where it cannot be listed.
+/// - Input: there is no weight file.
+/// - Config: there are several.
+/// - Io: the directory cannot be listed.
 pub(crate) fn weights_in(directory: &Path) -> Result<PathBuf> {
     for name in
         ["model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin"]
     {
         let path = directory.join(name);
-        // A link to nothing is found too: what it should lead to is missing, and another file is not what was meant.
+        // A broken link counts too. Its target is missing, and using another file instead would be wrong.
         if presence::has_entry(&path)? {
             return Ok(path);
         }

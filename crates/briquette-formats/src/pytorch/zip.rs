@@ -92,7 +92,7 @@ fn damaged(what: &str) -> Error {
     Error::input(format!("{what}; the archive is damaged or cut short, save or download it again"))
 }
 
-/// Finds the directory through the record that ends the archive, which no comment may follow.
+/// Finds the directory through the record at the end of the archive. A comment after the record is refused.
 fn find_directory(file: &InputFile) -> Result<Directory> {
     let no_end = || damaged("it does not end as a zip archive does");
     let end_at = file.len().checked_sub(END_BYTES).ok_or_else(no_end)?;
@@ -111,7 +111,7 @@ fn find_directory(file: &InputFile) -> Result<Directory> {
     Ok(directory)
 }
 
-/// Entries, bytes and start of the directory.
+/// Returns the number of entries, bytes and start of the directory.
 fn parse_end(record: &[u8]) -> Option<(u64, u64, u64)> {
     let mut rest = Bytes(record);
     let is_end = rest.u32()? == END && rest.u32()? == 0;
@@ -120,7 +120,7 @@ fn parse_end(record: &[u8]) -> Option<(u64, u64, u64)> {
     (is_end && here == total && comment == 0).then_some((total.into(), n_bytes.into(), start.into()))
 }
 
-/// The 64-bit record, where there is one, and its own place.
+/// Returns the 64-bit record and its offset, if there is one.
 fn find_wide(file: &InputFile, end_at: u64) -> Result<Option<(u64, Directory)>> {
     let Some(locator_at) = end_at.checked_sub(LOCATOR_BYTES) else { return Ok(None) };
     let mut locator = [0; LOCATOR_BYTES as usize];
@@ -165,7 +165,7 @@ fn read_entry(rest: &mut Bytes) -> Option<RawEntry> {
     (signature == ENTRY).then_some(RawEntry { name, method, crc, n_packed, n_bytes, header })
 }
 
-/// The 64-bit fields of an entry, in the order of the 32-bit ones that are too small.
+/// Returns the 64-bit fields of an entry, in the order of the 32-bit fields that overflow.
 fn wide_fields(extra: &[u8]) -> Bytes<'_> {
     let mut rest = Bytes(extra);
     while let (Some(id), Some(n)) = (rest.u16(), rest.u16()) {
@@ -178,7 +178,7 @@ fn wide_fields(extra: &[u8]) -> Bytes<'_> {
     Bytes(&[])
 }
 
-/// Where an entry's data start, by its local header.
+/// Returns the start of an entry's data, from its local header.
 fn data_start(file: &InputFile, raw: &RawEntry) -> Result<u64> {
     let misplaced = || damaged(&format!("entry {:?} is not where the directory says", raw.name));
     if raw.header.checked_add(LOCAL_BYTES).is_none_or(|end| end > file.len()) {

@@ -1,22 +1,22 @@
-//! PyTorch archives from literal values.
+//! Builds archives like those of PyTorch.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
-/// What an archive is made of.
+/// Options of an archive.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct How<'a> {
-    /// Entries that are deflated, if only as stored blocks.
+    /// Entries that are deflated (as stored blocks).
     pub deflated: &'a [&'a str],
-    /// Whether sizes and places are in 64-bit fields.
+    /// Whether sizes and offsets are in 64-bit fields.
     pub is_wide: bool,
 }
 
-/// A zip archive of stored entries, as `torch.save` lays them out.
+/// Builds a zip archive of stored entries, like `torch.save`.
 pub fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
     zip_as(How::default(), entries)
 }
 
-/// A zip archive.
+/// Builds a zip archive.
 pub fn zip_as(how: How, entries: &[(&str, &[u8])]) -> Vec<u8> {
     let (mut file, mut directory) = (Vec::new(), Vec::new());
     for (name, bytes) in entries {
@@ -42,7 +42,7 @@ pub fn zip_as(how: How, entries: &[(&str, &[u8])]) -> Vec<u8> {
     file
 }
 
-/// A tar archive of regular files, as Python's `tarfile` lays them out.
+/// Builds a tar archive of regular files, like Python's `tarfile`.
 pub fn tar(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let mut file = Vec::new();
     for (name, bytes) in entries {
@@ -62,7 +62,7 @@ pub fn tar(entries: &[(&str, &[u8])]) -> Vec<u8> {
     file
 }
 
-/// The records that end an archive.
+/// Appends the records at the end of an archive.
 fn end(file: &mut Vec<u8>, n: usize, n_directory: usize, start: usize, how: How) {
     let longs = |values: &[usize]| values.iter().flat_map(|&value| (value as u64).to_le_bytes()).collect::<Vec<u8>>();
     let at = file.len();

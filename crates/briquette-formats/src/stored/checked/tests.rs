@@ -4,7 +4,7 @@ use crate::tensor::TensorInfo;
 use briquette_core::encoded::{Codes, Part, ScaleType};
 use briquette_core::{Coding, DType, GridKind, Grouping, OutputAxis, Shape, Storage, TensorHasher};
 
-/// Rows of a block, blocks, and columns.
+/// Rows per block, number of blocks, and columns.
 const ROWS: usize = 32;
 const BLOCKS: usize = 9;
 const COLS: usize = 2048;
@@ -13,7 +13,7 @@ fn codes() -> Vec<u8> {
     (0..(BLOCKS * ROWS - 5) * COLS).map(|i| (i * 37 % 251) as u8).collect()
 }
 
-/// A tensor of int8 codes whose one scale is 1, in a file, and the hash of what they were written as.
+/// Creates a tensor of int8 codes with scale 1 in a file, and the hash of its values.
 fn tensor_of(file: &std::path::Path, codes: &[u8]) -> StoredDir {
     let written: Vec<u8> = codes.iter().flat_map(|&code| f32::from(code as i8).to_le_bytes()).collect();
     let mut hasher = TensorHasher::default();
