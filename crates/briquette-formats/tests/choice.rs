@@ -1,4 +1,4 @@
-//! Of a training checkpoint the model is read, and what else it holds is said.
+//! Reads the model of a training checkpoint and lists the other entries.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,12 +10,12 @@ use briquette_core::ErrorKind;
 use briquette_formats::{Checkpoint, Choice, TensorSource};
 use common::{fixture, tensors};
 
-/// A dictionary under a key.
+/// Encodes a dictionary under a key.
 fn below(name: &str, items: &[u8]) -> Vec<u8> {
     [key(name).as_slice(), b"}(", items, b"u"].concat()
 }
 
-/// A number of one element.
+/// Encodes a tensor of one element.
 fn scalar(name: &str) -> Vec<u8> {
     [key(name), tensor(b"K\0))")].concat()
 }
@@ -72,21 +72,21 @@ fn the_model_of_a_training_checkpoint_is_what_its_twin_holds() {
 fn the_key_of_the_model_is_found() {
     let model = || item("a", 0, 1);
     let optim = || below("optimizer", &optimizer());
-    /// Items of the pickle, the names that are found, and what is left out.
+    /// Items of the pickle, the expected names, and the other entries.
     type Case<'a> = (Vec<Vec<u8>>, &'a [&'a str], &'a [(&'a str, bool)]);
     let cases: [Case; 9] = [
         (vec![below("state_dict", &model()), scalar("best_acc")], &["a"], &[("best_acc", false)]),
         (vec![below("net", &model()), optim()], &["a"], &[("optimizer", false)]),
         (vec![below("model_ema", &model()), below("model", &item("b", 0, 1))], &["b"], &[("model_ema", true)]),
         (vec![below("params_ema", &model()), optim()], &["a"], &[("optimizer", false)]),
-        // One model under a key of its own, beside an optimizer; and two, which are parts of one.
+        // One model under an unusual key beside an optimizer, and two models, which are parts of one.
         (vec![below("encoder", &model()), optim()], &["a"], &[("optimizer", false)]),
         (
             vec![below("encoder", &model()), below("decoder", &model()), optim()],
             &["encoder.a", "decoder.a"],
             &[("optimizer", false)],
         ),
-        // A state dict, whatever its modules are called.
+        // A state dict, whatever the names of its modules.
         (vec![item("model.a", 0, 1), item("optimizer.a", 0, 1)], &["model.a", "optimizer.a"], &[]),
         (vec![below("encoder", &model())], &["encoder.a"], &[]),
         (vec![below("model", b""), item("a", 0, 1)], &["a"], &[]),
@@ -108,7 +108,7 @@ fn a_state_dict_below_the_model_of_a_checkpoint_is_unwrapped_and_a_layer_called_
     assert_eq!(left(&found), [("best_acc", false), ("model.optimizer", false)]);
     let deep = open(&[below("checkpoint", &below("model", &state())), below("optimizer", &optimizer())], &by_none());
     assert_eq!(names(&deep.unwrap()), ["a"]);
-    // Layers of a network that is kept as dictionaries in dictionaries.
+    // Layers of a network in nested dictionaries.
     let layers = [below("net", &item("a", 0, 1)), below("head", &item("b", 0, 1))].concat();
     let nested = open(&[below("state_dict", &layers)], &by_none()).unwrap();
     assert_eq!(names(&nested), ["net.a", "head.b"]);
@@ -142,12 +142,12 @@ fn a_prefix_is_stripped_where_it_is_said_and_kept_where_that_is() {
     assert_eq!(names(&open(&items, &with("module.model.")).unwrap()), ["a", "module.b"]);
     let error = open(&items, &with("net.")).unwrap_err();
     assert!(error.kind == ErrorKind::Config && error.to_string().contains("no name begins with"), "{error}");
-    // Those of safetensors are as they are, unless it is said.
+    // Names in safetensors files are only changed by an explicit prefix.
     let digits = Checkpoint::open_as(&fixture("digits"), &with("fc1.")).unwrap();
     assert!(digits.tensors().iter().any(|info| info.name == "weight"));
 }
 
-/// A root with more keys than any training has, each of them a dictionary that leads to more.
+/// A root with many keys, all of which refer to one large dictionary.
 #[test]
 fn looking_for_the_model_takes_little_however_dictionaries_are_shared() {
     let list = [

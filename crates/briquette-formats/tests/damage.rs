@@ -1,4 +1,4 @@
-//! Files that are damaged or lie: each is refused with one clear line, and none panics.
+//! Damaged and inconsistent files are refused with one clear line, and none panics.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ fn open_bytes(name: &str, bytes: &[u8]) -> Result<Checkpoint, Error> {
     Checkpoint::open(&dir.path().join(name))
 }
 
-/// Asserts that an error is about the input, or that it is missing, and says this.
+/// Asserts that an error is about the input and contains a phrase.
 fn assert_says(found: Result<Checkpoint, Error>, phrase: &str) {
     let error = found.expect_err(phrase);
     assert!(error.is_bad_input() && error.to_string().contains(phrase), "{phrase}: {error}");
@@ -87,7 +87,8 @@ fn spans_and_shapes_that_contradict_each_other_are_refused() {
     assert_says(open_bytes("m.safetensors", &with_header(&deep, 0)), "not valid");
 }
 
-/// A directory of shards `x.safetensors` with one tensor `a`, `y.safetensors` with `b`, and this index.
+/// Opens a directory of shards with this index: `x.safetensors` with tensor `a`, `y.safetensors` with `b`, and
+/// `z.safetensors` with `a`.
 fn sharded(weight_map: &str) -> Result<Checkpoint, Error> {
     let dir = tempfile::tempdir().unwrap();
     for (file, name) in [("x", "a"), ("y", "b"), ("z", "a")] {
@@ -185,7 +186,7 @@ fn each_prefix_of_a_manifest_is_refused() {
     for name in ["pruned-int8", "compressed-tensors", "burnpack"] {
         let from = fixture(&format!("frozen/v0_1_0_{name}"));
         let dir = tempfile::tempdir().unwrap();
-        // Its sums would tell before anything is parsed.
+        // SHA256SUMS would be checked before anything is parsed.
         let names = std::fs::read_dir(&from).unwrap().map(|entry| entry.unwrap().file_name());
         for name in names.filter(|name| name != "SHA256SUMS") {
             std::fs::copy(from.join(&name), dir.path().join(name)).unwrap();
@@ -205,7 +206,8 @@ fn each_prefix_of_a_manifest_is_refused() {
     }
 }
 
-/// A directory of ours with one tensor `a` in codes, whose parts are one byte of codes and one scale.
+/// Opens a directory of Briquette with one tensor `a` in codes, whose parts are one byte of codes and one
+/// scale.
 fn coded(profile: &str, dtype: &str, shape: &str, bits: u8) -> Result<Checkpoint, Error> {
     let dir = tempfile::tempdir().unwrap();
     let codes = format!(r#"{{"bits":{bits},"grid":"symmetric","grouping":"row","scale":"F32"}}"#);

@@ -1,4 +1,4 @@
-//! PyTorch archives hold the same tensors as safetensors, and run nothing.
+//! PyTorch archives have the same tensors as safetensors, and no code runs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -121,7 +121,7 @@ fn archives_that_lie_are_refused() {
     }
 }
 
-/// A tensor of two f32, with what is in it deflated or its sizes in 64-bit fields.
+/// A tensor of two f32, with deflated entries or sizes in 64-bit fields.
 #[test]
 fn deflated_entries_and_archives_of_more_than_4_gib_are_read() {
     let (pickle, data) = (dict(&item("a", 0, 1)), [1.5_f32, -2.0].map(f32::to_le_bytes).concat());
@@ -152,7 +152,7 @@ fn a_deflated_storage_that_is_damaged_is_refused_when_it_is_read() {
     assert!(error.kind == ErrorKind::Input && error.to_string().contains("damaged"), "{error}");
 }
 
-/// Shards of two tensors each, as `save_pretrained` without safetensors leaves them.
+/// Shards of two tensors each, as written by `save_pretrained` without safetensors.
 #[test]
 fn sharded_bin_files_are_read_through_their_index() {
     let dir = tempfile::tempdir().unwrap();

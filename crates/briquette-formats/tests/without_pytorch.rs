@@ -1,4 +1,6 @@
-//! A build that does not read PyTorch's files says so, and reads all else: `cargo test -p briquette-formats --no-default-features`.
+//! A build without the feature `pytorch` refuses PyTorch files and reads all others.
+//!
+//! Run it with `cargo test -p briquette-formats --no-default-features`.
 #![cfg(not(feature = "pytorch"))]
 #![allow(clippy::unwrap_used)]
 
