@@ -1,4 +1,4 @@
-//! The order of parts in files, held in a few bytes each, as there may be millions of parts.
+//! The order of parts in files. Each needs a few bytes, as there may be millions.
 
 use super::parts::LastParts;
 use crate::plan::Plan;
@@ -12,38 +12,39 @@ use std::ops::Range;
 /// One tensor of a file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Record {
-    /// The tensor of the plan that it holds, alone or along with other parts.
+    /// The tensor of the plan that it is a part of.
     pub(super) tensor: u32,
     /// Its index among the parts of that tensor.
     pub(super) nth: u8,
-    /// The index of the suffix that its name adds to the tensor's.
+    /// The index of the suffix of its name.
     suffix: u8,
-    /// The width of its elements in bits.
+    /// Bits per element.
     n_bits: u8,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub(super) n_bytes: u64,
 }
 
 /// The tensors of all files.
 #[derive(Debug)]
 pub(super) struct Order {
-    /// The tensors in the order of their names.
+    /// The tensors, sorted by name.
     records: Vec<Record>,
-    /// The tensors of the plan that are in each file.
+    /// The range of the plan's tensors in each file.
     pub(super) files: Vec<Range<usize>>,
 }
 
-/// Data offsets of records visited by name. Data is ordered by the width of elements, widest first, then by name.
+/// Data offsets of records that are visited by name. Data is sorted by element size, widest first, then by
+/// name.
 #[derive(Debug)]
 pub(super) struct Starts(BTreeMap<u8, u64>);
 
 impl Order {
-    /// Orders the `parts` of every tensor of a plan that is not tied to another.
+    /// Sorts the `parts` of every tensor of a plan that is not tied to another.
     ///
     /// # Errors
-    /// Input where two parts would have one name; the errors of `parts`.
+    /// Input: two parts would have one name. Also errors of `parts`.
     pub(super) fn of(plan: &Plan, parts: &mut LastParts) -> Result<Self> {
-        // Most tensors are stored as at most two parts.
+        // Most tensors have at most two parts.
         let mut records = Vec::with_capacity(2 * plan.tensors.len());
         let (mut files, mut suffixes) = (Vec::new(), Vec::<String>::new());
         let (mut first, mut file) = (0, InFile::default());
@@ -71,7 +72,8 @@ impl Order {
         });
         drop(ranks);
         let order = |a: &Record, b: &Record| cmp_joined(name(a), name(b));
-        // That is the order of the whole names already, but where one is the beginning of another, and where two are the same.
+        // This is already the order of whole names, unless one tensor's name is a prefix of another or two
+        // names are equal.
         if records.is_sorted_by(|a, b| order(a, b).is_lt()) {
             return Ok(Self { records, files });
         }
@@ -86,7 +88,7 @@ impl Order {
         Ok(Self { records, files })
     }
 
-    /// The records, by name, of the file that holds these tensors.
+    /// Returns the records of the file with these tensors, sorted by name.
     pub(super) fn of_file(&self, tensors: &Range<usize>) -> impl Iterator<Item = &Record> {
         self.records.iter().filter(move |record| tensors.contains(&(record.tensor as usize)))
     }
