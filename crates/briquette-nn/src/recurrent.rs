@@ -1,4 +1,4 @@
-//! Finds burn's recurrent layers, whose states keep them from computing in another type than the device's default.
+//! Finds burn's recurrent layers, whose states restrict the type of the computation.
 
 use crate::module::{Trail, is_of_burn};
 use briquette_core::{Error, Result};
@@ -6,12 +6,14 @@ use burn::module::{Module, ModuleVisitor};
 use burn::tensor::FloatDType;
 use std::panic::Location;
 
-/// The recurrent layers of burn, as it names them.
+/// burn's recurrent layers, by container name.
 const RECURRENT: [&str; 6] =
     ["Struct:Lstm", "Struct:BiLstm", "Struct:Gru", "Struct:BiGru", "Struct:Rnn", "Struct:BiRnn"];
 
-/// Refuses a type in which a layer of the module cannot compute: `Lstm::forward` makes its output and its first state by
-/// `Tensor::empty` and `Tensor::zeros`, which take the device's default type, and burn's operations do not mix types.
+/// Refuses a type in which a recurrent layer cannot compute.
+///
+/// `Lstm::forward` creates its output and first state by `Tensor::empty` and `Tensor::zeros` in the device's
+/// default type, and burn's operations do not mix types.
 ///
 /// # Errors
 /// Refused, with the path of the layer.

@@ -8,15 +8,17 @@ use briquette_methods::prune::score::WeightSlice;
 use briquette_methods::prune::{Score, Threshold};
 use rayon::prelude::*;
 
-/// The magnitude of a score, and the smallest float for 0: what is kept scores more than what is dropped, which scores 0.
+/// Returns the magnitude of a score, or the smallest float for 0, so that kept weights score above dropped
+/// ones, which score 0.
 #[inline(always)]
 fn more_than_nothing(score: f32) -> f32 {
     let bits = score.to_bits() & 0x7fff_ffff;
     f32::from_bits(bits | u32::from(bits == 0))
 }
 
-/// Scores of effective weights by their magnitude, in the order of the parameter, a part at a time: what finds thresholds does not ask for
-/// places. There is a byte for each weight, 1 where it is dropped.
+/// Passes magnitude scores of effective weights to `each`, in the parameter's order, a part at a time.
+///
+/// `dropped` has one byte per weight, 1 for dropped weights. The order does not matter for thresholds.
 pub(crate) fn each_magnitude(values: &[f32], dropped: &[u8], mut each: impl FnMut(&[f32])) {
     let mut effective = Vec::new();
     for (values, dropped) in values.chunks(PART).zip(dropped.chunks(PART)) {
@@ -26,14 +28,16 @@ pub(crate) fn each_magnitude(values: &[f32], dropped: &[u8], mut each: impl FnMu
     }
 }
 
-/// The bits of the score of a weight by its magnitude.
+/// Returns the bits of a weight's magnitude score.
 #[inline(always)]
 pub(crate) fn key(value: f32, dropped: u8) -> u32 {
     more_than_nothing(value).to_bits() & u32::from(dropped).wrapping_sub(1)
 }
 
-/// What is dropped once the weights are that score less than the threshold by their magnitude, and the first of its ties in the order of
-/// outputs and inputs; all in the order of the parameter. `None` where only those go that are dropped already.
+/// Returns the weights to drop: those with magnitudes below the threshold, and the first of its ties in row
+/// order.
+///
+/// All slices are in the parameter's order. Returns `None` if no further weight is dropped.
 pub(crate) fn drop_below(values: &[f32], dropped: &[u8], threshold: Threshold, rows: &Rows) -> Option<Vec<bool>> {
     let Threshold { key: border, n_ties } = threshold;
     let limit = if n_ties == 0 { border.saturating_sub(1) } else { border } as i32;
@@ -42,7 +46,7 @@ pub(crate) fn drop_below(values: &[f32], dropped: &[u8], threshold: Threshold, r
     }
     let mut new = vec![false; values.len()];
     let parts = new.par_chunks_mut(PART).zip(values.par_chunks(PART)).zip(dropped.par_chunks(PART));
-    // Nothing branches here and keys are compared with their sign, which vectors of any processor do.
+    // Without branches and with signed comparisons, this loop vectorizes on all processors.
     let counts = parts.map(|((new, values), dropped)| {
         let mut n_ties = 0;
         for ((new, &value), &dropped) in new.iter_mut().zip(values).zip(dropped) {
@@ -67,19 +71,19 @@ pub(crate) fn drop_below(values: &[f32], dropped: &[u8], threshold: Threshold, r
     Some(new)
 }
 
-/// Weights that are looked at together while they are in the fastest cache.
+/// Number of weights processed together in the L1 cache.
 const PART: usize = 1 << 12;
 
-/// The weights of a parameter as rows of outputs, and how they are scored.
+/// The weights of a parameter as rows of outputs, and their scores.
 pub(crate) struct RowScores<'a> {
     pub(crate) path: &'a str,
     pub(crate) values: &'a [f32],
     pub(crate) n_cols: usize,
-    /// What is kept so far.
+    /// Mask of the weights kept so far.
     pub(crate) kept: Option<&'a Mask>,
     scoring: Scoring,
     inputs: Option<&'a InputView>,
-    /// Scores of one's own, which are asked for once.
+    /// Scores of a user's function, computed once.
     own: Vec<f32>,
 }
 
@@ -92,8 +96,10 @@ pub(crate) struct RowScratch {
 }
 
 impl<'a> RowScores<'a> {
+    /// Prepares the scores of a parameter; calls a user's score function for all rows.
+    ///
     /// # Errors
-    /// Config, where a score of one's own does not give a number of at least 0 for each weight.
+    /// Config: a user's score function does not return one number of at least 0 per weight.
     pub(crate) fn new(
         rule: &'a Prune,
         target: &RuleTarget,
@@ -113,7 +119,7 @@ impl<'a> RowScores<'a> {
         Ok(scores)
     }
 
-    /// The scores of one row: smaller means safer to drop.
+    /// Returns the scores of one row; the smallest are dropped first.
     pub(crate) fn row<'b>(&'b self, row: usize, scratch: &'b mut RowScratch) -> &'b [f32] {
         let cols = row * self.n_cols..(row + 1) * self.n_cols;
         let RowScratch { scores, larger, kept: effective } = scratch;
@@ -132,12 +138,12 @@ impl<'a> RowScores<'a> {
         effective
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub(crate) fn n_rows(&self) -> usize {
         self.values.len().checked_div(self.n_cols).unwrap_or(0)
     }
 
-    /// The scores of all rows, in `all`.
+    /// Fills `all` with the scores of all rows.
     pub(crate) fn all<'b>(&self, all: &'b mut Vec<f32>) -> &'b [f32] {
         all.resize(self.values.len(), 0.0);
         let rows = all.par_chunks_mut(self.n_cols.max(1)).enumerate();
@@ -145,7 +151,7 @@ impl<'a> RowScores<'a> {
         all
     }
 
-    /// Asks a score of one's own for every row.
+    /// Calls a user's score function for every row.
     fn ask(&self) -> Result<Vec<f32>> {
         let Scoring::Own(score) = &self.scoring else { return Ok(Vec::new()) };
         let mut all = vec![0.0; self.values.len()];
@@ -169,7 +175,7 @@ impl<'a> RowScores<'a> {
     }
 }
 
-/// Refuses scores that cannot be compared.
+/// Refuses scores that are negative, not finite or of the wrong number.
 fn check(scores: &[f32], row: usize, n_cols: usize) -> Result<()> {
     if scores.len() != n_cols {
         return Err(Error::config(format!("found {} scores of row {row}, expected {n_cols}", scores.len())));

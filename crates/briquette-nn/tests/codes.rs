@@ -1,4 +1,4 @@
-//! What becomes of codes in burn's records, in checkpoints that are loaded into them, and in exports.
+//! Tests codes in burn's records, in loaded checkpoints and in exports.
 
 use crate::fixture::seeded;
 use briquette_core::ErrorKind;
@@ -96,7 +96,7 @@ fn what_is_loaded_into_one_copy_leaves_the_other_as_it_was() {
     let copy = original.clone().try_load_file(dir.path().join("net.bpk")).unwrap();
     assert_eq!(original.forward(), before);
     assert_eq!(values(&copy), expected);
-    // The copy saves what it has, too.
+    // The copy saves its own values, too.
     let bytes = copy.into_record().into_bytes().unwrap();
     let back = int8(Net::new(9)).try_load_record(ModuleRecord::from_bytes(bytes).unwrap()).unwrap();
     assert_eq!(values(&back), expected);
@@ -110,7 +110,7 @@ fn a_record_of_codes_is_refused_by_a_module_of_floats_unless_it_takes_burns_own_
     let record = || ModuleRecord::from_bytes(bytes.clone()).unwrap();
     let error = Net::new(11).try_load_record(record()).unwrap_err().to_string();
     assert!(error.contains("Unused") && error.contains("first.weight.packed"), "{error}");
-    // Told to overlook what it has no use for, it has the codes as burn's quantized tensors, and the same values.
+    // With `allow_unused`, the module gets the codes as burn's quantized tensors, with the same values.
     let loaded = Net::new(12).try_load_record(record().allow_unused(true)).unwrap();
     assert_eq!(loaded.first.weight.val().dequantize().into_data(), expected);
 }
@@ -120,7 +120,7 @@ fn a_record_of_floats_is_refused_by_a_module_of_codes_and_one_of_other_codes_too
     let record = Net::new(13).into_record();
     let error = int8(Net::new(14)).try_load_record(record.clone()).unwrap_err().to_string();
     assert!(error.contains("Missing") && error.contains("packed"), "{error}");
-    // Where it is allowed, floats become codes: those that quantizing them gives.
+    // With `allow_partial`, floats are quantized to codes.
     let loaded = int8(Net::new(15)).try_load_record(record.allow_partial(true)).unwrap();
     assert_eq!(loaded.forward(), int8(Net::new(13)).forward());
 
@@ -130,7 +130,7 @@ fn a_record_of_floats_is_refused_by_a_module_of_codes_and_one_of_other_codes_too
     assert!(error.contains("shape mismatch") && error.contains("packed.form"), "{error}");
 }
 
-/// A network with grids of this scheme on its linear layers, written to a directory.
+/// Writes a network with grids of this scheme on its linear layers to a directory.
 fn exported(scheme: &str) -> (tempfile::TempDir, Checkpoint) {
     let dir = tempfile::tempdir().unwrap();
     let rules = Compression::new().quantize(Quantize::new("{first,square}.weight", scheme).unwrap());
@@ -200,7 +200,7 @@ fn a_record_of_a_layer_that_lies_by_columns_is_the_same_layer() {
         let loaded = target.try_load_record(ModuleRecord::from_bytes(bytes).unwrap()).unwrap();
         assert_eq!(loaded.forward(x.clone()).into_data(), expected, "{n_out}");
     }
-    // A plain record of a square one holds its matrix turned.
+    // A plain record of a square layer stores its matrix transposed.
     let plain = LinearConfig::new(96, 96).with_layout(LinearLayout::Col).init(&Device::flex());
     plain.weight.val();
     let expected = quantize_dynamic(plain.clone(), &DynamicSpec::new()).unwrap().module.forward(x.clone()).into_data();

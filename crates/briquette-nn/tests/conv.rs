@@ -1,4 +1,4 @@
-//! Convolutions that hold codes.
+//! Tests convolutions on codes.
 
 use briquette_formats::Checkpoint;
 use briquette_nn::layers::{Conv2d, Conv2dConfig, Then};
@@ -37,7 +37,7 @@ fn images() -> Tensor<4> {
     Tensor::random([2, 3, 13, 17], Distribution::Normal(0.0, 1.0), &Device::flex())
 }
 
-/// The largest difference, relative to the largest value.
+/// Returns the largest difference, relative to the largest value.
 fn apart<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> f32 {
     let largest = a.clone().abs().max().into_scalar::<f32>();
     (a - b).abs().max().into_scalar::<f32>() / largest
@@ -104,7 +104,7 @@ fn groups_of_every_kind_run_on_codes() {
     }
 }
 
-/// A batch norm that is not the identity.
+/// Returns a batch norm that is not the identity.
 fn some_norm(n: usize, device: &Device) -> BatchNorm {
     let random = |low, high| Tensor::<1>::random([n], Distribution::Uniform(low, high), &Device::flex());
     let mut norm = BatchNormConfig::new(n).init(device);
@@ -189,6 +189,6 @@ fn burns_own_layers_hold_codes_too_and_compute_on_floats() {
     let x = Tensor::<4>::random([1, 32, 5, 5], Distribution::Default, &device);
     let run =
         |model: &Stock| model.head.forward(model.conv.forward(x.clone()).mean_dim(3).mean_dim(2).flatten::<2>(1, 3));
-    // The outputs are equal, not just close, as only the weights were rounded.
+    // The outputs are equal, not just close, since only the weights were quantized.
     assert_eq!(run(&model).into_data(), run(&model.clone().materialize()).into_data());
 }

@@ -1,4 +1,4 @@
-//! Inputs that a safe function has to refuse or to take, and never to panic for.
+//! Tests unusual inputs: safe functions must accept or refuse them without panicking.
 
 use crate::fixture::net::Net;
 use briquette_core::{Affine, ErrorKind, Grid, Grouping, InputStats, Mask, QuantParams};

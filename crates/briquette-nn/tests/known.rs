@@ -1,4 +1,4 @@
-//! What a parameter is taken for, what a user says of it, and the way in which files record it.
+//! Tests the roles of parameters, detected or assigned, and their storage in files.
 
 use crate::fixture::values;
 use briquette_core::{ErrorKind, OutputAxis, Role, fake_quantize};
@@ -14,7 +14,7 @@ fn random<const D: usize>(shape: [usize; D]) -> Param<Tensor<D>> {
     Param::from_tensor(Tensor::random(shape, Distribution::Default, &Device::flex()))
 }
 
-/// Layers of somebody else's, with the names of burn's.
+/// Layers of another crate with the names of burn's layers.
 mod own {
     use super::*;
 
@@ -25,7 +25,7 @@ mod own {
         pub(super) scale: Param<Tensor<2>>,
     }
 
-    /// `[out, in]`, as PyTorch has it.
+    /// `[out, in]`, as in PyTorch.
     #[derive(Module, Debug)]
     pub(super) struct Linear {
         pub(super) weight: Param<Tensor<2>>,
@@ -77,14 +77,14 @@ fn burns_layers_are_known_by_more_than_their_name() {
     assert_eq!((of("wave.weight").layer, of("wave.weight").rows().n_rows), (Some(Layer::Conv), 6));
     let up = of("up.weight");
     assert_eq!((up.layer, up.axis, up.rows().n_rows), (Some(Layer::ConvTranspose), OutputAxis::Second, 6));
-    // Without one that is shown to be another's, a square Linear, and one that has no bias, are burn's.
+    // Without a lookalike in the module, a square Linear and one without bias are identified as burn's.
     let device = Device::flex();
     for has_bias in [true, false] {
         let linear = burn::nn::LinearConfig::new(8, 8).with_bias(has_bias).init(&device);
         assert_eq!(parameters(&linear)[0].layer, Some(Layer::Linear));
         assert!(!parameters(&linear)[0].runs_on_codes);
     }
-    // Another's is known for none of burn's whatever its fields and shapes are, beside burn's own or not.
+    // A lookalike is never identified as burn's layer, whatever its fields and shapes are.
     let alike = [own::linear(32, 8), own::linear(8, 8), own::Linear { weight: random([8, 32]), bias: None }];
     for linear in alike {
         let found = parameters(&linear);
@@ -109,7 +109,7 @@ fn what_is_not_known_stays_as_it_is_and_what_is_told_is_done() {
     let roles = Roles::new().layer::<own::Linear>().linear("raw", OutputAxis::Last).unwrap();
     let told = quantize_dynamic(net.clone(), &DynamicSpec::new().roles(roles).with_slower()).unwrap();
     assert_eq!(told.decoded(), ["wide.weight", "square.weight", "raw", "wave.weight", "up.weight"]);
-    // Each output has a scale of its own: its largest weight is a code of 127, exactly.
+    // Each output has its own scale: the code of its largest weight is exactly 127.
     let columns: Vec<f32> = values(net.raw.val()).chunks(6).fold(vec![0.0; 6], |largest, row| {
         largest.iter().zip(row).map(|(a, b): (&f32, &f32)| a.max(b.abs())).collect()
     });
@@ -210,7 +210,7 @@ fn rules_leave_alone_what_is_not_known_and_name_it() {
     assert_eq!(decisions(&attached).unwrap().into_keys().collect::<Vec<_>>(), ["up.weight", "wave.weight"]);
     let error = Compression::new().prune(Prune::new("*.scale", 0.5).unwrap()).attach(net()).unwrap_err().to_string();
     assert!(error.contains("not known") && error.contains("embedding.scale") && error.contains("roles"), "{error}");
-    // Its very name says that it is meant.
+    // A rule with the exact path includes the parameter.
     let named = Compression::new().prune(Prune::new("raw", 0.5).unwrap()).attach(net()).unwrap();
     assert_eq!(briquette_nn::sparsity(&named).unwrap()["raw"].n_zeros, 96);
     let told = all().roles(Roles::new().linear("raw", OutputAxis::Last).unwrap().leave("embedding.*").unwrap());

@@ -1,4 +1,4 @@
-//! The law across flows: `decode(encode(w)) == fake_quantize(w) == attached.val()`, bit for bit on the CPU.
+//! Tests `decode(encode(w)) == fake_quantize(w) == attached.val()`, bit for bit on the CPU.
 
 use crate::fixture::values;
 use briquette_core::encoded::ScaleType;
@@ -17,7 +17,7 @@ struct Net {
     linear: Linear,
 }
 
-/// A weight as rows of outputs.
+/// Returns a weight as rows of outputs.
 pub(crate) fn to_rows(own: &[f32], rows: &Rows) -> Vec<f32> {
     let at = |row: usize, col: usize| match rows.axis {
         OutputAxis::First | OutputAxis::Stacked => own[row * rows.n_cols + col],

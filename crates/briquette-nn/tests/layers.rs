@@ -1,4 +1,4 @@
-//! Layers that hold codes.
+//! Tests layers on codes.
 
 use briquette_formats::Checkpoint;
 use briquette_nn::layers::{Embedding, EmbeddingConfig, Linear, LinearConfig};
@@ -32,7 +32,7 @@ fn ids() -> Tensor<2, Int> {
     Tensor::from_data([[1, 49, 0], [7, 7, 30]], &Device::flex())
 }
 
-/// The largest difference, relative to the largest value.
+/// Returns the largest difference, relative to the largest value.
 fn apart(a: Tensor<3>, b: Tensor<3>) -> f32 {
     let largest = a.clone().abs().max().into_scalar::<f32>();
     (a - b).abs().max().into_scalar::<f32>() / largest
@@ -61,7 +61,7 @@ fn dynamic_int8_is_close_and_small_and_can_be_undone() {
     assert!(apart(plain.clone(), quick.clone()) < 0.03);
     let shapes: Vec<_> = parameters(&model).into_iter().map(|parameter| parameter.shape.0).collect();
     assert_eq!(shapes[..2], [vec![50, 64], vec![64, 96]]);
-    // Moving it off autodiff, or cloning it, keeps the codes; materializing decodes them.
+    // Leaving autodiff or cloning keeps the codes; materializing decodes them.
     assert_eq!(model.clone().valid().forward(ids()).into_data(), quick.into_data());
     let undone = model.materialize();
     assert_eq!(held(&undone).len(), 1);
@@ -95,7 +95,7 @@ fn a_spec_names_what_it_leaves_alone() {
     assert_eq!((found["int8"].n_tensors, found["f32"].n_tensors), (1, 3));
 }
 
-/// Exports the network with its linear layers quantized by a scheme, and loads it both as codes and as floats.
+/// Exports the network with quantized linear layers, and loads it as codes and as floats.
 fn round_trip(scheme: &str, sparsity: f64, names: &NameMap) -> (Net, Net) {
     let dir = tempfile::tempdir().unwrap();
     let mut rules = Compression::new().quantize(Quantize::new("{first,last}.weight", scheme).unwrap());
@@ -128,7 +128,7 @@ fn directories_load_as_codes_that_mean_the_same() {
             assert!(found[kind].n_tensors >= 2 && found["int8 table"].n_tensors == 1, "{scheme} {found:?}");
             let apart = apart(floats.forward(ids()), codes.forward(ids()));
             assert!(apart <= tolerance, "{scheme} {sparsity}: {apart}");
-            // Both networks hold the very same values.
+            // Both networks have exactly the same values.
             let value = |net: Net| net.materialize().first.weight.val().into_data();
             assert_eq!(value(codes), value(floats), "{scheme} {sparsity}");
         }

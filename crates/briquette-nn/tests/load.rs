@@ -1,4 +1,4 @@
-//! Loading and exporting whole modules.
+//! Tests loading and exporting whole modules.
 
 use crate::fixture::{Digits, accuracy, fixture, values};
 use briquette_core::{Coding, ErrorKind, Storage};
@@ -125,7 +125,7 @@ struct Tied {
     head: burn::nn::Linear,
 }
 
-/// A module with a table, a square layer, and a head that is the transposed table.
+/// Returns a module with a table, a square layer, and a head that is the transposed table.
 fn tied() -> Tied {
     let device = Device::flex();
     let mut net = Tied {

@@ -1,4 +1,4 @@
-//! Rules that are not those attached to a module, or in a record.
+//! Tests modules and records with other rules than the attached ones.
 
 use crate::fixture::net::Net;
 use crate::fixture::values;
@@ -20,7 +20,7 @@ fn half() -> Prune {
     Prune::new("hidden.weight", 0.5).unwrap()
 }
 
-/// Rules for one parameter, of which no two say the same.
+/// Returns rules for one parameter that all differ in some setting.
 fn all() -> Vec<Compression> {
     let mut all = vec![
         pruned(half()),
@@ -71,7 +71,7 @@ fn only_the_rules_that_were_attached_refresh_a_module_and_load_its_record() {
             let of_burn = other.attach(Net::new(&Device::flex())).unwrap().try_load_file(&path);
             assert!(of_burn.is_err(), "{place} {other_place}: burn loads it");
         }
-        // After all refusals, the export still equals the weights that the module computes with.
+        // After all refusals, the export still equals the effective weights.
         let out = dir.path().join(format!("out-{place}"));
         Export::to(&out).write(&attached).unwrap();
     }
@@ -113,7 +113,7 @@ fn a_module_that_nothing_is_attached_to_is_refused_whatever_the_schedule() {
     assert!(pruned(half()).refresh(attached, 1).is_err(), "what is materialized is an ordinary module");
 }
 
-/// A record without the tensors that stand for rules, as older versions saved it.
+/// Returns a record without the tensors for rules, as older versions saved it.
 fn old_record(net: &Net, path: &std::path::Path) -> ModuleRecord {
     let fields = r"(weight|bias|\.form|\.dropped|\.scale|\.zero)$";
     net.clone().into_record_group(ParamGroup::from_regex(fields).unwrap()).save(path).unwrap();
@@ -135,7 +135,7 @@ fn an_older_record_loads_where_nothing_in_it_contradicts_the_rules() {
         assert_eq!(decisions(&loaded).unwrap(), decisions(&saved).unwrap());
         assert_eq!(values(loaded.hidden.weight.val()), values(saved.hidden.weight.val()));
     }
-    // Half of all weights, of which not every four has two.
+    // A mask of half the weights that is not 2:4.
     let two_of_four =
         pruned(Prune::n_of_m("hidden.weight", 2, 4).unwrap()).quantize(Quantize::new("h*.weight", "int4-g4").unwrap());
     let error = two_of_four.load(Net::new(&Device::flex()), &path).unwrap_err().to_string();
@@ -143,7 +143,7 @@ fn an_older_record_loads_where_nothing_in_it_contradicts_the_rules() {
     let other_scheme = pruned(half()).quantize(Quantize::new("h*.weight", "int3-g4").unwrap());
     let error = other_scheme.load(Net::new(&Device::flex()), &path).unwrap_err().to_string();
     assert!(error.contains("was saved with other rules"), "{error}");
-    // A record that lacks something else is none of these.
+    // A record that lacks other tensors is not an older record.
     let partial = record.allow_partial(false);
     let more = rules.prune(Prune::new("conv.weight", 0.5).unwrap());
     assert!(load_record(more.attach(Net::new(&Device::flex())).unwrap(), partial).is_err());

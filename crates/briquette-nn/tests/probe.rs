@@ -1,4 +1,4 @@
-//! Statistics of inputs.
+//! Tests input statistics.
 
 use crate::fixture::values;
 use briquette_core::ErrorKind;

@@ -1,4 +1,4 @@
-//! When what rules ask for is decided anew.
+//! Tests when decisions are updated.
 
 use crate::fixture::net::{Net, n_zeros, step};
 use crate::fixture::values;
@@ -25,7 +25,7 @@ fn what_came_due_between_two_refreshes_is_caught_up_on() {
         }
         assert_eq!(n_zeros(&model, "hidden.weight"), 16_589, "0.9 of 18,432");
     }
-    // Only what is due: nothing came due between 20 and 29.
+    // Nothing is due between steps 20 and 29.
     let rules = Compression::new().prune(Prune::new("hidden.weight", 0.9).unwrap().on(schedule));
     let model = rules.attach(Net::new(&Device::flex())).unwrap();
     let model = rules.refresh(model, 25).unwrap();
@@ -33,7 +33,7 @@ fn what_came_due_between_two_refreshes_is_caught_up_on() {
     let model = rules.refresh(model, 29).unwrap();
     assert_eq!(n_zeros(&model, "hidden.weight"), after);
     assert!(n_zeros(&rules.refresh(model, 30).unwrap(), "hidden.weight") > after);
-    // An end that was stepped over by far is reached.
+    // A step far beyond the end of the schedule still reaches the final sparsity.
     let model = rules.refresh(rules.attach(Net::new(&Device::flex())).unwrap(), 1000).unwrap();
     assert_eq!(n_zeros(&model, "hidden.weight"), 16_589);
 }
@@ -93,7 +93,7 @@ fn a_record_fits_rules_attached_at_any_step() {
         for loaded in [of_burn, later, ours] {
             assert_eq!(decisions(&loaded).unwrap(), decided);
             assert_eq!(values(loaded.hidden.weight.val()), values(model.hidden.weight.val()));
-            // Training goes on where it stopped: what is due next is due, and nothing else.
+            // Training resumes where it stopped: only the next due decision is made.
             let next = rules.refresh(loaded.clone(), t + 1).unwrap();
             assert_eq!(decisions(&next).unwrap(), decided);
             let expected = rules.refresh(model.clone(), t + 17).unwrap();
@@ -141,7 +141,7 @@ fn scales_are_fitted_again_every_ten_steps_unless_told_otherwise() {
     assert_eq!(scales(&kept), first);
 }
 
-/// A network with the trained weights before rounding.
+/// Returns a network with the trained weights before quantization.
 fn plain(model: &Net) -> Net {
     briquette_nn::without_grids(model.clone()).materialize()
 }

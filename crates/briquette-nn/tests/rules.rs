@@ -1,4 +1,4 @@
-//! What rules can say.
+//! Tests the settings of rules.
 
 use crate::fixture::net::{Net, ids, loss, n_zeros, step};
 use crate::fixture::{seeded, values};
@@ -36,7 +36,7 @@ fn parameters_are_excluded_and_left_alone_by_glob() {
     assert!(error.starts_with("pattern \"nothing\" matches no parameter"), "{error}");
 }
 
-/// How many weights each part drops, where `part_of` says which part `(output, input)` is in.
+/// Counts the dropped weights of each part; `part_of` maps `(output, input)` to a part.
 fn dropped_by(model: &Net, path: &str, part_of: impl Fn(usize, usize) -> usize) -> Vec<usize> {
     let mask = decisions(model).unwrap().remove(path).unwrap().mask.unwrap();
     let (n_rows, n_cols) = mask.dim();
@@ -104,7 +104,7 @@ fn a_score_of_ones_own_decides_as_the_same_score_of_ours() {
         let [ours, own] = attached.map(|model| decisions(&model).unwrap());
         assert!(!ours.is_empty() && ours == own, "pair {i}");
     }
-    // What is dropped stays so, and goes first whatever its score.
+    // Dropped weights stay dropped, whatever their score.
     let rule = prune()
         .on(Schedule::linear(0..2))
         .score_by(|row| row.weights.iter().map(|weight| 9.0 - weight.abs().min(9.0)).collect());
@@ -128,7 +128,7 @@ fn a_score_of_ones_own_decides_as_the_same_score_of_ours() {
 #[test]
 fn a_network_trained_for_rounded_activations_computes_as_it_is_served() {
     let device = Device::flex();
-    // Of other weights, one in a dozen has a value between two codes, which the last bit decides.
+    // With other weights, one value in a dozen is halfway between two codes, and the last bit decides.
     let net = seeded(Net::new(&device), 1);
     let plain = net.forward(ids(&device));
     for (scheme, grid) in [
@@ -145,12 +145,12 @@ fn a_network_trained_for_rounded_activations_computes_as_it_is_served() {
         assert!(apart(&trained, &served) < 1e-5 * largest, "{scheme}: {}", apart(&trained, &served) / largest);
         assert!(apart(&trained, &attached.materialize().forward(ids(&device))) > 1e-4 * largest, "{scheme} rounds");
 
-        // In bf16 and by burn's operations it is the same within that type.
+        // In bf16 and with burn's operations, results agree within the precision of the type.
         let rules = rules.compute_in(FloatDType::BF16);
         let half = rules.attach(net.clone()).unwrap().forward(ids(&device)).cast(FloatDType::F32);
         assert!(apart(&half, &served) < 0.03 * largest, "{scheme}: {}", apart(&half, &served) / largest);
     }
-    // Before the rule begins nothing is rounded; gradients pass straight through.
+    // Before the rule begins, nothing is quantized; gradients pass straight through.
     let later = Quantize::new("**.weight", "int8-dynamic").unwrap().on(Schedule::constant(5..9));
     let model = Compression::new().quantize(later).attach(net.clone()).unwrap();
     assert_eq!(values(model.forward(ids(&device))), values(plain));
@@ -194,7 +194,7 @@ fn learned_scales_move_and_are_exported_as_they_are() {
         let again = load_into(Net::new(&Device::flex()), &Checkpoint::open(&out).unwrap(), &NameMap::torch()).unwrap();
         let bits = |net: &Net| values(net.hidden.weight.val()).into_iter().map(f32::to_bits).collect::<Vec<_>>();
         assert_eq!(bits(&again), bits(&model), "{scheme}");
-        // A record keeps them, and they go on learning.
+        // A record stores the learned scales, and training continues from them.
         let path = dir.path().join("net.bpk");
         model.clone().into_record().save(&path).unwrap();
         let loaded = rules.load(Net::new(&device), &path).unwrap();
@@ -227,7 +227,7 @@ fn learned_scales_of_a_frozen_layer_stay_where_they_are() {
     }
 }
 
-/// The stored weights alone, with nothing attached.
+/// Returns the stored weights without attached state.
 fn stored(from: Net) -> Net {
     let mut net = Net::new(&Device::flex());
     net.hidden.weight = burn::module::Param::from_tensor(from.hidden.weight.base().without_autodiff());
@@ -252,7 +252,7 @@ fn a_recurrent_layer_is_refused_in_another_type_by_name() {
     assert_eq!(error.kind, ErrorKind::Refused);
     let said = error.to_string();
     assert!(said.starts_with("lstm: burn's Lstm makes its states in F32"), "{said}");
-    // The default type, and rules without compute_in, take it.
+    // The default type, and rules without `compute_in`, are accepted.
     let rules = Compression::new().prune(Prune::new("lstm.**.weight", 0.5).unwrap()).compute_in(FloatDType::F32);
     let model = rules.attach(tagger()).unwrap();
     let (out, _) = model.lstm.forward(Tensor::ones([2, 3, 6], &device), None);

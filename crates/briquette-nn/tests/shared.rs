@@ -1,4 +1,4 @@
-//! A parameter that two fields of a module share.
+//! Tests parameters that two fields of a module share.
 
 use crate::fixture::values;
 use briquette_formats::{Checkpoint, TensorSource};

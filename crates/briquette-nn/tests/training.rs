@@ -1,4 +1,4 @@
-//! Attached decisions through training: optimizers, schedules, records.
+//! Tests attached decisions in training: optimizers, schedules, records.
 
 use crate::fixture::values;
 use briquette_core::{Affine, ErrorKind, Grid, Grouping, Mask, QuantParams};
@@ -52,7 +52,7 @@ fn a_mask_holds_exactly_through_any_optimizer() {
     let device = Device::flex().autodiff();
     for (name, mut optimizer) in optimizers() {
         let mut model = Net::new(&device);
-        // A few steps first, so that weights that are then dropped have momentum.
+        // A few steps first give momentum to weights that are dropped later.
         for _ in 0..3 {
             model = step(model, &mut optimizer, &device);
         }
@@ -155,7 +155,7 @@ fn a_record_keeps_masks_and_scales() {
     assert_eq!(briquette_nn::decisions(&loaded).unwrap(), briquette_nn::decisions(&model).unwrap());
     let next = rules.refresh(loaded, 4).unwrap();
     assert_eq!(sparsity(&next).unwrap(), sparsity(&model).unwrap());
-    // A record is never used with another grid than its own: loading fails.
+    // Loading refuses a record of another grid.
     for scheme in ["int4-g8", "int3-g8-asym", "int8-g8-asym", "int4-g6-asym"] {
         let other = Compression::new()
             .prune(Prune::new("**.weight", 0.6).unwrap())
@@ -335,7 +335,7 @@ fn loss_scaling_skips_what_overflows_and_keeps_small_gradients() {
 fn two_of_four_inputs_stay_in_every_group() {
     let rules = Compression::new().prune(Prune::n_of_m("**.weight", 2, 4).unwrap());
     let model = rules.attach(Net::new(&Device::flex())).unwrap();
-    // burn keeps `[in, out]`: neighbouring inputs of one output are a row apart.
+    // burn stores `[in, out]`: neighbouring inputs of one output are one row apart.
     let weight = values(model.head.weight.val());
     for (out, group) in (0..5).flat_map(|out| (0..6).map(move |group| (out, group))) {
         let kept = (0..4).filter(|i| weight[(4 * group + i) * 5 + out] != 0.0).count();
