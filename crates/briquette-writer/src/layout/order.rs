@@ -93,7 +93,7 @@ impl Order {
         self.records.iter().filter(move |record| tensors.contains(&(record.tensor as usize)))
     }
 
-    /// The first data offset for each width among these tensors, counted from the end of the header.
+    /// Returns the first data offset of each element size among these tensors, from the end of the header.
     pub(super) fn starts(&self, tensors: &Range<usize>) -> Starts {
         let mut starts = BTreeMap::new();
         for record in self.of_file(tensors) {
@@ -108,7 +108,7 @@ impl Order {
 }
 
 impl Starts {
-    /// Where the data of the next record begins.
+    /// Returns the start of the data of the next record.
     pub(super) fn next(&mut self, record: &Record) -> u64 {
         let start = self.0.entry(record.n_bits).or_insert(0);
         let found = *start;
@@ -117,7 +117,7 @@ impl Starts {
     }
 }
 
-/// The place of each tensor's name among the names of all.
+/// Returns the position of each tensor's name in the sorted names.
 fn ranks_of(plan: &Plan) -> Vec<u32> {
     let order = names::order(plan.tensors.len(), |index| &plan.tensors[index].info.name);
     let mut ranks = vec![0; order.len()];
@@ -125,21 +125,21 @@ fn ranks_of(plan: &Plan) -> Vec<u32> {
     ranks
 }
 
-/// Sizes and counts of a file that is being filled.
+/// Sizes and counts of a file during its layout.
 #[derive(Debug, Default)]
 struct InFile {
     n_bytes: u64,
     n_parts: u64,
     /// A lower bound of the header's bytes, without free-form strings.
     header: u64,
-    /// Number of strings that say what parts mean, and a lower bound of their bytes.
+    /// Number of strings with the meanings of parts, and a lower bound of their bytes.
     strings: (usize, u64),
 }
 
 impl InFile {
-    /// What a tensor adds to a file.
+    /// Returns what a tensor adds to a file.
     fn of(parts: &[FilePart], name: &str) -> Self {
-        // Room for offsets up to petabytes, and for the words around them.
+        // Includes offsets of up to petabytes and the keys of an entry.
         let entry = |part: &FilePart| {
             let shape: u64 =
                 part.info.shape.0.iter().map(|extent| 2 + u64::from(extent.checked_ilog10().unwrap_or(0))).sum();
@@ -153,7 +153,7 @@ impl InFile {
         Self { n_bytes, n_parts: parts.len() as u64, header: parts.iter().map(entry).sum(), strings }
     }
 
-    /// Whether one more tensor is too much for the file, or for readers of its header.
+    /// Whether one more tensor would make the file or its header too large.
     fn is_full(&self, more: &Self, max_bytes: u64) -> bool {
         let n_strings = self.strings.0 + more.strings.0;
         let strings = if n_strings < limits::MAX_METADATA { self.strings.1 + more.strings.1 } else { 0 };
@@ -169,7 +169,7 @@ impl InFile {
     }
 }
 
-/// Bytes that a text takes in JSON.
+/// Returns the bytes of a text in JSON.
 fn json_bytes(text: &str) -> u64 {
     let of = |byte: u8| match byte {
         0..0x20 => 6,
@@ -179,7 +179,7 @@ fn json_bytes(text: &str) -> u64 {
     2 + text.bytes().map(of).sum::<u64>()
 }
 
-/// The index of a suffix among the known ones, to which it is added if new.
+/// Returns the index of a suffix among the known ones. A new suffix is added.
 fn place_of(suffix: &str, known: &mut Vec<String>) -> u8 {
     let place = known.iter().position(|known| known == suffix).unwrap_or_else(|| {
         known.push(suffix.to_string());
@@ -188,7 +188,7 @@ fn place_of(suffix: &str, known: &mut Vec<String>) -> u8 {
     place as u8
 }
 
-/// Compares names that are each given in two pieces, as if the pieces were joined.
+/// Compares names that are given in two parts, as if the parts were joined.
 fn cmp_joined(a: (&str, &str), b: (&str, &str)) -> Ordering {
     let n = a.0.len().min(b.0.len());
     let (a_start, a_rest) = a.0.as_bytes().split_at(n);

@@ -1,14 +1,14 @@
-//! Checks that patterns divide the rows of their tensors.
+//! Checks that N:M patterns divide the rows of their tensors.
 
 use super::{Plan, TensorPlan, exclude};
 use crate::treatment::Cut;
 use briquette_core::{Error, Remedy, Result};
 
 impl Plan<'_> {
-    /// Refuses patterns that do not divide the rows of some tensors; the remedy excludes these.
+    /// Refuses N:M patterns that do not divide the rows of some tensors.
     ///
     /// # Errors
-    /// Config.
+    /// Config: a pattern does not fit. The remedy excludes the tensors.
     pub fn check_fit(&self) -> Result<()> {
         let misfits: Vec<(&TensorPlan, String)> =
             self.tensors.iter().filter_map(|tensor| Some((tensor, unfit(tensor)?))).collect();
@@ -28,7 +28,7 @@ impl Plan<'_> {
     }
 }
 
-/// Describes the pattern that does not divide a tensor's columns.
+/// Describes the N:M pattern that does not divide a tensor's columns.
 fn unfit(tensor: &TensorPlan) -> Option<String> {
     match tensor.prune.map(|prune| prune.cut) {
         Some(Cut::NOfM { n, m }) if !tensor.rows().n_cols.is_multiple_of(m) => Some(format!("the pattern {n}:{m}")),

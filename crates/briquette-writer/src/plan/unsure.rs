@@ -1,20 +1,20 @@
-//! Tensors that are left alone because nothing shows their role.
+//! Tensors that stay unchanged because their role is unknown.
 
 use super::{Plan, TensorPlan};
 use crate::known::Reason;
 use briquette_core::{Error, Remedy, Result, Role, Rows};
 
-/// The most names that a line lists.
+/// The most names in a line.
 const N_LISTED: usize = 5;
 
 impl Plan<'_> {
-    /// The tensors of unknown role that no stage chose, if any stage prunes or quantizes at all.
+    /// The unselected tensors of unknown role, if any stage prunes or quantizes.
     pub fn unsure(&self) -> impl Iterator<Item = &TensorPlan<'_>> {
         let changes = self.tensors.iter().any(|tensor| tensor.is_recoded());
         self.tensors.iter().filter(move |tensor| changes && tensor.role == Role::Unknown && !tensor.is_recoded())
     }
 
-    /// One line that names these tensors, and says how to have them compressed too.
+    /// Returns a line with the tensors of unknown role, and how to include them.
     pub fn unsure_text(&self) -> Option<String> {
         let listed = listed(self.unsure())?;
         let n = self.unsure().count();
@@ -24,7 +24,7 @@ impl Plan<'_> {
         ))
     }
 
-    /// The error for a stage that chooses no tensor.
+    /// Returns the error for a stage that selects no tensor.
     pub fn nothing_chosen(&self) -> Error {
         let message = "chooses no tensor; give `include` or `roles`";
         match listed(self.tensors.iter().filter(|tensor| tensor.role == Role::Unknown)) {
@@ -35,10 +35,10 @@ impl Plan<'_> {
         }
     }
 
-    /// Refuses a rule of the recipe that gives a tensor an output axis which its shape does not have.
+    /// Refuses a rule of the recipe with an output axis that a tensor's shape does not have.
     ///
     /// # Errors
-    /// Config, naming the tensor.
+    /// Config: the axis does not exist. The error names the tensor.
     pub fn check_axes(&self) -> Result<()> {
         let is_told = |tensor: &&TensorPlan| tensor.why == Reason::Told && tensor.info.dtype.is_weight();
         let fits = |tensor: &TensorPlan| Rows::of(&tensor.info.shape, tensor.axis).axis == tensor.axis;
@@ -51,7 +51,7 @@ impl Plan<'_> {
     }
 }
 
-/// The first few names of these tensors, and how many more there are; `None` if there are none.
+/// Returns the first few names of these tensors and the number of others; `None` if there are none.
 pub fn listed<'a, 'b: 'a>(tensors: impl Iterator<Item = &'a TensorPlan<'b>>) -> Option<String> {
     let names: Vec<&str> = tensors.map(|tensor| tensor.info.name.as_str()).collect();
     let shown = names[..names.len().min(N_LISTED)].join(", ");
