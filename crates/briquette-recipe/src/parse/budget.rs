@@ -1,4 +1,4 @@
-//! How many bytes weights may take.
+//! Size budgets, bit budgets and quality budgets.
 
 use crate::parse::choice::SchemeChoice;
 use crate::parse::distill::Student;
@@ -11,38 +11,38 @@ use crate::parse::words::one_of;
 use briquette_core::{Error, Result};
 use std::path::PathBuf;
 
-/// Items that run for each tensor, where nobody says otherwise.
+/// Default number of items that measure sensitivity.
 const N_SAMPLES: usize = 64;
 
-/// The least bytes that a budget may have as a plain number.
+/// The smallest budget that may be a plain number of bytes without a unit.
 const MIN_BYTES: u64 = 1000;
 
-/// What the tensors whose steps are to be found may take.
+/// The budget that chooses step sizes or schemes of tensors.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Budget {
-    /// How large the output may be, or how good it has to be.
+    /// The bound on the size or the quality of the output.
     pub target: Target,
-    /// What a tensor's error costs.
+    /// How the sensitivity of each tensor is found.
     pub sensitivity: Sensitivity,
-    /// Whether a tensor may have any step.
+    /// Whether a tensor may get a step size.
     pub has_steps: bool,
-    /// Schemes that a tensor may have, dense or pruned.
+    /// Schemes that a tensor may get, dense or pruned.
     pub schemes: Vec<SchemeChoice>,
 }
 
-/// How large an output may be, or how good it has to be.
+/// The bound on the size or the quality of an output.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Target {
-    /// The most bytes of all weight files.
+    /// The largest number of bytes of all weight files.
     Bytes(u64),
-    /// The most bits for each weight of the tensors whose steps are found.
+    /// The largest mean number of bits per weight of the tensors that the budget covers.
     Bits(f64),
-    /// Bounds of metrics, which the smallest output keeps to that does.
+    /// Bounds of metrics; the run searches for the smallest output within them.
     Metrics(Bounds),
 }
 
 impl Target {
-    /// The target of a budget.
+    /// Reads the target from the keys of a budget.
     fn from_raw(keys: &RawBudget, raw: &RawRecipe) -> Result<Self> {
         let has_bounds = !keys.min.is_empty() || !keys.max.is_empty();
         let given = [("bytes", keys.bytes.is_some()), ("bits", keys.bits.is_some()), ("min", has_bounds)];
@@ -53,7 +53,7 @@ impl Target {
         }
         match (&keys.bytes, keys.bits) {
             (Some(text), _) => match bytes_of("budget.bytes", text)? {
-                // Fewer bytes than a header has: a unit was forgotten.
+                // A number this small is shorter than a file header, so its unit is missing.
                 0..MIN_BYTES if text.trim().parse::<f64>().is_ok() => Err(without_unit("budget.bytes", text)),
                 bytes => Ok(Self::Bytes(bytes)),
             },
@@ -74,57 +74,57 @@ impl Target {
     }
 }
 
-/// What a tensor's error costs.
+/// How the sensitivity of a tensor is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sensitivity {
-    /// The curvature of what the model loses, by one pass and back.
+    /// From the curvature of the loss: one forward and one backward pass over the items.
     Gradient {
-        /// Items that run.
+        /// Number of items.
         n_samples: usize,
     },
-    /// What the model loses with the tensor alone rounded, on this many items.
+    /// From the loss increase with only this tensor quantized.
     Measured {
-        /// Items that run for each tensor.
+        /// Number of items that run for each tensor.
         n_samples: usize,
-        /// What a loss is counted by, where that is said.
+        /// The loss to measure; `None` for the default of the task.
         loss: Option<MeasuredLoss>,
     },
-    /// The square error of the layer's outputs over their square; of the weights where inputs are not known.
+    /// From the relative squared error of the layer outputs, or of the weights if the layer inputs are unknown.
     Relative,
-    /// What was found before.
+    /// From a file that `briquette sensitivity` wrote.
     File(PathBuf),
 }
 
-/// What a loss is counted by that is found by running.
+/// The loss of measured sensitivities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MeasuredLoss {
-    /// One less the cosine of outputs.
+    /// One minus the cosine similarity of the outputs.
     Cosine,
-    /// The divergence from the model as it is.
+    /// The KL divergence from the uncompressed model.
     Kl,
-    /// The task's metric.
+    /// The metric of the task.
     Metric,
 }
 
 impl MeasuredLoss {
     const ALL: [(&str, Self); 3] = [("cosine", Self::Cosine), ("kl", Self::Kl), ("metric", Self::Metric)];
 
-    /// Its name in recipes.
+    /// The name in recipes.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, loss)| *loss == self).map_or("", |(name, _)| name)
     }
 }
 
 impl Sensitivity {
-    /// The names of ways to find it.
+    /// The names of the methods in recipes.
     pub const NAMES: [&str; 3] = ["gradient", "measured", "relative"];
 
-    /// Whether the model is run to find it.
+    /// Returns whether the method runs the model.
     pub fn runs_model(&self) -> bool {
         matches!(self, Self::Gradient { .. } | Self::Measured { .. })
     }
 
-    /// What a recipe with resolved paths asks for.
+    /// Reads the method from a recipe with resolved paths.
     fn from_raw(keys: &RawBudget, has_data: bool) -> Result<Self> {
         if let Some(path) = &keys.sensitivity_file {
             let given = [
@@ -165,10 +165,12 @@ impl Sensitivity {
 }
 
 impl Budget {
-    /// The budget of a recipe, which has a stage that is to keep it. None where a recipe has none, and then no stage may need one.
+    /// Reads the budget of a recipe and checks it against the stages.
+    ///
+    /// Returns `None` if the recipe has no budget and no stage needs one.
     ///
     /// # Errors
-    /// Config, naming the key.
+    /// Config: a key is invalid, or the budget does not fit the stages.
     pub(crate) fn from_raw(raw: &RawRecipe, parts: &[RecipePart], stages: &[Stage]) -> Result<Option<Self>> {
         let is_open = |stage: &Stage| matches!(stage, Stage::Quantize(stage) if stage.is_open());
         let is_early = parts.iter().flat_map(|part| &part.stages).any(is_open);
@@ -201,7 +203,7 @@ impl Budget {
     }
 }
 
-/// Whether a tensor may have steps, and the schemes that it may have.
+/// Returns whether tensors may get step sizes, and the schemes that they may get.
 fn choices_of(keys: &RawBudget) -> Result<(bool, Vec<SchemeChoice>)> {
     let Some(names) = &keys.choices else { return Ok((true, Vec::new())) };
     if names.is_empty() {
@@ -213,7 +215,7 @@ fn choices_of(keys: &RawBudget) -> Result<(bool, Vec<SchemeChoice>)> {
     Ok((!steps.is_empty(), named.iter().map(|name| SchemeChoice::parse(name)).collect::<Result<_>>()?))
 }
 
-/// Refuses to prune what is entropy-coded: a weight that rounds to zero costs next to nothing there already.
+/// Refuses pruned schemes with entropy-coded storage, where zeros need almost no bits anyway.
 fn check_pruned(schemes: &[SchemeChoice], has_steps: bool, raw: &RawRecipe) -> Result<()> {
     let is_coded = has_steps || raw.output.storage.as_deref() == Some("entropy");
     let Some(choice) = schemes.iter().find(|choice| is_coded && choice.pruned.is_some()) else { return Ok(()) };
@@ -223,7 +225,7 @@ fn check_pruned(schemes: &[SchemeChoice], has_steps: bool, raw: &RawRecipe) -> R
     Err(Error::config(format!("budget.choices: {:?} {message} {other}", choice.name)))
 }
 
-/// Refuses what cannot come before or beside a training on steps that a budget finds.
+/// Refuses stages and keys that do not work with training on the step sizes of a budget.
 fn check_learned(parts: &[RecipePart], keys: &RawBudget) -> Result<()> {
     if keys.choices.iter().flatten().any(|name| name != "step") {
         let message = "budget.choices: a training has steps in place, and no others; leave the schemes out";
@@ -242,7 +244,7 @@ fn check_learned(parts: &[RecipePart], keys: &RawBudget) -> Result<()> {
     Ok(())
 }
 
-/// Whether a recipe's budget runs the model on the data of its calibration.
+/// Returns whether the recipe's budget runs the model on calibration data.
 pub(crate) fn runs_model(raw: &RawRecipe) -> bool {
     let is_run = |keys: &RawBudget| keys.sensitivity_file.is_none() && keys.sensitivity.as_deref() != Some("relative");
     raw.budget.as_ref().is_some_and(is_run)

@@ -1,38 +1,40 @@
-//! What stages learn of the inputs of layers, and from what data.
+//! The calibration run: the data and settings that gather input statistics.
 
 use crate::parse::budget;
 use crate::parse::raw::{RawCalibration, RawData, RawMemory, RawRecipe, StageKeys};
 use briquette_core::{Error, Result};
 
-/// Sentences, images or windows of a text that a model is calibrated on, where nobody says otherwise.
+/// Default number of calibration items: sentences, images or windows of text.
 pub const N_SAMPLES: usize = 512;
 
-/// A run of the model that gathers statistics.
+/// A run of the model that gathers input statistics.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CalibrationRun {
-    /// The data, under `eval`, and how it is prepared.
+    /// The data, as `eval`, and its preprocessing.
     pub data: RawData,
-    /// The architecture, where files do not tell.
+    /// The architecture, if the recipe sets it.
     pub arch: Option<String>,
-    /// The most items that run.
+    /// The largest number of items.
     pub n_samples: usize,
-    /// Chooses the items.
+    /// The seed that chooses the items.
     pub seed: u64,
-    /// Whether gram matrices are gathered whatever the methods.
+    /// Whether Gram matrices are gathered even if no method needs them.
     pub has_gram: bool,
-    /// Whether each block sees what compressed blocks give it.
+    /// Whether each block gets the outputs of the compressed blocks before it.
     pub is_sequential: bool,
-    /// The most bytes that running may take.
+    /// Memory limit in bytes.
     pub limit: Option<u64>,
-    /// Whether the weights of one block are to be in memory at a time, which a model of text always does.
+    /// Whether only one block's weights are in memory at a time. Text models always run this way.
     pub is_offloaded: bool,
 }
 
 impl CalibrationRun {
-    /// The run that a recipe with resolved paths asks for; none where it has statistics, or no stage looks at any.
+    /// Reads the calibration run of a recipe with resolved paths.
+    ///
+    /// Returns `None` if the recipe has a statistics file or no calibration.
     ///
     /// # Errors
-    /// Config, naming the key.
+    /// Config: a key is missing, invalid or without effect.
     pub(crate) fn from_raw(raw: &RawRecipe) -> Result<Option<Self>> {
         let Some(keys) = &raw.calibration else { return Ok(None) };
         if !raw.needs_statistics() && !budget::runs_model(raw) {
@@ -63,7 +65,7 @@ impl CalibrationRun {
     }
 }
 
-/// Refuses keys of a run where there is no data to run on, and a table without either.
+/// Checks a calibration table without data: it needs a statistics file and no key of a run.
 fn without_data(keys: &RawCalibration) -> Result<()> {
     if keys.statistics.is_none() {
         return Err(Error::config(
@@ -85,7 +87,7 @@ fn without_data(keys: &RawCalibration) -> Result<()> {
     }
 }
 
-/// Whether what a stage does moves weights.
+/// Returns whether a stage updates weights.
 fn moves(keys: &StageKeys) -> bool {
     match keys {
         StageKeys::Prune(keys) => keys.updates_weights(),

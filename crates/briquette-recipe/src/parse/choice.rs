@@ -1,4 +1,4 @@
-//! What a tensor may have by a budget: a scheme, and how many of its weights are dropped before.
+//! The choices of a budget: a scheme, optionally with pruning.
 
 use crate::parse::prune::{PruneStage, PruneTarget, RawPrune};
 use crate::parse::ranges;
@@ -6,25 +6,25 @@ use crate::parse::words::parse_scheme;
 use briquette_core::{Error, Result};
 use briquette_methods::quant::Scheme;
 
-/// The key of choices.
+/// The recipe key of the choices.
 const KEY: &str = "budget.choices";
 
-/// What a tensor may have by a budget.
+/// A scheme that a budget may choose for a tensor, optionally with pruning.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SchemeChoice {
-    /// As a recipe spells it: `int8`, `int8+0.5`, `int4-g64+2:4`.
+    /// The name in recipes: `int8`, `int8+0.5`, `int4-g64+2:4`.
     pub name: String,
     /// The scheme.
     pub scheme: Scheme,
-    /// How many weights are dropped, those of the smallest magnitude; none where all are kept.
+    /// The weights to prune first, by magnitude; `None` if all are kept.
     pub pruned: Option<PruneTarget>,
 }
 
 impl SchemeChoice {
-    /// The choice that is spelled so.
+    /// Parses a choice.
     ///
     /// # Errors
-    /// Config, for schemes that there are not or that have no size, shares and patterns that cannot be, and steps that are pruned.
+    /// Config: the scheme is unknown or has no step size, or the pruning part is invalid.
     pub(crate) fn parse(name: &str) -> Result<Self> {
         let scheme = parse_scheme(KEY, scheme_name(name))?;
         if scheme.is_open() {
@@ -36,15 +36,15 @@ impl SchemeChoice {
     }
 }
 
-/// What of a choice names its scheme.
+/// Returns the scheme name of a choice.
 pub(crate) fn scheme_name(choice: &str) -> &str {
     choice.split_once('+').map_or(choice, |(scheme, _)| scheme)
 }
 
-/// The keys of a prune stage that does what a choice says; none where it drops nothing.
+/// Returns the prune stage keys of a choice; `None` if the choice does not prune.
 ///
 /// # Errors
-/// Config, where it is neither a share nor a pattern.
+/// Config: the pruning part is neither a share nor an N:M pattern.
 pub(crate) fn prune_keys(choice: &str) -> Result<Option<RawPrune>> {
     let Some((_, how)) = choice.split_once('+') else { return Ok(None) };
     if how.contains(':') {

@@ -1,4 +1,4 @@
-//! The stage that makes two factors of each linear layer.
+//! The factorize stage: replaces each linear layer by two smaller ones.
 
 use crate::parse::selection::Selection;
 use crate::parse::words::ratio_of;
@@ -11,32 +11,33 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawFactorize {
-    /// factorize: two factors for each linear layer, of the smallest rank whose squared singular values sum to this share, above 0
-    /// to 1.
+    /// factorize: choose the smallest rank whose squared singular values sum to this share of the total; above
+    /// 0, at most 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub energy: Option<f64>,
-    /// factorize: two factors for each linear layer, of the largest rank that takes at most this share of its bytes, above 0 to 1.
+    /// factorize: choose the largest rank whose two factors take at most this share of the layer's bytes; above
+    /// 0, at most 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<f64>,
-    /// Globs over tensor names; all when absent.
+    /// Globs over tensor names; all tensors by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub include: Option<Vec<String>>,
-    /// Globs over tensor names to leave out.
+    /// Globs over the names of tensors to skip.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<String>,
 }
 
-/// Make two factors of linear layers: `W [out, in] ≈ up [out, rank] · down [rank, in]`.
+/// A stage that factorizes linear layers: `W [out, in] ≈ up [out, rank] · down [rank, in]`.
 #[derive(Debug, Clone)]
 pub struct FactorizeStage {
-    /// Which tensors.
+    /// The tensors to factorize.
     pub selection: Selection,
-    /// Their rank.
+    /// How the rank is chosen.
     pub rank: Rank,
 }
 
 impl RawFactorize {
-    /// What it says, in words.
+    /// Returns the settings of the stage in short words.
     pub(crate) fn in_words(&self) -> Vec<String> {
         let energy = self.energy.map(|energy| format!("energy {energy}"));
         let bytes = self.bytes.map(|bytes| format!("bytes {bytes}"));

@@ -1,29 +1,29 @@
-//! The metrics that an evaluation measures: what each means, its range, and which way is better.
+//! The metrics of an evaluation: meaning, range and direction.
 
-/// A metric that an evaluation measures.
+/// A metric of an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Metric {
-    /// Its name in reports, gates and budgets.
+    /// The name in reports, gates and budgets.
     pub name: &'static str,
     /// A short description.
     pub meaning: &'static str,
-    /// The least and the largest value that it can have.
+    /// The smallest and the largest possible value.
     pub range: [f64; 2],
     /// Whether a larger value is better.
     pub is_more_better: bool,
 }
 
-/// A metric of which more is better.
+/// Returns a metric for which larger is better.
 const fn score(name: &'static str, range: [f64; 2], meaning: &'static str) -> Metric {
     Metric { name, meaning, range, is_more_better: true }
 }
 
-/// A metric of which less is better.
+/// Returns a metric for which smaller is better.
 const fn loss(name: &'static str, least: f64, meaning: &'static str) -> Metric {
     Metric { name, meaning, range: [least, f64::INFINITY], is_more_better: false }
 }
 
-/// Every metric.
+/// All metrics.
 pub const METRICS: [Metric; 9] = [
     score("cosine", [-1.0, 1.0], "mean cosine of embeddings to the original's"),
     score("cosine_min", [-1.0, 1.0], "the least of them"),
@@ -36,25 +36,25 @@ pub const METRICS: [Metric; 9] = [
     loss("perplexity", 1.0, "exp of the mean surprise at a token"),
 ];
 
-/// How the names of the original's metrics begin: `reference_accuracy`.
+/// The prefix of metrics of the original model: `reference_accuracy`.
 const REFERENCE: &str = "reference_";
 
-/// Words of the names of other metrics of which less is better.
+/// Words in the names of other metrics for which smaller is better.
 const LESS_IS_BETTER: [&str; 10] =
     ["kl", "perplexity", "ppl", "loss", "nll", "divergence", "error", "mse", "rmse", "mae"];
 
 impl Metric {
-    /// The metric with this name, of the model or of its original.
+    /// Returns the metric with this name, with or without the prefix `reference_`.
     pub fn named(name: &str) -> Option<&'static Self> {
         let name = name.strip_prefix(REFERENCE).unwrap_or(name);
         METRICS.iter().find(|metric| metric.name == name)
     }
 }
 
-/// Whether more of a metric is better: of `cosine` and `accuracy` it is, of `perplexity`, `kl` and `mean_error` less is.
+/// Returns whether a larger value of a metric is better.
 ///
-/// The name of a metric that is not in [`METRICS`] is split into words at signs. Of a name with none of the known words, more is
-/// better.
+/// That is true for `cosine` and `accuracy`, and false for `perplexity`, `kl` and `mean_error`. A name that is
+/// not in [`METRICS`] is split into words at punctuation. If none of its words is known, larger is better.
 pub fn is_more_better(metric: &str) -> bool {
     if let Some(known) = Metric::named(metric) {
         return known.is_more_better;

@@ -1,4 +1,4 @@
-//! The stage that drops weights.
+//! The prune stage.
 
 use crate::parse::raw::{RawCalibration, RawOverride};
 use crate::parse::selection::{Selection, overrides_of};
@@ -15,90 +15,90 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawPrune {
-    /// prune: "magnitude" (the default), "random"; by what a calibration saw: "wanda", or "sparsegpt" and "admm", which move
-    /// the weights that stay too.
+    /// prune: "magnitude" (the default) or "random". With calibration: "wanda", or "sparsegpt" and "admm",
+    /// which also update the kept weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-    /// prune: "layer" (the default), each tensor by itself; "global", one threshold over all; or "owl", shares of blocks by their
-    /// outliers.
+    /// prune: "layer" (the default) prunes each tensor to the sparsity; "global" uses one threshold for all
+    /// tensors; "owl" gives each transformer block a sparsity by its outliers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
-    /// prune: share of weights to drop, 0 to below 1.
+    /// prune: the share of weights to set to zero, from 0 to below 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sparsity: Option<f64>,
-    /// prune: "N:M", keep N of every M neighbouring inputs, instead of a sparsity.
+    /// prune: "N:M" keeps N of every M neighbouring inputs; use it instead of a sparsity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
     /// prune: seed of the method "random".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// prune: statistics of the inputs of layers, for methods that look at them, where `[calibration]` does not have them; see
-    /// docs/format.md.
+    /// prune: a file of input statistics, for methods that need them, if `[calibration]` does not provide them;
+    /// see docs/format.md.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statistics: Option<PathBuf>,
-    /// Globs over tensor names; all when absent.
+    /// Globs over tensor names; all tensors by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub include: Option<Vec<String>>,
-    /// Globs over tensor names to leave out.
+    /// Globs over the names of tensors to skip.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<String>,
-    /// Which roles are chosen: linear and conv for prune; linear, conv and embedding for quantize; all for cast; linear for
-    /// factorize, always.
+    /// Roles of the tensors to process. Default: linear and conv for prune; linear, conv and embedding for
+    /// quantize; all for cast. factorize always uses linear.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub roles: Option<Vec<Role>>,
-    /// Other values for some tensors; the last that matches counts.
+    /// Other values for some tensors; if several match, the last applies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<RawOverride>,
 }
 
-/// Drop weights.
+/// A stage that prunes weights.
 #[derive(Debug, Clone)]
 pub struct PruneStage {
-    /// Which tensors.
+    /// The tensors to prune.
     pub selection: Selection,
     /// How weights are scored.
     pub score: Score,
-    /// How the weights that stay are moved, where they are; the score is not looked at then.
+    /// The solver that updates the kept weights, if any; it replaces the score.
     pub reconstruction: Option<Reconstruction>,
-    /// Statistics of the inputs of layers, where the method needs them and no calibration of the recipe gathers them.
+    /// A file of input statistics, if the method needs them and no calibration gathers them.
     pub statistics: Option<PathBuf>,
-    /// How many go.
+    /// How many weights to prune.
     pub target: PruneTarget,
-    /// Other ratios for some tensors.
+    /// Other sparsities for some tensors.
     pub overrides: Vec<(Patterns, Ratio)>,
 }
 
-/// How many weights go, and from where.
+/// How many weights to prune, and within which groups.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum PruneTarget {
     /// The same share of each tensor.
     Layer(Ratio),
-    /// A share of all chosen tensors together.
+    /// A share of all selected tensors, with one threshold.
     Global(Ratio),
-    /// A share of all chosen tensors together, more of blocks whose weights have fewer outliers.
+    /// A share of all selected tensors; blocks with fewer outliers lose more weights.
     Owl(Ratio),
-    /// All but n of every m inputs.
+    /// N:M sparsity.
     NOfM {
-        /// So many are kept.
+        /// Weights to keep in each group.
         n: usize,
-        /// Of so many that lie side by side.
+        /// Neighbouring inputs in each group.
         m: usize,
     },
 }
 
 impl RawPrune {
-    /// Whether its method looks at statistics of inputs.
+    /// Returns whether the method needs input statistics.
     pub(crate) fn needs_statistics(&self) -> bool {
         let is_asked = |name: &str| self.method.as_deref() == Some(name);
         self.updates_weights() || Score::named(0).iter().any(|(name, score)| score.needs_inputs() && is_asked(name))
     }
 
-    /// Whether its method moves the weights that stay.
+    /// Returns whether the method updates the kept weights.
     pub(crate) fn updates_weights(&self) -> bool {
         Reconstruction::NAMES.iter().any(|(name, _)| self.method.as_deref() == Some(name))
     }
 
-    /// What it says, in words.
+    /// Returns the settings of the stage in short words.
     pub(crate) fn in_words(&self) -> Vec<String> {
         let scope = self.scope.as_ref().map(|scope| format!("scope {scope}"));
         let sparsity = self.sparsity.map(|sparsity| format!("sparsity {sparsity}"));
@@ -108,7 +108,7 @@ impl RawPrune {
 }
 
 impl PruneStage {
-    /// The roles of a stage that names none.
+    /// The default roles.
     pub(crate) const ROLES: [Role; 2] = [Role::Linear, Role::Conv];
 
     pub(crate) fn from_raw(raw: &RawPrune, calibration: Option<&RawCalibration>) -> Result<Self> {
@@ -130,7 +130,7 @@ impl PruneStage {
     }
 }
 
-/// How weights are scored, and how those that stay are moved; keys that only another method has are refused.
+/// Returns the score and the solver; refuses keys that the method does not use.
 fn method_of(raw: &RawPrune) -> Result<(Score, Option<Reconstruction>)> {
     let name = raw.method.as_deref().unwrap_or("magnitude");
     let scores = Score::named(raw.seed.unwrap_or(0)).map(|(name, score)| (name, (score, None)));
@@ -166,8 +166,9 @@ fn target_of(raw: &RawPrune) -> Result<PruneTarget> {
     check_scope(target, raw.needs_statistics()).map(|()| target)
 }
 
-/// Refuses a threshold over several tensors where scores compare only within a row or a layer, and shares of layers by their inputs
-/// where nothing is known of those.
+/// Refuses scopes that do not fit the method.
+///
+/// Scores from input statistics are comparable within a row or a layer only, and OWL needs these statistics.
 pub(crate) fn check_scope(target: PruneTarget, looks_at_inputs: bool) -> Result<()> {
     match target {
         PruneTarget::Global(_) if looks_at_inputs => Err(Error::config(
@@ -182,7 +183,7 @@ pub(crate) fn check_scope(target: PruneTarget, looks_at_inputs: bool) -> Result<
     }
 }
 
-/// Refuses to keep none or all of a run of inputs, and runs that are too long.
+/// Refuses N:M unless `0 < n < m <= 256`.
 pub(crate) fn check_window(n: usize, m: usize) -> Result<()> {
     match n > 0 && n < m && m <= 256 {
         true => Ok(()),

@@ -1,13 +1,13 @@
-//! Which file of statistics a stage looks at.
+//! The statistics file of a stage.
 
 use crate::parse::raw::RawCalibration;
 use briquette_core::{Error, Result};
 use std::path::PathBuf;
 
-/// The file of statistics of a stage: its own, or that of the calibration; none where data is run.
+/// Returns the statistics file of a stage, or of the calibration; `None` if the calibration runs on data.
 ///
 /// # Errors
-/// Config where the stage needs statistics and there are none.
+/// Config: the stage needs statistics and there are none.
 pub(crate) fn statistics_of(
     own: &Option<PathBuf>,
     needs_them: bool,

@@ -1,4 +1,4 @@
-//! Recipes as text: errors name the line and what was probably meant.
+//! Parses the text of recipes; errors have the line and a suggestion.
 
 use crate::parse::numbers;
 use briquette_core::{Error, Result};
@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
-/// Largest recipe that is read. None that is meant seriously comes near, and the patterns of a larger one could take gigabytes.
+/// Largest recipe file in bytes. The patterns of a larger one could take gigabytes.
 const MAX_BYTES: u64 = 256 << 10;
 
 /// Reads and parses a TOML file.
@@ -21,7 +21,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| Error::config("is not text; expected TOML").at(path.display()))
 }
 
-/// An error of a recipe's file. Reading counts what is wrong with a file as an input error; here it is a mistake in what was asked.
+/// Converts an error about the recipe's file: invalid input is a configuration error here.
 fn as_config(error: Error) -> Error {
     match error.is_bad_input() {
         true => Error { source: error.source, ..Error::config(error.message) },
@@ -29,10 +29,10 @@ fn as_config(error: Error) -> Error {
     }
 }
 
-/// Parses TOML; `name` is what errors call it.
+/// Parses TOML; `name` is the file name in errors.
 ///
 /// # Errors
-/// Config, with the line, and the nearest key for an unknown one.
+/// Config: the TOML is invalid; the message has the line, and the most similar key for an unknown one.
 pub fn parse<T: DeserializeOwned>(text: &str, name: &str) -> Result<T> {
     let at = |start: usize, message: String| Error::config(message).at(format_args!("{name}:{}", line_at(text, start)));
     if let Some((start, message)) = numbers::not_finite(text) {
@@ -47,8 +47,9 @@ pub fn parse<T: DeserializeOwned>(text: &str, name: &str) -> Result<T> {
     })
 }
 
-/// Puts the file in front of what is wrong with a value of a recipe, with the line of the key that the error starts with:
-/// `stage 1 (prune): sparsity: found 7` is on the line of that stage's sparsity.
+/// Prefixes an error with the file, and with the line of the key at the start of the error.
+///
+/// For example, `stage 1 (prune): sparsity: found 7` gets the line of that stage's sparsity.
 pub(crate) fn locate(error: Error, text: &str, path: &Path) -> Error {
     let mut number = String::new();
     let mut steps: Vec<&str> = Vec::new();
@@ -72,12 +73,12 @@ pub(crate) fn locate(error: Error, text: &str, path: &Path) -> Error {
     }
 }
 
-/// The line, from 1, that a byte of a text is in.
+/// Returns the line number of a byte in a text, from 1.
 fn line_at(text: &str, start: usize) -> usize {
     1 + text.bytes().take(start).filter(|byte| *byte == b'\n').count()
 }
 
-/// The line of a key, found by the keys and places in lists that lead to it.
+/// Returns the line of a key, found by the keys and list indices that lead to it.
 pub(crate) fn line_of(text: &str, steps: &[&str]) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
     let (mut start, mut value) = (0, DeValue::Table(table.into_inner()));
@@ -97,7 +98,7 @@ pub(crate) fn line_of(text: &str, steps: &[&str]) -> Option<usize> {
     Some(line_at(text, start))
 }
 
-/// serde's ``unknown field `a`, expected one of `b`, `c` `` with the nearest of them.
+/// Adds a suggestion to serde's ``unknown field `a`, expected one of `b`, `c` ``.
 pub(crate) fn explain(message: &str) -> String {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match quoted.as_slice() {
@@ -115,7 +116,7 @@ pub(crate) fn explain(message: &str) -> String {
     }
 }
 
-/// An error of serde in words that say what to write: it names Rust types.
+/// Replaces Rust types in a serde error by plain words.
 fn in_plain_words(message: &str) -> String {
     let words = [
         (" as i128", ""),

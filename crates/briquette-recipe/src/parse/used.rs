@@ -1,14 +1,14 @@
-//! Refuses keys of the tables beside the stages that no stage of the recipe would look at.
+//! Refuses keys of other tables that no stage of the recipe uses.
 
 use crate::parse::kind::StageKind;
 use crate::parse::raw::{RawRecipe, RawStage, StageKeys};
 use briquette_core::{Error, Result};
 use briquette_formats::OutputFormat;
 
-/// Refuses a key of `[memory]` that would do nothing. A limit, say, that nothing is held against would only seem to protect.
+/// Refuses a key of `[memory]` without effect, such as a limit that nothing checks.
 ///
 /// # Errors
-/// Config, naming the key.
+/// Config: no stage uses the key.
 pub(crate) fn check_memory(raw: &RawRecipe) -> Result<()> {
     let Some(memory) = &raw.memory else { return Ok(()) };
     let trains = raw.has(StageKind::Distill);
@@ -39,11 +39,12 @@ pub(crate) fn check_memory(raw: &RawRecipe) -> Result<()> {
     Err(Error::config(format!("memory.{key}: {message}")))
 }
 
-/// Refuses `data.select` where no training chooses an epoch by it, or where it is the data that the result is reported on, which
-/// would look better than it is.
+/// Refuses `data.select` if no training chooses an epoch with it, or if it is also the evaluation data.
+///
+/// Choosing by the evaluation data would make the reported result too good.
 ///
 /// # Errors
-/// Config, naming the key.
+/// Config: the data is not used, or is the same as `data.eval`.
 pub(crate) fn check_select(raw: &RawRecipe) -> Result<()> {
     let Some(data) = raw.data.as_ref().filter(|data| data.select.is_some()) else { return Ok(()) };
     let has_metric = |stage: &RawStage| matches!(&stage.keys, StageKeys::Distill(keys) if keys.metric.is_some());

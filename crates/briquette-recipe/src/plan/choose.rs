@@ -1,4 +1,4 @@
-//! Which stage changes which tensor.
+//! Assigns stages to tensors.
 
 use super::interop::Loads;
 use crate::{CastStage, PruneStage, PruneTarget, QuantizeStage, Stage};
@@ -12,8 +12,9 @@ use briquette_writer::treatment::SharedTreatments;
 use briquette_writer::{Cut, Plan, Pool, Pruning, Quant, TensorPlan};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Applies the stages of a recipe, numbered from 0, and notes of every other tensor why nothing is done to it. `heads` are embeddings
-/// that also serve as the head; `loads` is given where transformers is to load the output.
+/// Applies the stages of a recipe, numbered from 0, and records why every other tensor is unchanged.
+///
+/// `heads` are embeddings that are also the output head. `loads` is set if transformers must load the output.
 pub(super) fn apply_stages<'a>(
     plan: &mut Plan,
     stages: impl Iterator<Item = (usize, &'a Stage)>,
@@ -25,7 +26,7 @@ pub(super) fn apply_stages<'a>(
         apply_stage(plan, stage, heads, loads).map_err(|error| error.at(name))?;
     }
     let mut shared = SharedTreatments::default();
-    // A share that rounds to no weight is no pruning: zeros that are there already are then counted, as for codes alone.
+    // A share that rounds to no weight is not pruning. Existing zeros then count as without pruning.
     for tensor in plan.tensors.iter_mut().filter(|tensor| tensor.quant.is_some() && drops_nothing(tensor)) {
         (tensor.prune, tensor.solve.reconstruction) = (None, None);
         tensor.share(&mut shared);
@@ -86,7 +87,8 @@ fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
             stage.overrides.iter().rfind(|(patterns, _)| patterns.matches(&tensor.info.name)).map(|(_, ratio)| *ratio);
         let n = tensor.info.n_elements();
         let cut = match (own, stage.target) {
-            // Scores that use input statistics compare weights within a row only. Shares by outliers are found when those are known.
+            // Scores from input statistics compare weights within a row only. OWL sparsities are computed once
+            // the statistics are known.
             (Some(ratio), _) | (None, PruneTarget::Layer(ratio) | PruneTarget::Owl(ratio)) => {
                 match stage.score.needs_inputs() || stage.reconstruction == Some(Reconstruction::Admm) {
                     true => {
@@ -146,7 +148,7 @@ fn quantize(
         let fitted = Scheme { weights: asked.weights.for_columns(tensor.output_rows.n_cols), ..asked };
         if fitted != asked {
             ungrouped.push(index);
-            // Its readers expect one kind of groups in all layers that they do not ignore.
+            // Readers of this format expect the same groups in all layers that are not ignored.
             if plan.profile.is_for_transformers() {
                 let why = format!("{} do not divide its {} columns", asked.weights.grouping, tensor.output_rows.n_cols);
                 tensor.skipped = tensor.prune.is_none().then_some(why);
@@ -176,7 +178,7 @@ fn quantize(
     Ok(())
 }
 
-/// One line that names tensors whose columns the groups of their scheme do not divide.
+/// Returns a line that lists tensors whose columns are not divisible by the group size.
 fn ungrouped_text(plan: &Plan, tensors: &[usize]) -> Option<String> {
     let names = plan::listed(tensors.iter().map(|&index| &plan.tensors[index]))?;
     Some(match plan.profile.is_for_transformers() {
@@ -185,7 +187,7 @@ fn ungrouped_text(plan: &Plan, tensors: &[usize]) -> Option<String> {
     })
 }
 
-/// Casts tensors that a stage chose; quantized ones stay as they are, as codes are no floats.
+/// Casts the selected tensors; quantized tensors are skipped because they are stored as codes.
 fn cast(plan: &mut Plan, stage: &CastStage, chosen: &[usize]) -> Result<()> {
     let mut shared = SharedTreatments::default();
     for &index in chosen {
@@ -208,7 +210,7 @@ fn cast(plan: &mut Plan, stage: &CastStage, chosen: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// A scheme of a recipe, fitted to what the output's format can hold.
+/// Fits a scheme to the output format.
 fn scheme_of(held: &CodeSupport, tensor: &TensorPlan, asked: Scheme) -> Result<Scheme> {
     let spec = asked.weights;
     match held.misfit(spec.codes(), tensor.output_rows.axis) {
@@ -223,7 +225,8 @@ fn scheme_of(held: &CodeSupport, tensor: &TensorPlan, asked: Scheme) -> Result<S
     Ok(Scheme { weights: QuantSpec { grid, scale: held.scale(spec.scale), ..spec }, ..asked })
 }
 
-/// Stores tied tensors once: all of a group are treated like the embedding among them, or like the first.
+/// Stores tied tensors once: the tensors of a group are treated like the embedding among them, or else like the
+/// first.
 pub(super) fn tie(plan: &mut Plan, ties: &Ties) {
     let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (&index, &first) in ties {
@@ -266,7 +269,7 @@ mod tests {
         (0..n).map(info).collect()
     }
 
-    /// Tensors of one shape; every one is in a pool, the second of each four is an embedding.
+    /// Creates tensors of one shape; each is in a pool, and the second of each four is an embedding.
     fn pooled<'a>(infos: &'a [TensorInfo]) -> Plan<'a> {
         let tensor = |(index, info): (usize, &'a TensorInfo)| {
             let role = if index % 4 == 1 { Role::Embedding } else { Role::Linear };

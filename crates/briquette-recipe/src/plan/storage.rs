@@ -1,11 +1,11 @@
-//! Codes that are to be entropy-coded.
+//! Entropy-coded storage of codes.
 
 use crate::Recipe;
 use briquette_core::Coding;
 use briquette_writer::treatment::{BlockBytes, SharedTreatments};
 use briquette_writer::{Plan, TensorPlan};
 
-/// Has all codes of a plan entropy-coded, where the recipe asks for that.
+/// Plans entropy coding for all codes, if the recipe has it.
 pub(crate) fn choose(plan: &mut Plan, recipe: &Recipe) {
     if !recipe.codes_entropy {
         return;

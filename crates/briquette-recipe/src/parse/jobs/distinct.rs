@@ -1,4 +1,4 @@
-//! No two jobs write to one place or have one name.
+//! Checks that all jobs have different names and outputs.
 
 use super::job::Job;
 use crate::parse::paths::one_spelling;
@@ -6,11 +6,14 @@ use briquette_core::{Error, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Refuses jobs that share a name or an output, or write inside another's output. Returns every output, in one spelling, with
-/// the place of its job. What a job without a sound recipe would write may not be known.
+/// Refuses jobs that share a name or an output, or write inside another job's output.
+///
+/// Returns the normalized path of each output and the index of its job. Jobs with an invalid recipe may have no
+/// known output.
 ///
 /// # Errors
-/// Config, naming both jobs; Io where there is no current directory.
+/// - Config: two jobs conflict; the message has both.
+/// - Io: there is no current directory.
 pub(super) fn check(jobs: &[Job]) -> Result<BTreeMap<PathBuf, usize>> {
     let mut outputs: BTreeMap<PathBuf, usize> = BTreeMap::new();
     for (index, job) in jobs.iter().enumerate() {
@@ -53,7 +56,7 @@ fn check_names(jobs: &[Job]) -> Result<()> {
     Ok(())
 }
 
-/// The deepest directory that all of these lie in.
+/// Returns the deepest directory that contains all outputs.
 pub(super) fn common_directory<'a>(mut outputs: impl Iterator<Item = &'a PathBuf>) -> PathBuf {
     let parent = |path: &Path| path.parent().map(Path::to_path_buf).unwrap_or_default();
     let first = outputs.next().map(|path| parent(path)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! From a file to sound jobs: every recipe is whole, and no two write to one place, before anything runs.
+//! Reads a jobs file and checks all of its jobs before anything runs.
 
 use super::distinct;
 use super::expand::expand;
@@ -20,22 +20,22 @@ const JOBS_KEYS: [&str; 4] = ["job", "base", "matrix", "also"];
 /// Keys that only a recipe has.
 const RECIPE_KEYS: [&str; 8] = ["model", "output", "stage", "data", "calibration", "budget", "memory", "gate"];
 
-/// The jobs of a file, in order, with names and outputs of their own.
+/// The jobs of a file, in order, with distinct names and outputs.
 #[derive(Debug, Clone)]
 pub struct Jobs {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// The jobs.
+    /// The jobs in the order of the file.
     pub jobs: Vec<Job>,
-    /// The deepest directory that holds every output; the journal is here.
+    /// The deepest directory that contains every output; the journal is written here.
     pub directory: PathBuf,
-    /// Outputs that were made elsewhere, shown beside those of the jobs.
+    /// Existing outputs of other runs, shown in the batch report.
     pub also: Vec<PathBuf>,
-    /// Every output, in one spelling, and the place of its job.
+    /// The normalized path of each output, and the index of its job.
     outputs: BTreeMap<PathBuf, usize>,
 }
 
-/// What `run` and `plan` take: told apart by the keys at the top.
+/// The input of `run` and `plan`: a recipe or a jobs file, recognized by its top-level keys.
 #[derive(Debug, Clone)]
 pub enum Document {
     /// One recipe.
@@ -48,7 +48,8 @@ impl Document {
     /// Reads a recipe or a jobs file.
     ///
     /// # Errors
-    /// Config, with the line and what to write instead; Io where it cannot be read.
+    /// - Config: the file is invalid; the message has the line.
+    /// - Io: the file cannot be read.
     pub fn from_file(path: &Path) -> Result<Self> {
         let text = text::read_text(path)?;
         if is_jobs(&text) {
@@ -60,7 +61,7 @@ impl Document {
     }
 }
 
-/// Whether the keys at the top are those of a jobs file, or, where none is known, most like those.
+/// Returns whether the top-level keys, or the known keys most similar to them, belong to a jobs file.
 fn is_jobs(text: &str) -> bool {
     let Ok(table) = toml::from_str::<toml::Table>(text) else { return false };
     let has = |known: &[&str]| known.iter().any(|key| table.contains_key(*key));
@@ -71,7 +72,7 @@ fn is_jobs(text: &str) -> bool {
     has(&JOBS_KEYS) || !has(&RECIPE_KEYS) && table.keys().any(is_like_jobs)
 }
 
-/// The JSON Schema of a jobs file.
+/// Returns the JSON Schema of a jobs file.
 pub fn schema() -> serde_json::Value {
     let mut schema = schemars::schema_for!(RawJobs).to_value();
     bound_numbers(&mut schema);
@@ -82,7 +83,8 @@ impl Jobs {
     /// Reads a jobs file; its paths are relative to it.
     ///
     /// # Errors
-    /// Config, with the line and what to write instead; Io where it cannot be read.
+    /// - Config: the file is invalid; the message has the line.
+    /// - Io: the file cannot be read.
     pub fn from_file(path: &Path) -> Result<Self> {
         Self::from_text(path, &text::read_text(path)?)
     }
@@ -96,16 +98,16 @@ impl Jobs {
         Ok(Self { path: path.to_path_buf(), jobs, directory, also, outputs })
     }
 
-    /// Everything that the recipes of the jobs may read or write.
+    /// Returns every path that the jobs may read or write.
     pub fn touched(&self) -> BTreeSet<PathBuf> {
         let recipes = self.jobs.iter().filter_map(|job| job.recipe().ok());
         recipes.flat_map(|recipe| paths::touched(&recipe.asked, Path::new(""))).collect()
     }
 
-    /// The job in an earlier place than `index` that makes what another reads at `path`.
+    /// Returns the job before `index` that writes `path`.
     ///
     /// # Errors
-    /// Io where there is no current directory.
+    /// Io: there is no current directory.
     pub fn maker_of(&self, path: &Path, index: usize) -> Result<Option<&Job>> {
         let path = paths::one_spelling(path)?;
         let makers = path.ancestors().filter_map(|above| self.outputs.get(above));

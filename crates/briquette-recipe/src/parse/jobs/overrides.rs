@@ -1,4 +1,4 @@
-//! Values put into a recipe by dotted path: `stage.0.sparsity`.
+//! Sets values of a recipe by dotted path: `stage.0.sparsity`.
 
 use crate::parse::ranges::refusal_at;
 use crate::parse::raw::RawRecipe;
@@ -7,7 +7,9 @@ use briquette_core::{Error, Result};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Dotted paths and values, in the order of the paths: `{"stage": {"0": {"seed": 1}}}` and `{"stage.0.seed": 1}` are the same.
+/// Returns dotted paths and values, sorted by path.
+///
+/// `{"stage": {"0": {"seed": 1}}}` and `{"stage.0.seed": 1}` give the same result.
 pub(super) fn flatten(table: &BTreeMap<String, Value>) -> Vec<(String, Value)> {
     let mut found = Vec::new();
     table.iter().for_each(|(key, value)| collect(key, value, &mut found));
@@ -22,25 +24,25 @@ fn collect(path: &str, value: &Value, found: &mut Vec<(String, Value)>) {
     }
 }
 
-/// The recipe with one value changed.
+/// Returns the recipe with one value changed.
 ///
 /// # Errors
-/// Config, where a recipe has no such key or not such a value.
+/// Config: the recipe has no such key, or the value has the wrong type.
 pub(super) fn apply(recipe: &RawRecipe, path: &str, value: Value) -> Result<RawRecipe> {
     let tree = serde_json::to_value(recipe).map_err(|error| Error::config(error.to_string()));
     let changed = tree.and_then(|mut tree| {
         put(&mut tree, path, value.clone())?;
-        // A number that no place takes is out of its key's range; that says more than serde does.
+        // The range of the key explains a number that serde refuses better than serde's message.
         let why = |error: serde_json::Error| refusal_at(path, &value).unwrap_or_else(|| explain(&error.to_string()));
         serde_json::from_value(tree).map_err(|error| Error::config(why(error)))
     });
     changed.map_err(|error| error.at(path))
 }
 
-/// The recipe that a tree of JSON stands for, with values changed.
+/// Returns the recipe of a JSON tree with values changed.
 ///
 /// # Errors
-/// Config, with the path of the value at fault.
+/// Config: a value is invalid; returned with its path.
 pub(super) fn apply_all(tree: &Value, values: &[(&str, &Value)]) -> Result<RawRecipe, (String, Error)> {
     let whole = || -> Option<RawRecipe> {
         let mut tree = tree.clone();
@@ -50,7 +52,7 @@ pub(super) fn apply_all(tree: &Value, values: &[(&str, &Value)]) -> Result<RawRe
     if let Some(recipe) = whole() {
         return Ok(recipe);
     }
-    // One value at a time, to tell which of them is at fault.
+    // Applies one value at a time to find the invalid one.
     let mut recipe = serde_json::from_value(tree.clone()).map_err(|e| (String::new(), Error::bug(e.to_string())))?;
     for (path, value) in values {
         recipe = apply(&recipe, path, (*value).clone()).map_err(|error| (path.to_string(), error))?;
@@ -88,7 +90,7 @@ mod tests {
         RawRecipe { stage: stages.map(Into::into).into(), ..Default::default() }
     }
 
-    /// The sparsity of the first stage.
+    /// Returns the sparsity of the first stage.
     fn sparsity(recipe: &RawRecipe) -> Option<f64> {
         match &recipe.stage[0].keys {
             StageKeys::Prune(keys) => keys.sparsity,

@@ -1,4 +1,5 @@
-//! Checks roles against transformers and torch: the lists in `fixtures/roles`, which `fixtures/make_roles.py` makes.
+//! Checks roles against transformers and torch, with the lists in `fixtures/roles` that
+//! `fixtures/make_roles.py` writes.
 
 use super::roles::RoleContext;
 use briquette_core::Role;
@@ -8,7 +9,7 @@ use briquette_formats::model_config::ModelFamily;
 use briquette_writer::known::{Known, Reason};
 use std::path::PathBuf;
 
-/// The tensors of a family: each with the class of the module that uses it.
+/// The tensors of a family, each with the class of the module that uses it.
 struct Listed {
     name: String,
     family: ModelFamily,
@@ -36,7 +37,7 @@ fn listed() -> Vec<Listed> {
     paths.into_iter().map(read).collect()
 }
 
-/// The roles that Briquette finds for the tensors of a family.
+/// Returns the detected roles of the tensors of a family.
 fn known(listed: &Listed, with_config: bool) -> Vec<(TensorInfo, String, Known)> {
     let infos: Vec<TensorInfo> = listed.tensors.iter().map(|(info, _)| info.clone()).collect();
     let family = if with_config { listed.family.clone() } else { ModelFamily::default() };
@@ -44,7 +45,7 @@ fn known(listed: &Listed, with_config: bool) -> Vec<(TensorInfo, String, Known)>
     listed.tensors.iter().map(|(info, class)| (info.clone(), class.clone(), roles.of(info))).collect()
 }
 
-/// Whether a role suits a class. Biases and scales are rarely more than vectors, and any role that stages leave alone suits them.
+/// Returns whether a role fits a class. Biases and scales may have any role that stages skip.
 fn is_right(info: &TensorInfo, class: &str, known: Known) -> bool {
     let is_left_alone = matches!(known.role, Role::Norm | Role::Bias | Role::Parameter | Role::Unknown);
     let leaf = info.name.rsplit('.').next().unwrap();
@@ -116,7 +117,7 @@ fn what_is_left_alone_as_unknown_is_little() {
         listed().iter().flat_map(|family| known(family, true)).filter_map(|t| is_unknown(&t)).collect();
     names.sort();
     names.dedup();
-    // Experts are `[experts, in, out]`, and XLNet's matrices `[in, heads, size]`.
+    // Experts of this family are `[experts, in, out]`, and XLNet's matrices are `[in, heads, size]`.
     assert_eq!(names, ["down_proj", "gate_up_proj", "k", "o", "q", "r", "v"]);
 }
 
