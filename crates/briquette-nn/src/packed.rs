@@ -15,9 +15,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// The parameter's own tensor is a single NaN, expanded to its shape. Reading its value decodes the codes; the
 /// layers of [`crate::layers`] use the codes directly.
 ///
-/// burn's records store the codes as a quantized tensor: one byte per weight, including zeros, and the scale of
-/// an output for each of burn's blocks of at most 255 inputs. Such a record loads bit for bit into a module
-/// with codes of the same `form`. Loaded floats are quantized.
+/// burn's records store the codes as a quantized tensor: one byte per weight, including zeros. burn's blocks
+/// have at most 255 inputs, so the scale of an output is repeated. Such a record loads bit for bit into a
+/// module with codes of the same `form`. Loaded floats are quantized.
 ///
 /// Copies of a module share codes. A copy that loads a record gets burn's quantized tensor instead, which is
 /// decoded for each use; the other copies keep their codes.

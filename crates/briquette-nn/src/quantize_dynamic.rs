@@ -88,10 +88,9 @@ impl DynamicSpec {
         self
     }
 
-    /// Also quantizes layers that become slower because they decode codes for each use: burn's own layers, and
-    /// layers without a kernel.
+    /// Also quantizes burn's own layers and layers without a kernel.
     ///
-    /// Their memory is a quarter of f32.
+    /// They become slower, since they decode their codes for each use, and take a quarter of the memory of f32.
     #[must_use]
     pub const fn with_slower(mut self) -> Self {
         self.takes_slower = true;

@@ -14,9 +14,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Accumulates [`InputStats`] by layer. Clones share their statistics.
-///
-/// A module can keep a clone in a field with `#[module(skip)]` and pass it the inputs of its layers.
+/// Accumulates [`InputStats`] by layer. Clones share their statistics, so a module can keep one in a
+/// `#[module(skip)]` field.
 #[derive(Debug, Clone, Default)]
 pub struct Probe {
     has_gram: bool,
@@ -87,10 +86,8 @@ impl Probe {
         Self { has_gram: true, ..Self::default() }
     }
 
-    /// Returns a probe that records its inputs until another probe [takes them in](Self::take_in).
-    ///
-    /// Several threads can then run batches in parallel, each with its own probe, and the result does not
-    /// depend on their order.
+    /// Returns a probe that records inputs until another probe [takes them in](Self::take_in). With one probe per
+    /// thread, the result does not depend on the order of the threads.
     #[must_use]
     pub fn keeping(&self) -> Self {
         Self { has_gram: self.has_gram, kept: Some(Arc::default()), ..Self::default() }
@@ -126,10 +123,8 @@ impl Probe {
         self.add(path, inputs.clone().without_autodiff().reshape([-1, n_inputs as i32]))
     }
 
-    /// Adds a batch of inputs `[n, channels, height, width]` of a convolution.
-    ///
-    /// Each position is one vector of `channels · kernel height · kernel width`, in the order of the weight's
-    /// columns.
+    /// Adds a batch of inputs `[n, channels, height, width]` of a convolution. Each position is one vector of
+    /// `channels · kernel height · kernel width`, in the order of the weight's columns.
     ///
     /// # Errors
     /// Config: the convolution has groups, or has `Same` padding with strides. See [`observe`](Self::observe)
@@ -355,7 +350,6 @@ mod tests {
     use super::*;
     use burn::tensor::{Device, TensorData};
 
-    /// Returns two vectors of three inputs.
     fn inputs(seed: f32) -> Tensor<2> {
         let values: Vec<f32> = (0..6).map(|i| seed + (i * i) as f32 * 0.5).collect();
         Tensor::from_data(TensorData::new(values, [2, 3]), &Device::flex())

@@ -215,8 +215,8 @@ impl Prune {
         self
     }
 
-    /// Scores weights with your own function: one number of at least 0 per weight of an output; the smallest
-    /// are dropped.
+    /// Scores weights with your own function, which returns one number of at least 0 per weight of an output.
+    /// The weights with the smallest scores are dropped.
     ///
     /// The function is called for each output of a parameter whenever the rule is due, from several threads;
     /// for a [global](Self::globally) rule three times. [`Compression::refresh`](crate::Compression::refresh)
