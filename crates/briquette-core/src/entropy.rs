@@ -15,7 +15,7 @@
 //! Non-goals: the position of blocks in files.
 //!
 //! ```
-//! use crate::entropy::{BlockDecoder, SymbolTable, encode};
+//! use briquette_core::entropy::{BlockDecoder, SymbolTable, encode};
 //!
 //! let symbols: Vec<u8> = (0..10_000_u32).map(|i| (i * i % 7) as u8).collect();
 //! let mut counts = [0; 256];
@@ -27,7 +27,7 @@
 //! let mut decoded = vec![0; symbols.len()];
 //! BlockDecoder::new(&table).decode(&block, &mut decoded)?;
 //! assert_eq!(decoded, symbols);
-//! # Ok::<(), crate::Error>(())
+//! # Ok::<(), briquette_core::Error>(())
 //! ```
 
 mod block;

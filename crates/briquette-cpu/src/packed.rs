@@ -1,4 +1,4 @@
-//! int8 weights laid out for the kernels.
+//! int8 weights in the layout of the kernels.
 
 use crate::float_rows::FloatRows;
 use crate::panel_layout::{MIN_CODES, check_depth, check_lengths, pack_panel, panel_bytes, row_sums};
@@ -9,10 +9,10 @@ use briquette_core::aligned_bytes::AlignedBytes;
 use briquette_core::simd::SimdLevel;
 use rayon::prelude::*;
 
-/// Weights `[n_out, n_in]` of int8 codes with one scale for each output.
+/// int8 weights `[n_out, n_in]` with one scale for each output.
 ///
-/// Panels of 32 outputs; in a panel, groups of 4 inputs: `[n_out / 32][n_in / 4][32][4]`, zeros where either does not
-/// divide. One byte for each weight, 8 for each output.
+/// Panels have 32 outputs, with inputs in groups of 4: `[n_out / 32][n_in / 4][32][4]`, padded with zeros. Uses
+/// one byte per weight and 8 per output.
 #[derive(Clone)]
 pub struct PackedInt8 {
     n_out: usize,
@@ -23,13 +23,13 @@ pub struct PackedInt8 {
 }
 
 impl PackedInt8 {
-    /// Packs row-major `codes` `[n_out, n_in]`, worth `codes[o, i] * scales[o]` each.
+    /// Packs row-major `codes` `[n_out, n_in]` with the values `codes[o, i] * scales[o]`.
     ///
     /// # Errors
-    /// Refuses more than [`MAX_DEPTH`](crate::MAX_DEPTH) inputs.
+    /// Refused: there are more than [`MAX_DEPTH`](crate::MAX_DEPTH) inputs.
     ///
     /// # Panics
-    /// If the lengths disagree with the shape.
+    /// If the lengths do not match the shape.
     pub fn new(codes: &[i8], scales: &[f32], n_out: usize, n_in: usize) -> Result<Self> {
         check_lengths(codes.len(), scales.len(), n_out, n_in);
         check_depth(n_in)?;
@@ -42,11 +42,14 @@ impl PackedInt8 {
         Ok(Self { n_out, n_in, codes: packed, sums: row_sums(codes, n_out, n_in), scales: scales.to_vec() })
     }
 
-    /// Packs rows as `read` gives them: it fills in those from the first of a part on, of which each has `n_at_once`, a multiple of 32; a thread
-    /// reads one part after the other, with what `init` makes. Never all of them are in memory as rows.
+    /// Packs rows part by part, so that the rows are never in memory all together.
+    ///
+    /// `read` fills in the rows of a part, given the index of its first row. A part has `n_at_once` rows, a
+    /// multiple of 32, or fewer at the end. Each thread calls `init` and reads its parts one after another.
     ///
     /// # Errors
-    /// As [`Self::new`]; those of reading.
+    /// - Refused: there are more than [`MAX_DEPTH`](crate::MAX_DEPTH) inputs.
+    /// - Errors of `read`.
     pub fn of_parts<S>(
         scales: &[f32],
         [n_out, n_in]: [usize; 2],
@@ -76,7 +79,7 @@ impl PackedInt8 {
         Ok(Self { n_out, n_in, codes, sums, scales: scales.to_vec() })
     }
 
-    /// The code of output `row` and input `col`.
+    /// Returns the code of output `row` and input `col`.
     pub fn code(&self, row: usize, col: usize) -> i8 {
         let at = (col / 4 * PANEL + row % PANEL) * 4 + col % 4;
         self.panel(row / PANEL)[at]

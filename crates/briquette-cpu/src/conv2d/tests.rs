@@ -12,7 +12,7 @@ fn numbers(n: usize, seed: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// One output of one image by the definition, from the codes.
+/// Computes one output of one image from the codes, by definition.
 fn reference(
     row: &QuantizedRows,
     shape: &Conv2dShape,

@@ -5,7 +5,7 @@ use super::threads::PAYS;
 use briquette_core::simd::{SimdLevel, active_level};
 use rayon::prelude::*;
 
-/// `x * Phi(x)` of every element, in place: within 1e-6 of the exact function.
+/// Computes `x * Phi(x)` of every element in place, within 1e-6 of the exact function.
 pub fn gelu(x: &mut [f32]) {
     let level = active_level();
     let n_threads = if x.len() >= PAYS { rayon::current_num_threads() } else { 1 };
@@ -19,7 +19,7 @@ fn gelu_on(level: SimdLevel, x: &mut [f32]) {
     loops::gelu(level, x);
 }
 
-/// As [`gelu`], by the calling thread and within 6e-5: for values that are rounded to 8-bit codes next.
+/// Like [`gelu`], but within 6e-5 and in the calling thread: for values that are next rounded to 8-bit codes.
 pub fn coarse_gelu(level: SimdLevel, x: &mut [f32]) {
     loops::coarse_gelu(level, x);
 }
@@ -28,7 +28,7 @@ pub fn coarse_gelu(level: SimdLevel, x: &mut [f32]) {
 mod tests {
     use super::*;
 
-    /// `Phi` by its series.
+    /// Returns `Phi` by its series.
     fn exact(x: f64) -> f64 {
         let (mut term, mut sum) = (x, x);
         for n in 1..200 {

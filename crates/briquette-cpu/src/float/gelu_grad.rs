@@ -11,7 +11,9 @@ use rayon::prelude::*;
 /// `1 / sqrt(2 pi)`.
 const PEAK: f32 = 0.398_942_3;
 
-/// The gradient of [`gelu`](super::gelu()): `dx = (Phi(x) + x e^(-x²/2) / sqrt(2 pi)) dy`, in place of `dy`.
+/// Computes the gradient of [`gelu`](super::gelu()) in place of `dy`.
+///
+/// `dx = (Phi(x) + x e^(-x²/2) / sqrt(2 pi)) dy`.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -43,7 +45,7 @@ fn all(x: &[f32], dy: &mut [f32]) {
 mod tests {
     use super::*;
 
-    /// The derivative by the series of `Phi`.
+    /// Returns the derivative by the series of `Phi`.
     fn exact(x: f64) -> f64 {
         let (mut term, mut sum) = (x, x);
         for n in 1..200 {

@@ -1,4 +1,4 @@
-//! Rotary positions.
+//! Rotary position embedding.
 #![allow(unsafe_code)]
 
 use super::loops::on_path;
@@ -7,7 +7,7 @@ use briquette_core::simd::Isa;
 use briquette_core::simd::{SimdLevel, active_level};
 use rayon::prelude::*;
 
-/// The angles by which tokens are turned, a row for each: `[tokens, width / 2]`.
+/// Sines and cosines of the rotation angles, one row per token: `[tokens, width / 2]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RotaryTable {
     half: usize,
@@ -16,7 +16,9 @@ pub struct RotaryTable {
 }
 
 impl RotaryTable {
-    /// Of tokens at these positions: the angle of a pair is `position * inverse_frequency`, in f32 as the reference computes it.
+    /// Returns the table for tokens at these positions.
+    ///
+    /// The angle of a pair is `position * inverse_frequency`, in f32 like the reference.
     pub fn new(inverse_frequencies: &[f32], positions: impl IntoIterator<Item = usize>) -> Self {
         let (mut sin, mut cos) = (Vec::new(), Vec::new());
         for position in positions {
@@ -29,28 +31,30 @@ impl RotaryTable {
         Self { half: inverse_frequencies.len(), sin, cos }
     }
 
-    /// Those that turn back: by the negative angles, as gradients are turned.
+    /// Returns the table of negative angles, for rotating gradients back.
     #[must_use]
     pub fn reversed(&self) -> Self {
         Self { sin: self.sin.iter().map(|sin| -sin).collect(), ..self.clone() }
     }
 
-    /// Sines, `[tokens, width / 2]`.
+    /// Returns the sines, `[tokens, width / 2]`.
     pub fn sin(&self) -> &[f32] {
         &self.sin
     }
 
-    /// Cosines, as the sines.
+    /// Returns the cosines, `[tokens, width / 2]`.
     pub fn cos(&self) -> &[f32] {
         &self.cos
     }
 }
 
-/// RotaryTable the heads of tokens, `[.., tokens, heads, width]`, in place: features `i` and `i + width / 2` are a pair, and
-/// `(a, b)` becomes `(a cos - b sin, b cos + a sin)`. Where there are more tokens than turns, those repeat.
+/// Rotates the heads of tokens, `[.., tokens, heads, width]`, in place.
+///
+/// Features `i` and `i + width / 2` are a pair, and `(a, b)` becomes `(a cos - b sin, b cos + a sin)`. If there
+/// are more tokens than rows of the table, its rows repeat.
 ///
 /// # Panics
-/// If `x` is not whole tokens of heads as wide as the turns are for.
+/// If `x` is not whole tokens with heads of the table's width.
 pub fn rotate(x: &mut [f32], n_heads: usize, turns: &RotaryTable) {
     let n_cols = n_heads * 2 * turns.half;
     if x.is_empty() || n_cols == 0 {

@@ -1,4 +1,4 @@
-//! The gate of a feed-forward block.
+//! The gated activation of a feed-forward block.
 #![allow(unsafe_code)]
 
 use super::loops::{exp, on_path};
@@ -7,7 +7,7 @@ use briquette_core::simd::Isa;
 use briquette_core::simd::{SimdLevel, active_level};
 use rayon::prelude::*;
 
-/// `silu(gate) * up` of every element, in place of the gate, with `silu(x) = x / (1 + e^-x)`.
+/// Computes `silu(gate) * up` of every element in place of `gate`, with `silu(x) = x / (1 + e^-x)`.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -30,7 +30,7 @@ fn on(level: SimdLevel, gate: &mut [f32], up: &[f32]) {
 fn all(gate: &mut [f32], up: &[f32]) {
     for (gate, up) in gate.iter_mut().zip(up) {
         let x = *gate;
-        // The exponential of what is not above zero never overflows.
+        // The exponential of a value of at most 0 never overflows.
         let small = exp(-x.abs());
         let share = if x < 0.0 { small } else { 1.0 } / (1.0 + small);
         *gate = x * share * *up;

@@ -1,4 +1,4 @@
-//! The gradients of the gate of a feed-forward block.
+//! The gradients of the gated activation of a feed-forward block.
 #![allow(unsafe_code)]
 
 use super::loops::{exp, on_path};
@@ -8,8 +8,9 @@ use briquette_core::simd::Isa;
 use briquette_core::simd::{SimdLevel, active_level};
 use rayon::prelude::*;
 
-/// The gradients of [`swiglu`](super::swiglu()): with `s = 1 / (1 + e^-gate)`, `dgate = up s (1 + gate (1 - s)) dy` in place of `dy`, and
-/// `dup = gate s dy`.
+/// Computes the gradients of [`swiglu`](super::swiglu()).
+///
+/// With `s = 1 / (1 + e^-gate)`, `dgate = up s (1 + gate (1 - s)) dy` in place of `dy`, and `dup = gate s dy`.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -36,7 +37,7 @@ fn all(gate: &[f32], up: &[f32], dy: &mut [f32], dup: &mut [f32]) {
     let (up, dy, dup) = (&up[..n], &mut dy[..n], &mut dup[..n]);
     for i in 0..n {
         let x = gate[i];
-        // The exponential of what is not above zero never overflows.
+        // The exponential of a value of at most 0 never overflows.
         let small = exp(-x.abs());
         let inverse = 1.0 / (1.0 + small);
         let (larger, smaller) = (inverse, small * inverse);

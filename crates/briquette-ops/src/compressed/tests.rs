@@ -74,7 +74,7 @@ fn a_convolution_of_floats_and_its_gradients_are_burns() {
     let device = Device::flex().autodiff();
     let shape = Conv2dShape { padding: [[1, 1], [0, 0]], stride: [2, 1], ..Conv2dShape::new(3, 5, [3, 2]) };
     let random = |dims: [usize; 4]| Tensor::<4>::random(dims, Distribution::Uniform(-1.0, 1.0), &device).require_grad();
-    // A view, as an input may be.
+    // A view, which an input may be.
     let (x, weight) = (random([4, 6, 7, 3]), random(shape.weight_dims()));
     let bias = Tensor::<1>::random([5], Distribution::Uniform(-1.0, 1.0), &device).require_grad();
     let view = || x.clone().swap_dims(1, 3);

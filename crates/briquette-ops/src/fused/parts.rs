@@ -1,11 +1,13 @@
-//! A batch that goes through a network a part at a time.
+//! Running a network on parts of a batch.
 
 use crate::fused::device::rows_at_once;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use std::ops::Range;
 
-/// What `forward` gives for each of the `batch` sequences of `length` tokens, joined along the first dimension: of as many sequences at once as stay
-/// in the caches, which do not depend on each other.
+/// Runs `forward` on parts of a batch and joins the results along the first dimension.
+///
+/// The batch has `batch` independent sequences of `length` tokens. A part has as many sequences as stay in the
+/// caches.
 pub fn in_parts<const D: usize>(
     device: &Device,
     [batch, length]: [usize; 2],
@@ -21,7 +23,7 @@ pub fn in_parts<const D: usize>(
     if first.dtype() != DType::F32 || device.is_autodiff() {
         return Tensor::cat(parts.collect(), 0);
     }
-    // Each is copied while the caches have it, and its memory is free for the next.
+    // Each part is copied while it is in the caches, and its memory is reused for the next.
     dims[0] = batch;
     let mut joined = Vec::with_capacity(dims.iter().product());
     for part in parts {
@@ -37,7 +39,7 @@ mod tests {
     #[test]
     fn parts_are_joined_as_the_whole_would_be_and_keep_their_gradients() {
         let plain = Device::flex();
-        // Tokens have no gradients, and weights may have some.
+        // Tokens have no gradients, but weights may have.
         for (device, n) in [(plain.clone(), 5), (plain.clone(), 3000), (plain.clone().autodiff(), 3000)] {
             let x = Tensor::<2>::ones([n, 3], &device) * Tensor::arange(0..n as i64, &device).float().reshape([n, 1]);
             let w = Tensor::<1>::from_floats([2.0], &device);

@@ -16,7 +16,9 @@ fn far<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> f32 {
     (a.inner() - b.inner()).abs().max().into_scalar()
 }
 
-/// How far the outputs of two operations lie apart, and the gradients of some weighted sum of them by each of `inputs`.
+/// Returns the largest difference between the outputs of two operations and between their gradients.
+///
+/// The gradients are those of a weighted sum of the outputs, by each of `inputs`.
 fn far_by<const D: usize, const N: usize>(outputs: [Tensor<3>; 2], inputs: [&Tensor<D>; N]) -> f32 {
     let weights = Tensor::<3>::random(outputs[0].dims(), Distribution::Normal(0.0, 1.0), &outputs[0].device());
     let [a, b] = outputs.clone().map(|y| (y * weights.clone()).sum().backward());
@@ -28,7 +30,7 @@ fn far_by<const D: usize, const N: usize>(outputs: [Tensor<3>; 2], inputs: [&Ten
 
 #[test]
 fn activations_and_their_gradients_are_burns() {
-    // Views, as inputs may be.
+    // Views, which inputs may be.
     let (gate, up) = (random([5, 7, 3], &cpu()), random([3, 7, 5], &cpu()));
     let view = || gate.clone().swap_dims(0, 2);
     assert!(fuses(&gate) && fuses(&gate.clone().inner()));
@@ -66,7 +68,7 @@ fn the_gradient_of_what_was_turned_is_turned_back() {
     assert!(far(x.grad(&grads).unwrap(), x.clone().inner()) < 1e-5);
 }
 
-/// Attention by burn's operations.
+/// Computes attention with burn's operations.
 fn attention_of_burn([q, k, v]: [Tensor<3>; 3], heads: [usize; 2], padding: Option<Tensor<2, Bool>>) -> Tensor<3> {
     let ([batch, length, width], times) = (q.dims(), heads[0] / heads[1]);
     let split = |x: Tensor<3>, n: usize| x.reshape([batch, length, n, width / heads[0]]).swap_dims(1, 2);
@@ -93,7 +95,7 @@ fn attention_and_its_gradients_are_burns() {
     }
 }
 
-/// A network of every operation.
+/// Runs a network with every operation.
 fn all_of_them(x: Tensor<3>, gamma: Tensor<1>) -> Tensor<3> {
     let turns = Arc::new(RotaryTable::new(&[1.0, 0.1], 0..5));
     let normed = rms_norm(x.clone(), gamma.clone(), 1e-5);
@@ -119,7 +121,7 @@ fn checkpointed_gradients_are_the_same_and_what_is_frozen_has_none() {
     assert_eq!(grads(cpu().gradient_checkpointing(), true), kept);
     assert_eq!(grads(cpu(), false), (kept.0.clone(), None));
     assert_eq!(grads(cpu().gradient_checkpointing(), false), (kept.0, None));
-    // A parameter that is on no tape at all.
+    // A parameter that is not part of the autodiff graph.
     let x = Tensor::<3>::from_data(values.clone().into_data(), &cpu()).require_grad();
     let y = all_of_them(x, gamma.clone());
     assert_eq!(y.inner().into_data(), all_of_them(values, gamma).into_data());

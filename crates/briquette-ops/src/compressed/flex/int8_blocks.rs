@@ -1,4 +1,4 @@
-//! Blocks on 8-bit codes.
+//! Encoder blocks in 8-bit codes.
 
 use super::tensor::elements;
 use crate::compressed::host_or_cuda::ELSEWHERE;
@@ -14,7 +14,7 @@ use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::TensorData;
 
-/// The bias of a layer, of f32.
+/// Returns the bias of a layer as f32.
 fn bias_of(layer: &CodedLinear) -> Option<Vec<f32>> {
     layer.bias.clone().map(|bias| bias.into_data().try_into_vec_as::<f32>().expect("a bias of floats"))
 }

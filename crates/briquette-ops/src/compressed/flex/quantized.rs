@@ -66,7 +66,7 @@ fn conv2d<T: ActivationElement>(
     int8_conv2d(active_level(), x, size, &conv, y);
 }
 
-/// Images, their height and width, and the shape of the output.
+/// Returns the number of images, their height and width, and the shape of the output.
 fn conv2d_sizes(x: &FlexTensor, call: &Conv2dCall) -> ([usize; 3], Shape) {
     let (shape, conv) = (x.layout().shape(), &call.shape);
     assert!(shape.num_dims() == 4 && shape[1] == conv.n_in, "{shape:?} convolved as {conv:?}");

@@ -1,10 +1,12 @@
-//! Large vectors that threads fill in parts, without a pass that zeroes them first.
+//! Large vectors that threads fill in parts, without a separate pass that zeroes them.
 #![allow(unsafe_code)]
 
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
-/// `n` numbers, of which `fill` is given each `chunk` with its index, zeroed by the thread that fills it, while it is in its cache.
+/// Returns `n` numbers; `fill` gets each `chunk` and its index.
+///
+/// The thread that fills a chunk zeroes it first, while it is in cache.
 ///
 /// # Panics
 /// If `chunk` is 0.

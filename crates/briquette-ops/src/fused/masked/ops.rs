@@ -1,6 +1,6 @@
-//! Masks and grids as burn operations.
+//! Masks and grids as burn operations, with gradients.
 //!
-//! Each is for f32 on the CPU (flex), where [`fake_quantizes`] says so; gradients flow through them.
+//! They support f32 on the CPU (flex), if [`fake_quantizes`] returns true.
 
 mod fake_quantize;
 #[cfg(feature = "flex")]

@@ -8,7 +8,7 @@ use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::{BoolTensor, FloatTensor};
 use burn::tensor::{Bool, BoolStore, DType, Tensor, TensorData};
 
-/// Calls `f` with the elements of a tensor of f32.
+/// Calls `f` with the elements of an f32 tensor.
 pub(super) fn floats<const D: usize, R>(tensor: Tensor<D>, f: impl FnOnce(&[f32]) -> R) -> Option<R> {
     let tensor = tensor.try_into_primitive::<Flex>().ok()?.to_contiguous();
     Some(f(elements(&tensor)))
@@ -20,7 +20,7 @@ pub(super) fn bools<R>(tensor: Tensor<1, Bool>, f: impl FnOnce(&[u8]) -> R) -> O
     matches!(tensor.dtype(), DType::Bool(BoolStore::Native | BoolStore::U8)).then(|| f(elements(&tensor)))
 }
 
-/// The bytes of a mask; none where there is no mask.
+/// Returns the bytes of a mask; empty without a mask.
 fn bytes(dropped: &FlexTensor, has_mask: bool) -> &[u8] {
     if has_mask { elements(dropped) } else { &[] }
 }
