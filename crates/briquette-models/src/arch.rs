@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_reads_back_in_text_and_in_json() {
+    fn every_name_round_trips_as_text_and_json() {
         for arch in Arch::all() {
             assert_eq!(arch.name().parse::<Arch>().unwrap(), arch);
             assert_eq!(serde_json::to_string(&arch).unwrap(), format!("\"{arch}\""));

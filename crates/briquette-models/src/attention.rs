@@ -120,7 +120,7 @@ mod tests {
     use burn::tensor::{Device, Distribution, TensorData, Tolerance};
 
     #[test]
-    fn attention_that_drops_nothing_is_attention() {
+    fn attention_without_dropout_equals_plain_attention() {
         let device = Device::flex().autodiff();
         let x = || Tensor::<3>::random([2, 5, 12], Distribution::Normal(0.0, 1.0), &device);
         let padding = [false, false, false, true, true, false, false, false, false, false];

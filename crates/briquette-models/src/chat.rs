@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_is_rendered_as_transformers_does() {
+    fn a_template_renders_as_in_transformers() {
         let source = "{{ bos_token }}{% for message in messages %}\n  {% if message['role'] == 'user' %}\n\
             [U]{{ message.content.strip() }}\n  {% else %}\n[S]{{ message['content'] | trim }}{{ eos_token }}\n  {% endif %}\n\
             {% endfor %}{% if add_generation_prompt %}[A]{% endif %}";
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_is_damaged_or_refuses_says_where() {
+    fn template_errors_have_a_line_number() {
         for (source, said) in [("{% if", "in line 1"), ("{{ raise_exception('no system') }}", "no system")] {
             let error = rendered(source).unwrap_err().to_string();
             assert!(error.starts_with("tokenizer_config.json: its chat template") && error.contains(said), "{error}");

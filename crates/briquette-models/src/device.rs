@@ -87,14 +87,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_has_the_name_it_is_asked_for_by() {
+    fn device_names_are_those_that_the_user_gives() {
         assert_eq!(device_name(&Device::flex()), "cpu");
         let words = ["device<cube(cuda(cuda(1)))>", "device<autodiff(cube(cuda(cuda(12))))>", "device<other>"];
         assert_eq!(words.map(name_of), ["cuda:1", "cuda:12", "device<other>"]);
     }
 
     #[test]
-    fn a_device_that_is_not_here_is_one_line() {
+    fn missing_devices_are_reported_in_one_line() {
         assert!(device("cpu").is_ok() && device("auto").is_ok());
         for name in ["cuda:99", "gpu", "cuda:x", ""] {
             let error = device(name).unwrap_err().to_string();

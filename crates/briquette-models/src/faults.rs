@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_backends_say_becomes_one_line() {
+    fn backend_errors_become_one_line() {
         let device = Device::default();
         let said = [
             ("execution failed: out of device memory allocating 4096 bytes\n  backtrace", 5, "memory.batch_size"),

@@ -59,7 +59,7 @@ mod tests {
     use burn::tensor::Device;
 
     #[test]
-    fn dropout_is_off_and_stays_off_and_batch_norms_are_as_they_were() {
+    fn disabling_dropout_is_permanent_and_keeps_batch_norms() {
         let device = Device::flex().autodiff();
         let network: (BatchNorm, Dropout) = (BatchNormConfig::new(4).init(&device), DropoutConfig::new(0.9).init());
         let (norm, dropout) = without_dropout(network);
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_dropped_and_gradients_are_there() {
+    fn dropout_is_disabled_and_gradients_are_recorded() {
         let device = Device::flex().autodiff();
         let (linear, dropout): (Linear, Dropout) =
             still((LinearConfig::new(64, 8).init(&device), DropoutConfig::new(0.9).init()));

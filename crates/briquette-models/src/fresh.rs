@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_read_or_the_usual_one_and_never_nonsense() {
+    fn initializer_range_is_read_defaulted_or_refused() {
         assert_eq!(range_of(&map(json!({}))).unwrap(), 0.02);
         assert_eq!(range_of(&map(json!({ "initializer_range": null }))).unwrap(), 0.02);
         assert_eq!(range_of(&map(json!({ "initializer_range": 0.5 }))).unwrap(), 0.5);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_is_a_row_of_the_table_or_none() {
+    fn padding_index_is_within_the_table() {
         let of = |value: Value, usual| padding_of(&map(value), 20, usual);
         assert_eq!(of(json!({}), Some(0)), Some(0));
         assert_eq!(of(json!({}), None), None);

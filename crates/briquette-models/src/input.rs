@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_limits_a_text_is_called_what_it_is() {
+    fn length_limits_are_reported_by_their_name() {
         let (plain, sliding) = (None, Some(8));
         let said = |window, n| Longest { max_positions: 32, window }.check(n).unwrap_err().to_string();
         assert!(said(plain, 33).contains("found 33: the model has 32 positions; take at most 32"));

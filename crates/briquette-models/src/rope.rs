@@ -55,7 +55,7 @@ mod tests {
     use burn::tensor::{Distribution, Tolerance};
 
     #[test]
-    fn one_pass_turns_as_operations_of_burn_do_forth_and_back() {
+    fn fused_rotary_equals_burn_operations_forward_and_backward() {
         let device = Device::flex().autodiff();
         for positions in [vec![0, 1, 2], vec![4, 5, 6, 0, 1, 2]] {
             let rotation = Rotation::new(&[1.0, 0.3], positions);

@@ -25,7 +25,7 @@ fn apart(a: Tensor<3>, b: Tensor<3>) -> f32 {
 }
 
 #[test]
-fn steps_find_what_the_whole_sequence_finds() {
+fn cached_steps_equal_the_whole_sequence() {
     let tokens = [3, 1, 7, 5, 2, 9, 4];
     for name in ["llama-tied", "llama-untied", "llama-qwen"] {
         let model = model(name);
@@ -47,7 +47,7 @@ fn steps_find_what_the_whole_sequence_finds() {
 }
 
 #[test]
-fn sequences_of_different_lengths_take_steps_together() {
+fn sequences_of_different_lengths_step_together() {
     let model = model("llama-tied");
     let decoder = model.network.as_decoder();
     let (long, short): ([i32; 5], [i32; 3]) = ([3, 1, 7, 5, 2], [8, 6, 4]);

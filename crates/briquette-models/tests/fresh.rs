@@ -84,7 +84,7 @@ fn check(found: &BTreeMap<String, Vec<f32>>, expected: f64) {
 }
 
 #[test]
-fn a_llama_begins_as_transformers_draws_it() {
+fn llama_is_initialized_as_in_transformers() {
     let sizes = json!({ "hidden_size": 96, "intermediate_size": 160 });
     for model in ["llama-tied", "llama-untied", "llama-qwen"] {
         check(&values(&student(&fixture(model), &sizes, 1)), 0.02);
@@ -92,7 +92,7 @@ fn a_llama_begins_as_transformers_draws_it() {
 }
 
 #[test]
-fn the_range_is_that_of_the_config_and_padding_is_zeros() {
+fn initialization_uses_the_configured_range_and_zero_padding() {
     let directory = tempfile::tempdir().unwrap();
     for name in ["config.json", "model.safetensors", "tokenizer.json"] {
         std::fs::copy(fixture("llama-tied").join(name), directory.path().join(name)).unwrap();
@@ -109,7 +109,7 @@ fn the_range_is_that_of_the_config_and_padding_is_zeros() {
 }
 
 #[test]
-fn a_bert_begins_as_transformers_draws_it() {
+fn bert_is_initialized_as_in_transformers() {
     let sizes = json!({ "hidden_size": 128, "intermediate_size": 160 });
     let found = values(&student(&fixture("bert-tiny"), &sizes, 1));
     let mut words = found.clone();
@@ -122,7 +122,7 @@ fn a_bert_begins_as_transformers_draws_it() {
 }
 
 #[test]
-fn the_seed_decides_and_nothing_else_does() {
+fn initialization_depends_only_on_the_seed() {
     let sizes = json!({ "hidden_size": 64 });
     let of = |seed| values(&student(&fixture("bert-tiny"), &sizes, seed));
     assert_eq!(of(5), of(5));
@@ -130,7 +130,7 @@ fn the_seed_decides_and_nothing_else_does() {
 }
 
 #[test]
-fn a_residual_network_begins_as_torchvision_draws_it() {
+fn resnet_is_initialized_as_in_torchvision() {
     let _drawing = drawing();
     let device = Device::flex();
     device.seed(1);
@@ -151,7 +151,7 @@ fn a_residual_network_begins_as_torchvision_draws_it() {
 }
 
 #[test]
-fn an_outline_has_the_tensors_of_the_student_and_refuses_what_cannot_be_one() {
+fn an_outline_has_the_tensors_of_the_student_and_refuses_invalid_sizes() {
     let checkpoint = Checkpoint::open(&fixture("llama-untied")).unwrap();
     let outline = || Outline::of(&checkpoint, None).unwrap();
     let sizes = |sizes: Value| Smaller::Sizes(sizes.as_object().unwrap().clone());

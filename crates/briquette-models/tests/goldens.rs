@@ -123,7 +123,7 @@ fn bert_with(more: &[u8], change: impl Fn(String, usize) -> String) -> tempfile:
 }
 
 #[test]
-fn norms_may_have_the_names_of_tensorflow() {
+fn norms_with_tensorflow_names_load() {
     let dir = bert_with(&[], |header, _| {
         header.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
     });
@@ -135,7 +135,7 @@ fn norms_may_have_the_names_of_tensorflow() {
 }
 
 #[test]
-fn what_is_not_loaded_is_not_foretold() {
+fn predicted_memory_excludes_ignored_tensors() {
     let device = Device::default();
     let predicted = |path: &Path| predicted_bytes(&Checkpoint::open(path).unwrap(), None, None, &device);
     let head = |name: &str| {
@@ -158,22 +158,22 @@ fn check_llama(name: &str) {
 }
 
 #[test]
-fn a_tied_llama_with_stretched_positions_agrees_with_transformers() {
+fn a_tied_llama_with_scaled_rope_agrees_with_transformers() {
     check_llama("llama-tied");
 }
 
 #[test]
-fn a_llama_with_a_head_of_its_own_agrees_with_transformers() {
+fn an_untied_llama_agrees_with_transformers() {
     check_llama("llama-untied");
 }
 
 #[test]
-fn qwen_with_its_biases_agrees_with_transformers() {
+fn qwen_with_biases_agrees_with_transformers() {
     check_llama("llama-qwen");
 }
 
 #[test]
-fn hidden_states_end_in_what_forward_returns() {
+fn the_last_hidden_state_gives_the_forward_output() {
     let Network::Bert(bert) = load("models/bert-tiny", None).network else { panic!() };
     let tokens = ids(expected("bert-tiny", "ids"));
     let padding = tokens.clone().equal_elem(0);
@@ -183,7 +183,7 @@ fn hidden_states_end_in_what_forward_returns() {
 }
 
 #[test]
-fn a_wrong_arch_lists_what_does_not_fit_and_names_the_right_one() {
+fn a_wrong_arch_lists_mismatches_and_suggests_the_right_one() {
     let error = LoadedModel::open(&fixture("models/llama-tied"), Some(Arch::ResNet18), &Device::default()).unwrap_err();
     assert_eq!(error.exit_code(), 4);
     assert!(error.message.contains("conv1.weight") && error.message.contains("set arch = \"llama\""), "{error}");
@@ -199,7 +199,7 @@ fn hidden(network: &Network, device: &Device) -> Tensor<3> {
 }
 
 #[test]
-fn bert_drops_out_while_it_trains_and_never_when_it_runs() {
+fn bert_applies_dropout_only_in_training() {
     let device = Device::flex().autodiff();
     let values = |tensor: Tensor<3>| tensor.into_data().try_into_vec_as::<f32>().unwrap();
     let network = LoadedModel::open(&fixture("models/bert-tiny"), None, &device).unwrap().network;

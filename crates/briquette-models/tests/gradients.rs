@@ -74,7 +74,7 @@ fn tokens(shape: [usize; 2]) -> Tensor<2, Int> {
 }
 
 #[test]
-fn decoders_train_as_by_burns_operations() {
+fn decoder_gradients_equal_those_of_burn_operations() {
     for name in ["llama-tied", "llama-untied", "llama-qwen"] {
         assert_same(model(name), |network| {
             let decoder = network.as_decoder();
@@ -85,7 +85,7 @@ fn decoders_train_as_by_burns_operations() {
 }
 
 #[test]
-fn encoders_train_as_by_burns_operations() {
+fn encoder_gradients_equal_those_of_burn_operations() {
     let padding = (0..2 * 13).map(|i| i > 20).collect::<Vec<_>>();
     assert_same(model("bert-tiny"), |network| {
         let padding = TensorData::new(padding.clone(), [2, 13]);

@@ -150,7 +150,7 @@ fn with_other_bytes(bytes: &[u8], random: &mut Random) -> Vec<u8> {
 }
 
 #[test]
-fn broken_tokenizers_are_run_or_refused_in_one_line() {
+fn broken_tokenizers_run_or_are_refused_in_one_line() {
     let mut random = Random(31);
     let (mut n_refused, mut n_run) = (0, 0);
     let files = [("fixtures/models/bert-tiny", 250), ("fixtures/models/llama-tied", 250), ("models/minilm", 24)];
@@ -187,7 +187,7 @@ fn broken_tokenizers_are_run_or_refused_in_one_line() {
 }
 
 #[test]
-fn a_slow_expression_is_given_up() {
+fn slow_expressions_time_out() {
     let path = root().join("fixtures/models/llama-tied/tokenizer.json");
     let mut document: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     document["normalizer"] = json!({"type": "Replace", "pattern": {"Regex": "(?<=(?:a|b|ab)+x)c"}, "content": "d"});

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn operation_by_operation_is_what_one_pass_is_with_its_gradients() {
+    fn burn_operations_equal_the_fused_pass_and_its_gradients() {
         let device = Device::flex().autodiff();
         let schemes = [("int4", false), ("int4-asym", false), ("int3-g4", false), ("int4", true), ("int3-g4", true)];
         for ((scheme, is_learned), axis) in
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blank_state_changes_nothing_either_way() {
+    fn a_blank_state_changes_nothing() {
         let device = Device::flex();
         let rows = Rows::plain(5, 8);
         let weights = Tensor::<2>::random([5, 8], Distribution::Normal(0.0, 0.3), &device);

@@ -196,7 +196,7 @@ fn shown_of(parameter: &Parameter, layout: WeightLayout) -> Option<(Role, Output
 fn check_bare(found: &[Parameter]) -> Result<()> {
     match found.iter().find_map(|one| Some((&one.path, one.reparameterized.as_ref()?))) {
         Some((path, name)) => {
-            let message = format!("is reparameterized already ({name:?}); call materialize() first");
+            let message = format!("is already reparameterized by {name:?}; call materialize() first");
             Err(Error::refused(message).at(path))
         }
         None => Ok(()),
@@ -206,7 +206,7 @@ fn check_bare(found: &[Parameter]) -> Result<()> {
 /// Refuses vectors, which rules never match.
 fn check_attachable(tensor: &TensorPlan) -> Result<()> {
     match tensor.info.shape.rank() {
-        0 | 1 => Err(Error::config("is a vector, to which no mask or grid attaches; exclude it").at(tensor.culprit())),
+        0 | 1 => Err(Error::config("is a vector; masks and grids need at least two axes; exclude it").at(tensor.culprit())),
         _ => Ok(()),
     }
 }

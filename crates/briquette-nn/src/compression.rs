@@ -175,7 +175,7 @@ impl Compression {
         let (module, is_old) = load_any(module, record).map_err(|error| Error::config(misfit(error)).at(&at))?;
         if is_old {
             self.check_old(&module, &targets).map_err(|error| error.at(&at))?;
-            log::warn!("{at}: does not say which rules it was saved with; these are taken for them");
+            log::warn!("{at}: an older record without its rules; assuming that it was saved with these");
         }
         Ok(module)
     }
@@ -189,7 +189,7 @@ impl Compression {
             if decision.mask.as_ref().is_some_and(is_other_mask) || decision.quant.as_ref().is_some_and(is_other_grid) {
                 let asked = self.rules().in_words(target);
                 return Err(
-                    Error::config(format!("was saved with other rules than {asked}; load it with those")).at(path)
+                    Error::config(format!("was saved with other rules than {asked}; load it with the rules that it was saved with")).at(path)
                 );
             }
         }
@@ -201,7 +201,7 @@ impl Compression {
         let found = self.roles.parameters(&module)?;
         let targets = self.targets(&found)?;
         for (path, why) in self.left_alone(&module)? {
-            log::warn!("{path} is left alone: {why}; say what it is by Compression::roles");
+            log::warn!("{path}: skipped: {why}; set its role by Compression::roles");
         }
         self.compute.map_or(Ok(()), |dtype| check_computes_in(&module, dtype))?;
         let takes = |parameter: &&Parameter| targets.contains_key(&parameter.path) || self.casts(parameter);
@@ -211,7 +211,7 @@ impl Compression {
             .find_map(|parameter| Some((&parameter.path, parameter.reparameterized.as_ref()?)))
         {
             let message =
-                format!("is reparameterized already ({name:?}), and burn allows one; call materialize() first");
+                format!("is already reparameterized by {name:?}, and burn allows one reparameterization; call materialize() first");
             return Err(Error::refused(message).at(path));
         }
         self.warn_of_depth(&targets);
@@ -242,7 +242,7 @@ impl Compression {
             if activations.is_some_and(|found| found != Activations::Float) && target.rows.n_cols > MAX_DEPTH {
                 let n = target.rows.n_cols;
                 log::warn!(
-                    "{path}: its activations stay floats, as {n} inputs are more than the {MAX_DEPTH} of int8 kernels"
+                    "{path}: activations stay floats: {n} inputs, int8 kernels support at most {MAX_DEPTH}"
                 );
             }
         }
@@ -297,20 +297,20 @@ impl Compression {
                 let asked =
                     targets.get(path).map_or_else(|| "no rule".to_string(), |target| self.rules().in_words(target));
                 let message = format!(
-                    "other rules are attached to it than these ({asked}); refresh it with the rules that were attached, or \
-                     call materialize() and attach these"
+                    "has other rules attached than these ({asked}); refresh it with the attached rules, or call materialize() and \
+                     attach these"
                 );
                 Error::config(message).at(path)
             };
             match attached.get(path) {
-                None => return Err(Error::config("nothing is attached to it; call attach() before training").at(path)),
+                None => return Err(Error::config("no rules are attached; call attach() before training").at(path)),
                 Some((rules, _)) if *rules != asked.rules => return Err(other()),
                 Some(_) => {}
             }
         }
         match attached.keys().find(|path| !expected.contains_key(*path)) {
             Some(path) => {
-                let message = "rules are attached to it, and these have none for it; refresh it with the rules that were attached";
+                let message = "has rules attached, but these rules do not match it; refresh it with the attached rules";
                 Err(Error::config(message).at(path))
             }
             None => Ok(()),
@@ -350,8 +350,8 @@ fn misfit(error: RecordError) -> String {
     let (RecordError::Io(message) | RecordError::Validation(message)) = error;
     let field = format!(".{}.", Attached::NAME);
     match message.contains(&field) {
-        true => format!("was saved with other rules; load it with those, or with none and allow_unused(): {message}"),
-        false => format!("was saved of another module: {message}"),
+        true => format!("was saved with other rules; load it with those rules, or without rules and with allow_unused(): {message}"),
+        false => format!("is a record of another module: {message}"),
     }
 }
 
@@ -379,7 +379,7 @@ impl Reparameterizer for &mut Attach {
     ) -> (Param<Tensor<D>>, Option<Attached>) {
         let Some((main, asked)) = self.asked.remove(path) else { return (param, None) };
         if param.is_initialized() && matches!(param.base().dtype(), DType::QFloat(_)) {
-            let message = "is quantized by burn; attach rules to a module of floats";
+            let message = "is already quantized by burn; attach rules to a module of floats";
             self.error.get_or_insert_with(|| Error::refused(message).at(path));
             return (param, None);
         }

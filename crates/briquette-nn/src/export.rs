@@ -116,7 +116,7 @@ impl Export {
             let is_ours = [manifest::FILE_NAME, sums::FILE_NAME].iter().any(|ours| name == Path::new(ours))
                 || name.to_string_lossy().contains(".safetensors");
             if is_ours || self.files[..place].iter().any(|(other, _)| other == name) {
-                let message = "the output has a file of this name already; give another name to Export::file";
+                let message = "the output already has a file of this name; give another name to Export::file";
                 return Err(Error::config(message).at(name.display()));
             }
         }

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_survives_as_numbers_of_a_length_of_its_own() {
+    fn every_form_round_trips_and_has_its_own_length() {
         let mut lengths = vec![Form::to_numbers(None, OutputAxis::First, 0).len()];
         for name in ["int8", "int8-asym", "int4", "int4-g32", "int3-asym", "int8-dynamic", "int8-dynamic-sym"] {
             let form = Form::of(&name.parse().unwrap());

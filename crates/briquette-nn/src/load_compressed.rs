@@ -164,10 +164,10 @@ fn check_activations(
         return Ok(());
     }
     let what = match tensor.activations {
-        Some(ActivationRounding::Other) => "in a way that is not int8 by the token",
-        _ => "and its weights are not int8 with one scale for each output",
+        Some(ActivationRounding::Other) => "are not int8 per token",
+        _ => "are int8, but its weights are not int8 with one scale per output",
     };
-    let message = format!("its activations are rounded {what}, which is not run here; run it with what will serve it");
+    let message = format!("its activations {what}, which is not supported here; run the model in transformers or vLLM");
     Err(Error::refused(message).at(format_args!("tensor {:?}", tensor.info.name)))
 }
 
@@ -178,7 +178,7 @@ fn warn_of_depth(parameter: &Parameter, place: ParameterPlace, checkpoint: &Chec
     if what.is_none() && has_codes && parameter.runs_on_codes && n_inputs > MAX_DEPTH {
         let path = &parameter.path;
         log::warn!(
-            "{path}: its codes become floats, as {n_inputs} inputs are more than the {MAX_DEPTH} of int8 kernels"
+            "{path}: codes become floats: {n_inputs} inputs, int8 kernels support at most {MAX_DEPTH}"
         );
     }
 }

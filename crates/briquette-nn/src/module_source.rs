@@ -63,7 +63,7 @@ impl ModuleSource {
             let is_table = parameter.role == Role::Embedding;
             let tensor = ModuleTensor { rows, is_turned, is_table, item: Mutex::new(item) };
             if let Some((twice, _)) = found.insert(info.name.clone(), (info, tensor)) {
-                return Err(Error::config("two parameters would have this name; rename one").at(twice.name));
+                return Err(Error::config("two parameters have this name in the file; rename one").at(twice.name));
             }
         }
         let (infos, parameters) = found.into_values().unzip();

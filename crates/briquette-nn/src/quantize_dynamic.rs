@@ -151,7 +151,7 @@ impl DynamicSpec {
         let shown = if parameter.role == Role::Unknown { main } else { parameter };
         let what = self.use_of(shown, looks_up)?;
         if shown.axis != main.axis {
-            return Err("it shares its weights, and counts outputs by another axis".into());
+            return Err("it shares its weights with a field of another output axis".into());
         }
         match parameter.runs_on_codes || self.takes_slower {
             true => Ok(what),
@@ -162,7 +162,7 @@ impl DynamicSpec {
     fn use_of(&self, parameter: &Parameter, looks_up: bool) -> Result<Use, String> {
         let n_inputs = parameter.rows().n_cols;
         if parameter.role != Role::Unknown && n_inputs > MAX_DEPTH {
-            return Err(format!("it has {n_inputs} inputs, more than the {MAX_DEPTH} of int8 kernels"));
+            return Err(format!("it has {n_inputs} inputs, int8 kernels support at most {MAX_DEPTH}"));
         }
         if let Some(dims) = parameter.conv_dims() {
             return Ok(Use::Conv(self.grid, dims));
@@ -172,7 +172,7 @@ impl DynamicSpec {
             Role::Linear | Role::Conv => Ok(Use::Decoded),
             Role::Embedding if parameter.is_head && looks_up => Ok(Use::Int8(Some(self.grid))),
             Role::Embedding => Ok(Use::Table),
-            _ => Err(format!("{}; say what it is by DynamicSpec::roles", parameter.why)),
+            _ => Err(format!("{}; set its role by DynamicSpec::roles", parameter.why)),
         }
     }
 }
@@ -212,7 +212,7 @@ impl<M> Quantized<M> {
     pub fn warning(&self) -> Option<String> {
         let decoded = self.decoded();
         let slow = (!decoded.is_empty()).then(|| {
-            format!("slower than floats, as these are decoded for each use: {}; {TAKE_OURS}", decoded.join(", "))
+            format!("slower than floats, because they decode codes for each use: {}; {TAKE_OURS}", decoded.join(", "))
         });
         let left = (!self.left.is_empty()).then(|| format!("not quantized: {}", listed(&self.left)));
         let warnings: Vec<String> = slow.into_iter().chain(left).collect();
@@ -221,11 +221,11 @@ impl<M> Quantized<M> {
 }
 
 /// Reason why a layer is slower with codes.
-const DECODES: &str = "its layer is not of briquette::nn::layers, and decodes codes for each use";
+const DECODES: &str = "its layer is not one of briquette::nn::layers and decodes codes for each use";
 
 /// Advice to use layers that run on codes.
-const TAKE_OURS: &str = "put `use briquette::nn::layers::{Linear, LinearConfig, Conv2d, Conv2dConfig, Embedding, EmbeddingConfig}` in the \
-                         place of burn's, or leave them out (DynamicSpec::exclude)";
+const TAKE_OURS: &str = "import briquette::nn::layers::{Linear, LinearConfig, Conv2d, Conv2dConfig, Embedding, EmbeddingConfig} instead of \
+                         burn's layers, or exclude these parameters (DynamicSpec::exclude)";
 
 /// Number of paths that a message lists for one reason.
 const N_LISTED: usize = 5;
@@ -266,7 +266,7 @@ pub fn quantize_dynamic<M: Module>(module: M, spec: &DynamicSpec) -> Result<Quan
     let TakenAndLeft { taken, left } = spec.choice(&module)?;
     if taken.is_empty() {
         let why = if left.is_empty() {
-            "it has no linear layer, convolution or embedding that is known".into()
+            "it has no known linear layer, convolution or embedding".into()
         } else {
             listed(&left)
         };
@@ -310,7 +310,7 @@ impl Reparameterizer for DynamicPacker<'_> {
 fn coded(parameter: &Parameter, what: Use, is_sparse: bool, values: Result<Vec<f32>>) -> Result<Coded> {
     let (values, rows) = (values?, parameter.rows());
     if values.is_empty() {
-        return Err(Error::refused(format!("its shape is {}, which holds no weights; leave it out", parameter.shape)));
+        return Err(Error::refused(format!("its shape {} has no weights; exclude it", parameter.shape)));
     }
     check_finite(&values)?;
     Ok(Coded::of_floats(&view::to_rows(values, &rows), rows, what, is_sparse))

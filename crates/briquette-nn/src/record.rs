@@ -29,7 +29,7 @@ pub(crate) fn load_any<M: Module>(module: M, record: ModuleRecord) -> Result<(M,
     let module = module.try_load_record(record.allow_partial(is_old))?;
     // A loaded parameter takes the id in the record.
     if is_old && attached_rules(&module) != before {
-        return Err(RecordError::Validation("parameters of the module are missing in it".into()));
+        return Err(RecordError::Validation("the record lacks parameters of the module".into()));
     }
     Ok((module, is_old))
 }

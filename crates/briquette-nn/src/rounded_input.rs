@@ -79,7 +79,7 @@ mod tests {
     use burn::tensor::{Device, Distribution};
 
     #[test]
-    fn operation_by_operation_rounds_as_the_kernel_does() {
+    fn burn_operations_quantize_activations_like_the_kernel() {
         let device = Device::flex();
         for (scheme, has_begun) in [("int8-dynamic", true), ("int8-dynamic-sym", true), ("int8-dynamic", false)] {
             let rule = Quantize::new("weight", scheme).unwrap();

@@ -178,7 +178,7 @@ impl<'a> RowScores<'a> {
 /// Refuses scores that are negative, not finite or of the wrong number.
 fn check(scores: &[f32], row: usize, n_cols: usize) -> Result<()> {
     if scores.len() != n_cols {
-        return Err(Error::config(format!("found {} scores of row {row}, expected {n_cols}", scores.len())));
+        return Err(Error::config(format!("found {} scores for row {row}, expected {n_cols}", scores.len())));
     }
     match scores.iter().position(|score| !(score.is_finite() && *score >= 0.0)) {
         Some(at) => Err(Error::config(format!("score {at} of row {row} is {}, expected 0 or more", scores[at]))),
@@ -192,7 +192,7 @@ mod tests {
     use briquette_core::OutputAxis;
 
     #[test]
-    fn weights_are_dropped_in_place_with_ties_in_the_order_of_outputs_and_inputs() {
+    fn weights_are_dropped_in_place_with_ties_in_row_order() {
         let values = [0.5, -0.25, 0.0, 2.0, 0.25, -0.0, 0.1, 0.25];
         let dropped = [0, 0, 0, 1, 0, 0, 0, 0];
         let run = |key: f32, n_ties: usize, axis: OutputAxis| {

@@ -97,7 +97,7 @@ impl Compression {
         let grouping = rule.scheme_for(n_cols).weights.grouping;
         if target.rows.axis == OutputAxis::Second && matches!(grouping, Grouping::Group(_)) {
             let message =
-                "groups of inputs are not kept of a transposed convolution; take a scheme with a scale for each output";
+                "transposed convolutions do not support groups of inputs; use a scheme with one scale per output";
             return Err(Error::config(message));
         }
         rule.check(n_rows, n_cols)
@@ -131,11 +131,11 @@ fn matches_nothing(glob: &str, found: &[Parameter]) -> Error {
     let what = match (only, nearest(glob, paths())) {
         (true, _) if unsure.is_some() => {
             let (path, why) = unsure.map_or(("", ""), |parameter| (&parameter.path, parameter.why));
-            format!("matches only what is not known, such as {path:?}: {why}; say what it is by Compression::roles")
+            format!("matches only parameters of unknown role, such as {path:?}: {why}; set their role by Compression::roles")
         }
-        (true, _) => "matches only vectors and what is no float, which are neither pruned nor rounded".to_string(),
+        (true, _) => "matches only vectors or integers, which are neither pruned nor quantized".to_string(),
         (false, Some(path)) => format!("matches no parameter; the nearest name is {path:?}"),
         (false, None) => "matches no parameter".into(),
     };
-    Error::config(format!("pattern {glob:?} {what}; briquette_nn::parameters lists all there are"))
+    Error::config(format!("pattern {glob:?} {what}; briquette_nn::parameters lists all parameters"))
 }

@@ -200,7 +200,7 @@ impl State {
         let n_scales = match self.form {
             Some(form) if form.grouping.per_row(rows.n_cols).is_none() => {
                 let message = format!("{} do not divide {} columns", form.grouping, rows.n_cols);
-                return Err(Error::refused(format!("what is attached to it is of other rules: {message}")));
+                return Err(Error::refused(format!("the attached state belongs to other rules: {message}")));
             }
             Some(form) => view::n_scales(rows, form.grouping),
             None => 0,
@@ -214,7 +214,7 @@ impl State {
             false => {
                 let message = format!("found {found} scales and a mask of {n_dropped}, expected {n_scales} scales");
                 Err(Error::refused(format!(
-                    "what is attached to it is of other rules: {message}; attach and load again"
+                    "the attached state belongs to other rules: {message}; attach the rules and load again"
                 )))
             }
         }
@@ -231,7 +231,7 @@ impl Collector {
                 return Ok(());
             }
             Some(name) => {
-                let message = format!("is reparameterized ({name:?}) by something else; materialize the module first");
+                let message = format!("is reparameterized by {name:?}; call materialize() on the module first");
                 return Err(Error::refused(message).at(&parameter.path));
             }
         }
@@ -370,7 +370,7 @@ mod tests {
         let others = [("int4-g8", 4, 0), ("int8", 8, 64), ("int8", 4, 63), ("int4-g5", 4, 0), ("int8", 0, 0)];
         for (scheme, n_scales, n_dropped) in others {
             let error = state(scheme, n_scales, n_dropped).decision(&rows).unwrap_err();
-            assert!(error.kind == ErrorKind::Refused && error.message.contains("of other rules"), "{scheme}: {error}");
+            assert!(error.kind == ErrorKind::Refused && error.message.contains("belongs to other rules"), "{scheme}: {error}");
         }
     }
 }

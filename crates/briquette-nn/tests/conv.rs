@@ -44,7 +44,7 @@ fn apart<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> f32 {
 }
 
 #[test]
-fn burns_own_convolution_gives_the_same_values() {
+fn convolutions_equal_burns_convolution() {
     let device = Device::flex();
     for padding in [PaddingConfig2d::Valid, PaddingConfig2d::Same, PaddingConfig2d::Explicit(0, 1, 2, 1)] {
         let like = burn::nn::conv::Conv2dConfig::new([4, 6], [3, 2])
@@ -64,7 +64,7 @@ fn burns_own_convolution_gives_the_same_values() {
 }
 
 #[test]
-fn dynamic_int8_is_close_and_small_and_can_be_undone() {
+fn dynamic_int8_is_close_small_and_can_be_materialized() {
     let model = Net::new(&Device::flex());
     let plain = model.forward(images());
     let floats = held(&model)["f32"].n_bytes;
@@ -91,7 +91,7 @@ fn dynamic_int8_is_close_and_small_and_can_be_undone() {
 }
 
 #[test]
-fn groups_of_every_kind_run_on_codes() {
+fn grouped_convolutions_run_on_codes() {
     let device = Device::flex();
     for (channels, groups) in [([8, 8], 8), ([8, 4], 2), ([4, 64], 2), ([6, 12], 6)] {
         let conv = Conv2dConfig::new(channels, [3, 3]).with_groups(groups).init(&device);
@@ -116,7 +116,7 @@ fn some_norm(n: usize, device: &Device) -> BatchNorm {
 }
 
 #[test]
-fn a_norm_a_shortcut_and_relu_in_one_pass_are_those_after_each_other() {
+fn fused_norm_shortcut_and_relu_equal_separate_operations() {
     let device = Device::flex();
     let codes = quantize_dynamic(Conv2dConfig::new([5, 40], [1, 1]).init(&device), &DynamicSpec::new()).unwrap().module;
     let floats = Conv2dConfig::new([5, 40], [3, 3]).with_padding(PaddingConfig2d::Same).init(&device);
@@ -135,7 +135,7 @@ fn a_norm_a_shortcut_and_relu_in_one_pass_are_those_after_each_other() {
 }
 
 #[test]
-fn a_norm_that_learns_is_of_the_batch_also_where_the_images_are_constants() {
+fn a_training_norm_uses_batch_statistics_for_constant_inputs_too() {
     let training = Device::flex().autodiff();
     let conv = Conv2dConfig::new([3, 8], [3, 3]).init(&training);
     let norm = some_norm(8, &training);
@@ -149,7 +149,7 @@ fn a_norm_that_learns_is_of_the_batch_also_where_the_images_are_constants() {
 }
 
 #[test]
-fn directories_load_as_codes_that_mean_the_same() {
+fn directories_load_as_codes_with_the_same_values() {
     for (scheme, kind, tolerance) in
         [("int8-dynamic", "int8", 0.05), ("int8-dynamic-sym", "int8", 0.05), ("int8", "int8 as floats", 1e-6)]
     {
@@ -179,7 +179,7 @@ struct Stock {
 }
 
 #[test]
-fn burns_own_layers_hold_codes_too_and_compute_on_floats() {
+fn burns_own_layers_decode_their_codes() {
     let device = Device::flex();
     let conv = burn::nn::conv::Conv2dConfig::new([32, 48], [3, 3]).init(&device);
     let model = Stock { conv, head: burn::nn::LinearConfig::new(48, 300).init(&device) };

@@ -68,7 +68,7 @@ fn net() -> Net {
 }
 
 #[test]
-fn burns_layers_are_known_by_more_than_their_name() {
+fn burns_layers_are_identified_by_more_than_their_name() {
     let found = parameters(&net());
     let of = |path: &str| found.iter().find(|parameter| parameter.path == path).unwrap();
     for path in ["embedding.cls", "embedding.pos", "embedding.scale", "wide.weight", "square.weight", "raw"] {
@@ -98,7 +98,7 @@ fn burns_layers_are_known_by_more_than_their_name() {
 }
 
 #[test]
-fn what_is_not_known_stays_as_it_is_and_what_is_told_is_done() {
+fn unknown_parameters_are_skipped_until_roles_include_them() {
     let net = net();
     let quantized = quantize_dynamic(net.clone(), &DynamicSpec::new().with_slower()).unwrap();
     assert_eq!(quantized.decoded(), ["wave.weight", "up.weight"], "{:?}", quantized.held);
@@ -122,7 +122,7 @@ fn what_is_not_known_stays_as_it_is_and_what_is_told_is_done() {
 }
 
 #[test]
-fn what_is_said_of_nothing_or_does_not_fit_is_refused_by_name() {
+fn roles_that_match_nothing_or_do_not_fit_are_refused() {
     let error = |roles: Roles| quantize_dynamic(net(), &DynamicSpec::new().roles(roles)).unwrap_err();
     let missing = error(Roles::new().leave("row").unwrap());
     assert_eq!(missing.kind, ErrorKind::Config);
@@ -136,7 +136,7 @@ fn what_is_said_of_nothing_or_does_not_fit_is_refused_by_name() {
 }
 
 #[test]
-fn layers_that_are_decoded_for_each_use_are_named_with_what_to_do() {
+fn layers_decoded_for_each_use_are_listed_with_a_remedy() {
     #[derive(Module, Debug)]
     struct Mixed {
         ours: layers::Linear,
@@ -167,7 +167,7 @@ fn layers_that_are_decoded_for_each_use_are_named_with_what_to_do() {
 }
 
 #[test]
-fn files_hold_a_transposed_convolution_and_a_foreign_linear_as_they_lie() {
+fn files_store_transposed_convolutions_and_lookalike_linears_untransposed() {
     let (net, dir) = (net(), tempfile::tempdir().unwrap());
     let roles = Roles::new().layer::<own::Linear>();
     let names = NameMap::torch().roles(roles.clone());
@@ -189,7 +189,7 @@ fn files_hold_a_transposed_convolution_and_a_foreign_linear_as_they_lie() {
 }
 
 #[test]
-fn the_way_in_which_matrices_lie_stands_in_the_file_and_is_believed() {
+fn the_layout_stored_in_the_file_takes_precedence() {
     let square = || burn::nn::LinearConfig::new(8, 8).init(&Device::flex());
     let (layer, dir) = (square(), tempfile::tempdir().unwrap());
     for (written, read) in [(NameMap::torch(), NameMap::burn()), (NameMap::burn(), NameMap::torch())] {
@@ -201,7 +201,7 @@ fn the_way_in_which_matrices_lie_stands_in_the_file_and_is_believed() {
 }
 
 #[test]
-fn rules_leave_alone_what_is_not_known_and_name_it() {
+fn rules_skip_and_list_unknown_parameters() {
     let all = || Compression::new().quantize(Quantize::new("**", "int8").unwrap());
     let left: Vec<String> = all().left_alone(&net()).unwrap().into_iter().map(|(path, _)| path).collect();
     let unknown = ["embedding.cls", "embedding.pos", "embedding.scale", "wide.weight", "square.weight", "raw"];
@@ -220,7 +220,7 @@ fn rules_leave_alone_what_is_not_known_and_name_it() {
 }
 
 #[test]
-fn a_transposed_convolution_has_a_scale_for_each_output_and_patterns_along_its_inputs() {
+fn transposed_convolutions_have_a_scale_per_output_and_patterns_along_inputs() {
     let device = Device::flex();
     let layer = || ConvTranspose2dConfig::new([8, 6], [2, 3]).init(&device);
     let rules = Compression::new()
@@ -258,7 +258,7 @@ fn a_transposed_convolution_has_a_scale_for_each_output_and_patterns_along_its_i
 }
 
 #[test]
-fn a_layer_of_ones_own_says_what_it_is_and_nothing_of_burns_with_its_name() {
+fn own_layers_declare_roles_without_affecting_burns_layers_of_the_same_name() {
     let ones = own::Linear { weight: random([8, 32]), bias: None };
     let both = (ones, burn::nn::LinearConfig::new(32, 8).with_bias(false).init(&Device::flex()));
     let rules =
@@ -278,7 +278,7 @@ fn a_layer_of_ones_own_says_what_it_is_and_nothing_of_burns_with_its_name() {
 }
 
 #[test]
-fn a_recurrent_struct_of_ones_own_may_compute_in_any_type() {
+fn own_recurrent_structs_may_compute_in_any_type() {
     #[derive(Module, Debug)]
     struct Lstm {
         gate: burn::nn::Linear,

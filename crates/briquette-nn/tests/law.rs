@@ -51,7 +51,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
-    fn both_flows_agree_for_every_scheme(
+    fn file_and_module_agree_for_every_scheme(
         conv in prop::collection::vec(any_weight(), 6 * 4 * 3 * 3),
         linear in prop::collection::vec(any_weight(), 36 * 7),
         n_bits in 2_u8..=8,

@@ -39,7 +39,7 @@ fn apart(a: Tensor<3>, b: Tensor<3>) -> f32 {
 }
 
 #[test]
-fn burns_own_layers_give_the_same_values() {
+fn layers_equal_burns_layers() {
     let device = Device::flex();
     let like = burn::nn::LinearConfig::new(5, 3).init(&device);
     let ours = Linear { weight: like.weight.clone(), bias: like.bias.clone(), down: None };
@@ -49,7 +49,7 @@ fn burns_own_layers_give_the_same_values() {
 }
 
 #[test]
-fn dynamic_int8_is_close_and_small_and_can_be_undone() {
+fn dynamic_int8_is_close_small_and_can_be_materialized() {
     let model = Net::new(&Device::flex());
     let plain = model.forward(ids());
     let floats = held(&model)["f32"].n_bytes;
@@ -69,7 +69,7 @@ fn dynamic_int8_is_close_and_small_and_can_be_undone() {
 }
 
 #[test]
-fn codes_decode_where_gradients_are_recorded() {
+fn codes_are_decoded_on_autodiff_devices() {
     let model = quantize_dynamic(Net::new(&Device::flex().autodiff()), &DynamicSpec::new()).unwrap().module;
     let ids = Tensor::<2, Int>::from_data([[1, 49, 0]], &Device::flex().autodiff());
     let slow = model.forward(ids.clone()).without_autodiff();
@@ -78,7 +78,7 @@ fn codes_decode_where_gradients_are_recorded() {
 }
 
 #[test]
-fn zeros_are_left_out_unless_asked_for() {
+fn zeros_are_stored_sparsely_unless_dense_is_set() {
     let rules = Compression::new().prune(Prune::new("{first,last}.weight", 0.5).unwrap());
     let model = rules.attach(Net::new(&Device::flex())).unwrap().materialize();
     let sparse = quantize_dynamic(model.clone(), &DynamicSpec::new()).unwrap().module;
@@ -89,7 +89,7 @@ fn zeros_are_left_out_unless_asked_for() {
 }
 
 #[test]
-fn a_spec_names_what_it_leaves_alone() {
+fn skipped_parameters_are_listed_with_reasons() {
     let spec = DynamicSpec::new().without_embeddings().exclude("last.*").unwrap();
     let found = held(&quantize_dynamic(Net::new(&Device::flex()), &spec).unwrap().module);
     assert_eq!((found["int8"].n_tensors, found["f32"].n_tensors), (1, 3));
@@ -112,7 +112,7 @@ fn round_trip(scheme: &str, sparsity: f64, names: &NameMap) -> (Net, Net) {
 }
 
 #[test]
-fn directories_load_as_codes_that_mean_the_same() {
+fn directories_load_as_codes_with_the_same_values() {
     for names in [NameMap::torch(), NameMap::burn()] {
         for (scheme, sparsity, kind, tolerance) in [
             ("int8-dynamic", 0.0, "int8", 0.03),

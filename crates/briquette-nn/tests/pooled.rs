@@ -113,7 +113,7 @@ fn hash(param: usize, i: usize) -> usize {
 }
 
 #[test]
-fn the_smallest_of_all_parameters_go_and_ties_by_their_index() {
+fn global_pruning_drops_the_smallest_scores_and_breaks_ties_by_index() {
     let level = |param, i, n: usize| (hash(param, i) % n) as f32 - (n / 2) as f32;
     check("eleven levels", |param, i| level(param, i, 11) * 0.25);
     check("two thousand levels", |param, i| level(param, i, 2001) * 1e-3);
@@ -123,7 +123,7 @@ fn the_smallest_of_all_parameters_go_and_ties_by_their_index() {
 }
 
 #[test]
-fn a_sample_that_misleads_changes_nothing() {
+fn a_misleading_sample_does_not_change_the_threshold() {
     // One in nine of 316,209 weights is sampled, and those at the sampled positions are large.
     check("misled", |param, i| if i % 9 == 0 { 2.0 } else { 1e-3 } + (hash(param, i) % 1000) as f32 * 1e-7);
 }

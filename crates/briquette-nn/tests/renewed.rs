@@ -10,7 +10,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
 
 #[test]
-fn what_came_due_between_two_refreshes_is_caught_up_on() {
+fn decisions_due_between_two_refreshes_are_made_at_the_second() {
     let schedule = Schedule::cubic(0..300).every(10);
     for is_global in [false, true] {
         let rule = Prune::new("hidden.weight", 0.9).unwrap().on(schedule);
@@ -39,7 +39,7 @@ fn what_came_due_between_two_refreshes_is_caught_up_on() {
 }
 
 #[test]
-fn zeros_are_dropped_first_and_no_more_than_asked_for() {
+fn zeros_are_dropped_first_up_to_the_requested_sparsity() {
     let device = Device::flex();
     for is_global in [false, true] {
         let mut net = Net::new(&device);
@@ -70,7 +70,7 @@ fn zeros_are_dropped_first_and_no_more_than_asked_for() {
 }
 
 #[test]
-fn a_record_fits_rules_attached_at_any_step() {
+fn a_record_loads_into_rules_attached_at_any_step() {
     let device = Device::flex().autodiff();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("net.bpk");
@@ -115,7 +115,7 @@ fn a_record_fits_rules_attached_at_any_step() {
 }
 
 #[test]
-fn scales_are_fitted_again_every_ten_steps_unless_told_otherwise() {
+fn scales_are_refitted_every_ten_steps_by_default() {
     let device = Device::flex().autodiff();
     let net = Net::new(&device);
     let attach = |rule: Quantize| {

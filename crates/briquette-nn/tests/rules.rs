@@ -15,7 +15,7 @@ use burn::tensor::{Device, Distribution, FloatDType, Tensor};
 use std::collections::BTreeMap;
 
 #[test]
-fn parameters_are_excluded_and_left_alone_by_glob() {
+fn globs_exclude_parameters_from_one_rule_or_all() {
     let rules = Compression::new()
         .prune(Prune::new("**.weight", 0.25).unwrap())
         .prune(Prune::new("**.weight", 0.5).unwrap().exclude("h*.weight").unwrap())
@@ -48,7 +48,7 @@ fn dropped_by(model: &Net, path: &str, part_of: impl Fn(usize, usize) -> usize) 
 }
 
 #[test]
-fn a_share_is_dropped_of_each_output_or_of_each_block_of_inputs() {
+fn sparsity_applies_per_output_or_per_block_of_inputs() {
     let device = Device::flex().autodiff();
     let schedule = Schedule::linear(0..4);
     let by_row = Compression::new().prune(Prune::new("**.weight", 0.5).unwrap().of_each_row().on(schedule));
@@ -77,7 +77,7 @@ fn a_share_is_dropped_of_each_output_or_of_each_block_of_inputs() {
 }
 
 #[test]
-fn a_score_of_ones_own_decides_as_the_same_score_of_ours() {
+fn own_scores_decide_like_the_same_built_in_score() {
     let device = Device::flex();
     let net = Net::new(&device);
     let squares = (0..512).map(|i| f64::from(i * 37 % 101)).collect();
@@ -126,7 +126,7 @@ fn a_score_of_ones_own_decides_as_the_same_score_of_ours() {
 }
 
 #[test]
-fn a_network_trained_for_rounded_activations_computes_as_it_is_served() {
+fn training_with_int8_activations_equals_inference_on_codes() {
     let device = Device::flex();
     // With other weights, one value in a dozen is halfway between two codes, and the last bit decides.
     let net = seeded(Net::new(&device), 1);
@@ -165,7 +165,7 @@ fn a_network_trained_for_rounded_activations_computes_as_it_is_served() {
 }
 
 #[test]
-fn learned_scales_move_and_are_exported_as_they_are() {
+fn learned_scales_change_and_are_exported_exactly() {
     let device = Device::flex().autodiff();
     for scheme in ["int3", "int4-g4"] {
         let rules = Compression::new()
@@ -204,11 +204,11 @@ fn learned_scales_move_and_are_exported_as_they_are() {
     }
     let refuse = |rule: Quantize| Compression::new().quantize(rule).attach(Net::new(&device)).unwrap_err().to_string();
     let error = refuse(Quantize::new("head.weight", "int4-asym").unwrap().learned());
-    assert_eq!(error, "head.weight: scales are learned on grids without a zero point only");
+    assert_eq!(error, "head.weight: learned scales need a symmetric grid");
 }
 
 #[test]
-fn learned_scales_of_a_frozen_layer_stay_where_they_are() {
+fn learned_scales_of_a_frozen_layer_stay_constant() {
     let device = Device::flex().autodiff();
     let hidden = || ParamGroup::from_path("hidden.weight");
     let rules = Compression::new().quantize(Quantize::new("h*.weight", "int4").unwrap().learned());
@@ -242,7 +242,7 @@ struct Tagger {
 }
 
 #[test]
-fn a_recurrent_layer_is_refused_in_another_type_by_name() {
+fn recurrent_layers_are_refused_in_another_type() {
     let device = Device::flex().autodiff();
     let tagger = || Tagger {
         lstm: LstmConfig::new(6, 4, true).init(&device),

@@ -32,14 +32,14 @@ fn apart(a: &Tensor<3>, b: &Tensor<3>) -> f32 {
 }
 
 #[test]
-fn a_head_is_known_by_its_layer_and_a_table_is_none() {
+fn only_tables_marked_as_head_are_heads() {
     assert!(parameters(&Tied::new())[0].is_head);
     let table = EmbeddingConfig::new(5, 4).init(&Device::flex());
     assert!(!parameters(&Tied { table })[0].is_head);
 }
 
 #[test]
-fn codes_are_kept_once_looked_up_and_multiplied_as_integers() {
+fn tied_codes_are_stored_once_for_lookup_and_product() {
     let plain = Tied::new();
     let quick = quantize_dynamic(plain.clone(), &DynamicSpec::new()).unwrap().module;
     let found = held(&quick);
@@ -56,7 +56,7 @@ fn codes_are_kept_once_looked_up_and_multiplied_as_integers() {
 }
 
 #[test]
-fn directories_load_as_codes_that_mean_the_same() {
+fn directories_load_as_codes_with_the_same_values() {
     for (scheme, kind, tolerance) in [
         ("int8-dynamic", "int8", 0.03),
         ("int8", "int8 weight-only", 1e-5),

@@ -48,7 +48,7 @@ fn optimizers() -> Vec<(&'static str, ModuleOptimizer)> {
 }
 
 #[test]
-fn a_mask_holds_exactly_through_any_optimizer() {
+fn masked_weights_stay_zero_with_any_optimizer() {
     let device = Device::flex().autodiff();
     for (name, mut optimizer) in optimizers() {
         let mut model = Net::new(&device);
@@ -72,7 +72,7 @@ fn a_mask_holds_exactly_through_any_optimizer() {
 }
 
 #[test]
-fn gradients_pass_straight_through_rounding_and_stop_at_the_mask() {
+fn gradients_pass_through_rounding_and_stop_at_the_mask() {
     let device = Device::flex().autodiff();
     let rules = Compression::new()
         .prune(Prune::new("head.weight", 0.5).unwrap())
@@ -91,7 +91,7 @@ fn gradients_pass_straight_through_rounding_and_stop_at_the_mask() {
 }
 
 #[test]
-fn a_schedule_prunes_step_by_step_and_never_revives() {
+fn a_schedule_prunes_step_by_step_and_never_restores_weights() {
     let device = Device::flex().autodiff();
     let mut optimizer = AdamWConfig::new().init();
     let rules = [Score::Magnitude, Score::Random(3)].map(|score| {
@@ -116,7 +116,7 @@ fn a_schedule_prunes_step_by_step_and_never_revives() {
 }
 
 #[test]
-fn scales_follow_the_weights_and_begin_when_told() {
+fn scales_follow_the_weights_and_start_on_schedule() {
     let device = Device::flex().autodiff();
     let mut optimizer = AdamWConfig::new().init();
     let rules = Compression::new()
@@ -134,7 +134,7 @@ fn scales_follow_the_weights_and_begin_when_told() {
 }
 
 #[test]
-fn a_record_keeps_masks_and_scales() {
+fn a_record_stores_masks_and_scales() {
     let device = Device::flex().autodiff();
     let dir = tempfile::tempdir().unwrap();
     let rules = Compression::new()
@@ -166,7 +166,7 @@ fn a_record_keeps_masks_and_scales() {
 }
 
 #[test]
-fn what_was_decided_elsewhere_attaches_as_it_is() {
+fn given_decisions_attach_unchanged() {
     let device = Device::flex().autodiff();
     let mut optimizer = AdamWConfig::new().init();
     let rules = Compression::new()
@@ -202,7 +202,7 @@ fn what_was_decided_elsewhere_attaches_as_it_is() {
 }
 
 #[test]
-fn what_something_else_computes_is_not_taken_for_the_weights() {
+fn other_reparameterizations_are_refused() {
     let lora = Lora::new(2, 4.0).set_param_group(ParamGroup::from_path("head.weight"));
     let model = Net::new(&Device::flex()).apply_lora(lora);
     let dir = tempfile::tempdir().unwrap();
@@ -220,7 +220,7 @@ fn what_something_else_computes_is_not_taken_for_the_weights() {
 }
 
 #[test]
-fn groups_that_do_not_divide_a_parameter_give_a_scale_per_row() {
+fn groups_that_do_not_divide_the_columns_become_one_scale_per_row() {
     let device = Device::flex();
     let net = Net::new(&device);
     let attached = |scheme: &str| {
@@ -236,7 +236,7 @@ fn groups_that_do_not_divide_a_parameter_give_a_scale_per_row() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_in_one_line() {
+fn impossible_rules_are_refused_in_one_line() {
     let device = Device::flex().autodiff();
     let attach = |rules: Compression| rules.attach(Net::new(&device)).unwrap_err();
     let error = attach(Compression::new().prune(Prune::new("block.*.weight", 0.5).unwrap()));
@@ -244,7 +244,7 @@ fn what_cannot_be_is_refused_in_one_line() {
     assert!(error.to_string().contains("the nearest name is \"blocks.0.weight\""), "{error}");
     let given = QuantParams::new(Grid::INT8, Grouping::Group(7), 14, vec![Affine::symmetric(0.1); 2]);
     let error = attach(Compression::new().quantize(Quantize::on_grid("head.weight", given).unwrap()));
-    let message = "head.weight: found scales for groups of 7, which do not divide 24 columns; give others";
+    let message = "head.weight: found scales for groups of 7, which do not divide 24 columns; choose another grouping";
     assert_eq!(error.to_string(), message);
     let error = attach(Compression::new().prune(Prune::new("**.bias", 0.5).unwrap())).to_string();
     assert!(error.starts_with("pattern \"**.bias\" matches only vectors"), "{error}");
@@ -262,14 +262,14 @@ fn what_cannot_be_is_refused_in_one_line() {
     let lora = Lora::new(2, 4.0).set_param_group(ParamGroup::from_path("head.weight"));
     let error = rules.attach(Net::new(&device).apply_lora(lora)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Refused);
-    assert!(error.to_string().starts_with("head.weight: is reparameterized already"), "{error}");
+    assert!(error.to_string().starts_with("head.weight: is already reparameterized"), "{error}");
     let twice = rules.attach(rules.attach(Net::new(&device)).unwrap()).unwrap_err();
     assert_eq!(twice.kind, ErrorKind::Refused);
     assert_eq!(rules.refresh(Net::new(&device), 0).unwrap_err().kind, ErrorKind::Config);
 }
 
 #[test]
-fn half_compute_over_single_weights_trains() {
+fn f32_weights_train_with_half_precision_arithmetic() {
     let device = Device::flex().autodiff();
     for dtype in [FloatDType::BF16, FloatDType::F16] {
         let rules = Compression::new().prune(Prune::new("**.weight", 0.5).unwrap()).compute_in(dtype);
@@ -290,7 +290,7 @@ fn half_compute_over_single_weights_trains() {
 }
 
 #[test]
-fn a_module_runs_in_half_and_comes_back() {
+fn a_module_casts_to_half_precision_and_back() {
     use briquette_nn::ToDType;
     let device = Device::flex();
     let rules = Compression::new()
@@ -312,7 +312,7 @@ fn a_module_runs_in_half_and_comes_back() {
 }
 
 #[test]
-fn loss_scaling_skips_what_overflows_and_keeps_small_gradients() {
+fn loss_scaling_skips_overflows_and_keeps_small_gradients() {
     use briquette_nn::LossScaler;
     let device = Device::flex().autodiff();
     let model = Compression::new().compute_in(FloatDType::F16).attach(Net::new(&device)).unwrap();
@@ -332,7 +332,7 @@ fn loss_scaling_skips_what_overflows_and_keeps_small_gradients() {
 }
 
 #[test]
-fn two_of_four_inputs_stay_in_every_group() {
+fn two_of_four_inputs_are_kept_in_every_group() {
     let rules = Compression::new().prune(Prune::n_of_m("**.weight", 2, 4).unwrap());
     let model = rules.attach(Net::new(&Device::flex())).unwrap();
     // burn stores `[in, out]`: neighbouring inputs of one output are one row apart.

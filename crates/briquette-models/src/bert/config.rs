@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_sees_only_what_came_before_is_no_encoder() {
+    fn causal_models_are_not_encoders() {
         let config = |extra: &str| -> BertConfig {
             let sizes = "\"vocab_size\": 9, \"hidden_size\": 8, \"intermediate_size\": 8, \"num_hidden_layers\": 1";
             let rest = "\"num_attention_heads\": 2, \"max_position_embeddings\": 8";

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn each_assigned_value_passes_the_filter_and_nothing_else_changes() {
+    fn assigned_values_pass_the_filter_and_nothing_else_changes() {
         for same in [
             "{{ x }}\n{# {% set a = 1 %} #}",
             "{% set a %}text{% endset %}",

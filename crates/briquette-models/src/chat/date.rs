@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_are_dates() {
+    fn day_numbers_convert_to_dates() {
         assert_eq!(civil(0), (1970, 1, 1));
         assert_eq!(civil(19_782), (2024, 2, 29));
         assert_eq!(civil(20_780), (2026, 11, 23));

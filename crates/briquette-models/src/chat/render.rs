@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_contain_themselves_are_refused() {
+    fn self_referencing_values_are_refused() {
         for source in [
             "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}",
             "{% set ns = namespace() %}{% set ns.x = [ns] %}{{ ns }}",
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_loops_and_huge_texts_are_refused_soon() {
+    fn endless_loops_and_huge_texts_are_refused_quickly() {
         for source in [
             "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
             "{% for i in range(10000) %}{% for j in range(10000) %}{% endfor %}{% endfor %}",
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn no_nesting_overflows_the_stack() {
+    fn deep_nesting_does_not_overflow_the_stack() {
         let repeated = |before: &str, part: &str, after: &str, end: &str| {
             let n = (MAX_BYTES - before.len() - after.len()) / (part.len() + end.len());
             format!("{before}{}{after}{}", part.repeat(n), end.repeat(n))

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_array_that_unpacks_to_far_more_than_it_is_is_refused() {
+    fn arrays_that_decompress_too_far_are_refused() {
         assert!(check_unpacked(64 << 20, 1000).is_ok() && check_unpacked(100 << 20, 1 << 20).is_ok());
         let error = check_unpacked(1 << 30, 1 << 20).unwrap_err();
         assert!(error.contains("1048576 bytes unpack to 1073741824, expected at most 104857600"), "{error}");

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_texts_or_pairs_and_an_error_names_its_line() {
+    fn lines_are_texts_or_pairs_and_errors_have_line_numbers() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pairs.jsonl");
         std::fs::write(
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_was_found() {
+    fn errors_report_the_value_found() {
         let pair = |rest: &str| format!("{{\"sentence1\": \"a\", \"text2\": \"b\"{rest}}}");
         let cases = [
             (pair(", \"score\": \"4\""), "\"score\" is \"4\", expected a number"),

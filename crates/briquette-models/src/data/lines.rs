@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blank_lines_and_a_byte_order_mark_are_no_text() {
+    fn blank_lines_and_byte_order_marks_are_skipped() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lines.txt");
         std::fs::write(&path, "\u{feff}one\r\n\n  \n two \n").unwrap();

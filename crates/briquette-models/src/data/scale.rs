@@ -82,7 +82,7 @@ mod tests {
     use image::{GenericImageView, Rgb, RgbImage};
 
     #[test]
-    fn a_stretch_is_in_the_middle_and_as_large_as_a_crop_needs() {
+    fn the_scaled_region_is_central_and_large_enough_for_the_crop() {
         assert_eq!(middle(1, 256, 224), SideSpan { start: 0, length: 1, scaled: 256 });
         assert_eq!(middle(60_000, 15_360_000, 224), SideSpan { start: 29_997, length: 6, scaled: 1536 });
         for (full, scaled, cut) in [(60_001, 15_360_256, 224), (1000, 16_384, 16_384), (1 << 31, 1 << 38, 1), (9, 4, 2)]
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_images_are_scaled_whole() {
+    fn ordinary_images_are_scaled_as_a_whole() {
         let input = ImageInput::of_imagenet(3);
         let image = DynamicImage::ImageRgb8(RgbImage::new(20, 10));
         let (part, scaled) = part(&image, &input);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_image_has_the_same_middle_as_a_shorter_one() {
+    fn a_long_image_has_the_same_center_as_a_shorter_one() {
         let stripes = |n: u32| {
             let at = move |place: u32| place.abs_diff(n / 2) as u8;
             DynamicImage::ImageRgb8(RgbImage::from_fn(1, n, |_, y| Rgb([at(y), 9, 7])))
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_whole_has_a_bound() {
+    fn images_scaled_as_a_whole_have_a_size_limit() {
         assert_eq!(check_whole(MAX_SIDE, MAX_SIDE), Ok(()));
         assert!(check_whole(256, 15_360_000).unwrap_err().contains("256x15360000"));
         assert!(check_whole(usize::MAX, 2).is_err());

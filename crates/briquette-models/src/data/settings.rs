@@ -55,7 +55,7 @@ mod tests {
     use std::path::PathBuf;
 
     #[test]
-    fn a_setting_that_would_do_nothing_is_named() {
+    fn settings_without_effect_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let folder = DataSpec { path: dir.path().to_path_buf(), ..DataSpec::default() };
         let file = DataSpec { path: dir.path().join("x.npy"), ..DataSpec::default() };

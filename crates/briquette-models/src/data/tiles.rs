@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tiles_are_of_one_size_and_cover_every_pixel() {
+    fn tiles_have_one_size_and_cover_every_pixel() {
         for (size, most, n) in [(2240, 512, 5), (512, 512, 1), (513, 512, 2), (7, 3, 3), (1, 9, 1)] {
             let (extent, starts) = cut(size, most);
             assert!(extent <= most && starts.len() == n && starts[0] == 0 && starts[n - 1] + extent == size, "{size}");
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tile_holds_the_pixels_at_its_corner() {
+    fn a_tile_has_the_pixels_at_its_corner() {
         let image = image::RgbImage::from_fn(7, 5, |x, y| image::Rgb([x as u8, y as u8, 9]));
         let input = ImageInput { resize: None, ..ImageInput::of_imagenet(3) };
         let tiles = ImageTiles::of(&image.into(), &input, 3).unwrap();

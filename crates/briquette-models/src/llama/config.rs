@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn rotary_settings_of_zero_are_named() {
+    fn rotary_settings_of_zero_are_refused() {
         for (rope, key) in [
             (", \"rope_theta\": 0.0", "rope_theta is 0"),
             (", \"rope_theta\": -1.0", "rope_theta is -1"),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn frequencies_fall_with_theta_and_stretch_by_the_factor() {
+    fn frequencies_fall_with_theta_and_scale_by_the_factor() {
         assert_eq!(config("").inverse_frequencies(), [1.0, 0.01]);
         let stretched = config(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}, \"rope_theta\": 100.0");
         assert_eq!(stretched.inverse_frequencies(), [0.5, 0.05]);

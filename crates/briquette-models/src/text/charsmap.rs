@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_map_passes_and_each_offset_that_leads_out_of_it_does_not() {
+    fn maps_with_offsets_out_of_range_are_refused() {
         let (units, texts) = map_of_a(0);
         assert!(is_sound(&units, texts));
         for out in [4, 100] {

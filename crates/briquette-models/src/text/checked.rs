@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn known_parts_are_plain_and_unknown_regexes_are_not() {
+    fn known_parts_need_no_guard_and_unknown_regexes_do() {
         for (normalizer, is_plain) in [
             ("null", true),
             (r#"{"type":"Replace","pattern":{"String":" "},"content":"▁"}"#, true),
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_cannot_be_run_are_named() {
+    fn unsupported_parts_are_refused_by_name() {
         let doubled = vec![r#"{"type":"Replace","pattern":{"String":"a"},"content":"aa"}"#; 40].join(",");
         let doubled = format!(r#"{{"type":"Sequence","normalizers":[{doubled}]}}"#);
         let nested = format!("{}{{}}{}", r#"{"type":"Sequence","normalizers":["#.repeat(20), "]}".repeat(20));

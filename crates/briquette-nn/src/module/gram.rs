@@ -61,7 +61,7 @@ mod tests {
     use burn::tensor::{Device, TensorData};
 
     #[test]
-    fn the_halves_make_the_whole() {
+    fn mirrored_triangles_make_the_gram_matrix() {
         for n in [1, 5, PANEL, 2 * PANEL + 37] {
             let values: Vec<f32> = (0..3 * n).map(|i| ((i * i) % 17) as f32 - 8.0).collect();
             let samples = Tensor::<2>::from_data(TensorData::new(values.clone(), [3, n]), &Device::flex());

@@ -15,7 +15,7 @@ pub fn read_f32<const D: usize>(tensor: Tensor<D>, path: &str) -> Result<Vec<f32
 
 /// Returns the error for a device that does not return a tensor.
 pub fn unreadable(path: &str, error: &impl std::fmt::Display) -> Error {
-    Error { kind: ErrorKind::Io, ..Error::bug(format!("{path}: cannot be read from its device: {error}")) }
+    Error { kind: ErrorKind::Io, ..Error::bug(format!("{path}: cannot read from its device: {error}")) }
 }
 
 /// Reads booleans to the host, whatever the device's storage type.

@@ -104,7 +104,7 @@ impl StructSeen {
     pub(crate) fn taken(&self, field: &str) -> Taken {
         let rank = self.shape(field).map_or(0, <[usize]>::len);
         if NORMS.contains(&self.name()) && (self.is_of_burn || rank < 2) {
-            return Taken::new(Some(Layer::Norm), Role::Norm, OutputAxis::First, "a field of a normalisation");
+            return Taken::new(Some(Layer::Norm), Role::Norm, OutputAxis::First, "a field of a norm");
         }
         if rank < 2 {
             return Taken::new(None, Role::Bias, OutputAxis::First, "a vector");
@@ -113,9 +113,9 @@ impl StructSeen {
         match of_name().find(|known| self.is(known) && known.rank == rank) {
             Some(known) => self.of_layer(known),
             None if of_name().next().is_some() => {
-                Taken::unknown("its struct shares the name of one of burn's layers, and is another")
+                Taken::unknown("its struct has the name of one of burn's layers but is not that layer")
             }
-            None => Taken::unknown("it is a field of no layer that is known"),
+            None => Taken::unknown("its struct is not a known layer"),
         }
     }
 
@@ -143,12 +143,12 @@ impl StructSeen {
             _ => n[0] == weight[outputs],
         };
         if !bias.is_none_or(fits) {
-            return Taken::unknown("its bias is not as long as the axis that counts outputs in such a layer");
+            return Taken::unknown("the length of its bias differs from the number of outputs");
         }
         let (role, axis, why) = match known.layer {
             Layer::Linear => (Role::Linear, OutputAxis::Last, "the weight of a Linear"),
-            Layer::Conv => (Role::Conv, OutputAxis::First, "the filters of a convolution"),
-            Layer::ConvTranspose => (Role::Conv, OutputAxis::Second, "the filters of a transposed convolution"),
+            Layer::Conv => (Role::Conv, OutputAxis::First, "the weight of a convolution"),
+            Layer::ConvTranspose => (Role::Conv, OutputAxis::Second, "the weight of a transposed convolution"),
             _ => (Role::Embedding, OutputAxis::First, "the table of an Embedding"),
         };
         Taken { is_ours: known.is_ours, ..Taken::new(Some(known.layer), role, axis, why) }

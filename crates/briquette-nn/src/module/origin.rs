@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_layers_of_burn_lie_in_one_directory_and_no_others_do() {
+    fn only_burns_layers_are_in_their_directory() {
         let layers = layers_of_burn().expect("places are shown");
         assert!(layers.ends_with("src/modules"), "{layers:?}");
         assert!(!is_of_burn(Location::caller()));

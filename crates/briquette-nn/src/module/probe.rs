@@ -140,7 +140,7 @@ impl Probe {
             PaddingConfig2d::Explicit(top, left, bottom, right) => Some([[top, bottom], [left, right]]),
         };
         let Some(padding) = padding else {
-            return Err(Error::config("same padding with strides cannot be probed").at(path));
+            return Err(Error::config("cannot probe Same padding with strides").at(path));
         };
         let (stride, dilation, groups) = (conv.stride, conv.dilation, conv.groups);
         self.observe_patches(path, inputs, PatchShape { kernel, stride, padding, dilation, groups })
@@ -154,12 +154,12 @@ impl Probe {
         let PatchShape { kernel, stride, padding: [height, width], dilation, groups } = patches;
         if groups != 1 {
             return Err(
-                Error::config("the groups of a convolution see different inputs, and cannot be probed").at(path)
+                Error::config("cannot probe a grouped convolution: its groups have different inputs").at(path)
             );
         }
         let [_, channels, rows, columns] = inputs.dims();
         if channels == 0 || !patches.fit([rows, columns]) {
-            let message = format!("found images of shape {:?}, into which no patch of {kernel:?} fits", inputs.dims());
+            let message = format!("found images of shape {:?}, expected at least a patch of {kernel:?}", inputs.dims());
             return Err(Error::config(message).at(path));
         }
         if inputs.dims()[0] == 0 {
@@ -176,7 +176,7 @@ impl Probe {
         let samples = samples.cast(FloatDType::F32);
         let sums = BatchSums::of(&samples, path)?;
         if sums.squares.iter().any(|square| !square.is_finite()) {
-            return Err(Error::refused("an input is not finite; look at what comes before").at(path));
+            return Err(Error::refused("an input is not finite; check the layers before it").at(path));
         }
         let inputs = RecordedInputs { layer: path.to_string(), samples: self.has_gram.then_some(samples), sums };
         match &self.kept {
@@ -272,7 +272,7 @@ impl SeenByLayer {
         let n_inputs = batch.sum.len();
         let stats = self.stats.entry(path.to_string()).or_insert_with(|| InputStats::empty(n_inputs, false));
         if stats.n_inputs() != n_inputs {
-            let message = format!("found {n_inputs} inputs, expected {} as before", stats.n_inputs());
+            let message = format!("found {n_inputs} inputs, expected {} as in earlier batches", stats.n_inputs());
             return Err(Error::config(message).at(path));
         }
         stats.count += batch.count as u64;
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_that_cease_to_share_have_what_each_saw() {
+    fn layers_whose_inputs_diverge_get_their_own_gram_matrices() {
         let rounds: [&[&[(&str, f32)]]; 4] = [
             &[&[("a", 1.0), ("b", 1.0)], &[("a", 2.0), ("b", 5.0)], &[("a", 3.0), ("b", 3.0)]],
             &[&[("a", 1.0), ("b", 1.0)], &[("b", 5.0)], &[("a", 2.0)]],

@@ -181,7 +181,7 @@ impl RoleMatch {
             true => Ok(()),
             false => {
                 let (shape, axis) = (&parameter.shape, self.axis);
-                Err(Error::config(format!("its shape is {shape}, of which {axis:?} is no axis that counts outputs"))
+                Err(Error::config(format!("its shape {shape} has no output axis {axis:?}"))
                     .at(&parameter.path))
             }
         }

@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn masks_and_weights_turn_to_rows_and_back() {
+    fn masks_and_weights_convert_to_rows_and_back() {
         for (n_rows, n_cols) in [(1, 1), (3, 7), (8, 8), (65, 33), (130, 200), (0, 5), (5, 0)] {
             for axis in [OutputAxis::First, OutputAxis::Last, OutputAxis::Second, OutputAxis::Stacked] {
                 let rows = Rows { axis, ..Rows::plain(n_rows, n_cols) };

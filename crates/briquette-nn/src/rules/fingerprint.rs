@@ -89,7 +89,7 @@ mod tests {
     use briquette_core::Mask;
 
     #[test]
-    fn rules_that_differ_in_anything_have_other_fingerprints() {
+    fn different_rules_have_different_fingerprints() {
         let share = || Prune::new("a", 0.5).unwrap();
         let mask = |bit: u8| Prune::outside("a", Mask::from_bits(1, 8, vec![bit])).unwrap();
         let prunes = [
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn fingerprints_stay_as_records_have_them() {
+    fn fingerprints_match_saved_records() {
         let prune = Prune::new("a", 0.5).unwrap().globally().on(Schedule::cubic(2..10).every(2));
         let quantize = Quantize::new("a", "int4-g8-asym").unwrap();
         let expected =

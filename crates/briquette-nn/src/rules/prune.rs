@@ -102,22 +102,22 @@ impl Prune {
     pub(crate) fn check(&self, layer: &str, n_rows: usize, n_cols: usize) -> Result<()> {
         self.check_inputs(layer, n_cols)?;
         if self.scope == Scope::Columns(0) {
-            return Err(Error::config("a block of 0 inputs has no weights; give of_each_columns at least 1"));
+            return Err(Error::config("of_each_columns: found 0, expected at least 1 input per block"));
         }
         let is_plain = self.scope == Scope::Layer && self.from.get() == 0.0 && self.schedule.is_constant();
         match &self.amount {
             Amount::Ratio(_) => Ok(()),
             _ if !is_plain => {
-                let message = "only a share of weights goes step by step, from a start, globally, or of each part; use Prune::new";
+                let message = "a schedule with steps, starting_at(), globally(), of_each_row() and of_each_columns() need a sparsity; use Prune::new";
                 Err(Error::config(message))
             }
             Amount::NOfM { n, m } if !n_cols.is_multiple_of(*m) => {
-                Err(Error::config(format!("{n}:{m} does not divide {n_cols} columns; choose another pattern")))
+                Err(Error::config(format!("{m} of {n}:{m} does not divide {n_cols} columns; choose another pattern")))
             }
             Amount::Outside(mask) if mask.dim() != (n_rows, n_cols) => {
                 let (rows, cols) = mask.dim();
                 Err(Error::config(format!(
-                    "found a mask of {rows} x {cols}, expected {n_rows} outputs x {n_cols} weights"
+                    "found a mask of {rows} x {cols}, expected {n_rows} outputs x {n_cols} inputs"
                 )))
             }
             _ => Ok(()),
@@ -129,18 +129,18 @@ impl Prune {
         let needs = self.scoring.needs_inputs();
         if needs && matches!(self.scope, Scope::Global | Scope::Columns(_)) {
             let message =
-                "scores that look at inputs compare within an output only; leave globally() and of_each_columns() out";
+                "scores with input statistics compare weights within an output; remove globally() and of_each_columns()";
             return Err(Error::config(message));
         }
         match self.inputs.get(layer) {
             None if needs => {
-                Err(Error::config(format!("no statistics of the inputs of {layer:?}; give them by Prune::inputs")))
+                Err(Error::config(format!("no input statistics of layer {layer:?}; set them by Prune::inputs")))
             }
             Some(view) if view.rms.iter().chain(&view.mean_square).any(|number| !number.is_finite()) => Err(
-                Error::refused(format!("the statistics of the inputs of {layer:?} are not finite; gather them again")),
+                Error::refused(format!("the input statistics of layer {layer:?} are not finite; record them again")),
             ),
             Some(view) if view.rms.len() != n_cols => Err(Error::config(format!(
-                "found statistics of {} inputs of {layer:?}, expected {n_cols}",
+                "found statistics of {} inputs for layer {layer:?}, expected {n_cols}",
                 view.rms.len()
             ))),
             _ => Ok(()),

@@ -49,7 +49,7 @@ impl Quantize {
     /// Config: `glob` is not valid, or the scheme `step` lacks a step size.
     pub fn with_scheme(glob: &str, scheme: Scheme) -> Result<Self> {
         if scheme.is_open() {
-            return Err(Error::config("scheme: step has no size; say it, as in \"step0.01\""));
+            return Err(Error::config("scheme: step has no size; give one, as in \"step0.01\""));
         }
         let (chosen, schedule) =
             (ChosenPaths::of(Patterns::new([glob])?), Schedule::constant(0..usize::MAX).every(FITTED_EVERY));
@@ -82,7 +82,7 @@ impl Quantize {
         let grouping = self.scheme_for(n_cols).weights.grouping;
         let Some(per_row) = grouping.per_row(n_cols) else {
             return Err(Error::config(format!(
-                "found scales for {grouping}, which do not divide {n_cols} columns; give others"
+                "found scales for {grouping}, which do not divide {n_cols} columns; choose another grouping"
             )));
         };
         self.check_learned()?;
@@ -90,12 +90,12 @@ impl Quantize {
         match &self.given {
             Some(params) if params.affines.iter().any(|affine| !(affine.scale.is_finite() && affine.scale > 0.0)) => {
                 Err(Error::config(
-                    "found a scale that is not a finite number above 0; give others to Quantize::on_grid",
+                    "Quantize::on_grid: found a scale that is not a finite number above 0",
                 ))
             }
             Some(params) if params.affines.len() != n_scales => {
                 let found = params.affines.len();
-                Err(Error::config(format!("found {found} scales, expected {n_scales} of {n_rows} x {n_cols} weights")))
+                Err(Error::config(format!("found {found} scales, expected {n_scales} for {n_rows} x {n_cols} weights")))
             }
             _ => Ok(()),
         }
@@ -110,9 +110,9 @@ impl Quantize {
     fn check_learned(&self) -> Result<()> {
         let QuantSpec { grid, scale, .. } = self.scheme.weights;
         match self.is_learned {
-            true if grid.is_asymmetric() => Err(Error::config("scales are learned on grids without a zero point only")),
-            true if scale != ScaleType::F32 => Err(Error::config("scales that are learned are stored as f32 only")),
-            true if self.given.is_some() => Err(Error::config("scales are either given or learned")),
+            true if grid.is_asymmetric() => Err(Error::config("learned scales need a symmetric grid")),
+            true if scale != ScaleType::F32 => Err(Error::config("learned scales need scales of type f32")),
+            true if self.given.is_some() => Err(Error::config("given scales cannot be learned; use Quantize::new or with_scheme")),
             _ => Ok(()),
         }
     }
