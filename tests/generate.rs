@@ -79,7 +79,7 @@ fn what_cannot_be_is_one_line() {
         ("generate llama-tied --prompts blank.txt", 4, &["--prompts: there is no prompt in it"]),
         ("generate llama-tied --prompts gone.txt", 5, &["gone.txt"]),
         ("generate bare --prompt cat", 4, &["tokenizer"]),
-        ("generate bert --prompt cat", 2, &["bert: it is bert, which gives no text"]),
+        ("generate bert --prompt cat", 2, &["bert: it is bert, which generates no text"]),
         ("generate llama-tied --prompt cat --cache int4", 2, &["--cache", "int4", "f32, f16 or int8"]),
         ("generate llama-tied --prompt cat --temperature -1", 2, &["temperature"]),
         ("generate llama-tied --prompt cat --system x", 2, &["system", "no chat template"]),

@@ -98,7 +98,7 @@ fn what_cannot_be_found_is_one_line() {
         ("sensitivity bert-tiny --data text.txt -o bert-tiny/s.json", 6, "taken for weights"),
         ("sensitivity bert-tiny --include nothing", 2, "nothing"),
         ("sensitivity bert-tiny --samples 3", 2, "--data"),
-        ("sensitivity bert-tiny --data text.txt --how measured --loss kl", 2, "--loss: an encoder expects no classes"),
+        ("sensitivity bert-tiny --data text.txt --how measured --loss kl", 2, "--loss: an encoder has no classes"),
         ("sensitivity bert-tiny --data text.txt --how measured --loss metric", 2, "no pairs with a score"),
         ("sensitivity bert-tiny --data text.txt --how measured --loss guess", 2, "expected one of cosine, kl, metric"),
         ("sensitivity bert-tiny --data text.txt --how gradient --loss kl", 2, "only \"measured\" sensitivities have"),
