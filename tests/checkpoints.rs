@@ -101,8 +101,8 @@ fn a_key_that_is_not_there_is_one_line_with_those_that_are() {
         ("compress pt/ema.pt -o out --key ema --quantize int8", 2, "model_ema"),
         ("export pt/ema.pt --to dense -o out --key ema", 2, "model_ema"),
         ("diff pt/ema.pt pt/legacy.pt --key ema", 2, "key"),
-        ("inspect pt/half.expected.safetensors --key model", 2, "no PyTorch file"),
-        ("diff pt/half.expected.safetensors pt/half.expected.safetensors --key model", 2, "no PyTorch file"),
+        ("inspect pt/half.expected.safetensors --key model", 2, "only PyTorch files have keys"),
+        ("diff pt/half.expected.safetensors pt/half.expected.safetensors --key model", 2, "only PyTorch files have keys"),
         ("inspect pt/ema.pt --strip-prefix net.", 2, "no name begins with \"net.\""),
     ];
     for (line, code, phrase) in cases {
@@ -221,5 +221,5 @@ fn a_training_checkpoint_is_evaluated_under_the_names_of_its_network() {
     sandbox.ok("compress m -o out --cast f16");
     assert_eq!(agreement(&format!("eval out --data {data} --against m")), 1.0);
     sandbox.run(&format!("eval m --data {data} --key optimiser")).assert_fails(2, &["one of", "\"model\""]);
-    sandbox.run(&format!("eval digits --data {data} --key model")).assert_fails(2, &["no PyTorch file"]);
+    sandbox.run(&format!("eval digits --data {data} --key model")).assert_fails(2, &["only PyTorch files have keys"]);
 }

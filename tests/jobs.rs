@@ -293,7 +293,7 @@ fn nothing_of_a_batch_is_lost_to_a_trace() {
     sandbox.write("jobs.toml", FACTORS);
     for path in ["out/jobs.journal.jsonl", "out/jobs.report.html", "out/int4", "out/int4.stages/x", "model.safetensors"]
     {
-        sandbox.run(&format!("run jobs.toml --trace {path}")).assert_fails(6, &["--trace", "name another file"]);
+        sandbox.run(&format!("run jobs.toml --trace {path}")).assert_fails(6, &["--trace", "choose another file"]);
     }
     assert!(!sandbox.path("out").exists());
 }

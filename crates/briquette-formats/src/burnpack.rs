@@ -47,7 +47,11 @@ fn read_checked(file: &InputFile) -> Result<FileHeader> {
     file.read_at(0, &mut head)?;
     let header = burn_pack::Header::from_bytes(&head).map_err(|source| damaged(&source.to_string()))?;
     if header.version > burn_pack::FORMAT_VERSION {
-        return Err(Error::input(format!("burnpack version {} is newer than this program", header.version)));
+        return Err(Error::input(format!(
+            "found burnpack version {}, expected at most {}; use a newer briquette",
+            header.version,
+            burn_pack::FORMAT_VERSION
+        )));
     }
     let n_metadata = u64::from(header.metadata_size);
     if header.metadata_size > MAX_METADATA_SIZE || HEADER_SIZE as u64 + n_metadata > file.len() {
@@ -75,9 +79,9 @@ fn cbor_words(error: ciborium::de::Error<std::io::Error>) -> String {
     use ciborium::de::Error::{Io, RecursionLimitExceeded, Semantic, Syntax};
     match error {
         Io(_) => "they end too early".into(),
-        Syntax(offset) => format!("no CBOR at byte {offset}"),
+        Syntax(offset) => format!("invalid CBOR at byte {offset}"),
         Semantic(_, message) => message,
-        RecursionLimitExceeded => "they are nested too deep".into(),
+        RecursionLimitExceeded => "they are nested too deeply".into(),
     }
 }
 
@@ -95,7 +99,7 @@ fn checked_tensor(name: String, tensor: Descriptor, data_start: u64, n_file: u64
         Some(place) if place.checked_add(info.n_bytes() as u64).is_some_and(|end| end <= n_file) => Ok((info, place)),
         _ => Err(at(
             format!(
-                "bytes {start}..{end} are not those of {} {}; the file is damaged or cut short",
+                "found bytes {start}..{end}, which do not fit {} {}; the file is damaged or cut short",
                 info.dtype, info.shape
             ),
             &info.name,

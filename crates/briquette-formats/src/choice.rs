@@ -36,5 +36,7 @@ impl Choice {
 
 /// The error for a key if the model is not a PyTorch file.
 pub(crate) fn no_keys(key: &str) -> Error {
-    Error::config(format!("key: found {key:?} for a model that is no PyTorch file, which alone has keys; leave it out"))
+    Error::config(format!(
+        "key: found {key:?}, but only PyTorch files have keys and this model is not one; remove the key"
+    ))
 }

@@ -55,7 +55,7 @@ pub(crate) fn open(plain: PlainFiles, config: &serde_json::Value) -> Result<Stor
     }
     let mut names = BTreeSet::new();
     if let Some(StoredTensor { info, .. }) = tensors.iter().find(|tensor| !names.insert(&tensor.info.name)) {
-        let message = "is there both as it is and as codes; the checkpoint is damaged";
+        let message = "found both plain and as codes; the checkpoint is damaged";
         return Err(Error::input(message).at(format_args!("tensor {:?}", info.name)));
     }
     Ok(StoredDir::new(plain.into_files(), tensors))
@@ -70,8 +70,8 @@ impl TensorAssembler<'_> {
         }
         if main.dtype == DType::I8 && self.found.has(&format!("{}_scale", main.name)) {
             let shape = <[usize; 2]>::try_from(main.shape.0.as_slice());
-            let shape =
-                shape.map_err(|_| Error::input("codes of anything but a matrix are not read; it is damaged"))?;
+            let shape = shape
+                .map_err(|_| Error::input("found codes of a shape that is not a matrix; the checkpoint is damaged"))?;
             return self.codes(main, &main.name, shape).map(Some);
         }
         match main.name.strip_suffix(".compressed") {
@@ -83,7 +83,8 @@ impl TensorAssembler<'_> {
     /// Assembles a quantized tensor, by the one scheme that matches its parts.
     fn codes(&mut self, main: &TensorInfo, name: &str, shape: [usize; 2]) -> Result<StoredTensor> {
         let part = |suffix: &str| self.found.get(&format!("{name}{suffix}"));
-        let (scale, ..) = part("_scale").ok_or_else(|| Error::input("its scales are missing; it is damaged"))?;
+        let (scale, ..) =
+            part("_scale").ok_or_else(|| Error::input("its scales are missing; the checkpoint is damaged"))?;
         let zero = part("_zero_point").map(|(info, ..)| info);
         let is_packed = main.name != name;
         let fits = |scheme: &&ModuleScheme| {
@@ -125,11 +126,14 @@ impl TensorAssembler<'_> {
         let shape = self.shape(&format!("{name}.shape"))?;
         let info = TensorInfo::checked(name.into(), values.dtype, shape.to_vec())?;
         let [n_kept] = values.shape.0.as_slice() else {
-            return Err(Error::input(format!("found values {}, expected one axis; it is damaged", values.shape)));
+            return Err(Error::input(format!(
+                "found values {}, expected one axis; the checkpoint is damaged",
+                values.shape
+            )));
         };
         if !values.dtype.is_weight() || *n_kept > info.n_elements() {
             return Err(Error::input(format!(
-                "{n_kept} values of {} are not those of {}; it is damaged",
+                "found {n_kept} values of {}, which do not fit {}; the checkpoint is damaged",
                 values.dtype, info.shape
             )));
         }
@@ -143,7 +147,7 @@ impl TensorAssembler<'_> {
             let found = self.found.get(&part_name).map(|(info, ..)| info);
             if !found.is_some_and(|info| info.dtype == dtype && info.shape.0 == expected) {
                 return Err(Error::input(format!(
-                    "its part {part_name:?} is missing or of another shape; it is damaged"
+                    "its part {part_name:?} is missing or has another shape; the checkpoint is damaged"
                 )));
             }
             self.put(&mut tensor, part, &part_name, None)?;
@@ -153,7 +157,11 @@ impl TensorAssembler<'_> {
 
     /// Reads a matrix shape from a tensor of shape `[2]`.
     fn shape(&mut self, name: &str) -> Result<[usize; 2]> {
-        let bad = || Error::input(format!("its part {name:?} is missing or no shape of a matrix; it is damaged"));
+        let bad = || {
+            Error::input(format!(
+                "its part {name:?} is missing or not the shape of a matrix; the checkpoint is damaged"
+            ))
+        };
         let (info, file, offset) = self.found.get(name).ok_or_else(bad)?;
         if info.dtype != DType::I64 || info.shape.0 != [2] {
             return Err(bad());
@@ -172,7 +180,7 @@ impl TensorAssembler<'_> {
     fn put(&mut self, tensor: &mut StoredTensor, part: Part, name: &str, layout: Option<ForeignLayout>) -> Result<()> {
         let place = self.found.get(name).map(|(_, file, offset)| (file, offset));
         let (file, offset) =
-            place.ok_or_else(|| Error::input(format!("its part {name:?} is missing; it is damaged")))?;
+            place.ok_or_else(|| Error::input(format!("its part {name:?} is missing; the checkpoint is damaged")))?;
         let bytes = match layout {
             Some(layout) => PartBytes::Foreign { file, offset, layout: Box::new(layout) },
             None => PartBytes::File { file, offset },
@@ -186,7 +194,7 @@ impl TensorAssembler<'_> {
     fn as_it_is(&mut self, info: &TensorInfo) -> Result<StoredTensor> {
         if let Some(part) = PARTS.iter().find(|part| info.name.ends_with(*part)) {
             let message = format!(
-                "found a {} without the codes it belongs to; it is damaged or of a scheme that is not read",
+                "found a {} without its codes; the checkpoint is damaged or its scheme is not supported",
                 &part[1..]
             );
             return Err(Error::input(message).at(format_args!("tensor {:?}", info.name)));
@@ -205,7 +213,7 @@ fn stored(info: TensorInfo, coding: Coding) -> StoredTensor {
 /// The error for parts that match `n` schemes, not exactly one.
 fn misfit(main: &TensorInfo, scale: &TensorInfo, n: usize) -> Error {
     let message = format!(
-        "{} {} with scales {} fits {n} of the schemes in {}, expected one; it is damaged",
+        "found {} {} with scales {}, which fits {n} of the schemes in {}, expected one; the checkpoint is damaged",
         main.dtype,
         main.shape,
         scale.shape,
@@ -229,7 +237,9 @@ fn scale_layout(scale: &TensorInfo) -> Result<Option<ForeignLayout>> {
     match scale.dtype {
         DType::F32 | DType::F16 => Ok(None),
         DType::BF16 => Ok(Some(ForeignLayout::Bf16)),
-        other => Err(Error::input(format!("found scales of {other}, expected F32, F16 or BF16; they are not read"))),
+        other => {
+            Err(Error::input(format!("found scales of {other}, expected F32, F16 or BF16; this type is not supported")))
+        }
     }
 }
 
@@ -250,7 +260,7 @@ fn zero_layout(
         return Ok(Some(ForeignLayout::ZeroColumns { n_groups, n_bits }));
     }
     Err(Error::input(format!(
-        "found zero points {} {}, expected one for each scale; it is damaged",
+        "found zero points {} {}, expected one per scale; the checkpoint is damaged",
         zero.dtype, zero.shape
     )))
 }

@@ -7,16 +7,16 @@ use std::path::Path;
 /// Returns the error message for a directory without weights.
 pub(crate) fn no_weights(directory: &Path) -> String {
     let (found, todo) = match snapshot_in(directory) {
-        Some(snapshot) => ("the root of a cached model", format!("name what is in it: {snapshot}")),
+        Some(snapshot) => ("the root of a cached model", format!("use the snapshot inside: {snapshot}")),
         None => match model_in(directory) {
-            Some(model) => ("a cache of models", format!("name one of them, such as {model}")),
+            Some(model) => ("a cache of models", format!("use one of them, such as {model}")),
             None => {
-                return "no weights here, expected a .safetensors, .pt, .pth, .bin or .bpk file or an index; check the path"
+                return "found no weights, expected a .safetensors, .pt, .pth, .bin or .bpk file or an index; check the path"
                     .into();
             }
         },
     };
-    format!("found {found}, expected a model's own directory; {todo}")
+    format!("found {found}, expected the directory of a model; {todo}")
 }
 
 /// The snapshot in `refs/main`, or the first snapshot.
@@ -51,7 +51,7 @@ mod tests {
     fn the_root_of_a_cache_leads_to_the_snapshot_that_is_meant() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("models--a--b");
-        assert!(no_weights(dir.path()).starts_with("no weights here"));
+        assert!(no_weights(dir.path()).starts_with("found no weights"));
         for name in ["snapshots/1111", "snapshots/2222", "refs", "blobs"] {
             std::fs::create_dir_all(root.join(name)).unwrap();
         }

@@ -40,7 +40,8 @@ impl Index {
         let (path, bytes) = (file.path(), file.read_all(limits::MAX_JSON_BYTES)?);
         let raw: Raw = json::parse(&bytes, "the index", path)?;
         let Some(weight_map) = raw.weight_map else {
-            let message = "found JSON without a weight_map, expected an index of shards; name the directory it is in, or a weight file";
+            let message =
+                "found JSON without a weight_map, expected an index of shards; give its directory or a weight file";
             return Err(Error::input(message).at(path.display()));
         };
         Self::checked(weight_map).map_err(|error| error.at(path.display()))
@@ -51,15 +52,15 @@ impl Index {
         if let Some(outside) = files.keys().find(|file| !stays_inside(file)) {
             let first = tensors.iter().find(|entry| files.get(outside) == Some(&entry.file)).map_or("", name);
             return Err(Error::input(format!(
-                "tensor {first:?} is said to be in {outside:?}, expected a file beside the index; do not trust it"
+                "found tensor {first:?} in {outside:?}, expected a file beside the index; do not trust this checkpoint"
             )));
         }
         if tensors.is_empty() {
-            return Err(Error::input("the index names no tensor; it is damaged"));
+            return Err(Error::input("the index lists no tensor; it is damaged"));
         }
         tensors.sort_unstable_by(|a, b| name(a).cmp(name(b)));
         if let Some(pair) = tensors.windows(2).find(|pair| name(&pair[0]) == name(&pair[1])) {
-            return Err(Error::input(format!("key {:?} comes twice; the index is damaged", name(&pair[0]))));
+            return Err(Error::input(format!("key {:?} occurs twice; the index is damaged", name(&pair[0]))));
         }
         // Files were numbered in the order of first use. From here on they are numbered in the order of their
         // names.
@@ -92,7 +93,7 @@ impl Index {
             let entry = self.tensors.binary_search_by(|entry| self.name(entry).cmp(name));
             if entry.ok().and_then(|entry| self.tensors.get(entry)).map(|entry| entry.file) != place {
                 let message = format!(
-                    "tensor {name:?} is here, but the index does not say so; the shards do not belong together"
+                    "found tensor {name:?}, which the index does not list here; the shards do not belong together"
                 );
                 return Err(Error::input(message).at(path.display()));
             }
@@ -106,7 +107,7 @@ impl Index {
             |entry: &&IndexedTensor| Some(entry.file) == place && names.binary_search(&self.name(entry)).is_err();
         let name = self.tensors.iter().find(is_missing).map_or("", |entry| self.name(entry));
         let message =
-            format!("tensor {name:?} is missing, the index says it is here; the shards do not belong together");
+            format!("tensor {name:?} is missing, but the index lists it here; the shards do not belong together");
         Err(Error::input(message).at(path.display()))
     }
 }
@@ -171,7 +172,7 @@ mod tests {
         assert!(index.check_file("1", &names(&["a", "b"]), &path).is_ok());
         assert!(index.check_file("1", &names(&["a"]), &path).unwrap_err().to_string().contains("missing"));
         assert!(
-            index.check_file("1", &names(&["a", "b", "c"]), &path).unwrap_err().to_string().contains("does not say")
+            index.check_file("1", &names(&["a", "b", "c"]), &path).unwrap_err().to_string().contains("does not list")
         );
         for bad in
             [r#"{"weight_map":{"a":"../x"}}"#, r#"{"weight_map":{}}"#, "{}", r#"{"weight_map":{"a":"1","a":"2"}}"#]

@@ -81,7 +81,7 @@ impl StatisticsFile {
         let get = |key: &str| said.get(key).map_or("", String::as_str);
         if (get("format"), get("version")) != (FORMAT, VERSION) {
             let message = format!(
-                "is no file of input statistics of version {VERSION}: its header says format {:?}, version {:?}; see docs/format.md",
+                "found format {:?}, version {:?}, expected input statistics of version {VERSION}; see docs/format.md",
                 get("format"),
                 get("version")
             );
@@ -91,7 +91,8 @@ impl StatisticsFile {
         let model = model.transpose().map_err(|error| Error::input(format!("model: {error}")).at(path.display()))?;
         let mut layers: BTreeMap<String, InputStats> = BTreeMap::new();
         for (index, info) in file.tensors().iter().enumerate() {
-            let unknown = || Error::input(format!("{:?} is no statistic of inputs", info.name)).at(path.display());
+            let unknown =
+                || Error::input(format!("found {:?}, which is not an input statistic", info.name)).at(path.display());
             let (name, field) = info.name.rsplit_once('.').ok_or_else(unknown)?;
             let mut bytes = vec![0; info.n_bytes()];
             file.read(index, 0, &mut bytes)?;
@@ -113,7 +114,7 @@ impl StatisticsFile {
             match layers.get_mut(name).zip(gram) {
                 Some((stats, gram)) => stats.gram = Some(gram),
                 None => {
-                    let message = format!("{name:?} is said to have the gram matrix of {owner:?}, which is not there");
+                    let message = format!("{name:?} refers to the Gram matrix of {owner:?}, which is missing");
                     return Err(Error::input(message).at(path.display()));
                 }
             }
@@ -135,7 +136,7 @@ impl StatisticsFile {
         match fingerprint(model)? {
             found if found == expected => Ok(()),
             found => Err(Error::input(format!(
-                "these are statistics of another model, of fingerprint {expected}; {} has {found}; gather those of this model",
+                "found statistics of another model with fingerprint {expected}, expected {found} of {}; gather them again",
                 model.path().display()
             ))),
         }
@@ -175,10 +176,10 @@ fn problem(stats: &InputStats) -> Option<String> {
         return Some("count or sum_squares is missing or empty".into());
     }
     if let Some(other) = lengths.into_iter().find(|&length| length != n) {
-        return Some(format!("found {other} numbers beside {n} in sum_squares"));
+        return Some(format!("found {other} numbers, expected {n} as in sum_squares"));
     }
     if let Some(gram) = stats.gram.as_ref().filter(|gram| gram.len() != n * n) {
-        return Some(format!("found {} numbers in gram, expected {n} times {n}", gram.len()));
+        return Some(format!("found {} numbers in gram, expected {n} × {n}", gram.len()));
     }
     let all = stats.sum.iter().chain(&stats.sum_squares).copied().chain(stats.max.iter().copied().map(f64::from));
     let gram = stats.gram.iter().flat_map(|gram| gram.iter().copied());
@@ -231,7 +232,7 @@ mod tests {
         let error = read.check_model(&other).unwrap_err().to_string();
         assert!(error.contains("statistics of another model"), "{error}");
         let error = StatisticsFile::read(model.path()).unwrap_err().to_string();
-        assert!(error.contains("is no file of input statistics"), "{error}");
+        assert!(error.contains("expected input statistics"), "{error}");
     }
 
     #[test]

@@ -53,7 +53,7 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for Unique<V> {
             }
             match found.entry(key) {
                 Entry::Occupied(known) => {
-                    return Err(serde::de::Error::custom(format!("key {:?} comes twice", known.key())));
+                    return Err(serde::de::Error::custom(format!("key {:?} occurs twice", known.key())));
                 }
                 Entry::Vacant(_) if is_full => {
                     return Err(serde::de::Error::custom(format!("found more than {} keys", self.most)));
@@ -103,7 +103,7 @@ pub(crate) fn unique<'de, D: Deserializer<'de>, V: Deserialize<'de>>(
 /// Input: the document is not valid JSON, or not of this type.
 pub fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8], what: &str, path: &Path) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|source| {
-        Error::input(format!("{what} is not valid: {source}; the file is damaged or not what its name says"))
+        Error::input(format!("{what} is not valid: {source}; the file is damaged or has another format"))
             .at(path.display())
     })
 }
@@ -121,9 +121,9 @@ mod tests {
             assert_eq!(read(json).unwrap().0, serde_json::from_str(json).unwrap(), "{json}");
         }
         for json in [r#"{"a":1,"a":1}"#, r#"{"a":1,"b":1,"a":1}"#, r#"{"b":1,"\u0061":1,"c":1,"a":1}"#] {
-            assert!(read(json).unwrap_err().contains("comes twice"), "{json}");
+            assert!(read(json).unwrap_err().contains("occurs twice"), "{json}");
         }
-        assert!(read(r#"{"a":1,"b":2,"a":1,]"#).unwrap_err().starts_with("key \"a\" comes twice at line 1 column 16"));
+        assert!(read(r#"{"a":1,"b":2,"a":1,]"#).unwrap_err().starts_with("key \"a\" occurs twice at line 1 column 16"));
     }
 
     #[test]
@@ -139,6 +139,6 @@ mod tests {
             assert_eq!(read(two).unwrap().0.len(), 2);
             assert!(read(three).unwrap_err().contains("found more than 2 keys"));
         }
-        assert!(read(r#"{"a":1,"b":2,"a":3}"#).unwrap_err().contains("comes twice"));
+        assert!(read(r#"{"a":1,"b":2,"a":3}"#).unwrap_err().contains("occurs twice"));
     }
 }

@@ -15,13 +15,13 @@ impl LoadableFamily {
     /// # Errors
     /// The reason, as text: the file or its `model_type` is missing, or the family is not supported.
     pub fn of(config: Option<&[u8]>) -> Result<&'static Self, String> {
-        let config = config.ok_or("there is no config.json that names its family")?;
-        let config: Value = serde_json::from_slice(config).map_err(|_| "its config.json is no JSON")?;
+        let config = config.ok_or("there is no config.json with its family")?;
+        let config: Value = serde_json::from_slice(config).map_err(|_| "its config.json is not JSON")?;
         let Some(model_type) = config.get("model_type").and_then(Value::as_str) else {
             return Err("its config.json has no model_type".into());
         };
         let found = known::families().find(|family| family.model_types.contains(&model_type));
-        found.ok_or_else(|| format!("models of the type {model_type:?} are not among those that were tried"))
+        found.ok_or_else(|| format!("models of type {model_type:?} were not tested"))
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
     fn what_is_not_known_says_why() {
         let why = |config: Option<&str>| LoadableFamily::of(config.map(str::as_bytes)).unwrap_err();
         assert!(why(None).contains("no config.json"));
-        assert!(why(Some("[")).contains("no JSON"));
+        assert!(why(Some("[")).contains("not JSON"));
         assert!(why(Some("{\"model_type\": 3}")).contains("no model_type"));
         assert!(why(Some("{\"model_type\": \"yolo\"}")).contains("\"yolo\""));
     }

@@ -33,7 +33,7 @@ impl<'de> Deserialize<'de> for OrderedObject {
                 let (mut pairs, mut keys) = (Vec::new(), BTreeSet::new());
                 while let Some((key, value)) = map.next_entry::<String, _>()? {
                     if !keys.insert(key.clone()) {
-                        return Err(serde::de::Error::custom(format!("key {key:?} comes twice")));
+                        return Err(serde::de::Error::custom(format!("key {key:?} occurs twice")));
                     }
                     if keys.len() > limits::MAX_CONFIG_KEYS {
                         return Err(serde::de::Error::custom(format!(

@@ -59,7 +59,7 @@ pub(crate) fn check_unique(infos: &[TensorInfo]) -> Result<()> {
     match first_repeated(infos.len(), |index| &infos[index].name) {
         None => Ok(()),
         Some((first, _)) => {
-            let message = "two tensors have this one name without the prefix; keep it with strip_prefix = \"\"";
+            let message = "two tensors have this name without the prefix; keep the prefix with strip_prefix = \"\"";
             Err(Error::input(message).at(format_args!("tensor {:?}", infos[first].name)))
         }
     }

@@ -30,7 +30,7 @@ pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
     for name in &manifest.files {
         if !crate::io::paths::stays_inside(name) {
             return Err(
-                Error::input(format!("the manifest names {name:?}, expected a file beside it")).at(directory.display())
+                Error::input(format!("the manifest lists {name:?}, expected a file beside it")).at(directory.display())
             );
         }
         let file = contained::open(directory, Path::new(name))?;
@@ -78,7 +78,7 @@ fn check_density(tensors: &[StoredTensor]) -> Result<()> {
         return Ok(());
     }
     Err(Error::input(format!(
-        "{sum} bytes of entropy-coded blocks hold {n_codes} codes, expected at most 128 for each byte; the file is damaged"
+        "found {n_codes} codes in {sum} bytes of entropy-coded blocks, expected at most 128 per byte; the file is damaged"
     )))
 }
 
@@ -96,22 +96,23 @@ fn stored_tensor(
     let rows = briquette_core::Rows::of(&info.shape, entry.output_axis);
     let axis = rows.axis;
     if entry.coding != Coding::DENSE && !info.dtype.is_weight() {
-        return Err(bad("a tensor that is no weight cannot be coded"));
+        return Err(bad("a tensor that is not a weight cannot have codes"));
     }
     if let Some(codes) = entry.coding.codes {
-        codes.grid().ok_or_else(|| bad("there is no grid of that many bits"))?;
+        codes.grid().ok_or_else(|| bad("no grid has this many bits"))?;
         codes.grouping.per_row(rows.n_cols).ok_or_else(|| bad("the group size does not divide the row"))?;
     }
     if let Storage::Entropy { n_bytes } = entry.coding.storage {
         let most = entry.coding.codes.and_then(|codes| Coding::entropy(codes, rows.n_rows, rows.n_cols));
-        let most = most.map(|coding| coding.storage).ok_or_else(|| bad("no codes of its shape are kept in blocks"))?;
+        let most =
+            most.map(|coding| coding.storage).ok_or_else(|| bad("codes of this shape cannot be entropy-coded"))?;
         if !matches!(most, Storage::Entropy { n_bytes: most } if n_bytes <= most) {
-            return Err(bad("blocks of its codes have more bytes than the codes would take without"));
+            return Err(bad("its entropy-coded blocks are larger than the codes without coding"));
         }
     }
     let n_kept = entry.n_kept.unwrap_or(info.n_elements());
     if n_kept > info.n_elements() {
-        return Err(bad("more elements are kept than there are"));
+        return Err(bad("found more kept elements than elements"));
     }
     let tied = entry.tied_to.map(|name| TensorInfo { name, ..info.clone() });
     let stored_as = tied.as_ref().unwrap_or(&info);

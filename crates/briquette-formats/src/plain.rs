@@ -172,7 +172,7 @@ impl TensorSource for PlainFiles {
     }
 
     fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()> {
-        assert!(start + out.len() <= self.infos[index].n_bytes(), "bytes of the tensor");
+        assert!(start + out.len() <= self.infos[index].n_bytes(), "the range is inside the tensor");
         let file = &self.files[self.file_of(index)];
         match &self.places[index] {
             Place::At(offset) => file.read_at(offset + start as u64, out),

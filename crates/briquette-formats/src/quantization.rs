@@ -125,7 +125,7 @@ pub(crate) fn schemes_of(config: &Value) -> Result<Vec<ModuleScheme>> {
 
 fn unread(what: &str) -> Error {
     Error::input(format!(
-        "{what} is not read, only int-quantized and pack-quantized weights are; start from the model before quantization"
+        "{what} is not supported, only int-quantized and pack-quantized weights are; start from the model before quantization"
     ))
 }
 
@@ -163,10 +163,10 @@ fn scheme_of(group: &Value, format: &str) -> Result<ModuleScheme> {
     }
     let weights = group.get("weights").filter(|weights| weights.is_object());
     let weights =
-        weights.ok_or_else(|| Error::input("found no weights in it, expected their scheme; it is damaged"))?;
+        weights.ok_or_else(|| Error::input("found no weights, expected their scheme; the configuration is damaged"))?;
     let text = |key: &str| weights.get(key).and_then(Value::as_str);
     if text("type").is_some_and(|kind| kind != "int") {
-        return Err(unread("a grid that is not of integers"));
+        return Err(unread("a grid of a type other than int"));
     }
     if let Some(order) = text("actorder").filter(|order| !["static", "weight"].contains(order)) {
         return Err(unread(&format!("the activation order {order:?}")));

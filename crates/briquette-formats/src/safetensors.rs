@@ -67,7 +67,7 @@ impl FileHeader {
         }
         let mut tensors = raw.tensors;
         if let Some((first, _)) = tensor::first_repeated(tensors.len(), |index| &tensors[index].0.name) {
-            let message = format!("the safetensors header is not valid: key {:?} comes twice", tensors[first].0.name);
+            let message = format!("the safetensors header is not valid: key {:?} occurs twice", tensors[first].0.name);
             return Err(Error::input(format!("{message}; the file is damaged")));
         }
         // Most files are sorted already, and sorting needs memory.
@@ -188,9 +188,9 @@ mod tests {
             (String::new(), 0, "not valid"),
             ("{}x".into(), 0, "not valid"),
             ("[]".into(), 0, "an object of tensors"),
-            (header(&[tensor("a", 0, 4), tensor("a", 4, 8)]), 8, "comes twice"),
-            (r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"\u0061":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#.into(), 8, "comes twice"),
-            (r#"{"__metadata__":{"k":"1","k":"2"}}"#.into(), 0, "comes twice"),
+            (header(&[tensor("a", 0, 4), tensor("a", 4, 8)]), 8, "occurs twice"),
+            (r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"\u0061":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#.into(), 8, "occurs twice"),
+            (r#"{"__metadata__":{"k":"1","k":"2"}}"#.into(), 0, "occurs twice"),
             (r#"{"__metadata__":{"k":1}}"#.into(), 0, "invalid type"),
             (header(&[tensor("a", 0, 8), tensor("b", 4, 12)]), 12, "overlaps"),
             (header(&[tensor("a", 0, 4), tensor("b", 8, 12)]), 12, "hole"),

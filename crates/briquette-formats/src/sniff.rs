@@ -35,7 +35,7 @@ fn kind_of_head(head: &[u8]) -> Result<FileKind, String> {
     } else if text.starts_with("<!doctype html") || text.starts_with("<html") {
         wrong("a web page", "the download failed or needs a login; get the file itself")
     } else if head.starts_with(b"GGUF") {
-        wrong("a GGUF file", "GGUF is not read; use the safetensors it was made from")
+        wrong("a GGUF file", "GGUF is not supported; use the safetensors file it was made from")
     } else if head.starts_with(&[0x4e, 0x52, 0x55, 0x42]) {
         Ok(FileKind::Burnpack)
     } else if head.get(8) == Some(&b'{') && length.is_some_and(|length| length <= crate::limits::MAX_HEADER_BYTES) {
@@ -43,28 +43,28 @@ fn kind_of_head(head: &[u8]) -> Result<FileKind, String> {
     } else if head.starts_with(b"PK") || head.get(257..262) == Some(b"ustar") || is_pickle(head) {
         Ok(FileKind::PyTorch)
     } else if is_onnx(head) {
-        wrong("an ONNX file", "ONNX is not read; use the checkpoint it was exported from")
+        wrong("an ONNX file", "ONNX is not supported; use the checkpoint it was exported from")
     } else if let Some((_, what, todo)) = OTHERS.iter().find(|(start, ..)| head.starts_with(start)) {
         wrong(what, todo)
     } else if head.get(4..8) == Some(b"TFL3") {
-        wrong("a TensorFlow Lite file", "it is not read; use the checkpoint it was converted from")
+        wrong("a TensorFlow Lite file", "TensorFlow Lite is not supported; use the checkpoint it was converted from")
     } else if text.starts_with('{') {
-        wrong("JSON", "name the directory it is in, or a weight file")
+        wrong("JSON", "give its directory or a weight file")
     } else if head.iter().all(|&byte| byte == 0) {
         wrong("a file that starts with zeros", "it was not written completely; download or save it again")
     } else {
-        wrong("none of safetensors, PyTorch or burnpack", "name a file of one of these")
+        wrong("an unknown format", "use a safetensors, PyTorch or burnpack file")
     }
 }
 
 /// Other files that are mistaken for checkpoints, by their first bytes.
 const OTHERS: [(&[u8], &str, &str); 6] = [
-    (b"\x89HDF\r\n\x1a\n", "an HDF5 file", "HDF5 is not read; save the weights as safetensors"),
-    (b"\x93NUMPY", "a NumPy array", "a model is more than one; save its arrays as safetensors"),
-    (b"\x1f\x8b", "a gzip file", "unpack it and name what is in it"),
-    (b"7z\xbc\xaf\x27\x1c", "a 7z file", "unpack it and name what is in it"),
-    (b"\x28\xb5\x2f\xfd", "a Zstandard file", "unpack it and name what is in it"),
-    (b"\xfd7zXZ\0", "an xz file", "unpack it and name what is in it"),
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file", "HDF5 is not supported; save the weights as safetensors"),
+    (b"\x93NUMPY", "a NumPy array", "a model has several arrays; save them as safetensors"),
+    (b"\x1f\x8b", "a gzip file", "unpack it and use the files inside"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z file", "unpack it and use the files inside"),
+    (b"\x28\xb5\x2f\xfd", "a Zstandard file", "unpack it and use the files inside"),
+    (b"\xfd7zXZ\0", "an xz file", "unpack it and use the files inside"),
 ];
 
 /// Whether a protobuf begins like `ModelProto`: the version of its format, then its producer, opsets or graph.
@@ -94,8 +94,8 @@ mod tests {
             (b"\x1c\0\0\0TFL3", "TensorFlow Lite"),
             (b" {\"version\": \"1.0\"}", "JSON"),
             (&[0; 64], "zeros"),
-            (b"hello world", "none of"),
-            (&[0xff; 64], "none of"),
+            (b"hello world", "unknown format"),
+            (&[0xff; 64], "unknown format"),
         ];
         for (head, expected) in cases {
             let message = kind_of_head(head).unwrap_err();

@@ -315,8 +315,10 @@ impl StoredDir {
 
     fn read_scales(&self, tensor: &StoredTensor, range: Range<usize>, scratch: &mut DecodeBuffers) -> Result<()> {
         let Some(codes) = tensor.coding.codes else { return Ok(()) };
-        let per_row =
-            codes.grouping.per_row(tensor.rows().n_cols).ok_or_else(|| tensor.damaged("its groups do not fit"))?;
+        let per_row = codes
+            .grouping
+            .per_row(tensor.rows().n_cols)
+            .ok_or_else(|| tensor.damaged("its groups do not divide the row"))?;
         let range = if codes.grouping == Grouping::Tensor { 0..1 } else { range.start * per_row..range.end * per_row };
         let width = codes.scale.n_bytes();
         self.read_part(tensor, Part::Scale, range.start * width..range.end * width, &mut scratch.scale)?;
@@ -370,7 +372,7 @@ fn kept_range(tensor: &StoredTensor, scratch: &DecodeBuffers, n_cols: usize) -> 
         end = end.saturating_add(bits::count_ones(bits));
     }
     if end > tensor.n_kept {
-        return Err(tensor.damaged("its bitmask keeps more values than there are"));
+        return Err(tensor.damaged("its bitmask keeps more values than are stored"));
     }
     Ok(start..end)
 }

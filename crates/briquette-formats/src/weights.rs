@@ -33,7 +33,7 @@ pub(crate) fn open(file: InputFile, choice: &Choice) -> Result<(PlainFiles, File
         return Err(no_keys(key).at(path.display()));
     }
     if plain.tensors().is_empty() {
-        return Err(Error::input("there is no tensor in it; nothing to do").at(path.display()));
+        return Err(Error::input("found no tensor; nothing to do").at(path.display()));
     }
     if plain.metadata.get("format").is_some_and(|format| format == OUR_FORMAT) {
         return Err(without_manifest(&path));
@@ -47,10 +47,10 @@ fn without_manifest(file: &Path) -> Error {
     let directory = parent_of(file);
     let name = manifest::FILE_NAME;
     let what = match directory.join(name).try_exists() {
-        Ok(true) => format!("name its directory instead: {}", directory.display()),
+        Ok(true) => format!("use its directory instead: {}", directory.display()),
         _ => format!("its directory lacks {name}; restore that file, or compress the model again"),
     };
-    Error::input(format!("holds codes and parts of tensors, which only {name} explains; {what}")).at(file.display())
+    Error::input(format!("found parts of tensors that cannot be decoded without {name}; {what}")).at(file.display())
 }
 
 /// Returns the one weight file or index of a directory.
@@ -83,8 +83,11 @@ pub(crate) fn weights_in(directory: &Path) -> Result<PathBuf> {
         [] => Err(Error::input(hub_cache::no_weights(directory)).at(directory.display())),
         [first, ..] if first.to_string_lossy().ends_with(OUR_EXTENSION) => Err(without_manifest(first)),
         [first, ..] => {
-            let message =
-                format!("{} weight files and no index; name one of them, for example {}", found.len(), first.display());
+            let message = format!(
+                "found {} weight files and no index; choose one of them, for example {}",
+                found.len(),
+                first.display()
+            );
             Err(Error::config(message).at(directory.display()))
         }
     }
@@ -97,7 +100,7 @@ fn open_shards(file: &InputFile, plain: &mut PlainFiles, choice: &Choice) -> Res
     for name in index.files() {
         let shard = directory.join(name);
         if !presence::exists(&shard)? {
-            return Err(Error::input("the index names this shard, and it is missing; download it").at(shard.display()));
+            return Err(Error::input("the index lists this shard, but it is missing; download it").at(shard.display()));
         }
         let file = contained::open(&directory, Path::new(name))?;
         kind = sniff::kind_of(&file)?;

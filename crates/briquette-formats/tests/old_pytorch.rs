@@ -262,7 +262,7 @@ fn other_zip_archives_are_named_with_what_to_do() {
         (&[("m/data/w.pth", b"x"), ("m-1.dist-info/WHEEL", b"")], "such as \"m/data/w.pth\""),
         (&[("a.npy", b""), ("b.npy", b"")], "NumPy arrays"),
         (&[("config.json", b"{}"), ("model.weights.h5", b"")], "Keras"),
-        (&[("a/model.safetensors", b""), ("readme", b"")], "unzip it and name the weights in it, such as \"a/model"),
+        (&[("a/model.safetensors", b""), ("readme", b"")], "unzip it and use the weights inside, such as \"a/model"),
     ];
     for (entries, phrase) in cases {
         let error = open_bytes(&path, &zip(entries)).unwrap_err();

@@ -105,7 +105,7 @@ pub fn check_threads(key: &str, n: usize) -> Result<()> {
     if n <= MAX_THREADS {
         return Ok(());
     }
-    Err(Error::config(format!("{key}: found {n}, expected at most {MAX_THREADS}; 0 means one for each core")))
+    Err(Error::config(format!("{key}: found {n}, expected at most {MAX_THREADS}; 0 means one per core")))
 }
 
 /// Limits the process-wide threads on which models compute. Only the first call has an effect.

@@ -59,11 +59,11 @@ pub enum Reason {
     WeightNormDirections,
     /// It is a router of experts.
     Router,
-    /// A matrix called weight.
+    /// A matrix named weight.
     Matrix,
-    /// A matrix called weight, with a bias of the length of its first axis.
+    /// A matrix named weight, with a bias of the length of its first axis.
     MatrixWithBias,
-    /// A matrix called weight, with a bias of the length of its last axis.
+    /// A matrix named weight, with a bias of the length of its last axis.
     TurnedByBias,
     /// The `Conv1D` of GPT-2 and related families, by `model_type` in config.json.
     Conv1dOfFamily,
@@ -75,7 +75,7 @@ pub enum Reason {
     Experts,
     /// Experts, `[experts, in, out]`.
     TurnedExperts,
-    /// Filters called weight.
+    /// Filters named weight.
     Filters,
     /// Filters of a transposed convolution, with a bias of the length of their second axis.
     TransposedByBias,
@@ -99,38 +99,38 @@ impl Reason {
     /// Returns the text of the reason.
     pub fn words(self) -> &'static str {
         match self {
-            Self::Told => "[[model.roles]] says so",
+            Self::Told => "set in [[model.roles]]",
             Self::Layer => "its layer in the module",
-            Self::NoWeight => "its type is no weight",
-            Self::Vector => "a vector or a single number",
+            Self::NoWeight => "not a weight type",
+            Self::Vector => "a vector or scalar",
             Self::NormName => "a norm by its name",
             Self::RunningStatistics => "running statistics beside it",
-            Self::BiasOfItsShape => "a bias of its own shape beside it",
+            Self::BiasOfItsShape => "a bias of the same shape beside it",
             Self::BiasName => "a bias by its name",
             Self::BiasTable => "a table of biases by its name",
             Self::EmbeddingName => "an embedding by its name, no bias beside it",
             Self::BareParameter => "a bare parameter by its name",
-            Self::OneExtent => "all extents but one are 1",
+            Self::OneExtent => "all extents except one are 1",
             Self::WeightNormLengths => "lengths of a weight norm",
             Self::WeightNormDirections => "directions of a weight norm",
             Self::Router => "a router of experts",
-            Self::Matrix => "a matrix called weight",
-            Self::MatrixWithBias => "a matrix, its bias as long as its outputs",
-            Self::TurnedByBias => "a matrix [in, out], its bias as long as its last axis",
-            Self::Conv1dOfFamily => "a Conv1D of its family, [in, out]",
-            Self::Conv1dByBias => "a Conv1D by the biases of its kind, [in, out]",
+            Self::Matrix => "a matrix named weight",
+            Self::MatrixWithBias => "a matrix with a bias of the length of its outputs",
+            Self::TurnedByBias => "a matrix [in, out] by the length of its bias",
+            Self::Conv1dOfFamily => "a Conv1D [in, out] by its family",
+            Self::Conv1dByBias => "a Conv1D [in, out] by its biases",
             Self::PartOfModule => "a matrix of a larger module by its name",
             Self::Experts => "experts, [experts, out, in]",
-            Self::TurnedExperts => "experts that lie [experts, in, out]",
-            Self::Filters => "filters called weight",
-            Self::TransposedByBias => "filters [in, out, ..], their bias as long as axis 1",
-            Self::TransposedByNorm => "filters [in, out, ..], the next norm as long as axis 1",
+            Self::TurnedExperts => "experts, [experts, in, out]",
+            Self::Filters => "filters named weight",
+            Self::TransposedByBias => "filters [in, out, ..] by the length of their bias",
+            Self::TransposedByNorm => "filters [in, out, ..] by the length of the next norm",
             Self::TransposedByClass => "filters [in, out, ..] by the class in the file",
             Self::TransposedByName => "filters [in, out, ..] by their name",
             Self::GroupedTransposed => "filters of a transposed convolution with groups",
             Self::ManyExtents => "more than five extents",
-            Self::NoRule => "no name that is known",
-            Self::ExpertsEitherWay => "experts whose shapes do not tell inputs from outputs",
+            Self::NoRule => "an unknown name",
+            Self::ExpertsEitherWay => "experts without a known output axis",
         }
     }
 

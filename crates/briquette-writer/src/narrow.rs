@@ -6,7 +6,7 @@ use briquette_core::encoded::ScaleType;
 use briquette_core::{Affine, DType, Decision, Error, Remedy, Result, rows, simd};
 
 /// The remark about a tensor whose scales do not fit f16.
-const F32_SCALES: &str = "scales are f32, as f16 cannot hold them";
+const F32_SCALES: &str = "scales are f32, as they do not fit f16";
 
 /// The range of scales and values of an encoded tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -85,7 +85,7 @@ impl Plan<'_> {
             self.remark(&scales, F32_SCALES);
             self.remark(&casts, "not cast, as the weights are too small for the new type");
         } else {
-            self.remark(&lost, "all zeros now, as the weights are too small for the scheme");
+            self.remark(&lost, "all weights became zero, as they are too small for the scheme");
         }
         Ok(is_wider)
     }
@@ -120,7 +120,7 @@ fn check_double(tensor: &TensorPlan, largest: f64) -> Result<()> {
         return Ok(());
     }
     let message = format!(
-        "found weights of at most {largest:e}, expected at least 1e-42, as weights are rounded to f32; exclude it"
+        "found weights of at most {largest:e}, expected at least 1e-42, as weights are rounded to f32; exclude the tensor"
     );
     Err(Error::refused(message).at(tensor.culprit()))
 }
@@ -141,9 +141,9 @@ pub(crate) fn check_stored(tensor: &TensorPlan, block: &Strip, fake_quantized: &
         |what: String| Error::refused(format!("found {found} at row {row}, column {col}, {what}")).at(tensor.culprit());
     Err(match tensor.cast {
         Some(_) => error(format!(
-            "which is infinity in {dtype}; cast to bf16, exclude it, or have such tensors left in their own type"
+            "which is infinity in {dtype}; cast to bf16, exclude the tensor, or keep such tensors in their own type"
         ))
         .with_remedy(Remedy::AllowNonfinite),
-        None => error(format!("which is infinity in {dtype} once it is rounded to its grid; exclude it")),
+        None => error(format!("which is infinity in {dtype} after rounding to its grid; exclude the tensor")),
     })
 }

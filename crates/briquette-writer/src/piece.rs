@@ -241,6 +241,6 @@ pub fn check_finite(tensor: &TensorPlan, block: &Strip) -> Result<()> {
         true => (format!("{value:e}"), ", which does not fit f32; exclude the tensor"),
         false => (value.to_string(), "; fix the checkpoint"),
     };
-    let message = format!("found {found} at row {row}, column {col}{what}, or have such tensors left as they are");
+    let message = format!("found {found} at row {row}, column {col}{what}, or keep such tensors unchanged");
     Err(Error::refused(message).at(tensor.culprit()).with_remedy(Remedy::AllowNonfinite))
 }

@@ -56,7 +56,8 @@ pub struct Written {
 /// - Config: the format does not support a tensor.
 /// - Refused: a tensor has NaN or infinity.
 /// - Interrupted: a stop was requested.
-/// - Errors of reading and writing. A hash that differs after reading back is an Input error.
+/// - Input: a tensor that was read back has another hash.
+/// - Errors of reading and writing.
 pub fn write(work: WriteJob) -> Result<Written> {
     let WriteJob { plan, source, draft, recipe, producer, workers, small_files, is_over } = work;
     let surveys = survey(plan, source, workers)?;
@@ -163,7 +164,7 @@ fn sync_and_verify(
     written: &Checkpoint,
     workers: &Workers,
 ) -> Result<Vec<DecodedTensor>> {
-    let stored = written.stored().ok_or_else(|| Error::bug("the draft is no directory of ours"))?;
+    let stored = written.stored().ok_or_else(|| Error::bug("the draft is not a directory of Briquette"))?;
     let paths = sums::files_below(draft.path())?;
     let (synced, verified) = std::thread::scope(|scope| {
         let syncing = scope.spawn(|| files.iter().try_for_each(DraftFile::sync));

@@ -74,7 +74,7 @@ fn collect(root: &Path, below: &Path, depth: usize, found: &mut Companions) -> R
         let entry = entry.map_err(|source| Error::io("cannot list", &directory, source))?;
         let relative = below.join(entry.file_name());
         let name = entry.file_name().to_string_lossy().into_owned();
-        let kind = entry.file_type().map_err(|source| Error::io("cannot look at", &entry.path(), source))?;
+        let kind = entry.file_type().map_err(|source| Error::io("cannot access", &entry.path(), source))?;
         let is_link = kind.is_symlink();
         // Weight files may be broken links. Their own reader reports the ones it needs.
         if !kind.is_dir() && !comes_along(&name) {

@@ -45,7 +45,7 @@ impl BlockLayout {
     /// # Panics
     /// If the bytes of the part are not within a block.
     pub fn new(block_bytes: usize, at: usize, n_bytes: usize) -> Option<Self> {
-        assert!(at.checked_add(n_bytes).is_some_and(|end| end <= block_bytes), "a part within its block");
+        assert!(at.checked_add(n_bytes).is_some_and(|end| end <= block_bytes), "the part is within its block");
         let short = |n: usize| u32::try_from(n).ok();
         Some(Self { block_bytes: short(block_bytes)?, at: short(at)?, n_bytes: short(n_bytes)?, order: None })
     }
@@ -112,7 +112,7 @@ pub fn weave(parts: &[(BlockLayout, &[u8])]) -> Result<Vec<u8>> {
     };
     if !parts.iter().all(is_same) {
         let found: Vec<usize> = parts.iter().map(|(_, bytes)| bytes.len()).collect();
-        return Err(Error::bug(format!("parts of {found:?} bytes are not those of the same blocks")));
+        return Err(Error::bug(format!("parts of {found:?} bytes do not have the same number of blocks")));
     }
     let mut woven = vec![0; n_blocks * first.block_bytes()];
     parts.iter().for_each(|(blocks, bytes)| blocks.put(bytes, &mut woven));

@@ -43,7 +43,7 @@ fn check(root: &Path, path: &Path, target: &Path) -> Result<()> {
         return Ok(());
     }
     let message = format!(
-        "leads to {}, which is outside of the model's directory; do not trust it, or name that file yourself",
+        "leads to {}, which is outside of the model's directory; give that file directly if you trust it",
         target.display()
     );
     Err(Error::input(message).at(path.display()))

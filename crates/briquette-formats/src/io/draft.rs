@@ -60,7 +60,7 @@ impl Draft {
     /// - Io: the parent directory cannot be written.
     pub fn create(target: &Path, inputs: &[&Path], replace: bool) -> Result<Self> {
         if target.as_os_str().as_encoded_bytes().contains(&0) {
-            return Err(Error::config("has a NUL, which no path has; remove it").at(target.display()));
+            return Err(Error::config("found a NUL byte in the path; remove it").at(target.display()));
         }
         let target = absolute(target)?;
         check_target(&target, inputs, replace)?;
@@ -219,8 +219,8 @@ pub fn check_name(name: &Path) -> Result<()> {
         true => Ok(()),
         false => {
             let message =
-                format!("found the file name {:?}, expected one below the directory", name.display().to_string());
-            Err(Error::config(format!("{message}; leave out `..` and what begins with `/`")))
+                format!("found the file name {:?}, expected a path below the directory", name.display().to_string());
+            Err(Error::config(format!("{message}; remove `..` and the leading `/`")))
         }
     }
 }
@@ -338,7 +338,7 @@ fn sync_tree(directory: &Path) -> Result<()> {
     let entries = std::fs::read_dir(directory).map_err(|source| Error::io("cannot list", directory, source))?;
     for entry in entries {
         let entry = entry.map_err(|source| Error::io("cannot list", directory, source))?;
-        let kind = entry.file_type().map_err(|source| Error::io("cannot look at", &entry.path(), source))?;
+        let kind = entry.file_type().map_err(|source| Error::io("cannot access", &entry.path(), source))?;
         if kind.is_dir() {
             sync_tree(&entry.path())?;
         }

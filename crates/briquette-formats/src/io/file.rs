@@ -65,7 +65,8 @@ impl InputFile {
         let file = file.map_err(|source| open_error(path, source))?;
         let metadata = file.metadata().map_err(|source| Error::io("cannot read", path, source))?;
         if !metadata.is_file() {
-            return Err(Error::input("changed into something that is no file while opening it").at(path.display()));
+            return Err(Error::input("was replaced by something other than a file while it was being opened")
+                .at(path.display()));
         }
         let (path, identity) = (path.to_path_buf(), Identity::of(&metadata));
         Ok(Self { path, identity, file, id: FileId::new(), sums: Vec::new() })
@@ -158,7 +159,7 @@ impl InputFile {
     pub fn read_all(&self, limit: u64) -> Result<Vec<u8>> {
         if self.len() > limit {
             let message =
-                format!("found {} bytes, expected at most {limit}; this is not the file it should be", self.len());
+                format!("found {} bytes, expected at most {limit}; this is not the expected file", self.len());
             return Err(Error::input(message).at(self.path.display()));
         }
         let mut bytes = vec![0; self.len() as usize];
@@ -172,7 +173,7 @@ impl InputFile {
     /// - Input: the file was changed, replaced or removed.
     /// - Io: the file cannot be accessed.
     pub fn check_unchanged(&self) -> Result<()> {
-        let open = self.file.metadata().map_err(|source| Error::io("cannot look at", &self.path, source))?;
+        let open = self.file.metadata().map_err(|source| Error::io("cannot access", &self.path, source))?;
         let there = presence::metadata(&self.path)?;
         let is_same = |found: &std::fs::Metadata| Identity::of(found) == self.identity;
         if is_same(&open) && there.is_some_and(|found| is_same(&found)) {

@@ -101,7 +101,7 @@ fn unless_absent<T>(path: &Path, found: std::io::Result<T>) -> Result<Option<T>>
     match found {
         Ok(found) => Ok(Some(found)),
         Err(source) if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
-        Err(source) => Err(Error::io("cannot look at", path, source)),
+        Err(source) => Err(Error::io("cannot access", path, source)),
     }
 }
 

@@ -118,7 +118,7 @@ pub fn read(file: &InputFile) -> Result<BTreeMap<String, String>> {
             return Err(Error::input(message).at(file.path().display()));
         };
         if sums.insert(path.to_string(), sum.to_string()).is_some() {
-            return Err(Error::input(format!("{path:?} comes twice; it is damaged")).at(file.path().display()));
+            return Err(Error::input(format!("{path:?} is listed twice; it is damaged")).at(file.path().display()));
         }
     }
     Ok(sums)
@@ -154,7 +154,7 @@ fn collect(root: &Path, below: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     for entry in entries {
         let entry = entry.map_err(|source| Error::io("cannot list", &directory, source))?;
         let relative = below.join(entry.file_name());
-        let kind = entry.file_type().map_err(|source| Error::io("cannot look at", &entry.path(), source))?;
+        let kind = entry.file_type().map_err(|source| Error::io("cannot access", &entry.path(), source))?;
         if kind.is_dir() {
             collect(root, &relative, found)?;
         } else {

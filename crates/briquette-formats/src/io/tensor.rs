@@ -24,7 +24,7 @@ impl TensorInfo {
         let info = Self { name, dtype, shape: Shape(shape) };
         let n_bytes = info.shape.n_elements().and_then(|n| dtype.n_bytes(n));
         let message = if info.shape.rank() > limits::MAX_RANK {
-            format!("has {} dimensions, expected at most {}", info.shape.rank(), limits::MAX_RANK)
+            format!("found {} dimensions, expected at most {}", info.shape.rank(), limits::MAX_RANK)
         } else if n_bytes.is_none_or(|n| n > isize::MAX as usize) {
             format!("shape {} of {dtype} has no size in bytes; the file is damaged", info.shape)
         } else {

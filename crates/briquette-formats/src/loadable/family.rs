@@ -34,7 +34,7 @@ pub enum Limits {
 
 /// For families whose missing layers transformers initializes by writing to `weight`.
 pub(super) const INITIALISES: Limits =
-    Limits::Packed("transformers sets up its layers by a `weight` that packed codes do not have");
+    Limits::Packed("transformers initializes its layers through a `weight` that packed codes do not have");
 
 /// The defaults of a family.
 pub(super) const FAMILY: LoadableFamily = LoadableFamily {

@@ -29,10 +29,10 @@ pub(super) const ROW: FormatRow = FormatRow {
 
 fn misfit(codes: Codes, axis: OutputAxis) -> Option<Misfit> {
     if codes.grid == GridKind::Asymmetric || ![4, 8].contains(&codes.bits) {
-        let holds = "compressed-tensors holds symmetric int8 and int4 only";
+        let holds = "compressed-tensors supports only symmetric int8 and int4";
         return Some(Misfit::Scheme { holds, instead: "int8, int8-dynamic or int4-gN" });
     }
-    let holds = "compressed-tensors wants weights [out, in]";
+    let holds = "compressed-tensors requires weights [out, in]";
     axis.is_turned().then_some(Misfit::Turned { holds })
 }
 
@@ -55,10 +55,11 @@ fn file_parts(
 /// `weight_shape`.
 fn coded_parts(tensor: &TensorInfo, codes: Codes, activations: Option<&str>) -> Result<Vec<FilePart>> {
     let unsupported = |what: &str| {
-        Error::config(format!("compressed-tensors cannot hold {what}")).at(format_args!("tensor {:?}", tensor.name))
+        Error::config(format!("compressed-tensors does not support {what}"))
+            .at(format_args!("tensor {:?}", tensor.name))
     };
     let &[n_rows, n_cols] = tensor.shape.0.as_slice() else {
-        return Err(unsupported("codes of anything but a matrix"));
+        return Err(unsupported("codes of a tensor that is not a matrix"));
     };
     let part = |holds, name: &str, dtype, shape: Vec<usize>| FilePart {
         info: TensorInfo { name: format!("{}{name}", tensor.name), dtype, shape: Shape(shape) },
@@ -76,7 +77,7 @@ fn coded_parts(tensor: &TensorInfo, codes: Codes, activations: Option<&str>) -> 
         4 | 8 => {
             // An empty tensor may have any number of columns.
             let n_bits = n_cols.checked_mul(codes.bits.into());
-            let n_words = n_bits.ok_or_else(|| unsupported("rows of that many columns"))?.div_ceil(32);
+            let n_words = n_bits.ok_or_else(|| unsupported("rows of this many columns"))?.div_ceil(32);
             let words = Holds::Part(Part::Codes, Some(ForeignLayout::words(codes.bits, n_cols)));
             let shape = Holds::Constant([n_rows, n_cols].iter().flat_map(|&n| (n as i64).to_le_bytes()).collect());
             let packed = part(words, "_packed", DType::I32, vec![n_rows, n_words]);

@@ -23,12 +23,12 @@ pub(crate) fn agree<'a>(
         return Ok(());
     }
     let opened = PytorchReader::new(file.path());
-    let opened = opened.map_err(|error| Error::input(format!("{error}; the archive is damaged or too unusual")))?;
+    let opened = opened.map_err(|error| Error::input(format!("{error}; the archive is damaged or not supported")))?;
     // The second reader opened the path again, so check that it is the same file.
     file.check_unchanged()?;
     let mut others = opened.into_tensors();
     let differs = |name: &str| {
-        Error::input("its pickle can be read in two ways; save it again with torch.save")
+        Error::input("two readers disagree on its pickle; save it again with torch.save")
             .at(format_args!("tensor {name:?}"))
     };
     let below = |name: &str| if found.path.is_empty() { name.to_string() } else { format!("{}.{name}", found.path) };

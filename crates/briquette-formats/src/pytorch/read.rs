@@ -88,7 +88,7 @@ fn viewed(file: &InputFile, opened: &Opened, found: &Flattened) -> Result<Vec<Vi
     }
     let total = tensors.iter().try_fold(0_u64, |sum, (info, ..)| sum.checked_add(info.n_bytes() as u64));
     if total.is_none_or(|total| total > file.len().saturating_mul(MAX_SHARING)) {
-        return Err(Error::input("its tensors are views of far more bytes than it has; save them with .clone()"));
+        return Err(Error::input("its tensors have far more bytes than the file; save them with .clone()"));
     }
     Ok(tensors)
 }
@@ -99,7 +99,7 @@ fn checked_view(view: &View, name: &str, opened: &Opened) -> Result<Viewed> {
     let storage = &view.storage;
     let stored = opened.storages.get(&*storage.key).ok_or_else(|| {
         let key = format!("{}{}", opened.place, storage.key);
-        Error::input(format!("its storage {key:?} is missing; save it again"))
+        Error::input(format!("its storage {key:?} is missing; save the model again"))
     })?;
     let width = (view.dtype.n_bits() / 8) as u64;
     let last = storage.first.checked_add(storage.n_elements).filter(|&last| last <= storage.n_stored);
@@ -109,7 +109,7 @@ fn checked_view(view: &View, name: &str, opened: &Opened) -> Result<Viewed> {
     let fits = declared.zip(end).is_some_and(|(declared, end)| end <= declared);
     if !fits || info.n_bytes() as u64 > stored.n_bytes {
         let message = format!(
-            "{} {} from element {} does not fit its storage of {} bytes; save it again, with .contiguous()",
+            "{} {} from element {} does not fit its storage of {} bytes; save the model again with .contiguous()",
             view.dtype, info.shape, view.offset, stored.n_bytes
         );
         return Err(Error::input(message));

@@ -48,12 +48,12 @@ pub(crate) fn unpack(file: &InputFile, stored: Stored) -> Result<Vec<u8>> {
     match read {
         Ok(n) if n as u64 == stored.n_bytes && has_sum(&bytes, stored.crc) => Ok(bytes),
         Ok(n) if n as u64 == stored.n_bytes => {
-            let message = "something in it unpacks to another CRC-32 than it should have; the archive is damaged";
+            let message = "a compressed storage has another CRC-32 than recorded; the archive is damaged";
             Err(Error::input(message).at(file.path().display()))
         }
         Ok(_) => {
             let message =
-                format!("something in it does not unpack to its {} bytes; the archive is damaged", stored.n_bytes);
+                format!("a compressed storage does not unpack to its {} bytes; the archive is damaged", stored.n_bytes);
             Err(Error::input(message).at(file.path().display()))
         }
         Err(error) => Err(read_error(file, error)),

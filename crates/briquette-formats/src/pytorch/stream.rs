@@ -58,7 +58,7 @@ fn parse(bytes: &[u8]) -> Result<Head> {
     }
     match next()? {
         (_, Value::Int(VERSION), _) => {}
-        _ => return Err(Error::input(format!("has another version than {VERSION}, which PyTorch does not write"))),
+        _ => return Err(Error::input(format!("found another version than {VERSION}, which PyTorch does not write"))),
     }
     let (info, value, _) = next()?;
     check_byte_order(&info, &value)?;
@@ -80,7 +80,7 @@ pub(crate) fn check_byte_order(pickle: &Pickle, info: &Value) -> Result<()> {
     match found {
         Some((_, Value::Bool(true))) => Ok(()),
         Some((_, Value::Bool(false))) => Err(big_endian()),
-        _ => Err(damaged("does not say which way the bytes of numbers lie")),
+        _ => Err(damaged("does not record its byte order")),
     }
 }
 
@@ -98,12 +98,12 @@ fn storages(file: &InputFile, pickle: &Pickle, keys: &[String], start: u64) -> R
     let mut at = start;
     for key in keys {
         let named = |what: &str| damaged(&format!("has a storage {key:?} {what}"));
-        let storage = declared.get(key.as_str()).ok_or_else(|| named("that no tensor is in"))?;
+        let storage = declared.get(key.as_str()).ok_or_else(|| named("that no tensor uses"))?;
         let data = at.checked_add(8).filter(|&data| data <= file.len()).ok_or_else(|| named("beyond its end"))?;
         let mut count = [0; 8];
         file.read_at(at, &mut count)?;
         if u64::from_le_bytes(count) != storage.n_stored {
-            return Err(named("of another length than its tensors say"));
+            return Err(named("of another length than its tensors declare"));
         }
         let n_bytes = storage.n_stored.checked_mul(storage.width());
         let end = n_bytes.and_then(|n| data.checked_add(n)).filter(|&end| end <= file.len());

@@ -28,7 +28,7 @@ pub(crate) fn open(file: &InputFile) -> Result<Opened> {
     let entries = entries(file)?;
     let entry = |name: &str| {
         let message = format!(
-            "found a tar archive without {name:?}, expected one of PyTorch before 0.1.10; unpack it and name the weights"
+            "found a tar archive without {name:?}, expected one of PyTorch before 0.1.10; unpack it and use the weights inside"
         );
         entries.get(name).cloned().ok_or_else(|| Error::input(message))
     };
@@ -47,7 +47,7 @@ fn entries(file: &InputFile) -> Result<BTreeMap<String, Range<u64>>> {
     for _ in 0..MAX_ENTRIES {
         let mut header = [0; BLOCK as usize];
         if at + BLOCK > file.len() {
-            return Err(damaged("does not end as a tar archive does"));
+            return Err(damaged("lacks the end of a tar archive"));
         }
         file.read_at(at, &mut header)?;
         if header.iter().all(|&byte| byte == 0) {

@@ -78,7 +78,7 @@ pub(crate) fn read_entries(file: &InputFile) -> Result<BTreeMap<String, ZipEntry
             return Err(damaged(&format!("entry {:?} has two sizes", raw.name)));
         }
         if entries.insert(raw.name.clone(), entry).is_some() {
-            return Err(damaged(&format!("entry {:?} is there twice", raw.name)));
+            return Err(damaged(&format!("entry {:?} occurs twice", raw.name)));
         }
     }
     spans.sort_unstable();
@@ -94,7 +94,7 @@ fn damaged(what: &str) -> Error {
 
 /// Finds the directory through the record at the end of the archive. A comment after the record is refused.
 fn find_directory(file: &InputFile) -> Result<Directory> {
-    let no_end = || damaged("it does not end as a zip archive does");
+    let no_end = || damaged("it lacks the end of a zip archive");
     let end_at = file.len().checked_sub(END_BYTES).ok_or_else(no_end)?;
     let mut record = [0; END_BYTES as usize];
     file.read_at(end_at, &mut record)?;
@@ -106,7 +106,7 @@ fn find_directory(file: &InputFile) -> Result<Directory> {
     }
     let end = directory.start.checked_add(directory.n_bytes);
     if end != Some(limit) || directory.n_bytes > limits::MAX_HEADER_BYTES {
-        return Err(damaged("its directory is not where the archive says"));
+        return Err(damaged("its directory is not at its recorded offset"));
     }
     Ok(directory)
 }
@@ -131,7 +131,7 @@ fn find_wide(file: &InputFile, end_at: u64) -> Result<Option<(u64, Directory)>> 
     }
     let at = rest.u32().and_then(|_disk| rest.u64());
     let at = at.filter(|at| at.checked_add(END_64_BYTES) == Some(locator_at));
-    let at = at.ok_or_else(|| damaged("its 64-bit record is not where the archive says"))?;
+    let at = at.ok_or_else(|| damaged("its 64-bit record is not at its recorded offset"))?;
     let mut record = [0; END_64_BYTES as usize];
     file.read_at(at, &mut record)?;
     let directory = parse_wide(&record).ok_or_else(|| damaged("its 64-bit record is not valid"))?;
@@ -180,7 +180,7 @@ fn wide_fields(extra: &[u8]) -> Bytes<'_> {
 
 /// Returns the start of an entry's data, from its local header.
 fn data_start(file: &InputFile, raw: &RawEntry) -> Result<u64> {
-    let misplaced = || damaged(&format!("entry {:?} is not where the directory says", raw.name));
+    let misplaced = || damaged(&format!("entry {:?} is not at its recorded offset", raw.name));
     if raw.header.checked_add(LOCAL_BYTES).is_none_or(|end| end > file.len()) {
         return Err(misplaced());
     }

@@ -113,7 +113,7 @@ impl<'a, W: Write> HeaderJson<'a, W> {
     }
 
     fn put(&mut self, bytes: &[u8]) {
-        self.out.write_all(bytes).expect("it is memory");
+        self.out.write_all(bytes).expect("writing to memory does not fail");
     }
 }
 
@@ -141,7 +141,7 @@ impl HeaderJson<'_, Counted> {
 }
 
 fn put_text(out: &mut impl Write, text: &str) {
-    serde_json::to_writer(out, text).expect("text is JSON, and it goes to memory");
+    serde_json::to_writer(out, text).expect("writing JSON text to memory does not fail");
 }
 
 #[cfg(test)]

@@ -156,7 +156,7 @@ impl<'de> Visitor<'de> for OfBytes {
                 continue;
             }
             if std::mem::replace(&mut has_metadata, true) {
-                return Err(serde::de::Error::custom(format!("key {key:?} comes twice")));
+                return Err(serde::de::Error::custom(format!("key {key:?} occurs twice")));
             }
             raw.metadata = map.next_value::<MetadataStrings>()?.0;
         }
@@ -167,7 +167,7 @@ impl<'de> Visitor<'de> for OfBytes {
 /// Returns the tensor and the start of its data.
 fn checked_tensor(name: String, raw: RawTensor) -> Result<(TensorInfo, u64)> {
     let dtype = raw.dtype.0.map_err(|dtype| {
-        let message = format!("unknown type {dtype:?}; a newer version may read it");
+        let message = format!("found unknown type {dtype:?}; a newer briquette may support it");
         Error::input(message).at(format_args!("tensor {name:?}"))
     })?;
     let (start, end) = raw.data_offsets;
@@ -176,7 +176,7 @@ fn checked_tensor(name: String, raw: RawTensor) -> Result<(TensorInfo, u64)> {
         return Ok((info, start));
     }
     let message = format!(
-        "bytes {start}..{end}, expected {} for {} {}; the file is damaged",
+        "found bytes {start}..{end}, expected {} bytes for {} {}; the file is damaged",
         info.n_bytes(),
         info.dtype,
         info.shape

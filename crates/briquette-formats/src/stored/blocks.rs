@@ -69,10 +69,10 @@ impl StoredDir {
         };
         let n_bits = tensor.coding.codes.map_or(8, |codes| codes.bits);
         let Storage::Entropy { n_bytes: n_whole } = tensor.coding.storage else {
-            return Err(Error::bug(format!("tensor {:?} is not kept in blocks", tensor.info.name)));
+            return Err(Error::bug(format!("tensor {:?} is not entropy-coded", tensor.info.name)));
         };
         if start > end || end - start > blocks.packed_bytes(number, n_bits) || end > n_whole {
-            let message = format!("block {number} of its codes lies at bytes {start} to {end} of {n_whole}");
+            let message = format!("found block {number} of its codes at bytes {start}..{end} of {n_whole}");
             return Err(tensor.damaged(&message));
         }
         self.read_part(tensor, Part::Blocks, start..end, coded)?;

@@ -31,7 +31,7 @@ fn check_holds(tensor: &StoredTensor, values: &[f32]) -> Result<()> {
     if dtype == DType::F32 || rows::fits(largest, dtype) {
         return Ok(());
     }
-    let message = format!("found {largest}, which is infinity in {dtype}; its codes cannot become {dtype} values");
+    let message = format!("found {largest}, which is infinity in {dtype}; its codes cannot be dequantized to {dtype}");
     Err(Error::refused(message).at(format_args!("tensor {:?}", tensor.info.name)))
 }
 

@@ -187,7 +187,7 @@ impl Decider {
             keep.extend_from_slice(&self.decision.keep);
             Ok(())
         })?;
-        let Some(quant) = tensor.quant else { return Err(Error::bug("a scale of what is not rounded")) };
+        let Some(quant) = tensor.quant else { return Err(Error::bug("a scale of a tensor without quantization")) };
         let keep = (tensor.prune.is_some() && !keep.is_empty()).then_some(keep.as_slice());
         let rows = MaskedRows { values: &values, n_cols: tensor.rows().n_cols, keep, inputs: subject.inputs };
         let mut affines = Vec::with_capacity(1);

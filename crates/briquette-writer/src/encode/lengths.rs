@@ -44,7 +44,7 @@ fn check_nonzero(tensor: &TensorPlan, norm: &WeightNorm, sums: &NormSums) -> Res
     let mut norms = norm.measured.squares.iter().zip(&sums.is_nonzero);
     let Some(place) = norms.position(|(&square, &is_nonzero)| square > 0.0 && !is_nonzero) else { return Ok(()) };
     let message = format!(
-        "all weights of norm {place} round to 0, and weight norm divides by it; use more bits or a scale for each row, or exclude the tensor"
+        "all weights of norm {place} round to 0, and weight norm divides by it; use more bits or a scale per row, or exclude the tensor"
     );
     Err(Error::refused(message).at(tensor.culprit()))
 }

@@ -32,7 +32,7 @@ pub struct FilePlace {
     pub file: usize,
     /// The offset at which the part starts in the file.
     pub start: u64,
-    /// The layout of the part, if it is that of another program.
+    /// The layout of the part, if another program defines it.
     pub layout: Option<ForeignLayout>,
 }
 
@@ -119,7 +119,7 @@ impl<'a> Writes<'a> {
             Some(layout) => {
                 let (offset, bytes) = layout
                     .write(offset, bytes)
-                    .ok_or_else(|| Error::bug(format!("part {part:?} is not written by itself as {layout:?}")))?;
+                    .ok_or_else(|| Error::bug(format!("part {part:?} cannot be written alone as {layout:?}")))?;
                 (offset, bytes.into())
             }
             None => (offset, bytes.into()),

@@ -82,7 +82,7 @@ impl Order {
         if let Some(second) = twice.map(|pair| &pair[1]).min_by_key(|second| (second.tensor, second.nth)) {
             let name = name(second);
             let name = format!("{}{}", name.0, name.1);
-            let message = format!("its part would be called {name:?}, and another tensor is; exclude one of them");
+            let message = format!("its part would have the name {name:?} of another tensor; exclude one of them");
             return Err(Error::input(message).at(plan.tensors[second.tensor as usize].culprit()));
         }
         Ok(Self { records, files })

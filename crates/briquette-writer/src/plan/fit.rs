@@ -15,14 +15,15 @@ impl Plan<'_> {
         let Some((first, what)) = misfits.first() else { return Ok(()) };
         let others = match misfits.len() - 1 {
             0 => String::new(),
-            n => format!(", nor those of {n} others"),
+            n => format!(", nor those of {n} other tensors"),
         };
         let names: Vec<&str> = misfits.iter().map(|(tensor, _)| tensor.info.name.as_str()).collect();
         let fit = self.tensors.iter().filter(|tensor| tensor.is_changed() && unfit(tensor).is_none());
         let fit: Vec<&str> = fit.map(|tensor| tensor.info.name.as_str()).collect();
         let n_cols = first.rows().n_cols;
-        let message =
-            format!("{what} does not divide its {n_cols} columns{others}; choose another, or leave these out");
+        let message = format!(
+            "{what} does not divide its {n_cols} columns{others}; choose another pattern, or exclude these tensors"
+        );
         let remedy = Remedy::Exclude(exclude::patterns(&names, &fit));
         Err(Error::config(message).at(first.culprit()).with_remedy(remedy))
     }

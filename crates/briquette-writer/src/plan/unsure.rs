@@ -18,19 +18,17 @@ impl Plan<'_> {
     pub fn unsure_text(&self) -> Option<String> {
         let listed = listed(self.unsure())?;
         let n = self.unsure().count();
-        let what = if n == 1 { "1 tensor was" } else { &format!("{n} tensors were") };
-        Some(format!(
-            "{what} left alone, as nothing shows what they are for: {listed}; say what they are in [[model.roles]] to take them in."
-        ))
+        let what = if n == 1 { "1 tensor of unknown role stays" } else { &format!("{n} tensors of unknown role stay") };
+        Some(format!("{what} unchanged: {listed}; to include them, set their roles in [[model.roles]]."))
     }
 
     /// Returns the error for a stage that selects no tensor.
     pub fn nothing_chosen(&self) -> Error {
-        let message = "chooses no tensor; give `include` or `roles`";
+        let message = "selects no tensor; give `include` or `roles`";
         match listed(self.tensors.iter().filter(|tensor| tensor.role == Role::Unknown)) {
-            Some(listed) => Error::config(format!(
-                "{message}; nothing shows what these are for, say so in [[model.roles]]: {listed}"
-            )),
+            Some(listed) => {
+                Error::config(format!("{message}; these have unknown roles, set them in [[model.roles]]: {listed}"))
+            }
             None => Error::config(message).with_remedy(Remedy::LookUpTensors),
         }
     }
@@ -44,7 +42,7 @@ impl Plan<'_> {
         let fits = |tensor: &TensorPlan| Rows::of(&tensor.info.shape, tensor.axis).axis == tensor.axis;
         let Some(tensor) = self.tensors.iter().filter(is_told).find(|tensor| !fits(tensor)) else { return Ok(()) };
         let message = format!(
-            "outputs: its shape is {}; \"last\" is for matrices, \"second\" and \"stacked\" for three axes and more",
+            "outputs: found shape {}; \"last\" is for matrices, \"second\" and \"stacked\" for three axes and more",
             tensor.info.shape
         );
         Err(Error::config(message).at(tensor.culprit()).at("model.roles"))

@@ -23,7 +23,7 @@ impl DirectoryLock {
         match lock(directory) {
             Ok(Lock::Held(file) | Lock::Unknown(file)) => Ok(Self { file, directory: directory.to_path_buf() }),
             Ok(Lock::Taken) => {
-                let message = "another run is at work here; wait for it, or choose another output";
+                let message = "another run is using this directory; wait for it, or choose another output";
                 Err(Error::refused(message).at(directory.display()))
             }
             Err(source) => Err(Error::io("cannot lock the directory", directory, source)),

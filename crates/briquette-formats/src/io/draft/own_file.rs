@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-/// The path of a file that Briquette writes at the end of a run: free, or an earlier file of this kind.
+/// The path of a file that is written at the end of a run: free, or an earlier file of this kind.
 #[derive(Debug)]
 pub struct OwnFile {
     path: PathBuf,
@@ -36,13 +36,13 @@ impl OwnFile {
             if resolved.starts_with(&theirs) || theirs.starts_with(&resolved) || lies_in(&resolved, other)? {
                 let other = other.display();
                 let message = format!(
-                    "a {what} may not be, contain or lie inside {other}, which is read or written; name another file"
+                    "a {what} may not be, contain or lie inside {other}, which is read or written; choose another file"
                 );
                 return Err(Error::refused(message).at(path.display()));
             }
         }
         if !presence::is_directory(&parent_of(&resolved))? {
-            return Err(Error::config("its directory does not exist; make it first").at(path.display()));
+            return Err(Error::config("its directory does not exist; create it first").at(path.display()));
         }
         let own = Self { path: path.to_path_buf(), what, beginning };
         own.check_free()?;
@@ -64,13 +64,13 @@ impl OwnFile {
     fn check_free(&self) -> Result<()> {
         let refuse = |found: &str| {
             let what = self.what;
-            let message = format!("found {found}, and only an earlier {what} is replaced; name another file");
+            let message = format!("found {found}, but only an earlier {what} is replaced; choose another file");
             Err(Error::refused(message).at(self.path.display()))
         };
         match presence::entry_metadata(&self.path)? {
             Some(metadata) if metadata.is_file() => {}
             Some(metadata) if metadata.is_dir() => return refuse("a directory"),
-            Some(_) => return refuse("no plain file"),
+            Some(_) => return refuse("something other than a regular file"),
             None => return Ok(()),
         }
         let mut start = vec![0; self.beginning.len()];
@@ -87,7 +87,7 @@ impl OwnFile {
     /// Creates the hidden file of the later rename, and removes it again.
     fn try_writing(&self) -> Result<()> {
         HiddenFile::create(&self.path).map(drop).map_err(|error| {
-            let message = format!("{}; name a file where you may write", error.message);
+            let message = format!("{}; choose a file in a writable directory", error.message);
             Error { message, ..error }
         })
     }
@@ -135,7 +135,7 @@ mod tests {
         }
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(dir.path().join("elsewhere"), &path).unwrap();
-        assert!(at().unwrap_err().message.contains("no plain file"));
+        assert!(at().unwrap_err().message.contains("something other than a regular file"));
         assert_eq!(names(dir.path()), ["it.json"]);
     }
 
@@ -160,7 +160,10 @@ mod tests {
             "new",
         ] {
             let error = OwnFile::at(&path(name), "trace", BEGINNING, &others).unwrap_err();
-            assert!(error.kind == ErrorKind::Refused && error.message.contains("name another file"), "{name}: {error}");
+            assert!(
+                error.kind == ErrorKind::Refused && error.message.contains("choose another file"),
+                "{name}: {error}"
+            );
         }
         OwnFile::at(&path("t"), "trace", BEGINNING, &others).unwrap();
         OwnFile::at(&path("model/../outer"), "trace", BEGINNING, &others).unwrap();

@@ -15,7 +15,7 @@ fn prefix_of(target: &Path) -> Result<String> {
         // File systems allow names of up to 255 bytes.
         Some(name) if name.len() > 200 => Ok(format!(".{}.partial-", Hash128::of_block(name.as_encoded_bytes()))),
         Some(name) => Ok(format!(".{}.partial-", name.to_string_lossy())),
-        None => Err(Error::config("is no name for an output directory").at(target.display())),
+        None => Err(Error::config("is not a valid name for an output directory").at(target.display())),
     }
 }
 
@@ -84,5 +84,5 @@ pub(super) fn remove_quietly(directory: &Path) {
 /// Returns the error for an output that was removed while it was being written.
 pub(super) fn removed(directory: &Path) -> Error {
     let gone = std::io::Error::from(std::io::ErrorKind::NotFound);
-    Error::io("what is written here was removed meanwhile; leave it in place and run it again", directory, gone)
+    Error::io("the output was removed while it was being written; leave it in place and run again", directory, gone)
 }

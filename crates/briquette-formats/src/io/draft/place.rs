@@ -79,7 +79,7 @@ fn check_is_ours(directory: &Path) -> Result<()> {
         let message = format!("{found}; only an output of briquette is replaced, move or remove this yourself");
         Error::refused(message).at(shown_path(path))
     };
-    let not_ours = || refused("exists and is no output of briquette", directory);
+    let not_ours = || refused("exists and is not an output of briquette", directory);
     let sums = contained::open(directory, Path::new(sums::FILE_NAME)).and_then(|file| sums::read(&file));
     let sums = sums.map_err(|error| if error.is_bad_input() { not_ours() } else { error })?;
     if !sums.contains_key(model_dir::MANIFEST) {

@@ -148,7 +148,7 @@ fn a_draft_that_was_removed_meanwhile_says_so_and_is_never_half_an_output() {
     draft.write_file(Path::new("b"), b"late").unwrap();
     let error = draft.publish().unwrap_err();
     assert_eq!(error.kind, ErrorKind::Io);
-    assert!(error.to_string().contains("removed meanwhile") && !target.exists(), "{error}");
+    assert!(error.to_string().contains("was removed") && !target.exists(), "{error}");
 }
 
 #[test]

@@ -79,7 +79,7 @@ pub(super) const FAMILIES: &[LoadableFamily] = &[
         base: "transformer",
         heads: &["lm_head"],
         limits: Limits::Codes(
-            "its matrices are Conv1D layers in transformers, and compressed-tensors codes Linear ones",
+            "its matrices are Conv1D layers in transformers, and compressed-tensors only quantizes Linear layers",
         ),
         ..FAMILY
     },
@@ -193,7 +193,7 @@ pub(super) const FAMILIES: &[LoadableFamily] = &[
         base: "transformer",
         linear: &["h.*.self_attention.query_key_value|dense", "h.*.mlp.dense_h_to_4h|dense_4h_to_h"],
         heads: &["lm_head"],
-        limits: Limits::Packed("its own kind of Linear layer multiplies by a `weight` that packed codes do not have"),
+        limits: Limits::Packed("its own Linear layer multiplies by a `weight` that packed codes do not have"),
         ..FAMILY
     },
     LoadableFamily {

@@ -53,7 +53,7 @@ pub(super) struct Chosen<'a> {
 /// Finds the model below a root. The empty key selects everything.
 pub(super) fn choose<'a>(pickle: &'a Pickle, root: &'a Value, key: Option<&str>) -> Result<Chosen<'a>> {
     let Some(items) = pickle.items(root) else {
-        return Err(Error::input("found no dictionary in it, expected a state dict; save model.state_dict()"));
+        return Err(Error::input("found no dictionary, expected a state dict; save model.state_dict()"));
     };
     match key {
         Some("") => Ok(all_but(items, |_, _| false)),
@@ -196,10 +196,10 @@ fn unknown(pickle: &Pickle, items: &[(Value, Value)], key: &str) -> Error {
     let known = keyed.filter(|(_, value)| pickle.items(value).is_some() && holds_tensor(pickle, value));
     let known: Vec<String> = known.map(|(key, _)| format!("{key:?}")).take(MAX_LISTED).collect();
     let expected = match known.as_slice() {
-        [] => "its tensors are under no key; leave the key out".to_string(),
+        [] => "its tensors are not under a key; remove the key".to_string(),
         known => format!("expected one of {}, or \"\" for all", known.join(", ")),
     };
-    Error::config(format!("key: found {key:?}, under which there are no tensors; {expected}"))
+    Error::config(format!("key: found {key:?}, which has no tensors; {expected}"))
 }
 
 /// Whether an entry is training state: an optimizer, a scheduler or the state of a random generator.

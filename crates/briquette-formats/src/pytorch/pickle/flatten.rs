@@ -48,7 +48,7 @@ pub(crate) fn flatten(pickle: &Pickle, root: &Value, key: Option<&str>) -> Resul
     };
     walk.visit_items(&items, "", 0)?;
     if walk.tensors.is_empty() {
-        return Err(Error::input("there is no tensor in it; nothing to do"));
+        return Err(Error::input("found no tensor; nothing to do"));
     }
     let mut n_visits = walk.n_visits;
     let left_keys = left.iter().map(|(key, _)| key.clone()).collect();
@@ -120,7 +120,7 @@ impl TensorWalk<'_> {
             }
             Some(Node::Tensor(view)) => {
                 if !self.names.insert(path.to_string()) {
-                    let message = "two tensors have this one name once dictionaries are flattened; rename one";
+                    let message = "two tensors have this name after dictionaries are flattened; rename one";
                     return Err(Error::input(message).at(format_args!("tensor {path:?}")));
                 }
                 self.n_bytes += size_of::<(String, View)>() + path.len() + 2 * size_of_val(view.shape.as_slice());
@@ -175,7 +175,7 @@ pub(crate) fn bytes_of(tensors: &[(String, View)]) -> u64 {
 }
 
 fn endless() -> Error {
-    Error::input("its dictionaries are nested without end; it is damaged or made to do harm")
+    Error::input("its dictionaries are nested without end; it is damaged or malicious")
 }
 
 fn join(path: &str, key: &str) -> String {

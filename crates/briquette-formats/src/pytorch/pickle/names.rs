@@ -110,8 +110,8 @@ impl PickleName {
         };
         known.ok_or_else(|| {
             format!(
-                "its pickle names {module}.{name}, expected tensors in dictionaries; nothing of it was run, save \
-                 model.state_dict() alone with torch.save if you trust the file"
+                "its pickle refers to {module}.{name}, expected only tensors in dictionaries; no code was run; \
+                 if you trust the file, save only model.state_dict() with torch.save"
             )
         })
     }
