@@ -1,10 +1,10 @@
-//! What a device cannot do, in one line.
+//! Converts panics and errors of device backends to errors of one line.
 
 use briquette_core::{Error, ErrorKind, Result};
 use burn::tensor::Device;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// What backends say, and what that means to who reads it.
+/// Phrases in backend messages, with the kind and text of our error.
 const CAUSES: [(&[&str], ErrorKind, &str); 6] = [
     (
         &["out of device memory", "CUDA_ERROR_OUT_OF_MEMORY", "OutOfMemory"],
@@ -38,14 +38,15 @@ const CAUSES: [(&[&str], ErrorKind, &str); 6] = [
     ),
 ];
 
-/// Does `work` on a device; where the backend panics over what its driver or its memory cannot do, that is an error of
-/// one line.
+/// Runs `work` on a device; known panics of the backend become errors of one line.
 ///
 /// # Errors
-/// Those of `work`; Io where the device is out of memory, Config where a library or a header is missing.
+/// - Io: the device is out of memory
+/// - Config: a library or a header is missing
+/// - any error of `work`
 ///
 /// # Panics
-/// As `work`, over anything else.
+/// If `work` panics for another reason.
 pub fn guarded<T>(device: &Device, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let name = crate::device_name(device);
     match catch_unwind(AssertUnwindSafe(work)) {
@@ -57,7 +58,7 @@ pub fn guarded<T>(device: &Device, work: impl FnOnce() -> Result<T>) -> Result<T
     }
 }
 
-/// The error that a backend's words stand for, where they are known.
+/// Returns the error for a known phrase of a backend.
 fn cause_of(device: &str, said: &str) -> Option<Error> {
     let is_said = |words: &&[&str]| words.iter().any(|word| said.contains(word));
     let (_, kind, meaning) = CAUSES.iter().find(|(words, ..)| is_said(words))?;

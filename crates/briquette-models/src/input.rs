@@ -1,4 +1,4 @@
-//! What a model takes in.
+//! Inputs of models.
 
 use crate::config::Folder;
 use crate::data::ImageInput;
@@ -6,43 +6,44 @@ use crate::text::{self, Pooling, TextTokenizer};
 use briquette_core::{Error, Remedy, Result};
 use std::path::PathBuf;
 
-/// What a model takes in.
+/// The input of a model.
 #[derive(Debug, Clone)]
 pub enum Input {
-    /// Images, prepared like this.
+    /// Images, and their preparation.
     Images(ImageInput),
     /// Text.
     Text {
-        /// The model's directory.
+        /// Directory of the model.
         directory: PathBuf,
-        /// The tokenizer, where the model's directory has one.
+        /// Tokenizer, if the directory has one.
         tokenizer: Option<TextTokenizer>,
-        /// How an encoder's hidden states become an embedding; unused by decoders.
+        /// Pooling of an encoder's hidden states; unused by decoders.
         pooling: Pooling,
-        /// The longest text that is run, in tokens.
+        /// Largest supported length.
         longest: Longest,
     },
 }
 
-/// The longest text that a model is run on.
+/// The largest supported length of a text, and its reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Longest {
-    /// Positions the model has.
+    /// Number of positions of the model.
     pub max_positions: usize,
-    /// The sliding window of its attention. Longer texts are not run: attention here has no window, and would differ.
+    /// Sliding window of the attention. Longer texts are refused, since windowed attention is not implemented
+    /// here.
     pub window: Option<usize>,
 }
 
 impl Longest {
-    /// The longest text, in tokens.
+    /// Returns the largest length in tokens.
     pub fn n_tokens(&self) -> usize {
         self.window.map_or(self.max_positions, |window| window.min(self.max_positions))
     }
 
-    /// Refuses texts of up to `max_length` tokens where that is longer.
+    /// Refuses a `max_length` that exceeds the limit.
     ///
     /// # Errors
-    /// Config, with what limits it.
+    /// Config, with the reason of the limit.
     pub(crate) fn check(&self, max_length: usize) -> Result<()> {
         let n = self.max_positions;
         let message = match self.window {
@@ -59,10 +60,11 @@ impl Longest {
 }
 
 impl Input {
-    /// The tokenizer of a model that takes text.
+    /// Returns the tokenizer of a model that takes text.
     ///
     /// # Errors
-    /// Input where its directory has none; Config where it takes images.
+    /// - Input: the directory has no tokenizer
+    /// - Config: the model takes images
     pub fn tokenizer(&self) -> Result<&TextTokenizer> {
         match self {
             Self::Text { tokenizer: Some(tokenizer), .. } => Ok(tokenizer),
@@ -74,10 +76,11 @@ impl Input {
         }
     }
 
-    /// Cuts texts at `max_length` tokens from now on.
+    /// Truncates texts to `max_length` tokens from now on.
     ///
     /// # Errors
-    /// Config where the model has fewer positions or that leaves no room; as [`tokenizer`](Self::tokenizer) elsewhere.
+    /// Config: the model has fewer positions, or there is no room for text. See [`tokenizer`](Self::tokenizer)
+    /// for other errors.
     pub fn set_max_length(&mut self, max_length: usize) -> Result<()> {
         self.tokenizer()?;
         if let Self::Text { tokenizer: Some(tokenizer), longest, .. } = self {
@@ -87,7 +90,7 @@ impl Input {
         Ok(())
     }
 
-    /// The text that a network with this vocabulary takes in; `usual` is where it is cut where nothing says.
+    /// Returns the text input of a network with this vocabulary; `usual` is the default length.
     pub(crate) fn text(folder: &Folder, vocab_size: usize, longest: Longest, usual: usize) -> Result<Self> {
         let max_length = text::max_seq_length(folder)?.unwrap_or(usual).min(longest.n_tokens());
         let mut tokenizer = TextTokenizer::read(folder, vocab_size, max_length)?;

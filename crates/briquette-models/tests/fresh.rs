@@ -1,4 +1,4 @@
-//! What students of other sizes begin with.
+//! Tests the random initialization of students.
 #![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The values of every parameter, by its path.
+/// Values of every parameter, by path.
 #[derive(Default)]
 struct Values {
     path: Vec<String>,
@@ -49,13 +49,13 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/models").join(name)
 }
 
-/// The seed of a device is shared by all tests.
+/// Locks the device's seed, which all tests share.
 fn drawing() -> MutexGuard<'static, ()> {
     static DRAWING: Mutex<()> = Mutex::new(());
     DRAWING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A student of these sizes, drawn by this seed.
+/// Creates a student of these sizes with this seed.
 fn student(model: &Path, sizes: &Value, seed: u64) -> Network {
     let _drawing = drawing();
     let device = Device::flex();
@@ -66,7 +66,7 @@ fn student(model: &Path, sizes: &Value, seed: u64) -> Network {
     smaller(&model, &checkpoint, &how, &device).unwrap().0.network
 }
 
-/// Every weight has this standard deviation, biases are zero, norms one.
+/// Checks that weights have this standard deviation, biases are zero and norms one.
 fn check(found: &BTreeMap<String, Vec<f32>>, expected: f64) {
     let (mut n_weights, mut n_biases) = (0, 0);
     for (path, values) in found {
@@ -116,7 +116,7 @@ fn bert_is_initialized_as_in_transformers() {
     let table = words.remove("Bert.embeddings.word_embeddings.weight").unwrap();
     assert!(table[..128].iter().all(|&value| value == 0.0), "the row of padding");
     assert!((std(&table[128..]) / 0.02 - 1.0).abs() < 0.1, "{}", std(&table[128..]));
-    // Two rows are few to tell a deviation by.
+    // Two rows are too few to measure a deviation.
     words.remove("Bert.embeddings.token_type_embeddings.weight");
     check(&words, 0.02);
 }

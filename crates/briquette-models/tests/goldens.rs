@@ -1,4 +1,4 @@
-//! Tiny models against what torch, torchvision and transformers make of them; see fixtures/make_model_goldens.py.
+//! Compares tiny models with torch, torchvision and transformers; see fixtures/make_model_goldens.py.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -18,7 +18,7 @@ fn load(name: &str, arch: Option<Arch>) -> LoadedModel {
     LoadedModel::open(&fixture(name), arch, &Device::default()).unwrap()
 }
 
-/// A tensor of a safetensors file: its shape and its values as f32.
+/// Reads a tensor of a safetensors file: shape and values as f32.
 fn expected(file: &str, name: &str) -> (Vec<usize>, Vec<f32>) {
     let checkpoint = Checkpoint::open(&fixture(&format!("models/{file}.expected.safetensors"))).unwrap();
     let index = checkpoint.tensors().iter().position(|info| info.name == name).unwrap();
@@ -43,7 +43,7 @@ fn ids((shape, values): (Vec<usize>, Vec<f32>)) -> Tensor<2, Int> {
     Tensor::from_data(TensorData::new(values, shape), &Device::default())
 }
 
-/// The largest difference is at most 1e-4 of the largest output.
+/// Checks that the largest difference is at most 1e-4 of the largest output.
 fn assert_agrees<const D: usize>(found: Tensor<D>, expected: &[f32]) {
     let found: Vec<f32> = found.into_data().try_into_vec_as().unwrap();
     assert_eq!(found.len(), expected.len());
@@ -107,7 +107,7 @@ fn bert_agrees_with_transformers_through_its_tokenizer_and_pooling() {
     assert_agrees(pooling.apply(states, padding), &expected("bert-tiny", "embeddings").1);
 }
 
-/// A copy of the tiny BERT with more bytes at the end and another header, made of its own and the length of its data.
+/// Copies the tiny BERT with more bytes at the end and a changed header.
 fn bert_with(more: &[u8], change: impl Fn(String, usize) -> String) -> tempfile::TempDir {
     let (from, dir) = (fixture("models/bert-tiny"), tempfile::tempdir().unwrap());
     for name in ["config.json", "tokenizer.json"] {
@@ -189,7 +189,7 @@ fn a_wrong_arch_lists_mismatches_and_suggests_the_right_one() {
     assert!(error.message.contains("conv1.weight") && error.message.contains("set arch = \"llama\""), "{error}");
 }
 
-/// BERT's last hidden state of the golden tokens, by a network on `device`.
+/// Returns BERT's last hidden state of the golden tokens, from a network on `device`.
 fn hidden(network: &Network, device: &Device) -> Tensor<3> {
     let (shape, values) = expected("bert-tiny", "ids");
     let values: Vec<i32> = values.into_iter().map(|value| value as i32).collect();

@@ -1,4 +1,4 @@
-//! What training on the CPU computes is what burn's own operations do: those are left with f64, for which nothing is fused.
+//! Tests that fused training on the CPU equals burn's operations. In f64 nothing is fused.
 #![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ impl ModuleMapper for ToF64 {
     }
 }
 
-/// The gradient of every parameter that has one, by its path.
+/// Gradients of the parameters, by path.
 struct OfParameters<'a> {
     grads: &'a Gradients,
     path: Vec<String>,
@@ -43,7 +43,7 @@ impl ModuleVisitor for OfParameters<'_> {
     }
 }
 
-/// The loss, as far as f32 tells, and the gradients of a network.
+/// Returns loss and gradients of a network.
 fn trained(network: &Network, loss: impl Fn(&Network) -> Tensor<1>) -> (f64, BTreeMap<String, Vec<f64>>) {
     let loss = loss(network);
     let grads = loss.backward();
@@ -61,7 +61,7 @@ fn assert_same(network: Network, loss: impl Fn(&Network) -> Tensor<1>) {
     for (name, grad) in &grads {
         let most = grad.iter().fold(0.0, |most, value| value.abs().max(most));
         let apart = grad.iter().zip(&found_grads[name]).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-        // Softmax cancels the bias of keys: its gradient is what rounding leaves.
+        // Softmax cancels the bias of keys, so its gradient is only rounding noise.
         assert!(apart < 1e-4 * most + 1e-7, "{name}: {apart} of {most}");
         largest = most.max(largest);
     }

@@ -1,4 +1,4 @@
-//! An image, scaled and cropped. Scaling has bounds: a long image is not scaled whole where a crop leaves most of it out.
+//! Scales and crops images. For a very long image, only the part near the crop is scaled.
 
 use super::ImageInput;
 use super::image_input::MAX_SIDE;
@@ -6,14 +6,14 @@ use image::DynamicImage;
 use image::imageops::{self, FilterType};
 use std::borrow::Cow;
 
-/// Pixels of an image that is scaled whole before it is cropped.
+/// Largest number of pixels that are scaled before cropping.
 const MAX_BEFORE_CROP: usize = 1 << 26;
 
-/// Pixels of an image that is scaled and kept whole.
+/// Largest number of pixels of an image that is scaled without cropping.
 const MAX_WHOLE: usize = MAX_SIDE * MAX_SIDE;
 
 impl ImageInput {
-    /// Values `[channels, height, width]` of an image, sized, cropped and normalised.
+    /// Scales, crops and normalizes an image to values `[channels, height, width]`.
     pub fn prepare(&self, image: &DynamicImage) -> Vec<f32> {
         let [height, width] = self.crop;
         let (image, [full_height, full_width]) = part(image, self);
@@ -32,13 +32,14 @@ impl ImageInput {
     }
 }
 
-/// Where a cut from the middle starts; half a pixel goes to the even side, as in torchvision.
+/// Returns the start of a center crop; half pixels round to even, as in torchvision.
 fn centred(full: usize, cut: usize) -> u32 {
     (((full - cut) as f64) / 2.0).round_ties_even() as u32
 }
 
-/// What of an image is scaled, and the height and width it is scaled to, for cropping from its middle: the whole image,
-/// but for one that would come to more than [`MAX_BEFORE_CROP`] pixels.
+/// Returns the part of an image to scale, and its scaled height and width, for a center crop.
+///
+/// This is the whole image unless it would exceed [`MAX_BEFORE_CROP`] pixels.
 fn part<'a>(image: &'a DynamicImage, input: &ImageInput) -> (Cow<'a, DynamicImage>, [usize; 2]) {
     let full = [image.height() as usize, image.width() as usize];
     let scaled = input.resized(full[0], full[1]);
@@ -50,7 +51,7 @@ fn part<'a>(image: &'a DynamicImage, input: &ImageInput) -> (Cow<'a, DynamicImag
     (Cow::Owned(cut), [rows.scaled, columns.scaled])
 }
 
-/// Whether an image of this height and width may be made.
+/// Checks that an image of this height and width is not too large.
 pub(crate) fn check_whole(height: usize, width: usize) -> Result<(), String> {
     if height.saturating_mul(width) <= MAX_WHOLE {
         return Ok(());
@@ -58,7 +59,7 @@ pub(crate) fn check_whole(height: usize, width: usize) -> Result<(), String> {
     Err(format!("it has {height}x{width} pixels once scaled, expected at most {MAX_WHOLE} in all; leave data.size out"))
 }
 
-/// The part of one side of an image that is cut out before it is scaled, and what that is scaled to.
+/// The part of one side that is cut out before scaling, and its scaled length.
 #[derive(Debug, PartialEq)]
 struct SideSpan {
     start: u32,
@@ -66,8 +67,10 @@ struct SideSpan {
     scaled: usize,
 }
 
-/// The middle of a side that is scaled from `full` to `scaled` pixels: as much as `cut` pixels of it need, and what the
-/// filter reaches beyond. It is centred as exactly as the whole is.
+/// Returns the middle part of a side that is scaled from `full` to `scaled` pixels.
+///
+/// The part covers `cut` pixels and the reach of the filter beyond them. It has exactly the same center as the
+/// side.
 fn middle(full: usize, scaled: usize, cut: usize) -> SideSpan {
     let reach = full.div_ceil(scaled) + 1;
     let needed = (cut * full).div_ceil(scaled) + 2 * reach;
@@ -111,7 +114,7 @@ mod tests {
         let (long, short) = (input.prepare(&stripes(60_000)), input.prepare(&stripes(100)));
         assert_eq!(long.len(), 3 * 48 * 48);
         let apart = long.iter().zip(&short).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        // Neighbouring bytes are 1 / 255 / 0.224 apart: one is what rounding may differ by.
+        // Neighbouring bytes differ by 1 / 255 / 0.224, the largest rounding difference.
         assert!(apart <= 1.5 / 255.0 / 0.224, "{apart}");
         let wide = DynamicImage::ImageLuma8(image::GrayImage::new(60_000, 1));
         assert_eq!(ImageInput::of_imagenet(1).prepare(&wide).len(), 224 * 224);
