@@ -306,7 +306,7 @@ fn mistakes_in_a_recipe_name_the_line_and_the_word() {
         ),
         (
             stage("kind = \"prune\"\nsparsity = 0.4\noverrides = [{ include = [\"up.bias\"], sparsity = 0.1 }]"),
-            &["stage 1 (prune): overrides: pattern \"up.bias\" matches no tensor that this stage chooses"],
+            &["stage 1 (prune): overrides: pattern \"up.bias\" matches no tensor that this stage selects"],
         ),
         (format!("{head}[memory]\nlimit = \"4XB\"\n"), &["memory.limit: found \"4XB\""]),
     ];

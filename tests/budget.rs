@@ -106,7 +106,7 @@ fn a_model_that_runs_is_measured_and_rounded_by_its_inputs() {
     let line =
         format!("compress bert-tiny -o out --bytes {bytes} --data text.txt --max-length 16 --device cpu --quiet");
     let plan = sandbox.ok(&line.replace("compress", "plan").replace(" -o out", "").replace(" --quiet", "")).stdout;
-    assert!(plan.contains(&format!("so that the weight files have at most {bytes} bytes")), "{plan}");
+    assert!(plan.contains(&format!("for at most {bytes} bytes of weight files")), "{plan}");
     for word in ["loss at four bits", "step", "by gradient, in 1 - cosine", "all together lose"] {
         assert!(plan.contains(word), "{word}: {plan}");
     }
@@ -183,16 +183,16 @@ fn what_cannot_be_kept_is_one_line() {
         ("compress digits -o out --bytes much", "--bytes: found \"much\", expected a size"),
         ("compress digits -o out --bits 9", "--bits: found 9"),
         ("compress digits -o out --bits 3 --bytes 1MB", "remove one of the two"),
-        ("compress digits -o out --quantize step", "--quantize: step has no size"),
+        ("compress digits -o out --quantize step", "--quantize: found step without a size"),
         ("compress digits -o out --quantize int8 --bytes 20kB", "leave --quantize out"),
         ("compress digits -o out --bytes 20kB --format dense", "entropy"),
-        ("compress digits -o out --bytes 20kB --storage auto", "leave it out"),
-        ("compress digits -o out --bytes 20kB --sensitivity measured", "nothing to measure on"),
+        ("compress digits -o out --bytes 20kB --storage auto", "always uses entropy coding"),
+        ("compress digits -o out --bytes 20kB --sensitivity measured", "needs data"),
         ("compress digits -o out --bytes 20kB --include nothing.weight", "nothing.weight"),
         ("compress digits -o out --bytes 20kB --choices int8+1.0", "expected a number from 0 to below 1"),
         ("compress digits -o out --bytes 20kB --choices int8+5:4", "pattern: found \"5:4\""),
-        ("compress digits -o out --bytes 20kB --choices step,int8+0.5", "leave it out, or \"step\""),
-        ("compress digits -o out --bytes 20kB --choices int8+0.5 --storage entropy", "leave it out, or --storage"),
+        ("compress digits -o out --bytes 20kB --choices step,int8+0.5", "remove it, or \"step\""),
+        ("compress digits -o out --bytes 20kB --choices int8+0.5 --storage entropy", "remove it, or --storage"),
         ("compress digits -o out --bytes 20kB --choices int8+0.5 --prune 0.5", "is pruned by a stage already"),
         ("compress digits -o out --bytes 20kB --choices int8+2:7", "a pattern that divides"),
     ];
@@ -388,9 +388,9 @@ fn a_training_learns_on_the_steps_of_a_budget_and_keeps_to_it() {
     sandbox.ok("distill r.toml --quiet --device cpu --force");
     assert!(first == weights(), "the same again");
     let cases = [
-        (recipe("14kB", "rate = 0.001").replace("\"step\"", "\"int8\""), "no last stage has steps to find"),
-        (recipe("14kB", "rate = 0.1").replace("quantization_aware = true\n", ""), "rate: no rounding is in place"),
-        (recipe("14kB", "").replace("bytes = \"14kB\"", "min = { agreement = 0.9 }"), "not known before it"),
+        (recipe("14kB", "rate = 0.001").replace("\"step\"", "\"int8\""), "none of the last stages has step sizes to choose"),
+        (recipe("14kB", "rate = 0.1").replace("quantization_aware = true\n", ""), "rate: needs quantization-aware training"),
+        (recipe("14kB", "").replace("bytes = \"14kB\"", "min = { agreement = 0.9 }"), "not known in advance"),
         (recipe("14kB", "rate = -1"), "rate: found -1"),
     ];
     for (text, phrase) in cases {

@@ -113,7 +113,7 @@ fn what_cannot_be_coded_is_one_line() {
         sandbox.run(&format!("compress digits -o out {flags}")).assert_fails(2, &[phrase]);
     }
     let plan = sandbox.ok("plan digits --prune 0.5 --storage entropy").stdout;
-    assert!(plan.contains("No tensor has codes, so that none is entropy-coded"), "{plan}");
+    assert!(plan.contains("No tensor has codes, so nothing is entropy-coded"), "{plan}");
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_block_that_lies_is_one_line() {
         (ends, &[0xff; 8], "its codes"),
         (ends, &[0; 8], "table of frequencies is cut off"),
         (ends, &[0, 0, 0, 0, 0, 1, 0, 0], "its codes at bytes 0.."),
-        (blocks, &[5, 5], "symbols in no order"),
+        (blocks, &[5, 5], "symbols out of order"),
         (blocks + 2, &[0x7e], "expected 4096"),
         (blocks + 700, &[1, 2, 3], "damaged"),
     ];

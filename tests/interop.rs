@@ -260,7 +260,7 @@ fn a_model_without_linear_layers_is_refused_whatever_is_allowed() {
         for options in ["", "--allow-untested"] {
             sandbox
                 .run(&format!("compress model -o out --quantize int8 --format compressed-tensors {options}"))
-                .assert_fails(6, &["would hold no codes", "Linear layer", "choose another format"]);
+                .assert_fails(6, &["would have no codes", "Linear layer", "choose another format"]);
         }
         assert!(!sandbox.path("out").exists());
         // Nothing is asked to be codes here.

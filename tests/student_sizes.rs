@@ -211,7 +211,7 @@ fn the_report_says_where_the_best_epoch_was_chosen_by_the_data_of_the_result() {
 fn data_to_choose_by_that_would_choose_nothing_is_one_line() {
     let with = |select: &str| RECIPE.replace("eval = ", &format!("select = \"{select}\"\neval = "));
     let cases = [
-        (with("digits-data.safetensors"), 2, "data.select: it is the data that the result is reported on"),
+        (with("digits-data.safetensors"), 2, "data.select: found the same data as data.eval"),
         (with("other.npz").replace("metric = \"accuracy\"\n", ""), 2, "data.select: no distill stage"),
         (with("nothing.npz"), 4, "nothing.npz"),
     ];
@@ -220,5 +220,5 @@ fn data_to_choose_by_that_would_choose_nothing_is_one_line() {
     }
     let alone = RECIPE.replace("eval = \"digits-data.safetensors\"\n", "");
     let alone = &alone[..alone.rfind("[[stage]]\nkind = \"evaluate\"").unwrap()];
-    digits(alone).run("distill recipe.toml --quiet").assert_fails(2, &["name data.eval or data.select"]);
+    digits(alone).run("distill recipe.toml --quiet").assert_fails(2, &["set data.eval or data.select"]);
 }

@@ -300,7 +300,7 @@ fn a_run_without_resume_costs_nothing_that_is_done() {
 fn a_mistake_in_the_file_is_found_before_anything_runs() {
     let place = Place::new(MATRIX);
     let cases = [
-        (MATRIX.replace("-{stage.1.scheme}", ""), "write to one place"),
+        (MATRIX.replace("-{stage.1.scheme}", ""), "have the same output"),
         (MATRIX.replace("\"stage.0.sparsity\" =", "\"stage.0.sparsty\" ="), "did you mean \"sparsity\"?"),
         (MATRIX.replace("[matrix]", "[matrx]"), "did you mean \"matrix\"?"),
         (MATRIX.replace("recipe.toml", "absent.toml"), "absent.toml: no such file"),

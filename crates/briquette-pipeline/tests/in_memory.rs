@@ -134,7 +134,7 @@ fn the_report_counts_each_tensor_as_its_layer_says() {
     assert_eq!((tokens.before_bytes, tokens.after_bytes), (20 * 12 * 4, 20 * 12 + 20 * 4));
     let norm = of(&report, "norm.weight");
     assert_eq!((norm.role, norm.path.as_str(), norm.after_bytes), (Role::Norm, "norm.gamma", norm.before_bytes));
-    assert_eq!(norm.skipped.as_deref(), Some("norm not chosen by any stage"));
+    assert_eq!(norm.skipped.as_deref(), Some("norm not selected by any stage"));
     let found = sparsity(&small).unwrap();
     let n_zeros: usize = ["conv", "hidden", "head"].iter().map(|name| found[&format!("{name}.weight")].n_zeros).sum();
     assert_eq!(report.parameters.iter().map(|one| one.n_dropped).sum::<usize>(), (0.4_f64 * 1700.0) as usize);
@@ -177,14 +177,14 @@ fn what_a_module_in_memory_cannot_have_is_one_line() {
     let int8 = || Recipe::in_memory().quantize(Scheme::INT8);
     let only = |glob: &str| QuantizeStage::from(Scheme::INT8).include([glob]);
     let cases = [
-        (toml(&(PRUNE_AND_INT8.to_string() + &evaluate)), "an evaluate stage: needs a model that is known"),
-        (toml(&(factorize.to_string() + PRUNE_AND_INT8)), "a factorize stage: needs a model that is known"),
-        (toml(&(PRUNE_AND_INT8.to_string() + cast)), "a cast stage: a module keeps the type it computes in"),
+        (toml(&(PRUNE_AND_INT8.to_string() + &evaluate)), "an evaluate stage: modules in memory support"),
+        (toml(&(factorize.to_string() + PRUNE_AND_INT8)), "a factorize stage: modules in memory support"),
+        (toml(&(PRUNE_AND_INT8.to_string() + cast)), "a cast stage: a module keeps its float type"),
         (Recipe::in_memory().quantize(only("head.bias").unwrap()), "\"head.bias\": is a vector"),
         (Recipe::in_memory().quantize(only("haed.*").unwrap()), "pattern \"haed.*\" matches no tensor"),
         (int8().role(["haed.*"], Role::Other).unwrap(), "model.roles: pattern \"haed.*\" matches no tensor"),
-        (int8().quantize(Scheme::INT8), "is chosen by an earlier quantize stage too"),
-        (Recipe::in_memory(), "stage: the recipe has none"),
+        (int8().quantize(Scheme::INT8), "is also selected by an earlier quantize stage"),
+        (Recipe::in_memory(), "stage: the recipe has no stages"),
     ];
     for (recipe, expected) in cases {
         let error = compress(Net::new(), &recipe).unwrap_err().to_string();

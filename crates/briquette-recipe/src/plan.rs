@@ -92,15 +92,15 @@ pub fn notes(recipe: &Recipe, plan: &Plan) -> Vec<String> {
 /// Describes the calibration data.
 fn calibrated_text(calibration: &CalibrationRun) -> String {
     let data = shown_path(calibration.data.eval.as_deref().unwrap_or(Path::new("")));
-    let how = if calibration.is_sequential { ", each block with what compressed ones give it" } else { "" };
+    let how = if calibration.is_sequential { ", each block after the compressed blocks before it" } else { "" };
     format!("Calibrated on {data}: at most {} items{how}.", calibration.n_samples)
 }
 
 /// Describes the target of a budget.
 pub fn target_text(target: &Target) -> String {
     match target {
-        Target::Bytes(bytes) => format!("the weight files have at most {bytes} bytes"),
-        Target::Bits(bits) => format!("they have at most {bits} bits for each weight"),
+        Target::Bytes(bytes) => format!("at most {bytes} bytes of weight files"),
+        Target::Bits(bits) => format!("at most {bits} bits per weight"),
         Target::Metrics(bounds) => format!("{bounds} in the fewest bytes"),
     }
 }
@@ -113,25 +113,25 @@ fn budget_text(plan: &Plan, budget: &Budget) -> String {
     let how = match &budget.sensitivity {
         Sensitivity::Measured { n_samples, loss } => {
             let by = loss.map_or(String::new(), |loss| format!(", by {}", loss.name()));
-            format!("by what the model loses on {n_samples} items with each alone rounded{by}")
+            format!("by the loss on {n_samples} items with only one tensor quantized{by}")
         }
         Sensitivity::Gradient { n_samples } => format!("by gradients on {n_samples} items"),
-        Sensitivity::Relative => "by the error of each over its weights or outputs".into(),
+        Sensitivity::Relative => "by relative errors of weights or outputs".into(),
         Sensitivity::File(path) => format!("by the losses in {}", shown_path(path)),
     };
-    format!("Steps of {n} tensors are found so that {target}, {how}.")
+    format!("The budget chooses step sizes of {n} tensors for {target}, {how}.")
 }
 
 /// Refuses a model that is already quantized, and role rules that match no tensor.
 fn check_start(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<()> {
     if checkpoint.compressed() == Compressed::Quantized && recipe.file_stages().next().is_some() {
         let message =
-            "the model is already quantized; compress the original, or `briquette export` this to dense first";
+            "the model is already quantized; compress the original, or export this model to dense first with `briquette export`";
         return Err(Error::refused(message).at(checkpoint.path().display()));
     }
     if let Some(method) = checkpoint.quantized_by() {
         let message = format!(
-            "the model is already quantized ({method}), which is not decoded here; start from the original weights"
+            "the model is already quantized ({method}), which Briquette cannot decode; start from the original weights"
         );
         return Err(Error::refused(message).at(checkpoint.path().display()));
     }

@@ -48,7 +48,7 @@ impl Target {
         let given = [("bytes", keys.bytes.is_some()), ("bits", keys.bits.is_some()), ("min", has_bounds)];
         let given: Vec<&str> = given.into_iter().filter(|(_, is_given)| *is_given).map(|(key, _)| key).collect();
         if let [first, second, ..] = given[..] {
-            let message = format!("budget.{second}: the budget is what budget.{first} says; remove one of the two");
+            let message = format!("budget.{second}: budget.{first} already sets the budget; remove one of the two");
             return Err(Error::config(message));
         }
         match (&keys.bytes, keys.bits) {
@@ -59,16 +59,16 @@ impl Target {
             },
             (_, Some(bits)) => Ok(Self::Bits(bits)),
             _ if has_bounds && raw.gate.is_some() => {
-                Err(Error::config("gate: the budget has bounds of its own, which hold; remove one of the two"))
+                Err(Error::config("gate: the budget already has bounds of metrics; remove one of the two"))
             }
             _ if has_bounds && raw.has(StageKind::Evaluate) => {
                 Ok(Self::Metrics(Bounds { min: keys.min.clone(), max: keys.max.clone() }))
             }
             _ if has_bounds => Err(Error::config(
-                "budget.min: nothing is measured; add an evaluate stage as the last, and its data as data.eval",
+                "budget.min: no evaluate stage measures metrics; add one at the end, and set its data as data.eval",
             )),
             _ => Err(Error::config(
-                "budget.bytes: missing; say how large the weights may be, such as \"9.4MB\", or how good, as budget.min",
+                "budget.bytes: missing; set a size such as \"9.4MB\", or a quality as budget.min",
             )),
         }
     }
@@ -134,7 +134,7 @@ impl Sensitivity {
             ];
             return match given.into_iter().find(|(_, is_given)| *is_given) {
                 Some((key, _)) => {
-                    Err(Error::config(format!("budget.{key}: sensitivities are in a file; remove one of the two")))
+                    Err(Error::config(format!("budget.{key}: has no effect with budget.sensitivity_file; remove one of the two")))
                 }
                 None => Ok(Self::File(path.clone())),
             };
@@ -152,12 +152,12 @@ impl Sensitivity {
             None => Self::Relative,
         };
         match found {
-            Self::Relative if keys.samples.is_some() => Err(Error::config("budget.samples: nothing is run; remove it")),
+            Self::Relative if keys.samples.is_some() => Err(Error::config("budget.samples: relative sensitivities run no data; remove it")),
             Self::Gradient { .. } | Self::Relative if loss.is_some() => Err(Error::config(
-                "budget.loss: only \"measured\" sensitivities have a choice of it; remove it, or measure",
+                "budget.loss: only measured sensitivities use it; remove it, or choose \"measured\"",
             )),
             Self::Gradient { .. } | Self::Measured { .. } if !has_data => Err(Error::config(
-                "budget.sensitivity: nothing to measure on; give calibration.data, or take \"relative\"",
+                "budget.sensitivity: needs data; set calibration.data, or choose \"relative\"",
             )),
             found => Ok(found),
         }
@@ -178,7 +178,7 @@ impl Budget {
         let Some(keys) = keys else {
             return match is_early || stages.iter().any(is_open) {
                 true => Err(Error::config(
-                    "scheme: step has no size; say it, as in \"step0.01\", or give budget.bytes, which the last stages keep",
+                    "scheme: found step without a size; write it, as in \"step0.01\", or set budget.bytes, which chooses step sizes for the last stages",
                 )),
                 false => Ok(None),
             };
@@ -188,13 +188,13 @@ impl Budget {
         }
         if !stages.iter().any(is_open) {
             let message =
-                "no last stage has steps to find; add a quantize stage with scheme = \"step\" or \"step-dynamic\"";
+                "none of the last stages has step sizes to choose; add a quantize stage with scheme = \"step\" or \"step-dynamic\"";
             return Err(Error::config(format!("budget: {message}")));
         }
         let (has_steps, schemes) = choices_of(keys)?;
         check_pruned(&schemes, has_steps, raw)?;
         if has_steps && raw.output.storage.as_deref().is_some_and(|storage| storage != "entropy") {
-            return Err(Error::config("output.storage: a budget is kept with entropy-coded codes; leave it out"));
+            return Err(Error::config("output.storage: a budget with step sizes always uses entropy coding; remove it"));
         }
         let has_data = raw.calibration.as_ref().is_some_and(|keys| keys.data.is_some());
         let sensitivity = Sensitivity::from_raw(keys, has_data)?;
@@ -208,7 +208,7 @@ fn choices_of(keys: &RawBudget) -> Result<(bool, Vec<SchemeChoice>)> {
     let Some(names) = &keys.choices else { return Ok((true, Vec::new())) };
     if names.is_empty() {
         return Err(Error::config(
-            "budget.choices: found none; say what tensors may have, as in [\"int8\", \"int4-g64\"]",
+            "budget.choices: found an empty list; list the schemes to choose from, as in [\"int8\", \"int4-g64\"]",
         ));
     }
     let (steps, named): (Vec<&String>, Vec<&String>) = names.iter().partition(|name| *name == "step");
@@ -220,7 +220,7 @@ fn check_pruned(schemes: &[SchemeChoice], has_steps: bool, raw: &RawRecipe) -> R
     let is_coded = has_steps || raw.output.storage.as_deref() == Some("entropy");
     let Some(choice) = schemes.iter().find(|choice| is_coded && choice.pruned.is_some()) else { return Ok(()) };
     let message =
-        "is for codes that are not entropy-coded: there, zeros cost next to nothing as it is; leave it out, or";
+        "prunes, but entropy-coded zeros need almost no bits anyway; remove it, or";
     let other = if has_steps { "\"step\"" } else { "output.storage" };
     Err(Error::config(format!("budget.choices: {:?} {message} {other}", choice.name)))
 }
@@ -228,17 +228,17 @@ fn check_pruned(schemes: &[SchemeChoice], has_steps: bool, raw: &RawRecipe) -> R
 /// Refuses stages and keys that do not work with training on the step sizes of a budget.
 fn check_learned(parts: &[RecipePart], keys: &RawBudget) -> Result<()> {
     if keys.choices.iter().flatten().any(|name| name != "step") {
-        let message = "budget.choices: a training has steps in place, and no others; leave the schemes out";
+        let message = "budget.choices: quantization-aware training supports \"step\" only; remove the other schemes";
         return Err(Error::config(message));
     }
     let is_same = |part: &RecipePart| part.then.as_distill().is_some_and(|stage| stage.student == Student::Same);
     if parts.len() != 1 || !parts.iter().all(|part| part.stages.is_empty() && is_same(part)) {
-        let message = "the steps of a budget are those of the model as it is; give steps of your own, as in \"step0.01\", train without, or \
-                       let a distill stage of the whole model be the first and only one before";
+        let message = "with a budget, the recipe must begin with its only distill stage, with student \"self\", and have no factorize stage; \
+                       change the stages, write step sizes, as in \"step0.01\", or remove quantization_aware";
         return Err(Error::config(format!("quantization_aware: {message}")));
     }
     if !keys.min.is_empty() || !keys.max.is_empty() {
-        let message = "what a training makes of a size is not known before it; give budget.bytes or budget.bits";
+        let message = "the quality after training is not known in advance; set budget.bytes or budget.bits";
         return Err(Error::config(format!("budget.min: {message}")));
     }
     Ok(())

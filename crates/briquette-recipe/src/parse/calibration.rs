@@ -38,14 +38,14 @@ impl CalibrationRun {
     pub(crate) fn from_raw(raw: &RawRecipe) -> Result<Option<Self>> {
         let Some(keys) = &raw.calibration else { return Ok(None) };
         if !raw.needs_statistics() && !budget::runs_model(raw) {
-            let message = "no stage looks at the inputs of layers; take a method that does (wanda, sparsegpt, admm, range weighted, \
-                           round gptq), or remove it";
+            let message = "no stage needs input statistics; choose a method that does (wanda, sparsegpt, admm, range weighted, \
+                           round gptq), or remove the table";
             return Err(Error::config(format!("calibration: {message}")));
         }
         let Some(path) = keys.data.clone() else { return without_data(keys).map(|()| None) };
         if keys.statistics.is_some() {
             return Err(Error::config(
-                "calibration.statistics: there is data to gather them from; remove one of the two",
+                "calibration.statistics: calibration.data already provides them; remove one of the two",
             ));
         }
         let RawData { size, crop, tile, normalize, strict, .. } = raw.data.clone().unwrap_or_default();
@@ -69,7 +69,7 @@ impl CalibrationRun {
 fn without_data(keys: &RawCalibration) -> Result<()> {
     if keys.statistics.is_none() {
         return Err(Error::config(
-            "calibration.data: missing; name the data to run the model on, or `statistics` of it",
+            "calibration.data: missing; set the data to run the model on, or calibration.statistics",
         ));
     }
     let of_a_run = [
@@ -81,7 +81,7 @@ fn without_data(keys: &RawCalibration) -> Result<()> {
     ];
     match of_a_run.iter().find(|(_, is_there)| *is_there) {
         Some((key, _)) => {
-            Err(Error::config(format!("calibration.{key}: nothing runs, as the statistics are given; remove it")))
+            Err(Error::config(format!("calibration.{key}: has no effect with calibration.statistics; remove it")))
         }
         None => Ok(()),
     }
@@ -111,7 +111,7 @@ mod tests {
     const WANDA: &str = "[[stage]]\nkind = \"prune\"\nmethod = \"wanda\"\nsparsity = 0.5\n";
 
     #[test]
-    fn data_is_run_block_by_block_where_weights_are_moved() {
+    fn error_compensation_runs_block_by_block() {
         let asked = |stages: &str, keys: &str| -> CalibrationRun {
             recipe(&format!("[calibration]\ndata = \"t\"\n{keys}{stages}")).unwrap().calibration.unwrap()
         };
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn statistics_serve_every_stage_that_names_none() {
+    fn stages_without_statistics_use_those_of_the_calibration() {
         let found = recipe(&format!("[calibration]\nstatistics = \"s\"\n{WANDA}{GPTQ}")).unwrap();
         assert!(found.calibration.is_none());
         let of: Vec<_> = found.stages.iter().filter_map(|stage| stage.statistics()).collect();
@@ -131,17 +131,17 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_refused_by_its_key() {
+    fn contradictory_calibration_keys_are_refused() {
         let magnitude = "[[stage]]\nkind = \"prune\"\nsparsity = 0.5\n";
         let cases = [
-            (GPTQ.to_string(), "stage 1 (quantize): statistics: missing; round `gptq` needs `calibration.data`"),
-            (format!("[calibration]\ndata = \"t\"\n{magnitude}"), "calibration: no stage looks at the inputs"),
+            (GPTQ.to_string(), "stage 1 (quantize): statistics: missing; round `gptq` needs layer inputs"),
+            (format!("[calibration]\ndata = \"t\"\n{magnitude}"), "calibration: no stage needs input statistics"),
             (format!("[calibration]\nsamples = 3\n{GPTQ}"), "stage 1 (quantize): statistics: missing"),
             (
                 format!("[calibration]\ndata = \"t\"\nstatistics = \"s\"\n{GPTQ}"),
-                "calibration.statistics: there is data",
+                "calibration.statistics: calibration.data already provides",
             ),
-            (format!("[calibration]\nstatistics = \"s\"\nsamples = 3\n{GPTQ}"), "calibration.samples: nothing runs"),
+            (format!("[calibration]\nstatistics = \"s\"\nsamples = 3\n{GPTQ}"), "calibration.samples: has no effect with"),
             (format!("[calibration]\ndata = \"t\"\nsamples = 0\n{GPTQ}"), "calibration.samples: found 0"),
         ];
         for (tables, expected) in cases {

@@ -46,7 +46,7 @@ impl RawCast {
 
 impl CastStage {
     pub(crate) fn from_raw(raw: &RawCast) -> Result<Self> {
-        let name = raw.dtype.as_ref().ok_or_else(|| Error::config("dtype: missing; name one, such as \"f16\""))?;
+        let name = raw.dtype.as_ref().ok_or_else(|| Error::config("dtype: missing; set a type such as \"f16\""))?;
         let known = [("f16", DType::F16), ("bf16", DType::BF16), ("f32", DType::F32)];
         // Any float tensor can be cast, so all roles are the default.
         Ok(Self {

@@ -28,7 +28,7 @@ impl SchemeChoice {
     pub(crate) fn parse(name: &str) -> Result<Self> {
         let scheme = parse_scheme(KEY, scheme_name(name))?;
         if scheme.is_open() {
-            return Err(Error::config(format!("{KEY}: found {name:?}; say \"step\", and -dynamic in the stage")));
+            return Err(Error::config(format!("{KEY}: found {name:?}, expected \"step\"; set step-dynamic as the scheme of the stage")));
         }
         let pruned = prune_keys(name)?.map(|keys| PruneStage::from_raw(&keys, None)).transpose();
         let pruned = pruned.map_err(|error| Error::config(format!("{KEY}: {name:?}: {}", error.message)))?;
@@ -53,7 +53,7 @@ pub(crate) fn prune_keys(choice: &str) -> Result<Option<RawPrune>> {
     let range = ranges::of("stage.sparsity").ok_or_else(|| Error::bug("shares without a range"))?;
     let share = range.parse(how).map_err(|expected| {
         Error::config(format!(
-            "{KEY}: {choice:?}: {expected}, or N:M, behind \"+\", as in \"int8+0.5\" or \"int8+2:4\""
+            "{KEY}: found {choice:?}, {expected} or N:M after \"+\", as in \"int8+0.5\" or \"int8+2:4\""
         ))
     })?;
     Ok(Some(RawPrune { sparsity: Some(share), ..RawPrune::default() }))
@@ -64,20 +64,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_choice_is_a_scheme_and_how_much_of_it_is_dropped() {
+    fn choices_have_a_scheme_and_a_sparsity() {
         let of = |name: &str| SchemeChoice::parse(name).unwrap();
         assert_eq!((of("int8").pruned, of("int8").scheme), (None, Scheme::INT8));
         assert_eq!(of("int4-g64+2:4").pruned, Some(PruneTarget::NOfM { n: 2, m: 4 }));
         assert_eq!(of("int4-g64+2:4").scheme, of("int4-g64").scheme);
         assert!(matches!(of("int8+0.5").pruned, Some(PruneTarget::Layer(ratio)) if ratio.get() == 0.5));
         let cases = [
-            ("int8+1.0", "\"int8+1.0\": expected a number from 0 to below 1"),
+            ("int8+1.0", "\"int8+1.0\", expected a number from 0 to below 1"),
             ("int8+half", "expected a number from 0 to below 1"),
             ("int8+", "expected a number"),
             ("int8+4:2", "pattern: found \"4:2\""),
             ("int8+a:b", "pattern: found \"a:b\""),
             ("int9+0.5", "int9"),
-            ("step+0.5", "say \"step\""),
+            ("step+0.5", "expected \"step\""),
         ];
         for (name, expected) in cases {
             let error = SchemeChoice::parse(name).unwrap_err().to_string();

@@ -17,8 +17,9 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawDistill {
-    /// distill: "self" (the default) trains the model that the earlier stages produced; "layers" keeps some of
-    /// its layers; a table overrides sizes in its config.json and starts from random weights.
+    /// distill: the student: "self", "layers" or a table. "self" (the default) is the model that the earlier
+    /// stages produced. "layers" keeps some of its layers. A table overrides sizes in its config.json and
+    /// starts from random weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub student: Option<RawStudent>,
     /// distill, student "layers": number of layers to keep.
@@ -206,15 +207,15 @@ impl DistillStage {
     /// Refuses combinations of keys that do not work together.
     fn check(&self) -> Result<()> {
         if self.memory.cache_teacher && self.loss.iter().any(|loss| loss.kind.looks_inside()) {
-            let message = "hidden states and attention are too large to keep; remove it, or those losses";
+            let message = "hidden states and attention are too large to cache; remove it, or the losses of these kinds";
             return Err(Error::config(message).at("memory.cache_teacher"));
         }
         if self.training.patience.is_some() && self.training.metric.is_none() {
-            return Err(Error::config("patience: no metric is watched; name one"));
+            return Err(Error::config("patience: needs a metric; set metric"));
         }
         if self.rate.is_some() && self.quantize.is_none() {
             return Err(Error::config(
-                "rate: no rounding is in place; set quantization_aware, with steps, or remove it",
+                "rate: needs quantization-aware training; set quantization_aware = true, or remove it",
             ));
         }
         Ok(())
@@ -225,10 +226,10 @@ impl DistillStage {
 fn data_of(data: Option<&RawData>, raw: &RawDistill) -> Result<RawData> {
     let data = data.cloned().unwrap_or_default();
     if data.train.is_none() {
-        return Err(Error::config("data.train: missing; name the data to train on"));
+        return Err(Error::config("data.train: missing; set the data to train on"));
     }
     if raw.metric.is_some() && data.eval.is_none() && data.select.is_none() {
-        return Err(Error::config("metric: there is no data to measure it on; name data.eval or data.select"));
+        return Err(Error::config("metric: there is no data to measure it; set data.eval or data.select"));
     }
     Ok(data)
 }
@@ -236,8 +237,8 @@ fn data_of(data: Option<&RawData>, raw: &RawDistill) -> Result<RawData> {
 impl Student {
     fn from_raw(raw: &RawDistill) -> Result<Self> {
         let refuse_layers = |student: &str| {
-            refuse("n_layers", &raw.n_layers, &format!("distill (student {student})"))?;
-            refuse("layers", &raw.layers, &format!("distill (student {student})"))
+            refuse("n_layers", &raw.n_layers, &format!("distill stage with student {student}"))?;
+            refuse("layers", &raw.layers, &format!("distill stage with student {student}"))
         };
         match &raw.student {
             Some(RawStudent::Sizes(sizes)) => refuse_layers("of other sizes").map(|()| Self::Sizes(sizes.clone())),
@@ -245,7 +246,7 @@ impl Student {
             Some(RawStudent::Name(name)) => match one_of("student", name, &[("self", true), ("layers", false)])? {
                 true => refuse_layers("self").map(|()| Self::Same),
                 false if raw.n_layers.is_none() && !matches!(raw.layers, Some(RawLayers::List(_))) => {
-                    Err(Error::config("n_layers: missing; say how many layers the student has, or list them as layers"))
+                    Err(Error::config("n_layers: missing; set the number of layers of the student, or list them in layers"))
                 }
                 false => Ok(Self::Layers(raw.n_layers, LayerChoice::from_raw(raw.layers.as_ref())?)),
             },
@@ -258,7 +259,7 @@ impl TrainingSpec {
         let optimizer = raw.optimizer.as_deref().unwrap_or("adamw");
         let is_sgd = one_of("optimizer", optimizer, &[("adamw", false), ("sgd", true)])?;
         if !is_sgd {
-            refuse("momentum", &raw.momentum, "distill (with adamw)")?;
+            refuse("momentum", &raw.momentum, "distill stage with adamw")?;
         }
         Ok(Self {
             epochs: raw.epochs.unwrap_or(1),

@@ -67,7 +67,7 @@ impl Bounds {
     pub fn check_known(&self, metrics: &BTreeMap<String, f64>) -> Result<()> {
         let Some((name, ..)) = self.all().find(|(name, ..)| !metrics.contains_key(*name)) else { return Ok(()) };
         let known: Vec<&str> = metrics.keys().map(String::as_str).collect();
-        Err(Error::config(format!("the metric {name:?} is not measured here, only {}", known.join(", "))))
+        Err(Error::config(format!("found the metric {name:?}, which is not measured, expected one of {}", known.join(", "))))
     }
 
     /// Returns the metric, the bound, and whether it is a lower bound, of each bound.
@@ -112,18 +112,18 @@ impl Evaluate {
         let is_last = raw.stage.last().as_ref().is_some_and(is_evaluate);
         match (n_stages, is_last) {
             (0, _) if raw.gate.is_some() => {
-                return Err(Error::config("gate: there is no evaluate stage to measure anything; add one"));
+                return Err(Error::config("gate: there is no evaluate stage to measure metrics; add one"));
             }
             (0, _) => return Ok(None),
             (1, true) => {}
-            _ => return Err(Error::config("evaluate: expected one such stage, the last")),
+            _ => return Err(Error::config("evaluate: expected one evaluate stage, as the last stage")),
         }
         if data.eval.is_none() {
-            return Err(Error::config("data.eval: missing; name the data to evaluate on"));
+            return Err(Error::config("data.eval: missing; set the data to evaluate on"));
         }
         if memory.offload && dtype != Dtype::F32 {
             return Err(Error::config(
-                "memory.dtype: blocks that are loaded one at a time compute in f32; remove one of the two",
+                "memory.dtype: found another type than f32 with memory.offload; remove one of the two",
             ));
         }
         let gate = raw.gate.clone().unwrap_or_default();
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_and_memory_are_read_without_a_stage_that_needs_them() {
+    fn data_and_memory_are_checked_without_stages() {
         let cases = [
             ("[memory]\nlimit = \"4XB\"", "memory.limit: found \"4XB\""),
             ("[memory]\nbatch_size = 0", "memory.batch_size: found 0"),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_names_the_metric_and_both_values() {
+    fn gate_errors_have_the_metric_and_both_values() {
         let metrics = BTreeMap::from([("cosine".to_string(), 0.9), ("kl".to_string(), f64::NAN)]);
         let bounds = |min: &[(&str, f64)], max: &[(&str, f64)]| {
             let of = |pairs: &[(&str, f64)]| pairs.iter().map(|(name, value)| (name.to_string(), *value)).collect();

@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawFactorize {
-    /// factorize: choose the smallest rank whose squared singular values sum to this share of the total; above
-    /// 0, at most 1.
+    /// factorize: the share of the squared singular values to keep, above 0 and at most 1. The rank is the
+    /// smallest that keeps it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub energy: Option<f64>,
-    /// factorize: choose the largest rank whose two factors take at most this share of the layer's bytes; above
-    /// 0, at most 1.
+    /// factorize: the share of the layer's bytes that its two factors may take, above 0 and at most 1. The rank
+    /// is the largest that fits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<f64>,
     /// Globs over tensor names; all tensors by default.
@@ -51,10 +51,10 @@ impl FactorizeStage {
             (Some(energy), None) => Rank::Energy(ratio_of("energy", energy)?),
             (None, Some(bytes)) => Rank::Bytes(ratio_of("bytes", bytes)?),
             (Some(_), Some(_)) => {
-                return Err(Error::config("bytes: the rank follows from the energy already; remove one of them"));
+                return Err(Error::config("bytes: energy already sets the rank; remove one of the two"));
             }
             (None, None) => {
-                return Err(Error::config("energy: missing; give it, such as energy = 0.95, or bytes = 0.5"));
+                return Err(Error::config("energy: missing; set it, such as energy = 0.95, or bytes = 0.5"));
             }
         };
         Ok(Self { selection: Selection::new(raw.include.as_ref(), &raw.exclude, None, &[Role::Linear])?, rank })

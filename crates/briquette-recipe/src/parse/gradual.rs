@@ -42,12 +42,12 @@ impl Gradual {
     }
 
     fn parsed(raw: &RawGradual) -> Result<Self> {
-        let missing = || Error::config("sparsity: missing; a share of weights to drop, 0 to 1");
+        let missing = || Error::config("sparsity: missing; set the share of weights to prune, from 0 to below 1");
         let sparsity = ratio_of("sparsity", raw.sparsity.ok_or_else(missing)?)?;
         let span = [raw.begin.unwrap_or(0.0), raw.end.unwrap_or(0.5)];
         if span[0] > span[1] {
             let [begin, end] = span;
-            return Err(Error::config(format!("end: found {end}, before the begin, {begin}; expected a later share")));
+            return Err(Error::config(format!("end: found {end}, expected at least begin = {begin}")));
         }
         let courses = [
             ("cubic", SparsityCourse::Cubic),

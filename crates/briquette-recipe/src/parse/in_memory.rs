@@ -95,7 +95,7 @@ impl Recipe {
     pub fn check_has_files(&self) -> Result<()> {
         match self.model.as_os_str().is_empty() || self.output.as_os_str().is_empty() {
             true => Err(Error::config(
-                "model.path: missing; a recipe for modules in memory names no files, and goes to briquette::compress",
+                "model.path: missing; a recipe without files is for modules in memory: pass it to briquette::compress",
             )),
             false => Ok(()),
         }
@@ -220,7 +220,7 @@ impl QuantizeStage {
         let scheme = parse_scheme("scheme", scheme)?;
         match scheme.is_open() {
             false => Ok(scheme.into()),
-            true => Err(Error::config("scheme: step has no size; say it, as in \"step0.01\"")),
+            true => Err(Error::config("scheme: found step without a size; write it, as in \"step0.01\"")),
         }
     }
 
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_toml_refuses_is_refused_of_types_too() {
+    fn stages_in_code_are_checked_like_toml() {
         let ratio = Ratio::new(0.5).unwrap();
         let global = PruneStage::new(PruneTarget::Global(ratio)).score(Score::Wanda);
         let backwards = PruneStage::new(PruneTarget::NOfM { n: 4, m: 2 });
@@ -294,10 +294,10 @@ mod tests {
                 "stage 1 (prune): sparsity: found 1, expected a number from 0 to below 1",
             ),
             (Recipe::in_memory().prune(backwards), "stage 1 (prune): pattern: found \"4:2\""),
-            (Recipe::in_memory().quantize(scheme), "stage 1 (quantize): range: hqq moves zero points"),
+            (Recipe::in_memory().quantize(scheme), "stage 1 (quantize): range: hqq shifts zero points"),
             (
                 Recipe::in_memory().quantize(Scheme::INT8).prune(PruneStage::new(PruneTarget::Layer(ratio))),
-                "a prune stage comes after a quantize stage; prune first",
+                "found a prune stage after a quantize stage; put the prune stage first",
             ),
         ];
         for (recipe, expected) in cases {
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn stages_in_code_are_those_of_toml() {
+    fn stages_in_code_equal_stages_in_toml() {
         let toml = "model.path = \"m\"\noutput.path = \"o\"\n[[stage]]\nkind = \"prune\"\nscope = \"global\"\nsparsity = 0.4\n\
                     exclude = [\"head.**\"]\noverrides = [{ include = [\"a.*\"], sparsity = 0.2 }]\n[[stage]]\nkind = \"quantize\"\n\
                     scheme = \"int4-g32\"\ninclude = [\"b.**\"]\n";

@@ -154,7 +154,7 @@ fn only(raw: &RawLoss, keys: &[&str]) -> Result<()> {
 /// Config: there is no loss, a key is invalid, or all weights are 0.
 pub(crate) fn losses_of(raw: &[RawLoss]) -> Result<Vec<AskedLoss>> {
     if raw.is_empty() {
-        return Err(Error::config("loss: missing; say what goes down, such as loss = [{ kind = \"logits\" }]"));
+        return Err(Error::config("loss: missing; list the losses, such as loss = [{ kind = \"logits\" }]"));
     }
     let asked = |raw: &RawLoss| match LossKind::from_raw(raw) {
         Ok(kind) => Ok(AskedLoss { kind, weight: raw.weight.unwrap_or(1.0) }),
@@ -163,7 +163,7 @@ pub(crate) fn losses_of(raw: &[RawLoss]) -> Result<Vec<AskedLoss>> {
     };
     let losses: Vec<AskedLoss> = raw.iter().map(asked).collect::<Result<_>>()?;
     if losses.iter().map(|loss| loss.weight).sum::<f64>() <= 0.0 {
-        return Err(Error::config("loss: the weights sum to 0, so nothing would be learned; raise one"));
+        return Err(Error::config("loss: the weights sum to 0, so training has no effect; raise one"));
     }
     Ok(losses)
 }

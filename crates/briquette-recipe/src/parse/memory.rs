@@ -135,14 +135,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_of_a_byte_lacks_its_unit() {
+    fn a_fractional_size_needs_a_unit() {
         let error = bytes_of("budget.bytes", "9.4").unwrap_err().to_string();
         assert_eq!(error, "budget.bytes: found \"9.4\", expected a size with its unit; did you mean \"9.4MB\"?");
         assert_eq!(bytes_of("k", "9.0").unwrap(), 9);
     }
 
     #[test]
-    fn sizes_are_read_in_both_kinds_of_unit() {
+    fn sizes_have_decimal_or_binary_units() {
         assert_eq!(bytes_of("k", "4GiB").unwrap(), 4 << 30);
         assert_eq!(bytes_of("k", "1.5 MB").unwrap(), 1_500_000);
         assert_eq!(bytes_of("k", "512").unwrap(), 512);

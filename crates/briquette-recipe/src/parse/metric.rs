@@ -25,15 +25,15 @@ const fn loss(name: &'static str, least: f64, meaning: &'static str) -> Metric {
 
 /// All metrics.
 pub const METRICS: [Metric; 9] = [
-    score("cosine", [-1.0, 1.0], "mean cosine of embeddings to the original's"),
-    score("cosine_min", [-1.0, 1.0], "the least of them"),
+    score("cosine", [-1.0, 1.0], "mean cosine similarity of embeddings with the original's"),
+    score("cosine_min", [-1.0, 1.0], "smallest cosine similarity of an embedding with the original's"),
     score("pair_spearman", [-1.0, 1.0], "rank correlation of the similarities of all pairs with the original's"),
-    score("sts_spearman", [-1.0, 1.0], "rank correlation of similarities with people's"),
-    score("accuracy", [0.0, 1.0], "share of labels that are the first answer"),
-    score("top5", [0.0, 1.0], "share of labels among the first five"),
-    score("agreement", [0.0, 1.0], "share of first answers that are the original's"),
-    loss("kl", 0.0, "mean divergence of answers from the original's, in nats"),
-    loss("perplexity", 1.0, "exp of the mean surprise at a token"),
+    score("sts_spearman", [-1.0, 1.0], "rank correlation of similarities with human ratings"),
+    score("accuracy", [0.0, 1.0], "share of correct classes"),
+    score("top5", [0.0, 1.0], "share of items whose label is among the five most likely classes"),
+    score("agreement", [0.0, 1.0], "share of items with the same class as the original gives"),
+    loss("kl", 0.0, "mean KL divergence from the original model, in nats"),
+    loss("perplexity", 1.0, "exponential of the mean negative log likelihood of a token"),
 ];
 
 /// The prefix of metrics of the original model: `reference_accuracy`.
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn less_is_better_of_losses_and_errors_and_more_of_all_else() {
+    fn smaller_is_better_for_losses_and_errors_only() {
         for metric in ["cosine", "cosine_min", "accuracy", "top5", "agreement", "pair_spearman", "closs", "", "klm"] {
             assert!(is_more_better(metric), "{metric}");
         }
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_metric_is_named_once_and_its_range_is_not_empty() {
+    fn metrics_have_unique_names_and_valid_ranges() {
         for (place, metric) in METRICS.iter().enumerate() {
             assert!(METRICS[..place].iter().all(|other| other.name != metric.name), "{}", metric.name);
             assert!(metric.range[0] < metric.range[1] && !metric.meaning.is_empty(), "{}", metric.name);

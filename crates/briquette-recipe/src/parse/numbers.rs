@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_that_are_none_are_found_wherever_they_stand() {
+    fn nan_and_infinity_are_found_everywhere() {
         let cases = [
             (
                 "[[stage]]\nkind = \"prune\"\nsparsity = nan",
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_without_quotes_is_told_from_what_is_no_word() {
+    fn words_without_quotes_are_recognized() {
         let at = |text: &'static str, word: &str| {
             let start = text.find(word).unwrap();
             unquoted(text, start..start + word.len())

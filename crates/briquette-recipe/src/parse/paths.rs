@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_does_not_go_down_only_to_come_up_again() {
+    fn parent_components_are_removed_except_after_links() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
         std::fs::create_dir_all(root.join("a/b")).unwrap();
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn two_spellings_of_one_place_are_one_place() {
+    fn equivalent_paths_have_one_spelling() {
         let dir = tempfile::tempdir().unwrap();
         let root = std::fs::canonicalize(dir.path()).unwrap();
         std::fs::create_dir(root.join("out")).unwrap();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_that_a_recipe_can_have_is_in_the_list() {
+    fn the_list_has_every_path_key() {
         let raw: RawRecipe = parse(RECIPE, "r.toml").unwrap();
         let files = [
             include_str!("raw/model.rs"),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn all_are_relative_to_one_directory_and_a_changed_key_to_another() {
+    fn changed_keys_resolve_against_their_own_directory() {
         let mut raw: RawRecipe = parse(RECIPE, "r.toml").unwrap();
         resolve_at(&mut raw, "stage", Path::new("jobs"));
         resolve_at(&mut raw, "data.evaluation", Path::new("jobs"));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn data_counts_as_read_where_a_stage_looks_at_it() {
+    fn data_is_read_if_a_stage_uses_it() {
         let keys = |text: &str| {
             let raw: RawRecipe = parse(&RECIPE.replace("kind = \"distill\"", text), "r.toml").unwrap();
             read(&raw).iter().map(|named| named.key.clone()).collect::<Vec<_>>().join(" ")

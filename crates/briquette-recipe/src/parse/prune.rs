@@ -19,8 +19,9 @@ pub struct RawPrune {
     /// which also update the kept weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-    /// prune: "layer" (the default) prunes each tensor to the sparsity; "global" uses one threshold for all
-    /// tensors; "owl" gives each transformer block a sparsity by its outliers.
+    /// prune: the scope of the sparsity: "layer" (the default), "global" or "owl". "layer" prunes each tensor
+    /// to the sparsity. "global" uses one threshold for all tensors. "owl" gives each transformer block a
+    /// sparsity by its outliers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
     /// prune: the share of weights to set to zero, from 0 to below 1.
@@ -123,7 +124,7 @@ impl PruneStage {
             statistics,
             target: target_of(raw)?,
             overrides: overrides_of(&raw.overrides, |rule| {
-                refuse("overrides.scheme", &rule.scheme, "prune")?;
+                refuse("overrides.scheme", &rule.scheme, "prune stage")?;
                 share_of("overrides.sparsity", rule.sparsity)
             })?,
         })
@@ -137,7 +138,7 @@ fn method_of(raw: &RawPrune) -> Result<(Score, Option<Reconstruction>)> {
     let moving = Reconstruction::NAMES.map(|(name, moving)| (name, (Score::Magnitude, Some(moving))));
     let known: Vec<_> = scores.into_iter().chain(moving).collect();
     let (score, reconstruction) = one_of("method", name, &known)?;
-    let stage = format!("{name} prune");
+    let stage = format!("{name} prune stage");
     if !matches!(score, Score::Random(_)) {
         refuse("seed", &raw.seed, &stage)?;
     }
@@ -149,8 +150,8 @@ fn method_of(raw: &RawPrune) -> Result<(Score, Option<Reconstruction>)> {
 
 fn target_of(raw: &RawPrune) -> Result<PruneTarget> {
     if let Some(pattern) = &raw.pattern {
-        refuse("sparsity", &raw.sparsity, "prune (with a pattern)")?;
-        refuse("scope", &raw.scope, "prune (with a pattern)")?;
+        refuse("sparsity", &raw.sparsity, "prune stage with a pattern")?;
+        refuse("scope", &raw.scope, "prune stage with a pattern")?;
         let parts = pattern.split_once(':').and_then(|(n, m)| Some((n.parse().ok()?, m.parse().ok()?)));
         let (n, m) = parts.ok_or_else(|| no_window(pattern))?;
         return check_window(n, m).map_err(|_| no_window(pattern)).map(|()| PruneTarget::NOfM { n, m });
@@ -172,11 +173,11 @@ fn target_of(raw: &RawPrune) -> Result<PruneTarget> {
 pub(crate) fn check_scope(target: PruneTarget, looks_at_inputs: bool) -> Result<()> {
     match target {
         PruneTarget::Global(_) if looks_at_inputs => Err(Error::config(
-            "scope: found \"global\", but what looks at inputs compares weights only within a row or a layer; leave it out, \
-             take \"owl\", or another method",
+            "scope: found \"global\", but methods with input statistics compare weights within a row or a layer only; remove it, \
+             choose \"owl\", or choose another method",
         )),
         PruneTarget::Owl(_) if !looks_at_inputs => Err(Error::config(
-            "scope: found \"owl\", which shares by what the inputs of layers are; take a method that looks at them: wanda, \
+            "scope: found \"owl\", which needs input statistics; choose a method that uses them: wanda, \
              sparsegpt or admm",
         )),
         _ => Ok(()),
@@ -196,7 +197,7 @@ fn no_window(found: &str) -> Error {
 }
 
 fn share_of(key: &str, value: Option<f64>) -> Result<Ratio> {
-    let missing = || Error::config(format!("{key}: missing; a share of weights to drop, 0 to below 1"));
+    let missing = || Error::config(format!("{key}: missing; set the share of weights to prune, from 0 to below 1"));
     ratio_of(key, value.ok_or_else(missing)?)
 }
 
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_that_looks_at_inputs_has_statistics_of_them_and_no_other_has() {
+    fn only_methods_with_layer_inputs_have_statistics() {
         for (method, expected) in [("magnitude", false), ("wanda", true), ("sparsegpt", true), ("admm", true)] {
             let keys = RawPrune { method: Some(method.into()), ..RawPrune::default() };
             assert_eq!(keys.needs_statistics(), expected, "{method}");
@@ -221,14 +222,14 @@ mod tests {
         assert_eq!(stage.reconstruction, Some(Reconstruction::SparseGpt));
         let cases = [
             ("method = \"wanda\"\nsparsity = 0.5", "statistics: missing; method `wanda` needs"),
-            ("sparsity = 0.5\nscope = \"owl\"", "scope: found \"owl\", which shares by what the inputs of layers are"),
+            ("sparsity = 0.5\nscope = \"owl\"", "scope: found \"owl\", which needs input statistics"),
             (
                 "method = \"wanda\"\nstatistics = \"s\"\nsparsity = 0.5\nseed = 1",
                 "seed: a wanda prune stage has no such key",
             ),
             (
                 "method = \"wanda\"\nstatistics = \"s\"\nsparsity = 0.5\nscope = \"global\"",
-                "scope: found \"global\", but what looks at inputs compares weights only within a row",
+                "scope: found \"global\", but methods with input statistics compare weights within a row",
             ),
             ("statistics = \"s\"\nsparsity = 0.5", "statistics: a magnitude prune stage has no such key"),
             (

@@ -118,8 +118,8 @@ impl QuantizeStage {
             rounding: one_of("round", raw.round.as_deref().unwrap_or("nearest"), &Rounding::NAMES)?,
             statistics: statistics_of(&raw.statistics, raw.needs_statistics(), calibration, &asks_for(raw))?,
             overrides: overrides_of(&raw.overrides, |rule| {
-                refuse("overrides.sparsity", &rule.sparsity, "quantize")?;
-                let name = rule.scheme.as_ref().ok_or_else(|| Error::config("overrides.scheme: missing"))?;
+                refuse("overrides.sparsity", &rule.sparsity, "quantize stage")?;
+                let name = rule.scheme.as_ref().ok_or_else(|| Error::config("overrides.scheme: missing; set a scheme such as \"int8\""))?;
                 let mut scheme = parse_scheme("overrides.scheme", name)?;
                 // The scale type of a step size follows from its value.
                 if let Some(scale) = scale_of(raw)?.filter(|_| !matches!(scheme.weights.range, ScaleSearch::Step(_))) {
@@ -164,13 +164,13 @@ impl QuantizeStage {
 fn scheme_of(raw: &RawQuantize) -> Result<Scheme> {
     let mut scheme = match (&raw.scheme, raw.bits) {
         (Some(name), None) => {
-            refuse("group", &raw.group, "quantize (with a scheme)")?;
-            refuse("symmetric", &raw.symmetric, "quantize (with a scheme)")?;
+            refuse("group", &raw.group, "quantize stage with a scheme")?;
+            refuse("symmetric", &raw.symmetric, "quantize stage with a scheme")?;
             parse_scheme("scheme", name)?
         }
         (None, Some(bits)) => spelled_out(raw, bits)?,
-        (Some(_), Some(_)) => return Err(Error::config("bits: a scheme says the bits already; remove one")),
-        (None, None) => return Err(Error::config("scheme: missing; name one, such as \"int8\", or give bits")),
+        (Some(_), Some(_)) => return Err(Error::config("bits: the scheme already sets the bits; remove one of the two")),
+        (None, None) => return Err(Error::config("scheme: missing; set a scheme such as \"int8\", or bits")),
     };
     let share = raw.percentile.unwrap_or(0.999);
     if let Some(range) = &raw.range {
@@ -178,10 +178,10 @@ fn scheme_of(raw: &RawQuantize) -> Result<Scheme> {
     }
     check_range(&scheme)?;
     if !matches!(scheme.weights.range, ScaleSearch::Percentile(_)) {
-        refuse("percentile", &raw.percentile, "quantize (with another range)")?;
+        refuse("percentile", &raw.percentile, "quantize stage with another range")?;
     }
     if !raw.needs_statistics() {
-        refuse("statistics", &raw.statistics, "quantize (with neither range weighted nor round gptq)")?;
+        refuse("statistics", &raw.statistics, "quantize stage without range weighted and round gptq")?;
     }
     if let Some(scale) = scale_of(raw)? {
         scheme.weights.scale = scale;
@@ -208,8 +208,8 @@ fn asks_for(raw: &RawQuantize) -> String {
 /// Refuses a range method that has no effect on the grid.
 pub(crate) fn check_range(scheme: &Scheme) -> Result<()> {
     if scheme.weights.range == ScaleSearch::Hqq && scheme.weights.grid.is_asymmetric() {
-        let message = "hqq moves zero points by fractions of a step, and those of an asymmetric scheme are whole numbers, so that \
-                       nothing would move; leave it out, or take mse, or a symmetric scheme";
+        let message = "hqq shifts zero points by fractions of a step, but zero points of asymmetric schemes are whole numbers, so it has \
+                       no effect; choose mse, or a symmetric scheme";
         return Err(Error::config(format!("range: {message}")));
     }
     Ok(())

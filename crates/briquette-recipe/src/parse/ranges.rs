@@ -106,7 +106,7 @@ pub(crate) const KEYS: [(&str, NumberRange); 50] = [
 /// Tables of metric bounds; each metric has its own range.
 const BOUNDS: [&str; 4] = ["budget.min.", "budget.max.", "gate.min.", "gate.max."];
 
-/// Returns the range of a key by its dotted path in a recipe or a jobs file; `None` if the key is not numeric.
+/// Returns the range of a key by its dotted path in a recipe or a jobs file. Returns `None` if the key is not numeric.
 pub fn of(path: &str) -> Option<NumberRange> {
     const AROUND: [&str; 4] = ["job", "base", "set", "matrix"];
     let is_place = |segment: &&str| segment.bytes().all(|byte| byte.is_ascii_digit());
@@ -175,7 +175,7 @@ pub fn check(recipe: &RawRecipe) -> Result<()> {
     // Paths are checked separately, because a path may not be valid UTF-8 and so has no JSON form.
     for named in paths::named(recipe) {
         if named.path.as_os_str().as_encoded_bytes().contains(&0) {
-            let message = format!("found a NUL in {:?}, which no name or path has; remove it", named.path);
+            let message = format!("found a NUL character in {:?}; remove it", named.path);
             return Err(Error::config(message).at(named.key));
         }
     }
@@ -210,7 +210,7 @@ fn walk(value: &Value, path: &mut Vec<String>) -> Result<(), String> {
             refused(&path.join("."), value, &text)
         }
         Value::String(text) if text.contains('\0') => {
-            Err(format!("found a NUL in {text:?}, which no name or path has; remove it"))
+            Err(format!("found a NUL character in {text:?}; remove it"))
         }
         _ => Ok(()),
     }
@@ -266,7 +266,7 @@ mod tests {
     use crate::parse::text::parse;
 
     #[test]
-    fn keys_are_known_wherever_they_stand() {
+    fn ranges_are_found_at_every_nesting() {
         let sparsity = of("stage.sparsity");
         assert!(sparsity.is_some());
         for path in
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_in_or_out_as_they_say() {
+    fn bounds_are_inclusive_or_exclusive() {
         let share = above(0.0, 1.0);
         assert!(share.contains(1.0) && share.contains(1e-300) && !share.contains(0.0) && !share.contains(f64::NAN));
         assert!(!below(0.0, 1.0).contains(1.0) && !whole(1, 3).contains(1.5) && !whole(0, 9).contains(f64::INFINITY));
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_named_by_its_place() {
+    fn range_errors_have_the_path_of_the_value() {
         let cases = [
             (
                 "[[stage]]\nkind = \"prune\"\nsparsity = 1",

@@ -72,7 +72,7 @@ impl Recipe {
         ranges::check(&asked)?;
         let mut raw = asked.clone();
         paths::resolve(&mut raw, directory);
-        let missing = |key: &str, what: &str| Error::config(format!("{key}: missing; name the {what}"));
+        let missing = |key: &str, what: &str| Error::config(format!("{key}: missing; set the path of the {what}"));
         let model = raw.model.path.clone().ok_or_else(|| missing("model.path", "model to compress"))?;
         let output = raw.output.path.clone().ok_or_else(|| missing("output.path", "directory to write"))?;
         let (parts, stages) = stage::stages_of(&raw)?;
@@ -184,7 +184,7 @@ fn codes_entropy(output: &RawOutput, has_steps: bool) -> Result<bool> {
     let profile = profile_of(output.format.as_deref())?;
     if is_entropy && profile != OutputFormat::Briquette {
         let message = format!(
-            "output.storage: found \"entropy\" with the format {}, expected briquette, which alone has it",
+            "output.storage: found \"entropy\" with the format {}, expected the format briquette, which alone supports it",
             profile.name()
         );
         return Err(Error::config(message));

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_of_the_table_is_a_number_of_the_schema() {
+    fn every_range_has_a_number_in_the_schema() {
         // Before bounds are added.
         let schema = schemars::schema_for!(RawRecipe).to_value();
         let mut found = Vec::new();

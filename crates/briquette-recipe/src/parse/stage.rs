@@ -139,11 +139,11 @@ fn next_quantize(stages: &[RawStage]) -> Result<Option<&RawQuantize>> {
 fn check_keys(raw: &RawStage) -> Result<()> {
     match (raw.foreign_key(), raw.kind()) {
         (Some(_), Some(StageKind::Evaluate)) => {
-            Err(Error::config("an evaluate stage has no keys but kind; its data is in [data], its bounds in [gate]"))
+            Err(Error::config("an evaluate stage has no key except kind; set its data in [data], and its bounds in [gate]"))
         }
         (Some(key), Some(kind)) => {
             let message =
-                format!("a {kind} stage has no such key; remove it: its keys are {}", keys_of(kind).join(", "));
+                format!("a {kind} stage has no such key; remove it, or use one of {}", keys_of(kind).join(", "));
             Err(Error::config(message).at(key))
         }
         _ => Ok(()),
@@ -154,7 +154,7 @@ fn check_keys(raw: &RawStage) -> Result<()> {
 pub(crate) fn check_order(kinds: &[StageKind]) -> Result<()> {
     for (i, after) in kinds.iter().enumerate() {
         if let Some(before) = kinds[..i].iter().find(|before| after.comes_before(**before)) {
-            return Err(Error::config(format!("a {after} stage comes after a {before} stage; {after} first")));
+            return Err(Error::config(format!("found a {after} stage after a {before} stage; put the {after} stage first")));
         }
     }
     Ok(())

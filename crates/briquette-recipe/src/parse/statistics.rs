@@ -21,7 +21,7 @@ pub(crate) fn statistics_of(
     let runs = calibration.is_some_and(|calibration| calibration.data.is_some());
     match own.clone().or(shared) {
         None if !runs => Err(Error::config(format!(
-            "statistics: missing; {what} needs `calibration.data` to run the model on, or `statistics`, a file that \
+            "statistics: missing; {what} needs layer inputs; set calibration.data, or calibration.statistics to a file that \
              `briquette calibrate` wrote"
         ))),
         found => Ok(found),

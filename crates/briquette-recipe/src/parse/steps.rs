@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pruned_has_a_stage_for_each_share_before_all_that_quantize() {
+    fn pruned_schemes_get_prune_stages_before_the_quantize_stages() {
         let text = "model.path = \"m\"\noutput.path = \"o\"\nbudget = { bytes = \"1MB\", choices = [\"int8\", \"int8+0.5\", \"int4-g64+2:4\"] }\n\
             [[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\ninclude = [\"own\"]\n\
             [[stage]]\nkind = \"quantize\"\nscheme = \"step\"\nexclude = [\"own\"]\n";

@@ -18,7 +18,7 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
 pub(crate) fn read_text(path: &Path) -> Result<String> {
     let file = briquette_formats::InputFile::open(path).map_err(as_config)?;
     let bytes = file.read_all(MAX_BYTES).map_err(as_config)?;
-    String::from_utf8(bytes).map_err(|_| Error::config("is not text; expected TOML").at(path.display()))
+    String::from_utf8(bytes).map_err(|_| Error::config("found a file that is not text, expected TOML").at(path.display()))
 }
 
 /// Converts an error about the recipe's file: invalid input is a configuration error here.
@@ -40,7 +40,7 @@ pub fn parse<T: DeserializeOwned>(text: &str, name: &str) -> Result<T> {
     }
     toml::from_str(text).map_err(|error| {
         let span = error.span().unwrap_or_default();
-        let quotes = |word: &str| format!("found {word}, which is no value; strings have quotes: \"{word}\"");
+        let quotes = |word: &str| format!("found {word}, expected a value; put strings in quotes: \"{word}\"");
         let known = numbers::out_of_range(text, span.clone());
         let known = known.or_else(|| numbers::unquoted(text, span.clone()).map(quotes));
         at(span.start, known.unwrap_or_else(|| explain(error.message())))
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_cannot_be_names_the_line_of_its_key() {
+    fn invalid_values_have_the_line_of_their_key() {
         let head = "[model]\npath = \"m\"\n[output]\npath = \"o\"\n";
         let cases = [
             (
@@ -180,20 +180,20 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_lists_the_keys_of_its_kind_of_stage_alone() {
+    fn an_unknown_key_lists_the_keys_of_its_kind_of_stage() {
         let listed = error_of("kind = \"prune\"\nsparsty = 0.4");
         for key in ["kind", "sparsity", "pattern", "scope", "method"] {
             assert!(listed.contains(key), "{listed}");
         }
         assert!(listed.contains("did you mean \"sparsity\"?") && !listed.contains("scheme"), "{listed}");
         let other = error_of("kind = \"cast\"\nscheme = \"int8\"");
-        assert!(other.contains("its keys are kind, dtype, exclude, include, roles"), "{other}");
+        assert!(other.contains("use one of kind, dtype, exclude, include, roles"), "{other}");
         let kind_last = error_of("sparsty = 0.4\nkind = \"prune\"");
         assert!(kind_last.contains("did you mean \"sparsity\"?"), "{kind_last}");
     }
 
     #[test]
-    fn a_mistake_is_one_line_that_says_what_to_write() {
+    fn errors_are_one_line_with_a_remedy() {
         let cases = [
             ("kind = \"prune\"\nspasity = 0.4", "r.toml:7: unknown key \"spasity\""),
             ("kind = \"prune\"\nspasity = 0.4", "did you mean \"sparsity\"?"),
@@ -211,11 +211,11 @@ mod tests {
             ("kind = \"prune\"\nsparsity = -inf", "r.toml:7: stage 1 (prune): sparsity: found -inf, expected a number"),
             (
                 "kind = \"quantize\"\nscheme = int8",
-                "r.toml:7: found int8, which is no value; strings have quotes: \"int8\"",
+                "r.toml:7: found int8, expected a value; put strings in quotes: \"int8\"",
             ),
-            ("kind = \"prune\"\nroles = [linear, conv]", "strings have quotes: \"linear\""),
-            ("kind = \"distill\"\nloss = [{ kind = logits }]", "strings have quotes: \"logits\""),
-            ("kind = \"distill\"\nteacher = ../models/a", "strings have quotes: \"../models/a\""),
+            ("kind = \"prune\"\nroles = [linear, conv]", "put strings in quotes: \"linear\""),
+            ("kind = \"distill\"\nloss = [{ kind = logits }]", "put strings in quotes: \"logits\""),
+            ("kind = \"distill\"\nteacher = ../models/a", "put strings in quotes: \"../models/a\""),
             ("kind = \"quantize\"\nbits = 4\ngroup = 1.5", "group: found 1.5, expected a whole number from 1"),
             ("kind = \"prune\"\nroles = [\"linaer\"]", "did you mean \"linear\"?"),
             ("kind = \"prune\"\nroles = \"linear\"", "expected a list"),
@@ -225,19 +225,19 @@ mod tests {
             ("kind = \"prune\"\npattern = \"4:2\"", "expected N:M"),
             (
                 "kind = \"prune\"\npattern = \"2:4\"\nsparsity = 0.5",
-                "sparsity: a prune (with a pattern) stage has no such key",
+                "sparsity: a prune stage with a pattern has no such key",
             ),
             ("kind = \"prune\"\nsparsity = 0.5\nscheme = \"int8\"", "scheme: a prune stage has no such key"),
             ("kind = \"quantize\"", "scheme: missing"),
             ("kind = \"quantize\"\nscheme = \"int9\"", "unknown scheme \"int9\""),
             ("kind = \"quantize\"\nbits = 1", "expected a whole number from 2 to 8"),
             ("kind = \"quantize\"\nbits = 4\ngroup = 0", "group: found 0"),
-            ("kind = \"quantize\"\nbits = 4\npercentile = 0.9", "percentile: a quantize (with another range) stage"),
+            ("kind = \"quantize\"\nbits = 4\npercentile = 0.9", "percentile: a quantize stage with another range"),
             (
                 "kind = \"quantize\"\nbits = 4\nrange = \"percentile\"\npercentile = 3",
                 "found 3, expected a number from 0.5",
             ),
-            ("kind = \"quantize\"\nscheme = \"int8\"\n[[stage]]\nkind = \"prune\"\nsparsity = 0.1", "prune first"),
+            ("kind = \"quantize\"\nscheme = \"int8\"\n[[stage]]\nkind = \"prune\"\nsparsity = 0.1", "put the prune stage first"),
             ("kind = \"prune\"\nsparsity = 0.1\ninclude = [\"a[\"]", "pattern \"a[\""),
             ("kind = ", "r.toml:6:"),
         ];

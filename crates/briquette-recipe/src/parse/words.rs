@@ -34,7 +34,7 @@ pub(crate) fn parse_scheme(key: &str, name: &str) -> Result<Scheme> {
 /// Refuses a key that this kind of stage does not have.
 pub(crate) fn refuse<T>(key: &str, value: &Option<T>, kind: &str) -> Result<()> {
     match value {
-        Some(_) => Err(Error::config(format!("{key}: a {kind} stage has no such key; remove it"))),
+        Some(_) => Err(Error::config(format!("{key}: a {kind} has no such key; remove it"))),
         None => Ok(()),
     }
 }

@@ -33,9 +33,9 @@ pub(super) fn apply_stages<'a>(
     }
     for tensor in plan.tensors.iter_mut().filter(|tensor| !tensor.is_changed() && tensor.skipped.is_none()) {
         let why = match tensor.role {
-            Role::Other => format!("{} is kept as it is", tensor.info.dtype),
+            Role::Other => format!("{} tensors are not changed", tensor.info.dtype),
             Role::Unknown | Role::Parameter => format!("{}: {}", tensor.role.name(), tensor.why.words()),
-            role => format!("{} not chosen by any stage", role.name()),
+            role => format!("{} not selected by any stage", role.name()),
         };
         tensor.leave(&why);
         tensor.share(&mut shared);
@@ -65,7 +65,7 @@ fn apply_stage(plan: &mut Plan, stage: &Stage, heads: &BTreeSet<usize>, loads: O
     }
     let names = chosen.iter().map(|&index| plan.tensors[index].info.name.as_str());
     stage.overrides().into_iter().try_for_each(|patterns| {
-        patterns.check_used("tensor that this stage chooses", names.clone()).map_err(|error| error.at("overrides"))
+        patterns.check_used("tensor that this stage selects", names.clone()).map_err(|error| error.at("overrides"))
     })?;
     match stage {
         Stage::Prune(stage) => prune(plan, stage, &chosen),
@@ -80,7 +80,7 @@ fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
     for &index in chosen {
         let tensor = &mut plan.tensors[index];
         if tensor.prune.is_some() {
-            let message = "is chosen by an earlier prune stage too; exclude it from one";
+            let message = "is also selected by an earlier prune stage; exclude it from one";
             return Err(Error::config(message).at(tensor.culprit()));
         }
         let own =
@@ -136,7 +136,7 @@ fn quantize(
         let tensor = &mut plan.tensors[index];
         let at = |error: Error, tensor: &TensorPlan| error.at(tensor.culprit());
         if tensor.quant.is_some() {
-            return Err(at(Error::config("is chosen by an earlier quantize stage too; exclude it from one"), tensor));
+            return Err(at(Error::config("is also selected by an earlier quantize stage; exclude it from one"), tensor));
         }
         let is_head = heads.contains(&index);
         if let Some(why) = loads.and_then(|loads| loads.refuses(tensor)) {
@@ -171,8 +171,8 @@ fn quantize(
     if let Some(&first) = spared.first() {
         let (name, n_bits) = (&plan.tensors[first].info.name, stage.scheme.weights.grid.n_bits());
         plan.remarks.push(format!(
-            "{name} is the embedding and the head in one, and every output loses what it loses: it stays at int8. Name the role \
-             embedding (--quantize-roles linear,conv,embedding) to have it in {n_bits} bits."
+            "{name} is both embedding and output head, where errors reach every output: it gets int8. Select the role \
+             embedding (--quantize-roles linear,conv,embedding) to store it in {n_bits} bits."
         ));
     }
     Ok(())
@@ -193,14 +193,14 @@ fn cast(plan: &mut Plan, stage: &CastStage, chosen: &[usize]) -> Result<()> {
     for &index in chosen {
         let tensor = &mut plan.tensors[index];
         if tensor.cast.is_some() {
-            let message = "is chosen by an earlier cast stage too; exclude it from one";
+            let message = "is also selected by an earlier cast stage; exclude it from one";
             return Err(Error::config(message).at(tensor.culprit()));
         }
         if tensor.quant.is_some() {
             continue;
         }
         if tensor.info.dtype == stage.dtype {
-            tensor.skipped = (!tensor.is_recoded()).then(|| format!("is {} already", stage.dtype));
+            tensor.skipped = (!tensor.is_recoded()).then(|| format!("is already {}", stage.dtype));
             tensor.share(&mut shared);
             continue;
         }
@@ -217,7 +217,7 @@ fn scheme_of(held: &CodeSupport, tensor: &TensorPlan, asked: Scheme) -> Result<S
         Some(why @ Misfit::Scheme { instead, .. }) => return Err(Error::config(format!("{why}; choose {instead}"))),
         Some(why @ Misfit::Turned { .. }) => {
             let shown_by = tensor.why.words();
-            return Err(Error::config(format!("{why}, and this one lies [in, out]: {shown_by}")));
+            return Err(Error::config(format!("{why}, but this one is [in, out]: {shown_by}")));
         }
         None => {}
     }
@@ -308,12 +308,12 @@ mod tests {
         tie(&mut plan, &Ties::from([(1, 0), (3, 2), (4, 2)]));
         let tied: Vec<Option<usize>> = plan.tensors.iter().map(|tensor| tensor.tied_to()).collect();
         assert_eq!(tied, [Some(1), None, None, Some(2), Some(2), None], "0 follows the embedding 1; 3 and 4 follow 2");
-        assert!(plan.tensors[0].prune.is_none(), "as the embedding, which is not pruned");
-        assert_eq!(plan.pools[0].tensors, [2], "what is kept once is in the pool once; 5 is an embedding");
+        assert!(plan.tensors[0].prune.is_none(), "follows the embedding, which is not pruned");
+        assert_eq!(plan.pools[0].tensors, [2], "tied tensors are in the pool once; 5 is an embedding");
     }
 
     #[test]
-    fn a_hundred_thousand_ties_are_found_in_one_pass() {
+    fn a_hundred_thousand_ties_take_one_pass() {
         let n = 100_000;
         let infos = infos(n);
         let mut plan = pooled(&infos);

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_without_a_head_has_its_embedding_for_one_only_where_it_needs_one() {
+    fn a_model_without_a_head_ties_it_to_the_embedding_if_it_needs_one() {
         let cases = [
             (r#"{"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": true}"#, true),
             (r#"{"architectures": ["GPT2LMHeadModel"]}"#, true),

@@ -64,15 +64,15 @@ pub fn plan_in_memory<'a>(recipe: &Recipe, source: &'a dyn TensorSource, about: 
 fn check_stages(recipe: &Recipe) -> Result<()> {
     if recipe.stages.is_empty() && recipe.parts.is_empty() && recipe.evaluate.is_none() {
         return Err(Error::config(
-            "stage: the recipe has none, so that nothing would be done; add prune() or quantize()",
+            "stage: the recipe has no stages; add prune() or quantize()",
         ));
     }
     recipe.check_stages()?;
     if recipe.stages.iter().any(|stage| matches!(stage, Stage::Quantize(stage) if stage.is_open())) {
-        return Err(Error::config("scheme: step has no size; say it, as in \"step0.01\""));
+        return Err(Error::config("scheme: found step without a size; write it, as in \"step0.01\""));
     }
     if recipe.stages.iter().any(|stage| stage.updates_weights() || stage.shares_by_outliers()) {
-        let message = "of a module in memory no weights are moved, and no shares found by outliers; export it, and compress the files";
+        let message = "modules in memory do not support sparsegpt, admm, gptq and owl; export the module, and compress the files";
         return Err(Error::config(message));
     }
     let whole = recipe.parts.first().map(|part| part.then.kind());
@@ -80,9 +80,9 @@ fn check_stages(recipe: &Recipe) -> Result<()> {
     let evaluates = recipe.evaluate.is_some().then_some(StageKind::Evaluate);
     if let Some(kind) = whole.or(casts).or(evaluates) {
         let message = match kind {
-            StageKind::Cast => "a module keeps the type it computes in; leave the stage out, or cast the module",
+            StageKind::Cast => "a module keeps its float type; remove the stage, or cast the module",
             _ => {
-                "needs a model that is known and its data; of a module in memory only prune and quantize stages are done"
+                "modules in memory support prune and quantize stages only; remove the stage, or export the module"
             }
         };
         return Err(Error::config(message)
@@ -91,7 +91,7 @@ fn check_stages(recipe: &Recipe) -> Result<()> {
     match recipe.profile {
         OutputFormat::Briquette => Ok(()),
         _ => Err(Error::config(
-            "output.format: a module in memory is measured as Briquette's own format; leave it out, and convert what was \
+            "output.format: a module in memory is exported in Briquette's own format; remove it, and convert what was \
              exported",
         )),
     }

@@ -43,10 +43,10 @@ impl Loads {
         match self {
             Self::Known(family) if is_matrix && family.is_linear(name) => None,
             Self::Known(family) if is_matrix && tensor.role == Role::Linear => {
-                Some(format!("none of the Linear layers of {} that compressed-tensors codes", family.name()))
+                Some(format!("not a Linear layer of {} that compressed-tensors quantizes", family.name()))
             }
             Self::Untested(_) if is_matrix && is_plain(tensor) && !heads::is_head(name) => None,
-            _ => Some("compressed-tensors codes Linear layers only".into()),
+            _ => Some("compressed-tensors quantizes Linear layers only".into()),
         }
     }
 
@@ -69,7 +69,7 @@ impl Loads {
         match problem {
             Some(what) if !recipe.allow_untested => Err(Error::refused(format!(
                 "compressed-tensors is for transformers and vLLM, which are not known to load this: {what}; \
-                 choose another format, or pass --allow-untested (output.allow_untested) to write it all the same"
+                 choose another format, or pass --allow-untested (output.allow_untested) to write it anyway"
             ))),
             problem => Ok(problem),
         }
@@ -82,19 +82,19 @@ impl Loads {
                 format!(" of {}", family.name()),
                 match family.limits() {
                     Limits::Codes(why) => why,
-                    _ => "none of the chosen tensors is a Linear layer that transformers reads as codes",
+                    _ => "no selected tensor is a Linear layer that transformers reads as codes",
                 },
             ),
             Self::Untested(_) => {
-                (String::new(), "none of the chosen tensors is the weight of a Linear layer by its name and shape")
+                (String::new(), "no selected tensor is the weight of a Linear layer by its name and shape")
             }
         };
-        Error::refused(format!("compressed-tensors would hold no codes{of}: {why}; choose another format"))
+        Error::refused(format!("compressed-tensors would have no codes{of}: {why}; choose another format"))
     }
 }
 
 /// The reason why a model in burn's layout is refused.
-const TURNED: &str = "lies [in, out] in burn's layout, and transformers and vLLM read compressed-tensors as [out, in]; compress \
+const TURNED: &str = "is [in, out] in burn's layout, but transformers and vLLM read compressed-tensors as [out, in]; compress \
                       the model in PyTorch's layout, or choose another format";
 
 /// Refuses a model with Linear weights in burn's layout `[in, out]`.
@@ -129,7 +129,7 @@ fn problem_of(family: &LoadableFamily, plan: &Plan, coded: &[&TensorPlan]) -> Op
     let is_odd = |tensor: &&TensorPlan| !is_packed(tensor, plan.profile) || tensor.codes(plan.profile) != codes;
     experts.find(is_odd).map(|tensor| {
         format!(
-            "of {}, transformers reads experts only where all are packed codes of one scheme (tensor {:?} is not); \
+            "of {}, transformers reads experts only if all have packed codes of one scheme (tensor {:?} does not); \
              choose int8 or int4-gN for them",
             family.name(),
             tensor.info.name

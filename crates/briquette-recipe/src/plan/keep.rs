@@ -34,9 +34,9 @@ fn keep_codes(profile: OutputFormat, tensor: &mut TensorPlan, source: &StoredTen
 
 /// Returns an error with the reason if the format does not support these codes.
 fn holds(profile: OutputFormat, source: &StoredTensor, codes: Codes) -> Result<(), String> {
-    let Some(held) = profile.held_codes() else { return Err("the format holds floats only".into()) };
+    let Some(held) = profile.held_codes() else { return Err("the format stores floats only".into()) };
     if source.activations == Some(formats::ActivationRounding::Other) {
-        return Err("its activations are rounded in a way that is not kept".into());
+        return Err("the format does not support its quantization of activations".into());
     }
     held.misfit(codes, source.axis).map_or(Ok(()), |why| Err(why.to_string()))
 }

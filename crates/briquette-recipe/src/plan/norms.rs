@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const IN_MEMORY: &str = "directions of a weight norm are pruned in files only";
 
 /// The reason for the lengths of pruned directions.
-const RESCALED: &str = "lengths of a weight norm: scaled, so that kept weights of its layer stay equal";
+const RESCALED: &str = "lengths of a weight norm: scaled so that the kept weights of the layer do not change";
 
 /// The index of the directions, the index of their lengths, and the groups that share a norm.
 type NormPair = (usize, usize, NormGroups);
@@ -37,7 +37,7 @@ pub(crate) fn link(plan: &mut Plan, ties: &mut Ties) -> Result<()> {
     if n_spared > 0 {
         let tensors = if n_spared == 1 { "1 tensor keeps" } else { &format!("{n_spared} tensors keep") };
         plan.remarks.push(format!(
-            "{tensors} more weights than the recipe asks for: every norm of a weight norm keeps its largest weight."
+            "{tensors} more weights than the recipe sets: every norm of a weight norm keeps its largest weight."
         ));
     }
     Ok(())
@@ -95,7 +95,7 @@ fn check_score(tensor: &TensorPlan) -> Result<()> {
         return Ok(());
     }
     let message =
-        "directions of a weight norm are pruned by magnitude only, not by the inputs of their layer; exclude them";
+        "directions of a weight norm can be pruned by magnitude only, not with input statistics; exclude them";
     let remedy = Remedy::Exclude(vec![tensor.info.name.clone()]);
     Err(Error::config(message).at(tensor.culprit()).with_remedy(remedy))
 }

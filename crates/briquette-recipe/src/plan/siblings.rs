@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layers_of_one_parent_belong_together_and_others_do_not() {
+    fn only_layers_of_one_parent_are_grouped() {
         let names = [
             "encoder.layer.0.attention.self.query.weight",
             "encoder.layer.0.attention.self.key.weight",

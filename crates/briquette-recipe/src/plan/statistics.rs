@@ -44,7 +44,7 @@ pub(crate) fn take_in(plan: &mut Plan, recipe: &Recipe, checkpoint: &Checkpoint)
         let differs = |(index, view): (&usize, &InputView)| plan.inputs.get(index).is_some_and(|known| known != view);
         if let Some((index, _)) = views.iter().find(|&found| differs(found)) {
             let name = &plan.tensors[*index].info.name;
-            let message = format!("two stages have different statistics for {name:?}; name one file in both");
+            let message = format!("two stages have different statistics for {name:?}; set the same file in both");
             return Err(Error::config(message).at("statistics"));
         }
         plan.inputs.extend(views);
@@ -74,15 +74,15 @@ pub fn settle_unseen(plan: &mut Plan, is_unseen: impl Fn(&TensorPlan) -> bool) {
     let hows: BTreeSet<&str> = names.iter().map(|(_, how)| *how).collect();
     for how in hows {
         let of_how: Vec<&str> = names.iter().filter(|(_, its)| *its == how).map(|(name, _)| name.as_str()).collect();
-        plan.remarks.push(format!("{} ran on none of the calibration data: weights are {how}.", listed(&of_how)));
+        plan.remarks.push(format!("{} did not run on the calibration data: weights are {how}.", listed(&of_how)));
     }
 }
 
 /// Describes how weights are treated without input statistics.
 fn how_settled(tensor: &TensorPlan) -> &'static str {
     match (tensor.prune.is_some(), tensor.quant.is_some()) {
-        (true, true) => "dropped by magnitude and rounded to nearest",
-        (true, false) => "dropped by magnitude",
+        (true, true) => "pruned by magnitude and rounded to nearest",
+        (true, false) => "pruned by magnitude",
         (false, _) => "rounded to nearest",
     }
 }
@@ -137,7 +137,7 @@ pub(crate) fn view_of(tensor: &TensorPlan, layers: &BTreeMap<String, InputStats>
     let (name, layer) = (&tensor.info.name, layer_of(tensor));
     let Some(stats) = layers.get(layer) else {
         let message = format!(
-            "has no statistics of the inputs of {layer:?}; gather them too, or exclude {name:?} from the stage"
+            "has no input statistics of {layer:?}; gather them too, or exclude {name:?} from the stage"
         );
         return Err(Error::input(message));
     };

@@ -21,6 +21,6 @@ pub(crate) fn choose(plan: &mut Plan, recipe: &Recipe) {
         tensor.share(&mut shared);
     }
     if plan.tensors.iter().all(|tensor| tensor.blocks.is_none()) {
-        plan.remarks.push("No tensor has codes, so that none is entropy-coded.".into());
+        plan.remarks.push("No tensor has codes, so nothing is entropy-coded.".into());
     }
 }

@@ -21,7 +21,7 @@ pub(super) fn check(jobs: &[Job]) -> Result<BTreeMap<PathBuf, usize>> {
         let output = one_spelling(output)?;
         if let Some(other) = outputs.insert(output.clone(), index) {
             let message = format!(
-                "jobs {:?} and {:?} write to one place, {}; give each an output.path of its own, of a matrix by {{axis}} in it",
+                "jobs {:?} and {:?} have the same output, {}; give each its own output.path, in a matrix with {{axis}}",
                 jobs[other].name,
                 job.name,
                 output.display()
@@ -32,7 +32,7 @@ pub(super) fn check(jobs: &[Job]) -> Result<BTreeMap<PathBuf, usize>> {
     for (output, job) in &outputs {
         if let Some(outer) = output.ancestors().skip(1).find_map(|above| outputs.get(above)) {
             let (job, outer) = (&jobs[*job].name, &jobs[*outer].name);
-            let message = format!("the output of job {job:?} lies inside that of job {outer:?}; put it beside");
+            let message = format!("the output of job {job:?} is inside the output of job {outer:?}; choose another");
             return Err(Error::config(message).at(output.display()));
         }
     }
@@ -47,7 +47,7 @@ fn check_names(jobs: &[Job]) -> Result<()> {
             let writes = |job: &Job| job.output().map_or("nothing".into(), |output| output.display().to_string());
             let (one, another) = (writes(other), writes(job));
             let message = format!(
-                "the jobs that write {one} and {another} are both called {:?}; give one another name",
+                "the jobs that write {one} and {another} are both named {:?}; rename one",
                 job.name
             );
             return Err(Error::config(message));

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_are_told_from_recipes_by_their_keys() {
+    fn jobs_files_are_recognized_by_their_keys() {
         for (text, expected) in [
             ("[[job]]", true),
             ("[[jobs]]", true),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inline_job_is_relative_to_its_file_and_named_by_its_output() {
+    fn an_inline_job_is_relative_to_its_file_and_named_after_its_output() {
         let jobs = parse(&format!("[[job]]\n{INLINE}")).unwrap();
         let (job, recipe) = (&jobs.jobs[0], jobs.jobs[0].recipe().unwrap());
         assert_eq!((job.name.as_str(), recipe.model.to_str()), ("a", Some("dir/m")));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_makes_a_job_of_every_combination_after_the_written_ones() {
+    fn jobs_of_a_matrix_follow_the_written_jobs() {
         let text = format!(
             "[[job]]\n{INLINE}{BASE}[matrix]\nstage.0.sparsity = [0.2, 0.4]\n\"stage.0.scope\" = [\"layer\"]\n"
         );
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_is_not_sound_leaves_the_others_alone() {
+    fn an_invalid_job_does_not_affect_the_others() {
         let gone = "[[job]]\nrecipe = \"gone.toml\"\n";
         let bad = INLINE.replace("sparsity = 0.5", "sparsity = 7").replace("out/a", "out/b");
         let jobs = parse(&format!("{gone}[[job]]\nname = \"much\"\n{bad}[[job]]\n{INLINE}")).unwrap();
@@ -176,17 +176,17 @@ mod tests {
         let half = format!("{BASE}[matrix]\n\"stage.0.sparsity\" = [0.5, 1.5]\n");
         let errors = parse(&half).unwrap().jobs.iter().filter(|job| job.recipe().is_err()).count();
         assert_eq!(errors, 1);
-        assert_eq!(parse(gone).unwrap_err().exit_code(), 2, "where none is sound, the file is refused");
+        assert_eq!(parse(gone).unwrap_err().exit_code(), 2, "a file without a valid job is refused");
     }
 
     #[test]
-    fn a_mistake_is_one_line_with_the_place_and_what_to_write() {
+    fn errors_are_one_line_with_the_position_and_a_remedy() {
         let job = |set: &str| format!("[[job]]\nset = {{ {set} }}\n{INLINE}");
         let matrix = |text: &str| format!("{BASE}[matrix]\n{text}\n");
         let cases = [
             (job("\"stage.0.spasity\" = 0.1"), "jobs.toml:1: job 1: set (line 2): stage.0.spasity: unknown key"),
             (job("stage.0.spasity = 0.1"), "did you mean \"sparsity\"?"),
-            (job("\"stage.1.sparsity\" = 0.1"), "expected the place in a list of 1"),
+            (job("\"stage.1.sparsity\" = 0.1"), "expected an index into a list of 1"),
             (job("\"stage.0.sparsity\" = 1.5"), "job 1: stage 1 (prune): sparsity: found 1.5"),
             ("[[job]]\nrecpie = \"a\"".into(), "jobs.toml:2: unknown key \"recpie\""),
             ("[[jobs]]".into(), "did you mean \"job\"?"),
@@ -194,15 +194,15 @@ mod tests {
             ("[[job]]".into(), "jobs.toml:1: job 1: model.path: missing"),
             (format!("[[job]]\nrecipe = \"r.toml\"\n{INLINE}"), "change a recipe with set"),
             ("[[job]]\nrecipe = \"absent.toml\"".into(), "dir/absent.toml: no such file"),
-            (format!("[[job]]\n{INLINE}[[job]]\n{INLINE}"), "write to one place"),
-            (format!("[[job]]\n{INLINE}[[job]]\nset = {{ \"output.path\" = \"out/a/b\" }}\n{INLINE}"), "lies inside"),
-            (format!("[[job]]\n{INLINE}[[job]]\nset.output.path = \"b/a\"\n{INLINE}"), "are both called \"a\""),
+            (format!("[[job]]\n{INLINE}[[job]]\n{INLINE}"), "have the same output"),
+            (format!("[[job]]\n{INLINE}[[job]]\nset = {{ \"output.path\" = \"out/a/b\" }}\n{INLINE}"), "is inside the output of"),
+            (format!("[[job]]\n{INLINE}[[job]]\nset.output.path = \"b/a\"\n{INLINE}"), "are both named \"a\""),
             (BASE.into(), "jobs.toml:1: base: there is no [matrix]"),
             ("[matrix]\na = [1]".into(), "jobs.toml:1: matrix: there is no [base]"),
             (matrix("\"stage.0.spasity\" = [0.1]"), "set (line 8): stage.0.spasity: unknown key"),
             (matrix("\"stage.0.seed\" = [1, 2]"), "output.path: found {stage.0.sparsity}, expected an axis"),
             (matrix("\"stage.0.sparsity\" = 0.1"), "expected a list of values"),
-            (matrix("\"stage.0.sparsity\" = [0.1, 0.1]"), "write to one place"),
+            (matrix("\"stage.0.sparsity\" = [0.1, 0.1]"), "have the same output"),
         ];
         for (text, expected) in cases {
             let error = parse(&text).unwrap_err();

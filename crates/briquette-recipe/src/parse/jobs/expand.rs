@@ -28,8 +28,8 @@ pub(super) fn expand(file: &Arc<JobsFile>, raw: &RawJobs) -> Result<Vec<Job>> {
             jobs.extend(more);
             is_any_sound |= is_sound;
         }
-        (Some(_), true) => return Err(lacks(file, "base", "there is no [matrix] that multiplies it; add one")),
-        (None, false) => return Err(lacks(file, "matrix", "there is no [base] to multiply; add one")),
+        (Some(_), true) => return Err(lacks(file, "base", "there is no [matrix] for it; add one")),
+        (None, false) => return Err(lacks(file, "matrix", "there is no [base] for it; add one")),
     }
     match jobs.first() {
         None => Err(Error::config("there is no [[job]] and no [matrix]; nothing to do").at(file.path().display())),

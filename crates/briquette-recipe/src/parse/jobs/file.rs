@@ -69,7 +69,7 @@ impl JobsFile {
         let is_inline = raw.model.is_some() || raw.output.is_some() || raw.stage.is_some();
         let (mut recipe, directory) = match &raw.recipe {
             Some(_) if is_inline => {
-                let message = "comes with model, output or stage; change a recipe with set, or spell out all of it";
+                let message = "found also model, output or stage; change a recipe with set, or write the whole job inline";
                 return Err(Error::config(message).at("recipe"));
             }
             Some(path) => {
@@ -86,7 +86,7 @@ impl JobsFile {
 /// Returns the name of a job: the given name, or the last part of its output.
 pub(super) fn name_of(name: Option<String>, output: &Path) -> Result<String> {
     let last = || output.file_name().map(|name| name.to_string_lossy().into_owned());
-    name.or_else(last).ok_or_else(|| Error::config("output.path: names no directory; choose another"))
+    name.or_else(last).ok_or_else(|| Error::config("output.path: has no directory name; choose another"))
 }
 
 fn inline(raw: &RawJob) -> RawRecipe {

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_is_every_combination_and_the_last_axis_is_fastest() {
+    fn a_matrix_has_every_combination_and_the_last_axis_varies_fastest() {
         let matrix = matrix();
         let names: Vec<String> = (0..matrix.len()).map(|i| matrix.point(i).fill("p{a.0}/{b}-").unwrap()).collect();
         assert_eq!(names, ["p0.2/x-", "p0.2/y-z-", "p0.2/2-4-", "p0.4/x-", "p0.4/y-z-", "p0.4/2-4-"]);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_is_a_list_and_a_name_is_an_axis() {
+    fn axes_must_be_lists_and_placeholders_must_be_axes() {
         for bad in [json!(0.2), json!([]), json!("x")] {
             let error = JobMatrix::new(&BTreeMap::from([("a".to_string(), bad)])).unwrap_err();
             assert!(error.to_string().starts_with("a: found"), "{error}");

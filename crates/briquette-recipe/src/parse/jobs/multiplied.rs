@@ -76,7 +76,7 @@ impl Multiplied {
         let point = self.matrix.point(index);
         let set = point.values().find(|(path, _)| *path == OUTPUT).and_then(|(_, value)| value.as_str());
         let set = set.map(|path| path_from(self.file.directory(), Path::new(path)));
-        let missing = || Error::config("missing; name the directory to write").at(OUTPUT);
+        let missing = || Error::config("missing; set the directory to write").at(OUTPUT);
         let output = set.as_ref().or(self.output.as_ref()).ok_or_else(missing)?;
         let output = PathBuf::from(point.fill(&output.to_string_lossy()).map_err(|error| error.at(OUTPUT))?);
         let name = self.name.as_deref().map(|name| point.fill(name).map_err(|error| error.at("name"))).transpose()?;
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_thousand_points_are_there_at_once_and_the_error_of_the_first_too() {
+    fn a_hundred_thousand_points_open_quickly() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs.toml");
         let open = |keys: &str| {
@@ -129,12 +129,12 @@ mod tests {
     }
 
     #[test]
-    fn a_job_takes_little_room_until_it_is_asked_for() {
+    fn a_job_is_small_until_its_recipe_is_built() {
         assert!(size_of::<crate::parse::jobs::Job>() <= 128, "{}", size_of::<crate::parse::jobs::Job>());
     }
 
     #[test]
-    fn paths_of_a_matrix_are_relative_to_its_file_whatever_their_key() {
+    fn paths_of_a_matrix_are_relative_to_its_file() {
         let text = "[base]\nname = \"j{stage.0.seed}\"\n[base.model]\npath = \"m\"\n[base.output]\npath = \"unused\"\n\
             [[base.stage]]\nkind = \"prune\"\nmethod = \"random\"\nsparsity = 0.5\n[base.data]\neval = \"../d\"\n\
             [matrix]\n\"stage.0.seed\" = [1]\n\"model.path\" = [\"a\"]\n\"output.path\" = [\"o/{stage.0.seed}\"]\n\

@@ -69,7 +69,7 @@ fn put(tree: &mut Value, path: &str, value: Value) -> Result<()> {
                 let n = items.len();
                 let item = step.parse::<usize>().ok().and_then(|index| items.get_mut(index));
                 item.ok_or_else(|| {
-                    Error::config(format!("found {step:?}, expected the place in a list of {n}, from 0"))
+                    Error::config(format!("found {step:?}, expected an index into a list of {n}, from 0"))
                 })?
             }
             other => return Err(Error::config(format!("{other} has no key {step:?}; shorten the path"))),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_lands_where_its_path_says() {
+    fn values_are_set_at_their_path() {
         let changed = apply(&recipe(), "stage.0.sparsity", json!(0.5)).unwrap();
         assert_eq!((sparsity(&changed), &changed.stage[1]), (Some(0.5), &recipe().stage[1]));
         let changed = apply(&recipe(), "output.path", json!("o")).unwrap();
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_values_the_one_at_fault_is_named() {
+    fn errors_have_the_path_of_the_invalid_value() {
         let tree = serde_json::to_value(recipe()).unwrap();
         let (half, much) = (json!(0.5), json!("much"));
         let apply_all = |values: &[(&'static str, &Value)]| apply_all(&tree, values);
@@ -119,12 +119,12 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_leads_nowhere_says_where_it_ends() {
+    fn errors_of_unknown_paths_have_the_position() {
         let cases = [
             ("stage.0.spasity", "did you mean \"sparsity\"?"),
             ("stge.0.sparsity", "did you mean \"stage\"?"),
-            ("stage.2.sparsity", "expected the place in a list of 2"),
-            ("stage.first", "expected the place in a list of 2"),
+            ("stage.2.sparsity", "expected an index into a list of 2"),
+            ("stage.first", "expected an index into a list of 2"),
             ("stage.0.kind.x", "has no key \"x\""),
             ("stage.0.sparsity", "invalid type"),
             ("model", "invalid type"),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_a_key_cannot_have_says_which_it_can() {
+    fn errors_of_numbers_have_the_range() {
         for (path, value) in
             [("stage.0.epochs", json!(-1)), ("stage.1.bits", json!(300)), ("stage.0.loss", json!([{ "weight": -1 }]))]
         {

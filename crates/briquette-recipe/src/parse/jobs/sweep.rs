@@ -72,7 +72,7 @@ pub fn sweep(recipe: &RawRecipe, output: &Path, sizes: &[u64], also: &[PathBuf])
     without_nulls(&mut jobs);
     let text = toml::to_string_pretty(&jobs).map_err(|error| bug(error.to_string()))?;
     Ok(format!(
-        "# A sweep: one recipe at several sizes. `briquette run` takes it too; add sizes as you like.\n\n{text}"
+        "# A sweep: one recipe at several sizes. You can add sizes and run it with `briquette run`.\n\n{text}"
     ))
 }
 
@@ -103,7 +103,7 @@ mod tests {
     use crate::parse::text::parse;
 
     #[test]
-    fn sizes_have_equal_ratios_and_lists_are_taken_as_they_are() {
+    fn ranges_have_equal_ratios_and_lists_are_unchanged() {
         assert_eq!(sizes("6MB..24MB", 3).unwrap(), [6_000_000, 12_000_000, 24_000_000]);
         assert_eq!(sizes("9kB, 1MiB", 7).unwrap(), [9000, 1 << 20]);
         assert_eq!(sizes("1kB..2kB", 1).unwrap(), [1000]);

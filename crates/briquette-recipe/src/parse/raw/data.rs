@@ -43,8 +43,8 @@ pub struct RawData {
     /// Height and width of the center crop of an image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crop: Option<[usize; 2]>,
-    /// Instead of a crop: cut images into tiles of at most this height and width, and average the outputs of
-    /// the tiles. Images are scaled only if `size` is set.
+    /// Instead of a crop: the largest height and width of tiles that images are cut into. The outputs of the
+    /// tiles are averaged. Images are scaled only if `size` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tile: Option<usize>,
     /// Mean and standard deviation of each channel, applied after bytes are scaled to 0..1.

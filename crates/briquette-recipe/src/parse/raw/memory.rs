@@ -15,8 +15,8 @@ pub struct RawMemory {
     /// in a file. For models larger than memory (false).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub offload: bool,
-    /// Number of items in a batch (32), or "auto": as many as fit the limit or the free memory; fewer if a
-    /// device runs out of memory.
+    /// Number of items in a batch (32), or "auto". "auto" takes as many as fit the limit or the free memory,
+    /// and fewer if a device runs out of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_size: Option<RawBatchSize>,
     /// distill: number of batches whose gradients are accumulated for one step (1).

@@ -13,8 +13,8 @@ pub struct RawModel {
     /// A file, an index of shards, or a directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
-    /// The key of the model in a PyTorch file, such as "model_ema", if the file has several models or it is not
-    /// found; "" reads the whole file.
+    /// The key of the model in a PyTorch file, such as "model_ema". It is needed if the file has several
+    /// models, or the model is not found; "" reads the whole file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Prefix to remove from tensor names, such as "model.". By default, "module." and "_orig_mod." are removed
@@ -80,9 +80,9 @@ pub struct RawRole {
     pub include: Vec<String>,
     /// The role: linear, conv, embedding, norm, bias, parameter, unknown or other.
     pub role: briquette_core::Role,
-    /// The axis of the outputs: "first" for `[out, in]`, "last" for `[in, out]`, "second" for transposed
-    /// convolutions `[in, out, ..]`, or "stacked" for experts `[experts, out, in]`. By default, it is detected
-    /// from names and shapes.
+    /// The axis of the outputs: "first", "last", "second" or "stacked". "first" is `[out, in]`, "last" is `[in,
+    /// out]`, "second" is `[in, out, ..]` of transposed convolutions, and "stacked" is `[experts, out, in]`. By
+    /// default, the axis is detected from names and shapes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outputs: Option<RawOutputs>,
 }

@@ -14,8 +14,8 @@ pub struct RawGradual {
     /// "layer" (the default) prunes each tensor to the sparsity; "global" uses one threshold for all tensors.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
-    /// How sparsity grows: "cubic" (the default) is fast at first, then slow; "linear"; "constant" has the
-    /// final sparsity from the first step.
+    /// How sparsity grows: "cubic" (the default), "linear" or "constant". "cubic" is fast at first, then slow;
+    /// "constant" has the final sparsity from the first step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule: Option<String>,
     /// The share of steps after which pruning begins (0).

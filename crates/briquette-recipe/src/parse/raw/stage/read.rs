@@ -185,7 +185,7 @@ mod tests {
     use serde_json::{from_value, json, to_value};
 
     #[test]
-    fn keys_of_other_kinds_are_kept_and_named() {
+    fn keys_of_other_kinds_are_kept_and_reported() {
         let written = json!({ "kind": "prune", "sparsity": 0.5, "seed": 1, "bits": 4, "teacher": "t" });
         let stage: RawStage = from_value(written.clone()).unwrap();
         assert_eq!((stage.kind(), stage.foreign_key()), (Some(StageKind::Prune), Some("bits")));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_reads_what_it_writes() {
+    fn every_kind_round_trips() {
         for kind in StageKind::ALL {
             let stage: RawStage = from_value(json!({ "kind": kind.name() })).unwrap();
             assert_eq!((stage.kind(), to_value(&stage).unwrap()), (Some(kind), json!({ "kind": kind.name() })));
