@@ -41,7 +41,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_int8_by_the_token_is_known() {
+    fn only_int8_per_token_is_known() {
         let input = |input: Value| ActivationRounding::of_group(&json!({ "input_activations": input }));
         assert_eq!(input(Value::Null), None);
         let token = json!({ "num_bits": 8, "type": "int", "symmetric": true, "strategy": "token", "dynamic": true });

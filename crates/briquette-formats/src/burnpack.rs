@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn burn_reads_what_we_write() {
+    fn burn_reads_written_files() {
         let (mut file, starts) = write_header(&infos(), &BTreeMap::from([("k".into(), "v".into())])).unwrap();
         for (info, start) in infos().iter().zip(&starts) {
             file.resize(*start as usize, 0);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn we_read_what_burn_writes_and_refuse_every_prefix() {
+    fn files_of_burn_are_read_and_every_prefix_is_refused() {
         let tensors = infos().into_iter().map(|info| {
             let bytes = Bytes::from_bytes_vec((0..info.n_bytes()).map(|i| i as u8 + 1).collect());
             Tensor::new(info.name, to_burn(info.dtype).unwrap(), info.shape.0, Some(7), bytes)

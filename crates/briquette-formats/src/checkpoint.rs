@@ -215,7 +215,7 @@ impl Checkpoint {
     }
 
     /// One string of the file header.
-    fn said(&self, key: &str) -> Option<&str> {
+    fn header_string(&self, key: &str) -> Option<&str> {
         match &self.source {
             Source::Plain(plain) => plain.metadata.get(key).map(String::as_str),
             Source::Stored(_) => None,

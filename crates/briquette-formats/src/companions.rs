@@ -13,12 +13,12 @@ use std::path::Path;
 ///
 /// # Errors
 /// Errors of reading, of writing and of `check_stop`.
-pub fn copy_into(draft: &Draft, checkpoint: &Checkpoint, go_on: &dyn Fn() -> Result<()>) -> Result<()> {
+pub fn copy_into(draft: &Draft, checkpoint: &Checkpoint, check_stop: &dyn Fn() -> Result<()>) -> Result<()> {
     for companion in checkpoint.companions().iter().filter(|path| *path != Path::new(model_config::FILE_NAME)) {
         let (directory, mut hasher) = (checkpoint.model_dir(), sums::Hasher::default());
         let mut seen = |bytes: &[u8]| {
             hasher.update(bytes);
-            go_on()
+            check_stop()
         };
         draft.copy_input(&directory.file(companion)?, companion, &mut seen)?;
         directory.check(companion, || hasher.finish())?;

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_blocks_in_any_order_and_parts_in_theirs_make_the_hash() {
+    fn blocks_in_any_order_and_parts_in_order_give_the_hash() {
         let values = values();
         let n = values.len();
         for size in [1, 7, 999, 1000, 1001, 3000, 10_500] {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_anywhere_is_found_by_the_last_piece() {
+    fn the_last_piece_finds_a_flipped_bit() {
         let good = values();
         for at in [0, 999, 1000, 5432, 10_499] {
             let mut bad = good.clone();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_and_parts_out_of_order_prove_nothing_and_are_missing() {
+    fn parts_out_of_order_are_missing_blocks() {
         let values = values();
         let digests = digests_of(&values);
         let ranges = [500..1500, 0..500, 3000..3100, 4000..4200, 3100..4000, 5000..10_500];

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_written_read_back() {
+    fn written_rows_read_back() {
         for (n_bits, n_cols) in [(8, 10), (8, 1), (8, 8), (4, 8), (4, 10), (4, 1)] {
             let layout = ForeignLayout::words(n_bits, n_cols);
             let ours: Vec<u8> = (0..3 * (n_cols * usize::from(n_bits)).div_ceil(8)).map(|i| (i * 37) as u8).collect();
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_points_are_found_down_their_column() {
+    fn zero_points_are_read_from_columns() {
         // Ten rows of two groups: row r of group g has the code (r + g) % 16, with eight rows per word.
         let code = |row: usize, group: usize| (row + group) % 16;
         let word = |first: usize, group: usize| {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_of_a_part_are_found_in_its_blocks() {
+    fn any_range_of_a_part_is_read_from_blocks() {
         let ours: Vec<u8> = (0..30).collect();
         let blocks = BlockLayout::new(8, 1, 6).unwrap();
         let woven = weave(&[(blocks, &ours)]).unwrap();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn layouts_of_parts_stay_short() {
+    fn layouts_of_parts_are_small() {
         // There may be one for each part of millions of tensors.
         assert!(size_of::<Option<ForeignLayout>>() <= 24);
     }

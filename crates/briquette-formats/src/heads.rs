@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_are_known_by_whole_names_wherever_they_are() {
+    fn heads_are_recognized_by_whole_names_at_any_depth() {
         for name in [
             "lm_head.weight",
             "language_model.lm_head.weight",

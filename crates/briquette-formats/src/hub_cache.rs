@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_root_of_a_cache_leads_to_the_snapshot_that_is_meant() {
+    fn the_root_of_a_cache_gives_an_error_with_the_snapshot() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("models--a--b");
         assert!(no_weights(dir.path()).starts_with("found no weights"));

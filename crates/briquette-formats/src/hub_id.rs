@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_has_an_organization_and_a_name_and_a_path_of_this_machine_is_none() {
+    fn ids_have_an_organization_and_a_name_and_are_not_local_paths() {
         let id = |path: &str| of(path.as_ref());
         assert_eq!(id("no-such-organization/a.model-1.7B").as_deref(), Some("no-such-organization/a.model-1.7B"));
         for path in ["src/none", "none", "/a/b", "./a/b", "a/b/c", "a/b.safetensors", "a/", "../a", "a/b c", ""] {

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_index_is_held_against_its_shards() {
+    fn an_index_is_compared_with_its_shards() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.index.json");
         std::fs::write(&path, r#"{"metadata":{},"weight_map":{"a":"1","b":"1","c":"2"}}"#).unwrap();

@@ -46,7 +46,7 @@ impl StatisticsFile {
     /// F64 `[inputs, inputs]` for each path `P`. If layers share a Gram matrix, the first has it and the header
     /// refers to it.
     fn encoded(&self) -> Result<Vec<u8>> {
-        let (mut tensors, mut said) = (BTreeMap::new(), BTreeMap::new());
+        let (mut tensors, mut strings) = (BTreeMap::new(), BTreeMap::new());
         let mut owners: BTreeMap<*const Vec<f64>, &str> = BTreeMap::new();
         for (name, stats) in &self.layers {
             let n = stats.n_inputs();
@@ -57,17 +57,17 @@ impl StatisticsFile {
             tensors.insert(format!("{name}.max"), (DType::F64, vec![max.len()], to_bytes(&max)));
             let Some(gram) = &stats.gram else { continue };
             match owners.get(&Arc::as_ptr(gram)) {
-                Some(owner) => _ = said.insert(format!("{SAME_GRAM}{name}"), owner.to_string()),
+                Some(owner) => _ = strings.insert(format!("{SAME_GRAM}{name}"), owner.to_string()),
                 None => {
                     owners.insert(Arc::as_ptr(gram), name);
                     tensors.insert(format!("{name}.gram"), (DType::F64, vec![n, n], to_bytes(gram)));
                 }
             }
         }
-        said.insert("format".into(), FORMAT.into());
-        said.insert("version".into(), VERSION.into());
-        said.extend(self.model.map(|model| ("model".to_string(), model.to_string())));
-        safetensors::to_file_saying(&tensors, &said)
+        strings.insert("format".into(), FORMAT.into());
+        strings.insert("version".into(), VERSION.into());
+        strings.extend(self.model.map(|model| ("model".to_string(), model.to_string())));
+        safetensors::to_file_saying(&tensors, &strings)
     }
 
     /// Reads a file written by [`write`](Self::write).
@@ -77,8 +77,8 @@ impl StatisticsFile {
     /// - Io: the file cannot be read.
     pub fn read(path: &Path) -> Result<Self> {
         let file = Checkpoint::open(path)?;
-        let said = file.metadata();
-        let get = |key: &str| said.get(key).map_or("", String::as_str);
+        let strings = file.metadata();
+        let get = |key: &str| strings.get(key).map_or("", String::as_str);
         if (get("format"), get("version")) != (FORMAT, VERSION) {
             let message = format!(
                 "found format {:?}, version {:?}, expected input statistics of version {VERSION}; see docs/format.md",
@@ -87,7 +87,7 @@ impl StatisticsFile {
             );
             return Err(Error::input(message).at(path.display()));
         }
-        let model = said.get("model").map(|text| serde_json::from_value(text.as_str().into()));
+        let model = strings.get("model").map(|text| serde_json::from_value(text.as_str().into()));
         let model = model.transpose().map_err(|error| Error::input(format!("model: {error}")).at(path.display()))?;
         let mut layers: BTreeMap<String, InputStats> = BTreeMap::new();
         for (index, info) in file.tensors().iter().enumerate() {
@@ -109,7 +109,7 @@ impl StatisticsFile {
                 _ => return Err(unknown()),
             }
         }
-        for (name, owner) in said.iter().filter_map(|(key, owner)| Some((key.strip_prefix(SAME_GRAM)?, owner))) {
+        for (name, owner) in strings.iter().filter_map(|(key, owner)| Some((key.strip_prefix(SAME_GRAM)?, owner))) {
             let gram = layers.get(owner).and_then(|stats| stats.gram.clone());
             match layers.get_mut(name).zip(gram) {
                 Some((stats, gram)) => stats.gram = Some(gram),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_cut_short_or_changed_is_no_panic() {
+    fn truncated_or_changed_files_do_not_panic() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("stats.safetensors");
         StatisticsFile { model: Some(Hash128(7)), layers: BTreeMap::from([("a".to_string(), stats())]) }

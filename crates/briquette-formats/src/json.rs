@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_in_any_order_make_the_map_and_none_may_come_twice() {
+    fn keys_in_any_order_are_read_and_repeated_keys_are_refused() {
         let read = |json: &str| serde_json::from_str::<UniqueMap<u8>>(json).map_err(|error| error.to_string());
         for json in
             ["{}", r#"{"a":1}"#, r#"{"a":1,"b":2,"c":3}"#, r#"{"b":1,"a":2,"c":3}"#, r#"{"a":1,"c":2,"b":3,"d":4}"#]
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_keys_as_may_be_and_no_more() {
+    fn the_number_of_keys_is_limited() {
         let read = |json: &str| {
             serde_json::Deserializer::from_str(json)
                 .deserialize_map(Unique::<u8>::new(2))

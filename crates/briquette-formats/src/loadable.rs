@@ -34,7 +34,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_are_known_with_the_name_of_the_bare_model_and_without() {
+    fn layers_are_recognized_with_and_without_the_base_prefix() {
         let bert = family("bert");
         for name in ["bert.encoder.layer.3.attention.self.query.weight", "encoder.layer.3.attention.self.query.weight"]
         {
@@ -54,14 +54,14 @@ mod tests {
     }
 
     #[test]
-    fn what_transformers_renames_has_both_names() {
+    fn renamed_modules_have_both_names() {
         let names = family("vit").aliases("vit.encoder.layer.0.attention.output.dense", false);
         assert!(names.contains(&"vit.layers.0.attention.o_proj".to_string()), "{names:?}");
         assert!(names.contains(&"layers.0.attention.o_proj".to_string()), "{names:?}");
     }
 
     #[test]
-    fn a_tied_head_is_told_where_its_model_has_one() {
+    fn unsaved_heads_are_listed() {
         let unsaved = |model_type: &str, names: &[&str]| family(model_type).unsaved(names.iter().copied());
         assert!(unsaved("bert", &["encoder.layer.0.output.dense.weight", "pooler.dense.weight"]).is_empty());
         let head = ["bert.pooler.dense.weight", "cls.predictions.bias"];
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_says_why() {
+    fn unknown_families_have_a_reason() {
         let why = |config: Option<&str>| LoadableFamily::of(config.map(str::as_bytes)).unwrap_err();
         assert!(why(None).contains("no config.json"));
         assert!(why(Some("[")).contains("not JSON"));
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn no_model_type_is_known_twice() {
+    fn no_model_type_is_repeated() {
         let mut all: Vec<&str> = known::families().flat_map(|family| family.model_types).copied().collect();
         let n = all.len();
         all.sort_unstable();

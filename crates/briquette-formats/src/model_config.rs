@@ -148,13 +148,14 @@ pub fn with_dtype(original: Option<Vec<u8>>, dtype: DType) -> Result<Option<Vec<
     let Some(Ok(OrderedObject(pairs))) = original.as_deref().map(serde_json::from_slice::<OrderedObject>) else {
         return Ok(original);
     };
-    let is_told = |(key, value): &(String, Box<RawValue>)| {
+    let is_other_dtype = |(key, value): &(String, Box<RawValue>)| {
         DTYPE_KEYS.contains(&key.as_str()) && value.get().starts_with('"') && value.get() != torch
     };
-    if !pairs.iter().any(is_told) {
+    if !pairs.iter().any(is_other_dtype) {
         return Ok(original);
     }
-    let line = |pair: &(String, Box<RawValue>)| if is_told(pair) { torch.into() } else { pair.1.get().to_string() };
+    let line =
+        |pair: &(String, Box<RawValue>)| if is_other_dtype(pair) { torch.into() } else { pair.1.get().to_string() };
     let lines: Vec<(&str, String)> = pairs.iter().map(|pair| (pair.0.as_str(), line(pair))).collect();
     to_text(&lines).map(Some)
 }
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_is_told_only_where_one_was_told() {
+    fn the_dtype_is_only_changed_if_present() {
         let with = |text: &str| String::from_utf8(with_dtype(Some(text.into()), DType::F16).unwrap().unwrap()).unwrap();
         assert_eq!(
             with("{\"torch_dtype\": \"float32\", \"a\": 1}"),
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_is_that_of_the_model_and_of_its_parts() {
+    fn a_family_has_the_types_of_the_model_and_its_parts() {
         let config =
             json!({"model_type": "vision-encoder-decoder", "decoder": {"model_type": "gpt2", "n_embd": 8}, "x": [1]});
         let found = ModelFamily::read(&config);
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_need_not_change_keeps_every_byte() {
+    fn an_unchanged_file_keeps_every_byte() {
         for text in ["{ \"a\" :1}", "no json"] {
             assert_eq!(changed(text, None), text);
         }

@@ -41,14 +41,14 @@ pub(crate) fn strip(infos: &mut [TensorInfo], prefix: &str, is_optional: bool) -
 
 /// Removes the prefix from each name that has it, and returns their number. A name equal to the prefix stays.
 fn take(infos: &mut [TensorInfo], prefix: &str) -> usize {
-    let mut n_taken = 0;
+    let mut n_removed = 0;
     for info in infos {
         if let Some(rest) = info.name.strip_prefix(prefix).filter(|rest| !rest.is_empty()) {
             info.name = rest.to_string();
-            n_taken += 1;
+            n_removed += 1;
         }
     }
-    n_taken
+    n_removed
 }
 
 /// Refuses two names that became equal.
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_wrappers_put_before_all_names_goes_and_what_is_before_some_stays() {
+    fn prefixes_of_all_names_are_removed_and_others_kept() {
         let cases: [(&[&str], &[&str], &[&str]); 5] = [
             (&["module.a", "module.b.c"], &["a", "b.c"], &["module."]),
             (&["module._orig_mod.a"], &["a"], &["module.", "_orig_mod."]),
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_that_no_name_has_is_an_error_and_so_are_names_that_become_one() {
+    fn missing_prefixes_and_equal_names_are_errors() {
         let mut infos = infos(&["model.a", "b", "a"]);
         let error = strip(&mut infos, "modle.", false).unwrap_err().to_string();
         assert!(error.contains("no name begins with \"modle.\"") && error.contains("\"model.a\""), "{error}");

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_hold_far_more_codes_than_bytes_are_refused() {
+    fn blocks_with_too_many_codes_per_byte_are_refused() {
         check_density(&[coded(1 << 14, 0), coded(1 << 14, 1 << 20)]).unwrap();
         check_density(&[coded(1 << 18, 8 << 20)]).unwrap();
         // Four gigabytes of floats in 1.6 MB.

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rows_are_in_the_order_of_the_variants_by_the_names_that_manifests_have() {
+    fn rows_match_the_variants_and_their_serialized_names() {
         for (index, (format, row)) in ROWS.iter().enumerate() {
             assert_eq!(*format as usize, index, "{format:?}");
             assert_eq!(serde_json::to_value(format).unwrap(), row.name);

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn tensors_are_sorted_by_start_as_by_a_stable_sort() {
+    fn tensors_are_stably_sorted_by_start() {
         for n in [0, 1, 2, 3, 100, 1000] {
             let tensor = |i: usize| {
                 let (place, n_bytes) = (i * 7919 % n / 3, i * 31 % 3 % 2);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_lies_is_refused_before_anything_is_allocated() {
+    fn a_false_length_is_refused_before_allocation() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m");
         for length in [0, 1, 3, 100_000_001, u64::MAX, u64::MAX - 7] {
@@ -257,7 +257,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_header_reads_back_as_it_was_written(
+        fn a_written_header_reads_back(
             shapes in prop::collection::btree_map("[a-zé\"\\\\/.]{0,8}", prop::collection::vec(0_usize..4, 0..4), 0..6),
         ) {
             let infos: Vec<_> = shapes.into_iter().filter(|(name, _)| name != METADATA)

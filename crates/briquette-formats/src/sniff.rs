@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_usual_wrong_files_are_named() {
+    fn common_wrong_files_are_recognized() {
         let cases: [(&[u8], &str); 13] = [
             (b"", "empty"),
             (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_safetensors_header_is_not_taken_for_a_pickle() {
+    fn a_short_safetensors_header_is_not_a_pickle() {
         assert_eq!(kind_of_head(b"\x80\x02\0\0\0\0\0\0{\"a\":"), Ok(FileKind::Safetensors));
         assert_eq!(kind_of_head(b"\x80\x02}q\0."), Ok(FileKind::PyTorch));
         assert_eq!(kind_of_head(b"PK\x03\x04"), Ok(FileKind::PyTorch));

@@ -116,7 +116,7 @@ mod tests {
     use briquette_core::ErrorKind;
 
     #[test]
-    fn hidden_files_are_no_candidates_and_links_to_nothing_are() {
+    fn hidden_files_are_ignored_and_broken_links_are_not() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["._a.safetensors", "a.safetensors", "pytorch_model.bin.txt"] {
             std::fs::write(dir.path().join(name), "x").unwrap();

@@ -48,7 +48,7 @@ fn by_key(key: &str) -> Choice {
 }
 
 #[test]
-fn the_model_of_a_training_checkpoint_is_what_its_twin_holds() {
+fn the_model_of_a_training_checkpoint_equals_its_safetensors_twin() {
     for name in ["training", "ema"] {
         let path = fixture(&format!("pt/{name}.pt"));
         let expected = tensors(&fixture("pt/training.expected.safetensors"));
@@ -99,7 +99,7 @@ fn the_key_of_the_model_is_found() {
 }
 
 #[test]
-fn a_state_dict_below_the_model_of_a_checkpoint_is_unwrapped_and_a_layer_called_net_is_not() {
+fn a_nested_state_dict_is_unwrapped_and_a_layer_named_net_is_not() {
     let state = || below("state_dict", &item("a", 0, 1));
     let found =
         open(&[below("model", &[state(), below("optimizer", &optimizer())].concat()), scalar("best_acc")], &by_none());
@@ -115,7 +115,7 @@ fn a_state_dict_below_the_model_of_a_checkpoint_is_unwrapped_and_a_layer_called_
 }
 
 #[test]
-fn a_key_chooses_and_one_that_is_not_there_lists_those_that_are() {
+fn a_key_selects_an_entry_and_a_missing_key_lists_the_entries() {
     let both = below("b", &item("c", 0, 1));
     let items = [below("model", &item("a", 0, 1)), below("model_ema", &both), scalar("best_acc")];
     for (key, expected) in
@@ -134,7 +134,7 @@ fn a_key_chooses_and_one_that_is_not_there_lists_those_that_are() {
 }
 
 #[test]
-fn a_prefix_is_stripped_where_it_is_said_and_kept_where_that_is() {
+fn prefixes_are_stripped_or_kept_as_chosen() {
     let items = [item("module.model.a", 0, 1), item("module.b", 0, 1)];
     let with = |prefix: &str| Choice { strip_prefix: Some(prefix.into()), ..Choice::default() };
     assert_eq!(names(&open(&items, &Choice::default()).unwrap()), ["model.a", "b"]);
@@ -149,7 +149,7 @@ fn a_prefix_is_stripped_where_it_is_said_and_kept_where_that_is() {
 
 /// A root with many keys, all of which refer to one large dictionary.
 #[test]
-fn looking_for_the_model_takes_little_however_dictionaries_are_shared() {
+fn the_search_for_the_model_is_fast_with_shared_dictionaries() {
     let list = [
         b"}(".as_slice(),
         &(0..1000_u16).flat_map(|i| [b"M".as_slice(), &i.to_le_bytes(), b"N"].concat()).collect::<Vec<u8>>(),

@@ -43,7 +43,7 @@ fn each_golden_directory_decodes_bit_for_bit() {
 }
 
 #[test]
-fn what_is_not_read_is_refused_by_its_name() {
+fn unsupported_settings_are_refused_by_name() {
     let cases = [
         ("ct-int8", "\"format\": \"int-quantized\"", "\"format\": \"float-quantized\"", "float-quantized"),
         ("ct-int4-g32", "\"num_bits\": 4", "\"num_bits\": 3", "3 bits"),
@@ -84,7 +84,7 @@ fn safetensors(tensors: &[(&str, &str, &str, Vec<u8>)]) -> Vec<u8> {
 }
 
 #[test]
-fn the_former_sparse_bitmask_is_read() {
+fn the_former_sparse_bitmask_format_is_read() {
     let longs = |values: &[i64]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
     let floats = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
     let dir = tempfile::tempdir().unwrap();

@@ -45,7 +45,7 @@ fn assert_is_crc(error: &Error) {
 }
 
 #[test]
-fn a_flipped_bit_is_found_by_whoever_reads_the_last_of_an_entry() {
+fn a_flipped_bit_is_found_by_the_last_read_of_an_entry() {
     let data = data();
     let good = zip(&[("m/data.pkl", &dict(&large("a"))), ("m/data/0", &data)]);
     for piece in [4 * N, 65_536, 9_999] {
@@ -72,7 +72,7 @@ fn a_flipped_bit_is_found_by_whoever_reads_the_last_of_an_entry() {
 }
 
 #[test]
-fn what_was_read_in_part_is_checked_at_the_end_and_what_was_not_read_is_not() {
+fn entries_read_in_part_are_checked_at_the_end_and_unread_ones_are_not() {
     let data = data();
     let bytes = with_flip(&zip(&[("m/data.pkl", &dict(&large("a"))), ("m/data/0", &data)]), &data, 200_000);
     let (_dir, checkpoint) = open(&bytes);
@@ -86,7 +86,7 @@ fn what_was_read_in_part_is_checked_at_the_end_and_what_was_not_read_is_not() {
 }
 
 #[test]
-fn an_entry_that_several_tensors_are_views_of_is_checked_for_each() {
+fn an_entry_shared_by_tensors_is_checked_for_each() {
     let pickle = dict(&[item("a", 0, 1), item("b", 0, 1)].concat());
     let good = zip(&[("m/data.pkl", &pickle), ("m/data/0", b"abcdefgh")]);
     let (_dir, checkpoint) = open(&with_flip(&good, b"abcdefgh", 5));
@@ -119,7 +119,7 @@ fn strided_views_and_deflated_entries_are_checked_as_a_whole() {
 }
 
 #[test]
-fn a_damaged_pickle_is_found_at_once_and_an_entry_without_a_sum_is_taken() {
+fn a_damaged_pickle_is_refused_and_an_entry_without_a_sum_is_accepted() {
     let pickle = dict(&item("abc", 0, 1));
     let entries: [(&str, &[u8]); 2] = [("m/data.pkl", &pickle), ("m/data/0", b"abcdefgh")];
     let good = zip(&entries);

@@ -43,7 +43,7 @@ fn each_prefix_of_a_safetensors_file_is_refused() {
 }
 
 #[test]
-fn a_header_length_that_lies_is_refused_before_it_is_believed() {
+fn a_false_header_length_is_refused() {
     let header = format!("{{{}}}", entry("a", "[1]", 0, 4));
     let good = with_header(&header, 4);
     open_bytes("m.safetensors", &good).unwrap();
@@ -62,7 +62,7 @@ fn a_header_length_that_lies_is_refused_before_it_is_believed() {
 }
 
 #[test]
-fn spans_and_shapes_that_contradict_each_other_are_refused() {
+fn contradictory_offsets_and_shapes_are_refused() {
     let a = entry("a", "[2]", 0, 8);
     let cases = [
         (vec![a.clone(), entry("b", "[2]", 4, 12)], 12, "overlaps"),
@@ -101,7 +101,7 @@ fn sharded(weight_map: &str) -> Result<Checkpoint, Error> {
 }
 
 #[test]
-fn an_index_that_leaves_its_directory_or_disagrees_with_its_shards_is_refused() {
+fn an_index_that_leaves_its_directory_or_contradicts_its_shards_is_refused() {
     sharded(r#""a":"x.safetensors","b":"y.safetensors""#).unwrap();
     let cases = [
         (r#""a":"../x.safetensors""#, "beside the index"),
@@ -122,7 +122,7 @@ fn an_index_that_leaves_its_directory_or_disagrees_with_its_shards_is_refused() 
 }
 
 #[test]
-fn things_that_are_no_files_are_refused_without_blocking() {
+fn other_things_than_files_are_refused_without_blocking() {
     let dir = tempfile::tempdir().unwrap();
     let pipe = dir.path().join("model.safetensors");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
@@ -136,7 +136,7 @@ fn things_that_are_no_files_are_refused_without_blocking() {
 }
 
 #[test]
-fn a_manifest_that_lies_is_refused() {
+fn a_false_manifest_is_refused() {
     let good = r#"{"format":"briquette","version":1,"producer":"t","profile":"briquette","recipe":{},"tensors":{"a":{"dtype":"F32","shape":[1],"coding":{"storage":"dense"},"file":"m.safetensors","hash":"00000000000000000000000000000000"}}}"#;
     let open = |from: &str, to: &str| {
         assert!(good.contains(from), "{from}");
@@ -222,7 +222,7 @@ fn coded(profile: &str, dtype: &str, shape: &str, bits: u8) -> Result<Checkpoint
 }
 
 #[test]
-fn codes_of_a_shape_whose_bits_cannot_be_counted_are_refused() {
+fn codes_whose_bits_overflow_are_refused() {
     coded("briquette", "F16", "[1]", 5).unwrap();
     let endless = coded("compressed-tensors", "F32", "[0,4611686018427387904]", 8);
     assert_says(endless, "compressed-tensors does not support rows of this many columns");

@@ -20,7 +20,7 @@ fn pt(name: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn each_format_holds_the_same_tensors_as_its_safetensors_twin() {
+fn each_format_has_the_same_tensors_as_its_safetensors_twin() {
     let twins = [
         ("legacy", "legacy"),
         ("legacy-views", "legacy-views"),
@@ -37,7 +37,7 @@ fn each_format_holds_the_same_tensors_as_its_safetensors_twin() {
 }
 
 #[test]
-fn what_lies_in_an_old_file_as_it_is_is_read_in_ranges() {
+fn contiguous_tensors_of_old_files_are_read_in_ranges() {
     for (name, n_ranges) in [("legacy", 4), ("legacy-views", 2), ("tar", 4), ("packed", 0), ("script", 7)] {
         let checkpoint = Checkpoint::open(&pt(&format!("{name}.pt"))).unwrap();
         let n = (0..checkpoint.tensors().len()).filter(|&index| checkpoint.reads_ranges(index)).count();
@@ -46,7 +46,7 @@ fn what_lies_in_an_old_file_as_it_is_is_read_in_ranges() {
 }
 
 #[test]
-fn a_program_is_compared_by_its_weights_and_its_code_is_left_out() {
+fn the_code_of_a_program_is_not_part_of_the_model() {
     let checkpoint = Checkpoint::open(&pt("script.pt")).unwrap();
     let n_bytes: usize = checkpoint.tensors().iter().map(|info| info.n_bytes()).sum();
     assert_eq!(checkpoint.weight_bytes(), n_bytes as u64);
@@ -129,7 +129,7 @@ fn stream(view: &[u8], n_in_pickle: u8, n_in_file: u64, data: &[u8]) -> Vec<u8> 
 }
 
 #[test]
-fn old_files_that_lie_are_refused() {
+fn false_old_files_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.pt");
     let (view, data) = (b"K\0K\x02\x85K\x01\x85".as_slice(), [0; 8].as_slice());
@@ -160,7 +160,7 @@ fn old_files_that_lie_are_refused() {
 }
 
 #[test]
-fn a_tar_that_lies_is_refused() {
+fn a_false_tar_archive_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.pt");
     let good = std::fs::read(pt("tar.pt")).unwrap();
@@ -194,7 +194,7 @@ fn a_tar_that_lies_is_refused() {
 
 /// Classes of `__torch__` are allowed in programs only, and `posix.system` never.
 #[test]
-fn classes_are_known_in_programs_only_and_nothing_of_them_is_run() {
+fn classes_are_allowed_in_programs_only_and_never_run() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.pt");
     let object = [b"\x80\x02c__torch__\nNet\n)\x81}(".as_slice(), &item("a", 0, 1), b"ub."].concat();
@@ -214,7 +214,7 @@ fn classes_are_known_in_programs_only_and_nothing_of_them_is_run() {
 }
 
 #[test]
-fn a_program_names_the_layers_that_are_transposed_convolutions() {
+fn transposed_convolutions_of_a_program_are_recognized() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.pt");
     let layer = |key: &str, class: &[u8], tensor: &[u8]| {
@@ -235,7 +235,7 @@ fn a_program_names_the_layers_that_are_transposed_convolutions() {
 }
 
 #[test]
-fn what_unpacks_to_far_more_than_the_file_is_refused_before_it_is_unpacked() {
+fn zip_bombs_are_refused_before_unpacking() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.pt");
     let pickle = dict(&item("a", 0, 1));
@@ -252,7 +252,7 @@ fn what_unpacks_to_far_more_than_the_file_is_refused_before_it_is_unpacked() {
 }
 
 #[test]
-fn other_zip_archives_are_named_with_what_to_do() {
+fn other_zip_archives_are_recognized_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.whl");
     /// Entries, and a phrase of the error.
@@ -284,7 +284,7 @@ fn a_big_endian_archive_is_refused() {
 }
 
 #[test]
-fn json_that_is_no_index_is_not_called_a_damaged_one() {
+fn json_without_an_index_is_not_reported_as_damaged() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["tokenizer.json", "tokenizer"] {
         let path = dir.path().join(name);

@@ -9,7 +9,7 @@ use briquette_formats::Checkpoint;
 use std::path::Path;
 
 #[test]
-fn a_file_of_pytorch_is_refused_with_the_feature_that_reads_it() {
+fn pytorch_files_are_refused_with_the_missing_feature() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
     let error = Checkpoint::open(&fixtures.join("digits.pt")).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Config);

@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_are_in_order_and_the_first_error_wins() {
+    fn results_are_in_order_and_the_first_error_is_returned() {
         let workers = Workers::new(&RunOptions { threads: 4, ..RunOptions::default() }).unwrap();
         let items: Vec<usize> = (0..1000).collect();
         let doubled = workers.map(&items, || (), |(), item| Ok(2 * item)).unwrap();

@@ -102,7 +102,7 @@ impl Curve {
             let square = round(&values, rows.n_cols.max(1), step.exp2() as f32, &mut codes);
             let counts = counts_of(bytemuck::cast_slice(&codes));
             let coded = OVER_ENTROPY * share * entropy(&counts) / 8.0 + n_blocks * (OF_BLOCK + table_bytes(&counts));
-            let n_scales = if is_held(most, step.exp2() as f32) { 1.0 } else { rows.n_rows as f64 };
+            let n_scales = if covers(most, step.exp2() as f32) { 1.0 } else { rows.n_rows as f64 };
             (coded.min(rows.n_elements() as f64 + 8.0 * n_blocks) + OF_SCALE * n_scales, square.log2() / 2.0)
         };
         let (bytes, scales) = steps.iter().map(&mut at).unzip();
@@ -174,8 +174,8 @@ impl Curve {
         }
         let row = step_name(self.step(place), "");
         let size = row.strip_prefix("step").and_then(|size| size.parse().ok());
-        let is_held = size.is_some_and(|size| is_held(self.most, size));
-        if is_held { format!("{row}-tensor{suffix}") } else { row + suffix }
+        let is_per_tensor = size.is_some_and(|size| covers(self.most, size));
+        if is_per_tensor { format!("{row}-tensor{suffix}") } else { row + suffix }
     }
 
     /// Returns the base-2 logarithm of the step size of a choice, its bytes, and the base-2 logarithm of the
@@ -231,7 +231,7 @@ fn column_squares(values: &[f32], n_cols: usize) -> Vec<f64> {
 }
 
 /// Whether a grid of this step size covers all weights up to a magnitude.
-fn is_held(most: f32, step: f32) -> bool {
+fn covers(most: f32, step: f32) -> bool {
     range::step(&[most], step, Grid::INT8).scale == step
 }
 
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_what_is_next_to_nothing_loses_next_to_nothing_and_dropping_all_the_square_of_the_weights() {
+    fn pruning_tiny_weights_has_almost_no_error_and_pruning_all_has_the_mean_square() {
         for n_cols in [4, 32, 100] {
             let (rows, values) = mostly_tiny(24, n_cols);
             let n = values.len();
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn every_step_of_weights_of_any_size_has_a_name() {
+    fn every_step_size_has_a_name() {
         for mean_square in [0.0, 1e-300, 1e-90, 1e-24, 1.0, 1e60, 1e77] {
             let rms = nonzero_rms(mean_square);
             for octave in [OCTAVES.start, OCTAVES.end] {

@@ -207,7 +207,7 @@ impl Workspace {
         let mut out = PartsOut { tensor: task.index, next, encoder, writes, blocks, found: TaskOutcome::default() };
         for start in task.pieces {
             let mut rules = None;
-            let reads_ranges = task.subject.goes_by_strip() && source.reads_ranges(tensor.index());
+            let reads_ranges = task.subject.is_decided_by_strip() && source.reads_ranges(tensor.index());
             for rows in sips_of(tensor, reads_ranges, &start.rows) {
                 let mut piece = self.reader.read(source, tensor, &rows, stop)?;
                 let n_bytes = piece.bytes.len();

@@ -94,11 +94,11 @@ impl Plan<'_> {
     ///
     /// `decisions` have the index of their tensor.
     pub fn widen_scales(&mut self, decisions: &[(usize, Decision)]) -> bool {
-        let is_held = |(index, decision): &&(usize, Decision)| {
+        let fits_scale = |(index, decision): &&(usize, Decision)| {
             let affines = decision.quant.as_ref().map_or(&[][..], |quant| &quant.affines);
             self.tensors[*index].holds_scales(affines)
         };
-        let found: Vec<usize> = decisions.iter().filter(|one| !is_held(one)).map(|(index, _)| *index).collect();
+        let found: Vec<usize> = decisions.iter().filter(|one| !fits_scale(one)).map(|(index, _)| *index).collect();
         for &index in &found {
             self.tensors[index].quant.iter_mut().for_each(|quant| quant.spec.scale = ScaleType::F32);
         }

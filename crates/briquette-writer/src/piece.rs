@@ -90,7 +90,7 @@ pub struct Piece<'a> {
     /// The mask bits of these rows in the source, if its mask is reused.
     pub keep: Vec<u8>,
     /// The updated weights of these rows, if the source has any; else empty.
-    pub moved: Vec<f32>,
+    pub updated: Vec<f32>,
     /// Buffer for the rows as f32, if the source has another type.
     values: &'a mut Vec<f32>,
     dtype: DType,
@@ -124,9 +124,9 @@ impl PieceReader {
         let has_mask = tensor.prune.is_some_and(|prune| prune.cut == Cut::Given);
         let affines = if has_scales { source.affines(tensor.index(), range.clone())? } else { Vec::new() };
         let keep = if has_mask { source.keep(tensor.index(), range.clone())? } else { Vec::new() };
-        let moved = if tensor.is_moved { source.updated(tensor.index(), range.clone())? } else { Vec::new() };
+        let updated = if tensor.is_moved { source.updated(tensor.index(), range.clone())? } else { Vec::new() };
         let (values, dtype) = (&mut self.values, tensor.info.dtype);
-        Ok(Piece { bytes, first_row: range.start, affines, keep, moved, values, dtype, rows })
+        Ok(Piece { bytes, first_row: range.start, affines, keep, updated, values, dtype, rows })
     }
 }
 
@@ -152,20 +152,20 @@ pub struct Strip<'a> {
     /// The elements as f32.
     pub values: &'a [f32],
     /// The updated weights of these rows, if there are any; else empty.
-    pub moved: &'a [f32],
+    pub updated: &'a [f32],
 }
 
 impl<'a> Strip<'a> {
     /// The weights to decide on: the updated ones if there are any, else the source's.
     pub fn weights(&self) -> &'a [f32] {
-        if self.moved.is_empty() { self.values } else { self.moved }
+        if self.updated.is_empty() { self.values } else { self.updated }
     }
 
     /// Adds this strip's part of the updated weights of a piece that begins with row `first_row`.
-    fn with_updated(self, moved: &'a [f32], first_row: usize, rows: Rows) -> Self {
+    fn with_updated(self, updated: &'a [f32], first_row: usize, rows: Rows) -> Self {
         let start = (self.first_row - first_row) * rows.n_cols;
-        let moved = if moved.is_empty() { moved } else { &moved[start..start + self.values.len()] };
-        Self { moved, ..self }
+        let updated = if updated.is_empty() { updated } else { &updated[start..start + self.values.len()] };
+        Self { updated, ..self }
     }
 }
 
@@ -180,7 +180,7 @@ impl Piece<'_> {
         for (i, bytes) in self.bytes.chunks(block_rows * row_bytes).enumerate() {
             let first_row = self.first_row + i * block_rows;
             each(block_of(first_row, bytes, self.dtype, self.values).with_updated(
-                &self.moved,
+                &self.updated,
                 self.first_row,
                 self.rows,
             ))?;
@@ -202,7 +202,7 @@ impl Piece<'_> {
             for (j, bytes) in strips.enumerate() {
                 let first_row = self.first_row + i * block_rows + j * strip_rows;
                 let strip = block_of(first_row, bytes, self.dtype, self.values);
-                each(strip.with_updated(&self.moved, self.first_row, self.rows), j + 1 == n_strips)?;
+                each(strip.with_updated(&self.updated, self.first_row, self.rows), j + 1 == n_strips)?;
             }
         }
         Ok(())
@@ -212,11 +212,11 @@ impl Piece<'_> {
 /// Creates a block or strip of these bytes. Unless they are f32, they are converted into `values`.
 fn block_of<'a>(first_row: usize, bytes: &'a [u8], dtype: DType, values: &'a mut Vec<f32>) -> Strip<'a> {
     if dtype == DType::F32 {
-        return Strip { first_row, bytes, values: bytemuck::cast_slice(bytes), moved: &[] };
+        return Strip { first_row, bytes, values: bytemuck::cast_slice(bytes), updated: &[] };
     }
     values.resize(bytes.len() * 8 / dtype.n_bits(), 0.0);
     rows::to_f32(bytes, dtype, values);
-    Strip { first_row, bytes, values, moved: &[] }
+    Strip { first_row, bytes, values, updated: &[] }
 }
 
 /// Refuses a block with NaN or infinity.

@@ -301,7 +301,7 @@ mod tests {
     use briquette_core::Shape;
 
     #[test]
-    fn tensors_treated_alike_share_and_a_change_is_of_one() {
+    fn equal_treatments_are_shared_and_a_change_affects_one_tensor() {
         let info = TensorInfo::checked("w".into(), DType::F32, vec![4, 2]).unwrap();
         let rows = Rows::of(&Shape(vec![4, 2]), OutputAxis::First);
         let mut shared = SharedTreatments::default();

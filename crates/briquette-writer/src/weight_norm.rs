@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_share_a_norm_by_their_place_along_the_axis_of_the_lengths_whichever_axis_counts_outputs() {
+    fn weights_share_a_norm_by_their_index_on_the_axis_of_the_lengths() {
         for shape in [vec![4, 3], vec![4, 3, 5], vec![2, 3, 4, 5]] {
             for axis in 0..shape.len() {
                 for output_axis in [OutputAxis::First, OutputAxis::Second, OutputAxis::Last] {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_of_other_shapes_belong_to_no_directions() {
+    fn lengths_of_other_shapes_match_no_directions() {
         let of = |directions: &[usize], lengths: &[usize]| {
             let directions = Shape(directions.to_vec());
             let rows = Rows::of(&directions, OutputAxis::First);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_are_those_of_the_weights_of_the_layer_and_the_largest_of_each_norm_is_above_all() {
+    fn scores_are_scaled_to_layer_weights_and_the_largest_of_each_norm_is_kept() {
         let groups = NormGroups { stride: 2, n: 2 };
         let mut meter = NormMeter::new(groups);
         meter.add(0, &[3.0, -4.0]);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_parts_are_those_of_the_whole() {
+    fn sums_of_parts_equal_those_of_the_whole() {
         let (groups, values) = (NormGroups { stride: 3, n: 2 }, [1.0, 0.0, 2.0, 0.0, 0.0, 0.0]);
         let (mut whole, mut parts) = (NormSums::default(), NormSums::default());
         whole.push(groups, 0, &values, &values);

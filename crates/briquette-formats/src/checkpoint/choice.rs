@@ -53,7 +53,7 @@ impl Checkpoint {
     fn stated_layout(&self) -> Option<WeightLayout> {
         let name = match self.manifest() {
             Some(manifest) => manifest.recipe.pointer("/model/layout").and_then(serde_json::Value::as_str),
-            None => self.said(weight_layout::KEY),
+            None => self.header_string(weight_layout::KEY),
         };
         name.and_then(WeightLayout::of)
     }

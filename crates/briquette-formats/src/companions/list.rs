@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn configs_come_along_and_weights_never() {
+    fn configs_are_copied_and_weights_are_not() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("1_Pooling/.git")).unwrap();
         for name in [
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_out_stay_behind_but_for_those_of_the_hub_cache() {
+    fn links_out_of_the_directory_are_not_copied_except_in_the_hub_cache() {
         let dir = tempfile::tempdir().unwrap();
         let (blobs, snapshot) = (dir.path().join("m/blobs"), dir.path().join("m/snapshots/abc"));
         std::fs::create_dir_all(&blobs).unwrap();

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_woven_comes_apart_again_at_any_sizes() {
+    fn interleaved_parts_read_back() {
         static REVERSED: BlockOrder = BlockOrder { weave: reverse, unweave: reverse };
         fn reverse(from: &[u8], to: &mut [u8]) {
             to.iter_mut().zip(from.iter().rev()).for_each(|(to, from)| *to = *from);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_other_blocks_are_a_bug() {
+    fn parts_with_different_numbers_of_blocks_are_a_bug() {
         let (scale, codes) = (BlockLayout::new(6, 0, 2).unwrap(), BlockLayout::new(6, 2, 4).unwrap());
         assert!(weave(&[(scale, &[0; 4]), (codes, &[0; 8])]).is_ok());
         assert!(weave(&[(scale, &[0; 4]), (codes, &[0; 12])]).is_err());

@@ -92,11 +92,11 @@ mod tests {
     /// Reads ranges of a file whose bytes encode their position. Returns the number of system calls and of
     /// bytes read.
     fn count(n_file: u64, ranges: impl IntoIterator<Item = std::ops::Range<u64>>) -> (usize, usize) {
-        let (id, asked) = (FileId::new(), Cell::new((0, 0)));
+        let (id, calls) = (FileId::new(), Cell::new((0, 0)));
         let byte = |at: u64| (at * 31 % 251) as u8;
         let system = |offset: u64, out: &mut [u8]| {
             assert!(offset + out.len() as u64 <= n_file, "beyond the end");
-            asked.set((asked.get().0 + 1, asked.get().1 + out.len()));
+            calls.set((calls.get().0 + 1, calls.get().1 + out.len()));
             out.iter_mut().zip(offset..).for_each(|(out, at)| *out = byte(at));
             Ok(())
         };
@@ -105,11 +105,11 @@ mod tests {
             read(id, range.start, &mut out, n_file, system).unwrap();
             assert!(out.iter().zip(range.clone()).all(|(out, at)| *out == byte(at)), "{range:?}");
         }
-        asked.get()
+        calls.get()
     }
 
     #[test]
-    fn what_follows_each_other_is_read_at_once_and_what_does_not_is_not() {
+    fn consecutive_reads_are_combined_and_others_are_not() {
         let n = 1 << 20;
         let small = |i: u64| i * 256..(i + 1) * 256;
         assert_eq!(count(n, (0..n / 256).map(small)), (17, n as usize));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_cut_short_gives_what_it_has_and_then_an_error() {
+    fn a_truncated_file_gives_its_bytes_and_then_an_error() {
         let id = FileId::new();
         let left = 300;
         let system = |offset: u64, out: &mut [u8]| match offset + out.len() as u64 <= left {

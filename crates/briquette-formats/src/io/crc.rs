@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_in_any_order_and_more_than_once_add_up() {
+    fn pieces_in_any_order_with_repeats_give_the_sum() {
         let bytes = bytes();
         let n = bytes.len();
         for size in [1, 7, 100, 999, 10_000] {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_piece_that_makes_it_whole_finds_a_flipped_bit_and_so_does_each_after_it() {
+    fn a_flipped_bit_is_found_by_the_last_piece_and_later_reads() {
         let good = bytes();
         let mut bad = good.clone();
         bad[7777] ^= 4;

@@ -201,7 +201,7 @@ mod tests {
     use briquette_core::ErrorKind;
 
     #[test]
-    fn a_pipe_a_directory_and_nothing_are_refused_without_blocking() {
+    fn pipes_directories_and_missing_files_are_refused_without_blocking() {
         let dir = tempfile::tempdir().unwrap();
         let pipe = dir.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_changed_and_given_its_old_time_back_is_noticed() {
+    fn a_changed_file_with_its_old_mtime_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
         std::fs::write(&path, b"abc").unwrap();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_changed_or_replaced_is_noticed() {
+    fn a_changed_or_replaced_file_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
         std::fs::write(&path, b"abc").unwrap();

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_briquette_wrote_is_held_against_its_sum_and_nothing_else_is() {
+    fn only_files_of_briquette_are_compared_with_their_sums() {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
         let read = |name: &str| ModelDir::open(dir.path()).unwrap().read(Path::new(name), 100);

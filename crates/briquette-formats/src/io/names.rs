@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_that_of_a_plain_stable_sort() {
+    fn the_order_equals_that_of_a_stable_sort() {
         let many = |n: usize, name: fn(usize) -> String| (0..n).map(name).collect::<Vec<String>>();
         let odd = ["", "a", "a\0", "a\0\0b", "é", "a.b", "a.", "b", "", "a", "\u{10ffff}", "aaaaaaaaaaaaaaaaaaaaaaaab"];
         let cases = [

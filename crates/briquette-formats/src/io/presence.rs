@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_to_nothing_is_an_error_that_names_its_target() {
+    fn a_broken_link_is_an_error_with_its_target() {
         let dir = tempfile::tempdir().unwrap();
         let link = dir.path().join("tokenizer.json");
         symlink("../blobs/1", &link).unwrap();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_cannot_be_looked_at_is_an_error() {
+    fn an_inaccessible_path_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         symlink("round", dir.path().join("round")).unwrap();
         let too_long = dir.path().join("n".repeat(300));

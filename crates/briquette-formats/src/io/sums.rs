@@ -22,11 +22,11 @@ const BUFFER: usize = 1 << 20;
 ///
 /// # Errors
 /// Errors of [`InputFile::read_at`] and of `check_stop`.
-pub fn sha256_of(file: &InputFile, ahead: bool, go_on: &dyn Fn() -> Result<()>) -> Result<String> {
+pub fn sha256_of(file: &InputFile, ahead: bool, check_stop: &dyn Fn() -> Result<()>) -> Result<String> {
     let mut hasher = Sha256::new();
     let mut update = |bytes: &[u8]| {
         hasher.update(bytes);
-        go_on()
+        check_stop()
     };
     if ahead && file.len() > BUFFER as u64 {
         read_ahead(file, &mut update)?;
@@ -169,23 +169,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sum_of_a_large_file_stops_when_it_is_asked_to() {
+    fn the_sum_of_a_large_file_can_be_stopped() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("large");
         std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
         for ahead in [false, true] {
-            let n_asked = std::cell::Cell::new(0);
-            let go_on = || {
-                n_asked.set(n_asked.get() + 1);
-                if n_asked.get() < 3 { Ok(()) } else { Err(Error::interrupted(2)) }
+            let n_calls = std::cell::Cell::new(0);
+            let check_stop = || {
+                n_calls.set(n_calls.get() + 1);
+                if n_calls.get() < 3 { Ok(()) } else { Err(Error::interrupted(2)) }
             };
-            let error = sha256_of(&InputFile::open(&path).unwrap(), ahead, &go_on).unwrap_err();
-            assert_eq!((error.exit_code(), n_asked.get()), (130, 3));
+            let error = sha256_of(&InputFile::open(&path).unwrap(), ahead, &check_stop).unwrap_err();
+            assert_eq!((error.exit_code(), n_calls.get()), (130, 3));
         }
     }
 
     #[test]
-    fn what_is_read_ahead_has_the_same_sum() {
+    fn reading_ahead_gives_the_same_sum() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         for n in [0, 1, BUFFER, BUFFER + 1, 5 * BUFFER + 77] {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn digests_are_the_published_ones_and_lines_read_back() {
+    fn digests_match_published_ones_and_lines_read_back() {
         let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         assert_eq!(sha256_of_bytes(b""), empty);
         let dir = tempfile::tempdir().unwrap();

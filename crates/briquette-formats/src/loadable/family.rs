@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_takes_whole_names_whose_numbers_are_numbers() {
+    fn patterns_match_whole_names_with_numbers() {
         let pattern = "layers.*.mlp.up|down";
         for (module, expected) in [
             ("layers.0.mlp.up", true),

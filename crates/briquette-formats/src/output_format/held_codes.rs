@@ -53,13 +53,13 @@ impl CodeSupport {
     }
 
     /// Returns the grid of new codes for a scheme with this grid.
-    pub fn grid(&self, asked: GridKind) -> GridKind {
-        self.grid.unwrap_or(asked)
+    pub fn grid(&self, of_scheme: GridKind) -> GridKind {
+        self.grid.unwrap_or(of_scheme)
     }
 
     /// Returns the type in which scales of this type are stored.
-    pub fn scale(&self, asked: ScaleType) -> ScaleType {
-        self.scale.unwrap_or(asked)
+    pub fn scale(&self, of_scheme: ScaleType) -> ScaleType {
+        self.scale.unwrap_or(of_scheme)
     }
 
     /// Returns the rounding for symmetric activation quantization.

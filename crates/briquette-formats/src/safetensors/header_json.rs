@@ -150,7 +150,7 @@ mod tests {
     use briquette_core::DType;
 
     #[test]
-    fn entries_are_those_of_a_sorted_value_and_metadata_lies_among_them() {
+    fn entries_and_metadata_are_sorted_like_serde_json() {
         let names = ["A.weight", "__init__", "a\"\\\u{1}é", "layers.0.weight"];
         let infos = names.map(|name| TensorInfo::checked(name.into(), DType::BF16, vec![3, 2]).unwrap());
         let strings = [("format", "pt"), ("k\n", "\"v\"")];
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_written_whole() {
+    fn numbers_are_written_completely() {
         for number in [0, 9, 10, 99, 100, 1_234_567_890, u64::MAX] {
             let mut json = HeaderJson::new(Vec::new(), |_| {});
             json.number(number);

@@ -215,21 +215,26 @@ mod tests {
         for json in headers {
             let longest = json.len();
             for n_window in [1, 2, 16, 70, 71, 80, 100, longest, longest + 1] {
-                let (seen, told) = both(&json, n_window);
-                let (told, is_long) = (told.unwrap(), n_window < 100 && n_window < longest);
-                let Some(seen) = seen else {
+                let (windowed, bytewise) = both(&json, n_window);
+                let (bytewise, is_long) = (bytewise.unwrap(), n_window < 100 && n_window < longest);
+                let Some(windowed) = windowed else {
                     assert!(is_long, "{json} by {n_window}");
                     continue;
                 };
-                assert_eq!((&seen.tensors, &seen.metadata), (&told.tensors, &told.metadata), "{json} by {n_window}");
-                let [seen, told] = [&seen, &told].map(|raw| raw.failed.as_ref().map(|error| error.to_string()));
-                assert_eq!(seen, told, "{json} by {n_window}");
+                assert_eq!(
+                    (&windowed.tensors, &windowed.metadata),
+                    (&bytewise.tensors, &bytewise.metadata),
+                    "{json} by {n_window}"
+                );
+                let [windowed, bytewise] =
+                    [&windowed, &bytewise].map(|raw| raw.failed.as_ref().map(|error| error.to_string()));
+                assert_eq!(windowed, bytewise, "{json} by {n_window}");
             }
         }
     }
 
     #[test]
-    fn what_is_no_header_is_none_in_a_window_either() {
+    fn invalid_headers_are_refused_in_a_window() {
         let entry = r#""a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#;
         let whole = format!(r#"{{"__metadata__":{{"k":"v","l":"w"}},{entry}}}"#);
         let mut wrong: Vec<String> = (0..whole.len()).map(|n| whole[..n].to_string()).collect();
@@ -248,8 +253,8 @@ mod tests {
             whole.replace(":{\"dtype", "{\"dtype"),
         ]);
         for json in wrong {
-            let (seen, told) = both(&json, 1 << 10);
-            assert!(seen.is_none() && told.is_err(), "{json}");
+            let (windowed, bytewise) = both(&json, 1 << 10);
+            assert!(windowed.is_none() && bytewise.is_err(), "{json}");
         }
     }
 }

@@ -132,12 +132,13 @@ impl<'a> Writes<'a> {
         if bytes.len() > MAX_SMALL {
             return self.sink.write(file, offset, &bytes);
         }
-        let goes_on = |(its, start, held): &(usize, u64, Vec<u8>)| *its == file && start + held.len() as u64 == offset;
-        match self.pending.iter().position(goes_on) {
+        let continues =
+            |(its, start, buffered): &(usize, u64, Vec<u8>)| *its == file && start + buffered.len() as u64 == offset;
+        match self.pending.iter().position(continues) {
             Some(place) => {
-                let (_, _, held) = &mut self.pending[place];
-                held.extend_from_slice(&bytes);
-                if held.len() > MAX_SMALL {
+                let (_, _, buffered) = &mut self.pending[place];
+                buffered.extend_from_slice(&bytes);
+                if buffered.len() > MAX_SMALL {
                     self.write_out(place)?;
                 }
             }
@@ -145,9 +146,9 @@ impl<'a> Writes<'a> {
                 if self.pending.len() == N_STRETCHES {
                     self.write_out(0)?;
                 }
-                let mut held = self.spare.pop().unwrap_or_default();
-                held.extend_from_slice(&bytes);
-                self.pending.push((file, offset, held));
+                let mut buffered = self.spare.pop().unwrap_or_default();
+                buffered.extend_from_slice(&bytes);
+                self.pending.push((file, offset, buffered));
             }
         }
         Ok(())
@@ -155,10 +156,10 @@ impl<'a> Writes<'a> {
 
     /// Writes the buffered range with this index.
     fn write_out(&mut self, place: usize) -> Result<()> {
-        let (file, start, mut held) = self.pending.remove(place);
-        self.sink.write(file, start, &held)?;
-        held.clear();
-        self.spare.push(held);
+        let (file, start, mut buffered) = self.pending.remove(place);
+        self.sink.write(file, start, &buffered)?;
+        buffered.clear();
+        self.spare.push(buffered);
         Ok(())
     }
 
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_one_after_the_other_is_written_at_once_and_all_of_it() {
+    fn consecutive_parts_are_written_together() {
         let sink = InMemory::default();
         let mut writes = Writes::new(&sink, Vec::new());
         let byte = |tensor: usize, part: Part| (tensor * 7 + part as usize) as u8 | 1;
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn stretches_all_over_are_written_too() {
+    fn scattered_parts_are_written() {
         let sink = InMemory::default();
         let mut writes = Writes::new(&sink, Vec::new());
         (0..100).rev().for_each(|tensor| writes.put(tensor, Part::Weight, 0, &[tensor as u8; 100]).unwrap());

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_pieces_are_in_the_order_of_whole_ones() {
+    fn names_in_two_parts_are_ordered_like_whole_names() {
         let pieces = ["", "a", "a.", "a.codes", "ab", "b", "é", ".codes", ".scale", "_scale"];
         let all: Vec<(&str, &str)> = pieces.iter().flat_map(|a| pieces.iter().map(move |b| (*a, *b))).collect();
         for a in &all {

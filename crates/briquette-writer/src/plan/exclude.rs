@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_differ_in_numbers_share_a_pattern_unless_it_takes_too_much() {
+    fn names_that_differ_in_numbers_share_a_pattern_unless_it_matches_others() {
         let names = ["layer.0.up", "layer.1.up", "head"];
         assert_eq!(patterns(&names, &["layer.0.down"]), ["head", "layer.*.up"]);
         assert_eq!(patterns(&names, &["layer.2.up"]), ["head", "layer.0.up", "layer.1.up"]);

@@ -44,9 +44,9 @@ impl TensorPlan<'_> {
     ///
     /// The bytes are names, offsets and codings of parts.
     fn more_of_header(&self, profile: OutputFormat) -> u64 {
-        let is_foretold_dense = self.was_sparse && self.prune.is_none()
+        let is_predicted_dense = self.was_sparse && self.prune.is_none()
             || matches!(self.prune, Some(Pruning { cut: Cut::Pool(_) | Cut::Given, .. }));
-        let may_grow = is_foretold_dense && profile.holds_sparse() && self.tied_to().is_none();
+        let may_grow = is_predicted_dense && profile.holds_sparse() && self.tied_to().is_none();
         if may_grow { 400 + 3 * self.info.name.len() as u64 } else { 0 }
     }
 }

@@ -25,7 +25,7 @@ const MIN_RUNS: usize = 512;
 /// Tensors with more columns are not sampled. If they are stored as codes, each run would decode a whole row.
 const MAX_COLS: usize = 1 << 15;
 /// Most memory for keys inside the bracket. If they need more, histograms find the border.
-const HELD_BYTES: usize = 16 << 20;
+const MAX_KEY_BYTES: usize = 16 << 20;
 
 /// The border between pruned and kept scores.
 pub(super) struct Border {
@@ -86,28 +86,28 @@ impl<'a> Search<'a> {
 
     /// Returns the border if it is inside the bracket, together with few enough other scores.
     fn within(&self, bracket: Bracket, n_drop: usize, is_checked: bool) -> Result<Option<Border>> {
-        let (n_held, n_zero_bits) = (AtomicUsize::new(0), self.n_zero_bits());
+        let (n_key_bytes, n_zero_bits) = (AtomicUsize::new(0), self.n_zero_bits());
         let tallies = self.workers.map(&self.parts, Scan::default, |scan, part| {
             let mut tally = Tally::new(bracket, n_zero_bits);
-            if n_held.load(Ordering::Relaxed) > HELD_BYTES {
+            if n_key_bytes.load(Ordering::Relaxed) > MAX_KEY_BYTES {
                 return Ok(tally);
             }
             scan.each(self.plan, self.source, part, self.workers, |strip, scores| {
                 if is_checked {
                     check_finite(&self.plan.tensors[part.tensor], &strip)?;
                 }
-                if tally.n_bytes() <= HELD_BYTES {
+                if tally.n_bytes() <= MAX_KEY_BYTES {
                     tally.count(scores);
                 }
                 Ok(())
             })?;
             let tally = tally.shrunk();
             if !tally.is_bounded() {
-                n_held.fetch_add(tally.n_bytes(), Ordering::Relaxed);
+                n_key_bytes.fetch_add(tally.n_bytes(), Ordering::Relaxed);
             }
             Ok(tally)
         })?;
-        if n_held.into_inner() > HELD_BYTES {
+        if n_key_bytes.into_inner() > MAX_KEY_BYTES {
             return Ok(None);
         }
         let Some(threshold) = Tally::threshold(&tallies, n_drop) else { return Ok(None) };
@@ -159,7 +159,7 @@ impl<'a> Search<'a> {
 
     /// Whether the tallies of about `n_within` scores in a bracket fit in memory.
     fn fits(&self, bracket: Bracket, n_within: f64) -> bool {
-        Tally::new(bracket, self.n_zero_bits()).is_bounded() || n_within * 4.0 <= HELD_BYTES as f64
+        Tally::new(bracket, self.n_zero_bits()).is_bounded() || n_within * 4.0 <= MAX_KEY_BYTES as f64
     }
 
     /// Returns the number of low bits that are 0 in every key.
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_finds_the_border_of_many_tensors_and_what_goes_of_each_piece() {
+    fn a_sample_finds_the_border_and_the_counts_of_each_piece() {
         let weights = [random(1, 1_000_000, 1.0), random(2, 7_000_000, 3.0), random(3, 300_000, 0.1)];
         for dtype in [DType::F32, DType::F16, DType::BF16] {
             check(&weights, dtype, 3_320_000, true);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn few_tensors_and_extreme_shares_have_the_same_border() {
+    fn small_tensors_and_extreme_shares_have_the_same_border() {
         let weights = [random(1, 100_000, 1.0), random(2, 200_000, 3.0)];
         for n_drop in [1, 120_000, 300_000] {
             check(&weights, DType::F32, n_drop, true);
@@ -322,8 +322,8 @@ mod tests {
     }
 
     #[test]
-    fn more_ties_than_may_be_held_have_the_same_border() {
-        let weights = [random(1, 2_000_000, 1.0), vec![0.0; HELD_BYTES / 4 + 5_696]];
+    fn more_ties_than_fit_in_memory_have_the_same_border() {
+        let weights = [random(1, 2_000_000, 1.0), vec![0.0; MAX_KEY_BYTES / 4 + 5_696]];
         check(&weights, DType::F32, 3_000_000, false);
     }
 }

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_is_alone_or_several_share_and_the_last_removes_the_file() {
+    fn locks_are_exclusive_or_shared_and_the_last_holder_removes_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(".work.lock");
         let alone = FileLock::alone(&path).unwrap().unwrap();
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_a_killed_process_left_is_taken_over() {
+    fn a_lock_file_of_a_killed_process_is_reused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(".work.lock");
         std::fs::write(&path, "").unwrap();
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn however_many_want_it_at_once_one_has_it() {
+    fn one_of_many_threads_holds_an_exclusive_lock() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(".work.lock");
         let n_inside = std::sync::atomic::AtomicUsize::new(0);

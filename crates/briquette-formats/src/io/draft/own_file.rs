@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_earlier_one_of_its_kind_is_replaced() {
+    fn only_an_earlier_file_of_its_kind_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("it.json");
         let at = || OwnFile::at(&path, "trace", BEGINNING, &[]);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn it_keeps_away_from_what_is_read_and_written_there_or_not() {
+    fn paths_that_overlap_inputs_or_outputs_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         std::fs::create_dir_all(path("model/sub")).unwrap();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_cannot_be_written_shows_before_anything_is_written() {
+    fn unwritable_paths_are_refused_before_writing() {
         let dir = tempfile::tempdir().unwrap();
         let kind = |path: &Path| OwnFile::at(path, "trace", BEGINNING, &[]).unwrap_err().kind;
         assert_eq!(kind(&dir.path().join("absent/t")), ErrorKind::Config);

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_writers_that_may_not_replace_one_wins_and_the_other_is_refused() {
+    fn one_of_several_writers_that_may_not_replace_wins() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.json");
         let write = |text: String| write_files(&[(&path, text.as_bytes())], false).is_ok();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_files_none_appears_unless_all_can_be_written() {
+    fn no_file_appears_unless_all_can_be_written() {
         let dir = tempfile::tempdir().unwrap();
         let (json, page) = (dir.path().join("x.json"), dir.path().join("absent/x.html"));
         assert!(write_files(&[(&json, b"{}"), (&page, b"<p>")], true).is_err());
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_at_the_hidden_name_is_neither_followed_nor_in_the_way() {
+    fn existing_hidden_files_are_replaced_and_links_not_followed() {
         let dir = tempfile::tempdir().unwrap();
         let (path, hidden) = (dir.path().join("x.json"), dir.path().join(".x.json.partial"));
         std::fs::write(dir.path().join("key"), "secret").unwrap();

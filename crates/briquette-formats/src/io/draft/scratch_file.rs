@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_and_no_name_is_left() {
+    fn scratch_files_read_back_and_have_no_name() {
         let directory = tempfile::tempdir().unwrap();
         let file = ScratchFile::create_in(directory.path()).unwrap();
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);

@@ -35,7 +35,7 @@ fn read(dir: &StoredDir, rows: Range<usize>) -> Result<()> {
 }
 
 #[test]
-fn threads_that_read_blocks_beside_each_other_leave_none_to_be_read_again() {
+fn blocks_read_by_several_threads_are_not_read_again() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let codes = codes();
     let (dir, n_rows) = (tensor_of(file.path(), &codes), codes.len() / COLS);
@@ -51,7 +51,7 @@ fn threads_that_read_blocks_beside_each_other_leave_none_to_be_read_again() {
 }
 
 #[test]
-fn parts_of_blocks_are_read_again_at_the_end_and_a_flipped_bit_is_found_by_the_last_block() {
+fn partial_blocks_are_read_again_and_the_last_block_finds_a_flipped_bit() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let codes = codes();
     let (dir, n_rows) = (tensor_of(file.path(), &codes), codes.len() / COLS);
