@@ -113,7 +113,7 @@ fn a_plan_refuses_the_students_that_a_run_refuses() {
     let sandbox = sentences();
     for (keys, phrase) in [
         ("student = { initializer_range = -1 }", "initializer_range: found -1"),
-        ("student = { num_attention_heads = 5 }", "5 heads cannot share"),
+        ("student = { num_attention_heads = 5 }", "5 heads do not divide"),
         ("student = \"layers\"\nn_layers = 9", "9"),
     ] {
         sandbox.write("recipe.toml", of_sentences("out", &format!("{keys}\nloss = [{{ kind = \"embedding\" }}]"), ""));

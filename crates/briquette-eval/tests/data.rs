@@ -216,7 +216,7 @@ fn extremely_long_images_are_tiled_or_refused() {
     (request.data.tile, request.data.size, request.data.strict) = (Some(64), Some(256), true);
     let (error, _) = fails(&request);
     assert_eq!(error.exit_code(), 4);
-    assert!(error.message.contains("long.png: it has 15360000x256 pixels once scaled"), "{error}");
+    assert!(error.message.contains("long.png: it has 15360000x256 pixels after scaling"), "{error}");
 }
 
 #[test]
@@ -242,10 +242,10 @@ fn settings_without_effect_are_refused() {
     request.data.labels = Some("/nonexistent".into());
     let (error, _) = fails(&request);
     assert_eq!(error.exit_code(), 2);
-    assert!(error.message.starts_with("data.labels: it says where the labels of an array are"), "{error}");
+    assert!(error.message.starts_with("data.labels: it gives the labels of an array"), "{error}");
     let mut request = self::request("models/resnet18-tiny.pth", &fixture("models/images"));
     request.data.max_length = Some(3);
-    assert!(fails(&request).0.message.contains("it cuts texts, and the data is a folder of images; leave it out"));
+    assert!(fails(&request).0.message.contains("it cuts texts, but the data is a folder of images; leave it out"));
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.npy");
     std::fs::write(&path, npy("<f4", "1, 8, 8", &[0; 256])).unwrap();

@@ -150,7 +150,7 @@ fn images_are_preprocessed_like_torchvision() {
         let steps = if index == 1 { 4.0 } else { 1.5 };
         assert!(largest <= steps / 255.0 / 0.224, "image {index}: {largest}");
     }
-    assert!(folder.pixels(3, &input).unwrap_err().message.contains("damaged.png: it does not decode"));
+    assert!(folder.pixels(3, &input).unwrap_err().message.contains("damaged.png: it is not a valid image"));
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn an_image_that_does_not_decode_is_counted_or_fatal() {
         request.batching.workers = workers;
         let message = message(&request);
         let path = fixture("models/images/owl/damaged.png");
-        assert!(message.starts_with(&format!("{}: it does not decode", path.display())), "{message}");
+        assert!(message.starts_with(&format!("{}: it is not a valid image", path.display())), "{message}");
     }
     request.data.crop = Some([64, 64]);
     assert!(message(&request).contains("crop 64x64 is not within size 40"));
@@ -289,7 +289,7 @@ fn a_tokenizer_of_another_model_is_refused() {
     let path = dir.path().join("tokenizer.json");
     let good = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, good.replace("\"cat\": 6", "\"cat\": 600")).unwrap();
-    assert!(message(&request).contains("token \"cat\" has number 600, and the model has"));
+    assert!(message(&request).contains("token \"cat\" has id 600, but the model has"));
     // `zebra` cannot be spelled without its last piece, and there is no unknown token.
     std::fs::write(&path, good.replace("\"##ra\"", "\"##rb\"").replace("\"[UNK]\": 1", "\"[XXX]\": 1")).unwrap();
     assert!(message(&request).contains("cannot tokenize"));
@@ -313,7 +313,7 @@ fn unsupported_configs_are_refused_with_the_reason() {
     assert!(
         said(&good.replace("\"num_attention_heads\": 4", "\"num_attention_heads\": 5"), &request).contains("5 heads")
     );
-    assert!(said(&good.replace("t_prob\": 0.1", "t_prob\": 1.0"), &request).contains("a dropout is 1, expected 0"));
+    assert!(said(&good.replace("t_prob\": 0.1", "t_prob\": 1.0"), &request).contains("a dropout rate is 1, expected 0"));
     assert!(said(&good.replace("\"gelu\"", "\"sine\""), &request).contains("config.json"));
     for (size, by) in
         [("hidden_size\": 32", "hidden_size\": 99999999999"), ("hidden_layers\": 2", "hidden_layers\": 9000000")]
@@ -327,7 +327,7 @@ fn unsupported_configs_are_refused_with_the_reason() {
     );
     assert!(said(&good.replace("\"hidden_size\": 32", "\"hidden_size\": 64"), &request).contains("of another shape"));
     request.arch = Some(Arch::Llama);
-    assert!(said(&good, &request).contains("model_type is \"bert\", which is not run as llama"));
+    assert!(said(&good, &request).contains("model_type is \"bert\", which is not a type of llama"));
     request.arch = None;
     request.data.max_length = Some(2);
     std::fs::write(&path, &good).unwrap();

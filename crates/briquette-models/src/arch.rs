@@ -174,9 +174,9 @@ impl Arch {
             let message = match model_type {
                 Some(name) => {
                     let known = ROWS.iter().flat_map(|row| row.model_types).copied().collect::<Vec<_>>().join(", ");
-                    format!("config.json says model_type {name:?}, which cannot be run; expected one of {known}")
+                    format!("config.json has model_type {name:?}, which cannot be run; expected one of {known}")
                 }
-                None => format!("its tensors' names fit no architecture; if it is one of {}, name it as arch", names()),
+                None => format!("its tensor names match no architecture; if it is one of {}, set arch", names()),
             };
             Error::config(message).at(checkpoint.path().display())
         })

@@ -105,7 +105,7 @@ impl ChatTemplate {
         let mut file = FILE;
         if let Some(bytes) = folder.read_whole("chat_template.jinja")? {
             file = "chat_template.jinja";
-            let damaged = |_| Error::input("it is no text; fetch it again").at(folder.file(file).display());
+            let damaged = |_| Error::input("it is not UTF-8 text; download it again").at(folder.file(file).display());
             source = Some(String::from_utf8(bytes).map_err(damaged)?);
         }
         Ok(source.map(|source| Self { source, file: folder.file(file).display().to_string(), tokens }))
@@ -126,7 +126,7 @@ impl ChatTemplate {
         rendering.text().map_err(|error| match error.kind {
             ErrorKind::Input => {
                 let message =
-                    format!("its chat template cannot be used: {error}; correct it, or give the text as it is");
+                    format!("its chat template cannot be used: {error}; correct it, or do without it");
                 Error::input(message).at(&self.file)
             }
             _ => error,

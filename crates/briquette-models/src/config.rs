@@ -38,7 +38,7 @@ impl Folder {
     /// Parses config.json, which must exist.
     pub(crate) fn config<T: DeserializeOwned>(&self) -> Result<T> {
         let missing = || {
-            let message = "it is missing and says what the weights alone do not; put it beside them";
+            let message = "it is missing, and it has settings that the weights do not have; put it next to the weights";
             Error::input(message).at(self.file("config.json").display())
         };
         self.read("config.json")?.ok_or_else(missing)
@@ -57,7 +57,7 @@ impl Folder {
             Some(found) if !model_types.contains(&found.as_str()) => {
                 let arch = model_types.first().copied().unwrap_or_default();
                 Err(self
-                    .config_error(format!("model_type is {found:?}, which is not run as {arch}; choose another arch")))
+                    .config_error(format!("model_type is {found:?}, which is not a type of {arch}; choose another arch")))
             }
             _ => Ok(()),
         }
@@ -84,7 +84,7 @@ pub(crate) fn check_sizes(sizes: &[usize]) -> Result<(), String> {
 pub(crate) fn check_layers(n_layers: usize, checkpoint: &Checkpoint) -> Result<(), String> {
     let n_tensors = checkpoint.tensors().len();
     if n_layers > n_tensors {
-        return Err(format!("it says {n_layers} layers, and there are {n_tensors} tensors; correct it"));
+        return Err(format!("found {n_layers} layers, but only {n_tensors} tensors; correct num_hidden_layers"));
     }
     Ok(())
 }

@@ -14,12 +14,12 @@ const CAUSES: [(&[&str], ErrorKind, &str); 6] = [
     (
         &["dynamically load the \"nvrtc\"", "libnvrtc"],
         ErrorKind::Config,
-        "needs libnvrtc, CUDA's run-time compiler, and it was not found; install it, or put its directory into LD_LIBRARY_PATH",
+        "needs libnvrtc, CUDA's run-time compiler, which was not found; install it, or add its directory to LD_LIBRARY_PATH",
     ),
     (
         &["CUDA installation not found", "cannot open source file", "could not open source file"],
         ErrorKind::Config,
-        "needs the CUDA headers, and they were not found; install them, and set CUDA_PATH to the directory that holds include/",
+        "needs the CUDA headers, which were not found; install them, and set CUDA_PATH to the directory with include/",
     ),
     (
         &["dynamically load the \"cuda\"", "CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_INSUFFICIENT_DRIVER"],
@@ -29,12 +29,12 @@ const CAUSES: [(&[&str], ErrorKind, &str); 6] = [
     (
         &["more than 32 bits of elements"],
         ErrorKind::Refused,
-        "takes tensors of at most 2^32 elements; make batches (memory.batch_size) smaller",
+        "supports tensors of at most 2^32 elements; make batches (memory.batch_size) smaller",
     ),
     (
         &["--gpu-architecture", "NVRTC_ERROR", "CompilationError"],
         ErrorKind::Config,
-        "cannot run a kernel: NVRTC did not compile it; it takes a device of compute capability 7.5 or later, and an NVRTC that knows it",
+        "cannot run a kernel: NVRTC did not compile it; use a device of compute capability 7.5 or later, and an NVRTC that supports it",
     ),
 ];
 

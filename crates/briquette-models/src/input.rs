@@ -49,10 +49,9 @@ impl Longest {
         let message = match self.window {
             _ if max_length <= self.n_tokens() => return Ok(()),
             Some(window) if max_length <= n => format!(
-                "the model has {n} positions, but its attention slides over {window} tokens, and is run only where those are \
-                 the whole text; take at most {window}"
+                "attention windows of {window} tokens are supported only for texts within one window; use at most {window}"
             ),
-            _ => format!("the model has {n} positions; take at most {}", self.n_tokens()),
+            _ => format!("the model has {n} positions; use at most {}", self.n_tokens()),
         };
         let key = "data.max_length";
         Err(Error::config(format!("found {max_length}: {message}")).at(key).with_remedy(Remedy::SetKey(key)))
@@ -70,7 +69,7 @@ impl Input {
             Self::Text { tokenizer: Some(tokenizer), .. } => Ok(tokenizer),
             Self::Text { directory, .. } => {
                 let path = directory.join("tokenizer.json");
-                Err(Error::input("it is missing; put it beside the model's weights").at(path.display()))
+                Err(Error::input("it is missing; put it next to the model's weights").at(path.display()))
             }
             Self::Images(_) => Err(Error::config("the model takes images, found text")),
         }
@@ -110,13 +109,13 @@ mod tests {
     fn length_limits_are_reported_by_their_name() {
         let (plain, sliding) = (None, Some(8));
         let said = |window, n| Longest { max_positions: 32, window }.check(n).unwrap_err().to_string();
-        assert!(said(plain, 33).contains("found 33: the model has 32 positions; take at most 32"));
+        assert!(said(plain, 33).contains("found 33: the model has 32 positions; use at most 32"));
         assert!(
-            said(sliding, 9).contains("has 32 positions, but its attention slides over 8 tokens"),
+            said(sliding, 9).contains("attention windows of 8 tokens are supported only for texts"),
             "{}",
             said(sliding, 9)
         );
-        assert!(said(sliding, 33).contains("the model has 32 positions; take at most 8"));
+        assert!(said(sliding, 33).contains("the model has 32 positions; use at most 8"));
         assert!(Longest { max_positions: 32, window: sliding }.check(8).is_ok());
         assert_eq!(Longest { max_positions: 4, window: sliding }.n_tokens(), 4);
     }

@@ -32,7 +32,7 @@ impl LoadedModel {
     pub fn computing_in(self, compute: FloatDType) -> Result<Self> {
         let floats = ["f32", "f16", "bf16"];
         if let Some(kind) = held(&self.network).keys().find(|kind| !floats.contains(&kind.as_str())) {
-            let message = format!("memory.dtype: weights are held as {kind}, which computes in f32; leave it at f32");
+            let message = format!("memory.dtype: weights are stored as {kind}, which computes in f32; use f32");
             return Err(Error::config(message));
         }
         Ok(Self { network: self.network.to_dtype(compute), compute, ..self })
@@ -105,7 +105,7 @@ fn filled(network: Network, arch: Arch, checkpoint: &Checkpoint, names: &NameMap
     };
     found.map_err(|error| match Arch::by_names(checkpoint) {
         Some(other) if other != arch && error.kind == ErrorKind::Input => {
-            let message = format!("{}; its names are those of {other}: set arch = \"{other}\"", error.message);
+            let message = format!("{}; the tensor names are those of {other}; set arch = \"{other}\"", error.message);
             Error::input(message)
         }
         _ => error,

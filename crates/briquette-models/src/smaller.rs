@@ -102,7 +102,7 @@ fn shrunk(
     device: &Device,
 ) -> Result<Network> {
     network.smaller(config, how, device)?.ok_or_else(|| {
-        let message = format!("{arch} has no smaller kind here; expected \"self\", or another model");
+        let message = format!("{arch} cannot be made smaller here; expected \"self\" or another model");
         Error::config(message).at("student")
     })
 }

@@ -37,7 +37,7 @@ impl TextTokenizer {
     pub fn open(directory: &Path, vocab_size: usize, max_length: usize) -> Result<Self> {
         let folder = Folder(ModelDir::open(directory)?);
         let missing =
-            || Error::input("it is missing; put it beside the weights").at(folder.file("tokenizer.json").display());
+            || Error::input("it is missing; put it next to the weights").at(folder.file("tokenizer.json").display());
         Self::read(&folder, vocab_size, max_length)?.ok_or_else(missing)
     }
 
@@ -47,13 +47,13 @@ impl TextTokenizer {
         let Some(bytes) = folder.read_whole("tokenizer.json")? else { return Ok(None) };
         let guarded = GuardedTokenizer::new(bytes).map_err(|error| match error.kind {
             ErrorKind::Input => {
-                let message = format!("it cannot be used as a tokenizer: {error}; fetch it again");
+                let message = format!("it is not a usable tokenizer: {error}; download it again");
                 Error::input(message).at(path.display())
             }
             _ => error,
         })?;
         if guarded.inner().get_vocab_size(true) == 0 {
-            return Err(Error::input("its vocabulary is empty; fetch it again").at(path.display()));
+            return Err(Error::input("its vocabulary is empty; download it again").at(path.display()));
         }
         Ok(Some(Self { path, guarded, vocab_size, max_length }))
     }
@@ -110,7 +110,7 @@ impl TextTokenizer {
     pub fn encode_prompt(&self, text: &str, has_special: bool) -> Result<Tokens> {
         let encoding = self.encoding(text, !has_special)?;
         if text.is_empty() || encoding.get_ids().is_empty() {
-            return Err(Error::input("the prompt is empty; give the words to go on from"));
+            return Err(Error::input("the prompt is empty; give the beginning of a text"));
         }
         self.checked(&encoding)
     }
@@ -162,7 +162,7 @@ impl TextTokenizer {
     fn failed(&self, error: Error) -> Error {
         match error.kind {
             ErrorKind::Input => {
-                let message = format!("cannot tokenize: {error}; it does not belong to this text");
+                let message = format!("cannot tokenize: {error}; this tokenizer does not support the text");
                 Error::input(message).at(self.path.display())
             }
             _ => error,
@@ -174,7 +174,7 @@ impl TextTokenizer {
         if let Some(&id) = ids.iter().find(|&&id| id as usize >= self.vocab_size) {
             let token = self.guarded.inner().id_to_token(id).unwrap_or_default();
             let message = format!(
-                "token {token:?} has number {id}, and the model has {} entries; it belongs to another model",
+                "token {token:?} has id {id}, but the model has {} entries; the tokenizer belongs to another model",
                 self.vocab_size
             );
             return Err(Error::input(message).at(self.path.display()));
@@ -289,7 +289,7 @@ impl Pooling {
         let pooling = modules.iter().find(|module| ends(module, ".Pooling"));
         let known = [".Normalize", ".Pooling", ".Transformer"];
         if let Some(other) = modules.iter().find(|module| !known.iter().any(|kind| ends(module, kind))) {
-            let message = format!("it has a module {}, which cannot be run", other.kind);
+            let message = format!("found module {}, expected Transformer, Pooling or Normalize", other.kind);
             return Err(Error::input(message).at(folder.file("modules.json").display()));
         }
         let by = pooling.map_or(Ok(PoolBy::Mean), |module| pool_by(folder, &module.path))?;
@@ -318,7 +318,7 @@ impl Pooling {
 fn pool_by(folder: &Folder, path: &str) -> Result<PoolBy> {
     let file = format!("{path}/config.json");
     if !path.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '-') {
-        let message = format!("it names {path:?}, expected a directory beside it");
+        let message = format!("found path {path:?}, expected a directory next to it");
         return Err(Error::input(message).at(folder.file("modules.json").display()));
     }
     let flags: serde_json::Map<String, serde_json::Value> = folder.read(&file)?.unwrap_or_default();
@@ -329,7 +329,7 @@ fn pool_by(folder: &Folder, path: &str) -> Result<PoolBy> {
         [] | ["pooling_mode_mean_tokens"] => Ok(PoolBy::Mean),
         ["pooling_mode_cls_token"] => Ok(PoolBy::Cls),
         modes => {
-            let message = format!("it sets {}; only mean and cls pooling can be run", modes.join(" and "));
+            let message = format!("found {}, expected mean or cls pooling", modes.join(" and "));
             Err(Error::input(message).at(folder.file(&file).display()))
         }
     }

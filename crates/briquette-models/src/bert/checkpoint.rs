@@ -54,7 +54,7 @@ fn read(checkpoint: &Checkpoint) -> Result<BertConfig> {
     Ok(config)
 }
 
-/// Maps to Hugging Face's names. `self_` stands for the Rust keyword `self`. Files may use the prefix `bert.`
+/// Maps to Hugging Face's names. `self_` is `self`, a Rust keyword. Files may use the prefix `bert.`
 /// and TensorFlow's norms.
 fn names(checkpoint: &Checkpoint) -> Result<NameMap> {
     let names = NameMap::torch().rename("^Bert", "");

@@ -111,19 +111,19 @@ impl BertConfig {
         }
         let shares = [self.hidden_dropout_prob, self.attention_probs_dropout_prob];
         if let Some(share) = shares.iter().find(|share| !(0.0..1.0).contains(*share)) {
-            return Err(format!("a dropout is {share}, expected 0 to below 1; correct it"));
+            return Err(format!("a dropout rate is {share}, expected 0 to below 1; correct it"));
         }
         if !width.is_multiple_of(heads) {
-            return Err(format!("{heads} heads cannot share a width of {width}; correct it"));
+            return Err(format!("{heads} heads do not divide a width of {width}; correct it"));
         }
         if self.is_decoder {
             return Err(
-                "is_decoder is true, so that tokens see only those before them, and only encoders can be run".into()
+                "is_decoder is true, but a BERT with causal attention is not supported".into()
             );
         }
         match self.position_embedding_type.as_deref() {
             None | Some("absolute") => Ok(()),
-            Some(other) => Err(format!("position_embedding_type is {other:?}, only \"absolute\" can be run")),
+            Some(other) => Err(format!("position_embedding_type is {other:?}, expected \"absolute\"")),
         }
     }
 }

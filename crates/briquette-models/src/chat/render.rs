@@ -116,7 +116,7 @@ fn padding(format: &str) -> Result<u64, minijinja::Error> {
         for digits in field.split(|letter: char| !letter.is_ascii_digit()).filter(|digits| !digits.is_empty()) {
             match digits.parse::<u64>() {
                 Ok(width) if width <= MAX_FIELD => sum += width,
-                _ => return Err(refused("a field of a format is wider than 1000 letters")),
+                _ => return Err(refused("a field of a format is wider than 1000 characters")),
             }
         }
     }
@@ -127,7 +127,7 @@ fn padding(format: &str) -> Result<u64, minijinja::Error> {
 fn described(error: &minijinja::Error) -> Error {
     let line = error.line().map_or(String::new(), |line| format!(" in line {line}"));
     match error.kind() {
-        ErrorKind::OutOfFuel => Error::input(format!("it takes more steps than it may{line}")),
+        ErrorKind::OutOfFuel => Error::input(format!("it exceeds its limit of steps{line}")),
         _ => Error::input(format!("{error}{line}")),
     }
 }

@@ -20,7 +20,7 @@ impl Array {
     pub fn read(path: &Path, names: &[&str]) -> Result<Self> {
         find(path, names)?.map_err(|has| {
             let (has, names) = (has.join(", "), names.join(", "));
-            Error::input(format!("it has the arrays {has}, expected one of {names}; rename one")).at(path.display())
+            Error::input(format!("found the arrays {has}, expected one of {names}; rename one")).at(path.display())
         })
     }
 
@@ -61,7 +61,7 @@ fn find_in(path: &Path, bytes: Vec<u8>, names: &[&str]) -> Result<ArrayOrNames> 
 
 /// The data formats of classifiers.
 const EXPECTED: &str =
-    "an array (.npy, .npz, IDX or safetensors) or, of images, a folder that holds a folder of them for each class";
+    "an array (.npy, .npz, IDX or safetensors), or a folder with one folder of images per class";
 
 /// Describes a file that is not an array.
 fn kind_of(bytes: &[u8]) -> String {
@@ -97,7 +97,7 @@ fn check_unpacked(size: u64, packed: u64) -> Result<(), String> {
 
 fn from_npz(bytes: Vec<u8>, names: &[&str]) -> Result<ArrayOrNames, String> {
     let n_bytes = bytes.len() as u64;
-    let mut archive = zip::ZipArchive::new(Cursor::new(bytes)).map_err(|source| format!("it is no .npz: {source}"))?;
+    let mut archive = zip::ZipArchive::new(Cursor::new(bytes)).map_err(|source| format!("not a valid .npz file: {source}"))?;
     let found = names.iter().map(|name| format!("{name}.npy")).find(|name| archive.index_for_name(name).is_some());
     let Some(name) = found else {
         return Ok(Err(archive.file_names().flatten().map(|name| name.trim_end_matches(".npy").to_string()).collect()));
@@ -124,7 +124,7 @@ fn from_idx(bytes: &[u8]) -> Result<Array, String> {
         0xc => Number::I32,
         0xd => Number::F32,
         0xe => Number::F64,
-        other => return Err(format!("IDX type {other} is not known; the file is damaged")),
+        other => return Err(format!("found IDX type {other}, which does not exist; the file is damaged")),
     };
     let rank = usize::from(bytes.get(3).copied().unwrap_or(0));
     let header = bytes.get(4..4 + 4 * rank).ok_or("its header ends early; the file is damaged")?;

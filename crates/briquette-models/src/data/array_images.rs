@@ -145,7 +145,7 @@ impl ArrayImages {
 fn labels_of(array: &Array, n_images: usize) -> Result<Vec<usize>, String> {
     let labels = array.to_labels()?;
     if labels.len() != n_images {
-        return Err(format!("{} labels for {n_images} images; they do not belong together", labels.len()));
+        return Err(format!("found {} labels, expected {n_images}, one per image", labels.len()));
     }
     Ok(labels)
 }

@@ -135,6 +135,6 @@ fn label((index, &value): (usize, &f32)) -> Result<usize, String> {
     if value >= 0.0 && value.fract() == 0.0 && value < 16_777_216.0 {
         Ok(value as usize)
     } else {
-        Err(format!("label {index} is {value}, expected a whole number from 0 up"))
+        Err(format!("label {index} is {value}, expected an integer of at least 0"))
     }
 }

@@ -35,7 +35,7 @@ impl ImageFolder {
         for (folder, class) in folders.iter().zip(numbers) {
             let found = filtered(sorted(folder)?, is_image)?;
             if found.is_empty() {
-                let message = format!("found no image in this class, expected {}; remove it", EXTENSIONS.join(", "));
+                let message = format!("found no image in this class, expected {}; remove the folder", EXTENSIONS.join(", "));
                 return Err(Error::input(message).at(folder.display()));
             }
             files.extend(found.into_iter().map(|file| (file, class)));
@@ -69,7 +69,7 @@ impl ImageFolder {
     pub fn check_labels(&self, n_classes: usize) -> Result<()> {
         let Some((file, class)) = self.files.iter().find(|(_, class)| *class >= n_classes) else { return Ok(()) };
         let folder = file.parent().unwrap_or(&self.path);
-        Err(out_of_range(&format!("class {class}, as this folder is numbered,"), n_classes).at(folder.display()))
+        Err(out_of_range(&format!("class {class}, the number of this folder,"), n_classes).at(folder.display()))
     }
 
     /// Returns the names of the folders, in order.
@@ -110,7 +110,7 @@ impl ImageFolder {
         let reader = reader.with_guessed_format().map_err(|source| Error::io("cannot read", path, source))?;
         reader
             .decode()
-            .map_err(|source| Error::input(format!("it does not decode: {source}; fetch it again")).at(path.display()))
+            .map_err(|source| Error::input(format!("it is not a valid image: {source}; download it again")).at(path.display()))
     }
 }
 

@@ -46,7 +46,7 @@ impl ImageInput {
             && (tile == 0 || self.is_fixed)
         {
             let [height, width] = self.crop;
-            let message = format!("tile is {tile}, expected at least 1 and a network that takes images of any size");
+            let message = format!("tile is {tile}, expected at least 1 and a network for images of any size");
             return Err(Error::config(format!("{message}; this one is for {height}x{width}")));
         }
         let [height, width] = self.crop;
@@ -57,12 +57,12 @@ impl ImageInput {
         }
         let sides = [("data.size", self.resize.unwrap_or(0)), ("data.crop", height.max(width))];
         if let Some((name, side)) = sides.into_iter().find(|(_, side)| *side > MAX_SIDE) {
-            let message = format!("found {side}, expected at most {}; take a smaller one", MAX_SIDE);
+            let message = format!("found {side}, expected at most {}; use a smaller value", MAX_SIDE);
             return Err(Error::config(message).at(name).with_remedy(Remedy::SetKey(name)));
         }
         let n = self.channels;
         if self.mean.len() != n || self.std.len() != n || self.std.iter().any(|std| std.is_nan() || *std <= 0.0) {
-            return Err(Error::config(format!("normalize needs mean and std of {n} channels, std above 0")));
+            return Err(Error::config(format!("normalize: expected mean and std of {n} channels, with std above 0")));
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ impl JsonlRecord {
     /// Ignores unknown keys, which data sets often have. The error has the value found and the expected form.
     fn parse(line: &str) -> Result<Self, String> {
         let value = serde_json::from_str(line)
-            .map_err(|source| format!("found no JSON from column {} on, {EXPECTED}", source.column()))?;
+            .map_err(|source| format!("found invalid JSON at column {}, {EXPECTED}", source.column()))?;
         let fields: Fields = match value {
             Value::String(text) => return Ok(Self::One(text)),
             Value::Object(fields) => fields,
@@ -134,7 +134,7 @@ mod tests {
             ("{\"text\": 5}".into(), "\"text\" is 5, expected a string"),
             ("[1, 2]".into(), "found [1,2], expected {"),
             (format!("{{\"sentence\": [\"{}\"]}}", "é".repeat(99)), "é .., expected a string"),
-            ("{\"text\": ".into(), "found no JSON from column 9 on, expected {"),
+            ("{\"text\": ".into(), "found invalid JSON at column 9, expected {"),
         ];
         for (line, message) in cases {
             let found = JsonlRecord::parse(&line).err().unwrap();

@@ -30,7 +30,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
     let bytes = read_bytes(path)?;
     let text = String::from_utf8(bytes).map_err(|source| {
         let at = source.utf8_error().valid_up_to();
-        Error::input(format!("found no UTF-8 at byte {at}, expected text; convert it")).at(path.display())
+        Error::input(format!("found invalid UTF-8 at byte {at}, expected text; convert the file")).at(path.display())
     })?;
     Ok(match text.strip_prefix('\u{feff}') {
         Some(rest) => rest.to_string(),
@@ -51,7 +51,7 @@ pub(crate) fn read_prose(path: &Path) -> Result<String> {
     match other {
         Some(found) => {
             let message = format!("found {found}, expected text, or .jsonl with {{\"text\": ...}} in each line");
-            Err(Error::input(format!("{message}; name a file of text")).at(path.display()))
+            Err(Error::input(format!("{message}; give a text file")).at(path.display()))
         }
         None => Ok(text),
     }
@@ -67,7 +67,7 @@ pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     let file = briquette_formats::InputFile::open(path)?;
     // A sparse file may be larger than memory without using disk space.
     if let Some(given) = available_bytes().filter(|given| file.len() > *given) {
-        let message = format!("it has {} bytes, and there is memory for {given}; give fewer items", file.len());
+        let message = format!("it has {} bytes, but only {given} bytes of memory are available; use fewer items", file.len());
         return Err(Error::io("cannot read", path, std::io::Error::other(message)));
     }
     let mut bytes = vec![0; file.len() as usize];
@@ -77,11 +77,11 @@ pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
 
 /// Returns the error for empty data.
 pub(crate) fn empty(path: &Path, what: &str) -> Error {
-    Error::input(format!("there is no {what} in it; nothing to evaluate")).at(path.display())
+    Error::input(format!("found no {what}; nothing to evaluate")).at(path.display())
 }
 
 /// Returns the error for a class that the model does not have.
 pub(crate) fn out_of_range(what: &str, n_classes: usize) -> Error {
     let message = format!("{what} is out of range, the model has {n_classes} classes, 0 to {}", n_classes.max(1) - 1);
-    Error::input(format!("{message}; give data that belongs to the model"))
+    Error::input(format!("{message}; use data of this model"))
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// Parses a whole `.npy` file; the error describes the defect.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Array, String> {
-    let (header, data) = split(bytes).ok_or("it is no .npy file; the file is damaged or not what its name says")?;
+    let (header, data) = split(bytes).ok_or("not a valid .npy file; it is damaged or of another format")?;
     let fields = fields_of(header).ok_or_else(|| format!("its header {header:?} cannot be read"))?;
     let field = |name: &str| fields.get(name).copied().ok_or_else(|| format!("its header has no {name:?}"));
     let descr = field("descr")?.trim_matches(['\'', '"']);

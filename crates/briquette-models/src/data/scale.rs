@@ -56,7 +56,7 @@ pub(crate) fn check_whole(height: usize, width: usize) -> Result<(), String> {
     if height.saturating_mul(width) <= MAX_WHOLE {
         return Ok(());
     }
-    Err(format!("it has {height}x{width} pixels once scaled, expected at most {MAX_WHOLE} in all; leave data.size out"))
+    Err(format!("it has {height}x{width} pixels after scaling, expected at most {MAX_WHOLE} in total; remove data.size"))
 }
 
 /// The part of one side that is cut out before scaling, and its scaled length.

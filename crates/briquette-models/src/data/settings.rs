@@ -29,7 +29,7 @@ impl DataSpec {
         };
         let images: &[DataKind] = &[Folder, Array];
         let settings: [(&'static str, bool, &[DataKind], &str); 8] = [
-            ("data.labels", self.labels.is_some(), &[Array], "says where the labels of an array are"),
+            ("data.labels", self.labels.is_some(), &[Array], "gives the labels of an array"),
             ("data.max_length", self.max_length.is_some(), &[Sentences, Document], "cuts texts"),
             ("data.stride", self.stride.is_some(), &[Document], "lets the windows of a decoder's text overlap"),
             ("data.size", self.size.is_some(), &[Folder], "scales the images of a folder"),
@@ -40,7 +40,7 @@ impl DataSpec {
             ("data.strict", self.strict, &[Folder], "stops at an image of a folder that does not decode"),
         ];
         match settings.iter().find(|(_, is_set, goes_with, _)| *is_set && !goes_with.contains(&kind)) {
-            Some((name, _, _, does)) => Err(Error::config(format!("it {does}, and {is}; leave it out"))
+            Some((name, _, _, does)) => Err(Error::config(format!("it {does}, but {is}; leave it out"))
                 .at(name)
                 .with_remedy(Remedy::SetKey(name))),
             None => Ok(()),

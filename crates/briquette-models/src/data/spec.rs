@@ -88,7 +88,7 @@ impl DataSpec {
                 Ok(Data::Images(Arc::new(Images::Array(images))))
             }
             (_, true) => {
-                let message = "found a directory, expected a file of text; name one";
+                let message = "found a directory, expected a text file";
                 Err(Error::config(message).at(path.display()))
             }
             (ModelTask::Encoder, false) if is_jsonl(path) => {

@@ -4,7 +4,7 @@ use super::{ImageInput, scale};
 use image::DynamicImage;
 use image::imageops::{self, FilterType};
 
-/// An image cut into tiles of one size that cover it; they overlap if the size does not divide the image.
+/// An image cut into tiles of one size that cover it. Tiles overlap if their size does not divide the image.
 #[derive(Debug, Clone)]
 pub struct ImageTiles {
     bytes: Vec<u8>,

@@ -61,15 +61,15 @@ fn read(checkpoint: &Checkpoint) -> Result<LlamaConfig> {
 fn check_head(checkpoint: &Checkpoint, is_tied: bool) -> Result<()> {
     let has = |name: &str| has_tensor(checkpoint, name);
     let message = if has("layers.0.self_attn.q_proj.weight") {
-        "its names lack the prefix model. and it has no lm_head.weight, as a LlamaModel without its head"
+        "it has no prefix model. and no lm_head.weight, like a LlamaModel without head"
     } else if has("lm_head.weight") || is_tied && !has("score.weight") {
         return Ok(());
     } else if has("score.weight") {
-        "it has score.weight, as a LlamaForSequenceClassification, and no lm_head.weight"
+        "it has score.weight and no lm_head.weight, like a LlamaForSequenceClassification"
     } else {
         "it has no lm_head.weight, and config.json does not tie the head to the embedding (tie_word_embeddings)"
     };
-    let message = format!("{message}; expected a model that predicts tokens: save it as LlamaForCausalLM to run it");
+    let message = format!("{message}; expected a language model; save it as LlamaForCausalLM");
     Err(Error::input(message).at(checkpoint.path().display()))
 }
 

@@ -21,7 +21,7 @@ pub(super) fn check_charsmap(base64: &str) -> Result<(), String> {
     if is_sound(&units, texts) {
         return Ok(());
     }
-    Err("its precompiled_charsmap has offsets that lead out of it".into())
+    Err("its precompiled_charsmap has offsets out of range".into())
 }
 
 /// Returns whether all reachable nodes are in the trie, and all leaves point to texts.

@@ -122,7 +122,7 @@ pub(super) fn check(bytes: &[u8]) -> Result<Checked, String> {
         found.walk(section, 0).map_err(|what| format!("{name}: {what}"))?;
         if found.growth > MAX_GROWTH {
             let growth = found.growth;
-            return Err(format!("{name}: it can make a text {growth} times as long, expected at most {MAX_GROWTH}"));
+            return Err(format!("{name}: it can make a text {growth} times as long, expected at most {MAX_GROWTH} times"));
         }
         is_plain &= !found.has_unknown_regex && found.growth <= PLAIN_GROWTH;
     }
@@ -161,7 +161,7 @@ impl SectionParts {
         at_most("sequences", "levels", level, MAX_LEVELS)?;
         let Some(part) = part.as_object() else { return Ok(()) };
         self.n_parts += 1;
-        at_most("steps", "of them", self.n_parts, MAX_PARTS)?;
+        at_most("steps", "steps", self.n_parts, MAX_PARTS)?;
         self.pattern(part)?;
         self.special_tokens(part)?;
         if let Some(text) = part.get("prepend").and_then(Value::as_str) {
@@ -185,7 +185,7 @@ impl SectionParts {
         let of_kind = |kind: &str| pattern.get(kind).and_then(Value::as_str);
         // Length of the shortest match, which the content replaces.
         let shortest = match (of_kind("String"), of_kind("Regex")) {
-            (Some(""), _) => return Err("pattern: found an empty text, expected at least one letter".into()),
+            (Some(""), _) => return Err("pattern: found an empty text, expected at least one character".into()),
             (Some(text), _) => text.len() as u64,
             (_, Some(regex)) => {
                 at_most("pattern", "bytes", regex.len(), MAX_REGEX_BYTES)?;
@@ -204,7 +204,7 @@ impl SectionParts {
     fn special_tokens(&mut self, part: &Map<String, Value>) -> Result<(), String> {
         for (_, special) in part.get("special_tokens").and_then(Value::as_object).into_iter().flatten() {
             let n_ids = special.get("ids").and_then(Value::as_array).map_or(0, Vec::len);
-            at_most("special_tokens", "ids of one", n_ids, MAX_SPECIAL)?;
+            at_most("special_tokens", "ids of a token", n_ids, MAX_SPECIAL)?;
         }
         let template = part.get("single").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         at_most("single", "pieces", template.len(), MAX_SPECIAL)?;
