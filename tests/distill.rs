@@ -337,7 +337,7 @@ fn what_cannot_be_trained_is_one_line() {
             2,
             &["unknown key \"lerning_rate\"", "learning_rate"],
         ),
-        (with("loss = [{ kind = \"embedding\" }]"), 2, &["\"embedding\"", "the student gives no embeddings"]),
+        (with("loss = [{ kind = \"embedding\" }]"), 2, &["\"embedding\"", "the student has no embeddings"]),
         (with("loss = [{ kind = \"labels\" }]\nstudent = \"layers\""), 2, &["n_layers: missing"]),
         (with("loss = [{ kind = \"labels\" }]\nstudent = \"layers\"\nn_layers = 1"), 2, &["has no layers"]),
         (with("loss = [{ kind = \"labels\" }]\nstudent = { num_labels = 7 }"), 2, &["num_labels", "7", "10"]),

@@ -1,6 +1,6 @@
-//! Times loading models from cached files to ready layers, and prints a line of JSON with the median for each
-//! model.
+//! Times loading models from cached files to ready layers.
 //!
+//! Prints a line of JSON with the median for each model.
 //! `bench_load MODEL... [--rounds 7]` takes the models in turn; `RAYON_NUM_THREADS` sets the number of threads.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 

@@ -72,8 +72,10 @@ pub struct Evaluation {
     pub batch_size: usize,
     /// The number of items in the reference's largest batch.
     pub reference_batch_size: Option<usize>,
-    /// The metrics: `cosine`, `cosine_min`, `pair_spearman`, `sts_spearman`, `accuracy`, `top5`, `agreement`,
-    /// `kl`, `perplexity`, and `reference_` versions of those that the reference has by itself.
+    /// The measured metrics by name.
+    ///
+    /// `cosine`, `cosine_min`, `pair_spearman`, `sts_spearman`, `accuracy`, `top5`, `agreement`, `kl`,
+    /// `perplexity`; and `reference_` versions of the metrics that the reference has by itself.
     pub metrics: BTreeMap<String, f64>,
     /// The text that a decoder generates after [`PROMPT`](crate::generate::PROMPT), if its positions suffice.
     pub continuation: Option<String>,

@@ -1,5 +1,6 @@
-//! Runs a text model block by block, with the weights of one block and the hidden states between two blocks in
-//! memory.
+//! Runs a text model block by block.
+//!
+//! The weights of one block and the hidden states between two blocks are in memory.
 
 mod backward;
 mod observers;

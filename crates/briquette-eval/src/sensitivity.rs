@@ -5,9 +5,9 @@
 //! embedding, or of the Kullback-Leibler divergence from the original distribution. Rounding to a step size `Δ`
 //! acts as noise of variance `Δ²/12`, so the loss increases by `Δ²/24 · tr(JᵀHJ)`.
 //!
-//! The trace is the expected squared norm of the gradient of a random loss: the loss of a token or class
-//! sampled by the model itself, or the product of an embedding with random signs. Samples of different items
-//! are independent, so a batch's gradient samples the sum.
+//! The trace is the expected squared norm of the gradient of a random loss. This loss is that of a token or
+//! class sampled by the model itself, or the product of an embedding with random signs. Samples of different
+//! items are independent, so a batch's gradient samples the sum.
 //!
 //! Source: J. Martens, "New insights and perspectives on the natural gradient method", 2020; M. Hutchinson's
 //! estimator of traces, 1989.
@@ -55,11 +55,11 @@ pub struct Curvatures {
     pub n_items: usize,
 }
 
-/// Computes the curvature of a model's loss in the weights of each tensor, by one forward and backward pass
-/// over data.
+/// Computes the curvature of a model's loss in the weights of each tensor.
 ///
-/// A text model runs block by block. The weights and gradients of one block are in memory at a time, and the
-/// hidden states between all blocks up to the bound of `room`; the rest is in a file.
+/// It takes one forward and backward pass over data. A text model runs block by block. The weights and gradients
+/// of one block are in memory at a time. The hidden states between all blocks are in memory up to the bound of
+/// `room`, and beyond it in a file.
 ///
 /// # Errors
 /// - Config: the data is of another kind than the model takes.

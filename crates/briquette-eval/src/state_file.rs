@@ -8,8 +8,9 @@ use std::path::Path;
 /// The maximum size of stored head inputs in bytes; tokens beyond it are not compared.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// The head inputs of a decoder by window, in an unnamed file, because they may not fit in memory beside a
-/// model.
+/// The head inputs of a decoder by window, in an unnamed file.
+///
+/// They may not fit in memory beside a model.
 pub struct StateFile {
     file: ScratchFile,
     /// The offset, number of values and number of tokens of each window.
