@@ -1,4 +1,4 @@
-//! Proof that a directory holds what it says: every file by its SHA-256, every tensor by the hash of its values.
+//! Verifies an output directory: every file by its SHA-256, every tensor by the hash of its values.
 
 use briquette_core::{Error, Hash128, Result};
 use briquette_formats::{
@@ -10,23 +10,23 @@ use briquette_writer::{RunOptions, Workers, recompute};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What verification went over.
+/// The result of a verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Verified {
-    /// Files whose SHA-256 agreed.
+    /// The number of files with the expected SHA-256.
     pub n_files: usize,
-    /// Tensors whose values agreed.
+    /// The number of tensors with the expected values.
     pub n_tensors: usize,
-    /// Bytes of these files.
+    /// The size of these files in bytes.
     pub n_bytes: u64,
     /// Whether the values were also recomputed from the original.
     pub against_original: bool,
 }
 
-/// Verifies an output directory, and where `against` is given recomputes every value from the original.
+/// Verifies an output directory; with `against`, recomputes every value from the original.
 ///
 /// # Errors
-/// Input for the first difference; those of reading.
+/// Input: a file or tensor differs; the message has the first one. Input and Io: a file cannot be read.
 pub fn verify(directory: &Path, against: Option<&Path>, options: &RunOptions) -> Result<Verified> {
     check_ours(directory)?;
     let workers = Workers::new(options)?;
@@ -41,18 +41,20 @@ pub fn verify(directory: &Path, against: Option<&Path>, options: &RunOptions) ->
     Ok(Verified { n_files, n_tensors: stored.infos.len(), n_bytes, against_original: against.is_some() })
 }
 
-/// Refuses a finished part of a run with a file that is not as it was written.
+/// Checks that all files of a finished part are intact.
 ///
 /// # Errors
-/// Input for the first; those of reading.
+/// - Input: a file differs; the message has the first one.
+/// - Io: a file cannot be read.
 pub(crate) fn check_files(directory: &Path, options: &RunOptions) -> Result<()> {
     check_sums(directory, &Workers::new(options)?).map(drop)
 }
 
-/// Refuses what is no output of ours.
+/// Checks that a directory is an output of Briquette.
 ///
 /// # Errors
-/// Input, with what it is instead; Io where it is missing.
+/// - Input: it is not; the message says what it is.
+/// - Io: it does not exist.
 pub fn check_ours(directory: &Path) -> Result<()> {
     let problem = match presence::metadata(directory)? {
         None => {
@@ -71,7 +73,7 @@ fn not_ours(directory: &Path) -> Error {
         .at(directory.display())
 }
 
-/// Holds every file of a directory against its sum, and the sums against the directory.
+/// Checks every file of a directory against its hash, and that no file is unlisted.
 pub(crate) fn check_sums(directory: &Path, workers: &Workers) -> Result<(usize, u64)> {
     let listed = contained::open(directory, Path::new(sums::FILE_NAME))?;
     let (expected, text) = (sums::read(&listed)?, listed.read_all(limits::MAX_JSON_BYTES)?);
@@ -103,7 +105,7 @@ pub(crate) fn check_sums(directory: &Path, workers: &Workers) -> Result<(usize, 
     Ok((sizes.len(), sizes.iter().sum()))
 }
 
-/// Why an output of this recipe cannot be made again from the original alone, where that is so.
+/// Returns why an output of this recipe cannot be recomputed from the original alone, if so.
 fn why_not_again(recipe: &RawRecipe) -> Option<&'static str> {
     if recipe.has(StageKind::Distill) {
         return Some(
@@ -119,7 +121,7 @@ fn why_not_again(recipe: &RawRecipe) -> Option<&'static str> {
     recipe.needs_statistics().then_some(why)
 }
 
-/// Does the recipe of a manifest again on the original and compares the values of each tensor.
+/// Runs the recipe of a manifest again on the original and compares the values of each tensor.
 fn check_against((stored, manifest): (&StoredDir, &ManifestHead), original: &Path, workers: &Workers) -> Result<()> {
     let checkpoint = Checkpoint::open_as(original, &Choice::of_manifest(manifest))?;
     let mut raw: RawRecipe = serde_json::from_value(manifest.recipe.clone()).map_err(|error| {
@@ -131,7 +133,7 @@ fn check_against((stored, manifest): (&StoredDir, &ManifestHead), original: &Pat
     raw.model.path = Some(original.to_path_buf());
     raw.output.path = Some(PathBuf::from("-"));
     raw.output.format = Some(manifest.profile.name().to_string());
-    // It was written, whatever is refused today.
+    // The output exists, even if the format is refused today.
     raw.output.allow_untested = true;
     let recipe = Recipe::from_raw(raw, Path::new(""))?;
     let mut plan = briquette_recipe::plan::plan(&recipe, &checkpoint, workers.stop())?;

@@ -1,4 +1,4 @@
-//! Batches over the digits fixture: what is redone, what is not, and that the bytes are the same either way.
+//! Batches over the digits fixture: which jobs run again, and that the outputs are identical.
 #![allow(clippy::unwrap_used)]
 
 use briquette_core::Error;
@@ -23,7 +23,7 @@ kind = \"quantize\"
 scheme = \"int8\"
 ";
 
-/// Four jobs of a matrix; five with the bad one in front.
+/// Four jobs of a matrix; five with an invalid one in front.
 const MATRIX: &str = "
 [base]
 recipe = \"recipe.toml\"
@@ -74,7 +74,7 @@ impl Place {
         report
     }
 
-    /// The error of a run without `--resume` where an earlier run finished.
+    /// Returns the error of a run without `--resume` after a finished run.
     fn refused(&self) -> Error {
         batch::run(&self.jobs(), &BatchOptions::default(), &RunOptions::default(), &mut |_| ()).unwrap_err()
     }
@@ -85,7 +85,7 @@ impl Place {
         std::fs::write(self.at(path), bytes).unwrap();
     }
 
-    /// Every file of every output but the reports, which tell the time.
+    /// Returns every file of every output except the reports, which have times.
     fn outputs(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut found = BTreeMap::new();
         for output in std::fs::read_dir(self.at("out")).unwrap().map(|entry| entry.unwrap().path()) {
@@ -104,7 +104,7 @@ fn counts(report: &BatchReport) -> (usize, usize, usize) {
     (report.n_done, report.n_skipped, report.n_failed)
 }
 
-/// The jobs that a resumed batch did again, and why.
+/// Returns the jobs that a resumed batch ran again, and the reasons.
 fn redone(report: &BatchReport) -> Vec<(&str, &str)> {
     let done = report.jobs.iter().filter(|job| job.status == JobStatus::Done);
     done.map(|job| (job.job.as_str(), job.redone.as_deref().unwrap_or("new"))).collect()
@@ -186,7 +186,7 @@ fn a_gate_or_data_that_came_later_is_not_skipped() {
     std::fs::write(place.at("recipe.toml"), format!("{RECIPE}{evaluate}")).unwrap();
     let report = place.run(true);
     assert_eq!(report.n_skipped, 0, "{report:?}");
-    // A build that runs no models says so, and must not call it done.
+    // A build without models must refuse the job, not skip it.
     assert_eq!((report.n_done, report.n_failed), if cfg!(feature = "model") { (4, 0) } else { (0, 4) }, "{report:?}");
     std::fs::write(place.at("recipe.toml"), RECIPE).unwrap();
     assert_eq!(place.run(true).n_failed, 0);
@@ -319,7 +319,7 @@ fn the_configs_that_come_along_are_sound() {
     let models = root.join("models");
     for entry in std::fs::read_dir(root.join("configs")).unwrap() {
         let path = entry.unwrap().path();
-        // Those of models that a recipe of `just` fetches are planned where it has.
+        // Configs of models that a `just` recipe downloads are planned only after the download.
         let fetched = ["minilm", "smollm2", "resnet152"].iter().find(|name| path.to_string_lossy().contains(**name));
         let needs_model = fetched.is_some_and(|name| !models.join(name).exists());
         let found = match Document::from_file(&path) {
@@ -331,7 +331,7 @@ fn the_configs_that_come_along_are_sound() {
                 let plans = batch::plan(&jobs, "cpu").unwrap();
                 assert!(plans.iter().all(|plan| plan.error.is_none()), "{}: {plans:?}", path.display());
             }
-            // What one recipe makes and another takes is not there yet.
+            // The output of one recipe that another reads does not exist yet.
             Document::Recipe(recipe) if recipe.model.components().any(|part| part.as_os_str() == "out") => {}
             Document::Recipe(recipe) if !needs_model => {
                 let checkpoint = briquette_formats::Checkpoint::open(&recipe.model).unwrap();

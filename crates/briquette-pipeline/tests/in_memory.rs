@@ -1,4 +1,4 @@
-//! A recipe applied to a module in memory comes to what the same recipe makes of its file.
+//! Compares a recipe on a module in memory with the same recipe on its file.
 #![cfg(all(feature = "nn", feature = "flex"))]
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, L
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use std::path::Path;
 
-/// `tokens` is an embedding that no name shows.
+/// A network in which `tokens` is an embedding, although its name does not show it.
 #[derive(Module, Debug)]
 struct Net {
     tokens: Embedding,
@@ -57,7 +57,7 @@ fn weights(directory: &Path) -> Vec<u8> {
     std::fs::read(directory.join("model.briquette.safetensors")).unwrap()
 }
 
-/// A recipe for a model on disk: in TOML, as a file has it.
+/// Returns a recipe for a model on disk, in TOML.
 fn of_file(stages: &str, model: &Path, output: &Path) -> Recipe {
     let roles = "[[model.roles]]\ninclude = [\"tokens.weight\"]\nrole = \"embedding\"\n";
     let text = format!("[model]\npath = {model:?}\n{roles}[output]\npath = {output:?}\n{stages}");
@@ -67,7 +67,7 @@ fn of_file(stages: &str, model: &Path, output: &Path) -> Recipe {
 const PRUNE_AND_INT8: &str = "[[stage]]\nkind = \"prune\"\nscope = \"global\"\nsparsity = 0.4\n\
                               [[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n";
 
-/// Stages in TOML, and the same in code.
+/// Returns stages in TOML, and the same stages in code.
 fn cases() -> Vec<(&'static str, Recipe)> {
     let g = |scheme: &str| QuantizeStage::named(scheme).unwrap();
     let int4 = g("int4-g4").with(["head.*"], "int6-asym".parse().unwrap()).unwrap().exclude(["conv.**"]).unwrap();
@@ -117,7 +117,7 @@ fn a_module_compressed_in_memory_is_what_its_file_becomes() {
         assert_eq!(outputs(&small), outputs(&again), "{stages}");
         assert_ne!(outputs(&small), outputs(&net), "{stages}");
         assert_eq!(outputs(&small), outputs(&small.clone().materialize()), "{stages}");
-        // A recipe of a file is taken as it is.
+        // A recipe from a file works unchanged.
         let (same, report_of_toml) = compress(net.clone(), &of_file).unwrap();
         assert_eq!((outputs(&same), report_of_toml), (outputs(&small), report), "{stages}");
     }

@@ -1,32 +1,32 @@
-//! What a batch keeps beside its outputs, and the lock that keeps it to one process.
+//! The files of a batch beside its outputs, and the lock that allows only one process.
 
 use super::shard::Shard;
 use briquette_core::{Error, Result};
 use briquette_formats::draft::FileLock;
 use std::path::{Path, PathBuf};
 
-/// What a batch, or a shard of it, keeps in the deepest directory that holds every output.
+/// The files of a batch or shard, in the deepest directory that contains all outputs.
 #[derive(Debug, Clone)]
 pub(super) struct BatchFiles {
-    /// `NAME.journal.jsonl`, of a shard `NAME.journal.0-of-4.jsonl`.
+    /// `NAME.journal.jsonl`; for a shard `NAME.journal.0-of-4.jsonl`.
     pub(super) journal: PathBuf,
     /// `NAME.report.html`, the page of all jobs.
     pub(super) page: PathBuf,
-    /// `NAME.stages`, where trainings that several jobs have in common are kept.
+    /// `NAME.stages`, the directory of trainings that several jobs share.
     pub(super) shared: PathBuf,
-    /// How the names of all journals begin.
+    /// The prefix of the names of all journals.
     pub(super) journals: String,
-    /// Held alone by one run of all jobs, together by shards.
+    /// The lock of the batch: exclusive for a run of all jobs, shared for shards.
     lock: PathBuf,
-    /// Held by a run of this shard.
+    /// The lock of this shard.
     lock_of_shard: Option<PathBuf>,
 }
 
 impl BatchFiles {
-    /// Of the jobs file at `path`, whose outputs all lie in `directory`.
+    /// Returns the files of the jobs file at `path`, whose outputs are all in `directory`.
     ///
     /// # Errors
-    /// Config, where the jobs file has no name.
+    /// Config: the jobs file has no name.
     pub(super) fn of(path: &Path, directory: &Path, shard: Shard) -> Result<Self> {
         let stem = path.file_stem().ok_or_else(|| Error::config("is no file").at(path.display()))?;
         let stem = stem.to_string_lossy();
@@ -42,15 +42,16 @@ impl BatchFiles {
         })
     }
 
-    /// The directory it is all in.
+    /// Returns the directory of the files.
     pub(super) fn directory(&self) -> &Path {
         self.journal.parent().unwrap_or(Path::new(""))
     }
 
-    /// Keeps other processes from the same jobs for as long as what this returns lives.
+    /// Locks the jobs against other processes while the returned locks live.
     ///
     /// # Errors
-    /// Refused, where another is at work on them; Io.
+    /// - Refused: another process runs these jobs.
+    /// - Io: a lock file cannot be created.
     pub(super) fn lock(&self) -> Result<Vec<FileLock>> {
         let directory = self.directory();
         std::fs::create_dir_all(directory)

@@ -1,4 +1,4 @@
-//! Describes the work that a stopped run keeps beside its output.
+//! Describes the work that a stopped run leaves beside its output.
 
 use super::work::Work;
 use briquette_core::{Error, ErrorKind, shown_path};
@@ -8,9 +8,9 @@ use briquette_report::numbers;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Describes the finished work in a directory of stages; none where there is none.
+/// Describes the finished work in a directory of stages; `None` if there is none.
 ///
-/// A directory that cannot be listed is described too: nobody knows that it holds nothing.
+/// A directory that cannot be listed is described too, because it may have work.
 pub(super) fn words(directory: &Path) -> Option<String> {
     let Ok(parts) = listed(directory) else { return Some("parts that cannot be listed".into()) };
     let of_kind = |kind: &str| parts.iter().filter(|part| kind_of(part) == kind).cloned().collect::<Vec<PathBuf>>();
@@ -28,7 +28,7 @@ pub(super) fn words(directory: &Path) -> Option<String> {
     (!items.is_empty()).then(|| items.join(", "))
 }
 
-/// Adds to an error what the directory keeps and how to go on. A batch says the latter by itself.
+/// Adds to an error what the directory has and how to resume. A batch adds the latter itself.
 pub(super) fn explain(error: Error, kept: &str, directory: &Path, is_of_batch: bool) -> Error {
     if !matches!(error.kind, ErrorKind::Interrupted(_) | ErrorKind::Io) {
         return error;
@@ -44,7 +44,7 @@ fn listed(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     std::fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect()
 }
 
-/// Every file below a directory, as far as it can be listed; hidden ones are drafts, and left out.
+/// Lists every file below a directory, as far as possible; hidden files are drafts and are skipped.
 fn files_below(directory: &Path) -> Vec<PathBuf> {
     let entries = listed(directory).unwrap_or_default().into_iter().filter(|path| !name_of(path).starts_with('.'));
     entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
@@ -54,14 +54,14 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The kind of a part, as in `2-distill`; empty for other files and for drafts.
+/// Returns the kind of a part, as in `2-distill`; empty for other files and for drafts.
 fn kind_of(part: &Path) -> String {
     let name = name_of(part);
     let (number, kind) = name.split_once('-').unwrap_or_default();
     if number.parse::<usize>().is_ok() { kind.into() } else { String::new() }
 }
 
-/// The step of a training's last checkpoint, where there is one.
+/// Returns the step of a training's last checkpoint, if there is one.
 fn step_of(last: &Path) -> Option<u64> {
     let bytes = InputFile::open(last).and_then(|file| file.read_all(limits::MAX_JSON_BYTES)).ok()?;
     serde_json::from_slice::<Value>(&bytes).ok()?["step"].as_u64()

@@ -1,14 +1,14 @@
-//! Training on several devices: which, and what is not done there.
+//! Training on several devices: valid device lists, and unsupported keys.
 
 use briquette_core::{Error, Result};
 use briquette_recipe::{DistillStage, Dtype};
 use briquette_writer::context::RunOptions;
 use burn::tensor::Device;
 
-/// The devices that a training is to run on.
+/// Returns the devices of a training.
 ///
 /// # Errors
-/// Config where there is no such device, or they cannot train together.
+/// Config: a device is unknown, or the devices cannot train together.
 pub(crate) fn devices(options: &RunOptions) -> Result<Vec<Device>> {
     match options.devices.is_empty() {
         true => Ok(vec![briquette_models::device(&options.device)?]),
@@ -16,15 +16,18 @@ pub(crate) fn devices(options: &RunOptions) -> Result<Vec<Device>> {
     }
 }
 
-/// Refuses devices that cannot train together, and what is not done on several of them.
+/// Refuses devices that cannot train together, and keys that several devices do not support.
 ///
 /// # Errors
-/// Config, naming the device or the key.
+/// Config: the message has the device or the key.
 pub fn check_devices(stage: &DistillStage, names: &[String]) -> Result<()> {
     if names.is_empty() || of(names)?.len() == 1 { Ok(()) } else { check(stage) }
 }
 
-/// The devices with these names, or why they cannot train together.
+/// Returns the devices with these names.
+///
+/// # Errors
+/// Config: they cannot train together.
 fn of(names: &[String]) -> Result<Vec<Device>> {
     let fail = |message: String| Err(Error::config(format!("--devices: {message}")));
     if let Some(name) = names.iter().find(|name| name.as_str() == "auto" || name.as_str() == "cuda") {
@@ -42,7 +45,7 @@ fn of(names: &[String]) -> Result<Vec<Device>> {
     devices.map_err(|error| error.at("--devices"))
 }
 
-/// Refuses keys that burn's own training loop, which several devices share, has no place for.
+/// Refuses keys that burn's own training loop, used with several devices, does not support.
 fn check(stage: &DistillStage) -> Result<()> {
     let memory = &stage.memory;
     let refused = [
