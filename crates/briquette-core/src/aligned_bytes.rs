@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_begin_on_a_line_however_often_they_are_made_room_for() {
+    fn bytes_stay_aligned_after_resizing() {
         let mut bytes = AlignedBytes::default();
         for n in [0, 1, 64, 65, 10, 1000, 0, 999, 100_000] {
             bytes.make_room(n);

@@ -374,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_half_precision_scale_is_near_or_is_not_held() {
+    fn f16_scales_are_close_or_rejected() {
         for (scale, is_held) in
             [(1e-30, false), (5e-8, false), (2e-5, true), (0.37, true), (65_519.0, true), (1e5, false)]
         {

@@ -118,11 +118,11 @@ fn wait<T>(id: u64, limits: Confinement, results: &Receiver<Result<T>>) -> Resul
         }
         if OVER_LIMIT.load(SeqCst) == id {
             let megabytes = limits.memory_bytes >> 20;
-            return Err(Error::input(format!("it takes more than the {megabytes} MiB of memory that it may")));
+            return Err(Error::input(format!("exceeds the memory limit of {megabytes} MiB")));
         }
         if start.elapsed() > limits.time {
             let seconds = limits.time.as_secs_f64();
-            return Err(Error::input(format!("it takes longer than the {seconds:.0} s that it may")));
+            return Err(Error::input(format!("exceeds the time limit of {seconds:.0} s")));
         }
     }
 }
@@ -172,21 +172,21 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_an_error_of_its_input() {
+    fn panics_become_input_errors() {
         let _one = one_by_one();
         let error = confined(LIMITS, || panic!("no such entry")).map(|(): ()| ()).unwrap_err();
         assert_eq!((error.exit_code(), error.to_string().as_str()), (4, "no such entry"));
     }
 
     #[test]
-    fn endless_work_is_given_up_after_its_time() {
+    fn endless_work_ends_at_the_time_limit() {
         let _one = one_by_one();
         let error = confined(LIMITS, || std::thread::sleep(Duration::from_secs(20))).unwrap_err();
         assert!(error.exit_code() == 4 && error.to_string().contains("longer"), "{error}");
     }
 
     #[test]
-    fn a_thread_that_wants_too_much_memory_is_given_up() {
+    fn threads_above_the_memory_limit_are_abandoned() {
         let _one = one_by_one();
         let limits = Confinement { time: Duration::from_secs(20), ..LIMITS };
         let start = Instant::now();

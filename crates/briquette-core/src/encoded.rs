@@ -122,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decoding_what_was_encoded_gives_the_simulated_values((n_rows, n_cols, weights, decision) in any_case()) {
+        fn decoding_gives_the_fake_quantized_values((n_rows, n_cols, weights, decision) in any_case()) {
             let fake_quantized = fake_quantize(&weights, n_rows, n_cols, &decision);
             let encoded = encode(&weights, n_rows, n_cols, &decision);
             prop_assert_eq!(to_bits(&decode(&encoded)), to_bits(&fake_quantized));
@@ -138,7 +138,7 @@ mod tests {
         }
 
         #[test]
-        fn parts_have_the_sizes_that_were_promised((n_rows, n_cols, weights, decision) in any_case()) {
+        fn parts_have_the_declared_sizes((n_rows, n_cols, weights, decision) in any_case()) {
             let encoded = encode(&weights, n_rows, n_cols, &decision);
             let n_kept = match &decision.mask {
                 Some(mask) => mask.n_kept(),

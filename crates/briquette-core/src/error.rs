@@ -1,6 +1,6 @@
 //! The error type of all crates: a kind (which gives the exit code) and a one-line message.
 
-use crate::printable::is_sly;
+use crate::printable::is_unsafe_to_print;
 use crate::shown_path::shown_path;
 
 /// The classes of errors, each with one exit code of the binary.
@@ -178,12 +178,12 @@ const MAX_CULPRIT: usize = 300;
 
 /// Returns the text on one line, with its middle replaced if it is longer than `max` characters.
 ///
-/// Line breaks and control characters become spaces; other characters that [`is_sly`] finds become U+FFFD.
+/// Line breaks and control characters become spaces; other characters that [`is_unsafe_to_print`] finds become U+FFFD.
 fn one_line(text: &str, max: usize) -> String {
     let visible = |letter: char| match letter {
         '\u{2028}' | '\u{2029}' => ' ',
         letter if letter.is_control() => ' ',
-        letter if is_sly(letter) => '\u{fffd}',
+        letter if is_unsafe_to_print(letter) => '\u{fffd}',
         letter => letter,
     };
     let cut = |at: usize| text.char_indices().nth(at).map(|(byte, _)| byte);
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_one_line_that_names_its_culprit() {
+    fn errors_are_one_line_with_their_location() {
         let error = Error::input("found 3\nexpected 4").at("layer.weight");
         assert_eq!(error.to_string(), "layer.weight: found 3 expected 4");
         assert_eq!(error.exit_code(), 4);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_stays_one_short_line_whatever_it_quotes() {
+    fn long_errors_are_shortened_to_one_line() {
         let error =
             Error::input(format!("found {}, expected 3", "é".repeat(1 << 20))).at("a\n\x1b[31mb".repeat(1 << 20));
         let text = error.to_string();

@@ -70,7 +70,7 @@ impl<'de> Deserialize<'de> for Hash128 {
                 let of = |value: u128, digit: char| Some(value << 4 | u128::from(digit.to_digit(16)?));
                 match text.chars().try_fold(0, of) {
                     Some(value) if text.len() == 32 => Ok(Hash128(value)),
-                    _ => Err(E::custom(format!("a hash is 32 hexadecimal digits, found {text:?}"))),
+                    _ => Err(E::custom(format!("found hash {text:?}, expected 32 hexadecimal digits"))),
                 }
             }
         }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_turned_hash_with_their_layout_and_others_without() {
+    fn only_turned_rows_hash_with_their_layout() {
         let (hash, square) = (Hash128::of_block(b"values"), Shape(vec![4, 4]));
         assert_eq!(hash.with_layout(&square, OutputAxis::First), hash);
         assert_eq!(hash.with_layout(&Shape(vec![2, 2, 4]), OutputAxis::Stacked), hash);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn xxh3_of_nothing_is_the_published_value() {
+    fn xxh3_of_empty_input_is_the_published_value() {
         assert_eq!(Hash128::of_block(b"").to_string(), "99aa06d3014798d86001c324468d497f");
     }
 }

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn means_are_over_what_was_seen() {
+    fn means_are_over_all_seen_vectors() {
         let stats = InputStats { count: 4, sum_squares: vec![16.0, 1.0, 0.0], ..InputStats::empty(3, false) };
         let view = stats.view();
         assert_eq!((view.rms, view.mean_square), (vec![2.0, 0.5, 0.0], vec![4.0, 0.25, 0.0]));

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mask_reads_back_what_it_was_made_of() {
+    fn masks_keep_their_bits() {
         for n_cols in [0, 1, 7, 8, 9, 33] {
             let mask = Mask::from_fn(3, n_cols, |row, col| (row + col) % 3 == 0);
             let expected = (0..3).flat_map(|row| (0..n_cols).map(move |col| (row + col) % 3 == 0));

@@ -68,7 +68,7 @@ impl<'a> MemoryLimit<'a> {
             return Ok(());
         }
         let message = format!(
-            "to {what} takes at least {n_more} bytes beside {live} in use, expected at most {} in all; raise the limit",
+            "cannot {what} within the limit: found {live} bytes in use and at least {n_more} more needed, expected at most {} in all; raise the limit",
             self.n_bytes
         );
         Err(Error::refused(message).at("memory.limit"))
@@ -83,7 +83,10 @@ impl<'a> MemoryLimit<'a> {
         if peak <= self.n_bytes || self.peak_before.is_some_and(|before| peak <= before) {
             return Ok(());
         }
-        let message = format!("to {what} took {peak} bytes, expected at most {}; raise the limit", self.n_bytes);
+        let message = format!(
+            "cannot {what} within the limit: found a peak of {peak} bytes, expected at most {}; raise the limit",
+            self.n_bytes
+        );
         Err(Error::refused(message).at("memory.limit"))
     }
 }
@@ -152,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_held_before_work_and_against_the_peak_since_it_was_set() {
+    fn limits_apply_before_work_and_to_later_peaks() {
         // The peak of 900 was reached before the limit was set.
         let meter = Fixed(AtomicU64::new(100), AtomicU64::new(900));
         let limit = MemoryLimit::set(500, &meter);
@@ -161,14 +164,21 @@ mod tests {
         limit.check_before("run", 400).unwrap();
         let error = limit.check_before("run m", 401).unwrap_err();
         assert_eq!(error.exit_code(), 6);
-        assert!(error.to_string().contains("to run m takes at least 401 bytes beside 100 in use"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("cannot run m within the limit: found 100 bytes in use and at least 401 more needed"),
+            "{error}"
+        );
         meter.1.store(1000, Relaxed);
-        assert!(limit.check("run m").unwrap_err().to_string().contains("took 1000 bytes, expected at most 500"));
+        assert!(
+            limit.check("run m").unwrap_err().to_string().contains("found a peak of 1000 bytes, expected at most 500")
+        );
     }
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn the_peak_is_at_least_what_is_live() {
+    fn resident_and_peak_memory_are_measured() {
         let (live, peak) = (ResidentSet.live_bytes().unwrap(), ResidentSet.peak_bytes().unwrap());
         assert!(live > 0 && peak > 0 && available_bytes().unwrap() > 1 << 20);
     }

@@ -26,7 +26,7 @@ impl Patterns {
             set.add(compile(glob)?);
         }
         let set = set.build().map_err(|error| {
-            Error::config(format!("{} patterns are too much together: {}; use fewer", globs.len(), error.kind()))
+            Error::config(format!("{} patterns are too large together: {}; use fewer", globs.len(), error.kind()))
         })?;
         Ok(Self { globs, set })
     }
@@ -70,9 +70,9 @@ impl Patterns {
     /// Config: a glob matches none of the names; the message suggests a pattern or name.
     pub fn check_used<'a>(&self, what: &str, names: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
         let Some(glob) = self.unused(names.clone()) else { return Ok(()) };
-        let hint = match meant(glob, names.clone()) {
+        let hint = match suggestion(glob, names.clone()) {
             Some(other) => {
-                format!("; did you mean {other:?}? `**` stands for whole segments between dots, `*` for part of one")
+                format!("; did you mean {other:?}? `**` matches whole segments between dots, `*` part of one")
             }
             None => nearest(glob, names).map_or(String::new(), |name| format!("; the nearest name is {name:?}")),
         };
@@ -84,7 +84,7 @@ impl Patterns {
 /// Returns a variant of an unmatched glob that does match.
 ///
 /// Examples are `**.cls_token` for `**cls_token`, or a name with the modules around it.
-fn meant<'a>(glob: &str, names: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
+fn suggestion<'a>(glob: &str, names: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
     let spaced = |filler: &str| {
         let mut parts = glob.split("**");
         let mut out = parts.next().unwrap_or_default().to_string();
@@ -118,7 +118,7 @@ fn compile(glob: &str) -> Result<Glob> {
         return Err(Error::config(message).at(format_args!("pattern {start:?}...")));
     }
     let built = GlobBuilder::new(&to_slashes(glob)).literal_separator(true).build();
-    built.map_err(|error| Error::config(format!("pattern {glob:?} is no glob: {}", error.kind())))
+    built.map_err(|error| Error::config(format!("pattern {glob:?} is not a valid glob: {}", error.kind())))
 }
 
 /// Returns the candidate most similar to `word`, if any is similar enough.
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_of_any_length_is_no_panic() {
+    fn long_patterns_do_not_panic() {
         let new = |glob: String| Patterns::new([glob]).map(|_| ()).map_err(|error| error.to_string());
         assert!(new("{a,b}".repeat(200_000)).unwrap_err().contains("found 1000000 bytes, expected at most 1024"));
         for unit in ["{a,b}", "*", "?", "**.", "[a-z]", "{", "[", "é"] {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_nearly_matches_suggests_the_one_that_does() {
+    fn near_misses_suggest_a_matching_pattern() {
         let names = ["vit.embeddings.cls_token", "vit.layer.0.fc1.weight", "vit.layer.0.fc1.bias"];
         let cases = [
             ("**cls_token", "**.cls_token"),

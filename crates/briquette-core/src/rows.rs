@@ -46,8 +46,7 @@ pub struct Rows {
     pub n_cols: usize,
     /// The axis of the tensor that counts outputs.
     pub axis: OutputAxis,
-    /// Contiguous elements for each input of an output if rows are turned: 1 in a matrix, a kernel in a
-    /// transposed convolution.
+    /// Contiguous elements per input of a turned row: 1 in a matrix, a kernel in a transposed convolution.
     pub run: usize,
 }
 
@@ -282,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rounds_to_infinity_does_not_fit() {
+    fn values_that_round_to_infinity_do_not_fit() {
         assert!(fits(65519.0, DType::F16) && !fits(-65520.0, DType::F16));
         assert!(fits(1e38, DType::BF16) && !fits(f32::MAX, DType::BF16));
         assert!(fits(f32::MAX, DType::F32) && !fits(f32::NAN, DType::F32));

@@ -26,7 +26,7 @@ impl<'de> Deserialize<'de> for Shape {
                 let (mut found, mut n) = ([0; MAX_RANK], 0);
                 while let Some(extent) = extents.next_element()? {
                     if n == MAX_RANK {
-                        return Err(serde::de::Error::custom(format!("found a shape of more than {MAX_RANK} extents")));
+                        return Err(serde::de::Error::custom(format!("a shape has more than {MAX_RANK} extents")));
                     }
                     found[n] = extent;
                     n += 1;

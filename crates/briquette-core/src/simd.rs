@@ -212,7 +212,7 @@ mod tests {
         }
 
         #[test]
-        fn what_lies_between_two_scores_is_collected(values in any_values(), a in 0.0_f32..3.0, b in 0.0_f32..3.0) {
+        fn scores_in_a_range_are_collected(values in any_values(), a in 0.0_f32..3.0, b in 0.0_f32..3.0) {
             let (low, high) = (a.min(b).to_bits(), a.max(b).to_bits());
             let (mut fast, mut slow) = (vec![1], vec![1]);
             let below = collect_between(&values, low, high, &mut fast);
@@ -227,7 +227,7 @@ mod tests {
         }
 
         #[test]
-        fn bfloat16_widens_to_the_float_it_starts(halves in prop::collection::vec(any::<u16>(), 0..100)) {
+        fn bfloat16_bits_become_the_high_bits_of_f32(halves in prop::collection::vec(any::<u16>(), 0..100)) {
             let mut values = vec![0.0; halves.len()];
             widen_bf16(&halves, &mut values);
             for (value, half) in values.iter().zip(halves) {
@@ -260,7 +260,7 @@ mod tests {
         }
 
         #[test]
-        fn blocks_are_added_to_a_hash_as_the_reference_does(seed in any::<u64>(), n in 0_usize..4) {
+        fn hash_blocks_agree_with_the_reference(seed in any::<u64>(), n in 0_usize..4) {
             let bytes: Vec<u8> = (0..n * XXH3_BLOCK).map(|i| (seed.wrapping_mul(i as u64 | 1) >> 17) as u8).collect();
             let secret = std::array::from_fn(|i| (seed >> (i % 57)) as u8);
             let (mut fast, mut slow) = ([seed; 8], [seed; 8]);
@@ -270,7 +270,7 @@ mod tests {
         }
 
         #[test]
-        fn codes_near_a_tie_are_those_of_the_quotient(
+        fn codes_near_ties_equal_the_rounded_quotient(
             scale in prop_oneof![1e-6_f32..10.0, Just(1e-40), Just(3e38), Just(1.0), Just(0.1)],
             codes in prop::collection::vec((-130_i32..130, -3_i32..=3), 0..100),
         ) {

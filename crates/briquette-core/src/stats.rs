@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_of_any_size_have_the_same_figures() {
+    fn error_figures_do_not_depend_on_the_scale_of_weights() {
         for size in [1.0, 1e-30, 1e25] {
             let mut stats = ErrorStats::default();
             stats.push(&[3.0 * size, 4.0 * size], &[3.0 * size, 4.5 * size]);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_a_small_error_by_hand() {
+    fn figures_of_a_small_error_match_values_by_hand() {
         let mut stats = ErrorStats::default();
         stats.push_with_max(&[3.0, 4.0], &[3.0, 4.5]);
         let figures = stats.figures();
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_no_number_shows_in_every_figure() {
+    fn nan_shows_in_every_figure() {
         for (place, other) in [(0, 1.0), (1, 1.0), (2, f32::NAN)] {
             let (mut w, mut stats) = ([1.0, 2.0, 3.0], ErrorStats::default());
             w[place] = f32::NAN;

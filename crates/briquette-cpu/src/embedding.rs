@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "id 2 in a table of 2 rows")]
-    fn an_id_beyond_the_table_is_named() {
+    fn out_of_range_ids_panic_with_the_id() {
         int8_embedding(&[2], &Int8Embedding::new(CodeRows::dense(vec![1, 2], 2, 1), vec![1.0; 2]), &mut [0.0]);
     }
 }

@@ -47,7 +47,7 @@ pub fn int8_feed_forward(level: SimdLevel, x: &[f32], n_rows: usize, block: &Fee
         (n_rows * n_in, n_rows * n_out),
         "rows of [{n_rows}, {n_in}] and [{n_rows}, {n_out}]"
     );
-    assert_eq!(down.n_in(), up.n_out(), "what lies between");
+    assert_eq!(down.n_in(), up.n_out(), "outputs of the first layer, inputs of the second");
     if n_rows * n_in * n_out == 0 {
         return y.fill(0.0);
     }
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_two_products_with_the_function_between_bit_for_bit() {
+    fn feed_forward_equals_two_products_and_the_activation() {
         for (n_rows, n_in, n, n_out) in [(1, 5, 7, 3), (3, 64, 33, 40), (65, 31, 130, 1), (200, 40, 300, 70)] {
             let (up, down) = (packed(n, n_in, 1), sparse(n_out, n, 2));
             let (x, bias) = (floats(n_rows * n_in, 3), floats(n, 4));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_is_not_finite_is_nan_and_its_neighbours_are_not() {
+    fn non_finite_rows_are_nan_and_do_not_affect_others() {
         let (up, down, mut x, mut y) = (packed(8, 4, 1), packed(3, 8, 2), floats(12, 3), [0.0; 9]);
         x[5] = f32::INFINITY;
         let grids = [ActivationGrid::Asymmetric; 2];

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_byte_is_kept_for_each_weight_and_four_for_each_scale() {
+    fn int4_takes_half_a_byte_per_weight_and_four_per_scale() {
         let packed = PackedInt4::new(&vec![-8; 64 * 256], &[1.0; 128], 64, 256, 128);
         assert_eq!(packed.n_bytes(), 64 * 256 / 2 + 4 * 128);
     }

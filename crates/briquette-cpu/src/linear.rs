@@ -196,7 +196,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn sums_are_those_of_another_library() {
+    fn sums_agree_with_rten_gemm() {
         for (m, k, n) in [(1, 4, 1), (3, 70, 33), (16, 64, 32), (33, 130, 70), (40, 513, 100)] {
             // A row whose largest value is 127 has scale 1. Weights have 7 bits, because `rten-gemm` saturates
             // above that without VNNI.
@@ -216,7 +216,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_deepest_sum_there_is_does_not_overflow() {
+    fn the_largest_sum_does_not_overflow() {
         let (x, codes) = (vec![1.0_f32; crate::MAX_DEPTH], vec![-128; crate::MAX_DEPTH]);
         let weights = PackedInt8::new(&codes, &[1.0], 1, crate::MAX_DEPTH).unwrap();
         for level in SimdLevel::available() {
@@ -227,7 +227,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_row_that_is_not_finite_is_nan_and_its_neighbours_are_not() {
+    fn non_finite_rows_are_nan_and_do_not_affect_others() {
         let weights = packed(40, 70, 1);
         for level in SimdLevel::available() {
             for n_rows in [3, 40] {
@@ -246,7 +246,7 @@ pub(crate) mod tests {
 
     #[test]
     #[should_panic(expected = "5 activations for [2, 3] and weights of [4, 3]")]
-    fn shapes_that_do_not_fit_are_named() {
+    fn mismatched_shapes_panic_with_the_shapes() {
         int8_linear(
             SimdLevel::SCALAR,
             &[0.0_f32; 5],

@@ -152,7 +152,7 @@ mod tests {
     use crate::MAX_DEPTH;
 
     #[test]
-    fn a_packed_code_is_found_again_and_takes_a_byte() {
+    fn packed_codes_are_read_back_and_take_one_byte() {
         for (n_out, n_in) in [(1, 1), (31, 5), (32, 64), (33, 67), (70, 4)] {
             let codes: Vec<i8> = (0..n_out * n_in).map(|i| (i * 37 % 255) as u8 as i8).collect();
             let packed = PackedInt8::new(&codes, &vec![1.0; n_out], n_out, n_in).unwrap();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_pack_as_the_whole_does() {
+    fn packing_by_parts_equals_packing_at_once() {
         for (n_out, n_in) in [(0, 3), (5, 0), (31, 5), (100, 7), (129, 64)] {
             let codes: Vec<i8> = (0..n_out * n_in).map(|i| (i * 37 % 255) as u8 as i8).collect();
             let whole = PackedInt8::new(&codes, &vec![1.0; n_out], n_out, n_in).unwrap();
@@ -179,8 +179,8 @@ mod tests {
     }
 
     #[test]
-    fn more_inputs_than_int32_holds_are_refused_by_name() {
+    fn more_inputs_than_int32_sums_hold_are_refused() {
         let error = PackedInt8::new(&vec![0; MAX_DEPTH + 1], &[1.0], 1, MAX_DEPTH + 1).unwrap_err();
-        assert_eq!(error.to_string(), "65537 inputs are more than int32 sums can hold; the most is 65536");
+        assert_eq!(error.to_string(), "found 65537 inputs, expected at most 65536: int32 sums cannot hold more");
     }
 }

@@ -14,7 +14,7 @@ pub(crate) const MIN_CODES: usize = 1 << 18;
 pub fn check_depth(n_in: usize) -> Result<()> {
     if n_in > MAX_DEPTH {
         return Err(Error::refused(format!(
-            "{n_in} inputs are more than int32 sums can hold; the most is {MAX_DEPTH}"
+            "found {n_in} inputs, expected at most {MAX_DEPTH}: int32 sums cannot hold more"
         )));
     }
     Ok(())

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_is_not_finite_stays_alone() {
+    fn non_finite_rows_do_not_affect_others() {
         let (weights, mut x) = (packed(40, 70, 1), floats(3 * 70, 2));
         x[70 + 69] = f32::NAN;
         for level in SimdLevel::available() {

@@ -18,7 +18,7 @@ fn main() {
     let at = args.iter().position(|arg| arg == "--seconds");
     let seconds = at.map_or(0.3, |at| args[at + 1].parse().unwrap());
     println!("{} thread(s), milliseconds\n", rayon::current_num_threads());
-    println!("| what | ours | burn f32 | ours is faster by |");
+    println!("| operation | Briquette | burn f32 | speedup |");
     println!("|---|---|---|---|");
     // The kinds of convolution in ResNet-152: channels, size, kernel, stride, groups.
     for (n_in, n_out, size, kernel, stride, groups) in [

@@ -41,7 +41,9 @@ pub fn read_block(block: &[u8], n_bits: u8, codes: &mut [i8]) -> Result<()> {
     }
     let (table, n) = SymbolTable::read(block)?;
     if !table.fits(n_bits) {
-        return Err(Error::input(format!("a block of codes has some of more than {n_bits} bits; the file is damaged")));
+        return Err(Error::input(format!(
+            "a block of codes has codes of more than {n_bits} bits; the file is damaged"
+        )));
     }
     BlockDecoder::new(&table).decode(&block[n..], bytemuck::cast_slice_mut(codes))
 }

@@ -63,7 +63,7 @@ impl BlockDecoder {
     /// # Panics
     /// If this processor does not have it.
     pub fn on(path: Instructions, table: &SymbolTable) -> Self {
-        assert!(Instructions::available().contains(&path), "{path:?} on this processor");
+        assert!(Instructions::available().contains(&path), "this processor does not support {path:?}");
         let mut slots = Box::new([0; SLOTS]);
         let symbols = table.frequencies().iter().zip(0_u32..);
         let each = symbols.flat_map(|(&frequency, symbol)| {
@@ -78,7 +78,7 @@ impl BlockDecoder {
     /// # Errors
     /// Input: the block was not coded with this table and this number of symbols.
     pub fn decode(&self, block: &[u8], symbols: &mut [u8]) -> Result<()> {
-        let damaged = || Error::input("a block of codes is damaged; make the file again");
+        let damaged = || Error::input("a block of codes is damaged; create the file again");
         let (head, words) = block.split_at_checked(HEAD).ok_or_else(damaged)?;
         let (words, odd) = words.as_chunks::<2>();
         let mut states = [0; LANES];

@@ -94,7 +94,7 @@ impl SymbolTable {
         let mut next = || rest.next().ok_or_else(|| damaged("is cut off"));
         let (first, last) = (next()? as i8, next()? as i8);
         if first >= last {
-            return Err(damaged("has its symbols in no order"));
+            return Err(damaged("has its symbols out of order"));
         }
         let mut frequencies = [0; 256];
         for code in first..=last {
@@ -106,7 +106,7 @@ impl SymbolTable {
         }
         let sum: usize = frequencies.iter().map(|&frequency| usize::from(frequency)).sum();
         if sum != SLOTS || frequencies.contains(&(SLOTS as u16)) {
-            return Err(damaged(&format!("sums to {sum}, expected {SLOTS} of at least two symbols")));
+            return Err(damaged(&format!("sums to {sum}, expected {SLOTS} with at least two symbols")));
         }
         Ok((Self { frequencies }, bytes.len() - rest.len()))
     }

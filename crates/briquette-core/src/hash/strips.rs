@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_in_strips_hashes_as_the_whole() {
+    fn strips_hash_like_the_whole_block() {
         let bytes: Vec<u8> = (0..9000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         let mut hasher = BlockHasher::default();
         for n in [0, 1, 63, 64, 240, 241, 1023, 1024, 1025, 1087, 1088, 1089, 2048, 2049, 5000, 8192, 9000] {

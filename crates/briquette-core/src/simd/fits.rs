@@ -152,7 +152,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_power_is_that_of_the_standard_library() {
+    fn power_agrees_with_the_standard_library() {
         let mut x = f32::MIN_POSITIVE;
         while x < 1e38 {
             let (found, expected) = (power(x), f64::from(x).powf(-0.3));
@@ -163,7 +163,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sums_agree_with_the_reference_and_with_the_law(
+        fn sums_agree_with_the_reference_and_their_definition(
             values in prop::collection::vec(-3.0_f32..3.0, 0..70), n_bits in 2_u8..=8, scale in 0.01_f32..1.0, zero in -2_i8..2,
         ) {
             for (kind, zero) in [(GridKind::Symmetric, 0), (GridKind::Asymmetric, zero)] {

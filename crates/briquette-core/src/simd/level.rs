@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_active_path_is_the_first_available_one_and_scalar_the_last() {
+    fn the_active_level_is_first_and_scalar_is_last() {
         let levels = SimdLevel::available();
         assert_eq!(active_level(), levels[0]);
         assert_eq!(levels.last(), Some(&SimdLevel::SCALAR));

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_those_of_a_row_with_channels_last() {
+    fn image_codes_equal_row_codes_with_channels_last() {
         for (n_channels, size) in [(1, [1, 1]), (3, [5, 7]), (8, [4, 4]), (13, [33, 41]), (70, [9, 31])] {
             let n_pixels = size[0] * size[1];
             let x: Vec<f32> = (0..n_channels * n_pixels).map(|i| (i * 37 % 101) as f32 - 40.0).collect();

@@ -161,7 +161,7 @@ fn multiply_plain(rows: [&[f32]; ROWS], matrix: &[f32], stride: usize, out: &mut
 /// rows of `n_cols`. `at + 16 * VECTORS <= n_cols`.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+#[allow(clippy::needless_range_loop, reason = "iterator adapters are not inlined here")]
 unsafe fn multiply_avx512<const VECTORS: usize>(
     rows: [&[f32]; ROWS],
     (matrix, stride): (&[f32], usize),
@@ -200,7 +200,7 @@ pub(super) fn softmax(level: SimdLevel, scores: &mut [f32], mask: &[f32], scale:
 }
 
 #[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+#[allow(clippy::needless_range_loop, reason = "iterator adapters are not inlined here")]
 fn softmax_rows(scores: &mut [f32], mask: &[f32], scale: f32, [maxima, totals]: [&mut [f32; ROWS]; 2]) {
     for (at, row) in scores.chunks_exact_mut(mask.len()).enumerate() {
         let row = &mut row[..mask.len()];

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_shows_only_where_it_is_seen() {
+    fn non_finite_values_affect_only_queries_that_attend_to_them() {
         let shape = AttentionShape { batch: 1, length: 20, n_heads: 1, n_kv_heads: 1, width: 8, is_causal: false };
         let [mut q, k, v] = [1, 2, 3].map(|seed| floats(shape.n_elements(), seed));
         q[3 * 8] = f32::NAN;

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_that_are_hidden_may_be_huge() {
+    fn masked_scores_may_be_huge() {
         let shape = AttentionShape { batch: 1, length: 9, n_heads: 1, n_kv_heads: 1, width: 8, is_causal: true };
         let [mut q, mut k, v, dy] = [1, 2, 3, 4].map(|seed| floats(shape.n_elements(), seed));
         k[8 * 8..].fill(1e4);

@@ -99,7 +99,7 @@ impl<'a> CachedHead<'a> {
     ///
     /// May write the keys to `scratch`.
     #[inline(always)]
-    #[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+    #[allow(clippy::needless_range_loop, reason = "iterator adapters are not inlined here")]
     fn keys(&self, block: usize, scratch: &'a mut [f32]) -> (&'a [[f32; BLOCK]], [f32; BLOCK]) {
         let (at, n) = (block * self.rows.n_heads + self.head, scratch.len());
         let places = at * n..(at + 1) * n;
@@ -129,7 +129,7 @@ impl<'a> CachedHead<'a> {
     ///
     /// May write the values to `scratch`.
     #[inline(always)]
-    #[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+    #[allow(clippy::needless_range_loop, reason = "iterator adapters are not inlined here")]
     fn values(&self, block: usize, scratch: &'a mut [f32]) -> &'a [f32] {
         let (width, stride) = (self.rows.width, scratch.len() / BLOCK);
         let at = (block * self.rows.n_heads + self.head) * BLOCK;
@@ -264,7 +264,7 @@ fn add_up<L: FloatLanes, const N: usize>(values: CachedHead, block: &mut [f32], 
 
 /// Does the same for `C` times 16 columns starting at `first`.
 #[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+#[allow(clippy::needless_range_loop, reason = "iterator adapters are not inlined here")]
 fn add_up_from<L: FloatLanes, const N: usize, const C: usize>(
     values: CachedHead,
     first: usize,
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_attention_without_a_cache_at_awkward_shapes() {
+    fn cached_attention_equals_attention_at_awkward_shapes() {
         let shapes = [[1, 1, 1, 1, 1], [5, 1, 3, 3, 4], [17, 4, 2, 1, 32], [70, 1, 9, 3, 64], [33, 33, 6, 2, 33]];
         for shape in shapes {
             for (kind, most) in [(CacheType::F32, 2e-5), (CacheType::F16, 4e-3), (CacheType::Int8, 5e-2)] {
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_of_16_bits_is_widened_as_the_library_does() {
+    fn f16_conversion_agrees_with_the_half_crate() {
         for bits in 0..=u16::MAX {
             let (ours, theirs) = (widened(bits), half::f16::from_bits(bits).to_f32());
             assert!(ours.to_bits() == theirs.to_bits() || (ours.is_nan() && !theirs.is_finite()), "{bits:#x}");
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_never_hidden() {
+    fn non_finite_values_are_never_lost() {
         for kind in CacheType::ALL {
             for infinite in [0, 1] {
                 let mut rows = [CachedRows::keys(kind, 1, 4), CachedRows::values(kind, 1, 4)];

@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_take_as_many_bytes_as_their_type_says() {
+    fn cached_rows_have_the_size_of_their_type() {
         for (kind, of_token) in [(CacheType::F32, 4 * 128), (CacheType::F16, 2 * 128), (CacheType::Int8, 128 + 4 * 2)] {
             for mut rows in [CachedRows::keys(kind, 2, 64), CachedRows::values(kind, 2, 64)] {
                 rows.push(&[1.0; 128]);

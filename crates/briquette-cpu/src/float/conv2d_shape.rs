@@ -42,7 +42,10 @@ impl Conv2dShape {
         let divides =
             self.groups > 0 && self.n_in.is_multiple_of(self.groups) && self.n_out.is_multiple_of(self.groups);
         assert!(divides, "{} groups of {} and {} channels", self.groups, self.n_in, self.n_out);
-        assert!(self.stride.iter().chain(&self.dilation).all(|&step| step > 0), "steps of 0 in {self:?}");
+        assert!(
+            self.stride.iter().chain(&self.dilation).all(|&step| step > 0),
+            "a stride or dilation of 0 in {self:?}"
+        );
         [self.n_out, self.n_in / self.groups, self.kernel[0], self.kernel[1]]
     }
 

@@ -141,7 +141,7 @@ pub(crate) fn exp(x: f32) -> f32 {
 }
 
 /// Reduces a row in lanes, then reduces the lanes.
-#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+#[allow(clippy::needless_range_loop, reason = "iterator adapters are not inlined here")]
 #[inline(always)]
 pub(crate) fn reduce(row: &[f32], start: f32, f: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lanes = [start; LANES];
@@ -171,7 +171,7 @@ pub(crate) fn join_lanes(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32
 }
 
 /// Folds `f(sum, a[i], b[i])` over two rows of equal length, in lanes and then over the lanes in order.
-#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+#[allow(clippy::needless_range_loop, reason = "iterator adapters are not inlined here")]
 #[inline(always)]
 pub(crate) fn sum_of_both(a: &[f32], b: &[f32], f: impl Fn(f32, f32, f32) -> f32) -> f32 {
     let mut lanes = [0.0; LANES];

@@ -42,8 +42,9 @@ pub fn max_pool2d(x: &[f32], size: [usize; 2], shape: &Conv2dShape) -> Vec<f32> 
     y
 }
 
-/// Computes the gradient of `x`: each `dy[plane, p]` is added to the first pixel with the maximum or NaN, row
-/// by row.
+/// Computes the gradient of `x`.
+///
+/// Each `dy[plane, p]` is added to the first pixel, row by row, that was the maximum or NaN.
 ///
 /// # Panics
 /// See [`max_pool2d`]; also if `dy` does not have one value per output.
@@ -139,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_of_each_window_and_nan_where_there_is_one() {
+    fn pooling_gives_the_maximum_or_nan() {
         let x = [1.0, 5.0, 2.0, 0.0, 3.0, 4.0, -1.0, 9.0, -5.0, -6.0, -7.0, f32::NAN];
         let two = Conv2dShape { stride: [2, 2], ..Conv2dShape::new(1, 1, [2, 2]) };
         assert_eq!(max_pool2d(&x[..8], [2, 4], &two), [5.0, 9.0]);

@@ -95,12 +95,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_are_turned_by_their_angles_and_every_path_gives_the_same_bits() {
+    fn pairs_are_rotated_with_the_same_bits_on_every_path() {
         let turns = RotaryTable::new(&[1.0, 0.01], [0, 3, 5]);
         let x: Vec<f32> = (0..6 * 2 * 4).map(|i| (i * 7 % 11) as f32 - 5.0).collect();
         let mut reference = x.clone();
         rotate(&mut reference, 2, &turns);
-        assert_eq!(reference[..8], x[..8], "nothing turns at position 0");
+        assert_eq!(reference[..8], x[..8], "position 0 is not rotated");
         for (i, &value) in reference.iter().enumerate() {
             let (token, pair) = (i / 8 % 3, i % 2);
             let angle = f64::from([0.0_f32, 3.0, 5.0][token]) * [1.0, 0.01][pair];
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn many_tokens_are_turned_as_each_alone() {
+    fn many_tokens_rotate_like_single_ones() {
         let turns = RotaryTable::new(&[1.0, 0.5, 0.25, 0.125], 0..700);
         let x: Vec<f32> = (0..700 * 16 * 8).map(|i| (i % 19) as f32 - 9.0).collect();
         let (mut all, mut one) = (x.clone(), x);

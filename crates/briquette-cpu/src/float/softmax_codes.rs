@@ -55,7 +55,7 @@ fn rows_plain(scores: &[f32], factors: &[f32], codes: &mut [u8], stride: usize, 
 }
 
 #[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+#[allow(clippy::needless_range_loop, reason = "iterator adapters are not inlined here")]
 fn plain(scores: &[f32], factors: &[f32], codes: &mut [u8]) -> f32 {
     let larger = |a: f32, b: f32| if a < b { b } else { a };
     let max = reduce(scores, f32::NEG_INFINITY, larger, larger);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sees_nothing_gives_nothing() {
+    fn fully_masked_rows_have_zero_weights() {
         for level in SimdLevel::available() {
             let (mut all, mut nothing) = ([9; 9 * 16], [9.0; 9]);
             softmax_codes(level, &[f32::NEG_INFINITY; 9 * 16], &[1.0; 16], (&mut all, 16), &mut nothing);

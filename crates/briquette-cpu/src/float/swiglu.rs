@@ -12,7 +12,7 @@ use rayon::prelude::*;
 /// # Panics
 /// If the lengths differ.
 pub fn swiglu(gate: &mut [f32], up: &[f32]) {
-    assert_eq!(gate.len(), up.len(), "gates and what they let through");
+    assert_eq!(gate.len(), up.len(), "gate and up values");
     let level = active_level();
     let n_threads = if gate.len() >= PAYS { rayon::current_num_threads() } else { 1 };
     if n_threads == 1 {
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn far_from_zero_it_is_all_or_nothing_and_nan_stays() {
+    fn large_inputs_saturate_and_nan_stays() {
         let mut gate = [100.0, -100.0, f32::NAN, f32::INFINITY];
         swiglu(&mut gate, &[2.0; 4]);
         assert!(gate[0] == 200.0 && gate[1] == 0.0 && gate[2].is_nan() && gate[3].is_infinite(), "{gate:?}");

@@ -82,7 +82,7 @@ fn every_path_gives_the_same_bits_within_half_a_code_of_each_weight() {
 }
 
 #[test]
-fn what_is_not_finite_shows_where_it_is_seen() {
+fn non_finite_values_reach_the_queries_that_attend_to_them() {
     let shape = AttentionShape { batch: 2, length: 40, n_heads: 1, n_kv_heads: 1, width: 8, is_causal: false };
     let layers = [1, 2, 3].map(|seed| packed(8, 5, seed));
     let [q, k, v] = layers.each_ref().map(|weights| (weights as &dyn Int8Weights, None));
@@ -105,7 +105,7 @@ fn what_is_not_finite_shows_where_it_is_seen() {
 
 #[test]
 #[should_panic(expected = "heads of 6")]
-fn heads_that_four_does_not_divide_are_named() {
+fn head_widths_not_divisible_by_four_panic() {
     let shape = AttentionShape { batch: 1, length: 2, n_heads: 1, n_kv_heads: 1, width: 6, is_causal: false };
     let weights = packed(6, 4, 1);
     let layers = [(&weights as &dyn Int8Weights, None); 3];

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_that_were_split_write_their_own_elements() {
+    fn split_blocks_write_disjoint_elements() {
         let mut values = vec![0.0; 12];
         let (mut top, bottom) = OutputBlock::new(&mut values, 3, 4).split_rows(1);
         let (mut left, mut right) = bottom.split_cols(3);

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_turns_rows_and_sums_them() {
+    fn every_path_packs_rows_with_their_sums() {
         let codes = codes();
         for (n, first, column, depth) in
             [(40, 0, 0, 32), (40, 32, 64, 64), (5, 0, 32, 96), (33, 32, 4, 12), (7, 0, 8, 40)]
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_weaves_rows() {
+    fn every_path_packs_columns() {
         let codes = codes();
         for (n, columns) in [(40, 0..32), (5, 64..96), (9, 4..16)] {
             let rows = RowBlock { codes: &codes, stride: STRIDE, scales: &vec![1.0; n], zeros: &vec![128; n] };

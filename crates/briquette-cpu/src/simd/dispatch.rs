@@ -160,7 +160,7 @@ pub(crate) fn multiply_weight_rows(level: SimdLevel, rows: &FloatRows, weights: 
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a level exists only if its instructions are available.
         Isa::Amx | Isa::Avx512Vnni => unsafe { float_panel::multiply_weight_rows(rows, weights, &mut out) },
-        _ => panic!("{level} has no rows of weights"),
+        _ => panic!("{level} does not support rows of weights"),
     }
 }
 

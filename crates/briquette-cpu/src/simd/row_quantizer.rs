@@ -61,7 +61,7 @@ impl RowQuantizer {
 /// Rounds to an integer, halves to even. The function of the standard library would be a call without the
 /// features of a level.
 fn round(steps: f32) -> f32 {
-    const ROUNDS: f32 = 12_582_912.0; // 1.5 * 2^23: numbers beside it are 1 apart.
+    const ROUNDS: f32 = 12_582_912.0; // 1.5 * 2^23, whose neighbouring floats are 1 apart.
     steps + ROUNDS - ROUNDS
 }
 

@@ -117,7 +117,7 @@ mod tests {
     use crate::simd::{turn_bytes, turn_square};
 
     #[test]
-    fn every_path_turns_a_square() {
+    fn every_path_transposes_squares() {
         for stride in [16, 17, 40] {
             let from: Vec<f32> = (0..16 * stride).map(|i| i as f32).collect();
             for level in SimdLevel::available() {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_turns_planes() {
+    fn every_path_transposes_planes() {
         let planes: [[u8; 64]; 8] = std::array::from_fn(|c| std::array::from_fn(|p| (c * 31 + p * 3) as u8));
         for level in SimdLevel::available() {
             let turned = turn_bytes(level, planes.each_ref());

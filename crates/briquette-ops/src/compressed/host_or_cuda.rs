@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 /// The panic message if weights and input are on different devices, which is a bug of the caller.
-pub(super) const ELSEWHERE: &str = "weights are laid out for another device";
+pub(super) const ELSEWHERE: &str = "the weights are packed for another device";
 
 /// Properties of weights on any device.
 pub(super) trait WeightInfo {

@@ -57,15 +57,15 @@ pub trait Int8BlockOps: Backend {
 /// Returns whether the CPU can multiply quantized rows of `x` by the int8 codes of a layer, without autodiff.
 fn takes<const D: usize>(x: &Tensor<D>, layer: &CodedLinear) -> bool {
     let is_int8 = matches!(layer.weights.placed.on_host(), Some(HostLinear::Int8(_) | HostLinear::Sparse(_)));
-    let has_inputs = layer.weights.n_in() > 0; // A layer without any gives its bias, one by one.
+    let has_inputs = layer.weights.n_in() > 0; // Without inputs, the result is the bias.
     is_cpu(&x.device()) && x.dtype() == DType::F32 && is_int8 && has_inputs && layer.weights.grid.is_some()
 }
 
 /// Computes self-attention of tokens `[batch, length, n_in]` from query, key and value layers.
 ///
-/// Padding is masked. See [`int8_self_attention`](briquette_cpu::int8_self_attention()). Returns `None` if a
-/// layer does not have int8 codes and quantized activations on the CPU, if the layers quantize tokens
-/// differently, or if 4 does not divide the width of a head.
+/// Padding is masked. See [`int8_self_attention`](briquette_cpu::int8_self_attention()). Returns `None`
+/// if a layer does not have int8 codes and quantized activations on the CPU. The same holds if the layers
+/// quantize tokens differently, or if 4 does not divide the width of a head.
 ///
 /// # Panics
 /// If the shapes disagree.

@@ -155,5 +155,5 @@ pub fn codes(weights: &Weights, device: &Device) -> Result<(Vec<i8>, Vec<f32>)> 
 }
 
 fn unreadable(error: &ExecutionError) -> Error {
-    Error { kind: ErrorKind::Io, ..Error::bug(format!("codes cannot be read from their device: {error}")) }
+    Error { kind: ErrorKind::Io, ..Error::bug(format!("cannot read codes from the device: {error}")) }
 }

@@ -27,7 +27,7 @@ pub fn in_parts<const D: usize>(
     dims[0] = batch;
     let mut joined = Vec::with_capacity(dims.iter().product());
     for part in parts {
-        joined.extend_from_slice(part.into_data().as_slice::<f32>().expect("floats, as was asked"));
+        joined.extend_from_slice(part.into_data().as_slice::<f32>().expect("f32 elements, as checked above"));
     }
     Tensor::from_data(TensorData::new(joined, dims), &device)
 }
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_joined_as_the_whole_would_be_and_keep_their_gradients() {
+    fn parts_join_to_the_whole_batch_with_gradients() {
         let plain = Device::flex();
         // Tokens have no gradients, but weights may have.
         for (device, n) in [(plain.clone(), 5), (plain.clone(), 3000), (plain.clone().autodiff(), 3000)] {
@@ -45,9 +45,9 @@ mod tests {
             let w = Tensor::<1>::from_floats([2.0], &device);
             let w = if device.is_autodiff() { w.require_grad() } else { w };
             let mut n_parts = 0;
-            let y = in_parts(&plain, [n, 1], |its| {
+            let y = in_parts(&plain, [n, 1], |range| {
                 n_parts += 1;
-                x.clone().slice_dim(0, its) * w.clone().reshape([1, 1])
+                x.clone().slice_dim(0, range) * w.clone().reshape([1, 1])
             });
             assert_eq!(n_parts > 1, n > 128 * rayon::current_num_threads(), "{n}");
             assert_eq!(y.clone().into_data(), (x * w.clone().reshape([1, 1])).into_data());

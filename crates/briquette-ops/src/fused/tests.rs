@@ -29,7 +29,7 @@ fn far_by<const D: usize, const N: usize>(outputs: [Tensor<3>; 2], inputs: [&Ten
 }
 
 #[test]
-fn activations_and_their_gradients_are_burns() {
+fn activations_and_gradients_agree_with_burn() {
     // Views, which inputs may be.
     let (gate, up) = (random([5, 7, 3], &cpu()), random([3, 7, 5], &cpu()));
     let view = || gate.clone().swap_dims(0, 2);
@@ -40,7 +40,7 @@ fn activations_and_their_gradients_are_burns() {
 }
 
 #[test]
-fn norms_and_the_gradients_of_their_parameters_are_burns() {
+fn norms_and_gradients_agree_with_burn() {
     let (x, shortcut) = (random([2, 70, 33], &cpu()), random([2, 70, 33], &cpu()));
     let [gamma, beta] = [0; 2].map(|_| random([33], &cpu()));
     let of_rms = |x: Tensor<3>| {
@@ -60,7 +60,7 @@ fn norms_and_the_gradients_of_their_parameters_are_burns() {
 }
 
 #[test]
-fn the_gradient_of_what_was_turned_is_turned_back() {
+fn rotation_gradients_are_rotated_back() {
     let x = random([2, 3, 8], &cpu());
     let turned = rotate(x.clone(), 2, Arc::new(RotaryTable::new(&[1.0, 0.3], 0..3)));
     assert!(far(turned.clone(), x.clone()) > 0.1);
@@ -83,7 +83,7 @@ fn attention_of_burn([q, k, v]: [Tensor<3>; 3], heads: [usize; 2], padding: Opti
 }
 
 #[test]
-fn attention_and_its_gradients_are_burns() {
+fn attention_and_gradients_agree_with_burn() {
     let padding: Vec<bool> = (0..2 * 40).map(|i| i % 40 > 30 && i > 40).collect();
     let padding = Tensor::<2, Bool>::from_data(TensorData::new(padding, [2, 40]), &cpu());
     for (n_kv_heads, padding) in [(2, None), (6, None), (6, Some(padding.clone())), (3, Some(padding))] {
@@ -106,7 +106,7 @@ fn all_of_them(x: Tensor<3>, gamma: Tensor<1>) -> Tensor<3> {
 }
 
 #[test]
-fn checkpointed_gradients_are_the_same_and_what_is_frozen_has_none() {
+fn checkpointed_gradients_are_equal_and_frozen_inputs_have_none() {
     let values = Tensor::<3>::random([2, 5, 8], Distribution::Normal(0.0, 1.0), &Device::flex());
     let gamma = Tensor::<1>::from_floats([1.0, 0.5, 1.5, -1.0, 2.0, 1.0, 0.3, 0.7], &Device::flex());
     let grads = |device: Device, trains: bool| {
@@ -128,7 +128,7 @@ fn checkpointed_gradients_are_the_same_and_what_is_frozen_has_none() {
 }
 
 #[test]
-fn half_floats_are_left_to_burn() {
+fn half_floats_use_burns_operations() {
     let x = random([1, 2, 4], &cpu()).cast(FloatDType::BF16);
     assert!(!fuses(&x));
     assert_eq!(far(gelu(x.clone()), activation::gelu(x.clone())), 0.0);

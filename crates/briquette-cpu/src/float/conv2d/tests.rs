@@ -57,7 +57,7 @@ fn tiles_of_several_images_and_of_some_rows() {
 }
 
 #[test]
-fn nothing_in_gives_nothing_out() {
+fn empty_inputs_give_empty_outputs() {
     let shape = Conv2dShape::new(2, 3, [3, 3]);
     agrees(&FloatConv2d { shape, size: [8, 8], n_images: 0 });
     agrees(&FloatConv2d { shape, size: [2, 8], n_images: 2 });

@@ -202,7 +202,7 @@ mod tests {
     use briquette_core::simd::SimdLevel;
 
     #[test]
-    fn tiles_in_use_are_refused_and_given_back() {
+    fn tiles_in_use_panic_and_are_released() {
         if SimdLevel::named("amx").is_none() {
             return;
         }

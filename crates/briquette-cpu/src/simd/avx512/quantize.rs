@@ -40,7 +40,7 @@ pub(in crate::simd) fn value_range(x: &[f32], grid: ActivationGrid) -> ValueRang
     }
     // All in one pass, because the input of a convolution is larger than the caches.
     let (mut min, mut max) = ([_mm512_setzero_ps(); 2], [_mm512_setzero_ps(); 2]);
-    // `x * 0`: zero for finite values, NaN otherwise.
+    // Sums of `x * 0`: zero if all values are finite, NaN otherwise.
     let (mut nothing, zero) = ([_mm512_setzero_ps(); 2], _mm512_setzero_ps());
     for at in (0..x.len()).step_by(32) {
         for i in 0..2 {

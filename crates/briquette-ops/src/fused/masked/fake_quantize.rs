@@ -234,7 +234,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_pass_says_what_the_reference_says(
+        fn one_pass_equals_the_reference(
             (n_rows, n_cols) in (1_usize..20, prop::sample::select(vec![1_usize, 4, 12, 36])),
             values in prop::collection::vec(any_weight(), 20 * 36),
             scales in prop::collection::vec(prop_oneof![1e-3_f32..1.0, Just(1e-40)], 20 * 36),
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn gradients_of_learned_scales_are_those_of_the_paper() {
+    fn learned_scale_gradients_match_the_paper() {
         let (n_rows, n_cols) = (3, 40);
         let grid = Grid::new(3, GridKind::Symmetric).unwrap();
         let weights: Vec<f32> = (0..n_rows * n_cols).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
@@ -309,7 +309,7 @@ mod tests {
                 expected[row(i)] += f64::from(dy[i] * slope * scales[row(i)].signum());
                 assert_eq!(found[i], if inside { dy[i] } else { 0.0 });
             }
-            assert!((0..weights.len()).step_by(5).all(|i| found[i] == 0.0), "dropped weights do not move");
+            assert!((0..weights.len()).step_by(5).all(|i| found[i] == 0.0), "dropped weights have gradient 0");
             for (expected, found) in expected.into_iter().zip(of_scales) {
                 let expected = expected / f64::from(n_cols as u32 * 3).sqrt();
                 assert!((expected - f64::from(found)).abs() < 1e-4, "{expected} {found}");

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_element_is_zero_or_what_it_was_filled_with() {
+    fn elements_are_zero_or_filled() {
         for (n, chunk) in [(0, 4), (1, 4), (4, 4), (1001, 10), (5, 100)] {
             let values = filled(n, chunk, |i, values| {
                 if i % 2 == 0 {

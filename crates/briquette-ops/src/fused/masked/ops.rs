@@ -7,5 +7,5 @@ mod fake_quantize;
 mod flex;
 mod host;
 
-pub use fake_quantize::{FakeQuantization, FakeQuantizeGrads, SimulateOps, fake_quantize};
+pub use fake_quantize::{FakeQuantization, FakeQuantizeGrads, FakeQuantizeOps, fake_quantize};
 pub use host::{fake_quantizes, with_bools, with_floats};

@@ -24,7 +24,7 @@ pub struct FakeQuantization {
 ///
 /// A missing mask, scale or zero point is passed as any tensor, which is not read.
 #[backend_extension(Flex: cfg(feature = "flex"), Autodiff)]
-pub trait SimulateOps: Backend {
+pub trait FakeQuantizeOps: Backend {
     /// Masks and rounds weights: see [`fake_quantize`](crate::fused::masked::fake_quantize()).
     fn fake_quantize_weights(
         weights: FloatTensor<Self>,
@@ -35,7 +35,7 @@ pub trait SimulateOps: Backend {
     ) -> FloatTensor<Self>;
 }
 
-/// The gradients of [`SimulateOps`].
+/// The gradients of [`FakeQuantizeOps`].
 pub trait FakeQuantizeGrads: Backend {
     /// Computes the gradient of weights with a mask.
     fn kept_grad(dy: FloatTensor<Self>, dropped: BoolTensor<Self>) -> FloatTensor<Self>;
@@ -50,7 +50,7 @@ pub trait FakeQuantizeGrads: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
-impl<B: SimulateOps + FakeQuantizeGrads, C: CheckpointStrategy> SimulateOps for Autodiff<B, C> {
+impl<B: FakeQuantizeOps + FakeQuantizeGrads, C: CheckpointStrategy> FakeQuantizeOps for Autodiff<B, C> {
     fn fake_quantize_weights(
         weights: FloatTensor<Self>,
         dropped: BoolTensor<Self>,
@@ -114,5 +114,5 @@ pub fn fake_quantize<const D: usize>(
     let how = FakeQuantization { has_mask: dropped.dims()[0] > 0, grid, is_learned };
     let (weights, dropped) = (weights.into_dispatch(), dropped.into_dispatch());
     let [scales, zeros] = [scales, zeros].map(Tensor::into_dispatch);
-    Tensor::from_dispatch(<Dispatch as SimulateOps>::fake_quantize_weights(weights, dropped, scales, zeros, how))
+    Tensor::from_dispatch(<Dispatch as FakeQuantizeOps>::fake_quantize_weights(weights, dropped, scales, zeros, how))
 }

@@ -56,14 +56,14 @@ mod tests {
     use burn::tensor::FloatDType;
 
     #[test]
-    fn tensors_of_the_cpu_are_seen_where_they_lie_with_gradients_or_without() {
+    fn cpu_tensors_are_read_in_place_with_and_without_autodiff() {
         for device in [Device::flex(), Device::flex().autodiff()] {
             let floats = Tensor::<2>::from_data([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], &device);
             let bools = floats.clone().greater_elem(2.5).reshape([6]);
             assert_eq!(with_floats(&floats.transpose(), <[f32]>::to_vec), Some(vec![1.0, 4.0, 2.0, 5.0, 3.0, 6.0]));
             assert_eq!(with_bools(&bools, <[u8]>::to_vec), Some(vec![0, 0, 1, 1, 1, 1]));
             let half = Tensor::<1>::ones([3], &device).cast(FloatDType::BF16);
-            assert_eq!(with_floats(&half, <[f32]>::len), None, "others are read as f32 by who asks");
+            assert_eq!(with_floats(&half, <[f32]>::len), None, "f16 tensors have no f32 elements");
         }
     }
 }
