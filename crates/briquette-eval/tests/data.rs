@@ -115,7 +115,7 @@ fn labels_are_found_by_content() {
     assert_eq!(labels("images.npz", &npz(&[x], CompressionMethod::Stored)).unwrap(), None);
     assert_eq!(labels("images.npy", &images(2)).unwrap(), None);
     let short = npz(&[("x.npy", images(2)), ("y.npy", npy("|u1", "1,", &[4]))], CompressionMethod::Stored);
-    assert!(labels("short.npz", &short).unwrap_err().message.contains("1 labels for 2 images"));
+    assert!(labels("short.npz", &short).unwrap_err().message.contains("found 1 labels, expected 2"));
 }
 
 #[test]

@@ -253,7 +253,7 @@ fn labels_that_do_not_match_are_refused() {
     let named = format!("{}: label 10 of image 0 is out of range, the model has 10 classes", labels.display());
     assert!(message(&request).contains(&named));
     idx(&labels, &[2], 1);
-    assert!(message(&request).contains("2 labels for 3 images"));
+    assert!(message(&request).contains("found 2 labels, expected 3"));
     idx(&images, &[3, 9, 8], 7);
     idx(&labels, &[3], 1);
     let named = format!("{}: images are [3, 9, 8], expected [n, 1, 8, 8]", images.display());

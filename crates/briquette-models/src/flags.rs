@@ -66,7 +66,7 @@ mod tests {
         let (norm, dropout) = without_dropout(network);
         assert!(norm.training.is_enabled() && !dropout.training.is_enabled());
         let (norm, dropout) = (norm, dropout).valid().train();
-        assert!(norm.training.is_enabled() && !dropout.training.is_enabled(), "after an evaluation too");
+        assert!(norm.training.is_enabled() && !dropout.training.is_enabled(), "also after an evaluation");
         assert!(!still(norm).training.is_enabled());
     }
 

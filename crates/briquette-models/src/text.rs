@@ -47,7 +47,7 @@ impl TextTokenizer {
         let Some(bytes) = folder.read_whole("tokenizer.json")? else { return Ok(None) };
         let guarded = GuardedTokenizer::new(bytes).map_err(|error| match error.kind {
             ErrorKind::Input => {
-                let message = format!("it is not a usable tokenizer: {error}; download it again");
+                let message = format!("it cannot be used as a tokenizer: {error}; download it again");
                 Error::input(message).at(path.display())
             }
             _ => error,

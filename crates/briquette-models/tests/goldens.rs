@@ -147,7 +147,7 @@ fn predicted_memory_excludes_ignored_tensors() {
     };
     let plain = predicted(&fixture("models/bert-tiny"));
     assert_eq!(head("cls.predictions.decoder.weight"), plain);
-    assert!(head("another.weight") > plain, "of what cannot be loaded every tensor counts");
+    assert!(head("another.weight") > plain, "if the model cannot load, every tensor counts");
 }
 
 fn check_llama(name: &str) {
@@ -208,5 +208,5 @@ fn bert_applies_dropout_only_in_training() {
     let run = values(hidden(&network.valid(), &Device::flex()));
     assert_eq!(run, values(hidden(&plain, &Device::flex())), "bit for bit");
     let frozen = values(hidden(&network.freeze(), &device));
-    assert!(frozen.iter().zip(&run).all(|(a, b)| (a - b).abs() < 1e-4), "the same, but for the order of sums");
+    assert!(frozen.iter().zip(&run).all(|(a, b)| (a - b).abs() < 1e-4), "equal except for the order of sums");
 }

@@ -78,6 +78,6 @@ fn main() -> Result<()> {
         .num_epochs(8);
     let result = training.launch(Learner::new(model, digits::adam(), 1e-3));
     let model = result.model.model.materialize();
-    println!("80 % pruned and int8: {:.1} % right", accuracy(&model, &test));
+    println!("80 % pruned and int8: {:.1} % accuracy", accuracy(&model, &test));
     Ok(())
 }

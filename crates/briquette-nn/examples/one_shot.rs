@@ -28,11 +28,11 @@ fn main() -> Result<()> {
             time_steps(&teacher, &data)?;
         }
     }
-    println!("teacher: {:.2} % right", mean(&plain));
+    println!("teacher: {:.2} % accuracy", mean(&plain));
     for (sparsity, at_once, tuned) in &pruned {
         let (at_once, tuned) = (mean(at_once), mean(tuned));
         println!(
-            "{:.0} % pruned globally: {at_once:.2} % right at once, {tuned:.2} % after 3 epochs",
+            "{:.0} % pruned globally: {at_once:.2} % accuracy in one shot, {tuned:.2} % after 3 epochs",
             100.0 * sparsity
         );
     }

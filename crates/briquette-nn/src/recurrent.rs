@@ -27,8 +27,8 @@ pub(crate) fn check_computes_in<M: Module>(module: &M, dtype: FloatDType) -> Res
     module.visit(&mut finder);
     let Some((path, layer)) = finder.found else { return Ok(()) };
     let message = format!(
-        "burn's {layer} makes its states in {usual:?}, the device's default type, and cannot compute in {dtype:?}; \
-         configure the device for {dtype:?} before its first tensor, or leave compute_in out"
+        "burn's {layer} creates its states in {usual:?}, the device's default type, and cannot compute in {dtype:?}; \
+         configure the device for {dtype:?} before its first tensor, or remove compute_in"
     );
     Err(Error::refused(message).at(path))
 }

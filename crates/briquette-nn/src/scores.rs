@@ -205,7 +205,7 @@ mod tests {
             assert_eq!(run(0.25, 4, axis), bits([0, 1, 1, 1, 1, 1, 1, 1]));
             assert_eq!(run(0.25, 3, axis), bits([0, 1, 1, 1, 1, 1, 1, 1]));
             assert_eq!(run(0.25, 0, axis), bits([0, 0, 1, 1, 0, 1, 1, 0]));
-            assert_eq!(run(0.0, 1, axis), None, "what is dropped already goes first");
+            assert_eq!(run(0.0, 1, axis), None, "dropped weights come first");
             assert_eq!(run(f32::from_bits(1), 0, axis), None);
             assert_eq!(run(f32::from_bits(1), 2, axis), bits([0, 0, 1, 1, 0, 1, 0, 0]), "zeros come next");
         }

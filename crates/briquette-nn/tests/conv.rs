@@ -130,7 +130,7 @@ fn fused_norm_shortcut_and_relu_equal_separate_operations() {
         assert!(apart(relu(plain.clone()), conv.forward_norm(x.clone(), &norm, Then::Relu)) < 1e-5);
         let added = conv.forward_norm(x, &norm, Then::AddRelu(shortcut.clone()));
         assert!(apart(relu(plain + shortcut.clone()), added) < 1e-5);
-        assert!(shortcut.max().into_scalar::<f32>() <= 1.0, "the shortcut itself is as it was");
+        assert!(shortcut.max().into_scalar::<f32>() <= 1.0, "the shortcut is unchanged");
     }
 }
 

@@ -128,7 +128,7 @@ fn roles_that_match_nothing_or_do_not_fit_are_refused() {
     assert_eq!(missing.kind, ErrorKind::Config);
     assert!(missing.to_string().contains("\"row\" matches no parameter") && missing.to_string().contains("raw"));
     let flat = error(Roles::new().conv("raw", OutputAxis::Second).unwrap());
-    assert!(flat.to_string().starts_with("raw: its shape is [32, 6], of which Second"), "{flat}");
+    assert!(flat.to_string().starts_with("raw: its shape [32, 6] has no output axis Second"), "{flat}");
     let glob = quantize_dynamic(net(), &DynamicSpec::new().include("wavy.*").unwrap()).unwrap_err();
     assert!(glob.kind == ErrorKind::Config && glob.to_string().contains("wavy"), "{glob}");
     let none = quantize_dynamic(own::linear(4, 8), &DynamicSpec::new()).unwrap_err();
@@ -209,7 +209,7 @@ fn rules_skip_and_list_unknown_parameters() {
     let attached = all().attach(net()).unwrap();
     assert_eq!(decisions(&attached).unwrap().into_keys().collect::<Vec<_>>(), ["up.weight", "wave.weight"]);
     let error = Compression::new().prune(Prune::new("*.scale", 0.5).unwrap()).attach(net()).unwrap_err().to_string();
-    assert!(error.contains("not known") && error.contains("embedding.scale") && error.contains("roles"), "{error}");
+    assert!(error.contains("unknown role") && error.contains("embedding.scale") && error.contains("roles"), "{error}");
     // A rule with the exact path includes the parameter.
     let named = Compression::new().prune(Prune::new("raw", 0.5).unwrap()).attach(net()).unwrap();
     assert_eq!(briquette_nn::sparsity(&named).unwrap()["raw"].n_zeros, 96);
@@ -268,13 +268,13 @@ fn own_layers_declare_roles_without_affecting_burns_layers_of_the_same_name() {
     for (out, group) in (0..8).flat_map(|out| (0..8).map(move |group| (out, group))) {
         let inputs = || 4 * group..4 * group + 4;
         assert_eq!(inputs().filter(|input| own[out * 32 + input] != 0.0).count(), 2, "its rows are outputs");
-        assert_eq!(inputs().filter(|input| burns[input * 8 + out] != 0.0).count(), 2, "burn's columns are");
+        assert_eq!(inputs().filter(|input| burns[input * 8 + out] != 0.0).count(), 2, "burn's columns are outputs");
     }
     let dir = tempfile::tempdir().unwrap();
     Export::to(dir.path().join("out")).write(&attached).unwrap();
     let checkpoint = Checkpoint::open(&dir.path().join("out")).unwrap();
     let shape = |name: &str| checkpoint.tensors().iter().find(|info| info.name == name).unwrap().shape.0.clone();
-    assert_eq!([shape("0.weight"), shape("1.weight")], [[8, 32], [8, 32]], "burn's is turned, the other is not");
+    assert_eq!([shape("0.weight"), shape("1.weight")], [[8, 32], [8, 32]], "burn's weight is transposed, the other is not");
 }
 
 #[test]

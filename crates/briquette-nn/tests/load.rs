@@ -43,7 +43,7 @@ fn mismatches_are_listed_in_one_line() {
     let lenient = names.optional("fc1.*").unwrap().ignore("**").unwrap();
     assert!(
         load_into(Digits::new(&Device::flex()), &checkpoint, &lenient).is_err(),
-        "a shape is no matter of leniency"
+        "wrong shapes are always an error"
     );
 }
 
@@ -72,7 +72,7 @@ fn an_export_has_the_running_statistics_of_the_last_step() {
     let back = load_into(Digits::new(&Device::flex()), &Checkpoint::open(&out).unwrap(), &NameMap::torch()).unwrap();
     let found = values(back.bn1.running_var.value());
     assert_eq!(found, values(model.valid().bn1.running_var.value()));
-    assert!(found.iter().any(|variance| *variance != 1.0), "a batch was seen");
+    assert!(found.iter().any(|variance| *variance != 1.0), "a batch updated the statistics");
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn rules_for_more_or_fewer_parameters_are_refused() {
     let error = one.refresh(two.attach(net.clone()).unwrap(), 1).unwrap_err().to_string();
     assert!(error.starts_with("head.weight: has rules attached, but these rules do not match it"), "{error}");
     let none = Compression::new();
-    assert!(none.refresh(net.clone(), 1).is_ok(), "no rules ask for nothing");
+    assert!(none.refresh(net.clone(), 1).is_ok(), "empty rules need nothing attached");
     assert!(none.refresh(one.attach(net).unwrap(), 1).is_err());
 }
 

@@ -27,7 +27,7 @@ fn input_sums_match_a_reference_and_round_trip() {
     probe.write(&path, None).unwrap();
     assert_eq!(Probe::read(&path).unwrap(), probe.stats());
     let error = probe.observe("encoder.0.query", &Tensor::<2>::ones([1, 5], &device)).unwrap_err();
-    assert_eq!(error.to_string(), "encoder.0.query: found 5 inputs, expected 4 as before");
+    assert_eq!(error.to_string(), "encoder.0.query: found 5 inputs, expected 4 as in earlier batches");
     let error = probe.observe("x", &Tensor::<2>::full([1, 5], f32::NAN, &device)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Refused);
 }

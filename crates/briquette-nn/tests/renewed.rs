@@ -127,7 +127,7 @@ fn scales_are_refitted_every_ten_steps_by_default() {
     let (mut kept, once) = attach(usual().on(Schedule::once()));
     let scales = |model: &Net| decisions(model).unwrap().remove("hidden.weight").unwrap().quant.unwrap().affines;
     let first = scales(&model);
-    assert_eq!(first, scales(&kept), "what is attached once is the same");
+    assert_eq!(first, scales(&kept), "scales attached once do not change");
     let mut optimizer = AdamWConfig::new().init();
     for t in 1..=21 {
         model = rules.refresh(step(model, &mut optimizer), t).unwrap();

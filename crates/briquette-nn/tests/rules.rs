@@ -26,7 +26,7 @@ fn globs_exclude_parameters_from_one_rule_or_all() {
     let decided = decisions(&model).unwrap();
     assert_eq!(decided.keys().collect::<Vec<_>>(), ["conv.weight", "head.weight", "hidden.weight"]);
     assert_eq!((n_zeros(&model, "conv.weight"), decided["conv.weight"].quant.is_none()), (36, true));
-    assert_eq!(decided["head.weight"].mask.as_ref().unwrap().n_kept(), 135, "the rule before it");
+    assert_eq!(decided["head.weight"].mask.as_ref().unwrap().n_kept(), 135, "the earlier rule applies");
     assert!(decided["head.weight"].quant.is_some());
 
     let attach = |rules: Compression| rules.attach(Net::new(&Device::flex())).unwrap_err().to_string();
@@ -73,7 +73,7 @@ fn sparsity_applies_per_output_or_per_block_of_inputs() {
     assert_eq!(zero.attach(Net::new(&device)).unwrap_err().kind, ErrorKind::Config);
     let wanda = Prune::new("hidden.weight", 0.5).unwrap().score(Score::Wanda).of_each_columns(8);
     let error = Compression::new().prune(wanda).attach(Net::new(&device)).unwrap_err().to_string();
-    assert!(error.contains("compare within an output only"), "{error}");
+    assert!(error.contains("compare weights within an output"), "{error}");
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn own_scores_decide_like_the_same_built_in_score() {
 
     let refuse = |rule: Prune| Compression::new().prune(rule).attach(net.clone()).unwrap_err().to_string();
     let error = refuse(prune().score_by(|_| vec![1.0]));
-    assert!(error.starts_with("hidden.weight: found 1 scores of row"), "{error}");
+    assert!(error.starts_with("hidden.weight: found 1 scores for row"), "{error}");
     let error = refuse(prune().score_by(|row| vec![if row.row == 3 { f32::NAN } else { 1.0 }; row.weights.len()]));
     assert_eq!(error, "hidden.weight: score 0 of row 3 is NaN, expected 0 or more");
     let few = BTreeMap::from([("hidden".to_string(), InputStats::empty(7, false))]);
@@ -251,7 +251,7 @@ fn recurrent_layers_are_refused_in_another_type() {
     let error = Compression::new().compute_in(FloatDType::BF16).attach(tagger()).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Refused);
     let said = error.to_string();
-    assert!(said.starts_with("lstm: burn's Lstm makes its states in F32"), "{said}");
+    assert!(said.starts_with("lstm: burn's Lstm creates its states in F32"), "{said}");
     // The default type, and rules without `compute_in`, are accepted.
     let rules = Compression::new().prune(Prune::new("lstm.**.weight", 0.5).unwrap()).compute_in(FloatDType::F32);
     let model = rules.attach(tagger()).unwrap();

@@ -51,7 +51,7 @@ fn tied_codes_are_stored_once_for_lookup_and_product() {
     assert_eq!(
         undone.forward()[0].to_data(),
         quick.forward()[0].to_data(),
-        "rows that are looked up are the codes' values"
+        "looked-up rows are the dequantized values"
     );
 }
 

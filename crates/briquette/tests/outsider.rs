@@ -188,7 +188,7 @@ fn codes_are_saved_and_loaded_and_slow_layers_are_listed() {
     assert!(quantized.decoded().contains(&"head.weight"), "burn's own layers do not run on codes");
     assert!(quantized.warning().unwrap().contains("briquette::nn::layers"));
     let net = quantized.module.clone();
-    assert!(held(&net)["f32"].paths.contains(&"mix".to_string()), "nothing says what it is");
+    assert!(held(&net)["f32"].paths.contains(&"mix".to_string()), "its role is unknown");
     assert!(quantized.left["mix"].contains("DynamicSpec::roles"), "{:?}", quantized.left);
     let apart = (net.forward(ids(&device)) - plain).abs().max().into_scalar::<f32>();
     assert!(apart < 0.1, "{apart}");

@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn only_burns_layers_are_in_their_directory() {
-        let layers = layers_of_burn().expect("places are shown");
+        let layers = layers_of_burn().expect("locations are visible");
         assert!(layers.ends_with("src/modules"), "{layers:?}");
         assert!(!is_of_burn(Location::caller()));
     }

@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(
             share().content("a"),
             Prune::each(["b", "a"], 0.5).unwrap().content("x"),
-            "whose it is says nothing"
+            "globs do not count"
         );
     }
 

@@ -112,7 +112,7 @@ impl Prune {
                 Err(Error::config(message))
             }
             Amount::NOfM { n, m } if !n_cols.is_multiple_of(*m) => {
-                Err(Error::config(format!("{m} of {n}:{m} does not divide {n_cols} columns; choose another pattern")))
+                Err(Error::config(format!("found pattern {n}:{m}, but {m} does not divide {n_cols} columns; choose another pattern")))
             }
             Amount::Outside(mask) if mask.dim() != (n_rows, n_cols) => {
                 let (rows, cols) = mask.dim();
