@@ -74,7 +74,7 @@ fn read_checked(file: &InputFile) -> Result<FileHeader> {
     Ok(FileHeader { tensors, metadata: found.metadata.0 })
 }
 
-/// The message of a ciborium error, without the names of ciborium's types.
+/// Returns the message of a ciborium error, without the names of ciborium's types.
 fn cbor_words(error: ciborium::de::Error<std::io::Error>) -> String {
     use ciborium::de::Error::{Io, RecursionLimitExceeded, Semantic, Syntax};
     match error {

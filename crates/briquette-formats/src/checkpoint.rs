@@ -46,7 +46,7 @@ impl std::fmt::Display for InputFormat {
 }
 
 impl InputFormat {
-    /// Whether transformers decodes the codes of this format to the same values.
+    /// Returns whether transformers decodes the codes of this format to the same values.
     pub fn is_for_transformers(self) -> bool {
         match self {
             Self::CompressedTensors => true,
@@ -67,7 +67,7 @@ pub enum Compressed {
     Quantized,
 }
 
-/// Where a checkpoint's tensors come from.
+/// The source of a checkpoint's tensors.
 enum Source {
     Plain(PlainFiles),
     Stored(StoredDir),
@@ -163,37 +163,37 @@ impl Checkpoint {
         Ok(self)
     }
 
-    /// The path that the model was opened from.
+    /// Returns the path that the model was opened from.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The format of the files.
+    /// Returns the format of the files.
     pub fn format(&self) -> InputFormat {
         self.format
     }
 
-    /// The directory that companions are relative to.
+    /// Returns the directory that companions are relative to.
     pub fn directory(&self) -> PathBuf {
         self.directory.path().to_path_buf()
     }
 
-    /// The model's directory, for reading small files.
+    /// Returns the model's directory, for reading small files.
     pub fn model_dir(&self) -> &ModelDir {
         &self.directory
     }
 
-    /// The small files beside a model that is a directory.
+    /// Returns the small files of a model directory.
     pub fn companions(&self) -> &[PathBuf] {
         &self.companions.taken
     }
 
-    /// Files of the directory that are not copied to outputs, with the reason.
+    /// Returns the files of the directory that are not copied to outputs, with the reason.
     pub fn left_behind(&self) -> &[(PathBuf, &'static str)] {
         &self.companions.left
     }
 
-    /// The tensors in stored form, if the model is already compressed.
+    /// Returns the tensors in stored form, if the model is already compressed.
     pub fn stored(&self) -> Option<&StoredDir> {
         match &self.source {
             Source::Stored(stored) => Some(stored),
@@ -201,12 +201,12 @@ impl Checkpoint {
         }
     }
 
-    /// The manifest without its tensors, if Briquette wrote the model.
+    /// Returns the manifest without its tensors, if Briquette wrote the model.
     pub fn manifest(&self) -> Option<&ManifestHead> {
         self.stored().and_then(|stored| stored.manifest.as_ref())
     }
 
-    /// Free-form strings of the file header.
+    /// Returns the free-form strings of the file header.
     pub fn metadata(&self) -> BTreeMap<String, String> {
         match &self.source {
             Source::Plain(plain) => plain.metadata.clone(),
@@ -214,7 +214,7 @@ impl Checkpoint {
         }
     }
 
-    /// One string of the file header.
+    /// Returns one string of the file header.
     fn header_string(&self, key: &str) -> Option<&str> {
         match &self.source {
             Source::Plain(plain) => plain.metadata.get(key).map(String::as_str),
@@ -222,7 +222,7 @@ impl Checkpoint {
         }
     }
 
-    /// The layout of the weights of linear layers, if it is known.
+    /// Returns the layout of the weights of linear layers, if it is known.
     ///
     /// A chosen layout comes first, then the layout in Briquette's manifest or file header. For burnpack, the
     /// default is burn's.
@@ -230,7 +230,7 @@ impl Checkpoint {
         self.layout
     }
 
-    /// How the model is already compressed.
+    /// Returns how the model is already compressed.
     pub fn compressed(&self) -> Compressed {
         let tensors = self.stored().map(|stored| stored.tensors.as_slice()).unwrap_or_default();
         if tensors.iter().any(|tensor| tensor.coding.codes.is_some()) {
@@ -242,14 +242,14 @@ impl Checkpoint {
         }
     }
 
-    /// The quantization method of another program that Briquette cannot decode, such as `gptq`.
+    /// Returns the quantization method of another program that Briquette cannot decode, such as `gptq`.
     ///
     /// It comes from `config.json` or from the names of the tensors.
     pub fn quantized_by(&self) -> Option<String> {
         self.quantized_by.clone()
     }
 
-    /// Bytes of the weight files, or of the model's tensors if a file holds more than the model.
+    /// Returns the size in bytes of the weight files, or of the tensors if a file holds more than the model.
     pub fn weight_bytes(&self) -> u64 {
         match &self.source {
             Source::Plain(plain) => plain.n_bytes(),
@@ -257,7 +257,7 @@ impl Checkpoint {
         }
     }
 
-    /// The contents of the files that are not part of the model.
+    /// Returns the contents of the files that are not part of the model.
     pub fn left_out(&self) -> &[LeftOut] {
         match &self.source {
             Source::Plain(plain) => plain.left_out(),
@@ -265,7 +265,7 @@ impl Checkpoint {
         }
     }
 
-    /// The layers that are transposed convolutions according to the classes in a TorchScript file.
+    /// Returns the layers that are transposed convolutions according to the classes in a TorchScript file.
     pub fn transposed_layers(&self) -> &[String] {
         match &self.source {
             Source::Plain(plain) => plain.transposed_layers(),
@@ -273,7 +273,7 @@ impl Checkpoint {
         }
     }
 
-    /// The prefixes removed from the names of the tensors, outermost first.
+    /// Returns the prefixes removed from the names of the tensors, outermost first.
     pub fn stripped_prefixes(&self) -> &[String] {
         match &self.source {
             Source::Plain(plain) => plain.stripped(),

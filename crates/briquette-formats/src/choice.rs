@@ -14,8 +14,7 @@ pub struct Choice {
     ///
     /// If absent, `module.` and `_orig_mod.` are removed if all names of a PyTorch file begin with them.
     pub strip_prefix: Option<String>,
-    /// The layout of the weights of linear layers, if it differs from the layout of the files or of their
-    /// format.
+    /// The layout of linear weights, if it differs from that of the files or of their format.
     pub layout: Option<WeightLayout>,
     /// Whether the choice may not apply: it was made for one of two models that are compared.
     pub is_for_one_of_two: bool,
@@ -34,7 +33,7 @@ impl Choice {
     }
 }
 
-/// The error for a key if the model is not a PyTorch file.
+/// Returns the error for a key if the model is not a PyTorch file.
 pub(crate) fn no_keys(key: &str) -> Error {
     Error::config(format!(
         "key: found {key:?}, but only PyTorch files have keys and this model is not one; remove the key"

@@ -190,7 +190,7 @@ impl TensorAssembler<'_> {
         Ok(())
     }
 
-    /// A tensor stored as it is, without parts.
+    /// Returns a tensor stored as it is, without parts.
     fn as_it_is(&mut self, info: &TensorInfo) -> Result<StoredTensor> {
         if let Some(part) = PARTS.iter().find(|part| info.name.ends_with(*part)) {
             let message = format!(
@@ -210,7 +210,7 @@ fn stored(info: TensorInfo, coding: Coding) -> StoredTensor {
     StoredTensor { info, axis: OutputAxis::First, coding, n_kept, activations: None, parts: Vec::new() }
 }
 
-/// The error for parts that match `n` schemes, not exactly one.
+/// Returns the error for parts that match `n` schemes, not exactly one.
 fn misfit(main: &TensorInfo, scale: &TensorInfo, n: usize) -> Error {
     let message = format!(
         "found {} {} with scales {}, which fits {n} of the schemes in {}, expected one; the checkpoint is damaged",
@@ -222,7 +222,7 @@ fn misfit(main: &TensorInfo, scale: &TensorInfo, n: usize) -> Error {
     Error::input(message)
 }
 
-/// Whether scales of this shape are one per group.
+/// Returns whether scales of this shape are one per group.
 ///
 /// Scales of channels and tensors may have extra axes of length 1.
 fn fits_scales(grouping: Grouping, [n_rows, n_cols]: [usize; 2], scales: &[usize]) -> bool {
@@ -243,7 +243,7 @@ fn scale_layout(scale: &TensorInfo) -> Result<Option<ForeignLayout>> {
     }
 }
 
-/// How zero points are stored: one byte each, or packed into words along the rows.
+/// Returns how zero points are stored: one byte each, or packed into words along the rows.
 fn zero_layout(
     zero: &TensorInfo,
     scheme: &WeightForm,

@@ -59,7 +59,7 @@ impl Digests {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The expected hash of a tensor.
+    /// Returns the expected hash of a tensor.
     pub(crate) fn expected(&self, index: usize) -> Option<Hash128> {
         self.expected.get(index).copied()
     }
@@ -69,12 +69,12 @@ impl Digests {
         self.layouts.get(&index).map_or(by_rows, |(shape, axis)| by_rows.with_layout(shape, *axis))
     }
 
-    /// Tensors that were read in part, and the numbers of their blocks that were not read.
+    /// Returns the tensors that were read in part, and the numbers of their blocks that were not read.
     pub(crate) fn begun(&self) -> Vec<(usize, Vec<usize>)> {
         self.seen().begun.iter().map(|(index, blocks)| (*index, blocks.unknown())).collect()
     }
 
-    /// Whether all of a tensor was read and its hash matches.
+    /// Returns whether all of a tensor was read and its hash matches.
     pub(crate) fn is_sound(&self, index: usize) -> bool {
         self.seen().sound.contains(&index)
     }
@@ -141,8 +141,8 @@ impl Digests {
 }
 
 impl Seen {
-    /// The blocks of a tensor. If another thread finished the tensor meanwhile, it is begun again, which is
-    /// harmless.
+    /// Returns the blocks of a tensor. If another thread finished the tensor meanwhile, it is begun again,
+    /// which is harmless.
     fn blocks(&mut self, index: usize, lengths: Lengths) -> &mut SeenBlocks {
         let new = || SeenBlocks { digests: vec![None; lengths.total.div_ceil(lengths.block)], ..SeenBlocks::default() };
         self.begun.entry(index).or_insert_with(new)

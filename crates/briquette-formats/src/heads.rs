@@ -10,7 +10,7 @@ const HEADS: [&str; 7] =
 /// Heads inside a module that also has other layers.
 const HEADS_WITHIN: [&str; 2] = ["predictions.decoder", "pred_layer.proj"];
 
-/// Whether a tensor is the weight of a head or of a layer inside a head.
+/// Returns whether a tensor is the weight of a head or of a layer inside a head.
 pub fn is_head(tensor: &str) -> bool {
     let module = tensor.strip_suffix(".weight").unwrap_or(tensor);
     let ends = |head: &&str| module.strip_suffix(*head).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));

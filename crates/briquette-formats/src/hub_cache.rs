@@ -19,7 +19,7 @@ pub(crate) fn no_weights(directory: &Path) -> String {
     format!("found {found}, expected the directory of a model; {todo}")
 }
 
-/// The snapshot in `refs/main`, or the first snapshot.
+/// Returns the snapshot in `refs/main`, or the first snapshot.
 fn snapshot_in(root: &Path) -> Option<String> {
     let names = directories_in(&root.join("snapshots"));
     let main = InputFile::open(&root.join("refs/main")).and_then(|file| file.read_all(limits::MAX_SMALL_BYTES));
@@ -29,7 +29,7 @@ fn snapshot_in(root: &Path) -> Option<String> {
     Some(root.join("snapshots").join(name).display().to_string())
 }
 
-/// A snapshot of the first model in a cache.
+/// Returns a snapshot of the first model in a cache.
 fn model_in(cache: &Path) -> Option<String> {
     let names = directories_in(cache);
     names.iter().filter(|name| name.starts_with("models--")).find_map(|name| snapshot_in(&cache.join(name)))

@@ -74,7 +74,7 @@ impl Index {
         Ok(Self { files: files.into_keys().zip(counts).collect(), text, tensors })
     }
 
-    /// The files in the index, each once, in order.
+    /// Returns the files in the index, each once, in order.
     pub fn files(&self) -> impl Iterator<Item = &str> {
         self.files.keys().map(String::as_str)
     }

@@ -227,7 +227,7 @@ mod tests {
         let read = StatisticsFile::read(&path).unwrap();
         assert_eq!(read, file);
         let gram = |layer: &str| Arc::as_ptr(read.layers[layer].gram.as_ref().unwrap());
-        assert_eq!(gram("a.b"), gram("d"), "one matrix, in the file too");
+        assert_eq!(gram("a.b"), gram("d"), "one shared matrix");
         read.check_model(&model).unwrap();
         let error = read.check_model(&other).unwrap_err().to_string();
         assert!(error.contains("statistics of another model"), "{error}");

@@ -168,7 +168,7 @@ fn to_text(lines: &[(&str, String)]) -> Result<Vec<u8>> {
     Ok(text.into_bytes())
 }
 
-/// Whether invalid JSON may contain a key of quantization.
+/// Returns whether invalid JSON may contain a key of quantization.
 fn names_old_keys(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     text.contains(quantization::KEY) || text.contains(quantization::OLD_KEY)

@@ -123,7 +123,7 @@ fn stored_tensor(
     Ok(tensor)
 }
 
-/// The rounding of activations in a manifest entry; `None` if activations stay floats.
+/// Returns the rounding of activations in a manifest entry; `None` if activations stay floats.
 fn activations_of(entry: &ManifestEntry, profile: OutputFormat) -> Option<ActivationRounding> {
     Some(match entry.activations.as_deref()? {
         SYMMETRIC => profile.held_codes().map_or(ActivationRounding::Symmetric, CodeSupport::symmetric),

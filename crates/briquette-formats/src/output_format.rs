@@ -57,7 +57,7 @@ impl OutputFormat {
         ROWS[self as usize].1
     }
 
-    /// The format's name.
+    /// Returns the format's name.
     pub fn name(self) -> &'static str {
         self.row().name
     }
@@ -76,38 +76,39 @@ impl OutputFormat {
         }
     }
 
-    /// The container of the weight files.
+    /// Returns the container of the weight files.
     pub fn container(self) -> Container {
         self.row().container
     }
 
-    /// Whether a file may be split. burnpack has no index.
+    /// Returns whether a file may be split. burnpack has no index.
     pub fn shards(self) -> bool {
         self.row().shards != Shards::One
     }
 
-    /// Whether shards have an index for other programs.
+    /// Returns whether shards have an index for other programs.
     pub fn has_index(self) -> bool {
         self.row().shards == Shards::Indexed
     }
 
-    /// Whether tensors may be stored as sparse.
+    /// Returns whether tensors may be stored as sparse.
     pub fn holds_sparse(self) -> bool {
         self.row().is_sparse
     }
 
-    /// Whether tied tensors are stored once. Otherwise each is stored under its own name for other programs.
+    /// Returns whether tied tensors are stored once. Otherwise each is stored under its own name for other
+    /// programs.
     pub fn keeps_ties_once(self) -> bool {
         self.row().ties
     }
 
-    /// The codes that the format supports; `None` if it only has floats. Quantized tensors are then stored
-    /// dequantized.
+    /// Returns the codes that the format supports; `None` if it only has floats. Quantized tensors are then
+    /// stored dequantized.
     pub fn held_codes(self) -> Option<&'static CodeSupport> {
         self.row().codes.as_ref()
     }
 
-    /// Whether transformers loads the format, with the codes described in `config.json`.
+    /// Returns whether transformers loads the format, with the codes described in `config.json`.
     ///
     /// Codes that transformers is not known to load are then refused, and codes are decoded as in transformers.
     pub fn is_for_transformers(self) -> bool {

@@ -124,22 +124,24 @@ impl PlainFiles {
         }
     }
 
-    /// Bytes of the model: of its files, or of its tensors if a file holds more than the model.
+    /// Returns the size of the model in bytes.
+    ///
+    /// This is the size of its files, or of its tensors if a file holds more than the model.
     pub fn n_bytes(&self) -> u64 {
         self.n_bytes
     }
 
-    /// The contents of the files that are not part of the model.
+    /// Returns the contents of the files that are not part of the model.
     pub fn left_out(&self) -> &[LeftOut] {
         &self.left_out
     }
 
-    /// The layers that are transposed convolutions by their class.
+    /// Returns the layers that are transposed convolutions by their class.
     pub fn transposed_layers(&self) -> &[String] {
         &self.transposed
     }
 
-    /// The prefixes removed from the names.
+    /// Returns the prefixes removed from the names.
     pub fn stripped(&self) -> &[String] {
         &self.stripped
     }

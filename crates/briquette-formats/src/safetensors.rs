@@ -121,10 +121,9 @@ fn check_cover(tensors: &[(TensorInfo, u64)], n_data: u64) -> Result<()> {
     Err(Error::input(format!("found {n_data} bytes of tensors, the header declares {covered}; {what}")))
 }
 
-/// Returns the header bytes of a file (length, JSON, spaces up to a multiple of 8) and each tensor's offset in
-/// the file.
+/// Returns the header bytes of a file, and each tensor's offset in the file.
 ///
-/// The tensors follow each other in the given order.
+/// The header has its length, JSON, and spaces up to a multiple of 8. The tensors follow each other in the given order.
 pub fn write_header(tensors: &[TensorInfo], metadata: &BTreeMap<String, String>) -> (Vec<u8>, Vec<u64>) {
     let (mut offset, mut starts) = (0_u64, Vec::with_capacity(tensors.len()));
     for info in tensors {

@@ -67,7 +67,8 @@ const OTHERS: [(&[u8], &str, &str); 6] = [
     (b"\xfd7zXZ\0", "an xz file", "unpack it and use the files inside"),
 ];
 
-/// Whether a protobuf begins like `ModelProto`: the version of its format, then its producer, opsets or graph.
+/// Returns whether a protobuf begins like `ModelProto`: the version of its format, then its producer, opsets or
+/// graph.
 fn is_onnx(head: &[u8]) -> bool {
     matches!(head, [0x08, 1..=31, 0x12 | 0x1a | 0x22 | 0x28 | 0x32 | 0x3a | 0x42, ..])
 }

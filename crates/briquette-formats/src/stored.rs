@@ -87,7 +87,7 @@ pub struct DecodeBuffers {
 }
 
 impl StoredTensor {
-    /// The row view. A tensor that is not a weight has rows of one byte.
+    /// Returns the row view. A tensor that is not a weight has rows of one byte.
     pub fn rows(&self) -> Rows {
         if self.info.dtype.is_weight() {
             Rows::of(&self.info.shape, self.axis)
@@ -96,12 +96,12 @@ impl StoredTensor {
         }
     }
 
-    /// Bytes of one element of the row view's values.
+    /// Returns the number of bytes per element of the row view's values.
     pub fn value_width(&self) -> usize {
         if self.info.dtype.is_weight() { self.value_dtype().n_bits() / 8 } else { 1 }
     }
 
-    /// The type of the values from [`StoredDir::decode_rows`]: F32 for codes, else the tensor's type.
+    /// Returns the type of the values from [`StoredDir::decode_rows`]: F32 for codes, else the tensor's type.
     pub fn value_dtype(&self) -> DType {
         if self.coding.codes.is_some() { DType::F32 } else { self.info.dtype }
     }
@@ -132,7 +132,7 @@ impl StoredTensor {
         Ok(())
     }
 
-    /// Whether the codes need less memory without zeros.
+    /// Returns whether the codes need less memory without zeros.
     ///
     /// For entropy-coded codes, this is whether the sparse storage would be the smallest without entropy
     /// coding.
@@ -336,7 +336,7 @@ impl StoredDir {
         Ok(())
     }
 
-    /// The hash of a tensor's values in the manifest, if there is one.
+    /// Returns the hash of a tensor's values in the manifest, if there is one.
     pub fn expected_hash(&self, index: usize) -> Option<Hash128> {
         self.digests.as_ref()?.expected(index)
     }

@@ -13,7 +13,7 @@ pub enum WeightLayout {
 pub const KEY: &str = "briquette.layout";
 
 impl WeightLayout {
-    /// The name of the layout.
+    /// Returns the name of the layout.
     pub fn name(self) -> &'static str {
         match self {
             Self::Torch => "torch",

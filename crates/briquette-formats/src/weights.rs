@@ -42,7 +42,7 @@ pub(crate) fn open(file: InputFile, choice: &Choice) -> Result<(PlainFiles, File
     Ok((plain, kind))
 }
 
-/// The error for a weight file of Briquette's format that was opened without its manifest.
+/// Returns the error for a weight file of Briquette's format that was opened without its manifest.
 fn without_manifest(file: &Path) -> Error {
     let directory = parent_of(file);
     let name = manifest::FILE_NAME;

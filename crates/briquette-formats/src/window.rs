@@ -65,7 +65,7 @@ impl<R: Read> Window<R> {
         self.source
     }
 
-    /// Whether only whitespace follows.
+    /// Returns whether only whitespace follows.
     pub(crate) fn is_at_end(&mut self) -> bool {
         self.next().is_none() && self.at == self.bytes.len() && matches!(self.source.read(&mut [0]), Ok(0))
     }

@@ -20,14 +20,14 @@ type Make = fn() -> Vec<u8>;
 const MAX_TIME: Duration = Duration::from_secs(5);
 const MAX_BYTES: u64 = 128 << 20;
 
-/// One list of pairs, from which many dictionaries are made.
+/// Builds one list of pairs, from which many dictionaries are made.
 fn copied_dictionaries() -> Vec<u8> {
     let pairs = [b"]q\x00(".as_slice(), &b"K\x01K\x02\x86".repeat(20_000), b"e0ccollections\nOrderedDict\nq\x010"];
     let copies = b"h\x01h\x00\x85R0".repeat(20_000);
     [b"\x80\x02", pairs.concat().as_slice(), &copies, b"}."].concat()
 }
 
-/// One list of numbers that is the shape and the strides of many tensors.
+/// Builds one list of numbers that is the shape and the strides of many tensors.
 fn copied_shapes() -> Vec<u8> {
     let list = [b"]q\x00(".as_slice(), &b"K\x01".repeat(20_000), b"e0"].concat();
     let items: Vec<u8> =
@@ -35,7 +35,7 @@ fn copied_shapes() -> Vec<u8> {
     [b"\x80\x02", list.as_slice(), b"}(", &items, b"u."].concat()
 }
 
-/// A long key, with one tensor under many names below it.
+/// Builds a long key, with one tensor under many names below it.
 fn copied_names() -> Vec<u8> {
     let tensors: Vec<u8> =
         (0..5_000_u16).flat_map(|i| [b"M".as_slice(), &i.to_le_bytes(), b"h\x00"].concat()).collect();
@@ -43,14 +43,14 @@ fn copied_names() -> Vec<u8> {
     [b"\x80\x02", one.as_slice(), b"}(", &key(&"k".repeat(1 << 20)), b"}(", &tensors, b"uu."].concat()
 }
 
-/// Nested lists that contain the next list twice.
+/// Builds nested lists that contain the next list twice.
 fn doubled_lists() -> Vec<u8> {
     let doubled = (0..60_u8).flat_map(|i| [b'h', i, b'h', i, 0x86, b'q', i + 1, b'0']);
     let lists: Vec<u8> = b")q\x000".iter().copied().chain(doubled).collect();
     [b"\x80\x02", lists.as_slice(), b"}(", &key("a"), b"h\x3cu."].concat()
 }
 
-/// Ten million bytes of JSON values that need a hundred bytes each in memory.
+/// Returns ten million bytes of JSON values that need a hundred bytes each in memory.
 fn many(one: &str) -> String {
     format!("{one},").repeat(10_000_000 / (one.len() + 1)) + one
 }
@@ -77,7 +77,7 @@ fn long_recipe() -> Vec<u8> {
     format!(r#"{head}{}],"tensors":{{}}}}"#, many(r#"{"":0}"#)).into_bytes()
 }
 
-/// Files other than pickles: name, contents, and a phrase of the error.
+/// Returns files other than pickles: name, contents, and a phrase of the error.
 fn texts() -> Vec<(&'static str, Make, &'static str)> {
     vec![
         ("model.safetensors", long_shape, "extents"),
@@ -98,7 +98,7 @@ fn check(path: &Path, phrase: &str) {
     assert!(peak < MAX_BYTES, "{phrase}: {peak} bytes");
 }
 
-/// All pickles, each with a phrase of its error.
+/// Returns all pickles, each with a phrase of its error.
 fn pickles() -> Vec<(Make, &'static str)> {
     vec![
         (|| dict(&[]), "no tensor"),

@@ -9,7 +9,7 @@ use briquette_formats::{Checkpoint, Compressed, InputFormat, TensorSource};
 use common::{fixture, tensors};
 use std::path::PathBuf;
 
-/// A directory written by the library.
+/// Returns a directory written by the library.
 fn golden(name: &str) -> PathBuf {
     fixture(&format!("golden/{name}"))
 }

@@ -143,7 +143,7 @@ impl Workers {
         Ok(Self { pool, progress: options.progress.clone(), stop: options.stop.clone() })
     }
 
-    /// Number of threads.
+    /// Returns the number of threads.
     pub fn n_threads(&self) -> usize {
         self.pool.current_num_threads()
     }
@@ -180,7 +180,7 @@ impl Workers {
         self.pool.install(work)
     }
 
-    /// The stop requests, for work that checks them itself.
+    /// Returns the stop requests, for work that checks them itself.
     pub fn stop(&self) -> &Stop {
         &self.stop
     }

@@ -124,7 +124,7 @@ impl Curve {
         })
     }
 
-    /// Returns the bytes and losses of all choices: step sizes in ascending order, then schemes.
+    /// Returns the sizes and losses of all choices: step sizes in ascending order, then schemes.
     ///
     /// A step size has the loss `sensitivity · step²`. A tensor of zeros has no loss. `rounds_inputs` tells
     /// whether activations are quantized too if the choice is a step size.
@@ -143,7 +143,7 @@ impl Curve {
         (0..self.n_steps()).map(at).chain(named).collect()
     }
 
-    /// Number of step sizes among the choices.
+    /// Returns the number of step sizes among the choices.
     fn n_steps(&self) -> usize {
         if self.has_steps { (self.steps.len() - 1) * BETWEEN } else { 0 }
     }
@@ -230,7 +230,7 @@ fn column_squares(values: &[f32], n_cols: usize) -> Vec<f64> {
     squares
 }
 
-/// Whether a grid of this step size covers all weights up to a magnitude.
+/// Returns whether a grid of this step size covers all weights up to a magnitude.
 fn covers(most: f32, step: f32) -> bool {
     range::step(&[most], step, Grid::INT8).scale == step
 }
@@ -247,8 +247,8 @@ fn round(values: &[f32], n_cols: usize, step: f32, codes: &mut [i8]) -> f64 {
     if n_rows > 0.0 { square / n_rows } else { f64::from(step).powi(2) }
 }
 
-/// Bytes of a table of frequencies: one for each code from the first to the last, and one more for each
-/// frequent code.
+/// Returns the size of a table of frequencies in bytes: one for each code from the first to the last, and one more for
+/// each frequent code.
 fn table_bytes(counts: &[u64; 256]) -> f64 {
     let n: u64 = counts.iter().sum();
     let of = |code: i8| counts[usize::from(code as u8)];

@@ -56,7 +56,7 @@ struct EncodeTask<'a> {
 }
 
 impl EncodeTask<'_> {
-    /// Bytes that the task reads.
+    /// Returns the number of bytes that the task reads.
     fn n_bytes(&self) -> usize {
         let (tensor, n_rows) = (self.subject.tensor, self.pieces.iter().map(|piece| piece.rows.len()).sum::<usize>());
         n_rows * tensor.rows().n_cols * tensor.width()
@@ -319,7 +319,7 @@ impl PartsOut<'_, '_> {
     }
 }
 
-/// Returns the bytes of each part before a piece.
+/// Returns the size in bytes of each part before a piece.
 fn offsets_before(task: &EncodeTask, start: &PieceStart) -> PartOffsets {
     let Subject { tensor, coding, .. } = task.subject;
     let parts = coding.parts(tensor.value_dtype(), start.rows.start, tensor.rows().n_cols, start.n_kept);

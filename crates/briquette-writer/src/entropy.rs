@@ -18,7 +18,7 @@ use briquette_formats::{Draft, DraftFile};
 const COPIED: u64 = 1 << 20;
 
 impl Plan<'_> {
-    /// Whether the codes of a tensor are entropy-coded.
+    /// Returns whether the codes of a tensor are entropy-coded.
     pub(crate) fn has_blocks(&self) -> bool {
         self.tensors.iter().any(|tensor| tensor.blocks.is_some())
     }

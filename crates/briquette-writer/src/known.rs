@@ -19,8 +19,9 @@ impl Known {
         Self { role, axis: OutputAxis::First, why }
     }
 
-    /// Whether this is the `weight` of a plain linear layer `[out, in]`: not experts, `Conv1D` or part of a
-    /// larger module.
+    /// Returns whether this is the `weight` of a plain linear layer `[out, in]`.
+    ///
+    /// Experts, `Conv1D` and parts of a larger module are not.
     pub fn is_plain_linear(&self) -> bool {
         self.role == Role::Linear && self.why.is_plain_linear()
     }
@@ -134,7 +135,7 @@ impl Reason {
         }
     }
 
-    /// Whether this is the reason of a linear layer's own `weight`, `[out, in]`.
+    /// Returns whether this is the reason of a linear layer's own `weight`, `[out, in]`.
     pub fn is_plain_linear(self) -> bool {
         matches!(self, Self::Matrix | Self::MatrixWithBias)
     }

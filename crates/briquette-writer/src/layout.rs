@@ -110,7 +110,7 @@ impl FileLayouts {
         self.files.iter_mut().map(|file| std::mem::take(&mut file.known)).collect()
     }
 
-    /// Bytes of all files.
+    /// Returns the size of all files in bytes.
     pub fn n_bytes(&self) -> u64 {
         self.files.iter().map(|file| file.n_bytes).sum()
     }
@@ -184,7 +184,7 @@ impl PartSizes<'_> {
         Ok(ListedHeader { bytes, starts, infos })
     }
 
-    /// Returns the bytes of a file.
+    /// Returns the size of a file in bytes.
     fn n_bytes(&self, tensors: &Range<usize>, order: &Order) -> Result<u64> {
         match self.plan.profile.container() {
             Container::Listed(write) => {

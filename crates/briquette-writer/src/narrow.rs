@@ -47,7 +47,7 @@ fn largest_of(tensor: &TensorPlan, strip: &Strip, kept: &[f32]) -> f64 {
 }
 
 impl TensorPlan<'_> {
-    /// Whether the planned type of the scales stores all of these exactly.
+    /// Returns whether the planned type of the scales stores all of these exactly.
     pub fn holds_scales(&self, affines: &[Affine]) -> bool {
         match self.quant.map(|quant| quant.spec.scale) {
             Some(scale @ ScaleType::F16) => affines.iter().all(|&affine| scale.holds(affine)),

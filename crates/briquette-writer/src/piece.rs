@@ -156,7 +156,7 @@ pub struct Strip<'a> {
 }
 
 impl<'a> Strip<'a> {
-    /// The weights to decide on: the updated ones if there are any, else the source's.
+    /// Returns the weights to decide on: the updated ones if there are any, else the source's.
     pub fn weights(&self) -> &'a [f32] {
         if self.updated.is_empty() { self.values } else { self.updated }
     }

@@ -126,12 +126,12 @@ impl<'a> TensorPlan<'a> {
         Self { index: index as u32, info, tied_to: UNTIED, treatment: Arc::new(treatment) }
     }
 
-    /// The tensor's index in the checkpoint.
+    /// Returns the tensor's index in the checkpoint.
     pub fn index(&self) -> usize {
         self.index as usize
     }
 
-    /// The main tensor that this one is tied to. Its parts are used for both.
+    /// Returns the main tensor that this one is tied to. Its parts are used for both.
     pub fn tied_to(&self) -> Option<usize> {
         (self.tied_to != UNTIED).then_some(self.tied_to as usize)
     }
@@ -141,7 +141,7 @@ impl<'a> TensorPlan<'a> {
         self.tied_to = other.map_or(UNTIED, |other| other as u32);
     }
 
-    /// The score of the weights, if the tensor is pruned. Random scores get a seed for each tensor.
+    /// Returns the score of the weights, if the tensor is pruned. Random scores get a seed for each tensor.
     pub fn score(&self) -> Option<Score> {
         Some(match self.prune?.score {
             Score::Random(seed) => Score::Random(seed ^ Hash128::of_block(self.info.name.as_bytes()).0 as u64),
@@ -149,7 +149,7 @@ impl<'a> TensorPlan<'a> {
         })
     }
 
-    /// The treatment, which other tensors may share.
+    /// Returns the treatment, which other tensors may share.
     pub fn treatment(&self) -> &Arc<Treatment> {
         &self.treatment
     }
@@ -177,45 +177,46 @@ impl<'a> TensorPlan<'a> {
         profile.file_parts(&self.stored_info(), self.stored_axis(coding), coding, n_kept, self.activations())
     }
 
-    /// Bytes per element of the row view.
+    /// Returns the number of bytes per element of the row view.
     pub fn width(&self) -> usize {
         if self.info.dtype.is_weight() { self.info.dtype.n_bits() / 8 } else { 1 }
     }
 
-    /// The element type of the row view in the output.
+    /// Returns the element type of the row view in the output.
     pub fn value_dtype(&self) -> DType {
         if self.info.dtype.is_weight() { self.stored_dtype() } else { DType::U8 }
     }
 
-    /// The element type in the output, if the tensor has no codes.
+    /// Returns the element type in the output, if the tensor has no codes.
     pub fn stored_dtype(&self) -> DType {
         self.cast.unwrap_or(self.info.dtype)
     }
 
-    /// Name, type and shape in the output.
+    /// Returns name, type and shape in the output.
     pub fn stored_info(&self) -> TensorInfo {
         TensorInfo { dtype: self.stored_dtype(), ..self.info.clone() }
     }
 
-    /// The rows that are read, encoded and hashed: outputs, or the tensor's own order if it stays unchanged.
+    /// Returns the rows that are read, encoded and hashed: outputs, or the tensor's own order if it stays
+    /// unchanged.
     ///
     /// Copies of a tensor keep its order, even if the model's layout or the name implies another output axis.
     pub fn rows(&self) -> Rows {
         if self.is_changed() { self.output_rows } else { self.rows_as_stored() }
     }
 
-    /// The row view in the tensor's own order, whatever the axis of the outputs.
+    /// Returns the row view in the tensor's own order, whatever the axis of the outputs.
     pub fn rows_as_stored(&self) -> Rows {
         let own = |info: &TensorInfo| Rows::of(&info.shape, OutputAxis::First);
         if self.info.dtype.is_weight() { own(self.info) } else { Rows::of_bytes(self.info.n_bytes()) }
     }
 
-    /// Whether the tensor changes in any way.
+    /// Returns whether the tensor changes in any way.
     pub fn is_changed(&self) -> bool {
         self.cast.is_some() || self.is_recoded() || self.is_moved || self.solve.moves()
     }
 
-    /// Whether the tensor may be stored in another form than dense floats.
+    /// Returns whether the tensor may be stored in another form than dense floats.
     pub fn is_recoded(&self) -> bool {
         self.prune.is_some() || self.quant.is_some() || self.was_sparse
     }
@@ -227,13 +228,13 @@ impl<'a> TensorPlan<'a> {
         (self.solve, self.is_moved) = (Solve::default(), false);
     }
 
-    /// The codes of the tensor in this format.
+    /// Returns the codes of the tensor in this format.
     pub fn codes(&self, profile: OutputFormat) -> Option<Codes> {
         profile.held_codes()?;
         Some(self.quant?.spec.codes())
     }
 
-    /// The quantization of activations, as in the manifest.
+    /// Returns the quantization of activations, as in the manifest.
     pub fn activations(&self) -> Option<&'static str> {
         match self.quant?.activations {
             Activations::Float => None,
@@ -268,7 +269,7 @@ impl<'a> TensorPlan<'a> {
         })
     }
 
-    /// The output axis in the manifest, which also determines the order of the hash.
+    /// Returns the output axis in the manifest, which also determines the order of the hash.
     ///
     /// A dense tensor is hashed in its own order. For burn's Linear and for transposed convolutions, this
     /// differs from rows.
@@ -289,7 +290,7 @@ impl Deref for TensorPlan<'_> {
 }
 
 impl DerefMut for TensorPlan<'_> {
-    /// The treatment for changes. The tensor then has its own treatment until it is shared again.
+    /// Returns the treatment for changes. The tensor then has its own treatment until it is shared again.
     fn deref_mut(&mut self) -> &mut Treatment {
         Arc::make_mut(&mut self.treatment)
     }

@@ -206,7 +206,7 @@ fn count_pieces(
     Ok(())
 }
 
-/// Whether a sample of a tensor has more than 1 zero in 64, so that it is worth counting all zeros.
+/// Returns whether a sample of a tensor has more than 1 zero in 64, so that it is worth counting all zeros.
 fn has_zeros(tensor: &TensorPlan, source: &dyn TensorSource) -> Result<bool> {
     const N_RUNS: usize = 16;
     const RUN: usize = 1024;

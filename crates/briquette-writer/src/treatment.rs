@@ -82,7 +82,7 @@ pub struct Solve {
 }
 
 impl Solve {
-    /// Whether weights are updated at all.
+    /// Returns whether weights are updated at all.
     pub fn moves(self) -> bool {
         self.reconstruction.is_some() || self.rounding != Rounding::Nearest
     }

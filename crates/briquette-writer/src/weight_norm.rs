@@ -86,7 +86,7 @@ impl NormGroups {
         Some(Self { stride: stride.max(1), n: own[axis] })
     }
 
-    /// Number of norms.
+    /// Returns the number of norms.
     pub fn n(self) -> usize {
         self.n
     }

@@ -49,7 +49,7 @@ impl Checkpoint {
         found.or(of_format)
     }
 
-    /// The layout in the manifest, or in the header of a file written by Briquette.
+    /// Returns the layout in the manifest, or in the header of a file written by Briquette.
     fn stated_layout(&self) -> Option<WeightLayout> {
         let name = match self.manifest() {
             Some(manifest) => manifest.recipe.pointer("/model/layout").and_then(serde_json::Value::as_str),

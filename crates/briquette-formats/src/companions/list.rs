@@ -48,7 +48,7 @@ pub fn companions_of(directory: &Path) -> Result<Companions> {
     Ok(found)
 }
 
-/// The reason why a file is not copied, if there is one.
+/// Returns the reason why a file is not copied, if there is one.
 fn reason_to_leave(
     root: &Path,
     relative: &Path,

@@ -60,12 +60,12 @@ impl BlockLayout {
         offset / u64::from(self.n_bytes.max(1)) * u64::from(self.block_bytes)
     }
 
-    /// Bytes of the part per block.
+    /// Returns the number of bytes of the part per block.
     pub(super) fn n_bytes(&self) -> usize {
         self.n_bytes as usize
     }
 
-    /// Bytes of a block.
+    /// Returns the size of a block in bytes.
     pub(super) fn block_bytes(&self) -> usize {
         self.block_bytes as usize
     }

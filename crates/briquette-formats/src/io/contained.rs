@@ -30,10 +30,10 @@ pub fn open(root: &Path, relative: &Path) -> Result<InputFile> {
     Ok(file)
 }
 
-/// Whether a path below a directory leads to something inside. Links are followed.
+/// Returns whether a path below a directory leads to something inside. Links are followed.
 ///
 /// # Errors
-/// Io if the path or the directory cannot be resolved.
+/// Io: the path or the directory cannot be resolved.
 pub fn leads_inside(root: &Path, path: &Path) -> Result<bool> {
     presence::resolved(path)?.map_or(Ok(false), |target| is_inside(root, &target))
 }
@@ -49,7 +49,7 @@ fn check(root: &Path, path: &Path, target: &Path) -> Result<()> {
     Err(Error::input(message).at(path.display()))
 }
 
-/// Whether a path without links is below a directory, or in the blobs of the hub cache around it.
+/// Returns whether a path without links is below a directory, or in the blobs of the hub cache around it.
 fn is_inside(root: &Path, target: &Path) -> Result<bool> {
     let Some(root) = presence::resolved(root)? else { return Ok(false) };
     Ok(target.starts_with(&root) || blobs_of(&root).is_some_and(|blobs| target.starts_with(blobs)))

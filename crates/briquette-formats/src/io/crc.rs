@@ -27,17 +27,17 @@ impl Sum {
         Self { what, span, expected, pieces: Mutex::default(), is_sound: AtomicBool::new(false) }
     }
 
-    /// The range in the file.
+    /// Returns the range in the file.
     pub fn span(&self) -> &Range<u64> {
         &self.span
     }
 
-    /// Whether the range was read in part, so that its sum was not verified.
+    /// Returns whether the range was read in part, so that its sum was not verified.
     pub fn is_begun(&self) -> bool {
         !self.is_sound.load(Ordering::Acquire) && !self.pieces().is_empty()
     }
 
-    /// The ranges that were not read yet.
+    /// Returns the ranges that were not read yet.
     pub fn gaps(&self) -> Vec<Range<u64>> {
         match self.is_sound.load(Ordering::Acquire) {
             true => Vec::new(),

@@ -81,7 +81,7 @@ impl Draft {
         }
     }
 
-    /// The directory of the files until they are published.
+    /// Returns the directory of the files until they are published.
     pub fn path(&self) -> &Path {
         &self.partial
     }
@@ -236,7 +236,7 @@ fn new_partial(target: &Path, parent: &Path) -> Result<(PathBuf, File)> {
         }
         match lock(&partial) {
             Ok(Lock::Held(lock) | Lock::Unknown(lock)) => return Ok((partial, lock)),
-            // Another run took the directory for abandoned and locked it first.
+            // Another run considered the directory abandoned, and locked it first.
             Ok(Lock::Taken) => remove_quietly(&partial),
             Err(source) => {
                 remove_quietly(&partial);

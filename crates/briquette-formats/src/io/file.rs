@@ -78,28 +78,28 @@ impl InputFile {
         Self { sums, ..self }
     }
 
-    /// The checksum of the range that starts at `start`.
+    /// Returns the checksum of the range that starts at `start`.
     pub fn sum_at(&self, start: u64) -> Option<&Sum> {
         let found = self.sums.binary_search_by_key(&start, |sum| sum.span().start);
         found.ok().and_then(|place| self.sums.get(place))
     }
 
-    /// The path that the file was opened from.
+    /// Returns the path that the file was opened from.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Device, inode, size and times when the file was opened.
+    /// Returns device, inode, size and times when the file was opened.
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// Bytes in the file.
+    /// Returns the size of the file in bytes.
     pub fn len(&self) -> u64 {
         self.identity.size
     }
 
-    /// Whether the file is empty.
+    /// Returns whether the file is empty.
     pub fn is_empty(&self) -> bool {
         self.identity.size == 0
     }

@@ -40,17 +40,17 @@ impl ModelDir {
         Ok(Self { sums: Arc::new(sums), ..here })
     }
 
-    /// The directory of a weight file. No checksums are verified.
+    /// Returns the directory of a weight file. No checksums are verified.
     pub fn around(file: &Path) -> Self {
         Self { path: parent_of(file), sums: Arc::default() }
     }
 
-    /// The path of the directory.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the directory has a file of this name.
+    /// Returns whether the directory has a file of this name.
     ///
     /// # Errors
     /// See [`presence::exists`].
@@ -106,7 +106,7 @@ mod tests {
         write("config.json", "{}");
         write("SHA256SUMS", &sums::to_lines(&BTreeMap::from([("config.json".into(), sums::sha256_of_bytes(b"{}"))])));
         write("config.json", "{ }");
-        assert!(read("config.json").is_ok(), "SHA256SUMS of a directory that is not ours are not ours");
+        assert!(read("config.json").is_ok(), "SHA256SUMS without a manifest is ignored");
         write("briquette.json", "{}");
         let error = read("config.json").unwrap_err().to_string();
         assert!(error.contains("config.json: found SHA-256") && error.contains("make the output again"), "{error}");

@@ -8,7 +8,7 @@ use std::fs::Metadata;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Whether a file or directory is at the path. Links are followed.
+/// Returns whether a file or directory is at the path. Links are followed.
 ///
 /// # Errors
 /// - Input: the path is a broken link.
@@ -17,7 +17,7 @@ pub fn exists(path: &Path) -> Result<bool> {
     Ok(metadata(path)?.is_some())
 }
 
-/// Whether a directory is at the path. Links are followed.
+/// Returns whether a directory is at the path. Links are followed.
 ///
 /// # Errors
 /// See [`exists`].
@@ -25,7 +25,7 @@ pub fn is_directory(path: &Path) -> Result<bool> {
     Ok(metadata(path)?.is_some_and(|found| found.is_dir()))
 }
 
-/// Whether a regular file is at the path. Links are followed.
+/// Returns whether a regular file is at the path. Links are followed.
 ///
 /// # Errors
 /// See [`exists`].
@@ -33,7 +33,7 @@ pub fn is_file(path: &Path) -> Result<bool> {
     Ok(metadata(path)?.is_some_and(|found| found.is_file()))
 }
 
-/// The metadata of the file or directory at the path, if one is there. Links are followed.
+/// Returns the metadata of the file or directory at the path, if one is there. Links are followed.
 ///
 /// # Errors
 /// See [`exists`].
@@ -47,7 +47,7 @@ pub fn metadata(path: &Path) -> Result<Option<Metadata>> {
     Ok(found)
 }
 
-/// Whether the directory has an entry at the path. A link counts, even a broken one.
+/// Returns whether the directory has an entry at the path. A link counts, even a broken one.
 ///
 /// # Errors
 /// Io: the path cannot be accessed.
@@ -55,7 +55,7 @@ pub fn has_entry(path: &Path) -> Result<bool> {
     Ok(entry_metadata(path)?.is_some())
 }
 
-/// The metadata of the entry at the path, if there is one. Links are not followed.
+/// Returns the metadata of the entry at the path, if there is one. Links are not followed.
 ///
 /// # Errors
 /// Io: the path cannot be accessed.
@@ -63,7 +63,7 @@ pub fn entry_metadata(path: &Path) -> Result<Option<Metadata>> {
     unless_absent(path, std::fs::symlink_metadata(path))
 }
 
-/// The path without links, if it exists.
+/// Returns the path without links, if it exists.
 ///
 /// # Errors
 /// Io: the path cannot be resolved.
@@ -71,7 +71,8 @@ pub fn resolved(path: &Path) -> Result<Option<PathBuf>> {
     unless_absent(path, std::fs::canonicalize(path))
 }
 
-/// The nearest ancestor of the path that exists, as given and without links. A path is its own first ancestor.
+/// Returns the nearest ancestor of the path that exists, as given and without links. A path is its own first
+/// ancestor.
 ///
 /// # Errors
 /// Io: an ancestor cannot be resolved.
@@ -84,7 +85,7 @@ pub fn resolved_ancestor(path: &Path) -> Result<Option<(&Path, PathBuf)>> {
     Ok(None)
 }
 
-/// The paths in a directory, in order.
+/// Returns the paths in a directory, in order.
 ///
 /// # Errors
 /// Io: the directory cannot be listed.

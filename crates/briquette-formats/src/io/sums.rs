@@ -129,7 +129,7 @@ pub fn differs(found: &str, expected: &str) -> Error {
     Error::input(format!("found SHA-256 {found}, expected {expected}; the file was changed, make the output again"))
 }
 
-/// Whether a file has no line in `SHA256SUMS`: the sums, reports and metrics.
+/// Returns whether a file has no line in `SHA256SUMS`: the sums, reports and metrics.
 ///
 /// Reports and metrics may differ between two runs of one recipe.
 pub fn is_uncovered(name: &str) -> bool {

@@ -33,12 +33,12 @@ impl TensorInfo {
         Err(Error::input(message).at(format_args!("tensor {:?}", info.name)))
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn n_elements(&self) -> usize {
         self.shape.0.iter().product()
     }
 
-    /// Bytes of all elements.
+    /// Returns the size of all elements in bytes.
     pub fn n_bytes(&self) -> usize {
         self.n_elements() * self.dtype.n_bits() / 8
     }
@@ -46,7 +46,7 @@ impl TensorInfo {
 
 /// A source of tensors: their bytes are little-endian, row-major and of the declared type.
 pub trait TensorSource: Send + Sync {
-    /// Every tensor, in the order of the file.
+    /// Returns every tensor, in the order of the file.
     fn tensors(&self) -> &[TensorInfo];
 
     /// Fills `out` with the bytes of tensor `index` that start at `start`.
@@ -59,7 +59,7 @@ pub trait TensorSource: Send + Sync {
     /// If the tensor has no such bytes.
     fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()>;
 
-    /// Whether a range of tensor `index` can be read without reading the whole tensor.
+    /// Returns whether a range of tensor `index` can be read without reading the whole tensor.
     fn reads_ranges(&self, index: usize) -> bool;
 
     /// Returns the existing scales and zero points for some rows of tensor `index`.
@@ -93,7 +93,7 @@ pub trait TensorSource: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// The files of the source.
+    /// Returns the files of the source.
     fn files(&self) -> Vec<&InputFile>;
 }
 

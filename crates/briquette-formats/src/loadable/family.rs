@@ -49,27 +49,27 @@ pub(super) const FAMILY: LoadableFamily = LoadableFamily {
 };
 
 impl LoadableFamily {
-    /// The first model type of the family, as its name.
+    /// Returns the first model type of the family, as its name.
     pub fn name(&self) -> &'static str {
         self.model_types.first().copied().unwrap_or_default()
     }
 
-    /// Which codes transformers cannot load.
+    /// Returns which codes transformers cannot load.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Whether a tensor is the weight of a plain Linear layer.
+    /// Returns whether a tensor is the weight of a plain Linear layer.
     pub fn is_linear(&self, tensor: &str) -> bool {
         self.is_expert(tensor) || self.names(tensor, self.linear)
     }
 
-    /// Whether a tensor is the weight of an expert.
+    /// Returns whether a tensor is the weight of an expert.
     pub fn is_expert(&self, tensor: &str) -> bool {
         self.names(tensor, self.experts)
     }
 
-    /// Whether a tensor is the weight of a head, which stays floats.
+    /// Returns whether a tensor is the weight of a head, which stays floats.
     pub(crate) fn is_head(&self, tensor: &str) -> bool {
         self.names(tensor, self.heads)
     }
@@ -84,7 +84,8 @@ impl LoadableFamily {
         module.strip_prefix(self.base)?.strip_prefix('.').filter(|_| !self.base.is_empty())
     }
 
-    /// The names of a module in the bare model, in classes with a head, and in versions that renamed it.
+    /// Returns the names of a module in the bare model, in classes with a head, and in versions that renamed
+    /// it.
     pub(crate) fn aliases(&self, module: &str, is_bare: bool) -> Vec<String> {
         let mut names = vec![module.to_string()];
         match self.below_base(module) {
@@ -100,12 +101,12 @@ impl LoadableFamily {
         names
     }
 
-    /// Whether all names lack the prefix that classes with a head add.
+    /// Returns whether all names lack the prefix that classes with a head add.
     pub(crate) fn is_bare<'a>(&self, mut names: impl Iterator<Item = &'a str>) -> bool {
         !names.any(|name| self.below_base(name).is_some())
     }
 
-    /// Linear layers that transformers creates although the files have no weight for them.
+    /// Returns the Linear layers that transformers creates although the files have no weight for them.
     ///
     /// A head with several parts counts only if the files have another part of it.
     pub(crate) fn unsaved<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
@@ -127,7 +128,7 @@ impl LoadableFamily {
     }
 }
 
-/// Whether a pattern matches a module.
+/// Returns whether a pattern matches a module.
 fn fits(pattern: &str, module: &str) -> bool {
     let is_number = |segment: &str| !segment.is_empty() && segment.bytes().all(|byte| byte.is_ascii_digit());
     let mut segments = module.split('.');

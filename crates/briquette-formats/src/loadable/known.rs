@@ -10,7 +10,7 @@ mod sequences;
 
 use super::family::LoadableFamily;
 
-/// All known families: text encoders, text decoders, encoder-decoders, and models of images and speech.
+/// Returns all known families: text encoders, text decoders, encoder-decoders, and models of images and speech.
 pub(super) fn families() -> impl Iterator<Item = &'static LoadableFamily> {
     [encoders::FAMILIES, decoders::FAMILIES, sequences::FAMILIES, media::FAMILIES].into_iter().flatten()
 }

@@ -87,8 +87,8 @@ fn coded_parts(tensor: &TensorInfo, codes: Codes, activations: Option<&str>) -> 
     }
 }
 
-/// Whether codes are stored unpacked (`int-quantized`), which runtimes support only for int8 weights with int8
-/// activations.
+/// Returns whether codes are stored unpacked (`int-quantized`), which runtimes support only for int8 weights
+/// with int8 activations.
 pub fn is_int_quantized(codes: Codes, activations: Option<&str>) -> bool {
     codes.bits == 8 && activations.is_some() && !matches!(codes.grouping, Grouping::Group(_))
 }

@@ -26,7 +26,7 @@ pub enum Holds {
 }
 
 impl Holds {
-    /// The parts of the coding, each with its layout if that is not Briquette's.
+    /// Returns the parts of the coding, each with its layout if that is not Briquette's.
     pub fn parts(&self) -> impl Iterator<Item = (Part, Option<ForeignLayout>)> {
         let (one, woven) = match self {
             Self::Constant(_) => (None, [].as_slice()),
@@ -36,7 +36,7 @@ impl Holds {
         one.into_iter().chain(woven.iter().map(|(part, blocks)| (*part, Some(ForeignLayout::BlockLayout(*blocks)))))
     }
 
-    /// The bytes, if they do not depend on the weights.
+    /// Returns the bytes, if they do not depend on the weights.
     pub fn constant(&self) -> Option<&[u8]> {
         match self {
             Self::Constant(bytes) => Some(bytes),

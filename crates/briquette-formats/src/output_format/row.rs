@@ -30,8 +30,7 @@ pub(super) struct FormatRow {
 
 /// See [`OutputFormat::file_parts`](super::OutputFormat::file_parts).
 type FilePartsOf = fn(&TensorInfo, OutputAxis, Coding, usize, Option<&str>) -> Result<Vec<FilePart>>;
-/// Returns the first bytes of a file and the offset of each tensor, given the strings and weight layout of the
-/// model.
+/// Returns the header of a file and the offset of each tensor, from the model's strings and weight layout.
 pub type WriteHeader = fn(&[TensorInfo], &BTreeMap<String, String>, WeightLayout) -> Result<(Vec<u8>, Vec<u64>)>;
 
 /// How a weight file begins.

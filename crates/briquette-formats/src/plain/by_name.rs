@@ -25,7 +25,7 @@ impl PlainFiles {
         TensorsByName::of(self)
     }
 
-    /// The location of a contiguous tensor.
+    /// Returns the location of a contiguous tensor.
     fn found(&self, index: usize) -> Option<FoundTensor<'_>> {
         match self.places[index] {
             Place::At(offset) => Some((&self.infos[index], self.file_of(index), offset)),
@@ -54,7 +54,7 @@ impl<'a> TensorsByName<'a> {
         self.plain.found(self.order[place] as usize)
     }
 
-    /// Whether there is a contiguous tensor of this name.
+    /// Returns whether there is a contiguous tensor of this name.
     pub fn has(&self, name: &str) -> bool {
         self.get(name).is_some()
     }

@@ -77,7 +77,7 @@ fn what_it_is(entries: &Entries, has_root: bool) -> String {
     }
 }
 
-/// Whether an entry belongs to the code of a TorchScript program.
+/// Returns whether an entry belongs to the code of a TorchScript program.
 fn is_program(name: &str, root: &str) -> bool {
     let name = name.strip_prefix(root).unwrap_or(name);
     name == "constants.pkl" || ["code/", "constants/", "extra/"].iter().any(|directory| name.starts_with(directory))

@@ -1,5 +1,6 @@
-//! Reads files of PyTorch before 0.1.10: a tar archive of tables of storages and tensors, and a pickle that
-//! refers to them.
+//! Reads files of PyTorch before 0.1.10.
+//!
+//! They are tar archives with a table of storages, a table of tensors, and a pickle that refers to them.
 
 use crate::io::InputFile;
 use crate::pytorch::bytes::Bytes;

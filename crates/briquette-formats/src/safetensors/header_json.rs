@@ -134,7 +134,7 @@ impl HeaderJson<'_, Vec<u8>> {
 }
 
 impl HeaderJson<'_, Counted> {
-    /// Returns the bytes of the header in a file.
+    /// Returns the size of the header in bytes.
     pub fn n_bytes(self) -> u64 {
         8 + self.finish().0.next_multiple_of(8)
     }

@@ -8,7 +8,7 @@ use briquette_core::{BlockHasher, Error, Hash128, Result};
 use std::ops::Range;
 
 impl StoredDir {
-    /// Whether the hash of a tensor is known and not verified yet.
+    /// Returns whether the hash of a tensor is known and not verified yet.
     pub(crate) fn is_unchecked(&self, index: usize) -> bool {
         self.digests.as_ref().is_some_and(|digests| !digests.is_sound(index))
     }
@@ -87,7 +87,7 @@ impl StoredDir {
         }
     }
 
-    /// The file of a tensor's parts.
+    /// Returns the file of a tensor's parts.
     fn file_of(&self, index: usize) -> Option<&InputFile> {
         let file = match &self.tensors[index].parts.first()?.1 {
             PartBytes::File { file, .. } | PartBytes::Foreign { file, .. } => *file,

@@ -4,7 +4,7 @@ use briquette_formats::{Checkpoint, TensorSource};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The path of a file or directory in `fixtures`.
+/// Returns the path of a file or directory in `fixtures`.
 pub(crate) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
 }

@@ -24,7 +24,7 @@ impl BlocksOut {
         Some(Self { blocks, n_bits: coding.codes?.bits, number, coded: Vec::new() })
     }
 
-    /// Codes the next block if all its codes are there, and removes them. Returns their number.
+    /// Encodes the next block if all its codes are there, and removes them. Returns their number.
     pub(super) fn code(&mut self, codes: &mut Vec<u8>) -> Option<usize> {
         let n_codes = self.blocks.n_codes(self.number);
         if codes.is_empty() || codes.len() < n_codes {

@@ -73,7 +73,7 @@ pub(super) struct Decider {
 }
 
 impl Subject<'_> {
-    /// Whether rows can be decided strip by strip; otherwise a whole piece is needed first.
+    /// Returns whether rows can be decided strip by strip; otherwise a whole piece is needed first.
     pub(super) fn is_decided_by_strip(&self) -> bool {
         let has_threshold = self.survey.threshold.is_some();
         let is_one_group = self.tensor.quant.is_some_and(|quant| quant.spec.grouping == Grouping::Tensor);

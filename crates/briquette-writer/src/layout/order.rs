@@ -153,7 +153,7 @@ impl InFile {
         Self { n_bytes, n_parts: parts.len() as u64, header: parts.iter().map(entry).sum(), strings }
     }
 
-    /// Whether one more tensor would make the file or its header too large.
+    /// Returns whether one more tensor would make the file or its header too large.
     fn is_full(&self, more: &Self, max_bytes: u64) -> bool {
         let n_strings = self.strings.0 + more.strings.0;
         let strings = if n_strings < limits::MAX_METADATA { self.strings.1 + more.strings.1 } else { 0 };
@@ -169,7 +169,7 @@ impl InFile {
     }
 }
 
-/// Returns the bytes of a text in JSON.
+/// Returns the size of a text in JSON, in bytes.
 fn json_bytes(text: &str) -> u64 {
     let of = |byte: u8| match byte {
         0..0x20 => 6,

@@ -66,7 +66,7 @@ impl<'a> LastParts<'a> {
 }
 
 impl PartSizes<'_> {
-    /// Whether the parts of two tensors only differ in their names.
+    /// Returns whether the parts of two tensors only differ in their names.
     fn are_alike(&self, one: usize, other: usize) -> bool {
         let of = |index: usize| (&self.plan.tensors[index], (self.n_kept)(index));
         let ((a, a_kept), (b, b_kept)): ((&TensorPlan, usize), (&TensorPlan, usize)) = (of(one), of(other));

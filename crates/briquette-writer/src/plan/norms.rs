@@ -3,7 +3,7 @@
 use super::Plan;
 
 impl Plan<'_> {
-    /// Whether a tensor has the lengths of a weight norm with pruned directions.
+    /// Returns whether a tensor has the lengths of a weight norm with pruned directions.
     pub(crate) fn is_rescaled(&self, index: usize) -> bool {
         let has = |(&directions, norm): (&usize, &crate::weight_norm::WeightNorm)| {
             norm.lengths == index && self.tensors[directions].prune.is_some()

@@ -31,7 +31,7 @@ impl TensorPlan<'_> {
         }
     }
 
-    /// Whether the size of its parts is known before encoding.
+    /// Returns whether the size of its parts is known before encoding.
     fn has_known_size(&self, profile: OutputFormat) -> bool {
         let (n_kept, is_exact) = self.predicted_kept();
         match self.coding(profile, n_kept).storage {

@@ -8,7 +8,7 @@ use briquette_core::{Error, Remedy, Result, Role, Rows};
 const N_LISTED: usize = 5;
 
 impl Plan<'_> {
-    /// The unselected tensors of unknown role, if any stage prunes or quantizes.
+    /// Returns the unselected tensors of unknown role, if any stage prunes or quantizes.
     pub fn unsure(&self) -> impl Iterator<Item = &TensorPlan<'_>> {
         let changes = self.tensors.iter().any(|tensor| tensor.is_recoded());
         self.tensors.iter().filter(move |tensor| changes && tensor.role == Role::Unknown && !tensor.is_recoded())

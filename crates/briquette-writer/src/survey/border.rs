@@ -157,7 +157,7 @@ impl<'a> Search<'a> {
         Ok(keys)
     }
 
-    /// Whether the tallies of about `n_within` scores in a bracket fit in memory.
+    /// Returns whether the tallies of about `n_within` scores in a bracket fit in memory.
     fn fits(&self, bracket: Bracket, n_within: f64) -> bool {
         Tally::new(bracket, self.n_zero_bits()).is_bounded() || n_within * 4.0 <= MAX_KEY_BYTES as f64
     }

@@ -159,7 +159,7 @@ fn check_rows(model: &Model, stored: &StoredDir, index: usize, n_bits: u8, first
     stored.read(index, first_row * n_cols * 4, bytemuck::cast_slice_mut(&mut decoded)).unwrap();
     assert_eq!(decoded, values);
     let (_, PartBytes::Foreign { file, offset, .. }) = stored.tensors[index].parts[0] else {
-        panic!("woven parts are foreign");
+        panic!("interleaved parts are foreign");
     };
     let mut written = vec![0; bytes.len()];
     stored.files[file].read_at(offset + (first_row / 2 * bytes.len()) as u64, &mut written).unwrap();
@@ -173,7 +173,7 @@ fn scales_and_codes_in_blocks_are_written_and_read_back() {
         let mut plan = model.plan(n_bits);
         let workers = Workers::new(&RunOptions { threads: 2, ..RunOptions::default() }).unwrap();
         let surveys = survey(&mut plan, &model, &workers).unwrap();
-        assert!(surveys[0].pieces.len() > 1, "threads share the large one");
+        assert!(surveys[0].pieces.len() > 1, "the large tensor has several pieces");
         let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
         let mut layout = FileLayouts::of_parts(&plan, &n_kept, &file_parts).unwrap();
         let draft = Draft::create(&dir.path().join("out"), &[], false).unwrap();

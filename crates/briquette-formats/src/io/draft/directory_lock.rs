@@ -1,4 +1,4 @@
-//! A lock on a directory that a run works in.
+//! A lock on the directory of a run.
 
 use super::partial::{Lock, is_at, lock, removed};
 use briquette_core::{Error, ErrorKind, Result};

@@ -9,7 +9,9 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-/// The path of a file that is written at the end of a run: free, or an earlier file of this kind.
+/// The path of a file that is written at the end of a run.
+///
+/// The path is free, or has an earlier file of this kind.
 #[derive(Debug)]
 pub struct OwnFile {
     path: PathBuf,
@@ -122,7 +124,7 @@ mod tests {
         let path = dir.path().join("it.json");
         let at = || OwnFile::at(&path, "trace", BEGINNING, &[]);
         let own = at().unwrap();
-        assert_eq!(names(dir.path()), [] as [&str; 0], "nothing is left until it is written");
+        assert_eq!(names(dir.path()), [] as [&str; 0], "no file exists before the write");
         own.write(b"{\"ours\":1}").unwrap();
         at().unwrap().write(b"{\"ours\":2}").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"{\"ours\":2}");

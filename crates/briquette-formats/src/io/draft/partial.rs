@@ -54,7 +54,7 @@ pub(super) fn lock_opened(file: File, path: &Path, how: FlockOperation) -> std::
     Ok(if is_at(&file, path) { Lock::Held(file) } else { Lock::Taken })
 }
 
-/// Whether an open file or directory is still at its path.
+/// Returns whether an open file or directory is still at its path.
 pub(super) fn is_at(file: &File, path: &Path) -> bool {
     let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
     let there = std::fs::symlink_metadata(path).map(identity).ok();

@@ -48,7 +48,7 @@ pub(super) fn check_target(target: &Path, inputs: &[&Path], replace: bool) -> Re
     if is_empty { Ok(()) } else { check_is_ours(target) }
 }
 
-/// Whether `inner` or one of its ancestors is `outer`, compared by device and inode.
+/// Returns whether `inner` or one of its ancestors is `outer`, compared by device and inode.
 ///
 /// # Errors
 /// Io: one of the paths cannot be accessed.
@@ -63,7 +63,7 @@ pub(super) fn lies_in(inner: &Path, outer: &Path) -> Result<bool> {
     Ok(false)
 }
 
-/// The device and inode of a path, unless it is missing or a broken link.
+/// Returns the device and inode of a path, unless it is missing or a broken link.
 fn identity(path: &Path) -> Result<Option<(u64, u64)>> {
     let Some(path) = presence::resolved(path)? else { return Ok(None) };
     Ok(presence::metadata(&path)?.map(|metadata| (metadata.dev(), metadata.ino())))

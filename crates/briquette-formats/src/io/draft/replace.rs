@@ -38,7 +38,7 @@ impl HiddenFile {
     /// Creates the hidden file, or waits for another process that writes it.
     ///
     /// # Errors
-    /// Io if the file cannot be created or locked.
+    /// Io: the file cannot be created or locked.
     pub(super) fn create(path: &Path) -> Result<Self> {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let partial = path.with_file_name(format!(".{name}{PARTIAL}"));
@@ -161,7 +161,7 @@ mod tests {
         });
         assert_eq!((n_written, names(dir.path())), (1, vec!["x.json".to_string()]));
         let text = std::fs::read(&path).unwrap();
-        assert!(text.len() == 9_999 && text.iter().all(|byte| *byte == text[0]), "one writer's text, whole");
+        assert!(text.len() == 9_999 && text.iter().all(|byte| *byte == text[0]), "the whole text of one writer");
     }
 
     #[test]

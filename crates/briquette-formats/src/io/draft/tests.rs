@@ -138,7 +138,7 @@ fn a_removed_draft_is_reported_and_never_published() {
     let draft = Draft::create(&target, &[], false).unwrap();
     draft.write_file(Path::new("a"), b"hello").unwrap();
     let other = || Error::input("no such file");
-    assert_eq!(draft.explain(other()).kind, ErrorKind::Input, "it is there: the error is what it is");
+    assert_eq!(draft.explain(other()).kind, ErrorKind::Input, "the draft exists, so the error is unchanged");
     std::fs::remove_dir_all(dir.path().join("parent")).unwrap();
     assert_eq!(draft.explain(other()).kind, ErrorKind::Io);
     assert_eq!(draft.explain(Error::interrupted(15)).exit_code(), 143);

@@ -74,7 +74,7 @@ pub(super) fn text_of(key: &Value) -> Option<String> {
     }
 }
 
-/// Whether an entry that is not the model could be chosen instead.
+/// Returns whether an entry that is not the model could be chosen instead.
 pub(super) fn is_model(pickle: &Pickle, key: &str, value: &Value) -> bool {
     pickle.items(value).is_some() && !is_training(pickle, key, value) && holds_tensor(pickle, value)
 }
@@ -202,7 +202,7 @@ fn unknown(pickle: &Pickle, items: &[(Value, Value)], key: &str) -> Error {
     Error::config(format!("key: found {key:?}, which has no tensors; {expected}"))
 }
 
-/// Whether an entry is training state: an optimizer, a scheduler or the state of a random generator.
+/// Returns whether an entry is training state: an optimizer, a scheduler or the state of a random generator.
 fn is_training(pickle: &Pickle, key: &str, value: &Value) -> bool {
     let is_groups = |(key, _): &(Value, Value)| matches!(key, Value::Text(text) if &**text == "param_groups");
     let has_groups =
@@ -219,7 +219,7 @@ fn is_training(pickle: &Pickle, key: &str, value: &Value) -> bool {
     is_named || has_groups(value) || !list.is_empty() && list.iter().take(MAX_GROUPS).all(has_groups)
 }
 
-/// Whether a value contains a tensor.
+/// Returns whether a value contains a tensor.
 fn holds_tensor(pickle: &Pickle, value: &Value) -> bool {
     let mut left = vec![(value, 0)];
     let mut n_visits = 0;

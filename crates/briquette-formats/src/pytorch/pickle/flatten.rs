@@ -167,7 +167,7 @@ fn add_bytes(by_storage: &mut BTreeMap<Arc<str>, u64>, view: &View) {
     *bytes = bytes.saturating_add(own).min(stored);
 }
 
-/// Returns the bytes of tensors in the file; tied tensors count once.
+/// Returns the size of tensors in the file in bytes; tied tensors count once.
 pub(crate) fn bytes_of(tensors: &[(String, View)]) -> u64 {
     let mut by_storage = BTreeMap::new();
     tensors.iter().for_each(|(_, view)| add_bytes(&mut by_storage, view));

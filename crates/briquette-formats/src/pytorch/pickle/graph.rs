@@ -33,7 +33,7 @@ impl Pickle {
         }
     }
 
-    /// Whether a value is an object whose class is a transposed convolution.
+    /// Returns whether a value is an object whose class is a transposed convolution.
     pub(super) fn is_transposed(&self, value: &Value) -> bool {
         matches!(value, Value::Node(index) if self.transposed.contains(index))
     }
@@ -58,7 +58,7 @@ impl Pickle {
         }
     }
 
-    /// All nodes of the pickle.
+    /// Returns all nodes of the pickle.
     pub(crate) fn nodes(&self) -> &[Node] {
         &self.nodes
     }

@@ -37,7 +37,7 @@ pub(crate) enum Node {
 }
 
 impl Node {
-    /// Bytes of the heap memory of the node.
+    /// Returns the heap memory of the node in bytes.
     pub(super) fn n_bytes(&self) -> usize {
         match self {
             Self::List(items) => items.len().max(1) * size_of::<Value>(),
@@ -64,7 +64,7 @@ pub(crate) struct TorchStorage {
 }
 
 impl TorchStorage {
-    /// Bytes per element.
+    /// Returns the number of bytes per element.
     pub(crate) fn width(&self) -> u64 {
         self.dtype.map_or(1, |dtype| dtype.n_bits() as u64 / 8)
     }
