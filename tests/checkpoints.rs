@@ -123,7 +123,7 @@ fn what_is_no_checkpoint_is_named_with_what_to_do() {
     for line in ["inspect M", "plan M --quantize int8"] {
         for (model, phrases) in [
             ("model.onnx", ["found an ONNX file", "exported from"]),
-            ("tokenizer.json", ["found JSON without a weight_map", "name the directory"]),
+            ("tokenizer.json", ["found JSON without a weight_map", "give its directory"]),
             ("models--a--b", ["the root of a cached model", "models--a--b/snapshots/1234"]),
             (".", ["a cache of models", "models--a--b/snapshots/1234"]),
         ] {
