@@ -68,7 +68,7 @@ impl<'a> MemoryLimit<'a> {
             return Ok(());
         }
         let message = format!(
-            "cannot {what} within the limit: found {live} bytes in use and at least {n_more} more needed, expected at most {} in all; raise the limit",
+            "cannot {what}: found {live} bytes in use and {n_more} more needed, expected at most {}; raise the limit",
             self.n_bytes
         );
         Err(Error::refused(message).at("memory.limit"))
@@ -83,10 +83,8 @@ impl<'a> MemoryLimit<'a> {
         if peak <= self.n_bytes || self.peak_before.is_some_and(|before| peak <= before) {
             return Ok(());
         }
-        let message = format!(
-            "cannot {what} within the limit: found a peak of {peak} bytes, expected at most {}; raise the limit",
-            self.n_bytes
-        );
+        let message =
+            format!("cannot {what}: found a peak of {peak} bytes, expected at most {}; raise the limit", self.n_bytes);
         Err(Error::refused(message).at("memory.limit"))
     }
 }
@@ -164,12 +162,7 @@ mod tests {
         limit.check_before("run", 400).unwrap();
         let error = limit.check_before("run m", 401).unwrap_err();
         assert_eq!(error.exit_code(), 6);
-        assert!(
-            error
-                .to_string()
-                .contains("cannot run m within the limit: found 100 bytes in use and at least 401 more needed"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("cannot run m: found 100 bytes in use and 401 more needed"), "{error}");
         meter.1.store(1000, Relaxed);
         assert!(
             limit.check("run m").unwrap_err().to_string().contains("found a peak of 1000 bytes, expected at most 500")
