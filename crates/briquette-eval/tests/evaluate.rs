@@ -216,7 +216,7 @@ fn invalid_tiles_are_refused() {
     request.data.path = fixture("digits-data.safetensors");
     request.model = fixture("digits");
     request.data.tile = Some(8);
-    assert!(message(&request).contains("takes images of any size; this one is for 8x8"));
+    assert!(message(&request).contains("a network for images of any size; this one is for 8x8"));
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn arrays_read_the_same_from_every_container() {
     assert_eq!(read("fortran.npy").values, floats(1.0).into());
     assert_eq!(read("arrays-compressed.npz").values, floats(0.25).into());
     let error = Array::read(&fixture("models/arrays.npz"), &["z"]).unwrap_err();
-    assert!(error.message.contains("it has the arrays x, y, expected one of z"), "{error}");
+    assert!(error.message.contains("found the arrays x, y, expected one of z"), "{error}");
 }
 
 /// Writes an IDX file of bytes.

@@ -125,8 +125,7 @@ impl ChatTemplate {
         let rendering = Rendering { source: self.source.clone(), bos_token, eos_token, messages };
         rendering.text().map_err(|error| match error.kind {
             ErrorKind::Input => {
-                let message =
-                    format!("its chat template cannot be used: {error}; correct it, or do without it");
+                let message = format!("its chat template cannot be used: {error}; correct it, or do without it");
                 Error::input(message).at(&self.file)
             }
             _ => error,

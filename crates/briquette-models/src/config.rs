@@ -56,8 +56,9 @@ impl Folder {
         match self.model_type()? {
             Some(found) if !model_types.contains(&found.as_str()) => {
                 let arch = model_types.first().copied().unwrap_or_default();
-                Err(self
-                    .config_error(format!("model_type is {found:?}, which is not a type of {arch}; choose another arch")))
+                Err(self.config_error(format!(
+                    "model_type is {found:?}, which is not a type of {arch}; choose another arch"
+                )))
             }
             _ => Ok(()),
         }

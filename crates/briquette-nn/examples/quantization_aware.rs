@@ -31,7 +31,9 @@ fn main() -> Result<()> {
         }
         let [plain, after, longer, longer_after, aware] = found.map(|found| mean(&found));
         println!("{scheme} per channel: f32 {plain:.2} %, quantized after training {after:.2} %");
-        println!("  three more epochs: f32 {longer:.2} %, quantized after {longer_after:.2} %, in training {aware:.2} %");
+        println!(
+            "  three more epochs: f32 {longer:.2} %, quantized after {longer_after:.2} %, in training {aware:.2} %"
+        );
     }
     Ok(())
 }

@@ -60,8 +60,8 @@ pub(crate) struct RequestedRules {
 
 impl Attached {
     /// Returns a state that changes nothing yet.
-    pub(crate) fn blank(asked: RequestedRules, compute: Option<FloatDType>, device: &Device) -> Self {
-        let RequestedRules { rows, form, has_mask, is_learned, rules } = asked;
+    pub(crate) fn blank(requested: RequestedRules, compute: Option<FloatDType>, device: &Device) -> Self {
+        let RequestedRules { rows, form, has_mask, is_learned, rules } = requested;
         let n = form.map_or(0, |form| n_scales(&rows, form.grouping));
         let n_zeros = if form.is_some_and(|form| form.grid.is_asymmetric()) { n } else { 0 };
         let dropped = vec![false; if has_mask { rows.n_elements() } else { 0 }];
@@ -272,9 +272,9 @@ mod tests {
     /// grid.
     fn state(scheme: &str, rows: Rows, is_learned: bool, device: &Device) -> Attached {
         let form = Form::of(&scheme.parse::<Scheme>().unwrap());
-        let asked =
+        let requested =
             RequestedRules { rows, form: Some(form), has_mask: true, is_learned, rules: Fingerprint::of(scheme) };
-        let blank = Attached::blank(asked, None, device);
+        let blank = Attached::blank(requested, None, device);
         let n = blank.scale.lazy_shape().num_elements();
         let n_zeros = blank.zero.lazy_shape().num_elements();
         let dropped = (0..rows.n_elements()).map(|i| i % 3 == 1).collect();
@@ -326,8 +326,8 @@ mod tests {
         let weights = Tensor::<2>::random([5, 8], Distribution::Normal(0.0, 0.3), &device);
         for (scheme, is_learned) in [("int4", false), ("int4-asym", false), ("int4-g4", true)] {
             let form = Some(Form::of(&scheme.parse::<Scheme>().unwrap()));
-            let asked = RequestedRules { rows, form, has_mask: true, is_learned, rules: Fingerprint::of("") };
-            let blank = Attached::blank(asked, None, &device);
+            let requested = RequestedRules { rows, form, has_mask: true, is_learned, rules: Fingerprint::of("") };
+            let blank = Attached::blank(requested, None, &device);
             for value in [blank.fake_quantize(weights.clone()), blank.fake_quantize_by_tensors(weights.clone())] {
                 assert_eq!(numbers(value), numbers(weights.clone()), "{scheme}");
             }

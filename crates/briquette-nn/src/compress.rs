@@ -206,7 +206,9 @@ fn check_bare(found: &[Parameter]) -> Result<()> {
 /// Refuses vectors, which rules never match.
 fn check_attachable(tensor: &TensorPlan) -> Result<()> {
     match tensor.info.shape.rank() {
-        0 | 1 => Err(Error::config("is a vector; masks and grids need at least two axes; exclude it").at(tensor.culprit())),
+        0 | 1 => {
+            Err(Error::config("is a vector; masks and grids need at least two axes; exclude it").at(tensor.culprit()))
+        }
         _ => Ok(()),
     }
 }

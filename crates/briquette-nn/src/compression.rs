@@ -187,10 +187,11 @@ impl Compression {
             let is_other_mask = |mask| target.prune.is_some_and(|rule| !self.prune[rule].makes(mask));
             let is_other_grid = |params| target.quantize.is_some_and(|rule| !self.quantize[rule].makes(params));
             if decision.mask.as_ref().is_some_and(is_other_mask) || decision.quant.as_ref().is_some_and(is_other_grid) {
-                let asked = self.rules().in_words(target);
-                return Err(
-                    Error::config(format!("was saved with other rules than {asked}; load it with the rules that it was saved with")).at(path)
-                );
+                let requested = self.rules().in_words(target);
+                return Err(Error::config(format!(
+                    "was saved with other rules than {requested}; load it with its own rules"
+                ))
+                .at(path));
             }
         }
         Ok(())
@@ -211,28 +212,28 @@ impl Compression {
             .find_map(|parameter| Some((&parameter.path, parameter.reparameterized.as_ref()?)))
         {
             let message =
-                format!("is already reparameterized by {name:?}, and burn allows one reparameterization; call materialize() first");
+                format!("is already reparameterized by {name:?}, and burn allows only one; call materialize() first");
             return Err(Error::refused(message).at(path));
         }
         self.warn_of_depth(&targets);
-        let mut attach = Attach { asked: self.all_asked(&found, &targets), ..Attach::new(self.compute) };
+        let mut attach = Attach { requested: self.all_requested(&found, &targets), ..Attach::new(self.compute) };
         let module = module.apply_reparameterization(&mut attach);
         attach.error.map_or(Ok((module, targets)), Err)
     }
 
     /// Returns the rules for each parameter to attach to, with the path that owns the shared state.
-    fn all_asked(
+    fn all_requested(
         &self,
         found: &[Parameter],
         targets: &BTreeMap<String, RuleTarget>,
     ) -> BTreeMap<String, (String, RequestedRules)> {
-        let asked = |parameter: &Parameter| {
+        let requested = |parameter: &Parameter| {
             let target = targets.get(&parameter.path);
             let main = target.map_or(&parameter.path, |target| &target.main).clone();
             (target.is_some() || self.casts(parameter))
-                .then(|| (parameter.path.clone(), (main, self.asked(parameter, target))))
+                .then(|| (parameter.path.clone(), (main, self.requested(parameter, target))))
         };
-        found.iter().filter_map(asked).collect()
+        found.iter().filter_map(requested).collect()
     }
 
     /// Warns about layers with more inputs than the integer kernels support.
@@ -241,9 +242,7 @@ impl Compression {
             let activations = target.quantize.map(|rule| self.quantize[rule].scheme.activations);
             if activations.is_some_and(|found| found != Activations::Float) && target.rows.n_cols > MAX_DEPTH {
                 let n = target.rows.n_cols;
-                log::warn!(
-                    "{path}: activations stay floats: {n} inputs, int8 kernels support at most {MAX_DEPTH}"
-                );
+                log::warn!("{path}: activations stay floats: {n} inputs, int8 kernels support at most {MAX_DEPTH}");
             }
         }
     }
@@ -291,20 +290,20 @@ impl Compression {
         targets: &BTreeMap<String, RuleTarget>,
     ) -> Result<()> {
         let attached = attached_rules(module);
-        let expected = self.all_asked(found, targets);
-        for (path, (_, asked)) in &expected {
+        let expected = self.all_requested(found, targets);
+        for (path, (_, requested)) in &expected {
             let other = || {
-                let asked =
+                let requested =
                     targets.get(path).map_or_else(|| "no rule".to_string(), |target| self.rules().in_words(target));
                 let message = format!(
-                    "has other rules attached than these ({asked}); refresh it with the attached rules, or call materialize() and \
+                    "has other rules attached than these ({requested}); refresh it with the attached rules, or call materialize() and \
                      attach these"
                 );
                 Error::config(message).at(path)
             };
             match attached.get(path) {
                 None => return Err(Error::config("no rules are attached; call attach() before training").at(path)),
-                Some((rules, _)) if *rules != asked.rules => return Err(other()),
+                Some((rules, _)) if *rules != requested.rules => return Err(other()),
                 Some(_) => {}
             }
         }
@@ -322,7 +321,7 @@ impl Compression {
     }
 
     /// Returns the settings of the rules for a parameter.
-    fn asked(&self, parameter: &Parameter, target: Option<&RuleTarget>) -> RequestedRules {
+    fn requested(&self, parameter: &Parameter, target: Option<&RuleTarget>) -> RequestedRules {
         let quantize = target.and_then(|target| target.quantize).map(|rule| &self.quantize[rule]);
         let rows = target.map_or_else(|| parameter.rows(), |target| target.rows);
         RequestedRules {
@@ -350,14 +349,16 @@ fn misfit(error: RecordError) -> String {
     let (RecordError::Io(message) | RecordError::Validation(message)) = error;
     let field = format!(".{}.", Attached::NAME);
     match message.contains(&field) {
-        true => format!("was saved with other rules; load it with those rules, or without rules and with allow_unused(): {message}"),
+        true => format!(
+            "was saved with other rules; load it with them, or without rules and with allow_unused(): {message}"
+        ),
         false => format!("is a record of another module: {message}"),
     }
 }
 
 /// Attaches blank states. Fields that share a parameter share its state.
 struct Attach {
-    asked: BTreeMap<String, (String, RequestedRules)>,
+    requested: BTreeMap<String, (String, RequestedRules)>,
     compute: Option<FloatDType>,
     made: BTreeMap<String, Attached>,
     error: Option<Error>,
@@ -365,7 +366,7 @@ struct Attach {
 
 impl Attach {
     fn new(compute: Option<FloatDType>) -> Self {
-        Self { asked: BTreeMap::new(), compute, made: BTreeMap::new(), error: None }
+        Self { requested: BTreeMap::new(), compute, made: BTreeMap::new(), error: None }
     }
 }
 
@@ -377,13 +378,13 @@ impl Reparameterizer for &mut Attach {
         path: &str,
         param: Param<Tensor<D>>,
     ) -> (Param<Tensor<D>>, Option<Attached>) {
-        let Some((main, asked)) = self.asked.remove(path) else { return (param, None) };
+        let Some((main, requested)) = self.requested.remove(path) else { return (param, None) };
         if param.is_initialized() && matches!(param.base().dtype(), DType::QFloat(_)) {
             let message = "is already quantized by burn; attach rules to a module of floats";
             self.error.get_or_insert_with(|| Error::refused(message).at(path));
             return (param, None);
         }
-        let blank = || Attached::blank(asked, self.compute, &param.lazy_device());
+        let blank = || Attached::blank(requested, self.compute, &param.lazy_device());
         let attached = self.made.entry(main).or_insert_with(blank).clone();
         (param, Some(attached))
     }

@@ -177,9 +177,7 @@ fn warn_of_depth(parameter: &Parameter, place: ParameterPlace, checkpoint: &Chec
     let has_codes = checkpoint.stored().is_some_and(|stored| stored.tensors[place.index].coding.codes.is_some());
     if what.is_none() && has_codes && parameter.runs_on_codes && n_inputs > MAX_DEPTH {
         let path = &parameter.path;
-        log::warn!(
-            "{path}: codes become floats: {n_inputs} inputs, int8 kernels support at most {MAX_DEPTH}"
-        );
+        log::warn!("{path}: codes become floats: {n_inputs} inputs, int8 kernels support at most {MAX_DEPTH}");
     }
 }
 

@@ -143,12 +143,12 @@ impl SharedCodes {
         if tensor.dims() != shape {
             return if held.axis == held.axis_in_records { tensor } else { tensor.transpose() };
         }
-        let taken = Coded::of_tensor(tensor.clone(), held.axis_in_records, held.what, held.is_sparse);
-        let taken = taken.map(|coded| coded.along(held.axis));
+        let loaded = Coded::of_tensor(tensor.clone(), held.axis_in_records, held.what, held.is_sparse);
+        let loaded = loaded.map(|coded| coded.along(held.axis));
         if self.has_copies() {
-            return taken.map_or(tensor, |coded| coded.to_burn(shape, held.what, &device));
+            return loaded.map_or(tensor, |coded| coded.to_burn(shape, held.what, &device));
         }
-        match taken.and_then(|coded| coded.pack(held.what, &device)) {
+        match loaded.and_then(|coded| coded.pack(held.what, &device)) {
             Ok(laid_out) => {
                 self.set(CodeLayout::new(laid_out, held.what, held.axis_in_records));
                 stretched_nan(shape, &device, DType::F32)
@@ -198,11 +198,11 @@ impl Packed {
         let dtype = dtype.filter(DType::is_float).unwrap_or(DType::F32);
         let form = codes.form(&device);
         let held = SharedCodes(Arc::new(RwLock::new(codes)));
-        let (saves, loads, tells) = (held.clone(), held.clone(), held.clone());
+        let (saves, loads, reads) = (held.clone(), held.clone(), held.clone());
         let param = Param::initialized(id, stretched_nan(shape, &device, dtype))
             .save_mapper(move |own| saves.saved(own))
             .load_mapper(move |tensor| loads.loaded(shape, tensor));
-        let form = Param::initialized(ParamId::new(), form).load_mapper(move |form| tells.get().form(&form.device()));
+        let form = Param::initialized(ParamId::new(), form).load_mapper(move |form| reads.get().form(&form.device()));
         (param, Self { form, held })
     }
 }

@@ -105,16 +105,16 @@ impl DynamicSpec {
     }
 
     /// Returns the use of each quantized parameter, and the reason for each skipped one.
-    fn choice<M: Module>(&self, module: &M) -> Result<TakenAndLeft> {
+    fn choice<M: Module>(&self, module: &M) -> Result<Selection> {
         let found = self.roles.parameters(module)?;
         let paths = || found.iter().map(|parameter| parameter.path.as_str());
         self.included.check_used("parameter", paths())?;
         self.excluded.check_used("parameter", paths())?;
         let looks_up = module.devices().iter().all(compressed::looks_up);
-        let mut choice = TakenAndLeft::default();
+        let mut choice = Selection::default();
         for names in Names::of(&found).iter().filter(|names| self.are_meant(names)) {
             match self.uses_of(names, looks_up) {
-                Ok(uses) => choice.taken.extend(uses),
+                Ok(uses) => choice.selected.extend(uses),
                 Err(why) => choice.left.extend(names.paths().map(|path| (path.to_string(), why.clone()))),
             }
         }
@@ -133,7 +133,7 @@ impl DynamicSpec {
     }
 
     /// Returns the use of a parameter in each field that holds it, or the reason to skip it.
-    fn uses_of(&self, names: &Names, looks_up: bool) -> Result<BTreeMap<String, TakenUse>, String> {
+    fn uses_of(&self, names: &Names, looks_up: bool) -> Result<BTreeMap<String, SelectedUse>, String> {
         let main = names.main();
         let is_shared = names.parameters().len() > 1;
         let of_field = |parameter: &&Parameter| {
@@ -178,12 +178,12 @@ impl DynamicSpec {
 }
 
 /// A selected parameter and the use of its codes.
-type TakenUse = (Parameter, Use);
+type SelectedUse = (Parameter, Use);
 
 /// The parameters that [`DynamicSpec`] quantizes and skips.
 #[derive(Default)]
-struct TakenAndLeft {
-    taken: BTreeMap<String, TakenUse>,
+struct Selection {
+    selected: BTreeMap<String, SelectedUse>,
     left: BTreeMap<String, String>,
 }
 
@@ -263,8 +263,8 @@ pub fn quantize_dynamic<M: Module>(module: M, spec: &DynamicSpec) -> Result<Quan
         true => module.materialize(),
         false => module,
     };
-    let TakenAndLeft { taken, left } = spec.choice(&module)?;
-    if taken.is_empty() {
+    let Selection { selected, left } = spec.choice(&module)?;
+    if selected.is_empty() {
         let why = if left.is_empty() {
             "it has no known linear layer, convolution or embedding".into()
         } else {
@@ -275,7 +275,7 @@ pub fn quantize_dynamic<M: Module>(module: M, spec: &DynamicSpec) -> Result<Quan
         return Err(Error::config(format!("nothing to quantize: {why}{way_out}")));
     }
     let mut error = None;
-    let packer = DynamicPacker { uses: taken, is_sparse: spec.is_sparse, error: &mut error };
+    let packer = DynamicPacker { uses: selected, is_sparse: spec.is_sparse, error: &mut error };
     let module = module.apply_reparameterization(packer);
     error.map_or(Ok(()), Err)?;
     let quantized = Quantized { held: held(&module), module, left };
@@ -284,7 +284,7 @@ pub fn quantize_dynamic<M: Module>(module: M, spec: &DynamicSpec) -> Result<Quan
 }
 
 struct DynamicPacker<'a> {
-    uses: BTreeMap<String, TakenUse>,
+    uses: BTreeMap<String, SelectedUse>,
     is_sparse: bool,
     error: &'a mut Option<briquette_core::Error>,
 }

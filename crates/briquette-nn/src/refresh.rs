@@ -206,9 +206,9 @@ impl Due<'_> {
 fn check_scales(affines: &[Affine]) -> Result<()> {
     let is_held = |scale: f32| scale.is_finite() && scale > 0.0;
     match affines.iter().find(|affine| !is_held(affine.scale)) {
-        Some(Affine { scale, .. }) => {
-            Err(Error::refused(format!("found a scale of {scale}, expected a finite number above 0; rescale the weights")))
-        }
+        Some(Affine { scale, .. }) => Err(Error::refused(format!(
+            "found a scale of {scale}, expected a finite number above 0; rescale the weights"
+        ))),
         None => Ok(()),
     }
 }

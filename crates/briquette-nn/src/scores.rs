@@ -11,7 +11,7 @@ use rayon::prelude::*;
 /// Returns the magnitude of a score, or the smallest float for 0, so that kept weights score above dropped
 /// ones, which score 0.
 #[inline(always)]
-fn more_than_nothing(score: f32) -> f32 {
+fn above_zero(score: f32) -> f32 {
     let bits = score.to_bits() & 0x7fff_ffff;
     f32::from_bits(bits | u32::from(bits == 0))
 }
@@ -31,7 +31,7 @@ pub(crate) fn each_magnitude(values: &[f32], dropped: &[u8], mut each: impl FnMu
 /// Returns the bits of a weight's magnitude score.
 #[inline(always)]
 pub(crate) fn key(value: f32, dropped: u8) -> u32 {
-    more_than_nothing(value).to_bits() & u32::from(dropped).wrapping_sub(1)
+    above_zero(value).to_bits() & u32::from(dropped).wrapping_sub(1)
 }
 
 /// Returns the weights to drop: those with magnitudes below the threshold, and the first of its ties in row
@@ -115,7 +115,7 @@ impl<'a> RowScores<'a> {
         };
         let (n_cols, inputs) = (target.rows.n_cols, rule.inputs.get(&target.layer));
         let mut scores = Self { path, values, n_cols, kept, scoring, inputs, own: Vec::new() };
-        scores.own = scores.ask()?;
+        scores.own = scores.own_scores()?;
         Ok(scores)
     }
 
@@ -131,7 +131,7 @@ impl<'a> RowScores<'a> {
             }
         };
         larger.clear();
-        larger.extend(found.iter().map(|&score| more_than_nothing(score)));
+        larger.extend(found.iter().map(|&score| above_zero(score)));
         let Some(kept) = self.kept else { return larger };
         effective.resize(self.n_cols, 0.0);
         simd::copy_kept(larger, kept.row(row), effective);
@@ -152,7 +152,7 @@ impl<'a> RowScores<'a> {
     }
 
     /// Calls a user's score function for every row.
-    fn ask(&self) -> Result<Vec<f32>> {
+    fn own_scores(&self) -> Result<Vec<f32>> {
         let Scoring::Own(score) = &self.scoring else { return Ok(Vec::new()) };
         let mut all = vec![0.0; self.values.len()];
         let rows = all.par_chunks_mut(self.n_cols.max(1)).enumerate();

@@ -131,7 +131,9 @@ fn matches_nothing(glob: &str, found: &[Parameter]) -> Error {
     let what = match (only, nearest(glob, paths())) {
         (true, _) if unsure.is_some() => {
             let (path, why) = unsure.map_or(("", ""), |parameter| (&parameter.path, parameter.why));
-            format!("matches only parameters of unknown role, such as {path:?}: {why}; set their role by Compression::roles")
+            format!(
+                "matches only parameters of unknown role, such as {path:?}: {why}; set their role by Compression::roles"
+            )
         }
         (true, _) => "matches only vectors or integers, which are neither pruned nor quantized".to_string(),
         (false, Some(path)) => format!("matches no parameter; the nearest name is {path:?}"),

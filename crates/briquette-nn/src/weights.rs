@@ -370,7 +370,10 @@ mod tests {
         let others = [("int4-g8", 4, 0), ("int8", 8, 64), ("int8", 4, 63), ("int4-g5", 4, 0), ("int8", 0, 0)];
         for (scheme, n_scales, n_dropped) in others {
             let error = state(scheme, n_scales, n_dropped).decision(&rows).unwrap_err();
-            assert!(error.kind == ErrorKind::Refused && error.message.contains("belongs to other rules"), "{scheme}: {error}");
+            assert!(
+                error.kind == ErrorKind::Refused && error.message.contains("belongs to other rules"),
+                "{scheme}: {error}"
+            );
         }
     }
 }

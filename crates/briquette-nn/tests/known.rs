@@ -107,17 +107,17 @@ fn unknown_parameters_are_skipped_until_roles_include_them() {
         assert_eq!(values(a.val()), values(b.val()));
     }
     let roles = Roles::new().layer::<own::Linear>().linear("raw", OutputAxis::Last).unwrap();
-    let told = quantize_dynamic(net.clone(), &DynamicSpec::new().roles(roles).with_slower()).unwrap();
-    assert_eq!(told.decoded(), ["wide.weight", "square.weight", "raw", "wave.weight", "up.weight"]);
+    let assigned = quantize_dynamic(net.clone(), &DynamicSpec::new().roles(roles).with_slower()).unwrap();
+    assert_eq!(assigned.decoded(), ["wide.weight", "square.weight", "raw", "wave.weight", "up.weight"]);
     // Each output has its own scale: the code of its largest weight is exactly 127.
     let columns: Vec<f32> = values(net.raw.val()).chunks(6).fold(vec![0.0; 6], |largest, row| {
         largest.iter().zip(row).map(|(a, b): (&f32, &f32)| a.max(b.abs())).collect()
     });
-    let found = values(told.module.raw.val()).chunks(6).fold(vec![0.0; 6], |largest, row| {
+    let found = values(assigned.module.raw.val()).chunks(6).fold(vec![0.0; 6], |largest, row| {
         largest.iter().zip(row).map(|(a, b): (&f32, &f32)| a.max(b.abs())).collect()
     });
     assert!(columns.iter().zip(&found).all(|(a, b)| (a - b).abs() <= a * 1e-6), "{columns:?} {found:?}");
-    let apart = (told.module.up.weight.val() - net.up.weight.val()).abs().max().into_scalar::<f32>();
+    let apart = (assigned.module.up.weight.val() - net.up.weight.val()).abs().max().into_scalar::<f32>();
     assert!(apart > 0.0 && apart < 0.01, "{apart}");
 }
 
@@ -213,10 +213,10 @@ fn rules_skip_and_list_unknown_parameters() {
     // A rule with the exact path includes the parameter.
     let named = Compression::new().prune(Prune::new("raw", 0.5).unwrap()).attach(net()).unwrap();
     assert_eq!(briquette_nn::sparsity(&named).unwrap()["raw"].n_zeros, 96);
-    let told = all().roles(Roles::new().linear("raw", OutputAxis::Last).unwrap().leave("embedding.*").unwrap());
-    let attached = told.attach(net()).unwrap();
+    let assigned = all().roles(Roles::new().linear("raw", OutputAxis::Last).unwrap().leave("embedding.*").unwrap());
+    let attached = assigned.attach(net()).unwrap();
     assert_eq!(decisions(&attached).unwrap()["raw"].quant.as_ref().unwrap().affines.len(), 6);
-    assert!(!told.left_alone(&net()).unwrap().iter().any(|(path, _)| path == "raw"));
+    assert!(!assigned.left_alone(&net()).unwrap().iter().any(|(path, _)| path == "raw"));
 }
 
 #[test]
@@ -274,7 +274,11 @@ fn own_layers_declare_roles_without_affecting_burns_layers_of_the_same_name() {
     Export::to(dir.path().join("out")).write(&attached).unwrap();
     let checkpoint = Checkpoint::open(&dir.path().join("out")).unwrap();
     let shape = |name: &str| checkpoint.tensors().iter().find(|info| info.name == name).unwrap().shape.0.clone();
-    assert_eq!([shape("0.weight"), shape("1.weight")], [[8, 32], [8, 32]], "burn's weight is transposed, the other is not");
+    assert_eq!(
+        [shape("0.weight"), shape("1.weight")],
+        [[8, 32], [8, 32]],
+        "burn's weight is transposed, the other is not"
+    );
 }
 
 #[test]

@@ -342,7 +342,10 @@ fn two_of_four_inputs_are_kept_in_every_group() {
         assert_eq!(kept, 2, "output {out}, inputs from {}", 4 * group);
     }
     let error = Compression::new().prune(Prune::n_of_m("head.weight", 2, 5).unwrap()).attach(Net::new(&Device::flex()));
-    assert_eq!(error.unwrap_err().to_string(), "head.weight: found pattern 2:5, but 5 does not divide 24 columns; choose another pattern");
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "head.weight: found pattern 2:5, but 5 does not divide 24 columns; choose another pattern"
+    );
 }
 
 #[test]

@@ -139,7 +139,11 @@ fn pruned_weights_stay_zero_with_any_optimizer() {
             .filter_map(|decision| decision.mask.as_ref())
             .map(|mask| mask.dim().0 * mask.dim().1 - mask.n_kept())
             .sum();
-        assert_eq!(dropped, (0.8 * all.n_weights as f64).round() as usize, "{name}: the mask has exactly the requested sparsity");
+        assert_eq!(
+            dropped,
+            (0.8 * all.n_weights as f64).round() as usize,
+            "{name}: the mask has exactly the requested sparsity"
+        );
         assert_eq!((found["table.weight"].n_zeros, found["gain"].n_weights), (0, 1), "{name}");
     }
 }

@@ -117,9 +117,7 @@ impl BertConfig {
             return Err(format!("{heads} heads do not divide a width of {width}; correct it"));
         }
         if self.is_decoder {
-            return Err(
-                "is_decoder is true, but a BERT with causal attention is not supported".into()
-            );
+            return Err("is_decoder is true, but a BERT with causal attention is not supported".into());
         }
         match self.position_embedding_type.as_deref() {
             None | Some("absolute") => Ok(()),

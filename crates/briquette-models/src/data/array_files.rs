@@ -60,8 +60,7 @@ fn find_in(path: &Path, bytes: Vec<u8>, names: &[&str]) -> Result<ArrayOrNames> 
 }
 
 /// The data formats of classifiers.
-const EXPECTED: &str =
-    "an array (.npy, .npz, IDX or safetensors), or a folder with one folder of images per class";
+const EXPECTED: &str = "an array (.npy, .npz, IDX or safetensors), or a folder with one folder of images per class";
 
 /// Describes a file that is not an array.
 fn kind_of(bytes: &[u8]) -> String {
@@ -97,7 +96,8 @@ fn check_unpacked(size: u64, packed: u64) -> Result<(), String> {
 
 fn from_npz(bytes: Vec<u8>, names: &[&str]) -> Result<ArrayOrNames, String> {
     let n_bytes = bytes.len() as u64;
-    let mut archive = zip::ZipArchive::new(Cursor::new(bytes)).map_err(|source| format!("not a valid .npz file: {source}"))?;
+    let mut archive =
+        zip::ZipArchive::new(Cursor::new(bytes)).map_err(|source| format!("not a valid .npz file: {source}"))?;
     let found = names.iter().map(|name| format!("{name}.npy")).find(|name| archive.index_for_name(name).is_some());
     let Some(name) = found else {
         return Ok(Err(archive.file_names().flatten().map(|name| name.trim_end_matches(".npy").to_string()).collect()));

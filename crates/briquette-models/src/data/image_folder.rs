@@ -35,7 +35,8 @@ impl ImageFolder {
         for (folder, class) in folders.iter().zip(numbers) {
             let found = filtered(sorted(folder)?, is_image)?;
             if found.is_empty() {
-                let message = format!("found no image in this class, expected {}; remove the folder", EXTENSIONS.join(", "));
+                let message =
+                    format!("found no image in this class, expected {}; remove the folder", EXTENSIONS.join(", "));
                 return Err(Error::input(message).at(folder.display()));
             }
             files.extend(found.into_iter().map(|file| (file, class)));
@@ -108,9 +109,9 @@ impl ImageFolder {
         let path = &self.files[index].0;
         let reader = ImageReader::open(path).map_err(|source| Error::io("cannot open", path, source))?;
         let reader = reader.with_guessed_format().map_err(|source| Error::io("cannot read", path, source))?;
-        reader
-            .decode()
-            .map_err(|source| Error::input(format!("it is not a valid image: {source}; download it again")).at(path.display()))
+        reader.decode().map_err(|source| {
+            Error::input(format!("it is not a valid image: {source}; download it again")).at(path.display())
+        })
     }
 }
 

@@ -67,7 +67,8 @@ pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     let file = briquette_formats::InputFile::open(path)?;
     // A sparse file may be larger than memory without using disk space.
     if let Some(given) = available_bytes().filter(|given| file.len() > *given) {
-        let message = format!("it has {} bytes, but only {given} bytes of memory are available; use fewer items", file.len());
+        let message =
+            format!("it has {} bytes, but only {given} bytes of memory are available; use fewer items", file.len());
         return Err(Error::io("cannot read", path, std::io::Error::other(message)));
     }
     let mut bytes = vec![0; file.len() as usize];

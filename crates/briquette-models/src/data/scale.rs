@@ -56,7 +56,9 @@ pub(crate) fn check_whole(height: usize, width: usize) -> Result<(), String> {
     if height.saturating_mul(width) <= MAX_WHOLE {
         return Ok(());
     }
-    Err(format!("it has {height}x{width} pixels after scaling, expected at most {MAX_WHOLE} in total; remove data.size"))
+    Err(format!(
+        "it has {height}x{width} pixels after scaling, expected at most {MAX_WHOLE} in total; remove data.size"
+    ))
 }
 
 /// The part of one side that is cut out before scaling, and its scaled length.

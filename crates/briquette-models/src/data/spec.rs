@@ -81,8 +81,8 @@ impl DataSpec {
             (ModelTask::Classifier, false) => {
                 let images = ArrayImages::open(path, self.labels.as_deref(), self.split)?;
                 if self.normalize.is_some() && images.is_floats() {
-                    let message = "it is for images of bytes, and the data is an array of floats, which are taken as \
-                                   they are; leave it out";
+                    let message = "it applies to images of bytes, but the data is an array of floats, which are used \
+                                   unchanged; leave it out";
                     return Err(Error::config(message).at("data.normalize"));
                 }
                 Ok(Data::Images(Arc::new(Images::Array(images))))

@@ -102,12 +102,16 @@ impl LlamaConfig {
             return Err("rms_norm_eps is not above 0; correct it".into());
         }
         if !head.is_multiple_of(2) || !heads.is_multiple_of(kv_heads) {
-            return Err(format!("{heads} heads of width {head} with {kv_heads} key heads, expected an even width and a divisor of the heads; correct it"));
+            return Err(format!(
+                "{heads} heads of width {head} with {kv_heads} key heads, expected an even width and a divisor of the heads; correct it"
+            ));
         }
         self.check_rotary()?;
         match (self.hidden_act.as_deref(), self.rope_type()) {
             (None | Some("silu" | "swish"), "default" | "linear" | "llama3") => Ok(()),
-            (None | Some("silu" | "swish"), other) => Err(format!("rope_type is {other:?}, expected default, linear or llama3")),
+            (None | Some("silu" | "swish"), other) => {
+                Err(format!("rope_type is {other:?}, expected default, linear or llama3"))
+            }
             (Some(other), _) => Err(format!("hidden_act is {other:?}, expected \"silu\"")),
         }
     }

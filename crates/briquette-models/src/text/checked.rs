@@ -122,7 +122,9 @@ pub(super) fn check(bytes: &[u8]) -> Result<Checked, String> {
         found.walk(section, 0).map_err(|what| format!("{name}: {what}"))?;
         if found.growth > MAX_GROWTH {
             let growth = found.growth;
-            return Err(format!("{name}: it can make a text {growth} times as long, expected at most {MAX_GROWTH} times"));
+            return Err(format!(
+                "{name}: it can make a text {growth} times as long, expected at most {MAX_GROWTH} times"
+            ));
         }
         is_plain &= !found.has_unknown_regex && found.growth <= PLAIN_GROWTH;
     }

@@ -72,7 +72,7 @@ pub(crate) struct StructSeen {
 
 /// Layer, role and output axis of a parameter, and the evidence for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct Identified {
     pub(crate) layer: Option<Layer>,
     pub(crate) is_ours: bool,
     pub(crate) role: Role,
@@ -80,7 +80,7 @@ pub(crate) struct Taken {
     pub(crate) why: &'static str,
 }
 
-impl Taken {
+impl Identified {
     const fn new(layer: Option<Layer>, role: Role, axis: OutputAxis, why: &'static str) -> Self {
         Self { layer, is_ours: false, role, axis, why }
     }
@@ -101,21 +101,21 @@ impl StructSeen {
     }
 
     /// Identifies a field of the struct.
-    pub(crate) fn taken(&self, field: &str) -> Taken {
+    pub(crate) fn identify(&self, field: &str) -> Identified {
         let rank = self.shape(field).map_or(0, <[usize]>::len);
         if NORMS.contains(&self.name()) && (self.is_of_burn || rank < 2) {
-            return Taken::new(Some(Layer::Norm), Role::Norm, OutputAxis::First, "a field of a norm");
+            return Identified::new(Some(Layer::Norm), Role::Norm, OutputAxis::First, "a field of a norm");
         }
         if rank < 2 {
-            return Taken::new(None, Role::Bias, OutputAxis::First, "a vector");
+            return Identified::new(None, Role::Bias, OutputAxis::First, "a vector");
         }
         let of_name = || WITH_WEIGHT.iter().filter(|known| known.name == self.name());
         match of_name().find(|known| self.is(known) && known.rank == rank) {
             Some(known) => self.of_layer(known),
             None if of_name().next().is_some() => {
-                Taken::unknown("its struct has the name of one of burn's layers but is not that layer")
+                Identified::unknown("its struct has the name of one of burn's layers but is not that layer")
             }
-            None => Taken::unknown("its struct is not a known layer"),
+            None => Identified::unknown("its struct is not a known layer"),
         }
     }
 
@@ -131,7 +131,7 @@ impl StructSeen {
     }
 
     /// Identifies the weight of a layer; unknown if the length of its bias contradicts its axes.
-    fn of_layer(&self, known: &KnownLayer) -> Taken {
+    fn of_layer(&self, known: &KnownLayer) -> Identified {
         let (weight, bias) = (self.shape("weight").unwrap_or_default(), self.shape("bias"));
         let outputs = match known.layer {
             Layer::Linear | Layer::ConvTranspose => 1,
@@ -143,7 +143,7 @@ impl StructSeen {
             _ => n[0] == weight[outputs],
         };
         if !bias.is_none_or(fits) {
-            return Taken::unknown("the length of its bias differs from the number of outputs");
+            return Identified::unknown("the length of its bias differs from the number of outputs");
         }
         let (role, axis, why) = match known.layer {
             Layer::Linear => (Role::Linear, OutputAxis::Last, "the weight of a Linear"),
@@ -151,6 +151,6 @@ impl StructSeen {
             Layer::ConvTranspose => (Role::Conv, OutputAxis::Second, "the weight of a transposed convolution"),
             _ => (Role::Embedding, OutputAxis::First, "the table of an Embedding"),
         };
-        Taken { is_ours: known.is_ours, ..Taken::new(Some(known.layer), role, axis, why) }
+        Identified { is_ours: known.is_ours, ..Identified::new(Some(known.layer), role, axis, why) }
     }
 }

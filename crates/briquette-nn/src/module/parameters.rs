@@ -1,6 +1,6 @@
 //! Lists the parameters of a module with paths, kinds and shapes, without initializing any.
 
-use crate::module::layer::{DOWN, Layer, StructSeen, Taken};
+use crate::module::layer::{DOWN, Identified, Layer, StructSeen};
 use crate::module::{Trail, is_of_burn};
 use briquette_core::{OutputAxis, Role, Rows, Shape};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
@@ -93,17 +93,18 @@ pub fn parameters<M: Module>(module: &M) -> Vec<Parameter> {
     let seen: Vec<&StructSeen> =
         found.iter().map(|parameter| structs.get(&parent(&parameter.path)).unwrap_or(&nobody)).collect();
     let field = |parameter: &Parameter| field_of(&parameter.path).to_string();
-    let taken: Vec<Taken> = found.iter().zip(&seen).map(|(parameter, seen)| seen.taken(&field(parameter))).collect();
+    let identified: Vec<Identified> =
+        found.iter().zip(&seen).map(|(parameter, seen)| seen.identify(&field(parameter))).collect();
     let is_down = |path: &str| {
         let (layer, weight) = (parent(path), field_of(path));
         weight == "weight" && field_of(&layer) == DOWN && structs.get(&parent(&layer)).is_some_and(StructSeen::has_down)
     };
-    for (parameter, taken) in found.iter_mut().zip(taken) {
-        let role = if parameter.kind == Kind::Float { taken.role } else { Role::Other };
-        (parameter.layer, parameter.role, parameter.axis) = (taken.layer, role, taken.axis);
-        (parameter.why, parameter.runs_on_codes) = (taken.why, taken.is_ours || is_down(&parameter.path));
+    for (parameter, identified) in found.iter_mut().zip(identified) {
+        let role = if parameter.kind == Kind::Float { identified.role } else { Role::Other };
+        (parameter.layer, parameter.role, parameter.axis) = (identified.layer, role, identified.axis);
+        (parameter.why, parameter.runs_on_codes) = (identified.why, identified.is_ours || is_down(&parameter.path));
         let variant = structs.get(&format!("{}.{CODES}", parent(&parameter.path)));
-        parameter.is_head = taken.is_ours && variant.is_some_and(|seen| seen.fields == [AS_HEAD]);
+        parameter.is_head = identified.is_ours && variant.is_some_and(|seen| seen.fields == [AS_HEAD]);
     }
     found
 }
@@ -153,7 +154,7 @@ impl Walk {
         if let Some(seen) = self.structs.get_mut(&parent) {
             seen.shapes.push((field, Shape(shape.to_vec())));
         }
-        let Taken { layer, role, axis, why, is_ours } = Taken::unknown("");
+        let Identified { layer, role, axis, why, is_ours } = Identified::unknown("");
         let shares = self.shared(id, kind, shape);
         self.found.push(Parameter {
             path: self.trail.path(),

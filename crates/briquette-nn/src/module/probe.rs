@@ -153,9 +153,7 @@ impl Probe {
     pub fn observe_patches(&self, path: &str, inputs: &Tensor<4>, patches: PatchShape) -> Result<()> {
         let PatchShape { kernel, stride, padding: [height, width], dilation, groups } = patches;
         if groups != 1 {
-            return Err(
-                Error::config("cannot probe a grouped convolution: its groups have different inputs").at(path)
-            );
+            return Err(Error::config("cannot probe a grouped convolution: its groups have different inputs").at(path));
         }
         let [_, channels, rows, columns] = inputs.dims();
         if channels == 0 || !patches.fit([rows, columns]) {

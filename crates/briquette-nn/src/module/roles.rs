@@ -37,13 +37,13 @@ pub struct Roles {
 
 #[derive(Debug, Clone)]
 struct RoleMatch {
-    whom: Whom,
+    selector: Selector,
     role: Role,
     axis: OutputAxis,
 }
 
 #[derive(Debug, Clone)]
-enum Whom {
+enum Selector {
     Paths(Patterns),
     Field { container: String, field: &'static str },
 }
@@ -91,7 +91,7 @@ impl Roles {
     /// # Errors
     /// Config: `glob` is not valid.
     pub fn linear(self, glob: &str, axis: OutputAxis) -> Result<Self> {
-        self.told(glob, Role::Linear, axis)
+        self.with_rule(glob, Role::Linear, axis)
     }
 
     /// Marks convolution weights: [`OutputAxis::First`] for `[out, in, ..]`, [`OutputAxis::Second`] for `[in,
@@ -100,7 +100,7 @@ impl Roles {
     /// # Errors
     /// Config: `glob` is not valid.
     pub fn conv(self, glob: &str, axis: OutputAxis) -> Result<Self> {
-        self.told(glob, Role::Conv, axis)
+        self.with_rule(glob, Role::Conv, axis)
     }
 
     /// Marks embedding tables `[n, width]`.
@@ -108,7 +108,7 @@ impl Roles {
     /// # Errors
     /// Config: `glob` is not valid.
     pub fn embedding(self, glob: &str) -> Result<Self> {
-        self.told(glob, Role::Embedding, OutputAxis::First)
+        self.with_rule(glob, Role::Embedding, OutputAxis::First)
     }
 
     /// Excludes parameters from all rules.
@@ -116,21 +116,24 @@ impl Roles {
     /// # Errors
     /// Config: `glob` is not valid.
     pub fn leave(self, glob: &str) -> Result<Self> {
-        self.told(glob, Role::Parameter, OutputAxis::First)
+        self.with_rule(glob, Role::Parameter, OutputAxis::First)
     }
 
     /// Uses the roles that a layer declares, wherever a module has this layer.
     #[must_use]
     pub fn layer<L: OwnLayer>(mut self) -> Self {
         let container = format!("Struct:{}", L::NAME);
-        let rule =
-            |&(field, role, axis)| RoleMatch { whom: Whom::Field { container: container.clone(), field }, role, axis };
+        let rule = |&(field, role, axis)| RoleMatch {
+            selector: Selector::Field { container: container.clone(), field },
+            role,
+            axis,
+        };
         self.rules.extend(L::PARAMETERS.iter().map(rule));
         self
     }
 
-    fn told(mut self, glob: &str, role: Role, axis: OutputAxis) -> Result<Self> {
-        self.rules.push(RoleMatch { whom: Whom::Paths(Patterns::new([glob])?), role, axis });
+    fn with_rule(mut self, glob: &str, role: Role, axis: OutputAxis) -> Result<Self> {
+        self.rules.push(RoleMatch { selector: Selector::Paths(Patterns::new([glob])?), role, axis });
         Ok(self)
     }
 
@@ -144,18 +147,18 @@ impl Roles {
         // A user's layer may have the name of a layer of burn; burn's keep their roles.
         let is_known: Vec<bool> = found.iter().map(|one| one.layer.is_some_and(|layer| layer != Layer::Norm)).collect();
         for rule in &self.rules {
-            if let Whom::Paths(patterns) = &rule.whom {
+            if let Selector::Paths(patterns) = &rule.selector {
                 patterns.check_used("parameter", found.iter().map(|parameter| parameter.path.as_str()))?;
             }
             let chosen =
-                found.iter_mut().zip(&is_known).filter(|(parameter, is_known)| rule.whom.is(parameter, **is_known));
-            chosen.map(|(parameter, _)| parameter).try_for_each(|parameter| rule.tell(parameter))?;
+                found.iter_mut().zip(&is_known).filter(|(parameter, is_known)| rule.selector.is(parameter, **is_known));
+            chosen.map(|(parameter, _)| parameter).try_for_each(|parameter| rule.assign(parameter))?;
         }
         Ok(found)
     }
 }
 
-impl Whom {
+impl Selector {
     fn is(&self, parameter: &Parameter, is_known: bool) -> bool {
         match self {
             Self::Paths(patterns) => patterns.matches(&parameter.path),
@@ -168,8 +171,8 @@ impl Whom {
 }
 
 impl RoleMatch {
-    fn tell(&self, parameter: &mut Parameter) -> Result<()> {
-        (parameter.role, parameter.why) = (self.role, "told");
+    fn assign(&self, parameter: &mut Parameter) -> Result<()> {
+        (parameter.role, parameter.why) = (self.role, "set by Roles");
         if self.role == Role::Parameter {
             return Ok(());
         }
@@ -181,8 +184,7 @@ impl RoleMatch {
             true => Ok(()),
             false => {
                 let (shape, axis) = (&parameter.shape, self.axis);
-                Err(Error::config(format!("its shape {shape} has no output axis {axis:?}"))
-                    .at(&parameter.path))
+                Err(Error::config(format!("its shape {shape} has no output axis {axis:?}")).at(&parameter.path))
             }
         }
     }

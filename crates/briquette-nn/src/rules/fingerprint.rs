@@ -126,11 +126,7 @@ mod tests {
         found.sort_unstable();
         found.dedup();
         assert_eq!(found.len(), n);
-        assert_eq!(
-            share().content("a"),
-            Prune::each(["b", "a"], 0.5).unwrap().content("x"),
-            "globs do not count"
-        );
+        assert_eq!(share().content("a"), Prune::each(["b", "a"], 0.5).unwrap().content("x"), "globs do not count");
     }
 
     #[test]

@@ -111,9 +111,9 @@ impl Prune {
                 let message = "a schedule with steps, starting_at(), globally(), of_each_row() and of_each_columns() need a sparsity; use Prune::new";
                 Err(Error::config(message))
             }
-            Amount::NOfM { n, m } if !n_cols.is_multiple_of(*m) => {
-                Err(Error::config(format!("found pattern {n}:{m}, but {m} does not divide {n_cols} columns; choose another pattern")))
-            }
+            Amount::NOfM { n, m } if !n_cols.is_multiple_of(*m) => Err(Error::config(format!(
+                "found pattern {n}:{m}, but {m} does not divide {n_cols} columns; choose another pattern"
+            ))),
             Amount::Outside(mask) if mask.dim() != (n_rows, n_cols) => {
                 let (rows, cols) = mask.dim();
                 Err(Error::config(format!(
@@ -128,8 +128,7 @@ impl Prune {
     fn check_inputs(&self, layer: &str, n_cols: usize) -> Result<()> {
         let needs = self.scoring.needs_inputs();
         if needs && matches!(self.scope, Scope::Global | Scope::Columns(_)) {
-            let message =
-                "scores with input statistics compare weights within an output; remove globally() and of_each_columns()";
+            let message = "scores with input statistics compare weights within an output; remove globally() and of_each_columns()";
             return Err(Error::config(message));
         }
         match self.inputs.get(layer) {

@@ -89,9 +89,7 @@ impl Quantize {
         let n_scales = if grouping == Grouping::Tensor { 1 } else { n_rows * per_row };
         match &self.given {
             Some(params) if params.affines.iter().any(|affine| !(affine.scale.is_finite() && affine.scale > 0.0)) => {
-                Err(Error::config(
-                    "Quantize::on_grid: found a scale that is not a finite number above 0",
-                ))
+                Err(Error::config("Quantize::on_grid: found a scale that is not a finite number above 0"))
             }
             Some(params) if params.affines.len() != n_scales => {
                 let found = params.affines.len();
@@ -112,7 +110,9 @@ impl Quantize {
         match self.is_learned {
             true if grid.is_asymmetric() => Err(Error::config("learned scales need a symmetric grid")),
             true if scale != ScaleType::F32 => Err(Error::config("learned scales need scales of type f32")),
-            true if self.given.is_some() => Err(Error::config("given scales cannot be learned; use Quantize::new or with_scheme")),
+            true if self.given.is_some() => {
+                Err(Error::config("given scales cannot be learned; use Quantize::new or with_scheme"))
+            }
             _ => Ok(()),
         }
     }

@@ -20,7 +20,7 @@ pub(crate) fn check(device: &Device, cpu: &Device, options: &Options) -> Vec<Fin
 }
 
 /// Runs `make` and returns its result with the device memory that it left in use, in bytes by meter.
-fn weighed<T>(device: &Device, make: impl FnOnce() -> T) -> (T, Vec<(String, u64)>) {
+fn with_memory<T>(device: &Device, make: impl FnOnce() -> T) -> (T, Vec<(String, u64)>) {
     device.memory_cleanup();
     device.sync().unwrap();
     let meters = device_meters(device);
@@ -61,7 +61,7 @@ fn minilm(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
         network.encode(ids, padding).into_data().iter::<f32>().collect::<Vec<_>>()
     };
     let mut found = Vec::new();
-    let (network, float_bytes) = weighed(device, || plain(device));
+    let (network, float_bytes) = with_memory(device, || plain(device));
     let expected = embed(&plain(cpu), cpu);
     found.push(Finding::at_most(
         "MiniLM f32, difference from the CPU",
@@ -71,7 +71,7 @@ fn minilm(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     ));
     drop(network);
     found.extend(figures("MiniLM f32", &float_bytes));
-    let (network, bytes) = weighed(device, || load(device));
+    let (network, bytes) = with_memory(device, || load(device));
     let expected = embed(&load(cpu), cpu);
     // A rounded activation may differ by one code if the floats before it differ.
     found.push(Finding::at_most(
@@ -83,7 +83,7 @@ fn minilm(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     drop(network);
     found.extend(figures("MiniLM int8", &bytes));
     found.push(Finding::at_most("MiniLM int8, memory", in_use(&bytes) / in_use(&float_bytes), "of f32", 0.26));
-    let (network, bytes) = weighed(device, || sparse(plain(device)));
+    let (network, bytes) = with_memory(device, || sparse(plain(device)));
     let expected = embed(&sparse(plain(cpu)), cpu);
     found.push(Finding::at_most(
         "MiniLM 50 % sparse int8, difference from the CPU",
@@ -121,7 +121,7 @@ fn resnet(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
         Tensor::<4>::from_data(TensorData::new(floats(shape.iter().product(), 5), shape), device)
     };
     let scores = |scores: Tensor<2>| scores.into_data().iter::<f32>().collect::<Vec<_>>();
-    let (network, float_bytes) = weighed(device, on_device);
+    let (network, float_bytes) = with_memory(device, on_device);
     let expected = scores(host.forward(x(cpu)));
     let mut found = vec![Finding::at_most(
         format!("{name} f32, difference from the CPU"),
@@ -132,7 +132,7 @@ fn resnet(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     found.extend(figures(&format!("{name} f32"), &float_bytes));
     let int8 = |network| quantize_dynamic(network, &DynamicSpec::new().dense()).expect("int8").module;
     drop(network);
-    let (network, bytes) = weighed(device, || int8(on_device()));
+    let (network, bytes) = with_memory(device, || int8(on_device()));
     let expected = scores(int8(host.clone()).forward(x(cpu)));
     found.push(Finding::at_most(
         format!("{name} int8, difference from the CPU"),
@@ -143,7 +143,7 @@ fn resnet(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     drop(network);
     found.extend(figures(&format!("{name} int8"), &bytes));
     found.push(Finding::at_most(format!("{name} int8, memory"), in_use(&bytes) / in_use(&float_bytes), "of f32", 0.26));
-    let (network, bytes) = weighed(device, || sparse(on_device()));
+    let (network, bytes) = with_memory(device, || sparse(on_device()));
     let expected = scores(sparse(host.clone()).forward(x(cpu)));
     found.push(Finding::at_most(
         format!("{name} 50 % sparse int8, difference from the CPU"),
