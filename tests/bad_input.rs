@@ -177,7 +177,11 @@ fn options_that_do_not_fit_the_model_name_the_tensor() {
                 2,
                 &["fc.weight", "symmetric"],
             ),
-            ("compress odd.safetensors -o out --quantize int5 --format compressed-tensors", 2, &["only symmetric int8 and int4"]),
+            (
+                "compress odd.safetensors -o out --quantize int5 --format compressed-tensors",
+                2,
+                &["only symmetric int8 and int4"],
+            ),
         ],
     );
 }

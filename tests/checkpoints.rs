@@ -102,7 +102,11 @@ fn a_key_that_is_not_there_is_one_line_with_those_that_are() {
         ("export pt/ema.pt --to dense -o out --key ema", 2, "model_ema"),
         ("diff pt/ema.pt pt/legacy.pt --key ema", 2, "key"),
         ("inspect pt/half.expected.safetensors --key model", 2, "only PyTorch files have keys"),
-        ("diff pt/half.expected.safetensors pt/half.expected.safetensors --key model", 2, "only PyTorch files have keys"),
+        (
+            "diff pt/half.expected.safetensors pt/half.expected.safetensors --key model",
+            2,
+            "only PyTorch files have keys",
+        ),
         ("inspect pt/ema.pt --strip-prefix net.", 2, "no name begins with \"net.\""),
     ];
     for (line, code, phrase) in cases {

@@ -5,14 +5,20 @@ use briquette::RunOptions;
 use briquette::pipeline::batch::{BatchOptions, Document, run};
 use briquette_fuzz::file;
 
-const JOBS: &[u8] = b"[[job]]\nname = 'one'\n[job.model]\npath = 'missing.safetensors'\n[job.output]\npath = 'outputs/one'\n\
+const JOBS: &[u8] =
+    b"[[job]]\nname = 'one'\n[job.model]\npath = 'missing.safetensors'\n[job.output]\npath = 'outputs/one'\n\
     [[job.stage]]\nkind = 'quantize'\nscheme = 'int8'\n";
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let jobs = file("jobs.toml", JOBS);
     // The deepest common directory of all outputs.
     std::fs::create_dir_all(briquette_fuzz::place("outputs")).expect("can create the directory");
-    for name in ["jobs.toml.journal.jsonl", "outputs/jobs.toml.journal.jsonl", "jobs.journal.jsonl", "outputs/jobs.journal.jsonl"] {
+    for name in [
+        "jobs.toml.journal.jsonl",
+        "outputs/jobs.toml.journal.jsonl",
+        "jobs.journal.jsonl",
+        "outputs/jobs.journal.jsonl",
+    ] {
         file(name, input);
     }
     let Ok(Document::Jobs(jobs)) = Document::from_file(&jobs) else { panic!("the jobs file is valid") };
