@@ -76,7 +76,7 @@ fn what_cannot_be_is_one_line() {
             &["tokens, expected fewer than the model's 64 positions; shorten it"],
         ),
         ("generate llama-tied --prompt -", 4, &["the prompt is empty"]),
-        ("generate llama-tied --prompts blank.txt", 4, &["--prompts: there is no prompt in it"]),
+        ("generate llama-tied --prompts blank.txt", 4, &["--prompts: found no prompt"]),
         ("generate llama-tied --prompts gone.txt", 5, &["gone.txt"]),
         ("generate bare --prompt cat", 4, &["tokenizer"]),
         ("generate bert --prompt cat", 2, &["bert: it is bert, which generates no text"]),

@@ -32,7 +32,7 @@ fn a_mistake_in_flags_is_answered_in_flags() {
         ("export tiny.safetensors --to safetensors -o out".into(), &["--to: found", "did you mean \"dense\"?"]),
         (
             format!("{compress} --bytes 1MB --quantize int8"),
-            &["--quantize: found int8", "leave --quantize out", "--choices int8"],
+            &["--quantize: found int8", "remove --quantize", "--choices int8"],
         ),
         ("compress tiny.safetensors out/x --quantize int8".into(), &["'out/x'", "-o out/x"]),
         ("compress tiny.safetensors int8 -o out".into(), &["'int8'", "--quantize int8"]),

@@ -264,7 +264,7 @@ fn a_limit_of_memory_is_kept_or_refused_wherever_a_model_runs_by_block() {
     assert!(found["after"]["memory"][0]["peak_bytes"].as_u64().unwrap() < 64_000_000, "{found}");
     lines[1..].iter().for_each(|line| _ = sandbox.ok(&format!("{line} --memory-limit 64MB --offload --force --quiet")));
     let idle = sandbox.run("compress bert-tiny -o idle --quantize int8 --memory-limit 1GB");
-    idle.assert_fails(2, &["--memory-limit: nothing that is asked for runs the model", "--data"]);
+    idle.assert_fails(2, &["--memory-limit: nothing runs the model", "--data"]);
     let digits = Sandbox::with("digits");
     copy(&repository().join("fixtures/digits-data.safetensors"), &digits.path("data.safetensors"));
     let whole = digits.run("calibrate digits --data data.safetensors -o stats --offload --device cpu");

@@ -228,7 +228,7 @@ fn what_several_devices_cannot_do_is_one_line_before_any_work() {
     let cases = [
         (RECIPE.to_string(), "cpu,cuda:0", "--devices: cpu,cuda:0 are not of one kind"),
         (RECIPE.to_string(), "cpu,gpu", "--devices"),
-        (RECIPE.to_string(), "cpu,cpu --device cpu", "give --device or --devices"),
+        (RECIPE.to_string(), "cpu,cpu --device cpu", "found --device too"),
         (memory("batch_size = \"auto\""), "cpu,cpu", "memory.batch_size: \"auto\" is not for several devices"),
         (memory("limit = \"1GB\""), "cpu,cpu", "memory.limit"),
         (memory("dtype = \"bf16\""), "cpu,cpu", "memory.dtype"),

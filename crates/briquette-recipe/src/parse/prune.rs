@@ -34,7 +34,7 @@ pub struct RawPrune {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
     /// prune: a file of input statistics, for methods that need them, if `[calibration]` does not provide them;
-    /// see docs/format.md.
+    /// see docs/guide/src/file-format.md.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statistics: Option<PathBuf>,
     /// Globs over tensor names; all tensors by default.

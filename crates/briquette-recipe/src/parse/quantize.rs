@@ -40,7 +40,7 @@ pub struct RawQuantize {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round: Option<String>,
     /// quantize: a file of input statistics, for the range "weighted" and for "gptq", if `[calibration]` does
-    /// not provide them; see docs/format.md.
+    /// not provide them; see docs/guide/src/file-format.md.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statistics: Option<PathBuf>,
     /// quantize: the type of the scales: "f32" (the default) or "f16".
