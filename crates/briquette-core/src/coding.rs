@@ -222,7 +222,7 @@ impl Coding {
         if n_bytes(&sparse) < n_bytes(&dense) { sparse } else { dense }
     }
 
-    /// Returns entropy-coded storage at its largest possible size, without an estimate of frequencies.
+    /// Returns entropy-coded storage at its largest possible size: all codes packed.
     ///
     /// Returns `None` if the rows of the tensor are too long for a block.
     pub fn entropy(codes: Codes, n_rows: usize, n_cols: usize) -> Option<Self> {

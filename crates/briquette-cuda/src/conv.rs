@@ -30,17 +30,17 @@ pub struct ConvGeometry {
     pub kernel_height: u32,
     /// Width of the kernel.
     pub kernel_width: u32,
-    /// Rows between patches.
+    /// Stride between patches, in rows.
     pub stride_y: u32,
-    /// Columns between patches.
+    /// Stride between patches, in columns.
     pub stride_x: u32,
     /// Rows of zero padding above.
     pub top: u32,
     /// Columns of zero padding on the left.
     pub left: u32,
-    /// Rows between taps.
+    /// Dilation between taps, in rows.
     pub dilation_y: u32,
-    /// Columns between taps.
+    /// Dilation between taps, in columns.
     pub dilation_x: u32,
 }
 

@@ -24,11 +24,11 @@ pub struct EpilogueFlags {
 pub struct OutputLayout {
     /// Rows per image.
     pub image_rows: u32,
-    /// Outputs between images.
+    /// Stride between images, in outputs.
     pub image_stride: u32,
-    /// Outputs between rows.
+    /// Stride between rows, in outputs.
     pub row_stride: u32,
-    /// Outputs between columns.
+    /// Stride between columns, in outputs.
     pub col_stride: u32,
     /// The index of the product's first row, counted over all images.
     pub first_row: u32,

@@ -117,11 +117,11 @@ impl DeviceEpilogue {
 pub(crate) struct OutputPlacement {
     /// Rows that share a scale.
     pub image_rows: usize,
-    /// Outputs between images.
+    /// Stride between images, in outputs.
     pub image_stride: usize,
-    /// Outputs between rows.
+    /// Stride between rows, in outputs.
     pub row_stride: usize,
-    /// Outputs between columns.
+    /// Stride between columns, in outputs.
     pub col_stride: usize,
     /// The index of the product's first row, counted over all images.
     pub first_row: usize,

@@ -155,7 +155,8 @@ fn clear_hidden(values: &mut [f32], lanes: usize, [first, begin]: [usize; 2], (p
     }
 }
 
-/// Replaces slopes of rows of queries by `ds = p ∘ (slope - mean) * scale`, with `mean = Σ p ∘ slope`.
+/// Replaces `e^(score - max)` of rows of queries by `ds = p ∘ (slope - mean) * scale`, with
+/// `mean = Σ p ∘ slope`.
 fn query_scores(
     level: SimdLevel,
     weights: &mut [f32],
