@@ -277,11 +277,11 @@ fn commands_that_lack_something_say_what() {
             ("export tiny.safetensors --to gguf -o out", 2, &["gguf", "burnpack"]),
             ("verify", 2, &["OUTPUT"]),
             ("devices --device foo", 2, &["device: found \"foo\""]),
-            ("verify tiny.safetensors", 4, &["tiny.safetensors", "is no directory"]),
-            ("verify /dev/null", 4, &["is no directory"]),
+            ("verify tiny.safetensors", 4, &["tiny.safetensors", "is not a directory"]),
+            ("verify /dev/null", 4, &["is not a directory"]),
             ("verify nowhere", 4, &["no such directory"]),
-            ("verify .", 4, &["is no output of briquette"]),
-            ("report .", 4, &["is no output of briquette"]),
+            ("verify .", 4, &["is not an output of briquette"]),
+            ("report .", 4, &["is not an output of briquette"]),
         ],
     );
 }
@@ -358,7 +358,7 @@ fn what_is_no_whole_output_does_not_verify() {
         &sandbox,
         &[
             ("verify nowhere", 4, &["nowhere", "no such directory"]),
-            ("verify tiny.safetensors", 4, &["is no directory"]),
+            ("verify tiny.safetensors", 4, &["is not a directory"]),
             ("verify out --against other.safetensors", 4, &["out", "another"]),
             ("diff out nowhere", 4, &["nowhere"]),
             ("report nowhere", 4, &["nowhere"]),

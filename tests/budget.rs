@@ -218,7 +218,7 @@ fn the_smallest_output_that_is_good_enough_is_found() {
         sandbox.ok(&format!("{} --min cosine=0.99", line.replace("compress", "plan").replace(" --quiet", ""))).stdout;
     assert!(plan.contains("cosine at least 0.99 in the fewest bytes"), "{plan}");
     let cases = [
-        ("--min cosine=1", 6, "not even the finest steps give cosine at least 1"),
+        ("--min cosine=1", 6, "even the finest step sizes miss cosine at least 1"),
         ("--min cosine=1.1", 2, "expected cosine as a number from -1 to 1"),
         ("--min kosine=0.9", 2, "not measured here"),
         ("--min cosine", 2, "expected a metric and a number"),
@@ -270,7 +270,7 @@ fn a_sweep_makes_every_size_and_a_page_that_leads_to_each() {
     // Losses that were found otherwise are found again, and the outputs that follow from them made again.
     let again = sandbox.json(&format!("{line} --also int8 --resume --sensitivity measured"));
     assert_eq!((again["n_skipped"].as_u64(), again["n_done"].as_u64()), (Some(0), Some(3)), "{again}");
-    sandbox.run(&line).assert_fails(6, &["sweep.toml: is of another sweep", "--force"]);
+    sandbox.run(&line).assert_fails(6, &["sweep.toml: belongs to another sweep", "--force"]);
     sandbox.ok("run sizes/sweep.toml --resume");
     let cases = [
         ("sweep bert-tiny -o s --bytes 9kB..8kB --eval text.txt", "the smaller size first"),

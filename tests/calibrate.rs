@@ -120,7 +120,7 @@ fn what_cannot_be_calibrated_is_one_line_and_nothing_is_written() {
     sandbox.ok(&format!("{CALIBRATE} -o s"));
     let before = sandbox.files("");
     sandbox.run(&format!("{CALIBRATE} -o s")).assert_fails(6, &["s: exists already", "--force"]);
-    sandbox.run(&format!("{CALIBRATE} -o digits/s")).assert_fails(6, &["digits/s", "taken for weights"]);
+    sandbox.run(&format!("{CALIBRATE} -o digits/s")).assert_fails(6, &["digits/s", "read as weights"]);
     sandbox.run(&format!("{CALIBRATE} -o t --samples 0")).assert_fails(2, &["--samples"]);
     sandbox.run("calibrate digits --data nothing -o t").assert_fails(4, &["nothing"]);
     sandbox.run("calibrate digits-data.safetensors --data digits-data.safetensors -o t").assert_fails(2, &["arch"]);

@@ -156,7 +156,7 @@ fn ends_in_the_same_place(sandbox: &Sandbox, steps: &[u64]) {
         child.wait().unwrap();
         let again = sandbox.run("distill recipe.toml --threads 1 --force");
         assert_eq!((again.code, sums(sandbox, "out")), (0, expected.clone()), "killed at step {after}");
-        assert_eq!(again.stderr.contains("went on from step"), after > 0, "{}", again.stderr);
+        assert_eq!(again.stderr.contains("resumed from step"), after > 0, "{}", again.stderr);
     }
 }
 
@@ -343,7 +343,7 @@ fn what_cannot_be_trained_is_one_line() {
         (with("loss = [{ kind = \"labels\" }]\nstudent = { num_labels = 7 }"), 2, &["num_labels", "7", "10"]),
         (with("loss = [{ kind = \"labels\" }]\nstudent = { hiden_size = 7 }"), 2, &["unknown size \"hiden_size\""]),
         (with("loss = [{ kind = \"labels\" }]\nfreeze = [\"conv9.*\"]"), 2, &["freeze", "conv9"]),
-        (with("loss = [{ kind = \"labels\" }]\nfreeze = [\"**\"]"), 2, &["nothing is left to learn"]),
+        (with("loss = [{ kind = \"labels\" }]\nfreeze = [\"**\"]"), 2, &["no tensor is left to train"]),
         (
             RECIPE.replace("metric = \"accuracy\"", "metric = \"perplexity\""),
             2,

@@ -95,7 +95,7 @@ fn what_cannot_be_found_is_one_line() {
         ("sensitivity bert-tiny --how gradient", 2, "needs data"),
         ("sensitivity bert-tiny --how guess", 2, "expected one of gradient, measured, relative"),
         ("sensitivity bert-tiny --data text.txt -o s.json", 6, "exists already"),
-        ("sensitivity bert-tiny --data text.txt -o bert-tiny/s.json", 6, "taken for weights"),
+        ("sensitivity bert-tiny --data text.txt -o bert-tiny/s.json", 6, "read as weights"),
         ("sensitivity bert-tiny --include nothing", 2, "nothing"),
         ("sensitivity bert-tiny --samples 3", 2, "--data"),
         ("sensitivity bert-tiny --data text.txt --how measured --loss kl", 2, "--loss: an encoder has no classes"),

@@ -128,7 +128,7 @@ fn a_run_that_was_stopped_says_what_it_keeps_and_how_to_go_on() {
         assert_eq!((output.status.code(), stderr.lines().count()), (Some(130), 1), "{stderr}");
         match sandbox.path("out.stages").exists() {
             true => {
-                let phrases = ["no output was written; out.stages (", " keeps ", " block", "run it again to go on"];
+                let phrases = ["no output was written; out.stages (", " keeps ", " block", "run it again to resume"];
                 assert!(phrases.iter().all(|phrase| stderr.contains(phrase)), "{stderr}");
                 n_kept += 1;
             }
@@ -158,7 +158,7 @@ fn statistics_and_data_that_is_not_sequential_decide_alike() {
     sandbox.ok("calibrate llama-tied --data text.txt --max-length 16 -o plain --device cpu");
     let line =
         "compress llama-tied -o never --quantize int4-g8 --round gptq --quantize-roles linear --statistics plain";
-    sandbox.run(line).assert_fails(4, &["no gram matrix", "--gram"]);
+    sandbox.run(line).assert_fails(4, &["no Gram matrix", "--gram"]);
     assert!(!sandbox.path("never").exists() && !sandbox.path("never.stages/1-solved/unit-0000.safetensors").exists());
 }
 

@@ -186,8 +186,7 @@ impl Distiller {
         let targets = Targets { teacher: of_teacher, labels, projections };
         let blended = self.settings.blend.loss(found, targets)?;
         if !blended.total.is_tracked() {
-            let message =
-                "it does not depend on any trainable parameter: all are frozen, or its gradient was cut off";
+            let message = "it does not depend on any trainable parameter: all are frozen, or its gradient was cut off";
             return Err(Error::config(message).at("loss"));
         }
         let all = std::iter::once(blended.total.clone()).chain(blended.terms).map(Tensor::without_autodiff);

@@ -47,7 +47,8 @@ impl Distiller {
             meter.reset_peak();
             let found = self.gradients(&model, teacher, Items::Rows(data, &rows));
             self.at_once = at_once;
-            let bytes = meter.peak_bytes().ok_or_else(|| Error::config("memory.limit: the memory meter has no peak"))?;
+            let bytes =
+                meter.peak_bytes().ok_or_else(|| Error::config("memory.limit: the memory meter has no peak"))?;
             found.map(|_| bytes + moments)
         };
         peak(1)?; // The first run also fills caches, which would count as its own memory.

@@ -200,9 +200,7 @@ impl Settings {
             Optimizer::AdamW { decay } => (0.0, f64::from(*decay)),
             Optimizer::Sgd { momentum, decay } => (*momentum, f64::from(*decay)),
             Optimizer::Own(optimizer) if optimizer.has_gradient_clipping() && self.clip.is_some() => {
-                return Err(Error::config(
-                    "clip: the optimizer clips gradients too; set clip to none",
-                ));
+                return Err(Error::config("clip: the optimizer clips gradients too; set clip to none"));
             }
             Optimizer::Own(_) => (0.0, 0.0),
         };
@@ -215,7 +213,9 @@ impl Settings {
         }
         let wanted = self.blend.wanted();
         if self.by_layer && (wanted.attention || wanted.values) {
-            return Err(Error::config("by_layer: a loss compares attention, which is not available by layer; remove one"));
+            return Err(Error::config(
+                "by_layer: a loss compares attention, which is not available by layer; remove one",
+            ));
         }
         Ok(())
     }

@@ -100,7 +100,8 @@ where
         check_learns(&self.student)?;
         let n_devices = self.devices.len();
         if self.data.len() < n_devices {
-            let message = format!("found {} items, expected at least one for each of {n_devices} devices", self.data.len());
+            let message =
+                format!("found {} items, expected at least one for each of {n_devices} devices", self.data.len());
             return Err(Error::input(message));
         }
         let refused = [
@@ -109,7 +110,9 @@ where
             ("mean_teacher", self.settings.mean_teacher.is_some()),
         ];
         match refused.iter().find(|(_, is_asked)| *is_asked) {
-            Some((key, _)) => Err(Error::config(format!("{key}: not supported on several devices; remove it, or train on one device"))),
+            Some((key, _)) => Err(Error::config(format!(
+                "{key}: not supported on several devices; remove it, or train on one device"
+            ))),
             None => Ok(()),
         }
     }

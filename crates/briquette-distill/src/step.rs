@@ -84,8 +84,10 @@ impl Distiller {
         if self.step < self.n_steps || self.settings.schedule.is_some() {
             return Ok(());
         }
-        let message =
-            format!("the learning rate is planned for {} steps, but there are more; set the number of steps", self.n_steps);
+        let message = format!(
+            "the learning rate is planned for {} steps, but there are more; set the number of steps",
+            self.n_steps
+        );
         Err(Error::config(message).at("n_steps"))
     }
 

@@ -89,7 +89,10 @@ fn a_checkpoint_of_another_optimizer_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         run(before, &Checkpoints::at(directory.path()).unwrap(), &mut StopAfter(4)).unwrap_err();
         let error = run(after, &Checkpoints::at(directory.path()).unwrap(), &mut ()).unwrap_err();
-        assert!(error.to_string().contains("belongs to another optimizer") && Checkpoints::is_damage(&error), "{error}");
+        assert!(
+            error.to_string().contains("belongs to another optimizer") && Checkpoints::is_damage(&error),
+            "{error}"
+        );
     }
 }
 

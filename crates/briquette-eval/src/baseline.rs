@@ -55,7 +55,9 @@ impl LossMeasure {
             (Self::Metric, ModelTask::Encoder) if !has_metric => {
                 "the data has no pairs with a score, so it has no metric; add scored pairs, or use \"cosine\""
             }
-            (Self::Metric, _) if !has_metric => "the data has no labels, so it has no metric; add labels, or use \"kl\"",
+            (Self::Metric, _) if !has_metric => {
+                "the data has no labels, so it has no metric; add labels, or use \"kl\""
+            }
             _ => return Ok(()),
         };
         Err(Error::config(message))

@@ -138,9 +138,8 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: ItemPr
     // Opens the data before the reference runs, so that unreadable data fails early.
     let data = request.data.open(arch.task())?;
     if let (Some(_), Some(_)) = (&request.offload, request.data.stride) {
-        return Err(
-            Error::config("memory.offload does not support overlapping windows; remove it, or the stride").at("data.stride")
-        );
+        return Err(Error::config("memory.offload does not support overlapping windows; remove it, or the stride")
+            .at("data.stride"));
     }
     let original = reference.as_ref().map(|(checkpoint, arch)| (checkpoint, *arch));
     let runner = Runner { request, data: &data, meters, original };

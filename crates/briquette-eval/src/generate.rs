@@ -158,8 +158,9 @@ fn prompts_of(model: &LoadedModel, request: &GenerateRequest) -> Result<Vec<Vec<
     let (tokenizer, n_positions) = (model.tokenizer()?, model.network.as_decoder().max_positions());
     let template = if request.is_raw { None } else { ChatTemplate::of(model)? };
     if let (None, Some(_)) = (&template, &request.system) {
-        return Err(Error::config("the model has no chat template, or prompts are raw; remove the system message")
-            .at("system"));
+        return Err(
+            Error::config("the model has no chat template, or prompts are raw; remove the system message").at("system")
+        );
     }
     let most_bytes = tokenizer.most_bytes(n_positions);
     let tokens = |prompt: &String| {

@@ -30,9 +30,8 @@ impl Sampling {
     /// Config: the temperature is negative or not finite, or `top_p` is not above 0 and at most 1.
     pub fn check(&self) -> Result<()> {
         if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
-            return Err(
-                Error::config(format!("found {}, expected a finite number of at least 0", self.temperature)).at("temperature")
-            );
+            return Err(Error::config(format!("found {}, expected a finite number of at least 0", self.temperature))
+                .at("temperature"));
         }
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
             return Err(

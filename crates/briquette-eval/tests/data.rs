@@ -288,5 +288,8 @@ fn a_reference_for_other_data_is_refused_before_running() {
     request.reference = Some(fixture("models/llama-tied"));
     let (error, n_batches) = fails(&request);
     assert_eq!((error.exit_code(), n_batches), (2, 0));
-    assert!(error.message.contains("llama-tied: found llama, expected a model that takes the same data as bert"), "{error}");
+    assert!(
+        error.message.contains("llama-tied: found llama, expected a model that takes the same data as bert"),
+        "{error}"
+    );
 }

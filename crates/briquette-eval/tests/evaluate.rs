@@ -313,7 +313,9 @@ fn unsupported_configs_are_refused_with_the_reason() {
     assert!(
         said(&good.replace("\"num_attention_heads\": 4", "\"num_attention_heads\": 5"), &request).contains("5 heads")
     );
-    assert!(said(&good.replace("t_prob\": 0.1", "t_prob\": 1.0"), &request).contains("a dropout rate is 1, expected 0"));
+    assert!(
+        said(&good.replace("t_prob\": 0.1", "t_prob\": 1.0"), &request).contains("a dropout rate is 1, expected 0")
+    );
     assert!(said(&good.replace("\"gelu\"", "\"sine\""), &request).contains("config.json"));
     for (size, by) in
         [("hidden_size\": 32", "hidden_size\": 99999999999"), ("hidden_layers\": 2", "hidden_layers\": 9000000")]

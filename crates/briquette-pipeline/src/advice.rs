@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_remedy_is_a_flag_or_a_command_at_the_end_of_the_line() {
+    fn each_remedy_ends_the_line_with_a_flag_or_command() {
         let patterns = |names: &[&str]| Remedy::Exclude(names.iter().map(|name| name.to_string()).collect());
         let many: Vec<String> = (0..20).map(|i| format!("n{i}")).collect();
         let cases = [

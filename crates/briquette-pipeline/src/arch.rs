@@ -19,7 +19,9 @@ pub(crate) fn arch_of(asked: Option<&str>, checkpoint: &Checkpoint) -> Result<Ar
 /// Config: it is not; the message has the key.
 pub(crate) fn check_offload(is_offloaded: bool, arch: Arch) -> Result<()> {
     match is_offloaded && arch.task() == ModelTask::Classifier {
-        true => Err(Error::config(format!("memory.offload: {arch} is no row of blocks; leave it out"))),
+        true => {
+            Err(Error::config(format!("memory.offload: {arch} is not a sequence of transformer blocks; remove it")))
+        }
         false => Ok(()),
     }
 }

@@ -95,15 +95,15 @@ pub(crate) fn within(
             }
             Drafted::Missed(miss) => miss.n_bytes,
         };
-        let line = format!(
-            "{found} bytes with the steps that were learned on, and at most {most} are wanted: once more with larger ones"
-        );
+        let line =
+            format!("{found} bytes with the step sizes of the training, expected at most {most}; trying larger ones");
         options.progress.line(&line);
         // One bit less per weight for each doubling.
         let bits = 8.0 * (found as f64 - most as f64 * AIM) / n_weights.max(1) as f64;
         factor *= bits.clamp(0.002, 1.0).exp2();
     }
-    let message = format!("no steps were found that keep to {most} bytes after the training; give a little more");
+    let message =
+        format!("found no step sizes that fit into {most} bytes after the training; raise the budget slightly");
     Err(Error::config(message).at("budget"))
 }
 
@@ -148,8 +148,10 @@ impl Making<'_> {
                 }
             };
             let line = match is_trial {
-                true => format!("{found} bytes at first; now with steps by what moving weights left of errors"),
-                false => format!("{found} bytes with these steps, and at most {most} are wanted: once more"),
+                true => format!(
+                    "{found} bytes in the first attempt; trying step sizes for the errors that remain after weight updates"
+                ),
+                false => format!("{found} bytes with these step sizes, for a budget of {most}; trying again"),
             };
             self.options.progress.line(&line);
             match found <= most {
@@ -178,7 +180,7 @@ impl Making<'_> {
             }
             payload = next;
         }
-        let message = format!("no steps were found that keep to {most} bytes; give a little more");
+        let message = format!("found no step sizes that fit into {most} bytes; raise the budget slightly");
         Err(Error::config(message).at("budget"))
     }
 
@@ -188,13 +190,13 @@ impl Making<'_> {
         while let Some(payload) = search.next() {
             let steps = self.costs.steps(payload)?;
             let Ok(made) = self.make(&steps, None)? else {
-                return Err(Error::bug("a draft of any size was too large"));
+                return Err(Error::bug("a draft without a size limit was too large"));
             };
             let report = &made.report;
             let metrics = report.evaluation.as_ref().map(|found| &found.metrics);
             let margin = margin(bounds, metrics.unwrap_or(&BTreeMap::new()))?;
-            let (n_bytes, word) = (report.after.file_bytes, if margin >= 0.0 { "are" } else { "are not" });
-            self.options.progress.line(&format!("{n_bytes} bytes {word} enough for {bounds}"));
+            let (n_bytes, word) = (report.after.file_bytes, if margin >= 0.0 { "meet" } else { "miss" });
+            self.options.progress.line(&format!("{n_bytes} bytes {word} {bounds}"));
             search.found(payload, margin);
             if search.n_tries() == 1 {
                 self.costs.learn(&left_of(report));
@@ -203,7 +205,7 @@ impl Making<'_> {
                 best = Some(made);
             }
         }
-        best.ok_or_else(|| Error::refused(format!("not even the finest steps give {bounds}")).at("budget"))
+        best.ok_or_else(|| Error::refused(format!("even the finest step sizes miss {bounds}")).at("budget"))
     }
 
     /// Makes an output with these step sizes.
@@ -338,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_metric_counts() {
+    fn the_margin_is_that_of_the_worst_metric() {
         let metrics = BTreeMap::from([("cosine".to_string(), 0.99), ("kl".to_string(), f64::NAN)]);
         let bounds = |min: &[(&str, f64)], max: &[(&str, f64)]| {
             let of = |pairs: &[(&str, f64)]| pairs.iter().map(|(name, value)| (name.to_string(), *value)).collect();

@@ -68,7 +68,7 @@ pub(crate) fn check_output(output: &Path, model: &Checkpoint, may_replace: bool)
     let directory = model.directory();
     let parent = presence::resolved(parent)?;
     if presence::is_directory(model.path())? && parent.is_some() && parent == presence::resolved(&directory)? {
-        let message = "lies in the model's directory, where it would be taken for weights; choose another place";
+        let message = "is in the model's directory, where it would be read as weights; choose another directory";
         return Err(Error::refused(message).at(output.display()));
     }
     Ok(())

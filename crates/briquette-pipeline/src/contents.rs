@@ -135,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn other_data_is_another_input() {
+    fn changed_data_has_another_hash() {
         let dir = tempfile::tempdir().unwrap();
         let text =
             "[model]\npath = \"m\"\n[output]\npath = \"o\"\n[data]\neval = \"d\"\n[[stage]]\nkind = \"evaluate\"\n";
         let recipe = Recipe::from_raw(parse(text, "r.toml").unwrap(), dir.path()).unwrap();
         let (model, path) = (digits(), dir.path().join("d"));
         let hash = || InputHasher::default().of_recipe(&recipe, &model, &Stop::default());
-        assert!(hash().unwrap_err().to_string().starts_with("data.eval: "), "there is no data");
+        assert!(hash().unwrap_err().to_string().starts_with("data.eval: "), "the data is missing");
         let mut all = Vec::new();
         for text in ["one", "two"] {
             std::fs::write(&path, text).unwrap();
@@ -159,7 +159,7 @@ mod tests {
         std::fs::rename(path.join("3"), path.join("4")).unwrap();
         all.push(hash().unwrap());
         let found: std::collections::BTreeSet<Hash128> = all.iter().map(|contents| contents["data.eval"]).collect();
-        assert_eq!((all.len(), found.len()), (6, 6), "the content of each image counts, and its class");
+        assert_eq!((all.len(), found.len()), (6, 6), "the hash covers each image and its class");
         assert!(all.iter().all(|contents| contents["model.path"] == all[0]["model.path"]));
         assert_eq!(changed(&all[0], &all[1]), ["data.eval"]);
     }

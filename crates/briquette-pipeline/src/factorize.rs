@@ -85,7 +85,8 @@ pub(crate) fn factorize(
 /// would not be smaller.
 fn chosen<'a>(stage: &FactorizeStage, plan: &'a Plan) -> Result<Vec<&'a TensorPlan<'a>>> {
     if plan.layout == WeightLayout::Burn {
-        let message = "its weights lie [in, out], as burn keeps them, and only [out, in] is factorized; export it to another format";
+        let message =
+            "found weights [in, out] in burn's layout, expected [out, in]; export the model to another format";
         return Err(Error::config(message).at("factorize"));
     }
     let selection = &stage.selection;
@@ -123,7 +124,7 @@ fn factors_of(stage: &FactorizeStage, tensor: &TensorPlan, checkpoint: &Checkpoi
     let mut weights = vec![0.0; info.n_elements()];
     rows::to_f32(&bytes, info.dtype, &mut weights);
     if let Some(at) = weights.iter().position(|weight| !weight.is_finite()) {
-        let message = format!("element {at} is {}, and it has no singular values; exclude it", weights[at]);
+        let message = format!("element {at} is {}, expected a finite number; exclude the tensor", weights[at]);
         return Err(Error::refused(message).at(format_args!("tensor {:?}", info.name)));
     }
     let [n_rows, n_cols] = [info.shape.0[0], info.shape.0[1]];

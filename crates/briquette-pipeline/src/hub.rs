@@ -9,15 +9,15 @@ pub(crate) fn advice(id: &str, cache: Option<&Path>) -> String {
     let Some(cache) = cache else { return get(id) };
     let kept = cache.join(format!("models--{}", id.replace('/', "--"))).join("snapshots");
     match newest_in(&kept) {
-        Some(snapshot) => format!("; it was downloaded before: give {}", snapshot.display()),
-        None => format!("{}, or give what `hf download {id}` leaves in {}", get(id), kept.display()),
+        Some(snapshot) => format!("; it was downloaded before: use {}", snapshot.display()),
+        None => format!("{}, or use the snapshot of `hf download {id}` in {}", get(id), kept.display()),
     }
 }
 
 fn get(id: &str) -> String {
     let name = id.rsplit('/').next().unwrap_or(id);
     format!(
-        "; if it is a model of the Hugging Face hub, run `hf download {id} --local-dir models/{name}` and give models/{name}"
+        "; if it is a model of the Hugging Face hub, run `hf download {id} --local-dir models/{name}` and use models/{name}"
     )
 }
 
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_that_is_in_the_cache_is_named_there_and_another_says_how_to_get_it() {
+    fn advice_names_the_cached_model_or_the_download_command() {
         let cache = tempfile::tempdir().unwrap();
         let missing = advice("org/small", Some(cache.path()));
         assert!(missing.contains("`hf download org/small --local-dir models/small`"), "{missing}");

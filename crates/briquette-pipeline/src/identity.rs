@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_asked_counts_and_where_it_lies_does_not() {
+    fn the_hash_covers_the_recipe_without_paths() {
         let evaluate = "[[stage]]\nkind = \"evaluate\"\n[data]\neval = \"d\"\n";
         let texts = [
             String::new(),

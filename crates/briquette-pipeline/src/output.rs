@@ -41,6 +41,6 @@ pub(crate) fn compressed_draft(
     }
     match draft_of_size(recipe, options, origin, scratch, None)? {
         Drafted::Done(draft, report) => Ok((draft, *report)),
-        Drafted::Missed(..) => Err(Error::bug("a draft of any size was too large")),
+        Drafted::Missed(..) => Err(Error::bug("a draft without a size limit was too large")),
     }
 }

@@ -38,7 +38,9 @@ pub(crate) fn open_tensors<'a, 'p>(
     };
     let open: Vec<&TensorPlan> = plan.tensors.iter().filter(is_open).collect();
     if open.is_empty() {
-        return Err(Error::config("no tensor of the model has a step to find; choose some").at("budget"));
+        return Err(
+            Error::config("no tensor of the model has an open step size; choose tensors with include").at("budget")
+        );
     }
     workers.begin("weights", open.iter().map(|tensor| tensor.info.n_bytes()).sum());
     workers.map(
@@ -62,7 +64,7 @@ fn choices_of(plan: &Plan, tensor: &TensorPlan, budget: Option<&Budget>) -> Resu
         return Ok(TensorChoices { has_steps: true, named: Vec::new() });
     };
     if tensor.prune.is_some() && schemes.iter().any(|choice| choice.pruned.is_some()) {
-        let message = "is pruned by a stage already; exclude it from that, or leave sparsities out of the choices";
+        let message = "is pruned by a stage already; exclude it from that stage, or remove sparsities from the choices";
         return Err(Error::config(message).at(tensor.culprit()).at("budget.choices"));
     }
     let fits = |choice: &&SchemeChoice| {
@@ -180,7 +182,7 @@ fn of_file(path: &Path, open: &[OpenTensor], checkpoint: &Checkpoint) -> Result<
     let own = fingerprint(checkpoint)?.to_string();
     if found.fingerprint != own {
         let message = format!(
-            "these are sensitivities of another model, of fingerprint {}; {} has {own}; find those of this model",
+            "found sensitivities of another model with fingerprint {}, expected {own} of {}; measure them again",
             found.fingerprint,
             checkpoint.path().display()
         );
@@ -189,7 +191,7 @@ fn of_file(path: &Path, open: &[OpenTensor], checkpoint: &Checkpoint) -> Result<
     let is_known = |name: &str| found.tensor(name).is_some_and(|tensor| tensor.loss_of_square >= 0.0);
     match open.iter().find(|(tensor, _)| !is_known(&tensor.info.name)) {
         Some((tensor, _)) => {
-            let message = format!("has no loss for {:?}; find those of all tensors that are rounded", tensor.info.name);
+            let message = format!("has no loss for {:?}; measure all tensors that are quantized", tensor.info.name);
             Err(Error::input(message).at(path.display()))
         }
         None => Ok(found),

@@ -123,7 +123,7 @@ impl Chain<'_> {
         let report = published::finished(work.directory(), self.recipe, &self.contents, self.options)?;
         if report.is_some() {
             work.discard(&self.recipe.output);
-            self.options.progress.line("the output is there: an earlier run of this recipe ended while it cleaned up");
+            self.options.progress.line("the output is complete: an earlier run of this recipe ended during cleanup");
         }
         Ok(report)
     }

@@ -1,5 +1,6 @@
-//! Sweeps: a budget at several sizes, with one sensitivity measurement, a batch of jobs, and a page of quality
-//! against bytes.
+//! Sweeps: a budget at several sizes.
+//!
+//! A sweep has one sensitivity measurement, a batch of jobs, and a page of quality against bytes.
 
 use crate::batch::{self, BatchOptions, Jobs};
 use crate::run::check_build;
@@ -51,16 +52,16 @@ pub fn sweep(
     let mut raw = asked.recipe.clone();
     paths::resolve(&mut raw, &here);
     let budget =
-        raw.budget.as_mut().ok_or_else(|| Error::config("budget.bytes: missing; say from what to what size"))?;
+        raw.budget.as_mut().ok_or_else(|| Error::config("budget.bytes: missing; set the sizes, such as 6MB..23MB"))?;
     let text =
-        budget.bytes.clone().ok_or_else(|| Error::config("budget.bytes: missing; say from what to what size"))?;
+        budget.bytes.clone().ok_or_else(|| Error::config("budget.bytes: missing; set the sizes, such as 6MB..23MB"))?;
     let sizes = sizes(&text, asked.n_points)?;
     budget.bytes = sizes.last().map(|size| format!("{size}B"));
     raw.output.path = Some(output.join("model"));
     let recipe = Recipe::from_raw(raw.clone(), Path::new(""))?;
     if recipe.evaluate.is_none() {
         return Err(
-            Error::config("nothing is measured; add an evaluate stage and its data, or give --eval").at("sweep")
+            Error::config("nothing is evaluated; add an evaluate stage and its data, or pass --eval").at("sweep")
         );
     }
     check_build(&recipe)?;
@@ -98,7 +99,7 @@ fn unmeasured(error: Error, jobs: &Path) -> Error {
     match error.kind {
         ErrorKind::Interrupted(_) => {
             let message = format!(
-                "{}; no output was written; {} is kept: run it again to begin anew, or remove it",
+                "{}; no output was written; {} remains: run it again to start anew, or remove it",
                 error.message,
                 shown_path(jobs)
             );
@@ -116,6 +117,6 @@ fn put(path: &Path, bytes: &[u8], may_replace: bool) -> Result<()> {
     if InputFile::open(path)?.read_all(limits::MAX_JSON_BYTES)? == bytes {
         return Ok(());
     }
-    let message = "is of another sweep; choose another directory";
+    let message = "belongs to another sweep; choose another directory";
     Err(Error::refused(message).with_remedy(Remedy::Replace).at(shown_path(path)))
 }

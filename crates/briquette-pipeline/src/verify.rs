@@ -61,7 +61,7 @@ pub fn check_ours(directory: &Path) -> Result<()> {
             let message = format!("{}: no such directory; check the path", directory.display());
             return Err(Error { message, ..Error::missing(directory, std::io::ErrorKind::NotFound.into()) });
         }
-        Some(metadata) if !metadata.is_dir() => "is no directory; name one that briquette wrote",
+        Some(metadata) if !metadata.is_dir() => "is not a directory; use one that briquette wrote",
         Some(_) if !presence::exists(&directory.join(manifest::FILE_NAME))? => return Err(not_ours(directory)),
         Some(_) => return Ok(()),
     };
@@ -69,8 +69,11 @@ pub fn check_ours(directory: &Path) -> Result<()> {
 }
 
 fn not_ours(directory: &Path) -> Error {
-    Error::input(format!("is no output of briquette, which would have a {}; name one that is", manifest::FILE_NAME))
-        .at(directory.display())
+    Error::input(format!(
+        "is not an output of briquette: it has no {}; use a directory that briquette wrote",
+        manifest::FILE_NAME
+    ))
+    .at(directory.display())
 }
 
 /// Checks every file of a directory against its hash, and that no file is unlisted.
@@ -109,15 +112,15 @@ pub(crate) fn check_sums(directory: &Path, workers: &Workers) -> Result<(usize, 
 fn why_not_again(recipe: &RawRecipe) -> Option<&'static str> {
     if recipe.has(StageKind::Distill) {
         return Some(
-            "its weights were trained, so they do not follow from the original; compare with `briquette diff`",
+            "its weights were trained, so they cannot be recomputed from the original; compare with `briquette diff`",
         );
     }
     if recipe.has(StageKind::Factorize) {
         return Some(
-            "its linear layers are factors, which no tensor of the original can be held against; use `briquette eval`",
+            "its linear layers are factorized, so they cannot be compared with tensors of the original; use `briquette eval`",
         );
     }
-    let why = "it was made by statistics of inputs, which it does not keep; compare with `briquette diff`";
+    let why = "it was made with input statistics, which it does not contain; compare with `briquette diff`";
     recipe.needs_statistics().then_some(why)
 }
 
@@ -125,7 +128,7 @@ fn why_not_again(recipe: &RawRecipe) -> Option<&'static str> {
 fn check_against((stored, manifest): (&StoredDir, &ManifestHead), original: &Path, workers: &Workers) -> Result<()> {
     let checkpoint = Checkpoint::open_as(original, &Choice::of_manifest(manifest))?;
     let mut raw: RawRecipe = serde_json::from_value(manifest.recipe.clone()).map_err(|error| {
-        Error::input(format!("the manifest's recipe is not valid: {error}; it is of another version"))
+        Error::input(format!("the manifest's recipe is not valid: {error}; it was written by another version"))
     })?;
     if let Some(why) = why_not_again(&raw) {
         return Err(Error::config(why).at("--against"));
@@ -144,7 +147,7 @@ fn check_against((stored, manifest): (&StoredDir, &ManifestHead), original: &Pat
         let recomputed = recomputed.get(name.as_str()).map(|by_rows| stored.hash_of(index, *by_rows));
         if recomputed.is_none() || recomputed != stored.expected_hash(index) {
             let message = format!(
-                "is not what its recipe makes of {}; another original, or a damaged output",
+                "differs from what its recipe gives for {}; this is another original, or the output is damaged",
                 original.display()
             );
             return Err(Error::input(message).at(format_args!("tensor {name:?}")));

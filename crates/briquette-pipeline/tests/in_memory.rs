@@ -101,7 +101,7 @@ fn cases() -> Vec<(&'static str, Recipe)> {
 }
 
 #[test]
-fn a_module_compressed_in_memory_is_what_its_file_becomes() {
+fn a_module_in_memory_equals_its_compressed_file() {
     let (dir, net) = (tempfile::tempdir().unwrap(), Net::new());
     let plain = dir.path().join("plain");
     let before = Export::to(&plain).write(&net).unwrap();
@@ -124,7 +124,7 @@ fn a_module_compressed_in_memory_is_what_its_file_becomes() {
 }
 
 #[test]
-fn the_report_counts_each_tensor_as_its_layer_says() {
+fn the_report_counts_each_tensor_by_its_layer() {
     let (_, in_code) = cases().swap_remove(0);
     let (small, report) = compress(Net::new(), &in_code).unwrap();
     let of =
@@ -138,13 +138,13 @@ fn the_report_counts_each_tensor_as_its_layer_says() {
     let found = sparsity(&small).unwrap();
     let n_zeros: usize = ["conv", "hidden", "head"].iter().map(|name| found[&format!("{name}.weight")].n_zeros).sum();
     assert_eq!(report.parameters.iter().map(|one| one.n_dropped).sum::<usize>(), (0.4_f64 * 1700.0) as usize);
-    assert!(n_zeros >= 680, "rounding adds zeros and takes none away");
+    assert!(n_zeros >= 680, "rounding only adds zeros");
     let data: u64 = report.parameters.iter().map(|one| one.after_bytes).sum();
     assert!(data < report.after_bytes && report.after_bytes < report.before_bytes);
 }
 
 #[test]
-fn a_layer_alone_has_a_scale_for_each_output() {
+fn a_single_layer_has_a_scale_per_output() {
     let layer = LinearConfig::new(40, 12).init(&Device::flex());
     let (_, report) = compress(layer, &Recipe::in_memory().quantize(Scheme::INT8)).unwrap();
     let weight = report.parameters.iter().find(|one| one.name == "weight").unwrap();
@@ -152,7 +152,7 @@ fn a_layer_alone_has_a_scale_for_each_output() {
 }
 
 #[test]
-fn statistics_of_inputs_are_given_with_the_module() {
+fn input_statistics_are_passed_with_the_module() {
     let recipe =
         Recipe::in_memory().prune(PruneStage::layer(0.5).unwrap().score(Score::Wanda).include(["head.*"]).unwrap());
     let error = compress(Net::new(), &recipe).unwrap_err().to_string();
@@ -164,11 +164,11 @@ fn statistics_of_inputs_are_given_with_the_module() {
     let about = AboutModule { inputs: probe.stats(), ..AboutModule::default() };
     let (small, _) = compress_as(Net::new(), &recipe, &about).unwrap();
     let unseen = small.head.weight.val().slice([0..16, 0..12]).abs().sum().into_scalar::<f32>();
-    assert_eq!(unseen, 0.0, "what an input that is never there multiplies goes first");
+    assert_eq!(unseen, 0.0, "weights of inputs that are always 0 are pruned first");
 }
 
 #[test]
-fn what_a_module_in_memory_cannot_have_is_one_line() {
+fn unsupported_recipes_in_memory_are_refused_in_one_line() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/digits-data.safetensors");
     let evaluate = format!("[data]\neval = {data:?}\n[[stage]]\nkind = \"evaluate\"\n");
     let factorize = "[[stage]]\nkind = \"factorize\"\nenergy = 0.9\n";
@@ -202,7 +202,7 @@ fn what_a_module_in_memory_cannot_have_is_one_line() {
 }
 
 #[test]
-fn odd_layers_and_odd_recipes_are_done_or_refused() {
+fn unusual_layers_and_recipes_work_or_are_refused() {
     let device = Device::flex();
     let layer = |n_in: usize, n_out: usize, value: f32| {
         let mut layer = LinearConfig::new(4, 4).with_bias(false).init(&device);

@@ -71,7 +71,9 @@ impl Schedule {
         if self.every == 0 || self.end < self.begin {
             let Self { begin, end, every, .. } = self;
             let message = format!("the schedule over {begin}..{end} every {every} steps never updates");
-            return Err(Error::config(format!("{message}; use an interval of at least 1 and an end not before the begin")));
+            return Err(Error::config(format!(
+                "{message}; use an interval of at least 1 and an end not before the begin"
+            )));
         }
         Ok(())
     }

@@ -28,7 +28,7 @@ impl BatchFiles {
     /// # Errors
     /// Config: the jobs file has no name.
     pub(super) fn of(path: &Path, directory: &Path, shard: Shard) -> Result<Self> {
-        let stem = path.file_stem().ok_or_else(|| Error::config("is no file").at(path.display()))?;
+        let stem = path.file_stem().ok_or_else(|| Error::config("is not a file").at(path.display()))?;
         let stem = stem.to_string_lossy();
         let part = if shard.is_whole() { String::new() } else { format!("{shard}.") };
         let named = |name: String| directory.join(name);
@@ -57,7 +57,7 @@ impl BatchFiles {
         std::fs::create_dir_all(directory)
             .map_err(|source| Error::io("cannot create the directory", directory, source))?;
         let taken = || {
-            let message = "another run is at work on these jobs; wait for it, or share the work with --shard";
+            let message = "another run uses these jobs; wait for it, or share the work with --shard";
             Error::refused(message).at(self.journal.display())
         };
         let Some(of_shard) = &self.lock_of_shard else {
@@ -73,13 +73,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shards_work_beside_each_other_and_not_beside_the_whole_nor_themselves() {
+    fn shards_run_concurrently_but_not_with_themselves_or_a_whole_run() {
         let dir = tempfile::tempdir().unwrap();
         let lock = |shard: Shard| BatchFiles::of("sweep.toml".as_ref(), dir.path(), shard).unwrap().lock();
         let [whole, one, two] = [(0, 1), (0, 2), (1, 2)].map(|(index, count)| Shard::new(index, count).unwrap());
         let refused = |shard: Shard| {
             let error = lock(shard).unwrap_err();
-            assert!(error.exit_code() == 6 && error.to_string().contains("another run is at work"), "{error}");
+            assert!(error.exit_code() == 6 && error.to_string().contains("another run uses these jobs"), "{error}");
         };
         let held = lock(whole).unwrap();
         [whole, one, two].into_iter().for_each(refused);
@@ -88,6 +88,6 @@ mod tests {
         [whole, one, two].into_iter().for_each(refused);
         drop(held);
         drop(lock(whole).unwrap());
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "no lock is left");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "all locks are released");
     }
 }

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_line_is_dropped_and_the_next_is_whole() {
+    fn a_torn_line_is_skipped_and_the_next_is_intact() {
         let dir = tempfile::tempdir().unwrap();
         let journal = start(dir.path(), Shard::default(), false);
         journal.append(&line("a")).unwrap();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_does_not_resume_keeps_what_is_done() {
+    fn a_run_without_resume_keeps_finished_lines() {
         let dir = tempfile::tempdir().unwrap();
         let start = |resume| start(dir.path(), Shard::default(), resume);
         let journal = start(false);
@@ -277,13 +277,13 @@ mod tests {
         }
         journal.append(&JournalLine { status: JobStatus::Failed, made: None, ..line("c") }).unwrap();
         let again = start(false);
-        assert!(again.before.is_empty(), "it is not what this run goes by");
-        assert_eq!(names(&journal), ["b", "a"], "the last of each that is done");
+        assert!(again.before.is_empty(), "this run does not read it");
+        assert_eq!(names(&journal), ["b", "a"], "the last finished line of each");
         assert_eq!(start(true).done_at(Path::new("a")).len(), 1);
     }
 
     #[test]
-    fn a_job_that_began_and_did_not_finish_is_known_to_whoever_resumes() {
+    fn unfinished_jobs_are_known_when_resuming() {
         let dir = tempfile::tempdir().unwrap();
         let begun = |output: &str| BegunJob { begun: output.into(), recipe: "r".into() };
         let journal = start(dir.path(), Shard::new(0, 2).unwrap(), false);
@@ -298,11 +298,11 @@ mod tests {
             assert!(!resumed.is_unfinished(&BegunJob { recipe: "another".into(), ..begun("b") }));
         }
         journal.append(&JournalLine { status: JobStatus::Failed, made: None, ..line("b") }).unwrap();
-        assert!(!start(dir.path(), Shard::default(), true).is_unfinished(&begun("b")), "a failed job made nothing");
+        assert!(!start(dir.path(), Shard::default(), true).is_unfinished(&begun("b")), "a failed job has no output");
     }
 
     #[test]
-    fn shards_write_files_of_their_own_and_read_all() {
+    fn shards_write_separate_journals_and_read_all() {
         let dir = tempfile::tempdir().unwrap();
         let shards = [0, 1].map(|index| start(dir.path(), Shard::new(index, 2).unwrap(), false));
         assert!(shards[0].path.ends_with("sweep.journal.0-of-2.jsonl"), "{}", shards[0].path.display());

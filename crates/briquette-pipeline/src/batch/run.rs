@@ -78,9 +78,9 @@ fn check_is_first(beside: &BatchFiles) -> Result<()> {
     if n_finished == 0 {
         return Ok(());
     }
-    let outputs = if n_finished == 1 { "output is" } else { "outputs are" };
+    let outputs = if n_finished == 1 { "output exists" } else { "outputs exist" };
     let message = format!(
-        "{n_finished} {outputs} there from an earlier run; skip what is done and unchanged with --resume, or replace all with --force"
+        "{n_finished} {outputs} from an earlier run; skip finished, unchanged jobs with --resume, or replace all with --force"
     );
     Err(Error::refused(message).at(beside.journal.display()))
 }
@@ -197,7 +197,7 @@ impl BatchRun<'_> {
         if let Err(error) = &outcome
             && identity::is_stop(error)
         {
-            let message = format!("job {:?}: {error}; --resume goes on from here", job.name);
+            let message = format!("job {:?}: {error}; --resume continues from here", job.name);
             return Err(Error { message, kind: error.kind, source: None, remedy: error.remedy.clone() });
         }
         if let Some(place) = &place {
@@ -250,7 +250,7 @@ impl BatchRun<'_> {
             let is_ours = presence::exists(&asked.output.join(manifest::FILE_NAME))?
                 && (self.journal.is_unfinished(&self.begun(asked)?) || identity::is_made_by(asked)?);
             return Ok(if is_ours {
-                Before::Stale("the journal does not say it is done".into())
+                Before::Stale("the journal does not list it as done".into())
             } else {
                 Before::Nothing
             });
@@ -264,7 +264,7 @@ impl BatchRun<'_> {
             match self.check_output(&asked.output, made) {
                 Ok(()) => return Ok(Before::Done(made.clone(), line.seconds)),
                 Err(error) if identity::is_stop(&error) => return Err(error),
-                Err(error) => why = format!("the output is not what it was: {error}"),
+                Err(error) => why = format!("the output changed: {error}"),
             }
         }
         Ok(Before::Stale(why))
@@ -278,7 +278,7 @@ impl BatchRun<'_> {
     fn check_output(&self, output: &Path, made: &JobOutput) -> Result<()> {
         verify::check_sums(output, &Workers::new(self.options)?)?;
         if identity::of_output(output)? != made.sums || identity::of_report(output)? != made.report {
-            return Err(Error::input("its sums or its report were written by another run").at(output.display()));
+            return Err(Error::input("its SHA256SUMS or its report were written by another run").at(output.display()));
         }
         Ok(())
     }

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_take_each_job_once() {
+    fn shards_take_every_job_once() {
         for (n, count) in [(0, 1), (1, 3), (7, 3), (12, 4)] {
             let jobs: Vec<usize> = (0..n).collect();
             let shards = (0..count).map(|index| Shard::new(index, count).unwrap());
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn launchers_say_who_this_is() {
+    fn launchers_set_the_shard() {
         let slurm = "SLURM_ARRAY_TASK_ID=7 SLURM_ARRAY_TASK_COUNT=3 SLURM_ARRAY_TASK_MIN=5";
         assert_eq!(parse("auto", slurm).unwrap(), (2, 3));
         assert_eq!(parse("auto", &format!("{slurm} SLURM_ARRAY_TASK_STEP=2 RANK=9")).unwrap(), (1, 3));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_bad_is_named() {
+    fn missing_or_invalid_values_are_reported() {
         let cases = [
             ("4/4", "", "found shard 4 of 4"),
             ("0/0", "", "found shard 0 of 0"),

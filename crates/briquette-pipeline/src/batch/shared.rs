@@ -1,5 +1,6 @@
-//! Trainings that several jobs share: each runs once, is stored beside the journal, and is removed after the
-//! last of these jobs.
+//! Trainings that several jobs share.
+//!
+//! Each runs once, is stored beside the journal, and is removed after the last of these jobs.
 
 use crate::staged::{asked_of_training, discard, read_by_training};
 use briquette_core::{Hash128, Result};
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_training_is_kept_from_the_first_of_its_jobs_to_the_last() {
+    fn a_shared_training_lives_from_its_first_job_to_its_last() {
         let dir = tempfile::tempdir().unwrap();
         let mut shared = SharedTrainings::at(dir.path().join("jobs.stages"));
         let options = RunOptions::default();
@@ -137,8 +138,8 @@ mod tests {
         ];
         recipes.iter().for_each(|recipe| shared.count(recipe, &options).unwrap());
         let places = recipes.each_ref().map(|recipe| shared.place_of(recipe, &options).unwrap());
-        assert!(places[0].is_some() && places[0] == places[1], "the scheme comes after");
-        assert_eq!(places[2..], [None, None], "others are alone");
+        assert!(places[0].is_some() && places[0] == places[1], "the scheme of a later stage does not matter");
+        assert_eq!(places[2..], [None, None], "other trainings are not shared");
         let place = places[0].clone().unwrap();
         let begin = || std::fs::create_dir_all(place.directory.join("1-factorize")).unwrap();
         begin();
@@ -155,7 +156,7 @@ mod tests {
         shared.over(&place, "one", None);
         shared.over(&place, "two", Some(JobStatus::Done));
         shared.end(false);
-        assert!(place.directory.exists(), "the job that failed will need it");
+        assert!(place.directory.exists(), "the failed job will need it");
         shared.end(true);
         assert!(!place.directory.exists() && dir.path().join("jobs.stages/thesis.txt").exists());
     }

@@ -138,7 +138,7 @@ impl Costs {
         let Some(chosen) = chosen(&self.groups).or_else(|| chosen(&[])) else {
             let least = self.fixed + self.range()[0];
             let message = format!(
-                "found {} bytes, expected at least {least:.0}: what is not rounded takes {:.0}",
+                "found {} bytes, expected at least {least:.0}; all other tensors take {:.0}",
                 self.most, self.fixed
             );
             return Err(Error::config(message).at("budget"));

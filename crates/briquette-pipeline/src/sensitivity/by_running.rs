@@ -28,7 +28,7 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn of(recipe: &'a Recipe, n_samples: usize, checkpoint: &Checkpoint, options: &'a RunOptions) -> Result<Self> {
-        let calibration = recipe.calibration.as_ref().ok_or_else(|| Error::bug("a measure without data"))?;
+        let calibration = recipe.calibration.as_ref().ok_or_else(|| Error::bug("a measurement without data"))?;
         let (arch, spec) = (arch_of(calibration.arch.as_deref(), checkpoint)?, spec_of(&calibration.data));
         let parent = recipe.output.parent().filter(|path| !path.as_os_str().is_empty());
         let directory = match parent {

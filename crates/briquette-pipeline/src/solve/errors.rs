@@ -51,7 +51,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn errors_are_those_of_the_outputs_of_every_input() {
+    fn errors_match_the_outputs_of_every_input() {
         let inputs = [[1.0_f64, 2.0, -1.0], [0.5, 0.0, 3.0]];
         let mut gram = vec![0.0; 9];
         for x in inputs {

@@ -44,9 +44,9 @@ impl<'a> Found<'a> {
         let damped = of(&|layer| layer.is_damped_more && layer.fell_back.is_none());
         let dead = of(&|layer| layer.n_dead > 0);
         let lines = [
-            ("saw fewer than 512 vectors in the calibration, which says little of their inputs", few),
+            ("saw fewer than 512 vectors in the calibration, too few for reliable statistics", few),
             ("needed more damping, as their Hessians had no Cholesky factor", damped),
-            ("have inputs that were 0 throughout the calibration; the weights of those became 0", dead),
+            ("have inputs that were 0 throughout the calibration; the weights of these inputs became 0", dead),
         ];
         let said = lines.into_iter().filter(|(_, names)| !names.is_empty());
         let said: Vec<String> = said.map(|(what, names)| format!("{} {what}", listed(&names))).collect();

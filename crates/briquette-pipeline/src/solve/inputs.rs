@@ -175,21 +175,21 @@ mod run {
             let data = spec.open(arch.task())?;
             let samples = Samples { n: calibration.n_samples, seed: calibration.seed };
             let batches = token_batches(arch, &mut input, &data, &spec, samples)?
-                .ok_or_else(|| Error::bug("a network of text that takes none"))?;
+                .ok_or_else(|| Error::bug("a text model that takes no text"))?;
             let layers = LayerwiseRunner::layers_of(job.checkpoint, arch)?;
             settle_unseen(plan, |tensor| !layers.contains(layer_of(&tensor.info.name)));
             let solver = Solver::new(job, plan)?;
             let limit = limit_of_host(calibration.limit, job.options);
             let room = Room::within(limit, job.scratch);
             let parts = LayerwiseRunner::parts(job.checkpoint, arch)?
-                .ok_or_else(|| Error::bug("a network of text without blocks"))?;
+                .ok_or_else(|| Error::bug("a text model without transformer blocks"))?;
             let entry = Simulated::of(job.checkpoint, plan, (&solver, &found.source), |tensor| {
                 calibration.is_sequential
                     && parts.part_of(&tensor.info.name) == BlockPart::Entry
                     && !tensor.solve.moves()
             })?;
             let walk = LayerwiseRunner::begin(job.checkpoint, arch, &device, batches, room, &entry)?;
-            let walk = walk.ok_or_else(|| Error::bug("a network of text without blocks"))?;
+            let walk = walk.ok_or_else(|| Error::bug("a text model without transformer blocks"))?;
             drop(entry);
             LayerwiseSolve { job, calibration, walk, plan, found, solver, limit }.run()
         })

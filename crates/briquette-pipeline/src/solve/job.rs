@@ -45,7 +45,7 @@ pub(super) fn stats_of<'s>(
         return Err(Error::input(message).at(tensor.culprit()));
     }
     if needs_gram && stats.gram.is_none() {
-        let message = "its statistics have no gram matrix, which moving weights needs; gather them with `--gram`";
+        let message = "its statistics have no Gram matrix, which weight updates need; gather them with `--gram`";
         return Err(Error::input(message).at(tensor.culprit()));
     }
     Ok(stats)

@@ -160,7 +160,7 @@ impl<'j, 'p> Solver<'j, 'p> {
                 Some(sparsegpt(&mut values, n_cols, sparsity_of(tensor)?, given, factor, &go_on)?)
             }
             Some(Reconstruction::Admm) => {
-                let gram = stats.gram.as_ref().ok_or_else(|| Error::bug("statistics without a gram matrix"))?;
+                let gram = stats.gram.as_ref().ok_or_else(|| Error::bug("statistics without a Gram matrix"))?;
                 let (mask, how) = admm(&mut values, n_cols, sparsity_of(tensor)?, gram, stats.count, &go_on)?;
                 *outcome = Some(how);
                 Some(mask)
@@ -283,7 +283,7 @@ fn sparsity_of(tensor: &TensorPlan) -> Result<DropRule> {
         Some(Cut::Count(n_drop)) => Ok(DropRule::Count(n_drop)),
         Some(Cut::OfEach { size, n_drop }) if size == tensor.rows().n_cols => Ok(DropRule::CountPerRow(n_drop)),
         Some(Cut::NOfM { n, m }) => Ok(DropRule::NOfM { n, m }),
-        _ => Err(Error::bug("weights are moved around a cut that spans tensors").at(tensor.culprit())),
+        _ => Err(Error::bug("weights are updated for a cut that spans tensors").at(tensor.culprit())),
     }
 }
 
@@ -295,7 +295,7 @@ fn factor_of<'f>(
     order: ColumnOrder,
     go_on: &(impl Fn() -> Result<()> + Sync),
 ) -> Result<&'f InverseFactor> {
-    let gram = stats.gram.as_ref().ok_or_else(|| Error::bug("statistics without a gram matrix"))?;
+    let gram = stats.gram.as_ref().ok_or_else(|| Error::bug("statistics without a Gram matrix"))?;
     let is_it = |known: &KnownFactor| Arc::ptr_eq(&known.gram, gram) && known.order == order;
     if !known.iter().any(is_it) {
         let spec = FactorSpec { damping: DAMPING, order };

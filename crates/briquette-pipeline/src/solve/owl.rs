@@ -115,7 +115,7 @@ mod tests {
     use super::block_of;
 
     #[test]
-    fn a_block_is_named_up_to_its_number() {
+    fn a_block_is_the_name_up_to_its_number() {
         assert_eq!(block_of("model.layers.12.mlp.up_proj.weight"), "model.layers.12");
         assert_eq!(block_of("encoder.layer.0.output.dense.weight"), "encoder.layer.0");
         assert_eq!(block_of("lm_head.weight"), "lm_head");

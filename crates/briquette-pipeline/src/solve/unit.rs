@@ -118,7 +118,7 @@ impl Unit {
         let expected = figures.remove(HASH).unwrap_or_default();
         match hash_of(parts.into_iter(), &figures).to_string() == expected {
             true => Ok(file),
-            false => Err(Error::input("is damaged: its hash does not hold").at(path.display())),
+            false => Err(Error::input("is damaged: its hash does not match").at(path.display())),
         }
     }
 }

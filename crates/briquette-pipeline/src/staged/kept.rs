@@ -19,7 +19,7 @@ pub(super) fn words(directory: &Path) -> Option<String> {
     let solved: Vec<PathBuf> = of_kind(Work::SOLVED).iter().flat_map(|part| files_below(part)).collect();
     let n_blocks = solved.iter().filter(|file| !name_of(file).starts_with("statistics")).count();
     let mut items = vec![counted(n_stages, "finished stage"), counted(n_blocks, "finished block")];
-    items.push((solved.len() > n_blocks).then(|| "the statistics of inputs".into()));
+    items.push((solved.len() > n_blocks).then(|| "the input statistics".into()));
     for training in of_kind("training") {
         items.push(step_of(&training.join("last.json")).map(|step| format!("the checkpoint of step {step}")));
         items.push(training.join("teacher.safetensors").exists().then(|| "the teacher's outputs".into()));
@@ -34,7 +34,7 @@ pub(super) fn explain(error: Error, kept: &str, directory: &Path, is_of_batch: b
         return error;
     }
     let n_bytes = files_below(directory).iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum();
-    let how = if is_of_batch { "" } else { "; run it again to go on from there, or remove that directory" };
+    let how = if is_of_batch { "" } else { "; run it again to resume, or remove that directory" };
     let (directory, n_bytes) = (shown_path(directory), numbers::bytes(n_bytes));
     let message = format!("{}; no output was written; {directory} ({n_bytes}) keeps {kept}{how}", error.message);
     Error { message, ..error }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finished_work_is_counted_and_a_draft_is_none() {
+    fn finished_work_is_counted_without_drafts() {
         let dir = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| {
             let path = dir.path().join(name);
@@ -96,7 +96,7 @@ mod tests {
         put("1-compress/model.safetensors", "xx");
         put("1-training/last.json", "{\"step\": 30}");
         let kept = words(dir.path()).unwrap();
-        assert_eq!(kept, "1 finished stage, 2 finished blocks, the statistics of inputs, the checkpoint of step 30");
+        assert_eq!(kept, "1 finished stage, 2 finished blocks, the input statistics, the checkpoint of step 30");
         let error = explain(Error::interrupted(2), &kept, dir.path(), false);
         assert!(error.message.starts_with("stopped by signal 2; no output was written; "), "{error}");
         assert!(error.message.contains(" keeps 1 finished stage") && error.message.contains("run it again"), "{error}");

@@ -1,4 +1,6 @@
-//! A note that a run writes just before its output appears, so that the next run detects a kill during cleanup.
+//! A note that a run writes just before its output appears.
+//!
+//! From the note, the next run detects that the earlier one was killed during cleanup.
 
 use crate::contents::InputHashes;
 use crate::{identity, verify};

@@ -46,7 +46,7 @@ impl FoundSteps {
         let path = model.join("report.json");
         let report: Report =
             json::parse(&InputFile::open(&path)?.read_all(limits::MAX_OWN_BYTES)?, "the report", &path)?;
-        let allocation = report.allocation.ok_or_else(|| Error::bug("a budget without steps"))?;
+        let allocation = report.allocation.ok_or_else(|| Error::bug("a budget without an allocation"))?;
         let most = match asked.target {
             Target::Bytes(bytes) => bytes,
             _ => Checkpoint::open(&model)?.weight_bytes(),
@@ -79,7 +79,7 @@ impl FoundSteps {
 fn given(allocation: &AllocationReport, factor: f64) -> Result<Vec<GivenScheme>> {
     let each = allocation.tensors.iter().map(|tensor| {
         let scheme = briquette_methods::quant::scaled_step(&tensor.scheme, factor)
-            .ok_or_else(|| Error::bug(format!("{} is no step", tensor.scheme)))?;
+            .ok_or_else(|| Error::bug(format!("{} is not a step scheme", tensor.scheme)))?;
         Ok(GivenScheme { name: tensor.name.clone(), scheme, is_idle: false })
     });
     each.collect()

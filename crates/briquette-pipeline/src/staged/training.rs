@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_names_its_key_and_both_values() {
+    fn a_change_lists_its_key_and_both_values() {
         let before = json!({ "a": 1, "stage": [{ "epochs": 2 }, { "x": true }], "content": { "data.train": "1f" } });
         let now = json!({ "a": 1, "stage": [{ "epochs": 3 }, { "x": true }], "b": "new", "content": {} });
         assert_eq!(changes(&before, &before), [""; 0]);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_the_last_training_does_not_count() {
+    fn stages_after_the_last_training_do_not_count() {
         let of = |after: &str| asked_of_training(&recipe(after), &RunOptions::default());
         let quantize = |scheme: &str| format!("[[stage]]\nkind = \"quantize\"\nscheme = \"{scheme}\"\n");
         assert_eq!(of(&quantize("int8")), of(&quantize("int4")));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn statistics_count_where_they_are_pruned_by_before_the_last_training() {
+    fn statistics_of_pruning_before_the_last_training_count() {
         let prune = "[[stage]]\nkind = \"prune\"\nmethod = \"wanda\"\nstatistics = \"s\"\nsparsity = 0.5\n";
         let distill = "[[stage]]\nkind = \"distill\"\nloss = [{ kind = \"logits\" }]\n";
         let of = |stages: &str| {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn rounding_that_a_training_sees_counts() {
+    fn quantization_that_a_training_uses_counts() {
         let of = |keys: &str, scheme: &str| {
             let distill = format!("[[stage]]\nkind = \"distill\"\nloss = [{{ kind = \"logits\" }}]\n{keys}\n");
             let quantize = format!("[[stage]]\nkind = \"quantize\"\nscheme = \"{scheme}\"\n");

@@ -62,7 +62,7 @@ impl Work {
             // trained.
             Err(_) if force || !holds_training(&self.directory)? => return Ok(false),
             Err(error) => {
-                let message = format!("{}; pass --force to begin anew", error.message);
+                let message = format!("{}; pass --force to start anew", error.message);
                 return Err(Error { message, ..error });
             }
         };
@@ -71,8 +71,8 @@ impl Work {
             return Ok(changes.is_empty());
         }
         let message = format!(
-            "an unfinished run of another recipe, model or data is kept here: {}; put that back to go on, or pass --force \
-             to begin anew",
+            "found an unfinished run of another recipe, model or data: {}; undo the change to resume, or pass --force \
+             to start anew",
             changes.join(", ")
         );
         Err(Error::refused(message).at(self.directory.display()))
@@ -122,7 +122,7 @@ impl Work {
         match verify::check_files(part, options) {
             Ok(()) => Ok(true),
             Err(error) if error.is_bad_input() && options.force => {
-                options.progress.line(&format!("made again, as --force asks: {error}"));
+                options.progress.line(&format!("making this part again because of --force: {error}"));
                 std::fs::remove_dir_all(part).map_err(|source| Error::io("cannot remove", part, source))?;
                 Ok(false)
             }
@@ -172,7 +172,7 @@ pub(super) fn check_is_ours(directory: &Path) -> Result<()> {
         // A draft has the name of its part with a leading dot.
         let part = name.strip_prefix('.').and_then(|name| name.split_once(".partial")).map_or(&*name, |(part, _)| part);
         if ![RECIPE, published::FILE].contains(&part) && !is_part(part) {
-            let message = "is nothing that a run keeps here; move it, or choose another output";
+            let message = "is not a file of a run; move it, or choose another output";
             return Err(Error::refused(message).at(entry.path().display()));
         }
     }
@@ -200,7 +200,7 @@ mod tests {
     use briquette_writer::context::{RunOptions, Stop};
 
     #[test]
-    fn only_what_a_run_keeps_is_removed() {
+    fn only_files_of_a_run_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["1-compress", "2-distill", "12-training", ".1-distill.partial-77-0"] {
             std::fs::create_dir(dir.path().join(name)).unwrap();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_or_data_that_changed_under_its_path_is_not_gone_on_with() {
+    fn changed_models_or_data_are_not_resumed() {
         let dir = tempfile::tempdir().unwrap();
         let recipe = model_and_recipe(dir.path());
         let trained = dir.path().join("out.stages/1-distill").join(DistillReport::FILE);
@@ -256,19 +256,19 @@ mod tests {
             let mut bytes = std::fs::read(&path).unwrap();
             std::fs::write(&path, &bytes).unwrap();
             drop(open(&recipe, false).unwrap());
-            assert!(trained.exists(), "the same {name} goes on");
+            assert!(trained.exists(), "the same {name} resumes");
             *bytes.last_mut().unwrap() ^= 1;
             std::fs::write(&path, bytes).unwrap();
             let error = open(&recipe, false).unwrap_err();
             assert!(error.to_string().contains(&format!("the content of {key} changed")), "{error}");
             assert!(trained.exists() && error.exit_code() == 6);
             drop(open(&recipe, true).unwrap());
-            assert!(!trained.exists(), "--force begins anew");
+            assert!(!trained.exists(), "--force starts anew");
         }
     }
 
     #[test]
-    fn what_is_read_does_not_lie_where_parts_are_kept() {
+    fn inputs_in_the_directory_of_parts_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let mut recipe = model_and_recipe(dir.path());
         let path = dir.path().join("out.stages/m.safetensors");

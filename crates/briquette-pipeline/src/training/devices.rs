@@ -35,11 +35,11 @@ fn of(names: &[String]) -> Result<Vec<Device>> {
     }
     let is_cpu = |name: &String| name == "cpu";
     if names.iter().any(is_cpu) && !names.iter().all(is_cpu) {
-        return fail(format!("{} are not of one kind; name CPUs alone, or GPUs alone", names.join(",")));
+        return fail(format!("found {}, expected only CPUs or only GPUs", names.join(",")));
     }
     let twice = names.iter().enumerate().find(|(at, name)| !is_cpu(name) && names[..*at].contains(name));
     if let Some((_, name)) = twice {
-        return fail(format!("{name} is named twice; name each GPU once"));
+        return fail(format!("found {name} twice; list each GPU once"));
     }
     let devices = names.iter().map(|name| briquette_models::device(name)).collect::<Result<_>>();
     devices.map_err(|error| error.at("--devices"))
@@ -57,9 +57,9 @@ fn check(stage: &DistillStage) -> Result<()> {
         ("freeze", "anything", !stage.freeze.is_empty()),
     ];
     match refused.iter().find(|(.., is_asked)| *is_asked) {
-        Some((key, what, _)) => {
-            Err(Error::config(format!("{key}: {what} is not for several devices; remove it, or train on one")))
-        }
+        Some((key, what, _)) => Err(Error::config(format!(
+            "{key}: {what} is not supported on several devices; remove it, or train on one device"
+        ))),
         None => Ok(()),
     }
 }
@@ -70,14 +70,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_devices_that_cannot_train_together_are_one_line() {
+    fn invalid_lists_of_devices_are_refused_in_one_line() {
         let names = |list: &str| list.split(',').map(str::to_string).collect::<Vec<_>>();
         assert_eq!(of(&names("cpu,cpu,cpu")).unwrap().len(), 3);
         let cases = [
-            ("cpu,cuda:0", "not of one kind"),
-            ("cuda:0,cuda:0", "cuda:0 is named twice"),
+            ("cpu,cuda:0", "expected only CPUs or only GPUs"),
+            ("cuda:0,cuda:0", "found cuda:0 twice"),
             ("cpu,auto", "found \"auto\""),
-            ("cpu,", "not of one kind"),
+            ("cpu,", "expected only CPUs or only GPUs"),
             ("tpu,gpu", "found \"tpu\""),
         ];
         for (list, expected) in cases {

@@ -66,7 +66,10 @@ impl Examples {
                 let labels = all.map(|index| Images::label(&images, index)).collect();
                 Ok(Self::Images { pixels, extents, labels })
             }
-            _ => Err(Error::config(format!("{} cannot be trained on this kind of data", model.arch))),
+            _ => Err(Error::config(format!(
+                "{} cannot be trained on this kind of data; use data for its task",
+                model.arch
+            ))),
         }
     }
 
@@ -122,9 +125,7 @@ impl Examples {
 fn windows(tokens: &[u32], length: usize) -> Result<Vec<Vec<u32>>> {
     let length = length.min(tokens.len());
     if length < 2 {
-        return Err(Error::input(format!(
-            "found {length} tokens of text at once, expected at least 2; give more text"
-        )));
+        return Err(Error::input(format!("found windows of {length} tokens, expected at least 2; add more text")));
     }
     Ok(tokens.chunks_exact(length).map(<[u32]>::to_vec).collect())
 }

@@ -1,4 +1,4 @@
-//! What stays in place while a student trains: zeros, grids and frozen weights.
+//! The parts of a student that stay in place while it trains: zeros, grids and frozen weights.
 
 use crate::training::learner::Learner;
 use briquette_core::{DType, Error, Result};
@@ -99,7 +99,7 @@ pub(crate) fn rate(stage: &DistillStage, named: &[StudentTensor], heads: &BTreeS
     let chosen = named.iter().filter(|named| named.is_matrix && quantize.selection.chooses(&named.name, named.role));
     let steps: BTreeMap<String, f64> = chosen.filter_map(step).collect();
     match steps.is_empty() {
-        true => Err(Error::config("rate: no weight has a step, whose bits it counts; quantize by steps, or remove it")),
+        true => Err(Error::config("rate: no weight has a step size; quantize with a step scheme, or remove it")),
         false => Ok(Some(Rate { weight, steps })),
     }
 }
@@ -117,7 +117,7 @@ fn gradually(
     }
     if !pruned.is_empty() {
         // Until the schedule begins, existing zeros would not stay zero.
-        let message = "prune: a stage before prunes already; remove that one, or this";
+        let message = "prune: an earlier stage prunes already; remove one of them";
         return Err(Error::config(message));
     }
     let steps = gradual.steps(n_steps);
@@ -145,7 +145,7 @@ pub(crate) fn frozen(stage: &DistillStage, named: &[StudentTensor]) -> Result<Pa
     let paths: Vec<&str> =
         named.iter().filter(|named| stage.freeze.matches(&named.name)).map(|named| named.path.as_str()).collect();
     if paths.len() == named.len() {
-        return Err(Error::config("freeze: nothing is left to learn; freeze less"));
+        return Err(Error::config("freeze: no tensor is left to train; freeze fewer tensors"));
     }
     Patterns::new(paths)
 }

@@ -23,8 +23,9 @@ pub(crate) struct Learner {
 pub(crate) enum Inputs {
     /// Tokens and their padding mask, `[batch, length]`.
     Text(Tensor<2, Int>, Tensor<2, Bool>),
-    /// Tokens of running text, `[batch, length]`: the inputs are all but the last of each row, the targets all
-    /// but the first.
+    /// Tokens of running text, `[batch, length]`.
+    ///
+    /// The inputs are all but the last token of each row, the targets all but the first.
     Windows(Tensor<2, Int>),
     /// Images, `[batch, channels, height, width]`.
     Images(Tensor<4>),

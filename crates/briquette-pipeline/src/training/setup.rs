@@ -81,7 +81,7 @@ impl TrainingSetup {
         let rules = held::rules(stage, asked.pruned, &named, &heads, n_steps, prefix)?;
         settings.rate = held::rate(stage, &named, &heads)?;
         if settings.rate.is_some() && n_devices > 1 {
-            return Err(Error::config("rate: it is not counted on several devices; name one, or remove it"));
+            return Err(Error::config("rate: not supported on several devices; train on one device, or remove it"));
         }
         settings.settled_at = stage.gradual.as_ref().map_or(0, |gradual| gradual.steps(n_steps).end);
         let examples = Arc::new(examples);
@@ -150,7 +150,7 @@ fn check_together(asked: &TrainingJob, student: &LoadedModel, teacher: &LoadedMo
     let (ours, theirs) = (asked.model.display(), asked.stage.teacher.as_deref().unwrap_or(asked.original).display());
     if student.arch.task() != teacher.arch.task() {
         let message = format!("the student ({ours}) is {} and the teacher ({theirs}) {}", student.arch, teacher.arch);
-        return Err(Error::config(format!("{message}; they must take and give the same")).at("teacher"));
+        return Err(Error::config(format!("{message}; use models with the same task")).at("teacher"));
     }
     if !matches!(student.input, Input::Text { .. }) {
         return Ok(());
@@ -160,8 +160,8 @@ fn check_together(asked: &TrainingJob, student: &LoadedModel, teacher: &LoadedMo
         let [found, expected] = [student.encode(&text)?, teacher.encode(&text)?];
         if found != expected {
             let message = format!(
-                "the tokenizers of the student ({ours}) and the teacher ({theirs}) differ: of {text:?} they make {} and \
-                 {} tokens; they must be the same",
+                "the tokenizers of the student ({ours}) and the teacher ({theirs}) differ: they encode {text:?} as {} and \
+                 {} tokens; use a teacher with the same tokenizer",
                 found.0.len(),
                 expected.0.len()
             );

@@ -53,7 +53,7 @@ impl TrainingDisplay {
             *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             let StepRecord { step, epoch, loss, learning_rate, seconds, .. } = record;
             self.progress.line(&format!(
-                "epoch {epoch}, step {step} of {}: loss {loss:.5}, learning rate {learning_rate:.2e}, {:.0} ms a step",
+                "epoch {epoch}, step {step} of {}: loss {loss:.5}, learning rate {learning_rate:.2e}, {:.0} ms per step",
                 self.n_steps,
                 1e3 * seconds
             ));

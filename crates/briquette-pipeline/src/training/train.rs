@@ -41,7 +41,7 @@ pub(crate) fn train(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
     match go_on(asked, options) {
         // The student is created anew too, because it may have values of a damaged checkpoint.
         Err(error) if options.force && Checkpoints::is_damage(&error) => {
-            options.progress.line(&format!("begun anew, as --force asks: {error}"));
+            options.progress.line(&format!("starting anew because of --force: {error}"));
             Checkpoints::at(asked.work)?.clear()?;
             go_on(asked, options)
         }
@@ -73,7 +73,7 @@ fn go_on(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
     shown.end();
     let (finished, at_once, fit) = made?;
     if finished.resumed_at > 0 {
-        options.progress.line(&format!("went on from step {}", finished.resumed_at));
+        options.progress.line(&format!("resumed from step {}", finished.resumed_at));
     }
     let peak = meter.peak_bytes().zip(before).map(|(peak, before)| peak.saturating_sub(before));
     begin_phase(options, "write student");
@@ -120,9 +120,10 @@ fn run(
         let live = meter.live_bytes().unwrap_or(0);
         let found;
         (model, found) = distiller.fit(model, teacher, training.examples.as_ref(), limit, meter)?;
-        options
-            .progress
-            .line(&format!("{} items at once, for {live} bytes in use now and {limit} at most", found.at_once));
+        options.progress.line(&format!(
+            "{} items in memory at once, with {live} bytes in use and a limit of {limit}",
+            found.at_once
+        ));
         fit = Some(found);
         meter.reset_peak();
     }
@@ -170,7 +171,7 @@ fn teacher_of(
     let read = || Cached::read(&path, training.examples.len(), plain);
     match presence::exists(&path)?.then(read) {
         Some(Err(error)) if error.kind == ErrorKind::Input => {
-            options.progress.line(&format!("{error}; the teacher is asked again"));
+            options.progress.line(&format!("{error}; running the teacher again"));
         }
         Some(found) => return Ok(Box::new(found?)),
         None => {}

@@ -49,7 +49,10 @@ fn each_score(layer: &[WeightSlice], mut see: impl FnMut(&[f32])) {
 /// If the lengths disagree, an outlier ratio is not finite, or `lambda` is negative or not finite.
 pub fn owl(outliers: &[f64], sizes: &[usize], target: Ratio, lambda: f64) -> Vec<Ratio> {
     assert_eq!(outliers.len(), sizes.len(), "one size per layer");
-    assert!(outliers.iter().all(|ratio| ratio.is_finite()) && lambda >= 0.0 && lambda.is_finite(), "outlier ratios and lambda are finite");
+    assert!(
+        outliers.iter().all(|ratio| ratio.is_finite()) && lambda >= 0.0 && lambda.is_finite(),
+        "outlier ratios and lambda are finite"
+    );
     let least = outliers.iter().copied().fold(f64::INFINITY, f64::min);
     let span = outliers.iter().copied().fold(f64::NEG_INFINITY, f64::max) - least;
     if span <= 0.0 || sizes.iter().all(|&size| size == 0) {
