@@ -245,13 +245,13 @@ pub(crate) fn form_tensor(form: Option<&Form>, axis: OutputAxis, step: usize, de
     Tensor::from_data(TensorData::from(Form::to_numbers(form, axis, step).as_slice()), (device, DType::I64))
 }
 
-/// Booleans as a tensor on a device.
+/// Returns booleans as a tensor on a device.
 pub(crate) fn bools(values: Vec<bool>, device: &Device) -> Tensor<1, Bool> {
     let n = values.len();
     Tensor::from_data(TensorData::new(values, [n]), device)
 }
 
-/// Numbers as an f32 tensor, whatever the device's default type.
+/// Returns numbers as an f32 tensor, whatever the device's default type.
 pub(crate) fn floats(values: Vec<f32>, device: &Device) -> Tensor<1> {
     let n = values.len();
     Tensor::from_data(TensorData::new(values, [n]), (device, DType::F32))

@@ -10,9 +10,9 @@ use burn::module::Module;
 use burn::tensor::Device;
 use std::path::{Path, PathBuf};
 
-/// Writes a module as an output directory of format `briquette`, like the command line program.
+/// A writer of modules to output directories of format `briquette`, like those of the command line program.
 ///
-/// It writes the effective weights: masks and codes as such, with dense or sparse storage, whichever is
+/// It stores the effective weights, with masks and codes as such, in dense or sparse storage, whichever is
 /// smaller.
 #[derive(Debug, Clone)]
 pub struct Export {

@@ -42,7 +42,7 @@ impl ImageFolder {
             files.extend(found.into_iter().map(|file| (file, class)));
         }
         if files.is_empty() {
-            Err(empty(path, "folder of images, one for each class,"))
+            Err(empty(path, "folder of images (one per class)"))
         } else {
             Ok(Self { path: path.to_path_buf(), files, classes })
         }

@@ -5,7 +5,7 @@ use briquette_core::{Error, Remedy, Result};
 /// Largest side of scaled or cropped images.
 pub(super) const MAX_SIDE: usize = 1 << 14;
 
-/// Describes how an image becomes the input of a network.
+/// Conversion of images to the input of a network.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImageInput {
     /// Number of channels: 1 for grey, 3 for RGB.

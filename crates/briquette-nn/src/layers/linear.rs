@@ -39,7 +39,7 @@ impl LinearConfig {
     }
 }
 
-/// Computes `y = x · weight + bias` over the last dimension; with low rank, `y = (x · down) · weight + bias`.
+/// A linear layer: `y = x · weight + bias`, or with low rank `y = (x · down) · weight + bias`.
 ///
 /// In PyTorch's terms, a low-rank layer is two `Linear` layers: `down` with weight `[rank, in]`, then this one
 /// with weight `[out, rank]`.

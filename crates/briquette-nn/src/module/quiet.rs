@@ -8,7 +8,7 @@ use burn::train::renderer::{
 };
 use std::error::Error;
 
-/// Replaces burn's renderer, which prints every step, by no output: see
+/// A renderer without output, in place of burn's, which prints every step: see
 /// [`SupervisedTraining::renderer`](burn::train::SupervisedTraining::renderer).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Quiet;

@@ -5,7 +5,7 @@ use crate::module::parameters::{Parameter, parameters};
 use briquette_core::{Error, OutputAxis, Patterns, Result, Role};
 use burn::module::Module;
 
-/// Assigns roles to parameters that belong to no layer of burn, or overrides the roles of those that do.
+/// Roles for parameters that belong to no layer of burn, or that differ from those of burn's layers.
 ///
 /// Parameters are selected by path or by the struct with their field. The last match counts.
 ///

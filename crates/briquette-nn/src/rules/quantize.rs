@@ -89,7 +89,9 @@ impl Quantize {
         let n_scales = if grouping == Grouping::Tensor { 1 } else { n_rows * per_row };
         match &self.given {
             Some(params) if params.affines.iter().any(|affine| !(affine.scale.is_finite() && affine.scale > 0.0)) => {
-                Err(Error::config("Quantize::on_grid: found a scale that is not a finite number above 0"))
+                Err(Error::config(
+                    "found a scale that is not a finite number above 0; correct the scales of Quantize::on_grid",
+                ))
             }
             Some(params) if params.affines.len() != n_scales => {
                 let found = params.affines.len();
