@@ -61,9 +61,9 @@ fn activations_that_are_not_run_here_are_refused() {
     let flags = "--quantize int8-dynamic --quantize-roles linear --format compressed-tensors --quiet";
     sandbox.ok(&format!("compress llama-tied -o dynamic {flags}"));
     let cases = [
-        ("tensor", ["\"token\"", "\"tensor\""], 6, "not int8 by the token"),
+        ("tensor", ["\"token\"", "\"tensor\""], 6, "not int8 per token"),
         ("static", ["\"dynamic\": true", "\"dynamic\": false"], 4, "a static scale of activations"),
-        ("output", ["\"output_activations\": null", "\"output_activations\": {}"], 6, "not int8 by the token"),
+        ("output", ["\"output_activations\": null", "\"output_activations\": {}"], 6, "not int8 per token"),
     ];
     for (out, change, code, phrase) in cases {
         without_manifest(&sandbox, "dynamic", out, change);

@@ -45,7 +45,7 @@ fn files_that_are_no_checkpoint_are_named() {
         ("short.safetensors", good[..good.len() - 1].to_vec(), "cut short"),
         ("header.safetensors", good[..100].to_vec(), "cut short"),
         ("long.safetensors", [good.as_slice(), b"x"].concat(), "belong to no tensor"),
-        ("lies.safetensors", [&u64::MAX.to_le_bytes()[..], b"{}"].concat(), "none of safetensors"),
+        ("lies.safetensors", [&u64::MAX.to_le_bytes()[..], b"{}"].concat(), "an unknown format"),
         ("large.safetensors", [&99_999_999_u64.to_le_bytes()[..], b"{}"].concat(), "claims 99999999 bytes"),
         (
             "lfs.safetensors",
@@ -93,7 +93,7 @@ fn paths_that_lead_to_no_checkpoint_are_refused() {
     assert_bad_model(&sandbox, "tiny.safetensors/x", 4, &["no such file"]);
     assert_bad_model(&sandbox, "/dev/null", 4, &["/dev/null", "device"]);
     sandbox.write("none/readme.txt", "x");
-    assert_bad_model(&sandbox, "none", 4, &["none", "no weights here"]);
+    assert_bad_model(&sandbox, "none", 4, &["none", "found no weights"]);
     sandbox.write("two/a.safetensors", "x");
     sandbox.write("two/b.safetensors", "x");
     assert_bad_model(&sandbox, "two", 2, &["2 weight files and no index", "a.safetensors"]);
@@ -116,7 +116,7 @@ fn indices_that_do_not_fit_their_shards_are_refused() {
         (good.replace(first, "model-00002-of-00003.safetensors"), "the shards do not belong together"),
         (good.replace("conv1.bias", "conv1.sorrow"), "the shards do not belong together"),
         ("{}".into(), "weight_map"),
-        ("{\"weight_map\": {}}".into(), "names no tensor"),
+        ("{\"weight_map\": {}}".into(), "lists no tensor"),
         ("not JSON".into(), "index"),
     ] {
         sandbox.write(index, text);
@@ -167,7 +167,7 @@ fn options_that_do_not_fit_the_model_name_the_tensor() {
                 "compress layers.safetensors -o out --nm 2:4",
                 2,
                 &[
-                    "nor those of 3 others",
+                    "nor those of 3 other tensors",
                     "--exclude 'layers.*.down.weight' --exclude layers.0.up.weight --exclude layers.1.up.weight",
                 ],
             ),
@@ -177,7 +177,11 @@ fn options_that_do_not_fit_the_model_name_the_tensor() {
                 2,
                 &["fc.weight", "symmetric"],
             ),
-            ("compress odd.safetensors -o out --quantize int5 --format compressed-tensors", 2, &["int8 and int4 only"]),
+            (
+                "compress odd.safetensors -o out --quantize int5 --format compressed-tensors",
+                2,
+                &["only symmetric int8 and int4"],
+            ),
         ],
     );
 }
@@ -195,7 +199,7 @@ fn patterns_that_fit_no_tensor_suggest_one() {
             ),
             ("compress tiny.safetensors -o out --prune 0.5 --exclude upp.*", 2, &["matches no tensor", "nearest name"]),
             ("compress tiny.safetensors -o out --prune 0.5 --include up[", 2, &["up[", "no glob"]),
-            ("compress tiny.safetensors -o out --prune 0.5 --prune-roles conv", 2, &["chooses no tensor"]),
+            ("compress tiny.safetensors -o out --prune 0.5 --prune-roles conv", 2, &["selects no tensor"]),
         ],
     );
 }
@@ -273,11 +277,11 @@ fn commands_that_lack_something_say_what() {
             ("export tiny.safetensors --to gguf -o out", 2, &["gguf", "burnpack"]),
             ("verify", 2, &["OUTPUT"]),
             ("devices --device foo", 2, &["device: found \"foo\""]),
-            ("verify tiny.safetensors", 4, &["tiny.safetensors", "is no directory"]),
-            ("verify /dev/null", 4, &["is no directory"]),
+            ("verify tiny.safetensors", 4, &["tiny.safetensors", "is not a directory"]),
+            ("verify /dev/null", 4, &["is not a directory"]),
             ("verify nowhere", 4, &["no such directory"]),
-            ("verify .", 4, &["is no output of briquette"]),
-            ("report .", 4, &["is no output of briquette"]),
+            ("verify .", 4, &["is not an output of briquette"]),
+            ("report .", 4, &["is not an output of briquette"]),
         ],
     );
 }
@@ -306,7 +310,7 @@ fn mistakes_in_a_recipe_name_the_line_and_the_word() {
         ),
         (
             stage("kind = \"prune\"\nsparsity = 0.4\noverrides = [{ include = [\"up.bias\"], sparsity = 0.1 }]"),
-            &["stage 1 (prune): overrides: pattern \"up.bias\" matches no tensor that this stage chooses"],
+            &["stage 1 (prune): overrides: pattern \"up.bias\" matches no tensor that this stage selects"],
         ),
         (format!("{head}[memory]\nlimit = \"4XB\"\n"), &["memory.limit: found \"4XB\""]),
     ];
@@ -354,7 +358,7 @@ fn what_is_no_whole_output_does_not_verify() {
         &sandbox,
         &[
             ("verify nowhere", 4, &["nowhere", "no such directory"]),
-            ("verify tiny.safetensors", 4, &["is no directory"]),
+            ("verify tiny.safetensors", 4, &["is not a directory"]),
             ("verify out --against other.safetensors", 4, &["out", "another"]),
             ("diff out nowhere", 4, &["nowhere"]),
             ("report nowhere", 4, &["nowhere"]),

@@ -90,7 +90,7 @@ fn one_bad_job_gives_exit_code_3_and_resume_skips_what_is_done() {
     assert_eq!((healed.code, counts(&healed), healed.stderr.as_str()), (0, [1, 4, 0], ""));
 
     let before = sandbox.files("out");
-    let phrases = ["out/jobs.journal.jsonl: 5 outputs are there from an earlier run", "--resume", "--force"];
+    let phrases = ["out/jobs.journal.jsonl: 5 outputs exist from an earlier run", "--resume", "--force"];
     sandbox.run("run jobs.toml").assert_fails(6, &phrases);
     assert!(before == sandbox.files("out"), "without --resume or --force nothing is replaced");
     sandbox.ok("run jobs.toml --force --quiet");

@@ -106,8 +106,8 @@ fn a_model_that_runs_is_measured_and_rounded_by_its_inputs() {
     let line =
         format!("compress bert-tiny -o out --bytes {bytes} --data text.txt --max-length 16 --device cpu --quiet");
     let plan = sandbox.ok(&line.replace("compress", "plan").replace(" -o out", "").replace(" --quiet", "")).stdout;
-    assert!(plan.contains(&format!("so that the weight files have at most {bytes} bytes")), "{plan}");
-    for word in ["loss at four bits", "step", "by gradient, in 1 - cosine", "all together lose"] {
+    assert!(plan.contains(&format!("for at most {bytes} bytes of weight files")), "{plan}");
+    for word in ["loss at four bits", "step", "by gradient, in 1 - cosine", "estimated total loss"] {
         assert!(plan.contains(word), "{word}: {plan}");
     }
     let report = sandbox.json(&line);
@@ -183,16 +183,16 @@ fn what_cannot_be_kept_is_one_line() {
         ("compress digits -o out --bytes much", "--bytes: found \"much\", expected a size"),
         ("compress digits -o out --bits 9", "--bits: found 9"),
         ("compress digits -o out --bits 3 --bytes 1MB", "remove one of the two"),
-        ("compress digits -o out --quantize step", "--quantize: step has no size"),
-        ("compress digits -o out --quantize int8 --bytes 20kB", "leave --quantize out"),
+        ("compress digits -o out --quantize step", "--quantize: found step without a size"),
+        ("compress digits -o out --quantize int8 --bytes 20kB", "remove --quantize"),
         ("compress digits -o out --bytes 20kB --format dense", "entropy"),
-        ("compress digits -o out --bytes 20kB --storage auto", "leave it out"),
-        ("compress digits -o out --bytes 20kB --sensitivity measured", "nothing to measure on"),
+        ("compress digits -o out --bytes 20kB --storage auto", "always uses entropy coding"),
+        ("compress digits -o out --bytes 20kB --sensitivity measured", "needs data"),
         ("compress digits -o out --bytes 20kB --include nothing.weight", "nothing.weight"),
         ("compress digits -o out --bytes 20kB --choices int8+1.0", "expected a number from 0 to below 1"),
         ("compress digits -o out --bytes 20kB --choices int8+5:4", "pattern: found \"5:4\""),
-        ("compress digits -o out --bytes 20kB --choices step,int8+0.5", "leave it out, or \"step\""),
-        ("compress digits -o out --bytes 20kB --choices int8+0.5 --storage entropy", "leave it out, or --storage"),
+        ("compress digits -o out --bytes 20kB --choices step,int8+0.5", "remove it, or \"step\""),
+        ("compress digits -o out --bytes 20kB --choices int8+0.5 --storage entropy", "remove it, or --storage"),
         ("compress digits -o out --bytes 20kB --choices int8+0.5 --prune 0.5", "is pruned by a stage already"),
         ("compress digits -o out --bytes 20kB --choices int8+2:7", "a pattern that divides"),
     ];
@@ -218,7 +218,7 @@ fn the_smallest_output_that_is_good_enough_is_found() {
         sandbox.ok(&format!("{} --min cosine=0.99", line.replace("compress", "plan").replace(" --quiet", ""))).stdout;
     assert!(plan.contains("cosine at least 0.99 in the fewest bytes"), "{plan}");
     let cases = [
-        ("--min cosine=1", 6, "not even the finest steps give cosine at least 1"),
+        ("--min cosine=1", 6, "even the finest step sizes miss cosine at least 1"),
         ("--min cosine=1.1", 2, "expected cosine as a number from -1 to 1"),
         ("--min kosine=0.9", 2, "not measured here"),
         ("--min cosine", 2, "expected a metric and a number"),
@@ -270,7 +270,7 @@ fn a_sweep_makes_every_size_and_a_page_that_leads_to_each() {
     // Losses that were found otherwise are found again, and the outputs that follow from them made again.
     let again = sandbox.json(&format!("{line} --also int8 --resume --sensitivity measured"));
     assert_eq!((again["n_skipped"].as_u64(), again["n_done"].as_u64()), (Some(0), Some(3)), "{again}");
-    sandbox.run(&line).assert_fails(6, &["sweep.toml: is of another sweep", "--force"]);
+    sandbox.run(&line).assert_fails(6, &["sweep.toml: belongs to another sweep", "--force"]);
     sandbox.ok("run sizes/sweep.toml --resume");
     let cases = [
         ("sweep bert-tiny -o s --bytes 9kB..8kB --eval text.txt", "the smaller size first"),
@@ -388,9 +388,15 @@ fn a_training_learns_on_the_steps_of_a_budget_and_keeps_to_it() {
     sandbox.ok("distill r.toml --quiet --device cpu --force");
     assert!(first == weights(), "the same again");
     let cases = [
-        (recipe("14kB", "rate = 0.001").replace("\"step\"", "\"int8\""), "no last stage has steps to find"),
-        (recipe("14kB", "rate = 0.1").replace("quantization_aware = true\n", ""), "rate: no rounding is in place"),
-        (recipe("14kB", "").replace("bytes = \"14kB\"", "min = { agreement = 0.9 }"), "not known before it"),
+        (
+            recipe("14kB", "rate = 0.001").replace("\"step\"", "\"int8\""),
+            "none of the last stages has step sizes to choose",
+        ),
+        (
+            recipe("14kB", "rate = 0.1").replace("quantization_aware = true\n", ""),
+            "rate: needs quantization-aware training",
+        ),
+        (recipe("14kB", "").replace("bytes = \"14kB\"", "min = { agreement = 0.9 }"), "not known in advance"),
         (recipe("14kB", "rate = -1"), "rate: found -1"),
     ];
     for (text, phrase) in cases {

@@ -35,7 +35,7 @@ fn statistics_are_gathered_and_ranges_and_scores_are_found_by_them() {
     sandbox.ok("compress digits -o wanda --prune 0.5 --prune-method wanda --statistics stats.safetensors");
     sandbox.ok("compress digits -o both --prune 0.5 --prune-method wanda --quantize int4 --range weighted --statistics stats.safetensors");
     let text = sandbox.ok(&format!("{CALIBRATE} -o few.safetensors --samples 7 --seed 3")).stdout;
-    for word in ["7 items", "saw fewer than 512 vectors", "fc1, fc2", "few.safetensors"] {
+    for word in ["7 items", "had fewer than 512 input vectors", "fc1, fc2", "few.safetensors"] {
         assert!(text.contains(word), "{word}: {text}");
     }
 }
@@ -120,7 +120,7 @@ fn what_cannot_be_calibrated_is_one_line_and_nothing_is_written() {
     sandbox.ok(&format!("{CALIBRATE} -o s"));
     let before = sandbox.files("");
     sandbox.run(&format!("{CALIBRATE} -o s")).assert_fails(6, &["s: exists already", "--force"]);
-    sandbox.run(&format!("{CALIBRATE} -o digits/s")).assert_fails(6, &["digits/s", "taken for weights"]);
+    sandbox.run(&format!("{CALIBRATE} -o digits/s")).assert_fails(6, &["digits/s", "read as weights"]);
     sandbox.run(&format!("{CALIBRATE} -o t --samples 0")).assert_fails(2, &["--samples"]);
     sandbox.run("calibrate digits --data nothing -o t").assert_fails(4, &["nothing"]);
     sandbox.run("calibrate digits-data.safetensors --data digits-data.safetensors -o t").assert_fails(2, &["arch"]);

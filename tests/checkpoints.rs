@@ -101,8 +101,12 @@ fn a_key_that_is_not_there_is_one_line_with_those_that_are() {
         ("compress pt/ema.pt -o out --key ema --quantize int8", 2, "model_ema"),
         ("export pt/ema.pt --to dense -o out --key ema", 2, "model_ema"),
         ("diff pt/ema.pt pt/legacy.pt --key ema", 2, "key"),
-        ("inspect pt/half.expected.safetensors --key model", 2, "no PyTorch file"),
-        ("diff pt/half.expected.safetensors pt/half.expected.safetensors --key model", 2, "no PyTorch file"),
+        ("inspect pt/half.expected.safetensors --key model", 2, "only PyTorch files have keys"),
+        (
+            "diff pt/half.expected.safetensors pt/half.expected.safetensors --key model",
+            2,
+            "only PyTorch files have keys",
+        ),
         ("inspect pt/ema.pt --strip-prefix net.", 2, "no name begins with \"net.\""),
     ];
     for (line, code, phrase) in cases {
@@ -123,7 +127,7 @@ fn what_is_no_checkpoint_is_named_with_what_to_do() {
     for line in ["inspect M", "plan M --quantize int8"] {
         for (model, phrases) in [
             ("model.onnx", ["found an ONNX file", "exported from"]),
-            ("tokenizer.json", ["found JSON without a weight_map", "name the directory"]),
+            ("tokenizer.json", ["found JSON without a weight_map", "give its directory"]),
             ("models--a--b", ["the root of a cached model", "models--a--b/snapshots/1234"]),
             (".", ["a cache of models", "models--a--b/snapshots/1234"]),
         ] {
@@ -221,5 +225,5 @@ fn a_training_checkpoint_is_evaluated_under_the_names_of_its_network() {
     sandbox.ok("compress m -o out --cast f16");
     assert_eq!(agreement(&format!("eval out --data {data} --against m")), 1.0);
     sandbox.run(&format!("eval m --data {data} --key optimiser")).assert_fails(2, &["one of", "\"model\""]);
-    sandbox.run(&format!("eval digits --data {data} --key model")).assert_fails(2, &["no PyTorch file"]);
+    sandbox.run(&format!("eval digits --data {data} --key model")).assert_fails(2, &["only PyTorch files have keys"]);
 }

@@ -195,7 +195,7 @@ fn force_replaces_our_own_output_and_nothing_else() {
     sandbox.ok("verify out --against digits");
     assert_ne!(sandbox.files("out"), old);
     sandbox.write("mine/precious.txt", "x");
-    sandbox.run("compress digits -o mine --quantize int4 --force").assert_fails(6, &["no output of briquette"]);
+    sandbox.run("compress digits -o mine --quantize int4 --force").assert_fails(6, &["not an output of briquette"]);
     assert_eq!(sandbox.names(), ["digits", "mine", "out"]);
 }
 

@@ -113,7 +113,7 @@ fn what_cannot_be_coded_is_one_line() {
         sandbox.run(&format!("compress digits -o out {flags}")).assert_fails(2, &[phrase]);
     }
     let plan = sandbox.ok("plan digits --prune 0.5 --storage entropy").stdout;
-    assert!(plan.contains("No tensor has codes, so that none is entropy-coded"), "{plan}");
+    assert!(plan.contains("No tensor has codes, so nothing is entropy-coded"), "{plan}");
 }
 
 #[test]
@@ -128,8 +128,8 @@ fn a_block_that_lies_is_one_line() {
     let lies: [(usize, &[u8], &str); 6] = [
         (ends, &[0xff; 8], "its codes"),
         (ends, &[0; 8], "table of frequencies is cut off"),
-        (ends, &[0, 0, 0, 0, 0, 1, 0, 0], "its codes lies at bytes 0 to"),
-        (blocks, &[5, 5], "symbols in no order"),
+        (ends, &[0, 0, 0, 0, 0, 1, 0, 0], "its codes at bytes 0.."),
+        (blocks, &[5, 5], "symbols out of order"),
         (blocks + 2, &[0x7e], "expected 4096"),
         (blocks + 700, &[1, 2, 3], "damaged"),
     ];
@@ -145,7 +145,7 @@ fn a_block_that_lies_is_one_line() {
     let n_bytes =
         manifest(&sandbox, "out")["tensors"]["fc1.weight"]["coding"]["storage"]["entropy"]["n_bytes"].to_string();
     std::fs::remove_file(sandbox.path("out/SHA256SUMS")).unwrap();
-    for (lie, phrase) in [("18446744073709551615", "more bytes than the codes would take"), ("7", "expected U8 [7]")] {
+    for (lie, phrase) in [("18446744073709551615", "larger than the codes without coding"), ("7", "expected U8 [7]")] {
         sandbox.write("out/briquette.json", text.replace(&n_bytes, lie));
         sandbox.run("export out --to dense -o dense").assert_fails(4, &[phrase]);
     }

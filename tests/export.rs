@@ -100,7 +100,7 @@ fn codes_without_their_manifest_are_refused_as_a_file_and_as_a_directory() {
             }
             assert!(!sandbox.path("x").exists());
         };
-        refused(&format!("out/{file}"), "name its directory instead: out");
+        refused(&format!("out/{file}"), "use its directory instead: out");
         std::fs::remove_file(sandbox.path("out/briquette.json")).unwrap();
         refused("out", "restore that file");
         refused(&format!("out/{file}"), "restore that file");

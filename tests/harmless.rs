@@ -2,7 +2,7 @@
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Tensor, safetensors_of, tiny};
-use briquette::core::printable::is_sly;
+use briquette::core::printable::is_unsafe_to_print;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn run(sandbox: &Sandbox, words: &[&OsStr], code: i32) -> String {
     let stderr = String::from_utf8(output.stderr).unwrap();
     let stdout = String::from_utf8(output.stdout).unwrap();
     for text in [&stdout, &stderr] {
-        assert!(text.chars().all(|letter| letter == '\n' || !is_sly(letter)), "{words:?}: {text:?}");
+        assert!(text.chars().all(|letter| letter == '\n' || !is_unsafe_to_print(letter)), "{words:?}: {text:?}");
     }
     assert_eq!(output.status.code(), Some(code), "{words:?}: {stderr}");
     if code != 0 && code != 3 {
@@ -77,7 +77,7 @@ fn every_command_that_prints_makes_names_and_paths_harmless() {
         }
         for file in ["trace.json", "dense/report.json"] {
             let text = std::fs::read_to_string(sandbox.path(file)).unwrap();
-            assert!(text.chars().all(|letter| letter == '\n' || !is_sly(letter)), "{file}");
+            assert!(text.chars().all(|letter| letter == '\n' || !is_unsafe_to_print(letter)), "{file}");
             serde_json::from_str::<serde_json::Value>(&text).unwrap();
         }
     }

@@ -64,10 +64,10 @@ fn it_goes_below_where_that_is_asked_for() {
 fn the_report_says_so_in_one_line() {
     let sandbox = decoder(TIED, None);
     let report = sandbox.json("compress m -o out --quantize int4");
-    let is_said = |remark: &&Value| remark.as_str().unwrap().contains("stays at int8");
+    let is_said = |remark: &&Value| remark.as_str().unwrap().contains("gets int8");
     assert_eq!(report["remarks"].as_array().unwrap().iter().filter(is_said).count(), 1, "{report}");
     let plan = sandbox.ok("plan m --quantize int4").stdout;
-    assert!(plan.contains("stays at int8") && plan.contains("--quantize-roles linear,conv,embedding"), "{plan}");
+    assert!(plan.contains("gets int8") && plan.contains("--quantize-roles linear,conv,embedding"), "{plan}");
     sandbox.ok("verify out --against m");
 }
 

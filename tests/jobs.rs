@@ -70,7 +70,7 @@ fn of_four_that_resume_at_once_one_works_and_the_others_say_so() {
         assert!(!done.is_empty());
         done.into_iter().for_each(|outcome| drop(outcome.assert_ok()));
         for outcome in &refused {
-            outcome.assert_fails(6, &["jobs.journal.jsonl", "another run is at work on these jobs", "--shard"]);
+            outcome.assert_fails(6, &["jobs.journal.jsonl", "another run uses these jobs", "--shard"]);
         }
         n_refused += refused.len();
         for output in ["int8", "int4", "int4-g64"] {
@@ -293,7 +293,7 @@ fn nothing_of_a_batch_is_lost_to_a_trace() {
     sandbox.write("jobs.toml", FACTORS);
     for path in ["out/jobs.journal.jsonl", "out/jobs.report.html", "out/int4", "out/int4.stages/x", "model.safetensors"]
     {
-        sandbox.run(&format!("run jobs.toml --trace {path}")).assert_fails(6, &["--trace", "name another file"]);
+        sandbox.run(&format!("run jobs.toml --trace {path}")).assert_fails(6, &["--trace", "choose another file"]);
     }
     assert!(!sandbox.path("out").exists());
 }

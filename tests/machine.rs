@@ -36,7 +36,7 @@ fn a_failure_is_one_document() {
 fn so_is_a_mistake_in_the_arguments() {
     let sandbox = Sandbox::new();
     for (line, phrase) in [
-        ("--json", "no command"),
+        ("--json", "the command is missing"),
         ("plan --bogus --json", "--bogus"),
         ("compress m -o out --prune 1 --json", "expected a number from 0 to below 1"),
         ("--json nonsense", "nonsense"),

@@ -162,5 +162,5 @@ fn a_string_without_quotes_is_told_to_have_some() {
         "r.toml",
         "[model]\npath = \"m\"\n[output]\npath = \"o\"\n[[stage]]\nkind = \"quantize\"\nscheme = int8\n",
     );
-    sandbox.run("plan r.toml").assert_fails(2, &["r.toml:7: found int8", "strings have quotes: \"int8\""]);
+    sandbox.run("plan r.toml").assert_fails(2, &["r.toml:7: found int8", "put strings in quotes: \"int8\""]);
 }

@@ -147,7 +147,7 @@ fn a_training_that_was_killed_is_not_gone_on_with_on_other_data_to_measure() {
     // Written again as it was, it is the same.
     flip(&sandbox, "work/test.safetensors", FIRST_TO_TEST);
     let again = sandbox.run("distill work/recipe.toml --threads 1");
-    assert!(again.code == 0 && again.stderr.contains("went on from step"), "{}", again.stderr);
+    assert!(again.code == 0 && again.stderr.contains("resumed from step"), "{}", again.stderr);
 }
 
 #[test]

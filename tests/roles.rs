@@ -243,7 +243,7 @@ fn what_is_not_sure_is_left_alone_and_named() {
     let mut unsure: Vec<&str> = plan["unsure"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
     unsure.sort_unstable();
     assert_eq!(unsure, names);
-    let expected = "3 tensors were left alone, as nothing shows what they are for";
+    let expected = "3 tensors of unknown role stay unchanged";
     for line in ["plan oss --quantize int8", "compress oss -o out --quantize int8"] {
         let text = sandbox.ok(line).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.contains(expected) && text.contains("[[model.roles]]"), "{text}");
@@ -262,7 +262,7 @@ fn where_all_is_unknown_the_error_names_it() {
     let sandbox = Sandbox::new();
     sandbox.write("m.safetensors", safetensors_of(&[Tensor::random("text_projection", &[6, 8], 1)]));
     let refused = sandbox.run("compress m.safetensors -o out --quantize int8");
-    refused.assert_fails(2, &["chooses no tensor", "[[model.roles]]", "text_projection"]);
+    refused.assert_fails(2, &["selects no tensor", "[[model.roles]]", "text_projection"]);
     sandbox.ok("compress m.safetensors -o out --quantize int8 --include text_projection");
 }
 

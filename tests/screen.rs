@@ -40,7 +40,7 @@ fn stopped_at_the_terminal_it_goes_on_from_its_checkpoint() {
         let (code, written) = on_terminal(&sandbox, "distill recipe.toml --threads 1", SIZE, quit);
         assert_eq!(code, Some(130), "{quit}: {written}");
         let after = &written[written.rfind(LEAVE).unwrap_or_default()..];
-        assert!(after.contains("run it again to go on"), "{quit}: {after}");
+        assert!(after.contains("run it again to resume"), "{quit}: {after}");
         assert!(!sandbox.path("out").exists() && sandbox.path("out.stages").exists());
     }
 }

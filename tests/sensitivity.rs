@@ -26,9 +26,9 @@ fn gradients_rank_tensors_as_running_the_model_does() {
     let written: Value = serde_json::from_slice(&std::fs::read(sandbox.path("s.json")).unwrap()).unwrap();
     assert_eq!(written, found);
     let page = std::fs::read_to_string(sandbox.path("s.html")).unwrap();
-    assert!(page.contains("ranks correlate by") && page.contains("nothing that ran has it"), "{page}");
+    assert!(page.contains("ranks correlate by") && page.contains("not used by any layer that ran"), "{page}");
     let text = sandbox.ok(&format!("{FIND} --how relative --against gradient")).stdout;
-    assert!(text.contains("ranks correlate with those of gradient"), "{text}");
+    assert!(text.contains("rank correlation with gradient"), "{text}");
 }
 
 #[test]
@@ -92,16 +92,16 @@ fn what_cannot_be_found_is_one_line() {
     );
     sandbox.write("broken.json", "{}");
     let cases = [
-        ("sensitivity bert-tiny --how gradient", 2, "nothing to measure on"),
+        ("sensitivity bert-tiny --how gradient", 2, "needs data"),
         ("sensitivity bert-tiny --how guess", 2, "expected one of gradient, measured, relative"),
         ("sensitivity bert-tiny --data text.txt -o s.json", 6, "exists already"),
-        ("sensitivity bert-tiny --data text.txt -o bert-tiny/s.json", 6, "taken for weights"),
+        ("sensitivity bert-tiny --data text.txt -o bert-tiny/s.json", 6, "read as weights"),
         ("sensitivity bert-tiny --include nothing", 2, "nothing"),
         ("sensitivity bert-tiny --samples 3", 2, "--data"),
-        ("sensitivity bert-tiny --data text.txt --how measured --loss kl", 2, "--loss: an encoder expects no classes"),
+        ("sensitivity bert-tiny --data text.txt --how measured --loss kl", 2, "--loss: an encoder has no classes"),
         ("sensitivity bert-tiny --data text.txt --how measured --loss metric", 2, "no pairs with a score"),
         ("sensitivity bert-tiny --data text.txt --how measured --loss guess", 2, "expected one of cosine, kl, metric"),
-        ("sensitivity bert-tiny --data text.txt --how gradient --loss kl", 2, "only \"measured\" sensitivities have"),
+        ("sensitivity bert-tiny --data text.txt --how gradient --loss kl", 2, "only measured sensitivities use it"),
         ("compress bert-tiny -o out --bytes 9kB --data text.txt --loss kl", 2, "--sensitivity"),
         ("compress other -o out --bytes 9kB --sensitivity-file s.json", 4, "sensitivities of another model"),
         ("compress other -o out --bytes 9kB --sensitivity-file broken.json", 4, "broken.json: a file of sensitivities"),

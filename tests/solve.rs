@@ -128,7 +128,7 @@ fn a_run_that_was_stopped_says_what_it_keeps_and_how_to_go_on() {
         assert_eq!((output.status.code(), stderr.lines().count()), (Some(130), 1), "{stderr}");
         match sandbox.path("out.stages").exists() {
             true => {
-                let phrases = ["no output was written; out.stages (", " keeps ", " block", "run it again to go on"];
+                let phrases = ["no output was written; out.stages (", " keeps ", " block", "run it again to resume"];
                 assert!(phrases.iter().all(|phrase| stderr.contains(phrase)), "{stderr}");
                 n_kept += 1;
             }
@@ -158,7 +158,7 @@ fn statistics_and_data_that_is_not_sequential_decide_alike() {
     sandbox.ok("calibrate llama-tied --data text.txt --max-length 16 -o plain --device cpu");
     let line =
         "compress llama-tied -o never --quantize int4-g8 --round gptq --quantize-roles linear --statistics plain";
-    sandbox.run(line).assert_fails(4, &["no gram matrix", "--gram"]);
+    sandbox.run(line).assert_fails(4, &["no Gram matrix", "--gram"]);
     assert!(!sandbox.path("never").exists() && !sandbox.path("never.stages/1-solved/unit-0000.safetensors").exists());
 }
 
@@ -213,10 +213,10 @@ fn a_layer_that_no_data_runs_is_decided_about_without_inputs_and_named() {
     let owl = SPARSEGPT.replace("sparsity = 0.5", "scope = \"owl\"\nsparsity = 0.5");
     let cases = [
         (GPTQ, "rounded to nearest"),
-        (SPARSEGPT, "dropped by magnitude"),
-        (wanda.as_str(), "dropped by magnitude"),
+        (SPARSEGPT, "pruned by magnitude"),
+        (wanda.as_str(), "pruned by magnitude"),
         (weighted.as_str(), "rounded to nearest"),
-        (owl.as_str(), "dropped by magnitude"),
+        (owl.as_str(), "pruned by magnitude"),
     ];
     for (stages, how) in cases {
         for calibration in ["", "sequential = false", "statistics = \"stats\""] {
@@ -229,7 +229,7 @@ fn a_layer_that_no_data_runs_is_decided_about_without_inputs_and_named() {
                 (report["remarks"].to_string(), tensors_of(&sandbox.path("out")))
             };
             let ((said, found), (unsaid, expected)) = (run(""), run("exclude = [\"pooler.**\"]\n"));
-            let line = format!("pooler.dense ran on none of the calibration data: weights are {how}.");
+            let line = format!("pooler.dense did not run on the calibration data: weights are {how}.");
             assert!(said.contains(&line) && !unsaid.contains("pooler"), "{stages} {calibration}: {said}");
             let differ: Vec<&String> = found.keys().filter(|name| found[*name] != expected[*name]).collect();
             assert_eq!(differ, ["pooler.dense.weight"], "{stages} {calibration}");
@@ -264,7 +264,7 @@ fn a_limit_of_memory_is_kept_or_refused_wherever_a_model_runs_by_block() {
     assert!(found["after"]["memory"][0]["peak_bytes"].as_u64().unwrap() < 64_000_000, "{found}");
     lines[1..].iter().for_each(|line| _ = sandbox.ok(&format!("{line} --memory-limit 64MB --offload --force --quiet")));
     let idle = sandbox.run("compress bert-tiny -o idle --quantize int8 --memory-limit 1GB");
-    idle.assert_fails(2, &["--memory-limit: nothing that is asked for runs the model", "--data"]);
+    idle.assert_fails(2, &["--memory-limit: nothing runs the model", "--data"]);
     let digits = Sandbox::with("digits");
     copy(&repository().join("fixtures/digits-data.safetensors"), &digits.path("data.safetensors"));
     let whole = digits.run("calibrate digits --data data.safetensors -o stats --offload --device cpu");

@@ -113,7 +113,7 @@ fn a_plan_refuses_the_students_that_a_run_refuses() {
     let sandbox = sentences();
     for (keys, phrase) in [
         ("student = { initializer_range = -1 }", "initializer_range: found -1"),
-        ("student = { num_attention_heads = 5 }", "5 heads cannot share"),
+        ("student = { num_attention_heads = 5 }", "5 heads do not divide"),
         ("student = \"layers\"\nn_layers = 9", "9"),
     ] {
         sandbox.write("recipe.toml", of_sentences("out", &format!("{keys}\nloss = [{{ kind = \"embedding\" }}]"), ""));
@@ -211,7 +211,7 @@ fn the_report_says_where_the_best_epoch_was_chosen_by_the_data_of_the_result() {
 fn data_to_choose_by_that_would_choose_nothing_is_one_line() {
     let with = |select: &str| RECIPE.replace("eval = ", &format!("select = \"{select}\"\neval = "));
     let cases = [
-        (with("digits-data.safetensors"), 2, "data.select: it is the data that the result is reported on"),
+        (with("digits-data.safetensors"), 2, "data.select: found the same data as data.eval"),
         (with("other.npz").replace("metric = \"accuracy\"\n", ""), 2, "data.select: no distill stage"),
         (with("nothing.npz"), 4, "nothing.npz"),
     ];
@@ -220,5 +220,5 @@ fn data_to_choose_by_that_would_choose_nothing_is_one_line() {
     }
     let alone = RECIPE.replace("eval = \"digits-data.safetensors\"\n", "");
     let alone = &alone[..alone.rfind("[[stage]]\nkind = \"evaluate\"").unwrap()];
-    digits(alone).run("distill recipe.toml --quiet").assert_fails(2, &["name data.eval or data.select"]);
+    digits(alone).run("distill recipe.toml --quiet").assert_fails(2, &["set data.eval or data.select"]);
 }

@@ -173,7 +173,7 @@ fn a_schedule_that_cannot_be_is_one_line() {
         digits(&gradual(keys)).run("distill recipe.toml --quiet").assert_fails(2, &[phrase]);
     }
     let twice = RECIPE.replace("save_every = 5", "save_every = 5\nprune = { sparsity = 0.9 }");
-    digits(&twice).run("distill recipe.toml --quiet").assert_fails(2, &["prune: a stage before prunes already"]);
+    digits(&twice).run("distill recipe.toml --quiet").assert_fails(2, &["prune: an earlier stage prunes already"]);
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn two_devices_learn_what_one_learns_and_go_on_after_a_kill_by_epoch() {
     child.kill().unwrap();
     child.wait().unwrap();
     let done = sandbox.run(line);
-    assert!(done.code == 0 && done.stderr.contains("went on from step"), "{}", done.stderr);
+    assert!(done.code == 0 && done.stderr.contains("resumed from step"), "{}", done.stderr);
     let lines = std::fs::read_to_string(sandbox.path("out/metrics.jsonl")).unwrap();
     assert_eq!(lines.lines().filter(|line| line.contains("\"step\":{")).count(), 92);
     let again: Value = serde_json::from_slice(&std::fs::read(sandbox.path("out/report.json")).unwrap()).unwrap();
@@ -226,10 +226,10 @@ fn gradual_pruning_and_turns_work_on_two_devices() {
 fn what_several_devices_cannot_do_is_one_line_before_any_work() {
     let memory = |keys: &str| RECIPE.replace("batch_size = 64", keys);
     let cases = [
-        (RECIPE.to_string(), "cpu,cuda:0", "--devices: cpu,cuda:0 are not of one kind"),
+        (RECIPE.to_string(), "cpu,cuda:0", "--devices: found cpu,cuda:0, expected only CPUs or only GPUs"),
         (RECIPE.to_string(), "cpu,gpu", "--devices"),
-        (RECIPE.to_string(), "cpu,cpu --device cpu", "give --device or --devices"),
-        (memory("batch_size = \"auto\""), "cpu,cpu", "memory.batch_size: \"auto\" is not for several devices"),
+        (RECIPE.to_string(), "cpu,cpu --device cpu", "found --device too"),
+        (memory("batch_size = \"auto\""), "cpu,cpu", "memory.batch_size: \"auto\" is not supported on several devices"),
         (memory("limit = \"1GB\""), "cpu,cpu", "memory.limit"),
         (memory("dtype = \"bf16\""), "cpu,cpu", "memory.dtype"),
     ];

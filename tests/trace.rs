@@ -77,7 +77,7 @@ fn no_file_is_lost_to_a_trace() {
         "diff digits out --trace out/SHA256SUMS".into(),
     ];
     for line in cases {
-        sandbox.run(&line).assert_fails(6, &["--trace", "name another file"]);
+        sandbox.run(&line).assert_fails(6, &["--trace", "choose another file"]);
     }
     assert_eq!(sandbox.files(""), before);
     sandbox.ok(&format!("{compress} trace.json"));
@@ -93,9 +93,9 @@ fn a_trace_that_cannot_be_written_is_told_before_any_work() {
     let line = "compress digits -o out --quantize int8 --trace";
     sandbox
         .run(&format!("{line} /proc/trace.json"))
-        .assert_fails(5, &["--trace", "/proc/trace.json", "where you may write"]);
+        .assert_fails(5, &["--trace", "/proc/trace.json", "a writable directory"]);
     std::fs::create_dir(sandbox.path("there")).unwrap();
-    sandbox.run(&format!("{line} there")).assert_fails(6, &["--trace", "found a directory", "name another file"]);
+    sandbox.run(&format!("{line} there")).assert_fails(6, &["--trace", "found a directory", "choose another file"]);
     std::fs::remove_dir(sandbox.path("there")).unwrap();
     assert_eq!(sandbox.files(""), before);
 }

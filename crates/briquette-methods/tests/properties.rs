@@ -84,7 +84,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_dropped_is_counted_and_zero(
+    fn dropped_weights_are_counted_and_zero(
         seed in any::<u64>(), n_rows in 1_usize..70, n_runs in 1_usize..40, share in 0.0_f64..=1.0, is_ordered in any::<bool>(),
         has_given in any::<bool>(), per_row in any::<bool>(),
     ) {
@@ -128,7 +128,7 @@ proptest! {
 }
 
 #[test]
-fn correlated_inputs_make_up_for_most_of_an_error() {
+fn correlated_inputs_compensate_for_most_of_an_error() {
     let (n_rows, n_cols) = (70, 200);
     for seed in 0..5 {
         let (weights, gram) = (numbers(n_rows * n_cols, seed), gram(n_cols, seed + 100));
@@ -161,7 +161,7 @@ fn correlated_inputs_make_up_for_most_of_an_error() {
 }
 
 #[test]
-fn inputs_that_have_nothing_to_do_with_each_other_leave_nothing_to_make_up_for() {
+fn uncorrelated_inputs_allow_no_compensation() {
     let (n_rows, n_cols) = (70, 260);
     let weights = numbers(n_rows * n_cols, 3);
     let identity: Vec<f64> = (0..n_cols * n_cols).map(|at| f64::from(at / n_cols == at % n_cols)).collect();
@@ -195,7 +195,7 @@ fn inputs_that_have_nothing_to_do_with_each_other_leave_nothing_to_make_up_for()
 }
 
 #[test]
-fn admm_without_inputs_goes_by_magnitude() {
+fn admm_without_inputs_prunes_by_magnitude() {
     let (n_rows, n_cols) = (70, 100);
     let weights = numbers(n_rows * n_cols, 3);
     for (gram, count) in [(gram(n_cols, 7), 0), (vec![f64::NAN; n_cols * n_cols], 300)] {
@@ -218,7 +218,7 @@ fn admm_without_inputs_goes_by_magnitude() {
 }
 
 #[test]
-fn one_thread_and_four_find_the_same() {
+fn results_do_not_depend_on_the_number_of_threads() {
     let (n_rows, n_cols) = (200, 392);
     let weights = numbers(n_rows * n_cols, 9);
     let gram = gram(n_cols, 4);
@@ -263,11 +263,11 @@ fn weights_of_inputs_that_were_always_zero_become_zero() {
     assert!(found.chunks(n_cols).all(|row| row[5].to_bits() == 0 && row[4] != 0.0));
     let mut found = numbers(3 * n_cols, 8);
     let Ok(keep) = sparsegpt(&mut found, n_cols, DropRule::Count(3), None, &factor, &go_on);
-    assert!((0..3).all(|row| !keep.keeps(row, 5)), "those that do nothing go first");
+    assert!((0..3).all(|row| !keep.keeps(row, 5)), "weights of dead inputs are dropped first");
 }
 
 #[test]
-fn it_stops_when_asked() {
+fn an_error_of_go_on_stops_the_work() {
     let factor = factor(&gram(8, 1), ColumnOrder::Stored);
     let quant = QuantParams::new(Grid::INT8, Grouping::Tensor, 8, vec![Affine::symmetric(0.01)]);
     let stop = || Err("stop");

@@ -1,4 +1,4 @@
-//! Running a model and the one it came from: quality, latency and memory, before and after.
+//! Measures the quality, latency and memory of a model and its reference.
 
 use briquette_core::Result;
 use briquette_recipe::Evaluate;
@@ -6,11 +6,13 @@ use briquette_report::EvaluationReport;
 use briquette_writer::context::RunOptions;
 use std::path::Path;
 
-/// Runs `model`, and `reference` where there is one, as asked.
+/// Runs `model`, and `reference` if given, and compares them.
 ///
 /// # Errors
-/// Config where there is no such device or data of that kind; Input where data or models are damaged; Refused over the
-/// memory limit or for outputs that are not finite; Io.
+/// - Config: the device is unknown, or the data is of another kind.
+/// - Input: the data or a model is damaged.
+/// - Refused: the memory limit is exceeded, or outputs are not finite.
+/// - Io: a file cannot be read.
 #[cfg(feature = "model")]
 pub fn evaluate(
     asked: &Evaluate,
@@ -21,10 +23,10 @@ pub fn evaluate(
     run::evaluate(asked, model, reference, options)
 }
 
-/// This build cannot run models.
+/// Returns an error: this build cannot run models.
 ///
 /// # Errors
-/// Config, always.
+/// Config: always.
 #[cfg(not(feature = "model"))]
 pub fn evaluate(
     _asked: &Evaluate,
@@ -51,7 +53,7 @@ mod run {
     use briquette_report::{ContinuationFigures, HeldFigures, MemoryFigures, RunFigures};
     use std::collections::BTreeMap;
 
-    /// What is tried first where the size of a batch is to be found.
+    /// The maximum batch size when the batch size is automatic.
     const LARGEST_BATCH: usize = 256;
 
     pub(super) fn evaluate(

@@ -1,5 +1,6 @@
-//! Gradients of a model of text, block by block: the weights of one block and their gradients are in memory at a time, and what lies
-//! between all blocks.
+//! Computes gradients of a text model block by block.
+//!
+//! The weights and gradients of one block are in memory at a time, and the hidden states between all blocks.
 
 use super::states::States;
 use super::{BlockPart, LayerwiseRunner, Room};
@@ -12,29 +13,31 @@ use briquette_nn::NameMap;
 use burn::tensor::{Device, Gradients, Tensor};
 use std::ops::Range;
 
-/// What to do with gradients on their way.
+/// The loss of a backward pass, and the use of its gradients.
 pub(crate) trait Backwards {
-    /// The tokens of a batch whose losses are found together, of so many.
+    /// Returns the token ranges of a batch whose losses are computed together.
     fn parts(&self, network: &Network, length: usize) -> Vec<Range<usize>>;
 
-    /// The loss of some tokens of a batch, by what the network's head takes of them.
+    /// Returns the loss of some tokens of a batch, from the head's inputs.
     ///
     /// # Errors
-    /// Those of reading from the device.
+    /// Io: the device cannot be read.
     fn loss(&self, network: &Network, left: Tensor<3>, batch: &TokenBatch, tokens: Range<usize>) -> Result<Tensor<1>>;
 
-    /// Looks at the gradients of a network's parameters.
+    /// Receives the gradients of a network's parameters.
     ///
     /// # Errors
-    /// Those of reading from the device.
+    /// Io: the device cannot be read.
     fn see(&mut self, network: &Network, names: &NameMap, gradients: &Gradients) -> Result<()>;
 }
 
-/// Runs all blocks of a walk that is at its first one, and goes back from the losses at their end to what entered the first. `device` is that of the
-/// walk with gradients.
+/// Runs all blocks forward from the first, then backward from the losses to the inputs of the first block.
+///
+/// Gradients are computed on the run's device.
 ///
 /// # Errors
-/// As [`LayerwiseRunner::advance`]; those of `how`.
+/// - See [`LayerwiseRunner::advance`].
+/// - The first error of `how`.
 pub(crate) fn backward(
     mut walk: LayerwiseRunner,
     weights: &dyn TensorSource,
@@ -63,11 +66,11 @@ pub(crate) fn backward(
     way.entry(weights, &mut after)
 }
 
-/// The way back through a network.
+/// The backward pass through a network.
 struct WayBack<'w, 'h> {
     walk: LayerwiseRunner<'w>,
     device: Device,
-    /// The gradient of each batch at where the way has come to.
+    /// The gradient of each batch at the current boundary between blocks.
     towards: States,
     how: &'h mut dyn Backwards,
 }
@@ -86,7 +89,7 @@ impl WayBack<'_, '_> {
                 towards.push(gradient_of(&leaf, &gradients)?);
             }
             self.towards.set(batch, Tensor::cat(towards, 1))?;
-            self.walk.check_memory("on the way back")?;
+            self.walk.check_memory("in the backward pass")?;
             after(batch, 0)?;
         }
         Ok(())
@@ -101,7 +104,7 @@ impl WayBack<'_, '_> {
             let gradients = self.toward(batch, left)?;
             self.how.see(&network, &names, &gradients)?;
             self.towards.set(batch, gradient_of(&leaf, &gradients)?)?;
-            self.walk.check_memory("on the way back")?;
+            self.walk.check_memory("in the backward pass")?;
             after(batch, 0)?;
         }
         Ok(())
@@ -113,26 +116,26 @@ impl WayBack<'_, '_> {
             let (tokens, _) = self.walk.batches[batch].to_tensors(&self.device);
             let gradients = self.toward(batch, self.walk.blocks(&network)?.enter(tokens))?;
             self.how.see(&network, &names, &gradients)?;
-            self.walk.check_memory("on the way back")?;
+            self.walk.check_memory("in the backward pass")?;
             after(batch, 0)?;
         }
         Ok(())
     }
 
-    /// The network with the weights of one part, and gradients.
+    /// Returns the network with the weights of one part, with gradients enabled.
     fn network(&self, weights: &dyn TensorSource, part: BlockPart) -> Result<(Network, NameMap)> {
         let (network, names) = self.walk.network_on(weights, part, &self.device)?;
         Ok((still(network), names))
     }
 
-    /// The gradients of what led to a state, by those of the state.
+    /// Returns the gradients upstream of a hidden state, from the gradient of that state.
     fn toward(&self, batch: usize, state: Tensor<3>) -> Result<Gradients> {
         let towards = self.walk.shaped(batch, self.towards.get(batch)?);
         Ok((state * Tensor::from_inner(towards)).sum().backward())
     }
 }
 
-/// A state at which gradients end.
+/// Returns a hidden state that is a leaf of the autodiff graph.
 fn leaf(state: Tensor<3>) -> Tensor<3> {
     Tensor::from_inner(state).require_grad()
 }

@@ -112,7 +112,7 @@ mod tests {
     use crate::quant::Scheme;
 
     #[test]
-    fn robust_ranges_do_not_see_what_is_dropped() {
+    fn robust_ranges_ignore_dropped_weights() {
         let weights: Vec<f32> = (0..60).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
         let mask = Mask::from_fn(5, 12, |row, col| (row + col) % 3 != 0);
         for name in ["int4", "int8-asym", "int4-g4", "int3-g12-asym"] {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_nothing_have_the_scale_of_nothing() {
+    fn empty_rows_have_the_scale_of_an_empty_group() {
         let spec = "int8".parse::<Scheme>().unwrap().weights;
         assert_eq!(fit(&[], 0, None, &QuantSpec { grouping: Grouping::Tensor, ..spec }).affines.len(), 1);
         assert!(fit(&[], 0, None, &spec).affines.is_empty());

@@ -153,7 +153,7 @@ mod tests {
         }
 
         #[test]
-        fn the_least_squares_range_is_the_best_of_all_that_are_tried(group in prop::collection::vec(-2.0_f32..3.0, 1..300)) {
+        fn the_least_squares_range_is_the_best_candidate(group in prop::collection::vec(-2.0_f32..3.0, 1..300)) {
             let (min, max) = group.iter().fold((0.0_f32, 0.0_f32), |(min, max), &value| (min.min(value), max.max(value)));
             for (kind, n_bits) in [(GridKind::Symmetric, 4), (GridKind::SymmetricFull, 8), (GridKind::Asymmetric, 4)] {
                 let grid = Grid::new(n_bits, kind).unwrap();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_nothing_and_of_zeros_have_scale_one() {
+    fn empty_and_zero_groups_have_scale_one() {
         for range in ALL {
             assert_eq!(choose(range, &[], Grid::INT8), Affine::symmetric(1.0));
             assert_eq!(choose(range, &[0.0; 5], Grid::INT8), Affine::symmetric(1.0));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_over_a_large_group_is_given_up_when_asked() {
+    fn a_search_of_a_large_group_can_be_stopped() {
         let group: Vec<f32> = (0..5 * CHECKED + 3).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
         for range in [ScaleSearch::Mse, ScaleSearch::Hqq] {
             let n_asked = Cell::new(0);
@@ -200,12 +200,12 @@ mod tests {
                 try_choose(range, WeightGroup { values: &group, mean_square: None }, Grid::INT8, &go_on),
                 Err("stop")
             );
-            assert_eq!(n_asked.get(), 5, "five pieces, then no more");
+            assert_eq!(n_asked.get(), 5, "the search stops after five calls");
         }
     }
 
     #[test]
-    fn a_percentile_beats_the_whole_range_where_one_weight_is_far_out() {
+    fn a_percentile_beats_the_whole_range_with_an_outlier() {
         let mut group: Vec<f32> = (0..255).map(|i| ((i * 37) % 101) as f32 / 100.0 - 0.5).collect();
         group.push(20.0);
         let grid = Grid::new(4, GridKind::Asymmetric).unwrap();

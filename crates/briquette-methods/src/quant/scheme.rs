@@ -68,8 +68,8 @@ impl std::fmt::Display for UnknownScheme {
         write!(
             f,
             "unknown scheme {:?}: expected int8, int8-dynamic, int8-dynamic-sym, or intB, intB-asym, intB-gN, \
-             intB-gN-asym with 2 to 8 bits B and a group size N (int4-g128), or step, stepS, stepS-tensor with a step S from {:e} to {:e} (step0.01), \
-             and -dynamic behind it",
+             intB-gN-asym with 2 to 8 bits B and a group size N (int4-g128), or step, stepS, stepS-tensor \
+             with a step size S from {:e} to {:e} (step0.01), optionally followed by -dynamic",
             self.0,
             STEP_SIZES.start(),
             STEP_SIZES.end()
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_bits_group_and_symmetry() {
+    fn names_set_bits_group_and_symmetry() {
         let scheme: Scheme = "int4-g32-asym".parse().unwrap();
         assert_eq!(scheme.weights.grid, Grid::new(4, GridKind::Asymmetric).unwrap());
         assert_eq!((scheme.weights.grouping, scheme.weights.range), (Grouping::Group(32), ScaleSearch::MinMax));

@@ -55,7 +55,7 @@ pub fn admm<E>(
     count: u64,
     go_on: &impl Fn() -> Result<(), E>,
 ) -> Result<(Mask, FactorOutcome), E> {
-    assert_eq!(gram.len(), n_cols * n_cols, "as many rows as columns, one for each input");
+    assert_eq!(gram.len(), n_cols * n_cols, "the Gram matrix is n_cols × n_cols");
     assert!(weights.len().is_multiple_of(n_cols.max(1)), "whole rows of weights");
     let n_dead = (0..n_cols).filter(|i| gram[i * n_cols + i] == 0.0).count();
     let mut outcome = FactorOutcome { damping: DAMPING, n_dead: if count == 0 { 0 } else { n_dead }, fallback: None };
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gram_matrix_beyond_f32_leaves_weights_that_are_dropped_by_magnitude() {
+    fn a_gram_matrix_beyond_f32_falls_back_to_magnitude() {
         let go_on = || Ok::<(), std::convert::Infallible>(());
         for size in [5e77, 1e100, 1e300] {
             let gram: Vec<f64> = [8.0, 4.0, 4.0, 10.0].map(|value| value * size).into();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn more_go_at_each_step_until_all_do() {
+    fn the_number_of_dropped_weights_grows_to_all() {
         let counts: Vec<usize> = (1..=N_STEPS).map(|step| count_at(step, 50, 100)).collect();
         assert_eq!(counts[..4], [9, 17, 24, 30]);
         assert!(counts.is_sorted() && counts[13] < 50 && counts[14..] == [50; 6]);

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_factor_times_its_transpose_is_the_matrix_and_an_inverse_undoes_it() {
+    fn factors_and_inverses_reproduce_the_matrix() {
         for n in [0, 1, 2, 127, 128, 129, 300] {
             let matrix = positive(n);
             let mut lower = matrix.clone();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_positive_definite_has_no_factor() {
+    fn an_indefinite_matrix_has_no_factor() {
         let n = 200;
         for (at, value) in [(0, 0.0), (150 * n + 150, -1.0), (199 * n + 199, f64::NAN), (3 * n + 3, f64::INFINITY)] {
             let mut matrix = positive(n);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stops_when_asked() {
+    fn an_error_of_go_on_stops_the_work() {
         assert_eq!(cholesky(&mut positive(4), 4, &|| Err("stop")), Err("stop"));
     }
 }

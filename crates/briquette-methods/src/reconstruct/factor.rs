@@ -99,7 +99,7 @@ impl InverseFactor {
         go_on: &(impl Fn() -> Result<(), E> + Sync),
     ) -> Result<Self, E> {
         let n = gram.len().isqrt();
-        assert_eq!(n * n, gram.len(), "as many rows as columns");
+        assert_eq!(n * n, gram.len(), "the Gram matrix is square");
         assert!(spec.damping >= 0.0 && spec.damping.is_finite(), "damping of {}", spec.damping);
         if count == 0 {
             return Ok(Self::identity(n, vec![false; n], spec.damping, Fallback::NothingSeen));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_factor_that_does_not_fit_f32_is_that_of_the_identity() {
+    fn a_factor_beyond_f32_becomes_the_identity() {
         for size in [1e30, 1e78, 1e150, 1e300] {
             let gram = [8.0 * size, 4.0 * size, 4.0 * size, 10.0 * size];
             let factor = made(&gram, 4, &FactorSpec::default());
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_factor_it_is_that_of_the_identity() {
+    fn a_missing_factor_becomes_the_identity() {
         let unseen = made(&[0.0; 9], 0, &FactorSpec { order: ColumnOrder::ByActivation, ..FactorSpec::default() });
         assert_eq!(unseen.outcome(), FactorOutcome { damping: 0.01, n_dead: 0, fallback: Some(Fallback::NothingSeen) });
         let broken = made(&[f64::NAN, 0.0, 0.0, 0.0], 2, &FactorSpec::default());

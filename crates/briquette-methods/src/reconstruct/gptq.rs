@@ -37,13 +37,13 @@ pub fn gptq<E: Send>(
     factor: &InverseFactor,
     go_on: &(impl Fn() -> Result<(), E> + Sync),
 ) -> Result<(), E> {
-    assert_eq!(factor.n_cols(), n_cols, "a factor for as many columns");
+    assert_eq!(factor.n_cols(), n_cols, "the factor has n_cols columns");
     if n_cols == 0 {
         return Ok(());
     }
     assert!(weights.len().is_multiple_of(n_cols), "whole rows of weights");
     let n_rows = weights.len() / n_cols;
-    assert!(keep.is_none_or(|keep| keep.dim() == (n_rows, n_cols)), "a bit for each weight");
+    assert!(keep.is_none_or(|keep| keep.dim() == (n_rows, n_cols)), "the mask has the shape of the weights");
     weights.par_chunks_mut(STRIP * n_cols).enumerate().try_for_each(|(chunk, weights)| {
         let first = chunk * STRIP;
         let mut strip = RowStrip::new(weights, factor);
@@ -127,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lanes_round_as_affines_do(
+        fn lanes_round_like_affines(
             values in prop::collection::vec(prop_oneof![-3.0_f32..3.0, Just(0.05), Just(-0.05), Just(0.15), Just(3e38), Just(-0.0)], STRIP),
             scale in prop_oneof![1e-3_f32..1.0, Just(0.1), Just(1e-40), Just(3e37)], n_bits in 2_u8..=8, zero in -4_i8..4,
         ) {

@@ -41,10 +41,10 @@ pub fn sparsegpt<E: Send>(
     factor: &InverseFactor,
     go_on: &(impl Fn() -> Result<(), E> + Sync),
 ) -> Result<Mask, E> {
-    assert_eq!(factor.n_cols(), n_cols, "a factor for as many columns");
+    assert_eq!(factor.n_cols(), n_cols, "the factor has n_cols columns");
     assert!(weights.len().is_multiple_of(n_cols.max(1)), "whole rows of weights");
     let n_rows = weights.len() / n_cols.max(1);
-    assert!(given.is_none_or(|given| given.dim() == (n_rows, n_cols)), "a bit for each weight");
+    assert!(given.is_none_or(|given| given.dim() == (n_rows, n_cols)), "the mask has the shape of the weights");
     if weights.is_empty() {
         return Ok(Mask::from_fn(n_rows, n_cols, |_, _| true));
     }
@@ -69,7 +69,7 @@ fn drop_in_runs<E: Send>(
 ) -> Result<(), E> {
     let n_cols = factor.n_cols();
     assert!(n <= m && m > 0 && n_cols.is_multiple_of(m), "{n} of every {m} in rows of {n_cols}");
-    assert!(!factor.is_ordered(), "runs of neighbours are settled in the order that they are stored in");
+    assert!(!factor.is_ordered(), "N:M sparsity requires stored column order");
     let row_bytes = Mask::row_bytes(n_cols);
     let strips = weights.par_chunks_mut(STRIP * n_cols).zip(keep.par_chunks_mut(STRIP * row_bytes));
     strips.try_for_each(|(weights, keep)| {

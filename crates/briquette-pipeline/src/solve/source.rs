@@ -1,4 +1,4 @@
-//! A checkpoint with the weights, masks and scales of some tensors as they were found.
+//! A checkpoint with the updated weights, masks and scales of some tensors.
 
 use super::unit;
 use briquette_core::{Affine, Grouping, Mask, Result, Rows};
@@ -7,18 +7,18 @@ use briquette_writer::TensorPlan;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A checkpoint, and files with what became of some of its tensors.
+/// A checkpoint, and files with the results for some of its tensors.
 pub(crate) struct SolvedSource<'a> {
     checkpoint: &'a Checkpoint,
     units: Vec<Checkpoint>,
     tensors: BTreeMap<usize, SolvedTensor>,
 }
 
-/// Where a tensor's parts are.
+/// The location of a tensor's parts.
 struct SolvedTensor {
     unit: usize,
     rows: Rows,
-    /// Codes, and all scales with how many columns share one; else plain values.
+    /// Codes with all their scales, or else plain values.
     weights: MovedWeights,
     keep: Option<usize>,
 }
@@ -33,7 +33,7 @@ impl<'a> SolvedSource<'a> {
         Self { checkpoint, units: Vec::new(), tensors: BTreeMap::new() }
     }
 
-    /// Takes what a file has of these tensors.
+    /// Adds the parts of these tensors in a file.
     pub(super) fn add<'p>(
         &mut self,
         unit: Checkpoint,
@@ -57,19 +57,19 @@ impl<'a> SolvedSource<'a> {
         Ok(())
     }
 
-    /// Whether some weights of a tensor are dropped.
+    /// Returns whether some weights of a tensor are dropped.
     pub(super) fn has_mask(&self, index: usize) -> bool {
         self.tensors.get(&index).is_some_and(|tensor| tensor.keep.is_some())
     }
 
-    /// All weights of a tensor, row by row, where they were moved.
+    /// Returns all weights of a tensor row-major, if they were updated.
     #[cfg(feature = "model")]
     pub(super) fn weights(&self, index: usize) -> Result<Option<Vec<f32>>> {
         let Some(tensor) = self.tensors.get(&index) else { return Ok(None) };
         self.updated(index, 0..tensor.rows.n_rows).map(Some)
     }
 
-    /// The scales of some rows.
+    /// Returns the scales of some rows.
     fn scales(tensor: &SolvedTensor, rows: Range<usize>) -> &[Affine] {
         let MovedWeights::Codes { affines, grouping, .. } = &tensor.weights else { return &[] };
         let per_row = grouping.per_row(tensor.rows.n_cols).unwrap_or(1).max(1);

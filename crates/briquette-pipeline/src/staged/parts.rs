@@ -1,5 +1,5 @@
-//! The parts of a recipe one after another: some file stages, then a stage that works on a whole model. What an earlier run finished is
-//! taken as it is.
+//! The parts of a recipe: each has file stages, then a stage that works on a whole model. Finished parts are
+//! reused.
 
 use super::work::Work;
 use crate::compress::compress;
@@ -17,21 +17,21 @@ use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// How far the parts have come.
+/// The progress of the parts.
 pub(super) struct PartsRun<'a> {
     recipe: &'a Recipe,
     options: &'a RunOptions,
     work: &'a Work,
-    /// The model as the parts so far left it.
+    /// The model after the parts so far.
     model: PathBuf,
-    /// What was pruned so far: those weights stay zero.
+    /// The pruned tensors so far: their zeros stay zero.
     pruned: Vec<&'a Selection>,
-    /// What the parts so far have to say for the report.
+    /// The report data of the parts so far.
     origin: Origin,
 }
 
 impl<'a> PartsRun<'a> {
-    /// The state before the first part of a run that began at `started`.
+    /// Returns the state before the first part of a run that began at `started`.
     pub(super) fn of(
         recipe: &'a Recipe,
         original: &Checkpoint,
@@ -45,7 +45,7 @@ impl<'a> PartsRun<'a> {
         Ok(Self { recipe, options, work, model: recipe.model.clone(), pruned: Vec::new(), origin })
     }
 
-    /// Does every part. Returns the model that the last stages start from, and what was done to it.
+    /// Runs every part. Returns the model for the last stages, and the report data.
     pub(super) fn run(mut self) -> Result<(PathBuf, Origin)> {
         for (index, part) in self.recipe.parts.iter().enumerate() {
             self.compress(index, part)?;
@@ -59,14 +59,14 @@ impl<'a> PartsRun<'a> {
         Ok((self.model, self.origin))
     }
 
-    /// The next part starts from this model.
+    /// Sets the model that the next part starts from.
     pub(super) fn go_on_from(&mut self, model: PathBuf, stage: String) -> Result<()> {
         self.origin.add_bytes(stage, Checkpoint::open(&model)?.weight_bytes());
         self.model = model;
         Ok(())
     }
 
-    /// The file stages of a part, where it has any.
+    /// Runs the file stages of a part, if it has any.
     fn compress(&mut self, index: usize, part: &'a RecipePart) -> Result<()> {
         if part.stages.is_empty() {
             return Ok(());
@@ -117,7 +117,7 @@ impl<'a> PartsRun<'a> {
         Ok(())
     }
 
-    /// Makes the factors of a stage.
+    /// Factorizes the layers of a stage.
     fn factorize(&mut self, index: usize, stage: &FactorizeStage) -> Result<()> {
         let (output, since) = (self.work.part(index, StageKind::Factorize.name()), Instant::now());
         if !self.work.is_done(&output, self.options)? {
@@ -135,7 +135,7 @@ fn prune_selection(stage: &Stage) -> Option<&Selection> {
     if let Stage::Prune(stage) = stage { Some(&stage.selection) } else { None }
 }
 
-/// The report that a part left in its directory.
+/// Reads the report of a part.
 fn read_report<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let bytes = InputFile::open(path)?.read_all(limits::MAX_JSON_BYTES)?;
     json::parse(&bytes, "the report", path)

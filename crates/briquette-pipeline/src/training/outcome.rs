@@ -1,4 +1,4 @@
-//! What a training came to: its report, and the student on disk.
+//! The outcome of a training: its report, and the student on disk.
 
 use crate::training::learner::Learner;
 use crate::training::setup::TrainingSetup;
@@ -13,10 +13,10 @@ use briquette_report::{CurvePoint, DistillReport, EpochPoint, LayersKept};
 use burn::module::Module;
 use std::path::Path;
 
-/// Points that a curve is drawn with.
+/// The number of points of a curve.
 const N_POINTS: usize = 400;
 
-/// What a training showed, but for memory and time.
+/// Returns the report of a training, without memory and wall time.
 pub(crate) fn report(
     asked: &TrainingJob,
     training: &TrainingSetup,
@@ -77,7 +77,7 @@ fn epoch_of(line: &HistoryRecord) -> Option<EpochPoint> {
     }
 }
 
-/// The loss by step, means over neighbours where there are many.
+/// Returns the loss by step, as means over neighbours if there are many steps.
 fn curve_of(steps: &[&StepRecord]) -> Vec<CurvePoint> {
     let point = |near: &[&StepRecord]| CurvePoint {
         step: near.last().map_or(0, |record| record.step),
@@ -86,12 +86,13 @@ fn curve_of(steps: &[&StepRecord]) -> Vec<CurvePoint> {
     steps.chunks(steps.len().div_ceil(N_POINTS).max(1)).map(point).collect()
 }
 
-/// Seconds of the steps up to this one.
+/// Returns the duration in seconds of the steps up to `last`.
 pub(crate) fn seconds_until(history: &[HistoryRecord], last: usize) -> f64 {
     steps(history).filter(|record| record.step <= last).map(|record| record.seconds).sum()
 }
 
-/// Writes the student as an output directory, with its small files and its report, in the layout that the recipe names.
+/// Writes the student as an output directory, with companion files and report, in the layout that the recipe
+/// names.
 pub(crate) fn write(
     asked: &TrainingJob,
     training: &TrainingSetup,

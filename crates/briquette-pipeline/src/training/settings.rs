@@ -1,4 +1,4 @@
-//! From the keys of a stage to the settings of a training.
+//! Converts the keys of a stage to training settings.
 
 use briquette_core::Result;
 use briquette_distill::{
@@ -8,7 +8,7 @@ use briquette_recipe::{
     AskedLoss, AttentionBy, DistillStage, Dtype, EmbeddingBy, HiddenBy, LayerChoice, LogitsBy, LossKind, is_more_better,
 };
 
-/// The settings, but for what does not learn: that is known once the student is.
+/// Returns the settings without frozen parameters, which require the student.
 pub(crate) fn of(stage: &DistillStage) -> Result<Settings> {
     let (training, memory) = (&stage.training, &stage.memory);
     let decay = training.weight_decay;
@@ -34,10 +34,10 @@ pub(crate) fn of(stage: &DistillStage) -> Result<Settings> {
     Ok(settings)
 }
 
-/// Whether any loss compares the student with a teacher.
+/// Returns whether any loss needs a teacher.
 ///
 /// # Errors
-/// Config, where the stage cannot be.
+/// Config: the stage is invalid.
 pub(crate) fn needs_teacher(stage: &DistillStage) -> Result<bool> {
     of(stage).map(|settings| settings.blend.needs_teacher())
 }
@@ -74,7 +74,7 @@ fn term(asked: &AskedLoss) -> Term {
     Term { loss, weight: asked.weight }
 }
 
-/// Which layers follow which.
+/// Converts a choice of layers.
 pub(crate) fn layer_map(asked: &LayerChoice) -> LayerMap {
     match asked {
         LayerChoice::Every => LayerMap::Every,

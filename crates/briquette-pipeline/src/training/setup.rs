@@ -1,4 +1,4 @@
-//! What a training starts with: student, teacher, data, and what stays in place, opened from disk and held against each other.
+//! The setup of a training: opens student, teacher, data and rules, and checks that they match.
 
 use crate::training::examples::Examples;
 use crate::training::learner::{Inputs, Learner};
@@ -17,29 +17,29 @@ use burn::tensor::{Device, Tensor};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Texts that two tokenizers are held against each other on.
+/// The number of texts on which two tokenizers are compared.
 const N_PROBES: usize = 64;
 
 /// Models, data and settings of a training before its first step.
 pub(crate) struct TrainingSetup {
     pub(crate) start: Checkpoint,
-    /// The student as it begins.
+    /// The initial student.
     pub(crate) student: LoadedModel,
-    /// Its config.json, where it is not that of `start`.
+    /// Its config.json, if it differs from that of `start`.
     pub(crate) config: Option<Vec<u8>>,
-    /// Layers of what it starts from, where those can be counted.
+    /// The number of layers of `start`, if known.
     pub(crate) n_layers_before: Option<usize>,
     pub(crate) teacher: Option<LoadedModel>,
     pub(crate) examples: Arc<Examples>,
     pub(crate) settings: Settings,
-    /// Zeros and grids that stay in place.
+    /// Masks and grids that stay in place.
     pub(crate) rules: Compression,
-    /// Steps in all.
+    /// The total number of steps.
     pub(crate) n_steps: usize,
 }
 
 impl TrainingSetup {
-    /// Opens all of it, for training on so many devices.
+    /// Opens everything for training on `n_devices` devices.
     pub(crate) fn open(asked: &TrainingJob, plain: &Device, n_devices: usize, meter: &dyn MemoryMeter) -> Result<Self> {
         let stage = asked.stage;
         let mut settings = settings::of(stage)?;
@@ -81,21 +81,23 @@ impl TrainingSetup {
         let rules = held::rules(stage, asked.pruned, &named, &heads, n_steps, prefix)?;
         settings.rate = held::rate(stage, &named, &heads)?;
         if settings.rate.is_some() && n_devices > 1 {
-            return Err(Error::config("rate: it is not counted on several devices; name one, or remove it"));
+            return Err(Error::config("rate: not supported on several devices; train on one device, or remove it"));
         }
         settings.settled_at = stage.gradual.as_ref().map_or(0, |gradual| gradual.steps(n_steps).end);
         let examples = Arc::new(examples);
         Ok(Self { start, student, config, n_layers_before, teacher, examples, settings, rules, n_steps })
     }
 
-    /// The losses with their weights, in words: `1 x logits`.
+    /// Returns the losses with their weights in words: `1 x logits`.
     pub(crate) fn words(&self) -> Vec<String> {
         let word = |term: &Term| format!("{} x {}", term.weight, term.loss.name());
         self.settings.blend.terms().iter().map(word).collect()
     }
 }
 
-/// Steps of a training over so many items. On several devices a step takes a batch on each: its size in `settings` grows by as much.
+/// Returns the number of steps of a training over `n_items` items.
+///
+/// With several devices, a step takes a batch on each, so the batch size in `settings` is multiplied.
 fn steps_of(stage: &DistillStage, settings: &mut Settings, n_items: usize, n_devices: usize) -> usize {
     if n_devices == 1 {
         return n_steps(n_items, settings.batch_size, settings.epochs);
@@ -104,7 +106,7 @@ fn steps_of(stage: &DistillStage, settings: &mut Settings, n_items: usize, n_dev
     settings.epochs * steps_of_epoch(n_items, n_devices, settings.at_once, stage.memory.accumulate)
 }
 
-/// Names of embeddings that are the head too, where a rounding in place has to know.
+/// Returns the names of embeddings that are also the head, if quantization treats them differently.
 fn heads_of(stage: &DistillStage, asked: &TrainingJob, start: &Checkpoint) -> Result<BTreeSet<String>> {
     match stage.quantize.as_ref().is_some_and(QuantizeStage::spares_heads) {
         true => heads::names(start, asked.roles),
@@ -112,15 +114,15 @@ fn heads_of(stage: &DistillStage, asked: &TrainingJob, start: &Checkpoint) -> Re
     }
 }
 
-/// Whether each layer runs again in the backward pass. Other networks, and losses that compare attention, leave it to burn which
-/// operations do.
+/// Returns whether gradient checkpointing works by layer. For other networks, and losses that compare
+/// attention, burn decides by operation.
 fn is_by_layer(stage: &DistillStage, settings: &Settings, arch: Arch) -> bool {
     let wanted = settings.blend.wanted();
     let is_layered = arch.task() != ModelTask::Classifier;
     stage.memory.gradient_checkpointing && is_layered && !(wanted.attention || wanted.values)
 }
 
-/// The student as it begins, its config.json where that is new, and the layers that its model has.
+/// Returns the initial student, its config.json if it is new, and the number of layers of its model.
 fn student_of(
     stage: &DistillStage,
     start: &Checkpoint,
@@ -134,7 +136,7 @@ fn student_of(
     Ok((student, Some(config), n_layers))
 }
 
-/// Classes that a classifier tells apart.
+/// Returns the number of classes of a classifier.
 fn n_classes(learner: &Learner, student: &LoadedModel) -> Option<usize> {
     let Input::Images(input) = &student.input else { return None };
     let plain = learner.valid();
@@ -148,7 +150,7 @@ fn check_together(asked: &TrainingJob, student: &LoadedModel, teacher: &LoadedMo
     let (ours, theirs) = (asked.model.display(), asked.stage.teacher.as_deref().unwrap_or(asked.original).display());
     if student.arch.task() != teacher.arch.task() {
         let message = format!("the student ({ours}) is {} and the teacher ({theirs}) {}", student.arch, teacher.arch);
-        return Err(Error::config(format!("{message}; they must take and give the same")).at("teacher"));
+        return Err(Error::config(format!("{message}; use models with the same task")).at("teacher"));
     }
     if !matches!(student.input, Input::Text { .. }) {
         return Ok(());
@@ -158,8 +160,8 @@ fn check_together(asked: &TrainingJob, student: &LoadedModel, teacher: &LoadedMo
         let [found, expected] = [student.encode(&text)?, teacher.encode(&text)?];
         if found != expected {
             let message = format!(
-                "the tokenizers of the student ({ours}) and the teacher ({theirs}) differ: of {text:?} they make {} and \
-                 {} tokens; they must be the same",
+                "the tokenizers of the student ({ours}) and the teacher ({theirs}) differ: they encode {text:?} as {} and \
+                 {} tokens; use a teacher with the same tokenizer",
                 found.0.len(),
                 expected.0.len()
             );

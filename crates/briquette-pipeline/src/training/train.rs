@@ -1,4 +1,4 @@
-//! One training, from models and data on disk to a student on disk.
+//! Runs one training, from models and data on disk to a student on disk.
 
 use crate::training::devices::devices;
 use crate::training::learner::{Inputs, Learner};
@@ -24,19 +24,24 @@ use burn::tensor::Device;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Class scores of an item that are kept of a teacher.
+/// The number of logits per item that a cached teacher keeps.
 const N_SCORES: usize = 64;
 
-/// Trains, and writes the student with its report as an output directory. Where a checkpoint cannot be gone on from and that is
-/// wished for, it begins anew.
+/// Trains, and writes the student with its report as an output directory.
+///
+/// With `force`, a training whose checkpoint is damaged starts anew.
 ///
 /// # Errors
-/// Config where student, teacher and data do not go together; Input where one is damaged; Refused where a loss is no number; Io; Interrupted.
+/// - Config: student, teacher and data do not match.
+/// - Input: one of them is damaged.
+/// - Refused: a loss is not finite.
+/// - Io: a file cannot be read or written.
+/// - Interrupted: a stop was requested.
 pub(crate) fn train(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
     match go_on(asked, options) {
-        // The student is made anew too: values of a damaged checkpoint may be in it already.
+        // The student is created anew too, because it may have values of a damaged checkpoint.
         Err(error) if options.force && Checkpoints::is_damage(&error) => {
-            options.progress.line(&format!("begun anew, as --force asks: {error}"));
+            options.progress.line(&format!("starting anew because of --force: {error}"));
             Checkpoints::at(asked.work)?.clear()?;
             go_on(asked, options)
         }
@@ -44,7 +49,7 @@ pub(crate) fn train(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
     }
 }
 
-/// Trains from where it stood, or from the start.
+/// Trains from the last checkpoint, or from the start.
 fn go_on(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
     let started = Instant::now();
     let plain = devices(options)?;
@@ -68,7 +73,7 @@ fn go_on(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
     shown.end();
     let (finished, at_once, fit) = made?;
     if finished.resumed_at > 0 {
-        options.progress.line(&format!("went on from step {}", finished.resumed_at));
+        options.progress.line(&format!("resumed from step {}", finished.resumed_at));
     }
     let peak = meter.peak_bytes().zip(before).map(|(peak, before)| peak.saturating_sub(before));
     begin_phase(options, "write student");
@@ -80,7 +85,7 @@ fn go_on(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
     outcome::write(asked, &training, without_grids(finished.student), &report)
 }
 
-/// Begins a phase. A training that is drawn on the whole terminal shows none.
+/// Begins a phase. A training in full screen shows no phases.
 fn begin_phase(options: &RunOptions, phase: &str) {
     match options.screen {
         true => options.meter.begin_phase(phase),
@@ -88,7 +93,7 @@ fn begin_phase(options: &RunOptions, phase: &str) {
     }
 }
 
-/// Trains to the end. Returns the student as it computes in f32, items at once, and what was predicted of memory.
+/// Trains to the end. Returns the f32 student, the items in memory at once, and the predicted memory.
 fn run(
     asked: &TrainingJob,
     training: &TrainingSetup,
@@ -106,7 +111,7 @@ fn run(
     let sample = training.examples.batch(&[0], &plain)?;
     let learner = Learner::of(&training.student, compute);
     let checkpoints = Checkpoints::at(asked.work)?;
-    // A checkpoint has the masks that had begun by its step: the student it is loaded into needs room for them.
+    // A checkpoint has the masks that had begun by its step, so the student must have them too.
     let step = checkpoints.state()?.map_or(0, |state| state.step);
     let made = Distiller::at(step, learner, rules, training.settings.clone(), teacher, &sample, training.n_steps)?;
     let (mut distiller, mut model): (Distiller, Trained<Learner>) = made;
@@ -115,9 +120,10 @@ fn run(
         let live = meter.live_bytes().unwrap_or(0);
         let found;
         (model, found) = distiller.fit(model, teacher, training.examples.as_ref(), limit, meter)?;
-        options
-            .progress
-            .line(&format!("{} items at once, for {live} bytes in use now and {limit} at most", found.at_once));
+        options.progress.line(&format!(
+            "{} items in memory at once, with {live} bytes in use and a limit of {limit}",
+            found.at_once
+        ));
         fit = Some(found);
         meter.reset_peak();
     }
@@ -126,7 +132,7 @@ fn run(
     Ok((finished, at_once, fit))
 }
 
-/// As [`run`], by burn's own loop on several devices.
+/// Trains like [`run`] in burn's own loop, on several devices.
 fn run_on_several(
     asked: &TrainingJob,
     training: &TrainingSetup,
@@ -148,7 +154,7 @@ fn run_on_several(
     Ok((finished, training.settings.at_once, None))
 }
 
-/// The teacher as the student asks it: a network, or what one said before.
+/// Returns the teacher of a training: a network, or its cached outputs.
 fn teacher_of(
     asked: &TrainingJob,
     training: &TrainingSetup,
@@ -165,7 +171,7 @@ fn teacher_of(
     let read = || Cached::read(&path, training.examples.len(), plain);
     match presence::exists(&path)?.then(read) {
         Some(Err(error)) if error.kind == ErrorKind::Input => {
-            options.progress.line(&format!("{error}; the teacher is asked again"));
+            options.progress.line(&format!("{error}; running the teacher again"));
         }
         Some(found) => return Ok(Box::new(found?)),
         None => {}

@@ -1,4 +1,4 @@
-//! Schemes in the place of those whose steps were to be found.
+//! Replaces the open step sizes of a recipe by schemes that a budget chose.
 
 use crate::parse::choice::{prune_keys, scheme_name};
 use crate::parse::kind::StageKind;
@@ -11,26 +11,28 @@ use briquette_core::{Error, Result, Role};
 use briquette_methods::quant::{Rounding, ScaleSearch, Scheme};
 use std::collections::BTreeSet;
 
-/// The roles of what a budget may prune: all that it may quantize.
+/// The roles that a budget may prune: the same as those that it may quantize.
 const PRUNED: [Role; 3] = [Role::Linear, Role::Conv, Role::Embedding];
 
-/// The scheme of a tensor.
+/// The chosen scheme of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GivenScheme {
-    /// Its name.
+    /// The name of the tensor.
     pub name: String,
-    /// The scheme's, and behind a `+` how many of its weights are dropped: see [`SchemeChoice`](crate::parse::SchemeChoice).
+    /// The scheme, optionally with pruning after a `+`; see [`SchemeChoice`](crate::parse::SchemeChoice).
     pub scheme: String,
-    /// Whether nothing that ran has it, so that there are no inputs to round it by.
+    /// Whether no layer that ran uses the tensor, so that it has no input statistics.
     pub is_idle: bool,
 }
 
 impl Recipe {
-    /// The recipe with these schemes in the place of those whose steps were to be found. What nothing runs is rounded to the nearest, in a stage of its own;
-    /// what is pruned is so in a stage for each share or pattern, before all that quantize.
+    /// Returns the recipe with these schemes instead of open step sizes.
+    ///
+    /// A tensor without input statistics is rounded to the nearest, in its own stage. Pruned tensors get a
+    /// prune stage for each share or pattern, before the quantize stages.
     ///
     /// # Errors
-    /// Bug, where a scheme is none.
+    /// Bug: a scheme is invalid.
     pub fn with_schemes(&self, schemes: &[GivenScheme]) -> Result<Self> {
         let mut recipe = Self { budget: None, ..self.clone() };
         recipe.asked.budget = None;
@@ -65,7 +67,7 @@ impl Recipe {
             }
         }
         idle.into_iter().try_for_each(|given| recipe.round_apart(given))?;
-        // What a measure ran on, nothing else may look at.
+        // Data that only the sensitivity measurement used must not be calibrated on.
         if !recipe.asked.needs_statistics() {
             (recipe.calibration, recipe.asked.calibration) = (None, None);
         }
@@ -74,12 +76,12 @@ impl Recipe {
 }
 
 impl Recipe {
-    /// Whether it trains with steps in place that its budget is to find.
+    /// Returns whether the recipe trains with step sizes that its budget chooses.
     pub fn learns_steps(&self) -> bool {
         self.budget.is_some() && self.parts.iter().any(RecipePart::learns_steps)
     }
 
-    /// The same with weights rounded to the nearest.
+    /// Returns the recipe with rounding to the nearest.
     #[must_use]
     pub fn to_nearest(mut self) -> Self {
         for stage in self.quantize_stages() {
@@ -96,7 +98,7 @@ impl Recipe {
         self
     }
 
-    /// Adds a stage that rounds one tensor to the nearest, behind all that quantize.
+    /// Adds a stage that rounds one tensor to the nearest, after the other quantize stages.
     fn round_apart(&mut self, given: &GivenScheme) -> Result<()> {
         let (name, include) = (scheme_name(&given.scheme), Some(vec![glob_of(&given.name)]));
         let keys = RawQuantize { scheme: Some(name.into()), include, ..RawQuantize::default() };
@@ -110,7 +112,7 @@ impl Recipe {
         Ok(())
     }
 
-    /// Adds stages that prune what these schemes have pruned, before the first of the last stages that quantizes.
+    /// Adds prune stages for the schemes with pruning, before the first quantize stage.
     fn prune_first(&mut self, schemes: &[GivenScheme]) -> Result<()> {
         let mut stages: Vec<(RawPrune, BTreeSet<String>)> = Vec::new();
         for given in schemes {
@@ -140,7 +142,7 @@ impl Recipe {
         Ok(())
     }
 
-    /// The last quantize stages, and those that trainings have in place.
+    /// Returns the last quantize stages, and those of quantization-aware training.
     fn quantize_stages(&mut self) -> impl Iterator<Item = &mut QuantizeStage> {
         let last = self.stages.iter_mut().filter_map(|stage| match stage {
             Stage::Quantize(stage) => Some(stage),
@@ -154,7 +156,7 @@ impl Recipe {
     }
 }
 
-/// Whether steps of a stage are yet to be found.
+/// Returns whether a stage has open step sizes.
 fn is_open(keys: &RawQuantize) -> bool {
     let is_open = |name: &Option<String>| matches!(name.as_deref(), Some("step" | "step-dynamic"));
     is_open(&keys.scheme) || keys.overrides.iter().any(|rule| is_open(&rule.scheme))
@@ -168,7 +170,7 @@ fn override_of(given: &GivenScheme) -> RawOverride {
     RawOverride { include: vec![glob_of(&given.name)], sparsity: None, scheme: Some(scheme_name(&given.scheme).into()) }
 }
 
-/// Every tensor that would have it has a scheme of its own.
+/// Replaces an open scheme by int8; every tensor that it applies to has its own override.
 fn close(scheme: &mut Scheme) {
     if scheme.is_open() {
         *scheme = Scheme { activations: scheme.activations, ..Scheme::INT8 };
@@ -183,7 +185,7 @@ fn close_name(name: &mut Option<String>) {
     }
 }
 
-/// A glob that matches a name: what globs mean otherwise is any character.
+/// Returns a glob that matches a name; special characters become `?`.
 fn glob_of(name: &str) -> String {
     name.chars().map(|c| if "*?[]{}!\\".contains(c) { '?' } else { c }).collect()
 }
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pruned_has_a_stage_for_each_share_before_all_that_quantize() {
+    fn pruned_schemes_get_prune_stages_before_the_quantize_stages() {
         let text = "model.path = \"m\"\noutput.path = \"o\"\nbudget = { bytes = \"1MB\", choices = [\"int8\", \"int8+0.5\", \"int4-g64+2:4\"] }\n\
             [[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\ninclude = [\"own\"]\n\
             [[stage]]\nkind = \"quantize\"\nscheme = \"step\"\nexclude = [\"own\"]\n";
@@ -211,7 +213,7 @@ mod tests {
             given("d", "int8+0.5", true),
         ];
         let closed = recipe.with_schemes(&schemes).unwrap();
-        // What the manifest has is the same recipe.
+        // The manifest has the same recipe.
         let read = Recipe::from_raw(closed.asked.clone(), "".as_ref()).unwrap();
         for recipe in [&closed, &read] {
             let [

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn tallies_of_pieces_have_the_threshold_of_the_whole_and_its_counts() {
+    fn merged_tallies_have_the_threshold_and_counts_of_the_whole() {
         for n_zero_bits in [0, 13, 16] {
             let scores = scores_of(100_000, n_zero_bits);
             let keys: Vec<u32> = scores.iter().map(|score| score.to_bits()).collect();
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_keys_far_apart_have_their_threshold() {
+    fn few_distant_keys_have_a_threshold() {
         let scores = [0.0, 1e-30, 3.0, 3.0, 1e30];
         let mut tally = Tally::new(Bracket { low: 1, high: u32::MAX >> 1 }, 0);
         tally.count(&scores);

@@ -143,7 +143,7 @@ impl Histogram {
     /// If this is the first pass, or the two passes counted different scores.
     pub fn threshold(&mut self, k_in_bucket: usize) -> Threshold {
         let bucket = self.bucket.expect("the second pass");
-        let (low, below) = self.find(k_in_bucket as u64).expect("the scores of the first pass");
+        let (low, below) = self.find(k_in_bucket as u64).expect("both passes count the same scores");
         Threshold { key: bucket << LOW_BITS | low, n_ties: k_in_bucket - below as usize }
     }
 }

@@ -131,7 +131,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_as_good_as_the_method_one_weight_at_a_time(
+        fn the_error_matches_the_scalar_reference(
             group in prop::collection::vec(-2.0_f32..3.0, 1..200), n_bits in 2_u8..=8,
         ) {
             let grid = Grid::new(n_bits, GridKind::Symmetric).unwrap();

@@ -12,9 +12,8 @@ const N_STEPS: usize = 71;
 /// This is the squared output error that rounding adds if the inputs are uncorrelated. Among equal errors the
 /// widest range wins. If the mean squares are unknown or all 0, the result equals [`mse`](mse()).
 ///
-/// Source: Lin et al., "AWQ: Activation-aware Weight Quantization for LLM Compression and Acceleration", 2024
-/// (the search for a clipped range by output error); the diagonal of the Hessian as in Frantar et al., "GPTQ",
-/// 2023.
+/// Source: Lin et al., "AWQ: Activation-aware Weight Quantization for LLM Compression and Acceleration", 2024, for the search by
+/// output error. The diagonal of the Hessian is as in Frantar et al., "GPTQ", 2023.
 ///
 /// # Errors
 /// The first error of `go_on`.
@@ -85,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn it_has_the_least_error_of_all_ranges_that_are_tried() {
+    fn the_range_is_the_best_candidate() {
         let values: Vec<f32> = (0..96).map(|i| ((i * 37) % 101) as f32 / 50.0 - 0.7).collect();
         let importance: Vec<f32> = (0..96).map(|i| ((i * 53) % 17) as f32 / 4.0).collect();
         for (bits, kind) in [(4, GridKind::Symmetric), (3, GridKind::Asymmetric), (8, GridKind::SymmetricFull)] {
