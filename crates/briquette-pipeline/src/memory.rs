@@ -59,7 +59,7 @@ impl Need {
         if *weights_bytes <= limit {
             return Ok(());
         }
-        let message = format!("to {what} takes {weights_bytes} bytes for its weights alone, expected at most {limit}");
+        let message = format!("cannot {what}: the weights alone take {weights_bytes} bytes, expected at most {limit}");
         Err(Error::refused(format!("{message}; raise the limit")).at("memory.limit"))
     }
 }

@@ -226,7 +226,7 @@ mod run {
                     let mut seen = walk.observe(job.checkpoint, &probe, &mut after)?;
                     solver.unit(plan, &tensors, &mut seen.layers)
                 })?;
-                self.limit.map_or(Ok(()), |limit| limit.check(&format!("decide about block {block}")))?;
+                self.limit.map_or(Ok(()), |limit| limit.check(&format!("compress block {block}")))?;
                 self.found.take_in(self.plan, unit, &tensors)?;
                 self.solver.learn(self.plan);
                 self.go_on(block, &mut after)?;
