@@ -1,9 +1,10 @@
-//! The first few of very many.
+//! Selects the first few of many indices.
 
 use std::cmp::Ordering;
 
-/// The first `n` of these places in the order of `compare`, where equal ones stay in theirs: what a stable sort would put first, without
-/// sorting the rest.
+/// Returns the first `n` indices in the order of `compare`, in the same order as a stable sort.
+///
+/// Only the first `n` are sorted.
 pub(super) fn first_by(
     places: impl Iterator<Item = usize>,
     n: usize,

@@ -1,4 +1,4 @@
-//! The report as one self-contained page: it makes no request, and it reads without scripts.
+//! The report as a self-contained HTML page. It makes no requests and works without scripts.
 
 mod allocation;
 mod axis;
@@ -28,7 +28,7 @@ pub use batch::of_batch;
 use escape::escape;
 pub use sensitivity::of_sensitivity;
 
-/// The page. The same report gives the same bytes.
+/// Returns the page. Equal reports give equal bytes.
 pub fn to_html(report: &Report) -> String {
     let sections = [
         headline::section(report),
@@ -104,7 +104,8 @@ mod tests {
     #[test]
     fn of_very_many_tensors_the_largest_and_the_worst_are_shown_and_the_rest_is_counted() {
         let mut report = sample::of_layers(40_000);
-        // One very large tensor and one with a very large error, at the end, where a list that is cut would lose them.
+        // A very large tensor and a tensor with a very large error come last, where a truncated list would lose
+        // them.
         let n = report.tensors.len();
         report.tensors[n - 1].before_bytes = 1 << 30;
         report.tensors[n - 3].error.as_mut().unwrap().sqnr_db = Some(-3.0);

@@ -6,7 +6,7 @@ use super::usual_loss;
 use briquette_core::Storage;
 use briquette_writer::TensorPlan;
 
-/// Lists what a reader must be wary of.
+/// Returns the warnings of a run.
 pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
     let mut remarks = usual_loss::of(report, evidence);
     remarks.extend(evidence.plan.remarks.iter().cloned());
@@ -27,7 +27,7 @@ pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
     remarks
 }
 
-/// Says that zeros saved no bytes, where the format keeps them all.
+/// Warns that zeros saved no bytes, if the format stores them like other values.
 fn useless_pruning_text(report: &Report, evidence: &Evidence) -> Option<String> {
     let mut pruned = evidence.plan.tensors.iter().filter(|tensor| tensor.prune.is_some()).peekable();
     pruned.peek()?;
@@ -40,14 +40,15 @@ fn useless_pruning_text(report: &Report, evidence: &Evidence) -> Option<String> 
     })
 }
 
-/// What was written though it may not load.
+/// Warns that the output may not load.
 pub fn untested_text(why: &str) -> String {
     format!(
         "Transformers is not known to load this ({why}): it was allowed all the same, so try it before you rely on it."
     )
 }
 
-/// That an epoch was chosen by the very data that the result is reported on; without an evaluation, the epochs' figures are it.
+/// Warns that the evaluation data also chose the epoch. Without an evaluation, the epochs' metrics are the
+/// result.
 fn chosen_by_result(report: &Report, training: &DistillReport) -> Option<String> {
     let (epoch, data) = (training.best_epoch?, training.epochs_on.as_deref()?);
     let is_reported_on = report.evaluation.as_ref().is_none_or(|found| found.data == data);

@@ -1,4 +1,4 @@
-//! What running a model showed, as rows of figures.
+//! Results of an evaluation as rows of figures.
 
 use super::figures::{EvaluationReport, MemoryFigures, REFERENCE, RunFigures};
 use super::numbers;
@@ -13,7 +13,7 @@ pub(super) struct Figure {
     pub(super) how: String,
 }
 
-/// Quality, latency and memory, in that order.
+/// Returns quality, latency and memory, in this order.
 pub(super) fn figures(found: &EvaluationReport) -> Vec<Figure> {
     let mut out: Vec<Figure> = quality(found).collect();
     let sizes = match found.batch_size_before {

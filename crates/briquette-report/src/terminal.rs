@@ -11,12 +11,12 @@ use columns::TextColumns;
 use paint::Paint;
 use std::fmt::Write;
 
-/// Tensors that are shown one by one.
+/// Number of tensors that are listed.
 const N_TENSORS: usize = 12;
-/// The least width that is laid out for.
+/// Least width of the layout.
 const MIN_WIDTH: usize = 40;
 
-/// A summary of at most `width` columns (but at least 40), with colours if there may be any.
+/// Returns a summary of at most `width` columns (at least 40), optionally with colours.
 pub fn to_terminal(report: &Report, width: usize, color: bool) -> String {
     let width = width.max(MIN_WIDTH);
     let paint = Paint { color };
@@ -55,7 +55,7 @@ fn headline(report: &Report, width: usize, paint: Paint) -> String {
     out
 }
 
-/// The metrics of the headline, where anything was evaluated.
+/// Returns the metrics of the headline, if the model was evaluated.
 fn quality(report: &Report) -> Option<String> {
     let words = metrics::in_words(&report.evaluation.as_ref()?.metrics);
     Some(numbers::printable(&words)).filter(|words| !words.is_empty())
@@ -96,7 +96,7 @@ fn remarks(report: &Report, width: usize, paint: Paint) -> String {
     out
 }
 
-/// Notes are not warnings: they have no mark and no colour.
+/// Notes are not warnings, so they have no mark and no colour.
 fn notes(report: &Report, width: usize, paint: Paint) -> String {
     let lines = report.notes.iter().flat_map(|note| wrap(&numbers::printable(note), width));
     lines.fold(String::new(), |mut out, line| {
@@ -105,7 +105,7 @@ fn notes(report: &Report, width: usize, paint: Paint) -> String {
     })
 }
 
-/// What running it showed.
+/// Returns the results of the evaluation.
 fn running(report: &Report, width: usize, paint: Paint) -> String {
     let Some(evaluation) = &report.evaluation else { return String::new() };
     let aligns = [Align::Left, Align::Right, Align::Right];
@@ -116,7 +116,7 @@ fn running(report: &Report, width: usize, paint: Paint) -> String {
     table.to_text(width, paint)
 }
 
-/// The worst where any has an error, otherwise the largest.
+/// Returns the worst tensors if any has an error, otherwise the largest.
 fn tensors(report: &Report, width: usize, paint: Paint) -> String {
     let db = |tensor: &TensorReport| tensor.error.and_then(|error| error.sqnr_db);
     let all = &report.tensors;
@@ -175,7 +175,7 @@ fn run(report: &Report, width: usize, paint: Paint) -> String {
     out
 }
 
-/// A path is not cut, so that it can be copied: it is broken where it must be.
+/// Returns the next commands. A path is wrapped instead of cut, so that it can be copied.
 fn next(report: &Report, width: usize, paint: Paint) -> String {
     let output = numbers::printable(&report.output);
     if output.is_empty() {

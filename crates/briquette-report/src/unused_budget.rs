@@ -1,13 +1,13 @@
-//! Why an output leaves bytes of its budget unused.
+//! Explains why an output leaves bytes of its budget unused.
 
 use super::figures::Report;
 use super::numbers;
 
-/// The share of the allowed bytes that an output uses, unless there is a reason.
+/// The share of the budget above which no reason is given.
 const USED: f64 = 0.995;
 
 impl Report {
-    /// Says why the output leaves bytes of its budget unused, where it does.
+    /// Returns the reason for unused bytes of the budget, if there are any.
     pub fn unused_budget(&self) -> Option<String> {
         let allocation = self.allocation.as_ref()?;
         let measured = self.after.file_bytes;

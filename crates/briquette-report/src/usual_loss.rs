@@ -1,4 +1,4 @@
-//! The usual quality loss of a method, for reports without an evaluation.
+//! Typical quality losses of methods, for reports without an evaluation.
 
 use super::evidence::Evidence;
 use super::figures::Report;
@@ -7,19 +7,21 @@ use briquette_methods::prune::Score;
 use briquette_methods::quant::ScaleSearch;
 use briquette_writer::TensorPlan;
 
-/// The most bits at which rounding to nearest fails altogether.
+/// The number of bits up to which rounding to nearest usually fails.
 const FEW_BITS: f64 = 3.5;
 
-/// How an output was made, as far as its quality depends on it.
+/// The method of an output, as far as its quality depends on it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Method {
-    /// By which score weights were pruned, where any were and those that stay were not updated.
+    /// The score of pruning, if weights were pruned and the kept ones not updated.
     pruned_by: Option<Score>,
-    /// Bits of weights that were rounded to nearest without data, where fewer than 8.
+    /// Bits of weights that were rounded to nearest without data, if fewer than 8.
     bits: Option<f64>,
 }
 
-/// Lists what usually happens with the methods of a run, and which command does better. Empty for an output that was evaluated or trained, and for a conversion.
+/// Describes the typical results of the run's methods, and commands that do better.
+///
+/// It is empty for an output that was evaluated or trained, and for a conversion.
 pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
     let is_conversion = evidence.recipe.stages.is_empty();
     if is_conversion || report.evaluation.is_some() || !report.trained.is_empty() {
@@ -42,14 +44,14 @@ fn method_of(report: &Report, evidence: &Evidence) -> Method {
     Method { pruned_by, bits: of_budget.or_else(fewest).filter(|bits| *bits < 8.0) }
 }
 
-/// Bits of a layer's weights that are rounded by the weights alone.
+/// Returns the bits of a layer's weights that were rounded without data.
 fn bits_without_data(tensor: &TensorPlan) -> Option<u8> {
     let quant = tensor.quant.filter(|quant| quant.spec.range != ScaleSearch::Weighted)?;
     let is_layer = matches!(tensor.role, Role::Linear | Role::Conv);
     is_layer.then(|| quant.spec.grid.n_bits())
 }
 
-// The figures are those of docs/quality.md and of the README.
+// The figures are from docs/benchmarks.md.
 fn texts(method: Method) -> Vec<String> {
     let mut texts = Vec::new();
     if let Some(score) = method.pruned_by {

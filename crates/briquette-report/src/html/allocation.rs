@@ -1,4 +1,4 @@
-//! Where the bytes of a budget went: bits of each tensor, the most sensitive first.
+//! The allocation of a budget: bits of each tensor, the most sensitive first.
 
 use super::axis::PlotAxis;
 use super::escape::{escape, name};
@@ -6,11 +6,11 @@ use super::family::MAX_ROWS;
 use super::rows::{FigureRow, RowFigure};
 use crate::{AllocatedTensor, Report, numbers};
 
-/// The figure; nothing where no budget was kept.
+/// Returns the figure; empty without a budget.
 pub(super) fn section(report: &Report) -> String {
     let Some(found) = &report.allocation else { return String::new() };
     let mut tensors: Vec<&AllocatedTensor> = found.tensors.iter().collect();
-    // A weight of the most sensitive costs the most.
+    // Sorts by sensitivity per weight.
     let worth = |tensor: &AllocatedTensor| tensor.sensitivity / tensor.n_weights.max(1) as f64;
     tensors.sort_by(|a, b| worth(b).total_cmp(&worth(a)).then(a.name.cmp(&b.name)));
     let total: f64 = tensors.iter().map(|tensor| tensor.loss).sum();

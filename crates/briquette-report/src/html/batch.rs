@@ -1,4 +1,4 @@
-//! The page of a batch: every job a row with its bytes, quality and time, what became of it, and the way to its own page.
+//! The page of a batch: a row for each job with bytes, quality, time, status and a link to its own page.
 
 use super::escape::{escape, name};
 use super::{frame, frontier, way};
@@ -7,12 +7,12 @@ use crate::{BatchReport, JobResult, JobStatus, numbers};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Jobs that the page shows.
+/// Largest number of jobs on the page.
 const MAX_JOBS: usize = 1000;
-/// Failed jobs that it shows before all others.
+/// Largest number of failed jobs that are shown before others.
 const MAX_FAILED: usize = 500;
 
-/// The page. The same report gives the same bytes. `n_left` jobs were not reached.
+/// Returns the page. Equal reports give equal bytes. `n_left` jobs did not run.
 pub fn of_batch(report: &BatchReport, n_left: usize) -> String {
     let shown = shown(&report.jobs);
     let metrics = metrics(&shown);
@@ -26,7 +26,7 @@ pub fn of_batch(report: &BatchReport, n_left: usize) -> String {
     frame::page(&format!("{file}, {} jobs", report.jobs.len() + n_left), &sections.concat(), &footer)
 }
 
-/// All jobs, or of very many the failed ones first and the others as they come; in their order.
+/// Returns all jobs; of very many, the failed ones first, then others, in their order.
 fn shown(jobs: &[JobResult]) -> Vec<&JobResult> {
     if jobs.len() <= MAX_JOBS {
         return jobs.iter().collect();
@@ -38,7 +38,7 @@ fn shown(jobs: &[JobResult]) -> Vec<&JobResult> {
     chosen.into_iter().map(|i| &jobs[i]).collect()
 }
 
-/// The names of what was measured of any job, those of the originals left out.
+/// Returns the names of all measured metrics, except those of the originals.
 fn metrics<'a>(jobs: &[&'a JobResult]) -> Vec<&'a str> {
     let names = jobs.iter().flat_map(|job| job.metrics.keys());
     let names: BTreeSet<&str> = names.filter(|name| !name.starts_with(REFERENCE)).map(String::as_str).collect();
@@ -71,7 +71,7 @@ fn headline(report: &BatchReport, n_left: usize) -> String {
     )
 }
 
-/// The time of this run, and of all jobs where some were done before it.
+/// Returns the time of this run, and of all jobs if some ran before.
 fn time(report: &BatchReport) -> String {
     let all = report.jobs.iter().map(|job| job.seconds_before.unwrap_or(job.seconds)).sum();
     let of_all =
@@ -79,7 +79,7 @@ fn time(report: &BatchReport) -> String {
     format!("This run took {} by the wall clock.{of_all}", numbers::seconds(report.seconds))
 }
 
-/// The table of jobs.
+/// Returns the table of jobs.
 fn table(report: &BatchReport, jobs: &[&JobResult], metrics: &[&str]) -> String {
     let number = |heading: &str| format!("<th scope=\"col\" class=\"num\">{}</th>", escape(heading));
     let word = |heading: &str| format!("<th scope=\"col\">{heading}</th>");
@@ -120,7 +120,7 @@ fn row(job: &JobResult, metrics: &[&str], directory: &Path) -> String {
     )
 }
 
-/// A metric, and that of the original where it has one of its own.
+/// Returns a metric, and the original's value if there is one.
 fn measured(metrics: &BTreeMap<String, Option<f64>>, metric: &str) -> Option<(f64, String)> {
     let value = (*metrics.get(metric)?)?;
     let before = metrics.get(&format!("{REFERENCE}{metric}")).copied().flatten();
@@ -128,7 +128,7 @@ fn measured(metrics: &BTreeMap<String, Option<f64>>, metric: &str) -> Option<(f6
     Some((value, format!("{}{before}", numbers::decimal(value, 4))))
 }
 
-/// A number, with the value that it sorts by.
+/// Returns a cell with a number and its sort key.
 fn cell(found: Option<(f64, String)>) -> String {
     match found.filter(|(value, _)| value.is_finite()) {
         Some((value, text)) => format!("<td class=\"num\" data-v=\"{value}\">{text}</td>"),
@@ -143,7 +143,7 @@ fn remark(job: &JobResult) -> String {
     remarks.join("; ")
 }
 
-/// The job's name, which leads to its own page where it has one.
+/// Returns the job's name, as a link to its page if there is one.
 fn link(job: &JobResult, directory: &Path) -> String {
     let text = name(&job.job);
     match job.made().and_then(|output| way::to_report(directory, output)) {

@@ -7,12 +7,12 @@ use super::rows::{FigureRow, RowFigure};
 use crate::{Report, TensorReport, numbers};
 use std::borrow::Cow;
 
-/// Rows of less than one part in so many of the largest cannot be seen.
+/// A row below this fraction of the largest is not visible.
 const LEAST_VISIBLE: u64 = 400;
-/// Rows that are drawn however small they are.
+/// Number of rows that are drawn even if they are small.
 const MIN_ROWS: usize = 8;
 
-/// The figure; nothing for a model without tensors.
+/// Returns the figure; empty for a model without tensors.
 pub(super) fn section(report: &Report) -> String {
     let tensors = with_gone(report);
     let mut families = families(&tensors);
@@ -35,7 +35,7 @@ pub(super) fn section(report: &Report) -> String {
     .to_html()
 }
 
-/// The tensors, and those that only the original had.
+/// Returns the tensors, with those that only the original has.
 fn with_gone(report: &Report) -> Cow<'_, [TensorReport]> {
     if report.gone.is_empty() {
         return Cow::Borrowed(&report.tensors);
@@ -44,7 +44,7 @@ fn with_gone(report: &Report) -> Cow<'_, [TensorReport]> {
     Cow::Owned(report.tensors.iter().cloned().chain(gone).collect())
 }
 
-/// Takes out the families that are too small or too many to draw, and makes a single one of them.
+/// Merges the families that are too small or too many to draw into one.
 fn split_smaller<'a>(families: &mut Vec<TensorFamily<'a>>) -> Option<TensorFamily<'a>> {
     let largest = families.first()?.before_bytes();
     let n_visible = families.iter().take_while(|family| family.before_bytes() >= largest / LEAST_VISIBLE).count();

@@ -1,4 +1,4 @@
-//! Two bars to one scale: what the bytes were made of, and what they are made of now.
+//! Bytes by role before and after, as two bars with one scale.
 
 use crate::{Report, numbers};
 use briquette_core::Role;
@@ -12,7 +12,7 @@ struct RoleBytes {
     after: u64,
 }
 
-/// The figure; nothing where there are no bytes.
+/// Returns the figure; empty without bytes.
 pub(super) fn section(report: &Report) -> String {
     let parts = parts_of(report);
     let total = |of: fn(&RoleBytes) -> u64| parts.iter().map(of).sum::<u64>();

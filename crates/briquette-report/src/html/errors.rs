@@ -7,7 +7,7 @@ use super::rows::{self, FigureRow, RowFigure};
 use crate::{Report, TensorReport, numbers};
 use std::fmt::Write;
 
-/// The figure, or a sentence where nothing lost anything.
+/// Returns the figure, or a sentence if no tensor has an error.
 pub(super) fn section(report: &Report) -> String {
     let mut families = families(&report.tensors);
     families.retain_mut(|family| {
@@ -41,7 +41,7 @@ pub(super) fn section(report: &Report) -> String {
     .to_html()
 }
 
-/// Signal to noise that can be drawn.
+/// Returns the SQNR, if it can be drawn.
 fn decibels(tensor: &TensorReport) -> Option<f64> {
     tensor.error?.sqnr_db.filter(|db| db.is_finite()).map(|db| db.clamp(-200.0, 400.0))
 }
@@ -75,7 +75,7 @@ fn foot_of(n_equal: usize, n_hidden: usize, against: &str) -> String {
     foot
 }
 
-/// `3.2 %`, with fewer digits for more and an exponent for very small errors.
+/// Returns a text such as `3.2 %`, with fewer digits for large errors and an exponent for very small ones.
 fn relative_text(relative: f64) -> String {
     match 100.0 * relative {
         percent if !percent.is_finite() || percent > 1e6 => numbers::NONE.into(),

@@ -1,4 +1,4 @@
-//! The frontier of a batch: bytes and quality of every model, and a line through those that no other beats.
+//! The frontier of a batch: bytes and quality of every model, with a line through the Pareto front.
 
 mod plot;
 
@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Metrics that are plotted.
+/// Largest number of plotted metrics.
 const MAX_PLOTS: usize = 4;
 
-/// A plot for each metric that at least two models have; nothing where there is none.
+/// Returns a plot for each metric that at least two models have; empty if there is none.
 pub(super) fn section(report: &BatchReport) -> String {
     let models = candidates(report);
     let names = models.iter().flat_map(|model| model.metrics.keys());
@@ -33,7 +33,7 @@ pub(super) fn section(report: &BatchReport) -> String {
     )
 }
 
-/// What there is to choose from: nothing of what failed.
+/// Returns the models to choose from, without failed jobs.
 fn candidates(report: &BatchReport) -> Vec<ShownModel<'_>> {
     let of_jobs = report.jobs.iter().filter(|job| !job.is_failed()).filter_map(|job| {
         let (output, bytes) = (job.made(), job.after_bytes?);
@@ -49,7 +49,7 @@ fn candidates(report: &BatchReport) -> Vec<ShownModel<'_>> {
     of_jobs.chain(of_others).collect()
 }
 
-/// What the marks mean of which there are any.
+/// Returns the legend of the marks that occur.
 fn legend(plots: &[FrontierPlot]) -> String {
     let has = |is_job: bool| plots.iter().any(|plot| plot.has(is_job));
     let parts = [
@@ -83,7 +83,7 @@ mod tests {
         OtherOutput { name: name.into(), output: format!("/else/{name}").into(), after_bytes, metrics }
     }
 
-    /// The titles of the marks of a class, in their order.
+    /// Returns the titles of the marks of a class, in their order.
     fn titles<'a>(page: &'a str, class: &str) -> Vec<&'a str> {
         let marks = page.lines().filter(|line| line.contains(&format!("class=\"{class}\"")));
         marks.map(|line| line.split_once("<title>").unwrap().1.split_once("</title>").unwrap().0).collect()
@@ -110,7 +110,7 @@ mod tests {
         );
         assert_eq!((names(&loss, "model best"), names(&loss, "model")), (vec!["small", "worse"], vec!["mid", "large"]));
         assert!(cosine.contains("more is better; from 0.4000 to 0.9000") && loss.contains("less is better"));
-        // From 5 to 25 MB and from 0.4 to 0.9: 6 MB lie at 5 %, 9 MB at 20 %, 23 MB at 90 %.
+        // From 5 to 25 MB and from 0.4 to 0.9: 6 MB is at 5 %, 9 MB at 20 %, 23 MB at 90 %.
         assert!(cosine.contains("d=\"M5.00 80.00H20.00V60.00H90.00V0.00H100\""), "{cosine}");
         for end in [">5 MB<", ">25 MB<", ">0.4<", ">0.9<", ">small<", ">mid<", ">large<"] {
             assert!(cosine.contains(end), "{end}: {cosine}");

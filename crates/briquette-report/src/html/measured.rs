@@ -4,7 +4,7 @@ use super::escape::escape;
 use crate::{Footprint, Report, numbers};
 use std::fmt::Write;
 
-/// The tables of figures.
+/// Returns the tables of figures.
 pub(super) fn section(report: &Report) -> String {
     format!(
         "<section aria-labelledby=\"measured\">\n<h2 id=\"measured\">Bytes, measured</h2>\n\

@@ -1,4 +1,4 @@
-//! The page of a model's sensitivities: what is lost by the error of each tensor, worst first.
+//! The page of sensitivities: the predicted loss of each tensor, worst first.
 
 use super::axis::PlotAxis;
 use super::escape::{escape, name};
@@ -8,10 +8,10 @@ use super::rows::{FigureRow, RowFigure};
 use crate::{SensitivityReport, TensorSensitivity, numbers};
 use std::fmt::Write;
 
-/// Tensors in the table.
+/// Largest number of tensors in the table.
 const MAX_TENSORS: usize = 1000;
 
-/// The page. The same report gives the same bytes.
+/// Returns the page. Equal reports give equal bytes.
 pub fn of_sensitivity(report: &SensitivityReport) -> String {
     let worst = worst_first(report);
     let sections = [headline(report), figure(report, &worst), table(report, &worst)];
@@ -19,7 +19,7 @@ pub fn of_sensitivity(report: &SensitivityReport) -> String {
     frame::page(&format!("{}, what errors cost", numbers::last_part(&report.model)), &sections.concat(), &footer)
 }
 
-/// Tensors by what is lost, most first.
+/// Returns tensors by loss, largest first.
 fn worst_first(report: &SensitivityReport) -> Vec<&TensorSensitivity> {
     let mut tensors: Vec<&TensorSensitivity> = report.tensors.iter().collect();
     tensors.sort_by(|a, b| b.loss.total_cmp(&a.loss).then(a.name.cmp(&b.name)));
@@ -47,7 +47,7 @@ fn headline(report: &SensitivityReport) -> String {
     )
 }
 
-/// Base 10 logarithm of a loss that can be drawn.
+/// Returns the base 10 logarithm of a loss, if it can be drawn.
 fn place(loss: f64) -> Option<f64> {
     Some(loss.log10()).filter(|log| log.is_finite())
 }

@@ -7,7 +7,7 @@ use super::rows::{self, FigureRow, RowFigure};
 use crate::{Report, TensorReport, numbers};
 use std::fmt::Write;
 
-/// The figure, or a sentence where there is no zero.
+/// Returns the figure, or a sentence if there are no zeros.
 pub(super) fn section(report: &Report) -> String {
     let mut families = families(&report.tensors);
     families.retain_mut(|family| {

@@ -1,4 +1,4 @@
-//! How a student was trained: its loss, what epochs came to, memory, and the bytes after each part.
+//! The training of a student: loss, epochs, memory, and bytes after each part.
 
 use super::escape::escape;
 use crate::figures::REFERENCE;
@@ -9,7 +9,7 @@ use std::fmt::Write;
 /// Width and height of a drawing, in its own units.
 const SIZE: [f64; 2] = [600.0, 120.0];
 
-/// The figures; nothing where nothing was trained.
+/// Returns the figures; empty without a training.
 pub(super) fn section(report: &Report) -> String {
     if report.trained.is_empty() {
         return String::new();
@@ -57,7 +57,7 @@ fn training(found: &DistillReport) -> String {
     )
 }
 
-/// The loss by step, on a scale of its logarithm: most of it falls at the start.
+/// Returns the loss by step on a logarithmic scale.
 fn curve(points: &[CurvePoint]) -> String {
     let drawn: Vec<(f64, f64)> = points
         .iter()
@@ -86,7 +86,7 @@ fn curve(points: &[CurvePoint]) -> String {
     )
 }
 
-/// What each epoch came to.
+/// Returns the table of epochs.
 fn epochs(found: &DistillReport) -> String {
     let names: BTreeSet<&String> = found.epochs.iter().flat_map(|epoch| epoch.metrics.keys()).collect();
     let names: Vec<&String> = names.into_iter().filter(|name| !name.starts_with(REFERENCE)).collect();
