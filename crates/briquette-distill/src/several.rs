@@ -109,7 +109,7 @@ where
             ("dtype = \"f16\"", self.settings.scale_loss),
             ("mean_teacher", self.settings.mean_teacher.is_some()),
         ];
-        match refused.iter().find(|(_, is_asked)| *is_asked) {
+        match refused.iter().find(|(_, is_requested)| *is_requested) {
             Some((key, _)) => Err(Error::config(format!(
                 "{key}: not supported on several devices; remove it, or train on one device"
             ))),
@@ -180,7 +180,7 @@ where
         let (each, interrupter, at_once) = (self.each.clone(), interrupter.clone(), self.settings.at_once);
         let (first, epoch) = (state.step, state.epoch + 1);
         let started = Mutex::new(Instant::now());
-        let told = move |loss: f64, learning_rate: f64, norm: f64| {
+        let on_step = move |loss: f64, learning_rate: f64, norm: f64| {
             let mut records = records.lock().unwrap_or_else(PoisonError::into_inner);
             let mut started = started.lock().unwrap_or_else(PoisonError::into_inner);
             let seconds = std::mem::replace(&mut *started, Instant::now()).elapsed().as_secs_f64();
@@ -200,7 +200,7 @@ where
             clip: self.settings.clip,
             main: self.devices[0].clone(),
             losses: Mutex::default(),
-            told: Box::new(told),
+            on_step: Box::new(on_step),
         }
     }
 

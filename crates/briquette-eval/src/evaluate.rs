@@ -249,9 +249,9 @@ impl Runner<'_> {
 }
 
 /// Opens the reference model and checks that it takes the same data.
-fn reference_of(path: &Path, choice: &Choice, asked: Option<Arch>, of_model: Arch) -> Result<(Checkpoint, Arch)> {
+fn reference_of(path: &Path, choice: &Choice, requested: Option<Arch>, of_model: Arch) -> Result<(Checkpoint, Arch)> {
     let checkpoint = Checkpoint::open_as(path, choice)?;
-    let arch = Arch::detect(&checkpoint).or_else(|error| asked.ok_or(error))?;
+    let arch = Arch::detect(&checkpoint).or_else(|error| requested.ok_or(error))?;
     if arch.task() != of_model.task() {
         let message = format!("found {arch}, expected a model that takes the same data as {of_model}");
         return Err(Error::config(format!("{message}; use the model it came from")).at(path.display()));

@@ -86,10 +86,10 @@ pub fn curvatures(
         Some(_) => batches.iter().map(|batch| batch.places.len()).sum(),
         None => batches.iter().map(|batch| batch.ids.len()).sum(),
     };
-    let walk = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;
-    let walk = walk.ok_or_else(|| Error::bug("a text model without transformer blocks"))?;
+    let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;
+    let runner = runner.ok_or_else(|| Error::bug("a text model without transformer blocks"))?;
     let mut found = OfText { pooling, seed: samples.seed, squares: GradientSquares::default() };
-    backward(walk, checkpoint, room, &mut found, progress)?;
+    backward(runner, checkpoint, room, &mut found, progress)?;
     let unit = if pooling.is_some() { LossUnit::Cosine } else { LossUnit::Nats };
     Ok(Curvatures { traces: found.squares.over(n_items)?, unit, n_items })
 }

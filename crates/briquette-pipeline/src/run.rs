@@ -30,7 +30,7 @@ pub(crate) fn run_of_batch(recipe: &Recipe, options: &RunOptions, of_batch: Opti
         .and_then(|()| memory::check(recipe, &options.device))
         .and_then(|()| paths::check_data(&recipe.read));
     let report = checked.and_then(|()| match recipe.parts.is_empty() {
-        true if !solve::is_asked(recipe) => output::compress(recipe, options, &origin, None).map_err(unwritten),
+        true if !solve::is_requested(recipe) => output::compress(recipe, options, &origin, None).map_err(unwritten),
         _ => staged::run(recipe, options, of_batch, origin.started),
     });
     options.progress.end();

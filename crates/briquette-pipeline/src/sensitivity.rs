@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The step size at which losses are reported, relative to the RMS of the weights: about four bits.
-const TOLD_AT: f64 = 0.25;
+const REPORTED_AT: f64 = 0.25;
 
 /// A tensor whose step size is open, and its size at each step size.
 pub(crate) type OpenTensor<'a, 'p> = (&'a TensorPlan<'p>, Curve);
@@ -162,7 +162,7 @@ pub(crate) fn find(
 
 /// Returns the loss at about four bits.
 pub(crate) fn at_four_bits(of_square: f64, rms: f64) -> f64 {
-    of_square * (TOLD_AT * rms).powi(2)
+    of_square * (REPORTED_AT * rms).powi(2)
 }
 
 /// Returns the name of a sensitivity method.

@@ -2,7 +2,7 @@
 //!
 //! Each runs once, is stored beside the journal, and is removed after the last of these jobs.
 
-use crate::staged::{asked_of_training, discard, read_by_training};
+use crate::staged::{discard, read_by_training, training_keys};
 use briquette_core::{Hash128, Result};
 use briquette_recipe::Recipe;
 use briquette_recipe::paths::NamedPath;
@@ -108,7 +108,7 @@ fn key_of(recipe: &Recipe, options: &RunOptions) -> Result<Option<Key>> {
         Ok(format!("{} {}\n", named.key, briquette_recipe::paths::one_spelling(&named.path)?.display()))
     };
     let paths = read_by_training(recipe).map(path).collect::<Result<String>>()?;
-    let text = format!("{}\n{paths}", asked_of_training(recipe, options));
+    let text = format!("{}\n{paths}", training_keys(recipe, options));
     Ok(Some(Key(Hash128::of_block(text.as_bytes()))))
 }
 
