@@ -1,10 +1,10 @@
-//! Whatever is wrong with a file or a command: its exit code, one line that says so, and nothing touched.
+//! Bad files and commands: each ends in its exit code and one line of error, and changes nothing.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Tensor, safetensors_of, tiny};
 use std::os::unix::fs::symlink;
 
-/// A command, its exit code, and what its one line says.
+/// A command, its exit code, and phrases of its error line.
 type Case<'a> = (&'a str, i32, &'a [&'a str]);
 
 /// A directory with `tiny.safetensors`.
@@ -14,7 +14,7 @@ fn with_tiny() -> Sandbox {
     sandbox
 }
 
-/// Every case fails as it should, and neither changes nor leaves anything.
+/// Checks that every case fails as expected, changes no file and leaves none.
 fn assert_refused(sandbox: &Sandbox, cases: &[Case]) {
     let before = sandbox.files("");
     for (line, code, phrases) in cases {
@@ -27,7 +27,7 @@ fn assert_refused(sandbox: &Sandbox, cases: &[Case]) {
     }
 }
 
-/// A bad model, refused by every command that reads one.
+/// Checks that every command that reads a model refuses this one.
 fn assert_bad_model(sandbox: &Sandbox, model: &str, code: i32, phrases: &[&str]) {
     for line in
         ["inspect M", "plan M --quantize int8", "compress M -o out --quantize int8", "export M --to dense -o out"]

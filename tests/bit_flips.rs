@@ -1,4 +1,4 @@
-//! One flipped bit, one byte more or less, one file too many or missing: `verify` finds it.
+//! `verify` finds a flipped bit, a byte too many or too few, and a file too many or missing.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Random, safetensors_of, tiny};
@@ -6,12 +6,12 @@ use briquette::RunOptions;
 use briquette::pipeline::verify::verify;
 use std::path::Path;
 
-/// Bits flipped in each format.
+/// Number of bits flipped in each format.
 const N_FLIPS: u64 = 250;
-/// Files that two runs of one recipe may differ in.
+/// Files that may differ between two runs of one recipe.
 const UNCOVERED: [&str; 2] = ["report.json", "report.html"];
 
-/// An output in each format, small enough to verify a thousand times.
+/// Makes an output in each format, small enough to verify a thousand times.
 fn outputs() -> (Sandbox, [&'static str; 5]) {
     let sandbox = Sandbox::new();
     sandbox.write("tiny/model.safetensors", safetensors_of(&tiny()));
@@ -40,7 +40,7 @@ fn is_found(output: &Path) -> bool {
     }
 }
 
-/// The files of an output that verification answers for, and their bytes.
+/// Returns the files of an output that verification covers, with their bytes.
 fn covered(sandbox: &Sandbox, output: &str) -> Vec<(String, Vec<u8>)> {
     let files = sandbox.files(output).into_iter();
     files.filter(|(name, _)| !name.ends_with('/') && !UNCOVERED.contains(&name.as_str())).collect()

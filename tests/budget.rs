@@ -1,4 +1,4 @@
-//! Outputs in so many bytes: at or under them, by little, and what cannot be is one line.
+//! Size and bit budgets: outputs are at or just below the budget; an impossible budget is one line of error.
 
 use crate::sandbox::Sandbox;
 #[cfg(feature = "model")]
@@ -6,7 +6,7 @@ use crate::sandbox::{copy, repository};
 use crate::weights::{Random, Tensor, safetensors_of, tensors_of};
 use serde_json::Value;
 
-/// Matrices of bells of different widths, and a norm.
+/// Normally distributed matrices of different widths, and a norm.
 pub(crate) fn model() -> Vec<Tensor> {
     let bell = |name: &str, shape: [usize; 2], width: f32, seed: u64| {
         let (n, mut random) = (shape[0] * shape[1], Random(seed));
@@ -64,13 +64,13 @@ fn weights_of_any_size_and_tensors_of_zeros_fit_a_budget() {
             let sum = |pairs: &mut dyn Iterator<Item = f64>| pairs.sum::<f64>();
             let error = sum(&mut before.iter().zip(&after).map(|(a, b)| (a - b).powi(2)));
             let whole = sum(&mut before.iter().map(|a| a * a));
-            // f32 has no finer steps than its subnormals.
+            // f32 has no steps finer than its subnormals.
             assert!(width < 1e-40 || error <= 0.2 * whole, "{width:e}{model} {flags}: {error:e} of {whole:e}");
         }
     }
 }
 
-/// The values of the tensor `odd.weight`.
+/// Returns the values of the tensor `odd.weight`.
 fn values_of(sandbox: &Sandbox, model: &str) -> Vec<f64> {
     tensors_of(&sandbox.path(model))["odd.weight"].floats().into_iter().map(f64::from).collect()
 }
@@ -89,7 +89,8 @@ fn bits_are_those_of_the_weights_that_are_rounded_and_small_tensors_have_more() 
     let n_bits: f64 = coded.iter().map(|tensor| size(tensor) * bits(tensor)).sum();
     let n: f64 = coded.iter().map(|tensor| size(tensor)).sum();
     assert!((2.9..3.02).contains(&(n_bits / n)), "{} bits: {coded:?}", n_bits / n);
-    // Relative errors count the same in each: where they cost fewer bytes, they are smaller.
+    // The relative errors of all tensors count the same: small tensors get more bits because these cost fewer
+    // bytes.
     let mut by_size: Vec<(f64, f64)> = coded.iter().map(|tensor| (size(tensor), bits(tensor))).collect();
     by_size.sort_by(|a, b| a.0.total_cmp(&b.0));
     assert!(by_size[0].1 > by_size[1].1 + 0.5 && by_size[2].1 > by_size[3].1 + 0.2, "{by_size:?}");
@@ -126,7 +127,7 @@ fn a_model_that_runs_is_measured_and_rounded_by_its_inputs() {
     assert!(sandbox.json(eval)["metrics"]["cosine"].as_f64().unwrap() > 0.9);
 }
 
-/// A matrix of which three of four weights are next to nothing, and one of a bell.
+/// A matrix with three of four weights near zero, and a normally distributed one.
 fn mostly_tiny() -> Vec<Tensor> {
     let mut random = Random(11);
     let tiny = |at: usize| if at.is_multiple_of(4) { 1.0 } else { 1e-4 };
@@ -247,7 +248,7 @@ fn a_sweep_makes_every_size_and_a_page_that_leads_to_each() {
     assert_eq!((jobs.len(), found["n_done"].as_u64()), (3, Some(3)), "{found}");
     let cosine = |job: &Value| job["metrics"]["cosine"].as_f64().unwrap();
     assert!(cosine(&jobs[0]) < cosine(&jobs[1]) && cosine(&jobs[1]) < cosine(&jobs[2]), "{jobs:?}");
-    // The size in the middle has three digits.
+    // The middle size is rounded to three digits.
     let middle = (first as f64 * last as f64).sqrt();
     let unit = 10_f64.powf(middle.log10().floor() - 2.0);
     for (job, most) in jobs.iter().zip([first, ((middle / unit).round() * unit) as u64, last]) {
@@ -267,7 +268,7 @@ fn a_sweep_makes_every_size_and_a_page_that_leads_to_each() {
     assert!(page.contains("<p class=\"verdict\">cosine 0.") && !page.contains(here.to_str().unwrap()), "{page}");
     let again = sandbox.json(&format!("{line} --also int8 --resume"));
     assert_eq!((again["n_skipped"].as_u64(), again["n_done"].as_u64()), (Some(3), Some(0)));
-    // Losses that were found otherwise are found again, and the outputs that follow from them made again.
+    // Another sensitivity method measures the losses again and makes the outputs again.
     let again = sandbox.json(&format!("{line} --also int8 --resume --sensitivity measured"));
     assert_eq!((again["n_skipped"].as_u64(), again["n_done"].as_u64()), (Some(0), Some(3)), "{again}");
     sandbox.run(&line).assert_fails(6, &["sweep.toml: belongs to another sweep", "--force"]);
@@ -292,7 +293,7 @@ fn what_another_budget_left_behind_is_not_taken() {
         format!("compress digits -o {output} --quiet --data data.safetensors --device cpu --bytes {bytes}")
     };
     sandbox.ok(&line("fresh", "12kB"));
-    // An output that cannot be made leaves what it found so far, as a killed run does.
+    // A run that fails keeps the sensitivities it found, as a killed run does.
     sandbox.run(&line("out", "9kB --cast f16 --exclude fc1.weight")).assert_fails(2, &["budget"]);
     sandbox.ok(&line("out", "12kB"));
     let weights = |output: &str| std::fs::read(sandbox.path(output).join("model.briquette.safetensors")).unwrap();
@@ -306,7 +307,7 @@ fn queries_keys_and_values_have_schemes_of_one_kernel() {
         let values = (0..128 * 128).map(|_| width * (0..6).map(|_| random.next_float() - 0.5).sum::<f32>());
         Tensor::f32(&name, &[128, 128], values.collect::<Vec<f32>>())
     };
-    // By themselves, the narrow ones of each layer would be of four bits.
+    // Each by itself, only the narrow ones of a layer would get 4 bits.
     let layer = |layer: u16| {
         ["q", "k", "v", "o"].into_iter().zip([1_u16, 30, 2, 4]).map(move |(name, width)| {
             let seed = u64::from(layer) * 100 + u64::from(width);

@@ -1,4 +1,4 @@
-//! The report of a budget: its time, its prediction, and why bytes are left.
+//! The report of a budget: its time, its predicted size, and why bytes are unused.
 
 #[cfg(feature = "model")]
 use crate::budget::file_bytes;
@@ -39,7 +39,7 @@ fn the_fewest_bytes_are_searched_for_and_all_attempts_are_in_the_time() {
     assert!(total <= wall && total > 0.5 * wall, "{total} of {wall}");
     let seconds = report["seconds"].to_string();
     assert!(seconds.contains("sensitivity") && seconds.contains("other attempts"), "{seconds}");
-    // The bound of the plan says nothing of what such a search ends in.
+    // The bound of the plan does not predict the size that a search finds.
     let (estimated, found) = (report["estimated_bytes"].as_f64().unwrap(), file_bytes(&sandbox, "out") as f64);
     assert!((estimated - found).abs() < 0.05 * found, "{estimated} estimated, {found} found");
     let text = sandbox.ok("report out").stdout;

@@ -1,11 +1,11 @@
-//! Floats stored in another type: alone, with what else is done to a model, and what no such type can hold.
+//! Casts: alone, together with other stages, and of values that the new type cannot hold.
 
 use crate::sandbox::{Sandbox, repository};
 use crate::weights::{Tensor, safetensors_of, tensors_of, tiny};
 use briquette::core::{DType, rows};
 use std::collections::BTreeMap;
 
-/// A directory with `tiny.safetensors`, whose norm is bf16 that f16 can hold.
+/// A directory with `tiny.safetensors`; f16 can hold the bf16 values of its norm.
 fn with_tiny() -> Sandbox {
     let sandbox = Sandbox::new();
     let mut tensors = tiny();
@@ -22,7 +22,7 @@ fn values(tensor: &Tensor) -> Vec<f32> {
     values
 }
 
-/// What a value is in another type.
+/// Converts a value to another type and back.
 fn cast(value: f32, dtype: DType) -> f32 {
     match dtype {
         DType::F16 => half::f16::from_f32(value).to_f32(),
@@ -31,7 +31,7 @@ fn cast(value: f32, dtype: DType) -> f32 {
     }
 }
 
-/// Every float has another type, and the value that type gives it; all else is as it was.
+/// Checks that every float has the new type and its value in that type, and that all else is unchanged.
 fn assert_cast(before: &BTreeMap<String, Tensor>, after: &BTreeMap<String, Tensor>, dtype: DType) {
     assert_eq!(before.len(), after.len());
     for (name, old) in before {

@@ -1,4 +1,4 @@
-//! Files of PyTorch that hold more than a state dict, or hold it in another way: the model is compressed, the rest is named.
+//! PyTorch files with more than a state dict: the model is compressed, the other entries are listed.
 
 use crate::sandbox::Sandbox;
 use crate::weights::tensors_of;
@@ -12,7 +12,7 @@ fn with(names: &[&str]) -> Sandbox {
     sandbox
 }
 
-/// The weight file of an output.
+/// Returns the bytes of the weight file of an output.
 fn weights(sandbox: &Sandbox, output: &str) -> Vec<u8> {
     let mut files = sandbox.files(output).into_iter().filter(|(name, _)| name.ends_with(".safetensors"));
     files.next().unwrap().1
@@ -32,7 +32,7 @@ fn every_format_of_pytorch_compresses_to_the_bytes_of_its_safetensors_twin() {
             assert_eq!(values(&format!("{name}-{i}")), values("twin"), "{name} {how}");
         }
     }
-    // A file with its tensors in the same order: the same bytes.
+    // A file with its tensors in the same order gives the same bytes.
     sandbox.ok("export pt/training.pt --to dense -o dense");
     sandbox.ok("compress dense/model.safetensors -o twin --force --quantize int8 --layout torch");
     assert_eq!(weights(&sandbox, "training-0"), weights(&sandbox, "twin"));
@@ -160,7 +160,7 @@ fn float8_of_every_kind_comes_through_as_it_is() {
     }
 }
 
-/// The digits network as a training keeps it: its names wrapped, beside an optimizer.
+/// A training checkpoint of the digits network: wrapped names, and an optimizer beside the model.
 #[cfg(feature = "model")]
 fn digits_in_training() -> Vec<u8> {
     use crate::archives::{dict, key, zip};
@@ -186,7 +186,7 @@ fn digits_in_training() -> Vec<u8> {
     zip(&parts)
 }
 
-/// The opcodes of a tensor that is the whole of a storage.
+/// Returns the pickle opcodes of a tensor that covers a whole storage.
 #[cfg(feature = "model")]
 fn rebuilt(dtype: &str, index: usize, shape: &[usize]) -> Vec<u8> {
     use crate::archives::key;

@@ -1,17 +1,17 @@
-//! From a model to a directory and back: round trips, the same bytes each time, and what comes along.
+//! Round trips from a model to an output and back, equal bytes on each run, and small files that are copied.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Tensor, safetensors_of, tensors_of, tiny};
 
 const FORMATS: [&str; 4] = ["briquette", "dense", "burnpack", "compressed-tensors"];
 
-/// The files of an output that two runs may not differ in.
+/// Returns the files of an output that may not differ between two runs.
 fn lasting(sandbox: &Sandbox, output: &str) -> Vec<(String, Vec<u8>)> {
     let files = sandbox.files(output).into_iter();
     files.filter(|(name, _)| !["report.json", "report.html"].contains(&name.as_str())).collect()
 }
 
-/// A digits CNN without the I64 counters, which has a matrix that compressed-tensors can hold.
+/// The digits network without its I64 counters; compressed-tensors can store one of its matrices.
 fn digits() -> Sandbox {
     Sandbox::with("digits")
 }
@@ -64,7 +64,7 @@ fn every_format_verifies_and_comes_back_dense() {
     }
 }
 
-/// Compresses, verifies twice, compares, and exports what came out to plain safetensors.
+/// Compresses, verifies twice, compares, and exports the output to plain safetensors.
 fn round_trip(sandbox: &Sandbox, recipe: &str, format: &str, out: &str) {
     let report = sandbox.json(&format!("compress digits -o {out} --format {format} --allow-untested {recipe}"));
     let (predicted, measured) = (&report["predicted_bytes"], &report["after"]["file_bytes"]);
@@ -214,7 +214,7 @@ fn a_pruned_output_may_be_quantized_and_a_quantized_one_may_not() {
     sandbox.run("compress both -o again --quantize int4").assert_fails(6, &["both", "already quantized"]);
 }
 
-/// f64 values beyond f32 are no infinity: a tensor that nothing is done to keeps them, and no other can.
+/// f64 values beyond f32 are not infinite: unchanged tensors keep them, all others are refused.
 #[test]
 fn numbers_beyond_f32_stay_where_nothing_is_done_to_them() {
     let wide = |name: &str, shape: &[usize]| {

@@ -1,10 +1,10 @@
-//! Nothing that a model's directory holds leads out of it: links are followed inside, and in the hub's cache.
+//! No file of a model's directory may lead out of it: links are followed inside it and in the hub's cache.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Random, safetensors_of, tensors_of, tiny};
 use std::os::unix::fs::symlink;
 
-/// What reads the weights of a model.
+/// Commands that read the weights of a model.
 const READERS: [&str; 6] = [
     "inspect M",
     "inspect M --zeros",
@@ -14,7 +14,7 @@ const READERS: [&str; 6] = [
     "diff M M",
 ];
 
-/// Every reader of `model` says that `link` leads to `target`, and neither writes nor changes anything.
+/// Checks that every reader of `model` reports that `link` leads to `target`, and changes no file.
 fn assert_refused(sandbox: &Sandbox, lines: &[&str], model: &str, link: &str, target: &str) {
     let before = sandbox.files("");
     for line in lines {
@@ -25,7 +25,7 @@ fn assert_refused(sandbox: &Sandbox, lines: &[&str], model: &str, link: &str, ta
     }
 }
 
-/// A directory `m` with a config, and beside it a secret that is a sound checkpoint.
+/// A directory `m` with a config, beside a secret file that is a valid checkpoint.
 fn with_secret() -> Sandbox {
     let sandbox = Sandbox::new();
     sandbox.write("secret/w.safetensors", safetensors_of(&tiny()));
@@ -89,7 +89,7 @@ fn files_of_an_output_of_ours_that_lead_out_are_refused_and_do_not_verify() {
             symlink(format!("../elsewhere-{name}"), &file).unwrap();
             let link = format!("out/{name}");
             assert_refused(&sandbox, &["verify M"], "out", &link, &format!("elsewhere-{name}"));
-            // Small files are read where they are used; the sums, for what is read.
+            // Not every reader reads config.json.
             if name != "config.json" {
                 assert_refused(&sandbox, &READERS, "out", &link, &format!("elsewhere-{name}"));
             }

@@ -1,4 +1,4 @@
-//! What `diff` must not hide: NaN, integers that differ, and tensors that cannot be compared.
+//! `diff` reports NaN, integers that differ, and tensors that cannot be compared.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Tensor, safetensors_of};

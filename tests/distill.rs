@@ -1,4 +1,4 @@
-//! Training by recipe: prune, distill with the mask held, quantize, gate; killed anywhere and taken up again.
+//! Training by recipe: prune, distill with a fixed mask, quantize, gate; killed at any point and resumed.
 #![cfg(feature = "model")]
 
 use crate::sandbox::{Sandbox, copy, repository};
@@ -44,7 +44,7 @@ pub(crate) fn digits(recipe: &str) -> Sandbox {
     sandbox
 }
 
-/// What two runs of one recipe must have in common.
+/// Returns `SHA256SUMS` of an output, which must be equal for two runs of one recipe.
 pub(crate) fn sums(sandbox: &Sandbox, output: &str) -> String {
     std::fs::read_to_string(sandbox.path(output).join("SHA256SUMS")).unwrap()
 }
@@ -62,7 +62,7 @@ fn one_recipe_prunes_distills_quantizes_and_passes_its_gate() {
         report["stage_bytes"].as_array().unwrap().iter().map(|part| part["stage"].as_str().unwrap()).collect();
     assert_eq!(stages, ["original", "compress 1", "distill 1", "output"]);
     assert!(report["before"]["file_bytes"].as_u64().unwrap() > 4 * report["after"]["file_bytes"].as_u64().unwrap());
-    // One shot, 80 % of each layer leave little: what is there was learned back, and the zeros are still zeros.
+    // Pruning 80 % of each layer in one shot destroys the accuracy; training recovers it and keeps the zeros.
     assert!(report["evaluation"]["metrics"]["accuracy"].as_f64().unwrap() > 0.9);
     let zeros = tensors_of(&sandbox.path("out"))["fc1.weight"].floats().iter().filter(|w| **w == 0.0).count();
     assert!(zeros >= 512 * 80 * 8 / 10, "{zeros}");
@@ -100,7 +100,7 @@ fn a_limit_that_weights_are_above_is_refused_by_run_and_plan_before_anything_is_
     let plan = sandbox.run("plan recipe.toml");
     assert!(plan.code == 6 && plan.stdout.contains("limit 50.00 kB"), "{}", plan.stdout);
 
-    // Weights fit, and training one item does not: that is measured, and nothing learned is lost.
+    // The weights fit, but training one item does not: this is measured, and no file is left behind.
     sandbox.write("recipe.toml", with("1MB"));
     let before = sandbox.files("");
     sandbox.run("distill recipe.toml --quiet").assert_fails(6, &["memory.limit", "for one item"]);
@@ -113,7 +113,7 @@ fn a_limit_that_weights_are_above_is_refused_by_run_and_plan_before_anything_is_
     assert!(bytes(1) > 40_000 && bytes(0) == 2 * bytes(1), "the teacher is the model itself: {needs}");
 }
 
-/// The step of a training's last checkpoint, in its stages' directory.
+/// Returns the step of the last training checkpoint.
 fn step_of(sandbox: &Sandbox) -> u64 {
     let state = std::fs::read(sandbox.path("out.stages/1-training/last.json")).unwrap_or_default();
     serde_json::from_slice::<Value>(&state).map_or(0, |state| state["step"].as_u64().unwrap())
@@ -129,7 +129,7 @@ fn what_is_drawn_at_random_while_it_trains_is_drawn_again_after_a_kill() {
     let sandbox = sentences(); // of an encoder that drops out a tenth
     for memory in ["", "gradient_checkpointing = true"] {
         let recipe = of_sentences("out", "loss = [{ kind = \"embedding\" }]\nsave_every = 3", memory);
-        // Enough steps that it is still at work when it is killed.
+        // Enough steps that training is not finished when it is killed.
         sandbox.write(
             "recipe.toml",
             recipe.replace("epochs = 2", "epochs = 6").replacen(
@@ -142,7 +142,8 @@ fn what_is_drawn_at_random_while_it_trains_is_drawn_again_after_a_kill() {
     }
 }
 
-/// Kills a training once it has a checkpoint of each of these steps, goes on, and holds what comes out against an undisturbed one.
+/// Checks that a training run killed after each of these steps resumes and gives the output of an undisturbed
+/// run.
 fn ends_in_the_same_place(sandbox: &Sandbox, steps: &[u64]) {
     sandbox.ok("distill recipe.toml -o whole --threads 1 --quiet --force");
     let expected = sums(sandbox, "whole");
@@ -169,7 +170,7 @@ fn a_gate_that_is_not_met_keeps_what_was_there_and_what_was_learned() {
     let failed = sandbox.run("distill high.toml --threads 1 --quiet --force");
     failed.assert_fails(6, &["gate: accuracy is 0.9", "at least 0.9999"]);
     assert_eq!(sums(&sandbox, "out"), before);
-    // The same recipe with a lower gate has nothing left to train.
+    // The recipe with the lower gate has nothing left to train.
     let mut command = sandbox.command("distill recipe.toml --threads 1 --force");
     let output = command.stderr(Stdio::piped()).output().unwrap();
     assert!(output.status.success());

@@ -1,4 +1,5 @@
-//! Entropy-coded codes: the same values in fewer bytes, the same bytes however they were made, and served as if nothing had been done.
+//! Entropy-coded storage: equal values in fewer bytes, equal bytes from every way to write them, and equal
+//! results when run.
 
 use crate::export::SCHEMES;
 use crate::sandbox::{Sandbox, repository};
@@ -23,7 +24,7 @@ fn codes_are_fewer_bytes_and_the_same_values_there_and_back() {
         let report = sandbox.json(&format!("export {plain} --to briquette --storage entropy -o {coded}"));
         assert_eq!(tensors_of(&sandbox.path(&plain)), tensors_of(&sandbox.path(&coded)), "{scheme}");
         let (before, after) = (weights(&sandbox, &plain).len(), weights(&sandbox, &coded).len());
-        // Each tensor has some hundred bytes of states, tables and ends.
+        // Each tensor adds about a hundred bytes of states, tables and offsets.
         assert!(after < before + 2000, "{scheme}: {before} became {after}");
         assert_eq!(report["after"]["file_bytes"], after, "{scheme}");
         let predicted = report["predicted_bytes"].as_u64().unwrap();
@@ -39,7 +40,7 @@ fn codes_are_fewer_bytes_and_the_same_values_there_and_back() {
     }
 }
 
-/// Weights of a bell, and some that are all alike.
+/// Tensors with bell-shaped values, and tensors with few distinct values.
 fn large() -> Vec<Tensor> {
     let bell = Tensor::random("bell.weight", &[3000, 2200], 5);
     let sum = |values: &[f32]| {

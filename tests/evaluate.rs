@@ -1,4 +1,4 @@
-//! Running models: from the command line, as a stage, and behind a gate.
+//! Evaluation: by command, as a stage, and with a gate.
 #![cfg(feature = "model")]
 
 use crate::sandbox::{Sandbox, copy, repository};
@@ -166,7 +166,7 @@ fn a_batch_may_be_larger_than_the_data() {
         let found = sandbox.json(&format!("eval digits --data digits-data.safetensors --batch-size {n}"));
         assert!(found["batch_size"].as_u64().unwrap() <= 360, "{found}");
     }
-    // A file with a hole takes no space, and may be larger than any memory.
+    // A sparse file takes no disk space and may be larger than memory.
     let holes = std::fs::File::create(sandbox.path("holes.npy")).unwrap();
     holes.set_len(1 << 42).unwrap();
     sandbox.run("eval digits --data holes.npy").assert_fails(5, &["holes.npy", "cannot read", "memory"]);

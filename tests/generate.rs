@@ -1,4 +1,4 @@
-//! Text from decoders: what is printed, what is refused, and how it ends.
+//! Text generation: its output, its errors, and how it ends.
 #![cfg(feature = "model")]
 
 use crate::sandbox::Sandbox;
@@ -10,7 +10,7 @@ fn llama() -> Sandbox {
     Sandbox::with("models/llama-tied")
 }
 
-/// A model that goes on for as long as anyone lets it.
+/// A model that never generates an end token.
 fn endless() -> Sandbox {
     let sandbox = llama();
     let path = sandbox.path("llama-tied/config.json");
@@ -127,7 +127,7 @@ fn a_hostile_template_or_tokenizer_is_one_line_and_exit_code_4() {
         "{{ 'a\nb'|indent(4611686018427387904) }}".into(),
         "{{ '{:>1000000000}'.format(1) }}".into(),
         "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}".into(),
-        // Each assignment doubles the value; the last step makes a text of it.
+        // Each assignment doubles the list; the last step converts it to text.
         format!("{{% set a = ['x'] %}}{}{{{{ a ~ '' }}}}", "{% set a = [a, a] %}".repeat(40)),
     ] {
         let sandbox = llama();

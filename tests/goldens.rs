@@ -1,4 +1,4 @@
-//! What torch makes of the same weights: masks and codes are equal, not close.
+//! Masks and codes equal torch's exactly for the same weights.
 
 use crate::sandbox::{Sandbox, repository};
 use crate::weights::{Tensor, stored_tensors_of, tensors_of};
@@ -39,7 +39,7 @@ fn masks_of_a_network_are_those_of_global_unstructured() {
     assert_masked_as("--prune 0.6 --scope global", "global_unstructured_0.6.safetensors");
 }
 
-/// Codes, scales and zero points as they lie in the file.
+/// Checks codes, scales and zero points as stored in the file.
 fn assert_coded_as(sandbox: &Sandbox, golden_name: &str) {
     let found = stored_tensors_of(&sandbox.path("out/model.briquette.safetensors"));
     for (name, expected) in golden(golden_name) {

@@ -1,4 +1,4 @@
-//! Group sizes that do not divide the columns of some tensors: stems and depthwise convolutions.
+//! Group sizes that do not divide the columns of a tensor: stems and depthwise convolutions.
 
 use crate::sandbox::{Sandbox, repository};
 use crate::weights::{Tensor, safetensors_of, tensors_of};
@@ -19,7 +19,7 @@ fn mobile() -> Sandbox {
 
 const BY_ROW: [&str; 3] = ["stem.conv.weight", "block.depthwise.weight", "classifier.weight"];
 
-/// The tensors of a report or plan by name, with the value of a key.
+/// Returns the name of each tensor of a report or plan with the value of a key.
 fn values(found: &Value, key: &str) -> Vec<(String, String)> {
     let tensors = found["tensors"].as_array().unwrap().iter();
     let text = |value: &Value| value.as_str().unwrap_or("-").to_string();

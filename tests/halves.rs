@@ -1,10 +1,10 @@
-//! Running models in half precision: inputs and outputs stay f32, weights take half the bytes.
+//! Models in half precision: inputs and outputs stay f32, weights take half the bytes.
 #![cfg(feature = "model")]
 
 use crate::sandbox::{Sandbox, copy, repository};
 use serde_json::Value;
 
-/// A sandbox with all tiny models and data for each kind.
+/// Creates a sandbox with all tiny models and data for each kind.
 fn models() -> Sandbox {
     let sandbox = Sandbox::with("models");
     for name in ["digits", "digits-data.safetensors"] {

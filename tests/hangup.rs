@@ -1,4 +1,4 @@
-//! Ends that come from outside: a terminal that closes, a signal at any time, a directory that goes away.
+//! Runs that are ended from outside: a closed terminal, a signal at any time, a removed directory.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Random, Tensor, safetensors_of};
@@ -23,7 +23,7 @@ fn send(child: &Child, signal: Signal) {
     kill_process(Pid::from_raw(child.id().try_into().unwrap()).unwrap(), signal).unwrap();
 }
 
-/// Waits until a run has begun to write.
+/// Waits until a run has created its draft.
 fn wait_for_draft(sandbox: &Sandbox) {
     let since = Instant::now();
     while sandbox.partials().is_empty() {
@@ -45,7 +45,7 @@ fn a_terminal_that_closes_leaves_nothing_behind() {
     assert_eq!(sandbox.names(), [MODEL]);
 }
 
-/// What `nohup` does: the signal is ignored by whoever starts it.
+/// Ignores SIGHUP from the start, as `nohup` does.
 #[test]
 fn a_run_that_was_told_to_outlive_its_terminal_does() {
     let sandbox = with_model();
@@ -60,7 +60,7 @@ fn a_run_that_was_told_to_outlive_its_terminal_does() {
     sandbox.ok("verify out");
 }
 
-/// Before it listens a signal ends it as any program; from then on it is a wish to stop. There is no time between.
+/// Before the handler is installed, a signal kills the process; afterwards, it requests a stop.
 #[test]
 fn no_signal_is_lost_however_early_it_comes() {
     let sandbox = with_model();
@@ -91,12 +91,12 @@ fn a_directory_that_goes_away_meanwhile_is_no_fault_of_the_input() {
         }
         std::thread::sleep(Duration::from_millis(pause));
         while sandbox.path("gone").exists() {
-            // More may be written while it goes.
+            // The run may write more files during the removal.
             let _ = std::fs::remove_dir_all(sandbox.path("gone"));
         }
         let output = child.wait_with_output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
-        // It may have been done by then.
+        // The run may have finished before.
         if output.status.code() != Some(0) {
             assert_eq!((output.status.code(), stderr.lines().count()), (Some(5), 1), "after {pause} ms: {stderr}");
             assert!(stderr.contains("gone"), "{stderr}");

@@ -1,4 +1,4 @@
-//! Names from files and paths reach no terminal as they are, whatever is in them.
+//! Hostile characters in names and paths never reach the terminal.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Tensor, safetensors_of, tiny};
@@ -7,11 +7,11 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// A title, a cleared screen, the 8-bit CSI, a bell, DEL, returns, a line of its own, a change of direction, and nothing
-/// that one sees.
+/// A title, a cleared screen, the 8-bit CSI, a bell, DEL, returns, a fake line of error, a change of direction,
+/// and an invisible character.
 const SLY: &str = "a\x1b]0;title\x07\x1b[2J\u{9b}31m\rb\x7f\u{85}\u{202e}c\u{200b}\nbriquette: error\td";
 
-/// Runs words as arguments; nothing printed is sly but line breaks.
+/// Runs these arguments and checks that the output has no control character but line breaks.
 fn run(sandbox: &Sandbox, words: &[&OsStr], code: i32) -> String {
     let output = sandbox.command("").args(words).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -30,14 +30,14 @@ fn words<'a>(line: &'a str, model: &'a OsStr) -> Vec<&'a OsStr> {
     line.split(' ').map(|word| if word == "M" { model } else { OsStr::new(word) }).collect()
 }
 
-/// A model whose tensors have sly names.
+/// A model whose tensors have names with hostile characters.
 fn sly_tensors() -> Vec<Tensor> {
     let mut tensors = tiny();
     tensors.iter_mut().for_each(|tensor| tensor.name = format!("{SLY}.{}", tensor.name));
     tensors
 }
 
-/// Sly names of files: of letters, and of bytes that are none.
+/// File names with hostile characters: one of valid UTF-8, one of invalid.
 fn models() -> [Vec<u8>; 2] {
     [format!("{SLY}.safetensors").into_bytes(), b"raw\x9b2J\xff\x1b[3J.safetensors".to_vec()]
 }

@@ -1,4 +1,4 @@
-//! Low bits: what an embedding that is the head too is spared, and groups that do not divide.
+//! Low bit widths: an embedding that is also the head keeps int8, and group sizes need not divide.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Tensor, safetensors_of};
@@ -7,14 +7,14 @@ use serde_json::Value;
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const LINEAR: &str = "model.layers.0.mlp.up_proj.weight";
 
-/// How a plan quantizes a tensor.
+/// Returns how a plan quantizes a tensor.
 fn quantized(plan: &Value, name: &str) -> String {
     let tensors = plan["tensors"].as_array().unwrap();
     let tensor = tensors.iter().find(|tensor| tensor["name"] == name).unwrap();
     tensor["quantize"].as_str().unwrap_or("-").to_string()
 }
 
-/// A decoder of two tensors, and a third where the head has a name of its own.
+/// A decoder of two tensors, and of a third if the head has a name of its own.
 fn decoder(config: &str, head: Option<u64>) -> Sandbox {
     let sandbox = Sandbox::new();
     let mut tensors = vec![Tensor::random(EMBEDDING, &[32, 16], 1), Tensor::random(LINEAR, &[24, 16], 2)];

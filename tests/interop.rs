@@ -1,10 +1,11 @@
-//! compressed-tensors for transformers: which layers of which family are codes, what `ignore` names, and what is refused.
+//! compressed-tensors for transformers: the layers of each family that are quantized, the `ignore` list, and
+//! what is refused.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Tensor, safetensors_of};
 use serde_json::{Value, json};
 
-/// A directory `model` of this type with matrices of these names.
+/// Creates a directory `model` of this type with matrices of these names.
 fn with_model(config: &str, names: &[&str]) -> Sandbox {
     let sandbox = Sandbox::new();
     write_model(&sandbox, config, names);
@@ -23,13 +24,13 @@ fn of_type(model_type: &str) -> String {
     json!({ "model_type": model_type }).to_string()
 }
 
-/// `quantization_config` of an output.
+/// Returns the `quantization_config` of an output.
 fn quantization(sandbox: &Sandbox, out: &str) -> Value {
     let config: Value = serde_json::from_slice(&std::fs::read(sandbox.path(out).join("config.json")).unwrap()).unwrap();
     config["quantization_config"].clone()
 }
 
-/// Names of the tensors of an output that are codes, without `.weight`.
+/// Returns the names of the quantized tensors of an output, without `.weight`.
 fn coded(sandbox: &Sandbox, out: &str) -> Vec<String> {
     let manifest: Value =
         serde_json::from_slice(&std::fs::read(sandbox.path(out).join("briquette.json")).unwrap()).unwrap();
@@ -38,7 +39,7 @@ fn coded(sandbox: &Sandbox, out: &str) -> Vec<String> {
     tensors.filter(is_coded).map(|(name, _)| name.trim_end_matches(".weight").to_string()).collect()
 }
 
-/// A model of a family: what becomes codes of it, and what `ignore` names then.
+/// A model of a family: which layers are quantized, and which `ignore` lists.
 struct Case {
     model_type: &'static str,
     coded: &'static [&'static str],
@@ -144,7 +145,7 @@ fn only_the_linear_layers_of_a_family_are_codes_and_all_others_are_named() {
         sandbox.ok("compress model -o out --quantize int8-dynamic --format compressed-tensors");
         assert_eq!(coded(&sandbox, "out"), expected, "{model_type}");
         let config = quantization(&sandbox, "out");
-        // What transformers does not make a Linear of may be named, too, but need not be.
+        // `ignore` may list layers that transformers does not make Linear, but need not.
         let named: Vec<&str> = config["ignore"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
         let missing: Vec<_> = ignore.iter().filter(|name| !named.contains(name) && !is_table(name)).collect();
         assert!(missing.is_empty(), "{model_type}: {missing:?} of {named:?}");
@@ -154,7 +155,7 @@ fn only_the_linear_layers_of_a_family_are_codes_and_all_others_are_named() {
     }
 }
 
-/// A table that is looked up, whatever role its name is taken for.
+/// Returns whether this is a lookup table, whatever its role.
 fn is_table(name: &str) -> bool {
     name.ends_with("relative_attention_bias")
 }
@@ -198,7 +199,7 @@ fn a_family_that_is_not_known_is_refused_with_the_reason() {
     }
     sandbox.run(&format!("compress bare.safetensors -o out {quantize}")).assert_fails(6, &["no config.json"]);
     assert!(!sandbox.path("out").exists());
-    // Nothing that others could misread.
+    // Without codes, nothing can be misread.
     sandbox.ok("compress model -o pruned --prune 0.5 --format compressed-tensors");
     assert_eq!(quantization(&sandbox, "pruned"), Value::Null);
 }
@@ -263,7 +264,7 @@ fn a_model_without_linear_layers_is_refused_whatever_is_allowed() {
                 .assert_fails(6, &["would have no codes", "Linear layer", "choose another format"]);
         }
         assert!(!sandbox.path("out").exists());
-        // Nothing is asked to be codes here.
+        // This run requests no codes.
         sandbox.ok("compress model -o pruned --prune 0.5 --format compressed-tensors");
     }
 }

@@ -1,4 +1,4 @@
-//! Batches that several start at once, their page, what their jobs have in common, and what a kill leaves of a chain of stages.
+//! Batches: several processes, the report page, shared stages, and recovery after a kill.
 
 use crate::sandbox::{Outcome, Sandbox};
 use crate::weights::{Random, Tensor, safetensors_of};
@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Output};
 use std::time::{Duration, Instant};
 
-/// Factors first, which several jobs have in common, then a scheme of each.
+/// Stages that factorize, which several jobs share; each job then quantizes with its own scheme.
 const FACTORS: &str = r#"
 [base.model]
 path = "model.safetensors"
@@ -24,7 +24,7 @@ scheme = "int8"
 "#;
 const SCHEMES: [&str; 3] = ["int8", "int4", "int8-dynamic"];
 
-/// A recipe that makes factors and rounds them.
+/// Returns a recipe that factorizes and quantizes.
 fn recipe_of(scheme: &str) -> String {
     format!(
         "[model]\npath = \"model.safetensors\"\n[output]\npath = \"alone-{scheme}\"\n[[stage]]\nkind = \"factorize\"\n\
@@ -32,7 +32,7 @@ fn recipe_of(scheme: &str) -> String {
     )
 }
 
-/// A directory with a model of `n_tensors` square matrices.
+/// Creates a directory with a model of `n_tensors` square matrices.
 fn with_model(n_tensors: u64, width: usize) -> Sandbox {
     let sandbox = Sandbox::new();
     let tensor = |seed| Tensor::random(&format!("layers.{seed}.weight"), &[width, width], seed + 1);
@@ -82,7 +82,7 @@ fn of_four_that_resume_at_once_one_works_and_the_others_say_so() {
     assert!(n_refused > 0, "they never met");
 }
 
-/// The rows of a batch's page.
+/// Returns the table rows of a batch's page.
 fn rows(sandbox: &Sandbox, page: &str) -> Vec<String> {
     let page = std::fs::read_to_string(sandbox.path(page)).unwrap();
     page.lines().filter(|line| line.starts_with("<tr><th scope=\"row\">")).map(str::to_string).collect()
@@ -117,7 +117,7 @@ fn a_batch_has_a_page_with_every_job_also_where_some_failed_or_were_not_reached(
     assert!(text.contains("page: out/jobs.report.html"), "{text}");
 }
 
-/// What a trace of a run says: how often a phase of this name began.
+/// Returns how often a phase of this name begins in a trace.
 fn n_phases(sandbox: &Sandbox, trace: &str, name: &str) -> usize {
     let trace: Value = serde_json::from_slice(&std::fs::read(sandbox.path(trace)).unwrap()).unwrap();
     trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X" && event["name"] == name).count()
@@ -190,7 +190,8 @@ fn an_output_whose_line_a_kill_kept_from_the_journal_is_made_again_by_resume() {
     assert_eq!(sums(&sandbox, "out/90kB"), expected);
 }
 
-/// Leaves what a kill between publishing and cleaning up leaves: what is not ours in `OUT.stages` keeps it from being removed.
+/// Leaves the state of a kill between publishing and cleanup: a foreign file in `OUT.stages` prevents its
+/// removal.
 fn ended_before_it_cleaned_up(sandbox: &Sandbox, line: &str, output: &str) {
     let mut child = sandbox.command(line).spawn().unwrap();
     let stages = sandbox.path(&format!("{output}.stages"));
@@ -222,7 +223,7 @@ fn stages_left_by_a_kill_after_publishing_are_finished_by_the_same_command() {
         std::fs::remove_dir_all(sandbox.path("alone-int8")).unwrap();
     }
 
-    // Another recipe, or an output that is damaged, is not finished by it.
+    // The command does not finish an output of another recipe or a damaged one.
     ended_before_it_cleaned_up(&sandbox, line, "alone-int8");
     sandbox.run("run other.toml").assert_fails(6, &["alone-int8", "--force"]);
     let weights = "alone-int8/model.briquette.safetensors";
@@ -283,7 +284,7 @@ fn the_error_of_the_first_of_a_hundred_thousand_points_is_there_at_once() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(first.contains("job \"0-0.001\"") && first.contains("absent"), "{first}");
-    // A tenth of that where nothing else runs.
+    // An idle machine needs a tenth of this.
     assert!(since.elapsed() < Duration::from_secs(20), "took {:?}", since.elapsed());
 }
 

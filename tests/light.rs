@@ -1,4 +1,4 @@
-//! The build without features, which is the first that a new user has: what it cannot do, it says with the command that can.
+//! The build without features: a command that needs a feature prints how to build it.
 
 use crate::sandbox::Sandbox;
 

@@ -1,9 +1,9 @@
-//! Models of very many small tensors: what is said and done of each takes little.
+//! Models with very many small tensors: each tensor takes little memory and time.
 
 use crate::sandbox::Sandbox;
 use std::io::Read;
 
-/// A file of `n` matrices, no two alike; the first is larger than all others.
+/// A file of `n` different matrices; the first is larger than all others.
 fn many(n: usize, [rows, cols]: [usize; 2]) -> Vec<u8> {
     let (mut entries, mut data) = (Vec::new(), Vec::new());
     for index in 0..n {
@@ -21,7 +21,9 @@ fn many(n: usize, [rows, cols]: [usize; 2]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat()
 }
 
-/// The most memory that a command took up to its first word. It cannot go on while nobody reads what it prints.
+/// Returns the peak memory of a command until it prints its first byte.
+///
+/// The command then blocks, because nothing reads its output.
 fn peak_bytes(sandbox: &Sandbox, line: &str) -> usize {
     let mut child = sandbox.command(line).spawn().unwrap();
     let mut stdout = child.stdout.take().unwrap();
@@ -49,7 +51,7 @@ fn a_plan_takes_a_few_hundred_bytes_a_tensor() {
     }
 }
 
-/// The most memory that a command allocated in any of its phases.
+/// Returns the largest peak of memory over the phases of a command.
 fn traced_peak(sandbox: &Sandbox, line: &str) -> usize {
     sandbox.ok(&format!("{line} --quiet --trace trace.json"));
     let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(sandbox.path("trace.json")).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Mistakes that people make: one line that says what to write instead.
+//! Common mistakes: the error is one line that says what to write instead.
 
 use crate::sandbox::Sandbox;
 #[cfg(feature = "model")]

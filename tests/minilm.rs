@@ -1,8 +1,8 @@
-//! The figures promised for all-MiniLM-L6-v2, wherever `models/minilm` is there.
+//! Documented sizes of all-MiniLM-L6-v2; skipped without `models/minilm`.
 
 use crate::sandbox::{Sandbox, repository};
 
-/// A sandbox with the model, where it is there.
+/// Creates a sandbox with the model, or returns `None` if it is missing.
 fn minilm() -> Option<Sandbox> {
     let model = repository().join("models/minilm");
     if !model.exists() {
@@ -14,7 +14,8 @@ fn minilm() -> Option<Sandbox> {
     Some(sandbox)
 }
 
-/// Compresses it, verifies that against the original, and holds the bytes of its weights against a limit in MB.
+/// Compresses the model, verifies it against the original, and checks that its weight files take at most
+/// `limit` MB.
 fn assert_at_most(options: &str, limit: f64) {
     let Some(sandbox) = minilm() else { return };
     let report = sandbox.json(&format!("compress minilm -o out {options}"));
@@ -53,7 +54,7 @@ fn weights_take_what_was_foretold_within_a_hundredth() {
         let found = sandbox.json(&format!("eval {model} --data lines.txt --device cpu {options}"));
         let figures = &found["after"]["memory"][0];
         let [held, predicted] = ["weights_bytes", "predicted_bytes"].map(|name| figures[name].as_f64().unwrap());
-        // What dropping a network gives back has its objects in it, beside the weights: less than 2 kB around each tensor.
+        // The measured memory of a network includes its objects: less than 2 kB for each tensor.
         let n_tensors: u64 =
             found["after"]["held"].as_object().unwrap().values().map(|held| held["n_tensors"].as_u64().unwrap()).sum();
         let more = held - predicted;

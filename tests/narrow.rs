@@ -1,4 +1,4 @@
-//! Scales and values that a narrow float type cannot hold: nothing becomes 0 or infinity without a word.
+//! Scales and values beyond a narrow float type: none becomes 0 or infinity silently.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Random, Tensor, safetensors_of, tensors_of};
@@ -15,7 +15,7 @@ fn scaled(name: &str, size: f32) -> Tensor {
     Tensor::f32(&format!("{name}.weight"), &[64, 96], (0..64 * 96).map(|_| size * random.next_float()))
 }
 
-/// `‖a - b‖ / ‖a‖` of two tensors.
+/// Returns `‖a - b‖ / ‖a‖` of two tensors.
 fn relative_error(a: &Tensor, b: &Tensor) -> f64 {
     let sum = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>().sqrt();
     let (a, b) = (a.floats(), b.floats());

@@ -1,4 +1,4 @@
-//! What is printed: an error where it cannot be, JSON that a program can read, one manual page.
+//! Output of commands: errors if it cannot be written, JSON, one manual page.
 
 use crate::sandbox::Sandbox;
 use std::fs::File;

@@ -1,15 +1,16 @@
-//! The paths of recipes that train: resolved from their file, part of what a run is, and safe from what it writes.
+//! Paths of recipes that train: relative to their file, part of the run's identity, and never overwritten by
+//! outputs.
 
 use crate::distill::{RECIPE, digits, sums};
 use crate::sandbox::{Sandbox, copy, repository};
 use serde_json::Value;
 use std::time::Duration;
 
-/// Where the first pixel to train on, and to test on, lies in the digits' data.
+/// Position of the first training pixel and of the first test pixel in the digits data.
 const FIRST_TO_TRAIN: usize = 288 + 23_400;
 const FIRST_TO_TEST: usize = 288;
 
-/// One epoch of learning from a teacher, of a recipe that lies beside what it names.
+/// One epoch with a teacher; paths are relative to the recipe.
 const STAGES: &str = r#"
 [[stage]]
 kind = "distill"
@@ -26,7 +27,7 @@ kind = "evaluate"
 "#;
 const DATA: &str = "[data]\ntrain = \"train.safetensors\"\neval = \"test.safetensors\"\n[memory]\nbatch_size = 64\n";
 
-/// A model, a teacher, data to train and to measure on, and a recipe in `work`; files of the same names elsewhere are no such thing.
+/// Creates a model, a teacher, data and a recipe in `work`, with decoy files of the same names outside.
 fn work() -> Sandbox {
     let sandbox = Sandbox::new();
     let fixtures = repository().join("fixtures");
@@ -49,7 +50,7 @@ fn flip(sandbox: &Sandbox, name: &str, at: usize) {
     std::fs::write(sandbox.path(name), bytes).unwrap();
 }
 
-/// The stages as those of a job or a base.
+/// Returns the stages as keys of a job or a base.
 fn stages_of(table: &str) -> String {
     STAGES.replace("[[stage]]", &format!("[[{table}.stage]]"))
 }
@@ -75,7 +76,7 @@ fn every_path_of_a_job_is_relative_to_the_file_that_names_it() {
     }
 }
 
-/// A batch of two jobs that train the same, and what each is done again for.
+/// A batch of two jobs that share a training stage.
 fn batch() -> Sandbox {
     let sandbox = work();
     let data = DATA.replace("[data]", "[base.data]").replace("[memory]", "[base.memory]");
@@ -124,7 +125,7 @@ fn a_training_that_a_matrix_repeats_is_done_once_and_again_when_anything_it_read
         assert_eq!((statuses(&again), n_trained()), (vec!["done".to_string(); 2], 1), "{key}");
         assert_eq!(again[0]["redone"], format!("the content of {key} changed"));
     }
-    // Where it lies does not matter.
+    // The location of the folder does not matter.
     std::fs::rename(sandbox.path("work"), sandbox.path("moved")).unwrap();
     assert_eq!(statuses(&jobs_of(&sandbox, &line.replace("work", "moved"))), ["skipped", "skipped"]);
 }
@@ -144,7 +145,7 @@ fn a_training_that_was_killed_is_not_gone_on_with_on_other_data_to_measure() {
     child.wait().unwrap();
     flip(&sandbox, "work/test.safetensors", FIRST_TO_TEST);
     sandbox.run(line).assert_fails(6, &["alone.stages", "the content of data.eval changed", "--force"]);
-    // Written again as it was, it is the same.
+    // With its old content, the file is accepted again.
     flip(&sandbox, "work/test.safetensors", FIRST_TO_TEST);
     let again = sandbox.run("distill work/recipe.toml --threads 1");
     assert!(again.code == 0 && again.stderr.contains("resumed from step"), "{}", again.stderr);

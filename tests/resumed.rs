@@ -1,4 +1,4 @@
-//! Trainings that were killed: what they write down is what an undisturbed one does, and what is damaged is not gone on from.
+//! Killed training runs resume with the metrics of an undisturbed run; damaged checkpoints are refused.
 #![cfg(feature = "model")]
 
 use crate::distill::{RECIPE, digits, sums};
@@ -6,7 +6,7 @@ use crate::sandbox::{Sandbox, copy};
 use serde_json::Value;
 use std::time::Duration;
 
-/// Steps of an epoch: 1,437 images, 64 at a time.
+/// Steps per epoch: 1,437 images in batches of 64.
 const STEPS: u64 = 23;
 const WORK: &str = "out.stages/1-training";
 
@@ -14,13 +14,14 @@ fn recipe(save_every: u64) -> String {
     RECIPE.replace("save_every = 5", &format!("save_every = {save_every}")).replace("epochs = 2", "epochs = 3")
 }
 
-/// What a training's last checkpoint says, where there is one.
+/// Returns the state of the last training checkpoint, or null without one.
 fn state(sandbox: &Sandbox) -> Value {
     let bytes = std::fs::read(sandbox.path(&format!("{WORK}/last.json"))).unwrap_or_default();
     serde_json::from_slice(&bytes).unwrap_or_default()
 }
 
-/// Starts a training, and kills it once its checkpoint is as asked. False where it was over by then.
+/// Starts a training run and kills it once its checkpoint meets the condition; returns false if it finished
+/// before.
 fn kill_once(sandbox: &Sandbox, is_then: impl Fn(&Value) -> bool) -> bool {
     let mut child = sandbox.command("distill recipe.toml --threads 1 --quiet --force").spawn().unwrap();
     while !is_then(&state(sandbox)) {
@@ -34,7 +35,7 @@ fn kill_once(sandbox: &Sandbox, is_then: impl Fn(&Value) -> bool) -> bool {
     true
 }
 
-/// The lines of an output's metrics, without times.
+/// Returns the lines of an output's metrics, without times.
 fn metrics(sandbox: &Sandbox, output: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(sandbox.path(&format!("{output}/metrics.jsonl"))).unwrap();
     let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -42,7 +43,7 @@ fn metrics(sandbox: &Sandbox, output: &str) -> Vec<Value> {
     lines
 }
 
-/// What an output's report says of its training and its tensors, without times and memory.
+/// Returns the parts of a report on training and tensors, without times and memory.
 fn told(sandbox: &Sandbox, output: &str) -> Value {
     let bytes = std::fs::read(sandbox.path(&format!("{output}/report.json"))).unwrap();
     let mut report: Value = serde_json::from_slice(&bytes).unwrap();
@@ -57,7 +58,7 @@ fn told(sandbox: &Sandbox, output: &str) -> Value {
     Value::Object(kept)
 }
 
-/// Goes on, and holds what it wrote against an undisturbed run.
+/// Resumes and compares the output with the one of an undisturbed run.
 fn ends_as_whole(sandbox: &Sandbox, what: &str) {
     let again = sandbox.run("distill recipe.toml --threads 1 --force");
     assert_eq!((again.code, sums(sandbox, "out")), (0, sums(sandbox, "whole")), "{what}: {}", again.stderr);
@@ -81,7 +82,7 @@ fn killed_in_an_epoch_its_mean_loss_is_of_all_its_steps() {
 fn killed_between_the_last_step_and_the_end_of_an_epoch_the_epoch_stands_once() {
     let sandbox = digits(&recipe(STEPS));
     sandbox.ok("distill recipe.toml -o whole --threads 1 --quiet");
-    // Evaluating takes a moment, in which the checkpoint of the last step is there and that of the epoch is not.
+    // During evaluation, the checkpoint of the last step exists and the one of the epoch does not.
     let is_between = |state: &Value| state["step_of_epoch"].as_u64() == Some(STEPS);
     let mut n_between = 0;
     for _ in 0..12 {

@@ -1,4 +1,4 @@
-//! What tensors are taken for, and what is done to each: by families that transformers has.
+//! Roles of tensors in families of transformers, and what stages do to each role.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Tensor, safetensors_of, tensors_of};
@@ -11,7 +11,7 @@ fn of<'a>(report: &'a Value, name: &str) -> &'a Value {
     report["tensors"].as_array().unwrap().iter().find(|tensor| tensor["name"] == name).unwrap()
 }
 
-/// A directory of one safetensors file and a configuration.
+/// Writes a directory with one safetensors file and a configuration.
 fn model(sandbox: &Sandbox, name: &str, config: &str, tensors: &[Tensor]) {
     sandbox.write(&format!("{name}/config.json"), config);
     sandbox.write(&format!("{name}/model.safetensors"), safetensors_of(tensors));
@@ -76,7 +76,7 @@ fn tables_that_are_looked_up_and_positions_are_not_pruned() {
     layers.iter().for_each(|tensor| assert!(2 * n_zeros(&tensor.name) >= tensor.floats().len(), "{}", tensor.name));
 }
 
-/// The square of the largest relative error of any output channel of filters `[in, out, ..]`.
+/// Returns the square of the largest relative error of any output channel of filters `[in, out, ..]`.
 fn worst_output(before: &Tensor, after: &Tensor) -> f32 {
     let (n_out, run) = (before.shape[1], before.shape[2..].iter().product::<usize>());
     let mut sums = vec![(0.0, 0.0); n_out];
@@ -90,7 +90,7 @@ fn worst_output(before: &Tensor, after: &Tensor) -> f32 {
 #[test]
 fn each_output_of_a_transposed_convolution_has_a_scale() {
     let sandbox = Sandbox::new();
-    // The outputs differ by a factor of a hundred: scales of inputs would round the small ones to nothing.
+    // The outputs differ by a factor of 100: scales per input would round the small ones to zero.
     let values = Tensor::random("up.weight", &[12, 6, 2, 2], 1).floats().into_iter().enumerate();
     let up = Tensor::f32("up.weight", &[12, 6, 2, 2], values.map(|(i, x)| if i / 4 % 6 == 0 { x / 100.0 } else { x }));
     let tensors = [up, Tensor::random("up.bias", &[6], 2), Tensor::random("conv.weight", &[8, 12, 3, 3], 3)];
@@ -118,7 +118,7 @@ fn inspect_says_why_in_its_table_and_in_json() {
     assert_eq!(of(&sandbox.json("inspect m.safetensors"), "cls_token")["why"], "a bare parameter by its name");
 }
 
-/// The stored scales of a tensor, and how an output lies.
+/// Returns the number of stored scales of a tensor and its output axis.
 fn scales_and_axis(directory: &Path, name: &str) -> (usize, String) {
     let checkpoint = Checkpoint::open(directory).unwrap();
     let stored = checkpoint.stored().unwrap();
@@ -296,7 +296,7 @@ fn an_axis_that_a_tensor_has_not_is_no_manifest_of_ours() {
     model(&sandbox, "moe", "{}", &[up, down]);
     sandbox.ok("compress moe -o out --quantize int8");
     let text = String::from_utf8(sandbox.files("out")["briquette.json"].clone()).unwrap();
-    // Scales by expert only: the parts are not those of that view.
+    // Without `output_axis`, the parts do not match the shape of the tensor.
     sandbox.write("out/briquette.json", text.replace("\"output_axis\": \"stacked\",", ""));
     std::fs::remove_file(sandbox.path("out/SHA256SUMS")).unwrap();
     sandbox.run("inspect out").assert_fails(4, &["mlp.experts", "damaged"]);

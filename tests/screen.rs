@@ -1,10 +1,10 @@
-//! A training on a whole terminal: drawn there, stopped from there, and given back as it was.
+//! The full-screen view of training: it is drawn, stops the training, and restores the terminal.
 #![cfg(all(feature = "model", feature = "tui"))]
 
 use crate::distill::{RECIPE, digits};
 use crate::pty::on_terminal;
 
-/// What a terminal is told to show another screen, and to show the first one again.
+/// Escape sequences that switch to the alternate screen and back.
 const ENTER: &str = "\x1b[?1049h";
 const LEAVE: &str = "\x1b[?1049l";
 

@@ -1,4 +1,4 @@
-//! What errors of tensors cost: found, written down, used again; and what cannot be is one line.
+//! Sensitivities: measured, saved and reused; impossible requests are one line of error.
 #![cfg(feature = "model")]
 
 use crate::sandbox::{Sandbox, copy, repository};

@@ -1,4 +1,4 @@
-//! Stopped at any time, by a signal it hears or one it does not: old or new, never between.
+//! Runs stopped at any time, by a signal they handle or by SIGKILL: the output is the old or the new one.
 
 use crate::sandbox::{Outcome, Sandbox};
 use crate::weights::{Random, Tensor, safetensors_of};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 const MODEL: &str = "model.safetensors";
 
-/// A directory with a model of `n_tensors` times 4 MiB.
+/// Creates a directory with a model of `n_tensors` × 4 MiB.
 fn with_model(n_tensors: u64) -> Sandbox {
     let sandbox = Sandbox::new();
     let mut tensors: Vec<Tensor> = Vec::new();
@@ -23,11 +23,12 @@ fn is_torture() -> bool {
     std::env::var_os("BRIQUETTE_TORTURE").is_some_and(|value| value == "1")
 }
 
-/// Starts a run, sends it a signal after a while, and waits for its end. Also how long it took to end.
+/// Starts a run, sends it a signal after `after`, and waits for its end. Also returns the time from signal to
+/// end.
 fn run_and_signal(sandbox: &Sandbox, line: &str, after: Duration, signal: Signal) -> (Outcome, Option<i32>, Duration) {
     let child = sandbox.command(line).spawn().unwrap();
     std::thread::sleep(after);
-    // A child that was not waited for keeps its number, even when it has ended.
+    // A child that was not waited for keeps its PID even after it ends.
     kill_process(pid_of(&child), signal).unwrap();
     let since = Instant::now();
     let output = child.wait_with_output().unwrap();
@@ -42,14 +43,14 @@ fn pid_of(child: &Child) -> Pid {
     Pid::from_raw(child.id().try_into().unwrap()).unwrap()
 }
 
-/// How long an undisturbed run takes.
+/// Returns the duration of an undisturbed run.
 fn time_of(sandbox: &Sandbox, line: &str) -> Duration {
     let since = Instant::now();
     sandbox.ok(line);
     since.elapsed()
 }
 
-/// A time from 0 to a little beyond `whole`.
+/// Returns a random time between 0 and slightly more than `whole`.
 fn some_time(random: &mut Random, whole: Duration) -> Duration {
     whole.mul_f64(random.below(1100) as f64 / 1000.0)
 }
@@ -69,7 +70,7 @@ fn interrupted_it_leaves_within_two_seconds_and_leaves_nothing() {
             sandbox.ok("verify out");
             std::fs::remove_dir_all(sandbox.path("out")).unwrap();
         } else if killed_by.is_none() {
-            // Else it came before anybody listened, so before anything was begun.
+            // Otherwise the signal came before the handler was installed, and nothing was written.
             outcome.assert_fails(code, &["stopped by signal", "nothing was written"]);
             n_stopped += 1;
         }
@@ -78,7 +79,7 @@ fn interrupted_it_leaves_within_two_seconds_and_leaves_nothing() {
     assert!(n_stopped > 0, "no run was ever stopped");
 }
 
-/// Nothing of such a file could be hashed whole in the time that a signal leaves.
+/// The file is too large to hash within the allowed time.
 #[test]
 fn the_sum_of_a_huge_file_is_left_at_once() {
     let sandbox = with_model(1);
@@ -88,11 +89,11 @@ fn the_sum_of_a_huge_file_is_left_at_once() {
     let (outcome, killed_by, took) = run_and_signal(&sandbox, "verify out", Duration::from_millis(500), Signal::INT);
     assert_eq!(killed_by, None, "it was hashing by then");
     outcome.assert_fails(130, &["stopped by signal"]);
-    // A fifth of that where nothing else runs.
+    // An idle machine needs a fifth of this.
     assert!(took < Duration::from_secs(1), "left after {took:?}");
 }
 
-/// The first signal asks it to stop, which takes a moment; the second does not ask.
+/// The first signal requests a stop, which takes a moment; the second ends the process.
 #[test]
 fn the_second_signal_ends_it_at_once() {
     let sandbox = with_model(16);
@@ -108,7 +109,8 @@ fn the_second_signal_ends_it_at_once() {
         let since = Instant::now();
         let output = child.wait_with_output().unwrap();
         assert!(since.elapsed() < Duration::from_secs(2), "left after {:?}", since.elapsed());
-        // At once is without a word; else the first signal was enough, or came too late.
+        // The second signal ends the process without a message; otherwise the first one sufficed or the run had
+        // finished.
         n_at_once += u32::from(output.stderr.is_empty() && !output.status.success());
         let _ = std::fs::remove_dir_all(sandbox.path("out"));
     }
@@ -117,7 +119,7 @@ fn the_second_signal_ends_it_at_once() {
     assert_eq!(sandbox.names(), ["first", MODEL, "out"], "what it left is removed by the next run");
 }
 
-/// `timeout` sends its signal to the process and then to its group, which the process is in.
+/// `timeout` sends its signal to the process and then to its group, which includes the process.
 #[test]
 fn the_same_signal_twice_is_one_wish_and_leaves_nothing() {
     let sandbox = with_model(8);
@@ -139,7 +141,7 @@ fn the_same_signal_twice_is_one_wish_and_leaves_nothing() {
     assert!(n_stopped > 0, "no run was ever stopped");
 }
 
-/// One scale for a whole tensor is one search over all of its weights.
+/// A scale per tensor needs one search over all of its weights.
 #[test]
 fn a_long_search_for_one_scale_is_left_within_two_seconds() {
     let sandbox = Sandbox::new();

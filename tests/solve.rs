@@ -1,4 +1,4 @@
-//! Methods that look at data while they decide: block by block, resumed, and within a bound of memory.
+//! Methods that use calibration data: block by block, resumed, and within a memory limit.
 #![cfg(feature = "model")]
 
 use crate::sandbox::{Sandbox, copy, repository};
@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// A tiny Llama, and text to calibrate and to measure on.
+/// Creates a tiny Llama, and text for calibration and evaluation.
 fn llama(model: &str) -> Sandbox {
     let sandbox = Sandbox::with(&format!("models/{model}"));
     let text = std::fs::read_to_string(repository().join("fixtures/models/text.txt")).unwrap();
@@ -24,7 +24,7 @@ fn bert() -> Sandbox {
 const GPTQ: &str = "[[stage]]\nkind = \"quantize\"\nscheme = \"int4-g8\"\nround = \"gptq\"\nroles = [\"linear\"]\n";
 const SPARSEGPT: &str = "[[stage]]\nkind = \"prune\"\nmethod = \"sparsegpt\"\nsparsity = 0.5\nroles = [\"linear\"]\n";
 
-/// A recipe that is calibrated on the sandbox's text.
+/// Returns a recipe that is calibrated on the sandbox's text.
 fn recipe(model: &str, calibration: &str, stages: &str) -> String {
     let exclude = if model == "bert-tiny" { "exclude = [\"pooler.**\"]\n" } else { "" };
     let stages = stages.replace("roles = [\"linear\"]\n", &format!("roles = [\"linear\"]\n{exclude}"));
@@ -33,7 +33,7 @@ fn recipe(model: &str, calibration: &str, stages: &str) -> String {
     )
 }
 
-/// What a report says of the weight of each layer that was moved: the errors of its outputs, unmoved and moved.
+/// Returns the output errors of each layer with updated weights, before and after the update.
 fn errors(report: &Value) -> Vec<(String, f64, f64)> {
     let tensors = report["tensors"].as_array().unwrap().iter().filter(|tensor| !tensor["solved"].is_null());
     let of = |tensor: &Value, key: &str| tensor["solved"][key].as_f64().unwrap();
@@ -83,7 +83,7 @@ fn a_run_that_was_killed_goes_on_at_its_block_and_ends_in_the_same_bytes() {
     };
     let whole = weights();
     std::fs::remove_dir_all(sandbox.path("out")).unwrap();
-    // What a kill leaves: the first block is done, or it is and was damaged since.
+    // After a kill, the first block is finished; in one case it is damaged afterwards.
     let (mut kept, mut n) = (Vec::new(), 0);
     while kept.is_empty() && n < 40 {
         n += 1;
@@ -235,7 +235,7 @@ fn a_layer_that_no_data_runs_is_decided_about_without_inputs_and_named() {
             assert_eq!(differ, ["pooler.dense.weight"], "{stages} {calibration}");
         }
     }
-    // As where no data is asked for.
+    // The result equals that of a run without data.
     sandbox.ok("compress bert-tiny -o nearest --quantize int4-g8 --quantize-roles linear");
     sandbox.ok("compress bert-tiny -o gptq --quantize int4-g8 --quantize-roles linear --round gptq --data text.txt --max-length 16 --device cpu");
     let pooler = |output: &str| tensors_of(&sandbox.path(output))["pooler.dense.weight"].clone();
@@ -253,7 +253,7 @@ fn a_limit_of_memory_is_kept_or_refused_wherever_a_model_runs_by_block() {
         format!("compress bert-tiny {data} -o out --bits 4"),
     ];
     for line in &lines {
-        // Less than the weights of a block, and less than what the process has in use.
+        // Less than the weights of a block, and less than the process uses already.
         for limit in ["10kB", "100kB"] {
             let refused = sandbox.run(&format!("{line} --memory-limit {limit}"));
             refused.assert_fails(6, &["memory.limit", "expected at most", "raise the limit"]);

@@ -1,11 +1,11 @@
-//! Students of other sizes: what they begin with, what is predicted of them, and what their report says.
+//! Students of other sizes: their initial weights, predicted sizes and reports.
 #![cfg(feature = "model")]
 
 use crate::distill::{LAYERS, RECIPE, digits, of_sentences, sentences};
 use crate::sandbox::{Sandbox, repository};
 use serde_json::Value;
 
-/// A recipe of the digits network with another student, which is quantized and evaluated.
+/// Returns a recipe that distills the digits network into another student, quantizes and evaluates it.
 fn of_digits(student: &str, keys: &str) -> String {
     let head = &RECIPE[..RECIPE.find("[[stage]]").unwrap()];
     format!(
@@ -57,7 +57,7 @@ fn a_plan_foretells_the_bytes_of_the_student_and_not_of_the_model() {
         let plan = sandbox.json("plan recipe.toml");
         let report = sandbox.json("run recipe.toml --threads 1");
         assert_eq!(plan["predicted_bytes"], report["after"]["file_bytes"], "{recipe}");
-        // What is quantized may hold zeros, which would be kept in fewer bytes.
+        // A quantized tensor may have zeros, which take fewer bytes as a bitmask.
         let is_open = recipe.contains("\"quantize\"") && !recipe.contains("\"prune\"");
         assert_eq!(plan["prediction_is_exact"], !is_open, "{recipe}");
         let names = |of: &Value| -> Vec<(String, Value)> {
@@ -71,7 +71,7 @@ fn a_plan_foretells_the_bytes_of_the_student_and_not_of_the_model() {
         let text = sandbox.ok("plan recipe.toml").stdout;
         assert!(is_open || text.contains("predicted weight files: exactly"), "{text}");
     }
-    // Zeros that are held, or come while it learns, may make it smaller; what is predicted of them holds, and so in the report.
+    // Zeros from pruning may make the file smaller than the plan and the report predict, never larger.
     let sandbox = sentences();
     let prune = "[[stage]]\nkind = \"prune\"\nsparsity = 0.5\n[[stage]]\nkind = \"distill\"";
     let recipe = of_sentences("out", &format!("{LAYERS}loss = [{{ kind = \"embedding\" }}]"), "");
@@ -121,7 +121,7 @@ fn a_plan_refuses_the_students_that_a_run_refuses() {
             sandbox.run(&format!("{command} recipe.toml --quiet")).assert_fails(2, &[phrase]);
         }
     }
-    // What the student does not have is said before it is trained.
+    // A pattern that matches no tensor of the student is refused before training.
     let stage = "[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\nexclude = [\"encoder.layer.1.**\"]\n";
     let recipe = of_sentences("out", &format!("{LAYERS}loss = [{{ kind = \"embedding\" }}]"), "");
     sandbox.write(
@@ -188,7 +188,7 @@ fn the_report_says_where_the_best_epoch_was_chosen_by_the_data_of_the_result() {
 
     let lines = std::fs::read_to_string(sandbox.path("train.txt")).unwrap();
     sandbox.write("a/select.txt", lines.lines().take(20).collect::<Vec<_>>().join("\n"));
-    // Relative to the recipe, as other data is.
+    // The path is relative to the recipe, as other data paths are.
     let other = recipe
         .replace("path = \"bert-tiny\"", "path = \"../bert-tiny\"")
         .replace("= \"train.txt\"", "= \"../train.txt\"");

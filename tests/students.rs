@@ -1,4 +1,4 @@
-//! Students of low rank, pruned while they learn, and trained on several devices, end to end.
+//! Students of low rank, pruned while they train, and trained on several devices.
 #![cfg(feature = "model")]
 
 use crate::distill::{LAYERS, RECIPE, digits, of_sentences, sentences, sums};
@@ -6,7 +6,7 @@ use crate::weights::tensors_of;
 use serde_json::Value;
 use std::time::Duration;
 
-/// A recipe that factorizes the digits network, and perhaps learns.
+/// Returns a recipe that factorizes the digits network, and distills it if `distills`.
 fn factorized(rank: &str, distills: bool) -> String {
     let head = &RECIPE[..RECIPE.find("[[stage]]").unwrap()];
     let distill = "[[stage]]\nkind = \"distill\"\nloss = [{ kind = \"logits\" }]\nepochs = 2\nlearning_rate = 2e-3\n";
@@ -30,7 +30,7 @@ fn linear_layers_become_two_factors_that_run_and_learn() {
     let untrained = accuracy(&report);
     plain.ok("verify out");
     plain.run("verify out --against digits").assert_fails(2, &["--against", "factors"]);
-    // Its own output is read again, by itself and with codes in both factors.
+    // An output with factors can be compressed again, and its factors quantized.
     plain.write("again.toml", "[model]\npath = \"out\"\n[output]\npath = \"int8\"\n[data]\neval = \"digits-data.safetensors\"\n[[stage]]\nkind = \"quantize\"\nscheme = \"int8-dynamic\"\n[[stage]]\nkind = \"evaluate\"\n");
     let codes = plain.json("run again.toml --threads 1");
     assert!((accuracy(&codes) - untrained).abs() < 0.05, "{} and {untrained}", accuracy(&codes));
@@ -72,7 +72,7 @@ fn every_linear_layer_of_an_encoder_can_be_factors() {
     let epochs = report["trained"][0]["epochs"].as_array().unwrap();
     let cosine = |epoch: usize| epochs[epoch]["metrics"]["cosine"].as_f64().unwrap();
     assert!(cosine(1) > cosine(0), "{} then {}", cosine(0), cosine(1));
-    // A student of some of those layers keeps their factors.
+    // A student with a subset of those layers keeps their factors.
     let of_layers = of_sentences("one", &format!("{LAYERS}loss = [{{ kind = \"embedding\" }}]"), "");
     sandbox.write("layers.toml", of_layers.replace("path = \"bert-tiny\"", "path = \"out\""));
     sandbox.ok("distill layers.toml --threads 1 --quiet");
@@ -104,7 +104,7 @@ fn factors_that_cannot_be_are_one_line() {
     }
 }
 
-/// The recipe with pruning while it learns, instead of before.
+/// Returns the recipe with gradual pruning during training instead of pruning before.
 fn gradual(keys: &str) -> String {
     RECIPE
         .replace("[[stage]]\nkind = \"prune\"\nsparsity = 0.8\n", "")
@@ -133,7 +133,7 @@ fn a_student_is_pruned_while_it_learns_and_killed_anywhere_ends_in_the_same_plac
 
 #[test]
 fn the_best_epoch_is_one_that_is_as_sparse_as_was_asked() {
-    // The first epoch ends before any weight is gone, and would be the best.
+    // The first epoch ends before the target sparsity is reached, and would have the best accuracy.
     let recipe = gradual("sparsity = 0.98, schedule = \"linear\", begin = 0.6, end = 1.0, every = 1");
     let sandbox = digits(&recipe.replace("accuracy = 0.9 }", "accuracy = 0.0 }"));
     let report = sandbox.json("distill recipe.toml --threads 1");
@@ -183,7 +183,7 @@ fn two_devices_learn_what_one_learns_and_go_on_after_a_kill_by_epoch() {
     let line = "distill recipe.toml --threads 1 --devices cpu,cpu";
     let report = sandbox.json(&format!("{line} -o whole"));
     let trained = &report["trained"][0];
-    // 718 and 719 items, 32 at a time.
+    // 718 and 719 items, in batches of 32.
     assert_eq!(
         (&trained["n_steps"], &trained["batch_size"], &trained["at_once"]),
         (&92.into(), &64.into(), &32.into())
@@ -194,7 +194,7 @@ fn two_devices_learn_what_one_learns_and_go_on_after_a_kill_by_epoch() {
     assert!(accuracy > 0.9, "{accuracy}");
     let zeros = tensors_of(&sandbox.path("whole"))["fc1.weight"].floats().iter().filter(|w| **w == 0.0).count();
     assert!(zeros >= 512 * 80 * 8 / 10, "{zeros}");
-    // Killed once an epoch is behind it, it goes on from there and learns as much.
+    // Killed after its first epoch, it resumes there and reaches the same accuracy.
     let mut child = sandbox.command(&format!("{line} --quiet")).spawn().unwrap();
     let state = sandbox.path("out.stages/1-training/last.json");
     while !state.exists() && child.try_wait().unwrap().is_none() {

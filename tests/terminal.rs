@@ -1,4 +1,4 @@
-//! Terminals of 80 columns show tables that fit; a pipe gets everything.
+//! Tables fit a terminal of 80 columns; a pipe gets all columns.
 
 use crate::pty::{Shown, on_terminal};
 use crate::sandbox::Sandbox;

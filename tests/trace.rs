@@ -1,15 +1,15 @@
-//! What `--trace` writes: phases in order, each with the memory it held.
+//! Traces: phases in order, each with its memory.
 
 use crate::sandbox::Sandbox;
 use serde_json::Value;
 
-/// The events of a trace.
+/// Returns the events of a trace.
 fn events(sandbox: &Sandbox, path: &str) -> Vec<Value> {
     let trace: Value = serde_json::from_slice(&std::fs::read(sandbox.path(path)).unwrap()).unwrap();
     trace["traceEvents"].as_array().unwrap().clone()
 }
 
-/// The names of the phases, in order; times and memory are sound.
+/// Returns the names of the phases in order; checks times and memory.
 fn phases(events: &[Value]) -> Vec<String> {
     let mut end = 0;
     let mut names = Vec::new();

@@ -1,11 +1,11 @@
-//! Directions and lengths of weight norms: what a layer computes from them after pruning and rounding.
+//! Weight norms: the weight that a layer computes after its direction was pruned and quantized.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Tensor, safetensors_of, tensors_of};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The names of directions and lengths in newer and in older files.
+/// The names of directions and lengths in newer and older files.
 const NAMES: [(&str, &str); 3] = [
     ("conv.parametrizations.weight.original1", "conv.parametrizations.weight.original0"),
     ("conv.weight_v", "conv.weight_g"),
@@ -16,13 +16,14 @@ const NAMES: [(&str, &str); 3] = [
 const SHAPES: [(&[usize], usize); 5] =
     [(&[16, 12, 5], 0), (&[12, 8, 4], 2), (&[24, 10], 0), (&[6, 4, 3, 3], 1), (&[40, 1, 3], 0)];
 
-/// The index of each element along an axis.
+/// Returns the index of each element along an axis.
 fn places(shape: &[usize], axis: usize) -> Vec<usize> {
     let stride: usize = shape[axis + 1..].iter().product();
     (0..shape.iter().product()).map(|place| place / stride % shape[axis]).collect()
 }
 
-/// Directions whose norms differ by up to a thousand from one to the next, so that their own magnitude means nothing.
+/// Returns directions whose norms differ by up to a factor of 1,000, so that their magnitudes alone mean
+/// nothing.
 fn directions(name: &str, shape: &[usize], axis: usize, seed: u64) -> Tensor {
     let values = Tensor::random(name, shape, seed).floats();
     let scale = |norm: usize| 10.0_f32.powi((norm % 4) as i32 - 2);
@@ -37,7 +38,7 @@ fn lengths(name: &str, shape: &[usize], axis: usize, seed: u64) -> Tensor {
     Tensor::f32(name, &own, values.into_iter().map(|value| value + 1.5 * value.signum()))
 }
 
-/// The weight that a layer computes: `g·v/‖v‖`.
+/// Returns the weight that a layer computes: `g·v/‖v‖`.
 fn weight(tensors: &BTreeMap<String, Tensor>, (v, g): (&str, &str), axis: usize) -> Vec<f64> {
     let (v, g) = (&tensors[v], tensors[g].floats());
     let places = places(&v.shape, axis);
@@ -54,7 +55,7 @@ fn model(sandbox: &Sandbox, (v, g): (&str, &str), shape: &[usize], axis: usize) 
     tensors.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect()
 }
 
-/// The smallest magnitude that is kept, over the largest that is dropped, leaving out the largest of each norm.
+/// Checks that no pruned magnitude exceeds a kept one; the largest of each norm is ignored.
 fn check_smallest_dropped(before: &[f64], after: &[f64], places: &[usize]) {
     let mut largest: BTreeMap<usize, f64> = BTreeMap::new();
     before.iter().zip(places).for_each(|(value, &norm)| {

@@ -1,11 +1,11 @@
-//! Commands and flags of shell blocks against `--help`.
+//! Checks commands and flags of shell blocks against `--help`.
 
 use super::blocks::{blocks_of, commands_of, logical_lines};
 use super::{all_pages, read};
 use crate::sandbox::Sandbox;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The help of commands, asked once each.
+/// The help of each command, read once.
 struct Helps {
     sandbox: Sandbox,
     known: BTreeMap<String, Help>,
@@ -50,7 +50,7 @@ impl Helps {
         help
     }
 
-    /// What is wrong with the words after `briquette`.
+    /// Returns the error in the words after `briquette`, if any.
     fn problem(&mut self, words: &[String]) -> Option<String> {
         let (mut command, mut rest) = (String::new(), words);
         while let Some((first, others)) = rest.split_first().filter(|(first, _)| !first.starts_with('-')) {

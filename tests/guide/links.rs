@@ -1,21 +1,21 @@
-//! Links of pages: to files of the repository, to other pages, and to their headings.
+//! Checks links of pages to files of the repository, to other pages, and to their headings.
 
 use super::blocks::prose_of;
 use super::{GUIDE, all_pages, read};
 use crate::sandbox::repository;
 use std::path::Path;
 
-/// Where links to files of the repository begin.
+/// The start of links to files of the repository.
 const HOME: &str = "https://github.com/briquette-rs/briquette/";
 
-/// The targets of `[text](target)`.
+/// Returns the targets of `[text](target)`.
 fn targets_of(page: &str) -> Vec<String> {
     let prose = prose_of(page);
     let after = prose.split("](").skip(1);
     after.filter_map(|rest| Some(rest.split_once(')')?.0.to_string())).collect()
 }
 
-/// The anchor of each heading, as GitHub and mdBook name it.
+/// Returns the anchor of each heading, as GitHub and mdBook name it.
 fn anchors_of(page: &str) -> Vec<String> {
     let prose = prose_of(page);
     let headings = prose.lines().filter(|line| line.starts_with('#'));
@@ -26,7 +26,7 @@ fn anchors_of(page: &str) -> Vec<String> {
     headings.map(anchor).collect()
 }
 
-/// What is wrong with a link of a page in this folder.
+/// Returns what is wrong with a link of a page in this folder, if anything.
 fn problem(folder: &str, page: &str, target: &str) -> Option<String> {
     let in_repository =
         ["blob/main/", "tree/main/"].iter().find_map(|kind| target.strip_prefix(HOME)?.strip_prefix(kind));

@@ -1,4 +1,4 @@
-//! The messages that the page on troubleshooting quotes, against what commands print.
+//! Checks the messages that the troubleshooting page quotes against the messages that commands print.
 
 use super::{GUIDE, bash, clone_of_inputs, read};
 use crate::weights::{Tensor, safetensors_of};
@@ -73,7 +73,7 @@ sed 's/\.\.\///; s/accuracy = 0.95/accuracy = 0.9999/' configs/digits-gate.toml 
 printf '[base]\nmodel.path = "fixtures/digits"\noutput.path = "out/jobs-{stage.0.sparsity}"\n[[base.stage]]\nkind = "prune"\n[matrix]\n"stage.0.sparsity" = [0.1, 0.2]\n' > jobs.toml
 "#;
 
-/// The first cell of each row of a table, where it is a code span.
+/// Returns the first cell of each table row that is a code span.
 fn quoted(page: &str) -> Vec<String> {
     let cell = |line: &str| Some(line.strip_prefix("| `")?.split_once("` |")?.0.to_string());
     page.lines().filter_map(cell).collect()
