@@ -22,8 +22,9 @@ struct EmbeddingRows {
 
 /// The largest logits of each row.
 ///
-/// All other classes get the logit `tail`, which preserves their total weight: `tail = ln(Σ exp(other logits))
-/// - ln(number of others)`.
+/// All other classes get the logit `tail`, which preserves their total weight:
+///
+/// `tail = ln(Σ exp(other logits)) - ln(number of others)`
 #[derive(Debug, Clone, PartialEq, Default)]
 struct TopK {
     n_classes: usize,

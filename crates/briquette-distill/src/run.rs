@@ -22,7 +22,7 @@ pub trait Watch<N> {
         Ok(BTreeMap::new())
     }
 
-    /// Called after each step.
+    /// Receives each step.
     ///
     /// # Errors
     /// - An error ends the training.
@@ -31,7 +31,7 @@ pub trait Watch<N> {
         Ok(())
     }
 
-    /// Called after each epoch.
+    /// Receives the end of each epoch.
     ///
     /// # Errors
     /// See [`Watch::stepped`].

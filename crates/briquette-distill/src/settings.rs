@@ -17,7 +17,8 @@ use std::fmt;
 /// An optimizer.
 #[derive(Clone)]
 pub enum Optimizer {
-    /// AdamW with betas 0.9 and 0.999. Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.
+    /// AdamW with betas 0.9 and 0.999. Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization",
+    /// 2019.
     AdamW {
         /// Weight decay.
         decay: f32,

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 /// An evaluation: the model, its reference and the data.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The model: a file, an index or a directory. Compressed weights run as stored.
+    /// The model: a file, an index or a directory. Compressed weights stay in a form that layers can run.
     pub model: PathBuf,
     /// The reference model.
     pub reference: Option<PathBuf>,
@@ -172,7 +172,7 @@ struct Ran {
     nearness: Option<Nearness>,
 }
 
-/// Runs the models in turn.
+/// The evaluation of several models in turn.
 #[derive(Clone, Copy)]
 struct Runner<'a> {
     request: &'a Request,

@@ -57,9 +57,9 @@ pub struct Curvatures {
 
 /// Computes the curvature of a model's loss in the weights of each tensor.
 ///
-/// It takes one forward and backward pass over data. A text model runs block by block. The weights and gradients
-/// of one block are in memory at a time. The hidden states between all blocks are in memory up to the bound of
-/// `room`, and beyond it in a file.
+/// It takes one forward and backward pass over data. A text model runs block by block. The weights and
+/// gradients of one block are in memory at a time. The hidden states between all blocks are in memory up to the
+/// bound of `room`, and beyond it in a file.
 ///
 /// # Errors
 /// - Config: the data is of another kind than the model takes.

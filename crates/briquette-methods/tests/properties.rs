@@ -13,7 +13,7 @@ fn check_stop() -> Result<(), Infallible> {
     Ok(())
 }
 
-/// Pseudorandom numbers from -1 to 1.
+/// Returns pseudorandom numbers from -1 to 1.
 fn numbers(n: usize, seed: u64) -> Vec<f32> {
     let mut state = seed | 1;
     let mut next = || {
@@ -23,7 +23,7 @@ fn numbers(n: usize, seed: u64) -> Vec<f32> {
     (0..n).map(|_| next()).collect()
 }
 
-/// The Gram matrix of 300 correlated vectors.
+/// Returns the Gram matrix of 300 correlated vectors.
 fn gram(n_cols: usize, seed: u64) -> Vec<f64> {
     let mut gram = vec![0.0; n_cols * n_cols];
     for x in numbers(300 * n_cols, seed).chunks_exact_mut(n_cols) {

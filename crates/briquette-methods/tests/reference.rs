@@ -16,7 +16,7 @@ fn check_stop() -> Result<(), Infallible> {
     Ok(())
 }
 
-/// The bytes of a tensor of the fixture.
+/// Returns the bytes of a tensor of the fixture.
 fn tensor(name: &str) -> Vec<u8> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/reference.safetensors");
     let file = std::fs::read(path).unwrap();

@@ -94,7 +94,7 @@ impl InputHasher {
     }
 }
 
-/// The recipe's model is identified by its path alone, as in other messages.
+/// Adds the key to an error; the recipe's model is identified by its path alone, as in other messages.
 fn at(error: Error, named: &NamedPath) -> Error {
     if named.key == "model.path" { error } else { error.at(&named.key) }
 }

@@ -21,7 +21,7 @@ pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
     run_of_batch(recipe, options, None)
 }
 
-/// Implements [`run`] for a job of a batch.
+/// Implements [`run`], with the facts of a batch if the recipe is one of its jobs.
 pub(crate) fn run_of_batch(recipe: &Recipe, options: &RunOptions, of_batch: Option<OfBatch>) -> Result<Report> {
     let origin = Origin::of(recipe);
     // Finds errors before hours of work.

@@ -38,7 +38,7 @@ pub struct SweepRequest {
 /// # Errors
 /// - Config: there is no budget, or nothing is evaluated.
 /// - Refused: the directory has another sweep.
-/// - See [`batch::run`].
+/// - See [`batch::run()`].
 pub fn sweep(
     request: &SweepRequest,
     how: &BatchOptions,

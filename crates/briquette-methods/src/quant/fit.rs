@@ -18,7 +18,7 @@ pub struct MaskedRows<'a> {
     pub inputs: Option<&'a InputView>,
 }
 
-/// Computes scales, in buffers that are reused between calls.
+/// A computation of scales, with buffers that are reused between calls.
 #[derive(Debug, Default)]
 pub struct Fitter {
     values: Vec<f32>,

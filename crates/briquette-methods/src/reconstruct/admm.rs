@@ -36,8 +36,8 @@ const ROWS: usize = 128;
 /// cases: no input was observed, the matrix has no Cholesky factor, or a solved weight is not finite. Weights
 /// of a dead input are pruned first.
 ///
-/// Memory: 12 bytes per pair of inputs (besides the Gram matrix), and 20 per weight. `check_stop` is called in each
-/// iteration, and for every 128 columns of the inverse.
+/// Memory: 12 bytes per pair of inputs (besides the Gram matrix), and 20 per weight. `check_stop` is called in
+/// each iteration, and for every 128 columns of the inverse.
 ///
 /// Source: Boža, "Fast and Effective Weight Update for Pruned Large Language Models", 2024, algorithm 1, as in
 /// `AdmmPruner.fasterprune` of its repository.

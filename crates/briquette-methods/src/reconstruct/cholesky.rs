@@ -17,8 +17,8 @@ pub(crate) const COLUMNS: usize = 64;
 /// definite.
 ///
 /// Elements above the diagonal are neither read nor written. If `A` is not positive definite, the contents are
-/// invalid. A pivot must exceed the rounding error of its diagonal element, `n·ε·A_kk`. `check_stop` is called for
-/// every block of columns.
+/// invalid. A pivot must exceed the rounding error of its diagonal element, `n·ε·A_kk`. `check_stop` is called
+/// for every block of columns.
 ///
 /// Source: Golub and Van Loan, "Matrix Computations", 4.2.9 (by blocks, right-looking).
 ///
@@ -165,7 +165,7 @@ mod tests {
         Ok(())
     }
 
-    /// `X·Xᵀ + I` with pseudorandom `X`.
+    /// Returns `X·Xᵀ + I` with pseudorandom `X`.
     fn positive(n: usize) -> Vec<f64> {
         let x: Vec<f64> = (0..n * n).map(|i| ((i * 7919 + i * i % 613) % 1009) as f64 / 500.0 - 1.0).collect();
         let dot = |i: usize, j: usize| (0..n).map(|k| x[i * n + k] * x[j * n + k]).sum::<f64>();

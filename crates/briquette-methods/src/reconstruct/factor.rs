@@ -29,7 +29,7 @@ pub struct FactorSpec {
 }
 
 impl Default for FactorSpec {
-    /// Damping of 0.01, columns in stored order.
+    /// Returns damping of 0.01 and columns in stored order.
     fn default() -> Self {
         Self { damping: 0.01, order: ColumnOrder::Stored }
     }

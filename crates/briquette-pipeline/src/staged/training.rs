@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(changes(&before, &now), expected);
     }
 
-    /// A recipe that factorizes and then has another stage.
+    /// Returns a recipe that factorizes and then has another stage.
     fn recipe(after: &str) -> Recipe {
         let text = "[model]\npath = \"m\"\n[output]\npath = \"o\"\n[[stage]]\nkind = \"factorize\"\nenergy = 0.9\n";
         let raw = briquette_recipe::parse(&format!("{text}{after}"), "r.toml").unwrap();

@@ -94,7 +94,7 @@ mod tests {
         group.iter().map(|&value| f64::from(error(value).powf(P))).sum()
     }
 
-    /// The method as published, one weight at a time.
+    /// Runs the method as published, one weight at a time.
     fn reference(group: &[f32], grid: Grid) -> Affine {
         let mut best = minmax(group, grid);
         let (mut affine, mut beta, mut least) = (best, BETA, robust_error(group, best, grid));

@@ -12,8 +12,8 @@ const N_STEPS: usize = 71;
 /// This is the squared output error that rounding adds if the inputs are uncorrelated. Among equal errors the
 /// widest range wins. If the mean squares are unknown or all 0, the result equals [`mse`](mse()).
 ///
-/// Source: Lin et al., "AWQ: Activation-aware Weight Quantization for LLM Compression and Acceleration", 2024, for the search by
-/// output error. The diagonal of the Hessian is as in Frantar et al., "GPTQ", 2023.
+/// Source: Lin et al., "AWQ: Activation-aware Weight Quantization for LLM Compression and Acceleration", 2024,
+/// for the search by output error. The diagonal of the Hessian is as in Frantar et al., "GPTQ", 2023.
 ///
 /// # Errors
 /// The first error of `check_stop`.
