@@ -72,7 +72,7 @@ fn one_recipe_prunes_distills_quantizes_and_passes_its_gate() {
     let page = std::fs::read_to_string(sandbox.path("out/report.html")).unwrap();
     assert!(page.contains("The loss by step") && page.contains("epoch 2"));
     let text = sandbox.ok("report out").stdout;
-    let headings = text.lines().find(|line| line.starts_with("running it")).unwrap();
+    let headings = text.lines().find(|line| line.starts_with("evaluation")).unwrap();
     assert!(headings.ends_with("after") && text.contains("weights as sparse int8"), "{text}");
     let lines = std::fs::read_to_string(sandbox.path("out/metrics.jsonl")).unwrap();
     assert_eq!(lines.lines().filter(|line| line.contains("\"step\":{")).count(), 46);

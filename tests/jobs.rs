@@ -108,7 +108,7 @@ fn a_batch_has_a_page_with_every_job_also_where_some_failed_or_were_not_reached(
         let after = report["after"]["file_bytes"].as_u64().unwrap();
         assert!(row.contains(">done<") && row.contains(&format!("data-v=\"{after}\"")), "{row}");
     }
-    assert!(found[2].contains("trained once, with int8"), "{}", found[2]);
+    assert!(found[2].contains("trained once for int8"), "{}", found[2]);
 
     assert_eq!(sandbox.run("run jobs.toml --quiet --resume").code, 3);
     assert_eq!(rows(&sandbox, page).iter().filter(|row| row.contains(">done before<")).count(), 3);

@@ -107,7 +107,7 @@ fn a_training_that_a_matrix_repeats_is_done_once_and_again_when_anything_it_read
     assert_eq!(sums(&sandbox, "work/out/int8"), sums(&sandbox, "work/alone"), "shared or alone, it is the same");
     assert!(!sandbox.path("work/out/jobs.stages").exists());
     let page = std::fs::read_to_string(sandbox.path("work/out/jobs.report.html")).unwrap();
-    assert!(page.contains(">accuracy</th>") && page.contains("trained once, with int8"), "{page}");
+    assert!(page.contains(">accuracy</th>") && page.contains("trained once for int8"), "{page}");
     assert!(first.iter().all(|job| job["metrics"]["accuracy"].as_f64().unwrap() > 0.9), "{first:?}");
     let statuses =
         |jobs: &[Value]| jobs.iter().map(|job| job["status"].as_str().unwrap().to_string()).collect::<Vec<_>>();

@@ -26,7 +26,7 @@ fn gradients_rank_tensors_as_running_the_model_does() {
     let written: Value = serde_json::from_slice(&std::fs::read(sandbox.path("s.json")).unwrap()).unwrap();
     assert_eq!(written, found);
     let page = std::fs::read_to_string(sandbox.path("s.html")).unwrap();
-    assert!(page.contains("ranks correlate by") && page.contains("not used by any layer that ran"), "{page}");
+    assert!(page.contains("Rank correlation with") && page.contains("not used by any layer that ran"), "{page}");
     let text = sandbox.ok(&format!("{FIND} --how relative --against gradient")).stdout;
     assert!(text.contains("rank correlation with gradient"), "{text}");
 }

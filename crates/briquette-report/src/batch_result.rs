@@ -53,7 +53,7 @@ mod tests {
     use crate::sample::{batch, job};
 
     #[test]
-    fn sizes_and_quality_are_the_result_of_a_batch() {
+    fn a_batch_result_has_sizes_and_quality() {
         let mut jobs = vec![job("a", JobStatus::Done), job("b", JobStatus::Skipped), job("c", JobStatus::Failed)];
         jobs[0].after_bytes = Some(2000);
         for (job, cosine) in jobs.iter_mut().zip([0.98, 0.9]) {

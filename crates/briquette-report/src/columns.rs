@@ -134,8 +134,7 @@ fn abridged(parts: &[&str], is_kept: &[bool]) -> String {
     out
 }
 
-/// Wraps text to lines of at most `limit` columns at spaces, and within words only if a word is longer than a
-/// line.
+/// Wraps text at spaces to lines of at most `limit` columns. A word is split only if it is longer than a line.
 pub fn wrap(text: &str, limit: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut line = String::new();
@@ -178,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn lines_break_at_spaces_and_only_then_in_words() {
+    fn lines_are_wrapped_at_spaces_before_words() {
         assert_eq!(wrap("one two three", 7), ["one two", "three"]);
         assert_eq!(wrap("abcdefgh ij", 3), ["abc", "def", "gh", "ij"]);
         assert_eq!(wrap_hanging("a:  one two", 7, 4), ["a:  one", "    two"]);
     }
 
     #[test]
-    fn a_short_name_keeps_its_layer_and_its_last_parts() {
+    fn a_shortened_name_keeps_its_layer_and_its_last_parts() {
         let name = "encoder.layer.11.attention.output.dense.weight";
         assert_eq!(fit_name(name, 20, true), "…11…output.dense…");
         assert_eq!(fit_name(name, 20, false), "…11…dense.weight");
@@ -198,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_one_layer_and_of_all_layers_stay_apart_in_a_narrow_column() {
+    fn shortened_names_stay_distinct() {
         let kinds = ["attention.self.query", "attention.output.dense", "intermediate.dense", "output.dense"];
         let names = (0..12).flat_map(|layer| kinds.map(|kind| format!("bert.encoder.layer.{layer}.{kind}.weight")));
         for limit in [18, 20, 24, 30] {
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_never_takes_more_than_its_column() {
+    fn a_shortened_name_fits_its_column() {
         for name in
             ["", ".", "a.b", "0.1.2.3.4.5.6.7.8.9.10.11", "層.0.層層層層層層層.weight", "x.1.y.2.z", "a..b..c..d"]
         {

@@ -70,7 +70,7 @@ pub fn diff(first: &Path, second: &Path, choice: &Choice, options: &RunOptions) 
     };
     let pairs: TensorPairs = in_a.iter().filter_map(|(name, &i)| Some((i, *in_b.get(name)?))).collect();
     if pairs.is_empty() {
-        let message = format!("has no tensor in common with {}; they are different models", second.display());
+        let message = format!("shares no tensor name with {}; these are different models", second.display());
         return Err(Error::input(message).at(first.display()));
     }
     let (same_shape, other_shape): (TensorPairs, TensorPairs) =

@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_are_those_of_a_stable_sort() {
+    fn the_first_equal_a_stable_sort() {
         let keys: Vec<usize> = (0..500).map(|i| i * 7919 % 23).collect();
         let mut sorted: Vec<usize> = (0..keys.len()).collect();
         sorted.sort_by_key(|&place| keys[place]);

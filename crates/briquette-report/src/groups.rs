@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_that_are_alike_are_one_group_and_one_of_another_shape_is_not_in_it() {
+    fn similar_layers_are_one_group_without_those_of_another_shape() {
         let mut tensors: Vec<(String, usize)> =
             (0..20).flat_map(|i| ["up", "down"].map(|kind| (format!("layers.{i}.0.{kind}"), 8))).collect();
         tensors[4].1 = 9;
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn every_tensor_is_in_one_group_and_few_are_one_each() {
+    fn every_tensor_is_in_one_group_and_few_tensors_are_single() {
         for n in [0, 1, MAX_SINGLES, MAX_SINGLES + 1, 500] {
             let named = Named((0..n).map(|i| (format!("a.{}.b{}", i / 3, i % 3), i % 2)).collect());
             let groups = TensorGroups::of(n, &named);

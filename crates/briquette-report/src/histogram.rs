@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zero_lies_in_the_middle_bar_and_the_ends_in_the_outer_ones() {
+    fn zero_is_in_the_middle_bin_and_the_ends_are_in_the_outer_bins() {
         let counts = count(&[0.0, -2.0, 2.0, 0.01], 2.0);
         assert_eq!((counts[N_BINS / 2], counts[0], counts[N_BINS - 1]), (2, 1, 1));
     }

@@ -137,15 +137,15 @@ fn notes(left_out: &[LeftOutInspection], prefixes: &[String]) -> Vec<String> {
         // A key from a file may contain any characters.
         let key = left.key.escape_debug();
         let hint = match left.is_model {
-            true => format!("; key = {:?} takes it instead", left.key),
+            true => format!("; key = {:?} selects it instead", left.key),
             false => String::new(),
         };
-        format!("{key}, {}, left out: it is no part of the model{hint}.", bytes(left.n_bytes))
+        format!("{key}, {}: skipped, not part of the model{hint}.", bytes(left.n_bytes))
     };
     let mut notes: Vec<String> = left_out.iter().map(note).collect();
     if !prefixes.is_empty() {
         let prefix = prefixes.concat();
-        notes.push(format!("Names are without {prefix:?}, which they begin with in the file."));
+        notes.push(format!("The prefix {prefix:?} is removed from tensor names."));
     }
     notes
 }

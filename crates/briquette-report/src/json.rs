@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_indented_json_with_harmless_letters() {
+    fn json_is_indented_and_escaped() {
         let values =
             serde_json::json!({ "a\u{202e}": ["x\u{1b}[31m", "é\u{e0001}", {}, []], "b": { "c": 1.5, "d": null } });
         let mut found = Vec::new();

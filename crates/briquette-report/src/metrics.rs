@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_headline_has_the_metric_of_the_task_first_and_that_of_the_original_beside_it() {
+    fn a_headline_has_the_metric_of_the_task_first_with_the_originals_value() {
         let found = [("accuracy", 0.98333), ("kl", 0.01), ("agreement", 0.99), ("reference_accuracy", 0.98611)];
         assert_eq!(words(&found), "accuracy 0.9833 (original 0.9861), agreement 0.9900");
         let found = [("cosine", 0.88512), ("cosine_min", 0.5), ("pair_spearman", 0.97)];

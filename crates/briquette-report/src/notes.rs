@@ -13,7 +13,7 @@ pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
     let mut notes = briquette_recipe::plan::notes(evidence.recipe, evidence.plan);
     if !evidence.origin.trained.is_empty() {
         notes.push(
-            "Its weights were trained: errors of tensors are against the trained student, and `verify --against` cannot recompute them from the original.".into(),
+            "Weights were trained: errors of tensors are against the trained student, and `verify --against` cannot recompute the weights from the original.".into(),
         );
     }
     if !report.factorized.is_empty() {

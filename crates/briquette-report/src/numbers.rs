@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_grouped_and_never_not_a_number() {
+    fn numbers_are_grouped_and_never_nan() {
         assert_eq!([count(0), count(999), count(1_000), count(14_204_112)], ["0", "999", "1,000", "14,204,112"]);
         assert_eq!([decimal(f64::NAN, 2), percent(f64::INFINITY), seconds(f64::NAN), ratio(0, 0)], [NONE; 4]);
         assert_eq!([percent(0.4), percent(0.0002), percent(0.9999)], ["40.0 %", "< 0.1 %", "> 99.9 %"]);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_of_a_search_is_compared_with_and_not_the_bound_of_the_plan() {
+    fn an_estimate_replaces_the_bound_of_the_plan() {
         let mut report = crate::sample::empty();
         (report.predicted_bytes, report.prediction_is_exact, report.after.file_bytes) = (22_783_764, false, 9_142_091);
         report.estimated_bytes = Some(9_100_000);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_of_a_scale_differ_and_have_one_unit() {
+    fn ticks_of_a_scale_differ_and_have_one_unit() {
         assert_eq!([0.02, 0.1, 0.5, 1.0, 20.0].map(digits_of_step), [2, 1, 1, 0, 0]);
         let marks = [0.0, 5e5, 1e6].map(|mark| bytes_on_scale(mark, 5e5, 1e6));
         assert_eq!(marks, ["0.0 MB", "0.5 MB", "1.0 MB"]);

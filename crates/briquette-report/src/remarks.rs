@@ -18,7 +18,7 @@ pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
     }
     if evidence.plan.tensors.iter().any(|tensor| tensor.skipped.as_deref() == Some(briquette_writer::survey::NONFINITE))
     {
-        remarks.push("Tensors with NaN or infinity were left as they are.".into());
+        remarks.push("Tensors with NaN or infinity were not changed.".into());
     }
     remarks.extend(evidence.plan.unsure_text());
     for (path, reason) in evidence.checkpoint.left_behind() {
@@ -34,7 +34,7 @@ fn useless_pruning_text(report: &Report, evidence: &Evidence) -> Option<String> 
     let is_sparse = |tensor: &TensorPlan| evidence.layout.tensors[tensor.index()].coding.storage == Storage::Bitmask;
     (!pruned.any(is_sparse)).then(|| {
         format!(
-            "Pruning saved no bytes: the format {} keeps every zero, so a pruned tensor is as large as before. Use the format briquette to store zeros in one bit.",
+            "Pruning saved no bytes: the format {} stores zeros like other values. Use the format briquette to store zeros in one bit.",
             report.format
         )
     })
@@ -43,7 +43,7 @@ fn useless_pruning_text(report: &Report, evidence: &Evidence) -> Option<String> 
 /// Warns that the output may not load.
 pub fn untested_text(why: &str) -> String {
     format!(
-        "Transformers is not known to load this ({why}): it was allowed all the same, so try it before you rely on it."
+        "Transformers is not known to load this ({why}). It was written because --allow-untested is set; test it before use."
     )
 }
 
@@ -55,8 +55,8 @@ fn chosen_by_result(report: &Report, training: &DistillReport) -> Option<String>
     let metric = training.chosen_by.as_deref().unwrap_or("metric");
     is_reported_on.then(|| {
         format!(
-            "Epoch {epoch} was kept for its {metric} on {data}, the data that the result is reported on: on other data it may be \
-             worse. `select` in [data] names other data to choose by."
+            "Epoch {epoch} was kept for its {metric} on {data}, which is also the evaluation data: on other data, the result may be \
+             worse. Set `select` in [data] to choose the epoch by other data."
         )
     })
 }
@@ -67,7 +67,7 @@ mod tests {
     use crate::sample;
 
     #[test]
-    fn an_epoch_chosen_by_the_data_of_the_result_is_told_and_one_chosen_by_other_data_is_not() {
+    fn only_an_epoch_chosen_by_the_evaluation_data_has_a_warning() {
         let mut report = sample::of_layers(1);
         let said = |report: &Report| chosen_by_result(report, &report.trained[0]);
         let sentence = said(&report).unwrap();
@@ -76,7 +76,7 @@ mod tests {
         report.trained[0].epochs_on = Some("others.txt".into());
         assert_eq!(said(&report), None);
         report.evaluation = None;
-        assert!(said(&report).is_some(), "the figures of the epochs are the result");
+        assert!(said(&report).is_some(), "the metrics of the epochs are the result");
         report.trained[0].best_epoch = None;
         assert_eq!(said(&report), None);
     }

@@ -21,12 +21,12 @@ pub(super) fn figures(found: &EvaluationReport) -> Vec<Figure> {
         _ => found.batch_size.to_string(),
     };
     let how = format!("median of batches of {sizes}, on {}", found.device);
-    out.push(both(found, "milliseconds a batch", &how, |run| Some(numbers::decimal(run.p50_ms, 2))));
+    out.push(both(found, "milliseconds per batch", &how, |run| Some(numbers::decimal(run.p50_ms, 2))));
     let how = format!("{} items of {}", found.n_items, found.data);
-    out.push(both(found, "items a second", &how, |run| Some(numbers::decimal(run.items_per_s, 1))));
+    out.push(both(found, "items per second", &how, |run| Some(numbers::decimal(run.items_per_s, 1))));
     let kinds: BTreeSet<&String> = found.before.iter().chain([&found.after]).flat_map(|run| run.held.keys()).collect();
     for kind in kinds {
-        let how = "bytes of parameters that are computed on this way";
+        let how = "bytes of parameters with this storage";
         out.push(both(found, &format!("weights as {kind}"), how, |run| {
             run.held.get(kind).map(|held| numbers::bytes(held.n_bytes as u64))
         }));

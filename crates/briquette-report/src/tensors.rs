@@ -72,7 +72,7 @@ fn why_of(evidence: &Evidence, tensor: &TensorPlan) -> String {
     }
     match placed.coding.storage {
         Storage::Bitmask => "bitmask is smaller than dense".into(),
-        Storage::Entropy { .. } => "a zero takes the bits that its frequency says".into(),
+        Storage::Entropy { .. } => "zeros are stored in few bits".into(),
         Storage::Dense => "too few zeros for a bitmask to save anything".into(),
     }
 }

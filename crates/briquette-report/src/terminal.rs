@@ -109,7 +109,7 @@ fn notes(report: &Report, width: usize, paint: Paint) -> String {
 fn running(report: &Report, width: usize, paint: Paint) -> String {
     let Some(evaluation) = &report.evaluation else { return String::new() };
     let aligns = [Align::Left, Align::Right, Align::Right];
-    let mut table = TextColumns::new(&["running it", "before", "after"], &aligns);
+    let mut table = TextColumns::new(&["evaluation", "before", "after"], &aligns);
     for figure in running::figures(evaluation) {
         table.push([figure.what, figure.before, figure.after].into());
     }
@@ -130,7 +130,7 @@ fn tensors(report: &Report, width: usize, paint: Paint) -> String {
         return String::new();
     }
     let headings =
-        [if is_worst { "worst tensors" } else { "largest tensors" }, "kept as", "before", "after", "zeros", "SQNR dB"];
+        [if is_worst { "worst tensors" } else { "largest tensors" }, "stored as", "before", "after", "zeros", "SQNR dB"];
     let aligns = [Align::Name, Align::Left, Align::Right, Align::Right, Align::Right, Align::Right];
     let mut table = TextColumns::new(&headings, &aligns);
     for tensor in shown.iter().map(|&place| &all[place]) {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_only_where_asked_and_only_ours() {
+    fn only_own_colours_are_printed_and_only_if_enabled() {
         let mut report = wide();
         report.tensors[0].name = "\x1b[31mred".into();
         report.remarks.push("\x1b]0;title\x07".into());
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn quality_is_in_the_first_lines_and_a_note_is_no_warning() {
+    fn quality_is_in_the_first_lines_and_a_note_is_not_a_warning() {
         let text = to_terminal(&sample::of_layers(2), 100, true);
         assert!(text.lines().nth(1).unwrap().contains("cosine 0.9995"), "{text}");
         let line = |words: &str| text.lines().find(|line| line.contains(words)).unwrap();
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_not_is_no_nan() {
+    fn missing_figures_are_not_nan() {
         let mut broken = sample::of_layers(1);
         broken.tensors[0].sparsity = f64::NAN;
         broken.total_seconds = f64::NAN;
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_model_is_cut_short_and_says_so() {
+    fn a_large_model_is_truncated_with_a_hint() {
         let report = sample::of_layers(40);
         let text = to_terminal(&report, 100, false);
         assert!(text.contains("… and 108 more, see report.html"), "{text}");

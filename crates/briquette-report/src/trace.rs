@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn every_meter_has_a_counter_and_every_trace_one_beginning() {
+    fn every_meter_has_a_counter_and_every_trace_the_same_beginning() {
         let trace = Trace::new(Arc::new(Silent), Arc::new(ResidentSet));
         trace.runs_on(vec![Box::new(Seven)]);
         trace.begin_phase("run");
@@ -236,7 +236,7 @@ mod tests {
         let of_seven = |event: &&Value| event["ph"] == "C" && event["name"] == "bytes of seven";
         let counted: Vec<&Value> = found["traceEvents"].as_array().unwrap().iter().filter(of_seven).collect();
         assert!(counted.len() >= 2 && counted.iter().all(|event| event["args"]["live"] == 7), "{counted:?}");
-        assert!(trace.meter.live_bytes().unwrap() > 7, "the host's is still there");
+        assert!(trace.meter.live_bytes().unwrap() > 7, "the host's meter is unchanged");
     }
 
     /// Stores the lines.
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_traced_is_still_told() {
+    fn lines_are_forwarded_by_the_trace() {
         let lines = Arc::new(Lines::default());
         Trace::new(lines.clone(), Arc::new(ResidentSet)).line("step 1");
         assert_eq!(*lines.0.lock().unwrap(), ["step 1"]);

@@ -51,33 +51,33 @@ fn bits_without_data(tensor: &TensorPlan) -> Option<u8> {
     is_layer.then(|| quant.spec.grid.n_bits())
 }
 
-// The figures are from docs/benchmarks.md.
+// The figures are from docs/guide/src/choose.md.
 fn texts(method: Method) -> Vec<String> {
     let mut texts = Vec::new();
     if let Some(score) = method.pruned_by {
         let (how, figure) = match score {
-            Score::Wanda => ("by Wanda", "this way has a cosine of .939"),
-            Score::Random(_) => ("at random", "by magnitude, which is better, has a cosine of .846"),
-            Score::Magnitude => ("by magnitude", "this way has a cosine of .846"),
+            Score::Wanda => ("by Wanda", "has a cosine similarity of .939"),
+            Score::Random(_) => ("at random", "by magnitude, which is better, has a cosine similarity of .846"),
+            Score::Magnitude => ("by magnitude", "has a cosine similarity of .846"),
         };
         texts.push(format!(
-            "Pruned {how} without recovery, and not measured: MiniLM with 40 % pruned {figure} to the original. \
-             With `--prune-method sparsegpt --data TEXT` it has .968; a distill stage recovers more. `--eval TEXT` measures the output."
+            "Pruned {how} without recovery or evaluation. MiniLM with 40 % pruned {figure} to the original. \
+             With `--prune-method sparsegpt --data TEXT`, it has .968; a distill stage recovers more. `--eval TEXT` evaluates the output."
         ));
     }
     if let Some(bits) = method.bits {
         let usual = match bits < FEW_BITS {
             true => {
-                "SmolLM2 in int3-g64 has a perplexity of 1871 this way (the original 28). With `--round gptq --range weighted --data TEXT` it has 55"
+                "SmolLM2 in int3-g64 has a perplexity of 1871 (the original 28). With `--round gptq --range weighted --data TEXT`, it has 55"
             }
             false => {
-                "MiniLM in int4-g128 has a cosine of .930 to the original this way, and in int4-g32 .960. \
-                      With `--round gptq --data TEXT` int4-g32 has .991; with `--bytes 12.4MB --data TEXT` it has .998 in the bytes of int4-g128"
+                "MiniLM has a cosine similarity of .930 to the original in int4-g128, and .960 in int4-g32. \
+                      With `--round gptq --data TEXT`, int4-g32 has .991. With `--bytes 12.4MB --data TEXT`, it has .998 with the size of int4-g128"
             }
         };
         let bits = (10.0 * bits).round() / 10.0;
         texts.push(format!(
-            "Rounded to {bits} bits without data, and not measured: {usual}. `--eval TEXT` measures the output."
+            "Rounded to {bits} bits without data or evaluation. {usual}. `--eval TEXT` evaluates the output."
         ));
     }
     texts
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_measured_has_a_figure_and_a_better_command() {
+    fn outputs_without_evaluation_have_a_figure_and_a_better_command() {
         let of = |pruned_by, bits| texts(Method { pruned_by, bits });
         assert_eq!(of(None, None), [""; 0]);
         let both = of(Some(Score::Magnitude), Some(4.0));

@@ -85,7 +85,7 @@ pub struct HeldFigures {
 /// The figures of one memory meter, minus the use before the model was loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryFigures {
-    /// What was measured, as text.
+    /// The name of the meter.
     pub meter: String,
     /// Bytes of the weights, predicted from the headers, if the meter covers them.
     pub predicted_bytes: Option<u64>,

@@ -20,9 +20,9 @@ pub struct SensitivityReport {
     pub how: String,
     /// The unit of losses.
     ///
-    /// "1 - cosine"; "nats" per token or image, of KL divergence from the uncompressed model; "accuracy",
-    /// "sts_spearman" or "ln perplexity", by which the metric becomes worse; or "relative" to the weights or
-    /// outputs of the layer.
+    /// It is "1 - cosine", "nats", a metric, or "relative". "nats" is the KL divergence from the uncompressed
+    /// model, per token or image. "accuracy", "sts_spearman" and "ln perplexity" are the deterioration of the
+    /// metric. "relative" is relative to the weights or outputs of the layer.
     pub unit: String,
     /// measured: the requested loss, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

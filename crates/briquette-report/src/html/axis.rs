@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_round_and_hold_both_ends() {
+    fn ticks_are_round_and_contain_both_ends() {
         let axis = PlotAxis::holding(0.0, 43.2);
         assert_eq!(axis.ticks, [0.0, 10.0, 20.0, 30.0, 40.0, 50.0]);
         assert_eq!((axis.place(0.0), axis.place(25.0), axis.place(1e9), axis.place(f64::NAN)), (0.0, 50.0, 100.0, 0.0));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scale_upwards_has_its_largest_mark_on_top_and_digits_that_tell_marks_apart() {
+    fn a_vertical_scale_has_its_largest_tick_on_top_and_distinct_labels() {
         let axis = PlotAxis::in_steps(0.912, 0.9995, 4.0);
         let labels = axis.labels_upwards(100.0);
         let first = labels.find("y=\"100.00%\" dy=\"4\" text-anchor=\"end\">0.90<").unwrap();

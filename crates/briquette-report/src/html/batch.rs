@@ -1,4 +1,4 @@
-//! The page of a batch: a row for each job with bytes, quality, time, status and a link to its own page.
+//! The page of a batch. Each job is a row with bytes, quality, time, status and a link to its own page.
 
 use super::escape::{escape, name};
 use super::{frame, frontier, way};
@@ -52,7 +52,7 @@ fn headline(report: &BatchReport, n_left: usize) -> String {
         count(report.n_done, "done"),
         count(report.n_skipped, "done before"),
         count(report.n_failed, "failed"),
-        count(n_left, "not reached, as it was stopped"),
+        count(n_left, "not started before the stop"),
     ];
     let counts: Vec<String> = counts.into_iter().flatten().collect();
     let shard = report.shard.as_ref().map_or(String::new(), |shard| format!(" · shard {}", escape(shard)));
@@ -66,7 +66,7 @@ fn headline(report: &BatchReport, n_left: usize) -> String {
         file = name(numbers::last_part(&report.jobs_file.to_string_lossy())),
         sizes = report.sizes_text().unwrap_or_else(|| "No output".into()),
         jobs = if n == 1 { "job" } else { "jobs" },
-        counts = if counts.is_empty() { "nothing to do".into() } else { counts.join(", ") },
+        counts = if counts.is_empty() { "no jobs".into() } else { counts.join(", ") },
         time = time(report),
     )
 }
@@ -137,8 +137,8 @@ fn cell(found: Option<(f64, String)>) -> String {
 }
 
 fn remark(job: &JobResult) -> String {
-    let redone = job.redone.as_ref().map(|why| format!("done again: {why}"));
-    let trained = job.trained_with.as_ref().map(|other| format!("trained once, with {other}"));
+    let redone = job.redone.as_ref().map(|why| format!("run again: {why}"));
+    let trained = job.trained_with.as_ref().map(|other| format!("trained once for {other}"));
     let remarks: Vec<String> = [job.error.clone(), job.note.clone(), redone, trained].into_iter().flatten().collect();
     remarks.join("; ")
 }
@@ -158,7 +158,7 @@ mod tests {
     use crate::sample::{batch, job};
 
     #[test]
-    fn every_job_is_a_row_with_its_figures_and_the_way_to_its_page() {
+    fn every_job_is_a_row_with_its_figures_and_a_link() {
         let mut jobs = vec![job("a b", JobStatus::Done), job("c", JobStatus::Skipped), job("d", JobStatus::Failed)];
         jobs[0].metrics = [("cosine".to_string(), Some(0.98769)), ("accuracy".into(), None)].into();
         jobs[1].metrics = [("cosine".to_string(), Some(0.9)), ("reference_cosine".into(), Some(1.0))].into();
@@ -172,7 +172,7 @@ mod tests {
         {
             assert!(rows[0].contains(phrase), "{phrase}: {}", rows[0]);
         }
-        for phrase in [">done before<", "0.9000 <small>of 1.0000</small>", ">77.00<", "trained once, with a b"] {
+        for phrase in [">done before<", "0.9000 <small>of 1.0000</small>", ">77.00<", "trained once for a b"] {
             assert!(rows[1].contains(phrase), "{phrase}: {}", rows[1]);
         }
         assert!(
@@ -180,15 +180,15 @@ mod tests {
             "{}",
             rows[2]
         );
-        assert!(page.contains("<b>2</b> not reached") && page.contains("5 jobs"));
+        assert!(page.contains("<b>2</b> not started") && page.contains("5 jobs"));
         assert!(page.contains("<h1><span>4.00 kB → 1.00 kB</span></h1>") && page.contains("cosine 0.9000 to 0.9877"));
         assert!(page.contains("This run took 1 min 15 s by the wall clock. All jobs took "), "{page}");
-        assert!(!page.contains("/out/sweep"), "its own directory is not told");
+        assert!(!page.contains("/out/sweep"), "its own directory is not shown");
         assert!(page.matches("<circle").count() == 2 && !page.contains("NaN"), "cosine of two jobs is plotted");
     }
 
     #[test]
-    fn a_name_cannot_add_to_the_page_nor_lead_elsewhere() {
+    fn names_are_escaped_in_text_and_links() {
         let evil = "a<script>alert(1)</script>\"'&";
         let mut jobs = vec![job(evil, JobStatus::Done), job("x", JobStatus::Failed)];
         jobs[0].metrics = [(evil.to_string(), Some(1.0))].into();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn of_very_many_jobs_the_failed_ones_are_there() {
+    fn failed_jobs_are_shown_first_of_very_many() {
         let of = |i: usize| job(&format!("job{i}"), if i % 1000 == 999 { JobStatus::Failed } else { JobStatus::Done });
         let report = batch((0..20_000).map(of).collect());
         let page = of_batch(&report, 0);

@@ -34,14 +34,14 @@ mod tests {
     }
 
     #[test]
-    fn no_other_point_is_as_small_and_as_good() {
+    fn the_front_has_the_points_that_no_other_beats() {
         let points = [(6, 0.90), (7, 0.80), (8, 0.95), (8, 0.93), (12, 0.95), (20, 0.99)];
         assert_eq!(best(&points, true), [0, 2, 5]);
-        assert_eq!(best(&points, false), [0, 1], "of an error the lowest are the best");
+        assert_eq!(best(&points, false), [0, 1], "lower errors are better");
     }
 
     #[test]
-    fn of_equal_points_all_are_there_and_one_alone_is() {
+    fn equal_points_and_a_single_point_are_on_the_front() {
         assert_eq!(best(&[(5, 0.5), (9, 0.5), (5, 0.5)], true), [0, 2]);
         assert_eq!(best(&[(5, 0.5), (9, 0.5), (5, 0.5)], false), [0, 2]);
         assert_eq!(best(&[(5, -0.0), (5, 0.0)], true).len(), 2);
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_what_the_definition_says() {
+    fn the_front_equals_its_definition() {
         let mut state = 7_u64;
         let mut next = |n: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -60,10 +60,10 @@ fn lead_of(largest: &TensorFamily, is_shared: bool, report: &Report) -> String {
     let before = numbers::percent(numbers::share(largest.before_bytes(), report.before.tensor_bytes));
     let after = numbers::percent(numbers::share(largest.after_bytes(), report.after.tensor_bytes));
     let shared =
-        if is_shared { " Tensors whose names differ in layer numbers only share a row, marked ×." } else { "" };
+        if is_shared { " Tensors whose names differ only in layer numbers share a row, marked ×." } else { "" };
     format!(
         "<span class=\"key before\"></span> before, <span class=\"key after\"></span> after. \
-         <b>{}</b> had {before} of the tensors' bytes and has {after} now.{shared}",
+         <b>{}</b> had {before} of the tensors' bytes before, and has {after} after.{shared}",
         name(&largest.label)
     )
 }
@@ -75,7 +75,7 @@ fn row(family: &TensorFamily, axis: &PlotAxis) -> FigureRow {
         format!("<rect class=\"{class}\" y=\"{y}\" height=\"{height}\" width=\"{width:.2}%\"/>")
     };
     let value = match (before, after) {
-        (before, after) if before == after => format!("{} <small>as before</small>", numbers::bytes(after)),
+        (before, after) if before == after => format!("{} <small>unchanged</small>", numbers::bytes(after)),
         (0, after) => format!("new → {}", numbers::bytes(after)),
         (before, after) if after == 0 && family.is_gone() => format!("{} → gone", numbers::bytes(before)),
         (before, after) => format!("{} → {}", numbers::bytes(before), numbers::bytes(after)),

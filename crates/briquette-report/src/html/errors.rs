@@ -55,7 +55,7 @@ fn lead_of(first: &TensorFamily, against: &str) -> String {
     let worst = first.members.iter().find(|tensor| decibels(tensor) == Some(db)).unwrap_or(&first.members[0]);
     format!(
         "Signal to quantization noise (SQNR), one <span class=\"key dot\"></span> for each tensor: further right is closer to \
-         {against}. The worst is <b>{}</b> at {} dB; the difference from {against} has {} of its norm.",
+         {against}. The worst is <b>{}</b> with {} dB; its difference from {against} is {} of the norm.",
         name(&worst.name),
         numbers::decimal(db, 1),
         relative_text(worst.error.map_or(f64::NAN, |error| error.relative)),
@@ -64,7 +64,7 @@ fn lead_of(first: &TensorFamily, against: &str) -> String {
 
 fn foot_of(n_equal: usize, n_hidden: usize, against: &str) -> String {
     let mut foot = format!(
-        "The second line of the scale is the same as a relative error: the norm of the difference over the norm of {against}."
+        "The second line of the scale is the relative error: the norm of the difference over the norm of {against}."
     );
     if n_equal > 0 {
         let _ = write!(foot, " {n_equal} tensors are not shown: equal to {against}, or tied to one that is shown.");

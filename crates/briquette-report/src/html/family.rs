@@ -78,7 +78,7 @@ mod tests {
     use crate::sample;
 
     #[test]
-    fn layers_of_a_large_model_share_a_row_and_single_tensors_keep_their_names() {
+    fn layers_share_a_row_and_single_tensors_keep_their_names() {
         let mut report = sample::of_layers(12);
         report.tensors.push(sample::tensor("head.0.weight".into(), 0));
         let found = families(&report.tensors);

@@ -35,7 +35,7 @@ pub(super) fn name_of(report: &Report) -> String {
 
 fn verdict(before: u64, after: u64) -> String {
     if after == 0 || before == 0 {
-        return "There are no bytes to compare.".into();
+        return "No bytes to compare.".into();
     }
     if after >= before {
         let share = numbers::percent(numbers::share(after - before, before));

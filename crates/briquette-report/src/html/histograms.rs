@@ -15,8 +15,8 @@ pub(super) fn section(report: &Report) -> String {
     let plots: String = report.histograms.iter().map(|histogram| plot(histogram, report)).collect();
     format!(
         "<section aria-labelledby=\"histograms\">\n<h2 id=\"histograms\">Weights of the worst tensors</h2>\n\
-         <p>How many weights have which value: <span class=\"key outline\"></span> {before}, <span class=\"key after\"></span> after. \
-         Heights are square roots of counts, so that many zeros do not hide the rest. By up to 131,072 weights of each.</p>\n\
+         <p>Number of weights by value: <span class=\"key outline\"></span> {before}, <span class=\"key after\"></span> after. \
+         Heights are square roots of counts, so that many zeros do not hide the rest. At most 131,072 weights of each tensor are counted.</p>\n\
          <div class=\"histograms\">\n{plots}</div>\n</section>\n",
         before = if report.trained.is_empty() { "before" } else { "as trained" },
     )

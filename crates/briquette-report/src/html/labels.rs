@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_goes_where_nothing_is_and_nowhere_if_there_is_no_such_place() {
+    fn labels_take_free_positions_only() {
         let mut room = LabelRoom::of(DrawnBox { left: 0.0, right: 100.0, top: 0.0, bottom: 60.0 });
         let anchor = |place: Option<LabelPlace>| place.map(|place| (place.anchor, place.dy < 0.0));
         assert_eq!(anchor(room.place([50.0, 30.0], "12 MB", true)), Some(("middle", true)));

@@ -34,7 +34,7 @@ fn continued(found: &ContinuationFigures) -> String {
         out
     });
     format!(
-        "<p>What it goes on with after <q>{}</q>, the most likely token each time:</p>\n<dl class=\"continued\">\n{rows}</dl>\n",
+        "<p>Generated after <q>{}</q> with the most likely tokens:</p>\n<dl class=\"continued\">\n{rows}</dl>\n",
         escape(&found.prompt)
     )
 }

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_few_marks_are_all_drawn_and_many_once_where_they_would_hide_each_other() {
+    fn few_marks_are_all_drawn_and_many_are_merged() {
         assert_eq!(marks([3.0, 1.0, 3.0].into_iter()), [3.0, 1.0, 3.0]);
         let many = marks((0..100_000).map(|i| f64::from(i) / 1000.0));
         assert_eq!((many.len(), many[0], many[200]), (201, 0.0, 100.0));

@@ -12,7 +12,7 @@ const HEADINGS: [(&str, bool); 12] = [
     ("Role", false),
     ("Type", false),
     ("Shape", true),
-    ("Kept as, and why", false),
+    ("Stored as, and why", false),
     ("Bytes before", true),
     ("Bytes after", true),
     ("Bits per weight", true),
@@ -23,7 +23,7 @@ const HEADINGS: [(&str, bool); 12] = [
 ];
 
 /// The heading of output errors, for tensors with input statistics only.
-const OUTPUTS: &str = "Error of outputs";
+const OUTPUTS: &str = "Output error";
 
 /// Up to this number of tensors, all are shown.
 const MAX_ALL: usize = 1000;
@@ -65,7 +65,7 @@ fn gone(report: &Report) -> String {
     }
     let bytes = report.gone.iter().map(|tensor| tensor.bytes).sum();
     format!(
-        "<p>{} tensors of the original are not in it, by name and shape: {} (report.json lists them).</p>\n",
+        "<p>{} tensors of the original are not in the output, by name and shape: {} (report.json lists them).</p>\n",
         report.gone.len(),
         numbers::bytes(bytes)
     )
@@ -117,7 +117,7 @@ fn outputs(tensor: &TensorReport) -> String {
     let moved = tensor.solved.as_ref().and_then(|solved| solved.outputs_unmoved.zip(solved.outputs));
     match (moved, tensor.output_error) {
         (Some((unmoved, moved)), _) => {
-            let text = format!("{}<small>{} unmoved</small>", percent(moved), percent(unmoved));
+            let text = format!("{}<small>{} without update</small>", percent(moved), percent(unmoved));
             format!("<td class=\"num\" data-v=\"{moved}\">{text}</td>")
         }
         (None, Some(error)) => cell(error, percent(error)),

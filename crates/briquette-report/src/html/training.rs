@@ -28,20 +28,20 @@ pub(super) fn section(report: &Report) -> String {
 }
 
 fn training(found: &DistillReport) -> String {
-    let teacher = found.teacher.as_deref().map_or("labels alone".into(), escape);
+    let teacher = found.teacher.as_deref().map_or("labels only".into(), escape);
     let memory = match (found.peak_bytes, found.predicted_peak_bytes) {
         (Some(peak), Some(predicted)) => {
             format!(
-                "{} at most, {} predicted for a whole batch at once",
+                "peak {}, predicted {} for a whole batch at once",
                 numbers::bytes(peak),
                 numbers::bytes(predicted)
             )
         }
-        (Some(peak), None) => format!("{} at most", numbers::bytes(peak)),
+        (Some(peak), None) => format!("peak {}", numbers::bytes(peak)),
         (None, _) => "not measured".into(),
     };
     format!(
-        "<p>The student, {student} with {n_weights} weights, learned from {teacher}: {losses}. {n_items} items, {n_steps} steps of {batch} items, \
+        "<p>The student, {student} with {n_weights} weights, learned from {teacher}. Losses: {losses}. {n_items} items, {n_steps} steps of {batch} items, \
          {at_once} in memory at once; {seconds}. Memory: {memory} ({meter}).</p>\n{curve}{epochs}",
         student = escape(&found.student),
         n_weights = numbers::count(found.n_weights as u64),

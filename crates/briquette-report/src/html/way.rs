@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_to_a_directory_is_relative() {
+    fn links_to_directories_are_relative() {
         for (from, to, expected) in [
             ("/o", "/o/a/b", "./a/b"),
             ("/o/x", "/o/a", "./../a"),

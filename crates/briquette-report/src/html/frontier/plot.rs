@@ -121,7 +121,7 @@ impl<'a> FrontierPlot<'a> {
         format!(
             "<figure class=\"frontier\"><figcaption>{caption}</figcaption>\n{values}\n\
              <svg class=\"models\" height=\"{HEIGHT}\" role=\"group\" aria-label=\"{metric} by bytes: {n} models, {n_best} of \
-             them beaten by no other\">{across}{up}\n{line}\n{originals}{marks}</svg>\n{sizes}\n\
+             them best for their size\">{across}{up}\n{line}\n{originals}{marks}</svg>\n{sizes}\n\
              <p class=\"fine\">bytes of weight files</p></figure>\n",
             caption = self.caption(),
             values = self.up.labels_upwards(HEIGHT),
@@ -138,7 +138,7 @@ impl<'a> FrontierPlot<'a> {
     fn caption(&self) -> String {
         let values = self.points.iter().map(|point| point.value);
         let (low, high) = ends(values);
-        let which = if is_more_better(self.metric) { "more is better" } else { "less is better" };
+        let which = if is_more_better(self.metric) { "higher is better" } else { "lower is better" };
         let decimal = |value: f64| numbers::decimal(value, 4);
         let mut about = format!("{which}; from {} to {}", decimal(low), decimal(high));
         let originals: Vec<String> = self.originals.iter().copied().map(decimal).collect();
