@@ -389,8 +389,14 @@ fn a_training_learns_on_the_steps_of_a_budget_and_keeps_to_it() {
     sandbox.ok("distill r.toml --quiet --device cpu --force");
     assert!(first == weights(), "the same again");
     let cases = [
-        (recipe("14kB", "rate = 0.001").replace("\"step\"", "\"int8\""), "none of the last stages has step sizes to choose"),
-        (recipe("14kB", "rate = 0.1").replace("quantization_aware = true\n", ""), "rate: needs quantization-aware training"),
+        (
+            recipe("14kB", "rate = 0.001").replace("\"step\"", "\"int8\""),
+            "none of the last stages has step sizes to choose",
+        ),
+        (
+            recipe("14kB", "rate = 0.1").replace("quantization_aware = true\n", ""),
+            "rate: needs quantization-aware training",
+        ),
         (recipe("14kB", "").replace("bytes = \"14kB\"", "min = { agreement = 0.9 }"), "not known in advance"),
         (recipe("14kB", "rate = -1"), "rate: found -1"),
     ];

@@ -125,8 +125,7 @@ fn budget_text(plan: &Plan, budget: &Budget) -> String {
 /// Refuses a model that is already quantized, and role rules that match no tensor.
 fn check_start(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<()> {
     if checkpoint.compressed() == Compressed::Quantized && recipe.file_stages().next().is_some() {
-        let message =
-            "the model is already quantized; compress the original, or export this model to dense first with `briquette export`";
+        let message = "the model is already quantized; compress the original, or export this model to dense first with `briquette export`";
         return Err(Error::refused(message).at(checkpoint.path().display()));
     }
     if let Some(method) = checkpoint.quantized_by() {

@@ -129,8 +129,14 @@ fn tensors(report: &Report, width: usize, paint: Paint) -> String {
     if shown.is_empty() {
         return String::new();
     }
-    let headings =
-        [if is_worst { "worst tensors" } else { "largest tensors" }, "stored as", "before", "after", "zeros", "SQNR dB"];
+    let headings = [
+        if is_worst { "worst tensors" } else { "largest tensors" },
+        "stored as",
+        "before",
+        "after",
+        "zeros",
+        "SQNR dB",
+    ];
     let aligns = [Align::Name, Align::Left, Align::Right, Align::Right, Align::Right, Align::Right];
     let mut table = TextColumns::new(&headings, &aligns);
     for tensor in shown.iter().map(|&place| &all[place]) {

@@ -78,7 +78,8 @@ pub(super) fn text_of(found: &EvaluationReport) -> String {
         out += "\n";
         out += &table(&["memory", "weights", "predicted", "peak", "left", "measured by"], &rows);
     }
-    let skipped = if found.n_skipped > 0 { format!(", {} could not be decoded", found.n_skipped) } else { String::new() };
+    let skipped =
+        if found.n_skipped > 0 { format!(", {} could not be decoded", found.n_skipped) } else { String::new() };
     out += &format!(
         "\n{} on {}: {} items of {} in batches of {}{skipped}\n",
         found.arch,
@@ -122,8 +123,7 @@ fn slower(found: &EvaluationReport) -> String {
         return String::new();
     }
     let as_floats = after.held.keys().any(|name| name.ends_with("as floats"));
-    let why =
-        if as_floats { ": its scheme computes in floats, so weights are decoded for each use" } else { "" };
+    let why = if as_floats { ": its scheme computes in floats, so weights are decoded for each use" } else { "" };
     format!("slower than before by {:.0} %{why}\n", 100.0 * (before.items_per_s / after.items_per_s - 1.0))
 }
 

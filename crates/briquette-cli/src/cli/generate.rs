@@ -167,9 +167,7 @@ mod run {
         let mut bytes = Vec::new();
         from.take(max_bytes + 1).read_to_end(&mut bytes).map_err(|error| Error::io("cannot read", path, error))?;
         if bytes.len() as u64 > max_bytes {
-            return Err(bad(format!(
-                "found more than {max_bytes} bytes, expected at most that; give fewer prompts"
-            )));
+            return Err(bad(format!("found more than {max_bytes} bytes, expected at most that; give fewer prompts")));
         }
         String::from_utf8(bytes).map_err(|error| {
             let at = error.utf8_error().valid_up_to();

@@ -164,8 +164,7 @@ fn is_numeric(cell: &str) -> bool {
 
 /// Returns the predicted memory of runs, and the limit.
 pub(crate) fn needs(needs: &Needs) -> String {
-    let most =
-        needs.limit_bytes.map_or(String::new(), |limit| format!(", limit {}", bytes(limit)));
+    let most = needs.limit_bytes.map_or(String::new(), |limit| format!(", limit {}", bytes(limit)));
     let line = |need: &Need| {
         format!("predicted memory: at least {} to {}{most}\n", bytes(need.weights_bytes), printable(&need.what))
     };

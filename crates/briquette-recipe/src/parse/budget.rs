@@ -67,9 +67,7 @@ impl Target {
             _ if has_bounds => Err(Error::config(
                 "budget.min: no evaluate stage measures metrics; add one at the end, and set its data as data.eval",
             )),
-            _ => Err(Error::config(
-                "budget.bytes: missing; set a size such as \"9.4MB\", or a quality as budget.min",
-            )),
+            _ => Err(Error::config("budget.bytes: missing; set a size such as \"9.4MB\", or a quality as budget.min")),
         }
     }
 }
@@ -133,9 +131,9 @@ impl Sensitivity {
                 ("loss", keys.loss.is_some()),
             ];
             return match given.into_iter().find(|(_, is_given)| *is_given) {
-                Some((key, _)) => {
-                    Err(Error::config(format!("budget.{key}: has no effect with budget.sensitivity_file; remove one of the two")))
-                }
+                Some((key, _)) => Err(Error::config(format!(
+                    "budget.{key}: has no effect with budget.sensitivity_file; remove one of the two"
+                ))),
                 None => Ok(Self::File(path.clone())),
             };
         }
@@ -152,13 +150,15 @@ impl Sensitivity {
             None => Self::Relative,
         };
         match found {
-            Self::Relative if keys.samples.is_some() => Err(Error::config("budget.samples: relative sensitivities run no data; remove it")),
-            Self::Gradient { .. } | Self::Relative if loss.is_some() => Err(Error::config(
-                "budget.loss: only measured sensitivities use it; remove it, or choose \"measured\"",
-            )),
-            Self::Gradient { .. } | Self::Measured { .. } if !has_data => Err(Error::config(
-                "budget.sensitivity: needs data; set calibration.data, or choose \"relative\"",
-            )),
+            Self::Relative if keys.samples.is_some() => {
+                Err(Error::config("budget.samples: relative sensitivities run no data; remove it"))
+            }
+            Self::Gradient { .. } | Self::Relative if loss.is_some() => {
+                Err(Error::config("budget.loss: only measured sensitivities use it; remove it, or choose \"measured\""))
+            }
+            Self::Gradient { .. } | Self::Measured { .. } if !has_data => {
+                Err(Error::config("budget.sensitivity: needs data; set calibration.data, or choose \"relative\""))
+            }
             found => Ok(found),
         }
     }
@@ -187,14 +187,15 @@ impl Budget {
             check_learned(parts, keys)?;
         }
         if !stages.iter().any(is_open) {
-            let message =
-                "none of the last stages has step sizes to choose; add a quantize stage with scheme = \"step\" or \"step-dynamic\"";
+            let message = "none of the last stages has step sizes to choose; add a quantize stage with scheme = \"step\" or \"step-dynamic\"";
             return Err(Error::config(format!("budget: {message}")));
         }
         let (has_steps, schemes) = choices_of(keys)?;
         check_pruned(&schemes, has_steps, raw)?;
         if has_steps && raw.output.storage.as_deref().is_some_and(|storage| storage != "entropy") {
-            return Err(Error::config("output.storage: a budget with step sizes always uses entropy coding; remove it"));
+            return Err(Error::config(
+                "output.storage: a budget with step sizes always uses entropy coding; remove it",
+            ));
         }
         let has_data = raw.calibration.as_ref().is_some_and(|keys| keys.data.is_some());
         let sensitivity = Sensitivity::from_raw(keys, has_data)?;
@@ -219,8 +220,7 @@ fn choices_of(keys: &RawBudget) -> Result<(bool, Vec<SchemeChoice>)> {
 fn check_pruned(schemes: &[SchemeChoice], has_steps: bool, raw: &RawRecipe) -> Result<()> {
     let is_coded = has_steps || raw.output.storage.as_deref() == Some("entropy");
     let Some(choice) = schemes.iter().find(|choice| is_coded && choice.pruned.is_some()) else { return Ok(()) };
-    let message =
-        "prunes, but entropy-coded zeros need almost no bits anyway; remove it, or";
+    let message = "prunes, but entropy-coded zeros need almost no bits anyway; remove it, or";
     let other = if has_steps { "\"step\"" } else { "output.storage" };
     Err(Error::config(format!("budget.choices: {:?} {message} {other}", choice.name)))
 }

@@ -141,7 +141,10 @@ mod tests {
                 format!("[calibration]\ndata = \"t\"\nstatistics = \"s\"\n{GPTQ}"),
                 "calibration.statistics: calibration.data already provides",
             ),
-            (format!("[calibration]\nstatistics = \"s\"\nsamples = 3\n{GPTQ}"), "calibration.samples: has no effect with"),
+            (
+                format!("[calibration]\nstatistics = \"s\"\nsamples = 3\n{GPTQ}"),
+                "calibration.samples: has no effect with",
+            ),
             (format!("[calibration]\ndata = \"t\"\nsamples = 0\n{GPTQ}"), "calibration.samples: found 0"),
         ];
         for (tables, expected) in cases {

@@ -28,7 +28,9 @@ impl SchemeChoice {
     pub(crate) fn parse(name: &str) -> Result<Self> {
         let scheme = parse_scheme(KEY, scheme_name(name))?;
         if scheme.is_open() {
-            return Err(Error::config(format!("{KEY}: found {name:?}, expected \"step\"; set step-dynamic as the scheme of the stage")));
+            return Err(Error::config(format!(
+                "{KEY}: found {name:?}, expected \"step\"; set step-dynamic as the scheme of the stage"
+            )));
         }
         let pruned = prune_keys(name)?.map(|keys| PruneStage::from_raw(&keys, None)).transpose();
         let pruned = pruned.map_err(|error| Error::config(format!("{KEY}: {name:?}: {}", error.message)))?;

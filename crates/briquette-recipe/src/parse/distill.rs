@@ -245,9 +245,9 @@ impl Student {
             None => refuse_layers("self").map(|()| Self::Same),
             Some(RawStudent::Name(name)) => match one_of("student", name, &[("self", true), ("layers", false)])? {
                 true => refuse_layers("self").map(|()| Self::Same),
-                false if raw.n_layers.is_none() && !matches!(raw.layers, Some(RawLayers::List(_))) => {
-                    Err(Error::config("n_layers: missing; set the number of layers of the student, or list them in layers"))
-                }
+                false if raw.n_layers.is_none() && !matches!(raw.layers, Some(RawLayers::List(_))) => Err(
+                    Error::config("n_layers: missing; set the number of layers of the student, or list them in layers"),
+                ),
                 false => Ok(Self::Layers(raw.n_layers, LayerChoice::from_raw(raw.layers.as_ref())?)),
             },
         }

@@ -67,7 +67,10 @@ impl Bounds {
     pub fn check_known(&self, metrics: &BTreeMap<String, f64>) -> Result<()> {
         let Some((name, ..)) = self.all().find(|(name, ..)| !metrics.contains_key(*name)) else { return Ok(()) };
         let known: Vec<&str> = metrics.keys().map(String::as_str).collect();
-        Err(Error::config(format!("found the metric {name:?}, which is not measured, expected one of {}", known.join(", "))))
+        Err(Error::config(format!(
+            "found the metric {name:?}, which is not measured, expected one of {}",
+            known.join(", ")
+        )))
     }
 
     /// Returns the metric, the bound, and whether it is a lower bound, of each bound.

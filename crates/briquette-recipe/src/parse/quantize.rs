@@ -119,7 +119,10 @@ impl QuantizeStage {
             statistics: statistics_of(&raw.statistics, raw.needs_statistics(), calibration, &asks_for(raw))?,
             overrides: overrides_of(&raw.overrides, |rule| {
                 refuse("overrides.sparsity", &rule.sparsity, "quantize stage")?;
-                let name = rule.scheme.as_ref().ok_or_else(|| Error::config("overrides.scheme: missing; set a scheme such as \"int8\""))?;
+                let name = rule
+                    .scheme
+                    .as_ref()
+                    .ok_or_else(|| Error::config("overrides.scheme: missing; set a scheme such as \"int8\""))?;
                 let mut scheme = parse_scheme("overrides.scheme", name)?;
                 // The scale type of a step size follows from its value.
                 if let Some(scale) = scale_of(raw)?.filter(|_| !matches!(scheme.weights.range, ScaleSearch::Step(_))) {
@@ -169,7 +172,9 @@ fn scheme_of(raw: &RawQuantize) -> Result<Scheme> {
             parse_scheme("scheme", name)?
         }
         (None, Some(bits)) => spelled_out(raw, bits)?,
-        (Some(_), Some(_)) => return Err(Error::config("bits: the scheme already sets the bits; remove one of the two")),
+        (Some(_), Some(_)) => {
+            return Err(Error::config("bits: the scheme already sets the bits; remove one of the two"));
+        }
         (None, None) => return Err(Error::config("scheme: missing; set a scheme such as \"int8\", or bits")),
     };
     let share = raw.percentile.unwrap_or(0.999);

@@ -209,9 +209,7 @@ fn walk(value: &Value, path: &mut Vec<String>) -> Result<(), String> {
             let text = if number.is_f64() { short(value) } else { number.to_string() };
             refused(&path.join("."), value, &text)
         }
-        Value::String(text) if text.contains('\0') => {
-            Err(format!("found a NUL character in {text:?}; remove it"))
-        }
+        Value::String(text) if text.contains('\0') => Err(format!("found a NUL character in {text:?}; remove it")),
         _ => Ok(()),
     }
 }

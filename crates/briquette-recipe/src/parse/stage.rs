@@ -138,9 +138,9 @@ fn next_quantize(stages: &[RawStage]) -> Result<Option<&RawQuantize>> {
 /// Refuses a key that only stages of other kinds have.
 fn check_keys(raw: &RawStage) -> Result<()> {
     match (raw.foreign_key(), raw.kind()) {
-        (Some(_), Some(StageKind::Evaluate)) => {
-            Err(Error::config("an evaluate stage has no key except kind; set its data in [data], and its bounds in [gate]"))
-        }
+        (Some(_), Some(StageKind::Evaluate)) => Err(Error::config(
+            "an evaluate stage has no key except kind; set its data in [data], and its bounds in [gate]",
+        )),
         (Some(key), Some(kind)) => {
             let message =
                 format!("a {kind} stage has no such key; remove it, or use one of {}", keys_of(kind).join(", "));
@@ -154,7 +154,9 @@ fn check_keys(raw: &RawStage) -> Result<()> {
 pub(crate) fn check_order(kinds: &[StageKind]) -> Result<()> {
     for (i, after) in kinds.iter().enumerate() {
         if let Some(before) = kinds[..i].iter().find(|before| after.comes_before(**before)) {
-            return Err(Error::config(format!("found a {after} stage after a {before} stage; put the {after} stage first")));
+            return Err(Error::config(format!(
+                "found a {after} stage after a {before} stage; put the {after} stage first"
+            )));
         }
     }
     Ok(())

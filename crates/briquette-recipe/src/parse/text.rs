@@ -18,7 +18,8 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
 pub(crate) fn read_text(path: &Path) -> Result<String> {
     let file = briquette_formats::InputFile::open(path).map_err(as_config)?;
     let bytes = file.read_all(MAX_BYTES).map_err(as_config)?;
-    String::from_utf8(bytes).map_err(|_| Error::config("found a file that is not text, expected TOML").at(path.display()))
+    String::from_utf8(bytes)
+        .map_err(|_| Error::config("found a file that is not text, expected TOML").at(path.display()))
 }
 
 /// Converts an error about the recipe's file: invalid input is a configuration error here.
@@ -237,7 +238,10 @@ mod tests {
                 "kind = \"quantize\"\nbits = 4\nrange = \"percentile\"\npercentile = 3",
                 "found 3, expected a number from 0.5",
             ),
-            ("kind = \"quantize\"\nscheme = \"int8\"\n[[stage]]\nkind = \"prune\"\nsparsity = 0.1", "put the prune stage first"),
+            (
+                "kind = \"quantize\"\nscheme = \"int8\"\n[[stage]]\nkind = \"prune\"\nsparsity = 0.1",
+                "put the prune stage first",
+            ),
             ("kind = \"prune\"\nsparsity = 0.1\ninclude = [\"a[\"]", "pattern \"a[\""),
             ("kind = ", "r.toml:6:"),
         ];

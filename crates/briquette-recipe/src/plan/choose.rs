@@ -136,7 +136,10 @@ fn quantize(
         let tensor = &mut plan.tensors[index];
         let at = |error: Error, tensor: &TensorPlan| error.at(tensor.culprit());
         if tensor.quant.is_some() {
-            return Err(at(Error::config("is also selected by an earlier quantize stage; exclude it from one"), tensor));
+            return Err(at(
+                Error::config("is also selected by an earlier quantize stage; exclude it from one"),
+                tensor,
+            ));
         }
         let is_head = heads.contains(&index);
         if let Some(why) = loads.and_then(|loads| loads.refuses(tensor)) {

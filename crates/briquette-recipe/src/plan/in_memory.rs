@@ -63,16 +63,15 @@ pub fn plan_in_memory<'a>(recipe: &Recipe, source: &'a dyn TensorSource, about: 
 /// Refuses settings that a module in memory does not support.
 fn check_stages(recipe: &Recipe) -> Result<()> {
     if recipe.stages.is_empty() && recipe.parts.is_empty() && recipe.evaluate.is_none() {
-        return Err(Error::config(
-            "stage: the recipe has no stages; add prune() or quantize()",
-        ));
+        return Err(Error::config("stage: the recipe has no stages; add prune() or quantize()"));
     }
     recipe.check_stages()?;
     if recipe.stages.iter().any(|stage| matches!(stage, Stage::Quantize(stage) if stage.is_open())) {
         return Err(Error::config("scheme: found step without a size; write it, as in \"step0.01\""));
     }
     if recipe.stages.iter().any(|stage| stage.updates_weights() || stage.shares_by_outliers()) {
-        let message = "modules in memory do not support sparsegpt, admm, gptq and owl; export the module, and compress the files";
+        let message =
+            "modules in memory do not support sparsegpt, admm, gptq and owl; export the module, and compress the files";
         return Err(Error::config(message));
     }
     let whole = recipe.parts.first().map(|part| part.then.kind());
@@ -81,9 +80,7 @@ fn check_stages(recipe: &Recipe) -> Result<()> {
     if let Some(kind) = whole.or(casts).or(evaluates) {
         let message = match kind {
             StageKind::Cast => "a module keeps its float type; remove the stage, or cast the module",
-            _ => {
-                "modules in memory support prune and quantize stages only; remove the stage, or export the module"
-            }
+            _ => "modules in memory support prune and quantize stages only; remove the stage, or export the module",
         };
         return Err(Error::config(message)
             .at(format_args!("{} {kind} stage", if kind == StageKind::Evaluate { "an" } else { "a" })));

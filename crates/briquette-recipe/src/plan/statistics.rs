@@ -136,9 +136,8 @@ fn layer_of<'t>(tensor: &'t TensorPlan) -> &'t str {
 pub(crate) fn view_of(tensor: &TensorPlan, layers: &BTreeMap<String, InputStats>) -> Result<InputView> {
     let (name, layer) = (&tensor.info.name, layer_of(tensor));
     let Some(stats) = layers.get(layer) else {
-        let message = format!(
-            "has no input statistics of {layer:?}; gather them too, or exclude {name:?} from the stage"
-        );
+        let message =
+            format!("has no input statistics of {layer:?}; gather them too, or exclude {name:?} from the stage");
         return Err(Error::input(message));
     };
     let (found, expected) = (stats.n_inputs(), tensor.output_rows.n_cols);

@@ -15,7 +15,10 @@ const MAX_TENSORS: usize = 1000;
 pub fn of_sensitivity(report: &SensitivityReport) -> String {
     let worst = worst_first(report);
     let sections = [headline(report), figure(report, &worst), table(report, &worst)];
-    let footer = format!("Written by {}. The file beside this page has the same figures for programs.", escape(&report.producer));
+    let footer = format!(
+        "Written by {}. The file beside this page has the same figures for programs.",
+        escape(&report.producer)
+    );
     frame::page(&format!("{}, sensitivity", numbers::last_part(&report.model)), &sections.concat(), &footer)
 }
 

@@ -31,11 +31,7 @@ fn training(found: &DistillReport) -> String {
     let teacher = found.teacher.as_deref().map_or("labels only".into(), escape);
     let memory = match (found.peak_bytes, found.predicted_peak_bytes) {
         (Some(peak), Some(predicted)) => {
-            format!(
-                "peak {}, predicted {} for a whole batch at once",
-                numbers::bytes(peak),
-                numbers::bytes(predicted)
-            )
+            format!("peak {}, predicted {} for a whole batch at once", numbers::bytes(peak), numbers::bytes(predicted))
         }
         (Some(peak), None) => format!("peak {}", numbers::bytes(peak)),
         (None, _) => "not measured".into(),

@@ -46,10 +46,7 @@ fn check_names(jobs: &[Job]) -> Result<()> {
         if let Some(other) = named.insert(&job.name, job) {
             let writes = |job: &Job| job.output().map_or("nothing".into(), |output| output.display().to_string());
             let (one, another) = (writes(other), writes(job));
-            let message = format!(
-                "the jobs that write {one} and {another} are both named {:?}; rename one",
-                job.name
-            );
+            let message = format!("the jobs that write {one} and {another} are both named {:?}; rename one", job.name);
             return Err(Error::config(message));
         }
     }

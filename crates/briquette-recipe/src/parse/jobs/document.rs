@@ -195,7 +195,10 @@ mod tests {
             (format!("[[job]]\nrecipe = \"r.toml\"\n{INLINE}"), "change a recipe with set"),
             ("[[job]]\nrecipe = \"absent.toml\"".into(), "dir/absent.toml: no such file"),
             (format!("[[job]]\n{INLINE}[[job]]\n{INLINE}"), "have the same output"),
-            (format!("[[job]]\n{INLINE}[[job]]\nset = {{ \"output.path\" = \"out/a/b\" }}\n{INLINE}"), "is inside the output of"),
+            (
+                format!("[[job]]\n{INLINE}[[job]]\nset = {{ \"output.path\" = \"out/a/b\" }}\n{INLINE}"),
+                "is inside the output of",
+            ),
             (format!("[[job]]\n{INLINE}[[job]]\nset.output.path = \"b/a\"\n{INLINE}"), "are both named \"a\""),
             (BASE.into(), "jobs.toml:1: base: there is no [matrix]"),
             ("[matrix]\na = [1]".into(), "jobs.toml:1: matrix: there is no [base]"),

@@ -69,7 +69,8 @@ impl JobsFile {
         let is_inline = raw.model.is_some() || raw.output.is_some() || raw.stage.is_some();
         let (mut recipe, directory) = match &raw.recipe {
             Some(_) if is_inline => {
-                let message = "found also model, output or stage; change a recipe with set, or write the whole job inline";
+                let message =
+                    "found also model, output or stage; change a recipe with set, or write the whole job inline";
                 return Err(Error::config(message).at("recipe"));
             }
             Some(path) => {

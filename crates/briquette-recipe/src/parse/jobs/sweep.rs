@@ -71,9 +71,7 @@ pub fn sweep(recipe: &RawRecipe, output: &Path, sizes: &[u64], also: &[PathBuf])
     let mut jobs = json!({ "base": base, "matrix": { KEY: named }, "also": also });
     without_nulls(&mut jobs);
     let text = toml::to_string_pretty(&jobs).map_err(|error| bug(error.to_string()))?;
-    Ok(format!(
-        "# A sweep: one recipe at several sizes. You can add sizes and run it with `briquette run`.\n\n{text}"
-    ))
+    Ok(format!("# A sweep: one recipe at several sizes. You can add sizes and run it with `briquette run`.\n\n{text}"))
 }
 
 /// Returns a size in the largest unit that represents it exactly.

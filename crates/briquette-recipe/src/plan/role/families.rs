@@ -133,7 +133,11 @@ fn a_bias_shows_which_axis_counts_outputs() {
     assert_eq!(one("a.weight", &[4, 6], &[("a.bias", &[4])]).why, Reason::MatrixWithBias);
     let turned = one("a.weight", &[4, 6], &[("a.bias", &[6])]);
     assert_eq!((turned.role, turned.axis, turned.why), (Role::Linear, OutputAxis::Last, Reason::TurnedByBias));
-    assert_eq!(one("a.weight", &[6, 6], &[("a.bias", &[6])]).axis, OutputAxis::First, "a square matrix does not show it");
+    assert_eq!(
+        one("a.weight", &[6, 6], &[("a.bias", &[6])]).axis,
+        OutputAxis::First,
+        "a square matrix does not show it"
+    );
     assert_eq!(one("embed.weight", &[4, 6], &[("embed.bias", &[4])]).role, Role::Linear, "embeddings have no bias");
     assert_eq!(one("a.weight", &[4, 6], &[("a.bias", &[4, 6])]).role, Role::Norm);
 }
