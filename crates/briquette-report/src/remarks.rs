@@ -42,9 +42,7 @@ fn useless_pruning_text(report: &Report, evidence: &Evidence) -> Option<String> 
 
 /// Warns that the output may not load.
 pub fn untested_text(why: &str) -> String {
-    format!(
-        "Transformers is not known to load this ({why}). It was written because --allow-untested is set; test it before use."
-    )
+    format!("Transformers is not known to load this ({why}). --allow-untested permits it; test the output before use.")
 }
 
 /// Warns that the evaluation data also chose the epoch. Without an evaluation, the epochs' metrics are the
