@@ -19,7 +19,7 @@ pub struct Fit {
 }
 
 impl Distiller {
-    /// Reduces the number of items in memory at once so that a step stays below `limit` bytes, by halving.
+    /// Halves the number of items in memory at once until a step stays below `limit` bytes.
     ///
     /// `peak(n) = a + b n` is measured with 1 and 2 of the largest items, on a meter that counts from here. The
     /// optimizer state is allocated later and is added; it is measured for the given optimizer, one parameter

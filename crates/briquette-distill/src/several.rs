@@ -58,7 +58,7 @@ pub struct Several<N: Traced> {
     pub each: EachStep,
 }
 
-/// Returns the number of steps per epoch on several devices; the last device also takes the remaining items.
+/// Returns the number of steps per epoch on several devices. The last device also takes the remaining items.
 pub fn steps_of_epoch(n_items: usize, n_devices: usize, at_once: usize, n_turns: usize) -> usize {
     let largest = n_items - n_items / n_devices.max(1) * n_devices.saturating_sub(1);
     largest.div_ceil(at_once.max(1)).div_ceil(n_turns.max(1))

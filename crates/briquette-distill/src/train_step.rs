@@ -133,8 +133,9 @@ impl<N: Traced + 'static> Distilling<N>
 where
     N::Input: 'static,
 {
-    /// Creates a model from a student on an autodiff device, its teacher (`None` with labels only) and its
-    /// loss.
+    /// Creates a model from a student on an autodiff device, its teacher and its loss.
+    ///
+    /// The teacher is `None` with labels only.
     ///
     /// `sample` is any batch on the plain device.
     ///

@@ -42,7 +42,8 @@ pub struct Request {
     pub batching: Batching,
     /// The memory limit and compute type.
     pub fits: Fits,
-    /// A directory for hidden states: text models then run with the weights of one block in memory at a time.
+    /// A directory for hidden states. With it, text models run with the weights of one block in memory at a
+    /// time.
     pub offload: Option<PathBuf>,
     /// The device to run on.
     pub device: Device,
@@ -229,7 +230,7 @@ impl Runner<'_> {
         Ok((found, Ran { memory: watch.dropped(), held, continuation, kept, nearness }))
     }
 
-    /// Compares a decoder with the original by the head inputs of both; loads only the original's head.
+    /// Compares a decoder with the original by the head inputs of both. Loads only the original's head.
     fn nearness(
         &self,
         before: Option<&StateFile>,

@@ -54,7 +54,7 @@ pub struct LayerwiseRunner<'a> {
 }
 
 impl<'a> LayerwiseRunner<'a> {
-    /// Runs the part before the first block; `None` if the network is not a sequence of transformer blocks.
+    /// Runs the part before the first block. `None` if the network is not a sequence of transformer blocks.
     ///
     /// `weights` has the tensors of `checkpoint`, by name; their values may differ.
     ///
@@ -94,7 +94,7 @@ impl<'a> LayerwiseRunner<'a> {
         Ok(Some(runner))
     }
 
-    /// Returns the parts of a model's network; `None` if it is not a sequence of transformer blocks.
+    /// Returns the parts of a model's network. `None` if it is not a sequence of transformer blocks.
     ///
     /// # Errors
     /// Config and Input: the checkpoint does not match the architecture.

@@ -47,7 +47,7 @@ pub enum LossUnit {
 /// The traces of curvatures.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curvatures {
-    /// `tr(JᵀHJ)` of each tensor, per item, by its name in files; tensors that do not run have none.
+    /// `tr(JᵀHJ)` of each tensor, per item, by its name in files. Tensors that do not run have none.
     pub traces: BTreeMap<String, f64>,
     /// The unit of the losses.
     pub unit: LossUnit,

@@ -1,5 +1,4 @@
-//! Decisions about weights, as pure functions over rows: what to prune, how to quantize, how to update the
-//! rest.
+//! Methods that prune, quantize and update weights, as pure functions over rows.
 //!
 //! - [`prune`] scores weights and chooses the mask.
 //! - [`quant`] chooses scales and zero points.

@@ -1,4 +1,4 @@
-//! Hashes of a recipe and its output: runs with equal hashes and equal [contents](crate::contents) are the same
+//! Hashes of a recipe and its output. Runs with equal hashes and equal [contents](crate::contents) are the same
 //! run.
 
 use briquette_core::{Error, Result};

@@ -1,6 +1,6 @@
-//! Predicts the minimum memory of the models of a recipe, and checks it against the limit before any work.
+//! Predicts the minimum memory of the models of a recipe.
 //!
-//! The prediction is computed from headers.
+//! The prediction is computed from headers, and checked against the limit before any work.
 
 use briquette_core::{Error, Result};
 use briquette_recipe::Recipe;
@@ -20,7 +20,7 @@ pub struct Need {
 pub struct Needs {
     /// `memory.limit`.
     pub limit_bytes: Option<u64>,
-    /// The needs that are known before the run, in order; models that stages change are not included.
+    /// The needs that are known before the run, in order. Models that stages change are not included.
     pub runs: Vec<Need>,
 }
 
@@ -143,7 +143,7 @@ mod known {
         Ok(Need { what: format!("run {}", model.display()), weights_bytes })
     }
 
-    /// Returns the need of a training that starts from `model`, with its teacher; the default teacher is
+    /// Returns the need of a training that starts from `model`, with its teacher. The default teacher is
     /// `original`.
     ///
     /// A student of other sizes replaces `model` before the teacher is loaded.

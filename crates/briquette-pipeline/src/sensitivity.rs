@@ -245,8 +245,8 @@ fn read(path: &Path) -> Result<SensitivityReport> {
     Ok(found)
 }
 
-/// Returns the squared error of a layer's outputs relative to the outputs; of its weights if the input
-/// statistics are unknown.
+/// Returns the squared error of a layer's outputs relative to the outputs. If the input statistics are unknown,
+/// it uses the weights instead.
 fn relative(recipe: &Recipe, open: &[OpenTensor], checkpoint: &Checkpoint) -> Result<FoundCosts> {
     let mut layers: BTreeMap<String, InputStats> = BTreeMap::new();
     for path in recipe.stages.iter().filter_map(briquette_recipe::Stage::statistics) {

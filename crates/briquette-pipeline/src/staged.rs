@@ -1,4 +1,6 @@
-//! Recipes that train or factorize: finished parts are stored beside the output, so that a killed run resumes.
+//! Recipes that train or factorize.
+//!
+//! Finished parts are stored beside the output, so that a killed run resumes.
 //!
 //! `OUT.stages/` has `recipe.json`, an output directory for each finished part (`1-compress`, `1-distill`,
 //! `2-factorize`, ..) and the checkpoints of a running training. A directory of a part is always complete,

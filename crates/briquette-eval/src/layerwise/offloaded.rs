@@ -13,7 +13,9 @@ use briquette_models::{Arch, Input, ModelTask, Network};
 use burn::tensor::Device;
 use std::time::Instant;
 
-/// Returns the outputs of a text model over data, with the weights of one block in memory at a time.
+/// Returns the outputs of a text model over data, block by block.
+///
+/// The weights of one block are in memory at a time.
 ///
 /// Weights are floats. The whole data counts as one batch, whose time is that of all blocks.
 ///

@@ -16,7 +16,7 @@ pub enum Rank {
 }
 
 impl Rank {
-    /// Returns the rank for a matrix `[n_rows, n_cols]`; `None` if the factors would not be smaller than the
+    /// Returns the rank for a matrix `[n_rows, n_cols]`. `None` if the factors would not be smaller than the
     /// matrix.
     ///
     /// `energies` are the squared singular values of the matrix, largest first.

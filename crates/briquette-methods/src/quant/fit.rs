@@ -12,7 +12,7 @@ pub struct MaskedRows<'a> {
     pub values: &'a [f32],
     /// The number of inputs of each row.
     pub n_cols: usize,
-    /// One bit per weight, set if the weight is kept, [`Mask::row_bytes`] per row; `None` if all are kept.
+    /// One bit per weight, set if the weight is kept, [`Mask::row_bytes`] per row. `None` if all are kept.
     pub keep: Option<&'a [u8]>,
     /// Input statistics of the columns, for ranges that use them.
     pub inputs: Option<&'a InputView>,

@@ -39,7 +39,7 @@ pub enum ScaleSearch {
     Hqq,
     /// The shrunken range with the least squared output error, weighted by the mean squares of the inputs.
     Weighted,
-    /// The same step size everywhere, or a power-of-two multiple for large weights; `None` until a budget sets
+    /// The same step size everywhere, or a power-of-two multiple for large weights. `None` until a budget sets
     /// it.
     Step(Option<f32>),
 }

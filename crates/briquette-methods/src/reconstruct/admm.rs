@@ -190,8 +190,8 @@ fn choose(values: &[f32], n_cols: usize, sparsity: DropRule, step: usize) -> Mas
     }
 }
 
-/// Returns how many of `n` weights are pruned in an iteration: `s − s·(1 − step/15)³` of them, rounded down;
-/// `n_drop` at the end.
+/// Returns how many of `n` weights are pruned in an iteration: `s − s·(1 − step/15)³` of them, rounded down.
+/// The last iterations prune all `n_drop`.
 fn count_at(step: usize, n_drop: usize, n: usize) -> usize {
     match (Ratio::new(0.0), Ratio::new(n_drop as f64 / n.max(1) as f64)) {
         (Some(none), Some(end)) if step < N_CHOICES => (cubic(step, 0..N_CHOICES, none, end).get() * n as f64) as usize,

@@ -87,7 +87,7 @@ fn solve_panel(diagonal: &[f64], below: &mut [f64], n: usize, block: Range<usize
     panel
 }
 
-/// Returns up to [`COLUMNS`] rows of `L⁻¹`, as columns; elements beyond the last row are 0 and omitted.
+/// Returns up to [`COLUMNS`] rows of `L⁻¹`, as columns. Elements beyond the last row are 0 and omitted.
 pub(crate) fn inverse_rows(lower: &[f64], n: usize, rows: Range<usize>) -> Vec<[f64; COLUMNS]> {
     let mut columns = vec![[0.0; COLUMNS]; rows.end];
     rows.enumerate().for_each(|(i, row)| columns[row][i] = 1.0);

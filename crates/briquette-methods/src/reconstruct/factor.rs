@@ -49,7 +49,8 @@ pub enum Fallback {
 /// The outcome of a factorization.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FactorOutcome {
-    /// The damping used, relative to the mean diagonal: the requested one, or the first that yielded a factor.
+    /// The damping used, relative to the mean diagonal. It is the requested one, or the first that yielded a
+    /// factor.
     pub damping: f64,
     /// The number of inputs that were 0 in all vectors; their weights become 0.
     pub n_dead: usize,

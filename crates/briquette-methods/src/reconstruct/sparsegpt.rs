@@ -1,4 +1,4 @@
-//! SparseGPT: prunes weights one block of columns at a time; later columns compensate for each error.
+//! SparseGPT: prunes weights one block of columns at a time. Later columns compensate for each error.
 
 use crate::prune::{Threshold, select};
 use crate::reconstruct::strip::{BLOCK, RowStrip, STRIP, blocks};

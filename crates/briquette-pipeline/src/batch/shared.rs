@@ -63,7 +63,7 @@ impl SharedTrainings {
         self.groups.get(&place.key)?.trained_by.as_deref()
     }
 
-    /// Records that a job of a group has ended; the status is `None` if it failed.
+    /// Records that a job of a group has ended. The status is `None` if it failed.
     ///
     /// After the last job, the training is removed unless a job failed: its next run needs the training.
     pub(super) fn over(&mut self, place: &TrainingPlace, job: &str, status: Option<JobStatus>) {

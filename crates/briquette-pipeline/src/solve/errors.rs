@@ -37,7 +37,7 @@ impl<'a> OutputErrors<'a> {
         self.whole += output_error(&before, &vec![0.0; before.len()], self.stats);
     }
 
-    /// Returns the relative squared output error without (0) or with (1) weight updates; `None` if it is not
+    /// Returns the relative squared output error without (0) or with (1) weight updates. `None` if it is not
     /// finite.
     pub(super) fn relative(&self, which: usize) -> Option<f64> {
         let relative = self.errors[which] / self.whole;

@@ -1,5 +1,6 @@
-//! The parts of a recipe: each has file stages, then a stage that works on a whole model. Finished parts are
-//! reused.
+//! The parts of a recipe.
+//!
+//! Each has file stages, then a stage that works on a whole model. Finished parts are reused.
 
 use super::work::Work;
 use crate::distill;

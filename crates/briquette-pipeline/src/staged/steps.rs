@@ -26,7 +26,7 @@ pub(super) struct FoundSteps {
 }
 
 impl FoundSteps {
-    /// Rounds the model within the budget, if a training uses the step sizes; otherwise returns `None`.
+    /// Rounds the model within the budget, if a training uses the step sizes. Otherwise returns `None`.
     ///
     /// # Errors
     /// See [`run()`](crate::run()).

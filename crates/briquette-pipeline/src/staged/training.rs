@@ -1,4 +1,6 @@
-//! The identity of a training: the recipe up to its last whole-model stage, and the contents of its inputs.
+//! The identity of a training.
+//!
+//! It has the recipe up to its last whole-model stage, and the contents of its inputs.
 //!
 //! Paths are not enough, because their contents may have changed.
 

@@ -54,7 +54,7 @@ impl Learner {
         Outputs { attention, values, ..self.embedded(hidden, padding, wanted) }
     }
 
-    /// Returns the outputs of an encoder from its hidden states; at least the last one must be present.
+    /// Returns the outputs of an encoder from its hidden states. At least the last one must be present.
     fn embedded(&self, hidden: Vec<Tensor<3>>, padding: Tensor<2, Bool>, wanted: Wanted) -> Outputs {
         let last = hidden.last().cloned();
         let embed = |pooling: Pooling| Some(pooling.apply(last?.cast(FloatDType::F32), padding.clone()));
