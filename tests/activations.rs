@@ -23,7 +23,7 @@ fn without_manifest(sandbox: &Sandbox, from: &str, to: &str, [config, changed]: 
 }
 
 #[test]
-fn int8_activations_of_compressed_tensors_are_rounded_with_our_manifest_and_without() {
+fn int8_activations_of_compressed_tensors_are_rounded_with_and_without_a_manifest() {
     for (model, flags, metric) in [
         ("llama-tied", "--data text.txt", "perplexity"),
         ("bert-tiny", "--data sentences.txt --against bert-tiny", "cosine"),
@@ -57,7 +57,7 @@ fn int8_activations_of_compressed_tensors_are_rounded_with_our_manifest_and_with
 }
 
 #[test]
-fn activations_that_are_not_run_here_are_refused() {
+fn unsupported_activation_schemes_are_refused() {
     let sandbox = with_model("llama-tied");
     let flags = "--quantize int8-dynamic --quantize-roles linear --format compressed-tensors --quiet";
     sandbox.ok(&format!("compress llama-tied -o dynamic {flags}"));

@@ -69,7 +69,7 @@ fn counts(outcome: &Outcome) -> [u64; 3] {
 }
 
 #[test]
-fn one_bad_job_gives_exit_code_3_and_resume_skips_what_is_done() {
+fn one_bad_job_gives_exit_code_3_and_resume_skips_finished_jobs() {
     let sandbox = with_jobs(1, BAD);
     let first = sandbox.run("run jobs.toml --json");
     assert_eq!((first.code, counts(&first)), (3, [4, 0, 1]), "{}", first.stderr);
@@ -98,7 +98,7 @@ fn one_bad_job_gives_exit_code_3_and_resume_skips_what_is_done() {
 }
 
 #[test]
-fn shards_take_each_job_once_and_make_the_same_bytes() {
+fn shards_run_each_job_once_and_give_the_same_bytes() {
     let whole = with_jobs(1, "");
     whole.ok("run jobs.toml --quiet");
     let sandbox = with_jobs(1, "");
@@ -130,7 +130,7 @@ fn stopped_after(sandbox: &Sandbox, line: &str, n_outputs: usize) -> Option<i32>
 }
 
 #[test]
-fn stopped_in_the_middle_and_resumed_it_makes_the_same_bytes_as_an_unbroken_run() {
+fn a_stopped_and_resumed_batch_gives_the_bytes_of_an_undisturbed_one() {
     let whole = with_jobs(6, "");
     whole.ok("run jobs.toml --quiet");
     let sandbox = with_jobs(6, "");

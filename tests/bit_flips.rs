@@ -47,7 +47,7 @@ fn covered(sandbox: &Sandbox, output: &str) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn a_thousand_of_a_thousand_flipped_bits_are_found() {
+fn every_flipped_bit_is_found() {
     let (sandbox, formats) = outputs();
     let mut random = Random(20240607);
     for format in formats {
@@ -76,7 +76,7 @@ fn a_thousand_of_a_thousand_flipped_bits_are_found() {
 }
 
 #[test]
-fn files_longer_shorter_missing_renamed_or_new_are_found() {
+fn longer_shorter_missing_renamed_and_new_files_are_found() {
     let (sandbox, formats) = outputs();
     for format in formats {
         let output = sandbox.path(format);

@@ -26,7 +26,7 @@ pub(crate) fn file_bytes(sandbox: &Sandbox, output: &str) -> u64 {
 }
 
 #[test]
-fn any_budget_is_kept_and_used() {
+fn outputs_are_at_most_and_nearly_their_size_budget() {
     let sandbox = Sandbox::new();
     sandbox.write("model/model.safetensors", safetensors_of(&model()));
     let mut random = Random(7);
@@ -76,7 +76,7 @@ fn values_of(sandbox: &Sandbox, model: &str) -> Vec<f64> {
 }
 
 #[test]
-fn bits_are_those_of_the_weights_that_are_rounded_and_small_tensors_have_more() {
+fn a_bit_budget_counts_quantized_weights_and_gives_small_tensors_more_bits() {
     let sandbox = Sandbox::new();
     sandbox.write("model/model.safetensors", safetensors_of(&model()));
     let report = sandbox.json("compress model -o out --bits 3 --quiet");
@@ -98,7 +98,7 @@ fn bits_are_those_of_the_weights_that_are_rounded_and_small_tensors_have_more() 
 
 #[test]
 #[cfg(feature = "model")]
-fn a_model_that_runs_is_measured_and_rounded_by_its_inputs() {
+fn a_budget_with_data_measures_sensitivity_and_updates_weights() {
     let sandbox = Sandbox::with("models/bert-tiny");
     copy(&repository().join("fixtures/models/sentences.txt"), &sandbox.path("text.txt"));
     let whole =
@@ -141,7 +141,7 @@ fn mostly_tiny() -> Vec<Tensor> {
 }
 
 #[test]
-fn a_sparsity_is_chosen_where_it_loses_the_least() {
+fn a_budget_prunes_the_tensors_that_lose_the_least() {
     let sandbox = Sandbox::new();
     sandbox.write("model/model.safetensors", safetensors_of(&mostly_tiny()));
     let flags = "--choices int8,int4-g32,int8+0.75,int4-g32+2:4";
@@ -177,7 +177,7 @@ fn a_sparsity_is_chosen_where_it_loses_the_least() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_one_line() {
+fn impossible_budgets_are_refused_in_one_line() {
     let sandbox = Sandbox::with("digits");
     let cases = [
         ("compress digits -o out --bytes 2kB", "found 2000 bytes, expected at least"),
@@ -205,7 +205,7 @@ fn what_cannot_be_kept_is_one_line() {
 
 #[test]
 #[cfg(feature = "model")]
-fn the_smallest_output_that_is_good_enough_is_found() {
+fn the_smallest_output_within_the_quality_bound_is_found() {
     let sandbox = Sandbox::with("models/bert-tiny");
     copy(&repository().join("fixtures/models/sentences.txt"), &sandbox.path("text.txt"));
     let line = "compress bert-tiny --data text.txt --eval text.txt --max-length 16 --device cpu --quiet";
@@ -234,7 +234,7 @@ fn the_smallest_output_that_is_good_enough_is_found() {
 
 #[test]
 #[cfg(feature = "model")]
-fn a_sweep_makes_every_size_and_a_page_that_leads_to_each() {
+fn a_sweep_writes_every_size_and_a_page_that_links_to_each() {
     let sandbox = Sandbox::with("models/bert-tiny");
     copy(&repository().join("fixtures/models/sentences.txt"), &sandbox.path("text.txt"));
     sandbox.ok("compress bert-tiny -o int8 --quantize int8 --eval text.txt --max-length 16 --device cpu");
@@ -286,7 +286,7 @@ fn a_sweep_makes_every_size_and_a_page_that_leads_to_each() {
 
 #[test]
 #[cfg(feature = "model")]
-fn what_another_budget_left_behind_is_not_taken() {
+fn files_of_a_failed_run_with_another_budget_are_not_used() {
     let sandbox = Sandbox::with("digits");
     copy(&repository().join("fixtures/digits-data.safetensors"), &sandbox.path("data.safetensors"));
     let line = |output: &str, bytes: &str| {
@@ -301,7 +301,7 @@ fn what_another_budget_left_behind_is_not_taken() {
 }
 
 #[test]
-fn queries_keys_and_values_have_schemes_of_one_kernel() {
+fn queries_keys_and_values_get_schemes_of_one_kernel() {
     let bell = |name: String, width: f32, seed: u64| {
         let mut random = Random(seed);
         let values = (0..128 * 128).map(|_| width * (0..6).map(|_| random.next_float() - 0.5).sum::<f32>());
@@ -335,7 +335,7 @@ fn queries_keys_and_values_have_schemes_of_one_kernel() {
 }
 
 #[test]
-fn a_budget_may_be_spent_on_schemes() {
+fn a_budget_may_choose_among_schemes() {
     let sandbox = Sandbox::new();
     sandbox.write("model/model.safetensors", safetensors_of(&model()));
     for (bytes, schemes) in [(190_000, 2), (160_000, 2), (300_000, 1)] {
@@ -364,7 +364,7 @@ fn a_budget_may_be_spent_on_schemes() {
 
 #[test]
 #[cfg(feature = "model")]
-fn a_training_learns_on_the_steps_of_a_budget_and_keeps_to_it() {
+fn training_after_a_budget_keeps_its_step_sizes_and_its_size() {
     let sandbox = Sandbox::with("digits");
     copy(&repository().join("fixtures/digits-data.safetensors"), &sandbox.path("data.safetensors"));
     let recipe = |bytes: &str, keys: &str| {

@@ -10,7 +10,7 @@ use crate::weights::safetensors_of;
 use serde_json::Value;
 
 #[test]
-fn the_time_of_a_report_is_that_of_the_whole_process() {
+fn a_report_has_the_time_of_the_whole_process() {
     let sandbox = Sandbox::new();
     sandbox.write("model/model.safetensors", safetensors_of(&model()));
     let since = std::time::Instant::now();
@@ -28,7 +28,7 @@ fn the_time_of_a_report_is_that_of_the_whole_process() {
 
 #[test]
 #[cfg(feature = "model")]
-fn the_fewest_bytes_are_searched_for_and_all_attempts_are_in_the_time() {
+fn a_search_for_the_smallest_output_reports_the_time_of_all_attempts() {
     let sandbox = Sandbox::with("digits");
     copy(&repository().join("fixtures/digits-data.safetensors"), &sandbox.path("data.safetensors"));
     let since = std::time::Instant::now();
@@ -47,7 +47,7 @@ fn the_fewest_bytes_are_searched_for_and_all_attempts_are_in_the_time() {
 }
 
 #[test]
-fn a_budget_that_cannot_be_used_up_says_why() {
+fn the_report_says_why_bytes_of_a_budget_are_unused() {
     let sandbox = Sandbox::new();
     sandbox.write("model/model.safetensors", safetensors_of(&model()));
     let report = sandbox.json("compress model -o out --quiet --bytes 2MB");

@@ -62,7 +62,7 @@ fn bert(is_square: bool) -> Sandbox {
 const DATA: &str = "--data text.txt --max-length 16 --device cpu";
 
 #[test]
-fn methods_that_look_at_data_decide_alike_in_either_layout() {
+fn calibrated_methods_give_the_same_results_in_either_layout() {
     for is_square in [true, false] {
         let sandbox = bert(is_square);
         for (number, what) in [
@@ -91,7 +91,7 @@ fn methods_that_look_at_data_decide_alike_in_either_layout() {
 }
 
 #[test]
-fn commands_that_run_a_model_take_its_layout() {
+fn commands_that_run_a_model_use_its_layout() {
     for is_square in [true, false] {
         let sandbox = bert(is_square);
         let run = |line: &str| sandbox.json(&format!("{line} {DATA}"));

@@ -18,7 +18,7 @@ fn with_data(fixture: &str, data: &str) -> Sandbox {
 
 #[cfg(feature = "model")]
 #[test]
-fn what_is_exported_to_burnpack_evaluates_as_it_did() {
+fn a_model_exported_to_burnpack_evaluates_as_before() {
     for (fixture, model, data) in
         [("digits", "digits", "digits-data.safetensors"), ("models/bert-tiny", "bert-tiny", "models/sentences.txt")]
     {
@@ -41,7 +41,7 @@ fn what_is_exported_to_burnpack_evaluates_as_it_did() {
 }
 
 #[test]
-fn a_burnpack_file_says_which_way_its_weights_lie() {
+fn a_burnpack_file_records_its_layout() {
     let sandbox = Sandbox::with("digits");
     let before = tensors_of(&sandbox.path("digits"));
     sandbox.ok("export digits --to burnpack -o out");
@@ -57,7 +57,7 @@ fn a_burnpack_file_says_which_way_its_weights_lie() {
 }
 
 #[test]
-fn a_burnpack_file_that_does_not_say_lies_as_those_of_burn() {
+fn a_burnpack_file_without_a_layout_has_the_one_of_burn() {
     let sandbox = Sandbox::new();
     let frozen = repository().join("fixtures/frozen/v0_1_0_burnpack");
     copy(&frozen, &sandbox.path("frozen"));
@@ -66,7 +66,7 @@ fn a_burnpack_file_that_does_not_say_lies_as_those_of_burn() {
 }
 
 #[test]
-fn weights_that_lie_as_burn_has_them_say_so_in_every_format() {
+fn every_format_records_the_burn_layout() {
     let sandbox = Sandbox::new();
     let square = Tensor::random("fc.weight", &[16, 16], 1);
     sandbox.write("net.safetensors", safetensors_of(&[square, Tensor::random("up.weight", &[16, 4], 2)]));

@@ -17,7 +17,7 @@ fn digits() -> Sandbox {
 const CALIBRATE: &str = "calibrate digits --data digits-data.safetensors --device cpu";
 
 #[test]
-fn statistics_are_gathered_and_ranges_and_scores_are_found_by_them() {
+fn calibration_gathers_statistics_for_ranges_and_scores() {
     let sandbox = digits();
     let found = sandbox.json(&format!("{CALIBRATE} -o stats.safetensors"));
     let layers = found["layers"].as_array().unwrap();
@@ -92,7 +92,7 @@ fn an_update_beyond_the_range_of_its_type_is_dropped_too() {
 }
 
 #[test]
-fn statistics_that_cannot_be_are_refused() {
+fn impossible_statistics_are_refused() {
     let sandbox = digits();
     sandbox.ok(&format!("{CALIBRATE} -o gram --gram"));
     damage(&sandbox, "negative", |stats| stats.count = (-3_i64).cast_unsigned());
@@ -115,7 +115,7 @@ fn the_same_samples_give_the_same_bytes_at_any_number_of_threads() {
 }
 
 #[test]
-fn what_cannot_be_calibrated_is_one_line_and_nothing_is_written() {
+fn impossible_calibrations_are_refused_in_one_line_and_write_nothing() {
     let sandbox = digits();
     sandbox.ok(&format!("{CALIBRATE} -o s"));
     let before = sandbox.files("");

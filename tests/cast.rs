@@ -47,7 +47,7 @@ fn assert_cast(before: &BTreeMap<String, Tensor>, after: &BTreeMap<String, Tenso
 }
 
 #[test]
-fn floats_become_what_their_new_type_holds_in_every_format() {
+fn floats_are_rounded_to_their_new_type_in_every_format() {
     let sandbox = with_tiny();
     let before = tensors_of(&sandbox.path("tiny.safetensors"));
     let types = [("f16", DType::F16), ("bf16", DType::BF16), ("f32", DType::F32)];
@@ -109,7 +109,7 @@ fn tied_and_burn_weights_are_cast_too() {
 }
 
 #[test]
-fn what_would_become_infinity_is_refused_unless_allowed() {
+fn casts_to_infinity_are_refused_unless_allowed() {
     let sandbox = Sandbox::new();
     let large = Tensor::f32("a.weight", &[2, 3], [1.0, 2.0, 3.0, 4.0, -70_000.0, 5.0]);
     sandbox.write("large.safetensors", safetensors_of(&[large, Tensor::random("b.weight", &[2, 3], 1)]));
@@ -127,7 +127,7 @@ fn what_would_become_infinity_is_refused_unless_allowed() {
 }
 
 #[test]
-fn a_cast_stage_says_what_it_does_not_understand() {
+fn errors_of_a_cast_stage_name_the_unknown_key_or_value() {
     let sandbox = with_tiny();
     let recipe = |stages: &str| format!("[model]\npath = \"tiny.safetensors\"\n[output]\npath = \"out\"\n{stages}");
     let cast = "[[stage]]\nkind = \"cast\"\ndtype = \"f16\"\n";

@@ -17,7 +17,7 @@ fn digits() -> Sandbox {
 }
 
 #[test]
-fn poor_methods_that_nothing_measured_say_what_usually_happens() {
+fn lossy_methods_without_an_evaluation_warn() {
     let sandbox = Sandbox::with("digits");
     let remarks = |line: &str| sandbox.json(&format!("compress digits -o out --force {line}"))["remarks"].to_string();
     let int4 = remarks("--quantize int4");
@@ -34,7 +34,7 @@ fn poor_methods_that_nothing_measured_say_what_usually_happens() {
 }
 
 #[test]
-fn every_way_of_compressing_verifies_and_comes_back_dense() {
+fn outputs_of_every_method_verify_and_export_to_dense() {
     let sandbox = digits();
     let recipes = [
         "--prune 0.4",
@@ -54,7 +54,7 @@ fn every_way_of_compressing_verifies_and_comes_back_dense() {
 }
 
 #[test]
-fn every_format_verifies_and_comes_back_dense() {
+fn outputs_of_every_format_verify_and_export_to_dense() {
     let sandbox = digits();
     for format in FORMATS {
         for (i, recipe) in ["--prune 0.4 --quantize int8", "--prune 0.7", "--quantize int8-dynamic"].iter().enumerate()
@@ -135,7 +135,7 @@ fn tied_weights_are_written_once() {
 }
 
 #[test]
-fn small_files_come_along_and_other_weights_never() {
+fn small_files_are_copied_and_other_weights_are_not() {
     let sandbox = digits();
     for name in ["tokenizer.json", "1_Pooling/config.json", "notes/a.txt"] {
         sandbox.write(&format!("digits/{name}"), format!("{name}\n"));
@@ -154,7 +154,7 @@ fn small_files_come_along_and_other_weights_never() {
 }
 
 #[test]
-fn json_is_one_document_everywhere() {
+fn every_command_prints_one_json_document() {
     let sandbox = digits();
     assert_eq!(sandbox.json("inspect digits --zeros")["n_elements"], 46746 + 96 + 2);
     let planned = sandbox.json("plan digits --prune 0.4 --quantize int8");
@@ -171,7 +171,7 @@ fn json_is_one_document_everywhere() {
 }
 
 #[test]
-fn a_plain_checkpoint_is_exported_bit_by_bit() {
+fn a_plain_checkpoint_is_exported_bit_for_bit() {
     let sandbox = digits();
     let before = tensors_of(&sandbox.path("digits"));
     for format in FORMATS {
@@ -185,7 +185,7 @@ fn a_plain_checkpoint_is_exported_bit_by_bit() {
 }
 
 #[test]
-fn force_replaces_our_own_output_and_nothing_else() {
+fn force_replaces_only_outputs_of_briquette() {
     let sandbox = digits();
     sandbox.ok("compress digits -o out --quantize int8");
     let old = sandbox.files("out");
@@ -216,7 +216,7 @@ fn a_pruned_output_may_be_quantized_and_a_quantized_one_may_not() {
 
 /// f64 values beyond f32 are not infinite: unchanged tensors keep them, all others are refused.
 #[test]
-fn numbers_beyond_f32_stay_where_nothing_is_done_to_them() {
+fn f64_values_beyond_f32_are_kept_in_unchanged_tensors() {
     let wide = |name: &str, shape: &[usize]| {
         let mut values = vec![0.5_f64; shape.iter().product()];
         values[1] = 1e300;

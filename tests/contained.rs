@@ -34,7 +34,7 @@ fn with_secret() -> Sandbox {
 }
 
 #[test]
-fn weights_that_are_links_out_of_the_directory_are_refused() {
+fn weights_that_link_out_of_the_directory_are_refused() {
     for name in ["model.safetensors", "pytorch_model.bin", "odd.pt", "x.bpk"] {
         let sandbox = with_secret();
         symlink("../secret/w.safetensors", sandbox.path("m").join(name)).unwrap();
@@ -43,7 +43,7 @@ fn weights_that_are_links_out_of_the_directory_are_refused() {
 }
 
 #[test]
-fn shards_and_indices_that_lead_out_are_refused_however_they_do() {
+fn shards_and_indices_that_lead_out_of_the_directory_are_refused() {
     let index = |file: &str| {
         let names = tiny().into_iter().map(|tensor| (tensor.name, file.to_string())).collect();
         briquette::formats::index::to_json(&names, 1)
@@ -68,7 +68,7 @@ fn shards_and_indices_that_lead_out_are_refused_however_they_do() {
 }
 
 #[test]
-fn a_config_that_leads_out_is_refused() {
+fn a_config_that_links_out_of_the_directory_is_refused() {
     let sandbox = Sandbox::with("digits");
     sandbox.write("secret.json", "{}");
     std::fs::remove_file(sandbox.path("digits/config.json")).unwrap();
@@ -77,7 +77,7 @@ fn a_config_that_leads_out_is_refused() {
 }
 
 #[test]
-fn files_of_an_output_of_ours_that_lead_out_are_refused_and_do_not_verify() {
+fn files_of_an_output_that_link_out_of_it_are_refused_and_do_not_verify() {
     for format in ["briquette", "dense", "burnpack", "compressed-tensors"] {
         let sandbox = Sandbox::with("digits");
         sandbox.ok(&format!("compress digits -o out --quantize int8 --format {format} --allow-untested"));
@@ -104,7 +104,7 @@ fn files_of_an_output_of_ours_that_lead_out_are_refused_and_do_not_verify() {
 }
 
 #[test]
-fn what_a_person_names_may_be_a_link_and_so_may_what_stays_inside() {
+fn named_paths_and_links_inside_the_directory_are_followed() {
     let sandbox = Sandbox::with("digits");
     std::fs::create_dir(sandbox.path("digits/store")).unwrap();
     std::fs::rename(sandbox.path("digits/model.safetensors"), sandbox.path("digits/store/1")).unwrap();
@@ -118,7 +118,7 @@ fn what_a_person_names_may_be_a_link_and_so_may_what_stays_inside() {
 }
 
 #[test]
-fn the_cache_of_the_hub_is_read_with_its_weights_and_shards_among_the_blobs() {
+fn models_in_the_hub_cache_are_read() {
     let sandbox = Sandbox::with("digits-sharded");
     let (blobs, snapshot) = ("hub/models--a--b/blobs", "hub/models--a--b/snapshots/0123");
     std::fs::create_dir_all(sandbox.path(blobs)).unwrap();
@@ -143,7 +143,7 @@ fn the_cache_of_the_hub_is_read_with_its_weights_and_shards_among_the_blobs() {
 
 #[cfg(feature = "model")]
 #[test]
-fn small_files_that_an_evaluation_reads_stay_inside() {
+fn small_files_of_an_evaluation_must_stay_inside_the_directory() {
     let eval = "eval M --data sentences.txt --device cpu";
     for name in ["config.json", "tokenizer.json", "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"]
     {

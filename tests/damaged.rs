@@ -58,7 +58,7 @@ fn assert_flips_are_refused(sandbox: &Sandbox, output: &str, lines: &[&str]) {
 }
 
 #[test]
-fn a_flipped_bit_in_any_kind_of_part_ends_whatever_reads_it() {
+fn readers_refuse_a_flipped_bit_in_any_part() {
     let sandbox = Sandbox::new();
     // A tensor with two names.
     let mut tensors = tiny();
@@ -90,7 +90,7 @@ fn a_flipped_bit_in_any_kind_of_part_ends_whatever_reads_it() {
 }
 
 #[test]
-fn blocks_of_large_tensors_are_checked_by_whoever_reads_them() {
+fn readers_check_the_hash_blocks_of_large_tensors() {
     let sandbox = Sandbox::new();
     let large = |name: &str, shape: &[usize]| Tensor::random(name, shape, 5);
     let ids = Tensor {
@@ -117,7 +117,7 @@ fn blocks_of_large_tensors_are_checked_by_whoever_reads_them() {
 }
 
 #[test]
-fn a_manifest_or_a_small_file_that_was_changed_is_not_taken() {
+fn a_changed_manifest_or_small_file_is_refused() {
     let sandbox = Sandbox::with("digits");
     sandbox.ok("compress digits -o out --quantize int8");
     let manifest = String::from_utf8(sandbox.files("out")["briquette.json"].clone()).unwrap();
@@ -148,7 +148,7 @@ fn a_manifest_or_a_small_file_that_was_changed_is_not_taken() {
 }
 
 #[test]
-fn a_flipped_bit_in_a_pytorch_archive_ends_whatever_reads_it() {
+fn readers_refuse_a_flipped_bit_in_a_pytorch_archive() {
     let sandbox = Sandbox::new();
     for name in ["digits.pt", "pt/strided.pt", "pt/tied.pt", "pt/half.pt"] {
         let good = std::fs::read(repository().join("fixtures").join(name)).unwrap();
@@ -187,7 +187,7 @@ fn places_of_data(archive: &[u8]) -> Vec<usize> {
 
 #[cfg(feature = "model")]
 #[test]
-fn an_evaluation_takes_no_damaged_weights_however_layers_hold_them() {
+fn an_evaluation_refuses_damaged_weights_in_every_storage() {
     let sandbox = Sandbox::with("digits");
     let data = "digits-data.safetensors";
     std::fs::copy(repository().join("fixtures").join(data), sandbox.path(data)).unwrap();

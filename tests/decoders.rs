@@ -23,7 +23,7 @@ fn with_text(model: &str) -> Sandbox {
 }
 
 #[test]
-fn a_decoder_of_fewer_layers_learns_to_tell_what_comes_next() {
+fn a_decoder_with_fewer_layers_learns_to_predict_tokens() {
     let sandbox = with_text("llama-tied");
     let perplexity = |report: &Value| -> Vec<f64> {
         let epochs = report["trained"][0]["epochs"].as_array().unwrap();
@@ -53,7 +53,7 @@ fn a_decoder_of_fewer_layers_learns_to_tell_what_comes_next() {
 }
 
 #[test]
-fn a_decoder_learns_in_half_precision_too() {
+fn a_decoder_trains_in_half_precision() {
     let sandbox = with_text("llama-tied");
     for dtype in ["bf16", "f16"] {
         let memory = format!("dtype = \"{dtype}\"");
@@ -66,7 +66,7 @@ fn a_decoder_learns_in_half_precision_too() {
 }
 
 #[test]
-fn a_decoder_of_other_sizes_keeps_its_teachers_vocabulary_and_biases() {
+fn a_decoder_of_other_sizes_keeps_the_vocabulary_and_biases_of_its_teacher() {
     let sandbox = with_text("llama-qwen");
     let sizes = "student = { num_hidden_layers = 1, intermediate_size = 16 }";
     sandbox.write("recipe.toml", of_text("llama-qwen", sizes, "{ kind = \"logits\" }", ""));

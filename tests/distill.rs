@@ -80,7 +80,7 @@ fn one_recipe_prunes_distills_quantizes_and_passes_its_gate() {
 }
 
 #[test]
-fn a_plan_shows_all_that_is_done_to_files_and_touches_nothing() {
+fn a_plan_lists_all_stages_and_writes_nothing() {
     let sandbox = digits(RECIPE);
     let plan = sandbox.ok("plan recipe.toml").stdout;
     assert!(plan.contains("80.0 %") && plan.contains("8-bit"), "{plan}");
@@ -88,7 +88,7 @@ fn a_plan_shows_all_that_is_done_to_files_and_touches_nothing() {
 }
 
 #[test]
-fn a_limit_that_weights_are_above_is_refused_by_run_and_plan_before_anything_is_written() {
+fn a_memory_limit_below_the_weights_is_refused_by_run_and_plan_before_any_writing() {
     let with = |limit: &str| RECIPE.replace("batch_size = 64", &format!("batch_size = 64\nlimit = \"{limit}\""));
     let sandbox = digits(&with("50kB"));
     let before = sandbox.files("");
@@ -120,12 +120,12 @@ fn step_of(sandbox: &Sandbox) -> u64 {
 }
 
 #[test]
-fn killed_anywhere_it_ends_in_the_same_place() {
-    ends_in_the_same_place(&digits(RECIPE), &[0, 5, 20, 30]);
+fn a_killed_training_run_resumes_to_the_same_output() {
+    assert_resumes_to_the_same_output(&digits(RECIPE), &[0, 5, 20, 30]);
 }
 
 #[test]
-fn what_is_drawn_at_random_while_it_trains_is_drawn_again_after_a_kill() {
+fn a_killed_training_run_repeats_its_random_numbers() {
     let sandbox = sentences(); // of an encoder that drops out a tenth
     for memory in ["", "gradient_checkpointing = true"] {
         let recipe = of_sentences("out", "loss = [{ kind = \"embedding\" }]\nsave_every = 3", memory);
@@ -138,13 +138,13 @@ fn what_is_drawn_at_random_while_it_trains_is_drawn_again_after_a_kill() {
                 1,
             ),
         );
-        ends_in_the_same_place(&sandbox, &[6, 21]);
+        assert_resumes_to_the_same_output(&sandbox, &[6, 21]);
     }
 }
 
 /// Checks that a training run killed after each of these steps resumes and gives the output of an undisturbed
 /// run.
-fn ends_in_the_same_place(sandbox: &Sandbox, steps: &[u64]) {
+fn assert_resumes_to_the_same_output(sandbox: &Sandbox, steps: &[u64]) {
     sandbox.ok("distill recipe.toml -o whole --threads 1 --quiet --force");
     let expected = sums(sandbox, "whole");
     for &after in steps {
@@ -162,7 +162,7 @@ fn ends_in_the_same_place(sandbox: &Sandbox, steps: &[u64]) {
 }
 
 #[test]
-fn a_gate_that_is_not_met_keeps_what_was_there_and_what_was_learned() {
+fn a_failed_gate_keeps_the_old_output_and_the_trained_weights() {
     let sandbox = digits(RECIPE);
     sandbox.ok("distill recipe.toml --threads 1 --quiet");
     let before = sums(&sandbox, "out");
@@ -179,7 +179,7 @@ fn a_gate_that_is_not_met_keeps_what_was_there_and_what_was_learned() {
 }
 
 #[test]
-fn a_recipe_that_changed_is_not_gone_on_with() {
+fn a_changed_recipe_is_not_resumed() {
     let sandbox = digits(&RECIPE.replace("accuracy = 0.9 }", "accuracy = 0.9999 }"));
     sandbox.run("distill recipe.toml --threads 1 --quiet").assert_fails(6, &["gate"]);
     sandbox.write("other.toml", RECIPE.replace("epochs = 2", "epochs = 1").replace("= 0.9 }", "= 0.5 }"));
@@ -236,7 +236,7 @@ pub(crate) fn of_sentences(output: &str, keys: &str, memory: &str) -> String {
 }
 
 #[test]
-fn a_sentence_encoder_of_fewer_layers_learns_from_every_kind_of_loss() {
+fn a_sentence_encoder_with_fewer_layers_learns_from_every_loss() {
     let sandbox = sentences();
     let all = "loss = [{ kind = \"embedding\" }, { kind = \"embedding\", by = \"similarity\" }, { kind = \"hidden\" }, \
                { kind = \"hidden\", by = \"cosine\", layers = \"last\" }, { kind = \"attention\", layers = [1] }, \
@@ -260,7 +260,7 @@ fn a_sentence_encoder_of_fewer_layers_learns_from_every_kind_of_loss() {
 }
 
 #[test]
-fn layers_that_run_again_in_the_backward_pass_learn_the_same() {
+fn gradient_checkpointing_gives_the_same_weights() {
     let sandbox = sentences();
     let config = std::fs::read_to_string(sandbox.path("bert-tiny/config.json")).unwrap();
     sandbox.write("bert-tiny/config.json", config.replace("dropout_prob\": 0.1", "dropout_prob\": 0.0"));
@@ -279,7 +279,7 @@ fn layers_that_run_again_in_the_backward_pass_learn_the_same() {
 }
 
 #[test]
-fn layers_labels_vocabularies_and_tokenizers_that_do_not_go_together_are_named() {
+fn mismatched_layers_labels_vocabularies_and_tokenizers_are_named() {
     let sandbox = sentences();
     let embedding = "loss = [{ kind = \"embedding\" }]";
     let cases: [(String, &[&str]); 4] = [
@@ -298,7 +298,7 @@ fn layers_labels_vocabularies_and_tokenizers_that_do_not_go_together_are_named()
 }
 
 #[test]
-fn training_in_turns_in_halves_and_within_a_limit_comes_to_much_the_same() {
+fn gradient_accumulation_half_precision_and_memory_limits_give_similar_results() {
     let accuracy = |memory: &str| {
         let sandbox = digits(&RECIPE.replace("batch_size = 64", memory));
         let report = sandbox.json("distill recipe.toml --threads 1");
@@ -319,7 +319,7 @@ fn training_in_turns_in_halves_and_within_a_limit_comes_to_much_the_same() {
 }
 
 #[test]
-fn what_cannot_be_trained_is_one_line() {
+fn untrainable_models_are_refused_in_one_line() {
     let stage = "loss = [{ kind = \"logits\", weight = 0.7 }, { kind = \"labels\", weight = 0.3 }]";
     let with = |to: &str| RECIPE.replace(stage, to);
     let data = "train = \"digits-data.safetensors\"";
@@ -369,7 +369,7 @@ fn what_cannot_be_trained_is_one_line() {
 }
 
 #[test]
-fn a_recipe_without_training_is_for_another_command() {
+fn distill_refuses_a_recipe_without_training() {
     let sandbox = digits("[model]\npath = \"digits\"\n[output]\npath = \"out\"\n");
     sandbox.run("distill recipe.toml").assert_fails(2, &["no distill stage", "briquette run"]);
 }

@@ -15,7 +15,7 @@ fn manifest(sandbox: &Sandbox, output: &str) -> Value {
 }
 
 #[test]
-fn codes_are_fewer_bytes_and_the_same_values_there_and_back() {
+fn entropy_coded_outputs_are_smaller_and_convert_both_ways_without_loss() {
     let sandbox = Sandbox::with("digits");
     let schemes = SCHEMES[..5].iter().chain(&["--prune 0.5 --quantize int2 --cast f16"]);
     for (i, scheme) in schemes.enumerate() {
@@ -57,7 +57,7 @@ fn large() -> Vec<Tensor> {
 }
 
 #[test]
-fn tensors_of_many_pieces_and_blocks_are_the_same_bytes_on_any_number_of_threads() {
+fn large_tensors_give_the_same_bytes_on_any_number_of_threads() {
     let sandbox = Sandbox::new();
     sandbox.write("large.safetensors", safetensors_of(&large()));
     for scheme in [
@@ -85,7 +85,7 @@ fn tensors_of_many_pieces_and_blocks_are_the_same_bytes_on_any_number_of_threads
 }
 
 #[test]
-fn a_model_in_blocks_runs_as_it_did() {
+fn an_entropy_coded_model_evaluates_as_before() {
     let sandbox = Sandbox::with("digits");
     sandbox.write("data.safetensors", std::fs::read(repository().join("fixtures/digits-data.safetensors")).unwrap());
     sandbox.ok("compress digits -o plain --prune 0.5 --quantize int8-dynamic");
@@ -101,7 +101,7 @@ fn a_model_in_blocks_runs_as_it_did() {
 }
 
 #[test]
-fn what_cannot_be_coded_is_one_line() {
+fn unsupported_entropy_coding_is_refused_in_one_line() {
     let sandbox = Sandbox::with("digits");
     let cases = [
         (
@@ -118,7 +118,7 @@ fn what_cannot_be_coded_is_one_line() {
 }
 
 #[test]
-fn a_block_that_lies_is_one_line() {
+fn invalid_blocks_are_refused_in_one_line() {
     let sandbox = Sandbox::with("digits");
     sandbox.ok("compress digits -o out --quantize int8 --storage entropy");
     let good = weights(&sandbox, "out");

@@ -26,7 +26,7 @@ fn weight_bytes(sandbox: &Sandbox, output: &str) -> usize {
 }
 
 #[test]
-fn codes_come_through_as_they_are() {
+fn export_keeps_codes_unchanged() {
     let sandbox = Sandbox::with("digits");
     for (i, scheme) in SCHEMES.iter().enumerate() {
         let (first, second) = (format!("a{i}"), format!("b{i}"));
@@ -41,7 +41,7 @@ fn codes_come_through_as_they_are() {
 }
 
 #[test]
-fn linear_codes_come_through_to_compressed_tensors() {
+fn codes_of_linear_layers_are_kept_in_compressed_tensors() {
     let sandbox = Sandbox::with("digits");
     for (i, scheme) in SCHEMES[..3].iter().enumerate() {
         let (first, second) = (format!("a{i}"), format!("b{i}"));

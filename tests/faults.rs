@@ -142,7 +142,7 @@ fn check_after(sandbox: &Sandbox, outcome: &Outcome, faults: &Faults, old: &BTre
 }
 
 #[test]
-fn any_call_may_fail_once() {
+fn any_call_can_fail_once() {
     for force in [false, true] {
         let calls = sweep(force, Fault { errno: EIO, ..Fault::default() });
         let expected = ["mkdir", "open", "flock", "fallocate64", "pwrite64", "pread64", "fsync", "rename"];
@@ -153,7 +153,7 @@ fn any_call_may_fail_once() {
 }
 
 #[test]
-fn the_disk_may_be_full_from_any_point_on() {
+fn the_disk_can_be_full_from_any_call_on() {
     for force in [false, true] {
         sweep(force, Fault { errno: ENOSPC, sticky: true, ..Fault::default() });
     }
@@ -161,7 +161,7 @@ fn the_disk_may_be_full_from_any_point_on() {
 
 /// A path that cannot be inspected is not a missing path: the run fails or gives its usual output.
 #[test]
-fn a_look_at_a_path_may_fail_once() {
+fn any_stat_call_can_fail_once() {
     let sandbox = with_old();
     sandbox.write("tiny/tokenizer.json", "{}\n");
     sandbox.write("tiny/config.json", "{}\n");
@@ -192,7 +192,7 @@ fn a_look_at_a_path_may_fail_once() {
 }
 
 #[test]
-fn a_file_system_without_locks_will_do_and_a_broken_one_will_not() {
+fn a_file_system_without_locks_works_and_a_failing_lock_is_an_error() {
     let sandbox = with_old();
     let Some(shim) = shim(&sandbox) else { return };
     for (errno, code) in [(ENOLCK, 0), (EIO, 5)] {
@@ -207,7 +207,7 @@ fn a_file_system_without_locks_will_do_and_a_broken_one_will_not() {
 }
 
 #[test]
-fn files_may_not_grow_beyond_any_size() {
+fn any_file_size_limit_is_handled() {
     let sandbox = with_old();
     let old = sandbox.files("old");
     let (mut blocks, mut n_refused) = (0, 0);
@@ -253,7 +253,7 @@ impl Drop for Tmpfs {
 }
 
 #[test]
-fn the_disk_may_be_of_any_size() {
+fn any_disk_size_is_handled() {
     let sandbox = Sandbox::with("digits");
     let mut n_refused = 0;
     for n_pages in 1.. {
@@ -277,7 +277,7 @@ fn the_disk_may_be_of_any_size() {
 /// same output.
 #[cfg(feature = "model")]
 #[test]
-fn a_training_on_a_full_disk_goes_on_once_there_is_room() {
+fn training_on_a_full_disk_resumes_once_there_is_room() {
     use crate::distill::{RECIPE, digits, sums};
     let sandbox = digits(&RECIPE.replace("path = \"out\"", "path = \"side/out\""));
     let Some(shim) = shim(&sandbox) else { return };

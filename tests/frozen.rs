@@ -56,7 +56,7 @@ fn decoded_hash(directory: &Path) -> String {
 }
 
 #[test]
-fn frozen_outputs_verify_and_decode_as_ever() {
+fn frozen_outputs_verify_and_decode_to_the_same_values() {
     let sandbox = Sandbox::new();
     sandbox.write("tiny.safetensors", safetensors_of(&tiny()));
     for (name, _, hash) in OUTPUTS {

@@ -21,7 +21,7 @@ fn endless() -> Sandbox {
 }
 
 #[test]
-fn the_same_prompt_and_seed_give_the_same_text_on_stdout_alone() {
+fn the_same_prompt_and_seed_give_the_same_text_on_stdout_only() {
     let sandbox = llama();
     for flags in ["", "--temperature 0.8 --top-k 20 --top-p 0.9 --seed 3", "--cache int8", "--cache f16"] {
         let line = format!("generate llama-tied --prompt cat --max-tokens 12 {flags}");
@@ -43,7 +43,7 @@ fn the_same_prompt_and_seed_give_the_same_text_on_stdout_alone() {
 }
 
 #[test]
-fn a_compressed_model_speaks_beside_the_one_it_came_from() {
+fn a_compressed_model_generates_beside_its_original() {
     let sandbox = llama();
     sandbox.ok("compress llama-tied -o small --quantize int8-dynamic --device cpu");
     sandbox.write("prompts.txt", "the cat\n\na dog\n");
@@ -60,7 +60,7 @@ fn a_compressed_model_speaks_beside_the_one_it_came_from() {
 }
 
 #[test]
-fn what_cannot_be_is_one_line() {
+fn impossible_settings_are_refused_in_one_line() {
     let sandbox = llama();
     sandbox.ok("compress llama-tied -o bare --quantize int8 --device cpu");
     for name in ["tokenizer.json", "tokenizer_config.json"] {
@@ -90,7 +90,7 @@ fn what_cannot_be_is_one_line() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_it_quietly() {
+fn a_closed_pipe_ends_generation_silently() {
     let sandbox = endless();
     let line = "generate llama-tied --prompt cat --max-tokens 900000 --cache int8 --quiet";
     let mut child = sandbox.command(line).stdout(Stdio::piped()).spawn().unwrap();
@@ -103,7 +103,7 @@ fn a_reader_that_goes_away_ends_it_quietly() {
 }
 
 #[test]
-fn an_interrupt_ends_the_line_and_leaves_within_two_seconds() {
+fn an_interrupt_ends_the_line_and_exits_within_two_seconds() {
     let sandbox = endless();
     let mut command = sandbox.command("generate llama-tied --prompt - --max-tokens 900000 --quiet");
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
@@ -120,7 +120,7 @@ fn an_interrupt_ends_the_line_and_leaves_within_two_seconds() {
 }
 
 #[test]
-fn a_hostile_template_or_tokenizer_is_one_line_and_exit_code_4() {
+fn a_hostile_template_or_tokenizer_gives_one_line_and_exit_code_4() {
     for template in [
         "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}".to_string(),
         format!("{{{{ {}1 }}}}", "-".repeat(20_000)),

@@ -27,7 +27,7 @@ fn values(found: &Value, key: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_tensor_whose_columns_the_group_size_does_not_divide_has_a_scale_per_row() {
+fn a_tensor_with_columns_that_the_group_size_does_not_divide_gets_a_scale_per_row() {
     let sandbox = mobile();
     for (groups, rows) in [("int4-g32", "int4"), ("int3-g32-asym", "int3-asym")] {
         let plan = sandbox.json(&format!("plan m --quantize {groups}"));
@@ -54,7 +54,7 @@ fn a_tensor_whose_columns_the_group_size_does_not_divide_has_a_scale_per_row() {
 }
 
 #[test]
-fn the_choices_of_a_budget_may_have_groups_that_do_not_divide() {
+fn choices_of_a_budget_may_have_group_sizes_that_do_not_divide() {
     let sandbox = mobile();
     let report = sandbox.json("compress m -o out --quiet --bits 6 --choices int4-g32,int8");
     assert_eq!(report["allocation"]["tensors"].as_array().unwrap().len(), 4, "{report}");

@@ -154,7 +154,7 @@ fn script_of(page: &str, blocks: &[Block], has_minilm: bool) -> String {
 }
 
 #[test]
-fn a_script_stops_at_a_failure_and_at_a_success_that_should_fail() {
+fn a_script_stops_at_an_unexpected_failure_or_success() {
     let succeeds = |text: &str| {
         let script = script_of("a page", &blocks_of(&format!("```sh\n{text}\n```\n")), false);
         bash(&Sandbox::new(), &script).output().unwrap().status.success()

@@ -33,7 +33,7 @@ fn wait_for_draft(sandbox: &Sandbox) {
 }
 
 #[test]
-fn a_terminal_that_closes_leaves_nothing_behind() {
+fn a_closed_terminal_leaves_no_files() {
     let sandbox = with_model();
     let child = sandbox.command(LINE).spawn().unwrap();
     wait_for_draft(&sandbox);
@@ -47,7 +47,7 @@ fn a_terminal_that_closes_leaves_nothing_behind() {
 
 /// Ignores SIGHUP from the start, as `nohup` does.
 #[test]
-fn a_run_that_was_told_to_outlive_its_terminal_does() {
+fn a_run_under_nohup_survives_its_terminal() {
     let sandbox = with_model();
     let binary = env!("CARGO_BIN_EXE_briquette");
     let mut command = Command::new("sh");
@@ -62,7 +62,7 @@ fn a_run_that_was_told_to_outlive_its_terminal_does() {
 
 /// Before the handler is installed, a signal kills the process; afterwards, it requests a stop.
 #[test]
-fn no_signal_is_lost_however_early_it_comes() {
+fn early_signals_are_not_lost() {
     let sandbox = with_model();
     let (mut random, mut n_by_signal) = (Random(5), 0);
     for i in 0..120 {
@@ -79,7 +79,7 @@ fn no_signal_is_lost_however_early_it_comes() {
 }
 
 #[test]
-fn a_directory_that_goes_away_meanwhile_is_no_fault_of_the_input() {
+fn a_directory_removed_during_a_run_is_an_io_error() {
     let sandbox = with_model();
     let line = LINE.replace("-o out", "-o gone/out");
     for pause in [0, 20, 60, 150, 300] {
@@ -105,7 +105,7 @@ fn a_directory_that_goes_away_meanwhile_is_no_fault_of_the_input() {
 }
 
 #[test]
-fn an_output_path_that_cannot_be_one_is_a_mistake_in_the_recipe() {
+fn an_invalid_output_path_is_a_config_error() {
     let sandbox = with_model();
     let recipe = |output: &str| {
         format!(

@@ -43,7 +43,7 @@ fn models() -> [Vec<u8>; 2] {
 }
 
 #[test]
-fn every_command_that_prints_makes_names_and_paths_harmless() {
+fn every_command_escapes_hostile_names_and_paths() {
     for name in models() {
         let sandbox = Sandbox::new();
         let model = OsStr::from_bytes(&name);
@@ -84,7 +84,7 @@ fn every_command_that_prints_makes_names_and_paths_harmless() {
 }
 
 #[test]
-fn json_still_says_the_very_names() {
+fn json_has_the_exact_names() {
     let sandbox = Sandbox::new();
     sandbox.write("m.safetensors", safetensors_of(&sly_tensors()));
     let found = sandbox.json("inspect m.safetensors");
@@ -92,7 +92,7 @@ fn json_still_says_the_very_names() {
 }
 
 #[test]
-fn errors_that_quote_names_and_arguments_are_one_harmless_line() {
+fn errors_escape_names_and_arguments_and_stay_one_line() {
     let sandbox = Sandbox::new();
     sandbox.write("m.safetensors", safetensors_of(&sly_tensors()));
     let (sly, raw) = (OsStr::new(SLY), OsStr::from_bytes(b"raw\x9b2J\xff\x1b[3J"));
@@ -125,7 +125,7 @@ fn errors_that_quote_names_and_arguments_are_one_harmless_line() {
 }
 
 #[test]
-fn recipes_and_batches_print_nothing_sly() {
+fn recipes_and_batches_escape_hostile_names() {
     let sandbox = Sandbox::with("digits");
     let name = serde_json::to_string(SLY).unwrap().replace('\x7f', "\\u007f");
     let job = |output: &str, scheme: &str| {
@@ -149,7 +149,7 @@ fn recipes_and_batches_print_nothing_sly() {
 
 #[cfg(feature = "model")]
 #[test]
-fn an_evaluation_prints_nothing_sly() {
+fn an_evaluation_escapes_hostile_names() {
     let sandbox = Sandbox::with("digits");
     let data = crate::sandbox::repository().join("fixtures/digits-data.safetensors");
     for name in models() {

@@ -137,7 +137,7 @@ const CASES: [Case; 13] = [
 ];
 
 #[test]
-fn only_the_linear_layers_of_a_family_are_codes_and_all_others_are_named() {
+fn only_linear_layers_of_a_family_are_quantized_and_all_others_are_ignored() {
     for Case { model_type, coded: expected, left, ignore } in CASES {
         let names: Vec<String> = expected.iter().chain(left).map(|name| format!("{name}.weight")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -161,7 +161,7 @@ fn is_table(name: &str) -> bool {
 }
 
 #[test]
-fn the_embedding_model_of_the_readme_ignores_nothing() {
+fn the_embedding_model_of_the_readme_has_no_ignored_layers() {
     let sandbox = with_model(
         r#"{"model_type": "bert", "architectures": ["BertModel"]}"#,
         &["embeddings.word_embeddings.weight", "encoder.layer.0.attention.self.value.weight", "pooler.dense.weight"],
@@ -172,7 +172,7 @@ fn the_embedding_model_of_the_readme_ignores_nothing() {
 }
 
 #[test]
-fn a_layer_that_is_left_out_has_the_names_of_the_bare_model_and_of_one_with_a_head() {
+fn ignored_layers_have_their_names_in_models_with_and_without_a_head() {
     let layer = |prefix: &str, i: usize| format!("{prefix}encoder.layer.{i}.output.dense.weight");
     for prefix in ["", "bert."] {
         let names = [layer(prefix, 0), layer(prefix, 1), format!("{prefix}pooler.dense.weight")];
@@ -185,7 +185,7 @@ fn a_layer_that_is_left_out_has_the_names_of_the_bare_model_and_of_one_with_a_he
 }
 
 #[test]
-fn a_family_that_is_not_known_is_refused_with_the_reason() {
+fn an_unknown_family_is_refused_with_the_reason() {
     let sandbox = with_model(&of_type("reformer"), &["layer.0.rel_attn.q.weight"]);
     sandbox.write("bare.safetensors", std::fs::read(sandbox.path("model/model.safetensors")).unwrap());
     sandbox.ok("compress model -o small --quantize int8");
@@ -205,7 +205,7 @@ fn a_family_that_is_not_known_is_refused_with_the_reason() {
 }
 
 #[test]
-fn what_is_not_known_is_written_where_that_is_allowed_with_a_warning() {
+fn an_unknown_family_is_written_with_a_warning_if_allowed() {
     let sandbox = with_model(&of_type("reformer"), &["layer.0.rel_attn.q.weight", "lm_head.weight", "proj_out.weight"]);
     let quantize = "--quantize int8 --format compressed-tensors --allow-untested";
     let planned = sandbox.ok(&format!("plan model {quantize}"));
@@ -239,7 +239,7 @@ fn a_known_family_needs_no_warning() {
 }
 
 #[test]
-fn a_family_without_linear_layers_is_refused_whatever_is_allowed() {
+fn a_family_without_linear_layers_is_always_refused() {
     let sandbox = with_model(&of_type("gpt2"), &["transformer.h.0.attn.c_attn.weight", "transformer.wte.weight"]);
     for options in ["", "--allow-untested"] {
         sandbox
@@ -252,7 +252,7 @@ fn a_family_without_linear_layers_is_refused_whatever_is_allowed() {
 }
 
 #[test]
-fn a_model_without_linear_layers_is_refused_whatever_is_allowed() {
+fn a_model_without_linear_layers_is_always_refused() {
     for (config, shape) in [(of_type("superpoint"), [64, 16, 3, 3]), ("{}".into(), [32, 32, 1, 1])] {
         let sandbox = Sandbox::new();
         let filters = ["encoder.conv1.weight", "encoder.conv2.weight"].map(|name| Tensor::random(name, &shape, 1));
@@ -270,7 +270,7 @@ fn a_model_without_linear_layers_is_refused_whatever_is_allowed() {
 }
 
 #[test]
-fn heads_of_a_family_that_is_not_known_are_left_by_a_pattern_whether_or_not_files_have_them() {
+fn heads_of_an_unknown_family_are_always_ignored_by_a_pattern() {
     let layer = "decoder.layers.0.fc1.weight";
     for heads in [
         vec![],
@@ -291,7 +291,7 @@ fn heads_of_a_family_that_is_not_known_are_left_by_a_pattern_whether_or_not_file
 }
 
 #[test]
-fn packed_codes_are_refused_where_only_int8_dynamic_loads() {
+fn packed_codes_are_refused_for_families_that_load_only_int8_dynamic() {
     for (model_type, name) in
         [("t5", "encoder.block.0.layer.0.SelfAttention.q.weight"), ("modernbert", "model.layers.0.mlp.Wi.weight")]
     {
@@ -316,7 +316,7 @@ const MIXTRAL: [&str; 5] = [
 ];
 
 #[test]
-fn experts_are_packed_codes_of_one_scheme_or_refused() {
+fn experts_get_packed_codes_of_one_scheme_or_are_refused() {
     let sandbox = with_model(&of_type("mixtral"), &MIXTRAL);
     let compress = "compress model -o out --force --format compressed-tensors --quantize";
     for options in [
@@ -335,7 +335,7 @@ fn experts_are_packed_codes_of_one_scheme_or_refused() {
 }
 
 #[test]
-fn experts_may_have_another_scheme_than_the_rest_and_are_targeted_by_one_pattern() {
+fn experts_may_have_their_own_scheme_under_one_pattern() {
     let sandbox = with_model(&of_type("mixtral"), &MIXTRAL);
     let stage = "[[stage]]\nkind = \"quantize\"\nscheme = \"int8-dynamic\"\n";
     let other = "overrides = [{ include = [\"**.experts.**\"], scheme = \"int8\" }]\n";

@@ -52,7 +52,7 @@ fn outcome_of(line: &str, output: Output) -> Outcome {
 }
 
 #[test]
-fn of_four_that_resume_at_once_one_works_and_the_others_say_so() {
+fn of_four_concurrent_resumes_one_works_and_the_others_are_refused() {
     let sandbox = with_model(2, 1024);
     let schemes: Vec<String> =
         ["int8", "int4", "int8-dynamic", "int4-g32", "int4-g64"].map(|s| format!("{s:?}")).into();
@@ -89,7 +89,7 @@ fn rows(sandbox: &Sandbox, page: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_batch_has_a_page_with_every_job_also_where_some_failed_or_were_not_reached() {
+fn a_batch_page_lists_every_job_including_failed_and_unreached_ones() {
     let sandbox = with_model(1, 256);
     let gone = "[[job]]\nname = \"gone <b>\"\n[job.model]\npath = \"absent\"\n[job.output]\npath = \"out/gone\"\n[[job.stage]]\n\
                 kind = \"quantize\"\nscheme = \"int8\"\n";
@@ -124,7 +124,7 @@ fn n_phases(sandbox: &Sandbox, trace: &str, name: &str) -> usize {
 }
 
 #[test]
-fn what_jobs_have_in_common_is_done_once_and_makes_the_same_bytes() {
+fn shared_stages_run_once_and_give_the_same_bytes() {
     let sandbox = with_model(2, 128);
     sandbox.write("jobs.toml", FACTORS);
     let report = sandbox.json("run jobs.toml --trace trace.json");
@@ -142,7 +142,7 @@ fn what_jobs_have_in_common_is_done_once_and_makes_the_same_bytes() {
 }
 
 #[test]
-fn killed_anywhere_a_batch_with_common_stages_goes_on_and_leaves_nothing() {
+fn a_killed_batch_with_shared_stages_resumes_and_leaves_no_files() {
     let sandbox = with_model(3, 256);
     sandbox.write("jobs.toml", FACTORS);
     let line = "run jobs.toml --quiet --resume";
@@ -168,7 +168,7 @@ fn killed_anywhere_a_batch_with_common_stages_goes_on_and_leaves_nothing() {
 }
 
 #[test]
-fn an_output_whose_line_a_kill_kept_from_the_journal_is_made_again_by_resume() {
+fn resume_repeats_a_job_whose_journal_line_is_missing() {
     let sandbox = with_model(2, 256);
     let jobs = "[base.model]\npath = \"model.safetensors\"\n[base.output]\npath = \"out/{budget.bytes}\"\n\
         [[base.stage]]\nkind = \"quantize\"\nscheme = \"step\"\n[matrix]\n\"budget.bytes\" = [\"60kB\", \"90kB\"]\n";
@@ -192,7 +192,7 @@ fn an_output_whose_line_a_kill_kept_from_the_journal_is_made_again_by_resume() {
 
 /// Leaves the state of a kill between publishing and cleanup: a foreign file in `OUT.stages` prevents its
 /// removal.
-fn ended_before_it_cleaned_up(sandbox: &Sandbox, line: &str, output: &str) {
+fn run_without_cleanup(sandbox: &Sandbox, line: &str, output: &str) {
     let mut child = sandbox.command(line).spawn().unwrap();
     let stages = sandbox.path(&format!("{output}.stages"));
     while !stages.join("recipe.json").exists() {
@@ -205,13 +205,13 @@ fn ended_before_it_cleaned_up(sandbox: &Sandbox, line: &str, output: &str) {
 }
 
 #[test]
-fn stages_left_by_a_kill_after_publishing_are_finished_by_the_same_command() {
+fn the_same_command_finishes_the_cleanup_of_a_killed_run() {
     let sandbox = with_model(4, 256);
     sandbox.write("recipe.toml", recipe_of("int8"));
     sandbox.write("other.toml", recipe_of("int4").replace("alone-int4", "alone-int8"));
     let line = "run recipe.toml";
     for force in ["", " --force"] {
-        ended_before_it_cleaned_up(&sandbox, line, "alone-int8");
+        run_without_cleanup(&sandbox, line, "alone-int8");
         assert!(sandbox.path("alone-int8.stages").exists());
         let before = sandbox.files("alone-int8");
         let again = sandbox.run(&format!("{line}{force}"));
@@ -224,7 +224,7 @@ fn stages_left_by_a_kill_after_publishing_are_finished_by_the_same_command() {
     }
 
     // The command does not finish an output of another recipe or a damaged one.
-    ended_before_it_cleaned_up(&sandbox, line, "alone-int8");
+    run_without_cleanup(&sandbox, line, "alone-int8");
     sandbox.run("run other.toml").assert_fails(6, &["alone-int8", "--force"]);
     let weights = "alone-int8/model.briquette.safetensors";
     let mut bytes = std::fs::read(sandbox.path(weights)).unwrap();
@@ -237,7 +237,7 @@ fn stages_left_by_a_kill_after_publishing_are_finished_by_the_same_command() {
 }
 
 #[test]
-fn killed_anywhere_a_chain_is_ended_by_the_same_command() {
+fn the_same_command_finishes_a_killed_run() {
     let sandbox = with_model(2, 256);
     sandbox.write("recipe.toml", recipe_of("int8"));
     let line = "run recipe.toml --quiet";
@@ -260,7 +260,7 @@ fn killed_anywhere_a_chain_is_ended_by_the_same_command() {
 }
 
 #[test]
-fn the_error_of_the_first_of_a_hundred_thousand_points_is_there_at_once() {
+fn the_first_error_of_a_large_matrix_is_printed_immediately() {
     let sandbox = Sandbox::new();
     let seeds: Vec<String> = (0..1000).map(|seed| seed.to_string()).collect();
     let shares: Vec<String> = (1..=100).map(|share| format!("0.{share:03}")).collect();
@@ -289,7 +289,7 @@ fn the_error_of_the_first_of_a_hundred_thousand_points_is_there_at_once() {
 }
 
 #[test]
-fn nothing_of_a_batch_is_lost_to_a_trace() {
+fn a_trace_overwrites_no_file_of_a_batch() {
     let sandbox = with_model(1, 64);
     sandbox.write("jobs.toml", FACTORS);
     for path in ["out/jobs.journal.jsonl", "out/jobs.report.html", "out/int4", "out/int4.stages/x", "model.safetensors"]

@@ -90,7 +90,7 @@ fn callers(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
 }
 
 #[test]
-fn every_call_of_a_recipe_names_one_that_exists() {
+fn every_called_recipe_exists() {
     let root = repository();
     let names =
         ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", ".ci/run", "justfile"];

@@ -223,22 +223,22 @@ fn check_outputs(
 }
 
 #[test]
-fn what_is_exported_from_safetensors_is_what_fake_quantization_makes_in_place() {
+fn exports_of_safetensors_models_equal_fake_quantization() {
     check("safetensors");
 }
 
 #[test]
-fn what_is_exported_from_pytorch_is_what_fake_quantization_makes_in_place() {
+fn exports_of_pytorch_models_equal_fake_quantization() {
     check("pt");
 }
 
 #[test]
-fn what_is_exported_from_burnpack_is_what_fake_quantization_makes_in_place() {
+fn exports_of_burnpack_models_equal_fake_quantization() {
     check("burnpack");
 }
 
 #[test]
-fn the_model_in_burns_layout_comes_back_from_every_format_in_its_own_order() {
+fn a_model_in_burns_layout_keeps_its_order_in_every_format() {
     let sandbox = Sandbox::with("digits");
     sandbox.ok("compress digits -o d --layout burn --quantize int8");
     for format in ["dense", "burnpack", "briquette"] {
@@ -253,7 +253,7 @@ fn the_model_in_burns_layout_comes_back_from_every_format_in_its_own_order() {
 }
 
 #[test]
-fn what_is_left_as_it_is_keeps_its_order_whichever_axis_counts_outputs() {
+fn unchanged_tensors_keep_their_order_on_every_output_axis() {
     for (shape, huge) in [([24, 40], 1e30), ([300, 260], 1e30)] {
         let sandbox = Sandbox::new();
         let mut large = Tensor::random("large.weight", &shape, 1);
@@ -273,7 +273,7 @@ fn what_is_left_as_it_is_keeps_its_order_whichever_axis_counts_outputs() {
 }
 
 #[test]
-fn burns_layout_is_refused_for_transformers_which_would_read_it_transposed() {
+fn burns_layout_is_refused_for_compressed_tensors() {
     let sandbox = Sandbox::new();
     let config = r#"{"model_type": "bert"}"#;
     let names = ["bert.encoder.layer.0.attention.self.query.weight", "bert.pooler.dense.weight"];
@@ -293,7 +293,7 @@ fn burns_layout_is_refused_for_transformers_which_would_read_it_transposed() {
 }
 
 #[test]
-fn conv1d_matrices_stay_floats_in_their_own_order_for_transformers() {
+fn conv1d_matrices_stay_floats_in_compressed_tensors() {
     for (config, shape) in [(r#"{"model_type": "decision_transformer"}"#, [32, 96]), ("{}", [256, 768])] {
         let sandbox = Sandbox::new();
         let [n_in, n_out] = shape;

@@ -17,7 +17,7 @@ fn assert_fails_in_json(sandbox: &Sandbox, line: &str, code: i32, kind: &str, ph
 }
 
 #[test]
-fn a_failure_is_one_document() {
+fn a_failure_prints_one_document() {
     let sandbox = Sandbox::with("digits");
     sandbox.write("taken/mine.txt", "mine");
     let cases = [
@@ -33,7 +33,7 @@ fn a_failure_is_one_document() {
 }
 
 #[test]
-fn so_is_a_mistake_in_the_arguments() {
+fn an_error_in_the_arguments_prints_one_document() {
     let sandbox = Sandbox::new();
     for (line, phrase) in [
         ("--json", "the command is missing"),
@@ -49,7 +49,7 @@ fn so_is_a_mistake_in_the_arguments() {
 
 #[cfg(feature = "model")]
 #[test]
-fn findings_that_are_a_failure_stay_one_document() {
+fn a_refused_plan_prints_one_document() {
     let sandbox = Sandbox::with("digits");
     sandbox.write("data.txt", "x");
     sandbox.write(

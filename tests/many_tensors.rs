@@ -73,7 +73,7 @@ fn compressing_and_verifying_take_a_bounded_number_of_bytes_a_tensor() {
 }
 
 #[test]
-fn the_page_shows_the_largest_and_the_worst_and_the_rest_is_in_the_json() {
+fn the_page_lists_the_largest_and_worst_tensors_and_the_json_all() {
     let (n, sandbox) = (5_000, Sandbox::new());
     sandbox.write("many.safetensors", many(n, [4, 8]));
     sandbox.ok("compress many.safetensors -o out --prune 0.5 --quantize int8 --quiet");
@@ -89,7 +89,7 @@ fn the_page_shows_the_largest_and_the_worst_and_the_rest_is_in_the_json() {
 }
 
 #[test]
-fn more_coded_tensors_than_a_header_may_explain_are_written_and_read_back() {
+fn more_quantized_tensors_than_a_header_can_describe_are_written_and_read() {
     let (n, sandbox) = (66_000, Sandbox::new());
     sandbox.write("many.safetensors", many(n, [1, 4]));
     sandbox.ok("compress many.safetensors -o out --quantize int8 --quiet");

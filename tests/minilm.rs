@@ -36,18 +36,18 @@ fn int8_takes_at_most_23_3_megabytes() {
 }
 
 #[test]
-fn four_tenths_pruned_and_int8_takes_at_most_20_4_megabytes() {
+fn forty_percent_pruned_int8_takes_at_most_20_4_megabytes() {
     assert_at_most("--prune 0.4 --quantize int8", 20.4);
 }
 
 #[test]
-fn with_pruned_embeddings_it_takes_at_most_17_4_megabytes() {
+fn pruned_embeddings_and_int8_take_at_most_17_4_megabytes() {
     assert_at_most("--prune 0.4 --prune-roles linear,conv,embedding --quantize int8", 17.4);
 }
 
 #[test]
 #[cfg(feature = "model")]
-fn weights_take_what_was_foretold_within_a_hundredth() {
+fn weights_take_the_predicted_memory_within_one_percent() {
     let Some(sandbox) = minilm() else { return };
     sandbox.write("lines.txt", "The cat sat on the mat.\nRates were left as they are.\n");
     let check = |model: &str, options: &str| {

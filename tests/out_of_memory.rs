@@ -20,7 +20,7 @@ fn least(sandbox: &Sandbox) -> usize {
 }
 
 #[test]
-fn too_little_memory_is_one_line_and_exit_code_5() {
+fn too_little_memory_gives_one_line_and_exit_code_5() {
     let sandbox = Sandbox::with("digits");
     // One tensor of 48 MB, so that buffers are large.
     let header = r#"{"fc.weight":{"dtype":"F32","shape":[3000,4000],"data_offsets":[0,48000000]}}"#;
@@ -56,7 +56,7 @@ fn too_little_memory_is_one_line_and_exit_code_5() {
 }
 
 #[test]
-fn an_error_of_memory_is_a_document_too() {
+fn out_of_memory_prints_one_document_with_json() {
     let sandbox = Sandbox::with("digits");
     let least = least(&sandbox);
     let outcomes = (0..40)

@@ -35,7 +35,7 @@ fn place_in(file: &[u8], bytes: &[u8]) -> usize {
 }
 
 #[test]
-fn verify_finds_values_that_changed_places_in_every_format() {
+fn verify_finds_permuted_values_in_every_format() {
     let sandbox = Sandbox::new();
     let fc = Tensor::random("fc.weight", &[64, 64], 1);
     sandbox.write("m.safetensors", safetensors_of(&[fc.clone(), Tensor::random("up.weight", &[64, 16], 2)]));
@@ -73,7 +73,7 @@ fn codes_in(file: &[u8], output: &str) -> usize {
 }
 
 #[test]
-fn verify_finds_a_manifest_that_lays_rows_out_in_another_way() {
+fn verify_finds_a_manifest_with_another_output_axis() {
     let sandbox = Sandbox::new();
     sandbox.write("m.safetensors", safetensors_of(&[Tensor::random("fc.weight", &[64, 64], 1)]));
     sandbox.ok("compress m.safetensors -o out --layout burn --quantize int8");

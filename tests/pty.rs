@@ -114,7 +114,7 @@ impl<I: Iterator<Item = char>> TakeInclusive for I {
 }
 
 #[test]
-fn a_terminal_clears_lines_and_knows_what_wrapped() {
+fn the_screen_clears_lines_and_records_wrapped_ones() {
     let shown = Shown::of("half\r\x1b[2Kdone\r\nabcdef\x1b[1A\r\x1b[2Kup", 5);
     assert_eq!(
         (shown.lines.as_slice(), shown.wrapped.as_slice()),

@@ -118,7 +118,7 @@ fn forms(value: &str) -> [String; 3] {
 }
 
 #[test]
-fn what_is_no_number_is_seen_in_a_matrix_and_in_a_set_too() {
+fn nan_and_infinity_are_refused_in_a_matrix_and_in_a_set() {
     let sandbox = Sandbox::new();
     let base = "[base.model]\npath = \"m\"\n[base.output]\npath = \"o/{stage.0.sparsity}\"\n[[base.stage]]\nkind = \"prune\"\n";
     let job = "[job.model]\npath = \"m\"\n[job.output]\npath = \"o\"\n[[job.stage]]\nkind = \"prune\"\n";
@@ -143,7 +143,7 @@ fn what_is_no_number_is_seen_in_a_matrix_and_in_a_set_too() {
 }
 
 #[test]
-fn a_point_out_of_range_is_named_and_leaves_the_others() {
+fn a_plan_names_the_job_out_of_range_and_lists_the_others() {
     let sandbox = Sandbox::with("digits");
     sandbox.write(
         "jobs.toml",
@@ -156,7 +156,7 @@ fn a_point_out_of_range_is_named_and_leaves_the_others() {
 }
 
 #[test]
-fn a_string_without_quotes_is_told_to_have_some() {
+fn a_string_without_quotes_gets_a_hint() {
     let sandbox = Sandbox::new();
     sandbox.write(
         "r.toml",

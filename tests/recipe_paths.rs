@@ -56,7 +56,7 @@ fn stages_of(table: &str) -> String {
 }
 
 #[test]
-fn every_path_of_a_job_is_relative_to_the_file_that_names_it() {
+fn paths_are_relative_to_the_file_that_names_them() {
     let sandbox = work();
     sandbox.ok("distill work/recipe.toml --threads 1 --quiet");
     let expected = sums(&sandbox, "work/alone");
@@ -94,7 +94,7 @@ fn jobs_of(sandbox: &Sandbox, line: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_training_that_a_matrix_repeats_is_done_once_and_again_when_anything_it_reads_changed() {
+fn training_shared_by_a_matrix_runs_once_and_again_after_its_inputs_change() {
     let sandbox = batch();
     let line = "run work/jobs.toml --threads 1 --resume --trace trace.json";
     let n_trained = || {
@@ -131,7 +131,7 @@ fn a_training_that_a_matrix_repeats_is_done_once_and_again_when_anything_it_read
 }
 
 #[test]
-fn a_training_that_was_killed_is_not_gone_on_with_on_other_data_to_measure() {
+fn a_killed_training_run_is_not_resumed_with_other_evaluation_data() {
     let sandbox = work();
     let recipe = std::fs::read_to_string(sandbox.path("work/recipe.toml")).unwrap();
     sandbox.write("work/recipe.toml", recipe.replace("learning_rate", "epochs = 20\nlearning_rate"));
@@ -152,7 +152,7 @@ fn a_training_that_was_killed_is_not_gone_on_with_on_other_data_to_measure() {
 }
 
 #[test]
-fn nothing_that_a_training_reads_is_replaced_by_what_it_writes() {
+fn training_never_overwrites_its_inputs() {
     let sandbox = work();
     sandbox.ok("compress work/model -o work/ours --quantize int8");
     let recipe = std::fs::read_to_string(sandbox.path("work/recipe.toml")).unwrap();
@@ -176,7 +176,7 @@ fn nothing_that_a_training_reads_is_replaced_by_what_it_writes() {
 }
 
 #[test]
-fn data_of_a_recipe_that_an_evaluation_names_is_relative_to_that() {
+fn eval_resolves_data_paths_relative_to_the_recipe() {
     let sandbox = work();
     sandbox.write("elsewhere/recipe.toml", "[model]\npath = \"../work/model\"\n[data]\neval = \"absent\"\n");
     sandbox.run("eval work/teacher --recipe elsewhere/recipe.toml").assert_fails(4, &["elsewhere/absent"]);
@@ -188,7 +188,7 @@ fn data_of_a_recipe_that_an_evaluation_names_is_relative_to_that() {
 }
 
 #[test]
-fn data_that_is_not_there_is_told_before_any_work_by_its_key() {
+fn missing_data_is_refused_before_any_work_with_its_key() {
     let sandbox = digits(&RECIPE.replacen("eval = \"digits-data.safetensors\"", "eval = \"absent.safetensors\"", 1));
     for line in ["distill recipe.toml", "run recipe.toml"] {
         sandbox.run(&format!("{line} --quiet")).assert_fails(4, &["data.eval: ", "absent.safetensors"]);

@@ -44,7 +44,7 @@ fn metrics(sandbox: &Sandbox, output: &str) -> Vec<Value> {
 }
 
 /// Returns the parts of a report on training and tensors, without times and memory.
-fn told(sandbox: &Sandbox, output: &str) -> Value {
+fn training_report(sandbox: &Sandbox, output: &str) -> Value {
     let bytes = std::fs::read(sandbox.path(&format!("{output}/report.json"))).unwrap();
     let mut report: Value = serde_json::from_slice(&bytes).unwrap();
     for key in ["seconds", "wall_seconds", "peak_bytes"] {
@@ -59,27 +59,27 @@ fn told(sandbox: &Sandbox, output: &str) -> Value {
 }
 
 /// Resumes and compares the output with the one of an undisturbed run.
-fn ends_as_whole(sandbox: &Sandbox, what: &str) {
+fn assert_resumes_as_undisturbed(sandbox: &Sandbox, what: &str) {
     let again = sandbox.run("distill recipe.toml --threads 1 --force");
     assert_eq!((again.code, sums(sandbox, "out")), (0, sums(sandbox, "whole")), "{what}: {}", again.stderr);
     assert_eq!(metrics(sandbox, "out"), metrics(sandbox, "whole"), "{what}");
-    assert_eq!(told(sandbox, "out"), told(sandbox, "whole"), "{what}");
+    assert_eq!(training_report(sandbox, "out"), training_report(sandbox, "whole"), "{what}");
     let epochs: Vec<u64> = metrics(sandbox, "out").iter().filter_map(|line| line["epoch"]["epoch"].as_u64()).collect();
     assert_eq!(epochs, [1, 2, 3], "each epoch has one line");
 }
 
 #[test]
-fn killed_in_an_epoch_its_mean_loss_is_of_all_its_steps() {
+fn the_mean_loss_of_a_resumed_epoch_covers_all_its_steps() {
     let sandbox = digits(&recipe(5));
     sandbox.ok("distill recipe.toml -o whole --threads 1 --quiet");
     for step in [5, 20, 30, 45] {
         assert!(kill_once(&sandbox, |state| state["step"].as_u64() >= Some(step)), "it ended before step {step}");
-        ends_as_whole(&sandbox, &format!("killed at step {step}"));
+        assert_resumes_as_undisturbed(&sandbox, &format!("killed at step {step}"));
     }
 }
 
 #[test]
-fn killed_between_the_last_step_and_the_end_of_an_epoch_the_epoch_stands_once() {
+fn a_run_killed_at_the_end_of_an_epoch_records_the_epoch_once() {
     let sandbox = digits(&recipe(STEPS));
     sandbox.ok("distill recipe.toml -o whole --threads 1 --quiet");
     // During evaluation, the checkpoint of the last step exists and the one of the epoch does not.
@@ -90,13 +90,13 @@ fn killed_between_the_last_step_and_the_end_of_an_epoch_the_epoch_stands_once() 
             continue;
         }
         n_between += usize::from(is_between(&state(&sandbox)));
-        ends_as_whole(&sandbox, "killed before the epoch's end");
+        assert_resumes_as_undisturbed(&sandbox, "killed before the epoch's end");
     }
     assert!(n_between > 0, "no kill ever came in between");
 }
 
 #[test]
-fn a_damaged_checkpoint_is_refused_and_force_leads_out_of_it() {
+fn a_damaged_checkpoint_is_refused_and_force_starts_again() {
     let sandbox = digits(&recipe(5));
     sandbox.ok("distill recipe.toml -o whole --threads 1 --quiet");
     assert!(kill_once(&sandbox, |state| state["step"].as_u64() >= Some(25)));
@@ -123,17 +123,17 @@ fn a_damaged_checkpoint_is_refused_and_force_leads_out_of_it() {
         std::fs::write(&path, damage(&std::fs::read(&path).unwrap())).unwrap();
         let line = "distill recipe.toml --threads 1 --quiet";
         sandbox.run(line).assert_fails(4, &[name, "start anew with --force"]);
-        ends_as_whole(&sandbox, &format!("{name} was damaged"));
+        assert_resumes_as_undisturbed(&sandbox, &format!("{name} was damaged"));
         std::fs::remove_dir_all(sandbox.path("out")).unwrap();
     }
     restore();
     sandbox.write("out.stages/recipe.json", "{\"model\": ");
     sandbox.run("distill recipe.toml --threads 1 --quiet").assert_fails(4, &["recipe.json", "--force"]);
-    ends_as_whole(&sandbox, "recipe.json was damaged");
+    assert_resumes_as_undisturbed(&sandbox, "recipe.json was damaged");
 }
 
 #[test]
-fn a_finished_part_that_is_damaged_is_not_gone_on_from() {
+fn a_damaged_finished_stage_is_not_used() {
     let high = recipe(5).replace("accuracy = 0.9 }", "accuracy = 0.9999 }");
     let sandbox = digits(&high);
     sandbox.run("distill recipe.toml --threads 1 --quiet").assert_fails(6, &["gate"]);
@@ -150,13 +150,13 @@ fn a_finished_part_that_is_damaged_is_not_gone_on_from() {
         std::fs::write(&path, bytes).unwrap();
         let line = "distill recipe.toml --threads 1 --quiet";
         sandbox.run(line).assert_fails(4, &[part, "model.briquette.safetensors", "--force"]);
-        ends_as_whole(&sandbox, part);
+        assert_resumes_as_undisturbed(&sandbox, part);
         std::fs::remove_dir_all(sandbox.path("out")).unwrap();
     }
 }
 
 #[test]
-fn what_a_teacher_said_is_asked_again_where_it_is_damaged() {
+fn damaged_teacher_outputs_are_computed_again() {
     let sandbox = digits(&recipe(5).replace("batch_size = 64", "batch_size = 64\ncache_teacher = true"));
     sandbox.ok("distill recipe.toml -o whole --threads 1 --quiet");
     assert!(kill_once(&sandbox, |state| state["step"].as_u64() >= Some(10)));
@@ -165,5 +165,5 @@ fn what_a_teacher_said_is_asked_again_where_it_is_damaged() {
     let place = bytes.len() - 9;
     bytes[place] ^= 64;
     std::fs::write(&path, bytes).unwrap();
-    ends_as_whole(&sandbox, "the teacher's outputs were damaged");
+    assert_resumes_as_undisturbed(&sandbox, "the teacher's outputs were damaged");
 }

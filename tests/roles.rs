@@ -18,7 +18,7 @@ fn model(sandbox: &Sandbox, name: &str, config: &str, tensors: &[Tensor]) {
 }
 
 #[test]
-fn class_tokens_positions_and_tables_of_biases_keep_every_value() {
+fn class_tokens_positions_and_bias_tables_are_unchanged() {
     let sandbox = Sandbox::new();
     let left = [
         Tensor::random("vit.embeddings.cls_token", &[1, 1, 8], 1),
@@ -51,7 +51,7 @@ fn class_tokens_positions_and_tables_of_biases_keep_every_value() {
 }
 
 #[test]
-fn tables_that_are_looked_up_and_positions_are_not_pruned() {
+fn lookup_tables_and_positions_are_not_pruned() {
     let sandbox = Sandbox::new();
     let tables =
         ["tok_emb", "pos_emb", "item_emb", "word_emb", "speaker_emb", "emb_g", "positions", "mask_token", "bag"];
@@ -88,7 +88,7 @@ fn worst_output(before: &Tensor, after: &Tensor) -> f32 {
 }
 
 #[test]
-fn each_output_of_a_transposed_convolution_has_a_scale() {
+fn each_output_of_a_transposed_convolution_gets_a_scale() {
     let sandbox = Sandbox::new();
     // The outputs differ by a factor of 100: scales per input would round the small ones to zero.
     let values = Tensor::random("up.weight", &[12, 6, 2, 2], 1).floats().into_iter().enumerate();
@@ -110,7 +110,7 @@ fn each_output_of_a_transposed_convolution_has_a_scale() {
 }
 
 #[test]
-fn inspect_says_why_in_its_table_and_in_json() {
+fn inspect_gives_the_reason_of_a_role() {
     let sandbox = Sandbox::new();
     sandbox.write("m.safetensors", safetensors_of(&[Tensor::random("cls_token", &[1, 1, 8], 1)]));
     let text = sandbox.ok("inspect m.safetensors").stdout;
@@ -139,7 +139,7 @@ fn gpt2(sandbox: &Sandbox, config: &str) {
 }
 
 #[test]
-fn conv1d_weights_have_a_scale_for_each_of_their_last_axis() {
+fn conv1d_weights_get_a_scale_per_index_of_their_last_axis() {
     for config in [r#"{"model_type": "gpt2"}"#, "{}"] {
         let sandbox = Sandbox::new();
         gpt2(&sandbox, config);
@@ -155,7 +155,7 @@ fn conv1d_weights_have_a_scale_for_each_of_their_last_axis() {
 }
 
 #[test]
-fn linear_layers_called_as_conv1d_lie_as_their_biases_say() {
+fn biases_decide_the_layout_of_layers_named_like_conv1d() {
     let sandbox = Sandbox::new();
     let tensors = [
         Tensor::random("h.0.attn.c_attn.weight", &[24, 8], 1),
@@ -186,7 +186,7 @@ fn experts(dtype: DType) -> [Tensor; 3] {
 }
 
 #[test]
-fn each_output_of_each_expert_has_a_scale_and_groups_lie_along_inputs() {
+fn each_output_of_each_expert_gets_scales_and_groups_are_along_inputs() {
     for (dtype, config) in [(DType::F32, "{}"), (DType::BF16, r#"{"model_type": "qwen3_moe", "hidden_size": 32}"#)] {
         let sandbox = Sandbox::new();
         let tensors = experts(dtype);
@@ -215,7 +215,7 @@ fn each_output_of_each_expert_has_a_scale_and_groups_lie_along_inputs() {
 }
 
 #[test]
-fn a_large_expert_does_not_cost_small_ones_their_precision() {
+fn a_large_expert_does_not_reduce_the_precision_of_small_ones() {
     let sandbox = Sandbox::new();
     let [mut up, down, _] = experts(DType::F32);
     let floats = up.floats().into_iter().enumerate().map(|(i, x)| if i < 40 * 32 { 1000.0 * x } else { x });
@@ -229,7 +229,7 @@ fn a_large_expert_does_not_cost_small_ones_their_precision() {
 }
 
 #[test]
-fn what_is_not_sure_is_left_alone_and_named() {
+fn tensors_of_uncertain_role_are_skipped_and_named() {
     let sandbox = Sandbox::new();
     let experts = [
         Tensor::random("mlp.experts.gate_up_proj", &[3, 32, 40], 1),
@@ -258,7 +258,7 @@ fn what_is_not_sure_is_left_alone_and_named() {
 }
 
 #[test]
-fn where_all_is_unknown_the_error_names_it() {
+fn a_model_of_unknown_roles_is_refused_with_a_tensor_name() {
     let sandbox = Sandbox::new();
     sandbox.write("m.safetensors", safetensors_of(&[Tensor::random("text_projection", &[6, 8], 1)]));
     let refused = sandbox.run("compress m.safetensors -o out --quantize int8");
@@ -267,7 +267,7 @@ fn where_all_is_unknown_the_error_names_it() {
 }
 
 #[test]
-fn a_recipe_says_what_a_tensor_is_and_which_axis_counts_outputs() {
+fn a_recipe_can_set_roles_and_output_axes() {
     let sandbox = Sandbox::new();
     let tensors = [Tensor::random("text_projection", &[6, 8], 1), Tensor::random("stack", &[2, 6, 8], 2)];
     sandbox.write("m.safetensors", safetensors_of(&tensors));
@@ -290,7 +290,7 @@ fn a_recipe_says_what_a_tensor_is_and_which_axis_counts_outputs() {
 }
 
 #[test]
-fn an_axis_that_a_tensor_has_not_is_no_manifest_of_ours() {
+fn a_manifest_with_a_wrong_output_axis_is_damaged() {
     let sandbox = Sandbox::new();
     let [up, down, _] = experts(DType::F32);
     model(&sandbox, "moe", "{}", &[up, down]);

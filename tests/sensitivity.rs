@@ -13,7 +13,7 @@ fn bert() -> Sandbox {
 const FIND: &str = "sensitivity bert-tiny --data text.txt --max-length 16 --device cpu";
 
 #[test]
-fn gradients_rank_tensors_as_running_the_model_does() {
+fn gradients_and_measured_losses_rank_tensors_alike() {
     let sandbox = bert();
     let found = sandbox.json(&format!("{FIND} --against measured -o s.json"));
     assert_eq!((found["how"].as_str(), found["unit"].as_str()), (Some("gradient"), Some("1 - cosine")));
@@ -32,7 +32,7 @@ fn gradients_rank_tensors_as_running_the_model_does() {
 }
 
 #[test]
-fn losses_in_a_file_give_the_output_that_finding_them_gives() {
+fn saved_sensitivities_give_the_same_output() {
     let sandbox = bert();
     sandbox.ok(&format!("{FIND} -o s.json"));
     let line = "compress bert-tiny --quiet --bits 4 --data text.txt --max-length 16 --device cpu";
@@ -47,7 +47,7 @@ fn losses_in_a_file_give_the_output_that_finding_them_gives() {
 }
 
 #[test]
-fn decoders_and_classifiers_are_looked_at_too() {
+fn decoders_and_classifiers_have_sensitivities() {
     let sandbox = Sandbox::with("models/llama-tied");
     copy(&repository().join("fixtures/models/text.txt"), &sandbox.path("text.txt"));
     let line = "sensitivity llama-tied --data text.txt --max-length 16 --device cpu";
@@ -83,7 +83,7 @@ fn decoders_and_classifiers_are_looked_at_too() {
 }
 
 #[test]
-fn what_cannot_be_found_is_one_line() {
+fn impossible_sensitivities_are_refused_in_one_line() {
     let sandbox = bert();
     sandbox.ok(&format!("{FIND} -o s.json --samples 4"));
     sandbox.write(

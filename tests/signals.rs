@@ -56,7 +56,7 @@ fn some_time(random: &mut Random, whole: Duration) -> Duration {
 }
 
 #[test]
-fn interrupted_it_leaves_within_two_seconds_and_leaves_nothing() {
+fn an_interrupted_run_exits_within_two_seconds_and_leaves_no_files() {
     let sandbox = with_model(16);
     let line = "compress model.safetensors -o out --quiet --prune 0.5 --scope global --quantize int4-g32";
     let whole = time_of(&sandbox, &line.replace("out", "first"));
@@ -81,7 +81,7 @@ fn interrupted_it_leaves_within_two_seconds_and_leaves_nothing() {
 
 /// The file is too large to hash within the allowed time.
 #[test]
-fn the_sum_of_a_huge_file_is_left_at_once() {
+fn hashing_a_huge_file_stops_immediately() {
     let sandbox = with_model(1);
     sandbox.ok("compress model.safetensors -o out --quiet --quantize int8");
     let weights = std::fs::File::options().write(true).open(sandbox.path("out/model.briquette.safetensors")).unwrap();
@@ -95,7 +95,7 @@ fn the_sum_of_a_huge_file_is_left_at_once() {
 
 /// The first signal requests a stop, which takes a moment; the second ends the process.
 #[test]
-fn the_second_signal_ends_it_at_once() {
+fn a_second_signal_ends_the_run_immediately() {
     let sandbox = with_model(16);
     let line = "compress model.safetensors -o out --quiet --prune 0.5 --scope global --quantize int4-g32";
     let whole = time_of(&sandbox, &line.replace("out", "first"));
@@ -121,7 +121,7 @@ fn the_second_signal_ends_it_at_once() {
 
 /// `timeout` sends its signal to the process and then to its group, which includes the process.
 #[test]
-fn the_same_signal_twice_is_one_wish_and_leaves_nothing() {
+fn the_same_signal_twice_counts_once_and_leaves_no_files() {
     let sandbox = with_model(8);
     let line = "compress model.safetensors -o out --quiet --prune 0.5 --scope global --quantize int4-g32";
     let whole = time_of(&sandbox, &line.replace("out", "first"));
@@ -143,7 +143,7 @@ fn the_same_signal_twice_is_one_wish_and_leaves_nothing() {
 
 /// A scale per tensor needs one search over all of its weights.
 #[test]
-fn a_long_search_for_one_scale_is_left_within_two_seconds() {
+fn a_long_scale_search_stops_within_two_seconds() {
     let sandbox = Sandbox::new();
     sandbox.write(MODEL, safetensors_of(&[Tensor::random("wide.weight", &[2, 3 << 20], 1)]));
     sandbox.write(
@@ -163,7 +163,7 @@ fn a_long_search_for_one_scale_is_left_within_two_seconds() {
 }
 
 #[test]
-fn killed_it_leaves_nothing_that_counts_and_the_next_run_cleans_up() {
+fn the_next_run_removes_the_draft_of_a_killed_run() {
     let sandbox = with_model(6);
     let line = "compress model.safetensors -o out --quiet --quantize int8";
     let whole = time_of(&sandbox, &line.replace("out", "first"));
@@ -183,7 +183,7 @@ fn killed_it_leaves_nothing_that_counts_and_the_next_run_cleans_up() {
 }
 
 #[test]
-fn killed_while_replacing_it_leaves_the_old_or_the_new() {
+fn a_run_killed_while_replacing_leaves_the_old_or_the_new_output() {
     let sandbox = with_model(2);
     sandbox.ok("compress model.safetensors -o out --quiet --quantize int8");
     let lines = ["int4-g32", "int8"]
@@ -201,7 +201,7 @@ fn killed_while_replacing_it_leaves_the_old_or_the_new() {
 }
 
 #[test]
-fn of_two_runs_on_one_output_one_wins_and_the_other_says_so() {
+fn of_two_runs_on_one_output_one_wins_and_the_other_is_refused() {
     let sandbox = with_model(4);
     let line = "compress model.safetensors -o out --quiet --quantize int8";
     for force in ["", " --force"] {

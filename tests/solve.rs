@@ -43,7 +43,7 @@ fn errors(report: &Value) -> Vec<(String, f64, f64)> {
 }
 
 #[test]
-fn moved_weights_have_smaller_errors_at_the_outputs_and_lie_on_their_grids() {
+fn updated_weights_reduce_output_errors_and_stay_on_their_grids() {
     for (model, stages, n_moved) in [
         ("llama-tied", GPTQ.to_string(), 14),
         ("llama-untied", GPTQ.to_string(), 15),
@@ -73,7 +73,7 @@ fn moved_weights_have_smaller_errors_at_the_outputs_and_lie_on_their_grids() {
 }
 
 #[test]
-fn a_run_that_was_killed_goes_on_at_its_block_and_ends_in_the_same_bytes() {
+fn a_killed_layerwise_run_resumes_at_its_block_and_gives_the_same_bytes() {
     let sandbox = llama("llama-untied");
     sandbox.write("recipe.toml", recipe("llama-untied", "", &format!("{SPARSEGPT}{GPTQ}")));
     sandbox.ok("run recipe.toml --device cpu --threads 2");
@@ -104,7 +104,7 @@ fn a_run_that_was_killed_goes_on_at_its_block_and_ends_in_the_same_bytes() {
 }
 
 #[test]
-fn a_run_that_was_stopped_says_what_it_keeps_and_how_to_go_on() {
+fn a_stopped_layerwise_run_prints_what_it_keeps_and_how_to_resume() {
     let sandbox = llama("llama-untied");
     sandbox.write("recipe.toml", recipe("llama-untied", "", &format!("{SPARSEGPT}{GPTQ}")));
     let (mut n_kept, solved) = (0, sandbox.path("out.stages/1-solved"));
@@ -141,7 +141,7 @@ fn a_run_that_was_stopped_says_what_it_keeps_and_how_to_go_on() {
 }
 
 #[test]
-fn statistics_and_data_that_is_not_sequential_decide_alike() {
+fn statistics_and_non_sequential_data_give_the_same_output() {
     let sandbox = llama("llama-tied");
     sandbox.ok("calibrate llama-tied --data text.txt --max-length 16 --gram -o stats --device cpu");
     sandbox.write("data.toml", recipe("llama-tied", "sequential = false", GPTQ));
@@ -163,7 +163,7 @@ fn statistics_and_data_that_is_not_sequential_decide_alike() {
 }
 
 #[test]
-fn wanda_and_weighted_ranges_take_data_too() {
+fn wanda_and_weighted_ranges_use_data() {
     let sandbox = bert();
     let wanda = "[[stage]]\nkind = \"prune\"\nmethod = \"wanda\"\nsparsity = 0.5\nroles = [\"linear\"]\n";
     let weighted = "[[stage]]\nkind = \"quantize\"\nscheme = \"int4-g8\"\nrange = \"weighted\"\nroles = [\"linear\"]\n";
@@ -188,7 +188,7 @@ fn wanda_and_weighted_ranges_take_data_too() {
 }
 
 #[test]
-fn a_model_in_parts_gives_the_same_outputs_as_whole() {
+fn a_model_run_by_block_gives_the_same_outputs_as_whole() {
     for (sandbox, model) in [(llama("llama-untied"), "llama-untied"), (bert(), "bert-tiny")] {
         sandbox.ok(&format!("compress {model} -o small --quantize int8 --device cpu"));
         let metrics = |flags: &str| {
@@ -205,7 +205,7 @@ fn a_model_in_parts_gives_the_same_outputs_as_whole() {
 }
 
 #[test]
-fn a_layer_that_no_data_runs_is_decided_about_without_inputs_and_named() {
+fn a_layer_that_calibration_never_runs_is_named_and_uses_no_inputs() {
     let sandbox = bert();
     sandbox.ok("calibrate bert-tiny --data text.txt --max-length 16 --gram -o stats --device cpu");
     let wanda = SPARSEGPT.replace("sparsegpt", "wanda");
@@ -243,7 +243,7 @@ fn a_layer_that_no_data_runs_is_decided_about_without_inputs_and_named() {
 }
 
 #[test]
-fn a_limit_of_memory_is_kept_or_refused_wherever_a_model_runs_by_block() {
+fn runs_by_block_keep_their_memory_limit_or_refuse_it() {
     let sandbox = bert();
     let data = "--data text.txt --max-length 16 --device cpu";
     let lines = [
@@ -272,7 +272,7 @@ fn a_limit_of_memory_is_kept_or_refused_wherever_a_model_runs_by_block() {
 }
 
 #[test]
-fn what_cannot_be_is_one_line_before_anything_runs() {
+fn impossible_settings_are_refused_in_one_line_before_any_work() {
     let digits = Sandbox::with("digits");
     digits.write("text.txt", "some text");
     digits

@@ -21,7 +21,7 @@ fn first_loss(report: &Value) -> f64 {
 }
 
 #[test]
-fn the_first_loss_of_a_student_of_other_sizes_is_that_of_knowing_nothing() {
+fn a_resized_student_starts_at_the_loss_of_uniform_logits() {
     for model in ["llama-tied", "llama-untied", "llama-qwen"] {
         let sandbox = Sandbox::with(&format!("models/{model}"));
         let text = std::fs::read_to_string(repository().join("fixtures/models/text.txt")).unwrap();
@@ -44,7 +44,7 @@ fn the_first_loss_of_a_student_of_other_sizes_is_that_of_knowing_nothing() {
 }
 
 #[test]
-fn a_plan_foretells_the_bytes_of_the_student_and_not_of_the_model() {
+fn a_plan_predicts_the_bytes_of_the_student() {
     let cases: [(Sandbox, String); 5] = [
         (digits(""), RECIPE.to_string()),
         (digits(""), of_digits(SMALL, "")),
@@ -133,7 +133,7 @@ fn a_plan_refuses_the_students_that_a_run_refuses() {
 }
 
 #[test]
-fn of_a_smaller_student_the_report_has_the_original_before_and_the_training_in_its_time() {
+fn the_report_compares_a_smaller_student_with_the_original_and_times_its_training() {
     let sandbox = digits(&of_digits(SMALL, "metric = \"accuracy\""));
     let report = sandbox.json("run recipe.toml --threads 1");
     let before = report["before"]["tensor_bytes"].as_u64().unwrap();
@@ -165,7 +165,7 @@ fn of_a_smaller_student_the_report_has_the_original_before_and_the_training_in_i
 }
 
 #[test]
-fn a_student_of_fewer_layers_says_of_how_many() {
+fn a_student_with_fewer_layers_reports_their_number() {
     let sandbox = sentences();
     sandbox.write("recipe.toml", of_sentences("out", &format!("{LAYERS}loss = [{{ kind = \"embedding\" }}]"), ""));
     let report = sandbox.json("distill recipe.toml --threads 1");
@@ -176,7 +176,7 @@ fn a_student_of_fewer_layers_says_of_how_many() {
 }
 
 #[test]
-fn the_report_says_where_the_best_epoch_was_chosen_by_the_data_of_the_result() {
+fn the_report_warns_if_the_best_epoch_was_chosen_on_the_evaluation_data() {
     let sandbox = sentences();
     let recipe = of_sentences("out", "loss = [{ kind = \"embedding\" }]", "");
     sandbox.write("recipe.toml", &recipe);
@@ -208,7 +208,7 @@ fn the_report_says_where_the_best_epoch_was_chosen_by_the_data_of_the_result() {
 }
 
 #[test]
-fn data_to_choose_by_that_would_choose_nothing_is_one_line() {
+fn selection_data_without_effect_is_refused_in_one_line() {
     let with = |select: &str| RECIPE.replace("eval = ", &format!("select = \"{select}\"\neval = "));
     let cases = [
         (with("digits-data.safetensors"), 2, "data.select: found the same data as data.eval"),

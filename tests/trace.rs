@@ -25,7 +25,7 @@ fn phases(events: &[Value]) -> Vec<String> {
 }
 
 #[test]
-fn a_run_leaves_its_phases_and_counters() {
+fn a_run_records_its_phases_and_counters() {
     let sandbox = Sandbox::with("digits");
     sandbox.ok("compress digits -o out --quantize int8 --trace trace.json");
     let found = events(&sandbox, "trace.json");
@@ -45,7 +45,7 @@ fn a_run_leaves_its_phases_and_counters() {
 }
 
 #[test]
-fn a_run_that_fails_leaves_a_trace_too() {
+fn a_failed_run_writes_a_trace() {
     let sandbox = Sandbox::with("digits");
     sandbox.run("compress digits -o out --nm 2:4 --trace trace.json").assert_fails(2, &["columns"]);
     assert_eq!(phases(&events(&sandbox, "trace.json")), ["start"]);
@@ -53,7 +53,7 @@ fn a_run_that_fails_leaves_a_trace_too() {
 }
 
 #[test]
-fn no_file_is_lost_to_a_trace() {
+fn a_trace_overwrites_no_file() {
     let sandbox = Sandbox::with("digits");
     sandbox.write("notes.json", "{}");
     sandbox.ok("compress digits -o out --quantize int8");
@@ -87,7 +87,7 @@ fn no_file_is_lost_to_a_trace() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_trace_that_cannot_be_written_is_told_before_any_work() {
+fn an_unwritable_trace_is_refused_before_any_work() {
     let sandbox = Sandbox::with("digits");
     let before = sandbox.files("");
     let line = "compress digits -o out --quantize int8 --trace";
@@ -102,7 +102,7 @@ fn a_trace_that_cannot_be_written_is_told_before_any_work() {
 
 #[cfg(feature = "model")]
 #[test]
-fn a_training_shows_what_was_loaded_and_trained() {
+fn a_training_trace_has_loading_and_training_phases() {
     let sandbox = crate::distill::digits(crate::distill::RECIPE);
     sandbox.ok("distill recipe.toml --threads 1 --device cpu --quiet --trace trace.json");
     let found = events(&sandbox, "trace.json");
@@ -121,7 +121,7 @@ fn a_training_shows_what_was_loaded_and_trained() {
 
 #[cfg(feature = "model")]
 #[test]
-fn an_evaluation_shows_each_model_loaded_and_run() {
+fn an_evaluation_trace_has_loading_and_running_phases() {
     let sandbox = Sandbox::with("digits");
     crate::sandbox::copy(
         &crate::sandbox::repository().join("fixtures/digits-data.safetensors"),

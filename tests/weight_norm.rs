@@ -70,7 +70,7 @@ fn check_smallest_dropped(before: &[f64], after: &[f64], places: &[usize]) {
 }
 
 #[test]
-fn pruned_directions_keep_the_layers_largest_weights_as_they_were() {
+fn pruned_directions_keep_the_largest_weights_of_a_layer() {
     for names in NAMES {
         for (shape, axis) in SHAPES {
             let sandbox = Sandbox::new();
@@ -100,7 +100,7 @@ fn pruned_directions_keep_the_layers_largest_weights_as_they_were() {
 }
 
 #[test]
-fn no_norm_loses_all_its_weights_however_many_are_dropped() {
+fn every_norm_keeps_a_weight_at_any_sparsity() {
     for (shape, axis) in SHAPES {
         let sandbox = Sandbox::new();
         let before = model(&sandbox, NAMES[0], shape, axis);
@@ -123,7 +123,7 @@ fn no_norm_loses_all_its_weights_however_many_are_dropped() {
 }
 
 #[test]
-fn rounded_and_pruned_directions_stay_near_the_pruned_weights() {
+fn quantized_and_pruned_directions_stay_near_the_pruned_weights() {
     for (shape, axis) in [SHAPES[0], SHAPES[2]] {
         let sandbox = Sandbox::new();
         let before = model(&sandbox, NAMES[1], shape, axis);
@@ -143,7 +143,7 @@ fn rounded_and_pruned_directions_stay_near_the_pruned_weights() {
 }
 
 #[test]
-fn directions_that_would_all_round_to_zero_are_refused() {
+fn directions_that_round_to_zero_are_refused() {
     let sandbox = Sandbox::new();
     let values = (0..64).map(|i| if i < 32 { 1.0 + i as f32 } else { 1e-4 });
     let tensors = [Tensor::f32("c.weight_v", &[2, 8, 4], values), Tensor::random("c.weight_g", &[2, 1, 1], 1)];
@@ -156,7 +156,7 @@ fn directions_that_would_all_round_to_zero_are_refused() {
 }
 
 #[test]
-fn equal_lengths_of_different_directions_are_not_stored_once() {
+fn equal_lengths_of_different_directions_are_not_tied() {
     let sandbox = Sandbox::new();
     let lengths = |name: &str| Tensor::f32(name, &[16, 1, 1], (0..16).map(|i| 1.0 + i as f32));
     let tensors = [
@@ -186,7 +186,7 @@ fn check_equal(before: &BTreeMap<String, Tensor>, out: &Path, layers: &[&str]) {
 }
 
 #[test]
-fn directions_without_lengths_are_left_alone_and_named() {
+fn directions_without_lengths_are_skipped_and_named() {
     let sandbox = Sandbox::new();
     let tensors = [Tensor::random("c.weight_v", &[4, 8, 4], 1), Tensor::random("fc.weight", &[4, 8], 2)];
     sandbox.write("m.safetensors", safetensors_of(&tensors));
@@ -196,7 +196,7 @@ fn directions_without_lengths_are_left_alone_and_named() {
 }
 
 #[test]
-fn lengths_with_nan_leave_their_directions_alone_where_that_is_allowed() {
+fn directions_of_nan_lengths_are_skipped_if_allowed() {
     let sandbox = Sandbox::new();
     let g = Tensor::f32("c.weight_g", &[4, 1, 1], [1.0, f32::NAN, 1.0, 1.0]);
     let tensors = [Tensor::random("c.weight_v", &[4, 8, 4], 1), g, Tensor::random("fc.weight", &[4, 8], 2)];

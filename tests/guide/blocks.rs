@@ -100,7 +100,7 @@ fn commands_are_found_in_shell_lines() {
 }
 
 #[test]
-fn blocks_have_their_language_and_place() {
+fn blocks_have_their_language_and_line() {
     let page = "text\n```sh,no-run\na \\\n  b\nc\n```\n- x\n  ```toml\n  d\n  ```\nlast\n";
     let found = blocks_of(page);
     assert_eq!((found.len(), found[0].info.as_str(), found[0].line), (2, "sh,no-run", 2));

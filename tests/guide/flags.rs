@@ -94,7 +94,7 @@ fn every_command_and_flag_of_a_shell_block_exists() {
 }
 
 #[test]
-fn shell_blocks_have_a_kind_that_is_known() {
+fn shell_blocks_have_a_known_kind() {
     for page in all_pages() {
         for block in blocks_of(&read(&page)) {
             let is_known = ["sh", "sh,minilm", "sh,no-run"].contains(&block.info.as_str());

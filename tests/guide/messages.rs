@@ -80,7 +80,7 @@ fn quoted(page: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_message_of_the_page_is_one_that_a_command_prints() {
+fn commands_print_every_message_of_the_page() {
     let sandbox = clone_of_inputs();
     let with = |value: f32| safetensors_of(&[Tensor::f32("a.weight", &[2, 2], [1.0, value, 3.0, 4.0])]);
     sandbox.write("nan.safetensors", with(f32::NAN));
