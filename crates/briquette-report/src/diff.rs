@@ -48,8 +48,8 @@ type TensorPairs = Vec<(usize, usize)>;
 /// Compares all tensors that two models share by name.
 ///
 /// Weights are compared by value, regardless of their types; other tensors by their bytes. `choice` selects the
-/// entry of a file that is the model. It applies to the model that it fits. By default, the first model is
-/// expected to be the original of the second.
+/// entry of a file that is the model, for each model that it fits. Parts that it lacks come from the manifest
+/// of the second model, if it has one.
 ///
 /// # Errors
 /// - Config: `choice` fits neither model.
