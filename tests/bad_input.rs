@@ -23,7 +23,7 @@ fn assert_refused(sandbox: &Sandbox, cases: &[Case]) {
         for wrong in ["panicked", "RUST_BACKTRACE", "internal:"] {
             assert!(!outcome.stderr.contains(wrong), "{line}: {}", outcome.stderr);
         }
-        assert!(sandbox.files("") == before, "{line}: changed what is there, now {:?}", sandbox.names());
+        assert!(sandbox.files("") == before, "{line}: changed files, now {:?}", sandbox.names());
     }
 }
 
@@ -383,7 +383,7 @@ fn an_unwritable_parent_directory_is_an_io_error() {
     let mode = |bits| std::os::unix::fs::PermissionsExt::from_mode(bits);
     std::fs::set_permissions(sandbox.path("locked"), mode(0o555)).unwrap();
     if std::fs::write(sandbox.path("locked/probe"), "x").is_ok() {
-        eprintln!("skipped: this user writes wherever it likes");
+        eprintln!("skipped: this user may write anywhere");
     } else {
         let line = "compress tiny.safetensors -o locked/out --quantize int8";
         assert_refused(&sandbox, &[(line, 5, &["locked", "permission"])]);

@@ -140,11 +140,11 @@ fn a_stopped_and_resumed_batch_gives_the_bytes_of_an_undisturbed_one() {
             n_stopped += 1;
         }
         let sums = sums(&sandbox);
-        assert!(sums.len() >= n_outputs, "what was done stays: {:?}", sums.keys());
-        assert!(!sandbox.files("out").keys().any(|name| name.contains("partial")), "a draft is left");
+        assert!(sums.len() >= n_outputs, "finished outputs are missing: {:?}", sums.keys());
+        assert!(!sandbox.files("out").keys().any(|name| name.contains("partial")), "a draft was left behind");
     }
-    assert!(n_stopped > 0, "no run was ever stopped");
+    assert!(n_stopped > 0, "no run was stopped");
     sandbox.ok("run jobs.toml --quiet --resume");
     assert_eq!(sums(&sandbox), sums(&whole));
-    assert_eq!(journal(&sandbox, JOURNAL).len(), OUTPUTS.len(), "each job was done once");
+    assert_eq!(journal(&sandbox, JOURNAL).len(), OUTPUTS.len(), "a job ran more than once");
 }

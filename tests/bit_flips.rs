@@ -52,7 +52,7 @@ fn every_flipped_bit_is_found() {
     let mut random = Random(20240607);
     for format in formats {
         let output = sandbox.path(format);
-        assert!(!is_found(&output), "{format} is sound");
+        assert!(!is_found(&output), "{format}: found damage in an intact output");
         let files = covered(&sandbox, format);
         let n_bytes: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
         for _ in 0..N_FLIPS {
@@ -71,7 +71,7 @@ fn every_flipped_bit_is_found() {
             assert!(is_found(&output), "{format}/{name}: byte {place}, bit {bit}");
             std::fs::write(output.join(name), good).unwrap();
         }
-        assert!(!is_found(&output), "{format} is sound again");
+        assert!(!is_found(&output), "{format}: found damage after it was repaired");
     }
 }
 
@@ -91,7 +91,7 @@ fn longer_shorter_missing_renamed_and_new_files_are_found() {
             std::fs::remove_file(&path).unwrap();
             assert!(is_found(&output), "{format}/{name} is missing");
             std::fs::write(output.join("renamed"), &good).unwrap();
-            assert!(is_found(&output), "{format}/{name} is called otherwise");
+            assert!(is_found(&output), "{format}/{name} was renamed");
             std::fs::rename(output.join("renamed"), &path).unwrap();
         }
         for name in ["extra.txt", "1_Pooling/extra", ".hidden", "model-00002-of-00002.safetensors"] {
@@ -99,6 +99,6 @@ fn longer_shorter_missing_renamed_and_new_files_are_found() {
             assert!(is_found(&output), "{format}/{name} is new");
             std::fs::remove_file(output.join(name)).unwrap();
         }
-        assert!(!is_found(&output), "{format} is sound again");
+        assert!(!is_found(&output), "{format}: found damage after it was repaired");
     }
 }

@@ -89,8 +89,7 @@ fn a_bit_budget_counts_quantized_weights_and_gives_small_tensors_more_bits() {
     let n_bits: f64 = coded.iter().map(|tensor| size(tensor) * bits(tensor)).sum();
     let n: f64 = coded.iter().map(|tensor| size(tensor)).sum();
     assert!((2.9..3.02).contains(&(n_bits / n)), "{} bits: {coded:?}", n_bits / n);
-    // The relative errors of all tensors count the same: small tensors get more bits because these cost fewer
-    // bytes.
+    // Relative errors of all tensors count the same, and bits of small tensors cost fewer bytes.
     let mut by_size: Vec<(f64, f64)> = coded.iter().map(|tensor| (size(tensor), bits(tensor))).collect();
     by_size.sort_by(|a, b| a.0.total_cmp(&b.0));
     assert!(by_size[0].1 > by_size[1].1 + 0.5 && by_size[2].1 > by_size[3].1 + 0.2, "{by_size:?}");
@@ -122,7 +121,7 @@ fn a_budget_with_data_measures_sensitivity_and_updates_weights() {
     let weights = || std::fs::read(sandbox.path("out/model.briquette.safetensors")).unwrap();
     let first = weights();
     sandbox.ok(&format!("{line} --force --threads 1"));
-    assert!(first == weights(), "the same bytes on one thread");
+    assert!(first == weights(), "one thread gives other bytes");
     let eval = "eval out --data text.txt --max-length 16 --against bert-tiny --device cpu";
     assert!(sandbox.json(eval)["metrics"]["cosine"].as_f64().unwrap() > 0.9);
 }
@@ -259,7 +258,7 @@ fn a_sweep_writes_every_size_and_a_page_that_links_to_each() {
     let links = page.matches("/report.html\"").count();
     assert!(links >= 7 && page.contains("../int8/report.html"), "{links}: {page}");
     let of_jobs: f64 = jobs.iter().map(|job| job["seconds"].as_f64().unwrap()).sum();
-    assert!(found["seconds"].as_f64().unwrap() >= of_jobs, "sensitivities are found before: {found}");
+    assert!(found["seconds"].as_f64().unwrap() >= of_jobs, "the total includes the sensitivities: {found}");
     let text = sandbox.run(&format!("{line} --also int8 --resume")).stdout;
     let (here, first_line) = (sandbox.path("").canonicalize().unwrap(), text.lines().next().unwrap());
     assert!(first_line.contains(" → ") && first_line.contains("; cosine 0."), "the result comes first: {text}");
@@ -307,7 +306,7 @@ fn queries_keys_and_values_get_schemes_of_one_kernel() {
         let values = (0..128 * 128).map(|_| width * (0..6).map(|_| random.next_float() - 0.5).sum::<f32>());
         Tensor::f32(&name, &[128, 128], values.collect::<Vec<f32>>())
     };
-    // Each by itself, only the narrow ones of a layer would get 4 bits.
+    // Chosen one by one, only the narrow tensors of each layer would get 4 bits.
     let layer = |layer: u16| {
         ["q", "k", "v", "o"].into_iter().zip([1_u16, 30, 2, 4]).map(move |(name, width)| {
             let seed = u64::from(layer) * 100 + u64::from(width);
@@ -387,16 +386,10 @@ fn training_after_a_budget_keeps_its_step_sizes_and_its_size() {
     let weights = || std::fs::read(sandbox.path("out/model.briquette.safetensors")).unwrap();
     let first = weights();
     sandbox.ok("distill r.toml --quiet --device cpu --force");
-    assert!(first == weights(), "the same again");
+    assert!(first == weights(), "a second run gives other bytes");
     let cases = [
-        (
-            recipe("14kB", "rate = 0.001").replace("\"step\"", "\"int8\""),
-            "none of the last stages has step sizes to choose",
-        ),
-        (
-            recipe("14kB", "rate = 0.1").replace("quantization_aware = true\n", ""),
-            "rate: needs quantization-aware training",
-        ),
+        (recipe("14kB", "rate = 0.001").replace("\"step\"", "\"int8\""), "none of the last stages has step sizes"),
+        (recipe("14kB", "rate = 0.1").replace("quantization_aware = true\n", ""), "needs quantization-aware"),
         (recipe("14kB", "").replace("bytes = \"14kB\"", "min = { agreement = 0.9 }"), "not known in advance"),
         (recipe("14kB", "rate = -1"), "rate: found -1"),
     ];

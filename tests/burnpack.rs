@@ -62,7 +62,7 @@ fn a_burnpack_file_without_a_layout_has_the_one_of_burn() {
     let frozen = repository().join("fixtures/frozen/v0_1_0_burnpack");
     copy(&frozen, &sandbox.path("frozen"));
     assert_eq!(layout(&sandbox, "frozen/model.bpk"), Some(WeightLayout::Burn));
-    assert_eq!(layout(&sandbox, "frozen"), None, "its manifest would say burn");
+    assert_eq!(layout(&sandbox, "frozen"), None, "the manifest does not record a layout");
 }
 
 #[test]

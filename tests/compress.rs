@@ -1,4 +1,4 @@
-//! Round trips from a model to an output and back, equal bytes on each run, and small files that are copied.
+//! Round trips from a model to an output and back, equal bytes on each run, and copied small files.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Tensor, safetensors_of, tensors_of, tiny};
@@ -79,7 +79,7 @@ fn round_trip(sandbox: &Sandbox, recipe: &str, format: &str, out: &str) {
     let is_changed = |tensor: &&serde_json::Value| tensor["is_equal"] == false;
     let n_changed = diff["tensors"].as_array().unwrap().iter().filter(is_changed).count();
     let n_asked = report["tensors"].as_array().unwrap().iter().filter(|tensor| !tensor["error"].is_null()).count();
-    assert_eq!(n_changed, n_asked, "{recipe} {format}: tensors that changed, tensors that were to");
+    assert_eq!(n_changed, n_asked, "{recipe} {format}: changed tensors, tensors with a stage");
     sandbox.ok(&format!("export {out} --to dense -o {out}-dense"));
     assert_eq!(tensors_of(&sandbox.path(&format!("{out}-dense"))), tensors_of(&sandbox.path(out)), "{recipe} {format}");
 }
@@ -210,7 +210,7 @@ fn a_pruned_output_may_be_quantized_and_a_quantized_one_may_not() {
     let zeros = |tensor: &Tensor| tensor.floats().iter().map(|&value| value == 0.0).collect::<Vec<_>>();
     let kept =
         zeros(&pruned["up.weight"]).iter().zip(zeros(&both["up.weight"])).all(|(before, after)| !before || after);
-    assert!(kept, "a pruned weight came back");
+    assert!(kept, "a pruned weight is not zero");
     sandbox.run("compress both -o again --quantize int4").assert_fails(6, &["both", "already quantized"]);
 }
 

@@ -1,4 +1,4 @@
-//! No file of a model's directory may lead out of it: links are followed inside it and in the hub's cache.
+//! No file of a model may lead out of its directory: links are followed inside it and in the hub's cache.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Random, safetensors_of, tensors_of, tiny};

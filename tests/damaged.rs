@@ -1,5 +1,4 @@
-//! Damaged data is refused: a flipped bit in an output or in a PyTorch archive stops every command that reads
-//! the tensor.
+//! Readers refuse damaged tensors: a flipped bit in an output or a PyTorch archive is found.
 
 use crate::sandbox::{Sandbox, repository};
 use crate::weights::{Tensor, safetensors_of, tiny};

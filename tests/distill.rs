@@ -96,7 +96,7 @@ fn a_memory_limit_below_the_weights_is_refused_by_run_and_plan_before_any_writin
     for line in ["distill recipe.toml --quiet", "run recipe.toml --quiet", "plan recipe.toml --quiet"] {
         sandbox.run(line).assert_fails(6, &refused);
     }
-    assert_eq!(sandbox.files(""), before, "nothing is left behind");
+    assert_eq!(sandbox.files(""), before, "no file is left behind");
     let plan = sandbox.run("plan recipe.toml");
     assert!(plan.code == 6 && plan.stdout.contains("limit 50.00 kB"), "{}", plan.stdout);
 
@@ -104,13 +104,13 @@ fn a_memory_limit_below_the_weights_is_refused_by_run_and_plan_before_any_writin
     sandbox.write("recipe.toml", with("1MB"));
     let before = sandbox.files("");
     sandbox.run("distill recipe.toml --quiet").assert_fails(6, &["memory.limit", "for one item"]);
-    assert_eq!(sandbox.files(""), before, "nothing is left behind");
+    assert_eq!(sandbox.files(""), before, "no file is left behind");
 
     sandbox.write("recipe.toml", with("1GB"));
     let needs = &sandbox.json("plan recipe.toml")["memory"];
     assert_eq!(needs["limit_bytes"], 1_000_000_000);
     let bytes = |at: usize| needs["runs"][at]["weights_bytes"].as_u64().unwrap();
-    assert!(bytes(1) > 40_000 && bytes(0) == 2 * bytes(1), "the teacher is the model itself: {needs}");
+    assert!(bytes(1) > 40_000 && bytes(0) == 2 * bytes(1), "the teacher is the original model: {needs}");
 }
 
 /// Returns the step of the last training checkpoint.
@@ -150,7 +150,7 @@ fn assert_resumes_to_the_same_output(sandbox: &Sandbox, steps: &[u64]) {
     for &after in steps {
         let mut child = sandbox.command("distill recipe.toml --threads 1 --quiet --force").spawn().unwrap();
         while step_of(sandbox) < after {
-            assert!(child.try_wait().unwrap().is_none(), "it ended before step {after}");
+            assert!(child.try_wait().unwrap().is_none(), "the run finished before step {after}");
             std::thread::sleep(Duration::from_millis(5));
         }
         child.kill().unwrap();

@@ -80,7 +80,7 @@ fn large_tensors_give_the_same_bytes_on_any_number_of_threads() {
         }
         let coding = &manifest(&sandbox, "coded")["tensors"]["same.weight"]["coding"];
         let n_bytes = coding["storage"]["entropy"]["n_bytes"].as_u64().unwrap();
-        assert!(n_bytes < 2 * 200, "{scheme}: {n_bytes} bytes of codes that are all alike");
+        assert!(n_bytes < 2 * 200, "{scheme}: {n_bytes} bytes for equal codes");
     }
 }
 

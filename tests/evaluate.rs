@@ -30,7 +30,7 @@ fn a_model_is_measured_against_its_original() {
     sandbox.ok("compress digits -o out --quantize int8");
     let found = sandbox.json("eval out --data digits-data.safetensors --against digits --device cpu");
     let metric = |name: &str| found["metrics"][name].as_f64().unwrap();
-    assert!((metric("reference_accuracy") - 355.0 / 360.0).abs() < 1e-9, "as torch found it");
+    assert!((metric("reference_accuracy") - 355.0 / 360.0).abs() < 1e-9, "torch has another accuracy");
     assert!(metric("accuracy") > 0.98 && metric("agreement") > 0.99 && metric("kl") < 0.01);
     for run in ["before", "after"] {
         let memory = &found[run]["memory"][0];

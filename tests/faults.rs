@@ -111,7 +111,7 @@ fn sweep(force: bool, fault: Fault) -> Vec<String> {
         sandbox.ok(&format!("{} --force", line(false)));
         assert_eq!(drafts_in(&sandbox), [] as [&str; 0], "{faults:?}: the next run cleans up");
     }
-    panic!("a run makes {MAX_CALLS} calls");
+    panic!("a run makes at least {MAX_CALLS} calls");
 }
 
 fn drafts_in(sandbox: &Sandbox) -> Vec<String> {
@@ -129,7 +129,7 @@ fn check_after(sandbox: &Sandbox, outcome: &Outcome, faults: &Faults, old: &BTre
     if outcome.code == 0 {
         // The call that failed was optional.
         assert_eq!(outcome.stderr, "", "{faults:?}");
-        assert!(!is_old, "{faults:?}: says it is done and it is not");
+        assert!(!is_old, "{faults:?}: exit code 0 without a new output");
         sandbox.ok("verify side/out --against tiny");
         return;
     }
@@ -181,13 +181,13 @@ fn any_stat_call_can_fail_once() {
             }
             if outcome.code == 0 {
                 let found = std::fs::read(sandbox.path("side/out/SHA256SUMS")).unwrap();
-                assert!(found == expected, "{faults:?}: another output, exit code 0");
+                assert!(found == expected, "{faults:?}: exit code 0 with another output");
             } else {
                 outcome.assert_fails(5, &[""]);
                 n_failed += 1;
             }
         }
-        assert!(n_failed > 0, "no look below {below} ever mattered");
+        assert!(n_failed > 0, "no stat call below {below} made a run fail");
     }
 }
 
@@ -231,7 +231,7 @@ fn any_file_size_limit_is_handled() {
         }
         blocks = 0;
     }
-    assert!(n_refused > 1, "no limit was ever too low");
+    assert!(n_refused > 1, "no limit was too low");
 }
 
 /// A mounted file system of a few pages; dropping it unmounts it.
@@ -270,7 +270,7 @@ fn any_disk_size_is_handled() {
         assert!(sandbox.files("disk").is_empty(), "{n_pages} pages: {:?}", sandbox.files("disk").keys());
         n_refused += 1;
     }
-    assert!(n_refused > 1, "no disk was ever too small");
+    assert!(n_refused > 1, "no disk was too small");
 }
 
 /// A full disk keeps the last checkpoint intact: once there is room, the same command resumes and gives the

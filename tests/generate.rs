@@ -116,7 +116,7 @@ fn an_interrupt_ends_the_line_and_exits_within_two_seconds() {
     assert!(since.elapsed().as_secs_f64() < 2.0);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), stderr.lines().count()), (Some(130), 1), "{stderr}");
-    assert!(output.stdout.ends_with(b"\n"), "the line that was begun ends");
+    assert!(output.stdout.ends_with(b"\n"), "the last line has no end");
 }
 
 #[test]

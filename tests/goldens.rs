@@ -24,7 +24,7 @@ fn assert_masked_as(options: &str, masks: &str) {
         };
         let differing =
             after[name].floats().iter().zip(&expected).filter(|(found, expected)| found != expected).count();
-        assert_eq!(differing, 0, "{name}: weights that torch masks otherwise");
+        assert_eq!(differing, 0, "{name}: weights with another mask in torch");
     }
 }
 

@@ -45,7 +45,7 @@ fn a_tensor_with_columns_that_the_group_size_does_not_divide_gets_a_scale_per_ro
         sandbox.ok(&format!("compress m -o rows --force --quantize {rows}"));
         sandbox.ok(&format!("compress m -o dense --force --quantize {groups} --format dense"));
         let [out, rows, dense] = ["out", "rows", "dense"].map(|path| tensors_of(&sandbox.path(path)));
-        assert!(BY_ROW.iter().all(|name| out[*name] == rows[*name]), "{groups}: grids and bits are those of rows");
+        assert!(BY_ROW.iter().all(|name| out[*name] == rows[*name]), "{groups}: another grid or bit width than rows");
         assert_ne!(out["block.pointwise.weight"], rows["block.pointwise.weight"]);
         assert_eq!(out, dense);
     }
@@ -83,7 +83,7 @@ fn compressed_tensors_ignores_layers_that_the_group_size_does_not_divide() {
         assert!(ignore.iter().any(|name| *name == ignored.as_str()), "{flags}: {ignore:?}");
         sandbox.ok("verify out --against m");
         let found = tensors_of(&sandbox.path("out"));
-        assert_eq!(found[&tensors[1].name], tensors[1], "{flags}: floats as they were");
+        assert_eq!(found[&tensors[1].name], tensors[1], "{flags}: floats changed");
         assert_ne!(found[&tensors[0].name], tensors[0]);
     }
 }

@@ -27,7 +27,7 @@ fn send(child: &Child, signal: Signal) {
 fn wait_for_draft(sandbox: &Sandbox) {
     let since = Instant::now();
     while sandbox.partials().is_empty() {
-        assert!(since.elapsed() < Duration::from_secs(20), "it never began to write");
+        assert!(since.elapsed() < Duration::from_secs(20), "the run never began to write");
         std::thread::sleep(Duration::from_micros(200));
     }
 }
@@ -75,7 +75,7 @@ fn early_signals_are_not_lost() {
         assert!(status.code() == Some(code) || status.signal() == Some(code - 128), "{status:?}");
         assert_eq!(sandbox.names(), [MODEL]);
     }
-    assert!(n_by_signal > 0, "none came before it listened");
+    assert!(n_by_signal > 0, "no signal came before the handler was installed");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_directory_removed_during_a_run_is_an_io_error() {
         let child = sandbox.command(&line).spawn().unwrap();
         let since = Instant::now();
         while std::fs::read_dir(sandbox.path("gone")).unwrap().next().is_none() {
-            assert!(since.elapsed() < Duration::from_secs(20), "it never began to write");
+            assert!(since.elapsed() < Duration::from_secs(20), "the run never began to write");
         }
         std::thread::sleep(Duration::from_millis(pause));
         while sandbox.path("gone").exists() {

@@ -49,7 +49,7 @@ fn every_command_escapes_hostile_names_and_paths() {
         let model = OsStr::from_bytes(&name);
         std::fs::write(sandbox.path("").join(model), safetensors_of(&sly_tensors())).unwrap();
         let table = run(&sandbox, &words("inspect M", model), 0);
-        assert_eq!(table.lines().count(), 1 + sly_tensors().len() + 2, "each tensor keeps to its line: {table}");
+        assert_eq!(table.lines().count(), 1 + sly_tensors().len() + 2, "a tensor takes more than its line: {table}");
         let table = run(&sandbox, &words("plan M --quantize int8", model), 0);
         assert_eq!(table.lines().count(), 1 + sly_tensors().len() + 2, "{table}");
         let output = [OsStr::new("out"), model].join(OsStr::new("-"));

@@ -79,7 +79,7 @@ fn of_four_concurrent_resumes_one_works_and_the_others_are_refused() {
         assert!(!sandbox.files("out").keys().any(|name| name.contains("lock") || name.contains("partial")));
         std::fs::remove_dir_all(sandbox.path("out")).unwrap();
     }
-    assert!(n_refused > 0, "they never met");
+    assert!(n_refused > 0, "the runs never overlapped");
 }
 
 /// Returns the table rows of a batch's page.
@@ -138,7 +138,7 @@ fn shared_stages_run_once_and_give_the_same_bytes() {
     }
     let names = sandbox.files("out").into_keys().filter(|name| !name.trim_end_matches('/').contains('/'));
     let expected = ["int4/", "int8-dynamic/", "int8/", "jobs.journal.jsonl", "jobs.report.html"];
-    assert_eq!(names.collect::<Vec<_>>(), expected, "what they had in common is gone");
+    assert_eq!(names.collect::<Vec<_>>(), expected, "the shared stages were not removed");
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn a_killed_batch_with_shared_stages_resumes_and_leaves_no_files() {
             sandbox.files("out").into_keys().filter(|name| name.contains("stages") || name.contains("lock")).collect();
         assert_eq!(left, [] as [&str; 0]);
     }
-    assert!(n_left > 0, "no kill ever came in the middle");
+    assert!(n_left > 0, "no kill came during a run");
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn run_without_cleanup(sandbox: &Sandbox, line: &str, output: &str) {
     let mut child = sandbox.command(line).spawn().unwrap();
     let stages = sandbox.path(&format!("{output}.stages"));
     while !stages.join("recipe.json").exists() {
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it began");
+        assert!(child.try_wait().unwrap().is_none(), "the run finished before its stages were found");
         std::thread::sleep(Duration::from_micros(100));
     }
     std::fs::write(stages.join("note.txt"), "x").unwrap();
@@ -216,7 +216,7 @@ fn the_same_command_finishes_the_cleanup_of_a_killed_run() {
         let before = sandbox.files("alone-int8");
         let again = sandbox.run(&format!("{line}{force}"));
         assert_eq!(again.code, 0, "{}", again.stderr);
-        assert!(again.stdout.contains("alone-int8"), "it reports what is there: {}", again.stdout);
+        assert!(again.stdout.contains("alone-int8"), "the existing output is not reported: {}", again.stdout);
         assert_eq!(sandbox.files("alone-int8"), before);
         assert_eq!(sandbox.names(), ["alone-int8", "model.safetensors", "other.toml", "recipe.toml"]);
         sandbox.run(line).assert_fails(6, &["alone-int8", "--force"]);

@@ -29,7 +29,7 @@ fn commands_that_run_a_model_print_how_to_build_with_the_feature() {
     for line in lines {
         let outcome = sandbox.run(line);
         outcome.assert_fails(2, &["it lacks the feature `model`", BUILD]);
-        assert!(!outcome.stderr.contains("relative"), "a worse method is no remedy: {}", outcome.stderr);
+        assert!(!outcome.stderr.contains("relative"), "a worse method is suggested: {}", outcome.stderr);
         assert!(!sandbox.path("out").exists(), "{line}");
     }
 }

@@ -48,7 +48,7 @@ fn errors_in_flags_suggest_flags() {
         let outcome = sandbox.run(&line);
         outcome.assert_fails(2, phrases);
         for word in ["[[stage]]", "stage with", "budget.", "output.", "calibration."] {
-            assert!(!outcome.stderr.contains(word), "{line} is answered with a key of a recipe: {}", outcome.stderr);
+            assert!(!outcome.stderr.contains(word), "{line}: the error suggests a recipe key: {}", outcome.stderr);
         }
         assert!(!sandbox.path("out").exists(), "{line}");
     }

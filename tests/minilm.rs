@@ -6,7 +6,7 @@ use crate::sandbox::{Sandbox, repository};
 fn minilm() -> Option<Sandbox> {
     let model = repository().join("models/minilm");
     if !model.exists() {
-        eprintln!("skipped: models/minilm is not there");
+        eprintln!("skipped: models/minilm does not exist");
         return None;
     }
     let sandbox = Sandbox::new();
@@ -60,7 +60,7 @@ fn weights_take_the_predicted_memory_within_one_percent() {
         let more = held - predicted;
         assert!(
             more.abs() <= 0.01 * held || (0.0..2e3 * n_tensors as f64).contains(&more),
-            "{model} {options}: {held} held, {predicted} predicted"
+            "{model} {options}: {held} measured, {predicted} predicted"
         );
     };
     check("minilm", "");

@@ -71,7 +71,7 @@ fn step_sizes_may_exceed_f16() {
     sandbox.ok("compress m.safetensors -o out --quantize step0.001");
     sandbox.ok("verify out --against m.safetensors");
     let found = tensors_of(&sandbox.path("out"));
-    assert!(relative_error(&tensor, &found["wide.weight"]) < 0.01, "not cut off at 65504 * 127");
+    assert!(relative_error(&tensor, &found["wide.weight"]) < 0.01, "values are cut off at 65504 * 127");
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn transpose(bytes: &mut [u8], n: usize) {
 fn place_in(file: &[u8], bytes: &[u8]) -> usize {
     let mut places = (0..=file.len() - bytes.len()).filter(|&at| file[at..].starts_with(bytes));
     let place = places.next().expect("the tensor is in the file as it is");
-    assert_eq!(places.next(), None, "it is there once");
+    assert_eq!(places.next(), None, "the bytes occur more than once");
     place
 }
 

@@ -139,7 +139,7 @@ fn nan_and_infinity_are_refused_in_a_matrix_and_in_a_set() {
             }
         }
     }
-    assert_eq!(sandbox.names(), ["jobs.toml"], "nothing was begun");
+    assert_eq!(sandbox.names(), ["jobs.toml"], "a job was started");
 }
 
 #[test]

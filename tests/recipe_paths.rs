@@ -104,7 +104,7 @@ fn training_shared_by_a_matrix_runs_once_and_again_after_its_inputs_change() {
     let first = jobs_of(&sandbox, line);
     assert_eq!((n_trained(), &first[1]["trained_with"]), (1, &Value::from("int8")));
     sandbox.ok("distill work/recipe.toml --threads 1 --quiet");
-    assert_eq!(sums(&sandbox, "work/out/int8"), sums(&sandbox, "work/alone"), "shared or alone, it is the same");
+    assert_eq!(sums(&sandbox, "work/out/int8"), sums(&sandbox, "work/alone"), "shared training gives another output");
     assert!(!sandbox.path("work/out/jobs.stages").exists());
     let page = std::fs::read_to_string(sandbox.path("work/out/jobs.report.html")).unwrap();
     assert!(page.contains(">accuracy</th>") && page.contains("trained once for int8"), "{page}");
@@ -138,7 +138,7 @@ fn a_killed_training_run_is_not_resumed_with_other_evaluation_data() {
     let line = "distill work/recipe.toml --threads 1 --quiet";
     let mut child = sandbox.command(line).spawn().unwrap();
     while !sandbox.path("work/alone.stages/1-training/last.json").exists() {
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it had a checkpoint");
+        assert!(child.try_wait().unwrap().is_none(), "the run finished before its first checkpoint");
         std::thread::sleep(Duration::from_millis(2));
     }
     child.kill().unwrap();

@@ -73,7 +73,10 @@ fn the_mean_loss_of_a_resumed_epoch_covers_all_its_steps() {
     let sandbox = digits(&recipe(5));
     sandbox.ok("distill recipe.toml -o whole --threads 1 --quiet");
     for step in [5, 20, 30, 45] {
-        assert!(kill_once(&sandbox, |state| state["step"].as_u64() >= Some(step)), "it ended before step {step}");
+        assert!(
+            kill_once(&sandbox, |state| state["step"].as_u64() >= Some(step)),
+            "the run finished before step {step}"
+        );
         assert_resumes_as_undisturbed(&sandbox, &format!("killed at step {step}"));
     }
 }
@@ -90,9 +93,9 @@ fn a_run_killed_at_the_end_of_an_epoch_records_the_epoch_once() {
             continue;
         }
         n_between += usize::from(is_between(&state(&sandbox)));
-        assert_resumes_as_undisturbed(&sandbox, "killed before the epoch's end");
+        assert_resumes_as_undisturbed(&sandbox, "killed before the end of the epoch");
     }
-    assert!(n_between > 0, "no kill ever came in between");
+    assert!(n_between > 0, "no kill came between the last step and the end of the epoch");
 }
 
 #[test]

@@ -150,7 +150,7 @@ fn conv1d_weights_get_a_scale_per_index_of_their_last_axis() {
         assert_eq!(scales_and_axis(&sandbox.path("out"), "wte.weight"), (20, "First".into()));
         sandbox.ok("verify out --against gpt2");
         let manifest = String::from_utf8(sandbox.files("out")["briquette.json"].clone()).unwrap();
-        assert!(manifest.contains("\"version\": 5,"), "hashes cover which way rows are turned");
+        assert!(manifest.contains("\"version\": 5,"), "hashes cover the output axis");
     }
 }
 
@@ -197,7 +197,7 @@ fn each_output_of_each_expert_gets_scales_and_groups_are_along_inputs() {
         assert_eq!(scales_and_axis(&path, "mlp.experts.down_proj"), (96, "Stacked".into()));
         let manifest = String::from_utf8(sandbox.files("out")["briquette.json"].clone()).unwrap();
         assert!(manifest.contains("\"version\": 2,") && manifest.contains("\"output_axis\": \"stacked\""));
-        assert_eq!(tensors_of(&path)["mlp.gate.weight"], tensors[2], "the router is left alone");
+        assert_eq!(tensors_of(&path)["mlp.gate.weight"], tensors[2], "the router is unchanged");
         for (out, what) in [
             ("groups", "--quantize int4-g16 --exclude mlp.experts.down_proj"),
             ("pattern", "--prune-pattern 2:4"),
@@ -253,7 +253,7 @@ fn tensors_of_uncertain_role_are_skipped_and_named() {
     experts[..3].iter().for_each(|tensor| assert_eq!(&after[&tensor.name], tensor));
     assert!(
         sandbox.json("compress oss -o cast --cast f16")["remarks"].as_array().unwrap().is_empty(),
-        "a cast takes all"
+        "a cast selects all tensors"
     );
 }
 

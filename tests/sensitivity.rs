@@ -22,7 +22,7 @@ fn gradients_and_measured_losses_rank_tensors_alike() {
     assert!(tensors.iter().all(|tensor| tensor["loss"].as_f64().unwrap() > 0.0), "{found}");
     let idle: Vec<&str> =
         tensors.iter().filter(|it| it["is_idle"] == true).map(|it| it["name"].as_str().unwrap()).collect();
-    assert_eq!(idle, ["pooler.dense.weight"], "nothing that runs has it");
+    assert_eq!(idle, ["pooler.dense.weight"], "only the pooler does not run");
     let written: Value = serde_json::from_slice(&std::fs::read(sandbox.path("s.json")).unwrap()).unwrap();
     assert_eq!(written, found);
     let page = std::fs::read_to_string(sandbox.path("s.html")).unwrap();
@@ -43,7 +43,7 @@ fn saved_sensitivities_give_the_same_output() {
     sandbox.ok("verify read");
     let first = std::fs::read(sandbox.path("s.json")).unwrap();
     sandbox.ok(&format!("{FIND} -o s.json --force --threads 1"));
-    assert!(std::fs::read(sandbox.path("s.json")).unwrap() == first, "the same on one thread");
+    assert!(std::fs::read(sandbox.path("s.json")).unwrap() == first, "one thread gives another file");
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn decoders_and_classifiers_have_sensitivities() {
     let line = "sensitivity llama-tied --data text.txt --max-length 16 --device cpu";
     let found = sandbox.json(&format!("{line} --against measured"));
     assert_eq!(found["unit"], "nats");
-    assert!(found["rank_correlation"].as_f64().unwrap() > 0.9, "both are of divergence: {found}");
+    assert!(found["rank_correlation"].as_f64().unwrap() > 0.9, "both losses are the divergence: {found}");
     let metric = sandbox.json(&format!("{line} --how measured --loss metric --against gradient -o m.json"));
     assert_eq!((metric["unit"].as_str(), metric["loss"].as_str()), (Some("ln perplexity"), Some("metric")));
     let page = std::fs::read_to_string(sandbox.path("m.html")).unwrap();
@@ -79,7 +79,7 @@ fn decoders_and_classifiers_have_sensitivities() {
     assert_eq!((allocation["how"].as_str(), allocation["unit"].as_str()), (Some("measured"), Some("accuracy")));
     sandbox.ok("calibrate digits --data data.safetensors -o stats.safetensors --device cpu");
     let by = |flags: &str| sandbox.json(&format!("sensitivity digits {flags}"))["tensors"].clone();
-    assert_ne!(by("--statistics stats.safetensors"), by(""), "by outputs, and by weights");
+    assert_ne!(by("--statistics stats.safetensors"), by(""), "statistics do not change the result");
 }
 
 #[test]

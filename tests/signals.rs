@@ -1,4 +1,4 @@
-//! Runs stopped at any time, by a signal they handle or by SIGKILL: the output is the old or the new one.
+//! Runs stopped by signals at any time: the output is the old or the new one.
 
 use crate::sandbox::{Outcome, Sandbox};
 use crate::weights::{Random, Tensor, safetensors_of};
@@ -65,7 +65,7 @@ fn an_interrupted_run_exits_within_two_seconds_and_leaves_no_files() {
         let (signal, code) = if i % 2 == 0 { (Signal::INT, 130) } else { (Signal::TERM, 143) };
         let after = some_time(&mut random, whole);
         let (outcome, killed_by, took) = run_and_signal(&sandbox, line, after, signal);
-        assert!(took < Duration::from_secs(2), "left after {took:?}");
+        assert!(took < Duration::from_secs(2), "exited after {took:?}");
         if outcome.code == 0 {
             sandbox.ok("verify out");
             std::fs::remove_dir_all(sandbox.path("out")).unwrap();
@@ -76,7 +76,7 @@ fn an_interrupted_run_exits_within_two_seconds_and_leaves_no_files() {
         }
         assert_eq!(sandbox.names(), ["first", MODEL], "after {after:?}");
     }
-    assert!(n_stopped > 0, "no run was ever stopped");
+    assert!(n_stopped > 0, "no run was stopped");
 }
 
 /// The file is too large to hash within the allowed time.
@@ -87,10 +87,10 @@ fn hashing_a_huge_file_stops_immediately() {
     let weights = std::fs::File::options().write(true).open(sandbox.path("out/model.briquette.safetensors")).unwrap();
     weights.set_len(256 << 30).unwrap();
     let (outcome, killed_by, took) = run_and_signal(&sandbox, "verify out", Duration::from_millis(500), Signal::INT);
-    assert_eq!(killed_by, None, "it was hashing by then");
+    assert_eq!(killed_by, None, "the signal came before the handler was installed");
     outcome.assert_fails(130, &["stopped by signal"]);
     // An idle machine needs a fifth of this.
-    assert!(took < Duration::from_secs(1), "left after {took:?}");
+    assert!(took < Duration::from_secs(1), "exited after {took:?}");
 }
 
 /// The first signal requests a stop, which takes a moment; the second ends the process.
@@ -108,15 +108,15 @@ fn a_second_signal_ends_the_run_immediately() {
         kill_process(pid_of(&child), second).unwrap();
         let since = Instant::now();
         let output = child.wait_with_output().unwrap();
-        assert!(since.elapsed() < Duration::from_secs(2), "left after {:?}", since.elapsed());
+        assert!(since.elapsed() < Duration::from_secs(2), "exited after {:?}", since.elapsed());
         // The second signal ends the process without a message; otherwise the first one sufficed or the run had
         // finished.
         n_at_once += u32::from(output.stderr.is_empty() && !output.status.success());
         let _ = std::fs::remove_dir_all(sandbox.path("out"));
     }
-    assert!(n_at_once > 0, "the second signal never ended it");
+    assert!(n_at_once > 0, "no run was ended by the second signal");
     sandbox.ok(line);
-    assert_eq!(sandbox.names(), ["first", MODEL, "out"], "what it left is removed by the next run");
+    assert_eq!(sandbox.names(), ["first", MODEL, "out"], "the next run did not remove the draft");
 }
 
 /// `timeout` sends its signal to the process and then to its group, which includes the process.
@@ -138,7 +138,7 @@ fn the_same_signal_twice_counts_once_and_leaves_no_files() {
         let _ = std::fs::remove_dir_all(sandbox.path("out"));
         assert_eq!(sandbox.names(), ["first", MODEL]);
     }
-    assert!(n_stopped > 0, "no run was ever stopped");
+    assert!(n_stopped > 0, "no run was stopped");
 }
 
 /// A scale per tensor needs one search over all of its weights.
@@ -157,7 +157,7 @@ fn a_long_scale_search_stops_within_two_seconds() {
         std::fs::remove_dir_all(sandbox.path("out")).unwrap();
         let (outcome, _, took) = run_and_signal(&sandbox, line, whole / 2, Signal::TERM);
         outcome.assert_fails(143, &["stopped by signal"]);
-        assert!(took < Duration::from_secs(2), "{line}: left after {took:?}");
+        assert!(took < Duration::from_secs(2), "{line}: exited after {took:?}");
         assert_eq!(sandbox.names(), [MODEL, "r.toml"]);
     }
 }
@@ -179,7 +179,7 @@ fn the_next_run_removes_the_draft_of_a_killed_run() {
         assert_eq!(sandbox.names(), ["first", MODEL, "out"]);
         std::fs::remove_dir_all(sandbox.path("out")).unwrap();
     }
-    assert!(n_partials > 0, "no kill ever came in the middle");
+    assert!(n_partials > 0, "no kill came during a run");
 }
 
 #[test]

@@ -135,7 +135,7 @@ fn a_stopped_layerwise_run_prints_what_it_keeps_and_how_to_resume() {
             false => assert!(stderr.contains("nothing was written"), "{stderr}"),
         }
     }
-    assert!(n_kept > 0, "never stopped with a block done");
+    assert!(n_kept > 0, "no run was stopped after a block");
     sandbox.ok("run recipe.toml --device cpu --threads 1");
     assert!(!sandbox.path("out.stages").exists());
 }
@@ -154,7 +154,7 @@ fn statistics_and_non_sequential_data_give_the_same_output() {
     assert_eq!(of_data, of_file);
     sandbox.write("sequential.toml", recipe("llama-tied", "", GPTQ).replace("\"out\"", "\"sequential\""));
     sandbox.ok("run sequential.toml --device cpu");
-    assert_ne!(tensors_of(&sandbox.path("sequential")), of_data, "the second block sees what the first one gives");
+    assert_ne!(tensors_of(&sandbox.path("sequential")), of_data, "the second block gets the outputs of the first");
     sandbox.ok("calibrate llama-tied --data text.txt --max-length 16 -o plain --device cpu");
     let line =
         "compress llama-tied -o never --quantize int4-g8 --round gptq --quantize-roles linear --statistics plain";
@@ -179,7 +179,7 @@ fn wanda_and_weighted_ranges_use_data() {
         assert!(query["output_error"].as_f64().unwrap() > 0.0, "{query}");
         found.push(tensors_of(&sandbox.path("out")));
     }
-    assert_ne!(found[0], found[1], "later blocks see what pruned ones give");
+    assert_ne!(found[0], found[1], "later blocks get the outputs of pruned blocks");
     assert_ne!(found[2], found[3]);
     let line = "compress bert-tiny -o flags --prune 0.5 --prune-method wanda --prune-roles linear --exclude pooler.** --data text.txt \
                 --max-length 16 --device cpu";

@@ -143,7 +143,7 @@ fn the_report_compares_a_smaller_student_with_the_original_and_times_its_trainin
     assert_eq!(sum("tensors", "before_bytes") + sum("gone", "bytes"), before);
     let of = |name: &str| report["tensors"].as_array().unwrap().iter().find(|tensor| tensor["name"] == name).unwrap();
     assert_eq!((&of("fc1.weight")["is_new"], &of("fc1.weight")["before_bytes"]), (&true.into(), &0.into()));
-    assert_eq!(of("fc2.bias")["before_bytes"], 40, "ten classes, as before");
+    assert_eq!(of("fc2.bias")["before_bytes"], 40, "ten classes, as in the original");
     assert_eq!(report["model_format"], "safetensors");
 
     let trained = report["trained"][0]["wall_seconds"].as_f64().unwrap();
@@ -204,7 +204,7 @@ fn the_report_warns_if_the_best_epoch_was_chosen_on_the_evaluation_data() {
     assert!(report["trained"][0]["epochs_on"].as_str().unwrap().ends_with("select.txt"));
     assert!(report["evaluation"]["data"].as_str().unwrap().ends_with("eval.txt"));
     let page = std::fs::read_to_string(sandbox.path("a/out/report.html")).unwrap();
-    assert!(page.contains("select.txt"), "the table of epochs says on what");
+    assert!(page.contains("select.txt"), "the epoch table names its data");
 }
 
 #[test]

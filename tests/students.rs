@@ -47,7 +47,7 @@ fn factorized_linear_layers_run_and_train() {
 fn full_energy_keeps_the_classes_and_a_share_of_bytes_is_met() {
     let same = digits(&factorized("energy = 0.9999999\ninclude = [\"fc1.weight\"]", false));
     let report = same.json("run recipe.toml --threads 1");
-    assert!(report["factorized"][0]["rank"].is_null(), "80 x 512 of full rank is smaller whole");
+    assert!(report["factorized"][0]["rank"].is_null(), "at full rank, two factors are larger than 80 x 512");
     assert!(report["notes"].to_string().contains("0 of 1 linear layers"));
     let half = digits(&factorized("bytes = 0.5", false));
     let report = half.json("run recipe.toml --threads 1");

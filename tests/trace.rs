@@ -116,7 +116,7 @@ fn a_training_trace_has_loading_and_training_phases() {
     let [start, length] = ["ts", "dur"].map(|key| train[key].as_u64().unwrap());
     let within = |event: &&Value| (start..start + length).contains(&event["ts"].as_u64().unwrap());
     let n_counted = found.iter().filter(|event| event["ph"] == "C").filter(within).count();
-    assert!(n_counted > 5, "{n_counted} looks at the memory while it trained");
+    assert!(n_counted > 5, "{n_counted} memory counters during training");
 }
 
 #[cfg(feature = "model")]
