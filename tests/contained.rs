@@ -1,4 +1,4 @@
-//! No file of a model may lead out of its directory: links are followed inside it and in the hub's cache.
+//! Files of a model may not lead out of its directory: links work inside it and in the hub's cache.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Random, safetensors_of, tensors_of, tiny};
