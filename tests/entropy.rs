@@ -1,4 +1,5 @@
-//! Entropy-coded codes: the same values in fewer bytes, the same bytes however they were made, and served as if nothing had been done.
+//! Entropy-coded storage: equal values in fewer bytes, equal bytes from every way to write them, and equal
+//! results when run.
 
 use crate::export::SCHEMES;
 use crate::sandbox::{Sandbox, repository};
@@ -14,7 +15,7 @@ fn manifest(sandbox: &Sandbox, output: &str) -> Value {
 }
 
 #[test]
-fn codes_are_fewer_bytes_and_the_same_values_there_and_back() {
+fn entropy_coded_outputs_are_smaller_and_convert_both_ways_without_loss() {
     let sandbox = Sandbox::with("digits");
     let schemes = SCHEMES[..5].iter().chain(&["--prune 0.5 --quantize int2 --cast f16"]);
     for (i, scheme) in schemes.enumerate() {
@@ -23,7 +24,7 @@ fn codes_are_fewer_bytes_and_the_same_values_there_and_back() {
         let report = sandbox.json(&format!("export {plain} --to briquette --storage entropy -o {coded}"));
         assert_eq!(tensors_of(&sandbox.path(&plain)), tensors_of(&sandbox.path(&coded)), "{scheme}");
         let (before, after) = (weights(&sandbox, &plain).len(), weights(&sandbox, &coded).len());
-        // Each tensor has some hundred bytes of states, tables and ends.
+        // Each tensor adds about a hundred bytes of states, tables and offsets.
         assert!(after < before + 2000, "{scheme}: {before} became {after}");
         assert_eq!(report["after"]["file_bytes"], after, "{scheme}");
         let predicted = report["predicted_bytes"].as_u64().unwrap();
@@ -39,7 +40,7 @@ fn codes_are_fewer_bytes_and_the_same_values_there_and_back() {
     }
 }
 
-/// Weights of a bell, and some that are all alike.
+/// Tensors with bell-shaped values, and tensors with few distinct values.
 fn large() -> Vec<Tensor> {
     let bell = Tensor::random("bell.weight", &[3000, 2200], 5);
     let sum = |values: &[f32]| {
@@ -56,7 +57,7 @@ fn large() -> Vec<Tensor> {
 }
 
 #[test]
-fn tensors_of_many_pieces_and_blocks_are_the_same_bytes_on_any_number_of_threads() {
+fn large_tensors_give_the_same_bytes_on_any_number_of_threads() {
     let sandbox = Sandbox::new();
     sandbox.write("large.safetensors", safetensors_of(&large()));
     for scheme in [
@@ -79,12 +80,12 @@ fn tensors_of_many_pieces_and_blocks_are_the_same_bytes_on_any_number_of_threads
         }
         let coding = &manifest(&sandbox, "coded")["tensors"]["same.weight"]["coding"];
         let n_bytes = coding["storage"]["entropy"]["n_bytes"].as_u64().unwrap();
-        assert!(n_bytes < 2 * 200, "{scheme}: {n_bytes} bytes of codes that are all alike");
+        assert!(n_bytes < 2 * 200, "{scheme}: {n_bytes} bytes for equal codes");
     }
 }
 
 #[test]
-fn a_model_in_blocks_runs_as_it_did() {
+fn an_entropy_coded_model_evaluates_as_before() {
     let sandbox = Sandbox::with("digits");
     sandbox.write("data.safetensors", std::fs::read(repository().join("fixtures/digits-data.safetensors")).unwrap());
     sandbox.ok("compress digits -o plain --prune 0.5 --quantize int8-dynamic");
@@ -100,7 +101,7 @@ fn a_model_in_blocks_runs_as_it_did() {
 }
 
 #[test]
-fn what_cannot_be_coded_is_one_line() {
+fn unsupported_entropy_coding_is_refused_in_one_line() {
     let sandbox = Sandbox::with("digits");
     let cases = [
         (
@@ -117,7 +118,7 @@ fn what_cannot_be_coded_is_one_line() {
 }
 
 #[test]
-fn a_block_that_lies_is_one_line() {
+fn invalid_blocks_are_refused_in_one_line() {
     let sandbox = Sandbox::with("digits");
     sandbox.ok("compress digits -o out --quantize int8 --storage entropy");
     let good = weights(&sandbox, "out");

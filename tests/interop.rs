@@ -1,10 +1,11 @@
-//! compressed-tensors for transformers: which layers of which family are codes, what `ignore` names, and what is refused.
+//! compressed-tensors for transformers: the layers of each family that are quantized, the `ignore` list, and
+//! what is refused.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Tensor, safetensors_of};
 use serde_json::{Value, json};
 
-/// A directory `model` of this type with matrices of these names.
+/// Creates a directory `model` of this type with matrices of these names.
 fn with_model(config: &str, names: &[&str]) -> Sandbox {
     let sandbox = Sandbox::new();
     write_model(&sandbox, config, names);
@@ -23,13 +24,13 @@ fn of_type(model_type: &str) -> String {
     json!({ "model_type": model_type }).to_string()
 }
 
-/// `quantization_config` of an output.
+/// Returns the `quantization_config` of an output.
 fn quantization(sandbox: &Sandbox, out: &str) -> Value {
     let config: Value = serde_json::from_slice(&std::fs::read(sandbox.path(out).join("config.json")).unwrap()).unwrap();
     config["quantization_config"].clone()
 }
 
-/// Names of the tensors of an output that are codes, without `.weight`.
+/// Returns the names of the quantized tensors of an output, without `.weight`.
 fn coded(sandbox: &Sandbox, out: &str) -> Vec<String> {
     let manifest: Value =
         serde_json::from_slice(&std::fs::read(sandbox.path(out).join("briquette.json")).unwrap()).unwrap();
@@ -38,7 +39,7 @@ fn coded(sandbox: &Sandbox, out: &str) -> Vec<String> {
     tensors.filter(is_coded).map(|(name, _)| name.trim_end_matches(".weight").to_string()).collect()
 }
 
-/// A model of a family: what becomes codes of it, and what `ignore` names then.
+/// A model of a family: which layers are quantized, and which `ignore` lists.
 struct Case {
     model_type: &'static str,
     coded: &'static [&'static str],
@@ -136,7 +137,7 @@ const CASES: [Case; 13] = [
 ];
 
 #[test]
-fn only_the_linear_layers_of_a_family_are_codes_and_all_others_are_named() {
+fn only_linear_layers_of_a_family_are_quantized_and_all_others_are_ignored() {
     for Case { model_type, coded: expected, left, ignore } in CASES {
         let names: Vec<String> = expected.iter().chain(left).map(|name| format!("{name}.weight")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -144,7 +145,7 @@ fn only_the_linear_layers_of_a_family_are_codes_and_all_others_are_named() {
         sandbox.ok("compress model -o out --quantize int8-dynamic --format compressed-tensors");
         assert_eq!(coded(&sandbox, "out"), expected, "{model_type}");
         let config = quantization(&sandbox, "out");
-        // What transformers does not make a Linear of may be named, too, but need not be.
+        // `ignore` may list layers that transformers does not make Linear, but need not.
         let named: Vec<&str> = config["ignore"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
         let missing: Vec<_> = ignore.iter().filter(|name| !named.contains(name) && !is_table(name)).collect();
         assert!(missing.is_empty(), "{model_type}: {missing:?} of {named:?}");
@@ -154,13 +155,13 @@ fn only_the_linear_layers_of_a_family_are_codes_and_all_others_are_named() {
     }
 }
 
-/// A table that is looked up, whatever role its name is taken for.
+/// Returns whether this is a lookup table, whatever its role.
 fn is_table(name: &str) -> bool {
     name.ends_with("relative_attention_bias")
 }
 
 #[test]
-fn the_embedding_model_of_the_readme_ignores_nothing() {
+fn the_embedding_model_of_the_readme_has_no_ignored_layers() {
     let sandbox = with_model(
         r#"{"model_type": "bert", "architectures": ["BertModel"]}"#,
         &["embeddings.word_embeddings.weight", "encoder.layer.0.attention.self.value.weight", "pooler.dense.weight"],
@@ -171,7 +172,7 @@ fn the_embedding_model_of_the_readme_ignores_nothing() {
 }
 
 #[test]
-fn a_layer_that_is_left_out_has_the_names_of_the_bare_model_and_of_one_with_a_head() {
+fn ignored_layers_have_their_names_in_models_with_and_without_a_head() {
     let layer = |prefix: &str, i: usize| format!("{prefix}encoder.layer.{i}.output.dense.weight");
     for prefix in ["", "bert."] {
         let names = [layer(prefix, 0), layer(prefix, 1), format!("{prefix}pooler.dense.weight")];
@@ -184,7 +185,7 @@ fn a_layer_that_is_left_out_has_the_names_of_the_bare_model_and_of_one_with_a_he
 }
 
 #[test]
-fn a_family_that_is_not_known_is_refused_with_the_reason() {
+fn an_unknown_family_is_refused_with_the_reason() {
     let sandbox = with_model(&of_type("reformer"), &["layer.0.rel_attn.q.weight"]);
     sandbox.write("bare.safetensors", std::fs::read(sandbox.path("model/model.safetensors")).unwrap());
     sandbox.ok("compress model -o small --quantize int8");
@@ -198,13 +199,13 @@ fn a_family_that_is_not_known_is_refused_with_the_reason() {
     }
     sandbox.run(&format!("compress bare.safetensors -o out {quantize}")).assert_fails(6, &["no config.json"]);
     assert!(!sandbox.path("out").exists());
-    // Nothing that others could misread.
+    // Without codes, nothing can be misread.
     sandbox.ok("compress model -o pruned --prune 0.5 --format compressed-tensors");
     assert_eq!(quantization(&sandbox, "pruned"), Value::Null);
 }
 
 #[test]
-fn what_is_not_known_is_written_where_that_is_allowed_with_a_warning() {
+fn an_unknown_family_is_written_with_a_warning_if_allowed() {
     let sandbox = with_model(&of_type("reformer"), &["layer.0.rel_attn.q.weight", "lm_head.weight", "proj_out.weight"]);
     let quantize = "--quantize int8 --format compressed-tensors --allow-untested";
     let planned = sandbox.ok(&format!("plan model {quantize}"));
@@ -238,7 +239,7 @@ fn a_known_family_needs_no_warning() {
 }
 
 #[test]
-fn a_family_without_linear_layers_is_refused_whatever_is_allowed() {
+fn a_family_without_linear_layers_is_always_refused() {
     let sandbox = with_model(&of_type("gpt2"), &["transformer.h.0.attn.c_attn.weight", "transformer.wte.weight"]);
     for options in ["", "--allow-untested"] {
         sandbox
@@ -251,7 +252,7 @@ fn a_family_without_linear_layers_is_refused_whatever_is_allowed() {
 }
 
 #[test]
-fn a_model_without_linear_layers_is_refused_whatever_is_allowed() {
+fn a_model_without_linear_layers_is_always_refused() {
     for (config, shape) in [(of_type("superpoint"), [64, 16, 3, 3]), ("{}".into(), [32, 32, 1, 1])] {
         let sandbox = Sandbox::new();
         let filters = ["encoder.conv1.weight", "encoder.conv2.weight"].map(|name| Tensor::random(name, &shape, 1));
@@ -263,13 +264,13 @@ fn a_model_without_linear_layers_is_refused_whatever_is_allowed() {
                 .assert_fails(6, &["would have no codes", "Linear layer", "choose another format"]);
         }
         assert!(!sandbox.path("out").exists());
-        // Nothing is asked to be codes here.
+        // This run requests no codes.
         sandbox.ok("compress model -o pruned --prune 0.5 --format compressed-tensors");
     }
 }
 
 #[test]
-fn heads_of_a_family_that_is_not_known_are_left_by_a_pattern_whether_or_not_files_have_them() {
+fn heads_of_an_unknown_family_are_always_ignored_by_a_pattern() {
     let layer = "decoder.layers.0.fc1.weight";
     for heads in [
         vec![],
@@ -290,7 +291,7 @@ fn heads_of_a_family_that_is_not_known_are_left_by_a_pattern_whether_or_not_file
 }
 
 #[test]
-fn packed_codes_are_refused_where_only_int8_dynamic_loads() {
+fn packed_codes_are_refused_for_families_that_load_only_int8_dynamic() {
     for (model_type, name) in
         [("t5", "encoder.block.0.layer.0.SelfAttention.q.weight"), ("modernbert", "model.layers.0.mlp.Wi.weight")]
     {
@@ -315,7 +316,7 @@ const MIXTRAL: [&str; 5] = [
 ];
 
 #[test]
-fn experts_are_packed_codes_of_one_scheme_or_refused() {
+fn experts_get_packed_codes_of_one_scheme_or_are_refused() {
     let sandbox = with_model(&of_type("mixtral"), &MIXTRAL);
     let compress = "compress model -o out --force --format compressed-tensors --quantize";
     for options in [
@@ -334,7 +335,7 @@ fn experts_are_packed_codes_of_one_scheme_or_refused() {
 }
 
 #[test]
-fn experts_may_have_another_scheme_than_the_rest_and_are_targeted_by_one_pattern() {
+fn experts_may_have_their_own_scheme_under_one_pattern() {
     let sandbox = with_model(&of_type("mixtral"), &MIXTRAL);
     let stage = "[[stage]]\nkind = \"quantize\"\nscheme = \"int8-dynamic\"\n";
     let other = "overrides = [{ include = [\"**.experts.**\"], scheme = \"int8\" }]\n";

@@ -1,4 +1,4 @@
-//! Every value keeps its place: whichever axis counts outputs, however codes are stored, and whatever file the model comes from.
+//! Every value keeps its position, for every output axis, storage and file format of the model.
 
 use crate::archives::{dict, key, zip};
 use crate::sandbox::Sandbox;
@@ -8,14 +8,14 @@ use briquette::prune::Ratio;
 use briquette::quant::{Scheme, fit};
 use std::collections::BTreeMap;
 
-/// A weight, and its rows by outputs, found without the library's own view.
+/// A weight with its output axis; rows are computed independently of the library.
 struct Weight {
     tensor: Tensor,
     axis: &'static str,
 }
 
 impl Weight {
-    /// Outputs and inputs of each.
+    /// Returns the numbers of outputs and of inputs of each output.
     fn rows(&self) -> (usize, usize) {
         let shape = &self.tensor.shape;
         let n_rows = match self.axis {
@@ -27,7 +27,7 @@ impl Weight {
         (n_rows, shape.iter().product::<usize>() / n_rows)
     }
 
-    /// The place of a weight in the tensor's own order.
+    /// Returns the position of a weight in the tensor's own order.
     fn place(&self, row: usize, col: usize) -> usize {
         let (n_rows, n_cols) = self.rows();
         match self.axis {
@@ -40,14 +40,14 @@ impl Weight {
         }
     }
 
-    /// The places of all weights, row by row.
+    /// Returns the positions of all weights, row by row.
     fn places(&self) -> Vec<usize> {
         let (n_rows, n_cols) = self.rows();
         (0..n_rows).flat_map(|row| (0..n_cols).map(move |col| (row, col))).map(|(r, c)| self.place(r, c)).collect()
     }
 }
 
-/// A request: scheme, sparsity and storage.
+/// How to compress: scheme, sparsity and storage.
 #[derive(Clone, Copy)]
 struct Asked {
     scheme: Option<&'static str>,
@@ -80,7 +80,8 @@ const ASKED: [Asked; 13] = [
     Asked { scheme: None, sparsity: Some(0.02), storage: "plain" },
 ];
 
-/// Weights of every output axis, on both sides of a block of 65,536 elements, of odd sizes, and square.
+/// Returns weights of every output axis: below and above a hash block of 65,536 elements, of odd sizes, and
+/// square.
 fn weights(seed: u64, dtype: DType) -> Vec<Weight> {
     let mut random = Random(seed);
     let mut near = |n: usize, step: usize| (n + random.below(n as u64 / 2) as usize).next_multiple_of(step);
@@ -103,7 +104,7 @@ fn weights(seed: u64, dtype: DType) -> Vec<Weight> {
     shapes.into_iter().enumerate().map(weight).collect()
 }
 
-/// The fake-quantized weight, in its own order and type.
+/// Returns the fake-quantized weight in its own order and type.
 fn fake_quantized(weight: &Weight, asked: Asked) -> Vec<u8> {
     let ((n_rows, n_cols), places, dtype) = (weight.rows(), weight.places(), weight.tensor.dtype);
     let mut own = vec![0.0; places.len()];
@@ -127,7 +128,7 @@ fn fake_quantized(weight: &Weight, asked: Asked) -> Vec<u8> {
     bytes
 }
 
-/// A recipe that compresses a model as asked.
+/// Returns a recipe that compresses a model in this way.
 fn recipe(weights: &[Weight], asked: Asked, model: &str, output: &str) -> String {
     let mut text = format!("[model]\npath = \"{model}\"\n");
     for Weight { tensor, axis } in weights {
@@ -148,7 +149,7 @@ fn recipe(weights: &[Weight], asked: Asked, model: &str, output: &str) -> String
     text
 }
 
-/// The bytes of a PyTorch archive.
+/// Returns the bytes of a PyTorch archive.
 fn pytorch_of(weights: &[Weight]) -> Vec<u8> {
     let number = |n: usize| [b"J".as_slice(), &(n as u32).to_le_bytes()].concat();
     let (mut items, mut entries) = (Vec::new(), Vec::new());
@@ -173,7 +174,8 @@ fn pytorch_of(weights: &[Weight]) -> Vec<u8> {
     zip(&files)
 }
 
-/// Compresses a model of each dtype from this kind of file in every way, exports it to every format, and compares each value.
+/// Compresses a model of each dtype from this kind of file in every way, exports it to every format, and
+/// compares all values.
 fn check(source: &str) {
     for (seed, dtype) in [(11, DType::F32), (12, DType::BF16)] {
         let sandbox = Sandbox::new();
@@ -221,22 +223,22 @@ fn check_outputs(
 }
 
 #[test]
-fn what_is_exported_from_safetensors_is_what_fake_quantization_makes_in_place() {
+fn exports_of_safetensors_models_equal_fake_quantization() {
     check("safetensors");
 }
 
 #[test]
-fn what_is_exported_from_pytorch_is_what_fake_quantization_makes_in_place() {
+fn exports_of_pytorch_models_equal_fake_quantization() {
     check("pt");
 }
 
 #[test]
-fn what_is_exported_from_burnpack_is_what_fake_quantization_makes_in_place() {
+fn exports_of_burnpack_models_equal_fake_quantization() {
     check("burnpack");
 }
 
 #[test]
-fn the_model_in_burns_layout_comes_back_from_every_format_in_its_own_order() {
+fn a_model_in_burns_layout_keeps_its_order_in_every_format() {
     let sandbox = Sandbox::with("digits");
     sandbox.ok("compress digits -o d --layout burn --quantize int8");
     for format in ["dense", "burnpack", "briquette"] {
@@ -251,7 +253,7 @@ fn the_model_in_burns_layout_comes_back_from_every_format_in_its_own_order() {
 }
 
 #[test]
-fn what_is_left_as_it_is_keeps_its_order_whichever_axis_counts_outputs() {
+fn unchanged_tensors_keep_their_order_on_every_output_axis() {
     for (shape, huge) in [([24, 40], 1e30), ([300, 260], 1e30)] {
         let sandbox = Sandbox::new();
         let mut large = Tensor::random("large.weight", &shape, 1);
@@ -262,7 +264,7 @@ fn what_is_left_as_it_is_keeps_its_order_whichever_axis_counts_outputs() {
         rows::from_f32(&values, DType::F16, &mut half.bytes);
         let other = Tensor::random("other.weight", &shape, 3);
         sandbox.write("m.safetensors", safetensors_of(&[half.clone(), large.clone(), other]));
-        // One is too large for f16, and one has that type already.
+        // One tensor exceeds f16, and one has that type already.
         sandbox.ok("compress m.safetensors -o out --layout burn --cast f16 --allow-nonfinite");
         let found = tensors_of(&sandbox.path("out"));
         assert_eq!((&found["half.weight"], &found["large.weight"]), (&half, &large), "{shape:?}");
@@ -271,7 +273,7 @@ fn what_is_left_as_it_is_keeps_its_order_whichever_axis_counts_outputs() {
 }
 
 #[test]
-fn burns_layout_is_refused_for_transformers_which_would_read_it_transposed() {
+fn burns_layout_is_refused_for_compressed_tensors() {
     let sandbox = Sandbox::new();
     let config = r#"{"model_type": "bert"}"#;
     let names = ["bert.encoder.layer.0.attention.self.query.weight", "bert.pooler.dense.weight"];
@@ -291,7 +293,7 @@ fn burns_layout_is_refused_for_transformers_which_would_read_it_transposed() {
 }
 
 #[test]
-fn conv1d_matrices_stay_floats_in_their_own_order_for_transformers() {
+fn conv1d_matrices_stay_floats_in_compressed_tensors() {
     for (config, shape) in [(r#"{"model_type": "decision_transformer"}"#, [32, 96]), ("{}", [256, 768])] {
         let sandbox = Sandbox::new();
         let [n_in, n_out] = shape;

@@ -1,5 +1,6 @@
-//! Gradient checkpointing by layer: stores only the states between layers, and runs each layer again in the
-//! backward pass.
+//! Gradient checkpointing by layer.
+//!
+//! Only the states between layers are stored, and each layer runs again in the backward pass.
 //!
 //! The autodiff graph of one layer is in memory at a time (Chen et al., "Training Deep Nets with Sublinear
 //! Memory Cost", 2016).

@@ -22,8 +22,9 @@ struct EmbeddingRows {
 
 /// The largest logits of each row.
 ///
-/// All other classes get the logit `tail`, which preserves their total weight: `tail = ln(Σ exp(other logits))
-/// - ln(number of others)`.
+/// All other classes get the logit `tail`, which preserves their total weight:
+///
+/// `tail = ln(Σ exp(other logits)) - ln(number of others)`
 #[derive(Debug, Clone, PartialEq, Default)]
 struct TopK {
     n_classes: usize,
@@ -50,7 +51,9 @@ pub struct Cached {
 }
 
 impl Cached {
-    /// Runs a teacher on every item, `at_once` at a time, and stores at most `k` logits per row.
+    /// Runs a teacher on every item, and stores at most `k` logits per row.
+    ///
+    /// It runs `at_once` items at a time.
     ///
     /// # Errors
     /// - The first error of the teacher or the data.
@@ -239,7 +242,7 @@ impl TopK {
     }
 }
 
-/// Returns one logit for all of these that preserves the sum of their exponentials; 0 if there are none.
+/// Returns one logit for all of these that preserves the sum of their exponentials. It is 0 if there are none.
 fn tail(scores: impl Iterator<Item = f32> + Clone) -> f32 {
     let (n, largest) = scores.clone().fold((0, f32::NEG_INFINITY), |(n, most), score| (n + 1, most.max(score)));
     if n == 0 {

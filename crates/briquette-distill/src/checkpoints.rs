@@ -122,7 +122,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Writes the student of an epoch; it becomes part of the checkpoint once `state` is written.
+    /// Writes the student of an epoch. It becomes part of the checkpoint once `state` is written.
     pub(crate) fn save_student<M: Module>(&self, student: &M, epoch: usize, state: &mut TrainingState) -> Result<()> {
         self.keep(student, student_of(epoch), state)
     }
@@ -156,7 +156,7 @@ impl Checkpoints {
         }
     }
 
-    /// Writes the best model, from this epoch; it becomes part of the checkpoint once `state` is written.
+    /// Writes the best model, from this epoch. It becomes part of the checkpoint once `state` is written.
     pub(crate) fn save_best<M: Module>(&self, model: &M, epoch: usize, state: &mut TrainingState) -> Result<()> {
         self.keep(model, best_of(epoch), state)
     }
@@ -166,7 +166,7 @@ impl Checkpoints {
         self.read_record(model, &best_of(epoch), state)
     }
 
-    /// Adds a file that burn wrote to `state`, by its path in the directory; it becomes part of the checkpoint
+    /// Adds a file that burn wrote to `state`, by its path in the directory. It becomes part of the checkpoint
     /// once `state` is written.
     pub(crate) fn adopt(&self, name: &str, state: &mut TrainingState) -> Result<()> {
         let missing = || Error::bug("burn wrote no such file").at(self.file(name).display());

@@ -1,4 +1,4 @@
-//! A configured training, and what its steps share: the loss of a batch, its scale and its seeds.
+//! A configured training. Its steps share the loss of a batch, its scale and its seeds.
 
 use crate::grads::read;
 use crate::traced::{DynTeacher, Frozen, Traced, TrainingBatch};
@@ -141,7 +141,7 @@ impl Distiller {
         self.step
     }
 
-    /// Returns the number of items in memory at once: fewer than requested if they did not fit on the device.
+    /// Returns the number of items in memory at once. It is reduced if they did not fit on the device.
     pub fn at_once(&self) -> usize {
         self.at_once
     }
@@ -174,7 +174,7 @@ impl Distiller {
         self.scaler.as_ref().map_or(loss.clone(), |scaler| scaler.scale(loss))
     }
 
-    /// Returns the loss of a batch, and its value with those of its terms; all of them are finite.
+    /// Returns the loss of a batch, and its value with those of its terms. All of them are finite.
     pub(crate) fn judged<N: Traced>(
         &self,
         model: &Trained<N>,

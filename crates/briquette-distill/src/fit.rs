@@ -19,11 +19,12 @@ pub struct Fit {
 }
 
 impl Distiller {
-    /// Reduces the number of items in memory at once so that a step stays below `limit` bytes, by halving.
+    /// Halves the number of items in memory at once until a step stays below `limit` bytes.
     ///
     /// `peak(n) = a + b n` is measured with 1 and 2 of the largest items, on a meter that counts from here. The
-    /// optimizer state is allocated later and is added; it is measured from any optimizer, one parameter at a
-    /// time. On the CPU, a process that runs out of memory is killed, so the prediction is the only safe way.
+    /// optimizer state is allocated later and is added; it is measured for the given optimizer, one parameter
+    /// at a time. On the CPU, a process that runs out of memory is killed, so the prediction is the only safe
+    /// way.
     ///
     /// # Errors
     /// - Refused: a single item does not fit.
@@ -65,7 +66,8 @@ impl Distiller {
         }
         let fit = Fit { at_once, predicted_bytes: of(at_once), predicted_bytes_of_batch: of(self.at_once) };
         self.at_once = at_once;
-        // burn applies the last update of running statistics only when they are next read: after loading, it would overwrite them.
+        // burn applies the last update of running statistics only when they are next read: after loading, it
+        // would overwrite them.
         drop(model.valid());
         let model = model.try_load_record(record);
         Ok((model.map_err(|error| Error::bug(format!("the student's own record: {error:?}")))?, fit))

@@ -6,7 +6,7 @@ use burn::tensor::Device;
 use std::fmt;
 use std::sync::Arc;
 
-/// A user's module with a closure that returns its outputs: a student or teacher without a trait
+/// A user's module with a closure that returns its outputs. It is a student or teacher without a trait
 /// implementation.
 ///
 /// Visitors see only the module: the paths of parameters, records, masks and exports are those of `network`.
@@ -35,8 +35,8 @@ pub struct Foreign<N, I> {
 type Forward<N, I> = dyn Fn(&N, &I) -> Outputs + Send + Sync;
 
 impl<N, I> Foreign<N, I> {
-    /// Wraps a module and its outputs: on the autodiff device during training, on the inner device during
-    /// evaluation.
+    /// Wraps a module and its outputs. They are on the autodiff device during training, and on the inner device
+    /// during evaluation.
     pub fn new(network: N, forward: impl Fn(&N, &I) -> Outputs + Send + Sync + 'static) -> Self {
         Self { network, forward: Arc::new(forward) }
     }

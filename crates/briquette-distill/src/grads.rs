@@ -42,7 +42,7 @@ impl ModuleVisitor for Squares<'_> {
 }
 
 /// Removes and returns the gradients of a module's parameters.
-pub(crate) fn taken<M: Module>(grads: &mut GradientsParams, module: &M) -> GradientsParams {
+pub(crate) fn split_off<M: Module>(grads: &mut GradientsParams, module: &M) -> GradientsParams {
     let mut taker = Taker { from: grads, taken: GradientsParams::new() };
     module.visit(&mut taker);
     taker.taken

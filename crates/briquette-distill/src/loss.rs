@@ -1,4 +1,6 @@
-//! Losses as pure functions of tensors: a student's outputs and a teacher's outputs or labels give one number.
+//! Losses as pure functions of tensors.
+//!
+//! A student's outputs and a teacher's outputs or labels give one number.
 //!
 //! A teacher's outputs are constants: no gradient flows into them, and they may be on the plain device. Losses
 //! are f32 for outputs of any type.

@@ -14,9 +14,9 @@ use burn::tensor::Tensor;
 /// # Errors
 /// Bug: the state cannot be serialized.
 pub(crate) fn bytes<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> Result<u64> {
-    let mut asked = MomentRequest { optimizer, module, found: Ok(0) };
-    module.visit(&mut asked);
-    asked.found
+    let mut visitor = MomentRequest { optimizer, module, found: Ok(0) };
+    module.visit(&mut visitor);
+    visitor.found
 }
 
 struct MomentRequest<'a, M> {

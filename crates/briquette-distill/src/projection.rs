@@ -4,7 +4,9 @@ use briquette_nn::layers::{Linear, LinearConfig};
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
-/// A linear map per student layer from its width to the teacher's, trained with the student and then discarded.
+/// A linear map per student layer from its width to the teacher's.
+///
+/// The maps are trained with the student and then discarded.
 ///
 /// `y = x · W`, without a bias. Source: Jiao et al., "TinyBERT", 2020, eq. 8.
 #[derive(Module, Debug)]
@@ -20,7 +22,7 @@ impl Projections {
         Self { layers: (0..n_layers).map(layer).collect() }
     }
 
-    /// Projects the states of one layer to the teacher's width; returns them unchanged if the layer has no map.
+    /// Projects the states of one layer to the teacher's width. Returns them unchanged if the layer has no map.
     pub fn apply(&self, layer: usize, states: Tensor<3>) -> Tensor<3> {
         match self.layers.get(layer) {
             Some(linear) => linear.forward(states),

@@ -15,7 +15,7 @@ pub struct Rate {
     pub steps: BTreeMap<String, f64>,
 }
 
-/// Returns the mean bits per weight over the rounded parameters that are trained; `None` if there are none.
+/// Returns the mean bits per weight over the rounded parameters that are trained. `None` if there are none.
 ///
 /// `Σ n·log2(1 + 2e·mean|w|/Δ) / Σ n` is the entropy of a Laplace distribution with this mean magnitude,
 /// rounded to step sizes `Δ`, and at least 0. `w` are the weights that the network computes with.

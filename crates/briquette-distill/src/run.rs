@@ -22,7 +22,7 @@ pub trait Watch<N> {
         Ok(BTreeMap::new())
     }
 
-    /// Called after each step.
+    /// Receives each step.
     ///
     /// # Errors
     /// - An error ends the training.
@@ -31,7 +31,7 @@ pub trait Watch<N> {
         Ok(())
     }
 
-    /// Called after each epoch.
+    /// Receives the end of each epoch.
     ///
     /// # Errors
     /// See [`Watch::stepped`].
@@ -48,7 +48,7 @@ impl<N> Watch<N> for () {}
 pub struct TrainingOutcome<N> {
     /// The best student by the goal's metric, or else the last, with its masks and grids attached.
     pub student: N,
-    /// The average of the last student over time, if it was the teacher, without masks and grids attached.
+    /// The average of the last student over time, if it was the teacher. It has no masks or grids attached.
     pub average: Option<N>,
     /// Every step and epoch, including those before a kill.
     pub history: Vec<HistoryRecord>,

@@ -89,7 +89,7 @@ impl Screen {
         }
     }
 
-    /// Updates the view; after a request to stop immediately, burn's renderer panics in the calling thread.
+    /// Updates the view. After a request to stop immediately, burn's renderer panics in the calling thread.
     fn draw(&mut self, tell: impl FnOnce(&mut Open)) -> Result<()> {
         let open = self.open.get_or_insert_with(Open::new);
         let is_told = catch_unwind(AssertUnwindSafe(|| tell(open))).is_ok();

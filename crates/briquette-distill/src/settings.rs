@@ -17,7 +17,8 @@ use std::fmt;
 /// An optimizer.
 #[derive(Clone)]
 pub enum Optimizer {
-    /// AdamW with betas 0.9 and 0.999. Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.
+    /// AdamW with betas 0.9 and 0.999. Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization",
+    /// 2019.
     AdamW {
         /// Weight decay.
         decay: f32,
@@ -89,18 +90,18 @@ pub struct Settings {
     pub epochs: usize,
     /// The number of items per step.
     pub batch_size: usize,
-    /// The number of items in memory at once (micro-batch size); a step accumulates the gradients of several
+    /// The number of items in memory at once (micro-batch size). A step accumulates the gradients of several
     /// micro-batches.
     pub at_once: usize,
     /// The optimizer.
     pub optimizer: Optimizer,
-    /// The maximum learning rate, reached after the warm-up; then it decays to 0 along half a cosine.
+    /// The maximum learning rate, reached after the warm-up. Then it decays to 0 along half a cosine.
     pub learning_rate: f64,
     /// The share of all steps in the warm-up, from 0 to below 1.
     pub warmup: f64,
     /// A scheduler that replaces `learning_rate` and `warmup`: see [`with_schedule`](Self::with_schedule).
     pub schedule: Option<OwnSchedule>,
-    /// The decay of a mean teacher, from 0 to below 1: the student's average over time is its only teacher.
+    /// The decay of a mean teacher, from 0 to below 1. The student's average over time is its only teacher.
     ///
     /// After each step `θ' = α θ' + (1 - α) θ` with `α = min(decay, 1 - 1/(step + 1))`, where `θ` are the
     /// weights with masks and grids applied. Weights that were just pruned are therefore not yet zero in the
@@ -112,11 +113,11 @@ pub struct Settings {
     pub seed: u64,
     /// The metric that selects the best student; without one, the last student is used.
     pub goal: Option<Goal>,
-    /// The step before which no student can be the best, because its sparsity has not reached the target.
+    /// The step before which no student can be the best. Until then its sparsity is below the target.
     pub settled_at: usize,
     /// The number of epochs without improvement after which training stops.
     pub patience: Option<usize>,
-    /// The number of steps between checkpoints; there is also one at the end of each epoch.
+    /// The number of steps between checkpoints. There is also one at the end of each epoch.
     pub save_every: usize,
     /// Parameters of the student that are not trained.
     pub frozen: Patterns,
@@ -132,8 +133,9 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Creates settings with AdamW without decay, warm-up of a tenth of the steps, batches of 32, and clipping
-    /// at 1.
+    /// Creates settings with the default values.
+    ///
+    /// These are AdamW without decay, warm-up of a tenth of the steps, batches of 32, and clipping at 1.
     pub fn new(blend: Blend, epochs: usize, learning_rate: f64) -> Self {
         Self {
             blend,
@@ -164,7 +166,7 @@ impl Settings {
         Self { optimizer: Optimizer::Own(optimizer.into()), ..self }
     }
 
-    /// Sets one of burn's schedulers, or a constant rate; `learning_rate` and `warmup` then have no effect.
+    /// Sets one of burn's schedulers, or a constant rate. `learning_rate` and `warmup` then have no effect.
     ///
     /// The scheduler takes one step per training step. A resumed training advances it to the current step.
     #[must_use]

@@ -58,7 +58,7 @@ pub struct Several<N: Traced> {
     pub each: EachStep,
 }
 
-/// Returns the number of steps per epoch on several devices: the last one also takes the remaining items.
+/// Returns the number of steps per epoch on several devices. The last device also takes the remaining items.
 pub fn steps_of_epoch(n_items: usize, n_devices: usize, at_once: usize, n_turns: usize) -> usize {
     let largest = n_items - n_items / n_devices.max(1) * n_devices.saturating_sub(1);
     largest.div_ceil(at_once.max(1)).div_ceil(n_turns.max(1))
@@ -109,7 +109,7 @@ where
             ("dtype = \"f16\"", self.settings.scale_loss),
             ("mean_teacher", self.settings.mean_teacher.is_some()),
         ];
-        match refused.iter().find(|(_, is_asked)| *is_asked) {
+        match refused.iter().find(|(_, is_requested)| *is_requested) {
             Some((key, _)) => Err(Error::config(format!(
                 "{key}: not supported on several devices; remove it, or train on one device"
             ))),
@@ -180,7 +180,7 @@ where
         let (each, interrupter, at_once) = (self.each.clone(), interrupter.clone(), self.settings.at_once);
         let (first, epoch) = (state.step, state.epoch + 1);
         let started = Mutex::new(Instant::now());
-        let told = move |loss: f64, learning_rate: f64, norm: f64| {
+        let on_step = move |loss: f64, learning_rate: f64, norm: f64| {
             let mut records = records.lock().unwrap_or_else(PoisonError::into_inner);
             let mut started = started.lock().unwrap_or_else(PoisonError::into_inner);
             let seconds = std::mem::replace(&mut *started, Instant::now()).elapsed().as_secs_f64();
@@ -200,7 +200,7 @@ where
             clip: self.settings.clip,
             main: self.devices[0].clone(),
             losses: Mutex::default(),
-            told: Box::new(told),
+            on_step: Box::new(on_step),
         }
     }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// share their copies.
 pub struct SharedTeacher<I>(Arc<Mutex<Copies<I>>>);
 
-/// Creates a teacher for a device.
+/// A function that creates a teacher for a device.
 type Make<I> = dyn FnMut(&Device) -> Result<OneTeacher<I>> + Send;
 
 /// The teacher of one device, used by one thread at a time.

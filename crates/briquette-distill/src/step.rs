@@ -118,7 +118,7 @@ impl Distiller {
         mut grads: GradientsParams,
     ) -> Result<Trained<N>> {
         let Trained { student, projections, average } = model;
-        let of_projections = grads::taken(&mut grads, &projections);
+        let of_projections = grads::split_off(&mut grads, &projections);
         let student = self.optimizer.step(learning_rate.clone(), student, grads);
         let beside = self.optimizer.step(learning_rate, TrainedProjections { projections }, of_projections);
         let student = self.rules.refresh(student, self.step)?;

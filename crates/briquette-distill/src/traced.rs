@@ -24,7 +24,8 @@ pub trait Traced: Module + ModuleDisplay {
 /// Some items of the data.
 #[derive(Debug, Clone)]
 pub struct TrainingBatch<I> {
-    /// The indices of the items in the data; empty if unknown, as in batches of burn's loaders.
+    /// The indices of the items in the data. The list is empty if they are unknown, as in batches of burn's
+    /// loaders.
     pub rows: Vec<usize>,
     /// The network input.
     pub input: I,

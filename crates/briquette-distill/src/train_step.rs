@@ -71,7 +71,7 @@ pub(crate) struct StepHookInner {
     /// The losses of all devices' micro-batches since the last optimizer step.
     pub(crate) losses: Mutex<Vec<f64>>,
     /// A callback for each step, with its loss, learning rate and gradient norm.
-    pub(crate) told: Box<dyn Fn(f64, f64, f64) + Send + Sync>,
+    pub(crate) on_step: Box<dyn Fn(f64, f64, f64) + Send + Sync>,
 }
 
 impl StepHook {
@@ -100,7 +100,7 @@ impl StepHookInner {
         assert!(norm.is_finite(), "the gradient is {norm}; lower the learning rate");
         if *device == self.main {
             let losses = std::mem::take(&mut *self.losses());
-            (self.told)(losses.iter().sum::<f64>() / losses.len().max(1) as f64, rate, norm);
+            (self.on_step)(losses.iter().sum::<f64>() / losses.len().max(1) as f64, rate, norm);
         }
         match self.clip {
             Some(most) if norm > most => grads::scaled(grads, module, most / norm),
@@ -133,8 +133,9 @@ impl<N: Traced + 'static> Distilling<N>
 where
     N::Input: 'static,
 {
-    /// Creates a model from a student on an autodiff device, its teacher (`None` with labels only) and its
-    /// loss.
+    /// Creates a model from a student on an autodiff device, its teacher and its loss.
+    ///
+    /// The teacher is `None` with labels only.
     ///
     /// `sample` is any batch on the plain device.
     ///

@@ -10,8 +10,8 @@ pub struct Trained<N: Module> {
     /// The student, with its masks and grids attached.
     pub student: N,
     pub(crate) projections: Projections,
-    /// The student's average over time, if it is the teacher: on the plain device, without masks and grids
-    /// attached.
+    /// The student's average over time, if it is the teacher. It is on the plain device, without masks and
+    /// grids attached.
     pub average: Option<N>,
 }
 

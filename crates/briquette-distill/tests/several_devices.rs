@@ -1,4 +1,4 @@
-//! Tests burn's `SupervisedTraining` on one device and on two, in a separate program because it changes
+//! Tests burn's `SupervisedTraining` on one device and on two. It is a separate program because it changes
 //! process-wide settings.
 #![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used)]

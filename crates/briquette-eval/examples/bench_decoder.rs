@@ -1,4 +1,4 @@
-//! Times a decoder on windows of tokens and on single tokens, and prints a line of JSON for each.
+//! Times a decoder on windows of tokens and on single tokens. Prints a line of JSON for each.
 //!
 //! `bench_decoder MODEL [--windows 128,512] [--prompt 128] [--steps 64] [--seconds 3] [--tokens FILE]`;
 //! `RAYON_NUM_THREADS` sets the number of threads. FILE has a JSON list of tokens; without it, tokens are

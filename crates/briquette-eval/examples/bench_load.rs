@@ -1,7 +1,9 @@
 //! Times loading models from cached files to ready layers.
 //!
 //! Prints a line of JSON with the median for each model.
-//! `bench_load MODEL... [--rounds 7]` takes the models in turn; `RAYON_NUM_THREADS` sets the number of threads.
+//!
+//! `bench_load MODEL... [--rounds 7]` takes the models in
+//! turn; `RAYON_NUM_THREADS` sets the number of threads.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
 use briquette_models::LoadedModel;

@@ -1,4 +1,4 @@
-//! Times a sentence encoder in float, dynamic int8 and sparse dynamic int8, and prints a line of JSON for each.
+//! Times a sentence encoder in float, dynamic int8 and sparse dynamic int8. Prints a line of JSON for each.
 //!
 //! `bench_minilm [--model models/minilm] [--batches 1,32] [--length 128] [--seconds 3] [--kinds
 //! f32,int8,sparse] [--sentences bench/peers/sentences.txt]`; `RAYON_NUM_THREADS` sets the number of threads. A

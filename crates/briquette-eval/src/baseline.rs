@@ -1,5 +1,6 @@
-//! Measures the loss of a network after replacing some of its weights: runs the same items through both
-//! versions.
+//! Measures the loss of a network after replacing some of its weights.
+//!
+//! The same items run through both versions.
 
 use crate::layerwise::{Room, exit_of, run_keeping_states};
 use crate::metrics;

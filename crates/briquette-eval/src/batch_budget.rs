@@ -9,7 +9,8 @@ use briquette_models::batches::Batching;
 pub struct BatchBudget<'a> {
     /// The maximum number of items per batch, and the number of workers that prepare them.
     pub batching: Batching,
-    /// Whether batches may be smaller: as many items as fit the limit, halved if the device runs out of memory.
+    /// Whether batches may be smaller. They have as many items as fit the limit, halved if the device runs out
+    /// of memory.
     pub is_auto: bool,
     /// The limit of the meter's reading in bytes.
     ///

@@ -77,15 +77,15 @@ pub fn calibrate(
     };
     let n_items = batches.iter().map(|batch| batch.places.len()).sum();
     let mut found = Calibration { n_items, ..Calibration::default() };
-    let walk = LayerwiseRunner::begin(checkpoint, arch, device, batches, gathering.room, checkpoint)?;
-    let mut walk = walk.ok_or_else(|| Error::bug("a text model without transformer blocks"))?;
+    let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, gathering.room, checkpoint)?;
+    let mut runner = runner.ok_or_else(|| Error::bug("a text model without transformer blocks"))?;
     let probe = if gathering.has_gram { Probe::with_gram() } else { Probe::new() };
-    let n_blocks = walk.n_blocks();
-    while let Some(block) = walk.next_block() {
+    let n_blocks = runner.n_blocks();
+    while let Some(block) = runner.next_block() {
         let mut after = |done, total| progress(block * total + done, n_blocks * total);
-        found.take_in(walk.observe_and_advance(checkpoint, &probe, &mut after)?);
+        found.take_in(runner.observe_and_advance(checkpoint, &probe, &mut after)?);
     }
-    found.take_in(walk.observe_head(checkpoint, &probe)?);
+    found.take_in(runner.observe_head(checkpoint, &probe)?);
     Ok(found)
 }
 

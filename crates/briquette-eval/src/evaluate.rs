@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 /// An evaluation: the model, its reference and the data.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The model: a file, an index or a directory. Compressed weights run as stored.
+    /// The model: a file, an index or a directory. Compressed weights stay in a form that layers can run.
     pub model: PathBuf,
     /// The reference model.
     pub reference: Option<PathBuf>,
@@ -42,7 +42,8 @@ pub struct Request {
     pub batching: Batching,
     /// The memory limit and compute type.
     pub fits: Fits,
-    /// A directory for hidden states: text models then run with the weights of one block in memory at a time.
+    /// A directory for hidden states. With it, text models run with the weights of one block in memory at a
+    /// time.
     pub offload: Option<PathBuf>,
     /// The device to run on.
     pub device: Device,
@@ -172,7 +173,7 @@ struct Ran {
     nearness: Option<Nearness>,
 }
 
-/// Runs the models in turn.
+/// The evaluation of several models in turn.
 #[derive(Clone, Copy)]
 struct Runner<'a> {
     request: &'a Request,
@@ -229,7 +230,7 @@ impl Runner<'_> {
         Ok((found, Ran { memory: watch.dropped(), held, continuation, kept, nearness }))
     }
 
-    /// Compares a decoder with the original by the head inputs of both; loads only the original's head.
+    /// Compares a decoder with the original by the head inputs of both. Loads only the original's head.
     fn nearness(
         &self,
         before: Option<&StateFile>,
@@ -249,9 +250,9 @@ impl Runner<'_> {
 }
 
 /// Opens the reference model and checks that it takes the same data.
-fn reference_of(path: &Path, choice: &Choice, asked: Option<Arch>, of_model: Arch) -> Result<(Checkpoint, Arch)> {
+fn reference_of(path: &Path, choice: &Choice, requested: Option<Arch>, of_model: Arch) -> Result<(Checkpoint, Arch)> {
     let checkpoint = Checkpoint::open_as(path, choice)?;
-    let arch = Arch::detect(&checkpoint).or_else(|error| asked.ok_or(error))?;
+    let arch = Arch::detect(&checkpoint).or_else(|error| requested.ok_or(error))?;
     if arch.task() != of_model.task() {
         let message = format!("found {arch}, expected a model that takes the same data as {of_model}");
         return Err(Error::config(format!("{message}; use the model it came from")).at(path.display()));

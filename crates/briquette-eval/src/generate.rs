@@ -106,7 +106,7 @@ pub struct Generated {
     pub sequences: Vec<Sequence>,
     /// Prompt tokens per second.
     pub prompt_tokens_per_s: f64,
-    /// Generated tokens per second over all sequences, without the first token of each; `None` if there are no
+    /// Generated tokens per second over all sequences, without the first token of each. `None` if there are no
     /// others.
     pub tokens_per_s: Option<f64>,
     /// The size of the weights in bytes.

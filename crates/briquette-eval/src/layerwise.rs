@@ -54,7 +54,7 @@ pub struct LayerwiseRunner<'a> {
 }
 
 impl<'a> LayerwiseRunner<'a> {
-    /// Runs the part before the first block; `None` if the network is not a sequence of transformer blocks.
+    /// Runs the part before the first block. `None` if the network is not a sequence of transformer blocks.
     ///
     /// `weights` has the tensors of `checkpoint`, by name; their values may differ.
     ///
@@ -84,17 +84,17 @@ impl<'a> LayerwiseRunner<'a> {
         };
         let (device, next, limit) = (device.clone(), 0, room.limit);
         let states = States::with_room(room);
-        let mut walk = Self { checkpoint, arch, device, batches, states, parts, layers, next, limit };
-        let (network, _) = walk.network(weights, BlockPart::Entry)?;
-        for batch in 0..walk.batches.len() {
-            let state = walk.blocks(&network)?.enter(walk.tokens(batch).0);
-            walk.states.set(batch, state)?;
-            walk.check_memory("before the first block")?;
+        let mut runner = Self { checkpoint, arch, device, batches, states, parts, layers, next, limit };
+        let (network, _) = runner.network(weights, BlockPart::Entry)?;
+        for batch in 0..runner.batches.len() {
+            let state = runner.blocks(&network)?.enter(runner.tokens(batch).0);
+            runner.states.set(batch, state)?;
+            runner.check_memory("before the first block")?;
         }
-        Ok(Some(walk))
+        Ok(Some(runner))
     }
 
-    /// Returns the parts of a model's network; `None` if it is not a sequence of transformer blocks.
+    /// Returns the parts of a model's network. `None` if it is not a sequence of transformer blocks.
     ///
     /// # Errors
     /// Config and Input: the checkpoint does not match the architecture.

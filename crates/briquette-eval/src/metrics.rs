@@ -1,6 +1,6 @@
 //! Metrics of model outputs against labels or another model's outputs, as pure functions over rows.
 
-/// Returns the index of the largest score: the first of equal ones, and never a NaN unless all are NaN.
+/// Returns the index of the largest score. It is the first of equal ones, and never a NaN unless all are NaN.
 pub fn argmax(scores: &[f32]) -> usize {
     let mut best = 0;
     for (class, score) in scores.iter().enumerate() {

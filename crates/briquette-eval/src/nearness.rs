@@ -14,7 +14,7 @@ use burn::tensor::{Device, FloatDType, Tensor};
 pub(crate) struct Nearness {
     /// The share of tokens after which both have the same most likely token.
     pub agreement: f64,
-    /// The mean of `Σ p ln(p / q)` over tokens, in nats; `p` is the original's distribution, `q` the model's.
+    /// The mean of `Σ p ln(p / q)` over tokens, in nats. `p` is the original's distribution, `q` the model's.
     pub kl: f64,
 }
 

@@ -168,7 +168,7 @@ impl ScoreCollector<'_> {
         Ok(())
     }
 
-    /// Computes the mean logits of an image's tiles, image by image; memory is cleaned up in between.
+    /// Computes the mean logits of an image's tiles, image by image. Memory is cleaned up in between.
     fn of_tiles(
         &mut self,
         input: &ImageInput,

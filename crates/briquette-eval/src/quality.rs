@@ -7,7 +7,7 @@ use briquette_core::{Error, Result};
 use briquette_models::data::{Data, Images, Sentences};
 use std::collections::BTreeMap;
 
-/// The maximum number of sentences whose pairs are compared; the number of pairs grows with the square.
+/// The maximum number of sentences whose pairs are compared. The number of pairs grows with the square.
 const MAX_PAIRED: usize = 2000;
 
 /// Returns the metrics by name.
@@ -39,7 +39,7 @@ pub(crate) fn metrics_of(
     Ok(metrics)
 }
 
-/// Returns the task's metric as a loss (lower is better), with its unit; `None` if it was not measured.
+/// Returns the task's metric as a loss (lower is better), with its unit. `None` if it was not measured.
 pub(crate) fn loss_of_metrics(metrics: &BTreeMap<String, f64>) -> Option<(&'static str, f64)> {
     if let Some(perplexity) = metrics.get("perplexity") {
         return Some(("ln perplexity", perplexity.ln()));

@@ -1,4 +1,4 @@
-//! The sampled items of a data set, as batches of equal token length, so that there is no padding.
+//! The sampled items of a data set, as batches of equal token length without padding.
 
 use briquette_core::{Error, Result};
 use briquette_models::data::{Data, DataSpec};

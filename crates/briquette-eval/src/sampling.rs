@@ -17,7 +17,7 @@ pub struct Sampling {
 }
 
 impl Default for Sampling {
-    /// Greedy: the most likely token.
+    /// Returns greedy sampling: always the most likely token.
     fn default() -> Self {
         Self { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 }
     }
@@ -86,7 +86,7 @@ impl Sampling {
 mod tests {
     use super::*;
 
-    /// How often each of four tokens is sampled.
+    /// Returns how often each of four tokens is sampled.
     fn shares(sampling: Sampling, scores: &[f32]) -> Vec<f64> {
         let mut counts = vec![0.0; scores.len()];
         (0..20_000).for_each(|place| counts[sampling.choose(scores, place).unwrap() as usize] += 1.0 / 20_000.0);

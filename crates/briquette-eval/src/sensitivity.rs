@@ -47,7 +47,7 @@ pub enum LossUnit {
 /// The traces of curvatures.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curvatures {
-    /// `tr(JᵀHJ)` of each tensor, per item, by its name in files; tensors that do not run have none.
+    /// `tr(JᵀHJ)` of each tensor, per item, by its name in files. Tensors that do not run have none.
     pub traces: BTreeMap<String, f64>,
     /// The unit of the losses.
     pub unit: LossUnit,
@@ -57,9 +57,9 @@ pub struct Curvatures {
 
 /// Computes the curvature of a model's loss in the weights of each tensor.
 ///
-/// It takes one forward and backward pass over data. A text model runs block by block. The weights and gradients
-/// of one block are in memory at a time. The hidden states between all blocks are in memory up to the bound of
-/// `room`, and beyond it in a file.
+/// It takes one forward and backward pass over data. A text model runs block by block. The weights and
+/// gradients of one block are in memory at a time. The hidden states between all blocks are in memory up to the
+/// bound of `room`, and beyond it in a file.
 ///
 /// # Errors
 /// - Config: the data is of another kind than the model takes.
@@ -86,10 +86,10 @@ pub fn curvatures(
         Some(_) => batches.iter().map(|batch| batch.places.len()).sum(),
         None => batches.iter().map(|batch| batch.ids.len()).sum(),
     };
-    let walk = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;
-    let walk = walk.ok_or_else(|| Error::bug("a text model without transformer blocks"))?;
+    let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;
+    let runner = runner.ok_or_else(|| Error::bug("a text model without transformer blocks"))?;
     let mut found = OfText { pooling, seed: samples.seed, squares: GradientSquares::default() };
-    backward(walk, checkpoint, room, &mut found, progress)?;
+    backward(runner, checkpoint, room, &mut found, progress)?;
     let unit = if pooling.is_some() { LossUnit::Cosine } else { LossUnit::Nats };
     Ok(Curvatures { traces: found.squares.over(n_items)?, unit, n_items })
 }

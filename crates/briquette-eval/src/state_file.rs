@@ -48,7 +48,7 @@ impl StateFile {
         Ok(())
     }
 
-    /// Returns the number of windows that both files have; `None` if there are none or their numbers of tokens
+    /// Returns the number of windows that both files have. `None` if there are none or their numbers of tokens
     /// differ.
     pub(crate) fn n_shared(&self, other: &Self) -> Option<usize> {
         let n = self.places.len().min(other.places.len());

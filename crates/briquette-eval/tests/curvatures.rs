@@ -20,7 +20,7 @@ fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
 }
 
-/// The mean curvatures of several seeds.
+/// Returns the mean curvatures of several seeds.
 fn traces(model: &str, spec: &DataSpec) -> Curvatures {
     let checkpoint = Checkpoint::open(&fixture(model)).unwrap();
     let arch = Arch::detect(&checkpoint).unwrap();

@@ -68,9 +68,9 @@ fn with_a_stride_each_token_is_predicted_once() {
                 break;
             }
         }
-        let mut asked = request("llama-tied", None);
-        asked.data.stride = Some(stride);
-        let found = run(&asked);
+        let mut case = request("llama-tied", None);
+        case.data.stride = Some(stride);
+        let found = run(&case);
         assert_eq!((found.n_items, n), (tokens.len() - 1, tokens.len() - 1), "stride {stride}");
         assert!((found.metrics["perplexity"].ln() - nll / n as f64).abs() < 1e-5, "stride {stride}");
     }
@@ -110,23 +110,23 @@ fn a_decoder_agrees_with_itself() {
 #[test]
 fn half_precision_decoders_are_compared_in_half_precision() {
     for dtype in [FloatDType::BF16, FloatDType::F16] {
-        let mut asked = request("llama-tied", Some("llama-untied"));
-        let whole = run(&asked);
-        asked.fits.dtype = Some(dtype);
-        let found = run(&asked);
+        let mut case = request("llama-tied", Some("llama-untied"));
+        let whole = run(&case);
+        case.fits.dtype = Some(dtype);
+        let found = run(&case);
         assert!((found.metrics["kl"] / whole.metrics["kl"] - 1.0).abs() < 0.05, "{dtype:?}: {:?}", found.metrics);
-        asked.reference = Some(asked.model.clone());
-        let same = run(&asked);
+        case.reference = Some(case.model.clone());
+        let same = run(&case);
         assert_eq!([same.metrics["agreement"], same.metrics["kl"]], [1.0, 0.0], "{dtype:?}");
     }
 }
 
 #[test]
 fn progress_can_stop_the_steps_after_the_data() {
-    let asked = request("llama-tied", Some("llama-untied"));
+    let case = request("llama-tied", Some("llama-untied"));
     let n_calls = |stop_at: usize| {
         let mut n = 0;
-        let found = evaluate(&asked, &[], &mut |_, _| {
+        let found = evaluate(&case, &[], &mut |_, _| {
             n += 1;
             if n == stop_at { Err(briquette_core::Error::input("stopped")) } else { Ok(()) }
         });
@@ -140,17 +140,17 @@ fn progress_can_stop_the_steps_after_the_data() {
 #[test]
 fn invalid_strides_are_refused() {
     let message = |change: fn(&mut Request)| {
-        let mut asked = request("llama-tied", None);
-        asked.data.stride = Some(16);
-        change(&mut asked);
-        let error = evaluate(&asked, &[], &mut |_, _| Ok(())).unwrap_err();
+        let mut case = request("llama-tied", None);
+        case.data.stride = Some(16);
+        change(&mut case);
+        let error = evaluate(&case, &[], &mut |_, _| Ok(())).unwrap_err();
         assert_eq!(error.exit_code(), 2, "{error}");
         error.message
     };
-    let found = message(|asked| asked.data.stride = Some(33));
+    let found = message(|case| case.data.stride = Some(33));
     assert!(found.contains("found 33, expected 1 to 32, the tokens of a window"), "{found}");
-    let found = message(|asked| asked.offload = Some(std::env::temp_dir()));
+    let found = message(|case| case.offload = Some(std::env::temp_dir()));
     assert!(found.contains("data.stride: memory.offload does not support overlapping windows"), "{found}");
-    let found = message(|asked| (asked.model, asked.data.max_length) = (fixture("bert-tiny"), None));
+    let found = message(|case| (case.model, case.data.max_length) = (fixture("bert-tiny"), None));
     assert!(found.contains("data.stride: it lets the windows of a decoder's text overlap"), "{found}");
 }

@@ -32,7 +32,7 @@ fn cosines(a: &outputs::OutputRows, b: &outputs::OutputRows) -> Vec<f64> {
     rows(a).iter().zip(rows(b)).map(|(a, b)| metrics::cosine(a, &b)).collect()
 }
 
-/// The embeddings of transformers.
+/// Returns the embeddings of transformers.
 fn reference() -> outputs::OutputRows {
     let path = root().join("fixtures/models/minilm.expected.safetensors");
     let array = Array::read(&path, &["embeddings"]).unwrap();
@@ -40,7 +40,7 @@ fn reference() -> outputs::OutputRows {
     outputs::OutputRows { width: array.shape[1], values, ..outputs::OutputRows::default() }
 }
 
-/// Weight-only int8 as stored and served: every matrix, including embeddings.
+/// Checks weight-only int8 as stored and served: every matrix, including embeddings.
 fn check_weight_only(
     model: &LoadedModel,
     path: &Path,
@@ -62,7 +62,7 @@ fn check_weight_only(
     assert!(mean >= 0.9995, "{mean}");
 }
 
-/// Dynamic int8 as served: its size and the quality of its embeddings.
+/// Checks dynamic int8 as served: its size and the quality of its embeddings.
 fn check_dynamic(model: &LoadedModel, plain: &outputs::OutputRows, sentences: &Sentences, how: Batching) {
     let network = quantize_dynamic(model.network.clone(), &DynamicSpec::new()).unwrap().module;
     let n_bytes: usize = held(&network).values().map(|held| held.n_bytes).sum();

@@ -8,9 +8,9 @@ use briquette_models::{Arch, ModelTask};
 ///
 /// # Errors
 /// Config: the architecture is unknown, or the files do not determine it.
-pub(crate) fn arch_of(asked: Option<&str>, checkpoint: &Checkpoint) -> Result<Arch> {
-    let asked = asked.map(|name| name.parse().map_err(|error: Error| error.at("model.arch")));
-    asked.transpose()?.map_or_else(|| Arch::detect(checkpoint), Ok)
+pub(crate) fn arch_of(requested: Option<&str>, checkpoint: &Checkpoint) -> Result<Arch> {
+    let requested = requested.map(|name| name.parse().map_err(|error: Error| error.at("model.arch")));
+    requested.transpose()?.map_or_else(|| Arch::detect(checkpoint), Ok)
 }
 
 /// Checks that a network that should run block by block is a sequence of transformer blocks.

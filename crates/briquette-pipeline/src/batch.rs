@@ -1,4 +1,6 @@
-//! Batches: many jobs from one file, run one after another, with a journal from which a later run resumes.
+//! Batches: many jobs from one file, run one after another.
+//!
+//! A later run resumes from the journal of a batch.
 //!
 //! A jobs file has `[[job]]` tables, a `[matrix]` that multiplies a `[base]`, or both. A failed job does not
 //! affect the others. One machine runs all jobs, or each of n machines runs every n-th job ([`Shard`]). A page

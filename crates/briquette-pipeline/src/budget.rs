@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// The maximum number of attempts; then the output is accepted however much of the budget it leaves.
+/// The maximum number of attempts. Then the output is accepted however much of the budget it leaves.
 const ATTEMPTS: usize = 8;
 /// The minimum share of the budget that an output uses.
 const USED: f64 = 0.995;

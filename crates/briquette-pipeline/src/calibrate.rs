@@ -40,8 +40,8 @@ pub struct CalibrationRequest {
 /// - Refused: the output exists or is in the model's directory, or an input is not finite.
 /// - Io: a file cannot be read or written.
 #[cfg(feature = "model")]
-pub fn calibrate(asked: &CalibrationRequest, options: &RunOptions) -> Result<CalibrationReport> {
-    run::calibrate(asked, options).map_err(crate::unwritten::unwritten)
+pub fn calibrate(request: &CalibrationRequest, options: &RunOptions) -> Result<CalibrationReport> {
+    run::calibrate(request, options).map_err(crate::unwritten::unwritten)
 }
 
 /// Returns an error: this build cannot run models.
@@ -49,7 +49,7 @@ pub fn calibrate(asked: &CalibrationRequest, options: &RunOptions) -> Result<Cal
 /// # Errors
 /// Config: always.
 #[cfg(not(feature = "model"))]
-pub fn calibrate(_asked: &CalibrationRequest, _options: &RunOptions) -> Result<CalibrationReport> {
+pub fn calibrate(_request: &CalibrationRequest, _options: &RunOptions) -> Result<CalibrationReport> {
     Err(Error::lacks_feature("model", "run models"))
 }
 
@@ -86,40 +86,40 @@ mod run {
     use briquette_report::CalibratedLayer;
     use std::collections::BTreeSet;
 
-    pub(super) fn calibrate(asked: &CalibrationRequest, options: &RunOptions) -> Result<CalibrationReport> {
+    pub(super) fn calibrate(request: &CalibrationRequest, options: &RunOptions) -> Result<CalibrationReport> {
         let device = briquette_models::device(&options.device)?;
-        let checkpoint = Checkpoint::open_as(&asked.model, &asked.choice)?;
-        asked.choice.check_used(&[&checkpoint])?;
-        check_output(&asked.output, &checkpoint, options.force)?;
-        let arch = arch_of(asked.arch.as_deref(), &checkpoint)?;
-        check_offload(asked.memory.offload, arch)?;
-        let limit = asked.memory.limit_bytes()?;
+        let checkpoint = Checkpoint::open_as(&request.model, &request.choice)?;
+        request.choice.check_used(&[&checkpoint])?;
+        check_output(&request.output, &checkpoint, options.force)?;
+        let arch = arch_of(request.arch.as_deref(), &checkpoint)?;
+        check_offload(request.memory.offload, arch)?;
+        let limit = request.memory.limit_bytes()?;
         limit.map_or(Ok(()), |limit| memory::to_calibrate(&checkpoint, Some(arch), &device)?.check(limit))?;
-        let spec = spec_of(&asked.data);
+        let spec = spec_of(&request.data);
         let data = spec.open(arch.task())?;
-        let samples = Samples { n: asked.n_samples, seed: asked.seed };
+        let samples = Samples { n: request.n_samples, seed: request.seed };
         options.progress.begin("calibrate", 0);
         let mut after_batch = |done, total| {
             options.progress.items(done, total);
             options.stop.check()
         };
         let found = briquette_models::guarded(&device, || {
-            let room = Room::within(memory::limit_of_host(limit, options), parent_of(&asked.output));
-            let gathering = Gathering { samples, has_gram: asked.has_gram, room };
+            let room = Room::within(memory::limit_of_host(limit, options), parent_of(&request.output));
+            let gathering = Gathering { samples, has_gram: request.has_gram, room };
             briquette_eval::calibrate(&checkpoint, arch, &device, (&data, &spec), gathering, &mut after_batch)
         })?;
         let file = StatisticsFile { model: Some(fingerprint(&checkpoint)?), layers: found.layers.clone() };
         checkpoint.check_unchanged()?;
-        if options.force { file.write(&asked.output) } else { file.write_new(&asked.output) }?;
-        let n_bytes = std::fs::metadata(&asked.output)
-            .map_err(|source| Error::io("cannot look at", &asked.output, source))?
+        if options.force { file.write(&request.output) } else { file.write_new(&request.output) }?;
+        let n_bytes = std::fs::metadata(&request.output)
+            .map_err(|source| Error::io("cannot look at", &request.output, source))?
             .len();
         let device = briquette_models::device_name(&device);
-        Ok(report(asked, found, &arch.to_string(), device, n_bytes))
+        Ok(report(request, found, &arch.to_string(), device, n_bytes))
     }
 
     fn report(
-        asked: &CalibrationRequest,
+        request: &CalibrationRequest,
         found: Calibration,
         arch: &str,
         device: String,
@@ -133,15 +133,15 @@ mod run {
             name,
         };
         CalibrationReport {
-            model: asked.model.display().to_string(),
+            model: request.model.display().to_string(),
             arch: arch.into(),
             device,
-            data: asked.data.eval.as_deref().unwrap_or(Path::new("")).display().to_string(),
+            data: request.data.eval.as_deref().unwrap_or(Path::new("")).display().to_string(),
             n_items: found.n_items,
             n_skipped: found.n_skipped,
             layers: found.layers.into_iter().map(layer).collect(),
             unseen: found.unseen,
-            output: asked.output.display().to_string(),
+            output: request.output.display().to_string(),
             n_bytes,
         }
     }

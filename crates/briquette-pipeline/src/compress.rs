@@ -36,8 +36,8 @@ pub(crate) fn compressed_draft(
     origin: &Origin,
     scratch: Option<&Path>,
 ) -> Result<(Draft, Report)> {
-    if let Some(asked) = &recipe.budget {
-        return budget::draft(recipe, asked, options, origin, scratch);
+    if let Some(target) = &recipe.budget {
+        return budget::draft(recipe, target, options, origin, scratch);
     }
     match draft_of_size(recipe, options, origin, scratch, None)? {
         Drafted::Done(draft, report) => Ok((draft, *report)),

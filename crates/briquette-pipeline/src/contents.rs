@@ -1,4 +1,4 @@
-//! Hashes of the contents at the paths of a recipe: runs with equal hashes give the same result.
+//! Hashes of the contents at the paths of a recipe. Runs with equal hashes give the same result.
 
 use briquette_core::{Error, Hash128, Result, TensorHasher};
 use briquette_formats::file::Identity;
@@ -94,7 +94,7 @@ impl InputHasher {
     }
 }
 
-/// The recipe's model is identified by its path alone, as in other messages.
+/// Adds the key to an error. The recipe's model is identified by its path alone, as in other messages.
 fn at(error: Error, named: &NamedPath) -> Error {
     if named.key == "model.path" { error } else { error.at(&named.key) }
 }

@@ -56,12 +56,12 @@ pub fn check_devices(_stage: &DistillStage, _names: &[String]) -> Result<()> {
 /// - Io: a file cannot be read or written.
 /// - Interrupted: a stop was requested.
 #[cfg(feature = "model")]
-pub fn train(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
-    if let Some(limit) = asked.stage.memory.limit {
+pub fn train(job: &TrainingJob, options: &RunOptions) -> Result<()> {
+    if let Some(limit) = job.stage.memory.limit {
         let devices = crate::training::devices(options)?;
-        memory::to_train(asked.stage, asked.model, asked.original, &devices[0])?.check(limit)?;
+        memory::to_train(job.stage, job.model, job.original, &devices[0])?.check(limit)?;
     }
-    crate::training::train(asked, options)
+    crate::training::train(job, options)
 }
 
 /// Returns an error: this build cannot run models.
@@ -69,7 +69,7 @@ pub fn train(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
 /// # Errors
 /// Config: always.
 #[cfg(not(feature = "model"))]
-pub fn train(_asked: &TrainingJob, _options: &RunOptions) -> Result<()> {
+pub fn train(_job: &TrainingJob, _options: &RunOptions) -> Result<()> {
     Err(cannot())
 }
 

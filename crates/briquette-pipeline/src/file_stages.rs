@@ -100,7 +100,7 @@ fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Resul
 
     let mut plan = plan;
     let since = Instant::now();
-    let job = scratch.filter(|_| solve::is_asked(recipe));
+    let job = scratch.filter(|_| solve::is_requested(recipe));
     let job = job.map(|scratch| SolveJob { recipe, checkpoint, scratch, workers, options });
     let solved = job.as_ref().map_or(Ok(None), |job| solve::solve(job, &mut plan))?;
     if solved.is_some() {
@@ -182,10 +182,10 @@ fn evaluated(
     options: &RunOptions,
     timing: &mut Timing,
 ) -> Result<Option<EvaluationReport>> {
-    let Some(asked) = &recipe.evaluate else { return Ok(None) };
+    let Some(stage) = &recipe.evaluate else { return Ok(None) };
     let since = Instant::now();
-    let found = evaluate(asked, draft.path(), Some(&origin.model), options)?;
-    asked.bounds.check(&found.metrics)?;
+    let found = evaluate(stage, draft.path(), Some(&origin.model), options)?;
+    stage.bounds.check(&found.metrics)?;
     timing.mark("evaluate", since);
     Ok(Some(found))
 }

@@ -1,4 +1,4 @@
-//! Hashes of a recipe and its output: runs with equal hashes and equal [contents](crate::contents) are the same
+//! Hashes of a recipe and its output. Runs with equal hashes and equal [contents](crate::contents) are the same
 //! run.
 
 use briquette_core::{Error, Result};
@@ -14,9 +14,9 @@ use std::path::Path;
 /// Bug: the recipe cannot be written as JSON.
 pub(crate) fn of_recipe(recipe: &Recipe) -> Result<String> {
     let program = concat!("briquette ", env!("CARGO_PKG_VERSION"));
-    let asked = serde_json::to_value(paths::without(&recipe.asked))
+    let raw = serde_json::to_value(paths::without(&recipe.asked))
         .map_err(|error| Error::bug(format!("the recipe: {error}")))?;
-    Ok(sums::sha256_of_bytes(format!("{program}\n{asked}").as_bytes()))
+    Ok(sums::sha256_of_bytes(format!("{program}\n{raw}").as_bytes()))
 }
 
 /// Returns the SHA-256 of an output's `SHA256SUMS`, which covers every reproducible file.

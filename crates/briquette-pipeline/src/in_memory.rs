@@ -19,7 +19,7 @@ pub struct AboutModule {
 }
 
 impl Default for AboutModule {
-    /// PyTorch's names and layouts, without statistics.
+    /// Returns PyTorch's names and layouts, without statistics.
     fn default() -> Self {
         Self { names: NameMap::torch(), inputs: BTreeMap::new() }
     }
@@ -32,8 +32,8 @@ impl Default for AboutModule {
 /// masks, of the size in the report, and `materialize` returns an ordinary float module.
 ///
 /// The result equals that of `run` on an exported module, because the same functions decide. Roles come from
-/// burn's own layers, after the recipe's `roles`. Patterns match the names that a file would have. A dynamic
-/// scheme quantizes activations only if a module runs on codes, as after
+/// the recipe's `roles`, then from burn's own layers. Patterns match the names that a file would have. A
+/// dynamic scheme quantizes activations only if a module runs on codes, as after
 /// [`load_compressed`](briquette_nn::load_compressed); here they stay floats.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
-//! Predicts the minimum memory of the models of a recipe, and checks it against the limit before any work.
+//! Predicts the minimum memory of the models of a recipe.
 //!
-//! The prediction is computed from headers.
+//! The prediction is computed from headers, and checked against the limit before any work.
 
 use briquette_core::{Error, Result};
 use briquette_recipe::Recipe;
@@ -20,7 +20,7 @@ pub struct Need {
 pub struct Needs {
     /// `memory.limit`.
     pub limit_bytes: Option<u64>,
-    /// The needs that are known before the run, in order; models that stages change are not included.
+    /// The needs that are known before the run, in order. Models that stages change are not included.
     pub runs: Vec<Need>,
 }
 
@@ -59,7 +59,7 @@ impl Need {
         if *weights_bytes <= limit {
             return Ok(());
         }
-        let message = format!("to {what} takes {weights_bytes} bytes for its weights alone, expected at most {limit}");
+        let message = format!("cannot {what}: the weights alone take {weights_bytes} bytes, expected at most {limit}");
         Err(Error::refused(format!("{message}; raise the limit")).at("memory.limit"))
     }
 }
@@ -72,7 +72,7 @@ pub(crate) fn check(recipe: &Recipe, device: &str) -> Result<()> {
 fn limit_of(recipe: &Recipe) -> Option<u64> {
     let of_training = recipe.parts.iter().find_map(|part| part.then.as_distill()?.memory.limit);
     let of_calibration = recipe.calibration.as_ref().and_then(|run| run.limit);
-    recipe.evaluate.as_ref().and_then(|asked| asked.limit).or(of_training).or(of_calibration)
+    recipe.evaluate.as_ref().and_then(|stage| stage.limit).or(of_training).or(of_calibration)
 }
 
 #[cfg(feature = "model")]
@@ -114,8 +114,8 @@ mod known {
                 break;
             }
         }
-        if let Some(asked) = &recipe.evaluate {
-            runs.push(to_run(&recipe.model, &device, asked)?);
+        if let Some(stage) = &recipe.evaluate {
+            runs.push(to_run(&recipe.model, &device, stage)?);
         }
         Ok(runs)
     }
@@ -133,17 +133,17 @@ mod known {
     }
 
     /// Returns the need of an evaluation.
-    pub(crate) fn to_run(model: &Path, device: &Device, asked: &Evaluate) -> Result<Need> {
-        let checkpoint = Checkpoint::open_as(model, &asked.choice)?;
-        let named = || asked.arch.as_deref().and_then(|name| name.parse().ok());
+    pub(crate) fn to_run(model: &Path, device: &Device, stage: &Evaluate) -> Result<Need> {
+        let checkpoint = Checkpoint::open_as(model, &stage.choice)?;
+        let named = || stage.arch.as_deref().and_then(|name| name.parse().ok());
         let arch = Arch::detect(&checkpoint).ok().or_else(named);
-        let by_block = arch.filter(|_| asked.offload);
+        let by_block = arch.filter(|_| stage.offload);
         let by_block = by_block.map_or(Ok(None), |arch| offloaded_bytes(&checkpoint, arch, device))?;
-        let weights_bytes = by_block.unwrap_or_else(|| predicted_bytes(&checkpoint, arch, half(asked.dtype), device));
+        let weights_bytes = by_block.unwrap_or_else(|| predicted_bytes(&checkpoint, arch, half(stage.dtype), device));
         Ok(Need { what: format!("run {}", model.display()), weights_bytes })
     }
 
-    /// Returns the need of a training that starts from `model`, with its teacher; the default teacher is
+    /// Returns the need of a training that starts from `model`, with its teacher. The default teacher is
     /// `original`.
     ///
     /// A student of other sizes replaces `model` before the teacher is loaded.

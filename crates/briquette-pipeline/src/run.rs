@@ -21,7 +21,7 @@ pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
     run_of_batch(recipe, options, None)
 }
 
-/// Implements [`run`] for a job of a batch.
+/// Implements [`run`], with the facts of a batch if the recipe is one of its jobs.
 pub(crate) fn run_of_batch(recipe: &Recipe, options: &RunOptions, of_batch: Option<OfBatch>) -> Result<Report> {
     let origin = Origin::of(recipe);
     // Finds errors before hours of work.
@@ -30,7 +30,7 @@ pub(crate) fn run_of_batch(recipe: &Recipe, options: &RunOptions, of_batch: Opti
         .and_then(|()| memory::check(recipe, &options.device))
         .and_then(|()| paths::check_data(&recipe.read));
     let report = checked.and_then(|()| match recipe.parts.is_empty() {
-        true if !solve::is_asked(recipe) => compress::compress(recipe, options, &origin, None).map_err(unwritten),
+        true if !solve::is_requested(recipe) => compress::compress(recipe, options, &origin, None).map_err(unwritten),
         _ => staged::run(recipe, options, of_batch, origin.started),
     });
     options.progress.end();

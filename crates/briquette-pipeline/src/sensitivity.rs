@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The step size at which losses are reported, relative to the RMS of the weights: about four bits.
-const TOLD_AT: f64 = 0.25;
+const REPORTED_AT: f64 = 0.25;
 
 /// A tensor whose step size is open, and its size at each step size.
 pub(crate) type OpenTensor<'a, 'p> = (&'a TensorPlan<'p>, Curve);
@@ -162,7 +162,7 @@ pub(crate) fn find(
 
 /// Returns the loss at about four bits.
 pub(crate) fn at_four_bits(of_square: f64, rms: f64) -> f64 {
-    of_square * (TOLD_AT * rms).powi(2)
+    of_square * (REPORTED_AT * rms).powi(2)
 }
 
 /// Returns the name of a sensitivity method.
@@ -245,8 +245,8 @@ fn read(path: &Path) -> Result<SensitivityReport> {
     Ok(found)
 }
 
-/// Returns the squared error of a layer's outputs relative to the outputs; of its weights if the input
-/// statistics are unknown.
+/// Returns the squared error of a layer's outputs relative to the outputs. If the input statistics are unknown,
+/// it uses the weights instead.
 fn relative(recipe: &Recipe, open: &[OpenTensor], checkpoint: &Checkpoint) -> Result<FoundCosts> {
     let mut layers: BTreeMap<String, InputStats> = BTreeMap::new();
     for path in recipe.stages.iter().filter_map(briquette_recipe::Stage::statistics) {

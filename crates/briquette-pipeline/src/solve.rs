@@ -38,7 +38,7 @@ pub(crate) struct Solved<'a> {
 }
 
 /// Returns whether any stage updates weights, or the model must run block by block for its stages.
-pub(crate) fn is_asked(recipe: &Recipe) -> bool {
+pub(crate) fn is_requested(recipe: &Recipe) -> bool {
     recipe.calibration.is_some() || recipe.stages.iter().any(briquette_recipe::Stage::updates_weights)
 }
 
@@ -63,8 +63,8 @@ pub(crate) fn solve<'a>(job: &'a SolveJob<'a>, plan: &mut Plan) -> Result<Option
         Some(calibration) => inputs::block_by_block(job, calibration, plan, &mut found)?,
         None => from_statistics(job, plan, &mut found)?,
     }
-    let moved: Vec<usize> = moving(plan).map(TensorPlan::index).collect();
-    for index in moved {
+    let updated: Vec<usize> = moving(plan).map(TensorPlan::index).collect();
+    for index in updated {
         give(&mut plan.tensors[index], &found.source);
     }
     found.remark(plan);

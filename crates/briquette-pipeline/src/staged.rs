@@ -1,4 +1,6 @@
-//! Recipes that train or factorize: finished parts are stored beside the output, so that a killed run resumes.
+//! Recipes that train or factorize.
+//!
+//! Finished parts are stored beside the output, so that a killed run resumes.
 //!
 //! `OUT.stages/` has `recipe.json`, an output directory for each finished part (`1-compress`, `1-distill`,
 //! `2-factorize`, ..) and the checkpoints of a running training. A directory of a part is always complete,
@@ -28,7 +30,7 @@ use std::path::Path;
 use std::time::Instant;
 use steps::FoundSteps;
 use training::distills;
-pub(crate) use training::{asked_of_training, read_by_training};
+pub(crate) use training::{read_by_training, training_keys};
 use work::Work;
 pub(crate) use work::discard;
 
@@ -156,7 +158,7 @@ impl Chain<'_> {
         let parts = steps.as_ref().map_or(recipe, |found| &found.recipe);
         let mut run = PartsRun::of(parts, self.original, work, options, self.started)?;
         if let Some(found) = &steps {
-            run.go_on_from(found.model.clone(), "budget".into())?;
+            run.continue_from(found.model.clone(), "budget".into())?;
         }
         let (model, origin) = run.run()?;
         let last = Recipe { model, parts: Vec::new(), ..recipe.clone() };

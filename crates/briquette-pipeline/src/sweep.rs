@@ -38,24 +38,24 @@ pub struct SweepRequest {
 /// # Errors
 /// - Config: there is no budget, or nothing is evaluated.
 /// - Refused: the directory has another sweep.
-/// - See [`batch::run`].
+/// - See [`batch::run()`].
 pub fn sweep(
-    asked: &SweepRequest,
+    request: &SweepRequest,
     how: &BatchOptions,
     options: &RunOptions,
     each: &mut dyn FnMut(&JobResult),
 ) -> Result<BatchReport> {
     let started = Instant::now();
-    let path_error = |source| Error::io("cannot resolve", &asked.output, source);
-    let output = std::path::absolute(&asked.output).map_err(path_error)?;
-    let here = std::path::absolute(&asked.directory).or_else(|_| std::env::current_dir()).map_err(path_error)?;
-    let mut raw = asked.recipe.clone();
+    let path_error = |source| Error::io("cannot resolve", &request.output, source);
+    let output = std::path::absolute(&request.output).map_err(path_error)?;
+    let here = std::path::absolute(&request.directory).or_else(|_| std::env::current_dir()).map_err(path_error)?;
+    let mut raw = request.recipe.clone();
     paths::resolve(&mut raw, &here);
     let budget =
         raw.budget.as_mut().ok_or_else(|| Error::config("budget.bytes: missing; set the sizes, such as 6MB..23MB"))?;
     let text =
         budget.bytes.clone().ok_or_else(|| Error::config("budget.bytes: missing; set the sizes, such as 6MB..23MB"))?;
-    let sizes = sizes(&text, asked.n_points)?;
+    let sizes = sizes(&text, request.n_points)?;
     budget.bytes = sizes.last().map(|size| format!("{size}B"));
     raw.output.path = Some(output.join("model"));
     let recipe = Recipe::from_raw(raw.clone(), Path::new(""))?;
@@ -74,7 +74,7 @@ pub fn sweep(
     }
     let path = output.join("sweep.toml");
     let also: Vec<PathBuf> =
-        asked.also.iter().map(std::path::absolute).collect::<std::io::Result<_>>().map_err(path_error)?;
+        request.also.iter().map(std::path::absolute).collect::<std::io::Result<_>>().map_err(path_error)?;
     put(&path, jobs_of(&raw, &output, &sizes, &also)?.as_bytes(), options.force)?;
     losses.map_or(Ok(()), |losses| measure(&recipe, &losses, options)).map_err(|error| unmeasured(error, &path))?;
     batch::run_since(started, &Jobs::from_file(&path)?, how, options, each)

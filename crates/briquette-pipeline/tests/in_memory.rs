@@ -37,7 +37,7 @@ impl Net {
         }
     }
 
-    /// `[batch, 3]` ids to `[batch, 12]`.
+    /// Maps `[batch, 3]` ids to `[batch, 12]`.
     fn forward(&self, ids: Tensor<2, Int>) -> Tensor<2> {
         let [n, _] = ids.dims();
         let x = self.conv.forward(self.tokens.forward(ids).unsqueeze_dim::<4>(1));

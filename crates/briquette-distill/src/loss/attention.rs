@@ -9,10 +9,10 @@ const ABSENT: f32 = -1e9;
 
 /// Returns the KL divergence of attention probabilities.
 ///
-/// This is the `mean over batch, heads and queries of Σ a (ln a - ln b)`.
-/// `a` are the teacher's and `b` the student's attention probabilities, `[batch, heads, length, length]`, with
-/// rows that sum to 1. Queries where `padding` `[batch, length]` is true do not count, and their columns
-/// are 0. Source: Wang et al., "MiniLM", 2020, eq. 5.
+/// This is the `mean over batch, heads and queries of Σ a (ln a - ln b)`. `a` are the teacher's and `b` the
+/// student's attention probabilities, `[batch, heads, length, length]`, with rows that sum to 1. Queries where
+/// `padding` `[batch, length]` is true do not count, and their columns are 0. Source: Wang et al., "MiniLM",
+/// 2020, eq. 5.
 ///
 /// # Panics
 /// If the shapes disagree.

@@ -39,57 +39,58 @@ pub(crate) trait Backwards {
 /// - See [`LayerwiseRunner::advance`].
 /// - The first error of `how`.
 pub(crate) fn backward(
-    mut walk: LayerwiseRunner,
+    mut runner: LayerwiseRunner,
     weights: &dyn TensorSource,
     room: Room,
     how: &mut dyn Backwards,
     progress: ItemProgress,
 ) -> Result<()> {
-    let (n_blocks, n_batches) = (walk.n_blocks(), walk.n_batches());
+    let (n_blocks, n_batches) = (runner.n_blocks(), runner.n_batches());
     let room = Room { max_bytes: room.max_bytes.map(|bytes| bytes / (n_blocks as u64 + 2)), ..room };
     let (mut before, mut n_done) = (Vec::with_capacity(n_blocks), 0);
     let mut after = |_, _| {
         n_done += 1;
         progress(n_done, (2 * n_blocks + 2) * n_batches)
     };
-    while walk.next_block().is_some() {
+    while runner.next_block().is_some() {
         let mut states = States::with_room(room);
-        (0..n_batches).try_for_each(|batch| states.set(batch, walk.state(batch)?))?;
+        (0..n_batches).try_for_each(|batch| states.set(batch, runner.state(batch)?))?;
         before.push(states);
-        walk.advance(weights, &mut after)?;
+        runner.advance(weights, &mut after)?;
     }
-    let mut way = WayBack { device: walk.device.clone().autodiff(), towards: States::with_room(room), walk, how };
-    way.exit(weights, &mut after)?;
+    let mut pass =
+        BackwardPass { device: runner.device.clone().autodiff(), towards: States::with_room(room), runner, how };
+    pass.exit(weights, &mut after)?;
     while let Some(states) = before.pop() {
-        way.block(weights, before.len(), &states, &mut after)?;
+        pass.block(weights, before.len(), &states, &mut after)?;
     }
-    way.entry(weights, &mut after)
+    pass.entry(weights, &mut after)
 }
 
 /// The backward pass through a network.
-struct WayBack<'w, 'h> {
-    walk: LayerwiseRunner<'w>,
+struct BackwardPass<'w, 'h> {
+    runner: LayerwiseRunner<'w>,
     device: Device,
     /// The gradient of each batch at the current boundary between blocks.
     towards: States,
     how: &'h mut dyn Backwards,
 }
 
-impl WayBack<'_, '_> {
+impl BackwardPass<'_, '_> {
     fn exit(&mut self, weights: &dyn TensorSource, after: ItemProgress) -> Result<()> {
         let (network, names) = self.network(weights, BlockPart::Exit)?;
-        for batch in 0..self.walk.n_batches() {
-            let (state, tokens) = (self.walk.state(batch)?, &self.walk.batches[batch]);
+        for batch in 0..self.runner.n_batches() {
+            let (state, tokens) = (self.runner.state(batch)?, &self.runner.batches[batch]);
             let mut towards = Vec::new();
             for part in self.how.parts(&network, tokens.length()) {
                 let leaf = leaf(state.clone().narrow(1, part.start, part.len()));
-                let left = self.walk.blocks(&network)?.leave(leaf.clone());
+                let left = self.runner.blocks(&network)?.leave(leaf.clone());
                 let gradients = self.how.loss(&network, left, tokens, part)?.backward();
                 self.how.see(&network, &names, &gradients)?;
                 towards.push(gradient_of(&leaf, &gradients)?);
             }
             self.towards.set(batch, Tensor::cat(towards, 1))?;
-            self.walk.check_memory("in the backward pass")?;
+            self.runner.check_memory("in the backward pass")?;
             after(batch, 0)?;
         }
         Ok(())
@@ -97,14 +98,14 @@ impl WayBack<'_, '_> {
 
     fn block(&mut self, weights: &dyn TensorSource, index: usize, before: &States, after: ItemProgress) -> Result<()> {
         let (network, names) = self.network(weights, BlockPart::Block(index))?;
-        for batch in 0..self.walk.n_batches() {
-            let leaf = leaf(self.walk.shaped(batch, before.get(batch)?));
-            let (_, padding) = self.walk.batches[batch].to_tensors(&self.device);
-            let left = self.walk.blocks(&network)?.block(index, leaf.clone(), padding);
+        for batch in 0..self.runner.n_batches() {
+            let leaf = leaf(self.runner.shaped(batch, before.get(batch)?));
+            let (_, padding) = self.runner.batches[batch].to_tensors(&self.device);
+            let left = self.runner.blocks(&network)?.block(index, leaf.clone(), padding);
             let gradients = self.toward(batch, left)?;
             self.how.see(&network, &names, &gradients)?;
             self.towards.set(batch, gradient_of(&leaf, &gradients)?)?;
-            self.walk.check_memory("in the backward pass")?;
+            self.runner.check_memory("in the backward pass")?;
             after(batch, 0)?;
         }
         Ok(())
@@ -112,11 +113,11 @@ impl WayBack<'_, '_> {
 
     fn entry(&mut self, weights: &dyn TensorSource, after: ItemProgress) -> Result<()> {
         let (network, names) = self.network(weights, BlockPart::Entry)?;
-        for batch in 0..self.walk.n_batches() {
-            let (tokens, _) = self.walk.batches[batch].to_tensors(&self.device);
-            let gradients = self.toward(batch, self.walk.blocks(&network)?.enter(tokens))?;
+        for batch in 0..self.runner.n_batches() {
+            let (tokens, _) = self.runner.batches[batch].to_tensors(&self.device);
+            let gradients = self.toward(batch, self.runner.blocks(&network)?.enter(tokens))?;
             self.how.see(&network, &names, &gradients)?;
-            self.walk.check_memory("in the backward pass")?;
+            self.runner.check_memory("in the backward pass")?;
             after(batch, 0)?;
         }
         Ok(())
@@ -124,13 +125,13 @@ impl WayBack<'_, '_> {
 
     /// Returns the network with the weights of one part, with gradients enabled.
     fn network(&self, weights: &dyn TensorSource, part: BlockPart) -> Result<(Network, NameMap)> {
-        let (network, names) = self.walk.network_on(weights, part, &self.device)?;
+        let (network, names) = self.runner.network_on(weights, part, &self.device)?;
         Ok((still(network), names))
     }
 
     /// Returns the gradients upstream of a hidden state, from the gradient of that state.
     fn toward(&self, batch: usize, state: Tensor<3>) -> Result<Gradients> {
-        let towards = self.walk.shaped(batch, self.towards.get(batch)?);
+        let towards = self.runner.shaped(batch, self.towards.get(batch)?);
         Ok((state * Tensor::from_inner(towards)).sum().backward())
     }
 }

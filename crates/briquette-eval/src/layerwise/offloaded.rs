@@ -13,7 +13,9 @@ use briquette_models::{Arch, Input, ModelTask, Network};
 use burn::tensor::Device;
 use std::time::Instant;
 
-/// Returns the outputs of a text model over data, with the weights of one block in memory at a time.
+/// Returns the outputs of a text model over data, block by block.
+///
+/// The weights of one block are in memory at a time.
 ///
 /// Weights are floats. The whole data counts as one batch, whose time is that of all blocks.
 ///
@@ -52,17 +54,17 @@ pub(crate) fn run_keeping_states(
     let unfit = || Error::config(format!("memory.offload: {arch} is not a sequence of transformer blocks; remove it"));
     let batches = batches.ok_or_else(unfit)?;
     let (since, n_items) = (Instant::now(), batches.iter().map(|batch| batch.places.len()).sum::<usize>());
-    let mut walk = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, weights)?.ok_or_else(unfit)?;
-    let n_blocks = walk.n_blocks();
-    while let Some(block) = walk.next_block() {
+    let mut runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, weights)?.ok_or_else(unfit)?;
+    let n_blocks = runner.n_blocks();
+    while let Some(block) = runner.next_block() {
         let mut after = |done, total| progress(block * total + done, n_blocks * total);
-        walk.advance(weights, &mut after)?;
+        runner.advance(weights, &mut after)?;
     }
     match (arch.task(), &input) {
-        (ModelTask::Decoder, _) => likelihood(walk, weights, (since, n_items), kept).map(RunOutputs::Likelihood),
+        (ModelTask::Decoder, _) => likelihood(runner, weights, (since, n_items), kept).map(RunOutputs::Likelihood),
         (_, Input::Text { pooling, .. }) => {
             let mut rows = Vec::new();
-            walk.leave(weights, None, |batch, network, state| {
+            runner.leave(weights, None, |batch, network, state| {
                 let (_, padding) = batch.to_tensors(&network.device());
                 let pooled = pooling.apply(state, padding);
                 let width = pooled.dims()[1];
@@ -77,13 +79,13 @@ pub(crate) fn run_keeping_states(
 }
 
 fn likelihood(
-    mut walk: LayerwiseRunner,
+    mut runner: LayerwiseRunner,
     weights: &dyn TensorSource,
     (since, n_items): (Instant, usize),
     mut kept: Option<&mut StateFile>,
 ) -> Result<Likelihood> {
     let mut found = Likelihood { batch_size: n_items, ..Likelihood::default() };
-    walk.leave(weights, None, |batch, network, state| {
+    runner.leave(weights, None, |batch, network, state| {
         let (ids, _) = batch.to_tensors(&network.device());
         let n = batch.length() - 1;
         let state = state.narrow(1, 0, n);

@@ -16,7 +16,7 @@ pub enum Rank {
 }
 
 impl Rank {
-    /// Returns the rank for a matrix `[n_rows, n_cols]`; `None` if the factors would not be smaller than the
+    /// Returns the rank for a matrix `[n_rows, n_cols]`. `None` if the factors would not be smaller than the
     /// matrix.
     ///
     /// `energies` are the squared singular values of the matrix, largest first.
@@ -126,7 +126,7 @@ mod tests {
         Spectrum::of(ArrayView2::from_shape((n_rows, n_cols), w).unwrap())
     }
 
-    /// `‖w - up · down‖²`.
+    /// Returns `‖w - up · down‖²`.
     fn error(w: &[f32], factors: &Factors, n_rows: usize, n_cols: usize) -> f64 {
         let at = |row: usize, col: usize| -> f64 {
             let terms = (0..factors.rank)

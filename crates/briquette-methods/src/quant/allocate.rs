@@ -131,7 +131,7 @@ mod tests {
     use crate::quant::candidate::KernelKind;
     use proptest::prelude::*;
 
-    /// The least loss within a whole number of bytes, by dynamic programming.
+    /// Returns the least loss within a whole number of bytes, by dynamic programming.
     fn exact(tensors: &[Vec<Candidate>], most: usize) -> f64 {
         let mut least = vec![0.0; most + 1];
         for choices in tensors {

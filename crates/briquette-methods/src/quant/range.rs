@@ -19,7 +19,7 @@ pub use weighted::weighted;
 use briquette_core::{Affine, Grid};
 use std::convert::Infallible;
 
-/// The number of weights after which a search calls `go_on`: 71 candidate ranges for these take tens of
+/// The number of weights after which a search calls `check_stop`: 71 candidate ranges for these take tens of
 /// milliseconds.
 const CHECKED: usize = 1 << 19;
 
@@ -39,7 +39,7 @@ pub enum ScaleSearch {
     Hqq,
     /// The shrunken range with the least squared output error, weighted by the mean squares of the inputs.
     Weighted,
-    /// The same step size everywhere, or a power-of-two multiple for large weights; `None` until a budget sets
+    /// The same step size everywhere, or a power-of-two multiple for large weights. `None` until a budget sets
     /// it.
     Step(Option<f32>),
 }
@@ -85,24 +85,24 @@ pub fn choose(range: ScaleSearch, values: &[f32], grid: Grid) -> Affine {
 
 /// Computes the scale and zero point of a group of finite weights, and can be stopped.
 ///
-/// Calls `go_on` about every half million weights, since the search of a large group takes seconds.
+/// Calls `check_stop` about every half million weights, since the search of a large group takes seconds.
 ///
 /// # Errors
-/// The first error of `go_on`.
+/// The first error of `check_stop`.
 pub fn try_choose<E>(
     range: ScaleSearch,
     group: WeightGroup,
     grid: Grid,
-    go_on: &impl Fn() -> Result<(), E>,
+    check_stop: &impl Fn() -> Result<(), E>,
 ) -> Result<Affine, E> {
     match range {
         ScaleSearch::AbsMax | ScaleSearch::Step(None) => Ok(absmax(group.values, grid)),
         ScaleSearch::Step(Some(size)) => Ok(step(group.values, size, grid)),
         ScaleSearch::MinMax => Ok(minmax(group.values, grid)),
         ScaleSearch::Percentile(share) => Ok(percentile(group.values, share, grid)),
-        ScaleSearch::Mse => mse(group.values, grid, go_on),
-        ScaleSearch::Hqq => hqq(group.values, grid, go_on),
-        ScaleSearch::Weighted => weighted(group, grid, go_on),
+        ScaleSearch::Mse => mse(group.values, grid, check_stop),
+        ScaleSearch::Hqq => hqq(group.values, grid, check_stop),
+        ScaleSearch::Weighted => weighted(group, grid, check_stop),
     }
 }
 
@@ -192,12 +192,12 @@ mod tests {
         let group: Vec<f32> = (0..5 * CHECKED + 3).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
         for range in [ScaleSearch::Mse, ScaleSearch::Hqq] {
             let n_asked = Cell::new(0);
-            let go_on = || {
+            let check_stop = || {
                 n_asked.set(n_asked.get() + 1);
                 if n_asked.get() < 5 { Ok(()) } else { Err("stop") }
             };
             assert_eq!(
-                try_choose(range, WeightGroup { values: &group, mean_square: None }, Grid::INT8, &go_on),
+                try_choose(range, WeightGroup { values: &group, mean_square: None }, Grid::INT8, &check_stop),
                 Err("stop")
             );
             assert_eq!(n_asked.get(), 5, "the search stops after five calls");

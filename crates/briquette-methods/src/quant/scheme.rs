@@ -24,7 +24,8 @@ impl QuantSpec {
         Codes { bits: self.grid.n_bits(), grid: self.grid.kind(), grouping: self.grouping, scale: self.scale }
     }
 
-    /// Returns the scheme for rows of `n_cols` weights: one scale per row if the groups do not divide the row.
+    /// Returns the scheme for rows of `n_cols` weights. It has one scale per row if the groups do not divide
+    /// the row.
     pub fn for_columns(self, n_cols: usize) -> Self {
         match self.grouping.per_row(n_cols) {
             Some(_) => self,
@@ -137,7 +138,7 @@ pub fn step_name(size: f64, suffix: &str) -> String {
     format!("step{size:.3e}{suffix}")
 }
 
-/// Multiplies the step size in the name of a scheme; `None` if the scheme has no step size.
+/// Multiplies the step size in the name of a scheme. `None` if the scheme has no step size.
 pub fn scaled_step(scheme: &str, factor: f64) -> Option<String> {
     let rest = scheme.strip_prefix("step")?;
     let end = ["-tensor", "-dynamic"].into_iter().filter_map(|word| rest.find(word)).min().unwrap_or(rest.len());

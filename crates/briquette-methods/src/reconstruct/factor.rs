@@ -29,7 +29,7 @@ pub struct FactorSpec {
 }
 
 impl Default for FactorSpec {
-    /// Damping of 0.01, columns in stored order.
+    /// Returns damping of 0.01 and columns in stored order.
     fn default() -> Self {
         Self { damping: 0.01, order: ColumnOrder::Stored }
     }
@@ -49,7 +49,8 @@ pub enum Fallback {
 /// The outcome of a factorization.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FactorOutcome {
-    /// The damping used, relative to the mean diagonal: the requested one, or the first that yielded a factor.
+    /// The damping used, relative to the mean diagonal. It is the requested one, or the first that yielded a
+    /// factor.
     pub damping: f64,
     /// The number of inputs that were 0 in all vectors; their weights become 0.
     pub n_dead: usize,
@@ -85,10 +86,10 @@ impl InverseFactor {
     ///
     /// If `H` has no factor, damping is increased. The factor of the identity is returned if no damping helps,
     /// if no vector was observed, or if the factor is not finite in f32; [`outcome`](Self::outcome) has the
-    /// reason. Any thread calls `go_on`, about every 64 columns.
+    /// reason. Any thread calls `check_stop`, about every 64 columns.
     ///
     /// # Errors
-    /// The first error of `go_on`.
+    /// The first error of `check_stop`.
     ///
     /// # Panics
     /// If the matrix is not square, or the damping is negative or not finite.
@@ -96,7 +97,7 @@ impl InverseFactor {
         gram: &[f64],
         count: u64,
         spec: &FactorSpec,
-        go_on: &(impl Fn() -> Result<(), E> + Sync),
+        check_stop: &(impl Fn() -> Result<(), E> + Sync),
     ) -> Result<Self, E> {
         let n = gram.len().isqrt();
         assert_eq!(n * n, gram.len(), "the Gram matrix is square");
@@ -110,10 +111,10 @@ impl InverseFactor {
         let more = MORE_DAMPING.into_iter().filter(|&more| more > spec.damping);
         for damping in std::iter::once(spec.damping).chain(more) {
             let mut lower = hessian.damped_and_reversed(damping);
-            if cholesky(&mut lower, n, go_on)? {
+            if cholesky(&mut lower, n, check_stop)? {
                 let n_dead = is_dead.iter().filter(|&&dead| dead).count();
                 let outcome = FactorOutcome { damping, n_dead, fallback: None };
-                let (pivots, carry) = carry_of(&lower, n, go_on)?;
+                let (pivots, carry) = carry_of(&lower, n, check_stop)?;
                 if !pivots.iter().chain(&carry).all(|value| value.is_finite()) {
                     return Ok(Self::identity(n, vec![false; n], damping, Fallback::NotFinite));
                 }
@@ -183,11 +184,11 @@ impl InverseFactor {
 fn carry_of<E: Send>(
     lower: &[f64],
     n: usize,
-    go_on: &(impl Fn() -> Result<(), E> + Sync),
+    check_stop: &(impl Fn() -> Result<(), E> + Sync),
 ) -> Result<(Vec<f32>, Vec<f32>), E> {
     let mut carry = vec![0.0; n * n];
     carry.par_chunks_mut(COLUMNS * n.max(1)).enumerate().try_for_each(|(chunk, rows)| {
-        go_on()?;
+        check_stop()?;
         let (first, n_rows) = (chunk * COLUMNS, rows.len() / n);
         let columns = inverse_rows(lower, n, n - first - n_rows..n - first);
         for (i, row) in rows.chunks_exact_mut(n).enumerate() {

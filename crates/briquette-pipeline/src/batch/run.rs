@@ -243,12 +243,12 @@ impl BatchRun<'_> {
     }
 
     /// Compares the journal's lines of a job with the files on disk.
-    fn before(&self, asked: &Recipe, inputs: &InputHashes) -> Result<Before> {
-        let recipe = identity::of_recipe(asked)?;
-        let lines = self.journal.done_at(&self.journal.name_of(&asked.output)?);
+    fn before(&self, requested: &Recipe, inputs: &InputHashes) -> Result<Before> {
+        let recipe = identity::of_recipe(requested)?;
+        let lines = self.journal.done_at(&self.journal.name_of(&requested.output)?);
         let Some(last) = lines.last() else {
-            let is_ours = presence::exists(&asked.output.join(manifest::FILE_NAME))?
-                && (self.journal.is_unfinished(&self.begun(asked)?) || identity::is_made_by(asked)?);
+            let is_ours = presence::exists(&requested.output.join(manifest::FILE_NAME))?
+                && (self.journal.is_unfinished(&self.begun(requested)?) || identity::is_made_by(requested)?);
             return Ok(if is_ours {
                 Before::Stale("the journal does not list it as done".into())
             } else {
@@ -261,7 +261,7 @@ impl BatchRun<'_> {
         };
         for line in lines.iter().filter(|line| line.inputs == *inputs && line.recipe == recipe) {
             let Some(made) = &line.made else { continue };
-            match self.check_output(&asked.output, made) {
+            match self.check_output(&requested.output, made) {
                 Ok(()) => return Ok(Before::Done(made.clone(), line.seconds)),
                 Err(error) if identity::is_stop(&error) => return Err(error),
                 Err(error) => why = format!("the output changed: {error}"),
@@ -270,8 +270,8 @@ impl BatchRun<'_> {
         Ok(Before::Stale(why))
     }
 
-    fn begun(&self, asked: &Recipe) -> Result<BegunJob> {
-        Ok(BegunJob { begun: self.journal.name_of(&asked.output)?, recipe: identity::of_recipe(asked)? })
+    fn begun(&self, requested: &Recipe) -> Result<BegunJob> {
+        Ok(BegunJob { begun: self.journal.name_of(&requested.output)?, recipe: identity::of_recipe(requested)? })
     }
 
     /// Checks the hash of every file of an output.

@@ -62,7 +62,7 @@ impl Shard {
         ))
     }
 
-    /// The task IDs of an array may start at any number and have any distance.
+    /// Returns the shard of a Slurm task. The IDs of an array may start at any number and have any distance.
     fn of_slurm(lookup: Lookup) -> Result<Self> {
         let id = number(lookup, "SLURM_ARRAY_TASK_ID")?;
         let count = number(lookup, "SLURM_ARRAY_TASK_COUNT")?;

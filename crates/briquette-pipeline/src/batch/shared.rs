@@ -2,7 +2,7 @@
 //!
 //! Each runs once, is stored beside the journal, and is removed after the last of these jobs.
 
-use crate::staged::{asked_of_training, discard, read_by_training};
+use crate::staged::{discard, read_by_training, training_keys};
 use briquette_core::{Hash128, Result};
 use briquette_recipe::Recipe;
 use briquette_recipe::paths::NamedPath;
@@ -63,7 +63,7 @@ impl SharedTrainings {
         self.groups.get(&place.key)?.trained_by.as_deref()
     }
 
-    /// Records that a job of a group has ended; the status is `None` if it failed.
+    /// Records that a job of a group has ended. The status is `None` if it failed.
     ///
     /// After the last job, the training is removed unless a job failed: its next run needs the training.
     pub(super) fn over(&mut self, place: &TrainingPlace, job: &str, status: Option<JobStatus>) {
@@ -108,7 +108,7 @@ fn key_of(recipe: &Recipe, options: &RunOptions) -> Result<Option<Key>> {
         Ok(format!("{} {}\n", named.key, briquette_recipe::paths::one_spelling(&named.path)?.display()))
     };
     let paths = read_by_training(recipe).map(path).collect::<Result<String>>()?;
-    let text = format!("{}\n{paths}", asked_of_training(recipe, options));
+    let text = format!("{}\n{paths}", training_keys(recipe, options));
     Ok(Some(Key(Hash128::of_block(text.as_bytes()))))
 }
 

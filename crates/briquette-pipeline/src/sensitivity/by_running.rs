@@ -1,6 +1,6 @@
 //! Sensitivities that are measured by running the model.
 
-use super::{Cost, FoundCosts, OpenTensor, TOLD_AT, with_floor};
+use super::{Cost, FoundCosts, OpenTensor, REPORTED_AT, with_floor};
 use crate::arch::arch_of;
 use crate::memory::limit_of_host;
 use crate::solve::{Simulated, rows_of};
@@ -91,16 +91,16 @@ pub(super) fn measured(
     let by = loss.map_or_else(|| LossMeasure::of(arch.task()), measure_of);
     by.check(arch.task(), &data).map_err(|error| error.at("budget.loss"))?;
     options.progress.begin("measure", 0);
-    let mut go_on = |_, _| options.stop.check();
+    let mut check_stop = |_, _| options.stop.check();
     briquette_models::guarded(&device, || {
         let of = ModelOnData { checkpoint, arch, device: &device, over: (&data, &spec), samples, room };
-        let original = Baseline::run(of, by, &mut go_on)?;
+        let original = Baseline::run(of, by, &mut check_stop)?;
         let unit = original.unit()?;
         let mut found = Vec::with_capacity(open.len());
         for (tensor, curve) in open {
-            let (mut values, step) = (rows_of(tensor, checkpoint, &options.stop)?, TOLD_AT * curve.rms);
+            let (mut values, step) = (rows_of(tensor, checkpoint, &options.stop)?, REPORTED_AT * curve.rms);
             round(&mut values, step as f32);
-            let cost = original.cost(&Simulated::one(checkpoint, tensor, &values), &mut go_on)?;
+            let cost = original.cost(&Simulated::one(checkpoint, tensor, &values), &mut check_stop)?;
             found.push(Cost { of_square: cost.loss / (step * step), is_idle: !cost.is_seen });
             options.progress.items(found.len(), open.len());
         }

@@ -51,15 +51,15 @@ pub struct SensitivityRequest {
 /// - Input: the data or the model is damaged.
 /// - Refused: the output exists or is in the model's directory.
 /// - Io: a file cannot be read or written.
-pub fn sensitivity(asked: &SensitivityRequest, options: &RunOptions) -> Result<SensitivityReport> {
-    found(asked, options).map_err(|error| if asked.output.is_some() { unwritten(error) } else { error })
+pub fn sensitivity(request: &SensitivityRequest, options: &RunOptions) -> Result<SensitivityReport> {
+    found(request, options).map_err(|error| if request.output.is_some() { unwritten(error) } else { error })
 }
 
-fn found(asked: &SensitivityRequest, options: &RunOptions) -> Result<SensitivityReport> {
-    let recipe = asked.recipe(asked.how.as_deref())?;
+fn found(request: &SensitivityRequest, options: &RunOptions) -> Result<SensitivityReport> {
+    let recipe = request.recipe(request.how.as_deref())?;
     let checkpoint = crate::open::model(&recipe)?;
-    let page = asked.output.as_ref().map(|output| output.with_extension("html"));
-    for path in asked.output.iter().chain(&page) {
+    let page = request.output.as_ref().map(|output| output.with_extension("html"));
+    for path in request.output.iter().chain(&page) {
         check_output(path, &checkpoint, options.force)?;
     }
     let plan = briquette_recipe::plan::plan(&recipe, &checkpoint, &options.stop)?;
@@ -69,11 +69,11 @@ fn found(asked: &SensitivityRequest, options: &RunOptions) -> Result<Sensitivity
         find(recipe, how, &open, &checkpoint, options)
     };
     let mut report = found(&recipe)?;
-    if let Some(other) = &asked.against {
-        hold(&mut report, &found(&asked.recipe(Some(other))?)?);
+    if let Some(other) = &request.against {
+        hold(&mut report, &found(&request.recipe(Some(other))?)?);
     }
     checkpoint.check_unchanged()?;
-    if let Some((output, page)) = asked.output.as_ref().zip(page) {
+    if let Some((output, page)) = request.output.as_ref().zip(page) {
         let (json, html) = (to_json(&report)?, html::of_sensitivity(&report));
         draft::write_files(&[(output, &json), (&page, html.as_bytes())], options.force)?;
     }

@@ -20,24 +20,24 @@ impl<'a> OutputErrors<'a> {
         Self { stats, step: n_rows.div_ceil(MAX_ROWS).max(1), errors: [0.0; 2], whole: 0.0 }
     }
 
-    /// Adds rows from `first` on: the original rows, their plainly rounded values from `unmoved`, and their
+    /// Adds rows from `first` on: the original rows, their plainly rounded values from `rounded`, and their
     /// updated values.
-    pub(super) fn add(&mut self, first: usize, own: &[f32], unmoved: impl Fn(usize) -> Vec<f32>, moved: &[f32]) {
+    pub(super) fn add(&mut self, first: usize, own: &[f32], rounded: impl Fn(usize) -> Vec<f32>, updated: &[f32]) {
         let n_cols = self.stats.n_inputs();
         let rows = (0..own.len() / n_cols).filter(|row| (first + row).is_multiple_of(self.step));
         let [mut before, mut stayed, mut after] = [const { Vec::<f32>::new() }; 3];
         for row in rows {
             let cols = row * n_cols..(row + 1) * n_cols;
             before.extend_from_slice(&own[cols.clone()]);
-            stayed.extend(unmoved(row));
-            after.extend_from_slice(&moved[cols]);
+            stayed.extend(rounded(row));
+            after.extend_from_slice(&updated[cols]);
         }
         self.errors[0] += output_error(&before, &stayed, self.stats);
         self.errors[1] += output_error(&before, &after, self.stats);
         self.whole += output_error(&before, &vec![0.0; before.len()], self.stats);
     }
 
-    /// Returns the relative squared output error without (0) or with (1) weight updates; `None` if it is not
+    /// Returns the relative squared output error without (0) or with (1) weight updates. `None` if it is not
     /// finite.
     pub(super) fn relative(&self, which: usize) -> Option<f64> {
         let relative = self.errors[which] / self.whole;
@@ -59,12 +59,12 @@ mod tests {
         }
         let stats =
             InputStats { count: 2, gram: Some(Arc::new(gram)), sum_squares: vec![0.0; 3], ..InputStats::default() };
-        let (own, unmoved, moved) = ([1.0_f32, 2.0, 3.0], [1.0_f32, 2.0, 2.0], [1.5_f32, 2.0, 3.0]);
+        let (own, rounded, updated) = ([1.0_f32, 2.0, 3.0], [1.0_f32, 2.0, 2.0], [1.5_f32, 2.0, 3.0]);
         let square = |weights: [f32; 3]| -> f64 {
             inputs.iter().map(|x| x.iter().zip(weights).map(|(x, w)| x * f64::from(w)).sum::<f64>().powi(2)).sum()
         };
         let mut errors = OutputErrors::new(&stats, 1);
-        errors.add(0, &own, |_| unmoved.to_vec(), &moved);
+        errors.add(0, &own, |_| rounded.to_vec(), &updated);
         assert!((errors.relative(0).unwrap() - square([0.0, 0.0, 1.0]) / square(own)).abs() < 1e-12);
         assert!((errors.relative(1).unwrap() - square([-0.5, 0.0, 0.0]) / square(own)).abs() < 1e-12);
     }

@@ -37,7 +37,7 @@ impl<'a> Simulated<'a> {
             let main = &plan.tensors[tensor.tied_to().unwrap_or(tensor.index())];
             let (n_rows, n_cols) = (main.rows().n_rows, main.rows().n_cols);
             let mut values = match source.weights(main.index())? {
-                Some(moved) => moved,
+                Some(updated) => updated,
                 None => {
                     let (values, decision) = solver.plain(main.index())?;
                     fake_quantize(&values, n_rows, n_cols, &decision)

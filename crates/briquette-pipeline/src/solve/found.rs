@@ -60,7 +60,7 @@ impl<'a> Found<'a> {
     }
 }
 
-/// Opens the unit of an earlier run if it is intact; otherwise makes and stores it.
+/// Opens the unit of an earlier run if it is intact. Otherwise makes and stores it.
 pub(super) fn unit_at(path: &Path, make: impl FnOnce() -> Result<Unit>) -> Result<Checkpoint> {
     if path.exists()
         && let Ok(done) = Unit::open(path)

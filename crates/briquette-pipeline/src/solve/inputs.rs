@@ -188,10 +188,10 @@ mod run {
                     && parts.part_of(&tensor.info.name) == BlockPart::Entry
                     && !tensor.solve.moves()
             })?;
-            let walk = LayerwiseRunner::begin(job.checkpoint, arch, &device, batches, room, &entry)?;
-            let walk = walk.ok_or_else(|| Error::bug("a text model without transformer blocks"))?;
+            let runner = LayerwiseRunner::begin(job.checkpoint, arch, &device, batches, room, &entry)?;
+            let runner = runner.ok_or_else(|| Error::bug("a text model without transformer blocks"))?;
             drop(entry);
-            LayerwiseSolve { job, calibration, walk, plan, found, solver, limit }.run()
+            LayerwiseSolve { job, calibration, runner, plan, found, solver, limit }.run()
         })
     }
 
@@ -199,7 +199,7 @@ mod run {
     struct LayerwiseSolve<'j, 'p, 's> {
         job: &'j SolveJob<'j>,
         calibration: &'j CalibrationRun,
-        walk: LayerwiseRunner<'j>,
+        runner: LayerwiseRunner<'j>,
         plan: &'s mut Plan<'p>,
         found: &'s mut Found<'j>,
         solver: Solver<'j, 'p>,
@@ -210,7 +210,7 @@ mod run {
         fn run(mut self) -> Result<()> {
             let Self { job, .. } = self;
             job.options.progress.begin("solve", 0);
-            let n_passes = 2 * self.walk.n_blocks() * self.walk.n_batches();
+            let n_passes = 2 * self.runner.n_blocks() * self.runner.n_batches();
             let mut n_done = 0;
             let mut after = |_, _| {
                 n_done += 1;
@@ -218,32 +218,32 @@ mod run {
                 job.options.stop.check()
             };
             let probe = Probe::with_gram();
-            while let Some(block) = self.walk.next_block() {
+            while let Some(block) = self.runner.next_block() {
                 let tensors = self.of_part(BlockPart::Block(block));
                 let path = job.scratch.join(format!("block-{block:04}.safetensors"));
-                let Self { walk, solver, plan, .. } = &mut self;
+                let Self { runner, solver, plan, .. } = &mut self;
                 let unit = unit_at(&path, || {
-                    let mut seen = walk.observe(job.checkpoint, &probe, &mut after)?;
+                    let mut seen = runner.observe(job.checkpoint, &probe, &mut after)?;
                     solver.unit(plan, &tensors, &mut seen.layers)
                 })?;
-                self.limit.map_or(Ok(()), |limit| limit.check(&format!("decide about block {block}")))?;
+                self.limit.map_or(Ok(()), |limit| limit.check(&format!("compress block {block}")))?;
                 self.found.take_in(self.plan, unit, &tensors)?;
                 self.solver.learn(self.plan);
-                self.go_on(block, &mut after)?;
+                self.advance(block, &mut after)?;
             }
             self.head(&probe)
         }
 
         /// Advances the hidden states to the next block.
-        fn go_on(&mut self, block: usize, after: &mut dyn FnMut(usize, usize) -> Result<()>) -> Result<()> {
+        fn advance(&mut self, block: usize, after: &mut dyn FnMut(usize, usize) -> Result<()>) -> Result<()> {
             if !self.calibration.is_sequential {
-                return self.walk.advance(self.job.checkpoint, after);
+                return self.runner.advance(self.job.checkpoint, after);
             }
-            let Self { walk, plan, solver, found, .. } = self;
+            let Self { runner, plan, solver, found, .. } = self;
             let current = Simulated::of(self.job.checkpoint, plan, (solver, &found.source), |tensor| {
-                walk.part_of(&tensor.info.name) == BlockPart::Block(block)
+                runner.part_of(&tensor.info.name) == BlockPart::Block(block)
             })?;
-            walk.advance(&current, after)
+            runner.advance(&current, after)
         }
 
         /// Compresses an untied head, whose inputs are the outputs of the last block.
@@ -252,9 +252,9 @@ mod run {
             if tensors.is_empty() {
                 return Ok(());
             }
-            let Self { job, walk, solver, plan, .. } = self;
+            let Self { job, runner, solver, plan, .. } = self;
             let unit = unit_at(&job.scratch.join("head.safetensors"), || {
-                let mut seen = walk.observe_head(job.checkpoint, probe)?;
+                let mut seen = runner.observe_head(job.checkpoint, probe)?;
                 solver.unit(plan, &tensors, &mut seen.layers)
             })?;
             self.found.take_in(self.plan, unit, &tensors)
@@ -262,11 +262,11 @@ mod run {
 
         /// Returns the tensors of a part whose input statistics are needed.
         fn of_part(&self, part: BlockPart) -> Vec<usize> {
-            let layers = self.walk.layers();
+            let layers = self.runner.layers();
             let is_of_it = |tensor: &&TensorPlan| {
                 let is_needed = tensor.solve.moves() || briquette_recipe::plan::needs_inputs(tensor);
                 let is_shown = layers.contains(layer_of(&tensor.info.name));
-                let is_there = self.walk.part_of(&tensor.info.name) == part && tensor.tied_to().is_none();
+                let is_there = self.runner.part_of(&tensor.info.name) == part && tensor.tied_to().is_none();
                 is_there && (is_needed || tensor.is_changed() && is_shown)
             };
             self.plan.tensors.iter().filter(is_of_it).map(TensorPlan::index).collect()

@@ -52,7 +52,7 @@ pub(super) fn stats_of<'s>(
 }
 
 /// Returns a function that checks for a stop, for methods of `briquette-methods`.
-pub(super) fn go_on(stop: &Stop) -> impl Fn() -> Result<()> + Sync {
+pub(super) fn check_stop(stop: &Stop) -> impl Fn() -> Result<()> + Sync {
     let stop = stop.clone();
     move || stop.check()
 }

@@ -1,7 +1,7 @@
 //! Error compensation of one tensor: its mask, grids and updated weights.
 
 use super::errors::OutputErrors;
-use super::job::{SolveJob, go_on, layer_of, stats_of};
+use super::job::{SolveJob, check_stop, layer_of, stats_of};
 use super::unit::{Unit, UpdatedTensor};
 use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, decision::fake_quantize, rows};
 use briquette_formats::{Checkpoint, TensorSource};
@@ -118,20 +118,20 @@ impl<'j, 'p> Solver<'j, 'p> {
             let rows = start..(start + step).min(n_rows);
             let given = given.map(|given| rows_of_mask(given, &rows));
             let own = &original[rows.start * n_cols..rows.end * n_cols];
-            let mut moved = self.rows(tensor, own, given.as_ref(), stats, (factors, &mut outcome))?;
-            if !moved.as_ref().is_some_and(|(values, _)| can_store(tensor, values)) {
+            let mut updated = self.rows(tensor, own, given.as_ref(), stats, (factors, &mut outcome))?;
+            if !updated.as_ref().is_some_and(|(values, _)| can_store(tensor, values)) {
                 is_lost = true;
-                moved = self.rows(tensor, own, given.as_ref(), &unseen(stats), (&mut Vec::new(), &mut outcome))?;
+                updated = self.rows(tensor, own, given.as_ref(), &unseen(stats), (&mut Vec::new(), &mut outcome))?;
             }
-            let moved = moved.ok_or_else(|| {
+            let updated = updated.ok_or_else(|| {
                 let message = "its weights are too large to be rounded within f32; exclude the tensor from the stage";
                 Error::refused(message).at(tensor.culprit())
             })?;
-            let unmoved = |row: usize| {
-                fake_quantize(&own[row * n_cols..(row + 1) * n_cols], 1, n_cols, &of_row(&moved.1, row, n_cols))
+            let rounded = |row: usize| {
+                fake_quantize(&own[row * n_cols..(row + 1) * n_cols], 1, n_cols, &of_row(&updated.1, row, n_cols))
             };
-            errors.add(rows.start, own, unmoved, &moved.0);
-            solved.push(n_cols, &moved.0, moved.1);
+            errors.add(rows.start, own, rounded, &updated.0);
+            solved.push(n_cols, &updated.0, updated.1);
         }
         if let Some(outcome) = outcome.as_mut().filter(|_| is_lost) {
             outcome.fallback = Some(Fallback::NotFinite);
@@ -150,18 +150,18 @@ impl<'j, 'p> Solver<'j, 'p> {
         stats: &InputStats,
         (factors, outcome): (&mut Vec<KnownFactor>, &mut Option<FactorOutcome>),
     ) -> Result<Option<(Vec<f32>, Decision)>> {
-        let (n_cols, go_on) = (tensor.rows().n_cols, go_on(self.workers.stop()));
+        let (n_cols, check_stop) = (tensor.rows().n_cols, check_stop(self.workers.stop()));
         let n_rows = original.len() / n_cols;
         let mut values = original.to_vec();
         let mask = match tensor.solve.reconstruction {
             Some(Reconstruction::SparseGpt) => {
-                let factor = factor_of(factors, stats, ColumnOrder::Stored, &go_on)?;
+                let factor = factor_of(factors, stats, ColumnOrder::Stored, &check_stop)?;
                 *outcome = Some(factor.outcome());
-                Some(sparsegpt(&mut values, n_cols, sparsity_of(tensor)?, given, factor, &go_on)?)
+                Some(sparsegpt(&mut values, n_cols, sparsity_of(tensor)?, given, factor, &check_stop)?)
             }
             Some(Reconstruction::Admm) => {
                 let gram = stats.gram.as_ref().ok_or_else(|| Error::bug("statistics without a Gram matrix"))?;
-                let (mask, how) = admm(&mut values, n_cols, sparsity_of(tensor)?, gram, stats.count, &go_on)?;
+                let (mask, how) = admm(&mut values, n_cols, sparsity_of(tensor)?, gram, stats.count, &check_stop)?;
                 *outcome = Some(how);
                 Some(mask)
             }
@@ -172,13 +172,13 @@ impl<'j, 'p> Solver<'j, 'p> {
         }
         let decision = Decision { quant: None, mask };
         let kept = fake_quantize(&values, n_rows, n_cols, &decision);
-        let quant = grids_of(tensor, &kept, decision.mask.as_ref(), stats, &go_on)?;
+        let quant = grids_of(tensor, &kept, decision.mask.as_ref(), stats, &check_stop)?;
         let decision = Decision { quant, ..decision };
         match (&decision.quant, tensor.solve.rounding) {
             (Some(quant), Rounding::Gptq) => {
-                let factor = factor_of(factors, stats, ColumnOrder::ByActivation, &go_on)?;
+                let factor = factor_of(factors, stats, ColumnOrder::ByActivation, &check_stop)?;
                 *outcome = Some(factor.outcome());
-                gptq(&mut values, n_cols, quant, decision.mask.as_ref(), factor, &go_on)?;
+                gptq(&mut values, n_cols, quant, decision.mask.as_ref(), factor, &check_stop)?;
             }
             _ => values = fake_quantize(&values, n_rows, n_cols, &decision),
         }
@@ -293,13 +293,13 @@ fn factor_of<'f>(
     known: &'f mut Vec<KnownFactor>,
     stats: &InputStats,
     order: ColumnOrder,
-    go_on: &(impl Fn() -> Result<()> + Sync),
+    check_stop: &(impl Fn() -> Result<()> + Sync),
 ) -> Result<&'f InverseFactor> {
     let gram = stats.gram.as_ref().ok_or_else(|| Error::bug("statistics without a Gram matrix"))?;
     let is_it = |known: &KnownFactor| Arc::ptr_eq(&known.gram, gram) && known.order == order;
     if !known.iter().any(is_it) {
         let spec = FactorSpec { damping: DAMPING, order };
-        let factor = InverseFactor::new(gram, stats.count, &spec, go_on)?;
+        let factor = InverseFactor::new(gram, stats.count, &spec, check_stop)?;
         known.push(KnownFactor { gram: gram.clone(), order, factor });
     }
     known.iter().find(|known| is_it(known)).map(|known| &known.factor).ok_or_else(|| Error::bug("a factor was lost"))
@@ -311,13 +311,13 @@ fn grids_of(
     kept: &[f32],
     mask: Option<&Mask>,
     stats: &InputStats,
-    go_on: &impl Fn() -> Result<()>,
+    check_stop: &impl Fn() -> Result<()>,
 ) -> Result<Option<QuantParams>> {
     let Some(quant) = tensor.quant else { return Ok(None) };
     let (n_cols, spec, view) = (tensor.rows().n_cols, quant.spec, stats.view());
     let mut affines = Vec::new();
     let rows = MaskedRows { values: kept, n_cols, keep: mask.map(Mask::as_bits), inputs: Some(&view) };
-    Fitter::default().fit(&spec, rows, go_on, &mut affines)?;
+    Fitter::default().fit(&spec, rows, check_stop, &mut affines)?;
     Ok(Some(QuantParams::new(spec.grid, spec.grouping, n_cols, affines)))
 }
 

@@ -19,11 +19,11 @@ struct SolvedTensor {
     unit: usize,
     rows: Rows,
     /// Codes with all their scales, or else plain values.
-    weights: MovedWeights,
+    weights: UpdatedWeights,
     keep: Option<usize>,
 }
 
-enum MovedWeights {
+enum UpdatedWeights {
     Codes { place: usize, affines: Vec<Affine>, grouping: Grouping },
     Values(usize),
 }
@@ -45,9 +45,9 @@ impl<'a> SolvedSource<'a> {
             let codes = unit::place(&unit, name, "codes").zip(tensor.quant);
             let weights = match (codes, unit::place(&unit, name, "values")) {
                 (Some((place, quant)), _) => {
-                    MovedWeights::Codes { place, affines: unit::affines(&unit, name)?, grouping: quant.spec.grouping }
+                    UpdatedWeights::Codes { place, affines: unit::affines(&unit, name)?, grouping: quant.spec.grouping }
                 }
-                (None, Some(place)) => MovedWeights::Values(place),
+                (None, Some(place)) => UpdatedWeights::Values(place),
                 (None, None) => continue,
             };
             let keep = unit::place(&unit, name, "keep");
@@ -71,7 +71,7 @@ impl<'a> SolvedSource<'a> {
 
     /// Returns the scales of some rows.
     fn scales(tensor: &SolvedTensor, rows: Range<usize>) -> &[Affine] {
-        let MovedWeights::Codes { affines, grouping, .. } = &tensor.weights else { return &[] };
+        let UpdatedWeights::Codes { affines, grouping, .. } = &tensor.weights else { return &[] };
         let per_row = grouping.per_row(tensor.rows.n_cols).unwrap_or(1).max(1);
         match grouping {
             Grouping::Tensor => affines,
@@ -114,10 +114,10 @@ impl TensorSource for SolvedSource<'_> {
         let (unit, n_cols) = (&self.units[tensor.unit], tensor.rows.n_cols);
         let mut values = vec![0.0_f32; rows.len() * n_cols];
         match &tensor.weights {
-            MovedWeights::Values(place) => {
+            UpdatedWeights::Values(place) => {
                 unit.read(*place, 4 * rows.start * n_cols, bytemuck::cast_slice_mut(&mut values))?;
             }
-            MovedWeights::Codes { place, .. } => {
+            UpdatedWeights::Codes { place, .. } => {
                 let mut codes = vec![0_u8; values.len()];
                 unit.read(*place, rows.start * n_cols, &mut codes)?;
                 let affines = Self::scales(tensor, rows);

@@ -1,4 +1,6 @@
-//! A finished unit of work as a file: the updated weights of some tensors, and their input statistics.
+//! A finished unit of work as a file.
+//!
+//! It has the updated weights of some tensors, and their input statistics.
 //!
 //! The file is safetensors. Each tensor `T` has:
 //!

@@ -44,7 +44,7 @@ fn listed(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     std::fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect()
 }
 
-/// Lists every file below a directory, as far as possible; hidden files are drafts and are skipped.
+/// Lists every file below a directory, as far as possible. Hidden files are drafts and are skipped.
 fn files_below(directory: &Path) -> Vec<PathBuf> {
     let entries = listed(directory).unwrap_or_default().into_iter().filter(|path| !name_of(path).starts_with('.'));
     entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
@@ -54,7 +54,7 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Returns the kind of a part, as in `2-distill`; empty for other files and for drafts.
+/// Returns the kind of a part, as in `2-distill`. It is empty for other files and for drafts.
 fn kind_of(part: &Path) -> String {
     let name = name_of(part);
     let (number, kind) = name.split_once('-').unwrap_or_default();

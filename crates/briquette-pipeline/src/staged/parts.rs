@@ -1,5 +1,6 @@
-//! The parts of a recipe: each has file stages, then a stage that works on a whole model. Finished parts are
-//! reused.
+//! The parts of a recipe.
+//!
+//! Each has file stages, then a stage that works on a whole model. Finished parts are reused.
 
 use super::work::Work;
 use crate::compress::compress;
@@ -54,13 +55,13 @@ impl<'a> PartsRun<'a> {
                 ModelStage::Factorize(stage) => self.factorize(index, stage)?,
             }
             let kind = part.then.kind();
-            self.go_on_from(self.work.part(index, kind.name()), format!("{kind} {}", index + 1))?;
+            self.continue_from(self.work.part(index, kind.name()), format!("{kind} {}", index + 1))?;
         }
         Ok((self.model, self.origin))
     }
 
     /// Sets the model that the next part starts from.
-    pub(super) fn go_on_from(&mut self, model: PathBuf, stage: String) -> Result<()> {
+    pub(super) fn continue_from(&mut self, model: PathBuf, stage: String) -> Result<()> {
         self.origin.add_bytes(stage, Checkpoint::open(&model)?.weight_bytes());
         self.model = model;
         Ok(())
@@ -73,7 +74,7 @@ impl<'a> PartsRun<'a> {
         }
         let (output, since) = (self.work.part(index, "compress"), Instant::now());
         if !self.work.is_done(&output, self.options)? {
-            let asked = Recipe {
+            let job = Recipe {
                 model: self.model.clone(),
                 output: output.clone(),
                 parts: Vec::new(),
@@ -83,19 +84,19 @@ impl<'a> PartsRun<'a> {
                 ..self.recipe.clone()
             };
             let scratch = self.work.part(index, Work::SOLVED);
-            compress(&asked, self.options, &Origin::of(&asked), Some(&scratch))?;
+            compress(&job, self.options, &Origin::of(&job), Some(&scratch))?;
         }
         let (name, now) = (format!("compress {}", index + 1), since.elapsed().as_secs_f64());
         self.origin.add_seconds(name.clone(), now, now);
         self.pruned.extend(part.stages.iter().filter_map(prune_selection));
-        self.go_on_from(output, name)
+        self.continue_from(output, name)
     }
 
     /// Trains the student of a stage.
     fn distill(&mut self, index: usize, stage: &'a DistillStage) -> Result<()> {
         let (output, work) = (self.work.part(index, StageKind::Distill.name()), self.work.checkpoints(index));
         let mut now = 0.0;
-        let asked = TrainingJob {
+        let job = TrainingJob {
             stage,
             pruned: &self.pruned,
             roles: &self.recipe.roles,
@@ -106,7 +107,7 @@ impl<'a> PartsRun<'a> {
         };
         if !self.work.is_done(&output, self.options)? {
             let since = Instant::now();
-            distill::train(&asked, self.options)?;
+            distill::train(&job, self.options)?;
             now = since.elapsed().as_secs_f64();
         }
         let trained: DistillReport = read_report(&output.join(DistillReport::FILE))?;

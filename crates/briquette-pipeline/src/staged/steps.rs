@@ -26,12 +26,12 @@ pub(super) struct FoundSteps {
 }
 
 impl FoundSteps {
-    /// Rounds the model within the budget, if a training uses the step sizes; otherwise returns `None`.
+    /// Rounds the model within the budget, if a training uses the step sizes. Otherwise returns `None`.
     ///
     /// # Errors
     /// See [`run()`](crate::run()).
     pub(super) fn of(recipe: &Recipe, work: &Work, options: &RunOptions) -> Result<Option<Self>> {
-        let Some(asked) = recipe.budget.as_ref().filter(|_| recipe.learns_steps()) else { return Ok(None) };
+        let Some(requested) = recipe.budget.as_ref().filter(|_| recipe.learns_steps()) else { return Ok(None) };
         let model = work.part(0, "compress");
         if !work.is_done(&model, options)? {
             let first = Recipe {
@@ -47,7 +47,7 @@ impl FoundSteps {
         let report: Report =
             json::parse(&InputFile::open(&path)?.read_all(limits::MAX_OWN_BYTES)?, "the report", &path)?;
         let allocation = report.allocation.ok_or_else(|| Error::bug("a budget without an allocation"))?;
-        let most = match asked.target {
+        let most = match requested.target {
             Target::Bytes(bytes) => bytes,
             _ => Checkpoint::open(&model)?.weight_bytes(),
         };

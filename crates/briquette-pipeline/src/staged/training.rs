@@ -1,4 +1,6 @@
-//! The identity of a training: the recipe up to its last whole-model stage, and the contents of its inputs.
+//! The identity of a training.
+//!
+//! It has the recipe up to its last whole-model stage, and the contents of its inputs.
 //!
 //! Paths are not enough, because their contents may have changed.
 
@@ -27,7 +29,7 @@ fn n_before(recipe: &Recipe) -> usize {
     let is_whole = |stage: &RawStage| stage.kind().is_some_and(StageKind::is_whole);
     let changes = |stage: &RawStage| stage.kind() != Some(StageKind::Evaluate);
     let mut stages = recipe.asked.stage.iter();
-    let last = if solve::is_asked(recipe) { stages.rposition(changes) } else { stages.rposition(is_whole) };
+    let last = if solve::is_requested(recipe) { stages.rposition(changes) } else { stages.rposition(is_whole) };
     last.map_or(0, |last| last + 1)
 }
 
@@ -45,17 +47,17 @@ pub(crate) fn read_by_training(recipe: &Recipe) -> impl Iterator<Item = &NamedPa
 }
 
 /// Returns the keys of these stages: later stages, the gate and the evaluation do not count.
-pub(crate) fn asked_of_training(recipe: &Recipe, options: &RunOptions) -> Value {
-    let asked = paths::without(&recipe.asked);
-    let (before, after) = asked.stage.split_at(n_before(recipe));
-    let mut value = json!({ "model": asked.model, "stage": before });
-    if let Some(calibration) = &asked.calibration {
+pub(crate) fn training_keys(recipe: &Recipe, options: &RunOptions) -> Value {
+    let raw = paths::without(&recipe.asked);
+    let (before, after) = raw.stage.split_at(n_before(recipe));
+    let mut value = json!({ "model": raw.model, "stage": before });
+    if let Some(calibration) = &raw.calibration {
         value["calibration"] = json!(calibration);
     }
     if distills(recipe).next().is_some() {
-        (value["memory"], value["data"]) = (json!(asked.memory), json!(asked.data));
+        (value["memory"], value["data"]) = (json!(raw.memory), json!(raw.data));
     }
-    if let Some(budget) = &asked.budget {
+    if let Some(budget) = &raw.budget {
         value["budget"] = json!(budget);
     }
     if distills(recipe).any(|stage| stage.quantize.is_some()) {
@@ -71,7 +73,7 @@ pub(crate) fn asked_of_training(recipe: &Recipe, options: &RunOptions) -> Value 
 
 /// Returns the keys and input contents of these stages: the identity of a training.
 pub(super) fn identity(recipe: &Recipe, contents: &InputHashes, options: &RunOptions) -> Value {
-    let mut value = asked_of_training(recipe, options);
+    let mut value = training_keys(recipe, options);
     let read = read_by_training(recipe).filter_map(|named| contents.get_key_value(&named.key));
     value[CONTENT] = json!(read.collect::<BTreeMap<_, _>>());
     value
@@ -124,7 +126,7 @@ mod tests {
         assert_eq!(changes(&before, &now), expected);
     }
 
-    /// A recipe that factorizes and then has another stage.
+    /// Returns a recipe that factorizes and then has another stage.
     fn recipe(after: &str) -> Recipe {
         let text = "[model]\npath = \"m\"\n[output]\npath = \"o\"\n[[stage]]\nkind = \"factorize\"\nenergy = 0.9\n";
         let raw = briquette_recipe::parse(&format!("{text}{after}"), "r.toml").unwrap();
@@ -133,7 +135,7 @@ mod tests {
 
     #[test]
     fn stages_after_the_last_training_do_not_count() {
-        let of = |after: &str| asked_of_training(&recipe(after), &RunOptions::default());
+        let of = |after: &str| training_keys(&recipe(after), &RunOptions::default());
         let quantize = |scheme: &str| format!("[[stage]]\nkind = \"quantize\"\nscheme = \"{scheme}\"\n");
         assert_eq!(of(&quantize("int8")), of(&quantize("int4")));
         assert_eq!(of(""), of("[[stage]]\nkind = \"evaluate\"\n[data]\neval = \"d\"\n"));
@@ -158,7 +160,7 @@ mod tests {
         let of = |keys: &str, scheme: &str| {
             let distill = format!("[[stage]]\nkind = \"distill\"\nloss = [{{ kind = \"logits\" }}]\n{keys}\n");
             let quantize = format!("[[stage]]\nkind = \"quantize\"\nscheme = \"{scheme}\"\n");
-            asked_of_training(&recipe(&format!("{distill}{quantize}[data]\ntrain = \"t\"\n")), &RunOptions::default())
+            training_keys(&recipe(&format!("{distill}{quantize}[data]\ntrain = \"t\"\n")), &RunOptions::default())
         };
         assert_eq!(of("", "int8"), of("", "int4"));
         assert_ne!(of("quantization_aware = true", "int8"), of("quantization_aware = true", "int4"));

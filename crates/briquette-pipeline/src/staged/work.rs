@@ -144,7 +144,7 @@ impl Work {
     }
 }
 
-/// Returns the kinds of stages that work on a whole model; directories of finished parts have their names.
+/// Returns the kinds of stages that work on a whole model. Directories of finished parts have their names.
 fn whole_kinds() -> impl Iterator<Item = StageKind> {
     StageKind::ALL.into_iter().filter(|kind| kind.is_whole())
 }
@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    /// Writes a model with one small tensor, data to evaluate on, and a recipe that trains it; the output is
+    /// Writes a model with one small tensor, data to evaluate on, and a recipe that trains it. The output is
     /// `out`.
     fn model_and_recipe(directory: &Path) -> Recipe {
         let tensors = std::collections::BTreeMap::from([("w".into(), (DType::U8, vec![8], vec![1; 8]))]);

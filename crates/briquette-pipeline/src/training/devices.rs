@@ -56,7 +56,7 @@ fn check(stage: &DistillStage) -> Result<()> {
         ("memory.cache_teacher", "true", memory.cache_teacher),
         ("freeze", "anything", !stage.freeze.is_empty()),
     ];
-    match refused.iter().find(|(.., is_asked)| *is_asked) {
+    match refused.iter().find(|(.., is_requested)| *is_requested) {
         Some((key, what, _)) => Err(Error::config(format!(
             "{key}: {what} is not supported on several devices; remove it, or train on one device"
         ))),

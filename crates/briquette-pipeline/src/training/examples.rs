@@ -121,7 +121,7 @@ impl Examples {
     }
 }
 
-/// Returns running text in pieces of `length` tokens, without the remainder; a shorter text is one piece.
+/// Returns running text in pieces of `length` tokens, without the remainder. A shorter text is one piece.
 fn windows(tokens: &[u32], length: usize) -> Result<Vec<Vec<u32>>> {
     let length = length.min(tokens.len());
     if length < 2 {

@@ -54,7 +54,7 @@ impl Learner {
         Outputs { attention, values, ..self.embedded(hidden, padding, wanted) }
     }
 
-    /// Returns the outputs of an encoder from its hidden states; at least the last one must be present.
+    /// Returns the outputs of an encoder from its hidden states. At least the last one must be present.
     fn embedded(&self, hidden: Vec<Tensor<3>>, padding: Tensor<2, Bool>, wanted: Wanted) -> Outputs {
         let last = hidden.last().cloned();
         let embed = |pooling: Pooling| Some(pooling.apply(last?.cast(FloatDType::F32), padding.clone()));
@@ -68,22 +68,22 @@ impl Learner {
 }
 
 /// Returns all tokens of each window except the last: the inputs of next-token prediction.
-fn known(tokens: &Tensor<2, Int>) -> Tensor<2, Int> {
+fn inputs_of(tokens: &Tensor<2, Int>) -> Tensor<2, Int> {
     tokens.clone().narrow(1, 0, tokens.dims()[1] - 1)
 }
 
 /// Returns outputs with the next-token logits at every position, `[batch (length - 1), vocabulary]`.
-fn told(scores: Tensor<3>, hidden: Vec<Tensor<3>>) -> Outputs {
+fn next_token_outputs(scores: Tensor<3>, hidden: Vec<Tensor<3>>) -> Outputs {
     Outputs { logits: Some(scores.cast(FloatDType::F32).flatten(0, 1)), hidden, ..Outputs::default() }
 }
 
 fn of_windows(network: &Network, tokens: &Tensor<2, Int>, wanted: Wanted) -> Outputs {
     let Network::Llama(llama) = network else { panic!("not a decoder") };
     if !wanted.hidden {
-        return told(llama.forward(known(tokens)), Vec::new());
+        return next_token_outputs(llama.forward(inputs_of(tokens)), Vec::new());
     }
-    let (hidden, scores) = llama.trace(known(tokens));
-    told(scores, hidden)
+    let (hidden, scores) = llama.trace(inputs_of(tokens));
+    next_token_outputs(scores, hidden)
 }
 
 impl Layered for Learner {
@@ -96,7 +96,7 @@ impl Layered for Learner {
     fn enter(&self, input: &Inputs) -> Tensor<3> {
         match (&self.network, input) {
             (Network::Bert(bert), Inputs::Text(tokens, _)) => bert.embed(tokens.clone()),
-            (Network::Llama(llama), Inputs::Windows(tokens)) => llama.embed(known(tokens)),
+            (Network::Llama(llama), Inputs::Windows(tokens)) => llama.embed(inputs_of(tokens)),
             _ => panic!("not a network of layers"),
         }
     }
@@ -114,7 +114,7 @@ impl Layered for Learner {
             (Network::Bert(_), Inputs::Text(_, padding)) => self.embedded(states, padding.clone(), wanted),
             (Network::Llama(llama), Inputs::Windows(_)) => {
                 let scores = llama.leave(states[states.len() - 1].clone());
-                told(scores, if wanted.hidden { states } else { Vec::new() })
+                next_token_outputs(scores, if wanted.hidden { states } else { Vec::new() })
             }
             _ => panic!("not a network of layers"),
         }

@@ -18,13 +18,13 @@ const N_POINTS: usize = 400;
 
 /// Returns the report of a training, without memory and wall time.
 pub(crate) fn report(
-    asked: &TrainingJob,
+    job: &TrainingJob,
     training: &TrainingSetup,
     finished: &TrainingOutcome<Learner>,
 ) -> DistillReport {
     let steps: Vec<&StepRecord> = steps(&finished.history).collect();
-    let stage = asked.stage;
-    let teacher = stage.teacher.as_deref().unwrap_or(asked.original);
+    let stage = job.stage;
+    let teacher = stage.teacher.as_deref().unwrap_or(job.original);
     let epochs_on = data_to_choose_by(&stage.data).and_then(|data| data.eval);
     let best_epoch = finished.best.map(|best| best.epoch);
     let layers = layers_of(training, &stage.student);
@@ -94,14 +94,14 @@ pub(crate) fn seconds_until(history: &[HistoryRecord], last: usize) -> f64 {
 /// Writes the student as an output directory, with companion files and report, in the layout that the recipe
 /// names.
 pub(crate) fn write(
-    asked: &TrainingJob,
+    job: &TrainingJob,
     training: &TrainingSetup,
     student: Learner,
     report: &DistillReport,
 ) -> Result<()> {
     let names = training.student.names.clone();
-    let names = asked.stage.choice.layout.into_iter().fold(names, NameMap::with_weights_in);
-    let mut export = Export::to(asked.output).names(names);
+    let names = job.stage.choice.layout.into_iter().fold(names, NameMap::with_weights_in);
+    let mut export = Export::to(job.output).names(names);
     for name in training.start.companions() {
         let is_config = name.as_path() == Path::new(model_config::FILE_NAME);
         if !(is_config && training.config.is_some()) {

@@ -42,8 +42,8 @@ pub(crate) fn needs_teacher(stage: &DistillStage) -> Result<bool> {
     of(stage).map(|settings| settings.blend.needs_teacher())
 }
 
-fn term(asked: &AskedLoss) -> Term {
-    let loss = match &asked.kind {
+fn term(request: &AskedLoss) -> Term {
+    let loss = match &request.kind {
         LossKind::Logits(by, temperature) => {
             let by = match by {
                 LogitsBy::Kl => Divergence::Kl,
@@ -71,12 +71,12 @@ fn term(asked: &AskedLoss) -> Term {
             EmbeddingBy::Similarity => Match::Similarity,
         }),
     };
-    Term { loss, weight: asked.weight }
+    Term { loss, weight: request.weight }
 }
 
 /// Converts a choice of layers.
-pub(crate) fn layer_map(asked: &LayerChoice) -> LayerMap {
-    match asked {
+pub(crate) fn layer_map(request: &LayerChoice) -> LayerMap {
+    match request {
         LayerChoice::Every => LayerMap::Every,
         LayerChoice::First => LayerMap::First,
         LayerChoice::Last => LayerMap::Last,

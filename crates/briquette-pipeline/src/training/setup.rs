@@ -40,26 +40,26 @@ pub(crate) struct TrainingSetup {
 
 impl TrainingSetup {
     /// Opens everything for training on `n_devices` devices.
-    pub(crate) fn open(asked: &TrainingJob, plain: &Device, n_devices: usize, meter: &dyn MemoryMeter) -> Result<Self> {
-        let stage = asked.stage;
+    pub(crate) fn open(job: &TrainingJob, plain: &Device, n_devices: usize, meter: &dyn MemoryMeter) -> Result<Self> {
+        let stage = job.stage;
         let mut settings = settings::of(stage)?;
         let arch = stage.arch.as_deref().map(str::parse::<Arch>).transpose()?;
-        let start = Checkpoint::open_as(asked.model, &stage.choice)?;
+        let start = Checkpoint::open_as(job.model, &stage.choice)?;
         settings.by_layer = is_by_layer(stage, &settings, arch.map_or_else(|| Arch::detect(&start), Ok)?);
         let device = match stage.memory.gradient_checkpointing && !settings.by_layer {
             true => plain.clone().autodiff().gradient_checkpointing(),
             false => plain.clone().autodiff(),
         };
         plain.seed(settings.seed);
-        meter.begin_phase(&format!("load student {}", asked.model.display()));
+        meter.begin_phase(&format!("load student {}", job.model.display()));
         let (mut student, config, n_layers_before) = student_of(stage, &start, arch, &device)?;
         if !stage.has_dropout {
             student.network = without_dropout(student.network);
         }
         let teacher = settings.blend.needs_teacher().then(|| {
-            let path = stage.teacher.as_deref().unwrap_or(asked.original);
+            let path = stage.teacher.as_deref().unwrap_or(job.original);
             meter.begin_phase(&format!("load teacher {}", path.display()));
-            LoadedModel::load(&teacher_of(stage, asked.original)?, arch.filter(|_| stage.teacher.is_none()), plain)
+            LoadedModel::load(&teacher_of(stage, job.original)?, arch.filter(|_| stage.teacher.is_none()), plain)
         });
         let mut teacher = teacher.transpose()?;
         if let (Some(max_length), Input::Text { .. }) = (stage.data.max_length, &student.input) {
@@ -67,18 +67,18 @@ impl TrainingSetup {
             teacher.iter_mut().try_for_each(|teacher| teacher.set_max_length(max_length))?;
         }
         if let Some(teacher) = &teacher {
-            check_together(asked, &student, teacher)?;
+            check_together(job, &student, teacher)?;
         }
         let learner = Learner::of(&student, None);
         let n_classes = n_classes(&learner, &student);
         meter.begin_phase("read data");
         let examples = Examples::open(&stage.data, &student, n_classes, settings.seed)?;
-        let named = held::named(&learner, &student.names, asked.roles)?;
+        let named = held::named(&learner, &student.names, job.roles)?;
         settings.frozen = held::frozen(stage, &named)?;
         let n_steps = steps_of(stage, &mut settings, examples.len(), n_devices);
         let prefix = if n_devices == 1 { "" } else { "student." };
-        let heads = heads_of(stage, asked, &start)?;
-        let rules = held::rules(stage, asked.pruned, &named, &heads, n_steps, prefix)?;
+        let heads = heads_of(stage, job, &start)?;
+        let rules = held::rules(stage, job.pruned, &named, &heads, n_steps, prefix)?;
         settings.rate = held::rate(stage, &named, &heads)?;
         if settings.rate.is_some() && n_devices > 1 {
             return Err(Error::config("rate: not supported on several devices; train on one device, or remove it"));
@@ -107,9 +107,9 @@ fn steps_of(stage: &DistillStage, settings: &mut Settings, n_items: usize, n_dev
 }
 
 /// Returns the names of embeddings that are also the head, if quantization treats them differently.
-fn heads_of(stage: &DistillStage, asked: &TrainingJob, start: &Checkpoint) -> Result<BTreeSet<String>> {
+fn heads_of(stage: &DistillStage, job: &TrainingJob, start: &Checkpoint) -> Result<BTreeSet<String>> {
     match stage.quantize.as_ref().is_some_and(QuantizeStage::spares_heads) {
-        true => heads::names(start, asked.roles),
+        true => heads::names(start, job.roles),
         false => Ok(BTreeSet::new()),
     }
 }
@@ -146,8 +146,8 @@ fn n_classes(learner: &Learner, student: &LoadedModel) -> Option<usize> {
 }
 
 /// Refuses a student and a teacher that read the same text in different ways.
-fn check_together(asked: &TrainingJob, student: &LoadedModel, teacher: &LoadedModel) -> Result<()> {
-    let (ours, theirs) = (asked.model.display(), asked.stage.teacher.as_deref().unwrap_or(asked.original).display());
+fn check_together(job: &TrainingJob, student: &LoadedModel, teacher: &LoadedModel) -> Result<()> {
+    let (ours, theirs) = (job.model.display(), job.stage.teacher.as_deref().unwrap_or(job.original).display());
     if student.arch.task() != teacher.arch.task() {
         let message = format!("the student ({ours}) is {} and the teacher ({theirs}) {}", student.arch, teacher.arch);
         return Err(Error::config(format!("{message}; use models with the same task")).at("teacher"));
@@ -156,7 +156,7 @@ fn check_together(asked: &TrainingJob, student: &LoadedModel, teacher: &LoadedMo
         return Ok(());
     }
     let (student, teacher) = (student.tokenizer()?, teacher.tokenizer()?);
-    for text in Examples::first_texts(&asked.stage.data, N_PROBES)? {
+    for text in Examples::first_texts(&job.stage.data, N_PROBES)? {
         let [found, expected] = [student.encode(&text)?, teacher.encode(&text)?];
         if found != expected {
             let message = format!(

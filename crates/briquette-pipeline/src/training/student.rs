@@ -7,7 +7,7 @@ use briquette_formats::{Checkpoint, TensorInfo, WeightLayout};
 use briquette_models::{Arch, Outline, Smaller};
 use briquette_recipe::{DistillStage, Student};
 
-/// Returns how the student of a stage is smaller than its model with `n_layers` layers; `None` if it has the
+/// Returns how the student of a stage is smaller than its model with `n_layers` layers. `None` if it has the
 /// same size.
 pub(crate) fn how(stage: &DistillStage, arch: Arch, n_layers: Option<usize>) -> Result<Option<Smaller>> {
     Ok(match &stage.student {

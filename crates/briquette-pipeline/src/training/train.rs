@@ -37,38 +37,38 @@ const N_SCORES: usize = 64;
 /// - Refused: a loss is not finite.
 /// - Io: a file cannot be read or written.
 /// - Interrupted: a stop was requested.
-pub(crate) fn train(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
-    match go_on(asked, options) {
+pub(crate) fn train(job: &TrainingJob, options: &RunOptions) -> Result<()> {
+    match resume_or_start(job, options) {
         // The student is created anew too, because it may have values of a damaged checkpoint.
         Err(error) if options.force && Checkpoints::is_damage(&error) => {
             options.progress.line(&format!("starting anew because of --force: {error}"));
-            Checkpoints::at(asked.work)?.clear()?;
-            go_on(asked, options)
+            Checkpoints::at(job.work)?.clear()?;
+            resume_or_start(job, options)
         }
         done => done,
     }
 }
 
 /// Trains from the last checkpoint, or from the start.
-fn go_on(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
+fn resume_or_start(job: &TrainingJob, options: &RunOptions) -> Result<()> {
     let started = Instant::now();
     let plain = devices(options)?;
     options.progress.runs_on(plain.iter().flat_map(device_meters).collect());
     let of_device = peak_meter(&plain[0]);
     let meter = of_device.as_deref().unwrap_or(options.meter.as_ref());
     let before = meter.live_bytes();
-    let training = TrainingSetup::open(asked, &plain[0], plain.len(), options.meter.as_ref())?;
+    let training = TrainingSetup::open(job, &plain[0], plain.len(), options.meter.as_ref())?;
     let shown = TrainingDisplay::new(options, training.settings.epochs, training.examples.len(), training.n_steps);
     let shown = Arc::new(shown);
-    if training.teacher.is_some() && data_to_choose_by(&asked.stage.data).is_some() {
+    if training.teacher.is_some() && data_to_choose_by(&job.stage.data).is_some() {
         begin_phase(options, "run teacher");
     }
-    let mut watcher = Watcher::new(asked.stage, &training.student, training.teacher.as_ref(), shown.clone())?;
+    let mut watcher = Watcher::new(job.stage, &training.student, training.teacher.as_ref(), shown.clone())?;
     begin_phase(options, "train");
     meter.reset_peak();
     let made = match plain.len() {
-        1 => run(asked, &training, &mut watcher, options, meter),
-        _ => run_on_several(asked, &training, &mut watcher, shown.clone(), &plain),
+        1 => run(job, &training, &mut watcher, options, meter),
+        _ => run_on_several(job, &training, &mut watcher, shown.clone(), &plain),
     };
     shown.end();
     let (finished, at_once, fit) = made?;
@@ -77,12 +77,12 @@ fn go_on(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
     }
     let peak = meter.peak_bytes().zip(before).map(|(peak, before)| peak.saturating_sub(before));
     begin_phase(options, "write student");
-    let mut report = outcome::report(asked, &training, &finished);
+    let mut report = outcome::report(job, &training, &finished);
     (report.at_once, report.peak_bytes, report.peak_meter) = (at_once, peak, meter.name().to_string());
     report.predicted_peak_bytes = fit.map(|fit| fit.predicted_bytes_of_batch);
     report.wall_seconds =
         started.elapsed().as_secs_f64() + outcome::seconds_until(&finished.history, finished.resumed_at);
-    outcome::write(asked, &training, without_grids(finished.student), &report)
+    outcome::write(job, &training, without_grids(finished.student), &report)
 }
 
 /// Begins a phase. A training in full screen shows no phases.
@@ -95,22 +95,22 @@ fn begin_phase(options: &RunOptions, phase: &str) {
 
 /// Trains to the end. Returns the f32 student, the items in memory at once, and the predicted memory.
 fn run(
-    asked: &TrainingJob,
+    job: &TrainingJob,
     training: &TrainingSetup,
     watcher: &mut Watcher,
     options: &RunOptions,
     meter: &dyn MemoryMeter,
 ) -> Result<(TrainingOutcome<Learner>, usize, Option<Fit>)> {
-    let stage = asked.stage;
+    let stage = job.stage;
     let compute = half(stage.memory.dtype);
     let rules = compute.map_or(training.rules.clone(), |dtype| training.rules.clone().compute_in(dtype));
     let plain = training.student.network.devices().into_iter().next().unwrap_or_default().without_autodiff();
     let teacher =
-        training.teacher.as_ref().map(|teacher| teacher_of(asked, training, teacher, &plain, options)).transpose()?;
+        training.teacher.as_ref().map(|teacher| teacher_of(job, training, teacher, &plain, options)).transpose()?;
     let teacher = teacher.as_deref();
     let sample = training.examples.batch(&[0], &plain)?;
     let learner = Learner::of(&training.student, compute);
-    let checkpoints = Checkpoints::at(asked.work)?;
+    let checkpoints = Checkpoints::at(job.work)?;
     // A checkpoint has the masks that had begun by its step, so the student must have them too.
     let step = checkpoints.state()?.map_or(0, |state| state.step);
     let made = Distiller::at(step, learner, rules, training.settings.clone(), teacher, &sample, training.n_steps)?;
@@ -134,7 +134,7 @@ fn run(
 
 /// Trains like [`run`] in burn's own loop, on several devices.
 fn run_on_several(
-    asked: &TrainingJob,
+    job: &TrainingJob,
     training: &TrainingSetup,
     watcher: &mut Watcher,
     shown: Arc<TrainingDisplay>,
@@ -150,24 +150,24 @@ fn run_on_several(
         data: training.examples.clone(),
         each,
     };
-    let finished = several.run(&Checkpoints::at(asked.work)?, watcher)?;
+    let finished = several.run(&Checkpoints::at(job.work)?, watcher)?;
     Ok((finished, training.settings.at_once, None))
 }
 
 /// Returns the teacher of a training: a network, or its cached outputs.
 fn teacher_of(
-    asked: &TrainingJob,
+    job: &TrainingJob,
     training: &TrainingSetup,
     teacher: &LoadedModel,
     plain: &Device,
     options: &RunOptions,
 ) -> Result<Box<dyn Teacher<Inputs>>> {
     let network = Frozen::new(&Learner::of(teacher, None));
-    if !asked.stage.memory.cache_teacher {
+    if !job.stage.memory.cache_teacher {
         return Ok(Box::new(network));
     }
-    Checkpoints::at(asked.work)?;
-    let path = asked.work.join("teacher.safetensors");
+    Checkpoints::at(job.work)?;
+    let path = job.work.join("teacher.safetensors");
     let read = || Cached::read(&path, training.examples.len(), plain);
     match presence::exists(&path)?.then(read) {
         Some(Err(error)) if error.kind == ErrorKind::Input => {

@@ -30,7 +30,8 @@ pub struct InMemory<'a> {
 /// The role of a tensor comes from the recipe, else from its layer, else from its name.
 ///
 /// # Errors
-/// - Config: a stage works on files only, a pattern, a group or N:M does not fit, or statistics are missing or of another size.
+/// - Config: a stage works on files only, or a pattern, a group or N:M does not fit.
+/// - Config: statistics are missing or of another size.
 /// - Refused: the output axis of a tensor is unknown.
 /// - Input or Io: a tensor cannot be read.
 pub fn plan_in_memory<'a>(recipe: &Recipe, source: &'a dyn TensorSource, about: &InMemory) -> Result<Plan<'a>> {

@@ -89,7 +89,7 @@ impl Loads {
                 (String::new(), "no selected tensor is the weight of a Linear layer by its name and shape")
             }
         };
-        Error::refused(format!("compressed-tensors would have no codes{of}: {why}; choose another format"))
+        Error::refused(format!("the compressed-tensors output{of} would have no codes: {why}; choose another format"))
     }
 }
 
@@ -118,18 +118,14 @@ fn is_plain(tensor: &TensorPlan) -> bool {
 fn problem_of(family: &LoadableFamily, plan: &Plan, coded: &[&TensorPlan]) -> Option<String> {
     let packed = coded.iter().find(|tensor| is_packed(tensor, plan.profile));
     if let (Limits::Packed(why), Some(tensor)) = (family.limits(), packed) {
-        return Some(format!(
-            "of {}, {why} (tensor {:?}); int8-dynamic is not packed",
-            family.name(),
-            tensor.info.name
-        ));
+        return Some(format!("{}: {why} (tensor {:?}); int8-dynamic is not packed", family.name(), tensor.info.name));
     }
     let mut experts = plan.tensors.iter().filter(|tensor| family.is_expert(&tensor.info.name));
     let codes = experts.clone().find_map(|tensor| tensor.codes(plan.profile));
     let is_odd = |tensor: &&TensorPlan| !is_packed(tensor, plan.profile) || tensor.codes(plan.profile) != codes;
     experts.find(is_odd).map(|tensor| {
         format!(
-            "of {}, transformers reads experts only if all have packed codes of one scheme (tensor {:?} does not); \
+            "{}: transformers reads experts only if all have packed codes of one scheme (tensor {:?} does not); \
              choose int8 or int4-gN for them",
             family.name(),
             tensor.info.name

@@ -6,7 +6,7 @@ use crate::prune::score::{Score, WeightSlice};
 /// The number of weights that are scored at a time.
 const PIECE: usize = 1 << 16;
 
-/// Returns the share of a layer's weights with outlier Wanda scores; 0 if the layer has no weights.
+/// Returns the share of a layer's weights with outlier Wanda scores. It is 0 if the layer has no weights.
 ///
 /// An outlier score is above `times_mean` times the mean score of the layer (5 in the source). A layer is one
 /// tensor, or all tensors of a transformer block, as in the source.

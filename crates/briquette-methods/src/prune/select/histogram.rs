@@ -110,7 +110,7 @@ impl Histogram {
         None
     }
 
-    /// Returns, after the first pass, the keys of the k-th score's bucket, and the number of scores in it.
+    /// Returns the bracket of the k-th score after the first pass, and its number of scores.
     ///
     /// `None` if there are fewer than k scores, or k is 0.
     pub fn bracket(&mut self, k: usize) -> Option<(Bracket, usize)> {
@@ -137,7 +137,8 @@ impl Histogram {
         Some(Threshold { key: bucket << LOW_BITS, n_ties: k - below as usize })
     }
 
-    /// Returns the threshold after the second pass, given how many of the k smallest scores are in this bucket.
+    /// Returns the threshold after the second pass. `k_in_bucket` is the number of the k smallest scores in
+    /// this bucket.
     ///
     /// # Panics
     /// If this is the first pass, or the two passes counted different scores.

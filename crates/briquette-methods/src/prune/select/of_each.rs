@@ -3,7 +3,9 @@
 use super::smallest;
 use briquette_core::{Mask, bits};
 
-/// Drops the `n_drop` smallest of every `size` consecutive scores of a row, and writes the mask to `bits`.
+/// Drops the `n_drop` smallest of every `size` consecutive scores of a row.
+///
+/// The mask is written to `bits`.
 ///
 /// Use the row's length as `size` for a whole row. Among equal scores, lower indices are dropped first.
 ///

@@ -17,7 +17,7 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Returns the threshold that drops exactly the `n_drop` smallest of `n` scores; ties drop the lower index.
+    /// Returns the threshold that drops exactly the `n_drop` smallest of `n` scores. Ties drop the lower index.
     ///
     /// `scan` is called up to four times and must pass every score to its argument each time. With few scores,
     /// all of them are collected. With more, a sample brackets the threshold, and only the scores inside the
