@@ -1,8 +1,8 @@
 // Measures the shortest time for exact L1 pruning of one f32 tensor on one thread (AVX-512).
 //
-// Finds the k-th smallest magnitude in two ways: (a) by a 16-bit histogram and a selection within one bin; (b) by a sampled
-// bracket, one pass that counts and compresses, and a selection within the bracket. Then it zeroes all values up to that
-// magnitude in place.
+// Finds the k-th smallest magnitude in two ways: (a) by a 16-bit histogram and a selection within one bin; (b) by a
+// sampled bracket, one pass that counts and compresses, and a selection within the bracket. Then it zeroes all values up
+// to that magnitude in place.
 //
 // gcc -O3 -march=native fastprune.c -o fastprune -lm
 // usage: fastprune [elements, a multiple of 16] [fraction] [repetitions, at most 64]

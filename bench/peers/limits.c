@@ -1,4 +1,4 @@
-// Measures the limits of a machine: clock, peaks of f32, int8 and bf16 in registers (AVX-512), memory and page-fault rates.
+// Measures the limits of a machine: clock, register peaks of f32, int8 and bf16 (AVX-512), memory and page-fault rates.
 //
 // gcc -O3 -march=native -pthread limits.c -o limits
 // usage: limits [threads, at most 8] [repetitions, at most 64]
