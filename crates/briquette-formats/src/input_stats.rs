@@ -1,4 +1,4 @@
-//! Input statistics of layers, as a safetensors file: see docs/format.md.
+//! Input statistics of layers, as a safetensors file: see docs/guide/src/file-format.md.
 
 use crate::{Checkpoint, TensorSource, draft, safetensors};
 use briquette_core::{DType, Error, Hash128, InputStats, Result, TensorHasher};
