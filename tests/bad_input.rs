@@ -198,7 +198,7 @@ fn patterns_that_match_no_tensor_suggest_one() {
                 &["\"up.wieght\"", "\"up.weight\""],
             ),
             ("compress tiny.safetensors -o out --prune 0.5 --exclude upp.*", 2, &["matches no tensor", "nearest name"]),
-            ("compress tiny.safetensors -o out --prune 0.5 --include up[", 2, &["up[", "no glob"]),
+            ("compress tiny.safetensors -o out --prune 0.5 --include up[", 2, &["up[", "not a valid glob"]),
             ("compress tiny.safetensors -o out --prune 0.5 --prune-roles conv", 2, &["selects no tensor"]),
         ],
     );

@@ -275,7 +275,7 @@ fn a_sweep_writes_every_size_and_a_page_that_links_to_each() {
     let cases = [
         ("sweep bert-tiny -o s --bytes 9kB..8kB --eval text.txt", "the smaller size first"),
         ("sweep bert-tiny -o s --bytes 8kB..9kB", "--eval"),
-        ("sweep bert-tiny -o s --quantize int8 --eval text.txt", "from what to what size"),
+        ("sweep bert-tiny -o s --quantize int8 --eval text.txt", "set the sizes"),
         ("sweep bert-tiny -o s --bytes 8kB..9kB --points 0 --eval text.txt", "--points"),
     ];
     for (line, phrase) in cases {

@@ -85,10 +85,10 @@ fn every_format_records_the_burn_layout() {
     sandbox.ok("compress again/model.safetensors -o small --quantize int8");
     sandbox.ok("compress bpk/model.bpk -o small-too --quantize int8");
     assert_eq!(tensors_of(&sandbox.path("small")), tensors_of(&sandbox.path("small-too")));
-    sandbox.ok("compress net.safetensors -o told --layout burn --prune 0.1 --quantize int8");
+    sandbox.ok("compress net.safetensors -o declared --layout burn --prune 0.1 --quantize int8");
     let axis = |out: &str| {
         let checkpoint = Checkpoint::open(&sandbox.path(out)).unwrap();
         format!("{:?}", checkpoint.stored().unwrap().tensors[0].axis)
     };
-    assert_eq!([axis("small"), axis("small-too"), axis("told")], ["Last", "Last", "Last"]);
+    assert_eq!([axis("small"), axis("small-too"), axis("declared")], ["Last", "Last", "Last"]);
 }

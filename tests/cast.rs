@@ -135,7 +135,7 @@ fn errors_of_a_cast_stage_name_the_unknown_key_or_value() {
         ("[[stage]]\nkind = \"cast\"\n".into(), &["stage 1 (cast)", "dtype", "missing"]),
         (cast.replace("f16", "fp16"), &["dtype", "\"fp16\"", "did you mean \"f16\""]),
         (format!("{cast}sparsity = 0.5\n"), &["sparsity", "a cast stage has no such key"]),
-        (format!("{cast}[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n"), &["quantize first"]),
+        (format!("{cast}[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n"), &["put the quantize stage first"]),
         (format!("{cast}{cast}"), &["stage 2 (cast)", "earlier cast stage"]),
     ];
     for (stages, phrases) in cases {

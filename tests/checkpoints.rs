@@ -42,19 +42,19 @@ fn every_format_of_pytorch_compresses_to_the_bytes_of_its_safetensors_twin() {
 fn sizes_of_a_training_checkpoint_count_its_model_and_its_other_entries_are_listed() {
     let sandbox = with(&["pt/training.pt"]);
     let n_bytes = 4 * (6 * 4 + 4 + 4 * 2 + 2);
-    let left = format!("optimizer, {} B, left out", 2 * n_bytes + 16);
+    let skipped = format!("optimizer, {} B: skipped", 2 * n_bytes + 16);
     let report = sandbox.json("compress pt/training.pt -o out --quantize int8");
     assert_eq!(report["before"]["file_bytes"], n_bytes);
     assert_eq!(report["before"]["tensor_bytes"], n_bytes);
     let remarks = report["notes"].to_string();
-    for phrase in [left.as_str(), "best_acc, 4 B, left out", "without \\\"module._orig_mod.\\\""] {
+    for phrase in [skipped.as_str(), "best_acc, 4 B: skipped", "prefix \\\"module._orig_mod.\\\" is removed"] {
         assert!(remarks.contains(phrase), "{remarks}");
     }
     let summary = sandbox.ok("compress pt/training.pt -o out --force --quantize int8").stdout;
     assert!(summary.contains(&format!("{n_bytes} B → ")) && summary.contains("optimizer"), "{summary}");
     for line in ["inspect pt/training.pt", "plan pt/training.pt --quantize int8"] {
         let text = sandbox.ok(line).stdout;
-        assert!(text.contains(&left) && text.contains("0.weight"), "{line}: {text}");
+        assert!(text.contains(&skipped) && text.contains("0.weight"), "{line}: {text}");
         assert!(!text.contains("module._orig_mod.0"), "{line}: {text}");
     }
     let found = sandbox.json("inspect pt/training.pt");
@@ -89,7 +89,7 @@ fn a_key_of_the_recipe_or_command_line_is_recorded_in_the_output() {
     assert_eq!(names("inspect pt/ema.pt --strip-prefix 0."), ["weight", "bias", "1.weight", "1.bias"]);
     assert_eq!(names("inspect pt/training.pt --strip-prefix module.")[0], "_orig_mod.0.weight");
     let text = sandbox.ok("inspect pt/ema.pt").stdout;
-    assert!(text.contains("model_ema, 160 B, left out") && text.contains("key = \"model_ema\" takes it"), "{text}");
+    assert!(text.contains("model_ema, 160 B: skipped") && text.contains("key = \"model_ema\""), "{text}");
 }
 
 #[test]

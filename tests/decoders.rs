@@ -49,7 +49,7 @@ fn a_decoder_with_fewer_layers_learns_to_predict_tokens() {
     let cached = perplexity(&sandbox.json("distill cached.toml --threads 1 --force"));
     assert!(cached[3] < 0.9 * cached[0], "{cached:?}");
     sandbox.write("maps.toml", of_text("llama-tied", "", "{ kind = \"attention\" }", ""));
-    sandbox.run("distill maps.toml --quiet --force").assert_fails(2, &["attention", "choose another loss"]);
+    sandbox.run("distill maps.toml --quiet --force").assert_fails(2, &["attention", "use another loss"]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// A title, a cleared screen, the 8-bit CSI, a bell, DEL, returns, a fake line of error, a change of direction,
 /// and an invisible character.
-const SLY: &str = "a\x1b]0;title\x07\x1b[2J\u{9b}31m\rb\x7f\u{85}\u{202e}c\u{200b}\nbriquette: error\td";
+const HOSTILE: &str = "a\x1b]0;title\x07\x1b[2J\u{9b}31m\rb\x7f\u{85}\u{202e}c\u{200b}\nbriquette: error\td";
 
 /// Runs these arguments and checks that the output has no control character but line breaks.
 fn run(sandbox: &Sandbox, words: &[&OsStr], code: i32) -> String {
@@ -31,15 +31,15 @@ fn words<'a>(line: &'a str, model: &'a OsStr) -> Vec<&'a OsStr> {
 }
 
 /// A model whose tensors have names with hostile characters.
-fn sly_tensors() -> Vec<Tensor> {
+fn hostile_tensors() -> Vec<Tensor> {
     let mut tensors = tiny();
-    tensors.iter_mut().for_each(|tensor| tensor.name = format!("{SLY}.{}", tensor.name));
+    tensors.iter_mut().for_each(|tensor| tensor.name = format!("{HOSTILE}.{}", tensor.name));
     tensors
 }
 
 /// File names with hostile characters: one of valid UTF-8, one of invalid.
 fn models() -> [Vec<u8>; 2] {
-    [format!("{SLY}.safetensors").into_bytes(), b"raw\x9b2J\xff\x1b[3J.safetensors".to_vec()]
+    [format!("{HOSTILE}.safetensors").into_bytes(), b"raw\x9b2J\xff\x1b[3J.safetensors".to_vec()]
 }
 
 #[test]
@@ -47,11 +47,15 @@ fn every_command_escapes_hostile_names_and_paths() {
     for name in models() {
         let sandbox = Sandbox::new();
         let model = OsStr::from_bytes(&name);
-        std::fs::write(sandbox.path("").join(model), safetensors_of(&sly_tensors())).unwrap();
+        std::fs::write(sandbox.path("").join(model), safetensors_of(&hostile_tensors())).unwrap();
         let table = run(&sandbox, &words("inspect M", model), 0);
-        assert_eq!(table.lines().count(), 1 + sly_tensors().len() + 2, "a tensor takes more than its line: {table}");
+        assert_eq!(
+            table.lines().count(),
+            1 + hostile_tensors().len() + 2,
+            "a tensor takes more than its line: {table}"
+        );
         let table = run(&sandbox, &words("plan M --quantize int8", model), 0);
-        assert_eq!(table.lines().count(), 1 + sly_tensors().len() + 2, "{table}");
+        assert_eq!(table.lines().count(), 1 + hostile_tensors().len() + 2, "{table}");
         let output = [OsStr::new("out"), model].join(OsStr::new("-"));
         for line in [
             "inspect M --zeros",
@@ -86,18 +90,18 @@ fn every_command_escapes_hostile_names_and_paths() {
 #[test]
 fn json_has_the_exact_names() {
     let sandbox = Sandbox::new();
-    sandbox.write("m.safetensors", safetensors_of(&sly_tensors()));
+    sandbox.write("m.safetensors", safetensors_of(&hostile_tensors()));
     let found = sandbox.json("inspect m.safetensors");
-    assert_eq!(found["tensors"][0]["name"].as_str().unwrap(), sly_tensors()[0].name);
+    assert_eq!(found["tensors"][0]["name"].as_str().unwrap(), hostile_tensors()[0].name);
 }
 
 #[test]
 fn errors_escape_names_and_arguments_and_stay_one_line() {
     let sandbox = Sandbox::new();
-    sandbox.write("m.safetensors", safetensors_of(&sly_tensors()));
-    let (sly, raw) = (OsStr::new(SLY), OsStr::from_bytes(b"raw\x9b2J\xff\x1b[3J"));
-    let broken = [b"\xff\0\0\0\0\0\0\0{", SLY.as_bytes()].concat();
-    for name in [sly, raw] {
+    sandbox.write("m.safetensors", safetensors_of(&hostile_tensors()));
+    let (hostile, raw) = (OsStr::new(HOSTILE), OsStr::from_bytes(b"raw\x9b2J\xff\x1b[3J"));
+    let broken = [b"\xff\0\0\0\0\0\0\0{", HOSTILE.as_bytes()].concat();
+    for name in [hostile, raw] {
         std::fs::write(sandbox.path("").join(Path::new(name)), &broken).unwrap();
         for (line, code) in [
             ("inspect M", 4),
@@ -121,13 +125,13 @@ fn errors_escape_names_and_arguments_and_stay_one_line() {
             run(&sandbox, &words(&line, name), code);
         }
     }
-    run(&sandbox, &words("compress m.safetensors -o out --prune-pattern 2:5", sly), 2);
+    run(&sandbox, &words("compress m.safetensors -o out --prune-pattern 2:5", hostile), 2);
 }
 
 #[test]
 fn recipes_and_batches_escape_hostile_names() {
     let sandbox = Sandbox::with("digits");
-    let name = serde_json::to_string(SLY).unwrap().replace('\x7f', "\\u007f");
+    let name = serde_json::to_string(HOSTILE).unwrap().replace('\x7f', "\\u007f");
     let job = |output: &str, scheme: &str| {
         format!(
             "[[job]]\nname = {name}\n[job.model]\npath = \"digits\"\n[job.output]\npath = \"{output}\"\n[[job.stage]]\nkind = \"quantize\"\nscheme = \"{scheme}\"\n"

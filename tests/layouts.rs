@@ -49,35 +49,35 @@ impl Weight {
 
 /// How to compress: scheme, sparsity and storage.
 #[derive(Clone, Copy)]
-struct Asked {
+struct Request {
     scheme: Option<&'static str>,
     sparsity: Option<f64>,
     storage: &'static str,
 }
 
-const fn asked(scheme: &'static str, storage: &'static str) -> Asked {
-    Asked { scheme: Some(scheme), sparsity: None, storage }
+const fn quantized(scheme: &'static str, storage: &'static str) -> Request {
+    Request { scheme: Some(scheme), sparsity: None, storage }
 }
 
-const fn pruned(scheme: &'static str, sparsity: f64, storage: &'static str) -> Asked {
-    Asked { scheme: Some(scheme), sparsity: Some(sparsity), storage }
+const fn pruned(scheme: &'static str, sparsity: f64, storage: &'static str) -> Request {
+    Request { scheme: Some(scheme), sparsity: Some(sparsity), storage }
 }
 
 /// Dense codes, bitmasks and entropy-coded blocks of each kind of scheme, and floats without codes.
-const ASKED: [Asked; 13] = [
-    asked("int8", "plain"),
-    asked("int8-dynamic", "entropy"),
+const REQUESTS: [Request; 13] = [
+    quantized("int8", "plain"),
+    quantized("int8-dynamic", "entropy"),
     pruned("int8", 0.7, "plain"),
     pruned("int8-dynamic-sym", 0.7, "entropy"),
-    asked("int4-g16", "plain"),
+    quantized("int4-g16", "plain"),
     pruned("int4-g16-asym", 0.6, "plain"),
     pruned("int4-g16", 0.6, "entropy"),
-    asked("int3", "entropy"),
-    asked("step0.02", "plain"),
+    quantized("int3", "entropy"),
+    quantized("step0.02", "plain"),
     pruned("step0.02-tensor-dynamic", 0.5, "entropy"),
-    asked("int5-asym", "plain"),
-    Asked { scheme: None, sparsity: Some(0.7), storage: "plain" },
-    Asked { scheme: None, sparsity: Some(0.02), storage: "plain" },
+    quantized("int5-asym", "plain"),
+    Request { scheme: None, sparsity: Some(0.7), storage: "plain" },
+    Request { scheme: None, sparsity: Some(0.02), storage: "plain" },
 ];
 
 /// Returns weights of every output axis: below and above a hash block of 65,536 elements, of odd sizes, and
@@ -105,12 +105,12 @@ fn weights(seed: u64, dtype: DType) -> Vec<Weight> {
 }
 
 /// Returns the fake-quantized weight in its own order and type.
-fn fake_quantized(weight: &Weight, asked: Asked) -> Vec<u8> {
+fn fake_quantized(weight: &Weight, request: Request) -> Vec<u8> {
     let ((n_rows, n_cols), places, dtype) = (weight.rows(), weight.places(), weight.tensor.dtype);
     let mut own = vec![0.0; places.len()];
     rows::to_f32(&weight.tensor.bytes, dtype, &mut own);
     let by_row: Vec<f32> = places.iter().map(|&place| own[place]).collect();
-    let mask = asked.sparsity.map(|share| {
+    let mask = request.sparsity.map(|share| {
         let mut order: Vec<usize> = (0..by_row.len()).collect();
         order.sort_by(|&a, &b| by_row[a].abs().total_cmp(&by_row[b].abs()));
         let mut keep = vec![true; order.len()];
@@ -119,7 +119,7 @@ fn fake_quantized(weight: &Weight, asked: Asked) -> Vec<u8> {
     });
     let dropped = Decision { mask: mask.clone(), quant: None };
     let kept = fake_quantize(&by_row, n_rows, n_cols, &dropped);
-    let scheme = asked.scheme.map(|scheme| scheme.parse::<Scheme>().unwrap());
+    let scheme = request.scheme.map(|scheme| scheme.parse::<Scheme>().unwrap());
     let quant = scheme.map(|scheme| fit(&kept, n_cols, mask.as_ref(), &scheme.weights));
     let values = fake_quantize(&by_row, n_rows, n_cols, &Decision { mask, quant });
     places.iter().zip(values).for_each(|(&place, value)| own[place] = value);
@@ -129,7 +129,7 @@ fn fake_quantized(weight: &Weight, asked: Asked) -> Vec<u8> {
 }
 
 /// Returns a recipe that compresses a model in this way.
-fn recipe(weights: &[Weight], asked: Asked, model: &str, output: &str) -> String {
+fn recipe(weights: &[Weight], request: Request, model: &str, output: &str) -> String {
     let mut text = format!("[model]\npath = \"{model}\"\n");
     for Weight { tensor, axis } in weights {
         let role = if *axis == "second" { "conv" } else { "linear" };
@@ -137,13 +137,13 @@ fn recipe(weights: &[Weight], asked: Asked, model: &str, output: &str) -> String
         text += &format!("[[model.roles]]\ninclude = [\"{name}\"]\nrole = \"{role}\"\noutputs = \"{axis}\"\n");
     }
     text += &format!("[output]\npath = \"{output}\"\n");
-    if asked.storage != "plain" {
-        text += &format!("storage = \"{}\"\n", asked.storage);
+    if request.storage != "plain" {
+        text += &format!("storage = \"{}\"\n", request.storage);
     }
-    if let Some(share) = asked.sparsity {
+    if let Some(share) = request.sparsity {
         text += &format!("[[stage]]\nkind = \"prune\"\nsparsity = {share}\n");
     }
-    if let Some(scheme) = asked.scheme {
+    if let Some(scheme) = request.scheme {
         text += &format!("[[stage]]\nkind = \"quantize\"\nscheme = \"{scheme}\"\n");
     }
     text
@@ -188,21 +188,21 @@ fn check(source: &str) {
         let by_name =
             |tensors: Vec<Tensor>| tensors.into_iter().map(|t| (t.name.clone(), t)).collect::<BTreeMap<_, _>>();
         assert_eq!(tensors_of(&sandbox.path(&model)), by_name(tensors), "{model}");
-        for (index, &asked) in ASKED.iter().enumerate() {
+        for (index, &request) in REQUESTS.iter().enumerate() {
             let expected =
-                weights.iter().map(|weight| Tensor { bytes: fake_quantized(weight, asked), ..weight.tensor.clone() });
-            check_outputs(&sandbox, (&weights, asked, &model), &by_name(expected.collect()), &format!("o{index}"));
+                weights.iter().map(|weight| Tensor { bytes: fake_quantized(weight, request), ..weight.tensor.clone() });
+            check_outputs(&sandbox, (&weights, request, &model), &by_name(expected.collect()), &format!("o{index}"));
         }
     }
 }
 
 fn check_outputs(
     sandbox: &Sandbox,
-    (weights, asked, model): (&[Weight], Asked, &str),
+    (weights, request, model): (&[Weight], Request, &str),
     expected: &BTreeMap<String, Tensor>,
     output: &str,
 ) {
-    sandbox.write("r.toml", recipe(weights, asked, model, output));
+    sandbox.write("r.toml", recipe(weights, request, model, output));
     sandbox.ok("run r.toml");
     sandbox.ok(&format!("verify {output} --against {model}"));
     let mut outputs = vec![output.to_string()];
@@ -216,7 +216,7 @@ fn check_outputs(
         let found = tensors_of(&sandbox.path(&output));
         for (name, expected) in expected {
             let same = found[name] == *expected;
-            let what = (asked.scheme, asked.sparsity, asked.storage);
+            let what = (request.scheme, request.sparsity, request.storage);
             assert!(same, "{name} {:?} of {output}, {what:?}", expected.shape);
         }
     }

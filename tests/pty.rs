@@ -97,19 +97,19 @@ impl Shown {
 
 /// Takes characters through the first that ends a sequence.
 trait TakeInclusive: Iterator<Item = char> {
-    fn take_while_inclusive(self, goes_on: impl Fn(&char) -> bool) -> String;
+    fn take_while_inclusive(self, continues: impl Fn(&char) -> bool) -> String;
 }
 
 impl<I: Iterator<Item = char>> TakeInclusive for I {
-    fn take_while_inclusive(mut self, goes_on: impl Fn(&char) -> bool) -> String {
-        let mut taken = String::new();
+    fn take_while_inclusive(mut self, continues: impl Fn(&char) -> bool) -> String {
+        let mut letters = String::new();
         for letter in self.by_ref() {
-            taken.push(letter);
-            if !goes_on(&letter) {
+            letters.push(letter);
+            if !continues(&letter) {
                 break;
             }
         }
-        taken
+        letters
     }
 }
 

@@ -20,7 +20,7 @@ fn model(sandbox: &Sandbox, name: &str, config: &str, tensors: &[Tensor]) {
 #[test]
 fn class_tokens_positions_and_bias_tables_are_unchanged() {
     let sandbox = Sandbox::new();
-    let left = [
+    let unchanged = [
         Tensor::random("vit.embeddings.cls_token", &[1, 1, 8], 1),
         Tensor::random("vit.embeddings.distillation_token", &[1, 1, 8], 2),
         Tensor::random("vit.embeddings.position_embeddings", &[1, 5, 8], 3),
@@ -36,16 +36,16 @@ fn class_tokens_positions_and_bias_tables_are_unchanged() {
         Tensor::random("vit.embeddings.patch_embeddings.projection.weight", &[8, 3, 4, 4], 11),
         Tensor::random("classifier.weight", &[4, 8], 12),
     ];
-    sandbox.write("m.safetensors", safetensors_of(&[&left[..], &changed].concat()));
+    sandbox.write("m.safetensors", safetensors_of(&[&unchanged[..], &changed].concat()));
     let plan = sandbox.json("plan m.safetensors --prune 0.5 --quantize int8");
-    for tensor in &left {
+    for tensor in &unchanged {
         let found = of(&plan, &tensor.name);
         assert_eq!((&found["prune"], &found["quantize"]), (&Value::Null, &Value::Null), "{found}");
     }
     assert_eq!(plan["unsure"], Value::Array(vec![]));
     sandbox.ok("compress m.safetensors -o out --prune 0.5 --quantize int8");
     let after = tensors_of(&sandbox.path("out"));
-    left.iter().for_each(|tensor| assert_eq!(&after[&tensor.name], tensor));
+    unchanged.iter().for_each(|tensor| assert_eq!(&after[&tensor.name], tensor));
     changed.iter().for_each(|tensor| assert_ne!(&after[&tensor.name], tensor));
     sandbox.ok("verify out --against m.safetensors");
 }

@@ -57,7 +57,7 @@ fn decoders_and_classifiers_have_sensitivities() {
     let metric = sandbox.json(&format!("{line} --how measured --loss metric --against gradient -o m.json"));
     assert_eq!((metric["unit"].as_str(), metric["loss"].as_str()), (Some("ln perplexity"), Some("metric")));
     let page = std::fs::read_to_string(sandbox.path("m.html")).unwrap();
-    assert!(page.contains("Found by measured on") && page.contains(", in ln perplexity."), "{page}");
+    assert!(page.contains("Method: measured on") && page.contains(", in ln perplexity."), "{page}");
     let sandbox = Sandbox::with("digits");
     copy(&repository().join("fixtures/digits-data.safetensors"), &sandbox.path("data.safetensors"));
     let found = sandbox.json("sensitivity digits --data data.safetensors --device cpu");

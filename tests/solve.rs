@@ -44,7 +44,7 @@ fn errors(report: &Value) -> Vec<(String, f64, f64)> {
 
 #[test]
 fn updated_weights_reduce_output_errors_and_stay_on_their_grids() {
-    for (model, stages, n_moved) in [
+    for (model, stages, n_updated) in [
         ("llama-tied", GPTQ.to_string(), 14),
         ("llama-untied", GPTQ.to_string(), 15),
         ("bert-tiny", GPTQ.to_string(), 12),
@@ -57,8 +57,8 @@ fn updated_weights_reduce_output_errors_and_stay_on_their_grids() {
         sandbox.write("recipe.toml", recipe(model, "", &stages));
         let report = sandbox.json("run recipe.toml --device cpu");
         let errors = errors(&report);
-        assert_eq!(errors.len(), n_moved, "{model}: {errors:?}");
-        let sums = errors.iter().fold((0.0, 0.0), |sums, (_, unmoved, moved)| (sums.0 + unmoved, sums.1 + moved));
+        assert_eq!(errors.len(), n_updated, "{model}: {errors:?}");
+        let sums = errors.iter().fold((0.0, 0.0), |sums, (_, before, after)| (sums.0 + before, sums.1 + after));
         assert!(sums.1 < 0.9 * sums.0, "{model} {stages}: {errors:?}");
         sandbox.ok("verify out");
         assert!(!sandbox.path("out.stages").exists());

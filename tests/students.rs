@@ -94,7 +94,7 @@ fn impossible_factorizations_are_refused_in_one_line() {
                 "[[stage]]\nkind = \"distill\"",
                 "[[stage]]\nkind = \"factorize\"\nbytes = 0.5\n[[stage]]\nkind = \"distill\"",
             ),
-            &["factorize first"],
+            &["put the factorize stage first"],
         ),
     ];
     for (recipe, phrases) in cases {

@@ -150,7 +150,7 @@ fn files_without_arrays_are_refused_with_the_valid_formats() {
         std::fs::write(&path, bytes).unwrap();
         let (error, _) = fails(&request("digits", &path));
         assert_eq!(error.exit_code(), 4, "{error}");
-        for phrase in [name, found, ".npy, .npz, IDX or safetensors", "for each class"] {
+        for phrase in [name, found, ".npy, .npz, IDX or safetensors", "per class"] {
             assert!(error.message.contains(phrase), "{error}");
         }
     }

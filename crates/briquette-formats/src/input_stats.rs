@@ -1,4 +1,4 @@
-//! Input statistics of layers, as a safetensors file: see docs/format.md.
+//! Input statistics of layers, as a safetensors file: see docs/guide/src/file-format.md.
 
 use crate::{Checkpoint, TensorSource, draft, safetensors};
 use briquette_core::{DType, Error, Hash128, InputStats, Result, TensorHasher};
@@ -81,7 +81,7 @@ impl StatisticsFile {
         let get = |key: &str| strings.get(key).map_or("", String::as_str);
         if (get("format"), get("version")) != (FORMAT, VERSION) {
             let message = format!(
-                "found format {:?}, version {:?}, expected input statistics of version {VERSION}; see docs/format.md",
+                "found format {:?}, version {:?}, expected input statistics of version {VERSION}; see docs/guide/src/file-format.md",
                 get("format"),
                 get("version")
             );

@@ -42,7 +42,7 @@ fn headline(report: &SensitivityReport) -> String {
     };
     format!(
         "<header>\n<p class=\"kicker\">{model}</p>\n<h1><span>Sensitivity of {n} tensors</span></h1>\n{held}\
-         <p class=\"fine\">Measured by {how}{on}, in {unit}.</p>\n</header>\n",
+         <p class=\"fine\">Method: {how}{on}, in {unit}.</p>\n</header>\n",
         model = name(&report.model),
         n = report.tensors.len(),
         how = escape(&report.how),
