@@ -220,7 +220,7 @@ fn the_smallest_output_within_the_quality_bound_is_found() {
     let cases = [
         ("--min cosine=1", 6, "even the finest step sizes miss cosine at least 1"),
         ("--min cosine=1.1", 2, "expected cosine as a number from -1 to 1"),
-        ("--min kosine=0.9", 2, "not measured here"),
+        ("--min kosine=0.9", 2, "is not measured, expected one of"),
         ("--min cosine", 2, "expected a metric and a number"),
         ("--min cosine=0.9 --bytes 1MB", 2, "cannot be used with"),
     ];

@@ -108,7 +108,7 @@ fn unsupported_entropy_coding_is_refused_in_one_line() {
             "--quantize int8 --storage entrpy",
             "--storage: found \"entrpy\", expected one of auto, entropy; did you mean \"entropy\"?",
         ),
-        ("--quantize int8 --storage entropy --format dense", "expected briquette"),
+        ("--quantize int8 --storage entropy --format dense", "expected the format briquette"),
     ];
     for (flags, phrase) in cases {
         sandbox.run(&format!("compress digits -o out {flags}")).assert_fails(2, &[phrase]);

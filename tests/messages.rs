@@ -118,7 +118,7 @@ fn a_hub_model_name_gives_the_download_command_or_the_cached_path() {
     for line in &lines {
         let error = run(line);
         assert!(
-            error.contains(&format!("give {}", snapshot.display())) && !error.contains("hf download"),
+            error.contains(&format!("use {}", snapshot.display())) && !error.contains("hf download"),
             "{line}: {error}"
         );
     }

@@ -5,6 +5,9 @@ use crate::weights::{Tensor, safetensors_of};
 
 /// Commands that fail or warn; each prints at least one message of the page.
 const COMMANDS: &[&str] = &[
+    "briquette inspect fixtures/roles",
+    "briquette generate fixtures/models/bert-tiny --prompt hello",
+    "briquette compress fixtures/digits out/x --quantize int8",
     "briquette inspect missing",
     "briquette inspect pointer.safetensors",
     "briquette inspect page.safetensors",

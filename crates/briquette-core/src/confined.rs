@@ -182,7 +182,7 @@ mod tests {
     fn endless_work_ends_at_the_time_limit() {
         let _one = one_by_one();
         let error = confined(LIMITS, || std::thread::sleep(Duration::from_secs(20))).unwrap_err();
-        assert!(error.exit_code() == 4 && error.to_string().contains("longer"), "{error}");
+        assert!(error.exit_code() == 4 && error.to_string().contains("time limit"), "{error}");
     }
 
     #[test]

@@ -150,7 +150,7 @@ mod tests {
             let _ = new(unit.repeat(MAX_BYTES / unit.len()));
         }
         let many: Vec<String> = (0..20_000).map(|i| format!("**.{i}.*?x")).collect();
-        assert!(Patterns::new(&many).unwrap_err().to_string().contains("too much together"));
+        assert!(Patterns::new(&many).unwrap_err().to_string().contains("too large together"));
     }
 
     #[test]

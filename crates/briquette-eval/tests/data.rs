@@ -251,7 +251,7 @@ fn settings_without_effect_are_refused() {
     std::fs::write(&path, npy("<f4", "1, 8, 8", &[0; 256])).unwrap();
     let mut request = self::request("digits", &path);
     request.data.normalize = Some(briquette_models::data::Normalize { mean: vec![0.0], std: vec![1.0] });
-    assert!(fails(&request).0.message.contains("data.normalize: it is for images of bytes"));
+    assert!(fails(&request).0.message.contains("data.normalize: it applies to images of bytes"));
 }
 
 #[test]

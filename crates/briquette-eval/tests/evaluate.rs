@@ -259,7 +259,7 @@ fn labels_that_do_not_match_are_refused() {
     let named = format!("{}: images are [3, 9, 8], expected [n, 1, 8, 8]", images.display());
     assert!(message(&request).contains(&named));
     idx(&images, &[0, 8, 8], 7);
-    assert!(message(&request).contains("there is no image in it"));
+    assert!(message(&request).contains("found no image"));
     std::fs::write(&images, [0, 0, 8, 3, 0, 0, 0, 9]).unwrap();
     assert!(message(&request).contains("ends early"));
 }
@@ -320,7 +320,7 @@ fn unsupported_configs_are_refused_with_the_reason() {
     for (size, by) in
         [("hidden_size\": 32", "hidden_size\": 99999999999"), ("hidden_layers\": 2", "hidden_layers\": 9000000")]
     {
-        assert!(said(&good.replace(size, by), &request).contains("correct it"));
+        assert!(said(&good.replace(size, by), &request).contains("; correct "));
     }
     let of_roberta = good.replace("\"model_type\": \"bert\"", "\"model_type\": \"roberta\"");
     assert!(

@@ -185,8 +185,8 @@ fn losses_that_a_task_lacks_are_refused() {
     let (text, sentences) = (open("models/text.txt", Decoder), open("models/sentences.txt", Encoder));
     let (digits, unlabelled) = (open("digits-data.safetensors", Classifier), open("models/x.npy", Classifier));
     let cases = [
-        (LossMeasure::Cosine, Decoder, &text, "take \"kl\" or \"metric\""),
-        (LossMeasure::Kl, Encoder, &sentences, "take \"cosine\" or \"metric\""),
+        (LossMeasure::Cosine, Decoder, &text, "use \"kl\" or \"metric\""),
+        (LossMeasure::Kl, Encoder, &sentences, "use \"cosine\" or \"metric\""),
         (LossMeasure::Metric, Encoder, &sentences, "no pairs with a score"),
         (LossMeasure::Metric, Classifier, &unlabelled, "no labels"),
     ];

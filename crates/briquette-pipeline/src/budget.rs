@@ -151,7 +151,7 @@ impl Making<'_> {
                 true => format!(
                     "{found} bytes in the first attempt; trying step sizes for the errors that remain after weight updates"
                 ),
-                false => format!("{found} bytes with these step sizes, for a budget of {most}; trying again"),
+                false => format!("{found} bytes with these step sizes, budget {most}; trying again"),
             };
             self.options.progress.line(&line);
             match found <= most {

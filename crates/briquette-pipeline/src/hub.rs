@@ -50,7 +50,7 @@ mod tests {
         let snapshot = cache.path().join("models--org--small/snapshots/0123abcd");
         std::fs::create_dir_all(&snapshot).unwrap();
         let found = advice("org/small", Some(cache.path()));
-        assert!(found.ends_with(&format!("give {}", snapshot.display())), "{found}");
-        assert!(advice("org/small", None).ends_with("give models/small"));
+        assert!(found.ends_with(&format!("use {}", snapshot.display())), "{found}");
+        assert!(advice("org/small", None).ends_with("use models/small"));
     }
 }
