@@ -1,7 +1,7 @@
 //! f32 operations between matrix products, each in one pass over memory.
 //!
 //! Attention, norms, gates, rotary positions, likelihoods, the gradients for training, and the key-value cache.
-//! Loops are written once and compiled for each instruction set ([`SimdLevel`]). If an operation gives other
+//! Loops are written once and compiled for each instruction set ([`SimdLevel`](briquette_core::simd::SimdLevel)). If an operation gives other
 //! bits on another level, its documentation says so.
 
 mod attend;
