@@ -45,7 +45,7 @@ pub use gradual::{Gradual, SparsityCourse};
 pub use kind::StageKind;
 pub use loss::{AskedLoss, AttentionBy, EmbeddingBy, HiddenBy, LayerChoice, LogitsBy, LossKind};
 pub use memory::{BatchSize, Dtype, TrainMemory};
-pub use metric::{METRICS, Metric, is_more_better};
+pub use metric::{Direction, METRICS, Metric, is_more_better};
 pub use paths::directory_of;
 pub use prune::{PruneStage, PruneTarget};
 pub use quantize::QuantizeStage;

@@ -9,18 +9,29 @@ pub struct Metric {
     pub meaning: &'static str,
     /// The smallest and the largest possible value.
     pub range: [f64; 2],
-    /// Whether a larger value is better.
-    pub is_more_better: bool,
+    /// Which values are better.
+    pub direction: Direction,
+    /// The unit of its values; empty for a number without one, such as a share or a cosine.
+    pub unit: &'static str,
+}
+
+/// Which values of a metric are better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// Larger values are better.
+    Higher,
+    /// Smaller values are better.
+    Lower,
 }
 
 /// Returns a metric for which larger is better.
 const fn score(name: &'static str, range: [f64; 2], meaning: &'static str) -> Metric {
-    Metric { name, meaning, range, is_more_better: true }
+    Metric { name, meaning, range, direction: Direction::Higher, unit: "" }
 }
 
 /// Returns a metric for which smaller is better.
-const fn loss(name: &'static str, least: f64, meaning: &'static str) -> Metric {
-    Metric { name, meaning, range: [least, f64::INFINITY], is_more_better: false }
+const fn loss(name: &'static str, least: f64, unit: &'static str, meaning: &'static str) -> Metric {
+    Metric { name, meaning, range: [least, f64::INFINITY], direction: Direction::Lower, unit }
 }
 
 /// All metrics.
@@ -32,8 +43,8 @@ pub const METRICS: [Metric; 9] = [
     score("accuracy", [0.0, 1.0], "share of correct classes"),
     score("top5", [0.0, 1.0], "share of items whose label is among the five most likely classes"),
     score("agreement", [0.0, 1.0], "share of items with the same class as the original gives"),
-    loss("kl", 0.0, "mean KL divergence from the original model, in nats"),
-    loss("perplexity", 1.0, "exponential of the mean negative log likelihood of a token"),
+    loss("kl", 0.0, "nats", "mean KL divergence from the original model, in nats"),
+    loss("perplexity", 1.0, "", "exponential of the mean negative log likelihood of a token"),
 ];
 
 /// The prefix of metrics of the original model: `reference_accuracy`.
@@ -57,7 +68,7 @@ impl Metric {
 /// not in [`METRICS`] is split into words at punctuation. If none of its words is known, larger is better.
 pub fn is_more_better(metric: &str) -> bool {
     if let Some(known) = Metric::named(metric) {
-        return known.is_more_better;
+        return known.direction == Direction::Higher;
     }
     let mut words = metric.split(|c: char| !c.is_alphanumeric());
     !words.any(|word| LESS_IS_BETTER.iter().any(|known| known.eq_ignore_ascii_case(word)))
