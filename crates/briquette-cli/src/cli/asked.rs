@@ -92,9 +92,6 @@ fn raw_of(what: &What) -> Result<raw::RawRecipe> {
     Ok(raw::RawRecipe { model, stage, calibration, budget: budget_of(what), data, ..Default::default() })
 }
 
-/// The schemes whose step sizes a budget chooses.
-const OPEN_SCHEMES: [&str; 2] = ["step", "step-dynamic"];
-
 /// Returns the budget of the flags, if they set one.
 fn budget_of(what: &What) -> Option<raw::RawBudget> {
     let What { bytes, bits, min, max, choices, sensitivity, loss, sensitivity_file, .. } = what.clone();
@@ -148,12 +145,15 @@ fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
         );
         return Err(Error::config(message).at("--quantize"));
     }
-    if let Some(scheme) = what.quantize.as_deref().or(has_budget.then_some("step")) {
-        let by_data = has_budget && (what.data.is_some() || what.statistics.is_some());
+    if has_budget || what.quantize.is_some() {
+        let default = match has_budget {
+            true => raw::RawQuantize::for_budget(what.data.is_some() || what.statistics.is_some()),
+            false => raw::RawQuantize::default(),
+        };
         stages.push(StageKeys::Quantize(raw::RawQuantize {
-            scheme: Some(scheme.into()),
+            scheme: what.quantize.clone().or(default.scheme),
             range: what.range.clone(),
-            round: what.round.clone().or(by_data.then(|| "gptq".into())),
+            round: what.round.clone().or(default.round),
             include: include.clone(),
             exclude: what.exclude.clone(),
             roles: what.quantize_roles.clone(),

@@ -92,7 +92,15 @@ pub struct QuantizeStage {
     pub names_embeddings: bool,
 }
 
+/// The schemes whose step sizes a budget chooses.
+pub const OPEN_SCHEMES: [&str; 2] = ["step", "step-dynamic"];
+
 impl RawQuantize {
+    /// Returns the stage that a budget fills if the user names none: step sizes, and GPTQ if there is data.
+    pub fn for_budget(has_data: bool) -> Self {
+        Self { scheme: Some(OPEN_SCHEMES[0].into()), round: has_data.then(|| "gptq".into()), ..Self::default() }
+    }
+
     /// Returns whether the range or the rounding needs input statistics.
     pub(crate) fn needs_statistics(&self) -> bool {
         let is_asked = |name: &str| self.range.as_deref() == Some(name);

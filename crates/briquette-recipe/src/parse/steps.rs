@@ -3,7 +3,7 @@
 use crate::parse::choice::{prune_keys, scheme_name};
 use crate::parse::kind::StageKind;
 use crate::parse::prune::{PruneStage, RawPrune};
-use crate::parse::quantize::{QuantizeStage, SCALES};
+use crate::parse::quantize::{OPEN_SCHEMES, QuantizeStage, SCALES};
 use crate::parse::raw::{RawOverride, RawQuantize, RawStage, StageKeys};
 use crate::parse::recipe::Recipe;
 use crate::parse::stage::{ModelStage, RecipePart, Stage};
@@ -158,7 +158,7 @@ impl Recipe {
 
 /// Returns whether a stage has open step sizes.
 fn is_open(keys: &RawQuantize) -> bool {
-    let is_open = |name: &Option<String>| matches!(name.as_deref(), Some("step" | "step-dynamic"));
+    let is_open = |name: &Option<String>| name.as_deref().is_some_and(|name| OPEN_SCHEMES.contains(&name));
     is_open(&keys.scheme) || keys.overrides.iter().any(|rule| is_open(&rule.scheme))
 }
 
