@@ -4,7 +4,7 @@ use super::choice::LayoutArg;
 use super::in_flags::in_flags;
 use super::stage_flags::What;
 use briquette::pipeline::recipe;
-use briquette::pipeline::recipe::raw::{self, StageKeys};
+use briquette::pipeline::recipe::raw::{self, OPEN_SCHEMES, StageKeys};
 use briquette::{Error, Recipe, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

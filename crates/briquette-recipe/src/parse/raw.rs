@@ -18,7 +18,7 @@ pub use crate::parse::cast::RawCast;
 pub use crate::parse::distill::RawDistill;
 pub use crate::parse::factorize::RawFactorize;
 pub use crate::parse::prune::RawPrune;
-pub use crate::parse::quantize::{RawGroup, RawQuantize};
+pub use crate::parse::quantize::{OPEN_SCHEMES, RawGroup, RawQuantize};
 pub use budget::RawBudget;
 pub use calibration::RawCalibration;
 pub use data::{RawData, RawGate, RawNormalize};
