@@ -34,12 +34,14 @@ fn any_tensors() -> impl Strategy<Value = Tensors> {
 
 /// Serializes tensors with the crate.
 fn written_by_crate(tensors: &Tensors) -> Vec<u8> {
-    let view = |(dtype, shape, bytes): &(Dtype, Vec<usize>, Vec<u8>)| {
-        TensorView::new(*dtype, shape.clone(), bytes).expect("the bytes fill the shape")
-    };
     let views: BTreeMap<&str, TensorView> =
         tensors.iter().map(|(name, tensor)| (name.as_str(), view(tensor))).collect();
     serialize(views, None).expect("the crate writes what it can view")
+}
+
+/// Returns the crate's view of a tensor.
+fn view((dtype, shape, bytes): &(Dtype, Vec<usize>, Vec<u8>)) -> TensorView<'_> {
+    TensorView::new(*dtype, shape.clone(), bytes).expect("the bytes fill the shape")
 }
 
 /// Serializes tensors with our writer.
@@ -62,7 +64,7 @@ fn read_by_us(file: &[u8]) -> briquette_core::Result<Tensors> {
         let mut bytes = vec![0; info.n_bytes()];
         checkpoint.read(index, 0, &mut bytes)?;
         let dtype = TYPES.iter().find(|(own, _)| *own == info.dtype).expect("a listed type").1;
-        found.insert(info.name.to_string(), (dtype, info.shape.to_vec(), bytes));
+        found.insert(info.name.to_string(), (dtype, info.shape.0.clone(), bytes));
     }
     Ok(found)
 }
