@@ -1,6 +1,6 @@
 //! Times int8 linear layers and prints a line of JSON for each measurement.
 //!
-//! `bench_linear [--level NAME] [--kn 768x768,..] [--m 1,8,..] [--seconds 0.3] [--rten] [--sparse]`; the number
+//! `bench_linear [--path NAME] [--kn 768x768,..] [--m 1,8,..] [--seconds 0.3] [--rten] [--sparse]`; the number
 //! of threads is `RAYON_NUM_THREADS`.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
@@ -25,7 +25,7 @@ fn main() {
     let options = options();
     let peak = register_peak().map_or(0.0, |peak| peak / 1e9);
     let threads = rayon::current_num_threads();
-    println!("{{\"what\":\"peak\",\"gops\":{peak:.1},\"threads\":{threads},\"level\":\"{}\"}}", options.level);
+    println!("{{\"what\":\"peak\",\"gops\":{peak:.1},\"threads\":{threads},\"path\":\"{}\"}}", options.level);
     for &(k, n) in &options.shapes {
         let cell = Cell::new(k, n, options.sparse);
         for &m in &options.rows {
@@ -40,7 +40,7 @@ fn options() -> Options {
     let list = |text: &str| text.split(',').map(|item| item.parse().unwrap()).collect::<Vec<usize>>();
     let shapes = value("--kn").unwrap_or("768x768,768x3072,3072x768,4096x4096,4096x11008");
     Options {
-        level: value("--level")
+        level: value("--path")
             .filter(|name| *name != "active")
             .map_or(active_level(), |name| SimdLevel::named(name).unwrap()),
         shapes: shapes.split(',').map(|shape| list(&shape.replace('x', ","))).map(|pair| (pair[0], pair[1])).collect(),
