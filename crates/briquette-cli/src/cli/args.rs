@@ -25,13 +25,22 @@ pub(crate) struct Args {
 }
 
 const EXAMPLES: &str = "Examples:
-  briquette compress models/minilm -o out/small --prune 0.4 --quantize int8
-  briquette verify out/small --against models/minilm
-  briquette diff models/minilm out/small
+  briquette compress models/minilm -o out/int8 --quantize int8
+  briquette verify out/int8 --against models/minilm
+  briquette diff models/minilm out/int8
 
-Exit codes: 0 ok, 1 internal error, 2 usage or configuration, 3 batch partly failed, 4 bad input or a difference
-found, 5 I/O, space or memory, 6 refused by policy, 129/130/143 stopped by SIGHUP, SIGINT or SIGTERM. If nothing
-was printed before, --json also prints errors: {\"error\": {\"kind\", \"message\", \"exit_code\"}}.";
+Exit codes:
+  0    success
+  1    internal error
+  2    usage or configuration
+  3    part of a batch failed
+  4    bad input, or a difference found
+  5    I/O, space or memory
+  6    refused by policy
+  129, 130, 143    stopped by SIGHUP, SIGINT or SIGTERM
+
+If nothing was printed before, --json prints errors too:
+  {\"error\": {\"kind\", \"message\", \"exit_code\"}}";
 
 /// The command to run.
 #[derive(Debug, Subcommand)]
@@ -72,10 +81,10 @@ pub(crate) enum Command {
     /// Compress a model into a new, verified directory
     #[command(after_help = "Examples:\n  \
         briquette compress models/minilm -o out/int8 --quantize int8\n  \
-        briquette compress models/minilm -o out/small --prune 0.4 --quantize int8\n  \
+        briquette compress models/minilm -o out/9mb --bytes 9.4MB --data models/sentences.txt\n  \
         briquette compress model.pt -o out/two-four --prune-pattern 2:4\n  \
         briquette compress models/minilm -o out/half --cast f16 --format dense\n  \
-        briquette compress models/minilm -o out/vllm --quantize int8-dynamic --format compressed-tensors")]
+        briquette compress models/minilm -o out/hf --quantize int8-dynamic --format compressed-tensors")]
     Compress {
         /// A file, an index of shards, or a directory; optional if the recipe has a model
         model: Option<PathBuf>,
