@@ -3,7 +3,7 @@
 use crate::graph::{Block, Graph, Input, Node, Operand, ValueId, Weight, WeightId};
 use crate::headers::Headers;
 use crate::op::{Composite, ConvSettings, Function, Op, Primitive};
-use briquette_core::{Error, OutputAxis, Result};
+use briquette_core::{DType, Error, OutputAxis, Result, Shape};
 use std::collections::BTreeMap;
 
 /// Builds a graph over the tensors of a checkpoint.
@@ -48,13 +48,18 @@ impl<'a> GraphBuilder<'a> {
             let message = format!("the checkpoint lacks this tensor, which a {} needs", self.graph.family);
             return Err(Error::input(message).at(name));
         };
-        let id = WeightId(self.graph.weights.len());
-        let layout = if info.shape.rank() == 2 { self.headers.layout() } else { OutputAxis::First };
-        let (dtype, shape) = (info.dtype, info.shape.clone());
+        Ok(self.declare(name, info.dtype, &info.shape.0))
+    }
+
+    /// Adds a weight that is in no checkpoint: for graphs built by hand.
+    pub fn declare(&mut self, name: &str, dtype: DType, shape: &[usize]) -> WeightId {
+        let layout = if shape.len() == 2 { self.headers.layout() } else { OutputAxis::First };
+        let shape = Shape(shape.to_vec());
         let weight = Weight { name: name.into(), dtype, shape, layout, aliases: Vec::new(), is_buffer: false };
         self.graph.weights.push(weight);
+        let id = WeightId(self.graph.weights.len() - 1);
         self.weights.insert(name.into(), id);
-        Ok(id)
+        id
     }
 
     /// Gives a weight a further name: a tied weight, or its name in another program.
@@ -86,7 +91,7 @@ impl<'a> GraphBuilder<'a> {
     fn weight_and_bias(&mut self, path: &str) -> Result<Vec<Operand>> {
         let mut found = vec![self.weight(&format!("{path}.weight"))?.into()];
         let bias = format!("{path}.bias");
-        if self.headers.has(&bias) {
+        if self.headers.has(&bias) || self.weights.contains_key(&bias) {
             found.push(self.weight(&bias)?.into());
         }
         Ok(found)

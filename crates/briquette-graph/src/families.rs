@@ -2,32 +2,18 @@
 
 mod bert;
 mod digits;
+mod extents;
 mod layers;
 mod llama;
 mod resnet;
+
+pub use extents::Extents;
 
 use crate::config::Config;
 use crate::graph::Graph;
 use crate::headers::Headers;
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, TensorSource, model_config};
-
-/// The extents that shapes and multiply-adds are computed for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extents {
-    /// Items in a batch.
-    pub batch: usize,
-    /// Tokens of a text, cut to the model's longest input.
-    pub tokens: usize,
-    /// Height and width of an image, for networks that take any.
-    pub image: [usize; 2],
-}
-
-impl Default for Extents {
-    fn default() -> Self {
-        Self { batch: 1, tokens: 128, image: [224, 224] }
-    }
-}
 
 /// A family of networks.
 #[derive(Debug)]

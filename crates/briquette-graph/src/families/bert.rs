@@ -1,6 +1,6 @@
 //! BERT, with Hugging Face's names: embeddings, post-norm blocks, and the heads that the checkpoint has.
 
-use super::Extents;
+use super::extents::Extents;
 use super::layers::{Projections, activation, attention, n_layers, n_tokens, post_norm};
 use crate::builder::GraphBuilder;
 use crate::config::Config;

@@ -1,6 +1,6 @@
 //! The network for 8x8 images of digits: two convolutions, a max pool and two linear layers.
 
-use super::Extents;
+use super::extents::Extents;
 use super::layers::{conv_norm, flatten};
 use crate::builder::GraphBuilder;
 use crate::config::Config;

@@ -1,6 +1,6 @@
 //! Llama, Mistral and Qwen2, with Hugging Face's names: pre-norm blocks, rotary attention, gated feed-forward layers.
 
-use super::Extents;
+use super::extents::Extents;
 use super::layers::{Projections, activation, attention, gated, n_layers, n_tokens, pre_norm};
 use crate::builder::GraphBuilder;
 use crate::config::Config;

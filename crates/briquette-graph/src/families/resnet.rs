@@ -1,6 +1,6 @@
 //! torchvision's residual networks. Widths, groups and blocks are read off the weights.
 
-use super::Extents;
+use super::extents::Extents;
 use super::layers::{conv_norm, flatten};
 use crate::builder::GraphBuilder;
 use crate::config::Config;
