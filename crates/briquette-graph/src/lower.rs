@@ -26,16 +26,9 @@ impl Graph {
     /// - Nodes form a cycle, or a value is computed twice or never.
     /// - A tensor has more elements than memory can address.
     pub fn lower(&self) -> Result<Lowered> {
-        let mut shapes = vec![None; self.values.len()];
-        for input in &self.inputs {
-            let n = input.shape.iter().try_fold(1_usize, |n, &extent| n.checked_mul(extent));
-            if n.is_none_or(|n| n > isize::MAX as usize / 8) {
-                let message = format!("{:?} has more elements than memory can address", input.shape);
-                let name = self.values.get(input.value.0).map_or("input", String::as_str);
-                return Err(Error::input(message).at(name));
-            }
-        }
+        self.check_extents()?;
         let order = order(self)?;
+        let mut shapes = vec![None; self.values.len()];
         for input in &self.inputs {
             shapes[input.value.0] = Some(input.shape.clone());
         }
@@ -44,6 +37,23 @@ impl Graph {
             self.lower_node(&mut to, id)?;
         }
         Ok(Lowered { steps: to.steps, shapes: to.shapes.into_iter().map(Option::unwrap_or_default).collect() })
+    }
+
+    /// Refuses inputs and weights that are empty or larger than memory can address.
+    fn check_extents(&self) -> Result<()> {
+        let value = |id: ValueId| self.values.get(id.0).map_or("input", String::as_str);
+        let inputs = self.inputs.iter().map(|input| (value(input.value), input.shape.as_slice()));
+        let weights = self.weights.iter().map(|weight| (weight.name.as_str(), weight.shape.0.as_slice()));
+        for (name, shape) in inputs.chain(weights) {
+            let n = shape.iter().try_fold(1_usize, |n, &extent| n.checked_mul(extent));
+            let message = match n {
+                Some(0) => "is empty",
+                Some(n) if n <= isize::MAX as usize / 8 => continue,
+                _ => "has more elements than memory can address",
+            };
+            return Err(Error::input(format!("{shape:?} {message}")).at(name));
+        }
+        Ok(())
     }
 
     fn lower_node(&self, to: &mut Expansion, id: NodeId) -> Result<()> {

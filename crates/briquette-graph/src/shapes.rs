@@ -49,6 +49,9 @@ pub(crate) fn infer(primitive: &Primitive, inputs: &[&[usize]]) -> Shapes {
         Primitive::Unknown { shapes, .. } => Ok(shapes.clone()),
     }?;
     for shape in &shapes {
+        if shape.contains(&0) {
+            return Err(Misfit { operand: None, message: format!("its output {shape:?} is empty") });
+        }
         let n = shape.iter().try_fold(1_usize, |n, &extent| n.checked_mul(extent));
         if n.is_none_or(|n| n > isize::MAX as usize / 8) {
             let message = format!("its output {shape:?} has more elements than memory can address");

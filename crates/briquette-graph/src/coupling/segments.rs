@@ -11,7 +11,8 @@ pub(super) fn segments(from: &[usize], to: &[usize]) -> Vec<Segment> {
     while inputs.peek().is_some() || outputs.peek().is_some() {
         let (mut segment, mut n_in, mut n_out) = (Segment::default(), 1_usize, 1_usize);
         loop {
-            let takes_input = segment.0.is_empty() || n_in < n_out;
+            let takes_input =
+                outputs.peek().is_none() || inputs.peek().is_some() && (segment.0.is_empty() || n_in < n_out);
             let (side, axes, n, shape) = match takes_input {
                 true => (&mut inputs, &mut segment.0, &mut n_in, from),
                 false => (&mut outputs, &mut segment.1, &mut n_out, to),

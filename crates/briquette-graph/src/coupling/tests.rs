@@ -278,7 +278,10 @@ fn joined_channels_keep_their_own_groups_and_sums_unite_them() {
         let sum = to.add("residual", a, c);
         conv(to, "d", [5, 4], 1, sum)
     });
-    assert_eq!(shown(&graph), ["4: a.weight/0·1 c.weight/0·1 c.weight/1·1 d.weight/1·1", "6: b.weight/0·1 c.weight/1·1"]);
+    assert_eq!(
+        shown(&graph),
+        ["4: a.weight/0·1 c.weight/0·1 c.weight/1·1 d.weight/1·1", "6: b.weight/0·1 c.weight/1·1"]
+    );
 }
 
 #[test]

@@ -139,8 +139,7 @@ impl<'a> Uses<'a> {
             return Next::Fate(Fate::Passed);
         };
         let (from, to) = (self.shape(value), self.shape(out));
-        let Some((inputs, outputs)) = segments(from, to).into_iter().find(|(inputs, _)| inputs.contains(&axis))
-        else {
+        let Some((inputs, outputs)) = segments(from, to).into_iter().find(|(inputs, _)| inputs.contains(&axis)) else {
             return Next::Fate(Fate::Passed);
         };
         match (inputs.len(), inputs.first() == Some(&axis)) {

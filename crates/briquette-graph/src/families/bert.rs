@@ -84,13 +84,7 @@ fn block(to: &mut GraphBuilder, config: &Config, path: &str, eps: f64, x: ValueI
 }
 
 /// The pooler and the heads of tasks, each if the checkpoint has it.
-fn heads(
-    to: &mut GraphBuilder,
-    config: &Config,
-    prefix: &str,
-    eps: f64,
-    x: ValueId,
-) -> Result<Vec<ValueId>> {
+fn heads(to: &mut GraphBuilder, config: &Config, prefix: &str, eps: f64, x: ValueId) -> Result<Vec<ValueId>> {
     let mut outputs = Vec::new();
     let has = |to: &GraphBuilder, path: &str| to.headers().has(&format!("{path}.weight"));
     let pooler = format!("{prefix}pooler.dense");

@@ -40,7 +40,9 @@ fn heads(to: &GraphBuilder, path: &str, width: usize) -> Result<usize> {
     let rows = to.headers().matrix(&name).map_or(width, |[rows, _]| rows);
     match rows.is_multiple_of(width) && rows > 0 {
         true => Ok(rows / width),
-        false => Err(Error::input(format!("found {rows} outputs, expected a multiple of a head's width {width}")).at(name)),
+        false => {
+            Err(Error::input(format!("found {rows} outputs, expected a multiple of a head's width {width}")).at(name))
+        }
     }
 }
 
