@@ -1,4 +1,4 @@
-//! What is evaluated is what others will run: activations are rounded where a `quantization_config` says so.
+//! Evaluation rounds activations if the `quantization_config` says so.
 #![cfg(feature = "model")]
 
 use crate::sandbox::{Sandbox, copy, repository};
@@ -10,7 +10,7 @@ fn with_model(name: &str) -> Sandbox {
     sandbox
 }
 
-/// The same directory as another program would have written it.
+/// Copies an output without the files that only Briquette writes, and changes its config.
 fn without_manifest(sandbox: &Sandbox, from: &str, to: &str, [config, changed]: [&str; 2]) {
     copy(&sandbox.path(from), &sandbox.path(to));
     for ours in ["briquette.json", "SHA256SUMS", "report.json", "report.html"] {
@@ -23,7 +23,7 @@ fn without_manifest(sandbox: &Sandbox, from: &str, to: &str, [config, changed]: 
 }
 
 #[test]
-fn int8_activations_of_compressed_tensors_are_rounded_with_our_manifest_and_without() {
+fn int8_activations_of_compressed_tensors_are_rounded_with_and_without_a_manifest() {
     for (model, flags, metric) in [
         ("llama-tied", "--data text.txt", "perplexity"),
         ("bert-tiny", "--data sentences.txt --against bert-tiny", "cosine"),
@@ -47,7 +47,8 @@ fn int8_activations_of_compressed_tensors_are_rounded_with_our_manifest_and_with
         assert_eq!(symmetric, foreign_symmetric, "{model}");
         assert!(dynamic != weights && symmetric != weights && dynamic != symmetric, "{model}: {weights}");
         if model == "llama-tied" {
-            // What transformers 5.23 and compressed-tensors 0.20 find of these directories, in windows of 64 tokens.
+            // Perplexities that transformers 5.23 and compressed-tensors 0.20 report for these directories, in
+            // windows of 64 tokens.
             for (found, theirs) in [(dynamic, 884.2356), (symmetric, 884.2296), (weights, 883.0754)] {
                 assert!((found / theirs - 1.0_f64).abs() < 3e-4, "{found} and {theirs}");
             }
@@ -56,19 +57,19 @@ fn int8_activations_of_compressed_tensors_are_rounded_with_our_manifest_and_with
 }
 
 #[test]
-fn activations_that_are_not_run_here_are_refused() {
+fn unsupported_activation_schemes_are_refused() {
     let sandbox = with_model("llama-tied");
     let flags = "--quantize int8-dynamic --quantize-roles linear --format compressed-tensors --quiet";
     sandbox.ok(&format!("compress llama-tied -o dynamic {flags}"));
     let cases = [
-        ("tensor", ["\"token\"", "\"tensor\""], 6, "not int8 by the token"),
+        ("tensor", ["\"token\"", "\"tensor\""], 6, "not int8 per token"),
         ("static", ["\"dynamic\": true", "\"dynamic\": false"], 4, "a static scale of activations"),
-        ("output", ["\"output_activations\": null", "\"output_activations\": {}"], 6, "not int8 by the token"),
+        ("output", ["\"output_activations\": null", "\"output_activations\": {}"], 6, "not int8 per token"),
     ];
     for (out, change, code, phrase) in cases {
         without_manifest(&sandbox, "dynamic", out, change);
         sandbox.run(&format!("eval {out} --data text.txt --quiet")).assert_fails(code, &[phrase]);
     }
     let dense = sandbox.json("export tensor --to dense -o dense");
-    assert!(dense["after"]["file_bytes"].as_u64() > Some(0), "the weights are read all the same");
+    assert!(dense["after"]["file_bytes"].as_u64() > Some(0), "the weights can still be decoded");
 }

@@ -1,10 +1,10 @@
-//! Whatever is wrong with a file or a command: its exit code, one line that says so, and nothing touched.
+//! Bad files and commands: each ends in its exit code and one line of error, and changes nothing.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Tensor, safetensors_of, tiny};
 use std::os::unix::fs::symlink;
 
-/// A command, its exit code, and what its one line says.
+/// A command, its exit code, and phrases of its error line.
 type Case<'a> = (&'a str, i32, &'a [&'a str]);
 
 /// A directory with `tiny.safetensors`.
@@ -14,7 +14,7 @@ fn with_tiny() -> Sandbox {
     sandbox
 }
 
-/// Every case fails as it should, and neither changes nor leaves anything.
+/// Checks that every case fails as expected, changes no file and leaves none.
 fn assert_refused(sandbox: &Sandbox, cases: &[Case]) {
     let before = sandbox.files("");
     for (line, code, phrases) in cases {
@@ -23,11 +23,11 @@ fn assert_refused(sandbox: &Sandbox, cases: &[Case]) {
         for wrong in ["panicked", "RUST_BACKTRACE", "internal:"] {
             assert!(!outcome.stderr.contains(wrong), "{line}: {}", outcome.stderr);
         }
-        assert!(sandbox.files("") == before, "{line}: changed what is there, now {:?}", sandbox.names());
+        assert!(sandbox.files("") == before, "{line}: changed files, now {:?}", sandbox.names());
     }
 }
 
-/// A bad model, refused by every command that reads one.
+/// Checks that every command that reads a model refuses this one.
 fn assert_bad_model(sandbox: &Sandbox, model: &str, code: i32, phrases: &[&str]) {
     for line in
         ["inspect M", "plan M --quantize int8", "compress M -o out --quantize int8", "export M --to dense -o out"]
@@ -37,7 +37,7 @@ fn assert_bad_model(sandbox: &Sandbox, model: &str, code: i32, phrases: &[&str])
 }
 
 #[test]
-fn files_that_are_no_checkpoint_are_named() {
+fn errors_name_files_that_are_no_checkpoint() {
     let sandbox = with_tiny();
     let good = safetensors_of(&tiny());
     let files: [(&str, Vec<u8>, &str); 10] = [
@@ -45,7 +45,7 @@ fn files_that_are_no_checkpoint_are_named() {
         ("short.safetensors", good[..good.len() - 1].to_vec(), "cut short"),
         ("header.safetensors", good[..100].to_vec(), "cut short"),
         ("long.safetensors", [good.as_slice(), b"x"].concat(), "belong to no tensor"),
-        ("lies.safetensors", [&u64::MAX.to_le_bytes()[..], b"{}"].concat(), "none of safetensors"),
+        ("lies.safetensors", [&u64::MAX.to_le_bytes()[..], b"{}"].concat(), "an unknown format"),
         ("large.safetensors", [&99_999_999_u64.to_le_bytes()[..], b"{}"].concat(), "claims 99999999 bytes"),
         (
             "lfs.safetensors",
@@ -63,7 +63,7 @@ fn files_that_are_no_checkpoint_are_named() {
 }
 
 #[test]
-fn headers_that_lie_are_refused() {
+fn headers_that_contradict_their_file_are_refused() {
     let sandbox = with_tiny();
     let with_header =
         |json: &str, data: usize| [&(json.len() as u64).to_le_bytes()[..], json.as_bytes(), &vec![1; data]].concat();
@@ -84,7 +84,7 @@ fn headers_that_lie_are_refused() {
 }
 
 #[test]
-fn paths_that_lead_to_no_checkpoint_are_refused() {
+fn paths_without_a_checkpoint_are_refused() {
     let sandbox = with_tiny();
     let pipe = sandbox.path("pipe.safetensors");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
@@ -93,7 +93,7 @@ fn paths_that_lead_to_no_checkpoint_are_refused() {
     assert_bad_model(&sandbox, "tiny.safetensors/x", 4, &["no such file"]);
     assert_bad_model(&sandbox, "/dev/null", 4, &["/dev/null", "device"]);
     sandbox.write("none/readme.txt", "x");
-    assert_bad_model(&sandbox, "none", 4, &["none", "no weights here"]);
+    assert_bad_model(&sandbox, "none", 4, &["none", "found no weights"]);
     sandbox.write("two/a.safetensors", "x");
     sandbox.write("two/b.safetensors", "x");
     assert_bad_model(&sandbox, "two", 2, &["2 weight files and no index", "a.safetensors"]);
@@ -103,7 +103,7 @@ fn paths_that_lead_to_no_checkpoint_are_refused() {
 }
 
 #[test]
-fn indices_that_do_not_fit_their_shards_are_refused() {
+fn indices_that_contradict_their_shards_are_refused() {
     let sandbox = Sandbox::with("digits-sharded");
     let index = "digits-sharded/model.safetensors.index.json";
     let good = std::fs::read_to_string(sandbox.path(index)).unwrap();
@@ -116,7 +116,7 @@ fn indices_that_do_not_fit_their_shards_are_refused() {
         (good.replace(first, "model-00002-of-00003.safetensors"), "the shards do not belong together"),
         (good.replace("conv1.bias", "conv1.sorrow"), "the shards do not belong together"),
         ("{}".into(), "weight_map"),
-        ("{\"weight_map\": {}}".into(), "names no tensor"),
+        ("{\"weight_map\": {}}".into(), "lists no tensor"),
         ("not JSON".into(), "index"),
     ] {
         sandbox.write(index, text);
@@ -128,7 +128,7 @@ fn indices_that_do_not_fit_their_shards_are_refused() {
 }
 
 #[test]
-fn values_that_are_no_numbers_are_refused_unless_allowed() {
+fn nan_and_infinity_are_refused_unless_allowed() {
     for (value, word) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
         for name in ["up.weight", "up.bias"] {
             let mut tensors = tiny();
@@ -153,7 +153,7 @@ fn values_that_are_no_numbers_are_refused_unless_allowed() {
 }
 
 #[test]
-fn options_that_do_not_fit_the_model_name_the_tensor() {
+fn errors_of_options_that_do_not_fit_the_model_name_the_tensor() {
     let odd = Sandbox::new();
     odd.write("odd.safetensors", safetensors_of(&[Tensor::random("fc.weight", &[4, 33], 1)]));
     let n_cols = |i| if i == 2 { 32 } else { 33 };
@@ -167,7 +167,7 @@ fn options_that_do_not_fit_the_model_name_the_tensor() {
                 "compress layers.safetensors -o out --nm 2:4",
                 2,
                 &[
-                    "nor those of 3 others",
+                    "nor those of 3 other tensors",
                     "--exclude 'layers.*.down.weight' --exclude layers.0.up.weight --exclude layers.1.up.weight",
                 ],
             ),
@@ -177,13 +177,17 @@ fn options_that_do_not_fit_the_model_name_the_tensor() {
                 2,
                 &["fc.weight", "symmetric"],
             ),
-            ("compress odd.safetensors -o out --quantize int5 --format compressed-tensors", 2, &["int8 and int4 only"]),
+            (
+                "compress odd.safetensors -o out --quantize int5 --format compressed-tensors",
+                2,
+                &["only symmetric int8 and int4"],
+            ),
         ],
     );
 }
 
 #[test]
-fn patterns_that_fit_no_tensor_suggest_one() {
+fn patterns_that_match_no_tensor_suggest_one() {
     let tiny = with_tiny();
     assert_refused(
         &tiny,
@@ -194,14 +198,14 @@ fn patterns_that_fit_no_tensor_suggest_one() {
                 &["\"up.wieght\"", "\"up.weight\""],
             ),
             ("compress tiny.safetensors -o out --prune 0.5 --exclude upp.*", 2, &["matches no tensor", "nearest name"]),
-            ("compress tiny.safetensors -o out --prune 0.5 --include up[", 2, &["up[", "no glob"]),
-            ("compress tiny.safetensors -o out --prune 0.5 --prune-roles conv", 2, &["chooses no tensor"]),
+            ("compress tiny.safetensors -o out --prune 0.5 --include up[", 2, &["up[", "not a valid glob"]),
+            ("compress tiny.safetensors -o out --prune 0.5 --prune-roles conv", 2, &["selects no tensor"]),
         ],
     );
 }
 
 #[test]
-fn words_that_mean_nothing_are_refused() {
+fn unknown_words_are_refused() {
     let mut cases: Vec<(String, i32, Vec<&str>)> = Vec::new();
     let mut case = |options: &str, phrases: &[&'static str]| {
         cases.push((format!("compress tiny.safetensors -o out {options}"), 2, phrases.to_vec()));
@@ -237,7 +241,7 @@ fn words_that_mean_nothing_are_refused() {
 }
 
 #[test]
-fn flags_that_would_do_nothing_are_refused() {
+fn flags_without_effect_are_refused() {
     let mut cases: Vec<(String, Vec<&str>)> = Vec::new();
     let mut case = |options: &str, phrases: &[&'static str]| {
         cases.push((format!("compress tiny.safetensors -o out {options}"), phrases.to_vec()));
@@ -262,7 +266,7 @@ fn flags_that_would_do_nothing_are_refused() {
 }
 
 #[test]
-fn commands_that_lack_something_say_what() {
+fn errors_of_incomplete_commands_name_what_is_missing() {
     assert_refused(
         &with_tiny(),
         &[
@@ -273,17 +277,17 @@ fn commands_that_lack_something_say_what() {
             ("export tiny.safetensors --to gguf -o out", 2, &["gguf", "burnpack"]),
             ("verify", 2, &["OUTPUT"]),
             ("devices --device foo", 2, &["device: found \"foo\""]),
-            ("verify tiny.safetensors", 4, &["tiny.safetensors", "is no directory"]),
-            ("verify /dev/null", 4, &["is no directory"]),
+            ("verify tiny.safetensors", 4, &["tiny.safetensors", "is not a directory"]),
+            ("verify /dev/null", 4, &["is not a directory"]),
             ("verify nowhere", 4, &["no such directory"]),
-            ("verify .", 4, &["is no output of briquette"]),
-            ("report .", 4, &["is no output of briquette"]),
+            ("verify .", 4, &["is not an output of briquette"]),
+            ("report .", 4, &["is not an output of briquette"]),
         ],
     );
 }
 
 #[test]
-fn mistakes_in_a_recipe_name_the_line_and_the_word() {
+fn errors_in_a_recipe_name_the_line_and_the_word() {
     let sandbox = with_tiny();
     let head = "[model]\npath = \"tiny.safetensors\"\n[output]\npath = \"out\"\n";
     let stage = |text: &str| format!("{head}[[stage]]\n{text}");
@@ -306,7 +310,7 @@ fn mistakes_in_a_recipe_name_the_line_and_the_word() {
         ),
         (
             stage("kind = \"prune\"\nsparsity = 0.4\noverrides = [{ include = [\"up.bias\"], sparsity = 0.1 }]"),
-            &["stage 1 (prune): overrides: pattern \"up.bias\" matches no tensor that this stage chooses"],
+            &["stage 1 (prune): overrides: pattern \"up.bias\" matches no tensor that this stage selects"],
         ),
         (format!("{head}[memory]\nlimit = \"4XB\"\n"), &["memory.limit: found \"4XB\""]),
     ];
@@ -319,7 +323,7 @@ fn mistakes_in_a_recipe_name_the_line_and_the_word() {
 }
 
 #[test]
-fn outputs_that_would_do_harm_are_refused() {
+fn outputs_that_would_overwrite_other_files_are_refused() {
     let sandbox = Sandbox::with("digits");
     symlink("digits", sandbox.path("link")).unwrap();
     sandbox.write("file", "x");
@@ -345,7 +349,7 @@ fn outputs_that_would_do_harm_are_refused() {
 }
 
 #[test]
-fn what_is_no_whole_output_does_not_verify() {
+fn incomplete_outputs_do_not_verify() {
     let sandbox = with_tiny();
     sandbox.write("other.safetensors", safetensors_of(&[Tensor::random("up.weight", &[16, 32], 9)]));
     sandbox.ok("compress tiny.safetensors -o out --quantize int8");
@@ -354,7 +358,7 @@ fn what_is_no_whole_output_does_not_verify() {
         &sandbox,
         &[
             ("verify nowhere", 4, &["nowhere", "no such directory"]),
-            ("verify tiny.safetensors", 4, &["is no directory"]),
+            ("verify tiny.safetensors", 4, &["is not a directory"]),
             ("verify out --against other.safetensors", 4, &["out", "another"]),
             ("diff out nowhere", 4, &["nowhere"]),
             ("report nowhere", 4, &["nowhere"]),
@@ -373,13 +377,13 @@ fn what_is_no_whole_output_does_not_verify() {
 }
 
 #[test]
-fn a_parent_that_cannot_be_written_is_an_io_error() {
+fn an_unwritable_parent_directory_is_an_io_error() {
     let sandbox = with_tiny();
     std::fs::create_dir(sandbox.path("locked")).unwrap();
     let mode = |bits| std::os::unix::fs::PermissionsExt::from_mode(bits);
     std::fs::set_permissions(sandbox.path("locked"), mode(0o555)).unwrap();
     if std::fs::write(sandbox.path("locked/probe"), "x").is_ok() {
-        eprintln!("skipped: this user writes wherever it likes");
+        eprintln!("skipped: this user may write anywhere");
     } else {
         let line = "compress tiny.safetensors -o locked/out --quantize int8";
         assert_refused(&sandbox, &[(line, 5, &["locked", "permission"])]);

@@ -1,4 +1,4 @@
-//! Jobs files through the binary: one bad job, going on after a stop, shards.
+//! Jobs files: a bad job, resuming after a stop, shards.
 
 use crate::sandbox::{Outcome, Sandbox};
 use crate::weights::{Tensor, safetensors_of};
@@ -39,7 +39,8 @@ kind = "quantize"
 scheme = "int8"
 "#;
 
-/// A jobs file of four jobs, or five with a bad one in front, over a model of `n_tensors` times 4 MiB.
+/// Writes a jobs file of four jobs over a model of `n_tensors` × 4 MiB; a bad job precedes them if there is
+/// one.
 fn with_jobs(n_tensors: u64, bad: &str) -> Sandbox {
     let sandbox = Sandbox::new();
     let tensor = |seed| Tensor::random(&format!("layers.{seed}.weight"), &[1024, 1024], seed + 1);
@@ -49,13 +50,13 @@ fn with_jobs(n_tensors: u64, bad: &str) -> Sandbox {
     sandbox
 }
 
-/// The sums of each output that is there.
+/// Returns `SHA256SUMS` of each output that exists.
 fn sums(sandbox: &Sandbox) -> BTreeMap<String, Vec<u8>> {
     let files = sandbox.files("out").into_iter();
     files.filter_map(|(name, bytes)| Some((name.strip_suffix("/SHA256SUMS")?.to_string(), bytes))).collect()
 }
 
-/// The names of the finished jobs in a journal.
+/// Returns the names of the finished jobs in a journal.
 fn journal(sandbox: &Sandbox, path: &str) -> Vec<String> {
     let text = std::fs::read_to_string(sandbox.path(path)).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
@@ -68,7 +69,7 @@ fn counts(outcome: &Outcome) -> [u64; 3] {
 }
 
 #[test]
-fn one_bad_job_gives_exit_code_3_and_resume_skips_what_is_done() {
+fn one_bad_job_gives_exit_code_3_and_resume_skips_finished_jobs() {
     let sandbox = with_jobs(1, BAD);
     let first = sandbox.run("run jobs.toml --json");
     assert_eq!((first.code, counts(&first)), (3, [4, 0, 1]), "{}", first.stderr);
@@ -90,14 +91,14 @@ fn one_bad_job_gives_exit_code_3_and_resume_skips_what_is_done() {
     assert_eq!((healed.code, counts(&healed), healed.stderr.as_str()), (0, [1, 4, 0], ""));
 
     let before = sandbox.files("out");
-    let phrases = ["out/jobs.journal.jsonl: 5 outputs are there from an earlier run", "--resume", "--force"];
+    let phrases = ["out/jobs.journal.jsonl: 5 outputs exist from an earlier run", "--resume", "--force"];
     sandbox.run("run jobs.toml").assert_fails(6, &phrases);
     assert!(before == sandbox.files("out"), "without --resume or --force nothing is replaced");
     sandbox.ok("run jobs.toml --force --quiet");
 }
 
 #[test]
-fn shards_take_each_job_once_and_make_the_same_bytes() {
+fn shards_run_each_job_once_and_give_the_same_bytes() {
     let whole = with_jobs(1, "");
     whole.ok("run jobs.toml --quiet");
     let sandbox = with_jobs(1, "");
@@ -115,7 +116,7 @@ fn shards_take_each_job_once_and_make_the_same_bytes() {
     sandbox.run("run jobs.toml --shard 3/3").assert_fails(2, &["--shard", "found shard 3 of 3"]);
 }
 
-/// Starts a batch, and sends it SIGTERM as soon as so many outputs are there, or at once.
+/// Starts a batch and sends it SIGTERM once `n_outputs` outputs exist; returns its exit code.
 fn stopped_after(sandbox: &Sandbox, line: &str, n_outputs: usize) -> Option<i32> {
     let child = sandbox.command(line).spawn().unwrap();
     let since = Instant::now();
@@ -129,7 +130,7 @@ fn stopped_after(sandbox: &Sandbox, line: &str, n_outputs: usize) -> Option<i32>
 }
 
 #[test]
-fn stopped_in_the_middle_and_resumed_it_makes_the_same_bytes_as_an_unbroken_run() {
+fn a_stopped_and_resumed_batch_gives_the_bytes_of_an_undisturbed_one() {
     let whole = with_jobs(6, "");
     whole.ok("run jobs.toml --quiet");
     let sandbox = with_jobs(6, "");
@@ -139,11 +140,11 @@ fn stopped_in_the_middle_and_resumed_it_makes_the_same_bytes_as_an_unbroken_run(
             n_stopped += 1;
         }
         let sums = sums(&sandbox);
-        assert!(sums.len() >= n_outputs, "what was done stays: {:?}", sums.keys());
-        assert!(!sandbox.files("out").keys().any(|name| name.contains("partial")), "a draft is left");
+        assert!(sums.len() >= n_outputs, "finished outputs are missing: {:?}", sums.keys());
+        assert!(!sandbox.files("out").keys().any(|name| name.contains("partial")), "a draft was left behind");
     }
-    assert!(n_stopped > 0, "no run was ever stopped");
+    assert!(n_stopped > 0, "no run was stopped");
     sandbox.ok("run jobs.toml --quiet --resume");
     assert_eq!(sums(&sandbox), sums(&whole));
-    assert_eq!(journal(&sandbox, JOURNAL).len(), OUTPUTS.len(), "each job was done once");
+    assert_eq!(journal(&sandbox, JOURNAL).len(), OUTPUTS.len(), "a job ran more than once");
 }

@@ -1,4 +1,4 @@
-//! One flipped bit, one byte more or less, one file too many or missing: `verify` finds it.
+//! `verify` finds a flipped bit, a byte too many or too few, and a file too many or missing.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Random, safetensors_of, tiny};
@@ -6,12 +6,12 @@ use briquette::RunOptions;
 use briquette::pipeline::verify::verify;
 use std::path::Path;
 
-/// Bits flipped in each format.
+/// Number of bits flipped in each format.
 const N_FLIPS: u64 = 250;
-/// Files that two runs of one recipe may differ in.
+/// Files that may differ between two runs of one recipe.
 const UNCOVERED: [&str; 2] = ["report.json", "report.html"];
 
-/// An output in each format, small enough to verify a thousand times.
+/// Makes an output in each format, small enough to verify a thousand times.
 fn outputs() -> (Sandbox, [&'static str; 5]) {
     let sandbox = Sandbox::new();
     sandbox.write("tiny/model.safetensors", safetensors_of(&tiny()));
@@ -40,19 +40,19 @@ fn is_found(output: &Path) -> bool {
     }
 }
 
-/// The files of an output that verification answers for, and their bytes.
+/// Returns the files of an output that verification covers, with their bytes.
 fn covered(sandbox: &Sandbox, output: &str) -> Vec<(String, Vec<u8>)> {
     let files = sandbox.files(output).into_iter();
     files.filter(|(name, _)| !name.ends_with('/') && !UNCOVERED.contains(&name.as_str())).collect()
 }
 
 #[test]
-fn a_thousand_of_a_thousand_flipped_bits_are_found() {
+fn every_flipped_bit_is_found() {
     let (sandbox, formats) = outputs();
     let mut random = Random(20240607);
     for format in formats {
         let output = sandbox.path(format);
-        assert!(!is_found(&output), "{format} is sound");
+        assert!(!is_found(&output), "{format}: found damage in an intact output");
         let files = covered(&sandbox, format);
         let n_bytes: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
         for _ in 0..N_FLIPS {
@@ -71,12 +71,12 @@ fn a_thousand_of_a_thousand_flipped_bits_are_found() {
             assert!(is_found(&output), "{format}/{name}: byte {place}, bit {bit}");
             std::fs::write(output.join(name), good).unwrap();
         }
-        assert!(!is_found(&output), "{format} is sound again");
+        assert!(!is_found(&output), "{format}: found damage after it was repaired");
     }
 }
 
 #[test]
-fn files_longer_shorter_missing_renamed_or_new_are_found() {
+fn longer_shorter_missing_renamed_and_new_files_are_found() {
     let (sandbox, formats) = outputs();
     for format in formats {
         let output = sandbox.path(format);
@@ -91,7 +91,7 @@ fn files_longer_shorter_missing_renamed_or_new_are_found() {
             std::fs::remove_file(&path).unwrap();
             assert!(is_found(&output), "{format}/{name} is missing");
             std::fs::write(output.join("renamed"), &good).unwrap();
-            assert!(is_found(&output), "{format}/{name} is called otherwise");
+            assert!(is_found(&output), "{format}/{name} was renamed");
             std::fs::rename(output.join("renamed"), &path).unwrap();
         }
         for name in ["extra.txt", "1_Pooling/extra", ".hidden", "model-00002-of-00002.safetensors"] {
@@ -99,6 +99,6 @@ fn files_longer_shorter_missing_renamed_or_new_are_found() {
             assert!(is_found(&output), "{format}/{name} is new");
             std::fs::remove_file(output.join(name)).unwrap();
         }
-        assert!(!is_found(&output), "{format} is sound again");
+        assert!(!is_found(&output), "{format}: found damage after it was repaired");
     }
 }

@@ -1,4 +1,4 @@
-//! Outputs in so many bytes: at or under them, by little, and what cannot be is one line.
+//! Size and bit budgets: outputs are at or just below the budget; an impossible budget is one line of error.
 
 use crate::sandbox::Sandbox;
 #[cfg(feature = "model")]
@@ -6,7 +6,7 @@ use crate::sandbox::{copy, repository};
 use crate::weights::{Random, Tensor, safetensors_of, tensors_of};
 use serde_json::Value;
 
-/// Matrices of bells of different widths, and a norm.
+/// Normally distributed matrices of different widths, and a norm.
 pub(crate) fn model() -> Vec<Tensor> {
     let bell = |name: &str, shape: [usize; 2], width: f32, seed: u64| {
         let (n, mut random) = (shape[0] * shape[1], Random(seed));
@@ -26,7 +26,7 @@ pub(crate) fn file_bytes(sandbox: &Sandbox, output: &str) -> u64 {
 }
 
 #[test]
-fn any_budget_is_kept_and_used() {
+fn outputs_are_at_most_and_nearly_their_size_budget() {
     let sandbox = Sandbox::new();
     sandbox.write("model/model.safetensors", safetensors_of(&model()));
     let mut random = Random(7);
@@ -64,19 +64,19 @@ fn weights_of_any_size_and_tensors_of_zeros_fit_a_budget() {
             let sum = |pairs: &mut dyn Iterator<Item = f64>| pairs.sum::<f64>();
             let error = sum(&mut before.iter().zip(&after).map(|(a, b)| (a - b).powi(2)));
             let whole = sum(&mut before.iter().map(|a| a * a));
-            // f32 has no finer steps than its subnormals.
+            // f32 has no steps finer than its subnormals.
             assert!(width < 1e-40 || error <= 0.2 * whole, "{width:e}{model} {flags}: {error:e} of {whole:e}");
         }
     }
 }
 
-/// The values of the tensor `odd.weight`.
+/// Returns the values of the tensor `odd.weight`.
 fn values_of(sandbox: &Sandbox, model: &str) -> Vec<f64> {
     tensors_of(&sandbox.path(model))["odd.weight"].floats().into_iter().map(f64::from).collect()
 }
 
 #[test]
-fn bits_are_those_of_the_weights_that_are_rounded_and_small_tensors_have_more() {
+fn a_bit_budget_counts_quantized_weights_and_gives_small_tensors_more_bits() {
     let sandbox = Sandbox::new();
     sandbox.write("model/model.safetensors", safetensors_of(&model()));
     let report = sandbox.json("compress model -o out --bits 3 --quiet");
@@ -89,7 +89,7 @@ fn bits_are_those_of_the_weights_that_are_rounded_and_small_tensors_have_more() 
     let n_bits: f64 = coded.iter().map(|tensor| size(tensor) * bits(tensor)).sum();
     let n: f64 = coded.iter().map(|tensor| size(tensor)).sum();
     assert!((2.9..3.02).contains(&(n_bits / n)), "{} bits: {coded:?}", n_bits / n);
-    // Relative errors count the same in each: where they cost fewer bytes, they are smaller.
+    // Relative errors of all tensors count the same, and bits of small tensors cost fewer bytes.
     let mut by_size: Vec<(f64, f64)> = coded.iter().map(|tensor| (size(tensor), bits(tensor))).collect();
     by_size.sort_by(|a, b| a.0.total_cmp(&b.0));
     assert!(by_size[0].1 > by_size[1].1 + 0.5 && by_size[2].1 > by_size[3].1 + 0.2, "{by_size:?}");
@@ -97,7 +97,7 @@ fn bits_are_those_of_the_weights_that_are_rounded_and_small_tensors_have_more() 
 
 #[test]
 #[cfg(feature = "model")]
-fn a_model_that_runs_is_measured_and_rounded_by_its_inputs() {
+fn a_budget_with_data_measures_sensitivity_and_updates_weights() {
     let sandbox = Sandbox::with("models/bert-tiny");
     copy(&repository().join("fixtures/models/sentences.txt"), &sandbox.path("text.txt"));
     let whole =
@@ -106,8 +106,8 @@ fn a_model_that_runs_is_measured_and_rounded_by_its_inputs() {
     let line =
         format!("compress bert-tiny -o out --bytes {bytes} --data text.txt --max-length 16 --device cpu --quiet");
     let plan = sandbox.ok(&line.replace("compress", "plan").replace(" -o out", "").replace(" --quiet", "")).stdout;
-    assert!(plan.contains(&format!("so that the weight files have at most {bytes} bytes")), "{plan}");
-    for word in ["loss at four bits", "step", "by gradient, in 1 - cosine", "all together lose"] {
+    assert!(plan.contains(&format!("for at most {bytes} bytes of weight files")), "{plan}");
+    for word in ["loss at four bits", "step", "by gradient, in 1 - cosine", "estimated total loss"] {
         assert!(plan.contains(word), "{word}: {plan}");
     }
     let report = sandbox.json(&line);
@@ -121,12 +121,12 @@ fn a_model_that_runs_is_measured_and_rounded_by_its_inputs() {
     let weights = || std::fs::read(sandbox.path("out/model.briquette.safetensors")).unwrap();
     let first = weights();
     sandbox.ok(&format!("{line} --force --threads 1"));
-    assert!(first == weights(), "the same bytes on one thread");
+    assert!(first == weights(), "one thread gives other bytes");
     let eval = "eval out --data text.txt --max-length 16 --against bert-tiny --device cpu";
     assert!(sandbox.json(eval)["metrics"]["cosine"].as_f64().unwrap() > 0.9);
 }
 
-/// A matrix of which three of four weights are next to nothing, and one of a bell.
+/// A matrix with three of four weights near zero, and a normally distributed one.
 fn mostly_tiny() -> Vec<Tensor> {
     let mut random = Random(11);
     let tiny = |at: usize| if at.is_multiple_of(4) { 1.0 } else { 1e-4 };
@@ -140,7 +140,7 @@ fn mostly_tiny() -> Vec<Tensor> {
 }
 
 #[test]
-fn a_sparsity_is_chosen_where_it_loses_the_least() {
+fn a_budget_prunes_the_tensors_that_lose_the_least() {
     let sandbox = Sandbox::new();
     sandbox.write("model/model.safetensors", safetensors_of(&mostly_tiny()));
     let flags = "--choices int8,int4-g32,int8+0.75,int4-g32+2:4";
@@ -176,23 +176,23 @@ fn a_sparsity_is_chosen_where_it_loses_the_least() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_one_line() {
+fn impossible_budgets_are_refused_in_one_line() {
     let sandbox = Sandbox::with("digits");
     let cases = [
         ("compress digits -o out --bytes 2kB", "found 2000 bytes, expected at least"),
         ("compress digits -o out --bytes much", "--bytes: found \"much\", expected a size"),
         ("compress digits -o out --bits 9", "--bits: found 9"),
         ("compress digits -o out --bits 3 --bytes 1MB", "remove one of the two"),
-        ("compress digits -o out --quantize step", "--quantize: step has no size"),
-        ("compress digits -o out --quantize int8 --bytes 20kB", "leave --quantize out"),
+        ("compress digits -o out --quantize step", "--quantize: found step without a size"),
+        ("compress digits -o out --quantize int8 --bytes 20kB", "remove --quantize"),
         ("compress digits -o out --bytes 20kB --format dense", "entropy"),
-        ("compress digits -o out --bytes 20kB --storage auto", "leave it out"),
-        ("compress digits -o out --bytes 20kB --sensitivity measured", "nothing to measure on"),
+        ("compress digits -o out --bytes 20kB --storage auto", "always uses entropy coding"),
+        ("compress digits -o out --bytes 20kB --sensitivity measured", "needs data"),
         ("compress digits -o out --bytes 20kB --include nothing.weight", "nothing.weight"),
         ("compress digits -o out --bytes 20kB --choices int8+1.0", "expected a number from 0 to below 1"),
         ("compress digits -o out --bytes 20kB --choices int8+5:4", "pattern: found \"5:4\""),
-        ("compress digits -o out --bytes 20kB --choices step,int8+0.5", "leave it out, or \"step\""),
-        ("compress digits -o out --bytes 20kB --choices int8+0.5 --storage entropy", "leave it out, or --storage"),
+        ("compress digits -o out --bytes 20kB --choices step,int8+0.5", "remove it, or \"step\""),
+        ("compress digits -o out --bytes 20kB --choices int8+0.5 --storage entropy", "remove it, or --storage"),
         ("compress digits -o out --bytes 20kB --choices int8+0.5 --prune 0.5", "is pruned by a stage already"),
         ("compress digits -o out --bytes 20kB --choices int8+2:7", "a pattern that divides"),
     ];
@@ -204,7 +204,7 @@ fn what_cannot_be_kept_is_one_line() {
 
 #[test]
 #[cfg(feature = "model")]
-fn the_smallest_output_that_is_good_enough_is_found() {
+fn the_smallest_output_within_the_quality_bound_is_found() {
     let sandbox = Sandbox::with("models/bert-tiny");
     copy(&repository().join("fixtures/models/sentences.txt"), &sandbox.path("text.txt"));
     let line = "compress bert-tiny --data text.txt --eval text.txt --max-length 16 --device cpu --quiet";
@@ -218,7 +218,7 @@ fn the_smallest_output_that_is_good_enough_is_found() {
         sandbox.ok(&format!("{} --min cosine=0.99", line.replace("compress", "plan").replace(" --quiet", ""))).stdout;
     assert!(plan.contains("cosine at least 0.99 in the fewest bytes"), "{plan}");
     let cases = [
-        ("--min cosine=1", 6, "not even the finest steps give cosine at least 1"),
+        ("--min cosine=1", 6, "even the finest step sizes miss cosine at least 1"),
         ("--min cosine=1.1", 2, "expected cosine as a number from -1 to 1"),
         ("--min kosine=0.9", 2, "not measured here"),
         ("--min cosine", 2, "expected a metric and a number"),
@@ -233,7 +233,7 @@ fn the_smallest_output_that_is_good_enough_is_found() {
 
 #[test]
 #[cfg(feature = "model")]
-fn a_sweep_makes_every_size_and_a_page_that_leads_to_each() {
+fn a_sweep_writes_every_size_and_a_page_that_links_to_each() {
     let sandbox = Sandbox::with("models/bert-tiny");
     copy(&repository().join("fixtures/models/sentences.txt"), &sandbox.path("text.txt"));
     sandbox.ok("compress bert-tiny -o int8 --quantize int8 --eval text.txt --max-length 16 --device cpu");
@@ -247,7 +247,7 @@ fn a_sweep_makes_every_size_and_a_page_that_leads_to_each() {
     assert_eq!((jobs.len(), found["n_done"].as_u64()), (3, Some(3)), "{found}");
     let cosine = |job: &Value| job["metrics"]["cosine"].as_f64().unwrap();
     assert!(cosine(&jobs[0]) < cosine(&jobs[1]) && cosine(&jobs[1]) < cosine(&jobs[2]), "{jobs:?}");
-    // The size in the middle has three digits.
+    // The middle size is rounded to three digits.
     let middle = (first as f64 * last as f64).sqrt();
     let unit = 10_f64.powf(middle.log10().floor() - 2.0);
     for (job, most) in jobs.iter().zip([first, ((middle / unit).round() * unit) as u64, last]) {
@@ -258,7 +258,7 @@ fn a_sweep_makes_every_size_and_a_page_that_leads_to_each() {
     let links = page.matches("/report.html\"").count();
     assert!(links >= 7 && page.contains("../int8/report.html"), "{links}: {page}");
     let of_jobs: f64 = jobs.iter().map(|job| job["seconds"].as_f64().unwrap()).sum();
-    assert!(found["seconds"].as_f64().unwrap() >= of_jobs, "sensitivities are found before: {found}");
+    assert!(found["seconds"].as_f64().unwrap() >= of_jobs, "the total includes the sensitivities: {found}");
     let text = sandbox.run(&format!("{line} --also int8 --resume")).stdout;
     let (here, first_line) = (sandbox.path("").canonicalize().unwrap(), text.lines().next().unwrap());
     assert!(first_line.contains(" → ") && first_line.contains("; cosine 0."), "the result comes first: {text}");
@@ -267,15 +267,15 @@ fn a_sweep_makes_every_size_and_a_page_that_leads_to_each() {
     assert!(page.contains("<p class=\"verdict\">cosine 0.") && !page.contains(here.to_str().unwrap()), "{page}");
     let again = sandbox.json(&format!("{line} --also int8 --resume"));
     assert_eq!((again["n_skipped"].as_u64(), again["n_done"].as_u64()), (Some(3), Some(0)));
-    // Losses that were found otherwise are found again, and the outputs that follow from them made again.
+    // Another sensitivity method measures the losses again and makes the outputs again.
     let again = sandbox.json(&format!("{line} --also int8 --resume --sensitivity measured"));
     assert_eq!((again["n_skipped"].as_u64(), again["n_done"].as_u64()), (Some(0), Some(3)), "{again}");
-    sandbox.run(&line).assert_fails(6, &["sweep.toml: is of another sweep", "--force"]);
+    sandbox.run(&line).assert_fails(6, &["sweep.toml: belongs to another sweep", "--force"]);
     sandbox.ok("run sizes/sweep.toml --resume");
     let cases = [
         ("sweep bert-tiny -o s --bytes 9kB..8kB --eval text.txt", "the smaller size first"),
         ("sweep bert-tiny -o s --bytes 8kB..9kB", "--eval"),
-        ("sweep bert-tiny -o s --quantize int8 --eval text.txt", "from what to what size"),
+        ("sweep bert-tiny -o s --quantize int8 --eval text.txt", "set the sizes"),
         ("sweep bert-tiny -o s --bytes 8kB..9kB --points 0 --eval text.txt", "--points"),
     ];
     for (line, phrase) in cases {
@@ -285,14 +285,14 @@ fn a_sweep_makes_every_size_and_a_page_that_leads_to_each() {
 
 #[test]
 #[cfg(feature = "model")]
-fn what_another_budget_left_behind_is_not_taken() {
+fn files_of_a_failed_run_with_another_budget_are_not_used() {
     let sandbox = Sandbox::with("digits");
     copy(&repository().join("fixtures/digits-data.safetensors"), &sandbox.path("data.safetensors"));
     let line = |output: &str, bytes: &str| {
         format!("compress digits -o {output} --quiet --data data.safetensors --device cpu --bytes {bytes}")
     };
     sandbox.ok(&line("fresh", "12kB"));
-    // An output that cannot be made leaves what it found so far, as a killed run does.
+    // A run that fails keeps the sensitivities it found, as a killed run does.
     sandbox.run(&line("out", "9kB --cast f16 --exclude fc1.weight")).assert_fails(2, &["budget"]);
     sandbox.ok(&line("out", "12kB"));
     let weights = |output: &str| std::fs::read(sandbox.path(output).join("model.briquette.safetensors")).unwrap();
@@ -300,13 +300,13 @@ fn what_another_budget_left_behind_is_not_taken() {
 }
 
 #[test]
-fn queries_keys_and_values_have_schemes_of_one_kernel() {
+fn queries_keys_and_values_get_schemes_of_one_kernel() {
     let bell = |name: String, width: f32, seed: u64| {
         let mut random = Random(seed);
         let values = (0..128 * 128).map(|_| width * (0..6).map(|_| random.next_float() - 0.5).sum::<f32>());
         Tensor::f32(&name, &[128, 128], values.collect::<Vec<f32>>())
     };
-    // By themselves, the narrow ones of each layer would be of four bits.
+    // Chosen one by one, only the narrow tensors of each layer would get 4 bits.
     let layer = |layer: u16| {
         ["q", "k", "v", "o"].into_iter().zip([1_u16, 30, 2, 4]).map(move |(name, width)| {
             let seed = u64::from(layer) * 100 + u64::from(width);
@@ -334,7 +334,7 @@ fn queries_keys_and_values_have_schemes_of_one_kernel() {
 }
 
 #[test]
-fn a_budget_may_be_spent_on_schemes() {
+fn a_budget_may_choose_among_schemes() {
     let sandbox = Sandbox::new();
     sandbox.write("model/model.safetensors", safetensors_of(&model()));
     for (bytes, schemes) in [(190_000, 2), (160_000, 2), (300_000, 1)] {
@@ -363,7 +363,7 @@ fn a_budget_may_be_spent_on_schemes() {
 
 #[test]
 #[cfg(feature = "model")]
-fn a_training_learns_on_the_steps_of_a_budget_and_keeps_to_it() {
+fn training_after_a_budget_keeps_its_step_sizes_and_its_size() {
     let sandbox = Sandbox::with("digits");
     copy(&repository().join("fixtures/digits-data.safetensors"), &sandbox.path("data.safetensors"));
     let recipe = |bytes: &str, keys: &str| {
@@ -386,11 +386,11 @@ fn a_training_learns_on_the_steps_of_a_budget_and_keeps_to_it() {
     let weights = || std::fs::read(sandbox.path("out/model.briquette.safetensors")).unwrap();
     let first = weights();
     sandbox.ok("distill r.toml --quiet --device cpu --force");
-    assert!(first == weights(), "the same again");
+    assert!(first == weights(), "a second run gives other bytes");
     let cases = [
-        (recipe("14kB", "rate = 0.001").replace("\"step\"", "\"int8\""), "no last stage has steps to find"),
-        (recipe("14kB", "rate = 0.1").replace("quantization_aware = true\n", ""), "rate: no rounding is in place"),
-        (recipe("14kB", "").replace("bytes = \"14kB\"", "min = { agreement = 0.9 }"), "not known before it"),
+        (recipe("14kB", "rate = 0.001").replace("\"step\"", "\"int8\""), "none of the last stages has step sizes"),
+        (recipe("14kB", "rate = 0.1").replace("quantization_aware = true\n", ""), "needs quantization-aware"),
+        (recipe("14kB", "").replace("bytes = \"14kB\"", "min = { agreement = 0.9 }"), "not known in advance"),
         (recipe("14kB", "rate = -1"), "rate: found -1"),
     ];
     for (text, phrase) in cases {

@@ -1,4 +1,4 @@
-//! The report of a budget: its time, its prediction, and why bytes are left.
+//! The report of a budget: its time, its predicted size, and why bytes are unused.
 
 #[cfg(feature = "model")]
 use crate::budget::file_bytes;
@@ -10,7 +10,7 @@ use crate::weights::safetensors_of;
 use serde_json::Value;
 
 #[test]
-fn the_time_of_a_report_is_that_of_the_whole_process() {
+fn a_report_has_the_time_of_the_whole_process() {
     let sandbox = Sandbox::new();
     sandbox.write("model/model.safetensors", safetensors_of(&model()));
     let since = std::time::Instant::now();
@@ -28,7 +28,7 @@ fn the_time_of_a_report_is_that_of_the_whole_process() {
 
 #[test]
 #[cfg(feature = "model")]
-fn the_fewest_bytes_are_searched_for_and_all_attempts_are_in_the_time() {
+fn a_search_for_the_smallest_output_reports_the_time_of_all_attempts() {
     let sandbox = Sandbox::with("digits");
     copy(&repository().join("fixtures/digits-data.safetensors"), &sandbox.path("data.safetensors"));
     let since = std::time::Instant::now();
@@ -39,7 +39,7 @@ fn the_fewest_bytes_are_searched_for_and_all_attempts_are_in_the_time() {
     assert!(total <= wall && total > 0.5 * wall, "{total} of {wall}");
     let seconds = report["seconds"].to_string();
     assert!(seconds.contains("sensitivity") && seconds.contains("other attempts"), "{seconds}");
-    // The bound of the plan says nothing of what such a search ends in.
+    // The bound of the plan does not predict the size that a search finds.
     let (estimated, found) = (report["estimated_bytes"].as_f64().unwrap(), file_bytes(&sandbox, "out") as f64);
     assert!((estimated - found).abs() < 0.05 * found, "{estimated} estimated, {found} found");
     let text = sandbox.ok("report out").stdout;
@@ -47,7 +47,7 @@ fn the_fewest_bytes_are_searched_for_and_all_attempts_are_in_the_time() {
 }
 
 #[test]
-fn a_budget_that_cannot_be_used_up_says_why() {
+fn the_report_says_why_bytes_of_a_budget_are_unused() {
     let sandbox = Sandbox::new();
     sandbox.write("model/model.safetensors", safetensors_of(&model()));
     let report = sandbox.json("compress model -o out --quiet --bytes 2MB");

@@ -1,4 +1,4 @@
-//! Models whose Linear weights are in burn's layout: every command that runs them gives the results of PyTorch's layout.
+//! Models in burn's weight layout: every command that runs them gives the results of PyTorch's layout.
 #![cfg(feature = "model")]
 
 use crate::distill::{of_sentences, sentences};
@@ -7,12 +7,12 @@ use crate::weights::{Tensor, safetensors_of, tensors_of};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Whether this is the weight of a Linear layer.
+/// Returns whether this is the weight of a Linear layer.
 fn is_linear(tensor: &Tensor) -> bool {
     tensor.shape.len() == 2 && tensor.name.ends_with(".weight") && !tensor.name.contains("embed")
 }
 
-/// A matrix with its axes exchanged.
+/// Transposes a matrix.
 fn transposed(tensor: &Tensor) -> Tensor {
     let [n_rows, n_cols] = [tensor.shape[0], tensor.shape[1]];
     let (values, at) = (tensor.floats(), |i: usize| (i % n_rows) * n_cols + i / n_rows);
@@ -20,7 +20,7 @@ fn transposed(tensor: &Tensor) -> Tensor {
     Tensor::f32(&tensor.name, &[n_cols, n_rows], turned)
 }
 
-/// All tensors of a model, those of Linear layers transposed.
+/// Returns all tensors of a model, with the weights of Linear layers transposed.
 fn turned(sandbox: &Sandbox, model: &str) -> BTreeMap<String, Tensor> {
     let tensors = tensors_of(&sandbox.path(model)).into_iter();
     tensors.map(|(name, tensor)| (name, if is_linear(&tensor) { transposed(&tensor) } else { tensor })).collect()
@@ -33,7 +33,7 @@ fn add_burn(sandbox: &Sandbox, model: &str) {
     sandbox.write("burn/model.safetensors", safetensors_of(&tensors));
 }
 
-/// The first rows and columns of a matrix or vector.
+/// Returns the first rows and columns of a matrix or vector.
 fn cut(tensor: &Tensor, shape: &[usize]) -> Tensor {
     let (values, width) = (tensor.floats(), *tensor.shape.last().unwrap());
     let n_cols = *shape.last().unwrap();
@@ -42,7 +42,7 @@ fn cut(tensor: &Tensor, shape: &[usize]) -> Tensor {
     Tensor::f32(&tensor.name, shape, cut)
 }
 
-/// A tiny encoder and sentences, and the same encoder in burn's layout; with `is_square`, all of its layers have equal widths.
+/// Writes a tiny encoder in both layouts, and sentences; with `is_square`, all of its layers have equal widths.
 fn bert(is_square: bool) -> Sandbox {
     let sandbox = Sandbox::with("models/bert-tiny");
     copy(&repository().join("fixtures/models/sentences.txt"), &sandbox.path("text.txt"));
@@ -62,7 +62,7 @@ fn bert(is_square: bool) -> Sandbox {
 const DATA: &str = "--data text.txt --max-length 16 --device cpu";
 
 #[test]
-fn methods_that_look_at_data_decide_alike_in_either_layout() {
+fn calibrated_methods_give_the_same_results_in_either_layout() {
     for is_square in [true, false] {
         let sandbox = bert(is_square);
         for (number, what) in [
@@ -91,7 +91,7 @@ fn methods_that_look_at_data_decide_alike_in_either_layout() {
 }
 
 #[test]
-fn commands_that_run_a_model_take_its_layout() {
+fn commands_that_run_a_model_use_its_layout() {
     for is_square in [true, false] {
         let sandbox = bert(is_square);
         let run = |line: &str| sandbox.json(&format!("{line} {DATA}"));
@@ -100,7 +100,7 @@ fn commands_that_run_a_model_take_its_layout() {
         let metrics = |line: &str| run(line)["metrics"].clone();
         let expected = metrics("eval expected --against bert-tiny");
         for flags in ["", "--layout burn", "--layout burn --offload"] {
-            // The manifest of an output has the layout that its original was read in.
+            // The manifest of an output records the layout that the original was read in.
             let found = metrics(&format!("eval small --against burn {flags}"));
             let difference = |name: &str| (found[name].as_f64().unwrap() - expected[name].as_f64().unwrap()).abs();
             assert!(difference("cosine") < 1e-5, "{flags}: {found} and {expected}");

@@ -1,4 +1,4 @@
-//! burnpack says which way its weights lie, and is believed.
+//! burnpack files record the layout of their weights, and commands use it.
 
 use crate::sandbox::{Sandbox, copy, repository};
 use crate::weights::{Tensor, safetensors_of, tensors_of};
@@ -18,14 +18,14 @@ fn with_data(fixture: &str, data: &str) -> Sandbox {
 
 #[cfg(feature = "model")]
 #[test]
-fn what_is_exported_to_burnpack_evaluates_as_it_did() {
+fn a_model_exported_to_burnpack_evaluates_as_before() {
     for (fixture, model, data) in
         [("digits", "digits", "digits-data.safetensors"), ("models/bert-tiny", "bert-tiny", "models/sentences.txt")]
     {
         let sandbox = with_data(fixture, data);
         let data = data.rsplit('/').next().unwrap();
         sandbox.ok(&format!("export {model} --to burnpack -o out"));
-        // The file by itself, with what networks need beside it, in the place of the directory.
+        // The file alone replaces the directory, together with the small files that networks need.
         sandbox.ok(&format!("export {model} --to dense -o alone"));
         for name in ["briquette.json", "model.safetensors", "SHA256SUMS"] {
             std::fs::remove_file(sandbox.path("alone").join(name)).unwrap();
@@ -41,14 +41,14 @@ fn what_is_exported_to_burnpack_evaluates_as_it_did() {
 }
 
 #[test]
-fn a_burnpack_file_says_which_way_its_weights_lie() {
+fn a_burnpack_file_records_its_layout() {
     let sandbox = Sandbox::with("digits");
     let before = tensors_of(&sandbox.path("digits"));
     sandbox.ok("export digits --to burnpack -o out");
     assert_eq!(layout(&sandbox, "out/model.bpk"), Some(WeightLayout::Torch));
     let diff = sandbox.json("diff digits out/model.bpk");
     assert!(diff["tensors"].as_array().unwrap().iter().all(|tensor| tensor["is_equal"] == true));
-    // Compressed, it has the scales of the original.
+    // Compressing the burnpack file gives the same values as compressing the original.
     sandbox.ok("compress digits -o a --quantize int8");
     sandbox.ok("compress out/model.bpk -o b --quantize int8");
     assert_eq!(tensors_of(&sandbox.path("a")), tensors_of(&sandbox.path("b")));
@@ -57,16 +57,16 @@ fn a_burnpack_file_says_which_way_its_weights_lie() {
 }
 
 #[test]
-fn a_burnpack_file_that_does_not_say_lies_as_those_of_burn() {
+fn a_burnpack_file_without_a_layout_has_the_one_of_burn() {
     let sandbox = Sandbox::new();
     let frozen = repository().join("fixtures/frozen/v0_1_0_burnpack");
     copy(&frozen, &sandbox.path("frozen"));
     assert_eq!(layout(&sandbox, "frozen/model.bpk"), Some(WeightLayout::Burn));
-    assert_eq!(layout(&sandbox, "frozen"), None, "its manifest would say burn");
+    assert_eq!(layout(&sandbox, "frozen"), None, "the manifest does not record a layout");
 }
 
 #[test]
-fn weights_that_lie_as_burn_has_them_say_so_in_every_format() {
+fn every_format_records_the_burn_layout() {
     let sandbox = Sandbox::new();
     let square = Tensor::random("fc.weight", &[16, 16], 1);
     sandbox.write("net.safetensors", safetensors_of(&[square, Tensor::random("up.weight", &[16, 4], 2)]));
@@ -79,16 +79,16 @@ fn weights_that_lie_as_burn_has_them_say_so_in_every_format() {
     for file in ["bpk/model.bpk", "dense/model.safetensors"] {
         assert_eq!(layout(&sandbox, file), Some(WeightLayout::Burn), "{file}");
     }
-    // From one to the other, by the files alone.
+    // Conversions from file to file keep the layout.
     sandbox.ok("export bpk/model.bpk --to dense -o again");
     assert_eq!(layout(&sandbox, "again/model.safetensors"), Some(WeightLayout::Burn));
     sandbox.ok("compress again/model.safetensors -o small --quantize int8");
     sandbox.ok("compress bpk/model.bpk -o small-too --quantize int8");
     assert_eq!(tensors_of(&sandbox.path("small")), tensors_of(&sandbox.path("small-too")));
-    sandbox.ok("compress net.safetensors -o told --layout burn --prune 0.1 --quantize int8");
+    sandbox.ok("compress net.safetensors -o declared --layout burn --prune 0.1 --quantize int8");
     let axis = |out: &str| {
         let checkpoint = Checkpoint::open(&sandbox.path(out)).unwrap();
         format!("{:?}", checkpoint.stored().unwrap().tensors[0].axis)
     };
-    assert_eq!([axis("small"), axis("small-too"), axis("told")], ["Last", "Last", "Last"]);
+    assert_eq!([axis("small"), axis("small-too"), axis("declared")], ["Last", "Last", "Last"]);
 }

@@ -1,4 +1,4 @@
-//! Statistics of what goes into layers, and what is decided by them.
+//! Input statistics, and the stages that use them.
 #![cfg(feature = "model")]
 
 use crate::sandbox::{Sandbox, copy, repository};
@@ -17,12 +17,12 @@ fn digits() -> Sandbox {
 const CALIBRATE: &str = "calibrate digits --data digits-data.safetensors --device cpu";
 
 #[test]
-fn statistics_are_gathered_and_ranges_and_scores_are_found_by_them() {
+fn calibration_gathers_statistics_for_ranges_and_scores() {
     let sandbox = digits();
     let found = sandbox.json(&format!("{CALIBRATE} -o stats.safetensors"));
     let layers = found["layers"].as_array().unwrap();
     let layer = |name: &str| layers.iter().find(|layer| layer["name"] == name).unwrap();
-    // Of 360 images: 64 places each for the first convolution, one vector each for the last layer.
+    // 360 images have 64 positions each in the first convolution and one vector each in the last layer.
     assert_eq!((layer("conv1")["n_vectors"].as_u64(), layer("conv1")["n_inputs"].as_u64()), (Some(360 * 64), Some(9)));
     assert_eq!((layer("fc2")["n_vectors"].as_u64(), layer("fc2")["is_few"].as_bool()), (Some(360), Some(true)));
     assert_eq!((layers.len(), found["n_items"].as_u64()), (4, Some(360)));
@@ -35,12 +35,12 @@ fn statistics_are_gathered_and_ranges_and_scores_are_found_by_them() {
     sandbox.ok("compress digits -o wanda --prune 0.5 --prune-method wanda --statistics stats.safetensors");
     sandbox.ok("compress digits -o both --prune 0.5 --prune-method wanda --quantize int4 --range weighted --statistics stats.safetensors");
     let text = sandbox.ok(&format!("{CALIBRATE} -o few.safetensors --samples 7 --seed 3")).stdout;
-    for word in ["7 items", "saw fewer than 512 vectors", "fc1, fc2", "few.safetensors"] {
+    for word in ["7 items", "had fewer than 512 input vectors", "fc1, fc2", "few.safetensors"] {
         assert!(text.contains(word), "{word}: {text}");
     }
 }
 
-/// Statistics of the digits network with other numbers, for `--statistics`.
+/// Writes statistics of the digits network with changed numbers, for `--statistics`.
 fn damage(sandbox: &Sandbox, to: &str, change: impl Fn(&mut InputStats)) {
     let mut file = StatisticsFile::read(&sandbox.path("gram")).unwrap();
     file.layers.values_mut().for_each(change);
@@ -73,7 +73,7 @@ fn an_update_that_is_not_finite_is_dropped_and_reported_by_every_method() {
 #[test]
 fn an_update_beyond_the_range_of_its_type_is_dropped_too() {
     let sandbox = Sandbox::new();
-    // 60,000 as f16; whichever weight goes, the others would have to be larger than f16 has numbers.
+    // 60,000 as f16: the updated weights would exceed the range of f16, whichever weight is pruned.
     let bytes: Vec<u8> = [0x7b53_u16; 32].into_iter().flat_map(u16::to_le_bytes).collect();
     let weight = Tensor { name: "fc.weight".into(), dtype: DType::F16, shape: vec![4, 8], bytes };
     sandbox.write("m.safetensors", safetensors_of(&[weight]));
@@ -92,7 +92,7 @@ fn an_update_beyond_the_range_of_its_type_is_dropped_too() {
 }
 
 #[test]
-fn statistics_that_cannot_be_are_refused() {
+fn impossible_statistics_are_refused() {
     let sandbox = digits();
     sandbox.ok(&format!("{CALIBRATE} -o gram --gram"));
     damage(&sandbox, "negative", |stats| stats.count = (-3_i64).cast_unsigned());
@@ -115,12 +115,12 @@ fn the_same_samples_give_the_same_bytes_at_any_number_of_threads() {
 }
 
 #[test]
-fn what_cannot_be_calibrated_is_one_line_and_nothing_is_written() {
+fn impossible_calibrations_are_refused_in_one_line_and_write_nothing() {
     let sandbox = digits();
     sandbox.ok(&format!("{CALIBRATE} -o s"));
     let before = sandbox.files("");
     sandbox.run(&format!("{CALIBRATE} -o s")).assert_fails(6, &["s: exists already", "--force"]);
-    sandbox.run(&format!("{CALIBRATE} -o digits/s")).assert_fails(6, &["digits/s", "taken for weights"]);
+    sandbox.run(&format!("{CALIBRATE} -o digits/s")).assert_fails(6, &["digits/s", "read as weights"]);
     sandbox.run(&format!("{CALIBRATE} -o t --samples 0")).assert_fails(2, &["--samples"]);
     sandbox.run("calibrate digits --data nothing -o t").assert_fails(4, &["nothing"]);
     sandbox.run("calibrate digits-data.safetensors --data digits-data.safetensors -o t").assert_fails(2, &["arch"]);

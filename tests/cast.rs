@@ -1,11 +1,11 @@
-//! Floats stored in another type: alone, with what else is done to a model, and what no such type can hold.
+//! Casts: alone, together with other stages, and of values that the new type cannot hold.
 
 use crate::sandbox::{Sandbox, repository};
 use crate::weights::{Tensor, safetensors_of, tensors_of, tiny};
 use briquette::core::{DType, rows};
 use std::collections::BTreeMap;
 
-/// A directory with `tiny.safetensors`, whose norm is bf16 that f16 can hold.
+/// A directory with `tiny.safetensors`; f16 can hold the bf16 values of its norm.
 fn with_tiny() -> Sandbox {
     let sandbox = Sandbox::new();
     let mut tensors = tiny();
@@ -22,7 +22,7 @@ fn values(tensor: &Tensor) -> Vec<f32> {
     values
 }
 
-/// What a value is in another type.
+/// Converts a value to another type and back.
 fn cast(value: f32, dtype: DType) -> f32 {
     match dtype {
         DType::F16 => half::f16::from_f32(value).to_f32(),
@@ -31,7 +31,7 @@ fn cast(value: f32, dtype: DType) -> f32 {
     }
 }
 
-/// Every float has another type, and the value that type gives it; all else is as it was.
+/// Checks that every float has the new type and its value in that type, and that all else is unchanged.
 fn assert_cast(before: &BTreeMap<String, Tensor>, after: &BTreeMap<String, Tensor>, dtype: DType) {
     assert_eq!(before.len(), after.len());
     for (name, old) in before {
@@ -47,7 +47,7 @@ fn assert_cast(before: &BTreeMap<String, Tensor>, after: &BTreeMap<String, Tenso
 }
 
 #[test]
-fn floats_become_what_their_new_type_holds_in_every_format() {
+fn floats_are_rounded_to_their_new_type_in_every_format() {
     let sandbox = with_tiny();
     let before = tensors_of(&sandbox.path("tiny.safetensors"));
     let types = [("f16", DType::F16), ("bf16", DType::BF16), ("f32", DType::F32)];
@@ -84,7 +84,7 @@ fn a_pruned_weight_keeps_its_zeros_and_a_quantized_one_its_codes() {
     let report = sandbox.json("compress tiny.safetensors -o mixed --quantize int8 --cast bf16");
     assert_eq!(report["stages"].as_array().unwrap()[1], "cast bf16");
     let (int8, mixed) = (tensors_of(&sandbox.path("int8")), tensors_of(&sandbox.path("mixed")));
-    assert_eq!(int8["up.weight"], mixed["up.weight"], "codes are no floats");
+    assert_eq!(int8["up.weight"], mixed["up.weight"], "a cast changes no codes");
     assert_eq!(mixed["up.bias"].dtype, DType::BF16);
     sandbox.ok("verify mixed --against tiny.safetensors");
 }
@@ -109,7 +109,7 @@ fn tied_and_burn_weights_are_cast_too() {
 }
 
 #[test]
-fn what_would_become_infinity_is_refused_unless_allowed() {
+fn casts_to_infinity_are_refused_unless_allowed() {
     let sandbox = Sandbox::new();
     let large = Tensor::f32("a.weight", &[2, 3], [1.0, 2.0, 3.0, 4.0, -70_000.0, 5.0]);
     sandbox.write("large.safetensors", safetensors_of(&[large, Tensor::random("b.weight", &[2, 3], 1)]));
@@ -127,7 +127,7 @@ fn what_would_become_infinity_is_refused_unless_allowed() {
 }
 
 #[test]
-fn a_cast_stage_says_what_it_does_not_understand() {
+fn errors_of_a_cast_stage_name_the_unknown_key_or_value() {
     let sandbox = with_tiny();
     let recipe = |stages: &str| format!("[model]\npath = \"tiny.safetensors\"\n[output]\npath = \"out\"\n{stages}");
     let cast = "[[stage]]\nkind = \"cast\"\ndtype = \"f16\"\n";
@@ -135,7 +135,7 @@ fn a_cast_stage_says_what_it_does_not_understand() {
         ("[[stage]]\nkind = \"cast\"\n".into(), &["stage 1 (cast)", "dtype", "missing"]),
         (cast.replace("f16", "fp16"), &["dtype", "\"fp16\"", "did you mean \"f16\""]),
         (format!("{cast}sparsity = 0.5\n"), &["sparsity", "a cast stage has no such key"]),
-        (format!("{cast}[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n"), &["quantize first"]),
+        (format!("{cast}[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n"), &["put the quantize stage first"]),
         (format!("{cast}{cast}"), &["stage 2 (cast)", "earlier cast stage"]),
     ];
     for (stages, phrases) in cases {

@@ -1,4 +1,4 @@
-//! Files of PyTorch that hold more than a state dict, or hold it in another way: the model is compressed, the rest is named.
+//! PyTorch files with more than a state dict: the model is compressed, the other entries are listed.
 
 use crate::sandbox::Sandbox;
 use crate::weights::tensors_of;
@@ -12,7 +12,7 @@ fn with(names: &[&str]) -> Sandbox {
     sandbox
 }
 
-/// The weight file of an output.
+/// Returns the bytes of the weight file of an output.
 fn weights(sandbox: &Sandbox, output: &str) -> Vec<u8> {
     let mut files = sandbox.files(output).into_iter().filter(|(name, _)| name.ends_with(".safetensors"));
     files.next().unwrap().1
@@ -32,29 +32,29 @@ fn every_format_of_pytorch_compresses_to_the_bytes_of_its_safetensors_twin() {
             assert_eq!(values(&format!("{name}-{i}")), values("twin"), "{name} {how}");
         }
     }
-    // A file with its tensors in the same order: the same bytes.
+    // A file with its tensors in the same order gives the same bytes.
     sandbox.ok("export pt/training.pt --to dense -o dense");
     sandbox.ok("compress dense/model.safetensors -o twin --force --quantize int8 --layout torch");
     assert_eq!(weights(&sandbox, "training-0"), weights(&sandbox, "twin"));
 }
 
 #[test]
-fn a_training_checkpoint_is_compared_by_its_model_and_what_else_it_holds_is_said() {
+fn sizes_of_a_training_checkpoint_count_its_model_and_its_other_entries_are_listed() {
     let sandbox = with(&["pt/training.pt"]);
     let n_bytes = 4 * (6 * 4 + 4 + 4 * 2 + 2);
-    let left = format!("optimizer, {} B, left out", 2 * n_bytes + 16);
+    let skipped = format!("optimizer, {} B: skipped", 2 * n_bytes + 16);
     let report = sandbox.json("compress pt/training.pt -o out --quantize int8");
     assert_eq!(report["before"]["file_bytes"], n_bytes);
     assert_eq!(report["before"]["tensor_bytes"], n_bytes);
     let remarks = report["notes"].to_string();
-    for phrase in [left.as_str(), "best_acc, 4 B, left out", "without \\\"module._orig_mod.\\\""] {
+    for phrase in [skipped.as_str(), "best_acc, 4 B: skipped", "prefix \\\"module._orig_mod.\\\" is removed"] {
         assert!(remarks.contains(phrase), "{remarks}");
     }
     let summary = sandbox.ok("compress pt/training.pt -o out --force --quantize int8").stdout;
     assert!(summary.contains(&format!("{n_bytes} B → ")) && summary.contains("optimizer"), "{summary}");
     for line in ["inspect pt/training.pt", "plan pt/training.pt --quantize int8"] {
         let text = sandbox.ok(line).stdout;
-        assert!(text.contains(&left) && text.contains("0.weight"), "{line}: {text}");
+        assert!(text.contains(&skipped) && text.contains("0.weight"), "{line}: {text}");
         assert!(!text.contains("module._orig_mod.0"), "{line}: {text}");
     }
     let found = sandbox.json("inspect pt/training.pt");
@@ -64,7 +64,7 @@ fn a_training_checkpoint_is_compared_by_its_model_and_what_else_it_holds_is_said
 }
 
 #[test]
-fn a_key_chooses_in_a_recipe_and_on_the_command_line_and_is_known_to_what_comes_after() {
+fn a_key_of_the_recipe_or_command_line_is_recorded_in_the_output() {
     let sandbox = with(&["pt/ema.pt"]);
     sandbox.ok("run recipe.toml");
     sandbox.ok("compress pt/ema.pt -o by-flag --key model_ema --cast f16");
@@ -89,11 +89,11 @@ fn a_key_chooses_in_a_recipe_and_on_the_command_line_and_is_known_to_what_comes_
     assert_eq!(names("inspect pt/ema.pt --strip-prefix 0."), ["weight", "bias", "1.weight", "1.bias"]);
     assert_eq!(names("inspect pt/training.pt --strip-prefix module.")[0], "_orig_mod.0.weight");
     let text = sandbox.ok("inspect pt/ema.pt").stdout;
-    assert!(text.contains("model_ema, 160 B, left out") && text.contains("key = \"model_ema\" takes it"), "{text}");
+    assert!(text.contains("model_ema, 160 B: skipped") && text.contains("key = \"model_ema\""), "{text}");
 }
 
 #[test]
-fn a_key_that_is_not_there_is_one_line_with_those_that_are() {
+fn a_missing_key_is_refused_in_one_line_with_the_available_keys() {
     let sandbox = with(&["pt/ema.pt"]);
     let cases = [
         ("inspect pt/ema.pt --key ema", 2, "expected one of \"model\", \"model_ema\", or \"\" for all"),
@@ -101,8 +101,12 @@ fn a_key_that_is_not_there_is_one_line_with_those_that_are() {
         ("compress pt/ema.pt -o out --key ema --quantize int8", 2, "model_ema"),
         ("export pt/ema.pt --to dense -o out --key ema", 2, "model_ema"),
         ("diff pt/ema.pt pt/legacy.pt --key ema", 2, "key"),
-        ("inspect pt/half.expected.safetensors --key model", 2, "no PyTorch file"),
-        ("diff pt/half.expected.safetensors pt/half.expected.safetensors --key model", 2, "no PyTorch file"),
+        ("inspect pt/half.expected.safetensors --key model", 2, "only PyTorch files have keys"),
+        (
+            "diff pt/half.expected.safetensors pt/half.expected.safetensors --key model",
+            2,
+            "only PyTorch files have keys",
+        ),
         ("inspect pt/ema.pt --strip-prefix net.", 2, "no name begins with \"net.\""),
     ];
     for (line, code, phrase) in cases {
@@ -114,7 +118,7 @@ fn a_key_that_is_not_there_is_one_line_with_those_that_are() {
 }
 
 #[test]
-fn what_is_no_checkpoint_is_named_with_what_to_do() {
+fn files_that_are_no_checkpoint_are_refused_with_a_remedy() {
     let sandbox = Sandbox::new();
     sandbox.write("model.onnx", b"\x08\x08\x12\x07pytorch\x1a\x052.3.1:\xf1\x92N");
     sandbox.write("tokenizer.json", r#"{"version": "1.0", "model": {"vocab": {}}}"#);
@@ -123,7 +127,7 @@ fn what_is_no_checkpoint_is_named_with_what_to_do() {
     for line in ["inspect M", "plan M --quantize int8"] {
         for (model, phrases) in [
             ("model.onnx", ["found an ONNX file", "exported from"]),
-            ("tokenizer.json", ["found JSON without a weight_map", "name the directory"]),
+            ("tokenizer.json", ["found JSON without a weight_map", "give its directory"]),
             ("models--a--b", ["the root of a cached model", "models--a--b/snapshots/1234"]),
             (".", ["a cache of models", "models--a--b/snapshots/1234"]),
         ] {
@@ -133,7 +137,7 @@ fn what_is_no_checkpoint_is_named_with_what_to_do() {
 }
 
 #[test]
-fn float8_of_every_kind_comes_through_as_it_is() {
+fn every_float8_type_is_copied_unchanged() {
     use crate::weights::{Tensor, safetensors_of};
     use briquette::core::DType;
     let sandbox = Sandbox::new();
@@ -156,7 +160,7 @@ fn float8_of_every_kind_comes_through_as_it_is() {
     }
 }
 
-/// The digits network as a training keeps it: its names wrapped, beside an optimizer.
+/// A training checkpoint of the digits network: wrapped names, and an optimizer beside the model.
 #[cfg(feature = "model")]
 fn digits_in_training() -> Vec<u8> {
     use crate::archives::{dict, key, zip};
@@ -182,7 +186,7 @@ fn digits_in_training() -> Vec<u8> {
     zip(&parts)
 }
 
-/// The opcodes of a tensor that is the whole of a storage.
+/// Returns the pickle opcodes of a tensor that covers a whole storage.
 #[cfg(feature = "model")]
 fn rebuilt(dtype: &str, index: usize, shape: &[usize]) -> Vec<u8> {
     use crate::archives::key;
@@ -210,7 +214,7 @@ fn rebuilt(dtype: &str, index: usize, shape: &[usize]) -> Vec<u8> {
 
 #[cfg(feature = "model")]
 #[test]
-fn a_training_checkpoint_is_evaluated_under_the_names_of_its_network() {
+fn a_training_checkpoint_with_wrapped_names_can_be_evaluated() {
     let sandbox = Sandbox::with("digits");
     let data = "digits-data.safetensors";
     crate::sandbox::copy(&crate::sandbox::repository().join("fixtures").join(data), &sandbox.path(data));
@@ -221,5 +225,5 @@ fn a_training_checkpoint_is_evaluated_under_the_names_of_its_network() {
     sandbox.ok("compress m -o out --cast f16");
     assert_eq!(agreement(&format!("eval out --data {data} --against m")), 1.0);
     sandbox.run(&format!("eval m --data {data} --key optimiser")).assert_fails(2, &["one of", "\"model\""]);
-    sandbox.run(&format!("eval digits --data {data} --key model")).assert_fails(2, &["no PyTorch file"]);
+    sandbox.run(&format!("eval digits --data {data} --key model")).assert_fails(2, &["only PyTorch files have keys"]);
 }

@@ -9,7 +9,7 @@ const N_JOBS: usize = 9;
 const SWEEP: &str = "configs/digits-sweep.toml";
 const ARRAY: &str = "bash configs/cluster/slurm-array.sh configs/digits-sweep.toml";
 
-/// A sandbox with the digits network and the recipes.
+/// Creates a sandbox with the digits network and the recipes.
 fn checkout() -> Sandbox {
     let sandbox = Sandbox::new();
     copy(&repository().join("configs"), &sandbox.path("configs"));
@@ -28,7 +28,7 @@ fn run(sandbox: &Sandbox, words: &[&str], variables: &[(&str, usize)]) -> Outcom
     Outcome::of(&words.join(" "), &mut command)
 }
 
-/// The variables of task `id` of an array `min-max` with `count` tasks.
+/// Returns the variables of task `id` of an array `min-max` with `count` tasks.
 fn task(id: usize, (min, max, count): (usize, usize, usize)) -> [(&'static str, usize); 6] {
     [
         ("SLURM_ARRAY_TASK_ID", id),
@@ -40,13 +40,14 @@ fn task(id: usize, (min, max, count): (usize, usize, usize)) -> [(&'static str, 
     ]
 }
 
-/// `SHA256SUMS` of each output of the sweep.
+/// Returns `SHA256SUMS` of each output of the sweep.
 fn sums(sandbox: &Sandbox) -> BTreeMap<String, Vec<u8>> {
     let files = sandbox.files("out/digits-sweep").into_iter();
     files.filter(|(name, _)| name.ends_with("/SHA256SUMS")).collect()
 }
 
-/// Each index runs one job; the outputs equal the outputs of one process; a later run skips all jobs.
+/// Checks that each index runs one job, that the outputs equal those of one process, and that a later run skips
+/// all jobs.
 fn assert_one_job_per_index(sandbox: &Sandbox, run_index: impl Fn(usize) -> Outcome) {
     for index in 0..N_JOBS {
         let outcome = run_index(index).assert_ok();
@@ -86,7 +87,7 @@ fn a_part_of_a_slurm_array_needs_the_length_of_the_full_array() {
     run(&sandbox, &words[..2], &part).assert_fails(2, &["usage: sbatch"]);
 }
 
-/// The value of a key in the YAML file, which has each key of interest on a line of its own.
+/// Returns the value of a key in the YAML file; each key has a line of its own.
 fn value<'a>(yaml: &'a str, key: &str) -> &'a str {
     let found = yaml.lines().filter_map(|line| line.trim().strip_prefix(key)?.strip_prefix(": "));
     let found: Vec<&str> = found.collect();

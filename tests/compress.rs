@@ -1,23 +1,23 @@
-//! From a model to a directory and back: round trips, the same bytes each time, and what comes along.
+//! Round trips from a model to an output and back, equal bytes on each run, and copied small files.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Tensor, safetensors_of, tensors_of, tiny};
 
 const FORMATS: [&str; 4] = ["briquette", "dense", "burnpack", "compressed-tensors"];
 
-/// The files of an output that two runs may not differ in.
+/// Returns the files of an output that may not differ between two runs.
 fn lasting(sandbox: &Sandbox, output: &str) -> Vec<(String, Vec<u8>)> {
     let files = sandbox.files(output).into_iter();
     files.filter(|(name, _)| !["report.json", "report.html"].contains(&name.as_str())).collect()
 }
 
-/// A digits CNN without the I64 counters, which has a matrix that compressed-tensors can hold.
+/// The digits network without its I64 counters; compressed-tensors can store one of its matrices.
 fn digits() -> Sandbox {
     Sandbox::with("digits")
 }
 
 #[test]
-fn poor_methods_that_nothing_measured_say_what_usually_happens() {
+fn lossy_methods_without_an_evaluation_warn() {
     let sandbox = Sandbox::with("digits");
     let remarks = |line: &str| sandbox.json(&format!("compress digits -o out --force {line}"))["remarks"].to_string();
     let int4 = remarks("--quantize int4");
@@ -34,7 +34,7 @@ fn poor_methods_that_nothing_measured_say_what_usually_happens() {
 }
 
 #[test]
-fn every_way_of_compressing_verifies_and_comes_back_dense() {
+fn outputs_of_every_method_verify_and_export_to_dense() {
     let sandbox = digits();
     let recipes = [
         "--prune 0.4",
@@ -54,7 +54,7 @@ fn every_way_of_compressing_verifies_and_comes_back_dense() {
 }
 
 #[test]
-fn every_format_verifies_and_comes_back_dense() {
+fn outputs_of_every_format_verify_and_export_to_dense() {
     let sandbox = digits();
     for format in FORMATS {
         for (i, recipe) in ["--prune 0.4 --quantize int8", "--prune 0.7", "--quantize int8-dynamic"].iter().enumerate()
@@ -64,7 +64,7 @@ fn every_format_verifies_and_comes_back_dense() {
     }
 }
 
-/// Compresses, verifies twice, compares, and exports what came out to plain safetensors.
+/// Compresses, verifies twice, compares, and exports the output to plain safetensors.
 fn round_trip(sandbox: &Sandbox, recipe: &str, format: &str, out: &str) {
     let report = sandbox.json(&format!("compress digits -o {out} --format {format} --allow-untested {recipe}"));
     let (predicted, measured) = (&report["predicted_bytes"], &report["after"]["file_bytes"]);
@@ -79,7 +79,7 @@ fn round_trip(sandbox: &Sandbox, recipe: &str, format: &str, out: &str) {
     let is_changed = |tensor: &&serde_json::Value| tensor["is_equal"] == false;
     let n_changed = diff["tensors"].as_array().unwrap().iter().filter(is_changed).count();
     let n_asked = report["tensors"].as_array().unwrap().iter().filter(|tensor| !tensor["error"].is_null()).count();
-    assert_eq!(n_changed, n_asked, "{recipe} {format}: tensors that changed, tensors that were to");
+    assert_eq!(n_changed, n_asked, "{recipe} {format}: changed tensors, tensors with a stage");
     sandbox.ok(&format!("export {out} --to dense -o {out}-dense"));
     assert_eq!(tensors_of(&sandbox.path(&format!("{out}-dense"))), tensors_of(&sandbox.path(out)), "{recipe} {format}");
 }
@@ -135,7 +135,7 @@ fn tied_weights_are_written_once() {
 }
 
 #[test]
-fn small_files_come_along_and_other_weights_never() {
+fn small_files_are_copied_and_other_weights_are_not() {
     let sandbox = digits();
     for name in ["tokenizer.json", "1_Pooling/config.json", "notes/a.txt"] {
         sandbox.write(&format!("digits/{name}"), format!("{name}\n"));
@@ -154,7 +154,7 @@ fn small_files_come_along_and_other_weights_never() {
 }
 
 #[test]
-fn json_is_one_document_everywhere() {
+fn every_command_prints_one_json_document() {
     let sandbox = digits();
     assert_eq!(sandbox.json("inspect digits --zeros")["n_elements"], 46746 + 96 + 2);
     let planned = sandbox.json("plan digits --prune 0.4 --quantize int8");
@@ -171,7 +171,7 @@ fn json_is_one_document_everywhere() {
 }
 
 #[test]
-fn a_plain_checkpoint_is_exported_bit_by_bit() {
+fn a_plain_checkpoint_is_exported_bit_for_bit() {
     let sandbox = digits();
     let before = tensors_of(&sandbox.path("digits"));
     for format in FORMATS {
@@ -185,7 +185,7 @@ fn a_plain_checkpoint_is_exported_bit_by_bit() {
 }
 
 #[test]
-fn force_replaces_our_own_output_and_nothing_else() {
+fn force_replaces_only_outputs_of_briquette() {
     let sandbox = digits();
     sandbox.ok("compress digits -o out --quantize int8");
     let old = sandbox.files("out");
@@ -195,7 +195,7 @@ fn force_replaces_our_own_output_and_nothing_else() {
     sandbox.ok("verify out --against digits");
     assert_ne!(sandbox.files("out"), old);
     sandbox.write("mine/precious.txt", "x");
-    sandbox.run("compress digits -o mine --quantize int4 --force").assert_fails(6, &["no output of briquette"]);
+    sandbox.run("compress digits -o mine --quantize int4 --force").assert_fails(6, &["not an output of briquette"]);
     assert_eq!(sandbox.names(), ["digits", "mine", "out"]);
 }
 
@@ -210,13 +210,13 @@ fn a_pruned_output_may_be_quantized_and_a_quantized_one_may_not() {
     let zeros = |tensor: &Tensor| tensor.floats().iter().map(|&value| value == 0.0).collect::<Vec<_>>();
     let kept =
         zeros(&pruned["up.weight"]).iter().zip(zeros(&both["up.weight"])).all(|(before, after)| !before || after);
-    assert!(kept, "a pruned weight came back");
+    assert!(kept, "a pruned weight is not zero");
     sandbox.run("compress both -o again --quantize int4").assert_fails(6, &["both", "already quantized"]);
 }
 
-/// f64 values beyond f32 are no infinity: a tensor that nothing is done to keeps them, and no other can.
+/// f64 values beyond f32 are not infinite: unchanged tensors keep them, all others are refused.
 #[test]
-fn numbers_beyond_f32_stay_where_nothing_is_done_to_them() {
+fn f64_values_beyond_f32_are_kept_in_unchanged_tensors() {
     let wide = |name: &str, shape: &[usize]| {
         let mut values = vec![0.5_f64; shape.iter().product()];
         values[1] = 1e300;

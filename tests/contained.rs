@@ -1,10 +1,10 @@
-//! Nothing that a model's directory holds leads out of it: links are followed inside, and in the hub's cache.
+//! Files of a model may not lead out of its directory: links work inside it and in the hub's cache.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Random, safetensors_of, tensors_of, tiny};
 use std::os::unix::fs::symlink;
 
-/// What reads the weights of a model.
+/// Commands that read the weights of a model.
 const READERS: [&str; 6] = [
     "inspect M",
     "inspect M --zeros",
@@ -14,7 +14,7 @@ const READERS: [&str; 6] = [
     "diff M M",
 ];
 
-/// Every reader of `model` says that `link` leads to `target`, and neither writes nor changes anything.
+/// Checks that every reader of `model` reports that `link` leads to `target`, and changes no file.
 fn assert_refused(sandbox: &Sandbox, lines: &[&str], model: &str, link: &str, target: &str) {
     let before = sandbox.files("");
     for line in lines {
@@ -25,7 +25,7 @@ fn assert_refused(sandbox: &Sandbox, lines: &[&str], model: &str, link: &str, ta
     }
 }
 
-/// A directory `m` with a config, and beside it a secret that is a sound checkpoint.
+/// A directory `m` with a config, beside a secret file that is a valid checkpoint.
 fn with_secret() -> Sandbox {
     let sandbox = Sandbox::new();
     sandbox.write("secret/w.safetensors", safetensors_of(&tiny()));
@@ -34,7 +34,7 @@ fn with_secret() -> Sandbox {
 }
 
 #[test]
-fn weights_that_are_links_out_of_the_directory_are_refused() {
+fn weights_that_link_out_of_the_directory_are_refused() {
     for name in ["model.safetensors", "pytorch_model.bin", "odd.pt", "x.bpk"] {
         let sandbox = with_secret();
         symlink("../secret/w.safetensors", sandbox.path("m").join(name)).unwrap();
@@ -43,7 +43,7 @@ fn weights_that_are_links_out_of_the_directory_are_refused() {
 }
 
 #[test]
-fn shards_and_indices_that_lead_out_are_refused_however_they_do() {
+fn shards_and_indices_that_lead_out_of_the_directory_are_refused() {
     let index = |file: &str| {
         let names = tiny().into_iter().map(|tensor| (tensor.name, file.to_string())).collect();
         briquette::formats::index::to_json(&names, 1)
@@ -68,7 +68,7 @@ fn shards_and_indices_that_lead_out_are_refused_however_they_do() {
 }
 
 #[test]
-fn a_config_that_leads_out_is_refused() {
+fn a_config_that_links_out_of_the_directory_is_refused() {
     let sandbox = Sandbox::with("digits");
     sandbox.write("secret.json", "{}");
     std::fs::remove_file(sandbox.path("digits/config.json")).unwrap();
@@ -77,7 +77,7 @@ fn a_config_that_leads_out_is_refused() {
 }
 
 #[test]
-fn files_of_an_output_of_ours_that_lead_out_are_refused_and_do_not_verify() {
+fn files_of_an_output_that_link_out_of_it_are_refused_and_do_not_verify() {
     for format in ["briquette", "dense", "burnpack", "compressed-tensors"] {
         let sandbox = Sandbox::with("digits");
         sandbox.ok(&format!("compress digits -o out --quantize int8 --format {format} --allow-untested"));
@@ -89,7 +89,7 @@ fn files_of_an_output_of_ours_that_lead_out_are_refused_and_do_not_verify() {
             symlink(format!("../elsewhere-{name}"), &file).unwrap();
             let link = format!("out/{name}");
             assert_refused(&sandbox, &["verify M"], "out", &link, &format!("elsewhere-{name}"));
-            // Small files are read where they are used; the sums, for what is read.
+            // Not every reader reads config.json.
             if name != "config.json" {
                 assert_refused(&sandbox, &READERS, "out", &link, &format!("elsewhere-{name}"));
             }
@@ -104,7 +104,7 @@ fn files_of_an_output_of_ours_that_lead_out_are_refused_and_do_not_verify() {
 }
 
 #[test]
-fn what_a_person_names_may_be_a_link_and_so_may_what_stays_inside() {
+fn named_paths_and_links_inside_the_directory_are_followed() {
     let sandbox = Sandbox::with("digits");
     std::fs::create_dir(sandbox.path("digits/store")).unwrap();
     std::fs::rename(sandbox.path("digits/model.safetensors"), sandbox.path("digits/store/1")).unwrap();
@@ -118,7 +118,7 @@ fn what_a_person_names_may_be_a_link_and_so_may_what_stays_inside() {
 }
 
 #[test]
-fn the_cache_of_the_hub_is_read_with_its_weights_and_shards_among_the_blobs() {
+fn models_in_the_hub_cache_are_read() {
     let sandbox = Sandbox::with("digits-sharded");
     let (blobs, snapshot) = ("hub/models--a--b/blobs", "hub/models--a--b/snapshots/0123");
     std::fs::create_dir_all(sandbox.path(blobs)).unwrap();
@@ -143,7 +143,7 @@ fn the_cache_of_the_hub_is_read_with_its_weights_and_shards_among_the_blobs() {
 
 #[cfg(feature = "model")]
 #[test]
-fn small_files_that_an_evaluation_reads_stay_inside() {
+fn small_files_of_an_evaluation_must_stay_inside_the_directory() {
     let eval = "eval M --data sentences.txt --device cpu";
     for name in ["config.json", "tokenizer.json", "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"]
     {

@@ -1,21 +1,20 @@
-//! What is damaged is not used: a flipped bit in an output of ours, or in a PyTorch archive, ends every command that reads
-//! the tensor it is in.
+//! Readers refuse damaged tensors: a flipped bit in an output or a PyTorch archive is found.
 
 use crate::sandbox::{Sandbox, repository};
 use crate::weights::{Tensor, safetensors_of, tiny};
 use briquette::formats::{InputFile, TensorInfo, burnpack, safetensors};
 
-/// What reads every value of a model.
+/// Commands that read every value of a model.
 const READERS: [&str; 4] =
     ["export M --to dense -o new", "export M --to briquette -o new", "diff M M", "inspect M --zeros"];
-/// And what quantized models are refused by before anything of them is read.
+/// Commands that compress; they refuse quantized models before they read a tensor.
 const COMPRESSING: [&str; 3] = [
     "compress M -o new --quantize int8",
     "compress M -o new --prune 0.9",
     "compress M -o new --prune 0.9 --scope global",
 ];
 
-/// Every tensor of a weight file, and where it starts.
+/// Returns every tensor of a weight file and its start.
 fn parts_of(sandbox: &Sandbox, file: &str) -> Vec<(TensorInfo, u64)> {
     let file = InputFile::open(&sandbox.path(file)).unwrap();
     let is_burnpack = file.path().extension().is_some_and(|extension| extension == "bpk");
@@ -23,19 +22,20 @@ fn parts_of(sandbox: &Sandbox, file: &str) -> Vec<(TensorInfo, u64)> {
     header.unwrap().tensors.into_iter().filter(|(info, _)| info.n_bytes() > 0).collect()
 }
 
-/// The weight file of an output.
+/// Returns the path of an output's weight file.
 fn weights_of(sandbox: &Sandbox, output: &str) -> String {
     let names = sandbox.files(output).into_keys();
     let is_weight = |name: &String| name.ends_with(".safetensors") || name.ends_with(".bpk");
     format!("{output}/{}", names.into_iter().find(is_weight).unwrap())
 }
 
-/// Flips a bit in the middle of each part in turn; each line refuses it. What of a part only repeats what the manifest
-/// says is not read.
+/// Flips a bit in the middle of each part in turn and checks that each command refuses it.
+///
+/// Parts that only repeat the manifest are not read, so flips there are not tested.
 fn assert_flips_are_refused(sandbox: &Sandbox, output: &str, lines: &[&str]) {
     let file = weights_of(sandbox, output);
     let good = std::fs::read(sandbox.path(&file)).unwrap();
-    // Counters of batches are no part of what a network computes.
+    // Batch counters do not affect the output of a network.
     let is_evaluated = lines.iter().any(|line| line.starts_with("eval"));
     let is_read = |name: &str| !(name.ends_with("_shape") || is_evaluated && name.ends_with("num_batches_tracked"));
     for (info, start) in parts_of(sandbox, &file).into_iter().filter(|(info, _)| is_read(&info.name)) {
@@ -57,9 +57,9 @@ fn assert_flips_are_refused(sandbox: &Sandbox, output: &str, lines: &[&str]) {
 }
 
 #[test]
-fn a_flipped_bit_in_any_kind_of_part_ends_whatever_reads_it() {
+fn readers_refuse_a_flipped_bit_in_any_part() {
     let sandbox = Sandbox::new();
-    // Two names of one tensor, and a type that is cast.
+    // A tensor with two names.
     let mut tensors = tiny();
     tensors.push(Tensor { name: "head.weight".into(), ..Tensor::random("", &[12, 32], 1) });
     sandbox.write("tiny/model.safetensors", safetensors_of(&tensors));
@@ -89,7 +89,7 @@ fn a_flipped_bit_in_any_kind_of_part_ends_whatever_reads_it() {
 }
 
 #[test]
-fn blocks_of_large_tensors_are_checked_by_whoever_reads_them() {
+fn readers_check_the_hash_blocks_of_large_tensors() {
     let sandbox = Sandbox::new();
     let large = |name: &str, shape: &[usize]| Tensor::random(name, shape, 5);
     let ids = Tensor {
@@ -116,7 +116,7 @@ fn blocks_of_large_tensors_are_checked_by_whoever_reads_them() {
 }
 
 #[test]
-fn a_manifest_or_a_small_file_that_was_changed_is_not_taken() {
+fn a_changed_manifest_or_small_file_is_refused() {
     let sandbox = Sandbox::with("digits");
     sandbox.ok("compress digits -o out --quantize int8");
     let manifest = String::from_utf8(sandbox.files("out")["briquette.json"].clone()).unwrap();
@@ -132,7 +132,7 @@ fn a_manifest_or_a_small_file_that_was_changed_is_not_taken() {
             let outcome = sandbox.run(&line.replace('M', "out"));
             outcome.assert_fails(4, &["out/briquette.json: found SHA-256", "make the output again"]);
         }
-        // Without the sums of the directory, the hashes of the values are what there is.
+        // Without `SHA256SUMS`, only the hashes of values protect the output.
         let sums = sandbox.files("out")["SHA256SUMS"].clone();
         std::fs::remove_file(sandbox.path("out/SHA256SUMS")).unwrap();
         let outcome = sandbox.run("export out --to dense -o new --force");
@@ -147,7 +147,7 @@ fn a_manifest_or_a_small_file_that_was_changed_is_not_taken() {
 }
 
 #[test]
-fn a_flipped_bit_in_a_pytorch_archive_ends_whatever_reads_it() {
+fn readers_refuse_a_flipped_bit_in_a_pytorch_archive() {
     let sandbox = Sandbox::new();
     for name in ["digits.pt", "pt/strided.pt", "pt/tied.pt", "pt/half.pt"] {
         let good = std::fs::read(repository().join("fixtures").join(name)).unwrap();
@@ -169,7 +169,7 @@ fn a_flipped_bit_in_a_pytorch_archive_ends_whatever_reads_it() {
     }
 }
 
-/// A byte in the middle of each entry below `data/` of a zip archive whose entries are stored.
+/// Returns the position of a byte in the middle of each uncompressed entry below `data/` of a zip archive.
 fn places_of_data(archive: &[u8]) -> Vec<usize> {
     let number =
         |at: usize, n: usize| archive[at..at + n].iter().rev().fold(0, |sum, &byte| sum << 8 | usize::from(byte));
@@ -186,7 +186,7 @@ fn places_of_data(archive: &[u8]) -> Vec<usize> {
 
 #[cfg(feature = "model")]
 #[test]
-fn an_evaluation_takes_no_damaged_weights_however_layers_hold_them() {
+fn an_evaluation_refuses_damaged_weights_in_every_storage() {
     let sandbox = Sandbox::with("digits");
     let data = "digits-data.safetensors";
     std::fs::copy(repository().join("fixtures").join(data), sandbox.path(data)).unwrap();

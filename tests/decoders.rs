@@ -1,11 +1,11 @@
-//! Decoders as students: of running text, from teachers asked each time or once.
+//! Decoders as students: trained on running text, with the teacher run in every epoch or cached.
 #![cfg(feature = "model")]
 
 use crate::sandbox::{Sandbox, repository};
 use crate::weights::tensors_of;
 use serde_json::Value;
 
-/// A recipe over running text: windows of 16 tokens, 8 at once.
+/// Returns a recipe over running text, with windows of 16 tokens in batches of 8.
 fn of_text(model: &str, student: &str, loss: &str, memory: &str) -> String {
     format!(
         "[model]\npath = \"{model}\"\n[output]\npath = \"out\"\n[data]\ntrain = \"text.txt\"\neval = \"text.txt\"\n\
@@ -23,7 +23,7 @@ fn with_text(model: &str) -> Sandbox {
 }
 
 #[test]
-fn a_decoder_of_fewer_layers_learns_to_tell_what_comes_next() {
+fn a_decoder_with_fewer_layers_learns_to_predict_tokens() {
     let sandbox = with_text("llama-tied");
     let perplexity = |report: &Value| -> Vec<f64> {
         let epochs = report["trained"][0]["epochs"].as_array().unwrap();
@@ -43,17 +43,17 @@ fn a_decoder_of_fewer_layers_learns_to_tell_what_comes_next() {
     assert!(!tensors.contains_key("lm_head.weight") && !tensors.keys().any(|name| name.contains("layers.1.")));
     sandbox.ok("verify out");
 
-    // A teacher that was asked once says, but for the classes it finds unlikely, the same.
+    // A cached teacher gives the same logits except for unlikely tokens.
     let recipe = of_text("llama-tied", "student = \"layers\"\nlayers = [0]", both, "cache_teacher = true");
     sandbox.write("cached.toml", recipe);
     let cached = perplexity(&sandbox.json("distill cached.toml --threads 1 --force"));
     assert!(cached[3] < 0.9 * cached[0], "{cached:?}");
     sandbox.write("maps.toml", of_text("llama-tied", "", "{ kind = \"attention\" }", ""));
-    sandbox.run("distill maps.toml --quiet --force").assert_fails(2, &["attention", "choose another loss"]);
+    sandbox.run("distill maps.toml --quiet --force").assert_fails(2, &["attention", "use another loss"]);
 }
 
 #[test]
-fn a_decoder_learns_in_half_precision_too() {
+fn a_decoder_trains_in_half_precision() {
     let sandbox = with_text("llama-tied");
     for dtype in ["bf16", "f16"] {
         let memory = format!("dtype = \"{dtype}\"");
@@ -66,7 +66,7 @@ fn a_decoder_learns_in_half_precision_too() {
 }
 
 #[test]
-fn a_decoder_of_other_sizes_keeps_its_teachers_vocabulary_and_biases() {
+fn a_decoder_of_other_sizes_keeps_the_vocabulary_and_biases_of_its_teacher() {
     let sandbox = with_text("llama-qwen");
     let sizes = "student = { num_hidden_layers = 1, intermediate_size = 16 }";
     sandbox.write("recipe.toml", of_text("llama-qwen", sizes, "{ kind = \"logits\" }", ""));

@@ -1,4 +1,4 @@
-//! What `diff` must not hide: NaN, integers that differ, and tensors that cannot be compared.
+//! `diff` reports NaN, integers that differ, and tensors that cannot be compared.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Tensor, safetensors_of};
@@ -11,7 +11,7 @@ fn integers(name: &str, dtype: DType, values: &[i64]) -> Tensor {
 }
 
 #[test]
-fn a_value_that_is_no_number_comes_first_and_shows() {
+fn tensors_with_nan_come_first() {
     let sandbox = Sandbox::new();
     let floats = |values: [f32; 4]| Tensor::f32("broken", &[2, 2], values);
     let other = |value: f32| Tensor::f32("other", &[1], [value]);
@@ -31,7 +31,7 @@ fn a_value_that_is_no_number_comes_first_and_shows() {
 }
 
 #[test]
-fn tensors_that_are_no_weights_are_compared_by_their_bytes() {
+fn integer_tensors_are_compared_by_their_bytes() {
     let sandbox = Sandbox::new();
     let weight = Tensor::f32("weight", &[1], [1.0]);
     let model = |ids: &[i64], other: Tensor| [integers("ids", DType::I64, ids), other, weight.clone()];
@@ -42,7 +42,7 @@ fn tensors_that_are_no_weights_are_compared_by_their_bytes() {
     assert!(json["tensors"][0]["is_equal"] == false && json["tensors"][0]["error"].is_null(), "{json}");
     assert_eq!(json["other_type"], serde_json::json!(["mixed"]));
     let table = sandbox.ok("diff a.safetensors b.safetensors").stdout;
-    for phrase in ["2 tensors compared, 1 equal", "no weights, and not equal: ids", "of another type: mixed"] {
+    for phrase in ["2 tensors compared, 1 equal", "different, but not weights: ids", "different types: mixed"] {
         assert!(table.contains(phrase), "{table}");
     }
     let same = sandbox.ok("diff a.safetensors a.safetensors").stdout;

@@ -1,4 +1,4 @@
-//! Training by recipe: prune, distill with the mask held, quantize, gate; killed anywhere and taken up again.
+//! Training by recipe: prune, distill with a fixed mask, quantize, gate; killed at any point and resumed.
 #![cfg(feature = "model")]
 
 use crate::sandbox::{Sandbox, copy, repository};
@@ -44,7 +44,7 @@ pub(crate) fn digits(recipe: &str) -> Sandbox {
     sandbox
 }
 
-/// What two runs of one recipe must have in common.
+/// Returns `SHA256SUMS` of an output, which must be equal for two runs of one recipe.
 pub(crate) fn sums(sandbox: &Sandbox, output: &str) -> String {
     std::fs::read_to_string(sandbox.path(output).join("SHA256SUMS")).unwrap()
 }
@@ -62,7 +62,7 @@ fn one_recipe_prunes_distills_quantizes_and_passes_its_gate() {
         report["stage_bytes"].as_array().unwrap().iter().map(|part| part["stage"].as_str().unwrap()).collect();
     assert_eq!(stages, ["original", "compress 1", "distill 1", "output"]);
     assert!(report["before"]["file_bytes"].as_u64().unwrap() > 4 * report["after"]["file_bytes"].as_u64().unwrap());
-    // One shot, 80 % of each layer leave little: what is there was learned back, and the zeros are still zeros.
+    // Pruning 80 % of each layer in one shot destroys the accuracy; training recovers it and keeps the zeros.
     assert!(report["evaluation"]["metrics"]["accuracy"].as_f64().unwrap() > 0.9);
     let zeros = tensors_of(&sandbox.path("out"))["fc1.weight"].floats().iter().filter(|w| **w == 0.0).count();
     assert!(zeros >= 512 * 80 * 8 / 10, "{zeros}");
@@ -72,7 +72,7 @@ fn one_recipe_prunes_distills_quantizes_and_passes_its_gate() {
     let page = std::fs::read_to_string(sandbox.path("out/report.html")).unwrap();
     assert!(page.contains("The loss by step") && page.contains("epoch 2"));
     let text = sandbox.ok("report out").stdout;
-    let headings = text.lines().find(|line| line.starts_with("running it")).unwrap();
+    let headings = text.lines().find(|line| line.starts_with("evaluation")).unwrap();
     assert!(headings.ends_with("after") && text.contains("weights as sparse int8"), "{text}");
     let lines = std::fs::read_to_string(sandbox.path("out/metrics.jsonl")).unwrap();
     assert_eq!(lines.lines().filter(|line| line.contains("\"step\":{")).count(), 46);
@@ -80,7 +80,7 @@ fn one_recipe_prunes_distills_quantizes_and_passes_its_gate() {
 }
 
 #[test]
-fn a_plan_shows_all_that_is_done_to_files_and_touches_nothing() {
+fn a_plan_lists_all_stages_and_writes_nothing() {
     let sandbox = digits(RECIPE);
     let plan = sandbox.ok("plan recipe.toml").stdout;
     assert!(plan.contains("80.0 %") && plan.contains("8-bit"), "{plan}");
@@ -88,7 +88,7 @@ fn a_plan_shows_all_that_is_done_to_files_and_touches_nothing() {
 }
 
 #[test]
-fn a_limit_that_weights_are_above_is_refused_by_run_and_plan_before_anything_is_written() {
+fn a_memory_limit_below_the_weights_is_refused_by_run_and_plan_before_any_writing() {
     let with = |limit: &str| RECIPE.replace("batch_size = 64", &format!("batch_size = 64\nlimit = \"{limit}\""));
     let sandbox = digits(&with("50kB"));
     let before = sandbox.files("");
@@ -96,40 +96,40 @@ fn a_limit_that_weights_are_above_is_refused_by_run_and_plan_before_anything_is_
     for line in ["distill recipe.toml --quiet", "run recipe.toml --quiet", "plan recipe.toml --quiet"] {
         sandbox.run(line).assert_fails(6, &refused);
     }
-    assert_eq!(sandbox.files(""), before, "nothing is left behind");
+    assert_eq!(sandbox.files(""), before, "no file is left behind");
     let plan = sandbox.run("plan recipe.toml");
-    assert!(plan.code == 6 && plan.stdout.contains("of 50.00 kB that memory.limit allows"), "{}", plan.stdout);
+    assert!(plan.code == 6 && plan.stdout.contains("limit 50.00 kB"), "{}", plan.stdout);
 
-    // Weights fit, and training one item does not: that is measured, and nothing learned is lost.
+    // The weights fit, but training one item does not: this is measured, and no file is left behind.
     sandbox.write("recipe.toml", with("1MB"));
     let before = sandbox.files("");
     sandbox.run("distill recipe.toml --quiet").assert_fails(6, &["memory.limit", "for one item"]);
-    assert_eq!(sandbox.files(""), before, "nothing is left behind");
+    assert_eq!(sandbox.files(""), before, "no file is left behind");
 
     sandbox.write("recipe.toml", with("1GB"));
     let needs = &sandbox.json("plan recipe.toml")["memory"];
     assert_eq!(needs["limit_bytes"], 1_000_000_000);
     let bytes = |at: usize| needs["runs"][at]["weights_bytes"].as_u64().unwrap();
-    assert!(bytes(1) > 40_000 && bytes(0) == 2 * bytes(1), "the teacher is the model itself: {needs}");
+    assert!(bytes(1) > 40_000 && bytes(0) == 2 * bytes(1), "the teacher is the original model: {needs}");
 }
 
-/// The step of a training's last checkpoint, in its stages' directory.
+/// Returns the step of the last training checkpoint.
 fn step_of(sandbox: &Sandbox) -> u64 {
     let state = std::fs::read(sandbox.path("out.stages/1-training/last.json")).unwrap_or_default();
     serde_json::from_slice::<Value>(&state).map_or(0, |state| state["step"].as_u64().unwrap())
 }
 
 #[test]
-fn killed_anywhere_it_ends_in_the_same_place() {
-    ends_in_the_same_place(&digits(RECIPE), &[0, 5, 20, 30]);
+fn a_killed_training_run_resumes_to_the_same_output() {
+    assert_resumes_to_the_same_output(&digits(RECIPE), &[0, 5, 20, 30]);
 }
 
 #[test]
-fn what_is_drawn_at_random_while_it_trains_is_drawn_again_after_a_kill() {
+fn a_killed_training_run_repeats_its_random_numbers() {
     let sandbox = sentences(); // of an encoder that drops out a tenth
     for memory in ["", "gradient_checkpointing = true"] {
         let recipe = of_sentences("out", "loss = [{ kind = \"embedding\" }]\nsave_every = 3", memory);
-        // Enough steps that it is still at work when it is killed.
+        // Enough steps that training is not finished when it is killed.
         sandbox.write(
             "recipe.toml",
             recipe.replace("epochs = 2", "epochs = 6").replacen(
@@ -138,30 +138,31 @@ fn what_is_drawn_at_random_while_it_trains_is_drawn_again_after_a_kill() {
                 1,
             ),
         );
-        ends_in_the_same_place(&sandbox, &[6, 21]);
+        assert_resumes_to_the_same_output(&sandbox, &[6, 21]);
     }
 }
 
-/// Kills a training once it has a checkpoint of each of these steps, goes on, and holds what comes out against an undisturbed one.
-fn ends_in_the_same_place(sandbox: &Sandbox, steps: &[u64]) {
+/// Checks that a training run killed after each of these steps resumes and gives the output of an undisturbed
+/// run.
+fn assert_resumes_to_the_same_output(sandbox: &Sandbox, steps: &[u64]) {
     sandbox.ok("distill recipe.toml -o whole --threads 1 --quiet --force");
     let expected = sums(sandbox, "whole");
     for &after in steps {
         let mut child = sandbox.command("distill recipe.toml --threads 1 --quiet --force").spawn().unwrap();
         while step_of(sandbox) < after {
-            assert!(child.try_wait().unwrap().is_none(), "it ended before step {after}");
+            assert!(child.try_wait().unwrap().is_none(), "the run finished before step {after}");
             std::thread::sleep(Duration::from_millis(5));
         }
         child.kill().unwrap();
         child.wait().unwrap();
         let again = sandbox.run("distill recipe.toml --threads 1 --force");
         assert_eq!((again.code, sums(sandbox, "out")), (0, expected.clone()), "killed at step {after}");
-        assert_eq!(again.stderr.contains("went on from step"), after > 0, "{}", again.stderr);
+        assert_eq!(again.stderr.contains("resumed from step"), after > 0, "{}", again.stderr);
     }
 }
 
 #[test]
-fn a_gate_that_is_not_met_keeps_what_was_there_and_what_was_learned() {
+fn a_failed_gate_keeps_the_old_output_and_the_trained_weights() {
     let sandbox = digits(RECIPE);
     sandbox.ok("distill recipe.toml --threads 1 --quiet");
     let before = sums(&sandbox, "out");
@@ -169,7 +170,7 @@ fn a_gate_that_is_not_met_keeps_what_was_there_and_what_was_learned() {
     let failed = sandbox.run("distill high.toml --threads 1 --quiet --force");
     failed.assert_fails(6, &["gate: accuracy is 0.9", "at least 0.9999"]);
     assert_eq!(sums(&sandbox, "out"), before);
-    // The same recipe with a lower gate has nothing left to train.
+    // The recipe with the lower gate has nothing left to train.
     let mut command = sandbox.command("distill recipe.toml --threads 1 --force");
     let output = command.stderr(Stdio::piped()).output().unwrap();
     assert!(output.status.success());
@@ -178,7 +179,7 @@ fn a_gate_that_is_not_met_keeps_what_was_there_and_what_was_learned() {
 }
 
 #[test]
-fn a_recipe_that_changed_is_not_gone_on_with() {
+fn a_changed_recipe_is_not_resumed() {
     let sandbox = digits(&RECIPE.replace("accuracy = 0.9 }", "accuracy = 0.9999 }"));
     sandbox.run("distill recipe.toml --threads 1 --quiet").assert_fails(6, &["gate"]);
     sandbox.write("other.toml", RECIPE.replace("epochs = 2", "epochs = 1").replace("= 0.9 }", "= 0.5 }"));
@@ -235,7 +236,7 @@ pub(crate) fn of_sentences(output: &str, keys: &str, memory: &str) -> String {
 }
 
 #[test]
-fn a_sentence_encoder_of_fewer_layers_learns_from_every_kind_of_loss() {
+fn a_sentence_encoder_with_fewer_layers_learns_from_every_loss() {
     let sandbox = sentences();
     let all = "loss = [{ kind = \"embedding\" }, { kind = \"embedding\", by = \"similarity\" }, { kind = \"hidden\" }, \
                { kind = \"hidden\", by = \"cosine\", layers = \"last\" }, { kind = \"attention\", layers = [1] }, \
@@ -259,7 +260,7 @@ fn a_sentence_encoder_of_fewer_layers_learns_from_every_kind_of_loss() {
 }
 
 #[test]
-fn layers_that_run_again_in_the_backward_pass_learn_the_same() {
+fn gradient_checkpointing_gives_the_same_weights() {
     let sandbox = sentences();
     let config = std::fs::read_to_string(sandbox.path("bert-tiny/config.json")).unwrap();
     sandbox.write("bert-tiny/config.json", config.replace("dropout_prob\": 0.1", "dropout_prob\": 0.0"));
@@ -278,7 +279,7 @@ fn layers_that_run_again_in_the_backward_pass_learn_the_same() {
 }
 
 #[test]
-fn layers_labels_vocabularies_and_tokenizers_that_do_not_go_together_are_named() {
+fn mismatched_layers_labels_vocabularies_and_tokenizers_are_named() {
     let sandbox = sentences();
     let embedding = "loss = [{ kind = \"embedding\" }]";
     let cases: [(String, &[&str]); 4] = [
@@ -297,7 +298,7 @@ fn layers_labels_vocabularies_and_tokenizers_that_do_not_go_together_are_named()
 }
 
 #[test]
-fn training_in_turns_in_halves_and_within_a_limit_comes_to_much_the_same() {
+fn gradient_accumulation_half_precision_and_memory_limits_give_similar_results() {
     let accuracy = |memory: &str| {
         let sandbox = digits(&RECIPE.replace("batch_size = 64", memory));
         let report = sandbox.json("distill recipe.toml --threads 1");
@@ -318,7 +319,7 @@ fn training_in_turns_in_halves_and_within_a_limit_comes_to_much_the_same() {
 }
 
 #[test]
-fn what_cannot_be_trained_is_one_line() {
+fn untrainable_models_are_refused_in_one_line() {
     let stage = "loss = [{ kind = \"logits\", weight = 0.7 }, { kind = \"labels\", weight = 0.3 }]";
     let with = |to: &str| RECIPE.replace(stage, to);
     let data = "train = \"digits-data.safetensors\"";
@@ -337,13 +338,13 @@ fn what_cannot_be_trained_is_one_line() {
             2,
             &["unknown key \"lerning_rate\"", "learning_rate"],
         ),
-        (with("loss = [{ kind = \"embedding\" }]"), 2, &["\"embedding\"", "the student gives no embeddings"]),
+        (with("loss = [{ kind = \"embedding\" }]"), 2, &["\"embedding\"", "the student has no embeddings"]),
         (with("loss = [{ kind = \"labels\" }]\nstudent = \"layers\""), 2, &["n_layers: missing"]),
         (with("loss = [{ kind = \"labels\" }]\nstudent = \"layers\"\nn_layers = 1"), 2, &["has no layers"]),
         (with("loss = [{ kind = \"labels\" }]\nstudent = { num_labels = 7 }"), 2, &["num_labels", "7", "10"]),
         (with("loss = [{ kind = \"labels\" }]\nstudent = { hiden_size = 7 }"), 2, &["unknown size \"hiden_size\""]),
         (with("loss = [{ kind = \"labels\" }]\nfreeze = [\"conv9.*\"]"), 2, &["freeze", "conv9"]),
-        (with("loss = [{ kind = \"labels\" }]\nfreeze = [\"**\"]"), 2, &["nothing is left to learn"]),
+        (with("loss = [{ kind = \"labels\" }]\nfreeze = [\"**\"]"), 2, &["no tensor is left to train"]),
         (
             RECIPE.replace("metric = \"accuracy\"", "metric = \"perplexity\""),
             2,
@@ -368,7 +369,7 @@ fn what_cannot_be_trained_is_one_line() {
 }
 
 #[test]
-fn a_recipe_without_training_is_for_another_command() {
+fn distill_refuses_a_recipe_without_training() {
     let sandbox = digits("[model]\npath = \"digits\"\n[output]\npath = \"out\"\n");
     sandbox.run("distill recipe.toml").assert_fails(2, &["no distill stage", "briquette run"]);
 }

@@ -1,4 +1,5 @@
-//! Entropy-coded codes: the same values in fewer bytes, the same bytes however they were made, and served as if nothing had been done.
+//! Entropy-coded storage: equal values in fewer bytes, equal bytes from every way to write them, and equal
+//! results when run.
 
 use crate::export::SCHEMES;
 use crate::sandbox::{Sandbox, repository};
@@ -14,7 +15,7 @@ fn manifest(sandbox: &Sandbox, output: &str) -> Value {
 }
 
 #[test]
-fn codes_are_fewer_bytes_and_the_same_values_there_and_back() {
+fn entropy_coded_outputs_are_smaller_and_convert_both_ways_without_loss() {
     let sandbox = Sandbox::with("digits");
     let schemes = SCHEMES[..5].iter().chain(&["--prune 0.5 --quantize int2 --cast f16"]);
     for (i, scheme) in schemes.enumerate() {
@@ -23,7 +24,7 @@ fn codes_are_fewer_bytes_and_the_same_values_there_and_back() {
         let report = sandbox.json(&format!("export {plain} --to briquette --storage entropy -o {coded}"));
         assert_eq!(tensors_of(&sandbox.path(&plain)), tensors_of(&sandbox.path(&coded)), "{scheme}");
         let (before, after) = (weights(&sandbox, &plain).len(), weights(&sandbox, &coded).len());
-        // Each tensor has some hundred bytes of states, tables and ends.
+        // Each tensor adds about a hundred bytes of states, tables and offsets.
         assert!(after < before + 2000, "{scheme}: {before} became {after}");
         assert_eq!(report["after"]["file_bytes"], after, "{scheme}");
         let predicted = report["predicted_bytes"].as_u64().unwrap();
@@ -39,7 +40,7 @@ fn codes_are_fewer_bytes_and_the_same_values_there_and_back() {
     }
 }
 
-/// Weights of a bell, and some that are all alike.
+/// Tensors with bell-shaped values, and tensors with few distinct values.
 fn large() -> Vec<Tensor> {
     let bell = Tensor::random("bell.weight", &[3000, 2200], 5);
     let sum = |values: &[f32]| {
@@ -56,7 +57,7 @@ fn large() -> Vec<Tensor> {
 }
 
 #[test]
-fn tensors_of_many_pieces_and_blocks_are_the_same_bytes_on_any_number_of_threads() {
+fn large_tensors_give_the_same_bytes_on_any_number_of_threads() {
     let sandbox = Sandbox::new();
     sandbox.write("large.safetensors", safetensors_of(&large()));
     for scheme in [
@@ -79,12 +80,12 @@ fn tensors_of_many_pieces_and_blocks_are_the_same_bytes_on_any_number_of_threads
         }
         let coding = &manifest(&sandbox, "coded")["tensors"]["same.weight"]["coding"];
         let n_bytes = coding["storage"]["entropy"]["n_bytes"].as_u64().unwrap();
-        assert!(n_bytes < 2 * 200, "{scheme}: {n_bytes} bytes of codes that are all alike");
+        assert!(n_bytes < 2 * 200, "{scheme}: {n_bytes} bytes for equal codes");
     }
 }
 
 #[test]
-fn a_model_in_blocks_runs_as_it_did() {
+fn an_entropy_coded_model_evaluates_as_before() {
     let sandbox = Sandbox::with("digits");
     sandbox.write("data.safetensors", std::fs::read(repository().join("fixtures/digits-data.safetensors")).unwrap());
     sandbox.ok("compress digits -o plain --prune 0.5 --quantize int8-dynamic");
@@ -100,7 +101,7 @@ fn a_model_in_blocks_runs_as_it_did() {
 }
 
 #[test]
-fn what_cannot_be_coded_is_one_line() {
+fn unsupported_entropy_coding_is_refused_in_one_line() {
     let sandbox = Sandbox::with("digits");
     let cases = [
         (
@@ -113,11 +114,11 @@ fn what_cannot_be_coded_is_one_line() {
         sandbox.run(&format!("compress digits -o out {flags}")).assert_fails(2, &[phrase]);
     }
     let plan = sandbox.ok("plan digits --prune 0.5 --storage entropy").stdout;
-    assert!(plan.contains("No tensor has codes, so that none is entropy-coded"), "{plan}");
+    assert!(plan.contains("No tensor has codes, so nothing is entropy-coded"), "{plan}");
 }
 
 #[test]
-fn a_block_that_lies_is_one_line() {
+fn invalid_blocks_are_refused_in_one_line() {
     let sandbox = Sandbox::with("digits");
     sandbox.ok("compress digits -o out --quantize int8 --storage entropy");
     let good = weights(&sandbox, "out");
@@ -128,8 +129,8 @@ fn a_block_that_lies_is_one_line() {
     let lies: [(usize, &[u8], &str); 6] = [
         (ends, &[0xff; 8], "its codes"),
         (ends, &[0; 8], "table of frequencies is cut off"),
-        (ends, &[0, 0, 0, 0, 0, 1, 0, 0], "its codes lies at bytes 0 to"),
-        (blocks, &[5, 5], "symbols in no order"),
+        (ends, &[0, 0, 0, 0, 0, 1, 0, 0], "its codes at bytes 0.."),
+        (blocks, &[5, 5], "symbols out of order"),
         (blocks + 2, &[0x7e], "expected 4096"),
         (blocks + 700, &[1, 2, 3], "damaged"),
     ];
@@ -145,7 +146,7 @@ fn a_block_that_lies_is_one_line() {
     let n_bytes =
         manifest(&sandbox, "out")["tensors"]["fc1.weight"]["coding"]["storage"]["entropy"]["n_bytes"].to_string();
     std::fs::remove_file(sandbox.path("out/SHA256SUMS")).unwrap();
-    for (lie, phrase) in [("18446744073709551615", "more bytes than the codes would take"), ("7", "expected U8 [7]")] {
+    for (lie, phrase) in [("18446744073709551615", "larger than the codes without coding"), ("7", "expected U8 [7]")] {
         sandbox.write("out/briquette.json", text.replace(&n_bytes, lie));
         sandbox.run("export out --to dense -o dense").assert_fails(4, &[phrase]);
     }

@@ -1,4 +1,4 @@
-//! Running models: from the command line, as a stage, and behind a gate.
+//! Evaluation: by command, as a stage, and with a gate.
 #![cfg(feature = "model")]
 
 use crate::sandbox::{Sandbox, copy, repository};
@@ -25,12 +25,12 @@ fn digits() -> Sandbox {
 }
 
 #[test]
-fn a_model_is_measured_beside_the_one_it_came_from() {
+fn a_model_is_measured_against_its_original() {
     let sandbox = digits();
     sandbox.ok("compress digits -o out --quantize int8");
     let found = sandbox.json("eval out --data digits-data.safetensors --against digits --device cpu");
     let metric = |name: &str| found["metrics"][name].as_f64().unwrap();
-    assert!((metric("reference_accuracy") - 355.0 / 360.0).abs() < 1e-9, "as torch found it");
+    assert!((metric("reference_accuracy") - 355.0 / 360.0).abs() < 1e-9, "torch has another accuracy");
     assert!(metric("accuracy") > 0.98 && metric("agreement") > 0.99 && metric("kl") < 0.01);
     for run in ["before", "after"] {
         let memory = &found[run]["memory"][0];
@@ -47,14 +47,14 @@ fn a_model_is_measured_beside_the_one_it_came_from() {
 }
 
 #[test]
-fn one_model_alone_is_not_called_after() {
+fn a_single_model_has_no_after_column() {
     let sandbox = digits();
     let text = sandbox.ok("eval digits --data digits-data.safetensors --device cpu").stdout;
     assert!(text.contains("model") && !text.contains("after") && !text.contains("before"), "{text}");
 }
 
 #[test]
-fn quality_is_in_the_first_lines_and_in_the_table_of_jobs() {
+fn quality_is_in_the_first_lines_and_in_the_job_table() {
     let sandbox = digits();
     sandbox.write("good.toml", RECIPE);
     let text = sandbox.ok("run good.toml").stdout;
@@ -69,7 +69,7 @@ fn quality_is_in_the_first_lines_and_in_the_table_of_jobs() {
 }
 
 #[test]
-fn a_gate_lets_through_what_is_good_enough_and_nothing_else() {
+fn a_gate_passes_only_outputs_within_its_bounds() {
     let sandbox = digits();
     sandbox.write("good.toml", format!("{RECIPE}\n[gate]\nmin = {{ accuracy = 0.95 }}\nmax = {{ kl = 0.1 }}\n"));
     let report = sandbox.json("run good.toml");
@@ -83,7 +83,7 @@ fn a_gate_lets_through_what_is_good_enough_and_nothing_else() {
 }
 
 #[test]
-fn a_limit_that_the_original_is_above_is_refused_before_anything_is_encoded() {
+fn a_memory_limit_below_the_original_is_refused_before_encoding() {
     let sandbox = digits();
     sandbox.write("limit.toml", format!("{RECIPE}\n[memory]\nlimit = \"40kB\"\n"));
     let before = sandbox.files("");
@@ -99,7 +99,7 @@ fn a_limit_that_the_original_is_above_is_refused_before_anything_is_encoded() {
 }
 
 #[test]
-fn devices_are_listed_whether_there_are_any_or_not() {
+fn devices_are_listed_with_or_without_a_gpu() {
     let sandbox = Sandbox::new();
     let text = sandbox.ok("devices").stdout;
     let line = text.lines().find(|line| line.starts_with("cuda")).unwrap();
@@ -112,7 +112,7 @@ fn devices_are_listed_whether_there_are_any_or_not() {
 }
 
 #[test]
-fn batches_are_as_large_as_fit_and_say_so() {
+fn batch_sizes_are_chosen_to_fit_and_reported() {
     let sandbox = digits();
     let eval = "eval digits --data digits-data.safetensors --batch-size auto";
     let (free, tight) = (sandbox.json(eval), sandbox.json(&format!("{eval} --memory-limit 20MB")));
@@ -124,7 +124,7 @@ fn batches_are_as_large_as_fit_and_say_so() {
 }
 
 #[test]
-fn devices_say_what_int8_products_use() {
+fn devices_list_the_instructions_of_int8_products() {
     let sandbox = digits();
     let path = sandbox.json("devices")["int8_path"].as_str().unwrap().to_string();
     assert!(["amx", "avx512-vnni", "avx-vnni", "avx2", "neon-dot", "scalar"].contains(&path.as_str()), "{path}");
@@ -132,7 +132,7 @@ fn devices_say_what_int8_products_use() {
 }
 
 #[test]
-fn settings_that_do_nothing_or_cannot_be_are_refused() {
+fn settings_without_effect_or_out_of_range_are_refused() {
     let sandbox = digits();
     sandbox.write("lines.txt", "one\ntwo\n");
     copy(&repository().join("fixtures/models/bert-tiny"), &sandbox.path("bert"));
@@ -166,14 +166,14 @@ fn a_batch_may_be_larger_than_the_data() {
         let found = sandbox.json(&format!("eval digits --data digits-data.safetensors --batch-size {n}"));
         assert!(found["batch_size"].as_u64().unwrap() <= 360, "{found}");
     }
-    // A file with a hole takes no space, and may be larger than any memory.
+    // A sparse file takes no disk space and may be larger than memory.
     let holes = std::fs::File::create(sandbox.path("holes.npy")).unwrap();
     holes.set_len(1 << 42).unwrap();
     sandbox.run("eval digits --data holes.npy").assert_fails(5, &["holes.npy", "cannot read", "memory"]);
 }
 
 #[test]
-fn what_cannot_be_run_is_one_line() {
+fn unsupported_models_are_refused_in_one_line() {
     let sandbox = digits();
     sandbox.write("lines.txt", "one\ntwo\n");
     sandbox.write("nothing.txt", "\n");

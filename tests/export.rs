@@ -1,9 +1,9 @@
-//! Converting what is compressed already: codes and scales are kept, not made again.
+//! Conversion of compressed models keeps codes and scales.
 
 use crate::sandbox::Sandbox;
 use crate::weights::tensors_of;
 
-/// Ways of compressing; the last makes no codes.
+/// Flags of `compress`; the last makes no codes.
 pub(crate) const SCHEMES: [&str; 6] = [
     "--quantize int8",
     "--prune 0.6 --quantize int8-dynamic",
@@ -13,7 +13,7 @@ pub(crate) const SCHEMES: [&str; 6] = [
     "--prune 0.7",
 ];
 
-/// The hashes of an output's values.
+/// Returns the hashes of an output's values.
 fn hashes(sandbox: &Sandbox, output: &str) -> Vec<String> {
     let manifest: serde_json::Value =
         serde_json::from_slice(&std::fs::read(sandbox.path(output).join("briquette.json")).unwrap()).unwrap();
@@ -26,7 +26,7 @@ fn weight_bytes(sandbox: &Sandbox, output: &str) -> usize {
 }
 
 #[test]
-fn codes_come_through_as_they_are() {
+fn export_keeps_codes_unchanged() {
     let sandbox = Sandbox::with("digits");
     for (i, scheme) in SCHEMES.iter().enumerate() {
         let (first, second) = (format!("a{i}"), format!("b{i}"));
@@ -34,14 +34,14 @@ fn codes_come_through_as_they_are() {
         sandbox.ok(&format!("export {first} --to briquette -o {second}"));
         assert_eq!(hashes(&sandbox, &first), hashes(&sandbox, &second), "{scheme}");
         let (before, after) = (weight_bytes(&sandbox, &first), weight_bytes(&sandbox, &second));
-        // A kept weight that was rounded to zero is a zero like any other now.
+        // A kept weight that was rounded to zero is now stored as a pruned one.
         assert!(after <= before, "{scheme}: {before} became {after}");
         sandbox.ok(&format!("verify {second} --against {first}"));
     }
 }
 
 #[test]
-fn linear_codes_come_through_to_compressed_tensors() {
+fn codes_of_linear_layers_are_kept_in_compressed_tensors() {
     let sandbox = Sandbox::with("digits");
     for (i, scheme) in SCHEMES[..3].iter().enumerate() {
         let (first, second) = (format!("a{i}"), format!("b{i}"));
@@ -100,11 +100,11 @@ fn codes_without_their_manifest_are_refused_as_a_file_and_as_a_directory() {
             }
             assert!(!sandbox.path("x").exists());
         };
-        refused(&format!("out/{file}"), "name its directory instead: out");
+        refused(&format!("out/{file}"), "use its directory instead: out");
         std::fs::remove_file(sandbox.path("out/briquette.json")).unwrap();
         refused("out", "restore that file");
         refused(&format!("out/{file}"), "restore that file");
-        // The same for several shards, none of which is a model.
+        // The same for several shards, none of which is a model by itself.
         std::fs::copy(sandbox.path(&format!("out/{file}")), sandbox.path("out/model-2.briquette.safetensors")).unwrap();
         sandbox.run("export out --to dense -o x").assert_fails(4, &["briquette.json", "restore that file"]);
     }

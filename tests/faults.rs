@@ -1,4 +1,5 @@
-//! Every call on the output fails once, the disk fills up at every point, files may not grow: old or none, never between.
+//! Faults in system calls on the output, full disks and file size limits: the output is old, absent or
+//! complete.
 
 use crate::sandbox::{Outcome, Sandbox, copy, repository};
 use crate::weights::{safetensors_of, tiny};
@@ -9,10 +10,10 @@ use std::process::Command;
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 const ENOLCK: i32 = 37;
-/// More calls than a run makes.
+/// An upper bound on the calls of a run.
 const MAX_CALLS: usize = 2000;
 
-/// A model, an output of another recipe to be replaced, and a place for outputs.
+/// Creates a model, an output of another recipe to replace, and a folder for outputs.
 fn with_old() -> Sandbox {
     let sandbox = Sandbox::new();
     sandbox.write("tiny/model.safetensors", safetensors_of(&tiny()));
@@ -21,7 +22,7 @@ fn with_old() -> Sandbox {
     sandbox
 }
 
-/// Empties the place for outputs; with `old`, the old output is there.
+/// Empties the folder for outputs; with `with_old`, copies the old output there.
 fn reset(sandbox: &Sandbox, with_old: bool) {
     let _ = std::fs::remove_dir_all(sandbox.path("side"));
     std::fs::create_dir(sandbox.path("side")).unwrap();
@@ -37,22 +38,22 @@ fn line(force: bool) -> String {
     )
 }
 
-/// Which call fails, how, and whether all after it do.
+/// Which call fails, how, and whether all later calls fail too.
 #[derive(Debug, Clone, Copy, Default)]
 struct Fault {
     at: usize,
     errno: i32,
     sticky: bool,
-    /// Count calls of this name only.
+    /// Counts only calls of this name.
     only: &'static str,
-    /// Count calls on paths below this directory only; `side` if empty.
+    /// Counts only calls on paths below this directory; `side` if empty.
     below: &'static str,
 }
 
-/// What failed by the shim's account: names of calls and paths.
+/// The calls that failed according to the shim: names and paths.
 type Faults = Vec<(String, String)>;
 
-/// The library that makes calls fail; none without a C compiler.
+/// Compiles the library that makes calls fail; `None` without a C compiler.
 fn shim(sandbox: &Sandbox) -> Option<PathBuf> {
     let library = sandbox.path("shim.so");
     let source = repository().join("tests/faults/shim.c");
@@ -88,7 +89,7 @@ fn run_line_with_fault(sandbox: &Sandbox, shim: &Path, line: &str, fault: Fault)
     (outcome, faults.map(|(call, path)| (call.to_string(), path.to_string())).collect())
 }
 
-/// Fails the first call, the second, and so on until a run has none left to fail. Returns which calls did.
+/// Fails the first call, the second, and so on until a run makes fewer calls. Returns the calls that failed.
 fn sweep(force: bool, fault: Fault) -> Vec<String> {
     let sandbox = with_old();
     let Some(shim) = shim(&sandbox) else { return Vec::new() };
@@ -110,7 +111,7 @@ fn sweep(force: bool, fault: Fault) -> Vec<String> {
         sandbox.ok(&format!("{} --force", line(false)));
         assert_eq!(drafts_in(&sandbox), [] as [&str; 0], "{faults:?}: the next run cleans up");
     }
-    panic!("a run makes {MAX_CALLS} calls");
+    panic!("a run makes at least {MAX_CALLS} calls");
 }
 
 fn drafts_in(sandbox: &Sandbox) -> Vec<String> {
@@ -121,27 +122,27 @@ fn drafts_in(sandbox: &Sandbox) -> Vec<String> {
         .collect()
 }
 
-/// Whatever failed: what is there is the old output, none, or the new one, whole.
+/// Checks that the output is the old one, absent, or the complete new one.
 fn check_after(sandbox: &Sandbox, outcome: &Outcome, faults: &Faults, old: &BTreeMap<String, Vec<u8>>) {
     let is_there = sandbox.path("side/out").exists();
     let is_old = if is_there { &sandbox.files("side/out") == old } else { old.is_empty() };
     if outcome.code == 0 {
-        // What failed could be done without.
+        // The call that failed was optional.
         assert_eq!(outcome.stderr, "", "{faults:?}");
-        assert!(!is_old, "{faults:?}: says it is done and it is not");
+        assert!(!is_old, "{faults:?}: exit code 0 without a new output");
         sandbox.ok("verify side/out --against tiny");
         return;
     }
     outcome.assert_fails(5, &["side"]);
     if !is_old {
-        // Only making the rename last may fail after it.
+        // Only the sync of the directory may fail after the rename.
         assert!(outcome.stderr.contains("cannot sync the directory"), "{faults:?}: {}", outcome.stderr);
         sandbox.ok("verify side/out --against tiny");
     }
 }
 
 #[test]
-fn any_call_may_fail_once() {
+fn any_call_can_fail_once() {
     for force in [false, true] {
         let calls = sweep(force, Fault { errno: EIO, ..Fault::default() });
         let expected = ["mkdir", "open", "flock", "fallocate64", "pwrite64", "pread64", "fsync", "rename"];
@@ -152,15 +153,15 @@ fn any_call_may_fail_once() {
 }
 
 #[test]
-fn the_disk_may_be_full_from_any_point_on() {
+fn the_disk_can_be_full_from_any_call_on() {
     for force in [false, true] {
         sweep(force, Fault { errno: ENOSPC, sticky: true, ..Fault::default() });
     }
 }
 
-/// A path that cannot be looked at is no missing path: the run either fails or makes what it always makes.
+/// A path that cannot be inspected is not a missing path: the run fails or gives its usual output.
 #[test]
-fn a_look_at_a_path_may_fail_once() {
+fn any_stat_call_can_fail_once() {
     let sandbox = with_old();
     sandbox.write("tiny/tokenizer.json", "{}\n");
     sandbox.write("tiny/config.json", "{}\n");
@@ -180,18 +181,18 @@ fn a_look_at_a_path_may_fail_once() {
             }
             if outcome.code == 0 {
                 let found = std::fs::read(sandbox.path("side/out/SHA256SUMS")).unwrap();
-                assert!(found == expected, "{faults:?}: another output, exit code 0");
+                assert!(found == expected, "{faults:?}: exit code 0 with another output");
             } else {
                 outcome.assert_fails(5, &[""]);
                 n_failed += 1;
             }
         }
-        assert!(n_failed > 0, "no look below {below} ever mattered");
+        assert!(n_failed > 0, "no stat call below {below} made a run fail");
     }
 }
 
 #[test]
-fn a_file_system_without_locks_will_do_and_a_broken_one_will_not() {
+fn a_file_system_without_locks_works_and_a_failing_lock_is_an_error() {
     let sandbox = with_old();
     let Some(shim) = shim(&sandbox) else { return };
     for (errno, code) in [(ENOLCK, 0), (EIO, 5)] {
@@ -206,7 +207,7 @@ fn a_file_system_without_locks_will_do_and_a_broken_one_will_not() {
 }
 
 #[test]
-fn files_may_not_grow_beyond_any_size() {
+fn any_file_size_limit_is_handled() {
     let sandbox = with_old();
     let old = sandbox.files("old");
     let (mut blocks, mut n_refused) = (0, 0);
@@ -230,10 +231,10 @@ fn files_may_not_grow_beyond_any_size() {
         }
         blocks = 0;
     }
-    assert!(n_refused > 1, "no limit was ever too low");
+    assert!(n_refused > 1, "no limit was too low");
 }
 
-/// A file system of a few pages, for as long as it lives.
+/// A mounted file system of a few pages; dropping it unmounts it.
 struct Tmpfs(PathBuf);
 
 impl Tmpfs {
@@ -252,7 +253,7 @@ impl Drop for Tmpfs {
 }
 
 #[test]
-fn the_disk_may_be_of_any_size() {
+fn any_disk_size_is_handled() {
     let sandbox = Sandbox::with("digits");
     let mut n_refused = 0;
     for n_pages in 1.. {
@@ -269,13 +270,14 @@ fn the_disk_may_be_of_any_size() {
         assert!(sandbox.files("disk").is_empty(), "{n_pages} pages: {:?}", sandbox.files("disk").keys());
         n_refused += 1;
     }
-    assert!(n_refused > 1, "no disk was ever too small");
+    assert!(n_refused > 1, "no disk was too small");
 }
 
-/// A disk that is full from some call on leaves the last checkpoint as it is: with room again, the same command ends where it would have.
+/// A full disk keeps the last checkpoint intact: once there is room, the same command resumes and gives the
+/// same output.
 #[cfg(feature = "model")]
 #[test]
-fn a_training_on_a_full_disk_goes_on_once_there_is_room() {
+fn training_on_a_full_disk_resumes_once_there_is_room() {
     use crate::distill::{RECIPE, digits, sums};
     let sandbox = digits(&RECIPE.replace("path = \"out\"", "path = \"side/out\""));
     let Some(shim) = shim(&sandbox) else { return };
@@ -293,7 +295,7 @@ fn a_training_on_a_full_disk_goes_on_once_there_is_room() {
             break;
         }
         if outcome.code == 0 {
-            // Nothing but cleaning up failed, and where anything of that is left the same command ends it.
+            // Only cleanup failed; if files remain, the same command removes them.
             assert_eq!(sums(&sandbox, "side/out"), expected, "{faults:?}");
             let code = if sandbox.path("side/out.stages").exists() { 0 } else { 6 };
             assert_eq!(sandbox.run(line).code, code, "{faults:?}");
@@ -302,14 +304,14 @@ fn a_training_on_a_full_disk_goes_on_once_there_is_room() {
         }
         outcome.assert_fails(5, &["side", "space"]);
         if sandbox.path("side/out").exists() {
-            // The output was in place, and only making that last failed.
+            // The output was in place; only the sync of its directory failed.
             assert!(outcome.stderr.contains("cannot sync the directory"), "{faults:?}: {}", outcome.stderr);
             assert_eq!(sums(&sandbox, "side/out"), expected, "{faults:?}");
             continue;
         }
         let again = sandbox.run(line);
         assert_eq!((again.code, sums(&sandbox, "side/out")), (0, expected.clone()), "{faults:?}: {}", again.stderr);
-        n_resumed += usize::from(again.stderr.contains("went on from step"));
+        n_resumed += usize::from(again.stderr.contains("resumed from step"));
     }
     assert!(n_resumed > 0, "no fault came after a checkpoint");
 }

@@ -1,11 +1,11 @@
-//! Outputs of earlier versions: they verify, and decode to what they did when they were written.
+//! Outputs of earlier versions still verify and decode to the same values.
 
 use crate::sandbox::{Sandbox, repository};
 use crate::weights::{safetensors_of, tensors_of, tiny};
 use briquette::formats::sums::sha256_of_bytes;
 use std::path::Path;
 
-/// Directory in `fixtures/frozen`, the options that made it, and SHA-256 over the names and bytes of its tensors.
+/// Directory in `fixtures/frozen`, the options that made it, and SHA-256 of the names and bytes of its tensors.
 const OUTPUTS: [(&str, &str, &str); 7] = [
     (
         "v0_1_0_pruned-int8",
@@ -38,7 +38,7 @@ const OUTPUTS: [(&str, &str, &str); 7] = [
         "--layout burn --prune 0.5 --quantize int8",
         "c8a1665a56f81aeeca201c4ab4b1800e4251b4982a8c93efff6cf747f1c376b8",
     ),
-    // The same of version 5.
+    // The same with version 5.
     (
         "v0_1_0_burn-layout-hashed",
         "--layout burn --prune 0.5 --quantize int8",
@@ -56,7 +56,7 @@ fn decoded_hash(directory: &Path) -> String {
 }
 
 #[test]
-fn frozen_outputs_verify_and_decode_as_ever() {
+fn frozen_outputs_verify_and_decode_to_the_same_values() {
     let sandbox = Sandbox::new();
     sandbox.write("tiny.safetensors", safetensors_of(&tiny()));
     for (name, _, hash) in OUTPUTS {
@@ -71,7 +71,7 @@ fn frozen_outputs_verify_and_decode_as_ever() {
 
 /// Writes the frozen outputs of a new version: run it once, by hand, after adding entries of that version.
 ///
-/// Those of an earlier version are never written again.
+/// Outputs of earlier versions are never written again.
 #[test]
 #[ignore = "writes fixtures/frozen"]
 fn freeze() {

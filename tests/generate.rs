@@ -1,4 +1,4 @@
-//! Text from decoders: what is printed, what is refused, and how it ends.
+//! Text generation: its output, its errors, and how it ends.
 #![cfg(feature = "model")]
 
 use crate::sandbox::Sandbox;
@@ -10,7 +10,7 @@ fn llama() -> Sandbox {
     Sandbox::with("models/llama-tied")
 }
 
-/// A model that goes on for as long as anyone lets it.
+/// A model that never generates an end token.
 fn endless() -> Sandbox {
     let sandbox = llama();
     let path = sandbox.path("llama-tied/config.json");
@@ -21,7 +21,7 @@ fn endless() -> Sandbox {
 }
 
 #[test]
-fn the_same_prompt_and_seed_give_the_same_text_on_stdout_alone() {
+fn the_same_prompt_and_seed_give_the_same_text_on_stdout_only() {
     let sandbox = llama();
     for flags in ["", "--temperature 0.8 --top-k 20 --top-p 0.9 --seed 3", "--cache int8", "--cache f16"] {
         let line = format!("generate llama-tied --prompt cat --max-tokens 12 {flags}");
@@ -43,7 +43,7 @@ fn the_same_prompt_and_seed_give_the_same_text_on_stdout_alone() {
 }
 
 #[test]
-fn a_compressed_model_speaks_beside_the_one_it_came_from() {
+fn a_compressed_model_generates_beside_its_original() {
     let sandbox = llama();
     sandbox.ok("compress llama-tied -o small --quantize int8-dynamic --device cpu");
     sandbox.write("prompts.txt", "the cat\n\na dog\n");
@@ -60,7 +60,7 @@ fn a_compressed_model_speaks_beside_the_one_it_came_from() {
 }
 
 #[test]
-fn what_cannot_be_is_one_line() {
+fn impossible_settings_are_refused_in_one_line() {
     let sandbox = llama();
     sandbox.ok("compress llama-tied -o bare --quantize int8 --device cpu");
     for name in ["tokenizer.json", "tokenizer_config.json"] {
@@ -76,10 +76,10 @@ fn what_cannot_be_is_one_line() {
             &["tokens, expected fewer than the model's 64 positions; shorten it"],
         ),
         ("generate llama-tied --prompt -", 4, &["the prompt is empty"]),
-        ("generate llama-tied --prompts blank.txt", 4, &["--prompts: there is no prompt in it"]),
+        ("generate llama-tied --prompts blank.txt", 4, &["--prompts: found no prompt"]),
         ("generate llama-tied --prompts gone.txt", 5, &["gone.txt"]),
         ("generate bare --prompt cat", 4, &["tokenizer"]),
-        ("generate bert --prompt cat", 2, &["bert: it is bert, which gives no text"]),
+        ("generate bert --prompt cat", 2, &["bert: it is bert, which generates no text"]),
         ("generate llama-tied --prompt cat --cache int4", 2, &["--cache", "int4", "f32, f16 or int8"]),
         ("generate llama-tied --prompt cat --temperature -1", 2, &["temperature"]),
         ("generate llama-tied --prompt cat --system x", 2, &["system", "no chat template"]),
@@ -90,7 +90,7 @@ fn what_cannot_be_is_one_line() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_it_quietly() {
+fn a_closed_pipe_ends_generation_silently() {
     let sandbox = endless();
     let line = "generate llama-tied --prompt cat --max-tokens 900000 --cache int8 --quiet";
     let mut child = sandbox.command(line).stdout(Stdio::piped()).spawn().unwrap();
@@ -103,7 +103,7 @@ fn a_reader_that_goes_away_ends_it_quietly() {
 }
 
 #[test]
-fn an_interrupt_ends_the_line_and_leaves_within_two_seconds() {
+fn an_interrupt_ends_the_line_and_exits_within_two_seconds() {
     let sandbox = endless();
     let mut command = sandbox.command("generate llama-tied --prompt - --max-tokens 900000 --quiet");
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
@@ -116,18 +116,18 @@ fn an_interrupt_ends_the_line_and_leaves_within_two_seconds() {
     assert!(since.elapsed().as_secs_f64() < 2.0);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), stderr.lines().count()), (Some(130), 1), "{stderr}");
-    assert!(output.stdout.ends_with(b"\n"), "the line that was begun ends");
+    assert!(output.stdout.ends_with(b"\n"), "the last line has no end");
 }
 
 #[test]
-fn a_hostile_template_or_tokenizer_is_one_line_and_exit_code_4() {
+fn a_hostile_template_or_tokenizer_gives_one_line_and_exit_code_4() {
     for template in [
         "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}".to_string(),
         format!("{{{{ {}1 }}}}", "-".repeat(20_000)),
         "{{ 'a\nb'|indent(4611686018427387904) }}".into(),
         "{{ '{:>1000000000}'.format(1) }}".into(),
         "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}".into(),
-        // Each assignment doubles the value; the last step makes a text of it.
+        // Each assignment doubles the list; the last step converts it to text.
         format!("{{% set a = ['x'] %}}{}{{{{ a ~ '' }}}}", "{% set a = [a, a] %}".repeat(40)),
     ] {
         let sandbox = llama();

@@ -1,4 +1,4 @@
-//! What torch makes of the same weights: masks and codes are equal, not close.
+//! Masks and codes equal torch's exactly for the same weights.
 
 use crate::sandbox::{Sandbox, repository};
 use crate::weights::{Tensor, stored_tensors_of, tensors_of};
@@ -24,22 +24,22 @@ fn assert_masked_as(options: &str, masks: &str) {
         };
         let differing =
             after[name].floats().iter().zip(&expected).filter(|(found, expected)| found != expected).count();
-        assert_eq!(differing, 0, "{name}: weights that torch masks otherwise");
+        assert_eq!(differing, 0, "{name}: weights with another mask in torch");
     }
 }
 
 #[test]
-fn masks_of_a_layer_are_those_of_l1_unstructured() {
+fn layer_masks_equal_l1_unstructured() {
     assert_masked_as("--prune 0.4", "l1_unstructured_0.4.safetensors");
     assert_masked_as("--prune 0.73 --scope layer", "l1_unstructured_0.73.safetensors");
 }
 
 #[test]
-fn masks_of_a_network_are_those_of_global_unstructured() {
+fn global_masks_equal_global_unstructured() {
     assert_masked_as("--prune 0.6 --scope global", "global_unstructured_0.6.safetensors");
 }
 
-/// Codes, scales and zero points as they lie in the file.
+/// Checks codes, scales and zero points as stored in the file.
 fn assert_coded_as(sandbox: &Sandbox, golden_name: &str) {
     let found = stored_tensors_of(&sandbox.path("out/model.briquette.safetensors"));
     for (name, expected) in golden(golden_name) {
@@ -48,14 +48,14 @@ fn assert_coded_as(sandbox: &Sandbox, golden_name: &str) {
 }
 
 #[test]
-fn codes_of_a_channel_are_those_of_quantize_per_channel() {
+fn channel_codes_equal_quantize_per_channel() {
     let sandbox = Sandbox::with("digits");
     sandbox.ok("compress digits -o out --quantize int8");
     assert_coded_as(&sandbox, "int8_per_channel.safetensors");
 }
 
 #[test]
-fn asymmetric_codes_of_a_tensor_are_those_of_quantize_per_tensor() {
+fn asymmetric_tensor_codes_equal_quantize_per_tensor() {
     let sandbox = Sandbox::with("digits");
     let stage = "[[stage]]\nkind = \"quantize\"\nbits = 8\ngroup = \"tensor\"\nsymmetric = false\n";
     sandbox.write("asym.toml", format!("[model]\npath = \"digits\"\n[output]\npath = \"out\"\n{stage}"));
@@ -64,7 +64,7 @@ fn asymmetric_codes_of_a_tensor_are_those_of_quantize_per_tensor() {
 }
 
 #[test]
-fn every_type_passes_through_untouched() {
+fn every_type_is_copied_unchanged() {
     let sandbox = Sandbox::with("golden/dtypes.safetensors");
     let before = tensors_of(&sandbox.path("dtypes.safetensors"));
     for format in ["briquette", "dense", "compressed-tensors"] {

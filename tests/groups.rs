@@ -1,4 +1,4 @@
-//! Group sizes that do not divide the columns of some tensors: stems and depthwise convolutions.
+//! Group sizes that do not divide the columns of a tensor: stems and depthwise convolutions.
 
 use crate::sandbox::{Sandbox, repository};
 use crate::weights::{Tensor, safetensors_of, tensors_of};
@@ -19,7 +19,7 @@ fn mobile() -> Sandbox {
 
 const BY_ROW: [&str; 3] = ["stem.conv.weight", "block.depthwise.weight", "classifier.weight"];
 
-/// The tensors of a report or plan by name, with the value of a key.
+/// Returns the name of each tensor of a report or plan with the value of a key.
 fn values(found: &Value, key: &str) -> Vec<(String, String)> {
     let tensors = found["tensors"].as_array().unwrap().iter();
     let text = |value: &Value| value.as_str().unwrap_or("-").to_string();
@@ -27,7 +27,7 @@ fn values(found: &Value, key: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_tensor_whose_columns_the_group_size_does_not_divide_has_a_scale_per_row() {
+fn a_tensor_with_columns_that_the_group_size_does_not_divide_gets_a_scale_per_row() {
     let sandbox = mobile();
     for (groups, rows) in [("int4-g32", "int4"), ("int3-g32-asym", "int3-asym")] {
         let plan = sandbox.json(&format!("plan m --quantize {groups}"));
@@ -45,7 +45,7 @@ fn a_tensor_whose_columns_the_group_size_does_not_divide_has_a_scale_per_row() {
         sandbox.ok(&format!("compress m -o rows --force --quantize {rows}"));
         sandbox.ok(&format!("compress m -o dense --force --quantize {groups} --format dense"));
         let [out, rows, dense] = ["out", "rows", "dense"].map(|path| tensors_of(&sandbox.path(path)));
-        assert!(BY_ROW.iter().all(|name| out[*name] == rows[*name]), "{groups}: grids and bits are those of rows");
+        assert!(BY_ROW.iter().all(|name| out[*name] == rows[*name]), "{groups}: another grid or bit width than rows");
         assert_ne!(out["block.pointwise.weight"], rows["block.pointwise.weight"]);
         assert_eq!(out, dense);
     }
@@ -54,7 +54,7 @@ fn a_tensor_whose_columns_the_group_size_does_not_divide_has_a_scale_per_row() {
 }
 
 #[test]
-fn the_choices_of_a_budget_may_have_groups_that_do_not_divide() {
+fn choices_of_a_budget_may_have_group_sizes_that_do_not_divide() {
     let sandbox = mobile();
     let report = sandbox.json("compress m -o out --quiet --bits 6 --choices int4-g32,int8");
     assert_eq!(report["allocation"]["tensors"].as_array().unwrap().len(), 4, "{report}");
@@ -83,7 +83,7 @@ fn compressed_tensors_ignores_layers_that_the_group_size_does_not_divide() {
         assert!(ignore.iter().any(|name| *name == ignored.as_str()), "{flags}: {ignore:?}");
         sandbox.ok("verify out --against m");
         let found = tensors_of(&sandbox.path("out"));
-        assert_eq!(found[&tensors[1].name], tensors[1], "{flags}: floats as they were");
+        assert_eq!(found[&tensors[1].name], tensors[1], "{flags}: floats changed");
         assert_ne!(found[&tensors[0].name], tensors[0]);
     }
 }

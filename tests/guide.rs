@@ -1,9 +1,9 @@
-//! The pages of the guide and the README: their commands run, their flags, links and quoted messages exist.
+//! The guide and the README: commands run, and flags, links and quoted messages exist.
 
 mod blocks;
 mod flags;
 mod links;
-// A build with CUDA prints another message where there is no device.
+// A build with CUDA prints another message if there is no device.
 #[cfg(not(feature = "cuda"))]
 mod messages;
 mod recipes;
@@ -91,13 +91,13 @@ fn all_pages() -> impl Iterator<Item = String> {
     PAGES.iter().map(|page| format!("{GUIDE}/{page}")).chain([README.to_string()])
 }
 
-/// Whether the real model is there that `just fetch-minilm` gets, with its texts.
+/// Returns whether the real model and its texts exist; `just fetch-minilm` downloads them.
 fn has_minilm() -> bool {
     let folder = repository().join("models");
     ["minilm/model.safetensors", "sentences.txt", "held-out.txt"].iter().all(|name| folder.join(name).is_file())
 }
 
-/// Runs the commands of a page in order, in a folder that has what they read of a clone.
+/// Runs the commands of a page in order, in a folder with the files of a clone that they read.
 fn run_page(page: &str) {
     let blocks = blocks_of(&read(page));
     let script = script_of(page, &blocks, has_minilm());
@@ -107,7 +107,7 @@ fn run_page(page: &str) {
     assert!(output.status.success(), "{page}: {}\n{}\n{}", output.status, text(&output.stderr), text(&output.stdout));
 }
 
-/// A folder with copies of the fixtures, configs and scripts, and of the real model if it is there.
+/// Creates a folder with copies of the fixtures, configs and scripts, and of the real model if it exists.
 fn clone_of_inputs() -> Sandbox {
     let sandbox = Sandbox::new();
     for name in ["fixtures", "configs", "scripts"] {
@@ -121,7 +121,7 @@ fn clone_of_inputs() -> Sandbox {
     sandbox
 }
 
-/// Bash in this folder, with `briquette` on its path.
+/// Returns a bash command in this folder, with `briquette` on its path.
 fn bash(sandbox: &Sandbox, script: &str) -> Command {
     let own = Path::new(BINARY).parent().unwrap().display().to_string();
     let path = std::env::var("PATH").map_or(own.clone(), |path| format!("{own}:{path}"));
@@ -131,7 +131,7 @@ fn bash(sandbox: &Sandbox, script: &str) -> Command {
     command
 }
 
-/// The script of a page: it stops at the first command whose exit code is not the expected one, and prints it.
+/// Returns the script of a page; it stops at the first command with an unexpected exit code and prints it.
 ///
 /// A command that ends in `# exit code N` must exit with N, all others with 0.
 fn script_of(page: &str, blocks: &[Block], has_minilm: bool) -> String {
@@ -156,7 +156,7 @@ fn script_of(page: &str, blocks: &[Block], has_minilm: bool) -> String {
 }
 
 #[test]
-fn a_script_stops_at_a_failure_and_at_a_success_that_should_fail() {
+fn a_script_stops_at_an_unexpected_failure_or_success() {
     let succeeds = |text: &str| {
         let script = script_of("a page", &blocks_of(&format!("```sh\n{text}\n```\n")), false);
         bash(&Sandbox::new(), &script).output().unwrap().status.success()

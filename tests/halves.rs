@@ -1,10 +1,10 @@
-//! Running models in half precision: inputs and outputs stay f32, weights take half the bytes.
+//! Models in half precision: inputs and outputs stay f32, weights take half the bytes.
 #![cfg(feature = "model")]
 
 use crate::sandbox::{Sandbox, copy, repository};
 use serde_json::Value;
 
-/// A sandbox with all tiny models and data for each kind.
+/// Creates a sandbox with all tiny models and data for each kind.
 fn models() -> Sandbox {
     let sandbox = Sandbox::with("models");
     for name in ["digits", "digits-data.safetensors"] {
@@ -14,7 +14,7 @@ fn models() -> Sandbox {
 }
 
 #[test]
-fn every_kind_of_network_says_much_the_same_in_half_precision() {
+fn every_architecture_gives_similar_results_in_half_precision() {
     let sandbox = models();
     let cases = [
         ("digits --data digits-data.safetensors", "accuracy", 0.01),
@@ -41,7 +41,7 @@ fn every_kind_of_network_says_much_the_same_in_half_precision() {
 }
 
 #[test]
-fn codes_and_other_types_are_refused_and_a_limit_knows_the_type() {
+fn half_precision_refuses_codes_and_memory_limits_count_its_bytes() {
     let sandbox = models();
     sandbox.ok("compress digits -o out --quantize int8");
     let eval = "--data digits-data.safetensors --device cpu";

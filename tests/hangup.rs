@@ -1,4 +1,4 @@
-//! Ends that come from outside: a terminal that closes, a signal at any time, a directory that goes away.
+//! Runs that are ended from outside: a closed terminal, a signal at any time, a removed directory.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Random, Tensor, safetensors_of};
@@ -23,17 +23,17 @@ fn send(child: &Child, signal: Signal) {
     kill_process(Pid::from_raw(child.id().try_into().unwrap()).unwrap(), signal).unwrap();
 }
 
-/// Waits until a run has begun to write.
+/// Waits until a run has created its draft.
 fn wait_for_draft(sandbox: &Sandbox) {
     let since = Instant::now();
     while sandbox.partials().is_empty() {
-        assert!(since.elapsed() < Duration::from_secs(20), "it never began to write");
+        assert!(since.elapsed() < Duration::from_secs(20), "the run never began to write");
         std::thread::sleep(Duration::from_micros(200));
     }
 }
 
 #[test]
-fn a_terminal_that_closes_leaves_nothing_behind() {
+fn a_closed_terminal_leaves_no_files() {
     let sandbox = with_model();
     let child = sandbox.command(LINE).spawn().unwrap();
     wait_for_draft(&sandbox);
@@ -45,9 +45,9 @@ fn a_terminal_that_closes_leaves_nothing_behind() {
     assert_eq!(sandbox.names(), [MODEL]);
 }
 
-/// What `nohup` does: the signal is ignored by whoever starts it.
+/// Ignores SIGHUP from the start, as `nohup` does.
 #[test]
-fn a_run_that_was_told_to_outlive_its_terminal_does() {
+fn a_run_under_nohup_survives_its_terminal() {
     let sandbox = with_model();
     let binary = env!("CARGO_BIN_EXE_briquette");
     let mut command = Command::new("sh");
@@ -60,9 +60,9 @@ fn a_run_that_was_told_to_outlive_its_terminal_does() {
     sandbox.ok("verify out");
 }
 
-/// Before it listens a signal ends it as any program; from then on it is a wish to stop. There is no time between.
+/// Before the handler is installed, a signal kills the process; afterwards, it requests a stop.
 #[test]
-fn no_signal_is_lost_however_early_it_comes() {
+fn early_signals_are_not_lost() {
     let sandbox = with_model();
     let (mut random, mut n_by_signal) = (Random(5), 0);
     for i in 0..120 {
@@ -75,11 +75,11 @@ fn no_signal_is_lost_however_early_it_comes() {
         assert!(status.code() == Some(code) || status.signal() == Some(code - 128), "{status:?}");
         assert_eq!(sandbox.names(), [MODEL]);
     }
-    assert!(n_by_signal > 0, "none came before it listened");
+    assert!(n_by_signal > 0, "no signal came before the handler was installed");
 }
 
 #[test]
-fn a_directory_that_goes_away_meanwhile_is_no_fault_of_the_input() {
+fn a_directory_removed_during_a_run_is_an_io_error() {
     let sandbox = with_model();
     let line = LINE.replace("-o out", "-o gone/out");
     for pause in [0, 20, 60, 150, 300] {
@@ -87,16 +87,16 @@ fn a_directory_that_goes_away_meanwhile_is_no_fault_of_the_input() {
         let child = sandbox.command(&line).spawn().unwrap();
         let since = Instant::now();
         while std::fs::read_dir(sandbox.path("gone")).unwrap().next().is_none() {
-            assert!(since.elapsed() < Duration::from_secs(20), "it never began to write");
+            assert!(since.elapsed() < Duration::from_secs(20), "the run never began to write");
         }
         std::thread::sleep(Duration::from_millis(pause));
         while sandbox.path("gone").exists() {
-            // More may be written while it goes.
+            // The run may write more files during the removal.
             let _ = std::fs::remove_dir_all(sandbox.path("gone"));
         }
         let output = child.wait_with_output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
-        // It may have been done by then.
+        // The run may have finished before.
         if output.status.code() != Some(0) {
             assert_eq!((output.status.code(), stderr.lines().count()), (Some(5), 1), "after {pause} ms: {stderr}");
             assert!(stderr.contains("gone"), "{stderr}");
@@ -105,7 +105,7 @@ fn a_directory_that_goes_away_meanwhile_is_no_fault_of_the_input() {
 }
 
 #[test]
-fn an_output_path_that_cannot_be_one_is_a_mistake_in_the_recipe() {
+fn an_invalid_output_path_is_a_config_error() {
     let sandbox = with_model();
     let recipe = |output: &str| {
         format!(

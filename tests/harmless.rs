@@ -1,23 +1,23 @@
-//! Names from files and paths reach no terminal as they are, whatever is in them.
+//! Hostile characters in names and paths never reach the terminal.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Tensor, safetensors_of, tiny};
-use briquette::core::printable::is_sly;
+use briquette::core::printable::is_unsafe_to_print;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// A title, a cleared screen, the 8-bit CSI, a bell, DEL, returns, a line of its own, a change of direction, and nothing
-/// that one sees.
-const SLY: &str = "a\x1b]0;title\x07\x1b[2J\u{9b}31m\rb\x7f\u{85}\u{202e}c\u{200b}\nbriquette: error\td";
+/// A title, a cleared screen, the 8-bit CSI, a bell, DEL, returns, a fake line of error, a change of direction,
+/// and an invisible character.
+const HOSTILE: &str = "a\x1b]0;title\x07\x1b[2J\u{9b}31m\rb\x7f\u{85}\u{202e}c\u{200b}\nbriquette: error\td";
 
-/// Runs words as arguments; nothing printed is sly but line breaks.
+/// Runs these arguments and checks that the output has no control character but line breaks.
 fn run(sandbox: &Sandbox, words: &[&OsStr], code: i32) -> String {
     let output = sandbox.command("").args(words).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     let stdout = String::from_utf8(output.stdout).unwrap();
     for text in [&stdout, &stderr] {
-        assert!(text.chars().all(|letter| letter == '\n' || !is_sly(letter)), "{words:?}: {text:?}");
+        assert!(text.chars().all(|letter| letter == '\n' || !is_unsafe_to_print(letter)), "{words:?}: {text:?}");
     }
     assert_eq!(output.status.code(), Some(code), "{words:?}: {stderr}");
     if code != 0 && code != 3 {
@@ -30,28 +30,32 @@ fn words<'a>(line: &'a str, model: &'a OsStr) -> Vec<&'a OsStr> {
     line.split(' ').map(|word| if word == "M" { model } else { OsStr::new(word) }).collect()
 }
 
-/// A model whose tensors have sly names.
-fn sly_tensors() -> Vec<Tensor> {
+/// A model whose tensors have names with hostile characters.
+fn hostile_tensors() -> Vec<Tensor> {
     let mut tensors = tiny();
-    tensors.iter_mut().for_each(|tensor| tensor.name = format!("{SLY}.{}", tensor.name));
+    tensors.iter_mut().for_each(|tensor| tensor.name = format!("{HOSTILE}.{}", tensor.name));
     tensors
 }
 
-/// Sly names of files: of letters, and of bytes that are none.
+/// File names with hostile characters: one of valid UTF-8, one of invalid.
 fn models() -> [Vec<u8>; 2] {
-    [format!("{SLY}.safetensors").into_bytes(), b"raw\x9b2J\xff\x1b[3J.safetensors".to_vec()]
+    [format!("{HOSTILE}.safetensors").into_bytes(), b"raw\x9b2J\xff\x1b[3J.safetensors".to_vec()]
 }
 
 #[test]
-fn every_command_that_prints_makes_names_and_paths_harmless() {
+fn every_command_escapes_hostile_names_and_paths() {
     for name in models() {
         let sandbox = Sandbox::new();
         let model = OsStr::from_bytes(&name);
-        std::fs::write(sandbox.path("").join(model), safetensors_of(&sly_tensors())).unwrap();
+        std::fs::write(sandbox.path("").join(model), safetensors_of(&hostile_tensors())).unwrap();
         let table = run(&sandbox, &words("inspect M", model), 0);
-        assert_eq!(table.lines().count(), 1 + sly_tensors().len() + 2, "each tensor keeps to its line: {table}");
+        assert_eq!(
+            table.lines().count(),
+            1 + hostile_tensors().len() + 2,
+            "a tensor takes more than its line: {table}"
+        );
         let table = run(&sandbox, &words("plan M --quantize int8", model), 0);
-        assert_eq!(table.lines().count(), 1 + sly_tensors().len() + 2, "{table}");
+        assert_eq!(table.lines().count(), 1 + hostile_tensors().len() + 2, "{table}");
         let output = [OsStr::new("out"), model].join(OsStr::new("-"));
         for line in [
             "inspect M --zeros",
@@ -77,27 +81,27 @@ fn every_command_that_prints_makes_names_and_paths_harmless() {
         }
         for file in ["trace.json", "dense/report.json"] {
             let text = std::fs::read_to_string(sandbox.path(file)).unwrap();
-            assert!(text.chars().all(|letter| letter == '\n' || !is_sly(letter)), "{file}");
+            assert!(text.chars().all(|letter| letter == '\n' || !is_unsafe_to_print(letter)), "{file}");
             serde_json::from_str::<serde_json::Value>(&text).unwrap();
         }
     }
 }
 
 #[test]
-fn json_still_says_the_very_names() {
+fn json_has_the_exact_names() {
     let sandbox = Sandbox::new();
-    sandbox.write("m.safetensors", safetensors_of(&sly_tensors()));
+    sandbox.write("m.safetensors", safetensors_of(&hostile_tensors()));
     let found = sandbox.json("inspect m.safetensors");
-    assert_eq!(found["tensors"][0]["name"].as_str().unwrap(), sly_tensors()[0].name);
+    assert_eq!(found["tensors"][0]["name"].as_str().unwrap(), hostile_tensors()[0].name);
 }
 
 #[test]
-fn errors_that_quote_names_and_arguments_are_one_harmless_line() {
+fn errors_escape_names_and_arguments_and_stay_one_line() {
     let sandbox = Sandbox::new();
-    sandbox.write("m.safetensors", safetensors_of(&sly_tensors()));
-    let (sly, raw) = (OsStr::new(SLY), OsStr::from_bytes(b"raw\x9b2J\xff\x1b[3J"));
-    let broken = [b"\xff\0\0\0\0\0\0\0{", SLY.as_bytes()].concat();
-    for name in [sly, raw] {
+    sandbox.write("m.safetensors", safetensors_of(&hostile_tensors()));
+    let (hostile, raw) = (OsStr::new(HOSTILE), OsStr::from_bytes(b"raw\x9b2J\xff\x1b[3J"));
+    let broken = [b"\xff\0\0\0\0\0\0\0{", HOSTILE.as_bytes()].concat();
+    for name in [hostile, raw] {
         std::fs::write(sandbox.path("").join(Path::new(name)), &broken).unwrap();
         for (line, code) in [
             ("inspect M", 4),
@@ -121,13 +125,13 @@ fn errors_that_quote_names_and_arguments_are_one_harmless_line() {
             run(&sandbox, &words(&line, name), code);
         }
     }
-    run(&sandbox, &words("compress m.safetensors -o out --prune-pattern 2:5", sly), 2);
+    run(&sandbox, &words("compress m.safetensors -o out --prune-pattern 2:5", hostile), 2);
 }
 
 #[test]
-fn recipes_and_batches_print_nothing_sly() {
+fn recipes_and_batches_escape_hostile_names() {
     let sandbox = Sandbox::with("digits");
-    let name = serde_json::to_string(SLY).unwrap().replace('\x7f', "\\u007f");
+    let name = serde_json::to_string(HOSTILE).unwrap().replace('\x7f', "\\u007f");
     let job = |output: &str, scheme: &str| {
         format!(
             "[[job]]\nname = {name}\n[job.model]\npath = \"digits\"\n[job.output]\npath = \"{output}\"\n[[job.stage]]\nkind = \"quantize\"\nscheme = \"{scheme}\"\n"
@@ -149,7 +153,7 @@ fn recipes_and_batches_print_nothing_sly() {
 
 #[cfg(feature = "model")]
 #[test]
-fn an_evaluation_prints_nothing_sly() {
+fn an_evaluation_escapes_hostile_names() {
     let sandbox = Sandbox::with("digits");
     let data = crate::sandbox::repository().join("fixtures/digits-data.safetensors");
     for name in models() {

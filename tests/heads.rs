@@ -1,4 +1,4 @@
-//! Low bits: what an embedding that is the head too is spared, and groups that do not divide.
+//! Low bit widths: an embedding that is also the head keeps int8, and group sizes need not divide.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Tensor, safetensors_of};
@@ -7,14 +7,14 @@ use serde_json::Value;
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const LINEAR: &str = "model.layers.0.mlp.up_proj.weight";
 
-/// How a plan quantizes a tensor.
+/// Returns how a plan quantizes a tensor.
 fn quantized(plan: &Value, name: &str) -> String {
     let tensors = plan["tensors"].as_array().unwrap();
     let tensor = tensors.iter().find(|tensor| tensor["name"] == name).unwrap();
     tensor["quantize"].as_str().unwrap_or("-").to_string()
 }
 
-/// A decoder of two tensors, and a third where the head has a name of its own.
+/// A decoder of two tensors, and of a third if the head has a name of its own.
 fn decoder(config: &str, head: Option<u64>) -> Sandbox {
     let sandbox = Sandbox::new();
     let mut tensors = vec![Tensor::random(EMBEDDING, &[32, 16], 1), Tensor::random(LINEAR, &[24, 16], 2)];
@@ -28,7 +28,7 @@ const TIED: &str = r#"{"architectures": ["LlamaForCausalLM"], "tie_word_embeddin
 const UNTIED: &str = r#"{"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": false, "vocab_size": 32}"#;
 
 #[test]
-fn an_embedding_that_is_the_head_too_stays_at_int8() {
+fn a_tied_embedding_keeps_int8() {
     let (wide, low) = ("8-bit per channel", "4-bit per channel");
     for (config, head, expected) in
         [(TIED, None, wide), (UNTIED, Some(1), wide), (UNTIED, Some(3), low), (UNTIED, None, low)]
@@ -44,7 +44,7 @@ fn an_embedding_that_is_the_head_too_stays_at_int8() {
 }
 
 #[test]
-fn it_goes_below_where_that_is_asked_for() {
+fn a_tied_embedding_gets_fewer_bits_on_request() {
     let sandbox = decoder(TIED, None);
     for flags in ["--quantize-roles linear,conv,embedding", "--include model.**"] {
         let plan = sandbox.json(&format!("plan m --quantize int4 {flags}"));
@@ -61,18 +61,18 @@ fn it_goes_below_where_that_is_asked_for() {
 }
 
 #[test]
-fn the_report_says_so_in_one_line() {
+fn the_report_mentions_the_int8_embedding_once() {
     let sandbox = decoder(TIED, None);
     let report = sandbox.json("compress m -o out --quantize int4");
-    let is_said = |remark: &&Value| remark.as_str().unwrap().contains("stays at int8");
+    let is_said = |remark: &&Value| remark.as_str().unwrap().contains("gets int8");
     assert_eq!(report["remarks"].as_array().unwrap().iter().filter(is_said).count(), 1, "{report}");
     let plan = sandbox.ok("plan m --quantize int4").stdout;
-    assert!(plan.contains("stays at int8") && plan.contains("--quantize-roles linear,conv,embedding"), "{plan}");
+    assert!(plan.contains("gets int8") && plan.contains("--quantize-roles linear,conv,embedding"), "{plan}");
     sandbox.ok("verify out --against m");
 }
 
 #[test]
-fn a_fit_that_could_not_move_is_refused() {
+fn a_range_search_without_effect_is_refused() {
     let sandbox = decoder(UNTIED, None);
     sandbox.run("plan m --quantize int4-g8-asym --range hqq").assert_fails(2, &["range: hqq", "whole numbers", "mse"]);
     sandbox.ok("plan m --quantize int4-g8 --range hqq");

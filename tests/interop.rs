@@ -1,10 +1,11 @@
-//! compressed-tensors for transformers: which layers of which family are codes, what `ignore` names, and what is refused.
+//! compressed-tensors for transformers: the layers of each family that are quantized, the `ignore` list, and
+//! what is refused.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Tensor, safetensors_of};
 use serde_json::{Value, json};
 
-/// A directory `model` of this type with matrices of these names.
+/// Creates a directory `model` of this type with matrices of these names.
 fn with_model(config: &str, names: &[&str]) -> Sandbox {
     let sandbox = Sandbox::new();
     write_model(&sandbox, config, names);
@@ -23,13 +24,13 @@ fn of_type(model_type: &str) -> String {
     json!({ "model_type": model_type }).to_string()
 }
 
-/// `quantization_config` of an output.
+/// Returns the `quantization_config` of an output.
 fn quantization(sandbox: &Sandbox, out: &str) -> Value {
     let config: Value = serde_json::from_slice(&std::fs::read(sandbox.path(out).join("config.json")).unwrap()).unwrap();
     config["quantization_config"].clone()
 }
 
-/// Names of the tensors of an output that are codes, without `.weight`.
+/// Returns the names of the quantized tensors of an output, without `.weight`.
 fn coded(sandbox: &Sandbox, out: &str) -> Vec<String> {
     let manifest: Value =
         serde_json::from_slice(&std::fs::read(sandbox.path(out).join("briquette.json")).unwrap()).unwrap();
@@ -38,11 +39,11 @@ fn coded(sandbox: &Sandbox, out: &str) -> Vec<String> {
     tensors.filter(is_coded).map(|(name, _)| name.trim_end_matches(".weight").to_string()).collect()
 }
 
-/// A model of a family: what becomes codes of it, and what `ignore` names then.
+/// A model of a family: which layers are quantized, and which `ignore` lists.
 struct Case {
     model_type: &'static str,
     coded: &'static [&'static str],
-    left: &'static [&'static str],
+    floats: &'static [&'static str],
     ignore: &'static [&'static str],
 }
 
@@ -50,7 +51,7 @@ const CASES: [Case; 13] = [
     Case {
         model_type: "bert",
         coded: &["bert.encoder.layer.0.attention.self.query", "bert.encoder.layer.0.output.dense", "bert.pooler.dense"],
-        left: &["bert.embeddings.word_embeddings", "cls.predictions.other"],
+        floats: &["bert.embeddings.word_embeddings", "cls.predictions.other"],
         ignore: &["cls.predictions.decoder", "cls.predictions.other"],
     },
     Case {
@@ -59,67 +60,67 @@ const CASES: [Case; 13] = [
             "albert.encoder.albert_layer_groups.0.albert_layers.0.ffn",
             "albert.encoder.embedding_hidden_mapping_in",
         ],
-        left: &["albert.embeddings.word_embeddings"],
+        floats: &["albert.embeddings.word_embeddings"],
         ignore: &["albert.pooler", "pooler"],
     },
     Case {
         model_type: "distilbert",
         coded: &["distilbert.transformer.layer.1.attention.q_lin", "vocab_transform"],
-        left: &["distilbert.embeddings.word_embeddings"],
+        floats: &["distilbert.embeddings.word_embeddings"],
         ignore: &["vocab_projector"],
     },
     Case {
         model_type: "roberta",
         coded: &["roberta.encoder.layer.0.attention.self.key", "roberta.pooler.dense"],
-        left: &["lm_head.dense"],
+        floats: &["lm_head.dense"],
         ignore: &["lm_head.decoder", "lm_head.dense"],
     },
     Case {
         model_type: "mpnet",
         coded: &["encoder.layer.0.attention.attn.q", "pooler.dense"],
-        left: &["encoder.relative_attention_bias"],
+        floats: &["encoder.relative_attention_bias"],
         ignore: &["encoder.relative_attention_bias", "mpnet.encoder.relative_attention_bias"],
     },
     Case {
         model_type: "gpt_neox",
         coded: &["gpt_neox.layers.0.attention.query_key_value"],
-        left: &["embed_out", "gpt_neox.embed_in"],
+        floats: &["embed_out", "gpt_neox.embed_in"],
         ignore: &["embed_out", "lm_head"],
     },
     Case {
         model_type: "opt",
         coded: &["model.decoder.layers.0.fc1", "model.decoder.project_in"],
-        left: &["model.decoder.embed_tokens"],
+        floats: &["model.decoder.embed_tokens"],
         ignore: &["lm_head"],
     },
     Case {
         model_type: "t5",
         coded: &["decoder.block.0.layer.1.EncDecAttention.q", "encoder.block.0.layer.1.DenseReluDense.wo"],
-        left: &["encoder.block.0.layer.0.SelfAttention.relative_attention_bias", "shared"],
+        floats: &["encoder.block.0.layer.0.SelfAttention.relative_attention_bias", "shared"],
         ignore: &["encoder.block.0.layer.0.SelfAttention.relative_attention_bias", "lm_head"],
     },
     Case {
         model_type: "whisper",
         coded: &["model.decoder.layers.0.encoder_attn.k_proj", "model.encoder.layers.0.fc2"],
-        left: &["model.decoder.embed_tokens"],
+        floats: &["model.decoder.embed_tokens"],
         ignore: &["proj_out"],
     },
     Case {
         model_type: "llama",
         coded: &["model.layers.0.mlp.gate_proj", "model.layers.11.self_attn.o_proj"],
-        left: &["lm_head", "model.embed_tokens"],
+        floats: &["lm_head", "model.embed_tokens"],
         ignore: &["lm_head"],
     },
     Case {
         model_type: "gpt_oss",
         coded: &["model.layers.0.self_attn.q_proj"],
-        left: &["lm_head", "model.layers.0.mlp.router"],
+        floats: &["lm_head", "model.layers.0.mlp.router"],
         ignore: &["layers.0.mlp.router", "lm_head", "model.layers.0.mlp.router"],
     },
     Case {
         model_type: "vit",
         coded: &["vit.encoder.layer.0.attention.output.dense", "vit.pooler.dense"],
-        left: &["vit.encoder.layer.0.other.dense"],
+        floats: &["vit.encoder.layer.0.other.dense"],
         ignore: &[
             "encoder.layer.0.other.dense",
             "layers.0.other.dense",
@@ -130,21 +131,21 @@ const CASES: [Case; 13] = [
     Case {
         model_type: "wav2vec2",
         coded: &["wav2vec2.encoder.layers.0.feed_forward.output_dense"],
-        left: &["lm_head", "wav2vec2.feature_projection.projection"],
+        floats: &["lm_head", "wav2vec2.feature_projection.projection"],
         ignore: &["feature_projection.projection", "lm_head", "wav2vec2.feature_projection.projection"],
     },
 ];
 
 #[test]
-fn only_the_linear_layers_of_a_family_are_codes_and_all_others_are_named() {
-    for Case { model_type, coded: expected, left, ignore } in CASES {
-        let names: Vec<String> = expected.iter().chain(left).map(|name| format!("{name}.weight")).collect();
+fn only_linear_layers_of_a_family_are_quantized_and_all_others_are_ignored() {
+    for Case { model_type, coded: expected, floats, ignore } in CASES {
+        let names: Vec<String> = expected.iter().chain(floats).map(|name| format!("{name}.weight")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let sandbox = with_model(&of_type(model_type), &names);
         sandbox.ok("compress model -o out --quantize int8-dynamic --format compressed-tensors");
         assert_eq!(coded(&sandbox, "out"), expected, "{model_type}");
         let config = quantization(&sandbox, "out");
-        // What transformers does not make a Linear of may be named, too, but need not be.
+        // `ignore` may list layers that transformers does not make Linear, but need not.
         let named: Vec<&str> = config["ignore"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
         let missing: Vec<_> = ignore.iter().filter(|name| !named.contains(name) && !is_table(name)).collect();
         assert!(missing.is_empty(), "{model_type}: {missing:?} of {named:?}");
@@ -154,13 +155,13 @@ fn only_the_linear_layers_of_a_family_are_codes_and_all_others_are_named() {
     }
 }
 
-/// A table that is looked up, whatever role its name is taken for.
+/// Returns whether this is a lookup table, whatever its role.
 fn is_table(name: &str) -> bool {
     name.ends_with("relative_attention_bias")
 }
 
 #[test]
-fn the_embedding_model_of_the_readme_ignores_nothing() {
+fn the_embedding_model_of_the_readme_has_no_ignored_layers() {
     let sandbox = with_model(
         r#"{"model_type": "bert", "architectures": ["BertModel"]}"#,
         &["embeddings.word_embeddings.weight", "encoder.layer.0.attention.self.value.weight", "pooler.dense.weight"],
@@ -171,7 +172,7 @@ fn the_embedding_model_of_the_readme_ignores_nothing() {
 }
 
 #[test]
-fn a_layer_that_is_left_out_has_the_names_of_the_bare_model_and_of_one_with_a_head() {
+fn ignored_layers_have_their_names_in_models_with_and_without_a_head() {
     let layer = |prefix: &str, i: usize| format!("{prefix}encoder.layer.{i}.output.dense.weight");
     for prefix in ["", "bert."] {
         let names = [layer(prefix, 0), layer(prefix, 1), format!("{prefix}pooler.dense.weight")];
@@ -184,7 +185,7 @@ fn a_layer_that_is_left_out_has_the_names_of_the_bare_model_and_of_one_with_a_he
 }
 
 #[test]
-fn a_family_that_is_not_known_is_refused_with_the_reason() {
+fn an_unknown_family_is_refused_with_the_reason() {
     let sandbox = with_model(&of_type("reformer"), &["layer.0.rel_attn.q.weight"]);
     sandbox.write("bare.safetensors", std::fs::read(sandbox.path("model/model.safetensors")).unwrap());
     sandbox.ok("compress model -o small --quantize int8");
@@ -194,17 +195,17 @@ fn a_family_that_is_not_known_is_refused_with_the_reason() {
         format!("plan model {quantize}"),
         "export small --to compressed-tensors -o out".into(),
     ] {
-        sandbox.run(&line).assert_fails(6, &["\"reformer\"", "not among those that were tried", "--allow-untested"]);
+        sandbox.run(&line).assert_fails(6, &["\"reformer\"", "were not tested", "--allow-untested"]);
     }
     sandbox.run(&format!("compress bare.safetensors -o out {quantize}")).assert_fails(6, &["no config.json"]);
     assert!(!sandbox.path("out").exists());
-    // Nothing that others could misread.
+    // Without codes, nothing can be misread.
     sandbox.ok("compress model -o pruned --prune 0.5 --format compressed-tensors");
     assert_eq!(quantization(&sandbox, "pruned"), Value::Null);
 }
 
 #[test]
-fn what_is_not_known_is_written_where_that_is_allowed_with_a_warning() {
+fn an_unknown_family_is_written_with_a_warning_if_allowed() {
     let sandbox = with_model(&of_type("reformer"), &["layer.0.rel_attn.q.weight", "lm_head.weight", "proj_out.weight"]);
     let quantize = "--quantize int8 --format compressed-tensors --allow-untested";
     let planned = sandbox.ok(&format!("plan model {quantize}"));
@@ -238,7 +239,7 @@ fn a_known_family_needs_no_warning() {
 }
 
 #[test]
-fn a_family_without_linear_layers_is_refused_whatever_is_allowed() {
+fn a_family_without_linear_layers_is_always_refused() {
     let sandbox = with_model(&of_type("gpt2"), &["transformer.h.0.attn.c_attn.weight", "transformer.wte.weight"]);
     for options in ["", "--allow-untested"] {
         sandbox
@@ -247,11 +248,11 @@ fn a_family_without_linear_layers_is_refused_whatever_is_allowed() {
     }
     let bert = with_model(&of_type("bert"), &["embeddings.word_embeddings.weight"]);
     bert.run("compress model -o out --quantize int8 --format compressed-tensors")
-        .assert_fails(6, &["no codes of bert"]);
+        .assert_fails(6, &["bert would have no codes"]);
 }
 
 #[test]
-fn a_model_without_linear_layers_is_refused_whatever_is_allowed() {
+fn a_model_without_linear_layers_is_always_refused() {
     for (config, shape) in [(of_type("superpoint"), [64, 16, 3, 3]), ("{}".into(), [32, 32, 1, 1])] {
         let sandbox = Sandbox::new();
         let filters = ["encoder.conv1.weight", "encoder.conv2.weight"].map(|name| Tensor::random(name, &shape, 1));
@@ -260,16 +261,16 @@ fn a_model_without_linear_layers_is_refused_whatever_is_allowed() {
         for options in ["", "--allow-untested"] {
             sandbox
                 .run(&format!("compress model -o out --quantize int8 --format compressed-tensors {options}"))
-                .assert_fails(6, &["would hold no codes", "Linear layer", "choose another format"]);
+                .assert_fails(6, &["would have no codes", "Linear layer", "choose another format"]);
         }
         assert!(!sandbox.path("out").exists());
-        // Nothing is asked to be codes here.
+        // This run requests no codes.
         sandbox.ok("compress model -o pruned --prune 0.5 --format compressed-tensors");
     }
 }
 
 #[test]
-fn heads_of_a_family_that_is_not_known_are_left_by_a_pattern_whether_or_not_files_have_them() {
+fn heads_of_an_unknown_family_are_always_ignored_by_a_pattern() {
     let layer = "decoder.layers.0.fc1.weight";
     for heads in [
         vec![],
@@ -290,7 +291,7 @@ fn heads_of_a_family_that_is_not_known_are_left_by_a_pattern_whether_or_not_file
 }
 
 #[test]
-fn packed_codes_are_refused_where_only_int8_dynamic_loads() {
+fn packed_codes_are_refused_for_families_that_load_only_int8_dynamic() {
     for (model_type, name) in
         [("t5", "encoder.block.0.layer.0.SelfAttention.q.weight"), ("modernbert", "model.layers.0.mlp.Wi.weight")]
     {
@@ -315,7 +316,7 @@ const MIXTRAL: [&str; 5] = [
 ];
 
 #[test]
-fn experts_are_packed_codes_of_one_scheme_or_refused() {
+fn experts_get_packed_codes_of_one_scheme_or_are_refused() {
     let sandbox = with_model(&of_type("mixtral"), &MIXTRAL);
     let compress = "compress model -o out --force --format compressed-tensors --quantize";
     for options in [
@@ -334,7 +335,7 @@ fn experts_are_packed_codes_of_one_scheme_or_refused() {
 }
 
 #[test]
-fn experts_may_have_another_scheme_than_the_rest_and_are_targeted_by_one_pattern() {
+fn experts_may_have_their_own_scheme_under_one_pattern() {
     let sandbox = with_model(&of_type("mixtral"), &MIXTRAL);
     let stage = "[[stage]]\nkind = \"quantize\"\nscheme = \"int8-dynamic\"\n";
     let other = "overrides = [{ include = [\"**.experts.**\"], scheme = \"int8\" }]\n";

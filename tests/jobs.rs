@@ -1,4 +1,4 @@
-//! Batches that several start at once, their page, what their jobs have in common, and what a kill leaves of a chain of stages.
+//! Batches: several processes, the report page, shared stages, and recovery after a kill.
 
 use crate::sandbox::{Outcome, Sandbox};
 use crate::weights::{Random, Tensor, safetensors_of};
@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Output};
 use std::time::{Duration, Instant};
 
-/// Factors first, which several jobs have in common, then a scheme of each.
+/// Stages that factorize, which several jobs share; each job then quantizes with its own scheme.
 const FACTORS: &str = r#"
 [base.model]
 path = "model.safetensors"
@@ -24,7 +24,7 @@ scheme = "int8"
 "#;
 const SCHEMES: [&str; 3] = ["int8", "int4", "int8-dynamic"];
 
-/// A recipe that makes factors and rounds them.
+/// Returns a recipe that factorizes and quantizes.
 fn recipe_of(scheme: &str) -> String {
     format!(
         "[model]\npath = \"model.safetensors\"\n[output]\npath = \"alone-{scheme}\"\n[[stage]]\nkind = \"factorize\"\n\
@@ -32,7 +32,7 @@ fn recipe_of(scheme: &str) -> String {
     )
 }
 
-/// A directory with a model of `n_tensors` square matrices.
+/// Creates a directory with a model of `n_tensors` square matrices.
 fn with_model(n_tensors: u64, width: usize) -> Sandbox {
     let sandbox = Sandbox::new();
     let tensor = |seed| Tensor::random(&format!("layers.{seed}.weight"), &[width, width], seed + 1);
@@ -52,7 +52,7 @@ fn outcome_of(line: &str, output: Output) -> Outcome {
 }
 
 #[test]
-fn of_four_that_resume_at_once_one_works_and_the_others_say_so() {
+fn of_four_concurrent_resumes_one_works_and_the_others_are_refused() {
     let sandbox = with_model(2, 1024);
     let schemes: Vec<String> =
         ["int8", "int4", "int8-dynamic", "int4-g32", "int4-g64"].map(|s| format!("{s:?}")).into();
@@ -70,7 +70,7 @@ fn of_four_that_resume_at_once_one_works_and_the_others_say_so() {
         assert!(!done.is_empty());
         done.into_iter().for_each(|outcome| drop(outcome.assert_ok()));
         for outcome in &refused {
-            outcome.assert_fails(6, &["jobs.journal.jsonl", "another run is at work on these jobs", "--shard"]);
+            outcome.assert_fails(6, &["jobs.journal.jsonl", "another run uses these jobs", "--shard"]);
         }
         n_refused += refused.len();
         for output in ["int8", "int4", "int4-g64"] {
@@ -79,17 +79,17 @@ fn of_four_that_resume_at_once_one_works_and_the_others_say_so() {
         assert!(!sandbox.files("out").keys().any(|name| name.contains("lock") || name.contains("partial")));
         std::fs::remove_dir_all(sandbox.path("out")).unwrap();
     }
-    assert!(n_refused > 0, "they never met");
+    assert!(n_refused > 0, "the runs never overlapped");
 }
 
-/// The rows of a batch's page.
+/// Returns the table rows of a batch's page.
 fn rows(sandbox: &Sandbox, page: &str) -> Vec<String> {
     let page = std::fs::read_to_string(sandbox.path(page)).unwrap();
     page.lines().filter(|line| line.starts_with("<tr><th scope=\"row\">")).map(str::to_string).collect()
 }
 
 #[test]
-fn a_batch_has_a_page_with_every_job_also_where_some_failed_or_were_not_reached() {
+fn a_batch_page_lists_every_job_including_failed_and_unreached_ones() {
     let sandbox = with_model(1, 256);
     let gone = "[[job]]\nname = \"gone <b>\"\n[job.model]\npath = \"absent\"\n[job.output]\npath = \"out/gone\"\n[[job.stage]]\n\
                 kind = \"quantize\"\nscheme = \"int8\"\n";
@@ -108,7 +108,7 @@ fn a_batch_has_a_page_with_every_job_also_where_some_failed_or_were_not_reached(
         let after = report["after"]["file_bytes"].as_u64().unwrap();
         assert!(row.contains(">done<") && row.contains(&format!("data-v=\"{after}\"")), "{row}");
     }
-    assert!(found[2].contains("trained once, with int8"), "{}", found[2]);
+    assert!(found[2].contains("trained once for int8"), "{}", found[2]);
 
     assert_eq!(sandbox.run("run jobs.toml --quiet --resume").code, 3);
     assert_eq!(rows(&sandbox, page).iter().filter(|row| row.contains(">done before<")).count(), 3);
@@ -117,14 +117,14 @@ fn a_batch_has_a_page_with_every_job_also_where_some_failed_or_were_not_reached(
     assert!(text.contains("page: out/jobs.report.html"), "{text}");
 }
 
-/// What a trace of a run says: how often a phase of this name began.
+/// Returns how often a phase of this name begins in a trace.
 fn n_phases(sandbox: &Sandbox, trace: &str, name: &str) -> usize {
     let trace: Value = serde_json::from_slice(&std::fs::read(sandbox.path(trace)).unwrap()).unwrap();
     trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X" && event["name"] == name).count()
 }
 
 #[test]
-fn what_jobs_have_in_common_is_done_once_and_makes_the_same_bytes() {
+fn shared_stages_run_once_and_give_the_same_bytes() {
     let sandbox = with_model(2, 128);
     sandbox.write("jobs.toml", FACTORS);
     let report = sandbox.json("run jobs.toml --trace trace.json");
@@ -138,11 +138,11 @@ fn what_jobs_have_in_common_is_done_once_and_makes_the_same_bytes() {
     }
     let names = sandbox.files("out").into_keys().filter(|name| !name.trim_end_matches('/').contains('/'));
     let expected = ["int4/", "int8-dynamic/", "int8/", "jobs.journal.jsonl", "jobs.report.html"];
-    assert_eq!(names.collect::<Vec<_>>(), expected, "what they had in common is gone");
+    assert_eq!(names.collect::<Vec<_>>(), expected, "the shared stages were not removed");
 }
 
 #[test]
-fn killed_anywhere_a_batch_with_common_stages_goes_on_and_leaves_nothing() {
+fn a_killed_batch_with_shared_stages_resumes_and_leaves_no_files() {
     let sandbox = with_model(3, 256);
     sandbox.write("jobs.toml", FACTORS);
     let line = "run jobs.toml --quiet --resume";
@@ -164,11 +164,11 @@ fn killed_anywhere_a_batch_with_common_stages_goes_on_and_leaves_nothing() {
             sandbox.files("out").into_keys().filter(|name| name.contains("stages") || name.contains("lock")).collect();
         assert_eq!(left, [] as [&str; 0]);
     }
-    assert!(n_left > 0, "no kill ever came in the middle");
+    assert!(n_left > 0, "no kill came during a run");
 }
 
 #[test]
-fn an_output_whose_line_a_kill_kept_from_the_journal_is_made_again_by_resume() {
+fn resume_repeats_a_job_whose_journal_line_is_missing() {
     let sandbox = with_model(2, 256);
     let jobs = "[base.model]\npath = \"model.safetensors\"\n[base.output]\npath = \"out/{budget.bytes}\"\n\
         [[base.stage]]\nkind = \"quantize\"\nscheme = \"step\"\n[matrix]\n\"budget.bytes\" = [\"60kB\", \"90kB\"]\n";
@@ -190,12 +190,13 @@ fn an_output_whose_line_a_kill_kept_from_the_journal_is_made_again_by_resume() {
     assert_eq!(sums(&sandbox, "out/90kB"), expected);
 }
 
-/// Leaves what a kill between publishing and cleaning up leaves: what is not ours in `OUT.stages` keeps it from being removed.
-fn ended_before_it_cleaned_up(sandbox: &Sandbox, line: &str, output: &str) {
+/// Leaves the state of a kill between publishing and cleanup: a foreign file in `OUT.stages` prevents its
+/// removal.
+fn run_without_cleanup(sandbox: &Sandbox, line: &str, output: &str) {
     let mut child = sandbox.command(line).spawn().unwrap();
     let stages = sandbox.path(&format!("{output}.stages"));
     while !stages.join("recipe.json").exists() {
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it began");
+        assert!(child.try_wait().unwrap().is_none(), "the run finished before its stages were found");
         std::thread::sleep(Duration::from_micros(100));
     }
     std::fs::write(stages.join("note.txt"), "x").unwrap();
@@ -204,26 +205,26 @@ fn ended_before_it_cleaned_up(sandbox: &Sandbox, line: &str, output: &str) {
 }
 
 #[test]
-fn stages_left_by_a_kill_after_publishing_are_finished_by_the_same_command() {
+fn the_same_command_finishes_the_cleanup_of_a_killed_run() {
     let sandbox = with_model(4, 256);
     sandbox.write("recipe.toml", recipe_of("int8"));
     sandbox.write("other.toml", recipe_of("int4").replace("alone-int4", "alone-int8"));
     let line = "run recipe.toml";
     for force in ["", " --force"] {
-        ended_before_it_cleaned_up(&sandbox, line, "alone-int8");
+        run_without_cleanup(&sandbox, line, "alone-int8");
         assert!(sandbox.path("alone-int8.stages").exists());
         let before = sandbox.files("alone-int8");
         let again = sandbox.run(&format!("{line}{force}"));
         assert_eq!(again.code, 0, "{}", again.stderr);
-        assert!(again.stdout.contains("alone-int8"), "it reports what is there: {}", again.stdout);
+        assert!(again.stdout.contains("alone-int8"), "the existing output is not reported: {}", again.stdout);
         assert_eq!(sandbox.files("alone-int8"), before);
         assert_eq!(sandbox.names(), ["alone-int8", "model.safetensors", "other.toml", "recipe.toml"]);
         sandbox.run(line).assert_fails(6, &["alone-int8", "--force"]);
         std::fs::remove_dir_all(sandbox.path("alone-int8")).unwrap();
     }
 
-    // Another recipe, or an output that is damaged, is not finished by it.
-    ended_before_it_cleaned_up(&sandbox, line, "alone-int8");
+    // The command does not finish an output of another recipe or a damaged one.
+    run_without_cleanup(&sandbox, line, "alone-int8");
     sandbox.run("run other.toml").assert_fails(6, &["alone-int8", "--force"]);
     let weights = "alone-int8/model.briquette.safetensors";
     let mut bytes = std::fs::read(sandbox.path(weights)).unwrap();
@@ -236,7 +237,7 @@ fn stages_left_by_a_kill_after_publishing_are_finished_by_the_same_command() {
 }
 
 #[test]
-fn killed_anywhere_a_chain_is_ended_by_the_same_command() {
+fn the_same_command_finishes_a_killed_run() {
     let sandbox = with_model(2, 256);
     sandbox.write("recipe.toml", recipe_of("int8"));
     let line = "run recipe.toml --quiet";
@@ -259,7 +260,7 @@ fn killed_anywhere_a_chain_is_ended_by_the_same_command() {
 }
 
 #[test]
-fn the_error_of_the_first_of_a_hundred_thousand_points_is_there_at_once() {
+fn the_first_error_of_a_large_matrix_is_printed_immediately() {
     let sandbox = Sandbox::new();
     let seeds: Vec<String> = (0..1000).map(|seed| seed.to_string()).collect();
     let shares: Vec<String> = (1..=100).map(|share| format!("0.{share:03}")).collect();
@@ -283,17 +284,17 @@ fn the_error_of_the_first_of_a_hundred_thousand_points_is_there_at_once() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(first.contains("job \"0-0.001\"") && first.contains("absent"), "{first}");
-    // A tenth of that where nothing else runs.
+    // An idle machine needs a tenth of this.
     assert!(since.elapsed() < Duration::from_secs(20), "took {:?}", since.elapsed());
 }
 
 #[test]
-fn nothing_of_a_batch_is_lost_to_a_trace() {
+fn a_trace_overwrites_no_file_of_a_batch() {
     let sandbox = with_model(1, 64);
     sandbox.write("jobs.toml", FACTORS);
     for path in ["out/jobs.journal.jsonl", "out/jobs.report.html", "out/int4", "out/int4.stages/x", "model.safetensors"]
     {
-        sandbox.run(&format!("run jobs.toml --trace {path}")).assert_fails(6, &["--trace", "name another file"]);
+        sandbox.run(&format!("run jobs.toml --trace {path}")).assert_fails(6, &["--trace", "choose another file"]);
     }
     assert!(!sandbox.path("out").exists());
 }

@@ -10,7 +10,7 @@ const MODULES: [&str; 4] = ["", "bench", "cuda", "dev"];
 /// Words that follow `just` in prose and options.
 const NOT_RECIPES: [&str; 1] = ["--list"];
 
-/// Public recipes of a file, each with the comment lines above it.
+/// Returns the public recipes of a file, each with the comment lines above it.
 fn recipes(text: &str) -> Vec<(String, Vec<String>)> {
     let (mut found, mut comments, mut is_private) = (Vec::new(), Vec::new(), false);
     for line in text.lines() {
@@ -30,7 +30,7 @@ fn recipes(text: &str) -> Vec<(String, Vec<String>)> {
     found
 }
 
-/// Public recipes of each module.
+/// Returns the public recipes of each module.
 fn modules() -> BTreeMap<&'static str, Vec<(String, Vec<String>)>> {
     let read = |path: &str| std::fs::read_to_string(repository().join(path)).unwrap();
     let path = |module: &str| if module.is_empty() { "justfile".into() } else { format!("{module}/mod.just") };
@@ -57,7 +57,7 @@ fn each_recipe_has_one_short_sentence_in_the_list() {
     }
 }
 
-/// Calls of `just` in code spans, code blocks and scripts, as the words that follow `just`.
+/// Returns the calls of `just` in code spans, code blocks and scripts, as the words that follow `just`.
 fn calls(text: &str, is_markdown: bool) -> Vec<Vec<&str>> {
     let (mut found, mut is_code) = (Vec::new(), !is_markdown);
     for line in text.lines() {
@@ -76,7 +76,7 @@ fn calls(text: &str, is_markdown: bool) -> Vec<Vec<&str>> {
     found
 }
 
-/// Text files below a folder that may call recipes.
+/// Collects the text files below a folder that may call recipes.
 fn callers(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -90,7 +90,7 @@ fn callers(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
 }
 
 #[test]
-fn every_call_of_a_recipe_names_one_that_exists() {
+fn every_called_recipe_exists() {
     let root = repository();
     let names =
         ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", ".ci/run", "justfile"];

@@ -1,4 +1,4 @@
-//! Every value keeps its place: whichever axis counts outputs, however codes are stored, and whatever file the model comes from.
+//! Every value keeps its position, for every output axis, storage and file format of the model.
 
 use crate::archives::{dict, key, zip};
 use crate::sandbox::Sandbox;
@@ -8,14 +8,14 @@ use briquette::prune::Ratio;
 use briquette::quant::{Scheme, fit};
 use std::collections::BTreeMap;
 
-/// A weight, and its rows by outputs, found without the library's own view.
+/// A weight with its output axis; rows are computed independently of the library.
 struct Weight {
     tensor: Tensor,
     axis: &'static str,
 }
 
 impl Weight {
-    /// Outputs and inputs of each.
+    /// Returns the numbers of outputs and of inputs of each output.
     fn rows(&self) -> (usize, usize) {
         let shape = &self.tensor.shape;
         let n_rows = match self.axis {
@@ -27,7 +27,7 @@ impl Weight {
         (n_rows, shape.iter().product::<usize>() / n_rows)
     }
 
-    /// The place of a weight in the tensor's own order.
+    /// Returns the position of a weight in the tensor's own order.
     fn place(&self, row: usize, col: usize) -> usize {
         let (n_rows, n_cols) = self.rows();
         match self.axis {
@@ -40,47 +40,48 @@ impl Weight {
         }
     }
 
-    /// The places of all weights, row by row.
+    /// Returns the positions of all weights, row by row.
     fn places(&self) -> Vec<usize> {
         let (n_rows, n_cols) = self.rows();
         (0..n_rows).flat_map(|row| (0..n_cols).map(move |col| (row, col))).map(|(r, c)| self.place(r, c)).collect()
     }
 }
 
-/// A request: scheme, sparsity and storage.
+/// How to compress: scheme, sparsity and storage.
 #[derive(Clone, Copy)]
-struct Asked {
+struct Request {
     scheme: Option<&'static str>,
     sparsity: Option<f64>,
     storage: &'static str,
 }
 
-const fn asked(scheme: &'static str, storage: &'static str) -> Asked {
-    Asked { scheme: Some(scheme), sparsity: None, storage }
+const fn quantized(scheme: &'static str, storage: &'static str) -> Request {
+    Request { scheme: Some(scheme), sparsity: None, storage }
 }
 
-const fn pruned(scheme: &'static str, sparsity: f64, storage: &'static str) -> Asked {
-    Asked { scheme: Some(scheme), sparsity: Some(sparsity), storage }
+const fn pruned(scheme: &'static str, sparsity: f64, storage: &'static str) -> Request {
+    Request { scheme: Some(scheme), sparsity: Some(sparsity), storage }
 }
 
 /// Dense codes, bitmasks and entropy-coded blocks of each kind of scheme, and floats without codes.
-const ASKED: [Asked; 13] = [
-    asked("int8", "plain"),
-    asked("int8-dynamic", "entropy"),
+const REQUESTS: [Request; 13] = [
+    quantized("int8", "plain"),
+    quantized("int8-dynamic", "entropy"),
     pruned("int8", 0.7, "plain"),
     pruned("int8-dynamic-sym", 0.7, "entropy"),
-    asked("int4-g16", "plain"),
+    quantized("int4-g16", "plain"),
     pruned("int4-g16-asym", 0.6, "plain"),
     pruned("int4-g16", 0.6, "entropy"),
-    asked("int3", "entropy"),
-    asked("step0.02", "plain"),
+    quantized("int3", "entropy"),
+    quantized("step0.02", "plain"),
     pruned("step0.02-tensor-dynamic", 0.5, "entropy"),
-    asked("int5-asym", "plain"),
-    Asked { scheme: None, sparsity: Some(0.7), storage: "plain" },
-    Asked { scheme: None, sparsity: Some(0.02), storage: "plain" },
+    quantized("int5-asym", "plain"),
+    Request { scheme: None, sparsity: Some(0.7), storage: "plain" },
+    Request { scheme: None, sparsity: Some(0.02), storage: "plain" },
 ];
 
-/// Weights of every output axis, on both sides of a block of 65,536 elements, of odd sizes, and square.
+/// Returns weights of every output axis: below and above a hash block of 65,536 elements, of odd sizes, and
+/// square.
 fn weights(seed: u64, dtype: DType) -> Vec<Weight> {
     let mut random = Random(seed);
     let mut near = |n: usize, step: usize| (n + random.below(n as u64 / 2) as usize).next_multiple_of(step);
@@ -103,13 +104,13 @@ fn weights(seed: u64, dtype: DType) -> Vec<Weight> {
     shapes.into_iter().enumerate().map(weight).collect()
 }
 
-/// The fake-quantized weight, in its own order and type.
-fn fake_quantized(weight: &Weight, asked: Asked) -> Vec<u8> {
+/// Returns the fake-quantized weight in its own order and type.
+fn fake_quantized(weight: &Weight, request: Request) -> Vec<u8> {
     let ((n_rows, n_cols), places, dtype) = (weight.rows(), weight.places(), weight.tensor.dtype);
     let mut own = vec![0.0; places.len()];
     rows::to_f32(&weight.tensor.bytes, dtype, &mut own);
     let by_row: Vec<f32> = places.iter().map(|&place| own[place]).collect();
-    let mask = asked.sparsity.map(|share| {
+    let mask = request.sparsity.map(|share| {
         let mut order: Vec<usize> = (0..by_row.len()).collect();
         order.sort_by(|&a, &b| by_row[a].abs().total_cmp(&by_row[b].abs()));
         let mut keep = vec![true; order.len()];
@@ -118,7 +119,7 @@ fn fake_quantized(weight: &Weight, asked: Asked) -> Vec<u8> {
     });
     let dropped = Decision { mask: mask.clone(), quant: None };
     let kept = fake_quantize(&by_row, n_rows, n_cols, &dropped);
-    let scheme = asked.scheme.map(|scheme| scheme.parse::<Scheme>().unwrap());
+    let scheme = request.scheme.map(|scheme| scheme.parse::<Scheme>().unwrap());
     let quant = scheme.map(|scheme| fit(&kept, n_cols, mask.as_ref(), &scheme.weights));
     let values = fake_quantize(&by_row, n_rows, n_cols, &Decision { mask, quant });
     places.iter().zip(values).for_each(|(&place, value)| own[place] = value);
@@ -127,8 +128,8 @@ fn fake_quantized(weight: &Weight, asked: Asked) -> Vec<u8> {
     bytes
 }
 
-/// A recipe that compresses a model as asked.
-fn recipe(weights: &[Weight], asked: Asked, model: &str, output: &str) -> String {
+/// Returns a recipe that compresses a model in this way.
+fn recipe(weights: &[Weight], request: Request, model: &str, output: &str) -> String {
     let mut text = format!("[model]\npath = \"{model}\"\n");
     for Weight { tensor, axis } in weights {
         let role = if *axis == "second" { "conv" } else { "linear" };
@@ -136,19 +137,19 @@ fn recipe(weights: &[Weight], asked: Asked, model: &str, output: &str) -> String
         text += &format!("[[model.roles]]\ninclude = [\"{name}\"]\nrole = \"{role}\"\noutputs = \"{axis}\"\n");
     }
     text += &format!("[output]\npath = \"{output}\"\n");
-    if asked.storage != "plain" {
-        text += &format!("storage = \"{}\"\n", asked.storage);
+    if request.storage != "plain" {
+        text += &format!("storage = \"{}\"\n", request.storage);
     }
-    if let Some(share) = asked.sparsity {
+    if let Some(share) = request.sparsity {
         text += &format!("[[stage]]\nkind = \"prune\"\nsparsity = {share}\n");
     }
-    if let Some(scheme) = asked.scheme {
+    if let Some(scheme) = request.scheme {
         text += &format!("[[stage]]\nkind = \"quantize\"\nscheme = \"{scheme}\"\n");
     }
     text
 }
 
-/// The bytes of a PyTorch archive.
+/// Returns the bytes of a PyTorch archive.
 fn pytorch_of(weights: &[Weight]) -> Vec<u8> {
     let number = |n: usize| [b"J".as_slice(), &(n as u32).to_le_bytes()].concat();
     let (mut items, mut entries) = (Vec::new(), Vec::new());
@@ -173,7 +174,8 @@ fn pytorch_of(weights: &[Weight]) -> Vec<u8> {
     zip(&files)
 }
 
-/// Compresses a model of each dtype from this kind of file in every way, exports it to every format, and compares each value.
+/// Compresses a model of each dtype from this kind of file in every way, exports it to every format, and
+/// compares all values.
 fn check(source: &str) {
     for (seed, dtype) in [(11, DType::F32), (12, DType::BF16)] {
         let sandbox = Sandbox::new();
@@ -186,21 +188,21 @@ fn check(source: &str) {
         let by_name =
             |tensors: Vec<Tensor>| tensors.into_iter().map(|t| (t.name.clone(), t)).collect::<BTreeMap<_, _>>();
         assert_eq!(tensors_of(&sandbox.path(&model)), by_name(tensors), "{model}");
-        for (index, &asked) in ASKED.iter().enumerate() {
+        for (index, &request) in REQUESTS.iter().enumerate() {
             let expected =
-                weights.iter().map(|weight| Tensor { bytes: fake_quantized(weight, asked), ..weight.tensor.clone() });
-            check_outputs(&sandbox, (&weights, asked, &model), &by_name(expected.collect()), &format!("o{index}"));
+                weights.iter().map(|weight| Tensor { bytes: fake_quantized(weight, request), ..weight.tensor.clone() });
+            check_outputs(&sandbox, (&weights, request, &model), &by_name(expected.collect()), &format!("o{index}"));
         }
     }
 }
 
 fn check_outputs(
     sandbox: &Sandbox,
-    (weights, asked, model): (&[Weight], Asked, &str),
+    (weights, request, model): (&[Weight], Request, &str),
     expected: &BTreeMap<String, Tensor>,
     output: &str,
 ) {
-    sandbox.write("r.toml", recipe(weights, asked, model, output));
+    sandbox.write("r.toml", recipe(weights, request, model, output));
     sandbox.ok("run r.toml");
     sandbox.ok(&format!("verify {output} --against {model}"));
     let mut outputs = vec![output.to_string()];
@@ -214,29 +216,29 @@ fn check_outputs(
         let found = tensors_of(&sandbox.path(&output));
         for (name, expected) in expected {
             let same = found[name] == *expected;
-            let what = (asked.scheme, asked.sparsity, asked.storage);
+            let what = (request.scheme, request.sparsity, request.storage);
             assert!(same, "{name} {:?} of {output}, {what:?}", expected.shape);
         }
     }
 }
 
 #[test]
-fn what_is_exported_from_safetensors_is_what_fake_quantization_makes_in_place() {
+fn exports_of_safetensors_models_equal_fake_quantization() {
     check("safetensors");
 }
 
 #[test]
-fn what_is_exported_from_pytorch_is_what_fake_quantization_makes_in_place() {
+fn exports_of_pytorch_models_equal_fake_quantization() {
     check("pt");
 }
 
 #[test]
-fn what_is_exported_from_burnpack_is_what_fake_quantization_makes_in_place() {
+fn exports_of_burnpack_models_equal_fake_quantization() {
     check("burnpack");
 }
 
 #[test]
-fn the_model_in_burns_layout_comes_back_from_every_format_in_its_own_order() {
+fn a_model_in_burns_layout_keeps_its_order_in_every_format() {
     let sandbox = Sandbox::with("digits");
     sandbox.ok("compress digits -o d --layout burn --quantize int8");
     for format in ["dense", "burnpack", "briquette"] {
@@ -251,7 +253,7 @@ fn the_model_in_burns_layout_comes_back_from_every_format_in_its_own_order() {
 }
 
 #[test]
-fn what_is_left_as_it_is_keeps_its_order_whichever_axis_counts_outputs() {
+fn unchanged_tensors_keep_their_order_on_every_output_axis() {
     for (shape, huge) in [([24, 40], 1e30), ([300, 260], 1e30)] {
         let sandbox = Sandbox::new();
         let mut large = Tensor::random("large.weight", &shape, 1);
@@ -262,7 +264,7 @@ fn what_is_left_as_it_is_keeps_its_order_whichever_axis_counts_outputs() {
         rows::from_f32(&values, DType::F16, &mut half.bytes);
         let other = Tensor::random("other.weight", &shape, 3);
         sandbox.write("m.safetensors", safetensors_of(&[half.clone(), large.clone(), other]));
-        // One is too large for f16, and one has that type already.
+        // One tensor exceeds f16, and one has that type already.
         sandbox.ok("compress m.safetensors -o out --layout burn --cast f16 --allow-nonfinite");
         let found = tensors_of(&sandbox.path("out"));
         assert_eq!((&found["half.weight"], &found["large.weight"]), (&half, &large), "{shape:?}");
@@ -271,7 +273,7 @@ fn what_is_left_as_it_is_keeps_its_order_whichever_axis_counts_outputs() {
 }
 
 #[test]
-fn burns_layout_is_refused_for_transformers_which_would_read_it_transposed() {
+fn burns_layout_is_refused_for_compressed_tensors() {
     let sandbox = Sandbox::new();
     let config = r#"{"model_type": "bert"}"#;
     let names = ["bert.encoder.layer.0.attention.self.query.weight", "bert.pooler.dense.weight"];
@@ -291,7 +293,7 @@ fn burns_layout_is_refused_for_transformers_which_would_read_it_transposed() {
 }
 
 #[test]
-fn conv1d_matrices_stay_floats_in_their_own_order_for_transformers() {
+fn conv1d_matrices_stay_floats_in_compressed_tensors() {
     for (config, shape) in [(r#"{"model_type": "decision_transformer"}"#, [32, 96]), ("{}", [256, 768])] {
         let sandbox = Sandbox::new();
         let [n_in, n_out] = shape;

@@ -1,11 +1,11 @@
-//! The build without features, which is the first that a new user has: what it cannot do, it says with the command that can.
+//! The build without features: a command that needs a feature prints how to build it.
 
 use crate::sandbox::Sandbox;
 
 const BUILD: &str = "build it with `cargo build --release -p briquette-cli`";
 
 #[test]
-fn whatever_runs_a_model_names_the_command_that_builds_what_can() {
+fn commands_that_run_a_model_print_how_to_build_with_the_feature() {
     let sandbox = Sandbox::with("digits");
     sandbox.write("text.txt", "one\ntwo\n");
     let recipe = "[model]\npath = \"digits\"\n[output]\npath = \"out\"\n[data]\ntrain = \"text.txt\"\n[[stage]]\nkind = \"distill\"\n\
@@ -29,13 +29,13 @@ fn whatever_runs_a_model_names_the_command_that_builds_what_can() {
     for line in lines {
         let outcome = sandbox.run(line);
         outcome.assert_fails(2, &["it lacks the feature `model`", BUILD]);
-        assert!(!outcome.stderr.contains("relative"), "a worse method is no remedy: {}", outcome.stderr);
+        assert!(!outcome.stderr.contains("relative"), "a worse method is suggested: {}", outcome.stderr);
         assert!(!sandbox.path("out").exists(), "{line}");
     }
 }
 
 #[test]
-fn what_flags_asked_for_is_named_by_its_flag() {
+fn errors_of_unavailable_features_name_the_flag() {
     let sandbox = Sandbox::with("digits");
     sandbox.write("text.txt", "one\ntwo\n");
     for (line, flag) in [
@@ -49,7 +49,7 @@ fn what_flags_asked_for_is_named_by_its_flag() {
 }
 
 #[test]
-fn a_gpu_needs_a_build_of_its_own() {
+fn gpus_need_a_build_with_cuda() {
     let sandbox = Sandbox::with("digits");
     let build = "build it with `cargo build --release -p briquette-cli --features cuda`";
     sandbox.run("compress digits -o out --quantize int8 --device cuda").assert_fails(2, &["\"cuda\"", build]);

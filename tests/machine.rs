@@ -1,9 +1,9 @@
-//! A failure under `--json`: one document on stdout for programs, and the line for people on stderr as ever.
+//! Failures with `--json`: one document on stdout for programs, and the usual line on stderr.
 
 use crate::sandbox::{Outcome, Sandbox};
 use serde_json::Value;
 
-/// Fails with this code, in one line and in one document that says the same.
+/// Checks the exit code, the error line, and that the document has the same message.
 fn assert_fails_in_json(sandbox: &Sandbox, line: &str, code: i32, kind: &str, phrase: &str) -> Value {
     let outcome: Outcome = sandbox.run(line);
     assert_eq!((outcome.code, outcome.stderr.lines().count()), (code, 1), "{line}: {}", outcome.stderr);
@@ -17,7 +17,7 @@ fn assert_fails_in_json(sandbox: &Sandbox, line: &str, code: i32, kind: &str, ph
 }
 
 #[test]
-fn a_failure_is_one_document() {
+fn a_failure_prints_one_document() {
     let sandbox = Sandbox::with("digits");
     sandbox.write("taken/mine.txt", "mine");
     let cases = [
@@ -33,23 +33,23 @@ fn a_failure_is_one_document() {
 }
 
 #[test]
-fn so_is_a_mistake_in_the_arguments() {
+fn an_error_in_the_arguments_prints_one_document() {
     let sandbox = Sandbox::new();
     for (line, phrase) in [
-        ("--json", "no command"),
+        ("--json", "the command is missing"),
         ("plan --bogus --json", "--bogus"),
         ("compress m -o out --prune 1 --json", "expected a number from 0 to below 1"),
         ("--json nonsense", "nonsense"),
     ] {
         assert_fails_in_json(&sandbox, line, 2, "config", phrase);
     }
-    // What comes after `--` is no flag.
+    // Words after `--` are not flags.
     sandbox.run("plan -- --json").assert_fails(2, &["nothing to do"]);
 }
 
 #[cfg(feature = "model")]
 #[test]
-fn findings_that_are_a_failure_stay_one_document() {
+fn a_refused_plan_prints_one_document() {
     let sandbox = Sandbox::with("digits");
     sandbox.write("data.txt", "x");
     sandbox.write(

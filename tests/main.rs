@@ -1,4 +1,4 @@
-//! End to end, through the command and the public interface.
+//! End-to-end tests of the command line and the public interface.
 #![allow(clippy::unwrap_used, clippy::print_stderr, missing_docs)]
 
 mod activations;

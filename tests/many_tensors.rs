@@ -1,9 +1,9 @@
-//! Models of very many small tensors: what is said and done of each takes little.
+//! Models with very many small tensors: each tensor takes little memory and time.
 
 use crate::sandbox::Sandbox;
 use std::io::Read;
 
-/// A file of `n` matrices, no two alike; the first is larger than all others.
+/// A file of `n` different matrices; the first is larger than all others.
 fn many(n: usize, [rows, cols]: [usize; 2]) -> Vec<u8> {
     let (mut entries, mut data) = (Vec::new(), Vec::new());
     for index in 0..n {
@@ -21,7 +21,9 @@ fn many(n: usize, [rows, cols]: [usize; 2]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat()
 }
 
-/// The most memory that a command took up to its first word. It cannot go on while nobody reads what it prints.
+/// Returns the peak memory of a command until it prints its first byte.
+///
+/// The command then blocks, because nothing reads its output.
 fn peak_bytes(sandbox: &Sandbox, line: &str) -> usize {
     let mut child = sandbox.command(line).spawn().unwrap();
     let mut stdout = child.stdout.take().unwrap();
@@ -49,7 +51,7 @@ fn a_plan_takes_a_few_hundred_bytes_a_tensor() {
     }
 }
 
-/// The most memory that a command allocated in any of its phases.
+/// Returns the largest peak of memory over the phases of a command.
 fn traced_peak(sandbox: &Sandbox, line: &str) -> usize {
     sandbox.ok(&format!("{line} --quiet --trace trace.json"));
     let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(sandbox.path("trace.json")).unwrap()).unwrap();
@@ -71,7 +73,7 @@ fn compressing_and_verifying_take_a_bounded_number_of_bytes_a_tensor() {
 }
 
 #[test]
-fn the_page_shows_the_largest_and_the_worst_and_the_rest_is_in_the_json() {
+fn the_page_lists_the_largest_and_worst_tensors_and_the_json_all() {
     let (n, sandbox) = (5_000, Sandbox::new());
     sandbox.write("many.safetensors", many(n, [4, 8]));
     sandbox.ok("compress many.safetensors -o out --prune 0.5 --quantize int8 --quiet");
@@ -87,7 +89,7 @@ fn the_page_shows_the_largest_and_the_worst_and_the_rest_is_in_the_json() {
 }
 
 #[test]
-fn more_coded_tensors_than_a_header_may_explain_are_written_and_read_back() {
+fn more_quantized_tensors_than_a_header_can_describe_are_written_and_read() {
     let (n, sandbox) = (66_000, Sandbox::new());
     sandbox.write("many.safetensors", many(n, [1, 4]));
     sandbox.ok("compress many.safetensors -o out --quantize int8 --quiet");

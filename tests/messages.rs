@@ -1,4 +1,4 @@
-//! Mistakes that people make: one line that says what to write instead.
+//! Common mistakes: the error is one line that says what to write instead.
 
 use crate::sandbox::Sandbox;
 #[cfg(feature = "model")]
@@ -13,7 +13,7 @@ fn with_tiny() -> Sandbox {
 }
 
 #[test]
-fn a_mistake_in_flags_is_answered_in_flags() {
+fn errors_in_flags_suggest_flags() {
     let sandbox = with_tiny();
     let compress = "compress tiny.safetensors -o out";
     let cases: [(String, &[&str]); 17] = [
@@ -32,7 +32,7 @@ fn a_mistake_in_flags_is_answered_in_flags() {
         ("export tiny.safetensors --to safetensors -o out".into(), &["--to: found", "did you mean \"dense\"?"]),
         (
             format!("{compress} --bytes 1MB --quantize int8"),
-            &["--quantize: found int8", "leave --quantize out", "--choices int8"],
+            &["--quantize: found int8", "remove --quantize", "--choices int8"],
         ),
         ("compress tiny.safetensors out/x --quantize int8".into(), &["'out/x'", "-o out/x"]),
         ("compress tiny.safetensors int8 -o out".into(), &["'int8'", "--quantize int8"]),
@@ -48,14 +48,14 @@ fn a_mistake_in_flags_is_answered_in_flags() {
         let outcome = sandbox.run(&line);
         outcome.assert_fails(2, phrases);
         for word in ["[[stage]]", "stage with", "budget.", "output.", "calibration."] {
-            assert!(!outcome.stderr.contains(word), "{line} is answered with a key of a recipe: {}", outcome.stderr);
+            assert!(!outcome.stderr.contains(word), "{line}: the error suggests a recipe key: {}", outcome.stderr);
         }
         assert!(!sandbox.path("out").exists(), "{line}");
     }
 }
 
 #[test]
-fn the_same_mistakes_in_a_recipe_are_answered_with_keys() {
+fn the_same_errors_in_a_recipe_suggest_keys() {
     let sandbox = with_tiny();
     let head = "[model]\npath = \"tiny.safetensors\"\n[output]\npath = \"out\"\n";
     let quantize = "[[stage]]\nkind = \"quantize\"\nscheme = \"step\"\n";
@@ -92,7 +92,7 @@ fn a_bare_command_prints_its_help() {
 }
 
 #[test]
-fn a_model_of_the_hub_says_how_to_get_it_or_where_it_is() {
+fn a_hub_model_name_gives_the_download_command_or_the_cached_path() {
     let sandbox = Sandbox::new();
     let id = "sentence-transformers/all-MiniLM-L6-v2";
     let run = |line: &str| {
@@ -128,7 +128,7 @@ fn a_model_of_the_hub_says_how_to_get_it_or_where_it_is() {
 
 #[test]
 #[cfg(feature = "model")]
-fn json_is_no_text_to_run_a_model_on() {
+fn json_files_are_refused_as_text() {
     let sandbox = Sandbox::with("models/bert-tiny");
     copy(&repository().join("fixtures/models/llama-tied"), &sandbox.path("llama-tied"));
     let lines = [
@@ -144,7 +144,7 @@ fn json_is_no_text_to_run_a_model_on() {
 
 #[test]
 #[cfg(feature = "model")]
-fn a_decoder_without_its_head_says_what_it_lacks() {
+fn a_decoder_without_a_head_is_refused_with_the_missing_tensor() {
     use crate::weights::tensors_of;
     let sandbox = Sandbox::with("models/llama-untied");
     let tensors: Vec<_> = tensors_of(&sandbox.path("llama-untied")).into_values().collect();
@@ -168,9 +168,9 @@ fn a_decoder_without_its_head_says_what_it_lacks() {
     sandbox.write("text.txt", "some words to run it on");
     let line = "eval llama-untied --data text.txt --device cpu";
     weights(cut(|name| name.strip_prefix("model.").map(str::to_string)));
-    sandbox.run(line).assert_fails(4, &["as a LlamaModel without its head", "LlamaForCausalLM"]);
+    sandbox.run(line).assert_fails(4, &["like a LlamaModel without head", "LlamaForCausalLM"]);
     weights(cut(|name| Some(name.replace("lm_head", "score"))));
-    sandbox.run(line).assert_fails(4, &["as a LlamaForSequenceClassification, and no lm_head.weight"]);
+    sandbox.run(line).assert_fails(4, &["and no lm_head.weight, like a LlamaForSequenceClassification"]);
     weights(cut(|name| (name != "lm_head.weight").then(|| name.to_string())));
     sandbox.run(line).assert_fails(4, &["it has no lm_head.weight", "tie_word_embeddings"]);
     weights(cut(|name| Some(name.to_string())));

@@ -1,12 +1,12 @@
-//! The figures promised for all-MiniLM-L6-v2, wherever `models/minilm` is there.
+//! Documented sizes of all-MiniLM-L6-v2; skipped without `models/minilm`.
 
 use crate::sandbox::{Sandbox, repository};
 
-/// A sandbox with the model, where it is there.
+/// Creates a sandbox with the model, or returns `None` if it is missing.
 fn minilm() -> Option<Sandbox> {
     let model = repository().join("models/minilm");
     if !model.exists() {
-        eprintln!("skipped: models/minilm is not there");
+        eprintln!("skipped: models/minilm does not exist");
         return None;
     }
     let sandbox = Sandbox::new();
@@ -14,7 +14,8 @@ fn minilm() -> Option<Sandbox> {
     Some(sandbox)
 }
 
-/// Compresses it, verifies that against the original, and holds the bytes of its weights against a limit in MB.
+/// Compresses the model, verifies it against the original, and checks that its weight files take at most
+/// `limit` MB.
 fn assert_at_most(options: &str, limit: f64) {
     let Some(sandbox) = minilm() else { return };
     let report = sandbox.json(&format!("compress minilm -o out {options}"));
@@ -35,31 +36,31 @@ fn int8_takes_at_most_23_3_megabytes() {
 }
 
 #[test]
-fn four_tenths_pruned_and_int8_takes_at_most_20_4_megabytes() {
+fn forty_percent_pruned_int8_takes_at_most_20_4_megabytes() {
     assert_at_most("--prune 0.4 --quantize int8", 20.4);
 }
 
 #[test]
-fn with_pruned_embeddings_it_takes_at_most_17_4_megabytes() {
+fn pruned_embeddings_and_int8_take_at_most_17_4_megabytes() {
     assert_at_most("--prune 0.4 --prune-roles linear,conv,embedding --quantize int8", 17.4);
 }
 
 #[test]
 #[cfg(feature = "model")]
-fn weights_take_what_was_foretold_within_a_hundredth() {
+fn weights_take_the_predicted_memory_within_one_percent() {
     let Some(sandbox) = minilm() else { return };
     sandbox.write("lines.txt", "The cat sat on the mat.\nRates were left as they are.\n");
     let check = |model: &str, options: &str| {
         let found = sandbox.json(&format!("eval {model} --data lines.txt --device cpu {options}"));
         let figures = &found["after"]["memory"][0];
-        let [held, predicted] = ["weights_bytes", "predicted_bytes"].map(|name| figures[name].as_f64().unwrap());
-        // What dropping a network gives back has its objects in it, beside the weights: less than 2 kB around each tensor.
+        let [measured, predicted] = ["weights_bytes", "predicted_bytes"].map(|name| figures[name].as_f64().unwrap());
+        // The measured memory of a network includes its objects: less than 2 kB for each tensor.
         let n_tensors: u64 =
             found["after"]["held"].as_object().unwrap().values().map(|held| held["n_tensors"].as_u64().unwrap()).sum();
-        let more = held - predicted;
+        let more = measured - predicted;
         assert!(
-            more.abs() <= 0.01 * held || (0.0..2e3 * n_tensors as f64).contains(&more),
-            "{model} {options}: {held} held, {predicted} predicted"
+            more.abs() <= 0.01 * measured || (0.0..2e3 * n_tensors as f64).contains(&more),
+            "{model} {options}: {measured} measured, {predicted} predicted"
         );
     };
     check("minilm", "");

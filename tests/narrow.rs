@@ -1,4 +1,4 @@
-//! Scales and values that a narrow float type cannot hold: nothing becomes 0 or infinity without a word.
+//! Scales and values beyond a narrow float type: none becomes 0 or infinity silently.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Random, Tensor, safetensors_of, tensors_of};
@@ -15,7 +15,7 @@ fn scaled(name: &str, size: f32) -> Tensor {
     Tensor::f32(&format!("{name}.weight"), &[64, 96], (0..64 * 96).map(|_| size * random.next_float()))
 }
 
-/// `‖a - b‖ / ‖a‖` of two tensors.
+/// Returns `‖a - b‖ / ‖a‖` of two tensors.
 fn relative_error(a: &Tensor, b: &Tensor) -> f64 {
     let sum = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>().sqrt();
     let (a, b) = (a.floats(), b.floats());
@@ -28,7 +28,7 @@ fn remarks(report: &Value) -> String {
 }
 
 #[test]
-fn scales_that_f16_cannot_hold_are_f32() {
+fn scales_beyond_f16_are_stored_as_f32() {
     let sandbox = Sandbox::new();
     let tensors = of_all_sizes();
     sandbox.write("m.safetensors", safetensors_of(&tensors));
@@ -57,13 +57,13 @@ fn scales_that_f16_cannot_hold_are_f32() {
                 assert_eq!(found[&tensor.name] == wide[&tensor.name], tensor.name != "usual.weight", "{keys}");
             }
             let remarks = remarks(&report);
-            assert!(remarks.contains("tiny.weight, huge.weight: scales are f32, as f16 cannot hold them"), "{remarks}");
+            assert!(remarks.contains("tiny.weight, huge.weight: scales are f32, as they do not fit f16"), "{remarks}");
         }
     }
 }
 
 #[test]
-fn steps_of_one_tensor_may_reach_beyond_f16() {
+fn step_sizes_may_exceed_f16() {
     let sandbox = Sandbox::new();
     let mut tensor = scaled("wide", 0.1);
     tensor.bytes[..4].copy_from_slice(&3e9_f32.to_le_bytes());
@@ -71,11 +71,11 @@ fn steps_of_one_tensor_may_reach_beyond_f16() {
     sandbox.ok("compress m.safetensors -o out --quantize step0.001");
     sandbox.ok("verify out --against m.safetensors");
     let found = tensors_of(&sandbox.path("out"));
-    assert!(relative_error(&tensor, &found["wide.weight"]) < 0.01, "not cut off at 65504 * 127");
+    assert!(relative_error(&tensor, &found["wide.weight"]) < 0.01, "values are cut off at 65504 * 127");
 }
 
 #[test]
-fn a_cast_to_a_type_that_weights_are_too_small_for_is_not_made() {
+fn casts_that_round_weights_to_zero_are_skipped() {
     let sandbox = Sandbox::new();
     let small = [scaled("usual", 0.5), scaled("tiny", 1e-10), scaled("tiniest", 1e-40)];
     sandbox.write("m.safetensors", safetensors_of(&small));
@@ -105,7 +105,7 @@ fn a_cast_to_a_type_that_weights_are_too_small_for_is_not_made() {
 }
 
 #[test]
-fn double_weights_that_f32_rounds_to_zero_are_refused() {
+fn f64_weights_that_f32_rounds_to_zero_are_refused() {
     let sandbox = Sandbox::new();
     let values = (1..=32).map(|i| 1e-60 * f64::from(i));
     let bytes: Vec<u8> = values.flat_map(f64::to_le_bytes).collect();
@@ -120,7 +120,7 @@ fn double_weights_that_f32_rounds_to_zero_are_refused() {
 }
 
 #[test]
-fn rounded_weights_beyond_their_type_are_refused() {
+fn dequantized_weights_beyond_their_type_are_refused() {
     let sandbox = Sandbox::new();
     let halves = [65_504.0_f32, -65_504.0, 40_000.0, 100.0].map(half::f16::from_f32);
     let bytes = halves.iter().cycle().take(32).flat_map(|half| half.to_le_bytes()).collect();
@@ -137,10 +137,10 @@ fn rounded_weights_beyond_their_type_are_refused() {
 }
 
 #[test]
-fn weights_below_every_step_are_named() {
+fn tensors_below_every_step_size_are_named() {
     let sandbox = Sandbox::new();
     sandbox.write("m.safetensors", safetensors_of(&[scaled("usual", 0.5), scaled("tiniest", 1e-44)]));
     let report = sandbox.json("compress m.safetensors -o out --quantize int8");
     let remarks = remarks(&report);
-    assert!(remarks.contains("tiniest.weight: all zeros now") && !remarks.contains("usual"), "{remarks}");
+    assert!(remarks.contains("tiniest.weight: all weights became zero") && !remarks.contains("usual"), "{remarks}");
 }

@@ -1,9 +1,9 @@
-//! Limits of memory: a run ends in one line, and leaves nothing that the next run does not remove.
+//! Memory limits: a run ends with one line of error, and the next run removes any leftovers.
 
 use crate::sandbox::{Outcome, Sandbox};
 use std::process::Command;
 
-/// Runs a line with at most so many kB of address space.
+/// Runs a command with at most this address space.
 fn limited(sandbox: &Sandbox, kilobytes: usize, line: &str) -> Outcome {
     let script = format!("ulimit -v {kilobytes} && exec \"$0\" {line}");
     let mut command = Command::new("sh");
@@ -11,7 +11,7 @@ fn limited(sandbox: &Sandbox, kilobytes: usize, line: &str) -> Outcome {
     Outcome::of(&script, &mut command)
 }
 
-/// The least address space in which the program starts at all: below, the system's loader fails.
+/// Returns the smallest address space in which the program starts; below it, the system's loader fails.
 fn least(sandbox: &Sandbox) -> usize {
     (8..)
         .map(|megabytes| megabytes << 10)
@@ -20,7 +20,7 @@ fn least(sandbox: &Sandbox) -> usize {
 }
 
 #[test]
-fn too_little_memory_is_one_line_and_exit_code_5() {
+fn too_little_memory_gives_one_line_and_exit_code_5() {
     let sandbox = Sandbox::with("digits");
     // One tensor of 48 MB, so that buffers are large.
     let header = r#"{"fc.weight":{"dtype":"F32","shape":[3000,4000],"data_offsets":[0,48000000]}}"#;
@@ -40,7 +40,8 @@ fn too_little_memory_is_one_line_and_exit_code_5() {
                 sandbox.ok("verify out --quiet");
                 continue;
             }
-            // Without room for a thread's own storage the C library ends the process, before or beside our line.
+            // If there is no room for thread-local storage, the C library ends the process, before or after our
+            // error line.
             if outcome.stderr.contains("Fatal glibc error") {
                 continue;
             }
@@ -55,7 +56,7 @@ fn too_little_memory_is_one_line_and_exit_code_5() {
 }
 
 #[test]
-fn an_error_of_memory_is_a_document_too() {
+fn out_of_memory_prints_one_document_with_json() {
     let sandbox = Sandbox::with("digits");
     let least = least(&sandbox);
     let outcomes = (0..40)

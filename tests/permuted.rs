@@ -1,11 +1,11 @@
-//! `verify` finds values that are right and in the wrong place.
+//! `verify` finds correct values in wrong positions.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Tensor, safetensors_of, tensors_of};
 use briquette::formats::sums;
 use std::collections::BTreeMap;
 
-/// Makes `SHA256SUMS` anew, so that only hashes of values can find a change.
+/// Writes `SHA256SUMS` again, so that only the hashes of values can find a change.
 fn sum_again(sandbox: &Sandbox, output: &str) {
     let path = |name: &str| format!("{output}/{name}");
     let files = sandbox.files(output);
@@ -26,16 +26,16 @@ fn transpose(bytes: &mut [u8], n: usize) {
     }
 }
 
-/// Where the bytes of a tensor lie in a file.
+/// Returns the position of a tensor's bytes in a file.
 fn place_in(file: &[u8], bytes: &[u8]) -> usize {
     let mut places = (0..=file.len() - bytes.len()).filter(|&at| file[at..].starts_with(bytes));
     let place = places.next().expect("the tensor is in the file as it is");
-    assert_eq!(places.next(), None, "it is there once");
+    assert_eq!(places.next(), None, "the bytes occur more than once");
     place
 }
 
 #[test]
-fn verify_finds_values_that_changed_places_in_every_format() {
+fn verify_finds_permuted_values_in_every_format() {
     let sandbox = Sandbox::new();
     let fc = Tensor::random("fc.weight", &[64, 64], 1);
     sandbox.write("m.safetensors", safetensors_of(&[fc.clone(), Tensor::random("up.weight", &[64, 16], 2)]));
@@ -51,7 +51,7 @@ fn verify_finds_values_that_changed_places_in_every_format() {
     ] {
         sandbox.ok(&format!("verify {output}"));
         let mut bytes = sandbox.files(output)[file].clone();
-        // Codes of int8 are as many bytes as there are weights, and the first values of a file; floats lie there as they are read.
+        // int8 codes take one byte per weight; floats are stored as they are read.
         let length = if ["ours", "ct"].contains(&output) { 64 * 64 } else { 4 * 64 * 64 };
         let place = match length {
             4096 => codes_in(&bytes, output),
@@ -64,7 +64,7 @@ fn verify_finds_values_that_changed_places_in_every_format() {
     }
 }
 
-/// Where the int8 codes of `fc.weight` lie in a safetensors file.
+/// Returns the position of the int8 codes of `fc.weight` in a safetensors file.
 fn codes_in(file: &[u8], output: &str) -> usize {
     let n = u64::from_le_bytes(*file.first_chunk().unwrap()) as usize;
     let header: serde_json::Value = serde_json::from_slice(&file[8..8 + n]).unwrap();
@@ -73,7 +73,7 @@ fn codes_in(file: &[u8], output: &str) -> usize {
 }
 
 #[test]
-fn verify_finds_a_manifest_that_lays_rows_out_in_another_way() {
+fn verify_finds_a_manifest_with_another_output_axis() {
     let sandbox = Sandbox::new();
     sandbox.write("m.safetensors", safetensors_of(&[Tensor::random("fc.weight", &[64, 64], 1)]));
     sandbox.ok("compress m.safetensors -o out --layout burn --quantize int8");
@@ -82,6 +82,6 @@ fn verify_finds_a_manifest_that_lays_rows_out_in_another_way() {
     sandbox.write("out/briquette.json", text.replace("\"output_axis\": \"last\",", ""));
     sum_again(&sandbox, "out");
     sandbox.run("verify out").assert_fails(4, &["fc.weight", "hash"]);
-    // Whoever reads it finds it too.
+    // A reader finds it too.
     sandbox.run("export out --to dense -o dense").assert_fails(4, &["fc.weight"]);
 }

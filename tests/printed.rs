@@ -1,4 +1,4 @@
-//! What is printed: an error where it cannot be, JSON that a program can read, one manual page.
+//! Output of commands: errors if it cannot be written, JSON, one manual page.
 
 use crate::sandbox::Sandbox;
 use std::fs::File;
@@ -16,7 +16,7 @@ const LINES: [&str; 8] = [
 ];
 
 #[test]
-fn a_full_disk_behind_stdout_is_exit_code_5() {
+fn a_full_disk_behind_stdout_gives_exit_code_5() {
     let sandbox = Sandbox::with("digits");
     for line in LINES {
         let full = File::options().write(true).open("/dev/full").unwrap();
@@ -28,7 +28,7 @@ fn a_full_disk_behind_stdout_is_exit_code_5() {
 }
 
 #[test]
-fn a_reader_that_has_gone_away_is_no_error() {
+fn a_closed_pipe_is_no_error() {
     let sandbox = Sandbox::with("digits");
     for line in LINES {
         let mut child = sandbox.command(line).stdout(Stdio::piped()).spawn().unwrap();
@@ -39,7 +39,7 @@ fn a_reader_that_has_gone_away_is_no_error() {
 }
 
 #[test]
-fn a_plan_as_json_says_how_each_tensor_is_pruned_and_what_it_will_take() {
+fn a_json_plan_has_the_pruning_and_the_bytes_of_each_tensor() {
     let sandbox = Sandbox::with("digits");
     let pruned = |flags: &str, key: &str| {
         let plan = sandbox.json(&format!("plan digits {flags}"));
@@ -57,7 +57,7 @@ fn a_plan_as_json_says_how_each_tensor_is_pruned_and_what_it_will_take() {
 }
 
 #[test]
-fn a_stop_of_what_writes_nothing_does_not_speak_of_writing() {
+fn stopping_a_command_that_writes_nothing_does_not_mention_files() {
     let options = briquette::RunOptions::default();
     options.stop.request(15);
     let digits = crate::sandbox::repository().join("fixtures/digits");

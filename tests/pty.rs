@@ -1,4 +1,4 @@
-//! The binary on a terminal.
+//! Runs the binary on a pseudoterminal.
 
 use crate::sandbox::Sandbox;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -7,8 +7,10 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::time::Duration;
 
-/// Runs the binary on a terminal of this many rows and columns, where `keys` are pressed one by one once a training is drawn.
-/// Returns the exit code, and all that was written to the terminal.
+/// Runs the binary on a terminal of this size and presses `keys` one by one once it draws the progress of
+/// training.
+///
+/// Returns the exit code and everything written to the terminal.
 pub(crate) fn on_terminal(
     sandbox: &Sandbox,
     line: &str,
@@ -25,12 +27,12 @@ pub(crate) fn on_terminal(
     let open = || File::options().read(true).write(true).open(&name).unwrap();
     command.stdin(open()).stdout(open()).stderr(open()).env("TERM", "xterm-256color").env_remove("COLUMNS");
     let mut child = command.spawn().unwrap();
-    // Otherwise this process, too, holds the terminal open.
+    // The command holds open file descriptors of the terminal.
     drop(command);
 
     let (mut master, mut written, mut buffer) = (File::from(master), Vec::new(), [0; 4096]);
     let mut keys = keys.bytes();
-    // A terminal that nobody holds open any more ends with an error.
+    // Reading fails once no process has the terminal open.
     while let Ok(n @ 1..) = master.read(&mut buffer) {
         written.extend_from_slice(&buffer[..n]);
         let is_up = String::from_utf8_lossy(&written).contains("loss");
@@ -42,17 +44,19 @@ pub(crate) fn on_terminal(
     (child.wait().unwrap().code(), String::from_utf8_lossy(&written).into_owned())
 }
 
-/// The screen of a terminal after a text was written to it.
+/// The content of a terminal's screen.
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
-    /// Its lines, from the first.
+    /// Its lines, from the top.
     pub(crate) lines: Vec<String>,
-    /// Lines that were too wide for it, as they were when they wrapped.
+    /// Lines that exceeded the width, as they were when they wrapped.
     pub(crate) wrapped: Vec<String>,
 }
 
 impl Shown {
-    /// The lines of a terminal of this many columns. It knows what progress bars use: returns, moves upwards, cleared lines.
+    /// Interprets the text on a terminal of this many columns.
+    ///
+    /// Supports the sequences of progress bars: carriage returns, moves upwards, cleared lines.
     pub(crate) fn of(written: &str, columns: usize) -> Self {
         let (mut shown, mut row, mut column) = (Self::default(), 0_usize, 0_usize);
         let mut cells: Vec<Vec<char>> = vec![Vec::new()];
@@ -91,26 +95,26 @@ impl Shown {
     }
 }
 
-/// Letters up to one that ends a sequence, with it.
+/// Takes characters through the first that ends a sequence.
 trait TakeInclusive: Iterator<Item = char> {
-    fn take_while_inclusive(self, goes_on: impl Fn(&char) -> bool) -> String;
+    fn take_while_inclusive(self, continues: impl Fn(&char) -> bool) -> String;
 }
 
 impl<I: Iterator<Item = char>> TakeInclusive for I {
-    fn take_while_inclusive(mut self, goes_on: impl Fn(&char) -> bool) -> String {
-        let mut taken = String::new();
+    fn take_while_inclusive(mut self, continues: impl Fn(&char) -> bool) -> String {
+        let mut letters = String::new();
         for letter in self.by_ref() {
-            taken.push(letter);
-            if !goes_on(&letter) {
+            letters.push(letter);
+            if !continues(&letter) {
                 break;
             }
         }
-        taken
+        letters
     }
 }
 
 #[test]
-fn a_terminal_clears_lines_and_knows_what_wrapped() {
+fn the_screen_clears_lines_and_records_wrapped_ones() {
     let shown = Shown::of("half\r\x1b[2Kdone\r\nabcdef\x1b[1A\r\x1b[2Kup", 5);
     assert_eq!(
         (shown.lines.as_slice(), shown.wrapped.as_slice()),

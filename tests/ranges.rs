@@ -1,9 +1,9 @@
-//! Every number of a recipe has a range, in the schema and where it is read, and is refused by key and value.
+//! Every number of a recipe has a range in the schema; a value outside it is refused with its key.
 
 use crate::sandbox::Sandbox;
 use serde_json::Value;
 
-/// A number of the schema: its path, with `*` for any name, and its node.
+/// Returns each number of the schema: its path, with `*` for any name, and its node.
 fn numbers(schema: &Value) -> Vec<(String, Value)> {
     let mut found = Vec::new();
     collect(schema, schema, "", &mut found);
@@ -37,18 +37,18 @@ fn collect_if_there(schema: &Value, node: &Value, path: &str, found: &mut Vec<(S
     }
 }
 
-/// A recipe with one value at a path: a stage of its own, or a table.
+/// Returns a recipe with one value at a path: in a stage of its own, or in a table.
 fn recipe(path: &str, value: &str) -> String {
     let head = "[model]\npath = \"m\"\n[output]\npath = \"o\"\n";
     let mut steps: Vec<&str> = path.split('.').collect();
     let is_stage = steps[0] == "stage";
     steps.drain(..if is_stage { 2 } else { 0 });
     let mut value = value.to_string();
-    // From the inside out: a place in a list, or a key of a table.
+    // From the inside out: an index of a list, or a key of a table.
     while steps.len() > 1 {
         let step = steps.pop().unwrap();
         value = if step == "0" { format!("[{value}]") } else { format!("{{ \"{step}\" = {value} }}") };
-        // What an item of a list cannot do without.
+        // Required keys of list items.
         let needed = match (steps[0], steps[steps.len() - 1]) {
             ("loss", "0") => "{ kind = \"logits\", ",
             ("overrides", "0") => "{ include = [\"**\"], ",
@@ -62,14 +62,14 @@ fn recipe(path: &str, value: &str) -> String {
     }
 }
 
-/// Values out of every range, and those just beyond a key's own.
+/// Returns values outside of every range, and values just beyond the bounds of this key.
 fn bad_values(node: &Value) -> Vec<String> {
     let number = |key: &str| node[key].as_f64();
     let (low, high) = (number("minimum"), number("maximum"));
     let mut values: Vec<String> = ["nan", "inf", "-inf", "-nan"].map(str::to_string).into();
     let is_whole = node["type"] == "integer" || node["type"].to_string().contains("integer");
     let write = |value: f64| if is_whole { format!("{value:.0}") } else { format!("{value:?}") };
-    // Those of f32 do not tell a million millions from one more.
+    // f32 cannot represent a bound plus one above 1e15.
     let is_fine = |bound: f64| is_whole && bound < 1e15;
     values.extend(low.map(|low| write(if is_fine(low) { low - 1.0 } else { low - low.abs() - 1.0 })));
     values.extend(number("exclusiveMinimum").map(write));
@@ -111,14 +111,14 @@ fn every_number_out_of_range_is_refused_by_key_and_value() {
     }
 }
 
-/// A number as errors may have it: as it was written, with an exponent, or as the f32 nearest to it.
+/// Returns the forms of a number that errors may print: as written, with an exponent, or as the nearest f32.
 fn forms(value: &str) -> [String; 3] {
     let (long, short) = (value.parse::<f64>().unwrap(), value.parse::<f32>().unwrap());
     [value.trim_end_matches(".0").to_string(), format!("{long:e}"), short.to_string()]
 }
 
 #[test]
-fn what_is_no_number_is_seen_in_a_matrix_and_in_a_set_too() {
+fn nan_and_infinity_are_refused_in_a_matrix_and_in_a_set() {
     let sandbox = Sandbox::new();
     let base = "[base.model]\npath = \"m\"\n[base.output]\npath = \"o/{stage.0.sparsity}\"\n[[base.stage]]\nkind = \"prune\"\n";
     let job = "[job.model]\npath = \"m\"\n[job.output]\npath = \"o\"\n[[job.stage]]\nkind = \"prune\"\n";
@@ -139,11 +139,11 @@ fn what_is_no_number_is_seen_in_a_matrix_and_in_a_set_too() {
             }
         }
     }
-    assert_eq!(sandbox.names(), ["jobs.toml"], "nothing was begun");
+    assert_eq!(sandbox.names(), ["jobs.toml"], "a job was started");
 }
 
 #[test]
-fn a_point_out_of_range_is_named_and_leaves_the_others() {
+fn a_plan_names_the_job_out_of_range_and_lists_the_others() {
     let sandbox = Sandbox::with("digits");
     sandbox.write(
         "jobs.toml",
@@ -156,11 +156,11 @@ fn a_point_out_of_range_is_named_and_leaves_the_others() {
 }
 
 #[test]
-fn a_string_without_quotes_is_told_to_have_some() {
+fn a_string_without_quotes_gets_a_hint() {
     let sandbox = Sandbox::new();
     sandbox.write(
         "r.toml",
         "[model]\npath = \"m\"\n[output]\npath = \"o\"\n[[stage]]\nkind = \"quantize\"\nscheme = int8\n",
     );
-    sandbox.run("plan r.toml").assert_fails(2, &["r.toml:7: found int8", "strings have quotes: \"int8\""]);
+    sandbox.run("plan r.toml").assert_fails(2, &["r.toml:7: found int8", "put strings in quotes: \"int8\""]);
 }

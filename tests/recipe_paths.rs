@@ -1,15 +1,16 @@
-//! The paths of recipes that train: resolved from their file, part of what a run is, and safe from what it writes.
+//! Paths of recipes that train: relative to their file, part of the run's identity, and never overwritten by
+//! outputs.
 
 use crate::distill::{RECIPE, digits, sums};
 use crate::sandbox::{Sandbox, copy, repository};
 use serde_json::Value;
 use std::time::Duration;
 
-/// Where the first pixel to train on, and to test on, lies in the digits' data.
+/// Position of the first training pixel and of the first test pixel in the digits data.
 const FIRST_TO_TRAIN: usize = 288 + 23_400;
 const FIRST_TO_TEST: usize = 288;
 
-/// One epoch of learning from a teacher, of a recipe that lies beside what it names.
+/// One epoch with a teacher; paths are relative to the recipe.
 const STAGES: &str = r#"
 [[stage]]
 kind = "distill"
@@ -26,7 +27,7 @@ kind = "evaluate"
 "#;
 const DATA: &str = "[data]\ntrain = \"train.safetensors\"\neval = \"test.safetensors\"\n[memory]\nbatch_size = 64\n";
 
-/// A model, a teacher, data to train and to measure on, and a recipe in `work`; files of the same names elsewhere are no such thing.
+/// Creates a model, a teacher, data and a recipe in `work`, with decoy files of the same names outside.
 fn work() -> Sandbox {
     let sandbox = Sandbox::new();
     let fixtures = repository().join("fixtures");
@@ -49,13 +50,13 @@ fn flip(sandbox: &Sandbox, name: &str, at: usize) {
     std::fs::write(sandbox.path(name), bytes).unwrap();
 }
 
-/// The stages as those of a job or a base.
+/// Returns the stages as keys of a job or a base.
 fn stages_of(table: &str) -> String {
     STAGES.replace("[[stage]]", &format!("[[{table}.stage]]"))
 }
 
 #[test]
-fn every_path_of_a_job_is_relative_to_the_file_that_names_it() {
+fn paths_are_relative_to_the_file_that_names_them() {
     let sandbox = work();
     sandbox.ok("distill work/recipe.toml --threads 1 --quiet");
     let expected = sums(&sandbox, "work/alone");
@@ -75,7 +76,7 @@ fn every_path_of_a_job_is_relative_to_the_file_that_names_it() {
     }
 }
 
-/// A batch of two jobs that train the same, and what each is done again for.
+/// A batch of two jobs that share a training stage.
 fn batch() -> Sandbox {
     let sandbox = work();
     let data = DATA.replace("[data]", "[base.data]").replace("[memory]", "[base.memory]");
@@ -93,7 +94,7 @@ fn jobs_of(sandbox: &Sandbox, line: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_training_that_a_matrix_repeats_is_done_once_and_again_when_anything_it_reads_changed() {
+fn training_shared_by_a_matrix_runs_once_and_again_after_its_inputs_change() {
     let sandbox = batch();
     let line = "run work/jobs.toml --threads 1 --resume --trace trace.json";
     let n_trained = || {
@@ -103,10 +104,10 @@ fn a_training_that_a_matrix_repeats_is_done_once_and_again_when_anything_it_read
     let first = jobs_of(&sandbox, line);
     assert_eq!((n_trained(), &first[1]["trained_with"]), (1, &Value::from("int8")));
     sandbox.ok("distill work/recipe.toml --threads 1 --quiet");
-    assert_eq!(sums(&sandbox, "work/out/int8"), sums(&sandbox, "work/alone"), "shared or alone, it is the same");
+    assert_eq!(sums(&sandbox, "work/out/int8"), sums(&sandbox, "work/alone"), "shared training gives another output");
     assert!(!sandbox.path("work/out/jobs.stages").exists());
     let page = std::fs::read_to_string(sandbox.path("work/out/jobs.report.html")).unwrap();
-    assert!(page.contains(">accuracy</th>") && page.contains("trained once, with int8"), "{page}");
+    assert!(page.contains(">accuracy</th>") && page.contains("trained once for int8"), "{page}");
     assert!(first.iter().all(|job| job["metrics"]["accuracy"].as_f64().unwrap() > 0.9), "{first:?}");
     let statuses =
         |jobs: &[Value]| jobs.iter().map(|job| job["status"].as_str().unwrap().to_string()).collect::<Vec<_>>();
@@ -124,34 +125,34 @@ fn a_training_that_a_matrix_repeats_is_done_once_and_again_when_anything_it_read
         assert_eq!((statuses(&again), n_trained()), (vec!["done".to_string(); 2], 1), "{key}");
         assert_eq!(again[0]["redone"], format!("the content of {key} changed"));
     }
-    // Where it lies does not matter.
+    // The location of the folder does not matter.
     std::fs::rename(sandbox.path("work"), sandbox.path("moved")).unwrap();
     assert_eq!(statuses(&jobs_of(&sandbox, &line.replace("work", "moved"))), ["skipped", "skipped"]);
 }
 
 #[test]
-fn a_training_that_was_killed_is_not_gone_on_with_on_other_data_to_measure() {
+fn a_killed_training_run_is_not_resumed_with_other_evaluation_data() {
     let sandbox = work();
     let recipe = std::fs::read_to_string(sandbox.path("work/recipe.toml")).unwrap();
     sandbox.write("work/recipe.toml", recipe.replace("learning_rate", "epochs = 20\nlearning_rate"));
     let line = "distill work/recipe.toml --threads 1 --quiet";
     let mut child = sandbox.command(line).spawn().unwrap();
     while !sandbox.path("work/alone.stages/1-training/last.json").exists() {
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it had a checkpoint");
+        assert!(child.try_wait().unwrap().is_none(), "the run finished before its first checkpoint");
         std::thread::sleep(Duration::from_millis(2));
     }
     child.kill().unwrap();
     child.wait().unwrap();
     flip(&sandbox, "work/test.safetensors", FIRST_TO_TEST);
     sandbox.run(line).assert_fails(6, &["alone.stages", "the content of data.eval changed", "--force"]);
-    // Written again as it was, it is the same.
+    // With its old content, the file is accepted again.
     flip(&sandbox, "work/test.safetensors", FIRST_TO_TEST);
     let again = sandbox.run("distill work/recipe.toml --threads 1");
-    assert!(again.code == 0 && again.stderr.contains("went on from step"), "{}", again.stderr);
+    assert!(again.code == 0 && again.stderr.contains("resumed from step"), "{}", again.stderr);
 }
 
 #[test]
-fn nothing_that_a_training_reads_is_replaced_by_what_it_writes() {
+fn training_never_overwrites_its_inputs() {
     let sandbox = work();
     sandbox.ok("compress work/model -o work/ours --quantize int8");
     let recipe = std::fs::read_to_string(sandbox.path("work/recipe.toml")).unwrap();
@@ -175,7 +176,7 @@ fn nothing_that_a_training_reads_is_replaced_by_what_it_writes() {
 }
 
 #[test]
-fn data_of_a_recipe_that_an_evaluation_names_is_relative_to_that() {
+fn eval_resolves_data_paths_relative_to_the_recipe() {
     let sandbox = work();
     sandbox.write("elsewhere/recipe.toml", "[model]\npath = \"../work/model\"\n[data]\neval = \"absent\"\n");
     sandbox.run("eval work/teacher --recipe elsewhere/recipe.toml").assert_fails(4, &["elsewhere/absent"]);
@@ -187,7 +188,7 @@ fn data_of_a_recipe_that_an_evaluation_names_is_relative_to_that() {
 }
 
 #[test]
-fn data_that_is_not_there_is_told_before_any_work_by_its_key() {
+fn missing_data_is_refused_before_any_work_with_its_key() {
     let sandbox = digits(&RECIPE.replacen("eval = \"digits-data.safetensors\"", "eval = \"absent.safetensors\"", 1));
     for line in ["distill recipe.toml", "run recipe.toml"] {
         sandbox.run(&format!("{line} --quiet")).assert_fails(4, &["data.eval: ", "absent.safetensors"]);

@@ -1,4 +1,4 @@
-//! Trainings that were killed: what they write down is what an undisturbed one does, and what is damaged is not gone on from.
+//! Killed training runs resume with the metrics of an undisturbed run; damaged checkpoints are refused.
 #![cfg(feature = "model")]
 
 use crate::distill::{RECIPE, digits, sums};
@@ -6,7 +6,7 @@ use crate::sandbox::{Sandbox, copy};
 use serde_json::Value;
 use std::time::Duration;
 
-/// Steps of an epoch: 1,437 images, 64 at a time.
+/// Steps per epoch: 1,437 images in batches of 64.
 const STEPS: u64 = 23;
 const WORK: &str = "out.stages/1-training";
 
@@ -14,13 +14,14 @@ fn recipe(save_every: u64) -> String {
     RECIPE.replace("save_every = 5", &format!("save_every = {save_every}")).replace("epochs = 2", "epochs = 3")
 }
 
-/// What a training's last checkpoint says, where there is one.
+/// Returns the state of the last training checkpoint, or null without one.
 fn state(sandbox: &Sandbox) -> Value {
     let bytes = std::fs::read(sandbox.path(&format!("{WORK}/last.json"))).unwrap_or_default();
     serde_json::from_slice(&bytes).unwrap_or_default()
 }
 
-/// Starts a training, and kills it once its checkpoint is as asked. False where it was over by then.
+/// Starts a training run and kills it once its checkpoint meets the condition; returns false if it finished
+/// before.
 fn kill_once(sandbox: &Sandbox, is_then: impl Fn(&Value) -> bool) -> bool {
     let mut child = sandbox.command("distill recipe.toml --threads 1 --quiet --force").spawn().unwrap();
     while !is_then(&state(sandbox)) {
@@ -34,7 +35,7 @@ fn kill_once(sandbox: &Sandbox, is_then: impl Fn(&Value) -> bool) -> bool {
     true
 }
 
-/// The lines of an output's metrics, without times.
+/// Returns the lines of an output's metrics, without times.
 fn metrics(sandbox: &Sandbox, output: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(sandbox.path(&format!("{output}/metrics.jsonl"))).unwrap();
     let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -42,8 +43,8 @@ fn metrics(sandbox: &Sandbox, output: &str) -> Vec<Value> {
     lines
 }
 
-/// What an output's report says of its training and its tensors, without times and memory.
-fn told(sandbox: &Sandbox, output: &str) -> Value {
+/// Returns the parts of a report on training and tensors, without times and memory.
+fn training_report(sandbox: &Sandbox, output: &str) -> Value {
     let bytes = std::fs::read(sandbox.path(&format!("{output}/report.json"))).unwrap();
     let mut report: Value = serde_json::from_slice(&bytes).unwrap();
     for key in ["seconds", "wall_seconds", "peak_bytes"] {
@@ -57,31 +58,34 @@ fn told(sandbox: &Sandbox, output: &str) -> Value {
     Value::Object(kept)
 }
 
-/// Goes on, and holds what it wrote against an undisturbed run.
-fn ends_as_whole(sandbox: &Sandbox, what: &str) {
+/// Resumes and compares the output with the one of an undisturbed run.
+fn assert_resumes_as_undisturbed(sandbox: &Sandbox, what: &str) {
     let again = sandbox.run("distill recipe.toml --threads 1 --force");
     assert_eq!((again.code, sums(sandbox, "out")), (0, sums(sandbox, "whole")), "{what}: {}", again.stderr);
     assert_eq!(metrics(sandbox, "out"), metrics(sandbox, "whole"), "{what}");
-    assert_eq!(told(sandbox, "out"), told(sandbox, "whole"), "{what}");
+    assert_eq!(training_report(sandbox, "out"), training_report(sandbox, "whole"), "{what}");
     let epochs: Vec<u64> = metrics(sandbox, "out").iter().filter_map(|line| line["epoch"]["epoch"].as_u64()).collect();
     assert_eq!(epochs, [1, 2, 3], "each epoch has one line");
 }
 
 #[test]
-fn killed_in_an_epoch_its_mean_loss_is_of_all_its_steps() {
+fn the_mean_loss_of_a_resumed_epoch_covers_all_its_steps() {
     let sandbox = digits(&recipe(5));
     sandbox.ok("distill recipe.toml -o whole --threads 1 --quiet");
     for step in [5, 20, 30, 45] {
-        assert!(kill_once(&sandbox, |state| state["step"].as_u64() >= Some(step)), "it ended before step {step}");
-        ends_as_whole(&sandbox, &format!("killed at step {step}"));
+        assert!(
+            kill_once(&sandbox, |state| state["step"].as_u64() >= Some(step)),
+            "the run finished before step {step}"
+        );
+        assert_resumes_as_undisturbed(&sandbox, &format!("killed at step {step}"));
     }
 }
 
 #[test]
-fn killed_between_the_last_step_and_the_end_of_an_epoch_the_epoch_stands_once() {
+fn a_run_killed_at_the_end_of_an_epoch_records_the_epoch_once() {
     let sandbox = digits(&recipe(STEPS));
     sandbox.ok("distill recipe.toml -o whole --threads 1 --quiet");
-    // Evaluating takes a moment, in which the checkpoint of the last step is there and that of the epoch is not.
+    // During evaluation, the checkpoint of the last step exists and the one of the epoch does not.
     let is_between = |state: &Value| state["step_of_epoch"].as_u64() == Some(STEPS);
     let mut n_between = 0;
     for _ in 0..12 {
@@ -89,13 +93,13 @@ fn killed_between_the_last_step_and_the_end_of_an_epoch_the_epoch_stands_once() 
             continue;
         }
         n_between += usize::from(is_between(&state(&sandbox)));
-        ends_as_whole(&sandbox, "killed before the epoch's end");
+        assert_resumes_as_undisturbed(&sandbox, "killed before the end of the epoch");
     }
-    assert!(n_between > 0, "no kill ever came in between");
+    assert!(n_between > 0, "no kill came between the last step and the end of the epoch");
 }
 
 #[test]
-fn a_damaged_checkpoint_is_refused_and_force_leads_out_of_it() {
+fn a_damaged_checkpoint_is_refused_and_force_starts_again() {
     let sandbox = digits(&recipe(5));
     sandbox.ok("distill recipe.toml -o whole --threads 1 --quiet");
     assert!(kill_once(&sandbox, |state| state["step"].as_u64() >= Some(25)));
@@ -122,17 +126,17 @@ fn a_damaged_checkpoint_is_refused_and_force_leads_out_of_it() {
         std::fs::write(&path, damage(&std::fs::read(&path).unwrap())).unwrap();
         let line = "distill recipe.toml --threads 1 --quiet";
         sandbox.run(line).assert_fails(4, &[name, "start anew with --force"]);
-        ends_as_whole(&sandbox, &format!("{name} was damaged"));
+        assert_resumes_as_undisturbed(&sandbox, &format!("{name} was damaged"));
         std::fs::remove_dir_all(sandbox.path("out")).unwrap();
     }
     restore();
     sandbox.write("out.stages/recipe.json", "{\"model\": ");
     sandbox.run("distill recipe.toml --threads 1 --quiet").assert_fails(4, &["recipe.json", "--force"]);
-    ends_as_whole(&sandbox, "recipe.json was damaged");
+    assert_resumes_as_undisturbed(&sandbox, "recipe.json was damaged");
 }
 
 #[test]
-fn a_finished_part_that_is_damaged_is_not_gone_on_from() {
+fn a_damaged_finished_stage_is_not_used() {
     let high = recipe(5).replace("accuracy = 0.9 }", "accuracy = 0.9999 }");
     let sandbox = digits(&high);
     sandbox.run("distill recipe.toml --threads 1 --quiet").assert_fails(6, &["gate"]);
@@ -149,13 +153,13 @@ fn a_finished_part_that_is_damaged_is_not_gone_on_from() {
         std::fs::write(&path, bytes).unwrap();
         let line = "distill recipe.toml --threads 1 --quiet";
         sandbox.run(line).assert_fails(4, &[part, "model.briquette.safetensors", "--force"]);
-        ends_as_whole(&sandbox, part);
+        assert_resumes_as_undisturbed(&sandbox, part);
         std::fs::remove_dir_all(sandbox.path("out")).unwrap();
     }
 }
 
 #[test]
-fn what_a_teacher_said_is_asked_again_where_it_is_damaged() {
+fn damaged_teacher_outputs_are_computed_again() {
     let sandbox = digits(&recipe(5).replace("batch_size = 64", "batch_size = 64\ncache_teacher = true"));
     sandbox.ok("distill recipe.toml -o whole --threads 1 --quiet");
     assert!(kill_once(&sandbox, |state| state["step"].as_u64() >= Some(10)));
@@ -164,5 +168,5 @@ fn what_a_teacher_said_is_asked_again_where_it_is_damaged() {
     let place = bytes.len() - 9;
     bytes[place] ^= 64;
     std::fs::write(&path, bytes).unwrap();
-    ends_as_whole(&sandbox, "the teacher's outputs were damaged");
+    assert_resumes_as_undisturbed(&sandbox, "the teacher's outputs were damaged");
 }

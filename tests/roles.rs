@@ -1,4 +1,4 @@
-//! What tensors are taken for, and what is done to each: by families that transformers has.
+//! Roles of tensors in families of transformers, and what stages do to each role.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Tensor, safetensors_of, tensors_of};
@@ -11,16 +11,16 @@ fn of<'a>(report: &'a Value, name: &str) -> &'a Value {
     report["tensors"].as_array().unwrap().iter().find(|tensor| tensor["name"] == name).unwrap()
 }
 
-/// A directory of one safetensors file and a configuration.
+/// Writes a directory with one safetensors file and a configuration.
 fn model(sandbox: &Sandbox, name: &str, config: &str, tensors: &[Tensor]) {
     sandbox.write(&format!("{name}/config.json"), config);
     sandbox.write(&format!("{name}/model.safetensors"), safetensors_of(tensors));
 }
 
 #[test]
-fn class_tokens_positions_and_tables_of_biases_keep_every_value() {
+fn class_tokens_positions_and_bias_tables_are_unchanged() {
     let sandbox = Sandbox::new();
-    let left = [
+    let unchanged = [
         Tensor::random("vit.embeddings.cls_token", &[1, 1, 8], 1),
         Tensor::random("vit.embeddings.distillation_token", &[1, 1, 8], 2),
         Tensor::random("vit.embeddings.position_embeddings", &[1, 5, 8], 3),
@@ -36,22 +36,22 @@ fn class_tokens_positions_and_tables_of_biases_keep_every_value() {
         Tensor::random("vit.embeddings.patch_embeddings.projection.weight", &[8, 3, 4, 4], 11),
         Tensor::random("classifier.weight", &[4, 8], 12),
     ];
-    sandbox.write("m.safetensors", safetensors_of(&[&left[..], &changed].concat()));
+    sandbox.write("m.safetensors", safetensors_of(&[&unchanged[..], &changed].concat()));
     let plan = sandbox.json("plan m.safetensors --prune 0.5 --quantize int8");
-    for tensor in &left {
+    for tensor in &unchanged {
         let found = of(&plan, &tensor.name);
         assert_eq!((&found["prune"], &found["quantize"]), (&Value::Null, &Value::Null), "{found}");
     }
     assert_eq!(plan["unsure"], Value::Array(vec![]));
     sandbox.ok("compress m.safetensors -o out --prune 0.5 --quantize int8");
     let after = tensors_of(&sandbox.path("out"));
-    left.iter().for_each(|tensor| assert_eq!(&after[&tensor.name], tensor));
+    unchanged.iter().for_each(|tensor| assert_eq!(&after[&tensor.name], tensor));
     changed.iter().for_each(|tensor| assert_ne!(&after[&tensor.name], tensor));
     sandbox.ok("verify out --against m.safetensors");
 }
 
 #[test]
-fn tables_that_are_looked_up_and_positions_are_not_pruned() {
+fn lookup_tables_and_positions_are_not_pruned() {
     let sandbox = Sandbox::new();
     let tables =
         ["tok_emb", "pos_emb", "item_emb", "word_emb", "speaker_emb", "emb_g", "positions", "mask_token", "bag"];
@@ -76,7 +76,7 @@ fn tables_that_are_looked_up_and_positions_are_not_pruned() {
     layers.iter().for_each(|tensor| assert!(2 * n_zeros(&tensor.name) >= tensor.floats().len(), "{}", tensor.name));
 }
 
-/// The square of the largest relative error of any output channel of filters `[in, out, ..]`.
+/// Returns the square of the largest relative error of any output channel of filters `[in, out, ..]`.
 fn worst_output(before: &Tensor, after: &Tensor) -> f32 {
     let (n_out, run) = (before.shape[1], before.shape[2..].iter().product::<usize>());
     let mut sums = vec![(0.0, 0.0); n_out];
@@ -88,9 +88,9 @@ fn worst_output(before: &Tensor, after: &Tensor) -> f32 {
 }
 
 #[test]
-fn each_output_of_a_transposed_convolution_has_a_scale() {
+fn each_output_of_a_transposed_convolution_gets_a_scale() {
     let sandbox = Sandbox::new();
-    // The outputs differ by a factor of a hundred: scales of inputs would round the small ones to nothing.
+    // The outputs differ by a factor of 100: scales per input would round the small ones to zero.
     let values = Tensor::random("up.weight", &[12, 6, 2, 2], 1).floats().into_iter().enumerate();
     let up = Tensor::f32("up.weight", &[12, 6, 2, 2], values.map(|(i, x)| if i / 4 % 6 == 0 { x / 100.0 } else { x }));
     let tensors = [up, Tensor::random("up.bias", &[6], 2), Tensor::random("conv.weight", &[8, 12, 3, 3], 3)];
@@ -110,7 +110,7 @@ fn each_output_of_a_transposed_convolution_has_a_scale() {
 }
 
 #[test]
-fn inspect_says_why_in_its_table_and_in_json() {
+fn inspect_gives_the_reason_of_a_role() {
     let sandbox = Sandbox::new();
     sandbox.write("m.safetensors", safetensors_of(&[Tensor::random("cls_token", &[1, 1, 8], 1)]));
     let text = sandbox.ok("inspect m.safetensors").stdout;
@@ -118,7 +118,7 @@ fn inspect_says_why_in_its_table_and_in_json() {
     assert_eq!(of(&sandbox.json("inspect m.safetensors"), "cls_token")["why"], "a bare parameter by its name");
 }
 
-/// The stored scales of a tensor, and how an output lies.
+/// Returns the number of stored scales of a tensor and its output axis.
 fn scales_and_axis(directory: &Path, name: &str) -> (usize, String) {
     let checkpoint = Checkpoint::open(directory).unwrap();
     let stored = checkpoint.stored().unwrap();
@@ -139,7 +139,7 @@ fn gpt2(sandbox: &Sandbox, config: &str) {
 }
 
 #[test]
-fn conv1d_weights_have_a_scale_for_each_of_their_last_axis() {
+fn conv1d_weights_get_a_scale_per_index_of_their_last_axis() {
     for config in [r#"{"model_type": "gpt2"}"#, "{}"] {
         let sandbox = Sandbox::new();
         gpt2(&sandbox, config);
@@ -150,12 +150,12 @@ fn conv1d_weights_have_a_scale_for_each_of_their_last_axis() {
         assert_eq!(scales_and_axis(&sandbox.path("out"), "wte.weight"), (20, "First".into()));
         sandbox.ok("verify out --against gpt2");
         let manifest = String::from_utf8(sandbox.files("out")["briquette.json"].clone()).unwrap();
-        assert!(manifest.contains("\"version\": 5,"), "hashes cover which way rows are turned");
+        assert!(manifest.contains("\"version\": 5,"), "hashes cover the output axis");
     }
 }
 
 #[test]
-fn linear_layers_called_as_conv1d_lie_as_their_biases_say() {
+fn biases_decide_the_layout_of_layers_named_like_conv1d() {
     let sandbox = Sandbox::new();
     let tensors = [
         Tensor::random("h.0.attn.c_attn.weight", &[24, 8], 1),
@@ -186,7 +186,7 @@ fn experts(dtype: DType) -> [Tensor; 3] {
 }
 
 #[test]
-fn each_output_of_each_expert_has_a_scale_and_groups_lie_along_inputs() {
+fn each_output_of_each_expert_gets_scales_and_groups_are_along_inputs() {
     for (dtype, config) in [(DType::F32, "{}"), (DType::BF16, r#"{"model_type": "qwen3_moe", "hidden_size": 32}"#)] {
         let sandbox = Sandbox::new();
         let tensors = experts(dtype);
@@ -197,7 +197,7 @@ fn each_output_of_each_expert_has_a_scale_and_groups_lie_along_inputs() {
         assert_eq!(scales_and_axis(&path, "mlp.experts.down_proj"), (96, "Stacked".into()));
         let manifest = String::from_utf8(sandbox.files("out")["briquette.json"].clone()).unwrap();
         assert!(manifest.contains("\"version\": 2,") && manifest.contains("\"output_axis\": \"stacked\""));
-        assert_eq!(tensors_of(&path)["mlp.gate.weight"], tensors[2], "the router is left alone");
+        assert_eq!(tensors_of(&path)["mlp.gate.weight"], tensors[2], "the router is unchanged");
         for (out, what) in [
             ("groups", "--quantize int4-g16 --exclude mlp.experts.down_proj"),
             ("pattern", "--prune-pattern 2:4"),
@@ -215,7 +215,7 @@ fn each_output_of_each_expert_has_a_scale_and_groups_lie_along_inputs() {
 }
 
 #[test]
-fn a_large_expert_does_not_cost_small_ones_their_precision() {
+fn a_large_expert_does_not_reduce_the_precision_of_small_ones() {
     let sandbox = Sandbox::new();
     let [mut up, down, _] = experts(DType::F32);
     let floats = up.floats().into_iter().enumerate().map(|(i, x)| if i < 40 * 32 { 1000.0 * x } else { x });
@@ -229,7 +229,7 @@ fn a_large_expert_does_not_cost_small_ones_their_precision() {
 }
 
 #[test]
-fn what_is_not_sure_is_left_alone_and_named() {
+fn tensors_of_uncertain_role_are_skipped_and_named() {
     let sandbox = Sandbox::new();
     let experts = [
         Tensor::random("mlp.experts.gate_up_proj", &[3, 32, 40], 1),
@@ -243,7 +243,7 @@ fn what_is_not_sure_is_left_alone_and_named() {
     let mut unsure: Vec<&str> = plan["unsure"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
     unsure.sort_unstable();
     assert_eq!(unsure, names);
-    let expected = "3 tensors were left alone, as nothing shows what they are for";
+    let expected = "3 tensors of unknown role stay unchanged";
     for line in ["plan oss --quantize int8", "compress oss -o out --quantize int8"] {
         let text = sandbox.ok(line).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.contains(expected) && text.contains("[[model.roles]]"), "{text}");
@@ -253,21 +253,21 @@ fn what_is_not_sure_is_left_alone_and_named() {
     experts[..3].iter().for_each(|tensor| assert_eq!(&after[&tensor.name], tensor));
     assert!(
         sandbox.json("compress oss -o cast --cast f16")["remarks"].as_array().unwrap().is_empty(),
-        "a cast takes all"
+        "a cast selects all tensors"
     );
 }
 
 #[test]
-fn where_all_is_unknown_the_error_names_it() {
+fn a_model_of_unknown_roles_is_refused_with_a_tensor_name() {
     let sandbox = Sandbox::new();
     sandbox.write("m.safetensors", safetensors_of(&[Tensor::random("text_projection", &[6, 8], 1)]));
     let refused = sandbox.run("compress m.safetensors -o out --quantize int8");
-    refused.assert_fails(2, &["chooses no tensor", "[[model.roles]]", "text_projection"]);
+    refused.assert_fails(2, &["selects no tensor", "[[model.roles]]", "text_projection"]);
     sandbox.ok("compress m.safetensors -o out --quantize int8 --include text_projection");
 }
 
 #[test]
-fn a_recipe_says_what_a_tensor_is_and_which_axis_counts_outputs() {
+fn a_recipe_can_set_roles_and_output_axes() {
     let sandbox = Sandbox::new();
     let tensors = [Tensor::random("text_projection", &[6, 8], 1), Tensor::random("stack", &[2, 6, 8], 2)];
     sandbox.write("m.safetensors", safetensors_of(&tensors));
@@ -290,13 +290,13 @@ fn a_recipe_says_what_a_tensor_is_and_which_axis_counts_outputs() {
 }
 
 #[test]
-fn an_axis_that_a_tensor_has_not_is_no_manifest_of_ours() {
+fn a_manifest_with_a_wrong_output_axis_is_damaged() {
     let sandbox = Sandbox::new();
     let [up, down, _] = experts(DType::F32);
     model(&sandbox, "moe", "{}", &[up, down]);
     sandbox.ok("compress moe -o out --quantize int8");
     let text = String::from_utf8(sandbox.files("out")["briquette.json"].clone()).unwrap();
-    // Scales by expert only: the parts are not those of that view.
+    // Without `output_axis`, the parts do not match the shape of the tensor.
     sandbox.write("out/briquette.json", text.replace("\"output_axis\": \"stacked\",", ""));
     std::fs::remove_file(sandbox.path("out/SHA256SUMS")).unwrap();
     sandbox.run("inspect out").assert_fails(4, &["mlp.experts", "damaged"]);

@@ -1,4 +1,4 @@
-//! A directory of its own for each test, and the binary run in it.
+//! A temporary directory for each test, and runs of the binary in it.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// A temporary directory in which every path of a test is relative.
+/// A temporary directory; paths of a test are relative to it.
 pub(crate) struct Sandbox(TempDir);
 
-/// What a run of the binary left behind.
+/// The exit code and the output of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) line: String,
@@ -19,12 +19,12 @@ pub(crate) struct Outcome {
 }
 
 impl Sandbox {
-    /// An empty one.
+    /// Creates an empty sandbox.
     pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
-    /// One that holds a copy of `fixtures/<name>`, under its own name.
+    /// Creates a sandbox with a copy of `fixtures/<name>`, under its own name.
     pub(crate) fn with(fixture: &str) -> Self {
         let sandbox = Self::new();
         let from = repository().join("fixtures").join(fixture);
@@ -32,19 +32,19 @@ impl Sandbox {
         sandbox
     }
 
-    /// A path in it.
+    /// Returns a path in the sandbox.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         if name.is_empty() { self.0.path().to_path_buf() } else { self.0.path().join(name) }
     }
 
-    /// Writes a file, and the directories it is in.
+    /// Writes a file and creates its parent directories.
     pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, bytes).unwrap();
     }
 
-    /// The binary with some words as arguments, in this directory.
+    /// Returns a command that runs the binary in the sandbox, with the words of `line` as arguments.
     pub(crate) fn command(&self, line: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_briquette"));
         command.args(line.split_whitespace()).current_dir(self.0.path());
@@ -57,25 +57,25 @@ impl Sandbox {
         Outcome::of(line, &mut self.command(line))
     }
 
-    /// Runs the binary, which must succeed without a word on stderr.
+    /// Runs the binary, which must succeed with nothing on stderr.
     pub(crate) fn ok(&self, line: &str) -> Outcome {
         self.run(line).assert_ok()
     }
 
-    /// Runs the binary with `--json`, which must succeed; what it printed.
+    /// Runs the binary with `--json`, which must succeed, and returns the document.
     pub(crate) fn json(&self, line: &str) -> Value {
         let outcome = self.ok(&format!("{line} --json"));
         serde_json::from_str(&outcome.stdout).unwrap_or_else(|error| panic!("{line}: {error}: {}", outcome.stdout))
     }
 
-    /// Every file and link below `name`, hidden ones too, with what it holds.
+    /// Returns every file and link below `name`, hidden ones too, with its content.
     pub(crate) fn files(&self, name: &str) -> BTreeMap<String, Vec<u8>> {
         let mut found = BTreeMap::new();
         collect(&self.path(name), "", &mut found);
         found
     }
 
-    /// The names in the directory itself, hidden ones too.
+    /// Returns the names in the directory, hidden ones too.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.0.path()).unwrap();
         let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -83,7 +83,7 @@ impl Sandbox {
         names
     }
 
-    /// Drafts that lie about.
+    /// Returns the names of drafts that were left behind.
     pub(crate) fn partials(&self) -> Vec<String> {
         self.names().into_iter().filter(|name| name.contains(".partial-")).collect()
     }
@@ -101,13 +101,13 @@ impl Outcome {
         }
     }
 
-    /// Exit code 0 and nothing on stderr.
+    /// Checks for exit code 0 and nothing on stderr.
     pub(crate) fn assert_ok(self) -> Self {
         assert_eq!((self.code, self.stderr.as_str()), (0, ""), "{}", self.line);
         self
     }
 
-    /// This exit code, one line on stderr that says all of `phrases`, nothing on stdout.
+    /// Checks for this exit code, one line on stderr with all of `phrases`, and nothing on stdout.
     pub(crate) fn assert_fails(&self, code: i32, phrases: &[&str]) {
         assert_eq!(self.code, code, "{}: {}", self.line, self.stderr);
         assert_eq!(self.stderr.lines().count(), 1, "{}: {:?}", self.line, self.stderr);
@@ -118,13 +118,13 @@ impl Outcome {
     }
 }
 
-/// The text on stderr without the lines of a phase that takes more than ten seconds, as each may on a busy machine.
+/// Removes the lines of phases that take more than ten seconds from stderr; on a busy machine, any phase may.
 fn without_progress(stderr: &str) -> String {
     let is_progress = |line: &str| line.ends_with(" so far") || line.contains(" %, ") && line.contains(" in ");
     stderr.split_inclusive('\n').filter(|line| !is_progress(line.trim_end())).collect()
 }
 
-/// The root of the repository.
+/// Returns the root of the repository.
 pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }

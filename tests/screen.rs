@@ -1,10 +1,10 @@
-//! A training on a whole terminal: drawn there, stopped from there, and given back as it was.
+//! The full-screen view of training: it is drawn, stops the training, and restores the terminal.
 #![cfg(all(feature = "model", feature = "tui"))]
 
 use crate::distill::{RECIPE, digits};
 use crate::pty::on_terminal;
 
-/// What a terminal is told to show another screen, and to show the first one again.
+/// Escape sequences that switch to the alternate screen and back.
 const ENTER: &str = "\x1b[?1049h";
 const LEAVE: &str = "\x1b[?1049l";
 
@@ -12,7 +12,7 @@ const LEAVE: &str = "\x1b[?1049l";
 const SIZE: [u16; 2] = [40, 120];
 
 #[test]
-fn a_training_is_drawn_on_the_terminal_which_gets_its_own_screen_back() {
+fn training_is_drawn_on_the_terminal_and_the_screen_is_restored() {
     let sandbox = digits(RECIPE);
     let (code, written) = on_terminal(&sandbox, "distill recipe.toml --threads 1", SIZE, "");
     assert_eq!(code, Some(0), "{written}");
@@ -26,7 +26,7 @@ fn a_training_is_drawn_on_the_terminal_which_gets_its_own_screen_back() {
 }
 
 #[test]
-fn an_evaluation_counts_its_items_on_the_terminal() {
+fn an_evaluation_shows_its_items_on_the_terminal() {
     let sandbox = digits(RECIPE);
     let (code, written) = on_terminal(&sandbox, "eval digits --data digits-data.safetensors --device cpu", SIZE, "");
     assert_eq!(code, Some(0), "{written}");
@@ -34,13 +34,13 @@ fn an_evaluation_counts_its_items_on_the_terminal() {
 }
 
 #[test]
-fn stopped_at_the_terminal_it_goes_on_from_its_checkpoint() {
+fn training_stopped_at_the_terminal_resumes_from_its_checkpoint() {
     for quit in ["qs", "qk"] {
         let sandbox = digits(&RECIPE.replace("epochs = 2", "epochs = 40"));
         let (code, written) = on_terminal(&sandbox, "distill recipe.toml --threads 1", SIZE, quit);
         assert_eq!(code, Some(130), "{quit}: {written}");
         let after = &written[written.rfind(LEAVE).unwrap_or_default()..];
-        assert!(after.contains("run it again to go on"), "{quit}: {after}");
+        assert!(after.contains("run it again to resume"), "{quit}: {after}");
         assert!(!sandbox.path("out").exists() && sandbox.path("out.stages").exists());
     }
 }

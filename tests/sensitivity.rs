@@ -1,4 +1,4 @@
-//! What errors of tensors cost: found, written down, used again; and what cannot be is one line.
+//! Sensitivities: measured, saved and reused; impossible requests are one line of error.
 #![cfg(feature = "model")]
 
 use crate::sandbox::{Sandbox, copy, repository};
@@ -13,7 +13,7 @@ fn bert() -> Sandbox {
 const FIND: &str = "sensitivity bert-tiny --data text.txt --max-length 16 --device cpu";
 
 #[test]
-fn gradients_rank_tensors_as_running_the_model_does() {
+fn gradients_and_measured_losses_rank_tensors_alike() {
     let sandbox = bert();
     let found = sandbox.json(&format!("{FIND} --against measured -o s.json"));
     assert_eq!((found["how"].as_str(), found["unit"].as_str()), (Some("gradient"), Some("1 - cosine")));
@@ -22,17 +22,17 @@ fn gradients_rank_tensors_as_running_the_model_does() {
     assert!(tensors.iter().all(|tensor| tensor["loss"].as_f64().unwrap() > 0.0), "{found}");
     let idle: Vec<&str> =
         tensors.iter().filter(|it| it["is_idle"] == true).map(|it| it["name"].as_str().unwrap()).collect();
-    assert_eq!(idle, ["pooler.dense.weight"], "nothing that runs has it");
+    assert_eq!(idle, ["pooler.dense.weight"], "only the pooler does not run");
     let written: Value = serde_json::from_slice(&std::fs::read(sandbox.path("s.json")).unwrap()).unwrap();
     assert_eq!(written, found);
     let page = std::fs::read_to_string(sandbox.path("s.html")).unwrap();
-    assert!(page.contains("ranks correlate by") && page.contains("nothing that ran has it"), "{page}");
+    assert!(page.contains("Rank correlation with") && page.contains("not used by any layer that ran"), "{page}");
     let text = sandbox.ok(&format!("{FIND} --how relative --against gradient")).stdout;
-    assert!(text.contains("ranks correlate with those of gradient"), "{text}");
+    assert!(text.contains("rank correlation with gradient"), "{text}");
 }
 
 #[test]
-fn losses_in_a_file_give_the_output_that_finding_them_gives() {
+fn saved_sensitivities_give_the_same_output() {
     let sandbox = bert();
     sandbox.ok(&format!("{FIND} -o s.json"));
     let line = "compress bert-tiny --quiet --bits 4 --data text.txt --max-length 16 --device cpu";
@@ -43,21 +43,21 @@ fn losses_in_a_file_give_the_output_that_finding_them_gives() {
     sandbox.ok("verify read");
     let first = std::fs::read(sandbox.path("s.json")).unwrap();
     sandbox.ok(&format!("{FIND} -o s.json --force --threads 1"));
-    assert!(std::fs::read(sandbox.path("s.json")).unwrap() == first, "the same on one thread");
+    assert!(std::fs::read(sandbox.path("s.json")).unwrap() == first, "one thread gives another file");
 }
 
 #[test]
-fn decoders_and_classifiers_are_looked_at_too() {
+fn decoders_and_classifiers_have_sensitivities() {
     let sandbox = Sandbox::with("models/llama-tied");
     copy(&repository().join("fixtures/models/text.txt"), &sandbox.path("text.txt"));
     let line = "sensitivity llama-tied --data text.txt --max-length 16 --device cpu";
     let found = sandbox.json(&format!("{line} --against measured"));
     assert_eq!(found["unit"], "nats");
-    assert!(found["rank_correlation"].as_f64().unwrap() > 0.9, "both are of divergence: {found}");
+    assert!(found["rank_correlation"].as_f64().unwrap() > 0.9, "both losses are the divergence: {found}");
     let metric = sandbox.json(&format!("{line} --how measured --loss metric --against gradient -o m.json"));
     assert_eq!((metric["unit"].as_str(), metric["loss"].as_str()), (Some("ln perplexity"), Some("metric")));
     let page = std::fs::read_to_string(sandbox.path("m.html")).unwrap();
-    assert!(page.contains("Found by measured on") && page.contains(", in ln perplexity."), "{page}");
+    assert!(page.contains("Method: measured on") && page.contains(", in ln perplexity."), "{page}");
     let sandbox = Sandbox::with("digits");
     copy(&repository().join("fixtures/digits-data.safetensors"), &sandbox.path("data.safetensors"));
     let found = sandbox.json("sensitivity digits --data data.safetensors --device cpu");
@@ -79,11 +79,11 @@ fn decoders_and_classifiers_are_looked_at_too() {
     assert_eq!((allocation["how"].as_str(), allocation["unit"].as_str()), (Some("measured"), Some("accuracy")));
     sandbox.ok("calibrate digits --data data.safetensors -o stats.safetensors --device cpu");
     let by = |flags: &str| sandbox.json(&format!("sensitivity digits {flags}"))["tensors"].clone();
-    assert_ne!(by("--statistics stats.safetensors"), by(""), "by outputs, and by weights");
+    assert_ne!(by("--statistics stats.safetensors"), by(""), "statistics do not change the result");
 }
 
 #[test]
-fn what_cannot_be_found_is_one_line() {
+fn impossible_sensitivities_are_refused_in_one_line() {
     let sandbox = bert();
     sandbox.ok(&format!("{FIND} -o s.json --samples 4"));
     sandbox.write(
@@ -92,16 +92,16 @@ fn what_cannot_be_found_is_one_line() {
     );
     sandbox.write("broken.json", "{}");
     let cases = [
-        ("sensitivity bert-tiny --how gradient", 2, "nothing to measure on"),
+        ("sensitivity bert-tiny --how gradient", 2, "needs data"),
         ("sensitivity bert-tiny --how guess", 2, "expected one of gradient, measured, relative"),
         ("sensitivity bert-tiny --data text.txt -o s.json", 6, "exists already"),
-        ("sensitivity bert-tiny --data text.txt -o bert-tiny/s.json", 6, "taken for weights"),
+        ("sensitivity bert-tiny --data text.txt -o bert-tiny/s.json", 6, "read as weights"),
         ("sensitivity bert-tiny --include nothing", 2, "nothing"),
         ("sensitivity bert-tiny --samples 3", 2, "--data"),
-        ("sensitivity bert-tiny --data text.txt --how measured --loss kl", 2, "--loss: an encoder expects no classes"),
+        ("sensitivity bert-tiny --data text.txt --how measured --loss kl", 2, "--loss: an encoder has no classes"),
         ("sensitivity bert-tiny --data text.txt --how measured --loss metric", 2, "no pairs with a score"),
         ("sensitivity bert-tiny --data text.txt --how measured --loss guess", 2, "expected one of cosine, kl, metric"),
-        ("sensitivity bert-tiny --data text.txt --how gradient --loss kl", 2, "only \"measured\" sensitivities have"),
+        ("sensitivity bert-tiny --data text.txt --how gradient --loss kl", 2, "only measured sensitivities use it"),
         ("compress bert-tiny -o out --bytes 9kB --data text.txt --loss kl", 2, "--sensitivity"),
         ("compress other -o out --bytes 9kB --sensitivity-file s.json", 4, "sensitivities of another model"),
         ("compress other -o out --bytes 9kB --sensitivity-file broken.json", 4, "broken.json: a file of sensitivities"),

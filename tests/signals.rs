@@ -1,4 +1,4 @@
-//! Stopped at any time, by a signal it hears or one it does not: old or new, never between.
+//! Runs stopped by signals at any time: the output is the old or the new one.
 
 use crate::sandbox::{Outcome, Sandbox};
 use crate::weights::{Random, Tensor, safetensors_of};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 const MODEL: &str = "model.safetensors";
 
-/// A directory with a model of `n_tensors` times 4 MiB.
+/// Creates a directory with a model of `n_tensors` × 4 MiB.
 fn with_model(n_tensors: u64) -> Sandbox {
     let sandbox = Sandbox::new();
     let mut tensors: Vec<Tensor> = Vec::new();
@@ -23,11 +23,12 @@ fn is_torture() -> bool {
     std::env::var_os("BRIQUETTE_TORTURE").is_some_and(|value| value == "1")
 }
 
-/// Starts a run, sends it a signal after a while, and waits for its end. Also how long it took to end.
+/// Starts a run, sends it a signal after `after`, and waits for its end. Also returns the time from signal to
+/// end.
 fn run_and_signal(sandbox: &Sandbox, line: &str, after: Duration, signal: Signal) -> (Outcome, Option<i32>, Duration) {
     let child = sandbox.command(line).spawn().unwrap();
     std::thread::sleep(after);
-    // A child that was not waited for keeps its number, even when it has ended.
+    // A child that was not waited for keeps its PID even after it ends.
     kill_process(pid_of(&child), signal).unwrap();
     let since = Instant::now();
     let output = child.wait_with_output().unwrap();
@@ -42,20 +43,20 @@ fn pid_of(child: &Child) -> Pid {
     Pid::from_raw(child.id().try_into().unwrap()).unwrap()
 }
 
-/// How long an undisturbed run takes.
+/// Returns the duration of an undisturbed run.
 fn time_of(sandbox: &Sandbox, line: &str) -> Duration {
     let since = Instant::now();
     sandbox.ok(line);
     since.elapsed()
 }
 
-/// A time from 0 to a little beyond `whole`.
+/// Returns a random time between 0 and slightly more than `whole`.
 fn some_time(random: &mut Random, whole: Duration) -> Duration {
     whole.mul_f64(random.below(1100) as f64 / 1000.0)
 }
 
 #[test]
-fn interrupted_it_leaves_within_two_seconds_and_leaves_nothing() {
+fn an_interrupted_run_exits_within_two_seconds_and_leaves_no_files() {
     let sandbox = with_model(16);
     let line = "compress model.safetensors -o out --quiet --prune 0.5 --scope global --quantize int4-g32";
     let whole = time_of(&sandbox, &line.replace("out", "first"));
@@ -64,37 +65,37 @@ fn interrupted_it_leaves_within_two_seconds_and_leaves_nothing() {
         let (signal, code) = if i % 2 == 0 { (Signal::INT, 130) } else { (Signal::TERM, 143) };
         let after = some_time(&mut random, whole);
         let (outcome, killed_by, took) = run_and_signal(&sandbox, line, after, signal);
-        assert!(took < Duration::from_secs(2), "left after {took:?}");
+        assert!(took < Duration::from_secs(2), "exited after {took:?}");
         if outcome.code == 0 {
             sandbox.ok("verify out");
             std::fs::remove_dir_all(sandbox.path("out")).unwrap();
         } else if killed_by.is_none() {
-            // Else it came before anybody listened, so before anything was begun.
+            // Otherwise the signal came before the handler was installed, and nothing was written.
             outcome.assert_fails(code, &["stopped by signal", "nothing was written"]);
             n_stopped += 1;
         }
         assert_eq!(sandbox.names(), ["first", MODEL], "after {after:?}");
     }
-    assert!(n_stopped > 0, "no run was ever stopped");
+    assert!(n_stopped > 0, "no run was stopped");
 }
 
-/// Nothing of such a file could be hashed whole in the time that a signal leaves.
+/// The file is too large to hash within the allowed time.
 #[test]
-fn the_sum_of_a_huge_file_is_left_at_once() {
+fn hashing_a_huge_file_stops_immediately() {
     let sandbox = with_model(1);
     sandbox.ok("compress model.safetensors -o out --quiet --quantize int8");
     let weights = std::fs::File::options().write(true).open(sandbox.path("out/model.briquette.safetensors")).unwrap();
     weights.set_len(256 << 30).unwrap();
     let (outcome, killed_by, took) = run_and_signal(&sandbox, "verify out", Duration::from_millis(500), Signal::INT);
-    assert_eq!(killed_by, None, "it was hashing by then");
+    assert_eq!(killed_by, None, "the signal came before the handler was installed");
     outcome.assert_fails(130, &["stopped by signal"]);
-    // A fifth of that where nothing else runs.
-    assert!(took < Duration::from_secs(1), "left after {took:?}");
+    // An idle machine needs a fifth of this.
+    assert!(took < Duration::from_secs(1), "exited after {took:?}");
 }
 
-/// The first signal asks it to stop, which takes a moment; the second does not ask.
+/// The first signal requests a stop, which takes a moment; the second ends the process.
 #[test]
-fn the_second_signal_ends_it_at_once() {
+fn a_second_signal_ends_the_run_immediately() {
     let sandbox = with_model(16);
     let line = "compress model.safetensors -o out --quiet --prune 0.5 --scope global --quantize int4-g32";
     let whole = time_of(&sandbox, &line.replace("out", "first"));
@@ -107,19 +108,20 @@ fn the_second_signal_ends_it_at_once() {
         kill_process(pid_of(&child), second).unwrap();
         let since = Instant::now();
         let output = child.wait_with_output().unwrap();
-        assert!(since.elapsed() < Duration::from_secs(2), "left after {:?}", since.elapsed());
-        // At once is without a word; else the first signal was enough, or came too late.
+        assert!(since.elapsed() < Duration::from_secs(2), "exited after {:?}", since.elapsed());
+        // The second signal ends the process without a message; otherwise the first one sufficed or the run had
+        // finished.
         n_at_once += u32::from(output.stderr.is_empty() && !output.status.success());
         let _ = std::fs::remove_dir_all(sandbox.path("out"));
     }
-    assert!(n_at_once > 0, "the second signal never ended it");
+    assert!(n_at_once > 0, "no run was ended by the second signal");
     sandbox.ok(line);
-    assert_eq!(sandbox.names(), ["first", MODEL, "out"], "what it left is removed by the next run");
+    assert_eq!(sandbox.names(), ["first", MODEL, "out"], "the next run did not remove the draft");
 }
 
-/// `timeout` sends its signal to the process and then to its group, which the process is in.
+/// `timeout` sends its signal to the process and then to its group, which includes the process.
 #[test]
-fn the_same_signal_twice_is_one_wish_and_leaves_nothing() {
+fn the_same_signal_twice_counts_once_and_leaves_no_files() {
     let sandbox = with_model(8);
     let line = "compress model.safetensors -o out --quiet --prune 0.5 --scope global --quantize int4-g32";
     let whole = time_of(&sandbox, &line.replace("out", "first"));
@@ -136,12 +138,12 @@ fn the_same_signal_twice_is_one_wish_and_leaves_nothing() {
         let _ = std::fs::remove_dir_all(sandbox.path("out"));
         assert_eq!(sandbox.names(), ["first", MODEL]);
     }
-    assert!(n_stopped > 0, "no run was ever stopped");
+    assert!(n_stopped > 0, "no run was stopped");
 }
 
-/// One scale for a whole tensor is one search over all of its weights.
+/// A scale per tensor needs one search over all of its weights.
 #[test]
-fn a_long_search_for_one_scale_is_left_within_two_seconds() {
+fn a_long_scale_search_stops_within_two_seconds() {
     let sandbox = Sandbox::new();
     sandbox.write(MODEL, safetensors_of(&[Tensor::random("wide.weight", &[2, 3 << 20], 1)]));
     sandbox.write(
@@ -155,13 +157,13 @@ fn a_long_search_for_one_scale_is_left_within_two_seconds() {
         std::fs::remove_dir_all(sandbox.path("out")).unwrap();
         let (outcome, _, took) = run_and_signal(&sandbox, line, whole / 2, Signal::TERM);
         outcome.assert_fails(143, &["stopped by signal"]);
-        assert!(took < Duration::from_secs(2), "{line}: left after {took:?}");
+        assert!(took < Duration::from_secs(2), "{line}: exited after {took:?}");
         assert_eq!(sandbox.names(), [MODEL, "r.toml"]);
     }
 }
 
 #[test]
-fn killed_it_leaves_nothing_that_counts_and_the_next_run_cleans_up() {
+fn the_next_run_removes_the_draft_of_a_killed_run() {
     let sandbox = with_model(6);
     let line = "compress model.safetensors -o out --quiet --quantize int8";
     let whole = time_of(&sandbox, &line.replace("out", "first"));
@@ -177,11 +179,11 @@ fn killed_it_leaves_nothing_that_counts_and_the_next_run_cleans_up() {
         assert_eq!(sandbox.names(), ["first", MODEL, "out"]);
         std::fs::remove_dir_all(sandbox.path("out")).unwrap();
     }
-    assert!(n_partials > 0, "no kill ever came in the middle");
+    assert!(n_partials > 0, "no kill came during a run");
 }
 
 #[test]
-fn killed_while_replacing_it_leaves_the_old_or_the_new() {
+fn a_run_killed_while_replacing_leaves_the_old_or_the_new_output() {
     let sandbox = with_model(2);
     sandbox.ok("compress model.safetensors -o out --quiet --quantize int8");
     let lines = ["int4-g32", "int8"]
@@ -199,7 +201,7 @@ fn killed_while_replacing_it_leaves_the_old_or_the_new() {
 }
 
 #[test]
-fn of_two_runs_on_one_output_one_wins_and_the_other_says_so() {
+fn of_two_runs_on_one_output_one_wins_and_the_other_is_refused() {
     let sandbox = with_model(4);
     let line = "compress model.safetensors -o out --quiet --quantize int8";
     for force in ["", " --force"] {

@@ -1,4 +1,4 @@
-//! Methods that look at data while they decide: block by block, resumed, and within a bound of memory.
+//! Methods that use calibration data: block by block, resumed, and within a memory limit.
 #![cfg(feature = "model")]
 
 use crate::sandbox::{Sandbox, copy, repository};
@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// A tiny Llama, and text to calibrate and to measure on.
+/// Creates a tiny Llama, and text for calibration and evaluation.
 fn llama(model: &str) -> Sandbox {
     let sandbox = Sandbox::with(&format!("models/{model}"));
     let text = std::fs::read_to_string(repository().join("fixtures/models/text.txt")).unwrap();
@@ -24,7 +24,7 @@ fn bert() -> Sandbox {
 const GPTQ: &str = "[[stage]]\nkind = \"quantize\"\nscheme = \"int4-g8\"\nround = \"gptq\"\nroles = [\"linear\"]\n";
 const SPARSEGPT: &str = "[[stage]]\nkind = \"prune\"\nmethod = \"sparsegpt\"\nsparsity = 0.5\nroles = [\"linear\"]\n";
 
-/// A recipe that is calibrated on the sandbox's text.
+/// Returns a recipe that is calibrated on the sandbox's text.
 fn recipe(model: &str, calibration: &str, stages: &str) -> String {
     let exclude = if model == "bert-tiny" { "exclude = [\"pooler.**\"]\n" } else { "" };
     let stages = stages.replace("roles = [\"linear\"]\n", &format!("roles = [\"linear\"]\n{exclude}"));
@@ -33,7 +33,7 @@ fn recipe(model: &str, calibration: &str, stages: &str) -> String {
     )
 }
 
-/// What a report says of the weight of each layer that was moved: the errors of its outputs, unmoved and moved.
+/// Returns the output errors of each layer with updated weights, before and after the update.
 fn errors(report: &Value) -> Vec<(String, f64, f64)> {
     let tensors = report["tensors"].as_array().unwrap().iter().filter(|tensor| !tensor["solved"].is_null());
     let of = |tensor: &Value, key: &str| tensor["solved"][key].as_f64().unwrap();
@@ -43,8 +43,8 @@ fn errors(report: &Value) -> Vec<(String, f64, f64)> {
 }
 
 #[test]
-fn moved_weights_have_smaller_errors_at_the_outputs_and_lie_on_their_grids() {
-    for (model, stages, n_moved) in [
+fn updated_weights_reduce_output_errors_and_stay_on_their_grids() {
+    for (model, stages, n_updated) in [
         ("llama-tied", GPTQ.to_string(), 14),
         ("llama-untied", GPTQ.to_string(), 15),
         ("bert-tiny", GPTQ.to_string(), 12),
@@ -57,8 +57,8 @@ fn moved_weights_have_smaller_errors_at_the_outputs_and_lie_on_their_grids() {
         sandbox.write("recipe.toml", recipe(model, "", &stages));
         let report = sandbox.json("run recipe.toml --device cpu");
         let errors = errors(&report);
-        assert_eq!(errors.len(), n_moved, "{model}: {errors:?}");
-        let sums = errors.iter().fold((0.0, 0.0), |sums, (_, unmoved, moved)| (sums.0 + unmoved, sums.1 + moved));
+        assert_eq!(errors.len(), n_updated, "{model}: {errors:?}");
+        let sums = errors.iter().fold((0.0, 0.0), |sums, (_, before, after)| (sums.0 + before, sums.1 + after));
         assert!(sums.1 < 0.9 * sums.0, "{model} {stages}: {errors:?}");
         sandbox.ok("verify out");
         assert!(!sandbox.path("out.stages").exists());
@@ -73,7 +73,7 @@ fn moved_weights_have_smaller_errors_at_the_outputs_and_lie_on_their_grids() {
 }
 
 #[test]
-fn a_run_that_was_killed_goes_on_at_its_block_and_ends_in_the_same_bytes() {
+fn a_killed_layerwise_run_resumes_at_its_block_and_gives_the_same_bytes() {
     let sandbox = llama("llama-untied");
     sandbox.write("recipe.toml", recipe("llama-untied", "", &format!("{SPARSEGPT}{GPTQ}")));
     sandbox.ok("run recipe.toml --device cpu --threads 2");
@@ -83,7 +83,7 @@ fn a_run_that_was_killed_goes_on_at_its_block_and_ends_in_the_same_bytes() {
     };
     let whole = weights();
     std::fs::remove_dir_all(sandbox.path("out")).unwrap();
-    // What a kill leaves: the first block is done, or it is and was damaged since.
+    // After a kill, the first block is finished; in one case it is damaged afterwards.
     let (mut kept, mut n) = (Vec::new(), 0);
     while kept.is_empty() && n < 40 {
         n += 1;
@@ -104,7 +104,7 @@ fn a_run_that_was_killed_goes_on_at_its_block_and_ends_in_the_same_bytes() {
 }
 
 #[test]
-fn a_run_that_was_stopped_says_what_it_keeps_and_how_to_go_on() {
+fn a_stopped_layerwise_run_prints_what_it_keeps_and_how_to_resume() {
     let sandbox = llama("llama-untied");
     sandbox.write("recipe.toml", recipe("llama-untied", "", &format!("{SPARSEGPT}{GPTQ}")));
     let (mut n_kept, solved) = (0, sandbox.path("out.stages/1-solved"));
@@ -128,20 +128,20 @@ fn a_run_that_was_stopped_says_what_it_keeps_and_how_to_go_on() {
         assert_eq!((output.status.code(), stderr.lines().count()), (Some(130), 1), "{stderr}");
         match sandbox.path("out.stages").exists() {
             true => {
-                let phrases = ["no output was written; out.stages (", " keeps ", " block", "run it again to go on"];
+                let phrases = ["no output was written; out.stages (", " keeps ", " block", "run it again to resume"];
                 assert!(phrases.iter().all(|phrase| stderr.contains(phrase)), "{stderr}");
                 n_kept += 1;
             }
             false => assert!(stderr.contains("nothing was written"), "{stderr}"),
         }
     }
-    assert!(n_kept > 0, "never stopped with a block done");
+    assert!(n_kept > 0, "no run was stopped after a block");
     sandbox.ok("run recipe.toml --device cpu --threads 1");
     assert!(!sandbox.path("out.stages").exists());
 }
 
 #[test]
-fn statistics_and_data_that_is_not_sequential_decide_alike() {
+fn statistics_and_non_sequential_data_give_the_same_output() {
     let sandbox = llama("llama-tied");
     sandbox.ok("calibrate llama-tied --data text.txt --max-length 16 --gram -o stats --device cpu");
     sandbox.write("data.toml", recipe("llama-tied", "sequential = false", GPTQ));
@@ -154,16 +154,16 @@ fn statistics_and_data_that_is_not_sequential_decide_alike() {
     assert_eq!(of_data, of_file);
     sandbox.write("sequential.toml", recipe("llama-tied", "", GPTQ).replace("\"out\"", "\"sequential\""));
     sandbox.ok("run sequential.toml --device cpu");
-    assert_ne!(tensors_of(&sandbox.path("sequential")), of_data, "the second block sees what the first one gives");
+    assert_ne!(tensors_of(&sandbox.path("sequential")), of_data, "the second block gets the outputs of the first");
     sandbox.ok("calibrate llama-tied --data text.txt --max-length 16 -o plain --device cpu");
     let line =
         "compress llama-tied -o never --quantize int4-g8 --round gptq --quantize-roles linear --statistics plain";
-    sandbox.run(line).assert_fails(4, &["no gram matrix", "--gram"]);
+    sandbox.run(line).assert_fails(4, &["no Gram matrix", "--gram"]);
     assert!(!sandbox.path("never").exists() && !sandbox.path("never.stages/1-solved/unit-0000.safetensors").exists());
 }
 
 #[test]
-fn wanda_and_weighted_ranges_take_data_too() {
+fn wanda_and_weighted_ranges_use_data() {
     let sandbox = bert();
     let wanda = "[[stage]]\nkind = \"prune\"\nmethod = \"wanda\"\nsparsity = 0.5\nroles = [\"linear\"]\n";
     let weighted = "[[stage]]\nkind = \"quantize\"\nscheme = \"int4-g8\"\nrange = \"weighted\"\nroles = [\"linear\"]\n";
@@ -179,7 +179,7 @@ fn wanda_and_weighted_ranges_take_data_too() {
         assert!(query["output_error"].as_f64().unwrap() > 0.0, "{query}");
         found.push(tensors_of(&sandbox.path("out")));
     }
-    assert_ne!(found[0], found[1], "later blocks see what pruned ones give");
+    assert_ne!(found[0], found[1], "later blocks get the outputs of pruned blocks");
     assert_ne!(found[2], found[3]);
     let line = "compress bert-tiny -o flags --prune 0.5 --prune-method wanda --prune-roles linear --exclude pooler.** --data text.txt \
                 --max-length 16 --device cpu";
@@ -188,7 +188,7 @@ fn wanda_and_weighted_ranges_take_data_too() {
 }
 
 #[test]
-fn a_model_in_parts_gives_the_same_outputs_as_whole() {
+fn a_model_run_by_block_gives_the_same_outputs_as_whole() {
     for (sandbox, model) in [(llama("llama-untied"), "llama-untied"), (bert(), "bert-tiny")] {
         sandbox.ok(&format!("compress {model} -o small --quantize int8 --device cpu"));
         let metrics = |flags: &str| {
@@ -205,7 +205,7 @@ fn a_model_in_parts_gives_the_same_outputs_as_whole() {
 }
 
 #[test]
-fn a_layer_that_no_data_runs_is_decided_about_without_inputs_and_named() {
+fn a_layer_that_calibration_never_runs_is_named_and_uses_no_inputs() {
     let sandbox = bert();
     sandbox.ok("calibrate bert-tiny --data text.txt --max-length 16 --gram -o stats --device cpu");
     let wanda = SPARSEGPT.replace("sparsegpt", "wanda");
@@ -213,10 +213,10 @@ fn a_layer_that_no_data_runs_is_decided_about_without_inputs_and_named() {
     let owl = SPARSEGPT.replace("sparsity = 0.5", "scope = \"owl\"\nsparsity = 0.5");
     let cases = [
         (GPTQ, "rounded to nearest"),
-        (SPARSEGPT, "dropped by magnitude"),
-        (wanda.as_str(), "dropped by magnitude"),
+        (SPARSEGPT, "pruned by magnitude"),
+        (wanda.as_str(), "pruned by magnitude"),
         (weighted.as_str(), "rounded to nearest"),
-        (owl.as_str(), "dropped by magnitude"),
+        (owl.as_str(), "pruned by magnitude"),
     ];
     for (stages, how) in cases {
         for calibration in ["", "sequential = false", "statistics = \"stats\""] {
@@ -229,13 +229,13 @@ fn a_layer_that_no_data_runs_is_decided_about_without_inputs_and_named() {
                 (report["remarks"].to_string(), tensors_of(&sandbox.path("out")))
             };
             let ((said, found), (unsaid, expected)) = (run(""), run("exclude = [\"pooler.**\"]\n"));
-            let line = format!("pooler.dense ran on none of the calibration data: weights are {how}.");
+            let line = format!("pooler.dense did not run on the calibration data: weights are {how}.");
             assert!(said.contains(&line) && !unsaid.contains("pooler"), "{stages} {calibration}: {said}");
             let differ: Vec<&String> = found.keys().filter(|name| found[*name] != expected[*name]).collect();
             assert_eq!(differ, ["pooler.dense.weight"], "{stages} {calibration}");
         }
     }
-    // As where no data is asked for.
+    // The result equals that of a run without data.
     sandbox.ok("compress bert-tiny -o nearest --quantize int4-g8 --quantize-roles linear");
     sandbox.ok("compress bert-tiny -o gptq --quantize int4-g8 --quantize-roles linear --round gptq --data text.txt --max-length 16 --device cpu");
     let pooler = |output: &str| tensors_of(&sandbox.path(output))["pooler.dense.weight"].clone();
@@ -243,7 +243,7 @@ fn a_layer_that_no_data_runs_is_decided_about_without_inputs_and_named() {
 }
 
 #[test]
-fn a_limit_of_memory_is_kept_or_refused_wherever_a_model_runs_by_block() {
+fn runs_by_block_keep_their_memory_limit_or_refuse_it() {
     let sandbox = bert();
     let data = "--data text.txt --max-length 16 --device cpu";
     let lines = [
@@ -253,7 +253,7 @@ fn a_limit_of_memory_is_kept_or_refused_wherever_a_model_runs_by_block() {
         format!("compress bert-tiny {data} -o out --bits 4"),
     ];
     for line in &lines {
-        // Less than the weights of a block, and less than what the process has in use.
+        // Less than the weights of a block, and less than the process uses already.
         for limit in ["10kB", "100kB"] {
             let refused = sandbox.run(&format!("{line} --memory-limit {limit}"));
             refused.assert_fails(6, &["memory.limit", "expected at most", "raise the limit"]);
@@ -264,7 +264,7 @@ fn a_limit_of_memory_is_kept_or_refused_wherever_a_model_runs_by_block() {
     assert!(found["after"]["memory"][0]["peak_bytes"].as_u64().unwrap() < 64_000_000, "{found}");
     lines[1..].iter().for_each(|line| _ = sandbox.ok(&format!("{line} --memory-limit 64MB --offload --force --quiet")));
     let idle = sandbox.run("compress bert-tiny -o idle --quantize int8 --memory-limit 1GB");
-    idle.assert_fails(2, &["--memory-limit: nothing that is asked for runs the model", "--data"]);
+    idle.assert_fails(2, &["--memory-limit: nothing runs the model", "--data"]);
     let digits = Sandbox::with("digits");
     copy(&repository().join("fixtures/digits-data.safetensors"), &digits.path("data.safetensors"));
     let whole = digits.run("calibrate digits --data data.safetensors -o stats --offload --device cpu");
@@ -272,7 +272,7 @@ fn a_limit_of_memory_is_kept_or_refused_wherever_a_model_runs_by_block() {
 }
 
 #[test]
-fn what_cannot_be_is_one_line_before_anything_runs() {
+fn impossible_settings_are_refused_in_one_line_before_any_work() {
     let digits = Sandbox::with("digits");
     digits.write("text.txt", "some text");
     digits

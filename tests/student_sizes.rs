@@ -1,11 +1,11 @@
-//! Students of other sizes: what they begin with, what is predicted of them, and what their report says.
+//! Students of other sizes: their initial weights, predicted sizes and reports.
 #![cfg(feature = "model")]
 
 use crate::distill::{LAYERS, RECIPE, digits, of_sentences, sentences};
 use crate::sandbox::{Sandbox, repository};
 use serde_json::Value;
 
-/// A recipe of the digits network with another student, which is quantized and evaluated.
+/// Returns a recipe that distills the digits network into another student, quantizes and evaluates it.
 fn of_digits(student: &str, keys: &str) -> String {
     let head = &RECIPE[..RECIPE.find("[[stage]]").unwrap()];
     format!(
@@ -21,7 +21,7 @@ fn first_loss(report: &Value) -> f64 {
 }
 
 #[test]
-fn the_first_loss_of_a_student_of_other_sizes_is_that_of_knowing_nothing() {
+fn a_resized_student_starts_at_the_loss_of_uniform_logits() {
     for model in ["llama-tied", "llama-untied", "llama-qwen"] {
         let sandbox = Sandbox::with(&format!("models/{model}"));
         let text = std::fs::read_to_string(repository().join("fixtures/models/text.txt")).unwrap();
@@ -44,7 +44,7 @@ fn the_first_loss_of_a_student_of_other_sizes_is_that_of_knowing_nothing() {
 }
 
 #[test]
-fn a_plan_foretells_the_bytes_of_the_student_and_not_of_the_model() {
+fn a_plan_predicts_the_bytes_of_the_student() {
     let cases: [(Sandbox, String); 5] = [
         (digits(""), RECIPE.to_string()),
         (digits(""), of_digits(SMALL, "")),
@@ -57,7 +57,7 @@ fn a_plan_foretells_the_bytes_of_the_student_and_not_of_the_model() {
         let plan = sandbox.json("plan recipe.toml");
         let report = sandbox.json("run recipe.toml --threads 1");
         assert_eq!(plan["predicted_bytes"], report["after"]["file_bytes"], "{recipe}");
-        // What is quantized may hold zeros, which would be kept in fewer bytes.
+        // A quantized tensor may have zeros, which take fewer bytes as a bitmask.
         let is_open = recipe.contains("\"quantize\"") && !recipe.contains("\"prune\"");
         assert_eq!(plan["prediction_is_exact"], !is_open, "{recipe}");
         let names = |of: &Value| -> Vec<(String, Value)> {
@@ -71,7 +71,7 @@ fn a_plan_foretells_the_bytes_of_the_student_and_not_of_the_model() {
         let text = sandbox.ok("plan recipe.toml").stdout;
         assert!(is_open || text.contains("predicted weight files: exactly"), "{text}");
     }
-    // Zeros that are held, or come while it learns, may make it smaller; what is predicted of them holds, and so in the report.
+    // Zeros from pruning may make the file smaller than the plan and the report predict, never larger.
     let sandbox = sentences();
     let prune = "[[stage]]\nkind = \"prune\"\nsparsity = 0.5\n[[stage]]\nkind = \"distill\"";
     let recipe = of_sentences("out", &format!("{LAYERS}loss = [{{ kind = \"embedding\" }}]"), "");
@@ -113,7 +113,7 @@ fn a_plan_refuses_the_students_that_a_run_refuses() {
     let sandbox = sentences();
     for (keys, phrase) in [
         ("student = { initializer_range = -1 }", "initializer_range: found -1"),
-        ("student = { num_attention_heads = 5 }", "5 heads cannot share"),
+        ("student = { num_attention_heads = 5 }", "5 heads do not divide"),
         ("student = \"layers\"\nn_layers = 9", "9"),
     ] {
         sandbox.write("recipe.toml", of_sentences("out", &format!("{keys}\nloss = [{{ kind = \"embedding\" }}]"), ""));
@@ -121,7 +121,7 @@ fn a_plan_refuses_the_students_that_a_run_refuses() {
             sandbox.run(&format!("{command} recipe.toml --quiet")).assert_fails(2, &[phrase]);
         }
     }
-    // What the student does not have is said before it is trained.
+    // A pattern that matches no tensor of the student is refused before training.
     let stage = "[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\nexclude = [\"encoder.layer.1.**\"]\n";
     let recipe = of_sentences("out", &format!("{LAYERS}loss = [{{ kind = \"embedding\" }}]"), "");
     sandbox.write(
@@ -133,7 +133,7 @@ fn a_plan_refuses_the_students_that_a_run_refuses() {
 }
 
 #[test]
-fn of_a_smaller_student_the_report_has_the_original_before_and_the_training_in_its_time() {
+fn the_report_compares_a_smaller_student_with_the_original_and_times_its_training() {
     let sandbox = digits(&of_digits(SMALL, "metric = \"accuracy\""));
     let report = sandbox.json("run recipe.toml --threads 1");
     let before = report["before"]["tensor_bytes"].as_u64().unwrap();
@@ -143,7 +143,7 @@ fn of_a_smaller_student_the_report_has_the_original_before_and_the_training_in_i
     assert_eq!(sum("tensors", "before_bytes") + sum("gone", "bytes"), before);
     let of = |name: &str| report["tensors"].as_array().unwrap().iter().find(|tensor| tensor["name"] == name).unwrap();
     assert_eq!((&of("fc1.weight")["is_new"], &of("fc1.weight")["before_bytes"]), (&true.into(), &0.into()));
-    assert_eq!(of("fc2.bias")["before_bytes"], 40, "ten classes, as before");
+    assert_eq!(of("fc2.bias")["before_bytes"], 40, "ten classes, as in the original");
     assert_eq!(report["model_format"], "safetensors");
 
     let trained = report["trained"][0]["wall_seconds"].as_f64().unwrap();
@@ -165,7 +165,7 @@ fn of_a_smaller_student_the_report_has_the_original_before_and_the_training_in_i
 }
 
 #[test]
-fn a_student_of_fewer_layers_says_of_how_many() {
+fn a_student_with_fewer_layers_reports_their_number() {
     let sandbox = sentences();
     sandbox.write("recipe.toml", of_sentences("out", &format!("{LAYERS}loss = [{{ kind = \"embedding\" }}]"), ""));
     let report = sandbox.json("distill recipe.toml --threads 1");
@@ -176,7 +176,7 @@ fn a_student_of_fewer_layers_says_of_how_many() {
 }
 
 #[test]
-fn the_report_says_where_the_best_epoch_was_chosen_by_the_data_of_the_result() {
+fn the_report_warns_if_the_best_epoch_was_chosen_on_the_evaluation_data() {
     let sandbox = sentences();
     let recipe = of_sentences("out", "loss = [{ kind = \"embedding\" }]", "");
     sandbox.write("recipe.toml", &recipe);
@@ -188,7 +188,7 @@ fn the_report_says_where_the_best_epoch_was_chosen_by_the_data_of_the_result() {
 
     let lines = std::fs::read_to_string(sandbox.path("train.txt")).unwrap();
     sandbox.write("a/select.txt", lines.lines().take(20).collect::<Vec<_>>().join("\n"));
-    // Relative to the recipe, as other data is.
+    // The path is relative to the recipe, as other data paths are.
     let other = recipe
         .replace("path = \"bert-tiny\"", "path = \"../bert-tiny\"")
         .replace("= \"train.txt\"", "= \"../train.txt\"");
@@ -204,14 +204,14 @@ fn the_report_says_where_the_best_epoch_was_chosen_by_the_data_of_the_result() {
     assert!(report["trained"][0]["epochs_on"].as_str().unwrap().ends_with("select.txt"));
     assert!(report["evaluation"]["data"].as_str().unwrap().ends_with("eval.txt"));
     let page = std::fs::read_to_string(sandbox.path("a/out/report.html")).unwrap();
-    assert!(page.contains("select.txt"), "the table of epochs says on what");
+    assert!(page.contains("select.txt"), "the epoch table names its data");
 }
 
 #[test]
-fn data_to_choose_by_that_would_choose_nothing_is_one_line() {
+fn selection_data_without_effect_is_refused_in_one_line() {
     let with = |select: &str| RECIPE.replace("eval = ", &format!("select = \"{select}\"\neval = "));
     let cases = [
-        (with("digits-data.safetensors"), 2, "data.select: it is the data that the result is reported on"),
+        (with("digits-data.safetensors"), 2, "data.select: found the same data as data.eval"),
         (with("other.npz").replace("metric = \"accuracy\"\n", ""), 2, "data.select: no distill stage"),
         (with("nothing.npz"), 4, "nothing.npz"),
     ];
@@ -220,5 +220,5 @@ fn data_to_choose_by_that_would_choose_nothing_is_one_line() {
     }
     let alone = RECIPE.replace("eval = \"digits-data.safetensors\"\n", "");
     let alone = &alone[..alone.rfind("[[stage]]\nkind = \"evaluate\"").unwrap()];
-    digits(alone).run("distill recipe.toml --quiet").assert_fails(2, &["name data.eval or data.select"]);
+    digits(alone).run("distill recipe.toml --quiet").assert_fails(2, &["set data.eval or data.select"]);
 }

@@ -1,4 +1,4 @@
-//! Students of low rank, pruned while they learn, and trained on several devices, end to end.
+//! Students of low rank, pruned while they train, and trained on several devices.
 #![cfg(feature = "model")]
 
 use crate::distill::{LAYERS, RECIPE, digits, of_sentences, sentences, sums};
@@ -6,7 +6,7 @@ use crate::weights::tensors_of;
 use serde_json::Value;
 use std::time::Duration;
 
-/// A recipe that factorizes the digits network, and perhaps learns.
+/// Returns a recipe that factorizes the digits network, and distills it if `distills`.
 fn factorized(rank: &str, distills: bool) -> String {
     let head = &RECIPE[..RECIPE.find("[[stage]]").unwrap()];
     let distill = "[[stage]]\nkind = \"distill\"\nloss = [{ kind = \"logits\" }]\nepochs = 2\nlearning_rate = 2e-3\n";
@@ -15,7 +15,7 @@ fn factorized(rank: &str, distills: bool) -> String {
 }
 
 #[test]
-fn linear_layers_become_two_factors_that_run_and_learn() {
+fn factorized_linear_layers_run_and_train() {
     let accuracy = |report: &Value| report["evaluation"]["metrics"]["accuracy"].as_f64().unwrap();
     let plain = digits(&factorized("energy = 0.5", false));
     let report = plain.json("run recipe.toml --threads 1");
@@ -30,7 +30,7 @@ fn linear_layers_become_two_factors_that_run_and_learn() {
     let untrained = accuracy(&report);
     plain.ok("verify out");
     plain.run("verify out --against digits").assert_fails(2, &["--against", "factors"]);
-    // Its own output is read again, by itself and with codes in both factors.
+    // An output with factors can be compressed again, and its factors quantized.
     plain.write("again.toml", "[model]\npath = \"out\"\n[output]\npath = \"int8\"\n[data]\neval = \"digits-data.safetensors\"\n[[stage]]\nkind = \"quantize\"\nscheme = \"int8-dynamic\"\n[[stage]]\nkind = \"evaluate\"\n");
     let codes = plain.json("run again.toml --threads 1");
     assert!((accuracy(&codes) - untrained).abs() < 0.05, "{} and {untrained}", accuracy(&codes));
@@ -44,10 +44,10 @@ fn linear_layers_become_two_factors_that_run_and_learn() {
 }
 
 #[test]
-fn factors_of_full_energy_give_the_same_classes_and_half_the_bytes_are_half_the_bytes() {
+fn full_energy_keeps_the_classes_and_a_share_of_bytes_is_met() {
     let same = digits(&factorized("energy = 0.9999999\ninclude = [\"fc1.weight\"]", false));
     let report = same.json("run recipe.toml --threads 1");
-    assert!(report["factorized"][0]["rank"].is_null(), "80 x 512 of full rank is smaller whole");
+    assert!(report["factorized"][0]["rank"].is_null(), "at full rank, two factors are larger than 80 x 512");
     assert!(report["notes"].to_string().contains("0 of 1 linear layers"));
     let half = digits(&factorized("bytes = 0.5", false));
     let report = half.json("run recipe.toml --threads 1");
@@ -58,7 +58,7 @@ fn factors_of_full_energy_give_the_same_classes_and_half_the_bytes_are_half_the_
 }
 
 #[test]
-fn every_linear_layer_of_an_encoder_can_be_factors() {
+fn every_linear_layer_of_an_encoder_can_be_factorized() {
     let sandbox = sentences();
     let recipe =
         of_sentences("out", "loss = [{ kind = \"embedding\" }, { kind = \"attention\", layers = [0, 1] }]", "");
@@ -72,7 +72,7 @@ fn every_linear_layer_of_an_encoder_can_be_factors() {
     let epochs = report["trained"][0]["epochs"].as_array().unwrap();
     let cosine = |epoch: usize| epochs[epoch]["metrics"]["cosine"].as_f64().unwrap();
     assert!(cosine(1) > cosine(0), "{} then {}", cosine(0), cosine(1));
-    // A student of some of those layers keeps their factors.
+    // A student with a subset of those layers keeps their factors.
     let of_layers = of_sentences("one", &format!("{LAYERS}loss = [{{ kind = \"embedding\" }}]"), "");
     sandbox.write("layers.toml", of_layers.replace("path = \"bert-tiny\"", "path = \"out\""));
     sandbox.ok("distill layers.toml --threads 1 --quiet");
@@ -81,7 +81,7 @@ fn every_linear_layer_of_an_encoder_can_be_factors() {
 }
 
 #[test]
-fn factors_that_cannot_be_are_one_line() {
+fn impossible_factorizations_are_refused_in_one_line() {
     let cases: [(String, &[&str]); 7] = [
         (factorized("", false), &["stage 1 (factorize)", "energy: missing"]),
         (factorized("energy = 1.5", false), &["energy: found 1.5"]),
@@ -94,7 +94,7 @@ fn factors_that_cannot_be_are_one_line() {
                 "[[stage]]\nkind = \"distill\"",
                 "[[stage]]\nkind = \"factorize\"\nbytes = 0.5\n[[stage]]\nkind = \"distill\"",
             ),
-            &["factorize first"],
+            &["put the factorize stage first"],
         ),
     ];
     for (recipe, phrases) in cases {
@@ -104,7 +104,7 @@ fn factors_that_cannot_be_are_one_line() {
     }
 }
 
-/// The recipe with pruning while it learns, instead of before.
+/// Returns the recipe with gradual pruning during training instead of pruning before.
 fn gradual(keys: &str) -> String {
     RECIPE
         .replace("[[stage]]\nkind = \"prune\"\nsparsity = 0.8\n", "")
@@ -112,7 +112,7 @@ fn gradual(keys: &str) -> String {
 }
 
 #[test]
-fn a_student_is_pruned_while_it_learns_and_killed_anywhere_ends_in_the_same_place() {
+fn gradual_pruning_resumes_to_the_same_output_after_a_kill() {
     let sandbox = digits(&gradual("sparsity = 0.8, scope = \"global\", begin = 0.2, end = 0.6, every = 3"));
     sandbox.ok("distill recipe.toml -o whole --threads 1 --quiet");
     let expected = sums(&sandbox, "whole");
@@ -132,8 +132,8 @@ fn a_student_is_pruned_while_it_learns_and_killed_anywhere_ends_in_the_same_plac
 }
 
 #[test]
-fn the_best_epoch_is_one_that_is_as_sparse_as_was_asked() {
-    // The first epoch ends before any weight is gone, and would be the best.
+fn the_best_epoch_has_the_requested_sparsity() {
+    // The first epoch ends before the target sparsity is reached, and would have the best accuracy.
     let recipe = gradual("sparsity = 0.98, schedule = \"linear\", begin = 0.6, end = 1.0, every = 1");
     let sandbox = digits(&recipe.replace("accuracy = 0.9 }", "accuracy = 0.0 }"));
     let report = sandbox.json("distill recipe.toml --threads 1");
@@ -145,7 +145,7 @@ fn the_best_epoch_is_one_that_is_as_sparse_as_was_asked() {
 }
 
 #[test]
-fn what_was_pruned_gradually_stays_zero_in_the_training_that_follows() {
+fn gradually_pruned_weights_stay_zero_in_later_training() {
     let recipe = gradual("sparsity = 0.8, schedule = \"constant\", include = [\"fc1.*\"]");
     let again = "[[stage]]\nkind = \"distill\"\nloss = [{ kind = \"logits\" }]\nlearning_rate = 1e-3\n[[stage]]\nkind = \"quantize\"";
     let sandbox = digits(&recipe.replace("[[stage]]\nkind = \"quantize\"", again));
@@ -156,7 +156,7 @@ fn what_was_pruned_gradually_stays_zero_in_the_training_that_follows() {
 }
 
 #[test]
-fn a_schedule_that_cannot_be_is_one_line() {
+fn impossible_schedules_are_refused_in_one_line() {
     let cases = [
         ("sparsty = 0.8", "did you mean \"sparsity\"?"),
         ("scope = \"layer\"", "prune.sparsity: missing"),
@@ -173,17 +173,17 @@ fn a_schedule_that_cannot_be_is_one_line() {
         digits(&gradual(keys)).run("distill recipe.toml --quiet").assert_fails(2, &[phrase]);
     }
     let twice = RECIPE.replace("save_every = 5", "save_every = 5\nprune = { sparsity = 0.9 }");
-    digits(&twice).run("distill recipe.toml --quiet").assert_fails(2, &["prune: a stage before prunes already"]);
+    digits(&twice).run("distill recipe.toml --quiet").assert_fails(2, &["prune: an earlier stage prunes already"]);
 }
 
 #[test]
-fn two_devices_learn_what_one_learns_and_go_on_after_a_kill_by_epoch() {
+fn two_devices_match_one_and_resume_by_epoch_after_a_kill() {
     let recipe = RECIPE.replace("batch_size = 64", "batch_size = 32").replace("epochs = 2", "epochs = 4");
     let sandbox = digits(&recipe);
     let line = "distill recipe.toml --threads 1 --devices cpu,cpu";
     let report = sandbox.json(&format!("{line} -o whole"));
     let trained = &report["trained"][0];
-    // 718 and 719 items, 32 at a time.
+    // 718 and 719 items, in batches of 32.
     assert_eq!(
         (&trained["n_steps"], &trained["batch_size"], &trained["at_once"]),
         (&92.into(), &64.into(), &32.into())
@@ -194,7 +194,7 @@ fn two_devices_learn_what_one_learns_and_go_on_after_a_kill_by_epoch() {
     assert!(accuracy > 0.9, "{accuracy}");
     let zeros = tensors_of(&sandbox.path("whole"))["fc1.weight"].floats().iter().filter(|w| **w == 0.0).count();
     assert!(zeros >= 512 * 80 * 8 / 10, "{zeros}");
-    // Killed once an epoch is behind it, it goes on from there and learns as much.
+    // Killed after its first epoch, it resumes there and reaches the same accuracy.
     let mut child = sandbox.command(&format!("{line} --quiet")).spawn().unwrap();
     let state = sandbox.path("out.stages/1-training/last.json");
     while !state.exists() && child.try_wait().unwrap().is_none() {
@@ -203,7 +203,7 @@ fn two_devices_learn_what_one_learns_and_go_on_after_a_kill_by_epoch() {
     child.kill().unwrap();
     child.wait().unwrap();
     let done = sandbox.run(line);
-    assert!(done.code == 0 && done.stderr.contains("went on from step"), "{}", done.stderr);
+    assert!(done.code == 0 && done.stderr.contains("resumed from step"), "{}", done.stderr);
     let lines = std::fs::read_to_string(sandbox.path("out/metrics.jsonl")).unwrap();
     assert_eq!(lines.lines().filter(|line| line.contains("\"step\":{")).count(), 92);
     let again: Value = serde_json::from_slice(&std::fs::read(sandbox.path("out/report.json")).unwrap()).unwrap();
@@ -212,7 +212,7 @@ fn two_devices_learn_what_one_learns_and_go_on_after_a_kill_by_epoch() {
 }
 
 #[test]
-fn gradual_pruning_and_turns_work_on_two_devices() {
+fn gradual_pruning_and_gradient_accumulation_work_on_two_devices() {
     let recipe = gradual("sparsity = 0.8, schedule = \"linear\", end = 0.5, every = 2");
     let recipe = recipe.replace("batch_size = 64", "batch_size = 16\naccumulate = 2");
     let sandbox = digits(&recipe.replace("accuracy = 0.9 }", "accuracy = 0.8 }"));
@@ -223,13 +223,13 @@ fn gradual_pruning_and_turns_work_on_two_devices() {
 }
 
 #[test]
-fn what_several_devices_cannot_do_is_one_line_before_any_work() {
+fn settings_unsupported_on_several_devices_are_refused_before_any_work() {
     let memory = |keys: &str| RECIPE.replace("batch_size = 64", keys);
     let cases = [
-        (RECIPE.to_string(), "cpu,cuda:0", "--devices: cpu,cuda:0 are not of one kind"),
+        (RECIPE.to_string(), "cpu,cuda:0", "--devices: found cpu,cuda:0, expected only CPUs or only GPUs"),
         (RECIPE.to_string(), "cpu,gpu", "--devices"),
-        (RECIPE.to_string(), "cpu,cpu --device cpu", "give --device or --devices"),
-        (memory("batch_size = \"auto\""), "cpu,cpu", "memory.batch_size: \"auto\" is not for several devices"),
+        (RECIPE.to_string(), "cpu,cpu --device cpu", "found --device too"),
+        (memory("batch_size = \"auto\""), "cpu,cpu", "memory.batch_size: \"auto\" is not supported on several devices"),
         (memory("limit = \"1GB\""), "cpu,cpu", "memory.limit"),
         (memory("dtype = \"bf16\""), "cpu,cpu", "memory.dtype"),
     ];

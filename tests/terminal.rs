@@ -1,4 +1,4 @@
-//! Terminals of 80 columns show tables that fit; a pipe gets everything.
+//! Tables fit a terminal of 80 columns; a pipe gets all columns.
 
 use crate::pty::{Shown, on_terminal};
 use crate::sandbox::Sandbox;
@@ -79,7 +79,7 @@ fn a_pipe_gets_whole_names_whatever_the_width_of_the_terminal() {
 }
 
 #[test]
-fn layers_that_are_alike_share_a_row_and_totals_come_last() {
+fn equal_layers_share_a_row_and_totals_come_last() {
     let sandbox = with_transformers();
     let row = "bert.encoder.layer.*.attention.self.query.weight";
     for (command, totals) in [
@@ -112,7 +112,7 @@ fn a_layer_that_differs_has_a_row_of_its_own() {
 }
 
 #[test]
-fn a_diff_lists_what_differs_and_all_on_request() {
+fn a_diff_lists_changed_tensors_and_all_on_request() {
     let sandbox = with_transformers();
     let text = sandbox.ok("diff a_model_with_a_long_name b").stdout;
     assert!(text.lines().last().unwrap().contains("56 tensors compared, 47 equal"), "{text}");

@@ -1,15 +1,15 @@
-//! What `--trace` writes: phases in order, each with the memory it held.
+//! Traces: phases in order, each with its memory.
 
 use crate::sandbox::Sandbox;
 use serde_json::Value;
 
-/// The events of a trace.
+/// Returns the events of a trace.
 fn events(sandbox: &Sandbox, path: &str) -> Vec<Value> {
     let trace: Value = serde_json::from_slice(&std::fs::read(sandbox.path(path)).unwrap()).unwrap();
     trace["traceEvents"].as_array().unwrap().clone()
 }
 
-/// The names of the phases, in order; times and memory are sound.
+/// Returns the names of the phases in order; checks times and memory.
 fn phases(events: &[Value]) -> Vec<String> {
     let mut end = 0;
     let mut names = Vec::new();
@@ -25,7 +25,7 @@ fn phases(events: &[Value]) -> Vec<String> {
 }
 
 #[test]
-fn a_run_leaves_its_phases_and_counters() {
+fn a_run_records_its_phases_and_counters() {
     let sandbox = Sandbox::with("digits");
     sandbox.ok("compress digits -o out --quantize int8 --trace trace.json");
     let found = events(&sandbox, "trace.json");
@@ -45,7 +45,7 @@ fn a_run_leaves_its_phases_and_counters() {
 }
 
 #[test]
-fn a_run_that_fails_leaves_a_trace_too() {
+fn a_failed_run_writes_a_trace() {
     let sandbox = Sandbox::with("digits");
     sandbox.run("compress digits -o out --nm 2:4 --trace trace.json").assert_fails(2, &["columns"]);
     assert_eq!(phases(&events(&sandbox, "trace.json")), ["start"]);
@@ -53,7 +53,7 @@ fn a_run_that_fails_leaves_a_trace_too() {
 }
 
 #[test]
-fn no_file_is_lost_to_a_trace() {
+fn a_trace_overwrites_no_file() {
     let sandbox = Sandbox::with("digits");
     sandbox.write("notes.json", "{}");
     sandbox.ok("compress digits -o out --quantize int8");
@@ -77,7 +77,7 @@ fn no_file_is_lost_to_a_trace() {
         "diff digits out --trace out/SHA256SUMS".into(),
     ];
     for line in cases {
-        sandbox.run(&line).assert_fails(6, &["--trace", "name another file"]);
+        sandbox.run(&line).assert_fails(6, &["--trace", "choose another file"]);
     }
     assert_eq!(sandbox.files(""), before);
     sandbox.ok(&format!("{compress} trace.json"));
@@ -87,22 +87,22 @@ fn no_file_is_lost_to_a_trace() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_trace_that_cannot_be_written_is_told_before_any_work() {
+fn an_unwritable_trace_is_refused_before_any_work() {
     let sandbox = Sandbox::with("digits");
     let before = sandbox.files("");
     let line = "compress digits -o out --quantize int8 --trace";
     sandbox
         .run(&format!("{line} /proc/trace.json"))
-        .assert_fails(5, &["--trace", "/proc/trace.json", "where you may write"]);
+        .assert_fails(5, &["--trace", "/proc/trace.json", "a writable directory"]);
     std::fs::create_dir(sandbox.path("there")).unwrap();
-    sandbox.run(&format!("{line} there")).assert_fails(6, &["--trace", "found a directory", "name another file"]);
+    sandbox.run(&format!("{line} there")).assert_fails(6, &["--trace", "found a directory", "choose another file"]);
     std::fs::remove_dir(sandbox.path("there")).unwrap();
     assert_eq!(sandbox.files(""), before);
 }
 
 #[cfg(feature = "model")]
 #[test]
-fn a_training_shows_what_was_loaded_and_trained() {
+fn a_training_trace_has_loading_and_training_phases() {
     let sandbox = crate::distill::digits(crate::distill::RECIPE);
     sandbox.ok("distill recipe.toml --threads 1 --device cpu --quiet --trace trace.json");
     let found = events(&sandbox, "trace.json");
@@ -116,12 +116,12 @@ fn a_training_shows_what_was_loaded_and_trained() {
     let [start, length] = ["ts", "dur"].map(|key| train[key].as_u64().unwrap());
     let within = |event: &&Value| (start..start + length).contains(&event["ts"].as_u64().unwrap());
     let n_counted = found.iter().filter(|event| event["ph"] == "C").filter(within).count();
-    assert!(n_counted > 5, "{n_counted} looks at the memory while it trained");
+    assert!(n_counted > 5, "{n_counted} memory counters during training");
 }
 
 #[cfg(feature = "model")]
 #[test]
-fn an_evaluation_shows_each_model_loaded_and_run() {
+fn an_evaluation_trace_has_loading_and_running_phases() {
     let sandbox = Sandbox::with("digits");
     crate::sandbox::copy(
         &crate::sandbox::repository().join("fixtures/digits-data.safetensors"),

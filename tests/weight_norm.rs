@@ -1,11 +1,11 @@
-//! Directions and lengths of weight norms: what a layer computes from them after pruning and rounding.
+//! Weight norms: the weight that a layer computes after its direction was pruned and quantized.
 
 use crate::sandbox::Sandbox;
 use crate::weights::{Tensor, safetensors_of, tensors_of};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The names of directions and lengths in newer and in older files.
+/// The names of directions and lengths in newer and older files.
 const NAMES: [(&str, &str); 3] = [
     ("conv.parametrizations.weight.original1", "conv.parametrizations.weight.original0"),
     ("conv.weight_v", "conv.weight_g"),
@@ -16,13 +16,14 @@ const NAMES: [(&str, &str); 3] = [
 const SHAPES: [(&[usize], usize); 5] =
     [(&[16, 12, 5], 0), (&[12, 8, 4], 2), (&[24, 10], 0), (&[6, 4, 3, 3], 1), (&[40, 1, 3], 0)];
 
-/// The index of each element along an axis.
+/// Returns the index of each element along an axis.
 fn places(shape: &[usize], axis: usize) -> Vec<usize> {
     let stride: usize = shape[axis + 1..].iter().product();
     (0..shape.iter().product()).map(|place| place / stride % shape[axis]).collect()
 }
 
-/// Directions whose norms differ by up to a thousand from one to the next, so that their own magnitude means nothing.
+/// Returns directions whose norms differ by up to a factor of 1,000, so that their magnitudes alone mean
+/// nothing.
 fn directions(name: &str, shape: &[usize], axis: usize, seed: u64) -> Tensor {
     let values = Tensor::random(name, shape, seed).floats();
     let scale = |norm: usize| 10.0_f32.powi((norm % 4) as i32 - 2);
@@ -37,7 +38,7 @@ fn lengths(name: &str, shape: &[usize], axis: usize, seed: u64) -> Tensor {
     Tensor::f32(name, &own, values.into_iter().map(|value| value + 1.5 * value.signum()))
 }
 
-/// The weight that a layer computes: `g·v/‖v‖`.
+/// Returns the weight that a layer computes: `g·v/‖v‖`.
 fn weight(tensors: &BTreeMap<String, Tensor>, (v, g): (&str, &str), axis: usize) -> Vec<f64> {
     let (v, g) = (&tensors[v], tensors[g].floats());
     let places = places(&v.shape, axis);
@@ -54,7 +55,7 @@ fn model(sandbox: &Sandbox, (v, g): (&str, &str), shape: &[usize], axis: usize) 
     tensors.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect()
 }
 
-/// The smallest magnitude that is kept, over the largest that is dropped, leaving out the largest of each norm.
+/// Checks that no pruned magnitude exceeds a kept one; the largest of each norm is ignored.
 fn check_smallest_dropped(before: &[f64], after: &[f64], places: &[usize]) {
     let mut largest: BTreeMap<usize, f64> = BTreeMap::new();
     before.iter().zip(places).for_each(|(value, &norm)| {
@@ -69,7 +70,7 @@ fn check_smallest_dropped(before: &[f64], after: &[f64], places: &[usize]) {
 }
 
 #[test]
-fn pruned_directions_keep_the_layers_largest_weights_as_they_were() {
+fn pruned_directions_keep_the_largest_weights_of_a_layer() {
     for names in NAMES {
         for (shape, axis) in SHAPES {
             let sandbox = Sandbox::new();
@@ -99,7 +100,7 @@ fn pruned_directions_keep_the_layers_largest_weights_as_they_were() {
 }
 
 #[test]
-fn no_norm_loses_all_its_weights_however_many_are_dropped() {
+fn every_norm_keeps_a_weight_at_any_sparsity() {
     for (shape, axis) in SHAPES {
         let sandbox = Sandbox::new();
         let before = model(&sandbox, NAMES[0], shape, axis);
@@ -113,7 +114,7 @@ fn no_norm_loses_all_its_weights_however_many_are_dropped() {
             *n_kept.entry(norm).or_default() += usize::from(*is != 0.0);
         }
         assert!(n_kept.values().all(|&n| n == 1), "{shape:?}: {n_kept:?}");
-        assert!(text.contains("keeps more weights than the recipe asks for"), "{text}");
+        assert!(text.contains("keeps more weights than the recipe sets"), "{text}");
         sandbox.ok("compress m.safetensors -o all --prune 0.99 --scope global");
         let all = tensors_of(&sandbox.path("all"));
         assert!(weight(&all, NAMES[0], axis).iter().all(|value| value.is_finite()));
@@ -122,7 +123,7 @@ fn no_norm_loses_all_its_weights_however_many_are_dropped() {
 }
 
 #[test]
-fn rounded_and_pruned_directions_stay_near_the_pruned_weights() {
+fn quantized_and_pruned_directions_stay_near_the_pruned_weights() {
     for (shape, axis) in [SHAPES[0], SHAPES[2]] {
         let sandbox = Sandbox::new();
         let before = model(&sandbox, NAMES[1], shape, axis);
@@ -137,12 +138,16 @@ fn rounded_and_pruned_directions_stay_near_the_pruned_weights() {
             }
         }
         sandbox.ok("compress m.safetensors -o rounded --quantize int8");
-        assert_eq!(tensors_of(&sandbox.path("rounded"))[NAMES[1].1], before[NAMES[1].1], "rounding keeps every length");
+        assert_eq!(
+            tensors_of(&sandbox.path("rounded"))[NAMES[1].1],
+            before[NAMES[1].1],
+            "quantization changes a length"
+        );
     }
 }
 
 #[test]
-fn directions_that_would_all_round_to_zero_are_refused() {
+fn directions_that_round_to_zero_are_refused() {
     let sandbox = Sandbox::new();
     let values = (0..64).map(|i| if i < 32 { 1.0 + i as f32 } else { 1e-4 });
     let tensors = [Tensor::f32("c.weight_v", &[2, 8, 4], values), Tensor::random("c.weight_g", &[2, 1, 1], 1)];
@@ -155,7 +160,7 @@ fn directions_that_would_all_round_to_zero_are_refused() {
 }
 
 #[test]
-fn equal_lengths_of_different_directions_are_not_stored_once() {
+fn equal_lengths_of_different_directions_are_not_tied() {
     let sandbox = Sandbox::new();
     let lengths = |name: &str| Tensor::f32(name, &[16, 1, 1], (0..16).map(|i| 1.0 + i as f32));
     let tensors = [
@@ -185,7 +190,7 @@ fn check_equal(before: &BTreeMap<String, Tensor>, out: &Path, layers: &[&str]) {
 }
 
 #[test]
-fn directions_without_lengths_are_left_alone_and_named() {
+fn directions_without_lengths_are_skipped_and_named() {
     let sandbox = Sandbox::new();
     let tensors = [Tensor::random("c.weight_v", &[4, 8, 4], 1), Tensor::random("fc.weight", &[4, 8], 2)];
     sandbox.write("m.safetensors", safetensors_of(&tensors));
@@ -195,7 +200,7 @@ fn directions_without_lengths_are_left_alone_and_named() {
 }
 
 #[test]
-fn lengths_with_nan_leave_their_directions_alone_where_that_is_allowed() {
+fn directions_of_nan_lengths_are_skipped_if_allowed() {
     let sandbox = Sandbox::new();
     let g = Tensor::f32("c.weight_g", &[4, 1, 1], [1.0, f32::NAN, 1.0, 1.0]);
     let tensors = [Tensor::random("c.weight_v", &[4, 8, 4], 1), g, Tensor::random("fc.weight", &[4, 8], 2)];

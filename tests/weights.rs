@@ -1,4 +1,4 @@
-//! Models from literal values, and the values of models.
+//! Helpers that write models from literal values and read the values of models.
 
 use briquette::core::DType;
 use briquette::formats::{Checkpoint, InputFile, TensorInfo, TensorSource, safetensors};
@@ -15,27 +15,27 @@ pub(crate) struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor of f32.
+    /// Creates a tensor of f32.
     pub(crate) fn f32(name: &str, shape: &[usize], values: impl IntoIterator<Item = f32>) -> Self {
         let bytes: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
         assert_eq!(bytes.len(), 4 * shape.iter().product::<usize>(), "{name}");
         Self { name: name.into(), dtype: DType::F32, shape: shape.to_vec(), bytes }
     }
 
-    /// A tensor of f32 that a seed fills, values between -1 and 1.
+    /// Creates a tensor of f32 with values between -1 and 1 from a seed.
     pub(crate) fn random(name: &str, shape: &[usize], seed: u64) -> Self {
         let mut random = Random(seed);
         Self::f32(name, shape, (0..shape.iter().product()).map(|_| random.next_float()))
     }
 
-    /// Its values, where it is f32.
+    /// Returns the values of a tensor of f32.
     pub(crate) fn floats(&self) -> Vec<f32> {
         assert_eq!(self.dtype, DType::F32, "{}", self.name);
         self.bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
     }
 }
 
-/// The bytes of a safetensors file.
+/// Returns the bytes of a safetensors file.
 pub(crate) fn safetensors_of(tensors: &[Tensor]) -> Vec<u8> {
     let infos: Vec<TensorInfo> = tensors
         .iter()
@@ -46,7 +46,7 @@ pub(crate) fn safetensors_of(tensors: &[Tensor]) -> Vec<u8> {
     file
 }
 
-/// The tensors of any model, decoded, by name.
+/// Returns the decoded tensors of any model, by name.
 pub(crate) fn tensors_of(path: &Path) -> BTreeMap<String, Tensor> {
     let checkpoint = Checkpoint::open(path).unwrap();
     let read = |(index, info): (usize, &TensorInfo)| {
@@ -58,7 +58,7 @@ pub(crate) fn tensors_of(path: &Path) -> BTreeMap<String, Tensor> {
     checkpoint.tensors().iter().enumerate().map(read).collect()
 }
 
-/// The tensors of a safetensors file as they are stored, such as codes and scales.
+/// Returns the tensors of a safetensors file as stored, such as codes and scales.
 pub(crate) fn stored_tensors_of(path: &Path) -> BTreeMap<String, Tensor> {
     let file = InputFile::open(path).unwrap();
     let read = |(info, start): (TensorInfo, u64)| {
@@ -69,7 +69,7 @@ pub(crate) fn stored_tensors_of(path: &Path) -> BTreeMap<String, Tensor> {
     safetensors::FileHeader::read(&file).unwrap().tensors.into_iter().map(read).collect()
 }
 
-/// A small network with every role in it, and rows that are multiples of 32.
+/// A small network with a tensor of every role; its rows are multiples of 32.
 pub(crate) fn tiny() -> Vec<Tensor> {
     let mut norm = Tensor::random("norm.weight", &[64], 4);
     norm.dtype = DType::BF16;
@@ -83,11 +83,11 @@ pub(crate) fn tiny() -> Vec<Tensor> {
     ]
 }
 
-/// xorshift64*: the same numbers everywhere.
+/// A xorshift64* generator: the same numbers everywhere.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    /// The next number.
+    /// Returns the next number.
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.max(1);
         self.0 ^= self.0 >> 12;
@@ -96,12 +96,12 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// The next number below `n`.
+    /// Returns the next number below `n`.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 
-    /// The next number from -1 to 1.
+    /// Returns the next number from -1 to 1.
     pub(crate) fn next_float(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }

@@ -1,10 +1,12 @@
-// The floor of exact L1 pruning of one f32 tensor on one thread (AVX-512).
+// Measures the shortest time for exact L1 pruning of one f32 tensor on one thread (AVX-512).
 //
-// Finds the k-th smallest magnitude in two ways, (a) a 16-bit histogram, then a select within one bin, (b) a sampled
-// bracket, one count-and-compress pass, then a select within the bracket; then zeroes in place what is not above it.
+// Finds the k-th smallest magnitude in two ways: (a) by a 16-bit histogram and a selection within one bin; (b) by a
+// sampled bracket, one pass that counts and compresses, and a selection within the bracket. Then it zeroes all values up
+// to that magnitude in place.
 //
 // gcc -O3 -march=native fastprune.c -o fastprune -lm
-// usage: fastprune [elements, a multiple of 16] [fraction] [repetitions, at most 64]      prints one JSON line, medians
+// usage: fastprune [elements, a multiple of 16] [fraction] [repetitions, at most 64]
+// Prints one JSON line with medians.
 #include <immintrin.h>
 #include <math.h>
 #include <stdint.h>
@@ -49,7 +51,7 @@ static double median(double *values, int n) {
   return values[n / 2];
 }
 
-// The k-th smallest (from 0) by quickselect; reorders v.
+// Returns the k-th smallest value (from 0) by quickselect; reorders v.
 static uint32_t nth(uint32_t *v, size_t n, size_t k) {
   size_t low = 0, high = n - 1;
   while (low < high) {
@@ -73,7 +75,7 @@ static uint32_t nth(uint32_t *v, size_t n, size_t k) {
   return v[low];
 }
 
-// The k-th smallest magnitude (from 1). Four histograms, so that equal neighbours do not wait for each other's store.
+// Returns the k-th smallest magnitude (from 1). Four histograms avoid store dependencies between equal neighbours.
 static uint32_t select_by_histogram(const uint32_t *w, size_t n, size_t k, uint32_t *scratch) {
   static uint32_t counts[4][32768];
   memset(counts, 0, sizeof counts);
@@ -99,7 +101,8 @@ static uint32_t select_by_histogram(const uint32_t *w, size_t n, size_t k, uint3
   return nth(scratch, found, k - below - 1);
 }
 
-// The same by a bracket of five standard deviations around the sampled quantile; falls back where the bracket misses.
+// Returns the same from a bracket of five standard deviations around the sampled quantile. Uses the histogram if the
+// bracket misses.
 static uint32_t select_by_sample(const uint32_t *w, size_t n, size_t k, uint32_t *scratch) {
   static uint32_t sample[SAMPLES];
   for (int i = 0; i < SAMPLES; i++) sample[i] = w[random_u64() % n] & SIGNLESS;
@@ -121,7 +124,7 @@ static uint32_t select_by_sample(const uint32_t *w, size_t n, size_t k, uint32_t
   return nth(scratch, found, k - below - 1);
 }
 
-// Zeroes what is not above the threshold; returns how many.
+// Zeroes all values up to the threshold; returns their number.
 static size_t mask(uint32_t *w, size_t n, uint32_t threshold) {
   __m512i signless = _mm512_set1_epi32(SIGNLESS), limit = _mm512_set1_epi32(threshold);
   size_t zeros = 0;

@@ -1,10 +1,10 @@
-// What this machine can do: clock, f32 and int8 and bf16 peaks in registers (AVX-512), memory and page-fault rates.
+// Measures the limits of a machine: clock, register peaks of f32, int8 and bf16 (AVX-512), memory and page-fault rates.
 //
 // gcc -O3 -march=native -pthread limits.c -o limits
 // usage: limits [threads, at most 8] [repetitions, at most 64]
 //
-// Prints one JSON line. min, med, max: wall-clock rates of all threads together (the clock: of one). cpu_med: work per
-// thread-CPU-second summed over the threads, which other jobs on the same cores disturb least.
+// Prints one JSON line. min, med, max: wall-clock rates of all threads together (clock: of one thread). cpu_med: work per
+// CPU second of a thread, summed over the threads; other jobs on the same cores affect it least.
 #define _GNU_SOURCE
 #include <immintrin.h>
 #include <pthread.h>
@@ -18,7 +18,7 @@
 
 #define MAX_THREADS 8
 #define MAX_REPS 64
-#define BYTES (512ull << 20)  // of each of the two buffers, shared out among the threads
+#define BYTES (512ull << 20)  // of each of the two buffers, divided among the threads
 #define PASSES 3
 #define PAGE 4096
 
@@ -70,8 +70,8 @@ static void fma256(Job *job) {
   job->work = (double)ROUNDS * 12 * 16;
 }
 
-// The dot products are written as assembly, so that the compiler can neither fold nor reorder them, on twelve
-// variables: an array of operands would go through the stack.
+// The dot products are in assembly, so that the compiler can neither fold nor reorder them. They use twelve variables,
+// because an array of operands would be on the stack.
 #define DOT(instruction, i) __asm__ volatile(instruction " %2,%1,%0" : "+v"(x##i) : "v"(u), "v"(v));
 #define VPDPBUSD(i) DOT("vpdpbusd", i)
 #define VDPBF16PS(i) DOT("vdpbf16ps", i)
@@ -122,7 +122,7 @@ static void bf16_512(Job *job) {
   job->work = (double)ROUNDS * 12 * 64;
 }
 
-// One dependent add per cycle. Of a register: newer cores fold adds of constants at rename, many in a cycle.
+// One dependent add per cycle. It adds a register, because newer cores fold many adds of constants per cycle at rename.
 static void clock_rate(Job *job) {
   uint64_t x = job->core, step = 1;
   const long n = 1000000000;
@@ -137,7 +137,7 @@ static void clock_rate(Job *job) {
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
-static void copy(Job *job) {  // bytes copied: the traffic is twice that
+static void copy(Job *job) {  // counts the bytes copied; the traffic is twice as much
   for (int pass = 0; pass < PASSES; pass++) {
     memcpy(job->to, job->from, job->bytes);
     __asm__ volatile("" ::: "memory");
@@ -228,7 +228,7 @@ static void *on_own_core(void *argument) {
   return 0;
 }
 
-// Runs one kernel on every thread at once: billions of units of work per second of wall and per second of CPU.
+// Runs one kernel on all threads; returns billions of units of work per second of wall time and of CPU time.
 static void measure(Job *jobs, int n_threads, int kernel, double *per_wall, double *per_cpu) {
   pthread_t threads[MAX_THREADS];
   pthread_barrier_init(&barrier, 0, n_threads);

@@ -1,4 +1,4 @@
-//! What the fuzz targets share: a directory made of one input, and a reader that believes nothing.
+//! Helpers of the fuzz targets: a directory built from one input, and a reader that checks everything.
 
 #[path = "../../crates/briquette-formats/tests/archives/mod.rs"]
 mod archives;
@@ -8,18 +8,18 @@ use briquette::formats::{Checkpoint, TensorSource};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// What separates the files of one input.
+/// The separator between the files of one input.
 const SEPARATOR: &[u8] = b"\n\x00--\n";
-/// How many times the bytes of its files a checkpoint's tensors may take: codes of 2 bits that stand for F64 are 32.
+/// Largest ratio of the bytes of tensors to the bytes of files. For 2-bit codes of F64 tensors it is 32.
 const MAX_GROWTH: u64 = 64;
 
-/// A directory in memory where there is one, the same for every input of a process. The next process removes it.
+/// The directory for the inputs of a process, in memory if possible. The next process removes it.
 static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
     let shared = Path::new("/dev/shm");
     let parent = if shared.is_dir() { shared.to_path_buf() } else { std::env::temp_dir() };
     let path = parent.join(format!("briquette-fuzz-{}", std::process::id()));
     remove_old(&parent);
-    std::fs::create_dir_all(&path).expect("a directory for the files of an input");
+    std::fs::create_dir_all(&path).expect("can create the directory for inputs");
     path
 });
 
@@ -33,19 +33,19 @@ fn remove_old(parent: &Path) {
     }
 }
 
-/// A path in the directory of this process.
+/// Returns a path in the directory of this process.
 pub fn place(name: &str) -> PathBuf {
     DIRECTORY.join(name)
 }
 
-/// Writes one file and gives its path.
+/// Writes one file and returns its path.
 pub fn file(name: &str, bytes: &[u8]) -> PathBuf {
     let path = place(name);
-    std::fs::write(&path, bytes).expect("a file of an input");
+    std::fs::write(&path, bytes).expect("can write the file of an input");
     path
 }
 
-/// Writes the files of an input under these names; those that the input lacks are removed. Gives their directory.
+/// Writes the files of an input under these names, and removes files that the input lacks. Returns their directory.
 pub fn files(names: &[&str], input: &[u8]) -> PathBuf {
     let mut rest = Some(input);
     for name in names {
@@ -61,7 +61,7 @@ pub fn files(names: &[&str], input: &[u8]) -> PathBuf {
     DIRECTORY.clone()
 }
 
-/// The parts of an input; those that it lacks are empty.
+/// Returns the parts of an input. Missing parts are empty.
 pub fn parts<const N: usize>(input: &[u8]) -> [&[u8]; N] {
     let mut rest = input;
     std::array::from_fn(|_| {
@@ -87,9 +87,9 @@ pub fn open_and_read(path: &Path) {
         let (first, second) = halves.split_at_mut(whole.len() / 2);
         let again = checkpoint.read(index, 0, first).and_then(|()| checkpoint.read(index, whole.len() / 2, second));
         if read.is_ok() {
-            again.expect("what was read whole can be read in parts");
+            again.expect("a tensor that was read as a whole can be read in parts");
             assert_eq!(whole, halves, "{}", info.name);
         }
     }
-    checkpoint.check_unchanged().expect("nobody changes the files");
+    checkpoint.check_unchanged().expect("the files do not change");
 }

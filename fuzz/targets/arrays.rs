@@ -1,4 +1,4 @@
-//! A file of arrays: `.npy`, `.npz`, IDX or safetensors.
+//! Fuzzes files of arrays: `.npy`, `.npz`, IDX or safetensors.
 #![no_main]
 
 use briquette_fuzz::file;

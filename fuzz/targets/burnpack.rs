@@ -1,4 +1,4 @@
-//! A whole burnpack file.
+//! Fuzzes burnpack files.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| briquette_fuzz::open_and_read(&briquette_fuzz::file("model.bpk", input)));

@@ -1,4 +1,4 @@
-//! A chat template, on a conversation of three messages.
+//! Fuzzes chat templates on a conversation of three messages.
 #![no_main]
 
 use briquette_models::chat::{ChatTemplate, Message};

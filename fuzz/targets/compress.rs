@@ -1,4 +1,4 @@
-//! A safetensors file through the whole pipeline. The first byte says how it is compressed; what comes of it must verify.
+//! Fuzzes the whole pipeline with a safetensors file. The first byte selects the recipe. Outputs must verify.
 #![no_main]
 
 use briquette::pipeline::{Recipe, RunOptions, recipe, verify};
@@ -20,8 +20,8 @@ fn recipe_of(kind: u8) -> Recipe {
         "[model]\npath = 'model.safetensors'\nallow_nonfinite = {}\n[output]\npath = 'out'\nformat = '{format}'\nallow_untested = true\n[[stage]]\n{stage}",
         kind & 0x80 != 0
     );
-    let raw = recipe::parse(&text, "recipe").expect("a recipe");
-    Recipe::from_raw(raw, &place("")).expect("a sound recipe")
+    let raw = recipe::parse(&text, "recipe").expect("the recipe is valid TOML");
+    Recipe::from_raw(raw, &place("")).expect("the recipe is valid")
 }
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
@@ -29,6 +29,6 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     file("model.safetensors", bytes);
     let options = RunOptions { force: true, threads: 1, ..RunOptions::default() };
     if briquette::run(&recipe_of(*kind), &options).is_ok() {
-        verify::verify(&place("out"), None, &options).expect("what was written verifies");
+        verify::verify(&place("out"), None, &options).expect("the output verifies");
     }
 });

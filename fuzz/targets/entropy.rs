@@ -1,5 +1,6 @@
-//! A table of frequencies, a number of symbols and a block: the same symbols on every path, and where it is an error on one, on all of them. And a
-//! block of codes as files have it.
+//! Fuzzes the entropy decoder with a table of frequencies, a number of symbols and a block.
+//!
+//! All instruction sets must give the same symbols or all an error. Also decodes the input as a block of codes in a file.
 #![no_main]
 
 use briquette_core::entropy::{BlockDecoder, Instructions, SymbolTable, read_block};

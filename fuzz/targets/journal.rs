@@ -1,23 +1,29 @@
-//! The journal of a batch that is resumed. Its one job has no model, so it fails each time.
+//! Fuzzes the journal of a batch that is resumed. Its only job has no model and always fails.
 #![no_main]
 
 use briquette::RunOptions;
 use briquette::pipeline::batch::{BatchOptions, Document, run};
 use briquette_fuzz::file;
 
-const JOBS: &[u8] = b"[[job]]\nname = 'one'\n[job.model]\npath = 'missing.safetensors'\n[job.output]\npath = 'outputs/one'\n\
+const JOBS: &[u8] =
+    b"[[job]]\nname = 'one'\n[job.model]\npath = 'missing.safetensors'\n[job.output]\npath = 'outputs/one'\n\
     [[job.stage]]\nkind = 'quantize'\nscheme = 'int8'\n";
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let jobs = file("jobs.toml", JOBS);
-    // The deepest directory that holds every output.
-    std::fs::create_dir_all(briquette_fuzz::place("outputs")).expect("a directory");
-    for name in ["jobs.toml.journal.jsonl", "outputs/jobs.toml.journal.jsonl", "jobs.journal.jsonl", "outputs/jobs.journal.jsonl"] {
+    // The deepest common directory of all outputs.
+    std::fs::create_dir_all(briquette_fuzz::place("outputs")).expect("can create the directory");
+    for name in [
+        "jobs.toml.journal.jsonl",
+        "outputs/jobs.toml.journal.jsonl",
+        "jobs.journal.jsonl",
+        "outputs/jobs.journal.jsonl",
+    ] {
         file(name, input);
     }
-    let Ok(Document::Jobs(jobs)) = Document::from_file(&jobs) else { panic!("sound jobs") };
+    let Ok(Document::Jobs(jobs)) = Document::from_file(&jobs) else { panic!("the jobs file is valid") };
     let how = BatchOptions { resume: true, ..BatchOptions::default() };
     let options = RunOptions { threads: 1, ..RunOptions::default() };
-    let report = run(&jobs, &how, &options, &mut |_| {}).expect("a batch with a job that fails");
-    assert_eq!(report.n_failed, 1, "no journal makes up an output");
+    let report = run(&jobs, &how, &options, &mut |_| {}).expect("the batch runs");
+    assert_eq!(report.n_failed, 1, "a journal cannot make a job succeed");
 });

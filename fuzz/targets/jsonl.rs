@@ -1,4 +1,4 @@
-//! A file of JSON lines.
+//! Fuzzes files of JSON lines.
 #![no_main]
 
 use briquette_fuzz::file;

@@ -1,4 +1,4 @@
-//! A directory of ours: the manifest and a weight file.
+//! Fuzzes directories of Briquette: a manifest and a weight file.
 #![no_main]
 
 const FILES: [&str; 2] = ["briquette.json", "model.briquette.safetensors"];

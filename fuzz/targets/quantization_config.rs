@@ -1,4 +1,4 @@
-//! A directory of the compressed-tensors library: the configuration and a weight file.
+//! Fuzzes directories of the compressed-tensors library: a configuration and a weight file.
 #![no_main]
 
 const FILES: [&str; 2] = ["config.json", "model.safetensors"];

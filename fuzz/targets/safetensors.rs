@@ -1,4 +1,4 @@
-//! A whole file: safetensors, or whatever else its first bytes make of it.
+//! Fuzzes safetensors files, or files of another format by their first bytes.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| briquette_fuzz::open_and_read(&briquette_fuzz::file(

@@ -1,4 +1,4 @@
-//! Two bytes that say how many data bytes there are, then the JSON of a safetensors header.
+//! Fuzzes safetensors headers: two bytes for the number of data bytes, then the JSON.
 #![no_main]
 
 use briquette::formats::TensorInfo;
@@ -11,7 +11,7 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let infos: Vec<TensorInfo> = header.tensors.iter().map(|(info, _)| info.clone()).collect();
     assert_eq!(infos.iter().map(|info| info.n_bytes() as u64).sum::<u64>(), n_data);
     let (bytes, starts) = write_header(&infos, &header.metadata);
-    let again = FileHeader::parse(&bytes[8..], n_data).expect("what is written can be read");
+    let again = FileHeader::parse(&bytes[8..], n_data).expect("a written header can be read");
     assert_eq!((again.tensors.len(), again.metadata), (infos.len(), header.metadata));
     for (info, start) in infos.into_iter().zip(starts) {
         assert!(again.tensors.contains(&(info, start)));

@@ -1,4 +1,4 @@
-//! The pickle of a TorchScript program that is in order otherwise, with two storages of 64 bytes.
+//! Fuzzes the pickle of a valid TorchScript program with two storages of 64 bytes.
 #![no_main]
 
 use briquette_fuzz::{file, open_and_read, zip};

@@ -1,4 +1,4 @@
-//! A file of sensitivities, for the budget of a small model.
+//! Fuzzes sensitivity files, with a size budget of a small model.
 #![no_main]
 
 use briquette::RunOptions;
@@ -11,8 +11,8 @@ const RECIPE: &str = "[model]\npath = 'model.safetensors'\n[output]\npath = 'out
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     file("model.safetensors", MODEL);
     file("sensitivity.json", input);
-    let raw = recipe::parse(RECIPE, "recipe").expect("a recipe");
-    let recipe = Recipe::from_raw(raw, &place("")).expect("a sound recipe");
+    let raw = recipe::parse(RECIPE, "recipe").expect("the recipe is valid TOML");
+    let recipe = Recipe::from_raw(raw, &place("")).expect("the recipe is valid");
     let options = RunOptions { force: true, threads: 1, ..RunOptions::default() };
     if let Err(error) = briquette::run(&recipe, &options) {
         assert!(error.exit_code() != 1 && error.to_string().lines().count() == 1, "{error}");

@@ -1,4 +1,4 @@
-//! An index and up to three shards.
+//! Fuzzes an index with up to three shards.
 #![no_main]
 
 const FILES: [&str; 4] = ["model.safetensors.index.json", "a", "b", "c"];

@@ -1,4 +1,4 @@
-//! A file of input statistics. What is read can be written and read again.
+//! Fuzzes files of input statistics. Statistics that were read can be written and read again.
 #![no_main]
 
 use briquette::formats::input_stats::StatisticsFile;

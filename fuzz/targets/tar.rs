@@ -1,4 +1,4 @@
-//! The pickle and the tables of a tar archive of PyTorch before 0.1.10 that is in order otherwise.
+//! Fuzzes the pickle and the tables of a valid tar archive of PyTorch before 0.1.10.
 #![no_main]
 
 use briquette_fuzz::{file, open_and_read, parts, tar};

@@ -1,4 +1,4 @@
-//! A tokenizer.json, run on a few texts.
+//! Fuzzes tokenizer.json, and encodes and decodes a few texts.
 #![no_main]
 
 use briquette_fuzz::files;

@@ -1,4 +1,4 @@
-//! A recipe or a jobs file, beside a recipe that jobs may name.
+//! Fuzzes recipes and jobs files, beside a recipe that jobs may refer to.
 #![no_main]
 
 use briquette::pipeline::batch::{Document, plan};
@@ -21,8 +21,8 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     file("recipe.toml", RECIPE);
     let directory = files(&["jobs.toml"], input);
     match Document::from_file(&directory.join("jobs.toml")) {
-        Ok(Document::Recipe(recipe)) => drop(recipe.to_manifest().expect("a sound recipe can be written down")),
-        Ok(Document::Jobs(jobs)) => drop(plan(&jobs, "cpu").expect("bounds can be computed")),
+        Ok(Document::Recipe(recipe)) => drop(recipe.to_manifest().expect("a valid recipe can be serialized")),
+        Ok(Document::Jobs(jobs)) => drop(plan(&jobs, "cpu").expect("size bounds can be computed")),
         Err(error) => assert!(!error.to_string().contains('\n'), "one line: {error:?}"),
     }
 });

@@ -27,7 +27,7 @@ _GRIDS = ("symmetric", "symmetric-full", "asymmetric")
 
 @dataclass(frozen=True)
 class Codes:
-    """How integer codes stand for values: `(code - zero) * scale`."""
+    """Integer codes of a tensor. A value is `(code - zero) * scale`."""
 
     bits: int
     grid: str
@@ -39,7 +39,7 @@ class Codes:
 
 @dataclass(frozen=True)
 class Entry:
-    """What the manifest says about one tensor."""
+    """An entry of the manifest: one tensor of the model."""
 
     dtype: str
     shape: tuple[int, ...]

@@ -32,7 +32,7 @@ def test_outputs_of_every_version(directory: Path, briquette_command: Command) -
 
 
 def model_of(dtype: str) -> dict[str, Tensor]:
-    """Weights of every output axis and of odd sizes, small and above a block of 65,536 elements, and tensors without weights."""
+    """Weights of every output axis, smaller and larger than a block of 65,536 elements, and other tensors."""
     shapes = {
         "first.small": (7, 48),
         "first.large": (300, 272),

@@ -1,11 +1,11 @@
-/* Makes the N-th call that touches a directory fail: loaded with LD_PRELOAD in front of the C library.
+/* Makes the N-th system call on a directory fail. Load it with LD_PRELOAD.
  *
- * FAULT_PREFIX  calls are counted whose path, or whose descriptor's path, starts with this
+ * FAULT_PREFIX  count calls whose path, or whose descriptor's path, starts with this
  * FAULT_AT      N, from 1
- * FAULT_ERRNO   what errno it fails with
- * FAULT_STICKY  when 1, all from the N-th on fail, and only calls that make or write something count: a full disk
- * FAULT_ONLY    when not empty, calls of this name count and no others
- * FAULT_LOG     a file that gets a line for each failed call: its name and path
+ * FAULT_ERRNO   the errno of the failed call
+ * FAULT_STICKY  if 1, all calls from the N-th on fail, and only calls that create or write count: a full disk
+ * FAULT_ONLY    if not empty, count only calls of this name
+ * FAULT_LOG     a file for a line per failed call: its name and path
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -51,7 +51,7 @@ static void note(const char *call, const char *path) {
     syscall(SYS_close, fd);
 }
 
-/* Whether this call is to fail; errno is set then. */
+/* Returns whether this call must fail, and sets errno if so. */
 static int fails(const char *call, enum kind kind, int fd, const char *name) {
     const char *prefix = getenv("FAULT_PREFIX"), *at = getenv("FAULT_AT"), *sticky = getenv("FAULT_STICKY");
     const char *only = getenv("FAULT_ONLY");
@@ -77,7 +77,7 @@ static int mode_of(int flags, va_list args) {
     return (flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(args, int) : 0;
 }
 
-/* remove_dir_all opens what it is about to empty with O_NOFOLLOW. */
+/* remove_dir_all opens the directories that it empties with O_NOFOLLOW. */
 static const char *open_name(int flags) { return flags & O_NOFOLLOW ? "open-to-remove" : "open"; }
 static enum kind open_kind(int flags) {
     return flags & O_NOFOLLOW ? REMOVES : flags & (O_WRONLY | O_RDWR | O_CREAT) ? WRITES : READS;
@@ -128,7 +128,7 @@ ON_FD(int, ftruncate, WRITES, (int fd, off_t n), (fd, n), int, off_t)
 ON_FD(int, ftruncate64, WRITES, (int fd, off64_t n), (fd, n), int, off64_t)
 ON_FD(int, flock, READS, (int fd, int how), (fd, how), int, int)
 
-/* A run looks at hundreds of paths: these calls count only if FAULT_ONLY asks for them. */
+/* A run inspects hundreds of paths: these calls count only if FAULT_ONLY names them. */
 static int look_fails(int fd, const char *path) {
     const char *only = getenv("FAULT_ONLY");
     return only && strcmp(only, "stat") == 0 && path && fails("stat", READS, fd, path);

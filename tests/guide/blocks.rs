@@ -10,16 +10,17 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Whether this is its language.
+    /// Returns whether the block is in this language.
     pub(super) fn is(&self, language: &str) -> bool {
         self.info.split(',').next() == Some(language)
     }
 }
 
-/// The fenced code blocks of a page.
+/// Returns the fenced code blocks of a page.
 ///
 /// # Panics
-/// If a block has no end.
+///
+/// A block has no end.
 pub(super) fn blocks_of(page: &str) -> Vec<Block> {
     let (mut found, mut open) = (Vec::new(), None::<Block>);
     for (index, line) in page.lines().enumerate() {
@@ -36,7 +37,7 @@ pub(super) fn blocks_of(page: &str) -> Vec<Block> {
     found
 }
 
-/// The page without its code blocks.
+/// Returns the page without its code blocks.
 pub(super) fn prose_of(page: &str) -> String {
     let mut is_code = false;
     let is_prose = |line: &&str| {
@@ -47,7 +48,7 @@ pub(super) fn prose_of(page: &str) -> String {
     page.lines().filter(is_prose).map(|line| format!("{line}\n")).collect()
 }
 
-/// The lines of a shell script; one that ends in a backslash includes the next.
+/// Returns the lines of a shell script, joined at backslashes.
 pub(super) fn logical_lines(script: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for line in script.lines() {
@@ -59,7 +60,9 @@ pub(super) fn logical_lines(script: &str) -> Vec<String> {
     lines
 }
 
-/// The words of each simple command of a shell line. Quotes are removed; comments, redirections' signs and operators end a command.
+/// Returns the words of each simple command of a shell line.
+///
+/// Quotes are removed; comments, redirections and operators end a command.
 pub(super) fn commands_of(line: &str) -> Vec<Vec<String>> {
     let (mut commands, mut words, mut word) = (Vec::new(), Vec::new(), None::<String>);
     let (mut quote, mut characters) = (None, line.replace("\\\n", " ").chars().collect::<Vec<_>>().into_iter());
@@ -97,7 +100,7 @@ fn commands_are_found_in_shell_lines() {
 }
 
 #[test]
-fn blocks_have_their_language_and_place() {
+fn blocks_have_their_language_and_line() {
     let page = "text\n```sh,no-run\na \\\n  b\nc\n```\n- x\n  ```toml\n  d\n  ```\nlast\n";
     let found = blocks_of(page);
     assert_eq!((found.len(), found[0].info.as_str(), found[0].line), (2, "sh,no-run", 2));

@@ -1,11 +1,11 @@
-//! Commands and flags of shell blocks against `--help`.
+//! Checks commands and flags of shell blocks against `--help`.
 
 use super::blocks::{blocks_of, commands_of, logical_lines};
 use super::{all_pages, read};
 use crate::sandbox::Sandbox;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The help of commands, asked once each.
+/// The help of each command, read once.
 struct Helps {
     sandbox: Sandbox,
     known: BTreeMap<String, Help>,
@@ -50,7 +50,7 @@ impl Helps {
         help
     }
 
-    /// What is wrong with the words after `briquette`.
+    /// Returns the error in the words after `briquette`, if any.
     fn problem(&mut self, words: &[String]) -> Option<String> {
         let (mut command, mut rest) = (String::new(), words);
         while let Some((first, others)) = rest.split_first().filter(|(first, _)| !first.starts_with('-')) {
@@ -94,7 +94,7 @@ fn every_command_and_flag_of_a_shell_block_exists() {
 }
 
 #[test]
-fn shell_blocks_have_a_kind_that_is_known() {
+fn shell_blocks_have_a_known_kind() {
     for page in all_pages() {
         for block in blocks_of(&read(&page)) {
             let is_known = ["sh", "sh,minilm", "sh,no-run"].contains(&block.info.as_str());

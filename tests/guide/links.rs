@@ -1,21 +1,21 @@
-//! Links of pages: to files of the repository, to other pages, and to their headings.
+//! Checks links of pages to files of the repository, to other pages, and to their headings.
 
 use super::blocks::prose_of;
 use super::{GUIDE, all_pages, read};
 use crate::sandbox::repository;
 use std::path::Path;
 
-/// Where links to files of the repository begin.
+/// The start of links to files of the repository.
 const HOME: &str = "https://github.com/briquette-rs/briquette/";
 
-/// The targets of `[text](target)`.
+/// Returns the targets of `[text](target)`.
 fn targets_of(page: &str) -> Vec<String> {
     let prose = prose_of(page);
     let after = prose.split("](").skip(1);
     after.filter_map(|rest| Some(rest.split_once(')')?.0.to_string())).collect()
 }
 
-/// The anchor of each heading, as GitHub and mdBook name it.
+/// Returns the anchor of each heading, as GitHub and mdBook name it.
 fn anchors_of(page: &str) -> Vec<String> {
     let prose = prose_of(page);
     let headings = prose.lines().filter(|line| line.starts_with('#'));
@@ -26,7 +26,7 @@ fn anchors_of(page: &str) -> Vec<String> {
     headings.map(anchor).collect()
 }
 
-/// What is wrong with a link of a page in this folder.
+/// Returns what is wrong with a link of a page in this folder, if anything.
 fn problem(folder: &str, page: &str, target: &str) -> Option<String> {
     let in_repository =
         ["blob/main/", "tree/main/"].iter().find_map(|kind| target.strip_prefix(HOME)?.strip_prefix(kind));
@@ -48,7 +48,7 @@ fn problem(folder: &str, page: &str, target: &str) -> Option<String> {
 }
 
 #[test]
-fn every_link_of_a_page_leads_somewhere() {
+fn every_link_of_a_page_has_a_target() {
     let (mut n_links, mut problems) = (0, Vec::new());
     for page in all_pages().chain([format!("{GUIDE}/SUMMARY.md")]) {
         let folder = Path::new(&page).parent().map(|folder| folder.display().to_string()).unwrap_or_default();
@@ -63,7 +63,7 @@ fn every_link_of_a_page_leads_somewhere() {
 }
 
 #[test]
-fn links_that_lead_nowhere_are_found() {
+fn broken_links_are_found() {
     let page = format!("{GUIDE}/file-format.md");
     let of = |target: &str| problem(GUIDE, &page, target);
     for right in ["deploy.md", "#hashes", "deploy.md#burn", "https://example.org/x", "../../benchmarks.md"] {

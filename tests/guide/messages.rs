@@ -1,4 +1,4 @@
-//! The messages that the page on troubleshooting quotes, against what commands print.
+//! Checks the messages that the troubleshooting page quotes against the messages that commands print.
 
 use super::{GUIDE, bash, clone_of_inputs, read};
 use crate::weights::{Tensor, safetensors_of};
@@ -68,14 +68,14 @@ sed 's/\.\.\///; s/accuracy = 0.95/accuracy = 0.9999/' configs/digits-gate.toml 
 printf '[base]\nmodel.path = "fixtures/digits"\noutput.path = "out/jobs-{stage.0.sparsity}"\n[[base.stage]]\nkind = "prune"\n[matrix]\n"stage.0.sparsity" = [0.1, 0.2]\n' > jobs.toml
 "#;
 
-/// The first cell of each row of a table, where it is a code span.
+/// Returns the first cell of each table row that is a code span.
 fn quoted(page: &str) -> Vec<String> {
     let cell = |line: &str| Some(line.strip_prefix("| `")?.split_once("` |")?.0.to_string());
     page.lines().filter_map(cell).collect()
 }
 
 #[test]
-fn every_message_of_the_page_is_one_that_a_command_prints() {
+fn commands_print_every_message_of_the_page() {
     let sandbox = clone_of_inputs();
     let with = |value: f32| safetensors_of(&[Tensor::f32("a.weight", &[2, 2], [1.0, value, 3.0, 4.0])]);
     sandbox.write("nan.safetensors", with(f32::NAN));

@@ -1,10 +1,10 @@
-//! Recipes of `just` that pages name, against the justfile and its modules.
+//! Checks recipes of `just` that pages name against the justfile and its modules.
 
 use super::blocks::{blocks_of, commands_of, prose_of};
 use super::{all_pages, read};
 use crate::sandbox::repository;
 
-/// Whether a justfile has a recipe of this name.
+/// Returns whether a justfile has a recipe of this name.
 fn has_recipe(justfile: &str, name: &str) -> bool {
     justfile.lines().any(|line| {
         let rest = line.strip_prefix(name).filter(|rest| rest.starts_with([' ', ':']));
@@ -12,7 +12,7 @@ fn has_recipe(justfile: &str, name: &str) -> bool {
     })
 }
 
-/// Whether these words after `just` name a recipe, of the justfile or of a module.
+/// Returns whether the words after `just` name a recipe of the justfile or of a module.
 fn exists(words: &[String]) -> bool {
     let words: Vec<&str> = words.iter().map(String::as_str).filter(|word| !word.starts_with('-')).collect();
     let module = |name: &str| std::fs::read_to_string(repository().join(name).join("mod.just")).ok();
@@ -25,7 +25,7 @@ fn exists(words: &[String]) -> bool {
     }
 }
 
-/// The words after each `just` in code spans and shell blocks.
+/// Returns the words after each `just` in code spans and shell blocks.
 fn calls_of(page: &str) -> Vec<Vec<String>> {
     let prose = prose_of(page);
     let spans = prose.split('`').skip(1).step_by(2).map(str::to_string);

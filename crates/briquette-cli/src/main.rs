@@ -1,5 +1,4 @@
-//! The `briquette` command: reads arguments, calls one library function, prints one report, and exits with the code of
-//! the error's kind.
+//! The `briquette` command: arguments in, one library call, one report, and an exit code.
 
 mod cli;
 

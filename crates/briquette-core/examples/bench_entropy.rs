@@ -1,12 +1,14 @@
-//! How large blocks of codes are over their entropy, and how fast they are coded and decoded: of the files that are named, each the codes of one tensor
-//! as bytes, or of bells of four widths. Prints a line of JSON for each.
+//! Measures the size of entropy-coded blocks relative to their entropy, and the speed of coding and decoding.
+//!
+//! Each file argument holds the codes of one tensor as bytes. Without arguments, the codes are sampled from
+//! normal distributions of four widths. Prints a line of JSON for each.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use briquette_core::entropy::{BlockDecoder, Instructions, SymbolTable, encode};
 use std::time::Instant;
 
-/// Codes of a block.
+/// Codes in a block.
 const BLOCK: usize = 1 << 17;
 
 fn main() {
@@ -52,7 +54,7 @@ fn encoded(symbols: &[u8], table: &SymbolTable) -> Vec<u8> {
     block
 }
 
-/// The median of five runs.
+/// Returns the median time of five runs in seconds.
 fn seconds(work: &mut dyn FnMut()) -> f64 {
     let mut one = || {
         let start = Instant::now();
@@ -64,7 +66,7 @@ fn seconds(work: &mut dyn FnMut()) -> f64 {
     all[2]
 }
 
-/// Codes of a bell of this width about 128.
+/// Returns codes from a normal distribution of this width around 128.
 fn bell(n: usize, width: f64) -> Vec<u8> {
     let mut state = 1_u64;
     let mut uniform = || {

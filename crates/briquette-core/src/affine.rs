@@ -1,4 +1,4 @@
-//! One scale and zero point: `value = (code - zero) * scale`.
+//! A scale and zero point: `value = (code - zero) * scale`.
 
 use crate::Grid;
 
@@ -12,16 +12,16 @@ pub struct Affine {
 }
 
 impl Affine {
-    /// A scale with zero point 0.
+    /// Returns a scale with zero point 0.
     pub const fn symmetric(scale: f32) -> Self {
         Self { scale, zero: 0 }
     }
 
-    /// Scale and zero point that spread `grid` over `min..=max`, widened to include 0.
+    /// Returns the scale and zero point with which `grid` covers `min..=max`, widened to include 0.
     ///
-    /// Symmetric: `scale = max(|min|, |max|) / steps`. Asymmetric: `scale = (max - min) / (2^b - 1)`,
-    /// `zero = clamp(min_code - round(min / scale))`. An all-zero range has scale 1, and so has one
-    /// so small that its scale would round to 0: its weights become 0.
+    /// Symmetric: `scale = max(|min|, |max|) / steps`. Asymmetric: `scale = (max - min) / (2^b - 1)`, `zero =
+    /// clamp(min_code - round(min / scale))`. The scale is 1 if the range contains only zeros, or if it is so
+    /// small that its scale would round to 0; its weights then become 0.
     ///
     /// # Panics
     /// If a bound is not finite.
@@ -30,7 +30,7 @@ impl Affine {
         let (min, max) = (min.min(0.0), max.max(0.0));
         if grid.is_asymmetric() {
             let steps = f32::from(grid.max_code()) - f32::from(grid.min_code());
-            // In f32 as torch computes it, for the same bits; but the width of the range may overflow f32.
+            // Computed in f32 to give the same bits as PyTorch. The width of the range may overflow f32.
             let width = max - min;
             let scale = if width.is_finite() { width / steps } else { max / steps - min / steps };
             if scale <= 0.0 {
@@ -44,18 +44,18 @@ impl Affine {
         }
     }
 
-    /// `clamp(round(value / scale) + zero)`, halves to even.
+    /// Returns `clamp(round(value / scale) + zero)`, with halves rounded to even.
     pub fn quantize(self, value: f32, grid: Grid) -> i8 {
         let (low, high) = self.code_bounds(grid);
         ((value / self.scale).clamp(low, high).round_ties_even() as i32 + i32::from(self.zero)) as i8
     }
 
-    /// `(code - zero) * scale`.
+    /// Returns `(code - zero) * scale`.
     pub fn dequantize(self, code: i8) -> f32 {
         (i32::from(code) - i32::from(self.zero)) as f32 * self.scale
     }
 
-    /// The codes' bounds relative to the zero point, as `value / scale` is clamped to them.
+    /// Returns the smallest and largest code relative to the zero point: the bounds for `value / scale`.
     pub fn code_bounds(self, grid: Grid) -> (f32, f32) {
         let zero = i32::from(self.zero);
         ((i32::from(grid.min_code()) - zero) as f32, (i32::from(grid.max_code()) - zero) as f32)

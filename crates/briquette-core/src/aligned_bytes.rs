@@ -1,12 +1,13 @@
-//! Bytes that begin on a cache line.
+//! Byte arrays that are aligned to cache lines.
 
-/// What a cache line has.
+/// Bytes in a cache line.
 const LINE: usize = 64;
 
-/// An array of bytes aligned to 64, which are used again where there is room.
+/// A reusable array of bytes with an alignment of 64.
 ///
-/// It starts at the first line of a longer one without alignment: of that the system hands out zeros as they are first touched, by whichever thread,
-/// where aligned memory would be zeroed at once by the one that asks.
+/// It starts at the first aligned byte of a longer, unaligned allocation. The system zeroes the pages of such
+/// an allocation when a thread first touches them. It would zero an aligned allocation at once, in the thread
+/// that requests it.
 #[derive(Default)]
 pub struct AlignedBytes {
     bytes: Vec<u8>,
@@ -15,17 +16,17 @@ pub struct AlignedBytes {
 }
 
 impl AlignedBytes {
-    /// `n` zeros, rounded up to whole lines.
+    /// Returns `n` zeros, rounded up to whole cache lines.
     pub fn zeroed(n: usize) -> Self {
         let len = n.next_multiple_of(LINE);
         let bytes = vec![0; len + LINE];
         Self { start: bytes.as_ptr().align_offset(LINE), bytes, len }
     }
 
-    /// Makes room for `n` bytes, of any values.
+    /// Resizes the array to at least `n` bytes, whose values are unspecified.
     pub fn make_room(&mut self, n: usize) {
         let len = n.next_multiple_of(LINE);
-        // One that never had any is not aligned.
+        // An array that never had memory is not aligned.
         if self.start + len < self.bytes.len() {
             self.len = len;
         } else {
@@ -33,22 +34,22 @@ impl AlignedBytes {
         }
     }
 
-    /// All of them.
+    /// Returns all bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[self.start..][..self.len]
     }
 
-    /// All of them.
+    /// Returns all bytes.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..][..self.len]
     }
 
-    /// All of them, as codes.
+    /// Returns all bytes as codes.
     pub fn codes(&self) -> &[i8] {
         bytemuck::cast_slice(self.bytes())
     }
 
-    /// All of them, as codes.
+    /// Returns all bytes as codes.
     pub fn codes_mut(&mut self) -> &mut [i8] {
         bytemuck::cast_slice_mut(self.bytes_mut())
     }
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_begin_on_a_line_however_often_they_are_made_room_for() {
+    fn bytes_stay_aligned_after_resizing() {
         let mut bytes = AlignedBytes::default();
         for n in [0, 1, 64, 65, 10, 1000, 0, 999, 100_000] {
             bytes.make_room(n);

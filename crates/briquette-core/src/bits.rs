@@ -1,25 +1,25 @@
 //! Bits in bytes, lowest bit first: bitmasks and codes narrower than a byte.
 
-/// Bit `index` of a bitmask.
+/// Returns bit `index` of a bitmask.
 pub fn get(bits: &[u8], index: usize) -> bool {
     bits[index / 8] >> (index % 8) & 1 == 1
 }
 
-/// Number of set bits.
+/// Returns the number of set bits.
 pub fn count_ones(bits: &[u8]) -> usize {
     let (words, rest) = bits.as_chunks::<8>();
     let whole: u32 = words.iter().map(|word| u64::from_le_bytes(*word).count_ones()).sum();
     whole as usize + rest.iter().map(|byte| byte.count_ones() as usize).sum::<usize>()
 }
 
-/// Bytes that `n` codes of `n_bits` take.
+/// Returns the number of bytes that `n` codes of `n_bits` take.
 pub const fn packed_bytes(n: usize, n_bits: u8) -> usize {
     (n * n_bits as usize).div_ceil(8)
 }
 
 /// Packs codes as `u = code + 2^(b-1)`: code `i` starts at bit `i * b` of a stream, low bit first.
 ///
-/// A packer carries the bits that do not fill a byte from one call to the next, so a stream can be written in pieces.
+/// A packer keeps the bits that do not fill a byte for the next call, so a stream can be written in pieces.
 #[derive(Debug, Default)]
 pub struct BitPacker {
     pending: u32,
@@ -27,7 +27,7 @@ pub struct BitPacker {
 }
 
 impl BitPacker {
-    /// Appends codes to `out`, keeping back the last bits that do not fill a byte.
+    /// Appends codes to `out`. Bits that do not fill a byte stay in the packer.
     pub fn push(&mut self, codes: &[i8], n_bits: u8, out: &mut Vec<u8>) {
         let (offset, width) = (1_i16 << (n_bits - 1), u32::from(n_bits));
         for &code in codes {
@@ -50,7 +50,7 @@ impl BitPacker {
     }
 }
 
-/// Packs one row of codes to whole bytes.
+/// Packs one row of codes into whole bytes.
 pub fn pack(codes: &[i8], n_bits: u8, out: &mut Vec<u8>) {
     let mut packer = BitPacker::default();
     packer.push(codes, n_bits, out);

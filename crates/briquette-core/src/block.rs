@@ -1,4 +1,4 @@
-//! Rows to parts and back, a few rows at a time, so that a tensor never has to be in memory whole.
+//! Encoding and decoding a few rows at a time, so that a tensor is never in memory as a whole.
 
 use crate::coding::{Codes, Coding, Part, Parts, ScaleType, Storage};
 use crate::{Affine, DType, GridKind, Grouping, Mask, Rows, bits, simd};
@@ -16,34 +16,37 @@ pub struct RowEncoder {
 }
 
 impl RowEncoder {
-    /// An encoder that empties `parts` and appends rows to them; `n_values` elements were kept in the tensor's earlier rows.
+    /// Returns an encoder that empties `parts` and appends rows to them.
     ///
-    /// Kept codes below 8 bits form one stream of bits across rows, so encode them from the tensor's first row, in order.
+    /// `n_values` is the number of kept elements in earlier rows of the tensor. Kept codes below 8 bits form
+    /// one stream of bits across rows, so they have to be encoded in order from the tensor's first row.
     pub fn new(coding: Coding, dtype: DType, n_values: usize, mut parts: Parts) -> Self {
         parts.clear();
         let (width, packer) = (dtype.n_bits() / 8, bits::BitPacker::default());
         Self { coding, width, n_values, packer, scratch: Vec::new(), parts }
     }
 
-    /// The parts encoded so far; a caller that writes a part early empties it.
+    /// Returns the parts encoded so far. A caller that writes a part early empties it.
     pub fn parts_mut(&mut self) -> &mut Parts {
         &mut self.parts
     }
 
-    /// The parts, complete after [`finish`](Self::finish).
+    /// Returns the parts, which are complete after [`finish`](Self::finish).
     pub fn into_parts(self) -> Parts {
         self.parts
     }
 
-    /// Whether the rows of a tensor in this coding must be encoded in order, by one encoder.
+    /// Returns whether one encoder must encode all rows in order in this coding.
     pub fn is_one_stream(coding: Coding) -> bool {
         coding.storage == Storage::Bitmask && coding.codes.is_some_and(|codes| codes.bits < 8)
     }
 
-    /// Adds a row of floats in the tensor's own type, with dropped elements already 0. A sparse row needs `keep`, its mask bits.
+    /// Adds a row of floats in the tensor's own type, with dropped elements already 0.
+    ///
+    /// A sparse row needs `keep`, its mask bits.
     ///
     /// # Panics
-    /// If a sparse row comes without its mask bits.
+    /// If `keep` is missing for a sparse row.
     pub fn push_floats(&mut self, row: &[u8], keep: Option<&[u8]>) {
         match self.coding.storage {
             Storage::Dense | Storage::Entropy { .. } => self.parts[Part::Weight].extend_from_slice(row),
@@ -55,11 +58,13 @@ impl RowEncoder {
         }
     }
 
-    /// Adds a row of codes. A sparse row needs `keep`, its mask bits; in others, dropped codes are already the zero point. Codes that are
-    /// to be entropy-coded stay a byte each: which bits they take is known when all of a block are there.
+    /// Adds a row of codes.
+    ///
+    /// A sparse row needs `keep`, its mask bits. In a dense row, dropped codes are already the zero point.
+    /// Codes to be entropy-coded stay one byte each until their block is complete.
     ///
     /// # Panics
-    /// If a sparse row comes without its mask bits.
+    /// If `keep` is missing for a sparse row.
     pub fn push_codes(&mut self, codes: &[i8], keep: Option<&[u8]>) {
         let n_bits = self.coding.codes.map_or(8, |codes| codes.bits);
         match self.coding.storage {
@@ -80,7 +85,7 @@ impl RowEncoder {
         }
     }
 
-    /// Adds the scales (and zero points) of a row, or the tensor's only one.
+    /// Adds the scales (and zero points) of a row, or the single scale of the tensor.
     pub fn push_scales(&mut self, affines: &[Affine]) {
         let Some(codes) = self.coding.codes else { return };
         for affine in affines {
@@ -111,19 +116,20 @@ impl RowEncoder {
 /// The stored bytes of consecutive rows.
 #[derive(Debug, Clone, Copy)]
 pub struct StoredRows<'a> {
-    /// Weights, codes or kept values of these rows. A bit stream starts at a whole byte; codes of blocks are a byte each.
+    /// Weights, codes or kept values of these rows. A bit stream starts at a whole byte; entropy-coded codes
+    /// are a byte each.
     pub elements: &'a [u8],
     /// Number of codes in `elements` that belong to earlier rows: 0 except in a bit stream.
     pub first: usize,
-    /// The mask bits of these rows, where storage is sparse.
+    /// The mask bits of these rows, if storage is sparse.
     pub bitmask: &'a [u8],
-    /// The scales of these rows, or the tensor's only one.
+    /// The scales of these rows, or the single scale of the tensor.
     pub scale: &'a [u8],
-    /// The zero points of these rows, like the scales.
+    /// The zero points of these rows, in the same order as the scales.
     pub zero: &'a [u8],
 }
 
-/// RotaryTable stored rows back into values.
+/// Decodes stored rows into values.
 #[derive(Debug)]
 pub struct RowDecoder {
     coding: Coding,
@@ -136,26 +142,26 @@ pub struct RowDecoder {
 }
 
 impl RowDecoder {
-    /// A decoder for rows of `n_cols` elements; `dtype` is the type of elements that are not codes.
+    /// Returns a decoder for rows of `n_cols` elements; `dtype` is the type of elements that are not codes.
     pub fn new(coding: Coding, dtype: DType, n_cols: usize) -> Self {
         let (packed, codes, values, strip) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Self { coding, width: 0, n_cols, packed, codes, values, strip }.again(coding, dtype, n_cols)
     }
 
-    /// A decoder for the rows of another tensor, with the buffers of this one.
+    /// Returns a decoder for rows of another tensor that reuses the buffers of this one.
     pub fn again(mut self, coding: Coding, dtype: DType, n_cols: usize) -> Self {
         (self.coding, self.width, self.n_cols) = (coding.as_read(), dtype.n_bits() / 8, n_cols);
-        // Rows of floats are decoded where they lie.
+        // Rows of floats are decoded in place.
         let n_coded = if coding.codes.is_some() { n_cols } else { 0 };
         self.codes.resize(n_coded, 0);
         self.values.resize(n_coded, 0.0);
         self
     }
 
-    /// Fills `out` with rows that are kept as floats, in their own type.
+    /// Fills `out` with rows stored as floats, in their own type.
     ///
     /// # Panics
-    /// If the stored bytes do not make up as many rows as `out` holds.
+    /// If the stored bytes do not make up as many rows as fit in `out`.
     pub fn decode_floats(&mut self, stored: &StoredRows, out: &mut [u8]) {
         match self.coding.storage {
             Storage::Dense | Storage::Entropy { .. } => out.copy_from_slice(stored.elements),
@@ -167,10 +173,11 @@ impl RowDecoder {
         }
     }
 
-    /// Fills `out` with the values of rows that are kept as codes.
+    /// Fills `out` with the dequantized values of rows stored as codes.
     ///
     /// # Panics
-    /// If the stored bytes do not make up as many rows as `out` holds, or the tensor has no codes.
+    /// - If the stored bytes do not make up as many rows as fit in `out`.
+    /// - If the tensor has no codes.
     pub fn decode_codes(&mut self, stored: &StoredRows, out: &mut [f32]) {
         let codes = self.coding.codes.expect("the tensor has codes");
         if self.n_cols == 0 || out.is_empty() {
@@ -197,12 +204,14 @@ impl RowDecoder {
         }
     }
 
-    /// Decodes `n_rows` rows strip by strip, and calls `each` with the bytes of a strip's values, as [`decode_codes`](Self::decode_codes)
-    /// or [`decode_floats`](Self::decode_floats) gives them. A strip never crosses a multiple of `block_rows`; the second argument of
-    /// `each` says whether the strip is the last of its block.
+    /// Decodes `n_rows` rows strip by strip, and calls `each` with the bytes of each strip's values.
+    ///
+    /// The values are those of [`decode_codes`](Self::decode_codes) or [`decode_floats`](Self::decode_floats).
+    /// A strip never crosses a multiple of `block_rows`; the second argument of `each` is true for the last
+    /// strip of a block.
     ///
     /// # Panics
-    /// As [`decode_codes`](Self::decode_codes) and [`decode_floats`](Self::decode_floats).
+    /// See [`decode_codes`](Self::decode_codes) and [`decode_floats`](Self::decode_floats).
     pub fn for_each_strip(
         &mut self,
         stored: &StoredRows,
@@ -213,7 +222,7 @@ impl RowDecoder {
         let rows = Rows::plain(n_rows, self.n_cols);
         let strip_rows = rows.rows_per_strip();
         let row_bytes = match self.coding.storage {
-            // A tensor that is no weight is seen as rows of one byte, whatever its type.
+            // A tensor that is not a weight has rows of one byte, whatever its type.
             Storage::Dense | Storage::Entropy { .. } => stored.elements.len() / n_rows.max(1),
             Storage::Bitmask => self.n_cols * self.width,
         };
@@ -241,7 +250,9 @@ impl RowDecoder {
         self.strip = values;
     }
 
-    /// Fills `out` with sparse rows of floats; `next` is the index of their first kept value. Returns how many values were used.
+    /// Fills `out` with sparse rows of floats and returns the number of values used.
+    ///
+    /// `next` is the index of the first kept value of these rows.
     fn expand_rows(&self, stored: &StoredRows, rows: Range<usize>, next: usize, out: &mut [u8]) -> usize {
         let (mut used, mask_bytes) = (0, Mask::row_bytes(self.n_cols));
         for (row, out) in rows.zip(out.chunks_mut((self.n_cols * self.width).max(1))) {
@@ -251,10 +262,10 @@ impl RowDecoder {
         used
     }
 
-    /// Fills `out` with the codes of rows that are kept as codes; a dropped element's code is 0.
+    /// Fills `out` with the codes of rows stored as codes; the code of a dropped element is 0.
     ///
     /// # Panics
-    /// As [`decode_codes`](Self::decode_codes).
+    /// See [`decode_codes`](Self::decode_codes).
     pub fn unpack_codes(&mut self, stored: &StoredRows, out: &mut [i8]) {
         let codes = self.coding.codes.expect("the tensor has codes");
         let mut next = stored.first;
@@ -264,7 +275,7 @@ impl RowDecoder {
         }
     }
 
-    /// Reads the codes of a row, and returns the row's mask bits where storage is sparse.
+    /// Reads the codes of a row and returns the row's mask bits if storage is sparse.
     fn read_row<'a>(
         &mut self,
         codes: Codes,
@@ -306,7 +317,7 @@ impl RowDecoder {
     }
 }
 
-/// The `index`-th scale (and zero point) of stored bytes.
+/// Returns the scale (and zero point) at `index` of stored bytes.
 ///
 /// # Panics
 /// If fewer than `index + 1` are stored.

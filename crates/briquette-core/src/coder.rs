@@ -1,4 +1,6 @@
-//! Encodes rows of weights as a decision says: the one place that makes codes and kept values, and the values these decode to.
+//! Encoding rows of weights according to a decision.
+//!
+//! Only this module makes codes and kept values, and the values that they decode to.
 
 use crate::block::RowEncoder;
 use crate::coding::{Coding, Parts};
@@ -8,39 +10,41 @@ use std::ops::Range;
 /// How all rows of a tensor are encoded.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RowForm {
-    /// How the tensor is kept.
+    /// How the tensor is stored.
     pub coding: Coding,
-    /// The type of elements in the output, where they are not codes.
+    /// The element type of the output, for elements that are not codes.
     pub dtype: DType,
     /// Whether `dtype` differs from the type in the source.
     pub is_cast: bool,
-    /// The grid that weights are rounded to, and which weights share a scale.
+    /// The grid that weights are rounded to, and the grouping of weights that share a scale.
     pub quant: Option<(Grid, Grouping)>,
     /// Inputs of each row.
     pub n_cols: usize,
 }
 
 impl RowForm {
-    /// An encoder that empties `parts`; `n_kept` elements were kept in the tensor's earlier rows. See [`RowEncoder::new`].
+    /// Returns an encoder that empties `parts`. See [`RowEncoder::new`].
+    ///
+    /// `n_kept` is the number of kept elements in earlier rows of the tensor.
     pub fn encoder(&self, n_kept: usize, parts: Parts) -> RowEncoder {
         RowEncoder::new(self.coding, self.dtype, n_kept, parts)
     }
 }
 
-/// A [`Decision`] about a few consecutive rows, in buffers that are reused for the next rows.
+/// A [`Decision`] for a few consecutive rows, in buffers that are reused for the next rows.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RowsDecision {
-    /// A mask bit for each weight, set = kept, [`Mask::row_bytes`] for each row; empty where all are kept.
+    /// One mask bit per weight, set = kept, [`Mask::row_bytes`] bytes per row; empty if all weights are kept.
     pub keep: Vec<u8>,
-    /// The scales of each row, row by row, or the tensor's only one; empty where weights stay floats.
+    /// The scales, row by row, or the single scale of the tensor; empty if weights stay floats.
     pub affines: Vec<Affine>,
 }
 
 impl RowsDecision {
-    /// Copies what a decision says of some rows.
+    /// Copies the part of a decision for these rows.
     ///
     /// # Panics
-    /// If the decision does not reach as far as `rows`.
+    /// If the decision does not cover `rows`.
     pub fn take_from(&mut self, decision: &Decision, rows: Range<usize>) {
         self.keep.clear();
         self.affines.clear();
@@ -54,7 +58,9 @@ impl RowsDecision {
         }
     }
 
-    /// The weights of these rows, 0 where dropped: `values` itself where all are kept, else a copy in `scratch`.
+    /// Returns the weights of these rows with dropped weights set to 0.
+    ///
+    /// This is `values` itself if all are kept, otherwise a copy in `scratch`.
     pub fn kept_of<'a>(&self, values: &'a [f32], n_cols: usize, scratch: &'a mut Vec<f32>) -> &'a [f32] {
         if self.keep.is_empty() {
             return values;
@@ -68,12 +74,12 @@ impl RowsDecision {
     }
 }
 
-/// Rows of weights that are to be encoded.
+/// Rows of weights to encode.
 #[derive(Debug, Clone)]
 pub struct WeightRows<'a> {
     /// The range of these rows in the tensor.
     pub rows: Range<usize>,
-    /// The elements as the source has them, in its own type.
+    /// The elements in the type of the source.
     pub bytes: &'a [u8],
     /// The same elements as f32, 0 where dropped: see [`RowsDecision::kept_of`].
     pub kept: &'a [f32],
@@ -89,10 +95,11 @@ pub struct RowCoder {
 }
 
 impl RowCoder {
-    /// Appends rows to the parts of their tensor, with a decision about them.
+    /// Encodes rows with a decision, appends them to the parts of their tensor, and returns the decoded values.
     ///
-    /// Stores codes `q = clamp(round(w·m / scale) + zero)` where the coding has codes, else floats in the type of the output:
-    /// unchanged, rounded to that type, or fake_quantized. A tensor's only scale is appended with its first row. Returns the decoded values.
+    /// Stores codes `q = clamp(round(w·m / scale) + zero)` if the coding has codes, otherwise floats in the
+    /// type of the output: unchanged, rounded to that type, or fake-quantized. The single scale of a tensor is
+    /// appended with its first row.
     ///
     /// # Panics
     /// If the lengths disagree.
@@ -105,7 +112,7 @@ impl RowCoder {
     ) -> &'a [f32] {
         let WeightRows { rows, bytes, kept } = strip;
         let is_rounded = form.quant.is_some() || form.is_cast;
-        // New zeros are overwritten below; a cast row is first copied here, then rounded in place.
+        // These zeros are overwritten below. A cast row is first copied here, then rounded in place.
         self.fake_quantized.resize(if is_rounded { kept.len() } else { 0 }, 0.0);
         self.bytes.clear();
         match form.quant {
@@ -139,12 +146,12 @@ impl RowCoder {
         values
     }
 
-    /// The digest of the values of all rows since the last call.
+    /// Returns the digest of the values of all rows since the last call.
     pub fn end_block(&mut self) -> Hash128 {
         self.hasher.take()
     }
 
-    /// Encodes a row rounded to a grid: as codes, or as the fake_quantized floats where the output has no codes.
+    /// Encodes a row rounded to a grid, as codes or, if the output has no codes, as fake-quantized floats.
     fn push_rounded(
         &mut self,
         form: &RowForm,
@@ -163,7 +170,7 @@ impl RowCoder {
         }
     }
 
-    /// Encodes a row of floats rounded to `dtype`, and keeps the rounded values as the fake_quantized ones.
+    /// Encodes a row of floats rounded to `dtype`, and stores the rounded values as the decoded ones.
     fn push_cast(&mut self, dtype: DType, cols: Range<usize>, keep: Option<&[u8]>, encoder: &mut RowEncoder) {
         if dtype == DType::F32 {
             return encoder.push_floats(bytemuck::cast_slice(&self.fake_quantized[cols]), keep);
@@ -175,7 +182,7 @@ impl RowCoder {
         encoder.push_floats(&self.bytes[start..], keep);
     }
 
-    /// Encodes a row in its own type: every kept element stays the same to the bit, even where f32 cannot hold it.
+    /// Encodes a row in its own type. Every kept element keeps its bits, even if f32 cannot represent it.
     fn push_own(&mut self, dtype: DType, kept: &[f32], own: &[u8], keep: Option<&[u8]>, encoder: &mut RowEncoder) {
         if dtype == DType::F32 {
             return encoder.push_floats(bytemuck::cast_slice(kept), keep);
@@ -192,7 +199,7 @@ impl RowCoder {
     }
 }
 
-/// The codes of one row; each group is quantized by its own scale.
+/// Computes the codes of one row; each group is quantized with its own scale.
 fn quantize_row(values: &[f32], grid: Grid, affines: &[Affine], codes: &mut [i8]) {
     let size = (values.len() / affines.len().max(1)).max(1);
     for ((values, codes), &affine) in values.chunks(size).zip(codes.chunks_mut(size)).zip(affines) {
@@ -200,7 +207,7 @@ fn quantize_row(values: &[f32], grid: Grid, affines: &[Affine], codes: &mut [i8]
     }
 }
 
-/// The values of one row of codes; each group is multiplied by its own scale.
+/// Dequantizes one row of codes; each group is multiplied by its own scale.
 fn dequantize_row(codes: &[i8], affines: &[Affine], values: &mut [f32]) {
     let size = (values.len() / affines.len().max(1)).max(1);
     for ((codes, values), &affine) in codes.chunks(size).zip(values.chunks_mut(size)).zip(affines) {
@@ -208,7 +215,7 @@ fn dequantize_row(codes: &[i8], affines: &[Affine], values: &mut [f32]) {
     }
 }
 
-/// The items of one row, of `n_rows` rows that all have equally many.
+/// Returns the items of one of `n_rows` rows that have the same number of items.
 fn of_row<T>(items: &[T], row: usize, n_rows: usize) -> &[T] {
     let n = items.len() / n_rows;
     &items[row * n..(row + 1) * n]

@@ -1,37 +1,40 @@
-//! How a tensor is kept: dense or sparse, as floats or codes, and which parts that makes.
+//! How a tensor is stored: dense or sparse, as floats or codes, and in which parts.
 
 use crate::{Affine, DType, Grid, GridKind, Grouping, Mask, Rows, bits};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// Whether dropped weights take room in a file.
+/// Whether dropped weights take space in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Storage {
-    /// Every element is stored, zeros too.
+    /// Every element is stored, including zeros.
     Dense,
-    /// One bit is stored for each element, then only the kept elements.
+    /// One bit per element is stored, followed by the kept elements only.
     Bitmask,
-    /// Every element is stored as a code, zeros too, in as many bits as its frequency says.
+    /// Every element is stored as an entropy-coded code, including zeros.
     Entropy {
-        /// Bytes of all blocks of codes.
+        /// Bytes of all entropy-coded blocks.
         n_bytes: usize,
     },
 }
 
-/// The type scales are stored in.
+/// The type of stored scales.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum ScaleType {
     /// 4 bytes each.
     #[default]
     F32,
-    /// 2 bytes each. Scales are rounded to f16 before weights are quantized with them; a tensor whose scales f16 cannot hold has f32 ones.
+    /// 2 bytes each.
+    ///
+    /// Scales are rounded to f16 before weights are quantized with them. A tensor with scales that f16 cannot
+    /// represent has f32 scales.
     F16,
 }
 
 impl ScaleType {
-    /// Bytes of one scale.
+    /// Returns the size of one scale in bytes.
     pub fn n_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -40,7 +43,7 @@ impl ScaleType {
     }
 }
 
-/// The integer codes of a tensor.
+/// The format of a tensor's integer codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Codes {
@@ -55,13 +58,13 @@ pub struct Codes {
 }
 
 impl Codes {
-    /// The grid; `None` where a file names a width that no grid has.
+    /// Returns the grid, or `None` if the file has a bit width that no grid has.
     pub fn grid(self) -> Option<Grid> {
         Grid::new(self.bits, self.grid)
     }
 }
 
-/// How a tensor is kept.
+/// How a tensor is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Coding {
@@ -72,31 +75,31 @@ pub struct Coding {
     pub codes: Option<Codes>,
 }
 
-/// One of the arrays that a file stores for a tensor.
+/// An array that a file stores for a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Part {
-    /// The tensor itself, in its own type.
+    /// The whole tensor in its own type.
     Weight,
-    /// Dense codes: I8, or U8 rows of packed codes.
+    /// Dense codes: I8, or packed codes in U8 rows.
     Codes,
-    /// Kept elements only, as floats or codes.
+    /// Only the kept elements, as floats or codes.
     Values,
-    /// Blocks of entropy-coded codes.
+    /// Entropy-coded blocks of codes.
     Blocks,
-    /// Where each block ends in the blocks, in bytes.
+    /// The end of each entropy-coded block, in bytes.
     BlockEnds,
-    /// One bit for each element.
+    /// One bit per element.
     Bitmask,
-    /// Where each row starts in the values, in elements.
+    /// The start of each row in [`Values`](Self::Values), in elements.
     RowOffsets,
     /// Scales, `[rows, groups]`.
     Scale,
-    /// Zero points, like the scales.
+    /// Zero points, in the shape of the scales.
     Zero,
 }
 
 impl Part {
-    /// Every part, in the order of [`Parts`].
+    /// All parts, in the order of [`Parts`].
     pub const ALL: [Self; 9] = [
         Self::Weight,
         Self::Codes,
@@ -109,7 +112,7 @@ impl Part {
         Self::Zero,
     ];
 
-    /// The suffix of the part's name in a file, after the tensor's name.
+    /// Returns the suffix of the part's name in a file, which follows the tensor's name.
     pub const fn suffix(self) -> &'static str {
         match self {
             Self::Weight => "",
@@ -125,7 +128,7 @@ impl Part {
     }
 }
 
-/// Type and shape of one part as a file declares it.
+/// Type and shape of a part as a file declares it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartSpec {
     /// Which part of the tensor.
@@ -137,7 +140,7 @@ pub struct PartSpec {
 }
 
 impl PartSpec {
-    /// Bytes of the part.
+    /// Returns the size of the part in bytes.
     pub fn n_bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.n_bits() / 8
     }
@@ -147,8 +150,9 @@ impl Coding {
     /// The tensor unchanged: dense, in its own type.
     pub const DENSE: Self = Self { storage: Storage::Dense, codes: None };
 
-    /// The parts of a tensor of `n_rows` by `n_cols` in `dtype` of which `n_kept` elements are kept. [`Part::Weight`] has the shape
-    /// `[n_rows, n_cols]` here; a file gives it the tensor's own shape.
+    /// Returns the parts of a tensor of `n_rows` by `n_cols` in `dtype` with `n_kept` kept elements.
+    ///
+    /// [`Part::Weight`] has the shape `[n_rows, n_cols]` here; a file has the tensor's own shape.
     pub fn parts(&self, dtype: DType, n_rows: usize, n_cols: usize, n_kept: usize) -> Vec<PartSpec> {
         let n_bits = self.codes.map_or(8, |codes| codes.bits);
         let spec = |part, dtype, shape| PartSpec { part, dtype, shape };
@@ -186,7 +190,9 @@ impl Coding {
         parts
     }
 
-    /// Bytes of all [`parts`](Self::parts), without making the list: this runs for each of what may be millions of tensors.
+    /// Returns the size of all [`parts`](Self::parts) in bytes.
+    ///
+    /// Does not allocate a list, because it runs for each of possibly millions of tensors.
     pub fn n_bytes(&self, dtype: DType, n_rows: usize, n_cols: usize, n_kept: usize) -> usize {
         let n_bits = self.codes.map_or(dtype.n_bits(), |codes| usize::from(codes.bits));
         let elements = match (self.storage, self.codes) {
@@ -208,7 +214,7 @@ impl Coding {
         elements + bitmask + scales
     }
 
-    /// The smaller of dense and sparse; dense where they are equal.
+    /// Returns the smaller of dense and sparse storage, or dense if they are equal.
     pub fn smallest(codes: Option<Codes>, dtype: DType, n_rows: usize, n_cols: usize, n_kept: usize) -> Self {
         let dense = Self { storage: Storage::Dense, codes };
         let sparse = Self { storage: Storage::Bitmask, codes };
@@ -216,8 +222,9 @@ impl Coding {
         if n_bytes(&sparse) < n_bytes(&dense) { sparse } else { dense }
     }
 
-    /// Entropy-coded codes of a tensor, at the most bytes that they can take: what they would be without frequencies.
-    /// `None` for tensors whose rows are too long for a block.
+    /// Returns entropy-coded storage at its largest possible size: all codes packed.
+    ///
+    /// Returns `None` if the rows of the tensor are too long for a block.
     pub fn entropy(codes: Codes, n_rows: usize, n_cols: usize) -> Option<Self> {
         let blocks = CodeBlocks::new(n_rows, n_cols);
         let n_bytes = match blocks.len() {
@@ -229,7 +236,7 @@ impl Coding {
             .then_some(Self { storage: Storage::Entropy { n_bytes }, codes: Some(codes) })
     }
 
-    /// How the codes lie once they were read: those of blocks are a byte each.
+    /// Returns the coding of decoded rows: entropy-coded codes become one byte each.
     pub(crate) fn as_read(self) -> Self {
         match self.storage {
             Storage::Entropy { .. } => {
@@ -241,23 +248,24 @@ impl Coding {
     }
 }
 
-/// Codes that blocks may hold in any case.
+/// The number of codes that entropy-coded blocks may always hold.
 const CODES_ANYWAY: u64 = 64 << 20;
-/// Codes for each byte of blocks. Of int8 codes at 99.5 % sparsity, a byte holds about 100.
+/// The limit of codes per byte of entropy-coded blocks. int8 codes at 99.5 % sparsity have about 100.
 const MAX_CODES_PER_BYTE: u64 = 128;
 
-/// Whether blocks of `n_bytes` may hold `n_codes` codes in one output.
+/// Returns whether blocks of `n_bytes` may hold `n_codes` codes in one output.
 ///
-/// Codes that are all equal take hardly any bytes: a file of a megabyte could keep a reader busy for minutes. A writer keeps
-/// such codes without blocks.
+/// Equal codes take almost no bytes, so a file of one megabyte could keep a reader busy for minutes. A writer
+/// stores such codes without entropy coding.
 pub fn may_be_entropy_coded(n_codes: u64, n_bytes: u64) -> bool {
     n_codes <= n_bytes.saturating_mul(MAX_CODES_PER_BYTE).max(CODES_ANYWAY)
 }
 
-/// The longest rows that are kept as blocks of codes, which have whole rows.
+/// The longest row that can be entropy-coded, because a block consists of whole rows.
 pub const MAX_BLOCK_COLS: usize = 1 << 24;
 
-/// The blocks of an entropy-coded tensor: each has the rows of [a few](Self::OF_ROW_BLOCKS) blocks of [`Rows::blocks`].
+/// The entropy-coded blocks of a tensor, each with the rows of [several](Self::OF_ROW_BLOCKS) blocks of
+/// [`Rows::blocks`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CodeBlocks {
     rows: Rows,
@@ -265,48 +273,48 @@ pub struct CodeBlocks {
 }
 
 impl CodeBlocks {
-    /// Blocks of [`Rows::blocks`] that one has.
+    /// Blocks of [`Rows::blocks`] in one entropy-coded block.
     pub const OF_ROW_BLOCKS: usize = 4;
 
-    /// Those of a tensor of these rows.
+    /// Returns the blocks of a tensor of this size.
     pub fn new(n_rows: usize, n_cols: usize) -> Self {
         let rows = Rows::plain(n_rows, n_cols);
         Self { rows, rows_per_block: Self::OF_ROW_BLOCKS * rows.rows_per_block() }
     }
 
-    /// The fewest rows that are whole blocks and a multiple of 32.
+    /// Returns the smallest number of rows that is a multiple of a block and of 32.
     pub fn rows_by_32(rows: &Rows) -> usize {
         let n = Self::OF_ROW_BLOCKS * rows.rows_per_block();
         n << 5_u32.saturating_sub(n.trailing_zeros())
     }
 
-    /// How many there are.
+    /// Returns the number of blocks.
     pub fn len(&self) -> usize {
         self.rows.n_rows.div_ceil(self.rows_per_block)
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no blocks.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The rows of a block.
+    /// Returns the rows of a block.
     pub fn rows(&self, block: usize) -> Range<usize> {
         let start = (block * self.rows_per_block).min(self.rows.n_rows);
         start..(start + self.rows_per_block).min(self.rows.n_rows)
     }
 
-    /// The blocks that have these rows.
+    /// Returns the blocks that contain these rows.
     pub fn of_rows(&self, rows: &Range<usize>) -> Range<usize> {
         rows.start / self.rows_per_block..rows.end.div_ceil(self.rows_per_block)
     }
 
-    /// Codes of a block.
+    /// Returns the number of codes in a block.
     pub fn n_codes(&self, block: usize) -> usize {
         self.rows(block).len() * self.rows.n_cols
     }
 
-    /// Bytes of a block whose codes take `n_bits` each, which is the most it has.
+    /// Returns the size of a block with `n_bits` per code in bytes, which is its largest size.
     pub fn packed_bytes(&self, block: usize, n_bits: u8) -> usize {
         bits::packed_bytes(self.n_codes(block), n_bits)
     }
@@ -315,15 +323,15 @@ impl CodeBlocks {
 impl ScaleType {
     /// Rounds a scale to this type.
     ///
-    /// A scale stays as it is if rounding would change it by more than one part in 256, as f16 does below 1e-5 and above 65504. It is then
-    /// to be stored as f32: see [`holds`](Self::holds).
+    /// If rounding would change the scale by more than one part in 256, as f16 does below 1e-5 and above 65504,
+    /// the scale is unchanged. It then has to be stored as f32: see [`holds`](Self::holds).
     pub fn round(self, affine: Affine) -> Affine {
         let rounded = self.nearest(affine.scale);
         let is_near = (rounded - affine.scale).abs() <= affine.scale / 256.0;
         Affine { scale: if is_near { rounded } else { affine.scale }, ..affine }
     }
 
-    /// Whether this type stores a scale without any change.
+    /// Returns whether this type can store a scale exactly.
     pub fn holds(self, affine: Affine) -> bool {
         self.nearest(affine.scale) == affine.scale
     }
@@ -336,12 +344,12 @@ impl ScaleType {
     }
 }
 
-/// The bytes of each part, while encoding or when decoding from memory.
+/// The bytes of each part, for encoding and decoding in memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Parts([Vec<u8>; Part::ALL.len()]);
 
 impl Parts {
-    /// Empties every part, keeping the memory.
+    /// Empties every part but keeps the memory for reuse.
     pub fn clear(&mut self) {
         self.0.iter_mut().for_each(Vec::clear);
     }
@@ -366,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_half_precision_scale_is_near_or_is_not_held() {
+    fn f16_scales_are_close_or_rejected() {
         for (scale, is_held) in
             [(1e-30, false), (5e-8, false), (2e-5, true), (0.37, true), (65_519.0, true), (1e5, false)]
         {

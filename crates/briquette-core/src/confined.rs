@@ -1,4 +1,6 @@
-//! Runs work on untrusted input on a thread of its own: with limits of stack, memory and time, and without printing a panic.
+//! Running work on untrusted input in a separate thread, with limits of stack, memory and time.
+//!
+//! A panic of the work becomes an error and prints nothing.
 
 use crate::{Error, Result};
 use std::cell::Cell;
@@ -8,42 +10,44 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-/// How often a confined thread is looked at: a signal ends the wait within this time.
+/// The interval at which a confined thread is checked for results and signals.
 const POLL: Duration = Duration::from_millis(20);
 
 /// The limits of a confined thread.
 #[derive(Debug, Clone, Copy)]
 pub struct Confinement {
-    /// Bytes of its stack. They take memory where they are used only.
+    /// Size of its stack in bytes. Unused stack takes no memory.
     pub stack_bytes: usize,
-    /// Bytes that it may hold at once. Only an allocator that calls [`take`] and [`give`] enforces this limit.
+    /// The most bytes that it may allocate at a time. Only an allocator that calls [`take`] and [`give`]
+    /// enforces this limit.
     pub memory_bytes: u64,
-    /// The longest time that it may take.
+    /// The longest time that the work may take.
     pub time: Duration,
 }
 
-/// The signal that asks the whole process to stop; 0 for none.
+/// The signal that requests the process to stop; 0 for none.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
 /// The number of the last confined thread.
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
-/// The number of a confined thread that wants more memory than it may hold. Each such thread writes its own number again and again.
+/// The number of a confined thread that exceeds its memory limit. Such a thread writes its number repeatedly.
 static OVER_LIMIT: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    // None of these has a destructor, so an allocator may use them at any time.
+    // These variables have no destructors, so an allocator may use them at any time.
     static ID: Cell<u64> = const { Cell::new(0) };
     static LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
     static IS_QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Asks confined threads of the whole process to stop because of a signal.
+/// Requests the confined threads of the whole process to stop because of a signal.
 pub fn stop_all(signal: i32) {
     SIGNAL.store(signal, SeqCst);
 }
 
 /// Counts bytes that this thread is about to allocate. An allocator calls it before it allocates.
 ///
-/// In a confined thread that is over its limit, the call never returns. The caller of [`confined`] gets an error instead.
+/// In a confined thread that exceeds its limit, the call never returns. The caller of [`confined`] gets an
+/// error instead.
 #[inline]
 pub fn take(n_bytes: usize) {
     let left = LEFT.get();
@@ -72,14 +76,14 @@ fn wait_for_ever() -> ! {
     }
 }
 
-/// Does `work` on a thread of its own within `limits`.
+/// Runs `work` in a separate thread within `limits`.
 ///
-/// A thread that goes over a limit is left behind: it ends with the process, or when its work ends.
+/// A thread that exceeds a limit is abandoned: it ends with the process, or when its work ends.
 ///
 /// # Errors
-/// - Input where the work panics, or takes more time or memory than the limits allow.
-/// - Io where the system refuses another thread.
-/// - Interrupted after [`stop_all`].
+/// - Input: the work panics, or exceeds the limit of time or memory.
+/// - Io: the system cannot start another thread.
+/// - Interrupted: [`stop_all`] was called.
 pub fn confined<T: Send + 'static>(limits: Confinement, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let id = LAST_ID.fetch_add(1, SeqCst) + 1;
     let (sender, results) = sync_channel(1);
@@ -88,14 +92,14 @@ pub fn confined<T: Send + 'static>(limits: Confinement, work: impl FnOnce() -> T
         LEFT.set(limits.memory_bytes.min(u64::MAX - 1));
         let outcome = quietly(work);
         LEFT.set(u64::MAX);
-        // The caller may have given up.
+        // The caller may no longer wait for the result.
         let _ = sender.send(outcome);
     };
     let builder = std::thread::Builder::new().name("confined".into()).stack_size(limits.stack_bytes);
     let thread =
         builder.spawn(body).map_err(|error| Error::io("cannot start a thread", "this process".as_ref(), error))?;
     let outcome = wait(id, limits, &results)?;
-    // It has sent its result, so it ends at once.
+    // The thread has sent its result and is about to end.
     let _ = thread.join();
     outcome
 }
@@ -114,19 +118,19 @@ fn wait<T>(id: u64, limits: Confinement, results: &Receiver<Result<T>>) -> Resul
         }
         if OVER_LIMIT.load(SeqCst) == id {
             let megabytes = limits.memory_bytes >> 20;
-            return Err(Error::input(format!("it takes more than the {megabytes} MiB of memory that it may")));
+            return Err(Error::input(format!("exceeds the memory limit of {megabytes} MiB")));
         }
         if start.elapsed() > limits.time {
             let seconds = limits.time.as_secs_f64();
-            return Err(Error::input(format!("it takes longer than the {seconds:.0} s that it may")));
+            return Err(Error::input(format!("exceeds the time limit of {seconds:.0} s")));
         }
     }
 }
 
-/// Does `work` on this thread. A panic becomes an error, and prints nothing.
+/// Runs `work` in this thread. A panic becomes an error and prints nothing.
 ///
 /// # Errors
-/// Input where it panics.
+/// Input: the work panics.
 pub fn quietly<T>(work: impl FnOnce() -> T) -> Result<T> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -152,7 +156,7 @@ mod tests {
     use super::*;
     use std::sync::{Mutex, PoisonError};
 
-    /// The signal belongs to the whole process, so these tests run one by one.
+    /// The signal applies to the whole process, so these tests run one at a time.
     static ONE: Mutex<()> = Mutex::new(());
     const LIMITS: Confinement =
         Confinement { stack_bytes: 1 << 20, memory_bytes: 1 << 20, time: Duration::from_millis(200) };
@@ -168,28 +172,28 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_an_error_of_its_input() {
+    fn panics_become_input_errors() {
         let _one = one_by_one();
         let error = confined(LIMITS, || panic!("no such entry")).map(|(): ()| ()).unwrap_err();
         assert_eq!((error.exit_code(), error.to_string().as_str()), (4, "no such entry"));
     }
 
     #[test]
-    fn endless_work_is_given_up_after_its_time() {
+    fn endless_work_ends_at_the_time_limit() {
         let _one = one_by_one();
         let error = confined(LIMITS, || std::thread::sleep(Duration::from_secs(20))).unwrap_err();
         assert!(error.exit_code() == 4 && error.to_string().contains("longer"), "{error}");
     }
 
     #[test]
-    fn a_thread_that_wants_too_much_memory_is_given_up() {
+    fn threads_above_the_memory_limit_are_abandoned() {
         let _one = one_by_one();
         let limits = Confinement { time: Duration::from_secs(20), ..LIMITS };
         let start = Instant::now();
         let error = confined(limits, || (0..100).for_each(|_| take(1 << 16))).unwrap_err();
         assert!(error.exit_code() == 4 && error.to_string().contains("1 MiB"), "{error}");
         assert!(start.elapsed() < Duration::from_secs(10));
-        // Memory that was freed may be taken again.
+        // Freed memory may be allocated again.
         let again = || (0..100).for_each(|_| (take(1 << 16), give(1 << 16)).1);
         confined(limits, again).unwrap();
     }

@@ -1,20 +1,20 @@
-//! What an algorithm decided for a tensor, and what that means for its numbers.
+//! The decision of a method for a tensor, and its effect on the weights.
 
 use crate::{Mask, QuantParams, bits, simd};
 
-/// What becomes of a tensor: which weights are kept, and on which grid they lie. Either may be absent.
+/// The decision for a tensor: its mask and its quantization parameters, each optional.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Decision {
-    /// Weights to keep; the others are exactly 0.0 from here on.
+    /// Weights to keep; all others become exactly 0.0.
     pub mask: Option<Mask>,
-    /// The grid and the scales that kept weights are rounded with.
+    /// The grid and scales for rounding the kept weights.
     pub quant: Option<QuantParams>,
 }
 
-/// The reference meaning of a decision: `v = (clamp(round(w·m / scale) + zero) - zero) * scale`, in f32.
+/// Returns the fake-quantized weights: `v = (clamp(round(w·m / scale) + zero) - zero) * scale`, in f32.
 ///
-/// `weights` is `[n_rows, n_cols]`, row-major. Without a grid, kept weights are unchanged to the bit. A dropped weight
-/// is +0.0.
+/// This is the reference definition of a decision. `weights` is `[n_rows, n_cols]`, row-major. Without a grid,
+/// the bits of kept weights are unchanged. A dropped weight is +0.0.
 ///
 /// # Panics
 /// If the lengths disagree.

@@ -1,8 +1,8 @@
-//! Element types of tensors, under the names safetensors gives them.
+//! Element types of tensors, named as in the safetensors format.
 
 use serde::{Deserialize, Serialize};
 
-/// The type of a tensor's elements. The names are those of the safetensors format.
+/// The type of a tensor's elements, named as in the safetensors format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 #[allow(missing_docs)]
@@ -65,7 +65,7 @@ impl DType {
         Self::C64,
     ];
 
-    /// Width of one element in bits; 4 and 6 for the sub-byte floats.
+    /// Returns the width of one element in bits; 4 or 6 for the sub-byte floats.
     pub const fn n_bits(self) -> usize {
         match self {
             Self::F64 | Self::I64 | Self::U64 | Self::C64 => 64,
@@ -78,18 +78,18 @@ impl DType {
         }
     }
 
-    /// Bytes of `n` elements, `None` on overflow or where they do not fill whole bytes.
+    /// Returns the size of `n` elements in bytes, or `None` on overflow or if they do not fill whole bytes.
     pub fn n_bytes(self, n: usize) -> Option<usize> {
         let n_bits = n.checked_mul(self.n_bits())?;
         n_bits.is_multiple_of(8).then_some(n_bits / 8)
     }
 
-    /// Whether weights of this type can be pruned and quantized: F64, F32, F16 and BF16.
+    /// Returns whether weights of this type can be pruned and quantized: F64, F32, F16 and BF16.
     pub const fn is_weight(self) -> bool {
         matches!(self, Self::F64 | Self::F32 | Self::F16 | Self::BF16)
     }
 
-    /// The safetensors name, such as `BF16` or `F8_E4M3`.
+    /// Returns the safetensors name, such as `BF16` or `F8_E4M3`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F64 => "F64",
@@ -117,7 +117,7 @@ impl DType {
         }
     }
 
-    /// The type with this safetensors name.
+    /// Returns the type with this safetensors name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|dtype| dtype.name() == name)
     }

@@ -1,4 +1,4 @@
-//! Whole tensors in memory: the pair [`encode`] / [`decode`].
+//! Encoding and decoding of whole tensors in memory: [`encode`] and [`decode`].
 
 use crate::block::{RowDecoder, StoredRows};
 use crate::coder::{RowCoder, RowForm, RowsDecision, WeightRows};
@@ -9,17 +9,17 @@ pub use crate::coding::{CodeBlocks, Codes, Coding, Part, PartSpec, Parts, ScaleT
 /// A whole f32 tensor, encoded in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Encoded {
-    /// How the tensor is kept.
+    /// How the tensor is stored.
     pub coding: Coding,
-    /// Rows.
+    /// Number of rows.
     pub n_rows: usize,
-    /// Columns.
+    /// Number of columns.
     pub n_cols: usize,
-    /// The bytes.
+    /// The stored bytes.
     pub parts: Parts,
 }
 
-/// Keeps f32 weights `[n_rows, n_cols]` as `decision` says, in the smaller of dense and sparse storage.
+/// Encodes f32 weights `[n_rows, n_cols]` with `decision`, in the smaller of dense and sparse storage.
 ///
 /// Scales are stored as f32. `decode(encode(w, d)) == fake_quantize(w, d)` bit for bit.
 ///
@@ -53,7 +53,7 @@ pub fn encode(weights: &[f32], n_rows: usize, n_cols: usize, decision: &Decision
     Encoded { coding, n_rows, n_cols, parts: encoder.into_parts() }
 }
 
-/// The values that an encoded tensor decodes to, `[n_rows, n_cols]`.
+/// Decodes a tensor into its values, `[n_rows, n_cols]`.
 pub fn decode(encoded: &Encoded) -> Vec<f32> {
     let Encoded { coding, n_rows, n_cols, parts } = encoded;
     let elements = match (coding.storage, coding.codes) {
@@ -122,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decoding_what_was_encoded_gives_the_simulated_values((n_rows, n_cols, weights, decision) in any_case()) {
+        fn decoding_gives_the_fake_quantized_values((n_rows, n_cols, weights, decision) in any_case()) {
             let fake_quantized = fake_quantize(&weights, n_rows, n_cols, &decision);
             let encoded = encode(&weights, n_rows, n_cols, &decision);
             prop_assert_eq!(to_bits(&decode(&encoded)), to_bits(&fake_quantized));
@@ -138,7 +138,7 @@ mod tests {
         }
 
         #[test]
-        fn parts_have_the_sizes_that_were_promised((n_rows, n_cols, weights, decision) in any_case()) {
+        fn parts_have_the_declared_sizes((n_rows, n_cols, weights, decision) in any_case()) {
             let encoded = encode(&weights, n_rows, n_cols, &decision);
             let n_kept = match &decision.mask {
                 Some(mask) => mask.n_kept(),

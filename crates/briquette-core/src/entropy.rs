@@ -1,16 +1,18 @@
-//! Entropy coding of codes: each takes nearly as many bits as its frequency says.
+//! Entropy coding of integer codes in nearly as few bits as their frequencies allow.
 //!
-//! Range asymmetric numeral systems (J. Duda, arXiv 1311.2540) with 12 bits of probability, 32 states of 32 bits that take turns, and 16-bit
-//! words, as `rANS 32x16` of J. Bonfield's htscodecs has them: a state is at least 2^15, a symbol of frequency `f` that starts at slot `c`
-//! takes `x` to `⌊x / f⌋·2^12 + x mod f + c`, and a state that would pass 2^31 hands its low 16 bits to the stream first.
+//! Range asymmetric numeral systems (J. Duda, arXiv 1311.2540) with 12-bit probabilities, 32 interleaved 32-bit
+//! states and 16-bit words, as in `rANS 32x16` of J. Bonfield's htscodecs. A state is at least 2^15. A symbol
+//! of frequency `f` that starts at slot `c` changes state `x` to `⌊x / f⌋·2^12 + x mod f + c`. If a state would
+//! exceed 2^31, its low 16 bits are first written to the stream.
 //!
-//! A [`SymbolTable`] has the frequencies of bytes, in all 4,096. A block is the 32 states, each as 4 bytes, and the words that a decoder reads, in
-//! the order in which it reads them; all little-endian. Symbol `i` belongs to state `i mod 32`. After the last symbol every state is 2^15 and no
-//! word is left, which a decoder checks.
+//! A [`SymbolTable`] has the frequencies of bytes, with sum 4,096. A block consists of the 32 states of 4 bytes
+//! each and the words in the order of decoding, all little-endian. Symbol `i` belongs to state `i mod 32`.
+//! After the last symbol, a decoder checks that every state is 2^15 and that no word is left.
 //!
-//! [`write_block`] makes of codes what files have: the table of the block before it, or the codes packed, where that is no longer.
+//! [`write_block`] gives the file format: the symbol table before the block, or the packed codes if these are
+//! not longer.
 //!
-//! Non-goals: where blocks lie in files.
+//! Non-goals: the position of blocks in files.
 //!
 //! ```
 //! use briquette_core::entropy::{BlockDecoder, SymbolTable, encode};
@@ -40,11 +42,11 @@ pub use table::SymbolTable;
 
 /// Bits of a probability.
 const PRECISION: u32 = 12;
-/// What frequencies sum to.
+/// The sum of all frequencies.
 const SLOTS: usize = 1 << PRECISION;
-/// States that take turns.
+/// Number of interleaved states.
 const LANES: usize = 32;
-/// The least state.
+/// The smallest state.
 const LEAST: u32 = 1 << 15;
 /// Bytes of the states at the head of a block.
 const HEAD: usize = 4 * LANES;

@@ -1,27 +1,27 @@
-//! One error type for the libraries: a kind (which is an exit code), a one-line message, and where it came from.
+//! The error type of all crates: a kind (which gives the exit code) and a one-line message.
 
-use crate::printable::is_sly;
+use crate::printable::is_unsafe_to_print;
 use crate::shown_path::shown_path;
 
-/// What went wrong, in the classes that callers act on. Each is one exit code of the binary.
+/// The classes of errors, each with one exit code of the binary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
     /// A bug in Briquette (exit code 1).
     Bug,
-    /// A recipe, an option or a pattern that is not valid (2).
+    /// An invalid recipe, option or pattern (2).
     Config,
-    /// A file whose contents contradict its format or itself, or a difference found by verification (4).
+    /// A file that is damaged or invalid, or a mismatch found by verification (4).
     Input,
-    /// Reading, writing, space or memory (5). A file to be read that is missing is of this kind too, and is bad input to the command (4).
+    /// Reading, writing, disk space or memory (5). A missing input file also has this kind, but exit code 4.
     Io,
-    /// Refused by policy: NaN, already quantized, output exists, gate not met, over the limit (6).
+    /// Refused by policy: NaN, already quantized, output exists, missed gate, exceeded limit (6).
     Refused,
-    /// Stopped by SIGHUP, SIGINT or SIGTERM, with the signal's number (128 + n).
+    /// Stopped by SIGHUP, SIGINT or SIGTERM, with the signal number (128 + n).
     Interrupted(i32),
 }
 
 impl ErrorKind {
-    /// The kind's name, in output that programs read.
+    /// Returns the name of the kind in machine-readable output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bug => "bug",
@@ -34,47 +34,47 @@ impl ErrorKind {
     }
 }
 
-/// What a caller can do about an error that the message alone does not tell how: a front end says it in its own words, such as a flag.
+/// An action that resolves an error; a front end phrases it in its own terms, such as a flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Remedy {
-    /// Replace the output that is there.
+    /// Replace the existing output.
     Replace,
-    /// Throw away what there is to go on from, and start anew.
+    /// Delete the partial results and start again.
     StartAnew,
-    /// Leave tensors as they are that hold, or would come to hold, what is no finite number.
+    /// Skip tensors that contain NaN or infinity, or that would after compression.
     AllowNonfinite,
-    /// Leave out the tensors that these patterns match.
+    /// Exclude the tensors that match these patterns.
     Exclude(Vec<String>),
-    /// Look up the tensors of the model, and what they are for.
+    /// List the tensors of the model and their roles.
     LookUpTensors,
-    /// Look up the devices that there are.
+    /// List the available devices.
     LookUpDevices,
-    /// Set this key of a recipe otherwise.
+    /// Change this key of the recipe.
     SetKey(&'static str),
-    /// Give the path of a file that is there.
+    /// Give the path of an existing file.
     CheckPath,
-    /// Download this model of the Hugging Face hub.
+    /// Download this model from the Hugging Face hub.
     Download(String),
     /// Build the program with this Cargo feature.
     BuildWith(&'static str),
 }
 
-/// A one-line error: what, where, found, expected, what to do.
+/// A one-line error: where, what was found, what was expected, what to do.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
-    /// The class of the error.
+    /// The kind of the error.
     pub kind: ErrorKind,
-    /// The whole line.
+    /// The whole message.
     pub message: String,
-    /// The cause, where there is one; its text is already part of the message.
+    /// The cause, if there is one; its text is already part of the message.
     #[source]
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
-    /// What can be done about it, where that is an option of whoever called.
+    /// An action of the caller that resolves the error.
     pub remedy: Option<Remedy>,
 }
 
-/// The result of a fallible operation of Briquette.
+/// The result of a fallible operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
@@ -82,38 +82,40 @@ impl Error {
         Self { kind, message: one_line(&message.into(), MAX_MESSAGE), source: None, remedy: None }
     }
 
-    /// A bug in Briquette.
+    /// Returns an error for a bug in Briquette.
     pub fn bug(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Bug, message)
     }
 
-    /// A configuration that is not valid.
+    /// Returns an error for an invalid configuration.
     pub fn config(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Config, message)
     }
 
-    /// A configuration that needs a Cargo feature which this build lacks; `cannot` is a verb with its object, such as "run models".
+    /// Returns an error for a configuration that needs a missing Cargo feature.
+    ///
+    /// `cannot` is a verb with its object, such as "run models".
     pub fn lacks_feature(feature: &'static str, cannot: &str) -> Self {
         let message = format!("this build cannot {cannot}: it lacks the feature `{feature}`");
         Self::config(message).with_remedy(Remedy::BuildWith(feature))
     }
 
-    /// Bad input.
+    /// Returns an error for invalid input.
     pub fn input(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Input, message)
     }
 
-    /// Refused by policy.
+    /// Returns an error for work that is refused by policy.
     pub fn refused(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Refused, message)
     }
 
-    /// Stopped by a signal.
+    /// Returns an error for work that a signal stopped.
     pub fn interrupted(signal: i32) -> Self {
         Self::new(ErrorKind::Interrupted(signal), format!("stopped by signal {signal}"))
     }
 
-    /// Reading, writing, space or memory: `what` failed at `path`.
+    /// Returns an error for a failure to read or write `path`; `what` describes the failed operation.
     pub fn io(what: &str, path: &std::path::Path, source: impl Into<std::io::Error>) -> Self {
         let source = source.into();
         let hint = match source.kind() {
@@ -127,36 +129,36 @@ impl Error {
         Self { source: Some(Box::new(source)), ..Self::new(ErrorKind::Io, message) }
     }
 
-    /// A file to be read that is missing.
+    /// Returns an error for a missing input file.
     pub fn missing(path: &std::path::Path, source: std::io::Error) -> Self {
         let message = format!("{}: no such file or directory; check the path", path.display());
         let error = Self { source: Some(Box::new(source)), ..Self::new(ErrorKind::Io, message) };
         error.with_remedy(Remedy::CheckPath)
     }
 
-    /// Whether what was given to read is wrong: its contents, or that it is missing.
+    /// Returns whether the input is wrong: missing or with invalid contents.
     pub fn is_bad_input(&self) -> bool {
         self.kind == ErrorKind::Input || matches!(self.remedy, Some(Remedy::CheckPath | Remedy::Download(_)))
     }
 
-    /// The kind's name, in output that programs read.
+    /// Returns the name of the kind in machine-readable output.
     pub fn kind_name(&self) -> &'static str {
         if self.is_bad_input() { ErrorKind::Input.name() } else { self.kind.name() }
     }
 
-    /// Puts the culprit's name in front: a tensor, a key or a file.
+    /// Puts the name of a tensor, key or file in front of the message.
     pub fn at(mut self, culprit: impl std::fmt::Display) -> Self {
         self.message = format!("{}: {}", one_line(&culprit.to_string(), MAX_CULPRIT), self.message);
         self
     }
 
-    /// With what can be done about it.
+    /// Sets the action that resolves the error.
     #[must_use]
     pub fn with_remedy(self, remedy: Remedy) -> Self {
         Self { remedy: Some(remedy), ..self }
     }
 
-    /// The exit code of the binary for this error.
+    /// Returns the exit code of the binary for this error.
     pub fn exit_code(&self) -> u8 {
         match self.kind {
             _ if self.is_bad_input() => 4,
@@ -170,17 +172,18 @@ impl Error {
     }
 }
 
-/// The most letters of a message, and of a name in front of it. Both can come from a file that nobody trusts.
+/// The most characters of a message and of a name in front of it. Both may quote an untrusted file.
 const MAX_MESSAGE: usize = 2000;
 const MAX_CULPRIT: usize = 300;
 
-/// The text on one line: line breaks and control characters become spaces, other letters that [`is_sly`] finds U+FFFD. Where it is
-/// longer than `max` letters, the middle is left out.
+/// Returns the text on one line, with its middle replaced if it is longer than `max` characters.
+///
+/// Line breaks and control characters become spaces; other characters that [`is_unsafe_to_print`] finds become U+FFFD.
 fn one_line(text: &str, max: usize) -> String {
     let visible = |letter: char| match letter {
         '\u{2028}' | '\u{2029}' => ' ',
         letter if letter.is_control() => ' ',
-        letter if is_sly(letter) => '\u{fffd}',
+        letter if is_unsafe_to_print(letter) => '\u{fffd}',
         letter => letter,
     };
     let cut = |at: usize| text.char_indices().nth(at).map(|(byte, _)| byte);
@@ -197,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_one_line_that_names_its_culprit() {
+    fn errors_are_one_line_with_their_location() {
         let error = Error::input("found 3\nexpected 4").at("layer.weight");
         assert_eq!(error.to_string(), "layer.weight: found 3 expected 4");
         assert_eq!(error.exit_code(), 4);
@@ -205,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_stays_one_short_line_whatever_it_quotes() {
+    fn long_errors_are_shortened_to_one_line() {
         let error =
             Error::input(format!("found {}, expected 3", "é".repeat(1 << 20))).at("a\n\x1b[31mb".repeat(1 << 20));
         let text = error.to_string();

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 pub enum GridKind {
     /// Zero point 0, codes `-(2^(b-1) - 1) ..= 2^(b-1) - 1`, `scale = absmax / (2^(b-1) - 1)`.
     Symmetric,
-    /// Zero point 0, all codes `-2^(b-1) ..= 2^(b-1) - 1`, `scale = absmax / (2^(b-1) - 0.5)`: what compressed-tensors writes.
+    /// Zero point 0, all codes `-2^(b-1) ..= 2^(b-1) - 1`, `scale = absmax / (2^(b-1) - 0.5)`, as in
+    /// compressed-tensors.
     SymmetricFull,
     /// An integer zero point, all codes, `scale = (max - min) / (2^b - 1)` over a range that includes 0.
     Asymmetric,
@@ -25,22 +26,22 @@ impl Grid {
     /// Symmetric int8, codes -127 to 127.
     pub const INT8: Self = Self { n_bits: 8, kind: GridKind::Symmetric };
 
-    /// A grid of 2 to 8 bits, `None` for any other width.
+    /// Returns a grid of 2 to 8 bits, or `None` for any other width.
     pub fn new(n_bits: u8, kind: GridKind) -> Option<Self> {
         (2..=8).contains(&n_bits).then_some(Self { n_bits, kind })
     }
 
-    /// Width of a code.
+    /// Returns the width of a code in bits.
     pub const fn n_bits(self) -> u8 {
         self.n_bits
     }
 
-    /// Which codes the grid uses, and whether it has a zero point.
+    /// Returns which codes the grid uses, and whether it has a zero point.
     pub const fn kind(self) -> GridKind {
         self.kind
     }
 
-    /// The smallest code.
+    /// Returns the smallest code.
     pub const fn min_code(self) -> i8 {
         let half = 1_i16 << (self.n_bits - 1);
         match self.kind {
@@ -49,12 +50,12 @@ impl Grid {
         }
     }
 
-    /// The largest code.
+    /// Returns the largest code.
     pub const fn max_code(self) -> i8 {
         ((1_i16 << (self.n_bits - 1)) - 1) as i8
     }
 
-    /// The number that the largest magnitude is divided by to give the scale of a symmetric grid.
+    /// Returns the divisor of the largest magnitude that gives the scale of a symmetric grid.
     pub fn symmetric_steps(self) -> f32 {
         match self.kind {
             GridKind::SymmetricFull => f32::from(self.max_code()) + 0.5,
@@ -62,7 +63,7 @@ impl Grid {
         }
     }
 
-    /// Whether codes have a zero point other than 0.
+    /// Returns whether the zero point may differ from 0.
     pub const fn is_asymmetric(self) -> bool {
         matches!(self.kind, GridKind::Asymmetric)
     }

@@ -8,15 +8,16 @@ use serde::{Deserialize, Serialize};
 pub enum Grouping {
     /// The whole tensor.
     Tensor,
-    /// Each row: per output channel.
+    /// Each row, that is, each output channel.
     Row,
-    /// Each run of this many inputs in a row; the size divides the row's length.
+    /// Each run of this many inputs in a row. The size divides the length of the row.
     Group(usize),
 }
 
 impl Grouping {
-    /// Groups in each row of `n_cols`, or `None` where the group size does not divide `n_cols`.
-    /// `Tensor` counts as one group a row, though all rows share its scale.
+    /// Returns the groups per row of `n_cols`, or `None` if the group size does not divide `n_cols`.
+    ///
+    /// `Tensor` counts as one group per row, although all rows share its scale.
     pub fn per_row(self, n_cols: usize) -> Option<usize> {
         match self {
             Self::Tensor | Self::Row => Some(1),
@@ -25,7 +26,7 @@ impl Grouping {
         }
     }
 
-    /// Scales stored for `n_rows` by `n_cols`: the shape `[rows, groups]` of the scale part.
+    /// Returns the shape `[rows, groups]` of the scales of an `n_rows` by `n_cols` tensor.
     ///
     /// # Panics
     /// If the group size does not divide `n_cols`.

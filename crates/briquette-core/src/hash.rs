@@ -1,4 +1,6 @@
-//! The 128-bit hash of a tensor's values, made of hashes of blocks, so that threads can share the work and get the same hash.
+//! The 128-bit hash of a tensor's values, combined from the hashes of blocks.
+//!
+//! Threads can hash blocks in parallel with the same result.
 
 mod strips;
 
@@ -14,15 +16,16 @@ pub use strips::BlockHasher;
 pub struct Hash128(pub u128);
 
 impl Hash128 {
-    /// xxh3 (128 bits, seed 0) of one block of bytes.
+    /// Returns xxh3 (128 bits, seed 0) of one block of bytes.
     pub fn of_block(bytes: &[u8]) -> Self {
         Self(XxHash3_128::oneshot(bytes))
     }
 
-    /// The hash of a tensor whose values by rows hash to `self`, including how these rows lie in the tensor.
+    /// Combines the hash of values in row order with the layout of the rows in the tensor.
     ///
-    /// `xxh3(self ‖ axis ‖ extents)` if rows are [turned](OutputAxis::is_turned): one byte for the axis (1 = last, 2 = second), then the
-    /// extents as 64-bit numbers, all little-endian. Rows that lie in the tensor's own order leave the hash unchanged.
+    /// The result is `xxh3(self ‖ axis ‖ extents)` if rows are [turned](OutputAxis::is_turned): one byte for
+    /// the axis (1 = last, 2 = second), then the extents as 64-bit numbers, all little-endian. For rows in the
+    /// tensor's own order, it is `self`.
     pub fn with_layout(self, shape: &Shape, axis: OutputAxis) -> Self {
         let number = match axis {
             OutputAxis::First | OutputAxis::Stacked => return self,
@@ -35,7 +38,7 @@ impl Hash128 {
         Self::of_block(&bytes)
     }
 
-    /// What [`Display`](std::fmt::Display) shows.
+    /// Returns the hexadecimal digits for [`Display`](std::fmt::Display).
     fn to_digits(self) -> [u8; 32] {
         std::array::from_fn(|place| b"0123456789abcdef"[(self.0 >> (124 - 4 * place)) as usize & 0xf])
     }
@@ -67,7 +70,7 @@ impl<'de> Deserialize<'de> for Hash128 {
                 let of = |value: u128, digit: char| Some(value << 4 | u128::from(digit.to_digit(16)?));
                 match text.chars().try_fold(0, of) {
                     Some(value) if text.len() == 32 => Ok(Hash128(value)),
-                    _ => Err(E::custom(format!("a hash is 32 hexadecimal digits, found {text:?}"))),
+                    _ => Err(E::custom(format!("found hash {text:?}, expected 32 hexadecimal digits"))),
                 }
             }
         }
@@ -77,8 +80,8 @@ impl<'de> Deserialize<'de> for Hash128 {
 
 /// Hash of a tensor: `xxh3(xxh3(block 0) ‖ xxh3(block 1) ‖ …)`, digests little-endian.
 ///
-/// Blocks are those of [`Rows::blocks`](crate::Rows::blocks) over the tensor's values in row order, so that blocks
-/// can be hashed by different threads.
+/// The blocks are those of [`Rows::blocks`](crate::Rows::blocks) over the tensor's values in row order, so that
+/// threads can hash them in parallel.
 #[derive(Debug, Default)]
 pub struct TensorHasher {
     digests: Vec<u8>,
@@ -90,7 +93,7 @@ impl TensorHasher {
         self.digests.extend_from_slice(&block.0.to_le_bytes());
     }
 
-    /// The hash of all blocks so far.
+    /// Returns the hash of all blocks so far.
     pub fn finish(&self) -> Hash128 {
         Hash128::of_block(&self.digests)
     }
@@ -112,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_turned_hash_with_their_layout_and_others_without() {
+    fn only_turned_rows_hash_with_their_layout() {
         let (hash, square) = (Hash128::of_block(b"values"), Shape(vec![4, 4]));
         assert_eq!(hash.with_layout(&square, OutputAxis::First), hash);
         assert_eq!(hash.with_layout(&Shape(vec![2, 2, 4]), OutputAxis::Stacked), hash);
@@ -127,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn xxh3_of_nothing_is_the_published_value() {
+    fn xxh3_of_empty_input_is_the_published_value() {
         assert_eq!(Hash128::of_block(b"").to_string(), "99aa06d3014798d86001c324468d497f");
     }
 }

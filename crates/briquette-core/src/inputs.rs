@@ -1,11 +1,11 @@
-//! Statistics of a layer's inputs, summed over many input vectors: what decisions may use besides the weights.
+//! Statistics of a layer's inputs, summed over many input vectors.
 
 use std::sync::Arc;
 
-/// Sums over the inputs of one layer. A row of its weight is one output, a column one input.
+/// Sums over the inputs of one layer. A row of the weight is an output, a column an input.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct InputStats {
-    /// Input vectors seen: tokens, or positions of a convolution.
+    /// Number of input vectors: tokens, or positions of a convolution.
     pub count: u64,
     /// `Σ x[i]` for each input.
     pub sum: Vec<f64>,
@@ -13,23 +13,23 @@ pub struct InputStats {
     pub sum_squares: Vec<f64>,
     /// `max |x[i]|` for each input.
     pub max: Vec<f32>,
-    /// `Σ x[i]·x[j]` (the gram matrix), row by row, where asked for. Layers with the same inputs share one.
+    /// `Σ x[i]·x[j]` (the Gram matrix), row by row, if requested. Layers with the same inputs share it.
     pub gram: Option<Arc<Vec<f64>>>,
 }
 
 impl InputStats {
-    /// Statistics of `n` inputs before any vector was seen; `has_gram` makes room for the gram matrix.
+    /// Returns statistics of `n` inputs without any input vector; `has_gram` allocates the Gram matrix.
     pub fn empty(n: usize, has_gram: bool) -> Self {
         let gram = has_gram.then(|| Arc::new(vec![0.0; n * n]));
         Self { count: 0, sum: vec![0.0; n], sum_squares: vec![0.0; n], max: vec![0.0; n], gram }
     }
 
-    /// Inputs of the layer: columns of its weight.
+    /// Returns the number of inputs of the layer: the columns of its weight.
     pub fn n_inputs(&self) -> usize {
         self.sum_squares.len()
     }
 
-    /// The numbers by column that scores and ranges use, computed once for a tensor. Numbers beyond f32 become its largest.
+    /// Returns the statistics per column for scores and ranges. Values beyond f32 become its largest.
     pub fn view(&self) -> InputView {
         let count = self.count.max(1) as f64;
         let mean_square: Vec<f64> = self.sum_squares.iter().map(|sum| sum / count).collect();
@@ -41,10 +41,10 @@ impl InputStats {
     }
 }
 
-/// What scores and ranges use of a layer's inputs: one number for each column.
+/// Input statistics per column for scores and ranges.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct InputView {
-    /// `sqrt(mean x[i]²)`, 0 for an input that was never seen.
+    /// `sqrt(mean x[i]²)`; 0 for an input without statistics.
     pub rms: Vec<f32>,
     /// `mean x[i]²`.
     pub mean_square: Vec<f32>,
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn means_are_over_what_was_seen() {
+    fn means_are_over_all_seen_vectors() {
         let stats = InputStats { count: 4, sum_squares: vec![16.0, 1.0, 0.0], ..InputStats::empty(3, false) };
         let view = stats.view();
         assert_eq!((view.rms, view.mean_square), (vec![2.0, 0.5, 0.0], vec![4.0, 0.25, 0.0]));

@@ -1,10 +1,11 @@
-//! What pruning and quantization *mean*: decisions, their fake_quantization, and their encodings.
+//! Decisions of pruning and quantization, their effect on weights, and their encoding.
 //!
-//! An algorithm looks at rows of numbers and returns a [`Decision`]. This crate says what a decision does to the
-//! numbers ([`fake_quantize`]) and how the result is kept in fewer bytes ([`encode`], [`decode`]). The law that ties them:
-//! `decode(encode(w, d)) == fake_quantize(w, d)`, bit for bit, and `fake_quantize` is idempotent.
+//! A method takes rows of weights and returns a [`Decision`]. This crate defines the effect of a decision on
+//! the weights ([`fake_quantize`]) and the storage of the result in fewer bytes ([`encode`], [`decode`]). These
+//! functions agree bit for bit: `decode(encode(w, d)) == fake_quantize(w, d)`, and `fake_quantize` is
+//! idempotent.
 //!
-//! Non-goals: choosing decisions (`briquette-methods`, `briquette-methods`), files (`briquette-formats`), burn.
+//! Non-goals: making decisions (`briquette-methods`), files (`briquette-formats`), burn.
 //!
 //! ```
 //! use briquette_core::{Affine, Decision, Grid, Grouping, Mask, QuantParams, decode, encode, fake_quantize};

@@ -1,8 +1,8 @@
-//! Which weights are kept: one bit each.
+//! Masks of kept weights, one bit each.
 
 use crate::bits;
 
-/// One bit for each weight, set = kept; rows are padded to whole bytes, lowest bit first.
+/// One bit per weight, set = kept; rows are padded to whole bytes, lowest bit first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mask {
     n_rows: usize,
@@ -11,12 +11,12 @@ pub struct Mask {
 }
 
 impl Mask {
-    /// Bytes of one row of `n_cols` bits.
+    /// Returns the size of a row of `n_cols` bits in bytes.
     pub const fn row_bytes(n_cols: usize) -> usize {
         n_cols.div_ceil(8)
     }
 
-    /// A mask from its bits as stored.
+    /// Returns a mask from its stored bits.
     ///
     /// # Panics
     /// If there are not `n_rows * ceil(n_cols / 8)` bytes.
@@ -25,7 +25,7 @@ impl Mask {
         Self { n_rows, n_cols, bits }
     }
 
-    /// A mask that keeps `(row, col)` where `keep` says so.
+    /// Returns a mask that keeps `(row, col)` if `keep(row, col)` is true.
     pub fn from_fn(n_rows: usize, n_cols: usize, mut keep: impl FnMut(usize, usize) -> bool) -> Self {
         let mut bits = vec![0; n_rows * Self::row_bytes(n_cols)];
         if n_cols > 0 {
@@ -38,28 +38,28 @@ impl Mask {
         Self { n_rows, n_cols, bits }
     }
 
-    /// Rows and columns.
+    /// Returns the number of rows and columns.
     pub fn dim(&self) -> (usize, usize) {
         (self.n_rows, self.n_cols)
     }
 
-    /// The bits of all rows.
+    /// Returns the bits of all rows.
     pub fn as_bits(&self) -> &[u8] {
         &self.bits
     }
 
-    /// The bits of one row.
+    /// Returns the bits of one row.
     pub fn row(&self, row: usize) -> &[u8] {
         let width = Self::row_bytes(self.n_cols);
         &self.bits[row * width..(row + 1) * width]
     }
 
-    /// Whether a weight is kept.
+    /// Returns whether a weight is kept.
     pub fn keeps(&self, row: usize, col: usize) -> bool {
         bits::get(self.row(row), col)
     }
 
-    /// How many weights are kept.
+    /// Returns the number of kept weights.
     pub fn n_kept(&self) -> usize {
         bits::count_ones(&self.bits)
     }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mask_reads_back_what_it_was_made_of() {
+    fn masks_keep_their_bits() {
         for n_cols in [0, 1, 7, 8, 9, 33] {
             let mask = Mask::from_fn(3, n_cols, |row, col| (row + col) % 3 == 0);
             let expected = (0..3).flat_map(|row| (0..n_cols).map(move |col| (row + col) % 3 == 0));

@@ -1,12 +1,12 @@
-//! Globs over the names of tensors, and the nearest existing name to a misspelt one.
+//! Globs over tensor names, and suggestions for misspelt names.
 
 use crate::{Error, Remedy, Result};
 use globset::{Glob, GlobBuilder, GlobSet};
 
-/// The longest pattern in bytes: no tensor has so long a name.
+/// The longest pattern in bytes; no tensor name is as long.
 const MAX_BYTES: usize = 1024;
 
-/// A list of globs: `*` and `?` stay within a dotted segment, `**` does not.
+/// A list of globs: `*` and `?` match within one segment between dots, `**` across segments.
 #[derive(Debug, Clone, Default)]
 pub struct Patterns {
     globs: Vec<String>,
@@ -17,7 +17,8 @@ impl Patterns {
     /// Compiles globs.
     ///
     /// # Errors
-    /// Config, where one is not a glob or has more than 1024 bytes, or where all together are too many.
+    /// - Config: a glob is invalid or longer than 1024 bytes.
+    /// - Config: the globs are too large together.
     pub fn new<S: AsRef<str>>(globs: impl IntoIterator<Item = S>) -> Result<Self> {
         let globs: Vec<String> = globs.into_iter().map(|glob| glob.as_ref().to_string()).collect();
         let mut set = GlobSet::builder();
@@ -25,7 +26,7 @@ impl Patterns {
             set.add(compile(glob)?);
         }
         let set = set.build().map_err(|error| {
-            Error::config(format!("{} patterns are too much together: {}; use fewer", globs.len(), error.kind()))
+            Error::config(format!("{} patterns are too large together: {}; use fewer", globs.len(), error.kind()))
         })?;
         Ok(Self { globs, set })
     }
@@ -33,28 +34,28 @@ impl Patterns {
     /// Adds the globs of another list.
     ///
     /// # Errors
-    /// Config, where all together are too many.
+    /// Config: the globs are too large together.
     pub fn extend(&mut self, other: Self) -> Result<()> {
         *self = Self::new(self.globs.iter().chain(&other.globs))?;
         Ok(())
     }
 
-    /// Whether the list is empty.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.globs.is_empty()
     }
 
-    /// Whether any glob matches the name.
+    /// Returns whether any glob matches the name.
     pub fn matches(&self, name: &str) -> bool {
         self.set.is_match(to_slashes(name))
     }
 
-    /// Whether one of the globs is this very name, without wildcards.
+    /// Returns whether a glob equals the name, without wildcards.
     pub fn names_exactly(&self, name: &str) -> bool {
         self.globs.iter().any(|glob| glob == name)
     }
 
-    /// The first glob that matches none of the names.
+    /// Returns the first glob that matches none of the names.
     pub fn unused<'a>(&self, names: impl Iterator<Item = &'a str>) -> Option<&str> {
         let mut is_used = vec![false; self.globs.len()];
         for name in names {
@@ -63,15 +64,15 @@ impl Patterns {
         self.globs.iter().zip(is_used).find_map(|(glob, is_used)| (!is_used).then_some(glob.as_str()))
     }
 
-    /// Refuses a glob that matches none of the names; `what` says in the message what the names are of.
+    /// Refuses a glob that matches none of the names; `what` describes the named items in the message.
     ///
     /// # Errors
-    /// Config, with the nearest names.
+    /// Config: a glob matches none of the names; the message suggests a pattern or name.
     pub fn check_used<'a>(&self, what: &str, names: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
         let Some(glob) = self.unused(names.clone()) else { return Ok(()) };
-        let hint = match meant(glob, names.clone()) {
+        let hint = match suggestion(glob, names.clone()) {
             Some(other) => {
-                format!("; did you mean {other:?}? `**` stands for whole segments between dots, `*` for part of one")
+                format!("; did you mean {other:?}? `**` matches whole segments between dots, `*` part of one")
             }
             None => nearest(glob, names).map_or(String::new(), |name| format!("; the nearest name is {name:?}")),
         };
@@ -80,9 +81,10 @@ impl Patterns {
     }
 }
 
-/// A variant of a glob that matches nothing, which does match: `**cls_token` as `**.cls_token`, or a name that lacks the
-/// modules around it.
-fn meant<'a>(glob: &str, names: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
+/// Returns a variant of an unmatched glob that does match.
+///
+/// Examples are `**.cls_token` for `**cls_token`, or a name with the modules around it.
+fn suggestion<'a>(glob: &str, names: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
     let spaced = |filler: &str| {
         let mut parts = glob.split("**");
         let mut out = parts.next().unwrap_or_default().to_string();
@@ -104,7 +106,7 @@ fn meant<'a>(glob: &str, names: impl Iterator<Item = &'a str> + Clone) -> Option
     others.into_iter().find(matches)
 }
 
-/// The name with slashes for dots, as the glob library separates segments by slashes.
+/// Replaces dots by slashes, which separate segments in the glob library.
 fn to_slashes(name: &str) -> String {
     name.replace('.', "/")
 }
@@ -116,10 +118,10 @@ fn compile(glob: &str) -> Result<Glob> {
         return Err(Error::config(message).at(format_args!("pattern {start:?}...")));
     }
     let built = GlobBuilder::new(&to_slashes(glob)).literal_separator(true).build();
-    built.map_err(|error| Error::config(format!("pattern {glob:?} is no glob: {}", error.kind())))
+    built.map_err(|error| Error::config(format!("pattern {glob:?} is not a valid glob: {}", error.kind())))
 }
 
-/// The candidate most like `word`, if any is like it at all.
+/// Returns the candidate most similar to `word`, if any is similar enough.
 pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let scored = candidates.map(|candidate| (strsim::jaro_winkler(word, candidate), candidate));
     scored.filter(|(score, _)| *score > 0.6).min_by(|a, b| b.0.total_cmp(&a.0)).map(|(_, candidate)| candidate)
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_of_any_length_is_no_panic() {
+    fn long_patterns_do_not_panic() {
         let new = |glob: String| Patterns::new([glob]).map(|_| ()).map_err(|error| error.to_string());
         assert!(new("{a,b}".repeat(200_000)).unwrap_err().contains("found 1000000 bytes, expected at most 1024"));
         for unit in ["{a,b}", "*", "?", "**.", "[a-z]", "{", "[", "é"] {
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_nearly_matches_suggests_the_one_that_does() {
+    fn near_misses_suggest_a_matching_pattern() {
         let names = ["vit.embeddings.cls_token", "vit.layer.0.fc1.weight", "vit.layer.0.fc1.bias"];
         let cases = [
             ("**cls_token", "**.cls_token"),

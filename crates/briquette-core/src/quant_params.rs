@@ -1,22 +1,22 @@
-//! What quantization decided: a grid, which weights share a scale, and the scales.
+//! The result of quantization: a grid, a grouping and the scales.
 
 use crate::{Affine, Grid, Grouping};
 
-/// The outcome of quantization for some rows: a grid, a grouping and one [`Affine`] for each group.
+/// Quantization parameters of some rows: a grid, a grouping and one [`Affine`] per group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QuantParams {
     /// The grid of the codes.
     pub grid: Grid,
     /// Which weights share a scale.
     pub grouping: Grouping,
-    /// One scale and zero point for each group, row by row; a single one with `Grouping::Tensor`.
+    /// One scale and zero point per group, row by row; a single one with `Grouping::Tensor`.
     pub affines: Vec<Affine>,
     group_size: usize,
     per_row: usize,
 }
 
 impl QuantParams {
-    /// Scales for rows of `n_cols`.
+    /// Returns parameters for rows of `n_cols`.
     ///
     /// # Panics
     /// If the group size does not divide `n_cols`, or `affines` do not make up whole rows.
@@ -27,12 +27,12 @@ impl QuantParams {
         Self { grid, grouping, affines, group_size: n_cols.checked_div(per_row).unwrap_or(0), per_row }
     }
 
-    /// Columns that share a scale within a row.
+    /// Returns the number of columns that share a scale within a row.
     pub fn group_size(&self) -> usize {
         self.group_size
     }
 
-    /// The scales of one row, in the order of its groups.
+    /// Returns the scales of one row, in the order of its groups.
     pub fn row(&self, row: usize) -> &[Affine] {
         match self.grouping {
             Grouping::Tensor => &self.affines,

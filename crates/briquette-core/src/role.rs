@@ -1,44 +1,44 @@
-//! What a tensor is in its network.
+//! Roles of tensors in a network.
 
 use crate::{OutputAxis, Patterns};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a tensor is in its network.
+/// The role of a tensor in its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// A matrix that multiplies activations, or one of each expert.
+    /// A matrix that multiplies activations, or a stack with one matrix per expert.
     Linear,
-    /// A convolution's filters.
+    /// The filters of a convolution.
     Conv,
-    /// A table that is looked up.
+    /// A lookup table.
     Embedding,
-    /// Scales and shifts of a normalisation.
+    /// Scales and shifts of a normalization layer.
     Norm,
-    /// What is added, or anything else of rank 0 or 1.
+    /// An added vector, or any other tensor of rank 0 or 1.
     Bias,
-    /// What is used as it stands: class tokens, tables of positions, states of a scan, routers.
+    /// A tensor used directly: class tokens, position tables, scan states, routers.
     Parameter,
-    /// Nothing shows what it is.
+    /// The role could not be determined.
     Unknown,
-    /// No weight at all.
+    /// Not a weight.
     Other,
 }
 
-/// A role given by name.
+/// A rule that assigns a role by name.
 #[derive(Debug, Clone)]
 pub struct RoleRule {
     /// The tensors that have this role.
     pub patterns: Patterns,
     /// The role.
     pub role: Role,
-    /// Which axis counts outputs, where the rule says it.
+    /// The axis that counts outputs, if the rule sets it.
     pub axis: Option<OutputAxis>,
 }
 
 impl Role {
-    /// Every role, in the order of reports.
+    /// All roles, in the order of reports.
     pub const ALL: [Self; 8] = [
         Self::Linear,
         Self::Conv,
@@ -50,7 +50,7 @@ impl Role {
         Self::Other,
     ];
 
-    /// The name of the role.
+    /// Returns the name of the role.
     pub fn name(self) -> &'static str {
         match self {
             Self::Linear => "linear",

@@ -1,54 +1,60 @@
-//! A tensor seen as rows: one row for each output, one column for each input. The only place that transposes.
+//! The row view of a tensor: one row per output, one column per input.
+//!
+//! Only this module transposes.
 
 use crate::{DType, Shape, simd};
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 use serde::{Deserialize, Serialize};
 
-/// Which axis of a weight counts its outputs.
+/// The axis of a weight that counts its outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OutputAxis {
-    /// PyTorch's `[out, in, ..]`: the file's own order is already rows.
+    /// PyTorch's `[out, in, ..]`: the order in the file is already by rows.
     #[default]
     First,
-    /// burn's Linear, `[in, out]`: rows are the file's columns.
+    /// burn's Linear, `[in, out]`: rows are the columns of the file.
     Last,
-    /// Transposed convolutions, `[in, out, ..]`: rows are gathered from runs of the trailing axes, one for each input.
+    /// Transposed convolutions, `[in, out, ..]`: a row is gathered from one run of the trailing axes per input.
     Second,
-    /// A stack of matrices, `[.., out, in]`, such as experts: the rows of each matrix follow those of the one before.
+    /// A stack of matrices such as experts, `[.., out, in]`: the rows of each matrix follow those of the
+    /// previous one.
     Stacked,
 }
 
 impl OutputAxis {
-    /// Whether rows do not lie one after the other in a tensor's own order.
+    /// Returns whether rows have to be gathered because they are not contiguous in the tensor.
     pub const fn is_turned(self) -> bool {
         matches!(self, Self::Last | Self::Second)
     }
 }
 
-/// Elements that one block of rows aims at: the unit of hashing and of work, small enough for a core's own cache.
+/// The target size of a block of rows, in elements. A block is the unit of hashing and of work, and fits in the
+/// cache of a core.
 const BLOCK_ELEMENTS: usize = 1 << 16;
 
-/// Elements that a strip of rows aims at: one loop passes it to the next while it is still in the fastest cache.
+/// The target size of a strip of rows, in elements. A strip passes through all loops while it is in the fastest
+/// cache.
 const STRIP_ELEMENTS: usize = 1 << 11;
 
 /// The row view of a tensor: `n_rows` outputs by `n_cols` inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rows {
-    /// Outputs.
+    /// Number of outputs.
     pub n_rows: usize,
-    /// Inputs of each output; for a convolution `in / groups * height * width`.
+    /// Number of inputs of each output; for a convolution `in / groups * height * width`.
     pub n_cols: usize,
-    /// Which axis of the tensor counts outputs.
+    /// The axis of the tensor that counts outputs.
     pub axis: OutputAxis,
-    /// Elements that lie together for each input of an output where rows are turned: 1 in a matrix, a kernel in a transposed
-    /// convolution.
+    /// Contiguous elements per input of a turned row: 1 in a matrix, a kernel in a transposed convolution.
     pub run: usize,
 }
 
 impl Rows {
-    /// Flattens `shape` to rows. Rank 0 and 1 are one row; above 2, all but the output axis is flattened.
-    /// `OutputAxis::Last` holds for matrices only, `Second` and `Stacked` above rank 2 only; elsewhere they are ignored.
+    /// Flattens `shape` to rows: all axes but the output axis become columns.
+    ///
+    /// Tensors of rank 0 and 1 are one row. `OutputAxis::Last` applies only to matrices, `Second` and `Stacked`
+    /// only above rank 2; otherwise they are ignored.
     pub fn of(shape: &Shape, axis: OutputAxis) -> Self {
         let n: usize = shape.0.iter().product();
         let (n_rows, axis) = match (shape.0.as_slice(), axis) {
@@ -62,50 +68,53 @@ impl Rows {
         Self { n_rows, n_cols: n.checked_div(n_rows).unwrap_or(0), axis, run }
     }
 
-    /// Rows that lie one after the other.
+    /// Returns a view of contiguous rows.
     pub const fn plain(n_rows: usize, n_cols: usize) -> Self {
         Self { n_rows, n_cols, axis: OutputAxis::First, run: 1 }
     }
 
-    /// A tensor that is no weight, as rows of one byte.
+    /// Returns a view of a tensor that is not a weight, as rows of one byte.
     pub fn of_bytes(n_bytes: usize) -> Self {
         Self::plain(n_bytes, 1)
     }
 
-    /// Gathers rows from the elements of a tensor in its own order, `width` bytes each. For rows that are [turned](OutputAxis::is_turned).
+    /// Gathers [turned](OutputAxis::is_turned) rows from a tensor in its own order, with elements of `width`
+    /// bytes.
     ///
     /// # Panics
-    /// If a slice does not hold the tensor.
+    /// If a slice does not have the size of the tensor.
     pub fn turn(&self, own: &[u8], rows: &mut [u8], width: usize) {
         let run = self.run.max(1);
         transpose_bytes(own, rows, self.n_rows, self.n_cols / run, run * width);
     }
 
-    /// The inverse of [`turn`](Self::turn).
+    /// Scatters rows into the tensor's own order: the inverse of [`turn`](Self::turn).
     ///
     /// # Panics
-    /// As there.
+    /// If a slice does not have the size of the tensor.
     pub fn turn_back(&self, rows: &[u8], own: &mut [u8], width: usize) {
         let run = self.run.max(1);
         transpose_bytes(rows, own, self.n_cols / run, self.n_rows, run * width);
     }
 
-    /// Elements in all.
+    /// Returns the number of elements.
     pub fn n_elements(&self) -> usize {
         self.n_rows * self.n_cols
     }
 
-    /// Rows in a block: as many whole rows as fit 65,536 elements, at least one.
+    /// Returns the rows per block: as many whole rows as fit in 65,536 elements, at least one.
     pub fn rows_per_block(&self) -> usize {
         (BLOCK_ELEMENTS / self.n_cols.max(1)).max(1)
     }
 
-    /// Rows in a strip: as many whole rows as fit 2,048 elements, at least one. A block is cut into strips from its start.
+    /// Returns the rows per strip: as many whole rows as fit in 2,048 elements, at least one.
+    ///
+    /// A block is divided into strips from its start.
     pub fn rows_per_strip(&self) -> usize {
         (STRIP_ELEMENTS / self.n_cols.max(1)).max(1)
     }
 
-    /// The blocks in order, as row ranges. None for a tensor without elements.
+    /// Returns the row ranges of the blocks in order; none for a tensor without elements.
     pub fn blocks(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
         let (n_rows, step) = (self.n_rows, self.rows_per_block());
         let n_rows = if self.n_cols == 0 { 0 } else { n_rows };
@@ -113,10 +122,10 @@ impl Rows {
     }
 }
 
-/// Copies a matrix stored `[cols, rows]` to `[rows, cols]`, `width` bytes an element.
+/// Copies a matrix stored as `[cols, rows]` to `[rows, cols]`, with elements of `width` bytes.
 ///
 /// # Panics
-/// If a slice does not hold `rows * cols * width` bytes.
+/// If a slice does not have `rows * cols * width` bytes.
 pub fn transpose_bytes(from: &[u8], to: &mut [u8], rows: usize, cols: usize, width: usize) {
     assert_eq!(from.len(), rows * cols * width, "source holds the whole matrix");
     assert_eq!(to.len(), from.len(), "target holds the whole matrix");
@@ -133,10 +142,10 @@ pub fn transpose_bytes(from: &[u8], to: &mut [u8], rows: usize, cols: usize, wid
     }
 }
 
-/// Reads little-endian weights of `dtype` as f32. F64 is rounded to the nearest f32.
+/// Converts little-endian weights of `dtype` to f32. F64 is rounded to the nearest f32.
 ///
 /// # Panics
-/// If `dtype` is no weight type, or the lengths disagree.
+/// If `dtype` is not a weight type, or the lengths disagree.
 pub fn to_f32(bytes: &[u8], dtype: DType, out: &mut [f32]) {
     assert_eq!(Some(bytes.len()), dtype.n_bytes(out.len()), "one element each");
     match dtype {
@@ -158,10 +167,10 @@ pub fn to_f32(bytes: &[u8], dtype: DType, out: &mut [f32]) {
     }
 }
 
-/// Writes f32 values as little-endian `dtype`, rounding half to even where it is narrower.
+/// Converts f32 values to little-endian `dtype`, rounding halves to even.
 ///
 /// # Panics
-/// If `dtype` is no weight type, or the lengths disagree.
+/// If `dtype` is not a weight type, or the lengths disagree.
 pub fn from_f32(values: &[f32], dtype: DType, out: &mut [u8]) {
     assert_eq!(Some(out.len()), dtype.n_bytes(values.len()), "one element each");
     match dtype {
@@ -173,10 +182,12 @@ pub fn from_f32(values: &[f32], dtype: DType, out: &mut [u8]) {
     }
 }
 
-/// Whether a number stays finite when rounded to `dtype`: for F16, whose largest is 65504, 65519 does and 65520 does not.
+/// Returns whether a number stays finite when rounded to `dtype`.
+///
+/// The largest F16 is 65504: 65519 stays finite and 65520 does not.
 ///
 /// # Panics
-/// If `dtype` is no weight type.
+/// If `dtype` is not a weight type.
 pub fn fits(value: f32, dtype: DType) -> bool {
     let (mut bytes, mut rounded) = ([0; 8], [value]);
     let bytes = &mut bytes[..dtype.n_bits() / 8];
@@ -185,12 +196,13 @@ pub fn fits(value: f32, dtype: DType) -> bool {
     rounded[0].is_finite()
 }
 
-/// Whether values up to this magnitude keep at least seven significant bits when rounded to `dtype`.
+/// Returns whether values up to this magnitude keep at least seven significant bits when rounded to `dtype`.
 ///
-/// For F16 the smallest is `2^-17`, which is 128 times its smallest number above 0; for BF16 `2^-126`, for F32 `2^-142`. 0 keeps all bits.
+/// The limit is `2^-17` for F16, which is 128 times its smallest number above 0, `2^-126` for BF16 and `2^-142`
+/// for F32. A magnitude of 0 keeps all bits.
 ///
 /// # Panics
-/// If `dtype` is no weight type.
+/// If `dtype` is not a weight type.
 pub fn keeps_bits(largest: f64, dtype: DType) -> bool {
     let exponent = match dtype {
         DType::F16 => -17,
@@ -269,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rounds_to_infinity_does_not_fit() {
+    fn values_that_round_to_infinity_do_not_fit() {
         assert!(fits(65519.0, DType::F16) && !fits(-65520.0, DType::F16));
         assert!(fits(1e38, DType::BF16) && !fits(f32::MAX, DType::BF16));
         assert!(fits(f32::MAX, DType::F32) && !fits(f32::NAN, DType::F32));

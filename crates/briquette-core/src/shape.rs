@@ -1,4 +1,4 @@
-//! A tensor's extents.
+//! Shapes of tensors.
 
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Shape(pub Vec<usize>);
 
-/// Largest rank of a tensor that is read from a file.
+/// The largest rank of a tensor in a file.
 pub const MAX_RANK: usize = 64;
 
 impl<'de> Deserialize<'de> for Shape {
-    /// Refuses more than [`MAX_RANK`] extents: a file that is not trusted may list millions.
+    /// Refuses more than [`MAX_RANK`] extents, because an untrusted file may list millions.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Extents;
         impl<'de> Visitor<'de> for Extents {
@@ -26,12 +26,12 @@ impl<'de> Deserialize<'de> for Shape {
                 let (mut found, mut n) = ([0; MAX_RANK], 0);
                 while let Some(extent) = extents.next_element()? {
                     if n == MAX_RANK {
-                        return Err(serde::de::Error::custom(format!("found a shape of more than {MAX_RANK} extents")));
+                        return Err(serde::de::Error::custom(format!("a shape has more than {MAX_RANK} extents")));
                     }
                     found[n] = extent;
                     n += 1;
                 }
-                // There may be millions of shapes, so none keeps spare room, and none is moved to be rid of it.
+                // There may be millions of shapes, so the copy has no spare capacity.
                 Ok(Shape(found[..n].to_vec()))
             }
         }
@@ -40,12 +40,12 @@ impl<'de> Deserialize<'de> for Shape {
 }
 
 impl Shape {
-    /// Product of the extents, `None` on overflow. A scalar has one element.
+    /// Returns the product of the extents, or `None` on overflow. A scalar has one element.
     pub fn n_elements(&self) -> Option<usize> {
         self.0.iter().try_fold(1_usize, |n, &extent| n.checked_mul(extent))
     }
 
-    /// Number of extents.
+    /// Returns the number of extents.
     pub fn rank(&self) -> usize {
         self.0.len()
     }

@@ -1,4 +1,4 @@
-//! Paths as people read them.
+//! Paths as shown to people.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_below_the_working_directory_is_relative_and_another_stays() {
+    fn paths_below_the_working_directory_are_shown_relative() {
         let here = std::env::current_dir().unwrap();
         assert_eq!(shown_path(&here.join("out/6MB")), "out/6MB");
         assert_eq!(shown_path(&here), here.display().to_string());

@@ -1,6 +1,6 @@
-//! The inner loops: plain code that the compiler vectorises, with AVX-512 where it cannot (compressing by a mask).
+//! The inner loops: portable code that the compiler vectorises, with AVX-512 versions where it cannot.
 //!
-//! Every function has one meaning, given by the code in [`mod@scalar`]; the fast paths are fuzzed against it.
+//! The code in [`mod@scalar`] defines every function; the fast versions are tested against it.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -20,7 +20,7 @@ pub(crate) use isa::{has_avx2_popcnt, has_avx512_words};
 pub use level::{SimdLevel, active_level};
 pub use xxh3::{XXH3_BLOCK, XXH3_SECRET};
 
-/// Runs the AVX-512 version where the processor has it, the plain version elsewhere.
+/// Calls the AVX-512 version if the processor supports it, otherwise the portable version.
 macro_rules! dispatch {
     ($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) $(-> $out:ty)?) => {
         $(#[$doc])*
@@ -35,28 +35,32 @@ macro_rules! dispatch {
 }
 
 dispatch! {
-    /// Sets bit `i` of `bits` where `scores[i]`'s magnitude bits are above `threshold`; of those equal to it, the first
-    /// `drop_ties` are dropped and the rest kept. `drop_ties` is counted down. Returns how many are kept.
+    /// Sets bit `i` of `bits` if the magnitude bits of `scores[i]` are above `threshold`, and returns the
+    /// number of kept scores.
+    ///
+    /// Of scores equal to `threshold`, the first `drop_ties` are dropped and the rest kept. `drop_ties` is
+    /// decremented.
     keep_above(scores: &[f32], threshold: u32, drop_ties: &mut usize, bits: &mut [u8]) -> usize
 }
 dispatch! {
-    /// How many scores have magnitude bits below `threshold`, and how many equal to it.
+    /// Returns the number of scores with magnitude bits below `threshold`, and equal to it.
     count_below(scores: &[f32], threshold: u32) -> (usize, usize)
 }
 dispatch! {
-    /// Sets bit `i` where `values[i]` has any bit set: everything but +0.0. Returns how many have.
+    /// Sets bit `i` if `values[i]` has any bit set, that is, if it is not +0.0. Returns the number of such
+    /// values.
     nonzero_bits(values: &[f32], bits: &mut [u8]) -> usize
 }
 dispatch! {
-    /// Copies `from` to `to`, with +0.0 where the bit is clear.
+    /// Copies `from` to `to`, with +0.0 if the bit is clear.
     copy_kept(from: &[f32], bits: &[u8], to: &mut [f32])
 }
 dispatch! {
-    /// The largest magnitude, as its bits: at or above `0x7f80_0000` when a value is infinite or NaN.
+    /// Returns the bits of the largest magnitude, at least `0x7f80_0000` if a value is infinite or NaN.
     max_magnitude(values: &[f32]) -> u32
 }
 dispatch! {
-    /// The smallest and the largest of finite values; `(0, 0)` for an empty slice.
+    /// Returns the smallest and largest of finite values; `(0, 0)` for an empty slice.
     min_max(values: &[f32]) -> (f32, f32)
 }
 dispatch! {
@@ -76,7 +80,7 @@ dispatch! {
     compress32(values: &[u8], bits: &[u8], out: &mut Vec<u8>)
 }
 dispatch! {
-    /// Spreads `packed` over the set bits of `out`, 0 elsewhere. Returns how many packed bytes were used.
+    /// Spreads `packed` over the set bits of `out`, with 0 elsewhere. Returns the number of packed bytes used.
     expand8(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize
 }
 dispatch! {
@@ -84,23 +88,24 @@ dispatch! {
     compress16(values: &[u8], bits: &[u8], out: &mut Vec<u8>)
 }
 dispatch! {
-    /// As [`expand8`], for elements of 2 bytes.
+    /// Like [`expand8`], for elements of 2 bytes.
     expand16(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize
 }
 dispatch! {
-    /// As [`expand8`], for elements of 4 bytes.
+    /// Like [`expand8`], for elements of 4 bytes.
     expand32(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize
 }
 dispatch! {
-    /// Copies the 2-byte elements of `from` to `to`, with 0 where the bit is clear.
+    /// Copies the 2-byte elements of `from` to `to`, with 0 if the bit is clear.
     keep16(from: &[u8], bits: &[u8], to: &mut [u8])
 }
 dispatch! {
-    /// Appends the magnitude bits of scores from `low` to `high`, both included. Returns how many lie below `low`.
+    /// Appends the magnitude bits of scores from `low` to `high`, inclusive. Returns the number of scores below
+    /// `low`.
     collect_between(scores: &[f32], low: u32, high: u32, out: &mut Vec<u32>) -> usize
 }
 dispatch! {
-    /// As [`collect_between`] for the bits of bfloat16 scores, whose magnitude bits are those of the same f32.
+    /// Like [`collect_between`] for the bits of bfloat16 scores, with the magnitude bits of the equal f32.
     collect_between_bf16(halves: &[u16], low: u32, high: u32, out: &mut Vec<u32>) -> usize
 }
 dispatch! {
@@ -108,28 +113,32 @@ dispatch! {
     widen_bf16(halves: &[u16], values: &mut [f32])
 }
 dispatch! {
-    /// `[Σ w², Σ (w - v)², Σ w·v, Σ v²]` in f64 over blocks of f32 sums.
+    /// Returns `[Σ w², Σ (w - v)², Σ w·v, Σ v²]` in f64 over blocks of f32 sums.
     error_sums(original: &[f32], fake_quantized: &[f32]) -> [f64; 4]
 }
 
 dispatch! {
-    /// `Σ (w - v)²` in f64.
+    /// Returns `Σ (w - v)²` in f64.
     squared_error(values: &[f32], affine: Affine, grid: Grid) -> f64
 }
 dispatch! {
-    /// `Σ (w - v)²` at each of sixteen scales and zero points, to about four digits: in f32, multiplying by the inverse scale where
-    /// [`squared_error`] divides, so that a value half way between two codes may take either.
+    /// Returns `Σ (w - v)²` for each of sixteen scales and zero points, to about four digits.
+    ///
+    /// Computes in f32 and multiplies by the inverse scale where [`squared_error`] divides, so that a value
+    /// half way between two codes may get either.
     near_squared_errors(values: &[f32], affines: &[Affine; RANGES], grid: Grid) -> [f64; RANGES]
 }
 dispatch! {
-    /// `[Σ |w - v|^0.7, Σ q·t, Σ q²]`, with `q` the code relative to the zero point and `t` the value less the part of its error beyond
-    /// `|w - v|^-0.3 / β`, which is put down to outliers. To about four digits: in f32, multiplying by the inverse scale to find codes.
-    /// The scale and its inverse are normal.
+    /// Returns `[Σ |w - v|^0.7, Σ q·t, Σ q²]` to about four digits, for half-quadratic quantization.
+    ///
+    /// `q` is the code relative to the zero point. `t` is the value minus the part of its error beyond `|w -
+    /// v|^-0.3 / β`, which is attributed to outliers. Computes in f32 and multiplies by the inverse scale. The
+    /// scale and its inverse must be normal numbers.
     half_quadratic_sums(values: &[f32], affine: Affine, grid: Grid, beta: f32) -> [f64; 3]
 }
 
 dispatch! {
-    /// The long loop of xxh3: adds whole blocks of [`XXH3_BLOCK`] bytes to the accumulators.
+    /// Adds whole blocks of [`XXH3_BLOCK`] bytes to the accumulators of xxh3.
     xxh3_blocks(accumulators: &mut [u64; 8], blocks: &[u8], secret: &[u8; XXH3_SECRET])
 }
 
@@ -143,7 +152,9 @@ pub fn compress(values: &[u8], width: usize, bits: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Spreads the `width`-byte elements of `packed` over the set bits of `out`, 0 elsewhere. Returns how many elements were used.
+/// Spreads the `width`-byte elements of `packed` over the set bits of `out`, with 0 elsewhere.
+///
+/// Returns the number of packed elements used.
 pub fn expand(packed: &[u8], width: usize, bits: &[u8], out: &mut [u8]) -> usize {
     match width {
         1 => expand8(packed, bits, out),
@@ -153,7 +164,7 @@ pub fn expand(packed: &[u8], width: usize, bits: &[u8], out: &mut [u8]) -> usize
     }
 }
 
-/// Copies the `width`-byte elements of `from` to `to`, with 0 where the bit is clear.
+/// Copies the `width`-byte elements of `from` to `to`, with 0 if the bit is clear.
 pub fn keep(from: &[u8], width: usize, bits: &[u8], to: &mut [u8]) {
     match width {
         2 => keep16(from, bits, to),
@@ -201,7 +212,7 @@ mod tests {
         }
 
         #[test]
-        fn what_lies_between_two_scores_is_collected(values in any_values(), a in 0.0_f32..3.0, b in 0.0_f32..3.0) {
+        fn scores_in_a_range_are_collected(values in any_values(), a in 0.0_f32..3.0, b in 0.0_f32..3.0) {
             let (low, high) = (a.min(b).to_bits(), a.max(b).to_bits());
             let (mut fast, mut slow) = (vec![1], vec![1]);
             let below = collect_between(&values, low, high, &mut fast);
@@ -216,7 +227,7 @@ mod tests {
         }
 
         #[test]
-        fn bfloat16_widens_to_the_float_it_starts(halves in prop::collection::vec(any::<u16>(), 0..100)) {
+        fn bfloat16_bits_become_the_high_bits_of_f32(halves in prop::collection::vec(any::<u16>(), 0..100)) {
             let mut values = vec![0.0; halves.len()];
             widen_bf16(&halves, &mut values);
             for (value, half) in values.iter().zip(halves) {
@@ -249,7 +260,7 @@ mod tests {
         }
 
         #[test]
-        fn blocks_are_added_to_a_hash_as_the_reference_does(seed in any::<u64>(), n in 0_usize..4) {
+        fn hash_blocks_agree_with_the_reference(seed in any::<u64>(), n in 0_usize..4) {
             let bytes: Vec<u8> = (0..n * XXH3_BLOCK).map(|i| (seed.wrapping_mul(i as u64 | 1) >> 17) as u8).collect();
             let secret = std::array::from_fn(|i| (seed >> (i % 57)) as u8);
             let (mut fast, mut slow) = ([seed; 8], [seed; 8]);
@@ -259,7 +270,7 @@ mod tests {
         }
 
         #[test]
-        fn codes_near_a_tie_are_those_of_the_quotient(
+        fn codes_near_ties_equal_the_rounded_quotient(
             scale in prop_oneof![1e-6_f32..10.0, Just(1e-40), Just(3e38), Just(1.0), Just(0.1)],
             codes in prop::collection::vec((-130_i32..130, -3_i32..=3), 0..100),
         ) {

@@ -1,9 +1,9 @@
-//! How far fake_quantized weights are from the originals.
+//! Error statistics between original and decoded weights.
 
 use crate::simd;
 use serde::{Deserialize, Serialize};
 
-/// Running sums over pairs of original `w` and fake_quantized `v`, in f64.
+/// Running sums over pairs of original weights `w` and decoded weights `v`, in f64.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ErrorStats {
     original: f64,
@@ -13,16 +13,16 @@ pub struct ErrorStats {
     max: f32,
 }
 
-/// The figures of a tensor's error, as reports show them.
+/// The error figures of a tensor in reports.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ErrorFigures {
-    /// Signal to quantization noise ratio in dB; `None` where there is no error. NaN where a value is NaN.
+    /// Signal to quantization-noise ratio in dB; `None` without error, NaN if a value is NaN.
     pub sqnr_db: Option<f64>,
-    /// Cosine of the angle between the tensors; `None` where one is all zeros. NaN where a value is NaN.
+    /// Cosine of the angle between the tensors; `None` if one is all zeros, NaN if a value is NaN.
     pub cosine: Option<f64>,
-    /// `‖w - v‖ / ‖w‖`; 0 where there is no error, NaN where a value is NaN.
+    /// `‖w - v‖ / ‖w‖`; 0 without error, NaN if a value is NaN.
     pub relative: f64,
-    /// The largest `|w - v|`; NaN where a value is NaN.
+    /// The largest `|w - v|`; NaN if a value is NaN.
     pub max: f32,
 }
 
@@ -30,7 +30,7 @@ impl ErrorStats {
     /// Adds rows of equal length.
     pub fn push(&mut self, original: &[f32], fake_quantized: &[f32]) {
         let mut sums = simd::error_sums(original, fake_quantized);
-        // f32 holds the squares of usual weights only.
+        // f32 can represent the squares of usual weights only.
         if !(1e-30..1e30).contains(&sums[0]) {
             sums = exact_sums(original, fake_quantized);
         }
@@ -41,7 +41,7 @@ impl ErrorStats {
         self.fake_quantized += v2;
     }
 
-    /// Adds rows of equal length, and keeps the largest single error too.
+    /// Adds rows of equal length, and updates the largest error.
     pub fn push_with_max(&mut self, original: &[f32], fake_quantized: &[f32]) {
         self.push(original, fake_quantized);
         let errors = original.iter().zip(fake_quantized).map(|(w, v)| (w - v).abs());
@@ -57,12 +57,13 @@ impl ErrorStats {
         self.max = larger(self.max, other.max);
     }
 
-    /// Whether all fake_quantized weights are 0, but not all originals.
+    /// Returns whether all decoded weights are 0, but not all originals.
     pub fn is_all_lost(&self) -> bool {
         self.original > 0.0 && self.fake_quantized == 0.0
     }
 
-    /// `10 log10(Σ w² / Σ (w - v)²)`, `Σ w·v / sqrt(Σ w² Σ v²)`, `sqrt(Σ (w - v)² / Σ w²)` and the largest error.
+    /// Returns `10 log10(Σ w² / Σ (w - v)²)`, `Σ w·v / sqrt(Σ w² Σ v²)`, `sqrt(Σ (w - v)² / Σ w²)` and the
+    /// largest error.
     pub fn figures(&self) -> ErrorFigures {
         let norms = (self.original * self.fake_quantized).sqrt();
         let has_error = self.error != 0.0;
@@ -75,7 +76,7 @@ impl ErrorStats {
     }
 }
 
-/// `[Σ w², Σ (w - v)², Σ w·v, Σ v²]` in f64.
+/// Returns `[Σ w², Σ (w - v)², Σ w·v, Σ v²]` in f64.
 fn exact_sums(original: &[f32], fake_quantized: &[f32]) -> [f64; 4] {
     original.iter().zip(fake_quantized).fold([0.0; 4], |sums, (&w, &v)| {
         let (w, v) = (f64::from(w), f64::from(v));
@@ -83,7 +84,7 @@ fn exact_sums(original: &[f32], fake_quantized: &[f32]) -> [f64; 4] {
     })
 }
 
-/// The larger of two numbers, NaN where either is: `f32::max` would hide a NaN.
+/// Returns the larger of two numbers, or NaN if either is NaN; `f32::max` would hide it.
 fn larger(a: f32, b: f32) -> f32 {
     if a.is_nan() || a > b { a } else { b }
 }
@@ -93,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_of_any_size_have_the_same_figures() {
+    fn error_figures_do_not_depend_on_the_scale_of_weights() {
         for size in [1.0, 1e-30, 1e25] {
             let mut stats = ErrorStats::default();
             stats.push(&[3.0 * size, 4.0 * size], &[3.0 * size, 4.5 * size]);
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_a_small_error_by_hand() {
+    fn figures_of_a_small_error_match_values_by_hand() {
         let mut stats = ErrorStats::default();
         stats.push_with_max(&[3.0, 4.0], &[3.0, 4.5]);
         let figures = stats.figures();
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_no_number_shows_in_every_figure() {
+    fn nan_shows_in_every_figure() {
         for (place, other) in [(0, 1.0), (1, 1.0), (2, f32::NAN)] {
             let (mut w, mut stats) = ([1.0, 2.0, 3.0], ErrorStats::default());
             w[place] = f32::NAN;

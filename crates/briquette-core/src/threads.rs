@@ -1,4 +1,4 @@
-//! How many threads there may be.
+//! The limit on threads.
 
-/// Most threads that a run may have: starting many more takes minutes and gains nothing.
+/// The most threads of a run: starting many more takes minutes and gains nothing.
 pub const MAX_THREADS: usize = 1024;

@@ -1,4 +1,4 @@
-//! What was coded comes back, whatever it was, on every path; what is no block is an error on all of them.
+//! Entropy coding on every path: codes decode to themselves, and invalid blocks are errors.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ fn counts(symbols: &[u8]) -> [u64; 256] {
     counts
 }
 
-/// What each path makes of a block: all of them the same, and where it is an error, too.
+/// Decodes a block on every path and checks that all give the same symbols or an error.
 fn decoded(block: &[u8], table: &SymbolTable, n: usize) -> Option<Vec<u8>> {
     let on = |path: Instructions| {
         let mut symbols = vec![0; n];
@@ -24,7 +24,7 @@ fn decoded(block: &[u8], table: &SymbolTable, n: usize) -> Option<Vec<u8>> {
     plain.0.is_ok().then_some(plain.1)
 }
 
-/// Symbols of a bell of this width about 128.
+/// Returns symbols from a normal distribution of this width around 128.
 fn bell(n: usize, width: f64) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut uniform = || {
@@ -34,7 +34,7 @@ fn bell(n: usize, width: f64) -> Vec<u8> {
     (0..n).map(|_| (128.0 + width * ((0..12).map(|_| uniform()).sum::<f64>() - 6.0)).clamp(0.0, 255.0) as u8).collect()
 }
 
-/// Tables of few symbols and of many, some of which have nearly all.
+/// Generates tables of few and of many symbols; in some, one symbol has nearly the whole table.
 fn table() -> impl Strategy<Value = SymbolTable> {
     let count = prop_oneof![8 => Just(0_u64), 4 => 1..20_u64, 2 => 1..2000_u64, 1 => Just(1 << 40)];
     prop::collection::vec(count, 256).prop_map(|counts| SymbolTable::of_counts(&counts.try_into().unwrap()))
@@ -42,7 +42,7 @@ fn table() -> impl Strategy<Value = SymbolTable> {
 
 proptest! {
     #[test]
-    fn what_was_coded_comes_back(symbols in prop::collection::vec(prop_oneof![Just(7_u8), 0..4_u8, any::<u8>()], 0..3000)) {
+    fn coded_symbols_decode_to_themselves(symbols in prop::collection::vec(prop_oneof![Just(7_u8), 0..4_u8, any::<u8>()], 0..3000)) {
         let table = SymbolTable::of_counts(&counts(&symbols));
         let mut block = Vec::new();
         encode(&symbols, &table, &mut block);
@@ -55,14 +55,14 @@ proptest! {
     }
 
     #[test]
-    fn anything_is_a_table_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+    fn arbitrary_bytes_are_a_table_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         if let Ok((table, _)) = SymbolTable::read(&bytes) {
             prop_assert_eq!(table.frequencies().iter().map(|&frequency| u32::from(frequency)).sum::<u32>(), 4096);
         }
     }
 
     #[test]
-    fn codes_of_any_width_come_back_in_no_more_than_packed(bytes in prop::collection::vec(any::<u8>(), 0..3000), n_bits in 2..=8_u8, spread in 0..8_u8) {
+    fn blocks_decode_and_are_no_larger_than_packed_codes(bytes in prop::collection::vec(any::<u8>(), 0..3000), n_bits in 2..=8_u8, spread in 0..8_u8) {
         let codes: Vec<i8> = bytes.iter().map(|&byte| (byte as i8) >> (8 - n_bits + spread.min(n_bits - 1))).collect();
         let mut block = vec![9];
         write_block(&codes, n_bits, &mut block);
@@ -73,7 +73,7 @@ proptest! {
     }
 
     #[test]
-    fn anything_is_codes_of_their_width_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..2000), n in 0..4000_usize, n_bits in 2..=8_u8) {
+    fn arbitrary_blocks_decode_to_codes_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..2000), n in 0..4000_usize, n_bits in 2..=8_u8) {
         let mut codes = vec![0; n];
         if read_block(&bytes, n_bits, &mut codes).is_ok() {
             let most = 1_i16 << (n_bits - 1);
@@ -82,19 +82,19 @@ proptest! {
     }
 
     #[test]
-    fn anything_is_a_block_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..2000), n in 0..4000_usize, table in table()) {
+    fn arbitrary_bytes_decode_equally_on_every_path(bytes in prop::collection::vec(any::<u8>(), 0..2000), n in 0..4000_usize, table in table()) {
         decoded(&bytes, &table, n);
     }
 
     #[test]
-    fn a_block_of_another_table_is_the_same_on_every_path(symbols in prop::collection::vec(any::<u8>(), 0..3000), n in 0..4000_usize, table in table()) {
+    fn blocks_of_another_table_decode_equally_on_every_path(symbols in prop::collection::vec(any::<u8>(), 0..3000), n in 0..4000_usize, table in table()) {
         let mut block = Vec::new();
         encode(&symbols, &SymbolTable::of_counts(&counts(&symbols)), &mut block);
         decoded(&block, &table, n);
     }
 
     #[test]
-    fn a_block_with_another_byte_or_length_is_an_error(at in any::<prop::sample::Index>(), flip in 1..=255_u8) {
+    fn altered_blocks_are_errors(at in any::<prop::sample::Index>(), flip in 1..=255_u8) {
         let symbols = bell(5000, 9.0);
         let table = SymbolTable::of_counts(&counts(&symbols));
         let mut block = Vec::new();
@@ -109,13 +109,13 @@ proptest! {
 }
 
 #[test]
-fn a_block_that_is_cut_anywhere_is_an_error_on_every_path() {
+fn truncated_blocks_are_errors_on_every_path() {
     for n in [0, 1, 31, 32, 33, 63, 64, 65, 96, 300] {
         for width in [0.1, 2.0, 40.0] {
             let (symbols, mut block) = (bell(n, width), Vec::new());
             let table = SymbolTable::of_counts(&counts(&symbols));
             encode(&symbols, &table, &mut block);
-            // Each cut in memory that ends where it does.
+            // Each prefix is in an allocation of its own length.
             (0..block.len()).for_each(|cut| assert_eq!(decoded(&Box::from(&block[..cut]), &table, n), None));
             assert_eq!(decoded(&block, &table, n), Some(symbols));
         }
@@ -123,8 +123,8 @@ fn a_block_that_is_cut_anywhere_is_an_error_on_every_path() {
 }
 
 #[test]
-fn states_that_no_coder_gives_are_the_same_on_every_path() {
-    // A symbol that has nearly all of the table takes the largest state beyond 2^31.
+fn impossible_states_decode_equally_on_every_path() {
+    // A symbol with nearly the whole table takes the largest state beyond 2^31.
     let table = SymbolTable::of_counts(&counts(&[7]));
     for head in [0x00, 0x7f, 0x80, 0xff] {
         let block = [vec![head; 128], bell(400, 90.0)].concat();
@@ -133,7 +133,7 @@ fn states_that_no_coder_gives_are_the_same_on_every_path() {
 }
 
 #[test]
-fn a_block_is_hardly_larger_than_the_entropy_of_its_symbols() {
+fn block_size_is_close_to_the_entropy() {
     for (width, most) in [(0.7, 1.012), (3.0, 1.005), (12.0, 1.005), (40.0, 1.005)] {
         let symbols = bell(1 << 18, width);
         let (counts, n) = (counts(&symbols), symbols.len() as f64);
@@ -148,7 +148,7 @@ fn a_block_is_hardly_larger_than_the_entropy_of_its_symbols() {
 }
 
 #[test]
-fn a_symbol_that_is_alone_takes_hardly_a_bit() {
+fn a_single_symbol_takes_almost_no_bits() {
     for symbol in [0, 1, 77, 255] {
         let (symbols, mut block) = (vec![symbol; 100_000], Vec::new());
         let table = SymbolTable::of_counts(&counts(&symbols));

@@ -1,7 +1,7 @@
-//! Times int8 linear and prints a line of JSON for each cell.
+//! Times int8 linear layers and prints a line of JSON for each measurement.
 //!
-//! `bench_linear [--level NAME] [--kn 768x768,..] [--m 1,8,..] [--seconds 0.3] [--rten] [--sparse]`; the number of
-//! threads is `RAYON_NUM_THREADS`.
+//! `bench_linear [--level NAME] [--kn 768x768,..] [--m 1,8,..] [--seconds 0.3] [--rten] [--sparse]`; the number
+//! of threads is `RAYON_NUM_THREADS`.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
 use briquette_cpu::{
@@ -51,7 +51,7 @@ fn options() -> Options {
     }
 }
 
-/// The median time of at least five calls, in seconds.
+/// Returns the median time of at least five calls, in seconds.
 fn median_time(seconds: f64, mut call: impl FnMut()) -> f64 {
     call();
     let (start, mut times) = (Instant::now(), Vec::new());
@@ -80,7 +80,7 @@ struct Cell {
     codes: Vec<i8>,
     scales: Vec<f32>,
     packed: PackedInt8,
-    /// Percent of zeros, and the weights.
+    /// The sparsity in percent, and the weights.
     sparse: Vec<(usize, SparseInt8)>,
 }
 
@@ -119,7 +119,8 @@ impl Cell {
         }
     }
 
-    /// `rten-gemm` with the scales applied afterwards; quantizing the activations is left out, in its favour.
+    /// Times `rten-gemm` with scales applied afterwards. The time to quantize activations is not included, in
+    /// its favour.
     fn time_rten(&self, m: usize, x: &[f32], options: &Options) -> f64 {
         let gemm = GemmExecutor::<u8, i8, i32>::default();
         let weights = NdTensor::from_data([self.n, self.k], self.codes.clone());

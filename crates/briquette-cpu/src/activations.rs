@@ -1,23 +1,24 @@
-//! What activations are: floats of three types, rounded to codes on one of three grids.
+//! Types and quantization grids of activations.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-/// How values are mapped to codes of 0 to 255: `x = (code - zero) * scale`.
+/// How values map to codes from 0 to 255: `x = (code - zero) * scale`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ActivationGrid {
     /// `scale = max |x| / 127`, `zero = 128`.
     Symmetric,
-    /// `scale = max |x| / 127.5`, `zero = 128`: as the compressed-tensors library has it. On a GPU it is [`Symmetric`](Self::Symmetric).
+    /// `scale = max |x| / 127.5`, `zero = 128`, as in compressed-tensors. On a GPU,
+    /// [`Symmetric`](Self::Symmetric) is used instead.
     SymmetricFull,
     /// `scale = (max - min) / 255` over a range widened to include 0, `zero = round(-min / scale)`.
     #[default]
     Asymmetric,
 }
 
-/// Floats that rows are made of: f32, f16 and bf16.
+/// Element types of activations: f32, f16 and bf16.
 pub trait ActivationElement: Copy + Send + Sync {
-    /// The row as f32, in `scratch` where it is not f32 already.
+    /// Returns the row as f32. A row of another type is converted into `scratch`.
     fn widened<'a>(row: &'a [Self], scratch: &'a mut Vec<f32>) -> &'a [f32];
 }
 

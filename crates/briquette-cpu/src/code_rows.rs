@@ -1,8 +1,8 @@
-//! Rows of int8 codes that are read one at a time.
+//! Rows of int8 codes for access to single rows.
 
 use briquette_core::simd::{compress8, expand8};
 
-/// Row-major int8 codes `[n_rows, n_cols]`, dense, or a bitmask and the codes that are not zero.
+/// Row-major int8 codes `[n_rows, n_cols]`, dense or as a bitmask with the nonzero codes.
 #[derive(Clone)]
 pub struct CodeRows {
     n_cols: usize,
@@ -12,7 +12,7 @@ pub struct CodeRows {
 #[derive(Clone)]
 enum RowStorage {
     Dense(Vec<i8>),
-    /// A whole number of bytes of mask for each row; values of row `r` from `offsets[r]` on.
+    /// A mask in whole bytes for each row; the values of row `r` start at `offsets[r]`.
     Bitmask {
         bits: Vec<u8>,
         values: Vec<u8>,
@@ -21,19 +21,19 @@ enum RowStorage {
 }
 
 impl CodeRows {
-    /// Keeps every code: a byte each.
+    /// Stores every code in a byte.
     ///
     /// # Panics
-    /// If the codes are not whole rows.
+    /// If the number of codes is not `n_rows * n_cols`.
     pub fn dense(codes: Vec<i8>, n_rows: usize, n_cols: usize) -> Self {
         assert_eq!(codes.len(), n_rows * n_cols, "{} codes for [{n_rows}, {n_cols}]", codes.len());
         Self { n_cols, kept: RowStorage::Dense(codes) }
     }
 
-    /// Keeps a bit for each code, and a byte for each that is not zero.
+    /// Stores one bit for each code and one byte for each nonzero code.
     ///
     /// # Panics
-    /// If the codes are not whole rows.
+    /// If the number of codes is not `n_rows * n_cols`.
     pub fn bitmask(codes: &[i8], n_rows: usize, n_cols: usize) -> Self {
         assert_eq!(codes.len(), n_rows * n_cols, "{} codes for [{n_rows}, {n_cols}]", codes.len());
         let (mut bits, mut values, mut offsets) = (Vec::new(), Vec::new(), Vec::new());
@@ -53,17 +53,17 @@ impl CodeRows {
         Self { n_cols, kept: RowStorage::Bitmask { bits, values, offsets } }
     }
 
-    /// Columns.
+    /// Returns the number of columns.
     pub const fn n_cols(&self) -> usize {
         self.n_cols
     }
 
-    /// Whether zeros are left out.
+    /// Returns whether zeros are omitted.
     pub const fn is_sparse(&self) -> bool {
         matches!(self.kept, RowStorage::Bitmask { .. })
     }
 
-    /// Bytes held.
+    /// Returns the size in memory in bytes.
     pub fn n_bytes(&self) -> usize {
         match &self.kept {
             RowStorage::Dense(codes) => codes.len(),
@@ -71,7 +71,7 @@ impl CodeRows {
         }
     }
 
-    /// The codes of a row, in `scratch` where they have to be expanded.
+    /// Returns the codes of a row. Sparse rows are expanded into `scratch`.
     pub fn row<'a>(&'a self, row: usize, scratch: &'a mut Vec<i8>) -> &'a [i8] {
         match &self.kept {
             RowStorage::Dense(codes) => &codes[row * self.n_cols..(row + 1) * self.n_cols],

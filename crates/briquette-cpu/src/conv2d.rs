@@ -1,4 +1,4 @@
-//! 2-D convolution in 8-bit codes, as products of tiles of patches.
+//! 2-D convolution of 8-bit codes, as matrix products with tiles of patches.
 
 mod depthwise;
 mod epilogue;
@@ -24,35 +24,36 @@ use std::ops::Range;
 use tile::PatchTile;
 use unpacked::Unpacked;
 
-/// Output pixels that are computed at once.
+/// Output pixels in a tile.
 const TILE: usize = 256;
-/// Output channels that are computed at once: with so many, a tile stays in the L2 cache.
+/// Output channels that are computed together; with this number, a tile stays in the L2 cache.
 const OUTPUTS: usize = 8 * PANEL;
-/// Fewest pixels for a thread: where there are fewer, threads share the output channels instead.
+/// The fewest pixels per thread; with fewer, threads share the output channels instead.
 const FEW_PIXELS: usize = 64;
-/// Below this many multiplications of an image, waking another thread costs more than it saves.
+/// Below this many multiplications per image, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 22;
 
-/// A convolution, and what is done to its outputs before they are written.
+/// A convolution with its epilogue.
 #[derive(Debug, Clone, Copy)]
 pub struct Int8Conv2d<'a> {
-    /// Its weights.
+    /// The packed weights.
     pub weights: &'a PackedConv2d,
-    /// How they step over an image.
+    /// Stride, padding, dilation and channels.
     pub shape: Conv2dShape,
-    /// How images are rounded.
+    /// The grid for quantizing images.
     pub grid: ActivationGrid,
-    /// What is done to its outputs.
+    /// The epilogue applied to outputs.
     pub epilogue: ConvEpilogue<'a>,
 }
 
-/// Convolves images `x` `[n, in, height, width]` to `y` `[n, out, out height, out width]`, by the instructions of `level`.
+/// Convolves images `x` `[n, in, height, width]` to `y` `[n, out, out height, out width]`.
 ///
-/// Each image has its own scale and zero point; padding is exactly zero. An image with a NaN or an infinity gives one of
-/// NaN. No images, channels or pixels are no error.
+/// Uses the instructions of `level`. Each image has its own scale and zero point; padding is exactly zero. An
+/// image with a NaN or an infinity gives an image of NaN. `n`, channels and pixels may be 0.
 ///
 /// # Panics
-/// If the lengths of `x`, `y` or what finishes outputs disagree with the shape, or the shape with the weights.
+/// - If the lengths of `x`, `y` or the epilogue do not match the shape.
+/// - If the shape does not match the weights.
 pub fn int8_conv2d<T: ActivationElement>(
     level: SimdLevel,
     x: &[T],
@@ -95,13 +96,13 @@ fn each_image<T: ActivationElement, W: Int8Weights>(
     }
 }
 
-/// How a convolution is best done.
+/// The algorithm of a convolution.
 enum How {
-    /// By panels of weights, which must not straddle groups.
+    /// Matrix products with panels of weights, which must not cross group boundaries.
     Panels,
-    /// Output by output, for groups of few outputs: most of a panel would belong to other groups.
+    /// One dot product per output, for groups of few outputs: most of a panel would belong to other groups.
     Rows(Unpacked),
-    /// Tap by tap, where every channel is its own group.
+    /// Tap by tap, for depthwise convolutions.
     Depthwise(Taps),
 }
 
@@ -128,7 +129,7 @@ struct ImageConv<'a, W> {
 }
 
 impl<W: Int8Weights> ImageConv<'_, W> {
-    /// Computes the pixels from `first` on, as many as `out` has columns for.
+    /// Computes as many pixels as `out` has columns, starting at `first`.
     fn pixels(&self, mut first: usize, mut out: OutputBlock, n_threads: usize) {
         if n_threads > 1 && out.n_cols() >= 2 * FEW_PIXELS {
             let half = (out.n_cols() / 2).next_multiple_of(PANEL);

@@ -1,4 +1,4 @@
-//! Rows of an int8 table, as f32.
+//! Lookup of rows in an int8 table.
 
 use crate::code_rows::CodeRows;
 use briquette_core::{Affine, simd};
@@ -11,41 +11,41 @@ pub struct Int8Embedding {
 }
 
 impl Int8Embedding {
-    /// A table of `codes`, worth `codes[r, c] * scales[r]`.
+    /// Returns a table of the values `codes[r, c] * scales[r]`.
     pub const fn new(codes: CodeRows, scales: Vec<f32>) -> Self {
         Self { codes, scales }
     }
 
-    /// Rows.
+    /// Returns the number of rows.
     pub fn n_rows(&self) -> usize {
         self.scales.len()
     }
 
-    /// Columns.
+    /// Returns the number of columns.
     pub const fn n_cols(&self) -> usize {
         self.codes.n_cols()
     }
 
-    /// Whether zeros are left out.
+    /// Returns whether zeros are omitted.
     pub const fn is_sparse(&self) -> bool {
         self.codes.is_sparse()
     }
 
-    /// Every row, as f32.
+    /// Returns all rows as f32.
     pub fn to_floats(&self) -> Vec<f32> {
         let mut floats = vec![0.0; self.n_rows() * self.n_cols()];
         int8_embedding(&(0..self.n_rows()).collect::<Vec<_>>(), self, &mut floats);
         floats
     }
 
-    /// Every code, row by row, and the scale of each row.
+    /// Returns all codes row by row, and the scale of each row.
     pub fn codes(&self) -> (Vec<i8>, Vec<f32>) {
         let (mut codes, mut scratch) = (Vec::with_capacity(self.n_rows() * self.n_cols()), Vec::new());
         (0..self.n_rows()).for_each(|row| codes.extend_from_slice(self.codes.row(row, &mut scratch)));
         (codes, self.scales.clone())
     }
 
-    /// Bytes held.
+    /// Returns the size in memory in bytes.
     pub fn n_bytes(&self) -> usize {
         self.codes.n_bytes() + 4 * self.scales.len()
     }
@@ -57,7 +57,9 @@ impl std::fmt::Debug for Int8Embedding {
     }
 }
 
-/// `out[t, c] = codes[ids[t], c] * scales[ids[t]]`. Only the rows that are asked for are expanded.
+/// Looks up rows: `out[t, c] = codes[ids[t], c] * scales[ids[t]]`.
+///
+/// Expands only the rows in `ids`.
 ///
 /// # Panics
 /// If an id is not a row of the table, or `out` is not `[ids.len(), n_cols]`.
@@ -92,7 +94,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "id 2 in a table of 2 rows")]
-    fn an_id_beyond_the_table_is_named() {
+    fn out_of_range_ids_panic_with_the_id() {
         int8_embedding(&[2], &Int8Embedding::new(CodeRows::dense(vec![1, 2], 2, 1), vec![1.0; 2]), &mut [0.0]);
     }
 }

@@ -1,4 +1,6 @@
-//! Two products with a function between them, both of 8-bit codes: what lies between never leaves the cache.
+//! Feed-forward blocks: two int8 products with an activation function between them.
+//!
+//! Intermediate values never leave the cache.
 
 use crate::activations::ActivationGrid;
 use crate::linear::multiply_rows;
@@ -10,9 +12,9 @@ use briquette_core::simd::SimdLevel;
 use rayon::prelude::*;
 use std::cell::RefCell;
 
-/// Most rows that are taken through both products at once.
+/// The most rows that pass through both products together.
 const ROWS: usize = 128;
-/// Fewest rows that are worth a thread of their own.
+/// The fewest rows that justify another thread.
 const PART: usize = 16;
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 22;
@@ -23,18 +25,20 @@ thread_local! {
 
 /// The two layers of a feed-forward block.
 pub struct FeedForward<'a> {
-    /// Weights and bias of the first, and of the second.
+    /// Weights and bias of the first and second layer.
     pub layers: [(&'a dyn Int8Weights, Option<&'a [f32]>); 2],
-    /// How rows are rounded before each.
+    /// The grid for quantizing the inputs of each layer.
     pub grids: [ActivationGrid; 2],
-    /// What is done in place with all that the first gives, a few rows at a time.
+    /// The activation function, applied in place to a few rows of the first layer's outputs.
     pub activation: fn(SimdLevel, &mut [f32]),
 }
 
-/// `y = activation(x · upᵀ + bias) · downᵀ + bias` of rows `[n_rows, n_in]`, with the products and roundings of [`int8_linear`](crate::int8_linear).
+/// Computes `y = activation(x · upᵀ + bias) · downᵀ + bias` for rows `[n_rows, n_in]`.
+///
+/// Each product and rounding is that of [`int8_linear`](crate::int8_linear).
 ///
 /// # Panics
-/// If the lengths disagree with the shapes of the weights.
+/// If the lengths do not match the shapes of the weights.
 pub fn int8_feed_forward(level: SimdLevel, x: &[f32], n_rows: usize, block: &FeedForward, y: &mut [f32]) {
     let [(up, _), (down, _)] = block.layers;
     let (n_in, n_out) = (up.n_in(), down.n_out());
@@ -43,12 +47,12 @@ pub fn int8_feed_forward(level: SimdLevel, x: &[f32], n_rows: usize, block: &Fee
         (n_rows * n_in, n_rows * n_out),
         "rows of [{n_rows}, {n_in}] and [{n_rows}, {n_out}]"
     );
-    assert_eq!(down.n_in(), up.n_out(), "what lies between");
+    assert_eq!(down.n_in(), up.n_out(), "outputs of the first layer, inputs of the second");
     if n_rows * n_in * n_out == 0 {
         return y.fill(0.0);
     }
     let n_threads = threads_for(n_rows * up.n_out() * (n_in + n_out), PAYS);
-    // Few rows share the panels of a product instead.
+    // With few rows, threads share the panels of a product instead.
     let n_parts = n_rows.div_ceil(ROWS).max(if n_rows >= 2 * PART * n_threads { n_threads } else { 1 });
     let (n_at_once, n_for_each) = (n_rows.div_ceil(n_parts), if n_parts < n_threads { n_threads } else { 1 });
     let run = |(x, y): (&[f32], &mut [f32])| {
@@ -63,7 +67,7 @@ pub fn int8_feed_forward(level: SimdLevel, x: &[f32], n_rows: usize, block: &Fee
     }
 }
 
-/// What lies between the products.
+/// Memory for the values between the products.
 #[derive(Default)]
 struct WideRows {
     codes: QuantizedRows,
@@ -98,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_two_products_with_the_function_between_bit_for_bit() {
+    fn feed_forward_equals_two_products_and_the_activation() {
         for (n_rows, n_in, n, n_out) in [(1, 5, 7, 3), (3, 64, 33, 40), (65, 31, 130, 1), (200, 40, 300, 70)] {
             let (up, down) = (packed(n, n_in, 1), sparse(n_out, n, 2));
             let (x, bias) = (floats(n_rows * n_in, 3), floats(n, 4));
@@ -117,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_is_not_finite_is_nan_and_its_neighbours_are_not() {
+    fn non_finite_rows_are_nan_and_do_not_affect_others() {
         let (up, down, mut x, mut y) = (packed(8, 4, 1), packed(3, 8, 2), floats(12, 3), [0.0; 9]);
         x[5] = f32::INFINITY;
         let grids = [ActivationGrid::Asymmetric; 2];

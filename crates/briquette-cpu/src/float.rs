@@ -1,7 +1,8 @@
-//! What is computed in f32 between matrix products, each in one pass over memory: attention, norms, gates, rotary positions,
-//! likelihoods; the gradients of what trains; and keys and values that are kept from one token to the next.
+//! f32 operations between matrix products, each in one pass over memory.
 //!
-//! Loops are written once and compiled for each set of instructions ([`SimdLevel`]). What differs by no more than the order of a sum says so.
+//! Attention, norms, gates, rotary positions, likelihoods, the gradients for training, and the key-value cache.
+//! Loops are written once and compiled for each instruction set ([`SimdLevel`]). If an operation gives other
+//! bits on another level, its documentation says so.
 
 mod attend;
 mod attend_grad;

@@ -1,4 +1,4 @@
-//! `y = x · wᵀ` in f32, of weights that lie by rows: a table that is a head.
+//! `y = x · wᵀ` in f32 with row-major weights, for an embedding table that serves as the head.
 
 use crate::float_rows::for_float_rows;
 use crate::linear::assert_shapes;
@@ -9,9 +9,10 @@ use briquette_core::simd::{Isa, SimdLevel, active_level};
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 20;
 
-/// `y[m, o] = Σᵢ x[m, i] * weights[o, i]`.
+/// Computes `y[m, o] = Σᵢ x[m, i] * weights[o, i]`.
 ///
-/// A library would lay out all weights anew for each call, which takes longer than the product where rows are few.
+/// A library would rearrange all weights in each call, which takes longer than the product if there are few
+/// rows.
 ///
 /// # Panics
 /// If `x` is not `[n_rows, n_in]`, `weights` not `[n_out, n_in]` or `y` not `[n_rows, n_out]`.

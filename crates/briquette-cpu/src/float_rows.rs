@@ -1,21 +1,23 @@
-//! Rows of floats, laid out to be multiplied by panels of codes.
+//! Rows of floats in the layout for products with panels of codes.
 
 use crate::activations::ActivationElement;
 use crate::panels::for_panels;
 use crate::simd::OutputBlock;
 use std::cell::RefCell;
 
-/// Rows of a tile: its 24 vectors of sums, the weights and an input fill 32 registers.
+/// Rows in a tile: its 24 vectors of sums, the weights and an input fill 32 registers.
 pub(crate) const TILE_ROWS: usize = 12;
-/// Floats that are multiplied by one panel before the next is taken: few enough to stay in the L2 cache.
+/// Floats that are multiplied by one panel before the next panel, few enough to stay in the L2 cache.
 const BLOCK_FLOATS: usize = 3 << 17;
 
 thread_local! {
     static ROWS: RefCell<FloatRows> = RefCell::new(FloatRows::default());
 }
 
-/// Rows in tiles of up to [`TILE_ROWS`], input by input: `[tile][n_in][row of the tile]`. The values of one input share a
-/// cache line; whole rows apart, they would often compete for the same set of the L1 cache.
+/// Rows in tiles of up to [`TILE_ROWS`], input by input: `[tile][n_in][row of the tile]`.
+///
+/// The values of one input share a cache line. In row-major order, they would often compete for the same set of
+/// the L1 cache.
 #[derive(Default)]
 pub(crate) struct FloatRows {
     n_rows: usize,
@@ -23,7 +25,7 @@ pub(crate) struct FloatRows {
     values: Vec<f32>,
 }
 
-/// Rows `first..first + n_rows`; their values of input `i` are `x[i * n_rows..]`.
+/// Rows `first..first + n_rows`; the values of input `i` start at `x[i * n_rows]`.
 pub(crate) struct FloatTile<'a> {
     pub(crate) first: usize,
     pub(crate) n_rows: usize,
@@ -39,7 +41,8 @@ impl FloatRows {
         self.n_in
     }
 
-    /// The first row of each tile, and how many it has: as even as they come, 13 are 7 and 6.
+    /// Returns the first row and the height of each tile. Heights are as equal as possible: 13 rows are 7 and
+    /// 6.
     fn heights(n_rows: usize) -> impl Iterator<Item = (usize, usize)> {
         let n_tiles = n_rows.div_ceil(TILE_ROWS);
         (0..n_tiles).scan(0, move |first, i| {
@@ -58,9 +61,9 @@ impl FloatRows {
         })
     }
 
-    /// Replaces the rows by those of `x`, keeping the memory.
+    /// Replaces the rows by `x`, reusing the memory.
     fn fill(&mut self, x: &[f32], n_rows: usize, n_in: usize) {
-        /// Inputs that are moved at a time: a line of each row.
+        /// Inputs that are moved together: one cache line of each row.
         const STEP: usize = 16;
         (self.n_rows, self.n_in) = (n_rows, n_in);
         self.values.resize(n_rows * n_in, 0.0);
@@ -76,8 +79,10 @@ impl FloatRows {
     }
 }
 
-/// Goes over a product in blocks: calls `each` with as many rows of `x` as the caches hold, the index of a panel, and the
-/// block for the outputs of both. Panels are split over `n_threads`.
+/// Computes a product in blocks of as many rows of `x` as fit the caches.
+///
+/// Calls `each` with the rows, the index of a panel, and their block of outputs. Panels are split over
+/// `n_threads`.
 pub(crate) fn for_float_rows<T: ActivationElement>(
     mut x: &[T],
     n_in: usize,

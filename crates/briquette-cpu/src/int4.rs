@@ -1,4 +1,4 @@
-//! Weight-only int4: f32 activations times codes of 4 bits.
+//! Weight-only int4: f32 activations times 4-bit codes.
 
 use crate::activations::ActivationElement;
 use crate::float_rows::for_float_rows;
@@ -10,10 +10,10 @@ use briquette_core::simd::SimdLevel;
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 20;
 
-/// Weights `[n_out, n_in]` of 4-bit codes, with one scale for each `group` inputs of each output.
+/// int4 weights `[n_out, n_in]`, with one scale for each `group` inputs of each output.
 ///
-/// Panels of 32 outputs, 16 bytes for each input: output `j` in the low half of byte `j`, output `j + 16` in the high half,
-/// as `code + 8`. Scales `[n_out / 32][n_in / group][32]`.
+/// Panels have 32 outputs and 16 bytes for each input: output `j` in the low half of byte `j`, output `j + 16`
+/// in the high half, as `code + 8`. Scales are `[n_out / 32][n_in / group][32]`.
 #[derive(Clone)]
 pub struct PackedInt4 {
     n_out: usize,
@@ -24,11 +24,13 @@ pub struct PackedInt4 {
 }
 
 impl PackedInt4 {
-    /// Packs row-major `codes` `[n_out, n_in]` of -8 to 7, worth `codes[o, i] * scales[o, i / group]` each. The last group
-    /// may be shorter.
+    /// Packs row-major `codes` `[n_out, n_in]` from -8 to 7 with the values `codes[o, i] * scales[o, i /
+    /// group]`.
+    ///
+    /// The last group may be shorter.
     ///
     /// # Panics
-    /// If the lengths disagree with the shape, a code has more than 4 bits, or `group` is 0.
+    /// If the lengths do not match the shape, a code has more than 4 bits, or `group` is 0.
     pub fn new(codes: &[i8], scales: &[f32], n_out: usize, n_in: usize, group: usize) -> Self {
         assert!(group > 0, "groups of 0 inputs");
         let n_groups = n_in.div_ceil(group);
@@ -52,25 +54,25 @@ impl PackedInt4 {
         Self { n_out, n_in, group, codes: packed, scales: panel_scales }
     }
 
-    /// Outputs.
+    /// Returns the number of outputs.
     pub const fn n_out(&self) -> usize {
         self.n_out
     }
 
-    /// Inputs.
+    /// Returns the number of inputs.
     pub const fn n_in(&self) -> usize {
         self.n_in
     }
 
-    /// Bytes held: half a byte for each weight, 4 for each scale.
+    /// Returns the size in memory in bytes: half a byte per weight and 4 per scale.
     pub fn n_bytes(&self) -> usize {
         self.codes.len() + 4 * self.scales.len()
     }
 
-    /// The weights of one output, as f32.
+    /// Dequantizes the weights of one output.
     ///
     /// # Panics
-    /// If there is no such output, or `out` is not as long as there are inputs.
+    /// If `row` is not an output, or `out` does not have the length `n_in`.
     pub fn read_row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.n_out && out.len() == self.n_in, "output {row} of {self:?}");
         let (panel, lane) = (self.panel(row / PANEL), row % PANEL);
@@ -82,7 +84,7 @@ impl PackedInt4 {
         }
     }
 
-    /// The weights as f32, `[n_out, n_in]`.
+    /// Returns the weights as f32, `[n_out, n_in]`.
     pub fn to_floats(&self) -> Vec<f32> {
         let (codes, scales) = self.codes();
         let (n_in, n_groups) = (self.n_in.max(1), self.n_in.div_ceil(self.group));
@@ -90,7 +92,7 @@ impl PackedInt4 {
         codes.iter().enumerate().map(|(i, &code)| f32::from(code) * scale(i)).collect()
     }
 
-    /// Codes `[n_out, n_in]`, and scales `[n_out, n_in / group]`.
+    /// Returns the codes `[n_out, n_in]` and the scales `[n_out, n_in / group]`.
     pub fn codes(&self) -> (Vec<i8>, Vec<f32>) {
         let n_groups = self.n_in.div_ceil(self.group);
         let code = |row: usize, col: usize| {
@@ -119,9 +121,9 @@ impl std::fmt::Debug for PackedInt4 {
     }
 }
 
-/// `y[m, o] = Σ_g scale[o, g] * Σ_{i in g} x[m, i] * code[o, i] + bias[o]`, in f32, inputs in order.
+/// Computes `y[m, o] = Σ_g scale[o, g] * Σ_{i in g} x[m, i] * code[o, i] + bias[o]` in f32, inputs in order.
 ///
-/// A NaN or an infinity in a row of `x` gives values that are not finite, as it does in f32.
+/// A NaN or infinity in a row of `x` gives outputs that are not finite, as in f32.
 ///
 /// # Panics
 /// If `x` is not `[n_rows, n_in]`, `bias` not `[n_out]` or `y` not `[n_rows, n_out]`.
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_byte_is_kept_for_each_weight_and_four_for_each_scale() {
+    fn int4_takes_half_a_byte_per_weight_and_four_per_scale() {
         let packed = PackedInt4::new(&vec![-8; 64 * 256], &[1.0; 128], 64, 256, 128);
         assert_eq!(packed.n_bytes(), 64 * 256 / 2 + 4 * 128);
     }

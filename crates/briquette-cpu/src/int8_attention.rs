@@ -1,4 +1,6 @@
-//! Attention whose products are all made of 8-bit codes, a sequence and a head at a time: scores never leave the cache.
+//! Attention with all products in 8-bit codes, one sequence and head at a time.
+//!
+//! Scores never leave the cache.
 
 use crate::activations::ActivationGrid;
 use crate::float::{AttentionShape, softmax_codes};
@@ -14,9 +16,9 @@ use rayon::prelude::*;
 use std::cell::RefCell;
 use std::f32::consts::LOG2_E;
 
-/// Queries that are multiplied at once.
+/// Queries that are multiplied together.
 const ROWS: usize = 32;
-/// The share of the largest scale of values below which one counts as that: what is given to its key would be beyond floats elsewhere.
+/// The smallest scale of values relative to the largest; the inverse of a smaller scale could overflow.
 const TINY: f32 = 1e-12;
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 22;
@@ -26,27 +28,29 @@ thread_local! {
     static HEAD: RefCell<HeadCodes> = RefCell::default();
 }
 
-/// What makes queries, keys and values of tokens, and which of those see each other.
+/// The projections of a self-attention layer, and its mask.
 pub struct SelfAttention<'a> {
-    /// Weights and biases of queries, keys and values.
+    /// Weights and biases of the query, key and value projections.
     pub layers: [(&'a dyn Int8Weights, Option<&'a [f32]>); 3],
-    /// How tokens are rounded.
+    /// The grid for quantizing tokens.
     pub grid: ActivationGrid,
-    /// The number of sequences, their heads, and so on; the width of a head is a multiple of 4.
+    /// The sizes of the layer. The width of a head must be a multiple of 4.
     pub shape: AttentionShape,
-    /// `[batch, length]`, or empty where nothing is padding.
+    /// `[batch, length]`, or empty without padding.
     pub padding: &'a [bool],
 }
 
-/// `softmax(q kᵀ / sqrt(width)) v` for every head, as [`attention`](crate::float::attention) has it, of the queries, keys and values that
-/// [`int8_linear`](crate::int8_linear) makes of tokens `x`, `[batch, length, n_in]`, which are rounded once for all three.
+/// Computes `softmax(q kᵀ / sqrt(width)) v` for every head like [`attention`](crate::float::attention), in
+/// 8-bit codes.
 ///
-/// Rows of queries, keys and values are rounded with a scale for each token, and what a query gives to a key, times the scale of its value, has 255
-/// steps up to the largest of that. A token with a NaN or an infinity gives rows of NaN where it is seen, and so does a sequence that is padding
-/// throughout.
+/// Queries, keys and values are [`int8_linear`](crate::int8_linear) of tokens `x`, `[batch, length, n_in]`,
+/// which are quantized once for all three. Rows of queries, keys and values are quantized with a scale for each
+/// token. The product of an attention weight and the scale of its value has 255 steps, relative to the largest
+/// product of the query. A token with a NaN or an infinity makes every output that attends to it NaN, and a
+/// sequence of only padding gives NaN.
 ///
 /// # Panics
-/// If the lengths disagree with the shape, or 4 does not divide the width of a head.
+/// If the lengths do not match the shape, or 4 does not divide the width of a head.
 pub fn int8_self_attention(level: SimdLevel, x: &[f32], layers: &SelfAttention, out: &mut [f32]) {
     let AttentionShape { batch, length, width, .. } = layers.shape;
     let (n_tokens, n_in, [n, n_kv]) = (batch * length, layers.layers[0].0.n_in(), layers.n_outs());
@@ -69,7 +73,7 @@ pub fn int8_self_attention(level: SimdLevel, x: &[f32], layers: &SelfAttention, 
 }
 
 impl SelfAttention<'_> {
-    /// Elements of a query, and of a key or value.
+    /// Returns the elements of a query, and of a key or value.
     const fn n_outs(&self) -> [usize; 2] {
         [self.shape.n_heads * self.shape.width, self.shape.n_kv_heads * self.shape.width]
     }
@@ -80,16 +84,17 @@ impl SelfAttention<'_> {
 struct SequenceCodes {
     tokens: QuantizedRows,
     products: Vec<f32>,
-    /// Queries, keys and values.
+    /// Rows of queries, keys and values.
     rows: [QuantizedRows; 3],
-    /// What finishes scores of keys in every head, but for the sums of codes.
+    /// The epilogue of scores for the keys of every head, without the sums of codes.
     columns: Vec<PanelColumns>,
-    /// For each key, the inverse of the scale of its value.
+    /// For each key, the inverse of its value's scale.
     factors: Vec<f32>,
 }
 
 impl SequenceCodes {
-    /// Scores are base 2 logarithms of what is given to keys, times the scales of their values.
+    /// Sets the epilogue of scores, which are base 2 logarithms of attention weights times the scales of
+    /// values.
     fn finish_keys(&mut self, padding: &[bool]) {
         let Self { rows: [_, keys, values], columns, factors, .. } = self;
         let n = keys.n_rows();
@@ -99,7 +104,7 @@ impl SequenceCodes {
         factors.resize(columns.len() * PANEL, 0.0);
         let least = TINY * values.scales().iter().copied().fold(0.0, f32::max);
         for (at, (&key, &value)) in keys.scales().iter().zip(values.scales()).enumerate() {
-            // Not the larger of both: what is NaN stays.
+            // `f32::max` would replace a NaN.
             let value = if value < least { least } else { value };
             let (columns, lane) = (&mut columns[at / PANEL], at % PANEL);
             columns.scales[lane] = key;
@@ -127,7 +132,7 @@ fn of_sequence(level: SimdLevel, layers: &SelfAttention, at: usize, x: &[f32], o
     SEQUENCE.set(codes);
 }
 
-/// All heads of one sequence.
+/// Computes all heads of one sequence.
 fn attend(level: SimdLevel, shape: AttentionShape, sequence: &SequenceCodes, mut out: OutputBlock, n_threads: usize) {
     let mut heads = Vec::with_capacity(shape.n_heads);
     for head in 0..shape.n_heads {
@@ -149,7 +154,7 @@ fn attend(level: SimdLevel, shape: AttentionShape, sequence: &SequenceCodes, mut
     }
 }
 
-/// What a head is multiplied by.
+/// The operands of one head.
 #[derive(Default)]
 struct HeadCodes {
     /// Panels of 32 keys, `[width / 4][32][4]`.
@@ -157,13 +162,13 @@ struct HeadCodes {
     key_columns: Vec<PanelColumns>,
     /// Panels of 32 columns, `[keys / 4][32][4]`.
     values: AlignedBytes,
-    /// Of some queries: scores of keys, and codes of what they give to those.
+    /// Scores of keys for some queries, and their attention weights as codes.
     scores: Vec<f32>,
     weights: AlignedBytes,
 }
 
 impl HeadCodes {
-    /// The outputs of a head, whose columns in queries, keys and values begin at these.
+    /// Computes the outputs of a head whose queries, keys and values start at these columns.
     fn attend(
         &mut self,
         level: SimdLevel,
@@ -186,7 +191,7 @@ impl HeadCodes {
         }
     }
 
-    /// Lays out keys and values for their products.
+    /// Arranges keys and values for their products.
     fn lay_out(&mut self, level: SimdLevel, of: &SequenceCodes, [k, v]: [usize; 2], width: usize) {
         let [_, keys, values] = &of.rows;
         self.keys.make_room(of.columns.len() * panel_bytes(width));
@@ -204,7 +209,8 @@ impl HeadCodes {
         }
     }
 
-    /// Scores of `n` queries from the `first` on, as base 2 logarithms of what is given to keys times the scales of their values.
+    /// Computes scores of `n` queries starting at `first`, as base 2 logarithms of attention weights times the
+    /// scales of values.
     fn score(
         &mut self,
         level: SimdLevel,
@@ -228,7 +234,9 @@ impl HeadCodes {
         }
     }
 
-    /// Scores to codes, and the scales of those; queries see no key after their own where the place of the `first` is given.
+    /// Converts scores to attention weights as codes, and returns the scale of each row.
+    ///
+    /// If `first`, the position of the first query, is given, later keys are masked.
     fn weigh(&mut self, level: SimdLevel, queries: &[f32], factors: &[f32], first: Option<usize>) -> [f32; ROWS] {
         let n_lanes = factors.len();
         let stride = row_stride(n_lanes);
@@ -248,7 +256,7 @@ impl HeadCodes {
         sums
     }
 
-    /// The values of keys, by what each of some queries gives to them.
+    /// Sums the values, weighted by the codes of some queries.
     fn sum_up(&self, level: SimdLevel, scales: &[f32], mut out: OutputBlock) {
         let (stride, zeros) = (row_stride(self.key_columns.len() * PANEL), [0; ROWS]);
         let rows = RowBlock { codes: self.weights.bytes(), stride, scales, zeros: &zeros[..scales.len()] };
@@ -263,7 +271,8 @@ impl HeadCodes {
     }
 }
 
-/// Bytes between rows of codes: an odd number of cache lines, so that the rows of a tile fall into different cache sets.
+/// Returns the bytes between rows of codes: an odd number of cache lines, so that the rows of a tile use
+/// different cache sets.
 const fn row_stride(n: usize) -> usize {
     (n.div_ceil(64) | 1) * 64
 }

@@ -1,10 +1,11 @@
-//! int8, int4 and sparse matrix products as burn operations.
+//! CPU kernels over slices: int8, int4 and sparse matrix products, convolutions, attention and norms.
 //!
-//! Weights are quantized ahead and packed once ([`PackedInt8`], about one byte for each weight); activations are
-//! quantized by the row as they come; products accumulate in 32-bit integers, exactly, and leave as f32:
-//! `y = (xq · wqᵀ) * sx * sw + bias`. Every instruction set gives the same bits, those of the scalar reference.
+//! Weights are quantized ahead of time and packed once ([`PackedInt8`], about one byte per weight). Activations
+//! are quantized per row at run time. Products accumulate exactly in 32-bit integers and are converted to f32:
+//! `y = (xq · wqᵀ) * sx * sw + bias`. Every instruction set gives the same bits as the scalar reference.
 //!
-//! Non-goals: choosing scales (`briquette-methods`), files (`briquette-formats`), layers (`briquette-nn`).
+//! Non-goals: choosing scales (`briquette-methods`), burn (`briquette-ops`), files (`briquette-formats`),
+//! layers (`briquette-nn`).
 //!
 //! ```
 //! use briquette_cpu::{ActivationGrid, PackedInt8, active_level, int8_linear};

@@ -8,9 +8,9 @@ use crate::weights::Int8Weights;
 use briquette_core::simd::SimdLevel;
 use std::cell::RefCell;
 
-/// Rows are quantized and multiplied in blocks whose codes stay in the L2 cache.
+/// The size of a block of quantized rows, which stays in the L2 cache.
 const BLOCK_BYTES: usize = 1 << 20;
-/// Most rows of a block: the pages of so many rows of outputs stay in the first-level TLB.
+/// The most rows of a block: the output pages of this many rows stay in the first-level TLB.
 const BLOCK_ROWS: usize = 256;
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 22;
@@ -19,10 +19,10 @@ thread_local! {
     static ROWS: RefCell<QuantizedRows> = RefCell::new(QuantizedRows::default());
 }
 
-/// `y[m, o] = Σᵢ xq[m, i] * wq[o, i] * sx[m] * sw[o] + bias[o]`, with `x` quantized by the row, by the instructions of
-/// `level`.
+/// Computes `y[m, o] = Σᵢ xq[m, i] * wq[o, i] * sx[m] * sw[o] + bias[o]`, with `x` quantized per row.
 ///
-/// A row of `x` with a NaN or an infinity gives a row of NaN. No rows, inputs or outputs are no error.
+/// Uses the instructions of `level`. A row of `x` with a NaN or an infinity gives a row of NaN. Rows, inputs
+/// and outputs may be 0.
 ///
 /// # Panics
 /// If `x` is not `[n_rows, n_in]`, `bias` not `[n_out]` or `y` not `[n_rows, n_out]`.
@@ -41,7 +41,7 @@ pub fn int8_linear<T: ActivationElement>(
     task.run(x, OutputBlock::new(y, n_rows, n_out), threads_for(n_rows * n_in * n_out, PAYS));
 }
 
-/// Panics with the shapes where they do not fit.
+/// Panics if the lengths do not match the shapes.
 pub(crate) fn assert_shapes(x: usize, n_rows: usize, [n_out, n_in]: [usize; 2], bias: Option<&[f32]>, y: usize) {
     assert_eq!(x, n_rows * n_in, "{x} activations for [{n_rows}, {n_in}] and weights of [{n_out}, {n_in}]");
     assert_eq!(y, n_rows * n_out, "{y} outputs for [{n_rows}, {n_out}]");
@@ -59,7 +59,7 @@ struct Int8Linear<'a, W> {
 }
 
 impl<W: Int8Weights> Int8Linear<'_, W> {
-    /// Splits rows over threads as long as each gets a few tiles of them; below that, outputs are split.
+    /// Splits rows over threads if each gets a few tiles of them, otherwise outputs.
     fn run<T: ActivationElement>(&self, x: &[T], out: OutputBlock, n_threads: usize) {
         let half = (out.n_rows() / 2).next_multiple_of(32);
         if n_threads > 1 && out.n_rows() >= 128 {
@@ -85,7 +85,7 @@ impl<W: Int8Weights> Int8Linear<'_, W> {
     }
 }
 
-/// Multiplies rows that are codes already, some at a time.
+/// Multiplies rows that are already quantized, in blocks.
 pub(crate) fn multiply_rows(
     level: SimdLevel,
     rows: RowBlock,
@@ -101,7 +101,7 @@ pub(crate) fn multiply_rows(
     }
 }
 
-/// Multiplies by the panels from `first` on, as many as `out` has columns for.
+/// Multiplies by as many panels as `out` has columns for, starting at `first`.
 pub(crate) fn multiply_panels(
     level: SimdLevel,
     rows: RowBlock,
@@ -182,7 +182,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Sums of products by `rten-gemm`, which shares no code with ours.
+    /// Computes sums of products with `rten-gemm`, which shares no code with this crate.
     fn by_rten(codes: &[u8], weights: &[i8], [m, k, n]: [usize; 3]) -> Vec<i32> {
         use rten_gemm::{GemmExecutor, GemmInputA, GemmInputB, GemmOptions, QuantParams};
         use rten_tensor::NdTensorView;
@@ -196,9 +196,10 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn sums_are_those_of_another_library() {
+    fn sums_agree_with_rten_gemm() {
         for (m, k, n) in [(1, 4, 1), (3, 70, 33), (16, 64, 32), (33, 130, 70), (40, 513, 100)] {
-            // A row whose largest value is 127 has scale 1. Weights have 7 bits: without VNNI, `rten-gemm` saturates above.
+            // A row whose largest value is 127 has scale 1. Weights have 7 bits, because `rten-gemm` saturates
+            // above that without VNNI.
             let mut codes: Vec<u8> = numbers(m * k, 3).map(|bits| (bits % 255 + 1) as u8).collect();
             codes.chunks_mut(k).for_each(|row| row[0] = 255);
             let weights: Vec<i8> = numbers(n * k, 5).map(|bits| (bits % 128) as i8 - 64).collect();
@@ -215,7 +216,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_deepest_sum_there_is_does_not_overflow() {
+    fn the_largest_sum_does_not_overflow() {
         let (x, codes) = (vec![1.0_f32; crate::MAX_DEPTH], vec![-128; crate::MAX_DEPTH]);
         let weights = PackedInt8::new(&codes, &[1.0], 1, crate::MAX_DEPTH).unwrap();
         for level in SimdLevel::available() {
@@ -226,7 +227,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_row_that_is_not_finite_is_nan_and_its_neighbours_are_not() {
+    fn non_finite_rows_are_nan_and_do_not_affect_others() {
         let weights = packed(40, 70, 1);
         for level in SimdLevel::available() {
             for n_rows in [3, 40] {
@@ -245,7 +246,7 @@ pub(crate) mod tests {
 
     #[test]
     #[should_panic(expected = "5 activations for [2, 3] and weights of [4, 3]")]
-    fn shapes_that_do_not_fit_are_named() {
+    fn mismatched_shapes_panic_with_the_shapes() {
         int8_linear(
             SimdLevel::SCALAR,
             &[0.0_f32; 5],

@@ -1,4 +1,4 @@
-//! int8 weights laid out for the kernels.
+//! int8 weights in the layout of the kernels.
 
 use crate::float_rows::FloatRows;
 use crate::panel_layout::{MIN_CODES, check_depth, check_lengths, pack_panel, panel_bytes, row_sums};
@@ -9,10 +9,10 @@ use briquette_core::aligned_bytes::AlignedBytes;
 use briquette_core::simd::SimdLevel;
 use rayon::prelude::*;
 
-/// Weights `[n_out, n_in]` of int8 codes with one scale for each output.
+/// int8 weights `[n_out, n_in]` with one scale for each output.
 ///
-/// Panels of 32 outputs; in a panel, groups of 4 inputs: `[n_out / 32][n_in / 4][32][4]`, zeros where either does not
-/// divide. One byte for each weight, 8 for each output.
+/// Panels have 32 outputs, with inputs in groups of 4: `[n_out / 32][n_in / 4][32][4]`, padded with zeros. Uses
+/// one byte per weight and 8 per output.
 #[derive(Clone)]
 pub struct PackedInt8 {
     n_out: usize,
@@ -23,13 +23,13 @@ pub struct PackedInt8 {
 }
 
 impl PackedInt8 {
-    /// Packs row-major `codes` `[n_out, n_in]`, worth `codes[o, i] * scales[o]` each.
+    /// Packs row-major `codes` `[n_out, n_in]` with the values `codes[o, i] * scales[o]`.
     ///
     /// # Errors
-    /// Refuses more than [`MAX_DEPTH`](crate::MAX_DEPTH) inputs.
+    /// Refused: there are more than [`MAX_DEPTH`](crate::MAX_DEPTH) inputs.
     ///
     /// # Panics
-    /// If the lengths disagree with the shape.
+    /// If the lengths do not match the shape.
     pub fn new(codes: &[i8], scales: &[f32], n_out: usize, n_in: usize) -> Result<Self> {
         check_lengths(codes.len(), scales.len(), n_out, n_in);
         check_depth(n_in)?;
@@ -42,11 +42,14 @@ impl PackedInt8 {
         Ok(Self { n_out, n_in, codes: packed, sums: row_sums(codes, n_out, n_in), scales: scales.to_vec() })
     }
 
-    /// Packs rows as `read` gives them: it fills in those from the first of a part on, of which each has `n_at_once`, a multiple of 32; a thread
-    /// reads one part after the other, with what `init` makes. Never all of them are in memory as rows.
+    /// Packs rows part by part, so that the rows are never in memory all together.
+    ///
+    /// `read` fills in the rows of a part, given the index of its first row. A part has `n_at_once` rows, a
+    /// multiple of 32, or fewer at the end. Each thread calls `init` and reads its parts one after another.
     ///
     /// # Errors
-    /// As [`Self::new`]; those of reading.
+    /// - Refused: there are more than [`MAX_DEPTH`](crate::MAX_DEPTH) inputs.
+    /// - Errors of `read`.
     pub fn of_parts<S>(
         scales: &[f32],
         [n_out, n_in]: [usize; 2],
@@ -76,7 +79,7 @@ impl PackedInt8 {
         Ok(Self { n_out, n_in, codes, sums, scales: scales.to_vec() })
     }
 
-    /// The code of output `row` and input `col`.
+    /// Returns the code of output `row` and input `col`.
     pub fn code(&self, row: usize, col: usize) -> i8 {
         let at = (col / 4 * PANEL + row % PANEL) * 4 + col % 4;
         self.panel(row / PANEL)[at]
@@ -149,7 +152,7 @@ mod tests {
     use crate::MAX_DEPTH;
 
     #[test]
-    fn a_packed_code_is_found_again_and_takes_a_byte() {
+    fn packed_codes_are_read_back_and_take_one_byte() {
         for (n_out, n_in) in [(1, 1), (31, 5), (32, 64), (33, 67), (70, 4)] {
             let codes: Vec<i8> = (0..n_out * n_in).map(|i| (i * 37 % 255) as u8 as i8).collect();
             let packed = PackedInt8::new(&codes, &vec![1.0; n_out], n_out, n_in).unwrap();
@@ -162,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_pack_as_the_whole_does() {
+    fn packing_by_parts_equals_packing_at_once() {
         for (n_out, n_in) in [(0, 3), (5, 0), (31, 5), (100, 7), (129, 64)] {
             let codes: Vec<i8> = (0..n_out * n_in).map(|i| (i * 37 % 255) as u8 as i8).collect();
             let whole = PackedInt8::new(&codes, &vec![1.0; n_out], n_out, n_in).unwrap();
@@ -176,8 +179,8 @@ mod tests {
     }
 
     #[test]
-    fn more_inputs_than_int32_holds_are_refused_by_name() {
+    fn more_inputs_than_int32_sums_hold_are_refused() {
         let error = PackedInt8::new(&vec![0; MAX_DEPTH + 1], &[1.0], 1, MAX_DEPTH + 1).unwrap_err();
-        assert_eq!(error.to_string(), "65537 inputs are more than int32 sums can hold; the most is 65536");
+        assert_eq!(error.to_string(), "found 65537 inputs, expected at most 65536: int32 sums cannot hold more");
     }
 }

@@ -1,20 +1,20 @@
-//! How int8 codes lie in a panel of 32 outputs, and what is checked before they are put there.
+//! The layout of int8 codes in a panel of 32 outputs, and the checks before packing.
 
 use crate::simd::PANEL;
 use briquette_core::{Error, Result};
 use rayon::prelude::*;
 
-/// The largest number of inputs: `2^16 * 255 * 128` is the last product sum that 32 bits hold.
+/// The largest number of inputs: `2^16 * 255 * 128` is the largest sum of products that fits in 32 bits.
 pub const MAX_DEPTH: usize = 1 << 16;
 
-/// Codes below which another thread costs more than it saves.
+/// Below this many codes, another thread costs more than it saves.
 pub(crate) const MIN_CODES: usize = 1 << 18;
 
-/// Refuses what 32-bit sums cannot hold.
+/// Refuses more inputs than 32-bit sums can hold.
 pub fn check_depth(n_in: usize) -> Result<()> {
     if n_in > MAX_DEPTH {
         return Err(Error::refused(format!(
-            "{n_in} inputs are more than int32 sums can hold; the most is {MAX_DEPTH}"
+            "found {n_in} inputs, expected at most {MAX_DEPTH}: int32 sums cannot hold more"
         )));
     }
     Ok(())
@@ -25,15 +25,15 @@ pub(crate) fn check_lengths(codes: usize, scales: usize, n_out: usize, n_in: usi
     assert_eq!(scales, n_out, "{scales} scales for {n_out} outputs");
 }
 
-/// Sums of the codes of each output, which a zero point of the activations multiplies.
+/// Returns the sum of the codes of each output, to be multiplied by the zero point of activations.
 pub(crate) fn row_sums(codes: &[i8], n_out: usize, n_in: usize) -> Vec<i32> {
     let sum = |row: usize| codes[row * n_in..(row + 1) * n_in].iter().map(|&code| i32::from(code)).sum();
     (0..n_out).into_par_iter().with_min_len(MIN_CODES / n_in.max(1) + 1).map(sum).collect()
 }
 
-/// Lays out rows `first..first + 32` as one panel `[n_in / 4][32][4]`; `panel` is zero where it is not written.
+/// Packs rows `first..first + 32` as one panel `[n_in / 4][32][4]`. Padding in `panel` must already be zero.
 pub(crate) fn pack_panel(codes: &[i8], n_out: usize, n_in: usize, first: usize, panel: &mut [i8]) {
-    /// Groups of inputs that are moved at a time: a line of each row.
+    /// Groups of inputs that are moved together: one cache line of each row.
     const STEP: usize = 16;
     let (panel, rows) = (panel.as_chunks_mut::<4>().0, first..n_out.min(first + PANEL));
     for start in (0..n_in).step_by(4 * STEP) {
@@ -49,7 +49,7 @@ pub(crate) fn pack_panel(codes: &[i8], n_out: usize, n_in: usize, first: usize, 
     }
 }
 
-/// Bytes of a panel of 32 outputs.
+/// Returns the size of a panel of 32 outputs in bytes.
 pub(crate) const fn panel_bytes(n_in: usize) -> usize {
     n_in.div_ceil(4) * 4 * PANEL
 }

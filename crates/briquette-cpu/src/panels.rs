@@ -1,8 +1,10 @@
-//! Splits a product over threads by the panels of its weights.
+//! Splitting a product over threads by panels of weights.
 
 use crate::simd::{OutputBlock, PANEL};
 
-/// The panels of one thread: the index of each, whether it is the thread's last, and the block for its outputs.
+/// Iterates over the panels of one thread.
+///
+/// Items are the index of a panel, whether it is the thread's last, and the block for its outputs.
 pub(crate) struct PanelRun<'a> {
     next: usize,
     out: Option<OutputBlock<'a>>,
@@ -21,7 +23,7 @@ impl<'a> Iterator for PanelRun<'a> {
     }
 }
 
-/// Calls `run` with the panels from `first` on, as many as `out` has columns for, split over `n_threads`.
+/// Calls `run` with as many panels as `out` has columns for, starting at `first`, split over `n_threads`.
 pub(crate) fn for_panels(out: OutputBlock, first: usize, n_threads: usize, run: &(impl Fn(PanelRun) + Sync)) {
     let n_panels = out.n_cols().div_ceil(PANEL);
     if n_threads > 1 && n_panels > 1 {
@@ -36,7 +38,7 @@ pub(crate) fn for_panels(out: OutputBlock, first: usize, n_threads: usize, run: 
     }
 }
 
-/// Threads for a product: one below `pays` multiplications, where waking another costs more than it saves, else all.
+/// Returns the threads for a product: one below `pays` multiplications, otherwise all.
 pub(crate) fn threads_for(n_multiplications: usize, pays: usize) -> usize {
     if n_multiplications >= pays { rayon::current_num_threads() } else { 1 }
 }

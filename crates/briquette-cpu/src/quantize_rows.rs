@@ -1,4 +1,4 @@
-//! Activations as 8-bit codes, a scale and a zero point for each row.
+//! Activations as 8-bit codes, with a scale and a zero point for each row.
 
 use crate::activations::{ActivationElement, ActivationGrid};
 use crate::simd::{self, RowBlock, RowQuantizer};
@@ -6,8 +6,10 @@ use briquette_core::aligned_bytes::AlignedBytes;
 use briquette_core::simd::SimdLevel;
 use rayon::prelude::*;
 
-/// Rows of codes. A row takes whole lines of 64 bytes, and there are a multiple of 16 rows and one more, so that kernels load whole
-/// tiles from any column on; the padding is arbitrary.
+/// Quantized rows of activations, padded for the kernels.
+///
+/// A row takes whole lines of 64 bytes. There is memory for a multiple of 16 rows and one more, so that kernels
+/// can load whole tiles from any column. The padding has unspecified values.
 #[derive(Clone, Default)]
 pub struct QuantizedRows {
     n_cols: usize,
@@ -17,32 +19,33 @@ pub struct QuantizedRows {
 }
 
 impl QuantizedRows {
-    /// Number of rows.
+    /// Returns the number of rows.
     pub fn n_rows(&self) -> usize {
         self.scales.len()
     }
 
-    /// Codes in a row.
+    /// Returns the number of codes in a row.
     pub const fn n_cols(&self) -> usize {
         self.n_cols
     }
 
-    /// The codes of a row.
+    /// Returns the codes of a row.
     pub fn row(&self, row: usize) -> &[u8] {
         &self.codes.bytes()[row * self.stride()..][..self.n_cols]
     }
 
-    /// The scale of each row; NaN where the row has a value that is not finite.
+    /// Returns the scale of each row; NaN if the row has a value that is not finite.
     pub fn scales(&self) -> &[f32] {
         &self.scales
     }
 
-    /// The code that means 0.0 in each row.
+    /// Returns the code of 0.0 in each row.
     pub fn zeros(&self) -> &[i32] {
         &self.zeros
     }
 
-    /// An odd number of cache lines, so that the rows of a tile fall into different cache sets.
+    /// Returns the row stride: an odd number of cache lines, so that the rows of a tile use different cache
+    /// sets.
     pub(crate) const fn stride(&self) -> usize {
         (self.n_cols.div_ceil(64) | 1) * 64
     }
@@ -51,7 +54,7 @@ impl QuantizedRows {
         RowBlock { codes: self.codes.bytes(), stride: self.stride(), scales: &self.scales, zeros: &self.zeros }
     }
 
-    /// Makes room for rows that the caller fills, all of one scale and zero point.
+    /// Allocates rows that the caller fills, all with one scale and zero point.
     pub(crate) fn reset(&mut self, n_rows: usize, n_cols: usize, scale: f32, zero: i32) {
         self.n_cols = n_cols;
         self.codes.make_room(n_rows.next_multiple_of(16) * self.stride());
@@ -66,7 +69,7 @@ impl QuantizedRows {
         &mut self.codes.bytes_mut()[row * stride..][..n_cols]
     }
 
-    /// Replaces the rows by those of `x`, keeping the memory.
+    /// Replaces the rows by quantized `x`, reusing the memory.
     pub(crate) fn fill<T: ActivationElement>(
         &mut self,
         level: SimdLevel,
@@ -87,7 +90,7 @@ impl QuantizedRows {
         }
     }
 
-    /// Makes room for rows that [`fill_part`](Self::fill_part) fills, keeping the memory.
+    /// Allocates rows that [`fill_part`](Self::fill_part) fills, reusing the memory.
     pub(crate) fn make_room(&mut self, n_rows: usize, n_cols: usize) {
         self.n_cols = n_cols;
         let stride = self.stride();
@@ -96,7 +99,9 @@ impl QuantizedRows {
         self.zeros.resize(n_rows, 0);
     }
 
-    /// Replaces rows from the `first` on by those of `x`, at most as many as [`rows_at_once`] says: their ranges do not wait for each other.
+    /// Quantizes the rows of `x` into rows starting at `first`.
+    ///
+    /// At most [`rows_at_once`] rows; their ranges are computed independently, which hides latency.
     pub(crate) fn fill_part(&mut self, level: SimdLevel, x: &[f32], first: usize, grid: ActivationGrid) {
         let (n_cols, stride) = (self.n_cols, self.stride());
         let mut quantizers = [RowQuantizer::ONE; MOST_AT_ONCE];
@@ -111,10 +116,10 @@ impl QuantizedRows {
     }
 }
 
-/// Most rows that are rounded together.
+/// The most rows that are quantized together.
 const MOST_AT_ONCE: usize = 16;
 
-/// Rows of floats that are rounded together: they stay in half of an L1 cache.
+/// Returns the rows of floats that are quantized together; they stay in half of an L1 cache.
 pub(crate) const fn rows_at_once(n_cols: usize) -> usize {
     let n = 6 * 1024 / if n_cols == 0 { 1 } else { n_cols };
     match n {
@@ -124,13 +129,13 @@ pub(crate) const fn rows_at_once(n_cols: usize) -> usize {
     }
 }
 
-/// Quantizes `x`, `[n_rows, n_cols]`, each row by itself, halves to even, by the instructions of `level`.
+/// Quantizes each row of `x`, `[n_rows, n_cols]`, rounding halves to even.
 ///
-/// A row with a NaN or an infinity gets the scale NaN, so that whatever is computed from it is NaN. An all-zero row has
-/// scale 1 and codes equal to its zero point.
+/// Uses the instructions of `level`. A row with a NaN or an infinity gets the scale NaN, so that every result
+/// of it is NaN. An all-zero row has scale 1 and codes equal to its zero point.
 ///
 /// # Panics
-/// If `x` is not `n_rows * n_cols` long.
+/// If `x` does not have `n_rows * n_cols` values.
 pub fn quantize_rows<T: ActivationElement>(
     level: SimdLevel,
     x: &[T],
@@ -144,10 +149,10 @@ pub fn quantize_rows<T: ActivationElement>(
     rows
 }
 
-/// Rounds each row of `n_cols` values in place to what its codes stand for: `(code - zero) * scale`, as [`quantize_rows`] has them.
+/// Fake-quantizes each row of `n_cols` values in place: `(code - zero) * scale`, as in [`quantize_rows`].
 ///
 /// # Panics
-/// If `n_cols` does not divide `x`.
+/// If `n_cols` does not divide the length of `x`.
 pub fn round_rows(level: SimdLevel, x: &mut [f32], n_cols: usize, grid: ActivationGrid) {
     if x.is_empty() {
         return;
@@ -210,7 +215,8 @@ mod tests {
                 let rows = quantize_rows(SimdLevel::SCALAR, &x, 1, x.len(), grid);
                 for (&code, &value) in rows.row(0).iter().zip(&x) {
                     let back = (i32::from(code) - rows.zeros()[0]) as f32 * rows.scales()[0];
-                    // A zero point is rounded too, so the ends of an asymmetric range may lie half a step outside.
+                    // The zero point is rounded too, so the ends of an asymmetric range may be half a step
+                    // outside.
                     prop_assert!((back - value).abs() <= 1.001 * rows.scales()[0], "{} {}", back, value);
                 }
             }

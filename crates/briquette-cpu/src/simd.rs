@@ -1,6 +1,6 @@
-//! The inner loops, and all of this crate's `unsafe`.
+//! The inner loops, and most `unsafe` code of this crate.
 //!
-//! Every function has one meaning, given by [`mod@scalar`]; the others are fuzzed against it and give the same bits.
+//! [`mod@scalar`] defines every function. The other versions are tested against it and give the same bits.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -44,7 +44,7 @@ pub(crate) use row_quantizer::{RowQuantizer, ValueRange};
 pub(crate) use sparse_panels::SparsePanels;
 pub(crate) use turn::SIDE;
 
-/// `None`: the peak is measured with AVX-512 VNNI, which only x86-64 has.
+/// Returns `None`: the peak is measured with AVX-512 VNNI, which only x86-64 has.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn register_peak() -> Option<f64> {
     None

@@ -1,4 +1,4 @@
-//! int8 weights of which only the nonzero are kept.
+//! Sparse int8 weights.
 
 use crate::float_rows::FloatRows;
 use crate::panel_layout::{check_depth, check_lengths, pack_panel, panel_bytes, row_sums};
@@ -13,10 +13,11 @@ thread_local! {
     static PANEL_CODES: RefCell<AlignedBytes> = RefCell::new(AlignedBytes::default());
 }
 
-/// Weights `[n_out, n_in]` as a bit for each and a byte for each that is not zero, in the order of
-/// [`PackedInt8`](crate::PackedInt8): at a sparsity `s`, `1 - s + 1/8` bytes a weight.
+/// Sparse int8 weights `[n_out, n_in]`: one bit per weight and one byte per nonzero weight.
 ///
-/// They are expanded in registers for a few rows of activations, else a panel of 32 outputs at a time.
+/// The order is that of [`PackedInt8`](crate::PackedInt8). A sparsity of `s` takes `1 - s + 1/8` bytes per
+/// weight. Weights are expanded in registers for a few rows of activations, otherwise a panel of 32 outputs at
+/// a time.
 #[derive(Clone)]
 pub struct SparseInt8 {
     n_out: usize,
@@ -27,13 +28,13 @@ pub struct SparseInt8 {
 }
 
 impl SparseInt8 {
-    /// Packs row-major `codes` `[n_out, n_in]`, worth `codes[o, i] * scales[o]` each.
+    /// Packs row-major `codes` `[n_out, n_in]` with the values `codes[o, i] * scales[o]`.
     ///
     /// # Errors
-    /// Refuses more than [`MAX_DEPTH`](crate::MAX_DEPTH) inputs.
+    /// Refused: there are more than [`MAX_DEPTH`](crate::MAX_DEPTH) inputs.
     ///
     /// # Panics
-    /// If the lengths disagree with the shape.
+    /// If the lengths do not match the shape.
     pub fn new(codes: &[i8], scales: &[f32], n_out: usize, n_in: usize) -> Result<Self> {
         check_lengths(codes.len(), scales.len(), n_out, n_in);
         check_depth(n_in)?;
@@ -50,7 +51,7 @@ impl SparseInt8 {
 }
 
 impl SparseInt8 {
-    /// Calls `f` with all codes of a panel, zeros included, which lie in memory of this thread.
+    /// Calls `f` with all codes of a panel, including zeros, in memory of this thread.
     fn with_panel(&self, level: SimdLevel, index: usize, f: impl FnOnce(&[i8])) {
         let (mut codes, n) = (PANEL_CODES.take(), panel_bytes(self.n_in));
         codes.make_room(n.max(codes.bytes().len()));

@@ -1,4 +1,4 @@
-//! Weight-only int8: f32 activations times codes of 8 bits.
+//! Weight-only int8: f32 activations times 8-bit codes.
 
 use crate::activations::ActivationElement;
 use crate::float_rows::for_float_rows;
@@ -11,10 +11,11 @@ use briquette_core::simd::SimdLevel;
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 20;
 
-/// `y[m, o] = Σᵢ x[m, i] * wq[o, i] * sw[o] + bias[o]`, in f32, inputs in order, by the instructions of `level`.
+/// Computes `y[m, o] = Σᵢ x[m, i] * wq[o, i] * sw[o] + bias[o]` in f32, inputs in order.
 ///
-/// Codes become floats in registers; sparse ones are spread out as bytes, a panel of 32 outputs at a time. A NaN or an
-/// infinity in a row of `x` gives values that are not finite, as it does in f32.
+/// Uses the instructions of `level`. Codes become floats in registers; sparse codes are expanded to bytes, a
+/// panel of 32 outputs at a time. A NaN or infinity in a row of `x` gives outputs that are not finite, as in
+/// f32.
 ///
 /// # Panics
 /// If `x` is not `[n_rows, n_in]`, `bias` not `[n_out]` or `y` not `[n_rows, n_out]`.
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_is_not_finite_stays_alone() {
+    fn non_finite_rows_do_not_affect_others() {
         let (weights, mut x) = (packed(40, 70, 1), floats(3 * 70, 2));
         x[70 + 69] = f32::NAN;
         for level in SimdLevel::available() {

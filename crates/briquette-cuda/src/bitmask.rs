@@ -1,19 +1,19 @@
-//! Weights without their zeros: a bit for each code, and a byte for each that is not zero.
+//! Sparse weights: one bit per code, and one byte per nonzero code.
 //!
-//! They lie in blocks of 16 rows and 64 inputs, in the order of steps of a product: a block is 32 words of bits, two for
-//! each row, and its bytes follow each other from `bases[block]` on.
+//! They are stored in blocks of 16 rows and 64 inputs, in the order of the steps of a product. A block has 32
+//! words of bits, two for each row, and its bytes start at `bases[block]`.
 
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
-/// Rows of a block.
+/// Rows in a block.
 pub const BLOCK_ROWS: usize = 16;
-/// Inputs of a block.
+/// Inputs in a block.
 pub const BLOCK_INPUTS: usize = 64;
-/// Blocks that a cube expands, one with each warp.
+/// Blocks that a cube expands, one per warp.
 pub const BLOCKS: usize = 8;
 
-/// Writes weights `[n_rows, row_words]` with their zeros: a warp for each block, `row_blocks` in a row of blocks.
+/// Expands weights `[n_rows, row_words]`, including zeros: one warp per block, `row_blocks` blocks in a row.
 #[cube(launch_unchecked)]
 pub fn expand(
     bits: &[u32],
@@ -27,7 +27,7 @@ pub fn expand(
 ) {
     let lane = UNIT_POS as usize % 32;
     let block = CUBE_POS_X as usize * BLOCKS + UNIT_POS as usize / 32;
-    // Warps behind the last block expand it once more: a sum over a warp needs all of its threads.
+    // Warps after the last block expand it again, because a sum over a warp needs all of its threads.
     let at = min(block, n_blocks as usize - 1);
     let mask = bits[at * 32 + lane];
     sync_plane();
@@ -46,16 +46,16 @@ pub fn expand(
     }
 }
 
-/// Four bytes from any offset on.
+/// Returns four bytes starting at any offset.
 #[cube]
 pub(crate) fn bytes_from(values: &[u32], offset: u32) -> u32 {
     let word = (offset / 4u32) as usize;
     let shift = offset % 4u32 * 8u32;
-    // A shift by all of 32 bits has no meaning, so the upper half is shifted twice.
+    // A shift by 32 bits is undefined, so the upper half is shifted twice.
     (values[word] >> shift) | ((values[word + 1] << 1u32) << (31u32 - shift))
 }
 
-/// The low bytes, in their order, where the nibble has ones; zero elsewhere.
+/// Moves the low bytes, in order, to the positions of ones in the nibble; zero elsewhere.
 #[cube]
 pub(crate) fn spread_nibble(nibble: u32, bytes: u32) -> u32 {
     let mut rest = bytes;

@@ -1,7 +1,7 @@
-//! Convolutions: patches of images as rows of a product, and depthwise ones by themselves.
+//! Convolutions: patches of images as rows of a product, and depthwise convolutions directly.
 //!
-//! Images are codes `[image, channel, height, width]`, each image in whole words; their order of inputs is that of PyTorch's
-//! weights, `[channel, ky, kx]`.
+//! Images are codes `[image, channel, height, width]`, each image in whole words. The order of inputs is that
+//! of PyTorch's weights, `[channel, ky, kx]`.
 
 use crate::epilogue::{EpilogueFlags, write_at};
 use cubecl_core as cubecl;
@@ -11,7 +11,7 @@ use cubecl_core::prelude::*;
 /// Units of a cube.
 pub const UNITS: usize = 256;
 
-/// How a kernel steps over an image.
+/// The geometry of a convolution.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 pub struct ConvGeometry {
     /// Channels of an image.
@@ -20,7 +20,7 @@ pub struct ConvGeometry {
     pub height: u32,
     /// Width of an image.
     pub width: u32,
-    /// Words of an image.
+    /// Words per image.
     pub image_words: u32,
     /// Height of the output.
     pub out_height: u32,
@@ -30,27 +30,27 @@ pub struct ConvGeometry {
     pub kernel_height: u32,
     /// Width of the kernel.
     pub kernel_width: u32,
-    /// Rows from one patch to the next.
+    /// Stride between patches, in rows.
     pub stride_y: u32,
-    /// Columns from one patch to the next.
+    /// Stride between patches, in columns.
     pub stride_x: u32,
-    /// Rows of zeros above.
+    /// Rows of zero padding above.
     pub top: u32,
-    /// Columns of zeros before.
+    /// Columns of zero padding on the left.
     pub left: u32,
-    /// Rows between taps.
+    /// Dilation between taps, in rows.
     pub dilation_y: u32,
-    /// Columns between taps.
+    /// Dilation between taps, in columns.
     pub dilation_x: u32,
 }
 
-/// The code under a tap of an output pixel, or `zero` where that is padding.
+/// Returns the code at a tap of an output pixel, or `zero` for padding.
 #[cube]
 fn tap(codes: &[u32], image: u32, channel: u32, ky: u32, kx: u32, pixel: u32, zero: u32, steps: &ConvGeometry) -> u32 {
     let y = pixel / steps.out_width * steps.stride_y + ky * steps.dilation_y;
     let x = pixel % steps.out_width * steps.stride_x + kx * steps.dilation_x;
     let mut code = zero;
-    // A position before the image wraps around to more than its size.
+    // A position left of or above the image wraps around to more than its size.
     let (y, x) = (y - steps.top, x - steps.left);
     if y < steps.height && x < steps.width {
         let at = (channel * steps.height + y) * steps.width + x;
@@ -59,8 +59,9 @@ fn tap(codes: &[u32], image: u32, channel: u32, ky: u32, kx: u32, pixel: u32, ze
     code & 0xffu32
 }
 
-/// Writes patches as rows of `row_words` words: those of output pixels from `first` on, counted over all images, in the
-/// channels from `first_channel` on. A unit for each word.
+/// Writes patches as rows of `row_words` words, one unit per word.
+///
+/// Starts at pixel `first`, counted over all images, and at channel `first_channel`.
 #[cube(launch_unchecked)]
 pub fn patches(
     codes: &[u32],
@@ -94,7 +95,7 @@ pub fn patches(
     }
 }
 
-/// A convolution of each channel by itself, weights `[channel, row_words]`: a unit for each output.
+/// Computes a depthwise convolution with weights `[channel, row_words]`, one unit per output.
 #[cube(launch_unchecked)]
 pub fn depthwise<F: Float>(
     codes: &[u32],
@@ -132,7 +133,7 @@ pub fn depthwise<F: Float>(
     }
 }
 
-/// A byte as a signed number.
+/// Returns a byte as a signed number.
 #[cube]
 fn signed(byte: u32) -> i32 {
     i32::reinterpret(byte ^ 0x80u32) - 128i32

@@ -1,4 +1,4 @@
-//! Convolutions of int8 weights on a device.
+//! Convolutions with int8 weights on a device.
 
 use crate::conv2d_steps::Conv2dSteps;
 use crate::fastest::multiply;
@@ -7,10 +7,10 @@ use crate::int8::Int8;
 use crate::launch::{self, DeviceEpilogue, Floats, OutputPlacement, Product};
 use crate::pack;
 
-/// Patches are gathered in pieces of at most this many bytes.
+/// The largest size of gathered patches, in bytes.
 const PIECE: usize = 64 << 20;
 
-/// Weights `[out, in / groups, ky, kx]` with a scale for each output.
+/// Convolution weights `[out, in / groups, ky, kx]` with a scale for each output.
 #[derive(Debug, Clone)]
 pub struct DeviceConv2d {
     dims: [usize; 4],
@@ -18,36 +18,37 @@ pub struct DeviceConv2d {
 }
 
 impl DeviceConv2d {
-    /// Copies row-major `codes`, worth `codes[o, ..] * scales[o]` each, to the device.
+    /// Copies row-major `codes` with the values `codes[o, ..] * scales[o]` to the device.
     ///
     /// # Panics
-    /// If the lengths disagree with the extents.
+    /// If the lengths do not match the extents.
     pub fn new(gpu: &Gpu, codes: &[i8], scales: &[f32], dims: [usize; 4], is_sparse: bool) -> Self {
         let [n_out, n_in, height, width] = dims;
         Self { dims, weights: Int8::new(gpu, codes, scales, [n_out, n_in * height * width], is_sparse) }
     }
 
-    /// Extents of the weights.
+    /// Returns the extents of the weights.
     pub const fn dims(&self) -> [usize; 4] {
         self.dims
     }
 
-    /// The weights as rows of outputs.
+    /// Returns the weights as rows of outputs.
     pub const fn rows(&self) -> &Int8 {
         &self.weights
     }
 
-    /// Whether zeros are left out.
+    /// Returns whether zeros are omitted.
     pub const fn is_sparse(&self) -> bool {
         self.weights.is_sparse()
     }
 
-    /// Bytes held on the device.
+    /// Returns the size on the device in bytes.
     pub fn n_bytes(&self) -> usize {
         self.weights.n_bytes()
     }
 
-    /// Convolves images, a row of `x` each, to `y` `[image, out, height, width]`; each image is quantized by itself.
+    /// Convolves images, one per row of `x`, to `y` `[image, out, height, width]`; each image is quantized
+    /// separately.
     ///
     /// # Panics
     /// If sizes disagree, or the groups do not divide the outputs.

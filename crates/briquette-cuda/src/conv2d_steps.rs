@@ -1,24 +1,24 @@
-//! How a convolution steps over images.
+//! The geometry of a convolution on images of one size.
 
-/// How a kernel steps over images of one size; pairs are of height and width.
+/// The geometry of a convolution on images of one size; pairs are height and width.
 #[derive(Debug, Clone, Copy)]
 pub struct Conv2dSteps {
     /// Channels of an image.
     pub channels: usize,
-    /// Extent of an image.
+    /// Height and width of an image.
     pub size: [usize; 2],
-    /// Extent of the kernel.
+    /// Height and width of the kernel.
     pub kernel: [usize; 2],
-    /// Steps between patches.
+    /// Distance between patches.
     pub stride: [usize; 2],
-    /// Zeros before and after.
+    /// Zeros added before and after.
     pub padding: [[usize; 2]; 2],
-    /// Steps between taps.
+    /// Distance between taps.
     pub dilation: [usize; 2],
 }
 
 impl Conv2dSteps {
-    /// Extent of the output, 0 where the kernel does not fit.
+    /// Returns height and width of the output; 0 if the kernel does not fit.
     pub fn out_size(&self) -> [usize; 2] {
         std::array::from_fn(|i| {
             let extent = self.dilation[i] * (self.kernel[i].max(1) - 1) + 1;

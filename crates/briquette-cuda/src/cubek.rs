@@ -1,4 +1,6 @@
-//! int8 products by the kernels of CubeK, which multiply burn's floats: sums of 32 bits, finished by [`sums`](crate::sums).
+//! int8 products with the kernels of CubeK, which burn uses for floats.
+//!
+//! They give 32-bit sums, which [`sums`](crate::sums) converts to outputs.
 
 use crate::gpu::{DeviceBuffer, Gpu};
 use cubecl_core::ir::{ElemType, IntKind};
@@ -8,17 +10,18 @@ use cubek_matmul::launch::launch_ref;
 use cubek_matmul::multi_level::Strategy;
 use cubek_std::InputBinding;
 
-/// Strategies of CubeK that take int8 matrix instructions. They are asked for by name: `Auto` wants more shared memory than
-/// there is.
+/// Strategies of CubeK with int8 matrix instructions.
+///
+/// They are selected by name, because `Auto` requests more shared memory than available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cubek {
     /// `SimpleCyclicMma`: one stage of shared memory.
     Simple,
-    /// `DoubleCyclicMma`: two.
+    /// `DoubleCyclicMma`: two stages.
     Double,
-    /// `OrderedDoubleMma`: two, whose left sides each warp reads for itself.
+    /// `OrderedDoubleMma`: two stages; each warp reads its own left-hand sides.
     Ordered,
-    /// `SpecializedCyclicMma`: some warps read, others multiply.
+    /// `SpecializedCyclicMma`: some warps read, the rest multiply.
     Specialized,
 }
 
@@ -32,10 +35,10 @@ impl Cubek {
         }
     }
 
-    /// `a · bᵀ` of codes `[m, k]` and `[n, k]`, row-major: `[m, n]` i32.
+    /// Computes `a · bᵀ` of row-major codes `[m, k]` and `[n, k]`, as `[m, n]` i32.
     ///
     /// # Errors
-    /// Where the strategy does not fit the device or the extents.
+    /// The strategy does not support the device or the extents.
     pub(crate) fn sums(
         self,
         gpu: &Gpu,

@@ -1,4 +1,4 @@
-//! Codes as floats: rows of a table that are looked up, or all weights of a layer.
+//! Conversion of codes to floats: rows of a table, or all weights of a layer.
 
 use crate::few_rows::float_of;
 use cubecl_core as cubecl;
@@ -8,7 +8,7 @@ use cubecl_core::prelude::*;
 /// Units of a cube.
 pub const UNITS: usize = 256;
 
-/// `out[t, c] = codes[ids[t], c] * scales[ids[t]]`, a cube for each id. An id that is no row gives a row of NaN.
+/// Computes `out[t, c] = codes[ids[t], c] * scales[ids[t]]`, one cube per id. An invalid id gives a row of NaN.
 #[cube(launch_unchecked)]
 pub fn lookup<I: Int, F: Float>(
     ids: &[I],
@@ -32,8 +32,9 @@ pub fn lookup<I: Int, F: Float>(
     }
 }
 
-/// As [`lookup()`], of rows that are a bit for each code, in whole words, and a byte for each that is not zero: those of a row
-/// from `bases[row]` on. A warp for each id.
+/// Like [`lookup()`] for sparse rows, one warp per id.
+///
+/// A row has one bit per code, in whole words, and one byte per nonzero code, starting at `bases[row]`.
 #[cube(launch_unchecked)]
 pub fn lookup_bitmask<I: Int, F: Float>(
     ids: &[I],
@@ -79,8 +80,9 @@ pub fn lookup_bitmask<I: Int, F: Float>(
     }
 }
 
-/// All weights `[n_rows, n_cols]` as floats, codes of 8 or 4 bits with a scale for each `group` of a row: a unit for each
-/// weight.
+/// Converts all weights `[n_rows, n_cols]` to floats, one unit per weight.
+///
+/// Codes have 8 or 4 bits and a scale for each `group` of a row.
 #[cube(launch_unchecked)]
 pub fn decode<F: Float>(
     codes: &[u32],
@@ -101,14 +103,14 @@ pub fn decode<F: Float>(
         let word = codes[row * row_words as usize + col / per_word];
         let code = (word >> ((col % per_word) as u32 * comptime!(bits as u32))) & comptime!((1u32 << bits as u32) - 1);
         let scale = scales[row * n_cols.div_ceil(group as usize) + col / group as usize];
-        // int8 codes are signed, those of 4 bits have 8 added.
+        // int8 codes are signed; 4-bit codes are stored with 8 added.
         let flip = comptime!(if bits == 8 { 0x80u32 } else { 0 });
         let offset = comptime!(if bits == 8 { 128.0f32 } else { 8.0 });
         out[at] = F::cast_from(float_of(code ^ flip, offset) * scale);
     }
 }
 
-/// The row of an id, and true; row 0, and false, where there is no such row.
+/// Returns the row of an id and true, or row 0 and false if there is no such row.
 #[cube]
 fn row_of<I: Int>(id: I, n_rows: u32) -> (usize, bool) {
     let id = i64::cast_from(id);

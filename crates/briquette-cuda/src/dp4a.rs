@@ -1,4 +1,6 @@
-//! int8 products by dot products of four: for devices without int8 matrix instructions, and as the oracle of those.
+//! int8 products with dot products of four codes, for devices without int8 matrix instructions.
+//!
+//! They are also the reference for the matrix instructions in tests.
 
 use crate::epilogue::{EpilogueFlags, OutputLayout, place, scaled, write};
 use cubecl_core as cubecl;
@@ -8,7 +10,9 @@ use cubecl_core::prelude::*;
 /// Units of a cube.
 pub const UNITS: usize = 256;
 
-/// Rows of codes times rows of weights up to `n_cols`, `row_words` words of four each: a unit for each output.
+/// Multiplies rows of codes by rows of weights up to `n_cols`, one unit per output.
+///
+/// A row has `row_words` words of four codes.
 #[cube(launch_unchecked)]
 pub fn product_dp4a<F: Float>(
     a: &[u32],

@@ -1,40 +1,42 @@
-//! What is done to the sums of a product before they are written.
+//! The epilogue of a product, which converts sums to outputs.
 
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
-/// Which steps follow `v = (sum - zero * column sum) * row scale * column scale`: `y = v * scale + shift`, added to what `y`
-/// holds, and negatives 0. See `ConvEpilogue` of `briquette-cpu`.
+/// The steps after `v = (sum - zero * column sum) * row scale * column scale`.
+///
+/// Scale and shift, addition to `y`, and ReLU, like `ConvEpilogue` of `briquette-cpu`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct EpilogueFlags {
-    /// Whether each column has a factor.
+    /// Whether there is a factor for each column.
     pub scale: bool,
-    /// Whether each column has a term.
+    /// Whether there is a summand for each column.
     pub shift: bool,
-    /// Whether outputs are added to what `y` holds.
+    /// Whether to add outputs to the values in `y`.
     pub adds: bool,
-    /// Whether negatives become 0.
+    /// Whether to set negative outputs to 0.
     pub relu: bool,
 }
 
-/// Where outputs go. Row `r` of the product is row `r % image_rows` of image `r / image_rows`; images share a scale.
+/// The positions of outputs. Row `r` of the product is row `r % image_rows` of image `r / image_rows`; an image
+/// has one scale.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 pub struct OutputLayout {
-    /// Rows of an image.
+    /// Rows per image.
     pub image_rows: u32,
-    /// Outputs from one image to the next.
+    /// Stride between images, in outputs.
     pub image_stride: u32,
-    /// Outputs from one row to the next.
+    /// Stride between rows, in outputs.
     pub row_stride: u32,
-    /// Outputs from one column to the next.
+    /// Stride between columns, in outputs.
     pub col_stride: u32,
-    /// The row, counted over all images, that the first row of the product is.
+    /// The index of the product's first row, counted over all images.
     pub first_row: u32,
-    /// The first column that is computed: those before it, of the weights too, belong to other products.
+    /// The first column to compute. Earlier columns, also of the weights, belong to other products.
     pub first_col: u32,
 }
 
-/// The image of a row, and where its first output goes.
+/// Returns the image of a row, and the position of its first output.
 #[cube]
 pub fn place(layout: &OutputLayout, row: usize) -> (usize, usize) {
     let row = layout.first_row as usize + row;
@@ -42,7 +44,8 @@ pub fn place(layout: &OutputLayout, row: usize) -> (usize, usize) {
     (image, image * layout.image_stride as usize + pixel * layout.row_stride as usize)
 }
 
-/// Writes the output of column `col` of a row whose first output is `first`, from its value before [`EpilogueFlags`].
+/// Writes the output of column `col` from its value before [`EpilogueFlags`]; `first` is the position of the
+/// row's first output.
 #[cube]
 pub fn write<F: Float>(
     value: f32,
@@ -57,7 +60,7 @@ pub fn write<F: Float>(
     write_at::<F>(value, col, first + col * layout.col_stride as usize, scale, shift, y, epilogue);
 }
 
-/// Writes output `at`, which has the factor and the term `col`.
+/// Writes output `at` with the factor and summand of column `col`.
 #[cube]
 pub fn write_at<F: Float>(
     value: f32,
@@ -84,7 +87,7 @@ pub fn write_at<F: Float>(
     y[at] = F::cast_from(value);
 }
 
-/// `(sum - zero * column sum) * row scale * column scale`.
+/// Returns `(sum - zero * column sum) * row scale * column scale`.
 #[cube]
 pub fn scaled(sum: i32, zero: i32, row_scale: f32, col_sum: i32, col_scale: f32) -> f32 {
     f32::cast_from(sum - zero * col_sum) * row_scale * col_scale

@@ -1,4 +1,6 @@
-//! Which kernel makes a product: the fastest, as CubeCL's tuner measures them on the device, once for each kind of product.
+//! Selection of the fastest kernel for a product.
+//!
+//! CubeCL's tuner measures the kernels on the device, once for each kind of product.
 
 use crate::cubek::Cubek;
 use crate::int8::Int8;
@@ -10,7 +12,7 @@ use cubecl_runtime::tune::{LocalTuner, Tunable, TunableSet};
 /// Up to this many rows, reading the weights takes longer than multiplying.
 const FEW: usize = 8;
 
-/// The kernels with matrix instructions, of which the fastest is found; all of them give the same sums.
+/// The candidate kernels with matrix instructions. All of them give the same sums.
 pub const WAYS: [Way; 7] = [
     Way::Mma(MmaTile::MEDIUM),
     Way::Mma(MmaTile::LARGE),
@@ -21,22 +23,23 @@ pub const WAYS: [Way; 7] = [
     Way::Cubek(Cubek::Specialized),
 ];
 
-/// Makes a product by the kernel that is known, or found, to be the fastest.
+/// Computes a product with the fastest kernel.
 pub(crate) fn multiply(product: &Product, y: &Floats) {
     let Product { codes, rows, weights, place, epilogue } = *product;
     if place.is_empty(codes.n_rows) {
         return;
     }
     if let Some(way) = known_way(weights, codes.n_rows) {
-        return multiply_by(way, product, y).expect("kernels that fit all extents");
+        return multiply_by(way, product, y).expect("these kernels support all extents");
     }
     let (weights, codes, rows, epilogue, y) =
         (weights.clone(), codes.clone(), rows.clone(), epilogue.clone(), y.clone());
     Call { weights, codes, rows, place, epilogue, y }.by_the_fastest();
 }
 
-/// The kernel of `n_rows` rows of codes where none has to be measured: for few rows, and on devices without matrix
-/// instructions.
+/// Returns the kernel for `n_rows` rows of codes if no measurement is needed.
+///
+/// This is the case for few rows, and on devices without matrix instructions.
 fn known_way(weights: &Int8, n_rows: usize) -> Option<Way> {
     let has_matrices = weights.gpu().has_int8_matrices();
     // Expanding first would read and write more than the product itself.
@@ -46,7 +49,7 @@ fn known_way(weights: &Int8, n_rows: usize) -> Option<Way> {
     (!has_matrices).then_some(Way::Dp4a)
 }
 
-/// A product, for as long as it takes to try each way.
+/// A product, for the duration of the trials.
 #[derive(Clone)]
 struct Call {
     weights: Int8,
@@ -58,7 +61,7 @@ struct Call {
 }
 
 impl Call {
-    /// Products alike enough to be as fast by the same kernel.
+    /// Returns a key for products that are fastest with the same kernel.
     fn kind(&self) -> String {
         let Self { weights, codes, place, y, .. } = self;
         let kept = if weights.is_sparse() { "sparse" } else { "dense" };
@@ -68,7 +71,7 @@ impl Call {
         format!("{rows}x{cols} of {}, {kept}, to {outputs} of {}", weights.n_in(), y.dtype)
     }
 
-    /// The same call with outputs of its own, which a trial may overwrite.
+    /// Returns the same call with its own outputs, which a trial may overwrite.
     fn apart(&self) -> Self {
         let Floats { dtype, n_rows, n_cols, .. } = self.y;
         Self { y: Floats::empty(self.weights.gpu(), dtype, n_rows, n_cols), ..self.clone() }
@@ -79,7 +82,7 @@ impl Call {
         multiply_by(way, &Product { codes, rows, weights, place: *place, epilogue }, y)
     }
 
-    /// Makes the product by the fastest of [`WAYS`].
+    /// Computes the product with the fastest of [`WAYS`].
     fn by_the_fastest(self) {
         static TUNER: LocalTuner<String, String> = LocalTuner::new("briquette-products");
         let gpu = self.weights.gpu().clone();

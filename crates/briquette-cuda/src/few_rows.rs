@@ -1,18 +1,20 @@
-//! Products of a few rows, which are bound by reading the weights: a warp makes some outputs of each row.
+//! Products of a few rows, which are limited by reading the weights. A warp computes some outputs of each row.
 
 use crate::epilogue::{EpilogueFlags, OutputLayout, place, scaled, write, write_at};
 use cubecl_core as cubecl;
 use cubecl_core::ir::ElemType;
 use cubecl_core::prelude::*;
 
-/// Warps of a cube.
+/// Warps per cube.
 pub const WARPS: usize = 4;
-/// Outputs of a warp.
+/// Outputs per warp.
 pub const OUTPUTS: usize = 4;
-/// Units of a warp.
+/// Units per warp.
 const WARP: usize = 32;
 
-/// Rows of codes times rows of weights up to `n_cols` by dot products of four: cube `(outputs, rows)`, `rows` of them at a time.
+/// Multiplies rows of codes by rows of weights up to `n_cols`, with dot products of four codes.
+///
+/// Cube `(outputs, rows)`; `rows` is the number of rows that are processed together.
 #[cube(launch_unchecked)]
 pub fn few_rows_codes<F: Float>(
     a: &[u32],
@@ -70,8 +72,9 @@ pub fn few_rows_codes<F: Float>(
     }
 }
 
-/// Rows of floats times rows of int8 weights, with a scale for each output: cube `(outputs, rows)`. Inputs are a multiple of
-/// four; `row_words` may be more than they fill.
+/// Multiplies rows of floats by rows of int8 weights with a scale for each output: cube `(outputs, rows)`.
+///
+/// The number of inputs is a multiple of four; `row_words` may be larger than needed for them.
 #[cube(launch_unchecked)]
 pub fn few_rows_int8<F: Float>(
     x: &[Vector<F, Const<4>>],
@@ -120,8 +123,10 @@ pub fn few_rows_int8<F: Float>(
     write_floats::<F>(&sums, first_row, first_col, n_rows, n_cols, shift, y, rows, has_shift);
 }
 
-/// Rows of floats times rows of int4 weights, with a scale for each `group` inputs of each output, a multiple of eight: cube
-/// `(outputs, rows)`. Inputs are a multiple of eight, `row_words` words of eight codes.
+/// Multiplies rows of floats by rows of int4 weights: cube `(outputs, rows)`.
+///
+/// Each `group` inputs of an output have a scale. The group size and the number of inputs are multiples of
+/// eight. A row has `row_words` words of eight codes.
 #[cube(launch_unchecked)]
 pub fn few_rows_int4<F: Float>(
     x: &[Vector<F, Const<4>>],
@@ -170,13 +175,13 @@ pub fn few_rows_int4<F: Float>(
     write_floats::<F>(&sums, first_row, first_col, n_rows, n_cols, shift, y, rows, has_shift);
 }
 
-/// The first output of a warp.
+/// Returns the first output of a warp.
 #[cube]
 fn first_output() -> usize {
     (CUBE_POS_X as usize * WARPS + UNIT_POS as usize / WARP) * OUTPUTS
 }
 
-/// Adds up what the lanes of a warp summed and writes it, plus `shift` where it is given.
+/// Adds the partial sums of a warp's lanes and writes the total, plus `shift` if there is one.
 #[cube]
 fn write_floats<F: Float>(
     sums: &Array<f32>,
@@ -215,7 +220,8 @@ fn zeros(#[comptime] n: usize) -> Array<f32> {
     sums
 }
 
-/// `code - offset` as a float. The code becomes the last bits of the mantissa of 2^23, which is faster than a conversion.
+/// Returns `code - offset` as a float. The code becomes the low bits of the mantissa of 2^23, which is faster
+/// than a conversion.
 #[cube]
 pub(crate) fn float_of(code: u32, offset: f32) -> f32 {
     f32::reinterpret(code | 0x4b00_0000u32) - (8388608.0f32 + offset)

@@ -1,4 +1,4 @@
-//! Buffers of a device, and launches of kernels on them.
+//! Device buffers, and kernel launches.
 
 use cubecl_core::client::Client;
 use cubecl_core::ir::features::MmaConfig;
@@ -6,7 +6,7 @@ use cubecl_core::ir::{ElemType, IntKind};
 use cubecl_core::prelude::CubeCount;
 use cubecl_core::server::Handle;
 
-/// Contiguous elements in the memory of a device.
+/// Contiguous elements in device memory.
 #[derive(Clone)]
 pub struct DeviceBuffer {
     handle: Handle,
@@ -14,12 +14,12 @@ pub struct DeviceBuffer {
 }
 
 impl DeviceBuffer {
-    /// Wraps what another library has allocated.
+    /// Wraps memory that another library allocated.
     pub const fn new(handle: Handle, n_bytes: usize) -> Self {
         Self { handle, n_bytes }
     }
 
-    /// The handle by which other libraries know it.
+    /// Returns the handle for other libraries.
     pub fn into_handle(self) -> Handle {
         self.handle
     }
@@ -28,7 +28,7 @@ impl DeviceBuffer {
         &self.handle
     }
 
-    /// Bytes of its elements.
+    /// Returns the size of the elements in bytes.
     pub const fn n_bytes(&self) -> usize {
         self.n_bytes
     }
@@ -40,14 +40,14 @@ impl std::fmt::Debug for DeviceBuffer {
     }
 }
 
-/// A device.
+/// A GPU.
 #[derive(Clone)]
 pub struct Gpu {
     client: Client,
 }
 
 impl Gpu {
-    /// The device behind a client.
+    /// Returns the device of a client.
     pub const fn new(client: Client) -> Self {
         Self { client }
     }
@@ -56,12 +56,12 @@ impl Gpu {
         &self.client
     }
 
-    /// Copies elements to memory of their own, for what stays on the device, as weights do.
+    /// Copies elements to dedicated memory, for data that stays on the device, such as weights.
     pub fn keep<E: bytemuck::Pod + Sync>(&self, elements: &[E]) -> DeviceBuffer {
         self.client.memory_persistent_allocation(elements, |elements| self.copy(elements))
     }
 
-    /// Copies elements to memory of the pool, for what is soon dropped.
+    /// Copies elements to pooled memory, for short-lived data.
     pub fn copy<E: bytemuck::Pod>(&self, elements: &[E]) -> DeviceBuffer {
         let bytes: &[u8] = bytemuck::cast_slice(elements);
         // An allocation cannot be empty.
@@ -69,22 +69,22 @@ impl Gpu {
         DeviceBuffer { handle: self.client.create_from_slice(bytes), n_bytes: size_of_val(elements) }
     }
 
-    /// Memory of the pool with any values, for what is soon dropped.
+    /// Allocates pooled memory with unspecified values, for short-lived data.
     pub fn empty<E>(&self, n: usize) -> DeviceBuffer {
         let n_bytes = n * size_of::<E>();
         DeviceBuffer { handle: self.client.empty(n_bytes.max(4)), n_bytes }
     }
 
-    /// Copies a buffer back.
+    /// Copies a buffer back to the host.
     ///
     /// # Errors
-    /// If anything failed on the device before, as that shows only here.
+    /// The read failed, or an earlier operation on the device, whose failure appears only here.
     pub fn read<E: bytemuck::Pod>(&self, buffer: &DeviceBuffer) -> Result<Vec<E>, String> {
         let bytes = self.client.read_one(buffer.handle.clone()).map_err(|error| error.to_string())?;
         Ok(bytemuck::pod_collect_to_vec(&bytes[..buffer.n_bytes]))
     }
 
-    /// Whether it multiplies int8 matrices.
+    /// Returns whether the device has int8 matrix instructions.
     pub fn has_int8_matrices(&self) -> bool {
         let (int8, int32) = (ElemType::Int(IntKind::I8), ElemType::Int(IntKind::I32));
         let config = MmaConfig { a_type: int8, b_type: int8, cd_type: int32, m: 16, n: 8, k: 32 };
@@ -92,21 +92,21 @@ impl Gpu {
     }
 }
 
-/// Whole groups of `per` that hold `n`, at least one.
+/// Returns the number of groups of `per` that contain `n`, at least one.
 pub(crate) const fn groups(n: usize, per: usize) -> usize {
     let n = n.div_ceil(per);
     if n == 0 { 1 } else { n }
 }
 
-/// A size as the 32 bits that kernels take.
+/// Converts a size to the 32 bits that kernels use.
 ///
 /// # Panics
-/// If it is more.
+/// If it does not fit.
 pub(crate) fn u32_of(n: usize) -> u32 {
-    u32::try_from(n).expect("more than 32 bits of elements in one tensor: take a smaller batch")
+    u32::try_from(n).expect("a tensor has too many elements for 32-bit indices; use a smaller batch")
 }
 
-/// A grid of `x` by `y` cubes.
+/// Returns a grid of `x` by `y` cubes.
 pub(crate) fn cubes(x: usize, y: usize) -> CubeCount {
     CubeCount::Static(u32_of(x), u32_of(y), 1)
 }

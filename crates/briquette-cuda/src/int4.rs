@@ -17,10 +17,11 @@ pub struct Int4 {
 }
 
 impl Int4 {
-    /// Copies row-major `codes` of -8 to 7 to the device, worth `codes[o, i] * scales[o, i / group]` each.
+    /// Copies row-major `codes` from -8 to 7 with the values `codes[o, i] * scales[o, i / group]` to the
+    /// device.
     ///
     /// # Panics
-    /// If the lengths disagree with the shape.
+    /// If the lengths do not match the shape.
     pub fn new(gpu: &Gpu, codes: &[i8], scales: &[f32], [n_out, n_in]: [usize; 2], group: usize) -> Self {
         let n_scales = n_out * n_in.div_ceil(group);
         assert_eq!((codes.len(), scales.len()), (n_out * n_in, n_scales), "[{n_out}, {n_in}] in groups of {group}");
@@ -28,22 +29,22 @@ impl Int4 {
         Self { gpu: gpu.clone(), n_out, n_in, group, words, scales: gpu.keep(scales) }
     }
 
-    /// Outputs.
+    /// Returns the number of outputs.
     pub const fn n_out(&self) -> usize {
         self.n_out
     }
 
-    /// Inputs.
+    /// Returns the number of inputs.
     pub const fn n_in(&self) -> usize {
         self.n_in
     }
 
-    /// Bytes held on the device.
+    /// Returns the size on the device in bytes.
     pub fn n_bytes(&self) -> usize {
         self.words.n_bytes() + self.scales.n_bytes()
     }
 
-    /// The weights as floats.
+    /// Returns the weights as floats.
     pub fn decode(&self, dtype: ElemType) -> Floats {
         let out = Floats::empty(&self.gpu, dtype, self.n_out, self.n_in);
         if self.n_out * self.n_in > 0 {
@@ -52,7 +53,7 @@ impl Int4 {
         out
     }
 
-    /// As [`Int8::weight_only`](crate::Int8::weight_only).
+    /// Like [`Int8::weight_only`](crate::Int8::weight_only).
     pub fn weight_only(&self, x: &Floats, shift: Option<&DeviceBuffer>) -> Option<Floats> {
         let is_whole = self.n_in.is_multiple_of(8) && self.group.is_multiple_of(8);
         let fits = (1..=FEW_FLOATS).contains(&x.n_rows) && x.n_cols == self.n_in && is_whole;

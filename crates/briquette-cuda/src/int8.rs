@@ -11,16 +11,16 @@ pub struct Int8 {
     n_out: usize,
     n_in: usize,
     pub(crate) kept: DeviceCodes,
-    /// Sums of the codes of each output, which a zero point of the activations multiplies.
+    /// The sum of the codes of each output, to be multiplied by the zero point of activations.
     pub(crate) sums: DeviceBuffer,
     pub(crate) scales: DeviceBuffer,
 }
 
 impl Int8 {
-    /// Copies row-major `codes` `[n_out, n_in]`, worth `codes[o, i] * scales[o]` each, to the device.
+    /// Copies row-major `codes` `[n_out, n_in]` with the values `codes[o, i] * scales[o]` to the device.
     ///
     /// # Panics
-    /// If the lengths disagree with the shape.
+    /// If the lengths do not match the shape.
     pub fn new(gpu: &Gpu, codes: &[i8], scales: &[f32], [n_out, n_in]: [usize; 2], is_sparse: bool) -> Self {
         assert_eq!((codes.len(), scales.len()), (n_out * n_in, n_out), "codes and scales of [{n_out}, {n_in}]");
         let kept = match is_sparse {
@@ -32,27 +32,27 @@ impl Int8 {
         Self { gpu: gpu.clone(), n_out, n_in, kept, sums: gpu.keep(&sums), scales: gpu.keep(scales) }
     }
 
-    /// Outputs.
+    /// Returns the number of outputs.
     pub const fn n_out(&self) -> usize {
         self.n_out
     }
 
-    /// Inputs.
+    /// Returns the number of inputs.
     pub const fn n_in(&self) -> usize {
         self.n_in
     }
 
-    /// Whether zeros are left out.
+    /// Returns whether zeros are omitted.
     pub const fn is_sparse(&self) -> bool {
         matches!(self.kept, DeviceCodes::Bitmask(_))
     }
 
-    /// Bytes held on the device.
+    /// Returns the size on the device in bytes.
     pub fn n_bytes(&self) -> usize {
         self.kept.n_bytes() + self.sums.n_bytes() + self.scales.n_bytes()
     }
 
-    /// Where they are.
+    /// Returns the device of the weights.
     pub const fn gpu(&self) -> &Gpu {
         &self.gpu
     }

@@ -1,6 +1,6 @@
-//! Every launch of a kernel. Kernels do not know how long their buffers are, so sizes are checked against them here.
+//! All kernel launches. Kernels do not know the lengths of their buffers, so sizes are checked here.
 
-#![expect(unsafe_code, reason = "kernels are launched without checks of each access")]
+#![expect(unsafe_code, reason = "kernels are launched without bounds checks")]
 
 mod convolve;
 mod decode;
@@ -19,7 +19,7 @@ pub(crate) use few::{FEW_FLOATS, few_rows_codes, few_rows_int4, few_rows_int8};
 pub(crate) use product::{Product, product_cubek, product_dp4a, product_mma};
 pub(crate) use quantize::quantize;
 
-/// A buffer as an argument of elements of `size` bytes.
+/// Returns a buffer as an argument with elements of `size` bytes.
 fn arg(buffer: &DeviceBuffer, size: usize) -> BufferArg {
     // SAFETY: the length is that of the buffer.
     unsafe { BufferArg::from_raw_parts(buffer.handle().clone(), buffer.n_bytes() / size) }
@@ -28,18 +28,18 @@ fn arg(buffer: &DeviceBuffer, size: usize) -> BufferArg {
 /// Rows of floats.
 #[derive(Debug, Clone)]
 pub struct Floats {
-    /// Where they are.
+    /// The elements.
     pub buffer: DeviceBuffer,
     /// f32, f16 or bf16.
     pub dtype: ElemType,
-    /// Rows.
+    /// Number of rows.
     pub n_rows: usize,
-    /// Columns.
+    /// Number of columns.
     pub n_cols: usize,
 }
 
 impl Floats {
-    /// Room for rows.
+    /// Allocates rows with unspecified values.
     pub fn empty(gpu: &Gpu, dtype: ElemType, n_rows: usize, n_cols: usize) -> Self {
         let n_bytes = n_rows * n_cols * dtype.size();
         Self { buffer: gpu.empty::<u8>(n_bytes), dtype, n_rows, n_cols }
@@ -55,11 +55,11 @@ impl Floats {
 /// Rows of codes, in whole words.
 #[derive(Debug, Clone)]
 pub(crate) struct CodeWords {
-    /// Where they are.
+    /// The codes.
     pub words: DeviceBuffer,
-    /// Rows.
+    /// Number of rows.
     pub n_rows: usize,
-    /// Words of a row.
+    /// Words per row.
     pub row_words: usize,
 }
 
@@ -75,25 +75,25 @@ impl CodeWords {
     }
 }
 
-/// The scale and the zero point of each row, or of each image.
+/// Scale and zero point of each row or image.
 #[derive(Debug, Clone)]
 pub(crate) struct RowScales {
-    /// f32.
+    /// Scales, f32.
     pub scales: DeviceBuffer,
-    /// i32.
+    /// Zero points, i32.
     pub zeros: DeviceBuffer,
 }
 
-/// What is done to the sums of a product: see [`EpilogueFlags`].
+/// The epilogue of a product: see [`EpilogueFlags`].
 #[derive(Debug, Clone, Default)]
 pub struct DeviceEpilogue {
     /// A factor for each output, f32.
     pub scale: Option<DeviceBuffer>,
-    /// A term for each output, f32.
+    /// A summand for each output, f32.
     pub shift: Option<DeviceBuffer>,
-    /// Whether outputs are added to what `y` holds.
+    /// Whether to add outputs to the values in `y`.
     pub adds: bool,
-    /// Whether negatives become 0.
+    /// Whether to set negative outputs to 0.
     pub relu: bool,
 }
 
@@ -102,7 +102,8 @@ impl DeviceEpilogue {
         EpilogueFlags { scale: self.scale.is_some(), shift: self.shift.is_some(), adds: self.adds, relu: self.relu }
     }
 
-    /// The factors and the terms of at least `n_out` outputs; `other` is passed, and not read, where there are none.
+    /// Returns factors and summands for at least `n_out` outputs. For a missing one, `other` is passed but not
+    /// read.
     fn args(&self, n_out: usize, other: &DeviceBuffer) -> [BufferArg; 2] {
         [&self.scale, &self.shift].map(|given| {
             assert!(given.as_ref().is_none_or(|given| given.n_bytes() >= 4 * n_out), "one for each of {n_out} outputs");
@@ -111,27 +112,27 @@ impl DeviceEpilogue {
     }
 }
 
-/// Where the outputs of a product go; see [`crate::epilogue::OutputLayout`].
+/// The positions of a product's outputs; see [`crate::epilogue::OutputLayout`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OutputPlacement {
     /// Rows that share a scale.
     pub image_rows: usize,
-    /// Outputs from one image to the next.
+    /// Stride between images, in outputs.
     pub image_stride: usize,
-    /// Outputs from one row to the next.
+    /// Stride between rows, in outputs.
     pub row_stride: usize,
-    /// Outputs from one column to the next.
+    /// Stride between columns, in outputs.
     pub col_stride: usize,
-    /// The row, counted over all images, that the first row of the product is.
+    /// The index of the product's first row, counted over all images.
     pub first_row: usize,
-    /// The first column that is computed.
+    /// The first column to compute.
     pub first_col: usize,
-    /// The column after the last that is computed.
+    /// The column after the last one to compute.
     pub end_col: usize,
 }
 
 impl OutputPlacement {
-    /// Rows that follow one another, each with its own scale.
+    /// Returns the positions of contiguous rows, each with its own scale.
     pub(crate) const fn rows(n_cols: usize) -> Self {
         Self {
             image_rows: 1,
@@ -144,7 +145,7 @@ impl OutputPlacement {
         }
     }
 
-    /// Whether so many rows have no outputs.
+    /// Returns whether `n_rows` rows have no outputs.
     pub(crate) const fn is_empty(&self, n_rows: usize) -> bool {
         n_rows == 0 || self.first_col == self.end_col
     }

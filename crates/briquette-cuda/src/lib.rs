@@ -1,9 +1,10 @@
 //! int8, int4 and sparse matrix products for GPUs, in CubeCL.
 //!
-//! The kernels behind the operations of `briquette-cpu` on CUDA. They know nothing of burn: buffers in, buffers out.
-//! Weights lie on the device as they are kept, in memory that is theirs alone; a module of kernels each says what it does.
+//! These are the CUDA kernels of `briquette-ops`. They do not depend on burn and take buffers as input and
+//! output. Weights are in dedicated device memory in their stored format. Each module of kernels documents its
+//! formula and layout.
 
-#![expect(missing_docs, reason = "the macro of a kernel writes items without any")]
+#![expect(missing_docs, reason = "CubeCL's macro generates public items without docs")]
 
 pub mod bitmask;
 pub mod conv;

@@ -1,4 +1,4 @@
-//! Products of int8 weights, and the weights as floats.
+//! Linear layers with int8 weights, and conversion of the weights to floats.
 
 use crate::fastest::multiply;
 use crate::gpu::DeviceBuffer;
@@ -8,10 +8,10 @@ use crate::way::{Way, multiply_by};
 use cubecl_core::ir::ElemType;
 
 impl Int8 {
-    /// `y = x · wᵀ` with `x` quantized by the row, and what follows.
+    /// Computes `y = x · wᵀ` with `x` quantized per row, followed by the epilogue.
     ///
     /// # Panics
-    /// If `x` has other columns than there are inputs.
+    /// If the columns of `x` are not the inputs of the weights.
     pub fn linear(&self, x: &Floats, symmetric: bool, epilogue: &DeviceEpilogue) -> Floats {
         let (y, codes, rows) = self.quantized(x, symmetric);
         let place = OutputPlacement::rows(self.n_out());
@@ -19,13 +19,13 @@ impl Int8 {
         y
     }
 
-    /// As [`Self::linear`], by a kernel of one's choice.
+    /// Like [`Self::linear`], with the given kernel.
     ///
     /// # Errors
-    /// Where the kernel does not fit the device or the extents.
+    /// The kernel does not support the device or the extents.
     ///
     /// # Panics
-    /// As [`Self::linear`].
+    /// See [`Self::linear`].
     pub fn linear_by(
         &self,
         way: Way,
@@ -39,7 +39,7 @@ impl Int8 {
         Ok(y)
     }
 
-    /// Room for outputs, and activations as codes.
+    /// Allocates outputs and quantizes activations.
     fn quantized(&self, x: &Floats, symmetric: bool) -> (Floats, CodeWords, RowScales) {
         assert_eq!(x.n_cols, self.n_in(), "columns of activations for weights of [{}, {}]", self.n_out(), self.n_in());
         let y = Floats::empty(self.gpu(), x.dtype, x.n_rows, self.n_out());
@@ -47,7 +47,7 @@ impl Int8 {
         (y, codes, rows)
     }
 
-    /// The weights as floats.
+    /// Returns the weights as floats.
     pub fn decode(&self, dtype: ElemType) -> Floats {
         let out = Floats::empty(self.gpu(), dtype, self.n_out(), self.n_in());
         if self.n_out() * self.n_in() > 0 {
@@ -56,7 +56,9 @@ impl Int8 {
         out
     }
 
-    /// `y = x · wᵀ + shift` with `x` as it is, where there is a kernel for so few rows; else [`Self::decode`] and multiply.
+    /// Computes `y = x · wᵀ + shift` with unquantized `x`, if there is a kernel for this number of rows.
+    ///
+    /// If it returns `None`, use [`Self::decode`] and multiply.
     pub fn weight_only(&self, x: &Floats, shift: Option<&DeviceBuffer>) -> Option<Floats> {
         let fits = (1..=FEW_FLOATS).contains(&x.n_rows) && x.n_cols == self.n_in() && self.n_in().is_multiple_of(4);
         if !fits || self.n_in() == 0 || self.n_out() == 0 {

@@ -1,7 +1,8 @@
-//! int8 products by matrix instructions, `mma.sync m16n8k32`: NVIDIA devices of compute capability 8.0 and later.
+//! int8 products with matrix instructions, `mma.sync m16n8k32`: NVIDIA devices of compute capability 8.0 and
+//! later.
 //!
-//! A cube makes a tile of outputs, stepping over the inputs 64 at a time: the next step is read into registers while the
-//! last one, in shared memory, is multiplied.
+//! A cube computes a tile of outputs in steps of 64 inputs. The next step is read into registers while the
+//! previous one, in shared memory, is multiplied.
 
 use crate::bitmask::{BLOCK_ROWS, bytes_from, spread_nibble};
 use crate::epilogue::{EpilogueFlags, OutputLayout, place, scaled, write};
@@ -9,48 +10,50 @@ use cubecl_core as cubecl;
 use cubecl_core::ir::ElemType;
 use cubecl_core::prelude::*;
 
-/// Units of a warp.
+/// Units per warp.
 const WARP: usize = 32;
-/// Vectors of 16 codes in a step.
+/// Vectors of 16 codes per step.
 const STEP: usize = 4;
-/// Words of a row in shared memory: those of a step, and four that keep rows apart in the banks.
+/// Words per row in shared memory: those of a step, and four that shift rows to different banks.
 const STRIDE: usize = STEP * 4 + 4;
 
-/// How a cube shares its outputs among warps.
+/// The distribution of a cube's outputs among warps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MmaTile {
-    /// Warps along rows and along columns.
+    /// Warps along rows and columns.
     pub warps: [usize; 2],
-    /// Fragments of 16 rows, and of 8 columns, that a warp has.
+    /// Fragments per warp, of 16 rows and of 8 columns.
     pub fragments: [usize; 2],
 }
 
 impl MmaTile {
     /// 128 by 128 outputs for many rows.
     pub const LARGE: Self = Self { warps: [2, 2], fragments: [4, 8] };
-    /// 64 by 64.
+    /// 64 by 64 outputs.
     pub const MEDIUM: Self = Self { warps: [2, 2], fragments: [2, 4] };
-    /// 16 by 64 for a few rows.
+    /// 16 by 64 outputs for a few rows.
     pub const SMALL: Self = Self { warps: [1, 4], fragments: [1, 2] };
 
-    /// Rows and columns of a cube.
+    /// Returns the rows and columns of a cube.
     pub const fn extents(self) -> [usize; 2] {
         [self.warps[0] * self.fragments[0] * 16, self.warps[1] * self.fragments[1] * 8]
     }
 
-    /// Warps of a cube.
+    /// Returns the warps of a cube.
     pub const fn n_warps(self) -> usize {
         self.warps[0] * self.warps[1]
     }
 
-    /// Vectors of a step that each unit reads for so many rows.
+    /// Returns the vectors of a step that each unit reads for this number of rows.
     const fn reads(self, n_rows: usize) -> usize {
         (n_rows * STEP).div_ceil(self.n_warps() * WARP)
     }
 }
 
-/// Rows of codes times rows of weights up to `n_cols`, `row_vectors` vectors of 16 each: cube `(column tile, row tile)` of
-/// `[warp, unit]`. Weights are dense, `b`, or in the blocks of [`bitmask`](crate::bitmask).
+/// Multiplies rows of codes by rows of weights up to `n_cols`.
+///
+/// A row has `row_vectors` vectors of 16 codes. Cube `(column tile, row tile)` of `[warp, unit]`. Weights are
+/// dense in `b`, or in the blocks of [`bitmask`](crate::bitmask).
 #[cube(launch_unchecked)]
 pub fn product_mma<F: Float>(
     a: &[Vector<u32, Const<4>>],
@@ -100,7 +103,7 @@ pub fn product_mma<F: Float>(
         keep(&mut shared_b, &next_b, stage, tile_cols, tile);
     }
     while vector < row_vectors {
-        // From here on no warp reads the other stage, so that it can be overwritten.
+        // After this barrier no warp reads the other stage, so it can be overwritten.
         sync_cube();
         vector += STEP;
         let goes_on = vector < row_vectors;
@@ -127,7 +130,7 @@ pub fn product_mma<F: Float>(
     );
 }
 
-/// Expands a step of sparse weights into shared memory, a block with each warp: those of the rows from `first` on.
+/// Expands a step of sparse weights into shared memory, one block per warp, starting at row `first`.
 #[cube]
 fn spread(
     bits: &[u32],
@@ -167,7 +170,8 @@ fn spread(
     }
 }
 
-/// Reads a step of `tile_rows` rows from `first` on; behind the last row the last one again, behind the last input zeros.
+/// Reads a step of `tile_rows` rows starting at `first`. Beyond the last row, the last row repeats; beyond the
+/// last input are zeros.
 #[cube]
 fn read(
     rows: &[Vector<u32, Const<4>>],
@@ -192,7 +196,7 @@ fn read(
     }
 }
 
-/// Puts a step that was read into a stage of shared memory.
+/// Stores a step from registers into a stage of shared memory.
 #[cube]
 fn keep(
     shared: &mut Shared<[Vector<u32, Const<4>>]>,
@@ -268,7 +272,8 @@ fn multiply(
     }
 }
 
-/// `mma.sync.aligned.m16n8k32`, by all units of a warp: see "Matrix Fragments for mma.m16n8k32" of the PTX ISA.
+/// Executes `mma.sync.aligned.m16n8k32` with all units of a warp: see "Matrix Fragments for mma.m16n8k32" of
+/// the PTX ISA.
 #[cube]
 fn multiply_fragment(
     a0: u32,
@@ -288,7 +293,7 @@ fn multiply_fragment(
     out
 }
 
-/// Writes the outputs of a tile, as far as there are any.
+/// Writes the existing outputs of a tile.
 #[cube]
 fn finish_tile<F: Float>(
     sums: &Array<Vector<i32, Const<4>>>,

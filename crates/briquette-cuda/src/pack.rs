@@ -1,24 +1,24 @@
-//! Codes as kernels read them.
+//! Packing of codes into the layouts of the kernels.
 
 use crate::bitmask::{BLOCK_INPUTS, BLOCK_ROWS};
 
-/// Codes without their zeros: a bit for each, and a byte for each that is not zero.
+/// Sparse codes: one bit per code, and one byte per nonzero code.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Bitmask {
-    /// 32 codes to a word, the first in the lowest bit.
+    /// 32 codes per word, the first in the lowest bit.
     pub bits: Vec<u32>,
-    /// Codes that are not zero, four to a word, and a word behind the last.
+    /// Nonzero codes, four per word, followed by a padding word.
     pub values: Vec<u32>,
-    /// How many values precede each block or row.
+    /// The number of values before each block or row.
     pub bases: Vec<u32>,
 }
 
-/// Words of a row of so many int8 codes: whole steps of 32.
+/// Returns the words per row of `n_cols` int8 codes, rounded up to whole steps of 32.
 pub const fn row_words(n_cols: usize) -> usize {
     n_cols.div_ceil(32) * 8
 }
 
-/// Rows of codes, four to a word and zeros behind the last column.
+/// Packs rows of codes, four per word, with zeros after the last column.
 pub fn rows(codes: &[i8], n_rows: usize, n_cols: usize) -> Vec<u32> {
     let n = row_words(n_cols);
     let mut words = vec![0_u32; n_rows * n];
@@ -30,14 +30,16 @@ pub fn rows(codes: &[i8], n_rows: usize, n_cols: usize) -> Vec<u32> {
     words
 }
 
-/// Rows of codes of 4 bits, eight to a word, each plus 8; columns are a multiple of eight, or the last word ends with zeros.
+/// Packs rows of 4-bit codes, eight per word, each plus 8.
+///
+/// If the columns are not a multiple of eight, the last word ends with zeros.
 pub fn rows_of_int4(codes: &[i8], n_cols: usize) -> Vec<u32> {
     let word = |codes: &[i8]| codes.iter().rev().fold(0, |word: u32, code| word << 4 | (code + 8) as u32);
     let each = codes.chunks(n_cols.max(1));
     each.flat_map(|row| row.chunks(8).map(word)).collect()
 }
 
-/// Blocks of 16 rows and 64 inputs, as [`bitmask`](crate::bitmask) has them.
+/// Packs codes into blocks of 16 rows and 64 inputs, in the layout of [`bitmask`](crate::bitmask).
 pub fn blocks(codes: &[i8], n_rows: usize, n_cols: usize) -> Bitmask {
     let mut packer = BitmaskPacker::default();
     for first_row in (0..n_rows).step_by(BLOCK_ROWS) {
@@ -55,7 +57,7 @@ pub fn blocks(codes: &[i8], n_rows: usize, n_cols: usize) -> Bitmask {
     packer.finish()
 }
 
-/// Rows that are looked up, each in whole words of bits.
+/// Packs rows of a lookup table, each in whole words of bits.
 pub fn row_bitmasks(codes: &[i8], n_cols: usize) -> Bitmask {
     let mut packer = BitmaskPacker::default();
     for row in codes.chunks(n_cols.max(1)) {
@@ -77,7 +79,7 @@ impl BitmaskPacker {
         self.bases.push(self.values.len() as u32);
     }
 
-    /// A word of at most 32 codes.
+    /// Appends a word of at most 32 codes.
     fn push(&mut self, codes: &[i8]) {
         self.bits.push(codes.iter().rev().fold(0, |bits: u32, &code| bits << 1 | u32::from(code != 0)));
         self.values.extend(codes.iter().filter(|&&code| code != 0).map(|&code| code as u8));
@@ -101,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn bitmasks_hold_what_is_not_zero() {
+    fn bitmasks_store_nonzero_codes() {
         let mut codes = vec![0_i8; 2 * 70];
         (codes[0], codes[69], codes[70]) = (5, -1, 7);
         let packed = blocks(&codes, 2, 70);

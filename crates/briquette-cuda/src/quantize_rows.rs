@@ -1,7 +1,7 @@
-//! Activations as 8-bit codes, a scale and a zero point for each row.
+//! Quantization of activations to 8-bit codes, with a scale and a zero point for each row.
 //!
-//! Codes and zero points are those of `briquette-cpu` less 128, so that they are signed. Where rows are as wide as
-//! images, the spans of their parts are found first, so that the whole device has work.
+//! Codes and zero points are those of `briquette-cpu` minus 128, so that they are signed. For rows as wide as
+//! images, the ranges of their parts are computed first, to use the whole device.
 
 use cubecl_core as cubecl;
 use cubecl_core::ir::ElemType;
@@ -10,10 +10,11 @@ use cubecl_core::prelude::*;
 /// Units of a cube.
 pub const UNITS: usize = 256;
 
-/// The bits of infinity; NaN has more.
+/// The bits of infinity; NaN has larger bits.
 const INFINITY: u32 = 0x7f80_0000;
 
-/// What a scale is made from: the least and the largest value and the bits of the largest magnitude, zero being a value.
+/// The value range that determines a scale: minimum, maximum and bits of the largest magnitude. It always
+/// includes 0.
 #[derive(CubeType, Clone, Copy)]
 struct Span {
     least: f32,
@@ -21,16 +22,16 @@ struct Span {
     magnitude: u32,
 }
 
-/// How the values of a row are mapped to codes.
+/// The mapping of a row's values to codes.
 #[derive(CubeType, Clone, Copy)]
 struct RowScale {
     scale: f32,
     zero: i32,
-    /// `1 / scale`, infinite where the scale is too small for it; then codes come from dividing.
+    /// `1 / scale`; infinite if the scale is too small, in which case codes are computed by division.
     inverse: f32,
 }
 
-/// Quantizes a row with each cube.
+/// Quantizes one row per cube.
 #[cube(launch_unchecked)]
 pub fn quantize_rows<F: Float>(
     x: &[F],
@@ -57,7 +58,7 @@ pub fn quantize_rows<F: Float>(
     }
 }
 
-/// Writes the span of each part of each row: cube `(part, row)`.
+/// Writes the value range of each part of each row: cube `(part, row)`.
 #[cube(launch_unchecked)]
 pub fn spans<F: Float>(
     x: &[F],
@@ -80,7 +81,7 @@ pub fn spans<F: Float>(
     }
 }
 
-/// Writes the scale, its inverse and the zero point of each row from the spans of its parts, a unit for each row.
+/// Writes scale, inverse and zero point of each row from the ranges of its parts, one unit per row.
 #[cube(launch_unchecked)]
 pub fn row_scales(
     least: &[f32],
@@ -113,7 +114,7 @@ pub fn row_scales(
     }
 }
 
-/// Writes the codes of rows whose scales are known, a unit for each word of `[n_rows, row_words]`.
+/// Writes the codes of rows with known scales, one unit per word of `[n_rows, row_words]`.
 #[cube(launch_unchecked)]
 pub fn encode<F: Float>(
     x: &[F],
@@ -134,7 +135,7 @@ pub fn encode<F: Float>(
     }
 }
 
-/// The span of `x[from..to]`, computed by all units of a cube together; each of them gets it.
+/// Returns the value range of `x[from..to]`, computed by all units of a cube together.
 #[cube]
 fn span_of<F: Float>(x: &[F], from: usize, to: usize) -> Span {
     let unit = UNIT_POS as usize;
@@ -172,7 +173,8 @@ fn span_of<F: Float>(x: &[F], from: usize, to: usize) -> Span {
     Span { least: all_least[0], most: all_most[0], magnitude: all_magnitude[0] }
 }
 
-/// The scale of values as in `briquette-cpu`, with a zero point less 128; NaN where the magnitude is not finite.
+/// Returns the scale of values as in `briquette-cpu`, with the zero point minus 128; NaN if the magnitude is
+/// not finite.
 #[cube]
 fn scale_of(least: f32, most: f32, magnitude: u32, #[comptime] symmetric: bool) -> RowScale {
     let mut scale = 1.0f32;
@@ -190,7 +192,7 @@ fn scale_of(least: f32, most: f32, magnitude: u32, #[comptime] symmetric: bool) 
     } else {
         let width = most - least;
         let mut step = width / 255.0f32;
-        // The range itself may be beyond f32.
+        // The width of the range may overflow f32.
         if u32::reinterpret(width) >= INFINITY {
             step = most / 255.0f32 - least / 255.0f32;
         }
@@ -205,7 +207,7 @@ fn scale_of(least: f32, most: f32, magnitude: u32, #[comptime] symmetric: bool) 
     RowScale { scale, zero, inverse }
 }
 
-/// Four codes of a row of `n_cols` values that begins at `start`; behind the last column, those of zero.
+/// Returns four codes of a row of `n_cols` values that starts at `start`; after the last column, codes of zero.
 #[cube]
 fn word_of<F: Float>(x: &[F], start: usize, word: usize, n_cols: usize, scale: f32, inverse: f32, zero: i32) -> u32 {
     let mut packed = 0u32;
@@ -221,7 +223,7 @@ fn word_of<F: Float>(x: &[F], start: usize, word: usize, n_cols: usize, scale: f
     packed
 }
 
-/// `clamp(round(value / scale) + zero)`, halves to even, as a byte.
+/// Returns `clamp(round(value / scale) + zero)`, halves to even, as a byte.
 #[cube]
 fn code_of(value: f32, scale: f32, inverse: f32, zero: i32) -> u32 {
     let mut steps = value * inverse;

@@ -1,9 +1,9 @@
-//! Codes on a device, with their zeros or without.
+//! Dense or sparse codes on a device.
 
 use crate::gpu::{DeviceBuffer, Gpu};
 use crate::pack;
 
-/// Codes without their zeros, on a device.
+/// Sparse codes on a device.
 #[derive(Debug, Clone)]
 pub(crate) struct DeviceBitmask {
     pub(crate) bits: DeviceBuffer,
@@ -21,7 +21,7 @@ impl DeviceBitmask {
     }
 }
 
-/// How codes are kept.
+/// Dense or sparse codes.
 #[derive(Debug, Clone)]
 pub(crate) enum DeviceCodes {
     Dense(DeviceBuffer),

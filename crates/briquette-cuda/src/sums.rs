@@ -1,4 +1,4 @@
-//! Finishes the sums of a product that another library's kernel has computed.
+//! Conversion of sums from another library's kernel to outputs.
 
 use crate::epilogue::{EpilogueFlags, OutputLayout, place, scaled, write};
 use cubecl_core as cubecl;
@@ -8,7 +8,7 @@ use cubecl_core::prelude::*;
 /// Units of a cube.
 pub const UNITS: usize = 256;
 
-/// Outputs from the sums `[n_rows, n_cols]` of codes: a unit for each.
+/// Computes outputs from the sums `[n_rows, n_cols]` of codes, one unit each.
 #[cube(launch_unchecked)]
 pub fn finish_sums<F: Float>(
     sums: &[i32],

@@ -1,4 +1,4 @@
-//! Tables on a device, whose rows are looked up.
+//! Lookup tables on a device.
 
 use crate::gpu::{DeviceBuffer, Gpu};
 use crate::launch::{self, Floats, Ids};
@@ -17,10 +17,10 @@ pub struct DeviceTable {
 }
 
 impl DeviceTable {
-    /// Copies row-major `codes`, worth `codes[r, c] * scales[r]` each, to the device.
+    /// Copies row-major `codes` with the values `codes[r, c] * scales[r]` to the device.
     ///
     /// # Panics
-    /// If the lengths disagree with the shape.
+    /// If the lengths do not match the shape.
     pub fn new(gpu: &Gpu, codes: &[i8], scales: &[f32], [n_rows, n_cols]: [usize; 2], is_sparse: bool) -> Self {
         assert_eq!((codes.len(), scales.len()), (n_rows * n_cols, n_rows), "codes and scales of [{n_rows}, {n_cols}]");
         let kept = match is_sparse {
@@ -30,27 +30,27 @@ impl DeviceTable {
         Self { gpu: gpu.clone(), n_rows, n_cols, kept, scales: gpu.keep(scales) }
     }
 
-    /// Rows.
+    /// Returns the number of rows.
     pub const fn n_rows(&self) -> usize {
         self.n_rows
     }
 
-    /// Columns.
+    /// Returns the number of columns.
     pub const fn n_cols(&self) -> usize {
         self.n_cols
     }
 
-    /// Whether zeros are left out.
+    /// Returns whether zeros are omitted.
     pub const fn is_sparse(&self) -> bool {
         matches!(self.kept, DeviceCodes::Bitmask(_))
     }
 
-    /// Bytes held on the device.
+    /// Returns the size on the device in bytes.
     pub fn n_bytes(&self) -> usize {
         self.kept.n_bytes() + self.scales.n_bytes()
     }
 
-    /// A row of floats for each id; NaN for one that is no row.
+    /// Returns a row of floats for each id; NaN for an invalid id.
     pub fn lookup(&self, ids: &Ids, dtype: ElemType) -> Floats {
         let out = Floats::empty(&self.gpu, dtype, ids.n(), self.n_cols);
         if ids.n() * self.n_rows * self.n_cols > 0 {
@@ -64,7 +64,7 @@ impl DeviceTable {
         out
     }
 
-    /// All rows as floats.
+    /// Returns all rows as floats.
     pub fn decode(&self, dtype: ElemType) -> Floats {
         let all: Vec<u32> = (0..self.n_rows as u32).collect();
         let buffer = self.gpu.copy(&all);

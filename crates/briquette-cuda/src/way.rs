@@ -1,4 +1,4 @@
-//! Which kernels make a product, and products by one of them.
+//! The kernels for products of codes.
 
 use crate::bitmask::BLOCK_ROWS;
 use crate::cubek::Cubek;
@@ -6,16 +6,16 @@ use crate::launch::{self, Floats, Product};
 use crate::mma::MmaTile;
 use std::fmt;
 
-/// Which kernel makes a product.
+/// A kernel for products of codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// Matrix instructions.
     Mma(MmaTile),
-    /// Matrix instructions, by a kernel of CubeK.
+    /// Matrix instructions, with a kernel of CubeK.
     Cubek(Cubek),
-    /// Dot products, a warp for some outputs.
+    /// Dot products, several outputs per warp.
     FewRows,
-    /// Dot products, a unit for each output.
+    /// Dot products, one output per unit.
     Dp4a,
 }
 
@@ -30,10 +30,10 @@ impl fmt::Display for Way {
     }
 }
 
-/// Makes a product by one kernel.
+/// Computes a product with the given kernel.
 ///
 /// # Errors
-/// Where the kernel does not fit the device or the extents.
+/// The kernel does not support the device or the extents.
 pub(crate) fn multiply_by(way: Way, product: &Product, y: &Floats) -> Result<(), String> {
     if product.place.is_empty(product.codes.n_rows) {
         return Ok(());
@@ -42,7 +42,7 @@ pub(crate) fn multiply_by(way: Way, product: &Product, y: &Floats) -> Result<(),
     let (gpu, words) = (weights.gpu(), || launch::dense_words(weights));
     match way {
         Way::Mma(tile) => {
-            // Where a product begins inside a block of the bitmask, the weights are expanded first.
+            // If a product begins inside a block of the bitmask, the weights are expanded first.
             let is_within = weights.is_sparse() && !product.place.first_col.is_multiple_of(BLOCK_ROWS);
             launch::product_mma(gpu, product, is_within.then(words).as_ref(), tile, y);
         }

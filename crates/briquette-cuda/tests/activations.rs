@@ -1,4 +1,4 @@
-//! Quantized activations, as an emulated GPU makes them.
+//! Quantization of activations on the emulated GPU.
 
 mod support;
 
@@ -11,7 +11,8 @@ use support::cuda::Gpu;
 use support::emulator::{Buffer, ByValue, Emulated};
 use support::{F32, floats, kernel};
 
-/// Codes less 128, the scale and the zero point less 128 of a row, as `briquette-cpu` defines them.
+/// Returns the codes, scale and zero point of a row as defined by `briquette-cpu`; codes and zero point minus
+/// 128.
 fn quantized(row: &[f32], is_symmetric: bool) -> (Vec<i8>, f32, i32) {
     let largest = row.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
     if row.iter().any(|value| !value.is_finite()) {
@@ -34,7 +35,7 @@ fn quantized(row: &[f32], is_symmetric: bool) -> (Vec<i8>, f32, i32) {
     (row.iter().map(code).collect(), scale, zero)
 }
 
-/// Rows that are hard: of zeros, tiny, huge, of one sign, with what is not finite.
+/// Returns difficult rows: zeros, tiny, huge, of one sign, with values that are not finite.
 fn hard_rows(n_cols: usize) -> Vec<Vec<f32>> {
     let row = floats(n_cols, 5);
     let scaled = |factor: f32| row.iter().map(|value| value * factor).collect::<Vec<f32>>();
@@ -99,7 +100,7 @@ fn rows_are_quantized_as_on_the_cpu() {
 }
 
 #[test]
-fn half_floats_are_quantized_as_the_floats_they_are() {
+fn half_floats_are_quantized_like_equal_floats() {
     let rows = [floats(40, 1), floats(40, 2)];
     let x: Vec<f16> = rows.concat().into_iter().map(f16::from_f32).collect();
     let wide = x.chunks(40).map(|row| row.iter().map(|value| value.to_f32()).collect()).collect::<Vec<Vec<f32>>>();
@@ -112,7 +113,7 @@ fn half_floats_are_quantized_as_the_floats_they_are() {
 }
 
 #[test]
-fn rows_by_parts_are_the_whole_rows() {
+fn rows_in_parts_are_quantized_like_whole_rows() {
     let gpu = Gpu::sm(75);
     let (n_cols, part) = (700, 256);
     let rows = hard_rows(n_cols);

@@ -1,4 +1,4 @@
-//! Patches of images and depthwise convolutions, as an emulated GPU makes them.
+//! Patches of images and depthwise convolutions on the emulated GPU.
 
 mod support;
 
@@ -38,7 +38,7 @@ impl Conv {
         all.into_iter().map(|n| ByValue::of(n as u32)).collect()
     }
 
-    /// The code under a tap, or the zero point.
+    /// Returns the code at a tap, or the zero point.
     fn tap(&self, image: &[i8], channel: usize, pixel: usize, tap: usize, zero: i32) -> i32 {
         let at = |i: usize, pixel: usize, tap: usize| {
             let at = pixel * self.stride[i] + tap * self.dilation[i];
@@ -57,16 +57,16 @@ const CONVS: [Conv; 2] = [
     Conv { size: [5, 7], out: [5, 7], kernel: [3, 3], stride: [1, 1], padding: [1, 1], dilation: [1, 1] },
     Conv { size: [8, 5], out: [2, 2], kernel: [3, 2], stride: [2, 3], padding: [0, 1], dilation: [2, 1] },
 ];
-/// Of the two images.
+/// The zero points of the two images.
 const ZEROS: [i32; 2] = [17, -100];
 
 #[test]
-fn patches_see_their_taps() {
+fn patches_have_the_codes_of_their_taps() {
     let gpu = Gpu::sm(75);
     for conv in CONVS {
         let (n_pixels, taps, image) = (conv.out[0] * conv.out[1], conv.kernel[0] * conv.kernel[1], conv.image());
         let images = codes(2 * image, 0, 5);
-        // Patches of the last two channels, from the second pixel on.
+        // Patches of the last two channels, starting at the second pixel.
         let (first, first_channel, depth) = (1, 1, 2 * taps);
         let (n_rows, row_words) = (2 * n_pixels - first, pack::row_words(depth));
         let block = CubeDim::new_1d(256);

@@ -1,5 +1,5 @@
-//! The emulator itself: it gets matrix products and reductions right, and finds what is wrong with a kernel.
-#![expect(missing_docs, reason = "CubeCL's macro makes public items")]
+//! The emulator itself: correct matrix products and reductions, and detection of faulty kernels.
+#![expect(missing_docs, reason = "CubeCL's macro generates public items")]
 
 mod support;
 
@@ -49,8 +49,9 @@ pub fn tile(a: &[Vector<i8, Const<4>>], b: &[Vector<i8, Const<4>>], out: &mut [i
     }
 }
 
-/// `sums[block] = sum of four bytes times four bytes of each thread`, through shared memory; `barrier` is left out by a
-/// test.
+/// Computes `sums[block]`, the dot products of four bytes of all threads, through shared memory.
+///
+/// A test omits the `barrier`.
 #[cube(launch_unchecked)]
 pub fn dot(a: &[i32], b: &[i32], sums: &mut [i32], #[comptime] barrier: bool) {
     let mut shared = Shared::<[i32]>::new_slice(64usize);
@@ -72,7 +73,7 @@ pub fn dot(a: &[i32], b: &[i32], sums: &mut [i32], #[comptime] barrier: bool) {
     }
 }
 
-/// The sum of each warp, and each value at `offset` from a thread's own.
+/// Computes the sum of each warp, and the value `offset` threads away from each thread.
 #[cube(launch_unchecked)]
 pub fn warps<F: Float>(x: &[F], sums: &mut [F], shifted: &mut [F], offset: u32) {
     let sum = plane_sum(x[ABSOLUTE_POS]);
@@ -82,7 +83,7 @@ pub fn warps<F: Float>(x: &[F], sums: &mut [F], shifted: &mut [F], offset: u32) 
     shifted[ABSOLUTE_POS] = x[ABSOLUTE_POS + offset as usize] * F::cast_from(3u32);
 }
 
-/// A barrier that only the first half of a warp comes to.
+/// Has a barrier that only the first half of a warp reaches.
 #[cube(launch_unchecked)]
 pub fn divergent(x: &mut [u32]) {
     if UNIT_POS < 16u32 {
@@ -92,13 +93,13 @@ pub fn divergent(x: &mut [u32]) {
     }
 }
 
-/// Numbers in one type as those of another.
+/// Converts numbers to another type.
 #[cube(launch_unchecked)]
 pub fn convert<A: Numeric, B: Numeric>(from: &[A], to: &mut [B]) {
     to[ABSOLUTE_POS] = B::cast_from(from[ABSOLUTE_POS]);
 }
 
-/// What C++ leaves undefined when `by` is large: an index into an array, and a shift.
+/// Has undefined behaviour in C++ if `by` is large: an array index, and a shift.
 #[cube(launch_unchecked)]
 pub fn undefined(out: &mut [u32], by: u32) {
     let mut local = Array::<u32>::new(4usize);
@@ -145,7 +146,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn a_matrix_product_of_the_tensor_cores_is_that_of_integers(
+    fn tensor_core_products_agree_with_integer_products(
         a in proptest::collection::vec(any::<i8>(), 16 * 32),
         b in proptest::collection::vec(any::<i8>(), 8 * 32),
     ) {
@@ -194,7 +195,7 @@ fn an_access_outside_of_a_buffer_is_found_in_either_direction() {
     for offset in [1u32, u32::MAX, 1 << 20] {
         let Some(out) = run_warps(&x, offset) else { return };
         let error = out.unwrap_err();
-        assert!(error.contains("touched"), "{error}");
+        assert!(error.contains("accessed"), "{error}");
     }
 }
 
@@ -209,7 +210,7 @@ fn a_divergent_barrier_is_found() {
 }
 
 #[test]
-fn every_half_becomes_the_float_that_it_is_and_back() {
+fn half_floats_convert_exactly() {
     let bits: Vec<u16> = (0..=u16::MAX).collect();
     let halves: Vec<f16> = bits.iter().map(|&bits| f16::from_bits(bits)).collect();
     let Some(floats) = run_convert::<f16, f32>(&halves) else { return };
@@ -235,7 +236,7 @@ fn a_float_is_rounded_to_the_nearest_half() {
 }
 
 #[test]
-fn a_number_that_does_not_fit_an_integer_is_found() {
+fn out_of_range_integer_conversions_are_found() {
     let Some(out) = run_convert::<f32, i8>(&[-128.0; 64]) else { return };
     assert_eq!(out.unwrap(), [-128i8; 64]);
     for float in [128.0f32, -129.0, f32::NAN] {
@@ -257,11 +258,11 @@ fn an_index_or_a_shift_out_of_range_is_found() {
 }
 
 #[test]
-fn a_launch_with_other_scalars_than_the_kernels_is_found() {
+fn launches_with_wrong_scalars_are_found() {
     let gpu = Gpu::sm(GPU);
     let settings = gpu.settings(CubeDim::new_1d(1));
     let kernel = undefined::Undefined::new(settings, gpu.properties(), gpu.target(), buffer(), ());
     let Some(kernel) = Emulated::new(gpu, Box::new(kernel)) else { return };
     let error = kernel.try_run([1, 1, 1], [Buffer::poisoned::<u32>(1)], []).unwrap_err();
-    assert!(error.contains("other scalars"), "{error}");
+    assert!(error.contains("the scalars or their types differ"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Every product against plain sums of integers and floats, as an emulated GPU makes it.
+//! Compares every product on the emulated GPU with plain sums of integers and floats.
 
 mod support;
 
@@ -13,7 +13,7 @@ use support::cuda::Gpu;
 use support::emulator::{Buffer, ByValue, Emulated};
 use support::{F32, codes, floats, kernel, target};
 
-/// A product and what it should give.
+/// A product and its expected result.
 struct Case {
     shape: [usize; 3],
     a: Vec<i8>,
@@ -26,7 +26,7 @@ struct Case {
     before: Vec<f32>,
     /// Rows that share a scale.
     image_rows: usize,
-    /// Columns from here on are made.
+    /// The first column to compute.
     first_col: usize,
     finish: EpilogueFlags,
 }
@@ -38,7 +38,7 @@ const FINISHES: [EpilogueFlags; 3] = [
 ];
 
 impl Case {
-    /// `m` rows in images of `image_rows`, `n` columns, `k` inputs.
+    /// Returns a case with `m` rows in images of `image_rows`, `n` columns and `k` inputs.
     fn new([m, n, k]: [usize; 3], image_rows: usize, first_col: usize, finish: EpilogueFlags) -> Self {
         let n_images = m.div_ceil(image_rows);
         Self {
@@ -57,7 +57,7 @@ impl Case {
         }
     }
 
-    /// Where output `(row, col)` lies: rows one behind the other, or images `[col, row]`.
+    /// Returns the position of output `(row, col)`, in contiguous rows or in images `[col, row]`.
     fn place(&self, row: usize, col: usize) -> usize {
         let [_, n, _] = self.shape;
         let (image, pixel) = (row / self.image_rows, row % self.image_rows);
@@ -93,7 +93,7 @@ impl Case {
         self.b.chunks(self.shape[2]).map(|row| row.iter().map(|&code| i32::from(code)).sum()).collect()
     }
 
-    /// The buffers behind the codes and the weights.
+    /// Returns the buffers after codes and weights.
     fn rest(&self) -> [Buffer; 7] {
         let [scales, col_scales] = [&self.scales, &self.col_scales].map(|scales| Buffer::of(&scales[..]));
         let [scale, shift, y] = [&self.scale, &self.shift, &self.before].map(|values| Buffer::of(&values[..]));
@@ -150,7 +150,7 @@ impl Case {
         self.by_words(gpu, Box::new(kernel), [n_cubes as u32, 1, 1])
     }
 
-    /// The outputs of sums that something else has made.
+    /// Returns the outputs computed from existing sums.
     fn finished(&self) -> Option<Vec<f32>> {
         let gpu = Gpu::sm(75);
         let (block, new) = (CubeDim::new_1d(sums::UNITS as u32), finish_sums::FinishSums::new);
@@ -192,7 +192,7 @@ fn matrix_instructions_give_the_sums_at_awkward_shapes() {
 }
 
 #[test]
-fn products_write_images_and_leave_other_columns_alone() {
+fn products_write_images_and_only_their_columns() {
     for (first_col, sparse) in [(0, false), (16, true), (7, false)] {
         let case = Case::new([60, 40, 50], 20, first_col, FINISHES[2]);
         let Some(y) = case.mma(MmaTile::MEDIUM, sparse) else { return };
@@ -215,7 +215,7 @@ fn dot_products_give_the_sums_at_awkward_shapes() {
 }
 
 #[test]
-fn sums_are_finished_as_products_are() {
+fn sums_and_products_give_equal_outputs() {
     for (i, (shape, image_rows)) in [([1, 1, 1], 1), ([19, 33, 40], 1), ([60, 10, 8], 20)].into_iter().enumerate() {
         let case = Case::new(shape, image_rows, 0, FINISHES[i]);
         let Some(y) = case.finished() else { return };
@@ -224,7 +224,7 @@ fn sums_are_finished_as_products_are() {
 }
 
 #[test]
-fn the_deepest_sum_there_is_does_not_overflow() {
+fn the_largest_sum_does_not_overflow() {
     let k = 1 << 16;
     let mut case = Case::new([1, 1, k], 1, 0, FINISHES[0]);
     (case.a, case.b, case.zeros) = (vec![-128; k], vec![-128; k], vec![127]);

@@ -1,4 +1,4 @@
-//! Tables, as an emulated GPU makes them.
+//! Lookup tables on the emulated GPU.
 
 mod support;
 
@@ -11,7 +11,7 @@ use support::emulator::{Buffer, ByValue, Emulated};
 use support::{F32, codes, floats, kernel};
 
 #[test]
-fn rows_of_tables_are_looked_up_and_others_are_nan() {
+fn table_lookups_give_rows_or_nan() {
     let (gpu, [n_rows, n_cols]) = (Gpu::sm(75), [9, 300]);
     let (table, scales) = (codes(n_rows * n_cols, 2, 1), floats(n_rows, 3));
     let ids: Vec<i32> = vec![0, 8, 3, 9, -1, 3];

@@ -1,4 +1,4 @@
-//! Weights as floats and with their zeros, and products of a few rows of floats, as an emulated GPU makes them.
+//! Weights on the emulated GPU: conversion to floats, expansion of sparse weights, products of a few rows.
 
 mod support;
 
@@ -12,7 +12,7 @@ use support::emulator::{Buffer, ByValue, Emulated};
 use support::{F32, codes, floats, kernel};
 
 #[test]
-fn floats_times_codes_are_their_products() {
+fn weight_only_products_agree_with_plain_sums() {
     let gpu = Gpu::sm(75);
     for (rows, [m, n, k]) in [(1, [1, 5, 8]), (2, [3, 17, 72]), (8, [5, 16, 256]), (8, [13, 9, 64])] {
         let (x, scales, shift) = (floats(m * k, 3), floats(n, 5), floats(n, 7));
@@ -69,7 +69,7 @@ fn assert_near(y: &[f32], [m, n, k]: [usize; 3], x: &[f32], weight: impl Fn(usiz
 }
 
 #[test]
-fn blocks_expand_to_the_rows_they_were_made_of() {
+fn sparse_blocks_expand_to_their_rows() {
     let gpu = Gpu::sm(75);
     let block = CubeDim::new_2d(32, BLOCKS as u32);
     let kernel = kernel!(gpu, block, expand::Expand::new, [b b b b], (), (), (), ());

@@ -1,5 +1,6 @@
-//! A module of anybody's learns from a module of another type under burn's own `Learner`. Neither they nor their data know of us: what
-//! is ours stands between two lines.
+//! Trains a user's module to follow a module of another type under burn's own `Learner`.
+//!
+//! Neither the modules nor their data depend on Briquette; all calls of Briquette are between two marker lines.
 //!
 //!     cargo run --release -p briquette-distill --example foreign
 #![allow(clippy::print_stdout)]
@@ -47,7 +48,7 @@ impl Slim {
     }
 }
 
-/// Points of a square, and the third of the plane that each is in.
+/// Points of a square, each labelled with its third of the plane.
 #[derive(Debug, Clone)]
 pub(crate) struct Points {
     pub(crate) x: Tensor<2>,
@@ -75,7 +76,7 @@ pub(crate) fn loader(seed: u64) -> Arc<dyn DataLoader<Points>> {
     DataLoaderBuilder::new(Square).batch_size(64).shuffle(seed).build(rows)
 }
 
-// ---- ours ----
+// ---- briquette ----
 use briquette_distill::{Blend, Distilling, Divergence, Foreign, Loss, Outputs, SharedTeacher};
 use briquette_distill::{TrainingBatch, first_batch, training_batches};
 use briquette_nn::Quiet;
@@ -91,9 +92,9 @@ pub(crate) fn distill(student: Slim, teacher: Wide) -> briquette_core::Result<Sl
     let learner = Learner::new(model, AdamConfig::new().init(), 2e-2);
     Ok(training.renderer(Box::new(Quiet)).num_epochs(8).launch(learner).model.student.network)
 }
-// ---- theirs again ----
+// ---- user code ----
 
-/// The share of points that both put into the same class.
+/// Returns the share of points that both networks put into the same class.
 pub(crate) fn agreement(student: &Slim, teacher: &Wide) -> f32 {
     let x = Square.batch((0..1024).collect(), &Device::default()).x;
     let [a, b] = [student.valid().scores(x.clone()), teacher.valid().forward(x)].map(|scores| scores.argmax(1));
@@ -107,6 +108,6 @@ fn main() -> briquette_core::Result<()> {
     let (student, teacher) = (Slim::new(&device.clone().autodiff()), Wide::new(&device));
     let before = agreement(&student, &teacher);
     let after = agreement(&distill(student, teacher.clone())?, &teacher);
-    println!("agrees with its teacher on {:.1} % of the points, before {:.1} %", 100.0 * after, 100.0 * before);
+    println!("agreement with the teacher: {:.1} % of the points, before {:.1} %", 100.0 * after, 100.0 * before);
     Ok(())
 }

@@ -1,30 +1,34 @@
-//! A teacher that is the student's own average over time.
+//! Mean teacher: the teacher is the student's own average over time.
 //!
-//! Source: Tarvainen and Valpola, "Mean teachers are better role models", 2017, eq. 1; the ramp is that of their published code.
+//! Source: Tarvainen and Valpola, "Mean teachers are better role models", 2017, eq. 1; the ramp is that of
+//! their published code.
 
 use briquette_core::{Error, Result};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Tensor};
 use std::collections::VecDeque;
 
-/// The average as it begins: the student as it computes now, with parameters of its own, on the plain device and off to gradients.
+/// Returns the initial average: a copy of the student as it computes now, on the plain device and without
+/// gradients.
 ///
 /// # Errors
-/// Config where a weight is not f32: small steps would be lost.
+/// Config: a weight is not f32, so small steps would be lost.
 pub(crate) fn started<N: Module>(student: &N) -> Result<N> {
     let mut types = Types::default();
     let average = student.valid().materialize();
     average.visit(&mut types);
     match types.other {
         Some(dtype) => Err(Error::config(format!(
-            "mean_teacher: the student has {dtype:?} weights, in which small steps of an average are lost; keep them in f32"
+            "mean_teacher: the student has {dtype:?} weights, too coarse for an average; use f32 weights"
         ))),
         None => Ok(average.map(&mut Renamed)),
     }
 }
 
-/// The average after a step, `θ' = α θ' + (1 - α) θ` with `α = min(decay, 1 - 1/(step + 1))`: over the first steps the plain mean. `θ`
-/// is what the student computes with, so masks and grids count as they stand. Running statistics are averaged as weights are.
+/// Returns the average after a step: `θ' = α θ' + (1 - α) θ` with `α = min(decay, 1 - 1/(step + 1))`.
+///
+/// In the first steps this is the plain mean. `θ` are the weights that the student computes with, with masks
+/// and grids applied. Running statistics are averaged like weights.
 pub(crate) fn updated<N: Module>(average: N, student: &N, decay: f64, step: usize) -> Result<N> {
     let mut values = FlatParameters::default();
     student.valid().materialize().visit(&mut values);
@@ -37,7 +41,7 @@ pub(crate) fn updated<N: Module>(average: N, student: &N, decay: f64, step: usiz
     }
 }
 
-/// Which type other than f32 there is.
+/// Finds a type other than f32.
 #[derive(Default)]
 struct Types {
     other: Option<DType>,
@@ -52,7 +56,8 @@ impl ModuleVisitor for Types {
     }
 }
 
-/// Gives each parameter a name of its own: gradients and moments are kept by those, and the average has none.
+/// Gives each parameter a new ID, because gradients and optimizer state are keyed by ID and the average has
+/// neither.
 struct Renamed;
 
 impl ModuleMapper for Renamed {
@@ -62,7 +67,7 @@ impl ModuleMapper for Renamed {
     }
 }
 
-/// The values of all parameters, flat, in their order.
+/// The values of all parameters, flattened, in order.
 #[derive(Default)]
 struct FlatParameters(VecDeque<Tensor<1>>);
 

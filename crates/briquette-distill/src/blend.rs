@@ -1,11 +1,11 @@
-//! Several losses as one number.
+//! Blends: several losses as one number.
 
 use crate::loss::{attention, embedding, hidden, labels, logits};
 use crate::{Custom, LayerMap, Outputs, Projections, Targets, Wanted};
 use briquette_core::{Error, Result};
 use burn::tensor::Tensor;
 
-/// How far two distributions of class scores are apart.
+/// A divergence between two class distributions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Divergence {
     /// [`logits::kl`].
@@ -15,7 +15,7 @@ pub enum Divergence {
     JensenShannon,
 }
 
-/// How far two vectors are apart.
+/// A distance between two vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Distance {
     /// [`hidden::mse`].
@@ -25,12 +25,12 @@ pub enum Distance {
     Cosine,
 }
 
-/// What of attention is compared.
+/// The attention data that a loss compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relation {
     /// [`attention::maps`].
     Maps,
-    /// [`attention::values`], cut into so many heads.
+    /// [`attention::values`], split into this many heads.
     Values(usize),
 }
 
@@ -44,25 +44,25 @@ pub enum Match {
     Similarity,
 }
 
-/// One loss.
+/// A loss.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Loss {
-    /// The teacher's class scores at a temperature.
+    /// The teacher's logits at a temperature.
     Logits(Divergence, f32),
-    /// Labels, with a smoothing.
+    /// Labels, with label smoothing.
     Labels(f32),
-    /// Hidden states of paired layers; the mean over them.
+    /// Hidden states of paired layers; the mean over the layers.
     Hidden(Distance, LayerMap),
-    /// Attention of paired layers; the mean over them.
+    /// Attention of paired layers; the mean over the layers.
     Attention(Relation, LayerMap),
     /// Embeddings.
     Embedding(Match),
-    /// One of your own.
+    /// A custom loss.
     Custom(Custom),
 }
 
 impl Loss {
-    /// A loss of your own: see [`Custom::new`].
+    /// Creates a custom loss: see [`Custom::new`].
     pub fn custom(
         name: &str,
         compute: impl Fn(&Outputs, Targets) -> Result<Tensor<1>> + Send + Sync + 'static,
@@ -70,12 +70,12 @@ impl Loss {
         Self::Custom(Custom::new(name, compute))
     }
 
-    /// This loss, counting by a factor.
+    /// Returns this loss with a weight.
     pub fn times(self, weight: f64) -> Term {
         Term { loss: self, weight }
     }
 
-    /// Its name in recipes and reports.
+    /// Returns the name in recipes and reports.
     pub fn name(&self) -> &str {
         match self {
             Self::Logits(..) => "logits",
@@ -87,7 +87,7 @@ impl Loss {
         }
     }
 
-    /// Whether it cannot do without a teacher. A custom loss asks for it by itself.
+    /// Returns whether the loss needs a teacher. A custom loss requests its teacher by itself.
     pub fn needs_teacher(&self) -> bool {
         !matches!(self, Self::Labels(_) | Self::Custom(_))
     }
@@ -97,46 +97,46 @@ impl Loss {
             Self::Logits(_, t) if !(t.is_finite() && *t > 0.0) => format!("temperature: found {t}, expected above 0"),
             Self::Labels(s) if !(0.0..1.0).contains(s) => format!("smoothing: found {s}, expected 0 to below 1"),
             Self::Attention(Relation::Values(0), _) => "heads: found 0, expected at least 1".into(),
-            Self::Custom(custom) if custom.name().trim().is_empty() => "a loss of your own needs a name".into(),
+            Self::Custom(custom) if custom.name().trim().is_empty() => "a custom loss needs a name".into(),
             _ => return Ok(()),
         };
         Err(Error::config(message).at(format_args!("loss {:?}", self.name())))
     }
 }
 
-/// A loss and how much it counts.
+/// A loss and its weight.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Term {
     /// The loss.
     pub loss: Loss,
-    /// Its factor.
+    /// The weight.
     pub weight: f64,
 }
 
-/// `Σ weight · loss`.
+/// The weighted sum of losses, `Σ weight · loss`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Blend(Vec<Term>);
 
-/// One number to go down, and what it is made of.
+/// The total loss of a batch, and its terms.
 #[derive(Debug, Clone)]
 pub struct Blended {
     /// `Σ weight · loss`.
     pub total: Tensor<1>,
-    /// Each loss before its weight, in the order of the blend.
+    /// Each unweighted loss, in the order of the blend.
     pub terms: Vec<Tensor<1>>,
 }
 
 impl Blend {
-    /// A blend of at least one loss.
+    /// Creates a blend of at least one loss.
     ///
     /// # Errors
-    /// Config where there is none, a weight is negative or not finite, all are 0, a temperature is not above 0 or a
-    /// smoothing out of range.
+    /// Config: there is no loss, a weight is negative or not finite, or all weights are 0; a temperature is not
+    /// above 0, or a smoothing is out of range.
     pub fn new(terms: Vec<Term>) -> Result<Self> {
         for term in &terms {
             term.loss.check()?;
             if !(term.weight.is_finite() && term.weight >= 0.0) {
-                let message = format!("weight: found {}, expected a number from 0 up", term.weight);
+                let message = format!("weight: found {}, expected a finite number of at least 0", term.weight);
                 return Err(Error::config(message).at(format_args!("loss {:?}", term.loss.name())));
             }
         }
@@ -146,22 +146,22 @@ impl Blend {
         Ok(Self(terms))
     }
 
-    /// Its losses.
+    /// Returns the losses with their weights.
     pub fn terms(&self) -> &[Term] {
         &self.0
     }
 
-    /// Whether any loss compares with a teacher.
+    /// Returns whether any loss needs a teacher.
     pub fn needs_teacher(&self) -> bool {
         self.0.iter().any(|term| term.loss.needs_teacher())
     }
 
-    /// Whether any loss compares with labels.
+    /// Returns whether any loss needs labels.
     pub fn needs_labels(&self) -> bool {
         self.0.iter().any(|term| matches!(term.loss, Loss::Labels(_)))
     }
 
-    /// What networks have to give.
+    /// Returns the outputs that networks must provide.
     pub fn wanted(&self) -> Wanted {
         self.0.iter().fold(Wanted::default(), |wanted, term| match &term.loss {
             Loss::Hidden(..) => Wanted { hidden: true, ..wanted },
@@ -172,10 +172,11 @@ impl Blend {
         })
     }
 
-    /// The loss of a student's outputs.
+    /// Returns the loss of a student's outputs.
     ///
     /// # Errors
-    /// Config where outputs, labels or the teacher are missing, or shapes do not compare; both are named.
+    /// Config: outputs, labels or the teacher are missing, or shapes do not match; the message names both
+    /// sides.
     pub fn loss(&self, student: &Outputs, targets: Targets) -> Result<Blended> {
         let mut terms = Vec::with_capacity(self.0.len());
         for term in &self.0 {
@@ -183,7 +184,7 @@ impl Blend {
             terms.push(found.map_err(|error| error.at(format_args!("loss {:?}", term.loss.name())))?);
         }
         let weighted = terms.iter().zip(&self.0).map(|(loss, term)| loss.clone() * term.weight);
-        let total = weighted.reduce(|sum, loss| sum + loss).ok_or_else(|| Error::bug("a blend of nothing"))?;
+        let total = weighted.reduce(|sum, loss| sum + loss).ok_or_else(|| Error::bug("an empty blend"))?;
         Ok(Blended { total, terms })
     }
 }
@@ -194,13 +195,13 @@ fn one(loss: &Loss, student: &Outputs, targets: Targets) -> Result<Tensor<1>> {
     }
     if let Loss::Labels(smoothing) = loss {
         let labels = targets.need_labels()?;
-        let scores = student.logits.clone().ok_or_else(|| lacks("student", "class scores"))?;
+        let scores = student.logits.clone().ok_or_else(|| lacks("student", "logits"))?;
         return Ok(labels::cross_entropy(scores, labels.clone(), *smoothing));
     }
     let teacher = targets.need_teacher()?;
     match loss {
         Loss::Logits(divergence, temperature) => {
-            let [s, t] = pair(&student.logits, &teacher.logits, "class scores")?;
+            let [s, t] = pair(&student.logits, &teacher.logits, "logits")?;
             same("classes", s.dims()[1], t.dims()[1])?;
             Ok(match divergence {
                 Divergence::Kl => logits::kl(s, t, *temperature),
@@ -217,7 +218,7 @@ fn one(loss: &Loss, student: &Outputs, targets: Targets) -> Result<Tensor<1>> {
         }
         Loss::Hidden(distance, map) => of_hidden(*distance, map, student, teacher, targets.projections),
         Loss::Attention(relation, map) => of_attention(*relation, map, student, teacher),
-        Loss::Labels(_) | Loss::Custom(_) => Err(Error::bug("this loss was seen to before")),
+        Loss::Labels(_) | Loss::Custom(_) => Err(Error::bug("this loss is handled earlier")),
     }
 }
 
@@ -249,7 +250,7 @@ fn of_attention(relation: Relation, map: &LayerMap, student: &Outputs, teacher: 
             over_layers(map, &student.values, &teacher.values, "values of attention", |_, s, t| {
                 for width in [s.dims()[2], t.dims()[2]] {
                     if !width.is_multiple_of(n_heads) {
-                        return Err(Error::config(format!("heads: {n_heads} cannot share a width of {width}")));
+                        return Err(Error::config(format!("heads: {n_heads} does not divide the width {width}")));
                     }
                 }
                 Ok(attention::values(s, t, n_heads, padding()))
@@ -258,7 +259,7 @@ fn of_attention(relation: Relation, map: &LayerMap, student: &Outputs, teacher: 
     }
 }
 
-/// The mean of a loss over the student's layers, each with the teacher's that it follows.
+/// Returns the mean of a loss over the student's layers, each paired with the teacher's layer that it follows.
 fn over_layers<const D: usize>(
     map: &LayerMap,
     student: &[Tensor<D>],
@@ -290,12 +291,12 @@ fn pair<const D: usize>(
 }
 
 fn lacks(who: &str, what: &str) -> Error {
-    Error::config(format!("the {who} gives no {what}; choose another loss"))
+    Error::config(format!("the {who} has no {what}; use another loss"))
 }
 
 fn same(what: &str, student: usize, teacher: usize) -> Result<()> {
     if student == teacher {
         return Ok(());
     }
-    Err(Error::config(format!("{what}: the student has {student} and the teacher {teacher}; they must be the same")))
+    Err(Error::config(format!("{what}: the student has {student} and the teacher {teacher}; they must be equal")))
 }

@@ -1,5 +1,9 @@
-//! Gradients layer by layer: what goes from one layer to the next is kept, and each layer runs once more in the backward pass, so
-//! that the graph of one layer is in memory at a time (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
+//! Gradient checkpointing by layer.
+//!
+//! Only the states between layers are stored, and each layer runs again in the backward pass.
+//!
+//! The autodiff graph of one layer is in memory at a time (Chen et al., "Training Deep Nets with Sublinear
+//! Memory Cost", 2016).
 
 use crate::distiller::Distiller;
 use crate::traced::{Traced, TrainingBatch};
@@ -9,15 +13,16 @@ use briquette_core::{Error, Result};
 use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::Tensor;
 
-/// The parameters' gradients so far, the loss and its terms.
+/// The accumulated gradients of the parameters, and the loss with its terms.
 type GradsAndLosses<N> = (GradientsAccumulator<Trained<N>>, Vec<f32>);
 
-/// The layers of a network that takes such batches.
+/// The layers of a network with this input type.
 type DynLayered<'a, I> = &'a dyn Layered<Input = I>;
 
 impl Distiller {
-    /// Adds the gradients of a batch, whose loss counts by `share`, to `sum`. `seed` makes what is drawn at random in a layer the same
-    /// in both of its runs.
+    /// Adds the gradients of a batch, whose loss is weighted by `share`, to `sum`.
+    ///
+    /// `seed` makes dropout identical in both runs of a layer.
     pub(crate) fn by_layer<N: Traced>(
         &self,
         model: &Trained<N>,
@@ -56,7 +61,8 @@ impl Distiller {
         Ok((sum, losses))
     }
 
-    /// What the first layer takes and what each leaves, without a graph: the first of the two runs of each layer.
+    /// Returns the input of the first layer and the output of each layer, without a graph: the first of the two
+    /// runs.
     fn states<N: Traced>(&self, model: &Trained<N>, input: &N::Input, seed: u64) -> Result<Vec<Tensor<3>>> {
         let still = model.student.clone().no_grad();
         let still = still.layered().ok_or_else(not_layered)?;
@@ -80,15 +86,16 @@ impl Distiller {
 }
 
 fn not_layered() -> Error {
-    Error::bug("a network without layers is trained by layer")
+    Error::bug("a network without layers cannot be trained by layer")
 }
 
-/// A state at which gradients end, so that they can be read there and handed to the layer before.
+/// Returns a state that is a leaf of the autodiff graph, so that its gradient can be passed to the previous
+/// layer.
 fn leaf(state: &Tensor<3>) -> Tensor<3> {
     Tensor::from_inner(state.clone()).require_grad()
 }
 
-/// The sum of what there is.
+/// Returns the sum of the terms that are present.
 fn both(a: Option<Tensor<3>>, b: Option<Tensor<3>>) -> Option<Tensor<3>> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a + b),

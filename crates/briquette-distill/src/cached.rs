@@ -1,7 +1,8 @@
-//! A teacher that is asked once: its outputs are kept on disk and looked up from then on.
+//! A cached teacher: its outputs are computed once, stored on disk and looked up from then on.
 //!
-//! Of class scores the largest are kept in f16, with what the others weigh together; embeddings are kept whole, in f16. Both are
-//! a fraction of what running the teacher takes, and the teacher need not stay in memory.
+//! Of the logits, the `k` largest are stored in f16, with the total weight of the others; embeddings are stored
+//! in full, in f16. Looking them up takes a fraction of the time of running the teacher, and the teacher need
+//! not stay in memory.
 
 use crate::grads::read;
 use crate::traced::{Teacher, TrainingBatch, TrainingData};
@@ -12,33 +13,36 @@ use burn::tensor::{Device, Tensor, TensorData};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Embeddings, one after the other.
+/// Embeddings, concatenated.
 #[derive(Debug, Clone, PartialEq, Default)]
 struct EmbeddingRows {
     width: usize,
     values: Vec<f32>,
 }
 
-/// The largest scores of each row. A class that is not among them scores `tail`, so that together they weigh what they did:
-/// `tail = ln(Σ exp(scores that are not kept)) - ln(how many)`.
+/// The largest logits of each row.
+///
+/// All other classes get the logit `tail`, which preserves their total weight:
+///
+/// `tail = ln(Σ exp(other logits)) - ln(number of others)`
 #[derive(Debug, Clone, PartialEq, Default)]
 struct TopK {
     n_classes: usize,
     k: usize,
-    /// Rows of an item: more than one where each of its tokens has scores.
+    /// The number of rows per item: more than one if each token has logits.
     per_item: usize,
     ids: Vec<u32>,
     scores: Vec<f32>,
     tail: Vec<f32>,
 }
 
-/// Tensors of a file: their types, shapes and bytes.
+/// The tensors of a file: types, shapes and bytes.
 type FileTensors = BTreeMap<String, (DType, Vec<usize>, Vec<u8>)>;
 
-/// The tensor with the hash of all others.
+/// The name of the tensor with the hash of all others.
 const SUM: &str = "sum";
 
-/// The outputs of a teacher for every item of the data, in its order.
+/// The outputs of a teacher for every item of the data, in order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Cached {
     device: Device,
@@ -47,10 +51,13 @@ pub struct Cached {
 }
 
 impl Cached {
-    /// Asks a teacher for every item, `at_once` at a time, and keeps at most `k` scores of each.
+    /// Runs a teacher on every item, and stores at most `k` logits per row.
+    ///
+    /// It runs `at_once` items at a time.
     ///
     /// # Errors
-    /// Those of the teacher and the data; Refused where an output is not finite.
+    /// - The first error of the teacher or the data.
+    /// - Refused: an output is not finite.
     pub fn of<I>(
         teacher: &dyn Teacher<I>,
         data: &dyn TrainingData<Input = I>,
@@ -72,12 +79,17 @@ impl Cached {
         Ok(found)
     }
 
-    /// Writes it as safetensors: `embedding` F16 `[n, width]`; `logits.ids` U32 and `logits.scores` F16
-    /// `[rows, k]`, `logits.tail` F32 `[rows]`, and U32 `[1]` each `logits.classes` and `logits.per_item`, rows of an item; U8
-    /// `[16]` `sum`, a hash of all of these.
+    /// Writes the outputs as safetensors.
+    ///
+    /// - `embedding`: F16 `[n, width]`
+    /// - `logits.ids`: U32 `[rows, k]`
+    /// - `logits.scores`: F16 `[rows, k]`
+    /// - `logits.tail`: F32 `[rows]`
+    /// - `logits.classes` and `logits.per_item` (rows per item): U32 `[1]`
+    /// - `sum`: U8 `[16]`, the hash of all others
     ///
     /// # Errors
-    /// Io.
+    /// Io: the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         let mut tensors = FileTensors::new();
         if let Some(rows) = &self.embedding {
@@ -97,10 +109,11 @@ impl Cached {
         draft::replace_file(path, &safetensors::to_file(&tensors)?)
     }
 
-    /// Reads what [`write`](Self::write) wrote, of data of `n` items.
+    /// Reads a file of [`write`](Self::write) for data of `n` items.
     ///
     /// # Errors
-    /// Input where the file is not one of these, is damaged, or of other data: it can be made again; Io.
+    /// - Input: the file has another format, is damaged, or belongs to other data; compute it again.
+    /// - Io: the file cannot be read.
     pub fn read(path: &Path, n: usize, device: &Device) -> Result<Self> {
         let mut tensors = tensors_of(path)?;
         let ids = |bytes: &[u8]| bytes.as_chunks::<4>().0.iter().map(|id| u32::from_le_bytes(*id)).collect::<Vec<_>>();
@@ -134,7 +147,7 @@ impl Cached {
     }
 }
 
-/// What a file holds, where it is what was written.
+/// Reads the tensors of a file, and checks their hash.
 fn tensors_of(path: &Path) -> Result<FileTensors> {
     let file = Checkpoint::open(path)?;
     let read = |(index, info): (usize, &TensorInfo)| {
@@ -146,11 +159,11 @@ fn tensors_of(path: &Path) -> Result<FileTensors> {
     let expected = tensors.remove(SUM).map(|(_, _, sum)| sum);
     match expected == Some(sum_of(&tensors)) {
         true => Ok(tensors),
-        false => Err(Error::input("its hash is not that of what it holds; it is damaged").at(path.display())),
+        false => Err(Error::input("the hash does not match the contents; the file is damaged").at(path.display())),
     }
 }
 
-/// The hash of tensors with their names, types and shapes.
+/// Returns the hash of tensors with their names, types and shapes.
 fn sum_of(tensors: &FileTensors) -> Vec<u8> {
     let line = |(name, (dtype, shape, bytes)): (&String, &(DType, Vec<usize>, Vec<u8>))| {
         format!("{name} {dtype} {shape:?} {}\n", Hash128::of_block(bytes))
@@ -170,7 +183,7 @@ fn to_floats(bytes: &[u8], dtype: DType) -> Vec<f32> {
     values
 }
 
-/// A tensor's rows on the host, all finite.
+/// Reads a tensor's rows to the host, and checks that all are finite.
 fn on_host(rows: Tensor<2>) -> Result<(usize, Vec<f32>)> {
     let [n, width] = rows.dims();
     let values = read(rows.reshape([n * width]))?;
@@ -202,7 +215,7 @@ impl TopK {
         (self.n_classes, self.k) = (width, k.clamp(1, width));
         for row in values.chunks(width) {
             let mut order: Vec<usize> = (0..width).collect();
-            // Ties go to the lower class, so that two runs keep the same.
+            // Ties go to the lower class, so that the result is reproducible.
             let larger = |a: &usize, b: &usize| row[*b].total_cmp(&row[*a]).then(a.cmp(b));
             order.select_nth_unstable_by(self.k - 1, larger);
             let (kept, others) = order.split_at_mut(self.k);
@@ -229,7 +242,7 @@ impl TopK {
     }
 }
 
-/// One score for all of these, so that the sum of their exponentials stays the same; 0 of none.
+/// Returns one logit for all of these that preserves the sum of their exponentials. It is 0 if there are none.
 fn tail(scores: impl Iterator<Item = f32> + Clone) -> f32 {
     let (n, largest) = scores.clone().fold((0, f32::NEG_INFINITY), |(n, most), score| (n + 1, most.max(score)));
     if n == 0 {
@@ -242,11 +255,11 @@ fn tail(scores: impl Iterator<Item = f32> + Clone) -> f32 {
 impl<I> Teacher<I> for Cached {
     fn outputs(&self, batch: &TrainingBatch<I>, wanted: Wanted) -> Result<Outputs> {
         if !wanted.is_end_only() {
-            return Err(Error::config("a teacher's hidden states and attention are not kept; remove cache_teacher"));
+            return Err(Error::config("a teacher's hidden states and attention are not cached; remove cache_teacher"));
         }
         if batch.rows.is_empty() {
             return Err(Error::config(
-                "the batch does not say which items it has; ask the teacher itself, not what it said",
+                "the batch has no item indices, which a cached teacher needs; use the teacher itself",
             ));
         }
         Ok(Outputs {
@@ -262,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tail_weighs_what_it_stands_for() {
+    fn the_tail_preserves_the_total_weight() {
         let others = [1.0_f32, -2.0, 0.5];
         let each = tail(others.iter().copied());
         let weight = |scores: &[f32]| scores.iter().map(|score| score.exp()).sum::<f32>();

@@ -1,10 +1,11 @@
-//! Where training stands, on disk: what a run that was killed goes on from.
+//! Checkpoints of a training on disk, from which a killed run resumes.
 //!
-//! Each checkpoint is a pair of files named by their step, and `last.json` names the pair that counts, with a hash of each file
-//! and of itself. It is replaced in one step after both are on disk, so that a kill or a full disk leaves the older one whole;
-//! what it does not name is removed then. What does not hash to what was written is not gone on from.
+//! Each checkpoint is a pair of files named by their step. `last.json` names the current pair, with a hash of
+//! each file and of itself. It is replaced atomically after both files are on disk, so a kill or a full disk
+//! leaves the previous checkpoint intact. Files that it does not name are then removed. A checkpoint with a
+//! wrong hash is not resumed.
 //!
-//! Where no directory is wanted, only the best student and the history are kept, in memory.
+//! Without a directory, only the best student and the history are stored, in memory.
 
 mod resume_file;
 mod state;
@@ -22,38 +23,40 @@ pub use state::{Best, TrainingState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The file that names the checkpoint that counts.
+/// The file that names the current checkpoint.
 const LAST: &str = "last.json";
-/// A line for each step and epoch.
+/// A file with one line for each step and epoch.
 const METRICS: &str = "metrics.jsonl";
-/// What files of weights and moments end in.
+/// The extension of files with weights and optimizer state.
 const RECORD: &str = ".bpk";
-/// What is done about a checkpoint that cannot be gone on from.
+/// The remedy for a checkpoint that cannot be resumed.
 const WAY_OUT: &str = "clear the checkpoints to start anew";
 
-/// A directory of checkpoints, or none.
+/// Checkpoints in a directory or in memory.
 #[derive(Debug, Clone)]
 pub struct Checkpoints {
     place: ResumeFile,
 }
 
 impl Checkpoints {
-    /// In this directory, which is made where it is missing.
+    /// Opens checkpoints in a directory, and creates the directory if it is missing.
     ///
     /// # Errors
-    /// Io.
+    /// Io: the directory cannot be created.
     pub fn at(directory: impl Into<PathBuf>) -> Result<Self> {
         let directory = directory.into();
         resume_file::made(&directory)?;
         Ok(Self { place: ResumeFile::Directory(directory) })
     }
 
-    /// In no directory: the history and the best student are kept in memory while training runs, and nothing is gone on from.
+    /// Creates checkpoints in memory.
+    ///
+    /// The history and the best student are stored while training runs; it cannot be resumed.
     pub fn in_memory() -> Self {
         Self { place: ResumeFile::Memory(Arc::default()) }
     }
 
-    /// Where they are, if they are on disk.
+    /// Returns the directory, if the checkpoints are on disk.
     pub fn directory(&self) -> Option<&Path> {
         self.place.directory()
     }
@@ -62,30 +65,33 @@ impl Checkpoints {
         self.place.path(name)
     }
 
-    /// Where training stood, if it stood anywhere.
+    /// Reads the state of the last checkpoint, if there is one.
     ///
     /// # Errors
-    /// Input where the file is damaged, which [`is_damage`](Self::is_damage) tells; Io.
+    /// - Input: the file is damaged; [`is_damage`](Self::is_damage) returns true for this error.
+    /// - Io: the file cannot be read.
     pub fn state(&self) -> Result<Option<TrainingState>> {
         let bytes = self.place.read(LAST, Some(limits::MAX_JSON_BYTES)).map_err(with_way_out)?;
         bytes.map(|bytes| TrainingState::read(&bytes, &self.file(LAST))).transpose().map_err(with_way_out)
     }
 
-    /// Whether an error means that there is no going on from a checkpoint: [`clear`](Self::clear) leads out of it.
+    /// Returns whether an error means that a checkpoint cannot be resumed; [`clear`](Self::clear) removes it.
     pub fn is_damage(error: &Error) -> bool {
         error.kind == ErrorKind::Input && error.remedy == Some(Remedy::StartAnew)
     }
 
-    /// Removes every checkpoint, so that training begins anew.
+    /// Removes all checkpoints, so that training starts anew.
     ///
     /// # Errors
-    /// Io.
+    /// Io: a file cannot be removed.
     pub fn clear(&self) -> Result<()> {
         self.place.clear()
     }
 
-    /// Writes model and optimizer, then the state that names them, then removes the files that the state before named. In memory there
-    /// is nothing to go on from, and only the best student stays.
+    /// Writes the model and optimizer, then the state that names them, and removes the files of the previous
+    /// state.
+    ///
+    /// In memory, only the best student is stored.
     pub(crate) fn save<M: Module>(
         &self,
         model: &M,
@@ -107,7 +113,7 @@ impl Checkpoints {
         self.save_state(state)
     }
 
-    /// Writes a state, from which on the files that it names are the checkpoint, and removes all others.
+    /// Writes a state, which makes its files the current checkpoint, and removes all others.
     pub(crate) fn save_state(&self, state: &TrainingState) -> Result<()> {
         if self.directory().is_some() {
             self.place.write(LAST, &state.to_json()?)?;
@@ -116,17 +122,17 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Writes the student of an epoch; it belongs to the checkpoint once `state` is written.
+    /// Writes the student of an epoch. It becomes part of the checkpoint once `state` is written.
     pub(crate) fn save_student<M: Module>(&self, student: &M, epoch: usize, state: &mut TrainingState) -> Result<()> {
         self.keep(student, student_of(epoch), state)
     }
 
-    /// The student of an epoch.
+    /// Loads the student of an epoch.
     pub(crate) fn load_student<M: Module>(&self, student: M, epoch: usize, state: &TrainingState) -> Result<M> {
         self.read_record(student, &student_of(epoch), state)
     }
 
-    /// Puts model and optimizer back where they were at `state`.
+    /// Restores the model and optimizer of `state`.
     pub(crate) fn load<M: Module>(
         &self,
         model: M,
@@ -137,30 +143,31 @@ impl Checkpoints {
         let model = self.read_record(model, &from_model, state)?;
         let bytes = Bytes::from_bytes_vec(self.read(&from_optimizer, state)?);
         let record = OptimizerRecord::from_bytes(bytes).map_err(|error| self.misfit(&from_optimizer, &error))?;
-        // burn leaves out what it cannot use of another optimizer's record, which would train on without moments. How many tensors and
-        // numbers a record has, only its debug form tells.
+        // burn ignores the parts of another optimizer's record that it cannot use, and would continue without
+        // moments. Only the record's debug form shows its tensors and numbers.
         let expected = format!("{record:?}");
         let optimizer = optimizer.load_record(record);
         match format!("{:?}", optimizer.to_record()) == expected {
             true => Ok((model, optimizer)),
             false => {
-                let message = "the checkpoint is of another optimizer; train with that one";
+                let message = "the checkpoint belongs to another optimizer; use that optimizer";
                 Err(with_way_out(Error::input(message).at(self.file(&from_optimizer).display())))
             }
         }
     }
 
-    /// Writes the best model, which is that of this epoch; it belongs to the checkpoint once `state` is written.
+    /// Writes the best model, from this epoch. It becomes part of the checkpoint once `state` is written.
     pub(crate) fn save_best<M: Module>(&self, model: &M, epoch: usize, state: &mut TrainingState) -> Result<()> {
         self.keep(model, best_of(epoch), state)
     }
 
-    /// The best model, which is that of this epoch.
+    /// Loads the best model, from this epoch.
     pub(crate) fn load_best<M: Module>(&self, model: M, epoch: usize, state: &TrainingState) -> Result<M> {
         self.read_record(model, &best_of(epoch), state)
     }
 
-    /// Has `state` name a file that others wrote, by its path in the directory; it belongs to the checkpoint once `state` is written.
+    /// Adds a file that burn wrote to `state`, by its path in the directory. It becomes part of the checkpoint
+    /// once `state` is written.
     pub(crate) fn adopt(&self, name: &str, state: &mut TrainingState) -> Result<()> {
         let missing = || Error::bug("burn wrote no such file").at(self.file(name).display());
         let bytes = self.place.read(name, None)?.ok_or_else(missing)?;
@@ -168,26 +175,26 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Compares every file that `state` names with its hash, for those that are not read by this.
+    /// Checks the hash of every file in `state`, for files that burn reads by itself.
     pub(crate) fn check_files(&self, state: &TrainingState) -> Result<()> {
         state.files.keys().try_for_each(|name| self.read(name, state).map(drop))
     }
 
-    /// Adds a line to `metrics.jsonl`.
+    /// Appends a line to `metrics.jsonl`.
     pub(crate) fn log(&self, line: &HistoryRecord) -> Result<()> {
         let json = serde_json::to_string(line).map_err(|error| Error::bug(format!("a metric: {error}")))?;
         self.place.append_line(METRICS, &json)
     }
 
-    /// Every line of `metrics.jsonl`. One that a kill cut short is left out.
+    /// Returns every line of `metrics.jsonl`, without a last line that a kill truncated.
     ///
     /// # Errors
-    /// Io.
+    /// Io: the file cannot be read.
     pub fn lines(&self) -> Result<Vec<HistoryRecord>> {
         Ok(self.text_lines()?.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
 
-    /// Drops the lines of steps after `step` and of epochs after `epoch`: they are about to be made again.
+    /// Drops the lines of steps after `step` and of epochs after `epoch`, because they will be repeated.
     pub(crate) fn forget_after(&self, step: usize, epoch: usize) -> Result<()> {
         let is_kept = |line: &&str| match serde_json::from_str(line) {
             Ok(HistoryRecord::Step(record)) => record.step <= step,
@@ -215,25 +222,25 @@ impl Checkpoints {
     }
 
     fn write_record<M: Module>(&self, model: &M, name: &str) -> Result<Hash128> {
-        // burn applies the last update of running statistics only when they are next read, and a record is made without that;
-        // `valid` reads them.
+        // burn applies the last update of running statistics only when they are next read, and making a record
+        // does not read them; `valid` does.
         drop(model.valid());
         let bytes = model.clone().into_record().into_bytes();
         self.write(name, &bytes.map_err(|error| Error::bug(format!("the student's record: {error}")))?)
     }
 
-    /// The whole of a file, as it was written.
+    /// Reads a file and checks its hash.
     fn read(&self, name: &str, state: &TrainingState) -> Result<Vec<u8>> {
         let path = self.file(name);
         let damaged = |message: String| with_way_out(Error::input(message).at(path.display()));
         let bytes = self.place.read(name, None).map_err(with_way_out)?;
-        let bytes = bytes.ok_or_else(|| damaged("the checkpoint is damaged: this file of it is gone".into()))?;
+        let bytes = bytes.ok_or_else(|| damaged("the checkpoint is damaged: this file is missing".into()))?;
         match (state.files.get(name), Hash128::of_block(&bytes)) {
             (Some(expected), found) if *expected == found => Ok(bytes),
             (Some(expected), found) => {
                 Err(damaged(format!("the checkpoint is damaged: it hashes to {found}, expected {expected}")))
             }
-            (None, _) => Err(damaged(format!("{LAST} does not know this file of the checkpoint"))),
+            (None, _) => Err(damaged(format!("{LAST} does not list this file"))),
         }
     }
 
@@ -253,7 +260,7 @@ fn pair(step: usize) -> [String; 2] {
     [format!("step-{step}.model{RECORD}"), format!("step-{step}.optimizer{RECORD}")]
 }
 
-/// The file of an epoch's student.
+/// Returns the file name of an epoch's student.
 pub(crate) fn student_of(epoch: usize) -> String {
     format!("student-{epoch}{RECORD}")
 }
@@ -262,7 +269,7 @@ fn best_of(epoch: usize) -> String {
     format!("best-{epoch}{RECORD}")
 }
 
-/// An error of damage, with what to do about it.
+/// Adds the remedy to an error about a damaged checkpoint.
 fn with_way_out(error: Error) -> Error {
     match error.kind {
         ErrorKind::Input if error.remedy.is_none() => {

@@ -1,4 +1,4 @@
-//! A loss of somebody's own, in a blend with ours.
+//! Custom losses, which can be blended with the built-in ones.
 
 use crate::{Outputs, Targets, Wanted};
 use briquette_core::{Error, Result};
@@ -6,11 +6,12 @@ use burn::tensor::Tensor;
 use std::fmt;
 use std::sync::Arc;
 
-/// What a custom loss computes.
+/// The function of a custom loss.
 type Compute = dyn Fn(&Outputs, Targets) -> Result<Tensor<1>> + Send + Sync;
 
-/// A named function of a student's outputs and what they are held against. It is weighted, added up, written down and checked for
-/// numbers that are not finite as the others are.
+/// A named function of a student's outputs and its targets.
+///
+/// It is weighted, summed, logged and checked for finite values like the built-in losses.
 #[derive(Clone)]
 pub struct Custom {
     name: Arc<str>,
@@ -19,19 +20,22 @@ pub struct Custom {
 }
 
 impl Custom {
-    /// A loss with this name. `compute` returns one number, `[1]`, of the student's outputs on the autodiff device; what it takes of
-    /// [`Targets`] is constant. An error of its own, such as that of [`Targets::need_teacher`], ends the training.
+    /// Creates a loss with this name.
+    ///
+    /// `compute` returns one number, `[1]`, from the student's outputs on the autodiff device; values from
+    /// [`Targets`] are constant. An error of `compute`, such as that of [`Targets::need_teacher`], ends the
+    /// training.
     pub fn new(name: &str, compute: impl Fn(&Outputs, Targets) -> Result<Tensor<1>> + Send + Sync + 'static) -> Self {
         Self { name: name.into(), wanted: Wanted::default(), compute: Arc::new(compute) }
     }
 
-    /// Asks networks for hidden states, attention or values, which they need not give otherwise.
+    /// Requests hidden states, attention or values from networks, which are not computed otherwise.
     #[must_use]
     pub fn wanting(self, wanted: Wanted) -> Self {
         Self { wanted, ..self }
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -44,12 +48,12 @@ impl Custom {
         let loss = (self.compute)(student, targets)?;
         match loss.dims() {
             [1] => Ok(loss),
-            [n] => Err(Error::config(format!("it gives {n} numbers, expected one; take their mean"))),
+            [n] => Err(Error::config(format!("it returned {n} numbers, expected one; return their mean"))),
         }
     }
 }
 
-/// Two are the same where they are copies of one.
+/// Equal if one is a copy of the other.
 impl PartialEq for Custom {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name && self.wanted == other.wanted && Arc::ptr_eq(&self.compute, &other.compute)

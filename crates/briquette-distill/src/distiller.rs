@@ -1,4 +1,4 @@
-//! A training that is set up, and what its steps share: the loss of a batch, its scale and its seeds.
+//! A configured training. Its steps share the loss of a batch, its scale and its seeds.
 
 use crate::grads::read;
 use crate::traced::{DynTeacher, Frozen, Traced, TrainingBatch};
@@ -12,12 +12,12 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, Tensor};
 
-/// Trains a student: on a teacher, on labels, or both. What is attached to it (masks, grids) stays attached, and is decided
-/// anew on its schedule.
+/// Trains a student with a teacher, with labels, or with both.
 ///
-/// The student lies on an autodiff device, the teacher and the data on the plain one beneath it.
+/// Masks and grids that are attached to the student stay attached, and are updated on their schedule. The
+/// student is on an autodiff device; the teacher and the data are on its inner device.
 ///
-/// Modules, loss, optimizer, learning rates and data of one's own, without a directory:
+/// With custom modules, loss, optimizer, learning rates and data, and without a directory:
 ///
 /// ```
 /// # #[cfg(feature = "flex")] {
@@ -71,19 +71,22 @@ pub struct Distiller {
     pub(crate) schedule: ModuleLrScheduler,
     pub(crate) scaler: Option<LossScaler>,
     pub(crate) device: Device,
-    /// The steps that the learning rate is planned for.
+    /// The number of steps that the learning rate schedule covers.
     pub(crate) n_steps: usize,
     pub(crate) step: usize,
     pub(crate) at_once: usize,
 }
 
 impl Distiller {
-    /// Attaches `rules` to a student, freezes what does not learn, and makes ready for `n_steps` steps. `sample` is any batch:
-    /// where widths of hidden states differ, it shows what the projections have to bridge.
+    /// Attaches `rules` to a student, freezes parameters that are not trained, and prepares `n_steps` steps.
+    ///
+    /// `sample` is any batch. If the hidden widths of student and teacher differ, it determines the widths of
+    /// the projections.
     ///
     /// # Errors
-    /// Config where settings or rules cannot be, or student, teacher and data do not go together: what differs is named, of
-    /// both; those of [`Compression::attach`].
+    /// - Config: settings or rules are invalid, or student, teacher and data do not match; the message names
+    ///   both sides.
+    /// - See [`Compression::attach`].
     pub fn new<N: Traced>(
         student: N,
         rules: Compression,
@@ -95,11 +98,13 @@ impl Distiller {
         Self::at(0, student, rules, settings, teacher, sample, n_steps)
     }
 
-    /// As [`new`](Self::new), for a training that had reached this step: rules that have begun by then are attached as they stand
-    /// there, so that its checkpoint fits. [`run`](Self::run) loads it.
+    /// Implements [`new`](Self::new) for a training that has reached this step.
+    ///
+    /// Rules that have begun by then are attached in their state of that step, so that its checkpoint fits.
+    /// [`run`](Self::run) loads it.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// See [`new`](Self::new).
     pub fn at<N: Traced>(
         step: usize,
         student: N,
@@ -114,7 +119,7 @@ impl Distiller {
         let schedule = settings.schedule(n_steps)?;
         if settings.mean_teacher.is_some() && teacher.is_some() {
             return Err(Error::config(
-                "mean_teacher: the student's average is the teacher, and another is given; remove either",
+                "mean_teacher: the student's average is the teacher, but another teacher is given; remove one",
             ));
         }
         let average = settings.mean_teacher.map(|_| average::started(&student)).transpose()?;
@@ -131,12 +136,12 @@ impl Distiller {
         Ok((Self { settings, rules, optimizer, schedule, scaler, device, n_steps, step: 0, at_once }, model))
     }
 
-    /// Steps so far.
+    /// Returns the number of steps so far.
     pub fn step_count(&self) -> usize {
         self.step
     }
 
-    /// Items in memory at once: fewer than asked for where a device had no room for those.
+    /// Returns the number of items in memory at once. It is reduced if they did not fit on the device.
     pub fn at_once(&self) -> usize {
         self.at_once
     }
@@ -145,7 +150,7 @@ impl Distiller {
         self.scaler.as_ref()
     }
 
-    /// Sets step, schedule and loss scale to what they were at a checkpoint.
+    /// Sets the step, schedule and loss scale to those of a checkpoint.
     pub(crate) fn stand_at(&mut self, step: usize, at_once: usize, scaler: Option<LossScaler>) {
         for _ in self.step..step {
             self.schedule.step();
@@ -153,23 +158,23 @@ impl Distiller {
         (self.step, self.at_once, self.scaler) = (step, at_once, scaler);
     }
 
-    /// What the optimizer will remember of a model, in bytes.
+    /// Returns the size of the optimizer state of a model in bytes.
     pub(crate) fn bytes_of_moments<N: Traced>(&self, model: &Trained<N>) -> Result<u64> {
         let beside = TrainedProjections { projections: model.projections.clone() };
         Ok(moments::bytes(&self.optimizer, &model.student)? + moments::bytes(&self.optimizer, &beside)?)
     }
 
-    /// Seeds the device for a piece of the network: 0 is what comes before the layers, `n + 1` is layer `n`.
+    /// Seeds the device for a part of the network: 0 is the part before the layers, `n + 1` is layer `n`.
     pub(crate) fn seed(&self, seed: u64, piece: usize) {
         self.device.seed(mixed(seed, piece as u64));
     }
 
-    /// A loss as gradients are taken of it: times the loss scale, where there is one.
+    /// Returns a loss times the loss scale, if there is one.
     pub(crate) fn scaled(&self, loss: Tensor<1>) -> Tensor<1> {
         self.scaler.as_ref().map_or(loss.clone(), |scaler| scaler.scale(loss))
     }
 
-    /// The loss of a batch, and its value with those of its terms. All of them are finite.
+    /// Returns the loss of a batch, and its value with those of its terms. All of them are finite.
     pub(crate) fn judged<N: Traced>(
         &self,
         model: &Trained<N>,
@@ -181,8 +186,7 @@ impl Distiller {
         let targets = Targets { teacher: of_teacher, labels, projections };
         let blended = self.settings.blend.loss(found, targets)?;
         if !blended.total.is_tracked() {
-            let message =
-                "it does not depend on any parameter that learns: all are frozen, or its gradient was cut off";
+            let message = "it does not depend on any trainable parameter: all are frozen, or its gradient was cut off";
             return Err(Error::config(message).at("loss"));
         }
         let all = std::iter::once(blended.total.clone()).chain(blended.terms).map(Tensor::without_autodiff);
@@ -195,7 +199,7 @@ impl Distiller {
             Some((value, name)) => {
                 let first = batch.rows.first().map(|row| format!(", in the batch that begins with item {row}"));
                 let message = format!(
-                    "the loss {name:?} is {value} at step {}{}; lower the learning rate, or look at that data",
+                    "the loss {name:?} is {value} at step {}{}; lower the learning rate, or check that data",
                     self.step + 1,
                     first.unwrap_or_default()
                 );

@@ -1,4 +1,4 @@
-//! How many items fit into memory at once.
+//! The number of items that fit in memory at once.
 
 use crate::items::Items;
 use crate::traced::{DynTeacher, DynTrainingData};
@@ -7,26 +7,29 @@ use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, Result};
 use burn::module::Module;
 
-/// How many items fit, and the memory that a step is predicted to take.
+/// The number of items that fit, and the predicted memory of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fit {
-    /// Items in memory at once.
+    /// The number of items in memory at once.
     pub at_once: usize,
-    /// The most that a step with them is predicted to take.
+    /// The predicted peak of a step with this number of items in bytes.
     pub predicted_bytes: u64,
-    /// The most that a step with all of a batch is predicted to take.
+    /// The predicted peak of a step with a whole batch in bytes.
     pub predicted_bytes_of_batch: u64,
 }
 
 impl Distiller {
-    /// Takes no more items at once than stay below `limit` bytes, halving from the batch down. `peak(n) = a + b n` is
-    /// measured at 1 and 2 of the items that take the most, on a meter that counts from here. What the optimizer remembers
-    /// of a step is allocated later and is added: it is asked for that, whichever it is, one parameter at a time.
+    /// Halves the number of items in memory at once until a step stays below `limit` bytes.
     ///
-    /// The CPU ends a process that runs out of memory: there, asking first is the only way.
+    /// `peak(n) = a + b n` is measured with 1 and 2 of the largest items, on a meter that counts from here. The
+    /// optimizer state is allocated later and is added; it is measured for the given optimizer, one parameter
+    /// at a time. On the CPU, a process that runs out of memory is killed, so the prediction is the only safe
+    /// way.
     ///
     /// # Errors
-    /// Refused where one item does not fit; Config where the meter cannot tell a peak; those of a step.
+    /// - Refused: a single item does not fit.
+    /// - Config: the meter has no peak.
+    /// - See [`Distiller::step`].
     pub fn fit<N: Traced>(
         &mut self,
         model: Trained<N>,
@@ -35,7 +38,8 @@ impl Distiller {
         limit: u64,
         meter: &dyn MemoryMeter,
     ) -> Result<(Trained<N>, Fit)> {
-        // The forward passes that measure memory move the running statistics of batch norms; this record brings them back.
+        // The forward passes of the measurement change the running statistics of batch norms; this record
+        // restores them.
         let record = model.clone().into_record();
         let moments = self.bytes_of_moments(&model)?;
         let mut peak = |n: usize| {
@@ -44,7 +48,8 @@ impl Distiller {
             meter.reset_peak();
             let found = self.gradients(&model, teacher, Items::Rows(data, &rows));
             self.at_once = at_once;
-            let bytes = meter.peak_bytes().ok_or_else(|| Error::config("memory.limit: nothing tells the peak here"))?;
+            let bytes =
+                meter.peak_bytes().ok_or_else(|| Error::config("memory.limit: the memory meter has no peak"))?;
             found.map(|_| bytes + moments)
         };
         peak(1)?; // The first run also fills caches, which would count as its own memory.
@@ -61,7 +66,8 @@ impl Distiller {
         }
         let fit = Fit { at_once, predicted_bytes: of(at_once), predicted_bytes_of_batch: of(self.at_once) };
         self.at_once = at_once;
-        // burn applies the last update of running statistics only when they are next read: after loading, it would overwrite them.
+        // burn applies the last update of running statistics only when they are next read: after loading, it
+        // would overwrite them.
         drop(model.valid());
         let model = model.try_load_record(record);
         Ok((model.map_err(|error| Error::bug(format!("the student's own record: {error:?}")))?, fit))

@@ -1,4 +1,4 @@
-//! Modules of anybody's, with a closure in the place of a trait.
+//! Adapts any module with a closure instead of a trait.
 
 use crate::{Outputs, Traced, Wanted};
 use burn::module::{Content, Devices, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor};
@@ -6,9 +6,10 @@ use burn::tensor::Device;
 use std::fmt;
 use std::sync::Arc;
 
-/// A module of anybody's, and a closure that says what losses look at: a student or a teacher without a trait to implement.
+/// A user's module with a closure that returns its outputs. It is a student or teacher without a trait
+/// implementation.
 ///
-/// It is the module to whoever walks over it: paths of parameters, records, masks and exports are those of `network` alone.
+/// Visitors see only the module: the paths of parameters, records, masks and exports are those of `network`.
 ///
 /// ```
 /// # #[cfg(feature = "flex")] {
@@ -30,11 +31,12 @@ pub struct Foreign<N, I> {
     forward: Arc<Forward<N, I>>,
 }
 
-/// What a network gives for an input.
+/// The outputs of a network for an input.
 type Forward<N, I> = dyn Fn(&N, &I) -> Outputs + Send + Sync;
 
 impl<N, I> Foreign<N, I> {
-    /// A module and what it gives for an input: on the autodiff device while it learns, on the plain one where it is measured.
+    /// Wraps a module and its outputs. They are on the autodiff device during training, and on the inner device
+    /// during evaluation.
     pub fn new(network: N, forward: impl Fn(&N, &I) -> Outputs + Send + Sync + 'static) -> Self {
         Self { network, forward: Arc::new(forward) }
     }
@@ -80,7 +82,7 @@ impl<N: ModuleDisplay, I> ModuleDisplayDefault for Foreign<N, I> {
 
 impl<N: ModuleDisplay, I> ModuleDisplay for Foreign<N, I> {}
 
-// `#[derive(Module)]` would put `network.` before every path, and takes no closure over a module.
+// `#[derive(Module)]` would put `network.` before every path, and does not accept a closure over a module.
 impl<N: Module, I> Module for Foreign<N, I> {
     fn collect_devices(&self, devices: Devices) -> Devices {
         self.network.collect_devices(devices)

@@ -1,23 +1,23 @@
-//! Gradients of all parameters together.
+//! Operations on the gradients of all parameters.
 
 use briquette_core::{Error, ErrorKind, Result};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{FloatDType, Tensor};
 
-/// Reads numbers from a device. Where it ran out of memory, this is where it says so.
+/// Reads numbers from a device. A device that ran out of memory fails here.
 pub(crate) fn read(numbers: Tensor<1>) -> Result<Vec<f32>> {
     let failed = |what: String| Error { kind: ErrorKind::Io, ..Error::bug(format!("the device failed: {what}")) };
     let data = numbers.without_autodiff().try_into_data().map_err(|error| failed(error.to_string()))?;
     data.convert::<f32>().try_into_vec().map_err(|error| failed(format!("{error:?}")))
 }
 
-/// Whether a device had no room. burn and CubeCL tell by words alone.
+/// Returns whether a device ran out of memory. burn and CubeCL report this only in the message.
 pub(crate) fn is_out_of_memory(error: &Error) -> bool {
     error.kind == ErrorKind::Io && error.message.contains("out of device memory")
 }
 
-/// `√ Σ g²` over the gradients of all parameters.
+/// Returns `√ Σ g²` over the gradients of all parameters.
 pub(crate) fn norm<M: Module>(grads: &GradientsParams, module: &M) -> Result<f64> {
     let mut squares = Squares { grads, sum: None };
     module.visit(&mut squares);
@@ -41,8 +41,8 @@ impl ModuleVisitor for Squares<'_> {
     }
 }
 
-/// The gradients of a module's parameters, taken out of others.
-pub(crate) fn taken<M: Module>(grads: &mut GradientsParams, module: &M) -> GradientsParams {
+/// Removes and returns the gradients of a module's parameters.
+pub(crate) fn split_off<M: Module>(grads: &mut GradientsParams, module: &M) -> GradientsParams {
     let mut taker = Taker { from: grads, taken: GradientsParams::new() };
     module.visit(&mut taker);
     taker.taken
@@ -61,7 +61,7 @@ impl ModuleVisitor for Taker<'_> {
     }
 }
 
-/// Every gradient times `factor`.
+/// Multiplies every gradient by `factor`.
 pub(crate) fn scaled<M: Module>(grads: GradientsParams, module: &M, factor: f64) -> GradientsParams {
     let mut scaler = Scaler { grads, factor };
     module.visit(&mut scaler);

@@ -1,4 +1,4 @@
-//! What training showed, step by step.
+//! The history of a training, step by step.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -6,37 +6,37 @@ use std::collections::BTreeMap;
 /// One step of the optimizer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord {
-    /// Which, from 1.
+    /// The step, from 1.
     pub step: usize,
-    /// In which epoch, from 1.
+    /// The epoch, from 1.
     pub epoch: usize,
-    /// The loss, a mean over its items.
+    /// The mean loss over the items.
     pub loss: f64,
-    /// Each term of the blend before its weight, in its order.
+    /// Each unweighted term of the blend, in order.
     pub terms: Vec<f64>,
-    /// What these are called.
+    /// The names of the terms.
     #[serde(default)]
     pub names: Vec<String>,
     /// The learning rate.
     pub learning_rate: f64,
-    /// The length of the gradient before it was clipped; none where the step was skipped, as it overflowed.
+    /// The gradient norm before clipping; `None` if the step was skipped because of an overflow.
     pub grad_norm: Option<f64>,
-    /// Items in memory at once.
+    /// The number of items in memory at once.
     pub at_once: usize,
-    /// Seconds it took.
+    /// The duration in seconds.
     pub seconds: f64,
 }
 
 /// The end of an epoch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EpochRecord {
-    /// Which, from 1.
+    /// The epoch, from 1.
     pub epoch: usize,
-    /// Steps so far.
+    /// The number of steps so far.
     pub step: usize,
-    /// The mean loss over the epoch's steps.
+    /// The mean loss of the epoch's steps.
     pub loss: f64,
-    /// What the evaluation found, by name.
+    /// The metrics of the evaluation, by name.
     pub metrics: BTreeMap<String, f64>,
     /// Whether the student is the best so far.
     pub is_best: bool,
@@ -53,7 +53,7 @@ pub enum HistoryRecord {
 }
 
 impl HistoryRecord {
-    /// The step it belongs to.
+    /// Returns the step of the record.
     pub fn step(&self) -> usize {
         match self {
             Self::Step(record) => record.step,

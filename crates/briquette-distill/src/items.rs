@@ -1,14 +1,14 @@
-//! What a step is made of: rows of data in turns, or a batch as it comes.
+//! The items of a step: rows of the data in micro-batches, or a ready batch.
 
 use crate::traced::{TrainingBatch, TrainingData};
 use briquette_core::{Error, Result};
 use burn::tensor::Device;
 
-/// What a step is made of.
+/// The items of a step.
 pub(crate) enum Items<'a, I> {
-    /// Rows of the data, as many at once as there is room for.
+    /// Rows of the data, in micro-batches that fit in memory.
     Rows(&'a dyn TrainingData<Input = I>, &'a [usize]),
-    /// A batch that somebody else made, all of it at once.
+    /// A ready batch, taken in one pass.
     Batch(&'a TrainingBatch<I>),
 }
 
@@ -21,7 +21,7 @@ impl<I> Clone for Items<'_, I> {
 impl<I> Copy for Items<'_, I> {}
 
 impl<I: Clone> Items<'_, I> {
-    /// How many turns it takes with so many items at once.
+    /// Returns the number of micro-batches of `at_once` items.
     pub(crate) fn n_turns(self, at_once: usize) -> usize {
         match self {
             Self::Rows(_, rows) => rows.len().div_ceil(at_once),
@@ -29,7 +29,7 @@ impl<I: Clone> Items<'_, I> {
         }
     }
 
-    /// The batch of a turn, and its share of all items.
+    /// Returns a micro-batch, and its share of all items.
     pub(crate) fn turn(self, index: usize, at_once: usize, device: &Device) -> Result<(TrainingBatch<I>, f64)> {
         let (data, rows) = match self {
             Self::Batch(batch) => return Ok((batch.clone(), 1.0)),

@@ -1,34 +1,36 @@
-//! Which layer of the teacher each layer of the student follows.
+//! The mapping from student layers to teacher layers.
 
 use briquette_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// Which layer of the teacher each layer of the student follows. Layers count from 0.
+/// The teacher layer that each student layer follows. Layers count from 0.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LayerMap {
-    /// Evenly, ending at the last: layer i of s follows `(i + 1) t / s - 1` of t, so 3 of 6 are 1, 3 and 5.
+    /// Evenly spaced layers, ending at the last.
+    ///
+    /// Layer i of s follows layer `(i + 1) t / s - 1` of t: 3 of 6 layers follow 1, 3 and 5.
     #[default]
     Every,
-    /// The first s.
+    /// The first s layers.
     First,
-    /// The last s.
+    /// The last s layers.
     Last,
-    /// These, one for each layer of the student.
+    /// An explicit teacher layer for each student layer.
     #[serde(untagged)]
     Explicit(Vec<usize>),
 }
 
 impl LayerMap {
-    /// The teacher's layer for each of the student's.
+    /// Returns the teacher layer for each student layer.
     ///
     /// # Errors
-    /// Config where the student has more layers than the teacher, or a layer is out of range.
+    /// Config: the student has more layers than the teacher, or a layer is out of range.
     pub fn resolve(&self, n_student: usize, n_teacher: usize) -> Result<Vec<usize>> {
         let all = 0..n_student;
         if n_student > n_teacher && !matches!(self, Self::Explicit(_)) {
             let message =
-                format!("the student has {n_student} layers and the teacher {n_teacher}; name layers one by one");
+                format!("the student has {n_student} layers and the teacher {n_teacher}; list the layers one by one");
             return Err(Error::config(message).at("layers"));
         }
         match self {
@@ -61,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_map_names_a_layer_of_the_teacher_for_each_of_the_student() {
+    fn each_map_resolves_a_teacher_layer_per_student_layer() {
         let of = |map: LayerMap| map.resolve(3, 6).unwrap();
         assert_eq!(of(LayerMap::Every), [1, 3, 5]);
         assert_eq!(of(LayerMap::First), [0, 1, 2]);

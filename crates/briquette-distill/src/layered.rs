@@ -1,22 +1,22 @@
-//! Networks that are made of layers.
+//! Networks that consist of layers.
 
 use crate::{Outputs, Wanted};
 use burn::tensor::Tensor;
 
-/// A network of layers, each of which takes the state that the one before left, `[batch, length, width]`.
+/// A network of layers, each of which takes the output of the previous one, `[batch, length, width]`.
 pub trait Layered {
-    /// What it takes in.
+    /// The input of the network.
     type Input;
 
-    /// How many there are.
+    /// Returns the number of layers.
     fn n_layers(&self) -> usize;
 
-    /// What the first one takes.
+    /// Returns the input of the first layer.
     fn enter(&self, input: &Self::Input) -> Tensor<3>;
 
-    /// What layer `index` makes of a state.
+    /// Returns the output of layer `index` for a state.
     fn layer(&self, index: usize, state: Tensor<3>, input: &Self::Input) -> Tensor<3>;
 
-    /// What comes out, of the states after each layer. Attention is not asked for.
+    /// Returns the network's outputs from the states after each layer. Attention is not requested.
     fn leave(&self, states: Vec<Tensor<3>>, input: &Self::Input, wanted: Wanted) -> Outputs;
 }

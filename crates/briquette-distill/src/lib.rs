@@ -1,10 +1,11 @@
 //! Trains a student network to follow a teacher.
 //!
-//! [`loss`] holds the losses as pure functions of burn tensors, [`Blend`] adds several up, [`LayerMap`] pairs layers: enough
-//! for a training loop of one's own. [`Distiller`] is such a loop: any [`Traced`] network learns from a [`Teacher`] over
-//! [`TrainingData`], with what `briquette-nn` attaches to it held in place, and goes on after a kill where it stood.
+//! [`loss`] has the losses as pure functions of burn tensors, [`Blend`] sums several losses, and [`LayerMap`]
+//! pairs layers: enough for a custom training loop. [`Distiller`] is a complete loop. Any [`Traced`] network
+//! learns from a [`Teacher`] over [`TrainingData`]; masks and grids that `briquette-nn` attached to it stay in
+//! place. A killed run resumes from its last checkpoint.
 //!
-//! Non-goals: architectures (anything that implements a trait can be a student), file formats, and printing.
+//! Non-goals: architectures (any network that implements a trait can be a student), file formats, and printing.
 //!
 //! ```
 //! # #[cfg(feature = "flex")] {

@@ -1,4 +1,4 @@
-//! burn's data loaders as data to train on.
+//! Adapts burn's data loaders as training data.
 
 use crate::TrainingBatch;
 use briquette_core::{Error, Result};
@@ -7,11 +7,13 @@ use burn::data::dataset::DatasetError;
 use burn::tensor::Device;
 use std::sync::Arc;
 
-/// Batches as one of burn's loaders hands them out, to train on.
+/// One of burn's data loaders that yields training batches.
 pub type BatchLoader<I> = Arc<dyn DataLoader<TrainingBatch<I>>>;
 
-/// A loader of anybody's batches as one of batches to train on: `batch` says what networks take in, and what the labels are. Order,
-/// sizes and workers stay those of the loader, and its batches come on the plain device.
+/// Adapts a loader of any batches to training batches.
+///
+/// `batch` returns the network input and the labels. The order, batch size and workers of the loader stay the
+/// same, and its batches are on the plain device.
 pub fn training_batches<B: 'static, I: 'static>(
     loader: Arc<dyn DataLoader<B>>,
     batch: impl Fn(B) -> TrainingBatch<I> + Send + Sync + 'static,
@@ -19,20 +21,22 @@ pub fn training_batches<B: 'static, I: 'static>(
     Arc::new(Mapped { loader, batch: Arc::new(batch) })
 }
 
-/// The first batch of a loader, such as a sample to try student and teacher out with. A shuffled loader goes on to its next order.
+/// Returns the first batch of a loader, for example as the sample of [`Distiller::new`](crate::Distiller::new).
+///
+/// A shuffled loader advances to its next order.
 ///
 /// # Errors
-/// Input where there is none, or the data cannot be read.
+/// Input: there is no batch, or the data cannot be read.
 pub fn first_batch<I>(loader: &BatchLoader<I>) -> Result<TrainingBatch<I>> {
     read(loader.iter().next().ok_or_else(|| Error::input("the data loader has no batch; its data is empty"))?)
 }
 
-/// A batch as the loader gave it, its error as ours.
+/// Converts the error of a loader.
 pub(crate) fn read<I>(batch: Result<TrainingBatch<I>, DatasetError>) -> Result<TrainingBatch<I>> {
     batch.map_err(|error| Error::input(format!("the data loader failed: {error}")))
 }
 
-/// How a batch is made of another.
+/// A conversion of batches.
 type MakeBatch<B, I> = dyn Fn(B) -> TrainingBatch<I> + Send + Sync;
 
 struct Mapped<B, I> {

@@ -1,4 +1,4 @@
-//! What an optimizer will remember, before it does.
+//! Predicts the size of an optimizer's state.
 
 use briquette_core::{Error, Result};
 use burn::module::{Module, ModuleVisitor, Param};
@@ -6,15 +6,17 @@ use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
 
-/// The bytes that an optimizer remembers of a module's parameters after its first step. It is asked, by a step with a gradient of zeros
-/// for one parameter at a time, so that there is never more than the moments of one: whatever the optimizer, the answer is its own.
+/// Returns the size in bytes of an optimizer's state for a module's parameters after the first step.
+///
+/// It is measured by a step with a zero gradient for one parameter at a time, so only the state of one
+/// parameter is in memory. This works for any optimizer.
 ///
 /// # Errors
-/// Bug where its state cannot be written down.
+/// Bug: the state cannot be serialized.
 pub(crate) fn bytes<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> Result<u64> {
-    let mut asked = MomentRequest { optimizer, module, found: Ok(0) };
-    module.visit(&mut asked);
-    asked.found
+    let mut visitor = MomentRequest { optimizer, module, found: Ok(0) };
+    module.visit(&mut visitor);
+    visitor.found
 }
 
 struct MomentRequest<'a, M> {
@@ -33,7 +35,7 @@ impl<M: Module> MomentRequest<'_, M> {
     }
 }
 
-/// The bytes of an optimizer's state as it is written down: its tensors, and a few for their names.
+/// Returns the serialized size of an optimizer's state: its tensors, and a few bytes for names.
 fn written(optimizer: &ModuleOptimizer) -> Result<u64> {
     let bytes = optimizer.into_bytes().map_err(|error| Error::bug(format!("the optimizer's state: {error}")))?;
     Ok(bytes.len() as u64)
@@ -64,18 +66,18 @@ mod tests {
     }
 
     #[test]
-    fn an_optimizer_says_what_it_will_remember() {
+    fn the_size_of_optimizer_state_is_predicted() {
         let momentum = SgdConfig::new().with_momentum(Some(MomentumConfig::new())).init();
         let cases = [(AdamConfig::new().init(), 8 * N), (momentum, 4 * N), (SgdConfig::new().init(), 0)];
         for (optimizer, expected) in cases {
             let found = bytes(&optimizer, &layer()).unwrap();
             assert!(found >= expected && found - expected < 4096, "found {found}, expected {expected}");
-            assert_eq!(optimizer.to_record().len(), 0, "asking leaves no trace");
+            assert_eq!(optimizer.to_record().len(), 0, "measuring does not change the optimizer");
         }
     }
 
     #[test]
-    fn groups_count_by_their_own_and_what_is_frozen_does_not() {
+    fn parameter_groups_and_frozen_parameters_count_correctly() {
         let mixed = AdamConfig::new().init();
         let still = layer().no_grad();
         assert_eq!(bytes(&mixed, &still).unwrap(), 0);

@@ -4,11 +4,12 @@ use briquette_core::{Error, Result};
 use burn::data::dataset::transform::ShuffledDataset;
 use burn::data::dataset::{Dataset, InMemDataset};
 
-/// A permutation of `0..n`, a function of the seed and the epoch alone: a run that is taken up again goes on in the same
-/// order.
+/// Returns a permutation of `0..n` that depends only on the seed and the epoch.
+///
+/// A resumed run therefore has the same order.
 ///
 /// # Errors
-/// None that a caller could cause.
+/// Bug: the shuffled order cannot be read.
 pub fn order(n: usize, seed: u64, epoch: usize) -> Result<Vec<usize>> {
     // A plain `seed + epoch` would give epoch 1 of seed 0 the order of epoch 0 of seed 1.
     let of_epoch = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(epoch as u64);
@@ -17,14 +18,17 @@ pub fn order(n: usize, seed: u64, epoch: usize) -> Result<Vec<usize>> {
     each.collect()
 }
 
-/// Batches whose items are gathered by cost before they are cut.
+/// The number of batches whose items are sorted by cost together.
 const WINDOW: usize = 16;
 
-/// Rows in another order, so that items of one batch cost much the same: short texts are not padded to a long one's length.
-/// Within windows of 16 batches rows are sorted by `cost` and cut, then all full batches are shuffled.
+/// Reorders rows so that the items of a batch have similar cost: short texts are not padded to the length of a
+/// long one.
+///
+/// Within windows of 16 batches, rows are sorted by `cost` and cut into batches; then all full batches are
+/// shuffled.
 ///
 /// # Errors
-/// As [`order`].
+/// See [`order`].
 pub(crate) fn gathered(
     mut rows: Vec<usize>,
     batch_size: usize,
@@ -37,7 +41,7 @@ pub(crate) fn gathered(
     }
     let n_full = rows.len() / batch_size;
     let (full, rest) = rows.split_at(n_full * batch_size);
-    // With the seed of the rows, batches would be shuffled by the same draws as those.
+    // With the seed of the rows, batches would be shuffled by the same random numbers.
     let batches = order(n_full, !seed, epoch)?;
     let full = batches.into_iter().flat_map(|batch| &full[batch * batch_size..(batch + 1) * batch_size]);
     Ok(full.chain(rest).copied().collect())
@@ -48,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_of_a_batch_cost_much_the_same() {
+    fn items_of_a_batch_have_similar_cost() {
         let cost = |row: usize| row * 7 % 50;
         let rows = gathered(order(1003, 1, 0).unwrap(), 10, 1, 0, cost).unwrap();
         let spread = |rows: &[usize]| {

@@ -1,4 +1,4 @@
-//! What the codes of weights cost, as a loss: smaller codes take fewer bits once they are entropy-coded.
+//! The rate loss: an estimate of the entropy-coded size of the weights.
 
 use briquette_nn::module::Trail;
 use burn::module::{Module, ModuleVisitor, Param};
@@ -6,17 +6,19 @@ use burn::tensor::{FloatDType, Tensor};
 use std::collections::BTreeMap;
 use std::f64::consts::{E, LN_2};
 
-/// A loss of `weight` for each bit that a weight takes.
+/// A loss of `weight` for each bit per weight.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rate {
-    /// How much a bit counts.
+    /// The weight of a bit.
     pub weight: f64,
-    /// The step of each rounded parameter, by its path.
+    /// The step size of each rounded parameter, by its path.
     pub steps: BTreeMap<String, f64>,
 }
 
-/// The mean bits of a weight, over the rounded parameters that learn: `Σ n·log2(1 + 2e·mean|w|/Δ) / Σ n`, the entropy of a Laplace distribution of that mean
-/// magnitude, rounded to steps `Δ` (and not below 0); `w` are the weights that the network computes with. None where none learns.
+/// Returns the mean bits per weight over the rounded parameters that are trained. `None` if there are none.
+///
+/// `Σ n·log2(1 + 2e·mean|w|/Δ) / Σ n` is the entropy of a Laplace distribution with this mean magnitude,
+/// rounded to step sizes `Δ`, and at least 0. `w` are the weights that the network computes with.
 pub(crate) fn bits<M: Module>(student: &M, rate: &Rate) -> Option<Tensor<1>> {
     let mut visitor = Bits { rate, trail: Trail::default(), sum: None, n_weights: 0 };
     student.visit(&mut visitor);
@@ -65,7 +67,7 @@ mod tests {
     use burn::tensor::Device;
 
     #[test]
-    fn bits_are_those_of_a_laplace_distribution_and_fall_with_the_weights() {
+    fn bits_follow_a_laplace_distribution_and_fall_with_the_weights() {
         let device = Device::flex().autodiff();
         let [linear, other]: [Linear; 2] =
             std::array::from_fn(|_| LinearConfig::new(32, 8).with_bias(false).init(&device));
@@ -80,7 +82,7 @@ mod tests {
         let gradient = read_f32(gradient, "gradients").unwrap();
         assert!(
             gradient.iter().zip(&weights).all(|(gradient, weight)| gradient * weight >= 0.0),
-            "away from smaller ones"
+            "the gradient does not increase magnitudes"
         );
         assert!(bits(&linear.no_grad(), &Rate { steps: BTreeMap::from([("weight".into(), 0.01)]), ..rate }).is_none());
     }

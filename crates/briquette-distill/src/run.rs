@@ -1,4 +1,4 @@
-//! A whole training: epochs, evaluation, checkpoints, and going on after a kill.
+//! A complete training: epochs, evaluation, checkpoints and resuming.
 
 use crate::checkpoints::{Best, Checkpoints, TrainingState};
 use crate::history::{EpochRecord, HistoryRecord, StepRecord};
@@ -10,63 +10,69 @@ use crate::{BatchLoader, Distiller, Settings, Traced, Trained, loader};
 use briquette_core::{Error, Result};
 use std::collections::BTreeMap;
 
-/// Follows a training: evaluates its students, and may end it.
+/// Follows a training: evaluates its students, and may stop it.
 pub trait Watch<N> {
-    /// What a student is worth, by the names of metrics; it comes as it trains. Called at the end of each epoch.
+    /// Evaluates a student at the end of an epoch, and returns its metrics by name.
+    ///
+    /// The student is passed in training mode.
     ///
     /// # Errors
-    /// Those of evaluating.
+    /// An error ends the training.
     fn evaluate(&mut self, _student: &N) -> Result<BTreeMap<String, f64>> {
         Ok(BTreeMap::new())
     }
 
-    /// A step is done.
+    /// Receives each step.
     ///
     /// # Errors
-    /// One here ends the training: Interrupted where somebody wishes so.
+    /// - An error ends the training.
+    /// - Interrupted: the user requested the stop.
     fn stepped(&mut self, _record: &StepRecord) -> Result<()> {
         Ok(())
     }
 
-    /// An epoch is done.
+    /// Receives the end of each epoch.
     ///
     /// # Errors
-    /// As [`Watch::stepped`].
+    /// See [`Watch::stepped`].
     fn epoch(&mut self, _record: &EpochRecord) -> Result<()> {
         Ok(())
     }
 }
 
-/// Evaluates nothing, and lets the training go on.
+/// Evaluates nothing, and never stops the training.
 impl<N> Watch<N> for () {}
 
-/// What a training came to.
+/// The outcome of a training.
 #[derive(Debug)]
 pub struct TrainingOutcome<N> {
-    /// The best student where a metric says so, else the last; what is attached to it still is.
+    /// The best student by the goal's metric, or else the last, with its masks and grids attached.
     pub student: N,
-    /// The average of the last student over time, where it was the teacher; nothing is attached to it.
+    /// The average of the last student over time, if it was the teacher. It has no masks or grids attached.
     pub average: Option<N>,
-    /// Every step and epoch, those before a kill too.
+    /// Every step and epoch, including those before a kill.
     pub history: Vec<HistoryRecord>,
     /// The best epoch.
     pub best: Option<Best>,
-    /// Steps that had been made when it was taken up.
+    /// The number of completed steps when the training was resumed.
     pub resumed_at: usize,
 }
 
-/// How many steps a training takes.
+/// Returns the number of steps of a training.
 pub fn n_steps(n_items: usize, batch_size: usize, epochs: usize) -> usize {
     n_items.div_ceil(batch_size.max(1)) * epochs
 }
 
 impl Distiller {
-    /// Trains to the end, or from the last checkpoint in `checkpoints` to the end. The same seed, data and device give the
-    /// same student, whether or not a run was killed in between.
+    /// Trains to the end, resuming from the last checkpoint in `checkpoints` if there is one.
+    ///
+    /// The same seed, data and device give the same student, even if a run was killed in between.
     ///
     /// # Errors
-    /// Input where there is no data or a checkpoint does not fit; Config where the evaluation does not give the metric that
-    /// is watched; those of [`Distiller::step`] (the last checkpoint stays) and of `watch`.
+    /// - Input: there is no data, or a checkpoint does not fit.
+    /// - Config: the evaluation does not return the goal's metric.
+    /// - The first error of `watch`.
+    /// - See [`Distiller::step`]; the last checkpoint is preserved.
     pub fn run<N: Traced>(
         mut self,
         model: Trained<N>,
@@ -76,7 +82,7 @@ impl Distiller {
         watch: &mut dyn Watch<N>,
     ) -> Result<TrainingOutcome<N>> {
         if data.is_empty() {
-            return Err(Error::input("there is nothing to train on; the data is empty"));
+            return Err(Error::input("the data is empty; there is nothing to train on"));
         }
         let (mut model, mut state) = self.take_up(model, checkpoints)?;
         let resumed_at = state.step;
@@ -87,15 +93,19 @@ impl Distiller {
         finished(model, state, resumed_at, checkpoints)
     }
 
-    /// As [`run`](Self::run), over the batches of one of burn's loaders: one batch is one step, whatever `batch_size` says, and its
-    /// order is the loader's. Where that is drawn from a seed, by one worker, the same start gives the same student.
+    /// Trains like [`run`](Self::run) on the batches of one of burn's loaders.
     ///
-    /// Nothing tells how to go on within the order of a loader, so a training goes on from the end of its last whole epoch, and
-    /// `save_every` does not count. The loader is asked for the orders of the epochs before, which are not used: a loader of burn's with
-    /// the same seed then goes on as it would have.
+    /// One batch is one step, independent of `batch_size`, and the loader sets the order. If its order depends
+    /// only on a seed, with one worker, the same start gives the same student.
+    ///
+    /// A loader cannot resume within an epoch, so a training resumes from the end of its last complete epoch,
+    /// and `save_every` has no effect. The orders of earlier epochs are requested from the loader and
+    /// discarded, so that a burn loader with the same seed continues identically.
     ///
     /// # Errors
-    /// As [`run`](Self::run); Input where the loader has no batches or fails; Config where a checkpoint is in the middle of an epoch.
+    /// - See [`run`](Self::run).
+    /// - Input: the loader has no batches or fails.
+    /// - Config: a checkpoint is in the middle of an epoch.
     pub fn run_loader<N: Traced>(
         mut self,
         model: Trained<N>,
@@ -106,7 +116,7 @@ impl Distiller {
     ) -> Result<TrainingOutcome<N>> {
         let (mut model, mut state) = self.take_up(model, checkpoints)?;
         if state.step_of_epoch > 0 {
-            let message = "the checkpoint is in the middle of an epoch, where no data loader can go on; train from the data itself";
+            let message = "the checkpoint is in the middle of an epoch, where no data loader can resume; train on the data itself";
             return Err(Error::config(message));
         }
         (0..state.epoch).for_each(|_| drop(batches.iter()));
@@ -118,7 +128,7 @@ impl Distiller {
         finished(model, state, resumed_at, checkpoints)
     }
 
-    /// Where an earlier run stood; at the start where there was none.
+    /// Returns the state of the last checkpoint, or the initial state if there is none.
     fn take_up<N: Traced>(
         &mut self,
         model: Trained<N>,
@@ -135,7 +145,7 @@ impl Distiller {
         Ok((freeze(model, &self.settings)?, state))
     }
 
-    /// The rest of an epoch.
+    /// Trains the rest of an epoch.
     fn epoch<N: Traced>(
         &mut self,
         mut model: Trained<N>,
@@ -159,7 +169,7 @@ impl Distiller {
         Ok(model)
     }
 
-    /// An epoch over a loader's batches.
+    /// Trains an epoch on a loader's batches.
     fn epoch_of_loader<N: Traced>(
         &mut self,
         mut model: Trained<N>,
@@ -176,12 +186,12 @@ impl Distiller {
             watch.stepped(&record)?;
         }
         match state.step_of_epoch {
-            0 => Err(Error::input("there is nothing to train on; the data loader has no batches")),
+            0 => Err(Error::input("the data loader has no batches; there is nothing to train on")),
             _ => Ok(model),
         }
     }
 
-    /// One step, counted and written down.
+    /// Makes and logs one step.
     fn next_step<N: Traced>(
         &mut self,
         model: Trained<N>,
@@ -197,7 +207,7 @@ impl Distiller {
         Ok((model, record))
     }
 
-    /// Evaluates, keeps the student where it is the best, and says whether training goes on.
+    /// Evaluates, stores the student if it is the best, and decides whether training is finished.
     fn end_of_epoch<N: Traced>(
         &self,
         model: &Trained<N>,
@@ -227,7 +237,7 @@ impl Distiller {
     }
 }
 
-/// What a training that is done came to.
+/// Returns the outcome of a finished training.
 fn finished<N: Traced>(
     model: Trained<N>,
     state: TrainingState,
@@ -242,7 +252,7 @@ fn finished<N: Traced>(
     Ok(TrainingOutcome { student, average, history: checkpoints.lines()?, best: state.best, resumed_at })
 }
 
-/// Whether this epoch's student is the best so far.
+/// Returns whether this epoch's student is the best so far.
 pub(crate) fn judge(settings: &Settings, metrics: &BTreeMap<String, f64>, state: &mut TrainingState) -> Result<bool> {
     let Some(goal) = &settings.goal else { return Ok(false) };
     let Some(&value) = metrics.get(&goal.metric) else {
@@ -258,7 +268,7 @@ pub(crate) fn judge(settings: &Settings, metrics: &BTreeMap<String, f64>, state:
     Ok(is_best)
 }
 
-/// Where in the data a step failed, and what is left of the work before.
+/// Adds the position in the data to the error of a step.
 fn kept(error: Error, state: &TrainingState) -> Error {
     error.at(format_args!("epoch {}, batch {}", state.epoch + 1, state.step_of_epoch + 1))
 }

@@ -1,4 +1,4 @@
-//! A training on the whole terminal, drawn by burn's own screen: curves, figures, and how far it is.
+//! A full-screen terminal view of a training, rendered by burn: curves, metrics and progress.
 
 use crate::history::{EpochRecord, StepRecord};
 use briquette_core::{Error, ErrorKind, Result};
@@ -11,10 +11,10 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// The signal that stopping at the terminal stands for.
+/// The signal of a stop at the terminal.
 const SIGINT: i32 = 2;
 
-/// A training on the whole terminal, from its first step until this is dropped. There, `q` asks whether to stop.
+/// A full-screen view of a training, from its first step until it is dropped. `q` opens a dialog to stop.
 pub struct Screen {
     n_epochs: usize,
     n_items: usize,
@@ -22,17 +22,19 @@ pub struct Screen {
     open: Option<Open>,
 }
 
-/// What is drawn.
+/// The open view.
 struct Open {
     renderer: TuiMetricsRendererWrapper,
     interrupter: Interrupter,
-    /// The epoch whose steps are shown.
+    /// The epoch that is displayed.
     epoch: usize,
     known: BTreeSet<String>,
 }
 
 impl Screen {
-    /// Of a training of `n_steps` steps in `n_epochs` epochs over `n_items` items. Nothing is drawn before the first step.
+    /// Creates the view of a training of `n_steps` steps in `n_epochs` epochs over `n_items` items.
+    ///
+    /// Nothing is rendered before the first step.
     pub fn new(n_epochs: usize, n_items: usize, n_steps: usize) -> Self {
         Self { n_epochs, n_items, steps_of_epoch: n_steps.div_ceil(n_epochs.max(1)).max(1), open: None }
     }
@@ -40,13 +42,13 @@ impl Screen {
     /// Shows a step.
     ///
     /// # Errors
-    /// Interrupted, where that was asked for at the terminal.
+    /// Interrupted: the user requested a stop at the terminal.
     pub fn step(&mut self, record: &StepRecord) -> Result<()> {
         let (n_epochs, n_items) = (self.n_epochs, self.n_items);
         let done = (record.step.saturating_sub(1) % self.steps_of_epoch + 1) * n_items / self.steps_of_epoch;
         self.draw(|open| {
             if open.epoch == 0 {
-                open.renderer.start(n_epochs, record.epoch, None, Some("q to stop; the same command goes on"));
+                open.renderer.start(n_epochs, record.epoch, None, Some("q to stop; the same command resumes"));
             }
             if open.epoch != record.epoch {
                 open.renderer.start_split("train", n_items);
@@ -60,10 +62,10 @@ impl Screen {
         })
     }
 
-    /// Shows what an epoch came to.
+    /// Shows the result of an epoch.
     ///
     /// # Errors
-    /// As [`step`](Self::step).
+    /// See [`step`](Self::step).
     pub fn epoch(&mut self, record: &EpochRecord) -> Result<()> {
         self.draw(|open| {
             open.renderer.end_split();
@@ -78,15 +80,16 @@ impl Screen {
         })
     }
 
-    /// Gives the terminal back.
+    /// Closes the view and restores the terminal.
     pub fn close(&mut self) {
         if let Some(open) = self.open.take() {
-            // Told to end at once, burn's screen panics when it is next drawn on, and once more when it is dropped.
+            // After a request to stop immediately, burn's renderer panics at its next update, and again when
+            // dropped.
             catch_unwind(AssertUnwindSafe(|| drop(open))).ok();
         }
     }
 
-    /// burn's screen panics in the thread that tells it something when it is told to end at once.
+    /// Updates the view. After a request to stop immediately, burn's renderer panics in the calling thread.
     fn draw(&mut self, tell: impl FnOnce(&mut Open)) -> Result<()> {
         let open = self.open.get_or_insert_with(Open::new);
         let is_told = catch_unwind(AssertUnwindSafe(|| tell(open))).is_ok();
@@ -112,7 +115,7 @@ impl Open {
         Self { renderer, interrupter, epoch: 0, known: BTreeSet::new() }
     }
 
-    /// A value of a metric, which is made known to the screen where it is new.
+    /// Returns a value of a metric, and registers the metric if it is new.
     fn state(&mut self, name: &str, value: f64) -> MetricState {
         let id = MetricId::new(Arc::new(name.to_string()));
         if self.known.insert(name.to_string()) {

@@ -1,4 +1,4 @@
-//! How to train.
+//! Training settings.
 
 use crate::Blend;
 use crate::rate::Rate;
@@ -14,10 +14,11 @@ use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamWConfig, ModuleOptimizer, SgdConfig};
 use std::fmt;
 
-/// What turns gradients into steps.
+/// An optimizer.
 #[derive(Clone)]
 pub enum Optimizer {
-    /// AdamW with betas 0.9 and 0.999. Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.
+    /// AdamW with betas 0.9 and 0.999. Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization",
+    /// 2019.
     AdamW {
         /// Weight decay.
         decay: f32,
@@ -29,8 +30,10 @@ pub enum Optimizer {
         /// Weight decay.
         decay: f32,
     },
-    /// Any of burn's, also with groups of parameters: those are named by the paths of the student alone, projections by paths that
-    /// begin with `projections.`.
+    /// Any optimizer of burn, optionally with parameter groups.
+    ///
+    /// Groups match the paths of the student without a prefix, and those of projections with the prefix
+    /// `projections.`.
     Own(ModuleOptimizer),
 }
 
@@ -59,7 +62,7 @@ impl Optimizer {
     }
 }
 
-/// Learning rates by any of burn's schedulers.
+/// Learning rates of one of burn's schedulers.
 #[derive(Clone)]
 pub struct OwnSchedule(ModuleLrScheduler);
 
@@ -69,63 +72,70 @@ impl fmt::Debug for OwnSchedule {
     }
 }
 
-/// Which metric says what the best student is.
+/// The metric that selects the best student.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Goal {
-    /// Its name, as the evaluation gives it.
+    /// The name of the metric in the evaluation.
     pub metric: String,
-    /// Whether more is better.
+    /// Whether higher is better.
     pub is_more_better: bool,
 }
 
-/// How to train.
+/// Training settings.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The loss to minimise.
+    /// The loss to minimize.
     pub blend: Blend,
-    /// Passes over the data.
+    /// The number of passes over the data.
     pub epochs: usize,
-    /// Items of one step.
+    /// The number of items per step.
     pub batch_size: usize,
-    /// Items in memory at once; a step takes as many turns as it needs.
+    /// The number of items in memory at once (micro-batch size). A step accumulates the gradients of several
+    /// micro-batches.
     pub at_once: usize,
-    /// What turns gradients into steps.
+    /// The optimizer.
     pub optimizer: Optimizer,
-    /// The highest learning rate: reached after the warm-up, and falling along half a cosine to 0 by the end.
+    /// The maximum learning rate, reached after the warm-up. Then it decays to 0 along half a cosine.
     pub learning_rate: f64,
-    /// The share of all steps that the warm-up takes, 0 to below 1.
+    /// The share of all steps in the warm-up, from 0 to below 1.
     pub warmup: f64,
-    /// What says the learning rate in the place of both: see [`with_schedule`](Self::with_schedule).
+    /// A scheduler that replaces `learning_rate` and `warmup`: see [`with_schedule`](Self::with_schedule).
     pub schedule: Option<OwnSchedule>,
-    /// With a decay, 0 to below 1, the student's own average over time is its teacher, and no other is: after each step
-    /// `θ' = α θ' + (1 - α) θ` with `α = min(decay, 1 - 1/(step + 1))`, of the weights that it computes with, masks and grids applied.
-    /// What was pruned just now is thus not yet zero in it. Source: Tarvainen and Valpola, "Mean teachers are better role models", 2017.
+    /// The decay of a mean teacher, from 0 to below 1. The student's average over time is its only teacher.
+    ///
+    /// After each step `θ' = α θ' + (1 - α) θ` with `α = min(decay, 1 - 1/(step + 1))`, where `θ` are the
+    /// weights with masks and grids applied. Weights that were just pruned are therefore not yet zero in the
+    /// average. Source: Tarvainen and Valpola, "Mean teachers are better role models", 2017.
     pub mean_teacher: Option<f64>,
-    /// The norm, of all parameters' gradients together, at which they are clipped.
+    /// The global gradient norm at which gradients are clipped.
     pub clip: Option<f64>,
-    /// What the order of the data and dropout are drawn from.
+    /// The seed of the data order and of dropout.
     pub seed: u64,
-    /// Which metric says what the best student is; without one it is the last.
+    /// The metric that selects the best student; without one, the last student is used.
     pub goal: Option<Goal>,
-    /// Steps before which no student is the best: it is not yet as sparse as it will be.
+    /// The step before which no student can be the best. Until then its sparsity is below the target.
     pub settled_at: usize,
-    /// Epochs without a better metric after which training ends.
+    /// The number of epochs without improvement after which training stops.
     pub patience: Option<usize>,
-    /// Steps between checkpoints; they are made at the end of each epoch too.
+    /// The number of steps between checkpoints. There is also one at the end of each epoch.
     pub save_every: usize,
-    /// Parameters of the student that do not learn.
+    /// Parameters of the student that are not trained.
     pub frozen: Patterns,
-    /// Whether gradients are scaled against underflow: for f16.
+    /// Whether to scale the loss against underflow of f16 gradients.
     pub scale_loss: bool,
-    /// Whether a [`Layered`](crate::Layered) network keeps only what goes from one layer to the next, and runs each layer once more in the
-    /// backward pass: less memory for about a third more time. No loss may compare attention.
+    /// Whether to use gradient checkpointing by layer, for a [`Layered`](crate::Layered) network.
+    ///
+    /// Only states between layers are stored, and each layer runs again in the backward pass: less memory for
+    /// about a third more time. No loss may compare attention.
     pub by_layer: bool,
-    /// A loss for the bits of rounded weights, beside the others; not on several devices.
+    /// An additional loss on the bits of rounded weights; not on several devices.
     pub rate: Option<Rate>,
 }
 
 impl Settings {
-    /// AdamW with no decay, one tenth of the steps as warm-up, batches of 32, clipping at 1.
+    /// Creates settings with the default values.
+    ///
+    /// These are AdamW without decay, warm-up of a tenth of the steps, batches of 32, and clipping at 1.
     pub fn new(blend: Blend, epochs: usize, learning_rate: f64) -> Self {
         Self {
             blend,
@@ -150,23 +160,24 @@ impl Settings {
         }
     }
 
-    /// With an optimizer of burn's. Where it clips gradients by itself, set [`clip`](Self::clip) to none.
+    /// Sets an optimizer of burn. If it clips gradients by itself, set [`clip`](Self::clip) to `None`.
     #[must_use]
     pub fn with_optimizer(self, optimizer: impl Into<ModuleOptimizer>) -> Self {
         Self { optimizer: Optimizer::Own(optimizer.into()), ..self }
     }
 
-    /// With learning rates by one of burn's schedulers, a step of it for each of ours, or one rate; `learning_rate` and `warmup` do not
-    /// count then. A training that is gone on with steps it from its start to where it stood.
+    /// Sets one of burn's schedulers, or a constant rate. `learning_rate` and `warmup` then have no effect.
+    ///
+    /// The scheduler takes one step per training step. A resumed training advances it to the current step.
     #[must_use]
     pub fn with_schedule(self, schedule: impl Into<ModuleLrScheduler>) -> Self {
         Self { schedule: Some(OwnSchedule(schedule.into())), ..self }
     }
 
-    /// Refuses what cannot be.
+    /// Checks that the settings are valid.
     ///
     /// # Errors
-    /// Config, naming the key.
+    /// Config: a value is out of range, or two keys contradict each other; the message has the key.
     pub fn check(&self) -> Result<()> {
         let at_least_one = [
             ("epochs", self.epochs),
@@ -191,9 +202,7 @@ impl Settings {
             Optimizer::AdamW { decay } => (0.0, f64::from(*decay)),
             Optimizer::Sgd { momentum, decay } => (*momentum, f64::from(*decay)),
             Optimizer::Own(optimizer) if optimizer.has_gradient_clipping() && self.clip.is_some() => {
-                return Err(Error::config(
-                    "clip: the optimizer clips gradients too; set clip to none, or let it alone clip",
-                ));
+                return Err(Error::config("clip: the optimizer clips gradients too; set clip to none"));
             }
             Optimizer::Own(_) => (0.0, 0.0),
         };
@@ -202,20 +211,24 @@ impl Settings {
         let average = self.mean_teacher.unwrap_or(0.0);
         within("mean_teacher", average, (0.0..1.0).contains(&average), "a decay, 0 to below 1")?;
         if self.patience.is_some() && self.goal.is_none() {
-            return Err(Error::config("patience: no metric is watched; name one"));
+            return Err(Error::config("patience: no metric is watched; set metric"));
         }
         let wanted = self.blend.wanted();
         if self.by_layer && (wanted.attention || wanted.values) {
-            return Err(Error::config("by_layer: a loss compares attention, which no layer hands on; remove either"));
+            return Err(Error::config(
+                "by_layer: a loss compares attention, which is not available by layer; remove one",
+            ));
         }
         Ok(())
     }
 
-    /// The learning rate of each step, where no scheduler of burn's says it: up a straight line, then down half a cosine. `η(t) = η t / w` for `t` up to `w`, then
-    /// `η (1 + cos(π (t - w) / (n - w))) / 2`. Source: Loshchilov and Hutter, "SGDR", 2017, eq. 5.
+    /// Returns the learning rate schedule: linear warm-up and cosine decay, unless a scheduler of burn is set.
+    ///
+    /// `η(t) = η t / w` for `t` up to `w`, then `η (1 + cos(π (t - w) / (n - w))) / 2`. Source: Loshchilov and
+    /// Hutter, "SGDR", 2017, eq. 5.
     ///
     /// # Errors
-    /// As [`Settings::check`].
+    /// Config: burn refuses the learning rate.
     pub(crate) fn schedule(&self, n_steps: usize) -> Result<ModuleLrScheduler> {
         if let Some(OwnSchedule(schedule)) = &self.schedule {
             return Ok(schedule.clone());
@@ -246,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_learning_rate_rises_then_falls_to_nearly_nothing() {
+    fn the_learning_rate_rises_then_falls_to_almost_zero() {
         let mut schedule = settings().schedule(100).unwrap();
         let rates: Vec<f64> = (0..100).map(|_| schedule.step().base()).collect();
         assert!(rates[0] > 0.0 && rates[..11].is_sorted() && rates[10] == 1e-3, "{:?}", &rates[..12]);
@@ -257,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_key() {
+    fn invalid_settings_are_refused_by_key() {
         let base = settings();
         let sgd = |momentum, decay| Optimizer::Sgd { momentum, decay };
         let cases = [

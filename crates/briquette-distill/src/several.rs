@@ -1,5 +1,7 @@
-//! A whole training on several devices, by burn's own loop. That is started anew for each epoch: between two of them, evaluation,
-//! checkpoints and the choice of the best student are made here, as they are on one device.
+//! A complete training on several devices, in burn's own loop.
+//!
+//! The loop starts anew for each epoch. Between epochs, this module evaluates, writes checkpoints and selects
+//! the best student, as on a single device.
 
 use crate::checkpoints::{Checkpoints, TrainingState, student_of};
 use crate::history::{EpochRecord, HistoryRecord, StepRecord};
@@ -25,35 +27,38 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// The directory, within that of our checkpoints, in which burn keeps its own.
+/// The subdirectory of the checkpoints for burn's own files.
 const BURN: &str = "burn";
 
-/// Data that threads share.
+/// Training data that threads share.
 pub type SharedTrainingData<N> = Arc<dyn TrainingData<Input = <N as Traced>::Input> + Send + Sync>;
 
-/// Is told of each step as it is made; an error ends the training.
+/// A callback for each step; an error ends the training.
 pub type EachStep = Arc<dyn Fn(&StepRecord) -> Result<()> + Send + Sync>;
 
-/// A training on several devices: each has a copy of student and teacher and a share of the data, takes `settings.at_once` items
-/// at a time, and their gradients are added up for each step of the optimizer.
+/// A data-parallel training on several devices.
+///
+/// Each device has a copy of student and teacher and a share of the data. It takes `settings.at_once` items at
+/// a time, and the gradients of all devices are summed for each optimizer step.
 pub struct Several<N: Traced> {
     /// The student on the first device, with autodiff.
     pub student: N,
-    /// What it follows, a network of any type; none where only labels are.
+    /// The teacher, a network of any type; `None` if there are only labels.
     pub teacher: Option<SharedTeacher<N::Input>>,
-    /// Masks and grids that are held, by paths that begin with `student.`.
+    /// Masks and grids that stay attached, by paths that begin with `student.`.
     pub rules: Compression,
-    /// How to train. `batch_size` is that of a step: items at once, times turns, times devices.
+    /// The settings. `batch_size` is per step: items at once, times micro-batches, times devices.
     pub settings: Settings,
-    /// The devices, with autodiff. GPUs exchange gradients through NCCL; of CPUs the first one gathers them.
+    /// The devices, with autodiff. GPUs exchange gradients through NCCL; with CPUs the first device gathers
+    /// them.
     pub devices: Vec<Device>,
     /// The data.
     pub data: SharedTrainingData<N>,
-    /// Is told of each step.
+    /// A callback for each step.
     pub each: EachStep,
 }
 
-/// How many steps an epoch takes on several devices: each takes a share of the items, the last what is left over too.
+/// Returns the number of steps per epoch on several devices. The last device also takes the remaining items.
 pub fn steps_of_epoch(n_items: usize, n_devices: usize, at_once: usize, n_turns: usize) -> usize {
     let largest = n_items - n_items / n_devices.max(1) * n_devices.saturating_sub(1);
     largest.div_ceil(at_once.max(1)).div_ceil(n_turns.max(1))
@@ -63,16 +68,19 @@ impl<N: Traced + 'static> Several<N>
 where
     N::Input: Send + std::fmt::Debug + 'static,
 {
-    /// Trains to the end, or from the end of the last whole epoch in `checkpoints` to the end.
+    /// Trains to the end, resuming from the last complete epoch in `checkpoints` if there is one.
     ///
     /// # Errors
-    /// Config where student, teacher, blend and settings do not go together, or something is asked that burn's loop does not do;
-    /// Refused where a loss or a gradient is not finite; Input where there are fewer items than devices; Io; those of `watch`.
+    /// - Config: student, teacher, blend and settings do not match, or burn's loop does not support a setting.
+    /// - Refused: a loss or a gradient is not finite.
+    /// - Input: there are fewer items than devices.
+    /// - Io: a file cannot be read or written.
+    /// - The first error of `watch`.
     pub fn run(&self, checkpoints: &Checkpoints, watch: &mut dyn Watch<N>) -> Result<TrainingOutcome<N>> {
         self.check()?;
         directory_of(checkpoints)?;
         let mut state = checkpoints.state()?.unwrap_or_else(|| TrainingState::at_start(self.settings.at_once, None));
-        // burn reads most of these files by itself and compares no hashes, so that is done before.
+        // burn reads most of these files without checking hashes, so check them first.
         checkpoints.check_files(&state)?;
         checkpoints.forget_after(state.step, state.epoch)?;
         let resumed_at = state.step;
@@ -92,7 +100,8 @@ where
         check_learns(&self.student)?;
         let n_devices = self.devices.len();
         if self.data.len() < n_devices {
-            let message = format!("{} items cannot be shared by {n_devices} devices", self.data.len());
+            let message =
+                format!("found {} items, expected at least one for each of {n_devices} devices", self.data.len());
             return Err(Error::input(message));
         }
         let refused = [
@@ -100,23 +109,25 @@ where
             ("dtype = \"f16\"", self.settings.scale_loss),
             ("mean_teacher", self.settings.mean_teacher.is_some()),
         ];
-        match refused.iter().find(|(_, is_asked)| *is_asked) {
-            Some((key, _)) => Err(Error::config(format!("{key}: not on several devices; remove it, or train on one"))),
+        match refused.iter().find(|(_, is_requested)| *is_requested) {
+            Some((key, _)) => Err(Error::config(format!(
+                "{key}: not supported on several devices; remove it, or train on one device"
+            ))),
             None => Ok(()),
         }
     }
 
-    /// Steps of the optimizer in an epoch.
+    /// Returns the number of optimizer steps per epoch.
     fn n_steps(&self) -> usize {
         steps_of_epoch(self.data.len(), self.devices.len(), self.settings.at_once, self.n_turns())
     }
 
-    /// RotaryTable: how many batches each device takes for one step of the optimizer.
+    /// Returns the number of batches that each device takes per optimizer step (gradient accumulation).
     fn n_turns(&self) -> usize {
         (self.settings.batch_size / (self.settings.at_once * self.devices.len()).max(1)).max(1)
     }
 
-    /// One epoch. Returns the student, and the mean of its losses.
+    /// Trains one epoch. Returns the student, and the mean of its losses.
     fn epoch(&self, state: &mut TrainingState, checkpoints: &Checkpoints) -> Result<(N, f64)> {
         let Settings { seed, at_once, .. } = self.settings;
         let (plain, interrupter) = (self.devices[0].clone().without_autodiff(), Interrupter::new());
@@ -146,7 +157,8 @@ where
         let found = catch_unwind(AssertUnwindSafe(|| training.launch(learner)));
         let found = found.map_err(|panic| Error::refused(words_of(&*panic)))?;
         let records: Vec<StepRecord> = std::mem::take(&mut *records.lock().unwrap_or_else(PoisonError::into_inner));
-        // burn's loop only tells that it was stopped. Whoever asked for it does so again, and gives the reason as an error.
+        // burn's loop only reports that it was stopped. Calling the callback again returns the reason as an
+        // error.
         records.last().map_or(Ok(()), |record| if interrupter.should_stop() { (self.each)(record) } else { Ok(()) })?;
         if let Some(error) = found.error {
             let words = error.to_string();
@@ -158,7 +170,7 @@ where
         Ok((found.model.model.student, loss))
     }
 
-    /// What is done in each of burn's steps: gradients are scaled and clipped, and the step is written down.
+    /// Returns the hook for each of burn's steps: it scales and clips gradients, and logs the step.
     fn steps(
         &self,
         state: &TrainingState,
@@ -168,7 +180,7 @@ where
         let (each, interrupter, at_once) = (self.each.clone(), interrupter.clone(), self.settings.at_once);
         let (first, epoch) = (state.step, state.epoch + 1);
         let started = Mutex::new(Instant::now());
-        let told = move |loss: f64, learning_rate: f64, norm: f64| {
+        let on_step = move |loss: f64, learning_rate: f64, norm: f64| {
             let mut records = records.lock().unwrap_or_else(PoisonError::into_inner);
             let mut started = started.lock().unwrap_or_else(PoisonError::into_inner);
             let seconds = std::mem::replace(&mut *started, Instant::now()).elapsed().as_secs_f64();
@@ -180,14 +192,15 @@ where
             }
             records.push(record);
         };
-        // Between GPUs NCCL takes the mean of the gradients, on CPUs burn adds them up; turns are always added up.
+        // NCCL averages gradients between GPUs, and burn sums them between CPUs; micro-batches are always
+        // summed.
         let n_summed = if is_cpu(&self.devices[0]) { self.devices.len() * self.n_turns() } else { self.n_turns() };
         StepHookInner {
             share: 1.0 / n_summed as f64,
             clip: self.settings.clip,
             main: self.devices[0].clone(),
             losses: Mutex::default(),
-            told: Box::new(told),
+            on_step: Box::new(on_step),
         }
     }
 
@@ -201,12 +214,13 @@ where
 
     fn loader(&self, rows: Vec<usize>) -> Arc<dyn DataLoader<TrainingBatch<N::Input>>> {
         let batches = DataLoaderBuilder::new(RowBatcher::<N>(self.data.clone()));
-        // Without a device, burn puts batches on its default one, which may be none of those this trains on.
+        // Without a device, burn puts batches on its default device, which may not be one of the training
+        // devices.
         let plain = self.devices[0].clone().without_autodiff();
         batches.batch_size(self.settings.at_once).set_device(plain).build(InMemDataset::new(rows))
     }
 
-    /// Evaluates, keeps the student, and says whether training goes on.
+    /// Evaluates, stores the student, and decides whether training is finished.
     fn end_of_epoch(
         &self,
         student: &N,
@@ -235,13 +249,13 @@ where
     }
 }
 
-/// Where burn keeps what it goes on from.
+/// Returns the directory of the checkpoints, which burn's loop requires.
 fn directory_of(checkpoints: &Checkpoints) -> Result<&Path> {
-    let message = "burn's loop on several devices keeps files of its own; name a directory for checkpoints";
+    let message = "training on several devices needs a directory for checkpoints; set one";
     checkpoints.directory().ok_or_else(|| Error::config(message))
 }
 
-/// A student as a field, as [`Distilling`] has it: checkpoints name its parameters by paths that begin with `student.`.
+/// A student as a field, as in [`Distilling`]: the parameter paths of checkpoints begin with `student.`.
 #[derive(Module, Debug)]
 struct StudentField<N: Module> {
     student: N,
@@ -253,7 +267,7 @@ struct RowBatcher<N: Traced>(SharedTrainingData<N>);
 impl<N: Traced> Batcher<usize, TrainingBatch<N::Input>> for RowBatcher<N> {
     fn batch(&self, rows: Vec<usize>, device: &Device) -> TrainingBatch<N::Input> {
         let found = self.0.batch(&rows, &device.clone().without_autodiff());
-        // burn's loaders have no way to hand an error on; `epoch` catches this panic, and makes it an error again.
+        // burn's loaders cannot return an error; `epoch` catches this panic and converts it back.
         found.unwrap_or_else(|error| panic!("{error}"))
     }
 }
@@ -265,7 +279,7 @@ fn is_cpu(device: &Device) -> bool {
     return false;
 }
 
-/// What a panic said, on one line.
+/// Returns the first line of a panic's message.
 fn words_of(panic: &(dyn Any + Send)) -> String {
     let said = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
     said.and_then(|said| said.lines().next()).unwrap_or("burn's training loop failed").to_string()
@@ -276,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_are_those_of_the_device_with_the_most_items() {
+    fn the_device_with_the_most_items_sets_the_steps() {
         assert_eq!(steps_of_epoch(64, 2, 8, 1), 4);
         assert_eq!(steps_of_epoch(65, 2, 8, 1), 5); // 32 and 33
         assert_eq!(steps_of_epoch(65, 2, 8, 2), 3);

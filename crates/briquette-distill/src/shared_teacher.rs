@@ -1,4 +1,4 @@
-//! A teacher on every device that asks for it.
+//! A teacher with a copy on every device.
 
 use crate::{Frozen, Outputs, Teacher, Traced, TrainingBatch, Wanted};
 use briquette_core::Result;
@@ -6,14 +6,16 @@ use burn::tensor::Device;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A teacher of which each device has a copy, made when the first batch gets there: a network of any type, or whatever else answers
-/// batches of a student's inputs. Clones share their copies.
+/// A teacher with one copy per device, created when the first batch arrives there.
+///
+/// It is a network of any type, or anything else that returns outputs for batches of a student's inputs. Clones
+/// share their copies.
 pub struct SharedTeacher<I>(Arc<Mutex<Copies<I>>>);
 
-/// Makes a teacher for a device.
+/// A function that creates a teacher for a device.
 type Make<I> = dyn FnMut(&Device) -> Result<OneTeacher<I>> + Send;
 
-/// The teacher of one device, which one thread asks at a time.
+/// The teacher of one device, used by one thread at a time.
 type OneTeacher<I> = Arc<Mutex<dyn Teacher<I> + Send>>;
 
 struct Copies<I> {
@@ -22,13 +24,15 @@ struct Copies<I> {
 }
 
 impl<I> SharedTeacher<I> {
-    /// A network, frozen as it is now.
+    /// Shares a network, frozen in its current state.
     pub fn of<N: Traced<Input = I> + 'static>(network: &N) -> Self {
         let frozen = Frozen::new(network);
         Self::made_by(move |device| Ok(frozen.to(device)))
     }
 
-    /// What `make` makes for a device, which comes without autodiff: a network of another library, a table of remembered outputs.
+    /// Shares a teacher that `make` creates for a device without autodiff.
+    ///
+    /// Examples are a network of another library, and a table of cached outputs.
     pub fn made_by<T: Teacher<I> + Send + 'static>(
         mut make: impl FnMut(&Device) -> Result<T> + Send + 'static,
     ) -> Self {
@@ -36,12 +40,13 @@ impl<I> SharedTeacher<I> {
         Self(Arc::new(Mutex::new(Copies { make: Box::new(make), made: Vec::new() })))
     }
 
-    /// The outputs of the copy on a device for a batch there.
+    /// Returns the outputs for a batch, from the copy on its device.
     ///
     /// # Errors
-    /// Those of making the copy, and of [`Teacher::outputs`].
+    /// - The first error of creating the copy.
+    /// - See [`Teacher::outputs`].
     pub fn outputs_on(&self, device: &Device, batch: &TrainingBatch<I>, wanted: Wanted) -> Result<Outputs> {
-        // The list is not held while a network runs: other devices go on.
+        // The list is not locked while a network runs, so other devices continue.
         let one = self.on(&device.clone().without_autodiff())?;
         locked(&one).outputs(batch, wanted)
     }

@@ -1,4 +1,4 @@
-//! One step of training: a student moves a little towards its targets.
+//! One training step: an update of the student towards its targets.
 
 use crate::average;
 use crate::distiller::Distiller;
@@ -15,12 +15,14 @@ use burn::optim::{GradientsAccumulator, GradientsParams};
 use std::time::Instant;
 
 impl Distiller {
-    /// One step over these rows: the mean of their losses goes down. Where the device has no room for as many rows at once,
-    /// half as many are taken, and the step is made again.
+    /// Makes one step over these rows, which reduces their mean loss.
+    ///
+    /// If the rows do not fit on the device at once, it halves their number and repeats the step.
     ///
     /// # Errors
-    /// Refused where a loss or a gradient is not finite, with the term; Config where outputs do not compare, nothing learns, or
-    /// there were as many steps as were said at first; those of reading data and of refreshing rules.
+    /// - Refused: a loss or a gradient is not finite; the message names the term.
+    /// - Config: outputs do not match, no parameter is trained, or there are more steps than planned.
+    /// - The first error of reading data or updating rules.
     pub fn step<N: Traced>(
         &mut self,
         model: Trained<N>,
@@ -31,11 +33,13 @@ impl Distiller {
         self.step_over(model, teacher, Items::Rows(data, rows))
     }
 
-    /// As [`step`](Self::step), over a batch that somebody else made, on the plain device. It is taken at once: where memory ends, the
-    /// step fails.
+    /// Makes one step over a ready batch on the plain device.
+    ///
+    /// The batch runs in one pass; if it does not fit in memory, the step fails.
     ///
     /// # Errors
-    /// As [`step`](Self::step); Io where the device has no room for it.
+    /// - See [`step`](Self::step).
+    /// - Io: the batch does not fit on the device.
     pub fn step_batch<N: Traced>(
         &mut self,
         model: Trained<N>,
@@ -74,13 +78,16 @@ impl Distiller {
         Ok((model, record))
     }
 
-    /// burn's cosine begins again after its last step, and the learning rate would be at its highest at the end.
+    /// Checks that steps remain: burn's cosine schedule restarts after its last step, at the maximum learning
+    /// rate.
     fn check_planned(&self) -> Result<()> {
         if self.step < self.n_steps || self.settings.schedule.is_some() {
             return Ok(());
         }
-        let message =
-            format!("the learning rate is planned for {} steps, and there are more; say how many", self.n_steps);
+        let message = format!(
+            "the learning rate is planned for {} steps, but there are more; set the number of steps",
+            self.n_steps
+        );
         Err(Error::config(message).at("n_steps"))
     }
 
@@ -101,8 +108,9 @@ impl Distiller {
         }
     }
 
-    /// The student after the optimizer, its rules and its average. The optimizer sees its paths as they are, so that groups of
-    /// parameters match them.
+    /// Returns the student after the optimizer, its rules and its average are updated.
+    ///
+    /// The optimizer sees the student's paths without a prefix, so that parameter groups match them.
     fn updated<N: Traced>(
         &mut self,
         model: Trained<N>,
@@ -110,7 +118,7 @@ impl Distiller {
         mut grads: GradientsParams,
     ) -> Result<Trained<N>> {
         let Trained { student, projections, average } = model;
-        let of_projections = grads::taken(&mut grads, &projections);
+        let of_projections = grads::split_off(&mut grads, &projections);
         let student = self.optimizer.step(learning_rate.clone(), student, grads);
         let beside = self.optimizer.step(learning_rate, TrainedProjections { projections }, of_projections);
         let student = self.rules.refresh(student, self.step)?;
@@ -121,8 +129,9 @@ impl Distiller {
         Ok(Trained { student, projections: beside.projections, average })
     }
 
-    /// The gradient of the mean loss over these items, and the loss and its terms. Rows come in turns of `at_once`, each loss
-    /// counting by its share of rows.
+    /// Returns the gradient of the mean loss over these items, and the loss and its terms.
+    ///
+    /// Rows run in micro-batches of `at_once`, each weighted by its share of the rows.
     pub(crate) fn gradients<N: Traced>(
         &self,
         model: &Trained<N>,
@@ -133,7 +142,7 @@ impl Distiller {
         let mut sum = GradientsAccumulator::new();
         let mut losses = vec![0.0; 1 + self.settings.blend.terms().len()];
         for index in 0..items.n_turns(self.at_once) {
-            // Dropout is drawn from a seed that follows from the step alone: a run that goes on from a checkpoint draws the same.
+            // The dropout seed depends only on the step, so a resumed run has the same dropout.
             let seed = mixed(mixed(self.settings.seed, self.step as u64), index as u64);
             let (batch, share) = items.turn(index, self.at_once, &self.device)?;
             let of_teacher = match &model.average {
@@ -163,7 +172,7 @@ impl Distiller {
         Ok((sum.grads(), losses))
     }
 
-    /// Gradients without the loss scale, clipped, and their norm before that; `None` where they overflowed in f16.
+    /// Returns unscaled, clipped gradients and their norm before clipping; `None` if they overflowed in f16.
     fn tamed<N: Traced>(
         &mut self,
         grads: GradientsParams,
@@ -176,13 +185,15 @@ impl Distiller {
                 None => return Ok(None),
             },
         };
-        // A device that ran out of memory says so when a value is read: reading the norm here keeps such gradients from the optimizer.
+        // A device that ran out of memory fails when a value is read: reading the norm here keeps such
+        // gradients from the optimizer.
         let norm = grads::norm(&grads, model)?;
         if !norm.is_finite() {
             let message = format!("the gradient is {norm} at step {}; lower the learning rate", self.step);
             return Err(Error::refused(message));
         }
-        // burn clips each parameter by itself; together they keep their direction, as torch's `clip_grad_norm_` has it.
+        // burn clips each parameter separately; clipping all together keeps their direction, as torch's
+        // `clip_grad_norm_` does.
         match self.settings.clip {
             Some(most) if norm > most => Ok(Some((grads::scaled(grads, model, most / norm), norm))),
             _ => Ok(Some((grads, norm))),

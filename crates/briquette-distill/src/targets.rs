@@ -1,34 +1,34 @@
-//! What a student's outputs are held against.
+//! The targets of a student's outputs.
 
 use crate::{Outputs, Projections};
 use briquette_core::{Error, Result};
 use burn::tensor::{Int, Tensor};
 
-/// What a student is held against.
+/// The targets of a student.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Targets<'a> {
     /// The teacher's outputs.
     pub teacher: Option<&'a Outputs>,
-    /// Labels, one a row of scores.
+    /// The labels, one per row of logits.
     pub labels: Option<&'a Tensor<1, Int>>,
-    /// What brings the student's states to the teacher's width, where widths differ.
+    /// Projections of the student's states to the teacher's width, if the widths differ.
     pub projections: Option<&'a Projections>,
 }
 
 impl<'a> Targets<'a> {
-    /// The teacher's outputs, for a loss that cannot do without.
+    /// Returns the teacher's outputs, for a loss that requires them.
     ///
     /// # Errors
-    /// Config where there is no teacher.
+    /// Config: there is no teacher.
     pub fn need_teacher(&self) -> Result<&'a Outputs> {
-        self.teacher.ok_or_else(|| Error::config("there is no teacher; name one"))
+        self.teacher.ok_or_else(|| Error::config("there is no teacher; set one"))
     }
 
-    /// Labels, `[n]`, for a loss that cannot do without.
+    /// Returns the labels, `[n]`, for a loss that requires them.
     ///
     /// # Errors
-    /// Config where the data has none.
+    /// Config: the data has no labels.
     pub fn need_labels(&self) -> Result<&'a Tensor<1, Int>> {
-        self.labels.ok_or_else(|| Error::config("the data has no labels; remove it or name labels"))
+        self.labels.ok_or_else(|| Error::config("the data has no labels; remove the loss, or add labels"))
     }
 }

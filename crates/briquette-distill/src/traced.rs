@@ -1,20 +1,21 @@
-//! What distillation asks of networks, teachers and data: what a user implements.
+//! The traits of networks, teachers and data that a user implements.
 
 use crate::{Layered, Outputs, Wanted};
 use briquette_core::Result;
 use burn::module::{Module, ModuleDisplay};
 use burn::tensor::{Device, Int, Tensor};
 
-/// A network that shows what losses look at: any module can be a student or a teacher. [`Foreign`](crate::Foreign) makes one of a
-/// module and a closure, where no trait is to be implemented.
+/// A network that exposes the outputs that losses use: any module can be a student or teacher.
+///
+/// [`Foreign`](crate::Foreign) builds one from a module and a closure, without a trait implementation.
 pub trait Traced: Module + ModuleDisplay {
-    /// What it takes in: tensors of a batch, on the plain device.
+    /// The input: tensors of a batch, on the plain device.
     type Input: Clone;
 
-    /// Runs it. What is not `wanted` may stay empty.
+    /// Runs the network. Outputs that are not `wanted` may stay empty.
     fn outputs(&self, input: &Self::Input, wanted: Wanted) -> Outputs;
 
-    /// The same as layers, where it is made of some: see [`Settings::by_layer`](crate::Settings::by_layer).
+    /// Returns the network as layers, if it has them: see [`Settings::by_layer`](crate::Settings::by_layer).
     fn layered(&self) -> Option<&dyn Layered<Input = Self::Input>> {
         None
     }
@@ -23,21 +24,22 @@ pub trait Traced: Module + ModuleDisplay {
 /// Some items of the data.
 #[derive(Debug, Clone)]
 pub struct TrainingBatch<I> {
-    /// Their places in the data; empty where nobody counts them, as in batches of burn's loaders.
+    /// The indices of the items in the data. The list is empty if they are unknown, as in batches of burn's
+    /// loaders.
     pub rows: Vec<usize>,
-    /// What networks take in.
+    /// The network input.
     pub input: I,
-    /// Their classes, `[n]`, where they are known.
+    /// The classes of the items, `[n]`, if known.
     pub labels: Option<Tensor<1, Int>>,
 }
 
 impl<I> TrainingBatch<I> {
-    /// What networks take in, without places or labels.
+    /// Creates a batch of inputs without indices or labels.
     pub fn new(input: I) -> Self {
         Self { rows: Vec::new(), input, labels: None }
     }
 
-    /// With classes, `[n]`.
+    /// Adds labels, `[n]`.
     #[must_use]
     pub fn with_labels(self, labels: Tensor<1, Int>) -> Self {
         Self { labels: Some(labels), ..self }
@@ -46,29 +48,30 @@ impl<I> TrainingBatch<I> {
 
 /// Data to train on.
 pub trait TrainingData {
-    /// What networks take in.
+    /// The network input.
     type Input;
 
-    /// Items in all.
+    /// Returns the number of items.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Returns whether there are no items.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The items at these places, as tensors on `device`.
+    /// Returns the items with these indices, as tensors on `device`.
     ///
     /// # Errors
-    /// Input where an item is damaged; Io.
+    /// - Input: an item is damaged.
+    /// - Io: an item cannot be read.
     fn batch(&self, rows: &[usize], device: &Device) -> Result<TrainingBatch<Self::Input>>;
 
-    /// What an item costs beside others, such as its length: batches are made of items that cost much the same.
+    /// Returns the relative cost of an item, such as its length: batches group items of similar cost.
     fn cost(&self, _row: usize) -> usize {
         0
     }
 
-    /// Some of the items that take the most memory, for finding out how many fit.
+    /// Returns items with the largest memory use, to measure how many fit.
     fn largest(&self, n: usize) -> Vec<usize> {
         let mut rows: Vec<usize> = (0..self.len()).collect();
         rows.sort_by_key(|&row| std::cmp::Reverse(self.cost(row)));
@@ -77,37 +80,37 @@ pub trait TrainingData {
     }
 }
 
-/// What a student follows.
+/// A teacher that a student follows.
 pub trait Teacher<I> {
-    /// Its outputs for a batch, without any graph.
+    /// Returns the teacher's outputs for a batch, without a graph.
     ///
     /// # Errors
-    /// Those of reading what it remembers; a network has none.
+    /// Config: the teacher is cached, and a hidden state, attention or an unknown item is requested.
     fn outputs(&self, batch: &TrainingBatch<I>, wanted: Wanted) -> Result<Outputs>;
 }
 
-/// A teacher of the inputs of a network.
+/// A teacher for the inputs of a network.
 pub type DynTeacher<'a, N> = &'a dyn Teacher<<N as Traced>::Input>;
 
-/// Data of the inputs of a network.
+/// Data for the inputs of a network.
 pub type DynTrainingData<'a, N> = &'a dyn TrainingData<Input = <N as Traced>::Input>;
 
-/// A network that no longer learns: off the autodiff device, with dropout and running statistics switched off.
+/// A network that is not trained: off the autodiff device, without dropout, and with fixed running statistics.
 #[derive(Debug, Clone)]
 pub struct Frozen<N>(N);
 
 impl<N: Traced> Frozen<N> {
-    /// Freezes a network as it is now.
+    /// Freezes a network in its current state.
     pub fn new(network: &N) -> Self {
         Self(network.valid())
     }
 
-    /// Where it runs.
+    /// Returns the device.
     pub fn device(&self) -> Device {
         self.0.devices().into_iter().next().unwrap_or_default()
     }
 
-    /// A copy on another device.
+    /// Returns a copy on another device.
     #[must_use]
     pub fn to(&self, device: &Device) -> Self {
         Self(self.0.clone().to_device(device))

@@ -1,4 +1,4 @@
-//! Distillation under burn's own training loop, on one device or several.
+//! Distillation in burn's own training loop, on one device or several.
 
 use crate::grads;
 use crate::traced::{Traced, TrainingBatch};
@@ -15,11 +15,11 @@ use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A student that burn's `SupervisedTraining` trains to follow a teacher of any type, with any of its strategies: on each device there
-/// is a copy of the teacher, made when the first batch gets there.
+/// A student that burn's `SupervisedTraining` trains to follow a teacher of any type, with any strategy.
 ///
-/// `Compressing::new(Distilling::new(..), rules)` holds masks and grids in place under paths that begin with `student.`. There
-/// are no projections here: hidden states are of one width.
+/// Each device has a copy of the teacher, created when the first batch arrives there.
+/// `Compressing::new(Distilling::new(..), rules)` keeps masks and grids in place, under paths that begin with
+/// `student.`. Projections are not supported: hidden widths must be equal.
 #[derive(Module, Debug)]
 pub struct Distilling<N: Module> {
     /// The student.
@@ -32,8 +32,10 @@ pub struct Distilling<N: Module> {
     steps: StepHook,
 }
 
-/// What the student follows: a `SharedTeacher` of its inputs. `#[derive(Module)]` takes no field that names a module and is none, so
-/// its type is hidden.
+/// The teacher: a `SharedTeacher` of the student's inputs.
+///
+/// Its type is hidden, because `#[derive(Module)]` rejects a field whose type mentions a module without being
+/// one.
 #[derive(Clone)]
 struct Followed(Option<Arc<dyn Any + Send + Sync>>);
 
@@ -53,22 +55,23 @@ impl Followed {
     }
 }
 
-/// What [`Several`](crate::Several) does in each of burn's steps; none where a user's own training is burn's alone.
+/// The work of [`Several`](crate::Several) in each of burn's steps; none in a user's own training.
 #[derive(Clone, Default)]
 pub(crate) struct StepHook(Option<Arc<StepHookInner>>);
 
-/// The settings of a [`StepHook`], and where it reports to.
+/// The settings of a [`StepHook`], and its callback.
 pub(crate) struct StepHookInner {
-    /// What each loss is multiplied by, so that the gradients, which burn adds up over devices and turns, come to a mean.
+    /// The factor of each loss, so that the gradients, which burn sums over devices and micro-batches, have the
+    /// scale of a mean.
     pub(crate) share: f64,
-    /// The norm that gradients are clipped at.
+    /// The norm at which gradients are clipped.
     pub(crate) clip: Option<f64>,
-    /// The device whose steps are reported: there may be several that make each step.
+    /// The device whose steps are reported; several devices may make each step.
     pub(crate) main: Device,
-    /// Losses of the turns since the last step of the optimizer, of all devices.
+    /// The losses of all devices' micro-batches since the last optimizer step.
     pub(crate) losses: Mutex<Vec<f64>>,
-    /// Is told of each step: its loss, its learning rate, and the length of its gradient.
-    pub(crate) told: Box<dyn Fn(f64, f64, f64) + Send + Sync>,
+    /// A callback for each step, with its loss, learning rate and gradient norm.
+    pub(crate) on_step: Box<dyn Fn(f64, f64, f64) + Send + Sync>,
 }
 
 impl StepHook {
@@ -88,16 +91,16 @@ impl StepHookInner {
         self.losses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gradients, clipped.
+    /// Returns clipped gradients.
     ///
     /// # Panics
-    /// If a gradient is not finite, or the device fails: burn's loop has no way to hand an error on.
+    /// If a gradient is not finite, or the device fails: burn's loop cannot return an error.
     fn tamed<M: Module>(&self, grads: GradientsParams, module: &M, device: &Device, rate: f64) -> GradientsParams {
         let norm = grads::norm(&grads, module).unwrap_or_else(|error| panic!("{error}"));
         assert!(norm.is_finite(), "the gradient is {norm}; lower the learning rate");
         if *device == self.main {
             let losses = std::mem::take(&mut *self.losses());
-            (self.told)(losses.iter().sum::<f64>() / losses.len().max(1) as f64, rate, norm);
+            (self.on_step)(losses.iter().sum::<f64>() / losses.len().max(1) as f64, rate, norm);
         }
         match self.clip {
             Some(most) if norm > most => grads::scaled(grads, module, most / norm),
@@ -106,7 +109,7 @@ impl StepHookInner {
     }
 }
 
-/// What a step showed: its loss.
+/// The output of a step: its loss.
 #[derive(Debug, Clone)]
 pub struct DistillOutput {
     /// The blended loss, `[1]`.
@@ -130,11 +133,14 @@ impl<N: Traced + 'static> Distilling<N>
 where
     N::Input: 'static,
 {
-    /// A student on an autodiff device, what it follows (none where only labels are), and what goes down. `sample` is any batch, on
-    /// the plain device.
+    /// Creates a model from a student on an autodiff device, its teacher and its loss.
+    ///
+    /// The teacher is `None` with labels only.
+    ///
+    /// `sample` is any batch on the plain device.
     ///
     /// # Errors
-    /// Config where the student is on a plain device, or student, teacher and blend do not go together.
+    /// Config: the student is on a plain device, or student, teacher and blend do not match.
     pub fn new(
         student: N,
         teacher: Option<SharedTeacher<N::Input>>,
@@ -148,7 +154,7 @@ where
         Ok(distilling)
     }
 
-    /// With a hook in each of burn's steps.
+    /// Adds a hook to each of burn's steps.
     pub(crate) fn with_steps(self, steps: StepHook) -> Self {
         Self { steps, ..self }
     }
@@ -159,14 +165,16 @@ where
         let teacher = self.teacher.teacher::<N::Input>();
         let teacher = teacher.map(|teacher| teacher.outputs_on(&device, batch, wanted)).transpose()?;
         if teacher.is_none() && self.blend.needs_teacher() {
-            return Err(Error::config("there is no teacher, and a loss compares with one; name one"));
+            return Err(Error::config("there is no teacher, but a loss needs one; set a teacher"));
         }
         let targets = Targets { teacher: teacher.as_ref(), labels: batch.labels.as_ref(), projections: None };
         self.blend.loss(&student.outputs(&batch.input, wanted), targets)
     }
 
+    /// Computes the loss of a batch.
+    ///
     /// # Panics
-    /// If the loss cannot be had, which `new` has tried out: burn's loop has no way to hand an error on.
+    /// If the loss cannot be computed, which `new` has checked: burn's loop cannot return an error.
     fn output(&self, batch: &TrainingBatch<N::Input>) -> DistillOutput {
         let found = self.loss(&self.student, batch).unwrap_or_else(|error| panic!("{error}"));
         DistillOutput { loss: found.total }
@@ -185,7 +193,7 @@ where
         let Some(steps) = &self.steps.0 else { return TrainOutput::new(self, output.loss.backward(), output) };
         let value = grads::read(output.loss.clone()).unwrap_or_else(|error| panic!("{error}"));
         let value = f64::from(value.first().copied().unwrap_or(0.0));
-        assert!(value.is_finite(), "the loss is {value}; lower the learning rate, or look at the data");
+        assert!(value.is_finite(), "the loss is {value}; lower the learning rate, or check the data");
         steps.losses().push(value);
         TrainOutput::new(self, (output.loss.clone() * steps.share).backward(), output)
     }

@@ -1,27 +1,28 @@
-//! What is trained: a student, and what goes along with it.
+//! The trained model: a student and its companions.
 
 use crate::Projections;
 use crate::traced::Traced;
 use burn::module::Module;
 
-/// A student, and what is trained along with it and thrown away at the end.
+/// A student, with the projections and average that accompany its training.
 #[derive(Module, Debug)]
 pub struct Trained<N: Module> {
-    /// The student, with what is attached to it.
+    /// The student, with its masks and grids attached.
     pub student: N,
     pub(crate) projections: Projections,
-    /// The student's average over time, on the plain device and without what is attached to it, where it is the teacher.
+    /// The student's average over time, if it is the teacher. It is on the plain device, without masks and
+    /// grids attached.
     pub average: Option<N>,
 }
 
 impl<N: Traced> Trained<N> {
-    /// The student with what is attached to it.
+    /// Returns the student, with its masks and grids attached.
     pub fn into_student(self) -> N {
         self.student
     }
 }
 
-/// The projections as a field: optimizers name their parameters by paths that begin with `projections.`.
+/// Projections as a field: optimizers see their parameters under paths that begin with `projections.`.
 #[derive(Module, Debug)]
 pub(crate) struct TrainedProjections {
     pub(crate) projections: Projections,

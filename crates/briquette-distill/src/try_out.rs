@@ -1,4 +1,4 @@
-//! What is looked at before the first step: whether student, teacher and data go together, and what does not learn.
+//! Checks before the first step: whether student, teacher and data match, and which parameters are frozen.
 
 use crate::traced::{DynTeacher, Traced, TrainingBatch};
 use crate::trained::Trained;
@@ -8,21 +8,21 @@ use briquette_nn::parameters;
 use burn::module::{Module, ParamGroup};
 use burn::tensor::Device;
 
-/// The device of a student that can learn.
+/// Returns the device of a trainable student.
 ///
 /// # Errors
-/// Config where it is a plain one.
+/// Config: the student is on a plain device.
 pub(crate) fn check_learns<M: Module>(student: &M) -> Result<Device> {
     let device = student.devices().into_iter().next().unwrap_or_default();
     match device.is_autodiff() {
         true => Ok(device),
         false => Err(Error::config(
-            "the student is on a plain device, where nothing learns; make it on `device.autodiff()`, or hand over `model.train()`",
+            "the student is on a plain device without gradients; create it on `device.autodiff()`, or pass `model.train()`",
         )),
     }
 }
 
-/// Runs student and teacher once, so that what does not go together shows before any work, and makes the projections.
+/// Runs student and teacher once to find mismatches before any work, and creates the projections.
 pub(crate) fn try_out<N: Traced>(
     student: &N,
     teacher: Option<DynTeacher<N>>,
@@ -31,7 +31,7 @@ pub(crate) fn try_out<N: Traced>(
     device: &Device,
 ) -> Result<Projections> {
     if blend.needs_teacher() && teacher.is_none() {
-        return Err(Error::config("there is no teacher, and a loss compares with one; name one"));
+        return Err(Error::config("there is no teacher, but a loss needs one; set a teacher"));
     }
     let wanted = blend.wanted();
     let found = student.valid().outputs(&sample.input, wanted);
@@ -46,7 +46,7 @@ pub(crate) fn try_out<N: Traced>(
     Ok(projections)
 }
 
-/// Stops the gradients of what does not learn.
+/// Stops the gradients of frozen parameters.
 pub(crate) fn freeze<N: Traced>(model: Trained<N>, settings: &Settings) -> Result<Trained<N>> {
     if settings.frozen.is_empty() {
         return Ok(model);

@@ -1,4 +1,4 @@
-//! Blends: what adds up, and what is refused.
+//! Tests of blends: sums and refused settings.
 
 use briquette_core::ErrorKind;
 use briquette_distill::{
@@ -44,7 +44,7 @@ fn hidden_states_follow_the_layer_map_through_projections() {
     let blend = |map| Blend::new(vec![term(Loss::Hidden(Distance::Mse, map), 1.0)]).unwrap();
     let (student, teacher) = (states(2, 4), states(4, 4));
     let targets = |teacher| Targets { teacher: Some(teacher), ..Targets::default() };
-    // Layers hold their own number: 0 and 1 follow 1 and 3, then 0 and 1, then 3 and 0.
+    // Each layer's states equal its index: 0 and 1 follow 1 and 3, then 0 and 1, then 3 and 0.
     let loss = |map| value(&blend(map).loss(&student, targets(&teacher)).unwrap().total);
     assert_eq!(loss(LayerMap::Every), (1.0 + 4.0) / 2.0);
     assert_eq!(loss(LayerMap::First), 0.0);
@@ -59,7 +59,7 @@ fn hidden_states_follow_the_layer_map_through_projections() {
 }
 
 #[test]
-fn networks_are_asked_only_for_what_is_looked_at() {
+fn only_needed_outputs_are_requested() {
     let wanted = |loss| Blend::new(vec![term(loss, 1.0)]).unwrap().wanted();
     assert!(wanted(Loss::Embedding(Match::Cosine)).is_end_only());
     assert_eq!(wanted(Loss::Hidden(Distance::Cosine, LayerMap::Last)), Wanted { hidden: true, ..Wanted::default() });
@@ -69,7 +69,7 @@ fn networks_are_asked_only_for_what_is_looked_at() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_in_one_line() {
+fn invalid_blends_are_refused_in_one_line() {
     let cases = [
         (vec![], "the weights sum to 0"),
         (vec![term(Loss::Labels(0.0), 0.0)], "the weights sum to 0"),
@@ -88,7 +88,7 @@ fn what_cannot_be_is_refused_in_one_line() {
 }
 
 #[test]
-fn classes_that_differ_and_outputs_that_are_missing_are_named() {
+fn different_classes_and_missing_outputs_are_reported() {
     let logits = Blend::new(vec![term(Loss::Logits(Divergence::Kl, 1.0), 1.0)]).unwrap();
     let student = scores([[0.0; 3]; 2]);
     let of_two = Outputs { logits: Some(Tensor::zeros([2, 2], &Device::flex())), ..Outputs::default() };
@@ -99,5 +99,5 @@ fn classes_that_differ_and_outputs_that_are_missing_are_named() {
     let labels = Blend::new(vec![term(Loss::Labels(0.0), 1.0)]).unwrap();
     assert!(message(&labels, Targets::default()).contains("the data has no labels"));
     let embedding = Blend::new(vec![term(Loss::Embedding(Match::Cosine), 1.0)]).unwrap();
-    assert!(message(&embedding, targets).contains("the student gives no embeddings"));
+    assert!(message(&embedding, targets).contains("the student has no embeddings"));
 }

@@ -1,4 +1,4 @@
-//! Losses and their gradients against torch's; see fixtures/make_distill_goldens.py.
+//! Compares losses and their gradients with torch's; see fixtures/make_distill_goldens.py.
 
 use briquette_distill::loss::{attention, embedding, hidden, labels, logits};
 use briquette_formats::{Checkpoint, TensorSource};
@@ -26,7 +26,7 @@ impl Golden {
         (shape, bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
     }
 
-    /// A constant on the plain device.
+    /// Returns a constant on the plain device.
     fn input<const D: usize>(&self, name: &str) -> Tensor<D> {
         let (shape, values) = self.floats(&format!("in.{name}"));
         Tensor::from_data(TensorData::new(values, shape), &Device::flex())
@@ -44,7 +44,7 @@ impl Golden {
         Tensor::from_data(TensorData::new(padding, shape), &Device::flex())
     }
 
-    /// Holds the loss of an input and its gradient against torch's.
+    /// Compares the loss of an input and its gradient with torch's.
     fn check<const D: usize>(&self, name: &str, of: &str, loss: impl Fn(Tensor<D>) -> Tensor<1>) {
         let input = Tensor::<D>::from_data(self.input::<D>(of).into_data(), &Device::flex().autodiff()).require_grad();
         let found = loss(input.clone());
@@ -59,7 +59,7 @@ impl Golden {
 }
 
 #[test]
-fn losses_over_class_scores_agree_with_torch() {
+fn losses_on_logits_agree_with_torch() {
     let golden = Golden::open();
     let (teacher, truth) = (|| golden.input::<2>("teacher_scores"), golden.labels());
     golden.check("kl", "scores", |x| logits::kl(x, teacher(), 4.0));
@@ -69,7 +69,7 @@ fn losses_over_class_scores_agree_with_torch() {
 }
 
 #[test]
-fn losses_over_states_agree_with_torch() {
+fn losses_on_hidden_states_agree_with_torch() {
     let golden = Golden::open();
     let (teacher, padding) = (|| golden.input::<3>("teacher_states"), || Some(golden.padding()));
     golden.check("hidden_mse", "states", |x| hidden::mse(x, teacher(), None));
@@ -82,7 +82,7 @@ fn losses_over_states_agree_with_torch() {
 }
 
 #[test]
-fn losses_over_attention_agree_with_torch() {
+fn losses_on_attention_agree_with_torch() {
     let golden = Golden::open();
     let padding = || Some(golden.padding());
     golden.check("maps", "map", |x| attention::maps(x, golden.input("teacher_map"), padding()));
@@ -90,7 +90,7 @@ fn losses_over_attention_agree_with_torch() {
 }
 
 #[test]
-fn losses_over_embeddings_agree_with_torch() {
+fn losses_on_embeddings_agree_with_torch() {
     let golden = Golden::open();
     let teacher = || golden.input::<2>("teacher_embedding");
     golden.check("embedding_cosine", "embedding", |x| embedding::cosine(x, teacher()));

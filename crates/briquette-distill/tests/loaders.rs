@@ -1,4 +1,4 @@
-//! Batches from burn's loaders, whose order is not ours.
+//! Training on batches from burn's loaders, which set the order.
 
 use crate::points::*;
 use briquette_core::{ErrorKind, Result};
@@ -11,7 +11,7 @@ use burn::data::dataloader::{DataLoaderBuilder, batcher::Batcher};
 use burn::data::dataset::{Dataset, DatasetError, InMemDataset};
 use burn::tensor::{Device, Int, Tensor};
 
-/// Points as somebody else's batches.
+/// Points in a user's own batch type.
 #[derive(Debug, Clone)]
 struct TheirBatch {
     x: Tensor<2>,
@@ -36,7 +36,7 @@ fn loader_of(rows: impl Dataset<usize> + 'static) -> BatchLoader<Tensor<2>> {
     training_batches(builder.build(rows), |batch: TheirBatch| TrainingBatch::new(batch.x).with_labels(batch.y))
 }
 
-/// Three epochs of seven steps over a loader.
+/// Trains three epochs of seven steps on a loader.
 fn run_loader(
     batches: &BatchLoader<Tensor<2>>,
     checkpoints: &Checkpoints,
@@ -51,7 +51,7 @@ fn run_loader(
 }
 
 #[test]
-fn a_loader_of_burns_is_gone_on_with_from_the_end_of_an_epoch() {
+fn a_loader_training_resumes_from_the_end_of_an_epoch() {
     let expected = run_loader(&loader(64), &Checkpoints::in_memory(), &mut ()).unwrap();
     assert_eq!(steps(&expected).len(), 21);
     let of = |epoch: usize| steps(&expected)[7 * epoch..7 * (epoch + 1)].iter().map(|step| step.terms[0]).sum::<f64>();
@@ -67,7 +67,7 @@ fn a_loader_of_burns_is_gone_on_with_from_the_end_of_an_epoch() {
     }
 }
 
-/// Rows of which one cannot be read.
+/// Rows, one of which cannot be read.
 struct Unreadable;
 
 impl Dataset<usize> for Unreadable {
@@ -81,7 +81,7 @@ impl Dataset<usize> for Unreadable {
 }
 
 #[test]
-fn loaders_that_fail_or_are_empty_and_checkpoints_within_an_epoch_are_refused() {
+fn broken_loaders_and_checkpoints_within_an_epoch_are_refused() {
     let message = |batches, checkpoints: &Checkpoints| {
         let error = run_loader(&batches, checkpoints, &mut ()).unwrap_err();
         (error.kind, error.to_string())

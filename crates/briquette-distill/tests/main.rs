@@ -1,4 +1,4 @@
-//! Losses, blends and the loop, in one program: each would link all of burn.
+//! Tests of losses, blends and the loop in one program, because each program links all of burn.
 #![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used)]
 

@@ -10,7 +10,7 @@ use burn::tensor::{Device, Tensor};
 const DECAY: f64 = 0.6;
 
 fn averaging() -> Settings {
-    // Its own average as it begins scores as the student does: labels make it move.
+    // The initial average gives the same logits as the student: labels make it move.
     let terms = vec![Loss::Labels(0.0).times(1.0), Loss::custom("apart", apart).times(0.5)];
     Settings { blend: Blend::new(terms).unwrap(), mean_teacher: Some(DECAY), ..settings(3) }
 }
@@ -24,7 +24,7 @@ fn run_averaging(checkpoints: &Checkpoints, watch: &mut dyn Watch<Net>) -> Resul
 }
 
 #[test]
-fn an_average_of_the_student_is_its_teacher() {
+fn the_average_of_the_student_is_its_teacher() {
     let data = Points(64);
     let sample = data.batch(&[0, 1], &Device::flex()).unwrap();
     let rules = Compression::new().prune(Prune::new("inner.weight", 0.5).unwrap());
@@ -35,7 +35,7 @@ fn an_average_of_the_student_is_its_teacher() {
         let average = weights(model.average.as_ref().unwrap());
         let record;
         (model, record) = distiller.step(model, None, &data, &rows).unwrap();
-        assert!(step > 1 || record.terms[1] > 0.0, "the mask sets the student apart from its average");
+        assert!(step > 1 || record.terms[1] > 0.0, "the mask makes the student differ from its average");
         let keep = DECAY.min(1.0 - 1.0 / (step as f64 + 1.0)) as f32;
         let effective = weights(&model.student.valid().materialize());
         expected = expected.iter().zip(effective).map(|(old, new)| keep * old + (1.0 - keep) * new).collect();
@@ -46,7 +46,7 @@ fn an_average_of_the_student_is_its_teacher() {
 }
 
 #[test]
-fn a_training_with_an_average_goes_on_where_it_stood() {
+fn a_mean_teacher_training_resumes() {
     let expected = run_averaging(&Checkpoints::in_memory(), &mut ()).unwrap();
     let average = weights(expected.average.as_ref().unwrap());
     assert_ne!(average, weights(&expected.student));
@@ -63,7 +63,7 @@ fn a_training_with_an_average_goes_on_where_it_stood() {
 }
 
 #[test]
-fn two_teachers_and_a_decay_that_is_none_are_refused() {
+fn two_teachers_and_invalid_decays_are_refused() {
     let (teacher, sample) = (teacher(), Points(4).batch(&[0, 1], &Device::flex()).unwrap());
     let message = |settings, teacher: Option<&dyn Teacher<Tensor<2>>>| {
         Distiller::new(student(), Compression::new(), settings, teacher, &sample, 4).map(drop).unwrap_err().to_string()

@@ -1,4 +1,4 @@
-//! In somebody's own code: their modules, losses, optimizers and schedules.
+//! Training with a user's own modules, losses, optimizers and schedules.
 
 use crate::points::*;
 use briquette_core::ErrorKind;
@@ -15,7 +15,7 @@ use burn::optim::{AdamConfig, ModuleOptimizer, RmsPropConfig, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use std::path::Path;
 
-/// What [`Net`] gives, without its trait.
+/// Wraps [`Net`] without its trait.
 type ForeignNet = Foreign<Net, Tensor<2>>;
 
 fn foreign(net: Net) -> ForeignNet {
@@ -27,7 +27,7 @@ fn blend_of(loss: Loss) -> Settings {
 }
 
 #[test]
-fn a_loss_of_ones_own_is_weighted_named_and_gone_down() {
+fn a_custom_loss_is_weighted_logged_and_minimized() {
     let own = Loss::custom("apart", apart);
     let terms = vec![Loss::Labels(0.0).times(0.25), own.clone().times(2.0)];
     let finished = in_memory(Settings { blend: Blend::new(terms).unwrap(), ..settings(20) }).unwrap();
@@ -37,21 +37,21 @@ fn a_loss_of_ones_own_is_weighted_named_and_gone_down() {
         assert!((step.loss - 0.25 * step.terms[0] - 2.0 * step.terms[1]).abs() < 1e-5, "{step:?}");
     }
     assert!(steps[79].terms[1] < 0.5 * steps[0].terms[1]);
-    assert!(own == own.clone() && own != Loss::custom("apart", apart), "copies of one are the same");
+    assert!(own == own.clone() && own != Loss::custom("apart", apart), "copies of a loss are equal");
 }
 
 #[test]
-fn what_a_loss_of_ones_own_cannot_be_is_refused_by_its_name() {
+fn invalid_custom_losses_are_refused_by_name() {
     let message = |loss| in_memory(blend_of(loss)).unwrap_err().to_string();
     let rows = |student: &Outputs, _: Targets| Ok(student.need_logits()?.sum_dim(1).squeeze_dim(1));
-    assert!(message(Loss::custom("rows", rows)).contains("loss \"rows\": it gives 2 numbers, expected one"));
+    assert!(message(Loss::custom("rows", rows)).contains("loss \"rows\": it returned 2 numbers, expected one"));
     let nan = |student: &Outputs, _: Targets| Ok(student.need_logits()?.mean() * f32::NAN);
-    // The first run is without a step, and looks at shapes alone.
+    // The first run makes no step, and checks only shapes.
     assert!(message(Loss::custom("broken", nan)).contains("the loss \"broken\" is NaN at step 1"));
     let cut = |student: &Outputs, _: Targets| Ok(student.need_logits()?.detach().mean());
-    assert!(message(Loss::custom("cut", cut)).contains("does not depend on any parameter that learns"));
+    assert!(message(Loss::custom("cut", cut)).contains("does not depend on any trainable parameter"));
     let wide = |student: &Outputs, _: Targets| Ok(student.need_embedding()?.mean());
-    assert!(message(Loss::custom("wide", wide)).contains("loss \"wide\": the network gives no embeddings"));
+    assert!(message(Loss::custom("wide", wide)).contains("loss \"wide\": the network has no embeddings"));
     assert!(Blend::new(vec![Loss::custom(" ", apart).times(1.0)]).unwrap_err().to_string().contains("needs a name"));
 
     let sample = Points(2).batch(&[0], &Device::flex()).unwrap();
@@ -60,7 +60,7 @@ fn what_a_loss_of_ones_own_cannot_be_is_refused_by_its_name() {
 }
 
 #[test]
-fn any_optimizer_and_schedule_of_burn_goes_on_where_it_stood() {
+fn any_burn_optimizer_and_scheduler_resumes() {
     let rates = || ExponentialLrSchedulerConfig::new(1e-2, 0.9).init().unwrap();
     let own = || settings(3).with_optimizer(RmsPropConfig::new().init()).with_schedule(rates());
     let whole = tempfile::tempdir().unwrap();
@@ -89,12 +89,15 @@ fn a_checkpoint_of_another_optimizer_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         run(before, &Checkpoints::at(directory.path()).unwrap(), &mut StopAfter(4)).unwrap_err();
         let error = run(after, &Checkpoints::at(directory.path()).unwrap(), &mut ()).unwrap_err();
-        assert!(error.to_string().contains("of another optimizer") && Checkpoints::is_damage(&error), "{error}");
+        assert!(
+            error.to_string().contains("belongs to another optimizer") && Checkpoints::is_damage(&error),
+            "{error}"
+        );
     }
 }
 
 #[test]
-fn groups_of_parameters_go_by_the_paths_of_the_student() {
+fn parameter_groups_match_the_paths_of_the_student() {
     let before = weights(&student());
     let still = ModuleLrScheduler::new(1e-2).with_group(ParamGroup::from_predicate("inner"), 0.0);
     let finished = in_memory(settings(2).with_schedule(still)).unwrap();
@@ -108,7 +111,7 @@ fn groups_of_parameters_go_by_the_paths_of_the_student() {
     assert_ne!(after[n_inner..], before[n_inner..]);
 }
 
-/// An optimizer of somebody's own, which leaves everything as it is.
+/// A user's own optimizer, which leaves all parameters unchanged.
 #[derive(Clone)]
 struct Stuck;
 
@@ -131,7 +134,7 @@ impl burn::optim::Optimizer for Stuck {
 }
 
 #[test]
-fn two_that_clip_and_steps_that_were_not_planned_are_refused() {
+fn double_clipping_and_unplanned_steps_are_refused() {
     let clipping = burn::grad_clipping::GradientClippingConfig::Norm(1.0);
     let twice = settings(1).with_optimizer(AdamConfig::new().with_grad_clipping(Some(clipping)).init());
     let error = in_memory(twice.clone()).unwrap_err();
@@ -152,7 +155,7 @@ fn two_that_clip_and_steps_that_were_not_planned_are_refused() {
 }
 
 #[test]
-fn without_a_directory_it_ends_in_the_same_place_and_knows_its_best() {
+fn training_in_memory_gives_the_same_student_and_best_epoch() {
     let goal = Some(Goal { metric: "apart".into(), is_more_better: false });
     let settings = || Settings { goal: goal.clone(), learning_rate: 0.5, ..settings(6) };
     let directory = tempfile::tempdir().unwrap();
@@ -161,15 +164,15 @@ fn without_a_directory_it_ends_in_the_same_place_and_knows_its_best() {
     let found = run(settings(), &checkpoints, &mut StopAfter(0)).unwrap();
     assert_eq!(weights(&found.student), weights(&on_disk.student));
     assert!(found.best == on_disk.best && losses(&found) == losses(&on_disk));
-    assert!(found.best.unwrap().epoch < 6, "it is no test where the last is the best");
+    assert!(found.best.unwrap().epoch < 6, "the test needs a best epoch before the last");
     assert_eq!(checkpoints.directory(), None);
-    // There is nothing to go on from: a second run is a run of its own.
+    // There is nothing to resume: a second run starts anew.
     let again = run(settings(), &checkpoints, &mut StopAfter(0)).unwrap();
     assert_eq!((again.resumed_at, losses(&again)), (0, losses(&found)));
 }
 
 #[test]
-fn a_student_on_a_plain_device_is_the_callers_mistake() {
+fn a_student_on_a_plain_device_is_refused() {
     let (teacher, sample) = (teacher(), Points(4).batch(&[0, 1], &Device::flex()).unwrap());
     let start = |net| Distiller::new(net, Compression::new(), settings(1), Some(&teacher), &sample, 4).map(drop);
     let error = start(Net::new(5, 2, &Device::flex())).unwrap_err();
@@ -178,7 +181,7 @@ fn a_student_on_a_plain_device_is_the_callers_mistake() {
     start(Net::new(5, 2, &Device::flex()).train()).unwrap();
 }
 
-/// A student and a teacher of types that know nothing of us.
+/// A student and a teacher of types that do not depend on Briquette.
 #[derive(Module, Debug)]
 struct Theirs {
     layers: Vec<nn::Linear>,
@@ -196,7 +199,7 @@ impl Theirs {
 }
 
 #[test]
-fn a_foreign_module_learns_from_one_of_another_type_under_its_own_paths() {
+fn a_foreign_module_learns_from_another_type_under_its_own_paths() {
     Device::flex().seed(5);
     let teacher = Frozen::new(&foreign(Net::new(12, 1, &Device::flex())));
     let theirs = Theirs::new(&Device::flex().autodiff());
@@ -217,7 +220,7 @@ fn a_foreign_module_learns_from_one_of_another_type_under_its_own_paths() {
     let losses: Vec<f64> = steps(&finished).iter().map(|step| step.loss).collect();
     assert!(losses[79] < 0.3 * losses[0], "{losses:?}");
 
-    // The module alone has it all: masks, grids, and a record that fits a bare one.
+    // The module alone has masks, grids, and a record that fits a bare module.
     let network = finished.student.network;
     assert_eq!(sparsity(&network).unwrap()["layers.0.weight"].n_zeros, INPUTS * 8 / 2);
     let x = sample.input;
@@ -228,10 +231,10 @@ fn a_foreign_module_learns_from_one_of_another_type_under_its_own_paths() {
 }
 
 #[test]
-fn a_remembered_teacher_is_not_asked_about_unknown_items() {
+fn a_cached_teacher_refuses_unknown_items() {
     let (teacher, data) = (teacher(), Points(4));
     let cached = Cached::of::<Tensor<2>>(&teacher, &data, 3, 4, &Device::flex()).unwrap();
     let batch = TrainingBatch { rows: Vec::new(), ..data.batch(&[1], &Device::flex()).unwrap() };
     let error = Teacher::<Tensor<2>>::outputs(&cached, &batch, Wanted::default()).unwrap_err();
-    assert!(error.kind == ErrorKind::Config && error.to_string().contains("does not say which items"), "{error}");
+    assert!(error.kind == ErrorKind::Config && error.to_string().contains("has no item indices"), "{error}");
 }

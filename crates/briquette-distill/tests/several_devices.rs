@@ -1,4 +1,5 @@
-//! Under burn's `SupervisedTraining`, on one device and on two. A program of its own: it sets up what holds for a whole process.
+//! Tests burn's `SupervisedTraining` on one device and on two. It is a separate program because it changes
+//! process-wide settings.
 #![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used)]
 
@@ -58,7 +59,7 @@ fn loader() -> Arc<dyn DataLoader<TrainingBatch<Tensor<2>>>> {
     DataLoaderBuilder::new(Points).batch_size(8).shuffle(1).build(InMemDataset::new((0..64).collect::<Vec<usize>>()))
 }
 
-/// The mean distance of log probabilities between two networks.
+/// Returns the mean distance of log probabilities between two networks.
 fn apart(a: &Net, b: &Net) -> f32 {
     let batch = Points.batch((0..64).collect(), &Device::flex());
     let scores = |net: &Net| log_softmax(net.valid().outputs(&batch.input, Wanted::default()).logits.unwrap(), 1);
@@ -92,12 +93,12 @@ fn a_student_follows_on_one_device_and_on_two() {
     for n_devices in [1, 2] {
         let (before, after, n_zeros) = train(n_devices).unwrap();
         assert!(after < 0.5 * before, "{n_devices}: {before} to {after}");
-        assert_eq!(n_zeros, 3, "{n_devices}: the mask holds");
+        assert_eq!(n_zeros, 3, "{n_devices}: the mask is kept");
     }
 }
 
 #[test]
-fn two_foreign_modules_go_together_in_few_lines() {
+fn two_foreign_modules_are_distilled_in_few_lines() {
     let device = Device::flex();
     device.seed(3);
     let (student, teacher) = (foreign::Slim::new(&device.clone().autodiff()), foreign::Wide::new(&device));
@@ -105,8 +106,8 @@ fn two_foreign_modules_go_together_in_few_lines() {
     let after = foreign::agreement(&foreign::distill(student, teacher.clone()).unwrap(), &teacher);
     assert!(after > 0.9 && after > before + 0.1, "{before} to {after}");
     let lines = include_str!("../examples/foreign.rs").lines();
-    let ours = lines.skip_while(|line| *line != "// ---- ours ----").skip(1);
-    let n_lines = ours.take_while(|line| *line != "// ---- theirs again ----").count();
+    let ours = lines.skip_while(|line| *line != "// ---- briquette ----").skip(1);
+    let n_lines = ours.take_while(|line| *line != "// ---- user code ----").count();
     assert!((1..=25).contains(&n_lines), "{n_lines}");
 }
 

@@ -1,4 +1,4 @@
-//! Trainings that were stopped, and their checkpoints damaged.
+//! Tests of stopped trainings and damaged checkpoints.
 
 use crate::points::*;
 use briquette_core::{Error, ErrorKind, Result};
@@ -8,11 +8,11 @@ use briquette_nn::Compression;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Where a run ends that is not let go to its end.
+/// The point at which a run is stopped.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Stop {
     Never,
-    /// After this step, once a checkpoint of it may be there.
+    /// After this step, when its checkpoint may exist.
     Step(usize),
     /// Before this epoch is evaluated.
     Evaluation(usize),
@@ -43,14 +43,14 @@ impl Watch<Net> for Stopped {
     }
 }
 
-/// Three epochs of four steps.
+/// Trains three epochs of four steps.
 fn run(save_every: usize, at: Stop, directory: &Path) -> Result<TrainingOutcome<Net>> {
     let goal = Some(Goal { metric: "apart".into(), is_more_better: false });
     let settings = Settings { save_every, goal, ..settings(3) };
     train(student(), Compression::new(), settings, directory, &mut Stopped { at, n_evaluated: 0 })
 }
 
-/// What there is of a history but for times.
+/// Returns the history without times.
 fn timeless(finished: &TrainingOutcome<Net>) -> Vec<HistoryRecord> {
     let line = |line: &HistoryRecord| match line {
         HistoryRecord::Step(record) => HistoryRecord::Step(StepRecord { seconds: 0.0, ..record.clone() }),
@@ -60,7 +60,7 @@ fn timeless(finished: &TrainingOutcome<Net>) -> Vec<HistoryRecord> {
 }
 
 #[test]
-fn what_a_stopped_run_writes_down_is_what_an_unstopped_one_does() {
+fn a_resumed_run_logs_the_same_history() {
     let whole = tempfile::tempdir().unwrap();
     let expected = run(100, Stop::Never, whole.path()).unwrap();
     let n_epochs = timeless(&expected).iter().filter(|line| matches!(line, HistoryRecord::Epoch(_))).count();
@@ -75,7 +75,7 @@ fn what_a_stopped_run_writes_down_is_what_an_unstopped_one_does() {
         Stop::Epoch(2),
         Stop::Epoch(3),
     ];
-    // A checkpoint in the middle of an epoch, of its last step, and of each.
+    // Checkpoints in the middle of an epoch, at its last step, and at each step.
     for save_every in [3, 4, 1] {
         for at in stops {
             let directory = tempfile::tempdir().unwrap();
@@ -88,7 +88,7 @@ fn what_a_stopped_run_writes_down_is_what_an_unstopped_one_does() {
     }
 }
 
-/// The files of a stopped run: of steps, of the best student, and what names them.
+/// Returns the files of a stopped run: of its steps, its best student and `last.json`.
 fn stopped() -> (tempfile::TempDir, Vec<PathBuf>) {
     let directory = tempfile::tempdir().unwrap();
     run(3, Stop::Step(7), directory.path()).unwrap_err();
@@ -102,7 +102,7 @@ fn stopped() -> (tempfile::TempDir, Vec<PathBuf>) {
 }
 
 #[test]
-fn a_checkpoint_with_a_flipped_bit_leads_nowhere_else() {
+fn a_flipped_bit_in_a_checkpoint_is_refused_or_harmless() {
     let whole = tempfile::tempdir().unwrap();
     let expected = weights(&run(3, Stop::Never, whole.path()).unwrap().student);
     let (directory, files) = stopped();
@@ -121,7 +121,7 @@ fn a_checkpoint_with_a_flipped_bit_leads_nowhere_else() {
             flipped[place] ^= 1 << (part % 8);
             std::fs::write(path, flipped).unwrap();
             match run(3, Stop::Never, directory.path()) {
-                // One that is not needed any more is not looked at.
+                // A file that is no longer needed is not read.
                 Ok(finished) => assert_eq!(weights(&finished.student), expected, "{} at {place}", path.display()),
                 Err(error) => {
                     let message = error.to_string();
@@ -134,7 +134,7 @@ fn a_checkpoint_with_a_flipped_bit_leads_nowhere_else() {
                     n_refused += 1;
                 }
             }
-            // What went on went to its end.
+            // If the run resumed, it reached its end.
             kept.iter().for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
         }
     }
@@ -142,7 +142,7 @@ fn a_checkpoint_with_a_flipped_bit_leads_nowhere_else() {
 }
 
 #[test]
-fn a_checkpoint_that_is_cut_short_or_gone_is_damage_and_clearing_leads_out() {
+fn truncated_or_missing_checkpoints_are_damage_until_cleared() {
     let whole = tempfile::tempdir().unwrap();
     let expected = weights(&run(3, Stop::Never, whole.path()).unwrap().student);
     for which in 1..4 {

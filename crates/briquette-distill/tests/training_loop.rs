@@ -1,4 +1,4 @@
-//! The loop: what it learns, what it holds in place, what it goes on from, what it refuses.
+//! Tests of the training loop: learning, masks and grids, resuming and refused settings.
 
 use crate::points::*;
 use briquette_core::{Error, ErrorKind, Result};
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 #[test]
-fn a_student_comes_to_follow_its_teacher() {
+fn a_student_learns_to_follow_its_teacher() {
     let directory = tempfile::tempdir().unwrap();
     let finished = train(student(), Compression::new(), settings(30), directory.path(), &mut ()).unwrap();
     let losses = losses(&finished);
@@ -26,7 +26,7 @@ fn a_student_comes_to_follow_its_teacher() {
 }
 
 #[test]
-fn a_run_that_was_stopped_anywhere_ends_in_the_same_place() {
+fn a_resumed_run_gives_the_same_student() {
     let whole = tempfile::tempdir().unwrap();
     let rules = || Compression::new().prune(Prune::new("inner.weight", 0.4).unwrap());
     let expected = train(student(), rules(), settings(3), whole.path(), &mut StopAfter(0)).unwrap();
@@ -34,7 +34,7 @@ fn a_run_that_was_stopped_anywhere_ends_in_the_same_place() {
         let directory = tempfile::tempdir().unwrap();
         let stopped = train(student(), rules(), settings(3), directory.path(), &mut StopAfter(at)).unwrap_err();
         assert_eq!(stopped.kind, ErrorKind::Interrupted(15));
-        // Another start would lead elsewhere: it is the checkpoint that counts, where there is one.
+        // With another initial student, a resumed run still gives the same result: the checkpoint counts.
         let other = if at < 3 { student() } else { Net::new(5, 99, &Device::flex().autodiff()) };
         let finished = train(other, rules(), settings(3), directory.path(), &mut StopAfter(0)).unwrap();
         assert_eq!(finished.resumed_at, at / 3 * 3, "saved every 3 steps");
@@ -44,7 +44,7 @@ fn a_run_that_was_stopped_anywhere_ends_in_the_same_place() {
 }
 
 #[test]
-fn turns_of_a_batch_make_the_same_step_as_all_at_once() {
+fn micro_batches_make_the_same_step_as_a_whole_batch() {
     let of = |at_once: usize| {
         let directory = tempfile::tempdir().unwrap();
         let settings = Settings { at_once, ..settings(2) };
@@ -58,7 +58,7 @@ fn turns_of_a_batch_make_the_same_step_as_all_at_once() {
 }
 
 #[test]
-fn masks_and_grids_stay_in_place_while_it_learns() {
+fn masks_and_grids_stay_in_place_during_training() {
     let directory = tempfile::tempdir().unwrap();
     let rules = Compression::new()
         .prune(Prune::new("inner.weight", 0.5).unwrap())
@@ -70,7 +70,7 @@ fn masks_and_grids_stay_in_place_while_it_learns() {
 }
 
 #[test]
-fn what_is_frozen_does_not_move() {
+fn frozen_parameters_do_not_change() {
     let directory = tempfile::tempdir().unwrap();
     let settings = Settings { frozen: Patterns::new(["inner.*"]).unwrap(), ..settings(2) };
     let (before, finished) =
@@ -83,7 +83,7 @@ fn what_is_frozen_does_not_move() {
 }
 
 #[test]
-fn hidden_states_of_another_width_are_bridged_and_gradients_clipped() {
+fn hidden_states_are_projected_and_gradients_clipped() {
     let directory = tempfile::tempdir().unwrap();
     let hidden = blend(Loss::Hidden(Distance::Mse, LayerMap::Every));
     let optimizer = Optimizer::Sgd { momentum: 0.9, decay: 0.0 };
@@ -93,7 +93,7 @@ fn hidden_states_of_another_width_are_bridged_and_gradients_clipped() {
     assert!(losses[79] < 0.7 * losses[0], "{losses:?}");
 }
 
-/// Finds each epoch worse than the one before.
+/// Rates each epoch worse than the one before.
 struct Falling(f64);
 
 impl Watch<Net> for Falling {
@@ -106,7 +106,7 @@ impl Watch<Net> for Falling {
 }
 
 #[test]
-fn the_best_epoch_counts_and_patience_ends_it() {
+fn the_best_epoch_is_kept_and_patience_stops_training() {
     let directory = tempfile::tempdir().unwrap();
     let goal = Some(Goal { metric: "falling".into(), is_more_better: true });
     let settings = Settings { goal, patience: Some(2), ..settings(30) };
@@ -132,7 +132,7 @@ fn the_best_epoch_counts_and_patience_ends_it() {
     assert!(error.to_string().contains("\"acuracy\" is not measured here, only apart"), "{error}");
 }
 
-/// A teacher whose device has no room for more than some items.
+/// A teacher whose device has memory for only a few items.
 struct Small(usize);
 
 impl Teacher<Tensor<2>> for Small {
@@ -146,7 +146,7 @@ impl Teacher<Tensor<2>> for Small {
 }
 
 #[test]
-fn fewer_items_at_once_are_taken_where_memory_ends() {
+fn micro_batches_shrink_when_memory_runs_out() {
     let run = |most: usize| {
         let (teacher, data, directory) = (Small(most), Points(64), tempfile::tempdir().unwrap());
         let sample = data.batch(&[0], &Device::flex()).unwrap();
@@ -162,7 +162,7 @@ fn fewer_items_at_once_are_taken_where_memory_ends() {
     assert!((last(whole.0) - last(fewer.0)).abs() < 1e-3);
 }
 
-/// Points of which one is not a number.
+/// Points with one NaN.
 struct Broken;
 
 impl TrainingData for Broken {
@@ -180,7 +180,7 @@ impl TrainingData for Broken {
 }
 
 #[test]
-fn a_loss_that_is_no_number_stops_at_the_last_good_checkpoint() {
+fn a_nan_loss_stops_after_the_last_good_checkpoint() {
     let directory = tempfile::tempdir().unwrap();
     let (teacher, sample) = (teacher(), Points(64).batch(&[0], &Device::flex()).unwrap());
     let settings = Settings { save_every: 1, ..settings(3) };
@@ -195,7 +195,7 @@ fn a_loss_that_is_no_number_stops_at_the_last_good_checkpoint() {
 }
 
 #[test]
-fn no_data_no_teacher_and_other_classes_are_refused() {
+fn missing_data_missing_teachers_and_other_classes_are_refused() {
     let sample = || Points(4).batch(&[0, 1], &Device::flex()).unwrap();
     let rules = Compression::new;
     let message = |found: Result<()>| found.unwrap_err().to_string();
@@ -216,7 +216,7 @@ fn no_data_no_teacher_and_other_classes_are_refused() {
 }
 
 #[test]
-fn a_teacher_that_is_remembered_says_the_same() {
+fn a_cached_teacher_gives_the_same_outputs() {
     let (teacher, data, directory) = (teacher(), Points(10), tempfile::tempdir().unwrap());
     let path = directory.path().join("teacher.safetensors");
     let scores = |teacher: &dyn Teacher<Tensor<2>>| -> Vec<f32> {
@@ -229,12 +229,12 @@ fn a_teacher_that_is_remembered_says_the_same() {
         Cached::of::<Tensor<2>>(&teacher, &data, k, 4, &Device::flex()).unwrap().write(&path).unwrap();
         let read = Cached::read(&path, 10, &Device::flex()).unwrap();
         let apart = scores(&read).iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        // Of three classes two hold all, up to f16; one leaves the others the same share each.
+        // With three classes, two logits represent all in f16; with one, the others share equal logits.
         assert!(if k == 1 { apart > 1e-3 } else { apart < 1e-3 }, "{k}: {apart}");
         let top =
             |scores: &[f32]| scores.chunks(3).map(|row| row.iter().copied().fold(-9.0, f32::max)).collect::<Vec<_>>();
         let apart = top(&scores(&read)).iter().zip(top(&expected)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(apart < 1e-3, "{k}: the largest is kept as it was, not {apart} beside");
+        assert!(apart < 1e-3, "{k}: the largest logits are kept, found a difference of {apart}");
     }
     let error = Cached::read(&path, 11, &Device::flex()).unwrap_err().to_string();
     assert!(error.contains("outputs for 10 items, expected 11"), "{error}");
@@ -243,7 +243,7 @@ fn a_teacher_that_is_remembered_says_the_same() {
         let mut flipped = bytes.clone();
         flipped[place / 8] ^= 1 << (place % 8);
         std::fs::write(&path, flipped).unwrap();
-        // A blank in the header, or a name in it that is looked for by no one, may be another.
+        // White space in the header, or the name of an unused entry, may change without an effect.
         if let Ok(found) = Cached::read(&path, 10, &Device::flex()) {
             assert_eq!(scores(&found), scores(&read_of(&bytes, directory.path())), "bit {place}");
         }
@@ -252,7 +252,7 @@ fn a_teacher_that_is_remembered_says_the_same() {
     let batch = data.batch(&[0], &Device::flex()).unwrap();
     let read = Cached::read(&path, 10, &Device::flex()).unwrap();
     let hidden = Teacher::<Tensor<2>>::outputs(&read, &batch, Wanted { hidden: true, ..Wanted::default() });
-    assert!(hidden.unwrap_err().to_string().contains("are not kept"));
+    assert!(hidden.unwrap_err().to_string().contains("are not cached"));
 }
 
 fn read_of(bytes: &[u8], directory: &Path) -> Cached {

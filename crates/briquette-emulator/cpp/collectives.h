@@ -1,4 +1,4 @@
-// What the threads of a warp do together: shuffles, votes and the matrix product of the tensor cores.
+// Collective operations of a warp: shuffles, votes and the matrix product of the tensor cores.
 #pragma once
 #include "fibers.h"
 
@@ -10,8 +10,8 @@ inline void sync_warp(int line) { wait_for(WarpBarrier, line); }
 static unsigned first_of_warp() { return position(*current) / warp_size * warp_size; }
 static int lane_of(const Fiber& fiber) { return position(fiber) % warp_size; }
 
-// The lanes of the current warp that have not returned. Real hardware may leave out lanes that took another branch:
-// a collective operation that some of these lanes never reach is reported as an error.
+// The lanes of the current warp that have not returned. Real hardware may also exclude lanes that took another branch;
+// here, a collective operation that some of these lanes never reach is an error.
 inline unsigned active_mask() {
     unsigned mask = 0;
     for (unsigned lane = 0; lane < warp_size; lane++) {
@@ -21,7 +21,7 @@ inline unsigned active_mask() {
     return mask;
 }
 
-// The value of `lane`, as `__shfl_sync` and its kin.
+// Returns the value of `lane`, like the `__shfl_sync` functions.
 template <class T>
 inline T shuffle(T value, int lane, int line) {
     static_assert(sizeof(T) <= sizeof current->value, "a shuffle moves 16 bytes at most");
@@ -46,7 +46,7 @@ inline T shuffle_xor(T value, unsigned mask, int line) {
     return shuffle(value, (lane_of(*current) ^ mask) % warp_size, line);
 }
 
-// One bit for each lane whose predicate holds.
+// Returns one bit per lane, set if its predicate is true.
 inline unsigned ballot(bool predicate, int line) {
     current->value[0] = predicate;
     wait_for(Vote, line);
@@ -62,7 +62,7 @@ inline int byte_of(unsigned word, int index, bool is_signed) {
     return is_signed ? (int)(signed char)byte : (int)byte;
 }
 
-// d = a * b + c of mma.sync.aligned.m16n8k32.row.col.s32.{s8,u8}.{s8,u8}.s32, which wraps where it overflows.
+// d = a * b + c of mma.sync.aligned.m16n8k32.row.col.s32.{s8,u8}.{s8,u8}.s32, with wrapping overflow.
 template <bool A_SIGNED, bool B_SIGNED, typename D>
 inline void mma_m16n8k32(int line, D& d0, D& d1, D& d2, D& d3, unsigned a0, unsigned a1,
                          unsigned a2, unsigned a3, unsigned b0, unsigned b1, unsigned c0, unsigned c1, unsigned c2,
@@ -76,10 +76,10 @@ inline void mma_m16n8k32(int line, D& d0, D& d1, D& d2, D& d3, unsigned a0, unsi
     d0 = (D)current->d[0], d1 = (D)current->d[1], d2 = (D)current->d[2], d3 = (D)current->d[3];
 }
 
-// The fragments as "Matrix Fragments for mma.m16n8k32" of the PTX ISA lays them out: with group = lane / 4 and
+// The fragments have the layout of "Matrix Fragments for mma.m16n8k32" in the PTX ISA. With group = lane / 4 and
 // member = lane % 4, the four bytes of a register are neighbours in k, and
-//   A, 16x32: register r holds row group + 8 * (r % 2), columns member * 4 + 16 * (r / 2) and on;
-//   B, 32x8:  register r holds column group, rows member * 4 + 16 * r and on;
+//   A, 16x32: register r holds row group + 8 * (r % 2), columns starting at member * 4 + 16 * (r / 2);
+//   B, 32x8:  register r holds column group, rows starting at member * 4 + 16 * r;
 //   C and D, 16x8: register r holds row group + 8 * (r / 2), column member * 2 + r % 2.
 static void resolve_mma(Fiber* warp) {
     int a[16][32], b[32][8];

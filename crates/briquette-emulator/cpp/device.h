@@ -1,4 +1,4 @@
-// The words of CUDA C++ that cubecl-cpp writes, for a C++ compiler: the file of a kernel is this, then the kernel.
+// Definitions of the CUDA C++ constructs that cubecl-cpp uses. The source of a kernel is this header, then the kernel.
 #pragma once
 #include <type_traits>
 
@@ -10,7 +10,7 @@
 #define __grid_constant__
 #define __launch_bounds__(threads)
 #define __cluster_dims__(x, y, z)
-// A fragment of bytes is read as words though it is aligned as bytes are.
+// Fragments of bytes are read as words, although they have only the alignment of bytes.
 #define alignas(bytes)
 
 #define warpSize 32u
@@ -28,8 +28,7 @@
 
 namespace emulator {
 
-// A conversion to an integer. C++ leaves it open what a number that does not fit becomes; a device takes the nearest that
-// does, and 0 for NaN.
+// A conversion to an integer. Out-of-range values are undefined in C++; a device saturates them and converts NaN to 0.
 template <class T, class S>
 inline T to_integer(S value) {
     if constexpr (!std::is_integral_v<S>) {
@@ -44,7 +43,7 @@ inline T to_integer(S value) {
     return (T)value;
 }
 
-// Of an array of shared or local memory.
+// Checks the index into an array of shared or local memory.
 inline void check_index(size_t index, size_t length) {
     if (index >= length) fail("thread %u,%u,%u: index %zu of an array of %zu", threadIdx.x, threadIdx.y, threadIdx.z, index, length);
 }
@@ -125,7 +124,7 @@ inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y)
 inline int __mulhi(int x, int y) { return (int)((long long)x * y >> 32); }
 inline unsigned __umulhi(unsigned x, unsigned y) { return (unsigned)((unsigned long long)x * y >> 32); }
 
-// One fiber runs at a time, so nothing can come between.
+// One fiber runs at a time, so these are atomic.
 template <class T>
 inline T atomic_add(void* at, T value) {
     T old = *(T*)at;
@@ -176,7 +175,7 @@ inline T atomicXor(T* at, T value) {
     return old;
 }
 
-// c + the sum of the products of the four bytes, which wraps.
+// Returns c plus the sum of the products of the four bytes, with wrapping overflow.
 inline int __dp4a(int a, int b, int c) {
     unsigned sum = (unsigned)c;
     for (int i = 0; i < 4; i++) sum += (unsigned)(byte_of((unsigned)a, i, true) * byte_of((unsigned)b, i, true));

@@ -1,4 +1,4 @@
-// What becomes of an access that the memory does not allow: the launch ends and says which thread made it.
+// Handling of invalid memory accesses: the launch ends with a message that names the thread.
 #pragma once
 #include "fibers.h"
 
@@ -17,7 +17,7 @@ static void restore_handlers() {
 
 static void on_fault(int signal, siginfo_t* info, void*) {
     if (!in_kernel || !pthread_equal(launcher, pthread_self())) {
-        // Not the kernel's: the access is repeated and meets the former handler.
+        // Not caused by the kernel: the access is repeated and reaches the previous handler.
         restore_handlers();
         return;
     }
@@ -25,7 +25,7 @@ static void on_fault(int signal, siginfo_t* info, void*) {
     if (signal == SIGILL)
         fail("thread %u,%u,%u of block %u,%u,%u shifted by the width of a type or more, or divided by zero", t.x, t.y, t.z, b.x, b.y, b.z);
     fault = info->si_addr;
-    fail("thread %u,%u,%u of block %u,%u,%u touched", t.x, t.y, t.z, b.x, b.y, b.z);
+    fail("thread %u,%u,%u of block %u,%u,%u accessed", t.x, t.y, t.z, b.x, b.y, b.z);
 }
 
 static void install_handlers() {

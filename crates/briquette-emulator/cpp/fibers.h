@@ -1,5 +1,5 @@
-// The threads of a block as fibers: each has a stack, runs until it waits for others, and then hands control back to
-// the scheduler. One fiber runs at a time, in a fixed order, so that a launch always does the same.
+// The threads of a block as fibers. Each has a stack, runs until it waits for other threads, and then returns control to
+// the scheduler. One fiber runs at a time, in a fixed order, so that launches are deterministic.
 #pragma once
 #include <pthread.h>
 #include <setjmp.h>
@@ -12,7 +12,7 @@
 namespace emulator {
 
 #if defined(__x86_64__)
-// ucontext would do, but asks the kernel for the signal mask at each switch.
+// ucontext would also work, but calls the operating system for the signal mask at each switch.
 struct Context {
     void* stack_pointer;
 };
@@ -40,7 +40,7 @@ briquette_switch:
 )");
 inline void switch_context(Context& from, Context& to) { briquette_switch(&from.stack_pointer, to.stack_pointer); }
 inline void start_context(Context& context, char* stack, size_t bytes, void (*entry)()) {
-    // `ret` takes the entry; behind it the stack is aligned as it is behind a call.
+    // `ret` pops the entry; after it the stack has the alignment that it has after a call.
     void** slot = (void**)(((size_t)stack + bytes - 32) & ~(size_t)15);
     slot[0] = (void*)entry;
     slot[1] = nullptr;
@@ -65,7 +65,7 @@ struct uint3 {
     unsigned x, y, z;
 };
 
-// What a thread waits for. Every thread of its group, a warp or the block, has to come to the same one.
+// What a thread waits for. Every thread of its warp or block has to wait for the same.
 enum Wait { Ready, Barrier, WarpBarrier, Shuffle, Vote, Mma, Done };
 static const char* const wait_names[] = {
     "runs", "__syncthreads", "__syncwarp", "a shuffle", "a vote", "mma.sync", "returned",
@@ -77,13 +77,13 @@ struct Fiber {
     uint3 index;
     Wait wait;
     int line;
-    // Operands and result of the collective operation that the fiber waits for.
+    // Operands and result of the pending collective operation.
     unsigned long long value[2], result[2];
     int source_lane;
     unsigned a[4], b[2], c[4], d[4];
 };
 
-// The last two are the same in kernel.rs.
+// max_threads and stack_bytes must match kernel.rs.
 constexpr unsigned warp_size = 32, max_threads = 1024;
 constexpr size_t stack_bytes = 128 << 10;
 
@@ -92,13 +92,13 @@ static unsigned n_fibers;
 static Fiber* current;
 static Context scheduler;
 
-// The kernel's builtins, of the thread that runs and of the launch.
+// CUDA's built-in variables for the current thread and launch.
 static uint3 threadIdx, blockIdx, blockDim, gridDim;
 
-// Whether a number that does not fit an integer is no mistake.
+// Whether out-of-range conversions to integers saturate; otherwise they are a fault.
 static bool saturates;
 
-// Where a failed launch goes back to, and what it says.
+// The return point and the message of a failed launch.
 static sigjmp_buf escape;
 static char* message;
 static size_t message_bytes;
@@ -113,7 +113,7 @@ static size_t message_bytes;
 
 static unsigned position(const Fiber& fiber) { return &fiber - fibers; }
 
-// Stops the current thread until the scheduler lets it go on.
+// Suspends the current thread until the scheduler resumes it.
 __attribute__((noinline)) static void wait_for(Wait what, int line) {
     current->wait = what;
     current->line = line;

@@ -1,4 +1,4 @@
-// __half and __nv_bfloat16: each operation is done in float and rounded once, to nearest and ties to even.
+// __half and __nv_bfloat16: each operation is computed in float and rounded once, to nearest with ties to even.
 #pragma once
 #include "device.h"
 
@@ -21,7 +21,7 @@ struct Small {
         int exponent = __builtin_ilogb(value);
         if (exponent < 1 - BIAS) exponent = 1 - BIAS;
         if (exponent > BIAS) return sign | infinity;
-        // 2^MANTISSA and more for a normal number; a carry goes on into the exponent.
+        // At least 2^MANTISSA for a normal number; a carry propagates into the exponent.
         unsigned digits = (unsigned)__builtin_rint(__builtin_ldexp(value, MANTISSA - exponent));
         return sign | (((unsigned)(exponent + BIAS) << MANTISSA) + digits - (1u << MANTISSA));
     }

@@ -1,4 +1,4 @@
-// One launch: what cuLaunchKernel is given, done by the fibers.
+// A launch: runs the arguments of cuLaunchKernel with fibers.
 #pragma once
 #include <utility>
 
@@ -7,18 +7,18 @@
 
 namespace emulator {
 
-// The same in kernel.rs.
+// Must match kernel.rs.
 struct Launch {
     unsigned grid[3], block[3];
-    char* shared;  // a block's
+    char* shared;  // of a block
     size_t shared_bytes;
-    void** parameters;  // where each is
+    void** parameters;  // pointers to the parameters
     char* stacks;       // max_threads of stack_bytes
-    bool backwards;     // threads and blocks take their turns from the last to the first
-    bool saturates;     // numbers that do not fit an integer become the nearest that does, as they do on a device
+    bool backwards;     // run threads and blocks from the last to the first
+    bool saturates;     // saturate out-of-range conversions to integers, as on a device
     char* message;
     size_t message_bytes;
-    const void* fault;  // out: where memory was touched that is not to be
+    const void* fault;  // out: the address of an invalid memory access
 };
 
 static char* shared;
@@ -33,7 +33,7 @@ struct element_bytes_of<T*> {
     static constexpr size_t value = sizeof(T);
 };
 
-// A kernel's parameters, each given by its address.
+// A kernel's parameters, passed by address.
 template <class... P>
 struct Parameters {
     static constexpr size_t count = sizeof...(P);
@@ -53,13 +53,13 @@ static void run_grid(const Launch& launch) {
         size_t i = backwards ? n_blocks - 1 - turn : turn;
         blockIdx = {(unsigned)(i % gridDim.x), (unsigned)(i / gridDim.x % gridDim.y),
                     (unsigned)(i / gridDim.x / gridDim.y)};
-        // Nothing is in shared memory at first: what reads it sees another poison in each direction.
+        // Shared memory is uninitialized: each direction has a different poison value, so that reads of it are detected.
         memset(shared, backwards ? 0x55 : 0x7f, launch.shared_bytes);
         run_block();
     }
 }
 
-// 0, or 1 with a message.
+// Returns 0, or 1 with a message.
 static int run(Launch& launch, void (*kernel)(void**)) {
     message = launch.message;
     message_bytes = launch.message_bytes;

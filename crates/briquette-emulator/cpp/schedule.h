@@ -14,7 +14,7 @@ static void run_fiber() {
     wait_for(Done, 0);
 }
 
-// Whether the threads first..end that have not returned wait for one and the same thing, and which.
+// Returns a thread of first..end if all that have not returned wait for the same, otherwise null.
 static const Fiber* agreed(unsigned first, unsigned end) {
     const Fiber* found = nullptr;
     for (unsigned i = first; i < end; i++) {
@@ -30,7 +30,7 @@ static void release(unsigned first, unsigned end) {
         if (fibers[i].wait != Done) fibers[i].wait = Ready;
 }
 
-// Does what the threads of a warp wait to do together, if all are there.
+// Executes the pending collective operation of a warp if all of its threads have reached it.
 static bool resolve_warp(unsigned first) {
     unsigned end = first + warp_size < n_fibers ? first + warp_size : n_fibers;
     const Fiber* all = agreed(first, end);
@@ -57,7 +57,7 @@ static bool resolve() {
     return true;
 }
 
-// Says which threads wait for what, one for each kind.
+// Reports the first thread of each group that waits for the same.
 [[noreturn]] static void fail_divergent() {
     char text[512];
     size_t used = 0;

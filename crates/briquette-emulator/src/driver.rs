@@ -1,5 +1,4 @@
-//! The functions of `libcuda.so` that CubeCL calls. Every call is
-//! synchronous, so streams order nothing.
+//! The functions of `libcuda.so` that CubeCL calls. Every call is synchronous, so streams have no effect.
 #![expect(unsafe_code, reason = "these are functions of a C library")]
 #![allow(non_snake_case, reason = "NVIDIA's names")]
 
@@ -21,7 +20,7 @@ const NOT_FOUND: c_int = 500;
 const ILLEGAL_ADDRESS: c_int = 700;
 const LAUNCH_FAILED: c_int = 719;
 
-/// The handle of every context and stream. Nothing is ever read through it; it only must not be null.
+/// The handle of every context and stream. It is never dereferenced, but must not be null.
 const SOMETHING: *mut c_void = std::ptr::without_provenance_mut(0x1000);
 
 /// The state of the device.
@@ -29,7 +28,7 @@ struct Device {
     total: usize,
     used: usize,
     allocations: BTreeMap<u64, Guarded>,
-    /// An error after which every call fails, as on a real device; 0 for none.
+    /// A sticky error with which every later call fails, as on a real device; 0 for none.
     broken: c_int,
     log: bool,
 }
@@ -48,24 +47,24 @@ fn device() -> MutexGuard<'static, Device> {
     device.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The compute capability, 75 for 7.5.
+/// Returns the compute capability, 75 for 7.5.
 fn capability() -> usize {
     number("BRIQUETTE_EMULATED_CAPABILITY", 80)
 }
 
 pub(crate) fn say(text: &str) {
-    // A log: where stderr is closed, nothing is lost.
+    // This is only a log, so errors of a closed stderr are ignored.
     let _ = writeln!(std::io::stderr(), "[emulated CUDA] {text}");
 }
 
 macro_rules! functions {
     ($($name:ident($($argument:ident: $ty:ty),*) $body:block)*) => {$(
         /// # Safety
-        /// As for the function of this name in CUDA's driver.
+        /// See the function of this name in CUDA's driver API.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $ty),*) -> c_int {
-            // SAFETY: the caller's.
-            #[allow(unused_unsafe, reason = "some have no pointers")]
+            // SAFETY: guaranteed by the caller.
+            #[allow(unused_unsafe, reason = "some functions have no pointers")]
             unsafe { $body }
         }
     )*};
@@ -73,7 +72,7 @@ macro_rules! functions {
 
 pub(crate) use functions;
 
-// The device.
+// Functions for the device.
 functions! {
     cuInit(_flags: c_uint) { 0 }
     cuDriverGetVersion(out: *mut c_int) { *out = 13000; 0 }
@@ -103,27 +102,27 @@ fn attribute_of(attribute: c_int) -> c_int {
         10 => 32,         // threads of a warp
         12 | 82 => 65536, // registers
         16 => 4,          // multiprocessors
-        39 => 2048,       // their threads
+        39 => 2048,       // threads of a multiprocessor
         75 => capability() as c_int / 10,
         76 => capability() as c_int % 10,
-        81 | 97 => 99 << 10, // shared memory that a launch can ask for
+        81 | 97 => 99 << 10, // shared memory that a launch can request
         _ => 1,
     }
 }
 
 /// # Safety
-/// There is room for `n` characters.
+/// `out` has room for `n` characters.
 unsafe fn copy_text(out: *mut c_char, n: c_int, text: &CStr) -> c_int {
     let bytes = text.to_bytes_with_nul();
     if (n as usize) < bytes.len() {
         return INVALID_VALUE;
     }
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { out.copy_from_nonoverlapping(bytes.as_ptr().cast(), bytes.len()) };
     0
 }
 
-// Streams and events.
+// Functions for streams and events.
 functions! {
     cuStreamCreate(out: *mut *mut c_void, _flags: c_uint) { *out = SOMETHING; 0 }
     cuStreamCreateWithPriority(out: *mut *mut c_void, _flags: c_uint, _priority: c_int) { *out = SOMETHING; 0 }
@@ -143,9 +142,9 @@ functions! {
 }
 
 /// # Safety
-/// All three are valid.
+/// All three pointers are valid.
 unsafe fn elapsed(out: *mut f32, from: *const Instant, to: *const Instant) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { *out = (*to).saturating_duration_since(*from).as_secs_f32() * 1e3 };
     0
 }
@@ -160,7 +159,7 @@ extern "C" fn cuGetErrorName(error: c_int, out: *mut *const c_char) -> c_int {
         LAUNCH_FAILED => c"CUDA_ERROR_LAUNCH_FAILED",
         _ => c"CUDA_ERROR_UNKNOWN",
     };
-    // SAFETY: the caller's pointer.
+    // SAFETY: the caller guarantees the pointer.
     unsafe { *out = name.as_ptr() };
     0
 }

@@ -1,5 +1,5 @@
-//! Compiles a kernel's C++ and calls it.
-#![expect(unsafe_code, reason = "a kernel that the C++ compiler made is called through dlopen")]
+//! Compiling a kernel's C++ and calling it.
+#![expect(unsafe_code, reason = "compiled kernels are called through dlopen")]
 
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -13,16 +13,16 @@ use libloading::{Library, Symbol};
 
 use crate::memory::{Guarded, Side};
 
-/// Stacks of the threads of a block, as in `cpp/fibers.h`.
+/// Stacks for the threads of a block, as in `cpp/fibers.h`.
 const STACKS_BYTES: usize = 1024 * (128 << 10);
 
-/// A kernel, compiled and loaded.
+/// A compiled and loaded kernel.
 #[derive(Debug)]
 pub struct LoadedKernel {
     library: Library,
 }
 
-/// One launch, as `cpp/launch.h` declares it.
+/// The arguments of a launch, as declared in `cpp/launch.h`.
 #[repr(C)]
 struct Launch {
     grid: [u32; 3],
@@ -38,31 +38,31 @@ struct Launch {
     fault: *const c_void,
 }
 
-/// How a kernel is launched, apart from its parameters.
+/// The configuration of a launch, without the kernel's parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchConfig {
-    /// Blocks of the grid.
+    /// Number of blocks in the grid.
     pub blocks: [u32; 3],
-    /// Threads of a block.
+    /// Number of threads in a block.
     pub threads: [u32; 3],
-    /// Bytes that a block's threads share.
+    /// Bytes of shared memory per block.
     pub shared_bytes: usize,
-    /// Threads and blocks take their turns from the last to the first.
+    /// Whether threads and blocks run from the last to the first.
     pub backwards: bool,
-    /// Numbers that do not fit an integer become the nearest that does, as they do on a device; else they are a mistake.
+    /// Whether out-of-range conversions to integers saturate, as on a device; otherwise they are a fault.
     pub saturates: bool,
 }
 
-/// What a kernel did wrong.
+/// A fault of a kernel.
 #[derive(Clone, Debug)]
 pub struct Mistake {
-    /// Which thread did what.
+    /// The thread and its action.
     pub text: String,
-    /// The address, null if it was no access to memory.
+    /// The address of an invalid memory access, otherwise null.
     pub fault: *const c_void,
 }
 
-/// The compiler: `$CXX`, or the first of `c++`, `g++` and `clang++` that runs.
+/// Returns the compiler: `$CXX`, or the first of `c++`, `g++` and `clang++` that runs.
 pub fn compiler() -> Option<PathBuf> {
     let named = std::env::var_os("CXX").map(PathBuf::from);
     let usual = ["c++", "g++", "clang++"].map(PathBuf::from);
@@ -72,9 +72,9 @@ pub fn compiler() -> Option<PathBuf> {
         .find(|name| Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success()))
 }
 
-// -fvisibility=hidden: functions of the same name in two kernels' libraries stay apart.
-// -ffp-contract=off: a product and a sum are rounded one by one, the same on every CPU.
-// _FORTIFY_SOURCE would take a jump out of a fiber for a damaged stack.
+// -fvisibility=hidden: separates functions with the same name in the libraries of two kernels.
+// -ffp-contract=off: rounds products and sums separately, equal on every CPU.
+// _FORTIFY_SOURCE would treat a jump out of a fiber as stack corruption.
 const FLAGS: &str = "-std=c++17 -O1 -fPIC -shared -fvisibility=hidden -pthread -w -fwrapv -fno-strict-aliasing \
     -fno-exceptions -fno-rtti -ffp-contract=off -U_FORTIFY_SOURCE -fno-stack-protector -fcf-protection=none \
     -fsanitize=shift-exponent,integer-divide-by-zero -fsanitize-undefined-trap-on-error";
@@ -89,7 +89,10 @@ const HEADERS: [&str; 7] = [
     include_str!("../cpp/schedule.h"),
 ];
 
-/// Compiles `cpp` to a library in `folder`, unless it is there already. The error is what the compiler says.
+/// Compiles `cpp` to a library in `folder`, unless it already exists.
+///
+/// # Errors
+/// The messages of the compiler.
 pub fn compile(compiler: &Path, cpp: &str, folder: &Path) -> Result<PathBuf, String> {
     let mut hasher = DefaultHasher::new();
     (compiler, cpp, FLAGS, HEADERS).hash(&mut hasher);
@@ -97,7 +100,8 @@ pub fn compile(compiler: &Path, cpp: &str, folder: &Path) -> Result<PathBuf, Str
     if library.is_file() {
         return Ok(library);
     }
-    // Compiled in a folder of its own and then renamed: another process may be compiling the same kernel.
+    // Compiled in a separate directory and then renamed, because another process may be compiling the same
+    // kernel.
     let own = tempfile::tempdir_in(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let (source, made) = (own.path().join("kernel.cpp"), own.path().join("kernel.so"));
     std::fs::write(&source, cpp).map_err(|error| format!("{}: {error}", source.display()))?;
@@ -112,31 +116,34 @@ pub fn compile(compiler: &Path, cpp: &str, folder: &Path) -> Result<PathBuf, Str
     Ok(library)
 }
 
-/// Compiles `cpp` and loads it. The error is what the compiler says.
+/// Compiles `cpp` and loads it.
+///
+/// # Errors
+/// The messages of the compiler.
 pub fn load(compiler: &Path, cpp: &str) -> Result<LoadedKernel, String> {
-    // A loaded library no longer needs its file.
+    // The file of a loaded library may be deleted.
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    // SAFETY: the file is ours, just made by `compile`.
+    // SAFETY: `compile` just made the file.
     unsafe { LoadedKernel::open(&compile(compiler, cpp, folder.path())?) }
 }
 
 impl LoadedKernel {
-    /// Loads what [`compile`] has made.
+    /// Loads a library made by [`compile`].
     ///
     /// # Safety
-    /// The file is a library that [`compile`] has made.
+    /// [`compile`] made the file.
     pub unsafe fn open(path: &Path) -> Result<Self, String> {
-        // SAFETY: nothing in it runs when it is loaded.
+        // SAFETY: the library runs no code when it is loaded.
         let library = unsafe { Library::new(path) }.map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Self { library })
     }
 
-    /// The size of each parameter.
+    /// Returns the size of each parameter.
     pub fn parameter_bytes(&self) -> Vec<usize> {
         (0..).map(|i| self.size(b"briquette_parameter_bytes", i)).take_while(|n| *n > 0).collect()
     }
 
-    /// The size of what parameter `i` points to; 0 for none.
+    /// Returns the size of the elements that parameter `i` points to, or 0 if it is not a pointer.
     pub fn element_bytes(&self, i: usize) -> usize {
         self.size(b"briquette_element_bytes", i)
     }
@@ -145,21 +152,24 @@ impl LoadedKernel {
         // SAFETY: the library defines this function with this signature, and it reads a constant.
         unsafe {
             let function: Symbol<'_, unsafe extern "C" fn(usize) -> usize> =
-                self.library.get(function).expect("a kernel's library says its parameters' sizes");
+                self.library.get(function).expect("a kernel's library exports its parameter sizes");
             function(i)
         }
     }
 
-    /// Runs every block; the kernel's mistake as an error.
+    /// Runs every block.
+    ///
+    /// # Errors
+    /// The fault of the kernel.
     ///
     /// # Safety
-    /// There are as many parameters as the kernel has, each points to as many bytes as it has, and the buffers that they name
-    /// are nobody else's until this returns.
+    /// There are as many parameters as the kernel has, each with the size of its type. Nothing else uses the
+    /// buffers that they point to until this returns.
     pub unsafe fn launch(&self, config: &LaunchConfig, parameters: &[*mut c_void]) -> Result<(), Mistake> {
-        // There is one set of stacks, and the process has one set of signal handlers.
+        // The process has one set of stacks and one set of signal handlers.
         static STACKS: Mutex<Option<Guarded>> = Mutex::new(None);
         let mut stacks = STACKS.lock().unwrap_or_else(PoisonError::into_inner);
-        let no_memory = || Mistake { text: "no memory for the threads".into(), fault: null() };
+        let no_memory = || Mistake { text: "out of memory for the stacks of threads".into(), fault: null() };
         if stacks.is_none() {
             *stacks = Guarded::untouched(STACKS_BYTES);
         }
@@ -180,18 +190,21 @@ impl LoadedKernel {
             message_bytes: message.len(),
             fault: null(),
         };
-        // SAFETY: the library defines this function with this signature; every pointer of `launch` is to memory of the
-        // length beside it that lives until the call returns; nothing else runs in the emulator meanwhile.
+        // SAFETY: the library defines this function with this signature. Every pointer of `launch` refers to
+        // memory of the given length that is valid until the call returns. Nothing else runs in the emulator
+        // meanwhile.
         let failed = unsafe {
             let function: Symbol<'_, unsafe extern "C" fn(*mut Launch) -> c_int> =
-                self.library.get(b"briquette_launch").expect("a kernel's library can launch it");
+                self.library.get(b"briquette_launch").expect("a kernel's library exports its launch function");
             function(&mut launch)
         };
         let mut text = CStr::from_bytes_until_nul(&message).unwrap_or_default().to_string_lossy().into_owned();
         match (failed, shared.offset_of(launch.fault), shared.damage()) {
             (0, _, None) => return Ok(()),
-            (0, _, Some(at)) => text = format!("byte {at} of {} shared ones was written", config.shared_bytes),
-            (_, Some(at), _) => text.push_str(&format!(" byte {at} of {} shared ones", config.shared_bytes)),
+            (0, _, Some(at)) => {
+                text = format!("byte {at} was written, outside of {} bytes of shared memory", config.shared_bytes)
+            }
+            (_, Some(at), _) => text.push_str(&format!(" byte {at} of {} bytes of shared memory", config.shared_bytes)),
             (_, None, _) => {}
         }
         Err(Mistake { text, fault: launch.fault })

@@ -1,9 +1,10 @@
-//! A CUDA device made of the CPU, for tests where there is none.
+//! A CUDA device emulated on the CPU, for tests on machines without a GPU.
 //!
-//! It runs the CUDA C++ that `cubecl-cpp` writes: the text is changed a little ([`to_cpp`]), compiled by the C++ compiler
-//! together with the headers under `cpp/`, and called ([`LoadedKernel`]). Threads of a block are fibers on one thread, so a launch
-//! always does the same. Tests of kernels use it as a library; as a shared library it has the functions of `libcuda.so` and
-//! `libnvrtc.so` that CubeCL calls, so that a program built for CUDA runs without one:
+//! It runs the CUDA C++ that `cubecl-cpp` generates. The source is adapted ([`to_cpp`]), compiled by the C++
+//! compiler together with the headers in `cpp/`, and called ([`LoadedKernel`]). The threads of a block are
+//! fibers on one thread, so launches are deterministic. Tests of kernels use this crate as a library. As a
+//! shared library, it has the functions of `libcuda.so` and `libnvrtc.so` that CubeCL calls, so that programs
+//! built for CUDA run without a GPU:
 //!
 //! ```text
 //! ln -s libbriquette_emulator.so libcuda.so
@@ -11,10 +12,15 @@
 //! CUDA_PATH=. LD_LIBRARY_PATH=. briquette eval ...
 //! ```
 //!
-//! It checks numbers and accesses, not speed. It has the matrix instructions of int8 and no others, no asynchronous copies
-//! and no clusters: kernels with them do not compile. `BRIQUETTE_EMULATED_CAPABILITY` is the compute capability that it
-//! claims (75 has no matrix instructions at all; 80 if not set), `BRIQUETTE_EMULATED_MEMORY` the bytes of its memory (16 GiB),
-//! `BRIQUETTE_EMULATED_CACHE` a folder that keeps compiled kernels, and `BRIQUETTE_EMULATED_LOG=1` says each launch and allocation.
+//! It checks results and memory accesses, not speed. It supports int8 matrix instructions, but no other matrix
+//! instructions, asynchronous copies or clusters: kernels that use these do not compile.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `BRIQUETTE_EMULATED_CAPABILITY` | compute capability, default 80; 75 has no matrix instructions |
+//! | `BRIQUETTE_EMULATED_MEMORY` | device memory in bytes, default 16 GiB |
+//! | `BRIQUETTE_EMULATED_CACHE` | directory for compiled kernels |
+//! | `BRIQUETTE_EMULATED_LOG` | 1 prints each launch and allocation |
 
 mod driver;
 mod kernel;

@@ -1,4 +1,5 @@
-//! The functions of `libnvrtc.so` that CubeCL calls. What stands for PTX is the path of a library that holds the kernel.
+//! The functions of `libnvrtc.so` that CubeCL calls. Instead of PTX, they return the path of a library with the
+//! kernel.
 #![expect(unsafe_code, reason = "these are functions of a C library")]
 #![allow(non_snake_case, reason = "NVIDIA's names")]
 
@@ -12,7 +13,7 @@ use crate::translate::to_cpp;
 const INVALID_INPUT: c_int = 3;
 const COMPILATION: c_int = 6;
 
-/// What begins the text that stands for PTX.
+/// The start of the text that is returned instead of PTX.
 pub(crate) const TOKEN: &str = "// a kernel for the emulator: ";
 
 /// A program: its source, and the result or the errors of its compilation.
@@ -23,14 +24,14 @@ struct Program {
     log: Vec<u8>,
 }
 
-/// Where compiled kernels are kept: the folder that is set, or a temporary one of this process.
+/// Returns the directory of compiled kernels: the configured one, or a temporary one of this process.
 fn folder() -> &'static PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let given = std::env::var_os("BRIQUETTE_EMULATED_CACHE").map(PathBuf::from);
         let folder =
             given.unwrap_or_else(|| std::env::temp_dir().join(format!("briquette-emulated-{}", std::process::id())));
-        // If this fails, so does each compilation, which says why.
+        // If this fails, each compilation fails too and reports the cause.
         let _ = std::fs::create_dir_all(&folder);
         folder
     })
@@ -51,7 +52,7 @@ fn with_zero(text: String) -> Vec<u8> {
 }
 
 /// # Safety
-/// As for the function of this name in NVRTC.
+/// See the function of this name in NVRTC.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvrtcCreateProgram(
     out: *mut *mut Program,
@@ -64,7 +65,7 @@ unsafe extern "C" fn nvrtcCreateProgram(
     if source.is_null() {
         return INVALID_INPUT;
     }
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let cuda = CStr::from_ptr(source).to_string_lossy().into_owned();
         *out = Box::into_raw(Box::new(Program { cuda, ptx: vec![0], log: vec![0] }));
@@ -73,10 +74,10 @@ unsafe extern "C" fn nvrtcCreateProgram(
 }
 
 /// # Safety
-/// As for the function of this name in NVRTC.
+/// See the function of this name in NVRTC.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvrtcCompileProgram(program: *mut Program, _n: c_int, _options: *const *const c_char) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let program = unsafe { &mut *program };
     match compile(&program.cuda) {
         Ok(ptx) => program.ptx = with_zero(ptx),
@@ -95,10 +96,10 @@ unsafe extern "C" fn nvrtcCompileProgram(program: *mut Program, _n: c_int, _opti
 }
 
 /// # Safety
-/// As for the function of this name in NVRTC.
+/// See the function of this name in NVRTC.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvrtcDestroyProgram(program: *mut *mut Program) -> c_int {
-    // SAFETY: made by `nvrtcCreateProgram`, and not used any more.
+    // SAFETY: `nvrtcCreateProgram` made the program, which is no longer used.
     drop(unsafe { Box::from_raw(*program) });
     0
 }
@@ -106,19 +107,19 @@ unsafe extern "C" fn nvrtcDestroyProgram(program: *mut *mut Program) -> c_int {
 macro_rules! texts {
     ($($size:ident $text:ident $field:ident;)*) => {$(
         /// # Safety
-        /// As for the function of this name in NVRTC.
+        /// See the function of this name in NVRTC.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $size(program: *const Program, out: *mut usize) -> c_int {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             unsafe { *out = (&(*program).$field).len() };
             0
         }
 
         /// # Safety
-        /// As for the function of this name in NVRTC.
+        /// See the function of this name in NVRTC.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $text(program: *const Program, out: *mut c_char) -> c_int {
-            // SAFETY: there is room for as many bytes as the other function says.
+            // SAFETY: there is room for as many bytes as the size function returned.
             unsafe {
                 let bytes = &(*program).$field;
                 out.copy_from_nonoverlapping(bytes.as_ptr().cast(), bytes.len());
@@ -133,10 +134,10 @@ texts! {
 }
 
 /// # Safety
-/// As for the function of this name in NVRTC.
+/// See the function of this name in NVRTC.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvrtcVersion(major: *mut c_int, minor: *mut c_int) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { (*major, *minor) = (13, 0) };
     0
 }

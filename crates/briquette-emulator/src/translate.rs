@@ -1,8 +1,11 @@
-//! CUDA C++ as `cubecl-cpp` writes it, changed where a C++ compiler cannot take it. Line numbers stay the same.
+//! Translation of CUDA C++ from `cubecl-cpp` to C++. Line numbers stay the same.
 
-/// A file for a C++ compiler, with `cpp/` among its include directories; what it cannot translate is an error.
+/// Returns a source file for a C++ compiler, with `cpp/` among its include directories.
+///
+/// # Errors
+/// The source has a construct that cannot be translated.
 pub fn to_cpp(cuda: &str) -> Result<String, String> {
-    let name = function_name(cuda).ok_or("no __global__ function with a name behind its launch bounds")?;
+    let name = function_name(cuda).ok_or("no __global__ function with a name after its launch bounds")?;
     let body = cuda.lines().map(line_to_cpp).collect::<Result<Vec<_>, _>>()?.join("\n");
     Ok(format!(
         "#include \"half.h\"\n\
@@ -25,7 +28,7 @@ pub fn to_cpp(cuda: &str) -> Result<String, String> {
     ))
 }
 
-/// The kernel's name.
+/// Returns the kernel's name.
 fn function_name(cuda: &str) -> Option<&str> {
     let signature = cuda.split("__global__").nth(1)?;
     signature.split('(').nth(1)?.split_whitespace().last()
@@ -37,16 +40,16 @@ fn line_to_cpp(line: &str) -> Result<String, String> {
         return if known.contains(&header.trim()) {
             Ok(String::new())
         } else {
-            Err(format!("the emulator has no {line}"))
+            Err(format!("the emulator does not support {line}"))
         };
     }
     let mut line = line.to_string();
     while let Some(at) = ["asm volatile(", "asm ("].iter().find_map(|begin| line.find(begin)) {
-        let end = at + line[at..].find(");").ok_or_else(|| format!("assembly that does not end: {line}"))? + 2;
+        let end = at + line[at..].find(");").ok_or_else(|| format!("unterminated assembly: {line}"))? + 2;
         line.replace_range(at..end, &assembly(&line[at..end])?);
     }
     if let Some(begin) = line.find("extern __shared__") {
-        let end = begin + line[begin..].find(';').ok_or("a declaration that does not end")?;
+        let end = begin + line[begin..].find(';').ok_or("unterminated declaration")?;
         let name = line[begin..end].split_whitespace().last().unwrap_or_default().trim_end_matches("[]").to_string();
         line.replace_range(begin..end, &format!("char* const {name} = ::emulator::shared_memory()"));
     }
@@ -57,11 +60,12 @@ fn line_to_cpp(line: &str) -> Result<String, String> {
     Ok(line)
 }
 
-/// `asm volatile("mma.sync...;" : "=r"(d0), .. : "r"(a0), .. );` as a call of the emulator's function.
+/// Translates `asm volatile("mma.sync...;" : "=r"(d0), .. : "r"(a0), .. );` to a call of the emulator's
+/// function.
 fn assembly(statement: &str) -> Result<String, String> {
     let ptx = statement.split('"').nth(1).unwrap_or_default();
     let operands: Vec<&str> = statement.split('"').skip(4).step_by(2).filter_map(operand).collect();
-    let unknown = || Err(format!("the emulator has no {ptx}"));
+    let unknown = || Err(format!("the emulator does not support {ptx}"));
     let (name, registers) = ptx.split_once(' ').unwrap_or_default();
     if let Some(name) = name.strip_prefix("atom.relaxed.") {
         let (operation, of) = name.split_once('.').unwrap_or_default();
@@ -91,7 +95,7 @@ fn assembly(statement: &str) -> Result<String, String> {
     Ok(format!("::emulator::mma_m16n8k32<{signs}>(__LINE__, {});", operands.join(", ")))
 }
 
-/// `x` of `(x), `
+/// Returns `x` of `(x), `
 fn operand(text: &str) -> Option<&str> {
     text.strip_prefix('(')?.split_once(')').map(|(operand, _)| operand)
 }
@@ -101,12 +105,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn assembly_becomes_calls_and_what_is_not_known_an_error() {
+    fn assembly_becomes_calls_and_unknown_assembly_an_error() {
         let add =
             r#"{ float result; asm volatile("atom.relaxed.add.f32 %0, [%1], %2;" : "=f"(result) : "l"(p), "f"(v) ); }"#;
         let expected = "{ float result; result = ::emulator::atomic_add<float>((void*)(p), v); }";
         assert_eq!(line_to_cpp(add).unwrap(), expected);
-        assert!(line_to_cpp(&add.replace("add", "add.noftz")).unwrap_err().contains("the emulator has no atom"));
+        assert!(
+            line_to_cpp(&add.replace("add", "add.noftz")).unwrap_err().contains("the emulator does not support atom")
+        );
         assert!(line_to_cpp("#include <mma.h>").is_err());
         assert_eq!(line_to_cpp("#include <cuda_fp16.h>").unwrap(), "");
     }

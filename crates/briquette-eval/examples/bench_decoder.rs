@@ -1,8 +1,9 @@
-//! Times a decoder over windows of tokens and one token at a time, and prints a line of JSON for each.
+//! Times a decoder on windows of tokens and on single tokens. Prints a line of JSON for each.
 //!
-//! `bench_decoder MODEL [--windows 128,512] [--prompt 128] [--steps 64] [--seconds 3] [--tokens FILE]`; the number of threads is
-//! `RAYON_NUM_THREADS`. FILE has a list of tokens as JSON; without it they are made up. A window counts from tokens to the likelihood of
-//! each of them on the host. With `--bandwidth` in place of MODEL it prints how fast one thread reads memory.
+//! `bench_decoder MODEL [--windows 128,512] [--prompt 128] [--steps 64] [--seconds 3] [--tokens FILE]`;
+//! `RAYON_NUM_THREADS` sets the number of threads. FILE has a JSON list of tokens; without it, tokens are
+//! synthetic. The time of a window is from tokens to the likelihood of each token on the host. With
+//! `--bandwidth` instead of MODEL, it prints the memory read bandwidth of one thread.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
 use briquette_eval::likelihood::nll_of;
@@ -47,7 +48,7 @@ fn main() {
     }
 }
 
-/// Best, median and mean CPU milliseconds of calls.
+/// Returns the best, median and mean CPU milliseconds of calls.
 fn times(seconds: f64, mut call: impl FnMut()) -> [f64; 3] {
     call();
     let (start, cpu, mut each) = (Instant::now(), cpu_ms(), Vec::new());
@@ -61,7 +62,7 @@ fn times(seconds: f64, mut call: impl FnMut()) -> [f64; 3] {
     [each[0], each[each.len() / 2], cpu]
 }
 
-/// The same of tokens that each follow from the one before.
+/// Returns the same times for generating tokens one at a time.
 fn one_by_one(model: &LoadedModel, prompt: &[u32], steps: usize) -> [f64; 3] {
     let decoder = model.network.as_decoder();
     let mut caches = [decoder.key_values(CacheType::F32)];
@@ -86,7 +87,7 @@ fn one_by_one(model: &LoadedModel, prompt: &[u32], steps: usize) -> [f64; 3] {
     [each[0], each[each.len() / 2], cpu]
 }
 
-/// Milliseconds of CPU that all threads took.
+/// Returns the CPU milliseconds of all threads.
 fn cpu_ms() -> f64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let nanoseconds = tasks.map(|task| {
@@ -102,7 +103,7 @@ fn peak_resident() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// Gigabytes a second that one thread reads of more than any cache holds.
+/// Returns the memory read bandwidth of one thread in GB/s, on data larger than any cache.
 fn read_bandwidth() -> f64 {
     let values = vec![1_u64; 1 << 26];
     let n_bytes = 8.0 * values.len() as f64;

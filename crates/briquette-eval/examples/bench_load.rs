@@ -1,7 +1,9 @@
-//! Times how long models take from their files, which the system holds in memory, to layers that are ready to run, and prints a line of JSON
-//! with the median for each.
+//! Times loading models from cached files to ready layers.
 //!
-//! `bench_load MODEL... [--rounds 7]`, in turn; the number of threads is `RAYON_NUM_THREADS`.
+//! Prints a line of JSON with the median for each model.
+//!
+//! `bench_load MODEL... [--rounds 7]` takes the models in
+//! turn; `RAYON_NUM_THREADS` sets the number of threads.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
 use briquette_models::LoadedModel;

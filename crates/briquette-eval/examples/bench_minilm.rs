@@ -1,8 +1,8 @@
-//! Times an encoder of sentences as floats, as dynamic int8 and as sparse dynamic int8, and prints a line of JSON each.
+//! Times a sentence encoder in float, dynamic int8 and sparse dynamic int8. Prints a line of JSON for each.
 //!
-//! `bench_minilm [--model models/minilm] [--batches 1,32] [--length 128] [--seconds 3] [--kinds f32,int8,sparse]
-//! [--sentences bench/peers/sentences.txt]`; the number of threads is `RAYON_NUM_THREADS`. A kind that is a path is a
-//! directory that Briquette wrote.
+//! `bench_minilm [--model models/minilm] [--batches 1,32] [--length 128] [--seconds 3] [--kinds
+//! f32,int8,sparse] [--sentences bench/peers/sentences.txt]`; `RAYON_NUM_THREADS` sets the number of threads. A
+//! kind may also be the path of a directory that Briquette wrote.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
 use briquette_eval::{metrics, outputs};
@@ -96,7 +96,7 @@ fn fidelity(plain: &outputs::OutputRows, found: &outputs::OutputRows) -> String 
     format!("{{\"cosine\":{mean:.5},\"cosine_min\":{min:.5},\"spearman\":{spearman:.5}}}")
 }
 
-/// Best and median milliseconds of a batch of full length.
+/// Returns the best and median milliseconds of a batch of full length.
 fn time(model: &LoadedModel, batch: usize, options: &Options) -> (f64, f64) {
     let (device, shape) = (Device::default(), [batch, options.length]);
     let ids: Vec<i32> = (0..batch * options.length).map(|i| 1000 + (i * 7919 % 20_000) as i32).collect();

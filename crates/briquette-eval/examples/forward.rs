@@ -1,8 +1,8 @@
 //! Runs a model once, for comparison with other implementations: `forward MODEL [INPUT OUT]`.
 //!
-//! INPUT is a text file (sentences for an encoder) or a safetensors file with `images`, or `ids` (and `mask`, 1 where
-//! there is a token). OUT gets the outputs as little-endian f32. Without them the model is
-//! only loaded, and the most resident memory so far is printed, in bytes.
+//! INPUT is a text file (sentences for an encoder), or a safetensors file with `images`, or with `ids` (and
+//! `mask`, 1 for each token that is not padding). The outputs are written to OUT as little-endian f32. Without
+//! INPUT and OUT, the model is only loaded, and the peak resident memory is printed in bytes.
 
 #![allow(clippy::print_stdout)]
 
@@ -56,7 +56,7 @@ fn tokens(path: &Path, name: &str, device: &Device) -> Result<Tensor<2, Int>, Bo
     Ok(Tensor::from_data(TensorData::new(values, shape), device))
 }
 
-/// The shape and four-byte elements of a tensor.
+/// Reads the shape and the four-byte elements of a tensor.
 fn read<T>(path: &Path, name: &str, of_bytes: fn([u8; 4]) -> T) -> Result<(Vec<usize>, Vec<T>), Box<dyn Error>> {
     let checkpoint = Checkpoint::open(path)?;
     let index = checkpoint.tensors().iter().position(|info| info.name == name).ok_or("a tensor is missing")?;

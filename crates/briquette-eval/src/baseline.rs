@@ -1,4 +1,6 @@
-//! What a model loses where some of its weights are others: the same items through the model as it is, and through it with those.
+//! Measures the loss of a network after replacing some of its weights.
+//!
+//! The same items run through both versions.
 
 use crate::layerwise::{Room, exit_of, run_keeping_states};
 use crate::metrics;
@@ -15,22 +17,22 @@ use briquette_models::data::{Data, DataSpec};
 use briquette_models::{Arch, ModelTask, Network};
 use burn::tensor::{Device, FloatDType};
 
-/// The loss below which nothing happened but rounding in f32.
+/// A loss below this is f32 rounding.
 const LEAST: f64 = 1e-10;
 
-/// What a loss is counted by.
+/// How the loss of a change is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LossMeasure {
-    /// One less the mean cosine of outputs.
+    /// One minus the mean cosine between the outputs of both models.
     Cosine,
-    /// The Kullback-Leibler divergence from what the model as it is expects of the next token or the class, in nats.
+    /// The Kullback-Leibler divergence from the original model's next-token or class distribution, in nats.
     Kl,
-    /// What the task's metric becomes worse by: accuracy, the correlation with what people say of pairs, or, of a text, the logarithm of perplexity.
+    /// The decrease of the task's metric: accuracy, `sts_spearman`, or the increase of log perplexity.
     Metric,
 }
 
 impl LossMeasure {
-    /// What gradients predict too.
+    /// Returns the measure that gradients predict too.
     pub fn of(task: ModelTask) -> Self {
         match task {
             ModelTask::Encoder => Self::Cosine,
@@ -38,10 +40,10 @@ impl LossMeasure {
         }
     }
 
-    /// Refuses what a model of this task does not have on this data.
+    /// Checks that models of this task have this measure on this data.
     ///
     /// # Errors
-    /// Config.
+    /// Config: the measure does not exist for this task or data.
     pub fn check(self, task: ModelTask, data: &Data) -> Result<()> {
         let has_metric = match data {
             Data::Document(_) => true,
@@ -49,52 +51,54 @@ impl LossMeasure {
             Data::Images(images) => images.label(0).is_some(),
         };
         let message = match (self, task) {
-            (Self::Cosine, ModelTask::Decoder) => "a decoder has no one output for a text; take \"kl\" or \"metric\"",
-            (Self::Kl, ModelTask::Encoder) => "an encoder expects no classes; take \"cosine\" or \"metric\"",
+            (Self::Cosine, ModelTask::Decoder) => "a decoder has no single output per text; use \"kl\" or \"metric\"",
+            (Self::Kl, ModelTask::Encoder) => "an encoder has no classes; use \"cosine\" or \"metric\"",
             (Self::Metric, ModelTask::Encoder) if !has_metric => {
-                "the data has no pairs with a score, and so no metric; give such pairs, or take \"cosine\""
+                "the data has no pairs with a score, so it has no metric; add scored pairs, or use \"cosine\""
             }
-            (Self::Metric, _) if !has_metric => "the data has no labels, and so no metric; give labels, or take \"kl\"",
+            (Self::Metric, _) if !has_metric => {
+                "the data has no labels, so it has no metric; add labels, or use \"kl\""
+            }
             _ => return Ok(()),
         };
         Err(Error::config(message))
     }
 }
 
-/// A model, and the data that it runs on.
+/// A model and the data to run it on.
 #[derive(Clone, Copy)]
 pub struct ModelOnData<'a> {
     /// The model.
     pub checkpoint: &'a Checkpoint,
-    /// What it is.
+    /// The architecture.
     pub arch: Arch,
-    /// Where it runs.
+    /// The device to run on.
     pub device: &'a Device,
-    /// The data, and how it is read.
+    /// The data and its settings.
     pub over: (&'a Data, &'a DataSpec),
-    /// Which items run.
+    /// The items to run.
     pub samples: Samples,
-    /// Where what lies between blocks is.
+    /// The memory and directory for hidden states between blocks.
     pub room: Room<'a>,
 }
 
-/// What a change costs.
+/// The cost of a change to the weights.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ChangeCost {
-    /// What is lost; below 0 where a metric became better.
+    /// The loss; negative if a metric improved.
     pub loss: f64,
-    /// Whether outputs are others.
+    /// Whether the outputs changed.
     pub is_seen: bool,
 }
 
-/// What a run leaves behind.
+/// The results of a run.
 struct Passed {
     outputs: RunOutputs,
-    /// What the head of a decoder took, and the head, where it is looked at.
+    /// The head's inputs and the head of a decoder, if the measure needs them.
     states: Option<(StateFile, Network)>,
 }
 
-/// A model as it is, and what it put out.
+/// The original model and its outputs.
 pub struct Baseline<'a> {
     of: ModelOnData<'a>,
     by: LossMeasure,
@@ -102,19 +106,24 @@ pub struct Baseline<'a> {
 }
 
 impl<'a> Baseline<'a> {
-    /// Runs the model as it is. A model of text goes block by block, with the weights of one block in memory at a time.
+    /// Runs the original model.
+    ///
+    /// A text model runs block by block, with the weights of one block in memory at a time.
     ///
     /// # Errors
-    /// Those of [`LossMeasure::check`] and of running.
+    /// - See [`LossMeasure::check`].
+    /// - Input: no item can be used.
+    /// - Refused: outputs are not finite, or the memory limit is exceeded.
+    /// - Io: a tensor cannot be read, or hidden states cannot be stored.
     pub fn run(of: ModelOnData<'a>, by: LossMeasure, progress: ItemProgress) -> Result<Self> {
         by.check(of.arch.task(), of.over.0)?;
         Ok(Self { of, by, passed: pass(of, by, of.checkpoint, progress)? })
     }
 
-    /// What losses are counted in.
+    /// Returns the unit of the losses.
     ///
     /// # Errors
-    /// Config where there is no metric.
+    /// Config: the data has no metric.
     pub fn unit(&self) -> Result<&'static str> {
         match self.by {
             LossMeasure::Cosine => Ok("1 - cosine"),
@@ -123,10 +132,10 @@ impl<'a> Baseline<'a> {
         }
     }
 
-    /// What the model loses with the weights that a source has for the tensors of its checkpoint.
+    /// Returns the loss of the model with the weights of a source in place of its own.
     ///
     /// # Errors
-    /// Those of running.
+    /// See [`run`](Self::run).
     pub fn cost(&self, weights: &dyn TensorSource, progress: ItemProgress) -> Result<ChangeCost> {
         let found = pass(self.of, self.by, weights, progress)?;
         let distance = distance(&self.passed.outputs, &found.outputs);
@@ -138,10 +147,10 @@ impl<'a> Baseline<'a> {
         Ok(ChangeCost { loss, is_seen: loss.abs() >= LEAST || distance.abs() >= LEAST })
     }
 
-    /// The task's metric, as a loss, and what that is counted in.
+    /// Returns the task's metric as a loss, with its unit.
     fn metric(&self, passed: &Passed) -> Result<(&'static str, f64)> {
         let found = metrics_of(self.of.over.0, &passed.outputs, None)?;
-        loss_of_metrics(&found).ok_or_else(|| Error::config("the items that ran have no metric; run more of them"))
+        loss_of_metrics(&found).ok_or_else(|| Error::config("the items that ran have no metric; run more items"))
     }
 
     fn divergence(&self, found: &Passed, progress: ItemProgress) -> Result<f64> {
@@ -150,18 +159,18 @@ impl<'a> Baseline<'a> {
         }
         let pair = self.passed.states.as_ref().zip(found.states.as_ref());
         let ((of_original, original), (of_changed, changed)) =
-            pair.ok_or_else(|| Error::bug("a decoder without states"))?;
+            pair.ok_or_else(|| Error::bug("a decoder without head inputs"))?;
         let found = nearness(
             HeadAndStates { network: original, states: of_original },
             HeadAndStates { network: changed, states: of_changed },
             (self.of.device, FloatDType::F32),
             progress,
         )?;
-        found.map(|found| found.kl).ok_or_else(|| Error::bug("other windows of the same text"))
+        found.map(|found| found.kl).ok_or_else(|| Error::bug("the models ran different windows of the text"))
     }
 }
 
-/// One run of a model with some weights.
+/// Runs a model once with the weights of a source.
 fn pass(of: ModelOnData, by: LossMeasure, weights: &dyn TensorSource, progress: ItemProgress) -> Result<Passed> {
     let ModelOnData { checkpoint, arch, device, over, samples, room } = of;
     if arch.task() == ModelTask::Classifier {
@@ -176,7 +185,8 @@ fn pass(of: ModelOnData, by: LossMeasure, weights: &dyn TensorSource, progress: 
     Ok(Passed { outputs, states: kept.zip(head) })
 }
 
-/// How far outputs are apart: one less the mean cosine of rows, or the nats a token.
+/// Returns the distance between outputs: one minus the mean cosine of rows, or the difference in nats per
+/// token.
 fn distance(original: &RunOutputs, found: &RunOutputs) -> f64 {
     match (original, found) {
         (RunOutputs::Rows(OutputRows { values, width, .. }), RunOutputs::Rows(found)) => {

@@ -1,22 +1,26 @@
-//! How many items are run at once, within the memory there is.
+//! The batch size that fits in the available memory.
 
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_models::batches::Batching;
 
-/// How data is batched, and what running a batch may take.
+/// The batch size, and the memory that running a batch may take.
 #[derive(Clone, Copy, Default)]
 pub struct BatchBudget<'a> {
-    /// Items of a batch, at most, and who prepares them.
+    /// The maximum number of items per batch, and the number of workers that prepare them.
     pub batching: Batching,
-    /// Whether a batch may be smaller: as many items as fit the limit, and half as many where a device runs out of memory.
+    /// Whether batches may be smaller. They have as many items as fit the limit, halved if the device runs out
+    /// of memory.
     pub is_auto: bool,
-    /// The most bytes the meter may show. Where there is none and batches may be smaller: what the system has free, but for a quarter.
+    /// The limit of the meter's reading in bytes.
+    ///
+    /// Without one, if batches may be smaller, the limit leaves a quarter of the system's free memory free.
     pub limit: Option<u64>,
-    /// What measures memory; without one there is no limit.
+    /// The memory meter; without one there is no limit.
     pub meter: Option<&'a dyn MemoryMeter>,
-    /// Whether what a device other than the CPU does only once, such as compiling kernels, is kept out of the time that
-    /// batches take: a batch larger than any before it is then run untimed before.
+    /// Whether to exclude one-time work of a device, such as compiling kernels, from batch times.
+    ///
+    /// On a device other than the CPU, a batch larger than any before it first runs untimed.
     pub warms_up: bool,
 }
 
@@ -26,31 +30,32 @@ impl From<Batching> for BatchBudget<'_> {
     }
 }
 
-/// Finds out how many items fit while they are run.
+/// Determines how many items fit while they run.
 ///
-/// The first batch is one item; what it took predicts what more would. Every batch that takes more than any before it
-/// corrects that.
+/// The first batch has one item; its memory predicts that of larger batches. Every batch that takes more memory
+/// than any before it corrects the prediction.
 pub(crate) struct Pace<'a> {
     budget: BatchBudget<'a>,
     limit: Option<u64>,
     most: usize,
     bytes_per_item: Option<u64>,
-    /// The largest batch that ran.
+    /// The largest batch size so far.
     pub(crate) largest: usize,
 }
 
 impl<'a> Pace<'a> {
     pub(crate) fn new(budget: BatchBudget<'a>) -> Self {
-        // What a batch took is the rise of the peak: a meter without one cannot tell.
+        // The memory of a batch is the rise of the peak, so the meter must have a peak.
         let live = budget.meter.filter(|meter| meter.peak_bytes().is_some()).and_then(|meter| meter.live_bytes());
-        // A quarter is left free, for other processes and for what the meter does not see.
+        // A quarter stays free for other processes and for memory that the meter does not see.
         let given = || Some(live? + budget.meter?.free_bytes()? / 4 * 3);
         let limit = budget.limit.or_else(|| if budget.is_auto { given() } else { None });
         let most = budget.batching.batch_size.max(1);
         Self { budget, limit: limit.filter(|_| live.is_some()), most, bytes_per_item: None, largest: 0 }
     }
 
-    /// How images are read ahead. Within a limit they are read one by one between batches, so that none waits in memory.
+    /// Returns how images are loaded. With a limit they are read one by one between batches, so that none wait
+    /// in memory.
     pub(crate) fn loading(&self) -> Batching {
         match self.limit {
             Some(_) => Batching { batch_size: 1, workers: 0 },
@@ -58,7 +63,7 @@ impl<'a> Pace<'a> {
         }
     }
 
-    /// Items of the next batch.
+    /// Returns the size of the next batch.
     pub(crate) fn size(&self) -> usize {
         let (true, Some(limit), Some(live)) = (self.budget.is_auto, self.limit, self.live()) else { return self.most };
         let Some(bytes) = self.bytes_per_item else { return 1 };
@@ -66,10 +71,11 @@ impl<'a> Pace<'a> {
         usize::try_from(fit).unwrap_or(usize::MAX).clamp(1, self.most)
     }
 
-    /// Runs items in batches of the size that fits. `f` is called again with fewer where a device failed it.
+    /// Runs items in batches of the size that fits. If the device fails, `f` is called again with fewer items.
     ///
     /// # Errors
-    /// Those of `f`; Refused where even the smallest batch takes more than the limit.
+    /// - The first error of `f`.
+    /// - Refused: the smallest batch exceeds the limit.
     pub(crate) fn run<T>(&mut self, mut items: &[T], mut f: impl FnMut(&[T]) -> Result<()>) -> Result<()> {
         while !items.is_empty() {
             let n = self.size().min(items.len());
@@ -87,7 +93,7 @@ impl<'a> Pace<'a> {
         Ok(())
     }
 
-    /// What a batch of `n` showed, given what was in use before it and at most before it.
+    /// Updates the prediction after a batch of `n`, from the live and peak bytes before the batch.
     fn learn(&mut self, n: usize, live: Option<u64>, before: Option<u64>) -> Result<()> {
         let (Some(live), Some(before), Some(peak)) = (live, before, self.peak()) else { return Ok(()) };
         if peak <= before && self.bytes_per_item.is_some() {
@@ -119,7 +125,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-    /// 1000 bytes in use; a batch of `n` takes 100 n and 50 more.
+    /// 1000 bytes in use; a batch of `n` takes 100 n + 50 more.
     #[derive(Default)]
     struct Fake(AtomicU64);
 
@@ -161,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_as_large_as_the_limit_allows_after_a_probe_of_one() {
+    fn batches_grow_to_the_limit_after_a_first_batch_of_one() {
         assert_eq!(sizes(true, Some(1500), 12, 99).unwrap(), [1, 3, 4, 4]);
         assert_eq!(sizes(true, Some(10_000), 20, 99).unwrap(), [1, 8, 8, 3]);
         assert_eq!(sizes(true, None, 12, 99).unwrap()[0], 1);
@@ -170,14 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn a_device_out_of_memory_is_asked_for_half() {
+    fn batches_are_halved_when_a_device_runs_out_of_memory() {
         assert_eq!(sizes(true, Some(10_000), 10, 4).unwrap(), [1, 2, 2, 2, 2, 1]);
         assert_eq!(sizes(true, Some(10_000), 10, 1).unwrap_err().kind, ErrorKind::Io);
         assert_eq!(sizes(false, None, 10, 4).unwrap_err().kind, ErrorKind::Io);
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_both_figures() {
+    fn a_batch_over_the_limit_is_refused_with_both_sizes() {
         let error = sizes(true, Some(1100), 4, 99).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Refused);
         assert!(error.to_string().contains("a batch of 1 takes 1150 bytes to run, expected at most 1100"), "{error}");

@@ -1,4 +1,4 @@
-//! Statistics of what goes into each layer, gathered over data.
+//! Gathers input statistics of each layer over data.
 
 use crate::LayerwiseRunner;
 use crate::layerwise::{Room, SeenInputs};
@@ -13,35 +13,35 @@ use briquette_nn::{Observing, Probe, observe};
 use burn::tensor::Device;
 use std::collections::BTreeMap;
 
-/// Vectors below which a layer's statistics say little.
+/// With fewer input vectors than this, a layer's statistics are unreliable.
 pub const FEW: u64 = 512;
 
-/// What to gather, and within what.
+/// The statistics to gather, and the memory for them.
 #[derive(Debug, Clone, Copy)]
 pub struct Gathering<'a> {
-    /// What is run of the data.
+    /// The items to run.
     pub samples: Samples,
-    /// Whether gram matrices are gathered too.
+    /// Whether to gather Gram matrices too.
     pub has_gram: bool,
-    /// What lies between blocks.
+    /// The memory and directory for hidden states between blocks.
     pub room: Room<'a>,
 }
 
-/// What was gathered.
+/// The gathered statistics.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Calibration {
-    /// Statistics of the inputs of each layer, by the name of its weight in files, without `.weight`.
+    /// Input statistics of each layer, by the name of its weight in files without `.weight`.
     pub layers: BTreeMap<String, InputStats>,
-    /// Items that ran.
+    /// The number of items that ran.
     pub n_items: usize,
-    /// Images that did not decode.
+    /// The number of images that did not decode.
     pub n_skipped: usize,
-    /// Layers without statistics: they do not show their inputs, or saw none.
+    /// Layers without statistics: they cannot be observed, or received no input.
     pub unseen: Vec<String>,
 }
 
 impl Calibration {
-    /// Layers that met fewer than 512 input vectors, and how many: their statistics say little.
+    /// Returns the layers with fewer than [`FEW`] input vectors, and their numbers of vectors.
     pub fn few(&self) -> Vec<(&str, u64)> {
         let few = self.layers.iter().filter(|(_, stats)| stats.count < FEW);
         few.map(|(layer, stats)| (layer.as_str(), stats.count)).collect()
@@ -53,13 +53,16 @@ impl Calibration {
     }
 }
 
-/// Runs a model over some of the data and gathers statistics of the inputs of its linear layers and convolutions: sums, sums of squares and
-/// largest magnitudes, and Gram matrices where those are asked for. A model of text runs block by block, with the weights of one block in
-/// memory. No activation inside of blocks is kept; tokens of padding are not counted.
+/// Runs a model over data and gathers the input statistics of its linear layers and convolutions.
+///
+/// The statistics are sums, sums of squares and largest magnitudes, and Gram matrices on request. A text model
+/// runs block by block, with the weights of one block in memory. Activations inside blocks are not stored;
+/// padding tokens are not counted.
 ///
 /// # Errors
-/// Config where the data is of another kind than the model takes, or its weights are codes; Input where an item is damaged and the data is
-/// strict, or none can be used; Refused where an input is not finite.
+/// - Config: the data is of another kind than the model takes, or the weights are codes.
+/// - Input: an item is damaged and the data is strict, or no item can be used.
+/// - Refused: an input is not finite.
 pub fn calibrate(
     checkpoint: &Checkpoint,
     arch: Arch,
@@ -74,19 +77,19 @@ pub fn calibrate(
     };
     let n_items = batches.iter().map(|batch| batch.places.len()).sum();
     let mut found = Calibration { n_items, ..Calibration::default() };
-    let walk = LayerwiseRunner::begin(checkpoint, arch, device, batches, gathering.room, checkpoint)?;
-    let mut walk = walk.ok_or_else(|| Error::bug("a network of text without blocks"))?;
+    let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, gathering.room, checkpoint)?;
+    let mut runner = runner.ok_or_else(|| Error::bug("a text model without transformer blocks"))?;
     let probe = if gathering.has_gram { Probe::with_gram() } else { Probe::new() };
-    let n_blocks = walk.n_blocks();
-    while let Some(block) = walk.next_block() {
+    let n_blocks = runner.n_blocks();
+    while let Some(block) = runner.next_block() {
         let mut after = |done, total| progress(block * total + done, n_blocks * total);
-        found.take_in(walk.observe_and_advance(checkpoint, &probe, &mut after)?);
+        found.take_in(runner.observe_and_advance(checkpoint, &probe, &mut after)?);
     }
-    found.take_in(walk.observe_head(checkpoint, &probe)?);
+    found.take_in(runner.observe_head(checkpoint, &probe)?);
     Ok(found)
 }
 
-/// The same of a model of images, with all of its weights in memory.
+/// Gathers the statistics of an image model, with all of its weights in memory.
 fn of_images(
     model: &LoadedModel,
     (data, spec): (&Data, &DataSpec),
@@ -94,7 +97,7 @@ fn of_images(
     progress: ItemProgress,
 ) -> Result<Calibration> {
     let (Data::Images(images), Input::Images(input)) = (data, &model.input) else {
-        let message = format!("{} cannot run on this kind of data; give some of its own", model.arch);
+        let message = format!("{} cannot run on this kind of data; use data for its task", model.arch);
         return Err(Error::config(message).at(spec.path.display()));
     };
     let probe = if gathering.has_gram { Probe::with_gram() } else { Probe::new() };
@@ -103,7 +106,7 @@ fn of_images(
     let (n_items, n_skipped) =
         run_images(&model, &probe, images, &spec.image_input(input)?, (gathering.samples, spec.strict), progress)?;
     if n_items == 0 {
-        return Err(Error::input("nothing in it can be run; the model saw no input").at(spec.path.display()));
+        return Err(Error::input("no item in it can be used; the model received no input").at(spec.path.display()));
     }
     let layers = probe.take_stats();
     let silent = seen.into_iter().filter(|layer| !layers.contains_key(layer));
@@ -111,7 +114,7 @@ fn of_images(
     Ok(Calibration { n_items, n_skipped, unseen, layers })
 }
 
-/// Runs images: how many did, and how many do not decode.
+/// Runs images; returns how many ran, and how many do not decode.
 fn run_images(
     model: &LoadedModel,
     probe: &Probe,
@@ -135,7 +138,7 @@ fn run_images(
             drop(model.classify(stacked(&pixels, extents, &device)));
         }
         n_done += pixels.len();
-        // What a layer could not say while it ran.
+        // Errors of a probe surface only after the batch.
         probe.take_error().map_or(Ok(()), Err)?;
         progress(n_done + n_skipped, chosen.len())?;
     }

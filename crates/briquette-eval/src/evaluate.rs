@@ -1,4 +1,4 @@
-//! What a model is worth: against labels, and against the model it came from.
+//! Evaluates a model against labels and against its reference model.
 
 use crate::batch_budget::BatchBudget;
 use crate::generate::continuation;
@@ -23,87 +23,91 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What to evaluate, against what, on what.
+/// An evaluation: the model, its reference and the data.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The model: a file, an index or a directory. Compressed weights are held as layers can run them.
+    /// The model: a file, an index or a directory. Compressed weights stay in a form that layers can run.
     pub model: PathBuf,
-    /// The model it came from.
+    /// The reference model.
     pub reference: Option<PathBuf>,
-    /// Which entry is the model, in a file that holds several: the model's file or the reference's. Of the reference it is the entry
-    /// that the output was made from, where nothing is said.
+    /// The entry to read, if the model or the reference has several.
+    ///
+    /// For the reference, the default is the entry that the output was made from.
     pub choice: Choice,
-    /// The model's architecture, where files do not tell; the reference's too, where its files do not.
+    /// The architecture of the model and its reference, if their files do not determine it.
     pub arch: Option<Arch>,
-    /// What to run them on.
+    /// The data to run on.
     pub data: DataSpec,
     /// How data is batched.
     pub batching: Batching,
-    /// What running may take.
+    /// The memory limit and compute type.
     pub fits: Fits,
-    /// A directory for what lies between blocks, where a model of text is to run with the weights of one block in memory at a time.
+    /// A directory for hidden states. With it, text models run with the weights of one block in memory at a
+    /// time.
     pub offload: Option<PathBuf>,
-    /// Where to run.
+    /// The device to run on.
     pub device: Device,
 }
 
-/// What running a model may take, see [`BatchBudget`], and in what type.
+/// The memory limit of a run, see [`BatchBudget`], and its compute type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fits {
-    /// Whether batches may be smaller than asked for, so that they fit.
+    /// Whether batches may be smaller than the batch size, so that they fit in memory.
     pub is_auto: bool,
-    /// The most bytes that the last meter may show.
+    /// The limit of the last meter's reading in bytes.
     pub limit: Option<u64>,
-    /// What networks compute in, where it is not f32.
+    /// The compute type; `None` for f32.
     pub dtype: Option<FloatDType>,
 }
 
-/// What was found. Metrics are by name, as gates name them; none is there that has not been measured.
+/// The results of an evaluation. Metrics have the names that gates use; only measured metrics are present.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     /// The architecture.
     pub arch: Arch,
-    /// Sentences, images, or tokens predicted.
+    /// The number of sentences, images, or predicted tokens.
     pub n_items: usize,
-    /// Images that did not decode.
+    /// The number of images that did not decode.
     pub n_skipped: usize,
-    /// Items of the model's largest batch; tiles, where images are cut into those.
+    /// The number of items in the model's largest batch; tiles, if images are tiled.
     pub batch_size: usize,
-    /// Items of the reference's.
+    /// The number of items in the reference's largest batch.
     pub reference_batch_size: Option<usize>,
-    /// What was measured: `cosine`, `cosine_min`, `pair_spearman`, `sts_spearman`, `accuracy`, `top5`, `agreement`,
-    /// `kl`, `perplexity`; and `reference_` of those that the reference has of its own.
+    /// The measured metrics by name.
+    ///
+    /// `cosine`, `cosine_min`, `pair_spearman`, `sts_spearman`, `accuracy`, `top5`, `agreement`, `kl`,
+    /// `perplexity`; and `reference_` versions of the metrics that the reference has by itself.
     pub metrics: BTreeMap<String, f64>,
-    /// What the model goes on with after [`PROMPT`](crate::generate::PROMPT), where it is a decoder with room for that.
+    /// The text that a decoder generates after [`PROMPT`](crate::generate::PROMPT), if its positions suffice.
     pub continuation: Option<String>,
-    /// What the reference does.
+    /// The text that the reference generates.
     pub reference_continuation: Option<String>,
-    /// How long the model took.
+    /// The batch times of the model.
     pub latency: Latency,
-    /// How long the reference took.
+    /// The batch times of the reference.
     pub reference_latency: Option<Latency>,
-    /// How the model's weights are held, and so what computes with them: see [`briquette_nn::held`].
+    /// How the model's weights are stored in memory, which selects the kernels: see [`briquette_nn::held`].
     pub held: BTreeMap<String, Held>,
-    /// How the reference's are.
+    /// How the reference's weights are stored in memory.
     pub reference_held: BTreeMap<String, Held>,
-    /// What the model took, a meter each.
+    /// The model's memory, by meter.
     pub memory: Vec<Memory>,
-    /// What the reference took.
+    /// The reference's memory, by meter.
     pub reference_memory: Vec<Memory>,
 }
 
-/// How long batches took.
+/// Batch times.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Latency {
-    /// Batches.
+    /// The number of batches.
     pub n_batches: usize,
-    /// Median, in milliseconds a batch.
+    /// The median, in milliseconds per batch.
     pub p50_ms: f64,
-    /// What nine of ten batches stay below.
+    /// The 90th percentile, in milliseconds per batch.
     pub p90_ms: f64,
-    /// What 99 of 100 stay below.
+    /// The 99th percentile, in milliseconds per batch.
     pub p99_ms: f64,
-    /// Items a second, over all batches.
+    /// Items per second over all batches.
     pub items_per_s: f64,
 }
 
@@ -116,11 +120,13 @@ impl Latency {
     }
 }
 
-/// Runs the reference, then the model, over the data and compares. One model is in memory at a time.
+/// Runs the reference and then the model over the data, and compares them. One model is in memory at a time.
 ///
 /// # Errors
-/// Config where the request cannot be; Input where data or models are damaged, empty or do not fit; Refused where
-/// outputs are not finite; Io.
+/// - Config: the request is invalid.
+/// - Input: the data or a model is damaged or empty, or they do not match.
+/// - Refused: outputs are not finite.
+/// - Io: a file cannot be read or written.
 pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: ItemProgress) -> Result<Evaluation> {
     let choice = Choice { is_for_one_of_two: request.reference.is_some(), ..request.choice.clone() };
     let checkpoint = Checkpoint::open_as(&request.model, &choice)?;
@@ -130,12 +136,11 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: ItemPr
     let reference = reference.transpose()?;
     let opened = [Some(&checkpoint), reference.as_ref().map(|(reference, _)| reference)];
     choice.check_used(&opened.into_iter().flatten().collect::<Vec<_>>())?;
-    // Opened before anything runs: running the reference takes long, and would be in vain where data cannot be read.
+    // Opens the data before the reference runs, so that unreadable data fails early.
     let data = request.data.open(arch.task())?;
     if let (Some(_), Some(_)) = (&request.offload, request.data.stride) {
-        return Err(
-            Error::config("memory.offload runs windows side by side; leave it out, or the stride").at("data.stride")
-        );
+        return Err(Error::config("memory.offload does not support overlapping windows; remove it, or the stride")
+            .at("data.stride"));
     }
     let original = reference.as_ref().map(|(checkpoint, arch)| (checkpoint, *arch));
     let runner = Runner { request, data: &data, meters, original };
@@ -158,7 +163,7 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: ItemPr
     })
 }
 
-/// What a run leaves behind beside its outputs.
+/// The results of a run besides its outputs.
 #[derive(Default)]
 struct Ran {
     memory: Vec<Memory>,
@@ -168,7 +173,7 @@ struct Ran {
     nearness: Option<Nearness>,
 }
 
-/// Runs one model after the other.
+/// The evaluation of several models in turn.
 #[derive(Clone, Copy)]
 struct Runner<'a> {
     request: &'a Request,
@@ -178,7 +183,7 @@ struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    /// Runs a model; a decoder is compared with what the original left, `before`, where that ran.
+    /// Runs a model. If `before` has the original's head inputs, a decoder is compared with them.
     fn run(
         &self,
         checkpoint: &Checkpoint,
@@ -201,7 +206,7 @@ impl Runner<'_> {
             let head =
                 if before.is_some() { exit_of(checkpoint, (arch, checkpoint), device, FloatDType::F32)? } else { None };
             let nearness = self.nearness(before, head.as_ref(), kept.as_ref(), progress)?;
-            let what = || format!("run {} and to compare it", checkpoint.path().display());
+            let what = || format!("run {} and compare it", checkpoint.path().display());
             limit.map_or(Ok(()), |limit| limit.check(&what()))?;
             return Ok((found, Ran { memory: watch.dropped(), kept, nearness, ..Ran::default() }));
         }
@@ -211,13 +216,13 @@ impl Runner<'_> {
         }
         watch.loaded();
         let held = briquette_nn::held(&model.network);
-        // The device's meters come after the process's. Only a meter that keeps a peak can tell what a batch took.
+        // The device's meters follow those of the process. Only a meter with a peak can measure a batch.
         let meter = self.meters.iter().rfind(|meter| meter.peak_bytes().is_some()).copied();
         let budget =
             BatchBudget { batching: self.request.batching, is_auto: *is_auto, limit: *limit, meter, warms_up: true };
         let found = run_keeping(&model, self.data, spec, kept.as_mut(), budget, progress)?;
         watch.ran();
-        // What follows is no part of what was measured.
+        // The following steps are not part of the measurement.
         let continuation = if is_decoder { continuation(&model, progress)? } else { None };
         let nearness = self.nearness(before, Some(&model.network), kept.as_ref(), progress)?;
         watch.drop_network(model.network, device);
@@ -225,7 +230,7 @@ impl Runner<'_> {
         Ok((found, Ran { memory: watch.dropped(), held, continuation, kept, nearness }))
     }
 
-    /// How near a decoder is to the original, of which the head is loaded alone, by what both left.
+    /// Compares a decoder with the original by the head inputs of both. Loads only the original's head.
     fn nearness(
         &self,
         before: Option<&StateFile>,
@@ -236,7 +241,7 @@ impl Runner<'_> {
         let (Some((checkpoint, arch)), Some(before)) = (self.original, before) else { return Ok(None) };
         let (Some(network), Some(states)) = (network, kept) else { return Ok(None) };
         let Request { fits, device, offload, .. } = self.request;
-        // Block by block, models compute in f32.
+        // Layerwise runs compute in f32.
         let compute = fits.dtype.filter(|_| offload.is_none()).unwrap_or(FloatDType::F32);
         let Some(head) = exit_of(checkpoint, (arch, checkpoint), device, compute)? else { return Ok(None) };
         let original = HeadAndStates { network: &head, states: before };
@@ -244,21 +249,21 @@ impl Runner<'_> {
     }
 }
 
-/// The model to compare with, which takes the same data.
-fn reference_of(path: &Path, choice: &Choice, asked: Option<Arch>, of_model: Arch) -> Result<(Checkpoint, Arch)> {
+/// Opens the reference model and checks that it takes the same data.
+fn reference_of(path: &Path, choice: &Choice, requested: Option<Arch>, of_model: Arch) -> Result<(Checkpoint, Arch)> {
     let checkpoint = Checkpoint::open_as(path, choice)?;
-    let arch = Arch::detect(&checkpoint).or_else(|error| asked.ok_or(error))?;
+    let arch = Arch::detect(&checkpoint).or_else(|error| requested.ok_or(error))?;
     if arch.task() != of_model.task() {
-        let message = format!("it is {arch}, and the model to compare with it is {of_model}: they take other data");
-        return Err(Error::config(format!("{message}; name the model it came from")).at(path.display()));
+        let message = format!("found {arch}, expected a model that takes the same data as {of_model}");
+        return Err(Error::config(format!("{message}; use the model it came from")).at(path.display()));
     }
     Ok((checkpoint, arch))
 }
 
-/// Runs a loaded model over data; a model in training is run as it would be afterwards, without dropout.
+/// Runs a loaded model over data; a model in training runs without dropout.
 ///
 /// # Errors
-/// As [`evaluate`].
+/// See [`evaluate`].
 pub fn run<'a>(
     model: &LoadedModel,
     data: &Data,
@@ -269,7 +274,7 @@ pub fn run<'a>(
     run_keeping(model, data, spec, None, how.into(), progress)
 }
 
-/// As [`run`]; what the head of a decoder takes is kept where `kept` is given.
+/// Implements [`run`]; stores the head inputs of a decoder in `kept` if given.
 fn run_keeping(
     model: &LoadedModel,
     data: &Data,
@@ -298,16 +303,16 @@ fn run_keeping(
             outputs::classify(model, images, &input, spec.strict, how, progress).map(RunOutputs::Rows)
         }
         _ => {
-            let message = format!("{} cannot be evaluated on this kind of data; give some of its own", model.arch);
+            let message = format!("{} cannot be evaluated on this kind of data; use data for its task", model.arch);
             Err(Error::config(message).at(spec.path.display()))
         }
     }
 }
 
-/// What two runs over the same data say.
+/// Computes the metrics of two runs over the same data.
 ///
 /// # Errors
-/// Input where labels are out of range or the outputs of the two do not compare.
+/// Input: labels are out of range, or the outputs cannot be compared.
 pub fn compare(arch: Arch, data: &Data, found: &RunOutputs, reference: Option<&RunOutputs>) -> Result<Evaluation> {
     let metrics = metrics_of(data, found, reference)?;
     let (n_items, n_skipped, latency) = summary(found);

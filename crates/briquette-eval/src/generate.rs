@@ -1,4 +1,4 @@
-//! What a decoder goes on with after a prompt.
+//! Generates text with a decoder.
 
 use crate::outputs::ItemProgress;
 use crate::sampling::Sampling;
@@ -12,15 +12,16 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// What decoders are to go on from where reports show whether they still speak.
+/// The prompt of the sample text in evaluation reports.
 pub const PROMPT: &str = "The old man looked out of the window. It had begun to snow, and";
-/// Tokens that they go on for.
+/// The length of the sample text in tokens.
 const CONTINUED: usize = 32;
 
-/// What a model goes on with after [`PROMPT`], the most likely token each time; `None` where it has no tokenizer, or no positions left.
+/// Generates greedily after [`PROMPT`]; `None` if the model has no tokenizer or too few positions.
 ///
 /// # Errors
-/// As [`generate`]; what `progress` returns, which is told of every token.
+/// - See [`generate`].
+/// - The first error of `progress`, which is called for every token.
 pub(crate) fn continuation(model: &LoadedModel, progress: ItemProgress) -> Result<Option<String>> {
     let request = GenerateRequest {
         model: PathBuf::new(),
@@ -46,89 +47,98 @@ pub(crate) fn continuation(model: &LoadedModel, progress: ItemProgress) -> Resul
     Ok(run.sequences.into_iter().next().map(|sequence| sequence.text))
 }
 
-/// What is to go on, and how.
+/// A request to generate text.
 #[derive(Debug, Clone)]
 pub struct GenerateRequest {
     /// The model: a file, an index or a directory.
     pub model: PathBuf,
-    /// Which entry is the model, in a file that holds several.
+    /// The entry to read, if the file has several.
     pub choice: Choice,
-    /// The architecture, where files do not tell.
+    /// The architecture, if the files do not determine it.
     pub arch: Option<Arch>,
-    /// What it goes on from, each by itself.
+    /// The prompts; each is continued separately.
     pub prompts: Vec<String>,
-    /// What the model is told before each, where it has a chat template.
+    /// The system message before each prompt, for models with a chat template.
     pub system: Option<String>,
-    /// Whether prompts are taken as they are, though the model has a chat template.
+    /// Whether to use prompts verbatim, without the model's chat template.
     pub is_raw: bool,
-    /// The most tokens for each prompt.
+    /// The maximum number of tokens per prompt.
     pub max_tokens: usize,
-    /// How keys and values are kept.
+    /// The type of the KV cache.
     pub cache: CacheType,
-    /// How tokens are chosen.
+    /// How tokens are sampled.
     pub sampling: Sampling,
-    /// Where to run.
+    /// The device to run on.
     pub device: Device,
 }
 
-/// Why a text ends.
+/// Why a text ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ending {
-    /// The model ended it.
+    /// The model returned an end token.
     Model,
-    /// There are as many tokens as were asked for.
+    /// The maximum number of tokens was reached.
     MaxTokens,
-    /// The model has no more positions.
+    /// The model's positions are used up.
     Positions,
 }
 
-/// What a model went on with.
+/// A generated text.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sequence {
-    /// The prompt as it was given.
+    /// The prompt.
     pub prompt: String,
-    /// Its tokens, with those of the chat template.
+    /// The number of prompt tokens, including those of the chat template.
     pub n_prompt_tokens: usize,
-    /// The text that follows.
+    /// The text after the prompt.
     pub text: String,
-    /// Its tokens, without the one that ends it.
+    /// The generated tokens, without the end token.
     pub tokens: Vec<u32>,
-    /// Why it ends.
+    /// Why the text ended.
     pub ending: Ending,
 }
 
-/// Texts, and what they took.
+/// Generated texts, with their speed and memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Generated {
-    /// A text for each prompt.
+    /// One text per prompt.
     pub sequences: Vec<Sequence>,
-    /// Tokens of prompts a second.
+    /// Prompt tokens per second.
     pub prompt_tokens_per_s: f64,
-    /// Tokens that were generated a second, of all sequences together; those that prompts give are not counted. `None` where there are none.
+    /// Generated tokens per second over all sequences, without the first token of each. `None` if there are no
+    /// others.
     pub tokens_per_s: Option<f64>,
-    /// Bytes that the weights take.
+    /// The size of the weights in bytes.
     pub weights_bytes: u64,
-    /// Bytes of keys and values at the end.
+    /// The size of the KV caches at the end in bytes.
     pub cache_bytes: u64,
-    /// The most bytes allocated while it ran, weights and all.
+    /// The peak of allocated bytes during the run, including weights.
     pub peak_bytes: Option<u64>,
 }
 
-/// Told of every piece of text: the prompt it belongs to, and what to add. What it returns says whether to go on; an error stops at once.
+/// A callback for every piece of text, with the index of its prompt.
+///
+/// Returns whether to continue; an error stops the run immediately.
 pub type EachPiece<'a> = &'a mut dyn FnMut(usize, &str) -> Result<bool>;
 
-/// Goes on from prompts. Each is read at once, then all that have not ended take a step together; keys and values are kept.
+/// Generates text after prompts, with KV caches.
+///
+/// Each prompt is processed in one pass; then all unfinished sequences take each step together.
 ///
 /// # Errors
-/// Config where the model is no decoder, or a setting means nothing; Input where it has no tokenizer, a prompt is empty or longer than the
-/// model's positions, or a file is damaged; Refused where outputs are not finite; Io; what `each` returns.
+/// - Config: the model is not a decoder, or a setting is invalid.
+/// - Input: the model has no tokenizer, a prompt is empty or longer than the model's positions, or a file is
+///   damaged.
+/// - Refused: outputs are not finite.
+/// - Io: a file cannot be read, or the device fails.
+/// - The first error of `each`.
 pub fn generate(request: &GenerateRequest, meter: &dyn MemoryMeter, each: EachPiece) -> Result<Generated> {
     request.sampling.check()?;
     let checkpoint = Checkpoint::open_as(&request.model, &request.choice)?;
     let arch = request.arch.map_or_else(|| Arch::detect(&checkpoint), Ok)?;
     if arch.task() != ModelTask::Decoder {
-        let message = format!("it is {arch}, which gives no text; name a decoder, such as a llama");
+        let message = format!("it is {arch}, which generates no text; use a decoder, such as llama");
         return Err(Error::config(message).at(request.model.display()));
     }
     let before = meter.live_bytes();
@@ -143,13 +153,14 @@ pub fn generate(request: &GenerateRequest, meter: &dyn MemoryMeter, each: EachPi
     run.generated(&prompts, weights_bytes, peak_bytes)
 }
 
-/// The tokens of each prompt, as the model wants to be spoken to.
+/// Returns the tokens of each prompt, in the model's chat template.
 fn prompts_of(model: &LoadedModel, request: &GenerateRequest) -> Result<Vec<Vec<u32>>> {
     let (tokenizer, n_positions) = (model.tokenizer()?, model.network.as_decoder().max_positions());
     let template = if request.is_raw { None } else { ChatTemplate::of(model)? };
     if let (None, Some(_)) = (&template, &request.system) {
-        return Err(Error::config("the model has no chat template to put it into, or is not to use it; leave it out")
-            .at("system"));
+        return Err(
+            Error::config("the model has no chat template, or prompts are raw; remove the system message").at("system")
+        );
     }
     let most_bytes = tokenizer.most_bytes(n_positions);
     let tokens = |prompt: &String| {
@@ -178,7 +189,7 @@ fn prompts_of(model: &LoadedModel, request: &GenerateRequest) -> Result<Vec<Vec<
     request.prompts.iter().map(tokens).collect()
 }
 
-/// Sequences while they grow.
+/// The state of a generation.
 struct Generation<'a> {
     model: &'a LoadedModel,
     request: &'a GenerateRequest,
@@ -187,7 +198,7 @@ struct Generation<'a> {
     prompts: &'a [Vec<u32>],
     sequences: Vec<Growing<'a>>,
     seconds: [f64; 2],
-    /// Tokens that steps gave.
+    /// The number of tokens generated by steps.
     n_steps: usize,
     cache_bytes: u64,
 }
@@ -214,7 +225,7 @@ impl<'a> Generation<'a> {
         Ok(Self { model, request, decoder, ends, prompts, sequences, seconds: [0.0; 2], n_steps: 0, cache_bytes: 0 })
     }
 
-    /// Reads each prompt, and chooses the first token after it.
+    /// Processes each prompt, and samples the first token after it.
     fn read_prompts(&mut self, each: EachPiece) -> Result<()> {
         for (index, prompt) in self.prompts.iter().enumerate() {
             let start = Instant::now();
@@ -244,7 +255,7 @@ impl<'a> Generation<'a> {
         }
     }
 
-    /// The scores of what follows the last of some tokens, equally many for each of some sequences.
+    /// Returns the logits after the last of some tokens, an equal number for each sequence.
     fn scores(&mut self, of: &[usize], tokens: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
         let (n, device) = (tokens[0].len(), &self.request.device);
         let ids: Vec<i32> = tokens.iter().flatten().map(|&id| id as i32).collect();
@@ -262,12 +273,12 @@ impl<'a> Generation<'a> {
         Ok(values.chunks(width).map(<[f32]>::to_vec).collect())
     }
 
-    /// Chooses the next token of a sequence, and tells what it adds to the text.
+    /// Samples the next token of a sequence, and reports the added text.
     fn add(&mut self, index: usize, scores: &[f32], each: EachPiece) -> Result<()> {
         let (max_tokens, n_positions) = (self.request.max_tokens, self.decoder.max_positions());
         let sequence = &mut self.sequences[index];
         if sequence.ending.is_none() {
-            // Every token of every sequence is another draw.
+            // Every token of every sequence has its own random number.
             let place = (index as u64) << 32 | sequence.tokens.len() as u64;
             let token = self.request.sampling.choose(scores, place)?;
             let mut piece = String::new();

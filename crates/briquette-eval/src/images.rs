@@ -1,4 +1,4 @@
-//! Some images of a data set through a model of images, a batch of few at a time.
+//! Runs an image model on some images of a data set in small batches.
 
 use crate::outputs::{ItemProgress, OutputRows, to_host};
 use crate::samples::{BATCH_SIZE, Samples};
@@ -11,10 +11,10 @@ use briquette_nn::load_some;
 use burn::tensor::{Device, FloatDType};
 use std::sync::Arc;
 
-/// The images of some data, and how a model takes them.
+/// Returns the images of the data, and how the model takes them.
 ///
 /// # Errors
-/// Config where it takes none, or the data has none.
+/// Config: the model takes no images, or the data has none.
 pub(crate) fn images_of<'a>(
     arch: Arch,
     input: &Input,
@@ -23,13 +23,13 @@ pub(crate) fn images_of<'a>(
     match (data, input) {
         (Data::Images(images), Input::Images(input)) => Ok((images, spec.image_input(input)?)),
         _ => {
-            let message = format!("{arch} cannot run on this kind of data; give some of its own");
+            let message = format!("{arch} cannot run on this kind of data; use data for its task");
             Err(Error::config(message).at(spec.path.display()))
         }
     }
 }
 
-/// The images of a batch that decode, and their places.
+/// Returns the images of a batch that decode, and their indices.
 pub(crate) fn pixels_of(
     images: &Images,
     batch: &[usize],
@@ -50,10 +50,13 @@ pub(crate) fn pixels_of(
     Ok((places, pixels))
 }
 
-/// The class scores of some images, by the model of a checkpoint with the weights that a source has for its tensors.
+/// Returns the logits of some images, by the model of a checkpoint with the weights of a source.
 ///
 /// # Errors
-/// Config where the data is of another kind; Input where nothing in it can be run; Refused where scores are not finite; those of reading.
+/// - Config: the data is of another kind.
+/// - Input: no image can be used.
+/// - Refused: logits are not finite.
+/// - Io: a tensor cannot be read.
 pub(crate) fn classify_with(
     checkpoint: &Checkpoint,
     (arch, weights): (Arch, &dyn TensorSource),
@@ -78,7 +81,7 @@ pub(crate) fn classify_with(
         progress(n_seen, chosen.len())?;
     }
     if rows.is_empty() {
-        return Err(Error::input("nothing in it can be run; the model saw no input").at(over.1.path.display()));
+        return Err(Error::input("no item in it can be used; the model received no input").at(over.1.path.display()));
     }
     let n_skipped = chosen.len() - rows.len();
     OutputRows::of(rows, Vec::new(), n_skipped, BATCH_SIZE.min(chosen.len()))

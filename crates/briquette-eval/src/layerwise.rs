@@ -1,4 +1,6 @@
-//! A model of text, block by block: the weights of one block are in memory at a time, and what lies between two blocks.
+//! Runs a text model block by block.
+//!
+//! The weights of one block and the hidden states between two blocks are in memory.
 
 mod backward;
 mod observers;
@@ -25,19 +27,19 @@ pub use states::Room;
 use states::States;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What runs of blocks tell: batches done, and in all, of this run.
+/// A progress callback: the number of batches done, and the total of this run.
 pub type BatchProgress<'a> = &'a mut dyn FnMut(usize, usize) -> Result<()>;
 
-/// Statistics of the inputs of some layers.
+/// Input statistics of layers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SeenInputs {
-    /// By the name of the layer's weight in files, without `.weight`.
+    /// The statistics, by the name of the layer's weight in files without `.weight`.
     pub layers: BTreeMap<String, InputStats>,
-    /// Layers that do not show their inputs, or saw none.
+    /// Layers that cannot be observed, or received no input.
     pub unseen: Vec<String>,
 }
 
-/// A model of text on its way through its blocks, with the hidden states before the next one.
+/// A layerwise run of a text model, with the hidden states before the next block.
 pub struct LayerwiseRunner<'a> {
     checkpoint: &'a Checkpoint,
     arch: Arch,
@@ -45,18 +47,21 @@ pub struct LayerwiseRunner<'a> {
     batches: Vec<TokenBatch>,
     states: States,
     parts: NetworkParts,
-    /// The layers that show their inputs.
+    /// The layers that can be observed.
     layers: BTreeSet<String>,
     next: usize,
     limit: Option<MemoryLimit<'a>>,
 }
 
 impl<'a> LayerwiseRunner<'a> {
-    /// Runs what comes before the first block. `weights` has the tensors of `checkpoint`, by their names; they may have other values. None
-    /// where the network is no row of blocks.
+    /// Runs the part before the first block. `None` if the network is not a sequence of transformer blocks.
+    ///
+    /// `weights` has the tensors of `checkpoint`, by name; their values may differ.
     ///
     /// # Errors
-    /// Input where the checkpoint does not fit; Refused over the memory limit; those of reading; Io where states cannot be kept.
+    /// - Input: the checkpoint does not match the architecture.
+    /// - Refused: the memory limit is exceeded.
+    /// - Io: a tensor cannot be read, or hidden states cannot be stored.
     pub fn begin(
         checkpoint: &'a Checkpoint,
         arch: Arch,
@@ -79,63 +84,65 @@ impl<'a> LayerwiseRunner<'a> {
         };
         let (device, next, limit) = (device.clone(), 0, room.limit);
         let states = States::with_room(room);
-        let mut walk = Self { checkpoint, arch, device, batches, states, parts, layers, next, limit };
-        let (network, _) = walk.network(weights, BlockPart::Entry)?;
-        for batch in 0..walk.batches.len() {
-            let state = walk.blocks(&network)?.enter(walk.tokens(batch).0);
-            walk.states.set(batch, state)?;
-            walk.check_memory("before the first block")?;
+        let mut runner = Self { checkpoint, arch, device, batches, states, parts, layers, next, limit };
+        let (network, _) = runner.network(weights, BlockPart::Entry)?;
+        for batch in 0..runner.batches.len() {
+            let state = runner.blocks(&network)?.enter(runner.tokens(batch).0);
+            runner.states.set(batch, state)?;
+            runner.check_memory("before the first block")?;
         }
-        Ok(Some(walk))
+        Ok(Some(runner))
     }
 
-    /// The parts of a model's network; none where it is no row of blocks.
+    /// Returns the parts of a model's network. `None` if it is not a sequence of transformer blocks.
     ///
     /// # Errors
-    /// Config and Input where the checkpoint is no such model.
+    /// Config and Input: the checkpoint does not match the architecture.
     pub fn parts(checkpoint: &Checkpoint, arch: Arch) -> Result<Option<NetworkParts>> {
         let (network, names) = Network::blank(arch, checkpoint, &Device::default())?;
         Ok(network.as_blocks().map(|blocks| NetworkParts::of(blocks, &names)))
     }
 
-    /// The layers of a model's network that show their inputs, by the names of their weights without `.weight`.
+    /// Returns the layers that can be observed, by the names of their weights without `.weight`.
     ///
     /// # Errors
-    /// Config and Input where the checkpoint is no such model.
+    /// Config and Input: the checkpoint does not match the architecture.
     pub fn layers_of(checkpoint: &Checkpoint, arch: Arch) -> Result<BTreeSet<String>> {
         let (network, names) = Network::blank(arch, checkpoint, &Device::default())?;
         layers_of(&network, &names)
     }
 
-    /// Blocks it has.
+    /// Returns the number of blocks.
     pub fn n_blocks(&self) -> usize {
         self.parts.blocks.len()
     }
 
-    /// The next block; none after the last.
+    /// Returns the next block; `None` after the last.
     pub fn next_block(&self) -> Option<usize> {
         (self.next < self.n_blocks()).then_some(self.next)
     }
 
-    /// Batches of the data.
+    /// Returns the number of batches.
     pub fn n_batches(&self) -> usize {
         self.batches.len()
     }
 
-    /// The layers that show their inputs, by the names of their weights without `.weight`.
+    /// Returns the layers that can be observed, by the names of their weights without `.weight`.
     pub fn layers(&self) -> &BTreeSet<String> {
         &self.layers
     }
 
-    /// The part of the network that the tensor of this name belongs to.
+    /// Returns the part of the network that a tensor belongs to.
     pub fn part_of(&self, name: &str) -> BlockPart {
         self.parts.part_of(name)
     }
 
-    /// Runs the next block with these weights, and gathers statistics of the inputs of its layers. The walk stays where it is.
+    /// Runs the next block with these weights, and gathers the input statistics of its layers, without
+    /// advancing.
     ///
     /// # Errors
-    /// As [`begin`](Self::begin); Refused where an input is not finite.
+    /// - See [`begin`](Self::begin).
+    /// - Refused: an input is not finite.
     pub fn observe(
         &mut self,
         weights: &dyn TensorSource,
@@ -145,18 +152,18 @@ impl<'a> LayerwiseRunner<'a> {
         self.run(weights, Some(probe), false, progress)
     }
 
-    /// Runs the next block with these weights, and goes on to the one after it.
+    /// Runs the next block with these weights, and advances to the following block.
     ///
     /// # Errors
-    /// As [`begin`](Self::begin).
+    /// See [`begin`](Self::begin).
     pub fn advance(&mut self, weights: &dyn TensorSource, progress: BatchProgress) -> Result<()> {
         self.run(weights, None, true, progress).map(drop)
     }
 
-    /// As [`observe`](Self::observe) and [`advance`](Self::advance) in one.
+    /// Runs [`observe`](Self::observe) and [`advance`](Self::advance) in one pass.
     ///
     /// # Errors
-    /// As those.
+    /// See [`observe`](Self::observe).
     pub fn observe_and_advance(
         &mut self,
         weights: &dyn TensorSource,
@@ -173,7 +180,7 @@ impl<'a> LayerwiseRunner<'a> {
         advances: bool,
         progress: BatchProgress,
     ) -> Result<SeenInputs> {
-        let index = self.next_block().ok_or_else(|| Error::bug("a walk beyond the last block"))?;
+        let index = self.next_block().ok_or_else(|| Error::bug("a layerwise run beyond the last block"))?;
         let (network, names) = self.network(weights, BlockPart::Block(index))?;
         let is_of_it = |layer: &str| self.part_of(layer) == BlockPart::Block(index);
         let (observers, watched, unseen) = ProbedNetwork::several(network, probe, &names, &is_of_it, &self.device)?;
@@ -193,11 +200,14 @@ impl<'a> LayerwiseRunner<'a> {
         Ok(SeenInputs::of(watched, unseen, probe))
     }
 
-    /// After the last block: calls `each` with every batch, its last hidden states `[batch, length, width]`, and what of the network comes
-    /// after the blocks, whose linear layers show their inputs where there is a probe.
+    /// Runs the part after the last block for every batch.
+    ///
+    /// Calls `each` with the batch, the network and the last hidden states `[batch, length, width]`. With a
+    /// probe, the linear layers of that part are observed.
     ///
     /// # Errors
-    /// As [`begin`](Self::begin); the first of `each`.
+    /// - See [`begin`](Self::begin).
+    /// - The first error of `each`.
     pub(crate) fn leave(
         &mut self,
         weights: &dyn TensorSource,
@@ -216,10 +226,10 @@ impl<'a> LayerwiseRunner<'a> {
         Ok(SeenInputs::of(seen, unseen, probe))
     }
 
-    /// Runs the head over the last hidden states, and gathers statistics of its inputs.
+    /// Runs the head on the last hidden states, and gathers its input statistics.
     ///
     /// # Errors
-    /// As [`observe`](Self::observe).
+    /// See [`observe`](Self::observe).
     pub fn observe_head(&mut self, weights: &dyn TensorSource, probe: &Probe) -> Result<SeenInputs> {
         let is_decoder = self.arch.task() == ModelTask::Decoder;
         self.leave(weights, Some(probe), |_, network, state| match is_decoder {
@@ -228,18 +238,18 @@ impl<'a> LayerwiseRunner<'a> {
         })
     }
 
-    /// Refuses to go on where running took more than the limit.
+    /// Returns an error if the run exceeded the memory limit.
     fn check_memory(&self, place: &str) -> Result<()> {
         let what = || format!("run {} {place}", self.checkpoint.path().display());
         self.limit.map_or(Ok(()), |limit| limit.check(&what()))
     }
 
-    /// The network with the weights of one part.
+    /// Returns the network with the weights of one part.
     fn network(&self, weights: &dyn TensorSource, part: BlockPart) -> Result<(Network, NameMap)> {
         self.network_on(weights, part, &self.device)
     }
 
-    /// The same on another device than that of the walk.
+    /// Returns the network with the weights of one part, on another device.
     fn network_on(&self, weights: &dyn TensorSource, part: BlockPart, on: &Device) -> Result<(Network, NameMap)> {
         let (network, names) = Network::blank(self.arch, self.checkpoint, on)?;
         let is_chosen = |name: &str| self.parts.needs(part, name);
@@ -248,7 +258,7 @@ impl<'a> LayerwiseRunner<'a> {
     }
 
     fn blocks<'n>(&self, network: &'n Network) -> Result<&'n dyn Blocks> {
-        network.as_blocks().ok_or_else(|| Error::bug("a walk through a network without blocks"))
+        network.as_blocks().ok_or_else(|| Error::bug("a layerwise run of a network without blocks"))
     }
 
     fn tokens(&self, batch: usize) -> (Tensor<2, Int>, Tensor<2, Bool>) {
@@ -259,7 +269,7 @@ impl<'a> LayerwiseRunner<'a> {
         Ok(self.shaped(batch, self.states.get(batch)?))
     }
 
-    /// Values of a batch as `[batch, length, width]`.
+    /// Returns the values of a batch as `[batch, length, width]`.
     fn shaped(&self, batch: usize, values: Vec<f32>) -> Tensor<3> {
         let (n, length) = (self.batches[batch].places.len(), self.batches[batch].length());
         let width = values.len() / (n * length).max(1);
@@ -268,12 +278,12 @@ impl<'a> LayerwiseRunner<'a> {
     }
 }
 
-/// The layers of a network that show their inputs.
+/// Returns the layers of a network that can be observed.
 fn layers_of(network: &Network, names: &NameMap) -> Result<BTreeSet<String>> {
     Ok(observable(network, names, &|_| true)?.0.into_values().collect())
 }
 
-/// Casts what was loaded; the rest would take memory first.
+/// Casts loaded parameters only: casting the others would allocate them first.
 struct CastLoaded(FloatDType);
 
 impl ModuleMapper for CastLoaded {
@@ -282,11 +292,14 @@ impl ModuleMapper for CastLoaded {
     }
 }
 
-/// The network of a checkpoint with the weights of what comes after its blocks only, as floats of this type: a head. `weights` has them, by the
-/// names of the checkpoint's tensors. `None` where it is no row of blocks.
+/// Returns the network of a checkpoint with only the weights after its blocks (a head), in this float type.
+///
+/// `weights` has them by the names of the checkpoint's tensors. `None` if the network is not a sequence of
+/// transformer blocks.
 ///
 /// # Errors
-/// Input where the checkpoint does not fit; those of reading.
+/// - Input: the checkpoint does not match the architecture.
+/// - Io: a tensor cannot be read.
 pub(crate) fn exit_of(
     checkpoint: &Checkpoint,
     (arch, weights): (Arch, &dyn TensorSource),
@@ -301,7 +314,7 @@ pub(crate) fn exit_of(
 }
 
 impl SeenInputs {
-    /// What a probe saw, which is then empty again.
+    /// Returns the statistics of a probe, and empties it.
     fn of(watched: Vec<String>, mut unseen: Vec<String>, probe: Option<&Probe>) -> Self {
         let layers = probe.map(Probe::take_stats).unwrap_or_default();
         unseen.extend(watched.into_iter().filter(|layer| !layers.contains_key(layer)));

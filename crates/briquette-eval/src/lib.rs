@@ -1,8 +1,9 @@
-//! Models run over data: what they put out, how good it is, how long it takes and how much memory, and what goes into each layer.
+//! Runs models over data and measures quality, speed and memory; gathers layer inputs.
 //!
-//! [`evaluate()`] runs a model over text, images or arrays and compares it with labels and with the model it came from; [`metrics`] are pure
-//! functions. [`LayerwiseRunner`] leads a model of text through its blocks with the weights of one in memory; [`calibrate()`] gathers the inputs of layers; [`Baseline`] tells
-//! what other weights cost.
+//! [`evaluate()`] runs a model over text, images or arrays and compares it with labels and with its reference
+//! model. [`metrics`] are pure functions. [`LayerwiseRunner`] runs a text model block by block, with the
+//! weights of one block in memory. [`calibrate()`] gathers input statistics of layers. [`Baseline`] measures
+//! the loss of a network after replacing some of its weights.
 //!
 //! Non-goals: architectures and file formats, changing weights, and printing.
 //!

@@ -1,4 +1,4 @@
-//! How likely a decoder finds a text.
+//! The likelihood of a text under a decoder.
 
 use crate::batch_budget::{BatchBudget, Pace};
 use crate::lanes;
@@ -12,32 +12,35 @@ use briquette_cpu::float::log_sum_exp;
 use briquette_models::{Decoder, LoadedModel, ModelTask, device_name};
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData, activation::log_softmax};
 
-/// Scores of tokens in memory at once, in each lane: a vocabulary is large, and a window of its scores would outweigh the model.
+/// The maximum number of logits in memory per concurrent batch: the logits of a whole window may exceed the
+/// model's size.
 const MAX_SCORES: usize = 1 << 20;
 
-/// How likely a decoder found a text.
+/// The likelihood of a text under a decoder.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Likelihood {
     /// The sum of negative log likelihoods, in nats.
     pub nll: f64,
-    /// Tokens predicted.
+    /// The number of predicted tokens.
     pub n_tokens: usize,
-    /// Milliseconds of each batch.
+    /// The milliseconds of each batch.
     pub batch_ms: Vec<f64>,
-    /// Windows of the largest batch.
+    /// The number of windows in the largest batch.
     pub batch_size: usize,
 }
 
-/// A piece of a text that runs at once.
+/// A piece of text that runs in one pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct TextWindow<'a> {
     tokens: &'a [u32],
-    /// Of its last tokens, how many are predicted here.
+    /// The number of tokens at the end that are predicted in this window.
     n_scored: usize,
 }
 
-/// Windows of `max_length` tokens, of which each begins `stride` tokens after the one before it. A token counts in the first window that
-/// has it; the first of all is not predicted, nor the first of a window that shares none with the one before it.
+/// Returns windows of `max_length` tokens whose starts are `stride` tokens apart.
+///
+/// A token counts in the first window that contains it. The first token of the text is not predicted, nor is
+/// the first token of a window that does not overlap the window before it.
 fn windows(tokens: &[u32], max_length: usize, stride: usize) -> Vec<TextWindow<'_>> {
     let (mut found, mut first, mut n_seen) = (Vec::new(), 0, 0);
     while n_seen < tokens.len() {
@@ -50,12 +53,16 @@ fn windows(tokens: &[u32], max_length: usize, stride: usize) -> Vec<TextWindow<'
     found
 }
 
-/// How likely a decoder finds a text, cut into windows of the tokenizer's `max_length` that begin `stride` tokens apart, side by side where
-/// nothing is said. With a stride below the length every token but those of the first window has at least `max_length - stride` before it:
-/// the perplexity of models of fixed length as transformers' guide has it. What the head takes is kept where `kept` is given.
+/// Returns the likelihood of a text, cut into windows of the tokenizer's `max_length`.
+///
+/// The starts of windows are `stride` tokens apart; by default windows do not overlap. With a smaller stride,
+/// every token after the first window has at least `max_length - stride` tokens of context: the perplexity of
+/// fixed-length models in transformers' guide. The head inputs are stored in `kept` if given.
 ///
 /// # Errors
-/// Input where the text is below two tokens; Config where the stride is longer than a window; Refused where outputs are not finite.
+/// - Input: the text has fewer than two tokens.
+/// - Config: the stride is 0 or longer than a window.
+/// - Refused: outputs are not finite.
 pub fn likelihood<'a>(
     model: &LoadedModel,
     text: &str,
@@ -69,7 +76,7 @@ pub fn likelihood<'a>(
     let stride = stride.unwrap_or(max_length);
     if stride == 0 || stride > max_length {
         let message = format!(
-            "found {stride}, expected 1 to the {max_length} tokens of a window; tokens in between would be left out"
+            "found {stride}, expected 1 to {max_length}, the tokens of a window; a larger stride would skip tokens"
         );
         return Err(Error::config(message).at("data.stride").with_remedy(Remedy::SetKey("data.stride")));
     }
@@ -81,7 +88,7 @@ pub fn likelihood<'a>(
     let (device, how): (Device, BatchBudget) = (device_of(model), how.into());
     let mut stopwatch = Stopwatch::on(&device, how.warms_up);
     let (mut found, mut n_done, mut pace) = (Likelihood::default(), 0, Pace::new(how));
-    // All windows are alike but the first and the last, which cannot share a batch with the others.
+    // The first and the last window may differ in shape, so they cannot share a batch with the others.
     for same in windows.chunk_by(|a, b| (a.tokens.len(), a.n_scored) == (b.tokens.len(), b.n_scored)) {
         pace.run(same, |group| {
             let keeps = kept.as_ref().is_some_and(|kept| kept.has_room());
@@ -105,10 +112,11 @@ pub fn likelihood<'a>(
     }
 }
 
-/// The sum of negative log likelihoods of all tokens of a window but the first.
+/// Returns the sum of negative log likelihoods of all tokens of a window except the first.
 ///
 /// # Errors
-/// Config where the model is no decoder; Io where its device does not hand scores out.
+/// - Config: the model is not a decoder.
+/// - Io: the logits cannot be read from the device.
 pub fn nll_of(model: &LoadedModel, tokens: &[u32]) -> Result<f64> {
     if model.arch.task() != ModelTask::Decoder {
         return Err(Error::config(format!("found {}, expected a decoder", model.arch)));
@@ -117,7 +125,7 @@ pub fn nll_of(model: &LoadedModel, tokens: &[u32]) -> Result<f64> {
     Ok(scored(model, &[window], false, &device_of(model))?.iter().map(|(nll, _)| nll).sum())
 }
 
-/// For some of a batch of windows that are alike, the sum of negative log likelihoods, and what the head took of each where that `keeps`.
+/// The sum of negative log likelihoods of some equal windows, and the head inputs of each if they are stored.
 type WindowScore = (f64, Vec<Vec<f32>>);
 
 fn scored(model: &LoadedModel, windows: &[TextWindow], keeps: bool, device: &Device) -> Result<Vec<WindowScore>> {
@@ -141,14 +149,16 @@ fn scored(model: &LoadedModel, windows: &[TextWindow], keeps: bool, device: &Dev
     Ok(all)
 }
 
-/// The states of each window on the host.
+/// Reads the states of each window to the host.
 pub(crate) fn rows_of(states: Tensor<3>) -> Result<Vec<Vec<f32>>> {
     let [batch, n, width] = states.dims();
     let found = to_host(states.cast(FloatDType::F32).reshape([batch, n * width]))?;
     Ok(metrics::rows(&found.values, n * width).map(<[f32]>::to_vec).collect())
 }
 
-/// The sum of negative log likelihoods of what came `next`, `[batch, tokens]`, by what the head takes before each, `[batch, tokens, width]`.
+/// Returns the sum of negative log likelihoods of `next`, `[batch, tokens]`.
+///
+/// `states` are the head inputs before each token, `[batch, tokens, width]`.
 pub(crate) fn nll_of_states(network: &dyn Decoder, states: Tensor<3>, next: Tensor<2, Int>) -> Result<f64> {
     let mut nll = 0.0;
     each_scores(network, states, |start, scores| {
@@ -159,7 +169,7 @@ pub(crate) fn nll_of_states(network: &dyn Decoder, states: Tensor<3>, next: Tens
     Ok(nll)
 }
 
-/// The same, of scores `[batch, tokens, vocabulary]`. On the CPU they are read where they lie.
+/// Returns the same sum from logits `[batch, tokens, vocabulary]`. On the CPU they are read in place.
 fn nll_of_scores(scores: Tensor<3>, next: Tensor<2, Int>) -> Result<f64> {
     let ([batch, n, width], scores) = (scores.dims(), scores.cast(FloatDType::F32));
     if device_name(&scores.device()) == "cpu" {
@@ -171,7 +181,7 @@ fn nll_of_scores(scores: Tensor<3>, next: Tensor<2, Int>) -> Result<f64> {
     Ok(-to_host(each.reshape([batch, n]))?.values.iter().map(|&value| f64::from(value)).sum::<f64>())
 }
 
-/// Calls `each` with the first token and the scores `[batch, tokens, vocabulary]` of a few tokens at a time.
+/// Calls `each` with the first token and the logits `[batch, tokens, vocabulary]` of a few tokens at a time.
 pub(crate) fn each_scores(
     network: &dyn Decoder,
     states: Tensor<3>,
@@ -197,7 +207,7 @@ mod tests {
 
     #[test]
     fn every_token_counts_once_in_the_first_window_that_has_it() {
-        // Side by side, the first token of each is not predicted.
+        // Without overlap, the first token of each window is not predicted.
         assert_eq!(spans(10, 4, 4), [(0, 4, 3), (4, 4, 3), (8, 2, 1)]);
         assert_eq!(spans(9, 4, 4), [(0, 4, 3), (4, 4, 3)]);
         assert_eq!(spans(10, 4, 2), [(0, 4, 3), (2, 4, 2), (4, 4, 2), (6, 4, 2)]);
@@ -206,7 +216,7 @@ mod tests {
         assert_eq!(spans(1, 4, 1), []);
         for (n, max_length, stride) in [(50, 7, 3), (51, 8, 1), (49, 8, 7)] {
             let all: usize = spans(n, max_length, stride).iter().map(|(.., n_scored)| n_scored).sum();
-            assert_eq!(all, n as usize - 1, "with less than a window between windows, all but the first");
+            assert_eq!(all, n as usize - 1, "with overlapping windows, all but the first");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! What two models' outputs say about each other, and about labels. Pure functions over rows.
+//! Metrics of model outputs against labels or another model's outputs, as pure functions over rows.
 
-/// The place of the largest score; the first of several, and never a NaN unless all are.
+/// Returns the index of the largest score. It is the first of equal ones, and never a NaN unless all are NaN.
 pub fn argmax(scores: &[f32]) -> usize {
     let mut best = 0;
     for (class, score) in scores.iter().enumerate() {
@@ -11,10 +11,11 @@ pub fn argmax(scores: &[f32]) -> usize {
     best
 }
 
-/// The share of rows whose label is among the `k` largest scores. Of equal scores the first counts as larger.
+/// Returns the share of rows whose label is among the `k` largest scores. Among equal scores the first counts
+/// as larger.
 ///
 /// # Panics
-/// If there are not as many rows as labels, or a label has no score.
+/// If the numbers of rows and labels differ, or a label has no score.
 pub fn top_k(scores: &[f32], labels: &[usize], k: usize) -> f64 {
     let n_classes = scores.len().checked_div(labels.len()).unwrap_or(0);
     let is_hit = |(row, &label): (&[f32], &usize)| {
@@ -25,36 +26,38 @@ pub fn top_k(scores: &[f32], labels: &[usize], k: usize) -> f64 {
     share(rows(scores, n_classes).zip(labels).map(is_hit))
 }
 
-/// The share of rows whose largest score is the label's.
+/// Returns the share of rows whose largest score is the label's.
 ///
 /// # Panics
-/// As [`top_k`].
+/// See [`top_k`].
 pub fn accuracy(scores: &[f32], labels: &[usize]) -> f64 {
     top_k(scores, labels, 1)
 }
 
-/// The share of rows where both give the same class the largest score.
+/// Returns the share of rows in which both have the same class with the largest score.
 pub fn agreement(reference: &[f32], scores: &[f32], n_classes: usize) -> f64 {
     share(rows(reference, n_classes).zip(rows(scores, n_classes)).map(|(a, b)| argmax(a) == argmax(b)))
 }
 
-/// The mean over rows of `sum p (ln p - ln q)`, where p and q are the softmax of `reference` and `scores`; in nats.
+/// Returns the mean over rows of `sum p (ln p - ln q)` in nats.
+///
+/// `p` and `q` are the softmax of `reference` and `scores`.
 pub fn kl(reference: &[f32], scores: &[f32], n_classes: usize) -> f64 {
     mean(rows(reference, n_classes).zip(rows(scores, n_classes)).map(|(a, b)| {
         let (a, b) = (log_softmax(a), log_softmax(b));
-        // Rounding may leave a hair below zero where both are the same.
+        // Rounding may give a tiny negative value for equal inputs.
         a.iter().zip(&b).map(|(ln_p, ln_q)| ln_p.exp() * (ln_p - ln_q)).sum::<f64>().max(0.0)
     }))
 }
 
-/// `x - ln(sum exp x)`.
+/// Returns `x - ln(sum exp x)`.
 pub fn log_softmax(scores: &[f32]) -> Vec<f64> {
     let largest = scores.iter().fold(f32::NEG_INFINITY, |largest, &score| largest.max(score));
     let sum: f64 = scores.iter().map(|&score| f64::from(score - largest).exp()).sum();
     scores.iter().map(|&score| f64::from(score - largest) - sum.ln()).collect()
 }
 
-/// `a . b / (|a| |b|)`; 1 where both are zero, 0 where one is.
+/// Returns `a . b / (|a| |b|)`; 1 if both are zero, 0 if one is.
 pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let dot = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
     let (aa, bb) = (dot(a, a), dot(b, b));
@@ -65,20 +68,21 @@ pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
     }
 }
 
-/// The cosine of every pair of rows, `(0, 1), (0, 2), .., (1, 2), ..`.
+/// Returns the cosine of every pair of rows, `(0, 1), (0, 2), .., (1, 2), ..`.
 pub fn pair_cosines(embeddings: &[f32], width: usize) -> Vec<f64> {
     let all: Vec<&[f32]> = rows(embeddings, width).collect();
     let pairs = all.iter().enumerate().flat_map(|(at, a)| all[at + 1..].iter().map(move |b| cosine(a, b)));
     pairs.collect()
 }
 
-/// The correlation of ranks; equal values share the mean of their ranks. `None` below two values or where either side
-/// is constant.
+/// Returns the rank correlation; equal values share their mean rank.
+///
+/// `None` with fewer than two values, or if either side is constant.
 pub fn spearman(a: &[f64], b: &[f64]) -> Option<f64> {
     pearson(&ranks(a), &ranks(b))
 }
 
-/// `cov(a, b) / (sd(a) sd(b))`. `None` below two values or where either side is constant.
+/// Returns `cov(a, b) / (sd(a) sd(b))`; `None` with fewer than two values, or if either side is constant.
 pub fn pearson(a: &[f64], b: &[f64]) -> Option<f64> {
     let (mean_a, mean_b) = (mean(a.iter().copied()), mean(b.iter().copied()));
     let (mut ab, mut aa, mut bb) = (0.0, 0.0, 0.0);
@@ -103,17 +107,17 @@ fn ranks(values: &[f64]) -> Vec<f64> {
     ranks
 }
 
-/// `exp(nll / n_tokens)`, of a sum of negative log likelihoods in nats.
+/// Returns `exp(nll / n_tokens)`, where `nll` is a sum of negative log likelihoods in nats.
 pub fn perplexity(nll: f64, n_tokens: usize) -> f64 {
     (nll / n_tokens.max(1) as f64).exp()
 }
 
-/// The value below which a share `q` of the values lies, straight between the two nearest; 0 of no values.
+/// Returns the `q` quantile, linearly interpolated; 0 without values.
 ///
 /// # Panics
-/// If `q` is not within 0 and 1.
+/// If `q` is not from 0 to 1.
 pub fn percentile(values: &[f64], q: f64) -> f64 {
-    assert!((0.0..=1.0).contains(&q), "a share");
+    assert!((0.0..=1.0).contains(&q), "q is from 0 to 1");
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
@@ -122,7 +126,7 @@ pub fn percentile(values: &[f64], q: f64) -> f64 {
     low + (high - low) * place.fract()
 }
 
-/// The mean; 0 of no values.
+/// Returns the mean; 0 without values.
 pub fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, n) = values.fold((0.0, 0_usize), |(sum, n), value| (sum + value, n + 1));
     if n == 0 { 0.0 } else { sum / n as f64 }
@@ -132,7 +136,7 @@ fn share(hits: impl Iterator<Item = bool>) -> f64 {
     mean(hits.map(|hit| f64::from(u8::from(hit))))
 }
 
-/// Rows of `width` values.
+/// Returns rows of `width` values.
 pub(crate) fn rows(values: &[f32], width: usize) -> impl Iterator<Item = &[f32]> {
     values.chunks_exact(width.max(1))
 }
@@ -142,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_label_must_be_among_the_largest() {
+    fn top_k_requires_the_label_among_the_largest() {
         let scores = [0.1, 0.9, 0.5, /**/ 0.2, 0.2, 0.2, /**/ f32::NAN, 1.0, 0.0];
         assert_eq!(accuracy(&scores, &[1, 0, 0]), 2.0 / 3.0);
         assert_eq!(accuracy(&scores, &[2, 1, 1]), 1.0 / 3.0);
@@ -152,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_outputs_agree_and_diverge_by_nothing() {
+    fn equal_outputs_agree_without_divergence() {
         let scores = [3.0, -2.0, 88.0, 0.0, 0.0, 0.0];
         assert_eq!(agreement(&scores, &scores, 3), 1.0);
         assert_eq!(kl(&scores, &scores, 3), 0.0);

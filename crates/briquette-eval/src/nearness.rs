@@ -1,4 +1,4 @@
-//! Two decoders over one text: how often the next token is the same, and how far apart what they expect is.
+//! Compares two decoders on one text: agreement of the most likely token, and divergence.
 
 use crate::likelihood::each_scores;
 use crate::outputs::{ItemProgress, to_host};
@@ -9,25 +9,25 @@ use briquette_cpu::float::log_sum_exp;
 use briquette_models::Network;
 use burn::tensor::{Device, FloatDType, Tensor};
 
-/// How near a decoder is to the one it came from.
+/// The agreement and divergence of a decoder and its original.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Nearness {
-    /// The share of tokens after which both find the same one most likely.
+    /// The share of tokens after which both have the same most likely token.
     pub agreement: f64,
-    /// The mean of `Σ p ln(p / q)` over tokens, in nats: `p` is what the original expects, `q` what the model does.
+    /// The mean of `Σ p ln(p / q)` over tokens, in nats. `p` is the original's distribution, `q` the model's.
     pub kl: f64,
 }
 
-/// A decoder, and what its head took.
+/// A decoder and its head inputs.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadAndStates<'a> {
-    /// The decoder, of which only the head runs.
+    /// The decoder; only its head runs.
     pub network: &'a Network,
-    /// What its head took.
+    /// The inputs of its head.
     pub states: &'a StateFile,
 }
 
-/// `Σ p ln(p / q)` of scores: `p` and `q` are their softmaxes.
+/// Returns `Σ p ln(p / q)` of logits, where `p` and `q` are their softmaxes.
 fn divergence(original: &[f32], model: &[f32]) -> f64 {
     let (of_original, of_model) = (log_sum_exp(original), log_sum_exp(model));
     let shift = of_original as f32;
@@ -35,11 +35,13 @@ fn divergence(original: &[f32], model: &[f32]) -> f64 {
     (each.sum::<f64>() + of_model - of_original).max(0.0)
 }
 
-/// Compares what two decoders, which compute in one type, expect after each token of the windows that both have kept. `None` where their
-/// vocabularies or windows differ.
+/// Compares the logits of two decoders after each token of the windows that both have stored.
+///
+/// Both compute in the same type. `None` if their vocabularies or windows differ.
 ///
 /// # Errors
-/// Io, where states cannot be read or a device does not hand scores out; what `progress` returns.
+/// - Io: states cannot be read, or the logits cannot be read from the device.
+/// - The first error of `progress`.
 pub(crate) fn nearness(
     original: HeadAndStates,
     model: HeadAndStates,
@@ -81,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_divergence_is_that_of_the_metric_for_classes() {
+    fn the_divergence_equals_the_kl_metric() {
         let (a, b): (Vec<f32>, Vec<f32>) =
             (0..300).map(|i| ((i * 37 % 41) as f32 * 0.2, (i * 53 % 29) as f32 * 0.3)).unzip();
         assert!((divergence(&a, &b) - metrics::kl(&a, &b, 300)).abs() < 1e-5);

@@ -1,4 +1,4 @@
-//! Running a model over data: one row of outputs for each item, and how long batches took.
+//! Runs a model over data: one row of outputs per item, and batch times.
 
 use crate::batch_budget::{BatchBudget, Pace};
 use crate::metrics;
@@ -11,23 +11,23 @@ use briquette_models::{Input, LoadedModel};
 use burn::tensor::{Device, FloatDType, Tensor};
 use std::sync::Arc;
 
-/// Told after every batch: items done, and in all. An error stops the run and is what it returns.
+/// A callback after every batch: the number of items done, and the total. An error stops the run.
 pub type ItemProgress<'a> = &'a mut dyn FnMut(usize, usize) -> Result<()>;
 
-/// One row of outputs for each item.
+/// One row of outputs per item.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct OutputRows {
-    /// Values of a row: classes, or the width of an embedding.
+    /// The number of values per row: classes, or the width of an embedding.
     pub width: usize,
-    /// Rows in the order of the data; those of skipped items are missing.
+    /// The rows in the order of the data, without skipped items.
     pub values: Vec<f32>,
-    /// Places of the items that have a row, ascending.
+    /// The indices of the items that have a row, ascending.
     pub places: Vec<usize>,
-    /// Milliseconds of each batch, from tokens or pixels on the host to outputs on the host; see [`BatchBudget::warms_up`].
+    /// The milliseconds of each batch, from host inputs to host outputs; see [`BatchBudget::warms_up`].
     pub batch_ms: Vec<f64>,
-    /// Items that could not be read.
+    /// The number of items that could not be read.
     pub n_skipped: usize,
-    /// Items of the largest batch; tiles, where images are cut into those.
+    /// The number of items in the largest batch; tiles, if images are tiled.
     pub batch_size: usize,
 }
 
@@ -36,7 +36,7 @@ impl OutputRows {
         Self::of(rows, batch_ms, n_skipped, pace.largest)
     }
 
-    /// Rows by the places of their items, in any order.
+    /// Creates the outputs from rows with the indices of their items, in any order.
     pub(crate) fn of(
         mut rows: Vec<(usize, Vec<f32>)>,
         batch_ms: Vec<f64>,
@@ -56,11 +56,11 @@ impl OutputRows {
     }
 }
 
-/// The embedding of every sentence.
+/// Returns the embedding of every sentence.
 ///
 /// # Errors
-/// Input where a sentence has no tokens in the vocabulary or the model no tokenizer; Refused where outputs are not
-/// finite.
+/// - Input: a sentence has no tokens in the vocabulary, or the model has no tokenizer.
+/// - Refused: outputs are not finite.
 pub fn embed<'a>(
     model: &LoadedModel,
     sentences: &Sentences,
@@ -88,11 +88,11 @@ pub fn embed<'a>(
     OutputRows::of_rows(rows, stopwatch.batch_ms, 0, &pace)
 }
 
-/// The class scores of every image that decodes.
+/// Returns the logits of every image that decodes.
 ///
 /// # Errors
-/// Input where none decodes, or one does not and `is_strict`, or a label is no class; Refused where outputs are not
-/// finite.
+/// - Input: no image decodes, one does not and `is_strict` is set, or a label is not a class.
+/// - Refused: outputs are not finite.
 pub fn classify<'a>(
     model: &LoadedModel,
     images: &Arc<Images>,
@@ -111,13 +111,13 @@ pub fn classify<'a>(
     }
     check_count(scores.rows.len() + scores.n_skipped, images.len())?;
     if scores.rows.is_empty() {
-        let message = "not one image decodes; nothing to evaluate; data.strict says why";
+        let message = "no image decodes, nothing to evaluate; set data.strict to see the reason";
         return Err(Error::input(message).at(images.path().display()).with_remedy(Remedy::SetKey("data.strict")));
     }
     OutputRows::of_rows(scores.rows, scores.stopwatch.batch_ms, scores.n_skipped, &pace)
 }
 
-/// Class scores as they are found.
+/// The logits collected so far.
 struct ScoreCollector<'a> {
     model: &'a LoadedModel,
     images: &'a Arc<Images>,
@@ -132,7 +132,8 @@ impl ScoreCollector<'_> {
         let run = || to_host(self.model.classify(stacked(pixels, extents, &self.device)));
         let scores = self.stopwatch.time(pixels.len(), run)?;
         if self.rows.is_empty() {
-            // The first batch tells how many classes there are: labels beyond them are refused before the rest is run.
+            // The first batch shows the number of classes, so labels beyond it are refused before the rest
+            // runs.
             self.images.check_labels(scores.width)?;
         }
         Ok(scores)
@@ -167,7 +168,7 @@ impl ScoreCollector<'_> {
         Ok(())
     }
 
-    /// The mean of the scores of an image's tiles, image by image; memory is cleaned up in between.
+    /// Computes the mean logits of an image's tiles, image by image. Memory is cleaned up in between.
     fn of_tiles(
         &mut self,
         input: &ImageInput,
@@ -210,7 +211,7 @@ pub(crate) struct HostRows {
 
 pub(crate) fn to_host(tensor: Tensor<2>) -> Result<HostRows> {
     let [_, width] = tensor.dims();
-    // A device out of memory says so here, where its outputs are read.
+    // A device that runs out of memory fails here, when its outputs are read.
     let failed =
         |what: String| Error::io("cannot run the model", std::path::Path::new("device"), std::io::Error::other(what));
     let data = tensor.try_into_data().map_err(|source| failed(source.to_string()))?;
@@ -227,12 +228,12 @@ pub(crate) fn device_of(model: &LoadedModel) -> Device {
     model.network.device()
 }
 
-/// A loader's thread that dies hands on fewer items without an error: counting them is the only way to notice.
+/// Checks the number of items: a loader thread that dies yields fewer items without an error.
 fn check_count(found: usize, expected: usize) -> Result<()> {
     if found == expected {
         return Ok(());
     }
-    Err(Error::bug(format!("{found} of {expected} items were prepared, and no error says why")))
+    Err(Error::bug(format!("{found} of {expected} items were prepared, without an error")))
 }
 
 fn takes_no_text(model: &LoadedModel) -> Error {

@@ -1,4 +1,4 @@
-//! What the outputs of a model are worth: by labels, and by those of the model it came from.
+//! Quality of a model's outputs, by labels and by the outputs of its reference model.
 
 use crate::metrics;
 use crate::outputs::OutputRows;
@@ -7,13 +7,13 @@ use briquette_core::{Error, Result};
 use briquette_models::data::{Data, Images, Sentences};
 use std::collections::BTreeMap;
 
-/// Sentences whose pairs are compared; their number grows with the square.
+/// The maximum number of sentences whose pairs are compared. The number of pairs grows with the square.
 const MAX_PAIRED: usize = 2000;
 
-/// What was measured, by name.
+/// Returns the metrics by name.
 ///
 /// # Errors
-/// Input where labels are out of range or the outputs of the two do not compare.
+/// Input: labels are out of range, or the outputs cannot be compared.
 pub(crate) fn metrics_of(
     data: &Data,
     found: &RunOutputs,
@@ -34,12 +34,12 @@ pub(crate) fn metrics_of(
         (Data::Images(images), RunOutputs::Rows(found), reference) => {
             metrics.extend(of_scores(images, found, rows_of(reference, found)?)?);
         }
-        _ => return Err(Error::bug("a run does not belong to its data")),
+        _ => return Err(Error::bug("the outputs are of another kind than the data")),
     }
     Ok(metrics)
 }
 
-/// The task's metric as a loss, of which less is better, and what it is counted in; none where it was not measured.
+/// Returns the task's metric as a loss (lower is better), with its unit. `None` if it was not measured.
 pub(crate) fn loss_of_metrics(metrics: &BTreeMap<String, f64>) -> Option<(&'static str, f64)> {
     if let Some(perplexity) = metrics.get("perplexity") {
         return Some(("ln perplexity", perplexity.ln()));
@@ -48,17 +48,17 @@ pub(crate) fn loss_of_metrics(metrics: &BTreeMap<String, f64>) -> Option<(&'stat
     of("accuracy").or_else(|| of("sts_spearman"))
 }
 
-/// The reference's rows, which must be of the same width.
+/// Returns the reference's rows, which must have the same width.
 fn rows_of<'a>(reference: Option<&'a RunOutputs>, found: &OutputRows) -> Result<Option<&'a OutputRows>> {
     match reference {
         Some(RunOutputs::Rows(reference)) if (reference.width, &reference.places) == (found.width, &found.places) => {
             Ok(Some(reference))
         }
         Some(RunOutputs::Rows(reference)) => {
-            let message = format!("the reference gives {} values an item, the model {}", reference.width, found.width);
+            let message = format!("the reference gives {} values per item, the model {}", reference.width, found.width);
             Err(Error::input(format!("{message}; they cannot be compared")))
         }
-        Some(RunOutputs::Likelihood(_)) => Err(Error::bug("a run does not belong to its data")),
+        Some(RunOutputs::Likelihood(_)) => Err(Error::bug("the outputs are of another kind than the data")),
         None => Ok(None),
     }
 }
@@ -81,7 +81,7 @@ fn of_embeddings(sentences: &Sentences, found: &OutputRows, reference: Option<&O
     metrics
 }
 
-/// How alike the rows of two runs are: on average, and at the least.
+/// Returns the mean and the least cosine between the rows of two runs.
 fn cosines(found: &OutputRows, reference: &OutputRows) -> NamedMetrics {
     let pairs = metrics::rows(&reference.values, found.width).zip(metrics::rows(&found.values, found.width));
     let cosines: Vec<f64> = pairs.map(|(a, b)| metrics::cosine(a, b)).collect();
@@ -89,7 +89,7 @@ fn cosines(found: &OutputRows, reference: &OutputRows) -> NamedMetrics {
     vec![("cosine".into(), metrics::mean(cosines.into_iter())), ("cosine_min".into(), least)]
 }
 
-/// How well cosines rank the pairs that people judged, of those whose sentences both ran.
+/// Returns the rank correlation of cosines and human ratings, for pairs whose sentences both ran.
 fn of_pairs(sentences: &Sentences, outputs: &OutputRows) -> Option<f64> {
     let row = |place: usize| {
         let at = outputs.places.binary_search(&place).ok()?;

@@ -1,19 +1,19 @@
-//! What running a model over data leaves behind.
+//! The outputs of running a model over data.
 
 use crate::likelihood::Likelihood;
 use crate::outputs::OutputRows;
 
-/// What a run leaves behind.
+/// The outputs of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RunOutputs {
-    /// Of encoders and classifiers.
+    /// The rows of an encoder or classifier.
     Rows(OutputRows),
-    /// Of decoders.
+    /// The likelihood of a decoder.
     Likelihood(Likelihood),
 }
 
 impl RunOutputs {
-    /// Items of the largest batch.
+    /// Returns the number of items in the largest batch.
     pub fn batch_size(&self) -> usize {
         match self {
             Self::Rows(rows) => rows.batch_size,

@@ -1,4 +1,4 @@
-//! Which items of some data a calibration runs, as batches of tokens of one length: so that no padding is counted.
+//! The sampled items of a data set, as batches of equal token length without padding.
 
 use briquette_core::{Error, Result};
 use briquette_models::data::{Data, DataSpec};
@@ -7,18 +7,18 @@ use burn::data::dataset::transform::ShuffledDataset;
 use burn::data::dataset::{Dataset, InMemDataset};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
-/// The most items of a batch.
+/// The maximum number of items per batch.
 pub(crate) const BATCH_SIZE: usize = 8;
 
-/// The most tokens of a batch, where one item does not have more.
+/// The maximum number of tokens per batch, unless a single item has more.
 pub(crate) const BATCH_TOKENS: usize = 1024;
 
-/// What a calibration takes of the data.
+/// The items that a calibration runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Samples {
-    /// The most items: sentences, images, or windows of a text.
+    /// The maximum number of items: sentences, images, or windows of a text.
     pub n: usize,
-    /// Chooses them.
+    /// The seed of the sample.
     pub seed: u64,
 }
 
@@ -26,7 +26,7 @@ impl Samples {
     /// All items.
     pub const ALL: Self = Self { n: usize::MAX, seed: 0 };
 
-    /// Some of `n` items, ascending: a function of the seed alone.
+    /// Returns a sample of `n` items, ascending; it depends only on the seed.
     pub(crate) fn of(self, n: usize) -> Result<Vec<usize>> {
         if self.n >= n {
             return Ok((0..n).collect());
@@ -39,22 +39,22 @@ impl Samples {
     }
 }
 
-/// Texts of one length.
+/// Texts of equal length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenBatch {
-    /// Their places in the data.
+    /// The indices of the texts in the data.
     pub(crate) places: Vec<usize>,
-    /// Their tokens, one text after the other.
+    /// The tokens of all texts, concatenated.
     pub(crate) ids: Vec<u32>,
 }
 
 impl TokenBatch {
-    /// Tokens of each text.
+    /// Returns the number of tokens per text.
     pub(crate) fn length(&self) -> usize {
         self.ids.len() / self.places.len().max(1)
     }
 
-    /// Tokens, and padding of which there is none: `[batch, length]`.
+    /// Returns the tokens, and a padding mask that is all false: `[batch, length]`.
     pub(crate) fn to_tensors(&self, device: &Device) -> (Tensor<2, Int>, Tensor<2, Bool>) {
         let shape = [self.places.len(), self.length()];
         let ids: Vec<i32> = self.ids.iter().map(|&id| id as i32).collect();
@@ -63,10 +63,13 @@ impl TokenBatch {
     }
 }
 
-/// The texts of some data that a model runs: sentences of an encoder, windows of a decoder's text; none where it takes images.
+/// Returns batches of the texts that a model runs; `None` if the model takes images.
+///
+/// The texts are sentences for an encoder, and windows of the text for a decoder.
 ///
 /// # Errors
-/// Config where the data is of another kind than the model takes; Input where it has no tokenizer, or nothing can be run.
+/// - Config: the data is of another kind than the model takes.
+/// - Input: the model has no tokenizer, or no item can be used.
 pub fn token_batches(
     arch: Arch,
     input: &mut Input,
@@ -93,12 +96,12 @@ pub fn token_batches(
             samples.of(windows.len())?.into_iter().map(|at| (at, windows[at].to_vec())).collect()
         }
         _ => {
-            let message = format!("{arch} cannot run on this kind of data; give some of its own");
+            let message = format!("{arch} cannot run on this kind of data; use data for its task");
             return Err(Error::config(message).at(spec.path.display()));
         }
     };
     if texts.is_empty() {
-        return Err(Error::input("nothing in it can be run; the model saw no input").at(spec.path.display()));
+        return Err(Error::input("no item in it can be used; the model received no input").at(spec.path.display()));
     }
     texts.sort_by_key(|(_, tokens)| std::cmp::Reverse(tokens.len()));
     let batches = texts.chunk_by(|(_, a), (_, b)| a.len() == b.len()).flat_map(|same| {
@@ -116,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_seed_chooses_and_all_are_all() {
+    fn the_seed_determines_the_sample() {
         let of = |n, seed| Samples { n, seed }.of(100).unwrap();
         assert_eq!(of(10, 3), of(10, 3));
         assert_ne!(of(10, 3), of(10, 4));

@@ -1,52 +1,54 @@
-//! Which token comes next, by the scores of all.
+//! Sampling of the next token from logits.
 
 use briquette_core::random::uniform;
 use briquette_core::{Error, Result};
 
-/// How a token is chosen.
+/// How a token is sampled.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
-    /// What scores are divided by; 0 takes the most likely token each time.
+    /// The divisor of logits before softmax; 0 always chooses the most likely token.
     pub temperature: f32,
-    /// How many of the most likely are drawn from; 0 for all.
+    /// The number of most likely tokens to sample from; 0 for all.
     pub top_k: usize,
-    /// The share of probability that the most likely ones that are drawn from have together; 1 for all.
+    /// The total probability of the most likely tokens to sample from; 1 for all.
     pub top_p: f32,
-    /// What draws depend on.
+    /// The random seed.
     pub seed: u64,
 }
 
 impl Default for Sampling {
-    /// The most likely token.
+    /// Returns greedy sampling: always the most likely token.
     fn default() -> Self {
         Self { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 }
     }
 }
 
 impl Sampling {
-    /// Refuses numbers that mean nothing.
+    /// Checks that the settings are valid.
     ///
     /// # Errors
-    /// Config, with the number.
+    /// Config: the temperature is negative or not finite, or `top_p` is not above 0 and at most 1.
     pub fn check(&self) -> Result<()> {
         if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
-            return Err(
-                Error::config(format!("found {}, expected a number from 0 on", self.temperature)).at("temperature")
-            );
+            return Err(Error::config(format!("found {}, expected a finite number of at least 0", self.temperature))
+                .at("temperature"));
         }
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
             return Err(
-                Error::config(format!("found {}, expected a share above 0 and up to 1", self.top_p)).at("top_p")
+                Error::config(format!("found {}, expected a number above 0 and at most 1", self.top_p)).at("top_p")
             );
         }
         Ok(())
     }
 
-    /// A token, by the score of each. Probabilities are `softmax(scores / temperature)`; the `top_k` most likely are kept, then the fewest of
-    /// those that have `top_p` together, and one of them is drawn by `seed` and `place`. Of equal scores the first token counts as likelier.
+    /// Samples a token from logits.
+    ///
+    /// Probabilities are `softmax(scores / temperature)`. Sampling is from the `top_k` most likely tokens, then
+    /// from the fewest of these with a total probability of `top_p`; `seed` and `place` determine the result.
+    /// Among equal logits the first token counts as more likely.
     ///
     /// # Errors
-    /// Refused where a score is not finite.
+    /// Refused: a logit is not finite.
     pub fn choose(&self, scores: &[f32], place: u64) -> Result<u32> {
         if !scores.iter().all(|score| score.is_finite()) {
             return Err(Error::refused("outputs are not finite; the weights are damaged"));
@@ -84,7 +86,7 @@ impl Sampling {
 mod tests {
     use super::*;
 
-    /// How often each of four tokens is drawn.
+    /// Returns how often each of four tokens is sampled.
     fn shares(sampling: Sampling, scores: &[f32]) -> Vec<f64> {
         let mut counts = vec![0.0; scores.len()];
         (0..20_000).for_each(|place| counts[sampling.choose(scores, place).unwrap() as usize] += 1.0 / 20_000.0);
@@ -92,14 +94,14 @@ mod tests {
     }
 
     #[test]
-    fn the_likeliest_is_taken_and_of_equal_ones_the_first() {
+    fn greedy_sampling_takes_the_first_most_likely_token() {
         assert_eq!(Sampling::default().choose(&[1.0, 3.0, 3.0, 2.0], 9).unwrap(), 1);
         let only = Sampling { temperature: 1.0, top_k: 1, ..Sampling::default() };
         assert!((shares(only, &[1.0, 3.0, 3.0, 2.0])[1] - 1.0).abs() < 1e-9);
     }
 
     #[test]
-    fn tokens_are_drawn_as_often_as_they_are_likely() {
+    fn tokens_are_sampled_by_their_probabilities() {
         let scores = [0.0_f32, 1.0, 2.0, 0.5];
         for temperature in [0.5, 1.0, 2.0] {
             let found = shares(Sampling { temperature, seed: 7, ..Sampling::default() }, &scores);
@@ -112,11 +114,11 @@ mod tests {
     }
 
     #[test]
-    fn the_least_likely_are_left_out() {
+    fn top_k_and_top_p_exclude_unlikely_tokens() {
         let scores = [0.0_f32, 1.0, 2.0, 0.5];
         let two = shares(Sampling { temperature: 1.0, top_k: 2, ..Sampling::default() }, &scores);
         assert!(two[0] == 0.0 && two[3] == 0.0 && two[1] > 0.2, "{two:?}");
-        // The likeliest has .56 alone, and .77 with the next.
+        // The most likely token has 0.56 alone, and 0.77 with the next.
         let most = shares(Sampling { temperature: 1.0, top_p: 0.7, ..Sampling::default() }, &scores);
         assert!(most[0] == 0.0 && most[3] == 0.0 && most[1] > 0.2, "{most:?}");
         let one = shares(Sampling { temperature: 1.0, top_p: 0.5, ..Sampling::default() }, &scores);
@@ -124,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_decides_and_nonsense_is_refused() {
+    fn a_seed_determines_samples_and_invalid_settings_are_refused() {
         let of = |seed| {
             let sampling = Sampling { temperature: 1.0, seed, ..Sampling::default() };
             (0..50).map(|place| sampling.choose(&[0.0; 9], place).unwrap()).collect::<Vec<_>>()

@@ -1,11 +1,16 @@
-//! What a model loses by errors of its weights, to second order.
+//! The sensitivity of a model's loss to errors of its weights, to second order.
 //!
-//! Near the model as it is, what it puts out changes by `J·e` for an error `e` of the weights of a tensor, and what is lost is `½·eᵀJᵀH·J·e`, with `H`
-//! the curvature of the loss in the outputs: one less the cosine with the embedding as it was, or the Kullback-Leibler divergence from the
-//! scores as they were. Rounding to a step `Δ` is as good as noise of variance `Δ²/12`, so that the loss is `Δ²/24 · tr(JᵀHJ)`. The trace is the
-//! expected square norm of the gradient of a random loss: that of a token, or class, drawn by the model itself; of an embedding, its product
-//! with random signs. Draws of different items do not depend on each other, so that a batch's gradient is a sample of the sum.
-//! Source: J. Martens, "New insights and perspectives on the natural gradient method", 2020; M. Hutchinson's estimator of traces, 1989.
+//! For an error `e` of a tensor's weights, the outputs change by `J·e`, and the loss increases by
+//! `½·eᵀJᵀH·J·e`. `H` is the curvature of the loss in the outputs: of one minus the cosine with the original
+//! embedding, or of the Kullback-Leibler divergence from the original distribution. Rounding to a step size `Δ`
+//! acts as noise of variance `Δ²/12`, so the loss increases by `Δ²/24 · tr(JᵀHJ)`.
+//!
+//! The trace is the expected squared norm of the gradient of a random loss. This loss is that of a token or
+//! class sampled by the model itself, or the product of an embedding with random signs. Samples of different
+//! items are independent, so a batch's gradient samples the sum.
+//!
+//! Source: J. Martens, "New insights and perspectives on the natural gradient method", 2020; M. Hutchinson's
+//! estimator of traces, 1989.
 
 mod draws;
 mod squares;
@@ -27,37 +32,40 @@ use squares::GradientSquares;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Scores of tokens in memory at once, with their gradients.
+/// The maximum number of logits in memory, with their gradients.
 const MAX_SCORES: usize = 1 << 23;
 
-/// What a loss is counted in.
+/// The unit of a loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LossUnit {
-    /// One less the cosine with the embedding as it was, a text.
+    /// One minus the cosine with the original embedding, per text.
     Cosine,
-    /// The divergence from the scores as they were, in nats a token or image.
+    /// The divergence from the original distribution, in nats per token or image.
     Nats,
 }
 
 /// The traces of curvatures.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curvatures {
-    /// `tr(JᵀHJ)` of each tensor, an item, by its name in files; of those that nothing runs there is none.
+    /// `tr(JᵀHJ)` of each tensor, per item, by its name in files. Tensors that do not run have none.
     pub traces: BTreeMap<String, f64>,
-    /// What losses by them are counted in.
+    /// The unit of the losses.
     pub unit: LossUnit,
-    /// Items that ran.
+    /// The number of items that ran.
     pub n_items: usize,
 }
 
-/// Finds the curvatures of a model's loss in the weights of each of its tensors, by one pass over some data, and back.
+/// Computes the curvature of a model's loss in the weights of each tensor.
 ///
-/// A model of text goes block by block: the weights of one block are in memory at a time, its gradients, and the states between all blocks, beyond
-/// what `room` has in a file.
+/// It takes one forward and backward pass over data. A text model runs block by block. The weights and
+/// gradients of one block are in memory at a time. The hidden states between all blocks are in memory up to the
+/// bound of `room`, and beyond it in a file.
 ///
 /// # Errors
-/// Config where the data is of another kind than the model takes; Input where items are damaged; Refused where gradients are not finite; those of
-/// reading.
+/// - Config: the data is of another kind than the model takes.
+/// - Input: an item is damaged.
+/// - Refused: gradients are not finite.
+/// - Io: a tensor cannot be read.
 pub fn curvatures(
     checkpoint: &Checkpoint,
     arch: Arch,
@@ -78,17 +86,17 @@ pub fn curvatures(
         Some(_) => batches.iter().map(|batch| batch.places.len()).sum(),
         None => batches.iter().map(|batch| batch.ids.len()).sum(),
     };
-    let walk = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;
-    let walk = walk.ok_or_else(|| Error::bug("a network of text without blocks"))?;
+    let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;
+    let runner = runner.ok_or_else(|| Error::bug("a text model without transformer blocks"))?;
     let mut found = OfText { pooling, seed: samples.seed, squares: GradientSquares::default() };
-    backward(walk, checkpoint, room, &mut found, progress)?;
+    backward(runner, checkpoint, room, &mut found, progress)?;
     let unit = if pooling.is_some() { LossUnit::Cosine } else { LossUnit::Nats };
     Ok(Curvatures { traces: found.squares.over(n_items)?, unit, n_items })
 }
 
-/// Of a model of text.
+/// The random loss of a text model.
 struct OfText {
-    /// Of an encoder.
+    /// The pooling of an encoder; `None` for a decoder.
     pooling: Option<Pooling>,
     seed: u64,
     squares: GradientSquares,
@@ -123,7 +131,7 @@ impl Backwards for OfText {
     }
 }
 
-/// The same of a model of images, with all of its weights in memory.
+/// Computes the curvatures of an image model, with all of its weights in memory.
 fn of_images(
     checkpoint: &Checkpoint,
     arch: Arch,
@@ -148,7 +156,7 @@ fn of_images(
         progress(n_items, chosen.len())?;
     }
     if n_items == 0 {
-        return Err(Error::input("nothing in it can be run; the model saw no input").at(spec.path.display()));
+        return Err(Error::input("no item in it can be used; the model received no input").at(spec.path.display()));
     }
     Ok(Curvatures { traces: squares.over(n_items)?, unit: LossUnit::Nats, n_items })
 }

@@ -1,25 +1,27 @@
-//! What the head of a decoder took, kept until another decoder has read the same text.
+//! The head inputs of a decoder, stored until another decoder has run on the same text.
 
 use briquette_core::Result;
 use briquette_formats::draft::ScratchFile;
 use burn::tensor::{Device, Tensor, TensorData};
 use std::path::Path;
 
-/// The most bytes that are kept of what heads take: the tokens beyond are not compared.
+/// The maximum size of stored head inputs in bytes; tokens beyond it are not compared.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// What the head of a decoder took, window by window, in a file without a name: a text has more than fits beside a model.
+/// The head inputs of a decoder by window, in an unnamed file.
+///
+/// They may not fit in memory beside a model.
 pub struct StateFile {
     file: ScratchFile,
-    /// Where each window begins, its values, and its tokens.
+    /// The offset, number of values and number of tokens of each window.
     places: Vec<(u64, usize, usize)>,
 }
 
 impl StateFile {
-    /// None yet; the file is in `directory`.
+    /// Creates an empty file in `directory`.
     ///
     /// # Errors
-    /// Io.
+    /// Io: the file cannot be created.
     pub fn create_in(directory: &Path) -> Result<Self> {
         Ok(Self { file: ScratchFile::create_in(directory)?, places: Vec::new() })
     }
@@ -28,15 +30,15 @@ impl StateFile {
         self.places.last().map_or(0, |&(start, n, _)| start + 4 * n as u64)
     }
 
-    /// Whether more are kept.
+    /// Returns whether the file accepts more windows.
     pub(crate) fn has_room(&self) -> bool {
         self.n_bytes() < MAX_BYTES
     }
 
-    /// Keeps those of the next windows, of so many tokens each.
+    /// Appends the head inputs of windows with `n_tokens` tokens each.
     ///
     /// # Errors
-    /// Io, where the disk is full.
+    /// Io: the disk is full.
     pub(crate) fn push(&mut self, windows: &[Vec<f32>], n_tokens: usize) -> Result<()> {
         for values in windows {
             let start = self.n_bytes();
@@ -46,14 +48,15 @@ impl StateFile {
         Ok(())
     }
 
-    /// Whether both have kept as many tokens of the windows that both have, of which there are so many.
+    /// Returns the number of windows that both files have. `None` if there are none or their numbers of tokens
+    /// differ.
     pub(crate) fn n_shared(&self, other: &Self) -> Option<usize> {
         let n = self.places.len().min(other.places.len());
         let is_same = (0..n).all(|window| self.places[window].2 == other.places[window].2);
         (n > 0 && is_same).then_some(n)
     }
 
-    /// Those of a window, `[1, tokens, width]`.
+    /// Returns the head inputs of a window, `[1, tokens, width]`.
     pub(crate) fn get(&self, window: usize, device: &Device) -> Result<Tensor<3>> {
         let (start, n, n_tokens) = self.places[window];
         let mut values = vec![0.0_f32; n];

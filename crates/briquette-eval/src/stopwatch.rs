@@ -1,30 +1,31 @@
-//! How long batches take, without what a device does only once.
+//! Batch times without a device's one-time work.
 
 use briquette_core::Result;
 use burn::tensor::Device;
 use std::time::Instant;
 
-/// Times batches. On a device that is not the CPU, kernels are compiled and chosen when they are first needed: there a
-/// batch with more items than any before it can first be run untimed. What that takes of memory is not hidden, as
-/// whoever runs the model needs it too.
+/// Times batches.
+///
+/// A GPU compiles and selects kernels when they are first needed, so a batch with more items than any before it
+/// can first run untimed. The memory of that work is not hidden, because every user of the model needs it too.
 pub(crate) struct Stopwatch {
     warms_up: bool,
-    /// Items of the largest batch so far.
+    /// The number of items in the largest batch so far.
     largest: usize,
-    /// Milliseconds of each batch.
+    /// The milliseconds of each batch.
     pub(crate) batch_ms: Vec<f64>,
 }
 
 impl Stopwatch {
-    /// Times what runs on a device, warm where that is asked for.
+    /// Creates a stopwatch for a device, with warm-up if requested.
     pub(crate) fn on(device: &Device, warms_up: bool) -> Self {
         Self { warms_up: warms_up && briquette_models::device_name(device) != "cpu", largest: 0, batch_ms: Vec::new() }
     }
 
-    /// Runs a batch of `n` items.
+    /// Runs and times a batch of `n` items.
     ///
     /// # Errors
-    /// Those of `work`; such a batch counts for nothing.
+    /// The first error of `work`; a failed batch is not counted.
     pub(crate) fn time<T>(&mut self, n: usize, work: impl Fn() -> Result<T>) -> Result<T> {
         if self.warms_up && n > self.largest {
             drop(work()?);
@@ -45,7 +46,7 @@ mod tests {
     use std::cell::Cell;
     use std::time::Duration;
 
-    /// How often each of these batches is run.
+    /// Returns how often each of these batches runs.
     fn runs(warms_up: bool, batches: &[usize]) -> Vec<usize> {
         let mut stopwatch = Stopwatch { warms_up, ..Stopwatch::on(&Device::default(), false) };
         let mut run = |&n: &usize| {
@@ -54,12 +55,12 @@ mod tests {
             n_runs.get()
         };
         let runs = batches.iter().map(&mut run).collect();
-        assert_eq!(stopwatch.batch_ms.len(), batches.len(), "each is timed once");
+        assert_eq!(stopwatch.batch_ms.len(), batches.len(), "each batch is timed once");
         runs
     }
 
     #[test]
-    fn a_batch_larger_than_any_before_it_is_first_run_untimed() {
+    fn a_larger_batch_first_runs_untimed() {
         assert_eq!(runs(true, &[8, 8, 8, 3]), [2, 1, 1, 1]);
         assert_eq!(runs(true, &[1, 6, 6, 4]), [2, 2, 1, 1]);
         assert_eq!(runs(false, &[8, 8, 3]), [1, 1, 1]);
@@ -67,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_only_once_is_not_timed() {
+    fn one_time_work_is_not_timed() {
         let mut stopwatch = Stopwatch { warms_up: true, ..Stopwatch::on(&Device::default(), true) };
         let is_warm = Cell::new(false);
         let compile = || {

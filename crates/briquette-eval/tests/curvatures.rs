@@ -1,4 +1,4 @@
-//! Curvatures against what noise in the weights really costs.
+//! Compares curvatures with the measured loss of noise in the weights.
 
 #![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -20,7 +20,7 @@ fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
 }
 
-/// The mean of what several draws give.
+/// Returns the mean curvatures of several seeds.
 fn traces(model: &str, spec: &DataSpec) -> Curvatures {
     let checkpoint = Checkpoint::open(&fixture(model)).unwrap();
     let arch = Arch::detect(&checkpoint).unwrap();
@@ -42,7 +42,7 @@ fn traces(model: &str, spec: &DataSpec) -> Curvatures {
     found
 }
 
-/// Adds noise, uniform and of a step, to the parameter at a path.
+/// Adds uniform noise of a step size to the parameter at a path.
 struct Noise<'a> {
     path: &'a str,
     step: f32,
@@ -74,7 +74,7 @@ impl ModuleMapper for Noise<'_> {
     }
 }
 
-/// Holds `trace·Δ²/24` of every matrix against the loss that noise of that step causes, by `loss` of a model and the noisy one.
+/// Compares `trace·Δ²/24` of every matrix with the loss that noise of that step size causes.
 fn check(model: &str, found: &Curvatures, step: f32, loss: impl Fn(&LoadedModel, &LoadedModel) -> f64) {
     let original = LoadedModel::open(&fixture(model), None, &Device::flex()).unwrap();
     let parameters = original.names.parameters(&original.network).unwrap();
@@ -99,7 +99,7 @@ fn check(model: &str, found: &Curvatures, step: f32, loss: impl Fn(&LoadedModel,
 }
 
 #[test]
-fn of_an_encoder_they_foretell_what_cosines_lose() {
+fn curvatures_predict_the_cosine_loss_of_an_encoder() {
     let spec = DataSpec { path: fixture("models/sentences.txt"), ..DataSpec::default() };
     let found = traces("models/bert-tiny", &spec);
     assert_eq!(found.unit, LossUnit::Cosine);
@@ -118,7 +118,7 @@ fn of_an_encoder_they_foretell_what_cosines_lose() {
 }
 
 #[test]
-fn of_a_decoder_they_foretell_how_far_scores_diverge() {
+fn curvatures_predict_the_divergence_of_a_decoder() {
     for model in ["models/llama-tied", "models/llama-untied"] {
         let spec = DataSpec { path: fixture("models/text.txt"), max_length: Some(16), ..DataSpec::default() };
         let found = traces(model, &spec);
@@ -142,7 +142,7 @@ fn of_a_decoder_they_foretell_how_far_scores_diverge() {
 }
 
 #[test]
-fn of_a_classifier_too() {
+fn curvatures_predict_the_divergence_of_a_classifier() {
     let spec = DataSpec { path: fixture("digits-data.safetensors"), ..DataSpec::default() };
     let found = traces("digits", &spec);
     let rows = |model: &LoadedModel| {

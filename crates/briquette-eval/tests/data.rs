@@ -1,4 +1,4 @@
-//! Data that is damaged, enormous or another model's: one line each, and no model is run in vain.
+//! Damaged, oversized and mismatched data: one line each, before a model runs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -32,7 +32,7 @@ fn request(model: &str, data: &Path) -> Request {
     }
 }
 
-/// The error of a run, and how many batches it took to come.
+/// Returns the error of a run, and the number of batches before it.
 fn fails(request: &Request) -> (Error, usize) {
     let mut n_batches = 0;
     let found = evaluate(request, &[], &mut |_, _| {
@@ -42,14 +42,14 @@ fn fails(request: &Request) -> (Error, usize) {
     (found.unwrap_err(), n_batches)
 }
 
-/// A `.npy` file.
+/// Returns a `.npy` file.
 fn npy(descr: &str, shape: &str, elements: &[u8]) -> Vec<u8> {
     let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}\n");
     let length = (header.len() as u16).to_le_bytes();
     [b"\x93NUMPY\x01\x00", &length[..], header.as_bytes(), elements].concat()
 }
 
-/// Images of the digits network.
+/// Returns images for the digits network.
 fn images(n: usize) -> Vec<u8> {
     let pixels: Vec<u8> = (0..64 * n).map(|place| (place * 7 % 17) as u8).collect();
     npy("|u1", &format!("{n}, 8, 8"), &pixels)
@@ -65,7 +65,7 @@ fn npz(members: &[(&str, Vec<u8>)], method: CompressionMethod) -> Vec<u8> {
 }
 
 #[test]
-fn a_flipped_byte_in_an_npz_is_found_and_its_member_named() {
+fn a_flipped_byte_in_an_npz_is_reported_with_its_member() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("digits.npz");
     for method in [CompressionMethod::Stored, CompressionMethod::Deflated] {
@@ -82,7 +82,7 @@ fn a_flipped_byte_in_an_npz_is_found_and_its_member_named() {
             bytes[at] ^= 4;
             std::fs::write(&path, &bytes).unwrap();
             match Array::read(&path, &["x"]) {
-                // Deflated data ends within a byte; what fills that says nothing.
+                // Deflated data ends within a byte; its padding bits carry no data.
                 Ok(found) => assert_eq!(found, expected, "byte {at}, {method}"),
                 Err(error) => {
                     let named = format!("{}: x.npy cannot be read", path.display());
@@ -115,11 +115,11 @@ fn labels_are_found_by_content() {
     assert_eq!(labels("images.npz", &npz(&[x], CompressionMethod::Stored)).unwrap(), None);
     assert_eq!(labels("images.npy", &images(2)).unwrap(), None);
     let short = npz(&[("x.npy", images(2)), ("y.npy", npy("|u1", "1,", &[4]))], CompressionMethod::Stored);
-    assert!(labels("short.npz", &short).unwrap_err().message.contains("1 labels for 2 images"));
+    assert!(labels("short.npz", &short).unwrap_err().message.contains("found 1 labels, expected 2"));
 }
 
 #[test]
-fn a_value_that_is_not_finite_is_the_data_s_fault() {
+fn values_that_are_not_finite_are_data_errors() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.npy");
     for (value, word) in [(f32::NAN, "NaN"), (f32::NEG_INFINITY, "-inf")] {
@@ -135,7 +135,7 @@ fn a_value_that_is_not_finite_is_the_data_s_fault() {
 }
 
 #[test]
-fn files_that_hold_no_array_are_named_with_what_data_can_be() {
+fn files_without_arrays_are_refused_with_the_valid_formats() {
     let dir = tempfile::tempdir().unwrap();
     let jpg = std::fs::read(fixture("models/images/cat/wide.jpg")).unwrap();
     let cases = [
@@ -150,7 +150,7 @@ fn files_that_hold_no_array_are_named_with_what_data_can_be() {
         std::fs::write(&path, bytes).unwrap();
         let (error, _) = fails(&request("digits", &path));
         assert_eq!(error.exit_code(), 4, "{error}");
-        for phrase in [name, found, ".npy, .npz, IDX or safetensors", "for each class"] {
+        for phrase in [name, found, ".npy, .npz, IDX or safetensors", "per class"] {
             assert!(error.message.contains(phrase), "{error}");
         }
     }
@@ -169,7 +169,7 @@ fn labels_out_of_range_end_a_run_after_its_first_batch() {
     let expected = format!("{}: label 9999 of image 5 is out of range", labels.display());
     assert!(error.message.starts_with(&expected) && error.message.contains("10 classes, 0 to 9"), "{error}");
     assert_eq!((error.exit_code(), n_batches), (4, 0));
-    // Folders that are numbered are classes too.
+    // Numbered folders are classes too.
     let image = fixture("models/images/cat/tall.png");
     let folder = dir.path().join("images");
     for class in ["3", "12"] {
@@ -182,7 +182,7 @@ fn labels_out_of_range_end_a_run_after_its_first_batch() {
 }
 
 #[test]
-fn a_batch_of_any_size_is_one_of_the_data() {
+fn a_huge_batch_size_runs_one_batch() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.npy");
     std::fs::write(&path, images(5)).unwrap();
@@ -198,29 +198,29 @@ fn a_batch_of_any_size_is_one_of_the_data() {
     }
 }
 
-/// A PNG of one channel that is `width` by `height`.
+/// Writes a single-channel PNG of `width` by `height`.
 fn grey(path: &Path, width: u32, height: u32) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     image::GrayImage::from_fn(width, height, |x, y| image::Luma([(x ^ y) as u8])).save(path).unwrap();
 }
 
 #[test]
-fn an_image_as_long_as_a_road_is_no_danger() {
+fn extremely_long_images_are_tiled_or_refused() {
     let dir = tempfile::tempdir().unwrap();
     grey(&dir.path().join("a/long.png"), 1, 60_000);
     grey(&dir.path().join("b/wide.png"), 60_000, 1);
     let mut request = request("models/resnet18-tiny.pth", dir.path());
     let found = evaluate(&request, &[], &mut |_, _| Ok(())).unwrap();
     assert_eq!((found.n_items, found.n_skipped), (2, 0));
-    // Tiles cover all of an image: what would not fit is left out, and named where that is fatal.
+    // Tiles cover the whole image; an image that is too large is skipped, or refused by name in strict mode.
     (request.data.tile, request.data.size, request.data.strict) = (Some(64), Some(256), true);
     let (error, _) = fails(&request);
     assert_eq!(error.exit_code(), 4);
-    assert!(error.message.contains("long.png: it has 15360000x256 pixels once scaled"), "{error}");
+    assert!(error.message.contains("long.png: it has 15360000x256 pixels after scaling"), "{error}");
 }
 
 #[test]
-fn sizes_have_a_bound_and_say_so() {
+fn sizes_above_the_maximum_are_refused() {
     let mut request = request("models/resnet18-tiny.pth", &fixture("models/images"));
     request.data.size = Some(100_000);
     let (error, _) = fails(&request);
@@ -230,22 +230,22 @@ fn sizes_have_a_bound_and_say_so() {
     assert_eq!(fails(&request).0.exit_code(), 2);
     (request.data.size, request.data.crop) = (None, Some([20_000, 20_000]));
     assert_eq!(fails(&request).0.exit_code(), 2);
-    // The largest is fine: what a crop leaves out is not scaled.
+    // The maximum is accepted: only the cropped part is scaled.
     (request.data.size, request.data.crop) = (Some(16_384), Some([32, 32]));
     assert_eq!(evaluate(&request, &[], &mut |_, _| Ok(())).unwrap().n_items, 4);
 }
 
 #[test]
-fn settings_that_do_nothing_are_refused() {
+fn settings_without_effect_are_refused() {
     let text = fixture("models/sentences.txt");
     let mut request = request("models/bert-tiny", &text);
     request.data.labels = Some("/nonexistent".into());
     let (error, _) = fails(&request);
     assert_eq!(error.exit_code(), 2);
-    assert!(error.message.starts_with("data.labels: it says where the labels of an array are"), "{error}");
+    assert!(error.message.starts_with("data.labels: it gives the labels of an array"), "{error}");
     let mut request = self::request("models/resnet18-tiny.pth", &fixture("models/images"));
     request.data.max_length = Some(3);
-    assert!(fails(&request).0.message.contains("it cuts texts, and the data is a folder of images; leave it out"));
+    assert!(fails(&request).0.message.contains("it cuts texts, but the data is a folder of images; leave it out"));
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.npy");
     std::fs::write(&path, npy("<f4", "1, 8, 8", &[0; 256])).unwrap();
@@ -272,7 +272,7 @@ fn errors_keep_their_kind_and_name_a_path() {
         assert!(error.message.starts_with(&format!("{}/a/one.png: cannot open", dir.path().display())), "{error}");
     }
     let error = run(&DataSpec { strict: false, ..spec.clone() }, 1);
-    assert!(error.message.starts_with(&format!("{}: not one image decodes", dir.path().display())), "{error}");
+    assert!(error.message.starts_with(&format!("{}: no image decodes", dir.path().display())), "{error}");
     let text = dir.path().join("s.txt");
     std::fs::write(&text, "cat").unwrap();
     let document = DataSpec { path: text.clone(), ..DataSpec::default() };
@@ -283,10 +283,13 @@ fn errors_keep_their_kind_and_name_a_path() {
 }
 
 #[test]
-fn a_reference_that_takes_other_data_is_refused_before_any_is_run() {
+fn a_reference_for_other_data_is_refused_before_running() {
     let mut request = request("models/bert-tiny", &fixture("models/sentences.txt"));
     request.reference = Some(fixture("models/llama-tied"));
     let (error, n_batches) = fails(&request);
     assert_eq!((error.exit_code(), n_batches), (2, 0));
-    assert!(error.message.contains("llama-tied: it is llama, and the model to compare with it is bert"), "{error}");
+    assert!(
+        error.message.contains("llama-tied: found llama, expected a model that takes the same data as bert"),
+        "{error}"
+    );
 }

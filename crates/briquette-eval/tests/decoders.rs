@@ -1,4 +1,4 @@
-//! Decoders on a text: windows that overlap, and how near one is to another.
+//! Decoders on a text: overlapping windows, and comparison with another decoder.
 
 #![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used)]
@@ -33,7 +33,7 @@ fn run(request: &Request) -> Evaluation {
     evaluate(request, &[], &mut |_, _| Ok(())).unwrap()
 }
 
-/// The scores of the whole vocabulary after each token of a window, and their number.
+/// Returns the logits of the whole vocabulary after each token of a window, and their number.
 fn scores(model: &LoadedModel, tokens: &[u32]) -> (Vec<f32>, usize) {
     let ids: Vec<i32> = tokens.iter().map(|&id| id as i32).collect();
     let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [1, tokens.len()]), &Device::default());
@@ -48,7 +48,7 @@ fn text_tokens(model: &LoadedModel) -> Vec<u32> {
 }
 
 #[test]
-fn with_a_stride_each_token_is_predicted_once_from_all_before_it_in_its_window() {
+fn with_a_stride_each_token_is_predicted_once() {
     let model = LoadedModel::open(&fixture("llama-tied"), None, &Device::default()).unwrap();
     let tokens = text_tokens(&model);
     for stride in [1, 8, 31] {
@@ -68,16 +68,16 @@ fn with_a_stride_each_token_is_predicted_once_from_all_before_it_in_its_window()
                 break;
             }
         }
-        let mut asked = request("llama-tied", None);
-        asked.data.stride = Some(stride);
-        let found = run(&asked);
+        let mut case = request("llama-tied", None);
+        case.data.stride = Some(stride);
+        let found = run(&case);
         assert_eq!((found.n_items, n), (tokens.len() - 1, tokens.len() - 1), "stride {stride}");
         assert!((found.metrics["perplexity"].ln() - nll / n as f64).abs() < 1e-5, "stride {stride}");
     }
 }
 
 #[test]
-fn a_decoder_is_as_near_to_another_as_their_scores_are() {
+fn agreement_and_divergence_match_the_logits() {
     let [model, original] =
         ["llama-tied", "llama-untied"].map(|name| LoadedModel::open(&fixture(name), None, &Device::default()).unwrap());
     let (tokens, mut sums, mut n) = (text_tokens(&model), [0.0; 2], 0);
@@ -108,25 +108,25 @@ fn a_decoder_agrees_with_itself() {
 }
 
 #[test]
-fn decoders_in_halves_are_compared_in_halves() {
+fn half_precision_decoders_are_compared_in_half_precision() {
     for dtype in [FloatDType::BF16, FloatDType::F16] {
-        let mut asked = request("llama-tied", Some("llama-untied"));
-        let whole = run(&asked);
-        asked.fits.dtype = Some(dtype);
-        let found = run(&asked);
+        let mut case = request("llama-tied", Some("llama-untied"));
+        let whole = run(&case);
+        case.fits.dtype = Some(dtype);
+        let found = run(&case);
         assert!((found.metrics["kl"] / whole.metrics["kl"] - 1.0).abs() < 0.05, "{dtype:?}: {:?}", found.metrics);
-        asked.reference = Some(asked.model.clone());
-        let same = run(&asked);
+        case.reference = Some(case.model.clone());
+        let same = run(&case);
         assert_eq!([same.metrics["agreement"], same.metrics["kl"]], [1.0, 0.0], "{dtype:?}");
     }
 }
 
 #[test]
-fn what_comes_after_the_data_can_be_stopped_too() {
-    let asked = request("llama-tied", Some("llama-untied"));
+fn progress_can_stop_the_steps_after_the_data() {
+    let case = request("llama-tied", Some("llama-untied"));
     let n_calls = |stop_at: usize| {
         let mut n = 0;
-        let found = evaluate(&asked, &[], &mut |_, _| {
+        let found = evaluate(&case, &[], &mut |_, _| {
             n += 1;
             if n == stop_at { Err(briquette_core::Error::input("stopped")) } else { Ok(()) }
         });
@@ -138,19 +138,19 @@ fn what_comes_after_the_data_can_be_stopped_too() {
 }
 
 #[test]
-fn strides_that_cannot_be_are_named() {
+fn invalid_strides_are_refused() {
     let message = |change: fn(&mut Request)| {
-        let mut asked = request("llama-tied", None);
-        asked.data.stride = Some(16);
-        change(&mut asked);
-        let error = evaluate(&asked, &[], &mut |_, _| Ok(())).unwrap_err();
+        let mut case = request("llama-tied", None);
+        case.data.stride = Some(16);
+        change(&mut case);
+        let error = evaluate(&case, &[], &mut |_, _| Ok(())).unwrap_err();
         assert_eq!(error.exit_code(), 2, "{error}");
         error.message
     };
-    let found = message(|asked| asked.data.stride = Some(33));
-    assert!(found.contains("found 33, expected 1 to the 32 tokens of a window"), "{found}");
-    let found = message(|asked| asked.offload = Some(std::env::temp_dir()));
-    assert!(found.contains("data.stride: memory.offload runs windows side by side"), "{found}");
-    let found = message(|asked| (asked.model, asked.data.max_length) = (fixture("bert-tiny"), None));
+    let found = message(|case| case.data.stride = Some(33));
+    assert!(found.contains("found 33, expected 1 to 32, the tokens of a window"), "{found}");
+    let found = message(|case| case.offload = Some(std::env::temp_dir()));
+    assert!(found.contains("data.stride: memory.offload does not support overlapping windows"), "{found}");
+    let found = message(|case| (case.model, case.data.max_length) = (fixture("bert-tiny"), None));
     assert!(found.contains("data.stride: it lets the windows of a decoder's text overlap"), "{found}");
 }

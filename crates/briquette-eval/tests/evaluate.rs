@@ -1,4 +1,4 @@
-//! Evaluation of tiny models, against what torch found, and of data that is not what it should be.
+//! Evaluates tiny models against results of torch, and refuses invalid data.
 
 #![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -54,7 +54,7 @@ fn message(request: &Request) -> String {
 }
 
 #[test]
-fn digits_are_as_accurate_as_torch_found_them_at_any_batching() {
+fn digits_accuracy_matches_torch_with_any_batch_size() {
     let mut request = request(&fixture("digits"), &fixture("digits-data.safetensors"));
     request.reference = Some(fixture("digits.pt"));
     let (mut last, mut total) = (0, 0);
@@ -89,7 +89,7 @@ fn progress_can_stop_a_run() {
 }
 
 #[test]
-fn a_model_in_training_evaluates_as_it_will_run() {
+fn a_model_in_training_evaluates_without_dropout() {
     let spec = DataSpec { path: fixture("digits-data.safetensors"), ..DataSpec::default() };
     let data = spec.open(briquette_models::ModelTask::Classifier).unwrap();
     let run = |device: Device| {
@@ -101,7 +101,7 @@ fn a_model_in_training_evaluates_as_it_will_run() {
 }
 
 #[test]
-fn perplexity_is_what_transformers_makes_it() {
+fn perplexity_matches_transformers() {
     for name in ["llama-tied", "llama-untied", "llama-qwen"] {
         let mut request = request(&fixture(&format!("models/{name}")), &fixture("models/text.txt"));
         request.data.max_length = Some(32);
@@ -114,7 +114,7 @@ fn perplexity_is_what_transformers_makes_it() {
 }
 
 #[test]
-fn sentences_are_compared_one_by_one_by_pairs_and_to_what_people_said() {
+fn sentences_are_compared_singly_by_pairs_and_to_ratings() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pairs.jsonl");
     let pair =
@@ -134,7 +134,7 @@ fn sentences_are_compared_one_by_one_by_pairs_and_to_what_people_said() {
 }
 
 #[test]
-fn images_are_prepared_as_torchvision_does() {
+fn images_are_preprocessed_like_torchvision() {
     let folder = ImageFolder::open(&fixture("models/images")).unwrap();
     assert_eq!((folder.classes().join(" "), folder.len()), ("cat dog owl".into(), 5));
     let input = ImageInput { resize: Some(40), crop: [32, 32], ..ImageInput::of_imagenet(3) };
@@ -146,11 +146,11 @@ fn images_are_prepared_as_torchvision_does() {
         let apart = found.iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).abs());
         let (largest, sum) = apart.fold((0.0, 0.0), |(largest, sum), apart| (apart.max(largest), sum + apart));
         println!("image {index}: {largest} at most, {} on average", sum / found.len() as f64);
-        // A step of a byte is 1 / 255 / 0.224; rounding differs by one, decoders of JPEG by another few.
+        // A byte step is 1 / 255 / 0.224. Rounding differs by one step, JPEG decoders by a few more.
         let steps = if index == 1 { 4.0 } else { 1.5 };
         assert!(largest <= steps / 255.0 / 0.224, "image {index}: {largest}");
     }
-    assert!(folder.pixels(3, &input).unwrap_err().message.contains("damaged.png: it does not decode"));
+    assert!(folder.pixels(3, &input).unwrap_err().message.contains("damaged.png: it is not a valid image"));
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn an_image_that_does_not_decode_is_counted_or_fatal() {
         request.batching.workers = workers;
         let message = message(&request);
         let path = fixture("models/images/owl/damaged.png");
-        assert!(message.starts_with(&format!("{}: it does not decode", path.display())), "{message}");
+        assert!(message.starts_with(&format!("{}: it is not a valid image", path.display())), "{message}");
     }
     request.data.crop = Some([64, 64]);
     assert!(message(&request).contains("crop 64x64 is not within size 40"));
@@ -188,8 +188,8 @@ fn a_large_image_is_the_mean_of_its_tiles() {
     assert_eq!((tiled.places.clone(), tiled.n_skipped, tiled.batch_size), (vec![0, 1, 2, 4], 1, 1));
     assert_eq!(other.batch_size, 5);
     let apart = tiled.values.iter().zip(&other.values).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-    assert!(apart < 1e-5, "batches do not matter: {apart}");
-    // The mean over the tiles of the first image, one by one.
+    assert!(apart < 1e-5, "the batch size changes the mean by {apart}");
+    // The mean over the tiles of the first image, computed one by one.
     let briquette_models::Input::Images(input) = &model.input else { panic!("images") };
     let input = request.data.image_input(input).unwrap();
     let briquette_models::data::Data::Images(images) = &data else { panic!("images") };
@@ -207,7 +207,7 @@ fn a_large_image_is_the_mean_of_its_tiles() {
 }
 
 #[test]
-fn tiles_that_cannot_be_are_named() {
+fn invalid_tiles_are_refused() {
     let mut request = request(&fixture("models/resnet18-tiny.pth"), &fixture("models/images"));
     (request.data.tile, request.data.crop) = (Some(16), Some([8, 8]));
     assert!(message(&request).contains("both tile and crop"));
@@ -216,7 +216,7 @@ fn tiles_that_cannot_be_are_named() {
     request.data.path = fixture("digits-data.safetensors");
     request.model = fixture("digits");
     request.data.tile = Some(8);
-    assert!(message(&request).contains("takes images of any size; this one is for 8x8"));
+    assert!(message(&request).contains("a network for images of any size; this one is for 8x8"));
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn arrays_read_the_same_from_every_container() {
     assert_eq!(read("fortran.npy").values, floats(1.0).into());
     assert_eq!(read("arrays-compressed.npz").values, floats(0.25).into());
     let error = Array::read(&fixture("models/arrays.npz"), &["z"]).unwrap_err();
-    assert!(error.message.contains("it has the arrays x, y, expected one of z"), "{error}");
+    assert!(error.message.contains("found the arrays x, y, expected one of z"), "{error}");
 }
 
 /// Writes an IDX file of bytes.
@@ -242,7 +242,7 @@ fn idx(path: &Path, shape: &[u32], fill: u8) {
 }
 
 #[test]
-fn labels_that_do_not_fit_are_named() {
+fn labels_that_do_not_match_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (images, labels) = (dir.path().join("images"), dir.path().join("labels"));
     idx(&images, &[3, 8, 8], 7);
@@ -253,7 +253,7 @@ fn labels_that_do_not_fit_are_named() {
     let named = format!("{}: label 10 of image 0 is out of range, the model has 10 classes", labels.display());
     assert!(message(&request).contains(&named));
     idx(&labels, &[2], 1);
-    assert!(message(&request).contains("2 labels for 3 images"));
+    assert!(message(&request).contains("found 2 labels, expected 3"));
     idx(&images, &[3, 9, 8], 7);
     idx(&labels, &[3], 1);
     let named = format!("{}: images are [3, 9, 8], expected [n, 1, 8, 8]", images.display());
@@ -265,7 +265,7 @@ fn labels_that_do_not_fit_are_named() {
 }
 
 #[test]
-fn folders_without_images_are_named() {
+fn folders_without_images_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let request = request(&fixture("digits"), dir.path());
     assert!(message(&request).contains("no folder of images"));
@@ -273,7 +273,7 @@ fn folders_without_images_are_named() {
     assert!(message(&request).contains("three: found no image in this class"));
 }
 
-/// A copy of the tiny BERT, to be spoilt.
+/// Copies the tiny BERT, for damaging the copy.
 fn copy_of_bert(to: &Path) {
     for file in ["config.json", "model.safetensors", "tokenizer.json"] {
         std::fs::copy(fixture("models/bert-tiny").join(file), to.join(file)).unwrap();
@@ -289,8 +289,8 @@ fn a_tokenizer_of_another_model_is_refused() {
     let path = dir.path().join("tokenizer.json");
     let good = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, good.replace("\"cat\": 6", "\"cat\": 600")).unwrap();
-    assert!(message(&request).contains("token \"cat\" has number 600, and the model has"));
-    // `zebra` cannot be spelled without its last piece, and there is no entry for what is unknown.
+    assert!(message(&request).contains("token \"cat\" has id 600, but the model has"));
+    // `zebra` cannot be spelled without its last piece, and there is no unknown token.
     std::fs::write(&path, good.replace("\"##ra\"", "\"##rb\"").replace("\"[UNK]\": 1", "\"[XXX]\": 1")).unwrap();
     assert!(message(&request).contains("cannot tokenize"));
     std::fs::write(&path, "{}").unwrap();
@@ -300,7 +300,7 @@ fn a_tokenizer_of_another_model_is_refused() {
 }
 
 #[test]
-fn configs_that_cannot_be_run_say_why() {
+fn unsupported_configs_are_refused_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     copy_of_bert(dir.path());
     let path = dir.path().join("config.json");
@@ -313,7 +313,9 @@ fn configs_that_cannot_be_run_say_why() {
     assert!(
         said(&good.replace("\"num_attention_heads\": 4", "\"num_attention_heads\": 5"), &request).contains("5 heads")
     );
-    assert!(said(&good.replace("t_prob\": 0.1", "t_prob\": 1.0"), &request).contains("a dropout is 1, expected 0"));
+    assert!(
+        said(&good.replace("t_prob\": 0.1", "t_prob\": 1.0"), &request).contains("a dropout rate is 1, expected 0")
+    );
     assert!(said(&good.replace("\"gelu\"", "\"sine\""), &request).contains("config.json"));
     for (size, by) in
         [("hidden_size\": 32", "hidden_size\": 99999999999"), ("hidden_layers\": 2", "hidden_layers\": 9000000")]
@@ -327,7 +329,7 @@ fn configs_that_cannot_be_run_say_why() {
     );
     assert!(said(&good.replace("\"hidden_size\": 32", "\"hidden_size\": 64"), &request).contains("of another shape"));
     request.arch = Some(Arch::Llama);
-    assert!(said(&good, &request).contains("model_type is \"bert\", which is not run as llama"));
+    assert!(said(&good, &request).contains("model_type is \"bert\", which is not a type of llama"));
     request.arch = None;
     request.data.max_length = Some(2);
     std::fs::write(&path, &good).unwrap();

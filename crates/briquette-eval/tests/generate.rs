@@ -1,4 +1,4 @@
-//! Text that a decoder goes on with.
+//! Text generation with a decoder.
 
 #![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used)]
@@ -50,7 +50,7 @@ fn run(request: &GenerateRequest) -> Result<Generated> {
     generate(request, &NoMeter, &mut |_, _| Ok(true))
 }
 
-/// The most likely tokens, found by running the whole sequence for each.
+/// Returns the most likely tokens, by running the whole sequence for each.
 fn by_whole_runs(prompt: &str, n: usize) -> Vec<u32> {
     let model = LoadedModel::open(&model(), None, &Device::default()).unwrap();
     let mut tokens = model.tokenizer().unwrap().encode_prompt(prompt, false).unwrap().0;
@@ -66,7 +66,7 @@ fn by_whole_runs(prompt: &str, n: usize) -> Vec<u32> {
 }
 
 #[test]
-fn greedy_text_is_that_of_whole_runs_alone_and_in_a_batch() {
+fn greedy_text_matches_full_runs_alone_and_in_a_batch() {
     let prompts = ["the cat sat", "a dog", "on the mat the cat"];
     let batch = run(&request(&prompts)).unwrap();
     for (prompt, sequence) in prompts.iter().zip(&batch.sequences) {
@@ -80,7 +80,7 @@ fn greedy_text_is_that_of_whole_runs_alone_and_in_a_batch() {
 }
 
 #[test]
-fn pieces_are_the_text_and_may_end_it() {
+fn pieces_form_the_text_and_a_callback_can_stop_it() {
     let mut pieces = String::new();
     let found = generate(&request(&["the cat"]), &NoMeter, &mut |_, piece| {
         pieces += piece;
@@ -96,7 +96,7 @@ fn pieces_are_the_text_and_may_end_it() {
 }
 
 #[test]
-fn seeds_decide_what_is_drawn() {
+fn the_seed_determines_the_text() {
     let drawn = |seed| {
         let sampling = Sampling { temperature: 1.5, seed, ..Sampling::default() };
         run(&GenerateRequest { sampling, ..request(&["the cat"]) }).unwrap().sequences.remove(0).tokens
@@ -106,20 +106,20 @@ fn seeds_decide_what_is_drawn() {
 }
 
 #[test]
-fn a_text_ends_with_the_positions() {
+fn a_text_ends_at_the_last_position() {
     let found = run(&GenerateRequest { max_tokens: 100_000, ..request(&["the"]) }).unwrap();
     let sequence = &found.sequences[0];
     assert!(matches!(sequence.ending, Ending::Model | Ending::Positions), "{:?}", sequence.ending);
 }
 
 #[test]
-fn what_cannot_be_is_one_line() {
+fn invalid_requests_are_refused_in_one_line() {
     let long = "cat ".repeat(5000);
     let encoder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/models/bert-tiny");
     for (request, kind, said) in [
         (request(&[""]), ErrorKind::Input, "the prompt is empty"),
         (request(&[&long]), ErrorKind::Input, "positions; shorten it"),
-        (GenerateRequest { model: encoder, ..request(&["a"]) }, ErrorKind::Config, "which gives no text"),
+        (GenerateRequest { model: encoder, ..request(&["a"]) }, ErrorKind::Config, "which generates no text"),
         (GenerateRequest { system: Some("x".into()), ..request(&["a"]) }, ErrorKind::Config, "no chat template"),
     ] {
         let error = run(&request).unwrap_err();

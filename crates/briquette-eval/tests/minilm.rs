@@ -1,4 +1,4 @@
-//! all-MiniLM-L6-v2, where `just fetch-minilm` has put it; elsewhere these tests say so and pass.
+//! Tests of all-MiniLM-L6-v2 in `models/minilm` (`just fetch-minilm`); without it they print a note and pass.
 
 #![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -22,7 +22,7 @@ fn minilm() -> Option<PathBuf> {
     if path.join("model.safetensors").exists() {
         return Some(path);
     }
-    println!("models/minilm is not there: `just fetch-minilm`; nothing tested");
+    println!("models/minilm is missing, nothing tested; run `just fetch-minilm`");
     None
 }
 
@@ -32,7 +32,7 @@ fn cosines(a: &outputs::OutputRows, b: &outputs::OutputRows) -> Vec<f64> {
     rows(a).iter().zip(rows(b)).map(|(a, b)| metrics::cosine(a, &b)).collect()
 }
 
-/// What transformers makes of the sentences.
+/// Returns the embeddings of transformers.
 fn reference() -> outputs::OutputRows {
     let path = root().join("fixtures/models/minilm.expected.safetensors");
     let array = Array::read(&path, &["embeddings"]).unwrap();
@@ -40,7 +40,7 @@ fn reference() -> outputs::OutputRows {
     outputs::OutputRows { width: array.shape[1], values, ..outputs::OutputRows::default() }
 }
 
-/// Weight-only int8 as it is written and served: every matrix, tables too.
+/// Checks weight-only int8 as stored and served: every matrix, including embeddings.
 fn check_weight_only(
     model: &LoadedModel,
     path: &Path,
@@ -62,7 +62,7 @@ fn check_weight_only(
     assert!(mean >= 0.9995, "{mean}");
 }
 
-/// Dynamic int8 as it is served: what it holds, and what its embeddings are worth.
+/// Checks dynamic int8 as served: its size and the quality of its embeddings.
 fn check_dynamic(model: &LoadedModel, plain: &outputs::OutputRows, sentences: &Sentences, how: Batching) {
     let network = quantize_dynamic(model.network.clone(), &DynamicSpec::new()).unwrap().module;
     let n_bytes: usize = held(&network).values().map(|held| held.n_bytes).sum();
@@ -78,7 +78,7 @@ fn check_dynamic(model: &LoadedModel, plain: &outputs::OutputRows, sentences: &S
 }
 
 #[test]
-fn minilm_loads_within_its_memory_and_keeps_its_meaning_in_int8() {
+fn minilm_loads_within_memory_and_keeps_quality_in_int8() {
     let Some(path) = minilm() else { return };
     let weights = std::fs::metadata(path.join("model.safetensors")).unwrap().len();
     let before = ResidentSet.live_bytes().unwrap_or(0);

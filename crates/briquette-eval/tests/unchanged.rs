@@ -1,4 +1,4 @@
-//! What other weights cost, against what an evaluation of a model with those weights finds.
+//! Compares the cost of changed weights with an evaluation of a model with these weights.
 
 #![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used)]
@@ -27,7 +27,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The same model with noise, uniform and of a step, in one of its tensors.
+/// Returns the same model with uniform noise of a step size in one tensor.
 fn noisy(model: &Path, tensor: &str, step: f32, seed: u64, to: &Path) -> Checkpoint {
     copy(model, to);
     let checkpoint = Checkpoint::open(model).unwrap();
@@ -48,7 +48,7 @@ fn noisy(model: &Path, tensor: &str, step: f32, seed: u64, to: &Path) -> Checkpo
     Checkpoint::open(to).unwrap()
 }
 
-/// What each of these changed models costs, and what losses are counted in.
+/// Returns the cost of each of these changed models, and the unit of the losses.
 fn costs(model: &Path, spec: &DataSpec, by: LossMeasure, changed: &[&Checkpoint]) -> (Vec<ChangeCost>, &'static str) {
     let (checkpoint, device) = (Checkpoint::open(model).unwrap(), Device::flex());
     let arch = Arch::detect(&checkpoint).unwrap();
@@ -76,7 +76,7 @@ fn metrics(changed: &Path, original: &Path, spec: &DataSpec) -> BTreeMap<String,
     evaluate(&request, &[], &mut |_, _| Ok(())).unwrap().metrics
 }
 
-/// Holds the cost of noise in each of these tensors against a metric of a model that has it.
+/// Compares the cost of noise in each of these tensors with a metric of the noisy model.
 fn check(
     model: &str,
     spec: &DataSpec,
@@ -108,7 +108,7 @@ const OF_LLAMA: [&str; 4] = [
 ];
 
 #[test]
-fn the_divergence_of_a_decoder_is_that_of_an_evaluation_be_its_head_changed_or_a_block() {
+fn the_divergence_of_a_decoder_matches_an_evaluation() {
     let spec = DataSpec { path: fixture("models/text.txt"), max_length: Some(16), ..DataSpec::default() };
     check("models/llama-tied", &spec, LossMeasure::Kl, "nats", &OF_LLAMA, |found| found["kl"]);
     let heads = ["lm_head.weight", "model.layers.0.mlp.up_proj.weight"];
@@ -116,7 +116,7 @@ fn the_divergence_of_a_decoder_is_that_of_an_evaluation_be_its_head_changed_or_a
 }
 
 #[test]
-fn the_metric_of_a_decoder_is_the_logarithm_of_perplexity() {
+fn the_metric_of_a_decoder_is_log_perplexity() {
     let spec = DataSpec { path: fixture("models/text.txt"), max_length: Some(16), ..DataSpec::default() };
     check("models/llama-tied", &spec, LossMeasure::Metric, "ln perplexity", &OF_LLAMA, |found| {
         (found["perplexity"] / found["reference_perplexity"]).ln()
@@ -124,7 +124,7 @@ fn the_metric_of_a_decoder_is_the_logarithm_of_perplexity() {
 }
 
 #[test]
-fn of_a_classifier_there_are_divergence_cosine_and_accuracy() {
+fn a_classifier_has_divergence_cosine_and_accuracy() {
     let spec = DataSpec { path: fixture("digits-data.safetensors"), ..DataSpec::default() };
     let tensors = ["conv1.weight", "fc2.weight"];
     check("digits", &spec, LossMeasure::Kl, "nats", &tensors, |found| found["kl"]);
@@ -135,7 +135,7 @@ fn of_a_classifier_there_are_divergence_cosine_and_accuracy() {
 }
 
 #[test]
-fn of_an_encoder_there_are_cosine_and_what_people_say_of_pairs() {
+fn an_encoder_has_cosine_and_pair_ratings() {
     let spec = DataSpec { path: fixture("models/sentences.txt"), ..DataSpec::default() };
     let tensors = ["encoder.layer.0.attention.self.query.weight", "embeddings.word_embeddings.weight"];
     check("models/bert-tiny", &spec, LossMeasure::Cosine, "1 - cosine", &tensors, |found| 1.0 - found["cosine"]);
@@ -154,7 +154,7 @@ fn of_an_encoder_there_are_cosine_and_what_people_say_of_pairs() {
 }
 
 #[test]
-fn small_noise_costs_what_gradients_foretell() {
+fn gradients_predict_the_cost_of_small_noise() {
     let (model, step) = (fixture("models/llama-tied"), 0.02);
     let spec = DataSpec { path: fixture("models/text.txt"), max_length: Some(16), ..DataSpec::default() };
     let checkpoint = Checkpoint::open(&model).unwrap();
@@ -179,7 +179,7 @@ fn small_noise_costs_what_gradients_foretell() {
 }
 
 #[test]
-fn losses_that_a_task_does_not_have_are_refused() {
+fn losses_that_a_task_lacks_are_refused() {
     use briquette_models::ModelTask::{Classifier, Decoder, Encoder};
     let open = |name: &str, task| DataSpec { path: fixture(name), ..DataSpec::default() }.open(task).unwrap();
     let (text, sentences) = (open("models/text.txt", Decoder), open("models/sentences.txt", Encoder));

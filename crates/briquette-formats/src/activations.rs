@@ -1,22 +1,22 @@
-//! What is done to the activations that meet codes, as a model runs.
+//! How activations are quantized when a model with integer codes runs.
 
 use serde_json::Value;
 
-/// How activations are rounded: to int8, at a scale for each token that is found as the model runs.
+/// How activations are rounded to int8, with one scale per token, computed at run time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ActivationRounding {
     /// Around zero, `scale = max |x| / 127`.
     Symmetric,
-    /// Around zero, `scale = max |x| / 127.5`: as the compressed-tensors library has it.
+    /// Around zero, `scale = max |x| / 127.5`, as in the compressed-tensors library.
     SymmetricFull,
     /// With a zero point.
     Asymmetric,
-    /// In a way that is not known here.
+    /// A way that this program does not know.
     Other,
 }
 
 impl ActivationRounding {
-    /// What a group of a `quantization_config` says; none where they stay floats.
+    /// Reads the rounding from a group of a `quantization_config`; `None` if activations stay floats.
     pub(crate) fn of_group(group: &Value) -> Option<Self> {
         let given = |key: &str| group.get(key).filter(|value| !value.is_null());
         if given("output_activations").is_some() {
@@ -41,7 +41,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_int8_by_the_token_is_known() {
+    fn only_int8_per_token_is_known() {
         let input = |input: Value| ActivationRounding::of_group(&json!({ "input_activations": input }));
         assert_eq!(input(Value::Null), None);
         let token = json!({ "num_bits": 8, "type": "int", "symmetric": true, "strategy": "token", "dynamic": true });

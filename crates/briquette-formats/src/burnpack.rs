@@ -1,7 +1,8 @@
-//! burnpack, burn's own container: a 10-byte header, CBOR descriptors, and tensors at multiples of 256 bytes.
+//! burnpack, burn's container format: a 10-byte header, CBOR descriptors, and tensors aligned to 256 bytes.
 //!
-//! The crate `burn-pack` defines the header and the descriptors; we read them through our own checks and at explicit
-//! offsets, and write them ourselves, because its writer wants each tensor whole in memory.
+//! The crate `burn-pack` defines the header and the descriptors. This module reads them with its own checks and
+//! at explicit offsets. It also writes them itself, because the writer of `burn-pack` needs each tensor whole
+//! in memory.
 
 use crate::json::{MetadataStrings, UniqueMap};
 use crate::safetensors::FileHeader;
@@ -25,10 +26,11 @@ struct Descriptor {
     data_offsets: (u64, u64),
 }
 
-/// Reads and checks the header of a burnpack file. Offsets in the result are from the start of the file.
+/// Reads and checks the header of a burnpack file. Offsets in the result count from the start of the file.
 ///
 /// # Errors
-/// Input where the file is damaged or holds burn's own quantized tensors, Io where it cannot be read.
+/// - Input: the file is damaged or has tensors in burn's own quantization.
+/// - Io: the file cannot be read.
 pub fn read_header(file: &InputFile) -> Result<FileHeader> {
     read_checked(file).map_err(|error| match error.kind {
         briquette_core::ErrorKind::Input => error.at(file.path().display()),
@@ -45,7 +47,11 @@ fn read_checked(file: &InputFile) -> Result<FileHeader> {
     file.read_at(0, &mut head)?;
     let header = burn_pack::Header::from_bytes(&head).map_err(|source| damaged(&source.to_string()))?;
     if header.version > burn_pack::FORMAT_VERSION {
-        return Err(Error::input(format!("burnpack version {} is newer than this program", header.version)));
+        return Err(Error::input(format!(
+            "found burnpack version {}, expected at most {}; use a newer briquette",
+            header.version,
+            burn_pack::FORMAT_VERSION
+        )));
     }
     let n_metadata = u64::from(header.metadata_size);
     if header.metadata_size > MAX_METADATA_SIZE || HEADER_SIZE as u64 + n_metadata > file.len() {
@@ -68,14 +74,14 @@ fn read_checked(file: &InputFile) -> Result<FileHeader> {
     Ok(FileHeader { tensors, metadata: found.metadata.0 })
 }
 
-/// What ciborium found, without the names of its own types.
+/// Returns the message of a ciborium error, without the names of ciborium's types.
 fn cbor_words(error: ciborium::de::Error<std::io::Error>) -> String {
     use ciborium::de::Error::{Io, RecursionLimitExceeded, Semantic, Syntax};
     match error {
         Io(_) => "they end too early".into(),
-        Syntax(offset) => format!("no CBOR at byte {offset}"),
+        Syntax(offset) => format!("invalid CBOR at byte {offset}"),
         Semantic(_, message) => message,
-        RecursionLimitExceeded => "they are nested too deep".into(),
+        RecursionLimitExceeded => "they are nested too deeply".into(),
     }
 }
 
@@ -93,7 +99,7 @@ fn checked_tensor(name: String, tensor: Descriptor, data_start: u64, n_file: u64
         Some(place) if place.checked_add(info.n_bytes() as u64).is_some_and(|end| end <= n_file) => Ok((info, place)),
         _ => Err(at(
             format!(
-                "bytes {start}..{end} are not those of {} {}; the file is damaged or cut short",
+                "found bytes {start}..{end}, which do not fit {} {}; the file is damaged or cut short",
                 info.dtype, info.shape
             ),
             &info.name,
@@ -101,10 +107,10 @@ fn checked_tensor(name: String, tensor: Descriptor, data_start: u64, n_file: u64
     }
 }
 
-/// The header bytes of a burnpack file and each tensor's offset in the file.
+/// Returns the header bytes of a burnpack file and the offset of each tensor in the file.
 ///
 /// # Errors
-/// Config where a type has no place in burnpack.
+/// Config: burnpack does not support the type of a tensor.
 pub fn write_header(tensors: &[TensorInfo], metadata: &BTreeMap<String, String>) -> Result<(Vec<u8>, Vec<u64>)> {
     #[derive(Serialize)]
     struct Out<'a> {
@@ -155,7 +161,7 @@ fn from_burn(dtype: BurnDType) -> Option<DType> {
     })
 }
 
-/// burn's name of an element type, where it has one.
+/// Returns burn's element type, if burn has it.
 pub fn to_burn(dtype: DType) -> Option<BurnDType> {
     Some(match dtype {
         DType::F64 => BurnDType::F64,
@@ -193,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn burn_reads_what_we_write() {
+    fn burn_reads_written_files() {
         let (mut file, starts) = write_header(&infos(), &BTreeMap::from([("k".into(), "v".into())])).unwrap();
         for (info, start) in infos().iter().zip(&starts) {
             file.resize(*start as usize, 0);
@@ -207,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn we_read_what_burn_writes_and_refuse_every_prefix() {
+    fn files_of_burn_are_read_and_every_prefix_is_refused() {
         let tensors = infos().into_iter().map(|info| {
             let bytes = Bytes::from_bytes_vec((0..info.n_bytes()).map(|i| i as u8 + 1).collect());
             Tensor::new(info.name, to_burn(info.dtype).unwrap(), info.shape.0, Some(7), bytes)

@@ -1,4 +1,4 @@
-//! Opening a model, whatever it is made of.
+//! Opens a model in any supported format.
 
 mod choice;
 
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// The format that a model was found in.
+/// The format of an opened model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InputFormat {
     /// safetensors, one file or shards.
@@ -26,9 +26,9 @@ pub enum InputFormat {
     PyTorch,
     /// burn's burnpack.
     Burnpack,
-    /// A directory that Briquette wrote.
+    /// A directory written by Briquette.
     Briquette(OutputFormat),
-    /// compressed-tensors written by another program.
+    /// A compressed-tensors checkpoint written by another program.
     CompressedTensors,
 }
 
@@ -46,7 +46,7 @@ impl std::fmt::Display for InputFormat {
 }
 
 impl InputFormat {
-    /// Whether the codes in it mean what transformers makes of them.
+    /// Returns whether transformers decodes the codes of this format to the same values.
     pub fn is_for_transformers(self) -> bool {
         match self {
             Self::CompressedTensors => true,
@@ -56,18 +56,18 @@ impl InputFormat {
     }
 }
 
-/// What has been done to a model already.
+/// How a model is already compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compressed {
-    /// Nothing that its format shows.
+    /// No compression that its format shows.
     No,
-    /// Some tensors are kept sparse.
+    /// Some tensors are stored as sparse.
     Pruned,
-    /// Some tensors are codes.
+    /// Some tensors are stored as integer codes.
     Quantized,
 }
 
-/// Where a checkpoint's tensors come from.
+/// The source of a checkpoint's tensors.
 enum Source {
     Plain(PlainFiles),
     Stored(StoredDir),
@@ -91,25 +91,28 @@ impl std::fmt::Debug for Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens a file, an index or a directory. Only headers are read.
+    /// Opens a file, an index or a directory. Reads only headers.
     ///
     /// # Errors
-    /// Input where there is no model or it is damaged, Config where a directory holds several, Io where it cannot be
-    /// read.
+    /// - Input: there is no model, or it is damaged.
+    /// - Config: the directory has several models.
+    /// - Io: a file cannot be read.
     pub fn open(path: &Path) -> Result<Self> {
         Self::open_as(path, &Choice::default())
     }
 
-    /// Opens a model with a choice of its entry, its names and its layout. A directory that Briquette wrote holds one entry.
+    /// Opens a model with a choice of its entry, tensor names and layout.
+    ///
+    /// A directory written by Briquette has one entry.
     ///
     /// # Errors
-    /// See [`open`](Self::open); Config where nothing in the file has the chosen key or prefix.
+    /// See [`open`](Self::open). Config: no entry of the file has the chosen key or prefix.
     pub fn open_as(path: &Path, choice: &Choice) -> Result<Self> {
         let found = Self::open_any(path, choice)?;
         Ok(Self { layout: found.layout_by(choice), ..found })
     }
 
-    /// Opens a model; its layout is not known yet.
+    /// Opens a model without determining its layout.
     fn open_any(path: &Path, choice: &Choice) -> Result<Self> {
         if !presence::is_directory(path)? {
             let file = InputFile::open(path).map_err(|error| match hub_id::of(path) {
@@ -146,7 +149,7 @@ impl Checkpoint {
         Ok(Self { path, directory, format, source: Source::Plain(plain), companions, quantized_by, layout: None })
     }
 
-    /// Sees the tensors as `quantization_config` says they are to be seen.
+    /// Decodes the tensors as `quantization_config` describes them.
     fn with_quantization(mut self, found: Option<QuantMethod>) -> Result<Self> {
         match (found, self.source) {
             (Some(QuantMethod::CompressedTensors(config)), Source::Plain(plain)) => {
@@ -160,37 +163,37 @@ impl Checkpoint {
         Ok(self)
     }
 
-    /// The path it was opened by.
+    /// Returns the path that the model was opened from.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it turned out to be.
+    /// Returns the format of the files.
     pub fn format(&self) -> InputFormat {
         self.format
     }
 
-    /// The directory that companions are relative to.
+    /// Returns the directory that companions are relative to.
     pub fn directory(&self) -> PathBuf {
         self.directory.path().to_path_buf()
     }
 
-    /// The same, to read small files from.
+    /// Returns the model's directory, for reading small files.
     pub fn model_dir(&self) -> &ModelDir {
         &self.directory
     }
 
-    /// The small files beside a model that is a directory.
+    /// Returns the small files of a model directory.
     pub fn companions(&self) -> &[PathBuf] {
         &self.companions.taken
     }
 
-    /// Files beside it that do not come along, and why.
+    /// Returns the files of the directory that are not copied to outputs, with the reason.
     pub fn left_behind(&self) -> &[(PathBuf, &'static str)] {
         &self.companions.left
     }
 
-    /// The tensors kept in parts, where the model is already compressed.
+    /// Returns the tensors in stored form, if the model is already compressed.
     pub fn stored(&self) -> Option<&StoredDir> {
         match &self.source {
             Source::Stored(stored) => Some(stored),
@@ -198,12 +201,12 @@ impl Checkpoint {
         }
     }
 
-    /// The manifest without its tensors, if Briquette wrote the model.
+    /// Returns the manifest without its tensors, if Briquette wrote the model.
     pub fn manifest(&self) -> Option<&ManifestHead> {
         self.stored().and_then(|stored| stored.manifest.as_ref())
     }
 
-    /// Free-form strings of the header.
+    /// Returns the free-form strings of the file header.
     pub fn metadata(&self) -> BTreeMap<String, String> {
         match &self.source {
             Source::Plain(plain) => plain.metadata.clone(),
@@ -211,22 +214,23 @@ impl Checkpoint {
         }
     }
 
-    /// One of those strings.
-    fn said(&self, key: &str) -> Option<&str> {
+    /// Returns one string of the file header.
+    fn header_string(&self, key: &str) -> Option<&str> {
         match &self.source {
             Source::Plain(plain) => plain.metadata.get(key).map(String::as_str),
             Source::Stored(_) => None,
         }
     }
 
-    /// The layout of the matrices of linear layers, where it is known.
+    /// Returns the layout of the weights of linear layers, if it is known.
     ///
-    /// It is the chosen one, else the one that our manifest or the header of a file of ours states. burnpack is burn's otherwise.
+    /// A chosen layout comes first, then the layout in Briquette's manifest or file header. For burnpack, the
+    /// default is burn's.
     pub fn layout(&self) -> Option<WeightLayout> {
         self.layout
     }
 
-    /// What has been done to it already.
+    /// Returns how the model is already compressed.
     pub fn compressed(&self) -> Compressed {
         let tensors = self.stored().map(|stored| stored.tensors.as_slice()).unwrap_or_default();
         if tensors.iter().any(|tensor| tensor.coding.codes.is_some()) {
@@ -238,13 +242,14 @@ impl Checkpoint {
         }
     }
 
-    /// The method of another program that quantized it in a way that is not decoded here, such as `gptq`: what
-    /// `config.json` says, or the names of its tensors show.
+    /// Returns the quantization method of another program that Briquette cannot decode, such as `gptq`.
+    ///
+    /// It comes from `config.json` or from the names of the tensors.
     pub fn quantized_by(&self) -> Option<String> {
         self.quantized_by.clone()
     }
 
-    /// Bytes of the files that hold weights; of the model's tensors, where a file holds more than the model.
+    /// Returns the size in bytes of the weight files, or of the tensors if a file holds more than the model.
     pub fn weight_bytes(&self) -> u64 {
         match &self.source {
             Source::Plain(plain) => plain.n_bytes(),
@@ -252,7 +257,7 @@ impl Checkpoint {
         }
     }
 
-    /// What its files hold besides the model.
+    /// Returns the contents of the files that are not part of the model.
     pub fn left_out(&self) -> &[LeftOut] {
         match &self.source {
             Source::Plain(plain) => plain.left_out(),
@@ -260,7 +265,7 @@ impl Checkpoint {
         }
     }
 
-    /// The layers that are transposed convolutions by the classes that a TorchScript file names.
+    /// Returns the layers that are transposed convolutions according to the classes in a TorchScript file.
     pub fn transposed_layers(&self) -> &[String] {
         match &self.source {
             Source::Plain(plain) => plain.transposed_layers(),
@@ -268,7 +273,7 @@ impl Checkpoint {
         }
     }
 
-    /// What the names of its tensors began with and no longer do, the outermost first.
+    /// Returns the prefixes removed from the names of the tensors, outermost first.
     pub fn stripped_prefixes(&self) -> &[String] {
         match &self.source {
             Source::Plain(plain) => plain.stripped(),
@@ -276,12 +281,13 @@ impl Checkpoint {
         }
     }
 
-    /// Refuses where an input file is no longer the one that was opened, or what was read of it is not what it was
-    /// written as. That is found while a tensor is read whole, by a CRC-32 or the hash of its values; what is left to
-    /// read of a tensor of which only a part was read is read here.
+    /// Checks that the input files did not change and that their contents match their checksums.
+    ///
+    /// Reading a whole tensor checks its CRC-32 or the hash of its values. This function reads the rest of
+    /// tensors that were read only in part.
     ///
     /// # Errors
-    /// Input, naming the file.
+    /// Input: a file changed, or its contents differ from a checksum. The error names the file.
     pub fn check_unchanged(&self) -> Result<()> {
         self.files().into_iter().try_for_each(InputFile::check_sums)?;
         self.stored().map_or(Ok(()), StoredDir::check_hashes)?;

@@ -1,4 +1,4 @@
-//! Which part of a file is the model, where it holds more than one thing.
+//! Which entry of a file is the model, if the file has several.
 
 use crate::{ManifestHead, WeightLayout};
 use briquette_core::Error;
@@ -6,21 +6,25 @@ use briquette_core::Error;
 /// Which entry of a file is the model, the names of its tensors, and the layout of its weights.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// The key of a PyTorch file under which the model is, such as `model_ema`; `""` for all there is. Where absent it is found.
+    /// The key of the model in a PyTorch file, such as `model_ema`; `""` is the whole file.
+    ///
+    /// If absent, the entry is found by its contents.
     pub key: Option<String>,
-    /// What names begin with and are to be without. Where absent, `module.` and `_orig_mod.` go where all names of a PyTorch file
-    /// begin so; `""` keeps names as they are.
+    /// The prefix to remove from tensor names; `""` keeps the names.
+    ///
+    /// If absent, `module.` and `_orig_mod.` are removed if all names of a PyTorch file begin with them.
     pub strip_prefix: Option<String>,
-    /// The layout of the matrices of linear layers, where it is not the one that the files state or that their format has.
+    /// The layout of linear weights, if it differs from that of the files or of their format.
     pub layout: Option<WeightLayout>,
-    /// Whether it is no error where it does not fit a model: two models are compared, and it is meant for one of them.
+    /// Whether the choice may not apply: it was made for one of two models that are compared.
     pub is_for_one_of_two: bool,
 }
 
 impl Choice {
-    /// The choice that this output was made by, for opening the model that it is compared with.
+    /// Returns the choice that an output was made with, for opening the model it is compared with.
     ///
-    /// A manifest that a burn module wrote has the layout of the module, which says nothing about a model beside it.
+    /// A manifest written for a burn module has the layout of the module, which says nothing about the other
+    /// model.
     pub fn of_manifest(manifest: &ManifestHead) -> Self {
         let text = |key: &str| manifest.recipe.pointer(key).and_then(|value| value.as_str()).map(str::to_string);
         let is_of_module = manifest.producer.starts_with("briquette-nn");
@@ -29,7 +33,9 @@ impl Choice {
     }
 }
 
-/// The error of a key for a model that is of no such file.
+/// Returns the error for a key if the model is not a PyTorch file.
 pub(crate) fn no_keys(key: &str) -> Error {
-    Error::config(format!("key: found {key:?} for a model that is no PyTorch file, which alone has keys; leave it out"))
+    Error::config(format!(
+        "key: found {key:?}, but only PyTorch files have keys and this model is not one; remove the key"
+    ))
 }

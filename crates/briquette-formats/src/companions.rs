@@ -1,4 +1,4 @@
-//! The small files that belong to a model: config, tokenizer, and their like.
+//! The small files that belong to a model, such as its config and its tokenizer.
 
 mod list;
 
@@ -7,16 +7,18 @@ use briquette_core::Result;
 pub use list::{Companions, companions_of};
 use std::path::Path;
 
-/// Copies the small files of a model into a draft: all but its config.json, which may have to change.
+/// Copies the small files of a model into a draft, except `config.json`, which may have to change.
+///
+/// `check_stop` runs before each piece is written; its error ends the copy.
 ///
 /// # Errors
-/// Those of reading and writing, and the first that `go_on` has, which is asked before each.
-pub fn copy_into(draft: &Draft, checkpoint: &Checkpoint, go_on: &dyn Fn() -> Result<()>) -> Result<()> {
+/// Errors of reading, of writing and of `check_stop`.
+pub fn copy_into(draft: &Draft, checkpoint: &Checkpoint, check_stop: &dyn Fn() -> Result<()>) -> Result<()> {
     for companion in checkpoint.companions().iter().filter(|path| *path != Path::new(model_config::FILE_NAME)) {
         let (directory, mut hasher) = (checkpoint.model_dir(), sums::Hasher::default());
         let mut seen = |bytes: &[u8]| {
             hasher.update(bytes);
-            go_on()
+            check_stop()
         };
         draft.copy_input(&directory.file(companion)?, companion, &mut seen)?;
         directory.check(companion, || hasher.finish())?;

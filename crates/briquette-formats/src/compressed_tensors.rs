@@ -1,4 +1,5 @@
-//! Checkpoints of the compressed-tensors library, decoded: int-quantized, pack-quantized, and its former sparse-bitmask.
+//! Decodes checkpoints of the compressed-tensors library: int-quantized, pack-quantized and the former
+//! sparse-bitmask.
 
 use crate::foreign::ForeignLayout;
 use crate::plain::{PlainFiles, TensorsByName};
@@ -9,7 +10,7 @@ use briquette_core::encoded::{Codes, Part, ScaleType};
 use briquette_core::{Coding, DType, Error, GridKind, Grouping, Mask, OutputAxis, Result, Storage};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Endings of tensors that only make sense beside codes.
+/// Endings of tensors that belong to codes.
 const PARTS: [&str; 8] = [
     ".weight_packed",
     ".weight_scale",
@@ -21,7 +22,7 @@ const PARTS: [&str; 8] = [
     ".input_zero_point",
 ];
 
-/// Puts tensors together from the parts that a checkpoint holds.
+/// Assembles tensors from the parts in a checkpoint.
 struct TensorAssembler<'a> {
     found: TensorsByName<'a>,
     files: Vec<&'a InputFile>,
@@ -29,10 +30,11 @@ struct TensorAssembler<'a> {
     used: BTreeSet<String>,
 }
 
-/// Sees the parts in some files as the tensors they stand for.
+/// Assembles the tensors of a compressed-tensors checkpoint from their parts.
 ///
 /// # Errors
-/// Input for parts that are missing or contradict each other, and for schemes that are not read; Io.
+/// - Input: parts are missing or contradict each other, or a scheme is not supported.
+/// - Io: a file cannot be read.
 pub(crate) fn open(plain: PlainFiles, config: &serde_json::Value) -> Result<StoredDir> {
     let schemes = quantization::schemes_of(config)?;
     let mut parts = TensorAssembler { found: plain.by_name(), files: plain.files(), schemes, used: BTreeSet::new() };
@@ -53,14 +55,14 @@ pub(crate) fn open(plain: PlainFiles, config: &serde_json::Value) -> Result<Stor
     }
     let mut names = BTreeSet::new();
     if let Some(StoredTensor { info, .. }) = tensors.iter().find(|tensor| !names.insert(&tensor.info.name)) {
-        let message = "is there both as it is and as codes; the checkpoint is damaged";
+        let message = "found both plain and as codes; the checkpoint is damaged";
         return Err(Error::input(message).at(format_args!("tensor {:?}", info.name)));
     }
     Ok(StoredDir::new(plain.into_files(), tensors))
 }
 
 impl TensorAssembler<'_> {
-    /// The tensor that `main`, its largest part, stands for; none where `main` is no such part.
+    /// Assembles the tensor whose largest part is `main`; `None` if `main` is not a largest part.
     fn tensor(&mut self, main: &TensorInfo) -> Result<Option<StoredTensor>> {
         if let Some(module) = main.name.strip_suffix(".weight_packed") {
             let shape = self.shape(&format!("{module}.weight_shape"))?;
@@ -68,8 +70,8 @@ impl TensorAssembler<'_> {
         }
         if main.dtype == DType::I8 && self.found.has(&format!("{}_scale", main.name)) {
             let shape = <[usize; 2]>::try_from(main.shape.0.as_slice());
-            let shape =
-                shape.map_err(|_| Error::input("codes of anything but a matrix are not read; it is damaged"))?;
+            let shape = shape
+                .map_err(|_| Error::input("found codes of a shape that is not a matrix; the checkpoint is damaged"))?;
             return self.codes(main, &main.name, shape).map(Some);
         }
         match main.name.strip_suffix(".compressed") {
@@ -78,10 +80,11 @@ impl TensorAssembler<'_> {
         }
     }
 
-    /// A tensor in codes, by the one scheme that its parts fit.
+    /// Assembles a quantized tensor, by the one scheme that matches its parts.
     fn codes(&mut self, main: &TensorInfo, name: &str, shape: [usize; 2]) -> Result<StoredTensor> {
         let part = |suffix: &str| self.found.get(&format!("{name}{suffix}"));
-        let (scale, ..) = part("_scale").ok_or_else(|| Error::input("its scales are missing; it is damaged"))?;
+        let (scale, ..) =
+            part("_scale").ok_or_else(|| Error::input("its scales are missing; the checkpoint is damaged"))?;
         let zero = part("_zero_point").map(|(info, ..)| info);
         let is_packed = main.name != name;
         let fits = |scheme: &&ModuleScheme| {
@@ -118,16 +121,19 @@ impl TensorAssembler<'_> {
         Ok(tensor)
     }
 
-    /// A tensor of which the kept values and one bit for each element are there.
+    /// Assembles a sparse tensor from its kept values and its bitmask.
     fn sparse(&mut self, values: &TensorInfo, name: &str) -> Result<StoredTensor> {
         let shape = self.shape(&format!("{name}.shape"))?;
         let info = TensorInfo::checked(name.into(), values.dtype, shape.to_vec())?;
         let [n_kept] = values.shape.0.as_slice() else {
-            return Err(Error::input(format!("found values {}, expected one axis; it is damaged", values.shape)));
+            return Err(Error::input(format!(
+                "found values {}, expected one axis; the checkpoint is damaged",
+                values.shape
+            )));
         };
         if !values.dtype.is_weight() || *n_kept > info.n_elements() {
             return Err(Error::input(format!(
-                "{n_kept} values of {} are not those of {}; it is damaged",
+                "found {n_kept} values of {}, which do not fit {}; the checkpoint is damaged",
                 values.dtype, info.shape
             )));
         }
@@ -141,7 +147,7 @@ impl TensorAssembler<'_> {
             let found = self.found.get(&part_name).map(|(info, ..)| info);
             if !found.is_some_and(|info| info.dtype == dtype && info.shape.0 == expected) {
                 return Err(Error::input(format!(
-                    "its part {part_name:?} is missing or of another shape; it is damaged"
+                    "its part {part_name:?} is missing or has another shape; the checkpoint is damaged"
                 )));
             }
             self.put(&mut tensor, part, &part_name, None)?;
@@ -149,9 +155,13 @@ impl TensorAssembler<'_> {
         Ok(tensor)
     }
 
-    /// The two extents that a tensor of shape `[2]` holds.
+    /// Reads a matrix shape from a tensor of shape `[2]`.
     fn shape(&mut self, name: &str) -> Result<[usize; 2]> {
-        let bad = || Error::input(format!("its part {name:?} is missing or no shape of a matrix; it is damaged"));
+        let bad = || {
+            Error::input(format!(
+                "its part {name:?} is missing or not the shape of a matrix; the checkpoint is damaged"
+            ))
+        };
         let (info, file, offset) = self.found.get(name).ok_or_else(bad)?;
         if info.dtype != DType::I64 || info.shape.0 != [2] {
             return Err(bad());
@@ -166,11 +176,11 @@ impl TensorAssembler<'_> {
         }
     }
 
-    /// Records where a part of a tensor is.
+    /// Records the location of a part of a tensor.
     fn put(&mut self, tensor: &mut StoredTensor, part: Part, name: &str, layout: Option<ForeignLayout>) -> Result<()> {
         let place = self.found.get(name).map(|(_, file, offset)| (file, offset));
         let (file, offset) =
-            place.ok_or_else(|| Error::input(format!("its part {name:?} is missing; it is damaged")))?;
+            place.ok_or_else(|| Error::input(format!("its part {name:?} is missing; the checkpoint is damaged")))?;
         let bytes = match layout {
             Some(layout) => PartBytes::Foreign { file, offset, layout: Box::new(layout) },
             None => PartBytes::File { file, offset },
@@ -180,11 +190,11 @@ impl TensorAssembler<'_> {
         Ok(())
     }
 
-    /// A tensor that is no part of another.
+    /// Returns a tensor stored as it is, without parts.
     fn as_it_is(&mut self, info: &TensorInfo) -> Result<StoredTensor> {
         if let Some(part) = PARTS.iter().find(|part| info.name.ends_with(*part)) {
             let message = format!(
-                "found a {} without the codes it belongs to; it is damaged or of a scheme that is not read",
+                "found a {} without its codes; the checkpoint is damaged or its scheme is not supported",
                 &part[1..]
             );
             return Err(Error::input(message).at(format_args!("tensor {:?}", info.name)));
@@ -200,10 +210,10 @@ fn stored(info: TensorInfo, coding: Coding) -> StoredTensor {
     StoredTensor { info, axis: OutputAxis::First, coding, n_kept, activations: None, parts: Vec::new() }
 }
 
-/// What is said of parts that `n` of the schemes fit.
+/// Returns the error for parts that match `n` schemes, not exactly one.
 fn misfit(main: &TensorInfo, scale: &TensorInfo, n: usize) -> Error {
     let message = format!(
-        "{} {} with scales {} fits {n} of the schemes in {}, expected one; it is damaged",
+        "found {} {} with scales {}, which fits {n} of the schemes in {}, expected one; the checkpoint is damaged",
         main.dtype,
         main.shape,
         scale.shape,
@@ -212,7 +222,9 @@ fn misfit(main: &TensorInfo, scale: &TensorInfo, n: usize) -> Error {
     Error::input(message)
 }
 
-/// Whether scales of this shape are one for each group; those of channels and tensors come with and without axes of 1.
+/// Returns whether scales of this shape are one per group.
+///
+/// Scales of channels and tensors may have extra axes of length 1.
 fn fits_scales(grouping: Grouping, [n_rows, n_cols]: [usize; 2], scales: &[usize]) -> bool {
     match grouping {
         Grouping::Tensor => scales.iter().all(|&extent| extent == 1),
@@ -225,11 +237,13 @@ fn scale_layout(scale: &TensorInfo) -> Result<Option<ForeignLayout>> {
     match scale.dtype {
         DType::F32 | DType::F16 => Ok(None),
         DType::BF16 => Ok(Some(ForeignLayout::Bf16)),
-        other => Err(Error::input(format!("found scales of {other}, expected F32, F16 or BF16; they are not read"))),
+        other => {
+            Err(Error::input(format!("found scales of {other}, expected F32, F16 or BF16; this type is not supported")))
+        }
     }
 }
 
-/// How zero points are laid out: one byte each, or packed as codes are, but along rows.
+/// Returns how zero points are stored: one byte each, or packed into words along the rows.
 fn zero_layout(
     zero: &TensorInfo,
     scheme: &WeightForm,
@@ -246,7 +260,7 @@ fn zero_layout(
         return Ok(Some(ForeignLayout::ZeroColumns { n_groups, n_bits }));
     }
     Err(Error::input(format!(
-        "found zero points {} {}, expected one for each scale; it is damaged",
+        "found zero points {} {}, expected one per scale; the checkpoint is damaged",
         zero.dtype, zero.shape
     )))
 }

@@ -1,8 +1,11 @@
-//! What Briquette wrote is held against its hashes while it is read: each block of values is hashed once, by whoever reads
-//! it first, and where all blocks of a tensor were seen their hash is compared with the manifest's.
+//! Compares the tensors of a directory written by Briquette with their hashes while they are read.
 //!
-//! Blocks may come in any order and from several threads. One that comes in parts is hashed where these follow each other;
-//! where they do not, it is read again at the end ([`StoredDir::check_hashes`](crate::StoredDir::check_hashes)).
+//! The first reader of a block hashes it. Once all blocks of a tensor were read, their hash is compared with
+//! the manifest.
+//!
+//! Blocks may arrive in any order and from several threads. A block that arrives in parts is hashed if the
+//! parts are in order. Otherwise [`StoredDir::check_hashes`](crate::StoredDir::check_hashes) reads it again at
+//! the end.
 
 use briquette_core::{BlockHasher, Hash128, OutputAxis, Shape, TensorHasher};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,18 +14,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The digests of the tensors of a directory, as far as they were read.
 #[derive(Debug)]
 pub(crate) struct Digests {
-    /// What the manifest says, in the order of the tensors.
+    /// The hashes in the manifest, in the order of the tensors.
     expected: Vec<Hash128>,
-    /// Layouts of the tensors whose hash covers one.
+    /// Layouts of the tensors whose hash includes the layout.
     layouts: BTreeMap<usize, (Shape, OutputAxis)>,
     seen: Mutex<Seen>,
 }
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// Tensors of which something was read, and not yet all.
+    /// Tensors that were read in part.
     begun: BTreeMap<usize, SeenBlocks>,
-    /// Those that are what they should be.
+    /// Tensors whose hash matches.
     sound: BTreeSet<usize>,
 }
 
@@ -31,21 +34,23 @@ struct Seen {
 struct SeenBlocks {
     digests: Vec<Option<Hash128>>,
     n_known: usize,
-    /// A block of which only the start was seen: which, how many bytes of it, and their hash so far.
+    /// A block of which only the start was read: its number, the bytes read, and the hash so far.
     open: Option<(usize, usize, BlockHasher)>,
 }
 
-/// How the values of a tensor lie in blocks.
+/// How the values of a tensor are divided into blocks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lengths {
-    /// Bytes of each block but the last.
+    /// Bytes of each block except the last.
     pub(crate) block: usize,
-    /// Bytes of all.
+    /// Bytes of all blocks.
     pub(crate) total: usize,
 }
 
 impl Digests {
-    /// Digests of a directory whose manifest has these hashes. `layouts` has the tensors whose hash covers their layout.
+    /// Creates the digests of a directory from the hashes of its manifest.
+    ///
+    /// `layouts` has the tensors whose hash includes the layout.
     pub(crate) fn new(expected: Vec<Hash128>, layouts: BTreeMap<usize, (Shape, OutputAxis)>) -> Self {
         Self { expected, layouts, seen: Mutex::default() }
     }
@@ -54,27 +59,29 @@ impl Digests {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a tensor should hash to.
+    /// Returns the expected hash of a tensor.
     pub(crate) fn expected(&self, index: usize) -> Option<Hash128> {
         self.expected.get(index).copied()
     }
 
-    /// The hash that the manifest should have for a tensor whose values hash to `by_rows`, row by row.
+    /// Returns the hash that the manifest has for a tensor, from the hash `by_rows` of its values row by row.
     pub(crate) fn hash_of(&self, index: usize, by_rows: Hash128) -> Hash128 {
         self.layouts.get(&index).map_or(by_rows, |(shape, axis)| by_rows.with_layout(shape, *axis))
     }
 
-    /// Tensors of which something was read and not yet all, and the numbers of their blocks that were not.
+    /// Returns the tensors that were read in part, and the numbers of their blocks that were not read.
     pub(crate) fn begun(&self) -> Vec<(usize, Vec<usize>)> {
         self.seen().begun.iter().map(|(index, blocks)| (*index, blocks.unknown())).collect()
     }
 
-    /// Whether all of a tensor was seen, and is what it should be.
+    /// Returns whether all of a tensor was read and its hash matches.
     pub(crate) fn is_sound(&self, index: usize) -> bool {
         self.seen().sound.contains(&index)
     }
 
-    /// Adds values of a tensor. Returns what they hash to, where all were seen and it is not what it should be.
+    /// Adds values of a tensor.
+    ///
+    /// Returns the hash of the values as an error if all values were read and the hash does not match.
     pub(crate) fn add(&self, index: usize, lengths: Lengths, start: usize, values: &[u8]) -> Result<(), Hash128> {
         if self.is_sound(index) {
             return Ok(());
@@ -98,13 +105,13 @@ impl Digests {
         if self.seen().blocks(index, lengths).has(number) {
             return;
         }
-        // Hashed without the lock, as this takes most of the time.
+        // Hashing takes most of the time, so it runs without the lock.
         let mut hasher = BlockHasher::default();
         hasher.push(values);
         self.put(index, lengths, number, hasher.take());
     }
 
-    /// Notes that something of a tensor was read.
+    /// Records that a tensor was read in part.
     pub(crate) fn begin(&self, index: usize, lengths: Lengths) {
         self.seen().blocks(index, lengths);
     }
@@ -114,7 +121,7 @@ impl Digests {
         self.seen().blocks(index, lengths).put(number, digest);
     }
 
-    /// Compares the hash of a tensor, where all its blocks were seen. Returns what it is, where it is not what it should be.
+    /// Compares the hash of a tensor if all its blocks were read. The error is the hash that was found.
     pub(crate) fn compare(&self, index: usize, lengths: Lengths) -> Result<(), Hash128> {
         let mut seen = self.seen();
         let blocks = seen.blocks(index, lengths);
@@ -134,7 +141,8 @@ impl Digests {
 }
 
 impl Seen {
-    /// The blocks of a tensor. Another thread may have finished it in between: then it is begun again, which does no harm.
+    /// Returns the blocks of a tensor. If another thread finished the tensor meanwhile, it is begun again,
+    /// which is harmless.
     fn blocks(&mut self, index: usize, lengths: Lengths) -> &mut SeenBlocks {
         let new = || SeenBlocks { digests: vec![None; lengths.total.div_ceil(lengths.block)], ..SeenBlocks::default() };
         self.begun.entry(index).or_insert_with(new)
@@ -157,7 +165,7 @@ impl SeenBlocks {
         }
     }
 
-    /// Adds a part of a block of `length` bytes that starts at byte `from` of it: the next part, or the first.
+    /// Adds a part of a block of `length` bytes that starts at byte `from`: the first part or the next one.
     fn extend(&mut self, number: usize, from: usize, length: usize, values: &[u8]) {
         if self.has(number) {
             return;
@@ -199,7 +207,7 @@ mod tests {
         Digests::new(vec![hasher.finish()], BTreeMap::new())
     }
 
-    /// Adds the values piece by piece, in some order; whether they were found to be sound, and what else they hash to.
+    /// Adds the values range by range. Returns whether the hash matches, and the first hash that did not.
     fn add_all(digests: &Digests, values: &[u8], ranges: &[Range<usize>]) -> (bool, Option<Hash128>) {
         let add = |range: &Range<usize>| digests.add(0, lengths(values), range.start, &values[range.clone()]).err();
         let found = ranges.iter().filter_map(add).next();
@@ -207,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_blocks_in_any_order_and_parts_in_theirs_make_the_hash() {
+    fn blocks_in_any_order_and_parts_in_order_give_the_hash() {
         let values = values();
         let n = values.len();
         for size in [1, 7, 999, 1000, 1001, 3000, 10_500] {
@@ -222,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_anywhere_is_found_by_the_last_piece() {
+    fn the_last_piece_finds_a_flipped_bit() {
         let good = values();
         for at in [0, 999, 1000, 5432, 10_499] {
             let mut bad = good.clone();
@@ -237,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_and_parts_out_of_order_prove_nothing_and_are_missing() {
+    fn parts_out_of_order_are_missing_blocks() {
         let values = values();
         let digests = digests_of(&values);
         let ranges = [500..1500, 0..500, 3000..3100, 4000..4200, 3100..4000, 5000..10_500];

@@ -1,4 +1,4 @@
-//! Parts as other programs lay them out, turned into ours as they are read.
+//! Converts parts in the layouts of other programs while they are read.
 
 mod blocks;
 
@@ -8,41 +8,44 @@ use std::ops::Range;
 
 pub use blocks::{BlockLayout, BlockOrder, weave};
 
-/// How another program lays out a part.
+/// The layout of a part in the files of another program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForeignLayout {
-    /// Rows of codes `q + 2^(b-1)`, each padded to whole 32-bit words; low bit first, as ours.
+    /// Rows of codes `q + 2^(b-1)`, low bit first, each padded to whole 32-bit words.
     Words {
-        /// Bytes of a row of ours.
+        /// Bytes of a row in Briquette's layout.
         row_bytes: usize,
-        /// Bytes of a row there.
+        /// Bytes of a row in the file.
         pitch: usize,
-        /// What turns a byte there into one of ours: `0x80` where ours are signed.
+        /// Mask that converts a byte by XOR: `0x80` for signed codes.
         flip: u8,
     },
-    /// Zero points of rows, packed into 32-bit words down each column of groups.
+    /// Zero points packed into 32-bit words along the rows of each column of groups.
     ZeroColumns {
-        /// Groups of a row.
+        /// Groups per row.
         n_groups: usize,
-        /// Bits of a zero point, a divisor of 32 below 32.
+        /// Bits of a zero point: a divisor of 32, less than 32.
         n_bits: usize,
     },
-    /// BF16 where ours are F32.
+    /// BF16 in the file, F32 in Briquette's layout.
     Bf16,
-    /// Woven together with other parts: what [`weave`] makes of all of them.
+    /// Interleaved with other parts by [`weave`].
     BlockLayout(BlockLayout),
 }
 
 impl ForeignLayout {
-    /// Rows of `n_cols` codes packed into words.
+    /// Returns the layout of rows of `n_cols` codes packed into words.
     pub fn words(n_bits: u8, n_cols: usize) -> Self {
         let flip = if n_bits == 8 { 0x80 } else { 0 };
         let n_bits = n_cols * usize::from(n_bits);
         Self::Words { row_bytes: n_bits.div_ceil(8), pitch: n_bits.div_ceil(32) * 4, flip }
     }
 
-    /// RotaryTable whole rows of ours that start at byte `offset` of the part into the bytes there and their offset; none
-    /// for a layout that is only read, and for one that is written with other parts.
+    /// Converts whole rows, which start at byte `offset` of the part, to the bytes in the file and their
+    /// offset.
+    ///
+    /// Returns `None` for a layout that is only read, and for a layout that is written together with other
+    /// parts.
     pub fn write(self, offset: u64, ours: &[u8]) -> Option<(u64, Vec<u8>)> {
         let Self::Words { row_bytes, pitch, flip } = self else { return None };
         let row_bytes = row_bytes.max(1);
@@ -54,10 +57,10 @@ impl ForeignLayout {
         Some((offset / row_bytes as u64 * pitch as u64, out))
     }
 
-    /// Bytes `range` of the part as we lay it out, out of a file where it starts at `offset`.
+    /// Reads bytes `range` of the part in Briquette's layout, from a file where the part starts at `offset`.
     ///
     /// # Errors
-    /// As [`InputFile::read_at`].
+    /// See [`InputFile::read_at`].
     pub(crate) fn read(self, file: &InputFile, offset: u64, range: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
         let fetch = |range: Range<usize>| {
             let mut bytes = vec![0; range.len()];
@@ -100,7 +103,7 @@ impl ForeignLayout {
     }
 }
 
-/// The lowest bits of a word, less half their range, as one signed byte.
+/// Returns the lowest bits of a word minus half their range, as a signed byte.
 fn zero_of(word: u32, n_bits: usize) -> u8 {
     let unsigned = word & ((1 << n_bits) - 1);
     unsigned.wrapping_sub(1 << (n_bits - 1)).to_le_bytes()[0]
@@ -127,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_written_read_back() {
+    fn written_rows_read_back() {
         for (n_bits, n_cols) in [(8, 10), (8, 1), (8, 8), (4, 8), (4, 10), (4, 1)] {
             let layout = ForeignLayout::words(n_bits, n_cols);
             let ours: Vec<u8> = (0..3 * (n_cols * usize::from(n_bits)).div_ceil(8)).map(|i| (i * 37) as u8).collect();
@@ -141,8 +144,8 @@ mod tests {
     }
 
     #[test]
-    fn zero_points_are_found_down_their_column() {
-        // Ten rows of two groups: row r of group g has the code (r + g) % 16, eight rows to a word.
+    fn zero_points_are_read_from_columns() {
+        // Ten rows of two groups: row r of group g has the code (r + g) % 16, with eight rows per word.
         let code = |row: usize, group: usize| (row + group) % 16;
         let word = |first: usize, group: usize| {
             (first..(first + 8).min(10)).map(|row| (code(row, group) as u32) << (4 * (row - first))).sum::<u32>()
@@ -157,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_of_a_part_are_found_in_its_blocks() {
+    fn any_range_of_a_part_is_read_from_blocks() {
         let ours: Vec<u8> = (0..30).collect();
         let blocks = BlockLayout::new(8, 1, 6).unwrap();
         let woven = weave(&[(blocks, &ours)]).unwrap();
@@ -167,8 +170,8 @@ mod tests {
     }
 
     #[test]
-    fn layouts_of_parts_stay_short() {
-        // Every part of millions of tensors has one.
+    fn layouts_of_parts_are_small() {
+        // There may be one for each part of millions of tensors.
         assert!(size_of::<Option<ForeignLayout>>() <= 24);
     }
 

@@ -1,24 +1,25 @@
-//! Directories of the Hugging Face cache that hold models but are none themselves: somebody who names one is told what to name.
+//! Directories of the Hugging Face cache that contain models but are not models: the error names the right
+//! directory.
 
 use crate::{InputFile, limits};
 use std::path::Path;
 
-/// What to say of a directory without weights.
+/// Returns the error message for a directory without weights.
 pub(crate) fn no_weights(directory: &Path) -> String {
     let (found, todo) = match snapshot_in(directory) {
-        Some(snapshot) => ("the root of a cached model", format!("name what is in it: {snapshot}")),
+        Some(snapshot) => ("the root of a cached model", format!("use the snapshot inside: {snapshot}")),
         None => match model_in(directory) {
-            Some(model) => ("a cache of models", format!("name one of them, such as {model}")),
+            Some(model) => ("a cache of models", format!("use one of them, such as {model}")),
             None => {
-                return "no weights here, expected a .safetensors, .pt, .pth, .bin or .bpk file or an index; check the path"
+                return "found no weights, expected a .safetensors, .pt, .pth, .bin or .bpk file or an index; check the path"
                     .into();
             }
         },
     };
-    format!("found {found}, expected a model's own directory; {todo}")
+    format!("found {found}, expected the directory of a model; {todo}")
 }
 
-/// The snapshot that `refs/main` names, or the first.
+/// Returns the snapshot in `refs/main`, or the first snapshot.
 fn snapshot_in(root: &Path) -> Option<String> {
     let names = directories_in(&root.join("snapshots"));
     let main = InputFile::open(&root.join("refs/main")).and_then(|file| file.read_all(limits::MAX_SMALL_BYTES));
@@ -28,7 +29,7 @@ fn snapshot_in(root: &Path) -> Option<String> {
     Some(root.join("snapshots").join(name).display().to_string())
 }
 
-/// A snapshot of the first model of a cache.
+/// Returns a snapshot of the first model in a cache.
 fn model_in(cache: &Path) -> Option<String> {
     let names = directories_in(cache);
     names.iter().filter(|name| name.starts_with("models--")).find_map(|name| snapshot_in(&cache.join(name)))
@@ -47,10 +48,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_root_of_a_cache_leads_to_the_snapshot_that_is_meant() {
+    fn the_root_of_a_cache_gives_an_error_with_the_snapshot() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("models--a--b");
-        assert!(no_weights(dir.path()).starts_with("no weights here"));
+        assert!(no_weights(dir.path()).starts_with("found no weights"));
         for name in ["snapshots/1111", "snapshots/2222", "refs", "blobs"] {
             std::fs::create_dir_all(root.join(name)).unwrap();
         }

@@ -1,4 +1,4 @@
-//! Sharded checkpoints: an index that says which file each tensor is in.
+//! Sharded checkpoints: an index lists the file of each tensor.
 
 use crate::io::paths::stays_inside;
 use crate::{InputFile, TensorInfo, json, limits};
@@ -8,17 +8,18 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The file of each tensor, by name. Names lie in one string, as there may be millions of them.
+/// The file of each tensor, by name. All names are in one string, as there may be millions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Index {
-    /// The files, in order, and how many tensors each has. Paths are relative to the index and stay inside its directory.
+    /// The files in order, with their numbers of tensors. Paths are relative to the index and stay inside its
+    /// directory.
     files: BTreeMap<String, usize>,
     text: String,
-    /// In the order of the names.
+    /// Sorted by name.
     tensors: Vec<IndexedTensor>,
 }
 
-/// Where the name of a tensor and its file are.
+/// The location of a tensor's name, and the number of its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct IndexedTensor {
     start: u32,
@@ -30,7 +31,7 @@ impl Index {
     /// Reads `*.index.json`.
     ///
     /// # Errors
-    /// Input where it is not an index, or a file it names lies outside its directory.
+    /// Input: the file is not an index, or lists a file outside its directory.
     pub fn read(file: &InputFile) -> Result<Self> {
         #[derive(Deserialize)]
         struct Raw {
@@ -39,7 +40,8 @@ impl Index {
         let (path, bytes) = (file.path(), file.read_all(limits::MAX_JSON_BYTES)?);
         let raw: Raw = json::parse(&bytes, "the index", path)?;
         let Some(weight_map) = raw.weight_map else {
-            let message = "found JSON without a weight_map, expected an index of shards; name the directory it is in, or a weight file";
+            let message =
+                "found JSON without a weight_map, expected an index of shards; give its directory or a weight file";
             return Err(Error::input(message).at(path.display()));
         };
         Self::checked(weight_map).map_err(|error| error.at(path.display()))
@@ -50,17 +52,18 @@ impl Index {
         if let Some(outside) = files.keys().find(|file| !stays_inside(file)) {
             let first = tensors.iter().find(|entry| files.get(outside) == Some(&entry.file)).map_or("", name);
             return Err(Error::input(format!(
-                "tensor {first:?} is said to be in {outside:?}, expected a file beside the index; do not trust it"
+                "found tensor {first:?} in {outside:?}, expected a file beside the index; do not trust this checkpoint"
             )));
         }
         if tensors.is_empty() {
-            return Err(Error::input("the index names no tensor; it is damaged"));
+            return Err(Error::input("the index lists no tensor; it is damaged"));
         }
         tensors.sort_unstable_by(|a, b| name(a).cmp(name(b)));
         if let Some(pair) = tensors.windows(2).find(|pair| name(&pair[0]) == name(&pair[1])) {
-            return Err(Error::input(format!("key {:?} comes twice; the index is damaged", name(&pair[0]))));
+            return Err(Error::input(format!("key {:?} occurs twice; the index is damaged", name(&pair[0]))));
         }
-        // Files were numbered in the order in which they were met; from here on by the order of their names.
+        // Files were numbered in the order of first use. From here on they are numbered in the order of their
+        // names.
         let mut place = vec![0; files.len()];
         files.values().zip(0..).for_each(|(met, sorted)| place[*met as usize] = sorted);
         let mut counts = vec![0; files.len()];
@@ -71,7 +74,7 @@ impl Index {
         Ok(Self { files: files.into_keys().zip(counts).collect(), text, tensors })
     }
 
-    /// The files named, each once, in order.
+    /// Returns the files in the index, each once, in order.
     pub fn files(&self) -> impl Iterator<Item = &str> {
         self.files.keys().map(String::as_str)
     }
@@ -80,17 +83,17 @@ impl Index {
         &self.text[entry.start as usize..entry.end as usize]
     }
 
-    /// Refuses tensors that are missing from `file`, or there without the index knowing. No tensor is found twice.
+    /// Checks that `file` has exactly the tensors that the index lists for it. So no tensor is found twice.
     ///
     /// # Errors
-    /// Input, naming the first such tensor.
+    /// Input: a tensor is missing or not listed. The error names the first such tensor.
     pub fn check_file(&self, file: &str, found: &[TensorInfo], path: &Path) -> Result<()> {
         let place = self.files.keys().position(|name| name == file).and_then(|place| u32::try_from(place).ok());
         for TensorInfo { name, .. } in found {
             let entry = self.tensors.binary_search_by(|entry| self.name(entry).cmp(name));
             if entry.ok().and_then(|entry| self.tensors.get(entry)).map(|entry| entry.file) != place {
                 let message = format!(
-                    "tensor {name:?} is here, but the index does not say so; the shards do not belong together"
+                    "found tensor {name:?}, which the index does not list here; the shards do not belong together"
                 );
                 return Err(Error::input(message).at(path.display()));
             }
@@ -104,12 +107,12 @@ impl Index {
             |entry: &&IndexedTensor| Some(entry.file) == place && names.binary_search(&self.name(entry)).is_err();
         let name = self.tensors.iter().find(is_missing).map_or("", |entry| self.name(entry));
         let message =
-            format!("tensor {name:?} is missing, the index says it is here; the shards do not belong together");
+            format!("tensor {name:?} is missing, but the index lists it here; the shards do not belong together");
         Err(Error::input(message).at(path.display()))
     }
 }
 
-/// An index as it comes: tensors in the order of the file, files by the order in which they were met.
+/// An index as parsed: tensors in the order of the file, and files in the order of first use.
 #[derive(Default)]
 struct RawMap {
     text: String,
@@ -145,7 +148,7 @@ impl<'de> Deserialize<'de> for RawMap {
     }
 }
 
-/// The JSON of an index over our own shards.
+/// Returns the JSON of an index for shards written by Briquette.
 pub fn to_json(weight_map: &BTreeMap<String, String>, total_size: u64) -> Vec<u8> {
     let value = serde_json::json!({ "metadata": { "total_size": total_size }, "weight_map": weight_map });
     let mut bytes = format!("{value:#}").into_bytes();
@@ -158,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_index_is_held_against_its_shards() {
+    fn an_index_is_compared_with_its_shards() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.index.json");
         std::fs::write(&path, r#"{"metadata":{},"weight_map":{"a":"1","b":"1","c":"2"}}"#).unwrap();
@@ -169,7 +172,7 @@ mod tests {
         assert!(index.check_file("1", &names(&["a", "b"]), &path).is_ok());
         assert!(index.check_file("1", &names(&["a"]), &path).unwrap_err().to_string().contains("missing"));
         assert!(
-            index.check_file("1", &names(&["a", "b", "c"]), &path).unwrap_err().to_string().contains("does not say")
+            index.check_file("1", &names(&["a", "b", "c"]), &path).unwrap_err().to_string().contains("does not list")
         );
         for bad in
             [r#"{"weight_map":{"a":"../x"}}"#, r#"{"weight_map":{}}"#, "{}", r#"{"weight_map":{"a":"1","a":"2"}}"#]

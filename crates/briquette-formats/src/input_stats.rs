@@ -1,4 +1,4 @@
-//! Statistics of the inputs of layers, as a safetensors file: see docs/format.md.
+//! Input statistics of layers, as a safetensors file: see docs/guide/src/file-format.md.
 
 use crate::{Checkpoint, TensorSource, draft, safetensors};
 use briquette_core::{DType, Error, Hash128, InputStats, Result, TensorHasher};
@@ -6,29 +6,29 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What `format` says in the header of such a file.
+/// The value of `format` in the header.
 const FORMAT: &str = "briquette-input-statistics";
-/// What `version` says.
+/// The value of `version` in the header.
 const VERSION: &str = "1";
-/// What a key of the header begins with that names the layer whose gram matrix another has too.
+/// Prefix of header keys for layers that share the Gram matrix of another layer.
 const SAME_GRAM: &str = "gram of ";
-/// Bytes of each tensor that tell one model from another.
+/// Bytes of each tensor that go into the fingerprint of a model.
 const SAMPLE: usize = 4096;
 
-/// What a file of statistics holds.
+/// The contents of a file of input statistics.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StatisticsFile {
-    /// The fingerprint of the model that saw the inputs, where it was known: see [`fingerprint`].
+    /// The [`fingerprint`] of the model that the statistics come from, if known.
     pub model: Option<Hash128>,
-    /// Statistics by the path of the layer: the name of its weight without `.weight`.
+    /// Statistics by layer path: the name of the weight without `.weight`.
     pub layers: BTreeMap<String, InputStats>,
 }
 
 impl StatisticsFile {
-    /// Writes the statistics. An older file is replaced in one step.
+    /// Writes the statistics. An existing file is replaced atomically.
     ///
     /// # Errors
-    /// Io if the file cannot be written.
+    /// Io: the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         draft::replace_file(path, &self.encoded()?)
     }
@@ -36,15 +36,17 @@ impl StatisticsFile {
     /// Writes the statistics into a new file.
     ///
     /// # Errors
-    /// Refused if the file exists; Io if it cannot be written.
+    /// - Refused: the file exists.
+    /// - Io: the file cannot be written.
     pub fn write_new(&self, path: &Path) -> Result<()> {
         draft::write_files(&[(path, &self.encoded()?)], false)
     }
 
-    /// The bytes of the file: `P.count` I64 `[1]`, `P.sum`, `P.sum_squares` and `P.max` F64 `[inputs]`, and `P.gram` F64 `[inputs, inputs]` for
-    /// each path `P`; of layers that share a gram matrix, the first has it, and the header says of the others which that is.
+    /// Encodes the file: `P.count` I64 `[1]`, `P.sum`, `P.sum_squares` and `P.max` F64 `[inputs]`, and `P.gram`
+    /// F64 `[inputs, inputs]` for each path `P`. If layers share a Gram matrix, the first has it and the header
+    /// refers to it.
     fn encoded(&self) -> Result<Vec<u8>> {
-        let (mut tensors, mut said) = (BTreeMap::new(), BTreeMap::new());
+        let (mut tensors, mut strings) = (BTreeMap::new(), BTreeMap::new());
         let mut owners: BTreeMap<*const Vec<f64>, &str> = BTreeMap::new();
         for (name, stats) in &self.layers {
             let n = stats.n_inputs();
@@ -55,40 +57,42 @@ impl StatisticsFile {
             tensors.insert(format!("{name}.max"), (DType::F64, vec![max.len()], to_bytes(&max)));
             let Some(gram) = &stats.gram else { continue };
             match owners.get(&Arc::as_ptr(gram)) {
-                Some(owner) => _ = said.insert(format!("{SAME_GRAM}{name}"), owner.to_string()),
+                Some(owner) => _ = strings.insert(format!("{SAME_GRAM}{name}"), owner.to_string()),
                 None => {
                     owners.insert(Arc::as_ptr(gram), name);
                     tensors.insert(format!("{name}.gram"), (DType::F64, vec![n, n], to_bytes(gram)));
                 }
             }
         }
-        said.insert("format".into(), FORMAT.into());
-        said.insert("version".into(), VERSION.into());
-        said.extend(self.model.map(|model| ("model".to_string(), model.to_string())));
-        safetensors::to_file_saying(&tensors, &said)
+        strings.insert("format".into(), FORMAT.into());
+        strings.insert("version".into(), VERSION.into());
+        strings.extend(self.model.map(|model| ("model".to_string(), model.to_string())));
+        safetensors::to_file_saying(&tensors, &strings)
     }
 
-    /// Reads what [`write`](Self::write) wrote.
+    /// Reads a file written by [`write`](Self::write).
     ///
     /// # Errors
-    /// Input where the file is not one of these, Io where it cannot be read.
+    /// - Input: the file is not a file of input statistics, or is damaged.
+    /// - Io: the file cannot be read.
     pub fn read(path: &Path) -> Result<Self> {
         let file = Checkpoint::open(path)?;
-        let said = file.metadata();
-        let get = |key: &str| said.get(key).map_or("", String::as_str);
+        let strings = file.metadata();
+        let get = |key: &str| strings.get(key).map_or("", String::as_str);
         if (get("format"), get("version")) != (FORMAT, VERSION) {
             let message = format!(
-                "is no file of input statistics of version {VERSION}: its header says format {:?}, version {:?}; see docs/format.md",
+                "found format {:?}, version {:?}, expected input statistics of version {VERSION}; see docs/guide/src/file-format.md",
                 get("format"),
                 get("version")
             );
             return Err(Error::input(message).at(path.display()));
         }
-        let model = said.get("model").map(|text| serde_json::from_value(text.as_str().into()));
+        let model = strings.get("model").map(|text| serde_json::from_value(text.as_str().into()));
         let model = model.transpose().map_err(|error| Error::input(format!("model: {error}")).at(path.display()))?;
         let mut layers: BTreeMap<String, InputStats> = BTreeMap::new();
         for (index, info) in file.tensors().iter().enumerate() {
-            let unknown = || Error::input(format!("{:?} is no statistic of inputs", info.name)).at(path.display());
+            let unknown =
+                || Error::input(format!("found {:?}, which is not an input statistic", info.name)).at(path.display());
             let (name, field) = info.name.rsplit_once('.').ok_or_else(unknown)?;
             let mut bytes = vec![0; info.n_bytes()];
             file.read(index, 0, &mut bytes)?;
@@ -105,12 +109,12 @@ impl StatisticsFile {
                 _ => return Err(unknown()),
             }
         }
-        for (name, owner) in said.iter().filter_map(|(key, owner)| Some((key.strip_prefix(SAME_GRAM)?, owner))) {
+        for (name, owner) in strings.iter().filter_map(|(key, owner)| Some((key.strip_prefix(SAME_GRAM)?, owner))) {
             let gram = layers.get(owner).and_then(|stats| stats.gram.clone());
             match layers.get_mut(name).zip(gram) {
                 Some((stats, gram)) => stats.gram = Some(gram),
                 None => {
-                    let message = format!("{name:?} is said to have the gram matrix of {owner:?}, which is not there");
+                    let message = format!("{name:?} refers to the Gram matrix of {owner:?}, which is missing");
                     return Err(Error::input(message).at(path.display()));
                 }
             }
@@ -123,26 +127,28 @@ impl StatisticsFile {
         Ok(Self { model, layers })
     }
 
-    /// Refuses the statistics of another model than this.
+    /// Checks that the statistics belong to this model.
     ///
     /// # Errors
-    /// Input; those of reading.
+    /// Input: the fingerprints differ. Also errors of reading the model.
     pub fn check_model(&self, model: &Checkpoint) -> Result<()> {
         let Some(expected) = self.model else { return Ok(()) };
         match fingerprint(model)? {
             found if found == expected => Ok(()),
             found => Err(Error::input(format!(
-                "these are statistics of another model, of fingerprint {expected}; {} has {found}; gather those of this model",
+                "found statistics of another model with fingerprint {expected}, expected {found} of {}; gather them again",
                 model.path().display()
             ))),
         }
     }
 }
 
-/// What tells a model from others: xxh3 over the name, type, shape and the middle 4,096 bytes of each tensor, by name.
+/// Returns the fingerprint of a model: xxh3 over name, type, shape and the middle 4,096 bytes of each tensor.
+///
+/// Tensors are hashed in the order of their names.
 ///
 /// # Errors
-/// As [`TensorSource::read`].
+/// See [`TensorSource::read`].
 pub fn fingerprint(source: &dyn TensorSource) -> Result<Hash128> {
     let tensors = source.tensors();
     let mut order: Vec<usize> = (0..tensors.len()).collect();
@@ -170,10 +176,10 @@ fn problem(stats: &InputStats) -> Option<String> {
         return Some("count or sum_squares is missing or empty".into());
     }
     if let Some(other) = lengths.into_iter().find(|&length| length != n) {
-        return Some(format!("found {other} numbers beside {n} in sum_squares"));
+        return Some(format!("found {other} numbers, expected {n} as in sum_squares"));
     }
     if let Some(gram) = stats.gram.as_ref().filter(|gram| gram.len() != n * n) {
-        return Some(format!("found {} numbers in gram, expected {n} times {n}", gram.len()));
+        return Some(format!("found {} numbers in gram, expected {n} × {n}", gram.len()));
     }
     let all = stats.sum.iter().chain(&stats.sum_squares).copied().chain(stats.max.iter().copied().map(f64::from));
     let gram = stats.gram.iter().flat_map(|gram| gram.iter().copied());
@@ -221,12 +227,12 @@ mod tests {
         let read = StatisticsFile::read(&path).unwrap();
         assert_eq!(read, file);
         let gram = |layer: &str| Arc::as_ptr(read.layers[layer].gram.as_ref().unwrap());
-        assert_eq!(gram("a.b"), gram("d"), "one matrix, in the file too");
+        assert_eq!(gram("a.b"), gram("d"), "one shared matrix");
         read.check_model(&model).unwrap();
         let error = read.check_model(&other).unwrap_err().to_string();
         assert!(error.contains("statistics of another model"), "{error}");
         let error = StatisticsFile::read(model.path()).unwrap_err().to_string();
-        assert!(error.contains("is no file of input statistics"), "{error}");
+        assert!(error.contains("expected input statistics"), "{error}");
     }
 
     #[test]
@@ -255,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_cut_short_or_changed_is_no_panic() {
+    fn truncated_or_changed_files_do_not_panic() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("stats.safetensors");
         StatisticsFile { model: Some(Hash128(7)), layers: BTreeMap::from([("a".to_string(), stats())]) }
@@ -270,7 +276,7 @@ mod tests {
             let mut flipped = whole.clone();
             flipped[at] ^= 0x41;
             std::fs::write(&path, flipped).unwrap();
-            // Sums and names may still be such; what cannot be is an error of one line.
+            // Changed sums and names may still be valid. Other changes give an error of one line.
             let error = StatisticsFile::read(&path).err().map_or(String::new(), |error| error.to_string());
             assert!(!error.contains('\n'), "{error}");
         }

@@ -1,9 +1,8 @@
-//! Files of models: read inside their directory and held against sums; written whole or not at all.
+//! Reads and writes the files of models, inside their directory and with checksums.
 //!
-//! [`InputFile`] reads at explicit offsets and knows whether it was changed; [`ModelDir`] opens what a model's directory holds and
-//! nothing outside of it; [`Draft`] is an output directory in the making. The only crate that opens a file for writing.
-//!
-//! Non-goals: what is in a file. The formats are `briquette-formats`' and `briquette-formats`'s.
+//! [`InputFile`] reads at explicit offsets and detects changes. [`ModelDir`] opens files of a model's directory
+//! and nothing outside of it. [`Draft`] is an output directory that is published as a whole or not at all. Only
+//! this module opens files for writing.
 
 mod ahead;
 pub mod contained;

@@ -1,4 +1,4 @@
-//! JSON from files we do not trust: no key may come twice, and every error names the file.
+//! JSON from untrusted files: no repeated keys, and every error names the file.
 
 use crate::limits;
 use briquette_core::{Error, Result};
@@ -20,7 +20,7 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for UniqueMap<V> {
     }
 }
 
-/// Collects an object of up to so many keys.
+/// Collects an object of at most `most` keys.
 struct Unique<V> {
     most: usize,
     of: PhantomData<V>,
@@ -43,7 +43,7 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for Unique<V> {
         let (mut found, mut in_order) = (BTreeMap::new(), Vec::<(String, V)>::new());
         while let Some(key) = map.next_key::<String>()? {
             let is_full = found.len().max(in_order.len()) == self.most;
-            // Keys that come in order, as those of millions of tensors do, need not be looked up.
+            // Keys that arrive in order, like those of millions of tensors, need no lookup.
             if found.is_empty() && !is_full && in_order.last().is_none_or(|(last, _)| *last < key) {
                 in_order.push((key, map.next_value()?));
                 continue;
@@ -53,7 +53,7 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for Unique<V> {
             }
             match found.entry(key) {
                 Entry::Occupied(known) => {
-                    return Err(serde::de::Error::custom(format!("key {:?} comes twice", known.key())));
+                    return Err(serde::de::Error::custom(format!("key {:?} occurs twice", known.key())));
                 }
                 Entry::Vacant(_) if is_full => {
                     return Err(serde::de::Error::custom(format!("found more than {} keys", self.most)));
@@ -65,7 +65,7 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for Unique<V> {
     }
 }
 
-/// Free-form strings, as many as anyone needs.
+/// Free-form strings, up to [`limits::MAX_METADATA`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MetadataStrings(pub BTreeMap<String, String>);
 
@@ -75,13 +75,13 @@ impl<'de> Deserialize<'de> for MetadataStrings {
     }
 }
 
-/// A value of up to [`limits::MAX_VALUE_BYTES`] that is kept as it is.
+/// Deserializes a value of up to [`limits::MAX_VALUE_BYTES`].
 pub(crate) fn bounded_value<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
     let raw = Box::<RawValue>::deserialize(deserializer)?;
     value_of(&raw).map_err(serde::de::Error::custom)
 }
 
-/// The same, of text that was kept aside.
+/// Parses a value of up to [`limits::MAX_VALUE_BYTES`] from raw text.
 pub(crate) fn value_of(raw: &RawValue) -> Result<Value, String> {
     let n = raw.get().len();
     if n > limits::MAX_VALUE_BYTES {
@@ -90,20 +90,20 @@ pub(crate) fn value_of(raw: &RawValue) -> Result<Value, String> {
     serde_json::from_str(raw.get()).map_err(|source| source.to_string())
 }
 
-/// An object whose keys are all different, as a plain map.
+/// Deserializes an object without repeated keys, as a plain map.
 pub(crate) fn unique<'de, D: Deserializer<'de>, V: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, V>, D::Error> {
     UniqueMap::deserialize(deserializer).map(|found| found.0)
 }
 
-/// Parses a whole JSON document.
+/// Parses a whole JSON document. Errors name `what` and `path`.
 ///
 /// # Errors
-/// Input, naming `what` and `path`, where it is not valid or not of this shape.
+/// Input: the document is not valid JSON, or not of this type.
 pub fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8], what: &str, path: &Path) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|source| {
-        Error::input(format!("{what} is not valid: {source}; the file is damaged or not what its name says"))
+        Error::input(format!("{what} is not valid: {source}; the file is damaged or has another format"))
             .at(path.display())
     })
 }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_in_any_order_make_the_map_and_none_may_come_twice() {
+    fn keys_in_any_order_are_read_and_repeated_keys_are_refused() {
         let read = |json: &str| serde_json::from_str::<UniqueMap<u8>>(json).map_err(|error| error.to_string());
         for json in
             ["{}", r#"{"a":1}"#, r#"{"a":1,"b":2,"c":3}"#, r#"{"b":1,"a":2,"c":3}"#, r#"{"a":1,"c":2,"b":3,"d":4}"#]
@@ -121,13 +121,13 @@ mod tests {
             assert_eq!(read(json).unwrap().0, serde_json::from_str(json).unwrap(), "{json}");
         }
         for json in [r#"{"a":1,"a":1}"#, r#"{"a":1,"b":1,"a":1}"#, r#"{"b":1,"\u0061":1,"c":1,"a":1}"#] {
-            assert!(read(json).unwrap_err().contains("comes twice"), "{json}");
+            assert!(read(json).unwrap_err().contains("occurs twice"), "{json}");
         }
-        assert!(read(r#"{"a":1,"b":2,"a":1,]"#).unwrap_err().starts_with("key \"a\" comes twice at line 1 column 16"));
+        assert!(read(r#"{"a":1,"b":2,"a":1,]"#).unwrap_err().starts_with("key \"a\" occurs twice at line 1 column 16"));
     }
 
     #[test]
-    fn as_many_keys_as_may_be_and_no_more() {
+    fn the_number_of_keys_is_limited() {
         let read = |json: &str| {
             serde_json::Deserializer::from_str(json)
                 .deserialize_map(Unique::<u8>::new(2))
@@ -139,6 +139,6 @@ mod tests {
             assert_eq!(read(two).unwrap().0.len(), 2);
             assert!(read(three).unwrap_err().contains("found more than 2 keys"));
         }
-        assert!(read(r#"{"a":1,"b":2,"a":3}"#).unwrap_err().contains("comes twice"));
+        assert!(read(r#"{"a":1,"b":2,"a":3}"#).unwrap_err().contains("occurs twice"));
     }
 }

@@ -1,13 +1,11 @@
-//! Checkpoint formats, in and out: the one crate that knows them all.
+//! Reads and writes all checkpoint formats.
 //!
-//! [`Checkpoint::open`] reads safetensors (one file or shards), PyTorch archives, burnpack, compressed-tensors and our
-//! own directory, and hands out tensors by name, lazily. [`Draft`] writes a directory that appears whole or not at all.
-//! Reading never runs code, never trusts a length, and never leaves the model's directory.
+//! [`Checkpoint::open`] reads safetensors (one file or shards), PyTorch archives, burnpack, compressed-tensors
+//! and Briquette's own directories. Tensors are read by name, when they are needed. [`Draft`] writes a
+//! directory that appears as a whole or not at all. Reading never runs code, never trusts a length, and never
+//! leaves the model's directory.
 //!
-//! Files are opened, checked and written by `briquette-formats`, PyTorch's formats are read by `briquette-formats`; what others need
-//! of those two has its name here too.
-//!
-//! Non-goals: deciding anything about the numbers.
+//! Non-goals: decisions about the numbers.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! What transformers makes of a model's weights, by the `model_type` of its `config.json`: which of them are plain Linear
-//! layers, the only ones that compressed-tensors may hold as codes.
+//! Which weights transformers loads as plain Linear layers, by the `model_type` in `config.json`.
 //!
-//! The families that are known are those of `known.rs`; `bench/interop_families.py` loads each of them.
+//! Only these may be codes in compressed-tensors. `known.rs` lists the supported families, and
+//! `bench/interop_families.py` loads each of them.
 
 mod family;
 mod known;
@@ -10,18 +10,18 @@ pub use family::{Limits, LoadableFamily};
 use serde_json::Value;
 
 impl LoadableFamily {
-    /// The family that a `config.json` names.
+    /// Returns the family of a `config.json`.
     ///
     /// # Errors
-    /// Why there is none, in words.
+    /// The reason, as text: the file or its `model_type` is missing, or the family is not supported.
     pub fn of(config: Option<&[u8]>) -> Result<&'static Self, String> {
-        let config = config.ok_or("there is no config.json that names its family")?;
-        let config: Value = serde_json::from_slice(config).map_err(|_| "its config.json is no JSON")?;
+        let config = config.ok_or("there is no config.json with its family")?;
+        let config: Value = serde_json::from_slice(config).map_err(|_| "its config.json is not JSON")?;
         let Some(model_type) = config.get("model_type").and_then(Value::as_str) else {
             return Err("its config.json has no model_type".into());
         };
         let found = known::families().find(|family| family.model_types.contains(&model_type));
-        found.ok_or_else(|| format!("models of the type {model_type:?} are not among those that were tried"))
+        found.ok_or_else(|| format!("models of type {model_type:?} were not tested"))
     }
 }
 
@@ -34,7 +34,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_are_known_with_the_name_of_the_bare_model_and_without() {
+    fn layers_are_recognized_with_and_without_the_base_prefix() {
         let bert = family("bert");
         for name in ["bert.encoder.layer.3.attention.self.query.weight", "encoder.layer.3.attention.self.query.weight"]
         {
@@ -54,14 +54,14 @@ mod tests {
     }
 
     #[test]
-    fn what_transformers_renames_has_both_names() {
+    fn renamed_modules_have_both_names() {
         let names = family("vit").aliases("vit.encoder.layer.0.attention.output.dense", false);
         assert!(names.contains(&"vit.layers.0.attention.o_proj".to_string()), "{names:?}");
         assert!(names.contains(&"layers.0.attention.o_proj".to_string()), "{names:?}");
     }
 
     #[test]
-    fn a_tied_head_is_told_where_its_model_has_one() {
+    fn unsaved_heads_are_listed() {
         let unsaved = |model_type: &str, names: &[&str]| family(model_type).unsaved(names.iter().copied());
         assert!(unsaved("bert", &["encoder.layer.0.output.dense.weight", "pooler.dense.weight"]).is_empty());
         let head = ["bert.pooler.dense.weight", "cls.predictions.bias"];
@@ -70,21 +70,21 @@ mod tests {
         assert!(unsaved("bert", &saved).is_empty());
         assert_eq!(unsaved("bert", &["bert.embeddings.x.weight"]), ["bert.pooler.dense", "pooler.dense"]);
         assert_eq!(unsaved("whisper", &["model.encoder.conv1.weight"]), ["proj_out"]);
-        assert_eq!(unsaved("distilbert", &["vocab_projector.bias"]), ["vocab_projector"], "its bias is its own");
+        assert_eq!(unsaved("distilbert", &["vocab_projector.bias"]), ["vocab_projector"], "its bias is not tied");
         assert!(unsaved("llama", &["lm_head.weight"]).is_empty());
     }
 
     #[test]
-    fn what_is_not_known_says_why() {
+    fn unknown_families_have_a_reason() {
         let why = |config: Option<&str>| LoadableFamily::of(config.map(str::as_bytes)).unwrap_err();
         assert!(why(None).contains("no config.json"));
-        assert!(why(Some("[")).contains("no JSON"));
+        assert!(why(Some("[")).contains("not JSON"));
         assert!(why(Some("{\"model_type\": 3}")).contains("no model_type"));
         assert!(why(Some("{\"model_type\": \"yolo\"}")).contains("\"yolo\""));
     }
 
     #[test]
-    fn no_model_type_is_known_twice() {
+    fn no_model_type_is_repeated() {
         let mut all: Vec<&str> = known::families().flat_map(|family| family.model_types).copied().collect();
         let n = all.len();
         all.sort_unstable();

@@ -1,4 +1,4 @@
-//! `briquette.json`: what each tensor of an output directory stands for.
+//! `briquette.json`: the coding and hash of each tensor of an output directory.
 
 use crate::{InputFile, OutputFormat, json, limits};
 use briquette_core::{Coding, DType, Error, Hash128, OutputAxis, Result, Shape, Storage};
@@ -9,14 +9,14 @@ use std::path::Path;
 
 /// The name of the manifest in a directory.
 pub use crate::io::model_dir::MANIFEST as FILE_NAME;
-/// The newest version of the directory format that this crate reads and writes; older ones stay readable.
+/// The newest version of the directory format. Older versions stay readable.
 pub const VERSION: u32 = 5;
-/// The first version whose hashes cover how turned rows lie in a tensor.
+/// The first version whose hashes include the layout of transposed rows.
 const HASHES_LAYOUT: u32 = 5;
-/// The version that is written where nothing newer is needed, so that older programs can read the output.
+/// The version written if no newer one is needed, so that older programs can read the output.
 const LOWEST: u32 = 1;
 
-/// What an output directory holds, and how it was made.
+/// The contents of an output directory, and how it was made.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
@@ -24,14 +24,14 @@ pub struct Manifest {
     pub format: String,
     /// Version of the directory format.
     pub version: u32,
-    /// The program that wrote it.
+    /// The program that wrote the directory.
     pub producer: String,
-    /// How the parts are named and laid out.
+    /// The output format: names and layout of the parts.
     pub profile: OutputFormat,
-    /// The stages that made it.
+    /// The stages that made the output.
     #[serde(deserialize_with = "json::bounded_value")]
     pub recipe: serde_json::Value,
-    /// One entry for each tensor of the model.
+    /// One entry per tensor of the model.
     #[serde(deserialize_with = "json::unique")]
     pub tensors: BTreeMap<String, ManifestEntry>,
 }
@@ -43,18 +43,18 @@ pub struct ManifestHead {
     pub format: String,
     /// Version of the directory format.
     pub version: u32,
-    /// The program that wrote it.
+    /// The program that wrote the directory.
     pub producer: String,
-    /// How the parts are named and laid out.
+    /// The output format: names and layout of the parts.
     pub profile: OutputFormat,
-    /// The stages that made it.
+    /// The stages that made the output.
     pub recipe: serde_json::Value,
 }
 
 impl ManifestHead {
-    /// The hash that this manifest records for a tensor whose values hash to `by_rows`, row by row.
+    /// Returns the recorded hash of a tensor, from the hash `by_rows` of its values row by row.
     ///
-    /// Since version 5 it covers how turned rows lie in the tensor; before, it is `by_rows`.
+    /// Since version 5 it includes the layout of transposed rows. Before, it equals `by_rows`.
     pub fn hash_of(&self, entry: &ManifestEntry, by_rows: Hash128) -> Hash128 {
         match self.version >= HASHES_LAYOUT {
             true => by_rows.with_layout(&entry.shape, entry.output_axis),
@@ -62,10 +62,10 @@ impl ManifestHead {
         }
     }
 
-    /// Writes a manifest with these tensors, which come in the order of their names: the same bytes for the same content.
+    /// Writes a manifest with these tensors, which must be sorted by name. Equal contents give equal bytes.
     ///
     /// # Errors
-    /// An error of the writer; invalid data if it cannot be written as JSON.
+    /// Errors of the writer. `InvalidData` if a value cannot be written as JSON.
     pub fn write<E>(&self, tensors: E, out: &mut dyn Write) -> io::Result<()>
     where
         E: Iterator<Item = (String, ManifestEntry)> + Clone,
@@ -81,7 +81,7 @@ impl ManifestHead {
     }
 }
 
-/// An object whose entries are made as they are written.
+/// An object whose entries are created while they are written.
 struct WrittenEntries<E>(E);
 
 impl<E: Iterator<Item = (String, ManifestEntry)> + Clone> Serialize for WrittenEntries<E> {
@@ -90,30 +90,30 @@ impl<E: Iterator<Item = (String, ManifestEntry)> + Clone> Serialize for WrittenE
     }
 }
 
-/// What one tensor of the model is.
+/// One tensor of the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ManifestEntry {
-    /// Its original type.
+    /// The original type.
     pub dtype: DType,
-    /// Its original shape.
+    /// The original shape.
     pub shape: Shape,
-    /// Which axis counts its outputs.
+    /// The axis of the layer's outputs.
     #[serde(default, skip_serializing_if = "is_first")]
     pub output_axis: OutputAxis,
-    /// How it is kept.
+    /// How the tensor is stored.
     pub coding: Coding,
-    /// Elements that are kept, where storage is sparse.
+    /// Number of kept elements, if the storage is sparse.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n_kept: Option<usize>,
-    /// What the run time is to do with the activations it meets, where it is coded.
+    /// How the runtime quantizes activations, if the tensor has codes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activations: Option<String>,
-    /// The file its parts are in.
+    /// The file of the tensor's parts.
     pub file: String,
-    /// Hash of its fake_quantized values: f32 where it has codes, its own type elsewhere. See [`ManifestHead::hash_of`].
+    /// Hash of the dequantized values: f32 for codes, else the tensor's type. See [`ManifestHead::hash_of`].
     pub hash: Hash128,
-    /// The tensor whose parts stand for this one too.
+    /// The tensor that shares its parts with this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tied_to: Option<String>,
 }
@@ -122,8 +122,10 @@ fn is_first(axis: &OutputAxis) -> bool {
     *axis == OutputAxis::First
 }
 
-/// The version that holds these tensors: 2 for stacks of matrices, 4 for entropy-coded codes, 5 for rows that do not lie in a tensor's own
-/// order. Version 3 was the first with outputs on the second axis.
+/// Returns the lowest version that supports these tensors.
+///
+/// Version 2 added stacks of matrices, version 3 outputs on the second axis, version 4 entropy-coded codes.
+/// Version 5 is needed for rows in another order than the tensor's own.
 pub fn version_of(tensors: impl Iterator<Item = (Storage, OutputAxis)>) -> u32 {
     let version = |of: (Storage, OutputAxis)| match of {
         (_, OutputAxis::Last | OutputAxis::Second) => HASHES_LAYOUT,
@@ -138,22 +140,23 @@ impl Manifest {
     /// Reads a manifest.
     ///
     /// # Errors
-    /// Input where it is not one, or of a newer version.
+    /// Input: the file is not a manifest, or has a newer version.
     pub fn read(file: &InputFile) -> Result<Self> {
         Self::parse(&file.read_all(limits::MAX_OWN_BYTES)?, file.path())
     }
 
-    /// As [`read`](Self::read), of what is in memory already and came from `path`.
+    /// Parses a manifest that was read from `path`.
     ///
     /// # Errors
-    /// As there.
+    /// See [`read`](Self::read).
     pub(crate) fn parse(bytes: &[u8], path: &Path) -> Result<Self> {
         #[derive(Deserialize)]
         struct Version {
             format: String,
             version: u32,
         }
-        // Of a million tensors there are hundreds of megabytes, so what can be read is not gone through for its version first.
+        // A manifest of a million tensors has hundreds of megabytes, so parse it once if possible, without a
+        // separate version pass.
         if let Ok(manifest) = serde_json::from_slice::<Self>(bytes)
             && manifest.format == "briquette"
             && manifest.version <= VERSION

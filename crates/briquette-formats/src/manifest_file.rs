@@ -1,4 +1,4 @@
-//! Manifests of millions of tensors, read entry by entry.
+//! Manifests of millions of tensors, read one entry at a time.
 
 use crate::manifest::VERSION;
 use crate::window::{JsonBytes, Window};
@@ -7,15 +7,15 @@ use briquette_core::Result;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Bytes of a manifest that are in memory at a time. A longer recipe or entry is read with the whole manifest.
+/// Bytes of a manifest in memory at a time. If a recipe or entry is longer, the whole manifest is read.
 const WINDOW_BYTES: usize = 1 << 18;
 
-/// A manifest in a file, whose entries are known to be sound and in the order of their names.
+/// A manifest in a file, with valid entries sorted by name.
 pub(crate) struct ManifestFile<'a> {
     file: &'a InputFile,
     pub(crate) head: ManifestHead,
     pub(crate) n_tensors: usize,
-    /// The weight files that its entries name.
+    /// The weight files of its entries.
     pub(crate) files: BTreeSet<String>,
     /// The whole manifest, if it could not be read through a window.
     whole: Option<Manifest>,
@@ -33,10 +33,11 @@ struct ManifestKeys {
 }
 
 impl<'a> ManifestFile<'a> {
-    /// Reads all of a manifest once, and keeps what is not about single tensors.
+    /// Reads the whole manifest once, and stores everything except the tensors.
     ///
     /// # Errors
-    /// Input where it is not one, or of a newer version; Io.
+    /// - Input: the file is not a manifest, or has a newer version.
+    /// - Io: the file cannot be read.
     pub(crate) fn open(file: &'a InputFile) -> Result<Self> {
         let (mut files, mut n_tensors) = (BTreeSet::new(), 0);
         let mut note = |_: String, entry: ManifestEntry| {
@@ -51,7 +52,7 @@ impl<'a> ManifestFile<'a> {
         {
             return Ok(Self { file, head, n_tensors, files, whole: None });
         }
-        // Reading the whole gives the error its words.
+        // Reading the whole manifest gives the error message.
         let mut whole = Manifest::read(file)?;
         let head = ManifestHead {
             format: std::mem::take(&mut whole.format),
@@ -64,10 +65,12 @@ impl<'a> ManifestFile<'a> {
         Ok(Self { file, head, n_tensors: whole.tensors.len(), files, whole: Some(whole) })
     }
 
-    /// Calls `each` with the head and every entry, in the order of names, and gives up the head.
+    /// Calls `each` with the head and every entry, sorted by name, and returns the head.
     ///
     /// # Errors
-    /// An error of `each`; Input if the file was changed since it was opened; Io.
+    /// - Errors of `each`.
+    /// - Input: the file was changed since it was opened.
+    /// - Io: the file cannot be read.
     pub(crate) fn for_each(
         self,
         mut each: impl FnMut(&ManifestHead, String, ManifestEntry) -> Result<()>,
@@ -93,11 +96,12 @@ impl<'a> ManifestFile<'a> {
     }
 }
 
-/// Reads a manifest through a window and calls `each` with its entries. `None` if it is not sound, its names are not in order, a value is
-/// longer than the window, or `each` returns `None`.
+/// Reads a manifest through a window and calls `each` with its entries.
+///
+/// `None` if it is not valid or not sorted, a value is longer than the window, or `each` returns `None`.
 ///
 /// # Errors
-/// Input or Io if the file cannot be read.
+/// Input or Io: the file cannot be read.
 fn of_window(
     file: &InputFile,
     each: &mut dyn FnMut(String, ManifestEntry) -> Option<()>,
@@ -134,7 +138,7 @@ fn head_of(
     (head.format == "briquette" && head.version <= VERSION).then_some(head)
 }
 
-/// Sets a value that was not there before.
+/// Sets a value that was not set before.
 fn put<T>(place: &mut Option<T>, value: T) -> Option<()> {
     place.replace(value).is_none().then_some(())
 }

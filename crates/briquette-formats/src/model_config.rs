@@ -1,4 +1,4 @@
-//! `config.json`: the model's own description, copied with what it says about quantization replaced.
+//! `config.json`: copied from the original model, with its entries about quantization and type updated.
 
 use crate::{Checkpoint, json, limits, quantization};
 use briquette_core::{DType, Error, Result};
@@ -10,13 +10,13 @@ use std::path::Path;
 /// The name of the file.
 pub use crate::io::model_dir::CONFIG as FILE_NAME;
 
-/// What transformers calls the type of the weights, in newer and in older files.
+/// The key for the type of the weights, in newer and older versions of transformers.
 const DTYPE_KEYS: [&str; 2] = ["dtype", "torch_dtype"];
 
-/// What families call the width of the activations between layers.
+/// The key for the width of the activations between layers, by family.
 const WIDTH_KEYS: [&str; 4] = ["hidden_size", "d_model", "n_embd", "dim"];
 
-/// An object's keys in their order, each value as it was written.
+/// The keys of an object in their order, with the original text of each value.
 struct OrderedObject(Vec<(String, Box<RawValue>)>);
 
 impl<'de> Deserialize<'de> for OrderedObject {
@@ -33,7 +33,7 @@ impl<'de> Deserialize<'de> for OrderedObject {
                 let (mut pairs, mut keys) = (Vec::new(), BTreeSet::new());
                 while let Some((key, value)) = map.next_entry::<String, _>()? {
                     if !keys.insert(key.clone()) {
-                        return Err(serde::de::Error::custom(format!("key {key:?} comes twice")));
+                        return Err(serde::de::Error::custom(format!("key {key:?} occurs twice")));
                     }
                     if keys.len() > limits::MAX_CONFIG_KEYS {
                         return Err(serde::de::Error::custom(format!(
@@ -50,10 +50,10 @@ impl<'de> Deserialize<'de> for OrderedObject {
     }
 }
 
-/// The file beside a model that is a directory; none where there is none.
+/// Reads the `config.json` of a model directory; `None` if there is none.
 ///
 /// # Errors
-/// Input or Io.
+/// See [`ModelDir::read`](crate::ModelDir::read).
 pub fn read(checkpoint: &Checkpoint) -> Result<Option<Vec<u8>>> {
     if !checkpoint.companions().iter().any(|path| path == Path::new(FILE_NAME)) {
         return Ok(None);
@@ -64,26 +64,28 @@ pub fn read(checkpoint: &Checkpoint) -> Result<Option<Vec<u8>>> {
 /// The family of a model, from the files beside its tensors.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModelFamily {
-    /// Every `model_type`: the model's own, then those of its parts.
+    /// Every `model_type`: that of the model, then those of its parts.
     pub model_types: Vec<String>,
-    /// Every width of the activations between layers.
+    /// Every hidden size.
     pub hidden_sizes: Vec<usize>,
-    /// Layers that are transposed convolutions by the classes that a TorchScript file names.
+    /// Layers that are transposed convolutions according to the classes in a TorchScript file.
     pub transposed_layers: BTreeSet<String>,
 }
 
 impl ModelFamily {
-    /// Reads `config.json` and the classes of layers; nothing where there are none or they say nothing.
+    /// Reads `config.json` and the classes of layers. If they are missing or have no such keys, the result is
+    /// empty.
     ///
     /// # Errors
-    /// Io.
+    /// See [`read`].
     pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
         let bytes = read(checkpoint)?.unwrap_or_default();
         let transposed_layers = checkpoint.transposed_layers().iter().cloned().collect();
         Ok(Self { transposed_layers, ..Self::read(&serde_json::from_slice(&bytes).unwrap_or_default()) })
     }
 
-    /// Reads a configuration and the objects one level within it: a model of text and images has one for each.
+    /// Reads a configuration and its nested objects, one level deep. A model of text and images has one for
+    /// each part.
     pub fn read(config: &serde_json::Value) -> Self {
         let mut found = Self::default();
         let parts = config.as_object().into_iter().flat_map(|object| object.values()).filter(|value| value.is_object());
@@ -96,11 +98,13 @@ impl ModelFamily {
     }
 }
 
-/// The file with `quantization_config` replaced, or taken away where there is none now. All other keys keep their
-/// order and their text; a file that needs no change keeps every byte. None where there is nothing to write.
+/// Returns the file with `quantization_config` replaced or removed.
+///
+/// Other keys keep their order and text. A file that needs no change keeps every byte. `None` if there is
+/// nothing to write.
 ///
 /// # Errors
-/// Input where the original is no JSON object and must change.
+/// Input: the original must change and is not a JSON object.
 pub fn with_quantization(
     original: Option<Vec<u8>>,
     quantization: Option<&serde_json::Value>,
@@ -127,10 +131,13 @@ pub fn with_quantization(
     to_text(&lines).map(Some)
 }
 
-/// The file with this as the type of its weights, where it gives one: other programs widen what they load to it.
+/// Returns the file with a new type of the weights, if it has a type. Otherwise other programs would widen the
+/// weights.
+///
+/// A file that is not a JSON object has no type, and stays unchanged.
 ///
 /// # Errors
-/// None for a file that is no JSON object: it gives no type, and keeps every byte.
+/// Bug: the result cannot be written as JSON.
 pub fn with_dtype(original: Option<Vec<u8>>, dtype: DType) -> Result<Option<Vec<u8>>> {
     let torch = match dtype {
         DType::F16 => "\"float16\"",
@@ -141,13 +148,14 @@ pub fn with_dtype(original: Option<Vec<u8>>, dtype: DType) -> Result<Option<Vec<
     let Some(Ok(OrderedObject(pairs))) = original.as_deref().map(serde_json::from_slice::<OrderedObject>) else {
         return Ok(original);
     };
-    let is_told = |(key, value): &(String, Box<RawValue>)| {
+    let is_other_dtype = |(key, value): &(String, Box<RawValue>)| {
         DTYPE_KEYS.contains(&key.as_str()) && value.get().starts_with('"') && value.get() != torch
     };
-    if !pairs.iter().any(is_told) {
+    if !pairs.iter().any(is_other_dtype) {
         return Ok(original);
     }
-    let line = |pair: &(String, Box<RawValue>)| if is_told(pair) { torch.into() } else { pair.1.get().to_string() };
+    let line =
+        |pair: &(String, Box<RawValue>)| if is_other_dtype(pair) { torch.into() } else { pair.1.get().to_string() };
     let lines: Vec<(&str, String)> = pairs.iter().map(|pair| (pair.0.as_str(), line(pair))).collect();
     to_text(&lines).map(Some)
 }
@@ -160,7 +168,7 @@ fn to_text(lines: &[(&str, String)]) -> Result<Vec<u8>> {
     Ok(text.into_bytes())
 }
 
-/// Whether text that is no valid JSON may have one of the keys of quantization in it.
+/// Returns whether invalid JSON may contain a key of quantization.
 fn names_old_keys(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     text.contains(quantization::KEY) || text.contains(quantization::OLD_KEY)
@@ -188,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_is_told_only_where_one_was_told() {
+    fn the_dtype_is_only_changed_if_present() {
         let with = |text: &str| String::from_utf8(with_dtype(Some(text.into()), DType::F16).unwrap().unwrap()).unwrap();
         assert_eq!(
             with("{\"torch_dtype\": \"float32\", \"a\": 1}"),
@@ -200,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_is_that_of_the_model_and_of_its_parts() {
+    fn a_family_has_the_types_of_the_model_and_its_parts() {
         let config =
             json!({"model_type": "vision-encoder-decoder", "decoder": {"model_type": "gpt2", "n_embd": 8}, "x": [1]});
         let found = ModelFamily::read(&config);
@@ -210,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_need_not_change_keeps_every_byte() {
+    fn an_unchanged_file_keeps_every_byte() {
         for text in ["{ \"a\" :1}", "no json"] {
             assert_eq!(changed(text, None), text);
         }

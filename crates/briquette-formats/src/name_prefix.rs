@@ -1,15 +1,15 @@
-//! Takes away what wrappers such as `DataParallel` put before the names of all tensors.
+//! Removes prefixes that wrappers such as `DataParallel` add to the names of all tensors.
 
 use crate::TensorInfo;
 use crate::tensor::first_repeated;
 use briquette_core::{Error, Result};
 
-/// What `DataParallel` and its like, and `torch.compile`, put before every name.
+/// The prefixes of `DataParallel` and similar wrappers, and of `torch.compile`.
 const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
-/// What `torch.optim.swa_utils.AveragedModel` counts in, beside the model that it wraps.
+/// The counter of `torch.optim.swa_utils.AveragedModel`, beside the wrapped model.
 const COUNTER: &str = "n_averaged";
 
-/// Takes away what wrappers put before all names, one around the other. Returns that, the outermost first.
+/// Removes the prefixes of nested wrappers from all names. Returns the prefixes, outermost first.
 pub(crate) fn unwrap(infos: &mut [TensorInfo]) -> Vec<String> {
     let mut found = Vec::new();
     let is_named = |info: &TensorInfo| info.name != COUNTER;
@@ -23,10 +23,10 @@ pub(crate) fn unwrap(infos: &mut [TensorInfo]) -> Vec<String> {
     found
 }
 
-/// Takes a prefix from the names that have it.
+/// Removes a prefix from the names that have it.
 ///
 /// # Errors
-/// Config where none has, unless none need have.
+/// Config: no name has the prefix, unless it is optional.
 pub(crate) fn strip(infos: &mut [TensorInfo], prefix: &str, is_optional: bool) -> Result<Vec<String>> {
     if take(infos, prefix) == 0 {
         if is_optional {
@@ -39,27 +39,27 @@ pub(crate) fn strip(infos: &mut [TensorInfo], prefix: &str, is_optional: bool) -
     Ok(vec![prefix.to_string()])
 }
 
-/// Takes the prefix from each name that has it, and counts them. A name that is just the prefix stays.
+/// Removes the prefix from each name that has it, and returns their number. A name equal to the prefix stays.
 fn take(infos: &mut [TensorInfo], prefix: &str) -> usize {
-    let mut n_taken = 0;
+    let mut n_removed = 0;
     for info in infos {
         if let Some(rest) = info.name.strip_prefix(prefix).filter(|rest| !rest.is_empty()) {
             info.name = rest.to_string();
-            n_taken += 1;
+            n_removed += 1;
         }
     }
-    n_taken
+    n_removed
 }
 
-/// Refuses two names that became one.
+/// Refuses two names that became equal.
 ///
 /// # Errors
-/// Input, with the name.
+/// Input: two names are equal. The error has the name.
 pub(crate) fn check_unique(infos: &[TensorInfo]) -> Result<()> {
     match first_repeated(infos.len(), |index| &infos[index].name) {
         None => Ok(()),
         Some((first, _)) => {
-            let message = "two tensors have this one name without the prefix; keep it with strip_prefix = \"\"";
+            let message = "two tensors have this name without the prefix; keep the prefix with strip_prefix = \"\"";
             Err(Error::input(message).at(format_args!("tensor {:?}", infos[first].name)))
         }
     }
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_wrappers_put_before_all_names_goes_and_what_is_before_some_stays() {
+    fn prefixes_of_all_names_are_removed_and_others_kept() {
         let cases: [(&[&str], &[&str], &[&str]); 5] = [
             (&["module.a", "module.b.c"], &["a", "b.c"], &["module."]),
             (&["module._orig_mod.a"], &["a"], &["module.", "_orig_mod."]),
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_that_no_name_has_is_an_error_and_so_are_names_that_become_one() {
+    fn missing_prefixes_and_equal_names_are_errors() {
         let mut infos = infos(&["model.a", "b", "a"]);
         let error = strip(&mut infos, "modle.", false).unwrap_err().to_string();
         assert!(error.contains("no name begins with \"modle.\"") && error.contains("\"model.a\""), "{error}");

@@ -1,4 +1,4 @@
-//! Directories that Briquette wrote.
+//! Directories written by Briquette.
 
 use crate::digests::Digests;
 use crate::manifest_file::ManifestFile;
@@ -15,10 +15,11 @@ use briquette_core::{Coding, Error, Result, Storage};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Opens a directory that Briquette wrote: the weight files that its manifest names, and every part it promises.
+/// Opens a directory written by Briquette: the weight files and all parts in its manifest.
 ///
 /// # Errors
-/// Input where the manifest is damaged or a part is missing, Io where they cannot be read.
+/// - Input: the manifest is damaged, or a part is missing.
+/// - Io: a file cannot be read.
 pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
     let name = Path::new(manifest::FILE_NAME);
     let file = directory.file(name)?;
@@ -29,7 +30,7 @@ pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
     for name in &manifest.files {
         if !crate::io::paths::stays_inside(name) {
             return Err(
-                Error::input(format!("the manifest names {name:?}, expected a file beside it")).at(directory.display())
+                Error::input(format!("the manifest lists {name:?}, expected a file beside it")).at(directory.display())
             );
         }
         let file = contained::open(directory, Path::new(name))?;
@@ -56,7 +57,7 @@ pub(crate) fn open(directory: &ModelDir) -> Result<StoredDir> {
     Ok(StoredDir { files, tensors, infos, manifest: Some(head), digests, number: DirNumber::default() })
 }
 
-/// Refuses a file whose SHA-256 is another than the one it was written with.
+/// Compares the SHA-256 of a file with `SHA256SUMS`.
 fn check_sum(directory: &ModelDir, name: &Path, file: &InputFile) -> Result<()> {
     let mut failed = None;
     let found = || sums::sha256_of(file, true, &|| Ok(())).unwrap_or_else(|error| failed.insert(error).message.clone());
@@ -77,7 +78,7 @@ fn check_density(tensors: &[StoredTensor]) -> Result<()> {
         return Ok(());
     }
     Err(Error::input(format!(
-        "{sum} bytes of entropy-coded blocks hold {n_codes} codes, expected at most 128 for each byte; the file is damaged"
+        "found {n_codes} codes in {sum} bytes of entropy-coded blocks, expected at most 128 per byte; the file is damaged"
     )))
 }
 
@@ -95,22 +96,23 @@ fn stored_tensor(
     let rows = briquette_core::Rows::of(&info.shape, entry.output_axis);
     let axis = rows.axis;
     if entry.coding != Coding::DENSE && !info.dtype.is_weight() {
-        return Err(bad("a tensor that is no weight cannot be coded"));
+        return Err(bad("a tensor that is not a weight cannot have codes"));
     }
     if let Some(codes) = entry.coding.codes {
-        codes.grid().ok_or_else(|| bad("there is no grid of that many bits"))?;
+        codes.grid().ok_or_else(|| bad("no grid has this many bits"))?;
         codes.grouping.per_row(rows.n_cols).ok_or_else(|| bad("the group size does not divide the row"))?;
     }
     if let Storage::Entropy { n_bytes } = entry.coding.storage {
         let most = entry.coding.codes.and_then(|codes| Coding::entropy(codes, rows.n_rows, rows.n_cols));
-        let most = most.map(|coding| coding.storage).ok_or_else(|| bad("no codes of its shape are kept in blocks"))?;
+        let most =
+            most.map(|coding| coding.storage).ok_or_else(|| bad("codes of this shape cannot be entropy-coded"))?;
         if !matches!(most, Storage::Entropy { n_bytes: most } if n_bytes <= most) {
-            return Err(bad("blocks of its codes have more bytes than the codes would take without"));
+            return Err(bad("its entropy-coded blocks are larger than the codes without coding"));
         }
     }
     let n_kept = entry.n_kept.unwrap_or(info.n_elements());
     if n_kept > info.n_elements() {
-        return Err(bad("more elements are kept than there are"));
+        return Err(bad("found more kept elements than elements"));
     }
     let tied = entry.tied_to.map(|name| TensorInfo { name, ..info.clone() });
     let stored_as = tied.as_ref().unwrap_or(&info);
@@ -121,7 +123,7 @@ fn stored_tensor(
     Ok(tensor)
 }
 
-/// What a manifest says is done to activations; none where they stay floats.
+/// Returns the rounding of activations in a manifest entry; `None` if activations stay floats.
 fn activations_of(entry: &ManifestEntry, profile: OutputFormat) -> Option<ActivationRounding> {
     Some(match entry.activations.as_deref()? {
         SYMMETRIC => profile.held_codes().map_or(ActivationRounding::Symmetric, CodeSupport::symmetric),
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_hold_far_more_codes_than_bytes_are_refused() {
+    fn blocks_with_too_many_codes_per_byte_are_refused() {
         check_density(&[coded(1 << 14, 0), coded(1 << 14, 1 << 20)]).unwrap();
         check_density(&[coded(1 << 18, 8 << 20)]).unwrap();
         // Four gigabytes of floats in 1.6 MB.

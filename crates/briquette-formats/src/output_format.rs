@@ -1,4 +1,4 @@
-//! The formats of output directories: what others ask of each is answered from its row.
+//! The output formats. Each format is described by one row.
 
 mod briquette;
 mod burnpack;
@@ -22,10 +22,10 @@ pub use row::{Container, HeaderStrings, WriteHeader};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OutputFormat {
-    /// Ours: the smallest. Embeddings are coded too, and sparse parts are used where they win.
+    /// Briquette's own format, the smallest: codes also for embeddings, and sparse storage if it is smaller.
     #[default]
     Briquette,
-    /// What transformers and vLLM load as it stands: coded Linear layers, nothing sparse.
+    /// compressed-tensors for transformers and vLLM: codes for Linear layers, nothing sparse.
     CompressedTensors,
     /// Plain safetensors in the original types.
     Dense,
@@ -42,7 +42,7 @@ const ROWS: [(OutputFormat, &FormatRow); 4] = [
 ];
 
 impl OutputFormat {
-    /// Every format, by the name it has in recipes and on the command line.
+    /// All formats, with their names in recipes and on the command line.
     pub const NAMES: [(&'static str, Self); ROWS.len()] = {
         let mut names = [("", Self::Briquette); ROWS.len()];
         let mut index = 0;
@@ -57,17 +57,17 @@ impl OutputFormat {
         ROWS[self as usize].1
     }
 
-    /// The format's name.
+    /// Returns the format's name.
     pub fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// The format of this name.
+    /// Returns the format of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, format)| format)
     }
 
-    /// The name of a weight file: `model.briquette.safetensors`.
+    /// Returns the name of a weight file, such as `model.briquette.safetensors`.
     pub fn file_name(self, shard: usize, n_shards: usize) -> String {
         let extension = self.row().extension;
         match n_shards {
@@ -76,47 +76,51 @@ impl OutputFormat {
         }
     }
 
-    /// How its weight files begin.
+    /// Returns the container of the weight files.
     pub fn container(self) -> Container {
         self.row().container
     }
 
-    /// Whether a file may be split: burnpack has no index.
+    /// Returns whether a file may be split. burnpack has no index.
     pub fn shards(self) -> bool {
         self.row().shards != Shards::One
     }
 
-    /// Whether other programs look for an index where there are shards.
+    /// Returns whether shards have an index for other programs.
     pub fn has_index(self) -> bool {
         self.row().shards == Shards::Indexed
     }
 
-    /// Whether tensors may be kept sparse.
+    /// Returns whether tensors may be stored as sparse.
     pub fn holds_sparse(self) -> bool {
         self.row().is_sparse
     }
 
-    /// Whether tied tensors are kept once; else each is there by its own name, as other programs look for it.
+    /// Returns whether tied tensors are stored once. Otherwise each is stored under its own name for other
+    /// programs.
     pub fn keeps_ties_once(self) -> bool {
         self.row().ties
     }
 
-    /// The codes it holds; none where it holds floats only, which are then those that codes stand for.
+    /// Returns the codes that the format supports; `None` if it only has floats. Quantized tensors are then
+    /// stored dequantized.
     pub fn held_codes(self) -> Option<&'static CodeSupport> {
         self.row().codes.as_ref()
     }
 
-    /// Whether it is for transformers to load, whose config tells of the codes: what transformers is not known to load is refused, and
-    /// the codes mean what transformers makes of them.
+    /// Returns whether transformers loads the format, with the codes described in `config.json`.
+    ///
+    /// Codes that transformers is not known to load are then refused, and codes are decoded as in transformers.
     pub fn is_for_transformers(self) -> bool {
         self.row().is_for_transformers
     }
 
-    /// The tensors of a file that stand for `tensor` in this coding, of which `n_kept` elements are kept; codes for a
-    /// run time that leaves activations as they are may be laid out in another way.
+    /// Returns the tensors of a file that store `tensor` in this coding, with `n_kept` kept elements.
+    ///
+    /// The layout of codes may depend on the quantization of activations.
     ///
     /// # Errors
-    /// Config where this format cannot hold the coding.
+    /// Config: the format does not support the coding.
     pub fn file_parts(
         self,
         tensor: &TensorInfo,
@@ -134,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rows_are_in_the_order_of_the_variants_by_the_names_that_manifests_have() {
+    fn rows_match_the_variants_and_their_serialized_names() {
         for (index, (format, row)) in ROWS.iter().enumerate() {
             assert_eq!(*format as usize, index, "{format:?}");
             assert_eq!(serde_json::to_value(format).unwrap(), row.name);

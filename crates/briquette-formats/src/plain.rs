@@ -1,4 +1,4 @@
-//! Checkpoints whose tensors lie in files as they are: safetensors, PyTorch and burnpack, one file or many.
+//! Checkpoints with plain tensors: safetensors, PyTorch and burnpack, in one file or many.
 
 mod by_name;
 
@@ -11,28 +11,28 @@ use briquette_core::{Error, Result};
 pub use by_name::{FoundTensor, TensorsByName};
 use std::collections::BTreeMap;
 
-/// Tensors at known places in open files.
+/// Tensors at known offsets of open files.
 #[derive(Debug, Default)]
 pub struct PlainFiles {
     files: Vec<InputFile>,
     infos: Vec<TensorInfo>,
     places: Vec<Place>,
-    /// The first tensor of each file, as there may be millions of tensors and few files.
+    /// The index of the first tensor of each file. There may be millions of tensors, but few files.
     firsts: Vec<usize>,
     n_bytes: u64,
     left_out: Vec<LeftOut>,
     stripped: Vec<String>,
     transposed: Vec<String>,
-    /// Free-form strings of the headers; of equal keys the first file's counts.
+    /// Free-form strings of the headers. For equal keys, the first file has priority.
     pub metadata: BTreeMap<String, String>,
 }
 
-/// Where a tensor's bytes are.
+/// The location of a tensor's bytes.
 #[derive(Debug)]
 enum Place {
-    /// In the file from this offset, as they are.
+    /// Contiguous, at this offset of the file.
     At(u64),
-    /// Put together on each read.
+    /// Gathered on each read.
     #[cfg(feature = "pytorch")]
     Gathered(Box<crate::pytorch::Gathered>),
 }
@@ -41,7 +41,8 @@ impl PlainFiles {
     /// Reads the header of one more file. Returns its tensors.
     ///
     /// # Errors
-    /// Input where the file is damaged, or has a tensor that an earlier one has too; Config where it has no such key.
+    /// - Input: the file is damaged.
+    /// - Config: the file does not have the chosen key.
     pub fn push(&mut self, file: InputFile, kind: FileKind, choice: &Choice) -> Result<&[TensorInfo]> {
         let before = self.infos.len();
         self.firsts.push(before);
@@ -70,7 +71,7 @@ impl PlainFiles {
         }
         self.left_out.extend(found.left_out);
         self.transposed.extend(found.transposed_layers);
-        // What the file holds besides the model is no part of it.
+        // Other contents of the file are not part of the model.
         self.n_bytes += found.n_bytes;
         Ok(file)
     }
@@ -93,15 +94,16 @@ impl PlainFiles {
         file
     }
 
-    /// The index of the file that a tensor is in.
+    /// Returns the index of the file of a tensor.
     fn file_of(&self, index: usize) -> usize {
         self.firsts.partition_point(|&first| first <= index).saturating_sub(1)
     }
 
-    /// Takes away what names begin with: what `choice` says, or in PyTorch files what wrappers of modules put there.
+    /// Removes prefixes from tensor names: the chosen prefix, or those of module wrappers in PyTorch files.
     ///
     /// # Errors
-    /// Config where no name begins so; Input where two names become one.
+    /// - Config: no name has the chosen prefix.
+    /// - Input: two names become equal.
     pub fn strip(&mut self, choice: &Choice, kind: FileKind) -> Result<()> {
         self.stripped = match choice.strip_prefix.as_deref() {
             Some("") => Vec::new(),
@@ -122,30 +124,32 @@ impl PlainFiles {
         }
     }
 
-    /// Bytes of the model: of its files, or of its tensors where a file holds more than those.
+    /// Returns the size of the model in bytes.
+    ///
+    /// This is the size of its files, or of its tensors if a file holds more than the model.
     pub fn n_bytes(&self) -> u64 {
         self.n_bytes
     }
 
-    /// What files hold besides the model.
+    /// Returns the contents of the files that are not part of the model.
     pub fn left_out(&self) -> &[LeftOut] {
         &self.left_out
     }
 
-    /// The layers that are transposed convolutions by their class.
+    /// Returns the layers that are transposed convolutions by their class.
     pub fn transposed_layers(&self) -> &[String] {
         &self.transposed
     }
 
-    /// What names began with and no longer do.
+    /// Returns the prefixes removed from the names.
     pub fn stripped(&self) -> &[String] {
         &self.stripped
     }
 
-    /// Refuses a name that two files have. No file has one twice: that was refused when it was read.
+    /// Refuses a name that occurs in two files. Repeated names within a file were refused when it was read.
     ///
     /// # Errors
-    /// Input, naming the tensor and both files.
+    /// Input: a tensor is in two files. The error names both.
     pub fn check_unique(&self) -> Result<()> {
         if self.files.len() < 2 {
             return Ok(());
@@ -158,7 +162,7 @@ impl PlainFiles {
         Err(Error::input(message).at(format_args!("tensor {:?}", self.infos[first].name)))
     }
 
-    /// Gives up the files, in the order of the indices in [`by_name`](Self::by_name).
+    /// Returns the files, in the order of the indices in [`by_name`](Self::by_name).
     pub fn into_files(self) -> Vec<InputFile> {
         self.files
     }
@@ -170,7 +174,7 @@ impl TensorSource for PlainFiles {
     }
 
     fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()> {
-        assert!(start + out.len() <= self.infos[index].n_bytes(), "bytes of the tensor");
+        assert!(start + out.len() <= self.infos[index].n_bytes(), "the range is inside the tensor");
         let file = &self.files[self.file_of(index)];
         match &self.places[index] {
             Place::At(offset) => file.read_at(offset + start as u64, out),

@@ -1,14 +1,14 @@
-//! PyTorch files: `torch.save` of a state dict in all its formats, and the weights of TorchScript programs. Read without
-//! running anything.
+//! Reads PyTorch files without running anything: all formats of `torch.save`, and the weights of TorchScript
+//! programs.
 //!
-//! Every opcode of a pickle is held against a short list of names, and every length against the file. Of an archive since 1.6
-//! that is no program, `pytorch-reader` must find the same tensors.
+//! A pickle may only use names of a short list, and every length is checked against the file. For archives of
+//! PyTorch 1.6 and newer without a program, `pytorch-reader` must find the same tensors.
 //!
 //! ```text
-//! archive, stream, tar -> pickle, places of storages -> choose the model -> name its tensors -> hold views against storages
+//! archive, stream, tar -> pickle, storage offsets -> choose the model -> name its tensors -> check views against storages
 //! ```
 //!
-//! Non-goals: other formats, and what a tensor means.
+//! Non-goals: other formats, and the meaning of tensors.
 
 mod agree;
 mod archive;

@@ -1,4 +1,4 @@
-//! Reads what `config.json` says about quantization by another program.
+//! Reads the quantization of other programs from `config.json`.
 
 use crate::model_dir::CONFIG;
 use crate::{ActivationRounding, ModelDir, TensorInfo, json, limits};
@@ -12,7 +12,7 @@ use std::path::Path;
 pub const KEY: &str = "quantization_config";
 /// The key in files of older versions of compressed-tensors.
 pub(crate) const OLD_KEY: &str = "compression_config";
-/// Endings of tensor names that only quantized checkpoints have, and the program that writes them.
+/// Endings of tensor names in quantized checkpoints, and the programs that write them.
 const SIGNS: [(&str, &str); 9] = [
     (".qweight", "GPTQ or AWQ"),
     (".qzeros", "GPTQ or AWQ"),
@@ -25,7 +25,7 @@ const SIGNS: [(&str, &str); 9] = [
     (".weight._data", "quanto"),
 ];
 
-/// What is read of a `config.json`; the rest of it may be anything.
+/// The keys of `config.json` that are read. Other keys are ignored.
 #[derive(Deserialize)]
 struct ConfigJson<'a> {
     #[serde(borrow)]
@@ -36,27 +36,27 @@ struct ConfigJson<'a> {
     text_config: Option<&'a RawValue>,
 }
 
-/// How another program quantized a model.
+/// The method by which another program quantized a model.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum QuantMethod {
-    /// In the way of the compressed-tensors library, with its configuration.
+    /// The compressed-tensors library, with its configuration.
     CompressedTensors(Value),
-    /// In another way.
+    /// Another method, by name.
     Other(String),
 }
 
-/// What is done to some modules.
+/// The quantization scheme of some modules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ModuleScheme {
-    /// How their weights are kept.
+    /// The form of their weights.
     pub(crate) form: WeightForm,
-    /// What is done to their activations.
+    /// The rounding of their activations; `None` if these stay floats.
     activations: Option<ActivationRounding>,
-    /// Which modules: names, patterns and classes.
+    /// The modules: names, patterns and classes.
     targets: Vec<String>,
 }
 
-/// How the weights of some modules are kept.
+/// The form of quantized weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WeightForm {
     /// Whether codes are packed into 32-bit words.
@@ -67,10 +67,11 @@ pub(crate) struct WeightForm {
     pub(crate) grouping: Grouping,
 }
 
-/// Reads what the `config.json` of a directory says; none where there is no such file, or it says nothing.
+/// Reads the quantization method from the `config.json` of a directory; `None` if there is none.
 ///
 /// # Errors
-/// Input where it is not valid, Io where it cannot be read.
+/// - Input: the file is not valid.
+/// - Io: the file cannot be read.
 pub(crate) fn read_config(directory: &ModelDir) -> Result<Option<QuantMethod>> {
     let name = Path::new(CONFIG);
     let Some(bytes) = directory.read(name, limits::MAX_SMALL_BYTES)? else { return Ok(None) };
@@ -99,16 +100,16 @@ fn method_of(config: &Value) -> QuantMethod {
     }
 }
 
-/// The method that the names of tensors show.
+/// Returns the quantization method that the names of tensors show.
 pub(crate) fn shown_by(tensors: &[TensorInfo]) -> Option<&'static str> {
     let sign = |name: &str| SIGNS.iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, method)| *method);
     tensors.iter().find_map(|info| sign(&info.name))
 }
 
-/// The schemes of a compressed-tensors configuration.
+/// Returns the schemes of a compressed-tensors configuration.
 ///
 /// # Errors
-/// Input for what is not read, naming it.
+/// Input: a setting is not supported. The error names it.
 pub(crate) fn schemes_of(config: &Value) -> Result<Vec<ModuleScheme>> {
     refuse_unread(config)?;
     let groups = config.get("config_groups").and_then(Value::as_object);
@@ -124,11 +125,11 @@ pub(crate) fn schemes_of(config: &Value) -> Result<Vec<ModuleScheme>> {
 
 fn unread(what: &str) -> Error {
     Error::input(format!(
-        "{what} is not read, only int-quantized and pack-quantized weights are; start from the model before quantization"
+        "{what} is not supported, only int-quantized and pack-quantized weights are; start from the model before quantization"
     ))
 }
 
-/// Refuses what would change the meaning of the weights, or leave parts of them behind.
+/// Refuses settings that change the meaning of the weights, or use parts that are not read.
 fn refuse_unread(config: &Value) -> Result<()> {
     let text = |key: &str| config.get(key).and_then(Value::as_str);
     if let Some(status) = text("quantization_status").filter(|status| *status != "compressed") {
@@ -156,16 +157,16 @@ fn scheme_of(group: &Value, format: &str) -> Result<ModuleScheme> {
         other => return Err(unread(&format!("the format {other:?}"))),
     };
     let input = group.get("input_activations").filter(|input| !input.is_null());
-    // Where `dynamic` is missing, the scale is static.
+    // Without `dynamic`, the scale is static.
     if input.is_some_and(|input| input.get("dynamic").is_none_or(|dynamic| dynamic.as_bool() == Some(false))) {
         return Err(unread("a static scale of activations"));
     }
     let weights = group.get("weights").filter(|weights| weights.is_object());
     let weights =
-        weights.ok_or_else(|| Error::input("found no weights in it, expected their scheme; it is damaged"))?;
+        weights.ok_or_else(|| Error::input("found no weights, expected their scheme; the configuration is damaged"))?;
     let text = |key: &str| weights.get(key).and_then(Value::as_str);
     if text("type").is_some_and(|kind| kind != "int") {
-        return Err(unread("a grid that is not of integers"));
+        return Err(unread("a grid of a type other than int"));
     }
     if let Some(order) = text("actorder").filter(|order| !["static", "weight"].contains(order)) {
         return Err(unread(&format!("the activation order {order:?}")));
@@ -183,8 +184,10 @@ fn scheme_of(group: &Value, format: &str) -> Result<ModuleScheme> {
     })
 }
 
-/// What is done to the activations that a weight is multiplied with, where several schemes fit its shape. A scheme that names the module
-/// goes before one that names a class of modules; where they still differ, it is not known.
+/// Returns the rounding of the activations of a weight whose shape matches several schemes.
+///
+/// A scheme that names the module has priority over one that names a class of modules. If the remaining schemes
+/// differ, the rounding is unknown.
 pub(crate) fn activations_of(schemes: &[&ModuleScheme], weight: &str) -> Option<ActivationRounding> {
     let module = weight.strip_suffix(".weight").unwrap_or(weight);
     let named: Vec<&&ModuleScheme> =

@@ -1,4 +1,4 @@
-//! Writes the `quantization_config` that tells transformers and vLLM what an output holds.
+//! Writes the `quantization_config` that describes an output to transformers and vLLM.
 
 use crate::loadable::LoadableFamily;
 use crate::manifest::ManifestEntry;
@@ -9,21 +9,21 @@ use briquette_core::encoded::Codes;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// Activations are rounded to int8 for each token, around zero.
+/// Symmetric int8 activations with one dynamic scale per token.
 pub const SYMMETRIC: &str = "int8-dynamic-symmetric";
-/// Activations are rounded to int8 for each token, with a zero point.
+/// Asymmetric int8 activations with one dynamic scale and zero point per token.
 pub const ASYMMETRIC: &str = "int8-dynamic-asymmetric";
-/// The version of compressed-tensors whose layout this is.
+/// The version of compressed-tensors with this layout.
 const VERSION: &str = "0.15.0";
 
-/// The pattern that stands for all experts of a family, whatever each is called.
+/// A pattern for all experts of a family, independent of their names.
 const EXPERTS: &str = r"re:.*\.experts\..*";
 
-/// The configuration of a directory; none where nothing in it is coded.
+/// Returns the configuration of a directory; `None` if no tensor has codes.
 ///
-/// `linear` are the names of the weights of Linear layers: those that are not coded are named in `ignore`, for readers
-/// take every other Linear for a coded one. So are those that transformers makes of a `family` though files do not have
-/// them, and heads by a pattern if there is no `family`.
+/// `linear` has the names of the weights of Linear layers. Readers assume that every Linear layer is quantized,
+/// so unquantized layers are listed in `ignore`. `ignore` also has the layers that transformers creates for a
+/// `family` though files do not have them. Without a `family`, it has a pattern for heads.
 pub fn of(manifest: &Manifest, linear: &[&str], family: Option<&LoadableFamily>) -> Option<Value> {
     let groups = groups_of(manifest);
     let first = groups.first()?.0.get("format").cloned();
@@ -54,7 +54,7 @@ pub fn of(manifest: &Manifest, linear: &[&str], family: Option<&LoadableFamily>)
     }))
 }
 
-/// The schemes in a manifest, each with the names of the tensors that have it.
+/// Returns the schemes in a manifest, each with the names of its tensors.
 fn groups_of(manifest: &Manifest) -> Vec<(Value, Vec<&str>)> {
     let mut groups: Vec<(Value, Vec<&str>)> = Vec::new();
     for (name, entry) in &manifest.tensors {
@@ -75,7 +75,7 @@ fn names_of(manifest: &Manifest) -> impl Iterator<Item = &str> + Clone {
     manifest.tensors.keys().map(String::as_str)
 }
 
-/// The modules of a group, by every name they have. Readers look for the scheme of all experts by one pattern.
+/// Returns the modules of a group under all their names. Readers find the scheme of experts by one pattern.
 fn targets_of(manifest: &Manifest, names: &[&str], family: Option<&LoadableFamily>) -> Vec<String> {
     let Some(family) = family else { return names.iter().map(|name| module_of(name).to_string()).collect() };
     let is_bare = family.is_bare(names_of(manifest));
@@ -85,7 +85,7 @@ fn targets_of(manifest: &Manifest, names: &[&str], family: Option<&LoadableFamil
     others.chain(experts).collect()
 }
 
-/// Modules of Linear layers that are left as they were, by every name they have, and those that files do not have.
+/// Returns the modules of unquantized Linear layers under all their names, and those that files do not have.
 fn ignored_of(manifest: &Manifest, linear: &[&str], family: &LoadableFamily) -> Vec<String> {
     let is_bare = family.is_bare(names_of(manifest));
     let linear: BTreeSet<&str> = linear.iter().copied().collect();
@@ -101,7 +101,9 @@ fn ignored_of(manifest: &Manifest, linear: &[&str], family: &LoadableFamily) -> 
     modules
 }
 
-/// The same for a family that is not known. A pattern stands for its head, which has no weight in the file if it shares the embedding.
+/// Returns the ignored modules if the family is unknown.
+///
+/// A pattern matches its head, which has no weight in the file if it shares the embedding.
 fn ignored(manifest: &Manifest, linear: &[&str]) -> Vec<String> {
     let is_left = |name: &&&str| manifest.tensors.get(**name).is_some_and(|entry| entry.coding.codes.is_none());
     let weights = linear.iter().filter(is_left).filter(|name| name.ends_with(".weight"));

@@ -1,4 +1,4 @@
-//! The safetensors format: an 8-byte length, a JSON header, and the tensors one after the other.
+//! The safetensors format: an 8-byte length, a JSON header, and the tensors one after another.
 
 mod header_json;
 mod raw_header;
@@ -9,7 +9,7 @@ pub use header_json::{Counted, HeaderJson, LENGTH};
 use raw_header::RawHeader;
 use std::collections::BTreeMap;
 
-/// A checked header: spans cover the data exactly, in order, without holes.
+/// A checked header: the tensors cover the data exactly, in order, without gaps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileHeader {
     /// The tensors in the order of their data, each with the offset of its first byte in the file.
@@ -22,7 +22,8 @@ impl FileHeader {
     /// Reads and checks the header of a file.
     ///
     /// # Errors
-    /// Input where the file is not valid safetensors, Io where it cannot be read.
+    /// - Input: the file is not valid safetensors.
+    /// - Io: the file cannot be read.
     pub fn read(file: &InputFile) -> Result<Self> {
         Self::read_checked(file).map_err(|error| match error.kind {
             briquette_core::ErrorKind::Input => error.at(file.path().display()),
@@ -51,7 +52,7 @@ impl FileHeader {
     /// Checks a header against the number of data bytes that follow it.
     ///
     /// # Errors
-    /// Input, naming the tensor where there is one.
+    /// Input: the header is invalid. If a single tensor is the cause, the error names it.
     pub fn parse(json: &[u8], n_data: u64) -> Result<Self> {
         let n_header = json.len() as u64;
         Self::checked(RawHeader::parse(json), n_header, n_data)
@@ -66,10 +67,10 @@ impl FileHeader {
         }
         let mut tensors = raw.tensors;
         if let Some((first, _)) = tensor::first_repeated(tensors.len(), |index| &tensors[index].0.name) {
-            let message = format!("the safetensors header is not valid: key {:?} comes twice", tensors[first].0.name);
+            let message = format!("the safetensors header is not valid: key {:?} occurs twice", tensors[first].0.name);
             return Err(Error::input(format!("{message}; the file is damaged")));
         }
-        // Most files are in order, and sorting takes room.
+        // Most files are sorted already, and sorting needs memory.
         if !tensors.is_sorted_by_key(|(info, start)| (*start, info.n_bytes())) {
             sort_by_start(&mut tensors);
         }
@@ -80,8 +81,9 @@ impl FileHeader {
     }
 }
 
-/// Sorts tensors by the start of their data, empty ones first, and else leaves them in their order. Ours come by name, so that each is
-/// updated; it is moved once.
+/// Sorts tensors by the start of their data, empty ones first. The sort is stable.
+///
+/// Files of Briquette list tensors by name, so all tensors move. Each is moved once.
 fn sort_by_start(tensors: &mut [(TensorInfo, u64)]) {
     let mut from: Vec<(u64, usize)> = tensors.iter().map(|(_, start)| *start).zip(0..).collect();
     let n_bytes = |index: usize| tensors[index].0.n_bytes();
@@ -119,9 +121,9 @@ fn check_cover(tensors: &[(TensorInfo, u64)], n_data: u64) -> Result<()> {
     Err(Error::input(format!("found {n_data} bytes of tensors, the header declares {covered}; {what}")))
 }
 
-/// The header bytes of a file: length, JSON, and spaces up to a multiple of 8.
+/// Returns the header bytes of a file, and each tensor's offset in the file.
 ///
-/// Tensors lie in the order given, one after the other. Returns the bytes and each tensor's offset in the file.
+/// The header has its length, JSON, and spaces up to a multiple of 8. The tensors follow each other in the given order.
 pub fn write_header(tensors: &[TensorInfo], metadata: &BTreeMap<String, String>) -> (Vec<u8>, Vec<u64>) {
     let (mut offset, mut starts) = (0_u64, Vec::with_capacity(tensors.len()));
     for info in tensors {
@@ -137,18 +139,18 @@ pub fn write_header(tensors: &[TensorInfo], metadata: &BTreeMap<String, String>)
     (header, starts.into_iter().map(|start| n_header + start).collect())
 }
 
-/// A whole small file: tensors by name, each with its type, shape and bytes.
+/// Encodes a small file from tensors by name, each with its type, shape and bytes.
 ///
 /// # Errors
-/// Config where a shape is too large.
+/// Config: a shape is too large.
 pub fn to_file(tensors: &BTreeMap<String, (DType, Vec<usize>, Vec<u8>)>) -> Result<Vec<u8>> {
     to_file_saying(tensors, &BTreeMap::new())
 }
 
-/// The same, with free-form strings in its header.
+/// Encodes a small file with free-form strings in its header: see [`to_file`].
 ///
 /// # Errors
-/// Config where a shape is too large.
+/// See [`to_file`].
 pub fn to_file_saying(
     tensors: &BTreeMap<String, (DType, Vec<usize>, Vec<u8>)>,
     metadata: &BTreeMap<String, String>,
@@ -185,9 +187,9 @@ mod tests {
             (String::new(), 0, "not valid"),
             ("{}x".into(), 0, "not valid"),
             ("[]".into(), 0, "an object of tensors"),
-            (header(&[tensor("a", 0, 4), tensor("a", 4, 8)]), 8, "comes twice"),
-            (r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"\u0061":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#.into(), 8, "comes twice"),
-            (r#"{"__metadata__":{"k":"1","k":"2"}}"#.into(), 0, "comes twice"),
+            (header(&[tensor("a", 0, 4), tensor("a", 4, 8)]), 8, "occurs twice"),
+            (r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"\u0061":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#.into(), 8, "occurs twice"),
+            (r#"{"__metadata__":{"k":"1","k":"2"}}"#.into(), 0, "occurs twice"),
             (r#"{"__metadata__":{"k":1}}"#.into(), 0, "invalid type"),
             (header(&[tensor("a", 0, 8), tensor("b", 4, 12)]), 12, "overlaps"),
             (header(&[tensor("a", 0, 4), tensor("b", 8, 12)]), 12, "hole"),
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn tensors_are_sorted_by_start_as_by_a_stable_sort() {
+    fn tensors_are_stably_sorted_by_start() {
         for n in [0, 1, 2, 3, 100, 1000] {
             let tensor = |i: usize| {
                 let (place, n_bytes) = (i * 7919 % n / 3, i * 31 % 3 % 2);
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_lies_is_refused_before_anything_is_allocated() {
+    fn a_false_length_is_refused_before_allocation() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m");
         for length in [0, 1, 3, 100_000_001, u64::MAX, u64::MAX - 7] {
@@ -254,7 +256,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_header_reads_back_as_it_was_written(
+        fn a_written_header_reads_back(
             shapes in prop::collection::btree_map("[a-zé\"\\\\/.]{0,8}", prop::collection::vec(0_usize..4, 0..4), 0..6),
         ) {
             let infos: Vec<_> = shapes.into_iter().filter(|(name, _)| name != METADATA)

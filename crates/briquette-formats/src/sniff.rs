@@ -1,9 +1,9 @@
-//! What a file is, by its first bytes; its name is not asked.
+//! Detects the format of a file from its first bytes. The name does not matter.
 
 use crate::InputFile;
 use briquette_core::{Error, Result};
 
-/// A format we can read, as its first bytes show it.
+/// A supported format, as detected from the first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     /// safetensors.
@@ -14,10 +14,10 @@ pub enum FileKind {
     Burnpack,
 }
 
-/// Tells the format, and names the usual wrong files.
+/// Detects the format of a file. For common wrong files, the error says what they are.
 ///
 /// # Errors
-/// Input where it is none of ours.
+/// Input: the format is not supported.
 pub fn kind_of(file: &InputFile) -> Result<FileKind> {
     let mut head = vec![0; file.len().min(512) as usize];
     file.read_at(0, &mut head)?;
@@ -35,7 +35,7 @@ fn kind_of_head(head: &[u8]) -> Result<FileKind, String> {
     } else if text.starts_with("<!doctype html") || text.starts_with("<html") {
         wrong("a web page", "the download failed or needs a login; get the file itself")
     } else if head.starts_with(b"GGUF") {
-        wrong("a GGUF file", "GGUF is not read; use the safetensors it was made from")
+        wrong("a GGUF file", "GGUF is not supported; use the safetensors file it was made from")
     } else if head.starts_with(&[0x4e, 0x52, 0x55, 0x42]) {
         Ok(FileKind::Burnpack)
     } else if head.get(8) == Some(&b'{') && length.is_some_and(|length| length <= crate::limits::MAX_HEADER_BYTES) {
@@ -43,31 +43,32 @@ fn kind_of_head(head: &[u8]) -> Result<FileKind, String> {
     } else if head.starts_with(b"PK") || head.get(257..262) == Some(b"ustar") || is_pickle(head) {
         Ok(FileKind::PyTorch)
     } else if is_onnx(head) {
-        wrong("an ONNX file", "ONNX is not read; use the checkpoint it was exported from")
+        wrong("an ONNX file", "ONNX is not supported; use the checkpoint it was exported from")
     } else if let Some((_, what, todo)) = OTHERS.iter().find(|(start, ..)| head.starts_with(start)) {
         wrong(what, todo)
     } else if head.get(4..8) == Some(b"TFL3") {
-        wrong("a TensorFlow Lite file", "it is not read; use the checkpoint it was converted from")
+        wrong("a TensorFlow Lite file", "TensorFlow Lite is not supported; use the checkpoint it was converted from")
     } else if text.starts_with('{') {
-        wrong("JSON", "name the directory it is in, or a weight file")
+        wrong("JSON", "give its directory or a weight file")
     } else if head.iter().all(|&byte| byte == 0) {
         wrong("a file that starts with zeros", "it was not written completely; download or save it again")
     } else {
-        wrong("none of safetensors, PyTorch or burnpack", "name a file of one of these")
+        wrong("an unknown format", "use a safetensors, PyTorch or burnpack file")
     }
 }
 
-/// Other files that are taken for checkpoints, by how they start.
+/// Other files that are mistaken for checkpoints, by their first bytes.
 const OTHERS: [(&[u8], &str, &str); 6] = [
-    (b"\x89HDF\r\n\x1a\n", "an HDF5 file", "HDF5 is not read; save the weights as safetensors"),
-    (b"\x93NUMPY", "a NumPy array", "a model is more than one; save its arrays as safetensors"),
-    (b"\x1f\x8b", "a gzip file", "unpack it and name what is in it"),
-    (b"7z\xbc\xaf\x27\x1c", "a 7z file", "unpack it and name what is in it"),
-    (b"\x28\xb5\x2f\xfd", "a Zstandard file", "unpack it and name what is in it"),
-    (b"\xfd7zXZ\0", "an xz file", "unpack it and name what is in it"),
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file", "HDF5 is not supported; save the weights as safetensors"),
+    (b"\x93NUMPY", "a NumPy array", "a model has several arrays; save them as safetensors"),
+    (b"\x1f\x8b", "a gzip file", "unpack it and use the files inside"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z file", "unpack it and use the files inside"),
+    (b"\x28\xb5\x2f\xfd", "a Zstandard file", "unpack it and use the files inside"),
+    (b"\xfd7zXZ\0", "an xz file", "unpack it and use the files inside"),
 ];
 
-/// A protobuf that begins as `ModelProto` does: the version of its format, then its producer, opsets or graph.
+/// Returns whether a protobuf begins like `ModelProto`: the version of its format, then its producer, opsets or
+/// graph.
 fn is_onnx(head: &[u8]) -> bool {
     matches!(head, [0x08, 1..=31, 0x12 | 0x1a | 0x22 | 0x28 | 0x32 | 0x3a | 0x42, ..])
 }
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_usual_wrong_files_are_named() {
+    fn common_wrong_files_are_recognized() {
         let cases: [(&[u8], &str); 13] = [
             (b"", "empty"),
             (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
@@ -94,8 +95,8 @@ mod tests {
             (b"\x1c\0\0\0TFL3", "TensorFlow Lite"),
             (b" {\"version\": \"1.0\"}", "JSON"),
             (&[0; 64], "zeros"),
-            (b"hello world", "none of"),
-            (&[0xff; 64], "none of"),
+            (b"hello world", "unknown format"),
+            (&[0xff; 64], "unknown format"),
         ];
         for (head, expected) in cases {
             let message = kind_of_head(head).unwrap_err();
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_safetensors_header_is_not_taken_for_a_pickle() {
+    fn a_short_safetensors_header_is_not_a_pickle() {
         assert_eq!(kind_of_head(b"\x80\x02\0\0\0\0\0\0{\"a\":"), Ok(FileKind::Safetensors));
         assert_eq!(kind_of_head(b"\x80\x02}q\0."), Ok(FileKind::PyTorch));
         assert_eq!(kind_of_head(b"PK\x03\x04"), Ok(FileKind::PyTorch));

@@ -1,4 +1,4 @@
-//! Directories whose tensors are kept in parts: where each part is, and the values they stand for.
+//! Directories of compressed tensors: the location of each part, and the decoded values.
 
 mod blocks;
 mod checked;
@@ -19,58 +19,58 @@ use std::ops::Range;
 
 pub(crate) use read_block::DirNumber;
 
-/// Where the bytes of a part are.
+/// The location of the bytes of a part.
 #[derive(Debug, Clone)]
 pub enum PartBytes {
-    /// In a file, from an offset.
+    /// In a file, at an offset.
     File {
         /// Index of the file.
         file: usize,
         /// First byte.
         offset: u64,
     },
-    /// In a file, from an offset, laid out as another program lays them out.
+    /// In a file, at an offset, in the layout of another program.
     Foreign {
         /// Index of the file.
         file: usize,
         /// First byte.
         offset: u64,
-        /// How to read them. In a box, as there may be millions of tensors, and few need it.
+        /// The layout. It is boxed, as there may be millions of tensors and few have one.
         layout: Box<ForeignLayout>,
     },
 }
 
-/// A tensor kept in parts.
+/// A tensor stored in parts.
 #[derive(Debug, Clone)]
 pub struct StoredTensor {
-    /// What it stands for.
+    /// Name, type and shape of the original tensor.
     pub info: TensorInfo,
-    /// Which axis counts its outputs.
+    /// The axis of the layer's outputs.
     pub axis: OutputAxis,
-    /// How it is kept.
+    /// How the tensor is stored.
     pub coding: Coding,
-    /// Elements kept, where storage is sparse.
+    /// Number of kept elements, if the storage is sparse.
     pub n_kept: usize,
-    /// What is done to the activations it meets, where they do not stay floats.
+    /// The rounding of the layer's activations; `None` if these stay floats.
     pub activations: Option<ActivationRounding>,
-    /// Its parts. A list, as there are few, and a map for each of millions of tensors would take too much memory.
+    /// The parts. A list, because a map for each of millions of tensors would need too much memory.
     pub parts: Vec<(Part, PartBytes)>,
 }
 
-/// A directory of tensors kept in parts.
+/// A directory of tensors stored in parts.
 #[derive(Debug)]
 pub struct StoredDir {
     /// The weight files.
     pub files: Vec<InputFile>,
     /// The tensors, in the order of `infos`.
     pub tensors: Vec<StoredTensor>,
-    /// What they stand for.
+    /// Name, type and shape of each tensor.
     pub infos: Vec<TensorInfo>,
     /// The manifest without its tensors, if there is one.
     pub manifest: Option<ManifestHead>,
-    /// What was read of it so far, where its hashes are known.
+    /// Digests of what was read so far, if the hashes are known.
     pub(crate) digests: Option<Digests>,
-    /// Tells the blocks of this directory from those of others.
+    /// Distinguishes the blocks of this directory from those of others.
     pub(crate) number: DirNumber,
 }
 
@@ -87,7 +87,7 @@ pub struct DecodeBuffers {
 }
 
 impl StoredTensor {
-    /// The row view; a tensor that is no weight is rows of one byte.
+    /// Returns the row view. A tensor that is not a weight has rows of one byte.
     pub fn rows(&self) -> Rows {
         if self.info.dtype.is_weight() {
             Rows::of(&self.info.shape, self.axis)
@@ -96,20 +96,20 @@ impl StoredTensor {
         }
     }
 
-    /// Bytes of one element of the row view's values.
+    /// Returns the number of bytes per element of the row view's values.
     pub fn value_width(&self) -> usize {
         if self.info.dtype.is_weight() { self.value_dtype().n_bits() / 8 } else { 1 }
     }
 
-    /// The type of the values that [`StoredDir::decode_rows`] gives: F32 for codes, the tensor's own elsewhere.
+    /// Returns the type of the values from [`StoredDir::decode_rows`]: F32 for codes, else the tensor's type.
     pub fn value_dtype(&self) -> DType {
         if self.coding.codes.is_some() { DType::F32 } else { self.info.dtype }
     }
 
-    /// Takes the parts a format promises out of `found`.
+    /// Finds the parts that a format expects in `found`.
     ///
     /// # Errors
-    /// Input where one is missing or not as promised.
+    /// Input: a part is missing, or has another type or shape.
     pub fn locate(&mut self, promised: Vec<FilePart>, found: &TensorsByName) -> Result<()> {
         self.parts.reserve_exact(promised.len());
         for promise in promised {
@@ -132,8 +132,10 @@ impl StoredTensor {
         Ok(())
     }
 
-    /// Whether its codes are fewer bytes in memory with their zeros left out: as the file has them, or, of those that are entropy-coded,
-    /// as it would have them otherwise.
+    /// Returns whether the codes need less memory without zeros.
+    ///
+    /// For entropy-coded codes, this is whether the sparse storage would be the smallest without entropy
+    /// coding.
     pub fn is_held_sparse(&self) -> bool {
         match self.coding.storage {
             Storage::Dense => false,
@@ -152,7 +154,7 @@ impl StoredTensor {
 }
 
 impl StoredDir {
-    /// Tensors kept in parts of these files, of which no manifest says more.
+    /// Creates a directory from parts in these files, without a manifest.
     pub fn new(files: Vec<InputFile>, tensors: Vec<StoredTensor>) -> Self {
         let infos = tensors.iter().map(|tensor| tensor.info.clone()).collect();
         Self { files, tensors, infos, manifest: None, digests: None, number: DirNumber::default() }
@@ -174,15 +176,18 @@ impl StoredDir {
         }
     }
 
-    /// Fills `out` with the values of some rows of tensor `index`, in [`StoredTensor::value_dtype`], row-major
-    /// whichever axis the outputs are. For codes, `out` must be aligned to 4 bytes.
+    /// Decodes rows of tensor `index` into `out`, in [`StoredTensor::value_dtype`].
+    ///
+    /// Values are row-major with outputs as rows, whatever their axis. For codes, `out` must be aligned to 4
+    /// bytes.
     ///
     /// # Errors
-    /// Input where the parts contradict each other, or where these are the last values of a tensor to be read and they are
-    /// not those of its hash; Io where they cannot be read.
+    /// - Input: the parts contradict each other.
+    /// - Input: all values of the tensor were read, and their hash differs from the manifest.
+    /// - Io: a file cannot be read.
     ///
     /// # Panics
-    /// If `out` does not hold those rows.
+    /// If `out` does not have the size of the rows.
     pub fn decode_rows(
         &self,
         index: usize,
@@ -205,11 +210,14 @@ impl StoredDir {
         self.check_values(index, start, out)
     }
 
-    /// Calls `each` with a few of the rows that [`decode_rows`](Self::decode_rows) gives after the other. Each block of
-    /// [`Rows::blocks`] ends with a call that says so; `range` starts where one starts. Hashes are left to `each`.
+    /// Calls `each` with successive strips of the values from [`decode_rows`](Self::decode_rows).
+    ///
+    /// The second argument marks the last strip of a block of [`Rows::blocks`]. `range` must start at a block.
+    /// Hashes are not checked here.
     ///
     /// # Errors
-    /// Input where the parts contradict each other, Io where they cannot be read.
+    /// - Input: the parts contradict each other.
+    /// - Io: a file cannot be read.
     pub fn for_each_strip(
         &self,
         index: usize,
@@ -232,13 +240,13 @@ impl StoredDir {
         Ok(())
     }
 
-    /// Fills `out` with the codes of some rows of tensor `index`, which is kept as codes; those of dropped weights are 0.
+    /// Reads the codes of rows of tensor `index` into `out`. The codes of pruned weights are 0.
     ///
     /// # Errors
-    /// As [`decode_rows`](Self::decode_rows).
+    /// See [`decode_rows`](Self::decode_rows).
     ///
     /// # Panics
-    /// If the tensor has no codes or `out` does not hold those rows.
+    /// If the tensor has no codes, or `out` does not have the size of the rows.
     pub fn read_codes(
         &self,
         index: usize,
@@ -266,8 +274,9 @@ impl StoredDir {
         if is_unchecked { self.check_rows(index, range, &mut decoder, &stored) } else { Ok(()) }
     }
 
-    /// Reads codes, weights or values of some rows, and the bits of sparse ones. Returns how many values of a bit
-    /// stream come before.
+    /// Reads the codes or weights of rows, and their bitmask if they are sparse.
+    ///
+    /// Returns the number of values in a bit stream before the first value of the rows.
     fn read_elements(&self, index: usize, range: Range<usize>, scratch: &mut DecodeBuffers) -> Result<usize> {
         let tensor = &self.tensors[index];
         let n_cols = tensor.rows().n_cols;
@@ -286,7 +295,7 @@ impl StoredDir {
                 self.read_part(tensor, Part::RowOffsets, of_rows(8), &mut scratch.offsets)?;
                 let kept = kept_range(tensor, scratch, n_cols)?;
                 if codes.is_some_and(|codes| codes.bits < 8) {
-                    // Eight codes fill whole bytes at any width: start there.
+                    // Eight codes fill whole bytes at any width, so start at a multiple of eight.
                     let (aligned, end) = (kept.start - kept.start % 8, kept.end);
                     let bytes = aligned * n_bits / 8..(end * n_bits).div_ceil(8);
                     self.read_part(tensor, Part::Values, bytes, &mut scratch.elements)?;
@@ -306,8 +315,10 @@ impl StoredDir {
 
     fn read_scales(&self, tensor: &StoredTensor, range: Range<usize>, scratch: &mut DecodeBuffers) -> Result<()> {
         let Some(codes) = tensor.coding.codes else { return Ok(()) };
-        let per_row =
-            codes.grouping.per_row(tensor.rows().n_cols).ok_or_else(|| tensor.damaged("its groups do not fit"))?;
+        let per_row = codes
+            .grouping
+            .per_row(tensor.rows().n_cols)
+            .ok_or_else(|| tensor.damaged("its groups do not divide the row"))?;
         let range = if codes.grouping == Grouping::Tensor { 0..1 } else { range.start * per_row..range.end * per_row };
         let width = codes.scale.n_bytes();
         self.read_part(tensor, Part::Scale, range.start * width..range.end * width, &mut scratch.scale)?;
@@ -325,23 +336,23 @@ impl StoredDir {
         Ok(())
     }
 
-    /// The hash of a tensor's values by the manifest, if there is one.
+    /// Returns the hash of a tensor's values in the manifest, if there is one.
     pub fn expected_hash(&self, index: usize) -> Option<Hash128> {
         self.digests.as_ref()?.expected(index)
     }
 
-    /// The hash that the manifest should have for a tensor whose values hash to `by_rows`, row by row.
+    /// Returns the hash that the manifest has for a tensor, from the hash `by_rows` of its values row by row.
     pub fn hash_of(&self, index: usize, by_rows: Hash128) -> Hash128 {
         self.digests.as_ref().map_or(by_rows, |digests| digests.hash_of(index, by_rows))
     }
 
-    /// The tensor with this name.
+    /// Returns the index of the tensor with this name.
     pub fn find(&self, name: &str) -> Option<usize> {
         self.infos.iter().position(|info| info.name == name)
     }
 }
 
-/// Which of the kept values belong to the rows whose bits and offsets are in `scratch`; they must agree.
+/// Returns the range of kept values of the rows in `scratch`. Bitmask and row offsets must agree.
 fn kept_range(tensor: &StoredTensor, scratch: &DecodeBuffers, n_cols: usize) -> Result<Range<usize>> {
     let offset = |bytes: &[u8; 8]| usize::try_from(i64::from_le_bytes(*bytes)).ok();
     let offsets = scratch.offsets.as_chunks::<8>().0;
@@ -361,7 +372,7 @@ fn kept_range(tensor: &StoredTensor, scratch: &DecodeBuffers, n_cols: usize) -> 
         end = end.saturating_add(bits::count_ones(bits));
     }
     if end > tensor.n_kept {
-        return Err(tensor.damaged("its bitmask keeps more values than there are"));
+        return Err(tensor.damaged("its bitmask keeps more values than are stored"));
     }
     Ok(start..end)
 }

@@ -1,19 +1,19 @@
-//! Which way the matrices of linear layers lie in a file.
+//! The axis order of the weights of linear layers in a file.
 
-/// Which way the matrices of linear layers lie.
+/// The axis order of the weights of linear layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightLayout {
-    /// `[out, in]`, as PyTorch has them.
+    /// `[out, in]`, as in PyTorch.
     Torch,
-    /// `[in, out]`, as burn has them.
+    /// `[in, out]`, as in burn.
     Burn,
 }
 
-/// The key of the free-form strings of a header that says it, in files of ours that others read too.
+/// The header key for the layout, in files of Briquette that other programs read too.
 pub const KEY: &str = "briquette.layout";
 
 impl WeightLayout {
-    /// Its name.
+    /// Returns the name of the layout.
     pub fn name(self) -> &'static str {
         match self {
             Self::Torch => "torch",

@@ -1,4 +1,4 @@
-//! Finding and opening the weight files of a model.
+//! Finds and opens the weight files of a model.
 
 use crate::choice::no_keys;
 use crate::index::Index;
@@ -9,15 +9,17 @@ use crate::{Choice, InputFile, TensorSource, contained, hub_cache, manifest, pre
 use briquette_core::{Error, Result};
 use std::path::{Path, PathBuf};
 
-/// The `format` string in the header of weight files in our own format.
+/// The `format` string in the headers of Briquette's own format.
 const OUR_FORMAT: &str = "briquette";
-/// How the names of these files end.
+/// The ending of these files.
 const OUR_EXTENSION: &str = ".briquette.safetensors";
 
-/// Reads a weight file, or every shard that an index names; they lie in its directory.
+/// Reads a weight file, or every shard of an index. Shards are in the directory of the index.
 ///
 /// # Errors
-/// Input where there is no model or it is damaged, Config where what `choice` names is not there, Io where it cannot be read.
+/// - Input: there is no model, or it is damaged.
+/// - Config: the chosen key or prefix does not exist.
+/// - Io: a file cannot be read.
 pub(crate) fn open(file: InputFile, choice: &Choice) -> Result<(PlainFiles, FileKind)> {
     let (path, mut plain) = (file.path().to_path_buf(), PlainFiles::default());
     let kind = if path.extension().is_some_and(|extension| extension == "json") {
@@ -31,7 +33,7 @@ pub(crate) fn open(file: InputFile, choice: &Choice) -> Result<(PlainFiles, File
         return Err(no_keys(key).at(path.display()));
     }
     if plain.tensors().is_empty() {
-        return Err(Error::input("there is no tensor in it; nothing to do").at(path.display()));
+        return Err(Error::input("found no tensor; nothing to do").at(path.display()));
     }
     if plain.metadata.get("format").is_some_and(|format| format == OUR_FORMAT) {
         return Err(without_manifest(&path));
@@ -40,27 +42,29 @@ pub(crate) fn open(file: InputFile, choice: &Choice) -> Result<(PlainFiles, File
     Ok((plain, kind))
 }
 
-/// The error for a weight file of ours that is not read by its manifest, which alone says what its tensors stand for.
+/// Returns the error for a weight file of Briquette's format that was opened without its manifest.
 fn without_manifest(file: &Path) -> Error {
     let directory = parent_of(file);
     let name = manifest::FILE_NAME;
     let what = match directory.join(name).try_exists() {
-        Ok(true) => format!("name its directory instead: {}", directory.display()),
+        Ok(true) => format!("use its directory instead: {}", directory.display()),
         _ => format!("its directory lacks {name}; restore that file, or compress the model again"),
     };
-    Error::input(format!("holds codes and parts of tensors, which only {name} explains; {what}")).at(file.display())
+    Error::input(format!("found parts of tensors that cannot be decoded without {name}; {what}")).at(file.display())
 }
 
-/// The one weight file or index of a directory.
+/// Returns the one weight file or index of a directory.
 ///
 /// # Errors
-/// Input where there is none, Config where there are several, Io where it cannot be listed.
+/// - Input: there is no weight file.
+/// - Config: there are several.
+/// - Io: the directory cannot be listed.
 pub(crate) fn weights_in(directory: &Path) -> Result<PathBuf> {
     for name in
         ["model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin"]
     {
         let path = directory.join(name);
-        // A link to nothing is found too: what it should lead to is missing, and another file is not what was meant.
+        // A broken link counts too. Its target is missing, and using another file instead would be wrong.
         if presence::has_entry(&path)? {
             return Ok(path);
         }
@@ -79,8 +83,11 @@ pub(crate) fn weights_in(directory: &Path) -> Result<PathBuf> {
         [] => Err(Error::input(hub_cache::no_weights(directory)).at(directory.display())),
         [first, ..] if first.to_string_lossy().ends_with(OUR_EXTENSION) => Err(without_manifest(first)),
         [first, ..] => {
-            let message =
-                format!("{} weight files and no index; name one of them, for example {}", found.len(), first.display());
+            let message = format!(
+                "found {} weight files and no index; choose one of them, for example {}",
+                found.len(),
+                first.display()
+            );
             Err(Error::config(message).at(directory.display()))
         }
     }
@@ -93,7 +100,7 @@ fn open_shards(file: &InputFile, plain: &mut PlainFiles, choice: &Choice) -> Res
     for name in index.files() {
         let shard = directory.join(name);
         if !presence::exists(&shard)? {
-            return Err(Error::input("the index names this shard, and it is missing; download it").at(shard.display()));
+            return Err(Error::input("the index lists this shard, but it is missing; download it").at(shard.display()));
         }
         let file = contained::open(&directory, Path::new(name))?;
         kind = sniff::kind_of(&file)?;
@@ -109,7 +116,7 @@ mod tests {
     use briquette_core::ErrorKind;
 
     #[test]
-    fn hidden_files_are_no_candidates_and_links_to_nothing_are() {
+    fn hidden_files_are_ignored_and_broken_links_are_not() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["._a.safetensors", "a.safetensors", "pytorch_model.bin.txt"] {
             std::fs::write(dir.path().join(name), "x").unwrap();

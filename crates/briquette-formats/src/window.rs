@@ -1,5 +1,6 @@
-//! JSON objects read entry by entry through a window of a few pages, each entry parsed where it lies in memory. That takes a third of
-//! the time of a reader that asks for byte after byte.
+//! Reads JSON objects entry by entry through a window of a few pages.
+//!
+//! Entries are parsed in the window. This takes a third of the time of a bytewise reader.
 
 use crate::InputFile;
 use briquette_core::Error;
@@ -8,25 +9,25 @@ use serde_json::Deserializer;
 use std::io::Read;
 use std::ops::Range;
 
-/// The bytes of a document that are in memory.
+/// The part of a document that is in memory.
 ///
-/// What its methods find to be no JSON of the kind that is expected is `None`, and so is a value longer than the window: what exactly
-/// is wrong is left to other readers.
+/// Methods return `None` for JSON that is invalid or of another kind, and for a value longer than the window.
+/// Other readers then find the exact error.
 pub(crate) struct Window<R> {
     source: R,
     bytes: Vec<u8>,
-    /// How many of the bytes are behind.
+    /// Number of bytes that were consumed.
     at: usize,
     n_most: usize,
 }
 
 impl<R: Read> Window<R> {
-    /// A window of up to `n_most` bytes at the start of a document.
+    /// Creates a window of up to `n_most` bytes at the start of a document.
     pub(crate) fn new(source: R, n_most: usize) -> Self {
         Self { source, bytes: Vec::new(), at: 0, n_most }
     }
 
-    /// Reads an object; `each` is called after each key, and reads its value.
+    /// Reads an object. `each` is called after each key and reads the value.
     pub(crate) fn for_each_entry(&mut self, mut each: impl FnMut(&mut Self, String) -> Option<()>) -> Option<()> {
         self.pass(b'{')?;
         if self.next()? == b'}' {
@@ -59,17 +60,17 @@ impl<R: Read> Window<R> {
         }
     }
 
-    /// Where the bytes came from.
+    /// Returns the source of the bytes.
     pub(crate) fn into_source(self) -> R {
         self.source
     }
 
-    /// Whether nothing follows but spaces.
+    /// Returns whether only whitespace follows.
     pub(crate) fn is_at_end(&mut self) -> bool {
         self.next().is_none() && self.at == self.bytes.len() && matches!(self.source.read(&mut [0]), Ok(0))
     }
 
-    /// The next byte that is no space.
+    /// Returns the next byte that is not whitespace.
     fn next(&mut self) -> Option<u8> {
         loop {
             let is_space = |byte: &u8| matches!(byte, b' ' | b'\n' | b'\t' | b'\r');
@@ -85,7 +86,7 @@ impl<R: Read> Window<R> {
         (self.next()? == byte).then(|| self.at += 1)
     }
 
-    /// Moves the window to what is ahead, as far as that makes it see more.
+    /// Drops the consumed bytes and reads more; `None` if there are none.
     fn move_on(&mut self) -> Option<()> {
         self.bytes.drain(..self.at);
         self.at = 0;
@@ -97,17 +98,17 @@ impl<R: Read> Window<R> {
     }
 }
 
-/// Some bytes of a file.
+/// A range of a file.
 pub(crate) struct JsonBytes<'a> {
     file: &'a InputFile,
     next: u64,
     end: u64,
-    /// Why they could not be read.
+    /// The error of a failed read.
     pub(crate) failed: Option<Error>,
 }
 
 impl<'a> JsonBytes<'a> {
-    /// These bytes of a file.
+    /// Creates a reader of this range of a file.
     pub(crate) fn new(file: &'a InputFile, bytes: &Range<u64>) -> Self {
         Self { file, next: bytes.start, end: bytes.end, failed: None }
     }

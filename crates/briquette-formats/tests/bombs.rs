@@ -1,4 +1,4 @@
-//! Small files that stand for far more than they hold: refused, in little time and memory.
+//! Small files that describe far more than they contain are refused quickly and in little memory.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,21 +13,21 @@ use briquette_formats::Checkpoint;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Makes a file's bytes when it is its turn.
+/// Builds a file when its test runs.
 type Make = fn() -> Vec<u8>;
 
-/// What one of them may take, with room for a test build.
+/// Limits for one file, with a margin for debug builds.
 const MAX_TIME: Duration = Duration::from_secs(5);
 const MAX_BYTES: u64 = 128 << 20;
 
-/// One list of pairs, from which very many dictionaries are made.
+/// Builds one list of pairs, from which many dictionaries are made.
 fn copied_dictionaries() -> Vec<u8> {
     let pairs = [b"]q\x00(".as_slice(), &b"K\x01K\x02\x86".repeat(20_000), b"e0ccollections\nOrderedDict\nq\x010"];
     let copies = b"h\x01h\x00\x85R0".repeat(20_000);
     [b"\x80\x02", pairs.concat().as_slice(), &copies, b"}."].concat()
 }
 
-/// One list of numbers, which is the shape and the strides of very many tensors.
+/// Builds one list of numbers that is the shape and the strides of many tensors.
 fn copied_shapes() -> Vec<u8> {
     let list = [b"]q\x00(".as_slice(), &b"K\x01".repeat(20_000), b"e0"].concat();
     let items: Vec<u8> =
@@ -35,7 +35,7 @@ fn copied_shapes() -> Vec<u8> {
     [b"\x80\x02", list.as_slice(), b"}(", &items, b"u."].concat()
 }
 
-/// A long key, with one tensor under it by very many names.
+/// Builds a long key, with one tensor under many names below it.
 fn copied_names() -> Vec<u8> {
     let tensors: Vec<u8> =
         (0..5_000_u16).flat_map(|i| [b"M".as_slice(), &i.to_le_bytes(), b"h\x00"].concat()).collect();
@@ -43,14 +43,14 @@ fn copied_names() -> Vec<u8> {
     [b"\x80\x02", one.as_slice(), b"}(", &key(&"k".repeat(1 << 20)), b"}(", &tensors, b"uu."].concat()
 }
 
-/// Lists of two lists of two lists.
+/// Builds nested lists that contain the next list twice.
 fn doubled_lists() -> Vec<u8> {
     let doubled = (0..60_u8).flat_map(|i| [b'h', i, b'h', i, 0x86, b'q', i + 1, b'0']);
     let lists: Vec<u8> = b")q\x000".iter().copied().chain(doubled).collect();
     [b"\x80\x02", lists.as_slice(), b"}(", &key("a"), b"h\x3cu."].concat()
 }
 
-/// Ten million bytes of JSON values that take a hundred bytes each in memory.
+/// Returns ten million bytes of JSON values that need a hundred bytes each in memory.
 fn many(one: &str) -> String {
     format!("{one},").repeat(10_000_000 / (one.len() + 1)) + one
 }
@@ -77,7 +77,7 @@ fn long_recipe() -> Vec<u8> {
     format!(r#"{head}{}],"tensors":{{}}}}"#, many(r#"{"":0}"#)).into_bytes()
 }
 
-/// Files that are not pickles: what they are called, what they hold, and what is said of them.
+/// Returns files other than pickles: name, contents, and a phrase of the error.
 fn texts() -> Vec<(&'static str, Make, &'static str)> {
     vec![
         ("model.safetensors", long_shape, "extents"),
@@ -87,7 +87,7 @@ fn texts() -> Vec<(&'static str, Make, &'static str)> {
     ]
 }
 
-/// Opens what a directory holds, and measures what refusing it takes.
+/// Opens a directory, and checks the error, its time and its memory.
 fn check(path: &Path, phrase: &str) {
     let since = Instant::now();
     let error = Checkpoint::open(path).unwrap_err();
@@ -98,7 +98,7 @@ fn check(path: &Path, phrase: &str) {
     assert!(peak < MAX_BYTES, "{phrase}: {peak} bytes");
 }
 
-/// Every pickle, made when it is its turn.
+/// Returns all pickles, each with a phrase of its error.
 fn pickles() -> Vec<(Make, &'static str)> {
     vec![
         (|| dict(&[]), "no tensor"),
@@ -112,7 +112,7 @@ fn pickles() -> Vec<(Make, &'static str)> {
     ]
 }
 
-// One test for all: they share the process, and its peak is what is measured.
+// One test for all files, because the peak memory of the process is measured.
 #[test]
 fn each_bomb_is_refused_in_little_time_and_memory() {
     let dir = tempfile::tempdir().unwrap();

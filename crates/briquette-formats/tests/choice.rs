@@ -1,4 +1,4 @@
-//! Of a training checkpoint the model is read, and what else it holds is said.
+//! Reads the model of a training checkpoint and lists the other entries.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,12 +10,12 @@ use briquette_core::ErrorKind;
 use briquette_formats::{Checkpoint, Choice, TensorSource};
 use common::{fixture, tensors};
 
-/// A dictionary under a key.
+/// Encodes a dictionary under a key.
 fn below(name: &str, items: &[u8]) -> Vec<u8> {
     [key(name).as_slice(), b"}(", items, b"u"].concat()
 }
 
-/// A number of one element.
+/// Encodes a tensor of one element.
 fn scalar(name: &str) -> Vec<u8> {
     [key(name), tensor(b"K\0))")].concat()
 }
@@ -48,7 +48,7 @@ fn by_key(key: &str) -> Choice {
 }
 
 #[test]
-fn the_model_of_a_training_checkpoint_is_what_its_twin_holds() {
+fn the_model_of_a_training_checkpoint_equals_its_safetensors_twin() {
     for name in ["training", "ema"] {
         let path = fixture(&format!("pt/{name}.pt"));
         let expected = tensors(&fixture("pt/training.expected.safetensors"));
@@ -72,21 +72,21 @@ fn the_model_of_a_training_checkpoint_is_what_its_twin_holds() {
 fn the_key_of_the_model_is_found() {
     let model = || item("a", 0, 1);
     let optim = || below("optimizer", &optimizer());
-    /// Items of the pickle, the names that are found, and what is left out.
+    /// Items of the pickle, the expected names, and the other entries.
     type Case<'a> = (Vec<Vec<u8>>, &'a [&'a str], &'a [(&'a str, bool)]);
     let cases: [Case; 9] = [
         (vec![below("state_dict", &model()), scalar("best_acc")], &["a"], &[("best_acc", false)]),
         (vec![below("net", &model()), optim()], &["a"], &[("optimizer", false)]),
         (vec![below("model_ema", &model()), below("model", &item("b", 0, 1))], &["b"], &[("model_ema", true)]),
         (vec![below("params_ema", &model()), optim()], &["a"], &[("optimizer", false)]),
-        // One model under a key of its own, beside an optimizer; and two, which are parts of one.
+        // One model under an unusual key beside an optimizer, and two models, which are parts of one.
         (vec![below("encoder", &model()), optim()], &["a"], &[("optimizer", false)]),
         (
             vec![below("encoder", &model()), below("decoder", &model()), optim()],
             &["encoder.a", "decoder.a"],
             &[("optimizer", false)],
         ),
-        // A state dict, whatever its modules are called.
+        // A state dict, whatever the names of its modules.
         (vec![item("model.a", 0, 1), item("optimizer.a", 0, 1)], &["model.a", "optimizer.a"], &[]),
         (vec![below("encoder", &model())], &["encoder.a"], &[]),
         (vec![below("model", b""), item("a", 0, 1)], &["a"], &[]),
@@ -99,7 +99,7 @@ fn the_key_of_the_model_is_found() {
 }
 
 #[test]
-fn a_state_dict_below_the_model_of_a_checkpoint_is_unwrapped_and_a_layer_called_net_is_not() {
+fn a_nested_state_dict_is_unwrapped_and_a_layer_named_net_is_not() {
     let state = || below("state_dict", &item("a", 0, 1));
     let found =
         open(&[below("model", &[state(), below("optimizer", &optimizer())].concat()), scalar("best_acc")], &by_none());
@@ -108,14 +108,14 @@ fn a_state_dict_below_the_model_of_a_checkpoint_is_unwrapped_and_a_layer_called_
     assert_eq!(left(&found), [("best_acc", false), ("model.optimizer", false)]);
     let deep = open(&[below("checkpoint", &below("model", &state())), below("optimizer", &optimizer())], &by_none());
     assert_eq!(names(&deep.unwrap()), ["a"]);
-    // Layers of a network that is kept as dictionaries in dictionaries.
+    // Layers of a network in nested dictionaries.
     let layers = [below("net", &item("a", 0, 1)), below("head", &item("b", 0, 1))].concat();
     let nested = open(&[below("state_dict", &layers)], &by_none()).unwrap();
     assert_eq!(names(&nested), ["net.a", "head.b"]);
 }
 
 #[test]
-fn a_key_chooses_and_one_that_is_not_there_lists_those_that_are() {
+fn a_key_selects_an_entry_and_a_missing_key_lists_the_entries() {
     let both = below("b", &item("c", 0, 1));
     let items = [below("model", &item("a", 0, 1)), below("model_ema", &both), scalar("best_acc")];
     for (key, expected) in
@@ -130,11 +130,11 @@ fn a_key_chooses_and_one_that_is_not_there_lists_those_that_are() {
         assert!(message.contains("one of \"model\", \"model_ema\", or \"\" for all"), "{message}");
     }
     let error = Checkpoint::open_as(&fixture("digits"), &by_key("model")).unwrap_err();
-    assert!(error.kind == ErrorKind::Config && error.to_string().contains("no PyTorch file"), "{error}");
+    assert!(error.kind == ErrorKind::Config && error.to_string().contains("only PyTorch files have keys"), "{error}");
 }
 
 #[test]
-fn a_prefix_is_stripped_where_it_is_said_and_kept_where_that_is() {
+fn prefixes_are_stripped_or_kept_as_chosen() {
     let items = [item("module.model.a", 0, 1), item("module.b", 0, 1)];
     let with = |prefix: &str| Choice { strip_prefix: Some(prefix.into()), ..Choice::default() };
     assert_eq!(names(&open(&items, &Choice::default()).unwrap()), ["model.a", "b"]);
@@ -142,14 +142,14 @@ fn a_prefix_is_stripped_where_it_is_said_and_kept_where_that_is() {
     assert_eq!(names(&open(&items, &with("module.model.")).unwrap()), ["a", "module.b"]);
     let error = open(&items, &with("net.")).unwrap_err();
     assert!(error.kind == ErrorKind::Config && error.to_string().contains("no name begins with"), "{error}");
-    // Those of safetensors are as they are, unless it is said.
+    // Names in safetensors files are only changed by an explicit prefix.
     let digits = Checkpoint::open_as(&fixture("digits"), &with("fc1.")).unwrap();
     assert!(digits.tensors().iter().any(|info| info.name == "weight"));
 }
 
-/// A root with more keys than any training has, each of them a dictionary that leads to more.
+/// A root with many keys, all of which refer to one large dictionary.
 #[test]
-fn looking_for_the_model_takes_little_however_dictionaries_are_shared() {
+fn the_search_for_the_model_is_fast_with_shared_dictionaries() {
     let list = [
         b"}(".as_slice(),
         &(0..1000_u16).flat_map(|i| [b"M".as_slice(), &i.to_le_bytes(), b"N"].concat()).collect::<Vec<u8>>(),

@@ -1,4 +1,4 @@
-//! What the compressed-tensors library wrote decodes to what it decodes to itself, bit for bit.
+//! Checkpoints of the compressed-tensors library decode to the same bits as in the library.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,12 +9,12 @@ use briquette_formats::{Checkpoint, Compressed, InputFormat, TensorSource};
 use common::{fixture, tensors};
 use std::path::PathBuf;
 
-/// A directory that the library wrote.
+/// Returns a directory written by the library.
 fn golden(name: &str) -> PathBuf {
     fixture(&format!("golden/{name}"))
 }
 
-/// A copy of a golden directory with its configuration changed.
+/// Copies a golden directory and changes its configuration.
 fn changed(name: &str, from: &str, to: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let config = std::fs::read_to_string(golden(name).join("config.json")).unwrap();
@@ -43,7 +43,7 @@ fn each_golden_directory_decodes_bit_for_bit() {
 }
 
 #[test]
-fn what_is_not_read_is_refused_by_its_name() {
+fn unsupported_settings_are_refused_by_name() {
     let cases = [
         ("ct-int8", "\"format\": \"int-quantized\"", "\"format\": \"float-quantized\"", "float-quantized"),
         ("ct-int4-g32", "\"num_bits\": 4", "\"num_bits\": 3", "3 bits"),
@@ -71,7 +71,7 @@ fn other_methods_are_named_and_not_decoded() {
     assert_eq!(Checkpoint::open(&golden("../digits")).unwrap().quantized_by(), None);
 }
 
-/// A safetensors file of these tensors: name, type, shape, bytes.
+/// Builds a safetensors file from tensors: name, type, shape, bytes.
 fn safetensors(tensors: &[(&str, &str, &str, Vec<u8>)]) -> Vec<u8> {
     let (mut entries, mut data) = (Vec::new(), Vec::new());
     for (name, dtype, shape, bytes) in tensors {
@@ -84,7 +84,7 @@ fn safetensors(tensors: &[(&str, &str, &str, Vec<u8>)]) -> Vec<u8> {
 }
 
 #[test]
-fn the_former_sparse_bitmask_is_read() {
+fn the_former_sparse_bitmask_format_is_read() {
     let longs = |values: &[i64]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
     let floats = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
     let dir = tempfile::tempdir().unwrap();
@@ -102,7 +102,7 @@ fn the_former_sparse_bitmask_is_read() {
     assert_eq!((found.len(), Checkpoint::open(dir.path()).unwrap().compressed()), (1, Compressed::Pruned));
 }
 
-/// A matrix of int8 codes with scales of some type, one for each row.
+/// Creates a matrix of int8 codes with one scale per row, of a given type.
 fn with_scales(dtype: &str, scales: Vec<u8>) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let config = r#"{"quantization_config":{"quant_method":"compressed-tensors","format":"int-quantized",
@@ -116,12 +116,12 @@ fn with_scales(dtype: &str, scales: Vec<u8>) -> tempfile::TempDir {
     dir
 }
 
-/// Rounds to a type of 2 bytes.
+/// Rounds to a 16-bit type.
 type ToHalf = fn(f32) -> [u8; 2];
 
 #[test]
 fn half_precision_scales_decode_to_half_precision_weights() {
-    // Codes times 0.5 and 0.25, all of which both types hold.
+    // Codes times 0.5 and 0.25, which both types represent exactly.
     let expected = [0.5, -0.5, 63.5, -32.0, 0.0, 0.5_f32];
     let halves = |to: ToHalf, values: &[f32]| values.iter().flat_map(|&value| to(value)).collect::<Vec<u8>>();
     let types: [(&str, ToHalf); 2] = [

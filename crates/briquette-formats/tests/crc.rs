@@ -1,4 +1,4 @@
-//! PyTorch archives whose data are not what their CRC-32 says are refused while they are read.
+//! PyTorch archives with wrong CRC-32s are refused while they are read.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,11 +10,11 @@ use briquette_formats::{Checkpoint, TensorSource};
 
 const N: usize = 100_000;
 
-/// A tensor of `N` f32 in storage 0, which has as many.
+/// Encodes a tensor of `N` f32 in storage 0, which has `N` elements.
 fn large(name: &str) -> Vec<u8> {
     let count = (N as u32).to_le_bytes();
     let opcodes = tensor(&[b"K\0J".as_slice(), &count, &[0x85], b"K\x01\x85"].concat());
-    // The storage has two elements in the helper.
+    // The helper declares a storage of two elements.
     let declared = b"K\x02tQ";
     let at = opcodes.windows(declared.len()).position(|window| window == declared).unwrap();
     [key(name).as_slice(), &opcodes[..at], b"J", &count, b"tQ", &opcodes[at + declared.len()..]].concat()
@@ -24,7 +24,7 @@ fn data() -> Vec<u8> {
     (0..4 * N as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect()
 }
 
-/// An archive with one of its bytes changed.
+/// Flips a bit of the entry `of` of an archive.
 fn with_flip(archive: &[u8], of: &[u8], at: usize) -> Vec<u8> {
     let start = archive.windows(of.len()).position(|window| window == of).unwrap();
     let mut bytes = archive.to_vec();
@@ -45,7 +45,7 @@ fn assert_is_crc(error: &Error) {
 }
 
 #[test]
-fn a_flipped_bit_is_found_by_whoever_reads_the_last_of_an_entry() {
+fn a_flipped_bit_is_found_by_the_last_read_of_an_entry() {
     let data = data();
     let good = zip(&[("m/data.pkl", &dict(&large("a"))), ("m/data/0", &data)]);
     for piece in [4 * N, 65_536, 9_999] {
@@ -72,7 +72,7 @@ fn a_flipped_bit_is_found_by_whoever_reads_the_last_of_an_entry() {
 }
 
 #[test]
-fn what_was_read_in_part_is_checked_at_the_end_and_what_was_not_read_is_not() {
+fn entries_read_in_part_are_checked_at_the_end_and_unread_ones_are_not() {
     let data = data();
     let bytes = with_flip(&zip(&[("m/data.pkl", &dict(&large("a"))), ("m/data/0", &data)]), &data, 200_000);
     let (_dir, checkpoint) = open(&bytes);
@@ -86,7 +86,7 @@ fn what_was_read_in_part_is_checked_at_the_end_and_what_was_not_read_is_not() {
 }
 
 #[test]
-fn an_entry_that_several_tensors_are_views_of_is_checked_for_each() {
+fn an_entry_shared_by_tensors_is_checked_for_each() {
     let pickle = dict(&[item("a", 0, 1), item("b", 0, 1)].concat());
     let good = zip(&[("m/data.pkl", &pickle), ("m/data/0", b"abcdefgh")]);
     let (_dir, checkpoint) = open(&with_flip(&good, b"abcdefgh", 5));
@@ -98,7 +98,7 @@ fn an_entry_that_several_tensors_are_views_of_is_checked_for_each() {
 
 #[test]
 fn strided_views_and_deflated_entries_are_checked_as_a_whole() {
-    // Elements 0 and 2 of three: a flip in what lies between them is damage too.
+    // Elements 0 and 2 of three: a flip between them is damage too.
     let strided = [key("a").as_slice(), &tensor(b"K\0K\x02\x85K\x02\x85")].concat();
     let declared = b"K\x02tQ";
     let at = strided.windows(declared.len()).position(|window| window == declared).unwrap();
@@ -119,13 +119,13 @@ fn strided_views_and_deflated_entries_are_checked_as_a_whole() {
 }
 
 #[test]
-fn a_damaged_pickle_is_found_at_once_and_an_entry_without_a_sum_is_taken() {
+fn a_damaged_pickle_is_refused_and_an_entry_without_a_sum_is_accepted() {
     let pickle = dict(&item("abc", 0, 1));
     let entries: [(&str, &[u8]); 2] = [("m/data.pkl", &pickle), ("m/data/0", b"abcdefgh")];
     let good = zip(&entries);
     let error = open(&with_flip(&good, b"abc", 1)).1.unwrap_err();
     assert!(error.kind == ErrorKind::Input && error.message.contains("data.pkl has the CRC-32"), "{error}");
-    // `torch.save` with `torch.serialization.set_crc32_options(False)`.
+    // An archive saved with `torch.serialization.set_crc32_options(False)`.
     let sums: Vec<[u8; 4]> = entries.iter().map(|(_, bytes)| archives::checksum(bytes).to_le_bytes()).collect();
     let mut without = with_flip(&good, b"abcdefgh", 5);
     for at in 0..without.len() - 4 {

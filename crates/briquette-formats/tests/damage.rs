@@ -1,4 +1,4 @@
-//! Files that are damaged or lie: each is refused with one clear line, and none panics.
+//! Damaged and inconsistent files are refused with one clear line, and none panics.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ fn open_bytes(name: &str, bytes: &[u8]) -> Result<Checkpoint, Error> {
     Checkpoint::open(&dir.path().join(name))
 }
 
-/// Asserts that an error is about the input, or that it is missing, and says this.
+/// Asserts that an error is about the input and contains a phrase.
 fn assert_says(found: Result<Checkpoint, Error>, phrase: &str) {
     let error = found.expect_err(phrase);
     assert!(error.is_bad_input() && error.to_string().contains(phrase), "{phrase}: {error}");
@@ -43,7 +43,7 @@ fn each_prefix_of_a_safetensors_file_is_refused() {
 }
 
 #[test]
-fn a_header_length_that_lies_is_refused_before_it_is_believed() {
+fn a_false_header_length_is_refused() {
     let header = format!("{{{}}}", entry("a", "[1]", 0, 4));
     let good = with_header(&header, 4);
     open_bytes("m.safetensors", &good).unwrap();
@@ -52,8 +52,8 @@ fn a_header_length_that_lies_is_refused_before_it_is_believed() {
         (0, "not valid"),
         (long, "cut short"),
         (99_999_999, "cut short"),
-        (100_000_001, "none of"),
-        (u64::MAX, "none of"),
+        (100_000_001, "unknown format"),
+        (u64::MAX, "unknown format"),
     ] {
         let mut bytes = good.clone();
         bytes[..8].copy_from_slice(&u64::to_le_bytes(length));
@@ -62,14 +62,14 @@ fn a_header_length_that_lies_is_refused_before_it_is_believed() {
 }
 
 #[test]
-fn spans_and_shapes_that_contradict_each_other_are_refused() {
+fn contradictory_offsets_and_shapes_are_refused() {
     let a = entry("a", "[2]", 0, 8);
     let cases = [
         (vec![a.clone(), entry("b", "[2]", 4, 12)], 12, "overlaps"),
         (vec![a.clone(), entry("b", "[2]", 0, 8)], 8, "overlaps"),
         (vec![a.clone(), entry("b", "[1]", 12, 16)], 16, "hole"),
-        (vec![a.clone(), entry("a", "[2]", 8, 16)], 16, "comes twice"),
-        (vec![a.clone(), entry("\\u0061", "[2]", 8, 16)], 16, "comes twice"),
+        (vec![a.clone(), entry("a", "[2]", 8, 16)], 16, "occurs twice"),
+        (vec![a.clone(), entry("\\u0061", "[2]", 8, 16)], 16, "occurs twice"),
         (vec![entry("a", "[2.0]", 0, 8)], 8, "not valid"),
         (vec![entry("a", "[-2]", 0, 8)], 8, "not valid"),
         (vec![entry("a", "[\"2\"]", 0, 8)], 8, "not valid"),
@@ -87,7 +87,8 @@ fn spans_and_shapes_that_contradict_each_other_are_refused() {
     assert_says(open_bytes("m.safetensors", &with_header(&deep, 0)), "not valid");
 }
 
-/// A directory of shards `x.safetensors` with one tensor `a`, `y.safetensors` with `b`, and this index.
+/// Opens a directory of shards with this index: `x.safetensors` with tensor `a`, `y.safetensors` with `b`, and
+/// `z.safetensors` with `a`.
 fn sharded(weight_map: &str) -> Result<Checkpoint, Error> {
     let dir = tempfile::tempdir().unwrap();
     for (file, name) in [("x", "a"), ("y", "b"), ("z", "a")] {
@@ -100,7 +101,7 @@ fn sharded(weight_map: &str) -> Result<Checkpoint, Error> {
 }
 
 #[test]
-fn an_index_that_leaves_its_directory_or_disagrees_with_its_shards_is_refused() {
+fn an_index_that_leaves_its_directory_or_contradicts_its_shards_is_refused() {
     sharded(r#""a":"x.safetensors","b":"y.safetensors""#).unwrap();
     let cases = [
         (r#""a":"../x.safetensors""#, "beside the index"),
@@ -109,11 +110,11 @@ fn an_index_that_leaves_its_directory_or_disagrees_with_its_shards_is_refused() 
         (r#""a":"""#, "beside the index"),
         (r#""a":"absent.safetensors""#, "missing"),
         (r#""a":"x.safetensors","b":"y.safetensors","c":"y.safetensors""#, "missing"),
-        (r#""a":"x.safetensors","c":"y.safetensors""#, "does not say so"),
-        (r#""a":"x.safetensors","b":"z.safetensors""#, "does not say so"),
-        (r#""a":"x.safetensors","\u0061":"z.safetensors""#, "comes twice"),
+        (r#""a":"x.safetensors","c":"y.safetensors""#, "does not list"),
+        (r#""a":"x.safetensors","b":"z.safetensors""#, "does not list"),
+        (r#""a":"x.safetensors","\u0061":"z.safetensors""#, "occurs twice"),
         (r#""a":1"#, "not valid"),
-        ("", "names no tensor"),
+        ("", "lists no tensor"),
     ];
     for (weight_map, phrase) in cases {
         assert_says(sharded(weight_map), phrase);
@@ -121,21 +122,21 @@ fn an_index_that_leaves_its_directory_or_disagrees_with_its_shards_is_refused() 
 }
 
 #[test]
-fn things_that_are_no_files_are_refused_without_blocking() {
+fn other_things_than_files_are_refused_without_blocking() {
     let dir = tempfile::tempdir().unwrap();
     let pipe = dir.path().join("model.safetensors");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
     assert_says(Checkpoint::open(&pipe), "regular file");
     assert_says(Checkpoint::open(dir.path()), "regular file");
     std::fs::remove_file(&pipe).unwrap();
-    assert_says(Checkpoint::open(dir.path()), "no weights here");
+    assert_says(Checkpoint::open(dir.path()), "found no weights");
     std::fs::create_dir(&pipe).unwrap();
     assert_says(Checkpoint::open(dir.path()), "directory");
     assert_says(Checkpoint::open(&dir.path().join("absent")), "no such file");
 }
 
 #[test]
-fn a_manifest_that_lies_is_refused() {
+fn a_false_manifest_is_refused() {
     let good = r#"{"format":"briquette","version":1,"producer":"t","profile":"briquette","recipe":{},"tensors":{"a":{"dtype":"F32","shape":[1],"coding":{"storage":"dense"},"file":"m.safetensors","hash":"00000000000000000000000000000000"}}}"#;
     let open = |from: &str, to: &str| {
         assert!(good.contains(from), "{from}");
@@ -171,7 +172,7 @@ fn a_manifest_that_lies_is_refused() {
             "group size",
         ),
         ("\"dense\"}", "\"bitmask\"}", "missing"),
-        ("\"file\"", "\"n_kept\":9,\"file\"", "more elements"),
+        ("\"file\"", "\"n_kept\":9,\"file\"", "more kept elements"),
         ("\"file\"", "\"unknown\":9,\"file\"", "not valid"),
         ("\"profile\":\"briquette\"", "\"profile\":\"none\"", "not valid"),
     ];
@@ -185,7 +186,7 @@ fn each_prefix_of_a_manifest_is_refused() {
     for name in ["pruned-int8", "compressed-tensors", "burnpack"] {
         let from = fixture(&format!("frozen/v0_1_0_{name}"));
         let dir = tempfile::tempdir().unwrap();
-        // Its sums would tell before anything is parsed.
+        // SHA256SUMS would be checked before anything is parsed.
         let names = std::fs::read_dir(&from).unwrap().map(|entry| entry.unwrap().file_name());
         for name in names.filter(|name| name != "SHA256SUMS") {
             std::fs::copy(from.join(&name), dir.path().join(name)).unwrap();
@@ -205,7 +206,8 @@ fn each_prefix_of_a_manifest_is_refused() {
     }
 }
 
-/// A directory of ours with one tensor `a` in codes, whose parts are one byte of codes and one scale.
+/// Opens a directory of Briquette with one tensor `a` in codes, whose parts are one byte of codes and one
+/// scale.
 fn coded(profile: &str, dtype: &str, shape: &str, bits: u8) -> Result<Checkpoint, Error> {
     let dir = tempfile::tempdir().unwrap();
     let codes = format!(r#"{{"bits":{bits},"grid":"symmetric","grouping":"row","scale":"F32"}}"#);
@@ -220,8 +222,8 @@ fn coded(profile: &str, dtype: &str, shape: &str, bits: u8) -> Result<Checkpoint
 }
 
 #[test]
-fn codes_of_a_shape_whose_bits_cannot_be_counted_are_refused() {
+fn codes_whose_bits_overflow_are_refused() {
     coded("briquette", "F16", "[1]", 5).unwrap();
     let endless = coded("compressed-tensors", "F32", "[0,4611686018427387904]", 8);
-    assert_says(endless, "compressed-tensors cannot hold rows of that many columns");
+    assert_says(endless, "compressed-tensors does not support rows of this many columns");
 }

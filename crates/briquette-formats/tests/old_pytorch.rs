@@ -1,4 +1,5 @@
-//! Every format that PyTorch has written holds what its safetensors twin holds, and its hostile twins are one line.
+//! All formats of PyTorch files have the same tensors as safetensors, and damaged ones give an error of one
+//! line.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +12,7 @@ use briquette_formats::{Checkpoint, Choice, InputFormat, TensorSource};
 use common::{fixture, tensors};
 use std::path::Path;
 
-/// Files of each kind, by what they are.
+/// One file of each kind.
 const FILES: [&str; 5] = ["legacy", "legacy-views", "tar", "packed", "script"];
 
 fn pt(name: &str) -> std::path::PathBuf {
@@ -19,7 +20,7 @@ fn pt(name: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn each_format_holds_the_same_tensors_as_its_safetensors_twin() {
+fn each_format_has_the_same_tensors_as_its_safetensors_twin() {
     let twins = [
         ("legacy", "legacy"),
         ("legacy-views", "legacy-views"),
@@ -36,7 +37,7 @@ fn each_format_holds_the_same_tensors_as_its_safetensors_twin() {
 }
 
 #[test]
-fn what_lies_in_an_old_file_as_it_is_is_read_in_ranges() {
+fn contiguous_tensors_of_old_files_are_read_in_ranges() {
     for (name, n_ranges) in [("legacy", 4), ("legacy-views", 2), ("tar", 4), ("packed", 0), ("script", 7)] {
         let checkpoint = Checkpoint::open(&pt(&format!("{name}.pt"))).unwrap();
         let n = (0..checkpoint.tensors().len()).filter(|&index| checkpoint.reads_ranges(index)).count();
@@ -45,13 +46,13 @@ fn what_lies_in_an_old_file_as_it_is_is_read_in_ranges() {
 }
 
 #[test]
-fn a_program_is_compared_by_its_weights_and_its_code_is_left_out() {
+fn the_code_of_a_program_is_not_part_of_the_model() {
     let checkpoint = Checkpoint::open(&pt("script.pt")).unwrap();
     let n_bytes: usize = checkpoint.tensors().iter().map(|info| info.n_bytes()).sum();
     assert_eq!(checkpoint.weight_bytes(), n_bytes as u64);
     let left: Vec<&str> = checkpoint.left_out().iter().map(|left| left.key.as_str()).collect();
     assert_eq!(left, ["code"]);
-    // A part of it, by the attributes that lead there.
+    // A part of the model, by the attributes on the path to it.
     let choice = Choice { key: Some("blocks.1".into()), ..Choice::default() };
     let part = Checkpoint::open_as(&pt("script.pt"), &choice).unwrap();
     let names: Vec<&str> = part.tensors().iter().map(|info| info.name.as_str()).collect();
@@ -76,7 +77,7 @@ fn each_prefix_of_an_old_file_is_refused() {
     let path = dir.path().join("m.pt");
     for name in FILES {
         let bytes = std::fs::read(pt(&format!("{name}.pt"))).unwrap();
-        // A tar archive is padded with zeros; what is after the first block of them is of no matter.
+        // A tar archive is padded with zeros. Bytes after the first block of zeros are ignored.
         let end = match name {
             "tar" => bytes.len() - bytes.iter().rev().take_while(|&&byte| byte == 0).count(),
             _ => bytes.len(),
@@ -109,7 +110,8 @@ fn flipped_bytes_of_an_old_file_never_panic() {
     }
 }
 
-/// A file of before 1.6 with one tensor: what the pickle says of its storage, and the number of elements before the data.
+/// Builds a file of PyTorch before 1.6 with one tensor, from the number of elements in the pickle and before
+/// the data.
 fn stream(view: &[u8], n_in_pickle: u8, n_in_file: u64, data: &[u8]) -> Vec<u8> {
     let magic = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M\xe9\x03.";
     let info = [b"\x80\x02}".as_slice(), &key("little_endian"), b"\x88s."].concat();
@@ -127,7 +129,7 @@ fn stream(view: &[u8], n_in_pickle: u8, n_in_file: u64, data: &[u8]) -> Vec<u8> 
 }
 
 #[test]
-fn old_files_that_lie_are_refused() {
+fn false_old_files_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.pt");
     let (view, data) = (b"K\0K\x02\x85K\x01\x85".as_slice(), [0; 8].as_slice());
@@ -158,12 +160,12 @@ fn old_files_that_lie_are_refused() {
 }
 
 #[test]
-fn a_tar_that_lies_is_refused() {
+fn a_false_tar_archive_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.pt");
     let good = std::fs::read(pt("tar.pt")).unwrap();
     let at = |name: &[u8]| good.chunks(512).position(|block| block.starts_with(name)).unwrap() * 512;
-    // A header whose checksum is made to hold.
+    // A header with a valid checksum.
     let with_header = |start: usize, place: usize, to: &[u8]| {
         let mut bytes = good.clone();
         bytes[start + place..start + place + to.len()].copy_from_slice(to);
@@ -190,9 +192,9 @@ fn a_tar_that_lies_is_refused() {
     }
 }
 
-/// What only a program may name, and what not even a program may.
+/// Classes of `__torch__` are allowed in programs only, and `posix.system` never.
 #[test]
-fn classes_are_known_in_programs_only_and_nothing_of_them_is_run() {
+fn classes_are_allowed_in_programs_only_and_never_run() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.pt");
     let object = [b"\x80\x02c__torch__\nNet\n)\x81}(".as_slice(), &item("a", 0, 1), b"ub."].concat();
@@ -205,14 +207,14 @@ fn classes_are_known_in_programs_only_and_nothing_of_them_is_run() {
     let evil = [b"\x80\x02cposix\nsystem\n)\x81}(".as_slice(), &item("a", 0, 1), b"ub."].concat();
     let error = open_bytes(&path, &zip(&[("m/data.pkl", &evil), data, code])).unwrap_err().to_string();
     assert!(error.contains("posix.system"), "{error}");
-    // An object that is its own attribute.
+    // An object that is an attribute of itself.
     let round = b"\x80\x02c__torch__\nNet\n)\x81q\0}X\x01\0\0\0ah\0sb.";
     let error = open_bytes(&path, &zip(&[("m/data.pkl", round), data, code])).unwrap_err().to_string();
     assert!(error.contains("without end"), "{error}");
 }
 
 #[test]
-fn a_program_names_the_layers_that_are_transposed_convolutions() {
+fn transposed_convolutions_of_a_program_are_recognized() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.pt");
     let layer = |key: &str, class: &[u8], tensor: &[u8]| {
@@ -233,7 +235,7 @@ fn a_program_names_the_layers_that_are_transposed_convolutions() {
 }
 
 #[test]
-fn what_unpacks_to_far_more_than_the_file_is_refused_before_it_is_unpacked() {
+fn zip_bombs_are_refused_before_unpacking() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.pt");
     let pickle = dict(&item("a", 0, 1));
@@ -241,7 +243,7 @@ fn what_unpacks_to_far_more_than_the_file_is_refused_before_it_is_unpacked() {
         How { deflated: &["m/data/0"], is_wide: false },
         &[("m/data.pkl", &pickle), ("m/data/0", &[0; 8]), ("m/pad", &[0; 64])],
     );
-    // The size that the directory gives for the storage.
+    // The size of the storage in the directory.
     let directory = bytes.windows(4).rposition(|window| window == b"PK\x01\x02").unwrap();
     let entry = bytes[..directory].windows(4).rposition(|window| window == b"PK\x01\x02").unwrap();
     bytes[entry + 24..entry + 28].copy_from_slice(&0x7fff_ffff_u32.to_le_bytes());
@@ -250,17 +252,17 @@ fn what_unpacks_to_far_more_than_the_file_is_refused_before_it_is_unpacked() {
 }
 
 #[test]
-fn other_zip_archives_are_named_with_what_to_do() {
+fn other_zip_archives_are_recognized_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.whl");
-    /// Entries, and what is said of them.
+    /// Entries, and a phrase of the error.
     type Case<'a> = (&'a [(&'a str, &'a [u8])], &'a str);
     let cases: [Case; 5] = [
         (&[("m/__init__.py", b""), ("m/data/w.pth", b"x"), ("m-1.dist-info/WHEEL", b"")], "found a Python wheel"),
         (&[("m/data/w.pth", b"x"), ("m-1.dist-info/WHEEL", b"")], "such as \"m/data/w.pth\""),
         (&[("a.npy", b""), ("b.npy", b"")], "NumPy arrays"),
         (&[("config.json", b"{}"), ("model.weights.h5", b"")], "Keras"),
-        (&[("a/model.safetensors", b""), ("readme", b"")], "unzip it and name the weights in it, such as \"a/model"),
+        (&[("a/model.safetensors", b""), ("readme", b"")], "unzip it and use the weights inside, such as \"a/model"),
     ];
     for (entries, phrase) in cases {
         let error = open_bytes(&path, &zip(entries)).unwrap_err();
@@ -282,7 +284,7 @@ fn a_big_endian_archive_is_refused() {
 }
 
 #[test]
-fn json_that_is_no_index_is_not_called_a_damaged_one() {
+fn json_without_an_index_is_not_reported_as_damaged() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["tokenizer.json", "tokenizer"] {
         let path = dir.path().join(name);

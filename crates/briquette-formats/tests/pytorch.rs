@@ -1,4 +1,4 @@
-//! PyTorch archives hold the same tensors as safetensors, and run nothing.
+//! PyTorch archives have the same tensors as safetensors, and no code runs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use common::{fixture, tensors};
 use std::path::Path;
 
 #[test]
-fn archives_hold_the_same_tensors_as_safetensors() {
+fn archives_have_the_same_tensors_as_safetensors() {
     assert_eq!(Checkpoint::open(&fixture("digits.pt")).unwrap().format(), InputFormat::PyTorch);
     assert_eq!(tensors(&fixture("digits.pt")), tensors(&fixture("digits")));
     for name in ["strided", "tied", "nested", "half"] {
@@ -76,7 +76,7 @@ fn flipped_bytes_of_the_directory_and_the_pickle_never_panic() {
 }
 
 #[test]
-fn other_things_of_pytorch_are_named() {
+fn other_pytorch_files_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.bin");
     let mut tar = vec![b'x'; 512];
@@ -97,7 +97,7 @@ fn open_bytes(bytes: &[u8]) -> Result<Checkpoint, briquette_core::Error> {
 }
 
 #[test]
-fn archives_that_lie_are_refused() {
+fn false_archives_are_refused() {
     let good = dict(&item("a", 0, 1));
     let data: (&str, &[u8]) = ("m/data/0", &[0; 8]);
     assert_eq!(open_bytes(&zip(&[("m/data.pkl", &good), data])).unwrap().tensors().len(), 1);
@@ -110,7 +110,7 @@ fn archives_that_lie_are_refused() {
         (zip(&[("m/data.pkl", &good), ("m/data/0", &[0; 7])]), "does not fit"),
         (zip(&[("m/data.pkl", &dict(&item("a", 1, 1))), data]), "does not fit"),
         (zip(&[("m/data.pkl", &dict(&item("a", 0, 2))), data]), "does not fit"),
-        (zip(&[("m/data.pkl", &dict(&nested)), data]), "one name"),
+        (zip(&[("m/data.pkl", &dict(&nested)), data]), "this name"),
         (zip(&[("m/data.pkl", &dict(b"")), data]), "no tensor"),
         (zip(&[("m/data.pkl", b"\x80\x04\x8c\x05posix\x8c\x06system\x93."), data]), "posix.system"),
         (zip(&[("m/data.pkl", b"\x80\x02(iposix\nsystem\n."), data]), "opcode 0x69"),
@@ -121,9 +121,9 @@ fn archives_that_lie_are_refused() {
     }
 }
 
-/// A tensor of two f32, with what is in it deflated or its sizes in 64-bit fields.
+/// A tensor of two f32, with deflated entries or sizes in 64-bit fields.
 #[test]
-fn deflated_entries_and_archives_of_more_than_4_gib_are_read() {
+fn deflated_entries_and_zip64_archives_are_read() {
     let (pickle, data) = (dict(&item("a", 0, 1)), [1.5_f32, -2.0].map(f32::to_le_bytes).concat());
     let entries: [(&str, &[u8]); 2] = [("m/data.pkl", &pickle), ("m/data/0", &data)];
     let dir = tempfile::tempdir().unwrap();
@@ -139,7 +139,7 @@ fn deflated_entries_and_archives_of_more_than_4_gib_are_read() {
 }
 
 #[test]
-fn a_deflated_storage_that_is_damaged_is_refused_when_it_is_read() {
+fn a_damaged_deflated_storage_is_refused() {
     let (pickle, data) = (dict(&item("a", 0, 1)), [7; 8]);
     let mut bytes =
         zip_as(How { deflated: &["m/data/0"], is_wide: false }, &[("m/data.pkl", &pickle), ("m/data/0", &data)]);
@@ -152,7 +152,7 @@ fn a_deflated_storage_that_is_damaged_is_refused_when_it_is_read() {
     assert!(error.kind == ErrorKind::Input && error.to_string().contains("damaged"), "{error}");
 }
 
-/// Shards of two tensors each, as `save_pretrained` without safetensors leaves them.
+/// Shards of two tensors each, as written by `save_pretrained` without safetensors.
 #[test]
 fn sharded_bin_files_are_read_through_their_index() {
     let dir = tempfile::tempdir().unwrap();
@@ -179,5 +179,5 @@ fn sharded_bin_files_are_read_through_their_index() {
     assert_eq!(found["c"].1, [3.0_f32, 4.0].map(f32::to_le_bytes).concat());
     assert_eq!(found, tensors(&dir.path().join("pytorch_model.bin.index.json")));
     write("pytorch_model.bin.index.json", index("e").as_bytes());
-    assert!(Checkpoint::open(dir.path()).unwrap_err().to_string().contains("does not say so"));
+    assert!(Checkpoint::open(dir.path()).unwrap_err().to_string().contains("does not list"));
 }

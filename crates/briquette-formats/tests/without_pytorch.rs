@@ -1,4 +1,6 @@
-//! A build that does not read PyTorch's files says so, and reads all else: `cargo test -p briquette-formats --no-default-features`.
+//! A build without the feature `pytorch` refuses PyTorch files and reads all others.
+//!
+//! Run it with `cargo test -p briquette-formats --no-default-features`.
 #![cfg(not(feature = "pytorch"))]
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +9,7 @@ use briquette_formats::Checkpoint;
 use std::path::Path;
 
 #[test]
-fn a_file_of_pytorch_is_refused_with_the_feature_that_reads_it() {
+fn pytorch_files_are_refused_with_the_missing_feature() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
     let error = Checkpoint::open(&fixtures.join("digits.pt")).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Config);

@@ -16,13 +16,13 @@
 //! use briquette_methods::reconstruct::{FactorSpec, InverseFactor, gptq};
 //! use std::convert::Infallible;
 //!
-//! let go_on = || Ok::<(), Infallible>(());
+//! let check_stop = || Ok::<(), Infallible>(());
 //! // Two inputs that are nearly the same: the second weight compensates for the rounding error of the first.
 //! let gram = [1.0, 0.99, 0.99, 1.0];
-//! let Ok(factor) = InverseFactor::new(&gram, 1, &FactorSpec::default(), &go_on);
+//! let Ok(factor) = InverseFactor::new(&gram, 1, &FactorSpec::default(), &check_stop);
 //! let quant = QuantParams::new(Grid::INT8, Grouping::Row, 2, vec![Affine::symmetric(1.0)]);
 //! let mut weights = [0.4, 0.4];
-//! let Ok(()) = gptq(&mut weights, 2, &quant, None, &factor, &go_on);
+//! let Ok(()) = gptq(&mut weights, 2, &quant, None, &factor, &check_stop);
 //! assert_eq!(weights, [0.0, 1.0]);
 //! ```
 

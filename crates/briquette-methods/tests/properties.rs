@@ -9,11 +9,11 @@ use briquette_methods::reconstruct::{ColumnOrder, DropRule, FactorSpec, InverseF
 use proptest::prelude::*;
 use std::convert::Infallible;
 
-fn go_on() -> Result<(), Infallible> {
+fn check_stop() -> Result<(), Infallible> {
     Ok(())
 }
 
-/// Pseudorandom numbers from -1 to 1.
+/// Returns pseudorandom numbers from -1 to 1.
 fn numbers(n: usize, seed: u64) -> Vec<f32> {
     let mut state = seed | 1;
     let mut next = || {
@@ -23,7 +23,7 @@ fn numbers(n: usize, seed: u64) -> Vec<f32> {
     (0..n).map(|_| next()).collect()
 }
 
-/// The Gram matrix of 300 correlated vectors.
+/// Returns the Gram matrix of 300 correlated vectors.
 fn gram(n_cols: usize, seed: u64) -> Vec<f64> {
     let mut gram = vec![0.0; n_cols * n_cols];
     for x in numbers(300 * n_cols, seed).chunks_exact_mut(n_cols) {
@@ -38,7 +38,7 @@ fn gram(n_cols: usize, seed: u64) -> Vec<f64> {
 }
 
 fn factor(gram: &[f64], order: ColumnOrder) -> InverseFactor {
-    let Ok(factor) = InverseFactor::new(gram, 300, &FactorSpec { order, ..FactorSpec::default() }, &go_on);
+    let Ok(factor) = InverseFactor::new(gram, 300, &FactorSpec { order, ..FactorSpec::default() }, &check_stop);
     assert_eq!(factor.outcome().fallback, None);
     factor
 }
@@ -79,12 +79,12 @@ proptest! {
         let quant = briquette_methods::quant::fit(&weights, n_cols, keep.as_ref(), &spec(n_bits, kind, grouping, ScaleSearch::AbsMax));
         let order = if is_ordered { ColumnOrder::ByActivation } else { ColumnOrder::Stored };
         let mut found = weights.clone();
-        let Ok(()) = gptq(&mut found, n_cols, &quant, keep.as_ref(), &factor(&gram(n_cols, seed ^ 5), order), &go_on);
+        let Ok(()) = gptq(&mut found, n_cols, &quant, keep.as_ref(), &factor(&gram(n_cols, seed ^ 5), order), &check_stop);
         prop_assert_eq!(bits(&on_grid(&found, n_cols, &quant, keep.as_ref())), bits(&found));
     }
 
     #[test]
-    fn what_is_dropped_is_counted_and_zero(
+    fn dropped_weights_are_counted_and_zero(
         seed in any::<u64>(), n_rows in 1_usize..70, n_runs in 1_usize..40, share in 0.0_f64..=1.0, is_ordered in any::<bool>(),
         has_given in any::<bool>(), per_row in any::<bool>(),
     ) {
@@ -95,7 +95,7 @@ proptest! {
         let sparsity = if per_row { DropRule::CountPerRow((share * n_cols as f64) as usize) } else { DropRule::Count((share * weights.len() as f64) as usize) };
         let order = if is_ordered { ColumnOrder::ByActivation } else { ColumnOrder::Stored };
         let mut found = weights.clone();
-        let Ok(keep) = sparsegpt(&mut found, n_cols, sparsity, given, &factor(&gram(n_cols, seed ^ 5), order), &go_on);
+        let Ok(keep) = sparsegpt(&mut found, n_cols, sparsity, given, &factor(&gram(n_cols, seed ^ 5), order), &check_stop);
         let is_dropped = |row: usize, col: usize| given.is_some_and(|given| !given.keeps(row, col));
         for row in 0..n_rows {
             for col in 0..n_cols {
@@ -117,7 +117,7 @@ proptest! {
         let (n_cols, n) = (m * n_runs, (share * m as f64) as usize);
         let mut found = numbers(n_rows * n_cols, seed);
         let factor = factor(&gram(n_cols, seed ^ 5), ColumnOrder::Stored);
-        let Ok(keep) = sparsegpt(&mut found, n_cols, DropRule::NOfM { n, m }, None, &factor, &go_on);
+        let Ok(keep) = sparsegpt(&mut found, n_cols, DropRule::NOfM { n, m }, None, &factor, &check_stop);
         for row in 0..n_rows {
             for run in 0..n_runs {
                 prop_assert_eq!((run * m..(run + 1) * m).filter(|&col| keep.keeps(row, col)).count(), n);
@@ -128,7 +128,7 @@ proptest! {
 }
 
 #[test]
-fn correlated_inputs_make_up_for_most_of_an_error() {
+fn correlated_inputs_compensate_for_most_of_an_error() {
     let (n_rows, n_cols) = (70, 200);
     for seed in 0..5 {
         let (weights, gram) = (numbers(n_rows * n_cols, seed), gram(n_cols, seed + 100));
@@ -141,7 +141,7 @@ fn correlated_inputs_make_up_for_most_of_an_error() {
                 let spec = spec(n_bits, GridKind::Symmetric, Grouping::Group(20), ScaleSearch::AbsMax);
                 let quant = briquette_methods::quant::fit(&weights, n_cols, keep, &spec);
                 let (nearest, mut found) = (on_grid(&weights, n_cols, &quant, keep), weights.clone());
-                let Ok(()) = gptq(&mut found, n_cols, &quant, keep, &factor, &go_on);
+                let Ok(()) = gptq(&mut found, n_cols, &quant, keep, &factor, &check_stop);
                 assert!(error(&weights, &found, &gram) < 0.5 * error(&weights, &nearest, &gram), "{order:?} {n_bits}");
             }
             for sparsity in [DropRule::Count(7000), DropRule::CountPerRow(100), DropRule::NOfM { n: 2, m: 4 }] {
@@ -149,7 +149,7 @@ fn correlated_inputs_make_up_for_most_of_an_error() {
                     continue;
                 }
                 let mut found = weights.clone();
-                let Ok(keep) = sparsegpt(&mut found, n_cols, sparsity, None, &factor, &go_on);
+                let Ok(keep) = sparsegpt(&mut found, n_cols, sparsity, None, &factor, &check_stop);
                 let zeroed = fake_quantize(&weights, n_rows, n_cols, &Decision { mask: Some(keep), quant: None });
                 assert!(
                     error(&weights, &found, &gram) < 0.5 * error(&weights, &zeroed, &gram),
@@ -161,11 +161,11 @@ fn correlated_inputs_make_up_for_most_of_an_error() {
 }
 
 #[test]
-fn inputs_that_have_nothing_to_do_with_each_other_leave_nothing_to_make_up_for() {
+fn uncorrelated_inputs_allow_no_compensation() {
     let (n_rows, n_cols) = (70, 260);
     let weights = numbers(n_rows * n_cols, 3);
     let identity: Vec<f64> = (0..n_cols * n_cols).map(|at| f64::from(at / n_cols == at % n_cols)).collect();
-    let Ok(unseen) = InverseFactor::new(&identity, 0, &FactorSpec::default(), &go_on);
+    let Ok(unseen) = InverseFactor::new(&identity, 0, &FactorSpec::default(), &check_stop);
     for factor in [factor(&identity, ColumnOrder::ByActivation), factor(&identity, ColumnOrder::Stored), unseen] {
         let quant = briquette_methods::quant::fit(
             &weights,
@@ -174,10 +174,10 @@ fn inputs_that_have_nothing_to_do_with_each_other_leave_nothing_to_make_up_for()
             &spec(4, GridKind::Asymmetric, Grouping::Group(20), ScaleSearch::Mse),
         );
         let mut found = weights.clone();
-        let Ok(()) = gptq(&mut found, n_cols, &quant, None, &factor, &go_on);
+        let Ok(()) = gptq(&mut found, n_cols, &quant, None, &factor, &check_stop);
         assert_eq!(bits(&found), bits(&on_grid(&weights, n_cols, &quant, None)));
         let mut found = weights.clone();
-        let Ok(keep) = sparsegpt(&mut found, n_cols, DropRule::CountPerRow(130), None, &factor, &go_on);
+        let Ok(keep) = sparsegpt(&mut found, n_cols, DropRule::CountPerRow(130), None, &factor, &check_stop);
         // The blocks of 128, 128 and 4 columns drop 64, 64 and 2 weights of each row.
         for (row, weights) in weights.chunks_exact(n_cols).enumerate() {
             for (first, block) in weights.chunks(128).enumerate() {
@@ -195,13 +195,13 @@ fn inputs_that_have_nothing_to_do_with_each_other_leave_nothing_to_make_up_for()
 }
 
 #[test]
-fn admm_without_inputs_goes_by_magnitude() {
+fn admm_without_inputs_prunes_by_magnitude() {
     let (n_rows, n_cols) = (70, 100);
     let weights = numbers(n_rows * n_cols, 3);
     for (gram, count) in [(gram(n_cols, 7), 0), (vec![f64::NAN; n_cols * n_cols], 300)] {
         let found = |sparsity| {
             let mut found = weights.clone();
-            let Ok((keep, outcome)) = admm(&mut found, n_cols, sparsity, &gram, count, &go_on);
+            let Ok((keep, outcome)) = admm(&mut found, n_cols, sparsity, &gram, count, &check_stop);
             assert!(outcome.fallback.is_some());
             let zeroed = Decision { mask: Some(keep.clone()), quant: None };
             assert_eq!(bits(&found), bits(&fake_quantize(&weights, n_rows, n_cols, &zeroed)));
@@ -218,7 +218,7 @@ fn admm_without_inputs_goes_by_magnitude() {
 }
 
 #[test]
-fn one_thread_and_four_find_the_same() {
+fn results_do_not_depend_on_the_number_of_threads() {
     let (n_rows, n_cols) = (200, 392);
     let weights = numbers(n_rows * n_cols, 9);
     let gram = gram(n_cols, 4);
@@ -233,13 +233,13 @@ fn one_thread_and_four_find_the_same() {
         pool.install(|| {
             let (stored, ordered) = (factor(&gram, ColumnOrder::Stored), factor(&gram, ColumnOrder::ByActivation));
             let mut rounded = weights.clone();
-            let Ok(()) = gptq(&mut rounded, n_cols, &quant, None, &ordered, &go_on);
+            let Ok(()) = gptq(&mut rounded, n_cols, &quant, None, &ordered, &check_stop);
             let mut found = vec![bits(&rounded)];
             for sparsity in [DropRule::Count(30_000), DropRule::CountPerRow(100), DropRule::NOfM { n: 2, m: 4 }] {
                 let mut weights = weights.clone();
-                let Ok(_) = sparsegpt(&mut weights, n_cols, sparsity, None, &stored, &go_on);
+                let Ok(_) = sparsegpt(&mut weights, n_cols, sparsity, None, &stored, &check_stop);
                 found.push(bits(&weights));
-                let Ok(_) = admm(&mut weights, n_cols, sparsity, &gram, 300, &go_on);
+                let Ok(_) = admm(&mut weights, n_cols, sparsity, &gram, 300, &check_stop);
                 found.push(bits(&weights));
             }
             found
@@ -259,15 +259,15 @@ fn weights_of_inputs_that_were_always_zero_become_zero() {
     assert_eq!((factor.outcome().n_dead, factor.order()[n_cols - 1]), (1, 5));
     let quant = QuantParams::new(Grid::INT8, Grouping::Tensor, n_cols, vec![Affine::symmetric(0.01)]);
     let mut found = numbers(3 * n_cols, 8);
-    let Ok(()) = gptq(&mut found, n_cols, &quant, None, &factor, &go_on);
+    let Ok(()) = gptq(&mut found, n_cols, &quant, None, &factor, &check_stop);
     assert!(found.chunks(n_cols).all(|row| row[5].to_bits() == 0 && row[4] != 0.0));
     let mut found = numbers(3 * n_cols, 8);
-    let Ok(keep) = sparsegpt(&mut found, n_cols, DropRule::Count(3), None, &factor, &go_on);
-    assert!((0..3).all(|row| !keep.keeps(row, 5)), "those that do nothing go first");
+    let Ok(keep) = sparsegpt(&mut found, n_cols, DropRule::Count(3), None, &factor, &check_stop);
+    assert!((0..3).all(|row| !keep.keeps(row, 5)), "weights of dead inputs are dropped first");
 }
 
 #[test]
-fn it_stops_when_asked() {
+fn an_error_of_check_stop_ends_the_work() {
     let factor = factor(&gram(8, 1), ColumnOrder::Stored);
     let quant = QuantParams::new(Grid::INT8, Grouping::Tensor, 8, vec![Affine::symmetric(0.01)]);
     let stop = || Err("stop");
@@ -279,6 +279,6 @@ fn it_stops_when_asked() {
     let none = QuantParams::new(Grid::INT8, Grouping::Row, 8, Vec::new());
     assert_eq!(gptq(&mut [], 8, &none, None, &factor, &stop), Ok(()));
     assert_eq!(sparsegpt(&mut [], 8, DropRule::Count(0), None, &factor, &stop).map(|keep| keep.dim()), Ok((0, 8)));
-    let Ok((keep, _)) = admm(&mut [], 8, DropRule::NOfM { n: 2, m: 4 }, &gram(8, 1), 300, &go_on);
+    let Ok((keep, _)) = admm(&mut [], 8, DropRule::NOfM { n: 2, m: 4 }, &gram(8, 1), 300, &check_stop);
     assert_eq!(keep.dim(), (0, 8));
 }

@@ -12,11 +12,11 @@ use std::convert::Infallible;
 const ROWS: usize = 24;
 const COLS: usize = 288;
 
-fn go_on() -> Result<(), Infallible> {
+fn check_stop() -> Result<(), Infallible> {
     Ok(())
 }
 
-/// The bytes of a tensor of the fixture.
+/// Returns the bytes of a tensor of the fixture.
 fn tensor(name: &str) -> Vec<u8> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/reference.safetensors");
     let file = std::fs::read(path).unwrap();
@@ -61,7 +61,7 @@ fn stats() -> InputStats {
 fn factor(order: ColumnOrder) -> InverseFactor {
     let stats = stats();
     let spec = FactorSpec { order, ..FactorSpec::default() };
-    let Ok(factor) = InverseFactor::new(stats.gram.as_ref().unwrap(), stats.count, &spec, &go_on);
+    let Ok(factor) = InverseFactor::new(stats.gram.as_ref().unwrap(), stats.count, &spec, &check_stop);
     assert_eq!((factor.outcome().fallback, factor.outcome().n_dead), (None, 1));
     factor
 }
@@ -86,7 +86,7 @@ fn assert_gptq(name: &str, grid: Grid, group: usize, order: ColumnOrder, keep: O
     let grouping = if group == COLS { Grouping::Row } else { Grouping::Group(group) };
     let quant = QuantParams::new(grid, grouping, COLS, affines);
     let mut found = floats("weights");
-    let Ok(()) = gptq(&mut found, COLS, &quant, keep, &factor(order), &go_on);
+    let Ok(()) = gptq(&mut found, COLS, &quant, keep, &factor(order), &check_stop);
     let expected = codes(&format!("gptq.{name}.codes"));
     let value = |at: usize| quant.row(at / COLS)[at % COLS / group].dequantize(expected[at]);
     let n_apart = (0..ROWS * COLS).filter(|&at| found[at].to_bits() != value(at).to_bits()).count();
@@ -115,7 +115,7 @@ fn sparsegpt_drops_the_weights_of_the_reference() {
     ];
     for (name, sparsity, given) in cases {
         let mut found = floats("weights");
-        let Ok(keep) = sparsegpt(&mut found, COLS, sparsity, given, &factor, &go_on);
+        let Ok(keep) = sparsegpt(&mut found, COLS, sparsity, given, &factor, &check_stop);
         assert_same_mask(&keep, &format!("sparsegpt.{name}.keep"));
         assert_as_good(&found, &format!("sparsegpt.{name}.error"));
     }
@@ -132,7 +132,7 @@ fn admm_drops_the_weights_of_the_reference() {
     for (name, sparsity) in cases {
         let mut found = floats("weights");
         let gram = stats.gram.as_ref().unwrap();
-        let Ok((keep, outcome)) = admm(&mut found, COLS, sparsity, gram, stats.count, &go_on);
+        let Ok((keep, outcome)) = admm(&mut found, COLS, sparsity, gram, stats.count, &check_stop);
         assert_eq!((outcome.n_dead, outcome.fallback), (1, None));
         assert_same_mask(&keep, &format!("admm.{name}.keep"));
         assert_as_good(&found, &format!("admm.{name}.error"));

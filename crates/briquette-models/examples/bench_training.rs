@@ -1,5 +1,6 @@
-//! Times a step of training without and with masks, taken in turn: sentences in, and the plain model's embeddings as targets, or what comes next
-//! where the model is a decoder.
+//! Times a training step with and without masks, alternating.
+//!
+//! Inputs are sentences. Targets are the plain model's embeddings, or the next tokens for a decoder.
 //!
 //! `bench_training [--model models/minilm] [--batch 16] [--length 64] [--steps 20] [--sparsity 0.4]`
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
@@ -14,18 +15,18 @@ use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use std::path::Path;
 use std::time::Instant;
 
-/// A network in training, and how long its steps took.
+/// A network in training, with the times of its steps.
 struct Side {
     network: Network,
     optimizer: ModuleOptimizer,
     ms: Vec<f64>,
 }
 
-/// Full sentences, and what is to come of them.
+/// Sentences of full length and their targets.
 struct TokenBatch {
     ids: Tensor<2, Int>,
     padding: Tensor<2, Bool>,
-    /// Embeddings; none where it is the next tokens.
+    /// Embeddings; `None` if the targets are the next tokens.
     targets: Option<(Pooling, Tensor<2>)>,
 }
 
@@ -47,7 +48,7 @@ fn main() {
         for side in &mut sides {
             let start = Instant::now();
             side.step(&batch);
-            // The first makes the optimizer's moments.
+            // The first step allocates the optimizer's moments.
             if step > 0 {
                 side.ms.push(start.elapsed().as_secs_f64() * 1e3);
             }

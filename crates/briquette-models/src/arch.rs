@@ -1,4 +1,4 @@
-//! Which architectures can be run, a row each, and which of them a checkpoint is of.
+//! The table of architectures, and detection of a checkpoint's architecture.
 
 use crate::architecture::{Architecture, Blocks, Decoder};
 use crate::config::Folder;
@@ -14,7 +14,7 @@ use burn::tensor::{Bool, Device, Int, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// An architecture that can be run.
+/// An architecture that Briquette can run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Arch {
@@ -35,13 +35,13 @@ pub enum Arch {
     /// torchvision's ResNet-152.
     #[serde(rename = "resnet152")]
     ResNet152,
-    /// BERT and its like, as an encoder of sentences.
+    /// The BERT family, as sentence encoders.
     Bert,
-    /// Llama and its like, as a decoder.
+    /// The Llama family, as decoders.
     Llama,
 }
 
-/// A network of any architecture. In paths of its parameters the variant's name comes first.
+/// A network of any architecture. Paths of its parameters begin with the name of the variant.
 #[derive(Module, Debug)]
 #[allow(clippy::large_enum_variant)]
 pub enum Network {
@@ -55,23 +55,23 @@ pub enum Network {
     Llama(Llama),
 }
 
-/// What there is to know of an architecture.
+/// Table entry of an architecture.
 struct ArchRow {
     arch: Arch,
-    /// Its name in recipes.
+    /// Name in recipes.
     name: &'static str,
     task: ModelTask,
-    /// What config.json calls it; its name is known there too.
+    /// Values of `model_type` in config.json; `name` is accepted too.
     model_types: &'static [&'static str],
-    /// Whether the names of a checkpoint's tensors are those of its network.
+    /// Returns whether a checkpoint has the tensor names of this network.
     has_names: fn(&Checkpoint) -> bool,
-    /// Its network for a checkpoint, before it is filled; and how its paths relate to the names there.
+    /// Creates the unfilled network of a checkpoint, and its name map.
     blank: fn(&Checkpoint, &Device) -> Result<(Network, NameMap)>,
-    /// What its network for a checkpoint takes in.
+    /// Returns the input of a checkpoint's network.
     input: fn(&Checkpoint) -> Result<Input>,
 }
 
-/// Every architecture, in the order in which they are tried.
+/// All architectures, in the order of detection.
 const ROWS: &[ArchRow] = &[
     ArchRow {
         arch: Arch::Bert,
@@ -119,7 +119,7 @@ const fn resnet<const DEPTH: usize>(arch: Arch, name: &'static str) -> ArchRow {
     }
 }
 
-/// A blank network with room for two factors where the checkpoint has those.
+/// Converts the linear layers that a checkpoint stores as two factors to low rank.
 fn roomy<N: Architecture>(
     (mut network, names): (N, NameMap),
     variant: fn(N) -> Network,
@@ -130,7 +130,7 @@ fn roomy<N: Architecture>(
 }
 
 impl Arch {
-    /// Every architecture, for help texts and tests.
+    /// Returns all architectures, for help texts and tests.
     pub fn all() -> Vec<Self> {
         let mut all: Vec<Self> = ROWS.iter().map(|row| row.arch).collect();
         all.sort();
@@ -141,27 +141,28 @@ impl Arch {
         ROWS.iter().find(|row| row.arch == self).expect("every architecture has a row")
     }
 
-    /// Its name in recipes.
+    /// Returns the name in recipes.
     pub fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// What it does.
+    /// Returns the task of the architecture.
     pub fn task(self) -> ModelTask {
         self.row().task
     }
 
-    /// What its network in a checkpoint takes in.
+    /// Returns the input of a checkpoint's network.
     pub fn input(self, checkpoint: &Checkpoint) -> Result<Input> {
         (self.row().input)(checkpoint)
     }
 
-    /// The architecture of a checkpoint: by `model_type` of its config.json, else by the names of its tensors.
+    /// Detects the architecture of a checkpoint by `model_type` in config.json, or else by tensor names.
     ///
-    /// A `model_type` that is not known is not overruled by names: RoBERTa's are BERT's, and its positions are not.
+    /// An unknown `model_type` is an error even if the names match: RoBERTa has BERT's names, but other
+    /// positions.
     ///
     /// # Errors
-    /// Config where neither tells; the message lists the names to choose from.
+    /// Config: the architecture is unknown; the message lists the known names.
     pub fn detect(checkpoint: &Checkpoint) -> Result<Self> {
         let folder = Folder::of(checkpoint);
         let model_type = folder.model_type()?;
@@ -173,23 +174,24 @@ impl Arch {
             let message = match model_type {
                 Some(name) => {
                     let known = ROWS.iter().flat_map(|row| row.model_types).copied().collect::<Vec<_>>().join(", ");
-                    format!("config.json says model_type {name:?}, which cannot be run; expected one of {known}")
+                    format!("config.json has model_type {name:?}, which cannot be run; expected one of {known}")
                 }
-                None => format!("its tensors' names fit no architecture; if it is one of {}, name it as arch", names()),
+                None => format!("its tensor names match no architecture; if it is one of {}, set arch", names()),
             };
             Error::config(message).at(checkpoint.path().display())
         })
     }
 
-    /// The architecture that the names of tensors point to.
+    /// Detects the architecture by tensor names only.
     pub fn by_names(checkpoint: &Checkpoint) -> Option<Self> {
         ROWS.iter().find(|row| (row.has_names)(checkpoint)).map(|row| row.arch)
     }
 }
 
 impl Network {
-    /// The network that a checkpoint is of, before it is filled, with room for two factors where linear layers are those; and how
-    /// its paths relate to the names of the checkpoint. It takes no memory for weights.
+    /// Creates the unfilled network of a checkpoint and its name map.
+    ///
+    /// Linear layers that the checkpoint stores as two factors have low rank. Weights take no memory yet.
     pub fn blank(arch: Arch, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
         (arch.row().blank)(checkpoint, device)
     }
@@ -203,7 +205,7 @@ impl Network {
         }
     }
 
-    /// A smaller network, whose config.json `config` becomes; none where there is no smaller kind.
+    /// Creates a smaller network and updates its config.json; `None` if the architecture does not support it.
     pub(crate) fn smaller(&self, config: &mut Map<String, Value>, how: &Smaller, at: &Device) -> Result<Option<Self>> {
         Ok(match self {
             Self::DigitsCnn(network) => network.smaller(config, how, at)?.map(Self::DigitsCnn),
@@ -213,61 +215,61 @@ impl Network {
         })
     }
 
-    /// Images `[batch, channels, height, width]` to class scores `[batch, classes]`.
+    /// Maps images `[batch, channels, height, width]` to logits `[batch, classes]`.
     ///
     /// # Panics
-    /// If it is no classifier.
+    /// If the network is not a classifier.
     pub fn classify(&self, images: Tensor<4>) -> Tensor<2> {
         self.as_architecture().classify(images)
     }
 
-    /// The network as blocks, where it is a row of such.
+    /// Returns the network as a sequence of blocks, if it is one.
     pub fn as_blocks(&self) -> Option<&dyn Blocks> {
         self.as_architecture().as_blocks()
     }
 
-    /// The device that its parameters are on.
+    /// Returns the device of the parameters.
     pub fn device(&self) -> Device {
         self.devices().into_iter().next().unwrap_or_default()
     }
 
-    /// Layers that a student can have some of.
+    /// Returns the number of layers that a student can choose from; `None` if layers cannot be chosen.
     pub fn n_layers(&self) -> Option<usize> {
         self.as_architecture().n_choosable_layers()
     }
 
-    /// Tokens and their padding, `[batch, length]`, to hidden states `[batch, length, width]`.
+    /// Maps tokens and padding `[batch, length]` to hidden states `[batch, length, width]`.
     ///
     /// # Panics
-    /// If it is no encoder.
+    /// If the network is not an encoder.
     pub fn encode(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3> {
         self.as_architecture().encode(tokens, padding)
     }
 
-    /// Tokens `[batch, length]` to scores of the next `[batch, length, vocabulary]`.
+    /// Maps tokens `[batch, length]` to logits of the next tokens `[batch, length, vocabulary]`.
     ///
     /// # Panics
-    /// If it is no decoder.
+    /// If the network is not a decoder.
     pub fn decode(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         let decoder = self.as_decoder();
         decoder.scores(decoder.last_state(tokens))
     }
 
-    /// The decoder it is.
+    /// Returns the network as a decoder.
     ///
     /// # Panics
-    /// If it is none.
+    /// If the network is not a decoder.
     pub fn as_decoder(&self) -> &dyn Decoder {
         self.as_architecture().as_decoder()
     }
 }
 
-/// Every name, as a list for messages.
+/// Returns all names, as a list for messages.
 fn names() -> String {
     Arch::all().into_iter().map(Arch::name).collect::<Vec<_>>().join(", ")
 }
 
-/// The architecture that a config.json says.
+/// Returns the architecture of a `model_type`.
 fn of_model_type(name: &str) -> Option<Arch> {
     ROWS.iter().find(|row| row.name == name || row.model_types.contains(&name)).map(|row| row.arch)
 }
@@ -292,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_reads_back_in_text_and_in_json() {
+    fn every_name_round_trips_as_text_and_json() {
         for arch in Arch::all() {
             assert_eq!(arch.name().parse::<Arch>().unwrap(), arch);
             assert_eq!(serde_json::to_string(&arch).unwrap(), format!("\"{arch}\""));

@@ -1,4 +1,4 @@
-//! What the network of an architecture has to do: a new one implements this in its own file, and has a row in `arch.rs`.
+//! The traits of networks. A new architecture implements them in its own file and gets an entry in `arch.rs`.
 
 use crate::cache::KeyValues;
 use crate::low_rank::Linears;
@@ -8,35 +8,36 @@ use briquette_cpu::float::CacheType;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use serde_json::{Map, Value};
 
-/// A network, as those see it who do not know which it is. What other tasks than its own need is left out.
+/// A network of any architecture. Methods of other tasks have default implementations.
 pub(crate) trait Architecture: Linears {
-    /// Images `[batch, channels, height, width]` to class scores `[batch, classes]`.
+    /// Maps images `[batch, channels, height, width]` to logits `[batch, classes]`.
     fn classify(&self, _images: Tensor<4>) -> Tensor<2> {
         panic!("not a classifier")
     }
 
-    /// Tokens and their padding, `[batch, length]`, to hidden states `[batch, length, width]`.
+    /// Maps tokens and padding `[batch, length]` to hidden states `[batch, length, width]`.
     fn encode(&self, _tokens: Tensor<2, Int>, _padding: Tensor<2, Bool>) -> Tensor<3> {
         panic!("not an encoder")
     }
 
-    /// The decoder it is.
+    /// Returns the network as a decoder.
     fn as_decoder(&self) -> &dyn Decoder {
         panic!("not a decoder")
     }
 
-    /// The network as blocks, where it is a row of such.
+    /// Returns the network as a sequence of blocks, if it is one.
     fn as_blocks(&self) -> Option<&dyn Blocks> {
         None
     }
 
-    /// Layers that a student can have some of.
+    /// Returns the number of layers that a student can choose from.
     fn n_choosable_layers(&self) -> Option<usize> {
         None
     }
 
-    /// A smaller network, whose config.json `config` becomes; none where there is no smaller kind. Its weights are drawn when
-    /// they are first looked at.
+    /// Creates a smaller network and updates its config.json; `None` if the architecture does not support it.
+    ///
+    /// New weights are initialized when they are first read.
     fn smaller(&self, _config: &mut Map<String, Value>, _how: &Smaller, _device: &Device) -> Result<Option<Self>>
     where
         Self: Sized,
@@ -45,57 +46,58 @@ pub(crate) trait Architecture: Linears {
     }
 }
 
-/// A network whose blocks can run one after another.
+/// A network whose transformer blocks can run one at a time.
 pub trait Blocks {
-    /// How many there are.
+    /// Returns the number of blocks.
     fn n_blocks(&self) -> usize;
 
-    /// The path of a block: `model.layers.3`.
+    /// Returns the path of a block, such as `model.layers.3`.
     fn block_path(&self, index: usize) -> String;
 
-    /// Tokens `[batch, length]` to what the first block takes, `[batch, length, width]`.
+    /// Maps tokens `[batch, length]` to the first block's input `[batch, length, width]`.
     fn enter(&self, tokens: Tensor<2, Int>) -> Tensor<3>;
 
-    /// What a block makes of a state; `padding` is true where a token is none.
+    /// Returns the output of a block; `padding` is true at padding tokens.
     fn block(&self, index: usize, state: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<3>;
 
-    /// Shows the layers of a block their inputs; what the last of them gives need not be found.
+    /// Passes the layer inputs of a block to probes. The output of the last layer need not be computed.
     fn only_show(&self, index: usize, state: Tensor<3>, padding: Tensor<2, Bool>) {
         drop(self.block(index, state, padding));
     }
 
-    /// The last hidden state, of the state after the last block.
+    /// Maps the output of the last block to the last hidden state.
     fn leave(&self, state: Tensor<3>) -> Tensor<3>;
 
-    /// The paths of what is needed after the last block only: a norm, a head.
+    /// Returns the paths of modules that are needed only after the last block: norm, head.
     fn exit_paths(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Whether what comes before the first block is needed after the last one again: a table that is the head too.
+    /// Returns whether the embedding is needed again after the last block, as a tied head.
     fn exit_needs_entry(&self) -> bool {
         false
     }
 }
 
-/// A network that tells the next token.
+/// A network that predicts the next token.
 pub trait Decoder {
-    /// Tokens `[batch, length]` to what the head takes, `[batch, length, width]`.
+    /// Maps tokens `[batch, length]` to the head's input `[batch, length, width]`.
     fn last_state(&self, tokens: Tensor<2, Int>) -> Tensor<3>;
 
-    /// The head: `[batch, length, width]` to `[batch, length, vocabulary]`.
+    /// Applies the head: `[batch, length, width]` to logits `[batch, length, vocabulary]`.
     fn scores(&self, last_state: Tensor<3>) -> Tensor<3>;
 
-    /// Entries of the vocabulary.
+    /// Returns the size of the vocabulary.
     fn vocab_size(&self) -> usize;
 
-    /// The most tokens that a sequence can have.
+    /// Returns the longest sequence in tokens.
     fn max_positions(&self) -> usize;
 
-    /// Keys and values of a sequence of no tokens yet.
+    /// Creates an empty key-value cache for one sequence.
     fn key_values(&self, kind: CacheType) -> KeyValues;
 
-    /// Tokens `[batch, n]`, which follow those of `caches`, to what the head takes, `[batch, n, width]`; their keys and values are added to
-    /// the caches, one for each sequence.
+    /// Maps tokens `[batch, n]` that continue the cached sequences to the head's input `[batch, n, width]`.
+    ///
+    /// Appends their keys and values to the caches, one cache per sequence.
     fn next_state(&self, tokens: Tensor<2, Int>, caches: &mut [KeyValues]) -> Tensor<3>;
 }

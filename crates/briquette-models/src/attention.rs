@@ -1,4 +1,4 @@
-//! Attention over heads, shared by encoders and decoders.
+//! Multi-head attention of encoders and decoders.
 
 use crate::cache::KeyValues;
 use crate::layers::Dropout;
@@ -9,31 +9,32 @@ use burn::tensor::module::attention;
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Bool, Tensor, TensorData};
 
-/// `[batch, length, heads * width]` to `[batch, length, heads, width]`.
+/// Reshapes `[batch, length, heads * width]` to `[batch, length, heads, width]`.
 pub(crate) fn by_head(x: Tensor<3>, n_heads: usize) -> Tensor<4> {
     let [batch, length, width] = x.dims();
     x.reshape([batch, length, n_heads, width / n_heads])
 }
 
-/// `[batch, length, heads * width]` to `[batch, heads, length, width]`.
+/// Reshapes `[batch, length, heads * width]` to `[batch, heads, length, width]`.
 pub(crate) fn split_heads(x: Tensor<3>, n_heads: usize) -> Tensor<4> {
     by_head(x, n_heads).swap_dims(1, 2)
 }
 
-/// `[batch, heads, length, width]` to `[batch, length, heads * width]`.
+/// Reshapes `[batch, heads, length, width]` to `[batch, length, heads * width]`.
 pub(crate) fn merge_heads(x: Tensor<4>) -> Tensor<3> {
     let [batch, n_heads, length, width] = x.dims();
     x.swap_dims(1, 2).reshape([batch, length, n_heads * width])
 }
 
-/// Lets each group of query heads use one head of keys or values: `[b, kv, l, w]` to `[b, kv * times, l, w]`.
+/// Repeats key or value heads for grouped queries: `[b, kv, l, w]` to `[b, kv * times, l, w]`.
 fn repeat_heads(x: Tensor<4>, times: usize) -> Tensor<4> {
     let [batch, n_heads, length, width] = x.dims();
     let x = x.unsqueeze_dim::<5>(2).expand([batch, n_heads, times, length, width]);
     x.reshape([batch, n_heads * times, length, width])
 }
 
-/// Attention of every token to those up to itself, all `[batch, length, heads * width]`; keys and values may have fewer heads.
+/// Computes causal attention; all tensors are `[batch, length, heads * width]`. Keys and values may have fewer
+/// heads.
 pub(crate) fn attend_causally([q, k, v]: [Tensor<3>; 3], n_heads: usize, n_kv_heads: usize) -> Tensor<3> {
     if fused::fuses(&q) {
         return fused::attention([q, k, v], n_heads, None);
@@ -43,8 +44,8 @@ pub(crate) fn attend_causally([q, k, v]: [Tensor<3>; 3], n_heads: usize, n_kv_he
     attend(q, repeat_heads(k, times), repeat_heads(v, times), None)
 }
 
-/// As [`attend_causally`], of tokens that follow those of `caches`, one for each sequence; their keys and values of this layer are added to
-/// those.
+/// Like [`attend_causally`], for tokens that continue the cached sequences; appends their keys and values of
+/// this layer to the caches.
 pub(crate) fn attend_to_kept(
     [q, k, v]: [Tensor<3>; 3],
     [n_heads, n_kv_heads]: [usize; 2],
@@ -72,10 +73,10 @@ fn to_host(x: Tensor<3>) -> Vec<f32> {
     x.into_data().try_into_vec_as::<f32>().expect("floats")
 }
 
-/// `softmax(q k^T / sqrt(width)) v`, merged back to `[batch, length, heads * width]`.
+/// Computes `softmax(q k^T / sqrt(width)) v` and merges the heads to `[batch, length, heads * width]`.
 ///
-/// With `padding` (true where there is no token) every query sees all tokens that are there; without it, each query
-/// sees the tokens up to its own.
+/// With `padding` (true at padding tokens), every query attends to all other tokens. Without it, attention is
+/// causal.
 fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, padding: Option<Tensor<2, Bool>>) -> Tensor<3> {
     let [batch, n_heads, length, _] = q.dims();
     let options = AttentionModuleOptions { is_causal: padding.is_none(), ..AttentionModuleOptions::default() };
@@ -83,9 +84,9 @@ fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, padding: Option<Tensor<2, Bo
     merge_heads(attention(q, k, v, mask, None, options))
 }
 
-/// Attention of every token to all that are no padding: `[batch, length, heads * width]`, queries, keys and values alike.
+/// Computes bidirectional attention with padding mask; all tensors are `[batch, length, heads * width]`.
 ///
-/// While it trains, `dropout` takes its share of the weights that queries give to tokens.
+/// During training, `dropout` applies to the attention probabilities.
 pub(crate) fn attend_to_tokens(
     [q, k, v]: [Tensor<3>; 3],
     n_heads: usize,
@@ -103,7 +104,7 @@ pub(crate) fn attend_to_tokens(
     }
 }
 
-/// As [`attend`] with padding, with dropout between softmax and values.
+/// Like [`attend`] with padding, with dropout on the attention probabilities.
 fn attend_dropping(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, padding: Tensor<2, Bool>, dropout: &Dropout) -> Tensor<3> {
     let [batch, _, length, width] = q.dims();
     let scores = q.matmul(k.swap_dims(2, 3)).div_scalar((width as f64).sqrt());
@@ -120,7 +121,7 @@ mod tests {
     use burn::tensor::{Device, Distribution, TensorData, Tolerance};
 
     #[test]
-    fn attention_that_drops_nothing_is_attention() {
+    fn attention_without_dropout_equals_plain_attention() {
         let device = Device::flex().autodiff();
         let x = || Tensor::<3>::random([2, 5, 12], Distribution::Normal(0.0, 1.0), &device);
         let padding = [false, false, false, true, true, false, false, false, false, false];

@@ -1,4 +1,4 @@
-//! Data in batches, prepared by burn's data loader on other threads while the model runs.
+//! Batches of data, prepared by burn's data loader on other threads while the model runs.
 
 use crate::data::{ImageInput, Images};
 use crate::text::{TextTokenizer, Tokens};
@@ -9,12 +9,12 @@ use burn::data::dataset::{Dataset, DatasetError};
 use burn::tensor::{Device, Tensor, TensorData};
 use std::sync::Arc;
 
-/// How data is cut and by how many threads it is prepared.
+/// Batch size and number of threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batching {
-    /// Items of a batch.
+    /// Items per batch.
     pub batch_size: usize,
-    /// Threads that prepare batches; 0 prepares them in between.
+    /// Threads that prepare batches; 0 prepares them on the calling thread.
     pub workers: usize,
 }
 
@@ -24,17 +24,17 @@ impl Default for Batching {
     }
 }
 
-/// An item and its place in the data; batches may come in any order.
+/// An item with its index in the data; batches may come in any order.
 #[derive(Debug, Clone)]
 pub struct Indexed<T> {
-    /// Its place.
+    /// Index in the data.
     pub index: usize,
     /// The item.
     pub item: T,
 }
 
-/// Why an item could not be prepared. It travels as an item: a loader would put words of its own before an error's, and clones
-/// what it hands on, which an [`Error`] cannot do.
+/// The error of an item. It is passed as an item, since the loader clones items and adds its own text to
+/// errors.
 #[derive(Debug, Clone)]
 struct Failed {
     kind: ErrorKind,
@@ -55,11 +55,11 @@ impl From<Failed> for Error {
 
 type Prepared<T> = Result<Indexed<T>, Failed>;
 
-/// Data in batches.
+/// An iterable of batches.
 pub struct Batches<T>(Arc<dyn DataLoader<Vec<Prepared<T>>>>);
 
 impl<T: 'static> Batches<T> {
-    /// All batches, or the error that an item of one failed with.
+    /// Returns all batches; a batch with a failed item is an error.
     pub fn iter(&self) -> impl Iterator<Item = Result<Vec<Indexed<T>>>> {
         self.0.iter().map(|batch| match batch {
             Ok(items) => items.into_iter().map(|item| item.map_err(Error::from)).collect(),
@@ -68,7 +68,7 @@ impl<T: 'static> Batches<T> {
     }
 }
 
-/// Hands items on as they are: tensors are made by the thread that runs the model.
+/// Passes items on unchanged: the thread that runs the model creates the tensors.
 struct AsTheyAre;
 
 impl<T: Send> Batcher<T, Vec<T>> for AsTheyAre {
@@ -79,7 +79,7 @@ impl<T: Send> Batcher<T, Vec<T>> for AsTheyAre {
 
 struct Texts {
     texts: Vec<String>,
-    /// Places of texts, longest first, so that a batch needs little padding.
+    /// Indices of the texts, longest first, so that batches need little padding.
     order: Vec<usize>,
     tokenizer: TextTokenizer,
 }
@@ -96,7 +96,7 @@ impl Dataset<Prepared<Tokens>> for Texts {
     }
 }
 
-/// Texts as batches of tokens, the longest first.
+/// Batches texts as tokens, longest first.
 pub fn text_batches(texts: &[String], tokenizer: &TextTokenizer, how: Batching) -> Batches<Tokens> {
     let mut order: Vec<usize> = (0..texts.len()).collect();
     order.sort_by_key(|&index| (std::cmp::Reverse(texts[index].len()), index));
@@ -123,7 +123,7 @@ impl Dataset<Prepared<Option<Vec<f32>>>> for Pictures {
     }
 }
 
-/// Images as batches of values; `None` for one that does not decode, unless `is_strict`.
+/// Batches images as values. An image that cannot be decoded gives `None`, or an error if `is_strict`.
 pub fn image_batches(
     images: &Arc<Images>,
     input: &ImageInput,
@@ -137,12 +137,12 @@ fn loader<T>(dataset: impl Dataset<Prepared<T>> + 'static, how: Batching) -> Bat
 where
     T: Clone + std::fmt::Debug + Send + Sync + 'static,
 {
-    // A loader allocates room for `batch_size` items at once, even where there are fewer: a huge number would be out of memory.
+    // The loader allocates `batch_size` items up front, so a huge number would exhaust memory.
     let batch_size = how.batch_size.clamp(1, dataset.len().max(1));
     Batches(DataLoaderBuilder::new(AsTheyAre).batch_size(batch_size).num_workers(how.workers).build(dataset))
 }
 
-/// Images of equal extents as one tensor.
+/// Stacks images of equal extents into one tensor.
 pub fn stacked(images: &[Vec<f32>], [channels, height, width]: [usize; 3], device: &Device) -> Tensor<4> {
     let shape = [images.len(), channels, height, width];
     Tensor::from_data(TensorData::new(images.concat(), shape), device)

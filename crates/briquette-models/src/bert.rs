@@ -17,7 +17,7 @@ pub use config::{BertConfig, HiddenActivation};
 pub use trace::BertTrace;
 
 impl BertConfig {
-    /// A network of these sizes with random weights, as transformers draws them.
+    /// Creates a network with random weights, initialized as in transformers.
     ///
     /// # Panics
     /// If a size is 0 or the heads do not divide the width.
@@ -67,7 +67,7 @@ impl BertConfig {
     }
 }
 
-/// The tables of words, positions and segments.
+/// Word, position and segment embeddings.
 #[derive(Module, Debug)]
 struct BertEmbeddings {
     word_embeddings: Embedding,
@@ -110,7 +110,7 @@ impl BertSelfAttention {
     }
 }
 
-/// A linear layer, the shortcut around what came before, and a norm.
+/// A linear layer, a residual connection and a norm.
 #[derive(Module, Debug)]
 struct BertOutput {
     dense: Linear,
@@ -170,7 +170,8 @@ struct BertEncoder {
     layer: Vec<BertLayer>,
 }
 
-/// BERT without a head. Dropout acts while it trains: on an autodiff device, and not once it is `valid()` or frozen.
+/// BERT without a head. Dropout applies during training: on an autodiff device, unless the module is `valid()`
+/// or frozen.
 #[derive(Module, Debug)]
 pub struct Bert {
     embeddings: BertEmbeddings,
@@ -200,11 +201,12 @@ impl Linears for BertLayer {
 }
 
 impl Bert {
-    /// Tokens `[batch, length]` to the last hidden state `[batch, length, width]`. `padding` is true where a token is
-    /// none; no row may be padding throughout.
+    /// Maps tokens `[batch, length]` to the last hidden state `[batch, length, width]`.
+    ///
+    /// `padding` is true at padding tokens; every row needs at least one other token.
     ///
     /// # Panics
-    /// If the length is beyond the positions the model has, or a token beyond its vocabulary.
+    /// If the length exceeds the positions of the model, or a token exceeds its vocabulary.
     pub fn forward(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3> {
         in_parts(&tokens.device(), tokens.dims(), |its| {
             let (tokens, padding) = (tokens.clone().slice_dim(0, its.clone()), padding.clone().slice_dim(0, its));
@@ -217,7 +219,7 @@ impl Bert {
         self.encoder.layer.iter().fold(embedded, |x, layer| layer.forward(x, padding.clone()))
     }
 
-    /// As [`Bert::forward`], with every hidden state: of the embeddings, then of each layer.
+    /// Like [`Bert::forward`], with all hidden states: of the embeddings, then of each layer.
     pub fn hidden_states(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Vec<Tensor<3>> {
         let mut states = vec![self.embeddings.forward(tokens)];
         for layer in &self.encoder.layer {

@@ -1,8 +1,8 @@
-//! Keys and values of the tokens that a decoder has seen.
+//! Key-value cache of a decoder.
 
 use briquette_cpu::float::{CacheType, CachedRows};
 
-/// Keys and values of the tokens of one sequence, of every layer.
+/// Key-value cache of one sequence, for all layers.
 #[derive(Debug, Clone)]
 pub struct KeyValues {
     /// Keys, then values.
@@ -10,18 +10,18 @@ pub struct KeyValues {
 }
 
 impl KeyValues {
-    /// Of no tokens yet; heads of keys, and their width, for each layer.
+    /// Creates an empty cache, given the number of key heads and their width for each layer.
     pub(crate) fn new(kind: CacheType, layers: impl Iterator<Item = [usize; 2]>) -> Self {
         let of_layer = |[n, width]: [usize; 2]| [CachedRows::keys(kind, n, width), CachedRows::values(kind, n, width)];
         Self { layers: layers.map(of_layer).collect() }
     }
 
-    /// Tokens that were seen.
+    /// Returns the number of cached tokens.
     pub fn n_tokens(&self) -> usize {
         self.layers.first().map_or(0, |[keys, _]| keys.n_tokens())
     }
 
-    /// Bytes that they take.
+    /// Returns the size of the cache in bytes.
     pub fn n_bytes(&self) -> usize {
         self.layers.iter().flatten().map(CachedRows::n_bytes).sum()
     }

@@ -1,4 +1,4 @@
-//! The words around a prompt: a chat template, as transformers renders it, and the tokens that end a text.
+//! Chat templates, rendered as in transformers, and the tokens that end a text.
 
 mod assigned;
 mod date;
@@ -14,23 +14,23 @@ use serde_json::Value;
 
 const FILE: &str = "tokenizer_config.json";
 
-/// One turn of a conversation.
+/// A message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Message {
     /// `system`, `user` or `assistant`.
     pub role: String,
-    /// What is said.
+    /// Text of the message.
     pub content: String,
 }
 
 impl Message {
-    /// A turn.
+    /// Creates a message.
     pub fn new(role: &str, content: &str) -> Self {
         Self { role: role.to_string(), content: content.to_string() }
     }
 }
 
-/// What tokenizer_config.json has of interest here.
+/// The relevant keys of tokenizer_config.json.
 #[derive(Debug, Deserialize)]
 struct TokenizerConfig {
     chat_template: Option<Templates>,
@@ -66,26 +66,29 @@ impl SpecialToken {
     }
 }
 
-/// How a model wants to be spoken to.
+/// The chat template of a model.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     source: String,
-    /// Where it was read.
+    /// File that the template was read from.
     file: String,
     tokens: [String; 2],
 }
 
 impl ChatTemplate {
-    /// A template in Jinja, for a tokenizer with these special tokens.
+    /// Creates a Jinja template for a tokenizer with these special tokens.
     pub fn new(source: impl Into<String>, bos_token: &str, eos_token: &str) -> Self {
         Self { source: source.into(), file: "template".into(), tokens: [bos_token, eos_token].map(str::to_string) }
     }
 
-    /// The template of a model: `chat_template.jinja` beside it, or `chat_template` of its tokenizer_config.json; of several the one
-    /// called `default`. `None` where it has none.
+    /// Reads the template of a model; `None` if it has none.
+    ///
+    /// The source is `chat_template.jinja`, or `chat_template` in tokenizer_config.json; of several templates,
+    /// the one named `default`.
     ///
     /// # Errors
-    /// Input where the file is damaged; Config where the model takes no text.
+    /// - Input: the file is damaged
+    /// - Config: the model does not take text
     pub fn of(model: &LoadedModel) -> Result<Option<Self>> {
         let folder = folder_of(&model.input)?;
         let config: Option<TokenizerConfig> = folder.read(FILE)?;
@@ -102,28 +105,27 @@ impl ChatTemplate {
         let mut file = FILE;
         if let Some(bytes) = folder.read_whole("chat_template.jinja")? {
             file = "chat_template.jinja";
-            let damaged = |_| Error::input("it is no text; fetch it again").at(folder.file(file).display());
+            let damaged = |_| Error::input("it is not UTF-8 text; download it again").at(folder.file(file).display());
             source = Some(String::from_utf8(bytes).map_err(damaged)?);
         }
         Ok(source.map(|source| Self { source, file: folder.file(file).display().to_string(), tokens }))
     }
 
-    /// The prompt: the messages as the model was trained to read them, up to its answer.
+    /// Renders messages as a prompt, up to the start of the model's answer.
     ///
-    /// Rendering happens on a thread of its own, within limits of steps, stack, memory and time.
+    /// Rendering runs on its own thread with limits on steps, stack, memory and time.
     ///
     /// # Errors
-    /// - Input where the template is damaged, refuses the messages, or exceeds a limit.
-    /// - Io where the system refuses a thread.
-    /// - Interrupted after [`stop_all`](briquette_core::confined::stop_all).
+    /// - Input: the template is damaged, refuses the messages, or exceeds a limit
+    /// - Io: the system refuses a thread
+    /// - Interrupted: [`stop_all`](briquette_core::confined::stop_all) was called
     pub fn render(&self, messages: &[Message]) -> Result<String> {
         let [bos_token, eos_token] = self.tokens.clone();
         let messages = messages.iter().map(|Message { role, content }| (role.clone(), content.clone())).collect();
         let rendering = Rendering { source: self.source.clone(), bos_token, eos_token, messages };
         rendering.text().map_err(|error| match error.kind {
             ErrorKind::Input => {
-                let message =
-                    format!("its chat template cannot be used: {error}; correct it, or give the text as it is");
+                let message = format!("its chat template cannot be used: {error}; correct it, or do without it");
                 Error::input(message).at(&self.file)
             }
             _ => error,
@@ -131,10 +133,11 @@ impl ChatTemplate {
     }
 }
 
-/// The tokens that end a text: `eos_token_id` of generation_config.json, or else of config.json.
+/// Returns the tokens that end a text: `eos_token_id` of generation_config.json, or else of config.json.
 ///
 /// # Errors
-/// Input where a file is damaged; Config where the model takes no text.
+/// - Input: a file is damaged
+/// - Config: the model does not take text
 pub fn end_tokens(model: &LoadedModel) -> Result<Vec<u32>> {
     let folder = folder_of(&model.input)?;
     for file in ["generation_config.json", "config.json"] {
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_is_rendered_as_transformers_does() {
+    fn a_template_renders_as_in_transformers() {
         let source = "{{ bos_token }}{% for message in messages %}\n  {% if message['role'] == 'user' %}\n\
             [U]{{ message.content.strip() }}\n  {% else %}\n[S]{{ message['content'] | trim }}{{ eos_token }}\n  {% endif %}\n\
             {% endfor %}{% if add_generation_prompt %}[A]{% endif %}";
@@ -179,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_is_damaged_or_refuses_says_where() {
+    fn template_errors_have_a_line_number() {
         for (source, said) in [("{% if", "in line 1"), ("{{ raise_exception('no system') }}", "no system")] {
             let error = rendered(source).unwrap_err().to_string();
             assert!(error.starts_with("tokenizer_config.json: its chat template") && error.contains(said), "{error}");

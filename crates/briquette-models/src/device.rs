@@ -5,10 +5,10 @@ use burn::tensor::Device;
 #[cfg(feature = "cuda")]
 use burn::tensor::DeviceType;
 
-/// The device with this name: `cpu`, `cuda`, `cuda:1`, or `auto` for the first GPU and else the CPU.
+/// Returns a device by name: `cpu`, `cuda`, `cuda:1`, or `auto` for the first GPU or else the CPU.
 ///
 /// # Errors
-/// Config where there is no such device here, or no such name.
+/// Config: the name is invalid, or there is no such device.
 pub fn device(name: &str) -> Result<Device> {
     match name {
         "cpu" => cpu(),
@@ -21,12 +21,12 @@ pub fn device(name: &str) -> Result<Device> {
     }
 }
 
-/// What `device` calls a device.
+/// Returns the name of a device, as [`device`] accepts it.
 pub fn device_name(device: &Device) -> String {
     name_of(&format!("{device:?}").to_lowercase())
 }
 
-/// The name that burn's words for a device stand for, such as `device<cube(cuda(cuda(1)))>`.
+/// Converts burn's description of a device, such as `device<cube(cuda(cuda(1)))>`, to a name.
 fn name_of(words: &str) -> String {
     let index = words.rsplit_once("cuda(").and_then(|(_, rest)| rest.split(')').next());
     match index.filter(|index| index.parse::<usize>().is_ok()) {
@@ -36,12 +36,12 @@ fn name_of(words: &str) -> String {
     }
 }
 
-/// The instructions that 8-bit products use on this CPU, such as `avx512-vnni`.
+/// Returns the CPU instruction set of the int8 kernels, such as `avx512-vnni`.
 pub fn kernel_path() -> &'static str {
     briquette_cpu::active_level().name()
 }
 
-/// The CUDA devices of this machine, by name; empty without a driver or in a build without CUDA.
+/// Returns the names of the CUDA devices of this machine; empty without a driver or the CUDA feature.
 pub fn cuda_devices() -> Vec<String> {
     #[cfg(feature = "cuda")]
     return Device::enumerate(DeviceType::Cuda).iter().enumerate().map(|(i, _)| format!("cuda:{i}")).collect();
@@ -62,7 +62,7 @@ fn first_cuda() -> Option<Device> {
 
 #[cfg(feature = "cuda")]
 fn cuda(index: usize) -> Result<Device> {
-    // Asking first: touching a device that is not there panics.
+    // Touching a device that does not exist panics, so they are counted first.
     let n = cuda_devices().len();
     if index < n {
         return Ok(Device::cuda(index));
@@ -87,14 +87,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_has_the_name_it_is_asked_for_by() {
+    fn device_names_are_those_that_the_user_gives() {
         assert_eq!(device_name(&Device::flex()), "cpu");
         let words = ["device<cube(cuda(cuda(1)))>", "device<autodiff(cube(cuda(cuda(12))))>", "device<other>"];
         assert_eq!(words.map(name_of), ["cuda:1", "cuda:12", "device<other>"]);
     }
 
     #[test]
-    fn a_device_that_is_not_here_is_one_line() {
+    fn missing_devices_are_reported_in_one_line() {
         assert!(device("cpu").is_ok() && device("auto").is_ok());
         for name in ["cuda:99", "gpu", "cuda:x", ""] {
             let error = device(name).unwrap_err().to_string();

@@ -18,10 +18,10 @@ use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// What config.json calls it.
+/// Values of `model_type` in config.json.
 pub(crate) const MODEL_TYPES: &[&str] = &["digits-cnn"];
 
-/// The sizes of a [`DigitsCnn`]; the keys of its config.json.
+/// Configuration of a [`DigitsCnn`], with the keys of config.json.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DigitsCnnConfig {
@@ -29,24 +29,24 @@ pub struct DigitsCnnConfig {
     pub image_size: [usize; 2],
     /// Channels of an image.
     pub in_channels: usize,
-    /// What pixels are divided by.
+    /// Divisor of pixels.
     pub pixel_scale: f64,
     /// Channels after each convolution.
     pub conv_channels: [usize; 2],
     /// Height and width of the kernels.
     pub kernel_size: usize,
-    /// Zeros around an image.
+    /// Zero padding around an image.
     pub padding: usize,
-    /// Whether the second convolution is split in two: one kernel for each channel, then a mixture of channels at each pixel.
+    /// Whether the second convolution is depthwise separable: one kernel per channel, then a 1x1 convolution.
     /// Source: Howard et al., "MobileNets", 2017, section 3.1.
     pub separable: bool,
-    /// Height, width and step of the pool.
+    /// Height, width and stride of the pooling.
     pub pool_size: usize,
     /// Width of the hidden layer.
     pub hidden_size: usize,
-    /// Classes.
+    /// Number of classes.
     pub num_labels: usize,
-    /// What keeps the batch norms from dividing by zero.
+    /// Epsilon of the batch norms.
     pub batch_norm_eps: f64,
 }
 
@@ -68,22 +68,22 @@ impl Default for DigitsCnnConfig {
     }
 }
 
-/// Whether the names of tensors are those of the digits network.
+/// Returns whether the tensor names are those of the digits network.
 pub(crate) fn has_names(checkpoint: &Checkpoint) -> bool {
     ["conv2.weight", "bn2.running_mean", "fc2.weight"].iter().all(|name| has_tensor(checkpoint, name))
 }
 
-/// The network of a checkpoint, before it is filled; and how its paths relate to the names there.
+/// Creates the unfilled network of a checkpoint, and its name map.
 pub(crate) fn blank(checkpoint: &Checkpoint, device: &Device) -> Result<(DigitsCnn, NameMap)> {
     Ok((read(checkpoint)?.init(device), NameMap::torch().rename("^DigitsCnn", "")))
 }
 
-/// What the network of a checkpoint takes in.
+/// Returns the input of a checkpoint's network.
 pub(crate) fn input(checkpoint: &Checkpoint) -> Result<Input> {
     Ok(Input::Images(read(checkpoint)?.image_input()))
 }
 
-/// Reads config.json, or takes the defaults where there is none.
+/// Reads config.json; without it, returns the defaults.
 fn read(checkpoint: &Checkpoint) -> Result<DigitsCnnConfig> {
     let folder = Folder::of(checkpoint);
     let config: DigitsCnnConfig = folder.read("config.json")?.unwrap_or_default();
@@ -103,7 +103,7 @@ impl DigitsCnnConfig {
         check_sizes(&[self.n_features()]).map_err(|_| "the image does not fit its convolutions; correct it".into())
     }
 
-    /// How its images are prepared.
+    /// Returns the preparation of its images.
     fn image_input(&self) -> ImageInput {
         let channels = self.in_channels;
         let (mean, std) = (vec![0.0; channels], vec![1.0; channels]);
@@ -111,7 +111,7 @@ impl DigitsCnnConfig {
         ImageInput { channels, resize: None, crop, is_fixed: true, tile: None, scale, mean, std }
     }
 
-    /// What the first linear layer takes: channels times the pooled image.
+    /// Returns the number of inputs of the first linear layer: channels times pooled pixels.
     fn n_features(&self) -> usize {
         let shrunk = |size: usize| {
             let after = |size: usize| (size + 2 * self.padding + 1).saturating_sub(self.kernel_size);
@@ -120,7 +120,7 @@ impl DigitsCnnConfig {
         self.conv_channels[1].saturating_mul(shrunk(self.image_size[0]) * shrunk(self.image_size[1]))
     }
 
-    /// A network of these sizes with random weights: uniform below `1 / sqrt(fan_in)`, as torch draws them.
+    /// Creates a network with random weights, uniform below `1 / sqrt(fan_in)` as in torch.
     pub fn init(&self, device: &Device) -> DigitsCnn {
         let [first, second] = self.conv_channels;
         let conv = |channels: [usize; 2], groups: usize| {
@@ -175,7 +175,7 @@ impl Architecture for DigitsCnn {
 }
 
 impl DigitsCnn {
-    /// Images `[batch, channels, height, width]` to class scores `[batch, classes]`.
+    /// Maps images `[batch, channels, height, width]` to logits `[batch, classes]`.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let x = self.conv1.forward_norm(images, &self.bn1, Then::Relu);
         let x = self.depthwise.as_ref().map_or(x.clone(), |depthwise| depthwise.forward(x));

@@ -1,10 +1,10 @@
-//! What a device cannot do, in one line.
+//! Converts panics and errors of device backends to errors of one line.
 
 use briquette_core::{Error, ErrorKind, Result};
 use burn::tensor::Device;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// What backends say, and what that means to who reads it.
+/// Phrases in backend messages, with the kind and text of our error.
 const CAUSES: [(&[&str], ErrorKind, &str); 6] = [
     (
         &["out of device memory", "CUDA_ERROR_OUT_OF_MEMORY", "OutOfMemory"],
@@ -14,12 +14,12 @@ const CAUSES: [(&[&str], ErrorKind, &str); 6] = [
     (
         &["dynamically load the \"nvrtc\"", "libnvrtc"],
         ErrorKind::Config,
-        "needs libnvrtc, CUDA's run-time compiler, and it was not found; install it, or put its directory into LD_LIBRARY_PATH",
+        "needs libnvrtc, CUDA's run-time compiler, which was not found; install it, or add its directory to LD_LIBRARY_PATH",
     ),
     (
         &["CUDA installation not found", "cannot open source file", "could not open source file"],
         ErrorKind::Config,
-        "needs the CUDA headers, and they were not found; install them, and set CUDA_PATH to the directory that holds include/",
+        "needs the CUDA headers, which were not found; install them, and set CUDA_PATH to the directory with include/",
     ),
     (
         &["dynamically load the \"cuda\"", "CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_INSUFFICIENT_DRIVER"],
@@ -29,23 +29,24 @@ const CAUSES: [(&[&str], ErrorKind, &str); 6] = [
     (
         &["more than 32 bits of elements"],
         ErrorKind::Refused,
-        "takes tensors of at most 2^32 elements; make batches (memory.batch_size) smaller",
+        "supports tensors of at most 2^32 elements; make batches (memory.batch_size) smaller",
     ),
     (
         &["--gpu-architecture", "NVRTC_ERROR", "CompilationError"],
         ErrorKind::Config,
-        "cannot run a kernel: NVRTC did not compile it; it takes a device of compute capability 7.5 or later, and an NVRTC that knows it",
+        "cannot run a kernel: NVRTC did not compile it; use a device of compute capability 7.5 or later, and an NVRTC that supports it",
     ),
 ];
 
-/// Does `work` on a device; where the backend panics over what its driver or its memory cannot do, that is an error of
-/// one line.
+/// Runs `work` on a device; known panics of the backend become errors of one line.
 ///
 /// # Errors
-/// Those of `work`; Io where the device is out of memory, Config where a library or a header is missing.
+/// - Io: the device is out of memory
+/// - Config: a library or a header is missing
+/// - any error of `work`
 ///
 /// # Panics
-/// As `work`, over anything else.
+/// If `work` panics for another reason.
 pub fn guarded<T>(device: &Device, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let name = crate::device_name(device);
     match catch_unwind(AssertUnwindSafe(work)) {
@@ -57,7 +58,7 @@ pub fn guarded<T>(device: &Device, work: impl FnOnce() -> Result<T>) -> Result<T
     }
 }
 
-/// The error that a backend's words stand for, where they are known.
+/// Returns the error for a known phrase of a backend.
 fn cause_of(device: &str, said: &str) -> Option<Error> {
     let is_said = |words: &&[&str]| words.iter().any(|word| said.contains(word));
     let (_, kind, meaning) = CAUSES.iter().find(|(words, ..)| is_said(words))?;
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_backends_say_becomes_one_line() {
+    fn backend_errors_become_one_line() {
         let device = Device::default();
         let said = [
             ("execution failed: out of device memory allocating 4096 bytes\n  backtrace", 5, "memory.batch_size"),

@@ -1,24 +1,25 @@
-//! Switching off what networks do while they train alone.
+//! Disables training-only behaviour of networks.
 
 use burn::module::{Flag, Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Int, Tensor};
 
-/// How burn names the container of a dropout's fields.
+/// burn's name of the container with dropout fields.
 const DROPOUT: &str = "Struct:Dropout";
 
-/// The network with all of its dropout off, whether it trains or not.
+/// Disables all dropout of a network, in training too.
 pub fn without_dropout<M: Module>(network: M) -> M {
     network.map(&mut Off { containers: Vec::new(), is_chosen: |container| container == DROPOUT })
 }
 
-/// The network without what only trains, and with gradients all the same: no dropout, and batch norms by the statistics that they have.
+/// Disables training-only behaviour but keeps gradients: no dropout, and batch norms with their running
+/// statistics.
 pub fn still<M: Module>(network: M) -> M {
     network.map(&mut Off { containers: Vec::new(), is_chosen: |_| true })
 }
 
 struct Off {
     containers: Vec<String>,
-    /// Whether the flags of a container go off.
+    /// Whether the flags of a container are disabled.
     is_chosen: fn(&str) -> bool,
 }
 
@@ -38,7 +39,7 @@ impl ModuleMapper for Off {
         }
     }
 
-    // What was never read is not drawn now.
+    // Uninitialized parameters stay uninitialized.
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         param
     }
@@ -59,18 +60,18 @@ mod tests {
     use burn::tensor::Device;
 
     #[test]
-    fn dropout_is_off_and_stays_off_and_batch_norms_are_as_they_were() {
+    fn disabling_dropout_is_permanent_and_keeps_batch_norms() {
         let device = Device::flex().autodiff();
         let network: (BatchNorm, Dropout) = (BatchNormConfig::new(4).init(&device), DropoutConfig::new(0.9).init());
         let (norm, dropout) = without_dropout(network);
         assert!(norm.training.is_enabled() && !dropout.training.is_enabled());
         let (norm, dropout) = (norm, dropout).valid().train();
-        assert!(norm.training.is_enabled() && !dropout.training.is_enabled(), "after an evaluation too");
+        assert!(norm.training.is_enabled() && !dropout.training.is_enabled(), "also after an evaluation");
         assert!(!still(norm).training.is_enabled());
     }
 
     #[test]
-    fn nothing_is_dropped_and_gradients_are_there() {
+    fn dropout_is_disabled_and_gradients_are_recorded() {
         let device = Device::flex().autodiff();
         let (linear, dropout): (Linear, Dropout) =
             still((LinearConfig::new(64, 8).init(&device), DropoutConfig::new(0.9).init()));

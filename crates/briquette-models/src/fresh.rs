@@ -1,4 +1,4 @@
-//! What a network begins with that nobody has trained, as transformers and torchvision draw it.
+//! Random initialization of networks, as in transformers and torchvision.
 
 use crate::layers::{Conv2dConfig, Embedding, EmbeddingConfig, Linear, LinearConfig};
 use briquette_core::{Error, Result};
@@ -7,14 +7,14 @@ use burn::nn::Initializer;
 use burn::tensor::{Device, Tensor};
 use serde_json::{Map, Value};
 
-/// The standard deviation of a transformer's weights where its config.json does not say.
+/// Default standard deviation of a transformer's weights.
 pub(crate) const USUAL_RANGE: f64 = 0.02;
 
 pub(crate) fn usual_range() -> f64 {
     USUAL_RANGE
 }
 
-/// `initializer_range` of a config.json.
+/// Reads `initializer_range` of a config.json.
 pub(crate) fn range_of(config: &Map<String, Value>) -> Result<f64> {
     let found = config.get("initializer_range").filter(|value| !value.is_null());
     let range = found.map_or(Some(USUAL_RANGE), Value::as_f64);
@@ -25,22 +25,22 @@ pub(crate) fn range_of(config: &Map<String, Value>) -> Result<f64> {
     })
 }
 
-/// The row of padding in a table of `n`, by `pad_token_id` of a config.json, or `usual` where it has none. Below 0 it counts from
-/// the end, as in torch.
+/// Returns the padding row of a table with `n` rows: `pad_token_id` of a config.json, or `usual`. Negative ids
+/// count from the end, as in torch.
 pub(crate) fn padding_of(config: &Map<String, Value>, n: usize, usual: Option<i64>) -> Option<usize> {
     let id = config.get("pad_token_id").map_or(usual, Value::as_i64)?;
     let row = if id < 0 { id.checked_add_unsigned(n as u64)? } else { id };
     usize::try_from(row).ok().filter(|row| *row < n)
 }
 
-/// A linear layer: `normal(0, std)`, and zeros as bias.
+/// Creates a linear layer with weights from `normal(0, std)` and zero bias.
 pub(crate) fn linear(d_input: usize, d_output: usize, has_bias: bool, std: f64, device: &Device) -> Linear {
     let config = LinearConfig::new(d_input, d_output).with_bias(false).with_initializer(normal(std));
     let bias = has_bias.then(|| Initializer::Zeros.init([d_output], device));
     Linear { bias, ..config.init(device) }
 }
 
-/// A table of vectors: `normal(0, std)`, and zeros for padding.
+/// Creates an embedding table with rows from `normal(0, std)` and a zero padding row.
 pub(crate) fn table(n: usize, width: usize, std: f64, padding: Option<usize>, device: &Device) -> Embedding {
     let mut table = EmbeddingConfig::new(n, width).with_initializer(normal(std)).init(device);
     if let Some(row) = padding {
@@ -49,8 +49,11 @@ pub(crate) fn table(n: usize, width: usize, std: f64, padding: Option<usize>, de
     table
 }
 
-/// A convolution before a ReLU: `normal(0, sqrt(2 / fan_out))`, where `fan_out = out · ky · kx`, of grouped ones too. Source: He et
-/// al., "Delving Deep into Rectifiers", 2015, eq. 14; torchvision's residual networks and those of transformers.
+/// Initializes a convolution before a ReLU with `normal(0, sqrt(2 / fan_out))`, `fan_out = out · ky · kx`, also
+/// with groups.
+///
+/// Source: He et al., "Delving Deep into Rectifiers", 2015, eq. 14; the ResNets of torchvision and
+/// transformers.
 pub(crate) fn before_relu(config: Conv2dConfig) -> Conv2dConfig {
     let fan_out = config.channels[1] * config.kernel_size[0] * config.kernel_size[1];
     config.with_initializer(normal((2.0 / fan_out as f64).sqrt()))
@@ -60,8 +63,10 @@ fn normal(std: f64) -> Initializer {
     Initializer::Normal { mean: 0.0, std }
 }
 
-/// Draws all parameters now, in order. burn draws a parameter when it is first read, from one stream of random numbers: read in
-/// another order, they would have other values.
+/// Initializes all parameters now, in order.
+///
+/// burn initializes a parameter when it is first read, from one stream of random numbers, so another order
+/// gives other values.
 pub(crate) fn draw<M: Module>(network: &M) {
     network.visit(&mut Draw);
 }
@@ -84,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_read_or_the_usual_one_and_never_nonsense() {
+    fn initializer_range_is_read_defaulted_or_refused() {
         assert_eq!(range_of(&map(json!({}))).unwrap(), 0.02);
         assert_eq!(range_of(&map(json!({ "initializer_range": null }))).unwrap(), 0.02);
         assert_eq!(range_of(&map(json!({ "initializer_range": 0.5 }))).unwrap(), 0.5);
@@ -95,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_is_a_row_of_the_table_or_none() {
+    fn padding_index_is_within_the_table() {
         let of = |value: Value, usual| padding_of(&map(value), 20, usual);
         assert_eq!(of(json!({}), Some(0)), Some(0));
         assert_eq!(of(json!({}), None), None);

@@ -1,4 +1,4 @@
-//! The layers that architectures are built of: ours where weights may be codes, burn's elsewhere.
+//! The layers of the architectures: those of `briquette_nn::layers` if weights may be codes, otherwise burn's.
 
 pub use briquette_nn::layers::{Conv2d, Conv2dConfig, Then};
 pub use briquette_nn::layers::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
@@ -8,7 +8,7 @@ pub use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, RmsNorm, 
 use briquette_ops::fused;
 use burn::tensor::{DType, Tensor};
 
-/// The RMS norm of `x`, in one pass where the device has it.
+/// Computes the RMS norm of `x`, in one pass where the device supports it.
 pub(crate) fn normed(norm: &RmsNorm, x: Tensor<3>) -> Tensor<3> {
     let gamma = norm.gamma.val();
     if fused::fuses(&x) && gamma.dtype() == DType::F32 {

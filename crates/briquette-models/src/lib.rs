@@ -1,10 +1,14 @@
-//! The architectures Briquette can run, with their data and tokenizers.
+//! The architectures that Briquette runs, with their data and tokenizers.
 //!
-//! A [`LoadedModel`] is a network for one of three tasks (classifiers: the digits network and torchvision's ResNets;
-//! encoders: BERT; decoders: Llama) with its weights and what it needs to read its inputs.
+//! A [`LoadedModel`] is a network with weights, tokenizer and input settings, for one of three tasks:
 //!
-//! Networks are `#[derive(Module)]`, so they train, prune and quantize with `briquette-nn`; [`LoadedModel::names`] relates
-//! the paths of their parameters to the names of checkpoints. Non-goals: file formats, runs over data, training, and printing.
+//! - classifiers: the digits network, torchvision's ResNets
+//! - encoders: BERT
+//! - decoders: Llama
+//!
+//! Networks are `#[derive(Module)]`, so `briquette-nn` can prune, quantize and export them.
+//! [`LoadedModel::names`] maps their parameter paths to the names of checkpoints. Evaluation is in
+//! `briquette-eval`, file formats are in `briquette-formats`.
 //!
 //! ```
 //! use briquette_models::LoadedModel;

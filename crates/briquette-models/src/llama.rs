@@ -1,5 +1,6 @@
-//! Llama's decoder, with the parameter names of Hugging Face's `LlamaForCausalLM`: RMS norms, rotary positions, grouped
-//! queries, gated feed-forward blocks, and a head of its own or the embedding's.
+//! Llama's decoder, with the parameter names of Hugging Face's `LlamaForCausalLM`.
+//!
+//! It has RMS norms, rotary positions, grouped-query attention, SwiGLU blocks, and a separate or tied head.
 
 mod cached;
 mod checkpoint;
@@ -17,10 +18,10 @@ pub(crate) use checkpoint::{MODEL_TYPES, blank, has_names, input};
 pub use config::{LlamaConfig, RopeParameters};
 
 impl LlamaConfig {
-    /// A network of these sizes with random weights, as transformers draws them.
+    /// Creates a network with random weights, initialized as in transformers.
     ///
     /// # Panics
-    /// If the sizes were not read by [`crate::LoadedModel::open`] and contradict each other.
+    /// If sizes contradict each other; [`crate::LoadedModel::open`] checks them.
     pub fn init(&self, device: &Device) -> Llama {
         let layers = (0..self.num_hidden_layers).map(|_| self.layer(device)).collect();
         let table = fresh::table(self.vocab_size, self.hidden_size, self.initializer_range, self.padding, device);
@@ -75,7 +76,8 @@ impl LlamaAttention {
         self.o_proj.forward(attend_causally([q, k, v], self.n_heads, self.n_kv_heads))
     }
 
-    /// Queries, keys and values `[batch, length, heads * width]`, the former two turned by their positions.
+    /// Returns queries, keys and values `[batch, length, heads * width]`, with rotary positions applied to
+    /// queries and keys.
     fn projected(&self, x: Tensor<3>, rotation: &Rotation) -> [Tensor<3>; 3] {
         let q = rotation.apply(self.q_proj.forward(x.clone()), self.n_heads);
         let k = rotation.apply(self.k_proj.forward(x.clone()), self.n_kv_heads);
@@ -122,7 +124,7 @@ impl LlamaLayer {
         x.clone() + self.self_attn.forward(normed(&self.input_layernorm, x), rotation)
     }
 
-    /// As far as the input of its last layer.
+    /// Runs up to the input of the last linear layer, for probes.
     fn only_show(&self, x: Tensor<3>, rotation: &Rotation) {
         let x = normed(&self.post_attention_layernorm, self.attended(x, rotation));
         self.mlp.down_proj.only_show(self.mlp.gated(x));
@@ -173,16 +175,17 @@ impl Linears for LlamaLayer {
 }
 
 impl Llama {
-    /// Tokens `[batch, length]` to scores of each next token `[batch, length, vocabulary]`. Padding on the right needs
-    /// no mask: no token sees what comes after it.
+    /// Maps tokens `[batch, length]` to logits of the next tokens `[batch, length, vocabulary]`.
+    ///
+    /// Attention is causal, so padding on the right needs no mask.
     ///
     /// # Panics
-    /// If a token is beyond the vocabulary.
+    /// If a token exceeds the vocabulary.
     pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         self.scores(self.last_state(tokens))
     }
 
-    /// Tokens `[batch, length]` to what the head takes, `[batch, length, width]`.
+    /// Maps tokens `[batch, length]` to the head's input `[batch, length, width]`.
     pub fn last_state(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         let rotation = self.rotation(tokens.dims()[1]);
         let embedded = self.model.embed_tokens.forward(tokens);
@@ -190,12 +193,12 @@ impl Llama {
         self.normed(last)
     }
 
-    /// Of the first `length` positions.
+    /// Returns the rotation of the first `length` positions.
     fn rotation(&self, length: usize) -> Rotation {
         Rotation::new(&self.inverse_frequencies, 0..length)
     }
 
-    /// The head: `[batch, length, width]` to `[batch, length, vocabulary]`.
+    /// Applies the head: `[batch, length, width]` to logits `[batch, length, vocabulary]`.
     pub fn scores(&self, last_state: Tensor<3>) -> Tensor<3> {
         match &self.lm_head {
             Some(head) => head.forward(last_state),
@@ -203,35 +206,35 @@ impl Llama {
         }
     }
 
-    /// Whether the embedding is the head too.
+    /// Returns whether the head is the embedding.
     pub(crate) fn is_tied(&self) -> bool {
         self.lm_head.is_none()
     }
 
-    /// Entries of the vocabulary.
+    /// Returns the size of the vocabulary.
     pub fn vocab_size(&self) -> usize {
         self.model.embed_tokens.weight.lazy_shape()[0]
     }
 
-    /// The hidden state after each layer, and the scores of [`forward`](Self::forward).
+    /// Returns the hidden state after each layer, and the logits of [`forward`](Self::forward).
     ///
     /// # Panics
-    /// As [`forward`](Self::forward).
+    /// See [`forward`](Self::forward).
     pub fn trace(&self, tokens: Tensor<2, Int>) -> (Vec<Tensor<3>>, Tensor<3>) {
         let mut states = self.hidden_states(tokens);
         let scores = self.leave(states[states.len() - 1].clone());
         (states.split_off(1), scores)
     }
 
-    /// What the first layer takes, `[batch, length, width]`.
+    /// Returns the first layer's input `[batch, length, width]`.
     ///
     /// # Panics
-    /// As [`forward`](Self::forward).
+    /// See [`forward`](Self::forward).
     pub fn embed(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         self.model.embed_tokens.forward(tokens)
     }
 
-    /// What layer `index` makes of a state.
+    /// Returns the output of layer `index`.
     ///
     /// # Panics
     /// If there is no such layer.
@@ -240,28 +243,28 @@ impl Llama {
         self.model.layers[index].forward(state, &rotation)
     }
 
-    /// Shows the linear layers of layer `index` what they take.
+    /// Passes the inputs of layer `index`'s linear layers to probes.
     pub(crate) fn show_layer(&self, index: usize, state: Tensor<3>) {
         let rotation = self.rotation(state.dims()[1]);
         self.model.layers[index].only_show(state, &rotation);
     }
 
-    /// Scores of each next token, of the state after the last layer.
+    /// Maps the last layer's output to logits of the next tokens.
     pub fn leave(&self, state: Tensor<3>) -> Tensor<3> {
         self.scores(self.normed(state))
     }
 
-    /// What the head takes, of the state after the last layer.
+    /// Maps the last layer's output to the head's input.
     pub(crate) fn normed(&self, state: Tensor<3>) -> Tensor<3> {
         normed(&self.model.norm, state)
     }
 
-    /// Layers it has.
+    /// Returns the number of layers.
     pub fn n_layers(&self) -> usize {
         self.model.layers.len()
     }
 
-    /// A network of its embedding, its head and these of its layers, in this order, with their weights.
+    /// Returns a network with the same embedding and head and these layers, in this order, with their weights.
     ///
     /// # Panics
     /// If there is no such layer.
@@ -271,7 +274,7 @@ impl Llama {
         Self { model: LlamaModel { layers, ..self.model.clone() }, ..self.clone() }
     }
 
-    /// `config` with biases where this network has them.
+    /// Returns `config` with the biases that this network has.
     pub(crate) fn with_biases(&self, mut config: LlamaConfig) -> LlamaConfig {
         if let Some(LlamaLayer { self_attn, mlp, .. }) = self.model.layers.first() {
             config.qkv_bias = self_attn.q_proj.bias.is_some();
@@ -281,7 +284,7 @@ impl Llama {
         config
     }
 
-    /// Every hidden state before the last norm: of the embeddings, then of each layer.
+    /// Returns all hidden states before the last norm: of the embeddings, then of each layer.
     pub fn hidden_states(&self, tokens: Tensor<2, Int>) -> Vec<Tensor<3>> {
         let mut states = vec![self.embed(tokens)];
         for index in 0..self.n_layers() {

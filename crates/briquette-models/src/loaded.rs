@@ -1,4 +1,4 @@
-//! A model that can be run: its network, and what it needs to read its inputs.
+//! A model that can run: its network, tokenizer and input settings.
 
 use crate::text::TextTokenizer;
 use crate::{Arch, Input, Network};
@@ -12,59 +12,62 @@ use std::path::Path;
 /// A model with its weights.
 #[derive(Debug, Clone)]
 pub struct LoadedModel {
-    /// Its architecture.
+    /// Architecture of the model.
     pub arch: Arch,
-    /// Its network, in the state it was loaded; `valid()` where it is on an autodiff device and only run.
+    /// The network as it was loaded. To run it from an autodiff device, use `valid()`.
     pub network: Network,
-    /// What it takes in.
+    /// Input of the network.
     pub input: Input,
-    /// How the paths of its parameters relate to the names of the checkpoint it came from, for exporting it again.
+    /// Map between parameter paths and checkpoint names, for export.
     pub names: NameMap,
-    /// What its network computes in, in between inputs and outputs in f32: see [`LoadedModel::computing_in`].
+    /// Type of the computation; inputs and outputs are f32: see [`LoadedModel::computing_in`].
     pub compute: FloatDType,
 }
 
 impl LoadedModel {
-    /// The same model computing in another type: its weights are cast, and so is what goes in and comes out.
+    /// Casts the weights of the model, so that it computes in another type.
     ///
     /// # Errors
-    /// Config where weights are held as codes: on those, layers compute in f32.
+    /// Config: weights are stored as codes, with which layers compute in f32.
     pub fn computing_in(self, compute: FloatDType) -> Result<Self> {
         let floats = ["f32", "f16", "bf16"];
         if let Some(kind) = held(&self.network).keys().find(|kind| !floats.contains(&kind.as_str())) {
-            let message = format!("memory.dtype: weights are held as {kind}, which computes in f32; leave it at f32");
+            let message = format!("memory.dtype: weights are stored as {kind}, which computes in f32; use f32");
             return Err(Error::config(message));
         }
         Ok(Self { network: self.network.to_dtype(compute), compute, ..self })
     }
 
-    /// Class scores of images, both in f32.
+    /// Maps images to logits, both in f32.
     ///
     /// # Panics
-    /// If it is no classifier.
+    /// If the model is not a classifier.
     pub fn classify(&self, images: Tensor<4>) -> Tensor<2> {
         self.network.classify(images.cast(self.compute)).cast(FloatDType::F32)
     }
 
-    /// The same model as it is run, not trained: off the autodiff device, with all that only trains switched off.
+    /// Returns the model for inference: off the autodiff device, without training-only behaviour.
     #[must_use]
     pub fn for_running(&self) -> Self {
         Self { network: self.network.valid(), ..self.clone() }
     }
 
-    /// Opens a file, an index or a directory and loads it on `device`. On the CPU, off autodiff, compressed
-    /// weights stay codes where layers run on those; elsewhere they are decoded.
+    /// Opens a file, an index or a directory and loads it on `device`.
+    ///
+    /// Compressed weights stay codes on devices whose layers run on codes; otherwise they are decoded.
     ///
     /// # Errors
-    /// Config where the architecture cannot be told; Input where files are damaged or do not fit it; Io.
+    /// - Config: the architecture is unknown
+    /// - Input: files are damaged or do not fit the architecture
+    /// - Io: a file cannot be read
     pub fn open(path: &Path, arch: Option<Arch>, device: &Device) -> Result<Self> {
         Self::load(&Checkpoint::open(path)?, arch, device)
     }
 
-    /// As [`LoadedModel::open`], of an open checkpoint.
+    /// Like [`LoadedModel::open`], for an open checkpoint.
     ///
     /// # Errors
-    /// As [`LoadedModel::open`].
+    /// See [`LoadedModel::open`].
     pub fn load(checkpoint: &Checkpoint, arch: Option<Arch>, device: &Device) -> Result<Self> {
         let arch = arch.map_or_else(|| Arch::detect(checkpoint), Ok)?;
         let (network, names) = Network::blank(arch, checkpoint, device)?;
@@ -73,24 +76,27 @@ impl LoadedModel {
         Ok(Self { arch, network, input, names, compute: FloatDType::F32 })
     }
 
-    /// The tokenizer of a model that takes text.
+    /// Returns the tokenizer of a model that takes text.
     ///
     /// # Errors
-    /// Input where its directory has none; Config where it takes images.
+    /// - Input: the directory has no tokenizer
+    /// - Config: the model takes images
     pub fn tokenizer(&self) -> Result<&TextTokenizer> {
         self.input.tokenizer()
     }
 
-    /// Cuts texts at `max_length` tokens from now on.
+    /// Truncates texts to `max_length` tokens from now on.
     ///
     /// # Errors
-    /// Config where the model has fewer positions or that leaves no room; as [`LoadedModel::tokenizer`] elsewhere.
+    /// Config: the model has fewer positions, or there is no room for text. See [`LoadedModel::tokenizer`] for
+    /// other errors.
     pub fn set_max_length(&mut self, max_length: usize) -> Result<()> {
         self.input.set_max_length(max_length)
     }
 }
 
-/// Loads a network, codes as codes where they will run; where it does not fit, says whose names the checkpoint has.
+/// Loads a network, keeping codes where they can run. If it does not fit, the error suggests another
+/// architecture.
 fn filled(network: Network, arch: Arch, checkpoint: &Checkpoint, names: &NameMap) -> Result<Network> {
     let holds_codes = network.devices().iter().all(briquette_nn::holds_codes);
     let found = match holds_codes {
@@ -99,7 +105,7 @@ fn filled(network: Network, arch: Arch, checkpoint: &Checkpoint, names: &NameMap
     };
     found.map_err(|error| match Arch::by_names(checkpoint) {
         Some(other) if other != arch && error.kind == ErrorKind::Input => {
-            let message = format!("{}; its names are those of {other}: set arch = \"{other}\"", error.message);
+            let message = format!("{}; the tensor names are those of {other}; set arch = \"{other}\"", error.message);
             Error::input(message)
         }
         _ => error,

@@ -1,18 +1,20 @@
-//! Linear layers that a checkpoint has as two factors.
+//! Linear layers that a checkpoint stores as two factors.
 
 use crate::layers::Linear;
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_nn::NameMap;
 use std::collections::BTreeMap;
 
-/// A network that shows its linear layers.
+/// A network that lists its linear layers.
 pub(crate) trait Linears {
-    /// Every linear layer, with its path.
+    /// Returns every linear layer with its path.
     fn linears(&mut self) -> Vec<(String, &mut Linear)>;
 }
 
-/// Makes room for factors where the checkpoint has them: `X.down.weight`, `[rank, in]`, beside `X.weight`, `[out, rank]`. Whether
-/// they fit is found out where they are loaded.
+/// Converts layers to low rank if the checkpoint has `X.down.weight`, `[rank, in]`, next to `X.weight`, `[out,
+/// rank]`.
+///
+/// Loading checks the shapes.
 pub(crate) fn make_room<M: Linears>(network: &mut M, checkpoint: &Checkpoint, names: &NameMap) {
     let sizes: BTreeMap<&str, usize> =
         checkpoint.tensors().iter().map(|info| (info.name.as_str(), info.n_elements())).collect();
@@ -25,7 +27,7 @@ pub(crate) fn make_room<M: Linears>(network: &mut M, checkpoint: &Checkpoint, na
     }
 }
 
-/// Puts a layer's name in front of the paths of what it has.
+/// Prefixes the paths of a layer's linear layers.
 pub(crate) fn below<'a>(
     name: impl std::fmt::Display,
     linears: impl IntoIterator<Item = (String, &'a mut Linear)>,

@@ -1,4 +1,4 @@
-//! How much memory a model takes: what was predicted, what its weights hold, what running it adds.
+//! Memory of a model: predicted bytes, weights, and peak while it runs.
 
 use crate::{Arch, Network};
 use briquette_core::Error;
@@ -7,23 +7,24 @@ use briquette_formats::{Checkpoint, TensorSource};
 pub use burn::tensor::{Device, FloatDType};
 use serde::{Deserialize, Serialize};
 
-/// What one meter saw of a model that was loaded, run and dropped. Every figure is above what was there before.
+/// The readings of one meter while a model is loaded, run and dropped, relative to the memory in use before.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Memory {
-    /// What was measured, in words.
+    /// Description of the meter.
     pub meter: String,
-    /// Bytes of the weights, as the headers predict them, where the meter sees them.
+    /// Bytes of the weights, predicted from headers, if the meter covers them.
     pub predicted_bytes: Option<u64>,
-    /// Bytes that its network held: what dropping it gave back. A device that gives nothing back does not tell.
+    /// Bytes freed by dropping the network; `None` if the device frees nothing.
     pub weights_bytes: Option<u64>,
-    /// The most in use while it ran, weights and all.
+    /// Peak while the model ran, including weights.
     pub peak_bytes: Option<u64>,
-    /// What was left when it was dropped.
+    /// Bytes left after the model was dropped.
     pub after_bytes: Option<u64>,
 }
 
-/// What can be measured of a device's memory: bytes in use and reserved by its pool, and what its driver says. Nothing of the
-/// CPU, whose memory is that of the process.
+/// Returns the memory meters of a device: bytes in use and reserved by its pool, and the driver's count.
+///
+/// Empty for the CPU, whose memory is that of the process.
 pub fn device_meters(device: &Device) -> Vec<Box<dyn MemoryMeter>> {
     let of_pool: [Box<dyn MemoryMeter>; 2] = [Box::new(InUse(device.clone())), Box::new(Reserved(device.clone()))];
     let mut meters: Vec<_> = of_pool.into_iter().filter(|meter| meter.live_bytes().is_some()).collect();
@@ -33,12 +34,12 @@ pub fn device_meters(device: &Device) -> Vec<Box<dyn MemoryMeter>> {
     meters
 }
 
-/// What tells the peak of a device's memory, where models that run there lie; nothing of the CPU.
+/// Returns the meter with the peak memory of a device; `None` for the CPU.
 pub fn peak_meter(device: &Device) -> Option<Box<dyn MemoryMeter>> {
     device_meters(device).into_iter().rfind(|meter| meter.peak_bytes().is_some())
 }
 
-/// The bytes a device's pool has in use. It keeps no peak.
+/// Bytes in use in a device's pool; without a peak.
 #[derive(Debug, Clone)]
 struct InUse(Device);
 
@@ -64,7 +65,7 @@ impl MemoryMeter for InUse {
     }
 }
 
-/// The bytes a device's pool has reserved; its peak is that of its pages.
+/// Bytes reserved by a device's pool; its peak is computed from pages.
 #[derive(Debug, Clone)]
 struct Reserved(Device);
 
@@ -80,7 +81,7 @@ impl MemoryMeter for Reserved {
     fn peak_bytes(&self) -> Option<u64> {
         let pools = self.0.memory_pool_report()?;
         let pages: u64 = pools.iter().map(|pool| pool.page_size * pool.pages_peak).sum();
-        // Weights may lie outside of the pools that report their pages, so what is reserved in all is the least that the peak was.
+        // Weights may be outside the pools that report pages, so the peak is at least the reserved bytes.
         Some(pages.max(self.live_bytes().unwrap_or(0)))
     }
 
@@ -93,7 +94,7 @@ impl MemoryMeter for Reserved {
     }
 }
 
-/// The bytes of a device that are taken, by whom ever, as its driver says.
+/// Bytes of a device used by all programs, according to its driver.
 #[derive(Debug, Clone)]
 struct Driver {
     #[cfg(feature = "cuda")]
@@ -124,7 +125,7 @@ impl Driver {
     }
 }
 
-/// Bytes of a device that are free, and all it has, as its driver says; nothing of the CPU.
+/// Returns free and total bytes of a device according to its driver; `None` for the CPU.
 pub fn free_and_total(device: &Device) -> Option<[u64; 2]> {
     Driver::of(device)?.free_and_total()
 }
@@ -151,7 +152,7 @@ impl MemoryMeter for Driver {
     }
 }
 
-/// Follows a model through its life with several meters.
+/// Follows a model through loading, running and dropping with several meters.
 pub struct MemoryWatch<'a> {
     meters: &'a [&'a dyn MemoryMeter],
     name: String,
@@ -160,7 +161,7 @@ pub struct MemoryWatch<'a> {
 }
 
 impl<'a> MemoryWatch<'a> {
-    /// Before a model is loaded.
+    /// Starts before a model is loaded.
     pub fn start(
         meters: &'a [&'a dyn MemoryMeter],
         checkpoint: &Checkpoint,
@@ -184,7 +185,7 @@ impl<'a> MemoryWatch<'a> {
         }
     }
 
-    /// Once it is loaded.
+    /// Marks the end of loading.
     pub fn loaded(&mut self) {
         for meter in self.meters {
             meter.begin_phase(&format!("run {}", self.name));
@@ -192,9 +193,9 @@ impl<'a> MemoryWatch<'a> {
         }
     }
 
-    /// Drops its network: what that frees is what its weights took, without tokenizers and what running left behind.
+    /// Drops the network and measures the freed bytes: weights, without tokenizers and buffers.
     pub fn drop_network<T>(&mut self, network: T, device: &Device) {
-        // Buffers that running left unused in the pool are given back first: they are not weights.
+        // Unused buffers in the pool are freed first, since they are not weights.
         device.memory_cleanup();
         let with: Vec<Option<u64>> = self.meters.iter().map(|meter| meter.live_bytes()).collect();
         drop(network);
@@ -204,7 +205,7 @@ impl<'a> MemoryWatch<'a> {
         }
     }
 
-    /// Once it has run.
+    /// Marks the end of running.
     pub fn ran(&mut self) {
         for (meter, (before, found)) in self.meters.iter().zip(self.before.iter().zip(&mut self.found)) {
             found.peak_bytes = above(meter.peak_bytes(), *before);
@@ -212,7 +213,7 @@ impl<'a> MemoryWatch<'a> {
         self.meters.iter().for_each(|meter| meter.begin_phase(&format!("drop {}", self.name)));
     }
 
-    /// Once it is dropped.
+    /// Returns the readings after the model was dropped.
     pub fn dropped(mut self) -> Vec<Memory> {
         for (meter, (before, found)) in self.meters.iter().zip(self.before.iter().zip(&mut self.found)) {
             found.after_bytes = above(meter.live_bytes(), *before);
@@ -225,16 +226,17 @@ fn above(now: Option<u64>, before: Option<u64>) -> Option<u64> {
     Some(now?.saturating_sub(before?))
 }
 
-/// Bytes of a checkpoint's weights as they are loaded on a device, known from its headers: codes where layers hold them,
-/// else f32, or the half precision they are cast to. Tensors that the architecture, which is found out where it is not given,
-/// has no use for are not loaded.
+/// Returns the bytes of a checkpoint's weights on a device, predicted from headers.
+///
+/// Codes stay codes where layers can hold them. Other weights are f32, or `dtype` if it is a half-precision
+/// type. Tensors that the architecture ignores are not counted. Without `arch`, the architecture is detected.
 pub fn predicted_bytes(checkpoint: &Checkpoint, arch: Option<Arch>, dtype: Option<FloatDType>, device: &Device) -> u64 {
     let of_network = || {
         let arch = arch.map_or_else(|| Arch::detect(checkpoint), Ok)?;
         let (network, names) = Network::blank(arch, checkpoint, device)?;
         briquette_nn::predicted_bytes(&network, checkpoint, &names)
     };
-    // Where no network can be made of it, all its tensors are counted as f32. The reason is told when it is loaded.
+    // If no network fits, all tensors count as f32. Loading reports the reason.
     let of_tensors = |_: Error| {
         let weights = checkpoint.tensors().iter().filter(|info| info.dtype.is_weight());
         weights.map(|info| 4 * info.n_elements() as u64).sum()

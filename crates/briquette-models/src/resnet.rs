@@ -1,5 +1,6 @@
-//! torchvision's residual networks, with its parameter names. Widths, groups and classes are read off the weights, so
-//! that wide and narrow variants and other heads run too.
+//! torchvision's ResNets, with its parameter names.
+//!
+//! Widths, groups and classes are read from the weights, so wide, narrow and other variants run too.
 
 use crate::Input;
 use crate::architecture::Architecture;
@@ -17,20 +18,20 @@ use burn::tensor::module::adaptive_avg_pool2d;
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
-/// The sizes of one of the four stages.
+/// Sizes of one of the four stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageSizes {
-    /// Blocks.
+    /// Number of blocks.
     pub n_blocks: usize,
     /// Channels of the 3x3 convolutions.
     pub width: usize,
-    /// Channels that leave a block.
+    /// Output channels of a block.
     pub n_out: usize,
     /// Groups of the 3x3 convolutions.
     pub groups: usize,
 }
 
-/// The sizes of a [`ResNet`].
+/// Sizes of a [`ResNet`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResNetConfig {
     /// Channels of an image.
@@ -41,14 +42,14 @@ pub struct ResNetConfig {
     pub bottleneck: bool,
     /// The stages, in order.
     pub stages: [StageSizes; 4],
-    /// Classes.
+    /// Number of classes.
     pub num_classes: usize,
 }
 
-/// Blocks of each stage of torchvision's networks, and whether they are bottlenecks.
+/// Returns the blocks of each stage of torchvision's networks, and whether they are bottlenecks.
 ///
 /// # Panics
-/// If torchvision has none of this depth.
+/// If torchvision has no network of this depth.
 fn blocks_of(depth: usize) -> ([usize; 4], bool) {
     match depth {
         18 => ([2, 2, 2, 2], false),
@@ -60,7 +61,7 @@ fn blocks_of(depth: usize) -> ([usize; 4], bool) {
     }
 }
 
-/// Whether tensors are named as those of this depth: the last block of each stage is there, and the next is not.
+/// Returns whether the tensor names have exactly the blocks of this depth.
 pub(crate) fn has_names<const DEPTH: usize>(checkpoint: &Checkpoint) -> bool {
     let has = |name: &str| has_tensor(checkpoint, name);
     if !has("layer1.0.conv1.weight") {
@@ -71,22 +72,22 @@ pub(crate) fn has_names<const DEPTH: usize>(checkpoint: &Checkpoint) -> bool {
     blocks_of(DEPTH) == (found, has("layer1.0.conv3.weight"))
 }
 
-/// The network of a checkpoint, before it is filled; and how its paths relate to the names there.
+/// Creates the unfilled network of a checkpoint, and its name map.
 pub(crate) fn blank<const DEPTH: usize>(checkpoint: &Checkpoint, device: &Device) -> Result<(ResNet, NameMap)> {
     let config = ResNetConfig::read(checkpoint, DEPTH)?;
     Ok((config.init(device), NameMap::torch().rename("^ResNet", "")))
 }
 
-/// What the network of a checkpoint takes in.
+/// Returns the input of a checkpoint's network.
 pub(crate) fn input<const DEPTH: usize>(checkpoint: &Checkpoint) -> Result<Input> {
     Ok(Input::Images(ImageInput::of_imagenet(ResNetConfig::read(checkpoint, DEPTH)?.in_channels)))
 }
 
 impl ResNetConfig {
-    /// torchvision's sizes for a depth of 18, 34, 50, 101 or 152.
+    /// Returns torchvision's sizes for depth 18, 34, 50, 101 or 152.
     ///
     /// # Panics
-    /// If it is another depth.
+    /// If the depth is another number.
     pub fn of(depth: usize, num_classes: usize) -> Self {
         let (n_blocks, bottleneck) = blocks_of(depth);
         let stage = |index: usize| {
@@ -101,7 +102,8 @@ impl ResNetConfig {
         Self { in_channels: 3, stem: 64, bottleneck, stages: [0, 1, 2, 3].map(stage), num_classes }
     }
 
-    /// Reads the widths off the weights; where one is missing, torchvision's stands in, and loading reports it.
+    /// Reads the widths from the weights; for missing weights, returns torchvision's, and loading reports the
+    /// error.
     fn read(checkpoint: &Checkpoint, depth: usize) -> Result<Self> {
         let shape = |name: &str, rank: usize| {
             let found = checkpoint.tensors().iter().find(|info| info.name == name);
@@ -128,7 +130,7 @@ impl ResNetConfig {
         Ok(config)
     }
 
-    /// A network of these sizes with random weights, as torchvision and transformers draw them.
+    /// Creates a network with random weights, initialized as in torchvision and transformers.
     pub fn init(&self, device: &Device) -> ResNet {
         let [s1, s2, s3, s4] = self.stages;
         let stage = |n_in, stage, stride| self.stage(n_in, stage, stride, device);
@@ -176,7 +178,7 @@ impl ResNetConfig {
     }
 }
 
-/// A convolution without bias that keeps the size but for its stride.
+/// Creates a convolution without bias that changes the image size only by its stride.
 fn conv(n_in: usize, n_out: usize, kernel: usize, stride: usize, groups: usize, device: &Device) -> Conv2d {
     let pad = kernel / 2;
     let config = Conv2dConfig::new([n_in, n_out], [kernel; 2])
@@ -191,7 +193,7 @@ fn norm(channels: usize, device: &Device) -> BatchNorm {
     BatchNormConfig::new(channels).init(device)
 }
 
-/// Two 3x3 convolutions, or a bottleneck of three, around a shortcut.
+/// Two 3x3 convolutions, or a bottleneck of three, with a shortcut.
 #[derive(Module, Debug)]
 struct ResidualBlock {
     conv1: Conv2d,
@@ -243,7 +245,7 @@ impl Architecture for ResNet {
 }
 
 impl ResNet {
-    /// Images `[batch, channels, height, width]` to class scores `[batch, classes]`.
+    /// Maps images `[batch, channels, height, width]` to logits `[batch, classes]`.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let x = self.conv1.forward_norm(images, &self.bn1, Then::Relu);
         let stages = [&self.layer1, &self.layer2, &self.layer3, &self.layer4];

@@ -1,4 +1,4 @@
-//! Rotary positions: each pair of a head's features is turned by an angle that grows with the position.
+//! Rotary position embeddings.
 
 use crate::attention::by_head;
 use briquette_cpu::float::RotaryTable;
@@ -6,20 +6,22 @@ use briquette_ops::fused;
 use burn::tensor::{Device, Tensor, TensorData};
 use std::sync::{Arc, OnceLock};
 
-/// The angles of some positions.
+/// Rotation angles of some positions.
 pub(crate) struct Rotation {
     turns: Arc<RotaryTable>,
-    /// Sines and cosines `[tokens, width]`, for devices that turn by burn's operations.
+    /// Sines and cosines `[tokens, width]`, for devices that use burn's operations.
     tables: OnceLock<[Tensor<2>; 2]>,
 }
 
 impl Rotation {
-    /// Angles are `position * inverse_frequency`, in f32 as the reference computes them.
+    /// Computes the angles `position * inverse_frequency`, in f32 like the reference.
     pub(crate) fn new(inverse_frequencies: &[f32], positions: impl IntoIterator<Item = usize>) -> Self {
         Self { turns: Arc::new(RotaryTable::new(inverse_frequencies, positions)), tables: OnceLock::new() }
     }
 
-    /// RotaryTable `[batch, length, heads * width]`, in its own type, by as many positions as there are tokens in all, or in each sequence.
+    /// Rotates `[batch, length, heads * width]` in its own type.
+    ///
+    /// There is one position per token, either for all sequences together or for each sequence.
     pub(crate) fn apply(&self, x: Tensor<3>, n_heads: usize) -> Tensor<3> {
         if fused::fuses(&x) {
             return fused::rotate(x, n_heads, Arc::clone(&self.turns));
@@ -38,7 +40,7 @@ impl Rotation {
         (x * cos + swapped * sin).reshape([batch, length, all])
     }
 
-    /// Features `i` and `i + half` are a pair, turned by the same angle: the angles are repeated for the second half.
+    /// Features `i` and `i + half` are a pair with one angle, so the angles are repeated for the second half.
     fn tables_on(&self, width: usize, device: &Device) -> [Tensor<2>; 2] {
         [self.turns.sin(), self.turns.cos()].map(|values| {
             let twice: Vec<f32> = values.chunks(width / 2).flat_map(|row| [row, row].concat()).collect();
@@ -55,7 +57,7 @@ mod tests {
     use burn::tensor::{Distribution, Tolerance};
 
     #[test]
-    fn one_pass_turns_as_operations_of_burn_do_forth_and_back() {
+    fn fused_rotary_equals_burn_operations_forward_and_backward() {
         let device = Device::flex().autodiff();
         for positions in [vec![0, 1, 2], vec![4, 5, 6, 0, 1, 2]] {
             let rotation = Rotation::new(&[1.0, 0.3], positions);

@@ -1,4 +1,4 @@
-//! Smaller networks of the same family: some of a model's layers, or other sizes.
+//! Creates smaller networks of the same family: some layers of a model, or other sizes.
 
 use crate::config::Folder;
 use crate::fresh::draw;
@@ -10,13 +10,13 @@ use briquette_nn::{NameMap, Parameter, parameters};
 use burn::tensor::Device;
 use serde_json::{Map, Value};
 
-/// A smaller network than `model`, which was loaded from `checkpoint`, on `device`; and its config.json.
+/// Creates a smaller network than `model`, which was loaded from `checkpoint`, and its config.json.
 ///
-/// Random weights follow from the device's seed.
+/// Random weights depend on the device's seed.
 ///
 /// # Errors
-/// Config where the architecture has no such layers or sizes, or would take or give something else than the model; Input
-/// where its config.json is damaged.
+/// - Config: the architecture lacks such layers or sizes, or inputs and outputs would differ from the model's
+/// - Input: config.json is damaged
 pub fn smaller(
     model: &LoadedModel,
     checkpoint: &Checkpoint,
@@ -30,7 +30,7 @@ pub fn smaller(
     Ok((LoadedModel { network, ..model.clone() }, json))
 }
 
-/// A network without its weights: what a student will be, before there is one.
+/// A network without weights, such as a planned student.
 #[derive(Debug)]
 pub struct Outline {
     arch: Arch,
@@ -40,10 +40,11 @@ pub struct Outline {
 }
 
 impl Outline {
-    /// Of a checkpoint, by its headers.
+    /// Reads the headers of a checkpoint.
     ///
     /// # Errors
-    /// Config where the architecture cannot be told; Input where its config.json is damaged.
+    /// - Config: the architecture is unknown
+    /// - Input: config.json is damaged
     pub fn of(checkpoint: &Checkpoint, arch: Option<Arch>) -> Result<Self> {
         let arch = arch.map_or_else(|| Arch::detect(checkpoint), Ok)?;
         let (network, names) = Network::blank(arch, checkpoint, &anywhere())?;
@@ -51,29 +52,29 @@ impl Outline {
         Ok(Self { arch, network, names, config })
     }
 
-    /// Its architecture.
+    /// Returns the architecture.
     pub fn arch(&self) -> Arch {
         self.arch
     }
 
-    /// Layers that a student can have some of.
+    /// Returns the number of layers that a student can choose from.
     pub fn n_layers(&self) -> Option<usize> {
         self.network.n_layers()
     }
 
-    /// That of a smaller network than this: what [`smaller`] makes, and what it refuses.
+    /// Returns the outline of the network that [`smaller`] creates.
     ///
     /// # Errors
-    /// As [`smaller`].
+    /// See [`smaller`].
     pub fn shrunk(mut self, how: &Smaller) -> Result<Self> {
         let network = shrunk(self.arch, &self.network, &mut self.config, how, &anywhere())?;
         Ok(Self { network, ..self })
     }
 
-    /// The tensors of its checkpoint once it is trained, with `Linear` weights in this layout.
+    /// Returns the tensors of the trained checkpoint, with `Linear` weights in this layout.
     ///
     /// # Errors
-    /// Config where a size is beyond all bounds.
+    /// Config: a size is too large.
     pub fn tensors(&self, layout: WeightLayout) -> Result<Vec<TensorInfo>> {
         let one = |parameter: Parameter| {
             let mut shape = parameter.shape.0.clone();
@@ -87,12 +88,12 @@ impl Outline {
     }
 }
 
-/// A device for networks whose weights are never drawn: any will do.
+/// Returns a device for networks whose weights are never initialized.
 fn anywhere() -> Device {
     crate::device("cpu").unwrap_or_default()
 }
 
-/// A smaller network than `network`, whose `config` becomes its own.
+/// Creates a smaller network than `network` and updates `config`.
 fn shrunk(
     arch: Arch,
     network: &Network,
@@ -101,7 +102,7 @@ fn shrunk(
     device: &Device,
 ) -> Result<Network> {
     network.smaller(config, how, device)?.ok_or_else(|| {
-        let message = format!("{arch} has no smaller kind here; expected \"self\", or another model");
+        let message = format!("{arch} cannot be made smaller here; expected \"self\" or another model");
         Error::config(message).at("student")
     })
 }

@@ -1,11 +1,11 @@
-//! The config.json of a smaller network: of some of the layers, or of other sizes.
+//! config.json of smaller networks: with some layers or other sizes.
 
 use briquette_core::{Error, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-/// Sizes that what goes in and what comes out depend on: a student keeps its teacher's.
+/// Keys that inputs and outputs depend on: a student keeps its teacher's values.
 const SHARED: [&str; 7] = [
     "vocab_size",
     "num_labels",
@@ -15,19 +15,19 @@ const SHARED: [&str; 7] = [
     "max_position_embeddings",
     "tie_word_embeddings",
 ];
-/// The kind of each layer's attention, one after the other.
+/// Key with the attention type of each layer.
 pub(crate) const LAYER_TYPES: &str = "layer_types";
 
-/// How a network is smaller.
+/// The difference between a smaller network and its teacher.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Smaller {
-    /// These of its layers, with their weights.
+    /// These layers, with their weights.
     Layers(Vec<usize>),
-    /// Other values in its config.json, with random weights.
+    /// Other values in config.json, with random weights.
     Sizes(Map<String, Value>),
 }
 
-/// `config` of these of its layers, where there are `n` of them.
+/// Updates `config` for these layers out of `n`.
 pub(crate) fn keep_layers(config: &mut Map<String, Value>, layers: &[usize], n: usize) -> Result<()> {
     if let Some(layer) = layers.iter().find(|&&layer| layer >= n) {
         let message = format!("found layer {layer}, expected 0 to {}", n.saturating_sub(1));
@@ -40,7 +40,7 @@ pub(crate) fn keep_layers(config: &mut Map<String, Value>, layers: &[usize], n: 
     Ok(())
 }
 
-/// `config` with other sizes put in, and what it says then.
+/// Updates `config` with other sizes, and parses it.
 pub(crate) fn with_sizes<C: Serialize + DeserializeOwned>(
     config: &mut Map<String, Value>,
     sizes: &Map<String, Value>,

@@ -1,15 +1,15 @@
-//! What models do.
+//! Tasks of models.
 
 use serde::{Deserialize, Serialize};
 
-/// What a model does, and so which data it takes and how it is evaluated.
+/// The task of a model, which determines its data and evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModelTask {
-    /// Images in, class scores out.
+    /// Images to logits of classes.
     Classifier,
-    /// Sentences in, embeddings out.
+    /// Sentences to embeddings.
     Encoder,
-    /// Text in, scores of the next token out.
+    /// Text to logits of the next token.
     Decoder,
 }

@@ -1,4 +1,4 @@
-//! From text to tokens, and from hidden states to one embedding per sentence.
+//! Tokenizers and sentence embeddings.
 
 mod charsmap;
 mod checked;
@@ -13,64 +13,66 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use tokenizers::{Encoding, PostProcessor, TruncationDirection};
 
-/// The tokens of one text; never none.
+/// The tokens of a text; never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tokens(pub Vec<u32>);
 
-/// A tokenizer that has been held against the model it feeds.
+/// A tokenizer whose tokens are checked against the model's vocabulary.
 #[derive(Debug, Clone)]
 pub struct TextTokenizer {
     path: PathBuf,
     guarded: GuardedTokenizer,
-    /// Entries of the model's table of words.
+    /// Size of the model's embedding table.
     vocab_size: usize,
     max_length: usize,
 }
 
 impl TextTokenizer {
-    /// Reads the `tokenizer.json` of a model's directory, for a model with `vocab_size` entries. Texts are cut at `max_length` tokens.
+    /// Reads the `tokenizer.json` in the directory of a model with `vocab_size` entries. Texts are truncated to
+    /// `max_length` tokens.
     ///
     /// # Errors
-    /// - Input where the file is missing, damaged, or not supported.
-    /// - Io where it cannot be read.
+    /// - Input: the file is missing, damaged, or not supported
+    /// - Io: the file cannot be read
     pub fn open(directory: &Path, vocab_size: usize, max_length: usize) -> Result<Self> {
         let folder = Folder(ModelDir::open(directory)?);
         let missing =
-            || Error::input("it is missing; put it beside the weights").at(folder.file("tokenizer.json").display());
+            || Error::input("it is missing; put it next to the weights").at(folder.file("tokenizer.json").display());
         Self::read(&folder, vocab_size, max_length)?.ok_or_else(missing)
     }
 
-    /// Reads `tokenizer.json`; `None` where there is none. Texts are cut at `max_length` tokens.
+    /// Reads `tokenizer.json`; `None` if it is missing. Texts are truncated to `max_length` tokens.
     pub(crate) fn read(folder: &Folder, vocab_size: usize, max_length: usize) -> Result<Option<Self>> {
         let path = folder.file("tokenizer.json");
         let Some(bytes) = folder.read_whole("tokenizer.json")? else { return Ok(None) };
         let guarded = GuardedTokenizer::new(bytes).map_err(|error| match error.kind {
             ErrorKind::Input => {
-                let message = format!("it cannot be used as a tokenizer: {error}; fetch it again");
+                let message = format!("it cannot be used as a tokenizer: {error}; download it again");
                 Error::input(message).at(path.display())
             }
             _ => error,
         })?;
         if guarded.inner().get_vocab_size(true) == 0 {
-            return Err(Error::input("its vocabulary is empty; fetch it again").at(path.display()));
+            return Err(Error::input("its vocabulary is empty; download it again").at(path.display()));
         }
         Ok(Some(Self { path, guarded, vocab_size, max_length }))
     }
 
-    /// The longest text in tokens.
+    /// Returns the largest number of tokens per text.
     pub fn max_length(&self) -> usize {
         self.max_length
     }
 
-    /// A bound of the bytes of a text that `n_tokens` tokens can hold. Normalizers may shorten a text to a quarter.
+    /// Returns an upper bound on the bytes of text in `n_tokens` tokens. Normalizers may shorten a text to a
+    /// quarter.
     pub fn most_bytes(&self, n_tokens: usize) -> usize {
         n_tokens.saturating_mul(self.guarded.longest_token().max(16)).saturating_mul(4)
     }
 
-    /// Cuts texts at `max_length` tokens from now on.
+    /// Truncates texts to `max_length` tokens from now on.
     ///
     /// # Errors
-    /// Config where that leaves no room for text.
+    /// Config: special tokens leave no room for text.
     pub fn set_max_length(&mut self, max_length: usize) -> Result<()> {
         let n_special = self.n_special()?;
         if max_length <= n_special {
@@ -80,10 +82,10 @@ impl TextTokenizer {
         Ok(())
     }
 
-    /// The tokens of one text with the model's special tokens around them, at most `max_length` of them.
+    /// Encodes a text with special tokens, truncated to `max_length` tokens.
     ///
     /// # Errors
-    /// Input where the vocabulary lacks an entry, or the model's table does.
+    /// Input: a token is missing in the vocabulary or in the model's table.
     pub fn encode(&self, text: &str) -> Result<Tokens> {
         let mut encoding = self.encode_whole(text)?;
         if encoding.len() > self.max_length {
@@ -92,31 +94,31 @@ impl TextTokenizer {
         self.checked(&encoding)
     }
 
-    /// The tokens of a whole text, however long.
+    /// Encodes a whole text of any length.
     ///
     /// # Errors
-    /// Input where the vocabulary lacks an entry, or the model's table does.
+    /// See [`encode`](Self::encode).
     pub fn encode_all(&self, text: &str) -> Result<Tokens> {
         self.checked(&self.encode_whole(text)?)
     }
 
-    /// The tokens of a whole text that a model is to go on with. Special tokens are put around it unless it `has_special` ones already, as
-    /// what a chat template makes does.
+    /// Encodes a whole prompt. Special tokens are added unless the text `has_special` tokens, as from a chat
+    /// template.
     ///
     /// # Errors
-    /// Input where the text is empty, the vocabulary lacks an entry, or the model's table does.
+    /// Input: the text is empty. See [`encode`](Self::encode) for other errors.
     pub fn encode_prompt(&self, text: &str, has_special: bool) -> Result<Tokens> {
         let encoding = self.encoding(text, !has_special)?;
         if text.is_empty() || encoding.get_ids().is_empty() {
-            return Err(Error::input("the prompt is empty; give the words to go on from"));
+            return Err(Error::input("the prompt is empty; give the beginning of a text"));
         }
         self.checked(&encoding)
     }
 
-    /// The text of some tokens, special ones left out.
+    /// Decodes tokens to text without special tokens.
     ///
     /// # Errors
-    /// Input where one is not of the vocabulary.
+    /// Input: a token is not in the vocabulary.
     pub fn decode(&self, tokens: &[u32]) -> Result<String> {
         let n_bytes = tokens.len().saturating_mul(16);
         self.guarded
@@ -124,7 +126,7 @@ impl TextTokenizer {
             .map_err(|error| self.failed(error))
     }
 
-    /// Text from tokens as they come.
+    /// Returns an incremental decoder.
     pub fn stream(&self) -> TokenStream<'_> {
         TokenStream { tokenizer: self, tokens: Vec::new(), shown: 0 }
     }
@@ -141,7 +143,7 @@ impl TextTokenizer {
         self.guarded.run(text, text.len(), encode).map_err(|error| self.failed(error))
     }
 
-    /// Cut before the special tokens go around it, as the reference does.
+    /// Truncates before adding special tokens, like the reference.
     fn truncated(&self, text: &str) -> Result<Encoding> {
         let mut bare = self.encoding(text, false)?;
         bare.truncate(self.max_length.saturating_sub(self.n_special()?), 0, TruncationDirection::Right);
@@ -149,7 +151,7 @@ impl TextTokenizer {
         self.guarded.run(&bare, text.len(), process).map_err(|error| self.failed(error))
     }
 
-    /// Special tokens around every text.
+    /// Returns the number of special tokens around a text.
     fn n_special(&self) -> Result<usize> {
         let count = |inner: &tokenizers::Tokenizer, (): &()| {
             Ok(inner.get_post_processor().map_or(0, |processor| processor.added_tokens(false)))
@@ -160,7 +162,7 @@ impl TextTokenizer {
     fn failed(&self, error: Error) -> Error {
         match error.kind {
             ErrorKind::Input => {
-                let message = format!("cannot tokenize: {error}; it does not belong to this text");
+                let message = format!("cannot tokenize: {error}; this tokenizer does not support the text");
                 Error::input(message).at(self.path.display())
             }
             _ => error,
@@ -172,31 +174,31 @@ impl TextTokenizer {
         if let Some(&id) = ids.iter().find(|&&id| id as usize >= self.vocab_size) {
             let token = self.guarded.inner().id_to_token(id).unwrap_or_default();
             let message = format!(
-                "token {token:?} has number {id}, and the model has {} entries; it belongs to another model",
+                "token {token:?} has id {id}, but the model has {} entries; the tokenizer belongs to another model",
                 self.vocab_size
             );
             return Err(Error::input(message).at(self.path.display()));
         }
-        // An empty text has an embedding too. Over no token at all, the softmax of attention would be 0 / 0.
+        // An empty text gets one token: without any, the softmax of attention would be 0 / 0.
         Ok(Tokens(if ids.is_empty() { vec![0] } else { ids.to_vec() }))
     }
 }
 
-/// Text from tokens as they come: a token may be a part of a character, and how it is spelled may depend on those before it.
+/// Incremental decoder: a token may be part of a character, and its text may depend on earlier tokens.
 #[derive(Debug)]
 pub struct TokenStream<'a> {
     tokenizer: &'a TextTokenizer,
-    /// Those since the last line that is done.
+    /// Tokens of the current line.
     tokens: Vec<u32>,
-    /// Bytes of their text that were handed out.
+    /// Bytes of their text that were returned.
     shown: usize,
 }
 
 impl TokenStream<'_> {
-    /// What another token adds to the text; nothing while a character is not whole.
+    /// Adds a token and returns the new text; empty while a character is incomplete.
     ///
     /// # Errors
-    /// Input where it is not of the vocabulary.
+    /// Input: the token is not in the vocabulary.
     pub fn push(&mut self, token: u32) -> Result<String> {
         self.tokens.push(token);
         let text = self.tokenizer.decode(&self.tokens)?;
@@ -206,10 +208,10 @@ impl TokenStream<'_> {
         Ok(self.take(text))
     }
 
-    /// What is left of the text once there are no more tokens.
+    /// Returns the rest of the text.
     ///
     /// # Errors
-    /// As [`push`](Self::push).
+    /// See [`push`](Self::push).
     pub fn finish(mut self) -> Result<String> {
         let text = self.tokenizer.decode(&self.tokens)?;
         Ok(self.take(text))
@@ -219,7 +221,7 @@ impl TokenStream<'_> {
         let new = text.get(self.shown..).unwrap_or_default().to_string();
         self.shown = self.shown.max(text.len());
         if new.ends_with('\n') {
-            // A line is spelled without those before it; all of them again for each token would take ever longer.
+            // Lines decode independently. Decoding all tokens again for each new one would take quadratic time.
             self.tokens.clear();
             self.shown = 0;
         }
@@ -227,7 +229,7 @@ impl TokenStream<'_> {
     }
 }
 
-/// Tokens of several texts, padded to the longest on the right, with `true` where there is none.
+/// Pads texts on the right to the longest; the second tensor is `true` at padding.
 pub fn padded(texts: &[Tokens], device: &Device) -> (Tensor<2, Int>, Tensor<2, Bool>) {
     let longest = texts.iter().map(|tokens| tokens.0.len()).max().unwrap_or(0);
     let mut ids = vec![0_i32; texts.len() * longest];
@@ -243,23 +245,23 @@ pub fn padded(texts: &[Tokens], device: &Device) -> (Tensor<2, Int>, Tensor<2, B
     (ids, Tensor::from_data(TensorData::new(padding, shape), device))
 }
 
-/// How the hidden states of a sentence become one embedding.
+/// Pooling of the hidden states of a sentence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PoolBy {
-    /// Their mean over the tokens that are there.
+    /// Mean over the tokens without padding.
     #[default]
     Mean,
-    /// The first token's.
+    /// State of the first token.
     Cls,
 }
 
-/// The end of a sentence encoder, as sentence-transformers describes it in `modules.json`.
+/// Pooling and normalization of a sentence encoder, as in `modules.json` of sentence-transformers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pooling {
-    /// How tokens become one embedding.
+    /// Pooling method.
     pub by: PoolBy,
-    /// Whether embeddings are scaled to length 1.
+    /// Whether embeddings are normalized to length 1.
     pub normalize: bool,
 }
 
@@ -276,7 +278,8 @@ struct StSettings {
 }
 
 impl Pooling {
-    /// Reads `modules.json`; without it, mean pooling and no scaling, which is what sentence-transformers takes too.
+    /// Reads `modules.json`; without it, returns mean pooling without normalization, like
+    /// sentence-transformers.
     pub(crate) fn read(folder: &Folder) -> Result<Self> {
         let Some(modules) = folder.read::<Vec<StModule>>("modules.json")? else {
             return Ok(Self { by: PoolBy::Mean, normalize: false });
@@ -286,14 +289,14 @@ impl Pooling {
         let pooling = modules.iter().find(|module| ends(module, ".Pooling"));
         let known = [".Normalize", ".Pooling", ".Transformer"];
         if let Some(other) = modules.iter().find(|module| !known.iter().any(|kind| ends(module, kind))) {
-            let message = format!("it has a module {}, which cannot be run", other.kind);
+            let message = format!("found module {}, expected Transformer, Pooling or Normalize", other.kind);
             return Err(Error::input(message).at(folder.file("modules.json").display()));
         }
         let by = pooling.map_or(Ok(PoolBy::Mean), |module| pool_by(folder, &module.path))?;
         Ok(Self { by, normalize })
     }
 
-    /// Hidden states `[batch, length, width]` to embeddings `[batch, width]`.
+    /// Maps hidden states `[batch, length, width]` to embeddings `[batch, width]`.
     pub fn apply(self, states: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<2> {
         let pooled = match self.by {
             PoolBy::Cls => states.narrow(1, 0, 1).squeeze_dim(1),
@@ -315,7 +318,7 @@ impl Pooling {
 fn pool_by(folder: &Folder, path: &str) -> Result<PoolBy> {
     let file = format!("{path}/config.json");
     if !path.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '-') {
-        let message = format!("it names {path:?}, expected a directory beside it");
+        let message = format!("found path {path:?}, expected a directory next to it");
         return Err(Error::input(message).at(folder.file("modules.json").display()));
     }
     let flags: serde_json::Map<String, serde_json::Value> = folder.read(&file)?.unwrap_or_default();
@@ -326,13 +329,13 @@ fn pool_by(folder: &Folder, path: &str) -> Result<PoolBy> {
         [] | ["pooling_mode_mean_tokens"] => Ok(PoolBy::Mean),
         ["pooling_mode_cls_token"] => Ok(PoolBy::Cls),
         modes => {
-            let message = format!("it sets {}; only mean and cls pooling can be run", modes.join(" and "));
+            let message = format!("found {}, expected mean or cls pooling", modes.join(" and "));
             Err(Error::input(message).at(folder.file(&file).display()))
         }
     }
 }
 
-/// The length sentence-transformers cuts at, where it says so.
+/// Returns the maximum length of sentence-transformers, if set.
 pub(crate) fn max_seq_length(folder: &Folder) -> Result<Option<usize>> {
     Ok(folder.read::<StSettings>("sentence_bert_config.json")?.and_then(|settings| settings.max_seq_length))
 }

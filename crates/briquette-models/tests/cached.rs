@@ -1,4 +1,4 @@
-//! A decoder that goes on from keys and values it has kept finds what it finds of the whole sequence.
+//! Tests that a decoder with a key-value cache equals one without.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,7 +25,7 @@ fn apart(a: Tensor<3>, b: Tensor<3>) -> f32 {
 }
 
 #[test]
-fn steps_find_what_the_whole_sequence_finds() {
+fn cached_steps_equal_the_whole_sequence() {
     let tokens = [3, 1, 7, 5, 2, 9, 4];
     for name in ["llama-tied", "llama-untied", "llama-qwen"] {
         let model = model(name);
@@ -33,7 +33,7 @@ fn steps_find_what_the_whole_sequence_finds() {
         let whole = decoder.last_state(tensor(&[&tokens]));
         for (kind, most) in [(CacheType::F32, 1e-5), (CacheType::F16, 1e-2), (CacheType::Int8, 0.1)] {
             let mut kept = caches(decoder, kind, 1);
-            // A prompt, several tokens at once, then one at a time.
+            // A prompt, several tokens in one call, then one at a time.
             for part in [0..3, 3..5, 5..6, 6..7] {
                 let found = decoder.next_state(tensor(&[&tokens[part.clone()]]), &mut kept);
                 let expected = whole.clone().narrow(1, part.start, part.len());
@@ -47,7 +47,7 @@ fn steps_find_what_the_whole_sequence_finds() {
 }
 
 #[test]
-fn sequences_of_different_lengths_take_steps_together() {
+fn sequences_of_different_lengths_step_together() {
     let model = model("llama-tied");
     let decoder = model.network.as_decoder();
     let (long, short): ([i32; 5], [i32; 3]) = ([3, 1, 7, 5, 2], [8, 6, 4]);

@@ -1,4 +1,4 @@
-//! What students of other sizes begin with.
+//! Tests the random initialization of students.
 #![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The values of every parameter, by its path.
+/// Values of every parameter, by path.
 #[derive(Default)]
 struct Values {
     path: Vec<String>,
@@ -49,13 +49,13 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/models").join(name)
 }
 
-/// The seed of a device is shared by all tests.
+/// Locks the device's seed, which all tests share.
 fn drawing() -> MutexGuard<'static, ()> {
     static DRAWING: Mutex<()> = Mutex::new(());
     DRAWING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A student of these sizes, drawn by this seed.
+/// Creates a student of these sizes with this seed.
 fn student(model: &Path, sizes: &Value, seed: u64) -> Network {
     let _drawing = drawing();
     let device = Device::flex();
@@ -66,7 +66,7 @@ fn student(model: &Path, sizes: &Value, seed: u64) -> Network {
     smaller(&model, &checkpoint, &how, &device).unwrap().0.network
 }
 
-/// Every weight has this standard deviation, biases are zero, norms one.
+/// Checks that weights have this standard deviation, biases are zero and norms one.
 fn check(found: &BTreeMap<String, Vec<f32>>, expected: f64) {
     let (mut n_weights, mut n_biases) = (0, 0);
     for (path, values) in found {
@@ -84,7 +84,7 @@ fn check(found: &BTreeMap<String, Vec<f32>>, expected: f64) {
 }
 
 #[test]
-fn a_llama_begins_as_transformers_draws_it() {
+fn llama_is_initialized_as_in_transformers() {
     let sizes = json!({ "hidden_size": 96, "intermediate_size": 160 });
     for model in ["llama-tied", "llama-untied", "llama-qwen"] {
         check(&values(&student(&fixture(model), &sizes, 1)), 0.02);
@@ -92,7 +92,7 @@ fn a_llama_begins_as_transformers_draws_it() {
 }
 
 #[test]
-fn the_range_is_that_of_the_config_and_padding_is_zeros() {
+fn initialization_uses_the_configured_range_and_zero_padding() {
     let directory = tempfile::tempdir().unwrap();
     for name in ["config.json", "model.safetensors", "tokenizer.json"] {
         std::fs::copy(fixture("llama-tied").join(name), directory.path().join(name)).unwrap();
@@ -109,20 +109,20 @@ fn the_range_is_that_of_the_config_and_padding_is_zeros() {
 }
 
 #[test]
-fn a_bert_begins_as_transformers_draws_it() {
+fn bert_is_initialized_as_in_transformers() {
     let sizes = json!({ "hidden_size": 128, "intermediate_size": 160 });
     let found = values(&student(&fixture("bert-tiny"), &sizes, 1));
     let mut words = found.clone();
     let table = words.remove("Bert.embeddings.word_embeddings.weight").unwrap();
     assert!(table[..128].iter().all(|&value| value == 0.0), "the row of padding");
     assert!((std(&table[128..]) / 0.02 - 1.0).abs() < 0.1, "{}", std(&table[128..]));
-    // Two rows are few to tell a deviation by.
+    // Two rows are too few to measure a deviation.
     words.remove("Bert.embeddings.token_type_embeddings.weight");
     check(&words, 0.02);
 }
 
 #[test]
-fn the_seed_decides_and_nothing_else_does() {
+fn initialization_depends_only_on_the_seed() {
     let sizes = json!({ "hidden_size": 64 });
     let of = |seed| values(&student(&fixture("bert-tiny"), &sizes, seed));
     assert_eq!(of(5), of(5));
@@ -130,7 +130,7 @@ fn the_seed_decides_and_nothing_else_does() {
 }
 
 #[test]
-fn a_residual_network_begins_as_torchvision_draws_it() {
+fn resnet_is_initialized_as_in_torchvision() {
     let _drawing = drawing();
     let device = Device::flex();
     device.seed(1);
@@ -151,7 +151,7 @@ fn a_residual_network_begins_as_torchvision_draws_it() {
 }
 
 #[test]
-fn an_outline_has_the_tensors_of_the_student_and_refuses_what_cannot_be_one() {
+fn an_outline_has_the_tensors_of_the_student_and_refuses_invalid_sizes() {
     let checkpoint = Checkpoint::open(&fixture("llama-untied")).unwrap();
     let outline = || Outline::of(&checkpoint, None).unwrap();
     let sizes = |sizes: Value| Smaller::Sizes(sizes.as_object().unwrap().clone());

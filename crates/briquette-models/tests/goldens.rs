@@ -1,4 +1,4 @@
-//! Tiny models against what torch, torchvision and transformers make of them; see fixtures/make_model_goldens.py.
+//! Compares tiny models with torch, torchvision and transformers; see fixtures/make_model_goldens.py.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -18,7 +18,7 @@ fn load(name: &str, arch: Option<Arch>) -> LoadedModel {
     LoadedModel::open(&fixture(name), arch, &Device::default()).unwrap()
 }
 
-/// A tensor of a safetensors file: its shape and its values as f32.
+/// Reads a tensor of a safetensors file: shape and values as f32.
 fn expected(file: &str, name: &str) -> (Vec<usize>, Vec<f32>) {
     let checkpoint = Checkpoint::open(&fixture(&format!("models/{file}.expected.safetensors"))).unwrap();
     let index = checkpoint.tensors().iter().position(|info| info.name == name).unwrap();
@@ -43,7 +43,7 @@ fn ids((shape, values): (Vec<usize>, Vec<f32>)) -> Tensor<2, Int> {
     Tensor::from_data(TensorData::new(values, shape), &Device::default())
 }
 
-/// The largest difference is at most 1e-4 of the largest output.
+/// Checks that the largest difference is at most 1e-4 of the largest output.
 fn assert_agrees<const D: usize>(found: Tensor<D>, expected: &[f32]) {
     let found: Vec<f32> = found.into_data().try_into_vec_as().unwrap();
     assert_eq!(found.len(), expected.len());
@@ -107,7 +107,7 @@ fn bert_agrees_with_transformers_through_its_tokenizer_and_pooling() {
     assert_agrees(pooling.apply(states, padding), &expected("bert-tiny", "embeddings").1);
 }
 
-/// A copy of the tiny BERT with more bytes at the end and another header, made of its own and the length of its data.
+/// Copies the tiny BERT with more bytes at the end and a changed header.
 fn bert_with(more: &[u8], change: impl Fn(String, usize) -> String) -> tempfile::TempDir {
     let (from, dir) = (fixture("models/bert-tiny"), tempfile::tempdir().unwrap());
     for name in ["config.json", "tokenizer.json"] {
@@ -123,7 +123,7 @@ fn bert_with(more: &[u8], change: impl Fn(String, usize) -> String) -> tempfile:
 }
 
 #[test]
-fn norms_may_have_the_names_of_tensorflow() {
+fn norms_with_tensorflow_names_load() {
     let dir = bert_with(&[], |header, _| {
         header.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
     });
@@ -135,7 +135,7 @@ fn norms_may_have_the_names_of_tensorflow() {
 }
 
 #[test]
-fn what_is_not_loaded_is_not_foretold() {
+fn predicted_memory_excludes_ignored_tensors() {
     let device = Device::default();
     let predicted = |path: &Path| predicted_bytes(&Checkpoint::open(path).unwrap(), None, None, &device);
     let head = |name: &str| {
@@ -147,7 +147,7 @@ fn what_is_not_loaded_is_not_foretold() {
     };
     let plain = predicted(&fixture("models/bert-tiny"));
     assert_eq!(head("cls.predictions.decoder.weight"), plain);
-    assert!(head("another.weight") > plain, "of what cannot be loaded every tensor counts");
+    assert!(head("another.weight") > plain, "if the model cannot load, every tensor counts");
 }
 
 fn check_llama(name: &str) {
@@ -158,22 +158,22 @@ fn check_llama(name: &str) {
 }
 
 #[test]
-fn a_tied_llama_with_stretched_positions_agrees_with_transformers() {
+fn a_tied_llama_with_scaled_rope_agrees_with_transformers() {
     check_llama("llama-tied");
 }
 
 #[test]
-fn a_llama_with_a_head_of_its_own_agrees_with_transformers() {
+fn an_untied_llama_agrees_with_transformers() {
     check_llama("llama-untied");
 }
 
 #[test]
-fn qwen_with_its_biases_agrees_with_transformers() {
+fn qwen_with_biases_agrees_with_transformers() {
     check_llama("llama-qwen");
 }
 
 #[test]
-fn hidden_states_end_in_what_forward_returns() {
+fn the_last_hidden_state_gives_the_forward_output() {
     let Network::Bert(bert) = load("models/bert-tiny", None).network else { panic!() };
     let tokens = ids(expected("bert-tiny", "ids"));
     let padding = tokens.clone().equal_elem(0);
@@ -183,13 +183,13 @@ fn hidden_states_end_in_what_forward_returns() {
 }
 
 #[test]
-fn a_wrong_arch_lists_what_does_not_fit_and_names_the_right_one() {
+fn a_wrong_arch_lists_mismatches_and_suggests_the_right_one() {
     let error = LoadedModel::open(&fixture("models/llama-tied"), Some(Arch::ResNet18), &Device::default()).unwrap_err();
     assert_eq!(error.exit_code(), 4);
     assert!(error.message.contains("conv1.weight") && error.message.contains("set arch = \"llama\""), "{error}");
 }
 
-/// BERT's last hidden state of the golden tokens, by a network on `device`.
+/// Returns BERT's last hidden state of the golden tokens, from a network on `device`.
 fn hidden(network: &Network, device: &Device) -> Tensor<3> {
     let (shape, values) = expected("bert-tiny", "ids");
     let values: Vec<i32> = values.into_iter().map(|value| value as i32).collect();
@@ -199,7 +199,7 @@ fn hidden(network: &Network, device: &Device) -> Tensor<3> {
 }
 
 #[test]
-fn bert_drops_out_while_it_trains_and_never_when_it_runs() {
+fn bert_applies_dropout_only_in_training() {
     let device = Device::flex().autodiff();
     let values = |tensor: Tensor<3>| tensor.into_data().try_into_vec_as::<f32>().unwrap();
     let network = LoadedModel::open(&fixture("models/bert-tiny"), None, &device).unwrap().network;
@@ -208,5 +208,5 @@ fn bert_drops_out_while_it_trains_and_never_when_it_runs() {
     let run = values(hidden(&network.valid(), &Device::flex()));
     assert_eq!(run, values(hidden(&plain, &Device::flex())), "bit for bit");
     let frozen = values(hidden(&network.freeze(), &device));
-    assert!(frozen.iter().zip(&run).all(|(a, b)| (a - b).abs() < 1e-4), "the same, but for the order of sums");
+    assert!(frozen.iter().zip(&run).all(|(a, b)| (a - b).abs() < 1e-4), "equal except for the order of sums");
 }

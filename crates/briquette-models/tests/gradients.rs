@@ -1,4 +1,4 @@
-//! What training on the CPU computes is what burn's own operations do: those are left with f64, for which nothing is fused.
+//! Tests that fused training on the CPU equals burn's operations. In f64 nothing is fused.
 #![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ impl ModuleMapper for ToF64 {
     }
 }
 
-/// The gradient of every parameter that has one, by its path.
+/// Gradients of the parameters, by path.
 struct OfParameters<'a> {
     grads: &'a Gradients,
     path: Vec<String>,
@@ -43,7 +43,7 @@ impl ModuleVisitor for OfParameters<'_> {
     }
 }
 
-/// The loss, as far as f32 tells, and the gradients of a network.
+/// Returns loss and gradients of a network.
 fn trained(network: &Network, loss: impl Fn(&Network) -> Tensor<1>) -> (f64, BTreeMap<String, Vec<f64>>) {
     let loss = loss(network);
     let grads = loss.backward();
@@ -61,7 +61,7 @@ fn assert_same(network: Network, loss: impl Fn(&Network) -> Tensor<1>) {
     for (name, grad) in &grads {
         let most = grad.iter().fold(0.0, |most, value| value.abs().max(most));
         let apart = grad.iter().zip(&found_grads[name]).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-        // Softmax cancels the bias of keys: its gradient is what rounding leaves.
+        // Softmax cancels the bias of keys, so its gradient is only rounding noise.
         assert!(apart < 1e-4 * most + 1e-7, "{name}: {apart} of {most}");
         largest = most.max(largest);
     }
@@ -74,7 +74,7 @@ fn tokens(shape: [usize; 2]) -> Tensor<2, Int> {
 }
 
 #[test]
-fn decoders_train_as_by_burns_operations() {
+fn decoder_gradients_equal_those_of_burn_operations() {
     for name in ["llama-tied", "llama-untied", "llama-qwen"] {
         assert_same(model(name), |network| {
             let decoder = network.as_decoder();
@@ -85,7 +85,7 @@ fn decoders_train_as_by_burns_operations() {
 }
 
 #[test]
-fn encoders_train_as_by_burns_operations() {
+fn encoder_gradients_equal_those_of_burn_operations() {
     let padding = (0..2 * 13).map(|i| i > 20).collect::<Vec<_>>();
     assert_same(model("bert-tiny"), |network| {
         let padding = TensorData::new(padding.clone(), [2, 13]);

@@ -1,4 +1,4 @@
-//! Broken tokenizer.json files: each is read or refused in one line, and whatever is read can be run.
+//! Tests broken tokenizer.json files: each one runs or is refused in one line.
 #![allow(clippy::unwrap_used, clippy::print_stderr, missing_docs)]
 
 use briquette_models::text::TextTokenizer;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const TEXTS: [&str; 6] =
     ["", "the quick brown fox", "é\u{1f600} ﷺ\t\n  12345", "a", "<s> [CLS] ##ing", "\u{0}\u{202e}x"];
 
-/// The most time that one file and its texts may take in a build without optimisation.
+/// Time limit for one file and its texts in a build without optimization.
 const MOST: Duration = Duration::from_secs(60);
 
 struct Random(u64);
@@ -25,7 +25,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Reads a file and runs what it gives. The error, where there is one.
+/// Reads a file and runs it; returns the error, if any.
 fn outcome(bytes: &[u8]) -> Option<String> {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("tokenizer.json"), bytes).unwrap();
@@ -48,7 +48,7 @@ fn outcome(bytes: &[u8]) -> Option<String> {
     Some(line)
 }
 
-/// Every place in a document but those of the vocabulary, whose entries are all alike.
+/// Lists all positions in a document except vocabulary entries, which are all alike.
 fn places(value: &Value, at: &str, found: &mut Vec<String>) {
     found.push(at.to_string());
     match value {
@@ -62,7 +62,7 @@ fn places(value: &Value, at: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Values to put anywhere: parts of other tokenizers, and values of another type or size.
+/// Returns values to insert anywhere: parts of other tokenizers, and values of other types or sizes.
 fn strange() -> Vec<Value> {
     let many = |part: Value, n: usize| json!({"type": "Sequence", "normalizers": vec![part; n]});
     let mut values = vec![
@@ -104,14 +104,14 @@ fn strange() -> Vec<Value> {
     ];
     let nested = (0..40).fold(json!({"type": "NFC"}), |part, _| json!({"type": "Sequence", "normalizers": [part]}));
     values.push(nested);
-    // Maps of characters: empty, cut, and with offsets that lead out of them.
+    // Character maps: empty, truncated, and with offsets out of range.
     for map in ["", "AAAA", "BAAAAAAAAAA=", "/////w==", "CAAAAP////////8=", "AAQAAP8DAAA="] {
         values.push(json!({"type": "Precompiled", "precompiled_charsmap": map}));
     }
     values
 }
 
-/// A copy of a document with another value in one place.
+/// Returns a copy of a document with another value in one position.
 fn mutated(document: &Value, places: &[String], values: &[Value], random: &mut Random) -> Vec<u8> {
     let mut document = document.clone();
     for _ in 0..1 + random.below(2) {
@@ -131,7 +131,7 @@ fn mutated(document: &Value, places: &[String], values: &[Value], random: &mut R
     serde_json::to_vec(&document).unwrap()
 }
 
-/// A copy of a file with some bytes changed, removed or doubled.
+/// Returns a copy of a file with some bytes changed, removed or duplicated.
 fn with_other_bytes(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for _ in 0..1 + random.below(4) {
@@ -150,7 +150,7 @@ fn with_other_bytes(bytes: &[u8], random: &mut Random) -> Vec<u8> {
 }
 
 #[test]
-fn broken_tokenizers_are_run_or_refused_in_one_line() {
+fn broken_tokenizers_run_or_are_refused_in_one_line() {
     let mut random = Random(31);
     let (mut n_refused, mut n_run) = (0, 0);
     let files = [("fixtures/models/bert-tiny", 250), ("fixtures/models/llama-tied", 250), ("models/minilm", 24)];
@@ -174,7 +174,7 @@ fn broken_tokenizers_are_run_or_refused_in_one_line() {
                 None => n_run += 1,
             }
         }
-        // Each strange part in the place where it belongs.
+        // Each unusual part at its proper place.
         for section in ["/normalizer", "/pre_tokenizer", "/post_processor", "/decoder", "/model", "/added_tokens"] {
             for value in &values {
                 let mut document = document.clone();
@@ -187,7 +187,7 @@ fn broken_tokenizers_are_run_or_refused_in_one_line() {
 }
 
 #[test]
-fn a_slow_expression_is_given_up() {
+fn slow_expressions_time_out() {
     let path = root().join("fixtures/models/llama-tied/tokenizer.json");
     let mut document: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     document["normalizer"] = json!({"type": "Replace", "pattern": {"Regex": "(?<=(?:a|b|ab)+x)c"}, "content": "d"});

@@ -1,5 +1,4 @@
-//! Times a step of training (forward, backward, Adam) of an MLP without and with masks and grids, taken in turn, and what renewing the
-//! decisions takes.
+//! Times a training step of an MLP with and without masks and grids, and a refresh of the decisions.
 //!
 //! `bench_attach [--width 2048] [--layers 4] [--batch 64] [--steps 15]`
 #![allow(clippy::print_stdout, missing_docs)]
@@ -24,7 +23,7 @@ impl Mlp {
     }
 }
 
-/// A model in training, and how long its steps and refreshes took.
+/// A model in training, with the times of its steps and refreshes.
 struct Side {
     name: &'static str,
     model: Mlp,
@@ -42,7 +41,7 @@ impl Side {
         self.model = self.optimizer.step(1e-4, model, grads);
     }
 
-    /// The model itself: weights that another clone had too could not be updated in place.
+    /// Takes the model out: a second clone would keep its weights from being updated in place.
     fn take(&mut self) -> Mlp {
         std::mem::replace(&mut self.model, Mlp { layers: Vec::new() })
     }
@@ -79,7 +78,7 @@ fn main() -> Result<()> {
             let stepped = start.elapsed();
             let model = side.take();
             side.model = side.rules.refresh(model, step)?;
-            // The first step makes the optimizer's moments.
+            // The first step allocates the optimizer's moments.
             if step > 1 {
                 side.step_ms.push(stepped.as_secs_f64() * 1e3);
                 side.refresh_ms.push((start.elapsed() - stepped).as_secs_f64() * 1e3);

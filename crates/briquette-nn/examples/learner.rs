@@ -1,4 +1,5 @@
-//! Prunes and rounds under burn's `Learner`: only the model is wrapped; the rest of the program stays the same.
+//! Prunes and quantizes with burn's `Learner`: only the model is wrapped; the rest of the program stays the
+//! same.
 //!
 //!     cargo run --release -p briquette-nn --example learner
 #![allow(clippy::print_stdout)]
@@ -77,6 +78,6 @@ fn main() -> Result<()> {
         .num_epochs(8);
     let result = training.launch(Learner::new(model, digits::adam(), 1e-3));
     let model = result.model.model.materialize();
-    println!("80 % pruned and int8: {:.1} % right", accuracy(&model, &test));
+    println!("80 % pruned and int8: {:.1} % accuracy", accuracy(&model, &test));
     Ok(())
 }

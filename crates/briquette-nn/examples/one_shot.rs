@@ -1,4 +1,4 @@
-//! Trains a digits teacher, prunes it at once, and fine-tunes it for three epochs with the mask held.
+//! Trains a digits teacher, prunes it in one shot, and fine-tunes it for three epochs under the mask.
 //!
 //!     cargo run --release -p briquette-nn --example one_shot [SEEDS [FIRST]]
 #![allow(clippy::print_stdout)]
@@ -28,18 +28,18 @@ fn main() -> Result<()> {
             time_steps(&teacher, &data)?;
         }
     }
-    println!("teacher: {:.2} % right", mean(&plain));
+    println!("teacher: {:.2} % accuracy", mean(&plain));
     for (sparsity, at_once, tuned) in &pruned {
         let (at_once, tuned) = (mean(at_once), mean(tuned));
         println!(
-            "{:.0} % pruned globally: {at_once:.2} % right at once, {tuned:.2} % after 3 epochs",
+            "{:.0} % pruned globally: {at_once:.2} % accuracy in one shot, {tuned:.2} % after 3 epochs",
             100.0 * sparsity
         );
     }
     Ok(())
 }
 
-/// Median times of a training step without and with masks, taken in turn.
+/// Measures the median time of a training step with and without masks, alternating.
 fn time_steps(teacher: &Net, data: &Data) -> Result<()> {
     let rules = Compression::new().prune(Prune::new("*.weight", 0.9)?.globally());
     let mut sides = [teacher.clone(), rules.attach(teacher.clone())?].map(|model| (model, digits::adam(), Vec::new()));

@@ -1,4 +1,4 @@
-//! Prunes a CNN to 90 % while it trains on digits, with three lines more than plain training.
+//! Prunes a CNN to 90 % sparsity while it trains on digits, with three lines more than plain training.
 //!
 //!     cargo run --release -p briquette-nn --example prune_while_training
 #![allow(clippy::print_stdout)]
@@ -14,7 +14,7 @@ fn main() -> Result<()> {
     let (data, test) = (Data::open("train")?, Data::open("test")?);
     let device = digits::device(0);
     let plain = digits::train_plain(Net::new(STUDENT, &device), &data, 10, 0, FALLING)?;
-    println!("plain             {:.1} % right", accuracy(&plain, &test));
+    println!("plain             {:.1} % accuracy", accuracy(&plain, &test));
 
     let device = digits::device(0);
     let schedule = Schedule::cubic(23..138).every(10);
@@ -26,14 +26,14 @@ fn main() -> Result<()> {
         }
         rules.refresh(model, t) // 3
     })?;
-    println!("pruned to 90 %    {:.1} % right", accuracy(&model, &test));
+    println!("pruned to 90 %    {:.1} % accuracy", accuracy(&model, &test));
 
     let out = std::env::temp_dir().join("briquette-pruned-digits");
     let exported = Export::to(&out).replace().write(&model)?;
-    println!("written           {} bytes of {}, to {}", exported.n_bytes, 4 * model.num_params(), out.display());
+    println!("written           {} of {} bytes, to {}", exported.n_bytes, 4 * model.num_params(), out.display());
     let model = model.materialize();
     println!(
-        "materialized      {:.1} % right, {:.1} % zeros",
+        "materialized      {:.1} % accuracy, {:.1} % zeros",
         accuracy(&model, &test),
         100.0 * weights(&model)?.ratio()
     );

@@ -1,4 +1,4 @@
-//! Trains a digits student; rounds it to int4 after training, or trains it three epochs more with rounding in place.
+//! Compares int4 after training with three epochs of quantization-aware training, on a digits student.
 //!
 //!     cargo run --release -p briquette-nn --example quantization_aware [SEEDS [FIRST]]
 #![allow(clippy::print_stdout)]
@@ -22,7 +22,7 @@ fn main() -> Result<()> {
             let rules = Compression::new().quantize(Quantize::new("*.weight", scheme)?.on(every_step));
             let model = rules.attach(plain.clone())?;
             let aware = digits::train(model, &data, 3, seed + 100, FALLING, |model, t| rules.refresh(model, t))?;
-            // Three more epochs help by themselves, so for a fair comparison the plain model gets them too.
+            // Three more epochs help by themselves, so the plain model gets them too.
             let longer = digits::train_plain(plain.clone(), &data, 3, seed + 100, FALLING)?;
             let longer_after = round.attach(longer.clone())?;
             for (found, model) in found.iter_mut().zip([&plain, &after, &longer, &longer_after, &aware]) {
@@ -30,8 +30,10 @@ fn main() -> Result<()> {
             }
         }
         let [plain, after, longer, longer_after, aware] = found.map(|found| mean(&found));
-        println!("{scheme} per channel: f32 {plain:.2} %, rounded after training {after:.2} %");
-        println!("  three epochs more: f32 {longer:.2} %, rounded after {longer_after:.2} %, in training {aware:.2} %");
+        println!("{scheme} per channel: f32 {plain:.2} %, quantized after training {after:.2} %");
+        println!(
+            "  three more epochs: f32 {longer:.2} %, quantized after {longer_after:.2} %, in training {aware:.2} %"
+        );
     }
     Ok(())
 }

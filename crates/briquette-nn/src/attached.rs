@@ -1,4 +1,4 @@
-//! A decision as part of a module: the one reparameterization.
+//! The reparameterization that attaches a mask and a grid to a parameter.
 
 use crate::form::Form;
 use crate::module::Trail;
@@ -9,19 +9,28 @@ use briquette_ops::fused::masked::{ScaledGrid, ops};
 use burn::module::{Module, ModuleMapper, Param, ParamId, Reparameterization};
 use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
 
-/// A mask, a grid, or both, attached to a parameter: the module computes with
-/// `v = (clamp(round(w·m / scale) + zero) - zero) * scale`, bit for bit what [`briquette_core::fake_quantize`] says.
+/// A mask, a grid, or both, attached to a parameter.
 ///
-/// The gradient of `v` reaches the kept weights as if nothing were rounded (the straight-through estimator; Bengio et al., 2013).
-/// Dropped weights get no gradient, and are exactly 0 whatever momentum or weight decay do to the stored weights. On the CPU one pass
-/// over f32 weights does all of it; other devices and types, and transposed convolutions, take burn's operations.
+/// The module computes with `v = (clamp(round(w·m / scale) + zero) - zero) * scale`, bit for bit equal to
+/// [`briquette_core::fake_quantize`].
 ///
-/// The state is part of the module's record: `form` says which grid, and after which step something was decided last (Int), `dropped` which
-/// weights are dropped (Bool, in the parameter's own order), `scale` and `zero` hold the grid's numbers. Their shapes follow from the rules
-/// alone: before a rule begins, nothing is dropped and scales are 0. So a record fits a module with the same rules, as of any step.
+/// Gradients pass to the kept weights as if nothing were rounded (straight-through estimator; Bengio et al.,
+/// 2013). Dropped weights get no gradient. They stay exactly 0 in the computation, whatever momentum or weight
+/// decay do to the stored weights. On the CPU, one fused pass handles f32 weights. Other devices and types, and
+/// transposed convolutions, use burn's operations.
 ///
-/// `rules` has no elements. Its extents are a hash of all that the rules say of the parameter. burn refuses a record whose extents
-/// differ, and so a record of other rules. Older records lack it: [`load_record`](crate::load_record) takes them.
+/// The state is part of the module's record:
+///
+/// - `form` (Int): the grid, and the step of the last decision
+/// - `dropped` (Bool): the dropped weights, in the parameter's own order
+/// - `scale`, `zero`: scales and zero points of the grid
+///
+/// Their shapes follow from the rules alone: before a rule begins, nothing is dropped and scales are 0. So a
+/// record of any step loads into a module with the same rules.
+///
+/// `rules` has no elements. Its extents are a hash of all settings of the rules for the parameter. burn refuses
+/// a record with other extents, so it refuses a record of other rules. Older records have no such tensor;
+/// [`load_record`](crate::load_record) loads them.
 #[derive(Module, Debug)]
 pub struct Attached {
     rules: Param<Tensor<4, Int>>,
@@ -39,7 +48,7 @@ pub struct Attached {
     is_learned: bool,
 }
 
-/// What rules say of a parameter before anything is decided.
+/// The settings of the rules for a parameter, before anything is decided.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestedRules {
     pub(crate) rows: Rows,
@@ -50,9 +59,9 @@ pub(crate) struct RequestedRules {
 }
 
 impl Attached {
-    /// A blank state, which changes nothing yet.
-    pub(crate) fn blank(asked: RequestedRules, compute: Option<FloatDType>, device: &Device) -> Self {
-        let RequestedRules { rows, form, has_mask, is_learned, rules } = asked;
+    /// Returns a state that changes nothing yet.
+    pub(crate) fn blank(requested: RequestedRules, compute: Option<FloatDType>, device: &Device) -> Self {
+        let RequestedRules { rows, form, has_mask, is_learned, rules } = requested;
         let n = form.map_or(0, |form| n_scales(&rows, form.grouping));
         let n_zeros = if form.is_some_and(|form| form.grid.is_asymmetric()) { n } else { 0 };
         let dropped = vec![false; if has_mask { rows.n_elements() } else { 0 }];
@@ -70,17 +79,17 @@ impl Attached {
         }
     }
 
-    /// The form of the grid, where there is one, and how activations are rounded beside it.
+    /// Returns the grid and the activation quantization; `None` without a grid.
     pub(crate) fn form(&self) -> Option<&Form> {
         self.known_form.as_ref().filter(|_| self.scale.lazy_shape().num_elements() > 0)
     }
 
-    /// The weights as outputs and inputs.
+    /// Returns the weights as rows of outputs.
     pub(crate) fn rows(&self) -> &Rows {
         &self.rows
     }
 
-    /// The scales: all 0 before rounding has begun.
+    /// Returns the scales: all 0 before quantization begins.
     pub(crate) fn scales(&self) -> Tensor<1> {
         self.scale.val().without_autodiff()
     }
@@ -105,12 +114,12 @@ impl Attached {
         ops::fake_quantize(base, self.dropped.val(), [scale, zero], grid, is_learned)
     }
 
-    /// Whether scales are trained beside these weights: of a frozen layer they stay where they are.
+    /// Returns whether scales are trained along with these weights; scales of a frozen layer stay constant.
     fn learns_from<const D: usize>(&self, base: &Tensor<D>) -> bool {
         self.is_learned && base.is_tracked()
     }
 
-    /// As the one pass of the CPU, operation by operation.
+    /// Computes the fused pass with burn's operations.
     fn fake_quantize_by_tensors<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
         let (shape, is_learned) = (base.shape(), self.learns_from(&base));
         let masked = if self.has_mask() { base.mask_fill(self.dropped.val().reshape(shape), 0.0) } else { base };
@@ -123,8 +132,10 @@ impl Attached {
         if masked.is_autodiff() { (masked - plain) + rounded } else { rounded }
     }
 
-    /// The nearest points of the grid, in f32. The zero point only moves the bounds: `clamp(round(w / s) + z) - z` is
-    /// `clamp(round(w / s), min - z, max - z)`.
+    /// Rounds to the nearest points of the grid, in f32.
+    ///
+    /// The zero point only shifts the bounds: `clamp(round(w / s) + z) - z` is `clamp(round(w / s), min - z,
+    /// max - z)`.
     fn round<const D: usize>(&self, values: Tensor<D>, form: &Form) -> Tensor<D> {
         let (shape, dtype) = (values.shape(), values.dtype());
         let (dims, scale_dims) = group_dims(&self.rows, form.grouping);
@@ -139,12 +150,12 @@ impl Attached {
         } else {
             steps.clamp(low, high)
         };
-        // Adding 0 turns -0.0 into +0.0, as a code decodes to.
+        // Adding 0 turns -0.0 into +0.0, the value that the code decodes to.
         let rounded = steps.round().mul(scale).add_scalar(0.0).mask_where(is_unset.expand(dims), plain);
         cast_to(rounded.reshape(shape), dtype)
     }
 
-    /// Rounding to scales that are learned: see [`briquette_ops::fused::masked::learned_grads`].
+    /// Quantizes with learned scales: see [`briquette_ops::fused::masked::learned_grads`].
     fn round_learned<const D: usize>(&self, masked: Tensor<D>, form: &Form) -> Tensor<D> {
         let (shape, dtype) = (masked.shape(), masked.dtype());
         let (dims, scale_dims) = group_dims(&self.rows, form.grouping);
@@ -152,7 +163,7 @@ impl Attached {
         let n_sharing = dims.iter().product::<usize>() / scale_dims.iter().product::<usize>().max(1);
         let factor = 1.0 / (n_sharing as f32 * high).sqrt();
         let (scale, is_unset) = (positive(self.scale.val()), self.is_unset());
-        // The value of the scale, with its gradient times the factor.
+        // Keeps the value of the scale and multiplies its gradient by the factor.
         let scaled = scale.clone().mul_scalar(factor);
         let scale = ((scaled.clone() - scaled.detach()) + scale.detach()).reshape(scale_dims);
         let plain = cast_to(masked, DType::F32).reshape(dims);
@@ -162,7 +173,7 @@ impl Attached {
         cast_to(steps.mul(scale).mask_where(is_unset.expand(dims), plain).reshape(shape), dtype)
     }
 
-    /// Whether rounding has yet to begin, as one boolean on the device.
+    /// Returns one boolean on the device: whether quantization has not begun.
     fn is_unset(&self) -> Tensor<3, Bool> {
         self.scales().abs().max().equal_elem(0.0).reshape([1, 1, 1])
     }
@@ -180,13 +191,13 @@ impl Reparameterization for Attached {
     }
 }
 
-/// The scales that stored numbers stand for: see [`briquette_ops::fused::masked::scale_of`].
+/// Converts stored numbers to scales: see [`briquette_ops::fused::masked::scale_of`].
 fn positive(stored: Tensor<1>) -> Tensor<1> {
     let is_zero = stored.clone().equal_elem(0.0);
     stored.abs().mask_fill(is_zero, f32::MIN_POSITIVE)
 }
 
-/// Takes the grids away from a module and leaves the masks: gives the trained weights before rounding.
+/// Removes the grids of a module and keeps the masks: the module then computes with its float weights.
 pub fn without_grids<M: Module>(module: M) -> M {
     module.map(&mut GridRemover(Trail::default()))
 }
@@ -212,7 +223,7 @@ impl ModuleMapper for GridRemover {
     }
 }
 
-/// A vector of the same length with these numbers, as trainable as it was.
+/// Replaces the numbers of a vector and keeps its length and `require_grad`.
 pub(crate) fn replaced<const D: usize>(
     param: Param<Tensor<D>>,
     numbers: impl FnOnce(usize) -> Vec<f32>,
@@ -224,23 +235,23 @@ pub(crate) fn replaced<const D: usize>(
     })
 }
 
-/// A tensor without elements whose extents are the fingerprint of rules.
+/// Returns a tensor without elements whose extents are the fingerprint of the rules.
 fn rules_tensor(Fingerprint(extents): Fingerprint, device: &Device) -> Tensor<4, Int> {
     Tensor::from_data(TensorData::new(Vec::<i64>::new(), extents), (device, DType::I64))
 }
 
-/// The numbers of a form, the step after which something was decided last, and the axis that counts outputs.
+/// Encodes a form, the step of the last decision and the output axis as a tensor.
 pub(crate) fn form_tensor(form: Option<&Form>, axis: OutputAxis, step: usize, device: &Device) -> Tensor<1, Int> {
     Tensor::from_data(TensorData::from(Form::to_numbers(form, axis, step).as_slice()), (device, DType::I64))
 }
 
-/// Booleans as a tensor on a device.
+/// Returns booleans as a tensor on a device.
 pub(crate) fn bools(values: Vec<bool>, device: &Device) -> Tensor<1, Bool> {
     let n = values.len();
     Tensor::from_data(TensorData::new(values, [n]), device)
 }
 
-/// Numbers as a tensor on a device, in f32 whatever the device's default type.
+/// Returns numbers as an f32 tensor, whatever the device's default type.
 pub(crate) fn floats(values: Vec<f32>, device: &Device) -> Tensor<1> {
     let n = values.len();
     Tensor::from_data(TensorData::new(values, [n]), (device, DType::F32))
@@ -257,12 +268,13 @@ mod tests {
     use briquette_methods::quant::Scheme;
     use burn::tensor::Distribution;
 
-    /// A state that drops a third of the weights and rounds the rest, some beyond the ends of the grid.
+    /// Returns a state that drops a third of the weights and quantizes the rest, some beyond the ends of the
+    /// grid.
     fn state(scheme: &str, rows: Rows, is_learned: bool, device: &Device) -> Attached {
         let form = Form::of(&scheme.parse::<Scheme>().unwrap());
-        let asked =
+        let requested =
             RequestedRules { rows, form: Some(form), has_mask: true, is_learned, rules: Fingerprint::of(scheme) };
-        let blank = Attached::blank(asked, None, device);
+        let blank = Attached::blank(requested, None, device);
         let n = blank.scale.lazy_shape().num_elements();
         let n_zeros = blank.zero.lazy_shape().num_elements();
         let dropped = (0..rows.n_elements()).map(|i| i % 3 == 1).collect();
@@ -279,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn operation_by_operation_is_what_one_pass_is_with_its_gradients() {
+    fn burn_operations_equal_the_fused_pass_and_its_gradients() {
         let device = Device::flex().autodiff();
         let schemes = [("int4", false), ("int4-asym", false), ("int3-g4", false), ("int4", true), ("int3-g4", true)];
         for ((scheme, is_learned), axis) in
@@ -308,14 +320,14 @@ mod tests {
     }
 
     #[test]
-    fn a_blank_state_changes_nothing_either_way() {
+    fn a_blank_state_changes_nothing() {
         let device = Device::flex();
         let rows = Rows::plain(5, 8);
         let weights = Tensor::<2>::random([5, 8], Distribution::Normal(0.0, 0.3), &device);
         for (scheme, is_learned) in [("int4", false), ("int4-asym", false), ("int4-g4", true)] {
             let form = Some(Form::of(&scheme.parse::<Scheme>().unwrap()));
-            let asked = RequestedRules { rows, form, has_mask: true, is_learned, rules: Fingerprint::of("") };
-            let blank = Attached::blank(asked, None, &device);
+            let requested = RequestedRules { rows, form, has_mask: true, is_learned, rules: Fingerprint::of("") };
+            let blank = Attached::blank(requested, None, &device);
             for value in [blank.fake_quantize(weights.clone()), blank.fake_quantize_by_tensors(weights.clone())] {
                 assert_eq!(numbers(value), numbers(weights.clone()), "{scheme}");
             }

@@ -1,4 +1,4 @@
-//! Codes that replace a parameter: as rows of outputs, and as a quantized tensor of burn's.
+//! Integer codes that replace a parameter: as rows of outputs, and as a quantized tensor of burn.
 
 use crate::module::{unreadable, view};
 use crate::packed_weights::PackedWeights;
@@ -16,26 +16,27 @@ use burn::tensor::quantization::{
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use rayon::prelude::*;
 
-/// The least share of zeros for sparse storage: below it, one bit for each weight takes more room than the zeros.
+/// Smallest share of zeros for sparse storage; below it, one mask bit per weight takes more memory than the
+/// zeros.
 const SPARSE_PAYS: f64 = 1.0 / 8.0;
 
-/// What codes are used for.
+/// The operation that uses the codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// A linear layer whose activations are rounded to this int8 grid, or stay floats where there is none.
+    /// A linear layer with int8 activations on this grid, or float activations for `None`.
     Int8(Option<ActivationGrid>),
-    /// A convolution with weights of these extents whose activations become int8.
+    /// A convolution with int8 activations and weights of these extents.
     Conv(ActivationGrid, [usize; 4]),
-    /// A linear layer of float activations, with one scale for each `group` inputs of an output.
+    /// A linear layer with float activations and one scale per `group` inputs of an output.
     Int4 { group: usize },
-    /// A table whose rows are looked up.
+    /// A table with row lookup.
     Table,
-    /// Arithmetic on floats: codes are decoded for each use.
+    /// Float arithmetic; codes are decoded for each use.
     Decoded,
 }
 
 impl Use {
-    /// Which of the uses it is, and the number of its inputs with one scale.
+    /// Returns the number of the variant and its group size (0 if it has none).
     pub(crate) fn to_numbers(self) -> (i64, i64) {
         let grid = |grid: ActivationGrid| match grid {
             ActivationGrid::Asymmetric => 1,
@@ -52,7 +53,7 @@ impl Use {
         }
     }
 
-    /// The inverse of [`Self::to_numbers`], for a parameter of this shape.
+    /// Inverts [`Self::to_numbers`] for a parameter of this shape.
     pub(crate) fn from_numbers(kind: i64, detail: i64, shape: &[usize]) -> Option<Self> {
         let grid = |kind: i64| match kind {
             1 => ActivationGrid::Asymmetric,
@@ -70,7 +71,7 @@ impl Use {
         })
     }
 
-    /// Inputs of an output that share a scale, of a row of `n_cols`.
+    /// Returns the number of inputs that share a scale, in a row of `n_cols`.
     fn group(self, n_cols: usize) -> usize {
         match self {
             Self::Int4 { group } => group.clamp(1, n_cols.max(1)),
@@ -78,7 +79,7 @@ impl Use {
         }
     }
 
-    /// How floats that take the place of the codes are quantized.
+    /// Returns how new floats are quantized when they replace the codes.
     pub(crate) fn spec(self, n_cols: usize) -> QuantSpec {
         let grid = if matches!(self, Self::Int4 { .. }) { Grid::new(4, GridKind::Symmetric) } else { None };
         let group = self.group(n_cols);
@@ -86,7 +87,7 @@ impl Use {
         QuantSpec { grid: grid.unwrap_or(Grid::INT8), grouping, range: ScaleSearch::AbsMax, scale: ScaleType::F32 }
     }
 
-    /// What becomes of activations.
+    /// Returns the quantization of activations.
     pub(crate) fn activations(self) -> Activations {
         match self {
             Self::Int8(Some(ActivationGrid::Asymmetric)) | Self::Conv(ActivationGrid::Asymmetric, _) => {
@@ -98,28 +99,28 @@ impl Use {
     }
 }
 
-/// A stored tensor whose codes replace a parameter.
+/// A tensor of an output directory whose codes replace a parameter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StoredUse {
-    /// Its index.
+    /// Index of the tensor.
     pub(crate) index: usize,
     pub(crate) what: Use,
-    /// Which axis of the parameter counts outputs.
+    /// Axis of the parameter that counts outputs.
     pub(crate) axis: OutputAxis,
 }
 
-/// Codes that are to replace a parameter, as rows of outputs.
+/// Integer codes for a parameter, as rows of outputs.
 #[derive(Debug, Clone)]
 pub(crate) struct Coded {
     pub(crate) rows: Rows,
     pub(crate) codes: Vec<i8>,
-    /// One scale for each row, or for each group of each row.
+    /// One scale per row, or per group of each row.
     pub(crate) scales: Vec<f32>,
     pub(crate) is_sparse: bool,
 }
 
 impl Coded {
-    /// Quantizes rows; `is_sparse` says whether zeros may be left out, which they are where that saves room.
+    /// Quantizes rows. If `is_sparse`, zeros are stored sparsely where that saves memory.
     pub(crate) fn of_floats(values: &[f32], rows: Rows, what: Use, is_sparse: bool) -> Self {
         let spec = what.spec(rows.n_cols);
         let scales = fit(values, rows.n_cols, None, &spec).affines;
@@ -135,15 +136,15 @@ impl Coded {
         Self { rows, codes, scales: scales.iter().map(|affine| affine.scale).collect(), is_sparse }
     }
 
-    /// The codes of a stored tensor, read by all threads, a few blocks of rows at a time.
+    /// Reads the codes of a stored tensor on all threads, a few row blocks at a time.
     ///
     /// # Errors
-    /// Those of reading.
+    /// See [`StoredDir::read_codes`].
     pub(crate) fn of_stored(stored: &StoredDir, StoredUse { index, axis, .. }: StoredUse) -> Result<Self> {
         let tensor = &stored.tensors[index];
         let Rows { n_rows, n_cols, .. } = tensor.rows();
         let mut codes = vec![0; n_rows * n_cols];
-        // Rows that are decoded together, where codes are entropy-coded.
+        // Entropy-coded rows are decoded this many at a time.
         let n_at_once = CodeBlocks::OF_ROW_BLOCKS * tensor.rows().rows_per_block();
         let parts = codes.par_chunks_mut((n_at_once * n_cols).max(1)).enumerate();
         parts.try_for_each_init(DecodeBuffers::default, |scratch, (number, out)| {
@@ -155,11 +156,13 @@ impl Coded {
         Ok(Self { rows, codes, scales, is_sparse: tensor.is_held_sparse() })
     }
 
-    /// Takes a tensor of a parameter: of a quantized one that [`to_burn`](Self::to_burn) made the codes, bit for bit; of any
-    /// other the values, which are quantized.
+    /// Converts a tensor of a parameter to codes.
+    ///
+    /// For a quantized tensor made by [`to_burn`](Self::to_burn), returns its codes bit for bit. Other tensors
+    /// are quantized by value.
     ///
     /// # Errors
-    /// Io, where its device does not hand it out.
+    /// Io: the device does not return the tensor.
     pub(crate) fn of_tensor<const D: usize>(
         tensor: Tensor<D>,
         axis: OutputAxis,
@@ -176,7 +179,8 @@ impl Coded {
         Ok(Self::of_floats(&view::to_rows(values, &rows), rows, what, true))
     }
 
-    /// The codes as a quantized tensor of burn's, in the parameter's own order: the scale of an output stands for each block of its inputs.
+    /// Returns the codes as a quantized tensor of burn, in the parameter's own order. The scale of an output is
+    /// repeated for each of its blocks.
     pub(crate) fn to_burn<const D: usize>(&self, shape: [usize; D], what: Use, device: &Device) -> Tensor<D> {
         let blocks = ScaleBlocks::of(&shape, self.rows, what);
         let scales: Vec<f32> = blocks.groups().map(|group| self.scales[group]).collect();
@@ -186,7 +190,7 @@ impl Coded {
         Tensor::from_data(data, (&device.clone().without_autodiff(), dtype))
     }
 
-    /// The inverse of [`to_burn`](Self::to_burn); `None` where the blocks are others, or differ within a group.
+    /// Inverts [`to_burn`](Self::to_burn); `None` if the blocks differ or a group has more than one scale.
     fn of_burn(data: TensorData, rows: Rows, what: Use, is_sparse: bool) -> Option<Self> {
         let DType::QFloat(scheme) = data.dtype() else { return None };
         let shape = data.shape().clone();
@@ -205,19 +209,19 @@ impl Coded {
         Some(Self { rows, codes: view::to_rows(codes, &rows), scales, is_sparse })
     }
 
-    /// The same rows, where this axis of the parameter counts outputs.
+    /// Returns the same rows with another output axis.
     pub(crate) fn along(self, axis: OutputAxis) -> Self {
         Self { rows: Rows { axis, ..self.rows }, ..self }
     }
 
-    /// The values that the codes stand for, as rows of outputs.
+    /// Returns the dequantized values, as rows of outputs.
     pub(crate) fn values(&self) -> Vec<f32> {
         let each = (self.codes.len() / self.scales.len().max(1)).max(1);
         let groups = self.codes.chunks(each).zip(&self.scales);
         groups.flat_map(|(codes, scale)| codes.iter().map(move |&code| f32::from(code) * scale)).collect()
     }
 
-    /// The decision that the codes stand for.
+    /// Returns the codes and scales as a decision.
     pub(crate) fn decision(&self, what: Use) -> Decision {
         let Rows { n_rows, n_cols, .. } = self.rows;
         let spec = what.spec(n_cols);
@@ -230,7 +234,7 @@ impl Coded {
         Decision { mask, quant: Some(QuantParams::new(grid, spec.grouping, n_cols, affines)) }
     }
 
-    /// Lays the codes out for their use on `device`.
+    /// Packs the codes for their use on `device`.
     pub(crate) fn pack(self, what: Use, device: &Device) -> Result<PackedCodes> {
         let Self { rows, codes, scales, is_sparse } = self;
         let dims = [rows.n_rows, rows.n_cols];
@@ -248,10 +252,11 @@ impl Coded {
         Ok(PackedCodes { kept, rows, is_sparse })
     }
 
-    /// Lays the codes of a stored tensor out for their use on `device`: a large one that goes into panels of the CPU a few blocks at a time.
+    /// Packs the codes of a stored tensor for their use on `device`. Large CPU panels are filled a few blocks
+    /// at a time.
     ///
     /// # Errors
-    /// Those of reading.
+    /// See [`StoredDir::read_codes`].
     pub(crate) fn pack_stored(stored: &StoredDir, its: StoredUse, device: &Device) -> Result<PackedCodes> {
         let tensor = &stored.tensors[its.index];
         let rows = Rows { axis: its.axis, ..tensor.rows() };
@@ -268,14 +273,15 @@ impl Coded {
     }
 }
 
-/// Codes that were laid out for their use.
+/// Codes packed for their use.
 pub(crate) struct PackedCodes {
     pub(crate) kept: PackedWeights,
     pub(crate) rows: Rows,
     pub(crate) is_sparse: bool,
 }
 
-/// The blocks in which burn keeps a scale: of a parameter's extents at most 255 each, and only of inputs that share one here.
+/// The blocks for which burn stores a scale: at most 255 in each dimension, within inputs that share a scale
+/// here.
 struct ScaleBlocks {
     shape: Vec<usize>,
     extents: Vec<usize>,
@@ -307,12 +313,12 @@ impl ScaleBlocks {
         scheme.with_store(QuantStore::Native).per_block(self.size().as_slice(), ScaleDtype::F32)
     }
 
-    /// For each block, in burn's order, the index of the scale that it has here.
+    /// Returns the index of the scale here for each block in burn's order.
     fn groups(&self) -> impl Iterator<Item = usize> + '_ {
         let counts: Vec<usize> = self.shape.iter().zip(&self.extents).map(|(n, extent)| n / extent.max(&1)).collect();
         let per_row = self.rows.n_cols.div_ceil(self.group);
         (0..counts.iter().product()).map(move |mut block| {
-            // The first element of the block, in the parameter's own order.
+            // First element of the block, in the parameter's own order.
             let (mut element, mut stride) = (0, 1);
             for dim in (0..self.shape.len()).rev() {
                 element += block % counts[dim] * self.extents[dim] * stride;
@@ -331,7 +337,7 @@ impl ScaleBlocks {
     }
 }
 
-/// The largest divisor that burn has blocks of.
+/// Returns the largest divisor that burn supports as a block size.
 fn divisor(extent: usize) -> usize {
     (1..=extent.min(255)).rev().find(|divisor| extent.is_multiple_of(*divisor)).unwrap_or(1)
 }

@@ -1,4 +1,4 @@
-//! Applies a plan to a module in memory, and tells what its export takes before and after.
+//! Applies a plan to a module in memory and reports file sizes before and after.
 
 use crate::module_source::ModuleSource;
 use crate::{Compression, NameMap, Parameter, Prune, Quantize, Roles, Schedule};
@@ -11,58 +11,64 @@ use briquette_writer::{Plan, Quant, RunOptions, TensorPlan, Workers, decide};
 use burn::module::Module;
 use std::collections::BTreeMap;
 
-/// What compression in memory came to.
+/// The result of compressing a module in memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompressionReport {
-    /// Bytes of the weight file that [`Export`](crate::Export) would have written of the module before.
+    /// Size of the weight file that [`Export`](crate::Export) would write of the original module.
     pub before_bytes: u64,
-    /// Bytes of the weight file that it writes of the module now.
+    /// Size of the weight file that [`Export`](crate::Export) writes of the compressed module.
     pub after_bytes: u64,
-    /// Every parameter and running statistic, by name.
+    /// All parameters and running statistics, by name.
     pub parameters: Vec<ParameterReport>,
-    /// What was not done as asked, and why.
+    /// Deviations from the recipe, each with its reason.
     pub remarks: Vec<String>,
 }
 
-/// What became of a parameter.
+/// Treatment and sizes of a parameter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParameterReport {
-    /// Its name in a file.
+    /// Name in a file.
     pub name: String,
-    /// Its path in the module.
+    /// Path in the module.
     pub path: String,
-    /// What it is in its network.
+    /// Role of the parameter in the network.
     pub role: Role,
-    /// Its elements.
+    /// Number of elements.
     pub n_elements: usize,
-    /// How many of them are zero by its mask; 0 where it has none.
+    /// Number of weights that the mask drops; 0 without a mask.
     pub n_dropped: usize,
-    /// The grid that it lies on now.
+    /// Scheme that the parameter is quantized to.
     pub scheme: Option<Scheme>,
-    /// Bytes in a file before, without what the header says of it.
+    /// Bytes in a file before compression, without the file header.
     pub before_bytes: u64,
-    /// Bytes in a file now: codes, scales and mask. 0 where it is stored as the tensor that it equals.
+    /// Bytes in a file after compression: codes, scales and mask. 0 for a tensor stored as its tied tensor.
     pub after_bytes: u64,
-    /// Why nothing was done to it, where nothing was.
+    /// Reason why the parameter was skipped; `None` if it was changed.
     pub skipped: Option<String>,
 }
 
-/// The tensors of a module, as a plan is made for them.
+/// The tensors of a module as input of a plan.
 pub struct ModuleTensors<'a> {
-    /// The tensors, under the names and in the layouts of a file.
+    /// The tensors, with the names and layouts of a file.
     pub source: &'a dyn TensorSource,
-    /// How Linear weights lie.
+    /// Layout of Linear weights.
     pub layout: WeightLayout,
-    /// What each tensor is, and which axis counts its outputs, where burn's own layers show it or the names say it.
+    /// Role and output axis of each tensor, if burn's layers or the names determine them.
     pub shown: Vec<Option<(Role, OutputAxis)>>,
 }
 
-/// Attaches to a module what a plan decides about its tensors. What it computes from then on, in any later training too, is what a
-/// file of the same plan decodes to; [`Export`](crate::Export) writes that file, and `materialize` makes it an ordinary module.
+/// Applies the decisions of a plan to a module.
+///
+/// From then on the module computes with the values that a file of the same plan decodes to, in later training
+/// too. [`Export`](crate::Export) writes that file. `materialize` turns the result into an ordinary module.
 ///
 /// # Errors
-/// Refused where a parameter is reparameterized already or is not finite; Config where the plan is about a vector, to which nothing
-/// attaches; those of `plan`; Io for devices. The module is gone with an error: clone it before, which copies nothing, to keep it.
+/// - Refused: a parameter is already reparameterized or is not finite
+/// - Config: the plan changes a vector, to which nothing can be attached
+/// - Io: a device fails
+/// - any error of `plan`
+///
+/// An error drops the module. To keep it, clone it first; cloning copies no weights.
 pub fn compress_by<M: Module>(
     module: M,
     names: &NameMap,
@@ -74,7 +80,7 @@ pub fn compress_by<M: Module>(
     Ok((rules.attach(module)?, report))
 }
 
-/// The rules that a plan comes to, each for one parameter, and the report.
+/// Converts a plan to rules, one per parameter, and reports sizes.
 fn decided<M: Module>(
     module: &M,
     names: &NameMap,
@@ -101,7 +107,7 @@ fn decided<M: Module>(
         let tensor = &plan.tensors[index];
         let parameter = of_tensor(tensor);
         if !parameter.is_linear_weight() {
-            // The rows that were decided about are those that the rules see.
+            // The rules must use the same rows as the plan.
             roles = roles.linear(&parameter.path, tensor.rows().axis)?;
         }
         rules = attached(rules, &parameter.path, tensor, decision)?;
@@ -121,7 +127,7 @@ fn decided<M: Module>(
     Ok((rules, report))
 }
 
-/// The decision about each tensor that is changed, by its index.
+/// Returns the decision for each changed tensor, with its index.
 fn decisions_of(
     plan: &Plan,
     surveys: &[Survey],
@@ -176,7 +182,7 @@ fn scheme_of(quant: Quant) -> Scheme {
     Scheme { weights: quant.spec, activations: quant.activations }
 }
 
-/// What is known of a parameter, and which axis counts outputs in its file.
+/// Returns the role of a parameter and its output axis in the file, if known.
 fn shown_of(parameter: &Parameter, layout: WeightLayout) -> Option<(Role, OutputAxis)> {
     let is_turned = parameter.is_linear_weight() && layout == WeightLayout::Torch;
     let axis = if is_turned { OutputAxis::First } else { parameter.axis };
@@ -186,21 +192,23 @@ fn shown_of(parameter: &Parameter, layout: WeightLayout) -> Option<(Role, Output
     }
 }
 
-/// Refuses parameters that something is attached to.
+/// Refuses parameters that already have a reparameterization.
 fn check_bare(found: &[Parameter]) -> Result<()> {
     match found.iter().find_map(|one| Some((&one.path, one.reparameterized.as_ref()?))) {
         Some((path, name)) => {
-            let message = format!("is reparameterized already ({name:?}); call materialize() first");
+            let message = format!("is already reparameterized by {name:?}; call materialize() first");
             Err(Error::refused(message).at(path))
         }
         None => Ok(()),
     }
 }
 
-/// Refuses vectors, which the rules of a module never match.
+/// Refuses vectors, which rules never match.
 fn check_attachable(tensor: &TensorPlan) -> Result<()> {
     match tensor.info.shape.rank() {
-        0 | 1 => Err(Error::config("is a vector, to which no mask or grid attaches; exclude it").at(tensor.culprit())),
+        0 | 1 => {
+            Err(Error::config("is a vector; masks and grids need at least two axes; exclude it").at(tensor.culprit()))
+        }
         _ => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! The rules for a module, and attaching them.
+//! Rules for a module, and how they are attached.
 
 use crate::attached::RequestedRules;
 use crate::form::Form;
@@ -18,15 +18,17 @@ use burn::tensor::{DType, FloatDType, Tensor};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Rules for pruning and rounding the parameters of a module, chosen by glob over their paths. Of several rules of one kind that
-/// match a parameter, the last counts. Vectors (biases, normalisations) are never matched.
+/// Rules for pruning and quantizing the parameters of a module, chosen by globs over their paths.
 ///
-/// Parameters that belong to no layer of burn's are left alone, whatever globs match them, and named by
-/// [`left_alone`](Self::left_alone) and a logged warning, until [`roles`](Self::roles) say what they are; a rule that names a parameter
-/// without wildcards takes it as rows of its first axis.
+/// If several rules of one kind match a parameter, the last one counts. Vectors (biases, norms) are never
+/// matched.
 ///
-/// Three lines change in a training loop: one makes the rules and attaches them, one follows each step of the optimizer, and one ends
-/// the training.
+/// Globs skip parameters that belong to no layer of burn. [`left_alone`](Self::left_alone) and a logged warning
+/// list them. Call [`roles`](Self::roles) to include them. A rule that names such a parameter without wildcards
+/// treats its first axis as outputs.
+///
+/// A training loop needs three more lines: attach the rules, refresh them after each optimizer step, and
+/// materialize the result.
 ///
 /// ```no_run
 /// use briquette_nn::{Compression, Prune, Schedule};
@@ -50,15 +52,15 @@ pub struct Compression {
 }
 
 impl Compression {
-    /// An empty list of rules.
+    /// Returns an empty list of rules.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Rules that attach given decisions, by path: the inverse of [`decisions`](crate::decisions()).
+    /// Returns rules that attach given decisions, by path: the inverse of [`decisions`](crate::decisions()).
     ///
     /// # Errors
-    /// Config, where a path is no glob.
+    /// Config: a path is not a valid glob.
     pub fn of(decisions: &BTreeMap<String, Decision>) -> Result<Self> {
         let mut rules = Self::new();
         for (path, Decision { mask, quant }) in decisions {
@@ -72,83 +74,99 @@ impl Compression {
         Ok(rules)
     }
 
-    /// Adds a rule for pruning.
+    /// Adds a pruning rule.
     #[must_use]
     pub fn prune(mut self, rule: Prune) -> Self {
         self.prune.push(rule);
         self
     }
 
-    /// Adds a rule for rounding.
+    /// Adds a quantization rule.
     #[must_use]
     pub fn quantize(mut self, rule: Quantize) -> Self {
         self.quantize.push(rule);
         self
     }
 
-    /// Leaves the parameters alone whose path matches this glob, whatever rules match them: they are neither pruned nor rounded.
+    /// Excludes the parameters whose path matches this glob from all rules.
+    ///
+    /// [`attach`](Self::attach) returns an error if the glob matches no parameter.
     ///
     /// # Errors
-    /// Config, where `glob` is not a valid glob. Where it matches no parameter, [`attach`](Self::attach) says so.
+    /// Config: `glob` is not valid.
     pub fn leave(mut self, glob: &str) -> Result<Self> {
         self.left.extend(Patterns::new([glob])?)?;
         Ok(self)
     }
 
-    /// Says what parameters are that nothing shows: which of their axes counts outputs, or that they are to be left alone.
+    /// Sets the roles of parameters that belong to no layer of burn: their output axis, or that they are
+    /// skipped.
     #[must_use]
     pub fn roles(mut self, roles: Roles) -> Self {
         self.roles = roles;
         self
     }
 
-    /// The parameters that rules match and that are left alone, since nothing shows what they are, each with the reason.
+    /// Returns the parameters that rules match but skip because their role is unknown, each with the reason.
     ///
     /// # Errors
-    /// Config, where roles match nothing.
+    /// Config: a role matches no parameter.
     pub fn left_alone<M: Module>(&self, module: &M) -> Result<Vec<(String, &'static str)>> {
         Ok(self.unsure(&self.roles.parameters(module)?))
     }
 
-    /// Lets the module compute with every float parameter in this type, while the trained weights keep their own: bf16 or f16 compute
-    /// over f32 weights. Give the module inputs of the same type. Running statistics are not parameters and stay as they are.
+    /// Casts every float parameter to this type for the computation, while the trained weights keep their own
+    /// type.
     ///
-    /// burn's recurrent layers make their states in the device's default type whatever their inputs are, so [`attach`](Self::attach) refuses
-    /// a module that has any, unless the default is this type: `device.configure((FloatDType::BF16, IntDType::I32))` before the first
-    /// tensor makes it so.
+    /// Use it to train f32 weights with bf16 or f16 arithmetic. Give the module inputs of the same type.
+    /// Running statistics are not cast.
+    ///
+    /// burn's recurrent layers create their states in the device's default type. So [`attach`](Self::attach)
+    /// refuses a module with recurrent layers unless the default is this type. To set the default, call
+    /// `device.configure((FloatDType::BF16, IntDType::I32))` before creating the first tensor.
     #[must_use]
     pub fn compute_in(mut self, dtype: FloatDType) -> Self {
         self.compute = Some(dtype);
         self
     }
 
-    /// Attaches masks and grids to the parameters that the rules match, as of step 0.
+    /// Attaches masks and grids to the parameters that the rules match, at step 0.
     ///
     /// # Errors
-    /// Config where a glob matches nothing, a pattern does not divide a row, or a mask or scales are not of the
-    /// parameter's size; Refused where a parameter is reparameterized or quantized already or has weights that are not finite, Io
-    /// where a device fails. The module is gone with an error: clone it before (which copies nothing) to keep it.
+    /// - Config: a glob matches no parameter
+    /// - Config: an N:M pattern does not divide a row
+    /// - Config: a mask or scales have another size than the parameter
+    /// - Refused: a parameter is already reparameterized or quantized, or has weights that are not finite
+    /// - Io: a device fails
+    ///
+    /// An error drops the module. To keep it, clone it first; cloning copies no weights.
     pub fn attach<M: Module>(&self, module: M) -> Result<M> {
         self.attach_at(module, 0)
     }
 
-    /// As [`attach`](Self::attach), with every rule that has begun by this step applied as at that step.
+    /// Like [`attach`](Self::attach), with the schedules advanced to `step`.
     ///
     /// # Errors
-    /// As [`attach`](Self::attach).
+    /// See [`attach`](Self::attach).
     pub fn attach_at<M: Module>(&self, module: M, step: usize) -> Result<M> {
         let (module, targets) = self.attach_blank(module)?;
         refresh(self.rules(), &targets, module, Moment { step, since: None })
     }
 
-    /// Attaches the rules and loads a record of burn's that was saved with the same ones: weights, masks, scales, and the step after
-    /// which something was decided last, so that [`refresh`](Self::refresh) goes on from there. Nothing is decided anew.
+    /// Attaches the rules and loads a burn record that was saved with the same rules.
     ///
-    /// Records that older versions saved do not say which rules they belong to. They load where nothing in them contradicts these.
+    /// The record has weights, masks, scales and the step of the last decision, so [`refresh`](Self::refresh)
+    /// continues from there. Nothing is decided again.
+    ///
+    /// Records of older versions do not store their rules. They load if their state does not contradict these
+    /// rules.
     ///
     /// # Errors
-    /// Those of [`attach`](Self::attach); Io where the file cannot be read, Config where it is of another module or was saved with other
-    /// rules. The module is gone with an error.
+    /// - Io: the file cannot be read
+    /// - Config: the record is of another module or was saved with other rules
+    /// - any error of [`attach`](Self::attach)
+    ///
+    /// An error drops the module.
     pub fn load<M: Module>(&self, module: M, record: impl AsRef<Path>) -> Result<M> {
         let (module, targets) = self.attach_blank(module)?;
         let path = record.as_ref();
@@ -157,33 +175,34 @@ impl Compression {
         let (module, is_old) = load_any(module, record).map_err(|error| Error::config(misfit(error)).at(&at))?;
         if is_old {
             self.check_old(&module, &targets).map_err(|error| error.at(&at))?;
-            log::warn!("{at}: does not say which rules it was saved with; these are taken for them");
+            log::warn!("{at}: an older record without its rules; assuming that it was saved with these");
         }
         Ok(module)
     }
 
-    /// Refuses masks and scales of a record that these rules never make.
+    /// Refuses a record with masks or scales that these rules cannot produce.
     fn check_old<M: Module>(&self, module: &M, targets: &BTreeMap<String, RuleTarget>) -> Result<()> {
         for (path, decision) in decisions(module)? {
             let Some(target) = targets.get(&path) else { continue };
             let is_other_mask = |mask| target.prune.is_some_and(|rule| !self.prune[rule].makes(mask));
             let is_other_grid = |params| target.quantize.is_some_and(|rule| !self.quantize[rule].makes(params));
             if decision.mask.as_ref().is_some_and(is_other_mask) || decision.quant.as_ref().is_some_and(is_other_grid) {
-                let asked = self.rules().in_words(target);
-                return Err(
-                    Error::config(format!("was saved with other rules than {asked}; load it with those")).at(path)
-                );
+                let requested = self.rules().in_words(target);
+                return Err(Error::config(format!(
+                    "was saved with other rules than {requested}; load it with its own rules"
+                ))
+                .at(path));
             }
         }
         Ok(())
     }
 
-    /// Attaches states that change nothing yet.
+    /// Attaches blank states, which change nothing yet.
     fn attach_blank<M: Module>(&self, module: M) -> Result<(M, BTreeMap<String, RuleTarget>)> {
         let found = self.roles.parameters(&module)?;
         let targets = self.targets(&found)?;
         for (path, why) in self.left_alone(&module)? {
-            log::warn!("{path} is left alone: {why}; say what it is by Compression::roles");
+            log::warn!("{path}: skipped: {why}; set its role by Compression::roles");
         }
         self.compute.map_or(Ok(()), |dtype| check_computes_in(&module, dtype))?;
         let takes = |parameter: &&Parameter| targets.contains_key(&parameter.path) || self.casts(parameter);
@@ -193,53 +212,56 @@ impl Compression {
             .find_map(|parameter| Some((&parameter.path, parameter.reparameterized.as_ref()?)))
         {
             let message =
-                format!("is reparameterized already ({name:?}), and burn allows one; call materialize() first");
+                format!("is already reparameterized by {name:?}, and burn allows only one; call materialize() first");
             return Err(Error::refused(message).at(path));
         }
         self.warn_of_depth(&targets);
-        let mut attach = Attach { asked: self.all_asked(&found, &targets), ..Attach::new(self.compute) };
+        let mut attach = Attach { requested: self.all_requested(&found, &targets), ..Attach::new(self.compute) };
         let module = module.apply_reparameterization(&mut attach);
         attach.error.map_or(Ok((module, targets)), Err)
     }
 
-    /// The rules for each parameter that something is attached to, and the path that shares its state.
-    fn all_asked(
+    /// Returns the rules for each parameter to attach to, with the path that owns the shared state.
+    fn all_requested(
         &self,
         found: &[Parameter],
         targets: &BTreeMap<String, RuleTarget>,
     ) -> BTreeMap<String, (String, RequestedRules)> {
-        let asked = |parameter: &Parameter| {
+        let requested = |parameter: &Parameter| {
             let target = targets.get(&parameter.path);
             let main = target.map_or(&parameter.path, |target| &target.main).clone();
             (target.is_some() || self.casts(parameter))
-                .then(|| (parameter.path.clone(), (main, self.asked(parameter, target))))
+                .then(|| (parameter.path.clone(), (main, self.requested(parameter, target))))
         };
-        found.iter().filter_map(asked).collect()
+        found.iter().filter_map(requested).collect()
     }
 
-    /// Warns of layers whose activations no integer kernel takes.
+    /// Warns about layers with more inputs than the integer kernels support.
     fn warn_of_depth(&self, targets: &BTreeMap<String, RuleTarget>) {
         for (path, target) in targets {
             let activations = target.quantize.map(|rule| self.quantize[rule].scheme.activations);
             if activations.is_some_and(|found| found != Activations::Float) && target.rows.n_cols > MAX_DEPTH {
                 let n = target.rows.n_cols;
-                log::warn!(
-                    "{path}: its activations stay floats, as {n} inputs are more than the {MAX_DEPTH} of int8 kernels"
-                );
+                log::warn!("{path}: activations stay floats: {n} inputs, int8 kernels support at most {MAX_DEPTH}");
             }
         }
     }
 
-    /// Renews the decisions that are due after this many steps of the optimizer: call it after each step, with 1 after the first, or
-    /// every few. A decision is due if a step of its rule's schedule came since something was decided last, which the attached
-    /// state keeps; what is decided is as of this step. Where nothing is due, nothing happens but that the rules are compared with
-    /// those attached, and that this step is read from the device, one number, once a schedule has begun.
+    /// Updates the decisions that are due at this step.
     ///
-    /// Scores are those of effective weights, so a dropped weight stays dropped.
+    /// Call it after each optimizer step, or every few steps; `step` is 1 after the first. A decision is due if
+    /// its schedule had a step since the last decision, whose step the attached state stores. New decisions use
+    /// the schedule's value at `step`.
+    ///
+    /// If nothing is due, this only compares the rules with the attached ones and, once a schedule has begun,
+    /// reads one number from the device.
+    ///
+    /// Scores are computed from effective weights, so a dropped weight stays dropped.
     ///
     /// # Errors
-    /// See [`attach`](Self::attach). Config where nothing, or other rules, are attached to a parameter: rules are the same if all that
-    /// they say of the parameter is the same, its schedule too. Scores of one's own are taken for the same.
+    /// Config: a parameter has no rules attached, or other rules. Rules are equal if all settings for the
+    /// parameter are equal, including the schedule. Custom score functions always compare as equal. See
+    /// [`attach`](Self::attach) for other errors.
     pub fn refresh<M: Module>(&self, module: M, step: usize) -> Result<M> {
         let found = self.roles.parameters(&module)?;
         let targets = self.targets(&found)?;
@@ -248,7 +270,7 @@ impl Compression {
             let of_scales = self.quantize.iter().map(Quantize::schedule);
             self.prune.iter().map(|rule| rule.schedule).chain(of_scales)
         };
-        // What came due at step 0 was decided when the rules were attached.
+        // Decisions due at step 0 were made when the rules were attached.
         let may_be_due = |schedule: Schedule| schedule.last_due(step).is_some_and(|due| due > 0 || step == 0);
         if !schedules().any(may_be_due) {
             return Ok(module);
@@ -260,7 +282,7 @@ impl Compression {
         refresh(self.rules(), &targets, module, Moment { step, since: Some(since) })
     }
 
-    /// Refuses a module to which nothing is attached, or what other rules ask.
+    /// Refuses a module that has no rules or other rules attached.
     fn check_attached<M: Module>(
         &self,
         module: &M,
@@ -268,26 +290,26 @@ impl Compression {
         targets: &BTreeMap<String, RuleTarget>,
     ) -> Result<()> {
         let attached = attached_rules(module);
-        let expected = self.all_asked(found, targets);
-        for (path, (_, asked)) in &expected {
+        let expected = self.all_requested(found, targets);
+        for (path, (_, requested)) in &expected {
             let other = || {
-                let asked =
+                let requested =
                     targets.get(path).map_or_else(|| "no rule".to_string(), |target| self.rules().in_words(target));
                 let message = format!(
-                    "other rules are attached to it than these ({asked}); refresh it with the rules that were attached, or \
-                     call materialize() and attach these"
+                    "has other rules attached than these ({requested}); refresh it with the attached rules, or call materialize() and \
+                     attach these"
                 );
                 Error::config(message).at(path)
             };
             match attached.get(path) {
-                None => return Err(Error::config("nothing is attached to it; call attach() before training").at(path)),
-                Some((rules, _)) if *rules != asked.rules => return Err(other()),
+                None => return Err(Error::config("no rules are attached; call attach() before training").at(path)),
+                Some((rules, _)) if *rules != requested.rules => return Err(other()),
                 Some(_) => {}
             }
         }
         match attached.keys().find(|path| !expected.contains_key(*path)) {
             Some(path) => {
-                let message = "rules are attached to it, and these have none for it; refresh it with the rules that were attached";
+                let message = "has rules attached, but these rules do not match it; refresh it with the attached rules";
                 Err(Error::config(message).at(path))
             }
             None => Ok(()),
@@ -298,8 +320,8 @@ impl Compression {
         Rules { prune: &self.prune, quantize: &self.quantize }
     }
 
-    /// What the rules ask of a parameter.
-    fn asked(&self, parameter: &Parameter, target: Option<&RuleTarget>) -> RequestedRules {
+    /// Returns the settings of the rules for a parameter.
+    fn requested(&self, parameter: &Parameter, target: Option<&RuleTarget>) -> RequestedRules {
         let quantize = target.and_then(|target| target.quantize).map(|rule| &self.quantize[rule]);
         let rows = target.map_or_else(|| parameter.rows(), |target| target.rows);
         RequestedRules {
@@ -311,30 +333,32 @@ impl Compression {
         }
     }
 
-    /// Whether a parameter is to be cast, whatever else is done to it.
+    /// Returns whether a parameter is cast, with or without other rules.
     fn casts(&self, parameter: &Parameter) -> bool {
         self.compute.is_some() && parameter.kind == Kind::Float && !is_running(parameter)
     }
 }
 
-/// Whether this is a running statistic: not a parameter, though burn lists it as one.
+/// Returns whether burn lists a running statistic as this parameter.
 fn is_running(parameter: &Parameter) -> bool {
     parameter.is_norm() && ["running_mean", "running_var"].iter().any(|name| parameter.path.ends_with(name))
 }
 
-/// What is said of a record that does not fit.
+/// Returns the error message for a record that does not fit.
 fn misfit(error: RecordError) -> String {
     let (RecordError::Io(message) | RecordError::Validation(message)) = error;
     let field = format!(".{}.", Attached::NAME);
     match message.contains(&field) {
-        true => format!("was saved with other rules; load it with those, or with none and allow_unused(): {message}"),
-        false => format!("was saved of another module: {message}"),
+        true => format!(
+            "was saved with other rules; load it with them, or without rules and with allow_unused(): {message}"
+        ),
+        false => format!("is a record of another module: {message}"),
     }
 }
 
 /// Attaches blank states. Fields that share a parameter share its state.
 struct Attach {
-    asked: BTreeMap<String, (String, RequestedRules)>,
+    requested: BTreeMap<String, (String, RequestedRules)>,
     compute: Option<FloatDType>,
     made: BTreeMap<String, Attached>,
     error: Option<Error>,
@@ -342,7 +366,7 @@ struct Attach {
 
 impl Attach {
     fn new(compute: Option<FloatDType>) -> Self {
-        Self { asked: BTreeMap::new(), compute, made: BTreeMap::new(), error: None }
+        Self { requested: BTreeMap::new(), compute, made: BTreeMap::new(), error: None }
     }
 }
 
@@ -354,13 +378,13 @@ impl Reparameterizer for &mut Attach {
         path: &str,
         param: Param<Tensor<D>>,
     ) -> (Param<Tensor<D>>, Option<Attached>) {
-        let Some((main, asked)) = self.asked.remove(path) else { return (param, None) };
+        let Some((main, requested)) = self.requested.remove(path) else { return (param, None) };
         if param.is_initialized() && matches!(param.base().dtype(), DType::QFloat(_)) {
-            let message = "is quantized by burn; attach rules to a module of floats";
+            let message = "is already quantized by burn; attach rules to a module of floats";
             self.error.get_or_insert_with(|| Error::refused(message).at(path));
             return (param, None);
         }
-        let blank = || Attached::blank(asked, self.compute, &param.lazy_device());
+        let blank = || Attached::blank(requested, self.compute, &param.lazy_device());
         let attached = self.made.entry(main).or_insert_with(blank).clone();
         (param, Some(attached))
     }

@@ -1,4 +1,4 @@
-//! What becomes of one parameter at a step: its mask and its scales.
+//! Decides mask and scales of one parameter at a step.
 
 use crate::Scope;
 use crate::rules::{Amount, Prune};
@@ -11,11 +11,13 @@ use briquette_methods::quant::{Fitter, MaskedRows, QuantSpec};
 use rayon::prelude::*;
 use std::convert::Infallible;
 
-/// Weights of which a thread finds scales at once.
+/// Number of weights whose scales a thread fits in one task.
 const FITTED: usize = 1 << 15;
 
-/// The mask of a rule, given the ratio that it has reached and, where parameters share one, the threshold; `None` where nothing is
-/// dropped that was not. `all` is a buffer.
+/// Returns the mask of a rule; `None` if no further weight is dropped.
+///
+/// `ratio` is the sparsity reached on the schedule. `threshold` is given if several parameters share one. `all`
+/// is a buffer.
 pub(crate) fn mask(
     rule: &Prune,
     ratio: Ratio,
@@ -61,7 +63,7 @@ pub(crate) fn mask(
     })
 }
 
-/// A mask made row by row, by all threads.
+/// Fills a mask row by row on all threads.
 fn by_row(n_rows: usize, n_cols: usize, fill: impl Fn(usize, &mut [u8], &mut RowScratch) + Sync) -> Mask {
     let mut bits = vec![0; n_rows * Mask::row_bytes(n_cols)];
     if n_cols > 0 {
@@ -71,7 +73,7 @@ fn by_row(n_rows: usize, n_cols: usize, fill: impl Fn(usize, &mut [u8], &mut Row
     Mask::from_bits(n_rows, n_cols, bits)
 }
 
-/// Sets a bit for each weight that is not 0, of either sign.
+/// Sets the bit of each weight that is neither 0.0 nor -0.0.
 fn drop_zeros(values: &[f32], bits: &mut [u8]) {
     for (bits, values) in bits.iter_mut().zip(values.chunks(8)) {
         *bits = values.iter().enumerate().fold(0, |bits, (i, value)| bits | u8::from(*value != 0.0) << i);
@@ -89,9 +91,10 @@ fn above(scores: &[f32], n_rows: usize, n_cols: usize, mut threshold: Threshold)
     Mask::from_bits(n_rows, n_cols, bits)
 }
 
-/// Scale and zero point of every group of `values`, in which dropped weights are 0. Ranges that do not see through zeros need the mask.
+/// Fits scale and zero point of every group of `values`, in which dropped weights are 0.
 ///
-/// If f16 cannot hold some scale, all are f32, as in a file: see [`ScaleType::round`].
+/// Range methods that treat dropped weights differently from zeros need the mask. If f16 cannot hold a scale,
+/// all scales are f32, as in a file: see [`ScaleType::round`].
 pub(crate) fn affines(spec: &QuantSpec, rows: &Rows, mask: Option<&Mask>, values: &[f32]) -> Vec<Affine> {
     let found = fitted(spec, rows, mask, values);
     match found.iter().all(|&affine| spec.scale.holds(affine)) {

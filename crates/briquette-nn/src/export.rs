@@ -1,4 +1,4 @@
-//! Writes a module to an output directory, with the weights it computes with.
+//! Writes a module to an output directory, with its effective weights.
 
 use crate::NameMap;
 use crate::module_source::ModuleSource;
@@ -10,8 +10,10 @@ use burn::module::Module;
 use burn::tensor::Device;
 use std::path::{Path, PathBuf};
 
-/// Writes a module as an output directory of format `briquette`, the same that the command line makes: the weights that the module
-/// computes with, with masks and codes stored as such, in the smaller of dense and sparse storage.
+/// A writer of modules to output directories of format `briquette`, like those of the command line program.
+///
+/// It stores the effective weights, with masks and codes as such, in dense or sparse storage, whichever is
+/// smaller.
 #[derive(Debug, Clone)]
 pub struct Export {
     directory: PathBuf,
@@ -21,60 +23,66 @@ pub struct Export {
     files: Vec<(PathBuf, Vec<u8>)>,
 }
 
-/// The size of a written output.
+/// Size of a written output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exported {
-    /// Tensors of the model.
+    /// Number of tensors in the model.
     pub n_tensors: usize,
-    /// Bytes of the weight file.
+    /// Size of the weight file in bytes.
     pub n_bytes: u64,
 }
 
 impl Export {
-    /// An export to this directory, under PyTorch's names and layouts.
+    /// Creates an export to this directory, with PyTorch's names and layouts.
     pub fn to(directory: impl Into<PathBuf>) -> Self {
         let directory = directory.into();
         Self { directory, names: NameMap::torch(), replace: false, original: None, files: Vec::new() }
     }
 
-    /// Uses other names and layouts: those that the module was loaded by, to write a model in its original form.
+    /// Sets the name map. Use the map that loaded the module to write the model's original names and layouts.
     #[must_use]
     pub fn names(mut self, names: NameMap) -> Self {
         self.names = names;
         self
     }
 
-    /// Copies the small files (config, tokenizer and the like) of the model that the module was loaded from.
+    /// Copies the small files (config, tokenizer and others) of the original model.
     #[must_use]
     pub fn like(mut self, model: impl Into<PathBuf>) -> Self {
         self.original = Some(model.into());
         self
     }
 
-    /// Replaces an older output, where there is one.
+    /// Replaces an existing output.
     #[must_use]
     pub fn replace(mut self) -> Self {
         self.replace = true;
         self
     }
 
-    /// Adds a small file that belongs to the module, such as its configuration or its tokenizer. `name` may contain directories; one that
-    /// leads out of the output's directory, or that the output itself has, is an error of [`write`](Self::write).
+    /// Adds a small file of the model, such as its configuration or tokenizer.
+    ///
+    /// `name` may contain directories. [`write`](Self::write) refuses names outside the output directory and
+    /// names that the output uses.
     #[must_use]
     pub fn file(mut self, name: impl Into<PathBuf>, bytes: impl Into<Vec<u8>>) -> Self {
         self.files.push((name.into(), bytes.into()));
         self
     }
 
-    /// Writes the module and reads it back: the directory is there whole and verified, or not at all. A few tensors are in
-    /// memory at a time, as many as there are threads; weights that are equal under two names are written once.
+    /// Writes the module, reads it back and verifies it; the directory appears only if everything succeeds.
+    ///
+    /// Memory holds a few tensors at a time, as many as there are threads. Tied weights are written once.
     ///
     /// # Errors
-    /// Refused where the output exists, a weight that is pruned or rounded is not finite, or masks and scales are of other rules than those
-    /// attached; Config where two parameters or two files would have one name, or a file would lie elsewhere; Io for devices and files.
+    /// - Refused: the output exists
+    /// - Refused: a pruned or quantized weight is not finite
+    /// - Refused: masks or scales do not belong to the attached rules
+    /// - Config: two parameters or two files have one name, or a file lies outside the directory
+    /// - Io: a device or file fails
     pub fn write<M: Module>(&self, module: &M) -> Result<Exported> {
         if module.devices().iter().any(Device::is_autodiff) {
-            // While a module trains, burn holds the last update of running statistics back; `valid` applies it.
+            // During training, burn delays the last update of running statistics; `valid` applies it.
             drop(module.valid());
         }
         self.check_files()?;
@@ -88,7 +96,7 @@ impl Export {
             plan: &mut plan,
             source: &source,
             draft: &draft,
-            // Which way matrices lie: who loads the directory believes it, whatever names are given.
+            // The stored layout takes precedence over the name map when the directory is loaded.
             recipe: serde_json::json!({ "model": { "layout": self.names.weight_layout().name() }, "stage": [] }),
             producer: concat!("briquette-nn ", env!("CARGO_PKG_VERSION")),
             workers: &Workers::new(&RunOptions::default())?,
@@ -101,14 +109,14 @@ impl Export {
         Ok(Exported { n_tensors, n_bytes })
     }
 
-    /// Refuses small files that would lie outside of the directory, and those with the name of another file of the output.
+    /// Refuses small files outside the directory and duplicate file names.
     fn check_files(&self) -> Result<()> {
         for (place, (name, _)) in self.files.iter().enumerate() {
             check_name(name)?;
             let is_ours = [manifest::FILE_NAME, sums::FILE_NAME].iter().any(|ours| name == Path::new(ours))
                 || name.to_string_lossy().contains(".safetensors");
             if is_ours || self.files[..place].iter().any(|(other, _)| other == name) {
-                let message = "the output has a file of this name already; give another name to Export::file";
+                let message = "the output already has a file of this name; give another name to Export::file";
                 return Err(Error::config(message).at(name.display()));
             }
         }
@@ -121,7 +129,7 @@ impl Export {
     }
 }
 
-/// Copies the small files of the original model; config.json then no longer mentions codes that the output does not have.
+/// Copies the small files of the original model and removes outdated quantization entries of config.json.
 fn copy_companions(draft: &Draft, original: &Checkpoint) -> Result<()> {
     companions::copy_into(draft, original, &|| Ok(()))?;
     let config = model_config::with_quantization(model_config::read(original)?, None, &original.directory())?;

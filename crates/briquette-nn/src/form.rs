@@ -1,23 +1,23 @@
-//! How an attached parameter is rounded, as numbers that a record can keep.
+//! Stores the quantization of an attached parameter as numbers in a record.
 
 use briquette_core::encoded::ScaleType;
 use briquette_core::{Grid, GridKind, Grouping, OutputAxis};
 use briquette_methods::quant::{Activations, Scheme};
 
-/// The axes that can count outputs, each by its index.
+/// Axes that can count outputs, by number.
 const AXES: [OutputAxis; 3] = [OutputAxis::First, OutputAxis::Last, OutputAxis::Second];
 
-/// An axis as a number that records can keep.
+/// Returns the number of an axis for records.
 pub(crate) fn number_of(axis: OutputAxis) -> i64 {
     AXES.iter().position(|known| *known == axis).unwrap_or(0) as i64
 }
 
-/// The inverse of [`number_of`].
+/// Inverts [`number_of`].
 pub(crate) fn axis_of(number: i64) -> Option<OutputAxis> {
     AXES.get(usize::try_from(number).ok()?).copied()
 }
 
-/// The static side of a quantization: everything but its scales.
+/// A quantization without its scales: grid, grouping and activations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Form {
     pub(crate) grid: Grid,
@@ -33,11 +33,12 @@ impl Form {
         Self { grid, grouping, scale, activations: scheme.activations }
     }
 
-    /// Bits, grid, grouping, group size, scale type and activations, all zeros where nothing is rounded; then the step after which
-    /// something was decided last, and which axis of the parameter counts outputs.
+    /// Encodes a form as numbers: bits, grid, grouping, group size, scale type and activations (zeros without a
+    /// grid), then the step of the last decision and the output axis.
     ///
-    /// More zeros follow, so that two forms have different lengths unless they differ in grouping only, which the number of scales
-    /// shows: burn refuses a record whose shapes differ, and so a record of another form.
+    /// Zeros are appended so that different forms have different lengths. Forms that differ only in grouping
+    /// differ in the number of scales instead. burn refuses a record with other shapes, so it refuses a record
+    /// of another form.
     pub(crate) fn to_numbers(form: Option<&Self>, axis: OutputAxis, step: usize) -> Vec<i64> {
         let (step, axis) = (i64::try_from(step).unwrap_or(i64::MAX), number_of(axis));
         let Some(form) = form else { return vec![0, 0, 0, 0, 0, 0, step, axis] };
@@ -64,17 +65,17 @@ impl Form {
         numbers
     }
 
-    /// The step that these numbers keep.
+    /// Returns the stored step.
     pub(crate) fn step(numbers: &[i64]) -> usize {
         numbers.get(6).and_then(|&step| usize::try_from(step).ok()).unwrap_or(0)
     }
 
-    /// The axis that these numbers keep.
+    /// Returns the stored output axis.
     pub(crate) fn axis(numbers: &[i64]) -> OutputAxis {
         axis_of(numbers.get(7).copied().unwrap_or(0)).unwrap_or_default()
     }
 
-    /// The form that these numbers stand for; `None` for zeros, and for numbers that no form has.
+    /// Decodes a form; `None` for zeros and for invalid numbers.
     pub(crate) fn from_numbers(numbers: &[i64]) -> Option<Self> {
         let &[bits, kind, grouping, size, scale, activations, ..] = numbers else { return None };
         let kind = match kind {
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_survives_as_numbers_of_a_length_of_its_own() {
+    fn every_form_round_trips_and_has_its_own_length() {
         let mut lengths = vec![Form::to_numbers(None, OutputAxis::First, 0).len()];
         for name in ["int8", "int8-asym", "int4", "int4-g32", "int3-asym", "int8-dynamic", "int8-dynamic-sym"] {
             let form = Form::of(&name.parse().unwrap());

@@ -1,4 +1,4 @@
-//! Counts in which form the weights of a module are held.
+//! Counts the memory of a module's weights by storage form.
 
 use crate::Packed;
 use crate::module::{Trail, parameters};
@@ -9,28 +9,34 @@ use burn::tensor::{DType, Int, Tensor};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How the name of a form ends that is decoded for each use.
+/// Suffix of forms that are decoded for each use.
 pub(crate) const AS_FLOATS: &str = "as floats";
-/// The form of what burn holds as a quantized tensor.
+/// Form of burn's quantized tensors.
 const INT8_AS_FLOATS: &str = "int8 as floats";
 
-/// The parameters that are held in one form.
+/// The parameters stored in one form.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Held {
-    /// Their paths, in the module's order.
+    /// Paths of the parameters, in module order.
     #[serde(skip)]
     pub paths: Vec<String>,
     /// Number of parameters.
     pub n_tensors: usize,
-    /// Number of weights, zeros too.
+    /// Number of weights, including zeros.
     pub n_weights: usize,
-    /// Bytes that they take in memory.
+    /// Bytes in memory.
     pub n_bytes: usize,
 }
 
-/// The forms in which the float parameters of a module are held: `int8` and `sparse int8` are multiplied as integers,
-/// `int8 weight-only` and `int4` become floats in registers, tables are looked up; `f32` and the like are floats. What ends in `as floats` is
-/// decoded for each use, as everything is that burn's own layers hold: they do not know codes.
+/// Returns the storage forms of a module's float parameters.
+///
+/// | form | computation |
+/// |---|---|
+/// | `int8`, `sparse int8` | multiplied as integers |
+/// | `int8 weight-only`, `int4` | dequantized in registers |
+/// | tables | looked up |
+/// | `f32` and other types | floats |
+/// | names ending in `as floats` | decoded for each use; burn's own layers always do this |
 pub fn held<M: Module>(module: &M) -> BTreeMap<String, Held> {
     let knows_codes = parameters(module).into_iter().filter(|parameter| parameter.runs_on_codes);
     let mut count = Count { knows_codes: knows_codes.map(|parameter| parameter.path).collect(), ..Count::default() };
@@ -76,7 +82,8 @@ impl ModuleVisitor for Count {
         let n_weights = param.lazy_shape().num_elements();
         let dtype = if param.is_initialized() { param.base().dtype() } else { DType::F32 };
         let (n_bytes, name) = match dtype {
-            // What was loaded beside codes that other copies of the module share, with a scale for each block.
+            // Loaded while other copies of the module share the codes: a quantized tensor with one scale per
+            // block.
             DType::QFloat(scheme) => (quantized_data_len(&scheme, &param.lazy_shape()), INT8_AS_FLOATS.to_string()),
             _ => (n_weights * dtype.size(), dtype.name().to_string()),
         };

@@ -1,8 +1,8 @@
-//! burn's layers, whose weights may be held as codes.
+//! Replacements for burn's layers whose weights may be stored as integer codes.
 //!
-//! They have the constructors, configs and parameter names of burn's own, so a model only changes an import. While their weights are
-//! floats they work as burn's layers do; [`quantize_dynamic`](crate::quantize_dynamic()) and
-//! [`load_compressed`](crate::load_compressed) replace weights by codes, on which integer kernels run.
+//! They have the constructors, configs and parameter names of burn's layers, so a model only changes an import.
+//! With float weights they compute like burn's layers. [`quantize_dynamic`](crate::quantize_dynamic()) and
+//! [`load_compressed`](crate::load_compressed) replace the weights by codes for integer kernels.
 
 mod blocks;
 mod conv2d;

@@ -1,4 +1,4 @@
-//! Compression under burn's `Learner`.
+//! Compression with burn's `Learner`.
 
 use crate::Compression;
 use briquette_core::Result;
@@ -7,11 +7,14 @@ use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::optim::{GradientsParams, ModuleOptimizer, MultiGradientsParams};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
 
-/// A model that a `Learner` trains while rules compress it. Only `Learner::new(Compressing::new(model, rules)?, ..)` changes, and
+/// A model that burn's `Learner` trains while rules compress it.
+///
+/// Pass `Learner::new(Compressing::new(model, rules)?, ..)`; nothing else changes. After training,
 /// `result.model.model.materialize()` is the compressed model.
 ///
 /// # Panics
-/// `TrainStep::optimize` panics where [`Compression::refresh`] fails, as for a weight that is not finite: `Learner` cannot pass an error on.
+/// `TrainStep::optimize` panics if [`Compression::refresh`] fails, for example for a weight that is not finite:
+/// `Learner` cannot return errors.
 #[derive(Module, Debug)]
 pub struct Compressing<M: Module> {
     /// The wrapped model.
@@ -25,15 +28,16 @@ impl<M: Module> Compressing<M> {
     /// Attaches the rules to a model.
     ///
     /// # Errors
-    /// As [`Compression::attach`].
+    /// See [`Compression::attach`].
     pub fn new(model: M, rules: Compression) -> Result<Self> {
         Self::resumed(model, rules, 0)
     }
 
-    /// As [`new`](Self::new), with the rules as at a step that training had reached: for loading a checkpoint saved then.
+    /// Like [`new`](Self::new), with the schedules advanced to `step`: use it to load a checkpoint of that
+    /// step.
     ///
     /// # Errors
-    /// As [`Compression::attach`].
+    /// See [`Compression::attach`].
     pub fn resumed(model: M, rules: Compression, step: usize) -> Result<Self> {
         Ok(Self { model: rules.attach_at(model, step)?, rules, step })
     }
@@ -43,10 +47,10 @@ impl<M: Module> Compressing<M> {
         self.step
     }
 
-    /// Applies a step of the optimizer, then the rules.
+    /// Applies an optimizer step, then the rules.
     ///
     /// # Panics
-    /// If a weight is not finite or the device fails: `Learner` cannot pass an error on.
+    /// If a weight is not finite or the device fails: `Learner` cannot return errors.
     fn after(self, optimize: impl FnOnce(M) -> M) -> Self {
         let Self { model, rules, step } = self;
         let model = rules.refresh(optimize(model), step + 1).unwrap_or_else(|error| panic!("{error}"));

@@ -1,19 +1,32 @@
 //! Prunes and quantizes burn modules while they train, and runs them compressed.
 //!
-//! [`Compression`] attaches masks and grids to any `#[derive(Module)]` by glob over parameter paths, and decides them
-//! anew on a schedule. [`load_into`] fills a module from a checkpoint that [`briquette_formats::Checkpoint`] can open,
-//! plain or compressed; [`Export`] writes one back, tied weights once, with the small files of the model it came from. The
-//! [`layers`] are burn's, and run on codes where
-//! [`load_compressed`] or [`quantize_dynamic`](quantize_dynamic()) has put them. Non-goals: the choosing itself (`briquette-methods`,
-//! `briquette-methods`) and file formats.
+//! | task | items |
+//! |---|---|
+//! | prune or quantize a module during training | [`Compression`], [`Prune`], [`Quantize`], [`Schedule`] |
+//! | write a module as an output directory | [`Export`] |
+//! | load a checkpoint, plain or compressed, as floats | [`load_into`] |
+//! | run on integer codes | [`layers`], [`quantize_dynamic`](quantize_dynamic()), [`load_compressed`] |
+//! | record layer inputs for calibration | [`Probe`] |
+//! | train with burn's `Learner` | [`Compressing`] |
+//! | train in bf16 or f16; run in bf16 or f16 | [`Compression::compute_in`], [`LossScaler`]; [`ToDType`] |
 //!
-//! # From a training loop to a small directory
+//! The methods that choose masks and scales are in `briquette-methods`, the file formats in
+//! `briquette-formats`. The programs in `examples/` compress a digits network in seconds.
 //!
-//! Rules say what is asked of which parameters. Attached, they are part of the module: its weights are pruned and rounded
-//! wherever they are used, gradients reach what is kept as if nothing were rounded, and any optimizer works on it. Calling
-//! [`refresh`](Compression::refresh) after each step moves masks and scales along, as their [`Schedule`]s say. Who compares whose
-//! weights, what they are scored by, and which parameters are left alone is up to the rule: [`Prune::of_each_row`],
-//! [`Prune::of_each_columns`], [`Prune::score_by`], [`Compression::leave`]; scales can be trained too: [`Quantize::learned`].
+//! # Compress while training
+//!
+//! [`Compression`] holds rules. Each rule selects parameters of any `#[derive(Module)]` by a glob over their
+//! paths, and says how to prune or quantize them. [`attach`](Compression::attach) makes masks and grids part of
+//! the module: from then on it computes with pruned and quantized weights. Gradients pass as if nothing were
+//! rounded, and every optimizer works. Call [`refresh`](Compression::refresh) after each step: it updates masks
+//! and scales according to the [`Schedule`] of each rule.
+//!
+//! Options of the rules:
+//!
+//! - compare weights within a row or a block of columns: [`Prune::of_each_row`], [`Prune::of_each_columns`]
+//! - score weights with your own function: [`Prune::score_by`]
+//! - skip parameters: [`Compression::leave`]
+//! - train the scales: [`Quantize::learned`]
 //!
 //! ```
 //! # #[cfg(feature = "flex")] {
@@ -56,21 +69,21 @@
 //!
 //! # let dir = tempfile::tempdir().unwrap();
 //! # let out = dir.path().join("out");
-//! // What it computes with, masks and codes as such: the directory that `briquette compress` writes too.
+//! // Write masks and integer codes, like `briquette compress`.
 //! Export::to(&out).write(&net)?;
 //! let again = load_into(Net::new(&Device::flex()), &Checkpoint::open(&out)?, &NameMap::torch())?;
 //! assert_eq!(again.hidden.weight.val().into_data(), net.valid().hidden.weight.val().into_data());
 //!
-//! // Or an ordinary module again, its weights pruned and rounded for good.
+//! // Or turn it into an ordinary module with pruned, quantized floats.
 //! let plain = net.materialize();
 //! # }
 //! # Ok::<(), briquette_core::Error>(())
 //! ```
 //!
-//! # Stopping and going on
+//! # Resume training
 //!
-//! Masks and scales are part of burn's records, and so is the step after which something was decided last.
-//! [`Compression::load`] attaches the same rules and loads a record, of whatever step; a record of other rules is refused.
+//! burn's records include masks, scales and the step of the last decision. [`Compression::load`] attaches the
+//! rules to a new module and loads a record of any step. It refuses a record of other rules.
 //!
 //! ```
 //! # #[cfg(feature = "flex")] {
@@ -91,13 +104,13 @@
 //! # Ok::<(), briquette_core::Error>(())
 //! ```
 //!
-//! What was decided elsewhere attaches by [`Compression::of`], [`Prune::outside`] a mask and [`Quantize::on_grid`]; the zeros that a
-//! model has already are held by [`Prune::zeros`].
+//! To attach masks and scales from another source, use [`Compression::of`], [`Prune::outside`] or
+//! [`Quantize::on_grid`]. To keep the zeros of a sparse model, use [`Prune::zeros`].
 //!
-//! # Running on codes
+//! # Run on integer codes
 //!
-//! With [`layers::Linear`], [`layers::Embedding`] and [`layers::Conv2d`] in the place of burn's, a module holds codes and multiplies
-//! them as integers, on the CPU and on CUDA.
+//! Replace burn's layers by [`layers::Linear`], [`layers::Embedding`] and [`layers::Conv2d`]. Such a module can
+//! store integer codes and multiply them as integers, on the CPU and on CUDA.
 //!
 //! ```
 //! # #[cfg(feature = "flex")] {
@@ -109,17 +122,17 @@
 //! let x = Tensor::<2>::ones([3, 256], &Device::flex());
 //! let expected = layer.forward(x.clone());
 //! let small = quantize_dynamic(layer, &DynamicSpec::new())?.module;
-//! assert!(held(&small)["int8"].n_bytes < 256 * 64 + 64 * 16, "a quarter of its floats");
-//! let apart = (small.forward(x) - expected).abs().max().into_scalar::<f32>();
-//! assert!(apart < 0.05);
+//! assert!(held(&small)["int8"].n_bytes < 256 * 64 + 64 * 16, "a quarter of the size of its floats");
+//! let difference = (small.forward(x) - expected).abs().max().into_scalar::<f32>();
+//! assert!(difference < 0.05);
 //! # }
 //! # Ok::<(), briquette_core::Error>(())
 //! ```
 //!
-//! # Statistics of inputs
+//! # Record layer inputs
 //!
-//! A [`Probe`] is shown what goes into layers while a model runs, and writes sums of squares, or whole gram matrices, as
-//! safetensors.
+//! A [`Probe`] accumulates statistics of layer inputs while a model runs: sums of squares or Gram matrices. It
+//! writes them as safetensors.
 //!
 //! ```
 //! # #[cfg(feature = "flex")] {
@@ -132,9 +145,6 @@
 //! # }
 //! # Ok::<(), briquette_core::Error>(())
 //! ```
-//!
-//! Also here: [`Compressing`] for burn's `Learner`, [`Compression::compute_in`] and [`LossScaler`] for training in bf16 and
-//! f16, [`ToDType`] for running in them. The four programs in `examples/` do all of this with digits, in seconds.
 
 mod attached;
 mod coded;

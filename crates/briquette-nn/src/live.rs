@@ -1,4 +1,4 @@
-//! The weights of a module and what is attached to them, where they lie.
+//! The attached weights and states of a module, without copying them.
 
 use crate::Attached;
 use crate::form::Form;
@@ -11,7 +11,7 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId, Reparameterization};
 use burn::tensor::{Bool, Device, Int, Tensor};
 use std::collections::BTreeMap;
 
-/// A parameter that something is attached to, still on its device; the tensors are handles, not copies.
+/// A parameter with attached state, still on its device. The tensors are handles, not copies.
 pub(crate) struct LiveWeight {
     pub(crate) path: String,
     pub(crate) device: Device,
@@ -21,12 +21,12 @@ pub(crate) struct LiveWeight {
 }
 
 impl LiveWeight {
-    /// Whether the stored weights can be seen where they lie.
+    /// Returns whether the stored weights can be read in place.
     pub(crate) fn is_on_host(&self) -> bool {
         ops::fake_quantizes(&self.base)
     }
 
-    /// Calls `f` with the stored weights, in the parameter's own order. On the CPU nothing is copied.
+    /// Calls `f` with the stored weights, in the parameter's own order. On the CPU, nothing is copied.
     pub(crate) fn with_values<R>(&self, mut f: impl FnMut(&[f32]) -> R) -> Result<R> {
         match ops::with_floats(&self.base, &mut f) {
             Some(found) => Ok(found),
@@ -34,7 +34,8 @@ impl LiveWeight {
         }
     }
 
-    /// Calls `f` with a byte for each weight, 1 where it is dropped, or none where no rule prunes them.
+    /// Calls `f` with one byte per weight, 1 for dropped weights; the slice is empty if no rule prunes the
+    /// parameter.
     pub(crate) fn with_dropped<R>(&self, mut f: impl FnMut(&[u8]) -> R) -> Result<R> {
         let Some(dropped) = &self.dropped else { return Ok(f(&[])) };
         match ops::with_bools(dropped, &mut f) {
@@ -46,24 +47,24 @@ impl LiveWeight {
         }
     }
 
-    /// Whether there are scales already.
+    /// Returns whether scales have been decided.
     pub(crate) fn has_scales(&self) -> Result<bool> {
         let Some(scale) = &self.scale else { return Ok(false) };
         Ok(read_f32(scale.clone(), &self.path)?.iter().any(|scale| *scale != 0.0))
     }
 }
 
-/// The parameters that something is attached to and `wants` is true of, in the order of the module.
+/// Returns the parameters with attached state whose path satisfies `wants`, in module order.
 pub(crate) fn live_weights<M: Module>(module: &M, wants: impl Fn(&str) -> bool) -> Vec<LiveWeight> {
     let mut finder = LiveFinder { wants, trail: Trail::default(), found: Vec::new() };
     module.visit(&mut finder);
     finder.found
 }
 
-/// The step after which something was decided last, as the first parameter keeps it that has a state; 0 where none has.
+/// Returns the step of the last decision, read from the first parameter with state; 0 without any.
 ///
 /// # Errors
-/// Io, where the device does not hand it out.
+/// Io: the device does not return the tensor.
 pub(crate) fn last_step<M: Module>(module: &M) -> Result<usize> {
     let mut reader = StepReader { trail: Trail::default(), step: None };
     module.visit(&mut reader);
@@ -77,7 +78,7 @@ struct LiveFinder<F> {
 }
 
 impl<F: Fn(&str) -> bool> LiveFinder<F> {
-    /// The parameter that the visited field belongs to, and the name of the field.
+    /// Returns the parameter of the visited field, and the field's name.
     fn field(&mut self) -> Option<(&mut LiveWeight, String)> {
         let (path, name, field) = self.trail.reparameterized()?;
         let last = self.found.last_mut().filter(|last| name == Attached::NAME && last.path == path)?;
@@ -138,7 +139,8 @@ impl ModuleVisitor for StepReader {
     }
 }
 
-/// The fingerprint of the rules that are attached to each parameter, by path, and the id under which it is kept.
+/// Returns the fingerprint of the rules attached to each parameter and the id of the tensor that stores it, by
+/// path.
 pub(crate) fn attached_rules<M: Module>(module: &M) -> BTreeMap<String, (Fingerprint, ParamId)> {
     let mut reader = RulesReader::default();
     module.visit(&mut reader);

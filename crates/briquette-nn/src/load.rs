@@ -1,4 +1,4 @@
-//! Filling a module from a checkpoint, one tensor at a time.
+//! Fills a module from a checkpoint, one tensor at a time.
 
 use crate::coded::{Coded, StoredUse};
 use crate::module::{Trail, is_kept_turned};
@@ -11,20 +11,25 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, DType as BurnDType, Device, Int, Tensor, TensorData};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The most tensors of each kind that an error lists.
+/// Number of tensors of each kind that an error lists.
 const N_LISTED: usize = 10;
 
-/// Fills the parameters of a module from a checkpoint: safetensors, PyTorch, burnpack, or a compressed directory, whose
-/// tensors are decoded to floats.
+/// Fills the parameters of a module from a checkpoint; compressed tensors are decoded to floats.
 ///
-/// Weights take the type of the parameter, or the device's default where the parameter is not initialised yet; such a parameter
-/// is never given its random start. Memory is that of the module and one tensor, twice where it is transposed. Masks and grids stay
-/// attached and keep their state; where a parameter is held as codes, what is loaded is quantized to codes of that kind. burn's clones of a normalisation share its running statistics: do not load into a clone of a module
-/// that is still needed.
+/// Reads every format of [`Checkpoint`]: safetensors, PyTorch, burnpack and compressed directories.
+///
+/// Weights take the type of the parameter. A parameter that is not initialized yet takes the device's default
+/// type, and its random initialization never runs. Memory is the module plus one tensor, or two if it is
+/// transposed. Masks and grids stay attached and keep their state. If a parameter is stored as codes, new
+/// values are quantized to the same kind of codes.
+///
+/// burn's clones of a batch norm share running statistics. Do not load into a clone of a module that you still
+/// need.
 ///
 /// # Errors
-/// Input where tensors are missing, left over or of another shape (the first ten of each are listed), or fail the checks of what
-/// was written; those of reading.
+/// - Input: tensors are missing, unknown or of another shape (the first ten of each are listed)
+/// - Input: a tensor does not match its stored hash
+/// - any error of reading the checkpoint
 pub fn load_into<M: Module>(module: M, checkpoint: &Checkpoint, names: &NameMap) -> Result<M> {
     let places = places_of(&names.parameters(&module)?, checkpoint, names)?;
     let module = fill(module, checkpoint, places, BTreeMap::new())?;
@@ -32,11 +37,14 @@ pub fn load_into<M: Module>(module: M, checkpoint: &Checkpoint, names: &NameMap)
     Ok(module)
 }
 
-/// As [`load_into`], of some parameters only: those whose name in the file `is_chosen` takes. The others stay as they are, and take no
-/// memory where they were never read. `layout` is that of the source's Linear weights, where it says.
+/// Like [`load_into`], for the parameters whose file name satisfies `is_chosen`.
+///
+/// Other parameters stay unchanged and take no memory if they are not initialized. `layout` is the source's
+/// layout of Linear weights, if known.
 ///
 /// # Errors
-/// Input where one of those is missing or of another shape; those of reading.
+/// - Input: a chosen parameter is missing or of another shape
+/// - any error of reading the source
 pub fn load_some<M: Module>(
     module: M,
     source: &dyn TensorSource,
@@ -53,8 +61,8 @@ pub fn load_some<M: Module>(
     fill_from(module, source, found.places_or_error("the weights")?, BTreeMap::new())
 }
 
-/// Fills the parameters that have a place in the checkpoint; the others stay as they are. `uses` are those that hold codes, whose
-/// new codes are taken as they are stored.
+/// Fills the parameters that `places` lists; the others stay unchanged. `uses` lists parameters that hold codes
+/// and take the stored codes without requantization.
 pub(crate) fn fill<M: Module>(
     module: M,
     checkpoint: &Checkpoint,
@@ -78,13 +86,13 @@ fn fill_from<M: Module>(
     }
 }
 
-/// Where weights are loaded from.
+/// The source of the weights.
 #[derive(Clone, Copy)]
 struct WeightSource<'a> {
     tensors: &'a dyn TensorSource,
-    /// The layout of Linear weights, where the source says.
+    /// Layout of Linear weights, if the source stores it.
     layout: Option<WeightLayout>,
-    /// Codes and masks as they are stored, where there are any.
+    /// Codes and masks of an output directory.
     stored: Option<&'a StoredDir>,
 }
 
@@ -93,19 +101,19 @@ impl<'a> WeightSource<'a> {
         Self { tensors: checkpoint, layout: checkpoint.layout(), stored: checkpoint.stored() }
     }
 
-    /// Whether a tensor is in PyTorch's layout: the file decides, and where it says nothing, the name map.
+    /// Returns whether a tensor is in PyTorch's layout, by the file or else by the name map.
     fn is_torch(&self, index: usize, names: &NameMap) -> bool {
         let is_last = self.stored.is_some_and(|stored| stored.tensors[index].axis == OutputAxis::Last);
         self.layout.unwrap_or(names.weight_layout()) == WeightLayout::Torch && !is_last
     }
 }
 
-/// Where a parameter's tensor is in a checkpoint.
+/// Place of a parameter's tensor in a checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ParameterPlace {
-    /// The index of the tensor.
+    /// Index of the tensor.
     pub(crate) index: usize,
-    /// Whether the tensor is to be transposed.
+    /// Whether the tensor must be transposed.
     pub(crate) is_turned: bool,
 }
 
@@ -118,14 +126,14 @@ pub(crate) fn places_of(
     FoundPlaces::of(wanted, &WeightSource::of(checkpoint), names).places_or_error(checkpoint.path().display())
 }
 
-/// What of a module is in a source, and what does not fit.
+/// The matches of a module and a source, and the mismatches.
 #[derive(Default)]
 struct FoundPlaces {
     places: BTreeMap<String, ParameterPlace>,
     missing: Vec<String>,
     extra: Vec<String>,
     misfits: Vec<String>,
-    /// How many of `misfits` fit in the other layout.
+    /// Number of `misfits` that fit in the other layout.
     n_other_layout: usize,
 }
 
@@ -212,7 +220,7 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    /// The data of the parameter that the mapper is at; `None` where the parameter stays as it is.
+    /// Reads the data of the current parameter; `None` if it stays unchanged.
     fn next(&mut self) -> Option<TensorData> {
         if self.error.is_some() || self.trail.reparameterized().is_some() {
             return None;
@@ -229,7 +237,7 @@ impl Loader<'_> {
 }
 
 impl Loader<'_> {
-    /// The codes for the parameter that the mapper is at, as a quantized tensor of burn's.
+    /// Reads the codes of the current parameter as a quantized tensor of burn.
     fn next_codes<const D: usize>(&mut self, param: &Param<Tensor<D>>) -> Option<Tensor<D>> {
         if self.error.is_some() || self.trail.reparameterized().is_some() {
             return None;
@@ -246,7 +254,7 @@ impl Loader<'_> {
     }
 }
 
-/// Reads a whole tensor, in its own type where burn has that type.
+/// Reads a whole tensor in its own type.
 fn read(source: &dyn TensorSource, place: ParameterPlace) -> Result<TensorData> {
     let info = &source.tensors()[place.index];
     let mut bytes = vec![0; info.n_bytes()];
@@ -267,7 +275,7 @@ fn read(source: &dyn TensorSource, place: ParameterPlace) -> Result<TensorData> 
     Ok(TensorData::from_bytes_vec(bytes, shape, dtype))
 }
 
-/// A float tensor on a device, in `dtype` or else the device's default type.
+/// Creates a float tensor on a device, in `dtype` or the device's default type.
 fn float_on<const D: usize>(data: TensorData, device: &Device, dtype: Option<BurnDType>) -> Tensor<D> {
     match dtype {
         Some(dtype) if dtype.is_float() => Tensor::from_data(data, (device, dtype)),

@@ -1,4 +1,4 @@
-//! Fills a module from a compressed directory, and keeps codes as codes.
+//! Fills a module from a compressed directory without decoding the codes.
 
 use crate::coded::{Coded, PackedCodes, StoredUse, Use};
 use crate::load::{ParameterPlace, fill, places_of};
@@ -15,16 +15,18 @@ use burn::tensor::{Device, Tensor};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 
-/// As [`load_into`](crate::load_into), but codes that layers can hold are put into them unchanged, and never become floats:
-/// linear layers, convolutions and embeddings of up to 8 bits with one scale for each row, and 4-bit matrices in groups. All other tensors
-/// are decoded.
+/// Like [`load_into`](crate::load_into), but layers that can run on codes take the stored codes unchanged.
 ///
-/// Layers compute in integers only where the checkpoint promises int8 activations, by its manifest or by its
-/// `quantization_config`; otherwise the codes of a linear layer become floats in registers, and those of a convolution become floats for
-/// each use. Memory is that of the codes, and of one more tensor or a small one for each thread.
+/// This applies to linear layers, convolutions and embeddings of up to 8 bits with one scale per row, and to
+/// 4-bit matrices in groups. All other tensors are decoded to floats.
+///
+/// Layers multiply integers only if the checkpoint declares int8 activations, in its manifest or in
+/// `quantization_config`. Otherwise the codes of a linear layer are dequantized in registers, and those of a
+/// convolution for each use. Memory is the codes, plus one large tensor or one small tensor per thread.
 ///
 /// # Errors
-/// As [`load_into`](crate::load_into); Refused where compressed-tensors would round activations in a way that is not run here.
+/// Refused: compressed-tensors asks for an activation quantization that is not supported here. See
+/// [`load_into`](crate::load_into) for other errors.
 pub fn load_compressed<M: Module>(module: M, checkpoint: &Checkpoint, names: &NameMap) -> Result<M> {
     let wanted = names.parameters(&module)?;
     let mut places = places_of(&wanted, checkpoint, names)?;
@@ -56,11 +58,13 @@ pub fn load_compressed<M: Module>(module: M, checkpoint: &Checkpoint, names: &Na
     Ok(module)
 }
 
-/// Bytes that the parameters of a module will take once [`load_compressed`] has filled it, computed from headers; as floats, on a
-/// device whose layers do not [hold codes](crate::holds_codes). Where the kernels lay codes out in whole panels it may be a little more.
+/// Returns the bytes of a module's parameters after [`load_compressed`], computed from headers.
+///
+/// On a device whose layers do not [hold codes](crate::holds_codes), this is the size as floats. Kernels may
+/// pad codes to whole panels and use slightly more.
 ///
 /// # Errors
-/// Input where the checkpoint does not fit.
+/// Input: the checkpoint does not fit the module.
 pub fn predicted_bytes<M: Module>(module: &M, checkpoint: &Checkpoint, names: &NameMap) -> Result<u64> {
     let wanted = names.parameters(module)?;
     let places = places_of(&wanted, checkpoint, names)?;
@@ -76,7 +80,7 @@ pub fn predicted_bytes<M: Module>(module: &M, checkpoint: &Checkpoint, names: &N
 }
 
 impl Use {
-    /// Bytes of a tensor's codes, its scales, and what the kernels store besides.
+    /// Returns the bytes of a tensor's codes, scales and kernel data.
     fn n_bytes(self, tensor: &StoredTensor) -> usize {
         let Rows { n_rows, n_cols, .. } = tensor.rows();
         let codes = match tensor.is_held_sparse() {
@@ -84,18 +88,19 @@ impl Use {
             true => n_rows * Mask::row_bytes(n_cols) + tensor.n_kept,
         };
         match self {
-            // Besides the scale, the sum of codes is stored for each row.
+            // Each row has a scale and the sum of its codes.
             Self::Int8(_) | Self::Conv(..) => codes + 8 * n_rows,
             Self::Int4 { group } => n_rows * n_cols.div_ceil(2) + 4 * n_rows * n_cols.div_ceil(group.max(1)),
-            // For a sparse table, the offset of each row is stored too.
+            // A sparse table also has an offset per row.
             Self::Table | Self::Decoded if tensor.is_held_sparse() => codes + 12 * n_rows,
             Self::Table | Self::Decoded => codes + 4 * n_rows,
         }
     }
 }
 
-/// What a tensor's codes are used for, where layers can hold them; `looks_up` says whether rows are looked up in codes that are laid out
-/// to be multiplied by.
+/// Returns the use of a tensor's codes; `None` if its layer cannot hold them.
+///
+/// `looks_up` is true if rows can be looked up in codes that are packed for multiplication.
 fn use_of(parameter: &Parameter, place: ParameterPlace, checkpoint: &Checkpoint, looks_up: bool) -> Option<Use> {
     let tensor = checkpoint.stored()?.tensors.get(place.index)?;
     let Codes { bits, grid, grouping, .. } = tensor.coding.codes?;
@@ -116,7 +121,7 @@ fn use_of(parameter: &Parameter, place: ParameterPlace, checkpoint: &Checkpoint,
         let what = if in_panels { as_product().or_else(table) } else { table() };
         return what.filter(|_| tensor.axis == OutputAxis::First);
     }
-    // In the file, rows count outputs whichever axis does in the tensor.
+    // In the file, rows are outputs, whichever axis of the tensor counts them.
     let is_by_output = match parameter.conv_dims() {
         Some(_) => tensor.axis == OutputAxis::First && !place.is_turned,
         None => parameter.is_linear_weight() && place.is_turned == (tensor.axis == OutputAxis::First),
@@ -132,7 +137,8 @@ fn use_of(parameter: &Parameter, place: ParameterPlace, checkpoint: &Checkpoint,
     }
 }
 
-/// How the activations of a tensor are rounded, within where they are not; `None` where that is not run here.
+/// Returns the activation grid of a tensor (inner `None`: float activations); `None` if it is not supported
+/// here.
 fn activations_of(tensor: &StoredTensor) -> Option<Option<ActivationGrid>> {
     Some(match tensor.activations {
         None => None,
@@ -143,7 +149,8 @@ fn activations_of(tensor: &StoredTensor) -> Option<Option<ActivationGrid>> {
     })
 }
 
-/// Refuses codes that other programs would run on rounded activations and Briquette on floats: the results would differ.
+/// Refuses codes that other programs run with quantized activations and Briquette would run with floats:
+/// results would differ.
 fn check_activations(
     parameter: &Parameter,
     place: ParameterPlace,
@@ -157,29 +164,28 @@ fn check_activations(
         return Ok(());
     }
     let what = match tensor.activations {
-        Some(ActivationRounding::Other) => "in a way that is not int8 by the token",
-        _ => "and its weights are not int8 with one scale for each output",
+        Some(ActivationRounding::Other) => "are not int8 per token",
+        _ => "are int8, but its weights are not int8 with one scale per output",
     };
-    let message = format!("its activations are rounded {what}, which is not run here; run it with what will serve it");
+    let message = format!("its activations {what}, which is not supported here; run the model in transformers or vLLM");
     Err(Error::refused(message).at(format_args!("tensor {:?}", tensor.info.name)))
 }
 
-/// Warns of codes that become floats since the layer has more inputs than kernels take.
+/// Warns about codes that become floats because the layer has more inputs than the kernels support.
 fn warn_of_depth(parameter: &Parameter, place: ParameterPlace, checkpoint: &Checkpoint, what: Option<Use>) {
     let n_inputs = parameter.rows().n_cols;
     let has_codes = checkpoint.stored().is_some_and(|stored| stored.tensors[place.index].coding.codes.is_some());
     if what.is_none() && has_codes && parameter.runs_on_codes && n_inputs > MAX_DEPTH {
         let path = &parameter.path;
-        log::warn!(
-            "{path}: its codes become floats, as {n_inputs} inputs are more than the {MAX_DEPTH} of int8 kernels"
-        );
+        log::warn!("{path}: codes become floats: {n_inputs} inputs, int8 kernels support at most {MAX_DEPTH}");
     }
 }
 
-/// Codes from which on all threads share a tensor, rather than that each takes one of its own.
+/// From this number of codes on, all threads share one tensor.
 const SMALL: usize = 1 << 22;
 
-/// Lays out the codes of small tensors on the CPU, each thread one after the other: few blocks keep few threads busy.
+/// Packs the codes of small tensors on the CPU, one tensor per thread: their few blocks would not occupy all
+/// threads.
 fn pack_small(stored: &StoredDir, uses: &BTreeMap<String, StoredUse>, devices: &[Device]) -> Packings {
     let Some(device) = devices.first() else { return BTreeMap::new() };
     let is_small = |its: &StoredUse| stored.tensors[its.index].rows().n_elements() < SMALL;
@@ -188,7 +194,7 @@ fn pack_small(stored: &StoredDir, uses: &BTreeMap<String, StoredUse>, devices: &
     packed.collect()
 }
 
-/// What became of the codes of parameters.
+/// Packed codes by parameter path.
 type Packings = BTreeMap<String, Result<PackedCodes>>;
 
 struct StoredPacker<'a> {

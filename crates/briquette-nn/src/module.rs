@@ -1,14 +1,14 @@
-//! What a burn module is made of.
+//! Lists, names and casts the parameters of burn modules.
 //!
-//! [`parameters()`] lists parameters with their paths and shapes, the [`Layer`] of burn's that each belongs to, and so what it is and which of its
-//! axes counts outputs; [`Roles`] say it where nothing shows it. [`NameMap`] relates paths to the names and layouts of files. A [`Probe`] gathers
-//! what goes into layers. [`ToDType`] casts whole modules.
-//!
-//! Non-goals: changing what a module computes, and files of weights.
+//! - [`parameters()`]: paths, shapes, roles and output axes, from the [`Layer`] that each parameter belongs to
+//! - [`Roles`]: roles of parameters that belong to no layer of burn
+//! - [`NameMap`]: names and layouts of parameters in files
+//! - [`Probe`]: statistics of layer inputs
+//! - [`ToDType`]: casts of whole modules
 //!
 //! ```
 //! # #[cfg(feature = "flex")] {
-//! use briquette_nn::module::{Layer, parameters};
+//! use briquette_nn::{Layer, parameters};
 //! use burn::nn::LinearConfig;
 //! use burn::tensor::Device;
 //!

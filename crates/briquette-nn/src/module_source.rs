@@ -1,4 +1,4 @@
-//! A module as a source of tensors, so that it is written in the same way as a checkpoint.
+//! A module as a source of tensors, so that the writer treats it like a checkpoint.
 
 use crate::weights::{Item, items};
 use crate::{NameMap, Parameter};
@@ -17,38 +17,39 @@ use burn::module::Module;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Tensors kept on the host: about as many as threads ask for at a time.
+/// Number of tensors cached on the host: about one per concurrent reader.
 const N_KEPT: usize = 4;
 
-/// The parameters of a module under the names and in the layouts of a file.
+/// The parameters of a module with the names and layouts of a file.
 pub(crate) struct ModuleSource {
     infos: Vec<TensorInfo>,
     parameters: Vec<ModuleTensor>,
     recent: Mutex<VecDeque<(usize, Arc<OnHost>)>>,
 }
 
-/// A parameter, and how a file stores it.
+/// A parameter and its layout in the file.
 struct ModuleTensor {
     item: Mutex<Item>,
-    /// The row view of the parameter's own order in the module.
+    /// The rows of the parameter in the module's order.
     rows: Rows,
-    /// Whether the file stores the matrix transposed, as compared to burn.
+    /// Whether the file stores the matrix transposed relative to burn.
     is_turned: bool,
     is_table: bool,
 }
 
 /// A parameter on the host.
 struct OnHost {
-    /// The elements in the order of the file.
+    /// Elements in the order of the file.
     bytes: Vec<u8>,
     decision: Decision,
 }
 
 impl ModuleSource {
-    /// Lists the parameters; no weight is read yet.
+    /// Lists the parameters without reading weights.
     ///
     /// # Errors
-    /// Config where two parameters would have one name; Refused for types that no file can store.
+    /// - Config: two parameters have one name
+    /// - Refused: no file format can store the type
     pub(crate) fn new<M: Module>(module: &M, names: &NameMap) -> Result<Self> {
         let mut found: BTreeMap<String, (TensorInfo, ModuleTensor)> = BTreeMap::new();
         for item in items(module, names.parameters(module)?)? {
@@ -62,18 +63,19 @@ impl ModuleSource {
             let is_table = parameter.role == Role::Embedding;
             let tensor = ModuleTensor { rows, is_turned, is_table, item: Mutex::new(item) };
             if let Some((twice, _)) = found.insert(info.name.clone(), (info, tensor)) {
-                return Err(Error::config("two parameters would have this name; rename one").at(twice.name));
+                return Err(Error::config("two parameters have this name in the file; rename one").at(twice.name));
             }
         }
         let (infos, parameters) = found.into_values().unzip();
         Ok(Self { infos, parameters, recent: Mutex::default() })
     }
 
-    /// The plan for every parameter: the weights that the module computes with, in the smaller of dense and sparse storage. Weights
-    /// that are equal and have equal decisions are stored once.
+    /// Plans every parameter: effective weights, in dense or sparse storage, whichever is smaller.
+    ///
+    /// Equal weights with equal decisions are stored once.
     ///
     /// # Errors
-    /// Io where a device does not hand out a tensor.
+    /// Io: a device does not return a tensor.
     pub(crate) fn plan(&self, layout: WeightLayout) -> Result<Plan<'_>> {
         let mut plan = Plan::unchanged(&self.infos, OutputFormat::Briquette, Nonfinite::Unchanged);
         plan.layout = layout;
@@ -99,7 +101,7 @@ impl ModuleSource {
         let Parameter { role, axis, .. } = item.parameter;
         let axis = if tensor.is_turned { OutputAxis::First } else { axis };
         let prune = decision.mask.is_some().then_some(Pruning { score: Score::Magnitude, cut: Cut::Given });
-        // A tensor without elements has no codes that a scale could belong to.
+        // A tensor without elements has no codes to scale.
         let grid = decision.quant.as_ref().filter(|_| info.n_elements() > 0).map(|quant| quant.grid);
         let quant = item.form().zip(grid).map(|(form, grid)| Quant {
             // The scales are given, so this range is never used.
@@ -112,7 +114,8 @@ impl ModuleSource {
         Ok(Treatment { prune, quant, ..Treatment::none(known, Rows::of(&info.shape, rows)) })
     }
 
-    /// Groups of equal tensors, and the one that each group is stored as: a table that is looked up, or the first.
+    /// Returns groups of equal tensors and the member that each is stored as: an embedding table, or else the
+    /// first.
     fn ties(&self) -> Result<Vec<(Vec<usize>, usize)>> {
         let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (index, first) in ties_of(self, &Stop::default())? {
@@ -133,7 +136,7 @@ impl ModuleSource {
         Ok(ties)
     }
 
-    /// A parameter on the host; it is read from its device unless it was read recently.
+    /// Returns a parameter on the host, from the cache or its device.
     fn on_host(&self, index: usize) -> Result<Arc<OnHost>> {
         let lock = || self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, known)) = lock().iter().find(|(of, _)| *of == index) {

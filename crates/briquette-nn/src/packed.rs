@@ -1,4 +1,4 @@
-//! Weights held as codes in place of a parameter's floats.
+//! Integer codes that replace the floats of a parameter.
 
 use crate::coded::{Coded, PackedCodes, Use};
 use crate::form::{axis_of, number_of};
@@ -10,37 +10,41 @@ use burn::module::{Module, Param, ParamId, Reparameterization};
 use burn::tensor::{DType, Device, Int, Shape, Tensor, TensorData};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Codes that replace a parameter. The parameter's own tensor is a single NaN, stretched to its shape; its value is decoded from the
-/// codes each time it is asked for, and the layers of [`crate::layers`] do not ask for it.
+/// Integer codes that replace a parameter.
 ///
-/// Codes are part of burn's records, as one of burn's quantized tensors: a byte for each weight, zeros too, and the scale of an output
-/// for each block of at most 255 inputs that burn knows. They load again, bit for bit, into a module that holds codes of the same kind, for
-/// which `form` stands; floats that are loaded are quantized. Copies of a module share codes: what is loaded into one of several stays
-/// a quantized tensor of burn's, which is decoded for each use, and the others keep what they had.
+/// The parameter's own tensor is a single NaN, expanded to its shape. Reading its value decodes the codes; the
+/// layers of [`crate::layers`] use the codes directly.
+///
+/// burn's records store the codes as a quantized tensor: one byte per weight, including zeros. burn's blocks
+/// have at most 255 inputs, so the scale of an output is repeated. Such a record loads bit for bit into a
+/// module with codes of the same `form`. Loaded floats are quantized.
+///
+/// Copies of a module share codes. A copy that loads a record gets burn's quantized tensor instead, which is
+/// decoded for each use; the other copies keep their codes.
 #[derive(Module, Debug)]
 pub struct Packed {
-    /// What is held, as numbers that visitors can read: see [`PackedForm`].
+    /// Form of the codes, as numbers that visitors can read: see [`PackedForm`].
     form: Param<Tensor<1, Int>>,
     #[module(skip)]
     held: SharedCodes,
 }
 
-/// What a [`Packed`] holds, as a visitor sees it.
+/// The form of a [`Packed`], as visitors read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PackedForm {
-    /// An index of [`NAMES`].
+    /// Index in [`NAMES`].
     pub(crate) name: usize,
     /// Bytes in memory.
     pub(crate) n_bytes: usize,
-    /// What the codes are used for.
+    /// Operation that uses the codes.
     pub(crate) what: Use,
-    /// Which axis of the parameter counts outputs.
+    /// Axis of the parameter that counts outputs.
     pub(crate) axis: OutputAxis,
 }
 
 impl PackedForm {
-    /// The numbers, and as many zeros as tell one use from another: burn refuses a record whose shapes differ, and so codes of
-    /// another kind.
+    /// Encodes the form as numbers. The length depends on the use, since burn refuses records with other
+    /// shapes.
     fn to_numbers(self) -> Vec<i64> {
         let (kind, detail) = self.what.to_numbers();
         let mut numbers = vec![self.name as i64, self.n_bytes as i64, kind, detail, number_of(self.axis)];
@@ -60,13 +64,13 @@ impl PackedForm {
     }
 }
 
-/// Codes, how they lie in the parameter, and what they are used for.
+/// Codes, their layout in the parameter, and their use.
 #[derive(Debug, Clone)]
 struct CodeLayout {
     kept: PackedWeights,
-    /// The axis that counts outputs in the parameter.
+    /// Axis of the parameter that counts outputs.
     axis: OutputAxis,
-    /// The same in records, which hold the matrix of some layers transposed.
+    /// The same axis in records, which store some layers' matrices transposed.
     axis_in_records: OutputAxis,
     /// See [`Rows::run`].
     run: usize,
@@ -85,7 +89,7 @@ impl CodeLayout {
         Tensor::from_data(TensorData::from(form.to_numbers().as_slice()), (device, DType::I64))
     }
 
-    /// The codes as rows of outputs, which lie as they do in records.
+    /// Returns the codes as rows of outputs, with the output axis of records.
     fn coded(&self, device: &Device) -> Result<Coded> {
         let weights = self.kept.rows();
         let [n_rows, n_cols] = weights.dims();
@@ -95,11 +99,12 @@ impl CodeLayout {
     }
 }
 
-/// Codes that a module shares with what loads and saves them: functions that burn keeps with the parameter.
+/// Codes shared by a module and by the load and save functions that burn stores with the parameter.
 #[derive(Debug, Clone)]
 struct SharedCodes(Arc<RwLock<CodeLayout>>);
 
-/// Holders of the codes of one parameter of one module: its [`Packed`], and the functions that load and save it and its form.
+/// Owners of one parameter's codes in one module: the [`Packed`], two functions to save and load, and one for
+/// the form.
 const N_HOLDERS: usize = 4;
 
 impl SharedCodes {
@@ -115,10 +120,10 @@ impl SharedCodes {
         Arc::strong_count(&self.0) > N_HOLDERS
     }
 
-    /// The codes as a quantized tensor of burn's.
+    /// Returns the codes as a quantized tensor of burn.
     ///
     /// # Panics
-    /// If the device does not hand out the codes: saving has no way to hand an error on.
+    /// If the device does not return the codes: burn's saving cannot return errors.
     fn saved<const D: usize>(&self, own: Tensor<D>) -> Tensor<D> {
         let (held, device, shape) = (self.get(), own.device(), own.dims());
         let coded = match is_loaded(&own) {
@@ -129,19 +134,21 @@ impl SharedCodes {
         coded.to_burn(shape, held.what, &device)
     }
 
-    /// Takes over what is loaded, and returns what stands for it in the parameter: the stretched NaN, or a quantized tensor of
-    /// burn's where there are copies. What is of another shape is returned as it is.
+    /// Stores loaded values as codes and returns the parameter's new tensor.
+    ///
+    /// That is the expanded NaN or, if copies share the codes, a quantized tensor of burn. A tensor of another
+    /// shape is returned unchanged.
     fn loaded<const D: usize>(&self, shape: [usize; D], tensor: Tensor<D>) -> Tensor<D> {
         let (held, device) = (self.get(), tensor.device());
         if tensor.dims() != shape {
             return if held.axis == held.axis_in_records { tensor } else { tensor.transpose() };
         }
-        let taken = Coded::of_tensor(tensor.clone(), held.axis_in_records, held.what, held.is_sparse);
-        let taken = taken.map(|coded| coded.along(held.axis));
+        let loaded = Coded::of_tensor(tensor.clone(), held.axis_in_records, held.what, held.is_sparse);
+        let loaded = loaded.map(|coded| coded.along(held.axis));
         if self.has_copies() {
-            return taken.map_or(tensor, |coded| coded.to_burn(shape, held.what, &device));
+            return loaded.map_or(tensor, |coded| coded.to_burn(shape, held.what, &device));
         }
-        match taken.and_then(|coded| coded.pack(held.what, &device)) {
+        match loaded.and_then(|coded| coded.pack(held.what, &device)) {
             Ok(laid_out) => {
                 self.set(CodeLayout::new(laid_out, held.what, held.axis_in_records));
                 stretched_nan(shape, &device, DType::F32)
@@ -151,7 +158,7 @@ impl SharedCodes {
     }
 }
 
-/// Whether a parameter's own tensor is a quantized one of burn's, which was loaded beside codes that others share.
+/// Returns whether a parameter's own tensor is quantized by burn: it was loaded while copies shared the codes.
 fn is_loaded<const D: usize>(own: &Tensor<D>) -> bool {
     matches!(own.dtype(), DType::QFloat(_))
 }
@@ -161,7 +168,8 @@ fn stretched_nan<const D: usize>(shape: [usize; D], device: &Device, dtype: DTyp
 }
 
 impl Packed {
-    /// Replaces a parameter by codes, and frees its floats. If there are none, keeps the parameter and stores the reason in `error`.
+    /// Replaces a parameter by codes and frees its floats. On an error, keeps the parameter and stores the
+    /// error.
     pub(crate) fn replace_or_keep<const D: usize>(
         codes: Result<PackedCodes>,
         what: Use,
@@ -190,17 +198,18 @@ impl Packed {
         let dtype = dtype.filter(DType::is_float).unwrap_or(DType::F32);
         let form = codes.form(&device);
         let held = SharedCodes(Arc::new(RwLock::new(codes)));
-        let (saves, loads, tells) = (held.clone(), held.clone(), held.clone());
+        let (saves, loads, reads) = (held.clone(), held.clone(), held.clone());
         let param = Param::initialized(id, stretched_nan(shape, &device, dtype))
             .save_mapper(move |own| saves.saved(own))
             .load_mapper(move |tensor| loads.loaded(shape, tensor));
-        let form = Param::initialized(ParamId::new(), form).load_mapper(move |form| tells.get().form(&form.device()));
+        let form = Param::initialized(ParamId::new(), form).load_mapper(move |form| reads.get().form(&form.device()));
         (param, Self { form, held })
     }
 }
 
-/// Records hold the matrix of some layers transposed. Only of square ones codes can be told from floats by nothing else: others burn
-/// refuses by their shape.
+/// Returns the output axis in records, which store some layers' matrices transposed.
+///
+/// Only square matrices need this: for others, burn refuses the record by its shape.
 fn axis_in_records<const D: usize>(param: &Param<Tensor<D>>, rows: &Rows) -> OutputAxis {
     let is_turned = rows.axis == OutputAxis::Last && rows.n_rows == rows.n_cols && is_kept_turned(param);
     if is_turned { OutputAxis::First } else { rows.axis }
@@ -223,23 +232,24 @@ impl Reparameterization for Packed {
     }
 }
 
-/// The codes of a parameter, where they are laid out for kernels of `device`.
+/// Returns the codes of a parameter if they are packed for kernels of `device`.
 pub(crate) fn kept_on<const D: usize>(param: &Param<Tensor<D>>, device: &Device) -> Option<PackedWeights> {
     let kept = param.reparameterization::<Packed>()?.held.get().kept;
     (kept.rows().runs_on(device) && !is_loaded(&param.base())).then_some(kept)
 }
 
-/// The codes of a parameter, whose reparameterization a visitor does not see.
+/// Returns the codes of a parameter, for visitors, which cannot access its reparameterization.
 ///
 /// # Errors
-/// Io, where the device does not hand them out; a bug, where the parameter has no codes.
+/// - Io: the device does not return the codes
+/// - Bug: the parameter has no codes
 pub(crate) fn codes_of<const D: usize>(param: &Param<Tensor<D>>, form: PackedForm) -> Result<Coded> {
     let in_records = if is_kept_turned(param) { OutputAxis::First } else { form.axis };
     let coded = Coded::of_tensor(param.transform_for_save().val(), in_records, form.what, form.is_sparse())?;
     Ok(coded.along(form.axis))
 }
 
-/// Whether layers on this device run on codes rather than decode them for each use: on the CPU, and where autodiff is off.
+/// Returns whether layers on this device can multiply codes: on CPU and CUDA devices without autodiff.
 pub fn holds_codes(device: &Device) -> bool {
     compressed::runs_on(device)
 }

@@ -1,21 +1,21 @@
-//! Codes laid out for the kernel that uses them.
+//! Codes packed for the kernel that uses them.
 
 use briquette_ops::compressed::{LinearWeights, QuantizedConv2d, Table, Weights};
 
-/// The forms in which codes are held.
+/// The storage forms of codes.
 #[derive(Debug, Clone)]
 pub(crate) enum PackedWeights {
-    /// Codes of a linear layer, in the panels of its kernel.
+    /// A linear layer, in its kernel's panels.
     Linear(LinearWeights),
-    /// Codes of a convolution, in the panels of its kernel.
+    /// A convolution, in its kernel's panels.
     Conv(QuantizedConv2d),
-    /// Rows that are looked up.
+    /// An embedding table with row lookup.
     Table(Table),
-    /// Rows of weights whose arithmetic stays float: decoded for each use.
+    /// Rows that are decoded for each use, for float arithmetic.
     Decoded(Table),
 }
 
-/// The names of the forms in which weights can be held, as reports show them.
+/// Names of the storage forms in reports.
 pub(crate) const NAMES: [&str; 9] = [
     "int8",
     "sparse int8",
@@ -29,7 +29,7 @@ pub(crate) const NAMES: [&str; 9] = [
 ];
 
 impl PackedWeights {
-    /// The index of its name.
+    /// Returns the index of the name.
     pub(crate) fn name(&self) -> usize {
         let name = match self {
             Self::Linear(weights) => weights.name(),
@@ -40,7 +40,7 @@ impl PackedWeights {
         NAMES.iter().position(|known| *known == name).unwrap_or(0)
     }
 
-    /// Bytes that it takes in memory.
+    /// Returns the bytes in memory.
     pub(crate) fn n_bytes(&self) -> usize {
         match self {
             Self::Linear(weights) => weights.n_bytes(),
@@ -49,7 +49,7 @@ impl PackedWeights {
         }
     }
 
-    /// The weights as rows of outputs.
+    /// Returns the weights as rows of outputs.
     pub(crate) fn rows(&self) -> Weights {
         match self {
             Self::Linear(weights) => Weights::Linear(weights.clone()),

@@ -1,4 +1,4 @@
-//! The threshold that parameters share, found by all threads.
+//! Finds the threshold over several parameters, on all threads.
 
 use crate::scores::{each_magnitude, key};
 use briquette_core::{Error, Result, simd};
@@ -6,48 +6,51 @@ use briquette_methods::prune::select::{Bracket, Tally};
 use briquette_methods::prune::{Histogram, Threshold};
 use rayon::prelude::*;
 
-/// Scores that a thread counts at once.
+/// Number of scores that a thread counts per task.
 const PART: usize = 1 << 15;
-/// Scores that are looked at to guess where the border lies.
+/// Number of sampled scores for guessing the threshold.
 const N_SAMPLE: usize = 1 << 15;
-/// Fewer scores than this are not worth guessing.
+/// With fewer scores than this, no sample is taken.
 const MIN_SAMPLED: usize = 8 * N_SAMPLE;
 
 /// The scores of a parameter, in any order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Scored<'a> {
-    /// Weights that are compared by their magnitude, and a byte for each, 1 where it is dropped.
+    /// Weights scored by magnitude, and one byte per weight, 1 for dropped weights.
     Weights(&'a [f32], &'a [u8]),
-    /// A score for each weight, at least 0.
+    /// One score per weight, at least 0.
     Scores(&'a [f32]),
 }
 
-/// What looks at the scores of a parameter.
+/// A function that reads the scores of a parameter.
 pub(crate) type Look<'a> = dyn FnMut(Scored) -> Result<()> + 'a;
 
-/// Parameters of which the smallest scores are dropped, whichever they are in.
+/// Parameters that share one threshold on their scores.
 pub(crate) struct ParameterPool<'a, T, Show> {
     pub(crate) members: &'a [T],
-    /// Scores of all members.
+    /// Number of scores of all members.
     pub(crate) n: usize,
-    /// Shows the scores of a member. It is called at most four times for each.
+    /// Passes the scores of a member to a function; called at most four times per member.
     pub(crate) show: Show,
 }
 
 impl<T, Show: FnMut(&T, &mut Look) -> Result<()>> ParameterPool<'_, T, Show> {
-    /// The threshold that drops exactly the `n_drop` smallest scores of all members, ties to the earlier member and within it to the lower
-    /// index: for each member, with how many of its own ties go, so that it can be decided without the others.
+    /// Returns each member's threshold, which together drop exactly the `n_drop` smallest scores.
     ///
-    /// A sample brackets the border, which is found among the scores within. Where the sample misled, a histogram brackets it. The result
-    /// is exact either way, and does not depend on which thread counts what.
+    /// Ties are dropped from the earlier member first, and within a member from the lower index. Each threshold
+    /// has the number of ties to drop, so members can be decided independently.
+    ///
+    /// A sample brackets the threshold; the exact value is found among the scores in the bracket. If the sample
+    /// misleads, a histogram brackets it. The result is exact and independent of the threads.
     ///
     /// # Errors
-    /// Refused, where a weight is not finite, and those of showing scores.
+    /// - Refused: a weight is not finite
+    /// - any error of `show`
     pub(crate) fn thresholds(mut self, n_drop: usize) -> Result<Vec<Threshold>> {
         let guessed = self.guess(n_drop)?;
         let mut tallies = self.count(guessed)?;
         let mut found = Tally::threshold(&tallies, n_drop);
-        // Below 1 are those that are dropped already, which stay so: there is no border to find among them.
+        // Keys below 1 are dropped already and stay dropped, so there is no threshold to find among them.
         let n_below: usize = tallies.iter().map(Tally::n_below).sum();
         let is_met = guessed.low == 1 && n_drop <= n_below;
         if found.is_none()
@@ -66,12 +69,12 @@ impl<T, Show: FnMut(&T, &mut Look) -> Result<()>> ParameterPool<'_, T, Show> {
         Ok(tallies.iter().map(share).collect())
     }
 
-    /// Keys from 1 on between which the border lies almost certainly.
+    /// Returns a bracket, from key 1, that almost certainly contains the threshold.
     fn guess(&mut self, n_drop: usize) -> Result<Bracket> {
         if n_drop == 0 {
             return Ok(Bracket { low: 1, high: 1 });
         }
-        // An odd step, as widths of rows are mostly even: one that divides them would sample the same few columns of every row.
+        // Row widths are mostly even. An odd step avoids sampling the same columns of every row.
         let (mut sample, step) = (Vec::new(), (self.n / N_SAMPLE) | 1);
         if self.n >= MIN_SAMPLED {
             self.each(&mut |scored| {
@@ -84,7 +87,7 @@ impl<T, Show: FnMut(&T, &mut Look) -> Result<()>> ParameterPool<'_, T, Show> {
         Ok(Bracket { low: low.max(1), high: high.max(1) })
     }
 
-    /// Keys between which the border lies for certain.
+    /// Returns a bracket that certainly contains the threshold.
     fn bracket(&mut self, n_drop: usize) -> Result<Option<Bracket>> {
         let mut all = None;
         self.each(&mut |scored| {
@@ -94,7 +97,7 @@ impl<T, Show: FnMut(&T, &mut Look) -> Result<()>> ParameterPool<'_, T, Show> {
         Ok(all.and_then(|mut all| all.bracket(n_drop)).map(|(bracket, _)| bracket))
     }
 
-    /// The tally of each member.
+    /// Tallies the scores of each member.
     fn count(&mut self, bracket: Bracket) -> Result<Vec<Tally>> {
         let mut tallies = Vec::with_capacity(self.members.len());
         self.each(&mut |scored| {
@@ -120,7 +123,7 @@ impl Scored<'_> {
         }
     }
 
-    /// How many scores lie below a bracket, and which within.
+    /// Counts the scores below a bracket and collects those in it.
     fn tally(self, bracket: Bracket) -> Result<Tally> {
         let new = || Tally::new(bracket, 0);
         match self {
@@ -143,7 +146,7 @@ impl Scored<'_> {
         }
     }
 
-    /// All scores counted by key; `None` where there are none.
+    /// Counts all scores by key; `None` without scores.
     fn histogram(self) -> Option<Histogram> {
         match self {
             Self::Weights(values, dropped) => {
@@ -169,16 +172,16 @@ fn is_finite(values: &[f32]) -> bool {
     simd::max_magnitude(values) < f32::INFINITY.to_bits()
 }
 
-/// Why weights of which one is not finite are refused.
+/// Returns the error for weights that are not finite.
 fn not_finite(values: &[f32]) -> Error {
     let at = values.iter().position(|value| !value.is_finite()).unwrap_or_default();
     Error::refused(format!("weight {at} is {}; lower the learning rate", values[at]))
 }
 
-/// Refuses weights of which one is not finite.
+/// Refuses weights that are not finite.
 ///
 /// # Errors
-/// Refused, naming the first.
+/// Refused, with the index of the first such weight.
 pub(crate) fn check_finite(values: &[f32]) -> Result<()> {
     if values.par_chunks(PART).all(is_finite) { Ok(()) } else { Err(not_finite(values)) }
 }

@@ -1,4 +1,4 @@
-//! Quantizes a loaded model to int8 for serving.
+//! Quantizes the weights of a module to int8 codes in memory.
 
 use crate::coded::{Coded, Use};
 use crate::held::AS_FLOATS;
@@ -14,7 +14,7 @@ use burn::module::{Module, Param, Reparameterizer};
 use burn::tensor::Tensor;
 use std::collections::BTreeMap;
 
-/// Which parameters [`quantize_dynamic`] turns into int8, and how.
+/// Settings of [`quantize_dynamic`].
 #[derive(Debug, Clone)]
 pub struct DynamicSpec {
     grid: ActivationGrid,
@@ -27,8 +27,9 @@ pub struct DynamicSpec {
 }
 
 impl Default for DynamicSpec {
-    /// Takes the linear layers, convolutions and embeddings that become no slower: those of [`crate::layers`]. Activations get a zero
-    /// point; zeros are left out where that saves room.
+    /// Selects linear layers, convolutions and embeddings of [`crate::layers`], which do not become slower.
+    ///
+    /// Activations are asymmetric, and zeros are stored sparsely where that saves memory.
     fn default() -> Self {
         Self {
             grid: ActivationGrid::Asymmetric,
@@ -43,83 +44,84 @@ impl Default for DynamicSpec {
 }
 
 impl DynamicSpec {
-    /// The defaults: see [`Default`].
+    /// Returns the defaults: see [`Default`].
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets how activations are rounded.
+    /// Sets the grid of activations.
     #[must_use]
     pub const fn activations(mut self, grid: ActivationGrid) -> Self {
         self.grid = grid;
         self
     }
 
-    /// Takes only parameters whose path matches this glob, or another one that was included.
+    /// Selects only parameters whose path matches this glob or another included one.
     ///
     /// # Errors
-    /// Config, where `glob` is not a valid glob.
+    /// Config: `glob` is not valid.
     pub fn include(mut self, glob: &str) -> Result<Self> {
         self.included.extend(Patterns::new([glob])?)?;
         Ok(self)
     }
 
-    /// Leaves out parameters whose path matches this glob.
+    /// Skips parameters whose path matches this glob.
     ///
     /// # Errors
-    /// Config, where `glob` is not a valid glob.
+    /// Config: `glob` is not valid.
     pub fn exclude(mut self, glob: &str) -> Result<Self> {
         self.excluded.extend(Patterns::new([glob])?)?;
         Ok(self)
     }
 
-    /// Leaves embeddings unchanged.
+    /// Skips embeddings.
     #[must_use]
     pub const fn without_embeddings(mut self) -> Self {
         self.has_tables = false;
         self
     }
 
-    /// Stores zeros too, which is faster and larger.
+    /// Stores zeros explicitly, which is faster and larger.
     #[must_use]
     pub const fn dense(mut self) -> Self {
         self.is_sparse = false;
         self
     }
 
-    /// Takes layers too that become slower, as they decode their codes for each use: burn's own, and what no kernel has. They take a
-    /// quarter of the memory.
+    /// Also quantizes burn's own layers and layers without a kernel.
+    ///
+    /// They become slower, since they decode their codes for each use, and take a quarter of the memory of f32.
     #[must_use]
     pub const fn with_slower(mut self) -> Self {
         self.takes_slower = true;
         self
     }
 
-    /// Says what parameters are that nothing shows.
+    /// Sets the roles of parameters that belong to no layer of burn.
     #[must_use]
     pub fn roles(mut self, roles: Roles) -> Self {
         self.roles = roles;
         self
     }
 
-    /// The plan for each quantized parameter, and the reason for each skipped one.
-    fn choice<M: Module>(&self, module: &M) -> Result<TakenAndLeft> {
+    /// Returns the use of each quantized parameter, and the reason for each skipped one.
+    fn choice<M: Module>(&self, module: &M) -> Result<Selection> {
         let found = self.roles.parameters(module)?;
         let paths = || found.iter().map(|parameter| parameter.path.as_str());
         self.included.check_used("parameter", paths())?;
         self.excluded.check_used("parameter", paths())?;
         let looks_up = module.devices().iter().all(compressed::looks_up);
-        let mut choice = TakenAndLeft::default();
+        let mut choice = Selection::default();
         for names in Names::of(&found).iter().filter(|names| self.are_meant(names)) {
             match self.uses_of(names, looks_up) {
-                Ok(uses) => choice.taken.extend(uses),
+                Ok(uses) => choice.selected.extend(uses),
                 Err(why) => choice.left.extend(names.paths().map(|path| (path.to_string(), why.clone()))),
             }
         }
         Ok(choice)
     }
 
-    /// Whether a parameter is to be taken if it can be.
+    /// Returns whether the settings select a parameter.
     fn are_meant(&self, names: &Names) -> bool {
         let is_in = self.included.is_empty() || names.paths().any(|path| self.included.matches(path));
         let is_table = names.parameters().iter().any(|parameter| parameter.role == Role::Embedding);
@@ -130,8 +132,8 @@ impl DynamicSpec {
             && !names.parameters().iter().any(is_none)
     }
 
-    /// The use of a parameter in each field that holds it, or the reason to skip it.
-    fn uses_of(&self, names: &Names, looks_up: bool) -> Result<BTreeMap<String, TakenUse>, String> {
+    /// Returns the use of a parameter in each field that holds it, or the reason to skip it.
+    fn uses_of(&self, names: &Names, looks_up: bool) -> Result<BTreeMap<String, SelectedUse>, String> {
         let main = names.main();
         let is_shared = names.parameters().len() > 1;
         let of_field = |parameter: &&Parameter| {
@@ -144,12 +146,12 @@ impl DynamicSpec {
         names.parameters().iter().map(of_field).collect()
     }
 
-    /// The use of a parameter in a field, given the field that shows what it is.
+    /// Returns the use of a parameter in one field; `main` is the field that determines its role.
     fn use_in(&self, parameter: &Parameter, main: &Parameter, looks_up: bool) -> Result<Use, String> {
         let shown = if parameter.role == Role::Unknown { main } else { parameter };
         let what = self.use_of(shown, looks_up)?;
         if shown.axis != main.axis {
-            return Err("it shares its weights, and counts outputs by another axis".into());
+            return Err("it shares its weights with a field of another output axis".into());
         }
         match parameter.runs_on_codes || self.takes_slower {
             true => Ok(what),
@@ -160,7 +162,7 @@ impl DynamicSpec {
     fn use_of(&self, parameter: &Parameter, looks_up: bool) -> Result<Use, String> {
         let n_inputs = parameter.rows().n_cols;
         if parameter.role != Role::Unknown && n_inputs > MAX_DEPTH {
-            return Err(format!("it has {n_inputs} inputs, more than the {MAX_DEPTH} of int8 kernels"));
+            return Err(format!("it has {n_inputs} inputs, int8 kernels support at most {MAX_DEPTH}"));
         }
         if let Some(dims) = parameter.conv_dims() {
             return Ok(Use::Conv(self.grid, dims));
@@ -170,46 +172,47 @@ impl DynamicSpec {
             Role::Linear | Role::Conv => Ok(Use::Decoded),
             Role::Embedding if parameter.is_head && looks_up => Ok(Use::Int8(Some(self.grid))),
             Role::Embedding => Ok(Use::Table),
-            _ => Err(format!("{}; say what it is by DynamicSpec::roles", parameter.why)),
+            _ => Err(format!("{}; set its role by DynamicSpec::roles", parameter.why)),
         }
     }
 }
 
-/// A parameter that is taken, and what its codes are used for.
-type TakenUse = (Parameter, Use);
+/// A selected parameter and the use of its codes.
+type SelectedUse = (Parameter, Use);
 
 /// The parameters that [`DynamicSpec`] quantizes and skips.
 #[derive(Default)]
-struct TakenAndLeft {
-    taken: BTreeMap<String, TakenUse>,
+struct Selection {
+    selected: BTreeMap<String, SelectedUse>,
     left: BTreeMap<String, String>,
 }
 
-/// A module that [`quantize_dynamic`] quantized, and how its parameters are held now.
+/// A module after [`quantize_dynamic`], with the storage of its parameters.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Quantized<M> {
-    /// The module.
+    /// The quantized module.
     pub module: M,
-    /// The forms of its parameters, and which are held in each: see [`held`].
+    /// Storage forms and their parameters: see [`held`].
     pub held: BTreeMap<String, Held>,
-    /// The matrices, filters and tables that stay as they were although nothing excludes them, each with the reason.
+    /// Weight matrices, filters and tables that were skipped but not excluded, each with the reason.
     pub left: BTreeMap<String, String>,
 }
 
 impl<M> Quantized<M> {
-    /// The parameters that are decoded for each use, which is slower than floats and takes less memory: those of burn's own layers, and
-    /// convolutions that no kernel here has.
+    /// Returns the parameters that are decoded for each use, which is slower than floats but takes less memory.
+    ///
+    /// They belong to burn's own layers, or to convolutions without a kernel.
     pub fn decoded(&self) -> Vec<&str> {
         let decoded = self.held.iter().filter(|(form, _)| form.ends_with(AS_FLOATS));
         decoded.flat_map(|(_, held)| held.paths.iter().map(String::as_str)).collect()
     }
 
-    /// A warning about skipped parameters and slower layers; `None` if there are none.
+    /// Returns a warning about skipped parameters and slower layers; `None` if there are none.
     pub fn warning(&self) -> Option<String> {
         let decoded = self.decoded();
         let slow = (!decoded.is_empty()).then(|| {
-            format!("slower than floats, as these are decoded for each use: {}; {TAKE_OURS}", decoded.join(", "))
+            format!("slower than floats, because they decode codes for each use: {}; {TAKE_OURS}", decoded.join(", "))
         });
         let left = (!self.left.is_empty()).then(|| format!("not quantized: {}", listed(&self.left)));
         let warnings: Vec<String> = slow.into_iter().chain(left).collect();
@@ -217,17 +220,17 @@ impl<M> Quantized<M> {
     }
 }
 
-/// Why a layer is slower with codes.
-const DECODES: &str = "its layer is not of briquette::nn::layers, and decodes codes for each use";
+/// Reason why a layer is slower with codes.
+const DECODES: &str = "its layer is not one of briquette::nn::layers and decodes codes for each use";
 
-/// Puts codes in the place of parameters, so that layers run on them.
-const TAKE_OURS: &str = "put `use briquette::nn::layers::{Linear, LinearConfig, Conv2d, Conv2dConfig, Embedding, EmbeddingConfig}` in the \
-                         place of burn's, or leave them out (DynamicSpec::exclude)";
+/// Advice to use layers that run on codes.
+const TAKE_OURS: &str = "import briquette::nn::layers::{Linear, LinearConfig, Conv2d, Conv2dConfig, Embedding, EmbeddingConfig} instead of \
+                         burn's layers, or exclude these parameters (DynamicSpec::exclude)";
 
-/// The most paths that a message lists for one reason.
+/// Number of paths that a message lists for one reason.
 const N_LISTED: usize = 5;
 
-/// Parameters by the reason why they were left.
+/// Lists parameters by the reason why they were skipped.
 fn listed(left: &BTreeMap<String, String>) -> String {
     let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     left.iter().for_each(|(path, why)| by_reason.entry(why).or_default().push(path));
@@ -239,25 +242,31 @@ fn listed(left: &BTreeMap<String, String>) -> String {
     by_reason.into_iter().map(line).collect::<Vec<_>>().join("; ")
 }
 
-/// RotaryTable the weights of linear layers, convolutions and embeddings into int8 codes, symmetric, with one scale for each output or row,
-/// and frees the floats. Masks and grids attached for training are materialized first.
+/// Quantizes linear layers, convolutions and embeddings to symmetric int8 codes, with one scale per output or
+/// row.
 ///
-/// Only layers that become no slower are taken: those of [`crate::layers`], which run on codes. burn's own would decode the weights for
-/// each use; they stay as they are unless [`DynamicSpec::with_slower`] takes them. The result lists what was left, and a warning is logged.
-/// A parameter that several fields share is taken under all names or under none.
+/// The floats are freed. Attached masks and grids are materialized first.
+///
+/// Only layers of [`crate::layers`] are quantized, since they run on codes. burn's own layers would decode the
+/// weights for each use; they are skipped unless [`DynamicSpec::with_slower`] is set. The result lists skipped
+/// parameters, and a warning is logged. A parameter that several fields share is quantized in all fields or in
+/// none.
 ///
 /// # Errors
-/// Config, where a glob matches no parameter, or nothing is left to quantize; Refused where a weight is not finite, or a layer has no
-/// weights; Io where a device does not hand out a tensor. The module is gone with an error.
+/// - Config: a glob matches no parameter, or there is nothing to quantize
+/// - Refused: a weight is not finite, or a layer has no weights
+/// - Io: a device does not return a tensor
+///
+/// An error drops the module.
 pub fn quantize_dynamic<M: Module>(module: M, spec: &DynamicSpec) -> Result<Quantized<M>> {
     let module = match parameters(&module).iter().any(|parameter| parameter.reparameterized.is_some()) {
         true => module.materialize(),
         false => module,
     };
-    let TakenAndLeft { taken, left } = spec.choice(&module)?;
-    if taken.is_empty() {
+    let Selection { selected, left } = spec.choice(&module)?;
+    if selected.is_empty() {
         let why = if left.is_empty() {
-            "it has no linear layer, convolution or embedding that is known".into()
+            "it has no known linear layer, convolution or embedding".into()
         } else {
             listed(&left)
         };
@@ -266,7 +275,7 @@ pub fn quantize_dynamic<M: Module>(module: M, spec: &DynamicSpec) -> Result<Quan
         return Err(Error::config(format!("nothing to quantize: {why}{way_out}")));
     }
     let mut error = None;
-    let packer = DynamicPacker { uses: taken, is_sparse: spec.is_sparse, error: &mut error };
+    let packer = DynamicPacker { uses: selected, is_sparse: spec.is_sparse, error: &mut error };
     let module = module.apply_reparameterization(packer);
     error.map_or(Ok(()), Err)?;
     let quantized = Quantized { held: held(&module), module, left };
@@ -275,7 +284,7 @@ pub fn quantize_dynamic<M: Module>(module: M, spec: &DynamicSpec) -> Result<Quan
 }
 
 struct DynamicPacker<'a> {
-    uses: BTreeMap<String, TakenUse>,
+    uses: BTreeMap<String, SelectedUse>,
     is_sparse: bool,
     error: &'a mut Option<briquette_core::Error>,
 }
@@ -297,11 +306,11 @@ impl Reparameterizer for DynamicPacker<'_> {
     }
 }
 
-/// The codes of a parameter's values.
+/// Quantizes the values of a parameter.
 fn coded(parameter: &Parameter, what: Use, is_sparse: bool, values: Result<Vec<f32>>) -> Result<Coded> {
     let (values, rows) = (values?, parameter.rows());
     if values.is_empty() {
-        return Err(Error::refused(format!("its shape is {}, which holds no weights; leave it out", parameter.shape)));
+        return Err(Error::refused(format!("its shape {} has no weights; exclude it", parameter.shape)));
     }
     check_finite(&values)?;
     Ok(Coded::of_floats(&view::to_rows(values, &rows), rows, what, is_sparse))

@@ -1,4 +1,4 @@
-//! Loads burn's records of modules that rules are attached to.
+//! Loads burn records into modules with attached rules.
 
 use crate::live::attached_rules;
 use briquette_core::printable::printable;
@@ -9,36 +9,37 @@ use burn::store::{ModuleRecord, RecordError};
 use burn::tensor::{Bool, Int, Tensor};
 use std::path::Path;
 
-/// Loads a record into a module with the rules attached that it was saved with, as burn's `try_load_record` does. Records of
-/// older versions load too, though they do not say which rules they were saved with.
+/// Loads a record into a module with the same rules attached, like burn's `try_load_record`.
+///
+/// Records of older versions load too, although they do not store their rules.
 ///
 /// # Errors
-/// Validation, where the record is of another module or other rules.
+/// Validation: the record is of another module or other rules.
 pub fn load_record<M: Module>(module: M, record: ModuleRecord) -> Result<M, RecordError> {
     load_any(module, record).map(|(module, _)| module)
 }
 
-/// Loads a record, and tells whether it is an older one that does not say its rules.
+/// Loads a record and returns whether it is an older one that does not store its rules.
 pub(crate) fn load_any<M: Module>(module: M, record: ModuleRecord) -> Result<(M, bool), RecordError> {
     let before = attached_rules(&module);
     let mut count = TensorCount(0);
     module.visit(&mut count);
-    // All is there but the tensors that stand for rules. burn reports what else is missing by number only.
+    // Only the tensors for rules are missing. burn reports missing tensors by number only.
     let is_old = !before.is_empty() && record.len() + before.len() == count.0;
     let module = module.try_load_record(record.allow_partial(is_old))?;
-    // A parameter that is loaded has the id of the record.
+    // A loaded parameter takes the id in the record.
     if is_old && attached_rules(&module) != before {
-        return Err(RecordError::Validation("parameters of the module are missing in it".into()));
+        return Err(RecordError::Validation("the record lacks parameters of the module".into()));
     }
     Ok((module, is_old))
 }
 
-/// Reads a file that burn wrote.
+/// Reads a record file.
 ///
 /// # Errors
-/// Io, where it is missing or cannot be read.
+/// Io: the file is missing or cannot be read.
 pub(crate) fn read_record(path: &Path) -> Result<ModuleRecord> {
-    // burn tells no kind of error.
+    // burn's error does not distinguish a missing file, so the file is opened first.
     InputFile::open(path)?;
     ModuleRecord::load(path).map_err(|error| {
         let at = printable(&path.display().to_string());
@@ -46,7 +47,7 @@ pub(crate) fn read_record(path: &Path) -> Result<ModuleRecord> {
     })
 }
 
-/// Counts tensors, as records have them.
+/// Counts the tensors of a module, as its record does.
 struct TensorCount(usize);
 
 impl ModuleVisitor for TensorCount {

@@ -1,4 +1,4 @@
-//! Finds burn's recurrent layers, whose states keep them from computing in another type than the device's default.
+//! Finds burn's recurrent layers, whose states restrict the type of the computation.
 
 use crate::module::{Trail, is_of_burn};
 use briquette_core::{Error, Result};
@@ -6,12 +6,14 @@ use burn::module::{Module, ModuleVisitor};
 use burn::tensor::FloatDType;
 use std::panic::Location;
 
-/// The recurrent layers of burn, as it names them.
+/// burn's recurrent layers, by container name.
 const RECURRENT: [&str; 6] =
     ["Struct:Lstm", "Struct:BiLstm", "Struct:Gru", "Struct:BiGru", "Struct:Rnn", "Struct:BiRnn"];
 
-/// Refuses a type in which a layer of the module cannot compute: `Lstm::forward` makes its output and its first state by
-/// `Tensor::empty` and `Tensor::zeros`, which take the device's default type, and burn's operations do not mix types.
+/// Refuses a type in which a recurrent layer cannot compute.
+///
+/// `Lstm::forward` creates its output and first state by `Tensor::empty` and `Tensor::zeros` in the device's
+/// default type, and burn's operations do not mix types.
 ///
 /// # Errors
 /// Refused, with the path of the layer.
@@ -25,8 +27,8 @@ pub(crate) fn check_computes_in<M: Module>(module: &M, dtype: FloatDType) -> Res
     module.visit(&mut finder);
     let Some((path, layer)) = finder.found else { return Ok(()) };
     let message = format!(
-        "burn's {layer} makes its states in {usual:?}, the device's default type, and cannot compute in {dtype:?}; \
-         configure the device for {dtype:?} before its first tensor, or leave compute_in out"
+        "burn's {layer} creates its states in {usual:?}, the device's default type, and cannot compute in {dtype:?}; \
+         configure the device for {dtype:?} before its first tensor, or remove compute_in"
     );
     Err(Error::refused(message).at(path))
 }

@@ -1,4 +1,4 @@
-//! Renews decisions: first finds thresholds that several parameters share, then decides all parameters side by side.
+//! Updates decisions: finds shared thresholds first, then decides all parameters in parallel.
 
 use crate::attached::{bools, form_tensor, replaced};
 use crate::form::Form;
@@ -15,11 +15,11 @@ use burn::tensor::{Bool, Int, Tensor};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 
-/// The step that decisions are renewed at.
+/// The step of an update.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment {
     pub(crate) step: usize,
-    /// The step after which something was decided last; `None` where nothing was, and all rules that have begun are due.
+    /// Step of the last decision; `None` on attachment, when all rules that have begun are due.
     pub(crate) since: Option<usize>,
 }
 
@@ -32,18 +32,18 @@ impl Moment {
     }
 }
 
-/// Which rules are due, and the thresholds that parameters share.
+/// The due rules and the shared thresholds.
 struct Due<'a> {
     rules: Rules<'a>,
     targets: &'a BTreeMap<String, RuleTarget>,
     step: usize,
     prune: Vec<bool>,
     quantize: Vec<bool>,
-    /// That of each parameter which shares one with others, with how many of its own ties go.
+    /// Threshold of each parameter that shares one, with the number of its ties to drop.
     thresholds: BTreeMap<String, Threshold>,
 }
 
-/// What was decided of a parameter: none of what is not decided anew.
+/// New decisions about a parameter; `None` for what stays unchanged.
 #[derive(Default)]
 struct Renewed {
     dropped: Option<Tensor<1, Bool>>,
@@ -51,14 +51,14 @@ struct Renewed {
     zero: Option<Vec<f32>>,
 }
 
-/// The weights of a parameter as rows of outputs, and their scores: memory that serves for the next parameter too.
+/// Reused buffers: the weights of a parameter as rows of outputs, and their scores.
 #[derive(Default)]
 struct Buffers {
     values: Vec<f32>,
     scores: Vec<f32>,
 }
 
-/// Renews the decisions that are due.
+/// Updates the decisions that are due.
 pub(crate) fn refresh<M: Module>(
     rules: Rules,
     targets: &BTreeMap<String, RuleTarget>,
@@ -78,7 +78,7 @@ pub(crate) fn refresh<M: Module>(
 }
 
 impl Due<'_> {
-    /// Decides every parameter that something is due for.
+    /// Decides every parameter with a due rule.
     fn decide_all<M: Module>(&mut self, module: &M) -> Result<BTreeMap<String, Renewed>> {
         let is_due =
             |path: &str| self.targets.get(path).is_some_and(|target| target.main == path && self.touches(target));
@@ -94,12 +94,12 @@ impl Due<'_> {
         weights.par_iter().map_init(Buffers::default, decide).collect()
     }
 
-    /// Whether a rule that is due applies to this parameter.
+    /// Returns whether a due rule applies to this parameter.
     fn touches(&self, target: &RuleTarget) -> bool {
         target.prune.is_some_and(|rule| self.prune[rule]) || target.quantize.is_some_and(|rule| self.quantize[rule])
     }
 
-    /// The threshold over all parameters of a rule, for each of them; none where the rule drops no share of them.
+    /// Returns the threshold of each parameter of a global rule; empty unless the rule prunes to a sparsity.
     fn shared_thresholds(&self, rule: usize, weights: &[LiveWeight]) -> Result<Vec<(String, Threshold)>> {
         let prune = &self.rules.prune[rule];
         let &Amount::Ratio(to) = &prune.amount else { return Ok(Vec::new()) };
@@ -109,7 +109,7 @@ impl Due<'_> {
         Ok(members.iter().map(|weight| weight.path.clone()).zip(found).collect())
     }
 
-    /// The threshold that drops this share of all these parameters together, for each of them.
+    /// Returns thresholds that drop this ratio of all members together.
     fn thresholds_of(&self, rule: &Prune, ratio: Ratio, members: &[&LiveWeight]) -> Result<Vec<Threshold>> {
         let n = members.iter().map(|weight| self.targets[&weight.path].rows.n_elements()).sum();
         let mut buffers = Buffers::default();
@@ -117,7 +117,7 @@ impl Due<'_> {
         ParameterPool { members, n, show }.thresholds(ratio.of(n))
     }
 
-    /// Shows the scores of a parameter.
+    /// Passes the scores of a parameter to `look`.
     fn show(&self, weight: &LiveWeight, rule: &Prune, buffers: &mut Buffers, look: &mut Look) -> Result<()> {
         let target = &self.targets[&weight.path];
         if is_by_magnitude(rule) {
@@ -131,7 +131,7 @@ impl Due<'_> {
         look(Scored::Scores(scores.all(&mut buffers.scores)))
     }
 
-    /// Decides about a parameter.
+    /// Decides a parameter.
     fn decide(&self, weight: &LiveWeight, buffers: &mut Buffers) -> Result<Renewed> {
         let target = &self.targets[&weight.path];
         let new = match target.prune.filter(|&rule| self.prune[rule]) {
@@ -147,7 +147,8 @@ impl Due<'_> {
         Ok(renewed)
     }
 
-    /// What a rule drops of a parameter from now on, in the parameter's own order; `None` where nothing changes.
+    /// Returns the weights that a rule drops from now on, in the parameter's own order; `None` if nothing
+    /// changes.
     fn dropped(&self, rule: &Prune, weight: &LiveWeight, buffers: &mut Buffers) -> Result<Option<Vec<bool>>> {
         let target = &self.targets[&weight.path];
         let shared = self.thresholds.get(&weight.path).copied();
@@ -156,7 +157,7 @@ impl Due<'_> {
             _ => rule.from,
         };
         let is_share = matches!(rule.amount, Amount::Ratio(_)) && matches!(rule.scope(), Scope::Layer | Scope::Global);
-        // Weights of the CPU that are compared by their magnitude alone need no copy.
+        // Magnitudes of weights on the CPU are compared in place.
         if is_share && is_by_magnitude(rule) && weight.is_on_host() {
             let alone = || Ok(self.thresholds_of(rule, ratio, &[weight])?.first().copied().unwrap_or_default());
             let threshold = shared.map_or_else(alone, Ok)?;
@@ -172,7 +173,7 @@ impl Due<'_> {
         Ok(new.map(|mask| view::dropped_of(&mask, &target.rows)))
     }
 
-    /// The scales of a parameter, given what is newly dropped; `None` where it is not rounded yet, or has scales that are learned.
+    /// Returns the new scales of a parameter; `None` before quantization begins, or if the scales are learned.
     fn affines(
         &self,
         weight: &LiveWeight,
@@ -201,13 +202,13 @@ impl Due<'_> {
     }
 }
 
-/// Refuses scales that no file can hold.
+/// Refuses scales that files cannot store.
 fn check_scales(affines: &[Affine]) -> Result<()> {
     let is_held = |scale: f32| scale.is_finite() && scale > 0.0;
     match affines.iter().find(|affine| !is_held(affine.scale)) {
-        Some(Affine { scale, .. }) => {
-            Err(Error::refused(format!("found the scale {scale}, expected a finite number above 0; scale the weights")))
-        }
+        Some(Affine { scale, .. }) => Err(Error::refused(format!(
+            "found a scale of {scale}, expected a finite number above 0; rescale the weights"
+        ))),
         None => Ok(()),
     }
 }
@@ -216,13 +217,13 @@ fn is_by_magnitude(rule: &Prune) -> bool {
     matches!(rule.scoring, Scoring::Known(Score::Magnitude))
 }
 
-/// Reads the weights of a parameter as rows of outputs, 0 where there are bytes that say they are dropped.
+/// Reads the weights of a parameter as rows of outputs; dropped weights become 0.
 fn read_rows(weight: &LiveWeight, target: &RuleTarget, dropped: &[u8], values: &mut Vec<f32>) -> Result<()> {
     weight.with_values(|own| view::fill_rows(own, dropped, &target.rows, values))?;
     check_finite(values).map_err(|error| error.at(&weight.path))
 }
 
-/// Puts what was decided into the state of each parameter.
+/// Writes the new decisions into the state of each parameter.
 struct Renewer<'a> {
     renewed: BTreeMap<String, Renewed>,
     rules: Rules<'a>,
@@ -232,13 +233,13 @@ struct Renewer<'a> {
 }
 
 impl Renewer<'_> {
-    /// The rules of the parameter whose state is visited, and the name of the field.
+    /// Returns the rules of the visited parameter, and the name of the field.
     fn field(&self) -> Option<(&RuleTarget, String)> {
         let (path, name, field) = self.trail.reparameterized()?;
         Some((self.targets.get(&path).filter(|_| name == Attached::NAME)?, field))
     }
 
-    /// The decision about the visited parameter, and the name of its field.
+    /// Returns the new decision about the visited parameter, and the name of the field.
     fn renewed(&self) -> Option<(&Renewed, String)> {
         let (target, field) = self.field()?;
         Some((self.renewed.get(&target.main)?, field))
@@ -272,7 +273,7 @@ impl ModuleMapper for Renewer<'_> {
         let Some((renewed, field)) = self.renewed() else { return param };
         let numbers = if field == "scale" { &renewed.scale } else { &renewed.zero };
         match numbers {
-            // There are zero points on some grids only.
+            // Only asymmetric grids have zero points.
             Some(numbers) if numbers.len() == param.lazy_shape().num_elements() => replaced(param, |_| numbers.clone()),
             _ => param,
         }

@@ -1,4 +1,4 @@
-//! What a layer multiplies while it is trained to be served in integers: its input, rounded to 8 bits.
+//! Fake-quantized layer inputs for training with int8 activations.
 
 use crate::Attached;
 use briquette_cpu::{ActivationGrid, MAX_DEPTH};
@@ -8,16 +8,18 @@ use briquette_ops::fused::masked::ops::{fake_quantizes, with_floats};
 use burn::module::Param;
 use burn::tensor::{DType, Tensor};
 
-/// The input of a layer as it will be rounded when the layer is served: rows of `n_cols` values, each to 256 codes of its own scale, as
-/// [`briquette_cpu::quantize_rows`] has them. Gradients pass straight through. Unchanged where nothing is attached to the
-/// weight that promises rounded activations, or the rule has not begun.
+/// Fake-quantizes the input of a layer as integer kernels will quantize it.
+///
+/// Each row of `n_cols` values gets 256 codes of its own scale, as in [`briquette_cpu::quantize_rows`].
+/// Gradients pass straight through. Returns `x` unchanged if the weight has no rule with quantized activations,
+/// or the rule has not begun.
 pub(crate) fn rounded_input<const D: usize, const W: usize>(
     x: Tensor<D>,
     weight: &Param<Tensor<W>>,
     n_cols: usize,
 ) -> Tensor<D> {
     let Some(attached) = weight.reparameterization::<Attached>() else { return x };
-    // What no integer kernel takes is served in floats: see `DynamicSpec`.
+    // Layers that are too deep for integer kernels run with float activations: see `DynamicSpec`.
     let is_served = attached.rows().n_cols <= MAX_DEPTH;
     let Some(grid) = grid_of(attached).filter(|_| is_served && x.shape().num_elements() > 0) else { return x };
     if !fake_quantizes(&x) {
@@ -29,7 +31,7 @@ pub(crate) fn rounded_input<const D: usize, const W: usize>(
     }
 }
 
-/// How activations are rounded beside the weights.
+/// Returns the grid of activations.
 fn grid_of(attached: &Attached) -> Option<ActivationGrid> {
     match attached.form()?.activations {
         Activations::Float => None,
@@ -38,7 +40,7 @@ fn grid_of(attached: &Attached) -> Option<ActivationGrid> {
     }
 }
 
-/// As the one pass of the CPU, operation by operation, in f32.
+/// Computes the fused CPU pass with burn's operations, in f32.
 fn by_tensors<const D: usize>(x: Tensor<D>, attached: &Attached, n_cols: usize, grid: ActivationGrid) -> Tensor<D> {
     let (shape, dtype) = (x.shape(), x.dtype());
     let plain = x.clone().detach().cast(DType::F32).reshape([-1, n_cols as i32]);
@@ -62,7 +64,7 @@ fn by_tensors<const D: usize>(x: Tensor<D>, attached: &Attached, n_cols: usize, 
     (x.clone() - x.detach()) + rounded
 }
 
-/// Scales, 1 where they would be 0.
+/// Replaces scales of 0 by 1.
 fn or_one(scale: Tensor<2>) -> Tensor<2> {
     let is_zero = scale.clone().equal_elem(0.0);
     scale.mask_fill(is_zero, 1.0)
@@ -77,7 +79,7 @@ mod tests {
     use burn::tensor::{Device, Distribution};
 
     #[test]
-    fn operation_by_operation_rounds_as_the_kernel_does() {
+    fn burn_operations_quantize_activations_like_the_kernel() {
         let device = Device::flex();
         for (scheme, has_begun) in [("int8-dynamic", true), ("int8-dynamic-sym", true), ("int8-dynamic", false)] {
             let rule = Quantize::new("weight", scheme).unwrap();

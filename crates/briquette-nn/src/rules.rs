@@ -15,17 +15,17 @@ pub use quantize::Quantize;
 pub(crate) use scoring::Scoring;
 pub use scoring::WeightRow;
 
-/// The rules that apply to one parameter, by their indices.
+/// The rules that apply to one parameter, by index.
 #[derive(Debug, Clone)]
 pub(crate) struct RuleTarget {
-    /// The path of the parameter's layer, which statistics of inputs are listed under.
+    /// Path of the layer, the key of its input statistics.
     pub(crate) layer: String,
-    /// The path whose weights are decided about: another than the parameter's own where two fields share one parameter.
+    /// Path whose weights are decided; differs from the parameter's own if two fields share a parameter.
     pub(crate) main: String,
     pub(crate) rows: Rows,
     pub(crate) prune: Option<usize>,
     pub(crate) quantize: Option<usize>,
-    /// The parameter's index in its module, so that each parameter gets other random scores.
+    /// Index in the module, which varies the random scores.
     pub(crate) index: usize,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Rules<'a> {
 }
 
 impl Rules<'_> {
-    /// The fingerprint of the rules for a parameter, also if no rule applies.
+    /// Returns the fingerprint of the rules for a parameter, also if no rule applies.
     pub(crate) fn fingerprint(&self, target: Option<&RuleTarget>) -> Fingerprint {
         let Some(target) = target else { return Fingerprint::of("") };
         let prune = target.prune.map(|rule| self.prune[rule].content(&target.layer));
@@ -45,7 +45,7 @@ impl Rules<'_> {
         Fingerprint::of(&format!("{}; {}", prune.unwrap_or_default(), quantize.unwrap_or_default()))
     }
 
-    /// A short description of the rules for a parameter.
+    /// Returns a short description of the rules for a parameter.
     pub(crate) fn in_words(&self, target: &RuleTarget) -> String {
         let prune = target.prune.map(|rule| self.prune[rule].in_words());
         let quantize = target.quantize.map(|rule| self.quantize[rule].in_words());

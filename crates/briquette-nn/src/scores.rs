@@ -8,15 +8,17 @@ use briquette_methods::prune::score::WeightSlice;
 use briquette_methods::prune::{Score, Threshold};
 use rayon::prelude::*;
 
-/// The magnitude of a score, and the smallest float for 0: what is kept scores more than what is dropped, which scores 0.
+/// Returns the magnitude of a score, or the smallest float for 0, so that kept weights score above dropped
+/// ones, which score 0.
 #[inline(always)]
-fn more_than_nothing(score: f32) -> f32 {
+fn above_zero(score: f32) -> f32 {
     let bits = score.to_bits() & 0x7fff_ffff;
     f32::from_bits(bits | u32::from(bits == 0))
 }
 
-/// Scores of effective weights by their magnitude, in the order of the parameter, a part at a time: what finds thresholds does not ask for
-/// places. There is a byte for each weight, 1 where it is dropped.
+/// Passes magnitude scores of effective weights to `each`, in the parameter's order, a part at a time.
+///
+/// `dropped` has one byte per weight, 1 for dropped weights. The order does not matter for thresholds.
 pub(crate) fn each_magnitude(values: &[f32], dropped: &[u8], mut each: impl FnMut(&[f32])) {
     let mut effective = Vec::new();
     for (values, dropped) in values.chunks(PART).zip(dropped.chunks(PART)) {
@@ -26,14 +28,16 @@ pub(crate) fn each_magnitude(values: &[f32], dropped: &[u8], mut each: impl FnMu
     }
 }
 
-/// The bits of the score of a weight by its magnitude.
+/// Returns the bits of a weight's magnitude score.
 #[inline(always)]
 pub(crate) fn key(value: f32, dropped: u8) -> u32 {
-    more_than_nothing(value).to_bits() & u32::from(dropped).wrapping_sub(1)
+    above_zero(value).to_bits() & u32::from(dropped).wrapping_sub(1)
 }
 
-/// What is dropped once the weights are that score less than the threshold by their magnitude, and the first of its ties in the order of
-/// outputs and inputs; all in the order of the parameter. `None` where only those go that are dropped already.
+/// Returns the weights to drop: those with magnitudes below the threshold, and the first of its ties in row
+/// order.
+///
+/// All slices are in the parameter's order. Returns `None` if no further weight is dropped.
 pub(crate) fn drop_below(values: &[f32], dropped: &[u8], threshold: Threshold, rows: &Rows) -> Option<Vec<bool>> {
     let Threshold { key: border, n_ties } = threshold;
     let limit = if n_ties == 0 { border.saturating_sub(1) } else { border } as i32;
@@ -42,7 +46,7 @@ pub(crate) fn drop_below(values: &[f32], dropped: &[u8], threshold: Threshold, r
     }
     let mut new = vec![false; values.len()];
     let parts = new.par_chunks_mut(PART).zip(values.par_chunks(PART)).zip(dropped.par_chunks(PART));
-    // Nothing branches here and keys are compared with their sign, which vectors of any processor do.
+    // Without branches and with signed comparisons, this loop vectorizes on all processors.
     let counts = parts.map(|((new, values), dropped)| {
         let mut n_ties = 0;
         for ((new, &value), &dropped) in new.iter_mut().zip(values).zip(dropped) {
@@ -67,19 +71,19 @@ pub(crate) fn drop_below(values: &[f32], dropped: &[u8], threshold: Threshold, r
     Some(new)
 }
 
-/// Weights that are looked at together while they are in the fastest cache.
+/// Number of weights processed together in the L1 cache.
 const PART: usize = 1 << 12;
 
-/// The weights of a parameter as rows of outputs, and how they are scored.
+/// The weights of a parameter as rows of outputs, and their scores.
 pub(crate) struct RowScores<'a> {
     pub(crate) path: &'a str,
     pub(crate) values: &'a [f32],
     pub(crate) n_cols: usize,
-    /// What is kept so far.
+    /// Mask of the weights kept so far.
     pub(crate) kept: Option<&'a Mask>,
     scoring: Scoring,
     inputs: Option<&'a InputView>,
-    /// Scores of one's own, which are asked for once.
+    /// Scores of a user's function, computed once.
     own: Vec<f32>,
 }
 
@@ -92,8 +96,10 @@ pub(crate) struct RowScratch {
 }
 
 impl<'a> RowScores<'a> {
+    /// Prepares the scores of a parameter; calls a user's score function for all rows.
+    ///
     /// # Errors
-    /// Config, where a score of one's own does not give a number of at least 0 for each weight.
+    /// Config: a user's score function does not return one number of at least 0 per weight.
     pub(crate) fn new(
         rule: &'a Prune,
         target: &RuleTarget,
@@ -109,11 +115,11 @@ impl<'a> RowScores<'a> {
         };
         let (n_cols, inputs) = (target.rows.n_cols, rule.inputs.get(&target.layer));
         let mut scores = Self { path, values, n_cols, kept, scoring, inputs, own: Vec::new() };
-        scores.own = scores.ask()?;
+        scores.own = scores.own_scores()?;
         Ok(scores)
     }
 
-    /// The scores of one row: smaller means safer to drop.
+    /// Returns the scores of one row; the smallest are dropped first.
     pub(crate) fn row<'b>(&'b self, row: usize, scratch: &'b mut RowScratch) -> &'b [f32] {
         let cols = row * self.n_cols..(row + 1) * self.n_cols;
         let RowScratch { scores, larger, kept: effective } = scratch;
@@ -125,19 +131,19 @@ impl<'a> RowScores<'a> {
             }
         };
         larger.clear();
-        larger.extend(found.iter().map(|&score| more_than_nothing(score)));
+        larger.extend(found.iter().map(|&score| above_zero(score)));
         let Some(kept) = self.kept else { return larger };
         effective.resize(self.n_cols, 0.0);
         simd::copy_kept(larger, kept.row(row), effective);
         effective
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub(crate) fn n_rows(&self) -> usize {
         self.values.len().checked_div(self.n_cols).unwrap_or(0)
     }
 
-    /// The scores of all rows, in `all`.
+    /// Fills `all` with the scores of all rows.
     pub(crate) fn all<'b>(&self, all: &'b mut Vec<f32>) -> &'b [f32] {
         all.resize(self.values.len(), 0.0);
         let rows = all.par_chunks_mut(self.n_cols.max(1)).enumerate();
@@ -145,8 +151,8 @@ impl<'a> RowScores<'a> {
         all
     }
 
-    /// Asks a score of one's own for every row.
-    fn ask(&self) -> Result<Vec<f32>> {
+    /// Calls a user's score function for every row.
+    fn own_scores(&self) -> Result<Vec<f32>> {
         let Scoring::Own(score) = &self.scoring else { return Ok(Vec::new()) };
         let mut all = vec![0.0; self.values.len()];
         let rows = all.par_chunks_mut(self.n_cols.max(1)).enumerate();
@@ -169,10 +175,10 @@ impl<'a> RowScores<'a> {
     }
 }
 
-/// Refuses scores that cannot be compared.
+/// Refuses scores that are negative, not finite or of the wrong number.
 fn check(scores: &[f32], row: usize, n_cols: usize) -> Result<()> {
     if scores.len() != n_cols {
-        return Err(Error::config(format!("found {} scores of row {row}, expected {n_cols}", scores.len())));
+        return Err(Error::config(format!("found {} scores for row {row}, expected {n_cols}", scores.len())));
     }
     match scores.iter().position(|score| !(score.is_finite() && *score >= 0.0)) {
         Some(at) => Err(Error::config(format!("score {at} of row {row} is {}, expected 0 or more", scores[at]))),
@@ -186,7 +192,7 @@ mod tests {
     use briquette_core::OutputAxis;
 
     #[test]
-    fn weights_are_dropped_in_place_with_ties_in_the_order_of_outputs_and_inputs() {
+    fn weights_are_dropped_in_place_with_ties_in_row_order() {
         let values = [0.5, -0.25, 0.0, 2.0, 0.25, -0.0, 0.1, 0.25];
         let dropped = [0, 0, 0, 1, 0, 0, 0, 0];
         let run = |key: f32, n_ties: usize, axis: OutputAxis| {
@@ -199,7 +205,7 @@ mod tests {
             assert_eq!(run(0.25, 4, axis), bits([0, 1, 1, 1, 1, 1, 1, 1]));
             assert_eq!(run(0.25, 3, axis), bits([0, 1, 1, 1, 1, 1, 1, 1]));
             assert_eq!(run(0.25, 0, axis), bits([0, 0, 1, 1, 0, 1, 1, 0]));
-            assert_eq!(run(0.0, 1, axis), None, "what is dropped already goes first");
+            assert_eq!(run(0.0, 1, axis), None, "dropped weights come first");
             assert_eq!(run(f32::from_bits(1), 0, axis), None);
             assert_eq!(run(f32::from_bits(1), 2, axis), bits([0, 0, 1, 1, 0, 1, 0, 0]), "zeros come next");
         }

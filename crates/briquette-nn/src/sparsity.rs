@@ -1,21 +1,21 @@
-//! How sparse a module is, counted on the weights that it computes with.
+//! Counts zeros among the effective weights of a module.
 
 use crate::weights::for_each_weight;
 use briquette_core::{Decision, Result};
 use burn::module::Module;
 use std::collections::BTreeMap;
 
-/// Number of zeros among weights.
+/// Zeros among weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sparsity {
-    /// Weights that are exactly zero.
+    /// Number of weights that are exactly zero.
     pub n_zeros: usize,
-    /// Number of all weights.
+    /// Number of weights.
     pub n_weights: usize,
 }
 
 impl Sparsity {
-    /// `zeros / weights`; 0 where there are no weights.
+    /// Returns `zeros / weights`; 0 without weights.
     pub fn ratio(&self) -> f64 {
         self.n_zeros as f64 / self.n_weights.max(1) as f64
     }
@@ -27,10 +27,10 @@ impl std::iter::Sum for Sparsity {
     }
 }
 
-/// Counts zeros of every float parameter, by path, on effective weights: masked and rounded as the module uses them.
+/// Counts the zeros of every float parameter, by path, on effective weights: masked and fake-quantized.
 ///
 /// # Errors
-/// Io, where a device does not hand out a tensor.
+/// Io: a device does not return a tensor.
 pub fn sparsity<M: Module>(module: &M) -> Result<BTreeMap<String, Sparsity>> {
     let mut found = BTreeMap::new();
     for_each_weight(module, |weight| {
@@ -42,10 +42,10 @@ pub fn sparsity<M: Module>(module: &M) -> Result<BTreeMap<String, Sparsity>> {
     Ok(found)
 }
 
-/// The decision attached to each parameter, by path; parameters without one are left out.
+/// Returns the decision attached to each parameter, by path; parameters without one are left out.
 ///
 /// # Errors
-/// Io, where a device does not hand out a tensor.
+/// Io: a device does not return a tensor.
 pub fn decisions<M: Module>(module: &M) -> Result<BTreeMap<String, Decision>> {
     let mut found = BTreeMap::new();
     for_each_weight(module, |weight| {

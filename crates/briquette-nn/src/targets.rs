@@ -1,4 +1,4 @@
-//! Which rules apply to which parameters.
+//! Matches rules with parameters.
 
 use crate::rules::{ChosenPaths, RuleTarget};
 use crate::{Compression, Kind, Parameter};
@@ -6,11 +6,11 @@ use briquette_core::pattern::nearest;
 use briquette_core::{Error, Grouping, OutputAxis, Patterns, Result, Role, Rows};
 use std::collections::BTreeMap;
 
-/// The fields that hold one parameter: nearly always one, more where a module shares it.
+/// All fields that hold one parameter; more than one if a module shares it.
 pub(crate) struct Names<'a>(Vec<&'a Parameter>);
 
 impl<'a> Names<'a> {
-    /// The parameters that rules are for, each with all of its names, in the module's order.
+    /// Returns the parameters that rules can apply to, each with all its fields, in module order.
     pub(crate) fn of(found: &'a [Parameter]) -> Vec<Self> {
         let mut places: BTreeMap<&str, usize> = BTreeMap::new();
         let mut all: Vec<Self> = Vec::new();
@@ -32,12 +32,12 @@ impl<'a> Names<'a> {
         &self.0
     }
 
-    /// The field that shows what the parameter is, or else the first.
+    /// Returns the field with a known role, or else the first.
     pub(crate) fn main(&self) -> &'a Parameter {
         self.0.iter().find(|parameter| parameter.role != Role::Unknown).unwrap_or(&self.0[0])
     }
 
-    /// Whether a rule is for them: what is done to a parameter is done to it under all names.
+    /// Returns whether a rule applies; it then applies to all fields of the parameter.
     fn are_chosen(&self, chosen: &ChosenPaths) -> bool {
         chosen.chooses(self.paths())
     }
@@ -48,7 +48,7 @@ impl<'a> Names<'a> {
 }
 
 impl Compression {
-    /// The rules that apply to each parameter that any of them matches.
+    /// Returns the rules for each parameter that any of them matches.
     pub(crate) fn targets(&self, found: &[Parameter]) -> Result<BTreeMap<String, RuleTarget>> {
         let known: Vec<Names> = Names::of(found).into_iter().filter(|names| !self.are_unsure(names)).collect();
         self.check_used(&known, found)?;
@@ -70,14 +70,14 @@ impl Compression {
         Ok(targets)
     }
 
-    /// The parameters that rules match although nothing shows what they are, each with the reason.
+    /// Returns the parameters that rules match but skip because their role is unknown, each with the reason.
     pub(crate) fn unsure(&self, found: &[Parameter]) -> Vec<(String, &'static str)> {
         let unsure = Names::of(found).into_iter().filter(|names| self.are_unsure(names));
         let each = |names: Names| names.0.iter().map(|one| (one.path.clone(), one.why)).collect::<Vec<_>>();
         unsure.flat_map(each).collect()
     }
 
-    /// Refuses schedules that never come due, and patterns that match nothing.
+    /// Refuses schedules that are never due, and globs that match nothing.
     fn check_used(&self, known: &[Names], found: &[Parameter]) -> Result<()> {
         let paths = known.iter().flat_map(Names::paths);
         let all = found.iter().map(|parameter| parameter.path.as_str());
@@ -97,13 +97,14 @@ impl Compression {
         let grouping = rule.scheme_for(n_cols).weights.grouping;
         if target.rows.axis == OutputAxis::Second && matches!(grouping, Grouping::Group(_)) {
             let message =
-                "groups of inputs are not kept of a transposed convolution; take a scheme with a scale for each output";
+                "transposed convolutions do not support groups of inputs; use a scheme with one scale per output";
             return Err(Error::config(message));
         }
         rule.check(n_rows, n_cols)
     }
 
-    /// Whether rules match a parameter of which nothing shows what it is: only a rule that has its whole path means it.
+    /// Returns whether rules match a parameter of unknown role by wildcards only; a rule with its full path
+    /// includes it.
     fn are_unsure(&self, names: &Names) -> bool {
         let chosen = || self.prune.iter().map(|rule| &rule.chosen).chain(self.quantize.iter().map(|rule| &rule.chosen));
         let is_named = |chosen: &ChosenPaths| names.paths().any(|path| chosen.included.names_exactly(path));
@@ -114,12 +115,12 @@ impl Compression {
     }
 }
 
-/// Whether this is what rules are for: floats of two axes or more.
+/// Returns whether rules can apply: floats with at least two axes.
 fn is_eligible(parameter: &Parameter) -> bool {
     parameter.kind == Kind::Float && parameter.shape.rank() >= 2
 }
 
-/// The error for a glob over paths that matches no weights.
+/// Returns the error for a glob that matches no weights.
 fn matches_nothing(glob: &str, found: &[Parameter]) -> Error {
     let paths = || found.iter().map(|parameter| parameter.path.as_str());
     let only = Patterns::new([glob]).is_ok_and(|patterns| patterns.unused(paths()).is_none());
@@ -130,11 +131,13 @@ fn matches_nothing(glob: &str, found: &[Parameter]) -> Error {
     let what = match (only, nearest(glob, paths())) {
         (true, _) if unsure.is_some() => {
             let (path, why) = unsure.map_or(("", ""), |parameter| (&parameter.path, parameter.why));
-            format!("matches only what is not known, such as {path:?}: {why}; say what it is by Compression::roles")
+            format!(
+                "matches only parameters of unknown role, such as {path:?}: {why}; set their role by Compression::roles"
+            )
         }
-        (true, _) => "matches only vectors and what is no float, which are neither pruned nor rounded".to_string(),
+        (true, _) => "matches only vectors or integers, which are neither pruned nor quantized".to_string(),
         (false, Some(path)) => format!("matches no parameter; the nearest name is {path:?}"),
         (false, None) => "matches no parameter".into(),
     };
-    Error::config(format!("pattern {glob:?} {what}; briquette_nn::parameters lists all there are"))
+    Error::config(format!("pattern {glob:?} {what}; briquette_nn::parameters lists all parameters"))
 }

@@ -1,4 +1,4 @@
-//! Visits the float parameters of a module, one at a time, with what is attached to each.
+//! Visits the parameters of a module with the attached state.
 
 use crate::coded::Coded;
 use crate::form::Form;
@@ -11,45 +11,45 @@ use burn::module::{Module, ModuleVisitor, Param, Reparameterization};
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 use std::collections::BTreeMap;
 
-/// A float parameter and what is attached to it, on the host.
+/// A float parameter and its attached decision, on the host.
 #[derive(Debug)]
 pub(crate) struct Weight {
     pub(crate) parameter: Parameter,
     pub(crate) rows: Rows,
-    /// The parameter's stored weights, as rows of outputs.
+    /// Stored weights, as rows of outputs.
     pub(crate) values: Vec<f32>,
-    /// The decision that is attached to the parameter.
+    /// Attached decision.
     pub(crate) decision: Decision,
 }
 
 impl Weight {
-    /// The weights that the module computes with, as rows of outputs.
+    /// Returns the weights that the module computes with, as rows of outputs.
     pub(crate) fn effective(&self) -> Vec<f32> {
         fake_quantize(&self.values, self.rows.n_rows, self.rows.n_cols, &self.decision)
     }
 }
 
-/// Bytes or numbers that are still on their device.
+/// A function that reads numbers from their device.
 type OnDevice<T> = Box<dyn Fn() -> Result<Vec<T>> + Send>;
 
 /// A parameter that is still on its device.
 pub(crate) struct Item {
     pub(crate) parameter: Parameter,
     pub(crate) dtype: DType,
-    /// The elements in burn's own order and type; a boolean is one byte.
+    /// Elements in burn's order and type; a boolean is one byte.
     bytes: OnDevice<u8>,
-    /// The same elements as f32, of a float parameter.
+    /// The same elements as f32, for a float parameter.
     values: Option<OnDevice<f32>>,
-    /// The state attached to the parameter.
+    /// Attached state.
     state: Option<StateOnDevice>,
-    /// The codes that are held in its place.
+    /// Codes that replace the parameter.
     codes: Option<CodesOnDevice>,
 }
 
-/// How to read the codes of a parameter, once it is known what they are.
+/// Reads the codes of a parameter of known form.
 type ReadCodes = Box<dyn Fn(PackedForm) -> Result<Coded> + Send>;
 
-/// Codes in the place of a parameter, still on its device.
+/// Codes that replace a parameter, still on their device.
 struct CodesOnDevice {
     form: Option<PackedForm>,
     read: ReadCodes,
@@ -72,7 +72,7 @@ struct StateOnDevice {
 }
 
 impl Item {
-    /// Reads the parameter's bytes, in burn's own order.
+    /// Reads the parameter's bytes, in burn's order.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>> {
         match &self.codes {
             Some(_) => Ok(bytemuck::cast_slice(&self.own_values()?).to_vec()),
@@ -80,7 +80,7 @@ impl Item {
         }
     }
 
-    /// Reads a float parameter as f32, in burn's own order: where codes are held, what they stand for.
+    /// Reads a float parameter as f32, in burn's order; codes are dequantized.
     fn own_values(&self) -> Result<Vec<f32>> {
         match (&self.codes, &self.values) {
             (Some(codes), _) => Ok(view::to_own(codes.read()?.0.values(), &self.parameter.rows())),
@@ -89,7 +89,7 @@ impl Item {
         }
     }
 
-    /// The grid that is attached to the parameter, even if its rule has not begun to round.
+    /// Returns the grid attached to the parameter, even if its rule has not begun.
     pub(crate) fn form(&self) -> Option<Form> {
         let of_codes = |codes: &CodesOnDevice| {
             let what = codes.form?.what;
@@ -100,7 +100,7 @@ impl Item {
         self.codes.as_ref().map_or_else(|| self.state.as_ref().and_then(|state| state.form), of_codes)
     }
 
-    /// Reads the decision that is attached to the parameter.
+    /// Reads the attached decision.
     pub(crate) fn decision(&self) -> Result<Decision> {
         if let Some(codes) = &self.codes {
             return codes.read().map(|(coded, form)| coded.decision(form.what));
@@ -115,7 +115,7 @@ impl Item {
         read.decision(&self.parameter.rows()).map_err(|error| error.at(&self.parameter.path))
     }
 
-    /// Reads the weight to the host; `None` where the parameter is not of floats.
+    /// Reads the weight to the host; `None` unless the parameter has floats.
     fn weight(self) -> Result<Option<Weight>> {
         if self.values.is_none() {
             return Ok(None);
@@ -126,12 +126,12 @@ impl Item {
     }
 }
 
-/// Calls `f` with every float parameter, in the order of the module. Stops at the first error.
+/// Calls `f` with every float parameter, in module order. Stops at the first error.
 pub(crate) fn for_each_weight<M: Module>(module: &M, f: impl FnMut(Weight) -> Result<()>) -> Result<()> {
     for_each_weight_in(module, |_| true, f)
 }
 
-/// As [`for_each_weight`], but reads only the paths for which `wants` is true.
+/// Like [`for_each_weight`], for paths that satisfy `wants`.
 pub(crate) fn for_each_weight_in<M: Module>(
     module: &M,
     wants: impl Fn(&str) -> bool,
@@ -146,10 +146,10 @@ pub(crate) fn for_each_weight_in<M: Module>(
     Ok(())
 }
 
-/// These parameters, in the order of the module, with their data still on the device.
+/// Returns these parameters in module order, with their data still on the device.
 ///
 /// # Errors
-/// Refused for parameters that are reparameterized by something else.
+/// Refused: a parameter has another reparameterization.
 pub(crate) fn items<M: Module>(module: &M, wanted: Vec<Parameter>) -> Result<Vec<Item>> {
     let known = wanted.into_iter().map(|parameter| (parameter.path.clone(), parameter)).collect();
     let mut collector = Collector { known, trail: Trail::default(), found: Vec::new(), result: Ok(()) };
@@ -174,14 +174,14 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The decision that this state stands for.
+    /// Converts the state to a decision.
     ///
     /// # Errors
-    /// Refused, where masks or scales are not of the parameter's size.
+    /// Refused: masks or scales have another size than the parameter.
     pub(crate) fn decision(self, rows: &Rows) -> Result<Decision> {
         let n_cols = rows.n_cols;
         self.check(rows)?;
-        // Before a rule begins nothing is dropped and all scales are 0: no decision.
+        // Before a rule begins, nothing is dropped and all scales are 0: there is no decision.
         let mask = self.dropped.contains(&true).then(|| {
             let dropped: Vec<u8> = self.dropped.into_iter().map(u8::from).collect();
             let dropped = view::to_rows(dropped, rows);
@@ -195,12 +195,12 @@ impl State {
         Ok(Decision { mask, quant })
     }
 
-    /// Refuses a mask or scales that only another parameter, or other rules, can have.
+    /// Refuses a mask or scales of another parameter or of other rules.
     fn check(&self, rows: &Rows) -> Result<()> {
         let n_scales = match self.form {
             Some(form) if form.grouping.per_row(rows.n_cols).is_none() => {
                 let message = format!("{} do not divide {} columns", form.grouping, rows.n_cols);
-                return Err(Error::refused(format!("what is attached to it is of other rules: {message}")));
+                return Err(Error::refused(format!("the attached state belongs to other rules: {message}")));
             }
             Some(form) => view::n_scales(rows, form.grouping),
             None => 0,
@@ -214,7 +214,7 @@ impl State {
             false => {
                 let message = format!("found {found} scales and a mask of {n_dropped}, expected {n_scales} scales");
                 Err(Error::refused(format!(
-                    "what is attached to it is of other rules: {message}; attach and load again"
+                    "the attached state belongs to other rules: {message}; attach the rules and load again"
                 )))
             }
         }
@@ -231,7 +231,7 @@ impl Collector {
                 return Ok(());
             }
             Some(name) => {
-                let message = format!("is reparameterized ({name:?}) by something else; materialize the module first");
+                let message = format!("is reparameterized by {name:?}; call materialize() on the module first");
                 return Err(Error::refused(message).at(&parameter.path));
             }
         }
@@ -249,7 +249,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Adds a parameter in whose place codes are held; what they are follows when its form is visited.
+    /// Adds a parameter that is stored as codes; its form follows when the visitor reaches it.
     fn add_codes<const D: usize>(&mut self, parameter: Parameter, param: &Param<Tensor<D>>) {
         let param = param.clone();
         let read: ReadCodes = Box::new(move |form| codes_of(&param, form));
@@ -258,20 +258,20 @@ impl Collector {
         self.found.push(Item { parameter, dtype: DType::F32, bytes, values: Some(values), state: None, codes });
     }
 
-    /// The field's name and the state of its parameter, where the visitor is in a field of [`Attached`].
+    /// Inside a field of [`Attached`], returns the field's name and the state of its parameter.
     fn state(&mut self) -> Option<(String, &mut StateOnDevice)> {
         let (_, _, field) = self.trail.reparameterized()?;
         Some((field, self.item_of(Attached::NAME)?.state.as_mut()?))
     }
 
-    /// The item whose reparameterization of this name the visitor is in.
+    /// Returns the item whose reparameterization of this name the visitor is in.
     fn item_of(&mut self, name: &str) -> Option<&mut Item> {
         let (path, found, _) = self.trail.reparameterized()?;
         let is_ours = found == name && self.result.is_ok();
         self.found.last_mut().filter(|item| is_ours && item.parameter.path == path)
     }
 
-    /// Adds a parameter that is not of floats.
+    /// Adds a parameter that does not have floats.
     fn add_other(&mut self, dtype: DType, data: impl Fn() -> Result<TensorData> + Send + 'static) {
         if let Some(parameter) = self.known.remove(&self.trail.path()).filter(|_| self.result.is_ok()) {
             let bytes = Box::new(move || Ok(data()?.as_bytes().to_vec()));
@@ -370,7 +370,10 @@ mod tests {
         let others = [("int4-g8", 4, 0), ("int8", 8, 64), ("int8", 4, 63), ("int4-g5", 4, 0), ("int8", 0, 0)];
         for (scheme, n_scales, n_dropped) in others {
             let error = state(scheme, n_scales, n_dropped).decision(&rows).unwrap_err();
-            assert!(error.kind == ErrorKind::Refused && error.message.contains("of other rules"), "{scheme}: {error}");
+            assert!(
+                error.kind == ErrorKind::Refused && error.message.contains("belongs to other rules"),
+                "{scheme}: {error}"
+            );
         }
     }
 }

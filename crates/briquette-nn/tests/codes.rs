@@ -1,4 +1,4 @@
-//! What becomes of codes in burn's records, in checkpoints that are loaded into them, and in exports.
+//! Tests codes in burn's records, in loaded checkpoints and in exports.
 
 use crate::fixture::seeded;
 use briquette_core::ErrorKind;
@@ -53,7 +53,7 @@ fn sizes(net: Net, dir: &tempfile::TempDir) -> usize {
 }
 
 #[test]
-fn a_record_of_codes_is_small_and_loads_again_bit_for_bit() {
+fn a_record_of_codes_is_small_and_loads_bit_for_bit() {
     let dir = tempfile::tempdir().unwrap();
     let floats = sizes(Net::new(1), &dir);
     for saved in [int8(Net::new(1)), sparse(1)] {
@@ -71,7 +71,7 @@ fn a_record_of_codes_is_small_and_loads_again_bit_for_bit() {
 }
 
 #[test]
-fn a_record_loads_a_second_time_and_saves_what_was_loaded() {
+fn a_record_loads_twice_and_saves_the_loaded_values() {
     let (dir, net) = (tempfile::tempdir().unwrap(), int8(Net::new(4)));
     let expected = net.forward();
     sizes(net, &dir);
@@ -85,7 +85,7 @@ fn a_record_loads_a_second_time_and_saves_what_was_loaded() {
 }
 
 #[test]
-fn what_is_loaded_into_one_copy_leaves_the_other_as_it_was() {
+fn loading_into_one_copy_does_not_change_the_other() {
     let dir = tempfile::tempdir().unwrap();
     let other = int8(Net::new(7));
     let values = |net: &Net| net.first.weight.val().into_data();
@@ -96,31 +96,31 @@ fn what_is_loaded_into_one_copy_leaves_the_other_as_it_was() {
     let copy = original.clone().try_load_file(dir.path().join("net.bpk")).unwrap();
     assert_eq!(original.forward(), before);
     assert_eq!(values(&copy), expected);
-    // The copy saves what it has, too.
+    // The copy saves its own values, too.
     let bytes = copy.into_record().into_bytes().unwrap();
     let back = int8(Net::new(9)).try_load_record(ModuleRecord::from_bytes(bytes).unwrap()).unwrap();
     assert_eq!(values(&back), expected);
 }
 
 #[test]
-fn a_record_of_codes_is_refused_by_a_module_of_floats_unless_it_takes_burns_own_codes() {
+fn float_modules_refuse_a_record_of_codes_unless_unused_entries_are_allowed() {
     let net = int8(Net::new(10));
     let expected = net.clone().materialize().first.weight.val().into_data();
     let bytes = net.into_record().into_bytes().unwrap();
     let record = || ModuleRecord::from_bytes(bytes.clone()).unwrap();
     let error = Net::new(11).try_load_record(record()).unwrap_err().to_string();
     assert!(error.contains("Unused") && error.contains("first.weight.packed"), "{error}");
-    // Told to overlook what it has no use for, it has the codes as burn's quantized tensors, and the same values.
+    // With `allow_unused`, the module gets the codes as burn's quantized tensors, with the same values.
     let loaded = Net::new(12).try_load_record(record().allow_unused(true)).unwrap();
     assert_eq!(loaded.first.weight.val().dequantize().into_data(), expected);
 }
 
 #[test]
-fn a_record_of_floats_is_refused_by_a_module_of_codes_and_one_of_other_codes_too() {
+fn modules_of_codes_refuse_records_of_floats_and_of_other_codes() {
     let record = Net::new(13).into_record();
     let error = int8(Net::new(14)).try_load_record(record.clone()).unwrap_err().to_string();
     assert!(error.contains("Missing") && error.contains("packed"), "{error}");
-    // Where it is allowed, floats become codes: those that quantizing them gives.
+    // With `allow_partial`, floats are quantized to codes.
     let loaded = int8(Net::new(15)).try_load_record(record.allow_partial(true)).unwrap();
     assert_eq!(loaded.forward(), int8(Net::new(13)).forward());
 
@@ -130,7 +130,7 @@ fn a_record_of_floats_is_refused_by_a_module_of_codes_and_one_of_other_codes_too
     assert!(error.contains("shape mismatch") && error.contains("packed.form"), "{error}");
 }
 
-/// A network with grids of this scheme on its linear layers, written to a directory.
+/// Writes a network with grids of this scheme on its linear layers to a directory.
 fn exported(scheme: &str) -> (tempfile::TempDir, Checkpoint) {
     let dir = tempfile::tempdir().unwrap();
     let rules = Compression::new().quantize(Quantize::new("{first,square}.weight", scheme).unwrap());
@@ -141,7 +141,7 @@ fn exported(scheme: &str) -> (tempfile::TempDir, Checkpoint) {
 }
 
 #[test]
-fn floats_that_are_loaded_into_codes_become_codes() {
+fn floats_loaded_into_codes_are_quantized() {
     let dir = tempfile::tempdir().unwrap();
     let other = Net::new(21);
     Export::to(dir.path().join("net")).write(&other).unwrap();
@@ -155,7 +155,7 @@ fn floats_that_are_loaded_into_codes_become_codes() {
 }
 
 #[test]
-fn codes_that_are_loaded_into_codes_stay_what_they_are() {
+fn codes_loaded_into_codes_stay_unchanged() {
     for scheme in ["int8", "int4-g2", "int4"] {
         let (_dir, checkpoint) = exported(scheme);
         let load = |net| load_compressed(net, &checkpoint, &NameMap::torch()).unwrap();
@@ -170,7 +170,7 @@ fn codes_that_are_loaded_into_codes_stay_what_they_are() {
 }
 
 #[test]
-fn an_export_of_codes_has_the_codes() {
+fn an_export_of_codes_stores_the_codes() {
     let dir = tempfile::tempdir().unwrap();
     for (name, net) in [("dense", int8(Net::new(30))), ("sparse", sparse(31))] {
         let (expected, kinds) = (net.forward(), held(&net));
@@ -187,7 +187,7 @@ fn an_export_of_codes_has_the_codes() {
 }
 
 #[test]
-fn a_record_of_a_layer_that_lies_by_columns_is_the_same_layer() {
+fn records_of_column_layout_layers_load() {
     use burn::nn::LinearLayout;
     let x = Tensor::<2>::random([3, 96], Distribution::Default, &Device::flex());
     for n_out in [96, 24] {
@@ -200,7 +200,7 @@ fn a_record_of_a_layer_that_lies_by_columns_is_the_same_layer() {
         let loaded = target.try_load_record(ModuleRecord::from_bytes(bytes).unwrap()).unwrap();
         assert_eq!(loaded.forward(x.clone()).into_data(), expected, "{n_out}");
     }
-    // A plain record of a square one holds its matrix turned.
+    // A plain record of a square layer stores its matrix transposed.
     let plain = LinearConfig::new(96, 96).with_layout(LinearLayout::Col).init(&Device::flex());
     plain.weight.val();
     let expected = quantize_dynamic(plain.clone(), &DynamicSpec::new()).unwrap().module.forward(x.clone()).into_data();
@@ -211,7 +211,7 @@ fn a_record_of_a_layer_that_lies_by_columns_is_the_same_layer() {
 }
 
 #[test]
-fn what_is_reparameterized_by_something_else_is_not_exported() {
+fn other_reparameterizations_are_not_exported() {
     let dir = tempfile::tempdir().unwrap();
     let net = Net::new(40).apply_lora(burn::module::Lora::new(2, 1.0));
     let error = Export::to(dir.path().join("net")).write(&net).unwrap_err();

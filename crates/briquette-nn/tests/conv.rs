@@ -1,4 +1,4 @@
-//! Convolutions that hold codes.
+//! Tests convolutions on codes.
 
 use briquette_formats::Checkpoint;
 use briquette_nn::layers::{Conv2d, Conv2dConfig, Then};
@@ -37,14 +37,14 @@ fn images() -> Tensor<4> {
     Tensor::random([2, 3, 13, 17], Distribution::Normal(0.0, 1.0), &Device::flex())
 }
 
-/// The largest difference, relative to the largest value.
+/// Returns the largest difference, relative to the largest value.
 fn apart<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> f32 {
     let largest = a.clone().abs().max().into_scalar::<f32>();
     (a - b).abs().max().into_scalar::<f32>() / largest
 }
 
 #[test]
-fn burns_own_convolution_gives_the_same_values() {
+fn convolutions_equal_burns_convolution() {
     let device = Device::flex();
     for padding in [PaddingConfig2d::Valid, PaddingConfig2d::Same, PaddingConfig2d::Explicit(0, 1, 2, 1)] {
         let like = burn::nn::conv::Conv2dConfig::new([4, 6], [3, 2])
@@ -64,7 +64,7 @@ fn burns_own_convolution_gives_the_same_values() {
 }
 
 #[test]
-fn dynamic_int8_is_close_and_small_and_can_be_undone() {
+fn dynamic_int8_is_close_small_and_can_be_materialized() {
     let model = Net::new(&Device::flex());
     let plain = model.forward(images());
     let floats = held(&model)["f32"].n_bytes;
@@ -91,7 +91,7 @@ fn dynamic_int8_is_close_and_small_and_can_be_undone() {
 }
 
 #[test]
-fn groups_of_every_kind_run_on_codes() {
+fn grouped_convolutions_run_on_codes() {
     let device = Device::flex();
     for (channels, groups) in [([8, 8], 8), ([8, 4], 2), ([4, 64], 2), ([6, 12], 6)] {
         let conv = Conv2dConfig::new(channels, [3, 3]).with_groups(groups).init(&device);
@@ -104,7 +104,7 @@ fn groups_of_every_kind_run_on_codes() {
     }
 }
 
-/// A batch norm that is not the identity.
+/// Returns a batch norm that is not the identity.
 fn some_norm(n: usize, device: &Device) -> BatchNorm {
     let random = |low, high| Tensor::<1>::random([n], Distribution::Uniform(low, high), &Device::flex());
     let mut norm = BatchNormConfig::new(n).init(device);
@@ -116,7 +116,7 @@ fn some_norm(n: usize, device: &Device) -> BatchNorm {
 }
 
 #[test]
-fn a_norm_a_shortcut_and_relu_in_one_pass_are_those_after_each_other() {
+fn fused_norm_shortcut_and_relu_equal_separate_operations() {
     let device = Device::flex();
     let codes = quantize_dynamic(Conv2dConfig::new([5, 40], [1, 1]).init(&device), &DynamicSpec::new()).unwrap().module;
     let floats = Conv2dConfig::new([5, 40], [3, 3]).with_padding(PaddingConfig2d::Same).init(&device);
@@ -130,12 +130,12 @@ fn a_norm_a_shortcut_and_relu_in_one_pass_are_those_after_each_other() {
         assert!(apart(relu(plain.clone()), conv.forward_norm(x.clone(), &norm, Then::Relu)) < 1e-5);
         let added = conv.forward_norm(x, &norm, Then::AddRelu(shortcut.clone()));
         assert!(apart(relu(plain + shortcut.clone()), added) < 1e-5);
-        assert!(shortcut.max().into_scalar::<f32>() <= 1.0, "the shortcut itself is as it was");
+        assert!(shortcut.max().into_scalar::<f32>() <= 1.0, "the shortcut is unchanged");
     }
 }
 
 #[test]
-fn a_norm_that_learns_is_of_the_batch_also_where_the_images_are_constants() {
+fn a_training_norm_uses_batch_statistics_for_constant_inputs_too() {
     let training = Device::flex().autodiff();
     let conv = Conv2dConfig::new([3, 8], [3, 3]).init(&training);
     let norm = some_norm(8, &training);
@@ -149,7 +149,7 @@ fn a_norm_that_learns_is_of_the_batch_also_where_the_images_are_constants() {
 }
 
 #[test]
-fn directories_load_as_codes_that_mean_the_same() {
+fn directories_load_as_codes_with_the_same_values() {
     for (scheme, kind, tolerance) in
         [("int8-dynamic", "int8", 0.05), ("int8-dynamic-sym", "int8", 0.05), ("int8", "int8 as floats", 1e-6)]
     {
@@ -179,7 +179,7 @@ struct Stock {
 }
 
 #[test]
-fn burns_own_layers_hold_codes_too_and_compute_on_floats() {
+fn burns_own_layers_decode_their_codes() {
     let device = Device::flex();
     let conv = burn::nn::conv::Conv2dConfig::new([32, 48], [3, 3]).init(&device);
     let model = Stock { conv, head: burn::nn::LinearConfig::new(48, 300).init(&device) };
@@ -189,6 +189,6 @@ fn burns_own_layers_hold_codes_too_and_compute_on_floats() {
     let x = Tensor::<4>::random([1, 32, 5, 5], Distribution::Default, &device);
     let run =
         |model: &Stock| model.head.forward(model.conv.forward(x.clone()).mean_dim(3).mean_dim(2).flatten::<2>(1, 3));
-    // The outputs are equal, not just close, as only the weights were rounded.
+    // The outputs are equal, not just close, since only the weights were quantized.
     assert_eq!(run(&model).into_data(), run(&model.clone().materialize()).into_data());
 }

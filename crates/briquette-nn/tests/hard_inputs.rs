@@ -1,4 +1,4 @@
-//! Inputs that a safe function has to refuse or to take, and never to panic for.
+//! Tests unusual inputs: safe functions must accept or refuse them without panicking.
 
 use crate::fixture::net::Net;
 use briquette_core::{Affine, ErrorKind, Grid, Grouping, InputStats, Mask, QuantParams};
@@ -26,14 +26,14 @@ fn one(n_in: usize, n_out: usize, value: f32) -> One {
 }
 
 #[test]
-fn weights_that_cannot_become_codes_are_refused_by_name() {
+fn weights_that_cannot_be_quantized_are_refused_by_name() {
     for (net, expected) in [
         (one(4, 4, f32::NAN), "fc.weight: weight 0 is NaN"),
         (one(4, 4, f32::INFINITY), "fc.weight: weight 0 is inf"),
         (one(4, 4, f32::NEG_INFINITY), "fc.weight: weight 0 is -inf"),
-        (one(0, 4, 0.0), "fc.weight: its shape is [0, 4], which holds no weights"),
-        (one(4, 0, 0.0), "fc.weight: its shape is [4, 0], which holds no weights"),
-        (one(0, 0, 0.0), "fc.weight: its shape is [0, 0], which holds no weights"),
+        (one(0, 4, 0.0), "fc.weight: its shape [0, 4] has no weights"),
+        (one(4, 0, 0.0), "fc.weight: its shape [4, 0] has no weights"),
+        (one(0, 0, 0.0), "fc.weight: its shape [0, 0] has no weights"),
     ] {
         for spec in [DynamicSpec::new(), DynamicSpec::new().dense().with_slower()] {
             let error = quantize_dynamic(net.clone(), &spec).unwrap_err();
@@ -74,7 +74,7 @@ fn quants() -> Vec<Quantize> {
 }
 
 #[test]
-fn odd_layers_and_odd_rules_are_done_or_refused() {
+fn unusual_layers_and_rules_are_handled_or_refused() {
     let sides = [(0, 4), (4, 0), (0, 0), (1, 1), (4, 4)];
     let weights = [0.0, 1e-40, 1e-12, 1.0, 1e30, f32::MAX];
     let rules = prunes().into_iter().map(|rule| Compression::new().prune(rule));
@@ -105,7 +105,7 @@ fn odd_layers_and_odd_rules_are_done_or_refused() {
 }
 
 #[test]
-fn scales_that_are_no_numbers_above_zero_are_refused() {
+fn scales_that_are_not_positive_numbers_are_refused() {
     for scale in [0.0, -1.0, f32::NAN, f32::INFINITY] {
         let affines = vec![Affine { scale, zero: 0 }; 4];
         let rule = Quantize::on_grid("fc.weight", QuantParams::new(Grid::INT8, Grouping::Row, 4, affines)).unwrap();
@@ -126,7 +126,7 @@ fn statistics_that_are_not_finite_are_refused() {
 }
 
 #[test]
-fn shares_and_patterns_that_keep_nothing_or_all_are_refused() {
+fn sparsities_and_patterns_that_keep_nothing_or_all_are_refused() {
     for wrong in [1.0, 1.5, -0.1, f64::NAN, f64::INFINITY] {
         let errors = [Prune::new("**", wrong).err(), Prune::new("**", 0.5).unwrap().starting_at(wrong).err()];
         for error in errors {
@@ -143,7 +143,7 @@ fn shares_and_patterns_that_keep_nothing_or_all_are_refused() {
 }
 
 #[test]
-fn what_burn_quantized_is_read_and_refused_where_rules_would_train_it() {
+fn burns_quantized_tensors_are_read_but_refused_by_rules() {
     let scheme = QuantScheme::default();
     let mut quantizer = Quantizer::new(Calibration::MinMax, scheme);
     let net = Net::new(&Device::flex()).quantize_weights(&mut quantizer);
@@ -152,14 +152,14 @@ fn what_burn_quantized_is_read_and_refused_where_rules_would_train_it() {
     assert!(!held(&net.clone().to_dtype(FloatDType::BF16)).is_empty());
     let rules = Compression::new().prune(Prune::new("hidden.weight", 0.5).unwrap());
     let error = rules.attach(net.clone()).unwrap_err();
-    assert_eq!(error.to_string(), "hidden.weight: is quantized by burn; attach rules to a module of floats");
+    assert_eq!(error.to_string(), "hidden.weight: is already quantized by burn; attach rules to a module of floats");
     let dir = tempfile::tempdir().unwrap();
     assert_eq!(Export::to(dir.path().join("out")).write(&net).unwrap_err().kind, ErrorKind::Refused);
     assert!(quantize_dynamic(net, &DynamicSpec::new()).is_ok());
 }
 
 #[test]
-fn a_probe_takes_empty_batches_and_refuses_layers_without_inputs() {
+fn a_probe_accepts_empty_batches_and_refuses_layers_without_inputs() {
     let (probe, device) = (Probe::with_gram(), Device::flex());
     probe.observe("a", &Tensor::<2>::ones([0, 4], &device)).unwrap();
     probe.observe("a", &Tensor::<3>::ones([2, 0, 4], &device)).unwrap();
@@ -177,14 +177,14 @@ fn a_probe_takes_empty_batches_and_refuses_layers_without_inputs() {
     let images = |side: usize| Tensor::<4>::ones([1, 1, side, side], &device);
     for (conv, side) in [(conv([1, 1], [1, 1]), 2), (conv([0, 1], [1, 1]), 5), (conv([1, 1], [1, 9]), 5)] {
         let error = probe.observe_conv("c", &images(side), &conv).unwrap_err();
-        assert!(error.to_string().contains("no patch of [3, 3] fits"), "{error}");
+        assert!(error.to_string().contains("expected at least a patch of [3, 3]"), "{error}");
     }
     probe.observe_conv("c", &images(3), &conv([1, 1], [1, 1])).unwrap();
     assert_eq!(probe.stats()["c"].count, 1);
 }
 
 #[test]
-fn layers_of_more_inputs_than_kernels_take_stay_floats_and_are_named() {
+fn layers_too_deep_for_kernels_stay_floats_and_are_listed() {
     #[derive(Module, Debug)]
     struct Wide {
         wide: Linear,
@@ -194,7 +194,7 @@ fn layers_of_more_inputs_than_kernels_take_stay_floats_and_are_named() {
     let wide =
         || Wide { wide: LinearConfig::new(65_537, 1).init(&device), small: LinearConfig::new(8, 8).init(&device) };
     let quantized = quantize_dynamic(wide(), &DynamicSpec::new()).unwrap();
-    assert_eq!(quantized.left["wide.weight"], "it has 65537 inputs, more than the 65536 of int8 kernels");
+    assert_eq!(quantized.left["wide.weight"], "it has 65537 inputs, int8 kernels support at most 65536");
     let warning = quantized.warning().unwrap();
     assert!(warning.contains("not quantized: wide.weight (it has 65537 inputs"), "{warning}");
     assert_eq!(quantized.held["int8"].paths, ["small.weight"]);

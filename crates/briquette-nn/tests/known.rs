@@ -1,4 +1,4 @@
-//! What a parameter is taken for, what a user says of it, and the way in which files record it.
+//! Tests the roles of parameters, detected or assigned, and their storage in files.
 
 use crate::fixture::values;
 use briquette_core::{ErrorKind, OutputAxis, Role, fake_quantize};
@@ -14,7 +14,7 @@ fn random<const D: usize>(shape: [usize; D]) -> Param<Tensor<D>> {
     Param::from_tensor(Tensor::random(shape, Distribution::Default, &Device::flex()))
 }
 
-/// Layers of somebody else's, with the names of burn's.
+/// Layers of another crate with the names of burn's layers.
 mod own {
     use super::*;
 
@@ -25,7 +25,7 @@ mod own {
         pub(super) scale: Param<Tensor<2>>,
     }
 
-    /// `[out, in]`, as PyTorch has it.
+    /// `[out, in]`, as in PyTorch.
     #[derive(Module, Debug)]
     pub(super) struct Linear {
         pub(super) weight: Param<Tensor<2>>,
@@ -68,7 +68,7 @@ fn net() -> Net {
 }
 
 #[test]
-fn burns_layers_are_known_by_more_than_their_name() {
+fn burns_layers_are_identified_by_more_than_their_name() {
     let found = parameters(&net());
     let of = |path: &str| found.iter().find(|parameter| parameter.path == path).unwrap();
     for path in ["embedding.cls", "embedding.pos", "embedding.scale", "wide.weight", "square.weight", "raw"] {
@@ -77,14 +77,14 @@ fn burns_layers_are_known_by_more_than_their_name() {
     assert_eq!((of("wave.weight").layer, of("wave.weight").rows().n_rows), (Some(Layer::Conv), 6));
     let up = of("up.weight");
     assert_eq!((up.layer, up.axis, up.rows().n_rows), (Some(Layer::ConvTranspose), OutputAxis::Second, 6));
-    // Without one that is shown to be another's, a square Linear, and one that has no bias, are burn's.
+    // Without a lookalike in the module, a square Linear and one without bias are identified as burn's.
     let device = Device::flex();
     for has_bias in [true, false] {
         let linear = burn::nn::LinearConfig::new(8, 8).with_bias(has_bias).init(&device);
         assert_eq!(parameters(&linear)[0].layer, Some(Layer::Linear));
         assert!(!parameters(&linear)[0].runs_on_codes);
     }
-    // Another's is known for none of burn's whatever its fields and shapes are, beside burn's own or not.
+    // A lookalike is never identified as burn's layer, whatever its fields and shapes are.
     let alike = [own::linear(32, 8), own::linear(8, 8), own::Linear { weight: random([8, 32]), bias: None }];
     for linear in alike {
         let found = parameters(&linear);
@@ -98,7 +98,7 @@ fn burns_layers_are_known_by_more_than_their_name() {
 }
 
 #[test]
-fn what_is_not_known_stays_as_it_is_and_what_is_told_is_done() {
+fn unknown_parameters_are_skipped_until_roles_include_them() {
     let net = net();
     let quantized = quantize_dynamic(net.clone(), &DynamicSpec::new().with_slower()).unwrap();
     assert_eq!(quantized.decoded(), ["wave.weight", "up.weight"], "{:?}", quantized.held);
@@ -107,28 +107,28 @@ fn what_is_not_known_stays_as_it_is_and_what_is_told_is_done() {
         assert_eq!(values(a.val()), values(b.val()));
     }
     let roles = Roles::new().layer::<own::Linear>().linear("raw", OutputAxis::Last).unwrap();
-    let told = quantize_dynamic(net.clone(), &DynamicSpec::new().roles(roles).with_slower()).unwrap();
-    assert_eq!(told.decoded(), ["wide.weight", "square.weight", "raw", "wave.weight", "up.weight"]);
-    // Each output has a scale of its own: its largest weight is a code of 127, exactly.
+    let assigned = quantize_dynamic(net.clone(), &DynamicSpec::new().roles(roles).with_slower()).unwrap();
+    assert_eq!(assigned.decoded(), ["wide.weight", "square.weight", "raw", "wave.weight", "up.weight"]);
+    // Each output has its own scale: the code of its largest weight is exactly 127.
     let columns: Vec<f32> = values(net.raw.val()).chunks(6).fold(vec![0.0; 6], |largest, row| {
         largest.iter().zip(row).map(|(a, b): (&f32, &f32)| a.max(b.abs())).collect()
     });
-    let found = values(told.module.raw.val()).chunks(6).fold(vec![0.0; 6], |largest, row| {
+    let found = values(assigned.module.raw.val()).chunks(6).fold(vec![0.0; 6], |largest, row| {
         largest.iter().zip(row).map(|(a, b): (&f32, &f32)| a.max(b.abs())).collect()
     });
     assert!(columns.iter().zip(&found).all(|(a, b)| (a - b).abs() <= a * 1e-6), "{columns:?} {found:?}");
-    let apart = (told.module.up.weight.val() - net.up.weight.val()).abs().max().into_scalar::<f32>();
+    let apart = (assigned.module.up.weight.val() - net.up.weight.val()).abs().max().into_scalar::<f32>();
     assert!(apart > 0.0 && apart < 0.01, "{apart}");
 }
 
 #[test]
-fn what_is_said_of_nothing_or_does_not_fit_is_refused_by_name() {
+fn roles_that_match_nothing_or_do_not_fit_are_refused() {
     let error = |roles: Roles| quantize_dynamic(net(), &DynamicSpec::new().roles(roles)).unwrap_err();
     let missing = error(Roles::new().leave("row").unwrap());
     assert_eq!(missing.kind, ErrorKind::Config);
     assert!(missing.to_string().contains("\"row\" matches no parameter") && missing.to_string().contains("raw"));
     let flat = error(Roles::new().conv("raw", OutputAxis::Second).unwrap());
-    assert!(flat.to_string().starts_with("raw: its shape is [32, 6], of which Second"), "{flat}");
+    assert!(flat.to_string().starts_with("raw: its shape [32, 6] has no output axis Second"), "{flat}");
     let glob = quantize_dynamic(net(), &DynamicSpec::new().include("wavy.*").unwrap()).unwrap_err();
     assert!(glob.kind == ErrorKind::Config && glob.to_string().contains("wavy"), "{glob}");
     let none = quantize_dynamic(own::linear(4, 8), &DynamicSpec::new()).unwrap_err();
@@ -136,7 +136,7 @@ fn what_is_said_of_nothing_or_does_not_fit_is_refused_by_name() {
 }
 
 #[test]
-fn layers_that_are_decoded_for_each_use_are_named_with_what_to_do() {
+fn layers_decoded_for_each_use_are_listed_with_a_remedy() {
     #[derive(Module, Debug)]
     struct Mixed {
         ours: layers::Linear,
@@ -167,7 +167,7 @@ fn layers_that_are_decoded_for_each_use_are_named_with_what_to_do() {
 }
 
 #[test]
-fn files_hold_a_transposed_convolution_and_a_foreign_linear_as_they_lie() {
+fn files_store_transposed_convolutions_and_lookalike_linears_untransposed() {
     let (net, dir) = (net(), tempfile::tempdir().unwrap());
     let roles = Roles::new().layer::<own::Linear>();
     let names = NameMap::torch().roles(roles.clone());
@@ -189,7 +189,7 @@ fn files_hold_a_transposed_convolution_and_a_foreign_linear_as_they_lie() {
 }
 
 #[test]
-fn the_way_in_which_matrices_lie_stands_in_the_file_and_is_believed() {
+fn the_layout_stored_in_the_file_takes_precedence() {
     let square = || burn::nn::LinearConfig::new(8, 8).init(&Device::flex());
     let (layer, dir) = (square(), tempfile::tempdir().unwrap());
     for (written, read) in [(NameMap::torch(), NameMap::burn()), (NameMap::burn(), NameMap::torch())] {
@@ -201,7 +201,7 @@ fn the_way_in_which_matrices_lie_stands_in_the_file_and_is_believed() {
 }
 
 #[test]
-fn rules_leave_alone_what_is_not_known_and_name_it() {
+fn rules_skip_and_list_unknown_parameters() {
     let all = || Compression::new().quantize(Quantize::new("**", "int8").unwrap());
     let left: Vec<String> = all().left_alone(&net()).unwrap().into_iter().map(|(path, _)| path).collect();
     let unknown = ["embedding.cls", "embedding.pos", "embedding.scale", "wide.weight", "square.weight", "raw"];
@@ -209,18 +209,18 @@ fn rules_leave_alone_what_is_not_known_and_name_it() {
     let attached = all().attach(net()).unwrap();
     assert_eq!(decisions(&attached).unwrap().into_keys().collect::<Vec<_>>(), ["up.weight", "wave.weight"]);
     let error = Compression::new().prune(Prune::new("*.scale", 0.5).unwrap()).attach(net()).unwrap_err().to_string();
-    assert!(error.contains("not known") && error.contains("embedding.scale") && error.contains("roles"), "{error}");
-    // Its very name says that it is meant.
+    assert!(error.contains("unknown role") && error.contains("embedding.scale") && error.contains("roles"), "{error}");
+    // A rule with the exact path includes the parameter.
     let named = Compression::new().prune(Prune::new("raw", 0.5).unwrap()).attach(net()).unwrap();
     assert_eq!(briquette_nn::sparsity(&named).unwrap()["raw"].n_zeros, 96);
-    let told = all().roles(Roles::new().linear("raw", OutputAxis::Last).unwrap().leave("embedding.*").unwrap());
-    let attached = told.attach(net()).unwrap();
+    let assigned = all().roles(Roles::new().linear("raw", OutputAxis::Last).unwrap().leave("embedding.*").unwrap());
+    let attached = assigned.attach(net()).unwrap();
     assert_eq!(decisions(&attached).unwrap()["raw"].quant.as_ref().unwrap().affines.len(), 6);
-    assert!(!told.left_alone(&net()).unwrap().iter().any(|(path, _)| path == "raw"));
+    assert!(!assigned.left_alone(&net()).unwrap().iter().any(|(path, _)| path == "raw"));
 }
 
 #[test]
-fn a_transposed_convolution_has_a_scale_for_each_output_and_patterns_along_its_inputs() {
+fn transposed_convolutions_have_a_scale_per_output_and_patterns_along_inputs() {
     let device = Device::flex();
     let layer = || ConvTranspose2dConfig::new([8, 6], [2, 3]).init(&device);
     let rules = Compression::new()
@@ -258,7 +258,7 @@ fn a_transposed_convolution_has_a_scale_for_each_output_and_patterns_along_its_i
 }
 
 #[test]
-fn a_layer_of_ones_own_says_what_it_is_and_nothing_of_burns_with_its_name() {
+fn own_layers_declare_roles_without_affecting_burns_layers_of_the_same_name() {
     let ones = own::Linear { weight: random([8, 32]), bias: None };
     let both = (ones, burn::nn::LinearConfig::new(32, 8).with_bias(false).init(&Device::flex()));
     let rules =
@@ -268,17 +268,21 @@ fn a_layer_of_ones_own_says_what_it_is_and_nothing_of_burns_with_its_name() {
     for (out, group) in (0..8).flat_map(|out| (0..8).map(move |group| (out, group))) {
         let inputs = || 4 * group..4 * group + 4;
         assert_eq!(inputs().filter(|input| own[out * 32 + input] != 0.0).count(), 2, "its rows are outputs");
-        assert_eq!(inputs().filter(|input| burns[input * 8 + out] != 0.0).count(), 2, "burn's columns are");
+        assert_eq!(inputs().filter(|input| burns[input * 8 + out] != 0.0).count(), 2, "burn's columns are outputs");
     }
     let dir = tempfile::tempdir().unwrap();
     Export::to(dir.path().join("out")).write(&attached).unwrap();
     let checkpoint = Checkpoint::open(&dir.path().join("out")).unwrap();
     let shape = |name: &str| checkpoint.tensors().iter().find(|info| info.name == name).unwrap().shape.0.clone();
-    assert_eq!([shape("0.weight"), shape("1.weight")], [[8, 32], [8, 32]], "burn's is turned, the other is not");
+    assert_eq!(
+        [shape("0.weight"), shape("1.weight")],
+        [[8, 32], [8, 32]],
+        "burn's weight is transposed, the other is not"
+    );
 }
 
 #[test]
-fn a_recurrent_struct_of_ones_own_may_compute_in_any_type() {
+fn own_recurrent_structs_may_compute_in_any_type() {
     #[derive(Module, Debug)]
     struct Lstm {
         gate: burn::nn::Linear,

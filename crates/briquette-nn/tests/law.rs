@@ -1,4 +1,4 @@
-//! The law across flows: `decode(encode(w)) == fake_quantize(w) == attached.val()`, bit for bit on the CPU.
+//! Tests `decode(encode(w)) == fake_quantize(w) == attached.val()`, bit for bit on the CPU.
 
 use crate::fixture::values;
 use briquette_core::encoded::ScaleType;
@@ -17,7 +17,7 @@ struct Net {
     linear: Linear,
 }
 
-/// A weight as rows of outputs.
+/// Returns a weight as rows of outputs.
 pub(crate) fn to_rows(own: &[f32], rows: &Rows) -> Vec<f32> {
     let at = |row: usize, col: usize| match rows.axis {
         OutputAxis::First | OutputAxis::Stacked => own[row * rows.n_cols + col],
@@ -51,7 +51,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
-    fn both_flows_agree_for_every_scheme(
+    fn file_and_module_agree_for_every_scheme(
         conv in prop::collection::vec(any_weight(), 6 * 4 * 3 * 3),
         linear in prop::collection::vec(any_weight(), 36 * 7),
         n_bits in 2_u8..=8,

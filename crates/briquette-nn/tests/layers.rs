@@ -1,4 +1,4 @@
-//! Layers that hold codes.
+//! Tests layers on codes.
 
 use briquette_formats::Checkpoint;
 use briquette_nn::layers::{Embedding, EmbeddingConfig, Linear, LinearConfig};
@@ -32,14 +32,14 @@ fn ids() -> Tensor<2, Int> {
     Tensor::from_data([[1, 49, 0], [7, 7, 30]], &Device::flex())
 }
 
-/// The largest difference, relative to the largest value.
+/// Returns the largest difference, relative to the largest value.
 fn apart(a: Tensor<3>, b: Tensor<3>) -> f32 {
     let largest = a.clone().abs().max().into_scalar::<f32>();
     (a - b).abs().max().into_scalar::<f32>() / largest
 }
 
 #[test]
-fn burns_own_layers_give_the_same_values() {
+fn layers_equal_burns_layers() {
     let device = Device::flex();
     let like = burn::nn::LinearConfig::new(5, 3).init(&device);
     let ours = Linear { weight: like.weight.clone(), bias: like.bias.clone(), down: None };
@@ -49,7 +49,7 @@ fn burns_own_layers_give_the_same_values() {
 }
 
 #[test]
-fn dynamic_int8_is_close_and_small_and_can_be_undone() {
+fn dynamic_int8_is_close_small_and_can_be_materialized() {
     let model = Net::new(&Device::flex());
     let plain = model.forward(ids());
     let floats = held(&model)["f32"].n_bytes;
@@ -61,7 +61,7 @@ fn dynamic_int8_is_close_and_small_and_can_be_undone() {
     assert!(apart(plain.clone(), quick.clone()) < 0.03);
     let shapes: Vec<_> = parameters(&model).into_iter().map(|parameter| parameter.shape.0).collect();
     assert_eq!(shapes[..2], [vec![50, 64], vec![64, 96]]);
-    // Moving it off autodiff, or cloning it, keeps the codes; materializing decodes them.
+    // Leaving autodiff or cloning keeps the codes; materializing decodes them.
     assert_eq!(model.clone().valid().forward(ids()).into_data(), quick.into_data());
     let undone = model.materialize();
     assert_eq!(held(&undone).len(), 1);
@@ -69,7 +69,7 @@ fn dynamic_int8_is_close_and_small_and_can_be_undone() {
 }
 
 #[test]
-fn codes_decode_where_gradients_are_recorded() {
+fn codes_are_decoded_on_autodiff_devices() {
     let model = quantize_dynamic(Net::new(&Device::flex().autodiff()), &DynamicSpec::new()).unwrap().module;
     let ids = Tensor::<2, Int>::from_data([[1, 49, 0]], &Device::flex().autodiff());
     let slow = model.forward(ids.clone()).without_autodiff();
@@ -78,7 +78,7 @@ fn codes_decode_where_gradients_are_recorded() {
 }
 
 #[test]
-fn zeros_are_left_out_unless_asked_for() {
+fn zeros_are_stored_sparsely_unless_dense_is_set() {
     let rules = Compression::new().prune(Prune::new("{first,last}.weight", 0.5).unwrap());
     let model = rules.attach(Net::new(&Device::flex())).unwrap().materialize();
     let sparse = quantize_dynamic(model.clone(), &DynamicSpec::new()).unwrap().module;
@@ -89,13 +89,13 @@ fn zeros_are_left_out_unless_asked_for() {
 }
 
 #[test]
-fn a_spec_names_what_it_leaves_alone() {
+fn skipped_parameters_are_listed_with_reasons() {
     let spec = DynamicSpec::new().without_embeddings().exclude("last.*").unwrap();
     let found = held(&quantize_dynamic(Net::new(&Device::flex()), &spec).unwrap().module);
     assert_eq!((found["int8"].n_tensors, found["f32"].n_tensors), (1, 3));
 }
 
-/// Exports the network with its linear layers quantized by a scheme, and loads it both as codes and as floats.
+/// Exports the network with quantized linear layers, and loads it as codes and as floats.
 fn round_trip(scheme: &str, sparsity: f64, names: &NameMap) -> (Net, Net) {
     let dir = tempfile::tempdir().unwrap();
     let mut rules = Compression::new().quantize(Quantize::new("{first,last}.weight", scheme).unwrap());
@@ -112,7 +112,7 @@ fn round_trip(scheme: &str, sparsity: f64, names: &NameMap) -> (Net, Net) {
 }
 
 #[test]
-fn directories_load_as_codes_that_mean_the_same() {
+fn directories_load_as_codes_with_the_same_values() {
     for names in [NameMap::torch(), NameMap::burn()] {
         for (scheme, sparsity, kind, tolerance) in [
             ("int8-dynamic", 0.0, "int8", 0.03),
@@ -128,7 +128,7 @@ fn directories_load_as_codes_that_mean_the_same() {
             assert!(found[kind].n_tensors >= 2 && found["int8 table"].n_tensors == 1, "{scheme} {found:?}");
             let apart = apart(floats.forward(ids()), codes.forward(ids()));
             assert!(apart <= tolerance, "{scheme} {sparsity}: {apart}");
-            // Both networks hold the very same values.
+            // Both networks have exactly the same values.
             let value = |net: Net| net.materialize().first.weight.val().into_data();
             assert_eq!(value(codes), value(floats), "{scheme} {sparsity}");
         }

@@ -1,4 +1,4 @@
-//! Loading and exporting whole modules.
+//! Tests loading and exporting whole modules.
 
 use crate::fixture::{Digits, accuracy, fixture, values};
 use briquette_core::{Coding, ErrorKind, Storage};
@@ -27,7 +27,7 @@ fn safetensors_shards_and_pytorch_give_the_same_module() {
 }
 
 #[test]
-fn what_does_not_fit_is_listed_in_one_line() {
+fn mismatches_are_listed_in_one_line() {
     let checkpoint = Checkpoint::open(&fixture("digits")).unwrap();
     let names = NameMap::torch().rename("^fc1", "dense").rename("^conv1.bias", "conv2.bias");
     let error = load_into(Digits::new(&Device::flex()), &checkpoint, &names).unwrap_err();
@@ -43,12 +43,12 @@ fn what_does_not_fit_is_listed_in_one_line() {
     let lenient = names.optional("fc1.*").unwrap().ignore("**").unwrap();
     assert!(
         load_into(Digits::new(&Device::flex()), &checkpoint, &lenient).is_err(),
-        "a shape is no matter of leniency"
+        "wrong shapes are always an error"
     );
 }
 
 #[test]
-fn a_plain_module_survives_export_in_either_layout() {
+fn a_plain_module_round_trips_in_both_layouts() {
     let (model, dir) = (digits(), tempfile::tempdir().unwrap());
     for (name, names) in [("torch", NameMap::torch()), ("burn", NameMap::burn())] {
         let out = dir.path().join(name);
@@ -72,11 +72,11 @@ fn an_export_has_the_running_statistics_of_the_last_step() {
     let back = load_into(Digits::new(&Device::flex()), &Checkpoint::open(&out).unwrap(), &NameMap::torch()).unwrap();
     let found = values(back.bn1.running_var.value());
     assert_eq!(found, values(model.valid().bn1.running_var.value()));
-    assert!(found.iter().any(|variance| *variance != 1.0), "a batch was seen");
+    assert!(found.iter().any(|variance| *variance != 1.0), "a batch updated the statistics");
 }
 
 #[test]
-fn a_layer_whose_weights_lie_by_columns_is_the_same_layer() {
+fn column_layout_layers_load_and_export() {
     #[derive(Module, Debug)]
     struct Two {
         wide: burn::nn::Linear,
@@ -125,7 +125,7 @@ struct Tied {
     head: burn::nn::Linear,
 }
 
-/// A module with a table, a square layer, and a head that is the transposed table.
+/// Returns a module with a table, a square layer, and a head that is the transposed table.
 fn tied() -> Tied {
     let device = Device::flex();
     let mut net = Tied {
@@ -138,7 +138,7 @@ fn tied() -> Tied {
 }
 
 #[test]
-fn tied_weights_are_exported_once_and_square_ones_the_right_way_round() {
+fn tied_weights_are_exported_once_and_square_ones_are_transposed_correctly() {
     let (net, dir) = (tied(), tempfile::tempdir().unwrap());
     for scheme in [None, Some("int8"), Some("int4")] {
         let rules = scheme.map(|scheme| Compression::new().quantize(Quantize::new("**.weight", scheme).unwrap()));
@@ -161,7 +161,7 @@ fn tied_weights_are_exported_once_and_square_ones_the_right_way_round() {
 }
 
 #[test]
-fn the_small_files_of_the_original_come_along() {
+fn small_files_of_the_original_are_copied() {
     let (from, dir) = (fixture("digits"), tempfile::tempdir().unwrap());
     let out = dir.path().join("out");
     Export::to(&out).like(&from).write(&digits()).unwrap();
@@ -173,7 +173,7 @@ fn the_small_files_of_the_original_come_along() {
 }
 
 #[test]
-fn what_a_compressed_module_computes_is_what_its_export_decodes_to() {
+fn a_compressed_module_equals_its_decoded_export() {
     let dir = tempfile::tempdir().unwrap();
     let schemes = ["int8", "int4", "int4-g8-asym", "int3"];
     for (scheme, sparse) in schemes.into_iter().flat_map(|scheme| [(scheme, 0.0), (scheme, 0.3), (scheme, 0.95)]) {
@@ -204,7 +204,7 @@ fn what_a_compressed_module_computes_is_what_its_export_decodes_to() {
 }
 
 #[test]
-fn sparsity_is_counted_on_what_the_module_computes_with() {
+fn sparsity_counts_effective_weights() {
     let rules = Compression::new().prune(Prune::new("*.weight", 0.5).unwrap());
     let model = rules.attach(digits()).unwrap();
     let found = sparsity(&model).unwrap();
@@ -217,7 +217,7 @@ fn sparsity_is_counted_on_what_the_module_computes_with() {
 }
 
 #[test]
-fn a_record_of_burn_loads_as_it_is() {
+fn records_of_plain_modules_load() {
     let (model, dir) = (digits(), tempfile::tempdir().unwrap());
     let path = dir.path().join("model.bpk");
     model.clone().into_record().save(&path).unwrap();
@@ -228,7 +228,7 @@ fn a_record_of_burn_loads_as_it_is() {
 }
 
 #[test]
-fn small_files_stay_inside_the_output_and_have_names_of_their_own() {
+fn small_files_outside_the_output_or_with_taken_names_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let absolute = dir.path().join("absolute.txt");
     let out = dir.path().join("out");
@@ -241,13 +241,13 @@ fn small_files_stay_inside_the_output_and_have_names_of_their_own() {
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "{name:?} left something behind");
     }
     let twice = export("a.txt".as_ref()).file("a.txt", b"other".to_vec()).write(&digits()).unwrap_err();
-    assert!(twice.to_string().starts_with("a.txt: the output has a file of this name already"), "{twice}");
+    assert!(twice.to_string().starts_with("a.txt: the output already has a file of this name"), "{twice}");
     export("sub/a.txt".as_ref()).write(&digits()).unwrap();
     assert!(std::fs::read_to_string(out.join("SHA256SUMS")).unwrap().contains("sub/a.txt"));
 }
 
 #[test]
-fn a_missing_file_is_an_error_of_reading_with_its_cause() {
+fn a_missing_file_is_an_io_error_with_its_cause() {
     use std::error::Error as _;
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("missing");

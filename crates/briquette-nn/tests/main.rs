@@ -1,4 +1,4 @@
-//! Decisions on burn modules, in one program: each would link all of burn.
+//! All tests in one program, since each test program would link all of burn.
 #![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used)]
 

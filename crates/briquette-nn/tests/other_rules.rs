@@ -1,4 +1,4 @@
-//! Rules that are not those attached to a module, or in a record.
+//! Tests modules and records with other rules than the attached ones.
 
 use crate::fixture::net::Net;
 use crate::fixture::values;
@@ -20,7 +20,7 @@ fn half() -> Prune {
     Prune::new("hidden.weight", 0.5).unwrap()
 }
 
-/// Rules for one parameter, of which no two say the same.
+/// Returns rules for one parameter that all differ in some setting.
 fn all() -> Vec<Compression> {
     let mut all = vec![
         pruned(half()),
@@ -42,7 +42,7 @@ fn all() -> Vec<Compression> {
 }
 
 #[test]
-fn only_the_rules_that_were_attached_refresh_a_module_and_load_its_record() {
+fn only_the_attached_rules_refresh_a_module_and_load_its_record() {
     let (net, dir) = (Net::new(&Device::flex()), tempfile::tempdir().unwrap());
     let path = dir.path().join("net.bpk");
     for (place, rules) in all().iter().enumerate() {
@@ -58,7 +58,7 @@ fn only_the_rules_that_were_attached_refresh_a_module_and_load_its_record() {
                 }
                 let error = refreshed.unwrap_err();
                 assert_eq!(error.kind, ErrorKind::Config, "{place} {other_place}");
-                let expected = "hidden.weight: other rules are attached to it than these (";
+                let expected = "hidden.weight: has other rules attached than these (";
                 assert!(error.to_string().starts_with(expected), "{place} {other_place}: {error}");
             }
             let loaded = other.load(Net::new(&Device::flex()), &path);
@@ -71,27 +71,27 @@ fn only_the_rules_that_were_attached_refresh_a_module_and_load_its_record() {
             let of_burn = other.attach(Net::new(&Device::flex())).unwrap().try_load_file(&path);
             assert!(of_burn.is_err(), "{place} {other_place}: burn loads it");
         }
-        // After all refusals, the export still equals the weights that the module computes with.
+        // After all refusals, the export still equals the effective weights.
         let out = dir.path().join(format!("out-{place}"));
         Export::to(&out).write(&attached).unwrap();
     }
 }
 
 #[test]
-fn rules_for_more_or_for_fewer_parameters_are_other_rules() {
+fn rules_for_more_or_fewer_parameters_are_refused() {
     let net = Net::new(&Device::flex());
     let (one, two) = (pruned(half()), pruned(Prune::new("h*.weight", 0.5).unwrap()));
     let error = two.refresh(one.attach(net.clone()).unwrap(), 1).unwrap_err().to_string();
-    assert_eq!(error, "head.weight: nothing is attached to it; call attach() before training");
+    assert_eq!(error, "head.weight: no rules are attached; call attach() before training");
     let error = one.refresh(two.attach(net.clone()).unwrap(), 1).unwrap_err().to_string();
-    assert!(error.starts_with("head.weight: rules are attached to it, and these have none"), "{error}");
+    assert!(error.starts_with("head.weight: has rules attached, but these rules do not match it"), "{error}");
     let none = Compression::new();
-    assert!(none.refresh(net.clone(), 1).is_ok(), "no rules ask for nothing");
+    assert!(none.refresh(net.clone(), 1).is_ok(), "empty rules need nothing attached");
     assert!(none.refresh(one.attach(net).unwrap(), 1).is_err());
 }
 
 #[test]
-fn a_module_that_nothing_is_attached_to_is_refused_whatever_the_schedule() {
+fn modules_without_attached_rules_are_refused_with_any_schedule() {
     let net = Net::new(&Device::flex());
     let schedules =
         [Schedule::once(), Schedule::linear(100..200), Schedule::constant(5..6), Schedule::cubic(0..9).every(4)];
@@ -104,16 +104,16 @@ fn a_module_that_nothing_is_attached_to_is_refused_whatever_the_schedule() {
             let error = rules.refresh(net.clone(), step).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Config);
             assert!(
-                error.to_string().starts_with("hidden.weight: nothing is attached"),
+                error.to_string().starts_with("hidden.weight: no rules are attached"),
                 "{schedule:?} {step}: {error}"
             );
         }
     }
     let attached = pruned(half()).attach(net).unwrap().materialize();
-    assert!(pruned(half()).refresh(attached, 1).is_err(), "what is materialized is an ordinary module");
+    assert!(pruned(half()).refresh(attached, 1).is_err(), "materialized modules have no rules");
 }
 
-/// A record without the tensors that stand for rules, as older versions saved it.
+/// Returns a record without the tensors for rules, as older versions saved it.
 fn old_record(net: &Net, path: &std::path::Path) -> ModuleRecord {
     let fields = r"(weight|bias|\.form|\.dropped|\.scale|\.zero)$";
     net.clone().into_record_group(ParamGroup::from_regex(fields).unwrap()).save(path).unwrap();
@@ -121,7 +121,7 @@ fn old_record(net: &Net, path: &std::path::Path) -> ModuleRecord {
 }
 
 #[test]
-fn an_older_record_loads_where_nothing_in_it_contradicts_the_rules() {
+fn older_records_load_unless_they_contradict_the_rules() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("old.bpk");
     let net = Net::new(&Device::flex());
@@ -135,7 +135,7 @@ fn an_older_record_loads_where_nothing_in_it_contradicts_the_rules() {
         assert_eq!(decisions(&loaded).unwrap(), decisions(&saved).unwrap());
         assert_eq!(values(loaded.hidden.weight.val()), values(saved.hidden.weight.val()));
     }
-    // Half of all weights, of which not every four has two.
+    // A mask of half the weights that is not 2:4.
     let two_of_four =
         pruned(Prune::n_of_m("hidden.weight", 2, 4).unwrap()).quantize(Quantize::new("h*.weight", "int4-g4").unwrap());
     let error = two_of_four.load(Net::new(&Device::flex()), &path).unwrap_err().to_string();
@@ -143,7 +143,7 @@ fn an_older_record_loads_where_nothing_in_it_contradicts_the_rules() {
     let other_scheme = pruned(half()).quantize(Quantize::new("h*.weight", "int3-g4").unwrap());
     let error = other_scheme.load(Net::new(&Device::flex()), &path).unwrap_err().to_string();
     assert!(error.contains("was saved with other rules"), "{error}");
-    // A record that lacks something else is none of these.
+    // A record that lacks other tensors is not an older record.
     let partial = record.allow_partial(false);
     let more = rules.prune(Prune::new("conv.weight", 0.5).unwrap());
     assert!(load_record(more.attach(Net::new(&Device::flex())).unwrap(), partial).is_err());

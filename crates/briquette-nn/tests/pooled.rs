@@ -1,4 +1,4 @@
-//! A threshold that parameters share, against the plain definition: all scores sorted, ties by index.
+//! Tests shared thresholds against the definition: sort all scores, break ties by index.
 
 use crate::law::to_rows;
 use briquette_core::{OutputAxis, Rows, Shape};
@@ -18,7 +18,7 @@ struct Net {
     last: Linear,
 }
 
-/// The paths of the weights, in the order of the module, with their shapes and the axes of their outputs.
+/// Paths of the weights in module order, with shapes and output axes.
 const WEIGHTS: [(&str, &[usize], OutputAxis); 4] = [
     ("conv.weight", &[7, 5, 3, 3], OutputAxis::First),
     ("first.weight", &[330, 501], OutputAxis::Last),
@@ -32,7 +32,7 @@ fn rows_of(shape: &[usize], axis: OutputAxis) -> Rows {
     Rows::of(&Shape(shape.to_vec()), axis)
 }
 
-/// A network with these weights, each in its parameter's own order.
+/// Returns a network with these weights, each in its parameter's order.
 fn net(weights: &[Vec<f32>]) -> Net {
     let device = Device::flex();
     let data = |i: usize| TensorData::new(weights[i].clone(), WEIGHTS[i].1);
@@ -49,7 +49,7 @@ fn net(weights: &[Vec<f32>]) -> Net {
     net
 }
 
-/// What is dropped of some pools of scores, each pool sorted on its own, once their shares have been those of the steps in turn.
+/// Returns the dropped weights of each pool after the schedule's steps, by sorting.
 fn expected(pools: &[Vec<f32>]) -> Vec<Vec<bool>> {
     let of_pool = |weights: &Vec<f32>| {
         let mut dropped = vec![false; weights.len()];
@@ -67,7 +67,7 @@ fn expected(pools: &[Vec<f32>]) -> Vec<Vec<bool>> {
     pools.iter().map(of_pool).collect()
 }
 
-/// What rules drop of each weight, as rows of outputs.
+/// Returns the weights that a rule drops, as rows of outputs.
 fn dropped(rule: Prune, weights: &[Vec<f32>]) -> Vec<Vec<bool>> {
     let rules = Compression::new().prune(rule.on(Schedule::linear(0..N_STEPS)));
     let mut model = rules.attach(net(weights)).unwrap();
@@ -83,7 +83,8 @@ fn dropped(rule: Prune, weights: &[Vec<f32>]) -> Vec<Vec<bool>> {
     WEIGHTS.map(of).into()
 }
 
-/// Compares what is dropped of weights `of(parameter, index)` with the definition, at several numbers of threads.
+/// Compares the dropped weights for `of(parameter, index)` with the definition, with several numbers of
+/// threads.
 fn check(what: &str, of: impl Fn(usize, usize) -> f32) {
     let n_of = |shape: &[usize]| shape.iter().product::<usize>();
     let weights: Vec<Vec<f32>> =
@@ -104,7 +105,7 @@ fn check(what: &str, of: impl Fn(usize, usize) -> f32) {
     }
 }
 
-/// A number that looks random.
+/// Returns a pseudorandom number.
 fn hash(param: usize, i: usize) -> usize {
     ((i * 4 + param) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23).wrapping_mul(0xbf58_476d_1ce4_e5b9)
         as usize
@@ -112,7 +113,7 @@ fn hash(param: usize, i: usize) -> usize {
 }
 
 #[test]
-fn the_smallest_of_all_parameters_go_and_ties_by_their_index() {
+fn global_pruning_drops_the_smallest_scores_and_breaks_ties_by_index() {
     let level = |param, i, n: usize| (hash(param, i) % n) as f32 - (n / 2) as f32;
     check("eleven levels", |param, i| level(param, i, 11) * 0.25);
     check("two thousand levels", |param, i| level(param, i, 2001) * 1e-3);
@@ -122,7 +123,7 @@ fn the_smallest_of_all_parameters_go_and_ties_by_their_index() {
 }
 
 #[test]
-fn a_sample_that_misleads_changes_nothing() {
-    // Of 316,209 weights one in nine is looked at: those at these places are large.
+fn a_misleading_sample_does_not_change_the_threshold() {
+    // One in nine of 316,209 weights is sampled, and those at the sampled positions are large.
     check("misled", |param, i| if i % 9 == 0 { 2.0 } else { 1e-3 } + (hash(param, i) % 1000) as f32 * 1e-7);
 }

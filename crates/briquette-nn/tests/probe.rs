@@ -1,4 +1,4 @@
-//! Statistics of inputs.
+//! Tests input statistics.
 
 use crate::fixture::values;
 use briquette_core::ErrorKind;
@@ -8,7 +8,7 @@ use burn::nn::conv::Conv2dConfig;
 use burn::tensor::{Device, Distribution, Tensor};
 
 #[test]
-fn sums_match_a_reference_and_survive_the_file() {
+fn input_sums_match_a_reference_and_round_trip() {
     let (device, probe, dir) = (Device::flex(), Probe::with_gram(), tempfile::tempdir().unwrap());
     let batches = [3, 5].map(|n| Tensor::<3>::random([2, n, 4], Distribution::Normal(0.0, 1.0), &device));
     let shared = probe.clone();
@@ -27,13 +27,13 @@ fn sums_match_a_reference_and_survive_the_file() {
     probe.write(&path, None).unwrap();
     assert_eq!(Probe::read(&path).unwrap(), probe.stats());
     let error = probe.observe("encoder.0.query", &Tensor::<2>::ones([1, 5], &device)).unwrap_err();
-    assert_eq!(error.to_string(), "encoder.0.query: found 5 inputs, expected 4 as before");
+    assert_eq!(error.to_string(), "encoder.0.query: found 5 inputs, expected 4 as in earlier batches");
     let error = probe.observe("x", &Tensor::<2>::full([1, 5], f32::NAN, &device)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Refused);
 }
 
 #[test]
-fn columns_of_a_convolution_are_those_of_its_filter() {
+fn convolution_inputs_are_in_the_order_of_the_weight_columns() {
     let (device, probe) = (Device::flex(), Probe::with_gram());
     let conv = Conv2dConfig::new([3, 6], [3, 3]).with_padding(PaddingConfig2d::Same).with_bias(false).init(&device);
     let x = Tensor::<4>::random([2, 3, 5, 5], Distribution::Normal(0.0, 1.0), &device);

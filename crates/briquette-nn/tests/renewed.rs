@@ -1,4 +1,4 @@
-//! When what rules ask for is decided anew.
+//! Tests when decisions are updated.
 
 use crate::fixture::net::{Net, n_zeros, step};
 use crate::fixture::values;
@@ -10,7 +10,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
 
 #[test]
-fn what_came_due_between_two_refreshes_is_caught_up_on() {
+fn decisions_due_between_two_refreshes_are_made_at_the_second() {
     let schedule = Schedule::cubic(0..300).every(10);
     for is_global in [false, true] {
         let rule = Prune::new("hidden.weight", 0.9).unwrap().on(schedule);
@@ -25,7 +25,7 @@ fn what_came_due_between_two_refreshes_is_caught_up_on() {
         }
         assert_eq!(n_zeros(&model, "hidden.weight"), 16_589, "0.9 of 18,432");
     }
-    // Only what is due: nothing came due between 20 and 29.
+    // Nothing is due between steps 20 and 29.
     let rules = Compression::new().prune(Prune::new("hidden.weight", 0.9).unwrap().on(schedule));
     let model = rules.attach(Net::new(&Device::flex())).unwrap();
     let model = rules.refresh(model, 25).unwrap();
@@ -33,13 +33,13 @@ fn what_came_due_between_two_refreshes_is_caught_up_on() {
     let model = rules.refresh(model, 29).unwrap();
     assert_eq!(n_zeros(&model, "hidden.weight"), after);
     assert!(n_zeros(&rules.refresh(model, 30).unwrap(), "hidden.weight") > after);
-    // An end that was stepped over by far is reached.
+    // A step far beyond the end of the schedule still reaches the final sparsity.
     let model = rules.refresh(rules.attach(Net::new(&Device::flex())).unwrap(), 1000).unwrap();
     assert_eq!(n_zeros(&model, "hidden.weight"), 16_589);
 }
 
 #[test]
-fn zeros_are_dropped_first_and_no_more_than_asked_for() {
+fn zeros_are_dropped_first_up_to_the_requested_sparsity() {
     let device = Device::flex();
     for is_global in [false, true] {
         let mut net = Net::new(&device);
@@ -70,7 +70,7 @@ fn zeros_are_dropped_first_and_no_more_than_asked_for() {
 }
 
 #[test]
-fn a_record_fits_rules_attached_at_any_step() {
+fn a_record_loads_into_rules_attached_at_any_step() {
     let device = Device::flex().autodiff();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("net.bpk");
@@ -93,7 +93,7 @@ fn a_record_fits_rules_attached_at_any_step() {
         for loaded in [of_burn, later, ours] {
             assert_eq!(decisions(&loaded).unwrap(), decided);
             assert_eq!(values(loaded.hidden.weight.val()), values(model.hidden.weight.val()));
-            // Training goes on where it stopped: what is due next is due, and nothing else.
+            // Training resumes where it stopped: only the next due decision is made.
             let next = rules.refresh(loaded.clone(), t + 1).unwrap();
             assert_eq!(decisions(&next).unwrap(), decided);
             let expected = rules.refresh(model.clone(), t + 17).unwrap();
@@ -115,7 +115,7 @@ fn a_record_fits_rules_attached_at_any_step() {
 }
 
 #[test]
-fn scales_are_fitted_again_every_ten_steps_unless_told_otherwise() {
+fn scales_are_refitted_every_ten_steps_by_default() {
     let device = Device::flex().autodiff();
     let net = Net::new(&device);
     let attach = |rule: Quantize| {
@@ -127,7 +127,7 @@ fn scales_are_fitted_again_every_ten_steps_unless_told_otherwise() {
     let (mut kept, once) = attach(usual().on(Schedule::once()));
     let scales = |model: &Net| decisions(model).unwrap().remove("hidden.weight").unwrap().quant.unwrap().affines;
     let first = scales(&model);
-    assert_eq!(first, scales(&kept), "what is attached once is the same");
+    assert_eq!(first, scales(&kept), "scales attached once do not change");
     let mut optimizer = AdamWConfig::new().init();
     for t in 1..=21 {
         model = rules.refresh(step(model, &mut optimizer), t).unwrap();
@@ -141,7 +141,7 @@ fn scales_are_fitted_again_every_ten_steps_unless_told_otherwise() {
     assert_eq!(scales(&kept), first);
 }
 
-/// A network with the trained weights before rounding.
+/// Returns a network with the trained weights before quantization.
 fn plain(model: &Net) -> Net {
     briquette_nn::without_grids(model.clone()).materialize()
 }

@@ -1,4 +1,4 @@
-//! What rules can say.
+//! Tests the settings of rules.
 
 use crate::fixture::net::{Net, ids, loss, n_zeros, step};
 use crate::fixture::{seeded, values};
@@ -15,7 +15,7 @@ use burn::tensor::{Device, Distribution, FloatDType, Tensor};
 use std::collections::BTreeMap;
 
 #[test]
-fn parameters_are_excluded_and_left_alone_by_glob() {
+fn globs_exclude_parameters_from_one_rule_or_all() {
     let rules = Compression::new()
         .prune(Prune::new("**.weight", 0.25).unwrap())
         .prune(Prune::new("**.weight", 0.5).unwrap().exclude("h*.weight").unwrap())
@@ -26,7 +26,7 @@ fn parameters_are_excluded_and_left_alone_by_glob() {
     let decided = decisions(&model).unwrap();
     assert_eq!(decided.keys().collect::<Vec<_>>(), ["conv.weight", "head.weight", "hidden.weight"]);
     assert_eq!((n_zeros(&model, "conv.weight"), decided["conv.weight"].quant.is_none()), (36, true));
-    assert_eq!(decided["head.weight"].mask.as_ref().unwrap().n_kept(), 135, "the rule before it");
+    assert_eq!(decided["head.weight"].mask.as_ref().unwrap().n_kept(), 135, "the earlier rule applies");
     assert!(decided["head.weight"].quant.is_some());
 
     let attach = |rules: Compression| rules.attach(Net::new(&Device::flex())).unwrap_err().to_string();
@@ -36,7 +36,7 @@ fn parameters_are_excluded_and_left_alone_by_glob() {
     assert!(error.starts_with("pattern \"nothing\" matches no parameter"), "{error}");
 }
 
-/// How many weights each part drops, where `part_of` says which part `(output, input)` is in.
+/// Counts the dropped weights of each part; `part_of` maps `(output, input)` to a part.
 fn dropped_by(model: &Net, path: &str, part_of: impl Fn(usize, usize) -> usize) -> Vec<usize> {
     let mask = decisions(model).unwrap().remove(path).unwrap().mask.unwrap();
     let (n_rows, n_cols) = mask.dim();
@@ -48,7 +48,7 @@ fn dropped_by(model: &Net, path: &str, part_of: impl Fn(usize, usize) -> usize) 
 }
 
 #[test]
-fn a_share_is_dropped_of_each_output_or_of_each_block_of_inputs() {
+fn sparsity_applies_per_output_or_per_block_of_inputs() {
     let device = Device::flex().autodiff();
     let schedule = Schedule::linear(0..4);
     let by_row = Compression::new().prune(Prune::new("**.weight", 0.5).unwrap().of_each_row().on(schedule));
@@ -73,11 +73,11 @@ fn a_share_is_dropped_of_each_output_or_of_each_block_of_inputs() {
     assert_eq!(zero.attach(Net::new(&device)).unwrap_err().kind, ErrorKind::Config);
     let wanda = Prune::new("hidden.weight", 0.5).unwrap().score(Score::Wanda).of_each_columns(8);
     let error = Compression::new().prune(wanda).attach(Net::new(&device)).unwrap_err().to_string();
-    assert!(error.contains("compare within an output only"), "{error}");
+    assert!(error.contains("compare weights within an output"), "{error}");
 }
 
 #[test]
-fn a_score_of_ones_own_decides_as_the_same_score_of_ours() {
+fn own_scores_decide_like_the_same_built_in_score() {
     let device = Device::flex();
     let net = Net::new(&device);
     let squares = (0..512).map(|i| f64::from(i * 37 % 101)).collect();
@@ -104,7 +104,7 @@ fn a_score_of_ones_own_decides_as_the_same_score_of_ours() {
         let [ours, own] = attached.map(|model| decisions(&model).unwrap());
         assert!(!ours.is_empty() && ours == own, "pair {i}");
     }
-    // What is dropped stays so, and goes first whatever its score.
+    // Dropped weights stay dropped, whatever their score.
     let rule = prune()
         .on(Schedule::linear(0..2))
         .score_by(|row| row.weights.iter().map(|weight| 9.0 - weight.abs().min(9.0)).collect());
@@ -117,7 +117,7 @@ fn a_score_of_ones_own_decides_as_the_same_score_of_ours() {
 
     let refuse = |rule: Prune| Compression::new().prune(rule).attach(net.clone()).unwrap_err().to_string();
     let error = refuse(prune().score_by(|_| vec![1.0]));
-    assert!(error.starts_with("hidden.weight: found 1 scores of row"), "{error}");
+    assert!(error.starts_with("hidden.weight: found 1 scores for row"), "{error}");
     let error = refuse(prune().score_by(|row| vec![if row.row == 3 { f32::NAN } else { 1.0 }; row.weights.len()]));
     assert_eq!(error, "hidden.weight: score 0 of row 3 is NaN, expected 0 or more");
     let few = BTreeMap::from([("hidden".to_string(), InputStats::empty(7, false))]);
@@ -126,9 +126,9 @@ fn a_score_of_ones_own_decides_as_the_same_score_of_ours() {
 }
 
 #[test]
-fn a_network_trained_for_rounded_activations_computes_as_it_is_served() {
+fn training_with_int8_activations_equals_inference_on_codes() {
     let device = Device::flex();
-    // Of other weights, one in a dozen has a value between two codes, which the last bit decides.
+    // With other weights, one value in a dozen is halfway between two codes, and the last bit decides.
     let net = seeded(Net::new(&device), 1);
     let plain = net.forward(ids(&device));
     for (scheme, grid) in [
@@ -145,12 +145,12 @@ fn a_network_trained_for_rounded_activations_computes_as_it_is_served() {
         assert!(apart(&trained, &served) < 1e-5 * largest, "{scheme}: {}", apart(&trained, &served) / largest);
         assert!(apart(&trained, &attached.materialize().forward(ids(&device))) > 1e-4 * largest, "{scheme} rounds");
 
-        // In bf16 and by burn's operations it is the same within that type.
+        // In bf16 and with burn's operations, results agree within the precision of the type.
         let rules = rules.compute_in(FloatDType::BF16);
         let half = rules.attach(net.clone()).unwrap().forward(ids(&device)).cast(FloatDType::F32);
         assert!(apart(&half, &served) < 0.03 * largest, "{scheme}: {}", apart(&half, &served) / largest);
     }
-    // Before the rule begins nothing is rounded; gradients pass straight through.
+    // Before the rule begins, nothing is quantized; gradients pass straight through.
     let later = Quantize::new("**.weight", "int8-dynamic").unwrap().on(Schedule::constant(5..9));
     let model = Compression::new().quantize(later).attach(net.clone()).unwrap();
     assert_eq!(values(model.forward(ids(&device))), values(plain));
@@ -165,7 +165,7 @@ fn a_network_trained_for_rounded_activations_computes_as_it_is_served() {
 }
 
 #[test]
-fn learned_scales_move_and_are_exported_as_they_are() {
+fn learned_scales_change_and_are_exported_exactly() {
     let device = Device::flex().autodiff();
     for scheme in ["int3", "int4-g4"] {
         let rules = Compression::new()
@@ -194,7 +194,7 @@ fn learned_scales_move_and_are_exported_as_they_are() {
         let again = load_into(Net::new(&Device::flex()), &Checkpoint::open(&out).unwrap(), &NameMap::torch()).unwrap();
         let bits = |net: &Net| values(net.hidden.weight.val()).into_iter().map(f32::to_bits).collect::<Vec<_>>();
         assert_eq!(bits(&again), bits(&model), "{scheme}");
-        // A record keeps them, and they go on learning.
+        // A record stores the learned scales, and training continues from them.
         let path = dir.path().join("net.bpk");
         model.clone().into_record().save(&path).unwrap();
         let loaded = rules.load(Net::new(&device), &path).unwrap();
@@ -204,11 +204,11 @@ fn learned_scales_move_and_are_exported_as_they_are() {
     }
     let refuse = |rule: Quantize| Compression::new().quantize(rule).attach(Net::new(&device)).unwrap_err().to_string();
     let error = refuse(Quantize::new("head.weight", "int4-asym").unwrap().learned());
-    assert_eq!(error, "head.weight: scales are learned on grids without a zero point only");
+    assert_eq!(error, "head.weight: learned scales need a symmetric grid");
 }
 
 #[test]
-fn learned_scales_of_a_frozen_layer_stay_where_they_are() {
+fn learned_scales_of_a_frozen_layer_stay_constant() {
     let device = Device::flex().autodiff();
     let hidden = || ParamGroup::from_path("hidden.weight");
     let rules = Compression::new().quantize(Quantize::new("h*.weight", "int4").unwrap().learned());
@@ -227,7 +227,7 @@ fn learned_scales_of_a_frozen_layer_stay_where_they_are() {
     }
 }
 
-/// The stored weights alone, with nothing attached.
+/// Returns the stored weights without attached state.
 fn stored(from: Net) -> Net {
     let mut net = Net::new(&Device::flex());
     net.hidden.weight = burn::module::Param::from_tensor(from.hidden.weight.base().without_autodiff());
@@ -242,7 +242,7 @@ struct Tagger {
 }
 
 #[test]
-fn a_recurrent_layer_is_refused_in_another_type_by_name() {
+fn recurrent_layers_are_refused_in_another_type() {
     let device = Device::flex().autodiff();
     let tagger = || Tagger {
         lstm: LstmConfig::new(6, 4, true).init(&device),
@@ -251,8 +251,8 @@ fn a_recurrent_layer_is_refused_in_another_type_by_name() {
     let error = Compression::new().compute_in(FloatDType::BF16).attach(tagger()).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Refused);
     let said = error.to_string();
-    assert!(said.starts_with("lstm: burn's Lstm makes its states in F32"), "{said}");
-    // The default type, and rules without compute_in, take it.
+    assert!(said.starts_with("lstm: burn's Lstm creates its states in F32"), "{said}");
+    // The default type, and rules without `compute_in`, are accepted.
     let rules = Compression::new().prune(Prune::new("lstm.**.weight", 0.5).unwrap()).compute_in(FloatDType::F32);
     let model = rules.attach(tagger()).unwrap();
     let (out, _) = model.lstm.forward(Tensor::ones([2, 3, 6], &device), None);

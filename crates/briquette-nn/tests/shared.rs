@@ -1,4 +1,4 @@
-//! A parameter that two fields of a module share.
+//! Tests parameters that two fields of a module share.
 
 use crate::fixture::values;
 use briquette_formats::{Checkpoint, TensorSource};
@@ -31,7 +31,7 @@ fn all(net: &Tied) -> [Vec<f32>; 3] {
 }
 
 #[test]
-fn fields_that_share_a_parameter_are_known() {
+fn shared_parameters_are_detected() {
     let found = parameters(&tied(&Device::flex()));
     let shares: Vec<Option<&str>> = found.iter().map(|parameter| parameter.shares.as_deref()).collect();
     assert_eq!(shares, [None, Some("table.weight"), Some("table.weight"), None]);
@@ -39,7 +39,7 @@ fn fields_that_share_a_parameter_are_known() {
 }
 
 #[test]
-fn a_rule_for_one_name_of_a_shared_parameter_is_a_rule_for_all() {
+fn a_rule_for_one_field_of_a_shared_parameter_applies_to_all() {
     let device = Device::flex().autodiff();
     for name in ["table.weight", "other.weight", "head"] {
         let schedule = Schedule::linear(0..4);
@@ -70,7 +70,7 @@ fn a_rule_for_one_name_of_a_shared_parameter_is_a_rule_for_all() {
 }
 
 #[test]
-fn weights_that_are_shared_count_once_in_a_common_threshold() {
+fn shared_weights_count_once_in_a_global_threshold() {
     let rules = Compression::new().prune(Prune::new("**.weight", 0.25).unwrap().globally());
     let net = rules.attach(tied(&Device::flex())).unwrap();
     let n_zeros = |weights: Tensor<2>| values(weights).iter().filter(|weight| **weight == 0.0).count();
@@ -78,7 +78,7 @@ fn weights_that_are_shared_count_once_in_a_common_threshold() {
 }
 
 #[test]
-fn what_leaves_one_name_leaves_all() {
+fn skipping_one_field_of_a_shared_parameter_skips_all() {
     let all = Prune::new("**.weight", 0.5).unwrap();
     let by_name = Compression::new().prune(all.clone()).leave("other.*").unwrap();
     let excluded = Compression::new().prune(all.exclude("other.*").unwrap());
@@ -89,7 +89,7 @@ fn what_leaves_one_name_leaves_all() {
 }
 
 #[test]
-fn codes_are_held_under_all_names_or_under_none() {
+fn shared_parameters_are_quantized_in_all_fields_or_none() {
     let net = tied(&Device::flex());
     let before = all(&net)[0].clone();
     let usual = quantize_dynamic(net.clone(), &DynamicSpec::new()).unwrap();

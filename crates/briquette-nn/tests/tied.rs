@@ -1,4 +1,4 @@
-//! A table that is a head too.
+//! Tests a table that is also the head.
 
 use briquette_formats::Checkpoint;
 use briquette_nn::layers::{Embedding, EmbeddingConfig};
@@ -18,7 +18,7 @@ impl Tied {
         Self { table: EmbeddingConfig::new(50, 64).init(&Device::flex()).as_head() }
     }
 
-    /// What is looked up, and its products with every row.
+    /// Returns the looked-up rows, and their products with every row.
     fn forward(&self) -> [Tensor<3>; 2] {
         let ids = Tensor::<2, Int>::from_data([[1, 49, 0], [7, 7, 30]], &Device::flex());
         let found = self.table.forward(ids);
@@ -26,20 +26,20 @@ impl Tied {
     }
 }
 
-/// The largest difference, relative to the largest value.
+/// Returns the largest difference, relative to the largest value.
 fn apart(a: &Tensor<3>, b: &Tensor<3>) -> f32 {
     (a.clone() - b.clone()).abs().max().into_scalar::<f32>() / a.clone().abs().max().into_scalar::<f32>()
 }
 
 #[test]
-fn a_head_is_known_by_its_layer_and_a_table_is_none() {
+fn only_tables_marked_as_head_are_heads() {
     assert!(parameters(&Tied::new())[0].is_head);
     let table = EmbeddingConfig::new(5, 4).init(&Device::flex());
     assert!(!parameters(&Tied { table })[0].is_head);
 }
 
 #[test]
-fn codes_are_kept_once_looked_up_and_multiplied_as_integers() {
+fn tied_codes_are_stored_once_for_lookup_and_product() {
     let plain = Tied::new();
     let quick = quantize_dynamic(plain.clone(), &DynamicSpec::new()).unwrap().module;
     let found = held(&quick);
@@ -51,12 +51,12 @@ fn codes_are_kept_once_looked_up_and_multiplied_as_integers() {
     assert_eq!(
         undone.forward()[0].to_data(),
         quick.forward()[0].to_data(),
-        "rows that are looked up are the codes' values"
+        "looked-up rows are the dequantized values"
     );
 }
 
 #[test]
-fn directories_load_as_codes_that_mean_the_same() {
+fn directories_load_as_codes_with_the_same_values() {
     for (scheme, kind, tolerance) in [
         ("int8-dynamic", "int8", 0.03),
         ("int8", "int8 weight-only", 1e-5),
@@ -75,7 +75,7 @@ fn directories_load_as_codes_that_mean_the_same() {
         let ([found, scores], [looked_up, products]) = (floats.forward(), codes.forward());
         assert_eq!(found.into_data(), looked_up.into_data(), "{scheme}");
         assert!(apart(&scores, &products) <= tolerance, "{scheme}");
-        // What is loaded a second time stays codes.
+        // Values loaded a second time stay codes.
         let products = codes.forward()[1].to_data();
         let again = load_compressed(codes, &checkpoint, &names).unwrap();
         assert_eq!(again.forward()[1].to_data(), products, "{scheme}");

@@ -1,4 +1,4 @@
-//! Attached decisions through training: optimizers, schedules, records.
+//! Tests attached decisions in training: optimizers, schedules, records.
 
 use crate::fixture::values;
 use briquette_core::{Affine, ErrorKind, Grid, Grouping, Mask, QuantParams};
@@ -48,11 +48,11 @@ fn optimizers() -> Vec<(&'static str, ModuleOptimizer)> {
 }
 
 #[test]
-fn a_mask_holds_exactly_through_any_optimizer() {
+fn masked_weights_stay_zero_with_any_optimizer() {
     let device = Device::flex().autodiff();
     for (name, mut optimizer) in optimizers() {
         let mut model = Net::new(&device);
-        // A few steps first, so that weights that are then dropped have momentum.
+        // A few steps first give momentum to weights that are dropped later.
         for _ in 0..3 {
             model = step(model, &mut optimizer, &device);
         }
@@ -72,7 +72,7 @@ fn a_mask_holds_exactly_through_any_optimizer() {
 }
 
 #[test]
-fn gradients_pass_straight_through_rounding_and_stop_at_the_mask() {
+fn gradients_pass_through_rounding_and_stop_at_the_mask() {
     let device = Device::flex().autodiff();
     let rules = Compression::new()
         .prune(Prune::new("head.weight", 0.5).unwrap())
@@ -91,7 +91,7 @@ fn gradients_pass_straight_through_rounding_and_stop_at_the_mask() {
 }
 
 #[test]
-fn a_schedule_prunes_step_by_step_and_never_revives() {
+fn a_schedule_prunes_step_by_step_and_never_restores_weights() {
     let device = Device::flex().autodiff();
     let mut optimizer = AdamWConfig::new().init();
     let rules = [Score::Magnitude, Score::Random(3)].map(|score| {
@@ -116,13 +116,13 @@ fn a_schedule_prunes_step_by_step_and_never_revives() {
 }
 
 #[test]
-fn scales_follow_the_weights_and_begin_when_told() {
+fn scales_follow_the_weights_and_start_on_schedule() {
     let device = Device::flex().autodiff();
     let mut optimizer = AdamWConfig::new().init();
     let rules = Compression::new()
         .quantize(Quantize::new("head.weight", "int4").unwrap().on(Schedule::constant(3..8).every(1)));
     let mut model = rules.attach(Net::new(&device)).unwrap();
-    assert_eq!(values(model.head.weight.val()), values(model.head.weight.base()), "nothing is rounded yet");
+    assert_eq!(values(model.head.weight.val()), values(model.head.weight.base()), "nothing is quantized yet");
     let mut scales = Vec::new();
     for t in 1..=10 {
         model = rules.refresh(step(model, &mut optimizer, &device), t).unwrap();
@@ -134,7 +134,7 @@ fn scales_follow_the_weights_and_begin_when_told() {
 }
 
 #[test]
-fn a_record_keeps_masks_and_scales() {
+fn a_record_stores_masks_and_scales() {
     let device = Device::flex().autodiff();
     let dir = tempfile::tempdir().unwrap();
     let rules = Compression::new()
@@ -155,7 +155,7 @@ fn a_record_keeps_masks_and_scales() {
     assert_eq!(briquette_nn::decisions(&loaded).unwrap(), briquette_nn::decisions(&model).unwrap());
     let next = rules.refresh(loaded, 4).unwrap();
     assert_eq!(sparsity(&next).unwrap(), sparsity(&model).unwrap());
-    // A record is never used with another grid than its own: loading fails.
+    // Loading refuses a record of another grid.
     for scheme in ["int4-g8", "int3-g8-asym", "int8-g8-asym", "int4-g6-asym"] {
         let other = Compression::new()
             .prune(Prune::new("**.weight", 0.6).unwrap())
@@ -166,7 +166,7 @@ fn a_record_keeps_masks_and_scales() {
 }
 
 #[test]
-fn what_was_decided_elsewhere_attaches_as_it_is() {
+fn given_decisions_attach_unchanged() {
     let device = Device::flex().autodiff();
     let mut optimizer = AdamWConfig::new().init();
     let rules = Compression::new()
@@ -182,27 +182,27 @@ fn what_was_decided_elsewhere_attaches_as_it_is() {
     for t in 1..=3 {
         again = given.refresh(step(again, &mut optimizer, &device), t).unwrap();
     }
-    assert_eq!(briquette_nn::decisions(&again).unwrap(), decided, "neither masks nor scales move");
+    assert_eq!(briquette_nn::decisions(&again).unwrap(), decided, "masks and scales are unchanged");
 
     let zeros = Compression::new().prune(Prune::zeros("**.weight").unwrap());
     let held = zeros.attach(model.clone().materialize()).unwrap();
     let count = |model: &Net| sparsity(model).unwrap()["blocks.1.weight"];
     assert_eq!(count(&held), count(&model));
-    assert_eq!(count(&step(held, &mut optimizer, &device)), count(&model), "what was zero stays so");
+    assert_eq!(count(&step(held, &mut optimizer, &device)), count(&model), "zeros stay zero");
     let dense = zeros.attach(Net::new(&device)).unwrap();
     assert!(briquette_nn::decisions(&dense).unwrap().is_empty());
 
     let small = Compression::new().prune(Prune::outside("head.weight", Mask::from_fn(24, 5, |_, _| true)).unwrap());
     let error = small.attach(Net::new(&device)).unwrap_err();
-    assert_eq!(error.to_string(), "head.weight: found a mask of 24 x 5, expected 5 outputs x 24 weights");
+    assert_eq!(error.to_string(), "head.weight: found a mask of 24 x 5, expected 5 outputs x 24 inputs");
     let affines = vec![Affine { scale: 1.0, zero: 0 }; 4];
     let few = Quantize::on_grid("head.weight", QuantParams::new(Grid::INT8, Grouping::Row, 24, affines)).unwrap();
     let error = Compression::new().quantize(few).attach(Net::new(&device)).unwrap_err();
-    assert_eq!(error.to_string(), "head.weight: found 4 scales, expected 5 of 5 x 24 weights");
+    assert_eq!(error.to_string(), "head.weight: found 4 scales, expected 5 for 5 x 24 weights");
 }
 
 #[test]
-fn what_something_else_computes_is_not_taken_for_the_weights() {
+fn other_reparameterizations_are_refused() {
     let lora = Lora::new(2, 4.0).set_param_group(ParamGroup::from_path("head.weight"));
     let model = Net::new(&Device::flex()).apply_lora(lora);
     let dir = tempfile::tempdir().unwrap();
@@ -213,14 +213,14 @@ fn what_something_else_computes_is_not_taken_for_the_weights() {
     ];
     for error in errors {
         assert_eq!(error.kind, ErrorKind::Refused);
-        assert!(error.to_string().starts_with("head.weight: is reparameterized (\"lora\")"), "{error}");
+        assert!(error.to_string().starts_with("head.weight: is reparameterized by \"lora\""), "{error}");
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
     briquette_nn::Export::to(dir.path().join("out")).write(&model.materialize()).unwrap();
 }
 
 #[test]
-fn groups_that_do_not_divide_a_parameter_give_a_scale_per_row() {
+fn groups_that_do_not_divide_the_columns_become_one_scale_per_row() {
     let device = Device::flex();
     let net = Net::new(&device);
     let attached = |scheme: &str| {
@@ -236,7 +236,7 @@ fn groups_that_do_not_divide_a_parameter_give_a_scale_per_row() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_in_one_line() {
+fn impossible_rules_are_refused_in_one_line() {
     let device = Device::flex().autodiff();
     let attach = |rules: Compression| rules.attach(Net::new(&device)).unwrap_err();
     let error = attach(Compression::new().prune(Prune::new("block.*.weight", 0.5).unwrap()));
@@ -244,13 +244,13 @@ fn what_cannot_be_is_refused_in_one_line() {
     assert!(error.to_string().contains("the nearest name is \"blocks.0.weight\""), "{error}");
     let given = QuantParams::new(Grid::INT8, Grouping::Group(7), 14, vec![Affine::symmetric(0.1); 2]);
     let error = attach(Compression::new().quantize(Quantize::on_grid("head.weight", given).unwrap()));
-    let message = "head.weight: found scales for groups of 7, which do not divide 24 columns; give others";
+    let message = "head.weight: found scales for groups of 7, which do not divide 24 columns; choose another grouping";
     assert_eq!(error.to_string(), message);
     let error = attach(Compression::new().prune(Prune::new("**.bias", 0.5).unwrap())).to_string();
     assert!(error.starts_with("pattern \"**.bias\" matches only vectors"), "{error}");
     for schedule in [Schedule::linear(0..4), Schedule::cubic(0..4)] {
         let error = attach(Compression::new().prune(Prune::n_of_m("head.weight", 2, 4).unwrap().on(schedule)));
-        assert!(error.to_string().starts_with("head.weight: only a share of weights goes step by step"), "{error}");
+        assert!(error.to_string().starts_with("head.weight: a schedule with steps, starting_at()"), "{error}");
     }
     let error = attach(Compression::new().prune(Prune::n_of_m("head.weight", 2, 4).unwrap().globally()));
     assert_eq!(error.kind, ErrorKind::Config);
@@ -262,14 +262,14 @@ fn what_cannot_be_is_refused_in_one_line() {
     let lora = Lora::new(2, 4.0).set_param_group(ParamGroup::from_path("head.weight"));
     let error = rules.attach(Net::new(&device).apply_lora(lora)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Refused);
-    assert!(error.to_string().starts_with("head.weight: is reparameterized already"), "{error}");
+    assert!(error.to_string().starts_with("head.weight: is already reparameterized"), "{error}");
     let twice = rules.attach(rules.attach(Net::new(&device)).unwrap()).unwrap_err();
     assert_eq!(twice.kind, ErrorKind::Refused);
     assert_eq!(rules.refresh(Net::new(&device), 0).unwrap_err().kind, ErrorKind::Config);
 }
 
 #[test]
-fn half_compute_over_single_weights_trains() {
+fn f32_weights_train_with_half_precision_arithmetic() {
     let device = Device::flex().autodiff();
     for dtype in [FloatDType::BF16, FloatDType::F16] {
         let rules = Compression::new().prune(Prune::new("**.weight", 0.5).unwrap()).compute_in(dtype);
@@ -290,7 +290,7 @@ fn half_compute_over_single_weights_trains() {
 }
 
 #[test]
-fn a_module_runs_in_half_and_comes_back() {
+fn a_module_casts_to_half_precision_and_back() {
     use briquette_nn::ToDType;
     let device = Device::flex();
     let rules = Compression::new()
@@ -312,7 +312,7 @@ fn a_module_runs_in_half_and_comes_back() {
 }
 
 #[test]
-fn loss_scaling_skips_what_overflows_and_keeps_small_gradients() {
+fn loss_scaling_skips_overflows_and_keeps_small_gradients() {
     use briquette_nn::LossScaler;
     let device = Device::flex().autodiff();
     let model = Compression::new().compute_in(FloatDType::F16).attach(Net::new(&device)).unwrap();
@@ -332,17 +332,20 @@ fn loss_scaling_skips_what_overflows_and_keeps_small_gradients() {
 }
 
 #[test]
-fn two_of_four_inputs_stay_in_every_group() {
+fn two_of_four_inputs_are_kept_in_every_group() {
     let rules = Compression::new().prune(Prune::n_of_m("**.weight", 2, 4).unwrap());
     let model = rules.attach(Net::new(&Device::flex())).unwrap();
-    // burn keeps `[in, out]`: neighbouring inputs of one output are a row apart.
+    // burn stores `[in, out]`: neighbouring inputs of one output are one row apart.
     let weight = values(model.head.weight.val());
     for (out, group) in (0..5).flat_map(|out| (0..6).map(move |group| (out, group))) {
         let kept = (0..4).filter(|i| weight[(4 * group + i) * 5 + out] != 0.0).count();
         assert_eq!(kept, 2, "output {out}, inputs from {}", 4 * group);
     }
     let error = Compression::new().prune(Prune::n_of_m("head.weight", 2, 5).unwrap()).attach(Net::new(&Device::flex()));
-    assert_eq!(error.unwrap_err().to_string(), "head.weight: 2:5 does not divide 24 columns; choose another pattern");
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "head.weight: found pattern 2:5, but 5 does not divide 24 columns; choose another pattern"
+    );
 }
 
 #[test]

@@ -1,7 +1,9 @@
-//! Times convolutions, in codes and in floats, a max pool, weight-only int8 and int4 against burn's f32, in turn, and prints a
-//! Markdown table.
+//! Compares layers with burn's f32 layers and prints a Markdown table.
 //!
-//! `bench_layers [--seconds 0.3]`; the number of threads is `RAYON_NUM_THREADS`. A ratio above 1 says that ours is faster.
+//! Times int8 and f32 convolutions, max pooling, weight-only int8 and int4, alternating with burn.
+//!
+//! `bench_layers [--seconds 0.3]`; the number of threads is `RAYON_NUM_THREADS`. A ratio above 1 means that
+//! Briquette is faster.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
 use briquette_cpu::{ActivationGrid, Conv2dShape, PackedConv2d, PackedInt4, PackedInt8, SparseInt8};
@@ -16,9 +18,9 @@ fn main() {
     let at = args.iter().position(|arg| arg == "--seconds");
     let seconds = at.map_or(0.3, |at| args[at + 1].parse().unwrap());
     println!("{} thread(s), milliseconds\n", rayon::current_num_threads());
-    println!("| what | ours | burn f32 | ours is faster by |");
+    println!("| operation | Briquette | burn f32 | speedup |");
     println!("|---|---|---|---|");
-    // The kinds of convolution that ResNet-152 is made of: channels, size, extent, stride, groups.
+    // The kinds of convolution in ResNet-152: channels, size, kernel, stride, groups.
     for (n_in, n_out, size, kernel, stride, groups) in [
         (3, 64, 224, 7, 2, 1),
         (64, 64, 56, 3, 1, 1),
@@ -58,7 +60,7 @@ fn codes(n: usize) -> Vec<i8> {
     (0..n).map(|i| (i * 7919 % 255) as u8 as i8).collect()
 }
 
-/// The median times of two calls, in turn, in milliseconds.
+/// Returns the median times of two alternating calls, in milliseconds.
 fn median_times<T>(seconds: f64, mut ours: impl FnMut() -> T, mut theirs: impl FnMut() -> T) -> [f64; 2] {
     let (start, mut times) = (Instant::now(), [Vec::new(), Vec::new()]);
     while times[1].len() < 3 || start.elapsed().as_secs_f64() < seconds {
@@ -98,7 +100,7 @@ fn convolution(shape: Conv2dShape, size: usize, seconds: f64) {
     print(&format!("int8 conv {height}x{width}, {} to {}, {size}x{size}{groups}", shape.n_in, shape.n_out), times);
 }
 
-/// A convolution of some images, and its gradients where it learns.
+/// Times a convolution of some images, with and without gradients.
 fn float_convolution(shape: Conv2dShape, [n_images, size]: [usize; 2], seconds: f64) {
     let pairs = shape.padding.map(|[before, after]| (before, after));
     let options = ConvOptions::new_with_padding(shape.stride, pairs, shape.dilation, shape.groups);

@@ -1,10 +1,10 @@
-//! The kernels as burn operations.
+//! Kernels for compressed weights as burn operations.
 //!
-//! Weights are laid out for the device they are used on, the CPU (flex) or a GPU (CUDA), and passed as a shared handle.
-//! Operations are for inference, and no gradient flows through them, but for those on images ([`float_conv2d`],
+//! Weights are packed for the device that uses them, the CPU (flex) or a GPU (CUDA), and passed as a shared
+//! handle. Operations are for inference and have no gradients, except those on images ([`float_conv2d`],
 //! [`max_pool2d`]) and [`fake_quantize_activations`].
 //!
-//! A backend is a module, `cube` or `flex`; which of them are built is chosen here.
+//! Each backend is a module, `cube` or `flex`; features select which of them are built.
 
 mod activations;
 #[cfg(feature = "cuda")]

@@ -1,10 +1,12 @@
-//! What networks compute between their products, as burn operations: attention, norms, activations and rotary positions; and the masked and rounded
-//! weights of training ([`masked`]).
+//! Fused operations between matrix products: attention, norms, activations and rotary positions.
 //!
-//! On the CPU (flex), f32 goes through each in one pass over memory, forth and back: by the loops of [`briquette_cpu::float`], with gradients where those
-//! are recorded. Other types and devices are left to burn's own operations, by the functions that say so; the others are for where [`fuses`] says yes.
+//! Also has masked and fake-quantized weights for training ([`masked`]). On the CPU (flex), each f32 operation
+//! takes one pass over memory, forward and backward, with the loops of [`briquette_cpu::float`]. For other
+//! types and devices, functions that say so use burn's own operations; the rest require that [`fuses`] returns
+//! true.
 //!
-//! Non-goals: the loops (`briquette-core`), products and weights that are codes (`briquette-cpu`), layers (`briquette-nn`).
+//! Non-goals: the loops (`briquette-cpu`), products and compressed weights ([`compressed`](crate::compressed)),
+//! layers (`briquette-nn`).
 //!
 //! ```
 //! use burn::tensor::{Device, Tensor};

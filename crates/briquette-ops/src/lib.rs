@@ -1,10 +1,11 @@
-//! Operations of burn that burn does not have: fused f32 operations, and products with compressed weights.
+//! Operations that burn does not have: fused f32 operations, and products with compressed weights.
 //!
-//! - [`fused`]: attention, norms, activations and rotary positions in one pass over memory, with gradients; masked and rounded weights of training.
+//! - [`fused`]: attention, norms, activations and rotary positions in one pass over memory, with gradients;
+//!   masked and fake-quantized weights for training.
 //! - [`compressed`]: matrix products, convolutions and lookups with int8, int4 and sparse weights.
 //!
-//! Each operation runs on the CPU (burn's flex backend, kernels of `briquette-cpu`) and on NVIDIA GPUs (`briquette-cuda`).
-//! Non-goals: the kernels themselves, and layers (`briquette-nn`).
+//! Operations run on the CPU (burn's flex backend, kernels of `briquette-cpu`) and, if compressed, on NVIDIA
+//! GPUs (`briquette-cuda`). Non-goals: the kernels themselves, and layers (`briquette-nn`).
 
 pub mod compressed;
 pub mod fused;

@@ -1,12 +1,14 @@
-//! What can be done about an error, in the words of the command line.
+//! Adds command-line advice to error messages.
 
 use crate::hub;
 use briquette_core::{Error, Remedy};
 
-/// The most patterns that are listed; more are not worth copying.
+/// The maximum number of patterns to list; longer lists are not worth copying.
 const MAX_PATTERNS: usize = 12;
 
-/// An error's line with the flag or command that its remedy is called on the command line. The libraries know of neither.
+/// Returns an error message with the flag or command that fixes the error.
+///
+/// The libraries do not know flags or commands; they only set a [`Remedy`].
 pub fn advised(error: &Error) -> String {
     let advice = match &error.remedy {
         None | Some(Remedy::CheckPath) => String::new(),
@@ -23,17 +25,17 @@ pub fn advised(error: &Error) -> String {
     format!("{error}{advice}")
 }
 
-/// The command that builds the program with a Cargo feature.
+/// Returns the command that builds the program with a Cargo feature.
 pub fn build_command(feature: &str) -> String {
     const PLAIN: &str = "cargo build --release -p briquette-cli";
-    // Features that the program has unless it is built with `--no-default-features`.
+    // Default features, unless the program is built with `--no-default-features`.
     match feature {
         "model" | "flex" | "pytorch" | "tui" => PLAIN.into(),
         _ => format!("{PLAIN} --features {feature}"),
     }
 }
 
-/// The flag that stands for a key of a recipe, where one does.
+/// Returns the flag for a recipe key, if there is one.
 fn flag_of(key: &str) -> Option<&'static str> {
     Some(match key {
         "data.labels" => "--labels",
@@ -46,7 +48,7 @@ fn flag_of(key: &str) -> Option<&'static str> {
     })
 }
 
-/// `--exclude` for each pattern, to be copied into a shell.
+/// Returns `--exclude` for each pattern, quoted for a shell.
 fn excluded(patterns: &[String]) -> String {
     let flags = patterns.iter().take(MAX_PATTERNS).map(|pattern| match pattern.contains(['*', '[', ' ']) {
         true => format!("--exclude '{pattern}'"),
@@ -64,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_remedy_is_a_flag_or_a_command_at_the_end_of_the_line() {
+    fn each_remedy_ends_the_line_with_a_flag_or_command() {
         let patterns = |names: &[&str]| Remedy::Exclude(names.iter().map(|name| name.to_string()).collect());
         let many: Vec<String> = (0..20).map(|i| format!("n{i}")).collect();
         let cases = [

@@ -4,22 +4,24 @@ use briquette_core::{Error, Result};
 use briquette_formats::Checkpoint;
 use briquette_models::{Arch, ModelTask};
 
-/// The architecture that is asked for, or else the one that files show.
+/// Returns the requested architecture, or else the one detected from the files.
 ///
 /// # Errors
-/// Config where there is no such architecture, or files show none.
-pub(crate) fn arch_of(asked: Option<&str>, checkpoint: &Checkpoint) -> Result<Arch> {
-    let asked = asked.map(|name| name.parse().map_err(|error: Error| error.at("model.arch")));
-    asked.transpose()?.map_or_else(|| Arch::detect(checkpoint), Ok)
+/// Config: the architecture is unknown, or the files do not determine it.
+pub(crate) fn arch_of(requested: Option<&str>, checkpoint: &Checkpoint) -> Result<Arch> {
+    let requested = requested.map(|name| name.parse().map_err(|error: Error| error.at("model.arch")));
+    requested.transpose()?.map_or_else(|| Arch::detect(checkpoint), Ok)
 }
 
-/// Refuses to run block by block a network that is no sequence of blocks.
+/// Checks that a network that should run block by block is a sequence of transformer blocks.
 ///
 /// # Errors
-/// Config, naming the key.
+/// Config: it is not; the message has the key.
 pub(crate) fn check_offload(is_offloaded: bool, arch: Arch) -> Result<()> {
     match is_offloaded && arch.task() == ModelTask::Classifier {
-        true => Err(Error::config(format!("memory.offload: {arch} is no row of blocks; leave it out"))),
+        true => {
+            Err(Error::config(format!("memory.offload: {arch} is not a sequence of transformer blocks; remove it")))
+        }
         false => Ok(()),
     }
 }

@@ -1,9 +1,13 @@
-//! Batches: many jobs from one file, one after another, with a journal that a later run can go on from.
+//! Batches: many jobs from one file, run one after another.
 //!
-//! A jobs file is `[[job]]` tables, a `[matrix]` that multiplies a `[base]`, or both. A job that fails leaves the
-//! others alone. One machine runs all jobs, or each of n machines every n-th ([`Shard`]). A page shows what became of all of them.
+//! A later run resumes from the journal of a batch.
 //!
-//! What a matrix makes takes little room: a recipe is made when it is asked for. Trainings that several jobs have in common are done once.
+//! A jobs file has `[[job]]` tables, a `[matrix]` that multiplies a `[base]`, or both. A failed job does not
+//! affect the others. One machine runs all jobs, or each of n machines runs every n-th job ([`Shard`]). A page
+//! shows the results of all jobs.
+//!
+//! A matrix takes little memory: its recipes are created on demand. A training that several jobs share runs
+//! once.
 //!
 //! ```no_run
 //! use briquette_pipeline::RunOptions;
@@ -16,7 +20,8 @@
 //! # Ok::<(), briquette_core::Error>(())
 //! ```
 //!
-//! Non-goals: running jobs at the same time on one machine (each uses every core), and starting machines.
+//! Non-goals: running several jobs at the same time on one machine (each uses all cores), and starting
+//! machines.
 
 mod files;
 mod journal;
@@ -32,7 +37,7 @@ pub use run::{BatchOptions, run};
 pub use shard::Shard;
 use std::path::PathBuf;
 
-/// Everything that running jobs may read or write, but for what shards call their own.
+/// Returns every path that jobs may read or write, except the own files of shards.
 pub fn touched(jobs: &Jobs) -> Vec<PathBuf> {
     let mut touched = jobs.touched();
     if let Ok(files::BatchFiles { journal, page, shared, .. }) =

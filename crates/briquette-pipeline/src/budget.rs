@@ -1,7 +1,8 @@
-//! The best output in so many bytes, or the smallest that is good enough: a step for each tensor, found by what it costs and what the model loses by it.
+//! Finds the best output within a size budget, or the smallest output that meets bounds on metrics.
 //!
-//! What codes take follows from a sample of weights, but for what moving weights does to them and what blocks have besides: so the output is
-//! made, and made again by what it had too much or too little.
+//! A step size is chosen for each tensor from its size in bytes and its loss. The size of codes is estimated
+//! from a sample of weights. The estimate does not include the effect of weight updates or the overhead of
+//! blocks. Therefore the output is made several times, each time corrected by the size of the previous attempt.
 
 mod attempts;
 mod costs;
@@ -18,17 +19,19 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Times that an output is made before what keeps to the bytes is taken, however much they leave.
+/// The maximum number of attempts. Then the output is accepted however much of the budget it leaves.
 const ATTEMPTS: usize = 8;
-/// The share of the bytes that an output has at least.
+/// The minimum share of the budget that an output uses.
 const USED: f64 = 0.995;
-/// The share of the bytes that steps aim at.
+/// The share of the budget that step sizes aim at.
 const AIM: f64 = 0.998;
 
-/// The draft of an output that keeps to its budget, and its report.
+/// Returns the draft of an output within its budget, and its report.
 ///
 /// # Errors
-/// Config where not even the coarsest steps keep to it; Refused where not even the finest are good enough; those of a run.
+/// - Config: even the coarsest step sizes exceed the budget.
+/// - Refused: even the finest step sizes miss the bounds.
+/// - See [`run()`](crate::run()).
 pub(crate) fn draft(
     recipe: &Recipe,
     budget: &Budget,
@@ -50,11 +53,13 @@ pub(crate) fn draft(
     Ok((draft, report))
 }
 
-/// The steps that a budget leads to first; nothing is written. Where weights are moved, what that
-/// is worth to each of them is found only then, and steps follow it.
+/// Returns the initial step sizes of a budget without writing anything.
+///
+/// If weights are updated, the benefit for each tensor is known only during the run, and the step sizes then
+/// change.
 ///
 /// # Errors
-/// As those of a run.
+/// See [`run()`](crate::run()).
 pub fn predicted(recipe: &Recipe, budget: &Budget, options: &RunOptions) -> Result<AllocationReport> {
     let costs = Costs::of(recipe, budget, options)?;
     let payload = match budget.target {
@@ -65,11 +70,13 @@ pub fn predicted(recipe: &Recipe, budget: &Budget, options: &RunOptions) -> Resu
     Ok(costs.report(&briquette_recipe::plan::target_text(&budget.target), &steps))
 }
 
-/// The draft of an output whose weight files have at most so many bytes, and its report: with the steps that `steps` gives for a factor of 1, or the
-/// smallest larger factor that is found.
+/// Returns the draft of an output with weight files of at most `most` bytes, and its report.
+///
+/// Uses the step sizes that `steps` returns for a factor of 1, or for the smallest larger factor that fits.
 ///
 /// # Errors
-/// Config where none is found; those of a run.
+/// - Config: no factor fits.
+/// - See [`run()`](crate::run()).
 pub(crate) fn within(
     most: u64,
     n_weights: usize,
@@ -88,23 +95,23 @@ pub(crate) fn within(
             }
             Drafted::Missed(miss) => miss.n_bytes,
         };
-        let line = format!(
-            "{found} bytes with the steps that were learned on, and at most {most} are wanted: once more with larger ones"
-        );
+        let line =
+            format!("{found} bytes with the step sizes of the training, expected at most {most}; trying larger ones");
         options.progress.line(&line);
-        // A bit of each weight less for each doubling.
+        // One bit less per weight for each doubling.
         let bits = 8.0 * (found as f64 - most as f64 * AIM) / n_weights.max(1) as f64;
         factor *= bits.clamp(0.002, 1.0).exp2();
     }
-    let message = format!("no steps were found that keep to {most} bytes after the training; give a little more");
+    let message =
+        format!("found no step sizes that fit into {most} bytes after the training; raise the budget slightly");
     Err(Error::config(message).at("budget"))
 }
 
-/// An output in the making.
+/// The state of the search.
 struct Making<'a> {
     recipe: &'a Recipe,
     costs: Costs,
-    /// What steps are found for, in words.
+    /// The target in words.
     target: String,
     options: &'a RunOptions,
     origin: Origin,
@@ -113,7 +120,7 @@ struct Making<'a> {
 }
 
 impl Making<'_> {
-    /// The output whose weight files have at most the bytes of the budget, and hardly less.
+    /// Makes an output whose weight files use the byte budget almost completely.
     fn sized(&mut self) -> Result<Attempt> {
         let most = self.costs.most;
         let wanted_payload = most as f64 * AIM - self.costs.fixed;
@@ -125,10 +132,10 @@ impl Making<'_> {
                 payload = kept.unwrap_or(payload);
             }
             let steps = self.costs.steps(payload)?;
-            // Of a few schemes there may be no others that come nearer.
+            // With few schemes there may be no closer size.
             let may_leave = steps.are_finest || attempt == ATTEMPTS || kept_steps == Some(steps.hash());
             let least = if may_leave { 0 } else { (most as f64 * USED) as u64 };
-            // What moving weights is worth to each tensor, only the first attempt tells.
+            // Only the first attempt shows the benefit of weight updates for each tensor.
             let is_trial = moves && attempt == 1;
             let wanted = if is_trial { SizeRange::NEVER } else { SizeRange { least, most } };
             let found = match self.make(&steps, Some(wanted))? {
@@ -141,12 +148,14 @@ impl Making<'_> {
                 }
             };
             let line = match is_trial {
-                true => format!("{found} bytes at first; now with steps by what moving weights left of errors"),
-                false => format!("{found} bytes with these steps, and at most {most} are wanted: once more"),
+                true => format!(
+                    "{found} bytes in the first attempt; trying step sizes for the errors that remain after weight updates"
+                ),
+                false => format!("{found} bytes with these step sizes, for a budget of {most}; trying again"),
             };
             self.options.progress.line(&line);
             match found <= most {
-                // Of other losses than those that follow.
+                // The first attempt was based on other losses.
                 _ if is_trial => {}
                 true => {
                     kept = Some(kept.map_or(payload, |kept| kept.max(payload)));
@@ -154,7 +163,8 @@ impl Making<'_> {
                 }
                 false => over = Some(over.map_or(payload, |over| over.min(payload))),
             }
-            // On a line through this attempt and the one before, or in the same ratio; where that leads back, half of the way.
+            // Uses the line through this attempt and the previous one, or the same ratio; if that leaves the
+            // bracket, bisects it.
             let coded = (found as f64 - self.costs.fixed).max(1.0);
             let slope =
                 before.map(|(payload_before, coded_before)| (payload - payload_before) / (coded - coded_before));
@@ -164,29 +174,29 @@ impl Making<'_> {
             let next = (payload + (wanted_payload - coded) * slope).max(self.costs.range()[0]);
             let is_between = kept.is_none_or(|kept| next > kept) && over.is_none_or(|over| next < over);
             let next = if is_between { next } else { between.unwrap_or(next) };
-            // The coarsest steps again.
+            // The step sizes are already the coarsest.
             if !is_trial && (next - payload).abs() < 1.0 && kept.is_none() {
                 break;
             }
             payload = next;
         }
-        let message = format!("no steps were found that keep to {most} bytes; give a little more");
+        let message = format!("found no step sizes that fit into {most} bytes; raise the budget slightly");
         Err(Error::config(message).at("budget"))
     }
 
-    /// The smallest output that is found whose metrics keep to bounds.
+    /// Searches for the smallest output whose metrics are within bounds.
     fn good(&mut self, bounds: &Bounds) -> Result<Attempt> {
         let (mut search, mut best) = (SizeSearch::new(self.costs.range()), None);
         while let Some(payload) = search.next() {
             let steps = self.costs.steps(payload)?;
             let Ok(made) = self.make(&steps, None)? else {
-                return Err(Error::bug("a draft of any size was too large"));
+                return Err(Error::bug("a draft without a size limit was too large"));
             };
             let report = &made.report;
             let metrics = report.evaluation.as_ref().map(|found| &found.metrics);
             let margin = margin(bounds, metrics.unwrap_or(&BTreeMap::new()))?;
-            let (n_bytes, word) = (report.after.file_bytes, if margin >= 0.0 { "are" } else { "are not" });
-            self.options.progress.line(&format!("{n_bytes} bytes {word} enough for {bounds}"));
+            let (n_bytes, word) = (report.after.file_bytes, if margin >= 0.0 { "meet" } else { "miss" });
+            self.options.progress.line(&format!("{n_bytes} bytes {word} {bounds}"));
             search.found(payload, margin);
             if search.n_tries() == 1 {
                 self.costs.learn(&left_of(report));
@@ -195,10 +205,10 @@ impl Making<'_> {
                 best = Some(made);
             }
         }
-        best.ok_or_else(|| Error::refused(format!("not even the finest steps give {bounds}")).at("budget"))
+        best.ok_or_else(|| Error::refused(format!("even the finest step sizes miss {bounds}")).at("budget"))
     }
 
-    /// Makes an output with these steps.
+    /// Makes an output with these step sizes.
     fn make(&mut self, steps: &costs::Steps, wanted: Option<SizeRange>) -> Result<std::result::Result<Attempt, Miss>> {
         let since = Instant::now();
         self.clock.n_attempts += 1;
@@ -206,10 +216,10 @@ impl Making<'_> {
         let allocation = Some(self.costs.report(&self.target, steps));
         let estimated_bytes = wanted.is_none().then_some((self.costs.fixed + steps.bytes) as u64);
         let origin = &Origin { allocation, estimated_bytes, ..self.origin.clone() };
-        // What a killed run found is taken where its steps were the same.
+        // The results of a killed run are reused for the same step sizes.
         let scratch: Option<PathBuf> = self.scratch.map(|scratch| scratch.join(format!("steps-{}", steps.hash())));
         let found = draft_of_size(&closed, self.options, origin, scratch.as_deref(), wanted)?;
-        // All other attempts follow from the first one. None of the others is needed again.
+        // All later attempts depend only on the first one, so the files of the others are removed.
         if let Some(scratch) = scratch.filter(|_| self.clock.n_attempts > 1)
             && presence::exists(&scratch)?
         {
@@ -223,13 +233,13 @@ impl Making<'_> {
     }
 }
 
-/// What is left of the errors of layers whose weights were moved, by name.
+/// Returns the remaining error of layers with updated weights, by name.
 fn left_of(report: &Report) -> BTreeMap<String, f64> {
     let left = |tensor: &TensorReport| Some((tensor.name.clone(), tensor.solved.as_ref()?.error_left()?));
     report.tensors.iter().filter_map(left).collect()
 }
 
-/// How far metrics are within bounds: the least of all differences; below 0 where one is not.
+/// Returns how far metrics are within bounds: the least difference, negative if a bound is missed.
 fn margin(bounds: &Bounds, metrics: &BTreeMap<String, f64>) -> Result<f64> {
     bounds.check_known(metrics).map_err(|error| error.at("budget"))?;
     let of = |name: &String| metrics.get(name).copied().filter(|value| value.is_finite());
@@ -238,23 +248,23 @@ fn margin(bounds: &Bounds, metrics: &BTreeMap<String, f64>) -> Result<f64> {
     Ok(above.chain(below).fold(f64::INFINITY, f64::min))
 }
 
-/// A search for the fewest bytes whose margin is not below 0.
+/// A search for the fewest bytes with a margin of at least 0.
 struct SizeSearch {
     /// Base 2 logarithms of the fewest and the most bytes.
     range: [f64; 2],
     next: f64,
     n_tries: usize,
-    /// The fewest bytes that were enough, and the most that were not, with their margins.
+    /// The fewest bytes that met the bounds, and the most that missed them, with their margins.
     enough: Option<(f64, f64)>,
     short: Option<(f64, f64)>,
 }
 
 impl SizeSearch {
-    /// Times that an output is made.
+    /// The maximum number of attempts.
     const TRIES: usize = 12;
-    /// Base 2 logarithm of how many times the fewest bytes that are enough may be those that are not.
+    /// Base 2 logarithm of the ratio between both at which the search ends.
     const NEAR: f64 = 0.007;
-    /// The first step of the search, which begins at four bits a weight of the finest eight.
+    /// The first step of the search, which begins near four bits per weight.
     const FIRST: f64 = 0.35;
 
     fn new([fewest, most]: [f64; 2]) -> Self {
@@ -266,7 +276,7 @@ impl SizeSearch {
         self.n_tries
     }
 
-    /// The bytes to try; none where the search is over.
+    /// Returns the bytes to try next; `None` when the search is finished.
     fn next(&mut self) -> Option<f64> {
         let is_at_end = |of: Option<(f64, f64)>, end: f64| of.is_some_and(|(at, _)| (at - end).abs() < 1e-9);
         let is_near = self.enough.zip(self.short).is_some_and(|((a, _), (b, _))| a - b < Self::NEAR);
@@ -278,7 +288,7 @@ impl SizeSearch {
         Some(self.next.exp2())
     }
 
-    /// What was found with some bytes.
+    /// Records the margin of a size.
     fn found(&mut self, payload: f64, margin: f64) {
         let at = payload.log2();
         match margin >= 0.0 {
@@ -288,7 +298,7 @@ impl SizeSearch {
         let step = Self::FIRST * self.n_tries as f64;
         self.next = match (self.enough, self.short) {
             (Some((enough, over)), Some((short, under))) => {
-                // Where a line between both crosses 0, but well within them.
+                // The zero of the line between both, kept away from both ends.
                 let share = if under.is_finite() { under / (under - over) } else { 0.5 };
                 short + (enough - short) * share.clamp(0.15, 0.85)
             }
@@ -303,7 +313,7 @@ impl SizeSearch {
 mod tests {
     use super::*;
 
-    /// The fewest bytes found where `f` says the margin of so many, and how many tries it took.
+    /// Returns the fewest bytes found when `f` is the margin of a size, and the number of tries.
     fn fewest(range: [f64; 2], f: impl Fn(f64) -> f64) -> (Option<f64>, usize) {
         let (mut search, mut best) = (SizeSearch::new(range), None);
         while let Some(payload) = search.next() {
@@ -318,7 +328,7 @@ mod tests {
     fn the_fewest_bytes_are_found_within_half_a_percent() {
         let range = [1e5, 1e7];
         for least in [1.2e5, 7.7e5, 3.21e6, 5.5e6, 9.9e6] {
-            // A loss that falls by four with each doubling, as those of steps do.
+            // A loss that falls by a factor of four per doubling, like that of step sizes.
             let (found, n) = fewest(range, |bytes| (least / bytes).powi(2).mul_add(-0.01, 0.01));
             let found = found.unwrap();
             assert!(found >= least && found < 1.006 * least, "{found} of {least} in {n}");
@@ -330,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_metric_counts() {
+    fn the_margin_is_that_of_the_worst_metric() {
         let metrics = BTreeMap::from([("cosine".to_string(), 0.99), ("kl".to_string(), f64::NAN)]);
         let bounds = |min: &[(&str, f64)], max: &[(&str, f64)]| {
             let of = |pairs: &[(&str, f64)]| pairs.iter().map(|(name, value)| (name.to_string(), *value)).collect();

@@ -1,4 +1,4 @@
-//! Running a model once over data, for statistics of what goes into each layer.
+//! Runs a model once over data to gather input statistics of each layer.
 
 use briquette_core::{Error, Remedy, Result};
 use briquette_formats::{Checkpoint, Choice, presence};
@@ -7,55 +7,58 @@ use briquette_report::CalibrationReport;
 use briquette_writer::context::RunOptions;
 use std::path::{Path, PathBuf};
 
-/// What to run on what, and where the statistics go.
+/// A calibration: the model, the data and the output file.
 #[derive(Debug, Clone, Default)]
 pub struct CalibrationRequest {
     /// The model.
     pub model: PathBuf,
-    /// Which entry of its file it is.
+    /// The entry of the file that is the model.
     pub choice: Choice,
-    /// Its architecture, where files do not tell.
+    /// The architecture, if the files do not determine it.
     pub arch: Option<String>,
     /// The data, under `eval`.
     pub data: RawData,
-    /// The most items that run.
+    /// The maximum number of items to run.
     pub n_samples: usize,
-    /// Chooses the items.
+    /// The seed of the sample.
     pub seed: u64,
-    /// Whether Gram matrices are gathered too.
+    /// Whether to gather Gram matrices too.
     pub has_gram: bool,
-    /// The limit of memory, and whether the weights of one block are to be in memory at a time.
+    /// The memory limit, and whether to keep only one block's weights in memory.
     pub memory: RawMemory,
     /// The file to write.
     pub output: PathBuf,
 }
 
-/// Runs a model over some data and writes statistics of the inputs of its layers, with the model's fingerprint. An older file is replaced
-/// where the options say so.
+/// Runs a model over data and writes input statistics of its layers, with the model's fingerprint.
+///
+/// An existing file is replaced only with `force`.
 ///
 /// # Errors
-/// Config where there is no such device or data of that kind; Input where data or model are damaged; Refused where the output exists, lies
-/// in the model's directory, or an input is not finite; Io.
+/// - Config: the device is unknown, or the data is of another kind.
+/// - Input: the data or the model is damaged.
+/// - Refused: the output exists or is in the model's directory, or an input is not finite.
+/// - Io: a file cannot be read or written.
 #[cfg(feature = "model")]
-pub fn calibrate(asked: &CalibrationRequest, options: &RunOptions) -> Result<CalibrationReport> {
-    run::calibrate(asked, options).map_err(crate::unwritten::unwritten)
+pub fn calibrate(request: &CalibrationRequest, options: &RunOptions) -> Result<CalibrationReport> {
+    run::calibrate(request, options).map_err(crate::unwritten::unwritten)
 }
 
-/// This build cannot run models.
+/// Returns an error: this build cannot run models.
 ///
 /// # Errors
-/// Config, always.
+/// Config: always.
 #[cfg(not(feature = "model"))]
-pub fn calibrate(_asked: &CalibrationRequest, _options: &RunOptions) -> Result<CalibrationReport> {
+pub fn calibrate(_request: &CalibrationRequest, _options: &RunOptions) -> Result<CalibrationReport> {
     Err(Error::lacks_feature("model", "run models"))
 }
 
-/// The directory that a path is in.
+/// Returns the directory of a path.
 fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Refuses to write over what is there, and among a model's files, where the next reader would take statistics for weights.
+/// Refuses to overwrite files, and to write among a model's files, where statistics would be read as weights.
 pub(crate) fn check_output(output: &Path, model: &Checkpoint, may_replace: bool) -> Result<()> {
     if !may_replace && presence::has_entry(output)? {
         let message = "exists already; choose another name";
@@ -65,7 +68,7 @@ pub(crate) fn check_output(output: &Path, model: &Checkpoint, may_replace: bool)
     let directory = model.directory();
     let parent = presence::resolved(parent)?;
     if presence::is_directory(model.path())? && parent.is_some() && parent == presence::resolved(&directory)? {
-        let message = "lies in the model's directory, where it would be taken for weights; choose another place";
+        let message = "is in the model's directory, where it would be read as weights; choose another directory";
         return Err(Error::refused(message).at(output.display()));
     }
     Ok(())
@@ -83,40 +86,40 @@ mod run {
     use briquette_report::CalibratedLayer;
     use std::collections::BTreeSet;
 
-    pub(super) fn calibrate(asked: &CalibrationRequest, options: &RunOptions) -> Result<CalibrationReport> {
+    pub(super) fn calibrate(request: &CalibrationRequest, options: &RunOptions) -> Result<CalibrationReport> {
         let device = briquette_models::device(&options.device)?;
-        let checkpoint = Checkpoint::open_as(&asked.model, &asked.choice)?;
-        asked.choice.check_used(&[&checkpoint])?;
-        check_output(&asked.output, &checkpoint, options.force)?;
-        let arch = arch_of(asked.arch.as_deref(), &checkpoint)?;
-        check_offload(asked.memory.offload, arch)?;
-        let limit = asked.memory.limit_bytes()?;
+        let checkpoint = Checkpoint::open_as(&request.model, &request.choice)?;
+        request.choice.check_used(&[&checkpoint])?;
+        check_output(&request.output, &checkpoint, options.force)?;
+        let arch = arch_of(request.arch.as_deref(), &checkpoint)?;
+        check_offload(request.memory.offload, arch)?;
+        let limit = request.memory.limit_bytes()?;
         limit.map_or(Ok(()), |limit| memory::to_calibrate(&checkpoint, Some(arch), &device)?.check(limit))?;
-        let spec = spec_of(&asked.data);
+        let spec = spec_of(&request.data);
         let data = spec.open(arch.task())?;
-        let samples = Samples { n: asked.n_samples, seed: asked.seed };
+        let samples = Samples { n: request.n_samples, seed: request.seed };
         options.progress.begin("calibrate", 0);
         let mut after_batch = |done, total| {
             options.progress.items(done, total);
             options.stop.check()
         };
         let found = briquette_models::guarded(&device, || {
-            let room = Room::within(memory::limit_of_host(limit, options), parent_of(&asked.output));
-            let gathering = Gathering { samples, has_gram: asked.has_gram, room };
+            let room = Room::within(memory::limit_of_host(limit, options), parent_of(&request.output));
+            let gathering = Gathering { samples, has_gram: request.has_gram, room };
             briquette_eval::calibrate(&checkpoint, arch, &device, (&data, &spec), gathering, &mut after_batch)
         })?;
         let file = StatisticsFile { model: Some(fingerprint(&checkpoint)?), layers: found.layers.clone() };
         checkpoint.check_unchanged()?;
-        if options.force { file.write(&asked.output) } else { file.write_new(&asked.output) }?;
-        let n_bytes = std::fs::metadata(&asked.output)
-            .map_err(|source| Error::io("cannot look at", &asked.output, source))?
+        if options.force { file.write(&request.output) } else { file.write_new(&request.output) }?;
+        let n_bytes = std::fs::metadata(&request.output)
+            .map_err(|source| Error::io("cannot look at", &request.output, source))?
             .len();
         let device = briquette_models::device_name(&device);
-        Ok(report(asked, found, &arch.to_string(), device, n_bytes))
+        Ok(report(request, found, &arch.to_string(), device, n_bytes))
     }
 
     fn report(
-        asked: &CalibrationRequest,
+        request: &CalibrationRequest,
         found: Calibration,
         arch: &str,
         device: String,
@@ -130,15 +133,15 @@ mod run {
             name,
         };
         CalibrationReport {
-            model: asked.model.display().to_string(),
+            model: request.model.display().to_string(),
             arch: arch.into(),
             device,
-            data: asked.data.eval.as_deref().unwrap_or(Path::new("")).display().to_string(),
+            data: request.data.eval.as_deref().unwrap_or(Path::new("")).display().to_string(),
             n_items: found.n_items,
             n_skipped: found.n_skipped,
             layers: found.layers.into_iter().map(layer).collect(),
             unseen: found.unseen,
-            output: asked.output.display().to_string(),
+            output: request.output.display().to_string(),
             n_bytes,
         }
     }

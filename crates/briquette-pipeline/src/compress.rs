@@ -1,4 +1,4 @@
-//! The output of a recipe's stages that work on files, with a budget or without.
+//! The output of a recipe's file stages, with or without a budget.
 
 use crate::budget;
 use crate::file_stages::{Drafted, draft_of_size};
@@ -9,7 +9,7 @@ use briquette_report::{Origin, Report};
 use briquette_writer::RunOptions;
 use std::path::Path;
 
-/// The stages of a recipe that work on files.
+/// Runs the file stages of a recipe.
 pub(crate) fn compress(
     recipe: &Recipe,
     options: &RunOptions,
@@ -27,19 +27,20 @@ pub(crate) fn finish(report: &mut Report, origin: &Origin, draft: &Draft) -> Res
     report.finish(origin, draft).map_err(|error| draft.explain(error))
 }
 
-/// Makes the output of the file stages, verified but neither with its report nor published. Stages that run the model or update weights
-/// keep what they found of each block in `scratch`.
+/// Makes the output of the file stages, verified but without its report and not published.
+///
+/// Stages that run the model or update weights store their results for each block in `scratch`.
 pub(crate) fn compressed_draft(
     recipe: &Recipe,
     options: &RunOptions,
     origin: &Origin,
     scratch: Option<&Path>,
 ) -> Result<(Draft, Report)> {
-    if let Some(asked) = &recipe.budget {
-        return budget::draft(recipe, asked, options, origin, scratch);
+    if let Some(target) = &recipe.budget {
+        return budget::draft(recipe, target, options, origin, scratch);
     }
     match draft_of_size(recipe, options, origin, scratch, None)? {
         Drafted::Done(draft, report) => Ok((draft, *report)),
-        Drafted::Missed(..) => Err(Error::bug("a draft of any size was too large")),
+        Drafted::Missed(..) => Err(Error::bug("a draft without a size limit was too large")),
     }
 }

@@ -1,4 +1,4 @@
-//! What lies at the paths of a recipe, as hashes: two runs that read the same of each do the same.
+//! Hashes of the contents at the paths of a recipe. Runs with equal hashes give the same result.
 
 use briquette_core::{Error, Hash128, Result, TensorHasher};
 use briquette_formats::file::Identity;
@@ -11,20 +11,22 @@ use std::path::{Path, PathBuf};
 
 const BLOCK: usize = 4 << 20;
 
-/// A hash for each key of a recipe that names something to read.
+/// A hash for each recipe key that names an input.
 pub(crate) type InputHashes = BTreeMap<String, Hash128>;
 
-/// Hashes the content of models and data, each file once however many jobs read it.
+/// Hashes the contents of models and data, each file once for any number of jobs.
 #[derive(Debug, Default)]
 pub(crate) struct InputHasher {
     known: HashMap<Identity, Hash128>,
 }
 
 impl InputHasher {
-    /// Everything that a recipe reads; `model` is its model. Where it lies and when it was written do not count.
+    /// Returns the hashes of all inputs of a recipe; `model` is its model. Paths and modification times do not
+    /// count.
     ///
     /// # Errors
-    /// Those of reading, naming the key; Interrupted.
+    /// - Input and Io: an input cannot be read; the message has the key.
+    /// - Interrupted: a stop was requested.
     pub(crate) fn of_recipe(&mut self, recipe: &Recipe, model: &Checkpoint, stop: &Stop) -> Result<InputHashes> {
         let hash = |hasher: &mut Self, named: &NamedPath| match named.purpose {
             Purpose::Model if named.key == "model.path" => hasher.of_model(model, stop),
@@ -36,7 +38,8 @@ impl InputHasher {
         each.collect()
     }
 
-    /// `xxh3` over each file's name and content hash: weights, the small files that come along, and our manifest.
+    /// Returns the `xxh3` hash of each file's name and content hash: weights, companion files, and the
+    /// manifest.
     fn of_model(&mut self, checkpoint: &Checkpoint, stop: &Stop) -> Result<Hash128> {
         let directory = checkpoint.directory();
         let mut lines = String::new();
@@ -52,8 +55,10 @@ impl InputHasher {
         Ok(Hash128::of_block(lines.as_bytes()))
     }
 
-    /// A file by its content, and by how its name ends, which says how it is read; a folder by the content of what is in it and
-    /// in its folders, as images of classes are.
+    /// Returns the hash of data.
+    ///
+    /// A file counts by its content and extension, which selects its format. A folder counts by the contents of
+    /// its files and of its subfolders' files, like a data set of images.
     fn of_data(&mut self, path: &Path, stop: &Stop) -> Result<Hash128> {
         if !presence::is_directory(path)? {
             let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
@@ -89,12 +94,12 @@ impl InputHasher {
     }
 }
 
-/// The recipe's model is named by its path alone, as everywhere.
+/// Adds the key to an error. The recipe's model is identified by its path alone, as in other messages.
 fn at(error: Error, named: &NamedPath) -> Error {
     if named.key == "model.path" { error } else { error.at(&named.key) }
 }
 
-/// The files of a folder and of the folders in it, links followed, in order. What begins with a dot is no data.
+/// Lists the files of a folder and its subfolders, following links, in order, without hidden files.
 fn files_of_folder(path: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in entries_of(path)? {
@@ -114,7 +119,7 @@ fn entries_of(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(presence::entries(path)?.into_iter().filter(|path| !is_hidden(path)).collect())
 }
 
-/// The keys whose contents differ, or that only one of both has.
+/// Returns the keys whose contents differ, or that only one of both has.
 pub(crate) fn changed<'a>(before: &'a InputHashes, now: &'a InputHashes) -> Vec<&'a str> {
     let keys: std::collections::BTreeSet<&String> = before.keys().chain(now.keys()).collect();
     keys.into_iter().filter(|key| before.get(*key) != now.get(*key)).map(String::as_str).collect()
@@ -130,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn other_data_is_another_input() {
+    fn changed_data_has_another_hash() {
         let dir = tempfile::tempdir().unwrap();
         let text =
             "[model]\npath = \"m\"\n[output]\npath = \"o\"\n[data]\neval = \"d\"\n[[stage]]\nkind = \"evaluate\"\n";
         let recipe = Recipe::from_raw(parse(text, "r.toml").unwrap(), dir.path()).unwrap();
         let (model, path) = (digits(), dir.path().join("d"));
         let hash = || InputHasher::default().of_recipe(&recipe, &model, &Stop::default());
-        assert!(hash().unwrap_err().to_string().starts_with("data.eval: "), "there is no data");
+        assert!(hash().unwrap_err().to_string().starts_with("data.eval: "), "the data is missing");
         let mut all = Vec::new();
         for text in ["one", "two"] {
             std::fs::write(&path, text).unwrap();
@@ -154,7 +159,7 @@ mod tests {
         std::fs::rename(path.join("3"), path.join("4")).unwrap();
         all.push(hash().unwrap());
         let found: std::collections::BTreeSet<Hash128> = all.iter().map(|contents| contents["data.eval"]).collect();
-        assert_eq!((all.len(), found.len()), (6, 6), "the content of each image counts, and its class");
+        assert_eq!((all.len(), found.len()), (6, 6), "the hash covers each image and its class");
         assert!(all.iter().all(|contents| contents["model.path"] == all[0]["model.path"]));
         assert_eq!(changed(&all[0], &all[1]), ["data.eval"]);
     }

@@ -13,11 +13,13 @@ use briquette_recipe::DistillStage;
 use briquette_recipe::{ModelStage, Recipe, TrainingJob};
 use briquette_writer::context::RunOptions;
 
-/// The tensors of what the last stages work on, where a recipe trains it: those of its last student, by headers and sizes. None where
-/// it does not, or makes factors, which are not predicted.
+/// Predicts the tensors of the last student of a recipe, from headers and sizes.
+///
+/// `None` if the recipe does not train, or if it factorizes, because factors are not predicted.
 ///
 /// # Errors
-/// Config where a stage's student cannot be made of the model; Input where its config.json is damaged.
+/// - Config: the student of a stage cannot be made from the model.
+/// - Input: config.json is damaged.
 pub fn student_of(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<Option<Vec<TensorInfo>>> {
     let has_factors = recipe.parts.iter().any(|part| matches!(part.then, ModelStage::Factorize(_)));
     let trainings = || recipe.parts.iter().filter_map(|part| part.then.as_distill());
@@ -27,19 +29,19 @@ pub fn student_of(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<Option<Vec
     predicted(trainings(), checkpoint).map(Some)
 }
 
-/// This build cannot run models.
+/// Returns an error: this build cannot run models.
 ///
 /// # Errors
-/// Config, always.
+/// Config: always.
 #[cfg(not(feature = "model"))]
 fn predicted<'a>(_stages: impl Iterator<Item = &'a DistillStage>, _original: &Checkpoint) -> Result<Vec<TensorInfo>> {
     Err(cannot())
 }
 
-/// This build cannot run models.
+/// Returns an error: this build cannot run models.
 ///
 /// # Errors
-/// Config, always.
+/// Config: always.
 #[cfg(not(feature = "model"))]
 pub fn check_devices(_stage: &DistillStage, _names: &[String]) -> Result<()> {
     Err(cannot())
@@ -48,23 +50,26 @@ pub fn check_devices(_stage: &DistillStage, _names: &[String]) -> Result<()> {
 /// Trains, and writes the student with its report, `distill.json`, as an output directory.
 ///
 /// # Errors
-/// Config where student, teacher and data do not go together; Input where one is damaged; Refused over the memory limit or
-/// where a loss is no number; Io; Interrupted.
+/// - Config: student, teacher and data do not match.
+/// - Input: one of them is damaged.
+/// - Refused: the memory limit is exceeded, or a loss is not finite.
+/// - Io: a file cannot be read or written.
+/// - Interrupted: a stop was requested.
 #[cfg(feature = "model")]
-pub fn train(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
-    if let Some(limit) = asked.stage.memory.limit {
+pub fn train(job: &TrainingJob, options: &RunOptions) -> Result<()> {
+    if let Some(limit) = job.stage.memory.limit {
         let devices = crate::training::devices(options)?;
-        memory::to_train(asked.stage, asked.model, asked.original, &devices[0])?.check(limit)?;
+        memory::to_train(job.stage, job.model, job.original, &devices[0])?.check(limit)?;
     }
-    crate::training::train(asked, options)
+    crate::training::train(job, options)
 }
 
-/// This build cannot run models.
+/// Returns an error: this build cannot run models.
 ///
 /// # Errors
-/// Config, always.
+/// Config: always.
 #[cfg(not(feature = "model"))]
-pub fn train(_asked: &TrainingJob, _options: &RunOptions) -> Result<()> {
+pub fn train(_job: &TrainingJob, _options: &RunOptions) -> Result<()> {
     Err(cannot())
 }
 

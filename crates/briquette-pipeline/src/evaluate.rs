@@ -1,4 +1,4 @@
-//! Running a model and the one it came from: quality, latency and memory, before and after.
+//! Measures the quality, latency and memory of a model and its reference.
 
 use briquette_core::Result;
 use briquette_recipe::Evaluate;
@@ -6,28 +6,30 @@ use briquette_report::EvaluationReport;
 use briquette_writer::context::RunOptions;
 use std::path::Path;
 
-/// Runs `model`, and `reference` where there is one, as asked.
+/// Runs `model`, and `reference` if given, and compares them.
 ///
 /// # Errors
-/// Config where there is no such device or data of that kind; Input where data or models are damaged; Refused over the
-/// memory limit or for outputs that are not finite; Io.
+/// - Config: the device is unknown, or the data is of another kind.
+/// - Input: the data or a model is damaged.
+/// - Refused: the memory limit is exceeded, or outputs are not finite.
+/// - Io: a file cannot be read.
 #[cfg(feature = "model")]
 pub fn evaluate(
-    asked: &Evaluate,
+    stage: &Evaluate,
     model: &Path,
     reference: Option<&Path>,
     options: &RunOptions,
 ) -> Result<EvaluationReport> {
-    run::evaluate(asked, model, reference, options)
+    run::evaluate(stage, model, reference, options)
 }
 
-/// This build cannot run models.
+/// Returns an error: this build cannot run models.
 ///
 /// # Errors
-/// Config, always.
+/// Config: always.
 #[cfg(not(feature = "model"))]
 pub fn evaluate(
-    _asked: &Evaluate,
+    _stage: &Evaluate,
     _model: &Path,
     _reference: Option<&Path>,
     _options: &RunOptions,
@@ -51,17 +53,17 @@ mod run {
     use briquette_report::{ContinuationFigures, HeldFigures, MemoryFigures, RunFigures};
     use std::collections::BTreeMap;
 
-    /// What is tried first where the size of a batch is to be found.
+    /// The maximum batch size when the batch size is automatic.
     const LARGEST_BATCH: usize = 256;
 
     pub(super) fn evaluate(
-        asked: &Evaluate,
+        stage: &Evaluate,
         model: &Path,
         reference: Option<&Path>,
         options: &RunOptions,
     ) -> Result<EvaluationReport> {
         let device = briquette_models::device(&options.device)?;
-        let request = request_of(asked, model, reference, device.clone())?;
+        let request = request_of(stage, model, reference, device.clone())?;
         let of_device = device_meters(&device);
         let meters: Vec<&dyn MemoryMeter> = [options.meter.as_ref() as &dyn MemoryMeter]
             .into_iter()
@@ -100,30 +102,30 @@ mod run {
         briquette_models::guarded(&request.device, || briquette_eval::evaluate(request, meters, &mut after_batch))
     }
 
-    fn request_of(asked: &Evaluate, model: &Path, reference: Option<&Path>, device: Device) -> Result<Request> {
-        if let Some(limit) = asked.limit {
+    fn request_of(stage: &Evaluate, model: &Path, reference: Option<&Path>, device: Device) -> Result<Request> {
+        if let Some(limit) = stage.limit {
             let mut models = reference.into_iter().chain([model]);
-            models.try_for_each(|path| memory::to_run(path, &device, asked)?.check(limit))?;
+            models.try_for_each(|path| memory::to_run(path, &device, stage)?.check(limit))?;
         }
         Ok(Request {
             model: model.to_path_buf(),
             reference: reference.map(Path::to_path_buf),
-            choice: asked.choice.clone(),
-            arch: asked.arch.as_deref().map(arch_of).transpose()?,
-            data: spec_of(&asked.data),
-            batching: batching_of(asked),
-            fits: Fits { is_auto: asked.batch_size == BatchSize::Auto, limit: asked.limit, dtype: half(asked.dtype) },
-            offload: asked.offload.then(std::env::temp_dir),
+            choice: stage.choice.clone(),
+            arch: stage.arch.as_deref().map(arch_of).transpose()?,
+            data: spec_of(&stage.data),
+            batching: batching_of(stage),
+            fits: Fits { is_auto: stage.batch_size == BatchSize::Auto, limit: stage.limit, dtype: half(stage.dtype) },
+            offload: stage.offload.then(std::env::temp_dir),
             device,
         })
     }
 
-    fn batching_of(asked: &Evaluate) -> Batching {
-        let batch_size = match asked.batch_size {
+    fn batching_of(stage: &Evaluate) -> Batching {
+        let batch_size = match stage.batch_size {
             BatchSize::Of(n) => n,
             BatchSize::Auto => LARGEST_BATCH,
         };
-        Batching { batch_size, workers: asked.data.workers.unwrap_or(2) }
+        Batching { batch_size, workers: stage.data.workers.unwrap_or(2) }
     }
 
     fn arch_of(name: &str) -> Result<Arch> {

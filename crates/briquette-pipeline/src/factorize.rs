@@ -1,5 +1,7 @@
-//! The stage that makes two factors of linear layers: `X.weight`, `[out, in]`, becomes `X.down.weight`, `[rank, in]`, and
-//! `X.weight`, `[out, rank]`; a bias stays as it is.
+//! The stage that factorizes linear layers.
+//!
+//! `X.weight`, `[out, in]`, becomes `X.down.weight`, `[rank, in]`, and `X.weight`, `[out, rank]`; a bias stays
+//! unchanged.
 
 use briquette_core::{Error, OutputAxis, Result, rows};
 use briquette_formats::{
@@ -16,24 +18,29 @@ use ndarray::ArrayView2;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The file in the directory of what was factorized that says how.
+/// The name of the report in the directory of a factorized model.
 pub(crate) const REPORT: &str = "factorize.json";
-/// How the name of a weight ends.
+/// The suffix of the name of a weight.
 const SUFFIX: &str = ".weight";
-/// How the name of the first factor ends.
+/// The suffix of the name of the first factor.
 const DOWN: &str = "down.weight";
 
-/// What is written: a tensor as it was, or one made here.
+/// A tensor of the output: copied from the model, or computed here.
 enum OutputTensor {
     Copied(usize),
     Made(Vec<f32>),
 }
 
-/// Makes the factors, and writes the model with them as a plain directory. Memory is that of the factors, and of one layer in f64
-/// for each thread.
+/// Factorizes linear layers, and writes the model with the factors as a plain directory.
+///
+/// The memory is that of the factors, and of one layer in f64 per thread.
 ///
 /// # Errors
-/// Config where nothing is chosen; Input and Refused for what the model has; Io; Interrupted.
+/// - Config: no layer is chosen.
+/// - Input: the model is damaged.
+/// - Refused: a weight is not finite.
+/// - Io: a file cannot be read or written.
+/// - Interrupted: a stop was requested.
 pub(crate) fn factorize(
     recipe: &Recipe,
     stage: &FactorizeStage,
@@ -74,10 +81,12 @@ pub(crate) fn factorize(
     write(&FactoredModel { checkpoint: &checkpoint, infos, tensors }, &reports, output, &workers)
 }
 
-/// The matrices that the stage chooses. One that another name shares stays: two factors beside it would not be smaller.
+/// Returns the matrices that the stage chooses. Tied tensors are skipped: two factors besides the tied tensor
+/// would not be smaller.
 fn chosen<'a>(stage: &FactorizeStage, plan: &'a Plan) -> Result<Vec<&'a TensorPlan<'a>>> {
     if plan.layout == WeightLayout::Burn {
-        let message = "its weights lie [in, out], as burn keeps them, and only [out, in] is factorized; export it to another format";
+        let message =
+            "found weights [in, out] in burn's layout, expected [out, in]; export the model to another format";
         return Err(Error::config(message).at("factorize"));
     }
     let selection = &stage.selection;
@@ -103,7 +112,7 @@ fn chosen<'a>(stage: &FactorizeStage, plan: &'a Plan) -> Result<Vec<&'a TensorPl
     }
 }
 
-/// A name up to its last segment, with the dot.
+/// Returns a name up to its last segment, with the dot.
 fn stem(name: &str) -> &str {
     &name[..name.rfind('.').map_or(0, |dot| dot + 1)]
 }
@@ -115,7 +124,7 @@ fn factors_of(stage: &FactorizeStage, tensor: &TensorPlan, checkpoint: &Checkpoi
     let mut weights = vec![0.0; info.n_elements()];
     rows::to_f32(&bytes, info.dtype, &mut weights);
     if let Some(at) = weights.iter().position(|weight| !weight.is_finite()) {
-        let message = format!("element {at} is {}, and it has no singular values; exclude it", weights[at]);
+        let message = format!("element {at} is {}, expected a finite number; exclude the tensor", weights[at]);
         return Err(Error::refused(message).at(format_args!("tensor {:?}", info.name)));
     }
     let [n_rows, n_cols] = [info.shape.0[0], info.shape.0[1]];
@@ -133,7 +142,7 @@ fn report(tensor: &TensorPlan, factors: &Option<Factors>) -> FactorReport {
     }
 }
 
-/// A directory of plain tensors, the model's small files, and what was done: written and verified as any output is.
+/// Writes and verifies a directory of plain tensors, the model's companion files, and the report.
 fn write(source: &FactoredModel, reports: &[FactorReport], output: &Path, workers: &Workers) -> Result<()> {
     let (draft, checkpoint) = (Draft::create(output, &[], false)?, source.checkpoint);
     let mut plan = Plan::unchanged(source.tensors(), OutputFormat::Dense, Nonfinite::Unchanged);
@@ -159,7 +168,7 @@ fn write(source: &FactoredModel, reports: &[FactorReport], output: &Path, worker
     draft.publish()
 }
 
-/// A model of which some tensors were made here.
+/// A model with some tensors that were computed here.
 struct FactoredModel<'a> {
     checkpoint: &'a Checkpoint,
     infos: Vec<TensorInfo>,

@@ -1,4 +1,4 @@
-//! The stages of a recipe that work on files: plan, survey, lay out, encode, verify, evaluate, report, publish.
+//! The file stages of a recipe: plan, survey, lay out, encode, verify, evaluate, report, publish.
 
 mod small_files;
 
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-/// How large weight files are to be.
+/// The allowed size of weight files.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SizeRange {
     pub(crate) least: u64,
@@ -24,29 +24,30 @@ pub(crate) struct SizeRange {
 }
 
 impl SizeRange {
-    /// What no files are: for an attempt that only tells.
+    /// A size range that nothing satisfies: used for a dry run.
     pub(crate) const NEVER: Self = Self { least: u64::MAX, most: 0 };
 }
 
-/// A draft, or why there is none.
+/// A draft, or the reason why there is none.
 pub(crate) enum Drafted {
-    /// It is as large as it was to be.
+    /// An output whose size is within the range.
     Done(Draft, Box<Report>),
-    /// It is not.
+    /// An output whose size is outside the range.
     Missed(Miss),
 }
 
-/// What a draft of another size than wanted showed.
+/// The size and errors of a draft outside the wanted range.
 pub(crate) struct Miss {
-    /// Bytes of its weight files.
+    /// The size of its weight files in bytes.
     pub(crate) n_bytes: u64,
-    /// The share of the error of layers' outputs that moving their weights left, by name.
+    /// The share of each layer's output error that remained after weight updates, by name.
     pub(crate) left: BTreeMap<String, f64>,
 }
 
-/// The output of those stages, none of which has steps to find, whole and verified, and not yet in its place; given up before it is evaluated where
-/// its weight files are not as large as wanted. Where stages look at the inputs of layers or move weights, what is found of each block is kept in
-/// `scratch` until all is done.
+/// Makes the output of the file stages, verified but not published. All step sizes must be known.
+///
+/// If the size of the weight files is not wanted, the draft is dropped before its evaluation. If stages need
+/// layer inputs or update weights, the results of each block are stored in `scratch` until the run is finished.
 pub(crate) fn draft_of_size(
     recipe: &Recipe,
     options: &RunOptions,
@@ -77,7 +78,7 @@ pub(crate) fn draft_of_size(
     })
 }
 
-/// What is known when a draft is started.
+/// The state when a draft is started.
 struct Begun<'a> {
     recipe: &'a Recipe,
     origin: &'a Origin,
@@ -89,7 +90,9 @@ struct Begun<'a> {
     wanted: Option<SizeRange>,
 }
 
-/// Fills a draft, verifies and evaluates it, and makes its report, which is not in it yet. A draft of another size than wanted is a [`Miss`].
+/// Fills a draft, verifies and evaluates it, and returns its report. A draft of an unwanted size is a [`Miss`].
+///
+/// The report is not yet part of the draft.
 fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Result<std::result::Result<Report, Miss>> {
     let Begun { recipe, origin, checkpoint, prediction, scratch, workers, started, wanted } = *begun;
     let mut timing = Timing::default();
@@ -97,7 +100,7 @@ fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Resul
 
     let mut plan = plan;
     let since = Instant::now();
-    let job = scratch.filter(|_| solve::is_asked(recipe));
+    let job = scratch.filter(|_| solve::is_requested(recipe));
     let job = job.map(|scratch| SolveJob { recipe, checkpoint, scratch, workers, options });
     let solved = job.as_ref().map_or(Ok(None), |job| solve::solve(job, &mut plan))?;
     if solved.is_some() {
@@ -137,17 +140,17 @@ fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Resul
     Ok(Ok(report))
 }
 
-/// Starts the draft, and refuses at once where there is too little room for it.
+/// Starts the draft, and checks that there is enough disk space.
 fn start(recipe: &Recipe, checkpoint: &Checkpoint, prediction: Prediction, options: &RunOptions) -> Result<Draft> {
     let draft = Draft::create(&recipe.output, &inputs_of(recipe, checkpoint), options.force)?;
-    // An upper bound might refuse what would fit; so might a prediction where tensors may yet be left as they are.
+    // An upper bound might refuse an output that fits; so might a prediction if tensors may still be skipped.
     if prediction.is_exact && !recipe.allow_nonfinite {
         draft.check_space(prediction.n_bytes)?;
     }
     Ok(draft)
 }
 
-/// Writes and verifies: all of the draft but the report.
+/// Writes and verifies everything in the draft except the report.
 fn write(
     recipe: &Recipe,
     plan: &mut Plan,
@@ -171,7 +174,7 @@ fn write(
     Ok(written)
 }
 
-/// Runs the draft where that is asked, and refuses it where it is not good enough.
+/// Evaluates the draft if requested, and refuses it if it misses a bound.
 fn evaluated(
     recipe: &Recipe,
     origin: &Origin,
@@ -179,15 +182,15 @@ fn evaluated(
     options: &RunOptions,
     timing: &mut Timing,
 ) -> Result<Option<EvaluationReport>> {
-    let Some(asked) = &recipe.evaluate else { return Ok(None) };
+    let Some(stage) = &recipe.evaluate else { return Ok(None) };
     let since = Instant::now();
-    let found = evaluate(asked, draft.path(), Some(&origin.model), options)?;
-    asked.bounds.check(&found.metrics)?;
+    let found = evaluate(stage, draft.path(), Some(&origin.model), options)?;
+    stage.bounds.check(&found.metrics)?;
     timing.mark("evaluate", since);
     Ok(Some(found))
 }
 
-/// Every path that is read: the output may not overlap with any.
+/// Returns every path that is read: the output must not overlap with any of them.
 pub(crate) fn inputs_of<'a>(recipe: &'a Recipe, checkpoint: &'a Checkpoint) -> Vec<&'a Path> {
     let files = checkpoint.files().into_iter().map(|file| file.path());
     files.chain(recipe.read.iter().map(|named| named.path.as_path())).chain([recipe.model.as_path()]).collect()

@@ -1,25 +1,27 @@
-//! Models of the Hugging Face hub that are named where a path is expected: how to get them.
+//! Advice for models of the Hugging Face hub that are given instead of a path.
 
 use std::path::{Path, PathBuf};
 
-/// The advice for getting a model of the hub, as the end of an error line. `cache` is the directory of what was downloaded before.
+/// Returns advice for getting a model from the hub, as the end of an error message.
+///
+/// `cache` is the directory of earlier downloads.
 pub(crate) fn advice(id: &str, cache: Option<&Path>) -> String {
     let Some(cache) = cache else { return get(id) };
     let kept = cache.join(format!("models--{}", id.replace('/', "--"))).join("snapshots");
     match newest_in(&kept) {
-        Some(snapshot) => format!("; it was downloaded before: give {}", snapshot.display()),
-        None => format!("{}, or give what `hf download {id}` leaves in {}", get(id), kept.display()),
+        Some(snapshot) => format!("; it was downloaded before: use {}", snapshot.display()),
+        None => format!("{}, or use the snapshot of `hf download {id}` in {}", get(id), kept.display()),
     }
 }
 
 fn get(id: &str) -> String {
     let name = id.rsplit('/').next().unwrap_or(id);
     format!(
-        "; if it is a model of the Hugging Face hub, run `hf download {id} --local-dir models/{name}` and give models/{name}"
+        "; if it is a model of the Hugging Face hub, run `hf download {id} --local-dir models/{name}` and use models/{name}"
     )
 }
 
-/// The directory of the hub's downloads, as its own programs find it.
+/// Returns the hub's download directory, as its own programs find it.
 pub(crate) fn cache() -> Option<PathBuf> {
     let named = |name: &str| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
     let home = || named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")));
@@ -28,7 +30,7 @@ pub(crate) fn cache() -> Option<PathBuf> {
         .or_else(|| Some(home()?.join("huggingface").join("hub")))
 }
 
-/// The entry of a directory that was changed last.
+/// Returns the most recently modified entry of a directory.
 fn newest_in(directory: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(directory).ok()?.flatten();
     let dated = entries.filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())));
@@ -40,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_that_is_in_the_cache_is_named_there_and_another_says_how_to_get_it() {
+    fn advice_names_the_cached_model_or_the_download_command() {
         let cache = tempfile::tempdir().unwrap();
         let missing = advice("org/small", Some(cache.path()));
         assert!(missing.contains("`hf download org/small --local-dir models/small`"), "{missing}");

@@ -1,39 +1,42 @@
-//! What was asked and made, as hashes: with the same [contents](crate::contents), two runs with the same of each are the same run.
+//! Hashes of a recipe and its output. Runs with equal hashes and equal [contents](crate::contents) are the same
+//! run.
 
 use briquette_core::{Error, Result};
 use briquette_formats::{InputFile, Manifest, manifest, sums};
 use briquette_recipe::{Recipe, paths};
 use std::path::Path;
 
-/// SHA-256 of all that a recipe asks for, data, gate and evaluation too, with the program's version. Paths do not count:
-/// what lies there is hashed with the input.
+/// Returns the SHA-256 of a recipe, including data, gate and evaluation, with the program's version.
+///
+/// Paths do not count: their contents are hashed with the input.
 ///
 /// # Errors
-/// Bug, where it cannot be written as JSON.
+/// Bug: the recipe cannot be written as JSON.
 pub(crate) fn of_recipe(recipe: &Recipe) -> Result<String> {
     let program = concat!("briquette ", env!("CARGO_PKG_VERSION"));
-    let asked = serde_json::to_value(paths::without(&recipe.asked))
+    let raw = serde_json::to_value(paths::without(&recipe.asked))
         .map_err(|error| Error::bug(format!("the recipe: {error}")))?;
-    Ok(sums::sha256_of_bytes(format!("{program}\n{asked}").as_bytes()))
+    Ok(sums::sha256_of_bytes(format!("{program}\n{raw}").as_bytes()))
 }
 
-/// SHA-256 of an output's `SHA256SUMS`, which covers every file that two runs have in common.
+/// Returns the SHA-256 of an output's `SHA256SUMS`, which covers every reproducible file.
 ///
 /// # Errors
-/// Input where it is not there, Io where it cannot be read.
+/// - Input: the file is missing.
+/// - Io: the file cannot be read.
 pub(crate) fn of_output(directory: &Path) -> Result<String> {
     sums::sha256_of(&InputFile::open(&directory.join(sums::FILE_NAME))?, false, &|| Ok(()))
 }
 
-/// SHA-256 of an output's report, which no sum covers.
+/// Returns the SHA-256 of an output's report, which `SHA256SUMS` does not cover.
 ///
 /// # Errors
-/// As [`of_output`].
+/// See [`of_output`].
 pub(crate) fn of_report(directory: &Path) -> Result<String> {
     sums::sha256_of(&InputFile::open(&directory.join("report.json"))?, false, &|| Ok(()))
 }
 
-/// Whether what lies at a recipe's output was made by this very recipe, as its manifest says.
+/// Returns whether the existing output was made by this recipe, according to its manifest.
 pub(crate) fn is_made_by(recipe: &Recipe) -> Result<bool> {
     let found = InputFile::open(&recipe.output.join(manifest::FILE_NAME));
     let found = found.and_then(|file| Manifest::read(&file));
@@ -41,7 +44,7 @@ pub(crate) fn is_made_by(recipe: &Recipe) -> Result<bool> {
     Ok(found.recipe == recipe.to_manifest()?)
 }
 
-/// A bad journal or output is a reason to redo a job; only a stop is not.
+/// Returns whether an error is a stop. Any other error of a journal or output is a reason to repeat a job.
 pub(crate) fn is_stop(error: &Error) -> bool {
     matches!(error.kind, briquette_core::ErrorKind::Interrupted(_))
 }
@@ -58,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_asked_counts_and_where_it_lies_does_not() {
+    fn the_hash_covers_the_recipe_without_paths() {
         let evaluate = "[[stage]]\nkind = \"evaluate\"\n[data]\neval = \"d\"\n";
         let texts = [
             String::new(),

@@ -1,4 +1,4 @@
-//! From a recipe to a verified directory and a report: plan, survey, encode, verify, publish.
+//! Runs a recipe: plan, survey, encode, verify and publish an output directory with a report.
 //!
 //! ```no_run
 //! use briquette_pipeline::{Recipe, RunOptions, run};
@@ -9,7 +9,7 @@
 //! # Ok::<(), briquette_core::Error>(())
 //! ```
 //!
-//! Non-goals: printing, and knowing how a format lies on disk.
+//! Non-goals: printing, and file format details.
 
 mod advice;
 #[cfg(feature = "model")]

@@ -1,40 +1,40 @@
-//! Predicts the memory that the models of a recipe take at least, and checks it against the limit before any work.
+//! Predicts the minimum memory of the models of a recipe.
 //!
-//! The prediction comes from headers.
+//! The prediction is computed from headers, and checked against the limit before any work.
 
 use briquette_core::{Error, Result};
 use briquette_recipe::Recipe;
 use serde::Serialize;
 
-/// Models that are run at one time, and the bytes of their weights then.
+/// Models that run at the same time, and the size of their weights.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Need {
-    /// What is done, in words: `run models/minilm`.
+    /// The activity in words: `run models/minilm`.
     pub what: String,
-    /// Bytes of weights in memory; computing takes more.
+    /// The size of the weights in memory in bytes; computation takes more.
     pub weights_bytes: u64,
 }
 
-/// What a recipe needs, and what it may take.
+/// The memory needs of a recipe, and its limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Needs {
     /// `memory.limit`.
     pub limit_bytes: Option<u64>,
-    /// What is known of before anything is done, in order. What a stage makes smaller or larger is not.
+    /// The needs that are known before the run, in order. Models that stages change are not included.
     pub runs: Vec<Need>,
 }
 
 impl Needs {
-    /// What a recipe needs on the device with this name.
+    /// Returns the needs of a recipe on the device with this name.
     ///
     /// # Errors
-    /// Config where there is no such device; Input or Io where a model cannot be read.
+    /// Config: the device is unknown. Input and Io: a model cannot be read.
     #[cfg(feature = "model")]
     pub fn of(recipe: &Recipe, device: &str) -> Result<Self> {
         Ok(Self { limit_bytes: limit_of(recipe), runs: known::runs(recipe, device)? })
     }
 
-    /// Nothing: this build cannot run models.
+    /// Returns no needs: this build cannot run models.
     ///
     /// # Errors
     /// None.
@@ -43,10 +43,10 @@ impl Needs {
         Ok(Self { limit_bytes: limit_of(recipe), runs: Vec::new() })
     }
 
-    /// Refuses what is over the limit already by its weights.
+    /// Checks that the weights alone are within the limit.
     ///
     /// # Errors
-    /// Refused, with both figures.
+    /// Refused: they exceed the limit; the message has both sizes.
     pub fn check(&self) -> Result<()> {
         let Some(limit) = self.limit_bytes else { return Ok(()) };
         self.runs.iter().try_for_each(|need| need.check(limit))
@@ -59,12 +59,12 @@ impl Need {
         if *weights_bytes <= limit {
             return Ok(());
         }
-        let message = format!("to {what} takes {weights_bytes} bytes for its weights alone, expected at most {limit}");
+        let message = format!("cannot {what}: the weights alone take {weights_bytes} bytes, expected at most {limit}");
         Err(Error::refused(format!("{message}; raise the limit")).at("memory.limit"))
     }
 }
 
-/// Refuses a recipe whose models are over its limit.
+/// Refuses a recipe whose models exceed its limit.
 pub(crate) fn check(recipe: &Recipe, device: &str) -> Result<()> {
     if limit_of(recipe).is_none() { Ok(()) } else { Needs::of(recipe, device)?.check() }
 }
@@ -72,7 +72,7 @@ pub(crate) fn check(recipe: &Recipe, device: &str) -> Result<()> {
 fn limit_of(recipe: &Recipe) -> Option<u64> {
     let of_training = recipe.parts.iter().find_map(|part| part.then.as_distill()?.memory.limit);
     let of_calibration = recipe.calibration.as_ref().and_then(|run| run.limit);
-    recipe.evaluate.as_ref().and_then(|asked| asked.limit).or(of_training).or(of_calibration)
+    recipe.evaluate.as_ref().and_then(|stage| stage.limit).or(of_training).or(of_calibration)
 }
 
 #[cfg(feature = "model")]
@@ -92,10 +92,10 @@ mod known {
     use briquette_writer::RunOptions;
     use std::path::Path;
 
-    /// What is run, as long as its weights are those of files that are there.
+    /// Returns the runs whose weights are in existing files.
     pub(super) fn runs(recipe: &Recipe, device: &str) -> Result<Vec<Need>> {
         let mut runs = Vec::new();
-        // After another part, the model that is calibrated is not there yet.
+        // After another part, the model to calibrate does not exist yet.
         let calibration = recipe.calibration.as_ref().filter(|_| recipe.parts.is_empty());
         if recipe.parts.is_empty() && recipe.evaluate.is_none() && calibration.is_none() {
             return Ok(runs);
@@ -109,48 +109,50 @@ mod known {
         for part in &recipe.parts {
             let ModelStage::Distill(stage) = &part.then else { break };
             runs.push(to_train(stage, &recipe.model, &recipe.model, &device)?);
-            // The next training starts from what this one makes, whose size is not known yet.
+            // The next training starts from the result of this one, whose size is not known yet.
             if stage.student != Student::Same {
                 break;
             }
         }
-        if let Some(asked) = &recipe.evaluate {
-            runs.push(to_run(&recipe.model, &device, asked)?);
+        if let Some(stage) = &recipe.evaluate {
+            runs.push(to_run(&recipe.model, &device, stage)?);
         }
         Ok(runs)
     }
 
-    /// A limit on the memory of this process, from now on.
+    /// Returns a limit on the memory of this process from now on.
     pub(crate) fn limit_of_host(limit: Option<u64>, options: &RunOptions) -> Option<MemoryLimit<'_>> {
         limit.map(|n_bytes| MemoryLimit::set(n_bytes, options.meter.as_ref()))
     }
 
-    /// Calibrating a model: one of text has the weights of one block in memory at a time.
+    /// Returns the need of a calibration: a text model has the weights of one block in memory at a time.
     pub(crate) fn to_calibrate(checkpoint: &Checkpoint, arch: Option<Arch>, device: &Device) -> Result<Need> {
         let by_block = arch.map_or(Ok(None), |arch| offloaded_bytes(checkpoint, arch, device))?;
         let weights_bytes = by_block.unwrap_or_else(|| predicted_bytes(checkpoint, arch, None, device));
         Ok(Need { what: format!("calibrate {}", checkpoint.path().display()), weights_bytes })
     }
 
-    /// Running a model as asked.
-    pub(crate) fn to_run(model: &Path, device: &Device, asked: &Evaluate) -> Result<Need> {
-        let checkpoint = Checkpoint::open_as(model, &asked.choice)?;
-        let named = || asked.arch.as_deref().and_then(|name| name.parse().ok());
+    /// Returns the need of an evaluation.
+    pub(crate) fn to_run(model: &Path, device: &Device, stage: &Evaluate) -> Result<Need> {
+        let checkpoint = Checkpoint::open_as(model, &stage.choice)?;
+        let named = || stage.arch.as_deref().and_then(|name| name.parse().ok());
         let arch = Arch::detect(&checkpoint).ok().or_else(named);
-        let by_block = arch.filter(|_| asked.offload);
+        let by_block = arch.filter(|_| stage.offload);
         let by_block = by_block.map_or(Ok(None), |arch| offloaded_bytes(&checkpoint, arch, device))?;
-        let weights_bytes = by_block.unwrap_or_else(|| predicted_bytes(&checkpoint, arch, half(asked.dtype), device));
+        let weights_bytes = by_block.unwrap_or_else(|| predicted_bytes(&checkpoint, arch, half(stage.dtype), device));
         Ok(Need { what: format!("run {}", model.display()), weights_bytes })
     }
 
-    /// Training what starts as `model`, with its teacher, which is `original` where the stage names none. A student of other sizes
-    /// takes the place of `model` before the teacher is loaded.
+    /// Returns the need of a training that starts from `model`, with its teacher. The default teacher is
+    /// `original`.
+    ///
+    /// A student of other sizes replaces `model` before the teacher is loaded.
     pub(crate) fn to_train(stage: &DistillStage, model: &Path, original: &Path, device: &Device) -> Result<Need> {
         let student =
             predicted_bytes(&Checkpoint::open_as(model, &stage.choice)?, None, None, &device.clone().autodiff());
         let mut need = Need { what: format!("train {}", model.display()), weights_bytes: student };
         let teacher = stage.teacher.as_deref().unwrap_or(original);
-        // The teacher may be what an earlier job is yet to make.
+        // The teacher may be the output of an earlier job and not exist yet.
         if needs_teacher(stage)? && presence::exists(teacher)? {
             let teacher_bytes = predicted_bytes(&teacher_of(stage, original)?, None, None, device);
             need.what += &format!(" with {} as teacher", teacher.display());

@@ -4,10 +4,10 @@ use briquette_core::Result;
 use briquette_formats::Checkpoint;
 use briquette_recipe::Recipe;
 
-/// The model to read.
+/// Opens the model of a recipe.
 ///
 /// # Errors
-/// As [`Checkpoint::open_as`].
+/// See [`Checkpoint::open_as`].
 pub fn model(recipe: &Recipe) -> Result<Checkpoint> {
     Checkpoint::open_as(&recipe.model, &recipe.choice)
 }

@@ -1,4 +1,4 @@
-//! A whole run of a recipe: its parts that train or factorize, then its stages that work on files.
+//! Runs a recipe: its parts that train or factorize, then its file stages.
 
 use crate::compress;
 use crate::staged::{self, OfBatch};
@@ -9,25 +9,28 @@ use briquette_recipe::{Recipe, paths};
 use briquette_report::{Origin, Report};
 use briquette_writer::context::RunOptions;
 
-/// Compresses a model as a recipe says. The output is there whole and verified, or not at all.
+/// Compresses a model as a recipe says. The output appears only when it is complete and verified.
 ///
 /// # Errors
-/// Config and Input for what the recipe and the model show, Refused by policy, Io for reading, writing and space,
-/// Interrupted for a stop.
+/// - Config: the recipe is invalid or does not match the model.
+/// - Input: the model or data is damaged.
+/// - Refused: a policy of the recipe forbids the result.
+/// - Io: a file cannot be read or written, or there is too little space.
+/// - Interrupted: a stop was requested.
 pub fn run(recipe: &Recipe, options: &RunOptions) -> Result<Report> {
     run_of_batch(recipe, options, None)
 }
 
-/// As [`run`], with what a batch knows of it.
+/// Implements [`run`], with the facts of a batch if the recipe is one of its jobs.
 pub(crate) fn run_of_batch(recipe: &Recipe, options: &RunOptions, of_batch: Option<OfBatch>) -> Result<Report> {
     let origin = Origin::of(recipe);
-    // Whatever can be known now should not be found out after hours of work.
+    // Finds errors before hours of work.
     let checked = check_build(recipe)
         .and_then(|()| recipe.check_has_files())
         .and_then(|()| memory::check(recipe, &options.device))
         .and_then(|()| paths::check_data(&recipe.read));
     let report = checked.and_then(|()| match recipe.parts.is_empty() {
-        true if !solve::is_asked(recipe) => compress::compress(recipe, options, &origin, None).map_err(unwritten),
+        true if !solve::is_requested(recipe) => compress::compress(recipe, options, &origin, None).map_err(unwritten),
         _ => staged::run(recipe, options, of_batch, origin.started),
     });
     options.progress.end();
@@ -45,7 +48,7 @@ pub(crate) fn check_build(recipe: &Recipe) -> Result<()> {
     Err(briquette_core::Error::lacks_feature("model", "run models").at(key))
 }
 
-/// This build runs every recipe.
+/// Accepts every recipe in this build.
 #[cfg(feature = "model")]
 pub(crate) fn check_build(_recipe: &Recipe) -> Result<()> {
     Ok(())

@@ -1,4 +1,4 @@
-//! What a model loses by the error of each tensor: found, kept in a file, and used again.
+//! The sensitivity of a model to errors of each tensor: measured, stored in a file, and reused.
 
 #[cfg(feature = "model")]
 mod by_running;
@@ -17,16 +17,16 @@ pub use request::{SensitivityRequest, sensitivity};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The step at which losses are told, over the root mean square of the weights: some four bits.
-const TOLD_AT: f64 = 0.25;
+/// The step size at which losses are reported, relative to the RMS of the weights: about four bits.
+const REPORTED_AT: f64 = 0.25;
 
-/// A tensor whose step is to be found, and what it takes at each.
+/// A tensor whose step size is open, and its size at each step size.
 pub(crate) type OpenTensor<'a, 'p> = (&'a TensorPlan<'p>, Curve);
 
-/// The tensors of a plan whose steps are to be found, as their weights show them.
+/// Returns the tensors of a plan whose step size is open, with their size curves.
 ///
 /// # Errors
-/// Config where there are none; those of reading.
+/// Config: there are no such tensors. Input and Io: a tensor cannot be read.
 pub(crate) fn open_tensors<'a, 'p>(
     plan: &'a Plan<'p>,
     budget: Option<&Budget>,
@@ -38,7 +38,9 @@ pub(crate) fn open_tensors<'a, 'p>(
     };
     let open: Vec<&TensorPlan> = plan.tensors.iter().filter(is_open).collect();
     if open.is_empty() {
-        return Err(Error::config("no tensor of the model has a step to find; choose some").at("budget"));
+        return Err(
+            Error::config("no tensor of the model has an open step size; choose tensors with include").at("budget")
+        );
     }
     workers.begin("weights", open.iter().map(|tensor| tensor.info.n_bytes()).sum());
     workers.map(
@@ -53,15 +55,16 @@ pub(crate) fn open_tensors<'a, 'p>(
     )
 }
 
-/// The choices of a budget for a tensor, without patterns that do not divide its rows.
+/// Returns the choices of a budget for a tensor, without patterns that do not divide its rows.
 ///
-/// If the groups of a scheme do not divide them, the tensor has one scale per row, or stays floats for transformers.
+/// If the groups of a scheme do not divide the rows, the tensor has one scale per row, or stays float for
+/// transformers.
 fn choices_of(plan: &Plan, tensor: &TensorPlan, budget: Option<&Budget>) -> Result<TensorChoices> {
     let Some(Budget { has_steps, schemes, .. }) = budget else {
         return Ok(TensorChoices { has_steps: true, named: Vec::new() });
     };
     if tensor.prune.is_some() && schemes.iter().any(|choice| choice.pruned.is_some()) {
-        let message = "is pruned by a stage already; exclude it from that, or leave sparsities out of the choices";
+        let message = "is pruned by a stage already; exclude it from that stage, or remove sparsities from the choices";
         return Err(Error::config(message).at(tensor.culprit()).at("budget.choices"));
     }
     let fits = |choice: &&SchemeChoice| {
@@ -89,7 +92,7 @@ fn choices_of(plan: &Plan, tensor: &TensorPlan, budget: Option<&Budget>) -> Resu
     Ok(TensorChoices { has_steps: *has_steps, named })
 }
 
-/// Which weights of a tensor a choice drops.
+/// Returns which weights of a tensor a choice drops.
 fn cut_of(target: PruneTarget, tensor: &TensorPlan) -> Option<Cut> {
     match target {
         PruneTarget::Layer(ratio) => Some(Cut::Count(ratio.of(tensor.info.n_elements()))),
@@ -98,26 +101,26 @@ fn cut_of(target: PruneTarget, tensor: &TensorPlan) -> Option<Cut> {
     }
 }
 
-/// What a tensor costs.
+/// The loss of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Cost {
-    /// Its loss over the square of its step.
+    /// The loss per squared step size.
     of_square: f64,
-    /// Whether nothing that ran has it, as far as is known.
+    /// Whether no sample used the tensor, as far as known.
     is_idle: bool,
 }
 
-/// FoundCosts, and what they are counted in.
+/// Losses of tensors, and their unit.
 struct FoundCosts {
     costs: Vec<Cost>,
     unit: &'static str,
 }
 
-/// What the model of a recipe loses by errors of some tensors.
+/// Measures the sensitivity of a recipe's model to errors of some tensors.
 ///
 /// # Errors
-/// Config where the data is of another kind than the model takes, or this build cannot run models; Input where a file is of another model; those of
-/// reading and running.
+/// - Config: the data is of another kind than the model takes, or this build cannot run models.
+/// - Input: a file belongs to another model. Input and Io: a tensor cannot be read.
 pub(crate) fn find(
     recipe: &Recipe,
     how: &Sensitivity,
@@ -157,12 +160,12 @@ pub(crate) fn find(
     })
 }
 
-/// What is lost at some four bits.
+/// Returns the loss at about four bits.
 pub(crate) fn at_four_bits(of_square: f64, rms: f64) -> f64 {
-    of_square * (TOLD_AT * rms).powi(2)
+    of_square * (REPORTED_AT * rms).powi(2)
 }
 
-/// What a way to find sensitivities is called.
+/// Returns the name of a sensitivity method.
 fn name_of(how: &Sensitivity) -> &'static str {
     let [gradient, measured, relative] = Sensitivity::NAMES;
     match how {
@@ -173,13 +176,13 @@ fn name_of(how: &Sensitivity) -> &'static str {
     }
 }
 
-/// What an earlier run found of all these tensors.
+/// Reads the sensitivities of all these tensors from a file of an earlier run.
 fn of_file(path: &Path, open: &[OpenTensor], checkpoint: &Checkpoint) -> Result<SensitivityReport> {
     let found = read(path)?;
     let own = fingerprint(checkpoint)?.to_string();
     if found.fingerprint != own {
         let message = format!(
-            "these are sensitivities of another model, of fingerprint {}; {} has {own}; find those of this model",
+            "found sensitivities of another model with fingerprint {}, expected {own} of {}; measure them again",
             found.fingerprint,
             checkpoint.path().display()
         );
@@ -188,14 +191,14 @@ fn of_file(path: &Path, open: &[OpenTensor], checkpoint: &Checkpoint) -> Result<
     let is_known = |name: &str| found.tensor(name).is_some_and(|tensor| tensor.loss_of_square >= 0.0);
     match open.iter().find(|(tensor, _)| !is_known(&tensor.info.name)) {
         Some((tensor, _)) => {
-            let message = format!("has no loss for {:?}; find those of all tensors that are rounded", tensor.info.name);
+            let message = format!("has no loss for {:?}; measure all tensors that are quantized", tensor.info.name);
             Err(Error::input(message).at(path.display()))
         }
         None => Ok(found),
     }
 }
 
-/// Whether a file has what this way would find on as many items of the same data.
+/// Returns whether a file has the sensitivities of this method, with as many items of the same data.
 pub(crate) fn is_found_so(path: &Path, recipe: &Recipe, how: &Sensitivity) -> bool {
     read(path).is_ok_and(|found| {
         let (n_samples, data, loss) = (samples_of(how), data_of(recipe, how), loss_of(how));
@@ -204,7 +207,7 @@ pub(crate) fn is_found_so(path: &Path, recipe: &Recipe, how: &Sensitivity) -> bo
     })
 }
 
-/// The items that a way runs.
+/// Returns the number of items that a method runs.
 fn samples_of(how: &Sensitivity) -> Option<usize> {
     match how {
         Sensitivity::Gradient { n_samples } | Sensitivity::Measured { n_samples, .. } => Some(*n_samples),
@@ -212,7 +215,7 @@ fn samples_of(how: &Sensitivity) -> Option<usize> {
     }
 }
 
-/// The loss that is asked for, where one is.
+/// Returns the requested loss, if there is one.
 fn loss_of(how: &Sensitivity) -> Option<&'static str> {
     match how {
         Sensitivity::Measured { loss, .. } => loss.map(MeasuredLoss::name),
@@ -220,7 +223,7 @@ fn loss_of(how: &Sensitivity) -> Option<&'static str> {
     }
 }
 
-/// What a way runs the model on.
+/// Returns the data that a method runs the model on.
 fn data_of(recipe: &Recipe, how: &Sensitivity) -> Option<String> {
     let run = recipe.calibration.as_ref().filter(|_| samples_of(how).is_some())?;
     Some(run.data.eval.as_deref()?.display().to_string())
@@ -242,7 +245,8 @@ fn read(path: &Path) -> Result<SensitivityReport> {
     Ok(found)
 }
 
-/// The square error of a layer's outputs over their square, where the mean squares of its inputs are known; of its weights elsewhere.
+/// Returns the squared error of a layer's outputs relative to the outputs. If the input statistics are unknown,
+/// it uses the weights instead.
 fn relative(recipe: &Recipe, open: &[OpenTensor], checkpoint: &Checkpoint) -> Result<FoundCosts> {
     let mut layers: BTreeMap<String, InputStats> = BTreeMap::new();
     for path in recipe.stages.iter().filter_map(briquette_recipe::Stage::statistics) {
@@ -258,21 +262,22 @@ fn relative(recipe: &Recipe, open: &[OpenTensor], checkpoint: &Checkpoint) -> Re
     Ok(FoundCosts { costs: open.iter().map(cost).collect(), unit: "relative" })
 }
 
-/// The square error of a step over the square of the weights, a weight: that of a step is a twelfth of its square.
+/// Returns the squared error of a step size relative to the squared weights, per weight: the error is
+/// `step²/12`.
 fn of_weights(curve: &Curve) -> f64 {
     1.0 / (12.0 * curve.rms * curve.rms)
 }
 
-/// The share of the usual cost that a tensor has at least: what the items that ran do not show, others may.
+/// The minimum cost of a tensor relative to the median: other items may show what the sampled ones do not.
 const FLOOR: f64 = 0.02;
 
-/// No tensor costs next to nothing.
+/// Raises very low costs to the minimum.
 #[cfg_attr(not(feature = "model"), allow(dead_code))]
 fn with_floor(mut costs: Vec<Cost>, open: &[OpenTensor]) -> Vec<Cost> {
     let usual = |(cost, (_, curve)): (&Cost, &OpenTensor)| cost.of_square / of_weights(curve);
     let mut all: Vec<f64> = costs.iter().zip(open).filter(|(cost, _)| !cost.is_idle).map(usual).collect();
     all.sort_by(f64::total_cmp);
-    // A metric may tell of few tensors only: what is usual is the mean of these then.
+    // A metric may respond to a few tensors only; then the mean replaces the median.
     let mean = all.iter().map(|cost| cost.max(0.0)).sum::<f64>() / all.len().max(1) as f64;
     let median = all.get(all.len() / 2).copied().filter(|median| *median > 0.0).unwrap_or(mean);
     let median = if median > 0.0 { median } else { 1.0 };

@@ -1,7 +1,8 @@
-//! Weights that are moved so that the outputs of their layers stay what they were: what happens between the plan and the survey.
+//! Error compensation: updates weights to preserve the outputs of their layers, between the plan and the
+//! survey.
 //!
-//! What was found is kept in files beside the output, one for each block of the network, so that a run that was killed goes on at the
-//! block where it stood. The survey and all that follows see the moved weights, masks and scales as given.
+//! The results are stored in files beside the output, one per block of the network, so that a killed run
+//! resumes at its block. The survey and all later steps take the updated weights, masks and scales as given.
 
 mod errors;
 #[cfg(feature = "model")]
@@ -30,22 +31,26 @@ pub(crate) use owl::shares;
 pub(crate) use source::SolvedSource;
 use std::collections::BTreeMap;
 
-/// What was found: the model with moved weights in their places, and how well they fit.
+/// The model with updated weights, and how well they preserve the outputs.
 pub(crate) struct Solved<'a> {
     pub(crate) source: SolvedSource<'a>,
     pub(crate) layers: BTreeMap<usize, SolvedLayer>,
 }
 
-/// Whether any stage of these moves weights, or the model is to run block by block for what they look at.
-pub(crate) fn is_asked(recipe: &Recipe) -> bool {
+/// Returns whether any stage updates weights, or the model must run block by block for its stages.
+pub(crate) fn is_requested(recipe: &Recipe) -> bool {
     recipe.calibration.is_some() || recipe.stages.iter().any(briquette_recipe::Stage::updates_weights)
 }
 
-/// Updates the weights of all tensors that request it, and gives the plan the inputs that the calibration saw. None where nothing is updated
-/// and nothing is run.
+/// Updates the tensors that request error compensation, and adds the calibration's input statistics to the
+/// plan.
+///
+/// Returns `None` if nothing is updated and nothing runs.
 ///
 /// # Errors
-/// Input where statistics have no gram matrices; those of reading, running and writing; Interrupted.
+/// - Input: statistics have no Gram matrices. Input and Io: a tensor cannot be read, or a result cannot be
+///   written.
+/// - Interrupted: a stop was requested.
 pub(crate) fn solve<'a>(job: &'a SolveJob<'a>, plan: &mut Plan) -> Result<Option<Solved<'a>>> {
     let runs = job.recipe.calibration.as_ref().filter(|_| inputs::goes_by_block(job.recipe, job.checkpoint));
     if moving(plan).next().is_none() && runs.is_none() {
@@ -58,20 +63,20 @@ pub(crate) fn solve<'a>(job: &'a SolveJob<'a>, plan: &mut Plan) -> Result<Option
         Some(calibration) => inputs::block_by_block(job, calibration, plan, &mut found)?,
         None => from_statistics(job, plan, &mut found)?,
     }
-    let moved: Vec<usize> = moving(plan).map(TensorPlan::index).collect();
-    for index in moved {
+    let updated: Vec<usize> = moving(plan).map(TensorPlan::index).collect();
+    for index in updated {
         give(&mut plan.tensors[index], &found.source);
     }
     found.remark(plan);
     Ok(Some(Solved { source: found.source, layers: found.layers }))
 }
 
-/// The tensors whose weights are to be moved.
+/// Returns the tensors whose weights are updated.
 fn moving<'p, 'a>(plan: &'p Plan<'a>) -> impl Iterator<Item = &'p TensorPlan<'a>> {
     plan.tensors.iter().filter(|tensor| tensor.solve.moves() && tensor.tied_to().is_none())
 }
 
-/// Moves weights by statistics that were gathered before, in units of about this many weights.
+/// The approximate number of weights per unit when existing statistics are used.
 const UNIT: usize = 32 << 20;
 
 fn from_statistics(job: &SolveJob, plan: &mut Plan, found: &mut Found) -> Result<()> {
@@ -100,7 +105,7 @@ fn from_statistics(job: &SolveJob, plan: &mut Plan, found: &mut Found) -> Result
     Ok(())
 }
 
-/// Has the plan take mask, scales and weights of a tensor as the source gives them.
+/// Sets the mask, scales and weights of a tensor in the plan to those of the source.
 fn give(tensor: &mut TensorPlan, source: &SolvedSource) {
     let score = tensor.prune.map(|prune| prune.score).unwrap_or_default();
     tensor.prune = source.has_mask(tensor.index()).then_some(Pruning { score, cut: Cut::Given });

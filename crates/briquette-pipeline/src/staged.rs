@@ -1,9 +1,10 @@
-//! Recipes that train or factorize: what comes before the last stages is kept beside the output until all is done, so that a run that
-//! was killed goes on where it stood.
+//! Recipes that train or factorize.
 //!
-//! `OUT.stages/` holds `recipe.json`, an output directory for each finished part (`1-compress`, `1-distill`, `2-factorize`, ..) and, while
-//! one trains, its checkpoints. A part that is there is whole: directories appear in one step. Jobs of a batch that train the same share
-//! such a directory.
+//! Finished parts are stored beside the output, so that a killed run resumes.
+//!
+//! `OUT.stages/` has `recipe.json`, an output directory for each finished part (`1-compress`, `1-distill`,
+//! `2-factorize`, ..) and the checkpoints of a running training. A directory of a part is always complete,
+//! because it appears atomically. Jobs of a batch with the same training share such a directory.
 
 mod kept;
 mod parts;
@@ -29,20 +30,20 @@ use std::path::Path;
 use std::time::Instant;
 use steps::FoundSteps;
 use training::distills;
-pub(crate) use training::{asked_of_training, read_by_training};
+pub(crate) use training::{read_by_training, training_keys};
 use work::Work;
 pub(crate) use work::discard;
 
-/// What a batch knows of a job and a run by itself would have to find out.
+/// Facts that a batch passes to a job.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OfBatch<'a> {
-    /// What lies at every path that it reads.
+    /// The contents of all paths that the job reads.
     pub(crate) contents: &'a InputHashes,
-    /// Where what comes up to its last training is kept for other jobs, where there are any.
+    /// The directory that this job shares with other jobs, up to its last training.
     pub(crate) shared: Option<&'a Path>,
 }
 
-/// Runs every part of a recipe that trains or factorizes. The report counts the time from `started`.
+/// Runs every part of a recipe that trains or factorizes. The report counts time from `started`.
 pub(crate) fn run(
     recipe: &Recipe,
     options: &RunOptions,
@@ -59,15 +60,15 @@ pub(crate) fn run(
     }
 }
 
-/// A run that begins.
+/// The start of a run.
 enum ChainStart<'a> {
-    /// An earlier run made the output, and was killed while it cleaned up.
+    /// An earlier run made the output, and was killed during cleanup.
     Done(Box<Report>),
-    /// The parts are to be done, in this directory.
+    /// The parts must run, in this directory.
     Parts(Chain<'a>, Work),
 }
 
-/// Checks what can be known before any work, and takes the directory of the parts.
+/// Runs all checks that are possible before any work, and locks the directory of the parts.
 fn begin<'a>(
     recipe: &'a Recipe,
     original: &'a Checkpoint,
@@ -107,10 +108,10 @@ fn begin<'a>(
 struct Chain<'a> {
     recipe: &'a Recipe,
     original: &'a Checkpoint,
-    /// What lies at every path that it reads.
+    /// The contents of all paths that the run reads.
     contents: InputHashes,
     options: &'a RunOptions,
-    /// Whether it is a job of a batch.
+    /// Whether the run is a job of a batch.
     is_of_batch: bool,
     /// Whether other jobs use the same parts.
     is_shared: bool,
@@ -118,23 +119,24 @@ struct Chain<'a> {
 }
 
 impl Chain<'_> {
-    /// The report of the output that the same run made before it was killed while it cleaned up; that is done now.
+    /// Finishes the cleanup of an earlier run that had made the output, and returns its report.
     fn finish(&self, directory: &Path) -> Result<Option<Report>> {
         let work = Work::at(directory.to_path_buf(), self.recipe)?;
         let report = published::finished(work.directory(), self.recipe, &self.contents, self.options)?;
         if report.is_some() {
             work.discard(&self.recipe.output);
-            self.options.progress.line("the output is there: an earlier run of this recipe ended while it cleaned up");
+            self.options.progress.line("the output is complete: an earlier run of this recipe ended during cleanup");
         }
         Ok(report)
     }
 
-    /// Removes the directory of the parts where it keeps no work. Otherwise an error of a run that can go on says what is kept.
+    /// Removes the directory of the parts if it has no work. Otherwise adds to a resumable error what the
+    /// directory has.
     fn close(&self, work: Work, report: Result<Report>) -> Result<Report> {
         let (directory, kept) = (work.directory().to_path_buf(), kept::words(work.directory()));
         let is_done = match report.as_ref().map_err(|error| error.kind) {
             Ok(_) => !self.is_shared,
-            // A run that was refused before any part took long leaves nothing that is worth keeping.
+            // A run that was refused before a long part leaves nothing of value.
             Err(ErrorKind::Refused) => !work.holds_parts(),
             Err(ErrorKind::Interrupted(_)) => kept.is_none() && !self.is_shared,
             Err(_) => false,
@@ -149,14 +151,14 @@ impl Chain<'_> {
         })
     }
 
-    /// Every part, then the last stages. What is finished already is taken as it is.
+    /// Runs every part, then the last stages. Finished parts are reused.
     fn run_parts(&self, work: &Work) -> Result<Report> {
         let Self { recipe, options, .. } = *self;
         let steps = FoundSteps::of(recipe, work, options)?;
         let parts = steps.as_ref().map_or(recipe, |found| &found.recipe);
         let mut run = PartsRun::of(parts, self.original, work, options, self.started)?;
         if let Some(found) = &steps {
-            run.go_on_from(found.model.clone(), "budget".into())?;
+            run.continue_from(found.model.clone(), "budget".into())?;
         }
         let (model, origin) = run.run()?;
         let last = Recipe { model, parts: Vec::new(), ..recipe.clone() };

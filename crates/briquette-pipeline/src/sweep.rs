@@ -1,4 +1,6 @@
-//! A budget at several sizes: one measure, a batch of jobs, and a page with quality against bytes.
+//! Sweeps: a budget at several sizes.
+//!
+//! A sweep has one sensitivity measurement, a batch of jobs, and a page of quality against bytes.
 
 use crate::batch::{self, BatchOptions, Jobs};
 use crate::run::check_build;
@@ -13,49 +15,53 @@ use briquette_writer::{RunOptions, Workers};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// A recipe with a budget, and at what sizes.
+/// A recipe with a budget, and its sizes.
 #[derive(Debug, Clone)]
 pub struct SweepRequest {
-    /// The recipe; its `budget.bytes` are the sizes: `6MB..23MB`, or a list of them.
+    /// The recipe; `budget.bytes` has the sizes: `6MB..23MB`, or a list.
     pub recipe: RawRecipe,
-    /// What its paths are relative to.
+    /// The directory that its paths are relative to.
     pub directory: PathBuf,
-    /// The directory of all outputs, of the jobs file and the page.
+    /// The directory of all outputs, the jobs file and the page.
     pub output: PathBuf,
-    /// Sizes between those of a range, both included.
+    /// The number of sizes in a range, both ends included.
     pub n_points: usize,
-    /// Other outputs that are shown beside these.
+    /// Other outputs to show beside these.
     pub also: Vec<PathBuf>,
 }
 
-/// Runs a recipe at several sizes. What errors of tensors cost is found once, and kept in `sweep.sensitivity.json`; the jobs are in `sweep.toml`, and
-/// their page is `sweep.report.html`. Each job is done, resumed and shared among machines as those of any batch.
+/// Runs a recipe at several sizes.
+///
+/// The sensitivities are measured once and stored in `sweep.sensitivity.json`. The jobs are in `sweep.toml`,
+/// and their page is `sweep.report.html`. Jobs run, resume and are sharded as in any batch.
 ///
 /// # Errors
-/// Config where there is no budget, or nothing is evaluated; Refused where another sweep is there; those of a measure and of a batch.
+/// - Config: there is no budget, or nothing is evaluated.
+/// - Refused: the directory has another sweep.
+/// - See [`batch::run()`].
 pub fn sweep(
-    asked: &SweepRequest,
+    request: &SweepRequest,
     how: &BatchOptions,
     options: &RunOptions,
     each: &mut dyn FnMut(&JobResult),
 ) -> Result<BatchReport> {
     let started = Instant::now();
-    let path_error = |source| Error::io("cannot resolve", &asked.output, source);
-    let output = std::path::absolute(&asked.output).map_err(path_error)?;
-    let here = std::path::absolute(&asked.directory).or_else(|_| std::env::current_dir()).map_err(path_error)?;
-    let mut raw = asked.recipe.clone();
+    let path_error = |source| Error::io("cannot resolve", &request.output, source);
+    let output = std::path::absolute(&request.output).map_err(path_error)?;
+    let here = std::path::absolute(&request.directory).or_else(|_| std::env::current_dir()).map_err(path_error)?;
+    let mut raw = request.recipe.clone();
     paths::resolve(&mut raw, &here);
     let budget =
-        raw.budget.as_mut().ok_or_else(|| Error::config("budget.bytes: missing; say from what to what size"))?;
+        raw.budget.as_mut().ok_or_else(|| Error::config("budget.bytes: missing; set the sizes, such as 6MB..23MB"))?;
     let text =
-        budget.bytes.clone().ok_or_else(|| Error::config("budget.bytes: missing; say from what to what size"))?;
-    let sizes = sizes(&text, asked.n_points)?;
+        budget.bytes.clone().ok_or_else(|| Error::config("budget.bytes: missing; set the sizes, such as 6MB..23MB"))?;
+    let sizes = sizes(&text, request.n_points)?;
     budget.bytes = sizes.last().map(|size| format!("{size}B"));
     raw.output.path = Some(output.join("model"));
     let recipe = Recipe::from_raw(raw.clone(), Path::new(""))?;
     if recipe.evaluate.is_none() {
         return Err(
-            Error::config("nothing is measured; add an evaluate stage and its data, or give --eval").at("sweep")
+            Error::config("nothing is evaluated; add an evaluate stage and its data, or pass --eval").at("sweep")
         );
     }
     check_build(&recipe)?;
@@ -68,13 +74,13 @@ pub fn sweep(
     }
     let path = output.join("sweep.toml");
     let also: Vec<PathBuf> =
-        asked.also.iter().map(std::path::absolute).collect::<std::io::Result<_>>().map_err(path_error)?;
+        request.also.iter().map(std::path::absolute).collect::<std::io::Result<_>>().map_err(path_error)?;
     put(&path, jobs_of(&raw, &output, &sizes, &also)?.as_bytes(), options.force)?;
     losses.map_or(Ok(()), |losses| measure(&recipe, &losses, options)).map_err(|error| unmeasured(error, &path))?;
     batch::run_since(started, &Jobs::from_file(&path)?, how, options, each)
 }
 
-/// Finds what errors of tensors cost and writes it down, where the file has not just that.
+/// Measures the sensitivities and writes them, unless the file already has them.
 fn measure(recipe: &Recipe, path: &Path, options: &RunOptions) -> Result<()> {
     let Some(how) = recipe.budget.as_ref().map(|budget| &budget.sensitivity) else { return Ok(()) };
     if !options.force && is_found_so(path, recipe, how) {
@@ -88,12 +94,12 @@ fn measure(recipe: &Recipe, path: &Path, options: &RunOptions) -> Result<()> {
     draft::replace_file(path, &to_json(&found)?)
 }
 
-/// Adds to the error of a sweep that was stopped before its first job what it keeps.
+/// Adds the remaining files to the error of a sweep that was stopped before its first job.
 fn unmeasured(error: Error, jobs: &Path) -> Error {
     match error.kind {
         ErrorKind::Interrupted(_) => {
             let message = format!(
-                "{}; no output was written; {} is kept: run it again to begin anew, or remove it",
+                "{}; no output was written; {} remains: run it again to start anew, or remove it",
                 error.message,
                 shown_path(jobs)
             );
@@ -103,7 +109,7 @@ fn unmeasured(error: Error, jobs: &Path) -> Error {
     }
 }
 
-/// Writes a file that is not there, or is the same already.
+/// Writes a file that does not exist, or checks that an existing file is the same.
 fn put(path: &Path, bytes: &[u8], may_replace: bool) -> Result<()> {
     if may_replace || !presence::exists(path)? {
         return draft::replace_file(path, bytes);
@@ -111,6 +117,6 @@ fn put(path: &Path, bytes: &[u8], may_replace: bool) -> Result<()> {
     if InputFile::open(path)?.read_all(limits::MAX_JSON_BYTES)? == bytes {
         return Ok(());
     }
-    let message = "is of another sweep; choose another directory";
+    let message = "belongs to another sweep; choose another directory";
     Err(Error::refused(message).with_remedy(Remedy::Replace).at(shown_path(path)))
 }

@@ -1,7 +1,8 @@
-//! The stage of a recipe that trains a student to follow a teacher: both and their data opened from disk, zeros and grids that stay in place, and the
-//! student written to disk with its report.
+//! The stage that trains a student to follow a teacher.
 //!
-//! Non-goals: losses and the training loop, which are those of `briquette-distill`, and what comes before and after a training.
+//! It opens both and their data, keeps zeros and grids in place, and writes the student with its report.
+//!
+//! Non-goals: losses and the training loop (`briquette-distill`), and the steps before and after a training.
 
 mod devices;
 mod examples;

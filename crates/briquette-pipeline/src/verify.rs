@@ -1,4 +1,4 @@
-//! Proof that a directory holds what it says: every file by its SHA-256, every tensor by the hash of its values.
+//! Verifies an output directory: every file by its SHA-256, every tensor by the hash of its values.
 
 use briquette_core::{Error, Hash128, Result};
 use briquette_formats::{
@@ -10,23 +10,23 @@ use briquette_writer::{RunOptions, Workers, recompute};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What verification went over.
+/// The result of a verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Verified {
-    /// Files whose SHA-256 agreed.
+    /// The number of files with the expected SHA-256.
     pub n_files: usize,
-    /// Tensors whose values agreed.
+    /// The number of tensors with the expected values.
     pub n_tensors: usize,
-    /// Bytes of these files.
+    /// The size of these files in bytes.
     pub n_bytes: u64,
     /// Whether the values were also recomputed from the original.
     pub against_original: bool,
 }
 
-/// Verifies an output directory, and where `against` is given recomputes every value from the original.
+/// Verifies an output directory; with `against`, recomputes every value from the original.
 ///
 /// # Errors
-/// Input for the first difference; those of reading.
+/// Input: a file or tensor differs; the message has the first one. Input and Io: a file cannot be read.
 pub fn verify(directory: &Path, against: Option<&Path>, options: &RunOptions) -> Result<Verified> {
     check_ours(directory)?;
     let workers = Workers::new(options)?;
@@ -41,25 +41,27 @@ pub fn verify(directory: &Path, against: Option<&Path>, options: &RunOptions) ->
     Ok(Verified { n_files, n_tensors: stored.infos.len(), n_bytes, against_original: against.is_some() })
 }
 
-/// Refuses a finished part of a run with a file that is not as it was written.
+/// Checks that all files of a finished part are intact.
 ///
 /// # Errors
-/// Input for the first; those of reading.
+/// - Input: a file differs; the message has the first one.
+/// - Io: a file cannot be read.
 pub(crate) fn check_files(directory: &Path, options: &RunOptions) -> Result<()> {
     check_sums(directory, &Workers::new(options)?).map(drop)
 }
 
-/// Refuses what is no output of ours.
+/// Checks that a directory is an output of Briquette.
 ///
 /// # Errors
-/// Input, with what it is instead; Io where it is missing.
+/// - Input: it is not; the message says what it is.
+/// - Io: it does not exist.
 pub fn check_ours(directory: &Path) -> Result<()> {
     let problem = match presence::metadata(directory)? {
         None => {
             let message = format!("{}: no such directory; check the path", directory.display());
             return Err(Error { message, ..Error::missing(directory, std::io::ErrorKind::NotFound.into()) });
         }
-        Some(metadata) if !metadata.is_dir() => "is no directory; name one that briquette wrote",
+        Some(metadata) if !metadata.is_dir() => "is not a directory; use one that briquette wrote",
         Some(_) if !presence::exists(&directory.join(manifest::FILE_NAME))? => return Err(not_ours(directory)),
         Some(_) => return Ok(()),
     };
@@ -67,11 +69,14 @@ pub fn check_ours(directory: &Path) -> Result<()> {
 }
 
 fn not_ours(directory: &Path) -> Error {
-    Error::input(format!("is no output of briquette, which would have a {}; name one that is", manifest::FILE_NAME))
-        .at(directory.display())
+    Error::input(format!(
+        "is not an output of briquette: it has no {}; use a directory that briquette wrote",
+        manifest::FILE_NAME
+    ))
+    .at(directory.display())
 }
 
-/// Holds every file of a directory against its sum, and the sums against the directory.
+/// Checks every file of a directory against its hash, and that no file is unlisted.
 pub(crate) fn check_sums(directory: &Path, workers: &Workers) -> Result<(usize, u64)> {
     let listed = contained::open(directory, Path::new(sums::FILE_NAME))?;
     let (expected, text) = (sums::read(&listed)?, listed.read_all(limits::MAX_JSON_BYTES)?);
@@ -103,27 +108,27 @@ pub(crate) fn check_sums(directory: &Path, workers: &Workers) -> Result<(usize, 
     Ok((sizes.len(), sizes.iter().sum()))
 }
 
-/// Why an output of this recipe cannot be made again from the original alone, where that is so.
+/// Returns why an output of this recipe cannot be recomputed from the original alone, if so.
 fn why_not_again(recipe: &RawRecipe) -> Option<&'static str> {
     if recipe.has(StageKind::Distill) {
         return Some(
-            "its weights were trained, so they do not follow from the original; compare with `briquette diff`",
+            "its weights were trained, so they cannot be recomputed from the original; compare with `briquette diff`",
         );
     }
     if recipe.has(StageKind::Factorize) {
         return Some(
-            "its linear layers are factors, which no tensor of the original can be held against; use `briquette eval`",
+            "its linear layers are factorized, so they cannot be compared with tensors of the original; use `briquette eval`",
         );
     }
-    let why = "it was made by statistics of inputs, which it does not keep; compare with `briquette diff`";
+    let why = "it was made with input statistics, which it does not contain; compare with `briquette diff`";
     recipe.needs_statistics().then_some(why)
 }
 
-/// Does the recipe of a manifest again on the original and compares the values of each tensor.
+/// Runs the recipe of a manifest again on the original and compares the values of each tensor.
 fn check_against((stored, manifest): (&StoredDir, &ManifestHead), original: &Path, workers: &Workers) -> Result<()> {
     let checkpoint = Checkpoint::open_as(original, &Choice::of_manifest(manifest))?;
     let mut raw: RawRecipe = serde_json::from_value(manifest.recipe.clone()).map_err(|error| {
-        Error::input(format!("the manifest's recipe is not valid: {error}; it is of another version"))
+        Error::input(format!("the manifest's recipe is not valid: {error}; it was written by another version"))
     })?;
     if let Some(why) = why_not_again(&raw) {
         return Err(Error::config(why).at("--against"));
@@ -131,7 +136,7 @@ fn check_against((stored, manifest): (&StoredDir, &ManifestHead), original: &Pat
     raw.model.path = Some(original.to_path_buf());
     raw.output.path = Some(PathBuf::from("-"));
     raw.output.format = Some(manifest.profile.name().to_string());
-    // It was written, whatever is refused today.
+    // The output exists, even if the format is refused today.
     raw.output.allow_untested = true;
     let recipe = Recipe::from_raw(raw, Path::new(""))?;
     let mut plan = briquette_recipe::plan::plan(&recipe, &checkpoint, workers.stop())?;
@@ -142,7 +147,7 @@ fn check_against((stored, manifest): (&StoredDir, &ManifestHead), original: &Pat
         let recomputed = recomputed.get(name.as_str()).map(|by_rows| stored.hash_of(index, *by_rows));
         if recomputed.is_none() || recomputed != stored.expected_hash(index) {
             let message = format!(
-                "is not what its recipe makes of {}; another original, or a damaged output",
+                "differs from what its recipe gives for {}; this is another original, or the output is damaged",
                 original.display()
             );
             return Err(Error::input(message).at(format_args!("tensor {name:?}")));

@@ -1,4 +1,4 @@
-//! Batches over the digits fixture: what is redone, what is not, and that the bytes are the same either way.
+//! Batches over the digits fixture: which jobs run again, and that the outputs are identical.
 #![allow(clippy::unwrap_used)]
 
 use briquette_core::Error;
@@ -23,7 +23,7 @@ kind = \"quantize\"
 scheme = \"int8\"
 ";
 
-/// Four jobs of a matrix; five with the bad one in front.
+/// Four jobs of a matrix; five with an invalid one in front.
 const MATRIX: &str = "
 [base]
 recipe = \"recipe.toml\"
@@ -70,11 +70,11 @@ impl Place {
         let options = RunOptions { threads: 2, ..RunOptions::default() };
         let mut heard = 0;
         let report = batch::run(&self.jobs(), &BatchOptions { resume, shard }, &options, &mut |_| heard += 1).unwrap();
-        assert_eq!(heard, report.jobs.len(), "each job is heard of once");
+        assert_eq!(heard, report.jobs.len(), "each job is reported once");
         report
     }
 
-    /// The error of a run without `--resume` where an earlier run finished.
+    /// Returns the error of a run without `--resume` after a finished run.
     fn refused(&self) -> Error {
         batch::run(&self.jobs(), &BatchOptions::default(), &RunOptions::default(), &mut |_| ()).unwrap_err()
     }
@@ -85,7 +85,7 @@ impl Place {
         std::fs::write(self.at(path), bytes).unwrap();
     }
 
-    /// Every file of every output but the reports, which tell the time.
+    /// Returns every file of every output except the reports, which have times.
     fn outputs(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut found = BTreeMap::new();
         for output in std::fs::read_dir(self.at("out")).unwrap().map(|entry| entry.unwrap().path()) {
@@ -104,14 +104,14 @@ fn counts(report: &BatchReport) -> (usize, usize, usize) {
     (report.n_done, report.n_skipped, report.n_failed)
 }
 
-/// The jobs that a resumed batch did again, and why.
+/// Returns the jobs that a resumed batch ran again, and the reasons.
 fn redone(report: &BatchReport) -> Vec<(&str, &str)> {
     let done = report.jobs.iter().filter(|job| job.status == JobStatus::Done);
     done.map(|job| (job.job.as_str(), job.redone.as_deref().unwrap_or("new"))).collect()
 }
 
 #[test]
-fn one_bad_job_of_five_leaves_four_done() {
+fn one_invalid_job_of_five_leaves_four_done() {
     let place = Place::new(&format!("{BAD}{MATRIX}"));
     let report = place.run(false);
     assert_eq!((counts(&report), report.status()), ((4, 0, 1), BatchStatus::Partly));
@@ -125,11 +125,11 @@ fn one_bad_job_of_five_leaves_four_done() {
 
     std::fs::rename(place.at("model"), place.at("absent")).unwrap();
     std::os::unix::fs::symlink(place.at("absent"), place.at("model")).unwrap();
-    assert_eq!(counts(&place.run(true)), (1, 4, 0), "the mended job is done, the others are still done");
+    assert_eq!(counts(&place.run(true)), (1, 4, 0), "the corrected job runs, the others are skipped");
 }
 
 #[test]
-fn a_resumed_batch_redoes_what_is_not_there_and_nothing_else() {
+fn a_resumed_batch_runs_only_missing_jobs() {
     let place = Place::new(MATRIX);
     assert_eq!(counts(&place.run(false)), (4, 0, 0));
     let first = place.outputs();
@@ -152,14 +152,18 @@ fn a_resumed_batch_redoes_what_is_not_there_and_nothing_else() {
     }
     std::fs::write(place.at("out/p0.5-int4/added"), "x").unwrap();
     let report = place.run(true);
-    assert_eq!((counts(&report), report.jobs[3].exit_code), ((0, 3, 1), Some(6)), "what someone put there stays");
+    assert_eq!(
+        (counts(&report), report.jobs[3].exit_code),
+        ((0, 3, 1), Some(6)),
+        "another directory at the output stays"
+    );
     std::fs::remove_file(place.at("out/p0.5-int4/added")).unwrap();
     assert_eq!(counts(&place.run(true)).2, 0);
     assert!(place.outputs() == first);
 }
 
 #[test]
-fn a_changed_recipe_or_input_is_done_again() {
+fn a_changed_recipe_or_input_runs_again() {
     let place = Place::new(MATRIX);
     place.run(false);
     std::fs::write(place.at("recipe.toml"), RECIPE.replace("scheme = \"int8\"", "scheme = \"int8\"\nrange = \"mse\""))
@@ -174,11 +178,11 @@ fn a_changed_recipe_or_input_is_done_again() {
     place.edit("model/model.safetensors", |bytes| *bytes.last_mut().unwrap() ^= 1);
     assert_eq!(counts(&place.run(true)), (4, 0, 0));
     place.edit("model/model.safetensors", |_| ());
-    assert_eq!(counts(&place.run(true)), (0, 4, 0), "the same bytes written anew are the same input");
+    assert_eq!(counts(&place.run(true)), (0, 4, 0), "the same bytes written again are the same input");
 }
 
 #[test]
-fn a_gate_or_data_that_came_later_is_not_skipped() {
+fn jobs_with_a_new_gate_or_new_data_are_not_skipped() {
     let place = Place::new(MATRIX);
     place.run(false);
     std::fs::copy(Path::new(FIXTURE).join("../digits-data.safetensors"), place.at("data.safetensors")).unwrap();
@@ -186,30 +190,30 @@ fn a_gate_or_data_that_came_later_is_not_skipped() {
     std::fs::write(place.at("recipe.toml"), format!("{RECIPE}{evaluate}")).unwrap();
     let report = place.run(true);
     assert_eq!(report.n_skipped, 0, "{report:?}");
-    // A build that runs no models says so, and must not call it done.
+    // A build without models must refuse the job, not skip it.
     assert_eq!((report.n_done, report.n_failed), if cfg!(feature = "model") { (4, 0) } else { (0, 4) }, "{report:?}");
     std::fs::write(place.at("recipe.toml"), RECIPE).unwrap();
     assert_eq!(place.run(true).n_failed, 0);
 }
 
 #[test]
-fn a_torn_journal_costs_only_the_torn_job() {
+fn a_torn_journal_reruns_only_the_torn_job() {
     let place = Place::new(MATRIX);
     let journal = place.run(false).journal;
     assert_eq!(journal, std::fs::canonicalize(place.at("out")).unwrap().join("jobs.journal.jsonl"));
     let (text, first) = (std::fs::read(&journal).unwrap(), place.outputs());
     std::fs::write(&journal, &text[..text.len() - 40]).unwrap();
     let report = place.run(true);
-    assert_eq!(redone(&report), [("p0.5-int4", "the journal does not say it is done")]);
+    assert_eq!(redone(&report), [("p0.5-int4", "the journal does not list it as done")]);
     assert_eq!(counts(&place.run(true)), (0, 4, 0));
     assert!(place.outputs() == first);
 }
 
 #[test]
-fn an_output_that_is_not_this_jobs_is_never_replaced_unasked() {
+fn outputs_of_other_jobs_are_not_replaced_without_force() {
     let place = Place::new(MATRIX);
     place.run(false);
-    assert_eq!(place.refused().exit_code(), 6, "without resume outputs that exist are refused");
+    assert_eq!(place.refused().exit_code(), 6, "without resume, existing outputs are refused");
     let forced = RunOptions { force: true, ..RunOptions::default() };
     let report = batch::run(&place.jobs(), &BatchOptions::default(), &forced, &mut |_| ()).unwrap();
     assert_eq!(counts(&report), (4, 0, 0));
@@ -218,12 +222,12 @@ fn an_output_that_is_not_this_jobs_is_never_replaced_unasked() {
     std::fs::remove_dir_all(place.at("out/p0.2-int8")).unwrap();
     std::fs::rename(place.at("out/p0.5-int8"), place.at("out/p0.2-int8")).unwrap();
     let report = place.run(true);
-    assert_eq!(report.jobs[0].exit_code, Some(6), "there is no journal, and another recipe made what is there");
+    assert_eq!(report.jobs[0].exit_code, Some(6), "there is no journal, and another recipe made the output");
     assert_eq!(counts(&report), (3, 0, 1));
 }
 
 #[test]
-fn a_stop_leaves_a_journal_to_go_on_from() {
+fn a_stopped_batch_resumes_from_its_journal() {
     let place = Place::new(MATRIX);
     let whole = Place::new(MATRIX);
     whole.run(false);
@@ -234,11 +238,11 @@ fn a_stop_leaves_a_journal_to_go_on_from() {
     assert!(error.to_string().contains("--resume"), "{error}");
     assert_eq!(counts(&place.run(true)), (3, 1, 0));
     let bytes = |place: &Place| place.outputs().into_iter().collect::<Vec<_>>();
-    assert!(bytes(&place) == bytes(&whole), "a resumed batch writes what an unbroken one does");
+    assert!(bytes(&place) == bytes(&whole), "a resumed batch writes the same output");
 }
 
 #[test]
-fn shards_do_each_job_once_and_a_whole_run_finds_all_done() {
+fn shards_run_each_job_once_and_a_whole_run_skips_all() {
     let place = Place::new(MATRIX);
     let mut names: Vec<String> = Vec::new();
     for index in 0..3 {
@@ -252,7 +256,7 @@ fn shards_do_each_job_once_and_a_whole_run_finds_all_done() {
 }
 
 #[test]
-fn a_directory_that_was_moved_is_still_done() {
+fn a_moved_directory_is_still_done() {
     let place = Place::new(MATRIX);
     place.run(false);
     let moved = Place(tempfile::tempdir().unwrap());
@@ -262,7 +266,7 @@ fn a_directory_that_was_moved_is_still_done() {
 }
 
 #[test]
-fn a_job_may_read_what_an_earlier_one_makes() {
+fn a_job_may_read_the_output_of_an_earlier_job() {
     let place = Place::new(
         "[[job]]\nrecipe = \"recipe.toml\"\nset = { output.path = \"out/small\" }\n\
          [[job]]\n[job.model]\npath = \"out/small\"\n[job.output]\npath = \"out/dense\"\nformat = \"dense\"\n",
@@ -275,7 +279,7 @@ fn a_job_may_read_what_an_earlier_one_makes() {
 }
 
 #[test]
-fn a_recipe_that_is_not_sound_fails_by_itself() {
+fn an_invalid_recipe_fails_only_its_job() {
     let gone = "[[job]]\nrecipe = \"gone.toml\"\n";
     let place = Place::new(&format!("{gone}{}", MATRIX.replace("int4", "int99")));
     let plans = batch::plan(&place.jobs(), "cpu").unwrap();
@@ -289,18 +293,18 @@ fn a_recipe_that_is_not_sound_fails_by_itself() {
 }
 
 #[test]
-fn a_run_without_resume_costs_nothing_that_is_done() {
+fn a_run_without_resume_keeps_finished_outputs() {
     let place = Place::new(MATRIX);
     place.run(false);
-    assert!(place.refused().to_string().contains("4 outputs are there from an earlier run"));
-    assert_eq!(counts(&place.run(true)), (0, 4, 0), "and all are known to be done");
+    assert!(place.refused().to_string().contains("4 outputs exist from an earlier run"));
+    assert_eq!(counts(&place.run(true)), (0, 4, 0), "all jobs are skipped");
 }
 
 #[test]
-fn a_mistake_in_the_file_is_found_before_anything_runs() {
+fn mistakes_in_the_jobs_file_are_found_before_running() {
     let place = Place::new(MATRIX);
     let cases = [
-        (MATRIX.replace("-{stage.1.scheme}", ""), "write to one place"),
+        (MATRIX.replace("-{stage.1.scheme}", ""), "have the same output"),
         (MATRIX.replace("\"stage.0.sparsity\" =", "\"stage.0.sparsty\" ="), "did you mean \"sparsity\"?"),
         (MATRIX.replace("[matrix]", "[matrx]"), "did you mean \"matrix\"?"),
         (MATRIX.replace("recipe.toml", "absent.toml"), "absent.toml: no such file"),
@@ -314,12 +318,12 @@ fn a_mistake_in_the_file_is_found_before_anything_runs() {
 }
 
 #[test]
-fn the_configs_that_come_along_are_sound() {
+fn the_shipped_configs_are_valid() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let models = root.join("models");
     for entry in std::fs::read_dir(root.join("configs")).unwrap() {
         let path = entry.unwrap().path();
-        // Those of models that a recipe of `just` fetches are planned where it has.
+        // Configs of models that a `just` recipe downloads are planned only after the download.
         let fetched = ["minilm", "smollm2", "resnet152"].iter().find(|name| path.to_string_lossy().contains(**name));
         let needs_model = fetched.is_some_and(|name| !models.join(name).exists());
         let found = match Document::from_file(&path) {
@@ -331,7 +335,7 @@ fn the_configs_that_come_along_are_sound() {
                 let plans = batch::plan(&jobs, "cpu").unwrap();
                 assert!(plans.iter().all(|plan| plan.error.is_none()), "{}: {plans:?}", path.display());
             }
-            // What one recipe makes and another takes is not there yet.
+            // The output of one recipe that another reads does not exist yet.
             Document::Recipe(recipe) if recipe.model.components().any(|part| part.as_os_str() == "out") => {}
             Document::Recipe(recipe) if !needs_model => {
                 let checkpoint = briquette_formats::Checkpoint::open(&recipe.model).unwrap();

@@ -1,4 +1,4 @@
-//! A recipe applied to a module in memory comes to what the same recipe makes of its file.
+//! Compares a recipe on a module in memory with the same recipe on its file.
 #![cfg(all(feature = "nn", feature = "flex"))]
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, L
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use std::path::Path;
 
-/// `tokens` is an embedding that no name shows.
+/// A network in which `tokens` is an embedding, although its name does not show it.
 #[derive(Module, Debug)]
 struct Net {
     tokens: Embedding,
@@ -37,7 +37,7 @@ impl Net {
         }
     }
 
-    /// `[batch, 3]` ids to `[batch, 12]`.
+    /// Maps `[batch, 3]` ids to `[batch, 12]`.
     fn forward(&self, ids: Tensor<2, Int>) -> Tensor<2> {
         let [n, _] = ids.dims();
         let x = self.conv.forward(self.tokens.forward(ids).unsqueeze_dim::<4>(1));
@@ -57,7 +57,7 @@ fn weights(directory: &Path) -> Vec<u8> {
     std::fs::read(directory.join("model.briquette.safetensors")).unwrap()
 }
 
-/// A recipe for a model on disk: in TOML, as a file has it.
+/// Returns a recipe for a model on disk, in TOML.
 fn of_file(stages: &str, model: &Path, output: &Path) -> Recipe {
     let roles = "[[model.roles]]\ninclude = [\"tokens.weight\"]\nrole = \"embedding\"\n";
     let text = format!("[model]\npath = {model:?}\n{roles}[output]\npath = {output:?}\n{stages}");
@@ -67,7 +67,7 @@ fn of_file(stages: &str, model: &Path, output: &Path) -> Recipe {
 const PRUNE_AND_INT8: &str = "[[stage]]\nkind = \"prune\"\nscope = \"global\"\nsparsity = 0.4\n\
                               [[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n";
 
-/// Stages in TOML, and the same in code.
+/// Returns stages in TOML, and the same stages in code.
 fn cases() -> Vec<(&'static str, Recipe)> {
     let g = |scheme: &str| QuantizeStage::named(scheme).unwrap();
     let int4 = g("int4-g4").with(["head.*"], "int6-asym".parse().unwrap()).unwrap().exclude(["conv.**"]).unwrap();
@@ -101,7 +101,7 @@ fn cases() -> Vec<(&'static str, Recipe)> {
 }
 
 #[test]
-fn a_module_compressed_in_memory_is_what_its_file_becomes() {
+fn a_module_in_memory_equals_its_compressed_file() {
     let (dir, net) = (tempfile::tempdir().unwrap(), Net::new());
     let plain = dir.path().join("plain");
     let before = Export::to(&plain).write(&net).unwrap();
@@ -117,14 +117,14 @@ fn a_module_compressed_in_memory_is_what_its_file_becomes() {
         assert_eq!(outputs(&small), outputs(&again), "{stages}");
         assert_ne!(outputs(&small), outputs(&net), "{stages}");
         assert_eq!(outputs(&small), outputs(&small.clone().materialize()), "{stages}");
-        // A recipe of a file is taken as it is.
+        // A recipe from a file works unchanged.
         let (same, report_of_toml) = compress(net.clone(), &of_file).unwrap();
         assert_eq!((outputs(&same), report_of_toml), (outputs(&small), report), "{stages}");
     }
 }
 
 #[test]
-fn the_report_counts_each_tensor_as_its_layer_says() {
+fn the_report_counts_each_tensor_by_its_layer() {
     let (_, in_code) = cases().swap_remove(0);
     let (small, report) = compress(Net::new(), &in_code).unwrap();
     let of =
@@ -134,17 +134,17 @@ fn the_report_counts_each_tensor_as_its_layer_says() {
     assert_eq!((tokens.before_bytes, tokens.after_bytes), (20 * 12 * 4, 20 * 12 + 20 * 4));
     let norm = of(&report, "norm.weight");
     assert_eq!((norm.role, norm.path.as_str(), norm.after_bytes), (Role::Norm, "norm.gamma", norm.before_bytes));
-    assert_eq!(norm.skipped.as_deref(), Some("norm not chosen by any stage"));
+    assert_eq!(norm.skipped.as_deref(), Some("norm not selected by any stage"));
     let found = sparsity(&small).unwrap();
     let n_zeros: usize = ["conv", "hidden", "head"].iter().map(|name| found[&format!("{name}.weight")].n_zeros).sum();
     assert_eq!(report.parameters.iter().map(|one| one.n_dropped).sum::<usize>(), (0.4_f64 * 1700.0) as usize);
-    assert!(n_zeros >= 680, "rounding adds zeros and takes none away");
+    assert!(n_zeros >= 680, "rounding only adds zeros");
     let data: u64 = report.parameters.iter().map(|one| one.after_bytes).sum();
     assert!(data < report.after_bytes && report.after_bytes < report.before_bytes);
 }
 
 #[test]
-fn a_layer_alone_has_a_scale_for_each_output() {
+fn a_single_layer_has_a_scale_per_output() {
     let layer = LinearConfig::new(40, 12).init(&Device::flex());
     let (_, report) = compress(layer, &Recipe::in_memory().quantize(Scheme::INT8)).unwrap();
     let weight = report.parameters.iter().find(|one| one.name == "weight").unwrap();
@@ -152,7 +152,7 @@ fn a_layer_alone_has_a_scale_for_each_output() {
 }
 
 #[test]
-fn statistics_of_inputs_are_given_with_the_module() {
+fn input_statistics_are_passed_with_the_module() {
     let recipe =
         Recipe::in_memory().prune(PruneStage::layer(0.5).unwrap().score(Score::Wanda).include(["head.*"]).unwrap());
     let error = compress(Net::new(), &recipe).unwrap_err().to_string();
@@ -164,11 +164,11 @@ fn statistics_of_inputs_are_given_with_the_module() {
     let about = AboutModule { inputs: probe.stats(), ..AboutModule::default() };
     let (small, _) = compress_as(Net::new(), &recipe, &about).unwrap();
     let unseen = small.head.weight.val().slice([0..16, 0..12]).abs().sum().into_scalar::<f32>();
-    assert_eq!(unseen, 0.0, "what an input that is never there multiplies goes first");
+    assert_eq!(unseen, 0.0, "weights of inputs that are always 0 are pruned first");
 }
 
 #[test]
-fn what_a_module_in_memory_cannot_have_is_one_line() {
+fn unsupported_recipes_in_memory_are_refused_in_one_line() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/digits-data.safetensors");
     let evaluate = format!("[data]\neval = {data:?}\n[[stage]]\nkind = \"evaluate\"\n");
     let factorize = "[[stage]]\nkind = \"factorize\"\nenergy = 0.9\n";
@@ -177,14 +177,14 @@ fn what_a_module_in_memory_cannot_have_is_one_line() {
     let int8 = || Recipe::in_memory().quantize(Scheme::INT8);
     let only = |glob: &str| QuantizeStage::from(Scheme::INT8).include([glob]);
     let cases = [
-        (toml(&(PRUNE_AND_INT8.to_string() + &evaluate)), "an evaluate stage: needs a model that is known"),
-        (toml(&(factorize.to_string() + PRUNE_AND_INT8)), "a factorize stage: needs a model that is known"),
-        (toml(&(PRUNE_AND_INT8.to_string() + cast)), "a cast stage: a module keeps the type it computes in"),
+        (toml(&(PRUNE_AND_INT8.to_string() + &evaluate)), "an evaluate stage: modules in memory support"),
+        (toml(&(factorize.to_string() + PRUNE_AND_INT8)), "a factorize stage: modules in memory support"),
+        (toml(&(PRUNE_AND_INT8.to_string() + cast)), "a cast stage: a module keeps its float type"),
         (Recipe::in_memory().quantize(only("head.bias").unwrap()), "\"head.bias\": is a vector"),
         (Recipe::in_memory().quantize(only("haed.*").unwrap()), "pattern \"haed.*\" matches no tensor"),
         (int8().role(["haed.*"], Role::Other).unwrap(), "model.roles: pattern \"haed.*\" matches no tensor"),
-        (int8().quantize(Scheme::INT8), "is chosen by an earlier quantize stage too"),
-        (Recipe::in_memory(), "stage: the recipe has none"),
+        (int8().quantize(Scheme::INT8), "is also selected by an earlier quantize stage"),
+        (Recipe::in_memory(), "stage: the recipe has no stages"),
     ];
     for (recipe, expected) in cases {
         let error = compress(Net::new(), &recipe).unwrap_err().to_string();
@@ -202,7 +202,7 @@ fn what_a_module_in_memory_cannot_have_is_one_line() {
 }
 
 #[test]
-fn odd_layers_and_odd_recipes_are_done_or_refused() {
+fn unusual_layers_and_recipes_work_or_are_refused() {
     let device = Device::flex();
     let layer = |n_in: usize, n_out: usize, value: f32| {
         let mut layer = LinearConfig::new(4, 4).with_bias(false).init(&device);

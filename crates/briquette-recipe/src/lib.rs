@@ -1,7 +1,8 @@
-//! What is asked of a run: recipes as TOML, parsed and sound. A value that cannot be never gets past here.
+//! Recipes: the TOML files that describe a run, parsed and validated.
 //!
-//! A recipe is read in two steps. [`raw`] mirrors the TOML and says nothing about it; [`Recipe::from_raw`] judges it, and what it
-//! gives holds only what can be done. An error starts with the key that it is about.
+//! A recipe is read in two steps. [`raw`] mirrors the TOML without checks. [`Recipe::from_raw`] validates it,
+//! so a [`Recipe`] has only values that a run can use. An error message starts with the key at fault. [`plan`]
+//! computes what a recipe does to each tensor of a model.
 //!
 //! ```
 //! use briquette_recipe::{Recipe, parse};
@@ -15,7 +16,7 @@
 //! # Ok::<(), briquette_core::Error>(())
 //! ```
 //!
-//! Non-goals: opening a model, knowing what its tensors are, training, and running anything.
+//! Non-goals: this crate opens no model, trains nothing and runs nothing.
 
 pub mod parse;
 pub mod plan;

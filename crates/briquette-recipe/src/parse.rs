@@ -1,21 +1,7 @@
-//! What is asked of a run: recipes as TOML, parsed and sound. A value that cannot be never gets past here.
+//! Parses and validates recipes.
 //!
-//! A recipe is read in two steps. [`raw`] mirrors the TOML and says nothing about it; [`Recipe::from_raw`] judges it, and what it
-//! gives holds only what can be done. An error starts with the key that it is about.
-//!
-//! ```
-//! use briquette_recipe::{Recipe, parse};
-//!
-//! let text = "model.path = \"m\"\noutput.path = \"o\"\n[[stage]]\nkind = \"prune\"\nsparsity = 0.5\n";
-//! let recipe = Recipe::from_raw(parse(text, "recipe.toml")?, "configs".as_ref())?;
-//! assert_eq!(recipe.output.to_str(), Some("configs/o"));
-//! let wrong = parse(&text.replace("0.5", "7"), "recipe.toml")?;
-//! let error = Recipe::from_raw(wrong, "".as_ref()).unwrap_err().to_string();
-//! assert!(error.starts_with("stage 1 (prune): sparsity: found 7, expected a number from 0"));
-//! # Ok::<(), briquette_core::Error>(())
-//! ```
-//!
-//! Non-goals: opening a model, knowing what its tensors are, training, and running anything.
+//! A recipe is read in two steps. [`raw`] mirrors the TOML without checks. [`Recipe::from_raw`] validates it,
+//! so a [`Recipe`] has only values that a run can use. An error message starts with the key at fault.
 
 mod budget;
 mod calibration;

@@ -1,4 +1,6 @@
-//! Decides by a recipe what becomes of each tensor. Reads headers, and of the weights only those that may be tied.
+//! Plans what a recipe does to each tensor.
+//!
+//! It reads the headers, and of the weights only tensors that may be tied.
 
 mod choose;
 pub mod heads;
@@ -25,10 +27,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use untouched::untouched;
 
-/// Plans the model, and the student too where a recipe trains one: see `student_of` of the pipeline, which predicts them.
+/// Plans the model, and the student if the recipe trains one.
+///
+/// The pipeline's `student_of` predicts the tensors of the student.
 ///
 /// # Errors
-/// As [`plan`], for the model or the student.
+/// See [`plan`].
 pub fn plan_of<'a>(
     recipe: &Recipe,
     checkpoint: &'a Checkpoint,
@@ -44,11 +48,13 @@ pub fn plan_of<'a>(
     }
 }
 
-/// Decides what becomes of each tensor of the model. Where a recipe trains, its later stages are planned for the student instead.
+/// Plans what happens to each tensor of the model. If a recipe trains, its later stages are planned for the
+/// student instead.
 ///
 /// # Errors
-/// Everything that recipe and headers show: Config for patterns, groups and N:M that do not fit, Refused for a
-/// model that is already quantized, or whose codes others would misread. Interrupted.
+/// - Config: a pattern, a group or N:M does not fit the model.
+/// - Refused: the model is already quantized, or other programs would misread its codes.
+/// - Interrupted: `stop` was set.
 pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Result<Plan<'a>> {
     check_start(recipe, checkpoint)?;
     let loads = recipe.profile.is_for_transformers().then(|| Loads::of(checkpoint)).transpose()?;
@@ -77,29 +83,29 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
     Ok(plan)
 }
 
-/// Describes what a run does as asked: its calibration, and the search of its budget. A plan's remarks are what differs from the recipe.
+/// Describes the calibration and the budget of a run. The remarks of a plan list deviations from the recipe.
 pub fn notes(recipe: &Recipe, plan: &Plan) -> Vec<String> {
     let calibration = recipe.calibration.as_ref().map(calibrated_text);
     calibration.into_iter().chain(recipe.budget.as_ref().map(|budget| budget_text(plan, budget))).collect()
 }
 
-/// Describes the data that the model is calibrated on.
+/// Describes the calibration data.
 fn calibrated_text(calibration: &CalibrationRun) -> String {
     let data = shown_path(calibration.data.eval.as_deref().unwrap_or(Path::new("")));
-    let how = if calibration.is_sequential { ", each block with what compressed ones give it" } else { "" };
+    let how = if calibration.is_sequential { ", each block after the compressed blocks before it" } else { "" };
     format!("Calibrated on {data}: at most {} items{how}.", calibration.n_samples)
 }
 
-/// What steps are found for, in words.
+/// Describes the target of a budget.
 pub fn target_text(target: &Target) -> String {
     match target {
-        Target::Bytes(bytes) => format!("the weight files have at most {bytes} bytes"),
-        Target::Bits(bits) => format!("they have at most {bits} bits for each weight"),
+        Target::Bytes(bytes) => format!("at most {bytes} bytes of weight files"),
+        Target::Bits(bits) => format!("at most {bits} bits per weight"),
         Target::Metrics(bounds) => format!("{bounds} in the fewest bytes"),
     }
 }
 
-/// What is to be found for the sake of a budget.
+/// Describes the search of a budget.
 fn budget_text(plan: &Plan, budget: &Budget) -> String {
     let is_open = |tensor: &&TensorPlan| tensor.quant.is_some_and(|quant| quant.spec.range == ScaleSearch::Step(None));
     let n = plan.tensors.iter().filter(is_open).count();
@@ -107,32 +113,31 @@ fn budget_text(plan: &Plan, budget: &Budget) -> String {
     let how = match &budget.sensitivity {
         Sensitivity::Measured { n_samples, loss } => {
             let by = loss.map_or(String::new(), |loss| format!(", by {}", loss.name()));
-            format!("by what the model loses on {n_samples} items with each alone rounded{by}")
+            format!("by the loss on {n_samples} items with only one tensor quantized{by}")
         }
         Sensitivity::Gradient { n_samples } => format!("by gradients on {n_samples} items"),
-        Sensitivity::Relative => "by the error of each over its weights or outputs".into(),
+        Sensitivity::Relative => "by relative errors of weights or outputs".into(),
         Sensitivity::File(path) => format!("by the losses in {}", shown_path(path)),
     };
-    format!("Steps of {n} tensors are found so that {target}, {how}.")
+    format!("The budget chooses step sizes of {n} tensors for {target}, {how}.")
 }
 
-/// Refuses a model that is quantized already, and rules of roles that match no tensor.
+/// Refuses a model that is already quantized, and role rules that match no tensor.
 fn check_start(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<()> {
     if checkpoint.compressed() == Compressed::Quantized && recipe.file_stages().next().is_some() {
-        let message =
-            "the model is already quantized; compress the original, or `briquette export` this to dense first";
+        let message = "the model is already quantized; compress the original, or export this model to dense first with `briquette export`";
         return Err(Error::refused(message).at(checkpoint.path().display()));
     }
     if let Some(method) = checkpoint.quantized_by() {
         let message = format!(
-            "the model is already quantized ({method}), which is not decoded here; start from the original weights"
+            "the model is already quantized ({method}), which Briquette cannot decode; start from the original weights"
         );
         return Err(Error::refused(message).at(checkpoint.path().display()));
     }
     check_rules(recipe, checkpoint.tensors())
 }
 
-/// Refuses rules of roles that match no tensor.
+/// Refuses role rules that match no tensor.
 fn check_rules(recipe: &Recipe, tensors: &[TensorInfo]) -> Result<()> {
     let names = tensors.iter().map(|info| info.name.as_str());
     recipe

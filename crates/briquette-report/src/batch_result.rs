@@ -1,11 +1,11 @@
-//! Summarises the results of the jobs of a batch.
+//! Summarizes the results of a batch.
 
 use super::figures::{BatchReport, JobResult};
 use super::{metrics, numbers};
 use std::collections::BTreeSet;
 
 impl BatchReport {
-    /// The sizes of what was made, such as `90.87 MB → 6.00 MB to 19.41 MB`; none where every job failed.
+    /// Returns the sizes of the outputs, such as `90.87 MB → 6.00 MB to 19.41 MB`; `None` if every job failed.
     pub fn sizes_text(&self) -> Option<String> {
         let made = || self.jobs.iter().filter(|job| !job.is_failed());
         let after = range(made().filter_map(|job| job.after_bytes), |n| numbers::bytes(*n))?;
@@ -16,7 +16,7 @@ impl BatchReport {
         })
     }
 
-    /// The quality of what was made, such as `cosine 0.9510 to 0.9995`; empty where nothing was evaluated.
+    /// Returns the quality of the outputs, such as `cosine 0.9510 to 0.9995`; empty without an evaluation.
     pub fn quality_text(&self) -> String {
         let words = |name: &&str| {
             let values = self.jobs.iter().filter_map(|job| metric(job, name));
@@ -26,18 +26,18 @@ impl BatchReport {
         words.join(", ")
     }
 
-    /// The metrics that a table of jobs shows.
+    /// Returns the metrics that a table of jobs shows.
     pub fn metrics(&self) -> Vec<&str> {
         metrics::chosen(self.jobs.iter().flat_map(|job| job.metrics.keys()))
     }
 }
 
-/// A job's value of a metric.
+/// Returns a job's value of a metric.
 fn metric(job: &JobResult, name: &str) -> Option<f64> {
     job.metrics.get(name).copied().flatten().filter(|value| value.is_finite())
 }
 
-/// The least and the most of some values as text, or the only one.
+/// Returns the smallest and the largest value as text, or one text if they are equal.
 fn range<T: PartialOrd + Copy>(values: impl Iterator<Item = T>, text: impl Fn(&T) -> String) -> Option<String> {
     let ends = values.fold(None, |ends: Option<(T, T)>, value| {
         let (least, most) = ends.unwrap_or((value, value));
@@ -53,7 +53,7 @@ mod tests {
     use crate::sample::{batch, job};
 
     #[test]
-    fn sizes_and_quality_are_the_result_of_a_batch() {
+    fn a_batch_result_has_sizes_and_quality() {
         let mut jobs = vec![job("a", JobStatus::Done), job("b", JobStatus::Skipped), job("c", JobStatus::Failed)];
         jobs[0].after_bytes = Some(2000);
         for (job, cosine) in jobs.iter_mut().zip([0.98, 0.9]) {

@@ -1,29 +1,29 @@
-//! Text in columns, measured as a terminal shows it.
+//! Text in columns, measured in terminal columns.
 
 use crate::width::{fit, take, width};
 
-/// Columns of a terminal between two columns of a table.
+/// Terminal columns between two columns of a table.
 pub const GAP: usize = 2;
-/// The least that a column of words is cut to.
+/// Least width of a column of words.
 pub const MIN_WORDS: usize = 8;
-/// The least that a column of names is cut to while others can be cut.
+/// Least width of a column of names while other columns can shrink.
 pub const MIN_NAME: usize = 28;
 
-/// The side of a column that its cells keep to, and how cells are cut.
+/// The alignment of a column, and how its cells are cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
     /// Words: a long cell loses its middle.
     Left,
-    /// Names of tensors: a long cell keeps the numbers of layers, see [`fit_name`].
+    /// Tensor names: a long cell keeps the layer numbers, see [`fit_name`].
     Name,
-    /// Numbers, which are never cut.
+    /// Numbers: never cut.
     Right,
 }
 
-/// The width of each column, so that a line has at most `total` columns.
+/// Returns the width of each column, so that a line has at most `total` columns.
 ///
-/// `widest` is the widest cell of each column. Words are cut first, then names, then the last columns are dropped, so the result
-/// may be shorter than `widest`.
+/// `widest` has the widest cell of each column. Words are cut first, then names; then the last columns are
+/// dropped. The result may therefore be shorter than `widest`.
 pub fn widths(widest: Vec<usize>, aligns: &[Align], total: usize) -> Vec<usize> {
     let mut widths = widest;
     loop {
@@ -31,7 +31,7 @@ pub fn widths(widest: Vec<usize>, aligns: &[Align], total: usize) -> Vec<usize> 
         if excess == 0 {
             return widths;
         }
-        // The width that each column can give up and stay readable.
+        // The number of columns that a column can lose and stay readable.
         let spare = |column: usize| match aligns[column] {
             Align::Left => widths[column].saturating_sub(MIN_WORDS),
             Align::Name => widths[column].saturating_sub(MIN_NAME),
@@ -43,7 +43,8 @@ pub fn widths(widest: Vec<usize>, aligns: &[Align], total: usize) -> Vec<usize> 
         match widest {
             Some(column) => {
                 let next = (0..widths.len()).filter(|&other| other != column).map(spare).max().unwrap_or(0);
-                // The widest shrinks to the next widest at once; columns of one width then take turns, one character each.
+                // The widest column shrinks to the next widest in one step. Columns of equal width then shrink
+                // in turn.
                 let step = (spare(column) - next).clamp(1, excess);
                 widths[column] -= step;
             }
@@ -54,12 +55,12 @@ pub fn widths(widest: Vec<usize>, aligns: &[Align], total: usize) -> Vec<usize> 
     }
 }
 
-/// The width of a line with columns of these widths.
+/// Returns the width of a line with columns of these widths.
 pub fn line_width(widths: &[usize]) -> usize {
     widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1)
 }
 
-/// A cell cut or padded to a width. `has_one_tail` is for names, see [`fit_name`].
+/// Cuts or pads a cell to a width. `has_one_tail` is for names, see [`fit_name`].
 pub fn pad(cell: &str, to: usize, align: Align, has_one_tail: bool) -> String {
     let cell = if align == Align::Name { fit_name(cell, to, has_one_tail) } else { fit(cell, to) };
     let blank = " ".repeat(to.saturating_sub(width(&cell)));
@@ -69,15 +70,16 @@ pub fn pad(cell: &str, to: usize, align: Align, has_one_tail: bool) -> String {
     }
 }
 
-/// The last part of the name of a tensor, such as `weight`.
+/// Returns the last part of a tensor's name, such as `weight`.
 pub fn tail_of(name: &str) -> &str {
     name.rsplit_once('.').map_or(name, |(_, tail)| tail)
 }
 
-/// The name of a tensor in at most `limit` columns: the numbers of layers stay, then the last parts, and `…` is the rest.
+/// Shortens a tensor's name to at most `limit` columns, with `…` for omitted parts.
 ///
-/// `encoder.layer.0.attention.self.query.weight` is `…0…self.query…` in 16 columns. Where every name of a table ends with the
-/// same part (`has_one_tail`), that part goes first.
+/// Layer numbers are kept first, then the last parts: `encoder.layer.0.attention.self.query.weight` becomes
+/// `…0…self.query…` in 16 columns. If all names of a table end with the same part (`has_one_tail`), that part
+/// is dropped first.
 pub fn fit_name(name: &str, limit: usize, has_one_tail: bool) -> String {
     let parts: Vec<&str> = name.split('.').collect();
     if width(name) <= limit || parts.len() < 3 {
@@ -94,12 +96,12 @@ pub fn fit_name(name: &str, limit: usize, has_one_tail: bool) -> String {
         }
         n_words += 1;
     }
-    // A last part such as `weight` alone says little.
+    // The last part alone, such as `weight`, is not enough.
     if n_words > usize::from(!has_one_tail) {
         return abridged(&parts, &is_kept);
     }
     let Some(number) = parts.iter().rposition(|part| is_number(part)) else { return fit(name, limit) };
-    // The next part is longer than the column: of it, the end is shown.
+    // The next part is longer than the column; its end is shown.
     let numbers: Vec<bool> = parts.iter().map(|part| is_number(part)).collect();
     let abridged = abridged(&parts, &numbers);
     let lead = abridged.trim_end_matches('…');
@@ -113,12 +115,12 @@ pub fn fit_name(name: &str, limit: usize, has_one_tail: bool) -> String {
     }
 }
 
-/// Whether a part of a name is the number of a layer, or stands for several.
+/// Returns whether a part of a name is a layer number, or `*` for several.
 pub(crate) fn is_number(part: &str) -> bool {
     part == "*" || !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The kept parts of a name, with `…` for each run of the others.
+/// Returns the kept parts of a name, with `…` for each omitted run.
 fn abridged(parts: &[&str], is_kept: &[bool]) -> String {
     let mut out = String::new();
     for (place, part) in parts.iter().enumerate() {
@@ -132,7 +134,7 @@ fn abridged(parts: &[&str], is_kept: &[bool]) -> String {
     out
 }
 
-/// Lines of at most `limit` columns, broken at spaces, and within a word only where it is longer than a line.
+/// Wraps text at spaces to lines of at most `limit` columns. A word is split only if it is longer than a line.
 pub fn wrap(text: &str, limit: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut line = String::new();
@@ -157,7 +159,7 @@ pub fn wrap(text: &str, limit: usize) -> Vec<String> {
     lines
 }
 
-/// Like [`wrap`], where the first `indent` bytes are a lead and later lines are indented by as much.
+/// Wraps like [`wrap`]; the first `indent` bytes are a lead, and later lines are indented by as much.
 pub fn wrap_hanging(text: &str, limit: usize, indent: usize) -> Vec<String> {
     let (lead, rest) = text.split_at_checked(indent).unwrap_or((text, ""));
     let lines = wrap(rest, limit.saturating_sub(indent).max(2));
@@ -175,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn lines_break_at_spaces_and_only_then_in_words() {
+    fn lines_are_wrapped_at_spaces_before_words() {
         assert_eq!(wrap("one two three", 7), ["one two", "three"]);
         assert_eq!(wrap("abcdefgh ij", 3), ["abc", "def", "gh", "ij"]);
         assert_eq!(wrap_hanging("a:  one two", 7, 4), ["a:  one", "    two"]);
     }
 
     #[test]
-    fn a_short_name_keeps_its_layer_and_its_last_parts() {
+    fn a_shortened_name_keeps_its_layer_and_its_last_parts() {
         let name = "encoder.layer.11.attention.output.dense.weight";
         assert_eq!(fit_name(name, 20, true), "…11…output.dense…");
         assert_eq!(fit_name(name, 20, false), "…11…dense.weight");
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_one_layer_and_of_all_layers_stay_apart_in_a_narrow_column() {
+    fn shortened_names_stay_distinct() {
         let kinds = ["attention.self.query", "attention.output.dense", "intermediate.dense", "output.dense"];
         let names = (0..12).flat_map(|layer| kinds.map(|kind| format!("bert.encoder.layer.{layer}.{kind}.weight")));
         for limit in [18, 20, 24, 30] {
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_never_takes_more_than_its_column() {
+    fn a_shortened_name_fits_its_column() {
         for name in
             ["", ".", "a.b", "0.1.2.3.4.5.6.7.8.9.10.11", "層.0.層層層層層層層.weight", "x.1.y.2.z", "a..b..c..d"]
         {

@@ -1,4 +1,4 @@
-//! How far two models are from each other, tensor by tensor.
+//! Compares two models tensor by tensor.
 
 use briquette_core::stats::ErrorFigures;
 use briquette_core::{DType, Error, ErrorStats, OutputAxis, Result, Rows, rows};
@@ -9,47 +9,53 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
-/// Elements compared at a time, but for what is left of whole blocks of rows.
+/// Number of elements to compare at a time, rounded to whole blocks of rows.
 const PIECE: usize = 1 << 20;
 
-/// How one tensor differs.
+/// The difference of one tensor.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TensorDiff {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its shape.
+    /// The shape.
     pub shape: Vec<usize>,
-    /// Whether every value is the same.
+    /// Whether all values are equal.
     pub is_equal: bool,
-    /// The figures; `w` is of the first model, `v` of the second. NaN (in JSON null) where a value is NaN or infinite
-    /// and not so in the other; none of a tensor that is no weight, whose bytes are compared.
+    /// The error figures; `w` is of the first model, `v` of the second. They are NaN (null in JSON) if a value
+    /// is NaN or infinite in one model only. Tensors that are not weights have none; their bytes are compared.
     pub error: Option<ErrorFigures>,
 }
 
-/// How two models differ.
+/// The differences between two models.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Diff {
-    /// Tensors that both have, those with NaN first, then those that are no weights and differ, then by relative error.
+    /// Tensors of both models. Tensors with NaN come first, then different tensors that are not weights, then
+    /// the others by relative error.
     pub tensors: Vec<TensorDiff>,
-    /// Tensors of the first only.
+    /// Tensors only in the first model.
     pub only_in_first: Vec<String>,
-    /// Tensors of the second only.
+    /// Tensors only in the second model.
     pub only_in_second: Vec<String>,
-    /// Tensors of both whose shapes differ.
+    /// Tensors with different shapes.
     pub other_shape: Vec<String>,
-    /// Tensors of both whose types cannot be compared: weights in one, integers in the other, or other integers.
+    /// Tensors with types that cannot be compared: weights and integers, or different integers.
     pub other_type: Vec<String>,
 }
 
-/// Tensors by their places in both models.
+/// Tensors by their indices in both models.
 type TensorPairs = Vec<(usize, usize)>;
 
-/// Compares every tensor that two models share by name: weights by their values, in whatever types; others of one type
-/// by their bytes. `choice` says which of the things in a file is the model, of either; where it says nothing, the first is what the
-/// second was made of.
+/// Compares all tensors that two models share by name.
+///
+/// Weights are compared by value, regardless of their types; other tensors by their bytes. `choice` selects the
+/// entry of a file that is the model, for each model that it fits. Parts that it lacks come from the manifest
+/// of the second model, if it has one.
 ///
 /// # Errors
-/// Config where `choice` fits none; those of reading, and Input where the two share no tensor.
+/// - Config: `choice` fits neither model.
+/// - Input: a model is invalid, or the models share no tensor.
+/// - Io: a model cannot be read.
+/// - Interrupted: the run was stopped.
 pub fn diff(first: &Path, second: &Path, choice: &Choice, options: &RunOptions) -> Result<Diff> {
     let choice = Choice { is_for_one_of_two: true, ..choice.clone() };
     let b = Checkpoint::open_as(second, &choice)?;
@@ -64,7 +70,7 @@ pub fn diff(first: &Path, second: &Path, choice: &Choice, options: &RunOptions) 
     };
     let pairs: TensorPairs = in_a.iter().filter_map(|(name, &i)| Some((i, *in_b.get(name)?))).collect();
     if pairs.is_empty() {
-        let message = format!("has no tensor in common with {}; they are different models", second.display());
+        let message = format!("shares no tensor name with {}; these are different models", second.display());
         return Err(Error::input(message).at(first.display()));
     }
     let (same_shape, other_shape): (TensorPairs, TensorPairs) =
@@ -86,7 +92,7 @@ pub fn diff(first: &Path, second: &Path, choice: &Choice, options: &RunOptions) 
 }
 
 impl TensorDiff {
-    /// What it is sorted by, the largest first.
+    /// Returns the sort key, largest first.
     fn rank(&self) -> f64 {
         match self.error {
             Some(error) if error.relative.is_nan() => f64::NAN.abs(),
@@ -121,7 +127,7 @@ fn compare(a: &Checkpoint, b: &Checkpoint, pairs: &[(usize, usize)], options: &R
         workers.advance(range.len());
         compared
     })?;
-    // A model that was changed while it was read was compared as a mixture of two.
+    // A model that changed while it was read would be compared as a mixture of two versions.
     [a, b].into_iter().try_for_each(Checkpoint::check_unchanged)?;
     let mut totals = vec![(ErrorStats::default(), true); pairs.len()];
     for ((place, _), (stats, is_equal)) in tasks.iter().zip(found) {
@@ -136,19 +142,19 @@ fn compare(a: &Checkpoint, b: &Checkpoint, pairs: &[(usize, usize)], options: &R
     Ok(pairs.iter().zip(&totals).map(made).collect())
 }
 
-/// Elements of a weight, bytes of anything else.
+/// Returns the number of elements of a weight, or of bytes of another tensor.
 fn length(info: &TensorInfo) -> usize {
     if info.dtype.is_weight() { info.n_elements() } else { info.n_bytes() }
 }
 
-/// What is compared at a time: whole blocks, which have hashes of their own, where a few of them are no more than that.
+/// Returns the number of elements to compare at a time: whole hash blocks, unless one is larger than a piece.
 fn piece_of(info: &TensorInfo) -> usize {
     let rows = if info.dtype.is_weight() { Rows::of(&info.shape, OutputAxis::First) } else { Rows::of_bytes(PIECE) };
     let block = (rows.rows_per_block() * rows.n_cols).max(1);
     if block > PIECE { PIECE } else { PIECE / block * block }
 }
 
-/// A tensor: the checkpoint that has it, and its index there.
+/// A tensor: its checkpoint, and its index there.
 type TensorAt<'a> = (&'a Checkpoint, usize);
 
 #[derive(Default)]
@@ -160,7 +166,7 @@ struct PairBuffers {
 }
 
 impl PairBuffers {
-    /// Compares some values of two weights. NaN and infinity that both have at a place count as equal.
+    /// Compares a range of values of two weights. Equal NaN and infinity at the same position count as equal.
     fn values(&mut self, a: TensorAt, b: TensorAt, range: &Range<usize>) -> Result<(ErrorStats, bool)> {
         read_values(a, range, &mut self.one, &mut self.w)?;
         read_values(b, range, &mut self.one, &mut self.v)?;
@@ -174,7 +180,7 @@ impl PairBuffers {
         Ok((stats, self.w == self.v))
     }
 
-    /// Compares some bytes of two tensors that are no weights.
+    /// Compares a range of bytes of two tensors that are not weights.
     fn bytes(&mut self, a: TensorAt, b: TensorAt, range: &Range<usize>) -> Result<(ErrorStats, bool)> {
         for ((source, index), bytes) in [(a, &mut self.one), (b, &mut self.other)] {
             bytes.resize(range.len(), 0);

@@ -1,4 +1,4 @@
-//! What a run of file stages hands over for its report.
+//! The input of a report about a run of file stages.
 
 use super::figures::{EvaluationReport, SolvedLayer};
 use super::origin::Origin;
@@ -12,39 +12,39 @@ use briquette_writer::plan::Prediction;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// What was asked, planned and found in a run: all that its report is made of.
+/// The recipe, the plan and the results of a run, from which its report is made.
 #[derive(Debug)]
 pub struct Evidence<'a> {
-    /// What was asked.
+    /// The recipe.
     pub recipe: &'a Recipe,
-    /// Where the model comes from.
+    /// The origin of the model.
     pub origin: &'a Origin,
     /// The model that the stages read.
     pub checkpoint: &'a Checkpoint,
-    /// What was planned.
+    /// The plan.
     pub plan: &'a Plan<'a>,
-    /// Where it was put.
+    /// The positions of tensors in the files.
     pub layout: &'a FileLayouts,
-    /// How moving weights went, by the index of the tensor.
+    /// The results of weight updates, by tensor index.
     pub solved: &'a BTreeMap<usize, SolvedLayer>,
-    /// What encoding showed.
+    /// The results of encoding.
     pub outcomes: &'a [Outcome],
-    /// What was read back, by the order of names.
+    /// The values read back, ordered by name.
     pub found: &'a [DecodedTensor],
     /// The draft, open for reading.
     pub written: &'a Checkpoint,
-    /// What was predicted.
+    /// The predicted size.
     pub prediction: Prediction,
-    /// What running it showed.
+    /// The results of the evaluation.
     pub evaluation: Option<EvaluationReport>,
 }
 
-/// Seconds of each phase so far.
+/// Seconds of each finished phase.
 #[derive(Debug, Clone, Default)]
 pub struct Timing(pub(super) Vec<(String, f64)>);
 
 impl Timing {
-    /// A phase that began at `since` is over.
+    /// Records the duration of a phase that began at `since`.
     pub fn mark(&mut self, phase: &str, since: Instant) {
         self.0.push((phase.to_string(), since.elapsed().as_secs_f64()));
     }

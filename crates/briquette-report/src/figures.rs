@@ -1,4 +1,5 @@
-//! The figures of a report as plain data, for report.json. Whoever measured them fills them in; pages and terminal only read them.
+//! The figures of a report as plain data, for report.json. Runs fill them in; pages and terminal output only
+//! read them.
 
 mod allocation;
 mod batch;
@@ -26,48 +27,51 @@ pub use training::{CurvePoint, DistillReport, EpochPoint, LayersKept};
 /// The version of report.json.
 pub const VERSION: u32 = 1;
 
-/// Everything a run has to say for itself.
+/// The report of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
     /// Version of this structure.
     pub version: u32,
-    /// The program that wrote it.
+    /// The program that wrote the report.
     pub producer: String,
-    /// The model that was read.
+    /// The path of the original model.
     pub model: String,
-    /// What it is made of.
+    /// The format of the original model.
     pub model_format: String,
-    /// The directory that was written.
+    /// The path of the output.
     pub output: String,
-    /// Its format.
+    /// The format of the output.
     pub format: String,
-    /// The stages, in words.
+    /// The stages as short text.
     pub stages: Vec<String>,
-    /// The original.
+    /// Size of the original model.
     pub before: Footprint,
-    /// The output.
+    /// Size of the output.
     pub after: Footprint,
-    /// Bytes of the output's weight files, as the plan predicted them.
+    /// Predicted bytes of the output's weight files.
     pub predicted_bytes: u64,
-    /// Whether the plan said exactly that, or at most that.
+    /// Whether the prediction is exact; otherwise it is an upper bound.
     pub prediction_is_exact: bool,
-    /// Bytes of the output's weight files as the search of a budget estimated them, where it searched for the fewest.
+    /// Estimated bytes of the output's weight files, if a budget searched for the smallest size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimated_bytes: Option<u64>,
     /// The tensors, in the order of the model.
     pub tensors: Vec<TensorReport>,
-    /// What the original had and the output has not: a smaller student, or factors, have other tensors.
+    /// Tensors of the original without a counterpart in the output, because a smaller student or factors have
+    /// other tensors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<GoneTensor>,
-    /// Weights of the tensors with the largest error, before and after.
+    /// Weight histograms of the tensors with the largest errors, before and after.
     pub histograms: Vec<WeightHistogram>,
-    /// What running it showed, where that was asked.
+    /// Results of the evaluation, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluation: Option<EvaluationReport>,
-    /// The trainings, where there were any; tensors and errors are then against the last student, not the original.
+    /// The trainings. After a training, tensors and errors are compared with the last student instead of the
+    /// original.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trained: Vec<DistillReport>,
-    /// The linear layers that became two factors, where any did; tensors and errors are then against the factors.
+    /// The factorized linear layers. After a factorization, tensors and errors are compared with the factors
+    /// instead of the original.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub factorized: Vec<FactorReport>,
     /// Bytes of the weight files after each part of a recipe that trains or factorizes.
@@ -75,26 +79,26 @@ pub struct Report {
     pub stage_bytes: Vec<StageBytes>,
     /// Warnings.
     pub remarks: Vec<String>,
-    /// Neutral notes: requested steps, and other entries of the model's files.
+    /// Notes that are not warnings: what ran as requested, and other entries of the model's files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Which steps tensors have for the sake of a budget, where one was kept.
+    /// The step sizes that a budget chose, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocation: Option<AllocationReport>,
     /// Seconds of each phase.
     pub seconds: Vec<(String, f64)>,
-    /// Seconds from the start of the run to the writing of this report. Trainings count from before a kill too.
+    /// Seconds from the start of the run to the writing of this report. Training before a kill counts too.
     pub total_seconds: f64,
-    /// Threads that worked.
+    /// Number of worker threads.
     pub threads: usize,
-    /// The most memory this process used so far, and how that was measured.
+    /// Peak memory of this process so far, in bytes.
     pub peak_bytes: Option<u64>,
-    /// The meter of `peak_bytes`.
+    /// How `peak_bytes` was measured.
     pub peak_meter: String,
 }
 
 impl Report {
-    /// What errors of tensors and their histograms are against.
+    /// Returns the model that errors and histograms are compared with.
     pub(super) fn what_errors_are_against(&self) -> &'static str {
         match (self.trained.is_empty(), self.factorized.is_empty()) {
             (false, _) => "the trained student",
@@ -104,70 +108,71 @@ impl Report {
     }
 }
 
-/// How much room a model takes.
+/// The size of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Footprint {
     /// Bytes of the weight files, as the file system reports them.
     pub file_bytes: u64,
-    /// Bytes of the tensors in them, without headers: what holding them in memory as stored takes.
+    /// Bytes of their tensors without headers: the memory that they need as stored.
     pub tensor_bytes: u64,
     /// Elements of all tensors.
     pub n_elements: u64,
-    /// Elements that are zero; of the original only where it was read for that.
+    /// Elements that are zero; for the original only if they were counted.
     pub n_zeros: Option<u64>,
 }
 
 /// Bytes of the weight files after a part of a recipe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StageBytes {
-    /// Which part.
+    /// The part.
     pub stage: String,
     /// The bytes, as the file system reports them.
     pub file_bytes: u64,
 }
 
-/// What became of a tensor.
+/// The result of a tensor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TensorReport {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// What it is in its network.
+    /// The role.
     pub role: Role,
-    /// Its original type.
+    /// The original type.
     pub dtype: String,
-    /// Its original shape.
+    /// The original shape.
     pub shape: Vec<usize>,
-    /// How it is kept, in words.
+    /// How it is stored, as text.
     pub encoding: String,
-    /// Why that, where there was a choice or nothing was done.
+    /// The reason, if there was a choice or the tensor was skipped.
     pub why: String,
-    /// Bytes of the original's tensor of this name and shape; 0 where it has none.
+    /// Bytes of the original's tensor of this name and shape; 0 if it has none.
     pub before_bytes: u64,
-    /// Whether it has none.
+    /// Whether the original has no tensor of this name and shape.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_new: bool,
-    /// Bytes after, all parts.
+    /// Bytes of all parts after compression.
     pub after_bytes: u64,
-    /// Bits for each element after, all parts counted.
+    /// Bits per element after compression, with all parts.
     pub bits_per_weight: f64,
-    /// Share of elements that are zero after, as read back.
+    /// The share of zeros after compression, in the values read back.
     pub sparsity: f64,
-    /// How far it is from the original; none where nothing was done.
+    /// The error against the original; none if the tensor was not changed.
     pub error: Option<ErrorReport>,
-    /// The square error of the layer's outputs over their square, `Σ E[x²]·e² / Σ E[x²]·w²`, where its inputs were seen.
+    /// Squared error of the layer's outputs over their square, `Σ E[x²]·e² / Σ E[x²]·w²`, if there are input
+    /// statistics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_error: Option<f64>,
-    /// How moving its weights went, where they were moved.
+    /// The result of the weight update, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub solved: Option<Box<SolvedLayer>>,
 }
 
-/// How far a tensor is from the original.
+/// The error of a tensor against the original.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorReport {
-    /// Signal to noise in dB; none where they are equal.
+    /// Signal-to-noise ratio in dB; none if the tensors are equal.
     pub sqnr_db: Option<f64>,
-    /// Cosine of the angle between them; none where one is all zeros.
+    /// Cosine of the angle between the tensors; none if one is all zeros.
     pub cosine: Option<f64>,
     /// Norm of the difference over the norm of the original.
     pub relative: f64,
@@ -179,35 +184,35 @@ impl From<ErrorFigures> for ErrorReport {
     }
 }
 
-/// A tensor of the original that the output does not have, by its name and shape.
+/// A tensor of the original without a counterpart in the output, by name and shape.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GoneTensor {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// What it was in its network.
+    /// The role.
     pub role: Role,
-    /// Its type.
+    /// The type.
     pub dtype: String,
-    /// Its shape.
+    /// The shape.
     pub shape: Vec<usize>,
-    /// The bytes it took.
+    /// The size in bytes.
     pub bytes: u64,
 }
 
 /// Counts of weights over a range, before and after.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WeightHistogram {
-    /// Whose.
+    /// The name of the tensor.
     pub name: String,
-    /// The range runs from `-limit` to `limit`.
+    /// The range is `-limit` to `limit`.
     pub limit: f32,
     /// Counts of the original.
     pub before: Vec<u32>,
-    /// Counts of the fake_quantized values.
+    /// Counts of the dequantized values.
     pub after: Vec<u32>,
 }
 
-/// A row beside those of the output: kept as nothing.
+/// Returns a row for the tables of the output, without an encoding.
 impl From<&GoneTensor> for TensorReport {
     fn from(gone: &GoneTensor) -> Self {
         Self {

@@ -1,9 +1,10 @@
-//! The first few of very many.
+//! Selects the first few of many indices.
 
 use std::cmp::Ordering;
 
-/// The first `n` of these places in the order of `compare`, where equal ones stay in theirs: what a stable sort would put first, without
-/// sorting the rest.
+/// Returns the first `n` indices in the order of `compare`, in the same order as a stable sort.
+///
+/// Only the first `n` are sorted.
 pub(super) fn first_by(
     places: impl Iterator<Item = usize>,
     n: usize,
@@ -24,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_are_those_of_a_stable_sort() {
+    fn the_first_equal_a_stable_sort() {
         let keys: Vec<usize> = (0..500).map(|i| i * 7919 % 23).collect();
         let mut sorted: Vec<usize> = (0..keys.len()).collect();
         sorted.sort_by_key(|&place| keys[place]);

@@ -1,16 +1,16 @@
-//! Tensors that are alike but for the number of their layer: one row of a table or of a plot.
+//! Groups of similar tensors: names that differ only in layer numbers share a row of a table or a plot.
 
 use crate::columns::is_number;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Tensors that are shown one by one: a smaller model has nothing to gain by groups.
+/// Up to this number of tensors, each has its own row.
 pub(crate) const MAX_SINGLES: usize = 24;
 
-/// The tensors of a model in groups, by their places. A tensor takes 8 bytes.
+/// The tensors of a model in groups, by index. A tensor takes 8 bytes.
 #[derive(Debug)]
 pub struct TensorGroups {
-    /// Places, group after group.
+    /// Indices, group by group.
     members: Vec<u32>,
     /// The end of each group in `members`.
     ends: Vec<u32>,
@@ -18,21 +18,22 @@ pub struct TensorGroups {
 
 /// The properties that tensors of one group share.
 pub trait Likeness {
-    /// The tensor's name.
+    /// Returns the tensor's name.
     fn name(&self, place: usize) -> &str;
-    /// Whatever else members of a group have in common, as text.
+    /// Returns the other shared properties, as text.
     fn traits(&self, place: usize) -> String;
 }
 
 impl TensorGroups {
-    /// Each of `n` tensors by itself.
+    /// Returns `n` groups of one tensor each.
     pub fn singles(n: usize) -> Self {
         let n = u32::try_from(n).unwrap_or(u32::MAX);
         Self { members: (0..n).collect(), ends: (1..=n).collect() }
     }
 
-    /// Groups of `n` tensors whose names differ in numbers of layers only and whose traits are equal, in the order of their
-    /// first members. Few tensors are a group each.
+    /// Groups `n` tensors whose names differ only in layer numbers and whose traits are equal.
+    ///
+    /// Groups are in the order of their first members. A small model has one group per tensor.
     pub fn of(n: usize, likeness: &impl Likeness) -> Self {
         if n <= MAX_SINGLES {
             return Self::singles(n);
@@ -46,7 +47,7 @@ impl TensorGroups {
             key.hash(&mut hasher);
             let next = firsts.len() as u32;
             let found = *by_hash.entry(hasher.finish()).or_insert(next);
-            // A name is too long to be kept for each group, and equal hashes alone do not prove that two keys are equal.
+            // Names are too long to store one per group, and equal hashes do not prove equal keys.
             let is_known = found < next && key_of(likeness, firsts[found as usize] as usize) == key;
             let group = if is_known { found } else { next };
             if group == next {
@@ -59,7 +60,7 @@ impl TensorGroups {
         Self::sorted(&group_of, &sizes)
     }
 
-    /// Places by groups, from the group of each place and the sizes of groups.
+    /// Sorts indices by group, from the group of each index and the sizes of groups.
     fn sorted(group_of: &[u32], sizes: &[u32]) -> Self {
         let starts = sizes.iter().scan(0, |next, size| {
             *next += size;
@@ -68,7 +69,8 @@ impl TensorGroups {
         let mut ends: Vec<u32> = starts.collect();
         let mut members = vec![0; group_of.len()];
         for (place, group) in group_of.iter().enumerate() {
-            // Up to here it is where the group's next member goes; once all are placed, it is the end.
+            // During the loop, this is the position of the group's next member; at the end, it is the group's
+            // end.
             let end = &mut ends[*group as usize];
             members[*end as usize] = place as u32;
             *end += 1;
@@ -76,25 +78,25 @@ impl TensorGroups {
         Self { members, ends }
     }
 
-    /// The number of groups.
+    /// Returns the number of groups.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no groups.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Whether a group has several members.
+    /// Returns whether a group has several members.
     pub fn has_several(&self) -> bool {
         self.members.len() > self.ends.len()
     }
 
-    /// The places of a group's members, at least one, in the order of the model.
+    /// Returns the indices of a group's members, at least one, in the order of the model.
     ///
     /// # Panics
-    /// If there is no group of this number.
+    /// There is no group with this number.
     pub fn members(&self, group: usize) -> impl ExactSizeIterator<Item = usize> + Clone + '_ {
         let start = if group == 0 { 0 } else { self.ends[group - 1] };
         self.members[start as usize..self.ends[group] as usize].iter().map(|place| *place as usize)
@@ -108,7 +110,7 @@ fn key_of(likeness: &impl Likeness, place: usize) -> String {
     key + &likeness.traits(place)
 }
 
-/// The name of a group: that of its members, with `*` for the numbers in which they differ.
+/// Returns the name of a group: the name of its members, with `*` for numbers that differ.
 pub fn label<'a>(mut names: impl Iterator<Item = &'a str>) -> String {
     let Some(first) = names.next() else { return String::new() };
     let mut parts: Vec<&str> = first.split('.').collect();
@@ -120,7 +122,7 @@ pub fn label<'a>(mut names: impl Iterator<Item = &'a str>) -> String {
     parts.join(".")
 }
 
-/// `layers.3.up.weight` as `layers.*.up.weight`, in `out`.
+/// Writes `layers.3.up.weight` as `layers.*.up.weight` to `out`.
 pub(crate) fn without_numbers<'a>(name: &str, out: &'a mut String) -> &'a str {
     out.clear();
     for (place, part) in name.split('.').enumerate() {
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_that_are_alike_are_one_group_and_one_of_another_shape_is_not_in_it() {
+    fn similar_layers_are_one_group_without_those_of_another_shape() {
         let mut tensors: Vec<(String, usize)> =
             (0..20).flat_map(|i| ["up", "down"].map(|kind| (format!("layers.{i}.0.{kind}"), 8))).collect();
         tensors[4].1 = 9;
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn every_tensor_is_in_one_group_and_few_are_one_each() {
+    fn every_tensor_is_in_one_group_and_few_tensors_are_single() {
         for n in [0, 1, MAX_SINGLES, MAX_SINGLES + 1, 500] {
             let named = Named((0..n).map(|i| (format!("a.{}.b{}", i / 3, i % 3), i % 2)).collect());
             let groups = TensorGroups::of(n, &named);

@@ -1,4 +1,4 @@
-//! How the weights of the worst tensors were and are distributed.
+//! Weight histograms of the worst tensors, before and after.
 
 use super::evidence::Evidence;
 use super::figures::{TensorReport, WeightHistogram};
@@ -8,14 +8,14 @@ use briquette_formats::TensorSource;
 use briquette_writer::TensorPlan;
 use briquette_writer::context::Workers;
 
-/// Tensors that have a histogram in the report: those with the largest error.
+/// Number of histograms, of the tensors with the largest errors.
 const N_TENSORS: usize = 6;
-/// Bars of a histogram.
+/// Number of bins of a histogram.
 const N_BINS: usize = 61;
-/// Elements of a tensor that are counted, from its first rows: enough to show how its weights lie.
+/// Number of elements to count, from the first rows: enough for the distribution.
 const N_SAMPLE: usize = 1 << 17;
 
-/// The tensors of least signal to noise, by a sample of their first rows.
+/// Returns the histograms of the tensors with the lowest SQNR, from a sample of their first rows.
 pub(super) fn of_worst(
     evidence: &Evidence,
     tensors: &[TensorReport],
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zero_lies_in_the_middle_bar_and_the_ends_in_the_outer_ones() {
+    fn zero_is_in_the_middle_bin_and_the_ends_are_in_the_outer_bins() {
         let counts = count(&[0.0, -2.0, 2.0, 0.01], 2.0);
         assert_eq!((counts[N_BINS / 2], counts[0], counts[N_BINS - 1]), (2, 1, 1));
     }

@@ -1,4 +1,4 @@
-//! The report as one self-contained page: it makes no request, and it reads without scripts.
+//! The report as a self-contained HTML page. It makes no requests and works without scripts.
 
 mod allocation;
 mod axis;
@@ -28,7 +28,7 @@ pub use batch::of_batch;
 use escape::escape;
 pub use sensitivity::of_sensitivity;
 
-/// The page. The same report gives the same bytes.
+/// Returns the page. Equal reports give equal bytes.
 pub fn to_html(report: &Report) -> String {
     let sections = [
         headline::section(report),
@@ -61,7 +61,7 @@ mod tests {
     use crate::sample;
 
     #[test]
-    fn a_name_cannot_add_to_the_page() {
+    fn names_are_escaped() {
         let evil = "a.<script>alert(1)</script>\"'&.weight";
         let mut report = sample::of_layers(1);
         report.tensors.push(sample::tensor(evil.into(), 0));
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_refers_to_nothing_outside() {
+    fn the_page_makes_no_requests() {
         let page = to_html(&sample::of_layers(50));
         for outside in ["http://", "https://", "src=", "@import", "url("] {
             assert!(!page.contains(outside), "{outside}");
@@ -102,9 +102,10 @@ mod tests {
     }
 
     #[test]
-    fn of_very_many_tensors_the_largest_and_the_worst_are_shown_and_the_rest_is_counted() {
+    fn the_largest_and_the_worst_of_very_many_tensors_are_shown() {
         let mut report = sample::of_layers(40_000);
-        // One very large tensor and one with a very large error, at the end, where a list that is cut would lose them.
+        // A very large tensor and a tensor with a very large error come last, where a truncated list would lose
+        // them.
         let n = report.tensors.len();
         report.tensors[n - 1].before_bytes = 1 << 30;
         report.tensors[n - 3].error.as_mut().unwrap().sqnr_db = Some(-3.0);
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_nothing_is_a_page_without_nan() {
+    fn an_empty_report_has_no_nan() {
         let mut broken = sample::of_layers(1);
         broken.tensors[0].bits_per_weight = f64::NAN;
         broken.tensors[0].sparsity = f64::INFINITY;
@@ -139,16 +140,16 @@ mod tests {
     }
 
     #[test]
-    fn of_a_smaller_student_before_is_the_original_everywhere() {
+    fn a_smaller_student_is_compared_with_the_original() {
         let report = sample::of_student();
         let page = to_html(&report).replace("<wbr>", "");
         assert!(page.contains("<span>140.00 kB <span class=\"arrow\">→</span> 9.00 kB</span>"));
         assert!(page.contains("<b>Before</b> 139.26 kB") && page.contains("linear <small>131.07 kB → 512 B"), "{page}");
         let bytes = page.split_once("id=\"bytes\"").unwrap().1.split_once("</section>").unwrap().0;
-        for row in ["up.weight</span>", "65.54 kB → 512 B", "65.54 kB → gone", "8.19 kB <small>as before"] {
+        for row in ["up.weight</span>", "65.54 kB → 512 B", "65.54 kB → gone", "8.19 kB <small>unchanged"] {
             assert!(bytes.contains(row), "{row}: {bytes}");
         }
-        assert!(page.contains("2 tensors of the original are not in it"), "{page}");
+        assert!(page.contains("2 tensors of the original are not in the output"), "{page}");
     }
 
     #[test]
@@ -159,11 +160,11 @@ mod tests {
         assert!(place("id=\"quality\"") < place("id=\"composition\""));
         assert!(place("pair spearman") < place("id=\"composition\""), "its figures are there");
         assert_eq!(page.matches("pair spearman").count(), 1, "and nowhere else");
-        assert!(!to_html(&sample::empty()).contains("id=\"quality\""), "nothing where nothing was run");
+        assert!(!to_html(&sample::empty()).contains("id=\"quality\""), "empty without an evaluation");
     }
 
     #[test]
-    fn many_tensors_do_not_make_many_bars() {
+    fn many_tensors_share_bars() {
         let page = to_html(&sample::of_layers(100));
         assert!(page.matches("class=\"row\"").count() < 100);
     }

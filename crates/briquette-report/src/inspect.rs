@@ -1,4 +1,4 @@
-//! What a model is made of.
+//! Lists the tensors of a model.
 
 use crate::numbers::bytes;
 use briquette_core::Role;
@@ -11,37 +11,37 @@ use serde::{Serialize, Serializer};
 use std::borrow::Cow;
 use std::path::Path;
 
-/// Bytes looked through at a time.
+/// Bytes to scan at a time.
 const PIECE: usize = 4 << 20;
 
 /// A model, tensor by tensor.
 #[derive(Debug, Serialize)]
 pub struct Inspection {
-    /// Where it is.
+    /// The path.
     pub path: String,
-    /// What it is made of.
+    /// The format.
     pub format: String,
-    /// What has been done to it already: "none", "pruned" or "quantized".
+    /// Existing compression: "none", "pruned" or "quantized".
     pub compressed: &'static str,
-    /// Bytes of its weight files.
+    /// Bytes of the weight files.
     pub file_bytes: u64,
-    /// Bytes of its tensors as they stand for, decoded.
+    /// Bytes of the decoded tensors.
     pub tensor_bytes: u64,
     /// Elements of all tensors.
     pub n_elements: u64,
-    /// What its files hold besides the model.
+    /// Entries of the files that are not part of the model.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<LeftOutInspection>,
-    /// What names of tensors begin with in the file, and not here.
+    /// Prefixes of the file's tensor names that were removed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stripped_prefixes: Vec<String>,
-    /// Files that come along.
+    /// Other files that are copied to an output.
     pub companions: Vec<String>,
     /// The tensors.
     pub tensors: TensorInspections,
 }
 
-/// The tensors of a model, each looked at where it is asked for: there may be millions.
+/// The tensors of a model, built on demand because there may be millions.
 #[derive(Debug)]
 pub struct TensorInspections {
     checkpoint: Checkpoint,
@@ -49,42 +49,47 @@ pub struct TensorInspections {
     zeros: Option<Vec<u64>>,
 }
 
-/// Something that a file holds besides the model.
+/// An entry of a file that is not part of the model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LeftOutInspection {
-    /// Its key.
+    /// The key.
     pub key: String,
     /// Bytes of its tensors.
     pub n_bytes: u64,
-    /// Whether it could be chosen as the model by its key.
+    /// Whether the key can be selected as the model.
     pub is_model: bool,
 }
 
 /// One tensor.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TensorInspection<'a> {
-    /// Its name.
+    /// The name.
     pub name: &'a str,
-    /// What it is in its network, as `plan` will take it.
+    /// The role that `plan` uses.
     pub role: Role,
-    /// What shows that.
+    /// The evidence for the role.
     pub why: &'static str,
-    /// Its type.
+    /// The type.
     pub dtype: DType,
-    /// Its shape.
+    /// The shape.
     pub shape: &'a [usize],
-    /// Its bytes, decoded.
+    /// Decoded size in bytes.
     pub n_bytes: u64,
-    /// How it is kept.
+    /// How it is stored.
     pub encoding: Cow<'static, str>,
-    /// Elements that are zero, where they were counted.
+    /// Number of zeros, if they were counted.
     pub n_zeros: Option<u64>,
 }
 
-/// Looks at a model: headers only, or with `count_zeros` every element. `choice` says which of the things in a file it is.
+/// Inspects a model: only the headers, or with `count_zeros` every element.
+///
+/// `choice` selects the entry of a file that is the model.
 ///
 /// # Errors
-/// Those of opening and reading.
+/// - Config: `choice` does not fit.
+/// - Input: the model is invalid.
+/// - Io: the model cannot be read.
+/// - Interrupted: the run was stopped.
 pub fn inspect(path: &Path, choice: &Choice, count_zeros: bool, options: &RunOptions) -> Result<Inspection> {
     let checkpoint = Checkpoint::open_as(path, choice)?;
     let zeros = if count_zeros { Some(zeros_of(&checkpoint, options)?) } else { None };
@@ -115,13 +120,13 @@ impl LeftOutInspection {
 }
 
 impl Inspection {
-    /// What its files hold besides the model, and what names are without, in sentences.
+    /// Returns sentences about other entries of the files, and removed prefixes.
     pub fn notes(&self) -> Vec<String> {
         notes(&self.left_out, &self.stripped_prefixes)
     }
 }
 
-/// The same, of an open model.
+/// Returns the same sentences for an open model.
 pub fn notes_of(checkpoint: &Checkpoint) -> Vec<String> {
     let left: Vec<LeftOutInspection> = checkpoint.left_out().iter().map(LeftOutInspection::of).collect();
     notes(&left, checkpoint.stripped_prefixes())
@@ -129,45 +134,45 @@ pub fn notes_of(checkpoint: &Checkpoint) -> Vec<String> {
 
 fn notes(left_out: &[LeftOutInspection], prefixes: &[String]) -> Vec<String> {
     let note = |left: &LeftOutInspection| {
-        // A key is what somebody wrote into a file: it may hold anything.
+        // A key from a file may contain any characters.
         let key = left.key.escape_debug();
         let hint = match left.is_model {
-            true => format!("; key = {:?} takes it instead", left.key),
+            true => format!("; key = {:?} selects it instead", left.key),
             false => String::new(),
         };
-        format!("{key}, {}, left out: it is no part of the model{hint}.", bytes(left.n_bytes))
+        format!("{key}, {}: skipped, not part of the model{hint}.", bytes(left.n_bytes))
     };
     let mut notes: Vec<String> = left_out.iter().map(note).collect();
     if !prefixes.is_empty() {
         let prefix = prefixes.concat();
-        notes.push(format!("Names are without {prefix:?}, which they begin with in the file."));
+        notes.push(format!("The prefix {prefix:?} is removed from tensor names."));
     }
     notes
 }
 
 impl TensorInspections {
-    /// How many there are.
+    /// Returns the number of tensors.
     pub fn len(&self) -> usize {
         self.checkpoint.tensors().len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no tensors.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The name of the tensor at a place, in the order of the model.
+    /// Returns the name of the tensor at `index`, in the order of the model.
     ///
     /// # Panics
-    /// If there is none.
+    /// `index` is out of range.
     pub fn name(&self, index: usize) -> &str {
         &self.checkpoint.tensors()[index].name
     }
 
-    /// The tensor at a place, in the order of the model.
+    /// Returns the tensor at `index`, in the order of the model.
     ///
     /// # Panics
-    /// If there is none.
+    /// `index` is out of range.
     pub fn get(&self, index: usize) -> TensorInspection<'_> {
         let info = &self.checkpoint.tensors()[index];
         TensorInspection {
@@ -182,7 +187,7 @@ impl TensorInspections {
         }
     }
 
-    /// Each of them, in the order of the model.
+    /// Returns all tensors, in the order of the model.
     pub fn iter(&self) -> impl Iterator<Item = TensorInspection<'_>> {
         (0..self.len()).map(|index| self.get(index))
     }

@@ -1,20 +1,20 @@
-//! JSON that is harmless on a terminal, written as it is made.
+//! Streams JSON that is safe to print on a terminal.
 
 use briquette_core::printable::printable_json;
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use std::io::{self, Write};
 
-/// Writes a report as indented JSON and a line break. Letters that a terminal would obey are escaped: see [`printable_json`].
+/// Writes a report as indented JSON and a line break. Control characters are escaped, see [`printable_json`].
 ///
 /// # Errors
-/// An error of the writer; invalid data if it cannot be written as JSON.
+/// Returns errors of the writer, or invalid data if the report cannot be written as JSON.
 pub(super) fn write(report: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
     report.serialize(&mut Serializer::with_formatter(&mut *out, Harmless(PrettyFormatter::new())))?;
     out.write_all(b"\n")
 }
 
-/// Indents, and escapes letters that a terminal would obey.
+/// Indents JSON and escapes control characters.
 struct Harmless(PrettyFormatter<'static>);
 
 impl Formatter for Harmless {
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_indented_json_with_harmless_letters() {
+    fn json_is_indented_and_escaped() {
         let values =
             serde_json::json!({ "a\u{202e}": ["x\u{1b}[31m", "é\u{e0001}", {}, []], "b": { "c": 1.5, "d": null } });
         let mut found = Vec::new();

@@ -1,7 +1,7 @@
-//! What a run claims and what it measured, side by side: as JSON, as a page and for a terminal.
+//! Reports: the predicted and the measured figures of a run, as JSON, as a page and for a terminal.
 //!
-//! Figures are plain data, whoever measured them. What a run of file stages shows is gathered in an [`Evidence`], from which [`make()`]
-//! puts a [`Report`] together.
+//! Figures are plain data. A run of file stages gathers its results in an [`Evidence`], from which [`make()`]
+//! creates a [`Report`].
 
 mod batch_result;
 pub mod columns;
@@ -50,8 +50,9 @@ use std::path::Path;
 pub use trace::Trace;
 
 impl Report {
-    /// Sets the time and the peak memory of the run that is about to end, and writes `report.json` and `report.html` into its draft.
-    /// No sum covers either file.
+    /// Sets the time and the peak memory of the run, and writes `report.json` and `report.html` to its draft.
+    ///
+    /// No checksum covers these files.
     ///
     /// # Errors
     /// * Bug: the report cannot be written as JSON.
@@ -64,17 +65,17 @@ impl Report {
     }
 }
 
-/// The report as it is written.
+/// Returns the report as it is written.
 ///
 /// # Errors
-/// Bug, where it cannot be written as JSON.
+/// Bug: the report cannot be written as JSON.
 pub fn to_json(report: &impl Serialize) -> Result<Vec<u8>> {
     let mut json = Vec::new();
     json::write(report, &mut json).map_err(|error| Error::bug(format!("the report: {error}")))?;
     Ok(json)
 }
 
-/// The JSON Schema of report.json.
+/// Returns the JSON Schema of report.json.
 pub fn schema() -> serde_json::Value {
     schemars::schema_for!(Report).to_value()
 }

@@ -1,4 +1,4 @@
-//! Puts a report together from what a run showed.
+//! Creates a report from the results of a run.
 
 use super::evidence::{Evidence, Timing};
 use super::figures::{Footprint, LayersKept, Report, StageBytes, VERSION};
@@ -8,10 +8,10 @@ use briquette_recipe::StageKind;
 use briquette_recipe::raw::RawStage;
 use briquette_writer::context::Workers;
 
-/// Puts a report together. [`Report::finish`] adds the time and the memory of the whole run.
+/// Creates a report. [`Report::finish`] adds the time and the memory of the whole run.
 ///
 /// # Errors
-/// Those of reading a few tensors once more for their histograms.
+/// Input or Io: a tensor cannot be read for its histogram.
 pub fn make(evidence: &Evidence, workers: &Workers, timing: Timing) -> Result<Report> {
     let mut tensors = tensors::of(evidence);
     let original = evidence.origin.original.as_ref();
@@ -65,7 +65,7 @@ fn of_what_is_read(evidence: &Evidence, n_elements: u64) -> Footprint {
     }
 }
 
-/// The stages in words: of a student of fewer layers, how many of how many.
+/// Returns the stages as text; a student with fewer layers has both numbers of layers.
 fn stages_in_words(evidence: &Evidence) -> Vec<String> {
     let mut trained = evidence.origin.trained.iter();
     let words = |stage: &RawStage| {
@@ -77,7 +77,7 @@ fn stages_in_words(evidence: &Evidence) -> Vec<String> {
     evidence.recipe.asked.stage.iter().map(words).collect()
 }
 
-/// Bytes after each part, the output's last; none where there was one part only.
+/// Returns the bytes after each part, with the output last; empty if there was only one part.
 fn stage_bytes(evidence: &Evidence) -> Vec<StageBytes> {
     let mut bytes = evidence.origin.bytes.clone();
     if !bytes.is_empty() {

@@ -1,17 +1,17 @@
-//! The metrics that a headline shows.
+//! The metrics of a headline.
 
 use super::figures::REFERENCE;
 use super::numbers;
 use std::collections::BTreeMap;
 
-/// Metrics in the order in which a headline prefers them.
+/// Metrics in order of preference.
 const PREFERRED: [&str; 6] = ["sts_spearman", "accuracy", "perplexity", "agreement", "cosine", "kl"];
-/// Metrics of a headline.
+/// Number of metrics in a headline.
 const N_SHOWN: usize = 2;
-/// Digits after the point.
+/// Number of decimal places.
 const N_DIGITS: usize = 4;
 
-/// Chooses up to two of the measured metrics for a headline. Metrics of the original alone do not count.
+/// Chooses up to two of the measured metrics for a headline. Metrics of the original do not count.
 pub fn chosen<'a>(measured: impl IntoIterator<Item = &'a String>) -> Vec<&'a str> {
     let mut names: Vec<&str> =
         measured.into_iter().map(String::as_str).filter(|name| !name.starts_with(REFERENCE)).collect();
@@ -23,7 +23,7 @@ pub fn chosen<'a>(measured: impl IntoIterator<Item = &'a String>) -> Vec<&'a str
     if found.is_empty() { names.into_iter().take(1).collect() } else { found.into_iter().take(N_SHOWN).collect() }
 }
 
-/// `cosine 0.8851`, or `accuracy 0.9833 (original 0.9861)`: the metrics of a headline.
+/// Returns the metrics of a headline: `cosine 0.8851`, or `accuracy 0.9833 (original 0.9861)`.
 pub(super) fn in_words(metrics: &BTreeMap<String, f64>) -> String {
     let words = |name: &str| {
         let number = |key: &str| metrics.get(key).map(|value| value_text(*value));
@@ -35,7 +35,7 @@ pub(super) fn in_words(metrics: &BTreeMap<String, f64>) -> String {
     words.join(", ")
 }
 
-/// A metric's value as text.
+/// Returns a metric's value as text.
 pub fn value_text(value: f64) -> String {
     numbers::decimal(value, N_DIGITS)
 }
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_headline_has_the_metric_of_the_task_first_and_that_of_the_original_beside_it() {
+    fn a_headline_has_the_metric_of_the_task_first_with_the_originals_value() {
         let found = [("accuracy", 0.98333), ("kl", 0.01), ("agreement", 0.99), ("reference_accuracy", 0.98611)];
         assert_eq!(words(&found), "accuracy 0.9833 (original 0.9861), agreement 0.9900");
         let found = [("cosine", 0.88512), ("cosine_min", 0.5), ("pair_spearman", 0.97)];

@@ -1,26 +1,26 @@
-//! The neutral notes of a report. None is a warning.
+//! The notes of a report, which are not warnings.
 
 use super::evidence::Evidence;
 use super::figures::{FactorReport, Report};
 use super::numbers::shape_text;
 use crate::inspect;
 
-/// Factorized layers that a note lists.
+/// Number of factorized layers in a note.
 const N_LISTED: usize = 8;
 
-/// Describes what was done as asked, and what else the model's files hold.
+/// Describes what ran as requested, and other entries of the model's files.
 pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
     let mut notes = briquette_recipe::plan::notes(evidence.recipe, evidence.plan);
     if !evidence.origin.trained.is_empty() {
         notes.push(
-            "Its weights were trained: errors of tensors are against the trained student, and `verify --against` cannot recompute them from the original.".into(),
+            "Weights were trained: errors of tensors are against the trained student, and `verify --against` cannot recompute the weights from the original.".into(),
         );
     }
     if !report.factorized.is_empty() {
         notes.push(factorized_text(&report.factorized));
     }
     notes.extend(report.unused_budget());
-    // After earlier parts, `checkpoint` is their output. The notes of the original's file were taken before.
+    // After earlier parts, `checkpoint` is their output. The notes about the original's file are in `origin`.
     notes.extend(evidence.origin.notes.iter().cloned());
     if evidence.origin.original.is_none() {
         notes.extend(inspect::notes_of(evidence.checkpoint));
@@ -28,7 +28,7 @@ pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
     notes
 }
 
-/// Lists the linear layers that became two factors.
+/// Lists the factorized linear layers.
 fn factorized_text(layers: &[FactorReport]) -> String {
     let made = layers.iter().filter_map(|layer| Some((layer, layer.rank?)));
     let words = |(layer, rank): (&FactorReport, usize)| {

@@ -1,13 +1,13 @@
-//! Numbers as text, for the page and the terminal alike. What is not finite is a dash, never `NaN`.
+//! Numbers as text, for page and terminal. A number that is not finite is a dash.
 
 use super::figures::Report;
 use briquette_core::Shape;
 pub(super) use briquette_core::printable::printable;
 
-/// Stands for a number that there is not.
+/// The text of a missing number.
 pub(super) const NONE: &str = "–";
 
-/// `90.90 MB`, in powers of 1000.
+/// Returns a size such as `90.90 MB`, with decimal units.
 pub fn bytes(n: u64) -> String {
     match unit_of(n as f64) {
         ("B", _) => format!("{n} B"),
@@ -15,25 +15,26 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
-/// `7.5 MB`, a mark of a scale of bytes: in the unit of `most`, with as many digits as tell marks apart that lie `step` from each other.
+/// Returns a tick of a scale of bytes, such as `7.5 MB`, in the unit of `most`, with enough digits for ticks
+/// `step` apart.
 pub(super) fn bytes_on_scale(n: f64, step: f64, most: f64) -> String {
     let (unit, size) = unit_of(most);
     format!("{:.*} {unit}", digits_of_step(step / size), n / size)
 }
 
-/// Digits after the point that tell numbers apart which lie `step` from each other, a step being 1, 2 or 5 times a power of ten.
+/// Returns the number of decimal places for numbers `step` apart; a step is 1, 2 or 5 times a power of ten.
 pub(super) fn digits_of_step(step: f64) -> usize {
-    // A power of ten may have become a little less than itself.
+    // The offset corrects powers of ten that are slightly too small.
     (-(step.log10() + 1e-6).floor()).clamp(0.0, 12.0) as usize
 }
 
-/// The unit for so many bytes, in powers of 1000, and what it stands for.
+/// Returns the decimal unit for a number of bytes, and its size.
 fn unit_of(n: f64) -> (&'static str, f64) {
     let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
     units.into_iter().find(|(_, size)| n >= *size).unwrap_or(("B", 1.0))
 }
 
-/// `14,204,112`.
+/// Returns a number such as `14,204,112`.
 pub(super) fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() * 4 / 3);
@@ -46,12 +47,12 @@ pub(super) fn count(n: u64) -> String {
     out
 }
 
-/// A number with so many digits after the point.
+/// Returns a number with `n_digits` decimal places.
 pub(super) fn decimal(value: f64, n_digits: usize) -> String {
     if value.is_finite() { format!("{value:.n_digits$}") } else { NONE.into() }
 }
 
-/// `40.0 %` of a share of 0.4; a share too small to show is `< 0.1 %`.
+/// Returns `40.0 %` for a share of 0.4, and `< 0.1 %` for a very small share.
 pub(super) fn percent(share: f64) -> String {
     match share {
         share if !share.is_finite() => NONE.into(),
@@ -61,7 +62,7 @@ pub(super) fn percent(share: f64) -> String {
     }
 }
 
-/// `3 min 20 s`, `3.21 s`, `41 ms`.
+/// Returns a duration: `3 min 20 s`, `3.21 s`, `41 ms`.
 pub fn seconds(seconds: f64) -> String {
     match seconds {
         seconds if !seconds.is_finite() || seconds < 0.0 => NONE.into(),
@@ -72,30 +73,30 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
-/// `a / b`, or 0 where there is nothing to divide by.
+/// Returns `part / whole`, or 0 if `whole` is 0.
 pub(super) fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-/// `6.40x`, how many times `after` goes into `before`.
+/// Returns the ratio of `before` to `after`: `6.40x`.
 pub(super) fn ratio(before: u64, after: u64) -> String {
     if before == 0 || after == 0 { NONE.into() } else { format!("{:.2}x", before as f64 / after as f64) }
 }
 
-/// Bits for each element.
+/// Returns the bits per element.
 pub(super) fn bits_per_weight(n_bytes: u64, n_elements: u64) -> String {
     if n_elements == 0 { NONE.into() } else { decimal(n_bytes as f64 * 8.0 / n_elements as f64, 2) }
 }
 
-/// A shape as text: `[768, 3072]`.
+/// Returns a shape as text: `[768, 3072]`.
 pub fn shape_text(shape: &[usize]) -> String {
     Shape::from(shape).to_string()
 }
 
-/// The share of an estimate by which the measured bytes may differ from it.
+/// The allowed relative deviation of the measured bytes from an estimate.
 const TOLERANCE: f64 = 0.05;
 
-/// The predicted bytes, and how they bound the output: `exactly`, `at most` or `about`.
+/// Returns the predicted bytes, and the kind of bound: `exactly`, `at most` or `about`.
 pub(super) fn predicted(report: &Report) -> (u64, &'static str) {
     match (report.estimated_bytes, report.prediction_is_exact) {
         (Some(estimated), _) => (estimated, "about"),
@@ -104,7 +105,7 @@ pub(super) fn predicted(report: &Report) -> (u64, &'static str) {
     }
 }
 
-/// Compares the predicted bytes with the measured ones, in words.
+/// Compares the predicted bytes with the measured ones, as text.
 pub(super) fn prediction(report: &Report) -> String {
     let ((predicted, bound), measured) = (predicted(report), report.after.file_bytes);
     let outcome = if predicted == measured {
@@ -117,7 +118,7 @@ pub(super) fn prediction(report: &Report) -> String {
     format!("predicted {bound} {} bytes, measured {}: {outcome}", count(predicted), count(measured))
 }
 
-/// Whether the measured bytes are as predicted.
+/// Returns whether the measured bytes match the prediction.
 pub(super) fn prediction_holds(report: &Report) -> bool {
     let (predicted, measured) = (report.predicted_bytes, report.after.file_bytes);
     match (report.estimated_bytes, report.prediction_is_exact) {
@@ -127,7 +128,7 @@ pub(super) fn prediction_holds(report: &Report) -> bool {
     }
 }
 
-/// The last part of a path, to name a model by.
+/// Returns the last part of a path, as the name of a model.
 pub(super) fn last_part(path: &str) -> &str {
     let trimmed = path.trim_end_matches(['/', '\\']);
     trimmed.rsplit(['/', '\\']).next().filter(|part| !part.is_empty()).unwrap_or(path)
@@ -138,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_grouped_and_never_not_a_number() {
+    fn numbers_are_grouped_and_never_nan() {
         assert_eq!([count(0), count(999), count(1_000), count(14_204_112)], ["0", "999", "1,000", "14,204,112"]);
         assert_eq!([decimal(f64::NAN, 2), percent(f64::INFINITY), seconds(f64::NAN), ratio(0, 0)], [NONE; 4]);
         assert_eq!([percent(0.4), percent(0.0002), percent(0.9999)], ["40.0 %", "< 0.1 %", "> 99.9 %"]);
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_of_a_search_is_compared_with_and_not_the_bound_of_the_plan() {
+    fn an_estimate_replaces_the_bound_of_the_plan() {
         let mut report = crate::sample::empty();
         (report.predicted_bytes, report.prediction_is_exact, report.after.file_bytes) = (22_783_764, false, 9_142_091);
         report.estimated_bytes = Some(9_100_000);
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_of_a_scale_differ_and_have_one_unit() {
+    fn ticks_of_a_scale_differ_and_have_one_unit() {
         assert_eq!([0.02, 0.1, 0.5, 1.0, 20.0].map(digits_of_step), [2, 1, 1, 0, 0]);
         let marks = [0.0, 5e5, 1e6].map(|mark| bytes_on_scale(mark, 5e5, 1e6));
         assert_eq!(marks, ["0.0 MB", "0.5 MB", "1.0 MB"]);

@@ -1,4 +1,4 @@
-//! What was done to a model before the last stages of its recipe read it.
+//! The history of a model before the last stages of its recipe.
 
 use super::figures::{AllocationReport, DistillReport, FactorReport, StageBytes};
 use super::original::Original;
@@ -6,37 +6,37 @@ use briquette_recipe::Recipe;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Where the model of a run comes from: what was done to it before.
+/// The origin of a run's model: the parts that ran before.
 #[derive(Debug, Clone)]
 pub struct Origin {
-    /// The recipe's own model: what the output is compared with.
+    /// The recipe's own model, which the output is compared with.
     pub model: PathBuf,
-    /// Its figures, where the last stages read another model: a student, or factors.
+    /// The figures of the recipe's model, if the last stages read a student or factors.
     pub original: Option<Original>,
     /// The trainings.
     pub trained: Vec<DistillReport>,
-    /// Linear layers that became two factors.
+    /// The factorized linear layers.
     pub factorized: Vec<FactorReport>,
-    /// What the model's file holds besides the model, in words, where the run reads another.
+    /// Notes about other entries of the model's file, if the last stages read another model.
     pub notes: Vec<String>,
     /// Bytes after each part.
     pub bytes: Vec<StageBytes>,
-    /// The file of metrics that the last training wrote line by line.
+    /// The metrics file of the last training.
     pub metrics: Option<PathBuf>,
     /// Seconds of each part.
     pub seconds: Vec<(String, f64)>,
-    /// Steps that were found for the sake of a budget.
+    /// The step sizes that a budget chose.
     pub allocation: Option<AllocationReport>,
-    /// Bytes of the output's weight files as the search of a budget estimates them, where it searches for the fewest.
+    /// Estimated bytes of the output's weight files, if a budget searches for the smallest size.
     pub estimated_bytes: Option<u64>,
-    /// When the run began: its report counts the time from there.
+    /// The start of the run.
     pub started: Instant,
-    /// Seconds that earlier runs spent on parts that this run took over from them.
+    /// Seconds that earlier runs spent on parts that this run reuses.
     pub spent: f64,
 }
 
 impl Origin {
-    /// The origin of a run that begins now and reads the recipe's own model.
+    /// Returns the origin of a run that starts now with the recipe's own model.
     pub fn of(recipe: &Recipe) -> Self {
         Self {
             model: recipe.model.clone(),
@@ -54,18 +54,18 @@ impl Origin {
         }
     }
 
-    /// Adds a part that took so many seconds, `now` of them in this run.
+    /// Adds a part that took `seconds`, of which `now` were in this run.
     pub fn add_seconds(&mut self, part: String, seconds: f64, now: f64) {
         self.seconds.push((part, seconds));
         self.spent += seconds - now;
     }
 
-    /// Seconds since the run began, and those that earlier runs spent on its parts.
+    /// Returns the seconds since the start of the run, plus those of reused parts.
     pub(super) fn total_seconds(&self) -> f64 {
         self.spent + self.started.elapsed().as_secs_f64()
     }
 
-    /// The weight files have so many bytes after a part.
+    /// Adds the bytes of the weight files after a part.
     pub fn add_bytes(&mut self, stage: String, file_bytes: u64) {
         self.bytes.push(StageBytes { stage, file_bytes });
     }

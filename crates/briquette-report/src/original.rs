@@ -1,4 +1,4 @@
-//! What the output is compared with, where the last stages work on something else: a student, or factors.
+//! The original model, if the last stages work on a student or on factors.
 
 use super::figures::{Footprint, GoneTensor, TensorReport};
 use briquette_core::Result;
@@ -16,10 +16,10 @@ pub struct Original {
 }
 
 impl Original {
-    /// Of a checkpoint, by its headers.
+    /// Reads the figures of a checkpoint from its headers.
     ///
     /// # Errors
-    /// Input, where its config.json is damaged.
+    /// Input: its config.json is invalid.
     pub fn of(checkpoint: &Checkpoint, roles: &[RoleRule]) -> Result<Self> {
         let infos = checkpoint.tensors().iter();
         let footprint = Footprint {
@@ -33,12 +33,13 @@ impl Original {
         Ok(Self { format: checkpoint.format().to_string(), footprint, tensors })
     }
 
-    /// Gives tensors of the output the bytes that those of the same name and shape had. Returns what is gone.
+    /// Sets the bytes before compression of tensors with the same name and shape. Returns the tensors that the
+    /// output lacks.
     pub(super) fn put_before(&self, tensors: &mut [TensorReport]) -> Vec<GoneTensor> {
         let mut left: BTreeMap<&str, &(TensorInfo, Role)> =
             self.tensors.iter().map(|tensor| (tensor.0.name.as_str(), tensor)).collect();
         for tensor in tensors {
-            // With another shape it is not the same tensor, whatever its name: the original's counts as gone.
+            // A tensor with another shape is a different tensor, so the original's tensor counts as gone.
             let same = left.get(tensor.name.as_str()).filter(|(info, _)| info.shape.0 == tensor.shape);
             if let Some((info, _)) = same {
                 (tensor.dtype, tensor.before_bytes) = (info.dtype.to_string(), info.n_bytes() as u64);

@@ -6,7 +6,7 @@ use super::usual_loss;
 use briquette_core::Storage;
 use briquette_writer::TensorPlan;
 
-/// Lists what a reader must be wary of.
+/// Returns the warnings of a run.
 pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
     let mut remarks = usual_loss::of(report, evidence);
     remarks.extend(evidence.plan.remarks.iter().cloned());
@@ -18,7 +18,7 @@ pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
     }
     if evidence.plan.tensors.iter().any(|tensor| tensor.skipped.as_deref() == Some(briquette_writer::survey::NONFINITE))
     {
-        remarks.push("Tensors with NaN or infinity were left as they are.".into());
+        remarks.push("Tensors with NaN or infinity were not changed.".into());
     }
     remarks.extend(evidence.plan.unsure_text());
     for (path, reason) in evidence.checkpoint.left_behind() {
@@ -27,35 +27,34 @@ pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
     remarks
 }
 
-/// Says that zeros saved no bytes, where the format keeps them all.
+/// Warns that zeros saved no bytes, if the format stores them like other values.
 fn useless_pruning_text(report: &Report, evidence: &Evidence) -> Option<String> {
     let mut pruned = evidence.plan.tensors.iter().filter(|tensor| tensor.prune.is_some()).peekable();
     pruned.peek()?;
     let is_sparse = |tensor: &TensorPlan| evidence.layout.tensors[tensor.index()].coding.storage == Storage::Bitmask;
     (!pruned.any(is_sparse)).then(|| {
         format!(
-            "Pruning saved no bytes: the format {} keeps every zero, so a pruned tensor is as large as before. Use the format briquette to store zeros in one bit.",
+            "Pruning saved no bytes: the format {} stores zeros like other values. Use the format briquette to store zeros in one bit.",
             report.format
         )
     })
 }
 
-/// What was written though it may not load.
+/// Warns that the output may not load.
 pub fn untested_text(why: &str) -> String {
-    format!(
-        "Transformers is not known to load this ({why}): it was allowed all the same, so try it before you rely on it."
-    )
+    format!("Transformers is not known to load this ({why}). --allow-untested permits it; test the output before use.")
 }
 
-/// That an epoch was chosen by the very data that the result is reported on; without an evaluation, the epochs' figures are it.
+/// Warns that the evaluation data also chose the epoch. Without an evaluation, the epochs' metrics are the
+/// result.
 fn chosen_by_result(report: &Report, training: &DistillReport) -> Option<String> {
     let (epoch, data) = (training.best_epoch?, training.epochs_on.as_deref()?);
     let is_reported_on = report.evaluation.as_ref().is_none_or(|found| found.data == data);
     let metric = training.chosen_by.as_deref().unwrap_or("metric");
     is_reported_on.then(|| {
         format!(
-            "Epoch {epoch} was kept for its {metric} on {data}, the data that the result is reported on: on other data it may be \
-             worse. `select` in [data] names other data to choose by."
+            "Epoch {epoch} was kept for its {metric} on {data}, which is also the evaluation data: on other data, the result may be \
+             worse. Set `select` in [data] to choose the epoch by other data."
         )
     })
 }
@@ -66,7 +65,7 @@ mod tests {
     use crate::sample;
 
     #[test]
-    fn an_epoch_chosen_by_the_data_of_the_result_is_told_and_one_chosen_by_other_data_is_not() {
+    fn only_an_epoch_chosen_by_the_evaluation_data_has_a_warning() {
         let mut report = sample::of_layers(1);
         let said = |report: &Report| chosen_by_result(report, &report.trained[0]);
         let sentence = said(&report).unwrap();
@@ -75,7 +74,7 @@ mod tests {
         report.trained[0].epochs_on = Some("others.txt".into());
         assert_eq!(said(&report), None);
         report.evaluation = None;
-        assert!(said(&report).is_some(), "the figures of the epochs are the result");
+        assert!(said(&report).is_some(), "the metrics of the epochs are the result");
         report.trained[0].best_epoch = None;
         assert_eq!(said(&report), None);
     }

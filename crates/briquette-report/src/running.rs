@@ -1,4 +1,4 @@
-//! What running a model showed, as rows of figures.
+//! Results of an evaluation as rows of figures.
 
 use super::figures::{EvaluationReport, MemoryFigures, REFERENCE, RunFigures};
 use super::numbers;
@@ -13,7 +13,7 @@ pub(super) struct Figure {
     pub(super) how: String,
 }
 
-/// Quality, latency and memory, in that order.
+/// Returns quality, latency and memory, in this order.
 pub(super) fn figures(found: &EvaluationReport) -> Vec<Figure> {
     let mut out: Vec<Figure> = quality(found).collect();
     let sizes = match found.batch_size_before {
@@ -21,12 +21,12 @@ pub(super) fn figures(found: &EvaluationReport) -> Vec<Figure> {
         _ => found.batch_size.to_string(),
     };
     let how = format!("median of batches of {sizes}, on {}", found.device);
-    out.push(both(found, "milliseconds a batch", &how, |run| Some(numbers::decimal(run.p50_ms, 2))));
+    out.push(both(found, "milliseconds per batch", &how, |run| Some(numbers::decimal(run.p50_ms, 2))));
     let how = format!("{} items of {}", found.n_items, found.data);
-    out.push(both(found, "items a second", &how, |run| Some(numbers::decimal(run.items_per_s, 1))));
+    out.push(both(found, "items per second", &how, |run| Some(numbers::decimal(run.items_per_s, 1))));
     let kinds: BTreeSet<&String> = found.before.iter().chain([&found.after]).flat_map(|run| run.held.keys()).collect();
     for kind in kinds {
-        let how = "bytes of parameters that are computed on this way";
+        let how = "bytes of parameters with this storage";
         out.push(both(found, &format!("weights as {kind}"), how, |run| {
             run.held.get(kind).map(|held| numbers::bytes(held.n_bytes as u64))
         }));

@@ -1,4 +1,4 @@
-//! Reports to test with.
+//! Reports for tests.
 
 use super::figures::{
     BatchReport, ContinuationFigures, CurvePoint, DistillReport, EpochPoint, ErrorReport, EvaluationReport, Footprint,
@@ -8,7 +8,7 @@ use super::figures::{
 use briquette_core::Role;
 use std::collections::BTreeMap;
 
-/// A report of nothing: no tensors, no bytes, no figures.
+/// Returns an empty report: no tensors, no bytes, no figures.
 pub(super) fn empty() -> Report {
     let nothing = Footprint { file_bytes: 0, tensor_bytes: 0, n_elements: 0, n_zeros: None };
     Report {
@@ -42,7 +42,7 @@ pub(super) fn empty() -> Report {
     }
 }
 
-/// A report of some tensors of a transformer.
+/// Returns a report of some tensors of a transformer.
 pub(super) fn of_layers(n_layers: usize) -> Report {
     let kinds = ["attention.query.weight", "mlp.up.weight", "norm.weight"];
     let names = (0..n_layers).flat_map(|layer| kinds.map(|kind| format!("encoder.layer.{layer}.{kind}")));
@@ -142,7 +142,7 @@ fn evaluation() -> EvaluationReport {
     }
 }
 
-/// A report of a student of other sizes: one tensor is as large as before, one of another shape, one is gone.
+/// Returns a report of a student with other sizes: one tensor is unchanged, one has another shape, one is gone.
 pub(super) fn of_student() -> Report {
     let new = |name: &str, after_bytes: u64| {
         let shape = vec![8, 16];
@@ -164,7 +164,7 @@ pub(super) fn of_student() -> Report {
     }
 }
 
-/// A job of a batch: 4000 bytes became 1000.
+/// Returns a job of a batch: 4000 bytes became 1000.
 pub(super) fn job(name: &str, status: JobStatus) -> JobResult {
     let is_done = status != JobStatus::Failed;
     JobResult {
@@ -185,7 +185,7 @@ pub(super) fn job(name: &str, status: JobStatus) -> JobResult {
     }
 }
 
-/// A batch of these jobs, its page beside their outputs.
+/// Returns a batch of these jobs, with its page beside their outputs.
 pub(super) fn batch(jobs: Vec<JobResult>) -> BatchReport {
     let count = |status: JobStatus| jobs.iter().filter(|job| job.status == status).count();
     BatchReport {
@@ -202,7 +202,7 @@ pub(super) fn batch(jobs: Vec<JobResult>) -> BatchReport {
     }
 }
 
-/// One tensor; every third is left as it was.
+/// Returns one tensor; every third is unchanged.
 pub(super) fn tensor(name: String, place: usize) -> TensorReport {
     let is_changed = place % 3 != 2;
     let db = 10.0 + place as f64;

@@ -1,4 +1,4 @@
-//! What became of each tensor: how it is kept and why, its bytes and its error.
+//! The result of each tensor: storage, reason, bytes and error.
 
 use super::evidence::Evidence;
 use super::figures::{ErrorReport, TensorReport};
@@ -6,10 +6,10 @@ use briquette_core::Storage;
 use briquette_formats::names;
 use briquette_writer::TensorPlan;
 
-/// What became of each tensor, in the order of the model.
+/// Returns the result of each tensor, in the order of the model.
 pub(super) fn of(evidence: &Evidence) -> Vec<TensorReport> {
     let planned = &evidence.plan.tensors;
-    // What was read back is in the order of names.
+    // Values read back are in the order of names.
     let mut n_zeros = vec![0; planned.len()];
     let by_name = names::order(planned.len(), |index| &planned[index].info.name);
     by_name.iter().zip(evidence.found).for_each(|(index, found)| n_zeros[*index as usize] = found.n_zeros);
@@ -41,7 +41,7 @@ pub(super) fn of(evidence: &Evidence) -> Vec<TensorReport> {
     planned.iter().map(one).collect()
 }
 
-/// How a tensor is kept, in words: `int8 per channel, bitmask`.
+/// Returns the storage of a tensor as text: `int8 per channel, bitmask`.
 fn encoding_of(evidence: &Evidence, tensor: &TensorPlan) -> String {
     if let Some(main) = tensor.tied_to() {
         return format!("tied to {}", evidence.plan.tensors[main].info.name);
@@ -61,7 +61,7 @@ fn encoding_of(evidence: &Evidence, tensor: &TensorPlan) -> String {
     }
 }
 
-/// Why it is kept so, where there was a choice or nothing was done.
+/// Returns the reason of the storage, if there was a choice or the tensor was skipped.
 fn why_of(evidence: &Evidence, tensor: &TensorPlan) -> String {
     if let Some(skipped) = &tensor.skipped {
         return skipped.clone();
@@ -72,7 +72,7 @@ fn why_of(evidence: &Evidence, tensor: &TensorPlan) -> String {
     }
     match placed.coding.storage {
         Storage::Bitmask => "bitmask is smaller than dense".into(),
-        Storage::Entropy { .. } => "a zero takes the bits that its frequency says".into(),
+        Storage::Entropy { .. } => "zeros are stored in few bits".into(),
         Storage::Dense => "too few zeros for a bitmask to save anything".into(),
     }
 }

@@ -11,12 +11,12 @@ use columns::TextColumns;
 use paint::Paint;
 use std::fmt::Write;
 
-/// Tensors that are shown one by one.
+/// Number of tensors that are listed.
 const N_TENSORS: usize = 12;
-/// The least width that is laid out for.
+/// Least width of the layout.
 const MIN_WIDTH: usize = 40;
 
-/// A summary of at most `width` columns (but at least 40), with colours if there may be any.
+/// Returns a summary of at most `width` columns (at least 40), optionally with colours.
 pub fn to_terminal(report: &Report, width: usize, color: bool) -> String {
     let width = width.max(MIN_WIDTH);
     let paint = Paint { color };
@@ -55,7 +55,7 @@ fn headline(report: &Report, width: usize, paint: Paint) -> String {
     out
 }
 
-/// The metrics of the headline, where anything was evaluated.
+/// Returns the metrics of the headline, if the model was evaluated.
 fn quality(report: &Report) -> Option<String> {
     let words = metrics::in_words(&report.evaluation.as_ref()?.metrics);
     Some(numbers::printable(&words)).filter(|words| !words.is_empty())
@@ -96,7 +96,7 @@ fn remarks(report: &Report, width: usize, paint: Paint) -> String {
     out
 }
 
-/// Notes are not warnings: they have no mark and no colour.
+/// Notes are not warnings, so they have no mark and no colour.
 fn notes(report: &Report, width: usize, paint: Paint) -> String {
     let lines = report.notes.iter().flat_map(|note| wrap(&numbers::printable(note), width));
     lines.fold(String::new(), |mut out, line| {
@@ -105,18 +105,18 @@ fn notes(report: &Report, width: usize, paint: Paint) -> String {
     })
 }
 
-/// What running it showed.
+/// Returns the results of the evaluation.
 fn running(report: &Report, width: usize, paint: Paint) -> String {
     let Some(evaluation) = &report.evaluation else { return String::new() };
     let aligns = [Align::Left, Align::Right, Align::Right];
-    let mut table = TextColumns::new(&["running it", "before", "after"], &aligns);
+    let mut table = TextColumns::new(&["evaluation", "before", "after"], &aligns);
     for figure in running::figures(evaluation) {
         table.push([figure.what, figure.before, figure.after].into());
     }
     table.to_text(width, paint)
 }
 
-/// The worst where any has an error, otherwise the largest.
+/// Returns the worst tensors if any has an error, otherwise the largest.
 fn tensors(report: &Report, width: usize, paint: Paint) -> String {
     let db = |tensor: &TensorReport| tensor.error.and_then(|error| error.sqnr_db);
     let all = &report.tensors;
@@ -129,8 +129,14 @@ fn tensors(report: &Report, width: usize, paint: Paint) -> String {
     if shown.is_empty() {
         return String::new();
     }
-    let headings =
-        [if is_worst { "worst tensors" } else { "largest tensors" }, "kept as", "before", "after", "zeros", "SQNR dB"];
+    let headings = [
+        if is_worst { "worst tensors" } else { "largest tensors" },
+        "stored as",
+        "before",
+        "after",
+        "zeros",
+        "SQNR dB",
+    ];
     let aligns = [Align::Name, Align::Left, Align::Right, Align::Right, Align::Right, Align::Right];
     let mut table = TextColumns::new(&headings, &aligns);
     for tensor in shown.iter().map(|&place| &all[place]) {
@@ -175,7 +181,7 @@ fn run(report: &Report, width: usize, paint: Paint) -> String {
     out
 }
 
-/// A path is not cut, so that it can be copied: it is broken where it must be.
+/// Returns the next commands. A path is wrapped instead of cut, so that it can be copied.
 fn next(report: &Report, width: usize, paint: Paint) -> String {
     let output = numbers::printable(&report.output);
     if output.is_empty() {
@@ -229,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_only_where_asked_and_only_ours() {
+    fn only_own_colours_are_printed_and_only_if_enabled() {
         let mut report = wide();
         report.tensors[0].name = "\x1b[31mred".into();
         report.remarks.push("\x1b]0;title\x07".into());
@@ -241,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn quality_is_in_the_first_lines_and_a_note_is_no_warning() {
+    fn quality_is_in_the_first_lines_and_a_note_is_not_a_warning() {
         let text = to_terminal(&sample::of_layers(2), 100, true);
         assert!(text.lines().nth(1).unwrap().contains("cosine 0.9995"), "{text}");
         let line = |words: &str| text.lines().find(|line| line.contains(words)).unwrap();
@@ -250,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_not_is_no_nan() {
+    fn missing_figures_are_not_nan() {
         let mut broken = sample::of_layers(1);
         broken.tensors[0].sparsity = f64::NAN;
         broken.total_seconds = f64::NAN;
@@ -263,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_model_is_cut_short_and_says_so() {
+    fn a_large_model_is_truncated_with_a_hint() {
         let report = sample::of_layers(40);
         let text = to_terminal(&report, 100, false);
         assert!(text.contains("… and 108 more, see report.html"), "{text}");

@@ -1,4 +1,4 @@
-//! A run as a Chrome trace: its phases one after another, and the memory that each held.
+//! A run as a Chrome trace: its phases and their memory.
 
 use briquette_core::memory::MemoryMeter;
 use briquette_core::printable::printable_json;
@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Microseconds between two looks at the memory within a phase.
+/// Microseconds between two memory samples within a phase.
 const SAMPLE_US: u64 = 10_000;
 
-/// Hears what a run does and writes it down, for `about:tracing` or Perfetto.
+/// Records a run for `about:tracing` or Perfetto.
 ///
-/// It stands in for the progress and the meter of [`RunOptions`](briquette_writer::context::RunOptions), and passes both on. A phase lasts
-/// until the next begins; the peak of the meter starts anew with each. A device that models run on has counters of its own,
-/// one for each of its meters.
+/// It replaces the progress and the meter of [`RunOptions`](briquette_writer::context::RunOptions), and
+/// forwards to both. A phase lasts until the next one begins, and the meter's peak is reset with each phase. A
+/// device that models run on has its own counters, one for each of its meters.
 pub struct Trace {
     progress: Arc<dyn Progress>,
     meter: Arc<dyn MemoryMeter>,
@@ -26,11 +26,11 @@ pub struct Trace {
     notes: Mutex<Notes>,
 }
 
-/// What was written down so far.
+/// The events recorded so far.
 #[derive(Default)]
 struct Notes {
     events: Vec<Value>,
-    /// The phase that goes on, and when it began.
+    /// The current phase and its start.
     open: Option<(String, u64)>,
 }
 
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Trace {
 }
 
 impl Trace {
-    /// How every trace of ours begins.
+    /// The beginning of every trace.
     pub const BEGINNING: &'static [u8] = br#"{"displayTimeUnit":"ms","otherData":{"producer":"briquette "#;
 
     /// Starts the clock, with a phase named `start`.
@@ -52,11 +52,13 @@ impl Trace {
         trace
     }
 
-    /// The trace so far, as JSON: a complete event (`X`) for each phase, with the bytes live at its end and the most
-    /// while it lasted, and counters (`C`) of both over time. Times are microseconds.
+    /// Returns the trace so far as JSON.
+    ///
+    /// Each phase is a complete event (`X`) with its peak memory and the memory at its end. Counters (`C`) have
+    /// both over time. Times are in microseconds.
     ///
     /// # Errors
-    /// Bug, where it cannot be written as JSON.
+    /// Bug: the trace cannot be written as JSON.
     pub fn to_json(&self) -> Result<Vec<u8>> {
         self.close();
         let producer = concat!("briquette ", env!("CARGO_PKG_VERSION"));
@@ -75,7 +77,7 @@ impl Trace {
         u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Begins a phase, and ends the one before.
+    /// Begins a phase, and ends the previous one.
     fn open(&self, phase: &str) {
         self.close();
         self.meter.reset_peak();
@@ -84,7 +86,7 @@ impl Trace {
         self.sample(now);
     }
 
-    /// Ends the phase that goes on, where one does.
+    /// Ends the current phase, if there is one.
     fn close(&self) {
         let now = self.now_us();
         let Some((name, start)) = self.notes().open.take() else { return };
@@ -95,7 +97,7 @@ impl Trace {
         }));
     }
 
-    /// Notes how much memory is in use, of the host and of the device.
+    /// Records the memory in use, of the host and of the device.
     fn sample(&self, now: u64) {
         self.sampled_us.store(now, Ordering::Relaxed);
         self.count("memory", self.meter.as_ref(), now);
@@ -112,7 +114,7 @@ impl Trace {
         self.notes().events.push(event);
     }
 
-    /// Notes it again where the last look is long ago.
+    /// Records the memory if the last sample is old enough.
     fn sample_at_times(&self) {
         let now = self.now_us();
         if now.saturating_sub(self.sampled_us.load(Ordering::Relaxed)) >= SAMPLE_US {
@@ -206,7 +208,7 @@ mod tests {
         }
     }
 
-    /// A device of which 7 bytes are in use, and nobody knows how many were.
+    /// A device with 7 bytes in use and an unknown peak.
     struct Seven;
 
     impl MemoryMeter for Seven {
@@ -224,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn every_meter_has_a_counter_and_every_trace_one_beginning() {
+    fn every_meter_has_a_counter_and_every_trace_the_same_beginning() {
         let trace = Trace::new(Arc::new(Silent), Arc::new(ResidentSet));
         trace.runs_on(vec![Box::new(Seven)]);
         trace.begin_phase("run");
@@ -234,10 +236,10 @@ mod tests {
         let of_seven = |event: &&Value| event["ph"] == "C" && event["name"] == "bytes of seven";
         let counted: Vec<&Value> = found["traceEvents"].as_array().unwrap().iter().filter(of_seven).collect();
         assert!(counted.len() >= 2 && counted.iter().all(|event| event["args"]["live"] == 7), "{counted:?}");
-        assert!(trace.meter.live_bytes().unwrap() > 7, "the host's is still there");
+        assert!(trace.meter.live_bytes().unwrap() > 7, "the host's meter is unchanged");
     }
 
-    /// Keeps the lines.
+    /// Stores the lines.
     #[derive(Default)]
     struct Lines(Mutex<Vec<String>>);
 
@@ -252,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_traced_is_still_told() {
+    fn lines_are_forwarded_by_the_trace() {
         let lines = Arc::new(Lines::default());
         Trace::new(lines.clone(), Arc::new(ResidentSet)).line("step 1");
         assert_eq!(*lines.0.lock().unwrap(), ["step 1"]);

@@ -1,20 +1,20 @@
-//! Why an output leaves bytes of its budget unused.
+//! Explains why an output leaves bytes of its budget unused.
 
 use super::figures::Report;
 use super::numbers;
 
-/// The share of the allowed bytes that an output uses, unless there is a reason.
+/// The share of the budget above which no reason is given.
 const USED: f64 = 0.995;
 
 impl Report {
-    /// Says why the output leaves bytes of its budget unused, where it does.
+    /// Returns the reason for unused bytes of the budget, if there are any.
     pub fn unused_budget(&self) -> Option<String> {
         let allocation = self.allocation.as_ref()?;
         let measured = self.after.file_bytes;
         let most = allocation.most_bytes.filter(|&most| (measured as f64) < USED * most as f64)?;
         let reason = match allocation.is_finest {
-            true => "with the finest choices for all tensors; more bytes would change nothing",
-            false => "as no other choices were found that come closer",
+            true => "with the finest choices for all tensors; more bytes would not help",
+            false => "because no other choices were found that come closer",
         };
         Some(format!("Takes {} of {}, {reason}.", numbers::bytes(measured), numbers::bytes(most)))
     }
@@ -26,11 +26,11 @@ mod tests {
     use crate::sample;
 
     #[test]
-    fn bytes_that_are_left_have_a_reason_and_a_used_budget_has_none() {
+    fn only_unused_bytes_have_a_reason() {
         let mut report = sample::empty();
         assert_eq!(report.unused_budget(), None, "there is no budget");
         let allocation = AllocationReport {
-            target: "the weight files have at most 23000000 bytes".into(),
+            target: "at most 23000000 bytes of weight files".into(),
             how: "gradient".into(),
             unit: "1 - cosine".into(),
             most_bytes: Some(23_000_000),

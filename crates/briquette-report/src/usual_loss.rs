@@ -1,4 +1,4 @@
-//! The usual quality loss of a method, for reports without an evaluation.
+//! Typical quality losses of methods, for reports without an evaluation.
 
 use super::evidence::Evidence;
 use super::figures::Report;
@@ -7,19 +7,21 @@ use briquette_methods::prune::Score;
 use briquette_methods::quant::ScaleSearch;
 use briquette_writer::TensorPlan;
 
-/// The most bits at which rounding to nearest fails altogether.
+/// The number of bits up to which rounding to nearest usually fails.
 const FEW_BITS: f64 = 3.5;
 
-/// How an output was made, as far as its quality depends on it.
+/// The method of an output, as far as its quality depends on it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Method {
-    /// By which score weights were pruned, where any were and those that stay were not updated.
+    /// The score of pruning, if weights were pruned and the kept ones not updated.
     pruned_by: Option<Score>,
-    /// Bits of weights that were rounded to nearest without data, where fewer than 8.
+    /// Bits of weights that were rounded to nearest without data, if fewer than 8.
     bits: Option<f64>,
 }
 
-/// Lists what usually happens with the methods of a run, and which command does better. Empty for an output that was evaluated or trained, and for a conversion.
+/// Describes the typical results of the run's methods, and commands that do better.
+///
+/// It is empty for an output that was evaluated or trained, and for a conversion.
 pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
     let is_conversion = evidence.recipe.stages.is_empty();
     if is_conversion || report.evaluation.is_some() || !report.trained.is_empty() {
@@ -42,40 +44,40 @@ fn method_of(report: &Report, evidence: &Evidence) -> Method {
     Method { pruned_by, bits: of_budget.or_else(fewest).filter(|bits| *bits < 8.0) }
 }
 
-/// Bits of a layer's weights that are rounded by the weights alone.
+/// Returns the bits of a layer's weights that were rounded without data.
 fn bits_without_data(tensor: &TensorPlan) -> Option<u8> {
     let quant = tensor.quant.filter(|quant| quant.spec.range != ScaleSearch::Weighted)?;
     let is_layer = matches!(tensor.role, Role::Linear | Role::Conv);
     is_layer.then(|| quant.spec.grid.n_bits())
 }
 
-// The figures are those of docs/quality.md and of the README.
+// The figures are from docs/guide/src/choose.md.
 fn texts(method: Method) -> Vec<String> {
     let mut texts = Vec::new();
     if let Some(score) = method.pruned_by {
         let (how, figure) = match score {
-            Score::Wanda => ("by Wanda", "this way has a cosine of .939"),
-            Score::Random(_) => ("at random", "by magnitude, which is better, has a cosine of .846"),
-            Score::Magnitude => ("by magnitude", "this way has a cosine of .846"),
+            Score::Wanda => ("by Wanda", "has a cosine similarity of .939"),
+            Score::Random(_) => ("at random", "by magnitude, which is better, has a cosine similarity of .846"),
+            Score::Magnitude => ("by magnitude", "has a cosine similarity of .846"),
         };
         texts.push(format!(
-            "Pruned {how} without recovery, and not measured: MiniLM with 40 % pruned {figure} to the original. \
-             With `--prune-method sparsegpt --data TEXT` it has .968; a distill stage recovers more. `--eval TEXT` measures the output."
+            "Pruned {how} without recovery or evaluation. MiniLM with 40 % pruned {figure} to the original. \
+             With `--prune-method sparsegpt --data TEXT`, it has .968; a distill stage recovers more. `--eval TEXT` evaluates the output."
         ));
     }
     if let Some(bits) = method.bits {
         let usual = match bits < FEW_BITS {
             true => {
-                "SmolLM2 in int3-g64 has a perplexity of 1871 this way (the original 28). With `--round gptq --range weighted --data TEXT` it has 55"
+                "SmolLM2 in int3-g64 has a perplexity of 1871 (the original 28). With `--round gptq --range weighted --data TEXT`, it has 55"
             }
             false => {
-                "MiniLM in int4-g128 has a cosine of .930 to the original this way, and in int4-g32 .960. \
-                      With `--round gptq --data TEXT` int4-g32 has .991; with `--bytes 12.4MB --data TEXT` it has .998 in the bytes of int4-g128"
+                "MiniLM has a cosine similarity of .930 to the original in int4-g128, and .960 in int4-g32. \
+                      With `--round gptq --data TEXT`, int4-g32 has .991. With `--bytes 12.4MB --data TEXT`, it has .998 with the size of int4-g128"
             }
         };
         let bits = (10.0 * bits).round() / 10.0;
         texts.push(format!(
-            "Rounded to {bits} bits without data, and not measured: {usual}. `--eval TEXT` measures the output."
+            "Rounded to {bits} bits without data or evaluation. {usual}. `--eval TEXT` evaluates the output."
         ));
     }
     texts
@@ -86,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_measured_has_a_figure_and_a_better_command() {
+    fn outputs_without_evaluation_have_a_figure_and_a_better_command() {
         let of = |pruned_by, bits| texts(Method { pruned_by, bits });
         assert_eq!(of(None, None), [""; 0]);
         let both = of(Some(Score::Magnitude), Some(4.0));

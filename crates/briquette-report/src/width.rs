@@ -1,14 +1,14 @@
-//! How wide text is, in columns of a terminal, and text cut to a width.
+//! The width of text in terminal columns, and text cut to a width.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Columns that a terminal shows text in.
+/// Returns the number of terminal columns of a text.
 pub fn width(text: &str) -> usize {
-    // Most text is plain letters, of which each takes one column.
+    // Most text is ASCII, with one column per character.
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) { text.len() } else { text.width() }
 }
 
-/// Text of at most `limit` columns: what is too long loses its middle, since names differ at both ends.
+/// Returns text of at most `limit` columns; a longer text loses its middle, because names differ at both ends.
 pub(super) fn fit(text: &str, limit: usize) -> String {
     if width(text) <= limit {
         return text.into();
@@ -21,7 +21,7 @@ pub(super) fn fit(text: &str, limit: usize) -> String {
     format!("{head}…{tail}")
 }
 
-/// The first characters that take at most `limit` columns.
+/// Returns the first characters that take at most `limit` columns.
 pub(super) fn take(chars: impl Iterator<Item = char>, limit: usize) -> String {
     let mut left = limit;
     let fits = |c: &char| {

@@ -1,23 +1,23 @@
-//! What surrounds a run: threads, progress, and requests to stop.
+//! The environment of a run: threads, progress, and stop requests.
 
 use briquette_core::memory::{MemoryMeter, ResidentSet};
 use briquette_core::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-/// Is told how far a run has come.
+/// Receives the progress of a run.
 pub trait Progress: Send + Sync {
-    /// A phase of `total` bytes begins.
+    /// Begins a phase of `total` bytes.
     fn begin(&self, phase: &str, total: u64);
-    /// This many more bytes are done.
+    /// Reports `n_bytes` more bytes as done.
     fn advance(&self, n_bytes: u64);
-    /// The last phase is over.
+    /// Ends the phase.
     fn end(&self);
-    /// Shows a line to people, such as how a training goes.
+    /// Shows a line of text, such as the state of a training.
     fn line(&self, _text: &str) {}
-    /// So many of `total` items are done, in a phase that runs a model on items.
+    /// Reports `done` of `total` items, in a phase that runs a model on items.
     fn items(&self, _done: usize, _total: usize) {}
-    /// Models now run on a device with these meters.
+    /// Reports that models now run on a device with these meters.
     fn runs_on(&self, _meters: Vec<Box<dyn MemoryMeter>>) {}
 }
 
@@ -36,15 +36,15 @@ impl Progress for Silent {
 pub struct Stop(Arc<AtomicI32>);
 
 impl Stop {
-    /// Asks to stop because of a signal.
+    /// Requests a stop because of a signal.
     pub fn request(&self, signal: i32) {
         self.0.store(signal, Ordering::SeqCst);
     }
 
-    /// Fails once a stop was asked for.
+    /// Fails if a stop was requested.
     ///
     /// # Errors
-    /// Interrupted.
+    /// Interrupted: a stop was requested.
     pub fn check(&self) -> Result<()> {
         match self.0.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -53,24 +53,24 @@ impl Stop {
     }
 }
 
-/// How to run a job, as opposed to what the job is.
+/// Options of running a job, separate from the job itself.
 #[derive(Clone)]
 pub struct RunOptions {
-    /// Worker threads; 0 for one a core.
+    /// Worker threads; 0 means one per core.
     pub threads: usize,
-    /// Replace an existing output, if Briquette made it.
+    /// Whether to replace an existing output of Briquette.
     pub force: bool,
-    /// Is told how far the run has come.
+    /// Receives the progress.
     pub progress: Arc<dyn Progress>,
-    /// Whether a training may be drawn on the whole terminal, instead of line by line.
+    /// Whether a training may use the whole terminal instead of single lines.
     pub screen: bool,
-    /// Requests to stop the run.
+    /// Receives stop requests.
     pub stop: Stop,
-    /// Where models run: `auto`, `cpu`, `cuda`, `cuda:1`.
+    /// The device that models run on: `auto`, `cpu`, `cuda`, `cuda:1`.
     pub device: String,
-    /// The devices to train on, where there are several.
+    /// The devices to train on, if there are several.
     pub devices: Vec<String>,
-    /// Measures the host's memory.
+    /// The meter of host memory.
     pub meter: Arc<dyn MemoryMeter>,
 }
 
@@ -100,26 +100,26 @@ pub use briquette_core::threads::MAX_THREADS;
 /// Refuses more threads than [`MAX_THREADS`].
 ///
 /// # Errors
-/// Config, naming the key.
+/// Config: the number is too large. The error names the key.
 pub fn check_threads(key: &str, n: usize) -> Result<()> {
     if n <= MAX_THREADS {
         return Ok(());
     }
-    Err(Error::config(format!("{key}: found {n}, expected at most {MAX_THREADS}; 0 means one for each core")))
+    Err(Error::config(format!("{key}: found {n}, expected at most {MAX_THREADS}; 0 means one per core")))
 }
 
-/// Limits the process-wide threads, on which models compute, to this many. Only the first call decides.
+/// Limits the process-wide threads on which models compute. Only the first call has an effect.
 ///
 /// # Errors
-/// Config for more than [`MAX_THREADS`].
+/// Config: `n` is larger than [`MAX_THREADS`].
 pub fn limit_threads(n: usize) -> Result<()> {
     check_threads("threads", n)?;
-    // This fails where the threads run already; the first call counts.
+    // This fails if the threads already run, because only the first call counts.
     rayon::ThreadPoolBuilder::new().num_threads(n).build_global().ok();
     Ok(())
 }
 
-/// The threads of a run. Each has buffers of its own, which it keeps from one item to the next.
+/// The worker threads of a run. Each thread has buffers that it reuses for all of its items.
 pub struct Workers {
     pool: rayon::ThreadPool,
     progress: Arc<dyn Progress>,
@@ -130,7 +130,9 @@ impl Workers {
     /// Starts the threads.
     ///
     /// # Errors
-    /// Config for more than [`MAX_THREADS`]; Io where the system refuses to start threads; Interrupted.
+    /// - Config: the number is larger than [`MAX_THREADS`].
+    /// - Io: the system cannot start threads.
+    /// - Interrupted: a stop was requested.
     pub fn new(options: &RunOptions) -> Result<Self> {
         check_threads("threads", options.threads)?;
         let pool = rayon::ThreadPoolBuilder::new().num_threads(options.threads).build();
@@ -141,30 +143,30 @@ impl Workers {
         Ok(Self { pool, progress: options.progress.clone(), stop: options.stop.clone() })
     }
 
-    /// Number of threads.
+    /// Returns the number of threads.
     pub fn n_threads(&self) -> usize {
         self.pool.current_num_threads()
     }
 
-    /// Reports that this many more bytes are done.
+    /// Reports this many more bytes as done.
     pub fn advance(&self, n_bytes: usize) {
         self.progress.advance(n_bytes as u64);
     }
 
-    /// Reports that a phase of this many bytes begins.
+    /// Begins a phase of this many bytes.
     pub fn begin(&self, phase: &str, n_bytes: usize) {
         self.progress.begin(phase, n_bytes as u64);
     }
 
-    /// Fails once a stop was asked for.
+    /// Fails if a stop was requested.
     ///
     /// # Errors
-    /// Interrupted.
+    /// Interrupted: a stop was requested.
     pub fn check_stop(&self) -> Result<()> {
         self.stop.check()
     }
 
-    /// Runs two closures on these threads; `first` starts at once on one of them.
+    /// Runs two closures on these threads. `first` starts immediately on one of them.
     pub fn join<A: Send, B: Send>(
         &self,
         first: impl FnOnce() -> A + Send,
@@ -173,20 +175,20 @@ impl Workers {
         self.pool.install(|| rayon::join(first, second))
     }
 
-    /// Runs a closure on these threads, so that what it does with rayon is done by them.
+    /// Runs a closure on these threads, so that its rayon calls use them.
     pub fn install<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         self.pool.install(work)
     }
 
-    /// The request to stop, for work that checks it by itself.
+    /// Returns the stop requests, for work that checks them itself.
     pub fn stop(&self) -> &Stop {
         &self.stop
     }
 
-    /// Hands out items to threads, and collects what each thread made of its items.
+    /// Distributes items over the threads, and returns the result of each thread.
     ///
     /// # Errors
-    /// The error of the first item, in order, that failed; later items may not have been tried.
+    /// The error of the first failed item in order. Later items may not have been processed.
     pub fn fold<T, S>(
         &self,
         items: &[T],
@@ -222,7 +224,7 @@ impl Workers {
     /// Maps every item to a result, in order.
     ///
     /// # Errors
-    /// As [`fold`](Self::fold).
+    /// See [`fold`](Self::fold).
     pub fn map<T, S, R>(
         &self,
         items: &[T],
@@ -254,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_are_in_order_and_the_first_error_wins() {
+    fn results_are_in_order_and_the_first_error_is_returned() {
         let workers = Workers::new(&RunOptions { threads: 4, ..RunOptions::default() }).unwrap();
         let items: Vec<usize> = (0..1000).collect();
         let doubled = workers.map(&items, || (), |(), item| Ok(2 * item)).unwrap();

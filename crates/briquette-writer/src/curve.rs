@@ -1,4 +1,4 @@
-//! How many bytes a tensor's codes take at each step, and what it loses there.
+//! Measures the size of a tensor's codes and their error at each step size.
 
 use crate::piece::PieceReader;
 use crate::{Cut, Stop, TensorPlan};
@@ -11,31 +11,31 @@ use briquette_methods::prune::select::{n_of_m, smallest};
 use briquette_methods::quant::{Candidate, Fitter, KernelKind, MaskedRows, QuantSpec, STEP_SIZES, range, step_name};
 use std::convert::Infallible;
 
-/// Weights of a tensor that sizes are measured on, where it has more: whole rows, evenly spread.
+/// Most weights of a tensor that are measured: evenly spaced rows of a larger tensor.
 const SAMPLED: usize = 1 << 20;
-/// Steps of each octave that are measured; sizes between two of them are on a line.
+/// Measured step sizes per octave. Sizes between them are interpolated.
 const PER_OCTAVE: i32 = 4;
-/// Steps between two that are measured.
+/// Interpolated step sizes between two measured ones.
 const BETWEEN: usize = 16;
-/// The octaves of steps, over the root mean square of the weights.
+/// The octaves of step sizes, relative to the root mean square of the weights.
 const OCTAVES: std::ops::Range<i32> = -6..4;
-/// Bytes that a block has besides its codes and the frequencies of its table: states, the first code and the last, where it ends.
+/// Bytes of a block besides its codes and frequencies: states, the first and the last code, and its end.
 const OF_BLOCK: f64 = 128.0 + 2.0 + 8.0;
 /// Bytes of a scale.
 const OF_SCALE: f64 = 2.0;
-/// The size of coded codes over their entropy.
+/// The ratio of the size of entropy-coded codes to their entropy.
 const OVER_ENTROPY: f64 = 1.003;
 
-/// A scheme that a tensor may have.
+/// A scheme that is allowed for a tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NamedChoice {
-    /// Its name.
+    /// The name of the scheme.
     pub scheme: String,
-    /// Its grid and how that is fitted; `None` if the tensor stays floats.
+    /// The grid and its fit; `None` if the tensor stays floats.
     pub spec: Option<QuantSpec>,
-    /// Whether the inputs that its codes meet are rounded too.
+    /// Whether activations are quantized too.
     pub rounds_inputs: bool,
-    /// Which weights are dropped before, by magnitude, where any are.
+    /// The weights pruned by magnitude before, if any.
     pub cut: Option<Cut>,
     /// Bytes of all parts of the tensor.
     pub bytes: f64,
@@ -50,43 +50,44 @@ impl NamedChoice {
     }
 }
 
-/// What a tensor may have.
+/// The choices that are allowed for a tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TensorChoices {
-    /// Whether it may have any step.
+    /// Whether any step size is allowed.
     pub has_steps: bool,
-    /// The schemes that it may have.
+    /// The allowed schemes.
     pub named: Vec<NamedChoice>,
 }
 
-/// A tensor whose step is to be found.
+/// The sizes and errors of a tensor as functions of the step size.
 pub struct Curve {
-    /// Its name.
+    /// The name of the tensor.
     pub name: String,
-    /// How many weights it has.
+    /// Number of weights.
     pub n_weights: usize,
-    /// The root mean square of its weights; 1 if all are 0, and never so small or large that a step has no name.
+    /// The root mean square of the weights; 1 if all are 0. It is clamped so that every step size has a name.
     pub rms: f64,
     /// The largest magnitude.
     most: f32,
     /// The mean square of the weights of each column.
     columns: Vec<f64>,
-    /// Base 2 logarithms of steps, ascending.
+    /// Base-2 logarithms of the measured step sizes, ascending.
     steps: Vec<f64>,
-    /// Bytes of blocks and scales at each.
+    /// Bytes of blocks and scales at each step size.
     bytes: Vec<f64>,
-    /// Base 2 logarithms of the root mean square of the scales of rows, some of which are doubles of the step.
+    /// Base-2 logarithms of the root mean square of row scales, which may be power-of-two multiples of the step
+    /// size.
     scales: Vec<f64>,
     has_steps: bool,
-    /// Schemes, each with twelve times the mean square of the errors that it makes: the square of the step that errs as much.
+    /// Schemes, each with twelve times its mean squared error: the square of the step size with the same error.
     named: Vec<(NamedChoice, f64)>,
 }
 
 impl Curve {
-    /// Measures what a tensor would take.
+    /// Measures a tensor.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Errors of reading, and Interrupted.
     pub fn of(tensor: &TensorPlan, source: &dyn TensorSource, choices: TensorChoices, stop: &Stop) -> Result<Self> {
         let ((values, most), rows) = (sampled(tensor, source, stop)?, tensor.rows());
         let square: f64 = values.iter().map(|&value| f64::from(value) * f64::from(value)).sum();
@@ -101,7 +102,7 @@ impl Curve {
             let square = round(&values, rows.n_cols.max(1), step.exp2() as f32, &mut codes);
             let counts = counts_of(bytemuck::cast_slice(&codes));
             let coded = OVER_ENTROPY * share * entropy(&counts) / 8.0 + n_blocks * (OF_BLOCK + table_bytes(&counts));
-            let n_scales = if is_held(most, step.exp2() as f32) { 1.0 } else { rows.n_rows as f64 };
+            let n_scales = if covers(most, step.exp2() as f32) { 1.0 } else { rows.n_rows as f64 };
             (coded.min(rows.n_elements() as f64 + 8.0 * n_blocks) + OF_SCALE * n_scales, square.log2() / 2.0)
         };
         let (bytes, scales) = steps.iter().map(&mut at).unzip();
@@ -123,9 +124,10 @@ impl Curve {
         })
     }
 
-    /// The bytes and losses of all choices: steps in ascending order, then schemes.
+    /// Returns the sizes and losses of all choices: step sizes in ascending order, then schemes.
     ///
-    /// A step loses `sensitivity · step²`. A tensor of zeros loses nothing. `rounds_inputs` tells whether steps round the inputs too.
+    /// A step size has the loss `sensitivity · step²`. A tensor of zeros has no loss. `rounds_inputs` tells
+    /// whether activations are quantized too if the choice is a step size.
     pub fn choices(&self, sensitivity: f64, rounds_inputs: bool) -> Vec<Candidate> {
         let sensitivity = if self.most > 0.0 { sensitivity } else { 0.0 };
         let at = |place: usize| {
@@ -141,13 +143,15 @@ impl Curve {
         (0..self.n_steps()).map(at).chain(named).collect()
     }
 
-    /// Steps among the choices.
+    /// Returns the number of step sizes among the choices.
     fn n_steps(&self) -> usize {
         if self.has_steps { (self.steps.len() - 1) * BETWEEN } else { 0 }
     }
 
-    /// The square error of the layer's outputs over their square, over that of its weights over theirs: by the root mean squares of its inputs, as if
-    /// they did not depend on each other. None where those are of something else, or all 0.
+    /// Returns the relative squared error of the layer's outputs, divided by that of its weights.
+    ///
+    /// It is computed from the root mean squares of the layer inputs, assuming that they are uncorrelated.
+    /// `None` if `inputs` has another length, or all outputs are 0.
     pub fn output_error(&self, inputs: &[f32]) -> Option<f64> {
         let squares = || inputs.iter().map(|&input| f64::from(input).powi(2));
         let whole: f64 = squares().zip(&self.columns).map(|(input, weights)| input * weights).sum();
@@ -155,24 +159,27 @@ impl Curve {
         is_known.then(|| self.rms * self.rms * squares().sum::<f64>() / whole)
     }
 
-    /// The step of a choice.
+    /// Returns the step size of a choice.
     fn step(&self, place: usize) -> f64 {
         self.at(place)[0].exp2()
     }
 
-    /// The scheme of a choice. Of a step, one for the whole tensor where that holds all weights, and some more for what rounding moves; `suffix` is
-    /// what comes behind it.
+    /// Returns the scheme of a choice.
+    ///
+    /// For a step size, it has one scale for the tensor if that covers all weights, and else one per row.
+    /// `suffix` is appended to the name.
     pub fn scheme(&self, place: usize, suffix: &str) -> String {
         if let Some((choice, _)) = place.checked_sub(self.n_steps()).and_then(|place| self.named.get(place)) {
             return choice.scheme.clone();
         }
         let row = step_name(self.step(place), "");
         let size = row.strip_prefix("step").and_then(|size| size.parse().ok());
-        let is_held = size.is_some_and(|size| is_held(self.most, size));
-        if is_held { format!("{row}-tensor{suffix}") } else { row + suffix }
+        let is_per_tensor = size.is_some_and(|size| covers(self.most, size));
+        if is_per_tensor { format!("{row}-tensor{suffix}") } else { row + suffix }
     }
 
-    /// Base 2 logarithm of the step of a choice, its bytes, and base 2 logarithm of the scales of rows.
+    /// Returns the base-2 logarithm of the step size of a choice, its bytes, and the base-2 logarithm of the
+    /// row scales.
     fn at(&self, place: usize) -> [f64; 3] {
         let (of, share) = (place / BETWEEN, (place % BETWEEN) as f64 / BETWEEN as f64);
         let between = |values: &[f64]| values[of] + share * (values[of + 1] - values[of]);
@@ -180,19 +187,19 @@ impl Curve {
     }
 }
 
-/// The root of the mean square of weights, within the range that gives every step a name; 1 if it is 0.
+/// Returns the root of a mean square, clamped so that every step size has a name; 1 if it is 0.
 fn nonzero_rms(mean_square: f64) -> f64 {
     let [least, most] = [(STEP_SIZES.start(), OCTAVES.start), (STEP_SIZES.end(), OCTAVES.end)]
         .map(|(&size, octave)| f64::from(size) / f64::from(octave).exp2());
     if mean_square > 0.0 { mean_square.sqrt().clamp(least, most) } else { 1.0 }
 }
 
-/// The mean square of the errors that pruning by magnitude and a scheme make of some rows of a tensor.
+/// Returns the mean squared error of pruning by magnitude and a scheme on sampled rows of a tensor.
 fn square_error(values: &[f32], of: Rows, choice: &NamedChoice) -> f64 {
     let n_cols = of.n_cols.max(1);
     let n_rows = values.len() / n_cols;
     let mask = choice.cut.and_then(|cut| match cut {
-        // The same share of some rows as of all.
+        // The sampled rows are pruned by the same share as all rows.
         Cut::Count(n_drop) => {
             let share = n_drop as f64 / of.n_elements().max(1) as f64;
             let n_drop = (share * values.len() as f64).round() as usize;
@@ -213,7 +220,7 @@ fn square_error(values: &[f32], of: Rows, choice: &NamedChoice) -> f64 {
     square / values.len().max(1) as f64
 }
 
-/// The mean square of the values of each column.
+/// Returns the mean square of each column.
 fn column_squares(values: &[f32], n_cols: usize) -> Vec<f64> {
     let n_rows = (values.len() / n_cols).max(1) as f64;
     let mut squares = vec![0.0; n_cols];
@@ -223,12 +230,12 @@ fn column_squares(values: &[f32], n_cols: usize) -> Vec<f64> {
     squares
 }
 
-/// Whether a grid of this step holds all weights up to a magnitude.
-fn is_held(most: f32, step: f32) -> bool {
+/// Returns whether a grid of this step size covers all weights up to a magnitude.
+fn covers(most: f32, step: f32) -> bool {
     range::step(&[most], step, Grid::INT8).scale == step
 }
 
-/// Rounds rows to grids of this step, or doubles of it, and gives the mean square of their scales.
+/// Rounds rows to grids of this step size or its power-of-two multiples. Returns the mean square of the scales.
 fn round(values: &[f32], n_cols: usize, step: f32, codes: &mut [i8]) -> f64 {
     let (mut square, mut n_rows) = (0.0, 0.0);
     for (row, codes) in values.chunks(n_cols).zip(codes.chunks_mut(n_cols)) {
@@ -240,7 +247,8 @@ fn round(values: &[f32], n_cols: usize, step: f32, codes: &mut [i8]) -> f64 {
     if n_rows > 0.0 { square / n_rows } else { f64::from(step).powi(2) }
 }
 
-/// Bytes of a table of frequencies: one for each code from the first to the last, and another for each that is frequent.
+/// Returns the size of a table of frequencies in bytes: one for each code from the first to the last, and one more for
+/// each frequent code.
 fn table_bytes(counts: &[u64; 256]) -> f64 {
     let n: u64 = counts.iter().sum();
     let of = |code: i8| counts[usize::from(code as u8)];
@@ -249,14 +257,14 @@ fn table_bytes(counts: &[u64; 256]) -> f64 {
     f64::from(span) + all().filter(|&code| of(code) * 32 > n).count() as f64
 }
 
-/// Bits of all symbols together: `Σ n·log2(N/n)`.
+/// Returns the bits of all symbols: `Σ n·log2(N/n)`.
 fn entropy(counts: &[u64; 256]) -> f64 {
     let n = counts.iter().sum::<u64>() as f64;
     let bits = |&count: &u64| if count == 0 { 0.0 } else { count as f64 * (n / count as f64).log2() };
     counts.iter().map(bits).sum()
 }
 
-/// Some rows of a tensor, and the largest magnitude of all.
+/// Reads sampled rows of a tensor, and the largest magnitude of all rows.
 fn sampled(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Result<(Vec<f32>, f32)> {
     let (rows, mut values, mut reader) = (tensor.rows(), Vec::new(), PieceReader::default());
     let pieces = crate::piece::pieces_of(tensor, source.reads_ranges(tensor.index()));
@@ -283,7 +291,7 @@ mod tests {
     use briquette_core::{OutputAxis, Shape};
     use briquette_methods::quant::Scheme;
 
-    /// Rows of a tensor, three of four weights of which are next to nothing.
+    /// Rows of a tensor in which three of four weights are tiny.
     fn mostly_tiny(n_rows: usize, n_cols: usize) -> (Rows, Vec<f32>) {
         let size = |at: usize| if at.is_multiple_of(4) { 1.0 } else { 1e-5 };
         let values = (0..n_rows * n_cols).map(|at| size(at) * ((at * 37 % 101) as f32 - 50.5) / 50.0).collect();
@@ -295,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_what_is_next_to_nothing_loses_next_to_nothing_and_dropping_all_the_square_of_the_weights() {
+    fn pruning_tiny_weights_has_almost_no_error_and_pruning_all_has_the_mean_square() {
         for n_cols in [4, 32, 100] {
             let (rows, values) = mostly_tiny(24, n_cols);
             let n = values.len();
@@ -308,14 +316,14 @@ mod tests {
             }
             assert!(error(Some(Cut::Count(n * 7 / 8))) > 20.0 * dense);
             assert!((error(Some(Cut::Count(n))) / mean_square - 1.0).abs() < 1e-6);
-            // Of some rows as of all.
+            // The error of sampled rows is similar to that of all rows.
             let some = square_error(&values[..12 * n_cols], rows, &choice(Some(Cut::Count(n * 3 / 4))));
             assert!((0.5..2.0).contains(&(some / dense)), "{some} of {dense}");
         }
     }
 
     #[test]
-    fn every_step_of_weights_of_any_size_has_a_name() {
+    fn every_step_size_has_a_name() {
         for mean_square in [0.0, 1e-300, 1e-90, 1e-24, 1.0, 1e60, 1e77] {
             let rms = nonzero_rms(mean_square);
             for octave in [OCTAVES.start, OCTAVES.end] {

@@ -1,4 +1,4 @@
-//! Decodes every tensor of an output directory, hashes its values, and checks them against the manifest.
+//! Decodes every tensor of an output directory, and compares the hash of its values with the manifest.
 
 use crate::context::Workers;
 use briquette_core::{BlockHasher, Error, Hash128, Result, TensorHasher};
@@ -6,22 +6,22 @@ use briquette_formats::StoredDir;
 use briquette_formats::stored::DecodeBuffers;
 use std::ops::Range;
 
-/// Blocks that one thread reads and decodes at a time: few enough that their stored bytes fit the core's own cache.
+/// Blocks that one thread reads and decodes at a time. Their stored bytes fit into the cache of a core.
 const BLOCKS_PER_TASK: usize = 8;
 
-/// The values that a tensor was found to hold, as a hash and a count.
+/// The decoded values of a tensor, as a hash and a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodedTensor {
-    /// Hash of its values, row by row. The manifest may have another: see [`StoredDir::hash_of`].
+    /// Hash of the values row by row. The manifest may have another hash: see [`StoredDir::hash_of`].
     pub hash: Hash128,
-    /// How many of the values are zero; counted for weights only.
+    /// Number of zeros; counted for weights only.
     pub n_zeros: usize,
 }
 
-/// Decodes every tensor and hashes its values, a few blocks to a thread.
+/// Decodes every tensor and hashes its values, a few blocks at a time per thread.
 ///
 /// # Errors
-/// Those of reading, and Input where parts contradict each other.
+/// Input: parts contradict each other. Also errors of reading.
 pub fn decode_all(stored: &StoredDir, workers: &Workers) -> Result<Vec<DecodedTensor>> {
     let mut tasks: Vec<(usize, Range<usize>)> = Vec::new();
     for (index, tensor) in stored.tensors.iter().enumerate() {
@@ -35,7 +35,7 @@ pub fn decode_all(stored: &StoredDir, workers: &Workers) -> Result<Vec<DecodedTe
     let decoded = workers.map(&tasks, <(DecodeBuffers, BlockHasher)>::default, |(scratch, hasher), task| {
         let (index, rows) = task;
         let tensor = &stored.tensors[*index];
-        // Tensors of other types come as bytes, and a zero byte is not a zero element.
+        // Other types are hashed as bytes, and a zero byte is not a zero element.
         let (is_counted, width) = (tensor.info.dtype.is_weight(), tensor.value_width());
         let (mut digests, mut n_zeros) = (Vec::with_capacity(rows.len().div_ceil(tensor.rows().rows_per_block())), 0);
         stored.for_each_strip(*index, rows.clone(), scratch, |values, ends_block| {
@@ -64,7 +64,7 @@ pub fn decode_all(stored: &StoredDir, workers: &Workers) -> Result<Vec<DecodedTe
     Ok((0..stored.tensors.len()).map(found).collect())
 }
 
-/// Elements whose bytes are all zero.
+/// Counts elements whose bytes are all zero.
 fn count_zeros(values: &[u8], width: usize) -> usize {
     match width {
         4 if values.as_ptr().addr().is_multiple_of(4) => {
@@ -78,7 +78,7 @@ fn count_zeros(values: &[u8], width: usize) -> usize {
 /// Refuses the first tensor whose hash differs from the manifest.
 ///
 /// # Errors
-/// Input, naming the tensor.
+/// Input: a hash differs. The error names the tensor.
 pub fn compare(found: &[DecodedTensor], stored: &StoredDir) -> Result<()> {
     for (index, (found, info)) in found.iter().zip(&stored.infos).enumerate() {
         let (expected, found) = (stored.expected_hash(index), stored.hash_of(index, found.hash));

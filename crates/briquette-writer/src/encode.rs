@@ -1,4 +1,5 @@
-//! From weights to parts: decides about rows, encodes them, and hashes the values that they decode to.
+//! Encodes weights into parts: decides on masks and scales of rows, encodes them, and hashes the decoded
+//! values.
 
 mod blocks;
 mod decide;
@@ -30,18 +31,19 @@ use writes::{PartOffsets, SpareBuffers, Writes};
 pub use output_error::OutputError;
 pub use writes::{FilePlace, Nowhere, Sink};
 
-/// What encoding found out about a tensor.
+/// The result of encoding a tensor.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Hash of its fake_quantized values, row by row. The manifest may have another: see [`ManifestHead::hash_of`](briquette_formats::ManifestHead::hash_of).
+    /// Hash of the dequantized values row by row. The manifest may have another hash: see
+    /// [`ManifestHead::hash_of`](briquette_formats::ManifestHead::hash_of).
     pub hash: Hash128,
-    /// How far the fake_quantized values are from the original.
+    /// The error of the dequantized values.
     pub stats: ErrorStats,
-    /// The same of the layer's outputs, where its inputs are known.
+    /// The error of the layer's outputs, if its inputs are known.
     pub outputs: Option<OutputError>,
-    /// The range that its scales and values need from their stored types.
+    /// The range that scales and values need in their stored types.
     pub narrowness: Narrowness,
-    /// Where each block of its codes ends, in bytes from the start of the first, where they are entropy-coded.
+    /// The end of each entropy-coded block, in bytes from the start of the first; empty without entropy coding.
     pub block_ends: Box<[u64]>,
 }
 
@@ -54,7 +56,7 @@ struct EncodeTask<'a> {
 }
 
 impl EncodeTask<'_> {
-    /// Bytes that the task reads.
+    /// Returns the number of bytes that the task reads.
     fn n_bytes(&self) -> usize {
         let (tensor, n_rows) = (self.subject.tensor, self.pieces.iter().map(|piece| piece.rows.len()).sum::<usize>());
         n_rows * tensor.rows().n_cols * tensor.width()
@@ -65,7 +67,7 @@ impl EncodeTask<'_> {
         RowForm {
             coding,
             dtype: tensor.stored_dtype(),
-            // What was moved is no longer what the source's bytes say.
+            // Updated weights differ from the bytes of the source.
             is_cast: tensor.cast.is_some() || tensor.is_moved,
             quant: tensor.quant.map(|quant| (quant.spec.grid, quant.spec.grouping)),
             n_cols: tensor.rows().n_cols,
@@ -73,10 +75,12 @@ impl EncodeTask<'_> {
     }
 }
 
-/// Encodes every tensor of a plan into `sink`. Returns an outcome for each; a tied tensor has that of the tensor it is tied to.
+/// Encodes every tensor of a plan into `sink`. Returns one outcome per tensor.
+///
+/// A tied tensor has the outcome of its main tensor.
 ///
 /// # Errors
-/// Those of reading and writing, and Refused for NaN or infinity.
+/// Refused: a tensor has NaN or infinity. Also errors of reading and writing.
 pub fn encode(
     plan: &Plan,
     surveys: &[Survey],
@@ -104,7 +108,7 @@ pub fn encode(
     Ok(gather(plan, tensors_of(first).zip(found), tensors_of(lengths).zip(found_lengths)))
 }
 
-/// Runs tasks, several small ones after each other on one thread. The outcomes are in the order of the tasks.
+/// Runs tasks, several small ones after another on one thread. Outcomes are in the order of the tasks.
 fn run_tasks<'a>(
     tasks: &[TaskPieces],
     task_of: impl Fn(&TaskPieces) -> EncodeTask<'a> + Sync,
@@ -123,10 +127,10 @@ fn run_tasks<'a>(
     Ok(shares.into_iter().flatten().collect())
 }
 
-/// The decision about one tensor of a plan, whole and as a value: the bytes that [`encode`] makes follow from it alone.
+/// Returns the decision about one tensor of a plan. It determines the bytes that [`encode`] writes.
 ///
 /// # Errors
-/// As [`encode`].
+/// See [`encode`].
 pub fn decide(plan: &Plan, index: usize, survey: &Survey, source: &dyn TensorSource, stop: &Stop) -> Result<Decision> {
     let tensor = &plan.tensors[index];
     let coding = tensor.coding(plan.profile, survey.n_kept);
@@ -165,21 +169,21 @@ struct Workspace {
     spare: SpareBuffers,
 }
 
-/// Decides about strips of rows, and encodes them into parts.
+/// Decides on strips of rows and encodes them into parts.
 #[derive(Default)]
 struct StripCoder {
     decider: Decider,
     coder: RowCoder,
 }
 
-/// What a task has found out so far.
+/// The intermediate results of a task.
 #[derive(Default)]
 struct TaskOutcome {
     digests: Vec<Hash128>,
     stats: ErrorStats,
     outputs: OutputError,
     narrowness: Narrowness,
-    /// Sums over the directions of a weight norm; boxed, as few tensors have any.
+    /// Sums over the directions of a weight norm; boxed, as few tensors have one.
     norm: Option<Box<NormSums>>,
     /// Bytes of each block of codes.
     block_bytes: Vec<u64>,
@@ -203,7 +207,7 @@ impl Workspace {
         let mut out = PartsOut { tensor: task.index, next, encoder, writes, blocks, found: TaskOutcome::default() };
         for start in task.pieces {
             let mut rules = None;
-            let reads_ranges = task.subject.goes_by_strip() && source.reads_ranges(tensor.index());
+            let reads_ranges = task.subject.is_decided_by_strip() && source.reads_ranges(tensor.index());
             for rows in sips_of(tensor, reads_ranges, &start.rows) {
                 let mut piece = self.reader.read(source, tensor, &rows, stop)?;
                 let n_bytes = piece.bytes.len();
@@ -229,7 +233,7 @@ impl Workspace {
 }
 
 impl StripCoder {
-    /// Decides about a piece and encodes it, strip by strip.
+    /// Decides on a piece and encodes it, strip by strip.
     fn encode(
         &mut self,
         task: &EncodeTask,
@@ -272,10 +276,11 @@ impl StripCoder {
     }
 }
 
-/// The encoded parts of a tensor on their way to the sink. Long parts are written while they are still in the cache.
+/// The encoded parts of a tensor before they are written. Long parts are written while they are still in the
+/// cache.
 struct PartsOut<'a, 'b> {
     tensor: usize,
-    /// Where the next bytes of each part go.
+    /// The offset of the next bytes of each part.
     next: PartOffsets,
     encoder: RowEncoder,
     blocks: Option<BlocksOut>,
@@ -284,11 +289,12 @@ struct PartsOut<'a, 'b> {
 }
 
 impl PartsOut<'_, '_> {
-    /// Bytes that a part grows to before it is written.
+    /// Size at which a part is written.
     const FULL: usize = 256 << 10;
 
-    /// Writes and empties the parts that have at least `n_bytes`, along with the parts that are woven with them. The encoder must have
-    /// taken whole rows.
+    /// Writes and clears the parts of at least `n_bytes`, together with the parts interleaved with them.
+    ///
+    /// The encoder must have encoded whole rows.
     fn put(&mut self, n_bytes: usize) -> Result<()> {
         if let Some(blocks) = &mut self.blocks {
             let next = &mut self.next[Part::Blocks as usize];
@@ -313,7 +319,7 @@ impl PartsOut<'_, '_> {
     }
 }
 
-/// The bytes that each part has before a piece.
+/// Returns the size in bytes of each part before a piece.
 fn offsets_before(task: &EncodeTask, start: &PieceStart) -> PartOffsets {
     let Subject { tensor, coding, .. } = task.subject;
     let parts = coding.parts(tensor.value_dtype(), start.rows.start, tensor.rows().n_cols, start.n_kept);
@@ -322,7 +328,7 @@ fn offsets_before(task: &EncodeTask, start: &PieceStart) -> PartOffsets {
         let is_shared = matches!(spec.part, Part::Scale | Part::Zero) && start.rows.start == 0;
         offsets[spec.part as usize] = match spec.part {
             _ if is_shared => 0,
-            // A block has room for a byte for each of its codes.
+            // A block reserves one byte per code.
             Part::Blocks => (start.rows.start * tensor.rows().n_cols) as u64,
             _ => spec.n_bytes() as u64,
         };
@@ -330,7 +336,7 @@ fn offsets_before(task: &EncodeTask, start: &PieceStart) -> PartOffsets {
     offsets
 }
 
-/// Copies a piece of a tensor that is not changed, checked for NaN where it is a weight.
+/// Copies a piece of an unchanged tensor. Weights are checked for NaN.
 fn copy_piece(task: &EncodeTask, piece: &mut Piece, out: &mut PartsOut) -> Result<()> {
     let (tensor, digests) = (task.subject.tensor, &mut out.found.digests);
     let next = &mut out.next[Part::Weight as usize];
@@ -349,7 +355,7 @@ fn copy_piece(task: &EncodeTask, piece: &mut Piece, out: &mut PartsOut) -> Resul
     })
 }
 
-/// Transposes whole dense rows back into the tensor's own order, `[in, out]`, and hashes them in that order.
+/// Transposes dense rows back to the tensor's own order `[in, out]`, and hashes them in that order.
 fn turn_back(tensor: &TensorPlan, parts: &mut Parts, digests: &mut Vec<Hash128>) {
     let (rows, width) = (tensor.rows(), tensor.stored_dtype().n_bits() / 8);
     let weight = &mut parts[Part::Weight];

@@ -1,5 +1,7 @@
-//! Files with entropy-coded blocks. How long those are is known once they are coded, and offsets in files follow from it: so everything is
-//! encoded into a scratch file first, where each block has the room of its codes, and is copied to where it belongs.
+//! Writes files with entropy-coded blocks.
+//!
+//! Offsets in files depend on the lengths of blocks, which are only known after coding. So everything is first
+//! encoded into a scratch file, with one byte reserved per code, and then copied to its final place.
 
 use crate::context::Workers;
 use crate::encode::{FilePlace, Outcome, Sink};
@@ -16,12 +18,14 @@ use briquette_formats::{Draft, DraftFile};
 const COPIED: u64 = 1 << 20;
 
 impl Plan<'_> {
-    /// Whether codes of some tensor are to be entropy-coded.
+    /// Returns whether the codes of a tensor are entropy-coded.
     pub(crate) fn has_blocks(&self) -> bool {
         self.tensors.iter().any(|tensor| tensor.blocks.is_some())
     }
 
-    /// Learns how long blocks are. False where no reader would take them: nothing is entropy-coded then.
+    /// Records the lengths of blocks.
+    ///
+    /// Returns false if readers would refuse the blocks as too dense. Then nothing is entropy-coded.
     pub(crate) fn learn_blocks(&mut self, outcomes: &[Outcome]) -> bool {
         let (mut n_codes, mut n_bytes) = (0_u64, 0_u64);
         for (tensor, outcome) in self.tensors.iter_mut().zip(outcomes) {
@@ -39,17 +43,17 @@ impl Plan<'_> {
     }
 }
 
-/// Where parts are until their places in files are known.
+/// A scratch file for parts whose places in files are unknown.
 pub(crate) struct Scratch {
     file: DraftFile,
-    /// Where the parts of each tensor start, one after the other.
+    /// The start of the parts of each tensor, which follow each other.
     starts: Vec<u64>,
     /// The parts of each tensor.
     specs: Vec<Vec<PartSpec>>,
 }
 
 impl Scratch {
-    /// An empty one for the parts of these tensors.
+    /// Creates an empty scratch file for the parts of these tensors.
     pub(crate) fn create(draft: &Draft, plan: &Plan, tensors: &[PlacedTensor]) -> Result<Self> {
         let (mut starts, mut specs, mut end) = (Vec::with_capacity(tensors.len()), Vec::new(), 0);
         for (tensor, placed) in plan.tensors.iter().zip(tensors) {
@@ -102,7 +106,7 @@ impl Scratch {
         Ok(())
     }
 
-    /// The stretches of the scratch file that a part is made of: where each starts, and its bytes.
+    /// Returns the ranges of the scratch file that a part consists of, as start and size.
     fn stretches_of(&self, tensor: usize, part: Part, ends: &[u64]) -> Vec<(u64, u64)> {
         let Some((start, n_bytes)) = self.part_at(tensor, part) else { return Vec::new() };
         let spec = self.specs[tensor].iter().find(|spec| spec.part == Part::Blocks && part == Part::Blocks);
@@ -131,7 +135,7 @@ impl Scratch {
     }
 }
 
-/// The parts of a tensor, of which blocks are a byte for each code yet.
+/// Returns the parts of a tensor before entropy coding, with one byte per code.
 fn uncoded_parts(tensor: &TensorPlan, placed: &PlacedTensor) -> Vec<PartSpec> {
     let (dtype, rows) = (tensor.value_dtype(), tensor.rows());
     let mut specs = placed.coding.parts(dtype, rows.n_rows, rows.n_cols, placed.n_kept);

@@ -1,4 +1,4 @@
-//! Offsets of everything in the output: decided once all sizes are known, before anything is written.
+//! Computes all offsets of the output once the sizes are known, before anything is written.
 
 mod order;
 mod parts;
@@ -22,7 +22,7 @@ use std::ops::Range;
 pub struct FileLayouts {
     /// The files, in order.
     pub files: Vec<FileLayout>,
-    /// Where each tensor of the plan lies; a tied tensor has the place of the one it is tied to.
+    /// The location of each tensor of the plan. A tied tensor has the location of its main tensor.
     pub tensors: Vec<PlacedTensor>,
 }
 
@@ -33,56 +33,58 @@ pub struct FileLayout {
     pub name: String,
     /// Bytes of the file's header.
     pub n_header: u64,
-    /// The bytes that are known before anything is encoded, until they are written.
+    /// The bytes that are known before encoding, until they are written.
     pub known: KnownBytes,
-    /// The file's size in bytes, header and data.
+    /// The size of the file in bytes, with its header.
     pub n_bytes: u64,
-    /// Names of the tensors in the file, each part counted by itself; empty unless an index is to list them.
+    /// Names of the parts in the file, for an index; empty if there is none.
     pub names: Vec<String>,
 }
 
-/// Bytes of a file that are known before anything is encoded. Headers may have hundreds of megabytes.
+/// Bytes of a file that are known before encoding. Headers may have hundreds of megabytes.
 #[derive(Debug, Clone, Default)]
 pub struct KnownBytes {
     /// The file's first bytes.
     pub header: Vec<u8>,
-    /// Parts that are always the same, with their offsets.
+    /// Parts with constant bytes, with their offsets.
     pub constants: Vec<(u64, Vec<u8>)>,
 }
 
-/// Where a tensor lies.
+/// The location of a tensor.
 #[derive(Debug, Clone)]
 pub struct PlacedTensor {
-    /// How the tensor is kept.
+    /// How the tensor is stored.
     pub coding: Coding,
-    /// How many of its elements are kept.
+    /// Number of kept elements.
     pub n_kept: usize,
     /// The index of its file.
     pub file: usize,
-    /// Where each part starts, and how it is laid out where another program's format differs from ours.
+    /// The parts of the tensor.
     pub parts: Vec<PlacedPart>,
 }
 
-/// Where a part of a tensor starts, and how it is laid out where another program's format differs from ours.
+/// A part of a tensor: its kind, its start, and its layout if that is another program's.
 pub type PlacedPart = (Part, u64, Option<Box<ForeignLayout>>);
 
 impl PlacedTensor {
-    /// The place of a part, `None` where the tensor has no such part.
+    /// Returns the location of a part; `None` if the tensor does not have it.
     pub fn part(&self, part: Part) -> Option<&PlacedPart> {
         self.parts.iter().find(|(kind, ..)| *kind == part)
     }
 }
 
 impl FileLayouts {
-    /// Lays out the tensors of a plan, given how many elements of each are kept.
+    /// Computes the layout of a plan from the number of kept elements of each tensor.
     ///
     /// # Errors
-    /// Config where the format cannot hold a tensor, Input where two parts would have one name.
+    /// - Config: the format does not support a tensor.
+    /// - Input: two parts would have one name.
     pub fn new(plan: &Plan, n_kept: &[usize]) -> Result<Self> {
         Self::of_parts(plan, n_kept, &|tensor, coding, n_kept| tensor.file_parts(plan.profile, coding, n_kept))
     }
 
-    /// As [`new`](Self::new), but `parts` says which tensors of a file hold a tensor of the plan.
+    /// Computes a layout in which `parts` returns the tensors of a file for a tensor of the plan: see
+    /// [`new`](Self::new).
     pub(crate) fn of_parts(plan: &Plan, n_kept: &[usize], parts: TensorParts) -> Result<Self> {
         let sizes = PartSizes { plan, n_kept: &|index| n_kept[index], parts };
         let order = sizes.order()?;
@@ -103,20 +105,20 @@ impl FileLayouts {
         Ok(Self { files, tensors: placed })
     }
 
-    /// Takes the known bytes of all files, which are then in memory only until they are written.
+    /// Takes the known bytes out of all files, so that they can be dropped once they are written.
     pub(crate) fn take_known(&mut self) -> Vec<KnownBytes> {
         self.files.iter_mut().map(|file| std::mem::take(&mut file.known)).collect()
     }
 
-    /// Bytes of all files.
+    /// Returns the size of all files in bytes.
     pub fn n_bytes(&self) -> u64 {
         self.files.iter().map(|file| file.n_bytes).sum()
     }
 
-    /// What [`n_bytes`](Self::n_bytes) would be for this layout, computed in little memory.
+    /// Returns the [`n_bytes`](Self::n_bytes) of the layout, computed in little memory.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// See [`new`](Self::new).
     pub fn n_bytes_of(plan: &Plan, n_kept: &dyn Fn(usize) -> usize) -> Result<u64> {
         let parts: TensorParts = &|tensor, coding, n_kept| tensor.file_parts(plan.profile, coding, n_kept);
         let sizes = PartSizes { plan, n_kept, parts };
@@ -129,7 +131,7 @@ impl FileLayouts {
 /// A header written from a list of all tensors of a file, as some formats need.
 struct ListedHeader {
     bytes: Vec<u8>,
-    /// Where the data of each of `infos` starts.
+    /// The start of the data of each of `infos`.
     starts: Vec<u64>,
     /// The tensors in the order of their data.
     infos: Vec<TensorInfo>,
@@ -140,7 +142,7 @@ impl PartSizes<'_> {
         Order::of(self.plan, &mut LastParts::of_none(self))
     }
 
-    /// Calls `each` with every record of a file, in the order of names, with its data offset and the part it describes.
+    /// Calls `each` with every record of a file, sorted by name, with its data offset and its part.
     fn each_by_name(
         &self,
         tensors: &Range<usize>,
@@ -155,7 +157,7 @@ impl PartSizes<'_> {
         Ok(())
     }
 
-    /// The header of a safetensors file.
+    /// Writes the header of a safetensors file.
     fn header<W: Write>(
         &self,
         tensors: &Range<usize>,
@@ -172,7 +174,8 @@ impl PartSizes<'_> {
         Ok(header)
     }
 
-    /// Parts in the order of their data: by the width of their elements, widest first, so that each is aligned, then by name.
+    /// Writes a header from a list of parts, sorted by element size, widest first, and then by name. So each is
+    /// aligned.
     fn listed_header(&self, tensors: &Range<usize>, order: &Order, write: WriteHeader) -> Result<ListedHeader> {
         let mut infos: Vec<TensorInfo> = Vec::new();
         self.each_by_name(tensors, order, |_, _, part| infos.push(part.info.clone()))?;
@@ -181,7 +184,7 @@ impl PartSizes<'_> {
         Ok(ListedHeader { bytes, starts, infos })
     }
 
-    /// Bytes of a file.
+    /// Returns the size of a file in bytes.
     fn n_bytes(&self, tensors: &Range<usize>, order: &Order) -> Result<u64> {
         match self.plan.profile.container() {
             Container::Listed(write) => {
@@ -196,7 +199,7 @@ impl PartSizes<'_> {
         }
     }
 
-    /// Lays out a file.
+    /// Computes the layout of a file.
     fn place(
         &self,
         number: usize,
@@ -220,7 +223,7 @@ impl PartSizes<'_> {
             let start = listed.get(&part.info.name).copied().unwrap_or(header.len() as u64 + start);
             let tensor = &mut placed[record.tensor as usize];
             tensor.file = number;
-            // Most tensors have at most two parts, and there may be millions of them.
+            // Most tensors have at most two parts, and there may be millions.
             tensor.parts.reserve_exact(if tensor.parts.is_empty() { 2 } else { 0 });
             tensor.parts.extend(part.holds.parts().map(|(kind, layout)| (kind, start, layout.map(Box::new))));
             constants.extend(part.holds.constant().map(|bytes| (start, bytes.to_vec())));
@@ -232,7 +235,7 @@ impl PartSizes<'_> {
         Ok(FileLayout { name, n_header, n_bytes, known: KnownBytes { header, constants }, names })
     }
 
-    /// The free-form strings of the model, and the one that transformers looks for.
+    /// Passes the free-form strings of the model, and the one that transformers expects.
     fn model_strings(&self, each: &mut dyn FnMut(&str, &str)) {
         let mut metadata = self.plan.metadata.clone();
         metadata.entry("format".into()).or_insert_with(|| "pt".into());
@@ -243,14 +246,15 @@ impl PartSizes<'_> {
         metadata.iter().for_each(|(key, value)| each(key, value));
     }
 
-    /// Marks the file as one that transformers must not take for its own, and says of each coded tensor what its parts mean, so that the
-    /// file explains itself.
+    /// Passes a marker that keeps transformers from loading the file, and the meaning of each coded tensor.
+    ///
+    /// So the file describes itself.
     fn meanings(&self, tensors: Range<usize>, each: &mut dyn FnMut(&str, &str)) {
         each("format", "briquette");
         let is_coded =
             |&index: &usize| self.plan.tensors[index].tied_to().is_none() && self.coding(index) != Coding::DENSE;
         let mut coded: Vec<usize> = tensors.filter(is_coded).collect();
-        // A reader would refuse more strings, and the manifest says all of it.
+        // A reader would refuse more strings, and the manifest has the same information.
         if coded.len() >= limits::MAX_METADATA {
             return;
         }
@@ -264,7 +268,7 @@ impl PartSizes<'_> {
     }
 }
 
-/// What the parts of a coded tensor mean, as a header says it.
+/// The meaning of a coded tensor's parts in a header.
 #[derive(Serialize)]
 struct Meaning<'a> {
     dtype: DType,

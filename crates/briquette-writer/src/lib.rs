@@ -1,9 +1,11 @@
-//! The one way from rows to bytes: takes tensors of any source and a plan, and makes a verified directory.
+//! Writes the tensors of any source to a verified directory, according to a plan.
 //!
-//! A [`Plan`] says what becomes of each tensor of a [`TensorSource`](briquette_formats::TensorSource): a checkpoint, or a module in
-//! memory. [`write()`] surveys what must be known beforehand, lays out the files, encodes piece by piece, reads back what was
-//! written and checks it against the hashes. What is decided about rows is a [`RowsDecision`](briquette_core::coder::RowsDecision), and
-//! the bytes follow from it alone; [`decide`] gives the decision about a whole tensor, as a value.
+//! A [`Plan`] has the treatment of each tensor of a [`TensorSource`](briquette_formats::TensorSource), which is
+//! a checkpoint or a module in memory. [`write()`] runs the survey, computes the layout of files, encodes
+//! tensors piece by piece, reads the files back, and compares them with the hashes.
+//!
+//! The decision about rows is a [`RowsDecision`](briquette_core::coder::RowsDecision), which determines the
+//! bytes. [`decide`] returns the decision about a whole tensor.
 //!
 //! Non-goals: recipes, burn, printing.
 

@@ -1,4 +1,4 @@
-//! The manifest of an output: how each tensor is kept, and its hash.
+//! The manifest of an output: how each tensor is stored, and its hash.
 
 use crate::encode::Outcome;
 use crate::layout::FileLayouts;
@@ -9,18 +9,18 @@ use briquette_formats::{Manifest, ManifestEntry, WeightLayout, manifest, names};
 use serde_json::Value;
 use std::io::{self, Write};
 
-/// The source of the manifest of an output. Entries are made one by one, as there may be millions.
+/// Writes the manifest of an output. Entries are created one by one, as there may be millions.
 pub struct ManifestSource<'a> {
     plan: &'a Plan<'a>,
     layout: &'a FileLayouts,
     outcomes: &'a [Outcome],
     head: ManifestHead,
-    /// The tensors in the order of their names.
+    /// The tensors, sorted by name.
     order: Vec<u32>,
 }
 
 impl<'a> ManifestSource<'a> {
-    /// The manifest of an output that `producer` makes by `recipe`.
+    /// Creates the manifest of an output that `producer` writes with `recipe`.
     pub fn new(
         plan: &'a Plan,
         layout: &'a FileLayouts,
@@ -29,7 +29,7 @@ impl<'a> ManifestSource<'a> {
         producer: &str,
     ) -> Self {
         if plan.layout == WeightLayout::Burn {
-            // The next reader cannot tell burn's layout from the files.
+            // Readers cannot recognize burn's layout from the files.
             recipe["model"]["layout"] = "burn".into();
         }
         let storages = plan.tensors.iter().zip(&layout.tensors);
@@ -45,7 +45,7 @@ impl<'a> ManifestSource<'a> {
         Self { plan, layout, outcomes, head, order }
     }
 
-    /// Writes it as JSON.
+    /// Writes the manifest as JSON.
     ///
     /// # Errors
     /// See [`ManifestHead::write`].
@@ -53,7 +53,7 @@ impl<'a> ManifestSource<'a> {
         self.head.write(self.entries(), out)
     }
 
-    /// The whole manifest in memory.
+    /// Returns the whole manifest.
     pub fn to_manifest(&self) -> Manifest {
         let ManifestHead { format, version, producer, profile, recipe } = self.head.clone();
         Manifest { format, version, producer, profile, recipe, tensors: self.entries().collect() }

@@ -1,4 +1,4 @@
-//! Finds scales and values that a narrow float type cannot hold, and plans a wider type for their tensors.
+//! Finds scales and values that do not fit a narrow float type, and plans a wider type for their tensors.
 
 use crate::piece::Strip;
 use crate::plan::{Plan, TensorPlan, listed};
@@ -6,12 +6,12 @@ use briquette_core::encoded::ScaleType;
 use briquette_core::{Affine, DType, Decision, Error, Remedy, Result, rows, simd};
 
 /// The remark about a tensor whose scales do not fit f16.
-const F32_SCALES: &str = "scales are f32, as f16 cannot hold them";
+const F32_SCALES: &str = "scales are f32, as they do not fit f16";
 
-/// The range of scales and values that encoding a tensor found.
+/// The range of scales and values of an encoded tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Narrowness {
-    /// Whether the type of the scales cannot hold one of them.
+    /// Whether a scale does not fit its type.
     pub loses_scales: bool,
     /// The largest magnitude of the kept weights, if the tensor is cast or F64.
     pub largest: f64,
@@ -20,7 +20,7 @@ pub struct Narrowness {
 }
 
 impl Narrowness {
-    /// Adds some rows: their kept weights and their scales.
+    /// Adds the kept weights and the scales of some rows.
     pub(crate) fn push(&mut self, tensor: &TensorPlan, strip: &Strip, kept: &[f32], affines: &[Affine]) {
         self.loses_scales |= !tensor.holds_scales(affines);
         if tensor.cast.is_some() || tensor.info.dtype == DType::F64 {
@@ -28,14 +28,15 @@ impl Narrowness {
         }
     }
 
-    /// Adds what other rows showed.
+    /// Adds the results of other rows.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.loses_scales |= other.loses_scales;
         self.largest = self.largest.max(other.largest);
     }
 }
 
-/// The largest magnitude of kept weights. If f32 rounds F64 weights to 0, their own magnitude counts.
+/// Returns the largest magnitude of kept weights. If f32 rounds F64 weights to 0, their original magnitude
+/// counts.
 fn largest_of(tensor: &TensorPlan, strip: &Strip, kept: &[f32]) -> f64 {
     let largest = f64::from(f32::from_bits(simd::max_magnitude(kept)));
     if largest > 0.0 || tensor.info.dtype != DType::F64 {
@@ -46,7 +47,7 @@ fn largest_of(tensor: &TensorPlan, strip: &Strip, kept: &[f32]) -> f64 {
 }
 
 impl TensorPlan<'_> {
-    /// Whether the planned type of the scales stores all of these without any change.
+    /// Returns whether the planned type of the scales stores all of these exactly.
     pub fn holds_scales(&self, affines: &[Affine]) -> bool {
         match self.quant.map(|quant| quant.spec.scale) {
             Some(scale @ ScaleType::F16) => affines.iter().all(|&affine| scale.holds(affine)),
@@ -56,12 +57,13 @@ impl TensorPlan<'_> {
 }
 
 impl Plan<'_> {
-    /// Plans a wider type for tensors with scales or values that a narrow one cannot hold. Returns whether the plan changed.
+    /// Plans a wider type for tensors with scales or values that do not fit. Returns whether the plan changed.
     ///
-    /// Scales become f32. A tensor that is too small for the type it is cast to keeps its own. `found` has an item for each tensor.
+    /// Scales become f32. A tensor that is too small for the type of its cast keeps its own. `found` has an
+    /// item for each tensor.
     ///
     /// # Errors
-    /// Refused for F64 weights that f32 rounds to 0.
+    /// Refused: f32 rounds all weights of an F64 tensor to 0.
     pub(crate) fn widen<'n>(&mut self, found: impl Iterator<Item = &'n Narrowness>) -> Result<bool> {
         let (mut scales, mut casts, mut lost) = (Vec::new(), Vec::new(), Vec::new());
         for (index, (tensor, found)) in self.tensors.iter_mut().zip(found).enumerate() {
@@ -83,20 +85,20 @@ impl Plan<'_> {
             self.remark(&scales, F32_SCALES);
             self.remark(&casts, "not cast, as the weights are too small for the new type");
         } else {
-            self.remark(&lost, "all zeros now, as the weights are too small for the scheme");
+            self.remark(&lost, "all weights became zero, as they are too small for the scheme");
         }
         Ok(is_wider)
     }
 
-    /// Plans f32 scales for tensors whose decided scales the planned type cannot hold. Returns whether the plan changed.
+    /// Plans f32 scales for tensors whose scales do not fit their type. Returns whether the plan changed.
     ///
     /// `decisions` have the index of their tensor.
     pub fn widen_scales(&mut self, decisions: &[(usize, Decision)]) -> bool {
-        let is_held = |(index, decision): &&(usize, Decision)| {
+        let fits_scale = |(index, decision): &&(usize, Decision)| {
             let affines = decision.quant.as_ref().map_or(&[][..], |quant| &quant.affines);
             self.tensors[*index].holds_scales(affines)
         };
-        let found: Vec<usize> = decisions.iter().filter(|one| !is_held(one)).map(|(index, _)| *index).collect();
+        let found: Vec<usize> = decisions.iter().filter(|one| !fits_scale(one)).map(|(index, _)| *index).collect();
         for &index in &found {
             self.tensors[index].quant.iter_mut().for_each(|quant| quant.spec.scale = ScaleType::F32);
         }
@@ -104,7 +106,7 @@ impl Plan<'_> {
         !found.is_empty()
     }
 
-    /// Adds a remark about some tensors, unless there are none.
+    /// Adds a remark about some tensors, if there are any.
     fn remark(&mut self, tensors: &[usize], what: &str) {
         if let Some(names) = listed(tensors.iter().map(|&index| &self.tensors[index])) {
             self.remarks.push(format!("{names}: {what}."));
@@ -112,21 +114,21 @@ impl Plan<'_> {
     }
 }
 
-/// Refuses F64 weights that are 0 as f32, in which everything is computed.
+/// Refuses F64 weights that are 0 in f32, because all computations use f32.
 fn check_double(tensor: &TensorPlan, largest: f64) -> Result<()> {
     if tensor.info.dtype != DType::F64 || !tensor.is_changed() || rows::keeps_bits(largest, DType::F32) {
         return Ok(());
     }
     let message = format!(
-        "found weights of at most {largest:e}, expected at least 1e-42, as weights are rounded to f32; exclude it"
+        "found weights of at most {largest:e}, expected at least 1e-42, as weights are rounded to f32; exclude the tensor"
     );
     Err(Error::refused(message).at(tensor.culprit()))
 }
 
-/// Refuses a block with a value that is infinite in the type of its tensor, also if it is stored as a code, and names the first one.
+/// Refuses a block with a value that overflows the type of its tensor, even if it is stored as a code.
 ///
 /// # Errors
-/// Refused.
+/// Refused: a value is infinite in the type. The error names the first one.
 pub(crate) fn check_stored(tensor: &TensorPlan, block: &Strip, fake_quantized: &[f32]) -> Result<()> {
     let dtype = tensor.stored_dtype();
     if rows::fits(f32::from_bits(simd::max_magnitude(fake_quantized)), dtype) {
@@ -139,9 +141,9 @@ pub(crate) fn check_stored(tensor: &TensorPlan, block: &Strip, fake_quantized: &
         |what: String| Error::refused(format!("found {found} at row {row}, column {col}, {what}")).at(tensor.culprit());
     Err(match tensor.cast {
         Some(_) => error(format!(
-            "which is infinity in {dtype}; cast to bf16, exclude it, or have such tensors left in their own type"
+            "which is infinity in {dtype}; cast to bf16, exclude the tensor, or keep such tensors in their own type"
         ))
         .with_remedy(Remedy::AllowNonfinite),
-        None => error(format!("which is infinity in {dtype} once it is rounded to its grid; exclude it")),
+        None => error(format!("which is infinity in {dtype} after rounding to its grid; exclude the tensor")),
     })
 }

@@ -1,4 +1,4 @@
-//! Tensors in pieces: reading only as many rows as may be in memory at once.
+//! Reads tensors in pieces of limited size.
 
 use crate::context::Stop;
 use crate::plan::TensorPlan;
@@ -8,12 +8,14 @@ use briquette_core::{Affine, DType, Error, Remedy, Result, Rows, rows, simd};
 use briquette_formats::TensorSource;
 use std::ops::Range;
 
-/// A tensor up to this size is read whole, so that choosing and encoding read it only once.
+/// Smaller tensors are read as a whole, so that the survey need not read them.
 const WHOLE_BYTES: usize = 24 << 20;
-/// The size of the pieces in which a larger tensor is read.
+/// The size of the pieces of a larger tensor.
 const PIECE_BYTES: usize = 8 << 20;
 
-/// The row ranges in which a tensor is read: one for a small tensor, or one that must be seen whole.
+/// Returns the row ranges in which a tensor is read.
+///
+/// There is one range for a small tensor, and for a tensor that is needed as a whole.
 pub fn pieces_of(tensor: &TensorPlan, reads_ranges: bool) -> Vec<Range<usize>> {
     let rows = tensor.rows();
     if rows.n_elements() == 0 {
@@ -27,7 +29,7 @@ pub fn pieces_of(tensor: &TensorPlan, reads_ranges: bool) -> Vec<Range<usize>> {
     }
     let block = rows.rows_per_block();
     let n_blocks = (PIECE_BYTES / (block * rows.n_cols * tensor.width())).max(1);
-    // No block of codes lies in two pieces.
+    // No block of codes is split between two pieces.
     let step = if tensor.blocks.is_some() {
         block * n_blocks.next_multiple_of(CodeBlocks::OF_ROW_BLOCKS)
     } else {
@@ -36,8 +38,9 @@ pub fn pieces_of(tensor: &TensorPlan, reads_ranges: bool) -> Vec<Range<usize>> {
     (0..rows.n_rows).step_by(step).map(|start| start..(start + step).min(rows.n_rows)).collect()
 }
 
-/// The rows of a piece in ranges of one block, few enough for a core's own cache, or all at once where the source or the layout
-/// asks for the whole piece.
+/// Divides a piece into row ranges of one block, which fit the cache of a core.
+///
+/// If the source or the axis requires the whole piece, it is one range.
 pub fn sips_of(tensor: &TensorPlan, reads_ranges: bool, piece: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let is_cut = reads_ranges && !tensor.rows().axis.is_turned();
     let step = if is_cut { tensor.rows().rows_per_block() } else { piece.len().max(1) };
@@ -45,15 +48,15 @@ pub fn sips_of(tensor: &TensorPlan, reads_ranges: bool, piece: &Range<usize>) ->
     piece.clone().step_by(step).map(move |start| start..(start + step).min(end))
 }
 
-/// Bytes that are read between two checks for a request to stop.
+/// Bytes that are read between two checks for a stop request.
 const SLICE_BYTES: usize = 32 << 20;
 
-/// Bytes aligned for any element type, reused from one piece to the next.
+/// Bytes with the alignment of any element type, reused for all pieces.
 #[derive(Debug, Default)]
 pub struct PieceBuffer(Vec<u64>);
 
 impl PieceBuffer {
-    /// The first `n_bytes`.
+    /// Returns the first `n_bytes`.
     pub fn bytes_mut(&mut self, n_bytes: usize) -> &mut [u8] {
         if self.0.len() < n_bytes.div_ceil(8) {
             self.0.resize(n_bytes.div_ceil(8), 0);
@@ -61,13 +64,13 @@ impl PieceBuffer {
         &mut bytemuck::cast_slice_mut(&mut self.0)[..n_bytes]
     }
 
-    /// The first `n_bytes`, as last written.
+    /// Returns the first `n_bytes`, as last written.
     pub fn bytes(&self, n_bytes: usize) -> &[u8] {
         &bytemuck::cast_slice(&self.0)[..n_bytes]
     }
 }
 
-/// Reads pieces of tensors as rows, whichever axis counts outputs.
+/// Reads pieces of tensors as rows of outputs, whatever the axis of the outputs.
 #[derive(Debug, Default)]
 pub struct PieceReader {
     rows: PieceBuffer,
@@ -78,17 +81,17 @@ pub struct PieceReader {
 /// A piece of a tensor in memory.
 #[derive(Debug)]
 pub struct Piece<'a> {
-    /// The elements of its rows, in the tensor's own type.
+    /// The elements of the rows, in the tensor's own type.
     pub bytes: &'a [u8],
     /// The first row of the piece.
     pub first_row: usize,
-    /// The scales that these rows have in the source, where they are to be kept.
+    /// The scales of these rows in the source, if they are reused.
     pub affines: Vec<Affine>,
-    /// The mask bits that the source has for these rows, where its mask is to be kept.
+    /// The mask bits of these rows in the source, if its mask is reused.
     pub keep: Vec<u8>,
-    /// The weights that take the place of these rows, where the source has moved ones; else empty.
-    pub moved: Vec<f32>,
-    /// Holds the rows as f32, where the source has another type.
+    /// The updated weights of these rows, if the source has any; else empty.
+    pub updated: Vec<f32>,
+    /// Buffer for the rows as f32, if the source has another type.
     values: &'a mut Vec<f32>,
     dtype: DType,
     rows: Rows,
@@ -98,7 +101,7 @@ impl PieceReader {
     /// Reads a range of rows.
     ///
     /// # Errors
-    /// As [`TensorSource::read`]; Interrupted.
+    /// Interrupted: a stop was requested. Also see [`TensorSource::read`].
     pub fn read<'a>(
         &'a mut self,
         source: &dyn TensorSource,
@@ -121,13 +124,13 @@ impl PieceReader {
         let has_mask = tensor.prune.is_some_and(|prune| prune.cut == Cut::Given);
         let affines = if has_scales { source.affines(tensor.index(), range.clone())? } else { Vec::new() };
         let keep = if has_mask { source.keep(tensor.index(), range.clone())? } else { Vec::new() };
-        let moved = if tensor.is_moved { source.updated(tensor.index(), range.clone())? } else { Vec::new() };
+        let updated = if tensor.is_moved { source.updated(tensor.index(), range.clone())? } else { Vec::new() };
         let (values, dtype) = (&mut self.values, tensor.info.dtype);
-        Ok(Piece { bytes, first_row: range.start, affines, keep, moved, values, dtype, rows })
+        Ok(Piece { bytes, first_row: range.start, affines, keep, updated, values, dtype, rows })
     }
 }
 
-/// Reads bytes of a tensor, and checks now and then for a request to stop, as a piece may be gigabytes.
+/// Reads bytes of a tensor, with checks for a stop request in between, as a piece may have gigabytes.
 fn read_slices(source: &dyn TensorSource, index: usize, start: usize, out: &mut [u8], stop: &Stop) -> Result<()> {
     if !source.reads_ranges(index) {
         return source.read(index, start, out);
@@ -139,30 +142,30 @@ fn read_slices(source: &dyn TensorSource, index: usize, start: usize, out: &mut 
     Ok(())
 }
 
-/// One block or strip of a piece: its bytes, and their values as f32.
+/// A block or strip of a piece: its bytes and its values as f32.
 #[derive(Debug, Clone, Copy)]
 pub struct Strip<'a> {
-    /// The first row, counted in the tensor.
+    /// The first row, counted from the start of the tensor.
     pub first_row: usize,
     /// The elements of the rows, in the tensor's own type.
     pub bytes: &'a [u8],
-    /// The same elements as f32.
+    /// The elements as f32.
     pub values: &'a [f32],
-    /// The weights that take their place, where there are any; else empty.
-    pub moved: &'a [f32],
+    /// The updated weights of these rows, if there are any; else empty.
+    pub updated: &'a [f32],
 }
 
 impl<'a> Strip<'a> {
-    /// The weights that are decided about: those that were moved, or the source's own.
+    /// Returns the weights to decide on: the updated ones if there are any, else the source's.
     pub fn weights(&self) -> &'a [f32] {
-        if self.moved.is_empty() { self.values } else { self.moved }
+        if self.updated.is_empty() { self.values } else { self.updated }
     }
 
-    /// The same with its share of the moved weights of a piece that begins with this row.
-    fn with_updated(self, moved: &'a [f32], first_row: usize, rows: Rows) -> Self {
+    /// Adds this strip's part of the updated weights of a piece that begins with row `first_row`.
+    fn with_updated(self, updated: &'a [f32], first_row: usize, rows: Rows) -> Self {
         let start = (self.first_row - first_row) * rows.n_cols;
-        let moved = if moved.is_empty() { moved } else { &moved[start..start + self.values.len()] };
-        Self { moved, ..self }
+        let updated = if updated.is_empty() { updated } else { &updated[start..start + self.values.len()] };
+        Self { updated, ..self }
     }
 }
 
@@ -177,7 +180,7 @@ impl Piece<'_> {
         for (i, bytes) in self.bytes.chunks(block_rows * row_bytes).enumerate() {
             let first_row = self.first_row + i * block_rows;
             each(block_of(first_row, bytes, self.dtype, self.values).with_updated(
-                &self.moved,
+                &self.updated,
                 self.first_row,
                 self.rows,
             ))?;
@@ -185,7 +188,8 @@ impl Piece<'_> {
         Ok(())
     }
 
-    /// Calls `each` for every strip of the piece, in order; the second argument says whether the strip is the last of its block.
+    /// Calls `each` for every strip of the piece, in order. The second argument marks the last strip of a
+    /// block.
     ///
     /// # Errors
     /// The first error of `each`.
@@ -198,28 +202,30 @@ impl Piece<'_> {
             for (j, bytes) in strips.enumerate() {
                 let first_row = self.first_row + i * block_rows + j * strip_rows;
                 let strip = block_of(first_row, bytes, self.dtype, self.values);
-                each(strip.with_updated(&self.moved, self.first_row, self.rows), j + 1 == n_strips)?;
+                each(strip.with_updated(&self.updated, self.first_row, self.rows), j + 1 == n_strips)?;
             }
         }
         Ok(())
     }
 }
 
-/// A block or strip of these bytes, whose values are put into `values` unless the bytes are f32 already.
+/// Creates a block or strip of these bytes. Unless they are f32, they are converted into `values`.
 fn block_of<'a>(first_row: usize, bytes: &'a [u8], dtype: DType, values: &'a mut Vec<f32>) -> Strip<'a> {
     if dtype == DType::F32 {
-        return Strip { first_row, bytes, values: bytemuck::cast_slice(bytes), moved: &[] };
+        return Strip { first_row, bytes, values: bytemuck::cast_slice(bytes), updated: &[] };
     }
     values.resize(bytes.len() * 8 / dtype.n_bits(), 0.0);
     rows::to_f32(bytes, dtype, values);
-    Strip { first_row, bytes, values, moved: &[] }
+    Strip { first_row, bytes, values, updated: &[] }
 }
 
-/// Refuses a block with NaN or infinity, naming the first. A tensor that is not changed keeps its own type, so its f64 may exceed
-/// the range of f32; in one that is changed, such a value is refused too.
+/// Refuses a block with NaN or infinity.
+///
+/// An unchanged tensor keeps its own type, so its f64 values may exceed the range of f32. In a changed tensor,
+/// such values are refused too.
 ///
 /// # Errors
-/// Refused.
+/// Refused: a value is NaN or infinite. The error names the first one.
 pub fn check_finite(tensor: &TensorPlan, block: &Strip) -> Result<()> {
     if simd::max_magnitude(block.values) < f32::INFINITY.to_bits() {
         return Ok(());
@@ -235,6 +241,6 @@ pub fn check_finite(tensor: &TensorPlan, block: &Strip) -> Result<()> {
         true => (format!("{value:e}"), ", which does not fit f32; exclude the tensor"),
         false => (value.to_string(), "; fix the checkpoint"),
     };
-    let message = format!("found {found} at row {row}, column {col}{what}, or have such tensors left as they are");
+    let message = format!("found {found} at row {row}, column {col}{what}, or keep such tensors unchanged");
     Err(Error::refused(message).at(tensor.culprit()).with_remedy(Remedy::AllowNonfinite))
 }

@@ -1,4 +1,4 @@
-//! What becomes of each tensor of a model, whoever decided it.
+//! The treatment of each tensor of a model.
 
 mod exclude;
 mod fit;
@@ -22,58 +22,61 @@ use std::sync::Arc;
 pub use predict::Prediction;
 pub use unsure::listed;
 
-/// What becomes of a model. There may be millions of tensors, so each stores only what differs from others.
+/// The treatment of a model's tensors, and properties of the output.
+///
+/// There may be millions of tensors, so equal treatments are shared.
 #[derive(Debug, Clone)]
 pub struct Plan<'a> {
-    /// One for each tensor, in the order of the checkpoint.
+    /// One plan per tensor, in the order of the checkpoint.
     pub tensors: Vec<TensorPlan<'a>>,
-    /// Groups of tensors that share one threshold, and how many weights each drops.
+    /// Groups of tensors that share one threshold, and the share of weights that each prunes.
     pub pools: Vec<Pool>,
-    /// Groups of tensors whose shares to drop are yet to be found by the outliers of their blocks, and the share of all of them together.
+    /// Groups of tensors whose sparsities depend on the outliers of their blocks, with the sparsity of the
+    /// whole group.
     pub outlier_pools: Vec<Pool>,
     /// The format of the output.
     pub profile: OutputFormat,
-    /// The largest size of a shard, beyond which another one is started.
+    /// The largest size of a shard.
     pub max_shard_bytes: u64,
     /// How tensors with NaN or infinity are treated.
     pub nonfinite: Nonfinite,
     /// The layout of the model's Linear weights.
     pub layout: WeightLayout,
-    /// Why the output may not load in the program it is meant for, where the recipe allows that.
+    /// Why the output may not load in its target program, if the recipe allows that.
     pub untested: Option<String>,
-    /// Free-form strings of the model's files, which come along where the format has a place for them.
+    /// Free-form strings of the model's files, which are copied if the format has a place for them.
     pub metadata: BTreeMap<String, String>,
-    /// What is not done as the recipe asks, and why.
+    /// Deviations from the recipe, with reasons.
     pub remarks: Vec<String>,
-    /// Input statistics of tensors whose scores or ranges use them, by the tensor's index.
+    /// Input statistics of tensors whose scores or ranges use them, by tensor index.
     pub inputs: BTreeMap<usize, InputView>,
-    /// Directions of weight norms that are pruned or rounded, by the tensor's index.
+    /// Directions of weight norms that are pruned or quantized, by tensor index.
     pub norms: BTreeMap<usize, WeightNorm>,
 }
 
-/// Marks a tensor as tied to no other; a model has fewer tensors than this.
+/// Marks an untied tensor. A model has fewer tensors than this.
 const UNTIED: u32 = u32::MAX;
 
 /// How tensors with NaN or infinity are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Nonfinite {
-    /// They are refused wherever they occur.
+    /// They are refused everywhere.
     #[default]
     Refused,
-    /// They are kept in tensors that are not changed, and refused in others.
+    /// They are kept in unchanged tensors and refused in others.
     Unchanged,
-    /// They are kept, and tensors that have them are not changed.
+    /// They are kept, and tensors that have them stay unchanged.
     Left,
 }
 
-/// What becomes of a tensor. Fields of its [`Treatment`] are read and changed as if they were its own.
+/// The plan for one tensor. It dereferences to its [`Treatment`].
 #[derive(Debug, Clone)]
 pub struct TensorPlan<'a> {
     /// Name, type and shape.
     pub info: &'a TensorInfo,
-    /// Its index in the checkpoint, in four bytes, as there may be millions of tensors.
+    /// The index in the checkpoint, in four bytes, as there may be millions of tensors.
     index: u32,
-    /// The index of the tensor it is tied to, or [`UNTIED`].
+    /// The index of the main tensor that it is tied to, or [`UNTIED`].
     tied_to: u32,
     treatment: Arc<Treatment>,
 }
@@ -81,14 +84,14 @@ pub struct TensorPlan<'a> {
 /// Tensors that share one threshold.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pool {
-    /// Their indices in the plan.
+    /// The indices of the tensors in the plan.
     pub tensors: Vec<usize>,
-    /// The share of their weights that is dropped.
+    /// The share of their weights that is pruned.
     pub ratio: briquette_methods::prune::Ratio,
 }
 
 impl<'a> Plan<'a> {
-    /// The plan that leaves every tensor unchanged, under its own name.
+    /// Creates a plan that leaves every tensor unchanged, under its own name.
     pub fn unchanged(tensors: &'a [TensorInfo], profile: OutputFormat, nonfinite: Nonfinite) -> Self {
         let mut shared = SharedTreatments::default();
         let tensor = |(index, info): (usize, &'a TensorInfo)| {
@@ -118,27 +121,27 @@ impl<'a> Plan<'a> {
 }
 
 impl<'a> TensorPlan<'a> {
-    /// A plan for the tensor at this index of a checkpoint, tied to no other.
+    /// Creates a plan for an untied tensor with this index in a checkpoint.
     pub fn new(index: usize, info: &'a TensorInfo, treatment: Treatment) -> Self {
         Self { index: index as u32, info, tied_to: UNTIED, treatment: Arc::new(treatment) }
     }
 
-    /// The tensor's index in the checkpoint.
+    /// Returns the tensor's index in the checkpoint.
     pub fn index(&self) -> usize {
         self.index as usize
     }
 
-    /// The tensor that this one is tied to, whose parts serve for both.
+    /// Returns the main tensor that this one is tied to. Its parts are used for both.
     pub fn tied_to(&self) -> Option<usize> {
         (self.tied_to != UNTIED).then_some(self.tied_to as usize)
     }
 
-    /// Ties this tensor to another, whose parts then serve for both, or unties it.
+    /// Ties this tensor to a main tensor, or unties it.
     pub fn tie_to(&mut self, other: Option<usize>) {
         self.tied_to = other.map_or(UNTIED, |other| other as u32);
     }
 
-    /// How its weights are scored, where some are dropped. Random scores get a seed for each tensor.
+    /// Returns the score of the weights, if the tensor is pruned. Random scores get a seed for each tensor.
     pub fn score(&self) -> Option<Score> {
         Some(match self.prune?.score {
             Score::Random(seed) => Score::Random(seed ^ Hash128::of_block(self.info.name.as_bytes()).0 as u64),
@@ -146,91 +149,92 @@ impl<'a> TensorPlan<'a> {
         })
     }
 
-    /// How the tensor is treated; other tensors may share the treatment.
+    /// Returns the treatment, which other tensors may share.
     pub fn treatment(&self) -> &Arc<Treatment> {
         &self.treatment
     }
 
-    /// Sets how the tensor is treated.
+    /// Sets the treatment.
     pub fn treat(&mut self, treatment: Arc<Treatment>) {
         self.treatment = treatment;
     }
 
-    /// Shares an equal treatment of other tensors again, after this one's was changed.
+    /// Shares an equal treatment of other tensors again, after this one was changed.
     pub fn share(&mut self, shared: &mut SharedTreatments) {
         self.treatment = shared.of(self.treatment.clone());
     }
 
-    /// The tensor's name as errors show it.
+    /// Returns the tensor's name for errors.
     pub fn culprit(&self) -> String {
         format!("tensor {:?}", self.info.name)
     }
 
-    /// The tensors of a file that this one is stored as.
+    /// Returns the tensors in a file that store this tensor.
     ///
     /// # Errors
-    /// Config, where the format cannot hold the tensor.
+    /// Config: the format does not support the tensor.
     pub fn file_parts(&self, profile: OutputFormat, coding: Coding, n_kept: usize) -> Result<Vec<FilePart>> {
         profile.file_parts(&self.stored_info(), self.stored_axis(coding), coding, n_kept, self.activations())
     }
 
-    /// Bytes of one element of the row view.
+    /// Returns the number of bytes per element of the row view.
     pub fn width(&self) -> usize {
         if self.info.dtype.is_weight() { self.info.dtype.n_bits() / 8 } else { 1 }
     }
 
-    /// The type of elements of the row view in the output.
+    /// Returns the element type of the row view in the output.
     pub fn value_dtype(&self) -> DType {
         if self.info.dtype.is_weight() { self.stored_dtype() } else { DType::U8 }
     }
 
-    /// The type of the tensor's elements in the output, where they are not codes.
+    /// Returns the element type in the output, if the tensor has no codes.
     pub fn stored_dtype(&self) -> DType {
         self.cast.unwrap_or(self.info.dtype)
     }
 
-    /// Name, type and shape in the output.
+    /// Returns name, type and shape in the output.
     pub fn stored_info(&self) -> TensorInfo {
         TensorInfo { dtype: self.stored_dtype(), ..self.info.clone() }
     }
 
-    /// The rows that are read, encoded and hashed: by outputs, or in the tensor's own order if the tensor stays unchanged.
+    /// Returns the rows that are read, encoded and hashed: outputs, or the tensor's own order if it stays
+    /// unchanged.
     ///
-    /// Whatever copies a tensor keeps its order, even where the model's layout or the name shows another output axis.
+    /// Copies of a tensor keep its order, even if the model's layout or the name implies another output axis.
     pub fn rows(&self) -> Rows {
         if self.is_changed() { self.output_rows } else { self.rows_as_stored() }
     }
 
-    /// The row view of the tensor's own order, whichever axis counts outputs.
+    /// Returns the row view in the tensor's own order, whatever the axis of the outputs.
     pub fn rows_as_stored(&self) -> Rows {
         let own = |info: &TensorInfo| Rows::of(&info.shape, OutputAxis::First);
         if self.info.dtype.is_weight() { own(self.info) } else { Rows::of_bytes(self.info.n_bytes()) }
     }
 
-    /// Whether anything is done to the tensor.
+    /// Returns whether the tensor changes in any way.
     pub fn is_changed(&self) -> bool {
         self.cast.is_some() || self.is_recoded() || self.is_moved || self.solve.moves()
     }
 
-    /// Whether the tensor may be stored as anything but dense floats.
+    /// Returns whether the tensor may be stored in another form than dense floats.
     pub fn is_recoded(&self) -> bool {
         self.prune.is_some() || self.quant.is_some() || self.was_sparse
     }
 
-    /// Cancels what was to be done to the tensor, and notes why.
+    /// Cancels the treatment of the tensor, and records the reason.
     pub fn leave(&mut self, why: &str) {
         (self.prune, self.quant, self.cast, self.skipped) = (None, None, None, Some(why.to_string()));
         (self.was_sparse, self.blocks) = (false, None);
         (self.solve, self.is_moved) = (Solve::default(), false);
     }
 
-    /// The codes that the tensor is stored as in this format.
+    /// Returns the codes of the tensor in this format.
     pub fn codes(&self, profile: OutputFormat) -> Option<Codes> {
         profile.held_codes()?;
         Some(self.quant?.spec.codes())
     }
 
-    /// How activations are to be rounded when the layer runs, as the manifest says it.
+    /// Returns the quantization of activations, as in the manifest.
     pub fn activations(&self) -> Option<&'static str> {
         match self.quant?.activations {
             Activations::Float => None,
@@ -239,7 +243,7 @@ impl<'a> TensorPlan<'a> {
         }
     }
 
-    /// How the tensor is stored in this format if `n_kept` of its elements are kept.
+    /// Returns how the tensor is stored in this format with `n_kept` kept elements.
     pub fn coding(&self, profile: OutputFormat, n_kept: usize) -> Coding {
         let codes = self.codes(profile);
         if let Some(coding) = self.entropy_coding(profile, codes) {
@@ -254,7 +258,7 @@ impl<'a> TensorPlan<'a> {
         }
     }
 
-    /// The coding of codes that are to be entropy-coded, where this format keeps codes so.
+    /// Returns the coding of entropy-coded codes, if the format supports them.
     fn entropy_coding(&self, profile: OutputFormat, codes: Option<Codes>) -> Option<Coding> {
         let blocks = self.blocks.filter(|_| profile.holds_sparse())?;
         let Rows { n_rows, n_cols, .. } = self.rows();
@@ -265,8 +269,10 @@ impl<'a> TensorPlan<'a> {
         })
     }
 
-    /// The output axis that the manifest records, and by which values are hashed. A dense tensor is hashed in its own order, which differs
-    /// from rows for burn's Linear and for transposed convolutions.
+    /// Returns the output axis in the manifest, which also determines the order of the hash.
+    ///
+    /// A dense tensor is hashed in its own order. For burn's Linear and for transposed convolutions, this
+    /// differs from rows.
     pub fn stored_axis(&self, coding: Coding) -> OutputAxis {
         match self.rows().axis {
             axis if axis.is_turned() && coding == Coding::DENSE => OutputAxis::First,
@@ -284,7 +290,7 @@ impl Deref for TensorPlan<'_> {
 }
 
 impl DerefMut for TensorPlan<'_> {
-    /// The treatment for changes: from here on this tensor has its own, until it is shared again.
+    /// Returns the treatment for changes. The tensor then has its own treatment until it is shared again.
     fn deref_mut(&mut self) -> &mut Treatment {
         Arc::make_mut(&mut self.treatment)
     }
@@ -296,7 +302,7 @@ mod tests {
     use briquette_core::Shape;
 
     #[test]
-    fn tensors_treated_alike_share_and_a_change_is_of_one() {
+    fn equal_treatments_are_shared_and_a_change_affects_one_tensor() {
         let info = TensorInfo::checked("w".into(), DType::F32, vec![4, 2]).unwrap();
         let rows = Rows::of(&Shape(vec![4, 2]), OutputAxis::First);
         let mut shared = SharedTreatments::default();

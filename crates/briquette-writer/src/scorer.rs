@@ -6,7 +6,7 @@ use briquette_core::InputView;
 use briquette_methods::prune::Score;
 use briquette_methods::prune::score::WeightSlice;
 
-/// Scores weights of one tensor; a smaller score means safer to drop.
+/// Scores the weights of one tensor. Weights with smaller scores are pruned first.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scorer<'a> {
     score: Score,
@@ -20,7 +20,9 @@ impl<'a> Scorer<'a> {
         Self { score: tensor.score().unwrap_or_default(), n_cols: tensor.rows().n_cols, inputs, norm }
     }
 
-    /// The scores of some weights, the first of which has this place in its tensor. They may be the weights themselves.
+    /// Returns the scores of consecutive weights, of which `first` is the position of the first in its tensor.
+    ///
+    /// The result may be the weights themselves.
     pub(crate) fn of<'b>(&self, values: &'b [f32], first: usize, scratch: &'b mut Vec<f32>) -> &'b [f32]
     where
         'a: 'b,

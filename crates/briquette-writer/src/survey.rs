@@ -1,5 +1,7 @@
-//! What must be known of the weights before the output can be laid out: thresholds over more than fits in memory at once, zeros in the
-//! source, and NaN where the plan accepts it.
+//! Determines properties of the weights that the layout depends on.
+//!
+//! These are thresholds over more weights than fit in memory, zeros in the source, and NaN if the plan accepts
+//! it.
 
 mod border;
 mod norms;
@@ -17,35 +19,35 @@ use scan::{Dropped, PieceOf, Scan, pieces_in_order};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// The reason that is shown for a tensor left unchanged because it has NaN or infinity.
+/// The reason shown for a tensor that stays unchanged because it has NaN or infinity.
 pub const NONFINITE: &str = "has NaN or infinity";
 
-/// What the survey found out about a tensor.
+/// The results of the survey of a tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Survey {
-    /// Elements that are kept.
+    /// Number of kept elements.
     pub n_kept: usize,
-    /// The threshold, where it had to be found beforehand.
+    /// The threshold, if the survey had to find it.
     pub threshold: Option<Threshold>,
-    /// The pieces of the tensor, each with the counts of what comes before it.
+    /// The pieces of the tensor, with counts of earlier pieces.
     pub pieces: Vec<PieceStart>,
 }
 
-/// A piece, and the counts of what comes before it.
+/// A piece, with counts of earlier pieces.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PieceStart {
     /// The rows of the piece.
     pub rows: Range<usize>,
-    /// Elements kept in earlier pieces.
+    /// Number of elements kept in earlier pieces.
     pub n_kept: usize,
-    /// Elements equal to the threshold that are still to be dropped.
+    /// Elements equal to the threshold that are still to be pruned.
     pub n_ties: usize,
 }
 
-/// Surveys every tensor. Where the plan says so, tensors with NaN or infinity are left unchanged.
+/// Surveys every tensor. If the plan says so, tensors with NaN or infinity are left unchanged.
 ///
 /// # Errors
-/// Those of reading, and Refused for NaN or infinity.
+/// Refused: a tensor has NaN or infinity. Also errors of reading.
 pub fn survey(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> Result<Vec<Survey>> {
     if plan.nonfinite == Nonfinite::Left {
         leave_nonfinite(plan, source, workers)?;
@@ -65,7 +67,7 @@ pub fn survey(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> 
 /// The counts of each tensor's pieces; empty for tensors that are not counted.
 type PieceCounts = Vec<Vec<Dropped>>;
 
-/// Sums up the counts of earlier pieces for each piece of a tensor.
+/// Sums the counts of earlier pieces for each piece of a tensor.
 fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>], counts: &[Dropped]) -> Survey {
     let (mut n_kept, mut n_ties) = (0, threshold.map_or(0, |threshold| threshold.n_ties));
     let mut starts = Vec::with_capacity(pieces.len());
@@ -81,7 +83,7 @@ fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>
         };
         n_ties -= dropped_ties;
     }
-    // A tensor in one piece finds its own threshold when it is encoded: its count is in the plan.
+    // A tensor in one piece gets its threshold during encoding. Its count is in the plan.
     match tensor.prune.map(|prune| prune.cut) {
         Some(Cut::Count(n_drop)) if threshold.is_none() => n_kept = tensor.info.n_elements() - n_drop,
         Some(Cut::Columns { size, n_drop }) => {
@@ -92,14 +94,15 @@ fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>
     Survey { n_kept, threshold, pieces: starts }
 }
 
-/// How many weights a tensor loses if `n_drop` of each block of `size` columns are dropped.
+/// Returns the number of pruned weights of a tensor if `n_drop` of each block of `size` columns are pruned.
 pub(crate) fn dropped_of_columns(tensor: &TensorPlan, size: usize, n_drop: usize) -> usize {
     let (n_cols, size) = (tensor.rows().n_cols, size.max(1));
     n_cols / size * n_drop + n_drop * (n_cols % size) / size
 }
 
-/// Finds the thresholds of pools, and of tensors too large to find their own while they are encoded. Where that yields them, also
-/// the counts of what each piece drops.
+/// Finds the thresholds of pools, and of tensors that are too large to find theirs during encoding.
+///
+/// If the search yields them, it also returns the counts of each piece.
 fn thresholds_of(
     plan: &Plan,
     source: &dyn TensorSource,
@@ -130,7 +133,8 @@ fn thresholds_of(
     Ok((thresholds, counts))
 }
 
-/// Divides the ties of a pool, the scores equal to its threshold, among its tensors: earlier tensors drop theirs first.
+/// Divides the ties of a pool (scores equal to its threshold) among its tensors. Earlier tensors prune theirs
+/// first.
 fn share_ties(plan: &Plan, counts: &[Vec<Dropped>], thresholds: &mut [Option<Threshold>]) {
     for pool in &plan.pools {
         let mut left = None;
@@ -145,8 +149,10 @@ fn share_ties(plan: &Plan, counts: &[Vec<Dropped>], thresholds: &mut [Option<Thr
     }
 }
 
-/// Counts what each piece drops, where that is not known yet: scores below and at a threshold found beforehand, or zeros of a tensor
-/// that is not pruned but may be stored sparse.
+/// Counts the pruned elements of each piece if they are not known yet.
+///
+/// These are scores below and at a known threshold, or zeros of a tensor that is not pruned but may be stored
+/// as sparse.
 fn count_pieces(
     plan: &Plan,
     source: &dyn TensorSource,
@@ -200,7 +206,7 @@ fn count_pieces(
     Ok(())
 }
 
-/// Whether a sample of a tensor has more than 1 zero in 64, so that counting all zeros is worth the time.
+/// Returns whether a sample of a tensor has more than 1 zero in 64, so that it is worth counting all zeros.
 fn has_zeros(tensor: &TensorPlan, source: &dyn TensorSource) -> Result<bool> {
     const N_RUNS: usize = 16;
     const RUN: usize = 1024;
@@ -216,7 +222,7 @@ fn has_zeros(tensor: &TensorPlan, source: &dyn TensorSource) -> Result<bool> {
     Ok(n_zeros * 64 > N_RUNS * RUN)
 }
 
-/// Leaves tensors with NaN or infinity unchanged, and keeps the type of tensors in which a cast would make infinity.
+/// Leaves tensors with NaN or infinity unchanged, and cancels casts that would overflow.
 fn leave_nonfinite(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> Result<()> {
     let changed: Vec<usize> = (0..plan.tensors.len()).filter(|&index| plan.tensors[index].is_changed()).collect();
     let found = workers.map(&changed, Scan::default, |scan, &index| {

@@ -1,23 +1,23 @@
-//! Tied weights: tensors that are stored under two names and are equal byte for byte.
+//! Tied weights: tensors with equal bytes under two names.
 
 use crate::context::Stop;
 use briquette_core::{Hash128, Result};
 use briquette_formats::{TensorInfo, TensorSource};
 use std::collections::BTreeMap;
 
-/// Bytes of a tensor that are compared before reading all of it.
+/// Bytes of a tensor that are compared before all of it is read.
 const SAMPLE: usize = 4096;
 const PIECE: usize = 1 << 20;
 
-/// Maps the index of a tensor to that of an earlier tensor that equals it.
+/// Maps the index of a tensor to that of an earlier equal tensor.
 pub type Ties = BTreeMap<usize, usize>;
 
-/// Finds tensors that equal an earlier one; there are few, if any, among weights of rank 2 and more.
+/// Finds tensors that equal an earlier one, among weights of rank 2 or more.
 ///
-/// Only tensors of one type, shape and beginning are read whole, so this costs next to nothing where nothing is tied.
+/// Only tensors with equal type, shape and sample are read as a whole. Without ties, this costs almost nothing.
 ///
 /// # Errors
-/// As [`TensorSource::read`]; Interrupted.
+/// Interrupted: a stop was requested. Also see [`TensorSource::read`].
 pub fn ties_of(source: &dyn TensorSource, stop: &Stop) -> Result<Ties> {
     let tensors = source.tensors();
     let mut ties = Ties::new();
@@ -29,7 +29,8 @@ pub fn ties_of(source: &dyn TensorSource, stop: &Stop) -> Result<Ties> {
     }
     let mut bytes = Vec::new();
     for group in alike.values().filter(|group| group.len() > 1) {
-        // Eight bytes for each sample, as there may be millions. Tensors whose samples agree by chance are told apart below.
+        // Eight bytes per sample, as there may be millions. Samples that are equal by chance are distinguished
+        // below.
         let mut samples: Vec<(u32, u32)> = Vec::with_capacity(group.len());
         for &index in group {
             stop.check()?;
@@ -47,9 +48,9 @@ pub fn ties_of(source: &dyn TensorSource, stop: &Stop) -> Result<Ties> {
     Ok(ties)
 }
 
-/// A short hash of a tensor's sample: equal tensors have equal ones.
+/// Returns a short hash of a tensor's sample. Equal tensors have equal hashes.
 fn sample(source: &dyn TensorSource, index: usize, info: &TensorInfo, bytes: &mut Vec<u8>) -> Result<u32> {
-    // The sample is from the middle, as tables often start with a row of zeros.
+    // The sample is from the middle, because tables often start with a row of zeros.
     let n = info.n_bytes().min(SAMPLE);
     bytes.resize(n, 0);
     source.read(index, (info.n_bytes() - n) / 2, bytes)?;

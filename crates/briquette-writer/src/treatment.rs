@@ -1,4 +1,4 @@
-//! What is done to a tensor. Most tensors of a model are treated alike, so equal treatments are stored once.
+//! The treatment of a tensor. Most tensors are treated alike, so equal treatments are stored once.
 
 use crate::known::{Known, Reason};
 use briquette_core::{DType, OutputAxis, Role, Rows};
@@ -9,38 +9,39 @@ use std::sync::Arc;
 /// The most treatments that are searched for an equal one.
 const MAX_KNOWN: usize = 64;
 
-/// What is done to a tensor.
+/// The treatment of a tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Treatment {
-    /// Its role in the network.
+    /// The role in the network.
     pub role: Role,
-    /// Which axis of the tensor counts outputs.
+    /// The axis of the layer's outputs.
     pub axis: OutputAxis,
-    /// What shows the role and the axis.
+    /// The reason for the role and the axis.
     pub why: Reason,
-    /// The row view by outputs. A tensor that is no weight is rows of one byte. A tensor that stays unchanged is read in its own
-    /// order instead: see [`TensorPlan::rows`](crate::TensorPlan::rows).
+    /// The row view by outputs. A tensor that is not a weight has rows of one byte.
+    ///
+    /// An unchanged tensor is read in its own order instead: see [`TensorPlan::rows`](crate::TensorPlan::rows).
     pub output_rows: Rows,
-    /// Which weights are dropped.
+    /// The pruning, if any.
     pub prune: Option<Pruning>,
-    /// The grid that weights are rounded to.
+    /// The quantization, if any.
     pub quant: Option<Quant>,
-    /// How its weights are moved so that the outputs of its layer stay what they were, where they are.
+    /// How weights are updated to preserve the outputs of the layer.
     pub solve: Solve,
-    /// Whether the source has moved weights, which take the place of the tensor's own.
+    /// Whether the source has updated weights, which replace the tensor's own.
     pub is_moved: bool,
-    /// The type that the tensor is stored in, where not its own.
+    /// The new type of the tensor, if it is cast.
     pub cast: Option<DType>,
-    /// Whether the source stores the tensor sparse.
+    /// Whether the source stores the tensor as sparse.
     pub was_sparse: bool,
-    /// How large its blocks are, where its codes are to be entropy-coded.
+    /// The size of its blocks, if its codes are entropy-coded.
     pub blocks: Option<BlockBytes>,
-    /// Why nothing is done to the tensor, where nothing is.
+    /// Why the tensor is unchanged, if it is.
     pub skipped: Option<String>,
 }
 
 impl Treatment {
-    /// The treatment that leaves a tensor unchanged; `output_rows` is its row view by outputs.
+    /// Creates a treatment that leaves a tensor unchanged. `output_rows` is its row view by outputs.
     pub fn none(known: Known, output_rows: Rows) -> Self {
         let Known { role, axis, why } = known;
         let (prune, quant, cast, skipped) = (None, None, None, None);
@@ -65,86 +66,86 @@ impl Treatment {
 /// The bytes of a tensor's blocks of codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockBytes {
-    /// No more than the codes would take without frequencies: they are yet to be coded.
+    /// At most the bytes without entropy coding, as the codes are not coded yet.
     AtMost,
-    /// This many.
+    /// Exactly this many.
     Exactly(usize),
 }
 
-/// How weights are moved so that the outputs of their layer stay what they were.
+/// How weights are updated (error compensation) to preserve the outputs of their layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Solve {
-    /// While some are dropped.
+    /// The update while weights are pruned.
     pub reconstruction: Option<Reconstruction>,
-    /// While they are rounded.
+    /// The update while weights are rounded.
     pub rounding: Rounding,
 }
 
 impl Solve {
-    /// Whether weights are moved at all.
+    /// Returns whether weights are updated at all.
     pub fn moves(self) -> bool {
         self.reconstruction.is_some() || self.rounding != Rounding::Nearest
     }
 }
 
-/// Which weights are dropped.
+/// The pruning of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pruning {
-    /// How they are scored; see [`TensorPlan::score`](crate::TensorPlan::score).
+    /// The score of weights: see [`TensorPlan::score`](crate::TensorPlan::score).
     pub score: Score,
-    /// How many are dropped, and among which weights.
+    /// The number of pruned weights, and the weights that compete.
     pub cut: Cut,
 }
 
-/// How many weights are dropped, and among which they are compared.
+/// The number of pruned weights, and the weights that compete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// This many of the tensor's weights.
+    /// This many weights of the tensor.
     Count(usize),
-    /// The weights below the threshold of the pool at this index.
+    /// The weights below the threshold of the pool with this index.
     Pool(usize),
-    /// This many of every `size` consecutive inputs of an output; of all its inputs where `size` is the row's length.
+    /// This many of every `size` consecutive inputs of an output, or of a whole row.
     OfEach {
-        /// Inputs that are compared with each other.
+        /// Inputs that compete.
         size: usize,
-        /// How many of these are dropped.
+        /// Number of pruned inputs.
         n_drop: usize,
     },
-    /// This many weights of every block of `size` consecutive inputs, all outputs together.
+    /// This many weights of every block of `size` consecutive inputs, over all outputs.
     Columns {
-        /// Inputs of a block; the last may have fewer.
+        /// Inputs per block. The last block may have fewer.
         size: usize,
-        /// How many weights of a whole block are dropped; of a shorter last block, in proportion.
+        /// Number of pruned weights per block; proportionally fewer in a shorter last block.
         n_drop: usize,
     },
-    /// All but n of every m inputs.
+    /// All except n of every m inputs.
     NOfM {
-        /// Inputs that are kept.
+        /// Number of kept inputs.
         n: usize,
-        /// Inputs in each run.
+        /// Number of inputs in a run.
         m: usize,
     },
-    /// The weights that a mask of the source drops.
+    /// The weights that a mask of the source prunes.
     Given,
 }
 
-/// The grid weights are rounded to.
+/// The quantization of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Quant {
     /// The scheme of the weights.
     pub spec: QuantSpec,
-    /// How activations are to be rounded when the layer runs.
+    /// The quantization of the layer's activations at run time.
     pub activations: Activations,
-    /// Whether the source has scales already, which are used unchanged.
+    /// Whether the scales come from the source and are used unchanged.
     pub is_given: bool,
 }
 
-/// Recently used treatments, so that tensors that are treated alike share one.
+/// Recently used treatments, so that equal treatments are shared.
 #[derive(Debug, Default)]
 pub struct SharedTreatments(Vec<Arc<Treatment>>);
 
 impl SharedTreatments {
-    /// The shared treatment that equals this one; this one, if none does.
+    /// Returns the shared treatment that equals this one; if there is none, this one.
     pub fn of(&mut self, treatment: Arc<Treatment>) -> Arc<Treatment> {
         let is_known = |known: &Arc<Treatment>| Arc::ptr_eq(known, &treatment) || **known == *treatment;
         match self.0.iter().position(is_known) {

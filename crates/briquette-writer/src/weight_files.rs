@@ -1,4 +1,4 @@
-//! The weight files of a draft, into which encoded parts are written at their offsets.
+//! The weight files of a draft. Encoded parts are written at their offsets.
 
 #[cfg(test)]
 mod blocks;
@@ -10,14 +10,14 @@ use briquette_core::{Error, Result};
 use briquette_formats::{Draft, DraftFile};
 use std::path::Path;
 
-/// The weight files of a draft, open for writing parts.
+/// The weight files of a draft, open for writing.
 pub(crate) struct WeightFiles<'a> {
     layout: &'a FileLayouts,
     files: Vec<DraftFile>,
 }
 
 impl<'a> WeightFiles<'a> {
-    /// Creates the files with their space reserved, and writes the bytes that are known already, such as headers.
+    /// Creates the files with reserved space, and writes the known bytes, such as headers.
     pub(crate) fn create(draft: &Draft, layout: &'a FileLayouts, known: Vec<KnownBytes>) -> Result<Self> {
         draft.check_space(layout.n_bytes())?;
         let create = |(file, known): (&FileLayout, KnownBytes)| -> Result<DraftFile> {
@@ -30,7 +30,7 @@ impl<'a> WeightFiles<'a> {
         Ok(Self { layout, files })
     }
 
-    /// The files alone.
+    /// Returns the files.
     pub(crate) fn into_files(self) -> Vec<DraftFile> {
         self.files
     }

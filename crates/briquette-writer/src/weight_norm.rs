@@ -1,49 +1,49 @@
-//! Weight norm: a layer whose weight is `w = g·v/‖v‖`, with directions `v` and one length `g` for each norm.
+//! Weight norm: a layer with weight `w = g·v/‖v‖`, with directions `v` and one length `g` per norm.
 //!
-//! Directions are scored by the magnitude of `w`. The largest weight of each norm is kept, as a norm of 0 would make `w` 0/0. Each length
-//! is multiplied by `‖m∘v‖/‖v‖`, where `m` is the mask, so that the kept weights of `w` stay equal.
-//! Source: Salimans and Kingma, "Weight Normalization", 2016, eq. 2.
+//! Directions are scored by the magnitude of `w`. The largest weight of each norm is kept, because a norm of 0
+//! would make `w` 0/0. Each length is multiplied by `‖m∘v‖/‖v‖`, where `m` is the mask, so that the kept
+//! weights of `w` do not change. Source: Salimans and Kingma, "Weight Normalization", 2016, eq. 2.
 
 use briquette_core::{OutputAxis, Rows, Shape};
 use std::ops::Range;
 
-/// Directions that are pruned or rounded, and where their lengths are.
+/// Directions that are pruned or quantized, and their lengths.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WeightNorm {
     /// The index of the lengths in the plan.
     pub lengths: usize,
-    /// Which directions share a length.
+    /// The directions that share a length.
     pub groups: NormGroups,
-    /// The norms that the survey measured; empty before it.
+    /// The norms measured by the survey; empty before it.
     pub measured: MeasuredNorms,
 }
 
-/// Which directions share a norm: those with one index along the axis of the lengths.
+/// The directions that share a norm: those with the same index on the axis of the lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NormGroups {
-    /// Neighbouring weights of the row view that share a norm.
+    /// Consecutive weights of the row view that share a norm.
     stride: usize,
-    /// Norms.
+    /// Number of norms.
     n: usize,
 }
 
-/// The norms of directions before they are pruned.
+/// The norms of directions before pruning.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MeasuredNorms {
-    /// The lengths `g`; empty where no weight is dropped.
+    /// The lengths `g`; empty if no weight is pruned.
     pub(crate) lengths: Vec<f32>,
     /// `‖v‖²` of each norm.
     pub(crate) squares: Vec<f64>,
-    /// The place of the largest weight of each norm, in ascending order.
+    /// The position of the largest weight of each norm, ascending.
     largest: Vec<usize>,
 }
 
-/// Sums over the directions of a tensor while they are encoded.
+/// Sums over the directions of a tensor during encoding.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NormSums {
     /// `‖m∘v‖²` of each norm.
     pub(crate) squares: Vec<f64>,
-    /// Whether any stored weight of a norm differs from 0.
+    /// Whether any stored weight of a norm is not 0.
     pub(crate) is_nonzero: Vec<bool>,
 }
 
@@ -52,14 +52,14 @@ pub(crate) struct NormSums {
 pub(crate) struct NormMeter {
     groups: NormGroups,
     squares: Vec<f64>,
-    /// The largest magnitude of each norm, and its place.
+    /// The largest magnitude of each norm, and its position.
     largest: Vec<Option<(f32, usize)>>,
 }
 
 impl NormGroups {
-    /// The norms of directions with these lengths; `None` where the shapes do not fit.
+    /// Returns the norms of directions with these lengths; `None` if the shapes do not match.
     ///
-    /// Lengths have the extent of the directions along one axis and 1 along all others, or only one element for the norm of all
+    /// Lengths have the extent of the directions on one axis and 1 on all others, or only one element for all
     /// directions.
     pub fn of(directions: &Shape, rows: Rows, lengths: &Shape) -> Option<Self> {
         let (own, n) = (directions.0.as_slice(), directions.0.iter().product::<usize>());
@@ -86,12 +86,13 @@ impl NormGroups {
         Some(Self { stride: stride.max(1), n: own[axis] })
     }
 
-    /// Norms in all.
+    /// Returns the number of norms.
     pub fn n(self) -> usize {
         self.n
     }
 
-    /// Calls `each` with the norm of every run of neighbours in a slice that begins at this place of the row view.
+    /// Calls `each` with the norm of every run of neighbours in a slice that begins at position `first` of the
+    /// row view.
     fn for_each_run(self, first: usize, len: usize, mut each: impl FnMut(usize, Range<usize>)) {
         let mut start = 0;
         while start < len {
@@ -104,12 +105,14 @@ impl NormGroups {
 }
 
 impl WeightNorm {
-    /// Norms that are yet to be measured.
+    /// Creates a norm that is not measured yet.
     pub fn new(lengths: usize, groups: NormGroups) -> Self {
         Self { lengths, groups, measured: MeasuredNorms::default() }
     }
 
-    /// Appends the scores of `w`, given those of `v`: both are proportional to the magnitude. Before the survey they are the same.
+    /// Appends the scores of `w`, computed from those of `v`, as both are proportional to the magnitude.
+    ///
+    /// Before the survey they are equal.
     pub(crate) fn scale(&self, scores: &[f32], first: usize, out: &mut Vec<f32>) {
         let MeasuredNorms { lengths, squares, .. } = &self.measured;
         self.groups.for_each_run(first, scores.len(), |norm, run| {
@@ -121,7 +124,7 @@ impl WeightNorm {
         });
     }
 
-    /// Gives the largest weight of each norm a score that no other exceeds.
+    /// Gives the largest weight of each norm the highest possible score.
     pub(crate) fn keep_largest(&self, first: usize, scores: &mut [f32]) {
         let largest = &self.measured.largest;
         let start = largest.partition_point(|&place| place < first);
@@ -135,7 +138,7 @@ impl NormMeter {
         Self { groups, squares: vec![0.0; groups.n], largest: vec![None; groups.n] }
     }
 
-    /// Adds directions that begin at this place.
+    /// Adds directions that begin at this position.
     pub(crate) fn add(&mut self, first: usize, values: &[f32]) {
         let Self { groups, squares, largest } = self;
         groups.for_each_run(first, values.len(), |norm, run| {
@@ -157,7 +160,7 @@ impl NormMeter {
 }
 
 impl NormSums {
-    /// Adds directions that begin at this place: as they are kept, and as they are stored.
+    /// Adds directions that begin at this position: the kept values, and the stored ones.
     pub(crate) fn push(&mut self, groups: NormGroups, first: usize, kept: &[f32], stored: &[f32]) {
         self.squares.resize(groups.n, 0.0);
         self.is_nonzero.resize(groups.n, false);
@@ -183,13 +186,13 @@ impl NormSums {
 mod tests {
     use super::*;
 
-    /// The norm of every weight of a tensor in its own order, by its place along one axis.
+    /// Returns the norm of every weight of a tensor in its own order, from its position on one axis.
     fn norms_along(shape: &[usize], axis: usize) -> Vec<usize> {
         let stride: usize = shape[axis + 1..].iter().product();
         (0..shape.iter().product()).map(|place| place / stride % shape[axis]).collect()
     }
 
-    /// The same in the order of rows.
+    /// Converts norms to the order of rows.
     fn turned(own: &[usize], rows: Rows) -> Vec<usize> {
         let own: Vec<u8> = own.iter().map(|&norm| norm as u8).collect();
         let mut turned = own.clone();
@@ -200,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_share_a_norm_by_their_place_along_the_axis_of_the_lengths_whichever_axis_counts_outputs() {
+    fn weights_share_a_norm_by_their_index_on_the_axis_of_the_lengths() {
         for shape in [vec![4, 3], vec![4, 3, 5], vec![2, 3, 4, 5]] {
             for axis in 0..shape.len() {
                 for output_axis in [OutputAxis::First, OutputAxis::Second, OutputAxis::Last] {
@@ -222,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_of_other_shapes_belong_to_no_directions() {
+    fn lengths_of_other_shapes_match_no_directions() {
         let of = |directions: &[usize], lengths: &[usize]| {
             let directions = Shape(directions.to_vec());
             let rows = Rows::of(&directions, OutputAxis::First);
@@ -239,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_are_those_of_the_weights_of_the_layer_and_the_largest_of_each_norm_is_above_all() {
+    fn scores_are_scaled_to_layer_weights_and_the_largest_of_each_norm_is_kept() {
         let groups = NormGroups { stride: 2, n: 2 };
         let mut meter = NormMeter::new(groups);
         meter.add(0, &[3.0, -4.0]);
@@ -256,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_parts_are_those_of_the_whole() {
+    fn sums_of_parts_equal_those_of_the_whole() {
         let (groups, values) = (NormGroups { stride: 3, n: 2 }, [1.0, 0.0, 2.0, 0.0, 0.0, 0.0]);
         let (mut whole, mut parts) = (NormSums::default(), NormSums::default());
         whole.push(groups, 0, &values, &values);

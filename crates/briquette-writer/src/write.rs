@@ -1,4 +1,4 @@
-//! Writes a whole model: surveys, lays out, encodes, reads back, and sums up the files.
+//! Writes a whole model: survey, layout, encoding, verification and checksums.
 
 use crate::context::Workers;
 use crate::decode::{DecodedTensor, compare, decode_all};
@@ -14,45 +14,50 @@ use briquette_formats::{Checkpoint, Draft, DraftFile, InputFile, TensorSource, i
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A model that is to be written.
+/// A model to write.
 pub struct WriteJob<'a, 'b> {
-    /// What becomes of each tensor. Where NaN and infinity are allowed, the survey may change the plan to leave some tensors alone.
+    /// The plan. If NaN and infinity are allowed, the survey may leave some tensors unchanged.
     pub plan: &'a mut Plan<'b>,
-    /// Where the tensors come from.
+    /// The source of the tensors.
     pub source: &'a dyn TensorSource,
-    /// Where the files go.
+    /// The directory of the output.
     pub draft: &'a Draft,
     /// The recipe, for the manifest.
     pub recipe: serde_json::Value,
     /// The name of the program, for the manifest.
     pub producer: &'a str,
-    /// The threads to work on.
+    /// The worker threads.
     pub workers: &'a Workers,
-    /// Writes the small files beside the weights, such as a config that describes the codes.
+    /// Writes the small files beside the weights, such as a config with the quantization.
     pub small_files: &'a dyn Fn(&Plan, &ManifestSource) -> Result<()>,
-    /// Is told the name of each phase when it is over.
+    /// Called with the name of each finished phase.
     pub is_over: &'a mut dyn FnMut(&str),
 }
 
-/// What writing a model and reading it back yielded.
+/// The result of writing a model and reading it back.
 #[derive(Debug)]
 pub struct Written {
-    /// Where every tensor lies in the files.
+    /// The location of every tensor in the files.
     pub layout: FileLayouts,
-    /// What encoding found out about each tensor of the plan.
+    /// The outcome of encoding, for each tensor of the plan.
     pub outcomes: Vec<Outcome>,
-    /// The hash and the zeros that each tensor of the draft decodes to.
+    /// The hash and the zeros of each decoded tensor of the draft.
     pub decoded: Vec<DecodedTensor>,
     /// The draft, opened as a checkpoint.
     pub checkpoint: Checkpoint,
 }
 
-/// Surveys, lays out, encodes, writes the manifest and the small files, reads everything back, checks it against the hashes, and
-/// writes the sums. The draft then only has to be published.
+/// Writes a model into a draft, reads it back, and compares it with its hashes.
+///
+/// The steps are: survey, layout, encoding, manifest and small files, verification, and checksums. Then the
+/// draft can be published.
 ///
 /// # Errors
-/// Those of reading and writing; Config where the format cannot hold a tensor; Refused for NaN or infinity; Bug where what was read
-/// back differs from what was encoded; Interrupted.
+/// - Config: the format does not support a tensor.
+/// - Refused: a tensor has NaN or infinity.
+/// - Interrupted: a stop was requested.
+/// - Input: a tensor that was read back has another hash.
+/// - Errors of reading and writing.
 pub fn write(work: WriteJob) -> Result<Written> {
     let WriteJob { plan, source, draft, recipe, producer, workers, small_files, is_over } = work;
     let surveys = survey(plan, source, workers)?;
@@ -77,7 +82,8 @@ pub fn write(work: WriteJob) -> Result<Written> {
     Ok(Written { layout, outcomes, decoded, checkpoint })
 }
 
-/// Encodes every tensor of a plan without writing anything. The plan gets wider types where [`write()`] would choose them.
+/// Encodes every tensor of a plan without writing. The plan gets wider types where [`write()`] would choose
+/// them.
 ///
 /// # Errors
 /// See [`encode`].
@@ -136,13 +142,13 @@ fn encode_files(
     Ok(Some(Encoding { layout, files, outcomes }))
 }
 
-/// Writes the index of shards, where other programs look for one.
+/// Writes the index of shards, if the format has one for other programs.
 fn write_index(draft: &Draft, plan: &Plan, layout: &mut FileLayouts) -> Result<()> {
     if !plan.profile.has_index() || layout.files.len() < 2 {
         return Ok(());
     }
     let total = layout.files.iter().map(|file| file.n_bytes - file.n_header).sum();
-    // The names serve for the index alone.
+    // The names are only used in the index.
     let with_file = |file: &mut FileLayout| {
         let of_file = file.name.clone();
         std::mem::take(&mut file.names).into_iter().map(move |name| (name, of_file.clone()))
@@ -151,14 +157,14 @@ fn write_index(draft: &Draft, plan: &Plan, layout: &mut FileLayouts) -> Result<(
     draft.write_file(Path::new("model.safetensors.index.json"), &index::to_json(&entries.collect(), total))
 }
 
-/// Waits until the files are on disk and, meanwhile, reads back what was written; then writes the sums.
+/// Syncs the files and, at the same time, verifies what was written. Then writes the checksums.
 fn sync_and_verify(
     draft: &Draft,
     files: &[DraftFile],
     written: &Checkpoint,
     workers: &Workers,
 ) -> Result<Vec<DecodedTensor>> {
-    let stored = written.stored().ok_or_else(|| Error::bug("the draft is no directory of ours"))?;
+    let stored = written.stored().ok_or_else(|| Error::bug("the draft is not a directory of Briquette"))?;
     let paths = sums::files_below(draft.path())?;
     let (synced, verified) = std::thread::scope(|scope| {
         let syncing = scope.spawn(|| files.iter().try_for_each(DraftFile::sync));
@@ -166,7 +172,7 @@ fn sync_and_verify(
             let found = decode_all(stored, workers)?;
             compare(&found, stored).map(|()| found)
         };
-        // A sum is computed from a file's start to its end on one thread, so the sums take longest.
+        // The checksum of a file is computed on one thread, so the checksums take longest.
         let (summed, verified) = workers.join(|| sums_of(draft.path(), &paths, workers), decode);
         let synced = syncing.join().unwrap_or_else(|_| Err(Error::bug("syncing panicked")));
         (synced.and(summed), verified)

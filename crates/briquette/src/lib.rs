@@ -1,16 +1,22 @@
-//! Briquette compresses neural networks: it prunes, quantizes, verifies what it wrote, and measures what that saved.
+//! Compresses neural networks: prunes, quantizes and distills burn modules and model files.
+//! Every file that it writes is read back and verified.
 //!
-//! This crate re-exports the library. Five ways in, each a program that runs:
+//! This crate re-exports the crates of the library. Choose an entry point by task; each section below is a
+//! program that runs:
 //!
-//! | to | take | |
+//! | task | items | section |
 //! |---|---|---|
-//! | compress a file, or a module at once | [`run()`], [`compress()`] | [a recipe](#a-recipe) |
-//! | prune while a module trains | [`nn::Compression`], [`nn::Prune`] | [attach](#attach) |
-//! | round weights, and run on codes | [`nn::Quantize`], [`nn::quantize_dynamic`] | [quantize](#quantize) |
-//! | train a student to follow a teacher | [`distill::loss`], [`distill::Distiller`] | [distill](#distill) |
-//! | write what a module has become, and load it | [`nn::Export`], [`nn::load_into`] | [export](#export) |
+//! | compress a model file | [`run()`], [`Recipe`] | [recipes](#recipes) |
+//! | compress a burn module in memory | [`compress()`], [`Recipe::in_memory`] | [recipes](#recipes) |
+//! | prune a module while it trains | [`nn::Compression`], [`nn::Prune`] | [prune while training](#prune-while-training) |
+//! | train with quantized weights; run on integer codes | [`nn::Quantize`], [`nn::quantize_dynamic`] | [quantize](#quantize) |
+//! | train a student to imitate a teacher | [`distill::loss`], [`distill::Distiller`] | [distill](#distill) |
+//! | save a compressed module and load it | [`nn::Export`], [`nn::load_into`] | [save and load](#save-and-load) |
 //!
-//! # A recipe
+//! # Recipes
+//!
+//! A recipe lists the stages of a compression. [`compress()`] applies it to a module in memory and returns the
+//! module with a report:
 //!
 //! ```
 //! use briquette::prelude::*;
@@ -32,7 +38,8 @@
 //! # Ok::<(), briquette::Error>(())
 //! ```
 //!
-//! A recipe in TOML names a model and an output, and [`run()`] makes the one of the other:
+//! A recipe in TOML also names a model and an output directory. [`run()`] compresses the model, writes the
+//! output and verifies it:
 //!
 //! ```
 //! use briquette::prelude::*;
@@ -47,9 +54,11 @@
 //! # Ok::<(), briquette::Error>(())
 //! ```
 //!
-//! # Attach
+//! # Prune while training
 //!
-//! Masks attach to any burn module by the paths of its parameters, and hold through any optimizer.
+//! [`nn::Compression`] attaches masks to the parameters of any burn module; globs over parameter paths choose
+//! them. Pruned weights stay exactly 0 with any optimizer. Call [`refresh`](nn::Compression::refresh) after
+//! each optimizer step to update the masks on schedule.
 //!
 //! ```
 //! use briquette::nn::{Compression, Prune, Schedule, sparsity};
@@ -79,8 +88,9 @@
 //!
 //! # Quantize
 //!
-//! [`nn::Quantize`] attaches a grid in the same way: the module learns around its rounding. A module of [`nn::layers`] holds codes, and
-//! multiplies them as integers.
+//! [`nn::Quantize`] attaches a quantization grid in the same way, for quantization-aware training. After
+//! training, [`nn::quantize_dynamic`] replaces weights by int8 codes. The layers of [`nn::layers`] multiply
+//! these codes as integers; they replace burn's layers of the same names.
 //!
 //! ```
 //! use briquette::nn::layers::{Linear, LinearConfig};
@@ -99,15 +109,15 @@
 //! let quantized = quantize_dynamic(net, &DynamicSpec::new())?;
 //! assert!(quantized.left.is_empty(), "burn's own layers would stay floats");
 //! let small = quantized.module;
-//! assert!(held(&small)["int8"].n_bytes < 256 * 64 + 64 * 16, "a quarter of its floats");
+//! assert!(held(&small)["int8"].n_bytes < 256 * 64 + 64 * 16, "a quarter of the size of its floats");
 //! assert!((small.fc.forward(x) - expected).abs().max().into_scalar::<f32>() < 0.05);
 //! # Ok::<(), briquette::Error>(())
 //! ```
 //!
 //! # Distill
 //!
-//! Losses are functions of tensors, for a loop of one's own; [`distill::Distiller`] is a loop, and [`distill::Distilling`] is for
-//! burn's `SupervisedTraining`.
+//! The losses in [`distill::loss`] are functions of tensors for your own training loop. [`distill::Distiller`]
+//! is a complete loop, and [`distill::Distilling`] plugs into burn's `SupervisedTraining`.
 //!
 //! ```
 //! use briquette::distill::loss::logits;
@@ -130,9 +140,11 @@
 //! assert!(losses[49] < 0.5 * losses[0]);
 //! ```
 //!
-//! # Export
+//! # Save and load
 //!
-//! The directory that [`run()`] writes too: codes, masks and hashes, there whole and verified, or not at all.
+//! [`nn::Export`] writes the same kind of directory as [`run()`]: integer codes, masks and hashes. The
+//! directory appears only after everything in it is verified. [`nn::load_into`] decodes it into the floats of a
+//! module; [`nn::load_compressed`] keeps codes in memory.
 //!
 //! ```
 //! use briquette::formats::Checkpoint;
@@ -157,7 +169,11 @@
 //! # Ok::<(), briquette::Error>(())
 //! ```
 //!
-//! # The numbers alone
+//! # Plain slices
+//!
+//! [`core`], [`prune`] and [`quant`] work on slices of floats and need no burn. [`prune::select`] chooses
+//! weights to keep, [`quant::fit`] finds scales, and [`core::encode`] and [`core::decode`] convert between
+//! floats and codes:
 //!
 //! ```
 //! use briquette::core::{Decision, decode, encode};
@@ -172,23 +188,38 @@
 //! assert_eq!(restored.iter().filter(|&&value| value == 0.0).count(), 26);
 //! ```
 //!
+//! # Modules
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`core`] | masks, grids, codes, errors: the types that all crates share |
+//! | [`prune`], [`quant`], [`reconstruct`] | methods: scores and masks, scales and rounding, updates of the remaining weights |
+//! | [`formats`] | readers and writers of model files |
+//! | [`recipe`], [`plan`] | recipes, and the plan for each tensor |
+//! | [`writer`] | encodes, writes and verifies weight files |
+//! | [`pipeline`] | runs recipes, batches and verification |
+//! | [`report`] | report pages and their data |
+//! | `nn` | burn modules: masks and grids, layers on codes, loading and export |
+//! | `distill` | losses and training loops |
+//! | `models`, `eval` | networks that run: BERT, Llama, ResNet; their quality metrics |
+//!
 //! # Features
 //!
-//! | feature | default | what comes with it | crates beside burn's |
+//! | feature | default | adds | extra crates |
 //! |---|---|---|---|
 //! | none | | recipes, plans, runs, reports, verification; safetensors, burnpack, compressed-tensors | 161 in all |
 //! | `nn` | yes | burn modules: [`compress()`], [`nn`] | 38 |
 //! | `distill` | yes | losses and training loops: [`distill`] | 39 |
-//! | `flex` | yes | the CPU | |
-//! | `pytorch` | | PyTorch's files: `.pt`, `.pth`, `.bin`, TorchScript | 48 |
-//! | `model` | | `models`: BERT, Llama, ResNet; text, images, arrays; evaluate and distill stages of recipes | 91 |
-//! | `tui` | | trainings on the whole terminal, by burn's screen | 64 |
-//! | `cuda` | | NVIDIA GPUs, with all of `model` | |
+//! | `flex` | yes | burn's CPU backend | |
+//! | `pytorch` | | PyTorch files: `.pt`, `.pth`, `.bin`, TorchScript | 48 |
+//! | `model` | | `models`, `eval`: BERT, Llama, ResNet; text, images, arrays; evaluate and distill stages of recipes | 91 |
+//! | `tui` | | burn's full-screen training dashboard | 64 |
+//! | `cuda` | | NVIDIA GPUs; includes `model` | |
 //!
-//! A figure is that of a program with this feature beside the default ones, and with burn's `std`, `autodiff`, `optim`, `train` and
-//! `flex`, which alone are 200 crates.
+//! "Extra crates" counts what the feature adds to a program with the default features and burn's `std`,
+//! `autodiff`, `optim`, `train` and `flex`. Those alone are 200 crates.
 //!
-//! The command `briquette` is a package of its own, `briquette-cli`, with all of these but `cuda`.
+//! The command line program is a separate package, `briquette-cli`. It has all features but `cuda`.
 
 pub use briquette_core as core;
 #[cfg(feature = "distill")]
@@ -212,7 +243,7 @@ pub use briquette_core::{Error, ErrorKind, Result};
 pub use briquette_pipeline::in_memory::{AboutModule, compress, compress_as};
 pub use briquette_pipeline::{Plan, Recipe, Report, RunOptions, run};
 
-/// What most programs need.
+/// Items that most programs need.
 pub mod prelude {
     pub use crate::core::{Decision, Encoded, Mask, QuantParams, decode, encode, fake_quantize};
     pub use crate::{Error, ErrorKind, Plan, Recipe, Report, RunOptions, run};

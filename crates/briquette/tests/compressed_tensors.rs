@@ -1,4 +1,4 @@
-//! What is written for transformers and vLLM reads back without our manifest, with the same values.
+//! Tests that compressed-tensors outputs read back without `briquette.json`, with the same values.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,12 +17,12 @@ fn options() -> RunOptions {
     RunOptions { threads: 1, ..RunOptions::default() }
 }
 
-/// Compresses a model as `stages` say into `directory/out`.
+/// Compresses a model with these stages into `directory/out`.
 fn compress(model: &Path, stages: &str, format: &str, directory: &Path) -> Result<PathBuf, Error> {
     compress_sharded(model, stages, format, directory, limits::MAX_SHARD_BYTES)
 }
 
-/// The same, in shards of up to so many bytes.
+/// Like [`compress`], with shards of at most `max_shard_bytes`.
 fn compress_sharded(
     model: &Path,
     stages: &str,
@@ -54,13 +54,13 @@ fn quantization(out: &Path) -> Value {
     config["quantization_config"].clone()
 }
 
-/// The pattern for the heads of a family that is not known.
+/// Returns the pattern that matches the heads of an unknown model family.
 fn heads() -> &'static str {
     r"re:(.*\.)?(lm_head|proj_out|embed_out|output_projection|generator_lm_head|vocab_projector|lm_loss|predictions\.decoder|pred_layer\.proj|lm_head\.decoder)$"
 }
 
 #[test]
-fn each_scheme_reads_back_without_our_manifest() {
+fn every_scheme_reads_back_without_manifest() {
     let cases = [
         ("scheme = \"int8-dynamic\"", "int-quantized", json!(false)),
         ("scheme = \"int8-dynamic-sym\"", "int-quantized", json!(true)),
@@ -85,7 +85,7 @@ fn each_scheme_reads_back_without_our_manifest() {
 }
 
 #[test]
-fn layers_left_alone_are_named_and_an_export_to_dense_forgets_the_codes() {
+fn skipped_layers_are_ignored_and_a_dense_export_has_no_quantization_config() {
     let dir = tempfile::tempdir().unwrap();
     let stages =
         "[[stage]]\nkind = \"quantize\"\nroles = [\"linear\"]\nscheme = \"int8\"\nexclude = [\"fc2.weight\"]\n";
@@ -101,7 +101,7 @@ fn layers_left_alone_are_named_and_an_export_to_dense_forgets_the_codes() {
 }
 
 #[test]
-fn a_model_that_is_quantized_already_is_refused() {
+fn quantized_models_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let model = dir.path().join("gptq");
     std::fs::create_dir(&model).unwrap();
@@ -115,7 +115,7 @@ fn a_model_that_is_quantized_already_is_refused() {
 }
 
 #[test]
-fn shards_hold_the_same_tensors_as_one_file_with_our_manifest_and_without() {
+fn shards_have_the_same_tensors_as_one_file_with_and_without_manifest() {
     for (format, scheme) in
         [("compressed-tensors", "int4-g16"), ("compressed-tensors", "int8-dynamic"), ("briquette", "int8")]
     {

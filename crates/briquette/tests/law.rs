@@ -1,5 +1,6 @@
-//! The law holds what ships: a model compressed from its file, and the same model in burn with the same rules attached and exported,
-//! are the same bytes; both decode to `fake_quantize`, and so do the layers that run on codes.
+//! Tests that compressing a model file and compressing the same module in burn write the same bytes.
+//!
+//! Both decode to `fake_quantize`. Layers that run on codes hold the same values.
 #![cfg(all(feature = "nn", feature = "flex"))]
 #![allow(clippy::unwrap_used)]
 
@@ -27,7 +28,7 @@ struct Net {
     square: Linear,
 }
 
-/// The same network, of layers that run on codes.
+/// The same network with layers that run on codes.
 #[derive(Module, Debug)]
 struct Coded {
     conv: layers::Conv2d,
@@ -53,7 +54,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Every weight file of a directory.
+/// Returns every weight file of a directory.
 fn weight_files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let files = files.filter(|path| path.extension().is_some_and(|extension| extension == "safetensors"));
@@ -62,7 +63,7 @@ fn weight_files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// A tensor of a checkpoint as f32, as rows of outputs.
+/// Returns a tensor of a checkpoint as f32 rows, one per output.
 fn rows_of(checkpoint: &Checkpoint, index: usize, axis: OutputAxis) -> (Vec<f32>, Rows) {
     let info = &checkpoint.tensors()[index];
     let mut bytes = vec![0; info.n_bytes()];
@@ -80,18 +81,18 @@ fn rows_of(checkpoint: &Checkpoint, index: usize, axis: OutputAxis) -> (Vec<f32>
     )
 }
 
-/// What is asked of both flows.
+/// The compression that both flows apply.
 #[derive(Debug, Clone)]
-struct Asked {
+struct Case {
     scheme: Option<Scheme>,
     prune: Option<Amount>,
-    /// Whether scores look at inputs.
+    /// Whether the scores are Wanda's, which need layer inputs.
     is_wanda: bool,
     names: NameMap,
     dtype: FloatDType,
 }
 
-/// How much is pruned.
+/// The amount of pruning.
 #[derive(Debug, Clone, Copy)]
 enum Amount {
     Layer(f64),
@@ -99,7 +100,7 @@ enum Amount {
     NOfM(usize, usize),
 }
 
-/// Statistics of the inputs of the three layers.
+/// Returns input statistics of the three layers.
 fn statistics() -> BTreeMap<String, InputStats> {
     let of = |n: usize| InputStats {
         count: 5,
@@ -109,7 +110,7 @@ fn statistics() -> BTreeMap<String, InputStats> {
     [("conv", 36), ("linear", 36), ("square", 12)].map(|(layer, n)| (layer.to_string(), of(n))).into()
 }
 
-impl Asked {
+impl Case {
     fn recipe(&self, model: &Path, output: &Path) -> Recipe {
         let mut text = format!("[model]\npath = '{}'\n[output]\npath = '{}'\n", model.display(), output.display());
         if let Some(amount) = self.prune {
@@ -137,11 +138,11 @@ impl Asked {
 
     fn rules(&self) -> Compression {
         let mut rules = Compression::new();
-        let as_said = |share: f64| format!("{share:.6}").parse::<f64>().unwrap();
+        let as_in_recipe = |share: f64| format!("{share:.6}").parse::<f64>().unwrap();
         if let Some(amount) = self.prune {
             let rule = match amount {
-                Amount::Layer(share) => Prune::new("*.weight", as_said(share)),
-                Amount::Global(share) => Prune::new("*.weight", as_said(share)).map(Prune::globally),
+                Amount::Layer(share) => Prune::new("*.weight", as_in_recipe(share)),
+                Amount::Global(share) => Prune::new("*.weight", as_in_recipe(share)).map(Prune::globally),
                 Amount::NOfM(n, m) => Prune::n_of_m("*.weight", n, m),
             };
             let rule = rule.unwrap();
@@ -154,14 +155,15 @@ impl Asked {
     }
 }
 
-/// Compresses a model from its file, with the scheme as it stands, whether or not a recipe can name it. Returns what was decided.
-fn compress(asked: &Asked, model: &Path, output: &Path) -> BTreeMap<String, Decision> {
-    let recipe = asked.recipe(model, output);
+/// Compresses a model file and returns the decisions. The scheme is put into the plan, since a recipe cannot
+/// name every scheme.
+fn compress(case: &Case, model: &Path, output: &Path) -> BTreeMap<String, Decision> {
+    let recipe = case.recipe(model, output);
     let checkpoint = Checkpoint::open(model).unwrap();
     let options = RunOptions { threads: 2, ..RunOptions::default() };
     let mut plan = briquette_recipe::plan::plan(&recipe, &checkpoint, &options.stop).unwrap();
     for tensor in &mut plan.tensors {
-        if let (Some(quant), Some(scheme)) = (tensor.quant, asked.scheme) {
+        if let (Some(quant), Some(scheme)) = (tensor.quant, case.scheme) {
             let (spec, activations) = (scheme.weights, scheme.activations);
             tensor.quant = Some(briquette_writer::Quant { spec, activations, ..quant });
         }
@@ -181,7 +183,7 @@ fn compress(asked: &Asked, model: &Path, output: &Path) -> BTreeMap<String, Deci
     });
     drop(written.unwrap());
     draft.publish().unwrap();
-    // Writing may have chosen scales of a wider type.
+    // The writer may have chosen a wider scale type.
     let changed = (0..plan.tensors.len()).filter(|&index| plan.tensors[index].is_recoded());
     let decision = |index: usize| {
         let decision = decide(&plan, index, &surveys[index], &checkpoint, workers.stop()).unwrap();
@@ -190,27 +192,27 @@ fn compress(asked: &Asked, model: &Path, output: &Path) -> BTreeMap<String, Deci
     changed.map(decision).collect()
 }
 
-/// Decisions by what they do: a mask that keeps everything is none, and so is a decision that does nothing.
-fn meant(decisions: &BTreeMap<String, Decision>) -> BTreeMap<String, Decision> {
+/// Normalizes decisions: drops masks that keep everything, and decisions that change nothing.
+fn normalized(decisions: &BTreeMap<String, Decision>) -> BTreeMap<String, Decision> {
     let drops = |mask: &briquette_core::Mask| mask.n_kept() < mask.dim().0 * mask.dim().1;
     let meant = |decision: &Decision| Decision { mask: decision.mask.clone().filter(drops), ..decision.clone() };
     let each = decisions.iter().map(|(path, decision)| (path.clone(), meant(decision)));
     each.filter(|(_, decision)| *decision != Decision::default()).collect()
 }
 
-fn check(weights: &[Vec<f32>; 3], asked: &Asked) -> Result<(), TestCaseError> {
+fn check(weights: &[Vec<f32>; 3], case: &Case) -> Result<(), TestCaseError> {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    let net = net(weights, asked.dtype);
-    Export::to(at("model")).names(asked.names.clone()).write(&net).unwrap();
-    let decided = compress(asked, &at("model"), &at("from-file"));
-    let attached = asked.rules().attach(net).unwrap();
-    Export::to(at("from-burn")).names(asked.names.clone()).write(&attached).unwrap();
+    let net = net(weights, case.dtype);
+    Export::to(at("model")).names(case.names.clone()).write(&net).unwrap();
+    let decided = compress(case, &at("model"), &at("from-file"));
+    let attached = case.rules().attach(net).unwrap();
+    Export::to(at("from-burn")).names(case.names.clone()).write(&attached).unwrap();
     prop_assert_eq!(weight_files(&at("from-file")), weight_files(&at("from-burn")));
-    prop_assert_eq!(meant(&decided), meant(&decisions(&attached).unwrap()));
+    prop_assert_eq!(normalized(&decided), normalized(&decisions(&attached).unwrap()));
 
     let (original, output) = (Checkpoint::open(&at("model")).unwrap(), Checkpoint::open(&at("from-file")).unwrap());
-    let is_burn = asked.names.layout() == briquette_nn::Layout::Burn;
+    let is_burn = case.names.layout() == briquette_nn::Layout::Burn;
     let mut fake_quantized = BTreeMap::new();
     for (index, info) in original.tensors().iter().enumerate() {
         let Some(decision) = decided.get(&info.name) else { continue };
@@ -224,17 +226,17 @@ fn check(weights: &[Vec<f32>; 3], asked: &Asked) -> Result<(), TestCaseError> {
         }
         fake_quantized.insert(info.name.clone(), (expected, rows));
     }
-    check_layers(asked, &output, &fake_quantized)
+    check_layers(case, &output, &fake_quantized)
 }
 
-/// The layers that run on codes hold what was decided, to the bit.
+/// Checks that layers on codes have the decided values, bit for bit.
 fn check_layers(
-    asked: &Asked,
+    case: &Case,
     output: &Checkpoint,
     fake_quantized: &BTreeMap<String, (Vec<f32>, Rows)>,
 ) -> Result<(), TestCaseError> {
-    let is_held = asked.scheme.is_some_and(|scheme| matches!(scheme.weights.grid.n_bits(), 4 | 8));
-    if !is_held || asked.dtype != FloatDType::F32 {
+    let is_held = case.scheme.is_some_and(|scheme| matches!(scheme.weights.grid.n_bits(), 4 | 8));
+    if !is_held || case.dtype != FloatDType::F32 {
         return Ok(());
     }
     let device = Device::flex();
@@ -243,7 +245,7 @@ fn check_layers(
         linear: layers::LinearConfig::new(36, 7).init(&device),
         square: layers::LinearConfig::new(12, 12).init(&device),
     };
-    let coded = load_compressed(coded, output, &asked.names).unwrap();
+    let coded = load_compressed(coded, output, &case.names).unwrap();
     for (name, weight) in [("linear.weight", coded.linear.weight.val()), ("square.weight", coded.square.weight.val())] {
         let (expected, rows) = &fake_quantized[name];
         let own: Vec<f32> = weight.into_data().try_into_vec().unwrap();
@@ -257,7 +259,7 @@ fn check_layers(
 
 fn any_weights(n: usize) -> impl Strategy<Value = Vec<f32>> {
     let weight = prop_oneof![-1.0_f32..1.0, Just(0.0), Just(-0.0), Just(0.25), -1e-3_f32..1e-3, -50.0_f32..50.0];
-    // f16 holds no scale of weights that are all tiny.
+    // f16 cannot hold the scales of tiny weights.
     let sizes = prop::sample::select(vec![1.0_f32, 1.0, 1.0, 1e-9]);
     (prop::collection::vec(weight, n), sizes).prop_map(|(weights, size)| weights.iter().map(|w| w * size).collect())
 }
@@ -295,7 +297,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn a_file_and_a_module_become_the_same_bytes(
+    fn a_file_and_a_module_compress_to_the_same_bytes(
         conv in any_weights(6 * 4 * 3 * 3),
         linear in any_weights(36 * 7),
         square in any_weights(12 * 12),
@@ -312,19 +314,19 @@ proptest! {
         prop_assume!(scheme.is_some() || prune.is_some());
         let names = if is_burn { NameMap::burn() } else { NameMap::torch() };
         let is_wanda = sees_inputs && matches!(prune, Some(Amount::Layer(_) | Amount::NOfM(..)));
-        check(&[conv, linear, square], &Asked { scheme, prune, is_wanda, names, dtype })?;
+        check(&[conv, linear, square], &Case { scheme, prune, is_wanda, names, dtype })?;
     }
 }
 
 #[test]
-fn wanda_drops_the_smallest_of_each_row_by_the_size_of_weight_and_input() {
+fn wanda_drops_the_smallest_products_of_weight_and_input_norm_in_each_row() {
     let dir = tempfile::tempdir().unwrap();
     let values = |n: usize| (0..n).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect::<Vec<f32>>();
     let weights = [values(6 * 36), values(36 * 7), values(12 * 12)];
     Export::to(dir.path().join("model")).write(&net(&weights, FloatDType::F32)).unwrap();
     let (scheme, names, dtype) = (None, NameMap::torch(), FloatDType::F32);
-    let asked = Asked { scheme, prune: Some(Amount::Layer(0.5)), is_wanda: true, names, dtype };
-    compress(&asked, &dir.path().join("model"), &dir.path().join("out"));
+    let case = Case { scheme, prune: Some(Amount::Layer(0.5)), is_wanda: true, names, dtype };
+    compress(&case, &dir.path().join("model"), &dir.path().join("out"));
     let [original, output] = ["model", "out"].map(|name| Checkpoint::open(&dir.path().join(name)).unwrap());
     for (layer, stats) in statistics() {
         let place =

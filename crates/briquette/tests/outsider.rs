@@ -1,5 +1,6 @@
-//! The library in somebody else's training code: a network of their own, with layers that nothing here knows the architecture of, held
-//! to what the README promises about masks, optimizers, going on after a stop, exports and codes.
+//! Uses the library in training code with a network of unknown architecture.
+//!
+//! Checks what the README promises about masks, optimizers, resuming, exports and codes.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../briquette-nn/tests/fixture/seeded.rs"]
@@ -18,7 +19,7 @@ use burn::store::ModuleRecord;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use seeded::seeded;
 
-/// What a user's own network may be made of.
+/// A network of burn layers and bare parameters.
 #[derive(Module, Debug)]
 struct Outsider {
     table: Embedding,
@@ -29,9 +30,9 @@ struct Outsider {
     gelu: Gelu,
     /// Used as `x.matmul(mix)`.
     mix: Param<Tensor<2>>,
-    /// One number.
+    /// A single number.
     gain: Param<Tensor<1>>,
-    /// The table, transposed.
+    /// Has the values of the table, transposed.
     head: Linear,
 }
 
@@ -82,7 +83,7 @@ fn ids(device: &Device) -> Tensor<2, Int> {
     Tensor::from_data(TensorData::new(ids, [4, 10]), device)
 }
 
-/// The user's training, with one line of ours.
+/// The user's training loop with one added line: `refresh`.
 fn train(
     mut net: Outsider,
     optimizer: &mut ModuleOptimizer,
@@ -115,7 +116,7 @@ fn rules() -> Compression {
 }
 
 #[test]
-fn masks_hold_through_any_optimizer() {
+fn pruned_weights_stay_zero_with_any_optimizer() {
     let optimizers: [(&str, ModuleOptimizer); 3] = [
         ("adam", AdamConfig::new().init()),
         ("adamw", AdamWConfig::new().with_weight_decay(0.1).init()),
@@ -138,13 +139,17 @@ fn masks_hold_through_any_optimizer() {
             .filter_map(|decision| decision.mask.as_ref())
             .map(|mask| mask.dim().0 * mask.dim().1 - mask.n_kept())
             .sum();
-        assert_eq!(dropped, (0.8 * all.n_weights as f64).round() as usize, "{name}: exactly the share is masked");
+        assert_eq!(
+            dropped,
+            (0.8 * all.n_weights as f64).round() as usize,
+            "{name}: the mask has exactly the requested sparsity"
+        );
         assert_eq!((found["table.weight"].n_zeros, found["gain"].n_weights), (0, 1), "{name}");
     }
 }
 
 #[test]
-fn a_training_goes_on_where_it_was_stopped() {
+fn training_resumes_exactly() {
     let device = Device::flex().autodiff();
     let new = || -> ModuleOptimizer { AdamConfig::new().init() };
     let start = || rules().attach(Outsider::new(2, &device)).unwrap();
@@ -162,7 +167,7 @@ fn a_training_goes_on_where_it_was_stopped() {
 }
 
 #[test]
-fn what_is_exported_is_what_was_trained() {
+fn an_exported_module_loads_with_the_trained_values() {
     let (device, dir) = (Device::flex().autodiff(), tempfile::tempdir().unwrap());
     let net = rules().attach(Outsider::new(4, &device)).unwrap();
     let net = train(net, &mut SgdConfig::new().init(), &rules(), 1..=9).valid();
@@ -171,13 +176,13 @@ fn what_is_exported_is_what_was_trained() {
     let checkpoint = Checkpoint::open(&dir.path().join("out")).unwrap();
     let back = load_into(Outsider::new(5, &Device::flex()), &checkpoint, &names).unwrap();
     assert_eq!(bits(back.forward(ids(&Device::flex()))), bits(net.forward(ids(&Device::flex()))));
-    // One scale for each output, wherever those are.
+    // One scale per output, on whichever axis outputs are.
     let scales = |path: &str| decisions(&net).unwrap()[path].quant.as_ref().unwrap().affines.len();
     assert_eq!([scales("up.weight"), scales("mix"), scales("wave.weight")], [2, WIDTH, WIDTH]);
 }
 
 #[test]
-fn codes_are_served_saved_and_loaded_and_what_is_slow_is_named() {
+fn codes_are_saved_and_loaded_and_slow_layers_are_listed() {
     let device = Device::flex();
     let net = Outsider::new(6, &device);
     let plain = net.forward(ids(&device));
@@ -187,7 +192,7 @@ fn codes_are_served_saved_and_loaded_and_what_is_slow_is_named() {
     assert!(quantized.decoded().contains(&"head.weight"), "burn's own layers do not run on codes");
     assert!(quantized.warning().unwrap().contains("briquette::nn::layers"));
     let net = quantized.module.clone();
-    assert!(held(&net)["f32"].paths.contains(&"mix".to_string()), "nothing says what it is");
+    assert!(held(&net)["f32"].paths.contains(&"mix".to_string()), "its role is unknown");
     assert!(quantized.left["mix"].contains("DynamicSpec::roles"), "{:?}", quantized.left);
     let apart = (net.forward(ids(&device)) - plain).abs().max().into_scalar::<f32>();
     assert!(apart < 0.1, "{apart}");

@@ -1,5 +1,7 @@
-//! The allocator of the command. It counts bytes, keeps confined threads to their limits, and ends the process in one line where
-//! the system has no memory left.
+//! The allocator of the command.
+//!
+//! It counts bytes, enforces the limits of confined threads, and exits with a one-line error if the system has
+//! no memory left.
 #![allow(unsafe_code)]
 
 use briquette::core::confined;
@@ -10,19 +12,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 static LIVE: AtomicU64 = AtomicU64::new(0);
 static PEAK: AtomicU64 = AtomicU64::new(0);
-/// Whether an error is to be printed as JSON too.
+/// Whether errors are also printed as JSON.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// The exit code where memory is missing, as for [`briquette::ErrorKind::Io`].
+/// The exit code of an out-of-memory error, as for [`briquette::ErrorKind::Io`].
 const EXIT_CODE: i32 = 5;
 
-/// The system's allocator, with a count of the bytes that are out.
+/// The system allocator with a count of allocated bytes.
 struct Counting;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Prints the error of missing memory as JSON too from now on.
+/// Enables JSON output for the out-of-memory error.
 pub(crate) fn report_as_json() {
     IS_JSON.store(true, Relaxed);
 }
@@ -37,9 +39,10 @@ fn subtract(n_bytes: usize) {
     confined::give(n_bytes);
 }
 
-/// Counts memory that was asked for. Where the system gave none, the process ends.
+/// Counts allocated memory; exits the process if the system returned none.
 ///
-/// Rust would print several lines and abort. What was being written stays a partial directory, which the next run removes.
+/// By default, Rust would print several lines and abort. An unfinished output remains as a partial directory,
+/// which the next run removes.
 fn counted(pointer: *mut u8, n_bytes: usize) -> *mut u8 {
     if pointer.is_null() {
         end_without_memory(n_bytes);
@@ -48,7 +51,7 @@ fn counted(pointer: *mut u8, n_bytes: usize) -> *mut u8 {
     pointer
 }
 
-/// Prints one line and exits. Nothing in here allocates.
+/// Prints one line and exits, without any allocation.
 #[cold]
 fn end_without_memory(n_bytes: usize) -> ! {
     static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
@@ -66,7 +69,7 @@ fn print_out_of_memory(n_bytes: usize, live: u64) {
     let mut message = Fixed { bytes: [0; 256], len: 0 };
     let _ = write!(
         message,
-        "out of memory: {n_bytes} bytes more than the {live} in use were refused; free some memory or raise its limit (ulimit -v)"
+        "out of memory: cannot allocate {n_bytes} bytes beyond the {live} in use; free some memory or raise its limit (ulimit -v)"
     );
     let message = message.text();
     let mut line = Fixed { bytes: [0; 256], len: 0 };
@@ -82,14 +85,15 @@ fn print_out_of_memory(n_bytes: usize, live: u64) {
     }
 }
 
-/// Writes to a descriptor past the locks and buffers of `std`, which this thread may be holding.
+/// Writes to a descriptor without the locks and buffers of `std`, which this thread may hold.
 fn print_to(descriptor: i32, text: &str) {
-    // SAFETY: descriptors 1 and 2 stay open as long as the process lives, and `ManuallyDrop` never closes them.
+    // SAFETY: descriptors 1 and 2 stay open for the lifetime of the process, and `ManuallyDrop` never closes
+    // them.
     let file = unsafe { <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(descriptor) };
     let _ = std::mem::ManuallyDrop::new(file).write_all(text.as_bytes());
 }
 
-/// Text in a buffer of fixed size. What does not fit is left out.
+/// Text in a buffer of fixed size; longer text is truncated.
 struct Fixed {
     bytes: [u8; 256],
     len: usize,
@@ -114,18 +118,18 @@ impl Write for Fixed {
     }
 }
 
-// SAFETY: every call goes to `System` with the arguments as they came, and what it returns is returned as it is; the
-// counters are no part of the memory.
+// SAFETY: every call forwards its arguments to `System` unchanged and returns its result unchanged. The
+// counters are not part of the allocated memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         confined::take(layout.size());
-        // SAFETY: the caller keeps the contract of `alloc`, which is that of `System`.
+        // SAFETY: the caller upholds the contract of `alloc`, which is the same for `System`.
         counted(unsafe { System.alloc(layout) }, layout.size())
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         confined::take(layout.size());
-        // SAFETY: as above.
+        // SAFETY: as for `alloc`.
         counted(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
@@ -137,14 +141,14 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         confined::take(new_size);
-        // SAFETY: as above.
+        // SAFETY: as for `dealloc`.
         let moved = counted(unsafe { System.realloc(pointer, layout, new_size) }, new_size);
         subtract(layout.size());
         moved
     }
 }
 
-/// What this process has allocated and not freed.
+/// The meter of allocated bytes that are not freed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Allocated;
 
@@ -171,8 +175,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_allocated_is_counted_until_it_is_freed() {
-        /// What other tests of this process may allocate or free meanwhile.
+    fn allocated_bytes_are_counted_until_they_are_freed() {
+        /// Bytes that other tests in this process may allocate or free at the same time.
         const OTHERS: u64 = 16 << 20;
         let before = LIVE.load(Relaxed);
         let held = vec![1_u8; 64 << 20];

@@ -1,4 +1,4 @@
-//! From flags to the recipe that they stand for.
+//! Builds a recipe from flags.
 
 use super::choice::LayoutArg;
 use super::in_flags::in_flags;
@@ -9,12 +9,12 @@ use briquette::{Error, Recipe, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A path that a recipe in another directory may have.
+/// Returns an absolute path, for a recipe in another directory.
 pub(super) fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|source| Error::io("cannot resolve", path, source))
 }
 
-/// The recipe that the flags stand for, or the one they name with its paths overridden.
+/// Returns the recipe that the flags describe, or the recipe file with its paths overridden.
 pub(super) fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What) -> Result<Recipe> {
     let (raw, directory) = raw_recipe_of(model, output, what)?;
     let is_idle = raw.calibration.is_some() && !raw.needs_statistics();
@@ -26,7 +26,7 @@ pub(super) fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What
     })
 }
 
-/// The same before it is judged, and what its paths are relative to.
+/// Returns the recipe before validation, and the directory of its relative paths.
 pub(super) fn raw_recipe_of(
     model: Option<&Path>,
     output: Option<&Path>,
@@ -44,10 +44,10 @@ pub(super) fn raw_recipe_of(
         raw.output.path = Some(if directory.as_os_str().is_empty() { output.to_path_buf() } else { absolute(output)? });
     }
     if raw.model.path.is_none() {
-        return Err(Error::config("no MODEL: name a file, an index or a directory to compress"));
+        return Err(Error::config("no MODEL: give a file, an index or a directory to compress"));
     }
     if raw.output.path.is_none() {
-        return Err(Error::config("no output: name the directory to write with --output OUT"));
+        return Err(Error::config("no output: give the directory to write with --output OUT"));
     }
     if what.format.is_some() {
         raw.output.format = what.format.clone();
@@ -69,18 +69,18 @@ pub(super) fn raw_recipe_of(
     Ok((raw, directory))
 }
 
-/// The error for data or statistics that nothing looks at.
+/// Returns the error for calibration data or statistics that no method uses.
 fn idle(what: &What) -> Error {
     let flag = if what.data.is_some() { "--data" } else { "--statistics" };
-    let message = "nothing that is asked for looks at inputs; add --prune-method wanda, sparsegpt or admm, --range weighted, or --round \
+    let message = "no method needs layer inputs; add --prune-method wanda, sparsegpt or admm, --range weighted, or --round \
                    gptq";
     Error::config(format!("{flag}: {message}"))
 }
 
-/// The error for a flag of memory where nothing runs the model.
+/// Returns the error for a memory flag without a run of the model.
 fn no_run(what: &What) -> Error {
     let flag = if what.memory_limit.is_some() { "--memory-limit" } else { "--offload" };
-    let message = "nothing that is asked for runs the model; add --data or --eval, or leave it out";
+    let message = "nothing runs the model; add --data or --eval, or remove it";
     Error::config(format!("{flag}: {message}"))
 }
 
@@ -92,10 +92,10 @@ fn raw_of(what: &What) -> Result<raw::RawRecipe> {
     Ok(raw::RawRecipe { model, stage, calibration, budget: budget_of(what), data, ..Default::default() })
 }
 
-/// The schemes whose steps a budget finds.
+/// The schemes whose step sizes a budget chooses.
 const OPEN_SCHEMES: [&str; 2] = ["step", "step-dynamic"];
 
-/// How many bytes weights may take.
+/// Returns the budget of the flags, if they set one.
 fn budget_of(what: &What) -> Option<raw::RawBudget> {
     let What { bytes, bits, min, max, choices, sensitivity, loss, sensitivity_file, .. } = what.clone();
     let (min, max): (BTreeMap<_, _>, BTreeMap<_, _>) = (min.into_iter().collect(), max.into_iter().collect());
@@ -117,7 +117,7 @@ fn has_budget(what: &What) -> bool {
     what.bytes.is_some() || what.bits.is_some() || !what.min.is_empty() || !what.max.is_empty()
 }
 
-/// What methods that look at the inputs of layers learn them from.
+/// Returns the calibration of the flags, if they set one.
 fn calibration_of(what: &What) -> Option<raw::RawCalibration> {
     let What { data, statistics, samples, max_length, .. } = what.clone();
     let is_given = data.is_some() || statistics.is_some();
@@ -144,7 +144,7 @@ fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
     let has_budget = has_budget(what);
     if let Some(scheme) = what.quantize.as_deref().filter(|name| has_budget && !OPEN_SCHEMES.contains(name)) {
         let message = format!(
-            "found {scheme}, and a budget, which finds a step for each tensor; leave --quantize out, or let tensors have it: --choices {scheme}"
+            "found {scheme} and a budget, which chooses a step size for each tensor; remove --quantize, or choose among schemes: --choices {scheme}"
         );
         return Err(Error::config(message).at("--quantize"));
     }

@@ -1,4 +1,4 @@
-//! Batches: `run` and `plan` of a jobs file.
+//! Runs and plans jobs files.
 
 use super::asked::raw_recipe_of;
 use super::common::Common;
@@ -20,25 +20,25 @@ use briquette::{Error, Result};
 use clap::Args;
 use std::path::{Path, PathBuf};
 
-/// At what sizes to run a budget.
+/// The sizes of a sweep and its outputs.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SweepArgs {
     /// The directory of all outputs
     #[arg(long, short, value_name = "OUT")]
     pub(crate) output: PathBuf,
-    /// Sizes of a range, the first and the last among them
+    /// Number of sizes in a range, including both ends
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = n_points())]
     pub(crate) points: usize,
-    /// Another output to show beside these; may be given several times
+    /// Another output to show in the report; can be repeated
     #[arg(long, value_name = "DIR")]
     pub(crate) also: Vec<PathBuf>,
-    /// Replace outputs that exist and that briquette wrote
+    /// Replace existing outputs that briquette wrote
     #[arg(long)]
     pub(crate) force: bool,
-    /// Skip sizes that are done and unchanged
+    /// Skip finished, unchanged sizes
     #[arg(long)]
     pub(crate) resume: bool,
-    /// Take every n-th size, starting with the i-th (from 0): i/n, auto or auto/n
+    /// Run every N-th size from the I-th (I/N, from 0), or auto or auto/N
     #[arg(long, value_name = "I/N")]
     pub(crate) shard: Option<String>,
 }
@@ -49,7 +49,7 @@ pub(super) fn run(common: &Common, path: &Path, force: bool, resume: bool, shard
         Document::Jobs(jobs) => jobs,
         Document::Recipe(_) if resume || shard.is_some() => {
             let flag = if resume { "--resume" } else { "--shard" };
-            let message = "is for jobs files, and this is one recipe; run it without, or with --force to do it again";
+            let message = "is for jobs files, but this is a recipe; remove it, or use --force to run the recipe again";
             return Err(Error::config(message).at(flag));
         }
         Document::Recipe(recipe) => return compress(common, &recipe, force),
@@ -75,7 +75,7 @@ pub(super) fn sweep(common: &Common, model: &Path, asked: &SweepArgs, what: &Wha
     Ok(report.status().exit_code())
 }
 
-/// Says at once that a job failed.
+/// Reports a failed job at once.
 fn complain(result: &JobResult) {
     if let Some(error) = &result.error {
         text::complain(&format!("error: job {:?}: {error}", result.job));
@@ -102,7 +102,7 @@ fn report_text(report: &BatchReport) -> String {
     )
 }
 
-/// The sizes and the quality of what was made, as the first line.
+/// Returns the first line: sizes and quality of all outputs.
 fn result_text(report: &BatchReport) -> String {
     let Some(sizes) = report.sizes_text() else { return String::new() };
     let quality = report.quality_text();
@@ -116,8 +116,8 @@ fn row(result: &JobResult, metrics: &[&str]) -> Vec<String> {
         JobStatus::Skipped => "skipped",
         JobStatus::Failed => "failed",
     };
-    let redone = result.redone.as_ref().map_or(String::new(), |why| format!(" (done again: {why})"));
-    let trained = result.trained_with.as_ref().map_or(String::new(), |job| format!(" (trained once, with {job})"));
+    let redone = result.redone.as_ref().map_or(String::new(), |why| format!(" (run again: {why})"));
+    let trained = result.trained_with.as_ref().map_or(String::new(), |job| format!(" (trained once for {job})"));
     let note = result.note.as_ref().map_or(String::new(), |note| format!(" ({})", note.trim_end_matches('.')));
     let outcome = match &result.error {
         Some(error) => error.clone(),
@@ -144,7 +144,7 @@ fn bytes_or_none(n: Option<u64>) -> String {
     n.map_or("-".into(), bytes)
 }
 
-/// Shows what each job would come to. Exit code 3 where one would fail.
+/// Prints the plan of each job. Returns exit code 3 if a job would fail.
 pub(super) fn plan(common: &Common, jobs: &Jobs) -> Result<u8> {
     let plans = batch::plan(jobs, &common.device)?;
     let rows = || plans.iter().map(plan_row).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! `calibrate`: statistics of what goes into each layer.
+//! `calibrate`: gathers input statistics of layers.
 
 use super::choice::ModelArgs;
 use super::common::Common;
@@ -13,51 +13,51 @@ use briquette::pipeline::report::CalibrationReport;
 use clap::Args;
 use std::path::{Path, PathBuf};
 
-/// Layers that a message lists.
+/// Number of layers that a message lists.
 const N_LISTED: usize = 8;
 
-/// What to calibrate on.
+/// The data and settings of a calibration.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CalibrateArgs {
     /// Text lines or .jsonl (encoders), a text file (decoders), a folder of classes or an array (classifiers)
     #[arg(long, value_name = "PATH")]
     pub(crate) data: PathBuf,
-    /// The file to write; not in the model's directory
+    /// The file to write; it may not be in the model's directory
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: PathBuf,
     /// Replace the file if it exists
     #[arg(long)]
     pub(crate) force: bool,
-    /// The most sentences, images, or windows of a text that run
+    /// Largest number of sentences, images or windows of text
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) samples: u64,
-    /// Chooses them
+    /// Seed that chooses the items
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     pub(crate) seed: u64,
-    /// Gather Gram matrices too: n² numbers for a layer of n inputs
+    /// Also gather Gram matrices: n² numbers for a layer with n inputs
     #[arg(long)]
     pub(crate) gram: bool,
     /// How to read the model
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    /// Memory that running may take: refused beforehand where weights alone take more, and once more is measured
+    /// Memory limit; checked with the weights before loading, and with measurements while running
     #[arg(long, value_name = "BYTES")]
     pub(crate) memory_limit: Option<String>,
-    /// Have the weights of one block in memory at a time, which models of text always do here
+    /// Keep only one block's weights in memory at a time; text models always do here
     #[arg(long)]
     pub(crate) offload: bool,
-    /// Tokens that texts are cut at
+    /// Truncate texts to this many tokens
     #[arg(long, value_name = "N")]
     pub(crate) max_length: Option<usize>,
-    /// What the shorter side of an image is scaled to, at most 16384
+    /// Scale the shorter side of images to this length, at most 16384
     #[arg(long, value_name = "PIXELS")]
     pub(crate) size: Option<usize>,
-    /// Stop at an image that does not decode, instead of counting it
+    /// Fail at an image that cannot be decoded, instead of counting it
     #[arg(long)]
     pub(crate) strict: bool,
 }
 
-/// Runs a model over data, and says what it saw.
+/// Runs a model on data, and reports the layers that were observed.
 pub(super) fn calibrate(common: &Common, model: &Path, what: &CalibrateArgs) -> Result<u8> {
     let data = raw::RawData {
         eval: Some(what.data.clone()),
@@ -84,7 +84,7 @@ pub(super) fn calibrate(common: &Common, model: &Path, what: &CalibrateArgs) -> 
 fn text_of(found: &CalibrationReport) -> String {
     let n_vectors = found.layers.iter().map(|layer| layer.n_vectors).max().unwrap_or(0);
     let mut out = format!(
-        "{} on {}: {} items of {}, {} layers that saw up to {n_vectors} vectors\n",
+        "{} on {}: {} items of {}, {} layers with up to {n_vectors} input vectors\n",
         found.arch,
         found.device,
         found.n_items,
@@ -92,16 +92,16 @@ fn text_of(found: &CalibrationReport) -> String {
         found.layers.len(),
     );
     if found.n_skipped > 0 {
-        out += &format!("{} images did not decode\n", found.n_skipped);
+        out += &format!("{} images could not be decoded\n", found.n_skipped);
     }
     let few: Vec<&str> = found.layers.iter().filter(|layer| layer.is_few).map(|layer| layer.name.as_str()).collect();
-    out += &listed(&few, "saw fewer than 512 vectors, which says little: take more data");
+    out += &listed(&few, "had fewer than 512 input vectors, which is unreliable; use more data");
     let unseen: Vec<&str> = found.unseen.iter().map(String::as_str).collect();
-    out += &listed(&unseen, "have no statistics: they do not show their inputs, or saw none");
+    out += &listed(&unseen, "have no statistics, because they do not expose their inputs or did not run");
     out + &format!("wrote {}, {}\n", printable(&found.output), bytes(found.n_bytes))
 }
 
-/// A line about some layers, the first by name.
+/// Returns a line about some layers, with the names of the first few.
 fn listed(layers: &[&str], what: &str) -> String {
     let more = layers.len().saturating_sub(N_LISTED);
     let named: Vec<String> = layers.iter().take(N_LISTED).map(|layer| printable(layer)).collect();

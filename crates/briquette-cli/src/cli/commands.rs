@@ -1,4 +1,4 @@
-//! One function for each command: options to library call to text.
+//! One function for each command, from options to a library call to text.
 
 use super::args::{Args, Command, RecipeCommand, SchemaOf};
 use super::asked::{absolute, recipe_of};
@@ -21,7 +21,7 @@ use briquette::{Error, Recipe, Report, Result};
 use clap::CommandFactory;
 use std::path::Path;
 
-/// Runs a command. Returns the exit code of a run that did what it was asked.
+/// Runs a command. Returns the exit code if there was no error.
 pub(super) fn run(args: &Args) -> Result<u8> {
     let common = &args.common;
     devices::check(&common.device)?;
@@ -83,7 +83,7 @@ pub(super) fn run(args: &Args) -> Result<u8> {
     }
 }
 
-/// A recipe without stages, which is a conversion.
+/// Converts a model: runs a recipe without stages.
 fn export(common: &Common, model: &Path, output: raw::RawOutput, choice: &ChoiceArgs, force: bool) -> Result<u8> {
     let mut raw = raw::RawRecipe {
         model: raw::RawModel { path: Some(model.to_path_buf()), allow_nonfinite: true, ..Default::default() },
@@ -100,7 +100,7 @@ fn completions(shell: clap_complete::Shell) -> Result<u8> {
     text::print(&String::from_utf8_lossy(&out)).map(|()| 0)
 }
 
-/// Runs a recipe that trains; one that does not is a mistake.
+/// Runs a recipe with a distill stage; refuses other recipes.
 fn distill(
     common: &Common,
     path: &Path,
@@ -111,7 +111,7 @@ fn distill(
 ) -> Result<u8> {
     let (mut raw, directory) = (recipe::read_raw(path)?, recipe::directory_of(path));
     if !raw.has(recipe::StageKind::Distill) {
-        let message = "it has no distill stage; add one, or use `briquette run`";
+        let message = "has no distill stage; add one, or use `briquette run`";
         return Err(Error::config(message).at(path.display()));
     }
     raw.model.path = model.map(absolute).transpose()?.or(raw.model.path.take());
@@ -120,7 +120,7 @@ fn distill(
     options.screen = !is_plain && !common.quiet && !common.json && progress::has_screen();
     if let Some(first) = names.first() {
         if common.device != "auto" {
-            return Err(Error::config("--devices: the device is named already; give --device or --devices"));
+            return Err(Error::config("--devices: found --device too; remove one of the two"));
         }
         (options.device, options.devices) = (first.clone(), names.to_vec());
     }
@@ -130,9 +130,9 @@ fn distill(
 
 fn verified_text(output: &Path, found: &verify::Verified) -> String {
     let original =
-        if found.against_original { ", and every value is what the recipe makes of the original" } else { "" };
+        if found.against_original { ", and every value equals the recipe's result on the original" } else { "" };
     format!(
-        "{}: {} files and {} tensors are as they were written ({}){original}\n",
+        "{}: {} files and {} tensors are unchanged ({}){original}\n",
         printable(&output.display().to_string()),
         found.n_files,
         found.n_tensors,

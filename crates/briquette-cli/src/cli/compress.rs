@@ -1,4 +1,4 @@
-//! Running one recipe and showing its report.
+//! Runs one recipe and prints its report.
 
 use super::common::Common;
 use super::options::options;
@@ -13,7 +13,7 @@ pub(super) fn compress(common: &Common, recipe: &Recipe, force: bool) -> Result<
     show(common, &report, || Ok(report_text(&report)))
 }
 
-/// A report for the terminal.
+/// Returns a report as text for the terminal.
 pub(super) fn report_text(report: &Report) -> String {
     report::terminal::to_terminal(report, text::width(), text::has_color())
 }

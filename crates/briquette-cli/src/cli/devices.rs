@@ -1,4 +1,4 @@
-//! What models can run on here.
+//! Devices that models can run on.
 
 use super::common::Common;
 use super::show::show;
@@ -7,10 +7,10 @@ use briquette::pipeline::build_command;
 use briquette::{Error, Result};
 use serde::Serialize;
 
-/// Refuses a device that is not here, before anything is done.
+/// Refuses a device that does not exist.
 ///
 /// # Errors
-/// Config, with the names there are.
+/// Config: the device does not exist, or this build does not support it.
 pub(super) fn check(name: &str) -> Result<()> {
     let index = match name {
         "auto" | "cpu" => return Ok(()),
@@ -27,34 +27,36 @@ pub(super) fn check(name: &str) -> Result<()> {
     if !cfg!(feature = "cuda") {
         return Err(Error::lacks_feature("cuda", "run models there").at(format!("device: found {name:?}")));
     }
-    let message = format!("found {name:?}, and {n} CUDA devices are here; see `briquette devices`");
+    let message = format!("found {name:?}, but there are {n} CUDA devices; see `briquette devices`");
     Err(Error::config(message).at("device"))
 }
 
-/// Makes the CPU burn's default device where there is no GPU. burn reads the state of an optimizer onto its default device, which
-/// in a build with CUDA is the first GPU, there or not. To be called before any thread is started.
+/// Makes the CPU burn's default device if there is no GPU.
+///
+/// burn loads optimizer state onto its default device, which is the first GPU in a build with CUDA, even if
+/// there is none. Call this before any thread starts.
 #[cfg(feature = "cuda")]
 #[expect(unsafe_code)]
 pub(super) fn default_to_what_is_here() {
     const CHOICE: &str = "BURN_DEVICE";
     if std::env::var_os(CHOICE).is_none() && cuda_devices().is_empty() {
-        // SAFETY: this is the only thread.
+        // SAFETY: no other thread runs yet.
         unsafe { std::env::set_var(CHOICE, "flex") }
     }
 }
 
-/// What models can run on here.
+/// Devices that models can run on.
 #[derive(Debug, Serialize)]
 struct DeviceList {
     cpus: usize,
     instruction_sets: Vec<&'static str>,
-    /// What 8-bit products use.
+    /// The kernels of 8-bit products.
     int8_path: Option<&'static str>,
     cuda: Vec<CudaDevice>,
     runs_models: bool,
 }
 
-/// A GPU and its memory, as its driver says.
+/// A GPU and its memory, as reported by its driver.
 #[derive(Debug, Serialize)]
 struct CudaDevice {
     name: String,
@@ -72,7 +74,7 @@ impl std::fmt::Display for CudaDevice {
     }
 }
 
-/// Lists instruction sets, and CUDA devices with their memory.
+/// Prints instruction sets, and CUDA devices with their memory.
 pub(super) fn list(common: &Common) -> Result<u8> {
     let found = DeviceList {
         cpus: std::thread::available_parallelism().map_or(1, usize::from),

@@ -1,4 +1,4 @@
-//! `eval`: running models.
+//! `eval`: runs and measures models.
 
 use super::args::EvalArgs;
 use super::common::Common;
@@ -12,17 +12,17 @@ use briquette::pipeline::report::{ContinuationFigures, EvaluationReport, HeldFig
 use briquette::{Error, Result};
 use std::path::{Path, PathBuf};
 
-/// Runs a model, and the one it came from.
+/// Evaluates a model, optionally against the original.
 pub(super) fn eval(common: &Common, model: &Path, what: &EvalArgs) -> Result<u8> {
     let (asked, reference) = asked(what)?;
     let found = evaluate(&asked, model, reference.as_deref(), &options(common, false)?)?;
     show_and_check(common, &found, || Ok(text_of(&found)), asked.bounds.check(&found.metrics))
 }
 
-/// What to run on, and the model to compare with.
+/// Returns the evaluation settings and the model to compare with.
 fn asked(what: &EvalArgs) -> Result<(Evaluate, Option<PathBuf>)> {
     let mut raw = what.recipe.as_deref().map(read_raw).transpose()?.unwrap_or_default();
-    // Those of the recipe are relative to it, those of the command line are not.
+    // Paths of the recipe are relative to it, but paths of the command line are not.
     what.recipe.iter().for_each(|path| paths::resolve(&mut raw, &directory_of(path)));
     let reference = what.against.clone().or(raw.model.path.clone());
     let trains = raw.has(StageKind::Distill);
@@ -37,11 +37,11 @@ fn asked(what: &EvalArgs) -> Result<(Evaluate, Option<PathBuf>)> {
     data.tile = what.tile.or(data.tile);
     data.strict |= what.strict;
     if data.eval.is_none() {
-        return Err(Error::config("no data to run the model on: give --data, or --recipe with [data] eval"));
+        return Err(Error::config("no data to evaluate on: give --data, or --recipe with [data] eval"));
     }
     let memory = raw.memory.get_or_insert_default();
     memory.batch_size = what.batch_size.clone().or(memory.batch_size.take());
-    // In a recipe that trains, this is the type it trains in, not the one to evaluate in.
+    // A recipe that trains sets the type of its training here; evaluation uses another.
     memory.dtype = what.dtype.clone().or(memory.dtype.take().filter(|_| !trains));
     memory.offload |= what.offload;
     memory.limit = what.memory_limit.clone().or(memory.limit.take());
@@ -49,7 +49,7 @@ fn asked(what: &EvalArgs) -> Result<(Evaluate, Option<PathBuf>)> {
     Ok((asked.ok_or_else(|| Error::bug("an evaluate stage was given"))?, reference))
 }
 
-/// Quality, latency and memory as tables.
+/// Returns tables of quality, latency and memory.
 pub(super) fn text_of(found: &EvaluationReport) -> String {
     let mut out = quality(found);
     out += &found.continuation.as_ref().map_or_else(String::new, |texts| continued(texts, label(found)));
@@ -70,7 +70,7 @@ pub(super) fn text_of(found: &EvaluationReport) -> String {
         runs.iter().flat_map(|(name, run)| run.held.iter().map(move |held| held_row(name, held))).collect();
     if !rows.is_empty() {
         out += "\n";
-        out += &table(&["held", "as", "tensors", "weights", "bytes"], &rows);
+        out += &table(&["stored", "as", "tensors", "weights", "bytes"], &rows);
     }
     let memory = runs.iter().flat_map(|(name, run)| run.memory.iter().map(move |memory| memory_row(name, memory)));
     let rows: Vec<Vec<String>> = memory.collect();
@@ -78,7 +78,8 @@ pub(super) fn text_of(found: &EvaluationReport) -> String {
         out += "\n";
         out += &table(&["memory", "weights", "predicted", "peak", "left", "measured by"], &rows);
     }
-    let skipped = if found.n_skipped > 0 { format!(", {} did not decode", found.n_skipped) } else { String::new() };
+    let skipped =
+        if found.n_skipped > 0 { format!(", {} could not be decoded", found.n_skipped) } else { String::new() };
     out += &format!(
         "\n{} on {}: {} items of {} in batches of {}{skipped}\n",
         found.arch,
@@ -90,22 +91,22 @@ pub(super) fn text_of(found: &EvaluationReport) -> String {
     out
 }
 
-/// The label of the model's own figures: there is no "after" without a model to compare with.
+/// Returns the label of the model's own figures: "after" only with a model to compare with.
 fn label(found: &EvaluationReport) -> &'static str {
     if found.before.is_some() { "after" } else { "model" }
 }
 
-/// What a decoder goes on with, before and after.
+/// Returns the text that a decoder generates from the prompt, before and after.
 fn continued(found: &ContinuationFigures, label: &str) -> String {
     let one_line = |text: &str| printable(&text.split_whitespace().collect::<Vec<_>>().join(" ")).to_string();
-    let mut out = format!("\n\"{}\" goes on\n", found.prompt);
+    let mut out = format!("\ncontinuations of \"{}\"\n", found.prompt);
     for (name, text) in found.before.iter().map(|text| ("before", text)).chain([(label, &found.after)]) {
         out += &format!("  {name:<6}  {}\n", one_line(text));
     }
     out
 }
 
-/// How large batches were, and that nobody said so.
+/// Returns the batch size, and whether it was chosen automatically.
 fn batches(found: &EvaluationReport) -> String {
     let how = if found.is_batch_auto { ", as many as fit" } else { "" };
     match found.batch_size_before {
@@ -114,16 +115,15 @@ fn batches(found: &EvaluationReport) -> String {
     }
 }
 
-/// Says so where compression costs time.
+/// Returns a warning if the compressed model is slower.
 fn slower(found: &EvaluationReport) -> String {
     let (Some(before), after) = (&found.before, &found.after) else { return String::new() };
-    // Items a second and not milliseconds a batch: the two may have batches of different sizes.
+    // Items per second are comparable even if the batch sizes differ.
     if after.items_per_s >= before.items_per_s || after.items_per_s <= 0.0 {
         return String::new();
     }
     let as_floats = after.held.keys().any(|name| name.ends_with("as floats"));
-    let why =
-        if as_floats { ": weights are decoded for each use, as its scheme keeps arithmetic in floats" } else { "" };
+    let why = if as_floats { ": its scheme computes in floats, so weights are decoded for each use" } else { "" };
     format!("slower than before by {:.0} %{why}\n", 100.0 * (before.items_per_s / after.items_per_s - 1.0))
 }
 
@@ -143,7 +143,7 @@ fn quality(found: &EvaluationReport) -> String {
         })
         .collect();
     if rows.is_empty() {
-        return "no quality without --against or labels\n".into();
+        return "no quality: give --against or labels\n".into();
     }
     if found.before.is_some() {
         return table(&["quality", "before", "after"], &rows);

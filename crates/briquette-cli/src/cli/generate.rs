@@ -1,4 +1,4 @@
-//! `generate`: what decoders go on with after a prompt.
+//! `generate`: generates text with decoders.
 
 use super::choice::ModelArgs;
 use super::common::Common;
@@ -6,40 +6,40 @@ use briquette::Result;
 use clap::Args;
 use std::path::{Path, PathBuf};
 
-/// What is to go on, and how.
+/// The prompts and how to generate.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GenerateArgs {
-    /// What to go on from, or - for what stdin has; several are one batch
+    /// Prompt, or - for stdin; several prompts are one batch
     #[arg(long, short, value_name = "TEXT", required_unless_present = "prompts")]
     pub(crate) prompt: Vec<String>,
-    /// A file of prompts, one a line
+    /// File of prompts, one per line
     #[arg(long, value_name = "FILE")]
     pub(crate) prompts: Option<PathBuf>,
-    /// The model it came from, which goes on from the same prompts first
+    /// The original model, which generates first from the same prompts
     #[arg(long, value_name = "MODEL")]
     pub(crate) against: Option<PathBuf>,
-    /// The most tokens for each prompt
+    /// Largest number of tokens per prompt
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub(crate) max_tokens: usize,
-    /// What the model is told before each prompt, where it has a chat template
+    /// System prompt, for models with a chat template
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     pub(crate) system: Option<String>,
-    /// Take prompts as they are, though the model has a chat template
+    /// Use prompts as they are, without the chat template
     #[arg(long)]
     pub(crate) raw: bool,
-    /// What scores are divided by before a token is drawn; 0 takes the most likely one each time
+    /// Temperature of sampling; 0 always takes the most likely token
     #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) temperature: f32,
-    /// Draw from so many of the most likely tokens; 0 for all
+    /// Sample from this many of the most likely tokens; 0 for all
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub(crate) top_k: usize,
-    /// Draw from the most likely tokens that have this share of probability together
+    /// Sample from the most likely tokens whose probabilities sum to this share
     #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
     pub(crate) top_p: f32,
-    /// Chooses the draws
+    /// Seed of sampling
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     pub(crate) seed: u64,
-    /// How keys and values are kept: f32, f16 or int8
+    /// Type of cached keys and values: f32, f16 or int8
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     pub(crate) cache: String,
     /// How to read the models
@@ -48,19 +48,19 @@ pub(crate) struct GenerateArgs {
 }
 
 impl GenerateArgs {
-    /// What is read.
+    /// Returns the paths that are read.
     pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
         [&self.prompts, &self.against].into_iter().flatten().map(PathBuf::as_path)
     }
 }
 
-/// Goes on from prompts, and shows it as it comes.
+/// Generates text from prompts and prints it while it is generated.
 #[cfg(feature = "model")]
 pub(super) fn generate(common: &Common, model: &Path, what: &GenerateArgs) -> Result<u8> {
     run::generate(common, model, what)
 }
 
-/// This build cannot run models.
+/// Returns an error, because this build cannot run models.
 #[cfg(not(feature = "model"))]
 pub(super) fn generate(_common: &Common, _model: &Path, _what: &GenerateArgs) -> Result<u8> {
     Err(briquette::Error::lacks_feature("model", "run models"))
@@ -78,15 +78,15 @@ mod run {
     use serde::Serialize;
     use std::io::Read;
 
-    /// The most bytes of prompts of stdin or a file.
+    /// Largest size of prompts from stdin or a file, in bytes.
     const MAX_BYTES: u64 = 64 << 20;
 
-    /// What is printed as JSON.
+    /// The JSON output.
     #[derive(Serialize)]
     struct GeneratedDocument<'a> {
         before: Option<&'a Generated>,
         after: &'a Generated,
-        /// For each prompt, how many of the first tokens are those of the original.
+        /// For each prompt, the number of leading tokens that equal the original's.
         equal_tokens: Option<Vec<usize>>,
     }
 
@@ -133,13 +133,13 @@ mod run {
             before.iter().for_each(|before| tell("before", before));
             tell(if is_one || before.is_none() { "generated" } else { "after" }, &after);
             for (n_equal, sequence) in equal_tokens.iter().flatten().zip(&after.sequences) {
-                text::complain(&format!("the first {n_equal} of {} tokens are the same", sequence.tokens.len()));
+                text::complain(&format!("the first {n_equal} of {} tokens are equal", sequence.tokens.len()));
             }
         }
         Ok(0)
     }
 
-    /// Prompts of the command line, then those of a file.
+    /// Returns the prompts of the command line, then those of the file.
     fn prompts(what: &GenerateArgs) -> Result<Vec<String>> {
         let mut prompts = Vec::new();
         for prompt in &what.prompt {
@@ -156,28 +156,27 @@ mod run {
             prompts.extend(text.lines().filter(|line| !line.trim().is_empty()).map(str::to_string));
         }
         match prompts.is_empty() {
-            true => Err(Error::input("there is no prompt in it; write one a line").at("--prompts")),
+            true => Err(Error::input("found no prompt; write one per line").at("--prompts")),
             false => Ok(prompts),
         }
     }
 
-    /// Reads a text to its end. A longer one than `max_bytes` is refused, never cut.
+    /// Reads a whole text; refuses more than `max_bytes`.
     fn text_of(from: impl Read, path: &Path, max_bytes: u64) -> Result<String> {
         let bad = |message: String| Error::input(message).at(path.display());
         let mut bytes = Vec::new();
         from.take(max_bytes + 1).read_to_end(&mut bytes).map_err(|error| Error::io("cannot read", path, error))?;
         if bytes.len() as u64 > max_bytes {
-            return Err(bad(format!(
-                "found more than {max_bytes} bytes, expected at most as many; give fewer prompts"
-            )));
+            return Err(bad(format!("found more than {max_bytes} bytes, expected at most that; give fewer prompts")));
         }
         String::from_utf8(bytes).map_err(|error| {
             let at = error.utf8_error().valid_up_to();
-            bad(format!("found no UTF-8 at byte {at}, expected text; convert it"))
+            bad(format!("found invalid UTF-8 at byte {at}, expected text; convert it"))
         })
     }
 
-    /// Texts of one model. That of a single prompt is shown as it comes, those of several when they are done.
+    /// Generates the texts of one model. The text of a single prompt is printed while it is generated, several
+    /// texts at the end.
     fn texts(
         common: &Common,
         request: &GenerateRequest,
@@ -200,7 +199,7 @@ mod run {
             models::guarded(&request.device, || briquette::eval::generate(request, options.meter.as_ref(), &mut each));
         options.progress.end();
         if is_open {
-            // The line that was begun ends, also where it was stopped.
+            // Ends the current line, even if generation was stopped.
             text::print("\n")?;
         }
         let found = found?;
@@ -212,13 +211,13 @@ mod run {
         Ok(found)
     }
 
-    /// What a model took, on stderr: stdout has the text only.
+    /// Prints speed and memory to stderr; stdout has only the text.
     fn tell(name: &str, found: &Generated) {
         let n_tokens: usize = found.sequences.iter().map(|sequence| sequence.tokens.len()).sum();
         let rate = found.tokens_per_s.map_or("-".to_string(), |rate| format!("{rate:.1}"));
-        let peak = found.peak_bytes.map_or(String::new(), |peak| format!(", at most {} while it ran", bytes(peak)));
+        let peak = found.peak_bytes.map_or(String::new(), |peak| format!(", peak memory {}", bytes(peak)));
         text::complain(&format!(
-            "{name}: {n_tokens} tokens, {rate} a second ({:.0} a second of the prompt); weights {}, keys and values {}{peak}",
+            "{name}: {n_tokens} tokens, {rate} per second (prompt: {:.0} per second); weights {}, keys and values {}{peak}",
             found.prompt_tokens_per_s,
             bytes(found.weights_bytes),
             bytes(found.cache_bytes),
@@ -239,7 +238,7 @@ mod run {
             let path = Path::new("stdin");
             assert_eq!(text_of(&b"four"[..], path, 4).unwrap(), "four");
             for (bytes, said) in
-                [(&b"fives"[..], "stdin: found more than 4 bytes"), (b"a\xff", "stdin: found no UTF-8 at byte 1")]
+                [(&b"fives"[..], "stdin: found more than 4 bytes"), (b"a\xff", "stdin: found invalid UTF-8 at byte 1")]
             {
                 let error = text_of(bytes, path, 4).unwrap_err();
                 assert!(error.exit_code() == 4 && error.to_string().starts_with(said), "{error}");

@@ -1,10 +1,10 @@
-//! Suggests the argument that was probably meant.
+//! Suggests the intended argument.
 
 use super::args::Args;
 use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Words that people try as commands, and the command that does it.
+/// Words that users try as commands, and the command for each.
 const MEANT: [(&str, &str); 13] = [
     ("quantize", "briquette compress MODEL -o OUT --quantize int8"),
     ("quantise", "briquette compress MODEL -o OUT --quantize int8"),
@@ -21,7 +21,7 @@ const MEANT: [(&str, &str); 13] = [
     ("chat", "briquette generate MODEL --prompt TEXT"),
 ];
 
-/// The end of the line of an error, where it is known what was meant.
+/// Returns the end of an error line with a suggestion, if there is one.
 pub(super) fn of(error: &clap::Error) -> Option<String> {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
@@ -50,7 +50,7 @@ fn text_of(error: &clap::Error, kind: ContextKind) -> Option<&str> {
     }
 }
 
-/// The command that was called: the first word that is the name of one.
+/// Returns the command that was called: the first word that is the name of one.
 fn command() -> Option<clap::Command> {
     let commands = Args::command();
     let words = std::env::args_os().skip(1);
@@ -63,7 +63,7 @@ mod tests {
     use clap::Parser;
 
     #[test]
-    fn a_word_that_is_no_command_leads_to_one_that_can_be_read() {
+    fn suggested_commands_can_be_parsed() {
         for (word, line) in MEANT {
             let error = Args::try_parse_from(["briquette", word, "model"]).unwrap_err();
             assert_eq!(of(&error), Some(format!("; run `{line}`")), "{word}");

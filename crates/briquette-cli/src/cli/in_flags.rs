@@ -1,4 +1,4 @@
-//! Errors of recipes that flags made, in the words of flags.
+//! Translates errors of recipes that flags made: keys become flags.
 
 use super::stage_flags::What;
 use briquette::Error;
@@ -42,7 +42,7 @@ const STAGE_FLAGS: [(&str, &str, &str); 11] = [
     ("cast", "dtype", "--cast"),
 ];
 
-/// The error with flags in place of keys, where flags and no recipe gave them.
+/// Returns the error with flags instead of keys, if flags made the recipe.
 pub(super) fn in_flags(error: Error, what: &What) -> Error {
     if what.recipe.is_some() {
         return error;
@@ -51,7 +51,7 @@ pub(super) fn in_flags(error: Error, what: &What) -> Error {
     Error { message, ..error }
 }
 
-/// A message with a flag for each mention of a key. What only begins or ends as the key does, such as a path, is none.
+/// Replaces each mention of a key by a flag, except where the key is part of a longer word or a path.
 fn with_flag(message: &str, key: &str, flag: &str) -> String {
     let is_sign = |letter: char| letter.is_alphanumeric() || "-_./".contains(letter);
     let (mut out, mut rest) = (String::new(), message);
@@ -65,9 +65,9 @@ fn with_flag(message: &str, key: &str, flag: &str) -> String {
     out + rest
 }
 
-/// A message about a key of a stage, about its flag: `stage 1 (prune): sparsity: found 7`.
+/// Replaces the key of a stage at the start of a message by its flag: `stage 1 (prune): sparsity: found 7`.
 fn of_stage(message: &str) -> String {
-    // A budget speaks of the scheme of whichever stage has one.
+    // An error about an open scheme has no stage.
     if let Some(rest) = message.strip_prefix("scheme: ") {
         return format!("--quantize: {rest}");
     }

@@ -1,14 +1,14 @@
-//! The manual page: every command on one page, so that it points to none that does not exist.
+//! The manual page, with all commands on one page.
 
 use super::args::Args;
 use briquette::{Error, Result};
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 
-/// The page, in roff.
+/// Returns the page in roff.
 ///
 /// # Errors
-/// Bug, where it cannot be rendered.
+/// Bug: the page cannot be rendered.
 pub(super) fn page() -> Result<String> {
     let mut command = Args::command();
     command.build();
@@ -36,7 +36,7 @@ fn head(command: &Command, out: &mut Vec<u8>) -> std::io::Result<()> {
     man.render_extra_section(out)
 }
 
-/// A command, and those below it: what it does, how it is called, its options. Those of every command are not repeated.
+/// Returns the section of a command and its subcommands, without the options that all commands share.
 fn section(command: &Command, above: &str) -> Result<String> {
     let name = format!("{above} {}", command.get_name());
     let own = command.clone().mut_args(|arg| if arg.is_global_set() { arg.hide(true) } else { arg });
@@ -46,7 +46,7 @@ fn section(command: &Command, above: &str) -> Result<String> {
     let rendered = rendered.and_then(|()| man.render_options_section(&mut out));
     rendered.and_then(|()| man.render_extra_section(&mut out)).map_err(as_bug)?;
     let text = String::from_utf8_lossy(&out);
-    // A command's page would have sections of its own; within this page they are plain paragraphs.
+    // The page of a command has its own sections; here they become plain paragraphs.
     let lines = text.lines().map(|line| if line.starts_with(".SH") { ".PP" } else { line });
     let mut section = format!(".SS \"{name}\"\n");
     lines.for_each(|line| section += &format!("{line}\n"));
@@ -71,6 +71,6 @@ mod tests {
         }
         assert!(!page.contains("briquette-compress(1)"), "there is no such page");
         let (_, commands) = page.split_once(".SH COMMANDS").unwrap();
-        assert!(!commands.contains("--threads"), "options of every command are told once");
+        assert!(!commands.contains("--threads"), "options of every command appear once");
     }
 }

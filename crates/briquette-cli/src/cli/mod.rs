@@ -36,7 +36,8 @@ use clap::Parser;
 use clap::error::ErrorKind as Mistake;
 use std::process::ExitCode;
 
-/// Parses, runs, and turns an error into one line and an exit code; with `--json` into a document as well.
+/// Parses arguments, runs the command, and turns an error into one line and an exit code; with `--json`, also
+/// into a document.
 pub(crate) fn main() -> ExitCode {
     let mut args = match Args::try_parse() {
         Ok(args) => args,
@@ -52,26 +53,25 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// Whether arguments that cannot be read ask for JSON.
+/// Returns whether invalid arguments contain `--json`.
 fn asks_for_json() -> bool {
     std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json")
 }
 
-/// Help and version go to stdout, and the help of a command that lacks its subcommand; a mistake is one line on stderr and exit
-/// code 2.
+/// Prints help and version to stdout. Other mistakes are one line on stderr with exit code 2.
 fn explain(error: &clap::Error, is_json: bool) -> ExitCode {
     if !error.use_stderr() {
         let printed = text::print(&error.render().to_string());
         return printed.map_or_else(|error| fail(&error, false), |()| ExitCode::SUCCESS);
     }
     let message = match error.kind() {
-        // clap renders the help here: of the program, or of a command that has commands of its own.
+        // clap renders the help here, for the program or for a command with subcommands.
         Mistake::DisplayHelpOnMissingArgumentOrSubcommand if !is_json => {
             let printed = text::print(&error.render().to_string());
             return printed.map_or_else(|error| fail(&error, false), |()| ExitCode::SUCCESS);
         }
         Mistake::DisplayHelpOnMissingArgumentOrSubcommand | Mistake::MissingSubcommand => {
-            "no command, or not all of one".into()
+            "the command is missing or incomplete".into()
         }
         _ => {
             let rendered = error.render().to_string();
@@ -93,7 +93,7 @@ fn fail(error: &Error, is_json: bool) -> ExitCode {
     text::complain(&format!("error: {line}"));
     if is_json && !text::has_printed() {
         let document = serde_json::json!({ "error": show::error_json(error) });
-        // Where standard output takes nothing more, the exit code still tells of the error.
+        // If stdout cannot be written, the exit code still shows the error.
         let _ = text::print(&format!("{document:#}\n"));
     }
     ExitCode::from(error.exit_code())

@@ -1,4 +1,4 @@
-//! From flags to how a command runs: threads, progress, signals and the device.
+//! Converts flags to run options: threads, progress, signals and the device.
 
 use super::common::Common;
 use super::{allocator, progress, signals};
@@ -8,7 +8,7 @@ use briquette::{Error, Result, RunOptions};
 use std::path::Path;
 use std::sync::Arc;
 
-/// How to run, as the flags say; signals are listened to from now on.
+/// Returns the run options of the flags, and starts to handle signals.
 pub(super) fn options(common: &Common, force: bool) -> Result<RunOptions> {
     let stop = Stop::default();
     signals::listen(&stop).map_err(|error| Error::io("cannot listen for signals", Path::new("this process"), error))?;

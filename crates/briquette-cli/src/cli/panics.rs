@@ -1,16 +1,16 @@
-//! A bug must not look like one: no panic text and no backtrace, one line and exit code 1.
+//! Turns a panic into one line and exit code 1, without a backtrace.
 
 use briquette::Error;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Mutex, PoisonError};
 
-/// What the last panic said, and where.
+/// The message and the location of the last panic.
 static SAID: Mutex<Option<String>> = Mutex::new(None);
 
-/// Does `work`; what panics in it is an error.
+/// Runs `work`; a panic becomes an error.
 ///
 /// # Errors
-/// Those of `work`; Bug for a panic.
+/// Returns the error of `work`, or Bug: `work` panicked.
 pub(crate) fn caught<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     panic::set_hook(Box::new(|info| {
         let said = info.payload_as_str().unwrap_or("it panicked");
@@ -23,7 +23,7 @@ pub(crate) fn caught<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Er
     })
 }
 
-/// The error of a panic: Io where the system refused a thread, else a bug.
+/// Returns the error of a panic: Io if the system refused a thread, else Bug.
 fn error_of(said: String) -> Error {
     const REFUSED: [&str; 3] =
         ["failed to spawn thread", "ThreadPoolBuildError", "thread pool has not been initialized"];
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_thread_is_no_bug() {
+    fn a_refused_thread_is_not_a_bug() {
         let said = "failed to spawn thread: Os { code: 11, kind: WouldBlock } (std/src/thread/mod.rs:1)";
         assert_eq!(error_of(said.into()).exit_code(), 5);
         assert_eq!(error_of("index out of bounds".into()).exit_code(), 1);

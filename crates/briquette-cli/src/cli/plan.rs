@@ -1,4 +1,4 @@
-//! `plan`: what would become of each tensor, as a table or as JSON.
+//! `plan`: shows what happens to each tensor, as a table or as JSON.
 
 use super::asked::recipe_of;
 use super::common::Common;
@@ -22,16 +22,18 @@ use serde::ser::{Error as _, SerializeSeq, Serializer};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Plans a model, a recipe (of one that trains, the student; up to what makes factors) or a jobs file. Writes nothing.
+/// Plans a model, a recipe or a jobs file; writes nothing.
+///
+/// The plan of a recipe that trains is for the student. A plan ends at the first factorize stage.
 pub(super) fn plan(common: &Common, model: &Path, what: &What, is_all: bool) -> Result<u8> {
     let is_recipe = is_recipe(model);
     if is_recipe && *what != What::default() {
-        let message = "is a recipe, which says by itself what to do; flags such as --quantize are for a model";
+        let message = "is a recipe, which has its own stages; flags such as --quantize are for models";
         return Err(Error::config(message).at(model.display()));
     }
     let recipe = match is_recipe.then(|| Document::from_file(model)).transpose()? {
         Some(Document::Jobs(_)) if is_all => {
-            return Err(Error::config("--all lists tensors, and this is a jobs file; leave it out").at(model.display()));
+            return Err(Error::config("--all lists tensors, but this is a jobs file; remove it").at(model.display()));
         }
         Some(Document::Jobs(jobs)) => return batch::plan(common, &jobs),
         Some(Document::Recipe(recipe)) => *recipe,
@@ -39,7 +41,7 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What, is_all: bool) -> 
     };
     let checkpoint = briquette::pipeline::open::model(&recipe)?;
     let student = student_of(&recipe, &checkpoint)?;
-    // What the steps of a budget are, a plan is to say.
+    // A plan with a budget includes its step sizes.
     let allocation = match recipe.budget.as_ref().filter(|_| recipe.parts.is_empty() || recipe.learns_steps()) {
         Some(budget) => Some(budget::predicted(&recipe, budget, &options(common, false)?)?),
         None => None,
@@ -76,7 +78,7 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What, is_all: bool) -> 
     check.map(|()| 0)
 }
 
-/// Whether a path is that of a recipe or a jobs file.
+/// Returns whether a path is a recipe or a jobs file.
 pub(super) fn is_recipe(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "toml")
 }
@@ -84,7 +86,7 @@ pub(super) fn is_recipe(path: &Path) -> bool {
 /// A plan as JSON.
 #[derive(Serialize)]
 struct ShownPlan<'a> {
-    /// Why a run would be refused all the same.
+    /// The reason why a run would be refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Value>,
     file_bytes: u64,
@@ -97,12 +99,12 @@ struct ShownPlan<'a> {
     untested: Option<&'a str>,
     remarks: &'a [String],
     notes: &'a [String],
-    /// The steps that a budget leads to.
+    /// The step sizes that the budget chooses.
     #[serde(skip_serializing_if = "Option::is_none")]
     allocation: Option<&'a AllocationReport>,
 }
 
-/// What becomes of each tensor, one at a time: there may be millions.
+/// The plans of all tensors, serialized one at a time because there may be millions.
 struct PlannedTensors<'a>(&'a Plan<'a>);
 
 impl Serialize for PlannedTensors<'_> {
@@ -115,7 +117,8 @@ impl Serialize for PlannedTensors<'_> {
     }
 }
 
-/// `predicted_bytes` are those of the tensor's parts, without its share of the file's header; a tied one has none.
+/// Returns the plan of a tensor. `predicted_bytes` excludes its share of the file header; a tied tensor has
+/// none.
 fn tensor_json(tensor: &TensorPlan, plan: &Plan) -> Result<Value> {
     let (n_bytes, is_exact) = plan.predict_tensor(tensor)?;
     Ok(json!({

@@ -1,4 +1,4 @@
-//! Progress on stderr: bars on a terminal, plain lines elsewhere.
+//! Progress on stderr: a bar on a terminal, plain lines elsewhere.
 
 use super::progress_lines::{INTERVAL, ProgressLines};
 use super::text;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 struct Bar(ProgressBar);
 
-/// A bar on stderr where that is a terminal, lines where it is none; nothing where nothing is to be shown.
+/// Returns a progress bar if stderr is a terminal, else lines, or nothing if `is_quiet`.
 pub(crate) fn of(is_quiet: bool) -> Arc<dyn Progress> {
     if is_quiet {
         return Arc::new(Silent);
@@ -18,26 +18,26 @@ pub(crate) fn of(is_quiet: bool) -> Arc<dyn Progress> {
     if !std::io::stderr().is_terminal() {
         return Arc::new(ProgressLines::every(INTERVAL, text::complain));
     }
-    // Nothing is drawn until it is known how much there is to do.
+    // The bar is hidden until the total is known.
     Arc::new(Bar(ProgressBar::hidden()))
 }
 
-/// Whether there is a whole terminal to draw on.
+/// Returns whether all streams are a terminal that can be drawn on.
 pub(crate) fn has_screen() -> bool {
     let is_dumb = std::env::var_os("TERM").is_none_or(|name| name.is_empty() || name == "dumb");
     !is_dumb && std::io::stdout().is_terminal() && std::io::stderr().is_terminal() && std::io::stdin().is_terminal()
 }
 
-/// The least columns that a bar and its figures need; a narrower terminal gets a percentage.
+/// Least number of columns of a bar with figures; a narrower terminal gets a percentage.
 const MIN_WIDTH: u16 = 72;
 const NARROW: &str = "{msg:>8} {percent:>3} %";
 
-/// Whether a bar and its figures would be wider than the terminal. A line that wraps is not cleared.
+/// Returns whether a bar with figures would be wider than the terminal. A wrapped line cannot be cleared.
 fn is_narrow() -> bool {
     terminal_size::terminal_size_of(std::io::stderr()).is_some_and(|(columns, _)| columns.0 < MIN_WIDTH)
 }
 
-/// What is shown of a phase: how far it is, or where that is not known (`total` is 0) only its name.
+/// Returns the style of a phase: its progress, or only its name if `total` is 0.
 fn style(total: u64) -> ProgressStyle {
     let with_bar = match is_narrow() {
         true => NARROW,
@@ -47,7 +47,7 @@ fn style(total: u64) -> ProgressStyle {
     template.unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// What is shown of a phase that counts items.
+/// Returns the style of a phase that counts items.
 fn style_of_items() -> ProgressStyle {
     let with_bar = match is_narrow() {
         true => NARROW,
@@ -59,7 +59,7 @@ fn style_of_items() -> ProgressStyle {
 
 impl Progress for Bar {
     fn begin(&self, phase: &str, total: u64) {
-        // A target that is replaced leaves its last line on the terminal.
+        // Replacing the draw target would leave the last line on the terminal.
         self.0.finish_and_clear();
         self.0.set_draw_target(ProgressDrawTarget::hidden());
         self.0.set_style(style(total));
@@ -76,7 +76,7 @@ impl Progress for Bar {
 
     fn items(&self, done: usize, total: usize) {
         let (done, total) = (done as u64, total as u64);
-        // The next model starts counting from zero, and its pace says nothing of the one before.
+        // The next model starts from zero, and its speed is independent of the previous one.
         if self.0.length() != Some(total) || done < self.0.position() {
             self.0.set_style(style_of_items());
             self.0.set_length(total);
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_are_counted_for_each_model_from_the_first_to_the_last() {
+    fn items_are_counted_separately_for_each_model() {
         let bar = Bar(ProgressBar::hidden());
         bar.begin("evaluate", 0);
         for done in [32, 360, 64] {

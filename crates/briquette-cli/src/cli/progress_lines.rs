@@ -1,4 +1,4 @@
-//! Progress as plain lines, for a standard error that is no terminal: at least one each ten seconds.
+//! Progress as plain lines, for stderr without a terminal: at least one every ten seconds.
 
 use briquette::core::printable::printable;
 use briquette::pipeline::Progress;
@@ -7,30 +7,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// The time between two lines.
+/// Time between two lines.
 pub(super) const INTERVAL: Duration = Duration::from_secs(10);
-/// Stack of the thread that writes them.
+/// Stack size of the thread that prints lines.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Shows the phase of a run in lines.
+/// Prints the phase of a run as lines.
 ///
-/// A thread looks at the phase, as some of them take long without a word. It ends with this.
+/// A thread polls the phase, because some phases report nothing for a long time. The thread ends when this is
+/// dropped.
 pub(super) struct ProgressLines(Arc<Watched>);
 
-/// The state that the thread looks at.
+/// The state that the thread polls.
 struct Watched {
     interval: Duration,
     show: Box<dyn Fn(&str) + Send + Sync>,
     state: Mutex<LineState>,
-    /// Bytes or items of the phase that are done, and all of them; 0 where that is not known.
+    /// Finished and total bytes or items of the phase; 0 if unknown.
     done: AtomicU64,
     total: AtomicU64,
 }
 
 struct LineState {
-    /// The phase that goes on.
+    /// The current phase.
     phase: Option<Phase>,
-    /// When the last line was shown.
+    /// When the last line was printed.
     shown: Instant,
 }
 
@@ -45,7 +46,7 @@ impl Phase {
         Self { name: printable(name), started: Instant::now(), counts_items: false }
     }
 
-    /// `encode: 45 %, 1.04 GB of 2.30 GB in 20.00 s, about 24.00 s left`.
+    /// Returns a line such as `encode: 45 %, 1.04 GB of 2.30 GB in 20.00 s, about 24.00 s left`.
     fn text(&self, done: u64, total: u64) -> String {
         let (name, elapsed) = (&self.name, self.started.elapsed().as_secs_f64());
         if total == 0 {
@@ -65,19 +66,19 @@ impl Phase {
 }
 
 impl ProgressLines {
-    /// Shows a line each `interval`. Where the system gives no thread, only lines of the run itself are shown.
+    /// Prints a line each `interval`. If no thread can be started, only lines of the run itself are printed.
     pub(super) fn every(interval: Duration, show: impl Fn(&str) + Send + Sync + 'static) -> Self {
         let state = Mutex::new(LineState { phase: Some(Phase::new("start")), shown: Instant::now() });
         let (done, total) = (AtomicU64::new(0), AtomicU64::new(0));
         let watched = Arc::new(Watched { interval, show: Box::new(show), state, done, total });
         let watching = Arc::downgrade(&watched);
         let thread = std::thread::Builder::new().name("progress".into()).stack_size(STACK_BYTES);
-        // A run whose progress is not shown is as good.
+        // Progress is optional, so a failure is ignored.
         let _ = thread.spawn(move || watch(&watching, interval / 10));
         Self(watched)
     }
 
-    /// Begins to count a phase from 0.
+    /// Starts a phase from 0.
     fn restart(&self, phase: Phase, total: u64) {
         self.0.state().phase = Some(phase);
         self.0.done.store(0, Ordering::Relaxed);
@@ -85,7 +86,7 @@ impl ProgressLines {
     }
 }
 
-/// Looks at the phase every `pause`, until nobody reports to it any more.
+/// Polls the phase every `pause`, until the progress is dropped.
 fn watch(watched: &Weak<Watched>, pause: Duration) {
     loop {
         std::thread::sleep(pause);
@@ -121,7 +122,7 @@ impl Progress for ProgressLines {
 
     fn items(&self, done: usize, total: usize) {
         let (done, total) = (done as u64, total as u64);
-        // The next model starts counting from zero.
+        // The next model starts from zero.
         if self.0.total.load(Ordering::Relaxed) != total || done < self.0.done.load(Ordering::Relaxed) {
             let name = self.0.state().phase.as_ref().map_or_else(String::new, |phase| phase.name.clone());
             self.restart(Phase { counts_items: true, ..Phase::new(&name) }, total);
@@ -143,7 +144,7 @@ impl Progress for ProgressLines {
 mod tests {
     use super::*;
 
-    /// Progress with a line each 40 ms, and the lines so far.
+    /// Returns progress with a line each 40 ms, and the lines so far.
     fn lines() -> (ProgressLines, Arc<Mutex<Vec<String>>>) {
         let shown = Arc::new(Mutex::new(Vec::new()));
         let put = shown.clone();
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_phase_is_told_of_again_and_again_and_nothing_after_the_end() {
+    fn a_long_phase_is_reported_repeatedly_until_it_ends() {
         let (progress, shown) = lines();
         progress.begin("encode", 2000);
         progress.advance(500);
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_phase_is_not_told_of() {
+    fn a_short_phase_is_not_reported() {
         let shown = Arc::new(Mutex::new(Vec::new()));
         let put = shown.clone();
         let progress = ProgressLines::every(INTERVAL, move |text: &str| put.lock().unwrap().push(text.to_string()));

@@ -1,4 +1,4 @@
-//! `sensitivity`: what a model loses by the error of each tensor.
+//! `sensitivity`: measures the sensitivity of each tensor.
 
 use super::choice::ModelArgs;
 use super::common::Common;
@@ -13,61 +13,64 @@ use briquette::pipeline::sensitivity::{SensitivityRequest, sensitivity as run};
 use clap::Args;
 use std::path::{Path, PathBuf};
 
-/// Tensors that the terminal shows.
+/// Number of tensors that the terminal shows.
 const N_SHOWN: usize = 24;
 
-/// How to find what errors cost.
+/// The method and the data of a sensitivity measurement.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SensitivityArgs {
-    /// What to run it on: text lines or .jsonl (encoders), a text file (decoders), a folder of classes or an array (classifiers)
+    /// Data: text lines or .jsonl (encoders), a text file (decoders), a folder of classes or an array
+    /// (classifiers)
     #[arg(long, value_name = "PATH")]
     data: Option<PathBuf>,
-    /// gradient (by one pass over the data and back), measured (with each tensor alone rounded), or relative (to its weights, or outputs)
+    /// Method: gradient (one forward and backward pass), measured (with only this tensor quantized), or
+    /// relative (to weights or outputs)
     #[arg(long, value_name = "HOW")]
     how: Option<String>,
-    /// Another of these, to hold it against
+    /// Another method, to compare with
     #[arg(long, value_name = "HOW")]
     against: Option<String>,
-    /// measured: what a loss is counted by: kl (divergence; of decoders and classifiers), cosine (of outputs), or metric (accuracy, sts_spearman, ln perplexity)
+    /// Loss of measured: kl (decoders, classifiers), cosine (of outputs) or metric (accuracy, sts_spearman, ln
+    /// perplexity)
     #[arg(long, value_name = "LOSS", requires = "data")]
     loss: Option<String>,
-    /// Statistics of the inputs of layers, for relative: a file that `briquette calibrate` writes
+    /// Input statistics from `briquette calibrate`, for relative
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
     statistics: Option<PathBuf>,
-    /// The file to write, for --sensitivity-file; a page of the same name lies beside it, as .html
+    /// File to write, for --sensitivity-file; a page with the extension .html is written beside it
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Replace the file if it exists
     #[arg(long)]
     force: bool,
-    /// The most items that run: sentences, images, or windows of a text (64)
+    /// Largest number of sentences, images or windows of text (64)
     #[arg(long, value_name = "N", requires = "data")]
     samples: Option<usize>,
-    /// Only tensors whose name matches; may be given several times
+    /// Only tensors whose name matches; can be repeated
     #[arg(long, value_name = "GLOB")]
     include: Vec<String>,
-    /// Leave out tensors whose name matches; may be given several times
+    /// Skip tensors whose name matches; can be repeated
     #[arg(long, value_name = "GLOB")]
     exclude: Vec<String>,
     /// How to read the model
     #[command(flatten)]
     model: ModelArgs,
-    /// Tokens that texts are cut at
+    /// Truncate texts to this many tokens
     #[arg(long, value_name = "N", requires = "data")]
     max_length: Option<usize>,
-    /// What the shorter side of an image is scaled to, at most 16384
+    /// Scale the shorter side of images to this length, at most 16384
     #[arg(long, value_name = "PIXELS", requires = "data")]
     size: Option<usize>,
 }
 
 impl SensitivityArgs {
-    /// What is read and written.
+    /// Returns the paths that are read or written.
     pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
         [&self.data, &self.statistics, &self.output].into_iter().flatten().map(PathBuf::as_path)
     }
 }
 
-/// Finds what errors cost, and shows it.
+/// Measures sensitivities and prints them.
 pub(super) fn sensitivity(common: &Common, model: &Path, what: &SensitivityArgs) -> Result<u8> {
     let what = what.clone();
     let (max_length, size) = (what.max_length, what.size);
@@ -101,7 +104,7 @@ fn text_of(found: &SensitivityReport, output: Option<&Path>) -> String {
             format!("{:.1} %", 100.0 * tensor.loss / total.max(1e-300)),
         ];
         row.extend(found.against.as_ref().map(|_| tensor.against.map_or("-".into(), |loss| format!("{loss:.3e}"))));
-        row.push(if tensor.is_idle { "nothing that ran has it".into() } else { String::new() });
+        row.push(if tensor.is_idle { "not used by any layer that ran".into() } else { String::new() });
         row
     };
     let loss = format!("loss, {}", found.unit);
@@ -111,15 +114,15 @@ fn text_of(found: &SensitivityReport, output: Option<&Path>) -> String {
     let rows: Vec<Vec<String>> = worst.iter().take(N_SHOWN).map(row).collect();
     let left = worst.len() - rows.len();
     let mut out = format!(
-        "What is lost by rounding each tensor alone to a quarter of its root mean square, some four bits; by {}\n{}",
+        "Loss with only this tensor quantized to about four bits (a quarter of its root mean square); by {}\n{}",
         found.how,
         table(&headings, &rows)
     );
     if left > 0 {
-        out += &format!("and {left} more, of which less is lost\n");
+        out += &format!("and {left} more tensors with smaller losses\n");
     }
     if let (Some(other), Some(rank)) = (&found.against, found.rank_correlation) {
-        out += &format!("ranks correlate with those of {other} by {rank:.3}\n");
+        out += &format!("rank correlation with {other}: {rank:.3}\n");
     }
     if let Some(path) = output {
         let page = path.with_extension("html");

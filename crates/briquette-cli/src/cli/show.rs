@@ -1,4 +1,4 @@
-//! What a command found, as text for people or as JSON for programs.
+//! Prints results as text or as JSON.
 
 use super::common::Common;
 use super::text;
@@ -6,7 +6,7 @@ use briquette::{Error, Result};
 use serde::Serialize;
 use std::io::Write;
 
-/// Prints JSON or text, or nothing.
+/// Prints JSON, text or nothing, as the flags say.
 pub(super) fn show<T: Serialize>(common: &Common, value: &T, to_text: impl FnOnce() -> Result<String>) -> Result<u8> {
     if common.json {
         text::print_json(value)?;
@@ -17,7 +17,7 @@ pub(super) fn show<T: Serialize>(common: &Common, value: &T, to_text: impl FnOnc
     Ok(0)
 }
 
-/// Prints JSON or text, or nothing, bit by bit: of every tensor of a model there may be much to say.
+/// Prints JSON, text or nothing, piece by piece, because a model may have many tensors.
 pub(super) fn show_long<T: Serialize>(
     common: &Common,
     value: &T,
@@ -31,7 +31,7 @@ pub(super) fn show_long<T: Serialize>(
     Ok(0)
 }
 
-/// As [`show`], of findings that may be a failure all the same: as JSON, they say so.
+/// Prints like [`show`], for results that may also be a failure; JSON then contains the error.
 pub(super) fn show_and_check<T: Serialize>(
     common: &Common,
     value: &T,
@@ -49,7 +49,7 @@ pub(super) fn show_and_check<T: Serialize>(
     check.map(|()| 0)
 }
 
-/// An error for programs.
+/// Returns an error as JSON.
 pub(super) fn error_json(error: &Error) -> serde_json::Value {
     serde_json::json!({ "kind": error.kind_name(), "message": briquette::pipeline::advised(error), "exit_code": error.exit_code() })
 }

@@ -1,4 +1,4 @@
-//! Signals: SIGINT, SIGTERM and SIGHUP ask the run to stop, SIGXFSZ becomes an error of the write that caused it.
+//! Signals: SIGINT, SIGTERM and SIGHUP stop the run; SIGXFSZ becomes a write error.
 
 use briquette::pipeline::Stop;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
@@ -8,15 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// The same signal within this time is the same wish: `timeout` sends each of its own twice, to the process and to its group.
+/// A repeated signal within this time counts once: `timeout` sends each signal to the process and to its group.
 const ONE_WISH: Duration = Duration::from_secs(1);
 
-/// Starts listening. A second wish ends the process at once, and leaves its draft to the next run.
+/// Starts to handle signals. A second signal exits at once and leaves the draft to the next run.
 pub(crate) fn listen(stop: &Stop) -> std::io::Result<()> {
-    // Without a handler a write beyond the file size limit would end the process; with one it fails with EFBIG.
+    // Without a handler, a write beyond the file size limit kills the process; with a handler, it fails with
+    // EFBIG.
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
     let mut wishes = vec![SIGINT, SIGTERM];
-    // `nohup` means that it is to go on.
+    // `nohup` ignores SIGHUP, so the run continues.
     wishes.extend((!is_ignored(SIGHUP)).then_some(SIGHUP));
     let mut signals = held_back(&wishes, || Signals::new(&wishes))?;
     let stop = stop.clone();
@@ -34,8 +35,7 @@ pub(crate) fn listen(stop: &Stop) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Does `work` while these signals wait: one that came between the old handling and the new would be heard by nobody. Before that
-/// they end the process as they end any.
+/// Runs `work` while these signals are blocked, so that none is lost between the old and the new handler.
 fn held_back<T>(signals: &[i32], work: impl FnOnce() -> std::io::Result<T>) -> std::io::Result<T> {
     let mut held = SigSet::empty();
     for &signal in signals {
@@ -47,7 +47,7 @@ fn held_back<T>(signals: &[i32], work: impl FnOnce() -> std::io::Result<T>) -> s
     done
 }
 
-/// Whether a signal is ignored. Where the system does not tell, it is taken for that, and does what it does.
+/// Returns whether a signal is ignored. If unknown, it counts as ignored and keeps its default action.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,4 +1,4 @@
-//! Tables and numbers for people.
+//! Tables and numbers for the terminal.
 
 use super::text;
 use briquette::core::printable::printable;
@@ -8,11 +8,12 @@ pub(crate) use briquette::pipeline::report::numbers::bytes;
 use briquette::pipeline::report::width::width;
 use std::io;
 
-/// The least width of a last column of words: on a terminal, it is broken into lines rather than cut.
+/// Least width of a last column of words; it is wrapped instead of cut.
 const MIN_LAST: usize = 24;
 
-/// Columns of text as wide as the terminal, the first left-aligned, numbers right-aligned. Whatever a cell holds, it
-/// keeps to its row. Nothing is cut where stdout is no terminal.
+/// Returns a table as wide as the terminal, with the first column left-aligned and numbers right-aligned.
+///
+/// Each cell stays in one row. If stdout is not a terminal, nothing is cut.
 pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let mut out = Vec::new();
     // Writing to memory does not fail.
@@ -20,8 +21,10 @@ pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Writes a table like [`table`] whose rows are made one at a time, each of them twice. On a narrow terminal, columns of
-/// `optional` are left out, the first of them first; the result names those.
+/// Writes a table like [`table`], with rows that are built one at a time, each twice.
+///
+/// On a narrow terminal, the columns `optional` are left out from the first on. Returns the headings of those
+/// columns.
 pub(crate) fn put_table<'h>(
     out: &mut dyn io::Write,
     (headings, optional): (&[&'h str], &[&str]),
@@ -39,22 +42,22 @@ pub(crate) fn put_table<'h>(
     Ok((0..headings.len()).filter(is_left_out).map(|column| headings[column]).collect())
 }
 
-/// Where the columns of a table are.
+/// The columns of a table.
 #[derive(Debug)]
 struct TableLayout {
-    /// The columns that are shown, by their places.
+    /// The indices of the shown columns.
     shown: Vec<usize>,
     /// The alignment of each shown column.
     aligns: Vec<Align>,
     /// The widths of the columns that fit: as many as `shown`, or fewer.
     widths: Vec<usize>,
-    /// Whether no cell of a column has a value.
+    /// Whether a column has no values.
     is_empty: Vec<bool>,
     /// Whether the names in the first column all end with the same part.
     has_one_tail: bool,
 }
 
-/// The kind of the cells of a column.
+/// Properties of the cells of a column.
 #[derive(Debug, Clone, Copy)]
 struct ColumnFacts {
     widest: usize,
@@ -73,7 +76,7 @@ impl ColumnFacts {
 }
 
 impl TableLayout {
-    /// The layout of rows with these headings in lines of at most `total` columns.
+    /// Returns the layout of rows with these headings, in lines of at most `total` columns.
     fn of((headings, optional): (&[&str], &[&str]), rows: impl Iterator<Item = Vec<String>>, total: usize) -> Self {
         let fresh =
             |heading: &&str| ColumnFacts { widest: width(heading), is_number: true, is_shape: false, is_empty: true };
@@ -91,7 +94,7 @@ impl TableLayout {
             (_, true) => Align::Right,
             (_, false) => Align::Left,
         };
-        // A shape is not cut, though it is aligned as words are.
+        // A shape is not cut, although it is aligned like words.
         let fixed = |column: &usize| if facts[*column].is_shape { Align::Right } else { align(*column) };
         let fixed: Vec<Align> = shown.iter().map(fixed).collect();
         let mut widest: Vec<usize> = shown.iter().map(|column| facts[*column].widest).collect();
@@ -104,7 +107,7 @@ impl TableLayout {
         Self { widths: columns::widths(widest, &fixed, total), shown, aligns, is_empty, has_one_tail }
     }
 
-    /// The lines of one row: several where the words of the last column need them.
+    /// Returns the lines of one row; several if the last column is wrapped.
     fn lines(&self, cells: &[String]) -> String {
         let cells: Vec<&String> = self.shown.iter().map(|column| &cells[*column]).collect();
         let last = self.widths.len() - 1;
@@ -127,7 +130,7 @@ impl TableLayout {
     }
 }
 
-/// The columns that are shown in lines of `total` columns: all but the first of `optional` for which there is no room.
+/// Returns the columns that fit in `total` columns: all except as many leading ones of `optional` as needed.
 fn shown_of(facts: &[ColumnFacts], optional: &[usize], total: usize) -> Vec<usize> {
     let mut is_shown = vec![true; facts.len()];
     let least = |column: usize| match facts[column] {
@@ -147,7 +150,7 @@ fn shown_of(facts: &[ColumnFacts], optional: &[usize], total: usize) -> Vec<usiz
         is_shown[*column] = false;
         left_out.push(*column);
     }
-    // A wide column that was left out last may have made room for one before it.
+    // Leaving out a wide column may make room for an earlier one.
     for column in left_out.into_iter().rev() {
         is_shown[column] = true;
         is_shown[column] = fits(&is_shown);
@@ -159,10 +162,9 @@ fn is_numeric(cell: &str) -> bool {
     ["", "-", "NaN", "inf"].contains(&cell) || cell.starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// The memory that running models needs at least, and its limit.
+/// Returns the predicted memory of runs, and the limit.
 pub(crate) fn needs(needs: &Needs) -> String {
-    let most =
-        needs.limit_bytes.map_or(String::new(), |limit| format!(", of {} that memory.limit allows", bytes(limit)));
+    let most = needs.limit_bytes.map_or(String::new(), |limit| format!(", limit {}", bytes(limit)));
     let line = |need: &Need| {
         format!("predicted memory: at least {} to {}{most}\n", bytes(need.weights_bytes), printable(&need.what))
     };
@@ -185,7 +187,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_narrow_terminal_keeps_shapes_numbers_layers_and_every_word_of_the_last_column() {
+    fn a_narrow_terminal_keeps_shapes_numbers_layers_and_the_last_column() {
         let lines = drawn(&ROWS, 76);
         assert!(lines.iter().all(|line| width(line) <= 76), "{lines:#?}");
         assert!(lines[0].contains("0.attention.output.dense") && lines[0].contains("[384, 384] "), "{lines:#?}");
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_that_can_be_spared_make_room_for_names() {
+    fn optional_columns_make_room_for_names() {
         let rows = || ROWS.iter().map(|row| row.map(String::from).to_vec());
         let shown = |optional: &[&str], total: usize| {
             TableLayout::of((&["tensor", "shape", "bytes", "why"], optional), rows(), total).shown
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_cut_where_there_is_no_terminal() {
+    fn nothing_is_cut_without_a_terminal() {
         let lines = drawn(&ROWS, usize::MAX);
         assert!(lines.len() == 2 && lines[0].starts_with(ROWS[0][0]) && lines[0].ends_with(ROWS[0][3]), "{lines:#?}");
     }

@@ -1,4 +1,4 @@
-//! Tables of the tensors of a model: `inspect`, `plan` and `diff`. Layers that are alike share a row.
+//! Tables of tensors: `inspect`, `plan` and `diff`. Similar layers share a row.
 
 use super::tables::{bytes, put_table};
 use briquette::core::printable::printable;
@@ -12,9 +12,9 @@ use std::collections::BTreeSet;
 use std::io;
 
 /// The line below a table with groups.
-const HINT: &str = "A row with * stands for layers that are alike; --all lists each tensor.";
+const HINT: &str = "A row with * is a group of similar layers; --all lists each tensor.";
 
-/// Writes a table with a row for each group of tensors, `cells` of its members behind its name and their number.
+/// Writes a table with a row for each group of tensors: its name, its count and the `cells` of its members.
 fn put_groups(
     out: &mut dyn io::Write,
     (headings, optional): (&[&str], &[&str]),
@@ -42,7 +42,7 @@ fn put_groups(
     if has_several { writeln!(out, "{HINT}") } else { Ok(()) }
 }
 
-/// Groups of `n` tensors, or each by itself.
+/// Returns groups of `n` tensors, or each tensor separately.
 fn groups(n: usize, is_all: bool, likeness: &impl Likeness) -> TensorGroups {
     if is_all { TensorGroups::singles(n) } else { TensorGroups::of(n, likeness) }
 }
@@ -52,7 +52,7 @@ fn shape(extents: &[usize]) -> String {
     format!("[{}]", extents.join(", "))
 }
 
-/// Tensors by what `inspect` shows of them, but for their zeros.
+/// Groups tensors by their cells in `inspect`, except for zeros.
 struct Inspected<'a>(&'a Inspection);
 
 impl Likeness for Inspected<'_> {
@@ -66,16 +66,16 @@ impl Likeness for Inspected<'_> {
     }
 }
 
-/// The tensors of a model, and its sizes.
+/// Writes the tensors of a model, and its sizes.
 pub(crate) fn inspection(out: &mut dyn io::Write, found: &Inspection, is_all: bool) -> io::Result<()> {
-    let headings = ["role", "type", "shape", "bytes", "zeros", "kept as", "why this role"];
+    let headings = ["role", "type", "shape", "bytes", "zeros", "stored as", "why this role"];
     let tensors = Inspected(found);
     let groups = groups(found.tensors.len(), is_all, &tensors);
-    let optional = ["kept as", "why this role", "type"];
+    let optional = ["stored as", "why this role", "type"];
     put_groups(out, (&headings, &optional), (&groups, &tensors), &|members| inspected_cells(found, members))?;
     writeln!(
         out,
-        "\n{}: {}, {} tensors, {} elements, {} in weight files, already compressed: {}",
+        "\n{}: {}, {} tensors, {} elements, {} in weight files, compressed: {}",
         printable(&found.path),
         found.format,
         found.tensors.len(),
@@ -86,7 +86,7 @@ pub(crate) fn inspection(out: &mut dyn io::Write, found: &Inspection, is_all: bo
     found.notes().iter().try_for_each(|note| writeln!(out, "{note}"))
 }
 
-/// The cells of tensors that are alike: bytes and zeros of all of them.
+/// Returns the cells of similar tensors, with the total bytes and zeros.
 fn inspected_cells(found: &Inspection, members: &[usize]) -> Vec<String> {
     let all = || members.iter().map(|place| found.tensors.get(*place));
     let n_elements: usize = all().map(|tensor| tensor.shape.iter().product::<usize>()).sum();
@@ -103,7 +103,7 @@ fn inspected_cells(found: &Inspection, members: &[usize]) -> Vec<String> {
     ]
 }
 
-/// Tensors by what `plan` shows of them.
+/// Groups tensors by their cells in `plan`.
 struct Planned<'a>(&'a Plan<'a>);
 
 impl Likeness for Planned<'_> {
@@ -116,7 +116,7 @@ impl Likeness for Planned<'_> {
     }
 }
 
-/// The plan of each tensor, and the predicted bytes.
+/// Writes the plan of each tensor, and the predicted bytes.
 pub(crate) fn plan(
     out: &mut dyn io::Write,
     plan: &Plan,
@@ -170,7 +170,7 @@ fn prune_words(tensor: &TensorPlan, plan: &Plan) -> String {
     }
 }
 
-/// `8-bit per channel`, `F16`, or nothing of its own.
+/// Returns `8-bit per channel`, `F16`, or `-` if the storage does not change.
 fn stored_words(tensor: &TensorPlan) -> String {
     match (tensor.quant, tensor.cast) {
         (Some(quant), _) => format!("{}-bit {}", quant.spec.grid.n_bits(), quant.spec.grouping),
@@ -179,7 +179,7 @@ fn stored_words(tensor: &TensorPlan) -> String {
     }
 }
 
-/// Tensors of a budget, by their names alone.
+/// Groups tensors of a budget by name.
 struct BudgetRows<'a>(&'a AllocationReport);
 
 impl Likeness for BudgetRows<'_> {
@@ -192,12 +192,12 @@ impl Likeness for BudgetRows<'_> {
     }
 }
 
-/// The step sizes that a budget leads to, and their predicted losses.
+/// Writes the step sizes that a budget chooses, and their predicted losses.
 pub(crate) fn allocation(out: &mut dyn io::Write, found: &AllocationReport, is_all: bool) -> io::Result<()> {
     let total: f64 = found.tensors.iter().map(|tensor| tensor.loss).sum();
     writeln!(
         out,
-        "\nSteps so that {}, as far as weights show it; what errors cost is by {}, in {}:",
+        "\nStep sizes for {}, estimated from the weights; losses are by {}, in {}:",
         found.target, found.how, found.unit
     )?;
     let tensors = BudgetRows(found);
@@ -208,10 +208,10 @@ pub(crate) fn allocation(out: &mut dyn io::Write, found: &AllocationReport, is_a
         allocated_cells(&members)
     };
     put_groups(out, (&headings, &["loss at four bits"]), (&groups, &tensors), &cells)?;
-    writeln!(out, "all together lose {total:.3e} by this reckoning")
+    writeln!(out, "estimated total loss: {total:.3e}")
 }
 
-/// The cells of tensors of a budget: their schemes, bits of a weight, and sums of bytes and losses.
+/// Returns the cells of tensors of a budget: schemes, bits per weight, and sums of bytes and losses.
 fn allocated_cells(members: &[&AllocatedTensor]) -> Vec<String> {
     let schemes: BTreeSet<&str> = members.iter().map(|tensor| tensor.scheme.as_str()).collect();
     let sum = |of: fn(&AllocatedTensor) -> f64| members.iter().map(|tensor| of(tensor)).sum::<f64>();
@@ -230,7 +230,7 @@ fn allocated_cells(members: &[&AllocatedTensor]) -> Vec<String> {
     ]
 }
 
-/// Tensors of two models, by their shapes.
+/// Groups tensors of two models by shape.
 struct Compared<'a>(&'a [&'a TensorDiff]);
 
 impl Likeness for Compared<'_> {
@@ -243,7 +243,7 @@ impl Likeness for Compared<'_> {
     }
 }
 
-/// The tensors in which two models differ, and how many are equal.
+/// Writes the tensors that differ between two models, and the number of equal ones.
 pub(crate) fn diff(out: &mut dyn io::Write, diff: &Diff, is_all: bool) -> io::Result<()> {
     let shown: Vec<&TensorDiff> = diff.tensors.iter().filter(|tensor| is_all || !tensor.is_equal).collect();
     if !shown.is_empty() {
@@ -253,7 +253,7 @@ pub(crate) fn diff(out: &mut dyn io::Write, diff: &Diff, is_all: bool) -> io::Re
         let cells = |members: &[usize]| compared_cells(members, &shown);
         put_groups(out, (&headings, &["SQNR dB", "max error"]), (&groups, &tensors), &cells)?;
         if groups.has_several() {
-            writeln!(out, "Its figures are those of the member with the largest relative error.")?;
+            writeln!(out, "Its figures are from the layer with the largest relative error.")?;
         }
         writeln!(out)?;
     }
@@ -262,11 +262,11 @@ pub(crate) fn diff(out: &mut dyn io::Write, diff: &Diff, is_all: bool) -> io::Re
     let differ = diff.tensors.iter().filter(|tensor| tensor.error.is_none() && !tensor.is_equal);
     let differ = differ.map(|tensor| tensor.name.clone()).collect();
     for (what, names) in [
-        ("no weights, and not equal", &differ),
+        ("different, but not weights", &differ),
         ("only in the first", &diff.only_in_first),
         ("only in the second", &diff.only_in_second),
-        ("of another shape", &diff.other_shape),
-        ("of another type", &diff.other_type),
+        ("different shapes", &diff.other_shape),
+        ("different types", &diff.other_type),
     ] {
         if !names.is_empty() {
             writeln!(out, "{what}: {}", printable(&listed(names, is_all)))?;
@@ -275,7 +275,7 @@ pub(crate) fn diff(out: &mut dyn io::Write, diff: &Diff, is_all: bool) -> io::Re
     Ok(())
 }
 
-/// The cells of tensors that are alike: those of the first, which differs the most.
+/// Returns the cells of similar tensors: the figures of the first, which differs most.
 fn compared_cells(members: &[usize], shown: &[&TensorDiff]) -> Vec<String> {
     let number =
         |value: Option<f64>, digits: usize| value.map_or(String::from("-"), |value| format!("{value:.digits$}"));
@@ -289,7 +289,7 @@ fn compared_cells(members: &[usize], shown: &[&TensorDiff]) -> Vec<String> {
     ]
 }
 
-/// Tensors that are shown by their names alone.
+/// Groups tensors by name.
 struct AlikeNames<'a>(&'a [String]);
 
 impl Likeness for AlikeNames<'_> {
@@ -302,7 +302,7 @@ impl Likeness for AlikeNames<'_> {
     }
 }
 
-/// Names in one line, `layers.*.up.weight (12)` for those that differ in the layer alone.
+/// Returns names in one line; layers share an entry, such as `layers.*.up.weight (12)`.
 fn listed(names: &[String], is_all: bool) -> String {
     let groups = groups(names.len(), is_all, &AlikeNames(names));
     let one = |group: usize| {

@@ -1,4 +1,4 @@
-//! The only place that prints.
+//! The only module that prints.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use briquette::core::printable::{printable, printable_json, printable_lines};
@@ -11,27 +11,29 @@ use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether anything was written to stdout: a second JSON document behind a first would be none.
+/// Whether anything was written to stdout; a second JSON document after the first would be invalid.
 static HAS_PRINTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether anything was written to stdout.
+/// Returns whether anything was written to stdout.
 pub(crate) fn has_printed() -> bool {
     HAS_PRINTED.load(Ordering::Relaxed)
 }
 
-/// Writes lines to stdout, colours where it may have any and nothing else that a terminal would obey. Where a name must
-/// not break its line, it has been made [`printable`] before.
+/// Writes lines to stdout. Colours remain if the terminal supports them; other control characters are escaped.
+///
+/// A name that must stay in its line is made [`printable`] before.
 ///
 /// # Errors
-/// Io, where what it leads to is full.
+/// Io: stdout cannot be written.
 pub(crate) fn print(text: &str) -> Result<()> {
     write(|out| out.write_all(text.as_bytes()))
 }
 
-/// Writes a piece of a line to stdout, and shows it at once; made harmless as by [`print`]. False where nobody reads it any more.
+/// Writes a part of a line to stdout and flushes it, escaped like in [`print`]. Returns false if the reader is
+/// gone.
 ///
 /// # Errors
-/// As [`print`].
+/// See [`print`].
 #[cfg(feature = "model")]
 pub(crate) fn print_piece(piece: &str) -> Result<bool> {
     HAS_PRINTED.store(true, Ordering::Relaxed);
@@ -43,16 +45,16 @@ pub(crate) fn print_piece(piece: &str) -> Result<bool> {
     }
 }
 
-/// Writes to stdout bit by bit what may be too long to be in memory at once; made harmless as by [`print`].
+/// Writes a long text to stdout piece by piece, escaped like in [`print`].
 ///
 /// # Errors
-/// As [`print`].
+/// See [`print`].
 pub(crate) fn write(put: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
     let has_color = has_color();
     write_as(&|line| printable_lines(line, has_color), put)
 }
 
-/// Writes findings to stdout like [`write`]; lines that are wider than the terminal are broken at spaces.
+/// Writes text to stdout like [`write`]; lines wider than the terminal are wrapped at spaces.
 ///
 /// # Errors
 /// See [`print`].
@@ -61,7 +63,7 @@ pub(crate) fn write_folded(put: impl FnOnce(&mut dyn Write) -> std::io::Result<(
     write_as(&|lines| folded(&printable_lines(lines, has_color), limit).into_owned(), put)
 }
 
-/// Writes what `harmless` makes of each line. A reader that has gone away is not an error.
+/// Writes each line after `harmless`. A closed pipe is not an error.
 fn write_as(harmless: &dyn Fn(&str) -> String, put: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
     HAS_PRINTED.store(true, Ordering::Relaxed);
     let mut out = HarmlessLines { out: BufWriter::new(std::io::stdout().lock()), harmless, line: Vec::new() };
@@ -76,7 +78,7 @@ fn write_as(harmless: &dyn Fn(&str) -> String, put: impl FnOnce(&mut dyn Write) 
 /// Writes a value to stdout as JSON.
 ///
 /// # Errors
-/// As [`print`].
+/// See [`print`].
 pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     write_as(&|lines| printable_json(lines).into_owned(), |out| {
         serde_json::to_writer_pretty(&mut *out, value)?;
@@ -84,7 +86,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     })
 }
 
-/// Holds what is written until its line is whole, so that nothing is judged by a part of it.
+/// Buffers text until its line is complete, so that escaping sees whole lines.
 struct HarmlessLines<'a, W> {
     out: W,
     harmless: &'a dyn Fn(&str) -> String,
@@ -114,16 +116,17 @@ pub(crate) fn complain(line: &str) {
     let _ = writeln!(std::io::stderr(), "briquette: {}", printable(line));
 }
 
-/// Whether stdout may have colours: a terminal, and NO_COLOR not set.
+/// Returns whether stdout may have colours: it is a terminal and NO_COLOR is not set.
 pub(crate) fn has_color() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// The columns of a terminal whose size is not known.
+/// Number of columns if the terminal size is unknown.
 const USUAL_WIDTH: usize = 80;
 
-/// The columns of the terminal on stdout, or those that COLUMNS gives. No limit where stdout is no terminal: a program
-/// that reads the output needs all of it.
+/// Returns the number of columns of the terminal on stdout, or of COLUMNS.
+///
+/// There is no limit if stdout is not a terminal, because a program that reads the output needs all of it.
 pub(crate) fn width() -> usize {
     if !std::io::stdout().is_terminal() {
         return usize::MAX;
@@ -133,7 +136,7 @@ pub(crate) fn width() -> usize {
     asked.or_else(seen).filter(|columns| *columns > 0).unwrap_or(USUAL_WIDTH)
 }
 
-/// Lines of text, broken at spaces where one is wider than `limit`. Lines with colours are as they should be already.
+/// Wraps lines wider than `limit` at spaces. Lines with colours are already wrapped.
 fn folded(text: &str, limit: usize) -> Cow<'_, str> {
     let is_wide = |line: &str| !line.contains('\x1b') && columns_of(line) > limit;
     if !text.lines().any(is_wide) {
@@ -152,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wide_line_is_broken_at_spaces_and_keeps_its_indent() {
+    fn a_wide_line_is_wrapped_at_spaces_and_keeps_its_indent() {
         let text = "short\n  some words that are wide\n\nend\n";
         assert_eq!(folded(text, 14), "short\n  some words\n  that are\n  wide\n\nend\n");
         assert_eq!(folded(text, usize::MAX), text);

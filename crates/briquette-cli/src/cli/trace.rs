@@ -1,4 +1,4 @@
-//! `--trace`: what a command did, written down at the end, at a place that was looked at before it began.
+//! `--trace`: records what a command did. The file is checked before the command and written after it.
 
 use super::args::{Args, Command, EvalArgs};
 use super::options::progress_of;
@@ -11,7 +11,7 @@ use briquette::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Runs a command and writes down what it did where `--trace` says, also where it failed.
+/// Runs a command and writes its trace, even if the command failed.
 pub(super) fn run(args: &mut Args) -> Result<u8> {
     let Some(path) = args.common.trace.clone() else { return commands::run(args) };
     let at = |error: Error| error.at("--trace");
@@ -23,7 +23,7 @@ pub(super) fn run(args: &mut Args) -> Result<u8> {
     outcome.and_then(|code| written.map(|()| code))
 }
 
-/// What a command reads and writes, as far as its arguments and recipes say.
+/// Returns the paths that a command reads and writes, according to its arguments and recipes.
 fn touched(command: &Command) -> Vec<PathBuf> {
     let mut paths: Vec<&Path> = Vec::new();
     let mut of_recipe = None;
@@ -83,7 +83,8 @@ fn is_toml(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "toml")
 }
 
-/// A recipe or a jobs file, and what it names. One that cannot be read names nothing, and nothing will be done.
+/// Returns a recipe or a jobs file, and its paths. A file that cannot be read has none, and the command will
+/// fail.
 fn of_document(path: &Path) -> Vec<PathBuf> {
     let mut named = match (read_raw(path), Document::from_file(path)) {
         (Ok(raw), _) => paths::touched(&raw, &directory_of(path)),

@@ -1,4 +1,4 @@
-//! Values of flags, as clap reads them.
+//! Parsers of flag values for clap.
 
 use briquette::core::Role;
 use briquette::pipeline::context::MAX_THREADS;
@@ -20,7 +20,7 @@ pub(super) fn parse_sparsity(text: &str) -> Result<f64, String> {
 }
 
 pub(super) fn parse_batch_size(text: &str) -> Result<RawBatchSize, String> {
-    // What is neither a number nor "auto" is refused with the recipe's own words.
+    // Other words are refused with the message of the recipe.
     Ok(text.parse().map_or_else(|_| RawBatchSize::Name(text.to_string()), RawBatchSize::Size))
 }
 
@@ -33,7 +33,7 @@ pub(super) fn n_points() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=1000)
 }
 
-/// `cosine=0.99`.
+/// Parses `cosine=0.99`.
 pub(super) fn parse_bound(text: &str) -> Result<(String, f64), String> {
     let wrong = || "expected a metric and a number, such as cosine=0.99".to_string();
     let (name, bound) = text.split_once('=').ok_or_else(wrong)?;
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_percentage_is_told_its_share() {
+    fn errors_suggest_the_share_for_a_percentage() {
         assert_eq!(parse_sparsity("0.4"), Ok(0.4));
         for (text, share) in [("40", "0.4"), ("40%", "0.4"), ("2.5", "0.025")] {
             let error = parse_sparsity(text).unwrap_err();
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_is_within_the_range_of_its_metric() {
+    fn bounds_must_be_within_the_range_of_their_metric() {
         assert_eq!(parse_bound("cosine = 0.99"), Ok(("cosine".into(), 0.99)));
         assert_eq!(parse_bound("recall@5=7"), Ok(("recall@5".into(), 7.0)));
         for (text, range) in

@@ -1,13 +1,17 @@
-//! A block of codes as files have it: its own table, then what that coded; or the codes packed, where that is no longer.
+//! Entropy-coded blocks as stored in files.
+//!
+//! A block holds its symbol table and the coded symbols, or the packed codes if these are not longer.
 
 use crate::entropy::{BlockDecoder, SymbolTable, encode};
 use crate::{Error, Result, bits};
 
-/// Appends a block of codes of `n_bits` each: their table and what it codes them to, or, where that would not be shorter, the codes
-/// [packed](bits::pack). A reader tells them apart by their length.
+/// Appends a block of codes of `n_bits` each.
+///
+/// The block holds the symbol table and the coded symbols, or the [packed](bits::pack) codes if these are not
+/// longer. A reader tells the two apart by the length of the block.
 ///
 /// # Panics
-/// If a code is not of that many bits.
+/// If a code does not fit in `n_bits`.
 pub fn write_block(codes: &[i8], n_bits: u8, block: &mut Vec<u8>) {
     let (start, n_packed) = (block.len(), bits::packed_bytes(codes.len(), n_bits));
     let symbols: &[u8] = bytemuck::cast_slice(codes);
@@ -20,10 +24,10 @@ pub fn write_block(codes: &[i8], n_bits: u8, block: &mut Vec<u8>) {
     }
 }
 
-/// Fills `codes` with those of a block, all of them.
+/// Fills `codes` with all codes of a block.
 ///
 /// # Errors
-/// Input where the block is not one of this many codes.
+/// Input: the block does not hold exactly this number of codes.
 pub fn read_block(block: &[u8], n_bits: u8, codes: &mut [i8]) -> Result<()> {
     let n_packed = bits::packed_bytes(codes.len(), n_bits);
     if block.len() == n_packed {
@@ -37,14 +41,16 @@ pub fn read_block(block: &[u8], n_bits: u8, codes: &mut [i8]) -> Result<()> {
     }
     let (table, n) = SymbolTable::read(block)?;
     if !table.fits(n_bits) {
-        return Err(Error::input(format!("a block of codes has some of more than {n_bits} bits; the file is damaged")));
+        return Err(Error::input(format!(
+            "a block of codes has codes of more than {n_bits} bits; the file is damaged"
+        )));
     }
     BlockDecoder::new(&table).decode(&block[n..], bytemuck::cast_slice_mut(codes))
 }
 
-/// How often each byte comes.
+/// Counts how often each byte occurs.
 pub fn counts_of(symbols: &[u8]) -> [u64; 256] {
-    // Four at a time: one byte after the other would wait for the count of one that is the same.
+    // Four separate counters: with one, equal neighbouring bytes would wait for each other's update.
     let mut counts = [[0_u32; 256]; 4];
     let (fours, rest) = symbols.as_chunks::<4>();
     for four in fours {

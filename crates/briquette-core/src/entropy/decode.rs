@@ -1,4 +1,4 @@
-//! A block to symbols.
+//! Decoding a block into symbols.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -12,10 +12,10 @@ use crate::entropy::{HEAD, LANES, LEAST, PRECISION, SLOTS, SymbolTable};
 use crate::simd;
 use crate::{Error, Result};
 
-/// Instructions that blocks are decoded with; all of them give the same symbols.
+/// Instruction sets for decoding blocks; all of them give the same symbols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Instructions {
-    /// What every processor has.
+    /// Instructions that every processor has.
     Plain,
     /// AVX2.
     #[cfg(target_arch = "x86_64")]
@@ -29,7 +29,7 @@ pub enum Instructions {
 }
 
 impl Instructions {
-    /// Those that this processor has, the fastest last.
+    /// Returns the instruction sets that this processor has, the fastest last.
     pub fn available() -> Vec<Self> {
         let all = [
             (Self::Plain, true),
@@ -44,25 +44,26 @@ impl Instructions {
     }
 }
 
-/// Decodes blocks of one table.
+/// A decoder for blocks coded with one symbol table.
 pub struct BlockDecoder {
-    /// For each slot its symbol, in 8 bits, how far into the symbol it is, in 12, and the symbol's frequency, in 12.
+    /// For each slot: its symbol (8 bits), its offset within the symbol's slots (12) and the symbol's frequency
+    /// (12).
     slots: Box<[u32; SLOTS]>,
     path: Instructions,
 }
 
 impl BlockDecoder {
-    /// A decoder for a table, with the best that this processor has.
+    /// Returns a decoder that uses the best instruction set of this processor.
     pub fn new(table: &SymbolTable) -> Self {
         Self::on(Instructions::available().pop().unwrap_or(Instructions::Plain), table)
     }
 
-    /// A decoder that uses these instructions.
+    /// Returns a decoder that uses this instruction set.
     ///
     /// # Panics
-    /// If this processor does not have them.
+    /// If this processor does not have it.
     pub fn on(path: Instructions, table: &SymbolTable) -> Self {
-        assert!(Instructions::available().contains(&path), "{path:?} on this processor");
+        assert!(Instructions::available().contains(&path), "this processor does not support {path:?}");
         let mut slots = Box::new([0; SLOTS]);
         let symbols = table.frequencies().iter().zip(0_u32..);
         let each = symbols.flat_map(|(&frequency, symbol)| {
@@ -72,12 +73,12 @@ impl BlockDecoder {
         Self { slots, path }
     }
 
-    /// Decodes as many symbols as `symbols` has room for, which must be all of the block.
+    /// Decodes a whole block into `symbols`.
     ///
     /// # Errors
-    /// Input where the block is not what this table and this number of symbols gave.
+    /// Input: the block was not coded with this table and this number of symbols.
     pub fn decode(&self, block: &[u8], symbols: &mut [u8]) -> Result<()> {
-        let damaged = || Error::input("a block of codes is damaged; make the file again");
+        let damaged = || Error::input("a block of codes is damaged; create the file again");
         let (head, words) = block.split_at_checked(HEAD).ok_or_else(damaged)?;
         let (words, odd) = words.as_chunks::<2>();
         let mut states = [0; LANES];
@@ -96,16 +97,16 @@ impl BlockDecoder {
         if is_whole { Ok(()) } else { Err(damaged()) }
     }
 
-    /// Decodes with what every processor has: the words that it read, or none where there are too few.
+    /// Decodes with portable code. Returns the number of words read, or `None` if there are too few.
     fn rest(&self, states: &mut [u32; LANES], words: &[[u8; 2]], symbols: &mut [u8]) -> Option<usize> {
         let mut n_words = 0;
         for turn in symbols.chunks_mut(LANES) {
             for (state, symbol) in states.iter_mut().zip(turn) {
                 let slot = self.slots[(*state % SLOTS as u32) as usize];
                 *symbol = slot as u8;
-                // At most 4,095 times 2^20, and 4,095: below 2^32.
+                // At most 4,095 · 2^20 + 4,095, which is below 2^32.
                 let next = (slot >> 20) * (*state >> PRECISION) + (slot >> 8 & 0xfff);
-                // No processor predicts which states take a word, so that each looks at one.
+                // Branch-free: no processor predicts which states read a word.
                 let takes = next < LEAST;
                 let word = u32::from(u16::from_le_bytes(words.get(n_words).copied().unwrap_or_default()));
                 *state = if takes { next << 16 | word } else { next };

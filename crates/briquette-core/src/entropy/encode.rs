@@ -1,19 +1,20 @@
-//! Symbols to a block.
+//! Encoding symbols into a block.
 
 use crate::entropy::{HEAD, LANES, LEAST, PRECISION, SLOTS, SymbolTable};
 
-/// What coding one symbol takes.
+/// The constants for coding one symbol.
 ///
-/// `⌊x / f⌋·2^12 + x mod f + c` is `x + c + ⌊x / f⌋·(2^12 − f)`, and the quotient a product with a rounded reciprocal, exact for all `x < 2^31`,
-/// as F. Giesen's rans_byte has it. For `f = 1` it gives one less than the quotient, which the bias makes up for.
+/// `⌊x / f⌋·2^12 + x mod f + c` is `x + c + ⌊x / f⌋·(2^12 − f)`. The quotient is a product with a rounded
+/// reciprocal, exact for all `x < 2^31`, as in `rans_byte` by F. Giesen. For `f = 1` the product is one less
+/// than the quotient; the bias corrects this.
 #[derive(Clone, Copy)]
 struct SymbolStep {
     reciprocal: u32,
     shift: u32,
     bias: u32,
-    /// 4,096 less the frequency.
+    /// 4,096 minus the frequency.
     rest: u32,
-    /// A state from here on would pass 2^31.
+    /// From this value on, a state would exceed 2^31.
     limit: u32,
 }
 
@@ -29,7 +30,7 @@ impl SymbolStep {
         Self { reciprocal, shift: shift - 1, bias: start, rest, limit }
     }
 
-    /// The state after the symbol.
+    /// Returns the state after the symbol.
     fn push(&self, state: u32) -> u32 {
         let quotient = ((u64::from(state) * u64::from(self.reciprocal)) >> 32) as u32 >> self.shift;
         state + self.bias + quotient * self.rest
@@ -44,8 +45,8 @@ pub fn encode(symbols: &[u8], table: &SymbolTable, block: &mut Vec<u8>) {
     let (frequencies, starts) = (table.frequencies(), table.starts());
     let steps: [SymbolStep; 256] = std::array::from_fn(|symbol| SymbolStep::new(frequencies[symbol], starts[symbol]));
     let mut states = [LEAST; LANES];
-    // A decoder reads the last word first: they are written from the end on, at most one for each symbol. Each is written whether it is due or
-    // not, as no processor predicts which are.
+    // Words are written backwards, at most one per symbol, because a decoder reads the last word first. Each is
+    // stored unconditionally, since no processor predicts which states emit one.
     let mut words = vec![0_u16; symbols.len() + 1];
     let mut next = symbols.len();
     let (whole, rest) = symbols.split_at(symbols.len() / LANES * LANES);

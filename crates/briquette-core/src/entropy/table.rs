@@ -1,24 +1,26 @@
-//! How often each byte comes, in 4,096ths.
+//! Frequencies of bytes in units of 1/4,096.
 
 use crate::entropy::{PRECISION, SLOTS};
 use crate::{Error, Result};
 
-/// The most a symbol can have: no state would grow if it had all.
+/// The largest frequency of a symbol: with all 4,096, a state would never grow.
 const MOST: u16 = SLOTS as u16 - 1;
 
-/// Frequencies of bytes that sum to 4,096, at least two of them above zero.
+/// Frequencies of bytes with sum 4,096, at least two of them above zero.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SymbolTable {
     frequencies: [u16; 256],
 }
 
 impl SymbolTable {
-    /// The frequencies that code symbols, counted so, in the fewest bits; every symbol that comes has at least one 4,096th.
+    /// Returns the frequencies that code symbols with these counts in the fewest bits.
+    ///
+    /// Every symbol with a count above zero has a frequency of at least 1.
     pub fn of_counts(counts: &[u64; 256]) -> Self {
         let total: u64 = counts.iter().sum();
         let share = |count: u64| (u128::from(count) * SLOTS as u128 / u128::from(total.max(1))) as u16;
         let mut frequencies = counts.map(|count| if count == 0 { 0 } else { share(count).clamp(1, MOST) });
-        // One code alone, or none: the next towards 0 takes what is left.
+        // With one symbol or none, the neighbour towards code 0 takes the rest.
         let mut all = (0..256).filter(|&symbol| counts[symbol] > 0);
         if let (first, None) = (all.next().unwrap_or(0), all.next()) {
             let beside = if first as u8 as i8 > 0 { first - 1 } else { (first + 1) % 256 };
@@ -34,7 +36,7 @@ impl SymbolTable {
         Self { frequencies }
     }
 
-    /// Bits that symbols, counted so, take with these frequencies; infinite where one has none.
+    /// Returns the bits that symbols with these counts take; infinite if a symbol has frequency zero.
     pub fn bits_of(&self, counts: &[u64; 256]) -> f64 {
         let bits = |(&count, &frequency): (&u64, &u16)| match count {
             0 => 0.0,
@@ -43,18 +45,18 @@ impl SymbolTable {
         counts.iter().zip(&self.frequencies).map(bits).sum()
     }
 
-    /// Whether all symbols that have a frequency are codes of this many bits.
+    /// Returns whether all symbols with a frequency fit in codes of `n_bits`.
     pub(crate) fn fits(&self, n_bits: u8) -> bool {
         let is_code = |code: i8| i16::from(code) >= -(1 << (n_bits - 1)) && i16::from(code) < 1 << (n_bits - 1);
         (i8::MIN..=i8::MAX).all(|code| self.frequencies[place(code)] == 0 || is_code(code))
     }
 
-    /// How many 4,096ths each symbol has.
+    /// Returns the frequency of each symbol, in units of 1/4,096.
     pub fn frequencies(&self) -> &[u16; 256] {
         &self.frequencies
     }
 
-    /// The first slot of each symbol.
+    /// Returns the first slot of each symbol.
     pub(crate) fn starts(&self) -> [u16; 256] {
         let mut start = 0;
         self.frequencies.map(|frequency| {
@@ -63,8 +65,11 @@ impl SymbolTable {
         })
     }
 
-    /// Appends the first symbol and the last one that have a frequency, as numbers from -128 to 127, and the frequencies from one to the other:
-    /// below 128 as a byte, others as their low 7 bits with the highest bit set and then the rest.
+    /// Appends the table in its file format.
+    ///
+    /// First the smallest and the largest symbol with a frequency, as numbers from -128 to 127. Then the
+    /// frequencies from one to the other: a frequency below 128 is one byte; others are their low 7 bits with
+    /// the highest bit set, followed by the rest.
     pub fn write(&self, out: &mut Vec<u8>) {
         let comes = |&code: &i8| self.frequencies[place(code)] > 0;
         let all = || i8::MIN..=i8::MAX;
@@ -79,17 +84,17 @@ impl SymbolTable {
         }
     }
 
-    /// Reads what [`write`](Self::write) wrote, and how many bytes it took.
+    /// Reads a table from [`write`](Self::write) and returns it with its length in bytes.
     ///
     /// # Errors
-    /// Input where it is cut off, or frequencies do not sum to 4,096.
+    /// Input: the table is truncated, or its frequencies do not sum to 4,096.
     pub fn read(bytes: &[u8]) -> Result<(Self, usize)> {
         let damaged = |what: &str| Error::input(format!("the table of frequencies {what}; the file is damaged"));
         let mut rest = bytes.iter().copied();
         let mut next = || rest.next().ok_or_else(|| damaged("is cut off"));
         let (first, last) = (next()? as i8, next()? as i8);
         if first >= last {
-            return Err(damaged("has its symbols in no order"));
+            return Err(damaged("has its symbols out of order"));
         }
         let mut frequencies = [0; 256];
         for code in first..=last {
@@ -101,18 +106,20 @@ impl SymbolTable {
         }
         let sum: usize = frequencies.iter().map(|&frequency| usize::from(frequency)).sum();
         if sum != SLOTS || frequencies.contains(&(SLOTS as u16)) {
-            return Err(damaged(&format!("sums to {sum}, expected {SLOTS} of at least two symbols")));
+            return Err(damaged(&format!("sums to {sum}, expected {SLOTS} with at least two symbols")));
         }
         Ok((Self { frequencies }, bytes.len() - rest.len()))
     }
 }
 
-/// The symbol of a code: its byte.
+/// Returns the symbol of a code: its byte.
 fn place(code: i8) -> usize {
     usize::from(code as u8)
 }
 
-/// The symbol whose frequency to change by one: up, where that saves most, or down, where that costs least.
+/// Returns the symbol whose frequency to change by one.
+///
+/// With `up`, it is the one that saves the most bits; otherwise the one that costs the fewest.
 fn best(counts: &[u64; 256], frequencies: &[u16; 256], up: bool) -> usize {
     let gain = |symbol: usize| {
         let (count, frequency) = (counts[symbol] as f64, f64::from(frequencies[symbol]));

@@ -1,17 +1,18 @@
-//! xxh3 of bytes that come in strips: each strip is hashed while it is still in the fastest cache.
+//! xxh3 of bytes that arrive in strips, so that each strip is hashed while it is in the fastest cache.
 //!
-//! The library's own streaming hashes half as many bytes a second as this does with AVX-512, and values are hashed twice (when written
-//! and when read back), four bytes for each weight. Short inputs, and all but the long loop, are left to the library.
-//! Source: the XXH3 specification, <https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md>.
+//! With AVX-512, the library's streaming interface hashes half as many bytes per second. Values are hashed
+//! twice (when written and when read back), four bytes per weight. The library hashes short inputs and finishes
+//! each hash; only the long loop is here. Source: the XXH3 specification,
+//! <https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md>.
 
 use super::Hash128;
 use crate::simd;
 
 /// Bytes after which the accumulators are scrambled.
 const BLOCK: usize = simd::XXH3_BLOCK;
-/// Bytes that are added at once.
+/// Bytes added to the accumulators in one step.
 const STRIPE: usize = 64;
-/// Inputs of up to this many bytes are hashed by another algorithm.
+/// The largest input that is hashed by the algorithm for short inputs.
 const MAX_SHORT: usize = 240;
 
 const PRIME32: [u64; 3] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d];
@@ -20,13 +21,13 @@ const PRIME64: [u64; 5] =
 const START: [u64; 8] =
     [PRIME32[2], PRIME64[0], PRIME64[1], PRIME64[2], PRIME64[3], PRIME32[1], PRIME64[4], PRIME32[0]];
 
-/// The hash of a block that comes in strips of any length.
+/// Hashes a block that arrives in strips of any length.
 #[derive(Debug)]
 pub struct BlockHasher {
     accumulators: [u64; 8],
-    /// The last stripe added to the accumulators; the final stripe may start within it.
+    /// The last stripe that was added to the accumulators; the final stripe may start within it.
     before: [u8; STRIPE],
-    /// Bytes not yet added to the accumulators. At least one byte stays here, as the end is hashed in its own way.
+    /// Bytes not yet added to the accumulators; at least one, because the end is hashed differently.
     tail: Vec<u8>,
     n_bytes: u64,
 }
@@ -56,7 +57,7 @@ impl BlockHasher {
         self.push_whole(rest);
     }
 
-    /// Adds `bytes`, which are not empty, where `tail` is empty.
+    /// Adds non-empty `bytes` while `tail` is empty.
     fn push_whole(&mut self, bytes: &[u8]) {
         let (whole, tail) = bytes.split_at((bytes.len() - 1) / BLOCK * BLOCK);
         self.add(whole);
@@ -70,7 +71,7 @@ impl BlockHasher {
         }
     }
 
-    /// The hash that [`Hash128::of_block`] gives for all bytes since the last call.
+    /// Returns the hash of all bytes since the last call, equal to [`Hash128::of_block`].
     pub fn take(&mut self) -> Hash128 {
         let hash = if self.n_bytes <= MAX_SHORT as u64 { Hash128::of_block(&self.tail) } else { self.finish() };
         (self.accumulators, self.n_bytes) = (START, 0);
@@ -83,7 +84,7 @@ impl BlockHasher {
         for (i, stripe) in stripes.as_chunks::<STRIPE>().0.iter().enumerate() {
             simd::scalar::xxh3_stripe(&mut self.accumulators, stripe, &SECRET[8 * i..]);
         }
-        // The last stripe is that of all bytes, whether or not the tail is as long.
+        // The final stripe is the last 64 bytes of all input, even if the tail is shorter.
         let (n, mut last) = (self.tail.len().min(STRIPE), [0; STRIPE]);
         last[..STRIPE - n].copy_from_slice(&self.before[n..]);
         last[STRIPE - n..].copy_from_slice(&self.tail[self.tail.len() - n..]);
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_in_strips_hashes_as_the_whole() {
+    fn strips_hash_like_the_whole_block() {
         let bytes: Vec<u8> = (0..9000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         let mut hasher = BlockHasher::default();
         for n in [0, 1, 63, 64, 240, 241, 1023, 1024, 1025, 1087, 1088, 1089, 2048, 2049, 5000, 8192, 9000] {

@@ -1,5 +1,5 @@
-//! AVX-512 versions: the plain loops compiled for wider registers, and masked instructions, which the compiler
-//! does not use by itself.
+//! AVX-512 versions: the plain loops compiled for wider registers, and masked instructions that compilers do
+//! not generate.
 #![allow(unsafe_code)]
 
 use super::{RANGES, XXH3_BLOCK, XXH3_SECRET, scalar};
@@ -16,7 +16,7 @@ pub(super) mod safe {
     macro_rules! entries {
         ($($name:ident($($arg:ident: $type:ty),*) $(-> $out:ty)?;)*) => {
             $(pub(in super::super) fn $name($($arg: $type),*) $(-> $out)? {
-                // SAFETY: the dispatcher calls this only after `has_avx512_bytes` found every feature named in
+                // SAFETY: the dispatcher calls this only after `has_avx512_bytes` found every feature in the
                 // `#[target_feature]` of the functions below.
                 unsafe { super::$name($($arg),*) }
             })*
@@ -78,7 +78,7 @@ fn load(values: &[f32; 16]) -> __m512i {
     unsafe { _mm512_loadu_si512(values.as_ptr().cast()) }
 }
 
-/// Calls `step(index of 16, values)` for whole vectors and returns where the rest starts.
+/// Calls `step(index of 16, values)` for whole vectors and returns the start of the rest.
 macro_rules! for_each_vector {
     ($values:expr, |$i:ident, $vector:ident| $body:block) => {{
         let (whole, rest) = $values.as_chunks::<16>();
@@ -149,7 +149,7 @@ fn copy_kept(from: &[f32], bits: &[u8], to: &mut [f32]) {
     scalar::copy_kept(&from[done..], &bits[done / 8..], &mut to[done..]);
 }
 
-/// `compressW`: appends the elements whose bit is set. `$mask` holds the bits of the 64 bytes of a vector.
+/// `compressW`: appends the elements whose bit is set. `$mask` reads the mask bits of a vector of 64 bytes.
 macro_rules! compress {
     ($name:ident, $mask:ty, $width:literal, $intrinsic:ident) => {
         #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
@@ -160,9 +160,9 @@ macro_rules! compress {
             let mut len = out.len();
             for (vector, mask) in whole.iter().zip(bits.as_chunks::<MASK_BYTES>().0) {
                 let mask = <$mask>::from_le_bytes(*mask);
-                // SAFETY: `vector` is 64 readable bytes. At most `values.len()` bytes are appended in all and 64 more
-                // were reserved, so the 64 bytes written at `len` lie inside the vector's capacity; the first
-                // `count_ones` elements of them are initialised by this store before the length covers them.
+                // SAFETY: `vector` is 64 readable bytes. At most `values.len()` bytes are appended in all and
+                // 64 more were reserved, so the 64 bytes written at `len` are within the capacity. The store
+                // initialises the `count_ones` elements that the length then covers.
                 unsafe {
                     let packed = $intrinsic(mask, _mm512_loadu_si512(vector.as_ptr().cast()));
                     _mm512_storeu_si512(out.as_mut_ptr().add(len).cast(), packed);
@@ -191,7 +191,7 @@ macro_rules! expand {
             for (vector, mask) in whole.iter_mut().zip(bits.as_chunks::<MASK_BYTES>().0) {
                 let next = &packed[$width * used..];
                 let Some(next) = next.first_chunk::<64>() else {
-                    // Near the end fewer than 64 packed bytes are left to load.
+                    // Fewer than 64 packed bytes are left near the end.
                     used += scalar::$name(next, mask, vector);
                     continue;
                 };
@@ -228,7 +228,7 @@ fn keep16(from: &[u8], bits: &[u8], to: &mut [u8]) {
 
 /// Vectors stored between two calls of `reserve`.
 const VECTORS_PER_RESERVE: usize = 64;
-/// How far ahead scores are prefetched: they come from memory, and the loop is too long for the processor to look ahead itself.
+/// The distance in bytes for prefetching scores; the loop is too long for the hardware prefetcher.
 const BYTES_AHEAD: usize = 2048;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,popcnt")]
@@ -239,15 +239,15 @@ fn collect_between(scores: &[f32], low: u32, high: u32, out: &mut Vec<u32>) -> u
     for vectors in whole.chunks(VECTORS_PER_RESERVE) {
         out.reserve(16 * vectors.len());
         let mut len = out.len();
-        // Every vector is stored, even one with nothing to keep: a branch would be mispredicted half the time.
+        // Every vector is stored, even if nothing is kept: a branch would be mispredicted half of the time.
         for vector in vectors {
             _mm_prefetch::<_MM_HINT_T0>(vector.as_ptr().cast::<i8>().wrapping_add(BYTES_AHEAD));
             let keys = _mm512_and_si512(load(vector), _mm512_set1_epi32(MAGNITUDE));
             let is_below = _mm512_cmplt_epu32_mask(keys, low_limit);
             let is_between = _mm512_cmple_epu32_mask(keys, high_limit) & !is_below;
             below += is_below.count_ones() as usize;
-            // SAFETY: of 16 elements a vector, reserved for all of these, at most so many are kept before this one: the
-            // 16 at `len` lie inside the capacity.
+            // SAFETY: capacity for 16 elements per vector was reserved and earlier vectors kept at most 16
+            // each, so the 16 elements at `len` are within the capacity.
             unsafe {
                 let packed = _mm512_maskz_compress_epi32(is_between, keys);
                 _mm512_storeu_si512(out.as_mut_ptr().add(len).cast(), packed);
@@ -262,7 +262,8 @@ fn collect_between(scores: &[f32], low: u32, high: u32, out: &mut Vec<u32>) -> u
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi2,popcnt")]
 fn collect_between_bf16(halves: &[u16], low: u32, high: u32, out: &mut Vec<u32>) -> usize {
-    // `key << 16 < low` where `key < ceil(low / 2^16)`, and `key << 16 <= high` where `key <= floor(high / 2^16)`.
+    // `key << 16 < low` means `key < ceil(low / 2^16)`, and `key << 16 <= high` means `key <= floor(high /
+    // 2^16)`.
     let low_limit = _mm512_set1_epi16(low.div_ceil(1 << 16) as u16 as i16);
     let high_limit = _mm512_set1_epi16((high >> 16) as i16);
     let (whole, rest) = halves.as_chunks::<32>();

@@ -1,12 +1,12 @@
-//! How far weights are from a grid: a search for the best range computes this over and over.
+//! Quantization errors of weights for a scale, the inner loop of the search for the best range.
 //!
-//! Only sums and products, each rounded by itself, so that every processor finds the same range.
+//! Uses only sums and products that are rounded one by one, so that every processor finds the same range.
 
 use super::scalar::ROUND;
 use crate::{Affine, Grid};
 
 const LANES: usize = 16;
-/// Few enough values that running f32 sums lose nothing that matters.
+/// Values per block: few enough that running f32 sums stay accurate.
 const BLOCK: usize = 1024;
 
 /// See [`squared_error`](super::squared_error).
@@ -30,7 +30,7 @@ fn add_squares(run: &[f32; LANES], affine: Affine, grid: Grid, sums: &mut [f64; 
     }
 }
 
-/// Ranges that are compared at once.
+/// Ranges that are compared in one call.
 pub const RANGES: usize = 16;
 
 /// See [`near_squared_errors`](super::near_squared_errors).
@@ -73,7 +73,7 @@ pub fn half_quadratic_sums(values: &[f32], affine: Affine, grid: Grid, beta: f32
     total
 }
 
-/// The sum of lanes, added in pairs: fewer additions wait for one another.
+/// Adds the lanes in pairs, which shortens the chain of dependent additions.
 #[inline(always)]
 fn sum_of(mut lanes: [f32; LANES]) -> f32 {
     for half in [8, 4, 2, 1] {
@@ -105,7 +105,7 @@ fn add_half_quadratic(run: &[f32; LANES], affine: Affine, grid: Grid, per_beta: 
     }
 }
 
-/// The last values padded with zeros, which every grid holds exactly and which add nothing to the sums.
+/// Pads the last values with zeros, which every grid represents exactly and which add nothing to the sums.
 #[inline(always)]
 fn filled_up(rest: &[f32]) -> [f32; LANES] {
     let mut run = [0.0; LANES];
@@ -113,26 +113,27 @@ fn filled_up(rest: &[f32]) -> [f32; LANES] {
     run
 }
 
-/// The code of a value, relative to the zero point.
+/// Returns the code of a value relative to the zero point.
 #[inline(always)]
 fn steps(value: f32, scale: f32, (low, high): (f32, f32)) -> f32 {
     (value / scale).clamp(low, high) + ROUND - ROUND
 }
 
-/// `x^-0.3` of a normal number above zero, to about five digits: `2^(-0.3 log2 x)`, where the logarithm and the power are polynomials
-/// through Chebyshev points of their ranges.
+/// Returns `x^-0.3` of a positive normal number, to about five digits.
+///
+/// Computes `2^(-0.3 log2 x)` with polynomials through Chebyshev points for the logarithm and the power.
 #[inline(always)]
 fn power(x: f32) -> f32 {
-    /// The bits of √½: mantissas are taken from there to √2.
+    /// The bits of √½: mantissas range from √½ to √2.
     const ROOT: i32 = 0x3f35_04f3;
     let bits = x.to_bits() as i32;
     let exponent = (bits - ROOT) >> 23;
     let t = f32::from_bits((bits - (exponent << 23)) as u32) - 1.0;
-    // log2(1 + t), off by at most 1.7e-5.
+    // log2(1 + t), with an error of at most 1.7e-5.
     let log = polynomial(t, [-6.308_053e-6, 1.442_517_6, -0.720_214_1, 0.488_225_7, -0.393_689_7, 0.243_272_78]);
     let wanted = -0.3 * (exponent as f32 + log);
     let rounded = wanted + ROUND;
-    // 2^x from -½ to ½, off by at most 2.8e-6.
+    // 2^x for x from -½ to ½, with an error of at most 2.8e-6.
     let power = polynomial(wanted - (rounded - ROUND), [1.0, 0.693_121, 0.240_223_5, 0.055_921_976, 0.009_666_369]);
     let whole = rounded.to_bits().wrapping_sub(ROUND.to_bits()) as i32;
     f32::from_bits((power.to_bits() as i32 + (whole << 23)) as u32)
@@ -151,7 +152,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_power_is_that_of_the_standard_library() {
+    fn power_agrees_with_the_standard_library() {
         let mut x = f32::MIN_POSITIVE;
         while x < 1e38 {
             let (found, expected) = (power(x), f64::from(x).powf(-0.3));
@@ -162,7 +163,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sums_agree_with_the_reference_and_with_the_law(
+        fn sums_agree_with_the_reference_and_their_definition(
             values in prop::collection::vec(-3.0_f32..3.0, 0..70), n_bits in 2_u8..=8, scale in 0.01_f32..1.0, zero in -2_i8..2,
         ) {
             for (kind, zero) in [(GridKind::Symmetric, 0), (GridKind::Asymmetric, zero)] {

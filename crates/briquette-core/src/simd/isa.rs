@@ -1,10 +1,10 @@
-//! Which instruction sets there are, and which of them this processor and the system have.
+//! Instruction sets, and the detection of those that the processor and the system support.
 #![allow(unsafe_code)]
 
-/// A set of instructions.
+/// An instruction set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Isa {
-    /// AVX-512 and tiles of 8-bit products.
+    /// AVX-512 and tiles for 8-bit products.
     Amx,
     /// AVX-512 with 8-bit products, byte compression and FMA.
     Avx512Vnni,
@@ -14,11 +14,11 @@ pub enum Isa {
     Avx2,
     /// NEON with 8-bit products.
     NeonDot,
-    /// None beyond those of every processor.
+    /// Instructions that every processor has.
     Scalar,
 }
 
-/// Whether the processor and the system have what the functions for `isa` are compiled for.
+/// Returns whether the processor and the system support `isa`.
 pub(crate) fn is_available(isa: Isa) -> bool {
     match isa {
         Isa::Scalar => true,
@@ -47,22 +47,24 @@ mod x86 {
     use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
     use std::sync::OnceLock;
 
-    /// Whether it has AVX2 and FMA, which loops over floats are compiled for.
+    /// Returns whether the processor has AVX2 and FMA, for loops over floats.
     pub fn has_fma() -> bool {
         is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
     }
 
-    /// Whether the processor has AVX2 and `popcnt`, for the entropy decoder.
+    /// Returns whether the processor has AVX2 and `popcnt`, for the entropy decoder.
     pub(crate) fn has_avx2_popcnt() -> bool {
         is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt")
     }
 
-    /// Whether the processor has AVX-512 for 32-bit words in 256-bit registers, for the entropy decoder.
+    /// Returns whether the processor has AVX-512 for 32-bit words in 256-bit registers, for the entropy
+    /// decoder.
     pub(crate) fn has_avx512_words() -> bool {
         has_avx2_popcnt() && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl")
     }
 
-    /// Whether the processor has AVX-512 with byte operations and byte compression, for the loops of this crate.
+    /// Returns whether the processor has AVX-512 with byte operations and byte compression, for the loops of
+    /// this crate.
     pub(crate) fn has_avx512_bytes() -> bool {
         has_avx512_words()
             && is_x86_feature_detected!("avx512bw")
@@ -70,7 +72,7 @@ mod x86 {
             && is_x86_feature_detected!("avx512vbmi2")
     }
 
-    /// Whether the processor has what the AVX-512 matrix products are compiled for.
+    /// Returns whether the processor has the AVX-512 extensions for matrix products.
     pub(super) fn has_avx512() -> bool {
         has_avx512_words()
             && is_x86_feature_detected!("avx512bw")
@@ -79,7 +81,7 @@ mod x86 {
             && is_x86_feature_detected!("fma")
     }
 
-    /// Whether the processor has 8-bit tiles and the system lets this process use them.
+    /// Returns whether the processor has 8-bit tiles and the system lets this process use them.
     pub(super) fn has_amx() -> bool {
         static AVAILABLE: OnceLock<bool> = OnceLock::new();
         *AVAILABLE.get_or_init(|| cfg!(target_os = "linux") && processor_has_tiles() && request_permission())
@@ -93,7 +95,8 @@ mod x86 {
         }
         #[target_feature(enable = "xsave")]
         fn enabled_states() -> u64 {
-            // SAFETY: the caller has found XSAVE, and AVX-512, which only a system that sets OSXSAVE reports.
+            // SAFETY: the caller detected XSAVE, and AVX-512, which is reported only if the system sets
+            // OSXSAVE.
             unsafe { _xgetbv(0) }
         }
         // SAFETY: `xsave` was just detected.
@@ -101,13 +104,14 @@ mod x86 {
         __cpuid_count(7, 0).edx & TILE_AND_INT8 == TILE_AND_INT8 && states & TILE_STATE == TILE_STATE
     }
 
-    /// Linux keeps the 8 KiB of tile registers from a process until it asks: `arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)`.
+    /// Requests the tile registers: `arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)`. Linux disables them until a
+    /// process does.
     fn request_permission() -> bool {
         const ARCH_PRCTL: i64 = 158;
         const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
         const XTILEDATA: u64 = 18;
         let result: i64;
-        // SAFETY: the call reads its two numbers and writes no memory of ours.
+        // SAFETY: the call takes two numbers and writes none of our memory.
         unsafe {
             asm!("syscall", inlateout("rax") ARCH_PRCTL => result, in("rdi") ARCH_REQ_XCOMP_PERM, in("rsi") XTILEDATA,
                 out("rcx") _, out("r11") _, options(nostack));

@@ -1,4 +1,6 @@
-//! The code that defines each function of [`simd`](super), and runs where no faster version exists.
+//! Portable versions of the functions of [`simd`](super), which define their results.
+//!
+//! They run if no faster version exists.
 
 pub use super::fits::{half_quadratic_sums, near_squared_errors, squared_error};
 pub use super::xxh3::{xxh3_blocks, xxh3_stripe};
@@ -57,7 +59,7 @@ pub fn max_magnitude(values: &[f32]) -> u32 {
 #[inline(always)]
 pub fn min_max(values: &[f32]) -> (f32, f32) {
     let Some(&first) = values.first() else { return (0.0, 0.0) };
-    // Integers in the order of the floats that they are made from: a minimum over integers vectorises, one over floats does not.
+    // Maps floats to integers in the same order: a minimum over integers vectorises, one over floats does not.
     let ordered = |value: f32| (value.to_bits() as i32) ^ ((value.to_bits() as i32) >> 31 & 0x7fff_ffff);
     let (min, max) = values.iter().fold((ordered(first), ordered(first)), |(min, max), &value| {
         (min.min(ordered(value)), max.max(ordered(value)))
@@ -66,13 +68,14 @@ pub fn min_max(values: &[f32]) -> (f32, f32) {
     (float(min), float(max))
 }
 
-/// Adding 1.5 * 2^23 leaves the integer nearest to a small float, halves to even, in its low bits.
+/// Adding 1.5 · 2^23 leaves the nearest integer of a small float, halves to even, in its low bits.
 pub(super) const ROUND: f32 = 12_582_912.0;
 
 /// See [`quantize`](super::quantize).
 ///
-/// A code is the rounded quotient, but multiplying by the inverse is faster. The product differs from the quotient by less than 1e-4
-/// (255 steps, an ulp or two each), so the run is divided only where a product comes as close as that to a half.
+/// A code is the rounded quotient, but multiplying by the inverse is faster. The product differs from the
+/// quotient by less than 1e-4 (255 steps, an ulp or two each). Only if a product is that close to a half, the
+/// run is divided instead.
 #[inline(always)]
 pub fn quantize(values: &[f32], affine: Affine, grid: Grid, codes: &mut [i8]) {
     const RUN: usize = 32;
@@ -98,7 +101,7 @@ pub fn quantize(values: &[f32], affine: Affine, grid: Grid, codes: &mut [i8]) {
     divide(rest, affine, grid, code_rest);
 }
 
-/// The definition of [`quantize`], by division.
+/// Quantizes by division: the definition of [`quantize`].
 #[inline(always)]
 fn divide(values: &[f32], affine: Affine, grid: Grid, codes: &mut [i8]) {
     let (low, high) = affine.code_bounds(grid);
@@ -107,7 +110,7 @@ fn divide(values: &[f32], affine: Affine, grid: Grid, codes: &mut [i8]) {
     }
 }
 
-/// The code of a quotient to which [`ROUND`] was added.
+/// Returns the code of a quotient to which [`ROUND`] was added.
 #[inline(always)]
 fn code_of(rounded: f32, affine: Affine) -> i8 {
     (rounded.to_bits().wrapping_sub(ROUND.to_bits()) as i32 + i32::from(affine.zero)) as i8
@@ -164,7 +167,7 @@ pub fn collect_between_bf16(halves: &[u16], low: u32, high: u32, out: &mut Vec<u
 #[inline(always)]
 pub fn widen_bf16(halves: &[u16], values: &mut [f32]) {
     for (value, &half) in values.iter_mut().zip(halves) {
-        // A NaN whose quiet bit is clear stays as it is: the bits are moved, nothing is computed.
+        // The bits are moved without arithmetic, so a signalling NaN is unchanged.
         *value = f32::from_bits(u32::from(half) << 16);
     }
 }
@@ -215,7 +218,7 @@ pub fn expand8(packed: &[u8], bits: &[u8], out: &mut [u8]) -> usize {
 #[inline(always)]
 pub fn error_sums(original: &[f32], fake_quantized: &[f32]) -> [f64; 4] {
     const LANES: usize = 16;
-    /// Few enough values that sixteen running f32 sums lose nothing that matters.
+    /// Values per block: few enough that the sixteen running f32 sums stay accurate.
     const BLOCK: usize = 64 * LANES;
     let mut total = [0.0_f64; 4];
     for (original, fake_quantized) in original.chunks(BLOCK).zip(fake_quantized.chunks(BLOCK)) {

@@ -1,6 +1,6 @@
 //! The long loop of xxh3, which adds whole blocks to eight accumulators.
 
-/// Bytes of an xxh3 block, after which its accumulators are scrambled.
+/// Bytes of an xxh3 block; after each block the accumulators are scrambled.
 pub const XXH3_BLOCK: usize = 1024;
 /// Bytes of an xxh3 secret.
 pub const XXH3_SECRET: usize = 192;
@@ -18,7 +18,9 @@ pub fn xxh3_blocks(accumulators: &mut [u64; 8], blocks: &[u8], secret: &[u8; XXH
     }
 }
 
-/// Adds 64 bytes to the accumulators of xxh3: to each, the product of its own lane with the secret, and its neighbour's lane.
+/// Adds 64 bytes to the accumulators of xxh3.
+///
+/// Each accumulator gets the product of its own lane with the secret, and the value of its neighbour's lane.
 pub fn xxh3_stripe(accumulators: &mut [u64; 8], stripe: &[u8; 64], secret: &[u8]) {
     let lanes = stripe.as_chunks::<8>().0.iter().zip(secret.as_chunks::<8>().0);
     for (i, (lane, secret)) in lanes.enumerate() {

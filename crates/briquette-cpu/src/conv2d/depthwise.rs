@@ -1,4 +1,4 @@
-//! Convolutions in which every channel is its own group: tap by tap, channels side by side.
+//! Depthwise convolutions, computed tap by tap with channels last.
 
 use super::image::Image;
 use super::packed::swap_inner;
@@ -8,11 +8,11 @@ use crate::weights::{Int8Weights, to_rows};
 use briquette_core::simd::SimdLevel;
 use std::ops::Range;
 
-/// The weights of such a convolution, unpacked for one call.
+/// The weights of a depthwise convolution, unpacked for one call.
 pub(crate) struct Taps {
     /// `[tap, channel]`.
     weights: Vec<i32>,
-    /// The sum of the weights of each channel, which the zero point of an image multiplies.
+    /// The sum of the weights of each channel, to be multiplied by the zero point of an image.
     sums: Vec<i32>,
     scales: Vec<f32>,
 }
@@ -28,7 +28,7 @@ impl Taps {
         }
     }
 
-    /// Fills `values` with the outputs `[pixel, channel]` of some pixels.
+    /// Computes the outputs `[pixel, channel]` of some pixels into `values`.
     pub(crate) fn convolve(
         &self,
         level: SimdLevel,

@@ -1,19 +1,20 @@
-//! What is done to the outputs of a convolution before they are written.
+//! The epilogue of a convolution: scale, shift, addition and ReLU in the pass that writes the outputs.
 
 use crate::simd::{self, OutputBlock, SIDE};
 use briquette_core::simd::SimdLevel;
 
-/// `y = v * scale[o] + shift[o]`, to which what is in `y` already may be added, and of which negatives may become 0: a
-/// bias, a batch norm, a shortcut and ReLU in the pass that writes the outputs. NaN stays NaN.
+/// Scale, shift, addition and ReLU of outputs: `y = v * scale[o] + shift[o]`, plus the options below.
+///
+/// This computes a bias, batch norm, shortcut and ReLU in the pass that writes the outputs. NaN stays NaN.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ConvEpilogue<'a> {
-    /// What each output channel is multiplied by; 1 where there is none.
+    /// The factor of each output channel; 1 if absent.
     pub scale: Option<&'a [f32]>,
-    /// What is added to each output channel; 0 where there is none.
+    /// The summand of each output channel; 0 if absent.
     pub shift: Option<&'a [f32]>,
-    /// Whether outputs are added to what `y` holds.
+    /// Whether to add outputs to the values in `y`.
     pub adds: bool,
-    /// Whether negatives become 0.
+    /// Whether to set negative outputs to 0.
     pub relu: bool,
 }
 
@@ -24,7 +25,7 @@ impl ConvEpilogue<'_> {
         }
     }
 
-    /// Writes `values` `[pixel, n]`, the outputs of the channels from `first` on, to `out` `[n, pixel]`.
+    /// Writes `values` `[pixel, n]`, the outputs of `n` channels from `first`, to `out` `[n, pixel]`.
     pub(crate) fn write(&self, level: SimdLevel, values: &[f32], first: usize, mut out: OutputBlock) {
         let n = out.n_rows();
         let (whole, rest) = (n / SIDE * SIDE, n % SIDE);
@@ -36,8 +37,9 @@ impl ConvEpilogue<'_> {
         }
     }
 
-    /// Writes up to 16 pixels, from `at` on, of `n_channels` channels from `channel` on; channel 0 of `pixels` is channel
-    /// `first` of the convolution.
+    /// Writes up to 16 pixels starting at `at`, for `n_channels` channels starting at `channel`.
+    ///
+    /// Channel 0 of `pixels` is channel `first` of the convolution.
     #[inline]
     fn write_square(
         &self,

@@ -1,17 +1,18 @@
-//! The codes of one image, channels last.
+//! The codes of one image, with channels last.
 
 use crate::activations::{ActivationElement, ActivationGrid};
 use crate::simd::{self, RowQuantizer, ValueRange};
 use briquette_core::simd::SimdLevel;
 use rayon::prelude::*;
 
-/// Values whose range a thread finds at once.
+/// Values in a chunk when threads compute the range of an image.
 const RANGE_CHUNK: usize = 1 << 16;
-/// Pixels and channels that a thread transposes at once: whole cache lines of codes, which stay in the L1 cache.
+/// Pixels and channels that a thread transposes together: whole cache lines of codes, which stay in the L1
+/// cache.
 const PIXELS: usize = 256;
 const CHANNELS: usize = 64;
 
-/// Codes of one image `[height, width, channel]`, of one scale and zero point.
+/// Codes of one image `[height, width, channel]` with one scale and zero point.
 pub(crate) struct Image {
     codes: Vec<u8>,
     n_channels: usize,
@@ -51,18 +52,18 @@ impl Image {
         Self { codes, n_channels, size, scale: row.scale, zero: row.zero }
     }
 
-    /// The channels of a pixel.
+    /// Returns the channels of a pixel.
     pub(crate) fn pixel(&self, index: usize) -> &[u8] {
         self.pixels(index..index + 1)
     }
 
-    /// The channels of neighbouring pixels.
+    /// Returns the channels of neighbouring pixels.
     pub(crate) fn pixels(&self, range: std::ops::Range<usize>) -> &[u8] {
         &self.codes[range.start * self.n_channels..range.end * self.n_channels]
     }
 }
 
-/// Quantizes neighbouring pixels, given by the channel, to `codes` `[pixel, channel]`.
+/// Quantizes neighbouring pixels, stored by channel, into `codes` `[pixel, channel]`.
 fn channels_last<'a, T: ActivationElement + 'a>(
     level: SimdLevel,
     row: RowQuantizer,
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_those_of_a_row_with_channels_last() {
+    fn image_codes_equal_row_codes_with_channels_last() {
         for (n_channels, size) in [(1, [1, 1]), (3, [5, 7]), (8, [4, 4]), (13, [33, 41]), (70, [9, 31])] {
             let n_pixels = size[0] * size[1];
             let x: Vec<f32> = (0..n_channels * n_pixels).map(|i| (i * 37 % 101) as f32 - 40.0).collect();

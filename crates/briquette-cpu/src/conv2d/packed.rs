@@ -1,4 +1,4 @@
-//! The weights of a convolution, packed as those of a product.
+//! Packed weights of a convolution.
 
 use crate::packed::PackedInt8;
 use crate::panel_layout::{check_depth, check_lengths};
@@ -6,8 +6,10 @@ use crate::sparse::SparseInt8;
 use crate::weights::{Int8Weights, codes_of};
 use briquette_core::Result;
 
-/// The weights of a convolution `[out, in / groups, ky, kx]`, in panels of 32 outputs over patches `[ky, kx, in]`; stride,
-/// padding and dilation are given where they are used.
+/// Weights of a convolution `[out, in / groups, ky, kx]`, packed in panels.
+///
+/// A panel has 32 outputs over patches `[ky, kx, in]`. The caller of the convolution gives stride, padding and
+/// dilation.
 #[derive(Clone, Debug)]
 pub struct PackedConv2d {
     pub(super) dims: [usize; 4],
@@ -21,13 +23,15 @@ pub(super) enum ConvPanels {
 }
 
 impl PackedConv2d {
-    /// Packs codes `[out, in / groups, ky, kx]` with one scale for each output; `is_sparse` keeps only those not zero.
+    /// Packs codes `[out, in / groups, ky, kx]` with one scale for each output.
+    ///
+    /// With `is_sparse`, only nonzero codes are stored.
     ///
     /// # Errors
-    /// Refuses a patch of more than [`MAX_DEPTH`](crate::MAX_DEPTH) inputs.
+    /// Refused: a patch has more than [`MAX_DEPTH`](crate::MAX_DEPTH) inputs.
     ///
     /// # Panics
-    /// If the lengths disagree with the extents.
+    /// If the lengths do not match `dims`.
     pub fn new(codes: &[i8], scales: &[f32], dims: [usize; 4], is_sparse: bool) -> Result<Self> {
         let [n_out, n_in, height, width] = dims;
         let depth = n_in * height * width;
@@ -41,17 +45,17 @@ impl PackedConv2d {
         Ok(Self { dims, panels })
     }
 
-    /// Extents of the weights, `[out, in / groups, ky, kx]`.
+    /// Returns the extents of the weights, `[out, in / groups, ky, kx]`.
     pub const fn dims(&self) -> [usize; 4] {
         self.dims
     }
 
-    /// Whether zeros are left out.
+    /// Returns whether zeros are omitted.
     pub const fn is_sparse(&self) -> bool {
         matches!(self.panels, ConvPanels::Sparse(_))
     }
 
-    /// Bytes held.
+    /// Returns the size in memory in bytes.
     pub fn n_bytes(&self) -> usize {
         match &self.panels {
             ConvPanels::Dense(weights) => weights.n_bytes(),
@@ -59,14 +63,14 @@ impl PackedConv2d {
         }
     }
 
-    /// The weights as f32, `[out, in / groups, ky, kx]`.
+    /// Returns the weights as f32, `[out, in / groups, ky, kx]`.
     pub fn to_floats(&self) -> Vec<f32> {
         let (codes, scales) = self.codes();
         let depth = self.dims[1..].iter().product::<usize>().max(1);
         codes.iter().enumerate().map(|(i, &code)| f32::from(code) * scales[i / depth]).collect()
     }
 
-    /// Codes `[out, in / groups, ky, kx]`, and the scale of each output.
+    /// Returns the codes `[out, in / groups, ky, kx]` and the scale of each output.
     pub fn codes(&self) -> (Vec<i8>, Vec<f32>) {
         let (codes, scales) = match &self.panels {
             ConvPanels::Dense(weights) => codes_of(weights),
@@ -77,7 +81,7 @@ impl PackedConv2d {
     }
 }
 
-/// `[.., a, b]` to `[.., b, a]`: a patch of neighbouring channels is one run of codes.
+/// Transposes `[.., a, b]` to `[.., b, a]`, so that the channels of a tap are contiguous.
 pub(super) fn swap_inner<E: Copy>(from: &[E], a: usize, b: usize) -> Vec<E> {
     let each = from.chunks_exact((a * b).max(1));
     each.flat_map(|one| (0..b).flat_map(move |j| (0..a).map(move |i| one[i * b + j]))).collect()

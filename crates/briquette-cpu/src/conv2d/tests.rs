@@ -12,7 +12,7 @@ fn numbers(n: usize, seed: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// One output of one image by the definition, from the codes.
+/// Computes one output of one image from the codes, by definition.
 fn reference(
     row: &QuantizedRows,
     shape: &Conv2dShape,
@@ -80,7 +80,7 @@ fn every_kind_of_convolution_agrees_with_its_definition() {
 }
 
 #[test]
-fn weights_take_about_a_byte_each_and_are_found_again() {
+fn convolution_weights_take_about_a_byte_and_are_read_back() {
     for (n_in, n_out, groups) in [(64, 64, 1), (64, 64, 16), (64, 128, 2)] {
         let shape = Conv2dShape { groups, ..Conv2dShape::new(n_in, n_out, [3, 3]) };
         let codes: Vec<i8> = (0..n_out * shape.depth()).map(|i| (i % 120) as i8).collect();
@@ -94,7 +94,7 @@ fn weights_take_about_a_byte_each_and_are_found_again() {
 }
 
 #[test]
-fn an_image_that_is_not_finite_is_nan_and_its_neighbour_is_not() {
+fn non_finite_images_are_nan_and_do_not_affect_others() {
     let shape = Conv2dShape::new(2, 3, [3, 3]);
     let weights = PackedConv2d::new(&[1; 54], &[1.0; 3], shape.weight_dims(), false).unwrap();
     for relu in [false, true] {
@@ -108,7 +108,7 @@ fn an_image_that_is_not_finite_is_nan_and_its_neighbour_is_not() {
 }
 
 #[test]
-fn what_finishes_outputs_is_a_norm_a_shortcut_and_relu() {
+fn the_epilogue_computes_norm_shortcut_and_relu() {
     let shape = Conv2dShape::new(1, 40, [1, 1]);
     let weights = PackedConv2d::new(&[1; 40], &[1.0; 40], shape.weight_dims(), false).unwrap();
     let x: Vec<f32> = (0..35).map(|i| i as f32 - 10.0).collect();
@@ -127,7 +127,7 @@ fn what_finishes_outputs_is_a_norm_a_shortcut_and_relu() {
 
 #[test]
 #[should_panic(expected = "weights and Conv2dShape")]
-fn a_shape_of_other_weights_is_named() {
+fn mismatched_weights_panic_with_the_shape() {
     let weights = PackedConv2d::new(&[1; 9], &[1.0], [1, 1, 3, 3], false).unwrap();
     let shape = Conv2dShape::new(1, 1, [2, 2]);
     let conv =

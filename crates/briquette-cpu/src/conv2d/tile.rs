@@ -1,4 +1,4 @@
-//! A tile of output pixels: its patches, and its outputs before they are transposed.
+//! Patches and outputs of a tile of output pixels.
 
 use super::image::Image;
 use super::unpacked::Unpacked;
@@ -10,7 +10,7 @@ use crate::weights::Int8Weights;
 use briquette_core::simd::SimdLevel;
 use std::ops::Range;
 
-/// Memory for a tile, used again for the next.
+/// Memory for a tile, reused for the next tile.
 #[derive(Default)]
 pub(crate) struct PatchTile {
     patches: QuantizedRows,
@@ -18,8 +18,9 @@ pub(crate) struct PatchTile {
     pub(crate) values: Vec<f32>,
 }
 
-/// Copies a patch whose taps lie side by side, row by row. Returns false, having written some or nothing, where one is
-/// padding.
+/// Copies a patch whose taps are contiguous, row by row.
+///
+/// Returns false if a tap is padding; the patch may then be partly written.
 fn gather_runs(shape: &Conv2dShape, image: &Image, at: [usize; 2], patch: &mut [u8]) -> bool {
     let width = shape.kernel[1];
     let runs = patch.chunks_exact_mut((width * shape.n_in).max(1)).take(shape.kernel[0]);
@@ -59,7 +60,7 @@ impl PatchTile {
         }
     }
 
-    /// Multiplies the patches by the panels from `first` on, up to `n_out` outputs.
+    /// Multiplies the patches by the panels starting at `first`, up to `n_out` outputs.
     pub(crate) fn multiply(
         &mut self,
         level: SimdLevel,
@@ -74,7 +75,7 @@ impl PatchTile {
         multiply_panels(level, self.patches.block(), weights, None, first, out, n_threads);
     }
 
-    /// Multiplies the patches by rows of weights, those of `outputs`.
+    /// Multiplies the patches by the weight rows of `outputs`.
     pub(crate) fn multiply_rows(&mut self, level: SimdLevel, weights: &Unpacked, outputs: Range<usize>) {
         let (n_rows, n_out) = (self.patches.n_rows(), outputs.len());
         self.values.resize(n_rows * n_out, 0.0);

@@ -1,4 +1,4 @@
-//! Weights as rows of codes, for groups of so few outputs that panels do not pay.
+//! Weights as rows of codes, for groups with too few outputs to fill panels.
 
 use crate::weights::{Int8Weights, to_rows};
 

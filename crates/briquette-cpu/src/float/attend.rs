@@ -1,4 +1,4 @@
-//! One head of attention.
+//! Attention for one head.
 #![allow(unsafe_code)]
 
 use super::loops::{exp, on_path, reduce};
@@ -8,12 +8,12 @@ use briquette_core::simd::SimdLevel;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// Queries that are multiplied at once: with 4 vectors of keys, 24 sums in 32 registers.
+/// Queries that are multiplied together: with 4 vectors of keys, 24 sums in 32 registers.
 pub(super) const ROWS: usize = 6;
 /// Keys and values are padded to a multiple of this.
 pub(super) const BLOCK: usize = 32;
 
-/// The rows of one head in a matrix of all.
+/// The rows of one head in a matrix of all heads.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadRows<'a> {
     values: &'a [f32],
@@ -24,7 +24,7 @@ pub(crate) struct HeadRows<'a> {
 }
 
 impl<'a> HeadRows<'a> {
-    /// `n_rows` rows, `stride` apart, of `width` elements from column `first` on.
+    /// Returns `n_rows` rows, `stride` apart, with `width` elements from column `first`.
     pub(crate) fn new(values: &'a [f32], n_rows: usize, stride: usize, first: usize, width: usize) -> Self {
         assert!(values.len() == n_rows * stride && first + width <= stride, "a head in its matrix");
         Self { values, n_rows, stride, first, width }
@@ -34,12 +34,12 @@ impl<'a> HeadRows<'a> {
         &self.values[row * self.stride + self.first..][..self.width]
     }
 
-    /// [`ROWS`] rows from `first` on; what would be beyond the last is that once more.
+    /// Returns [`ROWS`] rows starting at `first`. Rows beyond the end repeat the last row.
     pub(super) fn rows_from(&self, first: usize) -> [&'a [f32]; ROWS] {
         std::array::from_fn(|row| self.row((first + row).min(self.n_rows - 1)))
     }
 
-    /// The rows as columns of `[width, n_lanes]`; what is not written stays.
+    /// Writes the rows as columns of `[width, n_lanes]`. Other elements of `out` stay unchanged.
     pub(super) fn lay_across(&self, n_lanes: usize, out: &mut [f32]) {
         for row in 0..self.n_rows {
             for (column, value) in self.row(row).iter().enumerate() {
@@ -48,7 +48,7 @@ impl<'a> HeadRows<'a> {
         }
     }
 
-    /// The rows as those of `[n_rows, n_lanes]`; what is not written stays.
+    /// Copies the rows to `[n_rows, n_lanes]`. Other elements of `out` stay unchanged.
     pub(super) fn lay_down(&self, n_lanes: usize, out: &mut [f32]) {
         for row in 0..self.n_rows {
             out[row * n_lanes..][..self.width].copy_from_slice(self.row(row));
@@ -56,7 +56,9 @@ impl<'a> HeadRows<'a> {
     }
 }
 
-/// `softmax(q kᵀ / sqrt(width)) v` of one head into the matrix of all; padding is not seen, nor what comes after a query if it `is_causal`.
+/// Computes `softmax(q kᵀ / sqrt(width)) v` of one head into the matrix of all heads.
+///
+/// Masks padding, and with `is_causal` also later keys.
 pub(crate) fn attend(
     level: SimdLevel,
     [q, k, v]: [HeadRows; 3],
@@ -97,20 +99,22 @@ pub(crate) fn attend(
     }
 }
 
-/// Puts minus infinity where there is padding, or no key at all, which is from `n` on.
+/// Sets the mask to minus infinity for padding, and for lanes from `n` that have no key.
 pub(super) fn hide(padding: &[bool], n: usize, mask: &mut [f32]) {
     mask[n..].fill(f32::NEG_INFINITY);
     mask.iter_mut().zip(padding).filter(|(_, padding)| **padding).for_each(|(mask, _)| *mask = f32::NEG_INFINITY);
 }
 
-/// Scores `[ROWS, seen_lanes]` of queries from `first` on: minus infinity for keys after each of them.
+/// Sets scores `[ROWS, seen_lanes]` of keys after each query to minus infinity, for queries from `first`.
 pub(super) fn hide_later(first: usize, seen_lanes: usize, scores: &mut [f32]) {
     for (row, scores) in scores.chunks_exact_mut(seen_lanes).enumerate() {
         scores[(first + row + 1).min(seen_lanes)..].fill(f32::NEG_INFINITY);
     }
 }
 
-/// `out[r, n] = Σ_d rows[r][d] * matrix[d, n]`, in order of `d`; `n` is a multiple of [`BLOCK`], and rows of the matrix may be longer.
+/// Computes `out[r, n] = Σ_d rows[r][d] * matrix[d, n]`, in order of `d`.
+///
+/// `n` is a multiple of [`BLOCK`]. Rows of the matrix may be longer.
 pub(super) fn multiply(level: SimdLevel, rows: [&[f32]; ROWS], (matrix, stride): (&[f32], usize), out: &mut [f32]) {
     let (depth, n_cols) = (rows[0].len(), out.len() / ROWS);
     assert!(rows.iter().all(|row| row.len() == depth), "rows of one length");
@@ -121,7 +125,8 @@ pub(super) fn multiply(level: SimdLevel, rows: [&[f32]; ROWS], (matrix, stride):
         #[cfg(target_arch = "x86_64")]
         Isa::Amx | Isa::Avx512Vnni => {
             for at in (0..n_cols / 64 * 64).step_by(64) {
-                // SAFETY: a level exists only where `is_available` said so; the lengths were just compared.
+                // SAFETY: a level exists only if its instructions are available; the lengths were just
+                // compared.
                 unsafe { multiply_avx512::<4>(rows, (matrix, stride), n_cols, at, out) };
             }
             if n_cols % 64 != 0 {
@@ -149,13 +154,14 @@ fn multiply_plain(rows: [&[f32]; ROWS], matrix: &[f32], stride: usize, out: &mut
     }
 }
 
-/// `16 * VECTORS` columns from `at` on.
+/// Computes `16 * VECTORS` columns starting at `at`.
 ///
 /// # Safety
-/// Rows are equally long, `matrix` has as many rows of `n_cols`, `stride` apart, `out` has [`ROWS`] of `n_cols`; `at + 16 * VECTORS <= n_cols`.
+/// All rows have the same length. `matrix` has as many rows of `n_cols`, `stride` apart. `out` has [`ROWS`]
+/// rows of `n_cols`. `at + 16 * VECTORS <= n_cols`.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+#[allow(clippy::needless_range_loop, reason = "iterator adapters are not inlined here")]
 unsafe fn multiply_avx512<const VECTORS: usize>(
     rows: [&[f32]; ROWS],
     (matrix, stride): (&[f32], usize),
@@ -165,7 +171,7 @@ unsafe fn multiply_avx512<const VECTORS: usize>(
 ) {
     let mut sums = [[_mm512_setzero_ps(); VECTORS]; ROWS];
     for d in 0..rows[0].len() {
-        // SAFETY: row `d` of the matrix has 16 * VECTORS elements from `at` on, and every row an element `d`.
+        // SAFETY: row `d` of the matrix has 16 * VECTORS elements from `at`, and every row has an element `d`.
         unsafe {
             let from = matrix.as_ptr().add(d * stride + at);
             let mut vectors = [_mm512_setzero_ps(); VECTORS];
@@ -188,13 +194,13 @@ unsafe fn multiply_avx512<const VECTORS: usize>(
     }
 }
 
-/// Scores to `e^(score * scale + mask - max)`, and these maxima and sums of the rows.
+/// Replaces scores by `e^(score * scale + mask - max)`, and stores the maximum and the sum of each row.
 pub(super) fn softmax(level: SimdLevel, scores: &mut [f32], mask: &[f32], scale: f32, found: [&mut [f32; ROWS]; 2]) {
     on_path!(level, softmax_rows(scores: &mut [f32], mask: &[f32], scale: f32, found: [&mut [f32; ROWS]; 2]));
 }
 
 #[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+#[allow(clippy::needless_range_loop, reason = "iterator adapters are not inlined here")]
 fn softmax_rows(scores: &mut [f32], mask: &[f32], scale: f32, [maxima, totals]: [&mut [f32; ROWS]; 2]) {
     for (at, row) in scores.chunks_exact_mut(mask.len()).enumerate() {
         let row = &mut row[..mask.len()];

@@ -1,7 +1,7 @@
-//! The gradients of one head of attention.
+//! The gradients of attention for one head.
 //!
-//! Scores are made twice, a few queries at a time and then a few keys at a time: each gradient is then a product of a few rows and a
-//! matrix, and no more than a few rows of weights are kept.
+//! Scores are computed twice, once for a few queries and once for a few keys at a time. Each gradient is then a
+//! product of a few rows and a matrix, and only a few rows of attention weights are in memory.
 #![allow(unsafe_code)]
 
 use super::attend::{BLOCK, HeadRows, ROWS, hide, hide_later, multiply, softmax};
@@ -10,7 +10,7 @@ use super::loops::{exp, on_path, sum_of_both};
 use briquette_core::simd::Isa;
 use briquette_core::simd::SimdLevel;
 
-/// A head's queries, keys, values and gradients of outputs, laid out to be multiplied by.
+/// Queries, keys, values and output gradients of a head in the layouts of the products.
 struct LaidOut<'a> {
     /// Queries, keys, values and gradients as columns, `[width, n_lanes]`.
     across: [&'a [f32]; 4],
@@ -20,15 +20,17 @@ struct LaidOut<'a> {
     width_lanes: usize,
 }
 
-/// Of each query: the largest score, the inverse of the sum of `e^(score - largest)`, and the mean slope `Σ p ∘ (do · v)`.
+/// For each query: the largest score, the inverse of the sum of `e^(score - largest)`, and the mean slope `Σ p
+/// ∘ (do · v)`.
 struct QueryRows<'a> {
     maxima: &'a mut [f32],
     inverses: &'a mut [f32],
     means: &'a mut [f32],
 }
 
-/// The gradients of one head, written to `dq` and added to `dk` and `dv`, all matrices of all heads; the padding and the queries after a
-/// key are seen as `attend` sees them.
+/// Computes the gradients of one head: writes `dq` and adds to `dk` and `dv`, which are matrices of all heads.
+///
+/// Masks padding and later keys like `attend`.
 pub(super) fn attend_grad(
     level: SimdLevel,
     rows: [HeadRows; 4],
@@ -62,7 +64,7 @@ pub(super) fn attend_grad(
     by_keys(level, [k, v], &laid_out, (padding, is_causal), &found, [dk, dv], rest);
 }
 
-/// `dq = ds k`, and what the keys need to know of each query.
+/// Computes `dq = ds k`, and the statistics of each query that `by_keys` needs.
 fn by_queries(
     level: SimdLevel,
     [q, dy]: [HeadRows; 2],
@@ -102,7 +104,7 @@ fn by_queries(
     }
 }
 
-/// `dv += pᵀ do` and `dk += dsᵀ q`.
+/// Adds `pᵀ do` to `dv` and `dsᵀ q` to `dk`.
 fn by_keys(
     level: SimdLevel,
     [k, v]: [HeadRows; 2],
@@ -118,7 +120,7 @@ fn by_keys(
     let scale = 1.0 / (width as f32).sqrt();
     for first in (0..n).step_by(ROWS) {
         let n_rows = ROWS.min(n - first);
-        // No query before a key sees it.
+        // Queries before a key do not attend to it.
         let begin = if is_causal { first / BLOCK * BLOCK } else { 0 };
         let lanes = n_lanes - begin;
         let (weights, slopes) = blocks[..2 * ROWS * lanes].split_at_mut(ROWS * lanes);
@@ -144,7 +146,7 @@ fn by_keys(
     }
 }
 
-/// Rows of keys from `first` on, of queries from `begin` on: zeros for what is padding, and for queries before a key.
+/// Zeroes rows of keys from `first` and queries from `begin`, for padding and for queries before a key.
 fn clear_hidden(values: &mut [f32], lanes: usize, [first, begin]: [usize; 2], (padding, is_causal): (&[bool], bool)) {
     for (row, values) in values.chunks_exact_mut(lanes).enumerate() {
         let is_hidden = padding.get(first + row).is_some_and(|is_padding| *is_padding);
@@ -153,7 +155,8 @@ fn clear_hidden(values: &mut [f32], lanes: usize, [first, begin]: [usize; 2], (p
     }
 }
 
-/// Of rows of queries: `e^(score - max)` to `ds = p ∘ (slope - mean) * scale`, with `mean = Σ p ∘ slope`.
+/// Replaces `e^(score - max)` of rows of queries by `ds = p ∘ (slope - mean) * scale`, with
+/// `mean = Σ p ∘ slope`.
 fn query_scores(
     level: SimdLevel,
     weights: &mut [f32],
@@ -182,7 +185,8 @@ fn query_rows(weights: &mut [f32], slopes: &[f32], inverses: &[f32; ROWS], scale
     }
 }
 
-/// Of rows of keys: scores to weights `p = e^(score * scale - max) * inverse`, and slopes to `ds = p ∘ (slope - mean) * scale`.
+/// Replaces scores of rows of keys by `p = e^(score * scale - max) * inverse`, and slopes by `ds = p ∘ (slope -
+/// mean) * scale`.
 fn key_scores(level: SimdLevel, weights: &mut [f32], slopes: &mut [f32], found: [&[f32]; 3], scale: f32) {
     on_path!(level, key_rows(weights: &mut [f32], slopes: &mut [f32], found: [&[f32]; 3], scale: f32));
 }
@@ -194,7 +198,7 @@ fn key_rows(weights: &mut [f32], slopes: &mut [f32], [maxima, inverses, means]: 
     for at in 0..ROWS {
         let (weights, slopes) = (&mut weights[at * lanes..][..lanes], &mut slopes[at * lanes..][..lanes]);
         for i in 0..lanes {
-            // Scores of queries that do not see the key may be larger than all that they see; what comes of those is not used.
+            // A masked score may exceed the maximum of its query; `clear_hidden` zeroes the result.
             let weight = exp(weights[i].mul_add(scale, -maxima[i])) * inverses[i];
             weights[i] = weight;
             slopes[i] = weight * (slopes[i] - means[i]) * scale;

@@ -1,4 +1,4 @@
-//! Attention, a head at a time: scores never leave the cache.
+//! Attention, one head at a time, so that scores never leave the cache.
 
 use super::attend::{HeadRows, attend};
 use briquette_core::simd::{SimdLevel, active_level};
@@ -8,25 +8,25 @@ use std::cell::RefCell;
 /// Below this many multiplications, waking another thread costs more than it saves.
 pub(super) const PAYS: usize = 1 << 20;
 
-/// The sizes of queries, keys and values, and which of these a query sees.
+/// The sizes of queries, keys and values, and the causal mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttentionShape {
     /// Number of sequences.
     pub batch: usize,
-    /// Tokens of a sequence; there are as many queries as keys.
+    /// Tokens in a sequence: the number of queries and of keys.
     pub length: usize,
-    /// Number of heads.
+    /// Number of query heads.
     pub n_heads: usize,
-    /// Heads of keys and values, each for as many neighbouring heads of queries.
+    /// Number of key and value heads, each shared by the same number of neighbouring query heads.
     pub n_kv_heads: usize,
     /// Width of a head.
     pub width: usize,
-    /// Whether a query sees no token after its own.
+    /// Whether to mask the keys after each query.
     pub is_causal: bool,
 }
 
 impl AttentionShape {
-    /// Elements of queries or outputs.
+    /// Returns the number of elements of queries or outputs.
     pub const fn n_elements(&self) -> usize {
         self.batch * self.length * self.n_heads * self.width
     }
@@ -36,11 +36,13 @@ thread_local! {
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// `softmax(q kᵀ / sqrt(width)) v` for every head, all `[batch, length, n_heads * width]`, keys and values with their number of heads.
-/// Keys that are `padding` (`[batch, length]`, empty for none) are not seen. A sequence that is padding throughout gives NaN.
+/// Computes `softmax(q kᵀ / sqrt(width)) v` for every head.
+///
+/// All arrays are `[batch, length, n_heads * width]`, keys and values with their number of heads. Keys with
+/// `padding` (`[batch, length]`, empty for none) are masked. A sequence of only padding gives NaN.
 ///
 /// # Panics
-/// If the lengths disagree with the shape.
+/// If the lengths do not match the shape.
 pub fn attention(shape: AttentionShape, q: &[f32], k: &[f32], v: &[f32], padding: &[bool], out: &mut [f32]) {
     on_path(active_level(), shape, [q, k, v], padding, out);
 }
@@ -63,12 +65,12 @@ fn on_path(level: SimdLevel, shape: AttentionShape, [q, k, v]: [&[f32]; 3], padd
     }
 }
 
-/// Part `index` of `n` that are equally long.
+/// Returns part `index` of `n` equal parts.
 pub(super) fn part<T>(values: &[T], index: usize, n: usize) -> &[T] {
     &values[index * (values.len() / n)..][..values.len() / n]
 }
 
-/// The heads of one sequence.
+/// Computes the heads of one sequence.
 fn heads(level: SimdLevel, shape: AttentionShape, [q, k, v]: [&[f32]; 3], padding: &[bool], out: &mut [f32]) {
     let AttentionShape { length, n_heads, n_kv_heads, width, is_causal, .. } = shape;
     let mut scratch = SCRATCH.take();
@@ -89,7 +91,7 @@ mod tests {
         (0..n).map(|i| ((i * 7919 + seed * 104_729) % 1999) as f32 / 500.0 - 2.0).collect()
     }
 
-    /// One output by the definition, in f64.
+    /// Computes one output by definition, in f64.
     fn exact(shape: AttentionShape, [q, k, v]: [&[f32]; 3], padding: &[bool], [b, i, h, c]: [usize; 4]) -> f64 {
         let AttentionShape { length, n_heads: n, n_kv_heads: n_kv, width, is_causal, .. } = shape;
         let at = |heads: usize, i: usize, c: usize| ((b * length + i) * heads + h * heads / n) * width + c;
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_shows_only_where_it_is_seen() {
+    fn non_finite_values_affect_only_queries_that_attend_to_them() {
         let shape = AttentionShape { batch: 1, length: 20, n_heads: 1, n_kv_heads: 1, width: 8, is_causal: false };
         let [mut q, k, v] = [1, 2, 3].map(|seed| floats(shape.n_elements(), seed));
         q[3 * 8] = f32::NAN;

@@ -1,4 +1,4 @@
-//! The gradients of attention, a head at a time.
+//! The gradients of attention, one head at a time.
 
 use super::attend::HeadRows;
 use super::attend_grad::attend_grad;
@@ -11,14 +11,18 @@ thread_local! {
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The gradients `[dq, dk, dv]` of [`attention`](super::attention()), of the gradient `dy` of its outputs: with its weights `p`, which are made anew,
-/// `dv = pᵀ dy`, `ds = p ∘ (dy vᵀ - Σ p ∘ dy vᵀ) / sqrt(width)`, `dq = ds k` and `dk = dsᵀ q`. A head of keys and values has the sums of the heads of
-/// queries that it is for.
+/// Computes the gradients `[dq, dk, dv]` of [`attention`](super::attention()) from the gradient `dy` of its
+/// outputs.
 ///
-/// Source: Dao et al., "FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness", 2022, appendix B.2.
+/// With attention weights `p`, which are recomputed: `dv = pᵀ dy`, `ds = p ∘ (dy vᵀ - Σ p ∘ dy vᵀ) /
+/// sqrt(width)`, `dq = ds k` and `dk = dsᵀ q`. The gradient of a key or value head is the sum over the query
+/// heads that share it.
+///
+/// Source: Dao et al., "FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness", 2022,
+/// appendix B.2.
 ///
 /// # Panics
-/// If the lengths disagree with the shape.
+/// If the lengths do not match the shape.
 pub fn attention_grad(
     shape: AttentionShape,
     [q, k, v]: [&[f32]; 3],
@@ -58,7 +62,7 @@ fn on_path(
     }
 }
 
-/// The heads of one sequence.
+/// Computes the heads of one sequence.
 fn heads(
     level: SimdLevel,
     shape: AttentionShape,
@@ -88,7 +92,7 @@ mod tests {
         (0..n).map(|i| ((i * 7919 + seed * 104_729) % 1999) as f32 / 500.0 - 2.0).collect()
     }
 
-    /// The gradients by their definition, in f64.
+    /// Computes the gradients by definition, in f64.
     fn exact(shape: AttentionShape, [q, k, v, dy]: [&[f32]; 4], padding: &[bool]) -> [Vec<f64>; 3] {
         let AttentionShape { batch, length, n_heads, n_kv_heads, width, is_causal } = shape;
         let mut grads = [q, k, v].map(|of| vec![0.0; of.len()]);
@@ -160,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_that_are_hidden_may_be_huge() {
+    fn masked_scores_may_be_huge() {
         let shape = AttentionShape { batch: 1, length: 9, n_heads: 1, n_kv_heads: 1, width: 8, is_causal: true };
         let [mut q, mut k, v, dy] = [1, 2, 3, 4].map(|seed| floats(shape.n_elements(), seed));
         k[8 * 8..].fill(1e4);

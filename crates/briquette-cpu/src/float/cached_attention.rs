@@ -1,4 +1,4 @@
-//! Attention of new tokens to all that are kept.
+//! Attention of new tokens to cached keys and values.
 #![allow(unsafe_code)]
 
 use super::cached_rows::{BLOCK, CachedRows, CachedValues};
@@ -13,18 +13,22 @@ use std::cell::RefCell;
 
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 18;
-/// f32 holds the exponent of f16 this many powers higher.
+/// 2^112: the factor between equal exponent bits in f32 and f16.
 const HALF_BIAS: f32 = 5.192_297e33;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// `softmax(q kᵀ / sqrt(width)) v` of queries `[tokens, n_heads * width]`, which belong to the last of the tokens whose keys and values are
-/// kept; each sees those up to its own. Keys and values may have fewer heads than queries, each for as many neighbouring ones.
+/// Computes `softmax(q kᵀ / sqrt(width)) v` with cached keys and values.
+///
+/// The queries `[tokens, n_heads * width]` belong to the last cached tokens; each attends to keys up to its
+/// own. Keys and values may have fewer heads than queries, each shared by the same number of neighbouring query
+/// heads.
 ///
 /// # Panics
-/// If the lengths disagree, or there are more queries than keys.
+/// - If the lengths disagree.
+/// - If there are more queries than keys.
 pub fn cached_attention(q: &[f32], n_heads: usize, [keys, values]: [&CachedRows; 2], out: &mut [f32]) {
     on(active_level(), q, n_heads, [keys, values], out);
 }
@@ -41,7 +45,7 @@ fn on(level: SimdLevel, q: &[f32], n_heads: usize, [keys, values]: [&CachedRows;
     let n_new = q.len() / (n_heads * width);
     assert!(n_new <= n_tokens, "{n_new} queries of {n_tokens} tokens");
     let of_head = n_heads / n_kv_heads * width;
-    // Heads that share keys lie side by side.
+    // Query heads that share keys are contiguous.
     let run = |(at, (q, out)): (usize, (&[f32], &mut [f32]))| {
         let n_seen = n_tokens - n_new + at / n_kv_heads + 1;
         attend(level, q, [keys, values], at % n_kv_heads, n_seen, out);
@@ -53,7 +57,7 @@ fn on(level: SimdLevel, q: &[f32], n_heads: usize, [keys, values]: [&CachedRows;
     }
 }
 
-/// The queries of one token that share head `head` of keys and values.
+/// Computes the queries of one token that share key and value head `head`.
 fn attend(level: SimdLevel, q: &[f32], [keys, values]: [&CachedRows; 2], head: usize, n_seen: usize, out: &mut [f32]) {
     let mut scratch = SCRATCH.take();
     scratch.clear();
@@ -63,7 +67,7 @@ fn attend(level: SimdLevel, q: &[f32], [keys, values]: [&CachedRows; 2], head: u
     let (keys, values) = (CachedHead { rows: keys, head }, CachedHead { rows: values, head });
     match level.isa() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a level exists only where `is_available` said so.
+        // SAFETY: a level exists only if its instructions are available.
         Isa::Amx | Isa::Avx512Vnni => unsafe { avx512(q, keys, values, block, weights, out) },
         _ => {
             on_path!(level, plain(q: &[f32], keys: CachedHead, values: CachedHead, block: &mut [f32], weights: &mut [f32], out: &mut [f32]))
@@ -83,7 +87,7 @@ fn plain(q: &[f32], keys: CachedHead, values: CachedHead, block: &mut [f32], wei
     all::<[f32; BLOCK]>(q, keys, values, block, weights, out);
 }
 
-/// One head of kept rows.
+/// One head of cached rows.
 #[derive(Clone, Copy)]
 struct CachedHead<'a> {
     rows: &'a CachedRows,
@@ -91,9 +95,11 @@ struct CachedHead<'a> {
 }
 
 impl<'a> CachedHead<'a> {
-    /// The keys of 16 tokens, `[width][16]`, and what those of each token are to be multiplied by. They may be written to `scratch`.
+    /// Returns the keys of 16 tokens, `[width][16]`, and a factor for the keys of each token.
+    ///
+    /// May write the keys to `scratch`.
     #[inline(always)]
-    #[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+    #[allow(clippy::needless_range_loop, reason = "iterator adapters are not inlined here")]
     fn keys(&self, block: usize, scratch: &'a mut [f32]) -> (&'a [[f32; BLOCK]], [f32; BLOCK]) {
         let (at, n) = (block * self.rows.n_heads + self.head, scratch.len());
         let places = at * n..(at + 1) * n;
@@ -119,10 +125,11 @@ impl<'a> CachedHead<'a> {
         (keys.as_chunks().0, scales)
     }
 
-    /// The values of 16 tokens, `[16][stride]`, with zeros behind those of each token where their number is no multiple of 16. They may be
-    /// written to `scratch`.
+    /// Returns the values of 16 tokens, `[16][stride]`, padded with zeros if the width is not a multiple of 16.
+    ///
+    /// May write the values to `scratch`.
     #[inline(always)]
-    #[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+    #[allow(clippy::needless_range_loop, reason = "iterator adapters are not inlined here")]
     fn values(&self, block: usize, scratch: &'a mut [f32]) -> &'a [f32] {
         let (width, stride) = (self.rows.width, scratch.len() / BLOCK);
         let at = (block * self.rows.n_heads + self.head) * BLOCK;
@@ -150,7 +157,7 @@ impl<'a> CachedHead<'a> {
         scratch
     }
 
-    /// Tells the processor that what is kept of 16 tokens will be read.
+    /// Prefetches the cached rows of 16 tokens.
     #[inline(always)]
     fn fetch(&self, block: usize) {
         #[cfg(target_arch = "x86_64")]
@@ -162,7 +169,7 @@ impl<'a> CachedHead<'a> {
                 CachedValues::Int8(codes, _) => (codes.as_ptr(), n),
             };
             for line in (0..n_bytes).step_by(64) {
-                // SAFETY: a prefetch may be of any address.
+                // SAFETY: a prefetch accepts any address.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(at * n_bytes + line)) };
             }
         }
@@ -171,7 +178,7 @@ impl<'a> CachedHead<'a> {
     }
 }
 
-/// A number of 16 bits; what is not finite is NaN.
+/// Converts f16 bits to f32; infinities become NaN.
 #[inline(always)]
 fn widened(bits: u16) -> f32 {
     let magnitude = f32::from_bits(u32::from(bits & 0x7fff) << 13) * HALF_BIAS;
@@ -207,7 +214,7 @@ fn all<L: FloatLanes>(
     for query in 0..n_queries {
         softmax(&mut weights[query * n_seen..(query + 1) * n_seen]);
     }
-    // Zeros behind rows: keys may have been written there.
+    // Clears the padding of rows, because the block may contain keys.
     block.fill(0.0);
     for first in (0..n_queries).step_by(4) {
         let n = 4.min(n_queries - first);
@@ -222,7 +229,7 @@ fn all<L: FloatLanes>(
     }
 }
 
-/// `Σ q[i] keys[i]` of 16 tokens: four sums by turns, for each waits for the one before.
+/// Returns `Σ q[i] keys[i]` for 16 tokens. Four alternating sums shorten the chain of dependent additions.
 #[inline(always)]
 fn scores<L: FloatLanes>(q: &[f32], keys: &[[f32; BLOCK]]) -> L {
     let zero = L::splat(0.0);
@@ -241,7 +248,7 @@ fn scores<L: FloatLanes>(q: &[f32], keys: &[[f32; BLOCK]]) -> L {
     a.add(b).add(c.add(d))
 }
 
-/// `Σ weights[t] values[t]` of `N` queries.
+/// Adds `Σ weights[t] values[t]` for `N` queries.
 #[inline(always)]
 fn add_up<L: FloatLanes, const N: usize>(values: CachedHead, block: &mut [f32], weights: &[f32], out: &mut [f32]) {
     let width = values.rows.width;
@@ -255,9 +262,9 @@ fn add_up<L: FloatLanes, const N: usize>(values: CachedHead, block: &mut [f32], 
     }
 }
 
-/// The same of `C` times 16 columns from `first` on.
+/// Does the same for `C` times 16 columns starting at `first`.
 #[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+#[allow(clippy::needless_range_loop, reason = "iterator adapters are not inlined here")]
 fn add_up_from<L: FloatLanes, const N: usize, const C: usize>(
     values: CachedHead,
     first: usize,
@@ -309,7 +316,7 @@ mod tests {
         (0..n).map(|i| ((i * 7919 + seed * 104_729) % 1999) as f32 / 500.0 - 2.0).collect()
     }
 
-    /// Attention of the last `n_new` of `length` tokens, and the same without a cache.
+    /// Returns attention of the last `n_new` of `length` tokens, and the same without a cache.
     fn both(kind: CacheType, level: SimdLevel, [length, n_new, n_heads, n_kv, width]: [usize; 5]) -> [Vec<f32>; 2] {
         let [q, k, v] = [(1, n_heads), (2, n_kv), (3, n_kv)].map(|(seed, n)| floats(length * n * width, seed));
         let shape = AttentionShape { batch: 1, length, n_heads, n_kv_heads: n_kv, width, is_causal: true };
@@ -326,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_attention_without_a_cache_at_awkward_shapes() {
+    fn cached_attention_equals_attention_at_awkward_shapes() {
         let shapes = [[1, 1, 1, 1, 1], [5, 1, 3, 3, 4], [17, 4, 2, 1, 32], [70, 1, 9, 3, 64], [33, 33, 6, 2, 33]];
         for shape in shapes {
             for (kind, most) in [(CacheType::F32, 2e-5), (CacheType::F16, 4e-3), (CacheType::Int8, 5e-2)] {
@@ -343,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_of_16_bits_is_widened_as_the_library_does() {
+    fn f16_conversion_agrees_with_the_half_crate() {
         for bits in 0..=u16::MAX {
             let (ours, theirs) = (widened(bits), half::f16::from_bits(bits).to_f32());
             assert!(ours.to_bits() == theirs.to_bits() || (ours.is_nan() && !theirs.is_finite()), "{bits:#x}");
@@ -351,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_never_hidden() {
+    fn non_finite_values_are_never_lost() {
         for kind in CacheType::ALL {
             for infinite in [0, 1] {
                 let mut rows = [CachedRows::keys(kind, 1, 4), CachedRows::values(kind, 1, 4)];

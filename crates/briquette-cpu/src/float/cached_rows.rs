@@ -1,29 +1,29 @@
-//! Keys or values that are kept from one token to the next.
+//! The key-value cache.
 
 use half::f16;
 use std::fmt;
 use std::str::FromStr;
 
-/// Tokens for which there is room before there are any.
+/// Tokens for which memory is reserved in advance.
 const TOKENS_AHEAD: usize = 32;
 
-/// In what keys and values are kept.
+/// The element type of cached keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CacheType {
-    /// As they are: 4 bytes each.
+    /// Unchanged, 4 bytes each.
     #[default]
     F32,
     /// 2 bytes each.
     F16,
-    /// 1 byte each, and a scale for each head of a token.
+    /// 1 byte each, with a scale for each head of a token.
     Int8,
 }
 
 impl CacheType {
-    /// Every type, for help texts.
+    /// All types, for help texts.
     pub const ALL: [Self; 3] = [Self::F32, Self::F16, Self::Int8];
 
-    /// Its name.
+    /// Returns the name of the type.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -48,10 +48,10 @@ impl FromStr for CacheType {
     }
 }
 
-/// Tokens whose keys lie side by side.
+/// Tokens whose keys are interleaved.
 pub(crate) const BLOCK: usize = super::lanes::N_LANES;
 
-/// Keys or values of heads, for each token that was seen.
+/// Cached keys or values of several heads, for each processed token.
 #[derive(Debug, Clone)]
 pub struct CachedRows {
     pub(crate) n_heads: usize,
@@ -61,7 +61,7 @@ pub struct CachedRows {
     pub(crate) kept: CachedValues,
 }
 
-/// How numbers lie in memory, as attention goes over them: those of a head follow each other for 16 tokens.
+/// The memory layout: blocks of 16 tokens, head by head, in the order in which attention reads them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CacheOrder {
     /// `[tokens / 16, heads, 16, width]`.
@@ -75,17 +75,17 @@ pub(crate) enum CachedValues {
     F32(Vec<f32>),
     /// Bits of f16.
     F16(Vec<u16>),
-    /// Codes, and the scale of each head of each token, in the same order.
+    /// Codes, and the scale of each head of each token in the same order.
     Int8(Vec<i8>, Vec<f32>),
 }
 
 impl CachedRows {
-    /// No keys yet, of heads of so many numbers.
+    /// Returns an empty cache of keys with `n_heads` heads of `width` elements.
     pub const fn keys(kind: CacheType, n_heads: usize, width: usize) -> Self {
         Self::new(kind, n_heads, width, CacheOrder::Keys)
     }
 
-    /// No values yet.
+    /// Returns an empty cache of values.
     pub const fn values(kind: CacheType, n_heads: usize, width: usize) -> Self {
         Self::new(kind, n_heads, width, CacheOrder::Values)
     }
@@ -99,10 +99,13 @@ impl CachedRows {
         Self { n_heads, width, n_tokens: 0, order, kept }
     }
 
-    /// Adds rows of tokens. int8: `code = round(x / scale)` with `scale = max |x| / 127` over a head; what is not finite makes its head NaN.
+    /// Appends the rows of new tokens.
+    ///
+    /// For int8, `code = round(x / scale)` with `scale = max |x| / 127` per head. A NaN or infinity makes its
+    /// head NaN.
     ///
     /// # Panics
-    /// If they are not whole rows.
+    /// If `rows` is not whole rows.
     pub fn push(&mut self, rows: &[f32]) {
         let n_cols = self.n_heads * self.width;
         assert!(rows.len().is_multiple_of(n_cols.max(1)), "{} values in rows of {n_cols}", rows.len());
@@ -118,7 +121,7 @@ impl CachedRows {
         }
     }
 
-    /// Makes place for so many tokens in all.
+    /// Allocates memory for `n_tokens` tokens in all.
     fn grow(&mut self, n_tokens: usize) {
         let n_places = n_tokens.next_multiple_of(BLOCK);
         let (n_heads, n_cols) = (self.n_heads, self.n_heads * self.width);
@@ -132,10 +135,10 @@ impl CachedRows {
         }
     }
 
-    /// Writes a head of the next token.
+    /// Writes one head of the next token.
     fn put(&mut self, head: usize, row: &[f32]) {
         let (block, lane) = (self.n_tokens / BLOCK * self.n_heads + head, self.n_tokens % BLOCK);
-        // The place of its scale, of its first number, and from one number to the next.
+        // The index of the scale, the index of the first element, and the distance between elements.
         let at = block * BLOCK + lane;
         let (first, step) = match self.order {
             CacheOrder::Values => (at * self.width, 1),
@@ -158,12 +161,12 @@ impl CachedRows {
         }
     }
 
-    /// Tokens whose rows are kept.
+    /// Returns the number of cached tokens.
     pub const fn n_tokens(&self) -> usize {
         self.n_tokens
     }
 
-    /// Bytes of memory that the rows take.
+    /// Returns the size of the rows in memory in bytes.
     pub fn n_bytes(&self) -> usize {
         match &self.kept {
             CachedValues::F32(values) => 4 * values.capacity(),
@@ -177,7 +180,8 @@ impl CachedRows {
     }
 }
 
-/// Zeros up to `n_rows` rows in all. Memory is reserved for some tokens or an eighth of all more: doubling would leave up to half of it unused.
+/// Resizes to `n_rows` rows, filled with zeros. Reserves memory for some tokens or an eighth more; doubling
+/// could waste half of it.
 fn resize<T: Copy + Default>(values: &mut Vec<T>, n_rows: usize, n_cols: usize) {
     let n = n_rows * n_cols;
     if values.capacity() < n {
@@ -186,7 +190,7 @@ fn resize<T: Copy + Default>(values: &mut Vec<T>, n_rows: usize, n_cols: usize) 
     values.resize(n, T::default());
 }
 
-/// The scale of a head, and what its values are multiplied by: NaN and 0 where one of them is not finite.
+/// Returns the scale of a head and the factor of its values; NaN and 0 if a value is not finite.
 fn scale_of(head: &[f32]) -> (f32, f32) {
     let largest = head.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
     match head.iter().all(|value| value.is_finite()) {
@@ -201,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_take_as_many_bytes_as_their_type_says() {
+    fn cached_rows_have_the_size_of_their_type() {
         for (kind, of_token) in [(CacheType::F32, 4 * 128), (CacheType::F16, 2 * 128), (CacheType::Int8, 128 + 4 * 2)] {
             for mut rows in [CachedRows::keys(kind, 2, 64), CachedRows::values(kind, 2, 64)] {
                 rows.push(&[1.0; 128]);

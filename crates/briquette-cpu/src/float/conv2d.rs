@@ -1,4 +1,4 @@
-//! 2-D convolution, as products of the weights and tiles of patches, and its gradients.
+//! 2-D convolution in f32 as products of weights and tiles of patches, and its gradients.
 
 mod patches;
 #[cfg(test)]
@@ -13,34 +13,34 @@ use rayon::prelude::*;
 /// Below this many multiplications, waking another thread costs more than it saves.
 const PAYS: usize = 1 << 21;
 
-/// A convolution of `n_images` images of one size, of one group.
+/// A convolution of `n_images` images of equal size, with one group.
 #[derive(Debug, Clone, Copy)]
 pub struct FloatConv2d {
     /// Channels, kernel, stride, padding and dilation.
     pub shape: Conv2dShape,
-    /// Height and width of an image.
+    /// Height and width of the input images.
     pub size: [usize; 2],
     /// Number of images.
     pub n_images: usize,
 }
 
 impl FloatConv2d {
-    /// Elements of the output.
+    /// Returns the number of output elements.
     pub fn n_outputs(&self) -> usize {
         self.n_images * self.shape.n_out * self.n_pixels()
     }
 
-    /// Elements of the input.
+    /// Returns the number of input elements.
     pub fn n_inputs(&self) -> usize {
         self.n_images * self.shape.n_in * self.size[0] * self.size[1]
     }
 
-    /// Pixels of an output.
+    /// Returns the number of pixels in an output image.
     fn n_pixels(&self) -> usize {
         self.shape.out_size(self.size).iter().product()
     }
 
-    /// `y[b, o, p] = Σ w[o, i, ky, kx] * x[b, i, source of (p, ky, kx)] + bias[o]`, where padding is 0.
+    /// Computes `y[b, o, p] = Σ w[o, i, ky, kx] * x[b, i, source of (p, ky, kx)] + bias[o]`, with padding 0.
     ///
     /// # Panics
     /// If the lengths disagree, or there is more than one group.
@@ -72,10 +72,10 @@ impl FloatConv2d {
         y
     }
 
-    /// `dw[o, i, ky, kx] = Σ dy[b, o, p] * x[b, i, source of (p, ky, kx)]`.
+    /// Computes `dw[o, i, ky, kx] = Σ dy[b, o, p] * x[b, i, source of (p, ky, kx)]`.
     ///
     /// # Panics
-    /// As [`FloatConv2d::forward`].
+    /// See [`FloatConv2d::forward`].
     pub fn weight_grad(&self, x: &[f32], dy: &[f32]) -> Vec<f32> {
         let (n_out, depth) = (self.shape.n_out, self.check_output(dy));
         assert_eq!(x.len(), self.n_inputs(), "images of {:?}", self.size);
@@ -100,10 +100,10 @@ impl FloatConv2d {
         parts.into_iter().reduce(|sum, part| sum.iter().zip(part).map(|(a, b)| a + b).collect()).unwrap_or_else(zeros)
     }
 
-    /// `dx[b, i, source] = Σ w[o, i, ky, kx] * dy[b, o, p]` over the outputs that the pixel contributes to.
+    /// Computes `dx[b, i, source] = Σ w[o, i, ky, kx] * dy[b, o, p]` over the outputs of each source pixel.
     ///
     /// # Panics
-    /// As [`FloatConv2d::forward`].
+    /// See [`FloatConv2d::forward`].
     pub fn input_grad(&self, weights: &[f32], dy: &[f32]) -> Vec<f32> {
         let (n_out, depth) = (self.shape.n_out, self.check_output(dy));
         let (patches, mut dx) = (Patches::new(self.shape, self.size, self.n_images), vec![0.0; self.n_inputs()]);
@@ -127,7 +127,7 @@ impl FloatConv2d {
         dx
     }
 
-    /// The outputs of a tile of `dy` as a matrix `[out, pixel]`.
+    /// Returns the outputs of a tile of `dy` as a matrix `[out, pixel]`.
     fn gather_outputs<'b>(&self, dy: &[f32], tile: &ImageTile, buffer: &'b mut Vec<f32>) -> &'b [f32] {
         let (n_out, n_pixels) = (self.shape.n_out, self.n_pixels());
         let width = self.shape.out_size(self.size)[1];
@@ -141,7 +141,7 @@ impl FloatConv2d {
         buffer
     }
 
-    /// The part of `y` that each tile writes: a block `[out, pixel]` for each of its images.
+    /// Splits `y` into the parts of each tile: one block `[out, pixel]` per image.
     fn split<'y>(&self, y: &'y mut [f32], tiles: &[ImageTile]) -> Vec<Vec<OutputBlock<'y>>> {
         let width = self.shape.out_size(self.size)[1];
         let (n_out, n_pixels) = (self.shape.n_out, self.n_pixels());
@@ -156,7 +156,7 @@ impl FloatConv2d {
         tiles.iter().map(|tile| tile.images.clone().map(|_| take(tile)).collect()).collect()
     }
 
-    /// Checks the lengths; returns the number of inputs of a patch.
+    /// Checks the lengths and returns the number of inputs of a patch.
     fn check(&self, x: &[f32], weights: &[f32]) -> usize {
         let [n_out, n_in, height, width] = self.shape.weight_dims();
         assert_eq!(self.shape.groups, 1, "a convolution of one group");
@@ -171,7 +171,7 @@ impl FloatConv2d {
     }
 }
 
-/// Memory that a thread uses again for each tile.
+/// Memory of a thread, reused for each tile.
 #[derive(Default)]
 struct ConvScratch {
     columns: Vec<f32>,

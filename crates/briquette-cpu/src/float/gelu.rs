@@ -5,7 +5,7 @@ use super::threads::PAYS;
 use briquette_core::simd::{SimdLevel, active_level};
 use rayon::prelude::*;
 
-/// `x * Phi(x)` of every element, in place: within 1e-6 of the exact function.
+/// Computes `x * Phi(x)` of every element in place, within 1e-6 of the exact function.
 pub fn gelu(x: &mut [f32]) {
     let level = active_level();
     let n_threads = if x.len() >= PAYS { rayon::current_num_threads() } else { 1 };
@@ -19,7 +19,7 @@ fn gelu_on(level: SimdLevel, x: &mut [f32]) {
     loops::gelu(level, x);
 }
 
-/// As [`gelu`], by the calling thread and within 6e-5: for values that are rounded to 8-bit codes next.
+/// Like [`gelu`], but within 6e-5 and in the calling thread: for values that are next rounded to 8-bit codes.
 pub fn coarse_gelu(level: SimdLevel, x: &mut [f32]) {
     loops::coarse_gelu(level, x);
 }
@@ -28,7 +28,7 @@ pub fn coarse_gelu(level: SimdLevel, x: &mut [f32]) {
 mod tests {
     use super::*;
 
-    /// `Phi` by its series.
+    /// Returns `Phi` by its series.
     fn exact(x: f64) -> f64 {
         let (mut term, mut sum) = (x, x);
         for n in 1..200 {
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn the_coarse_one_is_near_the_exact_function_and_every_path_gives_its_bits() {
+    fn coarse_gelu_is_near_the_exact_function_on_every_path() {
         let x: Vec<f32> = (-5003..5003).map(|i| i as f32 * 1e-3).chain([0.0, -0.0, 1e-30, 9.0, -100.0]).collect();
         let (mut reference, mut far) = (x.clone(), [f32::NAN, f32::INFINITY]);
         coarse_gelu(SimdLevel::SCALAR, &mut reference);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn far_from_zero_it_is_x_or_nothing_and_nan_stays() {
+    fn large_inputs_are_unchanged_or_zero_and_nan_stays() {
         for level in SimdLevel::available() {
             let mut x = [9.0, 1e30, -9.0, -100.0, f32::NAN, f32::INFINITY];
             gelu_on(level, &mut x);

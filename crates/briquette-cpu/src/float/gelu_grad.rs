@@ -11,7 +11,9 @@ use rayon::prelude::*;
 /// `1 / sqrt(2 pi)`.
 const PEAK: f32 = 0.398_942_3;
 
-/// The gradient of [`gelu`](super::gelu()): `dx = (Phi(x) + x e^(-x²/2) / sqrt(2 pi)) dy`, in place of `dy`.
+/// Computes the gradient of [`gelu`](super::gelu()) in place of `dy`.
+///
+/// `dx = (Phi(x) + x e^(-x²/2) / sqrt(2 pi)) dy`.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -43,7 +45,7 @@ fn all(x: &[f32], dy: &mut [f32]) {
 mod tests {
     use super::*;
 
-    /// The derivative by the series of `Phi`.
+    /// Returns the derivative by the series of `Phi`.
     fn exact(x: f64) -> f64 {
         let (mut term, mut sum) = (x, x);
         for n in 1..200 {
@@ -71,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn far_from_zero_it_is_all_or_nothing_and_nan_stays() {
+    fn large_inputs_saturate_and_nan_stays() {
         let mut dy = [2.0; 4];
         gelu_grad(&[9.0, 1e15, -1e15, f32::NAN], &mut dy);
         assert!(dy[..3] == [2.0, 2.0, 0.0] && dy[3].is_nan(), "{dy:?}");

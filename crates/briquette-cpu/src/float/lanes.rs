@@ -1,21 +1,21 @@
-//! 16 floats that are computed with at once: loops that compilers are to make vectors of come out as single numbers where much else is around.
+//! Explicit vectors of 16 floats, for loops that compilers do not vectorise inside larger functions.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// Floats of a vector.
+/// Floats in a vector.
 pub(super) const N_LANES: usize = 16;
 
-/// A vector of 16 floats. Every kind of it gives the same bits.
+/// A vector of 16 floats. All implementations give the same bits.
 pub(super) trait FloatLanes: Copy {
-    /// `x` 16 times.
+    /// Returns 16 times `x`.
     fn splat(x: f32) -> Self;
     fn load(values: &[f32; N_LANES]) -> Self;
     fn store(self, values: &mut [f32; N_LANES]);
     fn add(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;
-    /// `self * a + b`, rounded once.
+    /// Returns `self * a + b`, rounded once.
     fn mul_add(self, a: Self, b: Self) -> Self;
 }
 
@@ -60,12 +60,12 @@ impl FloatLanes for [f32; N_LANES] {
     }
 }
 
-/// Only where there is AVX-512, in functions that are compiled for it.
+/// Used only in functions compiled for AVX-512.
 #[cfg(target_arch = "x86_64")]
 impl FloatLanes for __m512 {
     #[inline(always)]
     fn splat(x: f32) -> Self {
-        // SAFETY: as the type says; so below.
+        // SAFETY: see the comment on this impl; the same holds below.
         unsafe { _mm512_set1_ps(x) }
     }
 

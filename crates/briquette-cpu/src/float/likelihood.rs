@@ -1,14 +1,14 @@
-//! How likely scores find what came next.
+//! The likelihood of target tokens from logits.
 #![allow(unsafe_code)]
 
 use super::loops::{exp, on_path, reduce};
 use briquette_core::simd::Isa;
 use briquette_core::simd::{SimdLevel, active_level};
 
-/// Elements whose sum is taken in f32 before it is added in f64.
+/// Elements that are summed in f32 before the sum is added in f64.
 const BLOCK: usize = 1024;
 
-/// `ln Σ e^score` of a row of scores: NaN where one is NaN.
+/// Returns `ln Σ e^score` of a row of scores, or NaN if a score is NaN.
 pub fn log_sum_exp(scores: &[f32]) -> f64 {
     on(active_level(), scores)
 }

@@ -1,12 +1,13 @@
-//! f32 loops, written once and compiled for each instruction set: they are the same operations in the same order, so they
-//! give the same bits.
+//! f32 loops, written once and compiled for each instruction set.
+//!
+//! All versions do the same operations in the same order, so they give the same bits.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
 use briquette_core::simd::Isa;
 use briquette_core::simd::SimdLevel;
 
-/// Lanes of sums and maxima: as many on every level, so that all of them give the same bits.
+/// Lanes of sums and maxima, equal on every level so that all levels give the same bits.
 pub(crate) const LANES: usize = 16;
 
 /// `Phi(x) = 1/2 + x * p(v)` with `v = 2 x^2 / EDGE^2 - 1`: Chebyshev interpolation, within 1.3e-7 of the exact function.
@@ -27,9 +28,10 @@ const PHI: [f32; 15] = [
     -0.000_758_976_73,
     0.000_272_293_55,
 ];
-/// Where `Phi` is 0 or 1, as far as f32 can tell.
+/// From this magnitude, `Phi` is 0 or 1 in f32.
 const EDGE: f32 = 5.3;
-/// `Phi` with fewer terms: `x * Phi(x)` is within 6e-5, a seventieth of a step of 8-bit codes of values up to 1.
+/// `Phi` with fewer terms: `x * Phi(x)` is within 6e-5, a seventieth of a step of 8-bit codes for values up to
+/// 1.
 const COARSE_PHI: [f32; 9] = [
     0.167_855_74,
     -0.081_496_06,
@@ -41,7 +43,7 @@ const COARSE_PHI: [f32; 9] = [
     -0.005_486_802_7,
     0.001_803_188,
 ];
-/// Where the coarse `Phi` is 0 or 1.
+/// From this magnitude, the coarse `Phi` is 0 or 1.
 const COARSE_EDGE: f32 = 4.2;
 /// Below this, the exponential function is 0.
 const LOWEST: f32 = -87.0;
@@ -61,7 +63,7 @@ macro_rules! on_path {
         }
         match $level.isa() {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a level exists only where `is_available` said so.
+            // SAFETY: a level exists only if its instructions are available.
             Isa::Amx | Isa::Avx512Vnni => unsafe { avx512($($name),*) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the features were just detected.
@@ -72,18 +74,18 @@ macro_rules! on_path {
 }
 pub(crate) use on_path;
 
-/// The share of a normal distribution that lies below `x`.
+/// Returns the standard normal distribution function at `x`.
 #[inline(always)]
 pub(crate) fn phi(x: f32) -> f32 {
     phi_by(x, &PHI, EDGE)
 }
 
-/// `Phi` by the coefficients of its interpolation, an odd number of them, which holds up to an edge.
+/// Evaluates `Phi` from an odd number of interpolation coefficients that are valid up to `edge`.
 #[inline(always)]
 fn phi_by<const N: usize>(x: f32, coefficients: &[f32; N], edge: f32) -> f32 {
     let v = (x * x).mul_add(2.0 / (edge * edge), -1.0);
-    // Even and odd powers by themselves: one chain of products would be waited for. No iterator, as what that calls is not compiled for the
-    // features of the level.
+    // Even and odd powers are separate to shorten the chain of dependent products. Iterators are avoided,
+    // because the functions that they call are not compiled for the features of the level.
     let (square, mut even, mut odd, mut at) = (v * v, coefficients[N - 1], coefficients[N - 2], N - 2);
     while at > 1 {
         at -= 2;
@@ -119,11 +121,11 @@ pub(crate) fn gelu(level: SimdLevel, x: &mut [f32]) {
     on_path!(level, gelu_all(x: &mut [f32]));
 }
 
-/// `e^x` for x of at most 0: within 2 units in the last place, 0 below [`LOWEST`], NaN for NaN.
+/// Returns `e^x` for x of at most 0: within 2 units in the last place, 0 below [`LOWEST`], NaN for NaN.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
     let kept = if x < LOWEST { LOWEST } else { x };
-    // Adding 1.5 * 2^23 rounds to a whole number, which then lies in the low bits.
+    // Adding 1.5 · 2^23 rounds to an integer in the low bits.
     let shifted = kept.mul_add(std::f32::consts::LOG2_E, 12_582_912.0);
     let n = shifted - 12_582_912.0;
     let r = n.mul_add(-0.693_145_75, kept);
@@ -138,8 +140,8 @@ pub(crate) fn exp(x: f32) -> f32 {
     if x < LOWEST { 0.0 } else { value }
 }
 
-/// Combines a row in lanes, then the lanes.
-#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+/// Reduces a row in lanes, then reduces the lanes.
+#[allow(clippy::needless_range_loop, reason = "iterator adapters are not inlined here")]
 #[inline(always)]
 pub(crate) fn reduce(row: &[f32], start: f32, f: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lanes = [start; LANES];
@@ -155,7 +157,7 @@ pub(crate) fn reduce(row: &[f32], start: f32, f: impl Fn(f32, f32) -> f32, join:
     join_lanes(lanes, join)
 }
 
-/// Joins lanes, halves at a time.
+/// Reduces lanes by halves.
 #[inline(always)]
 pub(crate) fn join_lanes(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
     let mut half = LANES / 2;
@@ -168,8 +170,8 @@ pub(crate) fn join_lanes(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32
     lanes[0]
 }
 
-/// `Σ f(sum, a[i], b[i])` of two rows of one length, in lanes and then in their order.
-#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+/// Folds `f(sum, a[i], b[i])` over two rows of equal length, in lanes and then over the lanes in order.
+#[allow(clippy::needless_range_loop, reason = "iterator adapters are not inlined here")]
 #[inline(always)]
 pub(crate) fn sum_of_both(a: &[f32], b: &[f32], f: impl Fn(f32, f32, f32) -> f32) -> f32 {
     let mut lanes = [0.0; LANES];

@@ -1,11 +1,13 @@
-//! 2-D max pool, and its gradient.
+//! 2-D max pooling and its gradient.
 
 use super::conv2d_shape::Conv2dShape;
 use super::threads::PAYS;
 use rayon::prelude::*;
 
-/// `y[plane, p] = max x[plane, source of (p, ky, kx)]` over the taps that are in the plane, NaN where one of them is; planes
-/// are `size` high and wide, and the kernel, its steps and the padding are those of `shape`.
+/// Computes `y[plane, p] = max x[plane, source of (p, ky, kx)]` over the taps inside the plane.
+///
+/// The result is NaN if one of them is NaN. Planes have height and width `size`; kernel, stride, dilation and
+/// padding come from `shape`.
 ///
 /// # Panics
 /// If `x` is not whole planes.
@@ -40,10 +42,12 @@ pub fn max_pool2d(x: &[f32], size: [usize; 2], shape: &Conv2dShape) -> Vec<f32> 
     y
 }
 
-/// The gradient of `x`: each `dy[plane, p]` goes to the first pixel that made `y`, row by row, or that was NaN.
+/// Computes the gradient of `x`.
+///
+/// Each `dy[plane, p]` is added to the first pixel, row by row, that was the maximum or NaN.
 ///
 /// # Panics
-/// As [`max_pool2d`]; if there is not a `dy` for each output.
+/// See [`max_pool2d`]; also if `dy` does not have one value per output.
 pub fn max_pool2d_grad(x: &[f32], dy: &[f32], size: [usize; 2], shape: &Conv2dShape) -> Vec<f32> {
     let ([height, width], n_plane) = (shape.out_size(size), n_plane(x, size));
     assert_eq!(dy.len(), x.len() / n_plane * height * width, "outputs of planes of {size:?}");
@@ -73,7 +77,7 @@ fn is_two_by_two(shape: &Conv2dShape) -> bool {
     [shape.kernel, shape.stride] == [[2, 2]; 2] && shape.dilation == [1, 1] && [top, left] == [0, 0]
 }
 
-/// The most common pool, of 2x2 windows that do not overlap: a plane `x_width` wide to one `y_width` wide.
+/// Pools with non-overlapping 2x2 windows, the most common case, from width `x_width` to `y_width`.
 fn pool_two_by_two(x: &[f32], x_width: usize, y: &mut [f32], y_width: usize) {
     for (y, rows) in y.chunks_exact_mut(y_width).zip(x.chunks(2 * x_width)) {
         let (top, bottom) = rows.split_at(x_width);
@@ -84,7 +88,7 @@ fn pool_two_by_two(x: &[f32], x_width: usize, y: &mut [f32], y_width: usize) {
     }
 }
 
-/// The first pixel with the largest value among the given rows and columns.
+/// Returns the first pixel with the largest value among the given rows and columns.
 fn first_highest(x: &[f32], width: usize, rows: &[usize], cols: &[usize]) -> Option<usize> {
     let mut best = rows.first()? * width + cols.first()?;
     for row in rows {
@@ -96,7 +100,7 @@ fn first_highest(x: &[f32], width: usize, rows: &[usize], cols: &[usize]) -> Opt
     Some(best)
 }
 
-/// For each row of outputs, the rows of a plane that its window covers; then the same for columns.
+/// Returns the rows of a plane in the window of each output row, and the same for columns.
 fn taps(size: [usize; 2], shape: &Conv2dShape) -> [Vec<Vec<usize>>; 2] {
     let out = shape.out_size(size);
     [0, 1].map(|axis| {
@@ -109,7 +113,7 @@ fn taps(size: [usize; 2], shape: &Conv2dShape) -> [Vec<Vec<usize>>; 2] {
     })
 }
 
-/// Whether `b` replaces `a` as the largest value so far. NaN counts as larger than any number.
+/// Returns whether `b` replaces `a` as the maximum. NaN counts as larger than any number.
 fn is_larger(b: f32, a: f32) -> bool {
     b > a || (b.is_nan() && !a.is_nan())
 }
@@ -118,14 +122,14 @@ fn larger(a: f32, b: f32) -> f32 {
     if is_larger(b, a) { b } else { a }
 }
 
-/// Elements of a plane; 1 where there are none.
+/// Returns the elements of a plane, or 1 if it is empty.
 fn n_plane(x: &[f32], size: [usize; 2]) -> usize {
     let n = (size[0] * size[1]).max(1);
     assert!(x.len().is_multiple_of(n), "{} values in planes of {size:?}", x.len());
     n
 }
 
-/// The planes that a thread takes at once.
+/// Returns the number of planes per task of a thread.
 fn planes_together(n: usize, n_plane: usize) -> usize {
     let n_threads = if n >= PAYS { rayon::current_num_threads() } else { 1 };
     (n / n_plane).div_ceil(n_threads)
@@ -136,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_of_each_window_and_nan_where_there_is_one() {
+    fn pooling_gives_the_maximum_or_nan() {
         let x = [1.0, 5.0, 2.0, 0.0, 3.0, 4.0, -1.0, 9.0, -5.0, -6.0, -7.0, f32::NAN];
         let two = Conv2dShape { stride: [2, 2], ..Conv2dShape::new(1, 1, [2, 2]) };
         assert_eq!(max_pool2d(&x[..8], [2, 4], &two), [5.0, 9.0]);

@@ -11,8 +11,9 @@ use briquette_core::simd::Isa;
 use briquette_core::simd::{SimdLevel, active_level};
 use rayon::prelude::*;
 
-/// `x[r] = (s - mean(s)) / sqrt(var(s) + epsilon) * gamma + beta` with `s = x[r] + shortcut[r]`, in place, for rows as long
-/// as `gamma`. An empty `shortcut` is zeros.
+/// Computes the layer norm of `s = x[r] + shortcut[r]` in place, for rows of the length of `gamma`.
+///
+/// `x[r] = (s - mean(s)) / sqrt(var(s) + epsilon) * gamma + beta`. An empty `shortcut` counts as zeros.
 ///
 /// # Panics
 /// If the lengths disagree.
@@ -38,7 +39,7 @@ fn add_norm_on(level: SimdLevel, x: &mut [f32], shortcut: &[f32], gamma: &[f32],
     match level.isa() {
         #[cfg(target_arch = "x86_64")]
         Isa::Amx | Isa::Avx512Vnni if gamma.len().is_multiple_of(loops::LANES) => {
-            // SAFETY: a level exists only where `is_available` said so.
+            // SAFETY: a level exists only if its instructions are available.
             unsafe { avx512::add_norm(x, shortcut, gamma, beta, epsilon) }
         }
         _ => loops::add_norm(level, x, shortcut, gamma, beta, epsilon),

@@ -7,11 +7,13 @@ use super::row_sums::row_sums;
 use briquette_core::simd::Isa;
 use briquette_core::simd::{SimdLevel, active_level};
 
-/// The gradients of [`add_norm`](super::add_norm()) by its sum `x`: with `s = 1 / sqrt(var(x) + epsilon)`, `n = s (x - mean(x))` and `g = gamma dy` of each
-/// row, `dx = s (g - mean(g) - n mean(n g))` in place of `dy`. Returns `dgamma = Σ n dy` and `dbeta = Σ dy`, over the rows.
+/// Computes the gradients of [`add_norm`](super::add_norm()) with respect to its sum `x`, in place of `dy`.
+///
+/// With `s = 1 / sqrt(var(x) + epsilon)`, `n = s (x - mean(x))` and `g = gamma dy` of each row, `dx = s (g -
+/// mean(g) - n mean(n g))`. Returns `dgamma = Σ n dy` and `dbeta = Σ dy` over the rows.
 ///
 /// # Panics
-/// If `x` is not whole rows, or `dy` not as long.
+/// If `x` is not whole rows, or `dy` has another length.
 pub fn norm_grad(x: &[f32], gamma: &[f32], epsilon: f32, dy: &mut [f32]) -> [Vec<f32>; 2] {
     on(active_level(), x, gamma, epsilon, dy)
 }

@@ -7,7 +7,7 @@ use briquette_core::simd::Isa;
 use briquette_core::simd::{SimdLevel, active_level};
 use rayon::prelude::*;
 
-/// `y[r] = x[r] / sqrt(mean(x[r]²) + epsilon) * gamma` for rows as long as `gamma`, in place.
+/// Computes `y[r] = x[r] / sqrt(mean(x[r]²) + epsilon) * gamma` in place, for rows of the length of `gamma`.
 ///
 /// # Panics
 /// If `x` is not whole rows.

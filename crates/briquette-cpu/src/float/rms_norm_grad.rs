@@ -7,11 +7,13 @@ use super::row_sums::row_sums;
 use briquette_core::simd::Isa;
 use briquette_core::simd::{SimdLevel, active_level};
 
-/// The gradients of [`rms_norm`](super::rms_norm()): with `s = 1 / sqrt(mean(x²) + epsilon)` of each row, `dx = s (gamma dy - x s² mean(x gamma dy))`
-/// in place of `dy`. Returns `dgamma = Σ s x dy`, over the rows.
+/// Computes the gradients of [`rms_norm`](super::rms_norm()) in place of `dy`.
+///
+/// With `s = 1 / sqrt(mean(x²) + epsilon)` of each row, `dx = s (gamma dy - x s² mean(x gamma dy))`. Returns
+/// `dgamma = Σ s x dy` over the rows.
 ///
 /// # Panics
-/// If `x` is not whole rows, or `dy` not as long.
+/// If `x` is not whole rows, or `dy` has another length.
 pub fn rms_norm_grad(x: &[f32], gamma: &[f32], epsilon: f32, dy: &mut [f32]) -> Vec<f32> {
     on(active_level(), x, gamma, epsilon, dy)
 }

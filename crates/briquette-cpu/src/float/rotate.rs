@@ -1,4 +1,4 @@
-//! Rotary positions.
+//! Rotary position embedding.
 #![allow(unsafe_code)]
 
 use super::loops::on_path;
@@ -7,7 +7,7 @@ use briquette_core::simd::Isa;
 use briquette_core::simd::{SimdLevel, active_level};
 use rayon::prelude::*;
 
-/// The angles by which tokens are turned, a row for each: `[tokens, width / 2]`.
+/// Sines and cosines of the rotation angles, one row per token: `[tokens, width / 2]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RotaryTable {
     half: usize,
@@ -16,7 +16,9 @@ pub struct RotaryTable {
 }
 
 impl RotaryTable {
-    /// Of tokens at these positions: the angle of a pair is `position * inverse_frequency`, in f32 as the reference computes it.
+    /// Returns the table for tokens at these positions.
+    ///
+    /// The angle of a pair is `position * inverse_frequency`, in f32 like the reference.
     pub fn new(inverse_frequencies: &[f32], positions: impl IntoIterator<Item = usize>) -> Self {
         let (mut sin, mut cos) = (Vec::new(), Vec::new());
         for position in positions {
@@ -29,28 +31,30 @@ impl RotaryTable {
         Self { half: inverse_frequencies.len(), sin, cos }
     }
 
-    /// Those that turn back: by the negative angles, as gradients are turned.
+    /// Returns the table of negative angles, for rotating gradients back.
     #[must_use]
     pub fn reversed(&self) -> Self {
         Self { sin: self.sin.iter().map(|sin| -sin).collect(), ..self.clone() }
     }
 
-    /// Sines, `[tokens, width / 2]`.
+    /// Returns the sines, `[tokens, width / 2]`.
     pub fn sin(&self) -> &[f32] {
         &self.sin
     }
 
-    /// Cosines, as the sines.
+    /// Returns the cosines, `[tokens, width / 2]`.
     pub fn cos(&self) -> &[f32] {
         &self.cos
     }
 }
 
-/// RotaryTable the heads of tokens, `[.., tokens, heads, width]`, in place: features `i` and `i + width / 2` are a pair, and
-/// `(a, b)` becomes `(a cos - b sin, b cos + a sin)`. Where there are more tokens than turns, those repeat.
+/// Rotates the heads of tokens, `[.., tokens, heads, width]`, in place.
+///
+/// Features `i` and `i + width / 2` are a pair, and `(a, b)` becomes `(a cos - b sin, b cos + a sin)`. If there
+/// are more tokens than rows of the table, its rows repeat.
 ///
 /// # Panics
-/// If `x` is not whole tokens of heads as wide as the turns are for.
+/// If `x` is not whole tokens with heads of the table's width.
 pub fn rotate(x: &mut [f32], n_heads: usize, turns: &RotaryTable) {
     let n_cols = n_heads * 2 * turns.half;
     if x.is_empty() || n_cols == 0 {
@@ -91,12 +95,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_are_turned_by_their_angles_and_every_path_gives_the_same_bits() {
+    fn pairs_are_rotated_with_the_same_bits_on_every_path() {
         let turns = RotaryTable::new(&[1.0, 0.01], [0, 3, 5]);
         let x: Vec<f32> = (0..6 * 2 * 4).map(|i| (i * 7 % 11) as f32 - 5.0).collect();
         let mut reference = x.clone();
         rotate(&mut reference, 2, &turns);
-        assert_eq!(reference[..8], x[..8], "nothing turns at position 0");
+        assert_eq!(reference[..8], x[..8], "position 0 is not rotated");
         for (i, &value) in reference.iter().enumerate() {
             let (token, pair) = (i / 8 % 3, i % 2);
             let angle = f64::from([0.0_f32, 3.0, 5.0][token]) * [1.0, 0.01][pair];
@@ -115,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn many_tokens_are_turned_as_each_alone() {
+    fn many_tokens_rotate_like_single_ones() {
         let turns = RotaryTable::new(&[1.0, 0.5, 0.25, 0.125], 0..700);
         let x: Vec<f32> = (0..700 * 16 * 8).map(|i| (i % 19) as f32 - 9.0).collect();
         let (mut all, mut one) = (x.clone(), x);

@@ -1,13 +1,14 @@
-//! Sums over rows that are the same at any number of threads.
+//! Sums over rows that do not depend on the number of threads.
 
 use super::threads::PAYS;
 use rayon::prelude::*;
 
-/// Rows whose sums are taken together, in f32.
+/// Rows that are summed together, in f32.
 const ROWS: usize = 64;
 
-/// Calls `f` with parts of whole rows of `n_cols`, of `x` and of `dy`, and `n_sums` zeros that it adds to. Returns what those come to, in the order
-/// of the parts.
+/// Calls `f` with parts of `x` and `dy` (whole rows of `n_cols`) and with `n_sums` zeros, to which it adds.
+///
+/// Returns the sums over all parts, added in order.
 pub(super) fn row_sums(
     n_cols: usize,
     n_sums: usize,

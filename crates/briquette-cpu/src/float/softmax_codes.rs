@@ -1,4 +1,4 @@
-//! What queries give to keys, as 8-bit codes.
+//! Attention weights as 8-bit codes.
 #![allow(unsafe_code)]
 
 use super::loops::{LANES, join_lanes, on_path, reduce};
@@ -7,23 +7,24 @@ use briquette_core::simd::SimdLevel;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// Adding 1.5 * 2^23 rounds to a whole number, halves to even, which then lies in the low bits.
+/// Adding 1.5 · 2^23 rounds to an integer, halves to even, in the low bits.
 const ROUNDS: f32 = 12_582_912.0;
 /// `255 * 2^f` for f within half of 0: Chebyshev interpolation, within 1e-4 of its value, a fortieth of a code.
 const POWER: [f32; 4] = [254.980_76, 176.749_87, 61.873_066, 14.238_762];
-/// The least base 2 logarithm of a weight that is told from smaller ones, far below half a code.
+/// Base 2 logarithms are clamped to this minimum, far below half a code.
 const LOWEST: f32 = -60.0;
-/// Rows that are taken at once.
+/// Rows that are computed together.
 #[cfg(target_arch = "x86_64")]
 const AT_ONCE: usize = 8;
 
-/// What queries give to keys: `codes[r][j] = round(255 · 2^(scores[r][j] - max))` of rows as long as `factors`, halves to even, `stride` codes apart; and of
-/// each row the sum `Σ 255 · 2^(scores[r][j] - max) · factors[j]`, not rounded.
+/// Computes attention weights `codes[r][j] = round(255 · 2^(scores[r][j] - max))`, halves to even.
 ///
-/// Scores are base 2 logarithms, and a row has a multiple of 16. Where all of a row are minus infinity or NaN, its codes and sum are 0.
+/// Rows of scores have the length of `factors`, a multiple of 16; rows of codes are `stride` apart. `sums`
+/// receives `Σ 255 · 2^(scores[r][j] - max) · factors[j]` of each row, not rounded. Scores are base 2
+/// logarithms. If all scores of a row are minus infinity or NaN, its codes and sum are 0.
 ///
 /// # Panics
-/// If 16 does not divide the length of a row, or there is no room for as many rows as sums.
+/// If 16 does not divide the length of a row, or `codes` has fewer rows than `sums`.
 pub fn softmax_codes(
     level: SimdLevel,
     scores: &[f32],
@@ -36,7 +37,7 @@ pub fn softmax_codes(
     assert!(codes.len() >= sums.len() * stride, "room for codes");
     match level.isa() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a level exists only where `is_available` said so.
+        // SAFETY: a level exists only if its instructions are available.
         Isa::Amx | Isa::Avx512Vnni => unsafe { rows_avx512(scores, factors, codes, stride, sums) },
         _ => on_path!(
             level,
@@ -54,7 +55,7 @@ fn rows_plain(scores: &[f32], factors: &[f32], codes: &mut [u8], stride: usize, 
 }
 
 #[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "adapters of iterators stay calls here")]
+#[allow(clippy::needless_range_loop, reason = "iterator adapters are not inlined here")]
 fn plain(scores: &[f32], factors: &[f32], codes: &mut [u8]) -> f32 {
     let larger = |a: f32, b: f32| if a < b { b } else { a };
     let max = reduce(scores, f32::NEG_INFINITY, larger, larger);
@@ -87,7 +88,7 @@ fn rows_avx512(scores: &[f32], factors: &[f32], codes: &mut [u8], stride: usize,
     let first = together.len() * AT_ONCE;
     for (index, sums) in together.iter_mut().enumerate() {
         let row = index * AT_ONCE;
-        // SAFETY: rows of `n` scores, a multiple of 16, and of as many codes.
+        // SAFETY: the slices have rows of `n` scores, a multiple of 16, and of as many codes.
         *sums = unsafe { avx512(&scores[row * n..][..AT_ONCE * n], factors, &mut codes[row * stride..], stride) };
     }
     for (index, sum) in rest.iter_mut().enumerate() {
@@ -98,29 +99,30 @@ fn rows_avx512(scores: &[f32], factors: &[f32], codes: &mut [u8], stride: usize,
 }
 
 /// # Safety
-/// There are `M` rows of as many scores as factors, a multiple of 16, and of codes, `stride` apart.
+/// `scores` has `M` rows of the length of `factors`, a multiple of 16. `codes` has as many rows of this length,
+/// `stride` apart.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
 #[inline]
 unsafe fn avx512<const M: usize>(scores: &[f32], factors: &[f32], codes: &mut [u8], stride: usize) -> [f32; M] {
     let n = factors.len();
-    // SAFETY: 16 divides the length; so below.
+    // SAFETY: 16 divides the length; the same holds below.
     let load = |row: usize, at: usize| unsafe { _mm512_loadu_ps(scores.as_ptr().add(row * n + at)) };
     let mut max = [_mm512_set1_ps(f32::NEG_INFINITY); M];
     for at in (0..n).step_by(LANES) {
         for (row, max) in max.iter_mut().enumerate() {
-            // The second is taken where one of both is NaN.
+            // The instruction returns the second operand if either is NaN.
             *max = _mm512_max_ps(load(row, at), *max);
         }
     }
-    // Where there is none, the largest score is one of which nothing comes.
+    // If all scores are minus infinity, subtracting `f32::MIN` gives weights of 0.
     let largest = max.map(|max| _mm512_reduce_max_ps(max));
     let max = largest.map(|max| _mm512_set1_ps(max.max(f32::MIN)));
     let [p0, p1, p2, p3] = POWER.map(|factor| _mm512_set1_ps(factor));
     let lowest = _mm512_set1_ps(LOWEST);
     let mut sums = [_mm512_setzero_ps(); M];
     for at in (0..n).step_by(LANES) {
-        // SAFETY: there is a factor for each score.
+        // SAFETY: each score has a factor.
         let factors = unsafe { _mm512_loadu_ps(factors.as_ptr().add(at)) };
         for row in 0..M {
             let score = _mm512_max_ps(_mm512_sub_ps(load(row, at), max[row]), lowest);
@@ -129,7 +131,7 @@ unsafe fn avx512<const M: usize>(scores: &[f32], factors: &[f32], codes: &mut [u
             let power = _mm512_fmadd_ps(_mm512_fmadd_ps(_mm512_fmadd_ps(p3, f, p2), f, p1), f, p0);
             let weight = _mm512_scalef_ps(power, whole);
             sums[row] = _mm512_fmadd_ps(weight, factors, sums[row]);
-            // SAFETY: there is a code for each score.
+            // SAFETY: each score has a code.
             unsafe {
                 let bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(weight));
                 _mm_storeu_si128(codes.as_mut_ptr().add(row * stride + at).cast(), bytes);
@@ -148,7 +150,7 @@ unsafe fn avx512<const M: usize>(scores: &[f32], factors: &[f32], codes: &mut [u
 mod tests {
     use super::*;
 
-    /// Scores of `n` keys and some more that are not there, for some queries.
+    /// Returns scores of `n` keys for some queries, with masked lanes at the end.
     fn scores(n_rows: usize, n: usize) -> Vec<f32> {
         let lanes = n.next_multiple_of(LANES);
         let score = |i: usize| if i % lanes < n { (i * 7919 % 1999) as f32 / 90.0 - 12.0 } else { f32::NEG_INFINITY };
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sees_nothing_gives_nothing() {
+    fn fully_masked_rows_have_zero_weights() {
         for level in SimdLevel::available() {
             let (mut all, mut nothing) = ([9; 9 * 16], [9.0; 9]);
             softmax_codes(level, &[f32::NEG_INFINITY; 9 * 16], &[1.0; 16], (&mut all, 16), &mut nothing);

@@ -1,4 +1,4 @@
-//! The gate of a feed-forward block.
+//! The gated activation of a feed-forward block.
 #![allow(unsafe_code)]
 
 use super::loops::{exp, on_path};
@@ -7,12 +7,12 @@ use briquette_core::simd::Isa;
 use briquette_core::simd::{SimdLevel, active_level};
 use rayon::prelude::*;
 
-/// `silu(gate) * up` of every element, in place of the gate, with `silu(x) = x / (1 + e^-x)`.
+/// Computes `silu(gate) * up` of every element in place of `gate`, with `silu(x) = x / (1 + e^-x)`.
 ///
 /// # Panics
 /// If the lengths differ.
 pub fn swiglu(gate: &mut [f32], up: &[f32]) {
-    assert_eq!(gate.len(), up.len(), "gates and what they let through");
+    assert_eq!(gate.len(), up.len(), "gate and up values");
     let level = active_level();
     let n_threads = if gate.len() >= PAYS { rayon::current_num_threads() } else { 1 };
     if n_threads == 1 {
@@ -30,7 +30,7 @@ fn on(level: SimdLevel, gate: &mut [f32], up: &[f32]) {
 fn all(gate: &mut [f32], up: &[f32]) {
     for (gate, up) in gate.iter_mut().zip(up) {
         let x = *gate;
-        // The exponential of what is not above zero never overflows.
+        // The exponential of a value of at most 0 never overflows.
         let small = exp(-x.abs());
         let share = if x < 0.0 { small } else { 1.0 } / (1.0 + small);
         *gate = x * share * *up;
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn far_from_zero_it_is_all_or_nothing_and_nan_stays() {
+    fn large_inputs_saturate_and_nan_stays() {
         let mut gate = [100.0, -100.0, f32::NAN, f32::INFINITY];
         swiglu(&mut gate, &[2.0; 4]);
         assert!(gate[0] == 200.0 && gate[1] == 0.0 && gate[2].is_nan() && gate[3].is_infinite(), "{gate:?}");

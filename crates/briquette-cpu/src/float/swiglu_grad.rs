@@ -1,4 +1,4 @@
-//! The gradients of the gate of a feed-forward block.
+//! The gradients of the gated activation of a feed-forward block.
 #![allow(unsafe_code)]
 
 use super::loops::{exp, on_path};
@@ -8,13 +8,14 @@ use briquette_core::simd::Isa;
 use briquette_core::simd::{SimdLevel, active_level};
 use rayon::prelude::*;
 
-/// The gradients of [`swiglu`](super::swiglu()): with `s = 1 / (1 + e^-gate)`, `dgate = up s (1 + gate (1 - s)) dy` in place of `dy`, and
-/// `dup = gate s dy`.
+/// Computes the gradients of [`swiglu`](super::swiglu()).
+///
+/// With `s = 1 / (1 + e^-gate)`, `dgate = up s (1 + gate (1 - s)) dy` in place of `dy`, and `dup = gate s dy`.
 ///
 /// # Panics
 /// If the lengths differ.
 pub fn swiglu_grad(gate: &[f32], up: &[f32], dy: &mut [f32], dup: &mut [f32]) {
-    assert_eq!([gate.len(), up.len(), dup.len()], [dy.len(); 3], "gates and what they let through, and gradients");
+    assert_eq!([gate.len(), up.len(), dup.len()], [dy.len(); 3], "gate and up values, and gradients");
     let level = active_level();
     let n_threads = if gate.len() >= PAYS { rayon::current_num_threads() } else { 1 };
     if n_threads == 1 {
@@ -36,7 +37,7 @@ fn all(gate: &[f32], up: &[f32], dy: &mut [f32], dup: &mut [f32]) {
     let (up, dy, dup) = (&up[..n], &mut dy[..n], &mut dup[..n]);
     for i in 0..n {
         let x = gate[i];
-        // The exponential of what is not above zero never overflows.
+        // The exponential of a value of at most 0 never overflows.
         let small = exp(-x.abs());
         let inverse = 1.0 / (1.0 + small);
         let (larger, smaller) = (inverse, small * inverse);
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn far_from_zero_it_is_all_or_nothing_and_nan_stays() {
+    fn large_inputs_saturate_and_nan_stays() {
         let (mut dy, mut dup) = ([1.0; 3], [0.0; 3]);
         swiglu_grad(&[100.0, -100.0, f32::NAN], &[2.0; 3], &mut dy, &mut dup);
         assert!(dy[0] == 2.0 && dy[1] == 0.0 && dy[2].is_nan(), "{dy:?}");

@@ -1,10 +1,10 @@
-//! Attention on codes beside attention by its definition, in f64.
+//! Compares attention on codes with attention by definition, in f64.
 
 use super::*;
 use crate::linear::tests::{floats, packed, sparse};
 use crate::{int8_linear, quantize_rows};
 
-/// Queries, keys or values as their codes have them, `[tokens][n]`, and the scale of each token.
+/// Returns the dequantized queries, keys or values, `[tokens][n]`, and the scale of each token.
 fn rounded(layers: &SelfAttention, x: &[f32], which: usize) -> (Vec<Vec<f64>>, Vec<f64>) {
     let (weights, bias) = layers.layers[which];
     let (n_tokens, n) = (layers.shape.batch * layers.shape.length, weights.n_out());
@@ -17,7 +17,8 @@ fn rounded(layers: &SelfAttention, x: &[f32], which: usize) -> (Vec<Vec<f64>>, V
     ((0..n_tokens).map(|row| rows.row(row).iter().map(|code| value(row, code)).collect()).collect(), scales)
 }
 
-/// One output by the definition, and how far that of codes may be from it: half a code, and a little, of each weight.
+/// Returns one output by definition, and an error bound: slightly more than half a code of each attention
+/// weight.
 fn exact(layers: &SelfAttention, all: &[(Vec<Vec<f64>>, Vec<f64>); 3], token: usize, column: usize) -> (f64, f64) {
     let AttentionShape { length, n_heads, n_kv_heads, width, is_causal, .. } = layers.shape;
     let (first, head) = (token / length * length, column / width);
@@ -37,7 +38,8 @@ fn exact(layers: &SelfAttention, all: &[(Vec<Vec<f64>>, Vec<f64>); 3], token: us
     (mean, seen.iter().map(|&j| step(j)).sum::<f64>() / sum + 1e-3 * mean.abs() + 1e-5)
 }
 
-/// Calls `see` with each layer of attention, its tokens, and what each level gives; all levels give the same bits.
+/// Calls `see` with each attention layer, its tokens, and the outputs; checks that all levels give the same
+/// bits.
 fn for_shapes(see: impl Fn(&SelfAttention, &[f32], &[f32])) {
     let shapes =
         [(1, 1, 1, 1, 4), (2, 5, 3, 3, 8), (1, 17, 2, 1, 32), (2, 70, 1, 1, 36), (1, 33, 4, 2, 64), (1, 130, 2, 2, 32)];
@@ -46,7 +48,7 @@ fn for_shapes(see: impl Fn(&SelfAttention, &[f32], &[f32])) {
         let (n_in, n, n_kv) = (37, n_heads * width, n_kv_heads * width);
         let (q, k, v) = (packed(n, n_in, 1), packed(n_kv, n_in, 2), sparse(n_kv, n_in, 3));
         let (mut x, bias) = (floats(batch * length * n_in, 7), floats(n, 5));
-        // The keys and values of one token are next to nothing.
+        // The keys and values of one token are tiny.
         x.iter_mut().skip(n_in).take(n_in).for_each(|x| *x *= 1e-37);
         let some: Vec<bool> = (0..batch * length).map(|i| i % length > length / 2).collect();
         for padding in [&[][..], &some] {
@@ -80,7 +82,7 @@ fn every_path_gives_the_same_bits_within_half_a_code_of_each_weight() {
 }
 
 #[test]
-fn what_is_not_finite_shows_where_it_is_seen() {
+fn non_finite_values_reach_the_queries_that_attend_to_them() {
     let shape = AttentionShape { batch: 2, length: 40, n_heads: 1, n_kv_heads: 1, width: 8, is_causal: false };
     let layers = [1, 2, 3].map(|seed| packed(8, 5, seed));
     let [q, k, v] = layers.each_ref().map(|weights| (weights as &dyn Int8Weights, None));
@@ -103,7 +105,7 @@ fn what_is_not_finite_shows_where_it_is_seen() {
 
 #[test]
 #[should_panic(expected = "heads of 6")]
-fn heads_that_four_does_not_divide_are_named() {
+fn head_widths_not_divisible_by_four_panic() {
     let shape = AttentionShape { batch: 1, length: 2, n_heads: 1, n_kv_heads: 1, width: 6, is_causal: false };
     let weights = packed(6, 4, 1);
     let layers = [(&weights as &dyn Int8Weights, None); 3];

@@ -1,7 +1,7 @@
-//! AMX: tiles of 16 rows by 64 inputs, multiplied by tiles of 64 inputs by 16 outputs.
+//! AMX: products of tiles with 16 rows by 64 inputs and tiles with 64 inputs by 16 outputs.
 //!
-//! The instructions are written as assembly; the intrinsics are not stable. A panel is already laid out as a tile wants
-//! it: 16 groups of 4 inputs, 128 bytes apart.
+//! Instructions are inline assembly, because the intrinsics are not stable. A panel already has the layout of
+//! tiles: 16 groups of 4 inputs, 128 bytes apart.
 #![allow(unsafe_code)]
 
 mod scratch;
@@ -14,18 +14,18 @@ use scratch::{Padded, STEP_BYTES, Step, Sums, TileScratch};
 pub(super) use tiles::AmxTiles;
 use tiles::{load_sums, multiply_half, multiply_steps, store_sums, zero_sums};
 
-/// Up to this many rows, AVX-512 is faster: it waits less for weights that come from memory.
+/// Up to this many rows, AVX-512 is faster, because it waits less for weights from memory.
 pub(super) const FEW_ROWS: usize = 6;
-/// The same for sparse weights: fewer, since AVX-512 expands them with the units that multiply.
+/// The same for sparse weights. The limit is lower, because AVX-512 expands them with the units that multiply.
 pub(super) const FEW_SPARSE_ROWS: usize = 4;
-/// Steps after which the next tile of rows is begun: the weights of so many stay in the L1 cache while all rows are
-/// multiplied by them. From L2, which delivers half a line a cycle, codes and weights would come at half the speed.
+/// Steps per chunk. The weights of a chunk stay in the L1 cache while all tiles of rows are multiplied by them.
+/// The L2 cache delivers half a line per cycle, so codes and weights would arrive at half the speed.
 const CHUNK: usize = 8;
 
-/// Adds to the sums of tile `first..first + 32` rows: `weights` from step `at` of the rows on, then `last` if it is given.
+/// Adds products to the sums of tile `first..first + 32`: `weights` from step `at`, then `last` if it is given.
 ///
 /// # Safety
-/// Tiles are configured; rows are as deep as that; there are `n_steps` steps at `weights`.
+/// Tiles are configured; the rows have these steps; `weights` has `n_steps` steps.
 unsafe fn multiply_tile(
     rows: RowBlock,
     first: usize,
@@ -37,7 +37,7 @@ unsafe fn multiply_tile(
     let is_tall = rows.n_rows() - first > 16;
     let mut codes = rows.codes[first * rows.stride + 64 * at..].as_ptr();
     for (weights, n_steps) in [(weights, n_steps), last.map_or((weights, 0), |last| (last.0.as_ptr(), 1))] {
-        // SAFETY: `codes` is followed by a multiple of 16 rows, 32 where there are more than 16.
+        // SAFETY: `codes` points to a multiple of 16 rows, 32 if there are more than 16.
         unsafe {
             if is_tall {
                 multiply_steps::<true>(codes, rows.stride, weights, n_steps, next);
@@ -49,11 +49,11 @@ unsafe fn multiply_tile(
     }
 }
 
-/// The weights of a panel, step by step.
+/// The weights of a panel, by steps.
 enum WeightSteps<'a> {
-    /// Dense weights. The last step lies apart where it had to be padded; `next` is the panel to prefetch meanwhile.
+    /// Dense weights. A padded last step is stored separately. `next` is the panel to prefetch.
     Dense { whole: &'a [Step], last: Option<&'a Padded>, next: &'a [i8] },
-    /// Sparse weights, expanded into `steps` a chunk at a time; `values` points to the next value.
+    /// Sparse weights, expanded into `steps` chunk by chunk; `values` points to the next value.
     Sparse { masks: &'a [u64], values: *const i8, steps: &'a mut [Padded] },
 }
 
@@ -68,34 +68,35 @@ impl WeightSteps<'_> {
     /// Adds steps `at..at + n`, a chunk, to the sums of tile `index` of `n_tiles`.
     ///
     /// # Safety
-    /// Tiles are configured, and rows are as deep as the panel; chunks come in order, tile by tile.
+    /// Tiles are configured, and rows are as deep as the panel. Chunks come in order, tile by tile.
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
     unsafe fn multiply(&mut self, rows: RowBlock, [index, n_tiles]: [usize; 2], at: usize, n: usize) {
         let first = 32 * index;
         match self {
             Self::Dense { whole, last, next } => {
                 let weights = &whole[at..whole.len().min(at + n)];
-                // Where there is no next panel, these weights are prefetched again: an unmapped address would be slow.
+                // If there is no next panel, these weights are prefetched again, because an unmapped address
+                // would be slow.
                 let next = next.get((at * n_tiles + index * weights.len()) * 256..).unwrap_or(&[]);
                 let next = if next.is_empty() { weights.as_ptr().cast() } else { next.as_ptr() };
                 let last = last.filter(|_| at + n > whole.len());
-                // SAFETY: as the caller says.
+                // SAFETY: guaranteed by the caller.
                 unsafe { multiply_tile(rows, first, at, (weights.as_ptr().cast(), weights.len()), last, next) };
             }
             Self::Sparse { masks, values, steps } => {
                 let weights: *const i8 = steps.as_ptr().cast();
                 if index > 0 {
-                    // SAFETY: as the caller says.
+                    // SAFETY: guaranteed by the caller.
                     return unsafe { multiply_tile(rows, first, at, (weights, n), None, weights) };
                 }
-                // Half a step at a time: while one is multiplied, other units of the processor expand the next.
-                // What was just stored is not loaded right away: a tile would have to wait for the store.
+                // Half a step at a time: while one half is multiplied, other units of the processor expand the
+                // next. Stored data is not loaded immediately, because a tile would have to wait for the store.
                 let is_tall = rows.n_rows() > 16;
                 for i in 0..=n {
                     let codes = rows.codes[64 * (at + i).saturating_sub(1)..].as_ptr();
                     for half in 0..2 {
                         if let Some(step) = steps.get_mut(i % CHUNK).filter(|_| i < n) {
-                            // SAFETY: the values of these masks come next.
+                            // SAFETY: `values` points to the values of these masks.
                             *values = unsafe { expand_half(masks, 2 * (at + i) + half, *values, step) };
                         }
                         if i > 0 {
@@ -110,10 +111,10 @@ impl WeightSteps<'_> {
     }
 }
 
-/// Masks of a step.
+/// Mask words in a step.
 const STEP_MASKS: usize = STEP_BYTES / 64;
 
-/// Expands half a step, zeros where masks are missing at the end; returns where the next value is.
+/// Expands half a step, with zeros if masks are missing at the end. Returns a pointer to the next value.
 ///
 /// # Safety
 /// See [`expand`].
@@ -122,7 +123,7 @@ const STEP_MASKS: usize = STEP_BYTES / 64;
 unsafe fn expand_half(masks: &[u64], half: usize, values: *const i8, step: &mut Padded) -> *const i8 {
     const N: usize = STEP_MASKS / 2;
     let codes = &mut step.0[half % 2 * 64 * N..][..64 * N];
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if let Some(masks) = masks.as_chunks::<N>().0.get(half) {
             expand(masks, values, codes)
@@ -156,14 +157,14 @@ pub(super) unsafe fn multiply_panel(
         last
     });
     let steps = WeightSteps::Dense { whole, last: last.as_ref(), next };
-    // SAFETY: the caller vouches for all of it.
+    // SAFETY: guaranteed by the caller.
     unsafe { multiply(rows, steps, &mut tiles.scratch.sums, columns, out) };
 }
 
 /// See [`super::Kernel::multiply_sparse_panel`].
 ///
 /// # Safety
-/// As [`multiply_panel`]; the panel is one of [`super::SparsePanels`].
+/// See [`multiply_panel`]; the panel comes from [`super::SparsePanels`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
 pub(super) unsafe fn multiply_sparse_panel(
     tiles: &mut AmxTiles,
@@ -176,12 +177,12 @@ pub(super) unsafe fn multiply_sparse_panel(
     let TileScratch { sums, steps } = &mut tiles.scratch;
     steps.resize(CHUNK, Padded([0; STEP_BYTES]));
     let steps = WeightSteps::Sparse { masks, values: values.as_ptr(), steps };
-    // SAFETY: the caller vouches for all of it.
+    // SAFETY: guaranteed by the caller.
     unsafe { multiply(rows, steps, sums, columns, out) };
 }
 
 /// # Safety
-/// As [`multiply_panel`].
+/// See [`multiply_panel`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
 unsafe fn multiply(
     rows: RowBlock,

@@ -1,7 +1,7 @@
 //! AVX2, with or without VNNI.
 //!
-//! `vpmaddubsw`, which AVX2 code usually multiplies bytes with, saturates its 16-bit sums; this does not use it. Without
-//! VNNI, bytes are widened to 16 bits, whose products `vpmaddwd` adds in 32.
+//! The usual instruction for products of bytes, `vpmaddubsw`, saturates its 16-bit sums, so it is not used.
+//! Without VNNI, bytes are widened to 16 bits and `vpmaddwd` adds their products in 32 bits.
 #![allow(unsafe_code)]
 
 use super::block::OutputBlock;
@@ -11,7 +11,7 @@ use super::scalar;
 use crate::activations::ActivationGrid;
 use std::arch::x86_64::*;
 
-/// Rows that are multiplied at once: 12 sums, 2 vectors of weights and a code in 16 registers.
+/// Rows that are multiplied together: 12 sums, 2 vectors of weights and a code in 16 registers.
 const MAX_ROWS: usize = 6;
 
 /// Compiles plain loops for AVX2.
@@ -32,7 +32,7 @@ widened! {
     dot(codes: &[u8], weights: &[i8], zero: i32) -> i32;
 }
 
-/// `sums[i] += Σ codes[4i + t] * weights[4i + t]`, codes unsigned, weights signed, exact.
+/// Computes `sums[i] += Σ codes[4i + t] * weights[4i + t]` exactly, with unsigned codes and signed weights.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn multiply_widened(sums: __m256i, codes: __m256i, weights: __m256i) -> __m256i {
@@ -43,7 +43,7 @@ fn multiply_widened(sums: __m256i, codes: __m256i, weights: __m256i) -> __m256i 
     _mm256_add_epi32(sums, _mm256_add_epi32(even, odd))
 }
 
-/// As [`multiply_widened`], in one instruction.
+/// Like [`multiply_widened`], in one instruction.
 #[inline]
 #[target_feature(enable = "avx2,avxvnni")]
 fn multiply_vnni(sums: __m256i, codes: __m256i, weights: __m256i) -> __m256i {
@@ -81,7 +81,7 @@ macro_rules! panel_by_rows {
             }
         }
 
-        /// `M` rows times a panel, one half of its outputs after the other.
+        /// Multiplies `M` rows by a panel, one half of its outputs after the other.
         ///
         /// # Safety
         /// Rows `first..first + M` exist, each at least as long as the panel is deep.
@@ -96,7 +96,7 @@ macro_rules! panel_by_rows {
             let codes = &rows.codes[first * rows.stride..];
             let mut sums = [[0_i32; PANEL]; M];
             for half in 0..2 {
-                // SAFETY: the caller vouches for the rows.
+                // SAFETY: the caller guarantees the rows.
                 let vectors = unsafe { $half::<M, U>(codes, rows.stride, panel, 64 * half) };
                 for (sums, vectors) in sums.iter_mut().zip(&vectors) {
                     for (j, vector) in vectors.iter().enumerate() {
@@ -114,10 +114,11 @@ macro_rules! panel_by_rows {
             }
         }
 
-        /// Sums of 16 outputs, whose weights begin `offset` bytes into each group.
+        /// Returns the sums of 16 outputs, whose weights start `offset` bytes into each group.
         ///
         /// # Safety
-        /// `codes` holds `M` rows of `stride` bytes, each at least as long as the panel is deep; `offset` is 0 or 64.
+        /// `codes` has `M` rows of `stride` bytes, each at least as long as the panel is deep; `offset` is 0 or
+        /// 64.
         #[inline]
         #[target_feature(enable = $features)]
         unsafe fn $half<const M: usize, const U: usize>(

@@ -10,15 +10,15 @@ use super::sparse_panels::SparsePanels;
 pub(super) use quantize::{quantize, value_range};
 use std::arch::x86_64::*;
 
-/// Rows that are multiplied at once: 28 sums, 2 vectors of weights and a code in 32 registers.
+/// Rows that are multiplied together: 28 sums, 2 vectors of weights and a code in 32 registers.
 pub(super) const MAX_ROWS: usize = 14;
-/// How far ahead of their use weights are fetched, in bytes.
+/// The prefetch distance of weights, in bytes.
 const AHEAD: usize = 2048;
 
-/// See [`scalar::depthwise`]. Codes and weights fit 16 bits, whose products are added in 32.
+/// See [`scalar::depthwise`]. Codes and weights fit in 16 bits, and their products are added in 32 bits.
 ///
 /// # Safety
-/// Each tap has as many codes, and weights, as there are sums.
+/// Each tap has as many codes and weights as there are sums.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(super) unsafe fn depthwise(taps: &[&[u8]], weights: &[i32], sums: &mut [i32]) {
     let n = sums.len();
@@ -26,7 +26,7 @@ pub(super) unsafe fn depthwise(taps: &[&[u8]], weights: &[i32], sums: &mut [i32]
         let mask = ((1_u32 << (n - at).min(16)) - 1) as u16;
         let mut sum = _mm512_setzero_si512();
         for (t, codes) in taps.iter().enumerate() {
-            // SAFETY: the caller vouches for channels `at..n`, and only those are read.
+            // SAFETY: the caller guarantees channels `at..n`, and only those are read.
             unsafe {
                 let codes = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, codes.as_ptr().add(at).cast()));
                 let weights = _mm512_maskz_loadu_epi32(mask, weights.as_ptr().add(t * n + at));
@@ -44,7 +44,7 @@ pub(super) fn dot(codes: &[u8], weights: &[i8], zero: i32) -> i32 {
     scalar::dot(codes, weights, zero)
 }
 
-/// What finishes the outputs of a panel, with masks that keep stores within them.
+/// The epilogue of a panel, with masks that limit stores to its outputs.
 struct PanelEpilogue<'a> {
     columns: &'a PanelColumns,
     mask: [u16; 2],
@@ -56,10 +56,10 @@ impl<'a> PanelEpilogue<'a> {
         Self { columns, mask: [bits as u16, (bits >> 16) as u16] }
     }
 
-    /// Writes outputs of rows from the `first` on. See [`scalar::finish`].
+    /// Writes outputs of rows starting at `first`. See [`scalar::finish`].
     ///
     /// # Panics
-    /// If rows or outputs are not there.
+    /// If rows or outputs are out of range.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn store(&self, sums: &[[__m512i; 2]], first: usize, rows: RowBlock, out: &mut OutputBlock) {
@@ -69,7 +69,7 @@ impl<'a> PanelEpilogue<'a> {
         for (i, ((sums, &zero), &scale)) in sums.iter().zip(zeros).zip(scales).enumerate() {
             let (zero, scale, out) = (_mm512_set1_epi32(zero), _mm512_set1_ps(scale), out.row_start(first + i));
             for (j, sums) in sums.iter().enumerate() {
-                // SAFETY: the arrays have 32 elements and `j` is 0 or 1; the mask covers the columns there are.
+                // SAFETY: the arrays have 32 elements and `j` is 0 or 1; the mask covers existing columns only.
                 unsafe {
                     let column_sums = _mm512_load_si512(columns.sums.as_ptr().add(16 * j).cast());
                     let sums = _mm512_sub_epi32(*sums, _mm512_mullo_epi32(zero, column_sums));
@@ -83,7 +83,7 @@ impl<'a> PanelEpilogue<'a> {
     }
 }
 
-/// Writes rows of 32 sums, as a tile left them.
+/// Writes rows of 32 sums from AMX tiles.
 #[target_feature(enable = "avx512f")]
 pub(super) fn finish_rows(
     sums: &[[i32; PANEL]],
@@ -100,7 +100,7 @@ pub(super) fn finish_rows(
     }
 }
 
-/// A panel of weights, as a tile reads it.
+/// A panel of weights as read by a tile.
 #[derive(Clone, Copy)]
 enum PanelView<'a> {
     Dense(&'a [i8]),
@@ -116,8 +116,10 @@ impl PanelView<'_> {
     }
 }
 
-/// Reads a panel group by group. For `SPARSE`, `masks` is of the next group and `codes` of its first value; else `codes` is
-/// of the next group. What is `ahead` bytes after it is fetched.
+/// Reads a panel group by group.
+///
+/// If `SPARSE`, `masks` points to the masks of the next group and `codes` to its first value; otherwise `codes`
+/// points to the next group. Memory `ahead` bytes after `codes` is prefetched.
 struct PanelReader<const SPARSE: bool> {
     codes: *const i8,
     masks: *const u64,
@@ -132,15 +134,15 @@ impl<const SPARSE: bool> PanelReader<SPARSE> {
         }
     }
 
-    /// The weights of the next group: 16 outputs, and 16 more.
+    /// Returns the weights of the next group: 16 outputs, and 16 more.
     ///
     /// # Safety
-    /// There is a next group; sparse values are those of [`super::SparsePanels`].
+    /// There is a next group; sparse values come from [`super::SparsePanels`].
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
     unsafe fn next(&mut self) -> [__m512i; 2] {
-        // SAFETY: a group has 128 bytes or 2 masks; after the last value of a sparse panel 64 bytes can be read. A
-        // prefetch may be of any address.
+        // SAFETY: a group has 128 bytes or 2 masks; 64 bytes are readable after the last value of a sparse
+        // panel. A prefetch accepts any address.
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(self.codes.wrapping_add(self.ahead));
             if SPARSE {
@@ -161,11 +163,11 @@ impl<const SPARSE: bool> PanelReader<SPARSE> {
     }
 }
 
-/// `M` rows times one panel, `U` groups of 4 inputs at a time.
+/// Multiplies `M` rows by one panel, `U` groups of 4 inputs at a time.
 ///
 /// # Safety
-/// Rows `first..first + M` exist, each at least as long as the panel is deep; `SPARSE` says what `weights` are, and sparse
-/// ones are a panel of [`super::SparsePanels`].
+/// Rows `first..first + M` exist, each at least as long as the panel is deep. `weights` is sparse if and only
+/// if `SPARSE`; sparse weights are a panel of [`super::SparsePanels`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
 unsafe fn tile<const SPARSE: bool, const M: usize, const U: usize>(
     rows: RowBlock,
@@ -174,15 +176,15 @@ unsafe fn tile<const SPARSE: bool, const M: usize, const U: usize>(
     columns: &PanelColumns,
     out: &mut OutputBlock,
 ) {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     let sums = unsafe { sums::<SPARSE, M, U>(rows, first, weights, ahead) };
     PanelEpilogue::new(columns).store(&sums, first, rows, out);
 }
 
-/// The sums of [`tile`]. They stay in registers because nothing here asks for one by its number while the program runs.
+/// Returns the sums of [`tile`]. They stay in registers, because no index is computed at run time.
 ///
 /// # Safety
-/// As for [`tile`].
+/// See [`tile`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
 unsafe fn sums<const SPARSE: bool, const M: usize, const U: usize>(
@@ -194,7 +196,7 @@ unsafe fn sums<const SPARSE: bool, const M: usize, const U: usize>(
     let mut codes = rows.codes[first * rows.stride..].as_ptr();
     let mut sums = [[[_mm512_setzero_si512(); 2]; M]; U];
     let (n_groups, mut reader) = (weights.n_groups(), PanelReader::<SPARSE>::new(weights, ahead));
-    // SAFETY: a step for each group, which has 4 codes in each row.
+    // SAFETY: one step per group, which has 4 codes in each row.
     unsafe {
         for _ in 0..n_groups / U {
             for sums in &mut sums {
@@ -219,7 +221,7 @@ unsafe fn sums<const SPARSE: bool, const M: usize, const U: usize>(
 }
 
 /// # Safety
-/// At `codes`, 4 codes can be read in each of `M` rows.
+/// At `codes`, 4 codes are readable in each of `M` rows.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn multiply_group<const M: usize>(
@@ -229,14 +231,14 @@ unsafe fn multiply_group<const M: usize>(
     sums: &mut [[__m512i; 2]; M],
 ) {
     for (i, sums) in sums.iter_mut().enumerate() {
-        // SAFETY: the caller vouches for row `i`.
+        // SAFETY: the caller guarantees row `i`.
         let code = _mm512_set1_epi32(unsafe { codes.add(i * stride).cast::<i32>().read_unaligned() });
         sums[0] = _mm512_dpbusd_epi32(sums[0], code, weights[0]);
         sums[1] = _mm512_dpbusd_epi32(sums[1], code, weights[1]);
     }
 }
 
-/// Calls `tile` for `$m` rows, unrolled so that there are enough independent sums.
+/// Calls `tile` for `$m` rows, unrolled to give enough independent sums.
 macro_rules! for_rows {
     ($sparse:ident, $m:expr, $args:tt, $($rows:literal * $unroll:literal)*) => {
         match $m {
@@ -246,10 +248,11 @@ macro_rules! for_rows {
     };
 }
 
-/// The second tile fetches what is `next`: its own panel is in the caches by then.
+/// Multiplies all rows by a panel, in tiles. The second tile prefetches `next`, because its own panel is
+/// already in the caches.
 ///
 /// # Safety
-/// As for [`tile`], for all rows.
+/// See [`tile`], for all rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
 unsafe fn multiply<const SPARSE: bool>(
     rows: RowBlock,
@@ -260,9 +263,9 @@ unsafe fn multiply<const SPARSE: bool>(
     let n_tiles = rows.n_rows().div_ceil(MAX_ROWS);
     let mut first = 0;
     for i in 0..n_tiles {
-        // Tiles as even as they come: 15 rows are 8 and 7, not 14 and 1.
+        // Tiles of similar height: 15 rows are 8 and 7, not 14 and 1.
         let m = (rows.n_rows() - first).div_ceil(n_tiles - i);
-        // SAFETY: rows `first..first + m` exist; the caller vouches for the rest.
+        // SAFETY: rows `first..first + m` exist; the caller guarantees the rest.
         unsafe {
             let ahead = if i == 1 { next } else { AHEAD };
             for_rows!(SPARSE, m, (rows, first, (weights, ahead), columns, out), 1 * 4 2 * 4 3 * 2 4 * 2 5 * 2 6 * 2 7 * 2 8 * 1
@@ -292,7 +295,7 @@ pub(super) unsafe fn multiply_panel(
 /// See [`super::Kernel::multiply_sparse_panel`].
 ///
 /// # Safety
-/// The caller has checked the shapes; the panel is one of [`super::SparsePanels`].
+/// The caller has checked the shapes; the panel comes from [`super::SparsePanels`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
 pub(super) unsafe fn multiply_sparse_panel(
     rows: RowBlock,
@@ -305,24 +308,24 @@ pub(super) unsafe fn multiply_sparse_panel(
     unsafe { multiply::<true>(rows, (PanelView::Sparse(masks, values), AHEAD), columns, out) }
 }
 
-/// Writes all codes of a sparse panel, zeros included.
+/// Writes all codes of a sparse panel, including zeros.
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
 pub(super) fn expand_panel(panels: &SparsePanels, index: usize, codes: &mut [i8]) {
     let (masks, values) = panels.panel(index);
-    // SAFETY: the values are those of the masks, with 64 bytes after the last of a sparse panel.
+    // SAFETY: the values belong to the masks, and 64 bytes follow the last value of a sparse panel.
     unsafe { expand(masks, values.as_ptr(), codes) };
 }
 
-/// Spreads out the values that masks mark, 64 codes for each mask; returns where the next value is.
+/// Expands values to the set bits of masks, 64 codes per mask. Returns a pointer to the next value.
 ///
 /// # Safety
-/// There are as many values as the masks have bits, and 64 bytes more can be read after the last.
+/// There are as many values as the masks have set bits, and 64 bytes are readable after the last value.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
 pub(super) unsafe fn expand(masks: &[u64], values: *const i8, codes: &mut [i8]) -> *const i8 {
     let mut next = values;
     for (mask, codes) in masks.iter().zip(codes.as_chunks_mut::<64>().0) {
-        // SAFETY: the caller vouches for the values; `codes` has 64; a prefetch may be of any address.
+        // SAFETY: the caller guarantees the values; `codes` has 64; a prefetch accepts any address.
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(AHEAD));
             let spread = _mm512_maskz_expand_epi8(*mask, _mm512_loadu_si512(next.cast()));

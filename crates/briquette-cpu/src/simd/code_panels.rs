@@ -1,4 +1,4 @@
-//! Codes of activations, whose zero point is 128, laid out as the panels of a product.
+//! Packing of activation codes with zero point 128 into panels.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -8,11 +8,13 @@ use super::operands::{PANEL, RowBlock, SIGNS};
 use briquette_core::simd::{Isa, SimdLevel};
 use std::ops::Range;
 
-/// Lays out rows as the outputs of a panel `[n_in / 4][32][4]`: up to 32 rows from `first` on, and of those as many codes from `column` on as the panel
-/// is deep; with the sum of each one's codes. What is beyond the rows is arbitrary.
+/// Packs up to 32 rows starting at `first` as the outputs of a panel `[n_in / 4][32][4]`, with the sum of each
+/// row.
+///
+/// Takes as many codes as the panel is deep, starting at `column`. Lanes without a row have unspecified values.
 ///
 /// # Panics
-/// If the codes are not there, of the last 8 rows all.
+/// If codes are missing, also those of padding rows up to a multiple of 8.
 pub(crate) fn turn_rows(
     level: SimdLevel,
     rows: RowBlock,
@@ -27,7 +29,7 @@ pub(crate) fn turn_rows(
     match level.isa() {
         #[cfg(target_arch = "x86_64")]
         Isa::Amx | Isa::Avx512Vnni | Isa::AvxVnni | Isa::Avx2 if groups.len().is_multiple_of(8) => {
-            // SAFETY: a level exists only where `is_available` said so; whole squares of the codes are there.
+            // SAFETY: a level exists only if its instructions are available; the codes have whole squares.
             unsafe { avx2::turn_rows(codes, rows.stride, n, groups, sums) }
         }
         _ => turn_plain(codes, rows.stride, n, groups, sums),
@@ -45,10 +47,12 @@ fn turn_plain(codes: &[u8], stride: usize, n: usize, groups: &mut [[u32; PANEL]]
     }
 }
 
-/// Lays out columns of rows as the outputs of a panel `[n_rows / 4][32][4]`. What is beyond the rows and columns is arbitrary.
+/// Packs columns of rows as the outputs of a panel `[n_rows / 4][32][4]`.
+///
+/// Lanes without a row or column have unspecified values.
 ///
 /// # Panics
-/// If the codes are not there, of the last 4 rows all.
+/// If codes are missing, also those of padding rows up to a multiple of 4.
 pub(crate) fn weave_rows(level: SimdLevel, rows: RowBlock, columns: Range<usize>, panel: &mut [i8]) {
     let groups = bytemuck::cast_slice_mut::<i8, [u32; PANEL]>(panel);
     let codes = &rows.codes[columns.start..];
@@ -56,7 +60,7 @@ pub(crate) fn weave_rows(level: SimdLevel, rows: RowBlock, columns: Range<usize>
     match level.isa() {
         #[cfg(target_arch = "x86_64")]
         Isa::Amx | Isa::Avx512Vnni | Isa::AvxVnni | Isa::Avx2 if columns.len() == PANEL => {
-            // SAFETY: a level exists only where `is_available` said so; 4 rows of 32 codes are there for each group.
+            // SAFETY: a level exists only if its instructions are available; each group has 4 rows of 32 codes.
             unsafe { avx2::weave_rows(codes, rows.stride, groups) }
         }
         _ => weave_plain(codes, rows.stride, columns.len(), groups),
@@ -83,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_turns_rows_and_sums_them() {
+    fn every_path_packs_rows_with_their_sums() {
         let codes = codes();
         for (n, first, column, depth) in
             [(40, 0, 0, 32), (40, 32, 64, 64), (5, 0, 32, 96), (33, 32, 4, 12), (7, 0, 8, 40)]
@@ -109,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_weaves_rows() {
+    fn every_path_packs_columns() {
         let codes = codes();
         for (n, columns) in [(40, 0..32), (5, 64..96), (9, 4..16)] {
             let rows = RowBlock { codes: &codes, stride: STRIDE, scales: &vec![1.0; n], zeros: &vec![128; n] };

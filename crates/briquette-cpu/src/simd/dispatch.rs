@@ -1,4 +1,4 @@
-//! Chooses, for each loop, the version for the instructions of a level.
+//! Selects the version of each loop for the instructions of a level.
 #![allow(unsafe_code)]
 
 use super::block::OutputBlock;
@@ -17,11 +17,11 @@ use briquette_core::simd::SimdLevel;
 #[cfg(target_arch = "x86_64")]
 use briquette_core::simd::{Isa, has_fma};
 
-/// The range and the largest magnitude of values.
+/// Returns the range and the largest magnitude of values.
 pub(crate) fn value_range(level: SimdLevel, x: &[f32], grid: ActivationGrid) -> ValueRange {
     match level.isa() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a level exists only where `is_available` said so.
+        // SAFETY: a level exists only if its instructions are available.
         Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::value_range(x, grid) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
@@ -30,12 +30,12 @@ pub(crate) fn value_range(level: SimdLevel, x: &[f32], grid: ActivationGrid) -> 
     }
 }
 
-/// Codes of values; `codes` may be longer than `x`.
+/// Quantizes values; `codes` may be longer than `x`.
 pub(crate) fn quantize(level: SimdLevel, x: &[f32], row: RowQuantizer, codes: &mut [u8]) {
     assert!(x.len() <= codes.len(), "{} codes for {} values", codes.len(), x.len());
     match level.isa() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a level exists only where `is_available` said so; the lengths were just compared.
+        // SAFETY: a level exists only if its instructions are available; the lengths were just compared.
         Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::quantize(x, row, codes) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
@@ -44,20 +44,20 @@ pub(crate) fn quantize(level: SimdLevel, x: &[f32], row: RowQuantizer, codes: &m
     }
 }
 
-/// Codes, scale and zero point of one row; `codes` may be longer than `x`.
+/// Quantizes one row and returns its scale and zero point; `codes` may be longer than `x`.
 pub(crate) fn quantize_row(level: SimdLevel, x: &[f32], grid: ActivationGrid, codes: &mut [u8]) -> (f32, i32) {
     let row = value_range(level, x, grid).scale(grid);
     quantize(level, x, row, codes);
     (row.scale, row.zero)
 }
 
-/// Depthwise sums of one pixel, of weights that are codes; see [`scalar::depthwise`].
+/// Computes the depthwise sums of one pixel; see [`scalar::depthwise`].
 pub(crate) fn depthwise(level: SimdLevel, taps: &[&[u8]], weights: &[i32], sums: &mut [i32]) {
     assert_eq!(weights.len(), taps.len() * sums.len(), "weights of {} taps", taps.len());
     assert!(taps.iter().all(|codes| codes.len() == sums.len()), "codes of each channel");
     match level.isa() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a level exists only where `is_available` said so; the lengths were just checked.
+        // SAFETY: a level exists only if its instructions are available; the lengths were just checked.
         Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::depthwise(taps, weights, sums) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
@@ -71,7 +71,7 @@ pub(crate) fn turn_square(level: SimdLevel, from: &[f32], stride: usize, to: &mu
     assert!(stride >= SIDE && from.len() >= (SIDE - 1) * stride + SIDE, "16 rows of 16");
     match level.isa() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a level exists only where `is_available` said so; the lengths were just checked.
+        // SAFETY: a level exists only if its instructions are available; the lengths were just checked.
         Isa::Amx | Isa::Avx512Vnni => unsafe { turn::turn_avx512(from, stride, to) },
         _ => turn::turn(from, stride, to),
     }
@@ -81,17 +81,17 @@ pub(crate) fn turn_square(level: SimdLevel, from: &[f32], stride: usize, to: &mu
 pub(crate) fn turn_bytes(level: SimdLevel, planes: [&[u8; 64]; 8]) -> [[u8; 8]; 64] {
     match level.isa() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a level exists only where `is_available` said so.
+        // SAFETY: a level exists only if its instructions are available.
         Isa::Amx | Isa::Avx512Vnni => unsafe { turn::turn_bytes_avx512(planes) },
         _ => turn::turn_bytes(planes),
     }
 }
 
-/// `Σ (codes[i] - zero) * weights[i]`.
+/// Returns `Σ (codes[i] - zero) * weights[i]`.
 pub(crate) fn dot(level: SimdLevel, codes: &[u8], weights: &[i8], zero: i32) -> i32 {
     match level.isa() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a level exists only where `is_available` said so.
+        // SAFETY: a level exists only if its instructions are available.
         Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::dot(codes, weights, zero) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
@@ -100,7 +100,7 @@ pub(crate) fn dot(level: SimdLevel, codes: &[u8], weights: &[i8], zero: i32) -> 
     }
 }
 
-/// Rows of floats times a panel of 4-bit weights; see [`int4::multiply_panel`]. An empty `bias` is none.
+/// Multiplies rows of floats by a panel of 4-bit weights; see [`int4::multiply_panel`]. `bias` may be empty.
 pub(crate) fn multiply_int4_panel(
     level: SimdLevel,
     rows: &FloatRows,
@@ -113,7 +113,7 @@ pub(crate) fn multiply_int4_panel(
     assert_eq!(panel.scales.len(), n_in.div_ceil(panel.group) * PANEL, "scales of the panel");
     match level.isa() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a level exists only where `is_available` said so.
+        // SAFETY: a level exists only if its instructions are available.
         Isa::Amx | Isa::Avx512Vnni => unsafe { int4::multiply_panel_avx512(rows, panel, bias, &mut out) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the features were just detected.
@@ -122,7 +122,7 @@ pub(crate) fn multiply_int4_panel(
     }
 }
 
-/// Rows of floats times a panel of 8-bit codes; see [`weight_only::multiply_panel`].
+/// Multiplies rows of floats by a panel of 8-bit codes; see [`weight_only::multiply_panel`].
 pub(crate) fn multiply_float_panel(
     level: SimdLevel,
     rows: &FloatRows,
@@ -138,7 +138,7 @@ pub(crate) fn multiply_float_panel(
     );
     match level.isa() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a level exists only where `is_available` said so.
+        // SAFETY: a level exists only if its instructions are available.
         Isa::Amx | Isa::Avx512Vnni => unsafe { weight_only::multiply_panel_avx512(rows, panel, columns, &mut out) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the features were just detected.
@@ -149,26 +149,26 @@ pub(crate) fn multiply_float_panel(
     }
 }
 
-/// Rows of floats times up to 32 rows of weights: `out[m, n] = Σ x[m, i] * weights[n][i]`.
+/// Multiplies rows of floats by up to 32 rows of weights: `out[m, n] = Σ x[m, i] * weights[n][i]`.
 ///
 /// # Panics
-/// If the level has no AVX-512, or the shapes do not fit.
+/// If the level does not have AVX-512, or the shapes do not match.
 pub(crate) fn multiply_weight_rows(level: SimdLevel, rows: &FloatRows, weights: &[f32], mut out: OutputBlock) {
     assert_eq!((rows.n_rows(), weights.len()), (out.n_rows(), rows.n_in() * out.n_cols()), "rows and weights");
     assert!(out.n_cols() <= PANEL, "outputs of a panel");
     match level.isa() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a level exists only where `is_available` said so.
+        // SAFETY: a level exists only if its instructions are available.
         Isa::Amx | Isa::Avx512Vnni => unsafe { float_panel::multiply_weight_rows(rows, weights, &mut out) },
-        _ => panic!("{level} has no rows of weights"),
+        _ => panic!("{level} does not support rows of weights"),
     }
 }
 
-/// Writes all codes of panel `index`, zeros included.
+/// Writes all codes of panel `index`, including zeros.
 pub(crate) fn expand_panel(level: SimdLevel, panels: &SparsePanels, index: usize, codes: &mut [i8]) {
     match level.isa() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a level exists only where `is_available` said so.
+        // SAFETY: a level exists only if its instructions are available.
         Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::expand_panel(panels, index, codes) },
         _ => panels.expand(index, codes),
     }

@@ -1,4 +1,6 @@
-//! Rows of floats times a panel of floats. Codes are decoded to one where there are more rows than a tile has.
+//! Products of rows of floats and a panel of floats.
+//!
+//! Codes are converted to a float panel if there are more rows than a tile has.
 #![allow(unsafe_code)]
 
 use super::block::OutputBlock;
@@ -13,7 +15,9 @@ thread_local! {
     static FLOATS: RefCell<AlignedBytes> = RefCell::new(AlignedBytes::default());
 }
 
-/// `out[m, n] = Σ x[m, i] * weights[n][i]`, with fused multiplications, inputs in order, of as many rows of weights as `out` has columns.
+/// Computes `out[m, n] = Σ x[m, i] * weights[n][i]` for as many rows of weights as `out` has columns.
+///
+/// Uses fused multiply-add, with inputs in order.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
 pub(super) fn multiply_weight_rows(rows: &FloatRows, weights: &[f32], out: &mut OutputBlock) {
     with_floats(rows.n_in(), |floats| {
@@ -42,7 +46,7 @@ fn tile<const M: usize>(rows: &FloatTile, floats: &[[f32; PANEL]], out: &mut Out
     }
 }
 
-/// Rows of up to 32 outputs to a panel: input by input, zeros for outputs that there are not.
+/// Packs rows of up to 32 outputs into a panel, input by input, with zeros for missing outputs.
 #[target_feature(enable = "avx512f")]
 fn lay_out(weights: &[f32], panel: &mut [[f32; PANEL]]) {
     let n_in = panel.len();
@@ -51,7 +55,7 @@ fn lay_out(weights: &[f32], panel: &mut [[f32; PANEL]]) {
     for half in [0, SIDE] {
         let whole = if half + SIDE <= n_out { n_in / SIDE * SIDE } else { 0 };
         for at in (0..whole).step_by(SIDE) {
-            // SAFETY: 16 rows from `half` on, each with 16 inputs from `at` on.
+            // SAFETY: there are 16 rows starting at `half`, each with 16 inputs starting at `at`.
             unsafe { turn_avx512(&weights[half * n_in + at..], n_in, &mut square) };
             for (panel, inputs) in panel[at..at + SIDE].iter_mut().zip(&square) {
                 panel[half..half + SIDE].copy_from_slice(inputs);
@@ -65,7 +69,7 @@ fn lay_out(weights: &[f32], panel: &mut [[f32; PANEL]]) {
     }
 }
 
-/// Gives `f` memory for a panel `[n_in][32]` of floats, of any values.
+/// Calls `f` with memory for a panel `[n_in][32]` of floats with unspecified values.
 pub(super) fn with_floats(n_in: usize, f: impl FnOnce(&mut [[f32; PANEL]])) {
     let mut buffer = FLOATS.take();
     buffer.make_room(n_in * size_of::<[f32; PANEL]>());
@@ -73,7 +77,7 @@ pub(super) fn with_floats(n_in: usize, f: impl FnOnce(&mut [[f32; PANEL]])) {
     FLOATS.set(buffer);
 }
 
-/// `Σ inputs[i][m] * weights[i][n]`, with fused multiplications, inputs in order; `weights` may be longer.
+/// Returns `Σ inputs[i][m] * weights[i][n]` with fused multiply-add, inputs in order; `weights` may be longer.
 #[inline]
 #[target_feature(enable = "avx512f,fma")]
 pub(super) fn sums<const M: usize>(inputs: &[[f32; M]], weights: &[[f32; PANEL]]) -> [[__m512; 2]; M] {
@@ -86,7 +90,7 @@ pub(super) fn sums<const M: usize>(inputs: &[[f32; M]], weights: &[[f32; PANEL]]
     sums
 }
 
-/// Adds an input of each row times the weights of its outputs.
+/// Adds one input of each row times its weights.
 #[inline]
 #[target_feature(enable = "avx512f,fma")]
 pub(super) fn add_products<const M: usize>(x: &[f32; M], low: __m512, high: __m512, sums: &mut [[__m512; 2]; M]) {
@@ -97,7 +101,7 @@ pub(super) fn add_products<const M: usize>(x: &[f32; M], low: __m512, high: __m5
     }
 }
 
-/// The sums of a row as an array.
+/// Returns the sums of a row as an array.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn to_array([low, high]: [__m512; 2]) -> [f32; PANEL] {

@@ -1,4 +1,4 @@
-//! The reference for 4-bit weights, which vectorises as it is, and its AVX-512 version.
+//! The reference for 4-bit weights, which the compiler vectorises, and its AVX-512 version.
 #![allow(unsafe_code)]
 
 use super::block::OutputBlock;
@@ -13,7 +13,8 @@ pub(crate) struct Int4Panel<'a> {
     pub(crate) group: usize,
 }
 
-/// `out[m, n] = Σ_g scales[g, n] * Σ_{i in g} x[m, i] * codes[i, n] + bias[n]`, with fused multiplications, in order.
+/// Computes `out[m, n] = Σ_g scales[g, n] * Σ_{i in g} x[m, i] * codes[i, n] + bias[n]` with fused
+/// multiply-add, in order.
 #[inline(always)]
 pub(super) fn multiply_panel(rows: &FloatRows, panel: Int4Panel, bias: &[f32], out: &mut OutputBlock) {
     for tile in rows.tiles() {
@@ -61,13 +62,13 @@ mod avx512 {
     use crate::simd::float_panel::{add_products, store, sums, to_array, with_floats};
     use std::arch::x86_64::*;
 
-    /// Two groups are summed up side by side where no more rows than this are multiplied.
+    /// Up to this many rows, two groups are summed in parallel.
     const MAX_ROWS_OF_TWO: usize = 2;
-    /// How far ahead weights are fetched: bytes of codes, and groups.
+    /// Prefetch distances: bytes of codes, and groups of scales.
     const CODES_AHEAD: usize = 8192;
     const SCALES_AHEAD: usize = 16;
 
-    /// A panel without its scales, input by input.
+    /// A panel without its scales, by inputs.
     #[derive(Clone, Copy)]
     enum Int4PanelView<'a> {
         Codes(&'a [[u8; PANEL / 2]]),
@@ -149,7 +150,7 @@ mod avx512 {
     #[target_feature(enable = "avx512f,fma")]
     fn add_scaled<const M: usize>(sums: &[[__m512; 2]; M], scales: &[f32; PANEL], totals: &mut [[__m512; 2]; M]) {
         for j in 0..2 {
-            // SAFETY: 16 of 32 scales; a prefetch may be of any address.
+            // SAFETY: 16 of 32 scales; a prefetch accepts any address.
             let scales = unsafe {
                 let scales = scales.as_ptr().add(16 * j);
                 _mm_prefetch::<_MM_HINT_T0>(scales.wrapping_add(SCALES_AHEAD * PANEL).cast());
@@ -161,7 +162,8 @@ mod avx512 {
         }
     }
 
-    /// As [`sums_of_codes`], of two groups side by side: of one alone, where there are few rows, each sum waits for the one before.
+    /// Like [`sums_of_codes`] for two groups in parallel, because with few rows each sum would wait for the
+    /// previous one.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
     fn sums_of_two<const M: usize>(inputs: [&[[f32; M]]; 2], codes: [&[[u8; PANEL / 2]]; 2]) -> [[[__m512; 2]; M]; 2] {
@@ -176,7 +178,7 @@ mod avx512 {
         sums
     }
 
-    /// As [`sums`], of codes.
+    /// Like [`sums`] for codes.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
     fn sums_of_codes<const M: usize>(inputs: &[[f32; M]], codes: &[[u8; PANEL / 2]]) -> [[__m512; 2]; M] {
@@ -188,13 +190,13 @@ mod avx512 {
         sums
     }
 
-    /// The codes of an input as floats.
+    /// Returns the codes of an input as floats.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     fn widen(codes: &[u8; PANEL / 2]) -> [__m512; 2] {
         // Indexed by the low 4 bits of a lane.
         let values = _mm512_setr_ps(-8., -7., -6., -5., -4., -3., -2., -1., 0., 1., 2., 3., 4., 5., 6., 7.);
-        // SAFETY: 16 readable bytes; a prefetch may be of any address.
+        // SAFETY: 16 readable bytes; a prefetch accepts any address.
         let codes = unsafe {
             _mm_prefetch::<_MM_HINT_T0>(codes.as_ptr().wrapping_add(CODES_AHEAD).cast());
             _mm512_cvtepu8_epi32(_mm_loadu_si128(codes.as_ptr().cast()))

@@ -1,4 +1,4 @@
-//! Rows of codes times panels of weights: which instructions multiply them.
+//! Products of rows of codes and panels of weights, with the best instructions for their size.
 #![allow(unsafe_code)]
 
 use super::block::OutputBlock;
@@ -12,11 +12,11 @@ use super::{amx, avx2, avx512};
 use briquette_core::simd::Isa;
 use briquette_core::simd::SimdLevel;
 
-/// Rows, and what the instructions of a level need set up to multiply them by one panel after another.
+/// Rows of codes, and the state for multiplying them by one panel after another.
 pub(crate) struct Kernel<'a> {
     level: SimdLevel,
     rows: RowBlock<'a>,
-    /// From the first use on: setting them up takes 0.1 µs, a third of the time of a small panel.
+    /// Set at the first use: configuring tiles takes 0.1 µs, a third of the time of a small panel.
     #[cfg(target_arch = "x86_64")]
     tiles: Option<amx::AmxTiles>,
 }
@@ -38,10 +38,10 @@ impl<'a> Kernel<'a> {
     }
 
     /// # Safety
-    /// The level is that of AMX.
+    /// The level is AMX.
     #[cfg(target_arch = "x86_64")]
     unsafe fn tiles(&mut self) -> &mut amx::AmxTiles {
-        // SAFETY: a level exists only where `is_available` said so.
+        // SAFETY: a level exists only if its instructions are available.
         self.tiles.get_or_insert_with(|| unsafe { amx::AmxTiles::configure(self.rows.n_rows()) })
     }
 
@@ -50,8 +50,10 @@ impl<'a> Kernel<'a> {
         assert!(columns.n <= PANEL && depth <= self.rows.stride);
     }
 
-    /// `out[m, n] = (Σ codes[m, k] * panel[k, n] - zeros[m] * sums[n]) * scales[m] * scales[n] + bias[n]`, the panel laid
-    /// out as `[k / 4][32][4]`. `next` is what will be multiplied next, to be fetched meanwhile.
+    /// Computes `out[m, n] = (Σ codes[m, k] * panel[k, n] - zeros[m] * sums[n]) * scales[m] * scales[n] +
+    /// bias[n]`.
+    ///
+    /// The panel has the layout `[k / 4][32][4]`. `next`, the panel of the next call, is prefetched.
     pub(crate) fn multiply_panel(&mut self, panel: &[i8], next: &[i8], columns: &PanelColumns, mut out: OutputBlock) {
         assert!(panel.len().is_multiple_of(4 * PANEL));
         self.check_shapes(panel.len() / PANEL, columns, &out);
@@ -59,7 +61,7 @@ impl<'a> Kernel<'a> {
         let _ = next; // Only AMX and AVX-512 prefetch it.
         match self.level.isa() {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a level exists only where `is_available` said so; the shapes were just checked.
+            // SAFETY: a level exists only if its instructions are available; the shapes were just checked.
             Isa::Amx if rows.n_rows() > amx::FEW_ROWS => unsafe {
                 amx::multiply_panel(self.tiles(), rows, panel, next, columns, out);
             },
@@ -79,8 +81,9 @@ impl<'a> Kernel<'a> {
         }
     }
 
-    /// As [`Self::multiply_panel`] by panel `index` of `panels`, expanded in registers or step by step. Returns false, and
-    /// does nothing, where it is better to expand the whole panel to memory first.
+    /// Like [`Self::multiply_panel`] with panel `index` of `panels`, expanded in registers or step by step.
+    ///
+    /// Returns false and does nothing if it is faster to expand the whole panel to memory first.
     pub(crate) fn multiply_sparse_panel(
         &mut self,
         panels: &SparsePanels,
@@ -93,8 +96,8 @@ impl<'a> Kernel<'a> {
         match self.level.isa() {
             #[cfg(target_arch = "x86_64")]
             Isa::Amx if rows.n_rows() > amx::FEW_SPARSE_ROWS => {
-                // SAFETY: a level exists only where `is_available` said so; the shapes were just checked, and the panel is
-                // one of `SparsePanels`.
+                // SAFETY: a level exists only if its instructions are available; the shapes were just checked,
+                // and the panel comes from `SparsePanels`.
                 unsafe { amx::multiply_sparse_panel(self.tiles(), rows, masks, values, columns, out) };
                 true
             }

@@ -1,6 +1,6 @@
 //! NEON with the dot product instructions.
 //!
-//! `sdot` multiplies signed bytes, so codes are taken as `code - 128` and 128 times the sums of the weights added.
+//! `sdot` multiplies signed bytes, so it takes `code - 128`, and 128 times the sums of the weights is added.
 #![allow(unsafe_code)]
 
 use super::block::OutputBlock;
@@ -9,10 +9,10 @@ use super::scalar;
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-/// Rows that are multiplied at once: 16 sums, 4 vectors of weights and a code in 32 registers.
+/// Rows that are multiplied together: 16 sums, 4 vectors of weights and a code in 32 registers.
 const MAX_ROWS: usize = 4;
 
-/// `sums[i] += Σ codes[4i + t] * weights[4i + t]`. The intrinsic is not stable.
+/// Computes `sums[i] += Σ codes[4i + t] * weights[4i + t]`. The intrinsic is not stable.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn multiply(mut sums: int32x4_t, codes: int8x16_t, weights: int8x16_t) -> int32x4_t {
@@ -59,7 +59,7 @@ unsafe fn tile<const M: usize>(
     let codes = &rows.codes[first * rows.stride..];
     let mut sums = [[0_i32; PANEL]; M];
     for half in 0..2 {
-        // SAFETY: the caller vouches for the rows.
+        // SAFETY: the caller guarantees the rows.
         let vectors = unsafe { half_panel::<M>(codes, rows.stride, panel, 64 * half) };
         for (sums, vectors) in sums.iter_mut().zip(&vectors) {
             for (j, vector) in vectors.iter().enumerate() {
@@ -77,10 +77,10 @@ unsafe fn tile<const M: usize>(
     }
 }
 
-/// Sums of 16 outputs, whose weights begin `offset` bytes into each group.
+/// Returns the sums of 16 outputs, whose weights start `offset` bytes into each group.
 ///
 /// # Safety
-/// `codes` holds `M` rows of `stride` bytes, each at least as long as the panel is deep; `offset` is 0 or 64.
+/// `codes` has `M` rows of `stride` bytes, each at least as long as the panel is deep; `offset` is 0 or 64.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 unsafe fn half_panel<const M: usize>(codes: &[u8], stride: usize, panel: &[i8], offset: usize) -> [[int32x4_t; 4]; M] {

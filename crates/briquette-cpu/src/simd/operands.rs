@@ -1,8 +1,8 @@
-//! What the products of every instruction set take: rows of codes, and what a panel of weights is finished with.
+//! The operands of products on every instruction set: rows of codes, and the epilogue of a panel.
 
 /// Outputs in a panel of weights.
 pub(crate) const PANEL: usize = 32;
-/// Four codes of activations with these bits flipped are weights, where the zero point is 128.
+/// With a zero point of 128, four activation codes with these bits flipped are signed weights.
 pub(crate) const SIGNS: u32 = 0x8080_8080;
 
 /// Rows of activation codes, `stride` bytes apart, in memory for a multiple of 16 rows.
@@ -19,15 +19,15 @@ impl<'a> RowBlock<'a> {
         self.scales.len()
     }
 
-    /// `n` rows from the `first` on.
+    /// Returns `n` rows starting at `first`.
     pub(crate) fn part(self, first: usize, n: usize) -> RowBlock<'a> {
         let (scales, zeros) = (&self.scales[first..first + n], &self.zeros[first..first + n]);
         Self { codes: &self.codes[first * self.stride..], scales, zeros, ..self }
     }
 }
 
-/// What the outputs of a panel need besides its codes: the sum of each one's codes, its scale and its bias. There are `n`
-/// outputs; what follows them is arbitrary.
+/// The epilogue of a panel's outputs: sum of codes, scale and bias. There are `n` outputs; values after them
+/// are unspecified.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct PanelColumns {
@@ -38,10 +38,10 @@ pub(crate) struct PanelColumns {
 }
 
 impl PanelColumns {
-    /// 32 outputs of nothing.
+    /// Scales and biases of 0 for 32 outputs.
     pub(crate) const EMPTY: Self = Self { sums: [0; PANEL], scales: [0.0; PANEL], bias: [0.0; PANEL], n: PANEL };
 
-    /// Takes over the values of outputs `first..first + 32`, or as many as there are.
+    /// Sets the values of outputs `first..first + 32`, or of the outputs up to the end.
     pub(crate) fn set(&mut self, sums: &[i32], scales: &[f32], bias: Option<&[f32]>, first: usize) {
         let n = PANEL.min(sums.len() - first);
         self.n = n;

@@ -1,12 +1,14 @@
-//! The most int8 operations a core does when nothing is loaded or stored.
+//! The peak rate of int8 operations of a core, without loads and stores.
 #![allow(unsafe_code)]
 
 use briquette_core::simd::SimdLevel;
 use std::arch::asm;
 use std::time::Instant;
 
-/// Operations a second (two for each product) of `vpdpbusd` on 512-bit registers, the best of some runs. `None` where
-/// the processor has no AVX-512 VNNI.
+/// Returns the operations per second (two per product) of `vpdpbusd` on 512-bit registers, the best of several
+/// runs.
+///
+/// Returns `None` if the processor does not have AVX-512 VNNI.
 pub fn register_peak() -> Option<f64> {
     SimdLevel::named("avx512-vnni").map(|_| (0..200).map(|_| run_once()).fold(0.0, f64::max))
 }
@@ -16,7 +18,7 @@ fn run_once() -> f64 {
     let start = Instant::now();
     macro_rules! on_16_registers {
         ($($sum:literal)*) => {
-            // SAFETY: registers only, and `register_peak` found the extension.
+            // SAFETY: registers only, and `register_peak` detected the extension.
             unsafe {
                 asm!("2:", $(concat!("vpdpbusd zmm", $sum, ", zmm30, zmm31"),)* "dec {n}", "jnz 2b",
                     n = inout(reg) ROUNDS => _, options(nostack, nomem),

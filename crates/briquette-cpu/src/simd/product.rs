@@ -1,8 +1,8 @@
-//! Products of f32 matrices, by the `gemm` crate.
+//! Products of f32 matrices with the `gemm` crate.
 
 use gemm::{Parallelism, gemm};
 
-/// A matrix that lies in a slice, by rows or by columns.
+/// A matrix in a slice, by rows or by columns.
 #[derive(Clone, Copy)]
 pub(crate) struct MatrixView<'a> {
     values: &'a [f32],
@@ -12,32 +12,34 @@ pub(crate) struct MatrixView<'a> {
 }
 
 impl<'a> MatrixView<'a> {
-    /// A matrix whose rows follow one another.
+    /// Returns a row-major matrix.
     pub(crate) fn new(values: &'a [f32], n_rows: usize, n_cols: usize) -> Self {
         assert_eq!(values.len(), n_rows * n_cols, "{} values for a matrix of [{n_rows}, {n_cols}]", values.len());
         Self { values, n_rows, n_cols, is_transposed: false }
     }
 
-    /// The same values, rows as columns.
+    /// Returns the transposed matrix over the same values.
     pub(crate) fn transposed(self) -> Self {
         Self { n_rows: self.n_cols, n_cols: self.n_rows, is_transposed: !self.is_transposed, ..self }
     }
 
-    /// Elements between two columns, and between two rows.
+    /// Returns the elements between two columns, and between two rows.
     fn strides(&self) -> (isize, isize) {
         if self.is_transposed { (self.n_rows as isize, 1) } else { (1, self.n_cols as isize) }
     }
 }
 
-/// `out = a · b`, or `out += a · b` where it `adds`, by the calling thread; `out` is `[rows of a, columns of b]`.
+/// Computes `out = a · b`, or `out += a · b` if `adds`, in the calling thread.
+///
+/// `out` is `[rows of a, columns of b]`.
 pub(crate) fn multiply(a: MatrixView, b: MatrixView, adds: bool, out: &mut [f32]) {
     let (m, n, k) = (a.n_rows, b.n_cols, a.n_cols);
     assert_eq!((b.n_rows, out.len()), (k, m * n), "rows of the right side, and length of the product");
     let ((a_cs, a_rs), (b_cs, b_rs)) = (a.strides(), b.strides());
     let (a, b, one) = (a.values.as_ptr(), b.values.as_ptr(), f32::from(adds));
     let out = out.as_mut_ptr();
-    // SAFETY: the strides stay inside the slices, whose lengths `MatrixView::new` and the assertion above have compared with
-    // the extents, and `out` is borrowed alone.
+    // SAFETY: the strides stay inside the slices, whose lengths were checked by `MatrixView::new` and the
+    // assertion above, and `out` is borrowed exclusively.
     unsafe {
         gemm(
             m,

@@ -1,21 +1,23 @@
-//! How a row of floats is mapped to codes, and the range of its values, from which that follows.
+//! The mapping of a row of floats to codes, and the range of its values.
 
 use crate::activations::ActivationGrid;
 
-/// How a row is mapped to codes: `code = clamp(round(x * inverse) + zero, 0, 255)`.
+/// The mapping of a row to codes: `code = clamp(round(x * inverse) + zero, 0, 255)`.
 #[derive(Clone, Copy)]
 pub(crate) struct RowQuantizer {
     pub(crate) scale: f32,
     pub(crate) zero: i32,
-    /// `1 / scale`, infinite where the scale is too small for it; then codes come from dividing.
+    /// `1 / scale`; infinite if the scale is too small, in which case codes are computed by division.
     pub(crate) inverse: f32,
 }
 
 impl RowQuantizer {
-    /// What a row of zeros has.
+    /// The quantizer of a row of zeros.
     pub(crate) const ONE: Self = Self { scale: 1.0, zero: 0, inverse: 1.0 };
 
-    /// `scale = largest / n_steps`, with the bits of the row's largest magnitude given; NaN where that is not finite.
+    /// Returns the quantizer with `scale = largest / n_steps`; the scale is NaN if the magnitude is not finite.
+    ///
+    /// `magnitude` holds the bits of the row's largest magnitude.
     #[inline(always)]
     pub(crate) fn symmetric(magnitude: u32, n_steps: f32) -> Self {
         let largest = f32::from_bits(magnitude);
@@ -29,7 +31,7 @@ impl RowQuantizer {
         }
     }
 
-    /// The scale of a row that spans `min..=max`.
+    /// Returns the quantizer of a row with values in `min..=max`.
     #[inline(always)]
     pub(crate) fn asymmetric(min: f32, max: f32, magnitude: u32) -> Self {
         if !f32::from_bits(magnitude).is_finite() {
@@ -37,7 +39,7 @@ impl RowQuantizer {
         }
         let (min, max) = (min.min(0.0), max.max(0.0));
         let width = max - min;
-        // The range itself may be beyond f32.
+        // The width of the range may overflow f32.
         let scale = if width.is_finite() { width / 255.0 } else { max / 255.0 - min / 255.0 };
         if scale == 0.0 {
             return Self::ONE;
@@ -46,31 +48,36 @@ impl RowQuantizer {
         Self { scale, zero, inverse: 1.0 / scale }
     }
 
-    /// The code of a value.
+    /// Returns the code of a value.
     #[inline(always)]
     pub(crate) fn code(self, value: f32) -> u8 {
         let steps = if self.inverse.is_finite() { value * self.inverse } else { value / self.scale };
-        // Beyond i16 a code is at the end of its range anyway; the clamp is what packing with saturation does.
+        // Beyond i16, a code is at the end of its range in any case. The clamp matches packing with saturation.
         let steps = steps.round_ties_even().clamp(-32768.0, 32767.0) as i32;
         (steps + self.zero).clamp(0, 255) as u8
     }
 }
 
-/// A number of steps to a whole one, halves to even: without the features of a level, that of the standard library is a call.
+/// Rounds to an integer, halves to even. The function of the standard library would be a call without the
+/// features of a level.
 fn round(steps: f32) -> f32 {
-    const ROUNDS: f32 = 12_582_912.0; // 1.5 * 2^23: numbers beside it are 1 apart.
+    const ROUNDS: f32 = 12_582_912.0; // 1.5 * 2^23, whose neighbouring floats are 1 apart.
     steps + ROUNDS - ROUNDS
 }
 
-/// `n_steps / largest`, or the float next to it by which the largest value gets the code that dividing by the scale gives.
-/// With 127.5 steps that value lies half way between two codes, so that the last bit would decide its code in every row.
+/// Returns `n_steps / largest`, or a neighbouring float that gives the largest value the same code as division
+/// by the scale.
+///
+/// With 127.5 steps, that value is half way between two codes, so the last bit would decide its code in every
+/// row.
 fn inverse(largest: f32, scale: f32, n_steps: f32) -> f32 {
     let (inverse, step) = (n_steps / largest, round(largest / scale));
     let near = [inverse, inverse.next_up(), inverse.next_down()];
     near.into_iter().find(|inverse| round(largest * inverse) == step).unwrap_or(inverse)
 }
 
-/// What the scale of values follows from. `min` and `max` stay 0 on symmetric grids, which need only the magnitude.
+/// The range of values that determines a scale. `min` and `max` stay 0 on symmetric grids, which need only the
+/// magnitude.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ValueRange {
     pub(crate) min: f32,
@@ -80,7 +87,7 @@ pub(crate) struct ValueRange {
 }
 
 impl ValueRange {
-    /// The range of the values of both.
+    /// Returns the range of both together.
     pub(crate) fn merge(self, other: Self) -> Self {
         let (min, max) = (self.min.min(other.min), self.max.max(other.max));
         Self { min, max, magnitude: self.magnitude.max(other.magnitude) }

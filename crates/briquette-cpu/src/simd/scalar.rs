@@ -1,17 +1,17 @@
-//! The reference: what each operation means, in plain code.
+//! The reference: portable code that defines each operation.
 
 use super::block::OutputBlock;
 use super::operands::{PANEL, PanelColumns, RowBlock};
 use super::row_quantizer::{RowQuantizer, ValueRange};
 use crate::activations::ActivationGrid;
 
-/// The bits of the largest magnitude.
+/// Returns the bits of the largest magnitude.
 #[inline(always)]
 fn magnitude(x: &[f32]) -> u32 {
     x.iter().map(|value| value.to_bits() & 0x7fff_ffff).max().unwrap_or(0)
 }
 
-/// The range of values.
+/// Returns the range of values.
 #[inline(always)]
 pub(crate) fn value_range(x: &[f32], grid: ActivationGrid) -> ValueRange {
     let (min, max) = match grid {
@@ -23,7 +23,7 @@ pub(crate) fn value_range(x: &[f32], grid: ActivationGrid) -> ValueRange {
     ValueRange { min, max, magnitude: magnitude(x) }
 }
 
-/// Codes of values.
+/// Quantizes values.
 #[inline(always)]
 pub(crate) fn quantize(x: &[f32], row: RowQuantizer, codes: &mut [u8]) {
     for (code, &value) in codes.iter_mut().zip(x) {
@@ -31,14 +31,14 @@ pub(crate) fn quantize(x: &[f32], row: RowQuantizer, codes: &mut [u8]) {
     }
 }
 
-/// `(sum - zero * column sum) * row scale * column scale + bias`.
+/// Returns `(sum - zero * column sum) * row scale * column scale + bias`.
 #[inline(always)]
 pub(crate) fn finish(sum: i32, zero: i32, row_scale: f32, columns: &PanelColumns, n: usize) -> f32 {
     let sum = sum.wrapping_sub(zero.wrapping_mul(columns.sums[n]));
     sum as f32 * row_scale * columns.scales[n] + columns.bias[n]
 }
 
-/// Rows times one panel.
+/// Multiplies rows by one panel.
 pub(crate) fn multiply_panel(rows: RowBlock, panel: &[i8], columns: &PanelColumns, out: &mut OutputBlock) {
     for row in 0..rows.n_rows() {
         let codes = &rows.codes[row * rows.stride..(row + 1) * rows.stride];
@@ -55,7 +55,7 @@ pub(crate) fn multiply_panel(rows: RowBlock, panel: &[i8], columns: &PanelColumn
     }
 }
 
-/// A pixel of a depthwise convolution: `sums[c] = Σ_t taps[t][c] * weights[t, c]`.
+/// Computes a pixel of a depthwise convolution: `sums[c] = Σ_t taps[t][c] * weights[t, c]`.
 #[inline(always)]
 pub(crate) fn depthwise(taps: &[&[u8]], weights: &[i32], sums: &mut [i32]) {
     sums.fill(0);
@@ -66,7 +66,7 @@ pub(crate) fn depthwise(taps: &[&[u8]], weights: &[i32], sums: &mut [i32]) {
     }
 }
 
-/// `Σ (codes[i] - zero) * weights[i]`.
+/// Returns `Σ (codes[i] - zero) * weights[i]`.
 #[inline(always)]
 pub(crate) fn dot(codes: &[u8], weights: &[i8], zero: i32) -> i32 {
     codes.iter().zip(weights).map(|(&code, &weight)| (i32::from(code) - zero) * i32::from(weight)).sum()

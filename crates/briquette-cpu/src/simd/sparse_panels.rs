@@ -1,14 +1,14 @@
-//! Panels of weights as a bitmask and the values it marks.
+//! Panels of sparse weights: a bitmask and the nonzero values.
 
 use super::operands::PANEL;
 
 /// Bytes that a vector load at the last value may read beyond it.
 const SLACK: usize = 64;
 
-/// Panels `[n_groups][32][4]`: two words of mask for each group, and the values that are not zero.
+/// Panels `[n_groups][32][4]`: two mask words for each group, and the nonzero values.
 ///
-/// Invariant, which kernels rely on: panel `p` has `2 * n_groups` masks, as many values from `offsets[p]` on as those
-/// have bits, and 64 bytes more lie after the last value.
+/// Kernels rely on these invariants: panel `p` has `2 * n_groups` masks and, starting at `offsets[p]`, one
+/// value per set bit. 64 more bytes follow the last value.
 #[derive(Clone)]
 pub(crate) struct SparsePanels {
     n_groups: usize,
@@ -49,18 +49,18 @@ impl SparsePanels {
         size_of_val(&self.masks[..]) + self.values.len() + size_of_val(&self.offsets[..])
     }
 
-    /// The masks of a panel, and all values from its first on.
+    /// Returns the masks of a panel, and all values starting with its first.
     pub(crate) fn panel(&self, index: usize) -> (&[u64], &[i8]) {
         (&self.masks[index * 2 * self.n_groups..][..2 * self.n_groups], &self.values[self.offsets[index]..])
     }
 
-    /// The values of a panel.
+    /// Returns the values of a panel.
     pub(crate) fn values(&self, index: usize) -> &[i8] {
         let end = self.offsets.get(index + 1).copied().unwrap_or(self.values.len());
         &self.values[self.offsets[index]..end]
     }
 
-    /// Writes all codes of a panel, zeros included.
+    /// Writes all codes of a panel, including zeros.
     pub(crate) fn expand(&self, index: usize, codes: &mut [i8]) {
         let (masks, values) = self.panel(index);
         let codes = bytemuck::cast_slice_mut(codes);

@@ -1,10 +1,10 @@
-//! Transposing squares of floats, and planes of bytes.
+//! Transposition of squares of floats and planes of bytes.
 #![allow(unsafe_code)]
 
 /// Floats along a side.
 pub(crate) const SIDE: usize = 16;
 
-/// `to[c][r] = from[r * stride + c]`.
+/// Transposes a square: `to[c][r] = from[r * stride + c]`.
 pub(super) fn turn(from: &[f32], stride: usize, to: &mut [[f32; SIDE]; SIDE]) {
     for (r, row) in from.chunks(stride).take(SIDE).enumerate() {
         for (to, value) in to.iter_mut().zip(row) {
@@ -21,10 +21,10 @@ pub(super) fn turn(from: &[f32], stride: usize, to: &mut [[f32; SIDE]; SIDE]) {
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn turn_avx512(from: &[f32], stride: usize, to: &mut [[f32; SIDE]; SIDE]) {
     use std::arch::x86_64::*;
-    // SAFETY: the caller vouches for row `r`.
+    // SAFETY: the caller guarantees row `r`.
     let rows: [__m512; SIDE] =
         std::array::from_fn(|r| unsafe { _mm512_loadu_ps(from.as_ptr().wrapping_add(r * stride)) });
-    // Squares of 4 within each quarter of the registers, then the quarters.
+    // First squares of 4 within each quarter of the registers, then the quarters.
     let pairs: [__m512; SIDE] = std::array::from_fn(|i| {
         let (a, b) = (rows[i / 4 * 4 + i % 2 * 2], rows[i / 4 * 4 + i % 2 * 2 + 1]);
         if i % 4 < 2 { _mm512_unpacklo_ps(a, b) } else { _mm512_unpackhi_ps(a, b) }
@@ -52,7 +52,7 @@ pub(super) unsafe fn turn_avx512(from: &[f32], stride: usize, to: &mut [[f32; SI
     }
 }
 
-/// `[c][p]` to `[p][c]`.
+/// Transposes `[c][p]` to `[p][c]`.
 pub(super) fn turn_bytes(planes: [&[u8; 64]; 8]) -> [[u8; 8]; 64] {
     let mut turned = [[0; 8]; 64];
     for (block, turned) in turned.as_chunks_mut::<8>().0.iter_mut().enumerate() {
@@ -81,7 +81,7 @@ pub(super) fn turn_bytes_avx512(planes: [&[u8; 64]; 8]) -> [[u8; 8]; 64] {
     use std::arch::x86_64::*;
     // SAFETY: 64 bytes.
     let [a, b, c, d, e, f, g, h] = planes.map(|plane| unsafe { _mm512_loadu_si512(plane.as_ptr().cast()) });
-    // Bytes of two planes, then of four, then of all; each time the first and the last pixels of every quarter.
+    // Bytes of two planes, then of four, then of all; each time for the first and last pixels of every quarter.
     let by_2 = |a, b| [_mm512_unpacklo_epi8(a, b), _mm512_unpackhi_epi8(a, b)];
     let by_4 = |a, b| [_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b)];
     let by_8 = |a, b| [_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b)];
@@ -117,7 +117,7 @@ mod tests {
     use crate::simd::{turn_bytes, turn_square};
 
     #[test]
-    fn every_path_turns_a_square() {
+    fn every_path_transposes_squares() {
         for stride in [16, 17, 40] {
             let from: Vec<f32> = (0..16 * stride).map(|i| i as f32).collect();
             for level in SimdLevel::available() {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_turns_planes() {
+    fn every_path_transposes_planes() {
         let planes: [[u8; 64]; 8] = std::array::from_fn(|c| std::array::from_fn(|p| (c * 31 + p * 3) as u8));
         for level in SimdLevel::available() {
             let turned = turn_bytes(level, planes.each_ref());

@@ -1,12 +1,13 @@
-//! Rows of floats times a panel of 8-bit codes, which become floats in registers.
+//! Products of rows of floats and a panel of 8-bit codes, which become floats in registers.
 #![allow(unsafe_code)]
 
 use super::block::OutputBlock;
 use super::operands::{PANEL, PanelColumns};
 use crate::float_rows::FloatRows;
 
-/// `out[m, n] = Σ x[m, i] * panel[i, n] * scales[n] + bias[n]`, with fused multiplications, inputs in order; the panel laid
-/// out as `[n_in / 4][32][4]`.
+/// Computes `out[m, n] = Σ x[m, i] * panel[i, n] * scales[n] + bias[n]`.
+///
+/// Uses fused multiply-add, with inputs in order. The panel has the layout `[n_in / 4][32][4]`.
 #[inline(always)]
 pub(super) fn multiply_panel(rows: &FloatRows, panel: &[i8], columns: &PanelColumns, out: &mut OutputBlock) {
     for tile in rows.tiles() {
@@ -48,7 +49,7 @@ mod avx512 {
     use crate::simd::float_panel::{add_products, store, sums, to_array, with_floats};
     use std::arch::x86_64::*;
 
-    /// How far ahead of their use codes are fetched, in bytes.
+    /// The prefetch distance of codes, in bytes.
     const AHEAD: usize = 4096;
 
     /// A panel: the codes of 4 inputs at a time, or the floats of one.
@@ -109,7 +110,7 @@ mod avx512 {
         }
     }
 
-    /// As [`sums`], of codes.
+    /// Like [`sums`] for codes.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
     fn sums_of_codes<const M: usize>(inputs: &[[f32; M]], groups: &[[i8; 4 * PANEL]]) -> [[__m512; 2]; M] {
@@ -140,7 +141,7 @@ mod avx512 {
     #[target_feature(enable = "avx512f")]
     fn load(group: &[i8; 4 * PANEL]) -> [__m512i; 2] {
         let codes = group.as_ptr();
-        // SAFETY: 128 bytes; a prefetch may be of any address.
+        // SAFETY: 128 bytes; a prefetch accepts any address.
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(AHEAD));
             _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(AHEAD + 64));
@@ -148,7 +149,7 @@ mod avx512 {
         }
     }
 
-    /// The codes of an input, which end `SHIFT` bits below the top of each lane, as floats.
+    /// Returns the codes of an input, which end `SHIFT` bits below the top of each lane, as floats.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn widen<const SHIFT: u32>(codes: [__m512i; 2]) -> [__m512; 2] {

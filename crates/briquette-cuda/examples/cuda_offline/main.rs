@@ -1,11 +1,12 @@
-//! Compiles every kernel for every generation of NVIDIA devices, with no device: `cuda_offline WHEELS [NAME]`.
+//! Compiles every kernel for every generation of NVIDIA devices, without a device: `cuda_offline WHEELS
+//! [NAME]`.
 //!
-//! WHEELS is the folder into which pip has put `nvidia-cuda-nvrtc-cu12`, `nvidia-cuda-nvcc-cu12`,
-//! `nvidia-cuda-runtime-cu12` and `nvidia-cuda-cccl-cu12`; NAME is part of the names of kernels, for fewer of them. A
-//! kernel fails where a compiler refuses it, where it lacks the instruction that it is there for, and where it keeps values
-//! outside of registers. Exits with 1 if one does.
+//! WHEELS is the directory into which pip installed `nvidia-cuda-nvrtc-cu12`, `nvidia-cuda-nvcc-cu12`,
+//! `nvidia-cuda-runtime-cu12` and `nvidia-cuda-cccl-cu12`. NAME limits the run to kernels whose name contains
+//! it. A kernel fails if a compiler refuses it, if it lacks the instruction that it is written for, or if it
+//! stores values outside registers. Exits with 1 if a kernel fails.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "it is a program")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program prints its results")]
 
 mod nvrtc;
 mod ptxas;
@@ -25,17 +26,17 @@ use support::registry::{Instruction, kernels};
 
 /// Turing to Blackwell.
 const GENERATIONS: [u32; 7] = [75, 80, 86, 89, 90, 100, 120];
-/// The generation that the table shows by itself.
+/// The generation with its own columns in the table.
 const SHOWN: u32 = 90;
-/// The first with matrix instructions for int8 of this shape.
+/// The first generation with int8 matrix instructions of this shape.
 const FIRST_WITH_MATRICES: u32 = 80;
 const MATRICES: &str = "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32";
 const SHAPE: &str = "m16n8k32";
 const DOTS: &str = "dp4a.s32.s32";
-/// What a block can have without a launch that asks for more, as CubeCL's do for what is known to the launch.
+/// Static shared memory of a block. More has to be requested at launch, as CubeCL does for dynamic shared memory.
 const STATIC_SHARED: usize = 48 << 10;
 
-/// A kernel for a generation.
+/// A kernel for one generation.
 struct Job {
     generation: u32,
     name: String,
@@ -53,7 +54,7 @@ struct Compilers {
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let (wheels, name) = (arguments.next().unwrap_or_else(|| "bench-out/cuda".into()), arguments.next());
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = tempfile::tempdir().expect("a temporary directory");
     let compilers = match Compilers::find(Path::new(&wheels), folder.path()) {
         Ok(compilers) => compilers,
         Err(error) => {
@@ -82,10 +83,10 @@ fn main() -> ExitCode {
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The kernels whose names have `part` in them.
+/// Returns the kernels whose names contain `part`.
 fn jobs(generation: u32, part: &str) -> Vec<Job> {
     let gpu = Gpu::sm(generation);
-    assert_eq!(gpu.has_int8_matrices(), generation >= FIRST_WITH_MATRICES, "what CubeCL says of sm_{generation}");
+    assert_eq!(gpu.has_int8_matrices(), generation >= FIRST_WITH_MATRICES, "int8 matrices on sm_{generation}");
     let listed = kernels(gpu).into_iter().filter(|listed| listed.name.contains(part));
     let job = |listed: support::registry::Listed| {
         let source = gpu.source(&*listed.kernel);
@@ -95,7 +96,7 @@ fn jobs(generation: u32, part: &str) -> Vec<Job> {
     listed.map(job).collect()
 }
 
-/// What a kernel takes at most, and on the generation that is shown.
+/// The maximum usage of each kernel, and its usage on the shown generation.
 type Table = BTreeMap<String, (Usage, Usage)>;
 
 fn enter(table: &mut Table, job: &Job, usage: Usage) {
@@ -121,13 +122,13 @@ impl Compilers {
         let nvrtc = Nvrtc::load(&library).map_err(|error| error.to_string())?;
         let program = packages.join("cuda_nvcc/bin/ptxas");
         if !program.is_file() {
-            return Err(format!("{} is not there", program.display()));
+            return Err(format!("{} does not exist", program.display()));
         }
         let includes = ["cuda_runtime", "cuda_nvcc", "cuda_cccl"].map(|name| packages.join(name).join("include"));
         Ok(Self { nvrtc, ptxas: Ptxas { program, folder: folder.into() }, includes: includes.into() })
     }
 
-    /// Every job by as many threads as there are processors.
+    /// Runs all jobs with as many threads as there are processors.
     fn compile_all(&self, jobs: &[Job]) -> Vec<Result<Option<Usage>, String>> {
         let next = AtomicUsize::new(0);
         let results = Mutex::new((0..jobs.len()).map(|_| Ok(None)).collect::<Vec<_>>());
@@ -146,9 +147,9 @@ impl Compilers {
         results.into_inner().expect("no thread has panicked")
     }
 
-    /// What a kernel takes; None for one that has to be, and is, refused.
+    /// Compiles a kernel and returns its usage, or `None` if it is refused as expected.
     fn compile(&self, job: &Job) -> Result<Option<Usage>, String> {
-        // The options of `cubecl-cuda`.
+        // The options that `cubecl-cuda` passes.
         let suffix = if job.generation >= 90 { "a" } else { "" };
         let arch = format!("sm_{}{suffix}", job.generation);
         let mut options = vec![format!("--gpu-architecture={arch}"), "-lineinfo".into()];
@@ -157,7 +158,7 @@ impl Compilers {
         if job.uses == Instruction::Matrices && job.generation < FIRST_WITH_MATRICES {
             return match ptx {
                 Err(error) if error.contains(SHAPE) => Ok(None),
-                Err(error) => Err(format!("refused for another reason than its instruction: {error}")),
+                Err(error) => Err(format!("refused, but not because of its instruction: {error}")),
                 Ok(_) => Err("not refused".into()),
             };
         }
@@ -175,7 +176,10 @@ impl Compilers {
             return Err(format!("{} bytes of stack, {} of spills", usage.stack, usage.spills));
         }
         if usage.static_shared > STATIC_SHARED {
-            return Err(format!("{} bytes of shared memory that a launch cannot ask for", usage.static_shared));
+            return Err(format!(
+                "{} bytes of static shared memory, expected at most {STATIC_SHARED}",
+                usage.static_shared
+            ));
         }
         Ok(Some(usage))
     }

@@ -1,4 +1,4 @@
-//! NVRTC, which turns CUDA C++ into PTX and needs neither a driver nor a device.
+//! NVRTC, which compiles CUDA C++ to PTX without a driver or a device.
 #![expect(unsafe_code, reason = "NVRTC is a C library that is loaded at run time")]
 
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -28,24 +28,24 @@ pub(crate) struct Nvrtc {
 
 impl Nvrtc {
     pub(crate) fn load(path: &Path) -> Result<Self, libloading::Error> {
-        // SAFETY: loading NVRTC runs nothing but the constructors of its own.
+        // SAFETY: loading NVRTC runs only its own constructors.
         unsafe { Library::new(path) }.map(|library| Self { library })
     }
 
-    /// The PTX of a kernel, or what the compiler says against it.
+    /// Returns the PTX of a kernel, or the error of the compiler.
     pub(crate) fn to_ptx(&self, cuda: &str, options: &[String]) -> Result<String, String> {
         let source = CString::new(cuda).map_err(|error| error.to_string())?;
         let options: Vec<CString> =
             options.iter().map(|option| CString::new(option.as_str()).unwrap_or_default()).collect();
         let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         let mut program: Program = std::ptr::null_mut();
-        // SAFETY: as nvrtc.h declares them; each pointer is to what lives until its call returns, and the program is
-        // destroyed once, when nothing uses it any more.
+        // SAFETY: signatures are those of nvrtc.h; each pointer is valid until its call returns, and the
+        // program is destroyed once, after its last use.
         unsafe {
             let created =
                 self.get::<Create>(b"nvrtcCreateProgram")(&mut program, source.as_ptr(), null(), 0, null(), null());
             if created != 0 {
-                return Err(format!("nvrtcCreateProgram gives {created}"));
+                return Err(format!("nvrtcCreateProgram returned {created}"));
             }
             let failed = self.get::<Compile>(b"nvrtcCompileProgram")(program, options.len() as c_int, options.as_ptr());
             let text = if failed == 0 {
@@ -59,7 +59,7 @@ impl Nvrtc {
     }
 
     /// # Safety
-    /// The names are those of functions of these types, and the program is there.
+    /// The names are those of functions of these types, and the program exists.
     unsafe fn text(&self, program: Program, size: &[u8], text: &[u8]) -> String {
         let mut n_bytes = 0;
         // SAFETY: the size includes the zero at the end.
@@ -76,7 +76,7 @@ impl Nvrtc {
     /// # Safety
     /// The name is that of a function of this type.
     unsafe fn get<T>(&self, name: &[u8]) -> Symbol<'_, T> {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.library.get(name) }.expect("NVRTC has its functions")
     }
 }

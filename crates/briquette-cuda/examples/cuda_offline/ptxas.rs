@@ -1,24 +1,24 @@
-//! ptxas, which turns PTX into the code of a device and says what that takes.
+//! ptxas, which compiles PTX to machine code and reports resource usage.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a kernel takes of a device.
+/// The resources that a kernel uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
-    /// Of a thread.
+    /// Registers per thread.
     pub(crate) registers: usize,
-    /// Of a block: arrays that are part of the kernel, and what a launch adds to them.
+    /// Shared memory per block: the arrays of the kernel, plus the shared memory of the launch.
     pub(crate) static_shared: usize,
     pub(crate) launch_shared: usize,
-    /// Bytes of a thread outside of registers.
+    /// Bytes per thread outside registers.
     pub(crate) stack: usize,
-    /// Bytes written to and read from there for want of registers.
+    /// Bytes of register spills that are written and read.
     pub(crate) spills: usize,
 }
 
 impl Usage {
-    /// The larger of each.
+    /// Returns the maximum of each resource.
     pub(crate) fn max(self, other: Self) -> Self {
         Self {
             registers: self.registers.max(other.registers),
@@ -30,23 +30,23 @@ impl Usage {
     }
 }
 
-/// The assembler, and a folder that is its own.
+/// The assembler, with a directory of its own.
 pub(crate) struct Ptxas {
     pub(crate) program: PathBuf,
     pub(crate) folder: PathBuf,
 }
 
 impl Ptxas {
-    /// What a kernel of these PTX takes, `launch_shared` of it known to the launch alone.
+    /// Returns the usage of a kernel from its PTX, with `launch_shared` bytes that only the launch requests.
     pub(crate) fn usage(&self, ptx: &str, arch: &str, name: &str, launch_shared: usize) -> Result<Usage, String> {
         let file: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
         let path = self.folder.join(format!("{file}_{arch}.ptx"));
         std::fs::write(&path, ptx).map_err(|error| format!("{}: {error}", path.display()))?;
-        let said = self.run(&path, arch);
-        // A folder of them all would be some 100 MB.
+        let log = self.run(&path, arch);
+        // All files together would take about 100 MB.
         let removed = std::fs::remove_file(&path);
         removed.map_err(|error| format!("{}: {error}", path.display()))?;
-        let usage = usage(&said?)?;
+        let usage = usage(&log?)?;
         Ok(Usage { launch_shared, ..usage })
     }
 
@@ -54,17 +54,17 @@ impl Ptxas {
         let mut command = Command::new(&self.program);
         command.arg("-v").arg(format!("-arch={arch}")).arg("-o").arg("/dev/null").arg(ptx);
         let output = command.output().map_err(|error| format!("{}: {error}", self.program.display()))?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        if output.status.success() { Ok(said) } else { Err(said) }
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(log) } else { Err(log) }
     }
 }
 
-/// `    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads` and
+/// Parses the log of ptxas: `    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads` and
 /// `ptxas info    : Used 40 registers, used 1 barriers, 1024 bytes smem`.
-fn usage(said: &str) -> Result<Usage, String> {
+fn usage(log: &str) -> Result<Usage, String> {
     let count = |before: &str| -> Option<usize> {
-        let at = said.find(before)?;
-        said[..at].trim_end().rsplit([' ', '\n']).next()?.parse().ok()
+        let at = log.find(before)?;
+        log[..at].trim_end().rsplit([' ', '\n']).next()?.parse().ok()
     };
     let all = || {
         Some(Usage {
@@ -75,5 +75,5 @@ fn usage(said: &str) -> Result<Usage, String> {
             spills: count("bytes spill stores")? + count("bytes spill loads")?,
         })
     };
-    all().ok_or_else(|| format!("ptxas says what is not understood: {said}"))
+    all().ok_or_else(|| format!("cannot parse the output of ptxas: {log}"))
 }

@@ -1,4 +1,4 @@
-//! Patches of images, and depthwise convolutions.
+//! Launches of kernels for patches of images and depthwise convolutions.
 
 use super::{CodeWords, Floats, Product, arg};
 use crate::conv::{self, ConvGeometryLaunch};
@@ -18,7 +18,7 @@ impl Conv2dSteps {
     }
 }
 
-/// Patches of images as rows of `row_words` words: `n_rows` of them from pixel `first` on, in channels from `channel` on.
+/// Gathers `n_rows` patches as rows of `row_words` words, starting at pixel `first` and channel `channel`.
 pub(crate) fn patches(
     gpu: &Gpu,
     images: &CodeWords,
@@ -28,7 +28,7 @@ pub(crate) fn patches(
     steps: &Conv2dSteps,
 ) -> CodeWords {
     let rows = CodeWords::empty(gpu, n_rows, row_words);
-    // SAFETY: a unit for each word; taps outside of an image are not read.
+    // SAFETY: one unit per word; taps outside an image are not read.
     unsafe {
         conv::patches::launch_unchecked(
             gpu.client(),
@@ -48,12 +48,12 @@ pub(crate) fn patches(
     rows
 }
 
-/// A convolution of each channel by itself.
+/// Computes a depthwise convolution.
 pub(crate) fn depthwise(gpu: &Gpu, product: &Product, words: &DeviceBuffer, steps: &Conv2dSteps, y: &Floats) {
     let (rows, weights) = (product.rows, product.weights);
     let [scale, shift] = product.epilogue.args(weights.n_out(), &weights.scales);
     let n = y.n_rows * y.n_cols;
-    // SAFETY: a unit for each output; taps outside of an image are not read.
+    // SAFETY: one unit per output; taps outside an image are not read.
     unsafe {
         conv::depthwise::launch_unchecked(
             gpu.client(),

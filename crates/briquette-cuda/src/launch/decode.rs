@@ -1,4 +1,4 @@
-//! Expands sparse codes, and decodes codes to floats.
+//! Launches of kernels that expand sparse codes or convert codes to floats.
 
 use super::{CodeWords, Floats, arg};
 use crate::gpu::{DeviceBuffer, Gpu, cubes, groups, u32_of};
@@ -8,7 +8,7 @@ use crate::{bitmask, decode};
 use cubecl_core::ir::ElemType;
 use cubecl_core::prelude::CubeDim;
 
-/// The codes of weights with their zeros: those that are kept, or a temporary copy.
+/// Returns the dense codes of weights: the stored codes, or a temporary expanded copy.
 pub(crate) fn dense_words(weights: &Int8) -> DeviceBuffer {
     match &weights.kept {
         DeviceCodes::Dense(words) => words.clone(),
@@ -16,13 +16,13 @@ pub(crate) fn dense_words(weights: &Int8) -> DeviceBuffer {
     }
 }
 
-/// Expands weights, zeros included, into temporary memory.
+/// Expands weights, including zeros, into temporary memory.
 fn expand(gpu: &Gpu, blocks: &DeviceBitmask, n_out: usize, n_in: usize) -> DeviceBuffer {
     let row_words = crate::pack::row_words(n_in);
     let codes = CodeWords::empty(gpu, n_out, row_words);
     let row_blocks = n_in.div_ceil(bitmask::BLOCK_INPUTS);
     let n_blocks = n_out.div_ceil(bitmask::BLOCK_ROWS) * row_blocks;
-    // SAFETY: a warp for each block, whose rows and words are written as far as they exist.
+    // SAFETY: one warp per block; only existing rows and words are written.
     unsafe {
         bitmask::expand::launch_unchecked(
             gpu.client(),
@@ -41,11 +41,12 @@ fn expand(gpu: &Gpu, blocks: &DeviceBitmask, n_out: usize, n_in: usize) -> Devic
     codes.words
 }
 
-/// Weights `[n_out, n_in]` as floats, from codes of `bits` bits with a scale for each `group` of a row.
+/// Converts weights `[n_out, n_in]` to floats, from codes of `bits` bits with a scale for each `group` of a
+/// row.
 pub(crate) fn decode(gpu: &Gpu, words: &DeviceBuffer, scales: &DeviceBuffer, group: usize, bits: usize, out: &Floats) {
     let n = out.n_rows * out.n_cols;
     let row_words = if bits == 8 { crate::pack::row_words(out.n_cols) } else { out.n_cols.div_ceil(8) };
-    // SAFETY: a unit for each weight.
+    // SAFETY: one unit per weight.
     unsafe {
         decode::decode::launch_unchecked(
             gpu.client(),
@@ -64,25 +65,25 @@ pub(crate) fn decode(gpu: &Gpu, words: &DeviceBuffer, scales: &DeviceBuffer, gro
     }
 }
 
-/// Ids of rows of a table.
+/// Row ids for a table lookup.
 #[derive(Debug, Clone)]
 pub struct Ids {
-    /// Their buffer.
+    /// The buffer of ids.
     pub buffer: DeviceBuffer,
-    /// Their type, an integer.
+    /// The integer type of the ids.
     pub dtype: ElemType,
 }
 
 impl Ids {
-    /// How many there are.
+    /// Returns the number of ids.
     pub fn n(&self) -> usize {
         self.buffer.n_bytes() / self.dtype.size()
     }
 }
 
-/// Rows of a table whose rows are whole words.
+/// Looks up rows of a table whose rows are whole words.
 pub(crate) fn lookup(gpu: &Gpu, ids: &Ids, words: &DeviceBuffer, scales: &DeviceBuffer, n_rows: usize, out: &Floats) {
-    // SAFETY: a cube for each id, which reads a row that exists.
+    // SAFETY: one cube per id, which reads an existing row.
     unsafe {
         decode::lookup::launch_unchecked(
             gpu.client(),
@@ -100,7 +101,7 @@ pub(crate) fn lookup(gpu: &Gpu, ids: &Ids, words: &DeviceBuffer, scales: &Device
     }
 }
 
-/// Rows of a table without its zeros.
+/// Looks up rows of a sparse table.
 pub(crate) fn lookup_bitmask(
     gpu: &Gpu,
     ids: &Ids,
@@ -109,7 +110,7 @@ pub(crate) fn lookup_bitmask(
     n_rows: usize,
     out: &Floats,
 ) {
-    // SAFETY: a warp for each id, which reads a row that exists.
+    // SAFETY: one warp per id, which reads an existing row.
     unsafe {
         decode::lookup_bitmask::launch_unchecked(
             gpu.client(),

@@ -1,4 +1,4 @@
-//! Products of a few rows.
+//! Launches of kernels for products of a few rows.
 
 use super::{Floats, Product, arg};
 use crate::few_rows;
@@ -6,25 +6,26 @@ use crate::gpu::{DeviceBuffer, Gpu, cubes, groups, u32_of};
 use crate::int8::Int8;
 use cubecl_core::prelude::{CubeCount, CubeDim};
 
-/// Most rows of floats that are multiplied with codes as they are; more have the weights decoded first.
+/// The most rows of floats that are multiplied by codes directly; for more, the weights are converted to floats
+/// first.
 pub(crate) const FEW_FLOATS: usize = 15;
 
-/// How many rows a kernel for few rows takes at once.
+/// Returns the number of rows that a kernel for few rows processes together.
 fn rows_at_once(n_rows: usize) -> usize {
     n_rows.next_power_of_two().min(8)
 }
 
-/// The grid of a kernel for few rows.
+/// Returns the grid of a kernel for few rows.
 fn few_rows_cubes(n_rows: usize, n_out: usize, rows: usize) -> CubeCount {
     cubes(groups(n_out, few_rows::WARPS * few_rows::OUTPUTS), groups(n_rows, rows))
 }
 
-/// A product of a few rows of codes, of weights with their zeros.
+/// Multiplies a few rows of codes by dense weights.
 pub(crate) fn few_rows_codes(gpu: &Gpu, product: &Product, words: &DeviceBuffer, y: &Floats) {
     let codes = product.codes;
     let [row_scales, zeros, sums, scales, scale, shift] = product.args();
     let rows = rows_at_once(codes.n_rows);
-    // SAFETY: rows and columns behind the last are read as the last and not written.
+    // SAFETY: for rows and columns beyond the last, the last is read and nothing is written.
     unsafe {
         few_rows::few_rows_codes::launch_unchecked(
             gpu.client(),
@@ -50,7 +51,7 @@ pub(crate) fn few_rows_codes(gpu: &Gpu, product: &Product, words: &DeviceBuffer,
     }
 }
 
-/// A few rows of floats times int8 weights with their zeros; inputs are a multiple of four.
+/// Multiplies a few rows of floats by dense int8 weights; the number of inputs is a multiple of four.
 pub(crate) fn few_rows_int8(
     gpu: &Gpu,
     x: &Floats,
@@ -61,7 +62,7 @@ pub(crate) fn few_rows_int8(
 ) {
     assert!(x.n_cols == weights.n_in() && x.n_cols.is_multiple_of(4), "{} inputs", x.n_cols);
     let rows = rows_at_once(x.n_rows);
-    // SAFETY: rows and columns behind the last are read as the last and not written.
+    // SAFETY: for rows and columns beyond the last, the last is read and nothing is written.
     unsafe {
         few_rows::few_rows_int8::launch_unchecked(
             gpu.client(),
@@ -83,7 +84,8 @@ pub(crate) fn few_rows_int8(
     }
 }
 
-/// A few rows of floats times int4 weights; inputs and groups are multiples of eight.
+/// Multiplies a few rows of floats by int4 weights; the group size and the number of inputs are multiples of
+/// eight.
 pub(crate) fn few_rows_int4(
     gpu: &Gpu,
     x: &Floats,
@@ -94,7 +96,7 @@ pub(crate) fn few_rows_int4(
 ) {
     assert!(x.n_cols.is_multiple_of(8) && group.is_multiple_of(8), "{} inputs by {group}", x.n_cols);
     let rows = rows_at_once(x.n_rows);
-    // SAFETY: rows and columns behind the last are read as the last and not written.
+    // SAFETY: for rows and columns beyond the last, the last is read and nothing is written.
     unsafe {
         few_rows::few_rows_int4::launch_unchecked(
             gpu.client(),

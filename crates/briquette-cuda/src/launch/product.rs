@@ -1,4 +1,4 @@
-//! Products of codes.
+//! Launches of kernels for products of codes.
 
 use super::{CodeWords, DeviceEpilogue, Floats, OutputPlacement, RowScales, arg};
 use crate::cubek::Cubek;
@@ -10,7 +10,7 @@ use crate::stored::{DeviceBitmask, DeviceCodes};
 use crate::sums;
 use cubecl_core::prelude::{BufferArg, CubeDim};
 
-/// The operands of a product, where its outputs go, and what is done to them.
+/// The operands, output positions and epilogue of a product.
 pub(crate) struct Product<'a> {
     pub(crate) codes: &'a CodeWords,
     pub(crate) rows: &'a RowScales,
@@ -33,7 +33,7 @@ impl Product<'_> {
     }
 }
 
-/// A product by matrix instructions, of weights as they are kept, or of `words`, with their zeros.
+/// Computes a product with matrix instructions, from the stored weights or from their dense `words`.
 pub(crate) fn product_mma(gpu: &Gpu, product: &Product, words: Option<&DeviceBuffer>, tile: MmaTile, y: &Floats) {
     let (codes, weights) = (product.codes, product.weights);
     let [row_scales, zeros, sums, scales, scale, shift] = product.args();
@@ -45,8 +45,8 @@ pub(crate) fn product_mma(gpu: &Gpu, product: &Product, words: Option<&DeviceBuf
             (codes.arg(4), true, [arg(bits, 4), arg(values, 4), arg(bases, 4)])
         }
     };
-    // SAFETY: rows and columns behind the last are read as the last and not written; codes and weights have rows of the same
-    // length.
+    // SAFETY: for rows and columns beyond the last, the last is read and nothing is written; rows of codes and
+    // weights have the same length.
     unsafe {
         mma::product_mma::launch_unchecked(
             gpu.client(),
@@ -76,12 +76,12 @@ pub(crate) fn product_mma(gpu: &Gpu, product: &Product, words: Option<&DeviceBuf
     }
 }
 
-/// A product by dot products of four, of weights with their zeros.
+/// Computes a product of dense weights with dot products of four codes.
 pub(crate) fn product_dp4a(gpu: &Gpu, product: &Product, words: &DeviceBuffer, y: &Floats) {
     let codes = product.codes;
     let [row_scales, zeros, sums, scales, scale, shift] = product.args();
     let n = codes.n_rows * product.n_cols();
-    // SAFETY: a unit for each output; codes and weights have rows of the same length.
+    // SAFETY: one unit per output; rows of codes and weights have the same length.
     unsafe {
         dp4a::product_dp4a::launch_unchecked(
             gpu.client(),
@@ -106,7 +106,8 @@ pub(crate) fn product_dp4a(gpu: &Gpu, product: &Product, words: &DeviceBuffer, y
     }
 }
 
-/// A product of all columns by a kernel of CubeK, of weights with their zeros, whose sums are finished by another.
+/// Computes a product of all columns with a CubeK kernel and dense weights; another kernel computes the outputs
+/// from the sums.
 pub(crate) fn product_cubek(
     gpu: &Gpu,
     product: &Product,
@@ -116,11 +117,11 @@ pub(crate) fn product_cubek(
 ) -> Result<(), String> {
     let (codes, n_out) = (product.codes, product.weights.n_out());
     if product.n_cols() != n_out {
-        return Err(format!("CubeK multiplies all of {n_out} columns"));
+        return Err(format!("CubeK kernels compute all {n_out} columns, not a part of them"));
     }
     let [row_scales, zeros, col_sums, scales, scale, shift] = product.args();
     let sums = strategy.sums(gpu, [&codes.words, words], [codes.n_rows, n_out, codes.row_words * 4])?;
-    // SAFETY: a unit for each output.
+    // SAFETY: one unit per output.
     unsafe {
         sums::finish_sums::launch_unchecked(
             gpu.client(),

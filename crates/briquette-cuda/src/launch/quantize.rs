@@ -1,16 +1,16 @@
-//! Activations to codes.
+//! Launches of kernels that quantize activations.
 
 use super::{CodeWords, Floats, RowScales, arg};
 use crate::gpu::{Gpu, cubes, groups, u32_of};
 use crate::quantize_rows;
 use cubecl_core::prelude::CubeDim;
 
-/// Rows with more values than this are quantized in parts, in parallel.
+/// Rows with more values are quantized in parts, in parallel.
 const WIDE: usize = 1 << 16;
-/// Values in a part of a wide row.
+/// Values per part of a wide row.
 const PART: usize = 1 << 14;
 
-/// Quantizes each row by itself, to rows of `row_words` words.
+/// Quantizes each row separately, into rows of `row_words` words.
 pub(crate) fn quantize(gpu: &Gpu, x: &Floats, row_words: usize, symmetric: bool) -> (CodeWords, RowScales) {
     let codes = CodeWords::empty(gpu, x.n_rows, row_words);
     let rows = RowScales { scales: gpu.empty::<f32>(x.n_rows), zeros: gpu.empty::<i32>(x.n_rows) };
@@ -18,7 +18,7 @@ pub(crate) fn quantize(gpu: &Gpu, x: &Floats, row_words: usize, symmetric: bool)
         return (codes, rows);
     }
     if x.n_cols <= WIDE {
-        // SAFETY: a cube for each row; `codes`, `scales` and `zeros` have that many.
+        // SAFETY: one cube per row; `codes`, `scales` and `zeros` have as many rows.
         unsafe {
             quantize_rows::quantize_rows::launch_unchecked(
                 gpu.client(),
@@ -40,7 +40,7 @@ pub(crate) fn quantize(gpu: &Gpu, x: &Floats, row_words: usize, symmetric: bool)
     (codes, rows)
 }
 
-/// Quantizes wide rows, by the spans of their parts.
+/// Quantizes wide rows from the value ranges of their parts.
 fn quantize_parts(gpu: &Gpu, x: &Floats, codes: &CodeWords, rows: &RowScales, symmetric: bool) {
     let (client, dim) = (gpu.client(), CubeDim::new_1d(quantize_rows::UNITS as u32));
     let [n_cols, words] = [x.n_cols, codes.row_words].map(u32_of);
@@ -49,7 +49,7 @@ fn quantize_parts(gpu: &Gpu, x: &Floats, codes: &CodeWords, rows: &RowScales, sy
     let magnitude = gpu.empty::<u32>(x.n_rows * n_parts);
     let inverses = gpu.empty::<f32>(x.n_rows);
     let n_words = x.n_rows * codes.row_words;
-    // SAFETY: a span for each part of each row, then one scale for each row, then each word of codes.
+    // SAFETY: one range per part of each row, then one scale per row, then one unit per word of codes.
     unsafe {
         quantize_rows::spans::launch_unchecked(
             client,

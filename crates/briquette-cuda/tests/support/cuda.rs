@@ -1,4 +1,4 @@
-//! A kernel's CUDA C++, written for a compute capability as `cubecl-cuda` does for such a device.
+//! The CUDA C++ of a kernel, generated for a compute capability like `cubecl-cuda` does.
 
 use std::sync::Arc;
 
@@ -15,25 +15,25 @@ use cubecl_cpp::shared::{CompilationOptions, CppCompiler, CppSupportedFeatures, 
 use cubecl_cpp::target::Cuda;
 use cubecl_runtime::kernel::CubeKernel;
 
-/// A compute capability, 75 for 7.5, to write kernels for.
+/// A compute capability to generate kernels for; 75 for 7.5.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gpu {
     version: u32,
 }
 
-/// A kernel as NVRTC would be given it.
+/// A kernel as it is passed to NVRTC.
 #[derive(Clone, Debug)]
 pub(crate) struct CudaSource {
     /// The function's name in `text`.
     pub(crate) name: String,
     pub(crate) text: String,
-    /// What a launch reserves for each block.
+    /// Shared memory that a launch reserves for each block.
     pub(crate) shared_bytes: usize,
     /// The threads of a block, which are part of the kernel.
     pub(crate) block: [u32; 3],
 }
 
-/// The compilation argument of a buffer that aliases none.
+/// Returns the compilation argument of a buffer without aliases.
 pub(crate) fn buffer() -> BufferCompilationArg {
     BufferCompilationArg { inplace: None }
 }
@@ -43,12 +43,12 @@ impl Gpu {
         Self { version }
     }
 
-    /// Of a kernel that `launch_unchecked` starts.
+    /// Returns the settings of a kernel for `launch_unchecked`.
     pub(crate) fn settings(self, block: CubeDim) -> KernelSettings {
         KernelSettings::new(*block, ExecutionMode::Unchecked, AddressType::U32)
     }
 
-    /// What a device of this capability can do, as far as kernels ask.
+    /// Returns the properties of a device with this capability, as far as kernels need them.
     pub(crate) fn properties(self) -> Arc<DeviceProperties> {
         let mut properties = DeviceProperties::new(
             Default::default(),
@@ -76,7 +76,7 @@ impl Gpu {
         Arc::new(properties)
     }
 
-    /// Whether kernels of matrix instructions are chosen, as `briquette_cuda::Gpu` finds it.
+    /// Returns whether `briquette_cuda::Gpu` would select kernels with matrix instructions.
     pub(crate) fn has_int8_matrices(self) -> bool {
         let (int8, int32) = (ElemType::Int(IntKind::I8), ElemType::Int(IntKind::I32));
         let config = MmaConfig { a_type: int8, b_type: int8, cd_type: int32, m: 16, n: 8, k: 32 };
@@ -110,7 +110,7 @@ impl Gpu {
         }
     }
 
-    /// How fragments lie in the registers of a warp.
+    /// Returns the layout of fragments in the registers of a warp.
     pub(crate) fn target(self) -> Arc<TargetProperties> {
         Arc::new(TargetProperties {
             mma: MmaProperties {
@@ -127,10 +127,10 @@ impl Gpu {
         })
     }
 
-    /// The kernel in CUDA C++.
+    /// Returns the kernel in CUDA C++.
     ///
     /// # Panics
-    /// If CubeCL refuses the kernel, or it asks for more shared memory than a block can have.
+    /// If CubeCL refuses the kernel, or it needs more shared memory than a block can have.
     pub(crate) fn source(self, kernel: &dyn CubeKernel) -> CudaSource {
         let options = CompilationOptions {
             warp_size: 32,
@@ -147,11 +147,11 @@ impl Gpu {
         let definition = kernel.define();
         let block = definition.settings.cube_dim;
         let compiled = cubecl_core::Compiler::compile(&mut CppCompiler::<Cuda>::default(), definition, &options)
-            .unwrap_or_else(|error| panic!("CubeCL does not compile {}: {error}", kernel.name()));
+            .unwrap_or_else(|error| panic!("CubeCL cannot compile {}: {error}", kernel.name()));
         let limit = self.hardware().max_shared_memory_size;
         assert!(
             compiled.shared_memory_size <= limit,
-            "{} asks for {} bytes of shared memory, sm_{} has {limit}",
+            "{} requests {} bytes of shared memory, sm_{} has {limit}",
             kernel.name(),
             compiled.shared_memory_size,
             self.version

@@ -1,12 +1,17 @@
 //! Runs a kernel's CUDA C++ on the CPU, thread by thread.
 //!
-//! Each launch runs twice, with the threads taking turns in opposite orders, other garbage in shared memory, and the
-//! buffers against a guard page at their end, then at their begin. It fails if the two differ (a missing barrier), if a
-//! buffer is read or written outside of itself, if threads of a block wait at different barriers, if a warp's threads do
-//! not all come to a shuffle or matrix product, and where C++ leaves a conversion, shift or index undefined.
+//! Each launch runs twice: with threads in opposite orders, with different garbage in shared memory, and with
+//! a guard page first after the buffers, then before them. It fails in these cases:
 //!
-//! It differs from a GPU where products and sums are contracted to one rounding (here they never are) and in the last
-//! bits of exp, log and the like. It does not know of half-warps that run apart, of alignment, or of speed.
+//! - The two runs differ, because a barrier is missing.
+//! - A buffer is accessed out of bounds.
+//! - Threads of a block wait at different barriers.
+//! - Not all threads of a warp reach a shuffle or matrix product.
+//! - A conversion, shift or index is undefined in C++.
+//!
+//! Results may differ from those of a GPU if the GPU contracts a product and a sum to one rounding, which the
+//! emulator never does. The last bits of exp, log and similar functions also differ. Diverging half-warps,
+//! alignment and speed are not emulated.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -23,7 +28,7 @@ use cubecl_runtime::kernel::CubeKernel;
 
 use super::cuda::{CudaSource, Gpu};
 
-/// A kernel that can be launched on the CPU.
+/// A kernel that runs on the CPU.
 pub(crate) struct Emulated {
     source: CudaSource,
     compiled: Arc<LoadedKernel>,
@@ -47,13 +52,13 @@ impl Buffer {
         Self { bytes: T::as_bytes(values).to_vec() }
     }
 
-    /// An output of `len` values, each byte of which is 0x7f: 3.4e38 as `f32`, 127 as `i8`.
+    /// Returns an output of `len` values with every byte 0x7f: 3.4e38 as `f32`, 127 as `i8`.
     pub(crate) fn poisoned<T: CubeElement>(len: usize) -> Self {
         Self { bytes: vec![0x7f; len * size_of::<T>()] }
     }
 
     pub(crate) fn to_vec<T: CubeElement>(&self) -> Vec<T> {
-        // Read value by value, since the bytes are aligned as bytes.
+        // Read value by value, because the vector has only the alignment of bytes.
         self.bytes
             .chunks_exact(size_of::<T>())
             .map(|bytes| T::from_bytes(&Aligned::of(bytes).0[..bytes.len()])[0])
@@ -79,11 +84,12 @@ impl ByValue {
 }
 
 impl Emulated {
-    /// Compiles a kernel, whose block is part of it. None where there is no C++ compiler and `BRIQUETTE_NO_CXX=1` says
-    /// that the caller's test is to be skipped.
+    /// Compiles a kernel, including its block size.
+    ///
+    /// Returns `None` if there is no C++ compiler and `BRIQUETTE_NO_CXX=1` allows the test to be skipped.
     ///
     /// # Panics
-    /// If there is no C++ compiler, or the kernel does what the emulator does not know.
+    /// If there is no C++ compiler, or the kernel uses features that the emulator does not support.
     pub(crate) fn new(gpu: Gpu, kernel: Box<dyn CubeKernel>) -> Option<Self> {
         static COMPILER: OnceLock<Option<PathBuf>> = OnceLock::new();
         let Some(compiler) = COMPILER.get_or_init(compiler) else {
@@ -96,10 +102,11 @@ impl Emulated {
         Some(Self { source, compiled })
     }
 
-    /// The buffers after a launch of `blocks`; buffers and scalars in the order of the kernel's parameters.
+    /// Launches `blocks` and returns the buffers. Buffers and scalars are in the order of the kernel's
+    /// parameters.
     ///
     /// # Panics
-    /// If the kernel is wrong in one of the ways above.
+    /// If the kernel fails in one of the ways above.
     pub(crate) fn run(
         &self,
         blocks: [u32; 3],
@@ -109,7 +116,7 @@ impl Emulated {
         self.try_run(blocks, buffers, scalars).unwrap_or_else(|error| panic!("{}: {error}", self.source.name))
     }
 
-    /// [`Self::run`], with the kernel's mistake as an error.
+    /// Like [`Self::run`], but returns the kernel's fault as an error.
     pub(crate) fn try_run(
         &self,
         blocks: [u32; 3],
@@ -121,12 +128,12 @@ impl Emulated {
         let launch = |backwards| self.launch(&before, &info, blocks, backwards);
         let (forwards, backwards) = (launch(false)?, launch(true)?);
         if let Some(i) = (0..before.len()).find(|&i| forwards[i] != backwards[i]) {
-            return Err(format!("buffer {i} depends on the order of threads, or on what was in shared memory"));
+            return Err(format!("buffer {i} depends on the order of threads, or on uninitialized shared memory"));
         }
         Ok(forwards.into_iter().map(|bytes| Buffer { bytes }).collect())
     }
 
-    /// The buffers after a launch in one direction.
+    /// Launches in one direction and returns the buffers.
     #[expect(unsafe_code, reason = "kernels are called by address")]
     fn launch(
         &self,
@@ -144,12 +151,12 @@ impl Emulated {
         self.check_parameters(before.len(), size_of_val(info))?;
         let (threads, shared_bytes) = (self.source.block, self.source.shared_bytes);
         let grid = LaunchConfig { blocks, threads, shared_bytes, backwards, saturates: false };
-        // SAFETY: the parameters are those of the kernel, and the buffers ours.
+        // SAFETY: the parameters are those of the kernel, and the buffers belong to this function.
         let result = unsafe { self.compiled.launch(&grid, &parameters) };
         result.map_err(|mistake| describe(&mistake, &buffers))?;
         for (i, buffer) in buffers.iter().enumerate() {
             if let Some(at) = buffer.damage() {
-                return Err(format!("buffer {i} of {} bytes was written at byte {at}", buffer.n_bytes()));
+                return Err(format!("byte {at} was written, outside of buffer {i} of {} bytes", buffer.n_bytes()));
             }
         }
         Ok(buffers.iter_mut().map(|buffer| buffer.bytes_mut().to_vec()).collect())
@@ -161,15 +168,15 @@ impl Emulated {
             return Ok(());
         }
         if bytes.len() != n_buffers + 1 {
-            return Err(format!("the kernel has {} parameters, the launch {n_buffers} buffers", bytes.len()));
+            return Err(format!("found {n_buffers} buffers, expected {} parameters", bytes.len()));
         }
         let kernels = bytes[n_buffers];
         Err(format!(
-            "the kernel's scalars and lengths have {kernels} bytes, the launch's {info_bytes}: other scalars, or other types"
+            "found {info_bytes} bytes of scalars and lengths, expected {kernels}: the scalars or their types differ"
         ))
     }
 
-    /// The scalars, then each buffer's length in elements, as a launch of CubeCL lays them out.
+    /// Returns the scalars and the length of each buffer in elements, in the layout of a CubeCL launch.
     fn info(&self, buffers: &[Vec<u8>], scalars: impl IntoIterator<Item = ByValue>) -> Vec<u64> {
         let mut info = InfoBuilder::default();
         for scalar in scalars {
@@ -184,10 +191,10 @@ impl Emulated {
     }
 }
 
-/// Compiles and loads a kernel, once for each text in this process.
+/// Compiles and loads a kernel, once for each source text in this process.
 ///
 /// # Panics
-/// If the kernel does what the emulator does not know.
+/// If the kernel uses features that the emulator does not support.
 fn load(compiler: &Path, cuda: &str) -> Arc<LoadedKernel> {
     static LOADED: Mutex<Option<HashMap<String, Arc<LoadedKernel>>>> = Mutex::new(None);
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -201,8 +208,7 @@ fn load(compiler: &Path, cuda: &str) -> Arc<LoadedKernel> {
     kernel
 }
 
-/// As far behind a buffer as an index of 32 bits can reach in one of 16-byte vectors, so that one that wrapped around is
-/// found too.
+/// The range of a 32-bit index into 16-byte vectors, so that an index that wrapped around is also detected.
 const REACH: usize = 64 << 30;
 
 fn guarded(bytes: &[u8], side: Side) -> Guarded {
@@ -215,7 +221,7 @@ fn describe(mistake: &Mistake, buffers: &[Guarded]) -> String {
     let touched = buffers.iter().enumerate().find_map(|(i, buffer)| Some((i, buffer.offset_of(mistake.fault)?)));
     let text = &mistake.text;
     match touched {
-        Some((i, at)) => format!("{text} byte {at} of buffer {i}, which has {}", buffers[i].n_bytes()),
+        Some((i, at)) => format!("{text} byte {at} of buffer {i} of {} bytes", buffers[i].n_bytes()),
         None => text.clone(),
     }
 }

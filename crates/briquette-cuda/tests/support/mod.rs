@@ -7,9 +7,10 @@
 //! let out = kernel.run([4, 1, 1], [Buffer::of(&x), Buffer::poisoned::<f32>(256)], [ByValue::of(n)]);
 //! assert_eq!(out[1].to_vec::<f32>(), expected);
 //! ```
-#![allow(dead_code, unused_imports, reason = "a test uses the part of this that it needs")]
+#![allow(dead_code, unused_imports, reason = "each test uses a part of this module")]
 
-/// A kernel for a GPU, `b` for each buffer that it takes: `kernel!(gpu, block, Kernel::new, [b b], (), dtype)`.
+/// Creates a kernel for a GPU, with one `b` for each buffer argument: `kernel!(gpu, block, Kernel::new, [b b],
+/// (), dtype)`.
 macro_rules! kernel {
     ($gpu:expr, $block:expr, $new:path, [$($buffer:tt)*] $(, $rest:expr)* $(,)?) => {{
         let gpu: $crate::support::cuda::Gpu = $gpu;
@@ -28,10 +29,10 @@ use briquette_cuda::conv::ConvGeometryCompilationArg;
 use briquette_cuda::epilogue::OutputLayoutCompilationArg;
 use cubecl_core::ir::FloatKind;
 
-/// The type of most tests.
+/// The element type of most tests.
 pub(crate) const F32: ElemType = ElemType::Float(FloatKind::F32);
 
-/// Numbers of 31 bits.
+/// Returns pseudorandom numbers of 31 bits.
 pub(crate) fn numbers(n: usize, seed: u64) -> impl Iterator<Item = u64> {
     let mut state = seed | 1;
     (0..n).map(move |_| {
@@ -42,18 +43,18 @@ pub(crate) fn numbers(n: usize, seed: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Floats from -1 to 1.
+/// Returns pseudorandom floats from -1 to 1.
 pub(crate) fn floats(n: usize, seed: u64) -> Vec<f32> {
     numbers(n, seed * 0x9e37_79b9).map(|bits| bits as f32 / (1_u64 << 30) as f32 - 1.0).collect()
 }
 
-/// Codes of which every `zero_each`th or so is zero.
+/// Returns pseudorandom codes; about one in `zero_each` is zero.
 pub(crate) fn codes(n: usize, zero_each: u64, seed: u64) -> Vec<i8> {
     let is_zero = |bits: u64| zero_each > 0 && (bits >> 8).is_multiple_of(zero_each);
     numbers(n, seed * 0x9e37_79b9).map(|bits| if is_zero(bits) { 0 } else { bits as i8 }).collect()
 }
 
-/// Where outputs go, as kernels are compiled for it.
+/// Returns the compilation argument of an output layout.
 pub(crate) const fn target() -> OutputLayoutCompilationArg {
     OutputLayoutCompilationArg {
         image_rows: (),
@@ -65,7 +66,7 @@ pub(crate) const fn target() -> OutputLayoutCompilationArg {
     }
 }
 
-/// The steps of a convolution, likewise.
+/// Returns the compilation argument of a convolution geometry.
 pub(crate) const fn steps() -> ConvGeometryCompilationArg {
     ConvGeometryCompilationArg {
         channels: (),

@@ -1,4 +1,4 @@
-//! Every kernel, in the forms in which it is launched.
+//! All kernels, in the variants that are launched.
 
 use briquette_cuda::conv::{depthwise, patches};
 use briquette_cuda::decode::{decode, lookup, lookup_bitmask};
@@ -14,18 +14,18 @@ use cubecl_runtime::kernel::CubeKernel;
 use super::cuda::Gpu;
 use super::{steps, target};
 
-/// The instruction that a kernel is there for.
+/// The instruction that a kernel is written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Instruction {
-    /// `mma.sync` of int8.
+    /// `mma.sync` for int8.
     Matrices,
     /// `dp4a`.
     Dots,
-    /// None of these.
+    /// Neither of them.
     Plain,
 }
 
-/// A kernel, what to call it, and what is to be in it.
+/// A kernel with its name and required instruction.
 pub(crate) struct Listed {
     pub(crate) name: String,
     pub(crate) kernel: Box<dyn CubeKernel>,
@@ -36,12 +36,12 @@ const F32: ElemType = ElemType::Float(FloatKind::F32);
 const FLOATS: [ElemType; 3] = [F32, ElemType::Float(FloatKind::F16), ElemType::Float(FloatKind::BF16)];
 
 const PLAIN: EpilogueFlags = EpilogueFlags { scale: false, shift: false, adds: false, relu: false };
-/// Of a linear layer with a bias.
+/// The epilogue of a linear layer with a bias.
 const BIAS: EpilogueFlags = EpilogueFlags { shift: true, ..PLAIN };
-/// Of a convolution with a norm, added to what there is.
+/// The epilogue of a convolution with a norm, added to existing outputs.
 const ALL: EpilogueFlags = EpilogueFlags { scale: true, shift: true, adds: true, relu: true };
 
-/// Every kernel for a device.
+/// Returns all kernels for a device.
 pub(crate) fn kernels(gpu: Gpu) -> Vec<Listed> {
     let of = Forms { gpu };
     let mut all = vec![of.expand(), of.patches()];
@@ -74,7 +74,7 @@ fn plain(name: String, kernel: impl CubeKernel) -> Listed {
     Listed { name, kernel: Box::new(kernel), uses: Instruction::Plain }
 }
 
-/// `shift relu`
+/// Returns the names of the flags, such as `shift relu`.
 fn words(finish: EpilogueFlags) -> String {
     let words = [(finish.scale, "scale"), (finish.shift, "shift"), (finish.adds, "adds"), (finish.relu, "relu")];
     words.iter().filter(|(is_there, _)| *is_there).map(|(_, word)| format!(" {word}")).collect()

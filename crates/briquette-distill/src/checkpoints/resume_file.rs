@@ -1,4 +1,4 @@
-//! Where checkpoints are: files of a directory, or of none.
+//! Storage of checkpoints: files in a directory or in memory.
 
 use briquette_core::{Error, Result};
 use briquette_formats::{InputFile, draft, presence};
@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Small files by their names.
+/// Small files by name.
 #[derive(Debug, Clone)]
 pub(super) enum ResumeFile {
     Directory(PathBuf),
-    /// Nothing of it outlives the process.
+    /// In memory, until the process ends.
     Memory(Arc<Mutex<BTreeMap<String, Vec<u8>>>>),
 }
 
 impl ResumeFile {
-    /// What messages call a file.
+    /// Returns the path of a file for messages.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         match self {
             Self::Directory(directory) => directory.join(name),
@@ -30,7 +30,7 @@ impl ResumeFile {
         }
     }
 
-    /// The whole of a file of at most so many bytes, where it is there.
+    /// Reads a file of at most `most` bytes; `None` if it does not exist.
     pub(super) fn read(&self, name: &str, most: Option<u64>) -> Result<Option<Vec<u8>>> {
         match self {
             Self::Directory(directory) => {
@@ -45,7 +45,7 @@ impl ResumeFile {
         }
     }
 
-    /// Replaces a file in one step.
+    /// Replaces a file atomically.
     pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         match self {
             Self::Directory(directory) => draft::replace_file(&directory.join(name), bytes),
@@ -69,7 +69,7 @@ impl ResumeFile {
         }
     }
 
-    /// Removes the files whose names are like this. One that cannot be removed costs room, nothing else.
+    /// Removes the files whose names match. A file that cannot be removed only wastes space.
     pub(super) fn remove(&self, is_over: impl Fn(&str) -> bool) {
         match self {
             Self::Directory(directory) => {
@@ -82,7 +82,7 @@ impl ResumeFile {
         }
     }
 
-    /// Removes all there is.
+    /// Removes all files.
     pub(super) fn clear(&self) -> Result<()> {
         match self {
             Self::Directory(directory) => {
@@ -98,7 +98,7 @@ impl ResumeFile {
     }
 }
 
-/// Makes a directory where it is missing.
+/// Creates a directory if it is missing.
 pub(super) fn made(directory: &Path) -> Result<()> {
     let made = std::fs::create_dir_all(directory);
     made.map_err(|source| Error::io("cannot create the directory", directory, source))

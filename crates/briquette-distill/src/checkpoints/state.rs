@@ -1,4 +1,4 @@
-//! What `last.json` says.
+//! The contents of `last.json`.
 
 use briquette_core::{Error, Hash128, Result};
 use briquette_formats::json;
@@ -7,43 +7,43 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The key of the hash of all others.
+/// The key of the hash of all other keys.
 const SUM: &str = "sum";
 
 /// The best student so far.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Best {
-    /// The epoch it comes from, from 1.
+    /// Its epoch, from 1.
     pub epoch: usize,
     /// Its metric.
     pub value: f64,
 }
 
-/// Where training stands.
+/// The progress of a training.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrainingState {
-    /// The epoch under way, from 0.
+    /// The current epoch, from 0.
     pub epoch: usize,
-    /// Steps of it that are done.
+    /// The number of completed steps in the epoch.
     pub step_of_epoch: usize,
-    /// The losses of those, added up.
+    /// The sum of the losses of these steps.
     pub loss_of_epoch: f64,
-    /// Steps in all.
+    /// The total number of completed steps.
     pub step: usize,
-    /// Items in memory at once.
+    /// The number of items in memory at once.
     pub at_once: usize,
     /// The loss scaling, as JSON.
     pub scaler: Option<briquette_nn::LossScaler>,
     /// The best student so far.
     pub best: Option<Best>,
-    /// Whether training is over.
+    /// Whether training is finished.
     pub is_done: bool,
-    /// The files that belong to it, each with the hash of its bytes.
+    /// The files of the checkpoint, each with the hash of its bytes.
     pub files: BTreeMap<String, Hash128>,
 }
 
 impl TrainingState {
-    /// Before the first step.
+    /// Returns the state before the first step.
     pub(crate) fn at_start(at_once: usize, scaler: Option<briquette_nn::LossScaler>) -> Self {
         Self {
             epoch: 0,
@@ -58,18 +58,18 @@ impl TrainingState {
         }
     }
 
-    /// Another step of the epoch is made.
+    /// Counts a completed step of the epoch.
     pub(crate) fn count(&mut self, step: usize, loss: f64) {
         (self.step, self.step_of_epoch) = (step, self.step_of_epoch + 1);
         self.loss_of_epoch += loss;
     }
 
-    /// The mean of the epoch's losses so far; 0 before its first step.
+    /// Returns the mean loss of the epoch so far; 0 before its first step.
     pub(crate) fn mean_loss(&self) -> f64 {
         self.loss_of_epoch / self.step_of_epoch.max(1) as f64
     }
 
-    /// The epoch is over.
+    /// Advances to the next epoch.
     pub(crate) fn end_epoch(&mut self) {
         (self.epoch, self.step_of_epoch, self.loss_of_epoch) = (self.epoch + 1, 0, 0.0);
     }
@@ -79,7 +79,7 @@ impl TrainingState {
         Ok(Hash128::of_block(&json))
     }
 
-    /// Its file.
+    /// Returns the contents of `last.json`.
     pub(crate) fn to_json(&self) -> Result<Vec<u8>> {
         let bug = |error: serde_json::Error| Error::bug(format!("the checkpoint: {error}"));
         let mut value = serde_json::to_value(self).map_err(bug)?;
@@ -87,7 +87,7 @@ impl TrainingState {
         serde_json::to_vec_pretty(&value).map_err(bug)
     }
 
-    /// Reads it back.
+    /// Reads `last.json` and checks its hash.
     pub(crate) fn read(bytes: &[u8], path: &Path) -> Result<Self> {
         let damaged = |what: String| Error::input(format!("the checkpoint is damaged: {what}")).at(path.display());
         let mut value: Map<String, Value> = json::parse(bytes, "the checkpoint", path)?;
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_flipped_bit_that_changes_what_it_says_is_found() {
+    fn any_flipped_bit_that_changes_the_state_is_detected() {
         let files = BTreeMap::from([("step-7.model.bpk".to_string(), Hash128(77))]);
         let best = Some(Best { epoch: 1, value: 0.1 + 0.2 });
         let state = TrainingState {
@@ -122,7 +122,7 @@ mod tests {
         for place in 0..bytes.len() * 8 {
             let mut flipped = bytes.clone();
             flipped[place / 8] ^= 1 << (place % 8);
-            // One kind of white space may become another: that changes nothing.
+            // A kind of white space may change into another one without an effect.
             if let Ok(found) = TrainingState::read(&flipped, Path::new("last.json")) {
                 assert_eq!(found, state, "bit {place}");
             }

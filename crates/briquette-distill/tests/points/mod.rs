@@ -1,4 +1,4 @@
-//! A small network that learns to follow another over made-up points.
+//! A small network that learns to follow another on synthetic points.
 #![allow(dead_code)]
 
 use briquette_core::{Error, Result};
@@ -17,7 +17,7 @@ use std::path::Path;
 
 pub(crate) const INPUTS: usize = 6;
 
-/// An input, one hidden state, three classes.
+/// A network with an input, one hidden state and three classes.
 #[derive(Module, Debug)]
 pub(crate) struct Net {
     pub(crate) inner: Linear,
@@ -30,7 +30,7 @@ impl Net {
     }
 }
 
-/// A layer whose weights follow from a seed: those of a device are shared by all tests.
+/// Returns a layer with weights from a seed, because all tests share the device's generator.
 pub(crate) fn linear(from: usize, to: usize, seed: usize, device: &Device) -> Linear {
     let value = |at: usize| ((at * 7919 + seed * 104_729) % 1009) as f32 / 1009.0 - 0.5;
     let data = |shape: Vec<usize>| TensorData::new((0..shape.iter().product()).map(value).collect::<Vec<_>>(), shape);
@@ -52,7 +52,7 @@ impl Traced for Net {
     }
 }
 
-/// Points and labels that follow from their places.
+/// Points and labels that depend on their indices.
 pub(crate) struct Points(pub(crate) usize);
 
 impl TrainingData for Points {
@@ -89,7 +89,7 @@ pub(crate) fn student() -> Net {
     Net::new(5, 2, &Device::flex().autodiff())
 }
 
-/// Trains on 64 points, into a directory.
+/// Trains on 64 points, with checkpoints in a directory.
 pub(crate) fn train(
     student: Net,
     rules: Compression,
@@ -117,7 +117,7 @@ pub(crate) fn losses(finished: &TrainingOutcome<Net>) -> Vec<f64> {
     finished.history.iter().filter_map(step).collect()
 }
 
-/// The mean square of what scores are apart.
+/// Returns the mean squared difference of logits.
 pub(crate) fn apart(student: &Outputs, targets: Targets) -> Result<Tensor<1>> {
     Ok((student.need_logits()? - targets.need_teacher()?.need_logits()?).square().mean())
 }
@@ -148,7 +148,7 @@ pub(crate) fn steps<N>(finished: &TrainingOutcome<N>) -> Vec<&StepRecord> {
         .collect()
 }
 
-/// Stops after some steps, as a kill would, and measures how far the student is from the teacher.
+/// Stops after some steps like a kill, and measures the distance between student and teacher.
 pub(crate) struct StopAfter(pub(crate) usize);
 
 impl Watch<Net> for StopAfter {

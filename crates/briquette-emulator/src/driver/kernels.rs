@@ -1,4 +1,4 @@
-//! Modules of one kernel each, and launches.
+//! Modules with one kernel each, and launches.
 #![expect(unsafe_code, reason = "these are functions of a C library")]
 #![allow(non_snake_case, reason = "NVIDIA's names")]
 
@@ -10,8 +10,8 @@ use super::{Device, ILLEGAL_ADDRESS, INVALID_IMAGE, INVALID_VALUE, LAUNCH_FAILED
 use crate::kernel::{LaunchConfig, LoadedKernel};
 use crate::nvrtc::TOKEN;
 
-/// Parts of the names of CubeCL's kernels that only measure how fast a device is, which would take minutes here. They are
-/// not run: a launch sleeps for as long as CubeCL wants it to take, since of shorter ones it asks for more and more.
+/// Name fragments of CubeCL kernels that only measure the speed of a device and would take minutes here. They
+/// are not run: a launch sleeps for the expected time instead, because CubeCL repeats shorter launches.
 const MEASURING: [&str; 2] = ["_throughput_", "prime_buffer"];
 const MEASURED: Duration = Duration::from_millis(20);
 
@@ -21,7 +21,7 @@ struct Function {
     name: String,
 }
 
-// Kernels. They are never unloaded.
+// Functions for kernels, which are never unloaded.
 functions! {
     cuModuleLoadData(out: *mut *mut Function, image: *const c_char) { load(out, image) }
     cuModuleUnload(_module: *mut Function) { 0 }
@@ -57,16 +57,16 @@ functions! {
 }
 
 /// # Safety
-/// The image ends with a zero, and `out` is valid.
+/// The image ends with a zero byte, and `out` is valid.
 unsafe fn load(out: *mut *mut Function, image: *const c_char) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let text = unsafe { CStr::from_ptr(image) }.to_string_lossy();
     let Some(path) = text.strip_prefix(TOKEN) else { return INVALID_IMAGE };
-    // SAFETY: made by `nvrtcCompileProgram`.
+    // SAFETY: `nvrtcCompileProgram` wrote the path.
     match unsafe { LoadedKernel::open(Path::new(path)) } {
         Ok(kernel) => {
             let function = Box::new(Function { kernel, name: String::new() });
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             unsafe { *out = Box::into_raw(function) };
             0
         }
@@ -78,7 +78,7 @@ unsafe fn load(out: *mut *mut Function, image: *const c_char) -> c_int {
 }
 
 /// # Safety
-/// As `cuLaunchKernel`.
+/// See `cuLaunchKernel`.
 unsafe fn launch(function: &Function, config: &LaunchConfig, parameters: *const *mut c_void) -> c_int {
     let Device { broken, log, .. } = *device();
     if broken != 0 {
@@ -93,7 +93,7 @@ unsafe fn launch(function: &Function, config: &LaunchConfig, parameters: *const 
     }
     let start = Instant::now();
     let n = function.kernel.parameter_bytes().len();
-    // SAFETY: the caller's; a kernel without parameters may have none given.
+    // SAFETY: guaranteed by the caller; a kernel without parameters may be given none.
     let result = unsafe {
         let parameters = if n == 0 { &[] } else { std::slice::from_raw_parts(parameters, n) };
         function.kernel.launch(config, parameters)
@@ -105,7 +105,7 @@ unsafe fn launch(function: &Function, config: &LaunchConfig, parameters: *const 
     let mut device = device();
     let touched =
         device.allocations.values().find_map(|memory| Some((memory.offset_of(mistake.fault)?, memory.n_bytes())));
-    let place = touched.map_or_else(String::new, |(at, n)| format!(" byte {at} of an allocation of {n}"));
+    let place = touched.map_or_else(String::new, |(at, n)| format!(" byte {at} of an allocation of {n} bytes"));
     say(&format!("{}: {}{place}", function.name, mistake.text));
     device.broken = if mistake.fault.is_null() { LAUNCH_FAILED } else { ILLEGAL_ADDRESS };
     device.broken

@@ -7,9 +7,9 @@ use std::ffi::{c_int, c_uint, c_void};
 use super::{ILLEGAL_ADDRESS, INVALID_VALUE, OUT_OF_MEMORY, device, functions, say};
 use crate::memory::{Guarded, Side};
 
-/// Addresses behind each allocation that stay unmapped, so that an access there is found.
+/// The address range after each allocation that stays unmapped, to detect out-of-bounds accesses.
 const REACH: usize = 1 << 32;
-/// What `cuMemAlloc` aligns to.
+/// The alignment of `cuMemAlloc`.
 const ALIGNMENT: usize = 256;
 
 functions! {
@@ -52,7 +52,7 @@ unsafe fn allocate(out: *mut u64, n: usize) -> c_int {
         say(&format!("{n} bytes, {} in use", device.used));
     }
     device.allocations.insert(pointer, memory);
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { *out = pointer };
     0
 }
@@ -66,14 +66,14 @@ fn free(pointer: u64) -> c_int {
     match memory.damage() {
         None => 0,
         Some(at) => {
-            say(&format!("byte {at} of an allocation of {} was written", memory.n_bytes()));
+            say(&format!("byte {at} was written, outside of an allocation of {} bytes", memory.n_bytes()));
             device.broken = ILLEGAL_ADDRESS;
             ILLEGAL_ADDRESS
         }
     }
 }
 
-/// Bytes before each allocation of host memory, which hold its size.
+/// The size of the header before each host allocation, which stores the size of the allocation.
 const HOST_HEADER: usize = 512;
 
 fn host_layout(n: usize) -> Option<std::alloc::Layout> {
@@ -84,7 +84,7 @@ fn host_layout(n: usize) -> Option<std::alloc::Layout> {
 /// `out` is valid.
 unsafe fn host(out: *mut *mut c_void, n: usize) -> c_int {
     let Some(layout) = host_layout(n) else { return OUT_OF_MEMORY };
-    // SAFETY: the layout is not empty; the size is written before the memory that is given away.
+    // SAFETY: the layout is not empty; the size is written before the returned memory.
     unsafe {
         let memory = std::alloc::alloc(layout);
         if memory.is_null() {
@@ -97,9 +97,9 @@ unsafe fn host(out: *mut *mut c_void, n: usize) -> c_int {
 }
 
 /// # Safety
-/// The pointer was given by `host`.
+/// `host` returned the pointer.
 unsafe fn free_host(pointer: *mut c_void) -> c_int {
-    // SAFETY: the size is where `host` has put it.
+    // SAFETY: `host` wrote the size there.
     unsafe {
         let memory = pointer.cast::<u8>().sub(HOST_HEADER);
         let Some(layout) = host_layout(memory.cast::<usize>().read()) else { return INVALID_VALUE };
@@ -111,7 +111,7 @@ unsafe fn free_host(pointer: *mut c_void) -> c_int {
 /// # Safety
 /// Both point to `n` bytes.
 unsafe fn copy(to: *mut u8, from: *const u8, n: usize) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { to.copy_from(from, n) };
     0
 }
@@ -146,10 +146,10 @@ impl Place2d {
 
 impl Copy2d {
     /// # Safety
-    /// All rows lie in valid memory.
+    /// All rows are in valid memory.
     unsafe fn run(&self) -> c_int {
         for row in 0..self.height {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             unsafe { self.to.row(row).copy_from(self.from.row(row), self.width) };
         }
         0

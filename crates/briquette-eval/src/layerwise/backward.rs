@@ -1,5 +1,6 @@
-//! Gradients of a model of text, block by block: the weights of one block and their gradients are in memory at a time, and what lies
-//! between all blocks.
+//! Computes gradients of a text model block by block.
+//!
+//! The weights and gradients of one block are in memory at a time, and the hidden states between all blocks.
 
 use super::states::States;
 use super::{BlockPart, LayerwiseRunner, Room};
@@ -12,81 +13,84 @@ use briquette_nn::NameMap;
 use burn::tensor::{Device, Gradients, Tensor};
 use std::ops::Range;
 
-/// What to do with gradients on their way.
+/// The loss of a backward pass, and the use of its gradients.
 pub(crate) trait Backwards {
-    /// The tokens of a batch whose losses are found together, of so many.
+    /// Returns the token ranges of a batch whose losses are computed together.
     fn parts(&self, network: &Network, length: usize) -> Vec<Range<usize>>;
 
-    /// The loss of some tokens of a batch, by what the network's head takes of them.
+    /// Returns the loss of some tokens of a batch, from the head's inputs.
     ///
     /// # Errors
-    /// Those of reading from the device.
+    /// Io: the device cannot be read.
     fn loss(&self, network: &Network, left: Tensor<3>, batch: &TokenBatch, tokens: Range<usize>) -> Result<Tensor<1>>;
 
-    /// Looks at the gradients of a network's parameters.
+    /// Receives the gradients of a network's parameters.
     ///
     /// # Errors
-    /// Those of reading from the device.
+    /// Io: the device cannot be read.
     fn see(&mut self, network: &Network, names: &NameMap, gradients: &Gradients) -> Result<()>;
 }
 
-/// Runs all blocks of a walk that is at its first one, and goes back from the losses at their end to what entered the first. `device` is that of the
-/// walk with gradients.
+/// Runs all blocks forward from the first, then backward from the losses to the inputs of the first block.
+///
+/// Gradients are computed on the run's device.
 ///
 /// # Errors
-/// As [`LayerwiseRunner::advance`]; those of `how`.
+/// - See [`LayerwiseRunner::advance`].
+/// - The first error of `how`.
 pub(crate) fn backward(
-    mut walk: LayerwiseRunner,
+    mut runner: LayerwiseRunner,
     weights: &dyn TensorSource,
     room: Room,
     how: &mut dyn Backwards,
     progress: ItemProgress,
 ) -> Result<()> {
-    let (n_blocks, n_batches) = (walk.n_blocks(), walk.n_batches());
+    let (n_blocks, n_batches) = (runner.n_blocks(), runner.n_batches());
     let room = Room { max_bytes: room.max_bytes.map(|bytes| bytes / (n_blocks as u64 + 2)), ..room };
     let (mut before, mut n_done) = (Vec::with_capacity(n_blocks), 0);
     let mut after = |_, _| {
         n_done += 1;
         progress(n_done, (2 * n_blocks + 2) * n_batches)
     };
-    while walk.next_block().is_some() {
+    while runner.next_block().is_some() {
         let mut states = States::with_room(room);
-        (0..n_batches).try_for_each(|batch| states.set(batch, walk.state(batch)?))?;
+        (0..n_batches).try_for_each(|batch| states.set(batch, runner.state(batch)?))?;
         before.push(states);
-        walk.advance(weights, &mut after)?;
+        runner.advance(weights, &mut after)?;
     }
-    let mut way = WayBack { device: walk.device.clone().autodiff(), towards: States::with_room(room), walk, how };
-    way.exit(weights, &mut after)?;
+    let mut pass =
+        BackwardPass { device: runner.device.clone().autodiff(), towards: States::with_room(room), runner, how };
+    pass.exit(weights, &mut after)?;
     while let Some(states) = before.pop() {
-        way.block(weights, before.len(), &states, &mut after)?;
+        pass.block(weights, before.len(), &states, &mut after)?;
     }
-    way.entry(weights, &mut after)
+    pass.entry(weights, &mut after)
 }
 
-/// The way back through a network.
-struct WayBack<'w, 'h> {
-    walk: LayerwiseRunner<'w>,
+/// The backward pass through a network.
+struct BackwardPass<'w, 'h> {
+    runner: LayerwiseRunner<'w>,
     device: Device,
-    /// The gradient of each batch at where the way has come to.
+    /// The gradient of each batch at the current boundary between blocks.
     towards: States,
     how: &'h mut dyn Backwards,
 }
 
-impl WayBack<'_, '_> {
+impl BackwardPass<'_, '_> {
     fn exit(&mut self, weights: &dyn TensorSource, after: ItemProgress) -> Result<()> {
         let (network, names) = self.network(weights, BlockPart::Exit)?;
-        for batch in 0..self.walk.n_batches() {
-            let (state, tokens) = (self.walk.state(batch)?, &self.walk.batches[batch]);
+        for batch in 0..self.runner.n_batches() {
+            let (state, tokens) = (self.runner.state(batch)?, &self.runner.batches[batch]);
             let mut towards = Vec::new();
             for part in self.how.parts(&network, tokens.length()) {
                 let leaf = leaf(state.clone().narrow(1, part.start, part.len()));
-                let left = self.walk.blocks(&network)?.leave(leaf.clone());
+                let left = self.runner.blocks(&network)?.leave(leaf.clone());
                 let gradients = self.how.loss(&network, left, tokens, part)?.backward();
                 self.how.see(&network, &names, &gradients)?;
                 towards.push(gradient_of(&leaf, &gradients)?);
             }
             self.towards.set(batch, Tensor::cat(towards, 1))?;
-            self.walk.check_memory("on the way back")?;
+            self.runner.check_memory("in the backward pass")?;
             after(batch, 0)?;
         }
         Ok(())
@@ -94,14 +98,14 @@ impl WayBack<'_, '_> {
 
     fn block(&mut self, weights: &dyn TensorSource, index: usize, before: &States, after: ItemProgress) -> Result<()> {
         let (network, names) = self.network(weights, BlockPart::Block(index))?;
-        for batch in 0..self.walk.n_batches() {
-            let leaf = leaf(self.walk.shaped(batch, before.get(batch)?));
-            let (_, padding) = self.walk.batches[batch].to_tensors(&self.device);
-            let left = self.walk.blocks(&network)?.block(index, leaf.clone(), padding);
+        for batch in 0..self.runner.n_batches() {
+            let leaf = leaf(self.runner.shaped(batch, before.get(batch)?));
+            let (_, padding) = self.runner.batches[batch].to_tensors(&self.device);
+            let left = self.runner.blocks(&network)?.block(index, leaf.clone(), padding);
             let gradients = self.toward(batch, left)?;
             self.how.see(&network, &names, &gradients)?;
             self.towards.set(batch, gradient_of(&leaf, &gradients)?)?;
-            self.walk.check_memory("on the way back")?;
+            self.runner.check_memory("in the backward pass")?;
             after(batch, 0)?;
         }
         Ok(())
@@ -109,30 +113,30 @@ impl WayBack<'_, '_> {
 
     fn entry(&mut self, weights: &dyn TensorSource, after: ItemProgress) -> Result<()> {
         let (network, names) = self.network(weights, BlockPart::Entry)?;
-        for batch in 0..self.walk.n_batches() {
-            let (tokens, _) = self.walk.batches[batch].to_tensors(&self.device);
-            let gradients = self.toward(batch, self.walk.blocks(&network)?.enter(tokens))?;
+        for batch in 0..self.runner.n_batches() {
+            let (tokens, _) = self.runner.batches[batch].to_tensors(&self.device);
+            let gradients = self.toward(batch, self.runner.blocks(&network)?.enter(tokens))?;
             self.how.see(&network, &names, &gradients)?;
-            self.walk.check_memory("on the way back")?;
+            self.runner.check_memory("in the backward pass")?;
             after(batch, 0)?;
         }
         Ok(())
     }
 
-    /// The network with the weights of one part, and gradients.
+    /// Returns the network with the weights of one part, with gradients enabled.
     fn network(&self, weights: &dyn TensorSource, part: BlockPart) -> Result<(Network, NameMap)> {
-        let (network, names) = self.walk.network_on(weights, part, &self.device)?;
+        let (network, names) = self.runner.network_on(weights, part, &self.device)?;
         Ok((still(network), names))
     }
 
-    /// The gradients of what led to a state, by those of the state.
+    /// Returns the gradients upstream of a hidden state, from the gradient of that state.
     fn toward(&self, batch: usize, state: Tensor<3>) -> Result<Gradients> {
-        let towards = self.walk.shaped(batch, self.towards.get(batch)?);
+        let towards = self.runner.shaped(batch, self.towards.get(batch)?);
         Ok((state * Tensor::from_inner(towards)).sum().backward())
     }
 }
 
-/// A state at which gradients end.
+/// Returns a hidden state that is a leaf of the autodiff graph.
 fn leaf(state: Tensor<3>) -> Tensor<3> {
     Tensor::from_inner(state).require_grad()
 }

@@ -1,4 +1,4 @@
-//! Networks with probes of their own, so that several batches can be seen at the same time.
+//! Networks with separate probes, so that several batches can be observed concurrently.
 
 use crate::lanes::{self, n_lanes};
 use briquette_core::{Error, Result};
@@ -6,18 +6,19 @@ use briquette_models::Network;
 use briquette_nn::{NameMap, Observing, Probe, observe_some};
 use burn::tensor::{Bool, Device, Tensor};
 
-/// A network, with layers that show their inputs to a probe of its own.
+/// A network whose layers are observed by its own probe.
 pub(super) struct ProbedNetwork {
     network: Network,
     probe: Option<Probe>,
 }
 
 impl ProbedNetwork {
-    /// As many as there can be on this device: networks of the same weights, the layers whose inputs will be seen, and those that do not
-    /// show them.
+    /// Creates as many networks with the same weights as this device runs concurrently.
+    ///
+    /// Also returns the observed layers, and the layers that cannot be observed.
     ///
     /// # Errors
-    /// Config where roles of the names match nothing.
+    /// Config: roles of the name map match no parameter.
     pub(super) fn several(
         network: Network,
         probe: Option<&Probe>,
@@ -35,19 +36,19 @@ impl ProbedNetwork {
         Ok((observers, watched, unseen))
     }
 
-    /// Tells a probe what this one's has seen.
+    /// Adds the statistics of this network's probe to another probe.
     ///
     /// # Errors
-    /// Refused where an input is not finite.
+    /// Refused: an input is not finite.
     pub(super) fn tell(&self, probe: Option<&Probe>) -> Result<()> {
         self.probe.iter().zip(probe).try_for_each(|(own, probe)| probe.take_in(own))
     }
 }
 
-/// A network whose layers show their inputs to a probe, where there is one.
+/// Observes the layers of a network with a probe, if there is one.
 ///
 /// # Errors
-/// Config where roles of the names match nothing.
+/// Config: roles of the name map match no parameter.
 pub(super) fn observed(
     network: Network,
     probe: Option<&Probe>,
@@ -60,11 +61,12 @@ pub(super) fn observed(
     }
 }
 
-/// What block `index` makes of states and their padding, each by an observer of its own; none where nothing but the inputs of its layers is
-/// wanted.
+/// Returns the output of block `index` for each input, with one observer each.
+///
+/// With `is_wanted` false, the block only runs as far as its layers' inputs require, and returns `None`.
 ///
 /// # Errors
-/// Bug where the network has no blocks.
+/// Bug: the network has no blocks.
 pub(super) fn run_block(
     observers: &[ProbedNetwork],
     index: usize,
@@ -73,7 +75,7 @@ pub(super) fn run_block(
 ) -> Result<Vec<Option<Tensor<3>>>> {
     let run = |(observer, (state, padding)): (&ProbedNetwork, _)| {
         let blocks =
-            observer.network.as_blocks().ok_or_else(|| Error::bug("a walk through a network without blocks"))?;
+            observer.network.as_blocks().ok_or_else(|| Error::bug("a layerwise run of a network without blocks"))?;
         if is_wanted {
             return Ok(Some(blocks.block(index, state, padding)));
         }

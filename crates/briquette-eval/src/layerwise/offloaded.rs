@@ -1,4 +1,4 @@
-//! Running a model that is larger than the memory: block by block.
+//! Runs a model that is larger than memory, block by block.
 
 use super::{LayerwiseRunner, NetworkParts, Room};
 use crate::likelihood::{Likelihood, nll_of_states, rows_of};
@@ -13,11 +13,16 @@ use briquette_models::{Arch, Input, ModelTask, Network};
 use burn::tensor::Device;
 use std::time::Instant;
 
-/// The outputs of a model of text over some data, with the weights of one block in memory at a time, as floats. A batch is the whole data:
-/// its time is that of all blocks.
+/// Returns the outputs of a text model over data, block by block.
+///
+/// The weights of one block are in memory at a time.
+///
+/// Weights are floats. The whole data counts as one batch, whose time is that of all blocks.
 ///
 /// # Errors
-/// Config where the model takes no text or the data is of another kind; Refused where outputs are not finite; those of reading.
+/// - Config: the model takes no text, or the data is of another kind.
+/// - Refused: outputs are not finite.
+/// - Io: a tensor cannot be read, or hidden states cannot be stored.
 pub fn run_offloaded(
     checkpoint: &Checkpoint,
     arch: Arch,
@@ -30,10 +35,11 @@ pub fn run_offloaded(
     run_keeping_states(checkpoint, (arch, checkpoint), device, over, Samples::ALL, (room, kept), progress)
 }
 
-/// As [`run_offloaded`], over some of the data, with the weights that a source has for the checkpoint's tensors.
+/// Implements [`run_offloaded`] for some of the data, with the weights of a source for the checkpoint's
+/// tensors.
 ///
 /// # Errors
-/// As there.
+/// See [`run_offloaded`].
 pub(crate) fn run_keeping_states(
     checkpoint: &Checkpoint,
     (arch, weights): (Arch, &dyn TensorSource),
@@ -45,20 +51,20 @@ pub(crate) fn run_keeping_states(
 ) -> Result<RunOutputs> {
     let mut input = arch.input(checkpoint)?;
     let batches = token_batches(arch, &mut input, data, spec, samples)?;
-    let unfit = || Error::config(format!("memory.offload: {arch} is no row of blocks; leave it out"));
+    let unfit = || Error::config(format!("memory.offload: {arch} is not a sequence of transformer blocks; remove it"));
     let batches = batches.ok_or_else(unfit)?;
     let (since, n_items) = (Instant::now(), batches.iter().map(|batch| batch.places.len()).sum::<usize>());
-    let mut walk = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, weights)?.ok_or_else(unfit)?;
-    let n_blocks = walk.n_blocks();
-    while let Some(block) = walk.next_block() {
+    let mut runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, weights)?.ok_or_else(unfit)?;
+    let n_blocks = runner.n_blocks();
+    while let Some(block) = runner.next_block() {
         let mut after = |done, total| progress(block * total + done, n_blocks * total);
-        walk.advance(weights, &mut after)?;
+        runner.advance(weights, &mut after)?;
     }
     match (arch.task(), &input) {
-        (ModelTask::Decoder, _) => likelihood(walk, weights, (since, n_items), kept).map(RunOutputs::Likelihood),
+        (ModelTask::Decoder, _) => likelihood(runner, weights, (since, n_items), kept).map(RunOutputs::Likelihood),
         (_, Input::Text { pooling, .. }) => {
             let mut rows = Vec::new();
-            walk.leave(weights, None, |batch, network, state| {
+            runner.leave(weights, None, |batch, network, state| {
                 let (_, padding) = batch.to_tensors(&network.device());
                 let pooled = pooling.apply(state, padding);
                 let width = pooled.dims()[1];
@@ -73,13 +79,13 @@ pub(crate) fn run_keeping_states(
 }
 
 fn likelihood(
-    mut walk: LayerwiseRunner,
+    mut runner: LayerwiseRunner,
     weights: &dyn TensorSource,
     (since, n_items): (Instant, usize),
     mut kept: Option<&mut StateFile>,
 ) -> Result<Likelihood> {
     let mut found = Likelihood { batch_size: n_items, ..Likelihood::default() };
-    walk.leave(weights, None, |batch, network, state| {
+    runner.leave(weights, None, |batch, network, state| {
         let (ids, _) = batch.to_tensors(&network.device());
         let n = batch.length() - 1;
         let state = state.narrow(1, 0, n);
@@ -97,11 +103,13 @@ fn likelihood(
     }
 }
 
-/// Bytes of the weights that are in memory at a time, as floats: the largest block, or what comes before or after the blocks; none where a network is
-/// no row of blocks.
+/// Returns the largest size of weights that are in memory at a time, in bytes as f32.
+///
+/// This is the largest block, or the part before or after the blocks. `None` if the network is not a sequence
+/// of transformer blocks.
 ///
 /// # Errors
-/// Config and Input where the checkpoint is no such model.
+/// Config and Input: the checkpoint does not match the architecture.
 pub fn offloaded_bytes(checkpoint: &Checkpoint, arch: Arch, device: &Device) -> Result<Option<u64>> {
     let (network, names) = Network::blank(arch, checkpoint, device)?;
     let Some(blocks) = network.as_blocks() else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! The parts of a network that are in memory at different times, and the tensors of each.
+//! The parts of a network that are in memory at different times, with their tensors.
 
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::Blocks;
@@ -15,7 +15,7 @@ pub enum BlockPart {
     Exit,
 }
 
-/// Which part of a network each tensor belongs to, by its name in files.
+/// The part of the network that each tensor belongs to, by its name in files.
 #[derive(Debug, Clone)]
 pub struct NetworkParts {
     /// The prefix of the tensor names of each block.
@@ -35,9 +35,9 @@ impl NetworkParts {
         }
     }
 
-    /// The part that the tensor of this name belongs to.
+    /// Returns the part that a tensor belongs to.
     pub fn part_of(&self, name: &str) -> BlockPart {
-        // The name of the layer, without the parameter.
+        // Also matches the name of a layer without a parameter.
         let is_below = |prefix: &String| name.starts_with(prefix.as_str()) || prefix.strip_suffix('.') == Some(name);
         match self.blocks.iter().position(is_below) {
             Some(block) => BlockPart::Block(block),
@@ -46,13 +46,13 @@ impl NetworkParts {
         }
     }
 
-    /// Whether a part of the network cannot run without this tensor.
+    /// Returns whether a part of the network needs this tensor to run.
     pub(super) fn needs(&self, part: BlockPart, name: &str) -> bool {
         let of = self.part_of(name);
         of == part || part == BlockPart::Exit && of == BlockPart::Entry && self.exit_needs_entry
     }
 
-    /// Bytes of the weights of the largest part, as floats.
+    /// Returns the size of the largest part's weights in bytes, as f32.
     pub(super) fn largest_bytes(&self, checkpoint: &Checkpoint) -> u64 {
         let blocks = (0..self.blocks.len()).map(BlockPart::Block);
         let n_bytes = |part| {

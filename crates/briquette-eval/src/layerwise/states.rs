@@ -1,4 +1,4 @@
-//! Hidden states between two blocks: in memory, or beyond a bound in a file.
+//! Hidden states between two blocks: in memory up to a bound, beyond it in a file.
 
 use briquette_core::Result;
 use briquette_core::memory::MemoryLimit;
@@ -7,34 +7,34 @@ use briquette_nn::module::read_f32;
 use burn::tensor::{FloatDType, Tensor};
 use std::path::{Path, PathBuf};
 
-/// The memory that a run of blocks may take, and the place of hidden states beyond it.
+/// The memory of a layerwise run, and the directory for hidden states beyond it.
 #[derive(Debug, Clone, Copy)]
 pub struct Room<'a> {
-    /// The most bytes of hidden states in memory; none for no bound.
+    /// The maximum bytes of hidden states in memory; `None` for no bound.
     pub max_bytes: Option<u64>,
-    /// The limit of everything in memory; none for no limit.
+    /// The limit on total memory; `None` for no limit.
     pub limit: Option<MemoryLimit<'a>>,
-    /// A directory for a file of the other hidden states.
+    /// The directory of a file for the remaining hidden states.
     pub directory: &'a Path,
 }
 
 impl<'a> Room<'a> {
-    /// Room without a limit.
+    /// Creates room without a limit.
     pub fn new(directory: &'a Path) -> Self {
         Self { max_bytes: None, limit: None, directory }
     }
 
-    /// Room within a limit, of which hidden states take at most a quarter.
+    /// Creates room within a limit; hidden states take at most a quarter of it.
     pub fn within(limit: Option<MemoryLimit<'a>>, directory: &'a Path) -> Self {
         Self { max_bytes: limit.map(|limit| limit.n_bytes / 4), limit, directory }
     }
 
-    /// The same room beside weights of so many bytes.
+    /// Returns the room that remains beside weights of `n_bytes`.
     ///
-    /// Hidden states take at most half of what the weights leave: computing needs the rest.
+    /// Hidden states take at most half of it: computation needs the rest.
     ///
     /// # Errors
-    /// Refused where the weights alone are over the limit.
+    /// Refused: the weights alone exceed the limit.
     pub(super) fn beside_weights(self, what: &str, n_bytes: u64) -> Result<Self> {
         let Some(limit) = self.limit else { return Ok(self) };
         limit.check_before(what, n_bytes)?;
@@ -52,11 +52,11 @@ pub(super) struct States {
     on_disk: Option<OnDisk>,
 }
 
-/// States in a file, from batch `first` on.
+/// Hidden states in a file, from batch `first` on.
 struct OnDisk {
     file: ScratchFile,
     first: usize,
-    /// Where each batch begins, and its values.
+    /// The offset of each batch in the file, and its number of values.
     places: Vec<(u64, usize)>,
 }
 
@@ -66,7 +66,7 @@ impl States {
         Self { max_bytes, directory, in_memory: Vec::new(), n_bytes: 0, on_disk: None }
     }
 
-    /// Sets the state of a batch: of the next one, or of one that has a state of this size already.
+    /// Sets the hidden states of the next batch, or replaces those of an earlier batch with the same size.
     pub(super) fn set(&mut self, batch: usize, state: Tensor<3>) -> Result<()> {
         let values = read_f32(state.cast(FloatDType::F32), "hidden states")?;
         if let Some(held) = self.in_memory.get_mut(batch) {
@@ -86,7 +86,7 @@ impl States {
         self.on_disk.as_mut().map_or(Ok(()), |on_disk| on_disk.set(batch, &values))
     }
 
-    /// The state of a batch.
+    /// Returns the hidden states of a batch.
     pub(super) fn get(&self, batch: usize) -> Result<Vec<f32>> {
         match (self.in_memory.get(batch), &self.on_disk) {
             (Some(values), _) => Ok(values.clone()),
@@ -120,7 +120,7 @@ mod tests {
     use burn::tensor::{Device, TensorData};
 
     #[test]
-    fn states_beyond_the_bound_are_the_same_from_the_file() {
+    fn hidden_states_beyond_the_bound_are_read_back_from_a_file() {
         let directory = tempfile::tempdir().unwrap();
         let device = Device::flex();
         let state = |seed: usize, n: usize| {

@@ -1,15 +1,17 @@
-//! Random losses whose gradients have the curvature of the real one as their covariance.
+//! Random losses whose gradients have the curvature of the real loss as their covariance.
 
 use briquette_core::Result;
 use briquette_core::random::{mixed, uniform};
 use briquette_nn::module::read_f32;
 use burn::tensor::{FloatDType, Int, Tensor, TensorData, activation::log_softmax};
 
-/// `Σ −ln p(y)`, with a class `y` of each row drawn by the row's own probabilities: its gradients have the covariance `diag(p) − ppᵀ` in the
-/// scores `[rows, classes]`, the curvature of the Kullback-Leibler divergence.
+/// Returns `Σ −ln p(y)`, with a class `y` of each row sampled from the row's own probabilities.
+///
+/// Its gradients in the logits `[rows, classes]` have the covariance `diag(p) − ppᵀ`, the curvature of the
+/// Kullback-Leibler divergence.
 ///
 /// # Errors
-/// Those of reading from the device.
+/// Io: the device cannot be read.
 pub(super) fn of_scores(scores: Tensor<2>, seed: u64) -> Result<Tensor<1>> {
     let [n, width] = scores.dims();
     let logs = log_softmax(scores.cast(FloatDType::F32), 1);
@@ -20,7 +22,7 @@ pub(super) fn of_scores(scores: Tensor<2>, seed: u64) -> Result<Tensor<1>> {
     Ok(logs.gather(1, drawn).sum().neg())
 }
 
-/// The class at which the sum of probabilities passes `at`.
+/// Returns the class at which the cumulative probability exceeds `at`.
 fn drawn(logs: &[f32], at: f32) -> i32 {
     let (mut sum, at) = (0.0, f64::from(at));
     let passes = |log: &f32| {
@@ -30,8 +32,10 @@ fn drawn(logs: &[f32], at: f32) -> i32 {
     logs.iter().position(passes).unwrap_or(logs.len().saturating_sub(1)) as i32
 }
 
-/// `Σ v·y/|y|` over embeddings `[n, width]`, with random signs `v`: one less the cosine of `y` and `y + δ` is `½·|Pδ|²/|y|²` to second order, and
-/// `Pδ/|y|` is the change of `y/|y|`.
+/// Returns `Σ v·y/|y|` over embeddings `[n, width]`, with random signs `v`.
+///
+/// One minus the cosine of `y` and `y + δ` is `½·|Pδ|²/|y|²` to second order, and `Pδ/|y|` is the change of
+/// `y/|y|`.
 pub(super) fn of_embeddings(embeddings: Tensor<2>, seed: u64) -> Tensor<1> {
     let ([n, width], device) = (embeddings.dims(), embeddings.device());
     let sign = |place: usize| if mixed(seed, place as u64) >> 63 == 0 { 1.0_f32 } else { -1.0 };
@@ -47,7 +51,7 @@ mod tests {
     use burn::tensor::Device;
 
     #[test]
-    fn classes_are_drawn_as_often_as_they_are_probable() {
+    fn classes_are_sampled_by_their_probabilities() {
         let logs = [0.1_f32, 0.6, 0.3].map(f32::ln);
         let mut counts = [0_i32; 3];
         (0..10_000).for_each(|place| counts[drawn(&logs, uniform(3, place)) as usize] += 1);
@@ -58,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gradient_of_drawn_classes_has_the_curvature_of_the_divergence() {
+    fn gradients_of_sampled_classes_have_the_curvature_of_kl() {
         let device = Device::flex().autodiff();
         let (scores, n) = ([0.5_f32, -1.0, 2.0], 4000);
         let rows = Tensor::<1>::from_floats(scores, &device).reshape([1, 3]).repeat_dim(0, n).require_grad();
@@ -73,13 +77,13 @@ mod tests {
     }
 
     #[test]
-    fn the_gradient_of_random_signs_has_the_curvature_of_the_cosine() {
+    fn gradients_of_random_signs_have_the_curvature_of_the_cosine() {
         let device = Device::flex().autodiff();
         let (values, n) = ([3.0_f32, 0.0, 4.0], 4000);
         let rows = Tensor::<1>::from_floats(values, &device).reshape([1, 3]).repeat_dim(0, n).require_grad();
         let grads = of_embeddings(rows.clone(), 1).backward();
         let found = read_f32(rows.grad(&grads).unwrap(), "gradients").unwrap();
-        // P/|y|² of y = (3, 0, 4): what lies along it changes nothing.
+        // P/|y|² of y = (3, 0, 4): a change along y has no effect.
         for (at, expected) in [(0, 0.64 / 25.0), (1, 1.0 / 25.0), (2, 0.36 / 25.0)] {
             let square = found.chunks(3).map(|row| row[at] * row[at]).sum::<f32>() / n as f32;
             assert!((square - expected).abs() < 0.003, "{square} of {expected}");

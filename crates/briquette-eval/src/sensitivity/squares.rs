@@ -1,4 +1,4 @@
-//! Sums of squares of gradients.
+//! Sums of squared gradients.
 
 use briquette_core::{Error, Result};
 use briquette_nn::NameMap;
@@ -7,15 +7,16 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{FloatDType, Gradients, Tensor};
 use std::collections::BTreeMap;
 
-/// The sum of the squares of the gradients of each parameter, by its name in files.
+/// The sum of squared gradients of each parameter, by its name in files.
 #[derive(Default)]
 pub(super) struct GradientSquares(BTreeMap<String, f64>);
 
 impl GradientSquares {
-    /// Adds the gradients of a network's parameters, as far as it has any.
+    /// Adds the gradients of a network's parameters that have any.
     ///
     /// # Errors
-    /// Config where roles of the names match nothing; those of reading from the device.
+    /// - Config: roles of the name map match no parameter.
+    /// - Io: the device cannot be read.
     pub(super) fn add<M: Module>(&mut self, network: &M, names: &NameMap, gradients: &Gradients) -> Result<()> {
         let mut visitor = Visitor { gradients, trail: Trail::default(), found: Ok(Vec::new()) };
         network.visit(&mut visitor);
@@ -28,10 +29,10 @@ impl GradientSquares {
         Ok(())
     }
 
-    /// Those sums over a number of items.
+    /// Returns the sums divided by a number of items.
     ///
     /// # Errors
-    /// Refused where one is not finite.
+    /// Refused: a sum is not finite.
     pub(super) fn over(self, n: usize) -> Result<BTreeMap<String, f64>> {
         if let Some(name) = self.0.iter().find_map(|(name, sum)| (!sum.is_finite()).then_some(name)) {
             return Err(Error::refused("its gradients are not finite; the weights are damaged").at(name));
@@ -56,12 +57,12 @@ impl ModuleVisitor for Visitor<'_> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        // What was never read is not drawn now.
+        // Parameters that were not loaded stay uninitialized.
         if param.is_initialized()
             && let Some(gradient) = param.val().grad(self.gradients)
             && let Ok(found) = &mut self.found
         {
-            // Here and not on the device, whose sums depend on how many threads it has.
+            // Summed on the host, because a device's sums depend on its number of threads.
             match read_f32(gradient.cast(FloatDType::F32), "gradients") {
                 Ok(values) => {
                     found.push((self.trail.path(), values.iter().map(|&value| f64::from(value).powi(2)).sum()))

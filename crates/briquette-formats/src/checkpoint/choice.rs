@@ -1,4 +1,4 @@
-//! A choice that was made for one model, applied to several that are compared.
+//! One choice of entry and layout for several models that are compared.
 
 use super::{Checkpoint, InputFormat};
 use crate::choice::no_keys;
@@ -6,9 +6,9 @@ use crate::{Choice, WeightLayout, weight_layout};
 use briquette_core::Result;
 
 impl Choice {
-    /// This choice, completed by the one that `other` was made by.
+    /// Returns this choice, completed from the manifest of `other`.
     ///
-    /// Key and prefix belong together: they are taken from the manifest of `other` only where both are absent here.
+    /// Key and prefix belong together: they come from the manifest only if this choice has neither.
     #[must_use]
     pub fn or_of(&self, other: &Checkpoint) -> Self {
         let Some(manifest) = other.manifest() else { return self.clone() };
@@ -20,10 +20,10 @@ impl Choice {
         }
     }
 
-    /// Refuses a key where none of these models is of a file that has any.
+    /// Refuses a key if none of the models is a PyTorch file.
     ///
     /// # Errors
-    /// Config, with the key.
+    /// Config: a key was chosen and no model has keys.
     pub fn check_used(&self, models: &[&Checkpoint]) -> Result<()> {
         match &self.key {
             Some(key) if models.iter().all(|model| model.format() != InputFormat::PyTorch) => Err(no_keys(key)),
@@ -33,9 +33,9 @@ impl Choice {
 }
 
 impl Checkpoint {
-    /// The layout of the matrices of linear layers: the chosen one, else the one that the files state or that their format has.
+    /// Returns the chosen layout of linear layers, or the layout of the files or of their format.
     ///
-    /// A choice for one of two models does not overrule a directory of ours, whose manifest is about that very directory.
+    /// A choice for one of two models does not override the manifest of a directory written by Briquette.
     pub(super) fn layout_by(&self, choice: &Choice) -> Option<WeightLayout> {
         let stated = self.stated_layout();
         if choice.is_for_one_of_two && self.stored().is_some() {
@@ -49,11 +49,11 @@ impl Checkpoint {
         found.or(of_format)
     }
 
-    /// The layout that the manifest states, or the header of a file of ours.
+    /// Returns the layout in the manifest, or in the header of a file written by Briquette.
     fn stated_layout(&self) -> Option<WeightLayout> {
         let name = match self.manifest() {
             Some(manifest) => manifest.recipe.pointer("/model/layout").and_then(serde_json::Value::as_str),
-            None => self.said(weight_layout::KEY),
+            None => self.header_string(weight_layout::KEY),
         };
         name.and_then(WeightLayout::of)
     }

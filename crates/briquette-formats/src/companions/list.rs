@@ -1,16 +1,16 @@
-//! Which small files come along with a model.
+//! Lists the small files that are copied with a model.
 
 use crate::contained::leads_inside;
 use crate::{limits, presence};
 use briquette_core::{Error, Result};
 use std::path::{Path, PathBuf};
 
-/// How deep below the model's directory files are still taken along.
+/// How many levels of directories are searched for files to copy.
 const MAX_DEPTH: usize = 3;
-/// What weight files are called; they never come along.
+/// Extensions of weight files, which are never copied.
 const WEIGHT_EXTENSIONS: [&str; 14] =
     ["safetensors", "bin", "pt", "pth", "ckpt", "bpk", "gguf", "h5", "msgpack", "onnx", "ot", "tflite", "npz", "mpk"];
-/// What Briquette writes itself, anew for each output.
+/// Files that Briquette writes anew for each output.
 const OUR_OWN: [&str; 8] = [
     "briquette.json",
     "SHA256SUMS",
@@ -22,23 +22,24 @@ const OUR_OWN: [&str; 8] = [
     "model.safetensors.index.json",
 ];
 
-/// The small files of a model's directory, relative to it, in order.
+/// The small files of a model's directory, as sorted relative paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Companions {
-    /// Those that come along.
+    /// Files that are copied to outputs.
     pub taken: Vec<PathBuf>,
-    /// Those that stay behind though they are neither weights nor ours, and why.
+    /// Files that are not copied though they are neither weights nor Briquette's own, with the reason.
     pub left: Vec<(PathBuf, &'static str)>,
 }
 
-/// What comes along from a model's directory.
+/// Lists the files to copy from a model's directory.
 ///
-/// Hidden files, weight files in any format, indices and our own files never do. Files above 128 MiB, links that lead out of
-/// the directory (a stranger's model could have one to a private key) and names that a line of `SHA256SUMS` cannot hold stay
-/// behind and are told.
+/// Hidden files, weight files of any format, indices and Briquette's own files are ignored. Three kinds of
+/// files are reported as not copied: files above 128 MiB, links that lead out of the directory, and names that
+/// a line of `SHA256SUMS` cannot hold. A model from a stranger could have a link to a private key.
 ///
 /// # Errors
-/// Input for a link to a missing file; Io if the directory or one of its files cannot be looked at.
+/// - Input: a link points to a missing file.
+/// - Io: the directory or one of its files cannot be read.
 pub fn companions_of(directory: &Path) -> Result<Companions> {
     let mut found = Companions::default();
     collect(directory, Path::new(""), MAX_DEPTH, &mut found)?;
@@ -47,7 +48,7 @@ pub fn companions_of(directory: &Path) -> Result<Companions> {
     Ok(found)
 }
 
-/// Why a file stays behind that otherwise would come along.
+/// Returns the reason why a file is not copied, if there is one.
 fn reason_to_leave(
     root: &Path,
     relative: &Path,
@@ -73,13 +74,14 @@ fn collect(root: &Path, below: &Path, depth: usize, found: &mut Companions) -> R
         let entry = entry.map_err(|source| Error::io("cannot list", &directory, source))?;
         let relative = below.join(entry.file_name());
         let name = entry.file_name().to_string_lossy().into_owned();
-        let kind = entry.file_type().map_err(|source| Error::io("cannot look at", &entry.path(), source))?;
+        let kind = entry.file_type().map_err(|source| Error::io("cannot access", &entry.path(), source))?;
         let is_link = kind.is_symlink();
-        // Weight files may be links to nothing: which of them is needed, their own reader finds out.
+        // Weight files may be broken links. Their own reader reports the ones it needs.
         if !kind.is_dir() && !comes_along(&name) {
             continue;
         }
-        // The cache of the hub is made of links to files; links to directories could lead round in circles.
+        // Files in the hub cache are links, so links to files are followed. Links to directories could form
+        // cycles.
         let Some(metadata) = presence::metadata(&entry.path())? else { continue };
         if metadata.is_dir() && depth > 1 && !is_link && !name.starts_with('.') {
             collect(root, &relative, depth - 1, found)?;
@@ -104,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn configs_come_along_and_weights_never() {
+    fn configs_are_copied_and_weights_are_not() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("1_Pooling/.git")).unwrap();
         for name in [
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_out_stay_behind_but_for_those_of_the_hub_cache() {
+    fn links_out_of_the_directory_are_not_copied_except_in_the_hub_cache() {
         let dir = tempfile::tempdir().unwrap();
         let (blobs, snapshot) = (dir.path().join("m/blobs"), dir.path().join("m/snapshots/abc"));
         std::fs::create_dir_all(&blobs).unwrap();

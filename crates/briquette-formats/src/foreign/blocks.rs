@@ -1,14 +1,14 @@
-//! Parts that lie woven together: in blocks, each of which has some bytes of every part.
+//! Parts that are interleaved in blocks: each block has some bytes of every part.
 
 use briquette_core::{Error, Result};
 
-/// Where the blocks of a tensor have the bytes of one of its parts.
+/// The location of the bytes of one part within the blocks of a tensor.
 ///
-/// Bytes `i * n_bytes .. (i + 1) * n_bytes` of the part are bytes `at .. at + n_bytes` of block `i`, in the order of a [`BlockOrder`].
-/// Blocks follow each other without a gap. A row is one or more whole blocks, so row `r` of a matrix of `n` blocks a row starts at
-/// byte `r * n * block_bytes`.
+/// Bytes `i * n_bytes .. (i + 1) * n_bytes` of the part are bytes `at .. at + n_bytes` of block `i`, in the
+/// order of a [`BlockOrder`]. Blocks follow each other without gaps. A row is one or more whole blocks. In a
+/// matrix of `n` blocks per row, row `r` starts at byte `r * n * block_bytes`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-// There may be one for each part of millions of tensors: so it is no longer than other layouts.
+// There may be one for each part of millions of tensors, so it must not be larger than other layouts.
 #[repr(C, packed(4))]
 pub struct BlockLayout {
     block_bytes: u32,
@@ -17,18 +17,19 @@ pub struct BlockLayout {
     order: Option<&'static BlockOrder>,
 }
 
-/// The order that the bytes of a part have within a block, where it is not ours. Both functions get as many bytes as a block has of the
-/// part, and undo each other.
+/// The order of the bytes of a part within a block, if it is not Briquette's.
+///
+/// Both functions get the bytes of the part in one block, and each reverts the other.
 #[derive(Debug)]
 pub struct BlockOrder {
-    /// Fills the second, as the block has them, from the first, as they are in the part.
+    /// Fills the second slice in the order of the block from the first in the order of the part.
     pub weave: fn(&[u8], &mut [u8]),
-    /// Fills the second, as they are in the part, from the first, as the block has them.
+    /// Fills the second slice in the order of the part from the first in the order of the block.
     pub unweave: fn(&[u8], &mut [u8]),
 }
 
 impl PartialEq for BlockOrder {
-    /// Functions cannot be compared: an order is the same as itself only.
+    /// Functions cannot be compared, so an order equals only itself.
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
     }
@@ -37,37 +38,39 @@ impl PartialEq for BlockOrder {
 impl Eq for BlockOrder {}
 
 impl BlockLayout {
-    /// Blocks of `block_bytes` that have `n_bytes` of a part each, from byte `at` on, in our order. None where a block would have 4 GiB.
+    /// Returns the layout of blocks of `block_bytes` bytes with `n_bytes` of the part at byte `at`.
+    ///
+    /// The bytes are in Briquette's order. `None` if a block would have 4 GiB or more.
     ///
     /// # Panics
     /// If the bytes of the part are not within a block.
     pub fn new(block_bytes: usize, at: usize, n_bytes: usize) -> Option<Self> {
-        assert!(at.checked_add(n_bytes).is_some_and(|end| end <= block_bytes), "a part within its block");
+        assert!(at.checked_add(n_bytes).is_some_and(|end| end <= block_bytes), "the part is within its block");
         let short = |n: usize| u32::try_from(n).ok();
         Some(Self { block_bytes: short(block_bytes)?, at: short(at)?, n_bytes: short(n_bytes)?, order: None })
     }
 
-    /// The same in another order.
+    /// Returns this layout with another order of bytes.
     pub fn in_order(self, order: &'static BlockOrder) -> Self {
         Self { order: Some(order), ..self }
     }
 
-    /// Where the block starts that has byte `offset` of the part.
+    /// Returns the start of the block that has byte `offset` of the part.
     pub fn start_of(&self, offset: u64) -> u64 {
         offset / u64::from(self.n_bytes.max(1)) * u64::from(self.block_bytes)
     }
 
-    /// Bytes of the part in a block.
+    /// Returns the number of bytes of the part per block.
     pub(super) fn n_bytes(&self) -> usize {
         self.n_bytes as usize
     }
 
-    /// Bytes of a block.
+    /// Returns the size of a block in bytes.
     pub(super) fn block_bytes(&self) -> usize {
         self.block_bytes as usize
     }
 
-    /// Puts the bytes of the part into blocks.
+    /// Copies the bytes of the part into blocks.
     fn put(&self, part: &[u8], blocks: &mut [u8]) {
         let (at, n_bytes) = (self.at as usize, self.n_bytes());
         let places = blocks.chunks_exact_mut(self.block_bytes().max(1)).map(|block| &mut block[at..at + n_bytes]);
@@ -79,7 +82,7 @@ impl BlockLayout {
         }
     }
 
-    /// Appends the bytes of the part that whole blocks have.
+    /// Appends the bytes of the part in `blocks`, which must be whole blocks.
     pub(super) fn take(&self, blocks: &[u8], part: &mut Vec<u8>) {
         let (at, n_bytes, before) = (self.at as usize, self.n_bytes(), part.len());
         part.resize(before + blocks.len() / self.block_bytes().max(1) * n_bytes, 0);
@@ -93,11 +96,13 @@ impl BlockLayout {
     }
 }
 
-/// Weaves parts of the same whole rows into their blocks: `block[i][at .. at + n_bytes] = part[i * n_bytes .. (i + 1) * n_bytes]` of each
-/// part. What no part fills is 0. Undone by reading each of them.
+/// Interleaves the parts of the same rows into blocks.
+///
+/// For each part, `block[i][at .. at + n_bytes] = part[i * n_bytes .. (i + 1) * n_bytes]`. Bytes without a part
+/// are 0. [`ForeignLayout`](super::ForeignLayout) reads the parts back.
 ///
 /// # Errors
-/// Bug, where blocks are not of one size or parts not of the same blocks.
+/// Bug: the blocks differ in size, or the parts in their number of blocks.
 pub fn weave(parts: &[(BlockLayout, &[u8])]) -> Result<Vec<u8>> {
     let Some((first, _)) = parts.first() else { return Ok(Vec::new()) };
     let filled = || parts.iter().filter(|(blocks, _)| blocks.n_bytes > 0);
@@ -107,7 +112,7 @@ pub fn weave(parts: &[(BlockLayout, &[u8])]) -> Result<Vec<u8>> {
     };
     if !parts.iter().all(is_same) {
         let found: Vec<usize> = parts.iter().map(|(_, bytes)| bytes.len()).collect();
-        return Err(Error::bug(format!("parts of {found:?} bytes are not those of the same blocks")));
+        return Err(Error::bug(format!("parts of {found:?} bytes do not have the same number of blocks")));
     }
     let mut woven = vec![0; n_blocks * first.block_bytes()];
     parts.iter().for_each(|(blocks, bytes)| blocks.put(bytes, &mut woven));
@@ -119,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_woven_comes_apart_again_at_any_sizes() {
+    fn interleaved_parts_read_back() {
         static REVERSED: BlockOrder = BlockOrder { weave: reverse, unweave: reverse };
         fn reverse(from: &[u8], to: &mut [u8]) {
             to.iter_mut().zip(from.iter().rev()).for_each(|(to, from)| *to = *from);
@@ -143,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_other_blocks_are_a_bug() {
+    fn parts_with_different_numbers_of_blocks_are_a_bug() {
         let (scale, codes) = (BlockLayout::new(6, 0, 2).unwrap(), BlockLayout::new(6, 2, 4).unwrap());
         assert!(weave(&[(scale, &[0; 4]), (codes, &[0; 8])]).is_ok());
         assert!(weave(&[(scale, &[0; 4]), (codes, &[0; 12])]).is_err());

@@ -1,20 +1,22 @@
-//! Small reads that follow each other in a file are served from a larger one: a model may have millions of small tensors, and
-//! asking the system for each takes longer than all else that is done to it.
+//! Serves consecutive small reads of a file from one larger read.
+//!
+//! A model may have millions of small tensors. One system call per tensor would take longer than all other work
+//! on it.
 
 use std::cell::RefCell;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Longer reads go to the system as they are.
+/// Longer reads go directly to the system.
 const MAX_SMALL: usize = 4 << 10;
-/// What is read at once instead.
+/// Bytes of a larger read.
 const WINDOW: u64 = 64 << 10;
-/// A read that starts at most this far after the end of another continues it: what lies between is read too.
+/// A read that starts at most this far after the end of another continues it. The gap is read too.
 const NEAR: u64 = 16 << 10;
-/// How many places of files a thread reads on from at once: codes, scales and zero points of a tensor lie apart.
+/// Positions in files that a thread may read ahead from: codes, scales and zero points of a tensor are apart.
 const N_STREAMS: usize = 6;
 
-/// A number of its own for each file that is opened, so that bytes of one are never taken for those of another.
+/// A unique number per opened file, so that read-ahead bytes of two files are never mixed up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileId(u64);
 
@@ -25,26 +27,26 @@ impl FileId {
     }
 }
 
-/// Reads of one thread that follow each other in a file.
+/// Consecutive reads of one thread in a file.
 #[derive(Debug)]
 struct Stream {
     file: FileId,
-    /// Where the last ended.
+    /// The end of the last read.
     end: u64,
-    /// What was read ahead, and where it starts.
+    /// The start of the bytes that were read ahead.
     start: u64,
     bytes: Vec<u8>,
 }
 
 thread_local! {
-    /// Most recently used first: the last makes room for a new one.
+    /// Most recently used first; a new stream replaces the last.
     static STREAMS: RefCell<Vec<Stream>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Fills `out` from `offset` of a file that has `n_file` bytes, where `read` asks the system.
+/// Fills `out` from `offset` of a file of `n_file` bytes; `read` makes the system call.
 ///
 /// # Errors
-/// Those of `read`.
+/// Errors of `read`.
 pub(crate) fn read(
     file: FileId,
     offset: u64,
@@ -68,7 +70,7 @@ pub(crate) fn read(
         if end > stream.start + stream.bytes.len() as u64 || offset < stream.start {
             let n = WINDOW.min(n_file.saturating_sub(offset)) as usize;
             stream.bytes.resize(n.max(out.len()), 0);
-            // The file may have been cut short meanwhile, and still have the bytes that are asked for.
+            // The file may have become shorter, yet still have the bytes of this read.
             if read(offset, &mut stream.bytes).is_err() {
                 streams.remove(0);
                 return read(offset, out);
@@ -87,13 +89,14 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Reads ranges of a file of bytes that tell their place; returns how often the system was asked, and for how much.
+    /// Reads ranges of a file whose bytes encode their position. Returns the number of system calls and of
+    /// bytes read.
     fn count(n_file: u64, ranges: impl IntoIterator<Item = std::ops::Range<u64>>) -> (usize, usize) {
-        let (id, asked) = (FileId::new(), Cell::new((0, 0)));
+        let (id, calls) = (FileId::new(), Cell::new((0, 0)));
         let byte = |at: u64| (at * 31 % 251) as u8;
         let system = |offset: u64, out: &mut [u8]| {
             assert!(offset + out.len() as u64 <= n_file, "beyond the end");
-            asked.set((asked.get().0 + 1, asked.get().1 + out.len()));
+            calls.set((calls.get().0 + 1, calls.get().1 + out.len()));
             out.iter_mut().zip(offset..).for_each(|(out, at)| *out = byte(at));
             Ok(())
         };
@@ -102,15 +105,15 @@ mod tests {
             read(id, range.start, &mut out, n_file, system).unwrap();
             assert!(out.iter().zip(range.clone()).all(|(out, at)| *out == byte(at)), "{range:?}");
         }
-        asked.get()
+        calls.get()
     }
 
     #[test]
-    fn what_follows_each_other_is_read_at_once_and_what_does_not_is_not() {
+    fn consecutive_reads_are_combined_and_others_are_not() {
         let n = 1 << 20;
         let small = |i: u64| i * 256..(i + 1) * 256;
         assert_eq!(count(n, (0..n / 256).map(small)), (17, n as usize));
-        // In turns at three places, every other one.
+        // Alternating between three positions, every second range of each.
         let places = (0..500).flat_map(|i| [0, 300_000, 600_000].map(|start| start + i * 512..start + i * 512 + 256));
         assert!(count(n, places).0 < 30);
         let far = (0..200).map(|i| i * 7919 * 3 % 50 * 20_000).map(|start| start..start + 256);
@@ -120,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_cut_short_gives_what_it_has_and_then_an_error() {
+    fn a_truncated_file_gives_its_bytes_and_then_an_error() {
         let id = FileId::new();
         let left = 300;
         let system = |offset: u64, out: &mut [u8]| match offset + out.len() as u64 <= left {

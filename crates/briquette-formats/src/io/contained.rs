@@ -1,26 +1,26 @@
-//! Opens files that a model's own files name, and refuses those that lie outside of the model's directory: a stranger's model
-//! could have a link to a private key.
+//! Opens files that a model's own files refer to, and refuses those outside of the model's directory.
 //!
-//! Inside means below the directory once all links are followed; for a snapshot in the Hugging Face cache also below the `blobs`
-//! that its links lead to. A path that a person gave may lead anywhere: only paths that come from files are checked.
+//! A model from a stranger could have a link to a private key. A file is inside if it is below the directory
+//! after all links are followed. For a snapshot in the Hugging Face cache, the `blobs` directory of its links
+//! counts too. Paths that a person gave are not checked, only paths that come from files.
 
 use crate::io::{InputFile, presence};
 use briquette_core::{Error, Result};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Opens the file `relative` of the directory `root`. Links are followed as long as they end inside.
+/// Opens the file `relative` of the directory `root`. Links are followed if they end inside.
 ///
 /// # Errors
-/// Input where a link leads out of the directory, and as [`InputFile::open`].
+/// Input: a link leads out of the directory. Also see [`InputFile::open`].
 pub fn open(root: &Path, relative: &Path) -> Result<InputFile> {
     let path = root.join(relative);
-    // A file outside is not even opened. One that is missing gets its error from opening it.
+    // A file outside is not even opened. A missing file gets its error from opening it.
     if let Some(target) = presence::resolved(&path)? {
         check(root, &path, &target)?;
     }
     let file = InputFile::open(&path)?;
-    // Somebody may have changed a link since the check: the file that was opened must be the one that lies inside.
+    // A link may have changed since the check, so compare the opened file with the file inside.
     let target = std::fs::canonicalize(&path).map_err(|source| Error::io("cannot resolve", &path, source))?;
     check(root, &path, &target)?;
     let found = std::fs::symlink_metadata(&target).map_err(|source| Error::io("cannot read", &target, source))?;
@@ -30,10 +30,10 @@ pub fn open(root: &Path, relative: &Path) -> Result<InputFile> {
     Ok(file)
 }
 
-/// Whether a path below a directory leads to something inside. Links are followed.
+/// Returns whether a path below a directory leads to something inside. Links are followed.
 ///
 /// # Errors
-/// Io if the path or the directory cannot be resolved.
+/// Io: the path or the directory cannot be resolved.
 pub fn leads_inside(root: &Path, path: &Path) -> Result<bool> {
     presence::resolved(path)?.map_or(Ok(false), |target| is_inside(root, &target))
 }
@@ -43,19 +43,19 @@ fn check(root: &Path, path: &Path, target: &Path) -> Result<()> {
         return Ok(());
     }
     let message = format!(
-        "leads to {}, which is outside of the model's directory; do not trust it, or name that file yourself",
+        "leads to {}, which is outside of the model's directory; give that file directly if you trust it",
         target.display()
     );
     Err(Error::input(message).at(path.display()))
 }
 
-/// Whether a path without links lies below a directory, or where the hub's cache keeps what its snapshots link to.
+/// Returns whether a path without links is below a directory, or in the blobs of the hub cache around it.
 fn is_inside(root: &Path, target: &Path) -> Result<bool> {
     let Some(root) = presence::resolved(root)? else { return Ok(false) };
     Ok(target.starts_with(&root) || blobs_of(&root).is_some_and(|blobs| target.starts_with(blobs)))
 }
 
-/// `MODEL/blobs` of what lies in `MODEL/snapshots/REVISION`, of which a part may be named too.
+/// Returns `MODEL/blobs` for a path in `MODEL/snapshots/REVISION` or below.
 fn blobs_of(root: &Path) -> Option<PathBuf> {
     let snapshots = root.ancestors().skip(1).find(|above| above.file_name().is_some_and(|name| name == "snapshots"))?;
     Some(snapshots.parent()?.join("blobs"))
@@ -67,7 +67,7 @@ mod tests {
     use briquette_core::ErrorKind;
     use std::os::unix::fs::symlink;
 
-    /// A directory `m` with a file `in`, beside it a file `out`, and a function that links from `m`.
+    /// Creates a directory `m` with a file `in`, a file `out` beside it, and links in `m`.
     fn with_links(links: &[(&str, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("m/sub")).unwrap();
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn links_stay_inside_and_those_that_do_not_are_named_with_where_they_lead() {
+    fn links_out_of_the_directory_are_refused_with_their_target() {
         let dir = with_links(&[
             ("in", "a"),
             ("a", "b"),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_itself_may_be_reached_by_a_link() {
+    fn the_directory_itself_may_be_a_link() {
         let dir = with_links(&[]);
         symlink("m", dir.path().join("link")).unwrap();
         open(&dir.path().join("link"), Path::new("in")).unwrap();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn snapshots_of_the_hub_lead_to_their_blobs_and_nowhere_else() {
+    fn hub_snapshots_may_link_to_their_blobs_only() {
         let dir = tempfile::tempdir().unwrap();
         let (model, other) = (dir.path().join("model"), dir.path().join("other"));
         for path in [model.join("blobs"), model.join("snapshots/rev/sub"), model.join("refs"), other.join("blobs")] {

@@ -1,4 +1,4 @@
-//! CRC-32 of what is read in pieces: in any order, by several threads, some of it more than once.
+//! CRC-32 of data that is read in pieces: in any order, from several threads, with overlaps.
 
 use briquette_core::{Error, Result};
 use crc32fast::Hasher;
@@ -7,35 +7,37 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The CRC-32 that a stretch of a file must have. Each byte is summed once, however often it is read: the sums of
-/// neighbouring pieces are combined, and once they are those of the whole stretch, the result is compared.
+/// The expected CRC-32 of a range of a file.
+///
+/// Each byte is hashed once, however often it is read. The sums of adjacent pieces are combined. Once they
+/// cover the whole range, the result is compared.
 #[derive(Debug)]
 pub struct Sum {
     what: String,
     span: Range<u64>,
     expected: u32,
-    /// Pieces of it by their start: their end and their sum. No two touch.
+    /// Pieces by their start, with their end and sum. No two are adjacent.
     pieces: Mutex<BTreeMap<u64, (u64, Hasher)>>,
     is_sound: AtomicBool,
 }
 
 impl Sum {
-    /// The CRC-32 that `what` has, which lies in this stretch of a file.
+    /// Creates the expected CRC-32 of a range of a file. `what` names the range in errors.
     pub fn new(what: String, span: Range<u64>, expected: u32) -> Self {
         Self { what, span, expected, pieces: Mutex::default(), is_sound: AtomicBool::new(false) }
     }
 
-    /// Where it lies in the file.
+    /// Returns the range in the file.
     pub fn span(&self) -> &Range<u64> {
         &self.span
     }
 
-    /// Whether some of it was read, but not all of it found to be sound.
+    /// Returns whether the range was read in part, so that its sum was not verified.
     pub fn is_begun(&self) -> bool {
         !self.is_sound.load(Ordering::Acquire) && !self.pieces().is_empty()
     }
 
-    /// What was not read yet.
+    /// Returns the ranges that were not read yet.
     pub fn gaps(&self) -> Vec<Range<u64>> {
         match self.is_sound.load(Ordering::Acquire) {
             true => Vec::new(),
@@ -46,7 +48,7 @@ impl Sum {
     /// Adds bytes that were read from `start` on.
     ///
     /// # Errors
-    /// Input, where now all was read and it is not what it should be.
+    /// Input: the whole range was read and its CRC-32 differs.
     pub fn add(&self, start: u64, bytes: &[u8]) -> Result<()> {
         if self.is_sound.load(Ordering::Acquire) {
             return Ok(());
@@ -55,10 +57,10 @@ impl Sum {
         let gaps = missing(&self.pieces(), &range);
         for gap in gaps {
             let mut hasher = Hasher::new();
-            // Without the lock: this is what takes the time.
+            // Hashing takes most of the time, so it runs without the lock.
             hasher.update(&bytes[(gap.start - start) as usize..(gap.end - start) as usize]);
             let mut pieces = self.pieces();
-            // Another thread may have been faster with it.
+            // Another thread may have added this piece first.
             if missing(&pieces, &gap) == [gap.clone()] {
                 insert(&mut pieces, gap, hasher);
             }
@@ -66,10 +68,10 @@ impl Sum {
         self.compare()
     }
 
-    /// Compares the sum, where it is there.
+    /// Compares the sum if the whole range was read.
     ///
     /// # Errors
-    /// Input, where it is not what it should be.
+    /// Input: the CRC-32 differs.
     pub fn compare(&self) -> Result<()> {
         let found = match self.pieces().first_key_value() {
             Some((start, (end, hasher))) if (*start..*end) == self.span => hasher.clone().finalize(),
@@ -87,10 +89,10 @@ impl Sum {
     }
 }
 
-/// Refuses what is in memory whole and has another CRC-32; 0 says that nobody computed it.
+/// Checks the CRC-32 of bytes in memory. An expected value of 0 means that the writer did not compute it.
 ///
 /// # Errors
-/// Input, naming `what`.
+/// Input: the CRC-32 differs. The error names `what`.
 pub fn check(what: &str, bytes: &[u8], expected: u32) -> Result<()> {
     match crc32fast::hash(bytes) {
         found if expected != 0 && found != expected => Err(differs(what, found, expected)),
@@ -98,14 +100,14 @@ pub fn check(what: &str, bytes: &[u8], expected: u32) -> Result<()> {
     }
 }
 
-/// The error of a sum that does not hold.
+/// Returns the error for a wrong CRC-32.
 pub fn differs(what: &str, found: u32, expected: u32) -> Error {
     Error::input(format!(
         "{what} has the CRC-32 {found:08x}, expected {expected:08x}; the file is damaged, save or download it again"
     ))
 }
 
-/// The parts of a range that no piece covers.
+/// Returns the parts of a range that no piece covers.
 fn missing(pieces: &BTreeMap<u64, (u64, Hasher)>, range: &Range<u64>) -> Vec<Range<u64>> {
     let before = pieces.range(..=range.start).next_back().map_or(range.start, |(_, (end, _))| *end);
     let mut at = before.clamp(range.start, range.end);
@@ -122,7 +124,7 @@ fn missing(pieces: &BTreeMap<u64, (u64, Hasher)>, range: &Range<u64>) -> Vec<Ran
     gaps
 }
 
-/// Adds a piece, and makes one of those that now touch.
+/// Adds a piece and merges it with adjacent pieces.
 fn insert(pieces: &mut BTreeMap<u64, (u64, Hasher)>, range: Range<u64>, mut hasher: Hasher) {
     let mut end = range.end;
     if let Some((after, next)) = pieces.remove(&end) {
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_in_any_order_and_more_than_once_add_up() {
+    fn pieces_in_any_order_with_repeats_give_the_sum() {
         let bytes = bytes();
         let n = bytes.len();
         for size in [1, 7, 100, 999, 10_000] {
@@ -173,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_piece_that_makes_it_whole_finds_a_flipped_bit_and_so_does_each_after_it() {
+    fn a_flipped_bit_is_found_by_the_last_piece_and_later_reads() {
         let good = bytes();
         let mut bad = good.clone();
         bad[7777] ^= 4;
@@ -201,7 +203,7 @@ mod tests {
                 });
             }
         });
-        // What two threads had in part was left out by both.
+        // Both threads may have skipped a range that overlapped.
         for gap in sum.gaps() {
             add(&sum, &bytes, (gap.start - START) as usize..(gap.end - START) as usize).unwrap();
         }

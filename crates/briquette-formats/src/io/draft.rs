@@ -1,4 +1,6 @@
-//! Writing an output directory that appears whole or not at all. Only this module and those below it open files for writing.
+//! Writes an output directory that appears as a whole or not at all.
+//!
+//! Only this module and its submodules open files for writing.
 
 mod copy;
 mod directory_lock;
@@ -30,33 +32,35 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Bytes that are written at once to a file that is made as it is written.
+/// Buffer size for files that are written as a stream.
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// An output directory in the making: a hidden directory beside the target, locked, removed unless published.
+/// An output directory in progress: a hidden, locked directory beside the target, removed unless published.
 #[derive(Debug)]
 pub struct Draft {
     target: PathBuf,
     partial: PathBuf,
-    /// Directories that had to be made for it, the innermost first.
+    /// Directories that were created for the draft, innermost first.
     made: Vec<PathBuf>,
     replace: bool,
     is_published: bool,
-    /// Holds the lock that tells a draft in use from one left behind.
+    /// Holds the lock that distinguishes a draft in use from an abandoned one.
     lock: File,
 }
 
 impl Draft {
-    /// Starts a draft of `target`, after removing drafts of it that a killed run left behind.
+    /// Starts a draft of `target`, after removing drafts of it that killed runs left behind.
     ///
-    /// `inputs` are what is being read: the target may not be, contain, or lie inside one of them.
+    /// `inputs` are the paths that are read. The target may not be, contain, or lie inside one of them.
     ///
     /// # Errors
-    /// Refused where the target exists and `replace` is not set, or is not something we may replace, or meets an
-    /// input; Config where its path cannot be one; Io where nothing can be written there.
+    /// - Refused: the target exists and `replace` is not set, or it is not an output of Briquette.
+    /// - Refused: the target overlaps an input.
+    /// - Config: the path of the target is invalid.
+    /// - Io: the parent directory cannot be written.
     pub fn create(target: &Path, inputs: &[&Path], replace: bool) -> Result<Self> {
         if target.as_os_str().as_encoded_bytes().contains(&0) {
-            return Err(Error::config("has a NUL, which no path has; remove it").at(target.display()));
+            return Err(Error::config("found a NUL byte in the path; remove it").at(target.display()));
         }
         let target = absolute(target)?;
         check_target(&target, inputs, replace)?;
@@ -77,13 +81,14 @@ impl Draft {
         }
     }
 
-    /// Where the files are until they are published.
+    /// Returns the directory of the files until they are published.
     pub fn path(&self) -> &Path {
         &self.partial
     }
 
-    /// The cause of an error that came up while this draft was written. Where somebody removed the draft meanwhile, the error says
-    /// so, and not that a file is missing or damaged.
+    /// Returns the cause of an error that occurred while this draft was written.
+    ///
+    /// If the draft was removed meanwhile, the error says so instead of reporting a missing or damaged file.
     pub fn explain(&self, error: Error) -> Error {
         if matches!(error.kind, ErrorKind::Interrupted(_)) || is_at(&self.lock, &self.partial) {
             return error;
@@ -91,10 +96,10 @@ impl Draft {
         removed(&parent_of(&self.target))
     }
 
-    /// Refuses where the file system has less than `n_bytes` free.
+    /// Checks that the file system has `n_bytes` free.
     ///
     /// # Errors
-    /// Io, with both figures.
+    /// Io: there is less free space. The error has both numbers.
     pub fn check_space(&self, n_bytes: u64) -> Result<()> {
         let Ok(found) = rustix::fs::statvfs(&self.partial) else { return Ok(()) };
         let free = found.f_bavail.saturating_mul(found.f_frsize);
@@ -108,7 +113,8 @@ impl Draft {
     /// Creates a file of `n_bytes` with its space reserved. `name` may contain directories.
     ///
     /// # Errors
-    /// Config where `name` leads out of the directory; Io where there is no room, or the file exists.
+    /// - Config: `name` leads out of the directory.
+    /// - Io: there is not enough space, or the file exists.
     pub fn create_file(&self, name: &Path, n_bytes: u64) -> Result<DraftFile> {
         check_name(name)?;
         let path = self.partial.join(name);
@@ -125,30 +131,28 @@ impl Draft {
         Ok(draft)
     }
 
-    /// Creates a file without a name, for what is not to stay.
+    /// Creates a nameless file for temporary data.
     ///
     /// # Errors
-    /// Io.
+    /// Io: the file cannot be created.
     pub fn create_scratch(&self) -> Result<DraftFile> {
         let scratch = self.create_file(Path::new(".scratch"), 0)?;
         std::fs::remove_file(&scratch.path).map_err(|source| Error::io("cannot remove", &scratch.path, source))?;
         Ok(scratch)
     }
 
-    /// Writes a small file whole and syncs it.
-    ///
-    /// # Errors
-    /// See [`create_file`](Self::create_file).
+    /// Writes a small file and syncs it.
     pub fn write_file(&self, name: &Path, bytes: &[u8]) -> Result<()> {
         let file = self.create_file(name, bytes.len() as u64)?;
         file.write_at(0, bytes)?;
         file.sync()
     }
 
-    /// Writes a file through a buffer and syncs it, so that it is never whole in memory.
+    /// Writes a file through a buffer and syncs it, so that it is never in memory as a whole.
     ///
     /// # Errors
-    /// Io. Bug if `fill` finds its data invalid, as a serializer does.
+    /// - Io: the file cannot be written.
+    /// - Bug: `fill` returns `InvalidData`, as a serializer does for invalid data.
     pub fn write_with(&self, name: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         let file = self.create_file(name, 0)?;
         let mut out = BufWriter::with_capacity(BUFFER_BYTES, &file.file);
@@ -160,10 +164,12 @@ impl Draft {
         file.sync()
     }
 
-    /// Moves the directory into place in one step, and syncs it so that a power cut does not undo that.
+    /// Moves the directory into place atomically, and syncs it so that a power failure does not revert the
+    /// move.
     ///
     /// # Errors
-    /// Refused where something came to be at the target meanwhile, Io where the draft is gone or the move failed.
+    /// - Refused: the target was created meanwhile.
+    /// - Io: the draft was removed, or the move failed.
     pub fn publish(mut self) -> Result<()> {
         if !is_at(&self.lock, &self.partial) {
             return Err(removed(&parent_of(&self.target)));
@@ -171,7 +177,7 @@ impl Draft {
         sync_tree(&self.partial)?;
         let exists = presence::has_entry(&self.target)?;
         if exists && self.replace {
-            // Someone may have put something there meanwhile.
+            // The target may have changed meanwhile.
             check_target(&self.target, &[], true)?;
         }
         let flags = if exists && self.replace { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
@@ -186,7 +192,7 @@ impl Draft {
         }
         self.is_published = true;
         let synced = sync_directory(&parent_of(&self.target));
-        // The old output goes only once the new one is there to stay.
+        // The old output is removed only after the new one is durable.
         if flags == RenameFlags::EXCHANGE {
             remove_quietly(&self.partial);
         }
@@ -203,23 +209,23 @@ impl Drop for Draft {
     }
 }
 
-/// Refuses the name of a file that is not below its directory: an absolute one, or one with `..`.
+/// Refuses a file name that leads out of its directory: an absolute path, or one with `..`.
 ///
 /// # Errors
-/// Config.
+/// Config: the name leads out of the directory.
 pub fn check_name(name: &Path) -> Result<()> {
     let is_below = name.components().all(|part| matches!(part, Component::Normal(_)));
     match is_below && name.file_name().is_some() {
         true => Ok(()),
         false => {
             let message =
-                format!("found the file name {:?}, expected one below the directory", name.display().to_string());
-            Err(Error::config(format!("{message}; leave out `..` and what begins with `/`")))
+                format!("found the file name {:?}, expected a path below the directory", name.display().to_string());
+            Err(Error::config(format!("{message}; remove `..` and the leading `/`")))
         }
     }
 }
 
-/// A new hidden directory for a draft of `target`, and its lock.
+/// Creates a hidden directory for a draft of `target`, and locks it.
 fn new_partial(target: &Path, parent: &Path) -> Result<(PathBuf, File)> {
     loop {
         let partial = parent.join(partial_name(target)?);
@@ -230,7 +236,7 @@ fn new_partial(target: &Path, parent: &Path) -> Result<(PathBuf, File)> {
         }
         match lock(&partial) {
             Ok(Lock::Held(lock) | Lock::Unknown(lock)) => return Ok((partial, lock)),
-            // Another run thought it was left behind, and locked it before we did.
+            // Another run considered the directory abandoned, and locked it first.
             Ok(Lock::Taken) => remove_quietly(&partial),
             Err(source) => {
                 remove_quietly(&partial);
@@ -240,11 +246,13 @@ fn new_partial(target: &Path, parent: &Path) -> Result<(PathBuf, File)> {
     }
 }
 
-/// Removes a directory beside `target` that nobody needs any more. It is renamed to a draft of `target` first, so that it
-/// disappears in one step; should the process be killed while removing it, the next draft of `target` removes the rest.
+/// Removes a directory beside `target` that is no longer needed.
+///
+/// It is renamed to a draft of `target` first, so that it disappears atomically. If the process is killed while
+/// removing it, the next draft of `target` removes the rest.
 ///
 /// # Errors
-/// Io, where it cannot be renamed.
+/// Io: the directory cannot be renamed.
 pub fn discard(directory: &Path, target: &Path) -> Result<()> {
     let hidden = directory.with_file_name(partial_name(&absolute(target)?)?);
     std::fs::rename(directory, &hidden).map_err(|source| Error::io("cannot remove", directory, source))?;
@@ -252,19 +260,19 @@ pub fn discard(directory: &Path, target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes what killed runs left of drafts of `target`. A new draft does so by itself.
+/// Removes drafts of `target` that killed runs left behind. [`Draft::create`] does so too.
 pub fn remove_left_behind(target: &Path) {
     if let Ok(target) = absolute(target) {
         remove_stale(&target, &parent_of(&target));
     }
 }
 
-/// Removes directories, the innermost first, up to the first that has something in it.
+/// Removes directories, innermost first, up to the first that is not empty.
 fn remove_empty(directories: &[PathBuf]) {
     let _ = directories.iter().try_for_each(std::fs::remove_dir);
 }
 
-/// A file of a draft, written at explicit offsets by any number of threads.
+/// A file of a draft, written at explicit offsets from any number of threads.
 #[derive(Debug)]
 pub struct DraftFile {
     file: File,
@@ -272,10 +280,10 @@ pub struct DraftFile {
 }
 
 impl DraftFile {
-    /// Removes the file, so that another of its name can be created.
+    /// Removes the file, so that another file of this name can be created.
     ///
     /// # Errors
-    /// Io.
+    /// Io: the file cannot be removed.
     pub fn remove(self) -> Result<()> {
         std::fs::remove_file(&self.path).map_err(|source| Error::io("cannot remove", &self.path, source))
     }
@@ -283,7 +291,7 @@ impl DraftFile {
     fn reserve(&self, n_bytes: u64) -> Result<()> {
         let reserved = rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, n_bytes);
         match reserved {
-            // Not every file system can reserve space; on those a full disk is noticed while writing.
+            // Not every file system can reserve space. If it cannot, a full disk is noticed while writing.
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
             Err(source) => Err(Error::io(&format!("cannot reserve {n_bytes} bytes"), &self.path, source)),
         }
@@ -292,7 +300,7 @@ impl DraftFile {
     /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors
-    /// Io.
+    /// Io: the file cannot be written.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.file.write_all_at(bytes, offset).map_err(|source| Error::io("cannot write", &self.path, source))
     }
@@ -300,7 +308,7 @@ impl DraftFile {
     /// Reads all of `bytes` back from `offset`.
     ///
     /// # Errors
-    /// Io.
+    /// Io: the file cannot be read.
     pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         self.file.read_exact_at(bytes, offset).map_err(|source| Error::io("cannot read", &self.path, source))
     }
@@ -308,13 +316,13 @@ impl DraftFile {
     /// Waits until the file is on disk.
     ///
     /// # Errors
-    /// Io.
+    /// Io: the file cannot be synced.
     pub fn sync(&self) -> Result<()> {
         self.file.sync_all().map_err(|source| Error::io("cannot sync", &self.path, source))
     }
 }
 
-/// The path and its ancestors that do not exist yet, the innermost first.
+/// Returns the path and its ancestors that do not exist yet, innermost first.
 fn missing_directories(path: &Path) -> Result<Vec<PathBuf>> {
     let mut missing = Vec::new();
     for ancestor in path.ancestors().filter(|ancestor| !ancestor.as_os_str().is_empty()) {
@@ -330,7 +338,7 @@ fn sync_tree(directory: &Path) -> Result<()> {
     let entries = std::fs::read_dir(directory).map_err(|source| Error::io("cannot list", directory, source))?;
     for entry in entries {
         let entry = entry.map_err(|source| Error::io("cannot list", directory, source))?;
-        let kind = entry.file_type().map_err(|source| Error::io("cannot look at", &entry.path(), source))?;
+        let kind = entry.file_type().map_err(|source| Error::io("cannot access", &entry.path(), source))?;
         if kind.is_dir() {
             sync_tree(&entry.path())?;
         }

@@ -1,4 +1,4 @@
-//! Input files: regular ones only, read at explicit offsets, and known to be the same at the end as at the start.
+//! Input files: regular files that are read at explicit offsets and checked for changes at the end.
 
 use crate::io::ahead::{self, FileId};
 use crate::io::crc::Sum;
@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What tells one state of a file from another.
+/// The identity of a file and the state of its contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// Device.
@@ -17,9 +17,9 @@ pub struct Identity {
     pub ino: u64,
     /// Bytes.
     pub size: u64,
-    /// Last change of what is in it, in nanoseconds. Any program can set it to any time.
+    /// Last change of the contents, in nanoseconds. Programs can set it to any time.
     pub mtime_ns: i128,
-    /// Last change of what is in it or known of it, in nanoseconds. Only the system sets it.
+    /// Last change of contents or metadata, in nanoseconds. Only the system sets it.
     pub ctime_ns: i128,
 }
 
@@ -43,17 +43,18 @@ pub struct InputFile {
     file: File,
     id: FileId,
     identity: Identity,
-    /// What stretches of it must sum up to, by their start; checked while they are read.
+    /// Expected checksums of ranges, by their start; checked while the ranges are read.
     sums: Vec<Sum>,
 }
 
 impl InputFile {
-    /// Opens a regular file; symbolic links are followed, as the Hugging Face cache is made of them.
+    /// Opens a regular file. Symbolic links are followed, as files in the Hugging Face cache are links.
     ///
     /// # Errors
-    /// Input if it is no regular file or the path is a link to nothing; Io if it is missing or cannot be opened.
+    /// - Input: the path is not a regular file, or is a broken link.
+    /// - Io: the file is missing or cannot be opened.
     pub fn open(path: &Path) -> Result<Self> {
-        // A FIFO or a device would block or never end: look before opening, and open so that nothing blocks.
+        // A FIFO or a device would block or never end. So look before opening, and open without blocking.
         let metadata = presence::metadata(path)?.ok_or_else(|| missing(path))?;
         if !metadata.is_file() {
             let found = if metadata.is_dir() { "a directory" } else { "a pipe, socket or device" };
@@ -64,40 +65,41 @@ impl InputFile {
         let file = file.map_err(|source| open_error(path, source))?;
         let metadata = file.metadata().map_err(|source| Error::io("cannot read", path, source))?;
         if !metadata.is_file() {
-            return Err(Error::input("changed into something that is no file while opening it").at(path.display()));
+            return Err(Error::input("was replaced by something other than a file while it was being opened")
+                .at(path.display()));
         }
         let (path, identity) = (path.to_path_buf(), Identity::of(&metadata));
         Ok(Self { path, identity, file, id: FileId::new(), sums: Vec::new() })
     }
 
-    /// The same file, of which some stretches that do not overlap are held against their sums while they are read.
+    /// Adds checksums of ranges that do not overlap. They are checked while the ranges are read.
     pub fn with_sums(self, mut sums: Vec<Sum>) -> Self {
         sums.sort_by_key(|sum| sum.span().start);
         Self { sums, ..self }
     }
 
-    /// The sum of the stretch that starts here.
+    /// Returns the checksum of the range that starts at `start`.
     pub fn sum_at(&self, start: u64) -> Option<&Sum> {
         let found = self.sums.binary_search_by_key(&start, |sum| sum.span().start);
         found.ok().and_then(|place| self.sums.get(place))
     }
 
-    /// The path it was opened by.
+    /// Returns the path that the file was opened from.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Device, inode, size and time as found when opening.
+    /// Returns device, inode, size and times when the file was opened.
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// Bytes in the file.
+    /// Returns the size of the file in bytes.
     pub fn len(&self) -> u64 {
         self.identity.size
     }
 
-    /// Whether there are none.
+    /// Returns whether the file is empty.
     pub fn is_empty(&self) -> bool {
         self.identity.size == 0
     }
@@ -105,8 +107,9 @@ impl InputFile {
     /// Fills `out` from `offset`.
     ///
     /// # Errors
-    /// Input where the file has become shorter, or where this was the last of a stretch that has a sum and does not add
-    /// up to it; Io where it cannot be read.
+    /// - Input: the file became shorter.
+    /// - Input: a range with a checksum is now read completely, and its checksum differs.
+    /// - Io: the file cannot be read.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         let read = |offset: u64, out: &mut [u8]| self.file.read_exact_at(out, offset);
         ahead::read(self.id, offset, out, self.len(), read).map_err(|source| match source.kind() {
@@ -125,18 +128,18 @@ impl InputFile {
         Ok(())
     }
 
-    /// Reads what is missing of every stretch that was read in part, so that its sum can be told.
+    /// Reads the rest of every range that was read in part, and so verifies its checksum.
     ///
     /// # Errors
-    /// As [`read_at`](Self::read_at).
+    /// See [`read_at`](Self::read_at).
     pub fn check_sums(&self) -> Result<()> {
         self.sums.iter().filter(|sum| sum.is_begun()).try_for_each(|sum| self.read_rest(sum))
     }
 
-    /// Reads what was not read yet of a stretch, and so checks its sum.
+    /// Reads the rest of a range, and so verifies its checksum.
     ///
     /// # Errors
-    /// As [`read_at`](Self::read_at).
+    /// See [`read_at`](Self::read_at).
     pub fn read_rest(&self, sum: &Sum) -> Result<()> {
         const PIECE: u64 = 1 << 20;
         let mut buffer = Vec::new();
@@ -149,14 +152,14 @@ impl InputFile {
         sum.compare().map_err(|error| error.at(self.path.display()))
     }
 
-    /// The whole of a small file.
+    /// Reads the whole of a small file.
     ///
     /// # Errors
-    /// Input where it is larger than `limit`, and as [`read_at`](Self::read_at).
+    /// Input: the file is larger than `limit`. Also see [`read_at`](Self::read_at).
     pub fn read_all(&self, limit: u64) -> Result<Vec<u8>> {
         if self.len() > limit {
             let message =
-                format!("found {} bytes, expected at most {limit}; this is not the file it should be", self.len());
+                format!("found {} bytes, expected at most {limit}; this is not the expected file", self.len());
             return Err(Error::input(message).at(self.path.display()));
         }
         let mut bytes = vec![0; self.len() as usize];
@@ -164,12 +167,13 @@ impl InputFile {
         Ok(bytes)
     }
 
-    /// Refuses where the file is no longer the one that was opened.
+    /// Checks that the file is still the one that was opened.
     ///
     /// # Errors
-    /// Input if it was changed, replaced or removed; Io if it cannot be looked at.
+    /// - Input: the file was changed, replaced or removed.
+    /// - Io: the file cannot be accessed.
     pub fn check_unchanged(&self) -> Result<()> {
-        let open = self.file.metadata().map_err(|source| Error::io("cannot look at", &self.path, source))?;
+        let open = self.file.metadata().map_err(|source| Error::io("cannot access", &self.path, source))?;
         let there = presence::metadata(&self.path)?;
         let is_same = |found: &std::fs::Metadata| Identity::of(found) == self.identity;
         if is_same(&open) && there.is_some_and(|found| is_same(&found)) {
@@ -197,7 +201,7 @@ mod tests {
     use briquette_core::ErrorKind;
 
     #[test]
-    fn a_pipe_a_directory_and_nothing_are_refused_without_blocking() {
+    fn pipes_directories_and_missing_files_are_refused_without_blocking() {
         let dir = tempfile::tempdir().unwrap();
         let pipe = dir.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
@@ -213,12 +217,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_changed_and_given_its_old_time_back_is_noticed() {
+    fn a_changed_file_with_its_old_mtime_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
         std::fs::write(&path, b"abc").unwrap();
         let file = InputFile::open(&path).unwrap();
-        // Longer than a tick of the clock that file systems take their times from.
+        // Longer than a tick of the clock of file timestamps.
         std::thread::sleep(std::time::Duration::from_millis(50));
         let other = File::options().write(true).open(&path).unwrap();
         other.write_all_at(b"xyz", 0).unwrap();
@@ -230,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_changed_or_replaced_is_noticed() {
+    fn a_changed_or_replaced_file_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
         std::fs::write(&path, b"abc").unwrap();

@@ -1,5 +1,6 @@
-//! The small files of a model's directory. None is read from outside of it, and those that Briquette wrote are held against their
-//! SHA-256.
+//! The small files of a model's directory.
+//!
+//! No file outside of the directory is read. Files that Briquette wrote are compared with their SHA-256.
 
 use crate::io::paths::parent_of;
 use crate::io::{InputFile, contained, presence, sums};
@@ -8,26 +9,28 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The name of the manifest. A directory that has one was written by Briquette.
+/// The name of the manifest. A directory with a manifest was written by Briquette.
 pub const MANIFEST: &str = "briquette.json";
 
-/// The name of the file in which transformers keeps the architecture and sizes of a model.
+/// The name of the file with the architecture and sizes of a model, as in transformers.
 pub const CONFIG: &str = "config.json";
 
 /// A model's directory.
 #[derive(Debug, Clone)]
 pub struct ModelDir {
     path: PathBuf,
-    /// The SHA-256 of each file, where Briquette wrote them.
+    /// The SHA-256 of each file, if Briquette wrote the directory.
     sums: Arc<BTreeMap<String, String>>,
 }
 
 impl ModelDir {
-    /// A model's directory. Where Briquette wrote it, `SHA256SUMS` is read too, unless the output is still being written and has
-    /// none yet.
+    /// Opens a model's directory.
+    ///
+    /// If Briquette wrote it, `SHA256SUMS` is read too. An output that is still being written has none yet.
     ///
     /// # Errors
-    /// Input where the sums are damaged or lead out of the directory; Io.
+    /// - Input: the sums are damaged or lead out of the directory.
+    /// - Io: the sums cannot be read.
     pub fn open(path: &Path) -> Result<Self> {
         let here = Self { path: path.to_path_buf(), sums: Arc::default() };
         if !here.has(MANIFEST)? || !here.has(sums::FILE_NAME)? {
@@ -37,17 +40,17 @@ impl ModelDir {
         Ok(Self { sums: Arc::new(sums), ..here })
     }
 
-    /// The directory around a weight file that was given instead of it. No sums are checked.
+    /// Returns the directory of a weight file. No checksums are verified.
     pub fn around(file: &Path) -> Self {
         Self { path: parent_of(file), sums: Arc::default() }
     }
 
-    /// Its path.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the directory has a file of this name.
+    /// Returns whether the directory has a file of this name.
     ///
     /// # Errors
     /// See [`presence::exists`].
@@ -55,19 +58,20 @@ impl ModelDir {
         presence::exists(&self.path.join(name))
     }
 
-    /// Opens one of its files.
+    /// Opens a file of the directory.
     ///
     /// # Errors
-    /// As [`contained::open`].
+    /// See [`contained::open`].
     pub fn file(&self, name: &Path) -> Result<InputFile> {
         contained::open(&self.path, name)
     }
 
-    /// Reads one of its small files; none if the directory has no such file.
+    /// Reads a small file of the directory; `None` if there is no such file.
     ///
     /// # Errors
-    /// Input for a file that leads out of the directory, is larger than `limit`, is a link to nothing, or differs from what
-    /// Briquette wrote; Io if it cannot be read.
+    /// - Input: the file leads out of the directory, is larger than `limit`, or is a broken link.
+    /// - Input: the file differs from what Briquette wrote.
+    /// - Io: the file cannot be read.
     pub fn read(&self, name: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
         if !presence::exists(&self.path.join(name))? {
             return Ok(None);
@@ -77,10 +81,10 @@ impl ModelDir {
         Ok(Some(bytes))
     }
 
-    /// Refuses a file whose SHA-256 is another than the one it was written with. A file that came later has none.
+    /// Compares the SHA-256 of a file with `SHA256SUMS`. Files that are not listed there are accepted.
     ///
     /// # Errors
-    /// Input, naming the file.
+    /// Input: the SHA-256 differs. The error names the file.
     pub fn check(&self, name: &Path, found: impl FnOnce() -> String) -> Result<()> {
         let Some(expected) = name.to_str().and_then(|name| self.sums.get(name)) else { return Ok(()) };
         match found() {
@@ -95,14 +99,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_briquette_wrote_is_held_against_its_sum_and_nothing_else_is() {
+    fn only_files_of_briquette_are_compared_with_their_sums() {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
         let read = |name: &str| ModelDir::open(dir.path()).unwrap().read(Path::new(name), 100);
         write("config.json", "{}");
         write("SHA256SUMS", &sums::to_lines(&BTreeMap::from([("config.json".into(), sums::sha256_of_bytes(b"{}"))])));
         write("config.json", "{ }");
-        assert!(read("config.json").is_ok(), "SHA256SUMS of a directory that is not ours are not ours");
+        assert!(read("config.json").is_ok(), "SHA256SUMS without a manifest is ignored");
         write("briquette.json", "{}");
         let error = read("config.json").unwrap_err().to_string();
         assert!(error.contains("config.json: found SHA-256") && error.contains("make the output again"), "{error}");

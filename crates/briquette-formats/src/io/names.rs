@@ -1,20 +1,21 @@
-//! The order of names, of which there may be millions.
+//! Sorts names, of which there may be millions.
 
-/// Names that are sorted at once, so that their keys fit a core's own cache.
+/// Names that are sorted in one step, so that their keys fit the cache of a core.
 const CHUNK: usize = 1 << 15;
 
-/// Names that come in so many stretches, each in its order, are merged. Ours come in one for each width of elements.
+/// Names in at most this many sorted runs are merged. Files of Briquette have one run per element size.
 const MAX_RUNS: usize = 4;
 
-/// The indices of `n` names, fewer than 2^32, in the order of the names; of equal names the lower index comes first.
+/// Returns the indices of `n` names in the order of the names. The sort is stable; `n` must be below 2^32.
 ///
-/// Four bytes a name, and a megabyte. Many names are divided by the first byte in which they differ, again and again; few are compared by
-/// the bytes from there on, which are copied beside them: to look up whole names takes most of the time of a plain sort.
+/// It needs four bytes per name plus a megabyte. Large sets are divided by the first byte in which names
+/// differ, again and again. Small sets are compared by a copy of the bytes from there on, because looking up
+/// whole names takes most of the time of a plain sort.
 pub fn order<'a>(n: usize, name: impl Fn(usize) -> &'a str) -> Vec<u32> {
     let name = |index: &u32| name(*index as usize);
     let mut order: Vec<u32> = (0..n).map(|index| index as u32).collect();
     if order.windows(2).filter(|pair| name(&pair[0]) > name(&pair[1])).nth(MAX_RUNS).is_none() {
-        // Stretches that are in order are merged; equal names stay as they are.
+        // Sorted runs are merged. Equal names keep their order.
         order.sort_by(|a, b| name(a).cmp(name(b)));
         return order;
     }
@@ -29,7 +30,7 @@ pub fn order<'a>(n: usize, name: impl Fn(usize) -> &'a str) -> Vec<u32> {
         if some.len() > CHUNK {
             let ends =
                 divide(some, |index| name(index).as_bytes().get(n_shared).map_or(0, |byte| 1 + usize::from(*byte)));
-            // Names that end here are all the same.
+            // Names that end here are all equal.
             some[..ends[0]].sort_unstable();
             let parts = ends.windows(2).filter(|ends| ends[0] < ends[1]);
             unsorted.extend(parts.map(|ends| (range.start + ends[0]..range.start + ends[1], n_shared)));
@@ -45,10 +46,10 @@ pub fn order<'a>(n: usize, name: impl Fn(usize) -> &'a str) -> Vec<u32> {
     order
 }
 
-/// The number of kinds that [`divide`] tells apart: the end of a name, or its next byte.
+/// The number of kinds in [`divide`]: the end of a name, or its next byte.
 const N_KINDS: usize = 257;
 
-/// Puts items of the same kind beside each other, in the order of kinds; returns where each kind ends.
+/// Groups items by kind, in the order of kinds. Returns the end of each kind.
 fn divide(items: &mut [u32], kind: impl Fn(&u32) -> usize) -> [usize; N_KINDS] {
     let mut ends = [0; N_KINDS];
     items.iter().for_each(|item| ends[kind(item)] += 1);
@@ -65,12 +66,12 @@ fn divide(items: &mut [u32], kind: impl Fn(&u32) -> usize) -> [usize; N_KINDS] {
     ends
 }
 
-/// How many bytes two texts begin with alike.
+/// Returns the length of the common prefix of two texts.
 fn n_shared(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// The first bytes of a text as a number: of two texts with different numbers, that with the lower one comes first.
+/// Returns the first bytes of a text as a number that sorts in the same order.
 fn key(text: &[u8]) -> u128 {
     let mut bytes = [0; size_of::<u128>()];
     let n = text.len().min(bytes.len());
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_that_of_a_plain_stable_sort() {
+    fn the_order_equals_that_of_a_stable_sort() {
         let many = |n: usize, name: fn(usize) -> String| (0..n).map(name).collect::<Vec<String>>();
         let odd = ["", "a", "a\0", "a\0\0b", "é", "a.b", "a.", "b", "", "a", "\u{10ffff}", "aaaaaaaaaaaaaaaaaaaaaaaab"];
         let cases = [

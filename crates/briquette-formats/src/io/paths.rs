@@ -1,14 +1,15 @@
-//! Questions about paths that their text answers, without looking at the file system.
+//! Checks of paths that only need their text, not the file system.
 
 use std::path::{Component, Path, PathBuf};
 
-/// Whether a relative path stays below its directory: no `..`, no root, no backslash. Links are not looked at.
+/// Returns whether a relative path stays below its directory: no `..`, no root, no backslash. Links are not
+/// followed.
 pub fn stays_inside(path: &str) -> bool {
     let is_plain = !path.is_empty() && !path.contains(['\0', '\\']);
     is_plain && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// The directory of a file; `.` where the path has none.
+/// Returns the directory of a file; `.` if the path has none.
 pub fn parent_of(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),

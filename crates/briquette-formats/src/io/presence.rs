@@ -1,22 +1,23 @@
-//! Tells what is at a path. A look that fails is an error, never absence.
+//! Checks what is at a path. A failed check is an error, not absence.
 //!
-//! `Path::exists` and `Path::is_dir` answer `false` for a file that cannot be looked at, and for a link to a missing file. A run
-//! would then go on without a tokenizer, or replace a directory that it took for free.
+//! `Path::exists` and `Path::is_dir` return `false` for a path that cannot be accessed and for a broken link. A
+//! run would then continue without a tokenizer, or replace a directory that it considered free.
 
 use briquette_core::{Error, Result};
 use std::fs::Metadata;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Whether a file or directory is at the path. Links are followed.
+/// Returns whether a file or directory is at the path. Links are followed.
 ///
 /// # Errors
-/// Input for a link whose target is missing; Io if the path cannot be looked at.
+/// - Input: the path is a broken link.
+/// - Io: the path cannot be accessed.
 pub fn exists(path: &Path) -> Result<bool> {
     Ok(metadata(path)?.is_some())
 }
 
-/// Whether a directory is at the path. Links are followed.
+/// Returns whether a directory is at the path. Links are followed.
 ///
 /// # Errors
 /// See [`exists`].
@@ -24,7 +25,7 @@ pub fn is_directory(path: &Path) -> Result<bool> {
     Ok(metadata(path)?.is_some_and(|found| found.is_dir()))
 }
 
-/// Whether a regular file is at the path. Links are followed.
+/// Returns whether a regular file is at the path. Links are followed.
 ///
 /// # Errors
 /// See [`exists`].
@@ -32,7 +33,7 @@ pub fn is_file(path: &Path) -> Result<bool> {
     Ok(metadata(path)?.is_some_and(|found| found.is_file()))
 }
 
-/// The metadata of the file or directory at the path, if one is there. Links are followed.
+/// Returns the metadata of the file or directory at the path, if one is there. Links are followed.
 ///
 /// # Errors
 /// See [`exists`].
@@ -46,34 +47,35 @@ pub fn metadata(path: &Path) -> Result<Option<Metadata>> {
     Ok(found)
 }
 
-/// Whether the directory has an entry at the path. A link counts, whatever its target.
+/// Returns whether the directory has an entry at the path. A link counts, even a broken one.
 ///
 /// # Errors
-/// Io if the path cannot be looked at.
+/// Io: the path cannot be accessed.
 pub fn has_entry(path: &Path) -> Result<bool> {
     Ok(entry_metadata(path)?.is_some())
 }
 
-/// The metadata of the entry at the path, if there is one. Links are not followed.
+/// Returns the metadata of the entry at the path, if there is one. Links are not followed.
 ///
 /// # Errors
-/// Io if the path cannot be looked at.
+/// Io: the path cannot be accessed.
 pub fn entry_metadata(path: &Path) -> Result<Option<Metadata>> {
     unless_absent(path, std::fs::symlink_metadata(path))
 }
 
-/// The path without links, if it leads to something.
+/// Returns the path without links, if it exists.
 ///
 /// # Errors
-/// Io if the path cannot be resolved.
+/// Io: the path cannot be resolved.
 pub fn resolved(path: &Path) -> Result<Option<PathBuf>> {
     unless_absent(path, std::fs::canonicalize(path))
 }
 
-/// The nearest ancestor of the path that exists, and the same without links. The path is its own first ancestor.
+/// Returns the nearest ancestor of the path that exists, as given and without links. A path is its own first
+/// ancestor.
 ///
 /// # Errors
-/// Io if an ancestor cannot be resolved.
+/// Io: an ancestor cannot be resolved.
 pub fn resolved_ancestor(path: &Path) -> Result<Option<(&Path, PathBuf)>> {
     for ancestor in path.ancestors() {
         if let Some(found) = resolved(ancestor)? {
@@ -83,10 +85,10 @@ pub fn resolved_ancestor(path: &Path) -> Result<Option<(&Path, PathBuf)>> {
     Ok(None)
 }
 
-/// The paths in a directory, in order.
+/// Returns the paths in a directory, in order.
 ///
 /// # Errors
-/// Io if the directory cannot be listed to its end.
+/// Io: the directory cannot be listed.
 pub fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
     let failed = |source| Error::io("cannot list", directory, source);
     let found = std::fs::read_dir(directory).map_err(failed)?.map(|entry| Ok(entry.map_err(failed)?.path()));
@@ -95,12 +97,12 @@ pub fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// RotaryTable the two errors that mean absence into none: no such entry, and a parent that is a file.
+/// Turns the two errors that mean absence into `None`: no such entry, and a parent that is a file.
 fn unless_absent<T>(path: &Path, found: std::io::Result<T>) -> Result<Option<T>> {
     match found {
         Ok(found) => Ok(Some(found)),
         Err(source) if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
-        Err(source) => Err(Error::io("cannot look at", path, source)),
+        Err(source) => Err(Error::io("cannot access", path, source)),
     }
 }
 
@@ -125,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_to_nothing_is_an_error_that_names_its_target() {
+    fn a_broken_link_is_an_error_with_its_target() {
         let dir = tempfile::tempdir().unwrap();
         let link = dir.path().join("tokenizer.json");
         symlink("../blobs/1", &link).unwrap();
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_cannot_be_looked_at_is_an_error() {
+    fn an_inaccessible_path_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         symlink("round", dir.path().join("round")).unwrap();
         let too_long = dir.path().join("n".repeat(300));

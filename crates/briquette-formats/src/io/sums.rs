@@ -1,4 +1,4 @@
-//! `SHA256SUMS`: the file that `sha256sum -c` reads.
+//! `SHA256SUMS`: a file in the format of `sha256sum -c`.
 
 use crate::io::draft::PARTIAL;
 use crate::io::paths::stays_inside;
@@ -11,20 +11,22 @@ use std::sync::mpsc;
 
 /// The name of the file in a directory.
 pub const FILE_NAME: &str = "SHA256SUMS";
-/// The name of the file with the metrics of a training, one JSON object a line.
+/// The name of the file with the training metrics, one JSON object per line.
 pub const METRICS: &str = "metrics.jsonl";
 const BUFFER: usize = 1 << 20;
 
-/// SHA-256 of a file, as 64 hexadecimal digits. `go_on` is asked after every MiB: a file may take minutes. Where it is read
-/// `ahead`, another thread reads while this one computes.
+/// Returns the SHA-256 of a file, as 64 hexadecimal digits.
+///
+/// `check_stop` runs after every MiB, as a file may take minutes. With `ahead`, another thread reads the file
+/// while this thread computes.
 ///
 /// # Errors
-/// As [`InputFile::read_at`], and the first that `go_on` has.
-pub fn sha256_of(file: &InputFile, ahead: bool, go_on: &dyn Fn() -> Result<()>) -> Result<String> {
+/// Errors of [`InputFile::read_at`] and of `check_stop`.
+pub fn sha256_of(file: &InputFile, ahead: bool, check_stop: &dyn Fn() -> Result<()>) -> Result<String> {
     let mut hasher = Sha256::new();
     let mut update = |bytes: &[u8]| {
         hasher.update(bytes);
-        go_on()
+        check_stop()
     };
     if ahead && file.len() > BUFFER as u64 {
         read_ahead(file, &mut update)?;
@@ -38,7 +40,7 @@ pub fn sha256_of(file: &InputFile, ahead: bool, go_on: &dyn Fn() -> Result<()>) 
     Ok(hex(&hasher.finalize()))
 }
 
-/// Gives `each` a file piece by piece, which another thread reads, two pieces ahead.
+/// Passes a file to `each` in pieces. Another thread reads up to two pieces ahead.
 fn read_ahead(file: &InputFile, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let (give, take) = mpsc::sync_channel(2);
     let (give_back, used) = mpsc::channel::<Vec<u8>>();
@@ -47,7 +49,7 @@ fn read_ahead(file: &InputFile, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Re
             for offset in (0..file.len()).step_by(BUFFER) {
                 let mut buffer = used.try_recv().unwrap_or_default();
                 let filled = fill(&mut buffer, file, offset).map(|()| buffer);
-                // The receiver is gone: it has failed, and nobody needs the rest.
+                // The receiver is gone, so it has failed and the rest is not needed.
                 if give.send(filled).is_err() {
                     return;
                 }
@@ -62,13 +64,13 @@ fn read_ahead(file: &InputFile, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Re
     })
 }
 
-/// The next piece of a file.
+/// Reads the next piece of a file.
 fn fill(buffer: &mut Vec<u8>, file: &InputFile, offset: u64) -> Result<()> {
     buffer.resize((file.len() - offset).min(BUFFER as u64) as usize, 0);
     file.read_at(offset, buffer)
 }
 
-/// SHA-256 of bytes that come piece by piece.
+/// SHA-256 of bytes that arrive in pieces.
 #[derive(Debug, Default)]
 pub struct Hasher(Sha256);
 
@@ -78,13 +80,13 @@ impl Hasher {
         self.0.update(bytes);
     }
 
-    /// The sum as 64 hexadecimal digits.
+    /// Returns the sum as 64 hexadecimal digits.
     pub fn finish(self) -> String {
         hex(&self.0.finalize())
     }
 }
 
-/// SHA-256 of bytes, as 64 hexadecimal digits.
+/// Returns the SHA-256 of bytes, as 64 hexadecimal digits.
 pub fn sha256_of_bytes(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
@@ -93,15 +95,15 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The lines of the file: digest, two spaces, relative path.
+/// Returns the lines of the file: digest, two spaces, relative path.
 pub fn to_lines(sums: &BTreeMap<String, String>) -> String {
     sums.iter().map(|(path, sum)| format!("{sum}  {path}\n")).collect()
 }
 
-/// Reads the lines back.
+/// Reads `SHA256SUMS`: digests by path.
 ///
 /// # Errors
-/// Input where a line is not one.
+/// Input: the file is not text, a line is malformed, or a path is repeated.
 pub fn read(file: &InputFile) -> Result<BTreeMap<String, String>> {
     let bytes = file.read_all(limits::MAX_SMALL_BYTES)?;
     let text = std::str::from_utf8(&bytes)
@@ -116,27 +118,29 @@ pub fn read(file: &InputFile) -> Result<BTreeMap<String, String>> {
             return Err(Error::input(message).at(file.path().display()));
         };
         if sums.insert(path.to_string(), sum.to_string()).is_some() {
-            return Err(Error::input(format!("{path:?} comes twice; it is damaged")).at(file.path().display()));
+            return Err(Error::input(format!("{path:?} is listed twice; it is damaged")).at(file.path().display()));
         }
     }
     Ok(sums)
 }
 
-/// The error of a file that is not what its sum says.
+/// Returns the error for a file with a wrong SHA-256.
 pub fn differs(found: &str, expected: &str) -> Error {
     Error::input(format!("found SHA-256 {found}, expected {expected}; the file was changed, make the output again"))
 }
 
-/// Whether a file has no line in `SHA256SUMS`: the sums themselves, and files in which two runs of one recipe may differ.
+/// Returns whether a file has no line in `SHA256SUMS`: the sums, reports and metrics.
+///
+/// Reports and metrics may differ between two runs of one recipe.
 pub fn is_uncovered(name: &str) -> bool {
     let name = name.strip_prefix('.').and_then(|name| name.strip_suffix(PARTIAL)).unwrap_or(name);
     ["report.json", "report.html", METRICS, FILE_NAME].contains(&name)
 }
 
-/// Every file of a directory, relative to it, in order.
+/// Returns every file of a directory as a relative path, in order.
 ///
 /// # Errors
-/// Io.
+/// Io: a directory cannot be listed.
 pub fn files_below(directory: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     collect(directory, Path::new(""), &mut found)?;
@@ -150,7 +154,7 @@ fn collect(root: &Path, below: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     for entry in entries {
         let entry = entry.map_err(|source| Error::io("cannot list", &directory, source))?;
         let relative = below.join(entry.file_name());
-        let kind = entry.file_type().map_err(|source| Error::io("cannot look at", &entry.path(), source))?;
+        let kind = entry.file_type().map_err(|source| Error::io("cannot access", &entry.path(), source))?;
         if kind.is_dir() {
             collect(root, &relative, found)?;
         } else {
@@ -165,23 +169,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sum_of_a_large_file_stops_when_it_is_asked_to() {
+    fn the_sum_of_a_large_file_can_be_stopped() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("large");
         std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
         for ahead in [false, true] {
-            let n_asked = std::cell::Cell::new(0);
-            let go_on = || {
-                n_asked.set(n_asked.get() + 1);
-                if n_asked.get() < 3 { Ok(()) } else { Err(Error::interrupted(2)) }
+            let n_calls = std::cell::Cell::new(0);
+            let check_stop = || {
+                n_calls.set(n_calls.get() + 1);
+                if n_calls.get() < 3 { Ok(()) } else { Err(Error::interrupted(2)) }
             };
-            let error = sha256_of(&InputFile::open(&path).unwrap(), ahead, &go_on).unwrap_err();
-            assert_eq!((error.exit_code(), n_asked.get()), (130, 3));
+            let error = sha256_of(&InputFile::open(&path).unwrap(), ahead, &check_stop).unwrap_err();
+            assert_eq!((error.exit_code(), n_calls.get()), (130, 3));
         }
     }
 
     #[test]
-    fn what_is_read_ahead_has_the_same_sum() {
+    fn reading_ahead_gives_the_same_sum() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         for n in [0, 1, BUFFER, BUFFER + 1, 5 * BUFFER + 77] {
@@ -190,7 +194,7 @@ mod tests {
             let file = InputFile::open(&path).unwrap();
             let [plain, ahead] = [false, true].map(|ahead| sha256_of(&file, ahead, &|| Ok(())).unwrap());
             assert_eq!((&plain, &ahead), (&sha256_of_bytes(&bytes), &plain), "{n}");
-            // Opened anew, so that nothing is served from what was read ahead.
+            // Open the file again, so that no bytes come from the read-ahead buffer.
             let file = InputFile::open(&path).unwrap();
             std::fs::File::options().write(true).open(&path).unwrap().set_len(n as u64 / 2).unwrap();
             let error = |ahead| sha256_of(&file, ahead, &|| Ok(())).err().map(|error| error.to_string());
@@ -199,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn digests_are_the_published_ones_and_lines_read_back() {
+    fn digests_match_published_ones_and_lines_read_back() {
         let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         assert_eq!(sha256_of_bytes(b""), empty);
         let dir = tempfile::tempdir().unwrap();

@@ -1,42 +1,42 @@
-//! Which modules of a family are Linear layers, and what they are called.
+//! Linear layers of a family and their names.
 
-/// One or more model types whose weights have the same names and the same layers.
+/// One or more model types with the same layers and names of weights.
 #[derive(Debug)]
 pub struct LoadableFamily {
-    /// `model_type`, as `config.json` has it.
+    /// `model_type` in `config.json`.
     pub(super) model_types: &'static [&'static str],
-    /// What classes with a head call the bare model; names come with this in front of them and without.
+    /// The name of the bare model in classes with a head. Tensor names occur with and without this prefix.
     pub(super) base: &'static str,
-    /// Modules that are plain Linear layers: `*` is a number, `|` stands between alternatives.
+    /// Modules that are plain Linear layers: `*` matches a number, `|` separates alternatives.
     pub(super) linear: &'static [&'static str],
-    /// Those among them that are experts: transformers puts them together, which it can do with packed codes only.
+    /// Linear layers of experts. transformers merges them, which it can do with packed codes only.
     pub(super) experts: &'static [&'static str],
-    /// Linear layers that stay as they are; those that share the embedding are not in files.
+    /// Linear layers that stay floats. If they share the embedding, files lack them.
     pub(super) heads: &'static [&'static str],
-    /// Linear layers below the base that files may lack, and that are made anew then.
+    /// Linear layers below the base that files may lack. transformers then initializes them.
     pub(super) optional: &'static [&'static str],
-    /// How names in files differ from those of modules.
+    /// How names of modules differ from names in files.
     pub(super) renamed: &'static [(&'static str, &'static str)],
-    /// Why no layer of it can be codes, or why packed ones cannot be loaded.
+    /// Why no layer can be codes, or why packed codes cannot be loaded.
     pub(super) limits: Limits,
 }
 
-/// What of a family cannot be loaded.
+/// Which codes of a family transformers cannot load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limits {
-    /// Nothing.
+    /// transformers loads all codes.
     None,
-    /// Packed codes, which all are but int8 with int8 activations; for this reason.
+    /// transformers cannot load packed codes (all except int8 with int8 activations), for this reason.
     Packed(&'static str),
-    /// Any codes; for this reason.
+    /// transformers cannot load any codes, for this reason.
     Codes(&'static str),
 }
 
-/// Why transformers cannot load packed codes of some families: it writes to `weight` while it looks for what is missing.
+/// For families whose missing layers transformers initializes by writing to `weight`.
 pub(super) const INITIALISES: Limits =
-    Limits::Packed("transformers sets up its layers by a `weight` that packed codes do not have");
+    Limits::Packed("transformers initializes its layers through a `weight` that packed codes do not have");
 
-/// What a family has where it says nothing else.
+/// The defaults of a family.
 pub(super) const FAMILY: LoadableFamily = LoadableFamily {
     model_types: &[],
     base: "",
@@ -49,27 +49,27 @@ pub(super) const FAMILY: LoadableFamily = LoadableFamily {
 };
 
 impl LoadableFamily {
-    /// The first of its model types, which stands for all.
+    /// Returns the first model type of the family, as its name.
     pub fn name(&self) -> &'static str {
         self.model_types.first().copied().unwrap_or_default()
     }
 
-    /// What of it cannot be loaded.
+    /// Returns which codes transformers cannot load.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Whether a tensor is the weight of a plain Linear layer.
+    /// Returns whether a tensor is the weight of a plain Linear layer.
     pub fn is_linear(&self, tensor: &str) -> bool {
         self.is_expert(tensor) || self.names(tensor, self.linear)
     }
 
-    /// Whether a tensor is the weight of an expert.
+    /// Returns whether a tensor is the weight of an expert.
     pub fn is_expert(&self, tensor: &str) -> bool {
         self.names(tensor, self.experts)
     }
 
-    /// Whether a tensor is the weight of a head, which stays as it is.
+    /// Returns whether a tensor is the weight of a head, which stays floats.
     pub(crate) fn is_head(&self, tensor: &str) -> bool {
         self.names(tensor, self.heads)
     }
@@ -84,7 +84,8 @@ impl LoadableFamily {
         module.strip_prefix(self.base)?.strip_prefix('.').filter(|_| !self.base.is_empty())
     }
 
-    /// What a module is called by the bare model, by one with a head, and by versions that renamed it.
+    /// Returns the names of a module in the bare model, in classes with a head, and in versions that renamed
+    /// it.
     pub(crate) fn aliases(&self, module: &str, is_bare: bool) -> Vec<String> {
         let mut names = vec![module.to_string()];
         match self.below_base(module) {
@@ -100,13 +101,14 @@ impl LoadableFamily {
         names
     }
 
-    /// Whether names lack what classes with a head put in front.
+    /// Returns whether all names lack the prefix that classes with a head add.
     pub(crate) fn is_bare<'a>(&self, mut names: impl Iterator<Item = &'a str>) -> bool {
         !names.any(|name| self.below_base(name).is_some())
     }
 
-    /// Linear layers that transformers makes though the file has no weight for them. Of a head with several parts only
-    /// where the file has another.
+    /// Returns the Linear layers that transformers creates although the files have no weight for them.
+    ///
+    /// A head with several parts counts only if the files have another part of it.
     pub(crate) fn unsaved<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
         let is_saved = |module: &str| names.clone().any(|name| name.strip_suffix(".weight") == Some(module));
         let has = |start: &str| {
@@ -126,7 +128,7 @@ impl LoadableFamily {
     }
 }
 
-/// Whether a module is one that a pattern names.
+/// Returns whether a pattern matches a module.
 fn fits(pattern: &str, module: &str) -> bool {
     let is_number = |segment: &str| !segment.is_empty() && segment.bytes().all(|byte| byte.is_ascii_digit());
     let mut segments = module.split('.');
@@ -144,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_takes_whole_names_whose_numbers_are_numbers() {
+    fn patterns_match_whole_names_with_numbers() {
         let pattern = "layers.*.mlp.up|down";
         for (module, expected) in [
             ("layers.0.mlp.up", true),

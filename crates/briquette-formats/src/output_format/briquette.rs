@@ -1,10 +1,10 @@
-//! Our own format: what takes the fewest bytes.
+//! Briquette's own format, which needs the fewest bytes.
 
 use super::file_part::own_parts;
 use super::held_codes::CodeSupport;
 use super::row::{Container, FormatRow, HeaderStrings, Shards};
 
-/// Every coding as it is, tied tensors once, and a header that explains itself.
+/// All codings, tied tensors once, and a self-describing header.
 pub(super) const ROW: FormatRow = FormatRow {
     name: "briquette",
     extension: "briquette.safetensors",

@@ -25,7 +25,7 @@ fn write_header(
     layout: WeightLayout,
 ) -> Result<(Vec<u8>, Vec<u64>)> {
     let mut strings = strings.clone();
-    // What other programs read of a safetensors file has no meaning here.
+    // The string that programs read in safetensors files has no meaning here.
     strings.remove("format");
     strings.insert(weight_layout::KEY.into(), layout.name().into());
     burnpack::write_header(tensors, &strings)

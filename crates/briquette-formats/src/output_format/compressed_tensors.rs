@@ -1,4 +1,4 @@
-//! compressed-tensors, as transformers and vLLM load it.
+//! compressed-tensors, for transformers and vLLM.
 
 use super::file_part::{FilePart, Holds, own_parts};
 use super::held_codes::{CodeSupport, Misfit};
@@ -8,7 +8,7 @@ use crate::{ActivationRounding, TensorInfo};
 use briquette_core::encoded::{Codes, Part, ScaleType};
 use briquette_core::{Coding, DType, Error, GridKind, Grouping, OutputAxis, Result, Shape};
 
-/// Matrices of codes by its own convention; all else dense, by the names of Hugging Face.
+/// Matrices of codes by the conventions of the library; all other tensors dense. Names as in Hugging Face.
 pub(super) const ROW: FormatRow = FormatRow {
     name: "compressed-tensors",
     extension: "safetensors",
@@ -20,7 +20,7 @@ pub(super) const ROW: FormatRow = FormatRow {
         misfit,
         grid: Some(GridKind::SymmetricFull),
         scale: Some(ScaleType::F32),
-        // It is run by that library, and so has its scale.
+        // The compressed-tensors library runs the model, with its own activation scale.
         symmetric: ActivationRounding::SymmetricFull,
     }),
     is_for_transformers: true,
@@ -29,10 +29,10 @@ pub(super) const ROW: FormatRow = FormatRow {
 
 fn misfit(codes: Codes, axis: OutputAxis) -> Option<Misfit> {
     if codes.grid == GridKind::Asymmetric || ![4, 8].contains(&codes.bits) {
-        let holds = "compressed-tensors holds symmetric int8 and int4 only";
+        let holds = "compressed-tensors supports only symmetric int8 and int4";
         return Some(Misfit::Scheme { holds, instead: "int8, int8-dynamic or int4-gN" });
     }
-    let holds = "compressed-tensors wants weights [out, in]";
+    let holds = "compressed-tensors requires weights [out, in]";
     axis.is_turned().then_some(Misfit::Turned { holds })
 }
 
@@ -49,13 +49,17 @@ fn file_parts(
     }
 }
 
-/// `weight` I8 where activations are int8 too, else `weight_packed` I32 and `weight_shape`; and `weight_scale`.
+/// Returns the parts of a quantized tensor.
+///
+/// With int8 activations these are `weight` I8 and `weight_scale`, else `weight_packed` I32, `weight_scale` and
+/// `weight_shape`.
 fn coded_parts(tensor: &TensorInfo, codes: Codes, activations: Option<&str>) -> Result<Vec<FilePart>> {
     let unsupported = |what: &str| {
-        Error::config(format!("compressed-tensors cannot hold {what}")).at(format_args!("tensor {:?}", tensor.name))
+        Error::config(format!("compressed-tensors does not support {what}"))
+            .at(format_args!("tensor {:?}", tensor.name))
     };
     let &[n_rows, n_cols] = tensor.shape.0.as_slice() else {
-        return Err(unsupported("codes of anything but a matrix"));
+        return Err(unsupported("codes of a tensor that is not a matrix"));
     };
     let part = |holds, name: &str, dtype, shape: Vec<usize>| FilePart {
         info: TensorInfo { name: format!("{}{name}", tensor.name), dtype, shape: Shape(shape) },
@@ -73,7 +77,7 @@ fn coded_parts(tensor: &TensorInfo, codes: Codes, activations: Option<&str>) -> 
         4 | 8 => {
             // An empty tensor may have any number of columns.
             let n_bits = n_cols.checked_mul(codes.bits.into());
-            let n_words = n_bits.ok_or_else(|| unsupported("rows of that many columns"))?.div_ceil(32);
+            let n_words = n_bits.ok_or_else(|| unsupported("rows of this many columns"))?.div_ceil(32);
             let words = Holds::Part(Part::Codes, Some(ForeignLayout::words(codes.bits, n_cols)));
             let shape = Holds::Constant([n_rows, n_cols].iter().flat_map(|&n| (n as i64).to_le_bytes()).collect());
             let packed = part(words, "_packed", DType::I32, vec![n_rows, n_words]);
@@ -83,7 +87,8 @@ fn coded_parts(tensor: &TensorInfo, codes: Codes, activations: Option<&str>) -> 
     }
 }
 
-/// Whether codes are kept unpacked (`int-quantized`): run times take that for int8 weights with int8 activations only.
+/// Returns whether codes are stored unpacked (`int-quantized`), which runtimes support only for int8 weights
+/// with int8 activations.
 pub fn is_int_quantized(codes: Codes, activations: Option<&str>) -> bool {
     codes.bits == 8 && activations.is_some() && !matches!(codes.grouping, Grouping::Group(_))
 }

@@ -1,9 +1,9 @@
-//! Plain safetensors, as every other program reads them.
+//! Plain safetensors, for all other programs.
 
 use super::file_part::own_parts;
 use super::row::{Container, FormatRow, HeaderStrings, Shards};
 
-/// Floats only, by the names of Hugging Face.
+/// Floats only, with the names of Hugging Face.
 pub(super) const ROW: FormatRow = FormatRow {
     name: "dense",
     extension: "safetensors",

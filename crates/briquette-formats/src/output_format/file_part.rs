@@ -1,32 +1,32 @@
-//! What stands in a file for a tensor, alone or with others.
+//! The tensors in a file that store a tensor of the model.
 
 use crate::TensorInfo;
 use crate::foreign::{BlockLayout, ForeignLayout};
 use briquette_core::encoded::{Part, PartSpec};
 use briquette_core::{Coding, OutputAxis, Result, Rows, Shape};
 
-/// A tensor of a file that stands, alone or with others, for a tensor of the model.
+/// A tensor of a file that stores all or a part of a tensor of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilePart {
-    /// Its name, type and shape in the file.
+    /// The name, type and shape in the file.
     pub info: TensorInfo,
-    /// What its bytes are.
+    /// The contents of its bytes.
     pub holds: Holds,
 }
 
-/// What the bytes of a tensor of a file are.
+/// The contents of a tensor in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holds {
-    /// These, which only repeat what the manifest says.
+    /// Constant bytes, which only repeat the manifest.
     Constant(Vec<u8>),
-    /// A part of the coding, and how its bytes differ from ours, where they do.
+    /// A part of the coding, with its layout if that is not Briquette's.
     Part(Part, Option<ForeignLayout>),
-    /// Several parts, woven together in blocks of one size: see [`weave`](crate::foreign::weave).
+    /// Several parts, interleaved in blocks of one size: see [`weave`](crate::foreign::weave).
     Woven(Vec<(Part, BlockLayout)>),
 }
 
 impl Holds {
-    /// The parts of the coding that are there, and how the bytes of each differ from ours, where they do.
+    /// Returns the parts of the coding, each with its layout if that is not Briquette's.
     pub fn parts(&self) -> impl Iterator<Item = (Part, Option<ForeignLayout>)> {
         let (one, woven) = match self {
             Self::Constant(_) => (None, [].as_slice()),
@@ -36,7 +36,7 @@ impl Holds {
         one.into_iter().chain(woven.iter().map(|(part, blocks)| (*part, Some(ForeignLayout::BlockLayout(*blocks)))))
     }
 
-    /// The bytes, where they are known without the weights.
+    /// Returns the bytes, if they do not depend on the weights.
     pub fn constant(&self) -> Option<&[u8]> {
         match self {
             Self::Constant(bytes) => Some(bytes),
@@ -45,7 +45,7 @@ impl Holds {
     }
 }
 
-/// The parts of a coding as they are: `T`, or `T.codes` and so on, each a tensor of its own.
+/// Returns the parts of a coding in Briquette's layout: `T`, or `T.codes` and so on, each as a tensor.
 pub(super) fn own_parts(
     tensor: &TensorInfo,
     axis: OutputAxis,

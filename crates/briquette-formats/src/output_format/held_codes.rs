@@ -1,35 +1,35 @@
-//! Which codes a format holds, and what is chosen for it where not all are.
+//! The codes that a format supports, and defaults for new codes.
 
 use crate::ActivationRounding;
 use briquette_core::encoded::{Codes, ScaleType};
 use briquette_core::{GridKind, OutputAxis};
 
-/// Which codes a format holds.
+/// The codes that a format supports.
 #[derive(Debug)]
 pub struct CodeSupport {
-    /// Why it cannot hold some, of a weight whose outputs are this axis.
+    /// Returns why the format does not support codes of a weight with outputs on this axis.
     pub(super) misfit: fn(Codes, OutputAxis) -> Option<Misfit>,
-    /// The grid of new codes, where it is not the one that a scheme has.
+    /// The grid of new codes, if the format fixes it.
     pub(super) grid: Option<GridKind>,
-    /// The type of scales, where it is not the one that they have.
+    /// The type of scales, if the format fixes it.
     pub(super) scale: Option<ScaleType>,
-    /// What is meant by activations that are rounded around zero.
+    /// The meaning of symmetric activation quantization.
     pub(super) symmetric: ActivationRounding,
 }
 
-/// Why a format cannot hold codes.
+/// The reason why a format does not support codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Misfit {
-    /// They are of the wrong kind.
+    /// The codes are of another kind.
     Scheme {
-        /// What it holds, in words.
+        /// The supported codes, in words.
         holds: &'static str,
-        /// Schemes to choose instead.
+        /// Schemes that are supported.
         instead: &'static str,
     },
-    /// The weight lies `[in, out]`.
+    /// The weight is `[in, out]`.
     Turned {
-        /// What it holds, in words.
+        /// The supported layout, in words.
         holds: &'static str,
     },
 }
@@ -43,26 +43,26 @@ impl std::fmt::Display for Misfit {
 }
 
 impl CodeSupport {
-    /// Every code there is, as it is.
+    /// Support for all codes.
     pub(super) const ALL: Self =
         Self { misfit: |_, _| None, grid: None, scale: None, symmetric: ActivationRounding::Symmetric };
 
-    /// Why these cannot be held, of a weight whose outputs are this axis; none where they can.
+    /// Returns why codes of a weight with outputs on this axis are not supported; `None` if they are.
     pub fn misfit(&self, codes: Codes, axis: OutputAxis) -> Option<Misfit> {
         (self.misfit)(codes, axis)
     }
 
-    /// The grid of codes that are made for it, where a scheme has this one.
-    pub fn grid(&self, asked: GridKind) -> GridKind {
-        self.grid.unwrap_or(asked)
+    /// Returns the grid of new codes for a scheme with this grid.
+    pub fn grid(&self, of_scheme: GridKind) -> GridKind {
+        self.grid.unwrap_or(of_scheme)
     }
 
-    /// The type in which it keeps scales of this type.
-    pub fn scale(&self, asked: ScaleType) -> ScaleType {
-        self.scale.unwrap_or(asked)
+    /// Returns the type in which scales of this type are stored.
+    pub fn scale(&self, of_scheme: ScaleType) -> ScaleType {
+        self.scale.unwrap_or(of_scheme)
     }
 
-    /// How activations are rounded that are to be rounded around zero.
+    /// Returns the rounding for symmetric activation quantization.
     pub(crate) fn symmetric(&self) -> ActivationRounding {
         self.symmetric
     }

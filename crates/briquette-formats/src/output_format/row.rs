@@ -1,4 +1,4 @@
-//! What a format says of itself.
+//! The description of one format.
 
 use super::file_part::FilePart;
 use super::held_codes::CodeSupport;
@@ -6,59 +6,58 @@ use crate::{TensorInfo, WeightLayout};
 use briquette_core::{Coding, OutputAxis, Result};
 use std::collections::BTreeMap;
 
-/// All that is known of a format.
+/// The properties of a format.
 pub(super) struct FormatRow {
-    /// Its name in recipes and manifests, and on the command line.
+    /// The name in recipes and manifests, and on the command line.
     pub(super) name: &'static str,
-    /// What the names of weight files end in.
+    /// The extension of weight files.
     pub(super) extension: &'static str,
-    /// How weight files begin.
+    /// The container of weight files.
     pub(super) container: Container,
-    /// Whether there may be several of them.
+    /// Whether there may be several weight files.
     pub(super) shards: Shards,
-    /// Whether tensors may be kept sparse.
+    /// Whether tensors may be stored as sparse.
     pub(super) is_sparse: bool,
-    /// Whether tied tensors are kept once; else each is there by its own name, as other programs look for it.
+    /// Whether tied tensors are stored once. Otherwise each is stored under its own name for other programs.
     pub(super) ties: bool,
-    /// The codes it holds; none where it holds floats only.
+    /// The codes that the format supports; `None` if it only has floats.
     pub(super) codes: Option<CodeSupport>,
-    /// Whether transformers is to load it, whose config tells of the codes.
+    /// Whether transformers loads the format, with the codes described in `config.json`.
     pub(super) is_for_transformers: bool,
-    /// The tensors of a file that stand for one of the model.
+    /// Returns the tensors of a file that store a tensor of the model.
     pub(super) file_parts: FilePartsOf,
 }
 
-/// As [`OutputFormat::file_parts`](super::OutputFormat::file_parts).
+/// See [`OutputFormat::file_parts`](super::OutputFormat::file_parts).
 type FilePartsOf = fn(&TensorInfo, OutputAxis, Coding, usize, Option<&str>) -> Result<Vec<FilePart>>;
-/// The first bytes of a file of these tensors and where each of them starts, given the free-form strings of the model and which way
-/// its matrices lie.
+/// Returns the header of a file and the offset of each tensor, from the model's strings and weight layout.
 pub type WriteHeader = fn(&[TensorInfo], &BTreeMap<String, String>, WeightLayout) -> Result<(Vec<u8>, Vec<u64>)>;
 
 /// How a weight file begins.
 #[derive(Debug, Clone, Copy)]
 pub enum Container {
-    /// With a header of safetensors, made as tensors come.
+    /// A safetensors header, written tensor by tensor.
     Safetensors(HeaderStrings),
-    /// With one that is made of all tensors of the file at once, widest elements first.
+    /// A header made from all tensors of the file, which are sorted by element size, widest first.
     Listed(WriteHeader),
 }
 
 /// The free-form strings of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeaderStrings {
-    /// A word that other programs will not take for theirs, and what parts stand for.
+    /// A marker that other programs do not recognize, and the meanings of the parts.
     Meanings,
-    /// Those of the model, and what transformers looks for.
+    /// The strings of the original model, and the string that transformers expects.
     OfModel,
 }
 
 /// Whether weights may be in several files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shards {
-    /// No: nothing would tell which.
+    /// One file: the format has no index.
     One,
-    /// The manifest says which.
+    /// Several files, which the manifest lists.
     Named,
-    /// An index says it to other programs.
+    /// Several files, which an index lists for other programs.
     Indexed,
 }

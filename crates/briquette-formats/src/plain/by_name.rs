@@ -1,31 +1,31 @@
-//! Looking up tensors by name, of which there may be millions.
+//! Looks up tensors by name, of which there may be millions.
 
 use super::{Place, PlainFiles};
 use crate::{TensorInfo, names};
 use std::cell::Cell;
 
-/// A tensor, the index of its file, and the offset of its first byte there.
+/// A tensor, the index of its file, and the offset of its first byte.
 pub type FoundTensor<'a> = (&'a TensorInfo, usize, u64);
 
-/// How many places before and after the last name found are tried before all are searched.
+/// Positions around the last name found that are tried before a binary search.
 const NEAR: usize = 8;
 
-/// The tensors that lie in files as they are, by name: four bytes each.
+/// Contiguous tensors by name, with four bytes of memory for each.
 #[derive(Debug)]
 pub struct TensorsByName<'a> {
     plain: &'a PlainFiles,
     order: Vec<u32>,
-    /// The place of the name that was found last. What is asked for next mostly lies beside it.
+    /// The position of the last name found. The next lookup is mostly near it.
     last: Cell<usize>,
 }
 
 impl PlainFiles {
-    /// The tensors that lie in files as they are, to be looked up by name.
+    /// Returns the contiguous tensors by name.
     pub fn by_name(&self) -> TensorsByName<'_> {
         TensorsByName::of(self)
     }
 
-    /// A tensor that lies in a file as it is, with its file's index and its offset there.
+    /// Returns the location of a contiguous tensor.
     fn found(&self, index: usize) -> Option<FoundTensor<'_>> {
         match self.places[index] {
             Place::At(offset) => Some((&self.infos[index], self.file_of(index), offset)),
@@ -41,7 +41,7 @@ impl<'a> TensorsByName<'a> {
         Self { plain, order, last: Cell::new(0) }
     }
 
-    /// The tensor of this name; none where it has to be put together on each read.
+    /// Returns the tensor of this name; `None` if it is missing or must be gathered on each read.
     pub fn get(&self, name: &str) -> Option<FoundTensor<'a>> {
         let name_at = |index: &u32| self.plain.infos[*index as usize].name.as_str();
         let last = self.last.get();
@@ -54,7 +54,7 @@ impl<'a> TensorsByName<'a> {
         self.plain.found(self.order[place] as usize)
     }
 
-    /// Whether there is one of this name.
+    /// Returns whether there is a contiguous tensor of this name.
     pub fn has(&self, name: &str) -> bool {
         self.get(name).is_some()
     }

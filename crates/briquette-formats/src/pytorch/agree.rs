@@ -1,17 +1,18 @@
-//! A second reader, the crate `pytorch-reader`, must find the same tensors in an archive: a pickle that two programs read
-//! differently could hide something from one of them.
+//! Compares the tensors of an archive with those that a second reader, the crate `pytorch-reader`, finds.
+//!
+//! A pickle that two programs read differently could hide something from one of them.
 
 use crate::io::{InputFile, TensorInfo};
 use crate::pytorch::pickle::{Flattened, Node, Pickle};
 use briquette_core::{DType, Error, Result};
 use pytorch_reader::{PytorchReader, Tensor};
 
-/// Opens the file with the other reader, which must find the same tensors under what is the model.
+/// Opens the file with the second reader, which must find the same tensors in the model.
 ///
-/// Archives with float8 are not for it: it refuses those.
+/// Archives with float8 are skipped, because the second reader does not support them.
 ///
 /// # Errors
-/// Input where it does not.
+/// Input: the readers disagree, or the second reader refuses the file.
 pub(crate) fn agree<'a>(
     file: &InputFile,
     pickle: &Pickle,
@@ -22,12 +23,12 @@ pub(crate) fn agree<'a>(
         return Ok(());
     }
     let opened = PytorchReader::new(file.path());
-    let opened = opened.map_err(|error| Error::input(format!("{error}; the archive is damaged or too unusual")))?;
-    // The other reader opened the path anew: it must have been the same file.
+    let opened = opened.map_err(|error| Error::input(format!("{error}; the archive is damaged or not supported")))?;
+    // The second reader opened the path again, so check that it is the same file.
     file.check_unchanged()?;
     let mut others = opened.into_tensors();
     let differs = |name: &str| {
-        Error::input("its pickle can be read in two ways; save it again with torch.save")
+        Error::input("two readers disagree on its pickle; save it again with torch.save")
             .at(format_args!("tensor {name:?}"))
     };
     let below = |name: &str| if found.path.is_empty() { name.to_string() } else { format!("{}.{name}", found.path) };

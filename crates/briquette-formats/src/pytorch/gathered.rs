@@ -1,4 +1,4 @@
-//! Tensors of PyTorch files whose bytes do not lie there as they are: strided views, and compressed storages.
+//! Tensors of PyTorch files that are not contiguous: strided views, and compressed storages.
 
 use crate::io::InputFile;
 use crate::pytorch::pickle::View;
@@ -6,25 +6,25 @@ use crate::pytorch::stored::{Stored, unpack};
 use briquette_core::{Error, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A strided view is read together with its gaps where that is at most so many times its own bytes; else stretch by stretch.
+/// Largest ratio of the span of a strided view to its own bytes at which the span is read in one call.
 const MAX_AROUND: u64 = 8;
 
-/// A tensor that is put together each time it is read. Its view is known to lie within its storage.
+/// A tensor that is gathered on each read. Its view is known to lie within its storage.
 #[derive(Debug)]
 pub struct Gathered {
     view: View,
     stored: Stored,
-    /// Whether its storage was found to add up to its sum.
+    /// Whether the checksum of its storage was verified.
     is_sound: AtomicBool,
 }
 
 impl Gathered {
-    /// A checked view of a storage.
+    /// Creates a tensor from a checked view of a storage.
     pub(crate) fn new(view: View, stored: Stored) -> Self {
         Self { view, stored, is_sound: AtomicBool::new(false) }
     }
 
-    /// Reads all of the storage once, where it has a CRC-32: the bytes of the view alone would not be enough to check it.
+    /// Reads the whole storage once if it has a CRC-32. The bytes of the view are not enough to verify it.
     fn check_sum(&self, file: &InputFile) -> Result<()> {
         if !self.is_sound.load(Ordering::Acquire) {
             file.sum_at(self.stored.start).map_or(Ok(()), |sum| file.read_rest(sum))?;
@@ -33,10 +33,11 @@ impl Gathered {
         Ok(())
     }
 
-    /// Its bytes.
+    /// Reads the bytes of the tensor.
     ///
     /// # Errors
-    /// Input where the file is not what it declared, Io where it cannot be read.
+    /// - Input: the contents differ from what the file declares.
+    /// - Io: the file cannot be read.
     pub fn read(&self, file: &InputFile) -> Result<Vec<u8>> {
         let width = self.view.dtype.n_bits() / 8;
         let mut out = vec![0; self.view.shape.iter().product::<usize>() * width];
@@ -63,12 +64,12 @@ impl Gathered {
     }
 }
 
-/// The byte of a storage's entry that a view begins at.
+/// Returns the byte of a storage's entry at which a view begins.
 pub(crate) fn first_byte(view: &View) -> u64 {
     view.storage.first * view.storage.width() + view.offset * (view.dtype.n_bits() / 8) as u64
 }
 
-/// The element after the last that a view can touch.
+/// Returns the index after the last element of a view.
 pub(crate) fn reach(view: &View) -> Option<u64> {
     if view.shape.contains(&0) {
         return Some(0);
@@ -80,7 +81,7 @@ pub(crate) fn reach(view: &View) -> Option<u64> {
     last.checked_add(1)
 }
 
-/// The first axis from which on the elements lie in row-major order without gaps; 0 where all of the view does.
+/// Returns the first axis from which on the elements are contiguous and row-major; 0 for a contiguous view.
 pub(crate) fn first_dense_axis(view: &View) -> usize {
     let mut step = 1;
     for (axis, (&extent, &stride)) in view.shape.iter().zip(&view.strides).enumerate().rev() {
@@ -92,8 +93,8 @@ pub(crate) fn first_dense_axis(view: &View) -> usize {
     0
 }
 
-/// Calls `read` for each stretch of a view that lies together, with its place in bytes from the view's first element, and the part of
-/// `out` to fill.
+/// Calls `read` for each contiguous run of a view, with its byte offset from the view's first element and the
+/// part of `out` to fill.
 fn stretches(
     view: &View,
     width: usize,
@@ -131,7 +132,7 @@ mod tests {
     use crate::pytorch::pickle::TorchStorage;
     use briquette_core::DType;
 
-    /// A view of a storage of `n` numbers of 16 bits, in a file that begins with three other bytes.
+    /// Reads a view of a storage of `n` numbers of 16 bits, in a file that begins with three other bytes.
     fn gathered(n: u16, offset: u64, shape: &[usize], strides: &[usize]) -> Vec<u16> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(gathered(24, 0, &[2, 1, 3, 2], &[12, 99, 4, 1]), [0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21]);
         assert_eq!(gathered(4, 3, &[], &[]), [3]);
         assert_eq!(gathered(4, 0, &[0, 2], &[1, 1]), [0_u16; 0]);
-        // Far apart: stretch by stretch.
+        // Far apart, so read run by run.
         assert_eq!(gathered(1000, 1, &[2, 3], &[900, 1]), [1, 2, 3, 901, 902, 903]);
     }
 }

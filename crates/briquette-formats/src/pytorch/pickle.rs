@@ -1,7 +1,7 @@
-//! The pickle inside a PyTorch archive, as a description of tensors. Nothing in it is ever called.
+//! Parses the pickle of a PyTorch file as a description of tensors. It never calls anything.
 //!
-//! The machine knows the opcodes that `torch.save` writes and a short list of names; a pickle with anything else is
-//! refused before any other reader sees it.
+//! The machine supports the opcodes that `torch.save` writes and a short list of names. A pickle with anything
+//! else is refused before any other reader sees it.
 
 mod atom;
 mod choose;

@@ -1,4 +1,4 @@
-//! Reads the tensors of a PyTorch file of any age, and where their bytes lie.
+//! Reads the tensors of a PyTorch file of any version and their locations.
 
 use crate::io::crc::Sum;
 use crate::io::{InputFile, LeftOut, TensorInfo};
@@ -9,37 +9,40 @@ use crate::pytorch::stored::Stored;
 use crate::pytorch::{agree, archive, stream, tar};
 use briquette_core::{Error, ErrorKind, Result};
 
-/// The tensors of a file may take this many times its bytes: views share storages, and a made-up file could have millions.
+/// Largest ratio of the bytes of all tensors to the file size. Views share storages, and a crafted file could
+/// have millions.
 const MAX_SHARING: u64 = 16;
 
-/// Where a tensor's bytes are.
+/// The location of a tensor's bytes.
 #[derive(Debug)]
 pub enum TensorPlace {
-    /// In the file from this offset, as they are.
+    /// Contiguous, at this offset of the file.
     At(u64),
-    /// Put together on each read: a strided view, or a compressed storage.
+    /// Gathered on each read: a strided view, or a compressed storage.
     Gathered(Box<Gathered>),
 }
 
-/// The model of a file.
+/// The model in a file.
 #[derive(Debug)]
 pub struct TorchModel {
-    /// Its tensors and where they are.
+    /// The tensors and their locations.
     pub tensors: Vec<(TensorInfo, TensorPlace)>,
-    /// What else the file holds.
+    /// The contents of the file that are not part of the model.
     pub left_out: Vec<LeftOut>,
     /// The layers of a TorchScript program whose class is a transposed convolution.
     pub transposed_layers: Vec<String>,
-    /// Bytes of the model: of the file, or of its tensors where the file holds more than those.
+    /// Bytes of the model: of the file, or of its tensors if the file holds more than the model.
     pub n_bytes: u64,
 }
 
-/// Reads what tensors a file holds and where: those of the model under `key`, or of what is found to be it. The file it gives back
-/// holds what is read from it against the sums that it has.
+/// Locates the tensors of the model under `key`, or of the model that is found.
+///
+/// The returned file verifies the checksums of the archive while it is read.
 ///
 /// # Errors
-/// Input where it is damaged, is nothing that PyTorch writes, or would run code elsewhere; Config where it has no such key; Io
-/// where it cannot be read.
+/// - Input: the file is damaged, is not written by PyTorch, or would run code in another reader.
+/// - Config: the file does not have the key.
+/// - Io: the file cannot be read.
 pub fn read(file: InputFile, key: Option<&str>) -> Result<(InputFile, TorchModel)> {
     let (sums, contents) = read_checked(&file, key).map_err(|error| match error.kind {
         ErrorKind::Input | ErrorKind::Config => error.at(file.path().display()),
@@ -54,7 +57,7 @@ fn read_checked(file: &InputFile, key: Option<&str>) -> Result<(Vec<Sum>, TorchM
     let is_zip = head == *b"PK";
     let opened = match head {
         _ if is_zip => archive::open(file)?,
-        // A pickle starts with its protocol.
+        // A pickle starts with its protocol version.
         [0x80, _] => stream::open(file)?,
         _ => tar::open(file)?,
     };
@@ -74,7 +77,7 @@ fn read_checked(file: &InputFile, key: Option<&str>) -> Result<(Vec<Sum>, TorchM
     Ok((opened.sums, TorchModel { tensors, left_out, transposed_layers, n_bytes }))
 }
 
-/// A tensor, the storage it is a view of, and its offset in the file where its bytes lie there as they are.
+/// A tensor, the location of its storage, and its offset in the file if it is contiguous.
 type Viewed = (TensorInfo, Stored, Option<u64>);
 
 fn viewed(file: &InputFile, opened: &Opened, found: &Flattened) -> Result<Vec<Viewed>> {
@@ -85,18 +88,18 @@ fn viewed(file: &InputFile, opened: &Opened, found: &Flattened) -> Result<Vec<Vi
     }
     let total = tensors.iter().try_fold(0_u64, |sum, (info, ..)| sum.checked_add(info.n_bytes() as u64));
     if total.is_none_or(|total| total > file.len().saturating_mul(MAX_SHARING)) {
-        return Err(Error::input("its tensors are views of far more bytes than it has; save them with .clone()"));
+        return Err(Error::input("its tensors have far more bytes than the file; save them with .clone()"));
     }
     Ok(tensors)
 }
 
-/// Holds a view against its storage. Gives the offset in the file where the bytes lie there as they are.
+/// Checks a view against its storage. Returns the offset in the file if the view is contiguous.
 fn checked_view(view: &View, name: &str, opened: &Opened) -> Result<Viewed> {
     let info = TensorInfo::checked(name.into(), view.dtype, view.shape.clone())?;
     let storage = &view.storage;
     let stored = opened.storages.get(&*storage.key).ok_or_else(|| {
         let key = format!("{}{}", opened.place, storage.key);
-        Error::input(format!("its storage {key:?} is missing; save it again"))
+        Error::input(format!("its storage {key:?} is missing; save the model again"))
     })?;
     let width = (view.dtype.n_bits() / 8) as u64;
     let last = storage.first.checked_add(storage.n_elements).filter(|&last| last <= storage.n_stored);
@@ -106,7 +109,7 @@ fn checked_view(view: &View, name: &str, opened: &Opened) -> Result<Viewed> {
     let fits = declared.zip(end).is_some_and(|(declared, end)| end <= declared);
     if !fits || info.n_bytes() as u64 > stored.n_bytes {
         let message = format!(
-            "{} {} from element {} does not fit its storage of {} bytes; save it again, with .contiguous()",
+            "{} {} from element {} does not fit its storage of {} bytes; save the model again with .contiguous()",
             view.dtype, info.shape, view.offset, stored.n_bytes
         );
         return Err(Error::input(message));

@@ -1,4 +1,4 @@
-//! Where the bytes of a storage are in a file, as they are or compressed.
+//! The location of a storage in a file, plain or compressed.
 
 use crate::io::InputFile;
 use crate::pytorch::zip::ZipEntry;
@@ -6,23 +6,23 @@ use briquette_core::{Error, Result};
 use flate2::read::DeflateDecoder;
 use std::io::{ErrorKind, Read};
 
-/// Where the bytes of a storage are in a file.
+/// The location of a storage in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stored {
     /// First byte in the file.
     pub(crate) start: u64,
     /// Bytes in the file.
     pub(crate) n_packed: u64,
-    /// Bytes once unpacked.
+    /// Bytes after unpacking.
     pub(crate) n_bytes: u64,
-    /// CRC-32 of them once unpacked; 0 where it is not known.
+    /// CRC-32 of the unpacked bytes; 0 if unknown.
     pub(crate) crc: u32,
-    /// Whether they lie in the file as they are.
+    /// Whether the bytes are uncompressed.
     pub(crate) is_plain: bool,
 }
 
 impl Stored {
-    /// Bytes that lie in the file as they are.
+    /// Creates the location of uncompressed bytes.
     pub(crate) fn plain(start: u64, n_bytes: u64) -> Self {
         Self { start, n_packed: n_bytes, n_bytes, crc: 0, is_plain: true }
     }
@@ -35,24 +35,25 @@ impl From<&ZipEntry> for Stored {
     }
 }
 
-/// The bytes of something compressed, exactly as many as it declares.
+/// Unpacks a compressed storage, which must have exactly its declared size.
 ///
 /// # Errors
-/// Input where it is damaged or has another size, Io where it cannot be read.
+/// - Input: the data is damaged or has another size.
+/// - Io: the file cannot be read.
 pub(crate) fn unpack(file: &InputFile, stored: Stored) -> Result<Vec<u8>> {
     let packed = RangeReader { file, at: stored.start, end: stored.start + stored.n_packed };
     let mut bytes = Vec::new();
-    // No memory is reserved by the length that the file declares: it may be a lie.
+    // Memory is not reserved by the declared length, which may be false.
     let read = DeflateDecoder::new(packed).take(stored.n_bytes.saturating_add(1)).read_to_end(&mut bytes);
     match read {
         Ok(n) if n as u64 == stored.n_bytes && has_sum(&bytes, stored.crc) => Ok(bytes),
         Ok(n) if n as u64 == stored.n_bytes => {
-            let message = "something in it unpacks to another CRC-32 than it should have; the archive is damaged";
+            let message = "a compressed storage has another CRC-32 than recorded; the archive is damaged";
             Err(Error::input(message).at(file.path().display()))
         }
         Ok(_) => {
             let message =
-                format!("something in it does not unpack to its {} bytes; the archive is damaged", stored.n_bytes);
+                format!("a compressed storage does not unpack to its {} bytes; the archive is damaged", stored.n_bytes);
             Err(Error::input(message).at(file.path().display()))
         }
         Err(error) => Err(read_error(file, error)),

@@ -1,7 +1,7 @@
-//! What PyTorch wrote before 1.6: pickles one after the other, then the storages.
+//! Reads files of PyTorch before 1.6: consecutive pickles, then the storages.
 //!
-//! A number that marks the format, its version, what is known of the machine, the object, the keys of its storages; then for each
-//! key the number of its elements in 64 bits, and the elements.
+//! The pickles are the magic number, the format version, properties of the machine, the saved object, and the
+//! keys of its storages. Then each storage follows: its number of elements in 64 bits, and the elements.
 
 use crate::io::InputFile;
 use crate::pytorch::bytes::Bytes;
@@ -11,14 +11,14 @@ use crate::pytorch::stored::Stored;
 use briquette_core::{Error, Result};
 use std::collections::BTreeMap;
 
-/// What marks the format: 0x1950a86a20f9469cfc6c.
+/// The magic number of the format: 0x1950a86a20f9469cfc6c.
 const MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
-/// Its version.
+/// The version of the format.
 const VERSION: i64 = 1001;
-/// How much of a file is looked at first for its pickles; more where they do not end there.
+/// Bytes that are first searched for the pickles, and more if they do not end there.
 const FIRST_LOOK: u64 = 256 << 10;
 
-/// What the pickles say.
+/// The contents of the pickles.
 struct Head {
     pickle: Pickle,
     root: Value,
@@ -26,7 +26,7 @@ struct Head {
     n_bytes: u64,
 }
 
-/// Reads the pickles, and finds the storages.
+/// Reads the pickles and locates the storages.
 pub(crate) fn open(file: &InputFile) -> Result<Opened> {
     let Head { pickle, root, keys, n_bytes } = head_of(file)?;
     let storages = storages(file, &pickle, &keys, n_bytes)?;
@@ -58,7 +58,7 @@ fn parse(bytes: &[u8]) -> Result<Head> {
     }
     match next()? {
         (_, Value::Int(VERSION), _) => {}
-        _ => return Err(Error::input(format!("has another version than {VERSION}, which PyTorch does not write"))),
+        _ => return Err(Error::input(format!("found another version than {VERSION}, which PyTorch does not write"))),
     }
     let (info, value, _) = next()?;
     check_byte_order(&info, &value)?;
@@ -80,30 +80,30 @@ pub(crate) fn check_byte_order(pickle: &Pickle, info: &Value) -> Result<()> {
     match found {
         Some((_, Value::Bool(true))) => Ok(()),
         Some((_, Value::Bool(false))) => Err(big_endian()),
-        _ => Err(damaged("does not say which way the bytes of numbers lie")),
+        _ => Err(damaged("does not record its byte order")),
     }
 }
 
-/// The error of a file from a big-endian machine.
+/// Returns the error for a file from a big-endian machine.
 pub(crate) fn big_endian() -> Error {
     Error::input(
         "was written on a big-endian machine, expected little-endian; load it there and save it as safetensors",
     )
 }
 
-/// Where each storage lies. They follow each other up to the end of the file.
+/// Locates the storages, which follow each other up to the end of the file.
 fn storages(file: &InputFile, pickle: &Pickle, keys: &[String], start: u64) -> Result<BTreeMap<String, Stored>> {
     let declared = declared(pickle)?;
     let mut found = BTreeMap::new();
     let mut at = start;
     for key in keys {
         let named = |what: &str| damaged(&format!("has a storage {key:?} {what}"));
-        let storage = declared.get(key.as_str()).ok_or_else(|| named("that no tensor is in"))?;
+        let storage = declared.get(key.as_str()).ok_or_else(|| named("that no tensor uses"))?;
         let data = at.checked_add(8).filter(|&data| data <= file.len()).ok_or_else(|| named("beyond its end"))?;
         let mut count = [0; 8];
         file.read_at(at, &mut count)?;
         if u64::from_le_bytes(count) != storage.n_stored {
-            return Err(named("of another length than its tensors say"));
+            return Err(named("of another length than its tensors declare"));
         }
         let n_bytes = storage.n_stored.checked_mul(storage.width());
         let end = n_bytes.and_then(|n| data.checked_add(n)).filter(|&end| end <= file.len());
@@ -118,7 +118,7 @@ fn storages(file: &InputFile, pickle: &Pickle, keys: &[String], start: u64) -> R
     }
 }
 
-/// What the pickle says of each storage: once for each tensor that is a view of it, and these must agree.
+/// Returns the declared storages. All tensors of a storage must declare the same size.
 fn declared(pickle: &Pickle) -> Result<BTreeMap<&str, &TorchStorage>> {
     let mut found: BTreeMap<&str, &TorchStorage> = BTreeMap::new();
     for node in pickle.nodes() {

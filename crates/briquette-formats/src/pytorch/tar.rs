@@ -1,4 +1,6 @@
-//! What PyTorch wrote before 0.1.10: a tar archive of tables of storages and tensors, and a pickle that refers to those.
+//! Reads files of PyTorch before 0.1.10.
+//!
+//! They are tar archives with a table of storages, a table of tensors, and a pickle that refers to them.
 
 use crate::io::InputFile;
 use crate::pytorch::bytes::Bytes;
@@ -15,10 +17,10 @@ use std::ops::Range;
 /// Most entries of the archive, and most rows of a table.
 const MAX_ENTRIES: usize = 10_000;
 const MAX_ROWS: u64 = 1 << 18;
-/// How much is looked at first for a pickle among other data; more where it does not end there.
+/// Bytes that are first searched for a pickle among other data, and more if it does not end there.
 const FIRST_LOOK: u64 = 512;
 
-/// The table of storages, by their numbers.
+/// The table of storages, by number.
 type Storages = BTreeMap<i64, TorchStorage>;
 
 /// Reads the tables and the pickle.
@@ -26,7 +28,7 @@ pub(crate) fn open(file: &InputFile) -> Result<Opened> {
     let entries = entries(file)?;
     let entry = |name: &str| {
         let message = format!(
-            "found a tar archive without {name:?}, expected one of PyTorch before 0.1.10; unpack it and name the weights"
+            "found a tar archive without {name:?}, expected one of PyTorch before 0.1.10; unpack it and use the weights inside"
         );
         entries.get(name).cloned().ok_or_else(|| Error::input(message))
     };
@@ -90,7 +92,7 @@ impl Seek for Cursor<'_> {
     }
 }
 
-/// An entry that is read whole.
+/// Reads a whole entry.
 fn whole(file: &InputFile, range: Range<u64>) -> Result<Vec<u8>> {
     let n_bytes = range.end - range.start;
     if n_bytes > MAX_PICKLE_BYTES {
@@ -101,7 +103,7 @@ fn whole(file: &InputFile, range: Range<u64>) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The pickle at the start of a part of a file, which is then the rest of it.
+/// Reads the pickle at the start of a range of a file, and advances the range.
 fn next_pickle(file: &InputFile, part: &mut Range<u64>) -> Result<(Pickle, Value)> {
     let mut n_bytes = FIRST_LOOK;
     loop {
@@ -119,8 +121,10 @@ fn next_pickle(file: &InputFile, part: &mut Range<u64>) -> Result<(Pickle, Value
     }
 }
 
-/// The table of storages: how many, then of each its number, device and type, the number of its elements, and those; then
-/// which are parts of others.
+/// Reads the table of storages.
+///
+/// It has the number of storages. For each follow its number, device and type, the number of its elements, and
+/// the elements. Then follow the storages that are parts of others.
 fn storages(file: &InputFile, mut part: Range<u64>) -> Result<(Storages, BTreeMap<String, Stored>)> {
     let bad = || damaged("has a bad table of storages");
     let (_, count) = next_pickle(file, &mut part)?;
@@ -160,7 +164,7 @@ fn rows_of(count: &Value) -> Option<u64> {
     }
 }
 
-/// A storage that is part of another: its number, the other's, its first element there, its length.
+/// Reads a storage that is part of another: its number, the other's number, its first element, and its length.
 fn part_of(pickle: &Pickle, view: &Value, storages: &Storages) -> Option<(i64, TorchStorage)> {
     let [Value::Int(number), Value::Int(root), Value::Int(first), Value::Int(n)] = pickle.list(view)? else {
         return None;
@@ -172,7 +176,10 @@ fn part_of(pickle: &Pickle, view: &Value, storages: &Storages) -> Option<(i64, T
     (end <= root.n_elements).then(|| (*number, TorchStorage { first, n_elements, ..root.clone() }))
 }
 
-/// The table of tensors: how many, then of each its number, storage and type, its rank, extents, strides, and first element.
+/// Reads the table of tensors.
+///
+/// It has the number of tensors. For each follow its number, storage and type, its rank, extents, strides, and
+/// first element.
 fn tensors(bytes: &[u8], storages: &Storages) -> Result<BTreeMap<i64, View>> {
     let bad = || damaged("has a bad table of tensors");
     let mut rest = Bytes(bytes);
@@ -193,7 +200,7 @@ fn tensors(bytes: &[u8], storages: &Storages) -> Result<BTreeMap<i64, View>> {
 
 fn view_of(rest: &mut Bytes, storage: &TorchStorage) -> Option<View> {
     let rank = rest.u32().and_then(|rank| usize::try_from(rank).ok()).filter(|&rank| rank <= MAX_RANK)?;
-    // The rank was written in 8 bytes once: the upper four are skipped.
+    // The rank has 8 bytes; the upper four are skipped.
     rest.u32()?;
     let mut extents = || (0..rank).map(|_| usize::try_from(rest.u64()?).ok()).collect::<Option<Vec<usize>>>();
     let (shape, strides) = (extents()?, extents()?);

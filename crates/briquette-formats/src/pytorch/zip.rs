@@ -1,5 +1,7 @@
-//! The directory of a zip archive. Only archives as `torch.save` writes them are taken: in others, such as those with comments or with
-//! entries that overlap, two programs could see different entries.
+//! Reads the directory of a zip archive.
+//!
+//! Only archives like those of `torch.save` are accepted. In other archives, such as with comments or
+//! overlapping entries, two programs could see different entries.
 
 use crate::io::{InputFile, limits};
 use crate::pytorch::bytes::Bytes;
@@ -11,24 +13,24 @@ const END_64: u32 = 0x0606_4b50;
 const END_64_LOCATOR: u32 = 0x0706_4b50;
 const ENTRY: u32 = 0x0201_4b50;
 const LOCAL: u32 = 0x0403_4b50;
-/// Bytes of the record that ends an archive, of its 64-bit locator and record, and of a local header.
+/// Bytes of the record at the end of an archive, of its 64-bit locator and record, and of a local header.
 const END_BYTES: u64 = 22;
 const LOCATOR_BYTES: u64 = 20;
 const END_64_BYTES: u64 = 56;
 const LOCAL_BYTES: u64 = 30;
 
-/// Where the bytes of an entry are.
+/// The location of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ZipEntry {
     /// First byte in the file.
     pub(crate) start: u64,
     /// Bytes in the file.
     pub(crate) n_packed: u64,
-    /// Bytes once unpacked.
+    /// Bytes after unpacking.
     pub(crate) n_bytes: u64,
-    /// CRC-32 of them once unpacked; 0 where whoever wrote it did not compute it.
+    /// CRC-32 of the unpacked bytes; 0 if the writer did not compute it.
     pub(crate) crc: u32,
-    /// Whether they lie in the file as they are.
+    /// Whether the bytes are uncompressed.
     pub(crate) is_stored: bool,
 }
 
@@ -47,11 +49,12 @@ struct RawEntry {
     header: u64,
 }
 
-/// The entries of an archive by name. They lie inside the file and do not overlap; what they unpack to is for
-/// whoever unpacks them to bound.
+/// Reads the entries of an archive by name. They lie inside the file and do not overlap.
+///
+/// Their unpacked sizes are not limited here.
 ///
 /// # Errors
-/// Input where the archive is damaged, cut short, or not plain.
+/// Input: the archive is damaged, cut short, or not plain.
 pub(crate) fn read_entries(file: &InputFile) -> Result<BTreeMap<String, ZipEntry>> {
     let directory = find_directory(file)?;
     let mut bytes = vec![0; usize::try_from(directory.n_bytes).map_err(|_| damaged("its directory is too long"))?];
@@ -75,7 +78,7 @@ pub(crate) fn read_entries(file: &InputFile) -> Result<BTreeMap<String, ZipEntry
             return Err(damaged(&format!("entry {:?} has two sizes", raw.name)));
         }
         if entries.insert(raw.name.clone(), entry).is_some() {
-            return Err(damaged(&format!("entry {:?} is there twice", raw.name)));
+            return Err(damaged(&format!("entry {:?} occurs twice", raw.name)));
         }
     }
     spans.sort_unstable();
@@ -89,9 +92,9 @@ fn damaged(what: &str) -> Error {
     Error::input(format!("{what}; the archive is damaged or cut short, save or download it again"))
 }
 
-/// Finds the directory through the record that ends the archive, which no comment may follow.
+/// Finds the directory through the record at the end of the archive. A comment after the record is refused.
 fn find_directory(file: &InputFile) -> Result<Directory> {
-    let no_end = || damaged("it does not end as a zip archive does");
+    let no_end = || damaged("it lacks the end of a zip archive");
     let end_at = file.len().checked_sub(END_BYTES).ok_or_else(no_end)?;
     let mut record = [0; END_BYTES as usize];
     file.read_at(end_at, &mut record)?;
@@ -103,12 +106,12 @@ fn find_directory(file: &InputFile) -> Result<Directory> {
     }
     let end = directory.start.checked_add(directory.n_bytes);
     if end != Some(limit) || directory.n_bytes > limits::MAX_HEADER_BYTES {
-        return Err(damaged("its directory is not where the archive says"));
+        return Err(damaged("its directory is not at its recorded offset"));
     }
     Ok(directory)
 }
 
-/// Entries, bytes and start of the directory.
+/// Returns the number of entries, bytes and start of the directory.
 fn parse_end(record: &[u8]) -> Option<(u64, u64, u64)> {
     let mut rest = Bytes(record);
     let is_end = rest.u32()? == END && rest.u32()? == 0;
@@ -117,7 +120,7 @@ fn parse_end(record: &[u8]) -> Option<(u64, u64, u64)> {
     (is_end && here == total && comment == 0).then_some((total.into(), n_bytes.into(), start.into()))
 }
 
-/// The 64-bit record, where there is one, and its own place.
+/// Returns the 64-bit record and its offset, if there is one.
 fn find_wide(file: &InputFile, end_at: u64) -> Result<Option<(u64, Directory)>> {
     let Some(locator_at) = end_at.checked_sub(LOCATOR_BYTES) else { return Ok(None) };
     let mut locator = [0; LOCATOR_BYTES as usize];
@@ -128,7 +131,7 @@ fn find_wide(file: &InputFile, end_at: u64) -> Result<Option<(u64, Directory)>> 
     }
     let at = rest.u32().and_then(|_disk| rest.u64());
     let at = at.filter(|at| at.checked_add(END_64_BYTES) == Some(locator_at));
-    let at = at.ok_or_else(|| damaged("its 64-bit record is not where the archive says"))?;
+    let at = at.ok_or_else(|| damaged("its 64-bit record is not at its recorded offset"))?;
     let mut record = [0; END_64_BYTES as usize];
     file.read_at(at, &mut record)?;
     let directory = parse_wide(&record).ok_or_else(|| damaged("its 64-bit record is not valid"))?;
@@ -162,7 +165,7 @@ fn read_entry(rest: &mut Bytes) -> Option<RawEntry> {
     (signature == ENTRY).then_some(RawEntry { name, method, crc, n_packed, n_bytes, header })
 }
 
-/// The 64-bit fields of an entry, in the order of the 32-bit ones that are too small.
+/// Returns the 64-bit fields of an entry, in the order of the 32-bit fields that overflow.
 fn wide_fields(extra: &[u8]) -> Bytes<'_> {
     let mut rest = Bytes(extra);
     while let (Some(id), Some(n)) = (rest.u16(), rest.u16()) {
@@ -175,9 +178,9 @@ fn wide_fields(extra: &[u8]) -> Bytes<'_> {
     Bytes(&[])
 }
 
-/// Where an entry's data start, by its local header.
+/// Returns the start of an entry's data, from its local header.
 fn data_start(file: &InputFile, raw: &RawEntry) -> Result<u64> {
-    let misplaced = || damaged(&format!("entry {:?} is not where the directory says", raw.name));
+    let misplaced = || damaged(&format!("entry {:?} is not at its recorded offset", raw.name));
     if raw.header.checked_add(LOCAL_BYTES).is_none_or(|end| end > file.len()) {
         return Err(misplaced());
     }

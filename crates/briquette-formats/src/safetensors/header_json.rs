@@ -1,4 +1,4 @@
-//! The header of a safetensors file as it is written, entry by entry: there may be millions.
+//! Writes the header of a safetensors file entry by entry, as there may be millions.
 
 use crate::TensorInfo;
 use std::io::{self, Write};
@@ -6,18 +6,18 @@ use std::io::{self, Write};
 /// The key of the free-form strings in a header.
 pub(super) const METADATA: &str = "__metadata__";
 
-/// Gives each free-form string, by the order of keys, to what it is called with.
+/// Calls its argument with each free-form string, sorted by key.
 type ForEachString<'a> = Box<dyn FnOnce(&mut dyn FnMut(&str, &str)) + 'a>;
 
-/// The JSON of a header: an object whose keys are in order, as those of each of its objects are.
+/// The JSON of a header: an object with sorted keys, also in nested objects.
 pub struct HeaderJson<'a, W> {
     out: W,
     is_empty: bool,
-    /// Free-form strings, until their turn has come among the names.
+    /// Free-form strings that were not written yet. Their key is sorted among the names.
     metadata: Option<ForEachString<'a>>,
 }
 
-/// Counts bytes, and keeps none.
+/// A writer that only counts bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counted(pub u64);
 
@@ -33,15 +33,16 @@ impl Write for Counted {
 }
 
 impl<'a, W: Write> HeaderJson<'a, W> {
-    /// A header without tensors. `metadata` calls what it is given with each free-form string, in the order of their keys; `out`
-    /// must be such that writing to it does not fail.
+    /// Creates a header without tensors.
+    ///
+    /// `metadata` calls its argument with each free-form string, sorted by key. Writing to `out` must not fail.
     pub fn new(out: W, metadata: impl FnOnce(&mut dyn FnMut(&str, &str)) + 'a) -> Self {
         let mut json = Self { out, is_empty: true, metadata: Some(Box::new(metadata)) };
         json.put(b"{");
         json
     }
 
-    /// Adds a tensor whose first byte is the `start`-th of the data. Names come in order.
+    /// Adds a tensor that begins at byte `start` of the data. Names must be added in sorted order.
     pub fn tensor(&mut self, info: &TensorInfo, start: u64) {
         if info.name.as_str() > METADATA {
             self.put_metadata();
@@ -64,7 +65,7 @@ impl<'a, W: Write> HeaderJson<'a, W> {
         self.put(b"]}");
     }
 
-    /// All of it.
+    /// Finishes the JSON and returns the writer.
     pub fn finish(mut self) -> W {
         self.put_metadata();
         self.put(b"}");
@@ -98,7 +99,7 @@ impl<'a, W: Write> HeaderJson<'a, W> {
         self.put(b":");
     }
 
-    /// Puts a number without a string for it: a million tensors have several each.
+    /// Writes a number without allocating a string, as a million tensors have several each.
     fn number(&mut self, number: u64) {
         let (mut digits, mut start, mut rest) = ([b'0'; 20], 20, number);
         loop {
@@ -112,15 +113,17 @@ impl<'a, W: Write> HeaderJson<'a, W> {
     }
 
     fn put(&mut self, bytes: &[u8]) {
-        self.out.write_all(bytes).expect("it is memory");
+        self.out.write_all(bytes).expect("writing to memory does not fail");
     }
 }
 
-/// What a header of a file is written behind: room for its length, as it may have tens of megabytes, which are not to be moved.
+/// A placeholder for the length of the header. It avoids moving the header, which may have tens of megabytes.
 pub const LENGTH: [u8; 8] = [0; 8];
 
 impl HeaderJson<'_, Vec<u8>> {
-    /// The header as it stands in a file, of JSON that was written behind [`LENGTH`]: its length, and spaces up to a multiple of 8.
+    /// Returns the header for a file: its length, and JSON padded with spaces to a multiple of 8.
+    ///
+    /// The JSON must have been written after [`LENGTH`].
     pub fn into_header(self) -> Vec<u8> {
         let mut header = self.finish();
         header.resize(header.len().next_multiple_of(8), b' ');
@@ -131,14 +134,14 @@ impl HeaderJson<'_, Vec<u8>> {
 }
 
 impl HeaderJson<'_, Counted> {
-    /// How long the header is in a file.
+    /// Returns the size of the header in bytes.
     pub fn n_bytes(self) -> u64 {
         8 + self.finish().0.next_multiple_of(8)
     }
 }
 
 fn put_text(out: &mut impl Write, text: &str) {
-    serde_json::to_writer(out, text).expect("text is JSON, and it goes to memory");
+    serde_json::to_writer(out, text).expect("writing JSON text to memory does not fail");
 }
 
 #[cfg(test)]
@@ -147,7 +150,7 @@ mod tests {
     use briquette_core::DType;
 
     #[test]
-    fn entries_are_those_of_a_sorted_value_and_metadata_lies_among_them() {
+    fn entries_and_metadata_are_sorted_like_serde_json() {
         let names = ["A.weight", "__init__", "a\"\\\u{1}é", "layers.0.weight"];
         let infos = names.map(|name| TensorInfo::checked(name.into(), DType::BF16, vec![3, 2]).unwrap());
         let strings = [("format", "pt"), ("k\n", "\"v\"")];
@@ -173,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_written_whole() {
+    fn numbers_are_written_completely() {
         for number in [0, 9, 10, 99, 100, 1_234_567_890, u64::MAX] {
             let mut json = HeaderJson::new(Vec::new(), |_| {});
             json.number(number);

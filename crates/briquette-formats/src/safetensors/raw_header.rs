@@ -1,4 +1,4 @@
-//! The JSON of a header, read piece by piece: it may be as large as all that is made of it.
+//! Parses the JSON of a header in pieces, as it may be as large as the result.
 
 use super::header_json::METADATA;
 use crate::json::MetadataStrings;
@@ -13,13 +13,13 @@ use std::collections::btree_map::Entry;
 use std::io::BufReader;
 use std::ops::Range;
 
-/// A header as it comes: each tensor is checked at once, so that millions of them are in memory only as what they become.
+/// A parsed header. Each tensor is checked at once, so that millions of tensors need no second representation.
 #[derive(Debug)]
 pub(super) struct RawHeader {
-    /// With the start of their data.
+    /// Tensors with the start of their data.
     pub(super) tensors: Vec<(TensorInfo, u64)>,
     pub(super) metadata: BTreeMap<String, String>,
-    /// What is wrong with the first tensor that is not sound.
+    /// The error of the first invalid tensor.
     pub(super) failed: Option<Error>,
 }
 
@@ -31,7 +31,7 @@ struct RawTensor {
     data_offsets: (u64, u64),
 }
 
-/// A type, or the name of one that is not known.
+/// An element type, or the name of an unknown type.
 #[derive(Debug)]
 struct NamedType(Result<DType, String>);
 
@@ -53,20 +53,20 @@ impl<'de> Deserialize<'de> for NamedType {
     }
 }
 
-/// What is read of a header at once.
+/// Bytes that are read at a time.
 const READ_BYTES: usize = 1 << 16;
 
 impl RawHeader {
-    /// Reads the JSON that lies in these bytes of a file. It is not in memory whole.
+    /// Reads the JSON in a range of a file, which is never in memory as a whole.
     ///
     /// # Errors
-    /// Those of reading the file; within the result, those of the JSON.
+    /// The outer error is one of reading the file, the inner error one of the JSON.
     pub(super) fn read(file: &InputFile, bytes: Range<u64>) -> Result<serde_json::Result<Self>> {
         let n_header = bytes.end - bytes.start;
         if let Some(raw) = Self::of_window(&mut Window::new(JsonBytes::new(file, &bytes), READ_BYTES), n_header) {
             return Ok(Ok(raw));
         }
-        // What is wrong with it, and where, is told by a reader that takes byte after byte.
+        // A bytewise reader finds the error and its position.
         let mut json = BufReader::with_capacity(READ_BYTES, JsonBytes::new(file, &bytes));
         let raw = Self::of_json(serde_json::Deserializer::from_reader(&mut json), n_header);
         match json.into_inner().failed {
@@ -75,13 +75,15 @@ impl RawHeader {
         }
     }
 
-    /// Of JSON in memory.
+    /// Parses JSON in memory.
     pub(super) fn parse(json: &[u8]) -> serde_json::Result<Self> {
         Self::of_json(serde_json::Deserializer::from_slice(json), json.len() as u64)
     }
 
-    /// With room for the tensors of so many bytes of JSON. Hardly an entry takes less there than what it becomes: room is made at once,
-    /// and what is never written to takes none.
+    /// Reserves memory for the tensors of `n_header` bytes of JSON.
+    ///
+    /// Almost no entry is shorter in JSON than in memory, so this is enough. Unused memory is never touched and
+    /// costs nothing.
     fn with_room_for(n_header: u64) -> Self {
         const ENTRY_BYTES: u64 = size_of::<(TensorInfo, u64)>() as u64;
         let most = n_header.min(limits::MAX_HEADER_BYTES) / ENTRY_BYTES;
@@ -95,7 +97,7 @@ impl RawHeader {
         }
     }
 
-    /// A whole document that is a header.
+    /// Parses a whole document as a header.
     fn of_json<'de, R: Read<'de>>(
         mut json: serde_json::Deserializer<R>,
         n_header: u64,
@@ -104,7 +106,7 @@ impl RawHeader {
         json.end().map(|()| raw)
     }
 
-    /// The same, entry by entry. None for what is no header, and for some that have an entry longer than the window.
+    /// Parses a header entry by entry; `None` if it is invalid, or if an entry is longer than the window.
     fn of_window(json: &mut Window<JsonBytes>, n_header: u64) -> Option<Self> {
         let (mut raw, mut has_metadata) = (Self::with_room_for(n_header), false);
         json.for_each_entry(|json, key| {
@@ -128,7 +130,7 @@ impl RawHeader {
     }
 }
 
-/// What makes a header of so many bytes of JSON.
+/// Deserializes a header of this many bytes of JSON.
 struct OfBytes(u64);
 
 impl<'de> DeserializeSeed<'de> for OfBytes {
@@ -154,7 +156,7 @@ impl<'de> Visitor<'de> for OfBytes {
                 continue;
             }
             if std::mem::replace(&mut has_metadata, true) {
-                return Err(serde::de::Error::custom(format!("key {key:?} comes twice")));
+                return Err(serde::de::Error::custom(format!("key {key:?} occurs twice")));
             }
             raw.metadata = map.next_value::<MetadataStrings>()?.0;
         }
@@ -162,10 +164,10 @@ impl<'de> Visitor<'de> for OfBytes {
     }
 }
 
-/// The tensor and the start of its data.
+/// Returns the tensor and the start of its data.
 fn checked_tensor(name: String, raw: RawTensor) -> Result<(TensorInfo, u64)> {
     let dtype = raw.dtype.0.map_err(|dtype| {
-        let message = format!("unknown type {dtype:?}; a newer version may read it");
+        let message = format!("found unknown type {dtype:?}; a newer briquette may support it");
         Error::input(message).at(format_args!("tensor {name:?}"))
     })?;
     let (start, end) = raw.data_offsets;
@@ -174,7 +176,7 @@ fn checked_tensor(name: String, raw: RawTensor) -> Result<(TensorInfo, u64)> {
         return Ok((info, start));
     }
     let message = format!(
-        "bytes {start}..{end}, expected {} for {} {}; the file is damaged",
+        "found bytes {start}..{end}, expected {} bytes for {} {}; the file is damaged",
         info.n_bytes(),
         info.dtype,
         info.shape
@@ -186,7 +188,7 @@ fn checked_tensor(name: String, raw: RawTensor) -> Result<(TensorInfo, u64)> {
 mod tests {
     use super::*;
 
-    /// What a window of `n_window` bytes makes of a header, and what the reader that takes byte after byte does.
+    /// Parses a header with a window of `n_window` bytes and with the bytewise reader.
     fn both(json: &str, n_window: usize) -> (Option<RawHeader>, serde_json::Result<RawHeader>) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("header");
@@ -213,21 +215,26 @@ mod tests {
         for json in headers {
             let longest = json.len();
             for n_window in [1, 2, 16, 70, 71, 80, 100, longest, longest + 1] {
-                let (seen, told) = both(&json, n_window);
-                let (told, is_long) = (told.unwrap(), n_window < 100 && n_window < longest);
-                let Some(seen) = seen else {
+                let (windowed, bytewise) = both(&json, n_window);
+                let (bytewise, is_long) = (bytewise.unwrap(), n_window < 100 && n_window < longest);
+                let Some(windowed) = windowed else {
                     assert!(is_long, "{json} by {n_window}");
                     continue;
                 };
-                assert_eq!((&seen.tensors, &seen.metadata), (&told.tensors, &told.metadata), "{json} by {n_window}");
-                let [seen, told] = [&seen, &told].map(|raw| raw.failed.as_ref().map(|error| error.to_string()));
-                assert_eq!(seen, told, "{json} by {n_window}");
+                assert_eq!(
+                    (&windowed.tensors, &windowed.metadata),
+                    (&bytewise.tensors, &bytewise.metadata),
+                    "{json} by {n_window}"
+                );
+                let [windowed, bytewise] =
+                    [&windowed, &bytewise].map(|raw| raw.failed.as_ref().map(|error| error.to_string()));
+                assert_eq!(windowed, bytewise, "{json} by {n_window}");
             }
         }
     }
 
     #[test]
-    fn what_is_no_header_is_none_in_a_window_either() {
+    fn invalid_headers_are_refused_in_a_window() {
         let entry = r#""a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#;
         let whole = format!(r#"{{"__metadata__":{{"k":"v","l":"w"}},{entry}}}"#);
         let mut wrong: Vec<String> = (0..whole.len()).map(|n| whole[..n].to_string()).collect();
@@ -246,8 +253,8 @@ mod tests {
             whole.replace(":{\"dtype", "{\"dtype"),
         ]);
         for json in wrong {
-            let (seen, told) = both(&json, 1 << 10);
-            assert!(seen.is_none() && told.is_err(), "{json}");
+            let (windowed, bytewise) = both(&json, 1 << 10);
+            assert!(windowed.is_none() && bytewise.is_err(), "{json}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Codes that are kept in entropy-coded blocks.
+//! Reads codes from entropy-coded blocks.
 
 use super::read_block::ReadBlock;
 use super::{DecodeBuffers, StoredDir};
@@ -8,7 +8,7 @@ use briquette_core::{Error, Result, Rows, Storage};
 use std::ops::Range;
 
 impl StoredDir {
-    /// Reads the codes of some rows into the elements, a byte each.
+    /// Reads the codes of rows into the elements, one byte each.
     pub(super) fn read_blocks(&self, index: usize, range: Range<usize>, scratch: &mut DecodeBuffers) -> Result<()> {
         let n_cols = self.tensors[index].rows().n_cols;
         let mut elements = std::mem::take(&mut scratch.elements);
@@ -18,7 +18,7 @@ impl StoredDir {
         read
     }
 
-    /// Fills `out` with the codes of some rows. A block of which all are wanted is decoded where it is to be.
+    /// Reads the codes of rows into `out`. A block that is needed as a whole is decoded in place.
     pub(super) fn decode_blocks(
         &self,
         index: usize,
@@ -50,7 +50,7 @@ impl StoredDir {
         Ok(())
     }
 
-    /// Decodes a block of a tensor into `codes`.
+    /// Decodes one block of a tensor into `codes`.
     fn decode_block(
         &self,
         (index, number): (usize, usize),
@@ -59,7 +59,7 @@ impl StoredDir {
         codes: &mut [i8],
     ) -> Result<()> {
         let tensor = &self.tensors[index];
-        // It starts where the one before it ends.
+        // A block starts where the previous block ends.
         self.read_part(tensor, Part::BlockEnds, 8 * number.saturating_sub(1)..8 * (number + 1), ends)?;
         let ends = ends.as_chunks::<8>().0;
         let end = |bytes: &[u8; 8]| usize::try_from(i64::from_le_bytes(*bytes)).ok();
@@ -69,10 +69,10 @@ impl StoredDir {
         };
         let n_bits = tensor.coding.codes.map_or(8, |codes| codes.bits);
         let Storage::Entropy { n_bytes: n_whole } = tensor.coding.storage else {
-            return Err(Error::bug(format!("tensor {:?} is not kept in blocks", tensor.info.name)));
+            return Err(Error::bug(format!("tensor {:?} is not entropy-coded", tensor.info.name)));
         };
         if start > end || end - start > blocks.packed_bytes(number, n_bits) || end > n_whole {
-            let message = format!("block {number} of its codes lies at bytes {start} to {end} of {n_whole}");
+            let message = format!("found block {number} of its codes at bytes {start}..{end} of {n_whole}");
             return Err(tensor.damaged(&message));
         }
         self.read_part(tensor, Part::Blocks, start..end, coded)?;

@@ -1,4 +1,4 @@
-//! Values that are read of a directory of ours, held against the hashes of its manifest.
+//! Compares values read from a directory of Briquette with the hashes of its manifest.
 
 use super::{DecodeBuffers, PartBytes, StoredDir, StoredTensor};
 use crate::InputFile;
@@ -8,20 +8,22 @@ use briquette_core::{BlockHasher, Error, Hash128, Result};
 use std::ops::Range;
 
 impl StoredDir {
-    /// Whether the hash of a tensor is known and was not confirmed yet.
+    /// Returns whether the hash of a tensor is known and not verified yet.
     pub(crate) fn is_unchecked(&self, index: usize) -> bool {
         self.digests.as_ref().is_some_and(|digests| !digests.is_sound(index))
     }
 
-    /// Holds values of a tensor, from byte `start` of them on, against its hash, once all of them were seen.
+    /// Adds values of a tensor, from byte `start` on. Once all were read, their hash is compared.
     pub(crate) fn check_values(&self, index: usize, start: usize, values: &[u8]) -> Result<()> {
         let Some(digests) = &self.digests else { return Ok(()) };
         let tensor = &self.tensors[index];
         digests.add(index, lengths_of(tensor), start, values).map_err(|found| self.differs(index, found))
     }
 
-    /// As [`check_values`](Self::check_values), of rows as they are stored. Threads take blocks in any order, each hashing its own; where a block is not
-    /// there as a whole it is read again at the end.
+    /// Adds stored rows of a tensor: see [`check_values`](Self::check_values).
+    ///
+    /// Threads read blocks in any order, and each hashes its own. A block that is not read as a whole is read
+    /// again at the end.
     pub(super) fn check_rows(
         &self,
         index: usize,
@@ -49,10 +51,10 @@ impl StoredDir {
         digests.compare(index, lengths).map_err(|found| self.differs(index, found))
     }
 
-    /// Reads what is missing of every tensor that was read in part, and so checks it.
+    /// Reads the rest of every tensor that was read in part, and compares its hash.
     ///
     /// # Errors
-    /// Input where values are not those that were written; those of reading.
+    /// Input: the values differ from those that were written. Also errors of reading.
     pub(crate) fn check_hashes(&self) -> Result<()> {
         let Some(digests) = &self.digests else { return Ok(()) };
         let begun = digests.begun().into_iter().filter(|(index, _)| self.is_unchecked(*index));
@@ -73,7 +75,7 @@ impl StoredDir {
         Ok(())
     }
 
-    /// The error of a tensor that holds other values than were written.
+    /// Returns the error for a tensor with a wrong hash.
     pub(crate) fn differs(&self, index: usize, found: Hash128) -> Error {
         let expected = self.digests.as_ref().and_then(|digests| digests.expected(index));
         let expected = expected.map_or("none".to_string(), |hash| hash.to_string());
@@ -85,7 +87,7 @@ impl StoredDir {
         }
     }
 
-    /// The file that the parts of a tensor are in.
+    /// Returns the file of a tensor's parts.
     fn file_of(&self, index: usize) -> Option<&InputFile> {
         let file = match &self.tensors[index].parts.first()?.1 {
             PartBytes::File { file, .. } | PartBytes::Foreign { file, .. } => *file,

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that no other directory of this process has.
+/// A unique number per open directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DirNumber(u64);
 
@@ -13,10 +13,10 @@ impl Default for DirNumber {
     }
 }
 
-/// The block that was read last: rows are often asked for a few at a time.
+/// The block that was read last. Rows are often read a few at a time.
 #[derive(Debug, Default)]
 pub(super) struct ReadBlock {
-    /// Its directory, tensor and place.
+    /// Its directory, tensor and number.
     pub(super) of: Option<(DirNumber, usize, usize)>,
     pub(super) codes: Vec<i8>,
     pub(super) coded: Vec<u8>,

@@ -1,4 +1,5 @@
-//! Tensors kept in parts, read as if they were not: decoded to their own type, in row-major order of their own shape.
+//! Reads compressed tensors as plain tensors: decoded to their original type, row-major in their original
+//! shape.
 
 use super::{DecodeBuffers, StoredDir, StoredTensor};
 use crate::InputFile;
@@ -8,10 +9,11 @@ use briquette_core::{Affine, Coding, DType, Error, Grouping, Result, block, rows
 use std::ops::Range;
 
 impl StoredDir {
-    /// The scale of each row of a tensor that is kept as codes, or of each group of each row.
+    /// Returns the scale of each row of a tensor with codes, or of each group of each row.
     ///
     /// # Errors
-    /// Input where one is none; Io where they cannot be read.
+    /// - Input: a scale is invalid.
+    /// - Io: the scales cannot be read.
     pub fn scales(&self, index: usize) -> Result<Vec<f32>> {
         let (tensor, n_rows) = (&self.tensors[index], self.tensors[index].rows().n_rows);
         let scales: Vec<f32> = self.affines(index, 0..n_rows)?.into_iter().map(|affine| affine.scale).collect();
@@ -22,14 +24,14 @@ impl StoredDir {
     }
 }
 
-/// Refuses values that are infinite in the type of their tensor.
+/// Refuses values that overflow the type of their tensor.
 fn check_holds(tensor: &StoredTensor, values: &[f32]) -> Result<()> {
     let dtype = tensor.info.dtype;
     let largest = f32::from_bits(simd::max_magnitude(values));
     if dtype == DType::F32 || rows::fits(largest, dtype) {
         return Ok(());
     }
-    let message = format!("found {largest}, which is infinity in {dtype}; its codes cannot become {dtype} values");
+    let message = format!("found {largest}, which is infinity in {dtype}; its codes cannot be dequantized to {dtype}");
     Err(Error::refused(message).at(format_args!("tensor {:?}", tensor.info.name)))
 }
 

@@ -1,22 +1,22 @@
-//! PyTorch archives from literal values.
+//! Builds archives like those of PyTorch.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
-/// What an archive is made of.
+/// Options of an archive.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct How<'a> {
-    /// Entries that are deflated, if only as stored blocks.
+    /// Entries that are deflated (as stored blocks).
     pub deflated: &'a [&'a str],
-    /// Whether sizes and places are in 64-bit fields.
+    /// Whether sizes and offsets are in 64-bit fields.
     pub is_wide: bool,
 }
 
-/// A zip archive of stored entries, as `torch.save` lays them out.
+/// Builds a zip archive of stored entries, like `torch.save`.
 pub fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
     zip_as(How::default(), entries)
 }
 
-/// A zip archive.
+/// Builds a zip archive.
 pub fn zip_as(how: How, entries: &[(&str, &[u8])]) -> Vec<u8> {
     let (mut file, mut directory) = (Vec::new(), Vec::new());
     for (name, bytes) in entries {
@@ -42,7 +42,7 @@ pub fn zip_as(how: How, entries: &[(&str, &[u8])]) -> Vec<u8> {
     file
 }
 
-/// A tar archive of regular files, as Python's `tarfile` lays them out.
+/// Builds a tar archive of regular files, like Python's `tarfile`.
 pub fn tar(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let mut file = Vec::new();
     for (name, bytes) in entries {
@@ -62,7 +62,7 @@ pub fn tar(entries: &[(&str, &[u8])]) -> Vec<u8> {
     file
 }
 
-/// The records that end an archive.
+/// Appends the records at the end of an archive.
 fn end(file: &mut Vec<u8>, n: usize, n_directory: usize, start: usize, how: How) {
     let longs = |values: &[usize]| values.iter().flat_map(|&value| (value as u64).to_le_bytes()).collect::<Vec<u8>>();
     let at = file.len();
@@ -81,7 +81,7 @@ fn narrow(value: usize, how: How) -> [u8; 4] {
     if how.is_wide { u32::MAX } else { value as u32 }.to_le_bytes()
 }
 
-/// The extra field with 64-bit values.
+/// Builds the extra field with 64-bit values.
 fn wide(values: &[usize], how: How) -> Vec<u8> {
     if !how.is_wide {
         return Vec::new();
@@ -90,35 +90,35 @@ fn wide(values: &[usize], how: How) -> Vec<u8> {
     head.into_iter().chain(values.iter().flat_map(|&value| (value as u64).to_le_bytes())).collect()
 }
 
-/// Deflated, as one block that is stored.
+/// Deflates bytes as one stored block.
 fn deflate(bytes: &[u8]) -> Vec<u8> {
     let n = u16::try_from(bytes.len()).unwrap();
     [&[1], n.to_le_bytes().as_slice(), &(!n).to_le_bytes(), bytes].concat()
 }
 
-/// CRC-32.
+/// Computes the CRC-32.
 pub fn checksum(bytes: &[u8]) -> u32 {
     let step = |sum: u32, _| if sum & 1 == 1 { (sum >> 1) ^ 0xedb8_8320 } else { sum >> 1 };
     !bytes.iter().fold(u32::MAX, |sum, &byte| (0..8).fold(sum ^ u32::from(byte), step))
 }
 
-/// A pickle of one dictionary with these items.
+/// Builds a pickle of one dictionary with these items.
 pub fn dict(items: &[u8]) -> Vec<u8> {
     [b"\x80\x02}(", items, b"u."].concat()
 }
 
-/// The key of an item.
+/// Encodes the key of an item.
 pub fn key(name: &str) -> Vec<u8> {
     [b"X", (name.len() as u32).to_le_bytes().as_slice(), name.as_bytes()].concat()
 }
 
-/// A view of storage 0, which has two f32: the opcodes for its first element, shape and strides.
+/// Encodes a view of storage 0, which has two f32; `view` has the opcodes for first element, shape and strides.
 pub fn tensor(view: &[u8]) -> Vec<u8> {
     let storage = b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x02tQ";
     [storage, view, b"\x89ccollections\nOrderedDict\n)RtR"].concat()
 }
 
-/// A key and a tensor of two f32 in storage 0, from an element with a step.
+/// Encodes a key and a tensor of two f32 in storage 0, with an offset and a stride.
 pub fn item(name: &str, offset: u8, step: u8) -> Vec<u8> {
     [key(name), tensor(&[b'K', offset, b'K', 2, 0x85, b'K', step, 0x85])].concat()
 }

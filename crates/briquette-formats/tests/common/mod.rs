@@ -1,15 +1,15 @@
-//! What the tests of readers share.
+//! Helpers for the tests of readers.
 
 use briquette_formats::{Checkpoint, TensorSource};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A file or directory of `fixtures`.
+/// Returns the path of a file or directory in `fixtures`.
 pub(crate) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
 }
 
-/// Type, shape and bytes of each tensor, by name; read whole and in two halves.
+/// Reads type, shape and bytes of each tensor by name; checks that reading in two halves gives the same bytes.
 pub(crate) fn tensors(path: &Path) -> BTreeMap<String, (String, Vec<u8>)> {
     let checkpoint = Checkpoint::open(path).unwrap();
     let mut found = BTreeMap::new();

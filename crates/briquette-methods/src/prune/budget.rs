@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_round_as_in_python() {
+    fn counts_round_half_to_even() {
         let half = Ratio::new(0.5).unwrap();
         assert_eq!([half.of(1), half.of(3), half.of(5), half.of(0)], [0, 2, 2, 0]);
         assert_eq!(Ratio::new(0.4).unwrap().of(589_824), 235_930);

@@ -16,7 +16,7 @@ pub enum Rank {
 }
 
 impl Rank {
-    /// Returns the rank for a matrix `[n_rows, n_cols]`; `None` if the factors would not be smaller than the
+    /// Returns the rank for a matrix `[n_rows, n_cols]`. `None` if the factors would not be smaller than the
     /// matrix.
     ///
     /// `energies` are the squared singular values of the matrix, largest first.
@@ -126,7 +126,7 @@ mod tests {
         Spectrum::of(ArrayView2::from_shape((n_rows, n_cols), w).unwrap())
     }
 
-    /// `‖w - up · down‖²`.
+    /// Returns `‖w - up · down‖²`.
     fn error(w: &[f32], factors: &Factors, n_rows: usize, n_cols: usize) -> f64 {
         let at = |row: usize, col: usize| -> f64 {
             let terms = (0..factors.rank)
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_of_low_rank_is_found_out() {
+    fn the_rank_of_a_low_rank_matrix_is_found() {
         let (up, down) = (weights(20, 3), weights(3, 30));
         let w: Vec<f32> =
             (0..600).map(|at| (0..3).map(|k| up[at / 30 * 3 + k] * down[k * 30 + at % 30]).sum()).collect();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_is_the_smallest_of_its_energy_or_the_largest_of_its_bytes() {
+    fn a_rank_follows_from_energy_or_bytes() {
         let ratio = |share| Ratio::new(share).unwrap();
         let energies = [8.0, 1.0, 0.5, 0.5];
         let by_energy = |share| Rank::Energy(ratio(share)).of(&energies, 100, 100);
@@ -188,8 +188,8 @@ mod tests {
         let by_bytes = |share, n_rows, n_cols| Rank::Bytes(ratio(share)).of(&energies, n_rows, n_cols);
         assert_eq!(by_bytes(0.5, 100, 100), Some(25));
         assert_eq!(by_bytes(0.5, 80, 512), Some(34)); // 34 * 592 = 20128 of 20480
-        assert_eq!(by_bytes(0.1, 10, 10), None); // not even rank 1
-        assert_eq!(by_bytes(1.0, 100, 100), None); // 50 * 200 is as large as it was
+        assert_eq!(by_bytes(0.1, 10, 10), None); // less than rank 1
+        assert_eq!(by_bytes(1.0, 100, 100), None); // 50 * 200 is the size of the matrix
         assert_eq!(Rank::Energy(ratio(1.0)).of(&energies, 4, 4), None);
     }
 }

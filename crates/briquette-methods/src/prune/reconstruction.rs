@@ -1,6 +1,7 @@
 //! Methods that prune weights and update the remaining weights.
 
-/// How the remaining weights of a layer compensate for the pruned ones, using the Gram matrix of its inputs.
+/// How the remaining weights of a layer compensate for the pruned ones. All methods use the Gram matrix of its
+/// inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reconstruction {
     /// SparseGPT: column by column, with the error carried into the columns that follow.

@@ -70,7 +70,10 @@ impl Schedule {
     pub fn check(&self) -> Result<()> {
         if self.every == 0 || self.end < self.begin {
             let Self { begin, end, every, .. } = self;
-            return Err(Error::config(format!("a schedule over {begin}..{end} every {every} steps never comes due")));
+            let message = format!("the schedule over {begin}..{end} every {every} steps never updates");
+            return Err(Error::config(format!(
+                "{message}; use an interval of at least 1 and an end not before the begin"
+            )));
         }
         Ok(())
     }
@@ -146,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn each_course_ends_where_it_should() {
+    fn every_schedule_ends_at_full_sparsity() {
         let (from, to) = (Ratio::new(0.1).unwrap(), Ratio::new(0.9).unwrap());
         let at = |schedule: Schedule, step| schedule.ratio(step, from, to).get();
         for schedule in [Schedule::constant(4..8), Schedule::linear(4..8), Schedule::cubic(4..8)] {

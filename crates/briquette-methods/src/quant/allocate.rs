@@ -131,7 +131,7 @@ mod tests {
     use crate::quant::candidate::KernelKind;
     use proptest::prelude::*;
 
-    /// The least loss within a whole number of bytes, by dynamic programming.
+    /// Returns the least loss within a whole number of bytes, by dynamic programming.
     fn exact(tensors: &[Vec<Candidate>], most: usize) -> f64 {
         let mut least = vec![0.0; most + 1];
         for choices in tensors {
@@ -160,7 +160,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
         #[test]
-        fn it_is_within_a_hundredth_of_the_best_there_is(
+        fn the_loss_is_within_one_percent_of_the_optimum(
             sizes in prop::collection::vec((1000.0_f64..6000.0, 1e-3_f64..10.0), 4..9), share in 0.05_f64..0.9,
         ) {
             let tensors = tensors(&sizes);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_bytes_are_none_and_plenty_give_the_best_choices() {
+    fn too_few_bytes_give_none_and_many_give_the_least_loss() {
         let tensors = tensors(&[(500.0, 1.0), (900.0, 0.1)]);
         assert_eq!(allocate(&tensors, &[], 1.0), None);
         assert_eq!(allocate(&tensors, &[], 1e9), Some(vec![0, 0]));
@@ -199,7 +199,7 @@ mod tests {
             vec![
                 candidate(100.0, by, WIDE),
                 candidate(70.0, 6.0 * by, WIDE),
-                candidate(90.0, 5.5 * by, WIDE), // Worth it for no multiplier.
+                candidate(90.0, 5.5 * by, WIDE), // Never optimal for any multiplier.
                 candidate(50.0, 20.0 * by, NARROW),
             ]
         };
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_has_one_kernel_and_loses_the_least_that_it_can_so() {
+    fn a_group_has_one_kernel_and_the_least_loss_for_it() {
         let tensors = layers(&[1.0, 0.1, 3.0, 0.5]);
         let groups = [vec![0, 1, 2]];
         for most in [200.0, 240.0, 290.0, 300.0, 330.0, 370.0, 400.0] {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_of_one_kernel_or_of_none_in_common_is_as_good_as_no_group() {
+    fn a_group_with_one_or_no_common_kernel_is_split() {
         let wide: Vec<Vec<Candidate>> = layers(&[1.0, 0.1]).into_iter().map(|choices| choices[..3].to_vec()).collect();
         let mut apart = layers(&[1.0, 0.1]);
         apart[0].truncate(3);

@@ -12,13 +12,13 @@ pub struct MaskedRows<'a> {
     pub values: &'a [f32],
     /// The number of inputs of each row.
     pub n_cols: usize,
-    /// One bit per weight, set if the weight is kept, [`Mask::row_bytes`] per row; `None` if all are kept.
+    /// One bit per weight, set if the weight is kept, [`Mask::row_bytes`] per row. `None` if all are kept.
     pub keep: Option<&'a [u8]>,
     /// Input statistics of the columns, for ranges that use them.
     pub inputs: Option<&'a InputView>,
 }
 
-/// Computes scales, in buffers that are reused between calls.
+/// A computation of scales, with buffers that are reused between calls.
 #[derive(Debug, Default)]
 pub struct Fitter {
     values: Vec<f32>,
@@ -30,10 +30,10 @@ impl Fitter {
     ///
     /// If the tensor has a single scale, `rows` must be all of its rows. Dropped weights (zeros) do not change
     /// the ranges `absmax` and `minmax`. For the other ranges they are left out, because they would shift the
-    /// result. `go_on` is called about every half million weights.
+    /// result. `check_stop` is called about every half million weights.
     ///
     /// # Errors
-    /// The first error of `go_on`.
+    /// The first error of `check_stop`.
     ///
     /// # Panics
     /// If the group size does not divide the row.
@@ -41,7 +41,7 @@ impl Fitter {
         &mut self,
         spec: &QuantSpec,
         rows: MaskedRows,
-        go_on: &impl Fn() -> Result<(), E>,
+        check_stop: &impl Fn() -> Result<(), E>,
         affines: &mut Vec<Affine>,
     ) -> Result<(), E> {
         let MaskedRows { values, n_cols, keep, inputs } = rows;
@@ -64,7 +64,7 @@ impl Fitter {
         for start in (0..values.len()).step_by(size) {
             let whole = WeightGroup { values: &values[start..start + size], mean_square: None };
             let group = if keep.is_some() || inputs.is_some() { self.group(&rows, keep, start, size) } else { whole };
-            affines.push(spec.scale.round(range::try_choose(spec.range, group, spec.grid, go_on)?));
+            affines.push(spec.scale.round(range::try_choose(spec.range, group, spec.grid, check_stop)?));
         }
         Ok(())
     }
@@ -112,7 +112,7 @@ mod tests {
     use crate::quant::Scheme;
 
     #[test]
-    fn robust_ranges_do_not_see_what_is_dropped() {
+    fn robust_ranges_ignore_dropped_weights() {
         let weights: Vec<f32> = (0..60).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
         let mask = Mask::from_fn(5, 12, |row, col| (row + col) % 3 != 0);
         for name in ["int4", "int8-asym", "int4-g4", "int3-g12-asym"] {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_nothing_have_the_scale_of_nothing() {
+    fn empty_rows_have_the_scale_of_an_empty_group() {
         let spec = "int8".parse::<Scheme>().unwrap().weights;
         assert_eq!(fit(&[], 0, None, &QuantSpec { grouping: Grouping::Tensor, ..spec }).affines.len(), 1);
         assert!(fit(&[], 0, None, &spec).affines.is_empty());

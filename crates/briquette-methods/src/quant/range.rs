@@ -19,7 +19,7 @@ pub use weighted::weighted;
 use briquette_core::{Affine, Grid};
 use std::convert::Infallible;
 
-/// The number of weights after which a search calls `go_on`: 71 candidate ranges for these take tens of
+/// The number of weights after which a search calls `check_stop`: 71 candidate ranges for these take tens of
 /// milliseconds.
 const CHECKED: usize = 1 << 19;
 
@@ -39,7 +39,7 @@ pub enum ScaleSearch {
     Hqq,
     /// The shrunken range with the least squared output error, weighted by the mean squares of the inputs.
     Weighted,
-    /// The same step size everywhere, or a power-of-two multiple for large weights; `None` until a budget sets
+    /// The same step size everywhere, or a power-of-two multiple for large weights. `None` until a budget sets
     /// it.
     Step(Option<f32>),
 }
@@ -85,24 +85,24 @@ pub fn choose(range: ScaleSearch, values: &[f32], grid: Grid) -> Affine {
 
 /// Computes the scale and zero point of a group of finite weights, and can be stopped.
 ///
-/// Calls `go_on` about every half million weights, since the search of a large group takes seconds.
+/// Calls `check_stop` about every half million weights, since the search of a large group takes seconds.
 ///
 /// # Errors
-/// The first error of `go_on`.
+/// The first error of `check_stop`.
 pub fn try_choose<E>(
     range: ScaleSearch,
     group: WeightGroup,
     grid: Grid,
-    go_on: &impl Fn() -> Result<(), E>,
+    check_stop: &impl Fn() -> Result<(), E>,
 ) -> Result<Affine, E> {
     match range {
         ScaleSearch::AbsMax | ScaleSearch::Step(None) => Ok(absmax(group.values, grid)),
         ScaleSearch::Step(Some(size)) => Ok(step(group.values, size, grid)),
         ScaleSearch::MinMax => Ok(minmax(group.values, grid)),
         ScaleSearch::Percentile(share) => Ok(percentile(group.values, share, grid)),
-        ScaleSearch::Mse => mse(group.values, grid, go_on),
-        ScaleSearch::Hqq => hqq(group.values, grid, go_on),
-        ScaleSearch::Weighted => weighted(group, grid, go_on),
+        ScaleSearch::Mse => mse(group.values, grid, check_stop),
+        ScaleSearch::Hqq => hqq(group.values, grid, check_stop),
+        ScaleSearch::Weighted => weighted(group, grid, check_stop),
     }
 }
 
@@ -153,7 +153,7 @@ mod tests {
         }
 
         #[test]
-        fn the_least_squares_range_is_the_best_of_all_that_are_tried(group in prop::collection::vec(-2.0_f32..3.0, 1..300)) {
+        fn the_least_squares_range_is_the_best_candidate(group in prop::collection::vec(-2.0_f32..3.0, 1..300)) {
             let (min, max) = group.iter().fold((0.0_f32, 0.0_f32), |(min, max), &value| (min.min(value), max.max(value)));
             for (kind, n_bits) in [(GridKind::Symmetric, 4), (GridKind::SymmetricFull, 8), (GridKind::Asymmetric, 4)] {
                 let grid = Grid::new(n_bits, kind).unwrap();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_nothing_and_of_zeros_have_scale_one() {
+    fn empty_and_zero_groups_have_scale_one() {
         for range in ALL {
             assert_eq!(choose(range, &[], Grid::INT8), Affine::symmetric(1.0));
             assert_eq!(choose(range, &[0.0; 5], Grid::INT8), Affine::symmetric(1.0));
@@ -188,24 +188,24 @@ mod tests {
     }
 
     #[test]
-    fn a_search_over_a_large_group_is_given_up_when_asked() {
+    fn a_search_of_a_large_group_can_be_stopped() {
         let group: Vec<f32> = (0..5 * CHECKED + 3).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
         for range in [ScaleSearch::Mse, ScaleSearch::Hqq] {
             let n_asked = Cell::new(0);
-            let go_on = || {
+            let check_stop = || {
                 n_asked.set(n_asked.get() + 1);
                 if n_asked.get() < 5 { Ok(()) } else { Err("stop") }
             };
             assert_eq!(
-                try_choose(range, WeightGroup { values: &group, mean_square: None }, Grid::INT8, &go_on),
+                try_choose(range, WeightGroup { values: &group, mean_square: None }, Grid::INT8, &check_stop),
                 Err("stop")
             );
-            assert_eq!(n_asked.get(), 5, "five pieces, then no more");
+            assert_eq!(n_asked.get(), 5, "the search stops after five calls");
         }
     }
 
     #[test]
-    fn a_percentile_beats_the_whole_range_where_one_weight_is_far_out() {
+    fn a_percentile_beats_the_whole_range_with_an_outlier() {
         let mut group: Vec<f32> = (0..255).map(|i| ((i * 37) % 101) as f32 / 100.0 - 0.5).collect();
         group.push(20.0);
         let grid = Grid::new(4, GridKind::Asymmetric).unwrap();

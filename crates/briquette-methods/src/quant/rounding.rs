@@ -6,8 +6,8 @@ pub enum Rounding {
     /// To the nearest grid point.
     #[default]
     Nearest,
-    /// GPTQ: column by column, with the error carried into the columns that follow, using the Gram matrix of
-    /// the inputs.
+    /// GPTQ: column by column, with the error carried into later columns. It uses the Gram matrix of the
+    /// inputs.
     Gptq,
 }
 

@@ -24,7 +24,8 @@ impl QuantSpec {
         Codes { bits: self.grid.n_bits(), grid: self.grid.kind(), grouping: self.grouping, scale: self.scale }
     }
 
-    /// Returns the scheme for rows of `n_cols` weights: one scale per row if the groups do not divide the row.
+    /// Returns the scheme for rows of `n_cols` weights. It has one scale per row if the groups do not divide
+    /// the row.
     pub fn for_columns(self, n_cols: usize) -> Self {
         match self.grouping.per_row(n_cols) {
             Some(_) => self,
@@ -68,8 +69,8 @@ impl std::fmt::Display for UnknownScheme {
         write!(
             f,
             "unknown scheme {:?}: expected int8, int8-dynamic, int8-dynamic-sym, or intB, intB-asym, intB-gN, \
-             intB-gN-asym with 2 to 8 bits B and a group size N (int4-g128), or step, stepS, stepS-tensor with a step S from {:e} to {:e} (step0.01), \
-             and -dynamic behind it",
+             intB-gN-asym with 2 to 8 bits B and a group size N (int4-g128), or step, stepS, stepS-tensor \
+             with a step size S from {:e} to {:e} (step0.01), optionally followed by -dynamic",
             self.0,
             STEP_SIZES.start(),
             STEP_SIZES.end()
@@ -137,7 +138,7 @@ pub fn step_name(size: f64, suffix: &str) -> String {
     format!("step{size:.3e}{suffix}")
 }
 
-/// Multiplies the step size in the name of a scheme; `None` if the scheme has no step size.
+/// Multiplies the step size in the name of a scheme. `None` if the scheme has no step size.
 pub fn scaled_step(scheme: &str, factor: f64) -> Option<String> {
     let rest = scheme.strip_prefix("step")?;
     let end = ["-tensor", "-dynamic"].into_iter().filter_map(|word| rest.find(word)).min().unwrap_or(rest.len());
@@ -187,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_bits_group_and_symmetry() {
+    fn names_set_bits_group_and_symmetry() {
         let scheme: Scheme = "int4-g32-asym".parse().unwrap();
         assert_eq!(scheme.weights.grid, Grid::new(4, GridKind::Asymmetric).unwrap());
         assert_eq!((scheme.weights.grouping, scheme.weights.range), (Grouping::Group(32), ScaleSearch::MinMax));

@@ -36,14 +36,14 @@ const ROWS: usize = 128;
 /// cases: no input was observed, the matrix has no Cholesky factor, or a solved weight is not finite. Weights
 /// of a dead input are pruned first.
 ///
-/// Memory: 12 bytes per pair of inputs (besides the Gram matrix), and 20 per weight. `go_on` is called in each
-/// iteration, and for every 128 columns of the inverse.
+/// Memory: 12 bytes per pair of inputs (besides the Gram matrix), and 20 per weight. `check_stop` is called in
+/// each iteration, and for every 128 columns of the inverse.
 ///
 /// Source: Boža, "Fast and Effective Weight Update for Pruned Large Language Models", 2024, algorithm 1, as in
 /// `AdmmPruner.fasterprune` of its repository.
 ///
 /// # Errors
-/// The first error of `go_on`; the weights are then invalid.
+/// The first error of `check_stop`; the weights are then invalid.
 ///
 /// # Panics
 /// If the lengths disagree, the rule drops more weights than there are, or `m` does not divide the row.
@@ -53,14 +53,15 @@ pub fn admm<E>(
     sparsity: DropRule,
     gram: &[f64],
     count: u64,
-    go_on: &impl Fn() -> Result<(), E>,
+    check_stop: &impl Fn() -> Result<(), E>,
 ) -> Result<(Mask, FactorOutcome), E> {
-    assert_eq!(gram.len(), n_cols * n_cols, "as many rows as columns, one for each input");
+    assert_eq!(gram.len(), n_cols * n_cols, "the Gram matrix is n_cols × n_cols");
     assert!(weights.len().is_multiple_of(n_cols.max(1)), "whole rows of weights");
     let n_dead = (0..n_cols).filter(|i| gram[i * n_cols + i] == 0.0).count();
     let mut outcome = FactorOutcome { damping: DAMPING, n_dead: if count == 0 { 0 } else { n_dead }, fallback: None };
     let norms: Vec<f64> = (0..n_cols).map(|i| gram[i * n_cols + i].sqrt() + 1e-8).collect();
-    let found = if count == 0 { Err(Fallback::NothingSeen) } else { solve(weights, sparsity, gram, &norms, go_on)? };
+    let found =
+        if count == 0 { Err(Fallback::NothingSeen) } else { solve(weights, sparsity, gram, &norms, check_stop)? };
     let found = found.and_then(|(values, keep)| {
         let solved = unscaled(&values, &keep, &norms);
         if solved.iter().all(|weight| weight.is_finite()) { Ok((solved, keep)) } else { Err(Fallback::NotFinite) }
@@ -93,7 +94,7 @@ fn solve<E>(
     sparsity: DropRule,
     gram: &[f64],
     norms: &[f64],
-    go_on: &impl Fn() -> Result<(), E>,
+    check_stop: &impl Fn() -> Result<(), E>,
 ) -> Result<Result<(Vec<f32>, Mask), Fallback>, E> {
     let n = norms.len();
     let mut values: Vec<f32> =
@@ -104,7 +105,7 @@ fn solve<E>(
     multiply(&values, &as_f32, n, &mut target);
     drop(as_f32);
     (0..n).for_each(|i| matrix[i * n + i] += f64::from(RHO));
-    if !cholesky(&mut matrix, n, go_on)? {
+    if !cholesky(&mut matrix, n, check_stop)? {
         return Ok(Err(Fallback::NotPositive));
     }
     let inverse = inverse(&matrix, n);
@@ -112,7 +113,7 @@ fn solve<E>(
     let (mut dual, mut wanted) = (vec![0.0; values.len()], vec![0.0; values.len()]);
     let mut keep = Mask::from_bits(0, n, Vec::new());
     for step in 1..=N_STEPS {
-        go_on()?;
+        check_stop()?;
         values.par_iter_mut().zip(&dual).for_each(|(value, dual)| *value += dual);
         if step <= N_CHOICES {
             keep = choose(&values, n, sparsity, step);
@@ -189,8 +190,8 @@ fn choose(values: &[f32], n_cols: usize, sparsity: DropRule, step: usize) -> Mas
     }
 }
 
-/// Returns how many of `n` weights are pruned in an iteration: `s − s·(1 − step/15)³` of them, rounded down;
-/// `n_drop` at the end.
+/// Returns how many of `n` weights are pruned in an iteration: `s − s·(1 − step/15)³` of them, rounded down.
+/// The last iterations prune all `n_drop`.
 fn count_at(step: usize, n_drop: usize, n: usize) -> usize {
     match (Ratio::new(0.0), Ratio::new(n_drop as f64 / n.max(1) as f64)) {
         (Some(none), Some(end)) if step < N_CHOICES => (cubic(step, 0..N_CHOICES, none, end).get() * n as f64) as usize,
@@ -203,12 +204,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gram_matrix_beyond_f32_leaves_weights_that_are_dropped_by_magnitude() {
-        let go_on = || Ok::<(), std::convert::Infallible>(());
+    fn a_gram_matrix_beyond_f32_falls_back_to_magnitude() {
+        let check_stop = || Ok::<(), std::convert::Infallible>(());
         for size in [5e77, 1e100, 1e300] {
             let gram: Vec<f64> = [8.0, 4.0, 4.0, 10.0].map(|value| value * size).into();
             let mut weights = [0.5, -0.25, 0.125, 1.0];
-            let Ok((keep, outcome)) = admm(&mut weights, 2, DropRule::CountPerRow(1), &gram, 4, &go_on);
+            let Ok((keep, outcome)) = admm(&mut weights, 2, DropRule::CountPerRow(1), &gram, 4, &check_stop);
             assert_eq!(outcome.fallback, Some(Fallback::NotFinite), "{size}");
             assert_eq!(weights, [0.5, 0.0, 0.0, 1.0], "{size}");
             assert!(keep.keeps(0, 0) && !keep.keeps(0, 1));
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn more_go_at_each_step_until_all_do() {
+    fn the_number_of_dropped_weights_grows_to_all() {
         let counts: Vec<usize> = (1..=N_STEPS).map(|step| count_at(step, 50, 100)).collect();
         assert_eq!(counts[..4], [9, 17, 24, 30]);
         assert!(counts.is_sorted() && counts[13] < 50 && counts[14..] == [50; 6]);

@@ -17,18 +17,18 @@ pub(crate) const COLUMNS: usize = 64;
 /// definite.
 ///
 /// Elements above the diagonal are neither read nor written. If `A` is not positive definite, the contents are
-/// invalid. A pivot must exceed the rounding error of its diagonal element, `n·ε·A_kk`. `go_on` is called for
-/// every block of columns.
+/// invalid. A pivot must exceed the rounding error of its diagonal element, `n·ε·A_kk`. `check_stop` is called
+/// for every block of columns.
 ///
 /// Source: Golub and Van Loan, "Matrix Computations", 4.2.9 (by blocks, right-looking).
 ///
 /// # Errors
-/// The first error of `go_on`.
-pub(crate) fn cholesky<E>(matrix: &mut [f64], n: usize, go_on: &impl Fn() -> Result<(), E>) -> Result<bool, E> {
+/// The first error of `check_stop`.
+pub(crate) fn cholesky<E>(matrix: &mut [f64], n: usize, check_stop: &impl Fn() -> Result<(), E>) -> Result<bool, E> {
     let least = n as f64 * f64::EPSILON;
     let floors: Vec<f64> = (0..n).map(|k| least * matrix[k * n + k]).collect();
     for first in (0..n).step_by(BLOCK) {
-        go_on()?;
+        check_stop()?;
         let block = first..n.min(first + BLOCK);
         let (above, below) = matrix.split_at_mut(block.end * n);
         if !diagonal_block(&mut above[block.start * n..], n, block.clone(), &floors) {
@@ -87,7 +87,7 @@ fn solve_panel(diagonal: &[f64], below: &mut [f64], n: usize, block: Range<usize
     panel
 }
 
-/// Returns up to [`COLUMNS`] rows of `L⁻¹`, as columns; elements beyond the last row are 0 and omitted.
+/// Returns up to [`COLUMNS`] rows of `L⁻¹`, as columns. Elements beyond the last row are 0 and omitted.
 pub(crate) fn inverse_rows(lower: &[f64], n: usize, rows: Range<usize>) -> Vec<[f64; COLUMNS]> {
     let mut columns = vec![[0.0; COLUMNS]; rows.end];
     rows.enumerate().for_each(|(i, row)| columns[row][i] = 1.0);
@@ -161,11 +161,11 @@ mod tests {
     use super::*;
     use std::convert::Infallible;
 
-    fn go_on() -> Result<(), Infallible> {
+    fn check_stop() -> Result<(), Infallible> {
         Ok(())
     }
 
-    /// `X·Xᵀ + I` with pseudorandom `X`.
+    /// Returns `X·Xᵀ + I` with pseudorandom `X`.
     fn positive(n: usize) -> Vec<f64> {
         let x: Vec<f64> = (0..n * n).map(|i| ((i * 7919 + i * i % 613) % 1009) as f64 / 500.0 - 1.0).collect();
         let dot = |i: usize, j: usize| (0..n).map(|k| x[i * n + k] * x[j * n + k]).sum::<f64>();
@@ -173,11 +173,11 @@ mod tests {
     }
 
     #[test]
-    fn a_factor_times_its_transpose_is_the_matrix_and_an_inverse_undoes_it() {
+    fn factors_and_inverses_reproduce_the_matrix() {
         for n in [0, 1, 2, 127, 128, 129, 300] {
             let matrix = positive(n);
             let mut lower = matrix.clone();
-            assert_eq!(cholesky(&mut lower, n, &go_on), Ok(true));
+            assert_eq!(cholesky(&mut lower, n, &check_stop), Ok(true));
             let inverse = inverse(&lower, n);
             for i in 0..n {
                 for j in 0..n {
@@ -192,19 +192,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_positive_definite_has_no_factor() {
+    fn an_indefinite_matrix_has_no_factor() {
         let n = 200;
         for (at, value) in [(0, 0.0), (150 * n + 150, -1.0), (199 * n + 199, f64::NAN), (3 * n + 3, f64::INFINITY)] {
             let mut matrix = positive(n);
             matrix[at] = value;
-            assert_eq!(cholesky(&mut matrix, n, &go_on), Ok(false), "{at} {value}");
+            assert_eq!(cholesky(&mut matrix, n, &check_stop), Ok(false), "{at} {value}");
         }
         let mut ones = vec![1.0; n * n];
-        assert_eq!(cholesky(&mut ones, n, &go_on), Ok(false), "of rank one");
+        assert_eq!(cholesky(&mut ones, n, &check_stop), Ok(false), "of rank one");
     }
 
     #[test]
-    fn it_stops_when_asked() {
+    fn an_error_of_check_stop_ends_the_work() {
         assert_eq!(cholesky(&mut positive(4), 4, &|| Err("stop")), Err("stop"));
     }
 }

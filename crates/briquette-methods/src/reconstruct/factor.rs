@@ -29,7 +29,7 @@ pub struct FactorSpec {
 }
 
 impl Default for FactorSpec {
-    /// Damping of 0.01, columns in stored order.
+    /// Returns damping of 0.01 and columns in stored order.
     fn default() -> Self {
         Self { damping: 0.01, order: ColumnOrder::Stored }
     }
@@ -49,7 +49,8 @@ pub enum Fallback {
 /// The outcome of a factorization.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FactorOutcome {
-    /// The damping used, relative to the mean diagonal: the requested one, or the first that yielded a factor.
+    /// The damping used, relative to the mean diagonal. It is the requested one, or the first that yielded a
+    /// factor.
     pub damping: f64,
     /// The number of inputs that were 0 in all vectors; their weights become 0.
     pub n_dead: usize,
@@ -85,10 +86,10 @@ impl InverseFactor {
     ///
     /// If `H` has no factor, damping is increased. The factor of the identity is returned if no damping helps,
     /// if no vector was observed, or if the factor is not finite in f32; [`outcome`](Self::outcome) has the
-    /// reason. Any thread calls `go_on`, about every 64 columns.
+    /// reason. Any thread calls `check_stop`, about every 64 columns.
     ///
     /// # Errors
-    /// The first error of `go_on`.
+    /// The first error of `check_stop`.
     ///
     /// # Panics
     /// If the matrix is not square, or the damping is negative or not finite.
@@ -96,10 +97,10 @@ impl InverseFactor {
         gram: &[f64],
         count: u64,
         spec: &FactorSpec,
-        go_on: &(impl Fn() -> Result<(), E> + Sync),
+        check_stop: &(impl Fn() -> Result<(), E> + Sync),
     ) -> Result<Self, E> {
         let n = gram.len().isqrt();
-        assert_eq!(n * n, gram.len(), "as many rows as columns");
+        assert_eq!(n * n, gram.len(), "the Gram matrix is square");
         assert!(spec.damping >= 0.0 && spec.damping.is_finite(), "damping of {}", spec.damping);
         if count == 0 {
             return Ok(Self::identity(n, vec![false; n], spec.damping, Fallback::NothingSeen));
@@ -110,10 +111,10 @@ impl InverseFactor {
         let more = MORE_DAMPING.into_iter().filter(|&more| more > spec.damping);
         for damping in std::iter::once(spec.damping).chain(more) {
             let mut lower = hessian.damped_and_reversed(damping);
-            if cholesky(&mut lower, n, go_on)? {
+            if cholesky(&mut lower, n, check_stop)? {
                 let n_dead = is_dead.iter().filter(|&&dead| dead).count();
                 let outcome = FactorOutcome { damping, n_dead, fallback: None };
-                let (pivots, carry) = carry_of(&lower, n, go_on)?;
+                let (pivots, carry) = carry_of(&lower, n, check_stop)?;
                 if !pivots.iter().chain(&carry).all(|value| value.is_finite()) {
                     return Ok(Self::identity(n, vec![false; n], damping, Fallback::NotFinite));
                 }
@@ -183,11 +184,11 @@ impl InverseFactor {
 fn carry_of<E: Send>(
     lower: &[f64],
     n: usize,
-    go_on: &(impl Fn() -> Result<(), E> + Sync),
+    check_stop: &(impl Fn() -> Result<(), E> + Sync),
 ) -> Result<(Vec<f32>, Vec<f32>), E> {
     let mut carry = vec![0.0; n * n];
     carry.par_chunks_mut(COLUMNS * n.max(1)).enumerate().try_for_each(|(chunk, rows)| {
-        go_on()?;
+        check_stop()?;
         let (first, n_rows) = (chunk * COLUMNS, rows.len() / n);
         let columns = inverse_rows(lower, n, n - first - n_rows..n - first);
         for (i, row) in rows.chunks_exact_mut(n).enumerate() {
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_factor_that_does_not_fit_f32_is_that_of_the_identity() {
+    fn a_factor_beyond_f32_becomes_the_identity() {
         for size in [1e30, 1e78, 1e150, 1e300] {
             let gram = [8.0 * size, 4.0 * size, 4.0 * size, 10.0 * size];
             let factor = made(&gram, 4, &FactorSpec::default());
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_factor_it_is_that_of_the_identity() {
+    fn a_missing_factor_becomes_the_identity() {
         let unseen = made(&[0.0; 9], 0, &FactorSpec { order: ColumnOrder::ByActivation, ..FactorSpec::default() });
         assert_eq!(unseen.outcome(), FactorOutcome { damping: 0.01, n_dead: 0, fallback: Some(Fallback::NothingSeen) });
         let broken = made(&[f64::NAN, 0.0, 0.0, 0.0], 2, &FactorSpec::default());

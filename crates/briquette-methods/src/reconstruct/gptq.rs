@@ -17,7 +17,7 @@ use rayon::prelude::*;
 /// back](crate::reconstruct::FactorOutcome::fallback), weights are rounded to nearest. A weight that is updated
 /// beyond f32 becomes NaN, and so do the later kept weights of its row.
 ///
-/// Rows are independent of each other. Any thread calls `go_on`, for every 64 rows and 128 columns.
+/// Rows are independent of each other. Any thread calls `check_stop`, for every 64 rows and 128 columns.
 ///
 /// Source: Frantar et al., "GPTQ", 2023, algorithm 1; order, static groups and dead inputs as in
 /// llm-compressor's `quantize_weight`. Until 2026-06, that function could preserve zeros by excluding them from
@@ -25,7 +25,7 @@ use rayon::prelude::*;
 /// as in SparseGPT's joint `fasterprune`.
 ///
 /// # Errors
-/// The first error of `go_on`; the weights are then invalid.
+/// The first error of `check_stop`; the weights are then invalid.
 ///
 /// # Panics
 /// If the lengths disagree.
@@ -35,22 +35,22 @@ pub fn gptq<E: Send>(
     quant: &QuantParams,
     keep: Option<&Mask>,
     factor: &InverseFactor,
-    go_on: &(impl Fn() -> Result<(), E> + Sync),
+    check_stop: &(impl Fn() -> Result<(), E> + Sync),
 ) -> Result<(), E> {
-    assert_eq!(factor.n_cols(), n_cols, "a factor for as many columns");
+    assert_eq!(factor.n_cols(), n_cols, "the factor has n_cols columns");
     if n_cols == 0 {
         return Ok(());
     }
     assert!(weights.len().is_multiple_of(n_cols), "whole rows of weights");
     let n_rows = weights.len() / n_cols;
-    assert!(keep.is_none_or(|keep| keep.dim() == (n_rows, n_cols)), "a bit for each weight");
+    assert!(keep.is_none_or(|keep| keep.dim() == (n_rows, n_cols)), "the mask has the shape of the weights");
     weights.par_chunks_mut(STRIP * n_cols).enumerate().try_for_each(|(chunk, weights)| {
         let first = chunk * STRIP;
         let mut strip = RowStrip::new(weights, factor);
         let rows = first..first + strip.n_rows();
         let grids = LaneGrid::of_groups(quant, rows.clone(), n_cols / quant.group_size());
         blocks(n_cols, BLOCK).try_for_each(|block| {
-            go_on()?;
+            check_stop()?;
             strip.sweep(block, |_, k, wanted| {
                 let col = factor.order()[k];
                 let mut rounded = grids[col / quant.group_size()].round(&wanted);
@@ -113,21 +113,21 @@ mod tests {
     fn an_update_beyond_f32_is_never_hidden_by_the_grid() {
         // The inputs require an update by the first weight's error times 5e29, which exceeds f32.
         let gram = [1e60, 1e30, 1e30, 1.01];
-        let go_on = || Ok::<(), Infallible>(());
+        let check_stop = || Ok::<(), Infallible>(());
         let spec = FactorSpec { damping: 0.0, ..FactorSpec::default() };
-        let Ok(factor) = InverseFactor::new(&gram, 2, &spec, &go_on);
+        let Ok(factor) = InverseFactor::new(&gram, 2, &spec, &check_stop);
         assert_eq!(factor.outcome().fallback, None);
         let scales = vec![Affine::symmetric(1e10), Affine::symmetric(1.0)];
         let quant = QuantParams::new(Grid::INT8, Grouping::Group(1), 2, scales);
         let mut weights = [4e9, 1.0];
-        let Ok(()) = gptq(&mut weights, 2, &quant, None, &factor, &go_on);
+        let Ok(()) = gptq(&mut weights, 2, &quant, None, &factor, &check_stop);
         assert_eq!(weights[0], 0.0);
         assert!(weights[1].is_nan(), "{weights:?}");
     }
 
     proptest! {
         #[test]
-        fn lanes_round_as_affines_do(
+        fn lanes_round_like_affines(
             values in prop::collection::vec(prop_oneof![-3.0_f32..3.0, Just(0.05), Just(-0.05), Just(0.15), Just(3e38), Just(-0.0)], STRIP),
             scale in prop_oneof![1e-3_f32..1.0, Just(0.1), Just(1e-40), Just(3e37)], n_bits in 2_u8..=8, zero in -4_i8..4,
         ) {

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_ordered_damped_and_turned_round() {
+    fn columns_are_ordered_damped_and_reversed() {
         let gram = [2.0, 1.0, 0.0, 1.0, 8.0, 0.0, 0.0, 0.0, 0.0];
         let hessian = Hessian::new(&gram, 3, 4, true);
         assert_eq!(hessian.order, [1, 0, 2]);

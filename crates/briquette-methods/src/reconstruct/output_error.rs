@@ -21,7 +21,7 @@ const COLUMNS: usize = 256;
 /// If the lengths disagree.
 pub fn output_error(original: &[f32], found: &[f32], stats: &InputStats) -> f64 {
     let n = stats.n_inputs();
-    assert_eq!(original.len(), found.len(), "as many weights");
+    assert_eq!(original.len(), found.len(), "both tensors have the same number of weights");
     assert!(original.len().is_multiple_of(n.max(1)), "whole rows of {n} weights");
     if n == 0 {
         return 0.0;
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_the_mean_square_of_what_outputs_move_by() {
+    fn the_error_is_the_mean_square_change_of_outputs() {
         for (n_rows, n) in [(1, 1), (3, 5), (70, 300), (2, 600)] {
             let number = |i: usize| ((i * 7919) % 101) as f32 / 50.0 - 1.0;
             let original: Vec<f32> = (0..n_rows * n).map(number).collect();

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn products_of_any_shape_are_added_to_what_is_there() {
+    fn products_of_any_shape_are_added_to_the_output() {
         for (m, n, k) in [(1, 1, 1), (3, 5, 2), (1, 70, 130), (65, 1, 9), (70, 64, 600), (2, 3, 0), (0, 3, 2)] {
             for (turns_a, turns_b) in [(false, false), (true, false), (false, true), (true, true)] {
                 let number = |i: usize| ((i * 37) % 23) as f64 - 11.0;

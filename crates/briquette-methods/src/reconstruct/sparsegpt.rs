@@ -1,4 +1,4 @@
-//! SparseGPT: prunes weights one block of columns at a time; later columns compensate for each error.
+//! SparseGPT: prunes weights one block of columns at a time. Later columns compensate for each error.
 
 use crate::prune::{Threshold, select};
 use crate::reconstruct::strip::{BLOCK, RowStrip, STRIP, blocks};
@@ -22,13 +22,13 @@ use std::ops::Range;
 ///
 /// `NOfM` runs in which `given` drops more than `m − n` keep fewer than `n`. If the factor [fell
 /// back](crate::reconstruct::FactorOutcome::fallback), weights are pruned by magnitude, and the others stay
-/// unchanged. `go_on` is called for every block.
+/// unchanged. `check_stop` is called for every block.
 ///
 /// Source: Frantar and Alistarh, "SparseGPT", 2023, algorithm 1 and its `fasterprune`; given masks as in
 /// llm-compressor's `sparsify_weight`.
 ///
 /// # Errors
-/// The first error of `go_on`; the weights are then invalid.
+/// The first error of `check_stop`; the weights are then invalid.
 ///
 /// # Panics
 /// If the lengths disagree, the rule drops more weights than there are, `m` does not divide the row, or `NOfM`
@@ -39,21 +39,21 @@ pub fn sparsegpt<E: Send>(
     sparsity: DropRule,
     given: Option<&Mask>,
     factor: &InverseFactor,
-    go_on: &(impl Fn() -> Result<(), E> + Sync),
+    check_stop: &(impl Fn() -> Result<(), E> + Sync),
 ) -> Result<Mask, E> {
-    assert_eq!(factor.n_cols(), n_cols, "a factor for as many columns");
+    assert_eq!(factor.n_cols(), n_cols, "the factor has n_cols columns");
     assert!(weights.len().is_multiple_of(n_cols.max(1)), "whole rows of weights");
     let n_rows = weights.len() / n_cols.max(1);
-    assert!(given.is_none_or(|given| given.dim() == (n_rows, n_cols)), "a bit for each weight");
+    assert!(given.is_none_or(|given| given.dim() == (n_rows, n_cols)), "the mask has the shape of the weights");
     if weights.is_empty() {
         return Ok(Mask::from_fn(n_rows, n_cols, |_, _| true));
     }
     let all = || vec![0xff; n_rows * Mask::row_bytes(n_cols)];
     let mut keep = given.map_or_else(all, |given| given.as_bits().to_vec());
     match sparsity {
-        DropRule::NOfM { n, m } => drop_in_runs(weights, (n, m), &mut keep, factor, go_on)?,
-        DropRule::Count(n_drop) => drop_in_blocks(weights, (n_rows, n_drop), &mut keep, factor, go_on)?,
-        DropRule::CountPerRow(n_drop) => drop_in_blocks(weights, (1, n_drop), &mut keep, factor, go_on)?,
+        DropRule::NOfM { n, m } => drop_in_runs(weights, (n, m), &mut keep, factor, check_stop)?,
+        DropRule::Count(n_drop) => drop_in_blocks(weights, (n_rows, n_drop), &mut keep, factor, check_stop)?,
+        DropRule::CountPerRow(n_drop) => drop_in_blocks(weights, (1, n_drop), &mut keep, factor, check_stop)?,
     }
     // The padding bits of every row of a mask are 0.
     Ok(Mask::from_fn(n_rows, n_cols, |row, col| bits::get(&keep[row * Mask::row_bytes(n_cols)..], col)))
@@ -65,18 +65,18 @@ fn drop_in_runs<E: Send>(
     (n, m): (usize, usize),
     keep: &mut [u8],
     factor: &InverseFactor,
-    go_on: &(impl Fn() -> Result<(), E> + Sync),
+    check_stop: &(impl Fn() -> Result<(), E> + Sync),
 ) -> Result<(), E> {
     let n_cols = factor.n_cols();
     assert!(n <= m && m > 0 && n_cols.is_multiple_of(m), "{n} of every {m} in rows of {n_cols}");
-    assert!(!factor.is_ordered(), "runs of neighbours are settled in the order that they are stored in");
+    assert!(!factor.is_ordered(), "N:M sparsity requires stored column order");
     let row_bytes = Mask::row_bytes(n_cols);
     let strips = weights.par_chunks_mut(STRIP * n_cols).zip(keep.par_chunks_mut(STRIP * row_bytes));
     strips.try_for_each(|(weights, keep)| {
         let mut strip = RowStrip::new(weights, factor);
         let (mut scores, mut kept) = (vec![0.0; m], vec![0; m.div_ceil(8)]);
         blocks(n_cols, (BLOCK / m).max(1) * m).try_for_each(|block| {
-            go_on()?;
+            check_stop()?;
             strip.sweep(block, |strip, k, mut values| {
                 if k % m == 0 {
                     let columns: Vec<_> = (k..k + m).map(|k| strip.column(k)).collect();
@@ -105,7 +105,7 @@ fn drop_in_blocks<E: Send>(
     (n_together, n_drop): (usize, usize),
     keep: &mut [u8],
     factor: &InverseFactor,
-    go_on: &(impl Fn() -> Result<(), E> + Sync),
+    check_stop: &(impl Fn() -> Result<(), E> + Sync),
 ) -> Result<(), E> {
     let (n_cols, order) = (factor.n_cols(), factor.order());
     assert!(n_drop <= n_together * n_cols, "{n_drop} of {} weights", n_together * n_cols);
@@ -115,7 +115,7 @@ fn drop_in_blocks<E: Send>(
     let mut strips: Vec<RowStrip> =
         weights.chunks_mut(STRIP * n_cols).map(|weights| RowStrip::new(weights, factor)).collect();
     for (place, block) in blocks(n_cols, BLOCK).enumerate() {
-        go_on()?;
+        check_stop()?;
         let width = block.len();
         let mut scores = vec![0.0; keep.len() / row_bytes * width];
         let of_strips = strips.par_iter().zip(scores.par_chunks_mut(STRIP * width));

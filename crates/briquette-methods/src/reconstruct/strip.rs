@@ -11,7 +11,7 @@ pub(crate) const BLOCK: usize = 128;
 /// The number of rows of a strip. It is fixed, so that results do not depend on the number of threads.
 pub(crate) const STRIP: usize = 64;
 
-/// A number for each row of a strip; 0 for the missing rows of the last strip.
+/// A number for each row of a strip. It is 0 for the missing rows of the last strip.
 pub(crate) type Lanes = [f32; STRIP];
 
 /// Up to [`STRIP`] rows of weights, and the updates of their columns from the errors so far.
@@ -48,7 +48,7 @@ impl<'a> RowStrip<'a> {
         lanes
     }
 
-    /// Processes a block of columns after all earlier blocks; `settle` maps the `k`-th column's weights to
+    /// Processes a block of columns after all earlier blocks. `settle` maps the `k`-th column's weights to
     /// their final values.
     pub(crate) fn sweep(&mut self, block: Range<usize>, mut settle: impl FnMut(&Self, usize, Lanes) -> Lanes) {
         let n = self.factor.n_cols();

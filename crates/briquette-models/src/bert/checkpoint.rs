@@ -1,4 +1,4 @@
-//! What a BERT is as a checkpoint: its names, its config.json, its input; and what a smaller one is.
+//! Checkpoints of BERT: tensor names, config.json, input, and smaller networks.
 
 use super::{Bert, BertConfig};
 use crate::Input;
@@ -13,10 +13,10 @@ use briquette_nn::NameMap;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use serde_json::{Map, Value};
 
-/// What config.json calls it.
+/// Values of `model_type` in config.json.
 pub(crate) const MODEL_TYPES: &[&str] = &["bert"];
 
-/// Tensors that an encoder has no use for: heads of other tasks, and buffers.
+/// Tensors that an encoder ignores: heads of other tasks, and buffers.
 const EXTRAS: [&str; 8] = [
     "**.position_ids",
     "**.token_type_ids",
@@ -28,17 +28,17 @@ const EXTRAS: [&str; 8] = [
     "bert.embeddings.position_ids",
 ];
 
-/// Whether the names of tensors are BERT's.
+/// Returns whether the tensor names are BERT's.
 pub(crate) fn has_names(checkpoint: &Checkpoint) -> bool {
     has(checkpoint, |name| name.ends_with("encoder.layer.0.attention.self.query.weight"))
 }
 
-/// The network of a checkpoint, before it is filled; and how its paths relate to the names there.
+/// Creates the unfilled network of a checkpoint, and its name map.
 pub(crate) fn blank(checkpoint: &Checkpoint, device: &Device) -> Result<(Bert, NameMap)> {
     Ok((read(checkpoint)?.init(device), names(checkpoint)?))
 }
 
-/// What the network of a checkpoint takes in.
+/// Returns the input of a checkpoint's network.
 pub(crate) fn input(checkpoint: &Checkpoint) -> Result<Input> {
     let BertConfig { vocab_size, max_position_embeddings: positions, .. } = read(checkpoint)?;
     let longest = Longest { max_positions: positions, window: None };
@@ -54,12 +54,13 @@ fn read(checkpoint: &Checkpoint) -> Result<BertConfig> {
     Ok(config)
 }
 
-/// Hugging Face's names: `self_` is `self`, which Rust keeps for itself. All may lie under `bert.`, and norms have `gamma` and `beta`.
+/// Maps to Hugging Face's names. `self_` is `self`, a Rust keyword. Files may use the prefix `bert.`
+/// and TensorFlow's norms.
 fn names(checkpoint: &Checkpoint) -> Result<NameMap> {
     let names = NameMap::torch().rename("^Bert", "");
     let mut names = names.rename("self_", "self").rename("layer_norm", "LayerNorm");
     if has(checkpoint, |name| name.ends_with("LayerNorm.gamma")) {
-        // TensorFlow's names, which bert-base-uncased still has.
+        // TensorFlow's names, as in bert-base-uncased.
         names = names.rename("LayerNorm.weight", "LayerNorm.gamma").rename("LayerNorm.bias", "LayerNorm.beta");
     }
     if has(checkpoint, |name| name.starts_with("bert.encoder.")) {

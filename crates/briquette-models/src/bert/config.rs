@@ -1,4 +1,4 @@
-//! The sizes of a BERT, as Hugging Face's config.json gives them.
+//! The configuration of BERT, as in Hugging Face's config.json.
 
 use crate::config::check_sizes;
 use crate::fresh;
@@ -8,14 +8,14 @@ use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu_approximate, relu, silu};
 use serde::{Deserialize, Serialize};
 
-/// The function between the two layers of a feed-forward block.
+/// Activation function of a feed-forward block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HiddenActivation {
     /// `x * Phi(x)`, exactly.
     #[default]
     Gelu,
-    /// GELU by tanh.
+    /// GELU with the tanh approximation.
     #[serde(alias = "gelu_pytorch_tanh", alias = "gelu_fast")]
     GeluNew,
     /// `max(x, 0)`.
@@ -26,7 +26,7 @@ pub enum HiddenActivation {
 }
 
 impl HiddenActivation {
-    /// The same for blocks on codes, which know some.
+    /// Returns the function for fused blocks on codes, if supported.
     pub(crate) const fn on_codes(self) -> Option<FeedForwardActivation> {
         match self {
             Self::Gelu => Some(FeedForwardActivation::Gelu),
@@ -45,46 +45,46 @@ impl HiddenActivation {
     }
 }
 
-/// The sizes of a [`Bert`](super::Bert); the keys of its config.json.
+/// Configuration of a [`Bert`](super::Bert), with the keys of config.json.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BertConfig {
-    /// Entries of the vocabulary.
+    /// Size of the vocabulary.
     pub vocab_size: usize,
-    /// Width.
+    /// Width of the hidden states.
     pub hidden_size: usize,
-    /// Layers.
+    /// Number of layers.
     pub num_hidden_layers: usize,
-    /// Attention heads, which share the width.
+    /// Number of attention heads.
     pub num_attention_heads: usize,
     /// Width inside a feed-forward block.
     pub intermediate_size: usize,
-    /// Longest input.
+    /// Longest input in tokens.
     pub max_position_embeddings: usize,
-    /// Kinds of segments; the first is used.
+    /// Number of segment types; only the first is used.
     #[serde(default = "two")]
     pub type_vocab_size: usize,
-    /// What keeps the norms from dividing by zero.
+    /// Epsilon of the norms.
     #[serde(default = "tiny")]
     pub layer_norm_eps: f64,
-    /// The function inside a feed-forward block.
+    /// Activation function of the feed-forward blocks.
     #[serde(default)]
     pub hidden_act: HiddenActivation,
-    /// Share of the hidden states that training drops, after the embeddings and each linear output.
+    /// Dropout rate of hidden states, after the embeddings and each linear output.
     #[serde(default = "tenth")]
     pub hidden_dropout_prob: f64,
-    /// Share of the attention weights that training drops.
+    /// Dropout rate of attention probabilities.
     #[serde(default = "tenth")]
     pub attention_probs_dropout_prob: f64,
-    /// Only `absolute` is known.
+    /// Only `absolute` is supported.
     #[serde(default)]
     pub position_embedding_type: Option<String>,
-    /// Whether tokens see only those before them, which is not run.
+    /// Whether attention is causal, which is not supported.
     #[serde(default)]
     pub is_decoder: bool,
-    /// The standard deviation of weights that are drawn at random.
+    /// Standard deviation of the random initialization.
     #[serde(skip, default = "fresh::usual_range")]
     pub initializer_range: f64,
-    /// The word whose vector is zeros where weights are drawn at random.
+    /// Token whose embedding is initialized to zeros.
     #[serde(skip)]
     pub padding: Option<usize>,
 }
@@ -111,19 +111,17 @@ impl BertConfig {
         }
         let shares = [self.hidden_dropout_prob, self.attention_probs_dropout_prob];
         if let Some(share) = shares.iter().find(|share| !(0.0..1.0).contains(*share)) {
-            return Err(format!("a dropout is {share}, expected 0 to below 1; correct it"));
+            return Err(format!("a dropout rate is {share}, expected 0 to below 1; correct it"));
         }
         if !width.is_multiple_of(heads) {
-            return Err(format!("{heads} heads cannot share a width of {width}; correct it"));
+            return Err(format!("{heads} heads do not divide a width of {width}; correct it"));
         }
         if self.is_decoder {
-            return Err(
-                "is_decoder is true, so that tokens see only those before them, and only encoders can be run".into()
-            );
+            return Err("is_decoder is true, but a BERT with causal attention is not supported".into());
         }
         match self.position_embedding_type.as_deref() {
             None | Some("absolute") => Ok(()),
-            Some(other) => Err(format!("position_embedding_type is {other:?}, only \"absolute\" can be run")),
+            Some(other) => Err(format!("position_embedding_type is {other:?}, expected \"absolute\"")),
         }
     }
 }
@@ -133,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_sees_only_what_came_before_is_no_encoder() {
+    fn causal_models_are_not_encoders() {
         let config = |extra: &str| -> BertConfig {
             let sizes = "\"vocab_size\": 9, \"hidden_size\": 8, \"intermediate_size\": 8, \"num_hidden_layers\": 1";
             let rest = "\"num_attention_heads\": 2, \"max_position_embeddings\": 8";

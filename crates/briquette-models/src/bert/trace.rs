@@ -1,23 +1,24 @@
-//! What goes on inside: for losses that look at layers, and for students made of some of them.
+//! Intermediate results of layers, and subsets of layers, for distillation.
 
 use super::{Bert, BertEncoder, BertSelfAttention};
 use crate::attention::{merge_heads, split_heads};
 use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, Int, Tensor};
 
-/// What each layer did with a batch.
+/// Intermediate results of each layer for a batch.
 #[derive(Debug, Clone, Default)]
 pub struct BertTrace {
-    /// The state after each layer, `[batch, length, width]`.
+    /// Hidden state after each layer, `[batch, length, width]`.
     pub hidden: Vec<Tensor<3>>,
-    /// Who attended to whom, `[batch, heads, length, length]`: rows sum to 1.
+    /// Attention probabilities `[batch, heads, length, length]`; rows sum to 1.
     pub attention: Vec<Tensor<4>>,
-    /// Values of the attention, `[batch, length, width]`.
+    /// Attention values `[batch, length, width]`.
     pub values: Vec<Tensor<3>>,
 }
 
 impl BertSelfAttention {
-    /// As `forward`, with the map and the values: `a = softmax(q kᵀ / √width)` over tokens that are there, and `a v`.
+    /// Like `forward`, and also returns the attention probabilities `a = softmax(q kᵀ / √width)` and the
+    /// values.
     fn trace(&self, x: Tensor<3>, padding: Tensor<2, Bool>) -> (Tensor<3>, Tensor<4>, Tensor<3>) {
         let values = self.value.forward(x.clone());
         let split = |x| split_heads(x, self.n_heads);
@@ -31,11 +32,11 @@ impl BertSelfAttention {
 }
 
 impl Bert {
-    /// As [`Bert::forward`], with what each layer did; maps of attention are made only where `has_attention` asks for them,
-    /// as they take the square of the length.
+    /// Like [`Bert::forward`], with intermediate results of each layer. Attention probabilities and values are
+    /// recorded only if `has_attention`, since the probabilities take memory quadratic in the length.
     ///
     /// # Panics
-    /// As [`Bert::forward`].
+    /// See [`Bert::forward`].
     pub fn trace(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>, has_attention: bool) -> BertTrace {
         let (mut trace, mut x) = (BertTrace::default(), self.embeddings.forward(tokens));
         for layer in &self.encoder.layer {
@@ -52,15 +53,15 @@ impl Bert {
         trace
     }
 
-    /// What the first layer takes, `[batch, length, width]`.
+    /// Returns the first layer's input `[batch, length, width]`.
     ///
     /// # Panics
-    /// As [`Bert::forward`].
+    /// See [`Bert::forward`].
     pub fn embed(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         self.embeddings.forward(tokens)
     }
 
-    /// What layer `index` makes of a state.
+    /// Returns the output of layer `index`.
     ///
     /// # Panics
     /// If there is no such layer.
@@ -68,12 +69,12 @@ impl Bert {
         self.encoder.layer[index].forward(state, padding)
     }
 
-    /// Layers it has.
+    /// Returns the number of layers.
     pub fn n_layers(&self) -> usize {
         self.encoder.layer.len()
     }
 
-    /// A network of its embeddings and these of its layers, in this order, with their weights.
+    /// Returns a network with the same embeddings and these layers, in this order, with their weights.
     ///
     /// # Panics
     /// If there is no such layer.

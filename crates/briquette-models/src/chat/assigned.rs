@@ -1,33 +1,34 @@
-//! Limits of the expressions of a template, and of the values that it assigns.
+//! Limits on the expressions of a template and on assigned values.
 //!
-//! The parser calls itself for each operator of an expression and each `elif`, so there may be so many of them only.
+//! The parser recurses for each operator and each `elif`, so their number is limited.
 //!
-//! Jinja's namespaces are the only values that change. A namespace that contains itself, or a list that is put into itself
-//! in a loop, has no end. So each `{% set NAME = VALUE %}` passes its value through a filter that refuses such values.
+//! Only Jinja's namespaces are mutable. A namespace that contains itself, or a list that grows by nesting
+//! itself in a loop, is unbounded. So each `{% set NAME = VALUE %}` passes its value through a filter that
+//! refuses such values.
 
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Error, ErrorKind, Value, value::ValueKind};
 
-/// The filter of a value that a name gets, which may be a namespace.
+/// Filter of values assigned to a name, which may be namespaces.
 const OF_NAME: &str = "assigned_to_name";
-/// The filter of a value that an attribute of a namespace gets, which may not.
+/// Filter of values assigned to an attribute of a namespace, which may not be namespaces.
 const OF_ATTRIBUTE: &str = "assigned_to_attribute";
-/// The most levels of lists and maps within an assigned value.
+/// Largest nesting depth of lists and maps in an assigned value.
 const MAX_DEPTH: usize = 64;
-/// The most items and bytes of text of an assigned value, without what the messages have.
+/// Largest number of items and bytes of text in an assigned value, in addition to those of the messages.
 const MAX_SIZE: usize = 1 << 20;
 
-/// The most tokens between `{{` and `}}` or `{%` and `%}`. Known templates have a few hundred.
+/// Largest number of tokens between `{{` and `}}` or `{%` and `%}`. Known templates have a few hundred.
 const MAX_TOKENS: usize = 4096;
-/// The most `elif` of a template.
+/// Largest number of `elif` in a template.
 const MAX_ELIFS: usize = 1024;
 
-/// The template with the filter around each value that it assigns. Lines keep their numbers.
+/// Wraps each assigned value of a template in the filter. Line numbers stay the same.
 ///
 /// # Errors
-/// - A syntax error where the template cannot be split into tokens.
-/// - Where an expression is too long, or `elif` comes too often.
+/// - the template cannot be split into tokens (a syntax error)
+/// - an expression is too long, or there are too many `elif`
 pub(super) fn guard_assignments(source: &str, syntax: &SyntaxConfig) -> Result<String, Error> {
     let mut guarded = String::with_capacity(source.len() + source.len() / 8);
     let (mut copied, mut state, mut depth, mut last_end) = (0, TemplatePlace::Outside, 0_usize, 0);
@@ -73,7 +74,7 @@ pub(super) fn guard_assignments(source: &str, syntax: &SyntaxConfig) -> Result<S
     Ok(guarded)
 }
 
-/// How long expressions are, and how many `elif` there are.
+/// Counts tokens of the current expression, and `elif`.
 #[derive(Default)]
 struct TokenCounts {
     of_expression: usize,
@@ -101,11 +102,11 @@ fn refused(what: &str) -> Error {
     Error::new(ErrorKind::InvalidOperation, what.to_string())
 }
 
-/// Where in a template a token is.
+/// Position of a token in a template.
 #[derive(Clone, Copy)]
 enum TemplatePlace {
     Outside,
-    /// At the first word of a statement.
+    /// First word of a statement.
     Start,
     /// Before the `=` of an assignment.
     Target,
@@ -113,7 +114,7 @@ enum TemplatePlace {
     Value,
 }
 
-/// Adds the filters. Messages may have `n_bytes` of text.
+/// Adds the filters. `n_bytes` is the size of the messages.
 pub(super) fn add_filters(environment: &mut minijinja::Environment, n_bytes: usize) {
     let max_size = MAX_SIZE.saturating_add(n_bytes.saturating_mul(4));
     for (name, depth) in [(OF_NAME, 0), (OF_ATTRIBUTE, 1)] {
@@ -128,7 +129,7 @@ pub(super) fn add_filters(environment: &mut minijinja::Environment, n_bytes: usi
 /// Subtracts the size of a value from `left`.
 ///
 /// # Errors
-/// Where nothing is left, a value is nested too deeply, or a namespace is within another value.
+/// If `left` is exhausted, a value is nested too deeply, or a namespace is inside another value.
 fn measure(value: &Value, depth: usize, left: &mut usize) -> Result<(), Error> {
     let is_namespace = value.as_object().is_some_and(|object| object.type_name().contains("namespace"));
     if is_namespace && depth > 0 {
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn each_assigned_value_passes_the_filter_and_nothing_else_changes() {
+    fn assigned_values_pass_the_filter_and_nothing_else_changes() {
         for same in [
             "{{ x }}\n{# {% set a = 1 %} #}",
             "{% set a %}text{% endset %}",

@@ -1,6 +1,6 @@
-//! The date of today, for templates that print it.
+//! Today's date for templates that print it.
 
-/// The date of today in a format of `strftime`. Only `%Y`, `%m`, `%d` and `%b` are replaced.
+/// Formats today's date like `strftime`. Only `%Y`, `%m`, `%d` and `%b` are supported.
 pub(super) fn today(format: &str) -> String {
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -11,7 +11,8 @@ pub(super) fn today(format: &str) -> String {
     values.into_iter().fold(format.to_string(), |text, (key, value)| text.replace(key, &value))
 }
 
-/// Year, month and day of a number of days since 1970. Source: Howard Hinnant, "chrono-compatible low-level date algorithms".
+/// Converts days since 1970 to year, month and day. Source: Howard Hinnant, "chrono-compatible low-level date
+/// algorithms".
 fn civil(days: i64) -> (i64, usize, i64) {
     let z = days + 719_468;
     let era = z.div_euclid(146_097);
@@ -29,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_are_dates() {
+    fn day_numbers_convert_to_dates() {
         assert_eq!(civil(0), (1970, 1, 1));
         assert_eq!(civil(19_782), (2024, 2, 29));
         assert_eq!(civil(20_780), (2026, 11, 23));

@@ -1,4 +1,4 @@
-//! Renders a chat template within limits: it comes with a model that nobody may trust.
+//! Renders the chat template of an untrusted model within limits.
 
 use super::assigned::{add_filters, guard_assignments};
 use super::date::today;
@@ -9,17 +9,18 @@ use minijinja::{Environment, ErrorKind, State, Value, context};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use std::time::Duration;
 
-/// The longest template in bytes: the longest known ones have 40 kB.
+/// Largest template in bytes; the largest known ones have 40 kB.
 const MAX_BYTES: usize = 128 << 10;
-/// Steps of a template, without what the messages need. One step is an instruction, or 64 bytes of text that are made.
+/// Steps of a template, in addition to those for the messages. A step is an instruction, or 64 bytes of new
+/// text.
 const STEPS: u64 = 1_000_000;
-/// Bytes of stack, for the longest expression and for values and macros within each other.
+/// Stack size in bytes, for the longest expression and for nested values and macros.
 const STACK_BYTES: usize = 64 << 20;
-/// Bytes of memory, without what the messages need.
+/// Memory limit in bytes, in addition to that for the messages.
 const MEMORY_BYTES: u64 = 256 << 20;
-/// The longest time that a template may take.
+/// Time limit.
 const TIME: Duration = Duration::from_secs(10);
-/// The widest field of `str.format`.
+/// Widest field of `str.format`.
 const MAX_FIELD: u64 = 1000;
 
 /// A template and its variables.
@@ -33,12 +34,12 @@ pub(super) struct Rendering {
 }
 
 impl Rendering {
-    /// The rendered text.
+    /// Renders the text.
     ///
     /// # Errors
-    /// - Input where the template is damaged, refuses the messages, or exceeds a limit.
-    /// - Io where the system refuses a thread.
-    /// - Interrupted.
+    /// - Input: the template is damaged, refuses the messages, or exceeds a limit
+    /// - Io: the system refuses a thread
+    /// - Interrupted: the user stopped the program
     pub(super) fn text(self) -> Result<String> {
         let n_bytes = self.source.len();
         if n_bytes > MAX_BYTES {
@@ -58,7 +59,7 @@ impl Rendering {
     }
 
     fn render(&self) -> Result<String, minijinja::Error> {
-        // As transformers sets up Jinja.
+        // The Jinja settings of transformers.
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
         let source = guard_assignments(&self.source, &syntax)?;
         let environment = environment(syntax, self.n_bytes());
@@ -75,7 +76,7 @@ fn environment(syntax: SyntaxConfig, n_bytes: usize) -> Environment<'static> {
     environment.set_syntax(syntax);
     environment.set_debug(false);
     environment.remove_global("debug");
-    // Sixteen passes over the messages.
+    // Enough for sixteen passes over the messages.
     environment.set_fuel(Some(STEPS.saturating_add(n_bytes as u64 / 4)));
     environment.set_unknown_method_callback(method);
     environment.add_function("raise_exception", |message: Value| -> Result<Value, minijinja::Error> {
@@ -95,7 +96,7 @@ fn refused(what: &str) -> minijinja::Error {
     minijinja::Error::new(ErrorKind::InvalidOperation, what.to_string())
 }
 
-/// Python's methods of strings, lists and maps. Those that make more text than they are given are paid for beforehand.
+/// Implements Python's methods of strings, lists and maps. Methods that lengthen text consume steps first.
 fn method(state: &mut State, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, minijinja::Error> {
     match (name, value.as_str(), arguments) {
         ("join", Some(_), [items]) => state.apply_filter("join", &[items.clone(), value.clone()]),
@@ -107,7 +108,7 @@ fn method(state: &mut State, value: &Value, name: &str, arguments: &[Value]) -> 
     }
 }
 
-/// The sum of all widths and precisions in a format such as `{:>20}`.
+/// Returns the sum of all widths and precisions in a format such as `{:>20}`.
 fn padding(format: &str) -> Result<u64, minijinja::Error> {
     let mut sum = 0;
     for field in format.split('{').skip(1) {
@@ -115,18 +116,18 @@ fn padding(format: &str) -> Result<u64, minijinja::Error> {
         for digits in field.split(|letter: char| !letter.is_ascii_digit()).filter(|digits| !digits.is_empty()) {
             match digits.parse::<u64>() {
                 Ok(width) if width <= MAX_FIELD => sum += width,
-                _ => return Err(refused("a field of a format is wider than 1000 letters")),
+                _ => return Err(refused("a field of a format is wider than 1000 characters")),
             }
         }
     }
     Ok(sum)
 }
 
-/// The error of a template, with its line.
+/// Converts an error of a template, with its line.
 fn described(error: &minijinja::Error) -> Error {
     let line = error.line().map_or(String::new(), |line| format!(" in line {line}"));
     match error.kind() {
-        ErrorKind::OutOfFuel => Error::input(format!("it takes more steps than it may{line}")),
+        ErrorKind::OutOfFuel => Error::input(format!("it exceeds its limit of steps{line}")),
         _ => Error::input(format!("{error}{line}")),
     }
 }
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_contain_themselves_are_refused() {
+    fn self_referencing_values_are_refused() {
         for source in [
             "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}",
             "{% set ns = namespace() %}{% set ns.x = [ns] %}{{ ns }}",
@@ -155,14 +156,14 @@ mod tests {
             let error = text(source).unwrap_err();
             assert!(error.exit_code() == 4 && error.message.lines().count() == 1, "{source}: {error}");
         }
-        // Namespaces that hold a list of messages are common.
+        // Namespaces with a list of messages are common.
         let common = "{% set ns = namespace(found=false, list=[]) %}{% for m in messages %}{% set ns.list = ns.list + [m] %}\
             {% set ns.found = true %}{% endfor %}{{ ns.found }} {{ ns.list | length }}";
         assert_eq!(text(common).unwrap(), "True 1");
     }
 
     #[test]
-    fn endless_loops_and_huge_texts_are_refused_soon() {
+    fn endless_loops_and_huge_texts_are_refused_quickly() {
         for source in [
             "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
             "{% for i in range(10000) %}{% for j in range(10000) %}{% endfor %}{% endfor %}",
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn no_nesting_overflows_the_stack() {
+    fn deep_nesting_does_not_overflow_the_stack() {
         let repeated = |before: &str, part: &str, after: &str, end: &str| {
             let n = (MAX_BYTES - before.len() - after.len()) / (part.len() + end.len());
             format!("{before}{}{after}{}", part.repeat(n), end.repeat(n))

@@ -1,4 +1,4 @@
-//! Files of arrays: `.npy`, `.npz`, IDX (MNIST's format) and safetensors. Their content says which, not their names.
+//! Reads arrays from `.npy`, `.npz`, IDX (MNIST's format) and safetensors, detected by content.
 
 use super::arrays::{Array, Number};
 use super::{npy, read_bytes};
@@ -7,29 +7,31 @@ use briquette_formats::{Checkpoint, TensorSource};
 use std::io::{Cursor, Read};
 use std::path::Path;
 
-/// The array that a file holds under one of some names; where it has none of these, the names that it has.
+/// The array with one of the given names, or else all names in the file.
 type ArrayOrNames = Result<Array, Vec<String>>;
 
 impl Array {
-    /// Reads `.npy`, `.npz`, IDX or safetensors. Where a file holds several arrays, the first of `names` is taken.
+    /// Reads `.npy`, `.npz`, IDX or safetensors. From a file with several arrays, reads the first of `names`
+    /// that exists.
     ///
     /// # Errors
-    /// Input where it is damaged or holds none of them; Io.
+    /// - Input: the file is damaged or has none of the names
+    /// - Io: the file cannot be read
     pub fn read(path: &Path, names: &[&str]) -> Result<Self> {
         find(path, names)?.map_err(|has| {
             let (has, names) = (has.join(", "), names.join(", "));
-            Error::input(format!("it has the arrays {has}, expected one of {names}; rename one")).at(path.display())
+            Error::input(format!("found the arrays {has}, expected one of {names}; rename one")).at(path.display())
         })
     }
 
-    /// The array beside another one: `None` where a file holds one array only, or none of `names`.
+    /// Reads a second array from a file: `None` if it has only one, or none of `names`.
     pub(crate) fn beside(path: &Path, names: &[&str]) -> Result<Option<Self>> {
         let bytes = read_bytes(path)?;
         if is_archive(&bytes) { Ok(find_in(path, bytes, names)?.ok()) } else { Ok(None) }
     }
 }
 
-/// Whether a file holds several arrays by name.
+/// Returns whether a file has several named arrays.
 fn is_archive(bytes: &[u8]) -> bool {
     bytes.starts_with(b"PK") || is_safetensors(bytes)
 }
@@ -57,11 +59,10 @@ fn find_in(path: &Path, bytes: Vec<u8>, names: &[&str]) -> Result<ArrayOrNames> 
     }
 }
 
-/// What data of a classifier can be.
-const EXPECTED: &str =
-    "an array (.npy, .npz, IDX or safetensors) or, of images, a folder that holds a folder of them for each class";
+/// The data formats of classifiers.
+const EXPECTED: &str = "an array (.npy, .npz, IDX or safetensors), or a folder with one folder of images per class";
 
-/// What a file is that holds no array.
+/// Describes a file that is not an array.
 fn kind_of(bytes: &[u8]) -> String {
     if bytes.is_empty() {
         return "an empty file".into();
@@ -76,13 +77,13 @@ fn kind_of(bytes: &[u8]) -> String {
     }
 }
 
-/// How many times its own bytes an array of a `.npz` may unpack to, and how many bytes it may have in any case.
+/// Largest expansion of an array in a `.npz`, and the size that is allowed in any case.
 ///
-/// Photographs shrink to a half, drawings to a tenth. Zeros alone shrink a thousand times.
+/// Photographs compress to a half, drawings to a tenth, zeros to a thousandth.
 const MAX_UNPACKED: u64 = 100;
 const UNPACKED_ANYWAY: u64 = 64 << 20;
 
-/// Refuses an array that unpacks to far more than it is.
+/// Refuses an array that expands too far.
 fn check_unpacked(size: u64, packed: u64) -> Result<(), String> {
     let most = packed.saturating_mul(MAX_UNPACKED).max(UNPACKED_ANYWAY);
     if size <= most {
@@ -95,15 +96,16 @@ fn check_unpacked(size: u64, packed: u64) -> Result<(), String> {
 
 fn from_npz(bytes: Vec<u8>, names: &[&str]) -> Result<ArrayOrNames, String> {
     let n_bytes = bytes.len() as u64;
-    let mut archive = zip::ZipArchive::new(Cursor::new(bytes)).map_err(|source| format!("it is no .npz: {source}"))?;
+    let mut archive =
+        zip::ZipArchive::new(Cursor::new(bytes)).map_err(|source| format!("not a valid .npz file: {source}"))?;
     let found = names.iter().map(|name| format!("{name}.npy")).find(|name| archive.index_for_name(name).is_some());
     let Some(name) = found else {
         return Ok(Err(archive.file_names().flatten().map(|name| name.trim_end_matches(".npy").to_string()).collect()));
     };
     let damaged = |source: &dyn std::fmt::Display| format!("{name} cannot be read: {source}; the file is damaged");
     let file = archive.by_name(&name).map_err(|source| damaged(&source))?;
-    // A zip may claim one size and unpack to another. Reading a byte beyond the claim finds that out; it also reads to the end,
-    // where the zip's checksum is compared.
+    // A zip can declare a smaller size than it decompresses to. Reading one byte beyond the declared size
+    // detects this, and makes the reader verify the checksum at the end.
     let size = file.size();
     check_unpacked(size, file.compressed_size().min(n_bytes)).map_err(|message| format!("{name}: {message}"))?;
     let mut content = Vec::new();
@@ -122,7 +124,7 @@ fn from_idx(bytes: &[u8]) -> Result<Array, String> {
         0xc => Number::I32,
         0xd => Number::F32,
         0xe => Number::F64,
-        other => return Err(format!("IDX type {other} is not known; the file is damaged")),
+        other => return Err(format!("found IDX type {other}, which does not exist; the file is damaged")),
     };
     let rank = usize::from(bytes.get(3).copied().unwrap_or(0));
     let header = bytes.get(4..4 + 4 * rank).ok_or("its header ends early; the file is damaged")?;
@@ -163,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_array_that_unpacks_to_far_more_than_it_is_is_refused() {
+    fn arrays_that_decompress_too_far_are_refused() {
         assert!(check_unpacked(64 << 20, 1000).is_ok() && check_unpacked(100 << 20, 1 << 20).is_ok());
         let error = check_unpacked(1 << 30, 1 << 20).unwrap_err();
         assert!(error.contains("1048576 bytes unpack to 1073741824, expected at most 104857600"), "{error}");

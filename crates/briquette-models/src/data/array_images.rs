@@ -1,4 +1,4 @@
-//! Images of one size as an array, and their labels.
+//! Arrays of equally sized images, with labels.
 
 use super::arrays::Values;
 use super::{Array, ImageInput, out_of_range};
@@ -6,27 +6,27 @@ use briquette_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// The names arrays of images are looked for under, in order.
+/// Names of image arrays, in order of preference.
 const IMAGE_NAMES: [&str; 6] = ["x", "images", "test_x", "x_test", "test_images", "data"];
-/// The names arrays of labels are looked for under.
+/// Names of label arrays.
 const LABEL_NAMES: [&str; 6] = ["y", "labels", "test_y", "y_test", "test_labels", "targets"];
-/// The names of images to train on.
+/// Names of training images.
 const TRAIN_IMAGE_NAMES: [&str; 6] = ["train_x", "x_train", "train_images", "x", "images", "data"];
-/// The names of the labels of images to train on.
+/// Names of training labels.
 const TRAIN_LABEL_NAMES: [&str; 6] = ["train_y", "y_train", "train_labels", "y", "labels", "targets"];
 
-/// Which arrays of a file that has several: it is tried by their names.
+/// The split to read from a file with several arrays, found by their names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Split {
-    /// Those to test on.
+    /// Test data.
     #[default]
     Test,
-    /// Those to train on.
+    /// Training data.
     Train,
 }
 
-/// Images as one array, and their labels where there are any.
+/// Images in one array, with optional labels.
 #[derive(Debug, Clone)]
 pub struct ArrayImages {
     path: PathBuf,
@@ -41,10 +41,12 @@ struct Labels {
 }
 
 impl ArrayImages {
-    /// Reads images, and labels from another file, or from the same one where it has any.
+    /// Reads images, and labels from another file or, if present, from the same file.
     ///
     /// # Errors
-    /// Input where files are damaged, hold no image or one with values that are not finite, or not as many labels; Io.
+    /// - Input: a file is damaged, there are no images, or a value is not finite
+    /// - Input: the numbers of images and labels differ
+    /// - Io: a file cannot be read
     pub fn open(path: &Path, labels: Option<&Path>, split: Split) -> Result<Self> {
         let (image_names, label_names) = match split {
             Split::Test => (&IMAGE_NAMES, &LABEL_NAMES),
@@ -67,45 +69,45 @@ impl ArrayImages {
         Ok(Self { path: path.to_path_buf(), images, labels })
     }
 
-    /// The file of images.
+    /// Returns the image file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Images.
+    /// Returns the number of images.
     pub fn len(&self) -> usize {
         self.images.shape[0]
     }
 
-    /// Never: an array without images is an error.
+    /// Returns false: opening an array without images is an error.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The class of every image, where it is known.
+    /// Returns the class of every image, if known.
     pub fn labels(&self) -> Option<&[usize]> {
         self.labels.as_ref().map(|labels| labels.classes.as_slice())
     }
 
-    /// Whether every label is one of a model's classes.
+    /// Checks that every label is a class of the model.
     ///
     /// # Errors
-    /// Input, naming the labels' file and the first that is not.
+    /// Input, with the label file and the first invalid label.
     pub fn check_labels(&self, n_classes: usize) -> Result<()> {
         let Some(Labels { path, classes }) = &self.labels else { return Ok(()) };
         let Some(at) = classes.iter().position(|&class| class >= n_classes) else { return Ok(()) };
         Err(out_of_range(&format!("label {} of image {at}", classes[at]), n_classes).at(path.display()))
     }
 
-    /// Whether values are floats, which are taken as they are.
+    /// Returns whether values are floats, which are used unchanged.
     pub(crate) fn is_floats(&self) -> bool {
         matches!(self.images.values, Values::Floats(_))
     }
 
-    /// Channels, height and width of an image for `input`, and whether channels come last in the array.
+    /// Returns channels, height and width of an image for `input`, and whether channels are the last axis.
     ///
     /// # Errors
-    /// Input where the array's shape holds no images for it.
+    /// Input: the array's shape does not fit `input`.
     pub fn layout(&self, input: &ImageInput) -> Result<([usize; 3], bool)> {
         let (n, [height, width]) = (input.channels, input.crop);
         let found = match *self.images.shape.as_slice() {
@@ -121,10 +123,10 @@ impl ArrayImages {
         })
     }
 
-    /// The values of an image as the network takes them: bytes are scaled and normalised, floats are as they are.
+    /// Returns the network's input for an image: bytes are scaled and normalized, floats are unchanged.
     ///
     /// # Errors
-    /// As [`ArrayImages::layout`].
+    /// See [`ArrayImages::layout`].
     pub fn pixels(&self, index: usize, input: &ImageInput) -> Result<Vec<f32>> {
         let ([channels, height, width], is_last) = self.layout(input)?;
         let (n, area) = (channels * height * width, height * width);
@@ -143,12 +145,12 @@ impl ArrayImages {
 fn labels_of(array: &Array, n_images: usize) -> Result<Vec<usize>, String> {
     let labels = array.to_labels()?;
     if labels.len() != n_images {
-        return Err(format!("{} labels for {n_images} images; they do not belong together", labels.len()));
+        return Err(format!("found {} labels, expected {n_images}, one per image", labels.len()));
     }
     Ok(labels)
 }
 
-/// One value that is not finite makes all scores of its image so, which would be reported as damaged weights.
+/// Refuses values that are not finite: their logits would be too, and would look like damaged weights.
 fn check_finite(images: &Array) -> Result<(), String> {
     let Values::Floats(values) = &images.values else { return Ok(()) };
     let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };

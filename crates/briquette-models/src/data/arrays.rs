@@ -1,6 +1,6 @@
-//! Arrays of numbers: images and labels.
+//! Arrays of images and labels.
 
-/// The types of elements that can be read.
+/// Supported element types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Number {
@@ -17,12 +17,12 @@ pub enum Number {
     F64,
 }
 
-/// The elements of an array. Bytes stay bytes: they are pixels, and four times smaller.
+/// Elements of an array. Bytes stay bytes: they are pixels, at a quarter of the memory.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Values {
-    /// Bytes.
+    /// Pixels.
     Bytes(Vec<u8>),
-    /// Anything else, as f32.
+    /// Other types, converted to f32.
     Floats(Vec<f32>),
 }
 
@@ -32,7 +32,7 @@ impl From<Vec<f32>> for Values {
     }
 }
 
-/// An array, row-major.
+/// A row-major array.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Array {
     /// Extents.
@@ -51,7 +51,7 @@ impl Number {
         }
     }
 
-    /// The value of little-endian bytes, zeros behind them.
+    /// Converts little-endian bytes, padded with zeros, to a value.
     fn value(self, bytes: [u8; 8]) -> f32 {
         let [a, b, c, d, ..] = bytes;
         match self {
@@ -71,7 +71,7 @@ impl Number {
 }
 
 impl Array {
-    /// The array in these bytes; the error says what does not fit.
+    /// Parses an array; the error describes the mismatch.
     pub(crate) fn from_bytes(shape: Vec<usize>, number: Number, is_big: bool, bytes: &[u8]) -> Result<Self, String> {
         let n = shape.iter().try_fold(1_usize, |n, extent| n.checked_mul(*extent));
         let n_bytes = n.and_then(|n| n.checked_mul(number.width()));
@@ -92,10 +92,10 @@ impl Array {
         Ok(Self { shape, values: Values::Floats(bytes.chunks_exact(number.width()).map(element).collect()) })
     }
 
-    /// The array with its axes in reverse.
+    /// Reverses the axes.
     pub(crate) fn reversed(self) -> Self {
         let (n, mut shape) = (self.len_of(0), self.shape);
-        // Goes through the result in its own order. `strides` are those of the source, reversed as the axes are.
+        // Iterates in the order of the result, with the reversed strides of the source.
         let mut strides = vec![1; shape.len()];
         for axis in (0..shape.len().saturating_sub(1)).rev() {
             strides[axis] = strides[axis + 1] * shape[axis + 1];
@@ -117,12 +117,12 @@ impl Array {
         Self { shape, values }
     }
 
-    /// Elements behind the first `axis` axes.
+    /// Returns the number of elements behind the first `axis` axes.
     pub(crate) fn len_of(&self, axis: usize) -> usize {
         self.shape.iter().skip(axis).product()
     }
 
-    /// Labels: whole numbers from 0 up.
+    /// Converts to labels: integers from 0.
     pub(crate) fn to_labels(&self) -> Result<Vec<usize>, String> {
         match &self.values {
             Values::Bytes(values) => Ok(values.iter().map(|&value| usize::from(value)).collect()),
@@ -135,6 +135,6 @@ fn label((index, &value): (usize, &f32)) -> Result<usize, String> {
     if value >= 0.0 && value.fract() == 0.0 && value < 16_777_216.0 {
         Ok(value as usize)
     } else {
-        Err(format!("label {index} is {value}, expected a whole number from 0 up"))
+        Err(format!("label {index} is {value}, expected an integer of at least 0"))
     }
 }

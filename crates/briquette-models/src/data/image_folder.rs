@@ -6,7 +6,7 @@ use briquette_formats::presence;
 use image::{DynamicImage, ImageReader};
 use std::path::{Path, PathBuf};
 
-/// What files of images end in.
+/// File extensions of images.
 const EXTENSIONS: [&str; 5] = ["bmp", "jpeg", "jpg", "png", "webp"];
 
 /// Images in one folder per class.
@@ -18,11 +18,13 @@ pub struct ImageFolder {
 }
 
 impl ImageFolder {
-    /// Lists a directory of class folders. Classes are numbered in the order of their names; where every name is a
-    /// number, that number is the class.
+    /// Lists a directory of class folders.
+    ///
+    /// Classes are numbered in the order of their names. If every name is a number, the number is the class.
     ///
     /// # Errors
-    /// Input where there is no class or one has no image; Io.
+    /// - Input: there is no class, or a class has no image
+    /// - Io: a directory cannot be read
     pub fn open(path: &Path) -> Result<Self> {
         let folders = filtered(sorted(path)?, presence::is_directory)?;
         let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -33,85 +35,87 @@ impl ImageFolder {
         for (folder, class) in folders.iter().zip(numbers) {
             let found = filtered(sorted(folder)?, is_image)?;
             if found.is_empty() {
-                let message = format!("found no image in this class, expected {}; remove it", EXTENSIONS.join(", "));
+                let message =
+                    format!("found no image in this class, expected {}; remove the folder", EXTENSIONS.join(", "));
                 return Err(Error::input(message).at(folder.display()));
             }
             files.extend(found.into_iter().map(|file| (file, class)));
         }
         if files.is_empty() {
-            Err(empty(path, "folder of images, one for each class,"))
+            Err(empty(path, "folder of images (one per class)"))
         } else {
             Ok(Self { path: path.to_path_buf(), files, classes })
         }
     }
 
-    /// Images.
+    /// Returns the number of images.
     pub fn len(&self) -> usize {
         self.files.len()
     }
 
-    /// Never: a folder without images is an error.
+    /// Returns false: opening a folder without images is an error.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether every folder is one of a model's classes.
+    /// Checks that every folder is a class of the model.
     ///
     /// # Errors
-    /// Input, naming the first that is not.
+    /// Input, with the first invalid folder.
     pub fn check_labels(&self, n_classes: usize) -> Result<()> {
         let Some((file, class)) = self.files.iter().find(|(_, class)| *class >= n_classes) else { return Ok(()) };
         let folder = file.parent().unwrap_or(&self.path);
-        Err(out_of_range(&format!("class {class}, as this folder is numbered,"), n_classes).at(folder.display()))
+        Err(out_of_range(&format!("class {class}, the number of this folder,"), n_classes).at(folder.display()))
     }
 
-    /// Names of the folders, in order.
+    /// Returns the names of the folders, in order.
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
 
-    /// The class of an image.
+    /// Returns the class of an image.
     pub fn label(&self, index: usize) -> usize {
         self.files[index].1
     }
 
-    /// The prepared values of an image.
+    /// Returns the network's input for an image.
     ///
     /// # Errors
-    /// Input where it does not decode; Io where it cannot be read.
+    /// - Input: the image cannot be decoded
+    /// - Io: the file cannot be read
     pub fn pixels(&self, index: usize, input: &ImageInput) -> Result<Vec<f32>> {
         Ok(input.prepare(&self.decode(index)?))
     }
 
-    /// An image in tiles of at most `tile` by `tile`.
+    /// Cuts an image into tiles of at most `tile` by `tile`.
     ///
     /// # Errors
-    /// As [`ImageFolder::pixels`]; Input where it would be too large once scaled.
+    /// Input: the scaled image would be too large. See [`ImageFolder::pixels`] for other errors.
     pub fn tiles(&self, index: usize, input: &ImageInput, tile: usize) -> Result<ImageTiles> {
         let tiles = ImageTiles::of(&self.decode(index)?, input, tile);
         tiles.map_err(|message| Error::input(message).at(self.files[index].0.display()))
     }
 
-    /// An image as it is.
+    /// Decodes an image.
     ///
     /// # Errors
-    /// As [`ImageFolder::pixels`].
+    /// See [`ImageFolder::pixels`].
     pub fn decode(&self, index: usize) -> Result<DynamicImage> {
         let path = &self.files[index].0;
         let reader = ImageReader::open(path).map_err(|source| Error::io("cannot open", path, source))?;
         let reader = reader.with_guessed_format().map_err(|source| Error::io("cannot read", path, source))?;
-        reader
-            .decode()
-            .map_err(|source| Error::input(format!("it does not decode: {source}; fetch it again")).at(path.display()))
+        reader.decode().map_err(|source| {
+            Error::input(format!("it is not a valid image: {source}; download it again")).at(path.display())
+        })
     }
 }
 
-/// The paths for which the check answers yes.
+/// Returns the paths that pass the check.
 fn filtered(paths: Vec<PathBuf>, check: impl Fn(&Path) -> Result<bool>) -> Result<Vec<PathBuf>> {
     let checked = paths.into_iter().filter_map(|path| match check(&path) {
         Ok(is_taken) => is_taken.then_some(Ok(path)),

@@ -1,33 +1,34 @@
-//! How an image becomes the input of a network.
+//! Conversion of images to network inputs.
 
 use briquette_core::{Error, Remedy, Result};
 
-/// The longest side that images are scaled or cropped to.
+/// Largest side of scaled or cropped images.
 pub(super) const MAX_SIDE: usize = 1 << 14;
 
-/// How an image becomes the input of a network.
+/// Conversion of images to the input of a network.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImageInput {
-    /// Channels: 1 is grey, 3 is red, green, blue.
+    /// Number of channels: 1 for grey, 3 for RGB.
     pub channels: usize,
-    /// The shorter side of an image is scaled to this; `None` scales both sides to `crop`.
+    /// Length to which the shorter side is scaled; `None` scales both sides to `crop`.
     pub resize: Option<usize>,
-    /// Height and width cut from the middle.
+    /// Height and width of the center crop.
     pub crop: [usize; 2],
-    /// Whether the network takes images of no other size.
+    /// Whether the network accepts only this size.
     pub is_fixed: bool,
-    /// Images are cut into tiles of at most this height and width, instead of being cropped.
+    /// Largest tile side; images are then cut into tiles instead of being cropped.
     pub tile: Option<usize>,
-    /// What bytes are divided by.
+    /// Divisor of bytes.
     pub scale: f32,
-    /// Subtracted from each channel after that.
+    /// Mean per channel, subtracted after scaling.
     pub mean: Vec<f32>,
-    /// What each channel is divided by at last.
+    /// Standard deviation per channel, the last divisor.
     pub std: Vec<f32>,
 }
 
 impl ImageInput {
-    /// What torchvision's pretrained classifiers take: shorter side 256, 224 from the middle, ImageNet's statistics.
+    /// Returns the input of torchvision's classifiers: shorter side 256, center crop 224, ImageNet's
+    /// statistics.
     pub fn of_imagenet(channels: usize) -> Self {
         let (mean, std) = match channels {
             3 => (vec![0.485, 0.456, 0.406], vec![0.229, 0.224, 0.225]),
@@ -36,16 +37,16 @@ impl ImageInput {
         Self { channels, resize: Some(256), crop: [224, 224], is_fixed: false, tile: None, scale: 255.0, mean, std }
     }
 
-    /// Whether sizes and statistics go together.
+    /// Checks that sizes and statistics are consistent.
     ///
     /// # Errors
-    /// Config, saying what does not.
+    /// Config, with the inconsistent setting.
     pub fn check(&self) -> Result<()> {
         if let Some(tile) = self.tile
             && (tile == 0 || self.is_fixed)
         {
             let [height, width] = self.crop;
-            let message = format!("tile is {tile}, expected at least 1 and a network that takes images of any size");
+            let message = format!("tile is {tile}, expected at least 1 and a network for images of any size");
             return Err(Error::config(format!("{message}; this one is for {height}x{width}")));
         }
         let [height, width] = self.crop;
@@ -56,26 +57,26 @@ impl ImageInput {
         }
         let sides = [("data.size", self.resize.unwrap_or(0)), ("data.crop", height.max(width))];
         if let Some((name, side)) = sides.into_iter().find(|(_, side)| *side > MAX_SIDE) {
-            let message = format!("found {side}, expected at most {}; take a smaller one", MAX_SIDE);
+            let message = format!("found {side}, expected at most {}; use a smaller value", MAX_SIDE);
             return Err(Error::config(message).at(name).with_remedy(Remedy::SetKey(name)));
         }
         let n = self.channels;
         if self.mean.len() != n || self.std.len() != n || self.std.iter().any(|std| std.is_nan() || *std <= 0.0) {
-            return Err(Error::config(format!("normalize needs mean and std of {n} channels, std above 0")));
+            return Err(Error::config(format!("normalize: expected mean and std of {n} channels, with std above 0")));
         }
         Ok(())
     }
 
-    /// The value of a byte in a channel.
+    /// Converts a byte of a channel.
     pub(crate) fn value(&self, byte: u8, channel: usize) -> f32 {
         (f32::from(byte) / self.scale - self.mean[channel]) / self.std[channel]
     }
 
-    /// Height and width after scaling; the longer side is rounded down, as torchvision does.
+    /// Returns height and width after scaling; the longer side is rounded down, as in torchvision.
     pub(crate) fn resized(&self, height: usize, width: usize) -> [usize; 2] {
         match self.resize {
             None => self.crop,
-            // No overflow: a side has at most 2^32 pixels, and `check` has bounded `size`.
+            // No overflow: a side has at most 2^32 pixels, and `check` limits `size`.
             Some(size) if height <= width => [size, (size * width / height.max(1)).max(1)],
             Some(size) => [(size * height / width.max(1)).max(1), size],
         }

@@ -1,4 +1,4 @@
-//! JSON lines: sentences, or pairs of them with how alike people found them.
+//! JSON lines with sentences, or with pairs of sentences and similarity scores.
 
 use super::{Sentences, empty, read_text};
 use briquette_core::{Error, Result};
@@ -7,13 +7,13 @@ use std::path::Path;
 
 const EXPECTED: &str = "expected {\"text\": ..}, {\"sentence1\": .., \"sentence2\": .., \"score\": ..} or a string";
 
-/// Names of one thing, as data sets have them.
+/// Keys for the first sentence in common data sets.
 const FIRST: [&str; 3] = ["sentence1", "sentence_1", "text1"];
 const SECOND: [&str; 3] = ["sentence2", "sentence_2", "text2"];
 const SCORE: [&str; 3] = ["score", "label", "similarity_score"];
 const TEXT: [&str; 2] = ["text", "sentence"];
 
-/// One line.
+/// A parsed line.
 enum JsonlRecord {
     Pair(String, String, Option<f64>),
     One(String),
@@ -22,10 +22,10 @@ enum JsonlRecord {
 type Fields = Map<String, Value>;
 
 impl JsonlRecord {
-    /// Keys that are not known are left aside: data sets carry many. The error says what was found, and expected.
+    /// Ignores unknown keys, which data sets often have. The error has the value found and the expected form.
     fn parse(line: &str) -> Result<Self, String> {
         let value = serde_json::from_str(line)
-            .map_err(|source| format!("found no JSON from column {} on, {EXPECTED}", source.column()))?;
+            .map_err(|source| format!("found invalid JSON at column {}, {EXPECTED}", source.column()))?;
         let fields: Fields = match value {
             Value::String(text) => return Ok(Self::One(text)),
             Value::Object(fields) => fields,
@@ -45,7 +45,7 @@ impl JsonlRecord {
     }
 }
 
-/// The field that has one of these names, and which.
+/// Returns the field with one of these names, and its name.
 fn one_of<'a>(fields: &'a Fields, names: &[&'static str]) -> Result<Option<(&'static str, &'a Value)>, String> {
     let mut found = names.iter().filter_map(|name| Some((*name, fields.get(*name)?)));
     match (found.next(), found.next()) {
@@ -59,7 +59,7 @@ fn text((name, value): (&str, &Value)) -> Result<String, String> {
     text.ok_or_else(|| format!("{name:?} is {}, expected a string", shown(value)))
 }
 
-/// `None` of a null: some pairs of a set may not have been judged.
+/// Returns `None` for null: some pairs of a data set may have no score.
 fn number((name, value): (&str, &Value)) -> Result<Option<f64>, String> {
     match value {
         Value::Null => Ok(None),
@@ -67,7 +67,7 @@ fn number((name, value): (&str, &Value)) -> Result<Option<f64>, String> {
     }
 }
 
-/// The start of a value as it is written.
+/// Returns the beginning of a value as JSON.
 fn shown(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {
@@ -77,10 +77,11 @@ fn shown(value: &Value) -> String {
 }
 
 impl Sentences {
-    /// Reads JSON lines: `{"text": ..}`, `{"sentence1": .., "sentence2": .., "score": ..}`, or a bare string each.
+    /// Reads JSON lines: `{"text": ..}`, `{"sentence1": .., "sentence2": .., "score": ..}`, or plain strings.
     ///
     /// # Errors
-    /// Input, naming the line and what was found, where one is none of these; Io.
+    /// - Input, with line number and value: a line has another form
+    /// - Io: the file cannot be read
     pub fn read_jsonl(path: &Path) -> Result<Self> {
         let text = read_text(path)?;
         let mut found = Self::default();
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_texts_or_pairs_and_an_error_names_its_line() {
+    fn lines_are_texts_or_pairs_and_errors_have_line_numbers() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pairs.jsonl");
         std::fs::write(
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_was_found() {
+    fn errors_report_the_value_found() {
         let pair = |rest: &str| format!("{{\"sentence1\": \"a\", \"text2\": \"b\"{rest}}}");
         let cases = [
             (pair(", \"score\": \"4\""), "\"score\" is \"4\", expected a number"),
@@ -133,7 +134,7 @@ mod tests {
             ("{\"text\": 5}".into(), "\"text\" is 5, expected a string"),
             ("[1, 2]".into(), "found [1,2], expected {"),
             (format!("{{\"sentence\": [\"{}\"]}}", "é".repeat(99)), "é .., expected a string"),
-            ("{\"text\": ".into(), "found no JSON from column 9 on, expected {"),
+            ("{\"text\": ".into(), "found invalid JSON at column 9, expected {"),
         ];
         for (line, message) in cases {
             let found = JsonlRecord::parse(&line).err().unwrap();

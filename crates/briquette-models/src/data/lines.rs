@@ -1,23 +1,24 @@
-//! Sentences, one a line.
+//! Text files with one sentence per line.
 
 use super::{empty, read_prose};
 use briquette_core::Result;
 use std::path::Path;
 
-/// Sentences, and which pairs of them people judged.
+/// Sentences, and human similarity scores of some pairs.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Sentences {
     /// The sentences.
     pub texts: Vec<String>,
-    /// Places of two sentences, and how alike people found them.
+    /// Indices of two sentences and their similarity score.
     pub pairs: Vec<(usize, usize, f64)>,
 }
 
 impl Sentences {
-    /// Reads a text file; lines of white space alone are none.
+    /// Reads a text file; blank lines are skipped.
     ///
     /// # Errors
-    /// Input where there is none, no UTF-8, or it is JSON; Io.
+    /// - Input: there is no sentence, the file is not UTF-8, or it is JSON
+    /// - Io: the file cannot be read
     pub fn read_lines(path: &Path) -> Result<Self> {
         let text = read_prose(path)?;
         let texts: Vec<String> =
@@ -34,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blank_lines_and_a_byte_order_mark_are_no_text() {
+    fn blank_lines_and_byte_order_marks_are_skipped() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lines.txt");
         std::fs::write(&path, "\u{feff}one\r\n\n  \n two \n").unwrap();

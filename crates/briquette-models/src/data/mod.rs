@@ -1,4 +1,4 @@
-//! Reading what models are evaluated on: text, images and arrays.
+//! Reads evaluation data: text, images and arrays.
 
 mod array_files;
 pub mod array_images;
@@ -25,12 +25,12 @@ use briquette_core::memory::available_bytes;
 use briquette_core::{Error, Result};
 use std::path::Path;
 
-/// Reads a whole text file, a byte order mark aside.
+/// Reads a whole text file without its byte order mark.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
     let bytes = read_bytes(path)?;
     let text = String::from_utf8(bytes).map_err(|source| {
         let at = source.utf8_error().valid_up_to();
-        Error::input(format!("found no UTF-8 at byte {at}, expected text; convert it")).at(path.display())
+        Error::input(format!("found invalid UTF-8 at byte {at}, expected text; convert the file")).at(path.display())
     })?;
     Ok(match text.strip_prefix('\u{feff}') {
         Some(rest) => rest.to_string(),
@@ -38,10 +38,10 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
     })
 }
 
-/// Reads a file of text for people to read: not JSON, and no binary file whose bytes are UTF-8 by chance.
+/// Reads a file of prose: neither JSON nor binary data that happens to be UTF-8.
 ///
 /// # Errors
-/// Input where it is something else; see [`read_text`].
+/// Input: the file is something else. See [`read_text`] for other errors.
 pub(crate) fn read_prose(path: &Path) -> Result<String> {
     let text = read_text(path)?;
     let other = match text.find('\0') {
@@ -51,13 +51,13 @@ pub(crate) fn read_prose(path: &Path) -> Result<String> {
     match other {
         Some(found) => {
             let message = format!("found {found}, expected text, or .jsonl with {{\"text\": ...}} in each line");
-            Err(Error::input(format!("{message}; name a file of text")).at(path.display()))
+            Err(Error::input(format!("{message}; give a text file")).at(path.display()))
         }
         None => Ok(text),
     }
 }
 
-/// Whether all of a text is one list or table of JSON.
+/// Returns whether the whole text is a JSON list or object.
 fn is_json(text: &str) -> bool {
     text.trim_start().starts_with(['{', '[']) && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
@@ -65,9 +65,10 @@ fn is_json(text: &str) -> bool {
 /// Reads a whole file.
 pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     let file = briquette_formats::InputFile::open(path)?;
-    // A sparse file may be longer than all memory while it takes no space on disk.
+    // A sparse file may be larger than memory without using disk space.
     if let Some(given) = available_bytes().filter(|given| file.len() > *given) {
-        let message = format!("it has {} bytes, and there is memory for {given}; give fewer items", file.len());
+        let message =
+            format!("it has {} bytes, but only {given} bytes of memory are available; use fewer items", file.len());
         return Err(Error::io("cannot read", path, std::io::Error::other(message)));
     }
     let mut bytes = vec![0; file.len() as usize];
@@ -75,13 +76,13 @@ pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The error for data with nothing in it.
+/// Returns the error for empty data.
 pub(crate) fn empty(path: &Path, what: &str) -> Error {
-    Error::input(format!("there is no {what} in it; nothing to evaluate")).at(path.display())
+    Error::input(format!("found no {what}; nothing to evaluate")).at(path.display())
 }
 
-/// The error for a class that a model does not have.
+/// Returns the error for a class that the model does not have.
 pub(crate) fn out_of_range(what: &str, n_classes: usize) -> Error {
     let message = format!("{what} is out of range, the model has {n_classes} classes, 0 to {}", n_classes.max(1) - 1);
-    Error::input(format!("{message}; give data that belongs to the model"))
+    Error::input(format!("{message}; use data of this model"))
 }

@@ -1,12 +1,13 @@
-//! NumPy's array file: a line of Python that says what follows. Written here, as the crates that read it bring a parser
-//! of all of Python's literals and an old zip.
+//! NumPy's `.npy` format: a Python dictionary as header, then the data.
+//!
+//! Implemented here because existing crates need a parser for Python literals and an old zip crate.
 
 use super::arrays::{Array, Number};
 use std::collections::BTreeMap;
 
-/// Parses a whole `.npy` file; the error says what is wrong with it.
+/// Parses a whole `.npy` file; the error describes the defect.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Array, String> {
-    let (header, data) = split(bytes).ok_or("it is no .npy file; the file is damaged or not what its name says")?;
+    let (header, data) = split(bytes).ok_or("not a valid .npy file; it is damaged or of another format")?;
     let fields = fields_of(header).ok_or_else(|| format!("its header {header:?} cannot be read"))?;
     let field = |name: &str| fields.get(name).copied().ok_or_else(|| format!("its header has no {name:?}"));
     let descr = field("descr")?.trim_matches(['\'', '"']);
@@ -23,7 +24,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Array, String> {
     Ok(if is_fortran { array.reversed() } else { array })
 }
 
-/// The header and what follows it.
+/// Splits header and data.
 fn split(bytes: &[u8]) -> Option<(&str, &[u8])> {
     let rest = bytes.strip_prefix(b"\x93NUMPY")?;
     let (len, rest) = match rest.first()? {
@@ -34,7 +35,7 @@ fn split(bytes: &[u8]) -> Option<(&str, &[u8])> {
     Some((std::str::from_utf8(rest.get(..len)?).ok()?.trim(), rest.get(len..)?))
 }
 
-/// `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`: keys and what stands behind them.
+/// Parses a header such as `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }` into keys and values.
 fn fields_of(header: &str) -> Option<BTreeMap<&str, &str>> {
     let mut rest = header.strip_prefix('{')?.strip_suffix('}')?.trim();
     let mut fields = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! An image, scaled and cropped. Scaling has bounds: a long image is not scaled whole where a crop leaves most of it out.
+//! Scales and crops images. For a very long image, only the part near the crop is scaled.
 
 use super::ImageInput;
 use super::image_input::MAX_SIDE;
@@ -6,14 +6,14 @@ use image::DynamicImage;
 use image::imageops::{self, FilterType};
 use std::borrow::Cow;
 
-/// Pixels of an image that is scaled whole before it is cropped.
+/// Largest number of pixels that are scaled before cropping.
 const MAX_BEFORE_CROP: usize = 1 << 26;
 
-/// Pixels of an image that is scaled and kept whole.
+/// Largest number of pixels of an image that is scaled without cropping.
 const MAX_WHOLE: usize = MAX_SIDE * MAX_SIDE;
 
 impl ImageInput {
-    /// Values `[channels, height, width]` of an image, sized, cropped and normalised.
+    /// Scales, crops and normalizes an image to values `[channels, height, width]`.
     pub fn prepare(&self, image: &DynamicImage) -> Vec<f32> {
         let [height, width] = self.crop;
         let (image, [full_height, full_width]) = part(image, self);
@@ -32,13 +32,14 @@ impl ImageInput {
     }
 }
 
-/// Where a cut from the middle starts; half a pixel goes to the even side, as in torchvision.
+/// Returns the start of a center crop; half pixels round to even, as in torchvision.
 fn centred(full: usize, cut: usize) -> u32 {
     (((full - cut) as f64) / 2.0).round_ties_even() as u32
 }
 
-/// What of an image is scaled, and the height and width it is scaled to, for cropping from its middle: the whole image,
-/// but for one that would come to more than [`MAX_BEFORE_CROP`] pixels.
+/// Returns the part of an image to scale, and its scaled height and width, for a center crop.
+///
+/// This is the whole image unless it would exceed [`MAX_BEFORE_CROP`] pixels.
 fn part<'a>(image: &'a DynamicImage, input: &ImageInput) -> (Cow<'a, DynamicImage>, [usize; 2]) {
     let full = [image.height() as usize, image.width() as usize];
     let scaled = input.resized(full[0], full[1]);
@@ -50,15 +51,17 @@ fn part<'a>(image: &'a DynamicImage, input: &ImageInput) -> (Cow<'a, DynamicImag
     (Cow::Owned(cut), [rows.scaled, columns.scaled])
 }
 
-/// Whether an image of this height and width may be made.
+/// Checks that an image of this height and width is not too large.
 pub(crate) fn check_whole(height: usize, width: usize) -> Result<(), String> {
     if height.saturating_mul(width) <= MAX_WHOLE {
         return Ok(());
     }
-    Err(format!("it has {height}x{width} pixels once scaled, expected at most {MAX_WHOLE} in all; leave data.size out"))
+    Err(format!(
+        "it has {height}x{width} pixels after scaling, expected at most {MAX_WHOLE} in total; remove data.size"
+    ))
 }
 
-/// The part of one side of an image that is cut out before it is scaled, and what that is scaled to.
+/// The part of one side that is cut out before scaling, and its scaled length.
 #[derive(Debug, PartialEq)]
 struct SideSpan {
     start: u32,
@@ -66,8 +69,10 @@ struct SideSpan {
     scaled: usize,
 }
 
-/// The middle of a side that is scaled from `full` to `scaled` pixels: as much as `cut` pixels of it need, and what the
-/// filter reaches beyond. It is centred as exactly as the whole is.
+/// Returns the middle part of a side that is scaled from `full` to `scaled` pixels.
+///
+/// The part covers `cut` pixels and the reach of the filter beyond them. It has exactly the same center as the
+/// side.
 fn middle(full: usize, scaled: usize, cut: usize) -> SideSpan {
     let reach = full.div_ceil(scaled) + 1;
     let needed = (cut * full).div_ceil(scaled) + 2 * reach;
@@ -82,7 +87,7 @@ mod tests {
     use image::{GenericImageView, Rgb, RgbImage};
 
     #[test]
-    fn a_stretch_is_in_the_middle_and_as_large_as_a_crop_needs() {
+    fn the_scaled_region_is_central_and_large_enough_for_the_crop() {
         assert_eq!(middle(1, 256, 224), SideSpan { start: 0, length: 1, scaled: 256 });
         assert_eq!(middle(60_000, 15_360_000, 224), SideSpan { start: 29_997, length: 6, scaled: 1536 });
         for (full, scaled, cut) in [(60_001, 15_360_256, 224), (1000, 16_384, 16_384), (1 << 31, 1 << 38, 1), (9, 4, 2)]
@@ -94,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_images_are_scaled_whole() {
+    fn ordinary_images_are_scaled_as_a_whole() {
         let input = ImageInput::of_imagenet(3);
         let image = DynamicImage::ImageRgb8(RgbImage::new(20, 10));
         let (part, scaled) = part(&image, &input);
@@ -102,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_image_has_the_same_middle_as_a_shorter_one() {
+    fn a_long_image_has_the_same_center_as_a_shorter_one() {
         let stripes = |n: u32| {
             let at = move |place: u32| place.abs_diff(n / 2) as u8;
             DynamicImage::ImageRgb8(RgbImage::from_fn(1, n, |_, y| Rgb([at(y), 9, 7])))
@@ -111,14 +116,14 @@ mod tests {
         let (long, short) = (input.prepare(&stripes(60_000)), input.prepare(&stripes(100)));
         assert_eq!(long.len(), 3 * 48 * 48);
         let apart = long.iter().zip(&short).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        // Neighbouring bytes are 1 / 255 / 0.224 apart: one is what rounding may differ by.
+        // Neighbouring bytes differ by 1 / 255 / 0.224, the largest rounding difference.
         assert!(apart <= 1.5 / 255.0 / 0.224, "{apart}");
         let wide = DynamicImage::ImageLuma8(image::GrayImage::new(60_000, 1));
         assert_eq!(ImageInput::of_imagenet(1).prepare(&wide).len(), 224 * 224);
     }
 
     #[test]
-    fn what_is_kept_whole_has_a_bound() {
+    fn images_scaled_as_a_whole_have_a_size_limit() {
         assert_eq!(check_whole(MAX_SIDE, MAX_SIDE), Ok(()));
         assert!(check_whole(256, 15_360_000).unwrap_err().contains("256x15360000"));
         assert!(check_whole(usize::MAX, 2).is_err());

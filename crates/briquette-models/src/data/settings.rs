@@ -1,11 +1,11 @@
-//! Which settings go with which data: one that would do nothing is refused.
+//! Refuses settings that have no effect on the data.
 
 use super::DataSpec;
 use crate::ModelTask;
 use briquette_core::{Error, Remedy, Result};
 use briquette_formats::presence;
 
-/// The kinds of data that settings differ by.
+/// Kinds of data with different settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum DataKind {
     Sentences,
@@ -15,10 +15,10 @@ enum DataKind {
 }
 
 impl DataSpec {
-    /// Whether every setting does something to the data of a model of this task.
+    /// Checks that every setting has an effect on the data of this task.
     ///
     /// # Errors
-    /// Config, naming the setting and what it is for.
+    /// Config, with the setting and its purpose.
     pub(super) fn check_settings(&self, task: ModelTask) -> Result<()> {
         use DataKind::{Array, Document, Folder, Sentences};
         let (kind, is) = match (task, presence::is_directory(&self.path)?) {
@@ -29,18 +29,18 @@ impl DataSpec {
         };
         let images: &[DataKind] = &[Folder, Array];
         let settings: [(&'static str, bool, &[DataKind], &str); 8] = [
-            ("data.labels", self.labels.is_some(), &[Array], "says where the labels of an array are"),
+            ("data.labels", self.labels.is_some(), &[Array], "gives the labels of an array"),
             ("data.max_length", self.max_length.is_some(), &[Sentences, Document], "cuts texts"),
             ("data.stride", self.stride.is_some(), &[Document], "lets the windows of a decoder's text overlap"),
             ("data.size", self.size.is_some(), &[Folder], "scales the images of a folder"),
             ("data.crop", self.crop.is_some(), &[Folder], "cuts the images of a folder"),
-            // Of an array tiles are refused too, but in `Images::tiles`, whose message says why.
+            // `Images::tiles` refuses tiles of arrays, with a more specific message.
             ("data.tile", self.tile.is_some(), images, "cuts images into tiles"),
             ("data.normalize", self.normalize.is_some(), images, "shifts and divides the channels of images"),
             ("data.strict", self.strict, &[Folder], "stops at an image of a folder that does not decode"),
         ];
         match settings.iter().find(|(_, is_set, goes_with, _)| *is_set && !goes_with.contains(&kind)) {
-            Some((name, _, _, does)) => Err(Error::config(format!("it {does}, and {is}; leave it out"))
+            Some((name, _, _, does)) => Err(Error::config(format!("it {does}, but {is}; leave it out"))
                 .at(name)
                 .with_remedy(Remedy::SetKey(name))),
             None => Ok(()),
@@ -55,7 +55,7 @@ mod tests {
     use std::path::PathBuf;
 
     #[test]
-    fn a_setting_that_would_do_nothing_is_named() {
+    fn settings_without_effect_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let folder = DataSpec { path: dir.path().to_path_buf(), ..DataSpec::default() };
         let file = DataSpec { path: dir.path().join("x.npy"), ..DataSpec::default() };

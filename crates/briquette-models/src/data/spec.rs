@@ -1,4 +1,4 @@
-//! What to evaluate on, as a recipe says it, and the data that comes of it.
+//! Evaluation data as a recipe describes it, and the opened data.
 
 use super::{ArrayImages, ImageFolder, ImageInput, ImageTiles, Sentences, Split, empty, read_prose};
 use crate::ModelTask;
@@ -8,44 +8,44 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What to evaluate on.
+/// Description of evaluation data.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DataSpec {
     /// Text lines or `.jsonl` for encoders; a text file for decoders; a folder of classes or arrays for classifiers.
     pub path: PathBuf,
-    /// Labels in a file of their own, where `path` is an array; without it they are looked for in that.
+    /// File of labels if `path` is an array; by default, labels are read from the same file.
     pub labels: Option<PathBuf>,
-    /// Tokens that texts are cut at; the model's own limit where it is absent.
+    /// Largest number of tokens per text; the model's limit by default.
     pub max_length: Option<usize>,
-    /// Tokens from the beginning of one window of a decoder's text to the next; those of a window where it is absent.
+    /// Tokens between the starts of two windows of a decoder's text; by default the length of a window.
     pub stride: Option<usize>,
-    /// What the shorter side of an image is scaled to.
+    /// Length to which the shorter side of an image is scaled.
     pub size: Option<usize>,
-    /// Height and width cut from the middle of an image.
+    /// Height and width of the center crop of an image.
     pub crop: Option<[usize; 2]>,
-    /// Images are cut into tiles of at most this height and width, whose outputs are averaged, instead of being cropped;
-    /// they are scaled only where `size` says so.
+    /// Largest tile side: images are cut into tiles, and the outputs are averaged, instead of cropping. Images
+    /// are scaled only if `size` is set.
     pub tile: Option<usize>,
-    /// What each channel is shifted and divided by, after bytes were scaled to 0..1.
+    /// Mean and standard deviation of each channel, after bytes are scaled to 0..1.
     pub normalize: Option<Normalize>,
-    /// Whether an image that does not decode is fatal, not skipped and counted.
+    /// Whether an image that cannot be decoded is an error; otherwise it is skipped and counted.
     pub strict: bool,
-    /// Which arrays of a file that has several.
+    /// Split to read from a file with several arrays.
     pub split: Split,
 }
 
-/// The statistics of channels.
+/// Statistics per channel.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Normalize {
-    /// Subtracted.
+    /// Mean, which is subtracted.
     pub mean: Vec<f32>,
-    /// Divided by.
+    /// Standard deviation, the divisor.
     pub std: Vec<f32>,
 }
 
-/// Data, open and known not to be empty.
+/// Opened data with at least one item.
 #[derive(Debug, Clone)]
 pub enum Data {
     /// For encoders.
@@ -56,7 +56,7 @@ pub enum Data {
     Document(Arc<str>),
 }
 
-/// Images of either source.
+/// Images from a folder or an array.
 #[derive(Debug, Clone)]
 pub enum Images {
     /// One folder per class.
@@ -66,11 +66,12 @@ pub enum Images {
 }
 
 impl DataSpec {
-    /// Opens the data as a model of this task takes it. Images are decoded later, one at a time.
+    /// Opens the data for a task. Images are decoded later, one at a time.
     ///
     /// # Errors
-    /// Input where there is nothing in it or it is damaged; Config where it is of another kind, or a setting would do
-    /// nothing to it; Io.
+    /// - Input: the data is empty or damaged
+    /// - Config: the data is of another kind, or a setting has no effect
+    /// - Io: a file cannot be read
     pub fn open(&self, task: ModelTask) -> Result<Data> {
         self.check_settings(task)?;
         let path = &self.path;
@@ -80,14 +81,14 @@ impl DataSpec {
             (ModelTask::Classifier, false) => {
                 let images = ArrayImages::open(path, self.labels.as_deref(), self.split)?;
                 if self.normalize.is_some() && images.is_floats() {
-                    let message = "it is for images of bytes, and the data is an array of floats, which are taken as \
-                                   they are; leave it out";
+                    let message = "it applies to images of bytes, but the data is an array of floats, which are used \
+                                   unchanged; leave it out";
                     return Err(Error::config(message).at("data.normalize"));
                 }
                 Ok(Data::Images(Arc::new(Images::Array(images))))
             }
             (_, true) => {
-                let message = "found a directory, expected a file of text; name one";
+                let message = "found a directory, expected a text file";
                 Err(Error::config(message).at(path.display()))
             }
             (ModelTask::Encoder, false) if is_jsonl(path) => {
@@ -102,10 +103,10 @@ impl DataSpec {
         }
     }
 
-    /// `input` with what this says otherwise.
+    /// Returns `input` with the settings of this description applied.
     ///
     /// # Errors
-    /// Config where sizes and statistics do not go together.
+    /// Config: sizes and statistics are inconsistent.
     pub fn image_input(&self, input: &ImageInput) -> Result<ImageInput> {
         let mut input = input.clone();
         if self.tile.is_some() {
@@ -135,7 +136,7 @@ fn is_jsonl(path: &Path) -> bool {
 }
 
 impl Images {
-    /// Images, at least one.
+    /// Returns the number of images, at least 1.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         match self {
@@ -144,7 +145,7 @@ impl Images {
         }
     }
 
-    /// The class of an image, where it is known.
+    /// Returns the class of an image, if known.
     pub fn label(&self, index: usize) -> Option<usize> {
         match self {
             Self::Folder(images) => Some(images.label(index)),
@@ -152,7 +153,7 @@ impl Images {
         }
     }
 
-    /// Where they come from.
+    /// Returns the path of the images.
     pub fn path(&self) -> &Path {
         match self {
             Self::Folder(images) => images.path(),
@@ -160,10 +161,10 @@ impl Images {
         }
     }
 
-    /// Whether every label is one of a model's classes.
+    /// Checks that every label is a class of the model.
     ///
     /// # Errors
-    /// Input, naming the first that is not and where it comes from.
+    /// Input, with the first invalid label and its file.
     pub fn check_labels(&self, n_classes: usize) -> Result<()> {
         match self {
             Self::Folder(images) => images.check_labels(n_classes),
@@ -171,10 +172,11 @@ impl Images {
         }
     }
 
-    /// The values of an image as the network takes them.
+    /// Returns the network's input for an image.
     ///
     /// # Errors
-    /// Input where it does not decode or fit; Io.
+    /// - Input: the image cannot be decoded or has the wrong shape
+    /// - Io: the file cannot be read
     pub fn pixels(&self, index: usize, input: &ImageInput) -> Result<Vec<f32>> {
         match self {
             Self::Folder(images) => images.pixels(index, input),
@@ -182,10 +184,10 @@ impl Images {
         }
     }
 
-    /// An image in tiles of at most `tile` by `tile`.
+    /// Cuts an image into tiles of at most `tile` by `tile`.
     ///
     /// # Errors
-    /// As [`Images::pixels`]; Config where images are an array, which is of one size already.
+    /// Config: the images are an array, which has one size. See [`Images::pixels`] for other errors.
     pub fn tiles(&self, index: usize, input: &ImageInput, tile: usize) -> Result<ImageTiles> {
         match self {
             Self::Folder(images) => images.tiles(index, input, tile),
@@ -193,10 +195,10 @@ impl Images {
         }
     }
 
-    /// Channels, height and width of every image.
+    /// Returns channels, height and width of every image.
     ///
     /// # Errors
-    /// Input where an array holds no images for the network.
+    /// Input: the shape of an array does not fit the network.
     pub fn extents(&self, input: &ImageInput) -> Result<[usize; 3]> {
         match self {
             Self::Folder(_) => Ok([input.channels, input.crop[0], input.crop[1]]),

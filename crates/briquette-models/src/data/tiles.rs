@@ -1,10 +1,10 @@
-//! A large image in pieces of one size.
+//! Cuts large images into tiles of one size.
 
 use super::{ImageInput, scale};
 use image::DynamicImage;
 use image::imageops::{self, FilterType};
 
-/// An image cut into tiles of one size that cover it; they overlap where that does not divide it.
+/// An image cut into tiles of one size that cover it. Tiles overlap if their size does not divide the image.
 #[derive(Debug, Clone)]
 pub struct ImageTiles {
     bytes: Vec<u8>,
@@ -14,7 +14,7 @@ pub struct ImageTiles {
     corners: Vec<[usize; 2]>,
 }
 
-/// The extent of tiles of at most `most` that cover `size`, and where each begins.
+/// Returns the extent of tiles of at most `most` that cover `size`, and their starts.
 fn cut(size: usize, most: usize) -> (usize, Vec<usize>) {
     let n = size.div_ceil(most).max(1);
     let extent = size.div_ceil(n);
@@ -22,8 +22,10 @@ fn cut(size: usize, most: usize) -> (usize, Vec<usize>) {
 }
 
 impl ImageTiles {
-    /// Cuts an image into tiles of at most `most` by `most`, after its shorter side was scaled to `input.resize`, if any;
-    /// the error says what of that is too large.
+    /// Cuts an image into tiles of at most `most` by `most`, after scaling its shorter side to `input.resize`,
+    /// if set.
+    ///
+    /// The error describes an image that is too large.
     pub(crate) fn of(image: &DynamicImage, input: &ImageInput, most: usize) -> Result<Self, String> {
         let (height, width) = (image.height() as usize, image.width() as usize);
         let [height, width] = input.resize.map_or([height, width], |_| input.resized(height, width));
@@ -42,17 +44,17 @@ impl ImageTiles {
         Ok(Self { bytes, n_channels: input.channels, width, extents: [tile_height, tile_width], corners })
     }
 
-    /// Where tiles begin: row and column.
+    /// Returns row and column of each tile's start.
     pub fn corners(&self) -> &[[usize; 2]] {
         &self.corners
     }
 
-    /// Channels, height and width of every tile.
+    /// Returns channels, height and width of every tile.
     pub const fn extents(&self) -> [usize; 3] {
         [self.n_channels, self.extents[0], self.extents[1]]
     }
 
-    /// Values `[channels, height, width]` of the tile that begins at `corner`, normalised.
+    /// Returns the normalized values `[channels, height, width]` of the tile at a corner.
     pub fn pixels(&self, [top, left]: [usize; 2], input: &ImageInput) -> Vec<f32> {
         let ([height, width], n) = (self.extents, self.n_channels);
         let row = |row: usize| &self.bytes[((top + row) * self.width + left) * n..][..width * n];
@@ -69,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tiles_are_of_one_size_and_cover_every_pixel() {
+    fn tiles_have_one_size_and_cover_every_pixel() {
         for (size, most, n) in [(2240, 512, 5), (512, 512, 1), (513, 512, 2), (7, 3, 3), (1, 9, 1)] {
             let (extent, starts) = cut(size, most);
             assert!(extent <= most && starts.len() == n && starts[0] == 0 && starts[n - 1] + extent == size, "{size}");
@@ -78,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tile_holds_the_pixels_at_its_corner() {
+    fn a_tile_has_the_pixels_at_its_corner() {
         let image = image::RgbImage::from_fn(7, 5, |x, y| image::Rgb([x as u8, y as u8, 9]));
         let input = ImageInput { resize: None, ..ImageInput::of_imagenet(3) };
         let tiles = ImageTiles::of(&image.into(), &input, 3).unwrap();

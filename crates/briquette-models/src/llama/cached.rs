@@ -1,4 +1,4 @@
-//! A Llama that goes on from keys and values that were kept.
+//! Llama with a key-value cache.
 
 use super::{Llama, LlamaAttention, LlamaLayer};
 use crate::attention::attend_to_kept;
@@ -8,7 +8,7 @@ use briquette_cpu::float::CacheType;
 use burn::tensor::{Int, Tensor};
 
 impl LlamaAttention {
-    /// As [`forward`](Self::forward), of tokens that follow those of `caches`, one for each sequence.
+    /// Like [`forward`](Self::forward), for tokens that continue the cached sequences, one cache per sequence.
     fn follow(&self, x: Tensor<3>, rotation: &Rotation, layer: usize, caches: &mut [KeyValues]) -> Tensor<3> {
         let heads = [self.n_heads, self.n_kv_heads];
         self.o_proj.forward(attend_to_kept(self.projected(x, rotation), heads, layer, caches))
@@ -23,7 +23,7 @@ impl LlamaLayer {
 }
 
 impl Llama {
-    /// Keys and values of a sequence of no tokens yet.
+    /// Creates an empty key-value cache for one sequence.
     pub fn key_values(&self, kind: CacheType) -> KeyValues {
         let of_layer = |layer: &LlamaLayer| {
             let attention = &layer.self_attn;
@@ -32,11 +32,13 @@ impl Llama {
         KeyValues::new(kind, self.model.layers.iter().map(of_layer))
     }
 
-    /// Tokens `[batch, n]`, which follow those of `caches`, to what the head takes, `[batch, n, width]`. Their keys and values are added to
-    /// the caches. Keys and values are kept and attended to on the CPU, wherever the model is.
+    /// Maps tokens `[batch, n]` that continue the cached sequences to the head's input `[batch, n, width]`.
+    ///
+    /// Appends their keys and values to the caches. Cached attention runs on the CPU, whatever the model's
+    /// device.
     ///
     /// # Panics
-    /// If there is not one cache for each sequence, or a token is beyond the vocabulary.
+    /// If the numbers of caches and sequences differ, or a token exceeds the vocabulary.
     pub fn next_state(&self, tokens: Tensor<2, Int>, caches: &mut [KeyValues]) -> Tensor<3> {
         let [batch, n] = tokens.dims();
         assert_eq!(batch, caches.len(), "a cache for each sequence");

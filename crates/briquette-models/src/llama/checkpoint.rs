@@ -1,4 +1,4 @@
-//! What a Llama is as a checkpoint: its names, its config.json, its input; and what a smaller one is.
+//! Checkpoints of Llama: tensor names, config.json, input, and smaller networks.
 
 use super::{Llama, LlamaConfig};
 use crate::Input;
@@ -15,27 +15,28 @@ use briquette_nn::NameMap;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use serde_json::{Map, Value};
 
-/// What config.json calls it: Mistral and Qwen2 are Llama's network with other sizes, windows and biases.
+/// Values of `model_type` in config.json. Mistral and Qwen2 are Llama's network with other sizes, windows and
+/// biases.
 pub(crate) const MODEL_TYPES: &[&str] = &["llama", "mistral", "qwen2"];
 
-/// Buffers that older files keep.
+/// Buffers in older files.
 const EXTRAS: [&str; 1] = ["**.rotary_emb.inv_freq"];
 
-/// Tokens a decoder sees at once, where nobody says otherwise: what perplexities are usually given for.
+/// Default window of a decoder in tokens, as usual for perplexities.
 const WINDOW: usize = 1024;
 
-/// Whether the names of tensors are Llama's.
+/// Returns whether the tensor names are Llama's.
 pub(crate) fn has_names(checkpoint: &Checkpoint) -> bool {
     has_tensor(checkpoint, "model.layers.0.self_attn.q_proj.weight")
 }
 
-/// The network of a checkpoint, before it is filled; and how its paths relate to the names there.
+/// Creates the unfilled network of a checkpoint, and its name map.
 pub(crate) fn blank(checkpoint: &Checkpoint, device: &Device) -> Result<(Llama, NameMap)> {
     let config = read(checkpoint)?;
     Ok((config.init(device), names(config.tie_word_embeddings)?))
 }
 
-/// What the network of a checkpoint takes in.
+/// Returns the input of a checkpoint's network.
 pub(crate) fn input(checkpoint: &Checkpoint) -> Result<Input> {
     let config = read(checkpoint)?;
     let longest = Longest { max_positions: config.max_position_embeddings, window: config.window() };
@@ -56,23 +57,24 @@ fn read(checkpoint: &Checkpoint) -> Result<LlamaConfig> {
     Ok(config)
 }
 
-/// Refuses a Llama that has no head to predict tokens with.
+/// Refuses a Llama without a language-model head.
 fn check_head(checkpoint: &Checkpoint, is_tied: bool) -> Result<()> {
     let has = |name: &str| has_tensor(checkpoint, name);
     let message = if has("layers.0.self_attn.q_proj.weight") {
-        "its names lack the prefix model. and it has no lm_head.weight, as a LlamaModel without its head"
+        "it has no prefix model. and no lm_head.weight, like a LlamaModel without head"
     } else if has("lm_head.weight") || is_tied && !has("score.weight") {
         return Ok(());
     } else if has("score.weight") {
-        "it has score.weight, as a LlamaForSequenceClassification, and no lm_head.weight"
+        "it has score.weight and no lm_head.weight, like a LlamaForSequenceClassification"
     } else {
         "it has no lm_head.weight, and config.json does not tie the head to the embedding (tie_word_embeddings)"
     };
-    let message = format!("{message}; expected a model that predicts tokens: save it as LlamaForCausalLM to run it");
+    let message = format!("{message}; expected a language model; save it as LlamaForCausalLM");
     Err(Error::input(message).at(checkpoint.path().display()))
 }
 
-/// Hugging Face's names. A tied Llama may hold its head, which is the embedding once more; loading leaves it aside.
+/// Maps to Hugging Face's names. A tied Llama may store its head as a copy of the embedding; loading ignores
+/// it.
 fn names(is_tied: bool) -> Result<NameMap> {
     let names = NameMap::torch().rename("^Llama", "");
     let names = EXTRAS.iter().try_fold(names, |names, extra| names.ignore(extra))?;
@@ -100,8 +102,8 @@ impl Architecture for Llama {
             }
             Smaller::Sizes(sizes) => {
                 if sizes.contains_key("num_hidden_layers") {
-                    // The list has an entry for each layer of the teacher. Without it, transformers takes what follows from
-                    // other keys, which is the same.
+                    // The list has an entry per layer of the teacher. Without it, transformers derives the same
+                    // types from other keys.
                     config.remove(LAYER_TYPES);
                 }
                 let sized = with_sizes(config, sizes, None::<LlamaConfig>, LlamaConfig::validate)?;

@@ -1,72 +1,72 @@
-//! The sizes of a Llama, as Hugging Face's config.json gives them.
+//! The configuration of Llama, as in Hugging Face's config.json.
 
 use crate::config::check_sizes;
 use crate::fresh;
 use serde::{Deserialize, Serialize};
 
-/// The sizes of a [`crate::Llama`]; the keys of its config.json, but for the biases, which the weights tell.
+/// Configuration of a [`crate::Llama`], with the keys of config.json. Biases are detected from the weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LlamaConfig {
-    /// Entries of the vocabulary.
+    /// Size of the vocabulary.
     pub vocab_size: usize,
-    /// Width.
+    /// Width of the hidden states.
     pub hidden_size: usize,
     /// Width inside a feed-forward block.
     pub intermediate_size: usize,
-    /// Layers.
+    /// Number of layers.
     pub num_hidden_layers: usize,
-    /// Heads of queries.
+    /// Number of query heads.
     pub num_attention_heads: usize,
-    /// Heads of keys and values; as many as of queries where it is absent.
+    /// Number of key and value heads; by default the number of query heads.
     #[serde(default)]
     pub num_key_value_heads: Option<usize>,
-    /// Width of a head; their share of the width where it is absent.
+    /// Width of a head; by default the width divided by the number of heads.
     #[serde(default)]
     pub head_dim: Option<usize>,
-    /// Longest input.
+    /// Longest input in tokens.
     pub max_position_embeddings: usize,
-    /// What keeps the norms from dividing by zero.
+    /// Epsilon of the norms.
     #[serde(default = "small")]
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     #[serde(default)]
     pub rope_theta: Option<f64>,
-    /// How rotary frequencies are stretched, in older files.
+    /// Scaling of rotary frequencies in older files.
     #[serde(default)]
     pub rope_scaling: Option<RopeParameters>,
-    /// The same and the base, in newer files.
+    /// Scaling and base of rotary frequencies in newer files.
     #[serde(default)]
     pub rope_parameters: Option<RopeParameters>,
-    /// Whether the head is the embedding.
+    /// Whether embedding and head share their weights.
     #[serde(default)]
     pub tie_word_embeddings: bool,
-    /// The function of the gate; only `silu` is known.
+    /// Activation function of the gate; only `silu` is supported.
     #[serde(default)]
     pub hidden_act: Option<String>,
-    /// Tokens that attention reaches back to. The model takes longer inputs; here they are run up to that length.
+    /// Attention window in tokens. Longer inputs are not supported here.
     #[serde(default)]
     pub sliding_window: Option<usize>,
-    /// Whether the sliding window is used; Qwen2 says so.
+    /// Whether the sliding window is used, as in Qwen2.
     #[serde(default)]
     pub use_sliding_window: Option<bool>,
-    /// Whether queries, keys and values have biases.
+    /// Whether query, key and value projections have biases.
     #[serde(skip)]
     pub qkv_bias: bool,
-    /// Whether the output of attention has one.
+    /// Whether the output projection of attention has a bias.
     #[serde(skip)]
     pub output_bias: bool,
-    /// Whether feed-forward blocks have them.
+    /// Whether feed-forward layers have biases.
     #[serde(skip)]
     pub mlp_bias: bool,
-    /// The standard deviation of weights that are drawn at random.
+    /// Standard deviation of the random initialization.
     #[serde(skip, default = "fresh::usual_range")]
     pub initializer_range: f64,
-    /// The word whose vector is zeros where weights are drawn at random.
+    /// Token whose embedding is initialized to zeros.
     #[serde(skip)]
     pub padding: Option<usize>,
 }
 
-/// How rotary frequencies are stretched.
+/// Scaling of rotary frequencies.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RopeParameters {
     /// `default`, `linear` or `llama3`.
@@ -75,16 +75,16 @@ pub struct RopeParameters {
     /// Base of the frequencies.
     #[serde(default)]
     pub rope_theta: Option<f64>,
-    /// How many times longer inputs get.
+    /// Factor by which the supported length grows.
     #[serde(default)]
     pub factor: Option<f64>,
-    /// Llama 3: where stretching sets in.
+    /// Llama 3: wavelengths above the original length divided by this are scaled fully.
     #[serde(default)]
     pub low_freq_factor: Option<f64>,
-    /// Llama 3: where it ends.
+    /// Llama 3: wavelengths below the original length divided by this are not scaled.
     #[serde(default)]
     pub high_freq_factor: Option<f64>,
-    /// Llama 3: the length the model first was trained for.
+    /// Llama 3: length of the original training.
     #[serde(default)]
     pub original_max_position_embeddings: Option<f64>,
 }
@@ -102,17 +102,21 @@ impl LlamaConfig {
             return Err("rms_norm_eps is not above 0; correct it".into());
         }
         if !head.is_multiple_of(2) || !heads.is_multiple_of(kv_heads) {
-            return Err(format!("{heads} heads of width {head} over {kv_heads} of keys cannot be; correct it"));
+            return Err(format!(
+                "{heads} heads of width {head} with {kv_heads} key heads, expected an even width and a divisor of the heads; correct it"
+            ));
         }
         self.check_rotary()?;
         match (self.hidden_act.as_deref(), self.rope_type()) {
             (None | Some("silu" | "swish"), "default" | "linear" | "llama3") => Ok(()),
-            (None | Some("silu" | "swish"), other) => Err(format!("rope_type is {other:?}, which cannot be run")),
-            (Some(other), _) => Err(format!("hidden_act is {other:?}, only \"silu\" can be run")),
+            (None | Some("silu" | "swish"), other) => {
+                Err(format!("rope_type is {other:?}, expected default, linear or llama3"))
+            }
+            (Some(other), _) => Err(format!("hidden_act is {other:?}, expected \"silu\"")),
         }
     }
 
-    /// Refuses rotary settings whose frequencies would not be finite.
+    /// Refuses rotary settings that give frequencies that are not finite.
     fn check_rotary(&self) -> Result<(), String> {
         let rope = self.rope();
         let settings = [
@@ -130,12 +134,12 @@ impl LlamaConfig {
         }
     }
 
-    /// The longest input that is run: beyond a sliding window, attention would have to forget.
+    /// Returns the longest supported input, at most the sliding window.
     pub(crate) fn max_positions(&self) -> usize {
         self.window().map_or(self.max_position_embeddings, |window| window.min(self.max_position_embeddings))
     }
 
-    /// The sliding window, where there is one and it is used.
+    /// Returns the sliding window, if it is used.
     pub(crate) fn window(&self) -> Option<usize> {
         self.sliding_window.filter(|_| self.use_sliding_window != Some(false))
     }
@@ -157,7 +161,7 @@ impl LlamaConfig {
         rope.and_then(|rope| rope.rope_type.as_deref()).unwrap_or("default")
     }
 
-    /// `1 / theta^(2 i / width)`, stretched as `rope_type` says.
+    /// Returns `1 / theta^(2 i / width)`, scaled according to `rope_type`.
     pub(crate) fn inverse_frequencies(&self) -> Vec<f32> {
         let rope = self.rope();
         let theta = rope.rope_theta.or(self.rope_theta).unwrap_or(10_000.0) as f32;
@@ -172,7 +176,8 @@ impl LlamaConfig {
     }
 }
 
-/// Llama 3.1: long waves are stretched by `factor`, short ones left, and those between blended.
+/// Scales a frequency as in Llama 3.1: long wavelengths by `factor`, short ones not at all, with a blend
+/// between.
 fn llama3(frequency: f32, factor: f32, rope: &RopeParameters) -> f32 {
     let low = rope.low_freq_factor.unwrap_or(1.0) as f32;
     let high = rope.high_freq_factor.unwrap_or(4.0) as f32;
@@ -199,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn rotary_settings_of_zero_are_named() {
+    fn rotary_settings_of_zero_are_refused() {
         for (rope, key) in [
             (", \"rope_theta\": 0.0", "rope_theta is 0"),
             (", \"rope_theta\": -1.0", "rope_theta is -1"),
@@ -217,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn frequencies_fall_with_theta_and_stretch_by_the_factor() {
+    fn frequencies_fall_with_theta_and_scale_by_the_factor() {
         assert_eq!(config("").inverse_frequencies(), [1.0, 0.01]);
         let stretched = config(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}, \"rope_theta\": 100.0");
         assert_eq!(stretched.inverse_frequencies(), [0.5, 0.05]);

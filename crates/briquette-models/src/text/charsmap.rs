@@ -1,15 +1,15 @@
-//! Checks the map of characters that a SentencePiece normalizer has.
+//! Checks the character map of a SentencePiece normalizer.
 //!
-//! The map is a double-array trie and the texts that its leaves point into. The library that uses it trusts every offset, so each
-//! node that a text can reach is looked at here first.
+//! The map is a double-array trie whose leaves point into a string of texts. The library that uses it trusts
+//! every offset, so each reachable node is checked here first.
 
-/// The longest text for one entry: the longest of NFKC has 33 bytes.
+/// Longest text of an entry; NFKC's longest has 33 bytes.
 const MAX_ENTRY_BYTES: usize = 256;
 
 /// Checks a map in base64.
 ///
 /// # Errors
-/// Where it is not base64, or an offset leads out of it.
+/// If the text is not base64, or an offset is out of range.
 pub(super) fn check_charsmap(base64: &str) -> Result<(), String> {
     let bytes = decoded(base64).ok_or("its precompiled_charsmap is not base64")?;
     let (length, rest) = bytes.split_first_chunk().ok_or("its precompiled_charsmap has no length")?;
@@ -21,10 +21,10 @@ pub(super) fn check_charsmap(base64: &str) -> Result<(), String> {
     if is_sound(&units, texts) {
         return Ok(());
     }
-    Err("its precompiled_charsmap has offsets that lead out of it".into())
+    Err("its precompiled_charsmap has offsets out of range".into())
 }
 
-/// Whether no text leads out of the trie, and all leaves lead to texts.
+/// Returns whether all reachable nodes are in the trie, and all leaves point to texts.
 fn is_sound(units: &[usize], texts: &str) -> bool {
     let Some(&root) = units.first() else { return false };
     let mut seen = vec![false; units.len()];
@@ -53,18 +53,18 @@ fn is_sound(units: &[usize], texts: &str) -> bool {
     true
 }
 
-/// How far the children of a unit are.
+/// Returns the offset of a unit's children.
 fn offset(unit: usize) -> usize {
     (unit >> 10) << ((unit & 1 << 9) >> 6)
 }
 
-/// Whether a text begins here, and is not too long.
+/// Returns whether a text begins here and is not too long.
 fn is_entry(texts: &str, at: usize) -> bool {
     let entry = texts.get(at..).map(str::as_bytes);
     entry.is_some_and(|entry| entry.iter().position(|byte| *byte == 0).unwrap_or(entry.len()) <= MAX_ENTRY_BYTES)
 }
 
-/// Bytes of base64 with padding; `None` where a letter is none of its alphabet.
+/// Decodes base64 with padding; `None` for other characters.
 fn decoded(base64: &str) -> Option<Vec<u8>> {
     let letters = base64.trim_end_matches('=').as_bytes();
     let mut bytes = Vec::with_capacity(letters.len() / 4 * 3 + 3);
@@ -92,19 +92,19 @@ fn decoded(base64: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// A trie that maps `a` to the text at an offset.
+    /// Returns a trie that maps `a` to the text at an offset.
     fn map_of_a(text_at: u32) -> (Vec<usize>, &'static str) {
         let mut units = vec![0; 512];
         // The root's children begin at 256.
         units[0] = 256 << 10;
-        // `a` has a leaf, whose value lies at 256 ^ 'a' ^ 1.
+        // `a` has a leaf, whose value is at 256 ^ 'a' ^ 1.
         units[256 ^ 0x61] = 0x61 | 1 << 8 | 1 << 10;
         units[256 ^ 0x61 ^ 1] = text_at as usize | 1 << 31;
         (units, "AB\0é\0")
     }
 
     #[test]
-    fn a_sound_map_passes_and_each_offset_that_leads_out_of_it_does_not() {
+    fn maps_with_offsets_out_of_range_are_refused() {
         let (units, texts) = map_of_a(0);
         assert!(is_sound(&units, texts));
         for out in [4, 100] {

@@ -1,30 +1,30 @@
-//! Checks a tokenizer.json before the library that runs it sees it: what would make it panic, run on or fill the memory.
+//! Checks a tokenizer.json for input that would make the tokenizer library panic, hang or exhaust memory.
 
 use super::charsmap::check_charsmap;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// The most parts of one section, such as the steps of a normalizer.
+/// Largest number of parts in a section, such as the steps of a normalizer.
 const MAX_PARTS: usize = 64;
-/// The most levels of sequences within each other. The library's reader takes twice as long with each level.
+/// Deepest nesting of sequences. The library's parser doubles its time with each level.
 const MAX_LEVELS: usize = 6;
-/// The longest regular expression in bytes: the longest of known models has 500.
+/// Longest regular expression in bytes; the longest of known models has 500.
 const MAX_REGEX_BYTES: usize = 4096;
-/// The longest text that is put in front of a text or a part of a word, or behind it.
+/// Longest prefix or suffix of a text or subword in bytes.
 const MAX_AFFIX_BYTES: usize = 64;
-/// The longest token of a vocabulary in bytes.
+/// Longest token of a vocabulary in bytes.
 const MAX_TOKEN_BYTES: usize = 16 << 10;
-/// The most letters of a word that is searched in a vocabulary: BERT has 100.
+/// Longest word in characters that is looked up in a vocabulary; BERT has 100.
 const MAX_WORD: u64 = 512;
-/// The most special tokens around a text.
+/// Largest number of special tokens around a text.
 const MAX_SPECIAL: usize = 256;
-/// How many times as long a text may become.
+/// Largest factor by which a text may grow.
 const MAX_GROWTH: u64 = 256;
-/// How many times as long a text may become in a [plain](Checked::is_plain) tokenizer.
+/// Largest growth of a text in a [plain](Checked::is_plain) tokenizer.
 const PLAIN_GROWTH: u64 = 8;
 
-/// Regular expressions of known models. The time that they take grows with the length of a text only.
+/// Regular expressions of known models, with linear run time.
 const KNOWN_REGEXES: [&str; 10] = [
     // GPT-2; Llama 3; Qwen2.
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
@@ -42,9 +42,9 @@ const KNOWN_REGEXES: [&str; 10] = [
 /// A tokenizer.json that passed the checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Checked {
-    /// Whether it needs no thread of its own: all its regular expressions are known, and no text becomes much longer.
+    /// Whether the tokenizer needs no guarded thread: its regular expressions are known, and texts grow little.
     pub(super) is_plain: bool,
-    /// Bytes of the longest token of the vocabulary.
+    /// Longest token of the vocabulary in bytes.
     pub(super) longest_token: usize,
 }
 
@@ -70,7 +70,7 @@ struct Words {
     vocab: Option<LongestToken>,
 }
 
-/// The length of a vocabulary's longest token in bytes.
+/// Length of the longest token in bytes.
 struct LongestToken(usize);
 
 impl<'de> Deserialize<'de> for LongestToken {
@@ -106,7 +106,7 @@ impl<'de> Deserialize<'de> for LongestToken {
 /// Checks the bytes of a tokenizer.json.
 ///
 /// # Errors
-/// Where it is not JSON of this shape, or a part of it is not supported.
+/// If the JSON has another structure, or a part is not supported.
 pub(super) fn check(bytes: &[u8]) -> Result<Checked, String> {
     let sections: Sections = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     sections.model.check()?;
@@ -122,7 +122,9 @@ pub(super) fn check(bytes: &[u8]) -> Result<Checked, String> {
         found.walk(section, 0).map_err(|what| format!("{name}: {what}"))?;
         if found.growth > MAX_GROWTH {
             let growth = found.growth;
-            return Err(format!("{name}: it can make a text {growth} times as long, expected at most {MAX_GROWTH}"));
+            return Err(format!(
+                "{name}: it can make a text {growth} times as long, expected at most {MAX_GROWTH} times"
+            ));
         }
         is_plain &= !found.has_unknown_regex && found.growth <= PLAIN_GROWTH;
     }
@@ -148,7 +150,7 @@ impl Words {
     }
 }
 
-/// The combined properties of the parts of a section.
+/// Combined properties of the parts of a section.
 struct SectionParts {
     n_parts: usize,
     growth: u64,
@@ -156,12 +158,12 @@ struct SectionParts {
 }
 
 impl SectionParts {
-    /// Looks at a part and all parts within it. A part is known by its keys, as the library knows it where `type` is missing.
+    /// Checks a part and its nested parts. Like the library, identifies parts without `type` by their keys.
     fn walk(&mut self, part: &Value, level: usize) -> Result<(), String> {
         at_most("sequences", "levels", level, MAX_LEVELS)?;
         let Some(part) = part.as_object() else { return Ok(()) };
         self.n_parts += 1;
-        at_most("steps", "of them", self.n_parts, MAX_PARTS)?;
+        at_most("steps", "steps", self.n_parts, MAX_PARTS)?;
         self.pattern(part)?;
         self.special_tokens(part)?;
         if let Some(text) = part.get("prepend").and_then(Value::as_str) {
@@ -178,14 +180,14 @@ impl SectionParts {
         Ok(())
     }
 
-    /// A pattern, and the text that takes the place of what it matches.
+    /// Checks a pattern and its replacement text.
     fn pattern(&mut self, part: &Map<String, Value>) -> Result<(), String> {
         let content = part.get("content").and_then(Value::as_str);
         let Some(pattern) = part.get("pattern").and_then(Value::as_object) else { return Ok(()) };
         let of_kind = |kind: &str| pattern.get(kind).and_then(Value::as_str);
-        // The fewest bytes of a match, for which the content stands.
+        // Length of the shortest match, which the content replaces.
         let shortest = match (of_kind("String"), of_kind("Regex")) {
-            (Some(""), _) => return Err("pattern: found an empty text, expected at least one letter".into()),
+            (Some(""), _) => return Err("pattern: found an empty text, expected at least one character".into()),
             (Some(text), _) => text.len() as u64,
             (_, Some(regex)) => {
                 at_most("pattern", "bytes", regex.len(), MAX_REGEX_BYTES)?;
@@ -200,11 +202,11 @@ impl SectionParts {
         Ok(())
     }
 
-    /// The special tokens that a template adds to a text. A template that has the text twice makes it twice as long.
+    /// Checks the special tokens of a template. A template that repeats the text makes it longer.
     fn special_tokens(&mut self, part: &Map<String, Value>) -> Result<(), String> {
         for (_, special) in part.get("special_tokens").and_then(Value::as_object).into_iter().flatten() {
             let n_ids = special.get("ids").and_then(Value::as_array).map_or(0, Vec::len);
-            at_most("special_tokens", "ids of one", n_ids, MAX_SPECIAL)?;
+            at_most("special_tokens", "ids of a token", n_ids, MAX_SPECIAL)?;
         }
         let template = part.get("single").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         at_most("single", "pieces", template.len(), MAX_SPECIAL)?;
@@ -233,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn known_parts_are_plain_and_unknown_regexes_are_not() {
+    fn known_parts_need_no_guard_and_unknown_regexes_do() {
         for (normalizer, is_plain) in [
             ("null", true),
             (r#"{"type":"Replace","pattern":{"String":" "},"content":"▁"}"#, true),
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_cannot_be_run_are_named() {
+    fn unsupported_parts_are_refused_by_name() {
         let doubled = vec![r#"{"type":"Replace","pattern":{"String":"a"},"content":"aa"}"#; 40].join(",");
         let doubled = format!(r#"{{"type":"Sequence","normalizers":[{doubled}]}}"#);
         let nested = format!("{}{{}}{}", r#"{"type":"Sequence","normalizers":["#.repeat(20), "]}".repeat(20));

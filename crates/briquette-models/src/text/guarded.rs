@@ -1,4 +1,5 @@
-//! A tokenizer of an untrusted file. What its library cannot do is an error, never a panic, an endless run or a full memory.
+//! Runs a tokenizer from an untrusted file: its failures become errors instead of panics, hangs or exhausted
+//! memory.
 
 use super::checked::{Checked, check};
 use briquette_core::confined::{Confinement, confined, quietly};
@@ -8,20 +9,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokenizers::Tokenizer;
 
-/// Bytes of stack of a thread that runs a tokenizer.
+/// Stack size of a thread that runs a tokenizer, in bytes.
 const STACK_BYTES: usize = 8 << 20;
-/// Bytes of memory, without what grows with the text or the file.
+/// Memory limit in bytes, in addition to the memory per byte of text or file.
 const MEMORY_BYTES: u64 = 512 << 20;
-/// Bytes of memory for each byte of a text: offsets, words and tokens.
+/// Memory limit for each byte of a text: offsets, words and tokens.
 const MEMORY_PER_BYTE: u64 = 1 << 10;
-/// Time that each run may take, and for each byte of a text more.
+/// Time limit of a run, in addition to the time per byte of text.
 const TIME: Duration = Duration::from_secs(10);
 const TIME_PER_BYTE: Duration = Duration::from_micros(20);
 
-/// A tokenizer and how it is to be run.
+/// A tokenizer and the result of its checks.
 #[derive(Debug, Clone)]
 pub(super) struct GuardedTokenizer {
-    /// Shared: a vocabulary is large, and every thread that prepares batches has one.
+    /// Shared, since vocabularies are large and every thread that prepares batches needs one.
     inner: Arc<Tokenizer>,
     checked: Checked,
 }
@@ -30,9 +31,9 @@ impl GuardedTokenizer {
     /// Reads a tokenizer.json.
     ///
     /// # Errors
-    /// - Input where it is not a tokenizer, or a part of it is not supported.
-    /// - Io where the system refuses a thread.
-    /// - Interrupted.
+    /// - Input: the file is not a tokenizer, or a part of it is not supported
+    /// - Io: the system refuses a thread
+    /// - Interrupted: the user stopped the program
     pub(super) fn new(bytes: Vec<u8>) -> Result<Self> {
         let checked = check(&bytes).map_err(Error::input)?;
         let inner = confined(limits(bytes.len()), move || -> tokenizers::Result<Tokenizer> {
@@ -45,12 +46,12 @@ impl GuardedTokenizer {
         Ok(Self { inner, checked })
     }
 
-    /// The tokenizer, for questions about its vocabulary.
+    /// Returns the tokenizer, for queries of its vocabulary.
     pub(super) fn inner(&self) -> &Tokenizer {
         &self.inner
     }
 
-    /// Bytes of the longest token of the vocabulary.
+    /// Returns the longest token of the vocabulary in bytes.
     pub(super) fn longest_token(&self) -> usize {
         self.checked.longest_token
     }
@@ -58,9 +59,9 @@ impl GuardedTokenizer {
     /// Runs the tokenizer on an input of `n_bytes`.
     ///
     /// # Errors
-    /// - Input where `work` fails or panics, or takes more time or memory than it may.
-    /// - Io where the system refuses a thread.
-    /// - Interrupted.
+    /// - Input: `work` fails, panics, or exceeds its time or memory
+    /// - Io: the system refuses a thread
+    /// - Interrupted: the user stopped the program
     pub(super) fn run<I: ToOwned<Owned: Send + 'static> + ?Sized + 'static, T: Send + 'static>(
         &self,
         input: &I,

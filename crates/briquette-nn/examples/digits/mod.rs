@@ -1,4 +1,4 @@
-//! The digits data of the fixtures, a small CNN, and a plain training loop: what the examples share.
+//! Shared by the examples: the digits data, a small CNN and a plain training loop.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use briquette_core::{Error, Result};
@@ -15,9 +15,9 @@ use std::path::Path;
 
 pub const BATCH: usize = 64;
 pub const LEARNING_RATE: f64 = 1e-3;
-/// Channels, channels, hidden: about a million weights.
+/// Sizes of the teacher: channels, channels, hidden units. About a million weights.
 pub const TEACHER: [usize; 3] = [64, 128, 1536];
-/// Channels, channels, hidden: about fifty thousand weights.
+/// Sizes of the student: channels, channels, hidden units. About fifty thousand weights.
 pub const STUDENT: [usize; 3] = [16, 32, 256];
 
 #[derive(Module, Debug)]
@@ -50,7 +50,7 @@ impl Net {
     }
 }
 
-/// Images and labels on the host.
+/// Images and labels in host memory.
 pub struct Data {
     pixels: Vec<f32>,
     labels: Vec<i64>,
@@ -83,7 +83,7 @@ impl Data {
     }
 }
 
-/// Percentage of labels that the model gets right.
+/// Returns the percentage of correctly classified images.
 pub fn accuracy(model: &Net, data: &Data) -> f64 {
     let model = model.valid();
     let device = model.devices().remove(0).without_autodiff();
@@ -92,7 +92,7 @@ pub fn accuracy(model: &Net, data: &Data) -> f64 {
     100.0 * right.into_scalar::<i64>() as f64 / data.len() as f64
 }
 
-/// A permutation of `0..n` from a seed: Fisher and Yates over splitmix64.
+/// Returns a random permutation of `0..n`: Fisher–Yates with splitmix64.
 pub fn shuffled(n: usize, seed: u64) -> Vec<usize> {
     let mut state = seed;
     let mut rows: Vec<usize> = (0..n).collect();
@@ -109,7 +109,7 @@ pub fn adam() -> ModuleOptimizer {
     AdamConfig::new().with_epsilon(1e-8).init()
 }
 
-/// One step of training: forward, backward, optimizer.
+/// Runs one training step: forward, backward, optimizer.
 pub fn step(model: Net, optimizer: &mut ModuleOptimizer, data: &Data, rows: &[usize], rate: f64) -> Net {
     let device = model.devices().remove(0);
     let (images, labels) = data.batch(rows, &device);
@@ -118,14 +118,14 @@ pub fn step(model: Net, optimizer: &mut ModuleOptimizer, data: &Data, rows: &[us
     optimizer.step(rate, model, grads)
 }
 
-/// A learning rate, given the share of steps that are done.
+/// Maps the finished share of training to a learning rate.
 pub type Rate = fn(f64) -> f64;
-/// The learning rate of Adam for training from scratch.
+/// Constant learning rate of Adam for training from scratch.
 pub const STEADY: Rate = |_| LEARNING_RATE;
-/// For a few epochs of fine-tuning: a larger rate gets further in few steps, and the weights settle as it falls to 0.
+/// Falling learning rate for a few epochs of fine-tuning: large at first, then falling to 0.
 pub const FALLING: Rate = |done| 3e-3 * (1.0 - done);
 
-/// Trains for some epochs; after each step, `after` is given the model and the number of the step.
+/// Trains for some epochs and calls `after` with the model and the step number after each step.
 pub fn train(
     mut model: Net,
     data: &Data,
@@ -146,19 +146,20 @@ pub fn train(
     Ok(model)
 }
 
-/// As [`train`], with nothing done between steps.
+/// Like [`train`], without a callback.
 pub fn train_plain(model: Net, data: &Data, epochs: usize, seed: u64, rate: Rate) -> Result<Net> {
     train(model, data, epochs, seed, rate, |model, _| Ok(model))
 }
 
-/// The seeds to run: as many as the first argument says (1 without one), from the second on (0 without one).
+/// Returns the seeds to run: the first argument is their number (default 1), the second the first seed (default
+/// 0).
 pub fn seeds() -> std::ops::Range<u64> {
     let argument = |n| std::env::args().nth(n).and_then(|text| text.parse::<u64>().ok());
     let first = argument(2).unwrap_or(0);
     first..first + argument(1).unwrap_or(1)
 }
 
-/// The device for a seed.
+/// Returns a seeded device.
 pub fn device(seed: u64) -> Device {
     let device = Device::default().autodiff();
     device.seed(seed);

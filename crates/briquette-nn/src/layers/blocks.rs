@@ -1,4 +1,4 @@
-//! Blocks of linear layers that run on codes all at once.
+//! Fused blocks of linear layers that run on codes.
 
 use super::Linear;
 use crate::packed::kept_on;
@@ -7,7 +7,7 @@ use briquette_ops::compressed::{self, CodedLinear, FeedForwardActivation};
 use burn::module::Param;
 use burn::tensor::{Bool, Tensor};
 
-/// The codes of a layer, where it has some for the device of `x`, and is not of low rank.
+/// Returns the codes of a layer on the device of `x`; `None` for floats and low-rank layers.
 fn coded(layer: &Linear, x: &Tensor<3>) -> Option<CodedLinear> {
     match kept_on(&layer.weight, &x.device()) {
         Some(PackedWeights::Linear(weights)) if layer.down.is_none() => {
@@ -17,11 +17,14 @@ fn coded(layer: &Linear, x: &Tensor<3>) -> Option<CodedLinear> {
     }
 }
 
-/// Attention of tokens `[batch, length, n_in]` to all that are no padding, where queries, keys and values come of int8 codes; see
-/// [`compressed::self_attention`]. `None` where that is not so.
+/// Computes bidirectional self-attention of `[batch, length, n_in]` from query, key and value layers with int8
+/// codes.
+///
+/// Padding is masked; see [`compressed::self_attention`]. Returns `None` if a layer has no such codes.
 ///
 /// # Panics
-/// If the layers take another width than `x` has, `n_heads` is 0 or does not divide their outputs, or `padding` is not `[batch, length]`.
+/// If the input width of a layer differs from `x`, `n_heads` is 0 or does not divide the outputs, or `padding`
+/// is not `[batch, length]`.
 pub fn self_attention(
     x: &Tensor<3>,
     layers: [&Linear; 3],
@@ -32,10 +35,12 @@ pub fn self_attention(
     compressed::self_attention(x, [q?, k?, v?], n_heads, padding)
 }
 
-/// `down(activation(up(x)))`, where both layers are of int8 codes; see [`compressed::feed_forward`]. `None` where that is not so.
+/// Computes `down(activation(up(x)))` from layers with int8 codes.
+///
+/// See [`compressed::feed_forward`]. Returns `None` if a layer has no such codes.
 ///
 /// # Panics
-/// If a layer takes another width than what comes before it has.
+/// If the input width of a layer differs from the layer before it.
 pub fn feed_forward(x: &Tensor<3>, [up, down]: [&Linear; 2], activation: FeedForwardActivation) -> Option<Tensor<3>> {
     compressed::feed_forward(x, [coded(up, x)?, coded(down, x)?], activation)
 }

@@ -1,4 +1,4 @@
-//! A 2-D convolution.
+//! 2-D convolution that runs on floats or codes.
 
 use super::RunsOnCodes;
 use crate::module::PatchShape;
@@ -19,35 +19,35 @@ use burn::tensor::{DType, Device, Tensor};
 /// The sizes of a [`Conv2d`], with the fields of burn's `Conv2dConfig`.
 #[derive(Config, Debug)]
 pub struct Conv2dConfig {
-    /// Channels in and out.
+    /// Number of input and output channels.
     pub channels: [usize; 2],
-    /// Extent of the kernel.
+    /// Height and width of the kernel.
     pub kernel_size: [usize; 2],
-    /// Steps between patches.
+    /// Stride in both dimensions.
     #[config(default = "[1, 1]")]
     pub stride: [usize; 2],
-    /// Steps between the taps of a patch.
+    /// Dilation in both dimensions.
     #[config(default = "[1, 1]")]
     pub dilation: [usize; 2],
-    /// Groups of channels; their number divides both counts of channels.
+    /// Number of channel groups; divides both channel counts.
     #[config(default = "1")]
     pub groups: usize,
-    /// Padding with zeros around an image.
+    /// Zero padding around an image.
     #[config(default = "PaddingConfig2d::Valid")]
     pub padding: PaddingConfig2d,
     /// Whether a bias is added.
     #[config(default = true)]
     pub bias: bool,
-    /// How the parameters are initialised.
+    /// Initializer of the parameters.
     #[config(default = "Initializer::KaimingUniform{gain:1.0/3.0_f64.sqrt(), fan_out_only:false}")]
     pub initializer: Initializer,
 }
 
 impl Conv2dConfig {
-    /// A convolution with weights that are floats.
+    /// Creates a convolution with float weights.
     ///
     /// # Panics
-    /// If the groups do not divide the channels.
+    /// If `groups` does not divide the channels.
     pub fn init(&self, device: &Device) -> Conv2d {
         let like = burn::nn::conv::Conv2dConfig::new(self.channels, self.kernel_size).with_groups(self.groups);
         let like = like.with_bias(self.bias).with_initializer(self.initializer.clone()).init(device);
@@ -64,7 +64,7 @@ impl Conv2dConfig {
     }
 }
 
-/// A 2-D convolution.
+/// A 2-D convolution with float or int8 weights.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Conv2d {
@@ -72,22 +72,22 @@ pub struct Conv2d {
     pub weight: Param<Tensor<4>>,
     /// `[channels_out]`.
     pub bias: Option<Param<Tensor<1>>>,
-    /// Steps between patches.
+    /// Stride in both dimensions.
     pub stride: [usize; 2],
-    /// Extent of the kernel.
+    /// Height and width of the kernel.
     pub kernel_size: [usize; 2],
-    /// Steps between the taps of a patch.
+    /// Dilation in both dimensions.
     pub dilation: [usize; 2],
-    /// Number of groups of channels.
+    /// Number of channel groups.
     pub groups: usize,
-    /// Padding with zeros around an image.
+    /// Zero padding around an image.
     #[module(skip)]
     pub padding: PaddingConfig2d,
-    /// Tells this layer from burn's.
+    /// Marks a layer that can run on codes, to distinguish it from burn's.
     pub codes: RunsOnCodes,
 }
 
-/// What is done to the output of a convolution and its batch norm.
+/// Operation after a convolution and its batch norm.
 #[derive(Debug, Clone)]
 #[expect(clippy::large_enum_variant, reason = "passed by value, once a layer")]
 pub enum Then {
@@ -95,15 +95,15 @@ pub enum Then {
     Nothing,
     /// ReLU.
     Relu,
-    /// This shortcut is added, then ReLU.
+    /// Adds this shortcut, then applies ReLU.
     AddRelu(Tensor<4>),
 }
 
 impl Conv2d {
-    /// `[batch, channels_in, height, width]` to `[batch, channels_out, height', width']`.
+    /// Maps `[batch, channels_in, height, width]` to `[batch, channels_out, height', width']`.
     ///
     /// # Panics
-    /// If the input has other channels.
+    /// If the number of input channels differs.
     pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
         let bias = self.bias.as_ref().map(Param::val);
         if let Some(call) = self.call(&input) {
@@ -112,13 +112,13 @@ impl Conv2d {
         self.convolve(self.rounded(input), self.weight.val(), bias)
     }
 
-    /// The input, each image rounded to 8 bits where the layer is trained to be served so.
+    /// Fake-quantizes each image to 8 bits if the layer is trained for int8 activations.
     fn rounded(&self, input: Tensor<4>) -> Tensor<4> {
         let [_, channels, height, width] = input.dims();
         rounded_input(input, &self.weight, channels * height * width)
     }
 
-    /// The convolution with float weights.
+    /// Computes the convolution with float weights.
     fn convolve(&self, input: Tensor<4>, weight: Tensor<4>, bias: Option<Tensor<1>>) -> Tensor<4> {
         let shape = self.shape(&input, weight.dims());
         let Conv2dShape { kernel, stride, padding, dilation, groups, .. } = shape;
@@ -131,11 +131,13 @@ impl Conv2d {
         conv2d(input, weight, bias, options)
     }
 
-    /// The convolution, a batch norm, and `then`. Where the weights are codes this is one pass; else the norm is multiplied into the
-    /// weights if no gradients are recorded and there are more outputs than weights.
+    /// Computes the convolution, a batch norm and `then`.
+    ///
+    /// With codes, this is one fused pass. With floats, the norm is folded into the weights if no gradients are
+    /// recorded and the layer has at least as many outputs as weights.
     ///
     /// # Panics
-    /// As [`Conv2d::forward`]; if a shortcut is not of the output's shape.
+    /// See [`Conv2d::forward`]. Also if the shortcut's shape differs from the output's.
     pub fn forward_norm(&self, input: Tensor<4>, norm: &BatchNorm, then: Then) -> Tensor<4> {
         match self.call(&input).filter(|_| input.dtype() == DType::F32) {
             Some(call) => {
@@ -162,14 +164,14 @@ impl Conv2d {
         }
     }
 
-    /// The convolution as an operation on codes, where the weights are codes.
+    /// Returns the convolution as an operation on codes; `None` for float weights.
     fn call(&self, input: &Tensor<4>) -> Option<Conv2dCall> {
         let Some(PackedWeights::Conv(weights)) = kept_on(&self.weight, &input.device()) else { return None };
         let shape = self.shape(input, weights.dims());
         Some(Conv2dCall { weights, shape, has_scale: false, has_shift: false, relu: false })
     }
 
-    /// The shape of the convolution, given the extents of its weights.
+    /// Returns the shape of the convolution, from the extents of its weights.
     fn shape(&self, input: &Tensor<4>, [n_out, n_in, ..]: [usize; 4]) -> Conv2dShape {
         Conv2dShape {
             n_in: n_in * self.groups,
@@ -182,10 +184,10 @@ impl Conv2d {
         }
     }
 
-    /// Whether a batch norm is best multiplied into the weights: the weights are floats, nothing is trained, and there are no more
-    /// weights than outputs.
+    /// Returns whether to fold a batch norm into the weights: float weights, no training, and at least as many
+    /// outputs as weights.
     fn takes_norm(&self, input: &Tensor<4>) -> bool {
-        // With weights that are trained, gradients are recorded even if the input is constant.
+        // If the weights are trained, gradients are recorded even for a constant input.
         let learns = [input.device(), self.weight.lazy_device()].iter().any(Device::is_autodiff);
         if learns || input.dtype() != DType::F32 || self.call(input).is_some() {
             return false;
@@ -196,13 +198,14 @@ impl Conv2d {
         weights.num_elements() <= n_outputs
     }
 
-    /// Zeros before and after the image, of height and of width.
+    /// Returns the zeros before and after the image, for height and width.
     fn pads(&self, input: &Tensor<4>) -> [[usize; 2]; 2] {
         let [.., height, width] = input.dims();
         match self.padding {
             PaddingConfig2d::Valid => [[0; 2]; 2],
             PaddingConfig2d::Explicit(top, left, bottom, right) => [[top, bottom], [left, right]],
-            // Makes `ceil(size / stride)` outputs; of an odd number of zeros, the extra one goes to the end.
+            // Gives `ceil(size / stride)` outputs; if the number of zeros is odd, the extra one goes to the
+            // end.
             PaddingConfig2d::Same => [(0, height), (1, width)].map(|(i, size)| {
                 let needed = size.div_ceil(self.stride[i]).saturating_sub(1) * self.stride[i] + self.kernel_size[i];
                 let total = if size == 0 { 0 } else { needed.saturating_sub(size) };
@@ -211,10 +214,11 @@ impl Conv2d {
         }
     }
 
-    /// `gamma / sqrt(var + epsilon)`, and the offset added after multiplying by it, which has the norm's and the convolution's bias.
+    /// Returns the scale `gamma / sqrt(var + epsilon)` and the offset that replace the norm and the
+    /// convolution's bias.
     fn folded(&self, norm: &BatchNorm) -> (Tensor<1>, Tensor<1>) {
         let gamma = norm.gamma.val();
-        // Copies of a module share running statistics, so these may lie on another copy's device.
+        // Copies of a module share running statistics, which may be on another copy's device.
         let [mean, var] = [&norm.running_mean, &norm.running_var].map(|state| state.value().to_device(&gamma.device()));
         let scale = gamma / (var + norm.epsilon as f32).sqrt();
         let offset = match &self.bias {

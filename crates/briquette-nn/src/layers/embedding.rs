@@ -1,4 +1,4 @@
-//! A table of vectors.
+//! Embedding table that runs on floats or codes.
 
 use super::{RunsOnCodes, TableUse};
 use crate::packed::kept_on;
@@ -17,13 +17,13 @@ pub struct EmbeddingConfig {
     pub n_embedding: usize,
     /// Width of each vector.
     pub d_model: usize,
-    /// How the table is initialised.
+    /// Initializer of the table.
     #[config(default = "Initializer::Normal{mean:0.0, std:1.0}")]
     pub initializer: Initializer,
 }
 
 impl EmbeddingConfig {
-    /// A table of floats.
+    /// Creates a table of floats.
     pub fn init(&self, device: &Device) -> Embedding {
         let like = burn::nn::EmbeddingConfig::new(self.n_embedding, self.d_model);
         let like = like.with_initializer(self.initializer.clone()).init(device);
@@ -31,25 +31,26 @@ impl EmbeddingConfig {
     }
 }
 
-/// Looks up a vector for each id.
+/// An embedding table with float or int8 weights.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Embedding {
     /// `[n_embedding, d_model]`.
     pub weight: Param<Tensor<2>>,
-    /// Tells this layer from burn's, and whether the table is a head too.
+    /// Marks a layer that can run on codes, and whether the table is also the head.
     pub codes: TableUse,
 }
 
 impl Embedding {
-    /// The same table, as one that outputs are multiplied by too ([`product`](Self::product)): its codes are laid out for that, once, and
-    /// looked up there.
+    /// Marks the table as a head too, for tied weights.
+    ///
+    /// Its codes are then packed once for [`product`](Self::product); lookups read the same codes.
     #[must_use]
     pub fn as_head(self) -> Self {
         Self { codes: TableUse::Head(RunsOnCodes), ..self }
     }
 
-    /// The table as a head: `y = x · weightᵀ`, `[batch, length, d_model]` to `[batch, length, n_embedding]`.
+    /// Computes the head: `y = x · weightᵀ`, from `[batch, length, d_model]` to `[batch, length, n_embedding]`.
     ///
     /// # Panics
     /// If the last dimension is not `d_model`.
@@ -60,7 +61,7 @@ impl Embedding {
         }
     }
 
-    /// Ids `[batch, length]` to vectors `[batch, length, d_model]`.
+    /// Maps ids `[batch, length]` to vectors `[batch, length, d_model]`.
     ///
     /// # Panics
     /// If an id is not below `n_embedding`.

@@ -1,4 +1,4 @@
-//! Layer norm.
+//! Layer norm with a fused residual sum.
 
 use briquette_ops::fused::add_norm;
 use burn::config::Config;
@@ -9,9 +9,9 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 /// The sizes of a [`LayerNorm`], with the fields of burn's `LayerNormConfig`.
 #[derive(Config, Debug)]
 pub struct LayerNormConfig {
-    /// Width of the normalised dimension.
+    /// Size of the normalized dimension.
     pub d_model: usize,
-    /// Added to the variance, so that nothing is divided by zero.
+    /// Added to the variance to avoid division by zero.
     #[config(default = 1e-5)]
     pub epsilon: f64,
     /// Whether a bias is added.
@@ -20,7 +20,7 @@ pub struct LayerNormConfig {
 }
 
 impl LayerNormConfig {
-    /// A norm with weight 1 and bias 0.
+    /// Creates a norm with weight 1 and bias 0.
     pub fn init(&self, device: &Device) -> LayerNorm {
         let like = burn::nn::LayerNormConfig::new(self.d_model).with_bias(self.bias).init(device);
         LayerNorm { gamma: like.gamma, beta: like.beta, epsilon: self.epsilon }
@@ -39,13 +39,13 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// The norm of `input`, in its own type.
+    /// Normalizes `input`; the output has the same type.
     ///
     /// # Panics
     /// If the last dimension is not `d_model`.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let (dtype, gamma, beta) = (input.dtype(), self.gamma.val(), self.beta.as_ref().map(Param::val));
-        // f16 and bf16 cannot hold the sums.
+        // f16 and bf16 are too narrow for the sums.
         if matches!(dtype, DType::F16 | DType::BF16) {
             let wide = |tensor: Tensor<1>| tensor.cast(FloatDType::F32);
             let input = input.cast(FloatDType::F32);
@@ -54,7 +54,7 @@ impl LayerNorm {
         layer_norm(input, gamma, beta, self.epsilon)
     }
 
-    /// The norm of `input + shortcut`, in one pass where the device has it.
+    /// Normalizes `input + shortcut`, in one pass where the device supports it.
     ///
     /// # Panics
     /// If the last dimension is not `d_model`, or the shapes differ.

@@ -1,4 +1,4 @@
-//! A linear layer.
+//! Linear layer that runs on floats or codes, optionally of low rank.
 
 use crate::module::linear_shape;
 use crate::module::show;
@@ -22,16 +22,16 @@ pub struct LinearConfig {
     /// Whether a bias is added.
     #[config(default = true)]
     pub bias: bool,
-    /// How the parameters are initialised.
+    /// Initializer of the parameters.
     #[config(default = "Initializer::KaimingUniform{gain:1.0/3.0_f64.sqrt(), fan_out_only:false}")]
     pub initializer: Initializer,
-    /// How the weights lie in memory while they are floats.
+    /// Memory layout of float weights.
     #[config(default = "LinearLayout::Row")]
     pub layout: LinearLayout,
 }
 
 impl LinearConfig {
-    /// A layer with weights that are floats.
+    /// Creates a layer with float weights.
     pub fn init(&self, device: &Device) -> Linear {
         let like = burn::nn::LinearConfig::new(self.d_input, self.d_output).with_bias(self.bias);
         let like = like.with_initializer(self.initializer.clone()).with_layout(self.layout).init(device);
@@ -39,10 +39,10 @@ impl LinearConfig {
     }
 }
 
-/// `y = x · weight + bias`, over the last dimension; for a layer of low rank, `y = (x · down) · weight + bias`.
+/// A linear layer: `y = x · weight + bias`, or with low rank `y = (x · down) · weight + bias`.
 ///
-/// In PyTorch's terms, a layer of low rank is a `Linear` with another one, `down`, before it: `weight` is `[out, rank]`,
-/// `down.weight` `[rank, in]`.
+/// In PyTorch's terms, a low-rank layer is two `Linear` layers: `down` with weight `[rank, in]`, then this one
+/// with weight `[out, rank]`.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Linear {
@@ -50,12 +50,12 @@ pub struct Linear {
     pub weight: Param<Tensor<2>>,
     /// `[d_output]`.
     pub bias: Option<Param<Tensor<1>>>,
-    /// Reduces inputs to the rank: weights `[d_input, rank]`, no bias.
+    /// First factor of a low-rank layer: weights `[d_input, rank]`, no bias.
     pub down: Option<burn::nn::Linear>,
 }
 
 impl Linear {
-    /// `[.., d_input]` to `[.., d_output]`.
+    /// Maps `[.., d_input]` to `[.., d_output]`.
     ///
     /// # Panics
     /// If the last dimension is not `d_input`.
@@ -63,7 +63,7 @@ impl Linear {
         product(self.lowered(input), &self.weight, self.bias.as_ref().map(Param::val))
     }
 
-    /// Shows `input` to probes, as [`forward`](Self::forward) does, and does not find what the layer gives.
+    /// Passes `input` to the probes like [`forward`](Self::forward), without computing the output.
     ///
     /// # Panics
     /// If the layer is of low rank and the last dimension is not `d_input`.
@@ -71,7 +71,7 @@ impl Linear {
         show(&self.weight, &self.lowered(input));
     }
 
-    /// What the weight takes: of a layer in two factors, what the first one gives.
+    /// Returns the input of `weight`: for a low-rank layer, the output of `down`.
     fn lowered<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         match &self.down {
             Some(down) => product(input, &down.weight, None),
@@ -79,7 +79,7 @@ impl Linear {
         }
     }
 
-    /// The same layer with two uninitialised factors of this rank, into which a checkpoint can be loaded.
+    /// Returns a copy with two uninitialized factors of this rank, into which a checkpoint can be loaded.
     #[must_use]
     pub fn of_rank(&self, rank: usize) -> Self {
         let [d_input, d_output] = self.dims();
@@ -89,7 +89,7 @@ impl Linear {
         Self { weight: config.init(&device).weight, bias: self.bias.clone(), down: Some(down) }
     }
 
-    /// Numbers of inputs and outputs.
+    /// Returns the numbers of inputs and outputs.
     pub fn dims(&self) -> [usize; 2] {
         let shape = linear_shape(&self.weight);
         let first = self.down.as_ref().map(|down| down.weight.lazy_shape().dims::<2>()[0]);
@@ -97,7 +97,8 @@ impl Linear {
     }
 }
 
-/// `x · weight + bias`, computed on codes where the weights are codes, and on rounded inputs where they are trained to be.
+/// Computes `x · weight + bias`: on codes if the weights are codes, on fake-quantized inputs if the layer is
+/// trained for them.
 fn product<const D: usize>(input: Tensor<D>, weight: &Param<Tensor<2>>, bias: Option<Tensor<1>>) -> Tensor<D> {
     show(weight, &input);
     match kept_on(weight, &input.device()) {

@@ -1,16 +1,16 @@
-//! What tells layers that run on codes from burn's own, which have the same names.
+//! Markers that distinguish layers that can run on codes from burn's layers of the same names.
 
 use burn::module::Module;
 
-/// A field without contents: visitors see its name, and by that know a layer that runs on codes.
+/// An empty field whose name tells module visitors that the layer can run on codes.
 #[derive(Module, Debug, Default)]
 pub struct RunsOnCodes;
 
-/// What a table is used for. Visitors see it by the name of the variant.
+/// Use of a table. Module visitors see the name of the variant.
 #[derive(Module, Debug)]
 pub enum TableUse {
-    /// Its rows are looked up.
+    /// Row lookup only.
     LookedUp(RunsOnCodes),
-    /// They are looked up, and multiplied by.
+    /// Row lookup and multiplication.
     Head(RunsOnCodes),
 }

@@ -1,4 +1,4 @@
-//! Modules in another float type, and loss scaling for f16, in which gradients underflow.
+//! Casts modules to another float type; loss scaling for f16, in which gradients underflow.
 
 use crate::module::{Trail, unreadable};
 use briquette_core::Result;
@@ -7,32 +7,34 @@ use burn::optim::GradientsParams;
 use burn::tensor::{DType, FloatDType, Tensor};
 use serde::{Deserialize, Serialize};
 
-/// Casts whole modules: weights, biases and running statistics. Masks, scales and what burn quantized stay as they are.
+/// Casts whole modules: weights, biases and running statistics. Masks, scales and quantized tensors stay
+/// unchanged.
 ///
-/// This is for running, and for training with an optimizer that works in the type. Training in half precision over f32
-/// weights is `Compression::compute_in` of `briquette-nn`.
+/// Use it to run a module, or to train it with an optimizer that works in the type. To train f32 weights with
+/// half-precision arithmetic, use [`Compression::compute_in`](crate::Compression::compute_in).
 ///
-/// burn's clones of a normalisation share its running statistics, so those of the original module change type too.
+/// burn's clones of a batch norm share running statistics, so the statistics of the original module change type
+/// too.
 pub trait ToDType: Module {
-    /// Casts every float to this type.
+    /// Casts every float tensor to this type.
     #[must_use]
     fn to_dtype(self, dtype: FloatDType) -> Self {
         self.map(&mut Caster { dtype, trail: Trail::default() })
     }
 
-    /// Casts every float to f16.
+    /// Casts every float tensor to f16.
     #[must_use]
     fn half(self) -> Self {
         self.to_dtype(FloatDType::F16)
     }
 
-    /// Casts every float to bf16.
+    /// Casts every float tensor to bf16.
     #[must_use]
     fn bfloat16(self) -> Self {
         self.to_dtype(FloatDType::BF16)
     }
 
-    /// Casts every float to f32.
+    /// Casts every float tensor to f32.
     #[must_use]
     fn single(self) -> Self {
         self.to_dtype(FloatDType::F32)
@@ -72,10 +74,11 @@ impl ModuleMapper for Caster {
     }
 }
 
-/// Dynamic loss scaling: gradients too small for f16 are multiplied by a factor, and divided by it before the optimizer's step.
+/// Dynamic loss scaling for f16: multiplies the loss by a factor and divides the gradients by it.
 ///
-/// The factor starts at 2^16, halves when a gradient overflows (that step is skipped), and doubles after 2000 steps
-/// without. Source: Micikevicius et al., "Mixed Precision Training", 2018; `torch.amp.GradScaler`.
+/// The factor starts at 2^16. It halves when a gradient overflows, and that step is skipped. It doubles after
+/// 2000 steps without overflow. Source: Micikevicius et al., "Mixed Precision Training", 2018;
+/// `torch.amp.GradScaler`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LossScaler {
     factor: f32,
@@ -90,25 +93,25 @@ impl Default for LossScaler {
 }
 
 impl LossScaler {
-    /// A scaler with this factor at first, which doubles after this many steps without overflow.
+    /// Creates a scaler with an initial factor, which doubles after `growth_interval` steps without overflow.
     pub fn new(factor: f32, growth_interval: usize) -> Self {
         Self { factor, growth_interval: growth_interval.max(1), n_good: 0 }
     }
 
-    /// The current factor.
+    /// Returns the current factor.
     pub fn factor(&self) -> f32 {
         self.factor
     }
 
-    /// The loss multiplied by the factor: call `backward` on it.
+    /// Multiplies the loss by the factor; call `backward` on the result.
     pub fn scale(&self, loss: Tensor<1>) -> Tensor<1> {
         loss.mul_scalar(self.factor)
     }
 
-    /// Divides gradients by the factor; `None` where one overflowed: skip the step.
+    /// Divides the gradients by the factor; returns `None` after an overflow, when the step must be skipped.
     ///
     /// # Errors
-    /// Io, where the device fails.
+    /// Io: the device fails.
     pub fn unscale<M: Module>(&mut self, grads: GradientsParams, module: &M) -> Result<Option<GradientsParams>> {
         let mut unscaler = Unscaler { factor: self.factor, grads, poison: None };
         module.visit(&mut unscaler);
@@ -129,7 +132,8 @@ impl LossScaler {
 struct Unscaler {
     factor: f32,
     grads: GradientsParams,
-    /// `Σ 0 · g`: 0, or NaN where a gradient is not finite. So only one number is read from the device, not one a parameter.
+    /// `Σ 0 · g`: 0, or NaN if a gradient is not finite. So only one number is read from the device, not one
+    /// per parameter.
     poison: Option<Tensor<1>>,
 }
 

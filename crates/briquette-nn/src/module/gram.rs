@@ -1,4 +1,4 @@
-//! Gram matrices of batches: the half on and above the diagonal, in panels of rows.
+//! Gram matrices of batches: the upper triangle, in panels of rows.
 
 use crate::module::read_f32;
 use briquette_core::Result;
@@ -7,19 +7,19 @@ use burn::tensor::Tensor;
 /// Rows of a panel.
 const PANEL: usize = 192;
 
-/// `xᵀ·x` of samples `x` `[samples, n]`, from the diagonal on.
+/// Upper triangle of `xᵀ·x` for samples `x` `[samples, n]`.
 #[derive(Debug)]
 pub(crate) struct UpperGram {
     n: usize,
-    /// Of each panel its rows `first..`, from column `first` on.
+    /// For each panel, its rows from `first`, and their columns from `first`.
     panels: Vec<Vec<f32>>,
 }
 
 impl UpperGram {
-    /// The matrix of some samples.
+    /// Computes the matrix of a batch.
     ///
     /// # Errors
-    /// Io where the device fails, with this name.
+    /// Io: the device fails; the error has this name.
     pub(crate) fn of(samples: &Tensor<2>, name: &str) -> Result<Self> {
         let n = samples.dims()[1];
         let panel = |first: usize| {
@@ -29,7 +29,8 @@ impl UpperGram {
         Ok(Self { n, panels: (0..n).step_by(PANEL).map(panel).collect::<Result<_>>()? })
     }
 
-    /// Adds it, times `sign`, to the upper half of an `[n, n]` matrix. What lies below the diagonal is not to be looked at.
+    /// Adds the matrix, times `sign`, to the upper triangle of an `[n, n]` matrix. Entries below the diagonal
+    /// are undefined afterwards.
     pub(crate) fn add_to(&self, sum: &mut [f64], sign: f64) {
         for (panel, values) in self.panels.iter().enumerate() {
             let first = panel * PANEL;
@@ -41,9 +42,9 @@ impl UpperGram {
     }
 }
 
-/// Sets what lies below the diagonal of an `[n, n]` matrix to what lies above.
+/// Copies the upper triangle of an `[n, n]` matrix to the lower one.
 pub(crate) fn mirror(gram: &mut [f64], n: usize) {
-    /// Both halves are walked through in squares that fit the cache.
+    /// Both triangles are processed in squares that fit the cache.
     const SQUARE: usize = 64;
     for first in (0..n).step_by(SQUARE) {
         for row in 0..n {
@@ -60,7 +61,7 @@ mod tests {
     use burn::tensor::{Device, TensorData};
 
     #[test]
-    fn the_halves_make_the_whole() {
+    fn mirrored_triangles_make_the_gram_matrix() {
         for n in [1, 5, PANEL, 2 * PANEL + 37] {
             let values: Vec<f32> = (0..3 * n).map(|i| ((i * i) % 17) as f32 - 8.0).collect();
             let samples = Tensor::<2>::from_data(TensorData::new(values.clone(), [3, n]), &Device::flex());

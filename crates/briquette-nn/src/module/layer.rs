@@ -1,8 +1,8 @@
-//! Finds the layer of burn's that a parameter belongs to: by where its struct is defined, its fields and their shapes.
+//! Identifies burn's layers from the place, fields and shapes of a struct.
 
 use briquette_core::{OutputAxis, Role, Shape};
 
-/// A layer of burn's, or of `crate::layers`.
+/// A kind of layer of burn or of [`crate::layers`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layer {
     /// `Linear`.
@@ -13,24 +13,24 @@ pub enum Layer {
     ConvTranspose,
     /// `Embedding`.
     Embedding,
-    /// A normalisation.
+    /// `BatchNorm`, `LayerNorm`, `GroupNorm`, `InstanceNorm`, `RmsNorm`.
     Norm,
 }
 
-/// A layer as burn's derive shows it: fields in their order, those that may be missing too, and axes of its weight.
+/// A layer as burn's derive reports it: fields in order, including optional ones, and the rank of its weight.
 struct KnownLayer {
     name: &'static str,
     fields: &'static [&'static str],
     rank: usize,
     layer: Layer,
-    /// Whether it is one of `crate::layers`.
+    /// Whether the layer is one of `crate::layers`.
     is_ours: bool,
 }
 
-/// The field of our `Linear` that reduces inputs to a low rank.
+/// The field of `crate::layers::Linear` with the first factor of a low-rank layer.
 pub(crate) const DOWN: &str = "down";
 
-/// The layers whose weight is called `weight`, and what follows it.
+/// Layers with a field `weight`, and the fields after it.
 const WITH_WEIGHT: [KnownLayer; 12] = [
     known("Linear", &["weight", "bias"], 2, Layer::Linear, false),
     known("Linear", &["weight", "bias", DOWN], 2, Layer::Linear, true),
@@ -46,7 +46,7 @@ const WITH_WEIGHT: [KnownLayer; 12] = [
     known("Embedding", &["weight", "codes"], 2, Layer::Embedding, true),
 ];
 
-/// The normalisations, whose weight is called gamma and whose bias beta. Vectors of other structs with these names count too.
+/// Norms, with fields `gamma` and `beta`. Vectors in other structs with these names count as norms too.
 const NORMS: [&str; 5] = ["BatchNorm", "LayerNorm", "GroupNorm", "InstanceNorm", "RmsNorm"];
 
 const fn known(
@@ -59,10 +59,10 @@ const fn known(
     KnownLayer { name, fields, rank, layer, is_ours }
 }
 
-/// A struct of a module: its name, its fields, and the shapes of those that are parameters.
+/// A struct of a module: name, fields, and shapes of its parameters.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StructSeen {
-    /// As burn names it: `Struct:Linear`.
+    /// Name from burn, such as `Struct:Linear`.
     pub(crate) container: String,
     /// Whether burn defines the struct: see [`is_of_burn`](crate::module::is_of_burn).
     pub(crate) is_of_burn: bool,
@@ -70,9 +70,9 @@ pub(crate) struct StructSeen {
     pub(crate) shapes: Vec<(String, Shape)>,
 }
 
-/// What a parameter is taken for.
+/// Layer, role and output axis of a parameter, and the evidence for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct Identified {
     pub(crate) layer: Option<Layer>,
     pub(crate) is_ours: bool,
     pub(crate) role: Role,
@@ -80,12 +80,12 @@ pub(crate) struct Taken {
     pub(crate) why: &'static str,
 }
 
-impl Taken {
+impl Identified {
     const fn new(layer: Option<Layer>, role: Role, axis: OutputAxis, why: &'static str) -> Self {
         Self { layer, is_ours: false, role, axis, why }
     }
 
-    /// What nothing shows.
+    /// Returns an unknown role with this reason.
     pub(crate) const fn unknown(why: &'static str) -> Self {
         Self::new(None, Role::Unknown, OutputAxis::First, why)
     }
@@ -100,56 +100,57 @@ impl StructSeen {
         self.shapes.iter().find(|(name, _)| name == field).map(|(_, shape)| shape.0.as_slice())
     }
 
-    /// What one of its fields is.
-    pub(crate) fn taken(&self, field: &str) -> Taken {
+    /// Identifies a field of the struct.
+    pub(crate) fn identify(&self, field: &str) -> Identified {
         let rank = self.shape(field).map_or(0, <[usize]>::len);
         if NORMS.contains(&self.name()) && (self.is_of_burn || rank < 2) {
-            return Taken::new(Some(Layer::Norm), Role::Norm, OutputAxis::First, "a field of a normalisation");
+            return Identified::new(Some(Layer::Norm), Role::Norm, OutputAxis::First, "a field of a norm");
         }
         if rank < 2 {
-            return Taken::new(None, Role::Bias, OutputAxis::First, "a vector");
+            return Identified::new(None, Role::Bias, OutputAxis::First, "a vector");
         }
         let of_name = || WITH_WEIGHT.iter().filter(|known| known.name == self.name());
         match of_name().find(|known| self.is(known) && known.rank == rank) {
             Some(known) => self.of_layer(known),
             None if of_name().next().is_some() => {
-                Taken::unknown("its struct shares the name of one of burn's layers, and is another")
+                Identified::unknown("its struct has the name of one of burn's layers but is not that layer")
             }
-            None => Taken::unknown("it is a field of no layer that is known"),
+            None => Identified::unknown("its struct is not a known layer"),
         }
     }
 
-    /// Whether it is this layer: burn's by where it is defined, those of `briquette_nn` by fields that burn's do not have.
+    /// Returns whether the struct is this layer: burn's by its source file, those of `briquette_nn` by their
+    /// additional fields.
     fn is(&self, known: &KnownLayer) -> bool {
         known.name == self.name() && known.fields == self.fields && (known.is_ours || self.is_of_burn)
     }
 
-    /// Whether it is `crate::layers::Linear`, whose field `down` runs on codes as its own weight does.
+    /// Returns whether the struct is `crate::layers::Linear`, whose `down` can run on codes too.
     pub(crate) fn has_down(&self) -> bool {
         WITH_WEIGHT.iter().any(|known| self.is(known) && known.fields.contains(&DOWN))
     }
 
-    /// The weight of a layer, unless its bias shows that its axes are others.
-    fn of_layer(&self, known: &KnownLayer) -> Taken {
+    /// Identifies the weight of a layer; unknown if the length of its bias contradicts its axes.
+    fn of_layer(&self, known: &KnownLayer) -> Identified {
         let (weight, bias) = (self.shape("weight").unwrap_or_default(), self.shape("bias"));
         let outputs = match known.layer {
             Layer::Linear | Layer::ConvTranspose => 1,
             _ => 0,
         };
         let fits = |n: &[usize]| match known.layer {
-            // Of several groups, the second axis counts the outputs of one.
+            // With groups, the second axis counts the outputs of one group.
             Layer::ConvTranspose => n[0].is_multiple_of(weight[outputs].max(1)),
             _ => n[0] == weight[outputs],
         };
         if !bias.is_none_or(fits) {
-            return Taken::unknown("its bias is not as long as the axis that counts outputs in such a layer");
+            return Identified::unknown("the length of its bias differs from the number of outputs");
         }
         let (role, axis, why) = match known.layer {
             Layer::Linear => (Role::Linear, OutputAxis::Last, "the weight of a Linear"),
-            Layer::Conv => (Role::Conv, OutputAxis::First, "the filters of a convolution"),
-            Layer::ConvTranspose => (Role::Conv, OutputAxis::Second, "the filters of a transposed convolution"),
+            Layer::Conv => (Role::Conv, OutputAxis::First, "the weight of a convolution"),
+            Layer::ConvTranspose => (Role::Conv, OutputAxis::Second, "the weight of a transposed convolution"),
             _ => (Role::Embedding, OutputAxis::First, "the table of an Embedding"),
         };
-        Taken { is_ours: known.is_ours, ..Taken::new(Some(known.layer), role, axis, why) }
+        Identified { is_ours: known.is_ours, ..Identified::new(Some(known.layer), role, axis, why) }
     }
 }

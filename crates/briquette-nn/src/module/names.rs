@@ -1,22 +1,22 @@
-//! How the names and layouts of a file relate to the paths of a module.
+//! Maps module paths to the names and layouts of a file.
 
 use crate::module::{Parameter, Roles};
 use briquette_core::{Patterns, Result};
 use briquette_formats::WeightLayout;
 use burn::module::Module;
 
-/// Whose conventions a file follows.
+/// Naming and layout conventions of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Layout {
-    /// PyTorch's: `Linear` is `[out, in]`, normalisations have `weight` and `bias`.
+    /// PyTorch: `Linear` weights are `[out, in]`, norms have `weight` and `bias`.
     #[default]
     Torch,
-    /// burn's: `Linear` is `[in, out]`, normalisations have `gamma` and `beta`.
+    /// burn: `Linear` weights are `[in, out]`, norms have `gamma` and `beta`.
     Burn,
 }
 
 impl Layout {
-    /// The same in a file's words.
+    /// Returns the weight layout of a file with these conventions.
     pub fn in_files(self) -> WeightLayout {
         match self {
             Self::Torch => WeightLayout::Torch,
@@ -25,13 +25,13 @@ impl Layout {
     }
 }
 
-/// How the names and layouts of a file relate to the paths of a module, for loading and for exporting.
+/// A map between the paths of a module and the names and layouts of a file, for loading and export.
 ///
-/// A path becomes a file's name in three steps: `gamma` and `beta` of normalisations become `weight` and `bias` (PyTorch
-/// layout only), then each [`rename`](Self::rename) is applied in order.
+/// A path becomes a file name in two steps. In PyTorch's layout, `gamma` and `beta` of norms become `weight`
+/// and `bias`. Then each [`rename`](Self::rename) is applied in order.
 ///
 /// ```
-/// use briquette_nn::module::NameMap;
+/// use briquette_nn::NameMap;
 ///
 /// let names = NameMap::torch().rename("blocks.*.attention", "encoder.layer.*.attention.self").rename("^", "bert");
 /// assert_eq!(names.renamed("blocks.3.attention.query.weight"), "bert.encoder.layer.3.attention.self.query.weight");
@@ -54,53 +54,54 @@ struct Rename {
 }
 
 impl NameMap {
-    /// PyTorch's conventions; `num_batches_tracked` of batch normalisations is ignored.
+    /// Creates a map with PyTorch's conventions; it ignores `num_batches_tracked` of batch norms.
     pub fn torch() -> Self {
         let ignored = Patterns::new(["**.num_batches_tracked"]).unwrap_or_default();
         Self { layout: Layout::Torch, ignored, ..Self::default() }
     }
 
-    /// burn's own conventions.
+    /// Creates a map with burn's conventions.
     pub fn burn() -> Self {
         Self { layout: Layout::Burn, ..Self::default() }
     }
 
-    /// Says what parameters are that nothing shows: only the weights of what is a `Linear` of burn's are transposed.
+    /// Sets the roles of parameters that belong to no layer of burn. Only weights of burn's `Linear` are
+    /// transposed.
     #[must_use]
     pub fn roles(mut self, roles: Roles) -> Self {
         self.roles = roles;
         self
     }
 
-    /// The parameters of a module, with what is said of them.
+    /// Returns the parameters of a module, with the roles of this map.
     ///
     /// # Errors
-    /// As [`Roles::parameters`].
+    /// See [`Roles::parameters`].
     pub fn parameters<M: Module>(&self, module: &M) -> Result<Vec<Parameter>> {
         self.roles.parameters(module)
     }
 
-    /// Whose conventions the file follows.
+    /// Returns the conventions of the file.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// Stores `Linear` weights in this layout, whoever's names the file has.
+    /// Sets the layout of `Linear` weights, independently of the names.
     #[must_use]
     pub fn with_weights_in(mut self, layout: WeightLayout) -> Self {
         self.weights = Some(layout);
         self
     }
 
-    /// The layout of `Linear` weights in the file.
+    /// Returns the layout of `Linear` weights in the file.
     pub fn weight_layout(&self) -> WeightLayout {
         self.weights.unwrap_or(self.layout.in_files())
     }
 
-    /// Replaces the first run of segments that equals `from` by `to`.
+    /// Replaces the first sequence of segments that matches `from` by `to`.
     ///
-    /// A `*` in `from` stands for one segment, and the n-th `*` in `to` for the segment that the n-th one of `from` matched. A leading
-    /// `^` ties the run to the start of the path; `^` alone puts `to` in front.
+    /// A `*` in `from` matches one segment; the n-th `*` in `to` inserts the segment matched by the n-th `*` of
+    /// `from`. A leading `^` anchors the match at the start of the path. `^` alone inserts `to` at the front.
     #[must_use]
     pub fn rename(mut self, from: &str, to: &str) -> Self {
         let is_anchored = from.starts_with('^');
@@ -109,31 +110,31 @@ impl NameMap {
         self
     }
 
-    /// Ignores tensors of the file that the module does not have: a glob over the file's names.
+    /// Ignores extra tensors of the file whose names match this glob.
     ///
     /// # Errors
-    /// Config, where `glob` is not a valid glob.
+    /// Config: `glob` is not valid.
     pub fn ignore(mut self, glob: &str) -> Result<Self> {
         self.ignored.extend(Patterns::new([glob])?)?;
         Ok(self)
     }
 
-    /// Allows parameters to be missing in the file; these stay as they are. A glob over the module's paths.
+    /// Allows parameters whose paths match this glob to be missing in the file; they stay unchanged.
     ///
     /// # Errors
-    /// Config, where `glob` is not a valid glob.
+    /// Config: `glob` is not valid.
     pub fn optional(mut self, glob: &str) -> Result<Self> {
         self.optional.extend(Patterns::new([glob])?)?;
         Ok(self)
     }
 
-    /// A path after all renames.
+    /// Applies all renames to a path.
     pub fn renamed(&self, path: &str) -> String {
         let renamed = self.renames.iter().fold(segments(path), |path, rename| rename.apply(path));
         renamed.join(".")
     }
 
-    /// The name a file has for a parameter.
+    /// Returns the name of a parameter in the file.
     pub fn file_name(&self, parameter: &Parameter) -> String {
         let path = match (self.layout, parameter.path.rsplit_once('.')) {
             (Layout::Torch, Some((parent, "gamma"))) if parameter.is_norm() => format!("{parent}.weight"),
@@ -143,12 +144,12 @@ impl NameMap {
         self.renamed(&path)
     }
 
-    /// Whether a tensor of the file may be one that the module does not have.
+    /// Returns whether the module may lack this tensor of the file.
     pub fn is_ignored(&self, name: &str) -> bool {
         self.ignored.matches(name)
     }
 
-    /// Whether a parameter may be missing in the file.
+    /// Returns whether the file may lack this parameter.
     pub fn is_optional(&self, path: &str) -> bool {
         self.optional.matches(path)
     }
@@ -171,7 +172,7 @@ impl Rename {
         path
     }
 
-    /// What the stars of `from` stand for, where `run` matches it.
+    /// Matches `from` with a sequence of segments and returns the segments matched by its stars.
     fn meets(&self, run: &[String]) -> Option<Vec<String>> {
         let mut met = Vec::new();
         for (wanted, found) in self.from.iter().zip(run) {

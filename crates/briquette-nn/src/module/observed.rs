@@ -1,4 +1,4 @@
-//! Layers that show their inputs to a probe while a model runs.
+//! Layers that pass their inputs to a probe while a model runs.
 
 use crate::module::{Layer, NameMap, PatchShape, Probe};
 use briquette_core::Result;
@@ -6,7 +6,7 @@ use burn::module::{Module, Param, Reparameterization, Reparameterizer};
 use burn::tensor::Tensor;
 use std::collections::BTreeMap;
 
-/// Part of a weight whose layer shows its inputs to a [`Probe`]. It changes nothing.
+/// A marker on a weight whose layer passes its inputs to a [`Probe`]. It does not change the weight.
 #[derive(Module, Debug)]
 pub struct Observed {
     #[module(skip)]
@@ -23,31 +23,35 @@ impl Reparameterization for Observed {
     }
 }
 
-/// A module whose layers show their inputs.
+/// A module whose layers pass their inputs to a probe.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Observing<M> {
-    /// The module: it computes what it did before.
+    /// The module; its outputs are unchanged.
     pub module: M,
-    /// The layers that show them, by what a file calls them. Convolutions in groups do so only in name: their groups see different inputs.
+    /// Observed layers, by their names in a file. Grouped convolutions are listed but record nothing: each
+    /// group has other inputs.
     pub seen: Vec<String>,
-    /// The layers that do not: those that are not of `crate::layers`, and those whose weights are held as codes.
+    /// Layers that cannot be observed: layers outside `crate::layers`, and layers whose weights are stored as
+    /// codes.
     pub unseen: Vec<String>,
 }
 
-/// Has the linear layers and convolutions of a module show their inputs to `probe` whenever it runs, under the names that a file has for
-/// them: the weight's name without `.weight`. `materialize()` takes it away again.
+/// Makes the linear layers and convolutions of a module pass their inputs to `probe`.
+///
+/// The probe names layers by their weight's name in a file, without `.weight`. `materialize()` removes the
+/// observation.
 ///
 /// # Errors
-/// Config, where roles of the names match nothing.
+/// Config: a role of the names matches no parameter.
 pub fn observe<M: Module>(module: M, probe: &Probe, names: &NameMap) -> Result<Observing<M>> {
     observe_some(module, probe, names, &|_| true)
 }
 
-/// As [`observe`], of the layers only whose name `is_chosen` takes.
+/// Like [`observe`], for the layers whose name satisfies `is_chosen`.
 ///
 /// # Errors
-/// As [`observe`].
+/// See [`observe`].
 pub fn observe_some<M: Module>(
     module: M,
     probe: &Probe,
@@ -59,10 +63,10 @@ pub fn observe_some<M: Module>(
     Ok(Observing { module: module.apply_reparameterization(Observer { layers, probe: probe.clone() }), seen, unseen })
 }
 
-/// The layers that show their inputs, by the paths of their weights, and those that do not.
+/// Returns the layers that can be observed, by the paths of their weights, and the names of the others.
 ///
 /// # Errors
-/// As [`observe`].
+/// See [`observe`].
 pub fn observable<M: Module>(
     module: &M,
     names: &NameMap,
@@ -104,14 +108,14 @@ impl Reparameterizer for Observer {
     }
 }
 
-/// Shows inputs to the probe of a weight, where it has one.
+/// Passes inputs to the probe of a weight, if it has one.
 pub fn show<const D: usize, const N: usize>(weight: &Param<Tensor<D>>, inputs: &Tensor<N>) {
     if let Some(Observed { layer, probe }) = weight.reparameterization::<Observed>() {
         probe.keep_error(probe.observe(layer, inputs));
     }
 }
 
-/// Shows the patches of images to the probe of a convolution's filters, where they have one.
+/// Passes image patches to the probe of a convolution's weight, if it has one.
 pub fn show_patches(weight: &Param<Tensor<4>>, inputs: &Tensor<4>, patches: PatchShape) {
     if let Some(Observed { layer, probe }) = weight.reparameterization::<Observed>().filter(|_| patches.groups == 1) {
         probe.keep_error(probe.observe_patches(layer, inputs, patches));

@@ -1,7 +1,8 @@
-//! Tells burn's own layers from other structs of the same name, by where they are defined.
+//! Distinguishes burn's own layers from other structs of the same name, by their source files.
 //!
-//! `#[derive(Module)]` writes calls of a visitor's `enter_module`. A visitor that has `#[track_caller]` there is told the source file of
-//! the derive, which is that of the struct. burn's layers lie in one directory, found by visiting one of them.
+//! `#[derive(Module)]` generates calls of the visitor's `enter_module`. With `#[track_caller]`, a visitor
+//! receives the source location of the derive, which is in the file of the struct. All of burn's layers are in
+//! one directory, found by visiting one of them.
 
 use burn::module::{Module, ModuleVisitor};
 use burn::nn::DropoutConfig;
@@ -9,15 +10,15 @@ use std::panic::Location;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Whether a struct is one of burn's layers, given the place from which its fields are announced to a visitor.
+/// Returns whether a struct is one of burn's layers, from the location that reports its fields to a visitor.
 ///
-/// It is false for every struct where the compiler was told to hide places (`-Zlocation-detail=none`).
+/// Always false if the compiler hides locations (`-Zlocation-detail=none`).
 pub fn is_of_burn(announced_at: &Location) -> bool {
     static LAYERS: OnceLock<Option<&'static Path>> = OnceLock::new();
     LAYERS.get_or_init(layers_of_burn).is_some_and(|layers| Path::new(announced_at.file()).starts_with(layers))
 }
 
-/// The directory of burn's layers; `None` where places are hidden.
+/// Returns the directory of burn's layers; `None` if locations are hidden.
 fn layers_of_burn() -> Option<&'static Path> {
     let mut finder = FileOfLayer(None);
     // A layer that needs no device.
@@ -40,8 +41,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_layers_of_burn_lie_in_one_directory_and_no_others_do() {
-        let layers = layers_of_burn().expect("places are shown");
+    fn only_burns_layers_are_in_their_directory() {
+        let layers = layers_of_burn().expect("locations are visible");
         assert!(layers.ends_with("src/modules"), "{layers:?}");
         assert!(!is_of_burn(Location::caller()));
     }

@@ -1,6 +1,6 @@
-//! Lists the parameters of a module with their paths, kinds and shapes, without initialising any.
+//! Lists the parameters of a module with paths, kinds and shapes, without initializing any.
 
-use crate::module::layer::{DOWN, Layer, StructSeen, Taken};
+use crate::module::layer::{DOWN, Identified, Layer, StructSeen};
 use crate::module::{Trail, is_of_burn};
 use briquette_core::{OutputAxis, Role, Rows, Shape};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
@@ -8,78 +8,82 @@ use burn::tensor::{Bool, Int, Tensor};
 use std::collections::{BTreeMap, HashMap};
 use std::panic::Location;
 
-/// The field of our layers that tells what their codes are used for, and its variant for a table that is a head too.
+/// The field of layers in `crate::layers` with the use of their codes, and its variant for a table that is also
+/// the head.
 const CODES: &str = "codes";
 const AS_HEAD: &str = "Head";
 
-/// The kind of a parameter's elements.
+/// Type of a parameter's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Floats: weights, biases, running statistics.
     Float,
     /// Integers.
     Int,
-    /// Truth values.
+    /// Booleans.
     Bool,
 }
 
 /// A parameter of a module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameter {
-    /// The dotted path, such as `blocks.0.weight`.
+    /// Dotted path, such as `blocks.0.weight`.
     pub path: String,
-    /// The kind of its elements.
+    /// Type of the elements.
     pub kind: Kind,
-    /// The extents in burn's own order.
+    /// Extents in burn's order.
     pub shape: Shape,
-    /// The type of the module that has it as a field, as burn names it: `Struct:Linear`.
+    /// Type of the module with this field, as burn names it: `Struct:Linear`.
     pub container: String,
-    /// The name of the reparameterization attached to the parameter: `lora`, or one of Briquette's.
+    /// Name of the attached reparameterization, such as `lora` or one of Briquette's.
     pub reparameterized: Option<String>,
-    /// The path of the first field that holds the same parameter, where this is another: a clone has the same `ParamId`.
+    /// Path of an earlier field with the same parameter, if any: a clone has the same `ParamId`.
     pub shares: Option<String>,
-    /// The layer of burn's that it belongs to; `None` where it is another's, even one with the same name and fields.
+    /// The layer that the parameter belongs to; `None` for other structs, even with the same name and fields.
     pub layer: Option<Layer>,
-    /// What it is: unknown where nothing shows it, and then it is left alone unless [`Roles`](crate::module::Roles) say it.
+    /// Role of the parameter. Unknown parameters are skipped unless [`Roles`](crate::module::Roles) gives them
+    /// a role.
     pub role: Role,
-    /// Which of its axes counts outputs.
+    /// Axis that counts outputs.
     pub axis: OutputAxis,
-    /// What shows its role.
+    /// Evidence for the role.
     pub why: &'static str,
-    /// Whether its layer runs on codes: it is one of `crate::layers`.
+    /// Whether the layer is one of `crate::layers`, which can run on codes.
     pub runs_on_codes: bool,
-    /// Whether it is a table that outputs are multiplied by too: the head of a model that ties it to its embedding.
+    /// Whether the parameter is an embedding table that is also the head (tied weights).
     pub is_head: bool,
 }
 
 impl Parameter {
-    /// Whether this is the matrix of a `Linear`, which burn stores `[in, out]`.
+    /// Returns whether this is the matrix of a `Linear`, which burn stores `[in, out]`.
     pub fn is_linear_weight(&self) -> bool {
         self.layer == Some(Layer::Linear)
     }
 
-    /// The extents `[out, in / groups, ky, kx]`, where this is the filters of a `Conv2d`.
+    /// Returns the extents `[out, in / groups, ky, kx]` of a `Conv2d` weight.
     pub fn conv_dims(&self) -> Option<[usize; 4]> {
         self.shape.0.as_slice().try_into().ok().filter(|_| self.layer == Some(Layer::Conv))
     }
 
-    /// Whether this belongs to a normalisation.
+    /// Returns whether this belongs to a norm.
     pub fn is_norm(&self) -> bool {
         self.layer == Some(Layer::Norm)
     }
 
-    /// The row view of the parameter: one row for each output.
+    /// Returns the parameter as rows, one per output.
     pub fn rows(&self) -> Rows {
         Rows::of(&self.shape, self.axis)
     }
 
-    /// The path of the first field that holds this parameter: its own unless it [shares](Self::shares) another's.
+    /// Returns the path of the first field with this parameter, which differs from its own if it
+    /// [shares](Self::shares) one.
     pub fn first_path(&self) -> &str {
         self.shares.as_deref().unwrap_or(&self.path)
     }
 }
 
-/// Every parameter and running statistic of a module, in the module's order. Those within reparameterizations are left out.
+/// Lists the parameters and running statistics of a module, in module order. Those inside reparameterizations
+/// are left out.
 pub fn parameters<M: Module>(module: &M) -> Vec<Parameter> {
     let mut walk = Walk::default();
     module.visit(&mut walk);
@@ -89,17 +93,18 @@ pub fn parameters<M: Module>(module: &M) -> Vec<Parameter> {
     let seen: Vec<&StructSeen> =
         found.iter().map(|parameter| structs.get(&parent(&parameter.path)).unwrap_or(&nobody)).collect();
     let field = |parameter: &Parameter| field_of(&parameter.path).to_string();
-    let taken: Vec<Taken> = found.iter().zip(&seen).map(|(parameter, seen)| seen.taken(&field(parameter))).collect();
+    let identified: Vec<Identified> =
+        found.iter().zip(&seen).map(|(parameter, seen)| seen.identify(&field(parameter))).collect();
     let is_down = |path: &str| {
         let (layer, weight) = (parent(path), field_of(path));
         weight == "weight" && field_of(&layer) == DOWN && structs.get(&parent(&layer)).is_some_and(StructSeen::has_down)
     };
-    for (parameter, taken) in found.iter_mut().zip(taken) {
-        let role = if parameter.kind == Kind::Float { taken.role } else { Role::Other };
-        (parameter.layer, parameter.role, parameter.axis) = (taken.layer, role, taken.axis);
-        (parameter.why, parameter.runs_on_codes) = (taken.why, taken.is_ours || is_down(&parameter.path));
+    for (parameter, identified) in found.iter_mut().zip(identified) {
+        let role = if parameter.kind == Kind::Float { identified.role } else { Role::Other };
+        (parameter.layer, parameter.role, parameter.axis) = (identified.layer, role, identified.axis);
+        (parameter.why, parameter.runs_on_codes) = (identified.why, identified.is_ours || is_down(&parameter.path));
         let variant = structs.get(&format!("{}.{CODES}", parent(&parameter.path)));
-        parameter.is_head = taken.is_ours && variant.is_some_and(|seen| seen.fields == [AS_HEAD]);
+        parameter.is_head = identified.is_ours && variant.is_some_and(|seen| seen.fields == [AS_HEAD]);
     }
     found
 }
@@ -108,7 +113,8 @@ fn field_of(path: &str) -> &str {
     path.rsplit('.').next().unwrap_or_default()
 }
 
-/// Whether a matrix is transposed on its way into and out of records, as with `LinearLayout::Col`, where records hold `[out, in]`.
+/// Returns whether records store a matrix transposed, as with `LinearLayout::Col`: records then have `[out,
+/// in]`.
 pub fn is_kept_turned<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     if D != 2 {
         return false;
@@ -119,7 +125,8 @@ pub fn is_kept_turned<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     param.clone().transform_for_load(probe, param.id).base().dims() != shape
 }
 
-/// The shape of a `Linear`'s matrix, `[in, out]`. Of an uninitialised one burn gives the shape before transposing.
+/// Returns the shape `[in, out]` of a `Linear`'s matrix. For an uninitialized one, burn reports the shape
+/// before transposition.
 pub fn linear_shape<const D: usize>(param: &Param<Tensor<D>>) -> Vec<usize> {
     let mut shape = param.lazy_shape().to_vec();
     if !param.is_initialized() && is_kept_turned(param) {
@@ -132,9 +139,9 @@ pub fn linear_shape<const D: usize>(param: &Param<Tensor<D>>) -> Vec<usize> {
 struct Walk {
     trail: Trail,
     found: Vec<Parameter>,
-    /// The structs that have parameters, by path.
+    /// Structs with parameters, by path.
     structs: BTreeMap<String, StructSeen>,
-    /// The index of the first field that holds a parameter of floats.
+    /// Index of the first field with each float parameter.
     first: HashMap<ParamId, usize>,
 }
 
@@ -147,7 +154,7 @@ impl Walk {
         if let Some(seen) = self.structs.get_mut(&parent) {
             seen.shapes.push((field, Shape(shape.to_vec())));
         }
-        let Taken { layer, role, axis, why, is_ours } = Taken::unknown("");
+        let Identified { layer, role, axis, why, is_ours } = Identified::unknown("");
         let shares = self.shared(id, kind, shape);
         self.found.push(Parameter {
             path: self.trail.path(),
@@ -165,7 +172,7 @@ impl Walk {
         });
     }
 
-    /// The path of the first field that holds the same floats.
+    /// Returns the path of the first field with the same floats.
     fn shared(&mut self, id: ParamId, kind: Kind, shape: &[usize]) -> Option<String> {
         let first = *self.first.entry(id).or_insert(self.found.len());
         let first = self.found.get(first).filter(|first| kind == Kind::Float && first.kind == kind)?;

@@ -1,4 +1,4 @@
-//! Gathers statistics of each layer's inputs while a model runs, for methods that use more than weights.
+//! Accumulates input statistics of layers while a model runs, for calibration.
 
 use crate::module::gram::{UpperGram, mirror};
 use crate::module::read_f32;
@@ -14,18 +14,18 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Collects [`InputStats`] by layer. Clones share what they collect, so that a module can keep one in a field marked
-/// `#[module(skip)]` and show it the inputs of its layers.
+/// Accumulates [`InputStats`] by layer. Clones share their statistics, so a module can keep one in a
+/// `#[module(skip)]` field.
 #[derive(Debug, Clone, Default)]
 pub struct Probe {
     has_gram: bool,
     seen: Arc<Mutex<SeenByLayer>>,
-    /// What layers were shown and is not counted yet, of a probe that keeps it.
+    /// Recorded batches that are not counted yet; `Some` for a recording probe.
     kept: Option<Arc<Mutex<Vec<RecordedInputs>>>>,
     error: Arc<Mutex<Option<Error>>>,
 }
 
-/// What a layer was shown: samples `[samples, inputs]`, which are there for a gram matrix, and their sums.
+/// Recorded inputs of a layer: samples `[samples, inputs]` if a Gram matrix is needed, and their sums.
 #[derive(Debug)]
 struct RecordedInputs {
     layer: String,
@@ -33,13 +33,14 @@ struct RecordedInputs {
     sums: BatchSums,
 }
 
-/// What was seen so far.
+/// Statistics accumulated so far.
 #[derive(Debug, Default)]
 struct SeenByLayer {
     stats: BTreeMap<String, InputStats>,
-    /// What the layers that have a gram matrix of their own saw last.
+    /// Last batch of each layer that owns a Gram matrix.
     last: BTreeMap<String, Batch>,
-    /// Layers that saw what another did in every batch, and that other, which has the gram matrix of both.
+    /// Layers whose inputs equal those of another layer in every batch, and that layer, which owns their Gram
+    /// matrix.
     same: BTreeMap<String, String>,
 }
 
@@ -50,7 +51,7 @@ struct Batch {
     gram: UpperGram,
 }
 
-/// Sums of one batch. Where all of them are equal to the bit, so were the inputs.
+/// Sums of one batch. If all of them are bit-identical, the inputs are taken as identical.
 #[derive(Debug, Clone, PartialEq)]
 struct BatchSums {
     count: usize,
@@ -59,43 +60,43 @@ struct BatchSums {
     largest: Vec<f32>,
 }
 
-/// How a convolution goes over an image: extents of height and width.
+/// Geometry of a convolution over an image, as extents of height and width.
 #[derive(Debug, Clone, Copy)]
 pub struct PatchShape {
-    /// Its extents.
+    /// Extents of the kernel.
     pub kernel: [usize; 2],
-    /// Steps between patches.
+    /// Stride.
     pub stride: [usize; 2],
-    /// Zeros before and after the image, of height and of width.
+    /// Zeros before and after the image, for height and width.
     pub padding: [[usize; 2]; 2],
-    /// Steps between the taps of a patch.
+    /// Dilation.
     pub dilation: [usize; 2],
-    /// Groups of channels.
+    /// Number of channel groups.
     pub groups: usize,
 }
 
 impl Probe {
-    /// A probe that counts input vectors and gathers sums, sums of squares and largest magnitudes.
+    /// Creates a probe that counts input vectors and accumulates sums, sums of squares and largest magnitudes.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A probe that gathers gram matrices too: `n²` numbers for a layer of `n` inputs.
+    /// Creates a probe that also accumulates Gram matrices: `n²` numbers for a layer of `n` inputs.
     pub fn with_gram() -> Self {
         Self { has_gram: true, ..Self::default() }
     }
 
-    /// A probe that only keeps what it is shown, until another [takes it in](Self::take_in): several threads can run batches at once, each
-    /// with its own, and what is counted does not depend on which is first.
+    /// Returns a probe that records inputs until another probe [takes them in](Self::take_in). With one probe per
+    /// thread, the result does not depend on the order of the threads.
     #[must_use]
     pub fn keeping(&self) -> Self {
         Self { has_gram: self.has_gram, kept: Some(Arc::default()), ..Self::default() }
     }
 
-    /// Adds what a probe has kept, in the order in which it was shown, and empties it.
+    /// Adds the recorded inputs of another probe in recording order, and empties it.
     ///
     /// # Errors
-    /// As [`observe`](Self::observe); the first that the other came upon.
+    /// Returns the first error of the other probe; see [`observe`](Self::observe).
     pub fn take_in(&self, other: &Self) -> Result<()> {
         other.take_error().map_or(Ok(()), Err)?;
         let Some(kept) = &other.kept else { return Ok(()) };
@@ -106,7 +107,9 @@ impl Probe {
     /// Adds a batch of inputs of the linear layer at `path`: the last axis counts inputs, the others samples.
     ///
     /// # Errors
-    /// Config where the number of inputs changed or is 0, Refused where one is not finite, Io where the device fails.
+    /// - Config: the number of inputs changed or is 0
+    /// - Refused: an input is not finite
+    /// - Io: the device fails
     pub fn observe<const D: usize>(&self, path: &str, inputs: &Tensor<D>) -> Result<()> {
         let n_inputs = inputs.dims().last().copied().unwrap_or(0);
         if n_inputs == 0 {
@@ -120,11 +123,12 @@ impl Probe {
         self.add(path, inputs.clone().without_autodiff().reshape([-1, n_inputs as i32]))
     }
 
-    /// Adds a batch of inputs `[n, channels, height, width]` of a convolution: each position is one vector of
-    /// `channels · kernel height · kernel width`, in the order of the filter's columns.
+    /// Adds a batch of inputs `[n, channels, height, width]` of a convolution. Each position is one vector of
+    /// `channels · kernel height · kernel width`, in the order of the weight's columns.
     ///
     /// # Errors
-    /// As [`observe`](Self::observe), and Config where the convolution has groups, or its padding depends on the image's size.
+    /// Config: the convolution has groups, or has `Same` padding with strides. See [`observe`](Self::observe)
+    /// for other errors.
     pub fn observe_conv(&self, path: &str, inputs: &Tensor<4>, conv: &Conv2d) -> Result<()> {
         let kernel = conv.kernel_size;
         let padding = match conv.padding {
@@ -136,26 +140,24 @@ impl Probe {
             PaddingConfig2d::Explicit(top, left, bottom, right) => Some([[top, bottom], [left, right]]),
         };
         let Some(padding) = padding else {
-            return Err(Error::config("same padding with strides cannot be probed").at(path));
+            return Err(Error::config("cannot probe Same padding with strides").at(path));
         };
         let (stride, dilation, groups) = (conv.stride, conv.dilation, conv.groups);
         self.observe_patches(path, inputs, PatchShape { kernel, stride, padding, dilation, groups })
     }
 
-    /// Adds a batch of inputs of a convolution of one group that goes over them in this way.
+    /// Adds a batch of inputs of a convolution with this geometry.
     ///
     /// # Errors
-    /// As [`observe`](Self::observe), and Config where it has groups, or where no patch fits into the images.
+    /// Config: there are groups, or no patch fits the images. See [`observe`](Self::observe) for other errors.
     pub fn observe_patches(&self, path: &str, inputs: &Tensor<4>, patches: PatchShape) -> Result<()> {
         let PatchShape { kernel, stride, padding: [height, width], dilation, groups } = patches;
         if groups != 1 {
-            return Err(
-                Error::config("the groups of a convolution see different inputs, and cannot be probed").at(path)
-            );
+            return Err(Error::config("cannot probe a grouped convolution: its groups have different inputs").at(path));
         }
         let [_, channels, rows, columns] = inputs.dims();
         if channels == 0 || !patches.fit([rows, columns]) {
-            let message = format!("found images of shape {:?}, into which no patch of {kernel:?} fits", inputs.dims());
+            let message = format!("found images of shape {:?}, expected at least a patch of {kernel:?}", inputs.dims());
             return Err(Error::config(message).at(path));
         }
         if inputs.dims()[0] == 0 {
@@ -172,7 +174,7 @@ impl Probe {
         let samples = samples.cast(FloatDType::F32);
         let sums = BatchSums::of(&samples, path)?;
         if sums.squares.iter().any(|square| !square.is_finite()) {
-            return Err(Error::refused("an input is not finite; look at what comes before").at(path));
+            return Err(Error::refused("an input is not finite; check the layers before it").at(path));
         }
         let inputs = RecordedInputs { layer: path.to_string(), samples: self.has_gram.then_some(samples), sums };
         match &self.kept {
@@ -196,36 +198,35 @@ impl Probe {
         seen.add(&layer, &sums)
     }
 
-    /// Keeps the first error of a layer that has no way to return one.
+    /// Keeps the first error of a layer that cannot return errors.
     pub fn keep_error(&self, found: Result<()>) {
         if let Err(error) = found {
             self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         }
     }
 
-    /// The first error of the layers that show their inputs by `observe` of `briquette-nn`: an input that is not finite, a device that
-    /// fails.
+    /// Takes the first error of the observed layers, such as an input that is not finite.
     pub fn take_error(&self) -> Option<Error> {
         self.error.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The statistics gathered so far, by path.
+    /// Returns the statistics accumulated so far, by path.
     pub fn stats(&self) -> BTreeMap<String, InputStats> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let (stats, same) = (seen.stats.clone(), seen.same.clone());
         SeenByLayer { stats, same, ..SeenByLayer::default() }.finished()
     }
 
-    /// The statistics gathered so far, by path; from here on it gathers anew.
+    /// Returns the statistics accumulated so far, by path, and resets the probe.
     pub fn take_stats(&self) -> BTreeMap<String, InputStats> {
         std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner)).finished()
     }
 
-    /// Writes the statistics to a file: see docs/format.md. An older file is replaced in one step. Where the model is given, the file
-    /// has its fingerprint, and the statistics are refused for any other model.
+    /// Writes the statistics to a file and replaces an older file atomically. With `model`, the file stores its
+    /// fingerprint, and other models refuse the statistics.
     ///
     /// # Errors
-    /// Io.
+    /// Io: the file cannot be written, or the model cannot be read.
     pub fn write(&self, path: &Path, model: Option<&Checkpoint>) -> Result<()> {
         let model = model.map(|model| input_stats::fingerprint(model)).transpose()?;
         StatisticsFile { model, layers: self.stats() }.write(path)
@@ -234,14 +235,14 @@ impl Probe {
     /// Reads a file that [`write`](Self::write) wrote.
     ///
     /// # Errors
-    /// Input where the file does not hold statistics, Io where it cannot be read.
+    /// Input: the file has no statistics. Io: it cannot be read.
     pub fn read(path: &Path) -> Result<BTreeMap<String, InputStats>> {
         StatisticsFile::read(path).map(|file| file.layers)
     }
 }
 
 impl PatchShape {
-    /// Whether a patch fits into an image of these extents, and there is a way from one to the next.
+    /// Returns whether a patch fits an image of these extents, with stride and dilation above 0.
     fn fit(&self, image: [usize; 2]) -> bool {
         (0..2).all(|axis| {
             let padded = self.padding[axis].iter().try_fold(image[axis], |sum, zeros| sum.checked_add(*zeros));
@@ -264,12 +265,12 @@ impl BatchSums {
 }
 
 impl SeenByLayer {
-    /// Adds a batch to all but the gram matrix.
+    /// Adds a batch to all statistics but the Gram matrix.
     fn add(&mut self, path: &str, batch: &BatchSums) -> Result<()> {
         let n_inputs = batch.sum.len();
         let stats = self.stats.entry(path.to_string()).or_insert_with(|| InputStats::empty(n_inputs, false));
         if stats.n_inputs() != n_inputs {
-            let message = format!("found {n_inputs} inputs, expected {} as before", stats.n_inputs());
+            let message = format!("found {n_inputs} inputs, expected {} as in earlier batches", stats.n_inputs());
             return Err(Error::config(message).at(path));
         }
         stats.count += batch.count as u64;
@@ -279,12 +280,12 @@ impl SeenByLayer {
         Ok(())
     }
 
-    /// Vectors that a layer saw.
+    /// Returns the number of vectors that a layer had as input.
     fn count(&self, path: &str) -> u64 {
         self.stats.get(path).map_or(0, |stats| stats.count)
     }
 
-    /// The layer that has just seen these same inputs, where `path` saw what that layer did in every batch before, too.
+    /// Returns the layer that just had the same inputs, if `path` shared all its earlier batches too.
     fn owner_of_same(&self, path: &str, batch: &BatchSums) -> Option<String> {
         let now = self.count(path) + batch.count as u64;
         let is_same = |owner: &&String| self.count(owner) == now && self.last[*owner].sums == *batch;
@@ -294,9 +295,9 @@ impl SeenByLayer {
         }
     }
 
-    /// Adds a batch to a gram matrix of the layer's own, before it is counted.
+    /// Adds a batch to the layer's own Gram matrix, before the batch is counted.
     fn add_gram(&mut self, path: &str, batch: Batch) {
-        // Those that shared it so far and have not seen its last batch go on by themselves, and so does this layer where it shared another's.
+        // Followers without the last batch get their own matrix, and so does this layer if it shared another's.
         let before = self.count(path);
         let behind = |(follower, owner): (&String, &String)| {
             (owner == path && self.count(follower) < before).then(|| follower.clone())
@@ -310,12 +311,12 @@ impl SeenByLayer {
         self.last.insert(path.to_string(), batch);
     }
 
-    /// Gives a layer that shared another's gram matrix its own: that of the batches which both saw.
+    /// Gives a layer its own copy of a shared Gram matrix, over the batches that both layers had.
     fn part(&mut self, path: &str) {
         let Some(owner) = self.same.remove(path) else { return };
         let Some(mut gram) = self.stats.get(&owner).and_then(|stats| stats.gram.clone()) else { return };
         if self.count(&owner) > self.count(path) {
-            // The owner has one batch more: else the two would have parted before.
+            // The owner is at most one batch ahead; otherwise the two would have separated before.
             let gram: &mut Vec<f64> = Arc::make_mut(&mut gram);
             self.last[&owner].gram.add_to(gram, -1.0);
         }
@@ -324,7 +325,7 @@ impl SeenByLayer {
         }
     }
 
-    /// The statistics, with whole matrices, shared.
+    /// Returns the statistics with complete matrices, shared between equal layers.
     fn finished(mut self) -> BTreeMap<String, InputStats> {
         for stats in self.stats.values_mut() {
             let n = stats.n_inputs();
@@ -347,13 +348,12 @@ mod tests {
     use super::*;
     use burn::tensor::{Device, TensorData};
 
-    /// Two vectors of three inputs.
     fn inputs(seed: f32) -> Tensor<2> {
         let values: Vec<f32> = (0..6).map(|i| seed + (i * i) as f32 * 0.5).collect();
         Tensor::from_data(TensorData::new(values, [2, 3]), &Device::flex())
     }
 
-    /// Shows each layer its batches, in rounds, to one probe and to one for itself.
+    /// Passes each layer its batches, in rounds, to one shared probe and to one probe per layer.
     fn shown(rounds: &[&[(&str, f32)]]) -> (BTreeMap<String, InputStats>, BTreeMap<String, InputStats>) {
         let together = Probe::with_gram();
         let mut alone: BTreeMap<&str, Probe> = BTreeMap::new();
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_that_cease_to_share_have_what_each_saw() {
+    fn layers_whose_inputs_diverge_get_their_own_gram_matrices() {
         let rounds: [&[&[(&str, f32)]]; 4] = [
             &[&[("a", 1.0), ("b", 1.0)], &[("a", 2.0), ("b", 5.0)], &[("a", 3.0), ("b", 3.0)]],
             &[&[("a", 1.0), ("b", 1.0)], &[("b", 5.0)], &[("a", 2.0)]],

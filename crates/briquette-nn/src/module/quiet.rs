@@ -1,4 +1,4 @@
-//! A renderer for burn's training loop that shows nothing.
+//! A renderer for burn's training loop without output.
 
 use burn::train::LearnerSummary;
 use burn::train::logger::{EvaluationProgressLogger, TrainingProgressLogger};
@@ -8,7 +8,7 @@ use burn::train::renderer::{
 };
 use std::error::Error;
 
-/// Shows nothing, where burn's own renderer would print every step: for
+/// A renderer without output, in place of burn's, which prints every step: see
 /// [`SupervisedTraining::renderer`](burn::train::SupervisedTraining::renderer).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Quiet;

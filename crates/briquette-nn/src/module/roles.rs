@@ -1,17 +1,18 @@
-//! What a user says of parameters that nothing shows.
+//! Roles that the user assigns to parameters.
 
 use crate::module::layer::Layer;
 use crate::module::parameters::{Parameter, parameters};
 use briquette_core::{Error, OutputAxis, Patterns, Result, Role};
 use burn::module::Module;
 
-/// What parameters are, where they belong to no layer of burn's, or to be used in another way than those are: by path, or by the struct
-/// that they are fields of. Of several that match a parameter, the last counts.
+/// Roles for parameters that belong to no layer of burn, or that differ from those of burn's layers.
+///
+/// Parameters are selected by path or by the struct with their field. The last match counts.
 ///
 /// ```
 /// # #[cfg(feature = "flex")] {
 /// use briquette_core::{OutputAxis, Role};
-/// use briquette_nn::module::Roles;
+/// use briquette_nn::Roles;
 /// use burn::module::{Module, Param};
 /// use burn::tensor::{Device, Tensor};
 ///
@@ -24,8 +25,8 @@ use burn::module::Module;
 /// let tensor = |shape| Param::from_tensor(Tensor::<2>::ones(shape, &Device::flex()));
 /// let mix = Mix { w: tensor([16, 4]), positions: tensor([8, 16]) };
 /// let found = Roles::new().linear("w", OutputAxis::Last)?.leave("positions")?.parameters(&mix)?;
-/// assert_eq!((found[0].role, found[0].rows().n_rows), (Role::Linear, 4)); // a row for each output
-/// assert_eq!(found[1].role, Role::Parameter); // which is left alone
+/// assert_eq!((found[0].role, found[0].rows().n_rows), (Role::Linear, 4)); // one row per output
+/// assert_eq!(found[1].role, Role::Parameter); // skipped by all rules
 /// # }
 /// # Ok::<(), briquette_core::Error>(())
 /// ```
@@ -36,29 +37,29 @@ pub struct Roles {
 
 #[derive(Debug, Clone)]
 struct RoleMatch {
-    whom: Whom,
+    selector: Selector,
     role: Role,
     axis: OutputAxis,
 }
 
 #[derive(Debug, Clone)]
-enum Whom {
+enum Selector {
     Paths(Patterns),
     Field { container: String, field: &'static str },
 }
 
-/// A layer of one's own, which says what its parameters are. [`Roles::layer`] takes its word wherever a module has such a layer.
+/// A layer of your own that declares the roles of its parameters; register it by [`Roles::layer`].
 ///
 /// ```
 /// use briquette_core::{OutputAxis, Role};
-/// use briquette_nn::module::{OwnLayer, Roles};
+/// use briquette_nn::{OwnLayer, Roles};
 /// use burn::module::{Module, Param};
 /// use burn::tensor::Tensor;
 ///
 /// #[derive(Module, Debug)]
 /// struct Gated {
 ///     values: Param<Tensor<2>>, // [out, in]
-///     gates: Param<Tensor<2>>,  // used as it stands
+///     gates: Param<Tensor<2>>,  // not a weight matrix
 /// }
 ///
 /// impl OwnLayer for Gated {
@@ -72,86 +73,92 @@ enum Whom {
 /// let roles = Roles::new().layer::<Gated>();
 /// ```
 pub trait OwnLayer: Module {
-    /// The name of the struct.
+    /// Name of the struct.
     const NAME: &'static str;
-    /// Each field that is a parameter, what it is, and which of its axes counts outputs. [`Role::Parameter`] leaves it alone.
+    /// Fields with their roles and output axes. [`Role::Parameter`] excludes a field from all rules.
     const PARAMETERS: &'static [(&'static str, Role, OutputAxis)];
 }
 
 impl Roles {
-    /// Says nothing.
+    /// Returns an empty list of roles.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Matrices that multiply activations: `[out, in]` by [`OutputAxis::First`], `[in, out]` by [`OutputAxis::Last`].
+    /// Marks matrices that multiply activations: [`OutputAxis::First`] for `[out, in]`, [`OutputAxis::Last`]
+    /// for `[in, out]`.
     ///
     /// # Errors
-    /// Config, where `glob` is not a valid glob.
+    /// Config: `glob` is not valid.
     pub fn linear(self, glob: &str, axis: OutputAxis) -> Result<Self> {
-        self.told(glob, Role::Linear, axis)
+        self.with_rule(glob, Role::Linear, axis)
     }
 
-    /// Filters: `[out, in, ..]` by [`OutputAxis::First`], `[in, out, ..]` by [`OutputAxis::Second`].
+    /// Marks convolution weights: [`OutputAxis::First`] for `[out, in, ..]`, [`OutputAxis::Second`] for `[in,
+    /// out, ..]`.
     ///
     /// # Errors
-    /// Config, where `glob` is not a valid glob.
+    /// Config: `glob` is not valid.
     pub fn conv(self, glob: &str, axis: OutputAxis) -> Result<Self> {
-        self.told(glob, Role::Conv, axis)
+        self.with_rule(glob, Role::Conv, axis)
     }
 
-    /// Tables `[n, width]` that are looked up.
+    /// Marks embedding tables `[n, width]`.
     ///
     /// # Errors
-    /// Config, where `glob` is not a valid glob.
+    /// Config: `glob` is not valid.
     pub fn embedding(self, glob: &str) -> Result<Self> {
-        self.told(glob, Role::Embedding, OutputAxis::First)
+        self.with_rule(glob, Role::Embedding, OutputAxis::First)
     }
 
-    /// Parameters that are used as they stand: they are left alone.
+    /// Excludes parameters from all rules.
     ///
     /// # Errors
-    /// Config, where `glob` is not a valid glob.
+    /// Config: `glob` is not valid.
     pub fn leave(self, glob: &str) -> Result<Self> {
-        self.told(glob, Role::Parameter, OutputAxis::First)
+        self.with_rule(glob, Role::Parameter, OutputAxis::First)
     }
 
-    /// Takes the word of a layer for its parameters.
+    /// Uses the roles that a layer declares, wherever a module has this layer.
     #[must_use]
     pub fn layer<L: OwnLayer>(mut self) -> Self {
         let container = format!("Struct:{}", L::NAME);
-        let rule =
-            |&(field, role, axis)| RoleMatch { whom: Whom::Field { container: container.clone(), field }, role, axis };
+        let rule = |&(field, role, axis)| RoleMatch {
+            selector: Selector::Field { container: container.clone(), field },
+            role,
+            axis,
+        };
         self.rules.extend(L::PARAMETERS.iter().map(rule));
         self
     }
 
-    fn told(mut self, glob: &str, role: Role, axis: OutputAxis) -> Result<Self> {
-        self.rules.push(RoleMatch { whom: Whom::Paths(Patterns::new([glob])?), role, axis });
+    fn with_rule(mut self, glob: &str, role: Role, axis: OutputAxis) -> Result<Self> {
+        self.rules.push(RoleMatch { selector: Selector::Paths(Patterns::new([glob])?), role, axis });
         Ok(self)
     }
 
-    /// The parameters of a module, each with what is said of it here, or else what [`parameters`](crate::module::parameters()) shows.
+    /// Lists the parameters of a module with these roles, or else those of
+    /// [`parameters`](crate::module::parameters()).
     ///
     /// # Errors
-    /// Config, where a glob matches no parameter, or a parameter does not have the axis that is said to count outputs.
+    /// Config: a glob matches no parameter, or a parameter lacks the given output axis.
     pub fn parameters<M: Module>(&self, module: &M) -> Result<Vec<Parameter>> {
         let mut found = parameters(module);
-        // A layer of one's own may have the name of one of burn's, which stays what it is.
+        // A user's layer may have the name of a layer of burn; burn's keep their roles.
         let is_known: Vec<bool> = found.iter().map(|one| one.layer.is_some_and(|layer| layer != Layer::Norm)).collect();
         for rule in &self.rules {
-            if let Whom::Paths(patterns) = &rule.whom {
+            if let Selector::Paths(patterns) = &rule.selector {
                 patterns.check_used("parameter", found.iter().map(|parameter| parameter.path.as_str()))?;
             }
             let chosen =
-                found.iter_mut().zip(&is_known).filter(|(parameter, is_known)| rule.whom.is(parameter, **is_known));
-            chosen.map(|(parameter, _)| parameter).try_for_each(|parameter| rule.tell(parameter))?;
+                found.iter_mut().zip(&is_known).filter(|(parameter, is_known)| rule.selector.is(parameter, **is_known));
+            chosen.map(|(parameter, _)| parameter).try_for_each(|parameter| rule.assign(parameter))?;
         }
         Ok(found)
     }
 }
 
-impl Whom {
+impl Selector {
     fn is(&self, parameter: &Parameter, is_known: bool) -> bool {
         match self {
             Self::Paths(patterns) => patterns.matches(&parameter.path),
@@ -164,20 +171,20 @@ impl Whom {
 }
 
 impl RoleMatch {
-    fn tell(&self, parameter: &mut Parameter) -> Result<()> {
-        (parameter.role, parameter.why) = (self.role, "told");
+    fn assign(&self, parameter: &mut Parameter) -> Result<()> {
+        (parameter.role, parameter.why) = (self.role, "set by Roles");
         if self.role == Role::Parameter {
             return Ok(());
         }
-        // A layer whose axes are others is none of burn's: files hold its weight as it lies.
+        // With another output axis, the parameter is not treated as burn's layer: files store its weight
+        // untransposed.
         parameter.layer = parameter.layer.filter(|_| parameter.axis == self.axis);
         parameter.axis = self.axis;
         match parameter.shape.rank() < 2 || parameter.rows().axis == self.axis {
             true => Ok(()),
             false => {
                 let (shape, axis) = (&parameter.shape, self.axis);
-                Err(Error::config(format!("its shape is {shape}, of which {axis:?} is no axis that counts outputs"))
-                    .at(&parameter.path))
+                Err(Error::config(format!("its shape {shape} has no output axis {axis:?}")).at(&parameter.path))
             }
         }
     }

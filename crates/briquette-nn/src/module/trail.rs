@@ -1,34 +1,34 @@
-//! Where a visitor is in a module.
+//! The position of a visitor in a module.
 
-/// The container burn announces for the parameters of a reparameterization.
+/// burn's container name for the parameters of a reparameterization.
 const REPARAMETERIZATION: &str = "Reparameterization";
-/// The container of a linear layer, either burn's or the one of `crate::layers`.
+/// Container name of a linear layer, burn's or the one of `crate::layers`.
 const LINEAR: &str = "Struct:Linear";
 
-/// The path of the module that a visitor or mapper is at.
+/// Path of the field that a visitor or mapper is at.
 #[derive(Debug, Default)]
 pub struct Trail {
     names: Vec<(String, String)>,
 }
 
 impl Trail {
-    /// A visitor enters a field of a container.
+    /// Enters a field of a container.
     pub fn enter(&mut self, name: &str, container: &str) {
         self.names.push((name.to_string(), container.to_string()));
     }
 
-    /// It leaves the field.
+    /// Leaves the field.
     pub fn exit(&mut self) {
         self.names.pop();
     }
 
-    /// The dotted path.
+    /// Returns the dotted path.
     pub fn path(&self) -> String {
         let names: Vec<&str> = self.names.iter().map(|(name, _)| name.as_str()).collect();
         names.join(".")
     }
 
-    /// The path of the struct that has the field where the visitor is, and the field's name.
+    /// Returns the path of the struct at the current position, and the name of the field.
     pub(crate) fn split(&self) -> (String, String) {
         let join =
             |names: &[(String, String)]| names.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(".");
@@ -38,7 +38,8 @@ impl Trail {
         }
     }
 
-    /// Inside a reparameterization: the path of its parameter, its name, and the field's name.
+    /// Inside a reparameterization, returns the parameter's path, the reparameterization's name and the field's
+    /// name.
     pub fn reparameterized(&self) -> Option<(String, &str, String)> {
         let at = self.names.iter().position(|(_, container)| container == REPARAMETERIZATION)?;
         let join =
@@ -46,7 +47,7 @@ impl Trail {
         Some((join(&self.names[..at]), self.names[at].0.as_str(), join(&self.names[at + 1..])))
     }
 
-    /// Whether this is a matrix of a `Linear`.
+    /// Returns whether the current field is the matrix of a `Linear`.
     pub fn is_linear_weight<const D: usize>(&self) -> bool {
         D == 2 && self.container() == LINEAR
     }

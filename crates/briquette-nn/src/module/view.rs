@@ -1,27 +1,28 @@
-//! Between a parameter's own order and rows of outputs: the one place where a `Linear` is transposed.
+//! Converts between a parameter's own order and rows of outputs, including the transposition of `Linear`
+//! weights.
 
 use briquette_core::{Affine, Grouping, Mask, OutputAxis, Rows};
 use rayon::prelude::*;
 
-/// Elements that a thread copies at once.
+/// Number of elements that a thread copies per task.
 const PART: usize = 1 << 16;
-/// Rows that a thread turns at once.
+/// Number of rows that a thread transposes per task.
 const TILE: usize = 64;
-/// Elements of a row that it turns at once: a cache line of what it writes.
+/// Number of elements of a row that are transposed together: one cache line of output.
 const LINES: usize = 16;
 
-/// RotaryTable elements in a parameter's own order into rows of outputs.
+/// Converts elements from a parameter's own order to rows of outputs.
 ///
 /// # Panics
-/// If there are not as many elements as `rows` has.
+/// If the number of elements differs from `rows`.
 pub fn to_rows<T: bytemuck::Pod>(own: Vec<T>, rows: &Rows) -> Vec<T> {
     turn(own, rows, Rows::turn)
 }
 
-/// RotaryTable rows of outputs into a parameter's own order.
+/// Converts rows of outputs to a parameter's own order.
 ///
 /// # Panics
-/// If there are not as many elements as `rows` has.
+/// If the number of elements differs from `rows`.
 pub fn to_own<T: bytemuck::Pod>(by_row: Vec<T>, rows: &Rows) -> Vec<T> {
     turn(by_row, rows, Rows::turn_back)
 }
@@ -35,10 +36,10 @@ fn turn<T: bytemuck::Pod>(from: Vec<T>, rows: &Rows, turn: impl Fn(&Rows, &[u8],
     to
 }
 
-/// The place among rows of outputs of an element of a parameter's own order.
+/// Returns the index among rows of outputs for an index in a parameter's own order.
 ///
 /// # Panics
-/// If outputs do not come first and `rows` has none.
+/// If outputs are not the first axis and `rows` has none.
 pub fn place_of(own: usize, rows: &Rows) -> usize {
     let &Rows { n_rows, n_cols, axis, run } = rows;
     if !axis.is_turned() {
@@ -48,10 +49,10 @@ pub fn place_of(own: usize, rows: &Rows) -> usize {
     row * n_cols + line * run + own % run
 }
 
-/// The inverse of [`place_of`].
+/// Inverts [`place_of`].
 ///
 /// # Panics
-/// If outputs do not come first and `rows` has no inputs.
+/// If outputs are not the first axis and `rows` has no inputs.
 pub fn own_of(place: usize, rows: &Rows) -> usize {
     let &Rows { n_rows, n_cols, axis, run } = rows;
     if !axis.is_turned() {
@@ -61,11 +62,11 @@ pub fn own_of(place: usize, rows: &Rows) -> usize {
     (col / run * n_rows + row) * run + col % run
 }
 
-/// Fills `by_row` with the elements of a parameter as rows of outputs, by all threads; those are 0 that `dropped` has a 1 for, if it is not
-/// empty.
+/// Fills `by_row` with a parameter as rows of outputs, on all threads. Weights with a 1 in `dropped` become 0;
+/// an empty `dropped` drops none.
 ///
 /// # Panics
-/// If the lengths disagree.
+/// If the lengths differ.
 pub fn fill_rows(own: &[f32], dropped: &[u8], rows: &Rows, by_row: &mut Vec<f32>) {
     assert_eq!(own.len(), rows.n_elements(), "whole rows");
     by_row.resize(own.len(), 0.0);
@@ -81,7 +82,8 @@ pub fn fill_rows(own: &[f32], dropped: &[u8], rows: &Rows, by_row: &mut Vec<f32>
     }
     by_row.par_chunks_mut(TILE * n_cols).enumerate().for_each(|(tile, to)| {
         let (first, n) = (tile * TILE, to.len() / n_cols);
-        // Lines of a matrix often lie a power of two apart, and few of those fit into a cache side by side: they are gathered first.
+        // Lines of a matrix are often a power of two apart and evict each other from the cache, so they are
+        // gathered first.
         let mut lines = [[0.0_f32; TILE]; LINES];
         for start in (0..n_cols).step_by(LINES) {
             let n_lines = LINES.min(n_cols - start);
@@ -96,7 +98,7 @@ pub fn fill_rows(own: &[f32], dropped: &[u8], rows: &Rows, by_row: &mut Vec<f32>
     });
 }
 
-/// Copies elements, 0 for those that have a 1, if any are given.
+/// Copies elements; those with a 1 in `dropped` become 0.
 fn copy_kept(from: &[f32], dropped: &[u8], to: &mut [f32]) {
     if dropped.is_empty() {
         return to.copy_from_slice(from);
@@ -106,10 +108,11 @@ fn copy_kept(from: &[f32], dropped: &[u8], to: &mut [f32]) {
     }
 }
 
-/// What is kept, given a byte for each weight in the parameter's own order that is 1 where it is dropped; `None` where nothing is.
+/// Returns the mask for bytes in the parameter's own order, 1 for dropped weights; `None` if no weight is
+/// dropped.
 ///
 /// # Panics
-/// If there are not as many bytes as `rows` has weights.
+/// If the number of bytes differs from the weights of `rows`.
 pub fn mask_of(dropped: &[u8], rows: &Rows) -> Option<Mask> {
     if !dropped.par_chunks(1 << 16).any(|dropped| dropped.contains(&1)) {
         return None;
@@ -148,10 +151,10 @@ fn pack_kept(dropped: &[u8], bits: &mut [u8]) {
     }
 }
 
-/// A byte for each weight in the parameter's own order, 1 where a mask drops it, by all threads.
+/// Returns the dropped weights of a mask in the parameter's own order, computed on all threads.
 ///
 /// # Panics
-/// If the mask is not of the size of `rows`.
+/// If the size of the mask differs from `rows`.
 pub fn dropped_of(mask: &Mask, rows: &Rows) -> Vec<bool> {
     if rows.axis == OutputAxis::Second {
         let by_row = dropped_of(mask, &Rows::plain(rows.n_rows, rows.n_cols)).into_iter().map(u8::from);
@@ -180,7 +183,7 @@ fn unpack_dropped(bits: &[u8], dropped: &mut [bool]) {
     }
 }
 
-/// Number of scales that a grouping has over these rows.
+/// Returns the number of scales of a grouping over these rows.
 pub fn n_scales(rows: &Rows, grouping: Grouping) -> usize {
     match grouping {
         Grouping::Tensor => 1,
@@ -188,10 +191,11 @@ pub fn n_scales(rows: &Rows, grouping: Grouping) -> usize {
     }
 }
 
-/// Three extents of a parameter over which the scales of groups broadcast, and the extents of the scales.
+/// Returns three extents of a parameter over which group scales broadcast, and the extents of the scales.
 ///
-/// `[out, groups, size]` and `[out, groups, 1]`; where outputs come last, `[groups, size, out]` and `[groups, 1, out]`; where they come
-/// second, and there are no groups, `[in, out, run]` and `[1, out, 1]`.
+/// - outputs first: `[out, groups, size]` and `[out, groups, 1]`
+/// - outputs last: `[groups, size, out]` and `[groups, 1, out]`
+/// - outputs second, without groups: `[in, out, run]` and `[1, out, 1]`
 pub fn group_dims(rows: &Rows, grouping: Grouping) -> ([usize; 3], [usize; 3]) {
     let n_groups = grouping.per_row(rows.n_cols).unwrap_or(1).max(1);
     let size = rows.n_cols / n_groups;
@@ -203,10 +207,10 @@ pub fn group_dims(rows: &Rows, grouping: Grouping) -> ([usize; 3], [usize; 3]) {
     }
 }
 
-/// Scales and zero points that are given row by row, in the order of [`group_dims`].
+/// Converts scales and zero points from row order to the order of [`group_dims`].
 ///
 /// # Panics
-/// If scales do not make up whole rows.
+/// If the scales do not fill whole rows.
 pub fn affines_to_own(affines: &[Affine], rows: &Rows) -> (Vec<f32>, Vec<f32>) {
     let scales = affines.iter().map(|affine| affine.scale).collect();
     let zeros = affines.iter().map(|affine| f32::from(affine.zero)).collect();
@@ -214,17 +218,17 @@ pub fn affines_to_own(affines: &[Affine], rows: &Rows) -> (Vec<f32>, Vec<f32>) {
     (to_own(scales, &by_group), to_own(zeros, &by_group))
 }
 
-/// The inverse of [`affines_to_own`].
+/// Inverts [`affines_to_own`].
 ///
 /// # Panics
-/// If scales do not make up whole rows, or zero points are not as many.
+/// If the scales do not fill whole rows, or the numbers of scales and zero points differ.
 pub fn affines_to_rows(scales: Vec<f32>, zeros: Vec<f32>, rows: &Rows) -> Vec<Affine> {
     let by_group = scale_rows(scales.len(), rows);
     let pairs = to_rows(scales, &by_group).into_iter().zip(to_rows(zeros, &by_group));
     pairs.map(|(scale, zero)| Affine { scale, zero: zero as i8 }).collect()
 }
 
-/// The matrix of scales, `[rows, groups]`; a single scale needs no transposing.
+/// Returns the matrix of scales, `[rows, groups]`; a single scale is never transposed.
 fn scale_rows(n_scales: usize, rows: &Rows) -> Rows {
     if n_scales <= 1 {
         return Rows::plain(n_scales, 1);
@@ -238,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn masks_and_weights_turn_to_rows_and_back() {
+    fn masks_and_weights_convert_to_rows_and_back() {
         for (n_rows, n_cols) in [(1, 1), (3, 7), (8, 8), (65, 33), (130, 200), (0, 5), (5, 0)] {
             for axis in [OutputAxis::First, OutputAxis::Last, OutputAxis::Second, OutputAxis::Stacked] {
                 let rows = Rows { axis, ..Rows::plain(n_rows, n_cols) };

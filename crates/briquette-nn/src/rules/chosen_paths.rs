@@ -1,8 +1,8 @@
-//! The parameters that a rule is for.
+//! The parameters that a rule selects.
 
 use crate::Patterns;
 
-/// The paths that a rule is for.
+/// Globs over the paths that a rule selects.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ChosenPaths {
     pub(crate) included: Patterns,
@@ -14,12 +14,12 @@ impl ChosenPaths {
         Self { included, ..Self::default() }
     }
 
-    /// Whether patterns choose one of the names of a parameter, and exclude none.
+    /// Returns whether a parameter with these paths is selected and not excluded.
     pub(crate) fn chooses<'a>(&self, mut names: impl Iterator<Item = &'a str> + Clone) -> bool {
         names.clone().any(|name| self.included.matches(name)) && !names.any(|name| self.excluded.matches(name))
     }
 
-    /// A pattern that matches none of the names that rules are for, or excludes none of all.
+    /// Returns an included glob that matches no eligible path, or an excluded glob that matches no path.
     pub(crate) fn unused<'a>(
         &self,
         eligible: impl Iterator<Item = &'a str>,

@@ -1,17 +1,17 @@
-//! The full content of the rules for a parameter as text, and its fingerprint, which records keep.
+//! The settings of rules as text, and the fingerprint that records store.
 
 use crate::rules::{Amount, Prune, Quantize};
 use briquette_core::{Affine, Hash128, InputView};
 use std::fmt;
 
-/// The extents of a tensor without elements, which stand for the rules of a parameter.
+/// The extents of an empty tensor that identify the rules of a parameter.
 ///
-/// burn compares extents when it loads a record, so that it refuses a record of other rules by itself.
+/// burn compares extents when it loads a record, so it refuses a record of other rules by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fingerprint(pub(crate) [usize; 4]);
 
 impl Fingerprint {
-    /// The fingerprint of a text: `[0, a, b, c]` with 16 bits of its hash in each of the three.
+    /// Returns the fingerprint of a text: `[0, a, b, c]` with 16 bits of its hash in each of `a`, `b` and `c`.
     pub(crate) fn of(content: &str) -> Self {
         let hash = Hash128::of_block(content.as_bytes()).0;
         let extent = |place: usize| 1 + (hash >> (16 * place) & 0xffff) as usize;
@@ -20,7 +20,7 @@ impl Fingerprint {
 }
 
 impl Prune {
-    /// All that the rule says, but for which parameters it is. `layer` is the path that statistics of inputs have.
+    /// Returns all settings of the rule except its globs. `layer` is the path of the input statistics.
     pub(crate) fn content(&self, layer: &str) -> String {
         let amount = match &self.amount {
             Amount::Outside(mask) => format!("outside {:?} {}", mask.dim(), Hash128::of_block(mask.as_bits())),
@@ -32,7 +32,7 @@ impl Prune {
         format!("prune {amount}, from {from}, {scope:?}, {:?}, {schedule:?}, inputs {inputs}", self.scoring)
     }
 
-    /// How much it drops, in a few words.
+    /// Returns a short description of the amount of pruning.
     pub(crate) fn in_words(&self) -> String {
         format!("prune {}", self.amount)
     }
@@ -50,7 +50,7 @@ impl fmt::Display for Amount {
 }
 
 impl Quantize {
-    /// All that the rule says, but for which parameters it is.
+    /// Returns all settings of the rule except its globs.
     pub(crate) fn content(&self) -> String {
         let weights = &self.scheme.weights;
         let range = match &self.given {
@@ -65,7 +65,7 @@ impl Quantize {
         )
     }
 
-    /// A short description of the grid.
+    /// Returns a short description of the grid.
     pub(crate) fn in_words(&self) -> String {
         let weights = &self.scheme.weights;
         let (bits, kind, grouping) = (weights.grid.n_bits(), weights.grid.kind(), weights.grouping);
@@ -89,7 +89,7 @@ mod tests {
     use briquette_core::Mask;
 
     #[test]
-    fn rules_that_differ_in_anything_have_other_fingerprints() {
+    fn different_rules_have_different_fingerprints() {
         let share = || Prune::new("a", 0.5).unwrap();
         let mask = |bit: u8| Prune::outside("a", Mask::from_bits(1, 8, vec![bit])).unwrap();
         let prunes = [
@@ -126,15 +126,11 @@ mod tests {
         found.sort_unstable();
         found.dedup();
         assert_eq!(found.len(), n);
-        assert_eq!(
-            share().content("a"),
-            Prune::each(["b", "a"], 0.5).unwrap().content("x"),
-            "whose it is says nothing"
-        );
+        assert_eq!(share().content("a"), Prune::each(["b", "a"], 0.5).unwrap().content("x"), "globs do not count");
     }
 
     #[test]
-    fn fingerprints_stay_as_records_have_them() {
+    fn fingerprints_match_saved_records() {
         let prune = Prune::new("a", 0.5).unwrap().globally().on(Schedule::cubic(2..10).every(2));
         let quantize = Quantize::new("a", "int4-g8-asym").unwrap();
         let expected =

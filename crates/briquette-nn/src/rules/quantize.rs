@@ -1,4 +1,4 @@
-//! The rule that rounds.
+//! Quantization rules.
 
 use crate::rules::chosen_paths::ChosenPaths;
 use crate::{Patterns, Schedule};
@@ -6,57 +6,62 @@ use briquette_core::encoded::ScaleType;
 use briquette_core::{Error, Grouping, QuantParams, Result};
 use briquette_methods::quant::{Activations, QuantSpec, ScaleSearch, Scheme};
 
-/// A rule that rounds parameters to a grid while they are trained.
+/// A rule that fake-quantizes parameters during training.
 #[derive(Debug, Clone)]
 pub struct Quantize {
     pub(crate) chosen: ChosenPaths,
     pub(crate) scheme: Scheme,
     pub(crate) schedule: Schedule,
-    /// The scales, where they are given rather than fitted.
+    /// Given scales, which are never fitted.
     pub(crate) given: Option<QuantParams>,
     /// Whether scales are trained.
     pub(crate) is_learned: bool,
 }
 
-/// Steps between two fits of scales, where a rule does not say: weights move little in so few.
+/// Default number of steps between fits of the scales: weights change little in ten steps.
 const FITTED_EVERY: usize = 10;
 
 impl Quantize {
-    /// Rounds the parameters that `glob` matches by a named scheme (`int8`, `int4-g128-asym`), from the start on. Scales are found when
-    /// attached, again every ten steps for which [`refresh`](crate::Compression::refresh) is called, and whenever the same parameter is
-    /// pruned further; [`on`](Self::on) sets other steps, and `on(Schedule::once())` keeps the first scales.
+    /// Fake-quantizes the parameters that `glob` matches with a named scheme, such as `int8` or
+    /// `int4-g128-asym`.
     ///
-    /// A parameter whose columns the groups of a scheme do not divide, such as a depthwise convolution, has one scale for each row.
+    /// Scales are fitted on attachment, on every tenth step of [`refresh`](crate::Compression::refresh), and
+    /// whenever the parameter is pruned further. Set other steps by [`on`](Self::on); `on(Schedule::once())`
+    /// keeps the first scales.
     ///
-    /// With `int8-dynamic` or `int8-dynamic-sym`, the layers of [`crate::layers`] also round what they multiply, as they will when they are
-    /// served: each row of a `Linear`'s input, each image of a `Conv2d`. burn's own layers do not look at what is attached to their
-    /// parameters, so with them activations stay floats.
+    /// If the groups of a scheme do not divide the columns of a parameter, as in depthwise convolutions, it
+    /// gets one scale per row.
+    ///
+    /// With `int8-dynamic` and `int8-dynamic-sym`, the layers of [`crate::layers`] also fake-quantize their
+    /// inputs: each row for a `Linear`, each image for a `Conv2d`. With burn's own layers, activations stay
+    /// floats.
     ///
     /// # Errors
-    /// Config, where there is no such scheme or `glob` is not a valid glob.
+    /// Config: the scheme is unknown, or `glob` is not valid.
     pub fn new(glob: &str, scheme: &str) -> Result<Self> {
         let scheme = scheme.parse::<Scheme>().map_err(|error| Error::config(error.to_string()))?;
         Self::with_scheme(glob, scheme)
     }
 
-    /// As [`new`](Self::new), with a scheme spelled out.
+    /// Like [`new`](Self::new), with a [`Scheme`].
     ///
     /// # Errors
-    /// Config, where `glob` is not a valid glob, or the scheme has no step yet.
+    /// Config: `glob` is not valid, or the scheme `step` lacks a step size.
     pub fn with_scheme(glob: &str, scheme: Scheme) -> Result<Self> {
         if scheme.is_open() {
-            return Err(Error::config("scheme: step has no size; say it, as in \"step0.01\""));
+            return Err(Error::config("scheme: step has no size; give one, as in \"step0.01\""));
         }
         let (chosen, schedule) =
             (ChosenPaths::of(Patterns::new([glob])?), Schedule::constant(0..usize::MAX).every(FITTED_EVERY));
         Ok(Self { chosen, scheme, schedule, given: None, is_learned: false })
     }
 
-    /// Rounds a parameter to this grid with these scales, however they were chosen, and never with others. Rows are outputs, as in
-    /// [`Prune::outside`](crate::Prune::outside).
+    /// Fake-quantizes a parameter with given scales, which are never refitted.
+    ///
+    /// Rows are outputs, as in [`Prune::outside`](crate::Prune::outside).
     ///
     /// # Errors
-    /// Config, where the path is no glob.
+    /// Config: `path` is not a valid glob.
     pub fn on_grid(path: &str, params: QuantParams) -> Result<Self> {
         let (grid, grouping) = (params.grid, params.grouping);
         let weights = QuantSpec { grid, grouping, range: ScaleSearch::AbsMax, scale: ScaleType::F32 };
@@ -64,7 +69,7 @@ impl Quantize {
         Ok(Self { given: Some(params), schedule: Schedule::once(), ..rule })
     }
 
-    /// The scheme of a parameter with rows of `n_cols` weights: one scale per row if the groups of the rule do not divide them.
+    /// Returns the scheme for rows of `n_cols` weights: one scale per row if the groups do not divide them.
     pub(crate) fn scheme_for(&self, n_cols: usize) -> Scheme {
         match self.given {
             Some(_) => self.scheme,
@@ -77,7 +82,7 @@ impl Quantize {
         let grouping = self.scheme_for(n_cols).weights.grouping;
         let Some(per_row) = grouping.per_row(n_cols) else {
             return Err(Error::config(format!(
-                "found scales for {grouping}, which do not divide {n_cols} columns; give others"
+                "found scales for {grouping}, which do not divide {n_cols} columns; choose another grouping"
             )));
         };
         self.check_learned()?;
@@ -85,63 +90,68 @@ impl Quantize {
         match &self.given {
             Some(params) if params.affines.iter().any(|affine| !(affine.scale.is_finite() && affine.scale > 0.0)) => {
                 Err(Error::config(
-                    "found a scale that is not a finite number above 0; give others to Quantize::on_grid",
+                    "found a scale that is not a finite number above 0; correct the scales of Quantize::on_grid",
                 ))
             }
             Some(params) if params.affines.len() != n_scales => {
                 let found = params.affines.len();
-                Err(Error::config(format!("found {found} scales, expected {n_scales} of {n_rows} x {n_cols} weights")))
+                Err(Error::config(format!("found {found} scales, expected {n_scales} for {n_rows} x {n_cols} weights")))
             }
             _ => Ok(()),
         }
     }
 
-    /// Whether the rule can have made scales, as far as these show.
+    /// Returns whether the rule could have produced these scales.
     pub(crate) fn makes(&self, params: &QuantParams) -> bool {
         self.given.as_ref().is_none_or(|given| given == params)
     }
 
-    /// Refuses scales that are learned where they would not be stored as they are trained.
+    /// Refuses learned scales on grids and types that cannot store them exactly.
     fn check_learned(&self) -> Result<()> {
         let QuantSpec { grid, scale, .. } = self.scheme.weights;
         match self.is_learned {
-            true if grid.is_asymmetric() => Err(Error::config("scales are learned on grids without a zero point only")),
-            true if scale != ScaleType::F32 => Err(Error::config("scales that are learned are stored as f32 only")),
-            true if self.given.is_some() => Err(Error::config("scales are either given or learned")),
+            true if grid.is_asymmetric() => Err(Error::config("learned scales need a symmetric grid")),
+            true if scale != ScaleType::F32 => Err(Error::config("learned scales need scales of type f32")),
+            true if self.given.is_some() => {
+                Err(Error::config("given scales cannot be learned; use Quantize::new or with_scheme"))
+            }
             _ => Ok(()),
         }
     }
 
-    /// Fits scales again at these steps, as the weights change. Before the schedule begins, nothing is rounded.
+    /// Sets the steps at which scales are fitted again. Before the schedule begins, nothing is quantized.
     #[must_use]
     pub fn on(mut self, schedule: Schedule) -> Self {
         self.schedule = schedule;
         self
     }
 
-    /// Trains the scales beside the weights, by any optimizer: they begin where the scheme's range puts them, and are not fitted again.
+    /// Trains the scales with the weights, by any optimizer. They start at the fitted values and are not fitted
+    /// again.
     ///
-    /// With `t = w / s` and codes from `Qn` to `Qp`, `∂v/∂s = round(t) - t` where `Qn < t < Qp`, and `Qn` or `Qp` beyond, times
-    /// `1 / sqrt(n · Qp)` for the `n` weights that share a scale; the weights beyond get no gradient. A scale that is trained below 0
-    /// counts by its magnitude. Weight decay of the optimizer acts on scales too: a `ParamGroup` can leave those out, whose paths end in
-    /// `.briquette.scale`. For symmetric grids with scales of f32; others are errors of [`Compression::attach`](crate::Compression::attach).
-    /// Source: Esser et al., "Learned Step Size Quantization", 2020.
+    /// With `t = w / s` and codes from `Qn` to `Qp`, the gradient `∂v/∂s` is `round(t) - t` for `Qn < t < Qp`,
+    /// and `Qn` or `Qp` outside, times `1 / sqrt(n · Qp)` for the `n` weights that share the scale. Weights
+    /// outside get no gradient. The magnitude of a negative scale counts.
+    ///
+    /// The optimizer's weight decay applies to scales too; exclude paths ending in `.briquette.scale` by a
+    /// `ParamGroup`. [`Compression::attach`](crate::Compression::attach) refuses asymmetric grids and scales
+    /// other than f32. Source: Esser et al., "Learned Step Size Quantization", 2020.
     #[must_use]
     pub fn learned(mut self) -> Self {
         self.is_learned = true;
         self
     }
 
-    /// Leaves out parameters whose path matches this glob; an earlier rule may apply to them.
+    /// Excludes parameters whose path matches this glob; an earlier rule may apply to them.
     ///
     /// # Errors
-    /// As [`Prune::exclude`](crate::Prune::exclude).
+    /// See [`Prune::exclude`](crate::Prune::exclude).
     pub fn exclude(mut self, glob: &str) -> Result<Self> {
         self.chosen.excluded.extend(Patterns::new([glob])?)?;
         Ok(self)
     }
 
-    /// When scales are fitted: once, where they are learned from then on.
+    /// Returns the schedule of fits; learned scales are fitted once.
     pub(crate) fn schedule(&self) -> Schedule {
         if self.is_learned { self.schedule.begin_only() } else { self.schedule }
     }

@@ -1,27 +1,27 @@
-//! What weights are scored by: a known score, or one of the user's own.
+//! Scores of weights: built-in scores and user functions.
 
 use briquette_core::InputView;
 use briquette_methods::prune::Score;
 use std::fmt;
 use std::sync::Arc;
 
-/// The weights of one output, as a score of one's own is shown them.
+/// The weights of one output, as a user's score function receives them.
 #[derive(Debug, Clone, Copy)]
 pub struct WeightRow<'a> {
-    /// The path of the parameter.
+    /// Path of the parameter.
     pub path: &'a str,
-    /// Which output this is.
+    /// Index of the output.
     pub row: usize,
-    /// Its weights, 0 where they are dropped already: those of a convolution in the order `[in, ky, kx]`.
+    /// Weights, 0 if already dropped; in the order `[in, ky, kx]` for a convolution.
     pub weights: &'a [f32],
-    /// Two numbers for each input, where [`Prune::inputs`](crate::Prune::inputs) has statistics of the layer.
+    /// Statistics of the layer's inputs, if set by [`Prune::inputs`](crate::Prune::inputs).
     pub inputs: Option<&'a InputView>,
 }
 
-/// A score of one's own.
+/// A user's score function.
 type OwnScore = Arc<dyn Fn(&WeightRow<'_>) -> Vec<f32> + Send + Sync>;
 
-/// How weights are scored.
+/// The score of a pruning rule.
 #[derive(Clone)]
 pub(crate) enum Scoring {
     Known(Score),

@@ -1,4 +1,4 @@
-//! Activations rounded while a network trains: in one pass on the CPU, with straight-through gradients.
+//! Fake quantization of activations for training, in one pass on the CPU with straight-through gradients.
 
 use briquette_cpu::ActivationGrid;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
@@ -9,10 +9,10 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, backend_extension};
 use burn::tensor::Tensor;
 
-/// What a backend makes of activations in training.
+/// Fake quantization of activations by a backend.
 #[backend_extension(Flex: cfg(feature = "flex"), Autodiff)]
 pub trait ActivationOps: Backend {
-    /// Rows of activations, rounded to 8 bits each by itself.
+    /// Fake-quantizes rows of activations to 8 bits, each row separately.
     fn fake_quantize_activations(x: FloatTensor<Self>, n_cols: usize, grid: ActivationGrid) -> FloatTensor<Self>;
 }
 
@@ -34,8 +34,10 @@ impl<B: Backend> Backward<B, 1> for ActivationStep {
     }
 }
 
-/// Activations as a quantized layer sees them: each row of `n_cols` elements becomes codes of its own scale and zero point, and
-/// floats again, exactly as [`quantize_rows`](briquette_cpu::quantize_rows()) rounds them. Gradients pass straight through.
+/// Fake-quantizes activations in rows of `n_cols` elements, each with its own scale and zero point.
+///
+/// The values are exactly those of [`quantize_rows`](briquette_cpu::quantize_rows()), dequantized. Gradients
+/// pass straight through.
 ///
 /// # Panics
 /// If `n_cols` does not divide the number of elements, or `x` is not f32 and on the CPU.

@@ -1,4 +1,4 @@
-//! CUDA devices, by the kernels of `briquette-cuda`.
+//! CUDA devices, with the kernels of `briquette-cuda`.
 
 mod device;
 mod quantized;

@@ -1,4 +1,4 @@
-//! The CPU, by the kernels of this crate.
+//! The CPU, with the kernels of `briquette-cpu`.
 
 mod activations;
 mod images;

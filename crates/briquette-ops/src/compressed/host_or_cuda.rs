@@ -1,22 +1,22 @@
-//! Weights on the CPU or on a CUDA device, and what is known of them on either.
+//! Weights on the CPU or on a CUDA device, with a common interface.
 
 use std::sync::Arc;
 
-/// What an operation says of weights that are not on the device of its input, which is a bug of the caller.
-pub(super) const ELSEWHERE: &str = "weights are laid out for another device";
+/// The panic message if weights and input are on different devices, which is a bug of the caller.
+pub(super) const ELSEWHERE: &str = "the weights are packed for another device";
 
-/// What is known of weights wherever they lie.
+/// Properties of weights on any device.
 pub(super) trait WeightInfo {
-    /// Rows, one for each output, and columns.
+    /// Returns the number of rows (outputs) and columns.
     fn dims(&self) -> [usize; 2];
 
-    /// Whether zeros are left out.
+    /// Returns whether zeros are omitted.
     fn is_sparse(&self) -> bool;
 
-    /// Bytes held.
+    /// Returns the size in memory in bytes.
     fn n_bytes(&self) -> usize;
 
-    /// Bits of a code.
+    /// Returns the bits of a code.
     fn n_bits(&self) -> usize {
         8
     }
@@ -40,17 +40,17 @@ impl<T: WeightInfo> WeightInfo for Arc<T> {
     }
 }
 
-/// Weights of one kind, where they were laid out.
+/// Weights of one kind on the CPU or on a CUDA device.
 #[derive(Debug, Clone)]
 pub(super) enum HostOrCuda<H, C> {
-    /// For the CPU.
+    /// On the CPU.
     Host(H),
-    /// On a CUDA device; their scales are kept on the host too, so that codes can be read back.
+    /// On a CUDA device. The scales are also on the host, so that codes can be read back.
     Cuda(C, Arc<[f32]>),
 }
 
 impl<H, C> HostOrCuda<H, C> {
-    /// The weights, if they are laid out for the CPU.
+    /// Returns the weights if they are on the CPU.
     pub(super) const fn on_host(&self) -> Option<&H> {
         match self {
             Self::Host(weights) => Some(weights),
@@ -58,7 +58,7 @@ impl<H, C> HostOrCuda<H, C> {
         }
     }
 
-    /// The scales of weights on a CUDA device, row by row.
+    /// Returns the scales of weights on a CUDA device, row by row.
     pub(super) fn cuda_scales(&self) -> Option<&[f32]> {
         match self {
             Self::Host(_) => None,

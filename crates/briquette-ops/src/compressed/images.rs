@@ -1,4 +1,4 @@
-//! Convolution and max pool of floats on the CPU, and their gradients.
+//! f32 convolution and max pooling on the CPU, and their gradients.
 
 use super::device::is_cpu;
 use briquette_cpu::Conv2dShape;
@@ -12,10 +12,10 @@ use burn::backend::{Autodiff, Backend, Dispatch, backend_extension};
 use burn::tensor::ops::MaxPoolOptions;
 use burn::tensor::{DType, Tensor, module};
 
-/// What a backend does with images `[n, channels, height, width]`; all tensors are f32.
+/// Operations of a backend on f32 images `[n, channels, height, width]`.
 #[backend_extension(Flex: cfg(feature = "flex"), Autodiff)]
 pub trait ImageOps: Backend {
-    /// A convolution.
+    /// Computes a convolution.
     fn float_conv2d(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -23,13 +23,13 @@ pub trait ImageOps: Backend {
         shape: Conv2dShape,
     ) -> FloatTensor<Self>;
 
-    /// A max pool of each channel with the kernel, steps and padding of `shape`.
+    /// Computes max pooling of each channel with the kernel, stride and padding of `shape`.
     fn float_max_pool2d(x: FloatTensor<Self>, shape: Conv2dShape) -> FloatTensor<Self>;
 }
 
 /// The gradients of [`ImageOps`].
 pub trait ImageGrads: Backend {
-    /// The gradient of the input of a convolution.
+    /// Computes the gradient of the input of a convolution.
     fn conv2d_input_grad(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -37,10 +37,10 @@ pub trait ImageGrads: Backend {
         shape: Conv2dShape,
     ) -> FloatTensor<Self>;
 
-    /// The gradient of the weights of a convolution.
+    /// Computes the gradient of the weights of a convolution.
     fn conv2d_weight_grad(x: FloatTensor<Self>, dy: FloatTensor<Self>, shape: Conv2dShape) -> FloatTensor<Self>;
 
-    /// The gradient of the input of a max pool.
+    /// Computes the gradient of the input of max pooling.
     fn max_pool2d_grad(x: FloatTensor<Self>, dy: FloatTensor<Self>, shape: Conv2dShape) -> FloatTensor<Self>;
 }
 
@@ -116,30 +116,35 @@ impl<B: ImageGrads> Backward<B, 1> for PoolStep {
     }
 }
 
-/// Whether these operations take `x`: it is f32 and on the CPU, with gradients recorded or not.
+/// Returns whether these operations support `x`: f32 on the CPU, with or without autodiff.
 fn takes(x: &Tensor<4>) -> bool {
     is_cpu(&x.device().inner()) && x.dtype() == DType::F32
 }
 
-/// Whether [`float_conv2d`] takes such an `x`: it is f32, on the CPU, and there is more than one tap and one group; others
-/// are burn's.
+/// Returns whether [`float_conv2d`] supports this convolution.
+///
+/// `x` must be f32 and on the CPU, the kernel larger than 1x1, and the number of groups 1. burn's own
+/// convolution handles other cases.
 pub fn convolves(x: &Tensor<4>, shape: &Conv2dShape) -> bool {
     takes(x) && shape.groups == 1 && shape.kernel != [1, 1]
 }
 
-/// A convolution of `x` `[n, in, height, width]` by weights `[out, in, ky, kx]`; gradients flow through it. See
-/// [`FloatConv2d::forward`](briquette_cpu::FloatConv2d::forward).
+/// Computes a convolution of `x` `[n, in, height, width]` with weights `[out, in, ky, kx]`, with gradients.
+///
+/// See [`FloatConv2d::forward`](briquette_cpu::FloatConv2d::forward).
 ///
 /// # Panics
-/// If the shapes disagree, or [`convolves`] says no.
+/// If the shapes disagree, or [`convolves`] returns false.
 pub fn float_conv2d(x: Tensor<4>, weight: Tensor<4>, bias: Option<Tensor<1>>, shape: Conv2dShape) -> Tensor<4> {
     let bias = bias.unwrap_or_else(|| Tensor::zeros([shape.n_out], (&x.device(), DType::F32)));
     let (x, weight, bias) = (x.into_dispatch(), weight.into_dispatch(), bias.into_dispatch());
     Tensor::from_dispatch(<Dispatch as ImageOps>::float_conv2d(x, weight, bias, shape))
 }
 
-/// The max pool of `[n, channels, height, width]`, through which gradients flow: see [`max_pool2d`](briquette_cpu::float::max_pool2d());
-/// burn's own for other types and devices.
+/// Computes max pooling of `[n, channels, height, width]`, with gradients.
+///
+/// See [`max_pool2d`](briquette_cpu::float::max_pool2d()). Uses burn's own operation for other types and
+/// devices.
 pub fn max_pool2d(x: Tensor<4>, kernel: [usize; 2], stride: [usize; 2], padding: [usize; 2]) -> Tensor<4> {
     if !takes(&x) {
         let padding = padding.map(|n| (n, n));

@@ -1,4 +1,4 @@
-//! Blocks of an encoder whose products are all made of 8-bit codes, on the CPU.
+//! Encoder blocks with all products in 8-bit codes, on the CPU.
 
 use super::device::is_cpu;
 use super::weights::{HostLinear, LinearWeights};
@@ -8,19 +8,19 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{Bool, DType, Tensor};
 
-/// A linear layer on codes, and whether its bias is one.
+/// A linear layer in codes, with an optional bias.
 #[derive(Debug, Clone)]
 pub struct CodedLinear {
-    /// Its weights.
+    /// The quantized weights.
     pub weights: LinearWeights,
     /// `[n_out]`.
     pub bias: Option<Tensor<1>>,
 }
 
-/// What a feed-forward block does between its products.
+/// The activation function of a feed-forward block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FeedForwardActivation {
-    /// `x * Phi(x)`, within 6e-5, as 8-bit codes follow.
+    /// `x * Phi(x)` within 6e-5, which suffices because 8-bit codes follow.
     Gelu,
     /// `max(x, 0)`.
     Relu,
@@ -35,10 +35,10 @@ impl FeedForwardActivation {
     }
 }
 
-/// Blocks that a backend takes tokens through at once.
+/// Encoder blocks as single operations of a backend.
 #[backend_extension(Flex: cfg(feature = "flex"))]
 pub trait Int8BlockOps: Backend {
-    /// Attention of tokens `[batch, length, n_in]` to each other, but for those that are padding, where any is.
+    /// Computes self-attention of tokens `[batch, length, n_in]`, with optional padding.
     fn int8_self_attention(
         x: FloatTensor<Self>,
         layers: [CodedLinear; 3],
@@ -46,7 +46,7 @@ pub trait Int8BlockOps: Backend {
         padding: Vec<bool>,
     ) -> FloatTensor<Self>;
 
-    /// A feed-forward block, over the last dimension.
+    /// Computes a feed-forward block over the last dimension.
     fn int8_feed_forward(
         x: FloatTensor<Self>,
         layers: [CodedLinear; 2],
@@ -54,16 +54,18 @@ pub trait Int8BlockOps: Backend {
     ) -> FloatTensor<Self>;
 }
 
-/// Whether a layer is of int8 codes that rounded rows of `x` are multiplied by, on the CPU and without gradients.
+/// Returns whether the CPU can multiply quantized rows of `x` by the int8 codes of a layer, without autodiff.
 fn takes<const D: usize>(x: &Tensor<D>, layer: &CodedLinear) -> bool {
     let is_int8 = matches!(layer.weights.placed.on_host(), Some(HostLinear::Int8(_) | HostLinear::Sparse(_)));
-    let has_inputs = layer.weights.n_in() > 0; // A layer without any gives its bias, one by one.
+    let has_inputs = layer.weights.n_in() > 0; // Without inputs, the result is the bias.
     is_cpu(&x.device()) && x.dtype() == DType::F32 && is_int8 && has_inputs && layer.weights.grid.is_some()
 }
 
-/// Attention of tokens `[batch, length, n_in]` to all that are no padding, by layers of queries, keys and values: see
-/// [`int8_self_attention`](briquette_cpu::int8_self_attention()). `None` where layers are no such codes, tokens are not rounded alike for all of them, or 4 does
-/// not divide the width of a head.
+/// Computes self-attention of tokens `[batch, length, n_in]` from query, key and value layers.
+///
+/// Padding is masked. See [`int8_self_attention`](briquette_cpu::int8_self_attention()). Returns `None`
+/// if a layer does not have int8 codes and quantized activations on the CPU. The same holds if the layers
+/// quantize tokens differently, or if 4 does not divide the width of a head.
 ///
 /// # Panics
 /// If the shapes disagree.
@@ -85,7 +87,10 @@ pub fn self_attention(
     Some(Tensor::from_dispatch(found))
 }
 
-/// `activation(x · upᵀ + bias) · downᵀ + bias`: see [`int8_feed_forward`](briquette_cpu::int8_feed_forward()). `None` where layers are no such codes.
+/// Computes `activation(x · upᵀ + bias) · downᵀ + bias`.
+///
+/// See [`int8_feed_forward`](briquette_cpu::int8_feed_forward()). Returns `None` if a layer does not have int8
+/// codes and quantized activations on the CPU.
 ///
 /// # Panics
 /// If the shapes disagree.

@@ -1,4 +1,4 @@
-//! What stands for CUDA where it is not built in: no device is one, so no weights are on one.
+//! Replaces the CUDA module in builds without CUDA: no device is a CUDA device.
 
 use super::host_or_cuda::WeightInfo;
 use burn::tensor::Device;

@@ -1,4 +1,4 @@
-//! Products, convolutions and rows of quantized weights.
+//! Products, convolutions and lookups with quantized weights.
 
 use super::weights::{Conv2dCall, LinearWeights, Table, Weights};
 use briquette_core::{Error, ErrorKind, Result};
@@ -6,10 +6,12 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{DType, Device, ExecutionError, Int, Tensor, TensorData};
 
-/// What a backend does with quantized weights. Where there is no bias, scale or shift, any tensor is passed and not read.
+/// Operations of a backend with quantized weights.
+///
+/// A missing bias, scale or shift is passed as any tensor, which is not read.
 #[backend_extension(Flex: cfg(feature = "flex"), Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"))]
 pub trait QuantizedOps: Backend {
-    /// `x · wᵀ + bias` over the last dimension of `x`, in the type of `x`.
+    /// Computes `x · wᵀ + bias` over the last dimension of `x`, in the type of `x`.
     #[fusion(dtype = x, shape = super::shapes::linear_shape(x, weights))]
     fn quantized_linear(
         x: FloatTensor<Self>,
@@ -18,7 +20,7 @@ pub trait QuantizedOps: Backend {
         has_bias: bool,
     ) -> FloatTensor<Self>;
 
-    /// A convolution of `x` `[n, in, height, width]`, in the type of `x`.
+    /// Computes a convolution of `x` `[n, in, height, width]`, in the type of `x`.
     #[fusion(dtype = x, shape = super::shapes::conv2d_shape(x, call))]
     fn quantized_conv2d(
         x: FloatTensor<Self>,
@@ -27,7 +29,7 @@ pub trait QuantizedOps: Backend {
         call: Conv2dCall,
     ) -> FloatTensor<Self>;
 
-    /// The same, added to `y` before ReLU; both are f32.
+    /// Computes the same with `y` added before ReLU; both are f32.
     #[fusion(dtype = y, shape = y)]
     fn quantized_conv2d_add(
         x: FloatTensor<Self>,
@@ -37,21 +39,24 @@ pub trait QuantizedOps: Backend {
         call: Conv2dCall,
     ) -> FloatTensor<Self>;
 
-    /// Rows of a table, with one more dimension than `ids`, as f32.
+    /// Looks up rows of a table as f32, with one more dimension than `ids`.
     #[fusion(dtype = DType::F32, shape = super::shapes::embedding_shape(ids, table))]
     fn quantized_embedding(ids: IntTensor<Self>, table: Table) -> FloatTensor<Self>;
 
-    /// The weights as rows of floats of the type of `like`, which is on their device.
+    /// Returns the weights as rows of floats in the type of `like`, which is on their device.
     #[fusion(dtype = like, shape = burn::tensor::Shape::new(weights.dims()))]
     fn quantized_decode(like: FloatTensor<Self>, weights: Weights) -> FloatTensor<Self>;
 }
 
-/// `y[.., o] = Σᵢ x[.., i] * w[o, i] + bias[o]`: see [`int8_linear`](briquette_cpu::int8_linear),
-/// [`weight_only_linear`](briquette_cpu::weight_only_linear) and [`int4_linear`](briquette_cpu::int4_linear).
+/// Computes `y[.., o] = Σᵢ x[.., i] * w[o, i] + bias[o]`.
+///
+/// See [`int8_linear`](briquette_cpu::int8_linear), [`weight_only_linear`](briquette_cpu::weight_only_linear)
+/// and [`int4_linear`](briquette_cpu::int4_linear).
 ///
 /// # Panics
-/// If the last dimension of `x` is not the number of inputs, the bias is not as long as there are outputs, or the weights are
-/// not laid out for the device of `x`.
+/// - If the last dimension of `x` is not the number of inputs.
+/// - If the length of the bias is not the number of outputs.
+/// - If the weights are on another device than `x`.
 pub fn linear<const D: usize>(x: Tensor<D>, weights: &LinearWeights, bias: Option<Tensor<1>>) -> Tensor<D> {
     if let Some(bias) = &bias {
         assert_eq!(bias.dims()[0], weights.n_out(), "a bias for {} outputs", weights.n_out());
@@ -61,12 +66,15 @@ pub fn linear<const D: usize>(x: Tensor<D>, weights: &LinearWeights, bias: Optio
     Tensor::from_dispatch(<Dispatch as QuantizedOps>::quantized_linear(x, bias, weights.clone(), has_bias))
 }
 
-/// A convolution of `x` `[n, in, height, width]`, added to `y` where it is given, each output channel times `scale` and
-/// plus `shift` where they are given: see [`int8_conv2d`](briquette_cpu::int8_conv2d()) and [`ConvEpilogue`](briquette_cpu::ConvEpilogue).
+/// Computes a convolution of `x` `[n, in, height, width]`, with optional scale, shift and addition.
+///
+/// Each output channel is multiplied by `scale`, shifted by `shift` and added to `y`, if given. See
+/// [`int8_conv2d`](briquette_cpu::int8_conv2d()) and [`ConvEpilogue`](briquette_cpu::ConvEpilogue).
 ///
 /// # Panics
-/// If `x` does not have the channels of the weights, `y` is not of the output's shape, either is not f32 while `y` is
-/// given, or the weights are not laid out for the device of `x`.
+/// - If `x` does not have the channels of the weights.
+/// - If `y` does not have the shape of the output, or `x` or `y` is not f32 while `y` is given.
+/// - If the weights are on another device than `x`.
 pub fn conv2d(
     x: Tensor<4>,
     y: Option<Tensor<4>>,
@@ -85,20 +93,23 @@ pub fn conv2d(
     })
 }
 
-/// Rows of a table for `ids` `[n, tokens]`, `[n, tokens, n_cols]`: see [`int8_embedding`](briquette_cpu::int8_embedding).
+/// Looks up rows of a table for `ids` `[n, tokens]`, as `[n, tokens, n_cols]`.
+///
+/// See [`int8_embedding`](briquette_cpu::int8_embedding).
 ///
 /// # Panics
-/// On the CPU, if an id is not a row of the table (a GPU gives a row of NaN); if the table is not laid out for the device of
-/// `ids`.
+/// - If an id is not a row of the table, on the CPU; a GPU gives a row of NaN.
+/// - If the table is on another device than `ids`.
 pub fn embedding(ids: Tensor<2, Int>, table: &Table) -> Tensor<3> {
     Tensor::from_dispatch(<Dispatch as QuantizedOps>::quantized_embedding(ids.into_dispatch(), table.clone()))
 }
 
-/// Rows of weights that are laid out to be multiplied by, for `ids` `[n, tokens]`: `[n, tokens, n_in]`, as f32. A table that is a head too
-/// is kept once.
+/// Looks up rows of linear weights for `ids` `[n, tokens]`, as f32 `[n, tokens, n_in]`.
+///
+/// With this, an embedding table tied to the head is stored only once.
 ///
 /// # Panics
-/// If an id is not a row, or the weights are not laid out for the CPU.
+/// If an id is not a row, or the weights are not on the CPU.
 pub fn look_up(ids: Tensor<2, Int>, weights: &LinearWeights) -> Tensor<3> {
     let ([n, length], n_in, device) = (ids.dims(), weights.n_in(), ids.device());
     let kept = weights.placed.on_host().expect(super::host_or_cuda::ELSEWHERE);
@@ -111,7 +122,7 @@ pub fn look_up(ids: Tensor<2, Int>, weights: &LinearWeights) -> Tensor<3> {
     Tensor::from_data(TensorData::new(out, [n, length, n_in]), &device)
 }
 
-/// The weights as rows of floats, `[rows, columns]`, where and of what type `like` is.
+/// Returns the weights as rows of floats, `[rows, columns]`, with the device and type of `like`.
 pub fn decode<const D: usize>(like: Tensor<D>, weights: &Weights) -> Tensor<2> {
     let (device, dtype) = (like.device(), like.dtype());
     if let Some(floats) = weights.host_floats() {
@@ -122,11 +133,13 @@ pub fn decode<const D: usize>(like: Tensor<D>, weights: &Weights) -> Tensor<2> {
     if device.is_autodiff() { Tensor::from_inner(rows) } else { rows }
 }
 
-/// Codes of rows of outputs `[rows, columns]`, zeros included, and the scales of each row: of the whole row, or of each of its groups.
-/// Codes on a GPU are read back as `round(value / scale)`, which is exact: a value is its code times its scale.
+/// Returns the codes `[rows, columns]`, including zeros, and the scales: one per row, or one per group.
+///
+/// Codes on a GPU are read back as `round(value / scale)`, which is exact because a value is its code times its
+/// scale.
 ///
 /// # Errors
-/// Io, where a GPU does not hand them out.
+/// Io: the codes cannot be read from the GPU.
 pub fn codes(weights: &Weights, device: &Device) -> Result<(Vec<i8>, Vec<f32>)> {
     if let Some(codes) = weights.host_codes() {
         return Ok(codes);
@@ -142,5 +155,5 @@ pub fn codes(weights: &Weights, device: &Device) -> Result<(Vec<i8>, Vec<f32>)> 
 }
 
 fn unreadable(error: &ExecutionError) -> Error {
-    Error { kind: ErrorKind::Io, ..Error::bug(format!("codes cannot be read from their device: {error}")) }
+    Error { kind: ErrorKind::Io, ..Error::bug(format!("cannot read codes from the device: {error}")) }
 }

@@ -9,7 +9,7 @@ fn codes(n: usize) -> Vec<i8> {
 }
 
 #[test]
-fn a_linear_layer_is_close_to_its_floats_in_every_form() {
+fn linear_layers_are_close_to_floats_in_every_format() {
     let device = Device::flex();
     let (n_out, n_in) = (40, 70);
     let codes = codes(n_out * n_in);
@@ -35,7 +35,7 @@ fn a_linear_layer_is_close_to_its_floats_in_every_form() {
 }
 
 #[test]
-fn views_and_half_floats_give_what_their_elements_do() {
+fn views_and_half_floats_give_equal_results() {
     let device = Device::flex();
     let weights = PackedInt4::new(&[1, -2, 3, 4, 5, -6], &[0.5; 2], 2, 3, 3);
     let weights = LinearWeights::int4(weights);
@@ -70,11 +70,11 @@ fn a_convolution_and_an_embedding_run_on_tensors() {
 }
 
 #[test]
-fn a_convolution_of_floats_and_its_gradients_are_burns() {
+fn float_convolutions_and_gradients_agree_with_burn() {
     let device = Device::flex().autodiff();
     let shape = Conv2dShape { padding: [[1, 1], [0, 0]], stride: [2, 1], ..Conv2dShape::new(3, 5, [3, 2]) };
     let random = |dims: [usize; 4]| Tensor::<4>::random(dims, Distribution::Uniform(-1.0, 1.0), &device).require_grad();
-    // A view, as an input may be.
+    // A view, which an input may be.
     let (x, weight) = (random([4, 6, 7, 3]), random(shape.weight_dims()));
     let bias = Tensor::<1>::random([5], Distribution::Uniform(-1.0, 1.0), &device).require_grad();
     let view = || x.clone().swap_dims(1, 3);
@@ -93,7 +93,7 @@ fn a_convolution_of_floats_and_its_gradients_are_burns() {
 }
 
 #[test]
-fn a_max_pool_and_its_gradient_are_burns() {
+fn max_pooling_and_gradients_agree_with_burn() {
     let device = Device::flex().autodiff();
     let x = Tensor::<4>::random([2, 3, 7, 9], Distribution::Uniform(-1.0, 1.0), &device).require_grad();
     let options = MaxPoolOptions { stride: [2, 2], padding: [(1, 1); 2], ..MaxPoolOptions::new([3, 3]) };

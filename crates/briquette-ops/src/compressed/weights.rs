@@ -1,4 +1,4 @@
-//! Handles of weights, cheap to clone, laid out for the device they are used on.
+//! Quantized weights as cheap handles, packed for the device that uses them.
 
 mod conv2d;
 mod linear;
@@ -12,19 +12,19 @@ pub(super) use linear::HostLinear;
 pub use linear::LinearWeights;
 pub use table::Table;
 
-/// Weights of any kind, as rows of outputs.
+/// Quantized weights of any kind, as rows of outputs.
 #[derive(Debug, Clone)]
 pub enum Weights {
-    /// Of a linear layer.
+    /// Weights of a linear layer.
     Linear(LinearWeights),
-    /// Of a convolution.
+    /// Weights of a convolution.
     Conv(QuantizedConv2d),
-    /// Of a table.
+    /// A lookup table.
     Table(Table),
 }
 
 impl Weights {
-    /// Rows and columns.
+    /// Returns the number of rows and columns.
     pub fn dims(&self) -> [usize; 2] {
         match self {
             Self::Linear(weights) => weights.placed.dims(),
@@ -33,7 +33,7 @@ impl Weights {
         }
     }
 
-    /// Whether they are laid out for operations on this device.
+    /// Returns whether the weights are packed for this device.
     pub fn runs_on(&self, device: &Device) -> bool {
         runs_on(device) && is_cpu(device) == self.is_on_host()
     }
@@ -46,7 +46,7 @@ impl Weights {
         }
     }
 
-    /// Codes of rows of outputs, zeros included, and the scales of each row, where they are kept on the host.
+    /// Returns the codes by rows, including zeros, and the scales of each row, if the weights are on the host.
     pub(super) fn host_codes(&self) -> Option<(Vec<i8>, Vec<f32>)> {
         match self {
             Self::Linear(weights) => weights.placed.on_host().map(HostLinear::codes),
@@ -55,7 +55,7 @@ impl Weights {
         }
     }
 
-    /// The scales of weights that are kept on a GPU, row by row.
+    /// Returns the scales of weights on a GPU, row by row.
     pub(super) fn cuda_scales(&self) -> Option<&[f32]> {
         match self {
             Self::Linear(weights) => weights.placed.cuda_scales(),
@@ -64,7 +64,7 @@ impl Weights {
         }
     }
 
-    /// The weights as f32, where they are kept on the host.
+    /// Returns the weights as f32 if they are on the host.
     pub(super) fn host_floats(&self) -> Option<Vec<f32>> {
         match self {
             Self::Linear(weights) => weights.placed.on_host().map(HostLinear::to_floats),

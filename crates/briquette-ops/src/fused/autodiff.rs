@@ -1,4 +1,4 @@
-//! The fused operations where gradients are recorded.
+//! The fused operations with autodiff.
 
 use crate::fused::ops::{AttentionHeads, FusedGrads, FusedOps};
 use crate::fused::record::{Again, record, record_kept};
@@ -28,7 +28,7 @@ impl<B: FusedOps + FusedGrads, C: CheckpointStrategy> FusedOps for Autodiff<B, C
         record::<B, C, 3>([x, gamma, beta], forward, move |[x, gamma, _], dy| B::norm_grads(x, gamma, epsilon, dy))
     }
 
-    /// The sum is an operation of its own here: the norm keeps it alone, and not both of its parts.
+    /// The sum is a separate operation here, so that the norm stores the sum and not both summands.
     fn fused_add_norm(
         x: FloatTensor<Self>,
         shortcut: FloatTensor<Self>,
@@ -76,7 +76,7 @@ impl<B: FusedOps + FusedGrads, C: CheckpointStrategy> FusedOps for Autodiff<B, C
     }
 }
 
-/// The gradient of a rotation is turned back, and needs nothing that was turned.
+/// The gradient of a rotation: the reverse rotation, which does not need the input.
 #[derive(Debug)]
 struct RotateStep;
 

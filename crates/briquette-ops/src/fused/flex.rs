@@ -8,13 +8,13 @@ use burn::backend::tensor::FloatTensor;
 use burn::tensor::{Shape, TensorData};
 use std::sync::Arc;
 
-/// The elements of a contiguous tensor of their type.
+/// Returns the elements of a contiguous tensor of type `E`.
 pub(crate) fn elements<E: burn::tensor::Element + bytemuck::Pod>(tensor: &FlexTensor) -> &[E] {
     let (first, n) = (tensor.layout().start_offset(), tensor.layout().shape().num_elements());
     &tensor.storage()[first..first + n]
 }
 
-/// Changes the elements of an f32 tensor in place, where nobody else has it.
+/// Changes the elements of an f32 tensor, in place if it is not shared.
 pub(crate) fn change(x: FlexTensor, f: impl FnOnce(&mut [f32])) -> FlexTensor {
     let mut data = x.into_data();
     f(data.as_mut_slice().expect("a tensor of f32"));
@@ -25,7 +25,7 @@ fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> FlexTensor {
     FlexTensor::from_data(TensorData::new(values, shape))
 }
 
-/// The shape of attention of such queries and keys.
+/// Returns the attention shape of these queries and keys.
 fn attention_shape(q: &FlexTensor, k: &FlexTensor, heads: &AttentionHeads) -> AttentionShape {
     let ([batch, length, all], [.., of_kv]) = (q.layout().shape().dims(), k.layout().shape().dims::<3>());
     let width = all / heads.n;

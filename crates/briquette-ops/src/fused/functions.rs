@@ -7,7 +7,7 @@ use burn::backend::Dispatch;
 use burn::tensor::{Bool, DType, Tensor, activation, module};
 use std::sync::Arc;
 
-/// GELU: see [`gelu`](briquette_cpu::float::gelu()); burn's own where nothing is fused.
+/// Computes GELU: see [`gelu`](briquette_cpu::float::gelu()). Uses burn's own if there is no fused version.
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     if !fuses(&x) {
         return activation::gelu(x);
@@ -15,7 +15,9 @@ pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     Tensor::from_dispatch(<Dispatch as FusedOps>::fused_gelu(x.into_dispatch()))
 }
 
-/// The layer norm of `x + shortcut`: see [`add_norm`](briquette_cpu::float::add_norm()); burn's own where nothing is fused.
+/// Computes the layer norm of `x + shortcut`: see [`add_norm`](briquette_cpu::float::add_norm()).
+///
+/// Uses burn's own operations if there is no fused version.
 ///
 /// # Panics
 /// If the shapes disagree.
@@ -35,15 +37,17 @@ pub fn add_norm<const D: usize>(
     Tensor::from_dispatch(<Dispatch as FusedOps>::fused_add_norm(x, shortcut, gamma, beta, epsilon))
 }
 
-/// The RMS norm of `x` in f32: see [`rms_norm`](briquette_cpu::float::rms_norm()).
+/// Computes the RMS norm of `x` in f32: see [`rms_norm`](briquette_cpu::float::rms_norm()).
 ///
 /// # Panics
-/// If `gamma` is not as long as a row, or [`fuses`] says no of either.
+/// If `gamma` does not have the length of a row, or [`fuses`] is false for either tensor.
 pub fn rms_norm<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon: f64) -> Tensor<D> {
     Tensor::from_dispatch(<Dispatch as FusedOps>::fused_rms_norm(x.into_dispatch(), gamma.into_dispatch(), epsilon))
 }
 
-/// `silu(gate) * up`: see [`swiglu`](briquette_cpu::float::swiglu()); burn's own operations where nothing is fused.
+/// Computes `silu(gate) * up`: see [`swiglu`](briquette_cpu::float::swiglu()).
+///
+/// Uses burn's own operations if there is no fused version.
 pub fn swiglu<const D: usize>(gate: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
     if !fuses(&gate) || up.dtype() != DType::F32 {
         return activation::silu(gate) * up;
@@ -51,19 +55,23 @@ pub fn swiglu<const D: usize>(gate: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
     Tensor::from_dispatch(<Dispatch as FusedOps>::fused_swiglu(gate.into_dispatch(), up.into_dispatch()))
 }
 
-/// The heads of `[batch, tokens, heads * width]`, turned by the positions of their tokens: see [`rotate`](briquette_cpu::float::rotate()).
+/// Rotates the heads of `[batch, tokens, heads * width]` by the positions of their tokens.
+///
+/// See [`rotate`](briquette_cpu::float::rotate()).
 ///
 /// # Panics
-/// If the heads are not as wide as the turns are for, or [`fuses`] says no.
+/// If the heads do not have the width of the table, or [`fuses`] returns false.
 pub fn rotate(x: Tensor<3>, n_heads: usize, turns: Arc<RotaryTable>) -> Tensor<3> {
     Tensor::from_dispatch(<Dispatch as FusedOps>::fused_rotate(x.into_dispatch(), n_heads, turns))
 }
 
-/// Attention of queries, keys and values `[batch, length, heads * width]`, of which the latter two may have fewer heads: see
-/// [`attention`](briquette_cpu::float::attention()). Tokens that are `padding` are not seen; without it, a query sees the tokens up to its own.
+/// Computes attention of queries, keys and values `[batch, length, heads * width]`.
+///
+/// Keys and values may have fewer heads. Tokens with `padding` are masked; without it, the mask is causal. See
+/// [`attention`](briquette_cpu::float::attention()).
 ///
 /// # Panics
-/// If the shapes disagree, or [`fuses`] says no.
+/// If the shapes disagree, or [`fuses`] returns false.
 pub fn attention([q, k, v]: [Tensor<3>; 3], n_heads: usize, padding: Option<Tensor<2, Bool>>) -> Tensor<3> {
     let is_causal = padding.is_none();
     let mut padding: Vec<bool> = padding.map_or_else(Vec::new, |padding| padding.into_data().iter().collect());

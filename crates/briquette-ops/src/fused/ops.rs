@@ -1,28 +1,28 @@
-//! What a backend does in one pass over memory; all tensors are f32.
+//! The fused operations of a backend. All tensors are f32.
 
 use briquette_cpu::float::RotaryTable;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, backend_extension};
 use std::sync::Arc;
 
-/// How attention is split into heads, and which tokens it ignores.
+/// The heads and the mask of attention.
 #[derive(Debug, Clone)]
 pub struct AttentionHeads {
-    /// How many heads there are.
+    /// Number of heads.
     pub n: usize,
-    /// `[batch, length]`, or empty where nothing is padding.
+    /// `[batch, length]`, or empty without padding.
     pub padding: Vec<bool>,
-    /// Whether a query sees no token after its own.
+    /// Whether to mask the tokens after each query.
     pub is_causal: bool,
 }
 
-/// Operations that a backend does in one pass over memory.
+/// Operations that a backend computes in one pass over memory.
 #[backend_extension(Flex: cfg(feature = "flex"), Autodiff)]
 pub trait FusedOps: Backend {
-    /// `x * Phi(x)`.
+    /// Computes `x * Phi(x)`.
     fn fused_gelu(x: FloatTensor<Self>) -> FloatTensor<Self>;
 
-    /// The layer norm of `x` over the last dimension.
+    /// Computes the layer norm of `x` over the last dimension.
     fn fused_norm(
         x: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
@@ -30,7 +30,7 @@ pub trait FusedOps: Backend {
         epsilon: f64,
     ) -> FloatTensor<Self>;
 
-    /// The layer norm of `x + shortcut` over the last dimension.
+    /// Computes the layer norm of `x + shortcut` over the last dimension.
     fn fused_add_norm(
         x: FloatTensor<Self>,
         shortcut: FloatTensor<Self>,
@@ -39,16 +39,16 @@ pub trait FusedOps: Backend {
         epsilon: f64,
     ) -> FloatTensor<Self>;
 
-    /// `x / sqrt(mean(x²) + epsilon) * gamma` over the last dimension.
+    /// Computes `x / sqrt(mean(x²) + epsilon) * gamma` over the last dimension.
     fn fused_rms_norm(x: FloatTensor<Self>, gamma: FloatTensor<Self>, epsilon: f64) -> FloatTensor<Self>;
 
-    /// `silu(gate) * up`.
+    /// Computes `silu(gate) * up`.
     fn fused_swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self>;
 
-    /// The heads of tokens, each turned by its position.
+    /// Rotates the heads of tokens by their positions.
     fn fused_rotate(x: FloatTensor<Self>, n_heads: usize, turns: Arc<RotaryTable>) -> FloatTensor<Self>;
 
-    /// Attention of `[batch, length, heads * width]`; keys and values may have fewer heads.
+    /// Computes attention of `[batch, length, heads * width]`; keys and values may have fewer heads.
     fn fused_attention(
         q: FloatTensor<Self>,
         k: FloatTensor<Self>,
@@ -57,12 +57,12 @@ pub trait FusedOps: Backend {
     ) -> FloatTensor<Self>;
 }
 
-/// The gradients of [`FusedOps`]: of each input, by the inputs and the gradient of the output.
+/// The gradients of [`FusedOps`], from the inputs and the gradient of the output.
 pub trait FusedGrads: Backend {
-    /// That of GELU.
+    /// Returns the gradient of GELU.
     fn gelu_grad(x: FloatTensor<Self>, dy: FloatTensor<Self>) -> FloatTensor<Self>;
 
-    /// Those of `x`, `gamma` and `beta`.
+    /// Returns the gradients of `x`, `gamma` and `beta`.
     fn norm_grads(
         x: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
@@ -70,7 +70,7 @@ pub trait FusedGrads: Backend {
         dy: FloatTensor<Self>,
     ) -> [FloatTensor<Self>; 3];
 
-    /// Those of `x` and `gamma`.
+    /// Returns the gradients of `x` and `gamma`.
     fn rms_norm_grads(
         x: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
@@ -78,10 +78,10 @@ pub trait FusedGrads: Backend {
         dy: FloatTensor<Self>,
     ) -> [FloatTensor<Self>; 2];
 
-    /// Those of `gate` and `up`.
+    /// Returns the gradients of `gate` and `up`.
     fn swiglu_grads(gate: FloatTensor<Self>, up: FloatTensor<Self>, dy: FloatTensor<Self>) -> [FloatTensor<Self>; 2];
 
-    /// Those of queries, keys and values.
+    /// Returns the gradients of queries, keys and values.
     fn attention_grads(
         qkv: [FloatTensor<Self>; 3],
         heads: &AttentionHeads,

@@ -1,11 +1,13 @@
-//! A batch that goes through a network a part at a time.
+//! Running a network on parts of a batch.
 
 use crate::fused::device::rows_at_once;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use std::ops::Range;
 
-/// What `forward` gives for each of the `batch` sequences of `length` tokens, joined along the first dimension: of as many sequences at once as stay
-/// in the caches, which do not depend on each other.
+/// Runs `forward` on parts of a batch and joins the results along the first dimension.
+///
+/// The batch has `batch` independent sequences of `length` tokens. A part has as many sequences as stay in the
+/// caches.
 pub fn in_parts<const D: usize>(
     device: &Device,
     [batch, length]: [usize; 2],
@@ -21,11 +23,11 @@ pub fn in_parts<const D: usize>(
     if first.dtype() != DType::F32 || device.is_autodiff() {
         return Tensor::cat(parts.collect(), 0);
     }
-    // Each is copied while the caches have it, and its memory is free for the next.
+    // Each part is copied while it is in the caches, and its memory is reused for the next.
     dims[0] = batch;
     let mut joined = Vec::with_capacity(dims.iter().product());
     for part in parts {
-        joined.extend_from_slice(part.into_data().as_slice::<f32>().expect("floats, as was asked"));
+        joined.extend_from_slice(part.into_data().as_slice::<f32>().expect("f32 elements, as checked above"));
     }
     Tensor::from_data(TensorData::new(joined, dims), &device)
 }
@@ -35,17 +37,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_joined_as_the_whole_would_be_and_keep_their_gradients() {
+    fn parts_join_to_the_whole_batch_with_gradients() {
         let plain = Device::flex();
-        // Tokens have no gradients, and weights may have some.
+        // Tokens have no gradients, but weights may have.
         for (device, n) in [(plain.clone(), 5), (plain.clone(), 3000), (plain.clone().autodiff(), 3000)] {
             let x = Tensor::<2>::ones([n, 3], &device) * Tensor::arange(0..n as i64, &device).float().reshape([n, 1]);
             let w = Tensor::<1>::from_floats([2.0], &device);
             let w = if device.is_autodiff() { w.require_grad() } else { w };
             let mut n_parts = 0;
-            let y = in_parts(&plain, [n, 1], |its| {
+            let y = in_parts(&plain, [n, 1], |range| {
                 n_parts += 1;
-                x.clone().slice_dim(0, its) * w.clone().reshape([1, 1])
+                x.clone().slice_dim(0, range) * w.clone().reshape([1, 1])
             });
             assert_eq!(n_parts > 1, n > 128 * rayon::current_num_threads(), "{n}");
             assert_eq!(y.clone().into_data(), (x * w.clone().reshape([1, 1])).into_data());

@@ -1,4 +1,4 @@
-//! Operations on the tape: what gradients need of them, and how an output is made again that was not kept.
+//! Recording operations for autodiff, with recomputation of outputs that are not stored.
 
 use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
@@ -12,8 +12,9 @@ use burn::backend::{Autodiff, Backend};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Records `forward`, whose gradients by all inputs are `grads` of the inputs and the gradient of the output. Where gradients are checkpointed, the
-/// output is made again rather than kept.
+/// Records `forward` with the function `grads` of the inputs and the output's gradient.
+///
+/// With gradient checkpointing, the output is recomputed instead of stored.
 pub(crate) fn record<B: Backend, C: CheckpointStrategy, const N: usize>(
     inputs: [FloatTensor<Autodiff<B, C>>; N],
     forward: impl Fn([FloatTensor<B>; N]) -> FloatTensor<B> + Clone + Send + Sync + 'static,
@@ -29,7 +30,7 @@ pub(crate) fn record<B: Backend, C: CheckpointStrategy, const N: usize>(
     finish(step.stateful(), inputs, forward)
 }
 
-/// As [`record`], of what takes too long to be made again.
+/// Like [`record`], for operations that take too long to recompute.
 pub(crate) fn record_kept<B: Backend, C: CheckpointStrategy, const N: usize>(
     inputs: [FloatTensor<Autodiff<B, C>>; N],
     forward: impl Fn([FloatTensor<B>; N]) -> FloatTensor<B>,
@@ -56,7 +57,7 @@ where
     }
 }
 
-/// Makes an output again.
+/// Recomputes an output.
 pub(crate) struct Again<B, F, const N: usize> {
     pub(crate) inputs: [NodeId; N],
     pub(crate) forward: F,
@@ -79,7 +80,7 @@ where
     }
 }
 
-/// Gradients of inputs that are kept.
+/// The backward step of an operation whose inputs are stored.
 struct FusedStep<G> {
     grads: G,
 }

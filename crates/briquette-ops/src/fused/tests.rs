@@ -16,7 +16,9 @@ fn far<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> f32 {
     (a.inner() - b.inner()).abs().max().into_scalar()
 }
 
-/// How far the outputs of two operations lie apart, and the gradients of some weighted sum of them by each of `inputs`.
+/// Returns the largest difference between the outputs of two operations and between their gradients.
+///
+/// The gradients are those of a weighted sum of the outputs, by each of `inputs`.
 fn far_by<const D: usize, const N: usize>(outputs: [Tensor<3>; 2], inputs: [&Tensor<D>; N]) -> f32 {
     let weights = Tensor::<3>::random(outputs[0].dims(), Distribution::Normal(0.0, 1.0), &outputs[0].device());
     let [a, b] = outputs.clone().map(|y| (y * weights.clone()).sum().backward());
@@ -27,8 +29,8 @@ fn far_by<const D: usize, const N: usize>(outputs: [Tensor<3>; 2], inputs: [&Ten
 }
 
 #[test]
-fn activations_and_their_gradients_are_burns() {
-    // Views, as inputs may be.
+fn activations_and_gradients_agree_with_burn() {
+    // Views, which inputs may be.
     let (gate, up) = (random([5, 7, 3], &cpu()), random([3, 7, 5], &cpu()));
     let view = || gate.clone().swap_dims(0, 2);
     assert!(fuses(&gate) && fuses(&gate.clone().inner()));
@@ -38,7 +40,7 @@ fn activations_and_their_gradients_are_burns() {
 }
 
 #[test]
-fn norms_and_the_gradients_of_their_parameters_are_burns() {
+fn norms_and_gradients_agree_with_burn() {
     let (x, shortcut) = (random([2, 70, 33], &cpu()), random([2, 70, 33], &cpu()));
     let [gamma, beta] = [0; 2].map(|_| random([33], &cpu()));
     let of_rms = |x: Tensor<3>| {
@@ -58,7 +60,7 @@ fn norms_and_the_gradients_of_their_parameters_are_burns() {
 }
 
 #[test]
-fn the_gradient_of_what_was_turned_is_turned_back() {
+fn rotation_gradients_are_rotated_back() {
     let x = random([2, 3, 8], &cpu());
     let turned = rotate(x.clone(), 2, Arc::new(RotaryTable::new(&[1.0, 0.3], 0..3)));
     assert!(far(turned.clone(), x.clone()) > 0.1);
@@ -66,7 +68,7 @@ fn the_gradient_of_what_was_turned_is_turned_back() {
     assert!(far(x.grad(&grads).unwrap(), x.clone().inner()) < 1e-5);
 }
 
-/// Attention by burn's operations.
+/// Computes attention with burn's operations.
 fn attention_of_burn([q, k, v]: [Tensor<3>; 3], heads: [usize; 2], padding: Option<Tensor<2, Bool>>) -> Tensor<3> {
     let ([batch, length, width], times) = (q.dims(), heads[0] / heads[1]);
     let split = |x: Tensor<3>, n: usize| x.reshape([batch, length, n, width / heads[0]]).swap_dims(1, 2);
@@ -81,7 +83,7 @@ fn attention_of_burn([q, k, v]: [Tensor<3>; 3], heads: [usize; 2], padding: Opti
 }
 
 #[test]
-fn attention_and_its_gradients_are_burns() {
+fn attention_and_gradients_agree_with_burn() {
     let padding: Vec<bool> = (0..2 * 40).map(|i| i % 40 > 30 && i > 40).collect();
     let padding = Tensor::<2, Bool>::from_data(TensorData::new(padding, [2, 40]), &cpu());
     for (n_kv_heads, padding) in [(2, None), (6, None), (6, Some(padding.clone())), (3, Some(padding))] {
@@ -93,7 +95,7 @@ fn attention_and_its_gradients_are_burns() {
     }
 }
 
-/// A network of every operation.
+/// Runs a network with every operation.
 fn all_of_them(x: Tensor<3>, gamma: Tensor<1>) -> Tensor<3> {
     let turns = Arc::new(RotaryTable::new(&[1.0, 0.1], 0..5));
     let normed = rms_norm(x.clone(), gamma.clone(), 1e-5);
@@ -104,7 +106,7 @@ fn all_of_them(x: Tensor<3>, gamma: Tensor<1>) -> Tensor<3> {
 }
 
 #[test]
-fn checkpointed_gradients_are_the_same_and_what_is_frozen_has_none() {
+fn checkpointed_gradients_are_equal_and_frozen_inputs_have_none() {
     let values = Tensor::<3>::random([2, 5, 8], Distribution::Normal(0.0, 1.0), &Device::flex());
     let gamma = Tensor::<1>::from_floats([1.0, 0.5, 1.5, -1.0, 2.0, 1.0, 0.3, 0.7], &Device::flex());
     let grads = |device: Device, trains: bool| {
@@ -119,14 +121,14 @@ fn checkpointed_gradients_are_the_same_and_what_is_frozen_has_none() {
     assert_eq!(grads(cpu().gradient_checkpointing(), true), kept);
     assert_eq!(grads(cpu(), false), (kept.0.clone(), None));
     assert_eq!(grads(cpu().gradient_checkpointing(), false), (kept.0, None));
-    // A parameter that is on no tape at all.
+    // A parameter that is not part of the autodiff graph.
     let x = Tensor::<3>::from_data(values.clone().into_data(), &cpu()).require_grad();
     let y = all_of_them(x, gamma.clone());
     assert_eq!(y.inner().into_data(), all_of_them(values, gamma).into_data());
 }
 
 #[test]
-fn half_floats_are_left_to_burn() {
+fn half_floats_use_burns_operations() {
     let x = random([1, 2, 4], &cpu()).cast(FloatDType::BF16);
     assert!(!fuses(&x));
     assert_eq!(far(gelu(x.clone()), activation::gelu(x.clone())), 0.0);

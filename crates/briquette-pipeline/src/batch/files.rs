@@ -1,34 +1,34 @@
-//! What a batch keeps beside its outputs, and the lock that keeps it to one process.
+//! The files of a batch beside its outputs, and the lock that allows only one process.
 
 use super::shard::Shard;
 use briquette_core::{Error, Result};
 use briquette_formats::draft::FileLock;
 use std::path::{Path, PathBuf};
 
-/// What a batch, or a shard of it, keeps in the deepest directory that holds every output.
+/// The files of a batch or shard, in the deepest directory that contains all outputs.
 #[derive(Debug, Clone)]
 pub(super) struct BatchFiles {
-    /// `NAME.journal.jsonl`, of a shard `NAME.journal.0-of-4.jsonl`.
+    /// `NAME.journal.jsonl`; for a shard `NAME.journal.0-of-4.jsonl`.
     pub(super) journal: PathBuf,
     /// `NAME.report.html`, the page of all jobs.
     pub(super) page: PathBuf,
-    /// `NAME.stages`, where trainings that several jobs have in common are kept.
+    /// `NAME.stages`, the directory of trainings that several jobs share.
     pub(super) shared: PathBuf,
-    /// How the names of all journals begin.
+    /// The prefix of the names of all journals.
     pub(super) journals: String,
-    /// Held alone by one run of all jobs, together by shards.
+    /// The lock of the batch: exclusive for a run of all jobs, shared for shards.
     lock: PathBuf,
-    /// Held by a run of this shard.
+    /// The lock of this shard.
     lock_of_shard: Option<PathBuf>,
 }
 
 impl BatchFiles {
-    /// Of the jobs file at `path`, whose outputs all lie in `directory`.
+    /// Returns the files of the jobs file at `path`, whose outputs are all in `directory`.
     ///
     /// # Errors
-    /// Config, where the jobs file has no name.
+    /// Config: the jobs file has no name.
     pub(super) fn of(path: &Path, directory: &Path, shard: Shard) -> Result<Self> {
-        let stem = path.file_stem().ok_or_else(|| Error::config("is no file").at(path.display()))?;
+        let stem = path.file_stem().ok_or_else(|| Error::config("is not a file").at(path.display()))?;
         let stem = stem.to_string_lossy();
         let part = if shard.is_whole() { String::new() } else { format!("{shard}.") };
         let named = |name: String| directory.join(name);
@@ -42,21 +42,22 @@ impl BatchFiles {
         })
     }
 
-    /// The directory it is all in.
+    /// Returns the directory of the files.
     pub(super) fn directory(&self) -> &Path {
         self.journal.parent().unwrap_or(Path::new(""))
     }
 
-    /// Keeps other processes from the same jobs for as long as what this returns lives.
+    /// Locks the jobs against other processes while the returned locks live.
     ///
     /// # Errors
-    /// Refused, where another is at work on them; Io.
+    /// - Refused: another process runs these jobs.
+    /// - Io: a lock file cannot be created.
     pub(super) fn lock(&self) -> Result<Vec<FileLock>> {
         let directory = self.directory();
         std::fs::create_dir_all(directory)
             .map_err(|source| Error::io("cannot create the directory", directory, source))?;
         let taken = || {
-            let message = "another run is at work on these jobs; wait for it, or share the work with --shard";
+            let message = "another run uses these jobs; wait for it, or share the work with --shard";
             Error::refused(message).at(self.journal.display())
         };
         let Some(of_shard) = &self.lock_of_shard else {
@@ -72,13 +73,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shards_work_beside_each_other_and_not_beside_the_whole_nor_themselves() {
+    fn shards_run_concurrently_but_not_with_themselves_or_a_whole_run() {
         let dir = tempfile::tempdir().unwrap();
         let lock = |shard: Shard| BatchFiles::of("sweep.toml".as_ref(), dir.path(), shard).unwrap().lock();
         let [whole, one, two] = [(0, 1), (0, 2), (1, 2)].map(|(index, count)| Shard::new(index, count).unwrap());
         let refused = |shard: Shard| {
             let error = lock(shard).unwrap_err();
-            assert!(error.exit_code() == 6 && error.to_string().contains("another run is at work"), "{error}");
+            assert!(error.exit_code() == 6 && error.to_string().contains("another run uses these jobs"), "{error}");
         };
         let held = lock(whole).unwrap();
         [whole, one, two].into_iter().for_each(refused);
@@ -87,6 +88,6 @@ mod tests {
         [whole, one, two].into_iter().for_each(refused);
         drop(held);
         drop(lock(whole).unwrap());
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "no lock is left");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "all locks are released");
     }
 }

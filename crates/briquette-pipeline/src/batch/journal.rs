@@ -1,11 +1,12 @@
-//! The journal: one JSON line for each finished job, on disk before the next begins.
+//! The journal: one JSON line per finished job, written to disk before the next job begins.
 //!
-//! A job whose output does not exist yet has a line of its own when it begins. If the process is killed after the output
-//! appears and before the job's line is written, a resumed run knows by that line that it may replace the output.
+//! A job whose output does not exist also has a line when it begins. If the process is killed after the output
+//! appears and before the job's line is written, a resumed run knows from that line that it may replace the
+//! output.
 //!
-//! It lies in the deepest directory that holds every output: `<jobs file>.journal.jsonl`, and for a shard
-//! `<jobs file>.journal.0-of-4.jsonl`, so that shards at work never write one file. A line is believed only as far as
-//! the files it names still hash to what it says; so all journals of a jobs file may be read, whoever wrote them.
+//! The journal is in the deepest directory that contains all outputs: `<jobs file>.journal.jsonl`, and for a
+//! shard `<jobs file>.journal.0-of-4.jsonl`, so that concurrent shards never write the same file. A line counts
+//! only if the files that it names still have the recorded hashes, so the journals of all shards can be read.
 
 use super::files::BatchFiles;
 use crate::contents::InputHashes;
@@ -16,34 +17,34 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// One finished job.
+/// The line of a finished job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct JournalLine {
-    /// Its name.
+    /// The name of the job.
     pub(super) job: String,
-    /// What became of it.
+    /// The status of the job.
     pub(super) status: JobStatus,
-    /// Its output, relative to the journal; none of a job whose recipe does not say.
+    /// The output, relative to the journal; `None` if the recipe does not set one.
     pub(super) output: Option<PathBuf>,
-    /// Hashes of what it read, by key.
+    /// The hashes of the inputs, by key.
     #[serde(default)]
     pub(super) inputs: InputHashes,
-    /// Hash of what it was asked.
+    /// The hash of the recipe.
     pub(super) recipe: String,
-    /// What it made.
+    /// The output's hashes and sizes.
     pub(super) made: Option<JobOutput>,
-    /// Seconds it took.
+    /// The duration in seconds.
     pub(super) seconds: f64,
-    /// What went wrong.
+    /// The error message.
     pub(super) error: Option<String>,
 }
 
-/// A job that began when nothing was at its output.
+/// The line of a job that began when its output did not exist.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct BegunJob {
-    /// Its output, relative to the journal.
+    /// The output, relative to the journal.
     pub(super) begun: PathBuf,
-    /// Hash of its recipe.
+    /// The hash of the recipe.
     pub(super) recipe: String,
 }
 
@@ -55,42 +56,44 @@ enum JournalEntry {
     Begun(BegunJob),
 }
 
-/// What a job made.
+/// The output of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct JobOutput {
     /// SHA-256 of its `SHA256SUMS`.
     pub(super) sums: String,
     /// SHA-256 of its `report.json`.
     pub(super) report: String,
-    /// Bytes of weight files before.
+    /// The size of the original weight files in bytes.
     pub(super) before_bytes: u64,
-    /// Bytes of weight files after.
+    /// The size of the output's weight files in bytes.
     pub(super) after_bytes: u64,
-    /// What an evaluation found; none of what is no number.
+    /// The metrics of the evaluation; `None` for values that are not finite.
     #[serde(default)]
     pub(super) metrics: BTreeMap<String, Option<f64>>,
-    /// Why it left bytes of its budget unused, where it did.
+    /// Why the output left bytes of its budget unused, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) note: Option<String>,
 }
 
-/// The journal of one shard, and what the journals of all shards knew at the start.
+/// The journal of one shard, and the content of all shards' journals at the start.
 #[derive(Debug)]
 pub(super) struct Journal {
     pub(super) path: PathBuf,
     directory: PathBuf,
-    /// What was done at each output, oldest first.
+    /// The finished jobs at each output, oldest first.
     before: BTreeMap<PathBuf, Vec<JournalLine>>,
-    /// Hashes of the recipes of jobs that began and did not finish, by their outputs.
+    /// The recipe hashes of jobs that began and did not finish, by output.
     unfinished: BTreeMap<PathBuf, String>,
 }
 
 impl Journal {
-    /// Starts a journal. To resume, keeps the lines that are whole and reads those of other shards; else keeps the last
-    /// of what was done at each output, so that a later run can still go on from there.
+    /// Starts a journal.
+    ///
+    /// To resume, it keeps the complete lines and reads those of other shards. Otherwise it keeps the last line
+    /// of each output, so that a later run can still resume.
     ///
     /// # Errors
-    /// Io where the journal cannot be written.
+    /// Io: the journal cannot be read or written.
     pub(super) fn start(beside: &BatchFiles, resume: bool) -> Result<Self> {
         let (path, directory) = (beside.journal.clone(), beside.directory().to_path_buf());
         let own = if resume { entries_of(&path)? } else { worth_keeping(entries_of(&path)?) };
@@ -106,23 +109,23 @@ impl Journal {
         Ok(Self { path, directory, before, unfinished })
     }
 
-    /// Adds the line of a job that begins, which is on disk when this returns.
+    /// Writes the line of a job that begins to disk.
     ///
     /// # Errors
-    /// Io.
+    /// Io: the journal cannot be written.
     pub(super) fn begin(&self, job: BegunJob) -> Result<()> {
         draft::append_line(&self.path, &to_json(&JournalEntry::Begun(job))?)
     }
 
-    /// Whether an earlier run began a job of this recipe at this output, where nothing was, and did not finish it.
+    /// Returns whether an earlier run began a job with this recipe and output and did not finish it.
     pub(super) fn is_unfinished(&self, job: &BegunJob) -> bool {
         self.unfinished.get(&job.begun) == Some(&job.recipe)
     }
 
-    /// How many outputs that an earlier run of these jobs finished are still there.
+    /// Returns how many outputs of an earlier run of these jobs still exist.
     ///
     /// # Errors
-    /// Io if the journal cannot be read or an output cannot be looked at.
+    /// Io: the journal or an output cannot be read.
     pub(super) fn n_finished(beside: &BatchFiles) -> Result<usize> {
         let lines = finished(entries_of(&beside.journal)?);
         let done = lines.filter(|line| line.status == JobStatus::Done).filter_map(|line| line.output);
@@ -131,21 +134,21 @@ impl Journal {
         Ok(found.into_iter().filter(|is_there| *is_there).count())
     }
 
-    /// Adds a line, which is on disk when this returns.
+    /// Writes the line of a finished job to disk.
     ///
     /// # Errors
-    /// Io.
+    /// Io: the journal cannot be written.
     pub(super) fn append(&self, line: &JournalLine) -> Result<()> {
         draft::append_line(&self.path, &to_json(line)?)
     }
 
-    /// An output as lines name it: relative, so that a directory of outputs may be moved as a whole.
+    /// Returns the name of an output in lines: relative, so that the directory of all outputs can be moved.
     pub(super) fn name_of(&self, output: &Path) -> Result<PathBuf> {
         let output = briquette_recipe::paths::one_spelling(output)?;
         Ok(output.strip_prefix(&self.directory).map(Path::to_path_buf).unwrap_or(output))
     }
 
-    /// What was done at this output before, oldest first.
+    /// Returns the earlier finished jobs at this output, oldest first.
     pub(super) fn done_at(&self, output: &Path) -> &[JournalLine] {
         self.before.get(output).map_or(&[], Vec::as_slice)
     }
@@ -155,7 +158,7 @@ fn to_json<T: Serialize>(line: &T) -> Result<String> {
     serde_json::to_string(line).map_err(|error| Error::bug(format!("the journal: {error}")))
 }
 
-/// The last line of each finished output in their order, then the jobs that did not finish.
+/// Returns the last line of each finished output in order, then the unfinished jobs.
 fn worth_keeping(entries: Vec<JournalEntry>) -> Vec<JournalEntry> {
     let mut seen = BTreeSet::new();
     let is_last = |line: &JournalLine| line.status == JobStatus::Done && seen.insert(line.output.clone());
@@ -173,7 +176,7 @@ fn finished(entries: Vec<JournalEntry>) -> impl Iterator<Item = JournalLine> {
     })
 }
 
-/// The recipes of jobs with a line of their beginning and none of their end, by output.
+/// Returns the recipe hashes of jobs that began without finishing, by output.
 fn unfinished(entries: &[JournalEntry]) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     for entry in entries {
@@ -185,10 +188,10 @@ fn unfinished(entries: &[JournalEntry]) -> BTreeMap<PathBuf, String> {
     found
 }
 
-/// The lines of every journal of a jobs file.
+/// Reads the lines of all journals of a jobs file.
 ///
 /// # Errors
-/// Io if the directory or a journal cannot be read.
+/// Io: the directory or a journal cannot be read.
 fn entries_of_all(directory: &Path, prefix: &str) -> Result<Vec<JournalEntry>> {
     let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let is_journal = |path: &PathBuf| name(path).starts_with(prefix) && name(path).ends_with("jsonl");
@@ -197,10 +200,10 @@ fn entries_of_all(directory: &Path, prefix: &str) -> Result<Vec<JournalEntry>> {
     Ok(entries.concat())
 }
 
-/// The whole lines of a journal, if there is one. A torn or damaged line is skipped, and its job is done again.
+/// Reads the complete lines of a journal, if it exists. A damaged line is skipped, and its job runs again.
 ///
 /// # Errors
-/// Io if the journal cannot be read.
+/// Io: the journal cannot be read.
 fn entries_of(path: &Path) -> Result<Vec<JournalEntry>> {
     if !presence::exists(path)? {
         return Ok(Vec::new());
@@ -248,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_line_is_dropped_and_the_next_is_whole() {
+    fn a_torn_line_is_skipped_and_the_next_is_intact() {
         let dir = tempfile::tempdir().unwrap();
         let journal = start(dir.path(), Shard::default(), false);
         journal.append(&line("a")).unwrap();
@@ -265,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_does_not_resume_keeps_what_is_done() {
+    fn a_run_without_resume_keeps_finished_lines() {
         let dir = tempfile::tempdir().unwrap();
         let start = |resume| start(dir.path(), Shard::default(), resume);
         let journal = start(false);
@@ -274,13 +277,13 @@ mod tests {
         }
         journal.append(&JournalLine { status: JobStatus::Failed, made: None, ..line("c") }).unwrap();
         let again = start(false);
-        assert!(again.before.is_empty(), "it is not what this run goes by");
-        assert_eq!(names(&journal), ["b", "a"], "the last of each that is done");
+        assert!(again.before.is_empty(), "this run does not read it");
+        assert_eq!(names(&journal), ["b", "a"], "the last finished line of each");
         assert_eq!(start(true).done_at(Path::new("a")).len(), 1);
     }
 
     #[test]
-    fn a_job_that_began_and_did_not_finish_is_known_to_whoever_resumes() {
+    fn unfinished_jobs_are_known_when_resuming() {
         let dir = tempfile::tempdir().unwrap();
         let begun = |output: &str| BegunJob { begun: output.into(), recipe: "r".into() };
         let journal = start(dir.path(), Shard::new(0, 2).unwrap(), false);
@@ -295,11 +298,11 @@ mod tests {
             assert!(!resumed.is_unfinished(&BegunJob { recipe: "another".into(), ..begun("b") }));
         }
         journal.append(&JournalLine { status: JobStatus::Failed, made: None, ..line("b") }).unwrap();
-        assert!(!start(dir.path(), Shard::default(), true).is_unfinished(&begun("b")), "a failed job made nothing");
+        assert!(!start(dir.path(), Shard::default(), true).is_unfinished(&begun("b")), "a failed job has no output");
     }
 
     #[test]
-    fn shards_write_files_of_their_own_and_read_all() {
+    fn shards_write_separate_journals_and_read_all() {
         let dir = tempfile::tempdir().unwrap();
         let shards = [0, 1].map(|index| start(dir.path(), Shard::new(index, 2).unwrap(), false));
         assert!(shards[0].path.ends_with("sweep.journal.0-of-2.jsonl"), "{}", shards[0].path.display());

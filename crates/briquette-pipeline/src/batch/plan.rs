@@ -1,4 +1,4 @@
-//! What each job would come to, from headers alone.
+//! Plans each job from headers alone.
 
 use super::{Job, Jobs};
 use crate::distill::student_of;
@@ -10,29 +10,29 @@ use briquette_writer::context::Stop;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// What a job would come to.
+/// The plan of a job.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct JobPlan {
-    /// Its name.
+    /// The name of the job.
     pub job: String,
-    /// The directory it would write; none where its recipe does not say.
+    /// The output directory; `None` if the recipe does not set one.
     pub output: Option<PathBuf>,
-    /// Bytes of the weight files now.
+    /// The size of the current weight files in bytes.
     pub before_bytes: Option<u64>,
-    /// Bytes of the weight files it would write.
+    /// The predicted size of the output's weight files in bytes.
     pub predicted_bytes: Option<u64>,
-    /// Whether it would write exactly that, or at most that.
+    /// Whether the predicted size is exact, rather than an upper bound.
     pub is_exact: bool,
-    /// What would go wrong.
+    /// The predicted error.
     pub error: Option<String>,
-    /// The job whose output it reads, where that is not there yet.
+    /// The job whose output this job reads, if that output does not exist yet.
     pub waits_for: Option<String>,
 }
 
-/// Plans every job, as it would run on the device with this name; nothing is written.
+/// Plans every job for a device without writing anything.
 ///
 /// # Errors
-/// Bug, where a bound cannot be computed; what is wrong with a job is in its plan.
+/// Bug: a bound cannot be computed. Errors of a job are in its plan.
 pub fn plan(jobs: &Jobs, device: &str) -> Result<Vec<JobPlan>> {
     (0..jobs.jobs.len()).map(|index| plan_one(jobs, index, device)).collect()
 }
@@ -65,7 +65,7 @@ fn plan_one(jobs: &Jobs, index: usize, device: &str) -> Result<JobPlan> {
     Ok(plan)
 }
 
-/// Opens the model and plans: what headers and recipe show to be wrong shows here.
+/// Opens the model and plans, which finds errors in the headers and the recipe.
 pub(super) fn look(recipe: &Recipe, device: &str) -> Result<(u64, briquette_writer::plan::Prediction), Error> {
     memory::check(recipe, device)?;
     paths::check_data(&recipe.read)?;
@@ -75,7 +75,7 @@ pub(super) fn look(recipe: &Recipe, device: &str) -> Result<(u64, briquette_writ
     Ok((checkpoint.weight_bytes(), plan.predict()?))
 }
 
-/// The earlier job that makes what the job in this place reads, while that is not there.
+/// Returns the earlier job that makes an input of this job, if the input does not exist yet.
 pub(super) fn waits_for<'a>(recipe: &Recipe, jobs: &'a Jobs, index: usize) -> Result<Option<&'a Job>> {
     for named in &recipe.read {
         if !presence::exists(&named.path)?

@@ -1,4 +1,4 @@
-//! Running jobs one after another. One that fails leaves the others alone.
+//! Runs jobs one after another. A failed job does not affect the others.
 
 use super::files::BatchFiles;
 use super::journal::{BegunJob, JobOutput, Journal, JournalLine};
@@ -17,22 +17,24 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Instant;
 
-/// How to run a batch, as opposed to its jobs.
+/// Options of a batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BatchOptions {
-    /// Skip jobs that are done and whose input, recipe and output are still what they were.
+    /// Whether to skip finished jobs with unchanged input, recipe and output.
     pub resume: bool,
-    /// Which jobs to take.
+    /// The shard of jobs to run.
     pub shard: Shard,
 }
 
-/// Runs the jobs of a shard in order; `each` hears of every one as soon as it is over. A page of all of them is written at the end,
-/// and where it ends early.
+/// Runs the jobs of a shard in order, and calls `each` after every job.
 ///
-/// Recipes and headers of all jobs are looked at before the first one runs. What is wrong with a job is in its result.
+/// The recipes and headers of all jobs are checked before the first one runs. Errors of a job are in its
+/// result. A page of all jobs is written at the end, even after an early end.
 ///
 /// # Errors
-/// Refused, where another run is at work on these jobs; Io where the journal or the page cannot be written; Interrupted.
+/// - Refused: another process runs these jobs.
+/// - Io: the journal or the page cannot be written.
+/// - Interrupted: a stop was requested.
 pub fn run(
     jobs: &Jobs,
     how: &BatchOptions,
@@ -42,7 +44,7 @@ pub fn run(
     run_since(Instant::now(), jobs, how, options, each)
 }
 
-/// As [`run`], with a report that counts the time from `started`.
+/// Implements [`run`] with a report that counts time from `started`.
 pub(crate) fn run_since(
     started: Instant,
     jobs: &Jobs,
@@ -70,20 +72,20 @@ pub(crate) fn run_since(
     outcome.and(written).map(|()| report)
 }
 
-/// Refuses to start a batch again whose outputs are there: each of its jobs would fail for the same reason.
+/// Refuses to repeat a batch whose outputs exist: each of its jobs would fail for the same reason.
 fn check_is_first(beside: &BatchFiles) -> Result<()> {
     let n_finished = Journal::n_finished(beside)?;
     if n_finished == 0 {
         return Ok(());
     }
-    let outputs = if n_finished == 1 { "output is" } else { "outputs are" };
+    let outputs = if n_finished == 1 { "output exists" } else { "outputs exist" };
     let message = format!(
-        "{n_finished} {outputs} there from an earlier run; skip what is done and unchanged with --resume, or replace all with --force"
+        "{n_finished} {outputs} from an earlier run; skip finished, unchanged jobs with --resume, or replace all with --force"
     );
     Err(Error::refused(message).at(beside.journal.display()))
 }
 
-/// An output that was made elsewhere, by its report.
+/// Reads the report of an output that was made elsewhere.
 fn other(output: &Path) -> Result<OtherOutput> {
     let path = output.join("report.json");
     let file = contained::open(output, Path::new("report.json"))?;
@@ -127,29 +129,29 @@ struct BatchRun<'a> {
     shared: SharedTrainings,
 }
 
-/// What a job came to.
+/// The outcome of a job.
 struct JobOutcome {
     status: JobStatus,
     made: JobOutput,
     redone: Option<String>,
-    /// Seconds it took when it was done before.
+    /// The duration in seconds when the job first ran.
     seconds_before: Option<f64>,
-    /// The job of this run whose training it took.
+    /// The job of this run that did the shared training.
     trained_with: Option<String>,
 }
 
-/// What a resumed batch finds of a job: whether it has to be done, and why.
+/// What a resumed batch finds for a job.
 enum Before {
-    /// It is done, this is what it made, and so many seconds it took.
+    /// The job is done, with this output and duration in seconds.
     Done(JobOutput, f64),
-    /// Something is there that this job may replace.
+    /// The job must run again and may replace its output, for this reason.
     Stale(String),
-    /// Nothing of ours is there.
+    /// There is no output of this job.
     Nothing,
 }
 
 impl BatchRun<'_> {
-    /// Looks at every job, then does what can be done. The results are filled in as they come.
+    /// Checks every job, then runs those that can run. Fills in the results one by one.
     fn run_all(
         &mut self,
         mine: &[usize],
@@ -168,7 +170,7 @@ impl BatchRun<'_> {
         Ok(())
     }
 
-    /// The result of a job that cannot be done, as far as recipe and headers show.
+    /// Returns the result of a job that cannot run, as far as its recipe and headers show.
     fn look(&mut self, index: usize) -> Result<Option<JobResult>> {
         let (job, started) = (&self.jobs.jobs[index], Instant::now());
         let looked = guard(|| {
@@ -184,7 +186,7 @@ impl BatchRun<'_> {
         }
     }
 
-    /// Does a job, and writes down what came of it.
+    /// Runs a job and records its result.
     fn finish(&mut self, job: &Job) -> Result<JobResult> {
         let started = Instant::now();
         let mut inputs = InputHashes::new();
@@ -195,7 +197,7 @@ impl BatchRun<'_> {
         if let Err(error) = &outcome
             && identity::is_stop(error)
         {
-            let message = format!("job {:?}: {error}; --resume goes on from here", job.name);
+            let message = format!("job {:?}: {error}; --resume continues from here", job.name);
             return Err(Error { message, kind: error.kind, source: None, remedy: error.remedy.clone() });
         }
         if let Some(place) = &place {
@@ -240,15 +242,15 @@ impl BatchRun<'_> {
         Ok(JobOutcome { status: JobStatus::Done, made, redone, seconds_before: None, trained_with })
     }
 
-    /// Holds what the journal says of a job against what is there.
-    fn before(&self, asked: &Recipe, inputs: &InputHashes) -> Result<Before> {
-        let recipe = identity::of_recipe(asked)?;
-        let lines = self.journal.done_at(&self.journal.name_of(&asked.output)?);
+    /// Compares the journal's lines of a job with the files on disk.
+    fn before(&self, requested: &Recipe, inputs: &InputHashes) -> Result<Before> {
+        let recipe = identity::of_recipe(requested)?;
+        let lines = self.journal.done_at(&self.journal.name_of(&requested.output)?);
         let Some(last) = lines.last() else {
-            let is_ours = presence::exists(&asked.output.join(manifest::FILE_NAME))?
-                && (self.journal.is_unfinished(&self.begun(asked)?) || identity::is_made_by(asked)?);
+            let is_ours = presence::exists(&requested.output.join(manifest::FILE_NAME))?
+                && (self.journal.is_unfinished(&self.begun(requested)?) || identity::is_made_by(requested)?);
             return Ok(if is_ours {
-                Before::Stale("the journal does not say it is done".into())
+                Before::Stale("the journal does not list it as done".into())
             } else {
                 Before::Nothing
             });
@@ -259,24 +261,24 @@ impl BatchRun<'_> {
         };
         for line in lines.iter().filter(|line| line.inputs == *inputs && line.recipe == recipe) {
             let Some(made) = &line.made else { continue };
-            match self.check_output(&asked.output, made) {
+            match self.check_output(&requested.output, made) {
                 Ok(()) => return Ok(Before::Done(made.clone(), line.seconds)),
                 Err(error) if identity::is_stop(&error) => return Err(error),
-                Err(error) => why = format!("the output is not what it was: {error}"),
+                Err(error) => why = format!("the output changed: {error}"),
             }
         }
         Ok(Before::Stale(why))
     }
 
-    fn begun(&self, asked: &Recipe) -> Result<BegunJob> {
-        Ok(BegunJob { begun: self.journal.name_of(&asked.output)?, recipe: identity::of_recipe(asked)? })
+    fn begun(&self, requested: &Recipe) -> Result<BegunJob> {
+        Ok(BegunJob { begun: self.journal.name_of(&requested.output)?, recipe: identity::of_recipe(requested)? })
     }
 
-    /// Hashes every file of an output again.
+    /// Checks the hash of every file of an output.
     fn check_output(&self, output: &Path, made: &JobOutput) -> Result<()> {
         verify::check_sums(output, &Workers::new(self.options)?)?;
         if identity::of_output(output)? != made.sums || identity::of_report(output)? != made.report {
-            return Err(Error::input("its sums or its report were written by another run").at(output.display()));
+            return Err(Error::input("its SHA256SUMS or its report were written by another run").at(output.display()));
         }
         Ok(())
     }
@@ -296,7 +298,7 @@ impl BatchRun<'_> {
         })
     }
 
-    /// The result of a job, after its line is on disk. A skipped job has its line already.
+    /// Returns the result of a job after writing its line to disk. A skipped job already has a line.
     fn conclude(
         &self,
         job: &Job,
@@ -332,7 +334,7 @@ impl BatchRun<'_> {
     }
 }
 
-/// A bug that one job meets must not cost the others.
+/// Converts a panic into an error, so that a bug in one job does not stop the others.
 fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(Error::bug("the job panicked; please report this")))
 }

@@ -1,4 +1,4 @@
-//! Which jobs this process takes: every n-th.
+//! Shards: this process runs every n-th job.
 
 use briquette_core::{Error, Result};
 
@@ -15,14 +15,14 @@ impl Default for Shard {
     }
 }
 
-/// Reads a variable of the environment.
+/// A function that reads an environment variable.
 type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl Shard {
-    /// Shard `index` (from 0) of `count`.
+    /// Creates shard `index` (from 0) of `count`.
     ///
     /// # Errors
-    /// Config, where there is no such shard.
+    /// Config: the index is not below the count.
     pub fn new(index: usize, count: usize) -> Result<Self> {
         if index < count {
             return Ok(Self { index, count });
@@ -30,11 +30,12 @@ impl Shard {
         Err(Error::config(format!("found shard {index} of {count}, expected an index from 0 and below the count")))
     }
 
-    /// Reads `i/n`; `auto`, which asks a Slurm array or torchrun; or `auto/n`, which asks a Kubernetes indexed Job.
-    /// `lookup` reads a variable of the environment.
+    /// Parses `i/n`, `auto` (a Slurm array or torchrun), or `auto/n` (a Kubernetes indexed Job).
+    ///
+    /// `lookup` reads an environment variable.
     ///
     /// # Errors
-    /// Config, naming the variable that is missing or has a bad value.
+    /// Config: a variable is missing or has an invalid value; the message has its name.
     pub fn parse(text: &str, lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let lookup: Lookup = &|name| lookup(name).filter(|value| !value.trim().is_empty());
         Self::ask(text, lookup).map_err(|error| error.at("--shard"))
@@ -61,7 +62,7 @@ impl Shard {
         ))
     }
 
-    /// Task ids of an array start at any number and may be steps apart.
+    /// Returns the shard of a Slurm task. The IDs of an array may start at any number and have any distance.
     fn of_slurm(lookup: Lookup) -> Result<Self> {
         let id = number(lookup, "SLURM_ARRAY_TASK_ID")?;
         let count = number(lookup, "SLURM_ARRAY_TASK_COUNT")?;
@@ -75,12 +76,12 @@ impl Shard {
         })
     }
 
-    /// Whether there is only one.
+    /// Returns whether there is only one shard.
     pub fn is_whole(self) -> bool {
         self.count == 1
     }
 
-    /// The items it takes, in order.
+    /// Returns the items of this shard, in order.
     pub fn pick<T>(self, items: &[T]) -> impl Iterator<Item = &T> {
         items.iter().skip(self.index).step_by(self.count)
     }
@@ -106,7 +107,7 @@ fn parse_number(name: &str, text: &str) -> Result<usize> {
 mod tests {
     use super::*;
 
-    /// Variables are given as `NAME=value NAME=value`.
+    /// Variables are passed as `NAME=value NAME=value`.
     fn parse(text: &str, variables: &str) -> Result<(usize, usize)> {
         let lookup = |name: &str| {
             let pairs = variables.split(' ').filter_map(|pair| pair.split_once('='));
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_take_each_job_once() {
+    fn shards_take_every_job_once() {
         for (n, count) in [(0, 1), (1, 3), (7, 3), (12, 4)] {
             let jobs: Vec<usize> = (0..n).collect();
             let shards = (0..count).map(|index| Shard::new(index, count).unwrap());
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn launchers_say_who_this_is() {
+    fn launchers_set_the_shard() {
         let slurm = "SLURM_ARRAY_TASK_ID=7 SLURM_ARRAY_TASK_COUNT=3 SLURM_ARRAY_TASK_MIN=5";
         assert_eq!(parse("auto", slurm).unwrap(), (2, 3));
         assert_eq!(parse("auto", &format!("{slurm} SLURM_ARRAY_TASK_STEP=2 RANK=9")).unwrap(), (1, 3));
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_bad_is_named() {
+    fn missing_or_invalid_values_are_reported() {
         let cases = [
             ("4/4", "", "found shard 4 of 4"),
             ("0/0", "", "found shard 0 of 0"),

@@ -1,6 +1,8 @@
-//! Trainings that several jobs have in common: they are done once, kept beside the journal, and go with the last of those jobs.
+//! Trainings that several jobs share.
+//!
+//! Each runs once, is stored beside the journal, and is removed after the last of these jobs.
 
-use crate::staged::{asked_of_training, discard, read_by_training};
+use crate::staged::{discard, read_by_training, training_keys};
 use briquette_core::{Hash128, Result};
 use briquette_recipe::Recipe;
 use briquette_recipe::paths::NamedPath;
@@ -9,21 +11,21 @@ use briquette_writer::context::RunOptions;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// What tells one training from another before anything is read.
+/// A hash that identifies a training before any input is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key(Hash128);
 
-/// The jobs with one training.
+/// The jobs that share a training.
 #[derive(Debug, Default)]
 struct Group {
     n_jobs: usize,
     n_over: usize,
     has_failed: bool,
-    /// The job that did it.
+    /// The job that did the training.
     trained_by: Option<String>,
 }
 
-/// Trainings that several jobs have in common.
+/// Trainings that several jobs share.
 #[derive(Debug)]
 pub(super) struct SharedTrainings {
     directory: PathBuf,
@@ -31,15 +33,15 @@ pub(super) struct SharedTrainings {
 }
 
 impl SharedTrainings {
-    /// Keeps them in `directory`, which need not be there.
+    /// Creates shared trainings in `directory`, which need not exist.
     pub(super) fn at(directory: PathBuf) -> Self {
         Self { directory, groups: BTreeMap::new() }
     }
 
-    /// Counts a job that is to be done, where it trains or factorizes.
+    /// Counts a job that will run, if it trains or factorizes.
     ///
     /// # Errors
-    /// Io, where there is no current directory.
+    /// Io: there is no current directory.
     pub(super) fn count(&mut self, recipe: &Recipe, options: &RunOptions) -> Result<()> {
         if let Some(key) = key_of(recipe, options)? {
             self.groups.entry(key).or_default().n_jobs += 1;
@@ -47,22 +49,23 @@ impl SharedTrainings {
         Ok(())
     }
 
-    /// Where what a job has in common with others is kept; none where it is alone.
+    /// Returns the directory of a shared training; `None` if no other job shares it.
     ///
     /// # Errors
-    /// As [`count`](Self::count).
+    /// See [`count`](Self::count).
     pub(super) fn place_of(&self, recipe: &Recipe, options: &RunOptions) -> Result<Option<TrainingPlace>> {
         let key = key_of(recipe, options)?.filter(|key| self.groups.get(key).is_some_and(|group| group.n_jobs > 1));
         Ok(key.map(|key| TrainingPlace { directory: self.directory.join(key.0.to_string()), key }))
     }
 
-    /// The job that did the training before, in this run.
+    /// Returns the job of this run that did the training.
     pub(super) fn trained_by(&self, place: &TrainingPlace) -> Option<&str> {
         self.groups.get(&place.key)?.trained_by.as_deref()
     }
 
-    /// A job of a group is over; no status where it failed. With the last one the training goes, unless a job failed: its next run
-    /// needs it.
+    /// Records that a job of a group has ended. The status is `None` if it failed.
+    ///
+    /// After the last job, the training is removed unless a job failed: its next run needs the training.
     pub(super) fn over(&mut self, place: &TrainingPlace, job: &str, status: Option<JobStatus>) {
         let Some(group) = self.groups.get_mut(&place.key) else { return };
         group.n_over += 1;
@@ -75,7 +78,7 @@ impl SharedTrainings {
         }
     }
 
-    /// No more jobs follow. Where every job is done, what an earlier form of the file left goes too.
+    /// Ends the batch. If every job is done, trainings of earlier versions of the jobs file are removed too.
     pub(super) fn end(&self, is_all_done: bool) {
         let entries = std::fs::read_dir(&self.directory).into_iter().flatten().filter_map(std::result::Result::ok);
         entries.filter(|_| is_all_done).for_each(|entry| discard(&entry.path(), &entry.path()));
@@ -87,14 +90,16 @@ impl SharedTrainings {
     }
 }
 
-/// Where a training is kept for several jobs.
+/// The place of a shared training.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TrainingPlace {
     pub(super) directory: PathBuf,
     key: Key,
 }
 
-/// None of a recipe that neither trains nor factorizes. Paths count, not what lies there: another job may yet make that.
+/// Returns the key of a training; `None` if the recipe neither trains nor factorizes.
+///
+/// The key has paths and not their contents, because another job may still create these.
 fn key_of(recipe: &Recipe, options: &RunOptions) -> Result<Option<Key>> {
     if recipe.parts.is_empty() {
         return Ok(None);
@@ -103,7 +108,7 @@ fn key_of(recipe: &Recipe, options: &RunOptions) -> Result<Option<Key>> {
         Ok(format!("{} {}\n", named.key, briquette_recipe::paths::one_spelling(&named.path)?.display()))
     };
     let paths = read_by_training(recipe).map(path).collect::<Result<String>>()?;
-    let text = format!("{}\n{paths}", asked_of_training(recipe, options));
+    let text = format!("{}\n{paths}", training_keys(recipe, options));
     Ok(Some(Key(Hash128::of_block(text.as_bytes()))))
 }
 
@@ -121,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_training_is_kept_from_the_first_of_its_jobs_to_the_last() {
+    fn a_shared_training_lives_from_its_first_job_to_its_last() {
         let dir = tempfile::tempdir().unwrap();
         let mut shared = SharedTrainings::at(dir.path().join("jobs.stages"));
         let options = RunOptions::default();
@@ -133,8 +138,8 @@ mod tests {
         ];
         recipes.iter().for_each(|recipe| shared.count(recipe, &options).unwrap());
         let places = recipes.each_ref().map(|recipe| shared.place_of(recipe, &options).unwrap());
-        assert!(places[0].is_some() && places[0] == places[1], "the scheme comes after");
-        assert_eq!(places[2..], [None, None], "others are alone");
+        assert!(places[0].is_some() && places[0] == places[1], "the scheme of a later stage does not matter");
+        assert_eq!(places[2..], [None, None], "other trainings are not shared");
         let place = places[0].clone().unwrap();
         let begin = || std::fs::create_dir_all(place.directory.join("1-factorize")).unwrap();
         begin();
@@ -151,7 +156,7 @@ mod tests {
         shared.over(&place, "one", None);
         shared.over(&place, "two", Some(JobStatus::Done));
         shared.end(false);
-        assert!(place.directory.exists(), "the job that failed will need it");
+        assert!(place.directory.exists(), "the failed job will need it");
         shared.end(true);
         assert!(!place.directory.exists() && dir.path().join("jobs.stages/thesis.txt").exists());
     }

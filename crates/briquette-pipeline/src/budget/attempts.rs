@@ -1,17 +1,17 @@
-//! The attempts of a budget, and the time that they take.
+//! The attempts of a budget, and their duration.
 
 use briquette_formats::Draft;
 use briquette_report::{Origin, Report};
 use std::time::Instant;
 
-/// An output that was made, and the seconds that making it took.
+/// An output with its duration in seconds.
 pub(super) struct Attempt {
     pub(super) draft: Draft,
     pub(super) report: Report,
     pub(super) seconds: f64,
 }
 
-/// The time that all attempts took.
+/// The duration of all attempts.
 pub(super) struct AttemptClock {
     started: Instant,
     pub(super) n_attempts: usize,
@@ -22,7 +22,8 @@ impl AttemptClock {
         Self { started: Instant::now(), n_attempts: 0 }
     }
 
-    /// Adds the time of all attempts but the chosen one to its report, before the phases of that attempt.
+    /// Adds the duration of all attempts except the chosen one to its report, before the phases of that
+    /// attempt.
     pub(super) fn add_others(&self, report: &mut Report, origin: &Origin, seconds_of_chosen: f64) {
         let seconds = self.started.elapsed().as_secs_f64() - seconds_of_chosen;
         match self.n_attempts.saturating_sub(1) {

@@ -1,4 +1,4 @@
-//! What tensors cost at each step, and the steps that lose the least.
+//! The size and loss of tensors for each step size, and the allocation with the least loss.
 
 use crate::sensitivity::{self, OpenTensor};
 use briquette_core::{Error, Hash128, Result};
@@ -10,42 +10,42 @@ use briquette_writer::context::{RunOptions, Workers};
 use briquette_writer::curve::Curve;
 use std::collections::BTreeMap;
 
-/// The share of an error that is left at least, whatever the calibration says.
+/// The minimum share of an error that remains after weight updates, whatever the calibration shows.
 const LEAST_LEFT: f64 = 0.01;
 
-/// What the tensors of a model cost.
+/// The costs of a model's tensors.
 pub(super) struct Costs {
     curves: Vec<Curve>,
-    /// What a tensor's activations are rounded to, as its scheme says it.
+    /// The suffix of each tensor's scheme for its activations.
     suffixes: Vec<&'static str>,
-    /// Whether nothing that ran has it.
+    /// Whether no sample used the tensor.
     idle: Vec<bool>,
-    /// What is lost by a step, over its square, where weights stay where they are.
+    /// The loss per squared step size, without weight updates.
     losses: Vec<f64>,
-    /// How losses were found, and what they are counted in.
+    /// How losses were measured, and their unit.
     words: [String; 2],
     choices: Vec<Vec<Candidate>>,
-    /// Tensors that the same kernels are to multiply by.
+    /// Groups of tensors that must share a kernel.
     groups: Vec<Vec<usize>>,
-    /// Bytes of everything else.
+    /// The size of everything else in bytes.
     pub(super) fixed: f64,
-    /// The most bytes of the weight files; any where that is not what is asked.
+    /// The limit of the weight files in bytes; the maximum value without a size budget.
     pub(super) most: u64,
 }
 
-/// A step for each tensor.
+/// The scheme of each tensor.
 pub(super) struct Steps {
     pub(super) schemes: Vec<GivenScheme>,
-    /// The choice of each tensor.
+    /// The candidate index of each tensor.
     places: Vec<usize>,
-    /// Bytes of all their blocks.
+    /// The size of all blocks in bytes.
     pub(super) bytes: f64,
-    /// Whether no smaller ones are known.
+    /// Whether there are no finer step sizes.
     pub(super) are_finest: bool,
 }
 
 impl Steps {
-    /// What tells them from others.
+    /// Returns a hash of the schemes.
     pub(super) fn hash(&self) -> Hash128 {
         let each = self.schemes.iter().map(|given| format!("{} {} {}\n", given.name, given.scheme, given.is_idle));
         Hash128::of_block(each.collect::<String>().as_bytes())
@@ -53,10 +53,11 @@ impl Steps {
 }
 
 impl Costs {
-    /// Looks at the weights of all tensors whose steps are to be found, and at what the model loses by them.
+    /// Measures the weights of all tensors whose step size is open, and their sensitivities.
     ///
     /// # Errors
-    /// Config where there are none; those of reading and running.
+    /// - Config: there are no such tensors.
+    /// - See [`sensitivity::find`].
     pub(super) fn of(recipe: &Recipe, budget: &Budget, options: &RunOptions) -> Result<Self> {
         let checkpoint = crate::open::model(recipe)?;
         let plan = briquette_recipe::plan::plan(recipe, &checkpoint, &options.stop)?;
@@ -85,7 +86,8 @@ impl Costs {
         Ok(Self { curves, suffixes, idle, losses, words, choices, groups, fixed, most })
     }
 
-    /// Takes in what share of the error of layers' outputs is left by moving their weights, by name.
+    /// Updates the losses with the share of each layer's output error that remains after weight updates, by
+    /// name.
     pub(super) fn learn(&mut self, left: &BTreeMap<String, f64>) {
         let loss =
             |(curve, loss): (&Curve, &f64)| loss * left.get(&curve.name).map_or(1.0, |left| left.max(LEAST_LEFT));
@@ -93,7 +95,7 @@ impl Costs {
         self.choices = choices(&self.curves, &losses, &self.suffixes);
     }
 
-    /// Reports some steps, with their predicted bytes and losses.
+    /// Returns a report of step sizes with their predicted bytes and losses.
     pub(super) fn report(&self, target: &str, steps: &Steps) -> AllocationReport {
         let tensor = |(tensor, &place): (usize, &usize)| {
             let (curve, Candidate { bytes, loss, .. }) = (&self.curves[tensor], self.choices[tensor][place]);
@@ -117,7 +119,7 @@ impl Costs {
         }
     }
 
-    /// The fewest and the most bytes that blocks can have.
+    /// Returns the smallest and the largest size of all blocks in bytes.
     pub(super) fn range(&self) -> [f64; 2] {
         let sum = |pick: fn(f64, f64) -> f64| -> f64 {
             self.choices.iter().filter_map(|choices| choices.iter().map(|choice| choice.bytes).reduce(pick)).sum()
@@ -125,18 +127,18 @@ impl Costs {
         [sum(f64::min), sum(f64::max)]
     }
 
-    /// The steps that lose the least while blocks take at most so many bytes.
+    /// Returns the step sizes of least loss with blocks of at most `payload` bytes.
     ///
     /// # Errors
-    /// Config where even the coarsest take more.
+    /// Config: even the coarsest step sizes take more.
     pub(super) fn steps(&self, payload: f64) -> Result<Steps> {
-        // Sums of the same numbers in another order are not quite the same.
+        // The slack covers rounding of sums in another order.
         let chosen = |groups: &[Vec<usize>]| allocate(&self.choices, groups, payload * (1.0 + 1e-12));
-        // Where the bytes do not suffice for tensors together, they may for each by itself.
+        // If groups do not fit the budget, single tensors may.
         let Some(chosen) = chosen(&self.groups).or_else(|| chosen(&[])) else {
             let least = self.fixed + self.range()[0];
             let message = format!(
-                "found {} bytes, expected at least {least:.0}: what is not rounded takes {:.0}",
+                "found {} bytes, expected at least {least:.0}; all other tensors take {:.0}",
                 self.most, self.fixed
             );
             return Err(Error::config(message).at("budget"));

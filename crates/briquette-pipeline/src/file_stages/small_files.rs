@@ -1,4 +1,4 @@
-//! What lies beside the weights: files of the model that come along, and the config that tells of the codes.
+//! The files beside the weights: companion files of the model, and its config with the quantization.
 
 use briquette_core::{DType, Result, Role};
 use briquette_formats::{Checkpoint, Draft, companions, model_config, quantization_config};
@@ -7,7 +7,7 @@ use briquette_writer::manifest::ManifestSource;
 use briquette_writer::{Plan, TensorPlan, Workers};
 use std::path::Path;
 
-/// The small files of the model, and its config.
+/// Writes the model's companion files and its config.
 pub(super) fn write(
     draft: &Draft,
     plan: &Plan,
@@ -22,7 +22,7 @@ pub(super) fn write(
     }
 }
 
-/// The one type of all weights that are no codes, where a stage cast them.
+/// Returns the type of all float weights, if a stage cast them to a single type.
 fn dtype_of(plan: &Plan) -> Option<DType> {
     let floats = plan.tensors.iter().filter(|tensor| tensor.info.dtype.is_weight() && tensor.quant.is_none());
     let mut dtypes: Vec<DType> = floats.clone().map(|tensor| tensor.stored_dtype()).collect();
@@ -31,12 +31,13 @@ fn dtype_of(plan: &Plan) -> Option<DType> {
     dtypes.first().copied().filter(|_| is_cast && dtypes.len() == 1)
 }
 
-/// Whether other programs may have a Linear layer for a tensor: routers are such in some versions, and what nothing is known of.
+/// Returns whether other programs may have a Linear layer for a tensor: routers in some versions, and unknown
+/// tensors.
 fn may_be_linear(tensor: &TensorPlan) -> bool {
     tensor.info.shape.rank() == 2 && matches!(tensor.role, Role::Linear | Role::Parameter | Role::Unknown)
 }
 
-/// The model's `config.json`, telling other programs about the codes of this output and not of an earlier one.
+/// Returns the model's `config.json` with the quantization of this output instead of an earlier one.
 fn config_of(plan: &Plan, checkpoint: &Checkpoint, manifest: &ManifestSource) -> Result<Option<Vec<u8>>> {
     let mut original = model_config::read(checkpoint)?;
     if let Some(dtype) = dtype_of(plan) {

@@ -1,6 +1,6 @@
-//! What a model loses, found by running it.
+//! Sensitivities that are measured by running the model.
 
-use super::{Cost, FoundCosts, OpenTensor, TOLD_AT, with_floor};
+use super::{Cost, FoundCosts, OpenTensor, REPORTED_AT, with_floor};
 use crate::arch::arch_of;
 use crate::memory::limit_of_host;
 use crate::solve::{Simulated, rows_of};
@@ -16,7 +16,7 @@ use briquette_writer::RunOptions;
 use burn::tensor::Device;
 use std::path::Path;
 
-/// A model and some data to run it on.
+/// A model and data to run it on.
 struct Run<'a> {
     arch: Arch,
     device: Device,
@@ -28,7 +28,7 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn of(recipe: &'a Recipe, n_samples: usize, checkpoint: &Checkpoint, options: &'a RunOptions) -> Result<Self> {
-        let calibration = recipe.calibration.as_ref().ok_or_else(|| Error::bug("a measure without data"))?;
+        let calibration = recipe.calibration.as_ref().ok_or_else(|| Error::bug("a measurement without data"))?;
         let (arch, spec) = (arch_of(calibration.arch.as_deref(), checkpoint)?, spec_of(&calibration.data));
         let parent = recipe.output.parent().filter(|path| !path.as_os_str().is_empty());
         let directory = match parent {
@@ -46,7 +46,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// By one pass and back.
+/// Measures the losses by one forward and backward pass.
 pub(super) fn gradient(
     recipe: &Recipe,
     n_samples: usize,
@@ -63,7 +63,7 @@ pub(super) fn gradient(
     let found = briquette_models::guarded(&device, || {
         curvatures(checkpoint, arch, &device, (&data, &spec), (samples, room), &mut after)
     })?;
-    // The mean square error of a step is a twelfth of its square, and a loss half of the curvature times it.
+    // The mean squared error of a step size is `step²/12`, and a loss is half of the curvature times the error.
     let cost = |(tensor, _): &OpenTensor| {
         let trace = found.traces.get(tensor.info.name.as_ref() as &str).copied().unwrap_or(0.0);
         Cost { of_square: trace / 24.0, is_idle: trace <= 0.0 }
@@ -79,7 +79,7 @@ fn unit_of(unit: LossUnit) -> &'static str {
     }
 }
 
-/// By running it with each tensor alone rounded.
+/// Measures the losses by rounding each tensor separately.
 pub(super) fn measured(
     recipe: &Recipe,
     (n_samples, loss): (usize, Option<MeasuredLoss>),
@@ -91,16 +91,16 @@ pub(super) fn measured(
     let by = loss.map_or_else(|| LossMeasure::of(arch.task()), measure_of);
     by.check(arch.task(), &data).map_err(|error| error.at("budget.loss"))?;
     options.progress.begin("measure", 0);
-    let mut go_on = |_, _| options.stop.check();
+    let mut check_stop = |_, _| options.stop.check();
     briquette_models::guarded(&device, || {
         let of = ModelOnData { checkpoint, arch, device: &device, over: (&data, &spec), samples, room };
-        let original = Baseline::run(of, by, &mut go_on)?;
+        let original = Baseline::run(of, by, &mut check_stop)?;
         let unit = original.unit()?;
         let mut found = Vec::with_capacity(open.len());
         for (tensor, curve) in open {
-            let (mut values, step) = (rows_of(tensor, checkpoint, &options.stop)?, TOLD_AT * curve.rms);
+            let (mut values, step) = (rows_of(tensor, checkpoint, &options.stop)?, REPORTED_AT * curve.rms);
             round(&mut values, step as f32);
-            let cost = original.cost(&Simulated::one(checkpoint, tensor, &values), &mut go_on)?;
+            let cost = original.cost(&Simulated::one(checkpoint, tensor, &values), &mut check_stop)?;
             found.push(Cost { of_square: cost.loss / (step * step), is_idle: !cost.is_seen });
             options.progress.items(found.len(), open.len());
         }
@@ -116,7 +116,7 @@ fn measure_of(loss: MeasuredLoss) -> LossMeasure {
     }
 }
 
-/// Rounds weights to a grid of this step.
+/// Rounds weights to a grid with this step size.
 fn round(values: &mut [f32], step: f32) {
     let affine = Affine::symmetric(step);
     let mut codes = vec![0; values.len()];

@@ -1,4 +1,4 @@
-//! The losses of a model's tensors by themselves, as a file and a page.
+//! Sensitivities of a model's tensors, as a file and a page.
 
 use super::{find, open_tensors};
 use crate::calibrate::check_output;
@@ -13,50 +13,53 @@ use briquette_report::{SensitivityReport, html, to_json};
 use briquette_writer::{RunOptions, Workers};
 use std::path::{Path, PathBuf};
 
-/// Of which model, how, and where it goes.
+/// A sensitivity measurement: the model, the method and the output.
 #[derive(Debug, Clone, Default)]
 pub struct SensitivityRequest {
     /// The model.
     pub model: PathBuf,
-    /// Which entry of its file it is.
+    /// The entry of the file that is the model.
     pub choice: Choice,
-    /// Its architecture, where files do not tell.
+    /// The architecture, if the files do not determine it.
     pub arch: Option<String>,
-    /// gradient, measured or relative; gradient where there is data, and relative where there is none.
+    /// The method: gradient, measured or relative. The default is gradient with data, and relative without.
     pub how: Option<String>,
-    /// Another of these, to hold it against.
+    /// Another method to compare with.
     pub against: Option<String>,
-    /// What losses by measuring are counted by: cosine, kl or metric.
+    /// The loss of the measured method: cosine, kl or metric.
     pub loss: Option<String>,
     /// The data, under `eval`.
     pub data: RawData,
-    /// Statistics of the inputs of layers.
+    /// A file of input statistics of layers.
     pub statistics: Option<PathBuf>,
-    /// The most items that run.
+    /// The maximum number of items to run.
     pub n_samples: Option<usize>,
-    /// Tensors that are looked at; all where it is empty.
+    /// The tensors to measure; all if empty.
     pub include: Vec<String>,
-    /// Tensors that are not.
+    /// The tensors to skip.
     pub exclude: Vec<String>,
-    /// The file to write; its page lies beside it.
+    /// The file to write; its page has the same name.
     pub output: Option<PathBuf>,
 }
 
-/// Finds what a model loses by the error of each tensor that a quantization takes, and writes it down where that is asked, as JSON and as a page. Older
-/// files are replaced where the options say so.
+/// Measures the sensitivity of a model to errors of each tensor that a quantization takes.
+///
+/// With an output, writes the result as JSON and as a page. Existing files are replaced only with `force`.
 ///
 /// # Errors
-/// Config where there is no such device or data of that kind; Input where data or model are damaged; Refused where the output exists or lies in the
-/// model's directory; Io.
-pub fn sensitivity(asked: &SensitivityRequest, options: &RunOptions) -> Result<SensitivityReport> {
-    found(asked, options).map_err(|error| if asked.output.is_some() { unwritten(error) } else { error })
+/// - Config: the device is unknown, or the data is of another kind.
+/// - Input: the data or the model is damaged.
+/// - Refused: the output exists or is in the model's directory.
+/// - Io: a file cannot be read or written.
+pub fn sensitivity(request: &SensitivityRequest, options: &RunOptions) -> Result<SensitivityReport> {
+    found(request, options).map_err(|error| if request.output.is_some() { unwritten(error) } else { error })
 }
 
-fn found(asked: &SensitivityRequest, options: &RunOptions) -> Result<SensitivityReport> {
-    let recipe = asked.recipe(asked.how.as_deref())?;
+fn found(request: &SensitivityRequest, options: &RunOptions) -> Result<SensitivityReport> {
+    let recipe = request.recipe(request.how.as_deref())?;
     let checkpoint = crate::open::model(&recipe)?;
-    let page = asked.output.as_ref().map(|output| output.with_extension("html"));
-    for path in asked.output.iter().chain(&page) {
+    let page = request.output.as_ref().map(|output| output.with_extension("html"));
+    for path in request.output.iter().chain(&page) {
         check_output(path, &checkpoint, options.force)?;
     }
     let plan = briquette_recipe::plan::plan(&recipe, &checkpoint, &options.stop)?;
@@ -66,18 +69,18 @@ fn found(asked: &SensitivityRequest, options: &RunOptions) -> Result<Sensitivity
         find(recipe, how, &open, &checkpoint, options)
     };
     let mut report = found(&recipe)?;
-    if let Some(other) = &asked.against {
-        hold(&mut report, &found(&asked.recipe(Some(other))?)?);
+    if let Some(other) = &request.against {
+        hold(&mut report, &found(&request.recipe(Some(other))?)?);
     }
     checkpoint.check_unchanged()?;
-    if let Some((output, page)) = asked.output.as_ref().zip(page) {
+    if let Some((output, page)) = request.output.as_ref().zip(page) {
         let (json, html) = (to_json(&report)?, html::of_sensitivity(&report));
         draft::write_files(&[(output, &json), (&page, html.as_bytes())], options.force)?;
     }
     Ok(report)
 }
 
-/// Holds losses against others of the same tensors.
+/// Compares losses with those of another method.
 fn hold(report: &mut SensitivityReport, other: &SensitivityReport) {
     for tensor in &mut report.tensors {
         tensor.against = other.tensor(&tensor.name).map(|other| other.loss);
@@ -97,12 +100,12 @@ fn rank_correlation(_: &[f64], _: &[f64]) -> Option<f64> {
 }
 
 impl SensitivityRequest {
-    /// Whether either way measures.
+    /// Returns whether either method is `measured`.
     fn measures(&self) -> bool {
         [&self.how, &self.against].into_iter().any(|how| how.as_deref() == Some(Sensitivity::NAMES[1]))
     }
 
-    /// A recipe whose budget would look at these losses.
+    /// Returns a recipe whose budget uses these losses.
     fn recipe(&self, how: Option<&str>) -> Result<Recipe> {
         let has_statistics = self.statistics.is_some();
         let stage = StageKeys::Quantize(RawQuantize {
@@ -132,7 +135,7 @@ impl SensitivityRequest {
             budget: Some(RawBudget {
                 bits: Some(4.0),
                 sensitivity: how.map(str::to_string),
-                // Beside another way, it is that of the one which has a choice.
+                // With two methods, the loss applies to the measured one.
                 loss: self.loss.clone().filter(|_| !self.measures() || how == Some(Sensitivity::NAMES[1])),
                 samples: self.n_samples.filter(|_| is_run),
                 ..RawBudget::default()

@@ -1,12 +1,12 @@
-//! How far the outputs of a layer are from what they were, by the gram matrix of its inputs.
+//! The output error of a layer, from the Gram matrix of its inputs.
 
 use briquette_core::InputStats;
 use briquette_methods::reconstruct::output_error;
 
-/// Rows that errors are summed over: all, or about so many that lie evenly apart.
+/// The maximum number of rows to sum errors over: all rows, or evenly spaced ones.
 const MAX_ROWS: usize = 256;
 
-/// Sums of `e·G·eᵀ` over rows of errors `e`, for weights that stayed where they were and for those that were moved, and of `w·G·wᵀ`.
+/// Sums of `e·G·eᵀ` over rows of errors `e`, without and with weight updates, and of `w·G·wᵀ`.
 pub(super) struct OutputErrors<'a> {
     stats: &'a InputStats,
     step: usize,
@@ -15,28 +15,30 @@ pub(super) struct OutputErrors<'a> {
 }
 
 impl<'a> OutputErrors<'a> {
-    /// Of a tensor of so many rows, before any.
+    /// Creates empty sums for a tensor of `n_rows` rows.
     pub(super) fn new(stats: &'a InputStats, n_rows: usize) -> Self {
         Self { stats, step: n_rows.div_ceil(MAX_ROWS).max(1), errors: [0.0; 2], whole: 0.0 }
     }
 
-    /// Adds some rows, the first of which is `first`: as they were, where `unmoved` puts each, and where they were moved to.
-    pub(super) fn add(&mut self, first: usize, own: &[f32], unmoved: impl Fn(usize) -> Vec<f32>, moved: &[f32]) {
+    /// Adds rows from `first` on: the original rows, their plainly rounded values from `rounded`, and their
+    /// updated values.
+    pub(super) fn add(&mut self, first: usize, own: &[f32], rounded: impl Fn(usize) -> Vec<f32>, updated: &[f32]) {
         let n_cols = self.stats.n_inputs();
         let rows = (0..own.len() / n_cols).filter(|row| (first + row).is_multiple_of(self.step));
         let [mut before, mut stayed, mut after] = [const { Vec::<f32>::new() }; 3];
         for row in rows {
             let cols = row * n_cols..(row + 1) * n_cols;
             before.extend_from_slice(&own[cols.clone()]);
-            stayed.extend(unmoved(row));
-            after.extend_from_slice(&moved[cols]);
+            stayed.extend(rounded(row));
+            after.extend_from_slice(&updated[cols]);
         }
         self.errors[0] += output_error(&before, &stayed, self.stats);
         self.errors[1] += output_error(&before, &after, self.stats);
         self.whole += output_error(&before, &vec![0.0; before.len()], self.stats);
     }
 
-    /// The square error of outputs over their square, of weights that stayed (0) or were updated (1); none where it is not finite.
+    /// Returns the relative squared output error without (0) or with (1) weight updates. `None` if it is not
+    /// finite.
     pub(super) fn relative(&self, which: usize) -> Option<f64> {
         let relative = self.errors[which] / self.whole;
         (self.whole > 0.0 && relative.is_finite()).then(|| relative.max(0.0))
@@ -49,7 +51,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn errors_are_those_of_the_outputs_of_every_input() {
+    fn errors_match_the_outputs_of_every_input() {
         let inputs = [[1.0_f64, 2.0, -1.0], [0.5, 0.0, 3.0]];
         let mut gram = vec![0.0; 9];
         for x in inputs {
@@ -57,12 +59,12 @@ mod tests {
         }
         let stats =
             InputStats { count: 2, gram: Some(Arc::new(gram)), sum_squares: vec![0.0; 3], ..InputStats::default() };
-        let (own, unmoved, moved) = ([1.0_f32, 2.0, 3.0], [1.0_f32, 2.0, 2.0], [1.5_f32, 2.0, 3.0]);
+        let (own, rounded, updated) = ([1.0_f32, 2.0, 3.0], [1.0_f32, 2.0, 2.0], [1.5_f32, 2.0, 3.0]);
         let square = |weights: [f32; 3]| -> f64 {
             inputs.iter().map(|x| x.iter().zip(weights).map(|(x, w)| x * f64::from(w)).sum::<f64>().powi(2)).sum()
         };
         let mut errors = OutputErrors::new(&stats, 1);
-        errors.add(0, &own, |_| unmoved.to_vec(), &moved);
+        errors.add(0, &own, |_| rounded.to_vec(), &updated);
         assert!((errors.relative(0).unwrap() - square([0.0, 0.0, 1.0]) / square(own)).abs() < 1e-12);
         assert!((errors.relative(1).unwrap() - square([-0.5, 0.0, 0.0]) / square(own)).abs() < 1e-12);
     }

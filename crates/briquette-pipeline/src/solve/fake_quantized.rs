@@ -1,4 +1,4 @@
-//! A checkpoint whose tensors have the values that they will be served with.
+//! A checkpoint with the dequantized values of its tensors.
 
 use super::one::Solver;
 use super::source::SolvedSource;
@@ -8,23 +8,23 @@ use briquette_formats::{Checkpoint, InputFile, TensorInfo, TensorSource};
 use briquette_writer::{Plan, TensorPlan};
 use std::collections::BTreeMap;
 
-/// A checkpoint, with other values of some tensors in f32.
+/// A checkpoint in which some tensors have other values, in f32.
 pub(crate) struct Simulated<'a> {
     checkpoint: &'a Checkpoint,
     infos: Vec<TensorInfo>,
-    /// Values in the order of the file.
+    /// The values in file order.
     values: BTreeMap<usize, Vec<u8>>,
 }
 
 impl<'a> Simulated<'a> {
-    /// One tensor with other values, row by row.
+    /// Creates a checkpoint with other values for one tensor, row-major.
     pub(crate) fn one(checkpoint: &'a Checkpoint, tensor: &TensorPlan, values: &[f32]) -> Self {
         let mut fake_quantized = Self { checkpoint, infos: checkpoint.tensors().to_vec(), values: BTreeMap::new() };
         fake_quantized.set(tensor, tensor.index(), values);
         fake_quantized
     }
 
-    /// The tensors of a plan that `is_chosen` takes, as they were decided and moved.
+    /// Creates a checkpoint with the final values of a plan's tensors that `is_chosen` accepts.
     pub(super) fn of(
         checkpoint: &'a Checkpoint,
         plan: &Plan,
@@ -37,7 +37,7 @@ impl<'a> Simulated<'a> {
             let main = &plan.tensors[tensor.tied_to().unwrap_or(tensor.index())];
             let (n_rows, n_cols) = (main.rows().n_rows, main.rows().n_cols);
             let mut values = match source.weights(main.index())? {
-                Some(moved) => moved,
+                Some(updated) => updated,
                 None => {
                     let (values, decision) = solver.plain(main.index())?;
                     fake_quantize(&values, n_rows, n_cols, &decision)
@@ -51,7 +51,7 @@ impl<'a> Simulated<'a> {
         Ok(fake_quantized)
     }
 
-    /// Sets the values of a tensor, row by row.
+    /// Sets the values of a tensor, row-major.
     fn set(&mut self, like: &TensorPlan, index: usize, values: &[f32]) {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let mut own = vec![0; bytes.len()];
@@ -64,7 +64,7 @@ impl<'a> Simulated<'a> {
     }
 }
 
-/// Rounds values to what a type can hold.
+/// Rounds values to the precision of a type.
 fn round_to(values: &mut [f32], dtype: DType) {
     if dtype == DType::F32 || dtype == DType::F64 {
         return;

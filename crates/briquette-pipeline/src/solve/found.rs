@@ -1,4 +1,4 @@
-//! What was found so far, block after block.
+//! The results so far, block by block.
 
 use super::job::layer_of;
 use super::source::SolvedSource;
@@ -11,14 +11,14 @@ use briquette_writer::Plan;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// What was found so far.
+/// The results so far.
 pub(super) struct Found<'a> {
     pub(super) source: SolvedSource<'a>,
     pub(super) layers: BTreeMap<usize, SolvedLayer>,
 }
 
 impl<'a> Found<'a> {
-    /// Takes in a finished unit: its weights, and what it says of inputs.
+    /// Adds a finished unit: its weights, and its input statistics.
     pub(super) fn take_in(&mut self, plan: &mut Plan, unit: Checkpoint, tensors: &[usize]) -> Result<()> {
         for &index in tensors {
             let tensor = &plan.tensors[index];
@@ -34,7 +34,7 @@ impl<'a> Found<'a> {
         self.source.add(unit, tensors.iter().map(|&index| (index, &plan.tensors[index])))
     }
 
-    /// Adds remarks about layers that saw little, and about layers whose method fell back to a simpler one.
+    /// Adds remarks about layers with few inputs, and about layers whose method fell back to a simpler one.
     pub(super) fn remark(&self, plan: &mut Plan) {
         let of = |is_it: &dyn Fn(&SolvedLayer) -> bool| -> Vec<&str> {
             let found = self.layers.iter().filter(|(_, layer)| is_it(layer));
@@ -44,9 +44,9 @@ impl<'a> Found<'a> {
         let damped = of(&|layer| layer.is_damped_more && layer.fell_back.is_none());
         let dead = of(&|layer| layer.n_dead > 0);
         let lines = [
-            ("saw fewer than 512 vectors in the calibration, which says little of their inputs", few),
+            ("saw fewer than 512 vectors in the calibration, too few for reliable statistics", few),
             ("needed more damping, as their Hessians had no Cholesky factor", damped),
-            ("have inputs that were 0 throughout the calibration; the weights of those became 0", dead),
+            ("have inputs that were 0 throughout the calibration; the weights of these inputs became 0", dead),
         ];
         let said = lines.into_iter().filter(|(_, names)| !names.is_empty());
         let said: Vec<String> = said.map(|(what, names)| format!("{} {what}", listed(&names))).collect();
@@ -60,7 +60,7 @@ impl<'a> Found<'a> {
     }
 }
 
-/// What an earlier run left at a path, where it is whole; else it is made, and kept there.
+/// Opens the unit of an earlier run if it is intact. Otherwise makes and stores it.
 pub(super) fn unit_at(path: &Path, make: impl FnOnce() -> Result<Unit>) -> Result<Checkpoint> {
     if path.exists()
         && let Ok(done) = Unit::open(path)

@@ -1,4 +1,4 @@
-//! What the inputs of layers are: from files of statistics, or from running the model.
+//! Input statistics of layers, from files or from running the model.
 
 use super::found::Found;
 use super::job::SolveJob;
@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The statistics of all files that stages name, which must be of this model.
+/// Reads the statistics of all files that stages name, and checks that they belong to this model.
 pub(super) fn layers_of_files(job: &SolveJob) -> Result<BTreeMap<String, InputStats>> {
     let mut layers = BTreeMap::new();
     for path in job.recipe.stages.iter().filter(|stage| stage.updates_weights()).filter_map(Stage::statistics) {
@@ -23,7 +23,7 @@ pub(super) fn layers_of_files(job: &SolveJob) -> Result<BTreeMap<String, InputSt
     Ok(layers)
 }
 
-/// The file of statistics that are gathered before anything is decided.
+/// The name of the file with statistics that are gathered before the plan.
 pub(super) const STATISTICS: &str = "statistics.safetensors";
 
 #[cfg(feature = "model")]
@@ -41,7 +41,7 @@ mod without {
         false
     }
 
-    /// This build cannot run models.
+    /// Returns an error if the recipe calibrates: this build cannot run models.
     pub(crate) fn calibrated<'r>(
         recipe: &'r Recipe,
         _scratch: &Path,
@@ -84,8 +84,10 @@ mod run {
     use briquette_recipe::plan::settle_unseen;
     use briquette_writer::TensorPlan;
 
-    /// Whether the model runs block by block while it is decided about: a network of text whose weights are moved, or whose blocks are to
-    /// see what compressed ones give them.
+    /// Returns whether the model runs block by block during compression.
+    ///
+    /// This applies to text models whose weights are updated, or whose blocks should receive the outputs of
+    /// compressed blocks.
     pub(crate) fn goes_by_block(recipe: &Recipe, checkpoint: &Checkpoint) -> bool {
         let Some(calibration) = &recipe.calibration else { return false };
         let moves = recipe.stages.iter().any(Stage::updates_weights);
@@ -94,10 +96,14 @@ mod run {
         is_text && (moves || calibration.is_sequential)
     }
 
-    /// The recipe with a file of statistics for its stages, where these are to be gathered from the model as it is.
+    /// Returns the recipe with a file of statistics for its stages, after gathering them from the original
+    /// model.
     ///
     /// # Errors
-    /// Config where the data is of another kind than the model takes; Input; Io; Interrupted.
+    /// - Config: the data is of another kind than the model takes.
+    /// - Input: the data or the model is damaged.
+    /// - Io: a file cannot be read or written.
+    /// - Interrupted: a stop was requested.
     pub(crate) fn calibrated<'r>(recipe: &'r Recipe, scratch: &Path, options: &RunOptions) -> Result<Cow<'r, Recipe>> {
         let Some(calibration) = &recipe.calibration else { return Ok(Cow::Borrowed(recipe)) };
         let checkpoint = crate::open::model(recipe)?;
@@ -151,11 +157,11 @@ mod run {
         StatisticsFile { model, layers: found.layers }.write(path)
     }
 
-    /// Runs a model block by block: the inputs of a block's layers are seen, its weights decided, and what they give is what the next
-    /// block sees.
+    /// Compresses a model block by block: observes the inputs of a block's layers, decides about its weights,
+    /// and passes its outputs to the next block.
     ///
     /// # Errors
-    /// As [`super::super::solve`].
+    /// See [`super::super::solve`].
     pub(crate) fn block_by_block<'j>(
         job: &'j SolveJob<'j>,
         calibration: &'j CalibrationRun,
@@ -169,31 +175,31 @@ mod run {
             let data = spec.open(arch.task())?;
             let samples = Samples { n: calibration.n_samples, seed: calibration.seed };
             let batches = token_batches(arch, &mut input, &data, &spec, samples)?
-                .ok_or_else(|| Error::bug("a network of text that takes none"))?;
+                .ok_or_else(|| Error::bug("a text model that takes no text"))?;
             let layers = LayerwiseRunner::layers_of(job.checkpoint, arch)?;
             settle_unseen(plan, |tensor| !layers.contains(layer_of(&tensor.info.name)));
             let solver = Solver::new(job, plan)?;
             let limit = limit_of_host(calibration.limit, job.options);
             let room = Room::within(limit, job.scratch);
             let parts = LayerwiseRunner::parts(job.checkpoint, arch)?
-                .ok_or_else(|| Error::bug("a network of text without blocks"))?;
+                .ok_or_else(|| Error::bug("a text model without transformer blocks"))?;
             let entry = Simulated::of(job.checkpoint, plan, (&solver, &found.source), |tensor| {
                 calibration.is_sequential
                     && parts.part_of(&tensor.info.name) == BlockPart::Entry
                     && !tensor.solve.moves()
             })?;
-            let walk = LayerwiseRunner::begin(job.checkpoint, arch, &device, batches, room, &entry)?;
-            let walk = walk.ok_or_else(|| Error::bug("a network of text without blocks"))?;
+            let runner = LayerwiseRunner::begin(job.checkpoint, arch, &device, batches, room, &entry)?;
+            let runner = runner.ok_or_else(|| Error::bug("a text model without transformer blocks"))?;
             drop(entry);
-            LayerwiseSolve { job, calibration, walk, plan, found, solver, limit }.run()
+            LayerwiseSolve { job, calibration, runner, plan, found, solver, limit }.run()
         })
     }
 
-    /// A model on its way through its blocks.
+    /// The state of a layerwise compression.
     struct LayerwiseSolve<'j, 'p, 's> {
         job: &'j SolveJob<'j>,
         calibration: &'j CalibrationRun,
-        walk: LayerwiseRunner<'j>,
+        runner: LayerwiseRunner<'j>,
         plan: &'s mut Plan<'p>,
         found: &'s mut Found<'j>,
         solver: Solver<'j, 'p>,
@@ -204,7 +210,7 @@ mod run {
         fn run(mut self) -> Result<()> {
             let Self { job, .. } = self;
             job.options.progress.begin("solve", 0);
-            let n_passes = 2 * self.walk.n_blocks() * self.walk.n_batches();
+            let n_passes = 2 * self.runner.n_blocks() * self.runner.n_batches();
             let mut n_done = 0;
             let mut after = |_, _| {
                 n_done += 1;
@@ -212,55 +218,55 @@ mod run {
                 job.options.stop.check()
             };
             let probe = Probe::with_gram();
-            while let Some(block) = self.walk.next_block() {
+            while let Some(block) = self.runner.next_block() {
                 let tensors = self.of_part(BlockPart::Block(block));
                 let path = job.scratch.join(format!("block-{block:04}.safetensors"));
-                let Self { walk, solver, plan, .. } = &mut self;
+                let Self { runner, solver, plan, .. } = &mut self;
                 let unit = unit_at(&path, || {
-                    let mut seen = walk.observe(job.checkpoint, &probe, &mut after)?;
+                    let mut seen = runner.observe(job.checkpoint, &probe, &mut after)?;
                     solver.unit(plan, &tensors, &mut seen.layers)
                 })?;
-                self.limit.map_or(Ok(()), |limit| limit.check(&format!("decide about block {block}")))?;
+                self.limit.map_or(Ok(()), |limit| limit.check(&format!("compress block {block}")))?;
                 self.found.take_in(self.plan, unit, &tensors)?;
                 self.solver.learn(self.plan);
-                self.go_on(block, &mut after)?;
+                self.advance(block, &mut after)?;
             }
             self.head(&probe)
         }
 
-        /// Takes the states to the next block.
-        fn go_on(&mut self, block: usize, after: &mut dyn FnMut(usize, usize) -> Result<()>) -> Result<()> {
+        /// Advances the hidden states to the next block.
+        fn advance(&mut self, block: usize, after: &mut dyn FnMut(usize, usize) -> Result<()>) -> Result<()> {
             if !self.calibration.is_sequential {
-                return self.walk.advance(self.job.checkpoint, after);
+                return self.runner.advance(self.job.checkpoint, after);
             }
-            let Self { walk, plan, solver, found, .. } = self;
+            let Self { runner, plan, solver, found, .. } = self;
             let current = Simulated::of(self.job.checkpoint, plan, (solver, &found.source), |tensor| {
-                walk.part_of(&tensor.info.name) == BlockPart::Block(block)
+                runner.part_of(&tensor.info.name) == BlockPart::Block(block)
             })?;
-            walk.advance(&current, after)
+            runner.advance(&current, after)
         }
 
-        /// A head of its own, which sees what the last block gives.
+        /// Compresses an untied head, whose inputs are the outputs of the last block.
         fn head(&mut self, probe: &Probe) -> Result<()> {
             let tensors = self.of_part(BlockPart::Exit);
             if tensors.is_empty() {
                 return Ok(());
             }
-            let Self { job, walk, solver, plan, .. } = self;
+            let Self { job, runner, solver, plan, .. } = self;
             let unit = unit_at(&job.scratch.join("head.safetensors"), || {
-                let mut seen = walk.observe_head(job.checkpoint, probe)?;
+                let mut seen = runner.observe_head(job.checkpoint, probe)?;
                 solver.unit(plan, &tensors, &mut seen.layers)
             })?;
             self.found.take_in(self.plan, unit, &tensors)
         }
 
-        /// The tensors of a part whose inputs are to be known.
+        /// Returns the tensors of a part whose input statistics are needed.
         fn of_part(&self, part: BlockPart) -> Vec<usize> {
-            let layers = self.walk.layers();
+            let layers = self.runner.layers();
             let is_of_it = |tensor: &&TensorPlan| {
                 let is_needed = tensor.solve.moves() || briquette_recipe::plan::needs_inputs(tensor);
                 let is_shown = layers.contains(layer_of(&tensor.info.name));
-                let is_there = self.walk.part_of(&tensor.info.name) == part && tensor.tied_to().is_none();
+                let is_there = self.runner.part_of(&tensor.info.name) == part && tensor.tied_to().is_none();
                 is_there && (is_needed || tensor.is_changed() && is_shown)
             };
             self.plan.tensors.iter().filter(is_of_it).map(TensorPlan::index).collect()

@@ -1,4 +1,4 @@
-//! What a run of the methods that move weights works on.
+//! The inputs of error compensation.
 
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::Checkpoint;
@@ -8,26 +8,27 @@ use briquette_writer::{Stop, TensorPlan};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What a run of the methods that move weights works on.
+/// The inputs of error compensation.
 #[derive(Clone, Copy)]
 pub(crate) struct SolveJob<'a> {
     pub(crate) recipe: &'a Recipe,
     pub(crate) checkpoint: &'a Checkpoint,
-    /// Where finished blocks are kept.
+    /// The directory of finished blocks.
     pub(crate) scratch: &'a Path,
     pub(crate) workers: &'a Workers,
     pub(crate) options: &'a RunOptions,
 }
 
-/// The name of the layer that a tensor is the weight of.
+/// Returns the name of the layer of a weight tensor.
 pub(super) fn layer_of(name: &str) -> &str {
     name.strip_suffix(".weight").unwrap_or(name)
 }
 
-/// The statistics of a tensor's inputs.
+/// Returns the statistics of a tensor's inputs.
 ///
 /// # Errors
-/// Input where there are none of its layer, of another number of inputs, or without a gram matrix where `needs_gram`.
+/// Input: the layer has no statistics, or they have another number of inputs or no Gram matrix although
+/// `needs_gram` is set.
 pub(super) fn stats_of<'s>(
     tensor: &TensorPlan,
     layers: &'s BTreeMap<String, InputStats>,
@@ -44,14 +45,14 @@ pub(super) fn stats_of<'s>(
         return Err(Error::input(message).at(tensor.culprit()));
     }
     if needs_gram && stats.gram.is_none() {
-        let message = "its statistics have no gram matrix, which moving weights needs; gather them with `--gram`";
+        let message = "its statistics have no Gram matrix, which weight updates need; gather them with `--gram`";
         return Err(Error::input(message).at(tensor.culprit()));
     }
     Ok(stats)
 }
 
-/// Checks for a request to stop, as work in `briquette-methods` does.
-pub(super) fn go_on(stop: &Stop) -> impl Fn() -> Result<()> + Sync {
+/// Returns a function that checks for a stop, for methods of `briquette-methods`.
+pub(super) fn check_stop(stop: &Stop) -> impl Fn() -> Result<()> + Sync {
     let stop = stop.clone();
     move || stop.check()
 }

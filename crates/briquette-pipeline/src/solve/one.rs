@@ -1,7 +1,7 @@
-//! The weights of one tensor: which are dropped, on which grids they lie, and where they are moved to.
+//! Error compensation of one tensor: its mask, grids and updated weights.
 
 use super::errors::OutputErrors;
-use super::job::{SolveJob, go_on, layer_of, stats_of};
+use super::job::{SolveJob, check_stop, layer_of, stats_of};
 use super::unit::{Unit, UpdatedTensor};
 use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, decision::fake_quantize, rows};
 use briquette_formats::{Checkpoint, TensorSource};
@@ -19,25 +19,25 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What is added to the diagonal of a Hessian, as a share of its mean, where that suffices.
+/// The initial damping of a Hessian, relative to its mean diagonal.
 pub(super) const DAMPING: f64 = 0.01;
 
-/// Weights that are converted at a time.
+/// The number of weights that are converted at a time.
 const CHECKED: usize = 1 << 16;
 
-/// Vectors below which a layer's statistics say little.
+/// With fewer input vectors than this, a layer's statistics are unreliable.
 const FEW: u64 = 512;
 
-/// Decides about tensors one by one.
+/// Compresses tensors one by one.
 pub(super) struct Solver<'j, 'p> {
     checkpoint: &'j Checkpoint,
     workers: &'j Workers,
-    /// What is decided without moving weights: which are dropped by a score, and all of tensors that stay where they are.
+    /// The plan without weight updates: masks by score, and everything for the other tensors.
     plain: Plan<'p>,
     surveys: Vec<Survey>,
 }
 
-/// A factor of the Hessian of some inputs, for all layers that see them.
+/// A factor of the Hessian for all layers with the same inputs.
 struct KnownFactor {
     gram: Arc<Vec<f64>>,
     order: ColumnOrder,
@@ -45,13 +45,14 @@ struct KnownFactor {
 }
 
 impl<'j, 'p> Solver<'j, 'p> {
-    /// Surveys what is decided without moving weights.
+    /// Surveys the tensors without weight updates.
     pub(super) fn new(job: &SolveJob<'j>, plan: &Plan<'p>) -> Result<Self> {
         let mut plain = plan.clone();
         for tensor in plain.tensors.iter_mut().filter(|tensor| tensor.solve.moves()) {
             match (tensor.solve.reconstruction, tensor.prune) {
                 (None, Some(_)) => tensor.quant = None,
-                // Nothing is decided yet; the tensor is still read by its outputs, as its weights will be updated.
+                // Nothing is decided yet; the tensor is still read by its outputs, because its weights will be
+                // updated.
                 _ => (tensor.prune, tensor.quant, tensor.cast) = (None, None, None),
             }
         }
@@ -59,15 +60,16 @@ impl<'j, 'p> Solver<'j, 'p> {
         Ok(Self { checkpoint: job.checkpoint, workers: job.workers, plain, surveys })
     }
 
-    /// Learns what the inputs of tensors are, for scores and ranges that look at them.
+    /// Copies input statistics from the plan, for scores and ranges that use them.
     #[cfg(feature = "model")]
     pub(super) fn learn(&mut self, plan: &Plan) {
         self.plain.inputs.clone_from(&plan.inputs);
     }
 
-    /// Moves the weights of those of these tensors of which that is asked. Of the others their inputs are kept.
+    /// Updates the tensors that request error compensation, and stores the input statistics of all these
+    /// tensors.
     ///
-    /// Statistics go from `layers` once they are used, and those of the most inputs are used last: no others are held then.
+    /// Statistics are removed from `layers` after use. The largest are used last, when no others are in memory.
     pub(super) fn unit(
         &mut self,
         plan: &Plan,
@@ -91,7 +93,7 @@ impl<'j, 'p> Solver<'j, 'p> {
         Ok(unit)
     }
 
-    /// All weights of a tensor as it is decided without moving any, row by row, and the decision.
+    /// Returns all weights of a tensor row-major, and the decision without weight updates.
     pub(super) fn plain(&self, index: usize) -> Result<(Vec<f32>, Decision)> {
         let (tensor, stop) = (&self.plain.tensors[index], self.workers.stop());
         let values = rows_of(tensor, self.checkpoint, stop)?;
@@ -102,7 +104,7 @@ impl<'j, 'p> Solver<'j, 'p> {
         Ok((values, decision))
     }
 
-    /// Moves the weights of a tensor, a range of rows at a time where those do not depend on each other.
+    /// Updates the weights of a tensor, some rows at a time if rows are independent.
     fn tensor(&self, tensor: &TensorPlan, stats: &InputStats, factors: &mut Vec<KnownFactor>) -> Result<UpdatedTensor> {
         let (n_rows, n_cols) = (tensor.rows().n_rows, tensor.rows().n_cols);
         let (original, plain) = self.plain(tensor.index())?;
@@ -116,20 +118,20 @@ impl<'j, 'p> Solver<'j, 'p> {
             let rows = start..(start + step).min(n_rows);
             let given = given.map(|given| rows_of_mask(given, &rows));
             let own = &original[rows.start * n_cols..rows.end * n_cols];
-            let mut moved = self.rows(tensor, own, given.as_ref(), stats, (factors, &mut outcome))?;
-            if !moved.as_ref().is_some_and(|(values, _)| can_store(tensor, values)) {
+            let mut updated = self.rows(tensor, own, given.as_ref(), stats, (factors, &mut outcome))?;
+            if !updated.as_ref().is_some_and(|(values, _)| can_store(tensor, values)) {
                 is_lost = true;
-                moved = self.rows(tensor, own, given.as_ref(), &unseen(stats), (&mut Vec::new(), &mut outcome))?;
+                updated = self.rows(tensor, own, given.as_ref(), &unseen(stats), (&mut Vec::new(), &mut outcome))?;
             }
-            let moved = moved.ok_or_else(|| {
+            let updated = updated.ok_or_else(|| {
                 let message = "its weights are too large to be rounded within f32; exclude the tensor from the stage";
                 Error::refused(message).at(tensor.culprit())
             })?;
-            let unmoved = |row: usize| {
-                fake_quantize(&own[row * n_cols..(row + 1) * n_cols], 1, n_cols, &of_row(&moved.1, row, n_cols))
+            let rounded = |row: usize| {
+                fake_quantize(&own[row * n_cols..(row + 1) * n_cols], 1, n_cols, &of_row(&updated.1, row, n_cols))
             };
-            errors.add(rows.start, own, unmoved, &moved.0);
-            solved.push(n_cols, &moved.0, moved.1);
+            errors.add(rows.start, own, rounded, &updated.0);
+            solved.push(n_cols, &updated.0, updated.1);
         }
         if let Some(outcome) = outcome.as_mut().filter(|_| is_lost) {
             outcome.fallback = Some(Fallback::NotFinite);
@@ -138,7 +140,8 @@ impl<'j, 'p> Solver<'j, 'p> {
         Ok(solved)
     }
 
-    /// Updates some rows of a tensor. Returns them with their decision; none where an updated weight is not finite.
+    /// Updates some rows of a tensor. Returns them with their decision; `None` if an updated weight is not
+    /// finite.
     fn rows(
         &self,
         tensor: &TensorPlan,
@@ -147,18 +150,18 @@ impl<'j, 'p> Solver<'j, 'p> {
         stats: &InputStats,
         (factors, outcome): (&mut Vec<KnownFactor>, &mut Option<FactorOutcome>),
     ) -> Result<Option<(Vec<f32>, Decision)>> {
-        let (n_cols, go_on) = (tensor.rows().n_cols, go_on(self.workers.stop()));
+        let (n_cols, check_stop) = (tensor.rows().n_cols, check_stop(self.workers.stop()));
         let n_rows = original.len() / n_cols;
         let mut values = original.to_vec();
         let mask = match tensor.solve.reconstruction {
             Some(Reconstruction::SparseGpt) => {
-                let factor = factor_of(factors, stats, ColumnOrder::Stored, &go_on)?;
+                let factor = factor_of(factors, stats, ColumnOrder::Stored, &check_stop)?;
                 *outcome = Some(factor.outcome());
-                Some(sparsegpt(&mut values, n_cols, sparsity_of(tensor)?, given, factor, &go_on)?)
+                Some(sparsegpt(&mut values, n_cols, sparsity_of(tensor)?, given, factor, &check_stop)?)
             }
             Some(Reconstruction::Admm) => {
-                let gram = stats.gram.as_ref().ok_or_else(|| Error::bug("statistics without a gram matrix"))?;
-                let (mask, how) = admm(&mut values, n_cols, sparsity_of(tensor)?, gram, stats.count, &go_on)?;
+                let gram = stats.gram.as_ref().ok_or_else(|| Error::bug("statistics without a Gram matrix"))?;
+                let (mask, how) = admm(&mut values, n_cols, sparsity_of(tensor)?, gram, stats.count, &check_stop)?;
                 *outcome = Some(how);
                 Some(mask)
             }
@@ -169,13 +172,13 @@ impl<'j, 'p> Solver<'j, 'p> {
         }
         let decision = Decision { quant: None, mask };
         let kept = fake_quantize(&values, n_rows, n_cols, &decision);
-        let quant = grids_of(tensor, &kept, decision.mask.as_ref(), stats, &go_on)?;
+        let quant = grids_of(tensor, &kept, decision.mask.as_ref(), stats, &check_stop)?;
         let decision = Decision { quant, ..decision };
         match (&decision.quant, tensor.solve.rounding) {
             (Some(quant), Rounding::Gptq) => {
-                let factor = factor_of(factors, stats, ColumnOrder::ByActivation, &go_on)?;
+                let factor = factor_of(factors, stats, ColumnOrder::ByActivation, &check_stop)?;
                 *outcome = Some(factor.outcome());
-                gptq(&mut values, n_cols, quant, decision.mask.as_ref(), factor, &go_on)?;
+                gptq(&mut values, n_cols, quant, decision.mask.as_ref(), factor, &check_stop)?;
             }
             _ => values = fake_quantize(&values, n_rows, n_cols, &decision),
         }
@@ -187,7 +190,7 @@ fn is_finite(values: &[f32]) -> bool {
     values.iter().all(|value| value.is_finite())
 }
 
-/// Whether updated weights are finite in the type that they are stored in.
+/// Returns whether updated weights are finite in their storage type.
 fn can_store(tensor: &TensorPlan, values: &[f32]) -> bool {
     let dtype = tensor.stored_dtype();
     if tensor.quant.is_some() || !dtype.is_weight() {
@@ -203,12 +206,13 @@ fn can_store(tensor: &TensorPlan, values: &[f32]) -> bool {
     })
 }
 
-/// Statistics of the same inputs as if no vector was seen: weights are dropped by magnitude and rounded to nearest.
+/// Returns statistics as if no input was observed, so that weights are dropped by magnitude and rounded to
+/// nearest.
 fn unseen(stats: &InputStats) -> InputStats {
     InputStats { count: 0, sum_squares: vec![0.0; stats.n_inputs()], ..stats.clone() }
 }
 
-/// Tensors of the fewest inputs first, and those that see the same inputs one after the other.
+/// Returns tensors with the fewest inputs first, and tensors with the same inputs next to each other.
 fn narrow_first(plan: &Plan, tensors: &[usize], layers: &BTreeMap<String, InputStats>) -> Vec<usize> {
     let gram = |&index: &usize| {
         let stats = layers.get(layer_of(&plan.tensors[index].info.name));
@@ -220,13 +224,13 @@ fn narrow_first(plan: &Plan, tensors: &[usize], layers: &BTreeMap<String, InputS
     ordered
 }
 
-/// Weights whose rows are moved at a time, where rows do not depend on each other.
+/// The number of weights whose rows are updated at a time if rows are independent.
 const ROWS_OF: usize = 8 << 20;
 
-/// Whether the rows of a tensor can be moved a few at a time: unless they share a scale or a number of weights to drop.
+/// Returns whether some rows of a tensor can be updated at a time: unless rows share a scale or a drop count.
 fn goes_by_rows(tensor: &TensorPlan) -> bool {
     let shares_drop = match tensor.solve.reconstruction {
-        // Its inverse would be made anew for each range of rows.
+        // Its inverse would be recomputed for each range of rows.
         Some(Reconstruction::Admm) => true,
         Some(Reconstruction::SparseGpt) => matches!(tensor.prune.map(|prune| prune.cut), Some(Cut::Count(_))),
         None => false,
@@ -241,14 +245,14 @@ fn rows_of_mask(mask: &Mask, rows: &Range<usize>) -> Mask {
     Mask::from_bits(rows.len(), n_cols, mask.as_bits()[rows.start * row_bytes..rows.end * row_bytes].to_vec())
 }
 
-/// What a decision says of one row of `n_cols`, as a decision about that alone.
+/// Returns the part of a decision for one row of `n_cols`.
 fn of_row(decision: &Decision, row: usize, n_cols: usize) -> Decision {
     let alone = |quant: &QuantParams| QuantParams::new(quant.grid, quant.grouping, n_cols, quant.row(row).to_vec());
     let mask = decision.mask.as_ref().map(|mask| rows_of_mask(mask, &(row..row + 1)));
     Decision { mask, quant: decision.quant.as_ref().map(alone) }
 }
 
-/// All weights of a tensor, row by row.
+/// Returns all weights of a tensor, row-major.
 pub(crate) fn rows_of(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Result<Vec<f32>> {
     let (mut reader, mut values) = (PieceReader::default(), Vec::with_capacity(tensor.rows().n_elements()));
     for rows in pieces_of(tensor, source.reads_ranges(tensor.index())) {
@@ -267,7 +271,7 @@ fn check_finite(tensor: &TensorPlan, values: &[f32]) -> Result<()> {
     Err(Error::refused(message).at(tensor.culprit()))
 }
 
-/// The mask of a tensor that was pruned before: more than one weight in 64 is 0. Those stay 0.
+/// Returns the mask of a tensor that was pruned before: more than one weight in 64 is 0. These weights stay 0.
 fn zeros_of(values: &[f32], n_cols: usize) -> Option<Mask> {
     let n_zeros = values.iter().filter(|value| **value == 0.0).count();
     let mask = || Mask::from_fn(values.len() / n_cols, n_cols, |row, col| values[row * n_cols + col] != 0.0);
@@ -279,40 +283,41 @@ fn sparsity_of(tensor: &TensorPlan) -> Result<DropRule> {
         Some(Cut::Count(n_drop)) => Ok(DropRule::Count(n_drop)),
         Some(Cut::OfEach { size, n_drop }) if size == tensor.rows().n_cols => Ok(DropRule::CountPerRow(n_drop)),
         Some(Cut::NOfM { n, m }) => Ok(DropRule::NOfM { n, m }),
-        _ => Err(Error::bug("weights are moved around a cut that spans tensors").at(tensor.culprit())),
+        _ => Err(Error::bug("weights are updated for a cut that spans tensors").at(tensor.culprit())),
     }
 }
 
-/// The factor of the Hessian of these inputs, made once for all layers in a row that see them.
+/// Returns the factor of the Hessian of these inputs, computed once for consecutive layers with the same
+/// inputs.
 fn factor_of<'f>(
     known: &'f mut Vec<KnownFactor>,
     stats: &InputStats,
     order: ColumnOrder,
-    go_on: &(impl Fn() -> Result<()> + Sync),
+    check_stop: &(impl Fn() -> Result<()> + Sync),
 ) -> Result<&'f InverseFactor> {
-    let gram = stats.gram.as_ref().ok_or_else(|| Error::bug("statistics without a gram matrix"))?;
+    let gram = stats.gram.as_ref().ok_or_else(|| Error::bug("statistics without a Gram matrix"))?;
     let is_it = |known: &KnownFactor| Arc::ptr_eq(&known.gram, gram) && known.order == order;
     if !known.iter().any(is_it) {
         let spec = FactorSpec { damping: DAMPING, order };
-        let factor = InverseFactor::new(gram, stats.count, &spec, go_on)?;
+        let factor = InverseFactor::new(gram, stats.count, &spec, check_stop)?;
         known.push(KnownFactor { gram: gram.clone(), order, factor });
     }
     known.iter().find(|known| is_it(known)).map(|known| &known.factor).ok_or_else(|| Error::bug("a factor was lost"))
 }
 
-/// The grids of a tensor's kept weights.
+/// Returns the grids of a tensor's kept weights.
 fn grids_of(
     tensor: &TensorPlan,
     kept: &[f32],
     mask: Option<&Mask>,
     stats: &InputStats,
-    go_on: &impl Fn() -> Result<()>,
+    check_stop: &impl Fn() -> Result<()>,
 ) -> Result<Option<QuantParams>> {
     let Some(quant) = tensor.quant else { return Ok(None) };
     let (n_cols, spec, view) = (tensor.rows().n_cols, quant.spec, stats.view());
     let mut affines = Vec::new();
     let rows = MaskedRows { values: kept, n_cols, keep: mask.map(Mask::as_bits), inputs: Some(&view) };
-    Fitter::default().fit(&spec, rows, go_on, &mut affines)?;
+    Fitter::default().fit(&spec, rows, check_stop, &mut affines)?;
     Ok(Some(QuantParams::new(spec.grid, spec.grouping, n_cols, affines)))
 }
 
@@ -322,7 +327,7 @@ fn figures_of(
     outcome: Option<FactorOutcome>,
     errors: &OutputErrors,
 ) -> SolvedLayer {
-    // ADMM has a damping of its own, and does not try another.
+    // ADMM has a fixed damping and does not increase it.
     let is_factored =
         tensor.solve.reconstruction != Some(Reconstruction::Admm) || tensor.solve.rounding == Rounding::Gptq;
     let fell_back = outcome.and_then(|outcome| outcome.fallback).map(|fallback| match fallback {

@@ -1,4 +1,4 @@
-//! How much of each block is dropped, by the outliers of its weights.
+//! OWL: the sparsity of each block from the outliers of its weights.
 
 use super::inputs::STATISTICS;
 use super::job::{layer_of, stats_of};
@@ -14,15 +14,15 @@ use briquette_writer::{Cut, Plan};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Outliers are scores above so many times the mean of their block.
+/// The threshold of outliers, as a multiple of the block's mean score.
 const TIMES_MEAN: f64 = 5.0;
-/// Half of what shares of blocks may lie apart.
+/// Half of the maximum difference between the sparsities of blocks.
 const LAMBDA: f64 = 0.08;
 
-/// Finds the shares of tensors of which the plan leaves them open: OWL, by the inputs of the model as it is.
+/// Sets the open sparsities of a plan by OWL, from the layer inputs of the original model.
 ///
 /// # Errors
-/// Input where the inputs of a layer are not known; those of reading.
+/// Input: the inputs of a layer are unknown. Input and Io: a tensor cannot be read.
 pub(crate) fn shares(
     recipe: &Recipe,
     plan: &mut Plan,
@@ -36,7 +36,7 @@ pub(crate) fn shares(
     let layers = layers(recipe, checkpoint, scratch)?;
     for pool in std::mem::take(&mut plan.outlier_pools) {
         let mut blocks: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-        // A tensor that ran on no data has no outliers: it keeps the share of the pool that the plan gave it.
+        // A tensor that did not run has no outliers: it keeps the pool's sparsity from the plan.
         let is_known = |index: &&usize| {
             let tensor = &plan.tensors[**index];
             tensor.tied_to().is_none() && layers.contains_key(layer_of(&tensor.info.name))
@@ -65,7 +65,7 @@ pub(crate) fn shares(
     Ok(())
 }
 
-/// The statistics of all files that stages name, and of the run of the model as it is.
+/// Reads the statistics of all files that stages name, and of the run of the original model.
 fn layers(recipe: &Recipe, checkpoint: &Checkpoint, scratch: Option<&Path>) -> Result<BTreeMap<String, InputStats>> {
     let gathered = scratch.map(|scratch| scratch.join(STATISTICS)).filter(|path| path.exists());
     let named = recipe.stages.iter().filter_map(Stage::statistics).map(Path::to_path_buf);
@@ -78,7 +78,7 @@ fn layers(recipe: &Recipe, checkpoint: &Checkpoint, scratch: Option<&Path>) -> R
     Ok(layers)
 }
 
-/// The block that a tensor belongs to: its name up to the first number; all of it where there is none.
+/// Returns the block of a tensor: its name up to the first number, or the layer name if there is none.
 fn block_of(name: &str) -> &str {
     let mut end = 0;
     for segment in name.split('.') {
@@ -90,7 +90,7 @@ fn block_of(name: &str) -> &str {
     layer_of(name)
 }
 
-/// The share of outliers among the weights of a block.
+/// Returns the share of outliers among the weights of a block.
 fn outliers_of(
     plan: &Plan,
     block: &[usize],
@@ -115,7 +115,7 @@ mod tests {
     use super::block_of;
 
     #[test]
-    fn a_block_is_named_up_to_its_number() {
+    fn a_block_is_the_name_up_to_its_number() {
         assert_eq!(block_of("model.layers.12.mlp.up_proj.weight"), "model.layers.12");
         assert_eq!(block_of("encoder.layer.0.output.dense.weight"), "encoder.layer.0");
         assert_eq!(block_of("lm_head.weight"), "lm_head");

@@ -1,4 +1,4 @@
-//! A checkpoint with the weights, masks and scales of some tensors as they were found.
+//! A checkpoint with the updated weights, masks and scales of some tensors.
 
 use super::unit;
 use briquette_core::{Affine, Grouping, Mask, Result, Rows};
@@ -7,23 +7,23 @@ use briquette_writer::TensorPlan;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A checkpoint, and files with what became of some of its tensors.
+/// A checkpoint, and files with the results for some of its tensors.
 pub(crate) struct SolvedSource<'a> {
     checkpoint: &'a Checkpoint,
     units: Vec<Checkpoint>,
     tensors: BTreeMap<usize, SolvedTensor>,
 }
 
-/// Where a tensor's parts are.
+/// The location of a tensor's parts.
 struct SolvedTensor {
     unit: usize,
     rows: Rows,
-    /// Codes, and all scales with how many columns share one; else plain values.
-    weights: MovedWeights,
+    /// Codes with all their scales, or else plain values.
+    weights: UpdatedWeights,
     keep: Option<usize>,
 }
 
-enum MovedWeights {
+enum UpdatedWeights {
     Codes { place: usize, affines: Vec<Affine>, grouping: Grouping },
     Values(usize),
 }
@@ -33,7 +33,7 @@ impl<'a> SolvedSource<'a> {
         Self { checkpoint, units: Vec::new(), tensors: BTreeMap::new() }
     }
 
-    /// Takes what a file has of these tensors.
+    /// Adds the parts of these tensors in a file.
     pub(super) fn add<'p>(
         &mut self,
         unit: Checkpoint,
@@ -45,9 +45,9 @@ impl<'a> SolvedSource<'a> {
             let codes = unit::place(&unit, name, "codes").zip(tensor.quant);
             let weights = match (codes, unit::place(&unit, name, "values")) {
                 (Some((place, quant)), _) => {
-                    MovedWeights::Codes { place, affines: unit::affines(&unit, name)?, grouping: quant.spec.grouping }
+                    UpdatedWeights::Codes { place, affines: unit::affines(&unit, name)?, grouping: quant.spec.grouping }
                 }
-                (None, Some(place)) => MovedWeights::Values(place),
+                (None, Some(place)) => UpdatedWeights::Values(place),
                 (None, None) => continue,
             };
             let keep = unit::place(&unit, name, "keep");
@@ -57,21 +57,21 @@ impl<'a> SolvedSource<'a> {
         Ok(())
     }
 
-    /// Whether some weights of a tensor are dropped.
+    /// Returns whether some weights of a tensor are dropped.
     pub(super) fn has_mask(&self, index: usize) -> bool {
         self.tensors.get(&index).is_some_and(|tensor| tensor.keep.is_some())
     }
 
-    /// All weights of a tensor, row by row, where they were moved.
+    /// Returns all weights of a tensor row-major, if they were updated.
     #[cfg(feature = "model")]
     pub(super) fn weights(&self, index: usize) -> Result<Option<Vec<f32>>> {
         let Some(tensor) = self.tensors.get(&index) else { return Ok(None) };
         self.updated(index, 0..tensor.rows.n_rows).map(Some)
     }
 
-    /// The scales of some rows.
+    /// Returns the scales of some rows.
     fn scales(tensor: &SolvedTensor, rows: Range<usize>) -> &[Affine] {
-        let MovedWeights::Codes { affines, grouping, .. } = &tensor.weights else { return &[] };
+        let UpdatedWeights::Codes { affines, grouping, .. } = &tensor.weights else { return &[] };
         let per_row = grouping.per_row(tensor.rows.n_cols).unwrap_or(1).max(1);
         match grouping {
             Grouping::Tensor => affines,
@@ -114,10 +114,10 @@ impl TensorSource for SolvedSource<'_> {
         let (unit, n_cols) = (&self.units[tensor.unit], tensor.rows.n_cols);
         let mut values = vec![0.0_f32; rows.len() * n_cols];
         match &tensor.weights {
-            MovedWeights::Values(place) => {
+            UpdatedWeights::Values(place) => {
                 unit.read(*place, 4 * rows.start * n_cols, bytemuck::cast_slice_mut(&mut values))?;
             }
-            MovedWeights::Codes { place, .. } => {
+            UpdatedWeights::Codes { place, .. } => {
                 let mut codes = vec![0_u8; values.len()];
                 unit.read(*place, rows.start * n_cols, &mut codes)?;
                 let affines = Self::scales(tensor, rows);

@@ -1,8 +1,14 @@
-//! A finished part of the work in a file: the moved weights of some tensors, and what is known of their inputs.
+//! A finished unit of work as a file.
 //!
-//! A safetensors file. Of tensor `T`: `T.codes` I8 and `T.scales` F32, `T.zeros` I8 where weights were rounded, `T.values` F32 where not;
-//! `T.keep` U8, a bit for each weight, where some are dropped; `T.mean_square` and `T.rms` F32 of its inputs. Its header has figures of each
-//! tensor as JSON, and the hash of everything.
+//! It has the updated weights of some tensors, and their input statistics.
+//!
+//! The file is safetensors. Each tensor `T` has:
+//!
+//! - `T.codes` I8, `T.scales` F32 and `T.zeros` I8 if its weights were rounded, else `T.values` F32
+//! - `T.keep` U8, one bit per weight, if some are dropped
+//! - `T.mean_square` and `T.rms` F32 of its inputs
+//!
+//! The header has figures of each tensor as JSON, and the hash of everything.
 
 use briquette_core::{Affine, DType, Decision, Error, Hash128, InputView, Result, TensorHasher};
 use briquette_formats::{Checkpoint, TensorSource, draft, safetensors};
@@ -13,22 +19,22 @@ use std::path::Path;
 /// The key of the hash in the header.
 const HASH: &str = "hash";
 
-/// Where the weights of a tensor were moved to.
+/// The updated weights of a tensor.
 #[derive(Default)]
 pub(super) struct UpdatedTensor {
-    /// As codes, a byte each, where they were rounded.
+    /// The codes of rounded weights, one byte each.
     codes: Vec<u8>,
-    /// As floats where not.
+    /// The values of weights that were not rounded.
     values: Vec<f32>,
     /// The scales of the codes.
     affines: Vec<Affine>,
-    /// A bit for each weight that is kept; empty where all are.
+    /// One bit per weight, set if it is kept; empty if all are kept.
     keep: Vec<u8>,
     pub(super) figures: Option<SolvedLayer>,
 }
 
 impl UpdatedTensor {
-    /// Appends rows of `n_cols`; rounded weights lie on the grids of the decision.
+    /// Appends rows of `n_cols`; rounded weights are on the grids of the decision.
     pub(super) fn push(&mut self, n_cols: usize, values: &[f32], decision: Decision) {
         if let Some(mask) = &decision.mask {
             self.keep.extend_from_slice(mask.as_bits());
@@ -43,7 +49,7 @@ impl UpdatedTensor {
     }
 }
 
-/// A part in the making.
+/// A unit that is being made.
 #[derive(Default)]
 pub(super) struct Unit {
     tensors: BTreeMap<String, (DType, Vec<usize>, Vec<u8>)>,
@@ -51,13 +57,13 @@ pub(super) struct Unit {
 }
 
 impl Unit {
-    /// What is known of a tensor's inputs.
+    /// Adds the input statistics of a tensor.
     pub(super) fn add_inputs(&mut self, name: &str, view: &InputView) {
         self.add_floats(name, "mean_square", &view.mean_square);
         self.add_floats(name, "rms", &view.rms);
     }
 
-    /// The weights of a tensor after they were moved.
+    /// Adds the updated weights of a tensor.
     pub(super) fn add_updated(&mut self, name: &str, n_cols: usize, solved: UpdatedTensor) -> Result<()> {
         let UpdatedTensor { codes, values, affines, keep, figures } = solved;
         let n_rows = codes.len().max(values.len()) / n_cols.max(1);
@@ -89,7 +95,7 @@ impl Unit {
         self.tensors.insert(format!("{name}.{part}"), (dtype, shape, bytes));
     }
 
-    /// Writes the file, in one step.
+    /// Writes the file atomically.
     pub(super) fn write(&self, path: &Path) -> Result<()> {
         let mut said = self.figures.clone();
         let parts = self.tensors.iter().map(|(name, (.., bytes))| (name.as_str(), Hash128::of_block(bytes)));
@@ -97,10 +103,11 @@ impl Unit {
         draft::replace_file(path, &safetensors::to_file_saying(&self.tensors, &said)?)
     }
 
-    /// Opens a file that [`write`](Self::write) wrote.
+    /// Opens a file of [`write`](Self::write).
     ///
     /// # Errors
-    /// Input where it is damaged; Io.
+    /// - Input: the file is damaged.
+    /// - Io: the file cannot be read.
     pub(super) fn open(path: &Path) -> Result<Checkpoint> {
         let file = Checkpoint::open(path)?;
         let mut parts = BTreeMap::new();
@@ -113,12 +120,12 @@ impl Unit {
         let expected = figures.remove(HASH).unwrap_or_default();
         match hash_of(parts.into_iter(), &figures).to_string() == expected {
             true => Ok(file),
-            false => Err(Error::input("is damaged: its hash does not hold").at(path.display())),
+            false => Err(Error::input("is damaged: its hash does not match").at(path.display())),
         }
     }
 }
 
-/// The hash of all parts and figures, both by name.
+/// Returns the hash of all parts and figures with their names.
 fn hash_of<'a>(parts: impl Iterator<Item = (&'a str, Hash128)>, figures: &BTreeMap<String, String>) -> Hash128 {
     let mut hasher = TensorHasher::default();
     for (name, digest) in parts {
@@ -131,7 +138,7 @@ fn hash_of<'a>(parts: impl Iterator<Item = (&'a str, Hash128)>, figures: &BTreeM
     hasher.finish()
 }
 
-/// The place of a part of a tensor in a file, where it is there.
+/// Returns the index of a tensor's part in a file, if it exists.
 pub(super) fn place(file: &Checkpoint, name: &str, part: &str) -> Option<usize> {
     let name = format!("{name}.{part}");
     file.tensors().iter().position(|info| info.name == name)
@@ -144,20 +151,20 @@ fn floats(file: &Checkpoint, name: &str, part: &str) -> Result<Option<Vec<f32>>>
     Ok(Some(values))
 }
 
-/// What a file says of a tensor's inputs.
+/// Returns the input statistics of a tensor in a file.
 pub(super) fn view(file: &Checkpoint, name: &str) -> Result<Option<InputView>> {
     let found = floats(file, name, "mean_square")?.zip(floats(file, name, "rms")?);
     Ok(found.map(|(mean_square, rms)| InputView { rms, mean_square }))
 }
 
-/// What a file says of how a tensor went.
+/// Returns the figures of a tensor in a file.
 pub(super) fn figures(file: &Checkpoint, name: &str) -> Result<Option<SolvedLayer>> {
     let Some(text) = file.metadata().remove(name) else { return Ok(None) };
     let damaged = |error| Error::input(format!("figures of {name:?}: {error}")).at(file.path().display());
     serde_json::from_str(&text).map(Some).map_err(damaged)
 }
 
-/// All scales of a tensor; none where it was not rounded.
+/// Returns all scales of a tensor; empty if it was not rounded.
 pub(super) fn affines(file: &Checkpoint, name: &str) -> Result<Vec<Affine>> {
     let Some((scales, at)) = floats(file, name, "scales")?.zip(place(file, name, "zeros")) else {
         return Ok(Vec::new());

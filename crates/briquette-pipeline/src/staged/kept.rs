@@ -1,4 +1,4 @@
-//! Describes the work that a stopped run keeps beside its output.
+//! Describes the work that a stopped run leaves beside its output.
 
 use super::work::Work;
 use briquette_core::{Error, ErrorKind, shown_path};
@@ -8,9 +8,9 @@ use briquette_report::numbers;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Describes the finished work in a directory of stages; none where there is none.
+/// Describes the finished work in a directory of stages; `None` if there is none.
 ///
-/// A directory that cannot be listed is described too: nobody knows that it holds nothing.
+/// A directory that cannot be listed is described too, because it may have work.
 pub(super) fn words(directory: &Path) -> Option<String> {
     let Ok(parts) = listed(directory) else { return Some("parts that cannot be listed".into()) };
     let of_kind = |kind: &str| parts.iter().filter(|part| kind_of(part) == kind).cloned().collect::<Vec<PathBuf>>();
@@ -19,7 +19,7 @@ pub(super) fn words(directory: &Path) -> Option<String> {
     let solved: Vec<PathBuf> = of_kind(Work::SOLVED).iter().flat_map(|part| files_below(part)).collect();
     let n_blocks = solved.iter().filter(|file| !name_of(file).starts_with("statistics")).count();
     let mut items = vec![counted(n_stages, "finished stage"), counted(n_blocks, "finished block")];
-    items.push((solved.len() > n_blocks).then(|| "the statistics of inputs".into()));
+    items.push((solved.len() > n_blocks).then(|| "the input statistics".into()));
     for training in of_kind("training") {
         items.push(step_of(&training.join("last.json")).map(|step| format!("the checkpoint of step {step}")));
         items.push(training.join("teacher.safetensors").exists().then(|| "the teacher's outputs".into()));
@@ -28,13 +28,13 @@ pub(super) fn words(directory: &Path) -> Option<String> {
     (!items.is_empty()).then(|| items.join(", "))
 }
 
-/// Adds to an error what the directory keeps and how to go on. A batch says the latter by itself.
+/// Adds to an error what the directory has and how to resume. A batch adds the latter itself.
 pub(super) fn explain(error: Error, kept: &str, directory: &Path, is_of_batch: bool) -> Error {
     if !matches!(error.kind, ErrorKind::Interrupted(_) | ErrorKind::Io) {
         return error;
     }
     let n_bytes = files_below(directory).iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum();
-    let how = if is_of_batch { "" } else { "; run it again to go on from there, or remove that directory" };
+    let how = if is_of_batch { "" } else { "; run it again to resume, or remove that directory" };
     let (directory, n_bytes) = (shown_path(directory), numbers::bytes(n_bytes));
     let message = format!("{}; no output was written; {directory} ({n_bytes}) keeps {kept}{how}", error.message);
     Error { message, ..error }
@@ -44,7 +44,7 @@ fn listed(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     std::fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect()
 }
 
-/// Every file below a directory, as far as it can be listed; hidden ones are drafts, and left out.
+/// Lists every file below a directory, as far as possible. Hidden files are drafts and are skipped.
 fn files_below(directory: &Path) -> Vec<PathBuf> {
     let entries = listed(directory).unwrap_or_default().into_iter().filter(|path| !name_of(path).starts_with('.'));
     entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
@@ -54,14 +54,14 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The kind of a part, as in `2-distill`; empty for other files and for drafts.
+/// Returns the kind of a part, as in `2-distill`. It is empty for other files and for drafts.
 fn kind_of(part: &Path) -> String {
     let name = name_of(part);
     let (number, kind) = name.split_once('-').unwrap_or_default();
     if number.parse::<usize>().is_ok() { kind.into() } else { String::new() }
 }
 
-/// The step of a training's last checkpoint, where there is one.
+/// Returns the step of a training's last checkpoint, if there is one.
 fn step_of(last: &Path) -> Option<u64> {
     let bytes = InputFile::open(last).and_then(|file| file.read_all(limits::MAX_JSON_BYTES)).ok()?;
     serde_json::from_slice::<Value>(&bytes).ok()?["step"].as_u64()
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finished_work_is_counted_and_a_draft_is_none() {
+    fn finished_work_is_counted_without_drafts() {
         let dir = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| {
             let path = dir.path().join(name);
@@ -96,7 +96,7 @@ mod tests {
         put("1-compress/model.safetensors", "xx");
         put("1-training/last.json", "{\"step\": 30}");
         let kept = words(dir.path()).unwrap();
-        assert_eq!(kept, "1 finished stage, 2 finished blocks, the statistics of inputs, the checkpoint of step 30");
+        assert_eq!(kept, "1 finished stage, 2 finished blocks, the input statistics, the checkpoint of step 30");
         let error = explain(Error::interrupted(2), &kept, dir.path(), false);
         assert!(error.message.starts_with("stopped by signal 2; no output was written; "), "{error}");
         assert!(error.message.contains(" keeps 1 finished stage") && error.message.contains("run it again"), "{error}");

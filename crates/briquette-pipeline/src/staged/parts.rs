@@ -1,5 +1,6 @@
-//! The parts of a recipe one after another: some file stages, then a stage that works on a whole model. What an earlier run finished is
-//! taken as it is.
+//! The parts of a recipe.
+//!
+//! Each has file stages, then a stage that works on a whole model. Finished parts are reused.
 
 use super::work::Work;
 use crate::compress::compress;
@@ -17,21 +18,21 @@ use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// How far the parts have come.
+/// The progress of the parts.
 pub(super) struct PartsRun<'a> {
     recipe: &'a Recipe,
     options: &'a RunOptions,
     work: &'a Work,
-    /// The model as the parts so far left it.
+    /// The model after the parts so far.
     model: PathBuf,
-    /// What was pruned so far: those weights stay zero.
+    /// The pruned tensors so far: their zeros stay zero.
     pruned: Vec<&'a Selection>,
-    /// What the parts so far have to say for the report.
+    /// The report data of the parts so far.
     origin: Origin,
 }
 
 impl<'a> PartsRun<'a> {
-    /// The state before the first part of a run that began at `started`.
+    /// Returns the state before the first part of a run that began at `started`.
     pub(super) fn of(
         recipe: &'a Recipe,
         original: &Checkpoint,
@@ -45,7 +46,7 @@ impl<'a> PartsRun<'a> {
         Ok(Self { recipe, options, work, model: recipe.model.clone(), pruned: Vec::new(), origin })
     }
 
-    /// Does every part. Returns the model that the last stages start from, and what was done to it.
+    /// Runs every part. Returns the model for the last stages, and the report data.
     pub(super) fn run(mut self) -> Result<(PathBuf, Origin)> {
         for (index, part) in self.recipe.parts.iter().enumerate() {
             self.compress(index, part)?;
@@ -54,26 +55,26 @@ impl<'a> PartsRun<'a> {
                 ModelStage::Factorize(stage) => self.factorize(index, stage)?,
             }
             let kind = part.then.kind();
-            self.go_on_from(self.work.part(index, kind.name()), format!("{kind} {}", index + 1))?;
+            self.continue_from(self.work.part(index, kind.name()), format!("{kind} {}", index + 1))?;
         }
         Ok((self.model, self.origin))
     }
 
-    /// The next part starts from this model.
-    pub(super) fn go_on_from(&mut self, model: PathBuf, stage: String) -> Result<()> {
+    /// Sets the model that the next part starts from.
+    pub(super) fn continue_from(&mut self, model: PathBuf, stage: String) -> Result<()> {
         self.origin.add_bytes(stage, Checkpoint::open(&model)?.weight_bytes());
         self.model = model;
         Ok(())
     }
 
-    /// The file stages of a part, where it has any.
+    /// Runs the file stages of a part, if it has any.
     fn compress(&mut self, index: usize, part: &'a RecipePart) -> Result<()> {
         if part.stages.is_empty() {
             return Ok(());
         }
         let (output, since) = (self.work.part(index, "compress"), Instant::now());
         if !self.work.is_done(&output, self.options)? {
-            let asked = Recipe {
+            let job = Recipe {
                 model: self.model.clone(),
                 output: output.clone(),
                 parts: Vec::new(),
@@ -83,19 +84,19 @@ impl<'a> PartsRun<'a> {
                 ..self.recipe.clone()
             };
             let scratch = self.work.part(index, Work::SOLVED);
-            compress(&asked, self.options, &Origin::of(&asked), Some(&scratch))?;
+            compress(&job, self.options, &Origin::of(&job), Some(&scratch))?;
         }
         let (name, now) = (format!("compress {}", index + 1), since.elapsed().as_secs_f64());
         self.origin.add_seconds(name.clone(), now, now);
         self.pruned.extend(part.stages.iter().filter_map(prune_selection));
-        self.go_on_from(output, name)
+        self.continue_from(output, name)
     }
 
     /// Trains the student of a stage.
     fn distill(&mut self, index: usize, stage: &'a DistillStage) -> Result<()> {
         let (output, work) = (self.work.part(index, StageKind::Distill.name()), self.work.checkpoints(index));
         let mut now = 0.0;
-        let asked = TrainingJob {
+        let job = TrainingJob {
             stage,
             pruned: &self.pruned,
             roles: &self.recipe.roles,
@@ -106,7 +107,7 @@ impl<'a> PartsRun<'a> {
         };
         if !self.work.is_done(&output, self.options)? {
             let since = Instant::now();
-            distill::train(&asked, self.options)?;
+            distill::train(&job, self.options)?;
             now = since.elapsed().as_secs_f64();
         }
         let trained: DistillReport = read_report(&output.join(DistillReport::FILE))?;
@@ -117,7 +118,7 @@ impl<'a> PartsRun<'a> {
         Ok(())
     }
 
-    /// Makes the factors of a stage.
+    /// Factorizes the layers of a stage.
     fn factorize(&mut self, index: usize, stage: &FactorizeStage) -> Result<()> {
         let (output, since) = (self.work.part(index, StageKind::Factorize.name()), Instant::now());
         if !self.work.is_done(&output, self.options)? {
@@ -135,7 +136,7 @@ fn prune_selection(stage: &Stage) -> Option<&Selection> {
     if let Stage::Prune(stage) = stage { Some(&stage.selection) } else { None }
 }
 
-/// The report that a part left in its directory.
+/// Reads the report of a part.
 fn read_report<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let bytes = InputFile::open(path)?.read_all(limits::MAX_JSON_BYTES)?;
     json::parse(&bytes, "the report", path)

@@ -1,4 +1,6 @@
-//! What a run notes just before its output appears: one that is killed before it has cleaned up is found to be done by the next.
+//! A note that a run writes just before its output appears.
+//!
+//! From the note, the next run detects that the earlier one was killed during cleanup.
 
 use crate::contents::InputHashes;
 use crate::{identity, verify};
@@ -10,17 +12,17 @@ use briquette_writer::context::{RunOptions, Workers};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// The file of the note.
+/// The name of the note's file.
 pub(super) const FILE: &str = "published.json";
 
-/// Which run an output is of: that very run is found to be done, no other.
+/// The identity of an output: only the very same run is found to be done.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Note {
-    /// Hash of what was asked, gate and evaluation too.
+    /// The hash of the recipe, including gate and evaluation.
     recipe: String,
-    /// What was read.
+    /// The contents that were read.
     contents: InputHashes,
-    /// SHA-256 of its `SHA256SUMS`.
+    /// The SHA-256 of `SHA256SUMS`.
     sums: String,
 }
 
@@ -31,17 +33,17 @@ impl Note {
     }
 }
 
-/// Notes in `directory` that this draft is about to be the output.
+/// Writes a note that this draft is about to be published.
 pub(super) fn note(directory: &Path, draft: &Draft, recipe: &Recipe, contents: &InputHashes) -> Result<()> {
     let note = Note::of(recipe, contents, draft.path())?;
     let text = serde_json::to_vec_pretty(&note).map_err(|error| Error::bug(format!("the note: {error}")))?;
     draft::replace_file(&directory.join(FILE), &text)
 }
 
-/// The report of the output, where it is what the same run noted and every file of it is as it was written.
+/// Returns the report of the output if the same run noted it and all its files are intact.
 ///
 /// # Errors
-/// Interrupted. Whatever else is wrong: the output is not taken for that run's.
+/// Interrupted: a stop was requested. With any other error, the output does not count as that run's.
 pub(super) fn finished(
     directory: &Path,
     recipe: &Recipe,

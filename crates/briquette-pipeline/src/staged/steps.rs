@@ -1,5 +1,7 @@
-//! A training on the steps of a budget: they are found by rounding the model as it is, the student begins with what that gives and learns on those
-//! steps, and is rounded to them again.
+//! Training with the step sizes of a budget.
+//!
+//! The step sizes are found by rounding the original model. The student starts from the rounded model, trains
+//! with these step sizes, and is rounded to them again.
 
 use super::work::Work;
 use crate::budget;
@@ -12,24 +14,24 @@ use briquette_writer::RunOptions;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// What comes before such a training.
+/// The rounding before such a training.
 pub(super) struct FoundSteps {
-    /// The recipe with its steps found, which rounds to the nearest.
+    /// The recipe with the step sizes that were found, rounding to nearest.
     pub(super) recipe: Recipe,
     /// The model rounded to them.
     pub(super) model: PathBuf,
     pub(super) allocation: AllocationReport,
-    /// What the weight files may have.
+    /// The limit of the weight files in bytes.
     pub(super) most: u64,
 }
 
 impl FoundSteps {
-    /// Rounds the model within the budget, where a training learns with that in place; none where none does.
+    /// Rounds the model within the budget, if a training uses the step sizes. Otherwise returns `None`.
     ///
     /// # Errors
-    /// Those of a run.
+    /// See [`run()`](crate::run()).
     pub(super) fn of(recipe: &Recipe, work: &Work, options: &RunOptions) -> Result<Option<Self>> {
-        let Some(asked) = recipe.budget.as_ref().filter(|_| recipe.learns_steps()) else { return Ok(None) };
+        let Some(requested) = recipe.budget.as_ref().filter(|_| recipe.learns_steps()) else { return Ok(None) };
         let model = work.part(0, "compress");
         if !work.is_done(&model, options)? {
             let first = Recipe {
@@ -44,8 +46,8 @@ impl FoundSteps {
         let path = model.join("report.json");
         let report: Report =
             json::parse(&InputFile::open(&path)?.read_all(limits::MAX_OWN_BYTES)?, "the report", &path)?;
-        let allocation = report.allocation.ok_or_else(|| Error::bug("a budget without steps"))?;
-        let most = match asked.target {
+        let allocation = report.allocation.ok_or_else(|| Error::bug("a budget without an allocation"))?;
+        let most = match requested.target {
             Target::Bytes(bytes) => bytes,
             _ => Checkpoint::open(&model)?.weight_bytes(),
         };
@@ -53,13 +55,15 @@ impl FoundSteps {
         Ok(Some(Self { recipe, model, allocation, most }))
     }
 
-    /// The draft of the last stages of the recipe, whose model a training made, and its report: rounded to the steps that it learned on, or, where that takes more bytes, to
-    /// slightly larger ones.
+    /// Returns the draft of the last stages for a trained model, and its report.
+    ///
+    /// The model is rounded to the step sizes of the training, or to slightly larger ones if that exceeds the
+    /// budget.
     ///
     /// # Errors
-    /// Those of a run.
+    /// See [`run()`](crate::run()).
     pub(super) fn draft(&self, last: &Recipe, options: &RunOptions, origin: &Origin) -> Result<(Draft, Report)> {
-        // What the network does not have, a training leaves behind: a pooler that nothing runs.
+        // A training drops tensors that the network lacks, such as an unused pooler.
         let trained = Checkpoint::open(&last.model)?;
         let names: BTreeSet<&str> = trained.tensors().iter().map(|info| info.name.as_str()).collect();
         let mut allocation = self.allocation.clone();
@@ -71,11 +75,11 @@ impl FoundSteps {
     }
 }
 
-/// The scheme of each tensor, with its step times a factor.
+/// Returns the scheme of each tensor, with its step size multiplied by a factor.
 fn given(allocation: &AllocationReport, factor: f64) -> Result<Vec<GivenScheme>> {
     let each = allocation.tensors.iter().map(|tensor| {
         let scheme = briquette_methods::quant::scaled_step(&tensor.scheme, factor)
-            .ok_or_else(|| Error::bug(format!("{} is no step", tensor.scheme)))?;
+            .ok_or_else(|| Error::bug(format!("{} is not a step scheme", tensor.scheme)))?;
         Ok(GivenScheme { name: tensor.name.clone(), scheme, is_idle: false })
     });
     each.collect()

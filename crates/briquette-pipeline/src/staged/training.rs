@@ -1,5 +1,8 @@
-//! What makes two trainings the same: all that is asked up to the last stage that works on a whole model, and the content of what
-//! it reads. A path is not enough: what lies there may have changed.
+//! The identity of a training.
+//!
+//! It has the recipe up to its last whole-model stage, and the contents of its inputs.
+//!
+//! Paths are not enough, because their contents may have changed.
 
 use crate::contents::InputHashes;
 use crate::solve;
@@ -10,70 +13,74 @@ use briquette_writer::context::RunOptions;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The key of the hashes of what is read.
+/// The key of the content hashes.
 const CONTENT: &str = "content";
 
-/// The stages that train.
+/// Returns the stages that train.
 pub(super) fn distills(recipe: &Recipe) -> impl Iterator<Item = &DistillStage> {
     recipe.parts.iter().filter_map(|part| part.then.as_distill())
 }
 
-/// How many stages there are up to the last training or factors; where a model is calibrated or weights are moved, up to the last that
-/// changes anything, as what a block gives follows from all of them.
+/// Returns the number of stages up to the last training or factorization.
+///
+/// With calibration or weight updates, it counts up to the last stage that changes anything, because block
+/// outputs depend on all of them.
 fn n_before(recipe: &Recipe) -> usize {
     let is_whole = |stage: &RawStage| stage.kind().is_some_and(StageKind::is_whole);
     let changes = |stage: &RawStage| stage.kind() != Some(StageKind::Evaluate);
     let mut stages = recipe.asked.stage.iter();
-    let last = if solve::is_asked(recipe) { stages.rposition(changes) } else { stages.rposition(is_whole) };
+    let last = if solve::is_requested(recipe) { stages.rposition(changes) } else { stages.rposition(is_whole) };
     last.map_or(0, |last| last + 1)
 }
 
-/// What is read by the stages up to the last training or factors: all models, statistics that they prune by, and data where it is
-/// trained on.
+/// Returns the inputs of the stages up to the last training or factorization.
+///
+/// These are all models, the statistics of their pruning, and data if they train.
 pub(crate) fn read_by_training(recipe: &Recipe) -> impl Iterator<Item = &NamedPath> {
     let (trains, n_before) = (distills(recipe).next().is_some(), n_before(recipe));
     recipe.read.iter().filter(move |named| match named.purpose {
         Purpose::Model | Purpose::CalibrationData => true,
-        // Those of [calibration] serve every stage.
+        // Statistics of `[calibration]` serve every stage.
         Purpose::Statistics => named.stage().is_none_or(|stage| stage < n_before),
         _ => trains,
     })
 }
 
-/// What is asked of those stages: what comes after them, the gate and the evaluation of the output do not count.
-pub(crate) fn asked_of_training(recipe: &Recipe, options: &RunOptions) -> Value {
-    let asked = paths::without(&recipe.asked);
-    let (before, after) = asked.stage.split_at(n_before(recipe));
-    let mut value = json!({ "model": asked.model, "stage": before });
-    if let Some(calibration) = &asked.calibration {
+/// Returns the keys of these stages: later stages, the gate and the evaluation do not count.
+pub(crate) fn training_keys(recipe: &Recipe, options: &RunOptions) -> Value {
+    let raw = paths::without(&recipe.asked);
+    let (before, after) = raw.stage.split_at(n_before(recipe));
+    let mut value = json!({ "model": raw.model, "stage": before });
+    if let Some(calibration) = &raw.calibration {
         value["calibration"] = json!(calibration);
     }
     if distills(recipe).next().is_some() {
-        (value["memory"], value["data"]) = (json!(asked.memory), json!(asked.data));
+        (value["memory"], value["data"]) = (json!(raw.memory), json!(raw.data));
     }
-    if let Some(budget) = &asked.budget {
+    if let Some(budget) = &raw.budget {
         value["budget"] = json!(budget);
     }
     if distills(recipe).any(|stage| stage.quantize.is_some()) {
-        // The student learns with its weights rounded as this later stage will round them.
+        // The student trains with its weights rounded as this later stage will round them.
         value["quantize"] = json!(after.iter().find(|stage| stage.kind() == Some(StageKind::Quantize)));
     }
     if options.devices.len() > 1 {
-        // With another number of devices a step sees other items, and other weights come of it.
+        // With another number of devices, a step has other items and gives other weights.
         value["n_devices"] = options.devices.len().into();
     }
     value
 }
 
-/// What is asked of those stages and the contents of what they read: what makes two trainings the same.
+/// Returns the keys and input contents of these stages: the identity of a training.
 pub(super) fn identity(recipe: &Recipe, contents: &InputHashes, options: &RunOptions) -> Value {
-    let mut value = asked_of_training(recipe, options);
+    let mut value = training_keys(recipe, options);
     let read = read_by_training(recipe).filter_map(|named| contents.get_key_value(&named.key));
     value[CONTENT] = json!(read.collect::<BTreeMap<_, _>>());
     value
 }
 
-/// What differs between two of them: `stage.0.epochs was 2 and is 3`, `the content of data.train changed`.
+/// Lists the differences between two identities: `stage.0.epochs was 2 and is 3`, `the content of data.train
+/// changed`.
 pub(super) fn changes(before: &Value, now: &Value) -> Vec<String> {
     let mut before = before.clone();
     let mut now = now.clone();
@@ -110,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_names_its_key_and_both_values() {
+    fn a_change_lists_its_key_and_both_values() {
         let before = json!({ "a": 1, "stage": [{ "epochs": 2 }, { "x": true }], "content": { "data.train": "1f" } });
         let now = json!({ "a": 1, "stage": [{ "epochs": 3 }, { "x": true }], "b": "new", "content": {} });
         assert_eq!(changes(&before, &before), [""; 0]);
@@ -119,7 +126,7 @@ mod tests {
         assert_eq!(changes(&before, &now), expected);
     }
 
-    /// A recipe that makes factors, and then does something.
+    /// Returns a recipe that factorizes and then has another stage.
     fn recipe(after: &str) -> Recipe {
         let text = "[model]\npath = \"m\"\n[output]\npath = \"o\"\n[[stage]]\nkind = \"factorize\"\nenergy = 0.9\n";
         let raw = briquette_recipe::parse(&format!("{text}{after}"), "r.toml").unwrap();
@@ -127,8 +134,8 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_the_last_training_does_not_count() {
-        let of = |after: &str| asked_of_training(&recipe(after), &RunOptions::default());
+    fn stages_after_the_last_training_do_not_count() {
+        let of = |after: &str| training_keys(&recipe(after), &RunOptions::default());
         let quantize = |scheme: &str| format!("[[stage]]\nkind = \"quantize\"\nscheme = \"{scheme}\"\n");
         assert_eq!(of(&quantize("int8")), of(&quantize("int4")));
         assert_eq!(of(""), of("[[stage]]\nkind = \"evaluate\"\n[data]\neval = \"d\"\n"));
@@ -137,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn statistics_count_where_they_are_pruned_by_before_the_last_training() {
+    fn statistics_of_pruning_before_the_last_training_count() {
         let prune = "[[stage]]\nkind = \"prune\"\nmethod = \"wanda\"\nstatistics = \"s\"\nsparsity = 0.5\n";
         let distill = "[[stage]]\nkind = \"distill\"\nloss = [{ kind = \"logits\" }]\n";
         let of = |stages: &str| {
@@ -149,11 +156,11 @@ mod tests {
     }
 
     #[test]
-    fn rounding_that_a_training_sees_counts() {
+    fn quantization_that_a_training_uses_counts() {
         let of = |keys: &str, scheme: &str| {
             let distill = format!("[[stage]]\nkind = \"distill\"\nloss = [{{ kind = \"logits\" }}]\n{keys}\n");
             let quantize = format!("[[stage]]\nkind = \"quantize\"\nscheme = \"{scheme}\"\n");
-            asked_of_training(&recipe(&format!("{distill}{quantize}[data]\ntrain = \"t\"\n")), &RunOptions::default())
+            training_keys(&recipe(&format!("{distill}{quantize}[data]\ntrain = \"t\"\n")), &RunOptions::default())
         };
         assert_eq!(of("", "int8"), of("", "int4"));
         assert_ne!(of("quantization_aware = true", "int8"), of("quantization_aware = true", "int4"));

@@ -1,4 +1,4 @@
-//! The directory beside an output in which finished parts wait for the rest.
+//! The directory of finished parts beside an output.
 
 use super::{published, training};
 use crate::verify;
@@ -11,25 +11,26 @@ use briquette_writer::context::RunOptions;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// The file that says which recipe, model and data the parts are of.
+/// The file with the recipe and content hashes of the parts.
 const RECIPE: &str = "recipe.json";
 
-/// The directory beside an output in which finished parts wait for the rest.
+/// The directory of finished parts beside an output.
 #[derive(Debug)]
 pub(super) struct Work {
     directory: PathBuf,
-    /// Two runs at once would take each other's parts for their own.
+    /// Two concurrent runs would use each other's parts.
     lock: DirectoryLock,
 }
 
 impl Work {
-    /// The kind of a part that holds what was found of blocks, until the stages that ask for it are done.
+    /// The kind of a part with results of blocks, removed when the stages that need them are done.
     pub(super) const SOLVED: &str = "solved";
 
-    /// Takes a directory for this run, and makes it where it is missing.
+    /// Locks a directory for this run, and creates it if it is missing.
     ///
     /// # Errors
-    /// Refused where another run is at work there, or something that `recipe` reads lies there; Io.
+    /// - Refused: another run uses it, or an input of `recipe` is in it.
+    /// - Io: the directory cannot be created.
     pub(super) fn at(directory: PathBuf, recipe: &Recipe) -> Result<Self> {
         let read: Vec<&Path> = recipe.read.iter().map(|named| named.path.as_path()).collect();
         draft::check_apart(&directory, &read)?;
@@ -38,7 +39,7 @@ impl Work {
         Ok(Self { lock: DirectoryLock::of(&directory)?, directory })
     }
 
-    /// Goes on with what an earlier run of the same training on the same content left, or begins.
+    /// Reuses the parts of an earlier run of the same training with the same contents, or starts anew.
     pub(super) fn begin(&self, now: &Value, force: bool) -> Result<()> {
         if !self.is_of(now, force)? {
             self.clear()?;
@@ -48,7 +49,7 @@ impl Work {
         Ok(())
     }
 
-    /// Whether what is here belongs to this run; refused where it took another run training, unless that may go.
+    /// Returns whether the directory belongs to this run. Refuses another run's training unless `force` is set.
     fn is_of(&self, now: &Value, force: bool) -> Result<bool> {
         let path = self.directory.join(RECIPE);
         if !presence::exists(&path)? {
@@ -57,10 +58,11 @@ impl Work {
         let bytes = InputFile::open(&path)?.read_all(limits::MAX_JSON_BYTES)?;
         let before: Value = match json::parse(&bytes, "the recipe", &path) {
             Ok(before) => before,
-            // The file is damaged: nobody knows which run the parts are of. They may go where nothing was trained.
+            // The file is damaged, so the owner of the parts is unknown. They may be removed if nothing was
+            // trained.
             Err(_) if force || !holds_training(&self.directory)? => return Ok(false),
             Err(error) => {
-                let message = format!("{}; pass --force to begin anew", error.message);
+                let message = format!("{}; pass --force to start anew", error.message);
                 return Err(Error { message, ..error });
             }
         };
@@ -69,14 +71,14 @@ impl Work {
             return Ok(changes.is_empty());
         }
         let message = format!(
-            "an unfinished run of another recipe, model or data is kept here: {}; put that back to go on, or pass --force \
-             to begin anew",
+            "found an unfinished run of another recipe, model or data: {}; undo the change to resume, or pass --force \
+             to start anew",
             changes.join(", ")
         );
         Err(Error::refused(message).at(self.directory.display()))
     }
 
-    /// Removes what is in the directory, where all of it is ours. The directory stays, as the lock is on it.
+    /// Empties the directory if all its files are known. The directory itself stays, because the lock is on it.
     fn clear(&self) -> Result<()> {
         check_is_ours(&self.directory)?;
         let failed = |path: &Path, error| Error::io("cannot remove", path, error);
@@ -91,7 +93,7 @@ impl Work {
         Ok(())
     }
 
-    /// What an error comes from: where the directory was removed meanwhile, no part of it is to blame.
+    /// Explains an error: if the directory was removed during the run, no part is the cause.
     pub(super) fn explain(&self, error: Error) -> Error {
         self.lock.explain(error)
     }
@@ -100,7 +102,7 @@ impl Work {
         &self.directory
     }
 
-    /// Whether there is anything that took long: factors, a student, or a checkpoint. Where that cannot be told, there is.
+    /// Returns whether there are results of long work: factors, a student, or a checkpoint. True if unknown.
     pub(super) fn holds_parts(&self) -> bool {
         let Ok(paths) = presence::entries(&self.directory) else { return true };
         let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -112,7 +114,7 @@ impl Work {
         self.directory.join(format!("{}-{kind}", index + 1))
     }
 
-    /// Whether a part is there, as it was written. One that is damaged is made again where that is wished for.
+    /// Returns whether a part is present and intact. With `force`, a damaged part is made again.
     pub(super) fn is_done(&self, part: &Path, options: &RunOptions) -> Result<bool> {
         if !presence::exists(part)? {
             return Ok(false);
@@ -120,7 +122,7 @@ impl Work {
         match verify::check_files(part, options) {
             Ok(()) => Ok(true),
             Err(error) if error.is_bad_input() && options.force => {
-                options.progress.line(&format!("made again, as --force asks: {error}"));
+                options.progress.line(&format!("making this part again because of --force: {error}"));
                 std::fs::remove_dir_all(part).map_err(|source| Error::io("cannot remove", part, source))?;
                 Ok(false)
             }
@@ -136,26 +138,26 @@ impl Work {
         self.part(index, "training")
     }
 
-    /// Removes the directory, which is beside `target`, unless something in it is not ours.
+    /// Removes the directory, which is beside `target`, unless it has an unknown file.
     pub(super) fn discard(self, target: &Path) {
         discard(&self.directory, target);
     }
 }
 
-/// The kinds of stages that work on a whole model: directories of finished parts are called after them.
+/// Returns the kinds of stages that work on a whole model. Directories of finished parts have their names.
 fn whole_kinds() -> impl Iterator<Item = StageKind> {
     StageKind::ALL.into_iter().filter(|kind| kind.is_whole())
 }
 
-/// Removes a directory of finished parts in one step, unless something in it is not ours: that stays, and so does the rest.
+/// Removes a directory of finished parts atomically, unless it has an unknown file.
 pub(crate) fn discard(directory: &Path, target: &Path) {
     if check_is_ours(directory).is_ok() {
-        // A directory that cannot be removed only takes up room; the run itself is done.
+        // A directory that cannot be removed only wastes space; the run itself is finished.
         let _ = draft::discard(directory, target);
     }
 }
 
-/// Refuses a directory with anything that no run keeps there: it is about to be removed.
+/// Refuses a directory with an unknown file, because it is about to be removed.
 pub(super) fn check_is_ours(directory: &Path) -> Result<()> {
     let entries = std::fs::read_dir(directory).map_err(|error| Error::io("cannot list", directory, error))?;
     for entry in entries {
@@ -167,17 +169,17 @@ pub(super) fn check_is_ours(directory: &Path) -> Result<()> {
                 && (whole_kinds().any(|whole| whole.name() == kind)
                     || ["compress", "training", Work::SOLVED].contains(&kind))
         };
-        // A draft is called as its part is, with a dot in front.
+        // A draft has the name of its part with a leading dot.
         let part = name.strip_prefix('.').and_then(|name| name.split_once(".partial")).map_or(&*name, |(part, _)| part);
         if ![RECIPE, published::FILE].contains(&part) && !is_part(part) {
-            let message = "is nothing that a run keeps here; move it, or choose another output";
+            let message = "is not a file of a run; move it, or choose another output";
             return Err(Error::refused(message).at(entry.path().display()));
         }
     }
     Ok(())
 }
 
-/// Whether a trained student or a checkpoint of a training is there.
+/// Returns whether there is a trained student or a checkpoint of a training.
 fn holds_training(directory: &Path) -> Result<bool> {
     for path in presence::entries(directory)? {
         if presence::exists(&path.join(DistillReport::FILE))? || presence::exists(&path.join("last.json"))? {
@@ -198,7 +200,7 @@ mod tests {
     use briquette_writer::context::{RunOptions, Stop};
 
     #[test]
-    fn only_what_a_run_keeps_is_removed() {
+    fn only_files_of_a_run_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["1-compress", "2-distill", "12-training", ".1-distill.partial-77-0"] {
             std::fs::create_dir(dir.path().join(name)).unwrap();
@@ -215,7 +217,8 @@ mod tests {
         }
     }
 
-    /// A model of one small tensor, data to measure on, and a recipe that trains it; the output is `out`.
+    /// Writes a model with one small tensor, data to evaluate on, and a recipe that trains it. The output is
+    /// `out`.
     fn model_and_recipe(directory: &Path) -> Recipe {
         let tensors = std::collections::BTreeMap::from([("w".into(), (DType::U8, vec![8], vec![1; 8]))]);
         std::fs::write(directory.join("m.safetensors"), safetensors::to_file(&tensors).unwrap()).unwrap();
@@ -238,34 +241,34 @@ mod tests {
     }
 
     #[test]
-    fn a_model_or_data_that_changed_under_its_path_is_not_gone_on_with() {
+    fn changed_models_or_data_are_not_resumed() {
         let dir = tempfile::tempdir().unwrap();
         let recipe = model_and_recipe(dir.path());
         let trained = dir.path().join("out.stages/1-distill").join(DistillReport::FILE);
         let cases = [("m.safetensors", "model.path"), ("held-out.txt", "data.eval")];
-        // Without models nothing is trained on data.
+        // Builds without models cannot train on data.
         for (name, key) in cases.into_iter().take(if cfg!(feature = "model") { 2 } else { 1 }) {
             drop(open(&recipe, true).unwrap());
             std::fs::create_dir(trained.parent().unwrap()).unwrap();
             std::fs::write(&trained, "{}").unwrap();
             let path = dir.path().join(name);
-            // Written again with the same content it is the same.
+            // The same content written again counts as unchanged.
             let mut bytes = std::fs::read(&path).unwrap();
             std::fs::write(&path, &bytes).unwrap();
             drop(open(&recipe, false).unwrap());
-            assert!(trained.exists(), "the same {name} goes on");
+            assert!(trained.exists(), "the same {name} resumes");
             *bytes.last_mut().unwrap() ^= 1;
             std::fs::write(&path, bytes).unwrap();
             let error = open(&recipe, false).unwrap_err();
             assert!(error.to_string().contains(&format!("the content of {key} changed")), "{error}");
             assert!(trained.exists() && error.exit_code() == 6);
             drop(open(&recipe, true).unwrap());
-            assert!(!trained.exists(), "--force begins anew");
+            assert!(!trained.exists(), "--force starts anew");
         }
     }
 
     #[test]
-    fn what_is_read_does_not_lie_where_parts_are_kept() {
+    fn inputs_in_the_directory_of_parts_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let mut recipe = model_and_recipe(dir.path());
         let path = dir.path().join("out.stages/m.safetensors");

@@ -1,14 +1,14 @@
-//! Training on several devices: which, and what is not done there.
+//! Training on several devices: valid device lists, and unsupported keys.
 
 use briquette_core::{Error, Result};
 use briquette_recipe::{DistillStage, Dtype};
 use briquette_writer::context::RunOptions;
 use burn::tensor::Device;
 
-/// The devices that a training is to run on.
+/// Returns the devices of a training.
 ///
 /// # Errors
-/// Config where there is no such device, or they cannot train together.
+/// Config: a device is unknown, or the devices cannot train together.
 pub(crate) fn devices(options: &RunOptions) -> Result<Vec<Device>> {
     match options.devices.is_empty() {
         true => Ok(vec![briquette_models::device(&options.device)?]),
@@ -16,15 +16,18 @@ pub(crate) fn devices(options: &RunOptions) -> Result<Vec<Device>> {
     }
 }
 
-/// Refuses devices that cannot train together, and what is not done on several of them.
+/// Refuses devices that cannot train together, and keys that several devices do not support.
 ///
 /// # Errors
-/// Config, naming the device or the key.
+/// Config: the message has the device or the key.
 pub fn check_devices(stage: &DistillStage, names: &[String]) -> Result<()> {
     if names.is_empty() || of(names)?.len() == 1 { Ok(()) } else { check(stage) }
 }
 
-/// The devices with these names, or why they cannot train together.
+/// Returns the devices with these names.
+///
+/// # Errors
+/// Config: they cannot train together.
 fn of(names: &[String]) -> Result<Vec<Device>> {
     let fail = |message: String| Err(Error::config(format!("--devices: {message}")));
     if let Some(name) = names.iter().find(|name| name.as_str() == "auto" || name.as_str() == "cuda") {
@@ -32,17 +35,17 @@ fn of(names: &[String]) -> Result<Vec<Device>> {
     }
     let is_cpu = |name: &String| name == "cpu";
     if names.iter().any(is_cpu) && !names.iter().all(is_cpu) {
-        return fail(format!("{} are not of one kind; name CPUs alone, or GPUs alone", names.join(",")));
+        return fail(format!("found {}, expected only CPUs or only GPUs", names.join(",")));
     }
     let twice = names.iter().enumerate().find(|(at, name)| !is_cpu(name) && names[..*at].contains(name));
     if let Some((_, name)) = twice {
-        return fail(format!("{name} is named twice; name each GPU once"));
+        return fail(format!("found {name} twice; list each GPU once"));
     }
     let devices = names.iter().map(|name| briquette_models::device(name)).collect::<Result<_>>();
     devices.map_err(|error| error.at("--devices"))
 }
 
-/// Refuses keys that burn's own training loop, which several devices share, has no place for.
+/// Refuses keys that burn's own training loop, used with several devices, does not support.
 fn check(stage: &DistillStage) -> Result<()> {
     let memory = &stage.memory;
     let refused = [
@@ -53,10 +56,10 @@ fn check(stage: &DistillStage) -> Result<()> {
         ("memory.cache_teacher", "true", memory.cache_teacher),
         ("freeze", "anything", !stage.freeze.is_empty()),
     ];
-    match refused.iter().find(|(.., is_asked)| *is_asked) {
-        Some((key, what, _)) => {
-            Err(Error::config(format!("{key}: {what} is not for several devices; remove it, or train on one")))
-        }
+    match refused.iter().find(|(.., is_requested)| *is_requested) {
+        Some((key, what, _)) => Err(Error::config(format!(
+            "{key}: {what} is not supported on several devices; remove it, or train on one device"
+        ))),
         None => Ok(()),
     }
 }
@@ -67,14 +70,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_devices_that_cannot_train_together_are_one_line() {
+    fn invalid_lists_of_devices_are_refused_in_one_line() {
         let names = |list: &str| list.split(',').map(str::to_string).collect::<Vec<_>>();
         assert_eq!(of(&names("cpu,cpu,cpu")).unwrap().len(), 3);
         let cases = [
-            ("cpu,cuda:0", "not of one kind"),
-            ("cuda:0,cuda:0", "cuda:0 is named twice"),
+            ("cpu,cuda:0", "expected only CPUs or only GPUs"),
+            ("cuda:0,cuda:0", "found cuda:0 twice"),
             ("cpu,auto", "found \"auto\""),
-            ("cpu,", "not of one kind"),
+            ("cpu,", "expected only CPUs or only GPUs"),
             ("tpu,gpu", "found \"tpu\""),
         ];
         for (list, expected) in cases {

@@ -1,4 +1,4 @@
-//! The data of a training, read once and kept on the host.
+//! The data of a training, read once and stored on the host.
 
 use crate::training::learner::Inputs;
 use briquette_core::{Error, Result};
@@ -11,14 +11,14 @@ use briquette_models::{Input, LoadedModel};
 use briquette_recipe::raw::RawData;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-/// What tells the draws of labels from the draws of which labels.
+/// Separates the random numbers of new labels from those that select labels.
 const SECOND_STREAM: u64 = 0x6c61_6265_6c73;
 
-/// Items to train on.
+/// The items of a training.
 #[derive(Debug)]
 pub(crate) enum Examples {
     Texts(Vec<Tokens>),
-    /// Running text, cut into pieces of one length.
+    /// Running text, cut into pieces of equal length.
     Windows(Vec<Vec<u32>>),
     Images {
         pixels: Vec<Vec<f32>>,
@@ -28,7 +28,7 @@ pub(crate) enum Examples {
 }
 
 impl Examples {
-    /// Reads `data.train` as `model` takes it. Labels are held against its classes where `n_classes` says how many.
+    /// Reads `data.train` for `model`. With `n_classes`, checks that labels are valid classes.
     pub(crate) fn open(data: &RawData, model: &LoadedModel, n_classes: Option<usize>, seed: u64) -> Result<Self> {
         let train = data.train.clone().unwrap_or_default();
         let mut spec = crate::training::translate::spec_of(data);
@@ -66,11 +66,14 @@ impl Examples {
                 let labels = all.map(|index| Images::label(&images, index)).collect();
                 Ok(Self::Images { pixels, extents, labels })
             }
-            _ => Err(Error::config(format!("{} cannot be trained on this kind of data", model.arch))),
+            _ => Err(Error::config(format!(
+                "{} cannot be trained on this kind of data; use data for its task",
+                model.arch
+            ))),
         }
     }
 
-    /// Keeps the first items.
+    /// Keeps the first items only.
     fn cut(&mut self, share: f64) {
         let n = ((self.len() as f64 * share).round() as usize).max(1);
         match self {
@@ -95,7 +98,7 @@ impl Examples {
         }
     }
 
-    /// Draws a share of the labels anew, each class as likely as another, the right one too.
+    /// Replaces a share of the labels with random classes, which may be the correct ones.
     fn add_noise(&mut self, share: f64, n_classes: usize, seed: u64) {
         let Self::Images { labels: Some(labels), .. } = self else { return };
         let (mut is_drawn, mut drawn) = (vec![0.0; labels.len()], vec![0.0; labels.len()]);
@@ -108,7 +111,7 @@ impl Examples {
         }
     }
 
-    /// The texts' first tokens, for holding two tokenizers against each other.
+    /// Returns the first texts, for comparing two tokenizers.
     pub(crate) fn first_texts(data: &RawData, n: usize) -> Result<Vec<String>> {
         let spec = DataSpec { path: data.train.clone().unwrap_or_default(), ..DataSpec::default() };
         match spec.open(briquette_models::ModelTask::Encoder)? {
@@ -118,13 +121,11 @@ impl Examples {
     }
 }
 
-/// Running text in pieces of `length` tokens, without what is left over; a text below that is one piece.
+/// Returns running text in pieces of `length` tokens, without the remainder. A shorter text is one piece.
 fn windows(tokens: &[u32], length: usize) -> Result<Vec<Vec<u32>>> {
     let length = length.min(tokens.len());
     if length < 2 {
-        return Err(Error::input(format!(
-            "found {length} tokens of text at once, expected at least 2; give more text"
-        )));
+        return Err(Error::input(format!("found windows of {length} tokens, expected at least 2; add more text")));
     }
     Ok(tokens.chunks_exact(length).map(<[u32]>::to_vec).collect())
 }

@@ -1,4 +1,4 @@
-//! What stays in place while a student learns: zeros, grids, and weights that do not learn.
+//! The parts of a student that stay in place while it trains: zeros, grids and frozen weights.
 
 use crate::training::learner::Learner;
 use briquette_core::{DType, Error, Result};
@@ -12,12 +12,12 @@ use briquette_recipe::plan::role::RoleContext;
 use briquette_recipe::{DistillStage, Gradual, Selection, SparsityCourse};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Steps after which scales follow weights that moved.
+/// The number of steps after which scales are refitted to changed weights.
 const STEPS_PER_SCALE: usize = 10;
-/// How paths of parameters begin within a learner, and do not in the network itself.
+/// The path prefix of parameters in a learner, which the network itself lacks.
 const PREFIX: &str = "network.";
 
-/// A parameter of the student, and what its tensor is called and is.
+/// A parameter of the student, with its tensor's name and role.
 pub(crate) struct StudentTensor {
     path: String,
     name: String,
@@ -25,7 +25,7 @@ pub(crate) struct StudentTensor {
     is_matrix: bool,
 }
 
-/// The parameters of a student under the names of its checkpoint.
+/// Returns the parameters of a student with their names in its checkpoint.
 pub(crate) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> Result<Vec<StudentTensor>> {
     let floats = parameters(student).into_iter().filter(|parameter| parameter.kind == Kind::Float);
     let floats: Vec<Parameter> = floats.collect();
@@ -45,8 +45,10 @@ pub(crate) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> R
     Ok(floats.into_iter().zip(&infos).map(one).collect())
 }
 
-/// Rules for paths behind `prefix`: zeros of what was pruned stay zero, more come where the stage prunes, and what is to be
-/// quantized is rounded as it will be; `heads` are embeddings that are the head too.
+/// Returns rules for paths after `prefix`: zeros stay zero, gradual pruning adds more, and quantized weights
+/// are fake-quantized.
+///
+/// `heads` are embeddings that are also the head.
 pub(crate) fn rules(
     stage: &DistillStage,
     pruned: &[&Selection],
@@ -83,10 +85,10 @@ pub(crate) fn rules(
     Ok(rules)
 }
 
-/// The steps of rounded weights, by their paths, where bits count beside the losses.
+/// Returns the step sizes of rounded weights by path, if the stage has a rate loss.
 ///
 /// # Errors
-/// Config, where there are none.
+/// Config: no weight has a step size.
 pub(crate) fn rate(stage: &DistillStage, named: &[StudentTensor], heads: &BTreeSet<String>) -> Result<Option<Rate>> {
     let Some((weight, quantize)) = stage.rate.zip(stage.quantize.as_ref()) else { return Ok(None) };
     let step = |named: &StudentTensor| match quantize.scheme_for(&named.name, heads.contains(&named.name)).weights.range
@@ -97,12 +99,12 @@ pub(crate) fn rate(stage: &DistillStage, named: &[StudentTensor], heads: &BTreeS
     let chosen = named.iter().filter(|named| named.is_matrix && quantize.selection.chooses(&named.name, named.role));
     let steps: BTreeMap<String, f64> = chosen.filter_map(step).collect();
     match steps.is_empty() {
-        true => Err(Error::config("rate: no weight has a step, whose bits it counts; quantize by steps, or remove it")),
+        true => Err(Error::config("rate: no weight has a step size; quantize with a step scheme, or remove it")),
         false => Ok(Some(Rate { weight, steps })),
     }
 }
 
-/// Adds what is pruned step by step.
+/// Adds rules of gradual pruning.
 fn gradually(
     mut rules: Compression,
     gradual: &Gradual,
@@ -114,8 +116,8 @@ fn gradually(
         return Err(Error::config("prune: chooses no tensor of the student; choose some with include"));
     }
     if !pruned.is_empty() {
-        // Until the schedule begins, nothing would keep at zero what is zero already.
-        let message = "prune: a stage before prunes already; remove that one, or this";
+        // Until the schedule begins, existing zeros would not stay zero.
+        let message = "prune: an earlier stage prunes already; remove one of them";
         return Err(Error::config(message));
     }
     let steps = gradual.steps(n_steps);
@@ -134,7 +136,7 @@ fn gradually(
     Ok(rules)
 }
 
-/// Paths of what does not learn, from the globs over tensor names.
+/// Returns the paths of frozen parameters, from globs over tensor names.
 pub(crate) fn frozen(stage: &DistillStage, named: &[StudentTensor]) -> Result<Patterns> {
     stage
         .freeze
@@ -143,7 +145,7 @@ pub(crate) fn frozen(stage: &DistillStage, named: &[StudentTensor]) -> Result<Pa
     let paths: Vec<&str> =
         named.iter().filter(|named| stage.freeze.matches(&named.name)).map(|named| named.path.as_str()).collect();
     if paths.len() == named.len() {
-        return Err(Error::config("freeze: nothing is left to learn; freeze less"));
+        return Err(Error::config("freeze: no tensor is left to train; freeze fewer tensors"));
     }
     Patterns::new(paths)
 }

@@ -1,4 +1,4 @@
-//! The networks of `briquette-models` as students and teachers.
+//! Adapts the networks of `briquette-models` as students and teachers.
 
 use briquette_distill::{Layered, Outputs, Traced, Wanted};
 use briquette_models::bert::BertTrace;
@@ -7,7 +7,7 @@ use briquette_models::{Input, LoadedModel, Network};
 use burn::module::Module;
 use burn::tensor::{Bool, FloatDType, Int, Tensor};
 
-/// A network, and how its states become an embedding.
+/// A network, and the pooling of its hidden states.
 #[derive(Module, Debug)]
 pub(crate) struct Learner {
     pub(crate) network: Network,
@@ -17,20 +17,22 @@ pub(crate) struct Learner {
     compute: Option<FloatDType>,
 }
 
-/// What a network takes in.
+/// The input of a network.
 #[derive(Debug, Clone)]
 #[expect(clippy::large_enum_variant, reason = "one a batch, on its way to the network")]
 pub(crate) enum Inputs {
-    /// Tokens and their padding, `[batch, length]`.
+    /// Tokens and their padding mask, `[batch, length]`.
     Text(Tensor<2, Int>, Tensor<2, Bool>),
-    /// Tokens of running text, `[batch, length]`: from all but the last of each row, all but the first are told.
+    /// Tokens of running text, `[batch, length]`.
+    ///
+    /// The inputs are all but the last token of each row, the targets all but the first.
     Windows(Tensor<2, Int>),
     /// Images, `[batch, channels, height, width]`.
     Images(Tensor<4>),
 }
 
 impl Learner {
-    /// Of a model. `compute` is the type its parameters are handed out in.
+    /// Creates a learner from a model. `compute` is the type in which its parameters are used.
     pub(crate) fn of(model: &LoadedModel, compute: Option<FloatDType>) -> Self {
         let pooling = match &model.input {
             Input::Text { pooling, .. } => Some(*pooling),
@@ -52,7 +54,7 @@ impl Learner {
         Outputs { attention, values, ..self.embedded(hidden, padding, wanted) }
     }
 
-    /// What an encoder gives, of its hidden states, the last of which there is.
+    /// Returns the outputs of an encoder from its hidden states. At least the last one must be present.
     fn embedded(&self, hidden: Vec<Tensor<3>>, padding: Tensor<2, Bool>, wanted: Wanted) -> Outputs {
         let last = hidden.last().cloned();
         let embed = |pooling: Pooling| Some(pooling.apply(last?.cast(FloatDType::F32), padding.clone()));
@@ -65,23 +67,23 @@ impl Learner {
     }
 }
 
-/// All tokens of each window but the last, from which the next are told.
-fn known(tokens: &Tensor<2, Int>) -> Tensor<2, Int> {
+/// Returns all tokens of each window except the last: the inputs of next-token prediction.
+fn inputs_of(tokens: &Tensor<2, Int>) -> Tensor<2, Int> {
     tokens.clone().narrow(1, 0, tokens.dims()[1] - 1)
 }
 
-/// Scores of the next token at every place, `[batch (length - 1), vocabulary]`.
-fn told(scores: Tensor<3>, hidden: Vec<Tensor<3>>) -> Outputs {
+/// Returns outputs with the next-token logits at every position, `[batch (length - 1), vocabulary]`.
+fn next_token_outputs(scores: Tensor<3>, hidden: Vec<Tensor<3>>) -> Outputs {
     Outputs { logits: Some(scores.cast(FloatDType::F32).flatten(0, 1)), hidden, ..Outputs::default() }
 }
 
 fn of_windows(network: &Network, tokens: &Tensor<2, Int>, wanted: Wanted) -> Outputs {
     let Network::Llama(llama) = network else { panic!("not a decoder") };
     if !wanted.hidden {
-        return told(llama.forward(known(tokens)), Vec::new());
+        return next_token_outputs(llama.forward(inputs_of(tokens)), Vec::new());
     }
-    let (hidden, scores) = llama.trace(known(tokens));
-    told(scores, hidden)
+    let (hidden, scores) = llama.trace(inputs_of(tokens));
+    next_token_outputs(scores, hidden)
 }
 
 impl Layered for Learner {
@@ -94,7 +96,7 @@ impl Layered for Learner {
     fn enter(&self, input: &Inputs) -> Tensor<3> {
         match (&self.network, input) {
             (Network::Bert(bert), Inputs::Text(tokens, _)) => bert.embed(tokens.clone()),
-            (Network::Llama(llama), Inputs::Windows(tokens)) => llama.embed(known(tokens)),
+            (Network::Llama(llama), Inputs::Windows(tokens)) => llama.embed(inputs_of(tokens)),
             _ => panic!("not a network of layers"),
         }
     }
@@ -112,7 +114,7 @@ impl Layered for Learner {
             (Network::Bert(_), Inputs::Text(_, padding)) => self.embedded(states, padding.clone(), wanted),
             (Network::Llama(llama), Inputs::Windows(_)) => {
                 let scores = llama.leave(states[states.len() - 1].clone());
-                told(scores, if wanted.hidden { states } else { Vec::new() })
+                next_token_outputs(scores, if wanted.hidden { states } else { Vec::new() })
             }
             _ => panic!("not a network of layers"),
         }

@@ -1,4 +1,4 @@
-//! What a training came to: its report, and the student on disk.
+//! The outcome of a training: its report, and the student on disk.
 
 use crate::training::learner::Learner;
 use crate::training::setup::TrainingSetup;
@@ -13,18 +13,18 @@ use briquette_report::{CurvePoint, DistillReport, EpochPoint, LayersKept};
 use burn::module::Module;
 use std::path::Path;
 
-/// Points that a curve is drawn with.
+/// The number of points of a curve.
 const N_POINTS: usize = 400;
 
-/// What a training showed, but for memory and time.
+/// Returns the report of a training, without memory and wall time.
 pub(crate) fn report(
-    asked: &TrainingJob,
+    job: &TrainingJob,
     training: &TrainingSetup,
     finished: &TrainingOutcome<Learner>,
 ) -> DistillReport {
     let steps: Vec<&StepRecord> = steps(&finished.history).collect();
-    let stage = asked.stage;
-    let teacher = stage.teacher.as_deref().unwrap_or(asked.original);
+    let stage = job.stage;
+    let teacher = stage.teacher.as_deref().unwrap_or(job.original);
     let epochs_on = data_to_choose_by(&stage.data).and_then(|data| data.eval);
     let best_epoch = finished.best.map(|best| best.epoch);
     let layers = layers_of(training, &stage.student);
@@ -77,7 +77,7 @@ fn epoch_of(line: &HistoryRecord) -> Option<EpochPoint> {
     }
 }
 
-/// The loss by step, means over neighbours where there are many.
+/// Returns the loss by step, as means over neighbours if there are many steps.
 fn curve_of(steps: &[&StepRecord]) -> Vec<CurvePoint> {
     let point = |near: &[&StepRecord]| CurvePoint {
         step: near.last().map_or(0, |record| record.step),
@@ -86,21 +86,22 @@ fn curve_of(steps: &[&StepRecord]) -> Vec<CurvePoint> {
     steps.chunks(steps.len().div_ceil(N_POINTS).max(1)).map(point).collect()
 }
 
-/// Seconds of the steps up to this one.
+/// Returns the duration in seconds of the steps up to `last`.
 pub(crate) fn seconds_until(history: &[HistoryRecord], last: usize) -> f64 {
     steps(history).filter(|record| record.step <= last).map(|record| record.seconds).sum()
 }
 
-/// Writes the student as an output directory, with its small files and its report, in the layout that the recipe names.
+/// Writes the student as an output directory, with companion files and report, in the layout that the recipe
+/// names.
 pub(crate) fn write(
-    asked: &TrainingJob,
+    job: &TrainingJob,
     training: &TrainingSetup,
     student: Learner,
     report: &DistillReport,
 ) -> Result<()> {
     let names = training.student.names.clone();
-    let names = asked.stage.choice.layout.into_iter().fold(names, NameMap::with_weights_in);
-    let mut export = Export::to(asked.output).names(names);
+    let names = job.stage.choice.layout.into_iter().fold(names, NameMap::with_weights_in);
+    let mut export = Export::to(job.output).names(names);
     for name in training.start.companions() {
         let is_config = name.as_path() == Path::new(model_config::FILE_NAME);
         if !(is_config && training.config.is_some()) {

@@ -1,4 +1,4 @@
-//! From the keys of a stage to the settings of a training.
+//! Converts the keys of a stage to training settings.
 
 use briquette_core::Result;
 use briquette_distill::{
@@ -8,7 +8,7 @@ use briquette_recipe::{
     AskedLoss, AttentionBy, DistillStage, Dtype, EmbeddingBy, HiddenBy, LayerChoice, LogitsBy, LossKind, is_more_better,
 };
 
-/// The settings, but for what does not learn: that is known once the student is.
+/// Returns the settings without frozen parameters, which require the student.
 pub(crate) fn of(stage: &DistillStage) -> Result<Settings> {
     let (training, memory) = (&stage.training, &stage.memory);
     let decay = training.weight_decay;
@@ -34,16 +34,16 @@ pub(crate) fn of(stage: &DistillStage) -> Result<Settings> {
     Ok(settings)
 }
 
-/// Whether any loss compares the student with a teacher.
+/// Returns whether any loss needs a teacher.
 ///
 /// # Errors
-/// Config, where the stage cannot be.
+/// Config: the stage is invalid.
 pub(crate) fn needs_teacher(stage: &DistillStage) -> Result<bool> {
     of(stage).map(|settings| settings.blend.needs_teacher())
 }
 
-fn term(asked: &AskedLoss) -> Term {
-    let loss = match &asked.kind {
+fn term(request: &AskedLoss) -> Term {
+    let loss = match &request.kind {
         LossKind::Logits(by, temperature) => {
             let by = match by {
                 LogitsBy::Kl => Divergence::Kl,
@@ -71,12 +71,12 @@ fn term(asked: &AskedLoss) -> Term {
             EmbeddingBy::Similarity => Match::Similarity,
         }),
     };
-    Term { loss, weight: asked.weight }
+    Term { loss, weight: request.weight }
 }
 
-/// Which layers follow which.
-pub(crate) fn layer_map(asked: &LayerChoice) -> LayerMap {
-    match asked {
+/// Converts a choice of layers.
+pub(crate) fn layer_map(request: &LayerChoice) -> LayerMap {
+    match request {
         LayerChoice::Every => LayerMap::Every,
         LayerChoice::First => LayerMap::First,
         LayerChoice::Last => LayerMap::Last,

@@ -1,4 +1,4 @@
-//! What a training starts with: student, teacher, data, and what stays in place, opened from disk and held against each other.
+//! The setup of a training: opens student, teacher, data and rules, and checks that they match.
 
 use crate::training::examples::Examples;
 use crate::training::learner::{Inputs, Learner};
@@ -17,49 +17,49 @@ use burn::tensor::{Device, Tensor};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Texts that two tokenizers are held against each other on.
+/// The number of texts on which two tokenizers are compared.
 const N_PROBES: usize = 64;
 
 /// Models, data and settings of a training before its first step.
 pub(crate) struct TrainingSetup {
     pub(crate) start: Checkpoint,
-    /// The student as it begins.
+    /// The initial student.
     pub(crate) student: LoadedModel,
-    /// Its config.json, where it is not that of `start`.
+    /// Its config.json, if it differs from that of `start`.
     pub(crate) config: Option<Vec<u8>>,
-    /// Layers of what it starts from, where those can be counted.
+    /// The number of layers of `start`, if known.
     pub(crate) n_layers_before: Option<usize>,
     pub(crate) teacher: Option<LoadedModel>,
     pub(crate) examples: Arc<Examples>,
     pub(crate) settings: Settings,
-    /// Zeros and grids that stay in place.
+    /// Masks and grids that stay in place.
     pub(crate) rules: Compression,
-    /// Steps in all.
+    /// The total number of steps.
     pub(crate) n_steps: usize,
 }
 
 impl TrainingSetup {
-    /// Opens all of it, for training on so many devices.
-    pub(crate) fn open(asked: &TrainingJob, plain: &Device, n_devices: usize, meter: &dyn MemoryMeter) -> Result<Self> {
-        let stage = asked.stage;
+    /// Opens everything for training on `n_devices` devices.
+    pub(crate) fn open(job: &TrainingJob, plain: &Device, n_devices: usize, meter: &dyn MemoryMeter) -> Result<Self> {
+        let stage = job.stage;
         let mut settings = settings::of(stage)?;
         let arch = stage.arch.as_deref().map(str::parse::<Arch>).transpose()?;
-        let start = Checkpoint::open_as(asked.model, &stage.choice)?;
+        let start = Checkpoint::open_as(job.model, &stage.choice)?;
         settings.by_layer = is_by_layer(stage, &settings, arch.map_or_else(|| Arch::detect(&start), Ok)?);
         let device = match stage.memory.gradient_checkpointing && !settings.by_layer {
             true => plain.clone().autodiff().gradient_checkpointing(),
             false => plain.clone().autodiff(),
         };
         plain.seed(settings.seed);
-        meter.begin_phase(&format!("load student {}", asked.model.display()));
+        meter.begin_phase(&format!("load student {}", job.model.display()));
         let (mut student, config, n_layers_before) = student_of(stage, &start, arch, &device)?;
         if !stage.has_dropout {
             student.network = without_dropout(student.network);
         }
         let teacher = settings.blend.needs_teacher().then(|| {
-            let path = stage.teacher.as_deref().unwrap_or(asked.original);
+            let path = stage.teacher.as_deref().unwrap_or(job.original);
             meter.begin_phase(&format!("load teacher {}", path.display()));
-            LoadedModel::load(&teacher_of(stage, asked.original)?, arch.filter(|_| stage.teacher.is_none()), plain)
+            LoadedModel::load(&teacher_of(stage, job.original)?, arch.filter(|_| stage.teacher.is_none()), plain)
         });
         let mut teacher = teacher.transpose()?;
         if let (Some(max_length), Input::Text { .. }) = (stage.data.max_length, &student.input) {
@@ -67,35 +67,37 @@ impl TrainingSetup {
             teacher.iter_mut().try_for_each(|teacher| teacher.set_max_length(max_length))?;
         }
         if let Some(teacher) = &teacher {
-            check_together(asked, &student, teacher)?;
+            check_together(job, &student, teacher)?;
         }
         let learner = Learner::of(&student, None);
         let n_classes = n_classes(&learner, &student);
         meter.begin_phase("read data");
         let examples = Examples::open(&stage.data, &student, n_classes, settings.seed)?;
-        let named = held::named(&learner, &student.names, asked.roles)?;
+        let named = held::named(&learner, &student.names, job.roles)?;
         settings.frozen = held::frozen(stage, &named)?;
         let n_steps = steps_of(stage, &mut settings, examples.len(), n_devices);
         let prefix = if n_devices == 1 { "" } else { "student." };
-        let heads = heads_of(stage, asked, &start)?;
-        let rules = held::rules(stage, asked.pruned, &named, &heads, n_steps, prefix)?;
+        let heads = heads_of(stage, job, &start)?;
+        let rules = held::rules(stage, job.pruned, &named, &heads, n_steps, prefix)?;
         settings.rate = held::rate(stage, &named, &heads)?;
         if settings.rate.is_some() && n_devices > 1 {
-            return Err(Error::config("rate: it is not counted on several devices; name one, or remove it"));
+            return Err(Error::config("rate: not supported on several devices; train on one device, or remove it"));
         }
         settings.settled_at = stage.gradual.as_ref().map_or(0, |gradual| gradual.steps(n_steps).end);
         let examples = Arc::new(examples);
         Ok(Self { start, student, config, n_layers_before, teacher, examples, settings, rules, n_steps })
     }
 
-    /// The losses with their weights, in words: `1 x logits`.
+    /// Returns the losses with their weights in words: `1 x logits`.
     pub(crate) fn words(&self) -> Vec<String> {
         let word = |term: &Term| format!("{} x {}", term.weight, term.loss.name());
         self.settings.blend.terms().iter().map(word).collect()
     }
 }
 
-/// Steps of a training over so many items. On several devices a step takes a batch on each: its size in `settings` grows by as much.
+/// Returns the number of steps of a training over `n_items` items.
+///
+/// With several devices, a step takes a batch on each, so the batch size in `settings` is multiplied.
 fn steps_of(stage: &DistillStage, settings: &mut Settings, n_items: usize, n_devices: usize) -> usize {
     if n_devices == 1 {
         return n_steps(n_items, settings.batch_size, settings.epochs);
@@ -104,23 +106,23 @@ fn steps_of(stage: &DistillStage, settings: &mut Settings, n_items: usize, n_dev
     settings.epochs * steps_of_epoch(n_items, n_devices, settings.at_once, stage.memory.accumulate)
 }
 
-/// Names of embeddings that are the head too, where a rounding in place has to know.
-fn heads_of(stage: &DistillStage, asked: &TrainingJob, start: &Checkpoint) -> Result<BTreeSet<String>> {
+/// Returns the names of embeddings that are also the head, if quantization treats them differently.
+fn heads_of(stage: &DistillStage, job: &TrainingJob, start: &Checkpoint) -> Result<BTreeSet<String>> {
     match stage.quantize.as_ref().is_some_and(QuantizeStage::spares_heads) {
-        true => heads::names(start, asked.roles),
+        true => heads::names(start, job.roles),
         false => Ok(BTreeSet::new()),
     }
 }
 
-/// Whether each layer runs again in the backward pass. Other networks, and losses that compare attention, leave it to burn which
-/// operations do.
+/// Returns whether gradient checkpointing works by layer. For other networks, and losses that compare
+/// attention, burn decides by operation.
 fn is_by_layer(stage: &DistillStage, settings: &Settings, arch: Arch) -> bool {
     let wanted = settings.blend.wanted();
     let is_layered = arch.task() != ModelTask::Classifier;
     stage.memory.gradient_checkpointing && is_layered && !(wanted.attention || wanted.values)
 }
 
-/// The student as it begins, its config.json where that is new, and the layers that its model has.
+/// Returns the initial student, its config.json if it is new, and the number of layers of its model.
 fn student_of(
     stage: &DistillStage,
     start: &Checkpoint,
@@ -134,7 +136,7 @@ fn student_of(
     Ok((student, Some(config), n_layers))
 }
 
-/// Classes that a classifier tells apart.
+/// Returns the number of classes of a classifier.
 fn n_classes(learner: &Learner, student: &LoadedModel) -> Option<usize> {
     let Input::Images(input) = &student.input else { return None };
     let plain = learner.valid();
@@ -144,22 +146,22 @@ fn n_classes(learner: &Learner, student: &LoadedModel) -> Option<usize> {
 }
 
 /// Refuses a student and a teacher that read the same text in different ways.
-fn check_together(asked: &TrainingJob, student: &LoadedModel, teacher: &LoadedModel) -> Result<()> {
-    let (ours, theirs) = (asked.model.display(), asked.stage.teacher.as_deref().unwrap_or(asked.original).display());
+fn check_together(job: &TrainingJob, student: &LoadedModel, teacher: &LoadedModel) -> Result<()> {
+    let (ours, theirs) = (job.model.display(), job.stage.teacher.as_deref().unwrap_or(job.original).display());
     if student.arch.task() != teacher.arch.task() {
         let message = format!("the student ({ours}) is {} and the teacher ({theirs}) {}", student.arch, teacher.arch);
-        return Err(Error::config(format!("{message}; they must take and give the same")).at("teacher"));
+        return Err(Error::config(format!("{message}; use models with the same task")).at("teacher"));
     }
     if !matches!(student.input, Input::Text { .. }) {
         return Ok(());
     }
     let (student, teacher) = (student.tokenizer()?, teacher.tokenizer()?);
-    for text in Examples::first_texts(&asked.stage.data, N_PROBES)? {
+    for text in Examples::first_texts(&job.stage.data, N_PROBES)? {
         let [found, expected] = [student.encode(&text)?, teacher.encode(&text)?];
         if found != expected {
             let message = format!(
-                "the tokenizers of the student ({ours}) and the teacher ({theirs}) differ: of {text:?} they make {} and \
-                 {} tokens; they must be the same",
+                "the tokenizers of the student ({ours}) and the teacher ({theirs}) differ: they encode {text:?} as {} and \
+                 {} tokens; use a teacher with the same tokenizer",
                 found.0.len(),
                 expected.0.len()
             );

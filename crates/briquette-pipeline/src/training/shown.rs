@@ -1,4 +1,4 @@
-//! Where a training is shown: on the whole terminal, or line by line.
+//! The display of a training: full screen, or line by line.
 
 use briquette_core::Result;
 #[cfg(feature = "tui")]
@@ -10,12 +10,12 @@ use std::sync::MutexGuard;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Steps between two lines.
+/// The number of steps between two lines.
 const STEPS_PER_LINE: usize = 50;
-/// The longest time between two lines, where a step takes less.
+/// The maximum time between two lines, unless a step takes longer.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Shows a training, and ends it where that is wished for.
+/// Shows a training, and stops it on request.
 pub(crate) struct TrainingDisplay {
     #[cfg(feature = "tui")]
     screen: Option<Mutex<Screen>>,
@@ -27,7 +27,7 @@ pub(crate) struct TrainingDisplay {
 }
 
 impl TrainingDisplay {
-    /// Of a training of so many epochs, items and steps.
+    /// Creates the display of a training.
     pub(crate) fn new(options: &RunOptions, n_epochs: usize, n_items: usize, n_steps: usize) -> Self {
         #[cfg(not(feature = "tui"))]
         let _ = (n_epochs, n_items);
@@ -41,7 +41,7 @@ impl TrainingDisplay {
         }
     }
 
-    /// Tells of a step.
+    /// Shows a step.
     pub(crate) fn step(&self, record: &StepRecord) -> Result<()> {
         self.check_stop()?;
         self.progress.advance(0);
@@ -53,7 +53,7 @@ impl TrainingDisplay {
             *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             let StepRecord { step, epoch, loss, learning_rate, seconds, .. } = record;
             self.progress.line(&format!(
-                "epoch {epoch}, step {step} of {}: loss {loss:.5}, learning rate {learning_rate:.2e}, {:.0} ms a step",
+                "epoch {epoch}, step {step} of {}: loss {loss:.5}, learning rate {learning_rate:.2e}, {:.0} ms per step",
                 self.n_steps,
                 1e3 * seconds
             ));
@@ -61,12 +61,12 @@ impl TrainingDisplay {
         Ok(())
     }
 
-    /// Whether the last line is too long ago.
+    /// Returns whether the last line is too long ago.
     fn is_line_due(&self) -> bool {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner).elapsed() >= LINE_INTERVAL
     }
 
-    /// Tells of the end of an epoch.
+    /// Shows the end of an epoch.
     pub(crate) fn epoch(&self, record: &EpochRecord) -> Result<()> {
         self.check_stop()?;
         #[cfg(feature = "tui")]
@@ -80,7 +80,7 @@ impl TrainingDisplay {
         Ok(())
     }
 
-    /// The training is over: gives the terminal back.
+    /// Ends the display and restores the terminal.
     pub(crate) fn end(&self) {
         #[cfg(feature = "tui")]
         if let Some(mut screen) = self.screen() {
@@ -88,7 +88,7 @@ impl TrainingDisplay {
         }
     }
 
-    /// Fails once a stop was asked for.
+    /// Returns an error once a stop was requested.
     pub(crate) fn check_stop(&self) -> Result<()> {
         self.stop.check()
     }

@@ -1,4 +1,4 @@
-//! What a student will be: as it is made, and as it is predicted.
+//! Sizes of a student: for creating and for predicting it.
 
 use crate::training::settings;
 use briquette_core::{Error, Result};
@@ -7,7 +7,8 @@ use briquette_formats::{Checkpoint, TensorInfo, WeightLayout};
 use briquette_models::{Arch, Outline, Smaller};
 use briquette_recipe::{DistillStage, Student};
 
-/// How the student of a stage is smaller than what it starts from, which has so many layers; none where it is that.
+/// Returns how the student of a stage is smaller than its model with `n_layers` layers. `None` if it has the
+/// same size.
 pub(crate) fn how(stage: &DistillStage, arch: Arch, n_layers: Option<usize>) -> Result<Option<Smaller>> {
     Ok(match &stage.student {
         Student::Same => None,
@@ -30,7 +31,8 @@ pub(crate) fn how(stage: &DistillStage, arch: Arch, n_layers: Option<usize>) -> 
 /// The first stage starts from `original`.
 ///
 /// # Errors
-/// Config where a stage's student cannot be made of the model; Input where its config.json is damaged.
+/// - Config: the student of a stage cannot be made from the model.
+/// - Input: config.json is damaged.
 pub(crate) fn predicted<'a>(
     mut stages: impl Iterator<Item = &'a DistillStage>,
     original: &Checkpoint,

@@ -1,4 +1,4 @@
-//! One training, from models and data on disk to a student on disk.
+//! Runs one training, from models and data on disk to a student on disk.
 
 use crate::training::devices::devices;
 use crate::training::learner::{Inputs, Learner};
@@ -24,63 +24,68 @@ use burn::tensor::Device;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Class scores of an item that are kept of a teacher.
+/// The number of logits per item that a cached teacher keeps.
 const N_SCORES: usize = 64;
 
-/// Trains, and writes the student with its report as an output directory. Where a checkpoint cannot be gone on from and that is
-/// wished for, it begins anew.
+/// Trains, and writes the student with its report as an output directory.
+///
+/// With `force`, a training whose checkpoint is damaged starts anew.
 ///
 /// # Errors
-/// Config where student, teacher and data do not go together; Input where one is damaged; Refused where a loss is no number; Io; Interrupted.
-pub(crate) fn train(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
-    match go_on(asked, options) {
-        // The student is made anew too: values of a damaged checkpoint may be in it already.
+/// - Config: student, teacher and data do not match.
+/// - Input: one of them is damaged.
+/// - Refused: a loss is not finite.
+/// - Io: a file cannot be read or written.
+/// - Interrupted: a stop was requested.
+pub(crate) fn train(job: &TrainingJob, options: &RunOptions) -> Result<()> {
+    match resume_or_start(job, options) {
+        // The student is created anew too, because it may have values of a damaged checkpoint.
         Err(error) if options.force && Checkpoints::is_damage(&error) => {
-            options.progress.line(&format!("begun anew, as --force asks: {error}"));
-            Checkpoints::at(asked.work)?.clear()?;
-            go_on(asked, options)
+            options.progress.line(&format!("starting anew because of --force: {error}"));
+            Checkpoints::at(job.work)?.clear()?;
+            resume_or_start(job, options)
         }
         done => done,
     }
 }
 
-/// Trains from where it stood, or from the start.
-fn go_on(asked: &TrainingJob, options: &RunOptions) -> Result<()> {
+/// Trains from the last checkpoint, or from the start.
+fn resume_or_start(job: &TrainingJob, options: &RunOptions) -> Result<()> {
     let started = Instant::now();
     let plain = devices(options)?;
     options.progress.runs_on(plain.iter().flat_map(device_meters).collect());
     let of_device = peak_meter(&plain[0]);
     let meter = of_device.as_deref().unwrap_or(options.meter.as_ref());
     let before = meter.live_bytes();
-    let training = TrainingSetup::open(asked, &plain[0], plain.len(), options.meter.as_ref())?;
+    let training = TrainingSetup::open(job, &plain[0], plain.len(), options.meter.as_ref())?;
     let shown = TrainingDisplay::new(options, training.settings.epochs, training.examples.len(), training.n_steps);
     let shown = Arc::new(shown);
-    if training.teacher.is_some() && data_to_choose_by(&asked.stage.data).is_some() {
+    if training.teacher.is_some() && data_to_choose_by(&job.stage.data).is_some() {
         begin_phase(options, "run teacher");
     }
-    let mut watcher = Watcher::new(asked.stage, &training.student, training.teacher.as_ref(), shown.clone())?;
+    let mut watcher = Watcher::new(job.stage, &training.student, training.teacher.as_ref(), shown.clone())?;
     begin_phase(options, "train");
     meter.reset_peak();
     let made = match plain.len() {
-        1 => run(asked, &training, &mut watcher, options, meter),
-        _ => run_on_several(asked, &training, &mut watcher, shown.clone(), &plain),
+        1 => run(job, &training, &mut watcher, options, meter),
+        _ => run_on_several(job, &training, &mut watcher, shown.clone(), &plain),
     };
     shown.end();
     let (finished, at_once, fit) = made?;
     if finished.resumed_at > 0 {
-        options.progress.line(&format!("went on from step {}", finished.resumed_at));
+        options.progress.line(&format!("resumed from step {}", finished.resumed_at));
     }
     let peak = meter.peak_bytes().zip(before).map(|(peak, before)| peak.saturating_sub(before));
     begin_phase(options, "write student");
-    let mut report = outcome::report(asked, &training, &finished);
+    let mut report = outcome::report(job, &training, &finished);
     (report.at_once, report.peak_bytes, report.peak_meter) = (at_once, peak, meter.name().to_string());
     report.predicted_peak_bytes = fit.map(|fit| fit.predicted_bytes_of_batch);
     report.wall_seconds =
         started.elapsed().as_secs_f64() + outcome::seconds_until(&finished.history, finished.resumed_at);
-    outcome::write(asked, &training, without_grids(finished.student), &report)
+    outcome::write(job, &training, without_grids(finished.student), &report)
 }
 
-/// Begins a phase. A training that is drawn on the whole terminal shows none.
+/// Begins a phase. A training in full screen shows no phases.
 fn begin_phase(options: &RunOptions, phase: &str) {
     match options.screen {
         true => options.meter.begin_phase(phase),
@@ -88,25 +93,25 @@ fn begin_phase(options: &RunOptions, phase: &str) {
     }
 }
 
-/// Trains to the end. Returns the student as it computes in f32, items at once, and what was predicted of memory.
+/// Trains to the end. Returns the f32 student, the items in memory at once, and the predicted memory.
 fn run(
-    asked: &TrainingJob,
+    job: &TrainingJob,
     training: &TrainingSetup,
     watcher: &mut Watcher,
     options: &RunOptions,
     meter: &dyn MemoryMeter,
 ) -> Result<(TrainingOutcome<Learner>, usize, Option<Fit>)> {
-    let stage = asked.stage;
+    let stage = job.stage;
     let compute = half(stage.memory.dtype);
     let rules = compute.map_or(training.rules.clone(), |dtype| training.rules.clone().compute_in(dtype));
     let plain = training.student.network.devices().into_iter().next().unwrap_or_default().without_autodiff();
     let teacher =
-        training.teacher.as_ref().map(|teacher| teacher_of(asked, training, teacher, &plain, options)).transpose()?;
+        training.teacher.as_ref().map(|teacher| teacher_of(job, training, teacher, &plain, options)).transpose()?;
     let teacher = teacher.as_deref();
     let sample = training.examples.batch(&[0], &plain)?;
     let learner = Learner::of(&training.student, compute);
-    let checkpoints = Checkpoints::at(asked.work)?;
-    // A checkpoint has the masks that had begun by its step: the student it is loaded into needs room for them.
+    let checkpoints = Checkpoints::at(job.work)?;
+    // A checkpoint has the masks that had begun by its step, so the student must have them too.
     let step = checkpoints.state()?.map_or(0, |state| state.step);
     let made = Distiller::at(step, learner, rules, training.settings.clone(), teacher, &sample, training.n_steps)?;
     let (mut distiller, mut model): (Distiller, Trained<Learner>) = made;
@@ -115,9 +120,10 @@ fn run(
         let live = meter.live_bytes().unwrap_or(0);
         let found;
         (model, found) = distiller.fit(model, teacher, training.examples.as_ref(), limit, meter)?;
-        options
-            .progress
-            .line(&format!("{} items at once, for {live} bytes in use now and {limit} at most", found.at_once));
+        options.progress.line(&format!(
+            "{} items in memory at once, with {live} bytes in use and a limit of {limit}",
+            found.at_once
+        ));
         fit = Some(found);
         meter.reset_peak();
     }
@@ -126,9 +132,9 @@ fn run(
     Ok((finished, at_once, fit))
 }
 
-/// As [`run`], by burn's own loop on several devices.
+/// Trains like [`run`] in burn's own loop, on several devices.
 fn run_on_several(
-    asked: &TrainingJob,
+    job: &TrainingJob,
     training: &TrainingSetup,
     watcher: &mut Watcher,
     shown: Arc<TrainingDisplay>,
@@ -144,28 +150,28 @@ fn run_on_several(
         data: training.examples.clone(),
         each,
     };
-    let finished = several.run(&Checkpoints::at(asked.work)?, watcher)?;
+    let finished = several.run(&Checkpoints::at(job.work)?, watcher)?;
     Ok((finished, training.settings.at_once, None))
 }
 
-/// The teacher as the student asks it: a network, or what one said before.
+/// Returns the teacher of a training: a network, or its cached outputs.
 fn teacher_of(
-    asked: &TrainingJob,
+    job: &TrainingJob,
     training: &TrainingSetup,
     teacher: &LoadedModel,
     plain: &Device,
     options: &RunOptions,
 ) -> Result<Box<dyn Teacher<Inputs>>> {
     let network = Frozen::new(&Learner::of(teacher, None));
-    if !asked.stage.memory.cache_teacher {
+    if !job.stage.memory.cache_teacher {
         return Ok(Box::new(network));
     }
-    Checkpoints::at(asked.work)?;
-    let path = asked.work.join("teacher.safetensors");
+    Checkpoints::at(job.work)?;
+    let path = job.work.join("teacher.safetensors");
     let read = || Cached::read(&path, training.examples.len(), plain);
     match presence::exists(&path)?.then(read) {
         Some(Err(error)) if error.kind == ErrorKind::Input => {
-            options.progress.line(&format!("{error}; the teacher is asked again"));
+            options.progress.line(&format!("{error}; running the teacher again"));
         }
         Some(found) => return Ok(Box::new(found?)),
         None => {}

@@ -1,4 +1,4 @@
-//! What a recipe says, as burn and the models have it.
+//! Converts recipe values to those of burn and the models.
 
 use briquette_core::Result;
 use briquette_formats::Checkpoint;
@@ -8,7 +8,7 @@ use briquette_recipe::{DistillStage, Dtype};
 use burn::tensor::FloatDType;
 use std::path::Path;
 
-/// The half precision that a type is, if it is one.
+/// Returns the half-precision type, if it is one.
 pub(crate) fn half(dtype: Dtype) -> Option<FloatDType> {
     match dtype {
         Dtype::F32 => None,
@@ -17,7 +17,7 @@ pub(crate) fn half(dtype: Dtype) -> Option<FloatDType> {
     }
 }
 
-/// The data to run a model on, which is a recipe's `eval`.
+/// Returns the data to run a model on, the recipe's `eval`.
 pub(crate) fn spec_of(data: &RawData) -> DataSpec {
     let data = data.clone();
     DataSpec {
@@ -34,10 +34,9 @@ pub(crate) fn spec_of(data: &RawData) -> DataSpec {
     }
 }
 
-/// The teacher of a stage: the named one, or the original, which alone is read by the recipe's choice of key and layout.
+/// Opens the teacher of a stage: the named one, or the original.
 ///
-/// # Errors
-/// See [`Checkpoint::open_as`].
+/// The recipe's key and layout apply only to the original.
 pub(crate) fn teacher_of(stage: &DistillStage, original: &Path) -> Result<Checkpoint> {
     match &stage.teacher {
         Some(teacher) if teacher != original => Checkpoint::open(teacher),

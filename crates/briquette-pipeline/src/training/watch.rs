@@ -1,4 +1,4 @@
-//! Watches a training: evaluates the student at the end of each epoch, and has steps and epochs shown.
+//! Watches a training: evaluates the student after each epoch, and shows steps and epochs.
 
 use crate::training::learner::Learner;
 use crate::training::shown::TrainingDisplay;
@@ -16,7 +16,7 @@ use burn::module::Module;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Data to evaluate on, and what the teacher made of it.
+/// The evaluation data, and the teacher's outputs for it.
 struct Exam {
     data: Data,
     spec: DataSpec,
@@ -24,7 +24,7 @@ struct Exam {
     reference: Option<RunOutputs>,
 }
 
-/// What epochs are measured on, as its `eval`: the data to choose by, else that of the evaluation, where there is any.
+/// Returns the data to evaluate epochs on, as `eval`: the data to choose by, or else that of the evaluation.
 pub(crate) fn data_to_choose_by(data: &RawData) -> Option<RawData> {
     match &data.select {
         Some(select) => Some(RawData { eval: Some(select.clone()), labels: None, ..data.clone() }),
@@ -32,16 +32,16 @@ pub(crate) fn data_to_choose_by(data: &RawData) -> Option<RawData> {
     }
 }
 
-/// Evaluates the student at the end of each epoch, and has steps and epochs shown.
+/// Evaluates the student after each epoch, and shows steps and epochs.
 pub(crate) struct Watcher {
     exam: Option<Exam>,
-    /// The student's tokenizer, names and config; its network is that of the epoch which is evaluated.
+    /// The student's tokenizer, names and config; its network is that of the evaluated epoch.
     model: LoadedModel,
     shown: Arc<TrainingDisplay>,
 }
 
 impl Watcher {
-    /// Opens the data to evaluate on, where there is any, and runs the teacher over it once.
+    /// Opens the evaluation data, if there is any, and runs the teacher on it once.
     pub(crate) fn new(
         stage: &DistillStage,
         model: &LoadedModel,
@@ -69,7 +69,7 @@ impl Watcher {
 impl Watch<Learner> for Watcher {
     fn evaluate(&mut self, student: &Learner) -> Result<BTreeMap<String, f64>> {
         let Some(exam) = &self.exam else { return Ok(BTreeMap::new()) };
-        // As it will run: masks and grids applied, in f32.
+        // As the output will run: masks and grids applied, in f32.
         let network = student.network.valid().materialize().single();
         let model = LoadedModel { network, ..self.model.clone() };
         let found = self.sit(exam, &model)?;

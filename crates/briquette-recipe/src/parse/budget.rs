@@ -1,4 +1,4 @@
-//! How many bytes weights may take.
+//! Size budgets, bit budgets and quality budgets.
 
 use crate::parse::choice::SchemeChoice;
 use crate::parse::distill::Student;
@@ -11,120 +11,118 @@ use crate::parse::words::one_of;
 use briquette_core::{Error, Result};
 use std::path::PathBuf;
 
-/// Items that run for each tensor, where nobody says otherwise.
+/// Default number of items that measure sensitivity.
 const N_SAMPLES: usize = 64;
 
-/// The least bytes that a budget may have as a plain number.
+/// The smallest budget that may be a plain number of bytes without a unit.
 const MIN_BYTES: u64 = 1000;
 
-/// What the tensors whose steps are to be found may take.
+/// The budget that chooses step sizes or schemes of tensors.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Budget {
-    /// How large the output may be, or how good it has to be.
+    /// The bound on the size or the quality of the output.
     pub target: Target,
-    /// What a tensor's error costs.
+    /// How the sensitivity of each tensor is found.
     pub sensitivity: Sensitivity,
-    /// Whether a tensor may have any step.
+    /// Whether a tensor may get a step size.
     pub has_steps: bool,
-    /// Schemes that a tensor may have, dense or pruned.
+    /// Schemes that a tensor may get, dense or pruned.
     pub schemes: Vec<SchemeChoice>,
 }
 
-/// How large an output may be, or how good it has to be.
+/// The bound on the size or the quality of an output.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Target {
-    /// The most bytes of all weight files.
+    /// The largest number of bytes of all weight files.
     Bytes(u64),
-    /// The most bits for each weight of the tensors whose steps are found.
+    /// The largest mean number of bits per weight of the tensors that the budget covers.
     Bits(f64),
-    /// Bounds of metrics, which the smallest output keeps to that does.
+    /// Bounds of metrics; the run searches for the smallest output within them.
     Metrics(Bounds),
 }
 
 impl Target {
-    /// The target of a budget.
+    /// Reads the target from the keys of a budget.
     fn from_raw(keys: &RawBudget, raw: &RawRecipe) -> Result<Self> {
         let has_bounds = !keys.min.is_empty() || !keys.max.is_empty();
         let given = [("bytes", keys.bytes.is_some()), ("bits", keys.bits.is_some()), ("min", has_bounds)];
         let given: Vec<&str> = given.into_iter().filter(|(_, is_given)| *is_given).map(|(key, _)| key).collect();
         if let [first, second, ..] = given[..] {
-            let message = format!("budget.{second}: the budget is what budget.{first} says; remove one of the two");
+            let message = format!("budget.{second}: budget.{first} already sets the budget; remove one of the two");
             return Err(Error::config(message));
         }
         match (&keys.bytes, keys.bits) {
             (Some(text), _) => match bytes_of("budget.bytes", text)? {
-                // Fewer bytes than a header has: a unit was forgotten.
+                // A number this small is shorter than a file header, so its unit is missing.
                 0..MIN_BYTES if text.trim().parse::<f64>().is_ok() => Err(without_unit("budget.bytes", text)),
                 bytes => Ok(Self::Bytes(bytes)),
             },
             (_, Some(bits)) => Ok(Self::Bits(bits)),
             _ if has_bounds && raw.gate.is_some() => {
-                Err(Error::config("gate: the budget has bounds of its own, which hold; remove one of the two"))
+                Err(Error::config("gate: the budget already has bounds of metrics; remove one of the two"))
             }
             _ if has_bounds && raw.has(StageKind::Evaluate) => {
                 Ok(Self::Metrics(Bounds { min: keys.min.clone(), max: keys.max.clone() }))
             }
             _ if has_bounds => Err(Error::config(
-                "budget.min: nothing is measured; add an evaluate stage as the last, and its data as data.eval",
+                "budget.min: no evaluate stage measures metrics; add one at the end, and set its data as data.eval",
             )),
-            _ => Err(Error::config(
-                "budget.bytes: missing; say how large the weights may be, such as \"9.4MB\", or how good, as budget.min",
-            )),
+            _ => Err(Error::config("budget.bytes: missing; set a size such as \"9.4MB\", or a quality as budget.min")),
         }
     }
 }
 
-/// What a tensor's error costs.
+/// How the sensitivity of a tensor is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sensitivity {
-    /// The curvature of what the model loses, by one pass and back.
+    /// From the curvature of the loss: one forward and one backward pass over the items.
     Gradient {
-        /// Items that run.
+        /// Number of items.
         n_samples: usize,
     },
-    /// What the model loses with the tensor alone rounded, on this many items.
+    /// From the loss increase with only this tensor quantized.
     Measured {
-        /// Items that run for each tensor.
+        /// Number of items that run for each tensor.
         n_samples: usize,
-        /// What a loss is counted by, where that is said.
+        /// The loss to measure; `None` for the default of the task.
         loss: Option<MeasuredLoss>,
     },
-    /// The square error of the layer's outputs over their square; of the weights where inputs are not known.
+    /// From the relative squared error of the layer outputs, or of the weights if the layer inputs are unknown.
     Relative,
-    /// What was found before.
+    /// From a file that `briquette sensitivity` wrote.
     File(PathBuf),
 }
 
-/// What a loss is counted by that is found by running.
+/// The loss of measured sensitivities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MeasuredLoss {
-    /// One less the cosine of outputs.
+    /// One minus the cosine similarity of the outputs.
     Cosine,
-    /// The divergence from the model as it is.
+    /// The KL divergence from the uncompressed model.
     Kl,
-    /// The task's metric.
+    /// The metric of the task.
     Metric,
 }
 
 impl MeasuredLoss {
     const ALL: [(&str, Self); 3] = [("cosine", Self::Cosine), ("kl", Self::Kl), ("metric", Self::Metric)];
 
-    /// Its name in recipes.
+    /// The name in recipes.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, loss)| *loss == self).map_or("", |(name, _)| name)
     }
 }
 
 impl Sensitivity {
-    /// The names of ways to find it.
+    /// The names of the methods in recipes.
     pub const NAMES: [&str; 3] = ["gradient", "measured", "relative"];
 
-    /// Whether the model is run to find it.
+    /// Returns whether the method runs the model.
     pub fn runs_model(&self) -> bool {
         matches!(self, Self::Gradient { .. } | Self::Measured { .. })
     }
 
-    /// What a recipe with resolved paths asks for.
+    /// Reads the method from a recipe with resolved paths.
     fn from_raw(keys: &RawBudget, has_data: bool) -> Result<Self> {
         if let Some(path) = &keys.sensitivity_file {
             let given = [
@@ -133,9 +131,9 @@ impl Sensitivity {
                 ("loss", keys.loss.is_some()),
             ];
             return match given.into_iter().find(|(_, is_given)| *is_given) {
-                Some((key, _)) => {
-                    Err(Error::config(format!("budget.{key}: sensitivities are in a file; remove one of the two")))
-                }
+                Some((key, _)) => Err(Error::config(format!(
+                    "budget.{key}: has no effect with budget.sensitivity_file; remove one of the two"
+                ))),
                 None => Ok(Self::File(path.clone())),
             };
         }
@@ -152,23 +150,27 @@ impl Sensitivity {
             None => Self::Relative,
         };
         match found {
-            Self::Relative if keys.samples.is_some() => Err(Error::config("budget.samples: nothing is run; remove it")),
-            Self::Gradient { .. } | Self::Relative if loss.is_some() => Err(Error::config(
-                "budget.loss: only \"measured\" sensitivities have a choice of it; remove it, or measure",
-            )),
-            Self::Gradient { .. } | Self::Measured { .. } if !has_data => Err(Error::config(
-                "budget.sensitivity: nothing to measure on; give calibration.data, or take \"relative\"",
-            )),
+            Self::Relative if keys.samples.is_some() => {
+                Err(Error::config("budget.samples: relative sensitivities run no data; remove it"))
+            }
+            Self::Gradient { .. } | Self::Relative if loss.is_some() => {
+                Err(Error::config("budget.loss: only measured sensitivities use it; remove it, or choose \"measured\""))
+            }
+            Self::Gradient { .. } | Self::Measured { .. } if !has_data => {
+                Err(Error::config("budget.sensitivity: needs data; set calibration.data, or choose \"relative\""))
+            }
             found => Ok(found),
         }
     }
 }
 
 impl Budget {
-    /// The budget of a recipe, which has a stage that is to keep it. None where a recipe has none, and then no stage may need one.
+    /// Reads the budget of a recipe and checks it against the stages.
+    ///
+    /// Returns `None` if the recipe has no budget and no stage needs one.
     ///
     /// # Errors
-    /// Config, naming the key.
+    /// Config: a key is invalid, or the budget does not fit the stages.
     pub(crate) fn from_raw(raw: &RawRecipe, parts: &[RecipePart], stages: &[Stage]) -> Result<Option<Self>> {
         let is_open = |stage: &Stage| matches!(stage, Stage::Quantize(stage) if stage.is_open());
         let is_early = parts.iter().flat_map(|part| &part.stages).any(is_open);
@@ -176,7 +178,7 @@ impl Budget {
         let Some(keys) = keys else {
             return match is_early || stages.iter().any(is_open) {
                 true => Err(Error::config(
-                    "scheme: step has no size; say it, as in \"step0.01\", or give budget.bytes, which the last stages keep",
+                    "scheme: found step without a size; write it, as in \"step0.01\", or set budget.bytes, which chooses step sizes for the last stages",
                 )),
                 false => Ok(None),
             };
@@ -185,14 +187,15 @@ impl Budget {
             check_learned(parts, keys)?;
         }
         if !stages.iter().any(is_open) {
-            let message =
-                "no last stage has steps to find; add a quantize stage with scheme = \"step\" or \"step-dynamic\"";
+            let message = "none of the last stages has step sizes to choose; add a quantize stage with scheme = \"step\" or \"step-dynamic\"";
             return Err(Error::config(format!("budget: {message}")));
         }
         let (has_steps, schemes) = choices_of(keys)?;
         check_pruned(&schemes, has_steps, raw)?;
         if has_steps && raw.output.storage.as_deref().is_some_and(|storage| storage != "entropy") {
-            return Err(Error::config("output.storage: a budget is kept with entropy-coded codes; leave it out"));
+            return Err(Error::config(
+                "output.storage: a budget with step sizes always uses entropy coding; remove it",
+            ));
         }
         let has_data = raw.calibration.as_ref().is_some_and(|keys| keys.data.is_some());
         let sensitivity = Sensitivity::from_raw(keys, has_data)?;
@@ -201,48 +204,47 @@ impl Budget {
     }
 }
 
-/// Whether a tensor may have steps, and the schemes that it may have.
+/// Returns whether tensors may get step sizes, and the schemes that they may get.
 fn choices_of(keys: &RawBudget) -> Result<(bool, Vec<SchemeChoice>)> {
     let Some(names) = &keys.choices else { return Ok((true, Vec::new())) };
     if names.is_empty() {
         return Err(Error::config(
-            "budget.choices: found none; say what tensors may have, as in [\"int8\", \"int4-g64\"]",
+            "budget.choices: found an empty list; list the schemes to choose from, as in [\"int8\", \"int4-g64\"]",
         ));
     }
     let (steps, named): (Vec<&String>, Vec<&String>) = names.iter().partition(|name| *name == "step");
     Ok((!steps.is_empty(), named.iter().map(|name| SchemeChoice::parse(name)).collect::<Result<_>>()?))
 }
 
-/// Refuses to prune what is entropy-coded: a weight that rounds to zero costs next to nothing there already.
+/// Refuses pruned schemes with entropy-coded storage, where zeros need almost no bits anyway.
 fn check_pruned(schemes: &[SchemeChoice], has_steps: bool, raw: &RawRecipe) -> Result<()> {
     let is_coded = has_steps || raw.output.storage.as_deref() == Some("entropy");
     let Some(choice) = schemes.iter().find(|choice| is_coded && choice.pruned.is_some()) else { return Ok(()) };
-    let message =
-        "is for codes that are not entropy-coded: there, zeros cost next to nothing as it is; leave it out, or";
+    let message = "prunes, but entropy-coded zeros need almost no bits anyway; remove it, or";
     let other = if has_steps { "\"step\"" } else { "output.storage" };
     Err(Error::config(format!("budget.choices: {:?} {message} {other}", choice.name)))
 }
 
-/// Refuses what cannot come before or beside a training on steps that a budget finds.
+/// Refuses stages and keys that do not work with training on the step sizes of a budget.
 fn check_learned(parts: &[RecipePart], keys: &RawBudget) -> Result<()> {
     if keys.choices.iter().flatten().any(|name| name != "step") {
-        let message = "budget.choices: a training has steps in place, and no others; leave the schemes out";
+        let message = "budget.choices: quantization-aware training supports \"step\" only; remove the other schemes";
         return Err(Error::config(message));
     }
     let is_same = |part: &RecipePart| part.then.as_distill().is_some_and(|stage| stage.student == Student::Same);
     if parts.len() != 1 || !parts.iter().all(|part| part.stages.is_empty() && is_same(part)) {
-        let message = "the steps of a budget are those of the model as it is; give steps of your own, as in \"step0.01\", train without, or \
-                       let a distill stage of the whole model be the first and only one before";
+        let message = "with a budget, the recipe must begin with its only distill stage, with student \"self\", and have no factorize stage; \
+                       change the stages, write step sizes, as in \"step0.01\", or remove quantization_aware";
         return Err(Error::config(format!("quantization_aware: {message}")));
     }
     if !keys.min.is_empty() || !keys.max.is_empty() {
-        let message = "what a training makes of a size is not known before it; give budget.bytes or budget.bits";
+        let message = "the quality after training is not known in advance; set budget.bytes or budget.bits";
         return Err(Error::config(format!("budget.min: {message}")));
     }
     Ok(())
 }
 
-/// Whether a recipe's budget runs the model on the data of its calibration.
+/// Returns whether the recipe's budget runs the model on calibration data.
 pub(crate) fn runs_model(raw: &RawRecipe) -> bool {
     let is_run = |keys: &RawBudget| keys.sensitivity_file.is_none() && keys.sensitivity.as_deref() != Some("relative");
     raw.budget.as_ref().is_some_and(is_run)

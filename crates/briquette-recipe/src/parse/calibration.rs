@@ -1,49 +1,51 @@
-//! What stages learn of the inputs of layers, and from what data.
+//! The calibration run: the data and settings that gather input statistics.
 
 use crate::parse::budget;
 use crate::parse::raw::{RawCalibration, RawData, RawMemory, RawRecipe, StageKeys};
 use briquette_core::{Error, Result};
 
-/// Sentences, images or windows of a text that a model is calibrated on, where nobody says otherwise.
+/// Default number of calibration items: sentences, images or windows of text.
 pub const N_SAMPLES: usize = 512;
 
-/// A run of the model that gathers statistics.
+/// A run of the model that gathers input statistics.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CalibrationRun {
-    /// The data, under `eval`, and how it is prepared.
+    /// The data, as `eval`, and its preprocessing.
     pub data: RawData,
-    /// The architecture, where files do not tell.
+    /// The architecture, if the recipe sets it.
     pub arch: Option<String>,
-    /// The most items that run.
+    /// The largest number of items.
     pub n_samples: usize,
-    /// Chooses the items.
+    /// The seed that chooses the items.
     pub seed: u64,
-    /// Whether gram matrices are gathered whatever the methods.
+    /// Whether Gram matrices are gathered even if no method needs them.
     pub has_gram: bool,
-    /// Whether each block sees what compressed blocks give it.
+    /// Whether each block gets the outputs of the compressed blocks before it.
     pub is_sequential: bool,
-    /// The most bytes that running may take.
+    /// Memory limit in bytes.
     pub limit: Option<u64>,
-    /// Whether the weights of one block are to be in memory at a time, which a model of text always does.
+    /// Whether only one block's weights are in memory at a time. Text models always run this way.
     pub is_offloaded: bool,
 }
 
 impl CalibrationRun {
-    /// The run that a recipe with resolved paths asks for; none where it has statistics, or no stage looks at any.
+    /// Reads the calibration run of a recipe with resolved paths.
+    ///
+    /// Returns `None` if the recipe has a statistics file or no calibration.
     ///
     /// # Errors
-    /// Config, naming the key.
+    /// Config: a key is missing, invalid or without effect.
     pub(crate) fn from_raw(raw: &RawRecipe) -> Result<Option<Self>> {
         let Some(keys) = &raw.calibration else { return Ok(None) };
         if !raw.needs_statistics() && !budget::runs_model(raw) {
-            let message = "no stage looks at the inputs of layers; take a method that does (wanda, sparsegpt, admm, range weighted, \
-                           round gptq), or remove it";
+            let message = "no stage needs input statistics; choose a method that does (wanda, sparsegpt, admm, range weighted, \
+                           round gptq), or remove the table";
             return Err(Error::config(format!("calibration: {message}")));
         }
         let Some(path) = keys.data.clone() else { return without_data(keys).map(|()| None) };
         if keys.statistics.is_some() {
             return Err(Error::config(
-                "calibration.statistics: there is data to gather them from; remove one of the two",
+                "calibration.statistics: calibration.data already provides them; remove one of the two",
             ));
         }
         let RawData { size, crop, tile, normalize, strict, .. } = raw.data.clone().unwrap_or_default();
@@ -63,11 +65,11 @@ impl CalibrationRun {
     }
 }
 
-/// Refuses keys of a run where there is no data to run on, and a table without either.
+/// Checks a calibration table without data: it needs a statistics file and no key of a run.
 fn without_data(keys: &RawCalibration) -> Result<()> {
     if keys.statistics.is_none() {
         return Err(Error::config(
-            "calibration.data: missing; name the data to run the model on, or `statistics` of it",
+            "calibration.data: missing; set the data to run the model on, or calibration.statistics",
         ));
     }
     let of_a_run = [
@@ -79,13 +81,13 @@ fn without_data(keys: &RawCalibration) -> Result<()> {
     ];
     match of_a_run.iter().find(|(_, is_there)| *is_there) {
         Some((key, _)) => {
-            Err(Error::config(format!("calibration.{key}: nothing runs, as the statistics are given; remove it")))
+            Err(Error::config(format!("calibration.{key}: has no effect with calibration.statistics; remove it")))
         }
         None => Ok(()),
     }
 }
 
-/// Whether what a stage does moves weights.
+/// Returns whether a stage updates weights.
 fn moves(keys: &StageKeys) -> bool {
     match keys {
         StageKeys::Prune(keys) => keys.updates_weights(),
@@ -109,7 +111,7 @@ mod tests {
     const WANDA: &str = "[[stage]]\nkind = \"prune\"\nmethod = \"wanda\"\nsparsity = 0.5\n";
 
     #[test]
-    fn data_is_run_block_by_block_where_weights_are_moved() {
+    fn error_compensation_runs_block_by_block() {
         let asked = |stages: &str, keys: &str| -> CalibrationRun {
             recipe(&format!("[calibration]\ndata = \"t\"\n{keys}{stages}")).unwrap().calibration.unwrap()
         };
@@ -121,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn statistics_serve_every_stage_that_names_none() {
+    fn stages_without_statistics_use_those_of_the_calibration() {
         let found = recipe(&format!("[calibration]\nstatistics = \"s\"\n{WANDA}{GPTQ}")).unwrap();
         assert!(found.calibration.is_none());
         let of: Vec<_> = found.stages.iter().filter_map(|stage| stage.statistics()).collect();
@@ -129,17 +131,20 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_refused_by_its_key() {
+    fn contradictory_calibration_keys_are_refused() {
         let magnitude = "[[stage]]\nkind = \"prune\"\nsparsity = 0.5\n";
         let cases = [
-            (GPTQ.to_string(), "stage 1 (quantize): statistics: missing; round `gptq` needs `calibration.data`"),
-            (format!("[calibration]\ndata = \"t\"\n{magnitude}"), "calibration: no stage looks at the inputs"),
+            (GPTQ.to_string(), "stage 1 (quantize): statistics: missing; round `gptq` needs layer inputs"),
+            (format!("[calibration]\ndata = \"t\"\n{magnitude}"), "calibration: no stage needs input statistics"),
             (format!("[calibration]\nsamples = 3\n{GPTQ}"), "stage 1 (quantize): statistics: missing"),
             (
                 format!("[calibration]\ndata = \"t\"\nstatistics = \"s\"\n{GPTQ}"),
-                "calibration.statistics: there is data",
+                "calibration.statistics: calibration.data already provides",
             ),
-            (format!("[calibration]\nstatistics = \"s\"\nsamples = 3\n{GPTQ}"), "calibration.samples: nothing runs"),
+            (
+                format!("[calibration]\nstatistics = \"s\"\nsamples = 3\n{GPTQ}"),
+                "calibration.samples: has no effect with",
+            ),
             (format!("[calibration]\ndata = \"t\"\nsamples = 0\n{GPTQ}"), "calibration.samples: found 0"),
         ];
         for (tables, expected) in cases {

@@ -1,4 +1,4 @@
-//! What a tensor may have by a budget: a scheme, and how many of its weights are dropped before.
+//! The choices of a budget: a scheme, optionally with pruning.
 
 use crate::parse::prune::{PruneStage, PruneTarget, RawPrune};
 use crate::parse::ranges;
@@ -6,29 +6,31 @@ use crate::parse::words::parse_scheme;
 use briquette_core::{Error, Result};
 use briquette_methods::quant::Scheme;
 
-/// The key of choices.
+/// The recipe key of the choices.
 const KEY: &str = "budget.choices";
 
-/// What a tensor may have by a budget.
+/// A scheme that a budget may choose for a tensor, optionally with pruning.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SchemeChoice {
-    /// As a recipe spells it: `int8`, `int8+0.5`, `int4-g64+2:4`.
+    /// The name in recipes: `int8`, `int8+0.5`, `int4-g64+2:4`.
     pub name: String,
     /// The scheme.
     pub scheme: Scheme,
-    /// How many weights are dropped, those of the smallest magnitude; none where all are kept.
+    /// The weights to prune first, by magnitude; `None` if all are kept.
     pub pruned: Option<PruneTarget>,
 }
 
 impl SchemeChoice {
-    /// The choice that is spelled so.
+    /// Parses a choice.
     ///
     /// # Errors
-    /// Config, for schemes that there are not or that have no size, shares and patterns that cannot be, and steps that are pruned.
+    /// Config: the scheme is unknown or has no step size, or the pruning part is invalid.
     pub(crate) fn parse(name: &str) -> Result<Self> {
         let scheme = parse_scheme(KEY, scheme_name(name))?;
         if scheme.is_open() {
-            return Err(Error::config(format!("{KEY}: found {name:?}; say \"step\", and -dynamic in the stage")));
+            return Err(Error::config(format!(
+                "{KEY}: found {name:?}, expected \"step\"; set step-dynamic as the scheme of the stage"
+            )));
         }
         let pruned = prune_keys(name)?.map(|keys| PruneStage::from_raw(&keys, None)).transpose();
         let pruned = pruned.map_err(|error| Error::config(format!("{KEY}: {name:?}: {}", error.message)))?;
@@ -36,15 +38,15 @@ impl SchemeChoice {
     }
 }
 
-/// What of a choice names its scheme.
+/// Returns the scheme name of a choice.
 pub(crate) fn scheme_name(choice: &str) -> &str {
     choice.split_once('+').map_or(choice, |(scheme, _)| scheme)
 }
 
-/// The keys of a prune stage that does what a choice says; none where it drops nothing.
+/// Returns the prune stage keys of a choice; `None` if the choice does not prune.
 ///
 /// # Errors
-/// Config, where it is neither a share nor a pattern.
+/// Config: the pruning part is neither a share nor an N:M pattern.
 pub(crate) fn prune_keys(choice: &str) -> Result<Option<RawPrune>> {
     let Some((_, how)) = choice.split_once('+') else { return Ok(None) };
     if how.contains(':') {
@@ -53,7 +55,7 @@ pub(crate) fn prune_keys(choice: &str) -> Result<Option<RawPrune>> {
     let range = ranges::of("stage.sparsity").ok_or_else(|| Error::bug("shares without a range"))?;
     let share = range.parse(how).map_err(|expected| {
         Error::config(format!(
-            "{KEY}: {choice:?}: {expected}, or N:M, behind \"+\", as in \"int8+0.5\" or \"int8+2:4\""
+            "{KEY}: found {choice:?}, {expected} or N:M after \"+\", as in \"int8+0.5\" or \"int8+2:4\""
         ))
     })?;
     Ok(Some(RawPrune { sparsity: Some(share), ..RawPrune::default() }))
@@ -64,20 +66,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_choice_is_a_scheme_and_how_much_of_it_is_dropped() {
+    fn choices_have_a_scheme_and_a_sparsity() {
         let of = |name: &str| SchemeChoice::parse(name).unwrap();
         assert_eq!((of("int8").pruned, of("int8").scheme), (None, Scheme::INT8));
         assert_eq!(of("int4-g64+2:4").pruned, Some(PruneTarget::NOfM { n: 2, m: 4 }));
         assert_eq!(of("int4-g64+2:4").scheme, of("int4-g64").scheme);
         assert!(matches!(of("int8+0.5").pruned, Some(PruneTarget::Layer(ratio)) if ratio.get() == 0.5));
         let cases = [
-            ("int8+1.0", "\"int8+1.0\": expected a number from 0 to below 1"),
+            ("int8+1.0", "\"int8+1.0\", expected a number from 0 to below 1"),
             ("int8+half", "expected a number from 0 to below 1"),
             ("int8+", "expected a number"),
             ("int8+4:2", "pattern: found \"4:2\""),
             ("int8+a:b", "pattern: found \"a:b\""),
             ("int9+0.5", "int9"),
-            ("step+0.5", "say \"step\""),
+            ("step+0.5", "expected \"step\""),
         ];
         for (name, expected) in cases {
             let error = SchemeChoice::parse(name).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! The stage that trains a student.
+//! The distill stage: trains a student.
 
 use crate::parse::gradual::Gradual;
 use crate::parse::loss::{AskedLoss, LayerChoice, losses_of};
@@ -17,140 +17,144 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawDistill {
-    /// distill: "self" (the default) is the model as the stages before left it; "layers" is some of its layers; a table is
-    /// other sizes of its config.json, with random weights.
+    /// distill: the student: "self", "layers" or a table. "self" (the default) is the model that the earlier
+    /// stages produced. "layers" keeps some of its layers. A table overrides sizes in its config.json and
+    /// starts from random weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub student: Option<RawStudent>,
-    /// distill, student "layers": how many.
+    /// distill, student "layers": number of layers to keep.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub n_layers: Option<usize>,
-    /// distill, student "layers": "every" (the default), "first", "last", or a list.
+    /// distill, student "layers": which layers to keep: "every" (the default, evenly spaced), "first", "last"
+    /// or a list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layers: Option<RawLayers>,
-    /// distill: the teacher's file, index or directory; the recipe's model when absent.
+    /// distill: the teacher: a file, index or directory; the recipe's model by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub teacher: Option<PathBuf>,
-    /// distill: what goes down, each with its weight.
+    /// distill: the losses to minimize, each with a weight.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub loss: Vec<RawLoss>,
-    /// distill: passes over the data (1).
+    /// distill: number of epochs (1).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epochs: Option<usize>,
-    /// distill: the highest learning rate (5e-5); it falls along half a cosine.
+    /// distill: the peak learning rate (5e-5); it decays with half a cosine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub learning_rate: Option<f64>,
     /// distill: "adamw" (the default) or "sgd".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optimizer: Option<String>,
-    /// distill: weight decay (0).
+    /// distill: weight decay of the optimizer (0).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f32>,
-    /// distill: momentum of sgd (0.9).
+    /// distill: momentum of SGD (0.9).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub momentum: Option<f64>,
-    /// distill: the share of steps in which the learning rate rises (0.1).
+    /// distill: the share of steps used for learning rate warmup (0.1).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warmup: Option<f64>,
-    /// distill: the longest that the gradient of all weights may be (1); longer ones are scaled down.
+    /// distill: the largest gradient norm over all weights (1); larger gradients are scaled down.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip: Option<f64>,
-    /// distill: the metric of the evaluation that says which epoch was best; without it the last epoch counts.
+    /// distill: the evaluation metric that chooses the best epoch; without it, the last epoch is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metric: Option<String>,
-    /// distill: epochs without a better metric after which it ends.
+    /// distill: stop after this many epochs without a better metric.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patience: Option<usize>,
-    /// distill: steps between checkpoints (200).
+    /// distill: number of steps between checkpoints (200).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub save_every: Option<usize>,
-    /// distill: seed of weights and of the order of the data (0).
+    /// distill: seed for weight initialization and data order (0).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// distill: globs over tensor names that do not learn.
+    /// distill: globs over the names of tensors to freeze.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub freeze: Vec<String>,
-    /// distill: drop weights little by little while the student learns.
+    /// distill: gradual pruning during training.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prune: Option<RawGradual>,
-    /// distill: train with the rounding of the quantize stage that follows in place.
+    /// distill: quantization-aware training for the next quantize stage.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub quantization_aware: bool,
-    /// distill: whether the student's dropout is on while it learns (true). One that starts with the weights of its teacher hardly needs it.
+    /// distill: whether dropout is active in the student during training (true). A student that starts from its
+    /// teacher's weights rarely needs it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dropout: Option<bool>,
-    /// distill, quantization_aware with steps: what a bit of each rounded weight counts beside the losses (0).
+    /// distill, quantization_aware with step sizes: weight of the bits per quantized weight in the training
+    /// loss (0).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
 }
 
-/// Train a student.
+/// A stage that trains a student.
 #[derive(Debug, Clone)]
 pub struct DistillStage {
-    /// Which of the things in the model's file is the model.
+    /// Which entry of the model's file is the model.
     pub choice: Choice,
-    /// What the student is.
+    /// The student to train.
     pub student: Student,
-    /// The teacher, where it is not the recipe's model.
+    /// The teacher, if it is not the recipe's model.
     pub teacher: Option<PathBuf>,
-    /// The architecture, where files do not tell.
+    /// The architecture, if the recipe sets it.
     pub arch: Option<String>,
-    /// The losses whose weighted sum the training makes smaller.
+    /// The losses; training minimizes their weighted sum.
     pub loss: Vec<AskedLoss>,
-    /// What to train and, where it is named, to evaluate on; paths are resolved.
+    /// The training data and, if set, the evaluation data; paths are resolved.
     pub data: RawData,
-    /// What training may use.
+    /// Memory settings of the training.
     pub memory: TrainMemory,
-    /// How to train.
+    /// Optimizer, learning rate and schedule.
     pub training: TrainingSpec,
-    /// Patterns of tensors that keep the weights they start with.
+    /// Patterns of frozen tensors.
     pub freeze: Patterns,
-    /// What is pruned while it learns.
+    /// Gradual pruning during training.
     pub gradual: Option<Gradual>,
-    /// The quantize stage whose rounding is in place while it learns.
+    /// The quantize stage of quantization-aware training.
     pub quantize: Option<QuantizeStage>,
-    /// What a bit of each rounded weight counts beside the losses.
+    /// Weight of the bits per quantized weight in the training loss.
     pub rate: Option<f64>,
-    /// Whether the student's dropout is on while it learns.
+    /// Whether dropout is active in the student during training.
     pub has_dropout: bool,
 }
 
-/// What a student is.
+/// The kind of student.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Student {
-    /// As large as the model that the stages before left, and starting with its weights.
+    /// The model that the earlier stages produced, with its weights.
     Same,
-    /// Some layers of that model: how many, where that is said, and which.
+    /// Some layers of that model: how many, if set, and which.
     Layers(Option<usize>, LayerChoice),
-    /// Of other sizes, by the keys of config.json, with random weights.
+    /// A model with other sizes in config.json and random weights.
     Sizes(BTreeMap<String, serde_json::Value>),
 }
 
-/// How to train.
+/// Optimizer, learning rate and schedule of a training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainingSpec {
-    /// Passes over the data.
+    /// Number of epochs.
     pub epochs: usize,
-    /// The highest learning rate.
+    /// The peak learning rate.
     pub learning_rate: f64,
-    /// Whether the optimizer is sgd with this momentum, else AdamW.
+    /// The momentum of SGD; `None` for AdamW.
     pub momentum: Option<f64>,
-    /// Weight decay.
+    /// Weight decay of the optimizer.
     pub weight_decay: f32,
-    /// The share of steps in which the learning rate rises.
+    /// The share of steps used for learning rate warmup.
     pub warmup: f64,
-    /// The longest that the gradient of all weights may be.
+    /// The largest gradient norm over all weights.
     pub clip: f64,
-    /// The metric that says which epoch was best.
+    /// The metric that chooses the best epoch.
     pub metric: Option<String>,
-    /// Epochs without a better one after which it ends.
+    /// Number of epochs without a better metric after which training stops.
     pub patience: Option<usize>,
-    /// Steps between checkpoints.
+    /// Number of steps between checkpoints.
     pub save_every: usize,
-    /// Seed of weights and of the order of the data.
+    /// Seed for weight initialization and data order.
     pub seed: u64,
 }
 
-/// The tables beside the stages that a training looks at.
+/// The other tables of the recipe that a training uses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Around<'a> {
     pub(crate) model: &'a RawModel,
@@ -160,7 +164,7 @@ pub(crate) struct Around<'a> {
 }
 
 impl RawDistill {
-    /// What it says, in words.
+    /// Returns the settings of the stage in short words.
     pub(crate) fn in_words(&self) -> Vec<String> {
         let pruned = self.prune.as_ref().and_then(|prune| Some(format!("pruned to {}", prune.sparsity?)));
         let epochs = self.epochs.map(|epochs| format!("epochs {epochs}"));
@@ -169,10 +173,10 @@ impl RawDistill {
 }
 
 impl DistillStage {
-    /// What a stage of a recipe with resolved paths says; `next` is the quantize stage that follows.
+    /// Validates the keys of a distill stage with resolved paths; `next` is the following quantize stage.
     ///
     /// # Errors
-    /// Config, naming the key.
+    /// Config: a key is missing, invalid or without effect.
     pub(crate) fn from_raw(raw: &RawDistill, around: Around, next: Option<&RawQuantize>) -> Result<Self> {
         let quantize = match (raw.quantization_aware, next) {
             (false, _) => None,
@@ -200,32 +204,32 @@ impl DistillStage {
         Ok(stage)
     }
 
-    /// Refuses keys of which one makes no sense with, or without, another.
+    /// Refuses combinations of keys that do not work together.
     fn check(&self) -> Result<()> {
         if self.memory.cache_teacher && self.loss.iter().any(|loss| loss.kind.looks_inside()) {
-            let message = "hidden states and attention are too large to keep; remove it, or those losses";
+            let message = "hidden states and attention are too large to cache; remove it, or the losses of these kinds";
             return Err(Error::config(message).at("memory.cache_teacher"));
         }
         if self.training.patience.is_some() && self.training.metric.is_none() {
-            return Err(Error::config("patience: no metric is watched; name one"));
+            return Err(Error::config("patience: needs a metric; set metric"));
         }
         if self.rate.is_some() && self.quantize.is_none() {
             return Err(Error::config(
-                "rate: no rounding is in place; set quantization_aware, with steps, or remove it",
+                "rate: needs quantization-aware training; set quantization_aware = true, or remove it",
             ));
         }
         Ok(())
     }
 }
 
-/// The data, refused where there is none to train on, or none to measure the metric on.
+/// Returns the data; refuses a recipe without training data, or with a metric but no evaluation data.
 fn data_of(data: Option<&RawData>, raw: &RawDistill) -> Result<RawData> {
     let data = data.cloned().unwrap_or_default();
     if data.train.is_none() {
-        return Err(Error::config("data.train: missing; name the data to train on"));
+        return Err(Error::config("data.train: missing; set the data to train on"));
     }
     if raw.metric.is_some() && data.eval.is_none() && data.select.is_none() {
-        return Err(Error::config("metric: there is no data to measure it on; name data.eval or data.select"));
+        return Err(Error::config("metric: there is no data to measure it; set data.eval or data.select"));
     }
     Ok(data)
 }
@@ -233,17 +237,17 @@ fn data_of(data: Option<&RawData>, raw: &RawDistill) -> Result<RawData> {
 impl Student {
     fn from_raw(raw: &RawDistill) -> Result<Self> {
         let refuse_layers = |student: &str| {
-            refuse("n_layers", &raw.n_layers, &format!("distill (student {student})"))?;
-            refuse("layers", &raw.layers, &format!("distill (student {student})"))
+            refuse("n_layers", &raw.n_layers, &format!("distill stage with student {student}"))?;
+            refuse("layers", &raw.layers, &format!("distill stage with student {student}"))
         };
         match &raw.student {
             Some(RawStudent::Sizes(sizes)) => refuse_layers("of other sizes").map(|()| Self::Sizes(sizes.clone())),
             None => refuse_layers("self").map(|()| Self::Same),
             Some(RawStudent::Name(name)) => match one_of("student", name, &[("self", true), ("layers", false)])? {
                 true => refuse_layers("self").map(|()| Self::Same),
-                false if raw.n_layers.is_none() && !matches!(raw.layers, Some(RawLayers::List(_))) => {
-                    Err(Error::config("n_layers: missing; say how many layers the student has, or list them as layers"))
-                }
+                false if raw.n_layers.is_none() && !matches!(raw.layers, Some(RawLayers::List(_))) => Err(
+                    Error::config("n_layers: missing; set the number of layers of the student, or list them in layers"),
+                ),
                 false => Ok(Self::Layers(raw.n_layers, LayerChoice::from_raw(raw.layers.as_ref())?)),
             },
         }
@@ -255,7 +259,7 @@ impl TrainingSpec {
         let optimizer = raw.optimizer.as_deref().unwrap_or("adamw");
         let is_sgd = one_of("optimizer", optimizer, &[("adamw", false), ("sgd", true)])?;
         if !is_sgd {
-            refuse("momentum", &raw.momentum, "distill (with adamw)")?;
+            refuse("momentum", &raw.momentum, "distill stage with adamw")?;
         }
         Ok(Self {
             epochs: raw.epochs.unwrap_or(1),

@@ -1,4 +1,4 @@
-//! The stage that runs the model: on what, within what, and what it must reach.
+//! The evaluate stage: its data, memory settings and bounds.
 
 use crate::parse::kind::StageKind;
 use crate::parse::memory::{BatchSize, Dtype, TrainMemory};
@@ -8,34 +8,34 @@ use briquette_core::{Error, Result};
 use briquette_formats::Choice;
 use std::collections::BTreeMap;
 
-/// What to run a model on, and what its metrics must reach.
+/// The settings of an evaluation, and the bounds of its metrics.
 #[derive(Debug, Clone, Default)]
 pub struct Evaluate {
-    /// Which of the things in a file is the model. It is said for one of the two models that are run; the other is taken as it is
-    /// where this does not fit it.
+    /// Which entry of a file is the model. The setting applies to the compressed or the original model. If it
+    /// does not fit the other model, that model is opened without it.
     pub choice: Choice,
-    /// The architecture, where files do not tell.
+    /// The architecture, if the recipe sets it.
     pub arch: Option<String>,
-    /// The data; its paths are resolved.
+    /// The data; paths are resolved.
     pub data: RawData,
-    /// Items of a batch.
+    /// Number of items in a batch.
     pub batch_size: BatchSize,
-    /// The most bytes that running may take.
+    /// Memory limit in bytes.
     pub limit: Option<u64>,
-    /// Whether the weights of one block are to be in memory at a time.
+    /// Whether only one block's weights are in memory at a time.
     pub offload: bool,
-    /// What networks compute in.
+    /// The float type of computation.
     pub dtype: Dtype,
-    /// The least and the most of metrics, by name.
+    /// The bounds of metrics, by name.
     pub bounds: Bounds,
 }
 
-/// The least and the most that metrics may be.
+/// The lower and upper bounds of metrics.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Bounds {
-    /// The least.
+    /// Lower bounds.
     pub min: BTreeMap<String, f64>,
-    /// The most.
+    /// Upper bounds.
     pub max: BTreeMap<String, f64>,
 }
 
@@ -43,12 +43,13 @@ impl Bounds {
     /// Refuses metrics that are out of bounds.
     ///
     /// # Errors
-    /// Refused, with the metric and both values; Config where a metric is not measured.
+    /// - Refused: a metric is out of bounds; the message has both values.
+    /// - Config: a metric of a bound was not measured.
     pub fn check(&self, metrics: &BTreeMap<String, f64>) -> Result<()> {
         self.check_known(metrics).map_err(|error| error.at("gate"))?;
         for (name, bound, is_min) in self.all() {
             let found = metrics.get(name).copied().unwrap_or(f64::NAN);
-            // Both comparisons are false for NaN, which is right: a metric that is no number meets no bound.
+            // NaN fails both comparisons, so it meets no bound.
             let is_met = if is_min { found >= bound } else { found <= bound };
             if !is_met {
                 let word = if is_min { "at least" } else { "at most" };
@@ -59,17 +60,20 @@ impl Bounds {
         Ok(())
     }
 
-    /// Refuses bounds of metrics that are not among these.
+    /// Refuses bounds of metrics that were not measured.
     ///
     /// # Errors
-    /// Config.
+    /// Config: `metrics` lacks the metric of a bound.
     pub fn check_known(&self, metrics: &BTreeMap<String, f64>) -> Result<()> {
         let Some((name, ..)) = self.all().find(|(name, ..)| !metrics.contains_key(*name)) else { return Ok(()) };
         let known: Vec<&str> = metrics.keys().map(String::as_str).collect();
-        Err(Error::config(format!("the metric {name:?} is not measured here, only {}", known.join(", "))))
+        Err(Error::config(format!(
+            "found the metric {name:?}, which is not measured, expected one of {}",
+            known.join(", ")
+        )))
     }
 
-    /// The name of each metric, its bound, and whether that is the least.
+    /// Returns the metric, the bound, and whether it is a lower bound, of each bound.
     fn all(&self) -> impl Iterator<Item = (&str, f64, bool)> {
         let min = self.min.iter().map(|(name, bound)| (name.as_str(), *bound, true));
         min.chain(self.max.iter().map(|(name, bound)| (name.as_str(), *bound, false)))
@@ -87,19 +91,20 @@ impl std::fmt::Display for Bounds {
 }
 
 impl Evaluate {
-    /// What a recipe with resolved paths says about it; none where it has no evaluate stage.
+    /// Reads the evaluation of a recipe with resolved paths; `None` if it has no evaluate stage.
     ///
     /// # Errors
-    /// Config, naming the key.
+    /// Config: a key is missing or invalid.
     pub fn from_raw(raw: &RawRecipe) -> Result<Option<Self>> {
         ranges::check(raw)?;
         Self::from_checked(raw)
     }
 
-    /// As [`from_raw`](Self::from_raw), of numbers that are in their ranges.
+    /// Does the same as [`from_raw`](Self::from_raw), for numbers that are already checked against their
+    /// ranges.
     pub(crate) fn from_checked(raw: &RawRecipe) -> Result<Option<Self>> {
         let memory = raw.memory.clone().unwrap_or_default();
-        // In a recipe that trains, `memory.dtype` is the type of the training; what comes of it is evaluated in f32.
+        // In a recipe that trains, `memory.dtype` is the type of the training; its result is evaluated in f32.
         let trains = raw.has(StageKind::Distill);
         let dtype = Some(TrainMemory::from_raw(raw.memory.as_ref())?.dtype).filter(|_| !trains).unwrap_or_default();
         let limit = memory.limit_bytes()?;
@@ -110,18 +115,18 @@ impl Evaluate {
         let is_last = raw.stage.last().as_ref().is_some_and(is_evaluate);
         match (n_stages, is_last) {
             (0, _) if raw.gate.is_some() => {
-                return Err(Error::config("gate: there is no evaluate stage to measure anything; add one"));
+                return Err(Error::config("gate: there is no evaluate stage to measure metrics; add one"));
             }
             (0, _) => return Ok(None),
             (1, true) => {}
-            _ => return Err(Error::config("evaluate: expected one such stage, the last")),
+            _ => return Err(Error::config("evaluate: expected one evaluate stage, as the last stage")),
         }
         if data.eval.is_none() {
-            return Err(Error::config("data.eval: missing; name the data to evaluate on"));
+            return Err(Error::config("data.eval: missing; set the data to evaluate on"));
         }
         if memory.offload && dtype != Dtype::F32 {
             return Err(Error::config(
-                "memory.dtype: blocks that are loaded one at a time compute in f32; remove one of the two",
+                "memory.dtype: found another type than f32 with memory.offload; remove one of the two",
             ));
         }
         let gate = raw.gate.clone().unwrap_or_default();
@@ -143,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_and_memory_are_read_without_a_stage_that_needs_them() {
+    fn data_and_memory_are_checked_without_stages() {
         let cases = [
             ("[memory]\nlimit = \"4XB\"", "memory.limit: found \"4XB\""),
             ("[memory]\nbatch_size = 0", "memory.batch_size: found 0"),
@@ -159,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_names_the_metric_and_both_values() {
+    fn gate_errors_have_the_metric_and_both_values() {
         let metrics = BTreeMap::from([("cosine".to_string(), 0.9), ("kl".to_string(), f64::NAN)]);
         let bounds = |min: &[(&str, f64)], max: &[(&str, f64)]| {
             let of = |pairs: &[(&str, f64)]| pairs.iter().map(|(name, value)| (name.to_string(), *value)).collect();

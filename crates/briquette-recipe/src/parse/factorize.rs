@@ -1,4 +1,4 @@
-//! The stage that makes two factors of each linear layer.
+//! The factorize stage: replaces each linear layer by two smaller ones.
 
 use crate::parse::selection::Selection;
 use crate::parse::words::ratio_of;
@@ -11,32 +11,33 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawFactorize {
-    /// factorize: two factors for each linear layer, of the smallest rank whose squared singular values sum to this share, above 0
-    /// to 1.
+    /// factorize: the share of the squared singular values to keep, above 0 and at most 1. The rank is the
+    /// smallest that keeps it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub energy: Option<f64>,
-    /// factorize: two factors for each linear layer, of the largest rank that takes at most this share of its bytes, above 0 to 1.
+    /// factorize: the share of the layer's bytes that its two factors may take, above 0 and at most 1. The rank
+    /// is the largest that fits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<f64>,
-    /// Globs over tensor names; all when absent.
+    /// Globs over tensor names; all tensors by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub include: Option<Vec<String>>,
-    /// Globs over tensor names to leave out.
+    /// Globs over the names of tensors to skip.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<String>,
 }
 
-/// Make two factors of linear layers: `W [out, in] ≈ up [out, rank] · down [rank, in]`.
+/// A stage that factorizes linear layers: `W [out, in] ≈ up [out, rank] · down [rank, in]`.
 #[derive(Debug, Clone)]
 pub struct FactorizeStage {
-    /// Which tensors.
+    /// The tensors to factorize.
     pub selection: Selection,
-    /// Their rank.
+    /// How the rank is chosen.
     pub rank: Rank,
 }
 
 impl RawFactorize {
-    /// What it says, in words.
+    /// Returns the settings of the stage in short words.
     pub(crate) fn in_words(&self) -> Vec<String> {
         let energy = self.energy.map(|energy| format!("energy {energy}"));
         let bytes = self.bytes.map(|bytes| format!("bytes {bytes}"));
@@ -50,10 +51,10 @@ impl FactorizeStage {
             (Some(energy), None) => Rank::Energy(ratio_of("energy", energy)?),
             (None, Some(bytes)) => Rank::Bytes(ratio_of("bytes", bytes)?),
             (Some(_), Some(_)) => {
-                return Err(Error::config("bytes: the rank follows from the energy already; remove one of them"));
+                return Err(Error::config("bytes: energy already sets the rank; remove one of the two"));
             }
             (None, None) => {
-                return Err(Error::config("energy: missing; give it, such as energy = 0.95, or bytes = 0.5"));
+                return Err(Error::config("energy: missing; set it, such as energy = 0.95, or bytes = 0.5"));
             }
         };
         Ok(Self { selection: Selection::new(raw.include.as_ref(), &raw.exclude, None, &[Role::Linear])?, rank })

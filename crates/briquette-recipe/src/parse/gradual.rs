@@ -1,4 +1,4 @@
-//! Pruning while a student learns.
+//! Gradual pruning: pruning during training.
 
 use crate::parse::raw::RawGradual;
 use crate::parse::selection::Selection;
@@ -7,31 +7,31 @@ use briquette_core::{Error, Result, Role};
 use briquette_methods::prune::Ratio;
 use std::ops::Range;
 
-/// Drop weights little by little.
+/// Gradual pruning of a student.
 #[derive(Debug, Clone)]
 pub struct Gradual {
-    /// Which tensors.
+    /// The tensors to prune.
     pub selection: Selection,
-    /// The share that is dropped in the end.
+    /// The final sparsity.
     pub sparsity: Ratio,
-    /// Whether one threshold holds for all tensors together.
+    /// Whether one threshold applies to all tensors.
     pub is_global: bool,
-    /// How it gets there.
+    /// How the sparsity grows.
     pub course: SparsityCourse,
-    /// From when to when, as shares of the steps.
+    /// The first and the last step of pruning, as shares of the steps.
     pub span: [f64; 2],
-    /// Steps between two decisions.
+    /// Number of steps between two updates of the masks.
     pub every: usize,
 }
 
-/// How a sparsity gets to where it ends.
+/// How sparsity grows from zero to its final value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SparsityCourse {
-    /// All of it at the begin.
+    /// The final sparsity from the first step.
     Constant,
-    /// Evenly.
+    /// Linear growth.
     Linear,
-    /// Fast at first, then slowly.
+    /// Fast growth that slows down.
     Cubic,
 }
 
@@ -42,12 +42,12 @@ impl Gradual {
     }
 
     fn parsed(raw: &RawGradual) -> Result<Self> {
-        let missing = || Error::config("sparsity: missing; a share of weights to drop, 0 to 1");
+        let missing = || Error::config("sparsity: missing; set the share of weights to prune, from 0 to below 1");
         let sparsity = ratio_of("sparsity", raw.sparsity.ok_or_else(missing)?)?;
         let span = [raw.begin.unwrap_or(0.0), raw.end.unwrap_or(0.5)];
         if span[0] > span[1] {
             let [begin, end] = span;
-            return Err(Error::config(format!("end: found {end}, before the begin, {begin}; expected a later share")));
+            return Err(Error::config(format!("end: found {end}, expected at least begin = {begin}")));
         }
         let courses = [
             ("cubic", SparsityCourse::Cubic),
@@ -64,7 +64,7 @@ impl Gradual {
         })
     }
 
-    /// From which step to which, of so many.
+    /// Returns the steps in which the sparsity grows, of `n_steps`.
     pub fn steps(&self, n_steps: usize) -> Range<usize> {
         let [begin, end] = self.span.map(|share| (share * n_steps as f64).round() as usize);
         begin..end

@@ -1,4 +1,4 @@
-//! Recipes built in code, of stages as types: for modules in memory, which no file names.
+//! Builds recipes in Rust from typed stages, for modules in memory.
 
 use crate::parse::prune::{PruneStage, PruneTarget, check_scope, check_window};
 use crate::parse::quantize::{QuantizeStage, check_range};
@@ -11,10 +11,11 @@ use briquette_core::{Error, Result, Role, RoleRule};
 use briquette_formats::{Choice, OutputFormat, limits};
 use briquette_methods::prune::{Ratio, Score};
 use briquette_methods::quant::{Rounding, Scheme};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 impl Recipe {
-    /// A recipe without stages, model and output, for `briquette::compress`.
+    /// Returns a recipe without model, output and stages, for `briquette::compress`.
     ///
     /// ```
     /// use briquette_methods::quant::Scheme;
@@ -48,33 +49,33 @@ impl Recipe {
         }
     }
 
-    /// Adds a stage that drops weights.
+    /// Adds a prune stage.
     #[must_use]
     pub fn prune(mut self, stage: PruneStage) -> Self {
         self.stages.push(Stage::Prune(stage));
         self
     }
 
-    /// Adds a stage that rounds weights: a [`QuantizeStage`], or a [`Scheme`] for all that such a stage takes.
+    /// Adds a quantize stage, given as a [`QuantizeStage`] or as a [`Scheme`] with default settings.
     #[must_use]
     pub fn quantize(mut self, stage: impl Into<QuantizeStage>) -> Self {
         self.stages.push(Stage::Quantize(stage.into()));
         self
     }
 
-    /// Says what tensors are, where that is not known or known wrongly; of several that match, the last counts.
+    /// Sets the role of tensors whose role is unknown or wrong. If several globs match, the last applies.
     ///
     /// # Errors
-    /// Config, where one is no glob.
+    /// Config: a glob is invalid.
     pub fn role<G: AsRef<str>>(mut self, globs: impl IntoIterator<Item = G>, role: Role) -> Result<Self> {
         self.roles.push(RoleRule { patterns: Patterns::new(globs)?, role, axis: None });
         Ok(self)
     }
 
-    /// Holds the stages of a recipe to what TOML can say: their order, and values that go together.
+    /// Checks the stages as strictly as a TOML recipe: their order and their combinations of values.
     ///
     /// # Errors
-    /// Config, naming the stage and the key.
+    /// Config: a stage is invalid; the message has the stage and the key.
     pub fn check_stages(&self) -> Result<()> {
         for (i, stage) in self.stages.iter().enumerate() {
             let checked = match stage {
@@ -88,14 +89,14 @@ impl Recipe {
         check_order(&kinds)
     }
 
-    /// Refuses a recipe that names no model and no output, such as one built by [`in_memory`](Self::in_memory).
+    /// Refuses a recipe without model and output, such as one from [`in_memory`](Self::in_memory).
     ///
     /// # Errors
-    /// Config.
+    /// Config: the model or the output is missing.
     pub fn check_has_files(&self) -> Result<()> {
         match self.model.as_os_str().is_empty() || self.output.as_os_str().is_empty() {
             true => Err(Error::config(
-                "model.path: missing; a recipe for modules in memory names no files, and goes to briquette::compress",
+                "model.path: missing; a recipe without files is for modules in memory: pass it to briquette::compress",
             )),
             false => Ok(()),
         }
@@ -103,7 +104,7 @@ impl Recipe {
 }
 
 impl PruneStage {
-    /// Drops the weights of the smallest magnitude from linear and conv tensors.
+    /// Prunes linear and conv tensors by magnitude.
     pub fn new(target: PruneTarget) -> Self {
         let selection = Selection::of_roles(&Self::ROLES);
         Self {
@@ -116,66 +117,68 @@ impl PruneStage {
         }
     }
 
-    /// Drops this share of each tensor.
+    /// Prunes this share of each tensor.
     ///
     /// # Errors
-    /// Config, where it is not from 0 to below 1.
+    /// Config: the share is not from 0 to below 1.
     pub fn layer(sparsity: f64) -> Result<Self> {
         Ok(Self::new(PruneTarget::Layer(sparsity_of(sparsity)?)))
     }
 
-    /// Drops this share of all chosen tensors together, by one threshold.
+    /// Prunes this share of all selected tensors with one threshold.
     ///
     /// # Errors
-    /// As [`layer`](Self::layer).
+    /// Config: the share is not from 0 to below 1.
     pub fn global(sparsity: f64) -> Result<Self> {
         Ok(Self::new(PruneTarget::Global(sparsity_of(sparsity)?)))
     }
 
-    /// Keeps `n` of every `m` inputs that lie side by side.
+    /// Keeps `n` of every `m` neighbouring inputs.
     ///
     /// # Errors
-    /// Config, unless `0 < n < m <= 256`.
+    /// Config: not `0 < n < m <= 256`.
     pub fn n_of_m(n: usize, m: usize) -> Result<Self> {
         check_window(n, m).map(|()| Self::new(PruneTarget::NOfM { n, m }))
     }
 
-    /// Scores weights in another way than by magnitude. Of [`Score::Wanda`], statistics of inputs are given with the module.
+    /// Sets the score of weights. [`Score::Wanda`] needs input statistics, which are passed with the module.
     #[must_use]
     pub fn score(mut self, score: Score) -> Self {
         self.score = score;
         self
     }
 
-    /// Takes tensors of these roles, instead of linear and conv.
+    /// Selects tensors of these roles instead of linear and conv.
     #[must_use]
     pub fn roles(mut self, roles: &[Role]) -> Self {
         self.selection.roles = roles.to_vec();
         self
     }
 
-    /// Takes only tensors that one of these globs matches; one that is written out in full is taken whatever its role.
+    /// Selects only tensors that match one of these globs. A full name without wildcards selects its tensor
+    /// regardless of its role.
     ///
     /// # Errors
-    /// Config, where one is no glob.
+    /// Config: a glob is invalid.
     pub fn include<G: AsRef<str>>(mut self, globs: impl IntoIterator<Item = G>) -> Result<Self> {
         self.selection.include = Some(Patterns::new(globs)?);
         Ok(self)
     }
 
-    /// Leaves out tensors that one of these globs matches.
+    /// Skips tensors that match one of these globs.
     ///
     /// # Errors
-    /// Config, where one is no glob.
+    /// Config: a glob is invalid.
     pub fn exclude<G: AsRef<str>>(mut self, globs: impl IntoIterator<Item = G>) -> Result<Self> {
         self.selection.exclude = Patterns::new(globs)?;
         Ok(self)
     }
 
-    /// Drops another share of tensors that one of these globs matches; of several overrides that match, the last counts.
+    /// Overrides the share of tensors that match one of these globs. If several overrides match, the last
+    /// applies.
     ///
     /// # Errors
-    /// Config, where one is no glob, or the share is not from 0 to below 1.
+    /// Config: a glob is invalid, or the share is not from 0 to below 1.
     pub fn with<G: AsRef<str>>(mut self, globs: impl IntoIterator<Item = G>, sparsity: f64) -> Result<Self> {
         self.overrides.push((Patterns::new(globs)?, sparsity_of(sparsity)?));
         Ok(self)
@@ -194,7 +197,7 @@ impl PruneStage {
 }
 
 impl From<Scheme> for QuantizeStage {
-    /// Rounds linear, conv and embedding tensors by this scheme.
+    /// Quantizes linear, conv and embedding tensors with this scheme.
     fn from(scheme: Scheme) -> Self {
         let selection = Selection::of_roles(&Self::ROLES);
         Self {
@@ -203,25 +206,27 @@ impl From<Scheme> for QuantizeStage {
             rounding: Rounding::Nearest,
             statistics: None,
             overrides: Vec::new(),
+            found: BTreeMap::new(),
             names_embeddings: false,
         }
     }
 }
 
 impl QuantizeStage {
-    /// Rounds linear, conv and embedding tensors by a named scheme, such as `int8`, `int8-dynamic` or `int4-g128`.
+    /// Quantizes linear, conv and embedding tensors with a named scheme, such as `int8`, `int8-dynamic` or
+    /// `int4-g128`.
     ///
     /// # Errors
-    /// Config, where there is no such scheme.
+    /// Config: the scheme is unknown.
     pub fn named(scheme: &str) -> Result<Self> {
         let scheme = parse_scheme("scheme", scheme)?;
         match scheme.is_open() {
             false => Ok(scheme.into()),
-            true => Err(Error::config("scheme: step has no size; say it, as in \"step0.01\"")),
+            true => Err(Error::config("scheme: found step without a size; write it, as in \"step0.01\"")),
         }
     }
 
-    /// Takes tensors of these roles, instead of linear, conv and embedding.
+    /// Selects tensors of these roles instead of linear, conv and embedding.
     #[must_use]
     pub fn roles(mut self, roles: &[Role]) -> Self {
         self.names_embeddings |= roles.contains(&Role::Embedding);
@@ -229,29 +234,30 @@ impl QuantizeStage {
         self
     }
 
-    /// As [`PruneStage::include`].
+    /// Selects only tensors that match one of these globs; see [`PruneStage::include`].
     ///
     /// # Errors
-    /// Config, where one is no glob.
+    /// Config: a glob is invalid.
     pub fn include<G: AsRef<str>>(mut self, globs: impl IntoIterator<Item = G>) -> Result<Self> {
         self.names_embeddings = true;
         self.selection.include = Some(Patterns::new(globs)?);
         Ok(self)
     }
 
-    /// As [`PruneStage::exclude`].
+    /// Skips tensors that match one of these globs.
     ///
     /// # Errors
-    /// Config, where one is no glob.
+    /// Config: a glob is invalid.
     pub fn exclude<G: AsRef<str>>(mut self, globs: impl IntoIterator<Item = G>) -> Result<Self> {
         self.selection.exclude = Patterns::new(globs)?;
         Ok(self)
     }
 
-    /// Rounds tensors that one of these globs matches by another scheme; of several overrides that match, the last counts.
+    /// Overrides the scheme of tensors that match one of these globs. If several overrides match, the last
+    /// applies.
     ///
     /// # Errors
-    /// Config, where one is no glob.
+    /// Config: a glob is invalid.
     pub fn with<G: AsRef<str>>(mut self, globs: impl IntoIterator<Item = G>, scheme: Scheme) -> Result<Self> {
         self.overrides.push((Patterns::new(globs)?, scheme));
         Ok(self)
@@ -277,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_toml_refuses_is_refused_of_types_too() {
+    fn stages_in_code_are_checked_like_toml() {
         let ratio = Ratio::new(0.5).unwrap();
         let global = PruneStage::new(PruneTarget::Global(ratio)).score(Score::Wanda);
         let backwards = PruneStage::new(PruneTarget::NOfM { n: 4, m: 2 });
@@ -290,10 +296,10 @@ mod tests {
                 "stage 1 (prune): sparsity: found 1, expected a number from 0 to below 1",
             ),
             (Recipe::in_memory().prune(backwards), "stage 1 (prune): pattern: found \"4:2\""),
-            (Recipe::in_memory().quantize(scheme), "stage 1 (quantize): range: hqq moves zero points"),
+            (Recipe::in_memory().quantize(scheme), "stage 1 (quantize): range: hqq shifts zero points"),
             (
                 Recipe::in_memory().quantize(Scheme::INT8).prune(PruneStage::new(PruneTarget::Layer(ratio))),
-                "a prune stage comes after a quantize stage; prune first",
+                "found a prune stage after a quantize stage; put the prune stage first",
             ),
         ];
         for (recipe, expected) in cases {
@@ -306,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn stages_in_code_are_those_of_toml() {
+    fn stages_in_code_equal_stages_in_toml() {
         let toml = "model.path = \"m\"\noutput.path = \"o\"\n[[stage]]\nkind = \"prune\"\nscope = \"global\"\nsparsity = 0.4\n\
                     exclude = [\"head.**\"]\noverrides = [{ include = [\"a.*\"], sparsity = 0.2 }]\n[[stage]]\nkind = \"quantize\"\n\
                     scheme = \"int4-g32\"\ninclude = [\"b.**\"]\n";

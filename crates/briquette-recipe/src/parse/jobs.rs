@@ -1,6 +1,6 @@
-//! Jobs files: many recipes in one file, written out as `[[job]]` tables, or made of a `[base]` by a `[matrix]` of values.
+//! Jobs files: many recipes in one file, as `[[job]]` tables or as a `[base]` with a `[matrix]` of values.
 //!
-//! A job whose recipe is not sound leaves the others alone. What a matrix makes takes little room: a recipe is made when it is asked for.
+//! An invalid recipe fails only its own job. A matrix takes little memory: its recipes are built on demand.
 
 mod distinct;
 mod document;

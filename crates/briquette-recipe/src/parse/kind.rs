@@ -1,22 +1,22 @@
-//! The kinds of stages: their names, and the order they come in.
+//! The kinds of stages: their names and their order.
 
 use crate::parse::words::one_of;
 use briquette_core::Result;
 
-/// What a stage does.
+/// The kind of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StageKind {
-    /// Drops weights.
+    /// Prunes weights.
     Prune,
-    /// Rounds weights to a grid.
+    /// Quantizes weights.
     Quantize,
     /// Stores floats in another type.
     Cast,
-    /// Runs the model.
+    /// Evaluates the model.
     Evaluate,
     /// Trains a student.
     Distill,
-    /// Makes two factors of linear layers.
+    /// Factorizes linear layers.
     Factorize,
 }
 
@@ -25,9 +25,10 @@ impl StageKind {
     pub const ALL: [Self; 6] =
         [Self::Prune, Self::Quantize, Self::Cast, Self::Evaluate, Self::Distill, Self::Factorize];
 
-    /// What recipes call it, and the first and last place that it may have in the order of stages, each of which works on what
-    /// those before it left. A distill stage may stand among factorize or among prune stages. Factorize comes before prune: a
-    /// factor of a pruned matrix is dense again.
+    /// Returns the name, and the first and last position in the order of stages.
+    ///
+    /// Each stage works on the result of the stages before it. A distill stage may be among factorize or prune
+    /// stages. Factorize comes before prune, because the factors of a pruned matrix are dense.
     const fn row(self) -> (&'static str, [usize; 2]) {
         match self {
             Self::Factorize => ("factorize", [0, 0]),
@@ -35,32 +36,31 @@ impl StageKind {
             Self::Prune => ("prune", [1, 1]),
             Self::Quantize => ("quantize", [2, 2]),
             Self::Cast => ("cast", [3, 3]),
-            // It may stand anywhere as far as the order goes; that it is the last is checked with its data.
+            // The order of stages does not restrict it; its own check requires that it is the last stage.
             Self::Evaluate => ("evaluate", [0, 3]),
         }
     }
 
-    /// What recipes call it.
+    /// Returns the name in recipes.
     pub const fn name(self) -> &'static str {
         self.row().0
     }
 
-    /// The kind with this name.
+    /// Returns the kind with this name.
     ///
     /// # Errors
-    /// Config, with the nearest name.
+    /// Config: there is no such kind; the message suggests the most similar name.
     pub fn parse(name: &str) -> Result<Self> {
         one_of("kind", name, &Self::ALL.map(|kind| (kind.name(), kind)))
     }
 
-    /// Whether it must come before `other`.
+    /// Returns whether this kind must come before `other`.
     pub(crate) fn comes_before(self, other: Self) -> bool {
         let ([_, last], [first, _]) = (self.row().1, other.row().1);
         first > last
     }
 
-    /// Whether it works on a whole model rather than on one tensor after another, so that a run has to finish the stages before it
-    /// first.
+    /// Returns whether the stage needs the whole model, so that the stages before it must finish first.
     pub fn is_whole(self) -> bool {
         matches!(self, Self::Distill | Self::Factorize)
     }

@@ -1,24 +1,24 @@
-//! What goes down in a training, word for word: what it means for tensors is for whoever trains to say.
+//! The losses of a distill stage, as the recipe gives them.
 
 use crate::parse::raw::{RawLayers, RawLoss};
 use crate::parse::words::one_of;
 use briquette_core::{Error, Result};
 
-/// A loss and how much it counts.
+/// A loss and its weight.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AskedLoss {
-    /// What is compared.
+    /// The quantities that the loss compares.
     pub kind: LossKind,
-    /// Its factor.
+    /// The weight of the loss.
     pub weight: f64,
 }
 
-/// What a loss compares.
+/// The quantities that a loss compares.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LossKind {
-    /// The teacher's class scores at a temperature.
+    /// Logits of student and teacher, at a temperature.
     Logits(LogitsBy, f32),
-    /// Labels, with the share that is spread over all classes.
+    /// Labels, with the share of label smoothing.
     Labels(f32),
     /// Hidden states of paired layers.
     Hidden(HiddenBy, LayerChoice),
@@ -28,52 +28,52 @@ pub enum LossKind {
     Embedding(EmbeddingBy),
 }
 
-/// How class scores are compared.
+/// How logits are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogitsBy {
-    /// By the Kullback-Leibler divergence.
+    /// Kullback–Leibler divergence.
     Kl,
-    /// By the Jensen-Shannon divergence.
+    /// Jensen–Shannon divergence.
     JensenShannon,
 }
 
 /// How hidden states are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HiddenBy {
-    /// By the mean squared error.
+    /// Mean squared error.
     Mse,
-    /// By the cosine.
+    /// Cosine similarity.
     Cosine,
 }
 
-/// What of attention is compared.
+/// The part of attention that is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttentionBy {
-    /// What each token looks at.
+    /// Attention probabilities.
     Maps,
-    /// How values relate to each other, their width cut into so many heads.
+    /// Relations between value vectors, with the width split into this many heads.
     Values(usize),
 }
 
 /// How embeddings are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EmbeddingBy {
-    /// Each with its own, by the cosine.
+    /// Cosine similarity of each embedding with the teacher's.
     Cosine,
-    /// By how similar those of a batch are to each other.
+    /// Similarities between the embeddings of a batch.
     Similarity,
 }
 
-/// Which layers: of a student those it keeps, of a loss those of the teacher that it follows.
+/// A choice of layers: those that a student keeps, or the teacher layers that a loss uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LayerChoice {
-    /// Evenly spread, ending at the last.
+    /// Evenly spaced layers that end with the last one.
     Every,
-    /// The first ones.
+    /// The first layers.
     First,
-    /// The last ones.
+    /// The last layers.
     Last,
-    /// These, from 0.
+    /// The listed layers; they count from 0.
     Listed(Vec<usize>),
 }
 
@@ -94,7 +94,8 @@ impl LayerChoice {
 }
 
 impl LossKind {
-    /// Whether it compares states within the network, which are too large to keep for every item.
+    /// Returns whether the loss compares hidden states or attention, which are too large to cache for every
+    /// item.
     pub fn looks_inside(&self) -> bool {
         matches!(self, Self::Hidden(..) | Self::Attention(..))
     }
@@ -147,13 +148,13 @@ fn only(raw: &RawLoss, keys: &[&str]) -> Result<()> {
     }
 }
 
-/// The losses of a stage, of which there must be one that counts.
+/// Validates the losses of a stage; at least one weight must be positive.
 ///
 /// # Errors
-/// Config, naming the loss and its key.
+/// Config: there is no loss, a key is invalid, or all weights are 0.
 pub(crate) fn losses_of(raw: &[RawLoss]) -> Result<Vec<AskedLoss>> {
     if raw.is_empty() {
-        return Err(Error::config("loss: missing; say what goes down, such as loss = [{ kind = \"logits\" }]"));
+        return Err(Error::config("loss: missing; list the losses, such as loss = [{ kind = \"logits\" }]"));
     }
     let asked = |raw: &RawLoss| match LossKind::from_raw(raw) {
         Ok(kind) => Ok(AskedLoss { kind, weight: raw.weight.unwrap_or(1.0) }),
@@ -162,7 +163,7 @@ pub(crate) fn losses_of(raw: &[RawLoss]) -> Result<Vec<AskedLoss>> {
     };
     let losses: Vec<AskedLoss> = raw.iter().map(asked).collect::<Result<_>>()?;
     if losses.iter().map(|loss| loss.weight).sum::<f64>() <= 0.0 {
-        return Err(Error::config("loss: the weights sum to 0, so nothing would be learned; raise one"));
+        return Err(Error::config("loss: the weights sum to 0, so training has no effect; raise one"));
     }
     Ok(losses)
 }

@@ -1,50 +1,50 @@
-//! What running a model may use.
+//! Memory settings of runs that execute a model.
 
 use crate::parse::raw::{RawBatchSize, RawMemory};
 use crate::parse::words::one_of;
 use briquette_core::{Error, Result};
 
-/// What training may use.
+/// The memory settings of a training.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrainMemory {
-    /// The most bytes that it may take, where there is a limit.
+    /// Memory limit in bytes.
     pub limit: Option<u64>,
-    /// The most items that are in memory at once.
+    /// The largest number of items in memory at once.
     pub batch_size: usize,
-    /// Whether fewer items may be in memory at once, where not all of them fit (`batch_size = "auto"`).
+    /// Whether a batch may be split if it does not fit in memory (`batch_size = "auto"`).
     pub is_auto: bool,
-    /// Batches whose gradients are summed to make one step.
+    /// Number of batches whose gradients are accumulated for one step.
     pub accumulate: usize,
-    /// Whether tensors that are cheap to compute are computed again in the backward pass instead of being kept.
+    /// Whether cheap activations are computed again in the backward pass instead of being stored.
     pub gradient_checkpointing: bool,
-    /// Whether the teacher runs once for each item, and its outputs are kept for later epochs.
+    /// Whether the teacher runs once for each item, and its outputs are cached for later epochs.
     pub cache_teacher: bool,
-    /// What networks compute in.
+    /// The float type of computation.
     pub dtype: Dtype,
 }
 
-/// What networks compute in.
+/// The float type of computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dtype {
     /// f32.
     #[default]
     F32,
-    /// bf16; trained over weights in f32.
+    /// bf16, with f32 master weights in training.
     Bf16,
-    /// f16; trained over weights in f32, with loss scaling.
+    /// f16, with f32 master weights and loss scaling in training.
     F16,
 }
 
-/// How many items a batch has.
+/// The number of items in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchSize {
-    /// So many.
+    /// A fixed number.
     Of(usize),
-    /// As many as fit.
+    /// As many as fit in memory.
     Auto,
 }
 
-/// Items of a batch where the recipe says nothing.
+/// Default number of items in a batch.
 pub(crate) const BATCH_SIZE: usize = 32;
 
 impl Default for BatchSize {
@@ -68,10 +68,10 @@ impl TryFrom<RawBatchSize> for BatchSize {
 }
 
 impl RawMemory {
-    /// The most bytes that running may take, where there is a limit.
+    /// Returns the memory limit in bytes, if there is one.
     ///
     /// # Errors
-    /// Config, naming the key.
+    /// Config: `limit` is not a size.
     pub fn limit_bytes(&self) -> Result<Option<u64>> {
         self.limit.as_deref().map(|text| bytes_of("memory.limit", text)).transpose()
     }
@@ -87,7 +87,7 @@ impl TrainMemory {
             limit,
             batch_size: match batch_size {
                 BatchSize::Of(n) => n,
-                // A step has the usual number of items; where not all fit at once, the training takes them in several turns.
+                // A step keeps the default number of items; a batch that does not fit is split.
                 BatchSize::Auto => BATCH_SIZE,
             },
             is_auto: matches!(batch_size, BatchSize::Auto),
@@ -99,10 +99,10 @@ impl TrainMemory {
     }
 }
 
-/// Bytes from "4GiB", "800MB" or a plain number.
+/// Parses "4GiB", "800MB" or a plain number of bytes.
 ///
 /// # Errors
-/// Config, naming the key.
+/// Config: the text is not a size, or its unit is missing.
 pub(crate) fn bytes_of(key: &str, text: &str) -> Result<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
     let units = [
@@ -124,7 +124,7 @@ pub(crate) fn bytes_of(key: &str, text: &str) -> Result<u64> {
     }
 }
 
-/// The error for a size that lacks its unit.
+/// Returns the error for a size without a unit.
 pub(crate) fn without_unit(key: &str, text: &str) -> Error {
     let size = text.trim();
     Error::config(format!("{key}: found {text:?}, expected a size with its unit; did you mean \"{size}MB\"?"))
@@ -135,14 +135,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_of_a_byte_lacks_its_unit() {
+    fn a_fractional_size_needs_a_unit() {
         let error = bytes_of("budget.bytes", "9.4").unwrap_err().to_string();
         assert_eq!(error, "budget.bytes: found \"9.4\", expected a size with its unit; did you mean \"9.4MB\"?");
         assert_eq!(bytes_of("k", "9.0").unwrap(), 9);
     }
 
     #[test]
-    fn sizes_are_read_in_both_kinds_of_unit() {
+    fn sizes_have_decimal_or_binary_units() {
         assert_eq!(bytes_of("k", "4GiB").unwrap(), 4 << 30);
         assert_eq!(bytes_of("k", "1.5 MB").unwrap(), 1_500_000);
         assert_eq!(bytes_of("k", "512").unwrap(), 512);

@@ -1,60 +1,60 @@
-//! The metrics that an evaluation measures: what each means, its range, and which way is better.
+//! The metrics of an evaluation: meaning, range and direction.
 
-/// A metric that an evaluation measures.
+/// A metric of an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Metric {
-    /// Its name in reports, gates and budgets.
+    /// The name in reports, gates and budgets.
     pub name: &'static str,
     /// A short description.
     pub meaning: &'static str,
-    /// The least and the largest value that it can have.
+    /// The smallest and the largest possible value.
     pub range: [f64; 2],
     /// Whether a larger value is better.
     pub is_more_better: bool,
 }
 
-/// A metric of which more is better.
+/// Returns a metric for which larger is better.
 const fn score(name: &'static str, range: [f64; 2], meaning: &'static str) -> Metric {
     Metric { name, meaning, range, is_more_better: true }
 }
 
-/// A metric of which less is better.
+/// Returns a metric for which smaller is better.
 const fn loss(name: &'static str, least: f64, meaning: &'static str) -> Metric {
     Metric { name, meaning, range: [least, f64::INFINITY], is_more_better: false }
 }
 
-/// Every metric.
+/// All metrics.
 pub const METRICS: [Metric; 9] = [
-    score("cosine", [-1.0, 1.0], "mean cosine of embeddings to the original's"),
-    score("cosine_min", [-1.0, 1.0], "the least of them"),
+    score("cosine", [-1.0, 1.0], "mean cosine similarity of embeddings with the original's"),
+    score("cosine_min", [-1.0, 1.0], "smallest cosine similarity of an embedding with the original's"),
     score("pair_spearman", [-1.0, 1.0], "rank correlation of the similarities of all pairs with the original's"),
-    score("sts_spearman", [-1.0, 1.0], "rank correlation of similarities with people's"),
-    score("accuracy", [0.0, 1.0], "share of labels that are the first answer"),
-    score("top5", [0.0, 1.0], "share of labels among the first five"),
-    score("agreement", [0.0, 1.0], "share of first answers that are the original's"),
-    loss("kl", 0.0, "mean divergence of answers from the original's, in nats"),
-    loss("perplexity", 1.0, "exp of the mean surprise at a token"),
+    score("sts_spearman", [-1.0, 1.0], "rank correlation of similarities with human ratings"),
+    score("accuracy", [0.0, 1.0], "share of correct classes"),
+    score("top5", [0.0, 1.0], "share of items whose label is among the five most likely classes"),
+    score("agreement", [0.0, 1.0], "share of items with the same class as the original gives"),
+    loss("kl", 0.0, "mean KL divergence from the original model, in nats"),
+    loss("perplexity", 1.0, "exponential of the mean negative log likelihood of a token"),
 ];
 
-/// How the names of the original's metrics begin: `reference_accuracy`.
+/// The prefix of metrics of the original model: `reference_accuracy`.
 const REFERENCE: &str = "reference_";
 
-/// Words of the names of other metrics of which less is better.
+/// Words in the names of other metrics for which smaller is better.
 const LESS_IS_BETTER: [&str; 10] =
     ["kl", "perplexity", "ppl", "loss", "nll", "divergence", "error", "mse", "rmse", "mae"];
 
 impl Metric {
-    /// The metric with this name, of the model or of its original.
+    /// Returns the metric with this name, with or without the prefix `reference_`.
     pub fn named(name: &str) -> Option<&'static Self> {
         let name = name.strip_prefix(REFERENCE).unwrap_or(name);
         METRICS.iter().find(|metric| metric.name == name)
     }
 }
 
-/// Whether more of a metric is better: of `cosine` and `accuracy` it is, of `perplexity`, `kl` and `mean_error` less is.
+/// Returns whether a larger value of a metric is better.
 ///
-/// The name of a metric that is not in [`METRICS`] is split into words at signs. Of a name with none of the known words, more is
-/// better.
+/// That is true for `cosine` and `accuracy`, and false for `perplexity`, `kl` and `mean_error`. A name that is
+/// not in [`METRICS`] is split into words at punctuation. If none of its words is known, larger is better.
 pub fn is_more_better(metric: &str) -> bool {
     if let Some(known) = Metric::named(metric) {
         return known.is_more_better;
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn less_is_better_of_losses_and_errors_and_more_of_all_else() {
+    fn smaller_is_better_for_losses_and_errors_only() {
         for metric in ["cosine", "cosine_min", "accuracy", "top5", "agreement", "pair_spearman", "closs", "", "klm"] {
             assert!(is_more_better(metric), "{metric}");
         }
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_metric_is_named_once_and_its_range_is_not_empty() {
+    fn metrics_have_unique_names_and_valid_ranges() {
         for (place, metric) in METRICS.iter().enumerate() {
             assert!(METRICS[..place].iter().all(|other| other.name != metric.name), "{}", metric.name);
             assert!(metric.range[0] < metric.range[1] && !metric.meaning.is_empty(), "{}", metric.name);

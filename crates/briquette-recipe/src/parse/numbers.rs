@@ -1,34 +1,38 @@
-//! The numbers of a TOML file with their places and as they were written, neither of which is left once serde has read them.
+//! The numbers of a TOML file with their positions and original text, which serde does not preserve.
 
 use crate::parse::ranges::{called, refused};
 use std::ops::Range;
 use toml::de::{DeTable, DeValue};
 
-/// A number of a file.
+/// A number in a file.
 struct WrittenNumber {
-    /// The keys and places in lists that lead to it.
+    /// The keys and list indices that lead to the number.
     path: Vec<String>,
     span: Range<usize>,
     text: String,
     value: f64,
 }
 
-/// The place of the first nan or inf, and the error that it is. They are looked for in the text because JSON has no word for
-/// them: a value that is kept as JSON (in a matrix, a `set`, or the sizes of a student) would become null unnoticed.
+/// Returns the position of the first NaN or infinity and its error message.
+///
+/// The check reads the text because JSON has no NaN: in a matrix, a `set` or the sizes of a student, it would
+/// silently become null.
 pub(crate) fn not_finite(text: &str) -> Option<(usize, String)> {
     let culprit = numbers_of(text).into_iter().find(|number| !number.value.is_finite())?;
     Some((culprit.span.start, culprit.refusal(text)?))
 }
 
-/// The error for a number at a place where serde failed, where the range of its key says what is wrong with it: that says more
-/// than serde's error, which names a Rust type.
+/// Returns the range error for a number at the position of a serde error.
+///
+/// It is clearer than serde's message, which has the name of a Rust type.
 pub(crate) fn out_of_range(text: &str, span: Range<usize>) -> Option<String> {
     let is_there = |number: &WrittenNumber| number.span.start < span.end && span.start < number.span.end;
     numbers_of(text).iter().filter(|number| is_there(number)).find_map(|number| number.refusal(text))
 }
 
 impl WrittenNumber {
-    /// `stage 1 (prune): sparsity: found nan, expected a number from 0 to below 1`, where that is so.
+    /// Returns the range error, such as `stage 1 (prune): sparsity: found nan, expected a number from 0 to
+    /// below 1`.
     fn refusal(&self, text: &str) -> Option<String> {
         let message = refused(&self.path.join("."), self.value, &self.text).err()?;
         let tree: serde_json::Value = toml::from_str(text).unwrap_or_default();
@@ -36,7 +40,7 @@ impl WrittenNumber {
     }
 }
 
-/// Every number, in the order of the file.
+/// Returns every number, in the order of the file.
 fn numbers_of(text: &str) -> Vec<WrittenNumber> {
     let mut found = Vec::new();
     if let Ok(table) = DeTable::parse(text) {
@@ -74,12 +78,12 @@ fn collect(value: &DeValue, span: Range<usize>, path: &mut Vec<String>, found: &
     found.push(WrittenNumber { path: path.clone(), span, text: text.to_string(), value });
 }
 
-/// The bare word at the place of a parse error, which is probably a string without its quotes.
+/// Returns the bare word at the position of a parse error; it is probably a string without quotes.
 pub(crate) fn unquoted(text: &str, span: Range<usize>) -> Option<&str> {
     let is_part = |letter: char| letter.is_alphanumeric() || "._-/~:*".contains(letter);
     let line = text.get(..span.start)?.rfind('\n').map_or(0, |end| end + 1);
     let rest = text[line..].split('\n').next().unwrap_or_default();
-    // `[a.b]` is the head of a table: what stands in its brackets is a key.
+    // `[a.b]` is a table header: the text in brackets is a key.
     if rest.trim_start().starts_with('[') {
         return None;
     }
@@ -90,7 +94,7 @@ pub(crate) fn unquoted(text: &str, span: Range<usize>) -> Option<&str> {
         (line + start, &rest[start..start + length])
     });
     let is_word = |word: &str| word.starts_with(|letter: char| letter.is_alphabetic() || "./~*".contains(letter));
-    // These are values as they stand; the error is about something else on the line.
+    // These words are valid values, so the error is about something else on the line.
     let is_known = |word: &str| ["true", "false", "nan", "inf"].contains(&word);
     let is_there = |start: usize, word: &str| start <= span.end && span.start <= start + word.len();
     let mut found = words.filter(|(start, word)| is_word(word) && !is_known(word) && is_there(*start, word));
@@ -102,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_that_are_none_are_found_wherever_they_stand() {
+    fn nan_and_infinity_are_found_everywhere() {
         let cases = [
             (
                 "[[stage]]\nkind = \"prune\"\nsparsity = nan",
@@ -126,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_without_quotes_is_told_from_what_is_no_word() {
+    fn words_without_quotes_are_recognized() {
         let at = |text: &'static str, word: &str| {
             let start = text.find(word).unwrap();
             unquoted(text, start..start + word.len())

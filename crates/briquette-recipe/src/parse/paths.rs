@@ -1,5 +1,7 @@
-//! The one list of the paths that a recipe can have, with what is done at each. Whoever resolves paths, hashes inputs, keeps them
-//! apart from outputs or protects them from `--trace` goes by it, so that a new key with a path is added in one place.
+//! The list of all path keys of a recipe and their purposes.
+//!
+//! Path resolution, input hashes, the separation of inputs from outputs and the protection from `--trace` all
+//! use this list. A new path key is added here only.
 
 use crate::parse::kind::StageKind;
 use crate::parse::raw::{RawCalibration, RawData, RawRecipe, StageKeys};
@@ -7,47 +9,47 @@ use briquette_core::{Error, Result};
 use briquette_formats::{InputFile, presence};
 use std::path::{Component, Path, PathBuf};
 
-/// What is done at a path.
+/// The purpose of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// A model is read.
+    /// A model to read.
     Model,
-    /// A distill stage trains on it.
+    /// Data to train on.
     TrainingData,
-    /// An evaluate stage, or a training at the end of its epochs, measures on it.
+    /// Data for an evaluate stage, or for the evaluation after each epoch of a training.
     EvaluationData,
-    /// A training chooses its epoch by it.
+    /// Data that chooses the best epoch of a training.
     SelectionData,
-    /// Stages learn the inputs of layers from it.
+    /// Data for calibration.
     CalibrationData,
-    /// Statistics of the inputs of layers are read, to prune or to fit scales by, or what errors of tensors cost.
+    /// A file of input statistics or of sensitivities.
     Statistics,
-    /// A directory is written.
+    /// A directory to write.
     Output,
 }
 
-/// A path that a recipe names.
+/// A path in a recipe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedPath {
-    /// Its key: `stage.1.teacher`.
+    /// The key, such as `stage.1.teacher`.
     pub key: String,
-    /// What is done there.
+    /// The purpose of the path.
     pub purpose: Purpose,
-    /// Where it leads.
+    /// The path.
     pub path: PathBuf,
 }
 
 impl NamedPath {
-    /// The place of the stage that names it, where one does.
+    /// Returns the index of the stage that has this key, if it is in a stage.
     pub fn stage(&self) -> Option<usize> {
         self.key.strip_prefix("stage.")?.split('.').next()?.parse().ok()
     }
 }
 
-/// A place for a path: its key, what is done there, and the value.
+/// A path key: its name, its purpose and its value.
 type Slot<'a> = (String, Purpose, &'a mut Option<PathBuf>);
 
-/// Every place for a path. A key that holds one is added here, and nowhere else.
+/// Returns every path key. A new path key is added here and nowhere else.
 fn slots(raw: &mut RawRecipe) -> Vec<Slot<'_>> {
     let mut slots: Vec<Slot> = vec![
         ("model.path".into(), Purpose::Model, &mut raw.model.path),
@@ -83,14 +85,14 @@ fn slots(raw: &mut RawRecipe) -> Vec<Slot<'_>> {
     slots
 }
 
-/// Every path that a recipe names, used or not.
+/// Returns every path in a recipe, used or not.
 pub fn named(raw: &RawRecipe) -> Vec<NamedPath> {
     let mut raw = raw.clone();
     let slots = slots(&mut raw).into_iter();
     slots.filter_map(|(key, purpose, path)| Some(NamedPath { key, purpose, path: path.take()? })).collect()
 }
 
-/// What running a recipe reads. A recipe may name data that none of its stages looks at; that is left out.
+/// Returns the paths that a run reads; data that no stage uses is left out.
 pub(crate) fn read(raw: &RawRecipe) -> Vec<NamedPath> {
     let (trains, evaluates) = (raw.has(StageKind::Distill), raw.has(StageKind::Evaluate));
     let is_read = |named: &NamedPath| match named.purpose {
@@ -102,13 +104,13 @@ pub(crate) fn read(raw: &RawRecipe) -> Vec<NamedPath> {
     named(raw).into_iter().filter(is_read).collect()
 }
 
-/// Where the finished parts of a run that trains or factorizes are kept until all is done: `OUT.stages`.
+/// Returns the directory `OUT.stages`, which keeps the finished parts of a run that trains or factorizes.
 pub fn stages_beside(output: &Path) -> PathBuf {
     let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
     output.with_file_name(format!("{name}.stages"))
 }
 
-/// Everything that a run of a recipe in `directory` may read or write, used or not.
+/// Returns every path that a run of a recipe in `directory` may read or write, used or not.
 pub fn touched(raw: &RawRecipe, directory: &Path) -> Vec<PathBuf> {
     let mut raw = raw.clone();
     resolve(&mut raw, directory);
@@ -116,14 +118,14 @@ pub fn touched(raw: &RawRecipe, directory: &Path) -> Vec<PathBuf> {
     named(&raw).into_iter().map(|named| named.path).chain(stages).collect()
 }
 
-/// Makes paths that are relative to `directory` relative to where this program runs.
+/// Makes paths that are relative to `directory` relative to the current directory.
 pub fn resolve(raw: &mut RawRecipe, directory: &Path) {
     for path in slots(raw).into_iter().filter_map(|(.., path)| path.as_mut()) {
         *path = path_from(directory, path);
     }
 }
 
-/// As [`resolve`], of the paths at one key and below it: `stage.1.teacher`, or all those of `stage`.
+/// Does the same as [`resolve`] for a key and the keys below it, such as `stage.1.teacher` or all of `stage`.
 pub(crate) fn resolve_at(raw: &mut RawRecipe, key: &str, directory: &Path) {
     let is_at = |found: &str| found.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
     for (.., path) in slots(raw).into_iter().filter(|(found, ..)| is_at(found)) {
@@ -131,17 +133,17 @@ pub(crate) fn resolve_at(raw: &mut RawRecipe, key: &str, directory: &Path) {
     }
 }
 
-/// The recipe without any path: what it asks for, wherever that lies.
+/// Returns the recipe without any path.
 pub fn without(raw: &RawRecipe) -> RawRecipe {
     let mut raw = raw.clone();
     slots(&mut raw).into_iter().for_each(|(.., path)| *path = None);
     raw
 }
 
-/// Refuses data that is not there, before any work: otherwise that would show only after hours of training.
+/// Refuses missing data before any work; otherwise a run could fail after hours of training.
 ///
 /// # Errors
-/// Input and Io, naming the key.
+/// Input or Io: the data is missing or not readable; the message starts with the key.
 pub fn check_data(read: &[NamedPath]) -> Result<()> {
     let check = |path: &Path| match presence::is_directory(path)? {
         true => Ok(()),
@@ -151,13 +153,15 @@ pub fn check_data(read: &[NamedPath]) -> Result<()> {
     data.try_for_each(|named| check(&named.path).map_err(|error| error.at(&named.key)))
 }
 
-/// The directory that paths in a recipe are relative to.
+/// Returns the directory that paths in a recipe are relative to.
 pub fn directory_of(path: &Path) -> PathBuf {
     path.parent().map(Path::to_path_buf).unwrap_or_default()
 }
 
-/// A path of a recipe in `directory`. `../out` in `configs` is `out`, not `configs/../out`, so that it prints short; unless
-/// `configs` is a link, whose parent is elsewhere.
+/// Resolves a path of a recipe in `directory`.
+///
+/// `../out` in `configs` becomes `out` instead of `configs/../out`, except if `configs` is a link, because its
+/// parent is elsewhere.
 pub(crate) fn path_from(directory: &Path, path: &Path) -> PathBuf {
     let (mut directory, mut path) = (directory, path);
     while let Ok(rest) = path.strip_prefix("..")
@@ -171,10 +175,10 @@ pub(crate) fn path_from(directory: &Path, path: &Path) -> PathBuf {
     directory.join(path)
 }
 
-/// One spelling of a path that need not exist: links resolved as far as it does, `..` taken away beyond.
+/// Normalizes a path that may not exist: resolves links as far as it exists, and removes `..` from the rest.
 ///
 /// # Errors
-/// Io if there is no current directory, or if a part of the path cannot be looked at.
+/// Io: there is no current directory, or a part of the path cannot be read.
 pub fn one_spelling(path: &Path) -> Result<PathBuf> {
     let absolute = std::path::absolute(path).map_err(|source| Error::io("cannot resolve", path, source))?;
     let Some((above, mut resolved)) = presence::resolved_ancestor(&absolute)? else { return Ok(absolute) };
@@ -201,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_does_not_go_down_only_to_come_up_again() {
+    fn parent_components_are_removed_except_after_links() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
         std::fs::create_dir_all(root.join("a/b")).unwrap();
@@ -222,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn two_spellings_of_one_place_are_one_place() {
+    fn equivalent_paths_have_one_spelling() {
         let dir = tempfile::tempdir().unwrap();
         let root = std::fs::canonicalize(dir.path()).unwrap();
         std::fs::create_dir(root.join("out")).unwrap();
@@ -233,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_that_a_recipe_can_have_is_in_the_list() {
+    fn the_list_has_every_path_key() {
         let raw: RawRecipe = parse(RECIPE, "r.toml").unwrap();
         let files = [
             include_str!("raw/model.rs"),
@@ -242,7 +246,7 @@ mod tests {
             include_str!("prune.rs"),
             include_str!("raw/calibration.rs"),
         ];
-        // What lies between the name of a mirror and its closing brace.
+        // The text between the name of a raw struct and its closing brace.
         let mirrors = files.iter().flat_map(|text| text.split("pub struct Raw").skip(1));
         let fields = mirrors.map(|text| text.split("\n}").next().unwrap_or_default());
         let n_fields: usize = fields.map(|text| text.matches("PathBuf>,").count()).sum();
@@ -251,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn all_are_relative_to_one_directory_and_a_changed_key_to_another() {
+    fn changed_keys_resolve_against_their_own_directory() {
         let mut raw: RawRecipe = parse(RECIPE, "r.toml").unwrap();
         resolve_at(&mut raw, "stage", Path::new("jobs"));
         resolve_at(&mut raw, "data.evaluation", Path::new("jobs"));
@@ -275,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn data_counts_as_read_where_a_stage_looks_at_it() {
+    fn data_is_read_if_a_stage_uses_it() {
         let keys = |text: &str| {
             let raw: RawRecipe = parse(&RECIPE.replace("kind = \"distill\"", text), "r.toml").unwrap();
             read(&raw).iter().map(|named| named.key.clone()).collect::<Vec<_>>().join(" ")

@@ -1,4 +1,4 @@
-//! The stage that drops weights.
+//! The prune stage.
 
 use crate::parse::raw::{RawCalibration, RawOverride};
 use crate::parse::selection::{Selection, overrides_of};
@@ -15,90 +15,91 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawPrune {
-    /// prune: "magnitude" (the default), "random"; by what a calibration saw: "wanda", or "sparsegpt" and "admm", which move
-    /// the weights that stay too.
+    /// prune: "magnitude" (the default) or "random". With calibration: "wanda", or "sparsegpt" and "admm",
+    /// which also update the kept weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-    /// prune: "layer" (the default), each tensor by itself; "global", one threshold over all; or "owl", shares of blocks by their
-    /// outliers.
+    /// prune: the scope of the sparsity: "layer" (the default), "global" or "owl". "layer" prunes each tensor
+    /// to the sparsity. "global" uses one threshold for all tensors. "owl" gives each transformer block a
+    /// sparsity by its outliers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
-    /// prune: share of weights to drop, 0 to below 1.
+    /// prune: the share of weights to set to zero, from 0 to below 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sparsity: Option<f64>,
-    /// prune: "N:M", keep N of every M neighbouring inputs, instead of a sparsity.
+    /// prune: "N:M" keeps N of every M neighbouring inputs; use it instead of a sparsity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
     /// prune: seed of the method "random".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// prune: statistics of the inputs of layers, for methods that look at them, where `[calibration]` does not have them; see
-    /// docs/format.md.
+    /// prune: a file of input statistics, for methods that need them, if `[calibration]` does not provide them;
+    /// see docs/guide/src/file-format.md.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statistics: Option<PathBuf>,
-    /// Globs over tensor names; all when absent.
+    /// Globs over tensor names; all tensors by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub include: Option<Vec<String>>,
-    /// Globs over tensor names to leave out.
+    /// Globs over the names of tensors to skip.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<String>,
-    /// Which roles are chosen: linear and conv for prune; linear, conv and embedding for quantize; all for cast; linear for
-    /// factorize, always.
+    /// Roles of the tensors to process. Default: linear and conv for prune; linear, conv and embedding for
+    /// quantize; all for cast. factorize always uses linear.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub roles: Option<Vec<Role>>,
-    /// Other values for some tensors; the last that matches counts.
+    /// Other values for some tensors; if several match, the last applies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<RawOverride>,
 }
 
-/// Drop weights.
+/// A stage that prunes weights.
 #[derive(Debug, Clone)]
 pub struct PruneStage {
-    /// Which tensors.
+    /// The tensors to prune.
     pub selection: Selection,
     /// How weights are scored.
     pub score: Score,
-    /// How the weights that stay are moved, where they are; the score is not looked at then.
+    /// The solver that updates the kept weights, if any; it replaces the score.
     pub reconstruction: Option<Reconstruction>,
-    /// Statistics of the inputs of layers, where the method needs them and no calibration of the recipe gathers them.
+    /// A file of input statistics, if the method needs them and no calibration gathers them.
     pub statistics: Option<PathBuf>,
-    /// How many go.
+    /// How many weights to prune.
     pub target: PruneTarget,
-    /// Other ratios for some tensors.
+    /// Other sparsities for some tensors.
     pub overrides: Vec<(Patterns, Ratio)>,
 }
 
-/// How many weights go, and from where.
+/// How many weights to prune, and within which groups.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum PruneTarget {
     /// The same share of each tensor.
     Layer(Ratio),
-    /// A share of all chosen tensors together.
+    /// A share of all selected tensors, with one threshold.
     Global(Ratio),
-    /// A share of all chosen tensors together, more of blocks whose weights have fewer outliers.
+    /// A share of all selected tensors; blocks with fewer outliers lose more weights.
     Owl(Ratio),
-    /// All but n of every m inputs.
+    /// N:M sparsity.
     NOfM {
-        /// So many are kept.
+        /// Weights to keep in each group.
         n: usize,
-        /// Of so many that lie side by side.
+        /// Neighbouring inputs in each group.
         m: usize,
     },
 }
 
 impl RawPrune {
-    /// Whether its method looks at statistics of inputs.
+    /// Returns whether the method needs input statistics.
     pub(crate) fn needs_statistics(&self) -> bool {
         let is_asked = |name: &str| self.method.as_deref() == Some(name);
         self.updates_weights() || Score::named(0).iter().any(|(name, score)| score.needs_inputs() && is_asked(name))
     }
 
-    /// Whether its method moves the weights that stay.
+    /// Returns whether the method updates the kept weights.
     pub(crate) fn updates_weights(&self) -> bool {
         Reconstruction::NAMES.iter().any(|(name, _)| self.method.as_deref() == Some(name))
     }
 
-    /// What it says, in words.
+    /// Returns the settings of the stage in short words.
     pub(crate) fn in_words(&self) -> Vec<String> {
         let scope = self.scope.as_ref().map(|scope| format!("scope {scope}"));
         let sparsity = self.sparsity.map(|sparsity| format!("sparsity {sparsity}"));
@@ -108,7 +109,7 @@ impl RawPrune {
 }
 
 impl PruneStage {
-    /// The roles of a stage that names none.
+    /// The default roles.
     pub(crate) const ROLES: [Role; 2] = [Role::Linear, Role::Conv];
 
     pub(crate) fn from_raw(raw: &RawPrune, calibration: Option<&RawCalibration>) -> Result<Self> {
@@ -123,21 +124,21 @@ impl PruneStage {
             statistics,
             target: target_of(raw)?,
             overrides: overrides_of(&raw.overrides, |rule| {
-                refuse("overrides.scheme", &rule.scheme, "prune")?;
+                refuse("overrides.scheme", &rule.scheme, "prune stage")?;
                 share_of("overrides.sparsity", rule.sparsity)
             })?,
         })
     }
 }
 
-/// How weights are scored, and how those that stay are moved; keys that only another method has are refused.
+/// Returns the score and the solver; refuses keys that the method does not use.
 fn method_of(raw: &RawPrune) -> Result<(Score, Option<Reconstruction>)> {
     let name = raw.method.as_deref().unwrap_or("magnitude");
     let scores = Score::named(raw.seed.unwrap_or(0)).map(|(name, score)| (name, (score, None)));
     let moving = Reconstruction::NAMES.map(|(name, moving)| (name, (Score::Magnitude, Some(moving))));
     let known: Vec<_> = scores.into_iter().chain(moving).collect();
     let (score, reconstruction) = one_of("method", name, &known)?;
-    let stage = format!("{name} prune");
+    let stage = format!("{name} prune stage");
     if !matches!(score, Score::Random(_)) {
         refuse("seed", &raw.seed, &stage)?;
     }
@@ -149,8 +150,8 @@ fn method_of(raw: &RawPrune) -> Result<(Score, Option<Reconstruction>)> {
 
 fn target_of(raw: &RawPrune) -> Result<PruneTarget> {
     if let Some(pattern) = &raw.pattern {
-        refuse("sparsity", &raw.sparsity, "prune (with a pattern)")?;
-        refuse("scope", &raw.scope, "prune (with a pattern)")?;
+        refuse("sparsity", &raw.sparsity, "prune stage with a pattern")?;
+        refuse("scope", &raw.scope, "prune stage with a pattern")?;
         let parts = pattern.split_once(':').and_then(|(n, m)| Some((n.parse().ok()?, m.parse().ok()?)));
         let (n, m) = parts.ok_or_else(|| no_window(pattern))?;
         return check_window(n, m).map_err(|_| no_window(pattern)).map(|()| PruneTarget::NOfM { n, m });
@@ -166,23 +167,24 @@ fn target_of(raw: &RawPrune) -> Result<PruneTarget> {
     check_scope(target, raw.needs_statistics()).map(|()| target)
 }
 
-/// Refuses a threshold over several tensors where scores compare only within a row or a layer, and shares of layers by their inputs
-/// where nothing is known of those.
+/// Refuses scopes that do not fit the method.
+///
+/// Scores from input statistics are comparable within a row or a layer only, and OWL needs these statistics.
 pub(crate) fn check_scope(target: PruneTarget, looks_at_inputs: bool) -> Result<()> {
     match target {
         PruneTarget::Global(_) if looks_at_inputs => Err(Error::config(
-            "scope: found \"global\", but what looks at inputs compares weights only within a row or a layer; leave it out, \
-             take \"owl\", or another method",
+            "scope: found \"global\", but methods with input statistics compare weights within a row or a layer only; remove it, \
+             choose \"owl\", or choose another method",
         )),
         PruneTarget::Owl(_) if !looks_at_inputs => Err(Error::config(
-            "scope: found \"owl\", which shares by what the inputs of layers are; take a method that looks at them: wanda, \
+            "scope: found \"owl\", which needs input statistics; choose a method that uses them: wanda, \
              sparsegpt or admm",
         )),
         _ => Ok(()),
     }
 }
 
-/// Refuses to keep none or all of a run of inputs, and runs that are too long.
+/// Refuses N:M unless `0 < n < m <= 256`.
 pub(crate) fn check_window(n: usize, m: usize) -> Result<()> {
     match n > 0 && n < m && m <= 256 {
         true => Ok(()),
@@ -195,7 +197,7 @@ fn no_window(found: &str) -> Error {
 }
 
 fn share_of(key: &str, value: Option<f64>) -> Result<Ratio> {
-    let missing = || Error::config(format!("{key}: missing; a share of weights to drop, 0 to below 1"));
+    let missing = || Error::config(format!("{key}: missing; set the share of weights to prune, from 0 to below 1"));
     ratio_of(key, value.ok_or_else(missing)?)
 }
 
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_that_looks_at_inputs_has_statistics_of_them_and_no_other_has() {
+    fn only_methods_with_layer_inputs_have_statistics() {
         for (method, expected) in [("magnitude", false), ("wanda", true), ("sparsegpt", true), ("admm", true)] {
             let keys = RawPrune { method: Some(method.into()), ..RawPrune::default() };
             assert_eq!(keys.needs_statistics(), expected, "{method}");
@@ -220,14 +222,14 @@ mod tests {
         assert_eq!(stage.reconstruction, Some(Reconstruction::SparseGpt));
         let cases = [
             ("method = \"wanda\"\nsparsity = 0.5", "statistics: missing; method `wanda` needs"),
-            ("sparsity = 0.5\nscope = \"owl\"", "scope: found \"owl\", which shares by what the inputs of layers are"),
+            ("sparsity = 0.5\nscope = \"owl\"", "scope: found \"owl\", which needs input statistics"),
             (
                 "method = \"wanda\"\nstatistics = \"s\"\nsparsity = 0.5\nseed = 1",
                 "seed: a wanda prune stage has no such key",
             ),
             (
                 "method = \"wanda\"\nstatistics = \"s\"\nsparsity = 0.5\nscope = \"global\"",
-                "scope: found \"global\", but what looks at inputs compares weights only within a row",
+                "scope: found \"global\", but methods with input statistics compare weights within a row",
             ),
             ("statistics = \"s\"\nsparsity = 0.5", "statistics: a magnitude prune stage has no such key"),
             (

@@ -1,4 +1,4 @@
-//! The range of every number in a recipe: one table, by which values are refused and the schema has its bounds.
+//! The range of every number in a recipe: one table for validation and for the JSON Schema.
 
 use crate::parse::metric::Metric;
 use crate::parse::paths;
@@ -6,47 +6,47 @@ use crate::parse::raw::RawRecipe;
 use briquette_core::{Error, Result};
 use serde_json::{Number, Value};
 
-/// The numbers that a key may have.
+/// The valid numbers of a key.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NumberRange {
     pub(crate) least: f64,
     pub(crate) most: f64,
-    /// Whether `least` and `most` themselves are out of it.
+    /// Whether `least` and `most` themselves are excluded.
     pub(crate) is_open: [bool; 2],
     is_whole: bool,
 }
 
-/// ModelStage numbers from one to another.
+/// Returns the range of whole numbers from `least` to `most`.
 const fn whole(least: u64, most: u64) -> NumberRange {
     NumberRange { least: least as f64, most: most as f64, is_open: [false, false], is_whole: true }
 }
 
-/// Numbers from one to another.
+/// Returns the range from `least` to `most`.
 const fn within(least: f64, most: f64) -> NumberRange {
     NumberRange { least, most, is_open: [false, false], is_whole: false }
 }
 
-/// Numbers above one and up to another.
+/// Returns the range above `least`, up to `most`.
 const fn above(least: f64, most: f64) -> NumberRange {
     NumberRange { least, most, is_open: [true, false], is_whole: false }
 }
 
-/// Numbers from one to below another.
+/// Returns the range from `least` to below `most`.
 const fn below(least: f64, most: f64) -> NumberRange {
     NumberRange { least, most, is_open: [false, true], is_whole: false }
 }
 
 pub use briquette_core::threads::MAX_THREADS;
-/// The most of anything that is counted: steps, items, tokens. No training or data set has more.
+/// Upper bound of counts: steps, items, tokens.
 const MANY: u64 = 1 << 30;
-/// The longest side of an image.
+/// Longest side of an image.
 const MAX_SIDE: u64 = 1 << 14;
-/// The largest size of a network.
+/// Upper bound of the sizes of a network.
 const MAX_SIZE: u64 = 1 << 24;
-/// The largest size of a metric or a statistic; anything larger is a mistake.
+/// Upper bound of metrics and statistics.
 const FAR: f64 = 1e12;
 
-/// The keys that are numbers, without places in lists. `*` stands for any name.
+/// The numeric keys, without list indices; `*` matches any name.
 pub(crate) const KEYS: [(&str, NumberRange); 50] = [
     ("budget.bits", above(0.0, 8.0)),
     ("budget.max.*", within(-FAR, FAR)),
@@ -65,14 +65,14 @@ pub(crate) const KEYS: [(&str, NumberRange); 50] = [
     ("data.normalize.mean", within(-FAR, FAR)),
     ("data.normalize.std", above(0.0, FAR)),
     ("data.workers", whole(0, MAX_THREADS as u64)),
-    // No bound: a batch larger than the data holds all of it.
+    // No bound: a batch larger than the data contains all of it.
     ("memory.batch_size", whole(1, u64::MAX)),
     ("memory.accumulate", whole(1, MANY)),
     ("gate.min.*", within(-FAR, FAR)),
     ("gate.max.*", within(-FAR, FAR)),
-    // Below 1: a stage that drops every weight it chooses leaves nothing.
+    // Below 1: a stage may not prune every weight.
     ("stage.sparsity", below(0.0, 1.0)),
-    // 1 is in: to drop a tensor or two altogether may be meant.
+    // At most 1: an override may remove a few tensors completely.
     ("stage.overrides.sparsity", within(0.0, 1.0)),
     ("stage.seed", whole(0, u64::MAX)),
     ("stage.energy", above(0.0, 1.0)),
@@ -103,10 +103,10 @@ pub(crate) const KEYS: [(&str, NumberRange); 50] = [
     ("stage.prune.every", whole(1, MANY)),
 ];
 
-/// The tables that give bounds of metrics, each of which has a range of its own.
+/// Tables of metric bounds; each metric has its own range.
 const BOUNDS: [&str; 4] = ["budget.min.", "budget.max.", "gate.min.", "gate.max."];
 
-/// The range of a key, by its dotted path in a recipe or a jobs file; none where no number is expected.
+/// Returns the range of a key by its dotted path in a recipe or a jobs file. Returns `None` if the key is not numeric.
 pub fn of(path: &str) -> Option<NumberRange> {
     const AROUND: [&str; 4] = ["job", "base", "set", "matrix"];
     let is_place = |segment: &&str| segment.bytes().all(|byte| byte.is_ascii_digit());
@@ -125,17 +125,17 @@ pub fn of(path: &str) -> Option<NumberRange> {
 }
 
 impl NumberRange {
-    /// Whether a number is in it.
+    /// Returns whether the number is in the range.
     pub fn contains(&self, value: f64) -> bool {
         let is_above = if self.is_open[0] { value > self.least } else { value >= self.least };
         let is_below = if self.is_open[1] { value < self.most } else { value <= self.most };
         is_above && is_below && (!self.is_whole || value.fract() == 0.0)
     }
 
-    /// A number of a command line.
+    /// Parses a number from the command line.
     ///
     /// # Errors
-    /// What is expected.
+    /// The expected range, if the text is not a number within it.
     pub fn parse(&self, text: &str) -> Result<f64, String> {
         let value = text.parse().ok().filter(|value| self.contains(*value));
         value.ok_or_else(|| format!("expected {self}"))
@@ -156,26 +156,26 @@ impl std::fmt::Display for NumberRange {
 }
 
 impl NumberRange {
-    /// A bound as JSON has it: whole where it is whole.
+    /// Returns a bound as a JSON number: an integer if the range has whole numbers.
     pub(crate) fn bound(&self, bound: f64) -> Number {
         match self.is_whole {
             true => (bound as u64).into(),
-            // So that 1 is printed as 1, not as 1.0.
+            // Prints 1 as 1 instead of 1.0.
             false if bound.fract() == 0.0 => (bound as i64).into(),
             false => Number::from_f64(bound).unwrap_or(0.into()),
         }
     }
 }
 
-/// Refuses numbers that are out of their key's range, and text that no system call takes.
+/// Refuses numbers out of the range of their key, and texts with a NUL character.
 ///
 /// # Errors
-/// Config: key, value and range.
+/// Config: a value is invalid; the message has the key, the value and the range.
 pub fn check(recipe: &RawRecipe) -> Result<()> {
-    // By themselves, not in the tree of JSON below: a path need not be text.
+    // Paths are checked separately, because a path may not be valid UTF-8 and so has no JSON form.
     for named in paths::named(recipe) {
         if named.path.as_os_str().as_encoded_bytes().contains(&0) {
-            let message = format!("found a NUL in {:?}, which no name or path has; remove it", named.path);
+            let message = format!("found a NUL character in {:?}; remove it", named.path);
             return Err(Error::config(message).at(named.key));
         }
     }
@@ -185,13 +185,13 @@ pub fn check(recipe: &RawRecipe) -> Result<()> {
     walk(&tree, &mut path).map_err(|message| Error::config(message).at(called(&tree, &path)))
 }
 
-/// What is wrong with a value at a dotted path, if anything is.
+/// Returns the error message for a value at a dotted path, if it is invalid.
 pub(crate) fn refusal_at(path: &str, value: &Value) -> Option<String> {
     let mut path = path.split('.').map(str::to_string).collect();
     walk(value, &mut path).err()
 }
 
-/// Looks at every value below `path`. On failure `path` is left as that of the culprit.
+/// Checks every value below `path`. On failure, `path` is that of the invalid value.
 fn walk(value: &Value, path: &mut Vec<String>) -> Result<(), String> {
     let mut below = |step: String, value: &Value| {
         path.push(step);
@@ -202,24 +202,22 @@ fn walk(value: &Value, path: &mut Vec<String>) -> Result<(), String> {
     match value {
         Value::Object(table) => table.iter().try_for_each(|(key, value)| below(key.clone(), value)),
         Value::Array(items) => items.iter().enumerate().try_for_each(|(place, value)| below(place.to_string(), value)),
-        // A key that is not given is left out of the tree, so that a null stands for nan or inf, which JSON has no word for.
+        // Keys that are not set are not in the tree, so a null is a NaN or infinity, which JSON does not have.
         Value::Null => refused(&path.join("."), f64::NAN, "no finite number"),
         Value::Number(number) => {
             let value = number.as_f64().unwrap_or(f64::NAN);
             let text = if number.is_f64() { short(value) } else { number.to_string() };
             refused(&path.join("."), value, &text)
         }
-        Value::String(text) if text.contains('\0') => {
-            Err(format!("found a NUL in {text:?}, which no name or path has; remove it"))
-        }
+        Value::String(text) if text.contains('\0') => Err(format!("found a NUL character in {text:?}; remove it")),
         _ => Ok(()),
     }
 }
 
-/// Refuses a number, `text` as it was written, that the key at `path` may not have.
+/// Refuses a number that is out of the range of the key at `path`; `text` is the number as written.
 ///
 /// # Errors
-/// What was found, and what was expected.
+/// The number that was found and the expected range.
 pub(crate) fn refused(path: &str, value: f64, text: &str) -> Result<(), String> {
     match of(path) {
         Some(range) if !range.contains(value) => Err(format!("found {text}, expected {range}")),
@@ -228,7 +226,8 @@ pub(crate) fn refused(path: &str, value: f64, text: &str) -> Result<(), String> 
     }
 }
 
-/// A number in the fewest digits that tell it from others. Some keys hold an f32, which would print as 0.10000000149011612.
+/// Prints a number with the fewest digits that identify it. An f32 would otherwise print as
+/// 0.10000000149011612.
 fn short(value: f64) -> String {
     let is_single = f64::from(value as f32) == value;
     match value.abs() {
@@ -238,7 +237,7 @@ fn short(value: f64) -> String {
     }
 }
 
-/// A path as errors have it: `job 2: stage 1 (prune): overrides.0.sparsity`.
+/// Returns a path as error messages print it: `job 2: stage 1 (prune): overrides.0.sparsity`.
 pub(crate) fn called(tree: &Value, path: &[String]) -> String {
     let (mut words, mut rest, mut node) = (Vec::new(), Vec::new(), tree);
     let mut steps = path.iter();
@@ -265,7 +264,7 @@ mod tests {
     use crate::parse::text::parse;
 
     #[test]
-    fn keys_are_known_wherever_they_stand() {
+    fn ranges_are_found_at_every_nesting() {
         let sparsity = of("stage.sparsity");
         assert!(sparsity.is_some());
         for path in
@@ -281,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_in_or_out_as_they_say() {
+    fn bounds_are_inclusive_or_exclusive() {
         let share = above(0.0, 1.0);
         assert!(share.contains(1.0) && share.contains(1e-300) && !share.contains(0.0) && !share.contains(f64::NAN));
         assert!(!below(0.0, 1.0).contains(1.0) && !whole(1, 3).contains(1.5) && !whole(0, 9).contains(f64::INFINITY));
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_named_by_its_place() {
+    fn range_errors_have_the_path_of_the_value() {
         let cases = [
             (
                 "[[stage]]\nkind = \"prune\"\nsparsity = 1",

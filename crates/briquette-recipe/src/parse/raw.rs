@@ -1,6 +1,8 @@
-//! The recipe as TOML has it: no behaviour, every key spelled out. The keys of a kind of stage are in the file of that kind, beside
-//! what is made of them. What is said of a key here is what the JSON Schema says of it, where the keys of all kinds stand in one
-//! table; that is why it begins with the kind.
+//! The TOML structure of a recipe, without checks.
+//!
+//! The keys of a kind of stage are in the module of that kind. Doc comments of keys become the descriptions in
+//! the JSON Schema. The schema has one table with the stage keys of all kinds, so a description begins with the
+//! kind.
 
 mod budget;
 mod calibration;

@@ -1,4 +1,4 @@
-//! A sound recipe, from its TOML mirror.
+//! Validates a raw recipe.
 
 use crate::parse::budget::Budget;
 use crate::parse::calibration::CalibrationRun;
@@ -14,42 +14,43 @@ use briquette_core::{Error, Result, RoleRule};
 use briquette_formats::{Choice, OutputFormat, limits};
 use std::path::{Path, PathBuf};
 
-/// A sound recipe.
+/// A validated recipe.
 #[derive(Debug, Clone)]
 pub struct Recipe {
-    /// The model to read.
+    /// The path of the model.
     pub model: PathBuf,
-    /// Which of the things in its file is the model.
+    /// Which entry of the model's file is the model.
     pub choice: Choice,
     /// The directory to write.
     pub output: PathBuf,
-    /// Which way Linear weights lie, where the recipe says so.
+    /// The layout of Linear weights, if the recipe sets it.
     pub layout: Option<RawLayout>,
-    /// What tensors are, where our own reading of names is wrong.
+    /// Roles of tensors that are detected wrongly.
     pub roles: Vec<RoleRule>,
     /// Whether NaN and infinity are accepted.
     pub allow_nonfinite: bool,
-    /// The format of the directory.
+    /// The output format.
     pub profile: OutputFormat,
     /// Whether codes are entropy-coded.
     pub codes_entropy: bool,
-    /// Whether compressed-tensors of models that transformers is not known to load are written.
+    /// Whether to write compressed-tensors that transformers is not known to load.
     pub allow_untested: bool,
-    /// Largest shard written before another is started; the format's own limit unless a caller lowers it.
+    /// Largest size of a shard; the limit of the format by default.
     pub max_shard_bytes: u64,
-    /// Trainings and factorizations, each with the stages before it. Each needs the finished model of the one before.
+    /// Distill and factorize stages, each with the stages before it. Each needs the finished model of the
+    /// previous part.
     pub parts: Vec<RecipePart>,
-    /// The stages after the last of those parts, or all stages where there is none.
+    /// The stages after the last part.
     pub stages: Vec<Stage>,
-    /// The run of the model that its stages learn the inputs of layers from, where they look at them and no file has them.
+    /// The calibration run that gathers input statistics, if stages need them and no file has them.
     pub calibration: Option<CalibrationRun>,
-    /// What the output may take, where steps of its last stages are found by that.
+    /// The budget that chooses step sizes of the last stages.
     pub budget: Option<Budget>,
-    /// How to find out what the output is worth, where that is asked.
+    /// The evaluation of the output.
     pub evaluate: Option<Evaluate>,
-    /// Every path that is read, resolved: the model, teachers, and data that a stage looks at.
+    /// Every path that the run reads, resolved: the model, teachers, and data that a stage uses.
     pub read: Vec<NamedPath>,
-    /// What was asked for, word for word.
+    /// The recipe as written.
     pub asked: RawRecipe,
 }
 
@@ -57,20 +58,21 @@ impl Recipe {
     /// Reads a recipe; its paths are relative to its file.
     ///
     /// # Errors
-    /// Config, with the line and what to write instead; Io where it cannot be read.
+    /// - Config: the recipe is invalid; the message has the line.
+    /// - Io: the file cannot be read.
     pub fn from_file(path: &Path) -> Result<Self> {
         Self::from_raw(text::read(path)?, &directory_of(path)).map_err(|error| locate(error, path))
     }
 
-    /// A recipe from its TOML mirror; `directory` is what its paths are relative to.
+    /// Validates a raw recipe; its paths are relative to `directory`.
     ///
     /// # Errors
-    /// Config, naming the key.
+    /// Config: a value is invalid; the message starts with the key.
     pub fn from_raw(asked: RawRecipe, directory: &Path) -> Result<Self> {
         ranges::check(&asked)?;
         let mut raw = asked.clone();
         paths::resolve(&mut raw, directory);
-        let missing = |key: &str, what: &str| Error::config(format!("{key}: missing; name the {what}"));
+        let missing = |key: &str, what: &str| Error::config(format!("{key}: missing; set the path of the {what}"));
         let model = raw.model.path.clone().ok_or_else(|| missing("model.path", "model to compress"))?;
         let output = raw.output.path.clone().ok_or_else(|| missing("output.path", "directory to write"))?;
         let (parts, stages) = stage::stages_of(&raw)?;
@@ -106,8 +108,9 @@ impl Recipe {
 }
 
 impl Recipe {
-    /// Every stage that works on tensors of the model's own names and shapes: all but those after a factorize stage, which puts
-    /// two new tensors in the place of one. Training changes values only.
+    /// Returns the stages before the first factorize stage, which work on the model's own tensors.
+    ///
+    /// A factorize stage replaces one tensor by two. Training changes only values.
     pub fn file_stages(&self) -> impl Iterator<Item = &Stage> {
         let is_factorize = |part: &RecipePart| matches!(part.then, ModelStage::Factorize(_));
         let n_parts = self.parts.iter().position(is_factorize);
@@ -115,10 +118,12 @@ impl Recipe {
         self.parts[..n_parts.map_or(self.parts.len(), |n| n + 1)].iter().flat_map(|part| &part.stages).chain(last)
     }
 
-    /// What the manifest keeps: everything but the paths, so that the same work gives the same bytes anywhere.
+    /// Returns the recipe for the manifest.
+    ///
+    /// It has no paths, so that the same work gives the same bytes in any directory.
     ///
     /// # Errors
-    /// Bug, where it cannot be written as JSON.
+    /// Bug: the recipe cannot be written as JSON.
     pub fn to_manifest(&self) -> Result<serde_json::Value> {
         let asked = paths::without(&self.asked);
         let raw = RawRecipe {
@@ -133,21 +138,21 @@ impl Recipe {
     }
 }
 
-/// Reads the TOML of a recipe without judging it.
+/// Parses the TOML of a recipe without validation.
 ///
 /// # Errors
-/// As [`Recipe::from_file`].
+/// See [`Recipe::from_file`].
 pub fn read_raw(path: &Path) -> Result<RawRecipe> {
     text::read(path)
 }
 
-/// Puts the path of a recipe's file in front of an error about one of its values, with the line of the key where it is found.
+/// Prefixes an error about a recipe's value with the path of its file and the line of the key.
 pub fn locate(error: Error, path: &Path) -> Error {
     let text = text::read_text(path).unwrap_or_default();
     text::locate(error, &text, path)
 }
 
-/// Other names of a format: dense writes plain safetensors.
+/// Other names of formats; dense writes plain safetensors.
 const OTHER_NAMES: [(&str, &str); 7] = [
     ("safetensors", "dense"),
     ("huggingface", "dense"),
@@ -158,10 +163,10 @@ const OTHER_NAMES: [(&str, &str); 7] = [
     ("transformers", "compressed-tensors"),
 ];
 
-/// The format with this name.
+/// Returns the format with this name.
 ///
 /// # Errors
-/// Config, with the nearest name.
+/// Config: the format is unknown; the message suggests the most similar name.
 pub fn profile_of(name: Option<&str>) -> Result<OutputFormat> {
     let Some(name) = name else { return Ok(OutputFormat::default()) };
     let other_name = OTHER_NAMES.iter().find(|(other, _)| other.eq_ignore_ascii_case(name));
@@ -171,7 +176,7 @@ pub fn profile_of(name: Option<&str>) -> Result<OutputFormat> {
     Err(Error::config(message))
 }
 
-/// Whether codes are to be entropy-coded, which our own format alone has.
+/// Returns whether codes are entropy-coded; only Briquette's own format supports this.
 fn codes_entropy(output: &RawOutput, has_steps: bool) -> Result<bool> {
     let asked = output.storage.as_deref();
     let asked = asked.map(|storage| one_of("output.storage", storage, &[("auto", false), ("entropy", true)]));
@@ -179,7 +184,7 @@ fn codes_entropy(output: &RawOutput, has_steps: bool) -> Result<bool> {
     let profile = profile_of(output.format.as_deref())?;
     if is_entropy && profile != OutputFormat::Briquette {
         let message = format!(
-            "output.storage: found \"entropy\" with the format {}, expected briquette, which alone has it",
+            "output.storage: found \"entropy\" with the format {}, expected the format briquette, which alone supports it",
             profile.name()
         );
         return Err(Error::config(message));

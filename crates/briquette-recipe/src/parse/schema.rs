@@ -1,17 +1,17 @@
-//! JSON Schemas, as editors read them: derived from the TOML mirror, with the range of every number.
+//! JSON Schemas for editors, derived from the raw structs, with the range of every number.
 
 use crate::parse::ranges::{self, NumberRange};
 use crate::parse::raw::RawRecipe;
 use serde_json::Value;
 
-/// The JSON Schema of a recipe.
+/// Returns the JSON Schema of a recipe.
 pub fn schema() -> serde_json::Value {
     let mut schema = schemars::schema_for!(RawRecipe).to_value();
     bound_numbers(&mut schema);
     schema
 }
 
-/// Puts the range of every number into a schema, of a recipe or of what holds recipes.
+/// Adds the range of every number to a schema that contains recipes.
 pub(crate) fn bound_numbers(schema: &mut Value) {
     let mut found = Vec::new();
     collect(schema, "", "", &mut found);
@@ -28,7 +28,7 @@ pub(crate) fn bound_numbers(schema: &mut Value) {
     }
 }
 
-/// Where in a schema the numbers are that have a range, by the path of their key.
+/// Collects the schema nodes of numbers that have a range, by the path of their key.
 fn collect(schema: &Value, pointer: &str, path: &str, found: &mut Vec<(String, NumberRange)>) {
     let Some(node) = schema.pointer(pointer) else { return };
     if let Some(other) = node.get("$ref").and_then(Value::as_str) {
@@ -51,7 +51,7 @@ fn collect(schema: &Value, pointer: &str, path: &str, found: &mut Vec<(String, N
     }
 }
 
-/// Whether a schema's node is about numbers.
+/// Returns whether a schema node describes a number.
 fn is_number(node: &Value) -> bool {
     let is = |kind: &Value| kind == "number" || kind == "integer";
     match &node["type"] {
@@ -65,12 +65,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_of_the_table_is_a_number_of_the_schema() {
-        // As it is before it is bounded.
+    fn every_range_has_a_number_in_the_schema() {
+        // Before bounds are added.
         let schema = schemars::schema_for!(RawRecipe).to_value();
         let mut found = Vec::new();
         collect(&schema, "", "", &mut found);
-        // Layers stand in one definition for two keys.
+        // One definition of layers serves two keys.
         let mut pointers: Vec<&String> = found.iter().map(|(pointer, _)| pointer).collect();
         pointers.sort_unstable();
         pointers.dedup();

@@ -1,22 +1,27 @@
-//! Which tensors a stage is about.
+//! The tensors that a stage selects.
 
 use crate::parse::raw::RawOverride;
 use briquette_core::pattern::Patterns;
 use briquette_core::{Result, Role};
+use std::collections::BTreeSet;
 
-/// Which tensors a stage is about.
+/// The tensors that a stage selects.
 #[derive(Debug, Clone)]
 pub struct Selection {
-    /// Patterns of names; none means all.
+    /// Patterns of names; `None` matches all.
     pub include: Option<Patterns>,
-    /// Patterns of names to leave out.
+    /// Patterns of names to skip.
     pub exclude: Patterns,
-    /// Roles that are chosen.
+    /// Roles to select.
     pub roles: Vec<Role>,
+    /// The exact names that are chosen, whatever patterns and roles say: set by a budget.
+    pub named: Option<BTreeSet<String>>,
+    /// Exact names that are left out: set by a budget.
+    pub unnamed: BTreeSet<String>,
 }
 
 impl Selection {
-    /// From the keys of a stage; `default` are the roles of one that names none.
+    /// Creates a selection from the keys of a stage; `default` has the default roles.
     pub(crate) fn new(
         include: Option<&Vec<String>>,
         exclude: &[String],
@@ -27,27 +32,40 @@ impl Selection {
             include: include.map(Patterns::new).transpose()?,
             exclude: Patterns::new(exclude)?,
             roles: roles.map_or(default, Vec::as_slice).to_vec(),
+            named: None,
+            unnamed: BTreeSet::new(),
         })
     }
 
-    /// All tensors of these roles.
+    /// Selects all tensors of these roles.
     pub fn of_roles(roles: &[Role]) -> Self {
-        Self { include: None, exclude: Patterns::default(), roles: roles.to_vec() }
+        Self {
+            include: None,
+            exclude: Patterns::default(),
+            roles: roles.to_vec(),
+            named: None,
+            unnamed: BTreeSet::new(),
+        }
     }
 
-    /// Whether a tensor is chosen. One whose name is written out in full, without a wildcard, is chosen whatever its role: it
-    /// can only be meant.
+    /// Returns whether a tensor is selected.
+    ///
+    /// A name without wildcards selects its tensor regardless of its role, because no other tensor can be
+    /// meant.
     pub fn chooses(&self, name: &str, role: Role) -> bool {
+        if let Some(named) = &self.named {
+            return named.contains(name);
+        }
         let is_role = self.roles.contains(&role);
         let is_included = match &self.include {
             None => is_role,
             Some(patterns) => patterns.names_exactly(name) || is_role && patterns.matches(name),
         };
-        is_included && !self.exclude.matches(name)
+        is_included && !self.exclude.matches(name) && !self.unnamed.contains(name)
     }
 }
 
-/// Values for some tensors, by the patterns of their names.
+/// Returns the values of overrides with their name patterns.
 pub(crate) fn overrides_of<T>(
     raw: &[RawOverride],
     value: impl Fn(&RawOverride) -> Result<T>,

@@ -1,4 +1,4 @@
-//! Stages: each kind with what it says, and the order they come in.
+//! Stages by kind, and their order.
 
 use crate::parse::cast::CastStage;
 use crate::parse::distill::{Around, DistillStage};
@@ -13,26 +13,26 @@ use briquette_core::{Error, Result};
 use briquette_methods::quant::Rounding;
 use std::path::Path;
 
-/// A stage that works on a whole model, and those between it and the one before.
+/// A stage that works on the whole model, and the stages between it and the previous one.
 #[derive(Debug, Clone)]
 pub struct RecipePart {
-    /// Stages that are done before it.
+    /// The stages before it.
     pub stages: Vec<Stage>,
-    /// What is done to the whole model then.
+    /// The stage that works on the whole model.
     pub then: ModelStage,
 }
 
-/// What is done to a whole model.
+/// A stage that works on the whole model.
 #[derive(Debug, Clone)]
 pub enum ModelStage {
-    /// Train it.
+    /// Trains the model.
     Distill(Box<DistillStage>),
-    /// Make two factors of its linear layers.
+    /// Factorizes its linear layers.
     Factorize(FactorizeStage),
 }
 
 impl ModelStage {
-    /// The kind of stage that does it.
+    /// Returns the kind of the stage.
     pub fn kind(&self) -> StageKind {
         match self {
             Self::Distill(_) => StageKind::Distill,
@@ -40,7 +40,7 @@ impl ModelStage {
         }
     }
 
-    /// The distill stage, where it is one.
+    /// Returns the distill stage, if it is one.
     pub fn as_distill(&self) -> Option<&DistillStage> {
         match self {
             Self::Distill(stage) => Some(stage),
@@ -50,25 +50,25 @@ impl ModelStage {
 }
 
 impl RecipePart {
-    /// Whether it trains with steps in place that are yet to be found.
+    /// Returns whether the training quantizes with step sizes that are not known yet.
     pub(crate) fn learns_steps(&self) -> bool {
         let quantize = self.then.as_distill().and_then(|stage| stage.quantize.as_ref());
         quantize.is_some_and(QuantizeStage::is_open)
     }
 }
 
-/// One thing to do.
+/// A stage that works on each tensor.
 #[derive(Debug, Clone)]
 pub enum Stage {
-    /// Drop weights.
+    /// Prunes weights.
     Prune(PruneStage),
-    /// Round weights to a grid.
+    /// Quantizes weights.
     Quantize(QuantizeStage),
-    /// Store floats in another type.
+    /// Stores floats in another type.
     Cast(CastStage),
 }
 
-/// The stages of a recipe with resolved paths, cut after each that works on a whole model.
+/// Returns the stages of a recipe with resolved paths, split after each stage that works on the whole model.
 pub(crate) fn stages_of(raw: &RawRecipe) -> Result<(Vec<RecipePart>, Vec<Stage>)> {
     let (mut parts, mut stages) = (Vec::new(), Vec::new());
     for (i, stage) in raw.stage.iter().enumerate() {
@@ -84,18 +84,18 @@ pub(crate) fn stages_of(raw: &RawRecipe) -> Result<(Vec<RecipePart>, Vec<Stage>)
     Ok((parts, stages))
 }
 
-/// What a stage does to the weights.
+/// The effect of a stage on the weights.
 enum StageEffect {
-    /// It only looks at them.
+    /// None: the stage only evaluates.
     Nothing,
-    /// Something to each tensor.
+    /// A change of each tensor.
     Stage(Stage),
-    /// Something to the whole model.
+    /// A change of the whole model.
     ModelStage(ModelStage),
 }
 
 impl StageEffect {
-    /// What the stage in this place of a recipe does.
+    /// Returns the effect of the stage at `index`.
     fn from_raw(recipe: &RawRecipe, index: usize) -> Result<Self> {
         let raw = &recipe.stage[index];
         check_keys(raw)?;
@@ -119,13 +119,13 @@ impl StageEffect {
                 Self::ModelStage(ModelStage::Distill(Box::new(DistillStage::from_raw(keys, around, next)?)))
             }
             StageKeys::Evaluate(_) => Self::Nothing,
-            // There is no such kind: this is always an error, which lists those that there are.
+            // This kind does not exist, so `parse` returns an error that lists the valid kinds.
             StageKeys::Unknown(name) => StageKind::parse(name).map(|_| Self::Nothing)?,
         })
     }
 }
 
-/// The first quantize stage of these.
+/// Returns the first quantize stage.
 fn next_quantize(stages: &[RawStage]) -> Result<Option<&RawQuantize>> {
     for stage in stages {
         if let StageKeys::Quantize(keys) = &stage.keys {
@@ -138,30 +138,32 @@ fn next_quantize(stages: &[RawStage]) -> Result<Option<&RawQuantize>> {
 /// Refuses a key that only stages of other kinds have.
 fn check_keys(raw: &RawStage) -> Result<()> {
     match (raw.foreign_key(), raw.kind()) {
-        (Some(_), Some(StageKind::Evaluate)) => {
-            Err(Error::config("an evaluate stage has no keys but kind; its data is in [data], its bounds in [gate]"))
-        }
+        (Some(_), Some(StageKind::Evaluate)) => Err(Error::config(
+            "an evaluate stage has no key except kind; set its data in [data], and its bounds in [gate]",
+        )),
         (Some(key), Some(kind)) => {
             let message =
-                format!("a {kind} stage has no such key; remove it: its keys are {}", keys_of(kind).join(", "));
+                format!("a {kind} stage has no such key; remove it, or use one of {}", keys_of(kind).join(", "));
             Err(Error::config(message).at(key))
         }
         _ => Ok(()),
     }
 }
 
-/// Refuses stages in another order than theirs.
+/// Refuses stages that are out of order.
 pub(crate) fn check_order(kinds: &[StageKind]) -> Result<()> {
     for (i, after) in kinds.iter().enumerate() {
         if let Some(before) = kinds[..i].iter().find(|before| after.comes_before(**before)) {
-            return Err(Error::config(format!("a {after} stage comes after a {before} stage; {after} first")));
+            return Err(Error::config(format!(
+                "found a {after} stage after a {before} stage; put the {after} stage first"
+            )));
         }
     }
     Ok(())
 }
 
 impl Stage {
-    /// Which tensors it is about.
+    /// Returns the selection of tensors.
     pub fn selection(&self) -> &Selection {
         match self {
             Self::Prune(stage) => &stage.selection,
@@ -170,7 +172,7 @@ impl Stage {
         }
     }
 
-    /// Its kind.
+    /// Returns the kind of the stage.
     pub fn kind(&self) -> StageKind {
         match self {
             Self::Prune(_) => StageKind::Prune,
@@ -179,7 +181,7 @@ impl Stage {
         }
     }
 
-    /// The file of statistics of inputs that it looks at, where it does and that is known.
+    /// Returns the statistics file, if the stage uses one and it is known.
     pub fn statistics(&self) -> Option<&Path> {
         match self {
             Self::Prune(stage) => stage.statistics.as_deref(),
@@ -188,7 +190,7 @@ impl Stage {
         }
     }
 
-    /// Has it look at this file of statistics, where it looks at any and names none.
+    /// Sets the statistics file, if the stage uses one and has none.
     pub fn look_at(&mut self, path: &Path) {
         let (statistics, looks) = match self {
             Self::Prune(stage) => {
@@ -206,12 +208,12 @@ impl Stage {
         }
     }
 
-    /// Whether it drops more of blocks that have fewer outliers.
+    /// Returns whether the stage prunes blocks with fewer outliers more.
     pub fn shares_by_outliers(&self) -> bool {
         matches!(self, Self::Prune(PruneStage { target: PruneTarget::Owl(_), .. }))
     }
 
-    /// Whether it moves weights so that the outputs of layers stay what they were.
+    /// Returns whether the stage updates weights to preserve layer outputs.
     pub fn updates_weights(&self) -> bool {
         match self {
             Self::Prune(stage) => stage.reconstruction.is_some(),
@@ -220,7 +222,7 @@ impl Stage {
         }
     }
 
-    /// Patterns of the tensors that are treated in another way.
+    /// Returns the patterns of tensors with other values.
     pub fn overrides(&self) -> Vec<&Patterns> {
         match self {
             Self::Prune(stage) => stage.overrides.iter().map(|(patterns, _)| patterns).collect(),

@@ -1,13 +1,13 @@
-//! Which file of statistics a stage looks at.
+//! The statistics file of a stage.
 
 use crate::parse::raw::RawCalibration;
 use briquette_core::{Error, Result};
 use std::path::PathBuf;
 
-/// The file of statistics of a stage: its own, or that of the calibration; none where data is run.
+/// Returns the statistics file of a stage, or of the calibration; `None` if the calibration runs on data.
 ///
 /// # Errors
-/// Config where the stage needs statistics and there are none.
+/// Config: the stage needs statistics and there are none.
 pub(crate) fn statistics_of(
     own: &Option<PathBuf>,
     needs_them: bool,
@@ -21,7 +21,7 @@ pub(crate) fn statistics_of(
     let runs = calibration.is_some_and(|calibration| calibration.data.is_some());
     match own.clone().or(shared) {
         None if !runs => Err(Error::config(format!(
-            "statistics: missing; {what} needs `calibration.data` to run the model on, or `statistics`, a file that \
+            "statistics: missing; {what} needs layer inputs; set calibration.data, or calibration.statistics to a file that \
              `briquette calibrate` wrote"
         ))),
         found => Ok(found),

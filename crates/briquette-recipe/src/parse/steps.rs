@@ -1,4 +1,4 @@
-//! Schemes in the place of those whose steps were to be found.
+//! Replaces the open step sizes of a recipe by schemes that a budget chose.
 
 use crate::parse::choice::{prune_keys, scheme_name};
 use crate::parse::kind::StageKind;
@@ -7,30 +7,32 @@ use crate::parse::quantize::{QuantizeStage, SCALES};
 use crate::parse::raw::{RawOverride, RawQuantize, RawStage, StageKeys};
 use crate::parse::recipe::Recipe;
 use crate::parse::stage::{ModelStage, RecipePart, Stage};
-use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result, Role};
 use briquette_methods::quant::{Rounding, ScaleSearch, Scheme};
+use std::collections::BTreeSet;
 
-/// The roles of what a budget may prune: all that it may quantize.
+/// The roles that a budget may prune: the same as those that it may quantize.
 const PRUNED: [Role; 3] = [Role::Linear, Role::Conv, Role::Embedding];
 
-/// The scheme of a tensor.
+/// The chosen scheme of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GivenScheme {
-    /// Its name.
+    /// The name of the tensor.
     pub name: String,
-    /// The scheme's, and behind a `+` how many of its weights are dropped: see [`SchemeChoice`](crate::parse::SchemeChoice).
+    /// The scheme, optionally with pruning after a `+`; see [`SchemeChoice`](crate::parse::SchemeChoice).
     pub scheme: String,
-    /// Whether nothing that ran has it, so that there are no inputs to round it by.
+    /// Whether no layer that ran uses the tensor, so that it has no input statistics.
     pub is_idle: bool,
 }
 
 impl Recipe {
-    /// The recipe with these schemes in the place of those whose steps were to be found. What nothing runs is rounded to the nearest, in a stage of its own;
-    /// what is pruned is so in a stage for each share or pattern, before all that quantize.
+    /// Returns the recipe with these schemes instead of open step sizes.
+    ///
+    /// A tensor without input statistics is rounded to the nearest, in its own stage. Pruned tensors get a
+    /// prune stage for each share or pattern, before the quantize stages.
     ///
     /// # Errors
-    /// Bug, where a scheme is none.
+    /// Bug: a scheme is invalid.
     pub fn with_schemes(&self, schemes: &[GivenScheme]) -> Result<Self> {
         let mut recipe = Self { budget: None, ..self.clone() };
         recipe.asked.budget = None;
@@ -47,9 +49,9 @@ impl Recipe {
                 if !matches!(scheme.weights.range, ScaleSearch::Step(_)) {
                     (scheme.weights.scale, scale) = (of_stage, Some(of_stage));
                 }
-                stage.overrides.push((Patterns::new([glob_of(&given.name)])?, scheme));
+                stage.found.insert(given.name.clone(), scheme);
             }
-            stage.selection.exclude.extend(Patterns::new(idle.iter().map(|given| glob_of(&given.name)))?)?;
+            stage.selection.unnamed.extend(idle.iter().map(|given| given.name.clone()));
         }
         for stage in &mut recipe.asked.stage {
             if let StageKeys::Quantize(keys) = &mut stage.keys
@@ -65,7 +67,7 @@ impl Recipe {
             }
         }
         idle.into_iter().try_for_each(|given| recipe.round_apart(given))?;
-        // What a measure ran on, nothing else may look at.
+        // Data that only the sensitivity measurement used must not be calibrated on.
         if !recipe.asked.needs_statistics() {
             (recipe.calibration, recipe.asked.calibration) = (None, None);
         }
@@ -74,12 +76,12 @@ impl Recipe {
 }
 
 impl Recipe {
-    /// Whether it trains with steps in place that its budget is to find.
+    /// Returns whether the recipe trains with step sizes that its budget chooses.
     pub fn learns_steps(&self) -> bool {
         self.budget.is_some() && self.parts.iter().any(RecipePart::learns_steps)
     }
 
-    /// The same with weights rounded to the nearest.
+    /// Returns the recipe with rounding to the nearest.
     #[must_use]
     pub fn to_nearest(mut self) -> Self {
         for stage in self.quantize_stages() {
@@ -96,44 +98,51 @@ impl Recipe {
         self
     }
 
-    /// Adds a stage that rounds one tensor to the nearest, behind all that quantize.
+    /// Adds a stage that rounds one tensor to the nearest, after the other quantize stages.
     fn round_apart(&mut self, given: &GivenScheme) -> Result<()> {
-        let (name, include) = (scheme_name(&given.scheme), glob_of(&given.name));
-        let keys =
-            RawQuantize { scheme: Some(name.into()), include: Some(vec![include.clone()]), ..RawQuantize::default() };
+        let (name, include) = (scheme_name(&given.scheme), Some(vec![glob_of(&given.name)]));
+        let keys = RawQuantize { scheme: Some(name.into()), include, ..RawQuantize::default() };
         let place = self.asked.stage.iter().rposition(|stage| matches!(stage.keys, StageKeys::Quantize(_)));
         self.asked.stage.insert(place.map_or(0, |place| place + 1), StageKeys::Quantize(keys).into());
-        let stage = QuantizeStage::named(name)?.include([include])?;
+        let mut stage = QuantizeStage::named(name)?;
+        stage.names_embeddings = true;
+        stage.selection.named = Some(BTreeSet::from([given.name.clone()]));
         let place = self.stages.iter().rposition(|stage| matches!(stage, Stage::Quantize(_)));
         self.stages.insert(place.map_or(0, |place| place + 1), Stage::Quantize(stage));
         Ok(())
     }
 
-    /// Adds stages that prune what these schemes have pruned, before the first of the last stages that quantizes.
+    /// Adds prune stages for the schemes with pruning, before the first quantize stage.
     fn prune_first(&mut self, schemes: &[GivenScheme]) -> Result<()> {
-        let mut stages: Vec<RawPrune> = Vec::new();
+        let mut stages: Vec<(RawPrune, BTreeSet<String>)> = Vec::new();
         for given in schemes {
             let Some(keys) = prune_keys(&given.scheme)? else { continue };
             let is_alike = |stage: &RawPrune| (stage.sparsity, &stage.pattern) == (keys.sparsity, &keys.pattern);
-            let place = stages.iter().position(is_alike).unwrap_or_else(|| {
-                stages.push(RawPrune { include: Some(Vec::new()), roles: Some(PRUNED.to_vec()), ..keys });
+            let place = stages.iter().position(|(stage, _)| is_alike(stage)).unwrap_or_else(|| {
+                let stage = RawPrune { include: Some(Vec::new()), roles: Some(PRUNED.to_vec()), ..keys };
+                stages.push((stage, BTreeSet::new()));
                 stages.len() - 1
             });
-            stages[place].include.get_or_insert_default().push(glob_of(&given.name));
+            let (keys, names) = &mut stages[place];
+            keys.include.get_or_insert_default().push(glob_of(&given.name));
+            names.insert(given.name.clone());
         }
         let is_whole = |stage: &RawStage| stage.kind().is_some_and(StageKind::is_whole);
         let first = self.asked.stage.iter().rposition(is_whole).map_or(0, |place| place + 1);
         let is_quantize = |stage: &RawStage| matches!(stage.keys, StageKeys::Quantize(_));
         let asked = self.asked.stage[first..].iter().position(is_quantize).map_or(first, |place| first + place);
         let place = self.stages.iter().position(|stage| matches!(stage, Stage::Quantize(_))).unwrap_or(0);
-        for keys in stages.into_iter().rev() {
-            self.stages.insert(place, Stage::Prune(PruneStage::from_raw(&keys, None)?));
+        for (keys, names) in stages.into_iter().rev() {
+            let mut stage = PruneStage::from_raw(&keys, None)?;
+            stage.selection.include = None;
+            stage.selection.named = Some(names);
+            self.stages.insert(place, Stage::Prune(stage));
             self.asked.stage.insert(asked, StageKeys::Prune(keys).into());
         }
         Ok(())
     }
 
-    /// The last quantize stages, and those that trainings have in place.
+    /// Returns the last quantize stages, and those of quantization-aware training.
     fn quantize_stages(&mut self) -> impl Iterator<Item = &mut QuantizeStage> {
         let last = self.stages.iter_mut().filter_map(|stage| match stage {
             Stage::Quantize(stage) => Some(stage),
@@ -147,7 +156,7 @@ impl Recipe {
     }
 }
 
-/// Whether steps of a stage are yet to be found.
+/// Returns whether a stage has open step sizes.
 fn is_open(keys: &RawQuantize) -> bool {
     let is_open = |name: &Option<String>| matches!(name.as_deref(), Some("step" | "step-dynamic"));
     is_open(&keys.scheme) || keys.overrides.iter().any(|rule| is_open(&rule.scheme))
@@ -161,7 +170,7 @@ fn override_of(given: &GivenScheme) -> RawOverride {
     RawOverride { include: vec![glob_of(&given.name)], sparsity: None, scheme: Some(scheme_name(&given.scheme).into()) }
 }
 
-/// Every tensor that would have it has a scheme of its own.
+/// Replaces an open scheme by int8; every tensor that it applies to has its own override.
 fn close(scheme: &mut Scheme) {
     if scheme.is_open() {
         *scheme = Scheme { activations: scheme.activations, ..Scheme::INT8 };
@@ -176,7 +185,7 @@ fn close_name(name: &mut Option<String>) {
     }
 }
 
-/// A glob that matches a name: what globs mean otherwise is any character.
+/// Returns a glob that matches a name; special characters become `?`.
 fn glob_of(name: &str) -> String {
     name.chars().map(|c| if "*?[]{}!\\".contains(c) { '?' } else { c }).collect()
 }
@@ -192,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pruned_has_a_stage_for_each_share_before_all_that_quantize() {
+    fn pruned_schemes_get_prune_stages_before_the_quantize_stages() {
         let text = "model.path = \"m\"\noutput.path = \"o\"\nbudget = { bytes = \"1MB\", choices = [\"int8\", \"int8+0.5\", \"int4-g64+2:4\"] }\n\
             [[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\ninclude = [\"own\"]\n\
             [[stage]]\nkind = \"quantize\"\nscheme = \"step\"\nexclude = [\"own\"]\n";
@@ -204,7 +213,7 @@ mod tests {
             given("d", "int8+0.5", true),
         ];
         let closed = recipe.with_schemes(&schemes).unwrap();
-        // What the manifest has is the same recipe.
+        // The manifest has the same recipe.
         let read = Recipe::from_raw(closed.asked.clone(), "".as_ref()).unwrap();
         for recipe in [&closed, &read] {
             let [

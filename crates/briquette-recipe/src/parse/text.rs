@@ -1,4 +1,4 @@
-//! Recipes as text: errors name the line and what was probably meant.
+//! Parses the text of recipes; errors have the line and a suggestion.
 
 use crate::parse::numbers;
 use briquette_core::{Error, Result};
@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
-/// Largest recipe that is read. None that is meant seriously comes near, and the patterns of a larger one could take gigabytes.
+/// Largest recipe file in bytes. The patterns of a larger one could take gigabytes.
 const MAX_BYTES: u64 = 256 << 10;
 
 /// Reads and parses a TOML file.
@@ -18,10 +18,11 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
 pub(crate) fn read_text(path: &Path) -> Result<String> {
     let file = briquette_formats::InputFile::open(path).map_err(as_config)?;
     let bytes = file.read_all(MAX_BYTES).map_err(as_config)?;
-    String::from_utf8(bytes).map_err(|_| Error::config("is not text; expected TOML").at(path.display()))
+    String::from_utf8(bytes)
+        .map_err(|_| Error::config("found a file that is not text, expected TOML").at(path.display()))
 }
 
-/// An error of a recipe's file. Reading counts what is wrong with a file as an input error; here it is a mistake in what was asked.
+/// Converts an error about the recipe's file: invalid input is a configuration error here.
 fn as_config(error: Error) -> Error {
     match error.is_bad_input() {
         true => Error { source: error.source, ..Error::config(error.message) },
@@ -29,10 +30,10 @@ fn as_config(error: Error) -> Error {
     }
 }
 
-/// Parses TOML; `name` is what errors call it.
+/// Parses TOML; `name` is the file name in errors.
 ///
 /// # Errors
-/// Config, with the line, and the nearest key for an unknown one.
+/// Config: the TOML is invalid; the message has the line, and the most similar key for an unknown one.
 pub fn parse<T: DeserializeOwned>(text: &str, name: &str) -> Result<T> {
     let at = |start: usize, message: String| Error::config(message).at(format_args!("{name}:{}", line_at(text, start)));
     if let Some((start, message)) = numbers::not_finite(text) {
@@ -40,15 +41,16 @@ pub fn parse<T: DeserializeOwned>(text: &str, name: &str) -> Result<T> {
     }
     toml::from_str(text).map_err(|error| {
         let span = error.span().unwrap_or_default();
-        let quotes = |word: &str| format!("found {word}, which is no value; strings have quotes: \"{word}\"");
+        let quotes = |word: &str| format!("found {word}, expected a value; put strings in quotes: \"{word}\"");
         let known = numbers::out_of_range(text, span.clone());
         let known = known.or_else(|| numbers::unquoted(text, span.clone()).map(quotes));
         at(span.start, known.unwrap_or_else(|| explain(error.message())))
     })
 }
 
-/// Puts the file in front of what is wrong with a value of a recipe, with the line of the key that the error starts with:
-/// `stage 1 (prune): sparsity: found 7` is on the line of that stage's sparsity.
+/// Prefixes an error with the file, and with the line of the key at the start of the error.
+///
+/// For example, `stage 1 (prune): sparsity: found 7` gets the line of that stage's sparsity.
 pub(crate) fn locate(error: Error, text: &str, path: &Path) -> Error {
     let mut number = String::new();
     let mut steps: Vec<&str> = Vec::new();
@@ -72,12 +74,12 @@ pub(crate) fn locate(error: Error, text: &str, path: &Path) -> Error {
     }
 }
 
-/// The line, from 1, that a byte of a text is in.
+/// Returns the line number of a byte in a text, from 1.
 fn line_at(text: &str, start: usize) -> usize {
     1 + text.bytes().take(start).filter(|byte| *byte == b'\n').count()
 }
 
-/// The line of a key, found by the keys and places in lists that lead to it.
+/// Returns the line of a key, found by the keys and list indices that lead to it.
 pub(crate) fn line_of(text: &str, steps: &[&str]) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
     let (mut start, mut value) = (0, DeValue::Table(table.into_inner()));
@@ -97,7 +99,7 @@ pub(crate) fn line_of(text: &str, steps: &[&str]) -> Option<usize> {
     Some(line_at(text, start))
 }
 
-/// serde's ``unknown field `a`, expected one of `b`, `c` `` with the nearest of them.
+/// Adds a suggestion to serde's ``unknown field `a`, expected one of `b`, `c` ``.
 pub(crate) fn explain(message: &str) -> String {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match quoted.as_slice() {
@@ -115,7 +117,7 @@ pub(crate) fn explain(message: &str) -> String {
     }
 }
 
-/// An error of serde in words that say what to write: it names Rust types.
+/// Replaces Rust types in a serde error by plain words.
 fn in_plain_words(message: &str) -> String {
     let words = [
         (" as i128", ""),
@@ -154,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_cannot_be_names_the_line_of_its_key() {
+    fn invalid_values_have_the_line_of_their_key() {
         let head = "[model]\npath = \"m\"\n[output]\npath = \"o\"\n";
         let cases = [
             (
@@ -179,20 +181,20 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_lists_the_keys_of_its_kind_of_stage_alone() {
+    fn an_unknown_key_lists_the_keys_of_its_kind_of_stage() {
         let listed = error_of("kind = \"prune\"\nsparsty = 0.4");
         for key in ["kind", "sparsity", "pattern", "scope", "method"] {
             assert!(listed.contains(key), "{listed}");
         }
         assert!(listed.contains("did you mean \"sparsity\"?") && !listed.contains("scheme"), "{listed}");
         let other = error_of("kind = \"cast\"\nscheme = \"int8\"");
-        assert!(other.contains("its keys are kind, dtype, exclude, include, roles"), "{other}");
+        assert!(other.contains("use one of kind, dtype, exclude, include, roles"), "{other}");
         let kind_last = error_of("sparsty = 0.4\nkind = \"prune\"");
         assert!(kind_last.contains("did you mean \"sparsity\"?"), "{kind_last}");
     }
 
     #[test]
-    fn a_mistake_is_one_line_that_says_what_to_write() {
+    fn errors_are_one_line_with_a_remedy() {
         let cases = [
             ("kind = \"prune\"\nspasity = 0.4", "r.toml:7: unknown key \"spasity\""),
             ("kind = \"prune\"\nspasity = 0.4", "did you mean \"sparsity\"?"),
@@ -210,11 +212,11 @@ mod tests {
             ("kind = \"prune\"\nsparsity = -inf", "r.toml:7: stage 1 (prune): sparsity: found -inf, expected a number"),
             (
                 "kind = \"quantize\"\nscheme = int8",
-                "r.toml:7: found int8, which is no value; strings have quotes: \"int8\"",
+                "r.toml:7: found int8, expected a value; put strings in quotes: \"int8\"",
             ),
-            ("kind = \"prune\"\nroles = [linear, conv]", "strings have quotes: \"linear\""),
-            ("kind = \"distill\"\nloss = [{ kind = logits }]", "strings have quotes: \"logits\""),
-            ("kind = \"distill\"\nteacher = ../models/a", "strings have quotes: \"../models/a\""),
+            ("kind = \"prune\"\nroles = [linear, conv]", "put strings in quotes: \"linear\""),
+            ("kind = \"distill\"\nloss = [{ kind = logits }]", "put strings in quotes: \"logits\""),
+            ("kind = \"distill\"\nteacher = ../models/a", "put strings in quotes: \"../models/a\""),
             ("kind = \"quantize\"\nbits = 4\ngroup = 1.5", "group: found 1.5, expected a whole number from 1"),
             ("kind = \"prune\"\nroles = [\"linaer\"]", "did you mean \"linear\"?"),
             ("kind = \"prune\"\nroles = \"linear\"", "expected a list"),
@@ -224,19 +226,22 @@ mod tests {
             ("kind = \"prune\"\npattern = \"4:2\"", "expected N:M"),
             (
                 "kind = \"prune\"\npattern = \"2:4\"\nsparsity = 0.5",
-                "sparsity: a prune (with a pattern) stage has no such key",
+                "sparsity: a prune stage with a pattern has no such key",
             ),
             ("kind = \"prune\"\nsparsity = 0.5\nscheme = \"int8\"", "scheme: a prune stage has no such key"),
             ("kind = \"quantize\"", "scheme: missing"),
             ("kind = \"quantize\"\nscheme = \"int9\"", "unknown scheme \"int9\""),
             ("kind = \"quantize\"\nbits = 1", "expected a whole number from 2 to 8"),
             ("kind = \"quantize\"\nbits = 4\ngroup = 0", "group: found 0"),
-            ("kind = \"quantize\"\nbits = 4\npercentile = 0.9", "percentile: a quantize (with another range) stage"),
+            ("kind = \"quantize\"\nbits = 4\npercentile = 0.9", "percentile: a quantize stage with another range"),
             (
                 "kind = \"quantize\"\nbits = 4\nrange = \"percentile\"\npercentile = 3",
                 "found 3, expected a number from 0.5",
             ),
-            ("kind = \"quantize\"\nscheme = \"int8\"\n[[stage]]\nkind = \"prune\"\nsparsity = 0.1", "prune first"),
+            (
+                "kind = \"quantize\"\nscheme = \"int8\"\n[[stage]]\nkind = \"prune\"\nsparsity = 0.1",
+                "put the prune stage first",
+            ),
             ("kind = \"prune\"\nsparsity = 0.1\ninclude = [\"a[\"]", "pattern \"a[\""),
             ("kind = ", "r.toml:6:"),
         ];

@@ -1,25 +1,25 @@
-//! A training to do.
+//! The input of a training.
 
 use crate::parse::distill::DistillStage;
 use crate::parse::selection::Selection;
 use briquette_core::RoleRule;
 use std::path::Path;
 
-/// A training to do, as a stage of a recipe asks for it.
+/// The input of a training: its stage, its models and its directories.
 #[derive(Debug, Clone, Copy)]
 pub struct TrainingJob<'a> {
-    /// What to do.
+    /// The distill stage.
     pub stage: &'a DistillStage,
-    /// What was pruned before: those weights stay zero.
+    /// Selections that were pruned before; their zeros stay zero.
     pub pruned: &'a [&'a Selection],
-    /// What tensors are, where our own reading of names is wrong.
+    /// Roles of tensors that are detected wrongly.
     pub roles: &'a [RoleRule],
-    /// The recipe's model: the teacher, unless the stage names another.
+    /// The recipe's model, which is the teacher unless the stage sets another.
     pub original: &'a Path,
-    /// The model as the stages before left it.
+    /// The model that the earlier stages produced.
     pub model: &'a Path,
     /// The directory to write.
     pub output: &'a Path,
-    /// Where checkpoints and metrics are kept meanwhile.
+    /// The directory of checkpoints and metrics during the run.
     pub work: &'a Path,
 }

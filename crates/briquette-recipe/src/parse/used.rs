@@ -1,14 +1,14 @@
-//! Refuses keys of the tables beside the stages that no stage of the recipe would look at.
+//! Refuses keys of other tables that no stage of the recipe uses.
 
 use crate::parse::kind::StageKind;
 use crate::parse::raw::{RawRecipe, RawStage, StageKeys};
 use briquette_core::{Error, Result};
 use briquette_formats::OutputFormat;
 
-/// Refuses a key of `[memory]` that would do nothing. A limit, say, that nothing is held against would only seem to protect.
+/// Refuses a key of `[memory]` without effect, such as a limit that nothing checks.
 ///
 /// # Errors
-/// Config, naming the key.
+/// Config: no stage uses the key.
 pub(crate) fn check_memory(raw: &RawRecipe) -> Result<()> {
     let Some(memory) = &raw.memory else { return Ok(()) };
     let trains = raw.has(StageKind::Distill);
@@ -28,31 +28,32 @@ pub(crate) fn check_memory(raw: &RawRecipe) -> Result<()> {
     let holds_codes = raw.has(StageKind::Quantize) && format.held_codes().is_some();
     if holds_codes && !trains && memory.dtype.as_deref().is_some_and(|dtype| dtype != "f32") {
         let message =
-            "what a quantize stage makes codes of computes in f32; remove it, or write another format, such as dense";
+            "layers with integer codes compute in f32; remove it, or choose another output.format, such as dense";
         return Err(Error::config(format!("memory.dtype: {message}")));
     }
     let Some((key, ..)) = keys.iter().find(|(_, is_there, is_used)| *is_there && !is_used) else { return Ok(()) };
     let message = match ["limit", "offload", "batch_size", "dtype"].contains(key) {
         true => "no stage of this recipe runs a model; add an evaluate or a distill stage, or remove it",
-        false => "only a distill stage looks at it; add one, or remove it",
+        false => "only a distill stage uses it; add one, or remove it",
     };
     Err(Error::config(format!("memory.{key}: {message}")))
 }
 
-/// Refuses `data.select` where no training chooses an epoch by it, or where it is the data that the result is reported on, which
-/// would look better than it is.
+/// Refuses `data.select` if no training chooses an epoch with it, or if it is also the evaluation data.
+///
+/// Choosing by the evaluation data would make the reported result too good.
 ///
 /// # Errors
-/// Config, naming the key.
+/// Config: the data is not used, or is the same as `data.eval`.
 pub(crate) fn check_select(raw: &RawRecipe) -> Result<()> {
     let Some(data) = raw.data.as_ref().filter(|data| data.select.is_some()) else { return Ok(()) };
     let has_metric = |stage: &RawStage| matches!(&stage.keys, StageKeys::Distill(keys) if keys.metric.is_some());
     if !raw.stage.iter().any(has_metric) {
-        let message = "no distill stage of this recipe has a metric to choose an epoch by; add one, or remove it";
+        let message = "no distill stage of this recipe has a metric that chooses the epoch; add one, or remove it";
         return Err(Error::config(format!("data.select: {message}")));
     }
     if data.select == data.eval {
-        let message = "it is the data that the result is reported on (data.eval); name other data, or remove it";
+        let message = "found the same data as data.eval, which measures the result; set other data, or remove it";
         return Err(Error::config(format!("data.select: {message}")));
     }
     Ok(())
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_nothing_looks_at_is_refused() {
+    fn unused_keys_are_refused() {
         let (cast, evaluate) = ("[[stage]]\nkind = \"cast\"\ndtype = \"f16\"\n", "[[stage]]\nkind = \"evaluate\"\n");
         let quantize = "[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n[[stage]]\nkind = \"evaluate\"\n";
         let cases = [
@@ -82,8 +83,8 @@ mod tests {
             (cast, "offload = true", "memory.offload: no stage of this recipe runs a model"),
             (cast, "batch_size = \"auto\"", "memory.batch_size: no stage"),
             (cast, "dtype = \"bf16\"", "memory.dtype: no stage"),
-            (quantize, "dtype = \"bf16\"", "memory.dtype: what a quantize stage makes codes of"),
-            (evaluate, "accumulate = 2", "memory.accumulate: only a distill stage looks at it"),
+            (quantize, "dtype = \"bf16\"", "memory.dtype: layers with integer codes compute in f32"),
+            (evaluate, "accumulate = 2", "memory.accumulate: only a distill stage uses it"),
             (evaluate, "gradient_checkpointing = true", "memory.gradient_checkpointing: only"),
             (evaluate, "cache_teacher = true", "memory.cache_teacher: only"),
         ];
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_value_is_named_wherever_it_is() {
+    fn invalid_values_are_refused_without_stages() {
         for stages in ["", "[[stage]]\nkind = \"evaluate\"\n"] {
             let cases = [
                 ("dtype = \"nonsense\"", "memory.dtype: found \"nonsense\""),

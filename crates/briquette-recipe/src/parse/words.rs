@@ -1,10 +1,10 @@
-//! What several stages ask of a value: a known word, a share, or that it is not given.
+//! Parses values that several stages share: a known word, a share, or an absent key.
 
 use briquette_core::{Error, Result};
 use briquette_methods::prune::Ratio;
 use briquette_methods::quant::Scheme;
 
-/// Looks a word up, or says which words there are.
+/// Returns the value of a word, or an error that lists the known words.
 pub(crate) fn one_of<T: Clone>(key: &str, found: &str, known: &[(&'static str, T)]) -> Result<T> {
     if let Some((_, value)) = known.iter().find(|(name, _)| *name == found) {
         return Ok(value.clone());
@@ -15,26 +15,26 @@ pub(crate) fn one_of<T: Clone>(key: &str, found: &str, known: &[(&'static str, T
     Err(Error::config(format!("{key}: found {found:?}, expected one of {}{hint}", names.join(", "))))
 }
 
-/// A share of something. The table of ranges has been held against it before, with a narrower range for some keys.
+/// Returns a share. The table of ranges was checked before, with a narrower range for some keys.
 pub(crate) fn ratio_of(key: &str, value: f64) -> Result<Ratio> {
     Ratio::new(value).ok_or_else(|| Error::config(format!("{key}: found {value}, expected a number from 0 to 1")))
 }
 
-/// A share from 0 to below 1, given in code.
+/// Returns a share from 0 to below 1, set in code.
 pub(crate) fn finite_share(key: &str, value: f64) -> Result<Ratio> {
     let wrong = || Error::config(format!("{key}: found {value}, expected a number from 0 to below 1"));
     Ratio::new(value).filter(|ratio| ratio.get() < 1.0).ok_or_else(wrong)
 }
 
-/// The scheme with this name.
+/// Returns the scheme with this name.
 pub(crate) fn parse_scheme(key: &str, name: &str) -> Result<Scheme> {
     name.parse().map_err(|error: briquette_methods::quant::UnknownScheme| Error::config(format!("{key}: {error}")))
 }
 
-/// Refuses a key, where it is given, that this kind of stage does not have.
+/// Refuses a key that this kind of stage does not have.
 pub(crate) fn refuse<T>(key: &str, value: &Option<T>, kind: &str) -> Result<()> {
     match value {
-        Some(_) => Err(Error::config(format!("{key}: a {kind} stage has no such key; remove it"))),
+        Some(_) => Err(Error::config(format!("{key}: a {kind} has no such key; remove it"))),
         None => Ok(()),
     }
 }

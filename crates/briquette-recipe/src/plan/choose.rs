@@ -1,4 +1,4 @@
-//! Which stage changes which tensor.
+//! Assigns stages to tensors.
 
 use super::interop::Loads;
 use crate::{CastStage, PruneStage, PruneTarget, QuantizeStage, Stage};
@@ -12,8 +12,9 @@ use briquette_writer::treatment::SharedTreatments;
 use briquette_writer::{Cut, Plan, Pool, Pruning, Quant, TensorPlan};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Applies the stages of a recipe, numbered from 0, and notes of every other tensor why nothing is done to it. `heads` are embeddings
-/// that also serve as the head; `loads` is given where transformers is to load the output.
+/// Applies the stages of a recipe, numbered from 0, and records why every other tensor is unchanged.
+///
+/// `heads` are embeddings that are also the output head. `loads` is set if transformers must load the output.
 pub(super) fn apply_stages<'a>(
     plan: &mut Plan,
     stages: impl Iterator<Item = (usize, &'a Stage)>,
@@ -25,16 +26,16 @@ pub(super) fn apply_stages<'a>(
         apply_stage(plan, stage, heads, loads).map_err(|error| error.at(name))?;
     }
     let mut shared = SharedTreatments::default();
-    // A share that rounds to no weight is no pruning: zeros that are there already are then counted, as for codes alone.
+    // A share that rounds to no weight is not pruning. Existing zeros then count as without pruning.
     for tensor in plan.tensors.iter_mut().filter(|tensor| tensor.quant.is_some() && drops_nothing(tensor)) {
         (tensor.prune, tensor.solve.reconstruction) = (None, None);
         tensor.share(&mut shared);
     }
     for tensor in plan.tensors.iter_mut().filter(|tensor| !tensor.is_changed() && tensor.skipped.is_none()) {
         let why = match tensor.role {
-            Role::Other => format!("{} is kept as it is", tensor.info.dtype),
+            Role::Other => format!("{} tensors are not changed", tensor.info.dtype),
             Role::Unknown | Role::Parameter => format!("{}: {}", tensor.role.name(), tensor.why.words()),
-            role => format!("{} not chosen by any stage", role.name()),
+            role => format!("{} not selected by any stage", role.name()),
         };
         tensor.leave(&why);
         tensor.share(&mut shared);
@@ -64,7 +65,7 @@ fn apply_stage(plan: &mut Plan, stage: &Stage, heads: &BTreeSet<usize>, loads: O
     }
     let names = chosen.iter().map(|&index| plan.tensors[index].info.name.as_str());
     stage.overrides().into_iter().try_for_each(|patterns| {
-        patterns.check_used("tensor that this stage chooses", names.clone()).map_err(|error| error.at("overrides"))
+        patterns.check_used("tensor that this stage selects", names.clone()).map_err(|error| error.at("overrides"))
     })?;
     match stage {
         Stage::Prune(stage) => prune(plan, stage, &chosen),
@@ -79,14 +80,15 @@ fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
     for &index in chosen {
         let tensor = &mut plan.tensors[index];
         if tensor.prune.is_some() {
-            let message = "is chosen by an earlier prune stage too; exclude it from one";
+            let message = "is also selected by an earlier prune stage; exclude it from one";
             return Err(Error::config(message).at(tensor.culprit()));
         }
         let own =
             stage.overrides.iter().rfind(|(patterns, _)| patterns.matches(&tensor.info.name)).map(|(_, ratio)| *ratio);
         let n = tensor.info.n_elements();
         let cut = match (own, stage.target) {
-            // Scores that use input statistics compare weights within a row only. Shares by outliers are found when those are known.
+            // Scores from input statistics compare weights within a row only. OWL sparsities are computed once
+            // the statistics are known.
             (Some(ratio), _) | (None, PruneTarget::Layer(ratio) | PruneTarget::Owl(ratio)) => {
                 match stage.score.needs_inputs() || stage.reconstruction == Some(Reconstruction::Admm) {
                     true => {
@@ -134,7 +136,10 @@ fn quantize(
         let tensor = &mut plan.tensors[index];
         let at = |error: Error, tensor: &TensorPlan| error.at(tensor.culprit());
         if tensor.quant.is_some() {
-            return Err(at(Error::config("is chosen by an earlier quantize stage too; exclude it from one"), tensor));
+            return Err(at(
+                Error::config("is also selected by an earlier quantize stage; exclude it from one"),
+                tensor,
+            ));
         }
         let is_head = heads.contains(&index);
         if let Some(why) = loads.and_then(|loads| loads.refuses(tensor)) {
@@ -146,7 +151,7 @@ fn quantize(
         let fitted = Scheme { weights: asked.weights.for_columns(tensor.output_rows.n_cols), ..asked };
         if fitted != asked {
             ungrouped.push(index);
-            // Its readers expect one kind of groups in all layers that they do not ignore.
+            // Readers of this format expect the same groups in all layers that are not ignored.
             if plan.profile.is_for_transformers() {
                 let why = format!("{} do not divide its {} columns", asked.weights.grouping, tensor.output_rows.n_cols);
                 tensor.skipped = tensor.prune.is_none().then_some(why);
@@ -169,14 +174,14 @@ fn quantize(
     if let Some(&first) = spared.first() {
         let (name, n_bits) = (&plan.tensors[first].info.name, stage.scheme.weights.grid.n_bits());
         plan.remarks.push(format!(
-            "{name} is the embedding and the head in one, and every output loses what it loses: it stays at int8. Name the role \
-             embedding (--quantize-roles linear,conv,embedding) to have it in {n_bits} bits."
+            "{name} is both embedding and output head, where errors reach every output: it gets int8. Select the role \
+             embedding (--quantize-roles linear,conv,embedding) to store it in {n_bits} bits."
         ));
     }
     Ok(())
 }
 
-/// One line that names tensors whose columns the groups of their scheme do not divide.
+/// Returns a line that lists tensors whose columns are not divisible by the group size.
 fn ungrouped_text(plan: &Plan, tensors: &[usize]) -> Option<String> {
     let names = plan::listed(tensors.iter().map(|&index| &plan.tensors[index]))?;
     Some(match plan.profile.is_for_transformers() {
@@ -185,20 +190,20 @@ fn ungrouped_text(plan: &Plan, tensors: &[usize]) -> Option<String> {
     })
 }
 
-/// Casts tensors that a stage chose; quantized ones stay as they are, as codes are no floats.
+/// Casts the selected tensors; quantized tensors are skipped because they are stored as codes.
 fn cast(plan: &mut Plan, stage: &CastStage, chosen: &[usize]) -> Result<()> {
     let mut shared = SharedTreatments::default();
     for &index in chosen {
         let tensor = &mut plan.tensors[index];
         if tensor.cast.is_some() {
-            let message = "is chosen by an earlier cast stage too; exclude it from one";
+            let message = "is also selected by an earlier cast stage; exclude it from one";
             return Err(Error::config(message).at(tensor.culprit()));
         }
         if tensor.quant.is_some() {
             continue;
         }
         if tensor.info.dtype == stage.dtype {
-            tensor.skipped = (!tensor.is_recoded()).then(|| format!("is {} already", stage.dtype));
+            tensor.skipped = (!tensor.is_recoded()).then(|| format!("is already {}", stage.dtype));
             tensor.share(&mut shared);
             continue;
         }
@@ -208,14 +213,14 @@ fn cast(plan: &mut Plan, stage: &CastStage, chosen: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// A scheme of a recipe, fitted to what the output's format can hold.
+/// Fits a scheme to the output format.
 fn scheme_of(held: &CodeSupport, tensor: &TensorPlan, asked: Scheme) -> Result<Scheme> {
     let spec = asked.weights;
     match held.misfit(spec.codes(), tensor.output_rows.axis) {
         Some(why @ Misfit::Scheme { instead, .. }) => return Err(Error::config(format!("{why}; choose {instead}"))),
         Some(why @ Misfit::Turned { .. }) => {
             let shown_by = tensor.why.words();
-            return Err(Error::config(format!("{why}, and this one lies [in, out]: {shown_by}")));
+            return Err(Error::config(format!("{why}, but this one is [in, out]: {shown_by}")));
         }
         None => {}
     }
@@ -223,7 +228,8 @@ fn scheme_of(held: &CodeSupport, tensor: &TensorPlan, asked: Scheme) -> Result<S
     Ok(Scheme { weights: QuantSpec { grid, scale: held.scale(spec.scale), ..spec }, ..asked })
 }
 
-/// Stores tied tensors once: all of a group are treated like the embedding among them, or like the first.
+/// Stores tied tensors once: the tensors of a group are treated like the embedding among them, or else like the
+/// first.
 pub(super) fn tie(plan: &mut Plan, ties: &Ties) {
     let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (&index, &first) in ties {
@@ -266,7 +272,7 @@ mod tests {
         (0..n).map(info).collect()
     }
 
-    /// Tensors of one shape; every one is in a pool, the second of each four is an embedding.
+    /// Creates tensors of one shape; each is in a pool, and the second of each four is an embedding.
     fn pooled<'a>(infos: &'a [TensorInfo]) -> Plan<'a> {
         let tensor = |(index, info): (usize, &'a TensorInfo)| {
             let role = if index % 4 == 1 { Role::Embedding } else { Role::Linear };
@@ -305,12 +311,12 @@ mod tests {
         tie(&mut plan, &Ties::from([(1, 0), (3, 2), (4, 2)]));
         let tied: Vec<Option<usize>> = plan.tensors.iter().map(|tensor| tensor.tied_to()).collect();
         assert_eq!(tied, [Some(1), None, None, Some(2), Some(2), None], "0 follows the embedding 1; 3 and 4 follow 2");
-        assert!(plan.tensors[0].prune.is_none(), "as the embedding, which is not pruned");
-        assert_eq!(plan.pools[0].tensors, [2], "what is kept once is in the pool once; 5 is an embedding");
+        assert!(plan.tensors[0].prune.is_none(), "follows the embedding, which is not pruned");
+        assert_eq!(plan.pools[0].tensors, [2], "tied tensors are in the pool once; 5 is an embedding");
     }
 
     #[test]
-    fn a_hundred_thousand_ties_are_found_in_one_pass() {
+    fn a_hundred_thousand_ties_take_one_pass() {
         let n = 100_000;
         let infos = infos(n);
         let mut plan = pooled(&infos);

@@ -1,4 +1,4 @@
-//! Embeddings that also serve as the head: rounding errors in them reach every output.
+//! Embeddings that are also the output head, where rounding errors reach every output.
 
 use crate::plan::role::RoleContext;
 use crate::{Recipe, Stage};
@@ -10,12 +10,12 @@ use briquette_writer::ties::{self, Ties};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 
-/// Segments of names that only a head over a vocabulary has.
+/// Segments of names that only a vocabulary head has.
 const HEADS: [&str; 5] = ["lm_head", "embed_out", "proj_out", "predictions", "output_projection"];
-/// Words in the names of architectures that predict tokens, and so have a head.
+/// Words in the names of architectures that predict tokens and so have a head.
 const WITH_HEAD: [&str; 5] = ["CausalLM", "LMHead", "MaskedLM", "ConditionalGeneration", "PreTraining"];
 
-/// What `config.json` says of heads; multimodal models say it of their text model in a table of its own.
+/// The keys of `config.json` about heads. Multimodal models have a nested table for their text model.
 #[derive(Debug, Default, Deserialize)]
 struct Said {
     #[serde(default)]
@@ -28,17 +28,17 @@ struct Said {
     text_config: Option<Box<Said>>,
 }
 
-/// Whether any stage would round such embeddings below eight bits without being asked to.
+/// Returns whether a stage would quantize tied heads below eight bits by default.
 pub(super) fn matter(recipe: &Recipe) -> bool {
     recipe.file_stages().any(|stage| matches!(stage, Stage::Quantize(stage) if stage.spares_heads()))
 }
 
-/// The tensors of a plan that are embedding and head in one.
+/// Returns the tensors of a plan that are both embedding and head.
 pub(super) fn of(plan: &Plan, ties: &Ties, checkpoint: &Checkpoint) -> Result<BTreeSet<usize>> {
     Ok(found(&tensors_of(plan), ties, &Said::by(checkpoint)?))
 }
 
-/// As [`of`], of tensors that no `config.json` says anything about: those that are stored under two names.
+/// Returns the same as [`of`] without a `config.json`: embeddings stored under two names.
 pub(super) fn tied(plan: &Plan, ties: &Ties) -> BTreeSet<usize> {
     found(&tensors_of(plan), ties, &Said::default())
 }
@@ -47,10 +47,10 @@ fn tensors_of<'a>(plan: &Plan<'a>) -> Vec<(&'a TensorInfo, Role)> {
     plan.tensors.iter().map(|tensor| (tensor.info, tensor.role)).collect()
 }
 
-/// Names of the tensors of a checkpoint that are embedding and head in one.
+/// Returns the names of tensors of a checkpoint that are both embedding and head.
 ///
 /// # Errors
-/// Those of reading.
+/// Input or Io: the checkpoint is invalid or cannot be read.
 pub fn names(checkpoint: &Checkpoint, roles: &[RoleRule]) -> Result<BTreeSet<String>> {
     let ties = ties::ties_of(checkpoint, &briquette_writer::Stop::default())?;
     let known = RoleContext::of_model(checkpoint, checkpoint.layout(), roles)?;
@@ -60,7 +60,7 @@ pub fn names(checkpoint: &Checkpoint, roles: &[RoleRule]) -> Result<BTreeSet<Str
     Ok(found.into_iter().map(|index| tensors[index].0.name.clone()).collect())
 }
 
-/// Finds tensors stored under two names of which one is an embedding, and embeddings of a model that must have a head but stores none.
+/// Finds embeddings that are stored under two names, and embeddings of models that need a head but store none.
 fn found(tensors: &[(&TensorInfo, Role)], ties: &Ties, said: &Said) -> BTreeSet<usize> {
     let is_embedding = |index: usize| tensors[index].1 == Role::Embedding;
     let of_embeddings = ties.iter().filter(|(index, first)| is_embedding(**index) || is_embedding(**first));
@@ -84,7 +84,9 @@ impl Said {
         Ok(config.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
     }
 
-    /// Whether a model that stores no head uses its embedding as one. Where the config does not say, an architecture with a head does.
+    /// Returns whether a model without a stored head uses its embedding as the head.
+    ///
+    /// If the config has no such key, the name of the architecture decides.
     fn is_tied(&self) -> bool {
         let names = self.architectures.as_deref();
         let with_head = names.map(|names| names.iter().any(|name| WITH_HEAD.iter().any(|word| name.contains(word))));
@@ -106,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_without_a_head_has_its_embedding_for_one_only_where_it_needs_one() {
+    fn a_model_without_a_head_ties_it_to_the_embedding_if_it_needs_one() {
         let cases = [
             (r#"{"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": true}"#, true),
             (r#"{"architectures": ["GPT2LMHeadModel"]}"#, true),

@@ -1,4 +1,4 @@
-//! Plans tensors that lie in no checkpoint: those of a module in memory.
+//! Plans the tensors of a module in memory.
 
 use crate::plan::role::RoleContext;
 use crate::plan::statistics::{needs_inputs, view_of};
@@ -14,23 +14,26 @@ use briquette_writer::ties::ties_of;
 use briquette_writer::{Plan, Stop};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is known of tensors in memory beside their names and shapes.
+/// Known facts about tensors in memory, beside their names and shapes.
 #[derive(Debug, Clone, Copy)]
 pub struct InMemory<'a> {
-    /// How Linear weights lie.
+    /// The layout of Linear weights.
     pub layout: WeightLayout,
-    /// What each tensor is, and which axis counts its outputs, in the order of the source, where the layer that it belongs to shows it.
+    /// The role and output axis of each tensor, in the order of the source, if its layer shows them.
     pub shown: &'a [Option<(Role, OutputAxis)>],
-    /// Statistics of the inputs of layers, by their paths, for scores that use them.
+    /// Input statistics of layers by path, for scores that use them.
     pub inputs: &'a BTreeMap<String, InputStats>,
 }
 
-/// Decides what becomes of each tensor, by the functions that decide about files. A tensor's role is what the recipe says, else what
-/// its layer shows, else what its name does.
+/// Plans what happens to each tensor, with the same functions as for files.
+///
+/// The role of a tensor comes from the recipe, else from its layer, else from its name.
 ///
 /// # Errors
-/// Config for stages that only files can have, for patterns, groups and N:M that do not fit, and for statistics that are missing or of
-/// another size; Refused where it cannot be told which axis counts outputs; those of reading.
+/// - Config: a stage works on files only, or a pattern, a group or N:M does not fit.
+/// - Config: statistics are missing or of another size.
+/// - Refused: the output axis of a tensor is unknown.
+/// - Input or Io: a tensor cannot be read.
 pub fn plan_in_memory<'a>(recipe: &Recipe, source: &'a dyn TensorSource, about: &InMemory) -> Result<Plan<'a>> {
     check_stages(recipe)?;
     let InMemory { layout, shown, inputs } = *about;
@@ -58,19 +61,18 @@ pub fn plan_in_memory<'a>(recipe: &Recipe, source: &'a dyn TensorSource, about: 
     Ok(plan)
 }
 
-/// Refuses what a module in memory cannot have.
+/// Refuses settings that a module in memory does not support.
 fn check_stages(recipe: &Recipe) -> Result<()> {
     if recipe.stages.is_empty() && recipe.parts.is_empty() && recipe.evaluate.is_none() {
-        return Err(Error::config(
-            "stage: the recipe has none, so that nothing would be done; add prune() or quantize()",
-        ));
+        return Err(Error::config("stage: the recipe has no stages; add prune() or quantize()"));
     }
     recipe.check_stages()?;
     if recipe.stages.iter().any(|stage| matches!(stage, Stage::Quantize(stage) if stage.is_open())) {
-        return Err(Error::config("scheme: step has no size; say it, as in \"step0.01\""));
+        return Err(Error::config("scheme: found step without a size; write it, as in \"step0.01\""));
     }
     if recipe.stages.iter().any(|stage| stage.updates_weights() || stage.shares_by_outliers()) {
-        let message = "of a module in memory no weights are moved, and no shares found by outliers; export it, and compress the files";
+        let message =
+            "modules in memory do not support sparsegpt, admm, gptq and owl; export the module, and compress the files";
         return Err(Error::config(message));
     }
     let whole = recipe.parts.first().map(|part| part.then.kind());
@@ -78,10 +80,8 @@ fn check_stages(recipe: &Recipe) -> Result<()> {
     let evaluates = recipe.evaluate.is_some().then_some(StageKind::Evaluate);
     if let Some(kind) = whole.or(casts).or(evaluates) {
         let message = match kind {
-            StageKind::Cast => "a module keeps the type it computes in; leave the stage out, or cast the module",
-            _ => {
-                "needs a model that is known and its data; of a module in memory only prune and quantize stages are done"
-            }
+            StageKind::Cast => "a module keeps its float type; remove the stage, or cast the module",
+            _ => "modules in memory support prune and quantize stages only; remove the stage, or export the module",
         };
         return Err(Error::config(message)
             .at(format_args!("{} {kind} stage", if kind == StageKind::Evaluate { "an" } else { "a" })));
@@ -89,18 +89,18 @@ fn check_stages(recipe: &Recipe) -> Result<()> {
     match recipe.profile {
         OutputFormat::Briquette => Ok(()),
         _ => Err(Error::config(
-            "output.format: a module in memory is measured as Briquette's own format; leave it out, and convert what was \
+            "output.format: a module in memory is exported in Briquette's own format; remove it, and convert what was \
              exported",
         )),
     }
 }
 
-/// No `config.json` says what family a module is of.
+/// Returns no family, because a module has no `config.json`.
 fn no_family() -> ModelFamily {
     ModelFamily::default()
 }
 
-/// The statistics of every tensor whose score or range needs them.
+/// Returns the statistics of every tensor whose score or range needs them.
 fn views(plan: &Plan, inputs: &BTreeMap<String, InputStats>) -> Result<BTreeMap<usize, briquette_core::InputView>> {
     let judged = plan.tensors.iter().filter(|tensor| needs_inputs(tensor) && tensor.tied_to().is_none());
     judged.map(|tensor| Ok((tensor.index(), view_of(tensor, inputs)?))).collect()

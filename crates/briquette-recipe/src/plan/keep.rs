@@ -1,4 +1,4 @@
-//! Keeps the codes and the sparsity of a compressed model where nothing else is done to its tensors.
+//! Preserves the codes and the sparsity of a compressed model for tensors that no stage changes.
 
 use super::interop::Loads;
 use briquette_core::encoded::Codes;
@@ -7,8 +7,9 @@ use briquette_methods::quant::{Activations, QuantSpec, ScaleSearch};
 use briquette_writer::treatment::SharedTreatments;
 use briquette_writer::{Plan, Quant, TensorPlan};
 
-/// Plans to keep codes as they are wherever the output's format can hold them, and sparse tensors sparse.
-/// `loads` is given where transformers is to load the output.
+/// Plans to keep existing codes if the output format supports them, and sparse tensors sparse.
+///
+/// `loads` is set if transformers must load the output.
 pub(super) fn keep_codings(plan: &mut Plan, stored: &StoredDir, loads: Option<&Loads>) {
     let mut shared = SharedTreatments::default();
     for tensor in &mut plan.tensors {
@@ -31,18 +32,18 @@ fn keep_codes(profile: OutputFormat, tensor: &mut TensorPlan, source: &StoredTen
     }
 }
 
-/// Whether a format can hold these codes, or why not.
+/// Returns an error with the reason if the format does not support these codes.
 fn holds(profile: OutputFormat, source: &StoredTensor, codes: Codes) -> Result<(), String> {
-    let Some(held) = profile.held_codes() else { return Err("the format holds floats only".into()) };
+    let Some(held) = profile.held_codes() else { return Err("the format stores floats only".into()) };
     if source.activations == Some(formats::ActivationRounding::Other) {
-        return Err("its activations are rounded in a way that is not kept".into());
+        return Err("the format does not support its quantization of activations".into());
     }
     held.misfit(codes, source.axis).map_or(Ok(()), |why| Err(why.to_string()))
 }
 
 fn quant_of(source: &StoredTensor, codes: Codes, profile: OutputFormat) -> Option<Quant> {
     let scale = profile.held_codes()?.scale(codes.scale);
-    // The scales are given, so this range is never used.
+    // The scales already exist, so this range is never used.
     let spec = QuantSpec { grid: codes.grid()?, grouping: codes.grouping, range: ScaleSearch::AbsMax, scale };
     let activations = match source.activations {
         Some(formats::ActivationRounding::Symmetric | formats::ActivationRounding::SymmetricFull) => {

@@ -1,4 +1,4 @@
-//! Links directions of weight norms that are pruned or rounded to their lengths, which change with them.
+//! Plans weight-normalized layers: their lengths change together with their pruned or quantized directions.
 
 use crate::plan::role::weight_norm;
 use briquette_core::{Error, Remedy, Result};
@@ -6,19 +6,21 @@ use briquette_writer::ties::Ties;
 use briquette_writer::{Cut, NormGroups, Plan, TensorPlan, WeightNorm};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The reason that is shown for directions that are not pruned in memory.
+/// The reason for directions that are not pruned in memory.
 const IN_MEMORY: &str = "directions of a weight norm are pruned in files only";
 
-/// The reason shown for the lengths of pruned directions.
-const RESCALED: &str = "lengths of a weight norm: scaled, so that kept weights of its layer stay equal";
+/// The reason for the lengths of pruned directions.
+const RESCALED: &str = "lengths of a weight norm: scaled so that the kept weights of the layer do not change";
 
-/// Directions, the index of their lengths, and which directions share a norm.
+/// The index of the directions, the index of their lengths, and the groups that share a norm.
 type NormPair = (usize, usize, NormGroups);
 
-/// Adds the weight norms of a plan, and has every norm keep one weight. Directions and lengths stay tied only together.
+/// Adds the weight norms of a plan, and keeps at least one weight per norm.
+///
+/// Directions stay tied only if their lengths are tied too, and vice versa.
 ///
 /// # Errors
-/// Config where directions are to be pruned by the inputs of their layer.
+/// Config: a stage prunes directions with input statistics.
 pub(crate) fn link(plan: &mut Plan, ties: &mut Ties) -> Result<()> {
     let pairs = pairs_of(plan);
     untie(&pairs, ties);
@@ -35,13 +37,13 @@ pub(crate) fn link(plan: &mut Plan, ties: &mut Ties) -> Result<()> {
     if n_spared > 0 {
         let tensors = if n_spared == 1 { "1 tensor keeps" } else { &format!("{n_spared} tensors keep") };
         plan.remarks.push(format!(
-            "{tensors} more weights than the recipe asks for: every norm of a weight norm keeps its largest weight."
+            "{tensors} more weights than the recipe sets: every norm of a weight norm keeps its largest weight."
         ));
     }
     Ok(())
 }
 
-/// Cancels the pruning of directions in memory, where no rule changes their lengths.
+/// Cancels the pruning of directions in memory, where no code updates their lengths.
 pub(crate) fn leave_in_memory(plan: &mut Plan) {
     let pairs = pairs_of(plan).into_iter().map(|(directions, ..)| directions);
     let pruned: BTreeSet<usize> = pairs.filter(|&index| plan.tensors[index].prune.is_some()).collect();
@@ -56,7 +58,7 @@ pub(crate) fn leave_in_memory(plan: &mut Plan) {
     plan.pools.iter_mut().for_each(|pool| pool.tensors.retain(|index| !pruned.contains(index)));
 }
 
-/// The weight norms whose directions are pruned, rounded or cast.
+/// Returns the weight norms whose directions are pruned, quantized or cast.
 fn pairs_of(plan: &Plan) -> Vec<NormPair> {
     let is_new = |tensor: &TensorPlan| {
         tensor.prune.is_some() || tensor.cast.is_some() || tensor.quant.is_some_and(|quant| !quant.is_given)
@@ -74,7 +76,7 @@ fn pairs_of(plan: &Plan) -> Vec<NormPair> {
     plan.tensors.iter().filter_map(pair).collect()
 }
 
-/// Keeps ties of directions whose lengths are tied to each other too, and the other way round.
+/// Removes ties between directions whose lengths are not tied, and vice versa.
 fn untie(pairs: &[NormPair], ties: &mut Ties) {
     let both = pairs.iter().flat_map(|&(directions, lengths, _)| [(directions, lengths), (lengths, directions)]);
     let partners: BTreeMap<usize, usize> = both.collect();
@@ -86,19 +88,19 @@ fn untie(pairs: &[NormPair], ties: &mut Ties) {
     });
 }
 
-/// Refuses scores and reconstructions that look at the inputs of a layer: those would be of `w`, which is in no file.
+/// Refuses scores and solvers that use layer inputs, because these belong to `w`, which no file contains.
 fn check_score(tensor: &TensorPlan) -> Result<()> {
     let is_by_inputs = tensor.prune.is_some_and(|prune| prune.score.needs_inputs());
     if !is_by_inputs && tensor.solve.reconstruction.is_none() {
         return Ok(());
     }
     let message =
-        "directions of a weight norm are pruned by magnitude only, not by the inputs of their layer; exclude them";
+        "directions of a weight norm can be pruned by magnitude only, not with input statistics; exclude them";
     let remedy = Remedy::Exclude(vec![tensor.info.name.clone()]);
     Err(Error::config(message).at(tensor.culprit()).with_remedy(remedy))
 }
 
-/// Has every norm keep one weight. Returns whether fewer weights are dropped for that.
+/// Keeps at least one weight per norm. Returns whether fewer weights are pruned because of that.
 fn spare_largest(tensor: &mut TensorPlan, groups: NormGroups) -> bool {
     let most = tensor.info.n_elements() - groups.n();
     let Some(Cut::Count(n_drop)) = tensor.prune.map(|prune| prune.cut) else { return false };

@@ -1,22 +1,23 @@
-//! What a tensor is in its network, and which of its axes counts outputs.
+//! Detects the role of each tensor and its output axis.
 //!
-//! The role follows from the tensor's name, its shape, the tensors beside it under the same owner, and `config.json`. In this order:
+//! The role follows from the name and the shape of a tensor, from its neighbours under the same owner, and from
+//! `config.json`. The first matching row applies:
 //!
-//! | what shows it | role | where |
+//! | evidence | role | module |
 //! |---|---|---|
-//! | a rule of `[[model.roles]]` | as it says | [`roles`](self) |
-//! | a type that is no weight | other | `roles.rs` |
-//! | rank 0 or 1 | norm by its name or by what lies beside it, else bias | `roles.rs` |
-//! | lengths beside directions, or directions beside lengths, of a weight norm | linear or conv; parameter | `weight_norm.rs` |
+//! | a rule of `[[model.roles]]` | the role of the rule | [`roles`](self) |
+//! | a type that is not a weight type | other | `roles.rs` |
+//! | rank 0 or 1 | norm by its name or its neighbours, else bias | `roles.rs` |
+//! | a pair of directions and lengths of a weight norm | linear or conv; parameter | `weight_norm.rs` |
 //! | the name of a bare parameter: `bias`, `cls_token`, `A_log`, `in_proj_weight`, ... | by the table | `names.rs` |
-//! | experts in one tensor, routers | linear, a row for each output of each expert; parameter | `experts.rs` |
+//! | stacked experts, routers | linear, with a row for each output of each expert; parameter | `experts.rs` |
 //! | all extents but one are 1 | parameter | `filters.rs` |
-//! | rank 2, called `weight` | embedding or norm by its name, else linear; a bias beside it shows which axis counts outputs | `matrices.rs` |
-//! | rank 3 to 5, called `weight` | conv; a bias, the next batch norm, the class in a TorchScript file or the name shows transposed ones | `filters.rs` |
-//! | anything else | unknown: left alone, and named | |
+//! | rank 2, called `weight` | embedding or norm by its name, else linear; a bias shows the output axis | `matrices.rs` |
+//! | rank 3 to 5, called `weight` | conv; transposed by its bias, the next batch norm, the class in a TorchScript file or its name | `filters.rs` |
+//! | anything else | unknown: unchanged and reported | |
 //!
-//! `briquette inspect` shows the role and its reason. `fixtures/roles` lists the tensors of many families as transformers names them,
-//! and a test checks the role of every line.
+//! `briquette inspect` shows the role and its reason. `fixtures/roles` lists the tensors of many families with
+//! their transformers names, and a test checks the role of every line.
 
 mod conv1d;
 mod experts;

@@ -1,8 +1,9 @@
-//! Layers that one kernel multiplies by at once, as they have the same inputs: found by their names.
+//! Layers that share an input and are multiplied by one kernel, found by their names.
 
 use std::collections::BTreeMap;
 
-/// Queries, keys and values, and the halves of gated layers, as the segments of names before the last say it. `w1` and `w3`: LLaMA's own code.
+/// Names of queries, keys and values, and of the halves of gated layers. `w1` and `w3` are from LLaMA's own
+/// code.
 const SIBLINGS: &[&[&str]] = &[
     &["query", "key", "value"],
     &["q_proj", "k_proj", "v_proj"],
@@ -14,7 +15,7 @@ const SIBLINGS: &[&[&str]] = &[
     &["wi_0", "wi_1"],
 ];
 
-/// The places of names that belong together, a list for each group of two or more.
+/// Returns the indices of names that belong together, one list for each group of two or more.
 pub fn groups<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Vec<usize>> {
     let mut found: BTreeMap<(&str, usize, &str), Vec<usize>> = BTreeMap::new();
     for (place, name) in names.into_iter().enumerate() {
@@ -32,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layers_of_one_parent_belong_together_and_others_do_not() {
+    fn only_layers_of_one_parent_are_grouped() {
         let names = [
             "encoder.layer.0.attention.self.query.weight",
             "encoder.layer.0.attention.self.key.weight",

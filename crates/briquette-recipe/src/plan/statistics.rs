@@ -1,4 +1,4 @@
-//! Statistics of the inputs that columns of tensors see, for stages whose scores use them.
+//! Input statistics for stages whose methods need them.
 
 use crate::{Recipe, Stage};
 use briquette_core::{Error, InputStats, InputView, Result, Role};
@@ -10,13 +10,15 @@ use briquette_writer::treatment::SharedTreatments;
 use briquette_writer::{Plan, Pruning, Solve, TensorPlan};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Gives a plan the input statistics that its stages name, for the tensors that these stages chose.
+/// Adds the input statistics of each stage's file for the tensors that the stage selected.
 ///
-/// A table that is looked up has none: its range is found without. A layer that the file lacks is treated as by
-/// [`settle_unseen`].
+/// Embeddings have no input statistics; their range is found without them. See [`settle_unseen`] for layers
+/// that the file lacks.
 ///
 /// # Errors
-/// Input where a file does not hold statistics, is of another model, has none of the layers, or has another number of inputs; Io.
+/// - Input: a file is not a statistics file, is of another model, or has none of the layers or another number of inputs.
+/// - Config: two stages have different statistics for a tensor.
+/// - Io: a file cannot be read.
 pub(crate) fn take_in(plan: &mut Plan, recipe: &Recipe, checkpoint: &Checkpoint) -> Result<()> {
     for stage in recipe.file_stages() {
         let path = match stage {
@@ -42,7 +44,7 @@ pub(crate) fn take_in(plan: &mut Plan, recipe: &Recipe, checkpoint: &Checkpoint)
         let differs = |(index, view): (&usize, &InputView)| plan.inputs.get(index).is_some_and(|known| known != view);
         if let Some((index, _)) = views.iter().find(|&found| differs(found)) {
             let name = &plan.tensors[*index].info.name;
-            let message = format!("two stages have different statistics for {name:?}; name one file in both");
+            let message = format!("two stages have different statistics for {name:?}; set the same file in both");
             return Err(Error::config(message).at("statistics"));
         }
         plan.inputs.extend(views);
@@ -50,10 +52,10 @@ pub(crate) fn take_in(plan: &mut Plan, recipe: &Recipe, checkpoint: &Checkpoint)
     Ok(())
 }
 
-/// Decides without inputs about the tensors that `is_unseen` takes, and adds a remark that names them.
+/// Plans tensors that have no input statistics without them, and adds a remark that lists them.
 ///
-/// Their weights are dropped by magnitude, get the range of least error, and are rounded to nearest. A remark is not an error: nothing that
-/// runs has these weights, such as a pooler beside mean pooling.
+/// Their weights are pruned by magnitude, get the range with the least error, and are rounded to the nearest.
+/// This is not an error, because no run uses these weights, such as a pooler with mean pooling.
 pub fn settle_unseen(plan: &mut Plan, is_unseen: impl Fn(&TensorPlan) -> bool) {
     let (mut names, mut shared) = (Vec::new(), SharedTreatments::default());
     let is_unseen = |tensor: &TensorPlan| (needs_inputs(tensor) || tensor.solve.moves()) && is_unseen(tensor);
@@ -72,20 +74,20 @@ pub fn settle_unseen(plan: &mut Plan, is_unseen: impl Fn(&TensorPlan) -> bool) {
     let hows: BTreeSet<&str> = names.iter().map(|(_, how)| *how).collect();
     for how in hows {
         let of_how: Vec<&str> = names.iter().filter(|(_, its)| *its == how).map(|(name, _)| name.as_str()).collect();
-        plan.remarks.push(format!("{} ran on none of the calibration data: weights are {how}.", listed(&of_how)));
+        plan.remarks.push(format!("{} did not run on the calibration data: weights are {how}.", listed(&of_how)));
     }
 }
 
-/// How weights are decided about without inputs, in words.
+/// Describes how weights are treated without input statistics.
 fn how_settled(tensor: &TensorPlan) -> &'static str {
     match (tensor.prune.is_some(), tensor.quant.is_some()) {
-        (true, true) => "dropped by magnitude and rounded to nearest",
-        (true, false) => "dropped by magnitude",
+        (true, true) => "pruned by magnitude and rounded to nearest",
+        (true, false) => "pruned by magnitude",
         (false, _) => "rounded to nearest",
     }
 }
 
-/// The first few names of layers, and how many more there are.
+/// Returns the first few names of layers, and the number of the others.
 pub fn listed(names: &[&str]) -> String {
     const N: usize = 3;
     let more = names.len().saturating_sub(N);
@@ -93,7 +95,7 @@ pub fn listed(names: &[&str]) -> String {
     format!("{}{more}", names[..names.len().min(N)].join(", "))
 }
 
-/// Whether a stage decides about a tensor by its inputs.
+/// Returns whether a stage needs input statistics for a tensor.
 fn looks_at_inputs(stage: &Stage, tensor: &TensorPlan) -> bool {
     match stage {
         Stage::Prune(stage) => tensor.prune.is_some_and(|prune| {
@@ -105,7 +107,7 @@ fn looks_at_inputs(stage: &Stage, tensor: &TensorPlan) -> bool {
     }
 }
 
-/// Refuses statistics that have none of the layers that a stage decides about by their inputs.
+/// Refuses statistics that have none of the layers that a stage needs.
 fn check_any_seen(plan: &Plan, stage: &Stage, layers: &BTreeMap<String, InputStats>) -> Result<()> {
     let mut chosen = plan.tensors.iter().filter(|tensor| tensor.tied_to().is_none() && looks_at_inputs(stage, tensor));
     let Some(first) = chosen.clone().next() else { return Ok(()) };
@@ -115,7 +117,7 @@ fn check_any_seen(plan: &Plan, stage: &Stage, layers: &BTreeMap<String, InputSta
     }
 }
 
-/// Whether a tensor's score or range looks at its inputs.
+/// Returns whether a tensor's score or range needs input statistics.
 pub fn needs_inputs(tensor: &TensorPlan) -> bool {
     tensor.prune.is_some_and(|prune| prune.score.needs_inputs()) || fits_by_inputs(tensor)
 }
@@ -124,19 +126,18 @@ fn fits_by_inputs(tensor: &TensorPlan) -> bool {
     tensor.quant.is_some_and(|quant| quant.spec.range.needs_inputs()) && tensor.role != Role::Embedding
 }
 
-/// The name of the layer that a tensor is the weight of.
+/// Returns the name of the tensor's layer.
 fn layer_of<'t>(tensor: &'t TensorPlan) -> &'t str {
     let name = tensor.info.name.as_str();
     name.strip_suffix(".weight").unwrap_or(name)
 }
 
-/// The input statistics of one tensor; files name them by the path of the layer.
+/// Returns the input statistics of a tensor. Files have them by the path of the layer.
 pub(crate) fn view_of(tensor: &TensorPlan, layers: &BTreeMap<String, InputStats>) -> Result<InputView> {
     let (name, layer) = (&tensor.info.name, layer_of(tensor));
     let Some(stats) = layers.get(layer) else {
-        let message = format!(
-            "has no statistics of the inputs of {layer:?}; gather them too, or exclude {name:?} from the stage"
-        );
+        let message =
+            format!("has no input statistics of {layer:?}; gather them too, or exclude {name:?} from the stage");
         return Err(Error::input(message));
     };
     let (found, expected) = (stats.n_inputs(), tensor.output_rows.n_cols);

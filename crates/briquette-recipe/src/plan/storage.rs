@@ -1,11 +1,11 @@
-//! Codes that are to be entropy-coded.
+//! Entropy-coded storage of codes.
 
 use crate::Recipe;
 use briquette_core::Coding;
 use briquette_writer::treatment::{BlockBytes, SharedTreatments};
 use briquette_writer::{Plan, TensorPlan};
 
-/// Has all codes of a plan entropy-coded, where the recipe asks for that.
+/// Plans entropy coding for all codes, if the recipe has it.
 pub(crate) fn choose(plan: &mut Plan, recipe: &Recipe) {
     if !recipe.codes_entropy {
         return;
@@ -21,6 +21,6 @@ pub(crate) fn choose(plan: &mut Plan, recipe: &Recipe) {
         tensor.share(&mut shared);
     }
     if plan.tensors.iter().all(|tensor| tensor.blocks.is_none()) {
-        plan.remarks.push("No tensor has codes, so that none is entropy-coded.".into());
+        plan.remarks.push("No tensor has codes, so nothing is entropy-coded.".into());
     }
 }

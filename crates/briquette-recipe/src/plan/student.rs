@@ -1,4 +1,4 @@
-//! The plan of a recipe that trains: its last stages work on a student, which does not exist yet.
+//! Plans a recipe that trains, before its student exists.
 
 use crate::plan::interop::Loads;
 use crate::plan::role::RoleContext;
@@ -18,7 +18,7 @@ fn trainings(recipe: &Recipe) -> impl Iterator<Item = &DistillStage> {
     recipe.parts.iter().filter_map(|part| part.then.as_distill())
 }
 
-/// Plans a student with these tensors. Stages before the training work on the model, and are checked against the model.
+/// Plans a student with these tensors. The stages before the training are checked against the model.
 pub(crate) fn plan<'a>(
     recipe: &Recipe,
     checkpoint: &'a Checkpoint,
@@ -56,7 +56,7 @@ pub(crate) fn plan<'a>(
     Ok(plan)
 }
 
-/// The plan that leaves every tensor of the student unchanged.
+/// Returns a plan that keeps every tensor of the student unchanged.
 fn untouched<'a>(
     recipe: &Recipe,
     checkpoint: &Checkpoint,
@@ -66,7 +66,7 @@ fn untouched<'a>(
     let names = || tensors.iter().map(|info| info.name.as_str());
     let used = |rule: &RoleRule| rule.patterns.check_used("tensor of the student", names());
     recipe.roles.iter().try_for_each(used).map_err(|error| error.at("model.roles"))?;
-    // A trained student is written in the recipe's layout, which is PyTorch's unless it names another.
+    // A trained student is written in the recipe's layout, by default PyTorch's.
     let layout = recipe.layout.map_or(WeightLayout::Torch, RawLayout::said);
     let roles = RoleContext::new(tensors, ModelFamily::of(checkpoint)?, Some(layout), &recipe.roles);
     let tensors = untouched_tensors(tensors, |_, info| roles.of(info));
@@ -90,7 +90,7 @@ fn untouched<'a>(
     })
 }
 
-/// Tensors of the student that are embedding and head in one: those that are so in the model.
+/// Returns the student's tensors that are both embedding and head in the model.
 fn heads_of(plan: &Plan, recipe: &Recipe, checkpoint: &Checkpoint) -> Result<BTreeSet<usize>> {
     if !heads::matter(recipe) {
         return Ok(BTreeSet::new());
@@ -100,7 +100,7 @@ fn heads_of(plan: &Plan, recipe: &Recipe, checkpoint: &Checkpoint) -> Result<BTr
     Ok(are.map(|tensor| tensor.index()).collect())
 }
 
-/// Weights that were pruned in the model stay pruned in the student that is trained from it.
+/// Plans the same pruned weights for the student as for the model that it is trained from.
 fn keep_pruned(plan: &mut Plan, before: &Plan) {
     let places: BTreeMap<&str, usize> =
         plan.tensors.iter().map(|tensor| (tensor.info.name.as_str(), tensor.index())).collect();
@@ -117,13 +117,14 @@ fn keep_pruned(plan: &mut Plan, before: &Plan) {
     plan.pools = pools;
 }
 
-/// Names of tied tensors of the model: the student stores them once too, where they are still equal after training.
+/// Returns the names of tied tensors of the model. The student stores them once too, if training keeps them
+/// equal.
 fn tied<'a>(checkpoint: &'a Checkpoint, stop: &Stop) -> Result<BTreeSet<&'a str>> {
     let both = ties_of(checkpoint, stop)?.into_iter().flat_map(|(index, first)| [index, first]);
     Ok(both.map(|index| checkpoint.tensors()[index].name.as_str()).collect())
 }
 
-/// Marks these tensors as maybe sparse: zeros that training leaves may make them smaller, by an amount not known beforehand.
+/// Marks tensors as possibly sparse: zeros after training may reduce their size by an unknown amount.
 fn may_be_smaller(plan: &mut Plan, names: &BTreeSet<&str>) {
     let holds_sparse = plan.profile.holds_sparse();
     let chosen = plan.tensors.iter_mut().filter(|tensor| holds_sparse && names.contains(tensor.info.name.as_str()));

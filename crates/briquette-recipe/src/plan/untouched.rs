@@ -1,4 +1,4 @@
-//! The plan that changes nothing, to which stages are then applied.
+//! The plan that changes nothing; stages are applied to it.
 
 use crate::Recipe;
 use crate::plan::interop::Loads;
@@ -13,7 +13,7 @@ use briquette_writer::treatment::SharedTreatments;
 use briquette_writer::{Plan, TensorPlan, Treatment};
 use std::collections::BTreeMap;
 
-/// The plan that leaves every tensor of a checkpoint unchanged.
+/// Returns a plan that keeps every tensor of a checkpoint unchanged.
 pub(crate) fn untouched<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, loads: Option<&Loads>) -> Result<Plan<'a>> {
     let layout = recipe.layout.map(RawLayout::said).or_else(|| checkpoint.layout());
     let roles = RoleContext::of_model(checkpoint, layout, &recipe.roles)?;
@@ -42,7 +42,7 @@ pub(crate) fn untouched<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, loads: 
     Ok(plan)
 }
 
-/// Plans that leave these tensors unchanged.
+/// Returns plans that keep these tensors unchanged.
 pub(crate) fn untouched_tensors<'a>(
     tensors: &'a [TensorInfo],
     known_of: impl Fn(usize, &TensorInfo) -> Known,

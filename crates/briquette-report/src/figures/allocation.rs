@@ -1,46 +1,47 @@
-//! Which step each tensor has for the sake of a budget, as plain data.
+//! The step sizes that a budget chose, as plain data.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Steps that lose the least while weight files keep to a budget, or keep a metric.
+/// The choices with the least loss within a size budget, or within the bounds of metrics.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AllocationReport {
-    /// What they were found for, in words.
+    /// The target of the budget, as text.
     pub target: String,
-    /// How losses were found: gradient, measured, relative, or those of a file.
+    /// How losses were found: gradient, measured, relative, or from a file.
     pub how: String,
-    /// What losses are counted in.
+    /// The unit of losses.
     pub unit: String,
-    /// The most bytes that the weight files may have; none where the fewest were searched for.
+    /// The largest allowed bytes of the weight files; none if the smallest were searched for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub most_bytes: Option<u64>,
-    /// Whether every tensor has the choice that loses the least: more bytes would change nothing.
+    /// Whether every tensor has the choice with the least loss, so that more bytes would not help.
     #[serde(default)]
     pub is_finest: bool,
-    /// Each tensor, in the order of the model.
+    /// The tensors, in the order of the model.
     pub tensors: Vec<AllocatedTensor>,
 }
 
-/// The step of a tensor, and what is predicted of it.
+/// The scheme of a tensor, and its predicted figures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AllocatedTensor {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its scheme, which says the step.
+    /// The scheme, with the step size.
     pub scheme: String,
-    /// Its weights.
+    /// Number of weights.
     pub n_weights: usize,
-    /// Bytes of its codes and scales, as predicted.
+    /// Predicted bytes of codes and scales.
     pub bytes: f64,
-    /// What is lost by it, as predicted.
+    /// Predicted loss.
     pub loss: f64,
-    /// What would be lost with all tensors at one step over their root mean square, some four bits: how sensitive it is.
+    /// Predicted loss with a quarter of the root mean square as step size, about four bits: the sensitivity of
+    /// the tensor.
     pub sensitivity: f64,
 }
 
 impl AllocatedTensor {
-    /// Bits of each weight, as predicted.
+    /// Returns the predicted bits per weight.
     pub fn bits(&self) -> f64 {
         8.0 * self.bytes / self.n_weights.max(1) as f64
     }

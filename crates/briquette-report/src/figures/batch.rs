@@ -1,124 +1,124 @@
-//! What became of each job, and of the batch.
+//! Results of the jobs of a batch.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What became of a job.
+/// The status of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobStatus {
-    /// Its output is there.
+    /// The job finished.
     Done,
-    /// Its output was there already, whole and from the same input and recipe.
+    /// The output already existed, complete and with the same inputs and recipe.
     Skipped,
-    /// It has an error.
+    /// The job failed.
     Failed,
 }
 
-/// One line of a batch's table.
+/// The result of a job.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct JobResult {
-    /// The job's name.
+    /// The name of the job.
     pub job: String,
-    /// What became of it.
+    /// The status.
     pub status: JobStatus,
-    /// The directory it writes; none where its recipe does not say.
+    /// The output directory; none if the recipe does not show it.
     pub output: Option<PathBuf>,
     /// Bytes of the weight files before.
     pub before_bytes: Option<u64>,
     /// Bytes of the weight files after.
     pub after_bytes: Option<u64>,
-    /// Before over after.
+    /// Bytes before over bytes after.
     pub ratio: Option<f64>,
-    /// What its evaluation found; none of what is no number.
+    /// Metrics of the evaluation; none for values that are not finite.
     pub metrics: BTreeMap<String, Option<f64>>,
-    /// Why it left bytes of its budget unused, where it did.
+    /// Why bytes of the budget are unused, if they are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// Seconds it took.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// Seconds it took when it was done, where it was skipped.
+    /// Duration of the original run in seconds, if the job was skipped.
     pub seconds_before: Option<f64>,
-    /// The job of this run whose training it took, as it is the same.
+    /// The job of this run whose identical training was reused.
     pub trained_with: Option<String>,
-    /// Why a resumed batch did it again.
+    /// Why a resumed batch ran the job again.
     pub redone: Option<String>,
-    /// What went wrong.
+    /// The error message.
     pub error: Option<String>,
-    /// The exit code that this error would have had by itself.
+    /// The exit code of the error.
     pub exit_code: Option<u8>,
 }
 
-/// A batch, all jobs of this shard.
+/// The results of a batch, with all jobs of this shard.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BatchReport {
     /// The jobs file.
     pub jobs_file: PathBuf,
     /// The journal.
     pub journal: PathBuf,
-    /// The page of all jobs.
+    /// The HTML report of all jobs.
     pub page: PathBuf,
-    /// Which shard this was, where there are several.
+    /// The shard, if there are several.
     pub shard: Option<String>,
-    /// Jobs that were done now.
+    /// Number of jobs that finished in this run.
     pub n_done: usize,
-    /// Jobs that were done before.
+    /// Number of jobs that had finished before.
     pub n_skipped: usize,
-    /// Jobs that failed.
+    /// Number of failed jobs.
     pub n_failed: usize,
-    /// Seconds that this run took by the wall clock; of a sweep with the sensitivities that it found first.
+    /// Wall-clock seconds of this run; a sweep includes the measurement of sensitivities.
     pub seconds: f64,
-    /// Every job, in order.
+    /// All jobs, in order.
     pub jobs: Vec<JobResult>,
-    /// Outputs that were made elsewhere, to be shown beside them.
+    /// Existing outputs of other runs, for comparison.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<OtherOutput>,
 }
 
-/// An output that no job of the batch made, to compare its jobs with.
+/// An existing output of another run, for comparison.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OtherOutput {
-    /// What it is called.
+    /// The name.
     pub name: String,
-    /// Its directory, with a page of its own.
+    /// The directory, which has its own report.
     pub output: PathBuf,
-    /// Bytes of its weight files.
+    /// Bytes of the weight files.
     pub after_bytes: u64,
-    /// What its evaluation found; none of what is no number.
+    /// Metrics of the evaluation; none for values that are not finite.
     pub metrics: BTreeMap<String, Option<f64>>,
 }
 
-/// Whether all jobs of a batch are done.
+/// Whether all jobs of a batch finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchStatus {
-    /// They are.
+    /// All jobs finished.
     Complete,
-    /// Some or all failed.
+    /// At least one job failed.
     Partly,
 }
 
 impl JobResult {
-    /// Whether it made nothing.
+    /// Returns whether the job failed.
     pub(crate) fn is_failed(&self) -> bool {
         self.status == JobStatus::Failed
     }
 
-    /// The directory that has what it made; none where it failed.
+    /// Returns the output directory; `None` if the job failed.
     pub(crate) fn made(&self) -> Option<&Path> {
         self.output.as_deref().filter(|_| !self.is_failed())
     }
 }
 
 impl BatchReport {
-    /// Whether all jobs are done.
+    /// Returns whether all jobs finished.
     pub fn status(&self) -> BatchStatus {
         if self.n_failed == 0 { BatchStatus::Complete } else { BatchStatus::Partly }
     }
 }
 
 impl BatchStatus {
-    /// The exit code of the binary.
+    /// Returns the exit code of the command.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Complete => 0,

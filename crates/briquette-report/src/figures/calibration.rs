@@ -1,42 +1,42 @@
-//! What a calibration gathered, as plain data.
+//! The result of a calibration, as plain data.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a calibration gathered, and where it is.
+/// The statistics that a calibration gathered.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CalibrationReport {
-    /// The model that ran.
+    /// The path of the model.
     pub model: String,
-    /// Its architecture.
+    /// The architecture.
     pub arch: String,
-    /// Where it ran.
+    /// The device.
     pub device: String,
-    /// What it ran on.
+    /// The data.
     pub data: String,
-    /// Items that ran: sentences, images, or windows of a text.
+    /// Number of items: sentences, images or windows of text.
     pub n_items: usize,
-    /// Images that did not decode.
+    /// Number of images that could not be decoded.
     pub n_skipped: usize,
-    /// The layers with statistics.
+    /// Layers with statistics.
     pub layers: Vec<CalibratedLayer>,
-    /// Layers without statistics: they do not show their inputs, or saw none.
+    /// Layers without statistics, because they do not expose their inputs or did not run.
     pub unseen: Vec<String>,
-    /// The file of statistics.
+    /// The statistics file.
     pub output: String,
-    /// Its bytes.
+    /// Size of the file in bytes.
     pub n_bytes: u64,
 }
 
-/// A layer whose inputs were seen.
+/// A layer with input statistics.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CalibratedLayer {
     /// The name of its weight without `.weight`.
     pub name: String,
-    /// Inputs.
+    /// Number of inputs.
     pub n_inputs: usize,
-    /// Vectors of inputs that it saw.
+    /// Number of input vectors.
     pub n_vectors: u64,
-    /// Whether those are fewer than 512: statistics of so few say little.
+    /// Whether there are fewer than 512 input vectors, which is unreliable.
     pub is_few: bool,
 }

@@ -1,96 +1,98 @@
-//! Quality, latency and memory of a model that was run.
+//! Quality, latency and memory of an evaluated model.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How metrics begin that the original has by itself.
+/// The prefix of metrics of the original model.
 pub(crate) const REFERENCE: &str = "reference_";
 
-/// What running a model showed.
+/// The results of an evaluation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EvaluationReport {
     /// The architecture.
     pub arch: String,
-    /// Where it ran.
+    /// The device.
     pub device: String,
     /// The data.
     pub data: String,
-    /// Sentences, images, or tokens predicted.
+    /// Number of sentences, images or predicted tokens.
     pub n_items: usize,
-    /// Images that did not decode.
+    /// Number of images that could not be decoded.
     pub n_skipped: usize,
-    /// Items of the largest batch of the model; tiles, where images are cut into those.
+    /// Items of the largest batch of the model; tiles, if images are cut into tiles.
     pub batch_size: usize,
     /// Items of the largest batch of the original.
     #[serde(default)]
     pub batch_size_before: Option<usize>,
-    /// Whether that was found while they ran.
+    /// Whether the batch size was chosen automatically.
     #[serde(default)]
     pub is_batch_auto: bool,
-    /// What was measured, by name; `reference_` of what the original has of its own.
+    /// Metrics by name; `reference_` is the prefix of metrics of the original model.
     pub metrics: BTreeMap<String, f64>,
-    /// What a decoder goes on with after a prompt.
+    /// Text that a decoder generates from a prompt.
     #[serde(default)]
     pub continuation: Option<ContinuationFigures>,
-    /// The original.
+    /// Latency and memory of the original.
     pub before: Option<RunFigures>,
-    /// The model.
+    /// Latency and memory of the model.
     pub after: RunFigures,
 }
 
-/// What decoders go on with after a prompt, taking the most likely token each time: whether a compressed one still speaks.
+/// Text that decoders generate from a prompt with the most likely tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ContinuationFigures {
-    /// What they go on from.
+    /// The prompt.
     pub prompt: String,
-    /// What the original goes on with.
+    /// The text of the original.
     pub before: Option<String>,
-    /// What the model does.
+    /// The text of the model.
     pub after: String,
 }
 
-/// What one model took to run.
+/// Latency and memory of one model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunFigures {
-    /// Milliseconds of a batch: the median, and what nine of ten and 99 of 100 stay below.
+    /// Median latency of a batch in milliseconds.
     pub p50_ms: f64,
-    /// See `p50_ms`.
+    /// 90th percentile of the latency of a batch in milliseconds.
     pub p90_ms: f64,
-    /// See `p50_ms`.
+    /// 99th percentile of the latency of a batch in milliseconds.
     pub p99_ms: f64,
-    /// Items a second.
+    /// Items per second.
     pub items_per_s: f64,
-    /// What each meter saw.
+    /// The figures of each memory meter.
     pub memory: Vec<MemoryFigures>,
-    /// How weights were held: `int8` and `sparse int8` were multiplied as integers, `int8 weight-only` and `int4` became
-    /// floats in registers, `int8 as floats` was decoded for each use, tables were looked up.
+    /// How weights were stored in memory and computed.
+    ///
+    /// `int8` and `sparse int8` were multiplied as integers. `int8 weight-only` and `int4` were converted to
+    /// floats in registers. `int8 as floats` was decoded for each use. Tables were looked up.
     #[serde(default)]
     pub held: BTreeMap<String, HeldFigures>,
 }
 
-/// Parameters that are held in one way.
+/// Parameters with the same storage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HeldFigures {
-    /// Parameters.
+    /// Number of parameters.
     pub n_tensors: usize,
-    /// Weights, zeros too.
+    /// Number of weights, with zeros.
     pub n_weights: usize,
-    /// Bytes they take.
+    /// Bytes in memory.
     pub n_bytes: usize,
 }
 
-/// What one meter saw, above what was there before the model.
+/// The figures of one memory meter, minus the use before the model was loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryFigures {
-    /// What was measured, in words.
+    /// The name of the meter.
     pub meter: String,
-    /// Bytes of the weights, as the headers predicted them, where the meter sees them.
+    /// Bytes of the weights, predicted from the headers, if the meter covers them.
     pub predicted_bytes: Option<u64>,
-    /// Bytes that its network held, where dropping it gave any back.
+    /// Bytes that the network released when it was dropped, if any.
     pub weights_bytes: Option<u64>,
-    /// The most while it ran.
+    /// Peak bytes during the run.
     pub peak_bytes: Option<u64>,
-    /// What was left when it was dropped.
+    /// Bytes that remained after the network was dropped.
     pub after_bytes: Option<u64>,
 }

@@ -1,17 +1,17 @@
-//! Which linear layers became two factors.
+//! The factorized linear layers.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What became of a linear layer.
+/// The result of a linear layer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FactorReport {
     /// The name of its weight.
     pub name: String,
-    /// The shape it had, `[out, in]`.
+    /// The original shape, `[out, in]`.
     pub shape: Vec<usize>,
-    /// The rank of its factors; none where they would not have been smaller, and it was kept.
+    /// The rank of the factors; none if factors would not be smaller, so that the layer was kept.
     pub rank: Option<usize>,
-    /// The share of the squared singular values that is kept.
+    /// The kept share of the squared singular values.
     pub energy: f64,
 }

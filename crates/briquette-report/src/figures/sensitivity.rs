@@ -1,70 +1,73 @@
-//! What a model loses by the errors of its tensors, as plain data.
+//! Sensitivities of tensors, as plain data.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a model loses by the error of each tensor; the file of `briquette sensitivity`.
+/// The sensitivity of each tensor: the file that `briquette sensitivity` writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SensitivityReport {
-    /// What tells such a file from others.
+    /// The identifier of this file format.
     pub format: String,
     /// Version of this structure.
     pub version: u32,
-    /// The program that wrote it.
+    /// The program that wrote the file.
     pub producer: String,
-    /// The model.
+    /// The path of the model.
     pub model: String,
-    /// What tells the model from others.
+    /// The fingerprint of the model.
     pub fingerprint: String,
     /// How losses were found: gradient, measured or relative.
     pub how: String,
-    /// What losses are counted in: "1 - cosine"; "nats" a token or an image, of divergence from the model as it is; what a metric becomes worse by,
-    /// "accuracy", "sts_spearman" or "ln perplexity"; or "relative" to the weights or outputs of the layer.
+    /// The unit of losses.
+    ///
+    /// It is "1 - cosine", "nats", a metric, or "relative". "nats" is the KL divergence from the uncompressed
+    /// model, per token or image. "accuracy", "sts_spearman" and "ln perplexity" are the deterioration of the
+    /// metric. "relative" is relative to the weights or outputs of the layer.
     pub unit: String,
-    /// measured: the loss that was asked for, where one was.
+    /// measured: the requested loss, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<String>,
-    /// What the model ran on, where it did.
+    /// The data, if the model ran.
     pub data: Option<String>,
-    /// The most items of it that ran.
+    /// Largest number of items.
     pub n_samples: Option<usize>,
-    /// How losses were found that these are held against.
+    /// The method whose losses are compared with these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub against: Option<String>,
-    /// The correlation of the ranks of both.
+    /// The rank correlation of both methods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank_correlation: Option<f64>,
-    /// Every tensor that may be rounded.
+    /// Every tensor that may be quantized.
     pub tensors: Vec<TensorSensitivity>,
 }
 
-/// What a model loses by the error of a tensor.
+/// The sensitivity of a tensor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TensorSensitivity {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its weights.
+    /// Number of weights.
     pub n_weights: usize,
-    /// The root mean square of its weights.
+    /// Root mean square of the weights.
     pub rms: f64,
-    /// What is lost by rounding it to a step, over the square of that step.
+    /// Loss from rounding the tensor to a step size, over the square of that step size.
     pub loss_of_square: f64,
-    /// What is lost by a step of a quarter of `rms`, which is some four bits a weight.
+    /// Loss with a quarter of `rms` as step size, about four bits per weight.
     pub loss: f64,
-    /// The same, as found by the other way.
+    /// The same loss by the other method.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub against: Option<f64>,
-    /// Whether nothing that ran has it.
+    /// Whether no layer that ran uses the tensor.
     pub is_idle: bool,
 }
 
 impl SensitivityReport {
-    /// What `format` says.
+    /// The value of `format`.
     pub const FORMAT: &str = "briquette-sensitivity";
-    /// What `version` says.
+    /// The value of `version`.
     pub const VERSION: u32 = 1;
 
-    /// The tensor of this name.
+    /// Returns the tensor with this name.
     pub fn tensor(&self, name: &str) -> Option<&TensorSensitivity> {
         self.tensors.iter().find(|tensor| tensor.name == name)
     }

@@ -1,33 +1,33 @@
-//! How moving the weights of a layer went, as plain data.
+//! The result of a layer's weight update, as plain data.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How moving the weights of a layer went.
+/// The result of a layer's weight update.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SolvedLayer {
-    /// Input vectors that the calibration saw.
+    /// Number of input vectors in the calibration.
     pub n_vectors: u64,
-    /// Whether those are fewer than 512: statistics of so few say little.
+    /// Whether there were fewer than 512 input vectors, which is unreliable.
     pub is_few: bool,
-    /// What was added to the diagonal of the Hessian, as a share of its mean.
+    /// Damping added to the diagonal of the Hessian, as a share of its mean.
     pub damping: f64,
-    /// Whether that is more than the method asks for, as the Hessian had no Cholesky factor.
+    /// Whether damping was increased because the Cholesky factorization failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_damped_more: bool,
-    /// Inputs that were 0 throughout.
+    /// Number of inputs that were always 0.
     pub n_dead: usize,
-    /// Why weights were dropped by magnitude and rounded to nearest, where they were.
+    /// Why weights were pruned by magnitude and rounded to nearest instead, if they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fell_back: Option<String>,
-    /// The square error of outputs over their square, had the same weights been dropped and rounded in place; over at most 256 outputs.
+    /// Squared error of outputs over their square without the update of weights; over at most 256 outputs.
     pub outputs_unmoved: Option<f64>,
-    /// The same of the weights that are written.
+    /// The same error with the updated weights.
     pub outputs: Option<f64>,
 }
 
 impl SolvedLayer {
-    /// The share of the square error of outputs that is left by moving weights.
+    /// Returns the share of the squared output error that remains after the update.
     pub fn error_left(&self) -> Option<f64> {
         let left = self.outputs? / self.outputs_unmoved?;
         left.is_finite().then_some(left)

@@ -1,89 +1,89 @@
-//! How a student was trained.
+//! The results of a training.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a training showed.
+/// The results of a training.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DistillReport {
-    /// What the student is, in words.
+    /// The student, as text.
     pub student: String,
-    /// Layers that a student of fewer has, and of how many.
+    /// The number of layers of a student with fewer layers, and of the original.
     #[serde(default)]
     pub layers: Option<LayersKept>,
-    /// The teacher's path; none where there was only data to learn from.
+    /// The path of the teacher; none if the student learned from data only.
     pub teacher: Option<String>,
-    /// What went down, with weights, in words.
+    /// The losses with their weights, as text.
     pub losses: Vec<String>,
-    /// Items trained on.
+    /// Number of training items.
     pub n_items: usize,
-    /// Steps made.
+    /// Number of steps.
     pub n_steps: usize,
-    /// Items of a step.
+    /// Items per step.
     pub batch_size: usize,
-    /// Items in memory at once, at the end.
+    /// Items in memory at the same time, at the end.
     pub at_once: usize,
-    /// Weights of the student.
+    /// Number of weights of the student.
     pub n_weights: usize,
-    /// The loss by step, means over neighbours where there are many.
+    /// The loss by step; the mean over neighbouring steps if there are many.
     pub curve: Vec<CurvePoint>,
-    /// The ends of epochs.
+    /// The results after each epoch.
     pub epochs: Vec<EpochPoint>,
-    /// The data that they were measured on.
+    /// The data of the epochs' metrics.
     #[serde(default)]
     pub epochs_on: Option<String>,
-    /// The epoch that was kept, where a metric chose it.
+    /// The kept epoch, if a metric chose it.
     pub best_epoch: Option<usize>,
-    /// That metric.
+    /// The metric that chose the epoch.
     #[serde(default)]
     pub chosen_by: Option<String>,
-    /// The most memory it used above what was there before: measured.
+    /// Measured peak memory in bytes, minus the use before the training.
     pub peak_bytes: Option<u64>,
     /// The meter of `peak_bytes`.
     pub peak_meter: String,
-    /// The most that it was predicted to use with a whole batch at once, where a limit asked for that.
+    /// Predicted peak memory with a whole batch in memory, if there was a limit.
     pub predicted_peak_bytes: Option<u64>,
-    /// Seconds of steps, those before a kill too.
+    /// Seconds of all steps, including those before a kill.
     pub seconds: f64,
-    /// Seconds in all, with loading and evaluation; of what was before a kill, the steps alone.
+    /// Seconds of the whole training, with loading and evaluation; of the time before a kill, only the steps.
     #[serde(default)]
     pub wall_seconds: f64,
 }
 
 impl DistillReport {
-    /// The file in a student's directory that says how it was trained.
+    /// The file in a student's directory with this report.
     pub const FILE: &str = "distill.json";
 }
 
-/// The layers of a student of fewer.
+/// The number of layers of a smaller student.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LayersKept {
-    /// Layers it has.
+    /// Layers of the student.
     pub n: usize,
-    /// Layers of the model that they come from.
+    /// Layers of the original.
     pub of: usize,
 }
 
-/// A point of a curve.
+/// A point of a loss curve.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CurvePoint {
-    /// The last of its steps.
+    /// The last step of the point.
     pub step: usize,
-    /// Their mean loss.
+    /// The mean loss of its steps.
     pub loss: f64,
 }
 
-/// The end of an epoch.
+/// The results after an epoch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EpochPoint {
-    /// Which, from 1.
+    /// The number of the epoch, from 1.
     pub epoch: usize,
-    /// Steps so far.
+    /// Number of steps so far.
     pub step: usize,
-    /// The mean loss over its steps.
+    /// The mean loss over the steps of the epoch.
     #[serde(default)]
     pub loss: Option<f64>,
-    /// What the evaluation found.
+    /// The metrics of the evaluation.
     pub metrics: BTreeMap<String, f64>,
 }

@@ -1,4 +1,4 @@
-//! Where the bytes of a budget went: bits of each tensor, the most sensitive first.
+//! The allocation of a budget: bits of each tensor, the most sensitive first.
 
 use super::axis::PlotAxis;
 use super::escape::{escape, name};
@@ -6,11 +6,11 @@ use super::family::MAX_ROWS;
 use super::rows::{FigureRow, RowFigure};
 use crate::{AllocatedTensor, Report, numbers};
 
-/// The figure; nothing where no budget was kept.
+/// Returns the figure; empty without a budget.
 pub(super) fn section(report: &Report) -> String {
     let Some(found) = &report.allocation else { return String::new() };
     let mut tensors: Vec<&AllocatedTensor> = found.tensors.iter().collect();
-    // A weight of the most sensitive costs the most.
+    // Sorts by sensitivity per weight.
     let worth = |tensor: &AllocatedTensor| tensor.sensitivity / tensor.n_weights.max(1) as f64;
     tensors.sort_by(|a, b| worth(b).total_cmp(&worth(a)).then(a.name.cmp(&b.name)));
     let total: f64 = tensors.iter().map(|tensor| tensor.loss).sum();
@@ -34,8 +34,8 @@ pub(super) fn section(report: &Report) -> String {
         id: "allocation",
         title: "Where the bytes went",
         lead: format!(
-            "Steps so that {}, by what errors cost ({}, in {}): the tensors whose weights matter most come first, and have finer steps. All of them together \
-             lose {total:.2e} by that reckoning.",
+            "The budget chose step sizes for {}, by sensitivity ({}, in {}). The most sensitive weights come first and have finer steps. The predicted loss \
+             of all tensors is {total:.2e}.",
             escape(&found.target),
             escape(&found.how),
             escape(&found.unit)
@@ -44,7 +44,7 @@ pub(super) fn section(report: &Report) -> String {
         rows: tensors.iter().take(MAX_ROWS).map(row).collect(),
         foot: match n_hidden {
             0 => String::new(),
-            n => format!("{n} tensors whose weights matter less are not drawn; <code>report.json</code> has all."),
+            n => format!("{n} less sensitive tensors are not drawn; <code>report.json</code> has all."),
         },
     }
     .to_html()
@@ -56,7 +56,7 @@ mod tests {
     use crate::{AllocationReport, sample};
 
     #[test]
-    fn what_matters_most_is_first_and_a_name_cannot_add_to_the_page() {
+    fn the_most_sensitive_tensor_is_first_and_names_are_escaped() {
         let mut report = sample::empty();
         assert_eq!(section(&report), "");
         let tensor = |name: &str, bytes: f64, loss: f64, sensitivity: f64| AllocatedTensor {
@@ -70,7 +70,7 @@ mod tests {
         report.allocation = Some(AllocationReport {
             most_bytes: None,
             is_finest: false,
-            target: "the weight files have at most 9 bytes".into(),
+            target: "at most 9 bytes of weight files".into(),
             how: "gradient".into(),
             unit: "nats".into(),
             tensors: vec![tensor("b<b>", 250.0, 3e-3, 1e-4), tensor("a", 500.0, 1e-3, 1e-1)],

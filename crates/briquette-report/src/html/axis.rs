@@ -1,9 +1,9 @@
-//! A scale: where a value lies, in percent of the width, and the lines that say so.
+//! A scale: positions of values in percent of the width, and grid lines.
 
 use crate::numbers;
 use std::fmt::Write;
 
-/// A linear scale from `low` to `high`, with marked values.
+/// A linear scale from `low` to `high`, with ticks.
 #[derive(Debug)]
 pub(super) struct PlotAxis {
     low: f64,
@@ -12,12 +12,13 @@ pub(super) struct PlotAxis {
 }
 
 impl PlotAxis {
-    /// A scale that holds `low` and `high` and has at most six steps of 1, 2 or 5 times a power of ten.
+    /// Returns a scale that contains `low` and `high` and has at most six steps of 1, 2 or 5 times a power of
+    /// ten.
     pub(super) fn holding(low: f64, high: f64) -> Self {
         Self::in_steps(low, high, 6.0)
     }
 
-    /// The same with at most so many steps between the two.
+    /// Returns a scale like [`holding`](Self::holding) with at most `n_most` steps between the values.
     pub(super) fn in_steps(low: f64, high: f64, n_most: f64) -> Self {
         let high = if high > low { high } else { low + 1.0 };
         let rough = (high - low) / n_most;
@@ -29,18 +30,18 @@ impl PlotAxis {
         Self { low: first as f64 * step, high: last as f64 * step, ticks }
     }
 
-    /// A scale of shares, from 0 to 1.
+    /// Returns a scale of shares, from 0 to 1.
     pub(super) fn of_shares() -> Self {
         Self { low: 0.0, high: 1.0, ticks: vec![0.0, 0.25, 0.5, 0.75, 1.0] }
     }
 
-    /// Percent of the width, held to the scale.
+    /// Returns the position of a value in percent of the width, clamped to the scale.
     pub(super) fn place(&self, value: f64) -> f64 {
         let share = (value - self.low) / (self.high - self.low);
         if share.is_finite() { 100.0 * share.clamp(0.0, 1.0) } else { 0.0 }
     }
 
-    /// A thin line at each mark, for the inside of a row's drawing.
+    /// Returns a thin line at each tick, for the drawing of a row.
     pub(super) fn grid(&self) -> String {
         self.ticks.iter().fold(String::new(), |mut out, tick| {
             let x = self.place(*tick);
@@ -49,7 +50,7 @@ impl PlotAxis {
         })
     }
 
-    /// Such lines for a scale that goes upwards.
+    /// Returns the lines of a vertical scale.
     pub(super) fn grid_upwards(&self) -> String {
         self.ticks.iter().fold(String::new(), |mut out, tick| {
             let y = 100.0 - self.place(*tick);
@@ -58,17 +59,17 @@ impl PlotAxis {
         })
     }
 
-    /// From one mark to the next.
+    /// Returns the distance of two ticks.
     pub(super) fn step(&self) -> f64 {
         (self.high - self.low) / (self.ticks.len() - 1).max(1) as f64
     }
 
-    /// Where it ends.
+    /// Returns the end of the scale.
     pub(super) fn high(&self) -> f64 {
         self.high
     }
 
-    /// The numbers at each mark of a scale that goes upwards, with as many digits as tell them apart, to its left.
+    /// Returns the numbers of a vertical scale, to its left, with enough digits to differ.
     pub(super) fn labels_upwards(&self, height: f64) -> String {
         let n_digits = numbers::digits_of_step(self.step());
         let mut out = format!("<svg class=\"axis\" height=\"{height}\" aria-hidden=\"true\">");
@@ -80,7 +81,7 @@ impl PlotAxis {
         out + "</svg>"
     }
 
-    /// The words at each mark, as one drawing above the rows; a second line where `below` has any.
+    /// Returns the text of each tick as one drawing above the rows, with a second line if `below` has text.
     pub(super) fn labels(&self, above: impl Fn(f64) -> String, below: impl Fn(f64) -> String) -> String {
         let has_two = self.ticks.iter().any(|tick| !below(*tick).is_empty());
         let mut out = format!("<svg class=\"axis\" height=\"{}\" aria-hidden=\"true\">", if has_two { 32 } else { 18 });
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_round_and_hold_both_ends() {
+    fn ticks_are_round_and_contain_both_ends() {
         let axis = PlotAxis::holding(0.0, 43.2);
         assert_eq!(axis.ticks, [0.0, 10.0, 20.0, 30.0, 40.0, 50.0]);
         assert_eq!((axis.place(0.0), axis.place(25.0), axis.place(1e9), axis.place(f64::NAN)), (0.0, 50.0, 100.0, 0.0));
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scale_upwards_has_its_largest_mark_on_top_and_digits_that_tell_marks_apart() {
+    fn a_vertical_scale_has_its_largest_tick_on_top_and_distinct_labels() {
         let axis = PlotAxis::in_steps(0.912, 0.9995, 4.0);
         let labels = axis.labels_upwards(100.0);
         let first = labels.find("y=\"100.00%\" dy=\"4\" text-anchor=\"end\">0.90<").unwrap();

@@ -1,4 +1,4 @@
-//! The page of a batch: every job a row with its bytes, quality and time, what became of it, and the way to its own page.
+//! The page of a batch. Each job is a row with bytes, quality, time, status and a link to its own page.
 
 use super::escape::{escape, name};
 use super::{frame, frontier, way};
@@ -7,12 +7,12 @@ use crate::{BatchReport, JobResult, JobStatus, numbers};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Jobs that the page shows.
+/// Largest number of jobs on the page.
 const MAX_JOBS: usize = 1000;
-/// Failed jobs that it shows before all others.
+/// Largest number of failed jobs that are shown before others.
 const MAX_FAILED: usize = 500;
 
-/// The page. The same report gives the same bytes. `n_left` jobs were not reached.
+/// Returns the page. Equal reports give equal bytes. `n_left` jobs did not run.
 pub fn of_batch(report: &BatchReport, n_left: usize) -> String {
     let shown = shown(&report.jobs);
     let metrics = metrics(&shown);
@@ -26,7 +26,7 @@ pub fn of_batch(report: &BatchReport, n_left: usize) -> String {
     frame::page(&format!("{file}, {} jobs", report.jobs.len() + n_left), &sections.concat(), &footer)
 }
 
-/// All jobs, or of very many the failed ones first and the others as they come; in their order.
+/// Returns all jobs; of very many, the failed ones first, then others, in their order.
 fn shown(jobs: &[JobResult]) -> Vec<&JobResult> {
     if jobs.len() <= MAX_JOBS {
         return jobs.iter().collect();
@@ -38,7 +38,7 @@ fn shown(jobs: &[JobResult]) -> Vec<&JobResult> {
     chosen.into_iter().map(|i| &jobs[i]).collect()
 }
 
-/// The names of what was measured of any job, those of the originals left out.
+/// Returns the names of all measured metrics, except those of the originals.
 fn metrics<'a>(jobs: &[&'a JobResult]) -> Vec<&'a str> {
     let names = jobs.iter().flat_map(|job| job.metrics.keys());
     let names: BTreeSet<&str> = names.filter(|name| !name.starts_with(REFERENCE)).map(String::as_str).collect();
@@ -52,7 +52,7 @@ fn headline(report: &BatchReport, n_left: usize) -> String {
         count(report.n_done, "done"),
         count(report.n_skipped, "done before"),
         count(report.n_failed, "failed"),
-        count(n_left, "not reached, as it was stopped"),
+        count(n_left, "not started before the stop"),
     ];
     let counts: Vec<String> = counts.into_iter().flatten().collect();
     let shard = report.shard.as_ref().map_or(String::new(), |shard| format!(" · shard {}", escape(shard)));
@@ -66,12 +66,12 @@ fn headline(report: &BatchReport, n_left: usize) -> String {
         file = name(numbers::last_part(&report.jobs_file.to_string_lossy())),
         sizes = report.sizes_text().unwrap_or_else(|| "No output".into()),
         jobs = if n == 1 { "job" } else { "jobs" },
-        counts = if counts.is_empty() { "nothing to do".into() } else { counts.join(", ") },
+        counts = if counts.is_empty() { "no jobs".into() } else { counts.join(", ") },
         time = time(report),
     )
 }
 
-/// The time of this run, and of all jobs where some were done before it.
+/// Returns the time of this run, and of all jobs if some ran before.
 fn time(report: &BatchReport) -> String {
     let all = report.jobs.iter().map(|job| job.seconds_before.unwrap_or(job.seconds)).sum();
     let of_all =
@@ -79,7 +79,7 @@ fn time(report: &BatchReport) -> String {
     format!("This run took {} by the wall clock.{of_all}", numbers::seconds(report.seconds))
 }
 
-/// The table of jobs.
+/// Returns the table of jobs.
 fn table(report: &BatchReport, jobs: &[&JobResult], metrics: &[&str]) -> String {
     let number = |heading: &str| format!("<th scope=\"col\" class=\"num\">{}</th>", escape(heading));
     let word = |heading: &str| format!("<th scope=\"col\">{heading}</th>");
@@ -120,7 +120,7 @@ fn row(job: &JobResult, metrics: &[&str], directory: &Path) -> String {
     )
 }
 
-/// A metric, and that of the original where it has one of its own.
+/// Returns a metric, and the original's value if there is one.
 fn measured(metrics: &BTreeMap<String, Option<f64>>, metric: &str) -> Option<(f64, String)> {
     let value = (*metrics.get(metric)?)?;
     let before = metrics.get(&format!("{REFERENCE}{metric}")).copied().flatten();
@@ -128,7 +128,7 @@ fn measured(metrics: &BTreeMap<String, Option<f64>>, metric: &str) -> Option<(f6
     Some((value, format!("{}{before}", numbers::decimal(value, 4))))
 }
 
-/// A number, with the value that it sorts by.
+/// Returns a cell with a number and its sort key.
 fn cell(found: Option<(f64, String)>) -> String {
     match found.filter(|(value, _)| value.is_finite()) {
         Some((value, text)) => format!("<td class=\"num\" data-v=\"{value}\">{text}</td>"),
@@ -137,13 +137,13 @@ fn cell(found: Option<(f64, String)>) -> String {
 }
 
 fn remark(job: &JobResult) -> String {
-    let redone = job.redone.as_ref().map(|why| format!("done again: {why}"));
-    let trained = job.trained_with.as_ref().map(|other| format!("trained once, with {other}"));
+    let redone = job.redone.as_ref().map(|why| format!("run again: {why}"));
+    let trained = job.trained_with.as_ref().map(|other| format!("trained once for {other}"));
     let remarks: Vec<String> = [job.error.clone(), job.note.clone(), redone, trained].into_iter().flatten().collect();
     remarks.join("; ")
 }
 
-/// The job's name, which leads to its own page where it has one.
+/// Returns the job's name, as a link to its page if there is one.
 fn link(job: &JobResult, directory: &Path) -> String {
     let text = name(&job.job);
     match job.made().and_then(|output| way::to_report(directory, output)) {
@@ -158,7 +158,7 @@ mod tests {
     use crate::sample::{batch, job};
 
     #[test]
-    fn every_job_is_a_row_with_its_figures_and_the_way_to_its_page() {
+    fn every_job_is_a_row_with_its_figures_and_a_link() {
         let mut jobs = vec![job("a b", JobStatus::Done), job("c", JobStatus::Skipped), job("d", JobStatus::Failed)];
         jobs[0].metrics = [("cosine".to_string(), Some(0.98769)), ("accuracy".into(), None)].into();
         jobs[1].metrics = [("cosine".to_string(), Some(0.9)), ("reference_cosine".into(), Some(1.0))].into();
@@ -172,7 +172,7 @@ mod tests {
         {
             assert!(rows[0].contains(phrase), "{phrase}: {}", rows[0]);
         }
-        for phrase in [">done before<", "0.9000 <small>of 1.0000</small>", ">77.00<", "trained once, with a b"] {
+        for phrase in [">done before<", "0.9000 <small>of 1.0000</small>", ">77.00<", "trained once for a b"] {
             assert!(rows[1].contains(phrase), "{phrase}: {}", rows[1]);
         }
         assert!(
@@ -180,15 +180,15 @@ mod tests {
             "{}",
             rows[2]
         );
-        assert!(page.contains("<b>2</b> not reached") && page.contains("5 jobs"));
+        assert!(page.contains("<b>2</b> not started") && page.contains("5 jobs"));
         assert!(page.contains("<h1><span>4.00 kB → 1.00 kB</span></h1>") && page.contains("cosine 0.9000 to 0.9877"));
         assert!(page.contains("This run took 1 min 15 s by the wall clock. All jobs took "), "{page}");
-        assert!(!page.contains("/out/sweep"), "its own directory is not told");
+        assert!(!page.contains("/out/sweep"), "its own directory is not shown");
         assert!(page.matches("<circle").count() == 2 && !page.contains("NaN"), "cosine of two jobs is plotted");
     }
 
     #[test]
-    fn a_name_cannot_add_to_the_page_nor_lead_elsewhere() {
+    fn names_are_escaped_in_text_and_links() {
         let evil = "a<script>alert(1)</script>\"'&";
         let mut jobs = vec![job(evil, JobStatus::Done), job("x", JobStatus::Failed)];
         jobs[0].metrics = [(evil.to_string(), Some(1.0))].into();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn of_very_many_jobs_the_failed_ones_are_there() {
+    fn failed_jobs_are_shown_first_of_very_many() {
         let of = |i: usize| job(&format!("job{i}"), if i % 1000 == 999 { JobStatus::Failed } else { JobStatus::Done });
         let report = batch((0..20_000).map(of).collect());
         let page = of_batch(&report, 0);

@@ -1,14 +1,16 @@
-//! Which models a person may want: those that no other beats.
+//! The Pareto front: models that no other model beats in bytes and quality.
 
-/// The places of the points, each bytes and a value, that no other beats: none has no more bytes and no worse a value, and is
-/// strictly better in one of them. In the order of bytes; of equal points all are there, in the order they came.
+/// Returns the indices of the points (bytes, value) on the Pareto front, ordered by bytes.
+///
+/// A point is on the front if no other point is at least as good in both and better in one. Equal points are
+/// all on the front, in their order.
 pub(super) fn best(points: &[(u64, f64)], is_more_better: bool) -> Vec<usize> {
     let gain = |place: usize| if is_more_better { points[place].1 } else { -points[place].1 };
     let mut order: Vec<usize> = (0..points.len()).collect();
     order.sort_by(|&a, &b| points[a].0.cmp(&points[b].0).then(gain(b).total_cmp(&gain(a))));
     let mut best: Vec<usize> = Vec::new();
     for place in order {
-        // What came before is as small or smaller, and the last of it is the best of all those.
+        // Earlier points are at most as large, and the last point on the front is the best of them.
         let is_best = best.last().is_none_or(|&last| gain(place) > gain(last) || points[place] == points[last]);
         if is_best {
             best.push(place);
@@ -21,7 +23,7 @@ pub(super) fn best(points: &[(u64, f64)], is_more_better: bool) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    /// The same by its definition.
+    /// Finds the same points by definition.
     fn by_definition(points: &[(u64, f64)], is_more_better: bool) -> Vec<usize> {
         let is_no_worse = |a: f64, b: f64| if is_more_better { a >= b } else { a <= b };
         let beats = |a: &(u64, f64), b: &(u64, f64)| a.0 <= b.0 && is_no_worse(a.1, b.1) && a != b;
@@ -32,14 +34,14 @@ mod tests {
     }
 
     #[test]
-    fn no_other_point_is_as_small_and_as_good() {
+    fn the_front_has_the_points_that_no_other_beats() {
         let points = [(6, 0.90), (7, 0.80), (8, 0.95), (8, 0.93), (12, 0.95), (20, 0.99)];
         assert_eq!(best(&points, true), [0, 2, 5]);
-        assert_eq!(best(&points, false), [0, 1], "of an error the lowest are the best");
+        assert_eq!(best(&points, false), [0, 1], "lower errors are better");
     }
 
     #[test]
-    fn of_equal_points_all_are_there_and_one_alone_is() {
+    fn equal_points_and_a_single_point_are_on_the_front() {
         assert_eq!(best(&[(5, 0.5), (9, 0.5), (5, 0.5)], true), [0, 2]);
         assert_eq!(best(&[(5, 0.5), (9, 0.5), (5, 0.5)], false), [0, 2]);
         assert_eq!(best(&[(5, -0.0), (5, 0.0)], true).len(), 2);
@@ -47,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_what_the_definition_says() {
+    fn the_front_equals_its_definition() {
         let mut state = 7_u64;
         let mut next = |n: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -7,12 +7,12 @@ use super::rows::{FigureRow, RowFigure};
 use crate::{Report, TensorReport, numbers};
 use std::borrow::Cow;
 
-/// Rows of less than one part in so many of the largest cannot be seen.
+/// A row below this fraction of the largest is not visible.
 const LEAST_VISIBLE: u64 = 400;
-/// Rows that are drawn however small they are.
+/// Number of rows that are drawn even if they are small.
 const MIN_ROWS: usize = 8;
 
-/// The figure; nothing for a model without tensors.
+/// Returns the figure; empty for a model without tensors.
 pub(super) fn section(report: &Report) -> String {
     let tensors = with_gone(report);
     let mut families = families(&tensors);
@@ -35,7 +35,7 @@ pub(super) fn section(report: &Report) -> String {
     .to_html()
 }
 
-/// The tensors, and those that only the original had.
+/// Returns the tensors, with those that only the original has.
 fn with_gone(report: &Report) -> Cow<'_, [TensorReport]> {
     if report.gone.is_empty() {
         return Cow::Borrowed(&report.tensors);
@@ -44,7 +44,7 @@ fn with_gone(report: &Report) -> Cow<'_, [TensorReport]> {
     Cow::Owned(report.tensors.iter().cloned().chain(gone).collect())
 }
 
-/// Takes out the families that are too small or too many to draw, and makes a single one of them.
+/// Merges the families that are too small or too many to draw into one.
 fn split_smaller<'a>(families: &mut Vec<TensorFamily<'a>>) -> Option<TensorFamily<'a>> {
     let largest = families.first()?.before_bytes();
     let n_visible = families.iter().take_while(|family| family.before_bytes() >= largest / LEAST_VISIBLE).count();
@@ -60,10 +60,10 @@ fn lead_of(largest: &TensorFamily, is_shared: bool, report: &Report) -> String {
     let before = numbers::percent(numbers::share(largest.before_bytes(), report.before.tensor_bytes));
     let after = numbers::percent(numbers::share(largest.after_bytes(), report.after.tensor_bytes));
     let shared =
-        if is_shared { " Tensors whose names differ in layer numbers only share a row, marked ×." } else { "" };
+        if is_shared { " Tensors whose names differ only in layer numbers share a row, marked ×." } else { "" };
     format!(
         "<span class=\"key before\"></span> before, <span class=\"key after\"></span> after. \
-         <b>{}</b> had {before} of the tensors' bytes and has {after} now.{shared}",
+         <b>{}</b> had {before} of the tensors' bytes before, and has {after} after.{shared}",
         name(&largest.label)
     )
 }
@@ -75,7 +75,7 @@ fn row(family: &TensorFamily, axis: &PlotAxis) -> FigureRow {
         format!("<rect class=\"{class}\" y=\"{y}\" height=\"{height}\" width=\"{width:.2}%\"/>")
     };
     let value = match (before, after) {
-        (before, after) if before == after => format!("{} <small>as before</small>", numbers::bytes(after)),
+        (before, after) if before == after => format!("{} <small>unchanged</small>", numbers::bytes(after)),
         (0, after) => format!("new → {}", numbers::bytes(after)),
         (before, after) if after == 0 && family.is_gone() => format!("{} → gone", numbers::bytes(before)),
         (before, after) => format!("{} → {}", numbers::bytes(before), numbers::bytes(after)),

@@ -1,4 +1,4 @@
-//! Two bars to one scale: what the bytes were made of, and what they are made of now.
+//! Bytes by role before and after, as two bars with one scale.
 
 use crate::{Report, numbers};
 use briquette_core::Role;
@@ -12,7 +12,7 @@ struct RoleBytes {
     after: u64,
 }
 
-/// The figure; nothing where there are no bytes.
+/// Returns the figure; empty without bytes.
 pub(super) fn section(report: &Report) -> String {
     let parts = parts_of(report);
     let total = |of: fn(&RoleBytes) -> u64| parts.iter().map(of).sum::<u64>();
@@ -23,8 +23,8 @@ pub(super) fn section(report: &Report) -> String {
     }
     format!(
         "<section aria-labelledby=\"composition\">\n<figure class=\"composition\">\n\
-         <figcaption><h2 id=\"composition\">What the bytes are made of</h2>\n\
-         <p>Bytes of the tensors by role, without file headers; both bars to one scale.</p></figcaption>\n\
+         <figcaption><h2 id=\"composition\">Bytes by role</h2>\n\
+         <p>Bytes of the tensors by role, without file headers. Both bars have the same scale.</p></figcaption>\n\
          <p class=\"bar-name\"><b>Before</b> {}</p>\n{}\n<p class=\"bar-name\"><b>After</b> {}</p>\n{}\n{}</figure>\n</section>\n",
         numbers::bytes(before),
         bar(&parts, |part| part.before, scale),
@@ -65,7 +65,7 @@ fn legend(parts: &[RoleBytes]) -> String {
     let items: String = parts.iter().fold(String::new(), |mut out, part| {
         let (role, before, after) = (part.role.name(), numbers::bytes(part.before), numbers::bytes(part.after));
         let change =
-            if part.before == part.after { format!("{after}, as before") } else { format!("{before} → {after}") };
+            if part.before == part.after { format!("{after}, unchanged") } else { format!("{before} → {after}") };
         let _ = writeln!(out, "<li><span class=\"key role-{role}\"></span> {role} <small>{change}</small></li>");
         out
     });

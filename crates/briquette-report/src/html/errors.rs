@@ -7,7 +7,7 @@ use super::rows::{self, FigureRow, RowFigure};
 use crate::{Report, TensorReport, numbers};
 use std::fmt::Write;
 
-/// The figure, or a sentence where nothing lost anything.
+/// Returns the figure, or a sentence if no tensor has an error.
 pub(super) fn section(report: &Report) -> String {
     let mut families = families(&report.tensors);
     families.retain_mut(|family| {
@@ -41,7 +41,7 @@ pub(super) fn section(report: &Report) -> String {
     .to_html()
 }
 
-/// Signal to noise that can be drawn.
+/// Returns the SQNR, if it can be drawn.
 fn decibels(tensor: &TensorReport) -> Option<f64> {
     tensor.error?.sqnr_db.filter(|db| db.is_finite()).map(|db| db.clamp(-200.0, 400.0))
 }
@@ -55,7 +55,7 @@ fn lead_of(first: &TensorFamily, against: &str) -> String {
     let worst = first.members.iter().find(|tensor| decibels(tensor) == Some(db)).unwrap_or(&first.members[0]);
     format!(
         "Signal to quantization noise (SQNR), one <span class=\"key dot\"></span> for each tensor: further right is closer to \
-         {against}. The worst is <b>{}</b> at {} dB; the difference from {against} has {} of its norm.",
+         {against}. The worst is <b>{}</b> with {} dB; its difference from {against} is {} of the norm.",
         name(&worst.name),
         numbers::decimal(db, 1),
         relative_text(worst.error.map_or(f64::NAN, |error| error.relative)),
@@ -64,7 +64,7 @@ fn lead_of(first: &TensorFamily, against: &str) -> String {
 
 fn foot_of(n_equal: usize, n_hidden: usize, against: &str) -> String {
     let mut foot = format!(
-        "The second line of the scale is the same as a relative error: the norm of the difference over the norm of {against}."
+        "The second line of the scale is the relative error: the norm of the difference over the norm of {against}."
     );
     if n_equal > 0 {
         let _ = write!(foot, " {n_equal} tensors are not shown: equal to {against}, or tied to one that is shown.");
@@ -75,7 +75,7 @@ fn foot_of(n_equal: usize, n_hidden: usize, against: &str) -> String {
     foot
 }
 
-/// `3.2 %`, with fewer digits for more and an exponent for very small errors.
+/// Returns a text such as `3.2 %`, with fewer digits for large errors and an exponent for very small ones.
 fn relative_text(relative: f64) -> String {
     match 100.0 * relative {
         percent if !percent.is_finite() || percent > 1e6 => numbers::NONE.into(),

@@ -1,8 +1,8 @@
-//! Text from a checkpoint, made harmless.
+//! Escapes text from a checkpoint.
 
 use crate::numbers::printable;
 
-/// Text for an element or a quoted attribute.
+/// Escapes text for an element or a quoted attribute.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in printable(text).chars() {
@@ -18,7 +18,7 @@ pub(super) fn escape(text: &str) -> String {
     out
 }
 
-/// A tensor's name or a path, that may break after a dot, a slash or an underscore.
+/// Escapes a tensor's name or a path, with line breaks allowed after dots, slashes and underscores.
 pub(super) fn name(text: &str) -> String {
     escape(text).replace('.', ".<wbr>").replace('/', "/<wbr>").replace('_', "_<wbr>")
 }

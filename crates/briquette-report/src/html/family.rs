@@ -1,43 +1,43 @@
-//! Tensors that share a row of a plot, so that a model of many layers stays readable.
+//! Tensors that share a row of a plot, so that a model with many layers stays readable.
 
 use crate::TensorReport;
 use crate::groups::{MAX_SINGLES, without_numbers};
 use std::collections::{BTreeMap, HashSet};
 
-/// Rows that a plot has.
+/// Largest number of rows of a plot.
 pub(super) const MAX_ROWS: usize = 24;
 
-/// One tensor, or all whose names differ in layer numbers only.
+/// One tensor, or all tensors whose names differ only in layer numbers.
 #[derive(Debug)]
 pub(super) struct TensorFamily<'a> {
-    /// The name, with `*` for what differs.
+    /// The name, with `*` for differing numbers.
     pub(super) label: String,
-    /// Never empty.
+    /// The tensors, at least one.
     pub(super) members: Vec<&'a TensorReport>,
 }
 
 impl TensorFamily<'_> {
-    /// Bytes of all members.
+    /// Returns the bytes of all members before.
     pub(super) fn before_bytes(&self) -> u64 {
         self.members.iter().map(|tensor| tensor.before_bytes).sum()
     }
 
-    /// Bytes of all members after.
+    /// Returns the bytes of all members after.
     pub(super) fn after_bytes(&self) -> u64 {
         self.members.iter().map(|tensor| tensor.after_bytes).sum()
     }
 
-    /// Whether only the original had any of them.
+    /// Returns whether all members are from the original only.
     pub(super) fn is_gone(&self) -> bool {
         self.members.iter().all(|tensor| tensor.encoding.is_empty())
     }
 
-    /// `×12`, or nothing where the label says it all.
+    /// Returns `×12`, or nothing for a single tensor.
     pub(super) fn note(&self) -> String {
         if !self.label.contains('*') {
             return String::new();
         }
-        // A name is there twice where the original's tensor had another shape: one is new, the other gone.
+        // A name occurs twice if the original's tensor has another shape: one is new, the other gone.
         let gone = self.members.iter().filter(|tensor| tensor.encoding.is_empty());
         let gone: HashSet<&str> = gone.map(|tensor| tensor.name.as_str()).collect();
         let is_twice = |tensor: &&&TensorReport| !tensor.encoding.is_empty() && gone.contains(tensor.name.as_str());
@@ -49,14 +49,14 @@ impl TensorFamily<'_> {
     }
 }
 
-/// Families in the order of their first members. Few tensors are a family each.
+/// Returns families in the order of their first members. A small model has one family per tensor.
 pub(super) fn families(tensors: &[TensorReport]) -> Vec<TensorFamily<'_>> {
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
     let (mut families, mut without) = (Vec::<TensorFamily>::new(), String::new());
     for tensor in tensors {
         let label =
             if tensors.len() > MAX_SINGLES { without_numbers(&tensor.name, &mut without) } else { &tensor.name };
-        // Tensors are many and families few: most need no label of their own.
+        // Most tensors belong to a known family and need no new label.
         let place = places.get(label).copied().unwrap_or_else(|| {
             places.insert(label.to_string(), families.len());
             families.push(TensorFamily { label: label.to_string(), members: Vec::new() });
@@ -78,7 +78,7 @@ mod tests {
     use crate::sample;
 
     #[test]
-    fn layers_of_a_large_model_share_a_row_and_single_tensors_keep_their_names() {
+    fn layers_share_a_row_and_single_tensors_keep_their_names() {
         let mut report = sample::of_layers(12);
         report.tensors.push(sample::tensor("head.0.weight".into(), 0));
         let found = families(&report.tensors);

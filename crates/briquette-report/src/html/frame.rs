@@ -1,11 +1,11 @@
-//! What every page has around its content: it makes no request, and it reads without scripts.
+//! The frame of every page. A page makes no requests and works without scripts.
 
 use super::escape::escape;
 
 const STYLE: &str = include_str!("page.css");
 const SORT: &str = include_str!("sort.js");
 
-/// A page. `title` is text; `main` and `footer` are what is safe to stand in a page.
+/// Returns a page. `title` is plain text; `main` and `footer` are HTML.
 pub(super) fn page(title: &str, main: &str, footer: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\

@@ -1,4 +1,4 @@
-//! The frontier of a batch: bytes and quality of every model, and a line through those that no other beats.
+//! The frontier of a batch: bytes and quality of every model, with a line through the Pareto front.
 
 mod plot;
 
@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Metrics that are plotted.
+/// Largest number of plotted metrics.
 const MAX_PLOTS: usize = 4;
 
-/// A plot for each metric that at least two models have; nothing where there is none.
+/// Returns a plot for each metric that at least two models have; empty if there is none.
 pub(super) fn section(report: &BatchReport) -> String {
     let models = candidates(report);
     let names = models.iter().flat_map(|model| model.metrics.keys());
@@ -26,14 +26,14 @@ pub(super) fn section(report: &BatchReport) -> String {
     let drawn: String = plots.iter().map(|plot| plot.to_html(directory)).collect();
     format!(
         "<section aria-labelledby=\"quality\">\n<h2 id=\"quality\">Bytes and quality</h2>\n\
-         <p class=\"fine\">Each mark is a model and leads to its own page; further right are more bytes of weight files. The line goes \
-         through the models that no other beats: none has as few bytes and is as good. All figures of jobs are in \
+         <p class=\"fine\">Each mark is a model and links to its page. The x axis is the bytes of weight files. The line \
+         connects the best models: for each, no smaller model is as good. All figures of jobs are in \
          <a href=\"#all\">the table</a>.</p>\n{legend}<div class=\"frontiers\">\n{drawn}</div>\n</section>\n",
         legend = legend(&plots),
     )
 }
 
-/// What there is to choose from: nothing of what failed.
+/// Returns the models to choose from, without failed jobs.
 fn candidates(report: &BatchReport) -> Vec<ShownModel<'_>> {
     let of_jobs = report.jobs.iter().filter(|job| !job.is_failed()).filter_map(|job| {
         let (output, bytes) = (job.made(), job.after_bytes?);
@@ -49,13 +49,13 @@ fn candidates(report: &BatchReport) -> Vec<ShownModel<'_>> {
     of_jobs.chain(of_others).collect()
 }
 
-/// What the marks mean of which there are any.
+/// Returns the legend of the marks that occur.
 fn legend(plots: &[FrontierPlot]) -> String {
     let has = |is_job: bool| plots.iter().any(|plot| plot.has(is_job));
     let parts = [
         (has(true), "dot", "a job"),
-        (has(false), "other", "made elsewhere"),
-        (true, "edge", "beaten by no other"),
+        (has(false), "other", "another output"),
+        (true, "edge", "best for its size"),
         (plots.iter().any(FrontierPlot::has_originals), "original", "the original"),
     ];
     let parts = parts.into_iter().filter(|(is_there, ..)| *is_there).fold(String::new(), |mut out, (_, key, words)| {
@@ -83,7 +83,7 @@ mod tests {
         OtherOutput { name: name.into(), output: format!("/else/{name}").into(), after_bytes, metrics }
     }
 
-    /// The titles of the marks of a class, in their order.
+    /// Returns the titles of the marks of a class, in their order.
     fn titles<'a>(page: &'a str, class: &str) -> Vec<&'a str> {
         let marks = page.lines().filter(|line| line.contains(&format!("class=\"{class}\"")));
         marks.map(|line| line.split_once("<title>").unwrap().1.split_once("</title>").unwrap().0).collect()
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_goes_through_the_best_whichever_way_of_a_metric_that_is() {
+    fn the_line_connects_the_best_for_both_directions_of_metrics() {
         let sizes = [
             ("large", 23_000_000, 0.9),
             ("small", 6_000_000, 0.5),
@@ -109,8 +109,8 @@ mod tests {
             (vec!["small", "mid", "large"], vec!["worse"])
         );
         assert_eq!((names(&loss, "model best"), names(&loss, "model")), (vec!["small", "worse"], vec!["mid", "large"]));
-        assert!(cosine.contains("more is better; from 0.4000 to 0.9000") && loss.contains("less is better"));
-        // From 5 to 25 MB and from 0.4 to 0.9: 6 MB lie at 5 %, 9 MB at 20 %, 23 MB at 90 %.
+        assert!(cosine.contains("higher is better; from 0.4000 to 0.9000") && loss.contains("lower is better"));
+        // From 5 to 25 MB and from 0.4 to 0.9: 6 MB is at 5 %, 9 MB at 20 %, 23 MB at 90 %.
         assert!(cosine.contains("d=\"M5.00 80.00H20.00V60.00H90.00V0.00H100\""), "{cosine}");
         for end in [">5 MB<", ">25 MB<", ">0.4<", ">0.9<", ">small<", ">mid<", ">large<"] {
             assert!(cosine.contains(end), "{end}: {cosine}");
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_a_link_where_there_is_an_output_and_names_do_no_harm() {
+    fn marks_with_an_output_are_links_and_names_are_escaped() {
         let evil = "a<script>alert(1)</script>\"'&";
         let mut jobs = vec![made(evil, 1000, &[(evil, 1.0)]), made("no output", 2000, &[(evil, 2.0)])];
         (jobs[0].output, jobs[1].output) = (Some("/out/a b".into()), None);
@@ -133,19 +133,19 @@ mod tests {
         assert!(page.contains("<a class=\"model\" href=\"./a%20b/report.html\"><title>a&lt;script&gt;"), "{page}");
         assert!(page.contains("href=\"./../javascript%3Aalert%281%29/report.html\""), "{page}");
         assert!(page.contains("<g class=\"model best\"><title>no output:"), "{page}");
-        assert!(!page.contains("failed"), "it made nothing: {page}");
+        assert!(!page.contains("failed"), "a failed job has no mark: {page}");
         assert_eq!(page.matches("href=").count(), 3, "two marks and the table");
     }
 
     #[test]
-    fn outputs_from_elsewhere_have_another_mark_and_may_beat_jobs() {
+    fn other_outputs_have_another_mark_and_may_beat_jobs() {
         let mut report = batch(vec![made("a", 1000, &[("cosine", 0.9)]), made("b", 2000, &[("cosine", 0.95)])]);
         let alone = section(&report);
-        assert!(!alone.contains("made elsewhere") && alone.matches("<circle").count() == 2);
+        assert!(!alone.contains("another output") && alone.matches("<circle").count() == 2);
         let metrics = Metrics::from([("cosine".into(), Some(0.96))]);
         report.also = vec![other("theirs", 1500, metrics), other("unmeasured", 1, Metrics::new())];
         let page = section(&report);
-        assert!(page.contains("made elsewhere") && page.contains("1 more are not drawn"), "{page}");
+        assert!(page.contains("another output") && page.contains("1 more are not drawn"), "{page}");
         assert_eq!((page.matches("<circle").count(), page.matches("<path class=\"other\"").count()), (2, 1));
         assert_eq!((names(&page, "model best"), names(&page, "model")), (vec!["a", "theirs"], vec!["b"]));
         assert_eq!(page, section(&report), "the same report gives the same bytes");
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn one_model_is_no_choice_and_equal_ones_are_all_on_the_line() {
+    fn one_model_has_no_plot_and_equal_models_are_all_on_the_line() {
         let one = made("a", 1000, &[("cosine", 0.9)]);
         assert_eq!(section(&batch(vec![one.clone()])), "");
         let page = section(&batch(vec![one.clone(), JobResult { job: "b".into(), ..one.clone() }]));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_not_drawn() {
+    fn values_that_are_not_finite_are_not_drawn() {
         let mut jobs: Vec<JobResult> = [0.9, f64::NAN, f64::INFINITY, 1e300, 0.8]
             .iter()
             .map(|value| made("a", 1000, &[("cosine", *value)]))
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_original_has_is_a_dashed_line_for_each_value() {
+    fn each_value_of_an_original_is_a_dashed_line() {
         let of = |bytes: u64, before: f64| made("a", bytes, &[("perplexity", 20.0), ("reference_perplexity", before)]);
         let page = section(&batch(vec![of(1, 18.531), of(2, 18.53099), of(3, 40.0)]));
         assert_eq!(page.matches("<line class=\"original\"").count(), 2, "18.5310 is one");
@@ -193,13 +193,13 @@ mod tests {
         ] {
             assert!(page.contains(words), "{words}: {page}");
         }
-        assert_eq!(page.matches("<figure").count(), 1, "of the original by itself there is none");
+        assert_eq!(page.matches("<figure").count(), 1, "the original alone has no plot");
         let without = section(&batch(vec![made("a", 1, &[("kl", 1.0)]), made("b", 2, &[("kl", 2.0)])]));
         assert!(!without.contains("original"), "{without}");
     }
 
     #[test]
-    fn of_very_many_the_best_are_drawn() {
+    fn the_best_of_very_many_are_drawn() {
         let mut jobs: Vec<JobResult> = (0..5000).map(|i| made("a", 2000 + i, &[("cosine", 0.5)])).collect();
         jobs.push(made("best", 9000, &[("cosine", 0.9)]));
         let page = section(&batch(jobs));

@@ -3,7 +3,7 @@
 use super::escape::{escape, name};
 use crate::{Report, metrics, numbers};
 
-/// The top of the page.
+/// Returns the top of the page.
 pub(super) fn section(report: &Report) -> String {
     let (before, after) = (report.before.file_bytes, report.after.file_bytes);
     let stages: String = report.stages.iter().map(|stage| format!("<li>{}</li>", escape(stage))).collect();
@@ -27,7 +27,7 @@ pub(super) fn section(report: &Report) -> String {
     )
 }
 
-/// The model's name, without the folders it lies in.
+/// Returns the model's name without its directories.
 pub(super) fn name_of(report: &Report) -> String {
     let name = numbers::last_part(&report.model);
     if name.is_empty() { "a model".into() } else { name.into() }
@@ -35,7 +35,7 @@ pub(super) fn name_of(report: &Report) -> String {
 
 fn verdict(before: u64, after: u64) -> String {
     if after == 0 || before == 0 {
-        return "There are no bytes to compare.".into();
+        return "No bytes to compare.".into();
     }
     if after >= before {
         let share = numbers::percent(numbers::share(after - before, before));
@@ -45,7 +45,7 @@ fn verdict(before: u64, after: u64) -> String {
     format!("<b>{}×</b> smaller: {share} of the bytes.", numbers::ratio(before, after).trim_end_matches('x'))
 }
 
-/// The metrics of the headline, where anything was evaluated.
+/// Returns the metrics of the headline, if the model was evaluated.
 fn quality(report: &Report) -> String {
     let words = report.evaluation.as_ref().map(|found| metrics::in_words(&found.metrics)).unwrap_or_default();
     if words.is_empty() { words } else { format!(" <span class=\"quality\">{}.</span>", escape(&words)) }
@@ -65,7 +65,7 @@ fn remarks(report: &Report) -> String {
     format!("<aside class=\"remarks\" aria-label=\"Remarks\"><ul>\n{items}</ul></aside>\n")
 }
 
-/// Notes are not warnings, and stand out less.
+/// Notes are not warnings and are less prominent.
 fn notes(report: &Report) -> String {
     if report.notes.is_empty() {
         return String::new();

@@ -7,7 +7,7 @@ use std::fmt::Write;
 /// Height of a drawing, in its own units.
 const HEIGHT: f64 = 100.0;
 
-/// The figure; nothing where no tensor was changed.
+/// Returns the figure; empty if no tensor was changed.
 pub(super) fn section(report: &Report) -> String {
     if report.histograms.is_empty() {
         return String::new();
@@ -15,8 +15,8 @@ pub(super) fn section(report: &Report) -> String {
     let plots: String = report.histograms.iter().map(|histogram| plot(histogram, report)).collect();
     format!(
         "<section aria-labelledby=\"histograms\">\n<h2 id=\"histograms\">Weights of the worst tensors</h2>\n\
-         <p>How many weights have which value: <span class=\"key outline\"></span> {before}, <span class=\"key after\"></span> after. \
-         Heights are square roots of counts, so that many zeros do not hide the rest. By up to 131,072 weights of each.</p>\n\
+         <p>Number of weights by value: <span class=\"key outline\"></span> {before}, <span class=\"key after\"></span> after. \
+         Heights are square roots of counts, so that many zeros do not hide the rest. At most 131,072 weights of each tensor are counted.</p>\n\
          <div class=\"histograms\">\n{plots}</div>\n</section>\n",
         before = if report.trained.is_empty() { "before" } else { "as trained" },
     )
@@ -45,12 +45,12 @@ fn plot(histogram: &WeightHistogram, report: &Report) -> String {
     )
 }
 
-/// `0.25` or `1.2e-5`.
+/// Returns `0.25` or `1.2e-5`.
 fn limit_text(limit: f64) -> String {
     if (0.001..10_000.0).contains(&limit) { format!("{limit:.3}") } else { format!("{limit:.1e}") }
 }
 
-/// Where the top of a bar lies.
+/// Returns the position of the top of a bar.
 fn top(count: u32, most: u32) -> f64 {
     HEIGHT - (HEIGHT - 2.0) * (f64::from(count) / f64::from(most)).sqrt()
 }
@@ -62,7 +62,7 @@ fn bars(counts: &[u32], most: u32) -> String {
     })
 }
 
-/// The outline of all bars as one path, like a staircase.
+/// Returns the outline of all bars as one path.
 fn outline(counts: &[u32], most: u32) -> String {
     let mut out = format!("M0 {HEIGHT}");
     for count in counts {

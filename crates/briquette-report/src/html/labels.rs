@@ -1,13 +1,13 @@
-//! Labels beside the points of a drawing, where they cover nothing.
+//! Labels beside the points of a drawing, placed without overlaps.
 
 use crate::width::width;
 
-/// Pixels that a column of text takes, in the page's smallest letters; wide ones are guessed to be as wide as two.
+/// Width of a text column in pixels, in the page's smallest font; wide characters count as two.
 const COLUMN: f64 = 6.4;
-/// Pixels from a point to the near side of its label, and how high that is.
+/// Pixels from a point to its label, and the height of the label.
 const GAP: f64 = 8.0;
 const LINE: f64 = 12.0;
-/// Pixels between a line that goes up or down from a point, and what stands to the side of it.
+/// Pixels between a vertical line at a point and a label beside it.
 const ASIDE: f64 = 4.0;
 
 /// A rectangle of a drawing, in pixels.
@@ -19,19 +19,21 @@ pub(super) struct DrawnBox {
     pub(super) bottom: f64,
 }
 
-/// Where a label stands beside its point.
+/// The position of a label beside its point.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LabelPlace {
-    /// What of the text lies at the point, as SVG has it.
+    /// The SVG text anchor at the point.
     pub(super) anchor: &'static str,
-    /// Pixels from the point to the right, and down to the line that letters stand on.
+    /// Pixels to the right of the point, and down to the baseline.
     pub(super) dx: f64,
     /// See `dx`.
     pub(super) dy: f64,
 }
 
-/// The room of a drawing, and what of it is taken. What covers nothing in a narrow drawing covers nothing in a wider one, where all
-/// points are further apart and texts as wide as before.
+/// The free and the occupied space of a drawing.
+///
+/// Labels that do not overlap in a narrow drawing do not overlap in a wider one, because points move apart and
+/// texts keep their width.
 #[derive(Debug)]
 pub(super) struct LabelRoom {
     all: DrawnBox,
@@ -39,7 +41,7 @@ pub(super) struct LabelRoom {
 }
 
 impl DrawnBox {
-    /// Around a point.
+    /// Returns a box around a point.
     pub(super) fn around(x: f64, y: f64, by: f64) -> Self {
         Self { left: x - by, right: x + by, top: y - by, bottom: y + by }
     }
@@ -54,18 +56,20 @@ impl DrawnBox {
 }
 
 impl LabelRoom {
-    /// All of it is free.
+    /// Creates an empty drawing.
     pub(super) fn of(all: DrawnBox) -> Self {
         Self { all, taken: Vec::new() }
     }
 
-    /// Nothing else may be there.
+    /// Marks a box as occupied.
     pub(super) fn take(&mut self, part: DrawnBox) {
         self.taken.push(part);
     }
 
-    /// Takes the first place beside a point where a text covers nothing: above it or below it, whichever is to be tried first;
-    /// in the middle, to the left, to the right.
+    /// Occupies the first free position beside a point.
+    ///
+    /// Positions above come first if `above_first`, else those below. On each side, the order is middle, left,
+    /// right.
     pub(super) fn place(&mut self, [x, y]: [f64; 2], text: &str, above_first: bool) -> Option<LabelPlace> {
         let length = width(text) as f64 * COLUMN;
         let sides = if above_first { [-GAP - LINE, GAP] } else { [GAP, -GAP - LINE] };
@@ -88,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_goes_where_nothing_is_and_nowhere_if_there_is_no_such_place() {
+    fn labels_take_free_positions_only() {
         let mut room = LabelRoom::of(DrawnBox { left: 0.0, right: 100.0, top: 0.0, bottom: 60.0 });
         let anchor = |place: Option<LabelPlace>| place.map(|place| (place.anchor, place.dy < 0.0));
         assert_eq!(anchor(room.place([50.0, 30.0], "12 MB", true)), Some(("middle", true)));

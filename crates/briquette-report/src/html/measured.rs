@@ -4,7 +4,7 @@ use super::escape::escape;
 use crate::{Footprint, Report, numbers};
 use std::fmt::Write;
 
-/// The tables of figures.
+/// Returns the tables of figures.
 pub(super) fn section(report: &Report) -> String {
     format!(
         "<section aria-labelledby=\"measured\">\n<h2 id=\"measured\">Bytes, measured</h2>\n\
@@ -45,13 +45,13 @@ fn in_bytes(report: &Report) -> Vec<MeasuredRow> {
             "Predicted bytes on disk",
             String::new(),
             format!("<small>{bound}</small> {}", count(predicted)),
-            "by the plan, before anything was written",
+            "from the plan, before the run",
         ),
         (
             "Bytes of tensors",
             count(before.tensor_bytes),
             count(after.tensor_bytes),
-            "without file headers: what holding them in memory as stored takes",
+            "without file headers: their size in memory as stored",
         ),
     ]
 }
@@ -64,8 +64,8 @@ fn by_element(report: &Report) -> Vec<MeasuredRow> {
     };
     let bits = |of: &Footprint| numbers::bits_per_weight(of.tensor_bytes, of.n_elements);
     vec![
-        ("Bits per weight", bits(before), bits(after), "bytes of tensors × 8 over elements, scales and masks included"),
-        ("Elements", count(before.n_elements), count(after.n_elements), "by the shapes"),
+        ("Bits per weight", bits(before), bits(after), "bits of all tensors over elements, with scales and masks"),
+        ("Elements", count(before.n_elements), count(after.n_elements), "from the shapes"),
         ("Zeros", zeros(before), zeros(after), "elements equal to zero, in the values read back and decoded"),
     ]
 }
@@ -90,10 +90,10 @@ fn run(report: &Report) -> String {
     }
     let how = match report.trained.is_empty() {
         true => "wall clock of the whole run, up to writing this report",
-        false => "wall clock of the whole run, up to writing this report; steps of training before a kill too",
+        false => "wall clock of the whole run, up to writing this report, with training steps before a kill",
     };
-    line("In all", String::new(), numbers::seconds(report.total_seconds), how);
-    line("Threads", String::new(), report.threads.to_string(), "that worked");
-    line("Peak memory", String::new(), peak, &format!("most memory this process used{meter}"));
+    line("Total", String::new(), numbers::seconds(report.total_seconds), how);
+    line("Threads", String::new(), report.threads.to_string(), "worker threads");
+    line("Peak memory", String::new(), peak, &format!("peak memory of this process{meter}"));
     out
 }

@@ -1,11 +1,11 @@
-//! What running it showed: quality, latency and memory, before and after.
+//! Quality, latency and memory of the evaluation, before and after.
 
 use super::escape::escape;
 use crate::figures::ContinuationFigures;
 use crate::{Report, running};
 use std::fmt::Write;
 
-/// The table of figures; nothing where nothing was run.
+/// Returns the table of figures; empty without an evaluation.
 pub(super) fn section(report: &Report) -> String {
     let Some(evaluation) = &report.evaluation else { return String::new() };
     let rows = running::figures(evaluation).into_iter().fold(String::new(), |mut out, figure| {
@@ -26,7 +26,7 @@ pub(super) fn section(report: &Report) -> String {
     )
 }
 
-/// A prompt, and what models go on with.
+/// Returns a prompt and the texts that models generate from it.
 fn continued(found: &ContinuationFigures) -> String {
     let texts = found.before.iter().map(|text| ("before", text)).chain([("after", &found.after)]);
     let rows = texts.fold(String::new(), |mut out, (name, text)| {
@@ -34,7 +34,7 @@ fn continued(found: &ContinuationFigures) -> String {
         out
     });
     format!(
-        "<p>What it goes on with after <q>{}</q>, the most likely token each time:</p>\n<dl class=\"continued\">\n{rows}</dl>\n",
+        "<p>Generated after <q>{}</q> with the most likely tokens:</p>\n<dl class=\"continued\">\n{rows}</dl>\n",
         escape(&found.prompt)
     )
 }

@@ -1,38 +1,40 @@
-//! A figure made of rows: a name, a drawing on a common scale, a value. The words are text, so that they neither
-//! shrink on a phone nor hide from a screen reader.
+//! A figure of rows: a name, a drawing on a common scale, and a value.
+//!
+//! The words are text outside of the drawing, so that they do not shrink on a phone and screen readers can read
+//! them.
 
-/// A row. All but `marks` is HTML.
+/// A row. All fields except `marks` are HTML.
 #[derive(Debug)]
 pub(super) struct FigureRow {
-    /// What it is about.
+    /// The name of the row.
     pub(super) label: String,
-    /// Fine print beside the label.
+    /// Small text beside the label.
     pub(super) note: String,
-    /// What is drawn, as SVG.
+    /// The drawing as SVG.
     pub(super) marks: String,
-    /// The value in words.
+    /// The value as text.
     pub(super) value: String,
 }
 
 /// A figure of rows.
 #[derive(Debug)]
 pub(super) struct RowFigure {
-    /// Name of the figure in the page.
+    /// The id of the figure in the page.
     pub(super) id: &'static str,
-    /// What it shows.
+    /// The title.
     pub(super) title: &'static str,
-    /// What to see in it, and how to read it: HTML.
+    /// An introduction, as HTML.
     pub(super) lead: String,
-    /// The scale's words; see [`super::axis::PlotAxis::labels`].
+    /// The labels of the scale; see [`super::axis::PlotAxis::labels`].
     pub(super) axis: String,
-    /// From top to bottom.
+    /// The rows from top to bottom.
     pub(super) rows: Vec<FigureRow>,
-    /// Fine print below.
+    /// Small text below.
     pub(super) foot: String,
 }
 
 impl RowFigure {
-    /// The figure.
+    /// Returns the figure as HTML.
     pub(super) fn to_html(&self) -> String {
         let Self { id, title, lead, axis, foot, .. } = self;
         let rows: String = self.rows.iter().map(row).collect();
@@ -44,10 +46,11 @@ impl RowFigure {
     }
 }
 
-/// Marks of a row that are drawn one by one.
+/// Largest number of marks of a row that are drawn individually.
 const MAX_MARKS: usize = 200;
 
-/// Where the marks of a row lie, in percent of the width: of very many, those that would lie on each other are one.
+/// Returns the positions of a row's marks, in percent of the width; if there are very many, overlapping marks
+/// are merged.
 pub(super) fn marks(places: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut places: Vec<f64> = places.collect();
     if places.len() > MAX_MARKS {
@@ -74,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_few_marks_are_all_drawn_and_many_once_where_they_would_hide_each_other() {
+    fn few_marks_are_all_drawn_and_many_are_merged() {
         assert_eq!(marks([3.0, 1.0, 3.0].into_iter()), [3.0, 1.0, 3.0]);
         let many = marks((0..100_000).map(|i| f64::from(i) / 1000.0));
         assert_eq!((many.len(), many[0], many[200]), (201, 0.0, 100.0));

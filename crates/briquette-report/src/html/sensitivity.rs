@@ -1,4 +1,4 @@
-//! The page of a model's sensitivities: what is lost by the error of each tensor, worst first.
+//! The page of sensitivities: the predicted loss of each tensor, worst first.
 
 use super::axis::PlotAxis;
 use super::escape::{escape, name};
@@ -8,18 +8,21 @@ use super::rows::{FigureRow, RowFigure};
 use crate::{SensitivityReport, TensorSensitivity, numbers};
 use std::fmt::Write;
 
-/// Tensors in the table.
+/// Largest number of tensors in the table.
 const MAX_TENSORS: usize = 1000;
 
-/// The page. The same report gives the same bytes.
+/// Returns the page. Equal reports give equal bytes.
 pub fn of_sensitivity(report: &SensitivityReport) -> String {
     let worst = worst_first(report);
     let sections = [headline(report), figure(report, &worst), table(report, &worst)];
-    let footer = format!("Written by {}. The same figures, for programs, lie beside it.", escape(&report.producer));
-    frame::page(&format!("{}, what errors cost", numbers::last_part(&report.model)), &sections.concat(), &footer)
+    let footer = format!(
+        "Written by {}. The file beside this page has the same figures for programs.",
+        escape(&report.producer)
+    );
+    frame::page(&format!("{}, sensitivity", numbers::last_part(&report.model)), &sections.concat(), &footer)
 }
 
-/// Tensors by what is lost, most first.
+/// Returns tensors by loss, largest first.
 fn worst_first(report: &SensitivityReport) -> Vec<&TensorSensitivity> {
     let mut tensors: Vec<&TensorSensitivity> = report.tensors.iter().collect();
     tensors.sort_by(|a, b| b.loss.total_cmp(&a.loss).then(a.name.cmp(&b.name)));
@@ -33,13 +36,13 @@ fn headline(report: &SensitivityReport) -> String {
     };
     let held = match (&report.against, report.rank_correlation) {
         (Some(other), Some(rank)) => {
-            format!("<p class=\"verdict\">Held against {}: ranks correlate by {rank:.3}.</p>\n", escape(other))
+            format!("<p class=\"verdict\">Rank correlation with {}: {rank:.3}.</p>\n", escape(other))
         }
         _ => String::new(),
     };
     format!(
-        "<header>\n<p class=\"kicker\">{model}</p>\n<h1><span>What errors of {n} tensors cost</span></h1>\n{held}\
-         <p class=\"fine\">Found by {how}{on}, in {unit}.</p>\n</header>\n",
+        "<header>\n<p class=\"kicker\">{model}</p>\n<h1><span>Sensitivity of {n} tensors</span></h1>\n{held}\
+         <p class=\"fine\">Method: {how}{on}, in {unit}.</p>\n</header>\n",
         model = name(&report.model),
         n = report.tensors.len(),
         how = escape(&report.how),
@@ -47,7 +50,7 @@ fn headline(report: &SensitivityReport) -> String {
     )
 }
 
-/// Base 10 logarithm of a loss that can be drawn.
+/// Returns the base 10 logarithm of a loss, if it can be drawn.
 fn place(loss: f64) -> Option<f64> {
     Some(loss.log10()).filter(|log| log.is_finite())
 }
@@ -77,19 +80,19 @@ fn figure(report: &SensitivityReport, worst: &[&TensorSensitivity]) -> String {
         }
     };
     let against =
-        report.against.as_ref().map_or(String::new(), |other| format!(" Rings are what {} finds.", escape(other)));
+        report.against.as_ref().map_or(String::new(), |other| format!(" Rings are the losses by {}.", escape(other)));
     RowFigure {
         id: "losses",
-        title: "What is lost, worst first",
+        title: "Loss by tensor, worst first",
         lead: format!(
-            "By rounding each tensor alone to a step of a quarter of its weights' root mean square, some four bits a weight; beside it its share of \
+            "Loss with only this tensor quantized to about four bits (a step of a quarter of its root mean square), and its share of the total \
              all.{against}"
         ),
         axis: axis.labels(|tick| format!("{:.0e}", 10.0_f64.powf(tick)), |_| String::new()),
         rows: shown.iter().map(row).collect(),
         foot: match worst.len() - shown.len() {
             0 => String::new(),
-            n => format!("{n} tensors of which less is lost are not drawn."),
+            n => format!("{n} tensors with smaller losses are not drawn."),
         },
     }
     .to_html()
@@ -109,14 +112,14 @@ fn table(report: &SensitivityReport, worst: &[&TensorSensitivity]) -> String {
             number(tensor.loss),
             if report.against.is_some() { against(tensor) } else { String::new() },
             number(tensor.loss_of_square),
-            if tensor.is_idle { "nothing that ran has it" } else { "" },
+            if tensor.is_idle { "not used by any layer that ran" } else { "" },
             n = tensor.n_weights,
         );
     }
     let other = report.against.as_ref().map_or(String::new(), |how| heading(&format!("By {}", escape(how))));
     let left = match worst.len().saturating_sub(MAX_TENSORS) {
         0 => String::new(),
-        n => format!("<p class=\"fine\">{n} more are in the file beside it.</p>\n"),
+        n => format!("<p class=\"fine\">{n} more are in the file beside this page.</p>\n"),
     };
     format!(
         "<section aria-labelledby=\"all\">\n<h2 id=\"all\">All tensors</h2>\n{left}\
@@ -125,7 +128,7 @@ fn table(report: &SensitivityReport, worst: &[&TensorSensitivity]) -> String {
          <tbody id=\"tensors\">\n{rows}</tbody>\n</table></div>\n</section>\n",
         heading("Weights"),
         heading("RMS"),
-        heading("Loss at a quarter of it"),
+        heading("Loss at step RMS/4"),
         heading("Loss over step²"),
     )
 }
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn tensors_are_told_worst_first_beside_what_another_way_finds() {
+    fn tensors_are_listed_worst_first_with_the_other_method() {
         let page = of_sensitivity(&report(vec![
             tensor("quiet", 1e-6, Some(2e-6)),
             tensor("loud<script>", 1e-2, Some(3e-2)),
@@ -178,14 +181,14 @@ mod tests {
         let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("<tr><th scope=\"row\">")).collect();
         assert_eq!(rows.len(), 3);
         assert!(
-            rows[0].contains("1.000e-2") && rows[0].contains("3.000e-2") && rows[2].contains("nothing that ran"),
+            rows[0].contains("1.000e-2") && rows[0].contains("3.000e-2") && rows[2].contains("not used by any layer"),
             "{rows:?}"
         );
-        assert!(page.contains("correlate by 0.988") && page.contains("1.00e-2 <small>"), "{page}");
+        assert!(page.contains("with measured: 0.988") && page.contains("1.00e-2 <small>"), "{page}");
         assert_eq!(
             page.matches("class=\"dot\"").count() + page.matches("class=\"also\"").count(),
             4,
-            "none of what is 0"
+            "losses of 0 have no mark"
         );
         assert!(!page.contains("loud<script>") && !page.contains("<b>.txt") && !page.contains("NaN"));
         assert_eq!(

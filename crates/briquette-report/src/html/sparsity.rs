@@ -7,7 +7,7 @@ use super::rows::{self, FigureRow, RowFigure};
 use crate::{Report, TensorReport, numbers};
 use std::fmt::Write;
 
-/// The figure, or a sentence where there is no zero.
+/// Returns the figure, or a sentence if there are no zeros.
 pub(super) fn section(report: &Report) -> String {
     let mut families = families(&report.tensors);
     families.retain_mut(|family| {
@@ -17,7 +17,7 @@ pub(super) fn section(report: &Report) -> String {
     families.sort_by(|a, b| n_zeros(b).total_cmp(&n_zeros(a)));
     if families.is_empty() {
         return "<section aria-labelledby=\"sparsity\"><h2 id=\"sparsity\">Sparsity by tensor</h2>\n\
-                <p>No tensor has a zero.</p></section>\n"
+                <p>No tensor has zeros.</p></section>\n"
             .into();
     }
     let n_shown: usize = families.iter().map(|family| family.members.len()).sum();
@@ -26,7 +26,7 @@ pub(super) fn section(report: &Report) -> String {
     families.truncate(MAX_ROWS);
     let mut foot = String::new();
     if n_without > 0 {
-        let _ = write!(foot, "{n_without} tensors have no zero, or no weights, and are not shown. ");
+        let _ = write!(foot, "{n_without} tensors without zeros or without weights are not shown. ");
     }
     if n_hidden > 0 {
         let _ = write!(foot, "{n_hidden} rows with fewer zeros are not drawn.");
@@ -60,8 +60,8 @@ fn lead_of(report: &Report) -> String {
         format!("<b>{}</b> of all elements are zero. ", numbers::percent(numbers::share(n, report.after.n_elements)))
     });
     format!(
-        "{total}The bar is the share of a row's elements that are zero, counted in the values read back from the output; \
-         pruned to zero, rounded to zero and zero from the start count alike. Most zeros first."
+        "{total}The bar is the share of zeros in the values read back from the output. \
+         Pruned weights, weights rounded to zero and original zeros all count. Most zeros first."
     )
 }
 

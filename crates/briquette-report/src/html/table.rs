@@ -1,4 +1,4 @@
-//! Tensors one by one: all, or of very many the largest and the worst.
+//! The table of tensors: all, or the largest and the worst of very many.
 
 use super::escape::{escape, name};
 use crate::first::first_by;
@@ -12,7 +12,7 @@ const HEADINGS: [(&str, bool); 12] = [
     ("Role", false),
     ("Type", false),
     ("Shape", true),
-    ("Kept as, and why", false),
+    ("Stored as, and why", false),
     ("Bytes before", true),
     ("Bytes after", true),
     ("Bits per weight", true),
@@ -22,16 +22,16 @@ const HEADINGS: [(&str, bool); 12] = [
     (OUTPUTS, true),
 ];
 
-/// The heading of errors of outputs, which only tensors have whose inputs were seen.
-const OUTPUTS: &str = "Error of outputs";
+/// The heading of output errors, for tensors with input statistics only.
+const OUTPUTS: &str = "Output error";
 
-/// Tensors that are all shown.
+/// Up to this number of tensors, all are shown.
 const MAX_ALL: usize = 1000;
-/// Of a model with more tensors, so many of the largest and so many of the worst are shown.
+/// Number of the largest and of the worst tensors that are shown of a larger model.
 const N_LARGEST: usize = 300;
 const N_WORST: usize = 300;
 
-/// The table of tensors, and how many it leaves out.
+/// Returns the table of tensors, and the number of omitted ones.
 pub(super) fn section(report: &Report) -> String {
     let saw_inputs = report.tensors.iter().any(|tensor| tensor.output_error.is_some());
     let headings = HEADINGS.iter().filter(|(heading, _)| saw_inputs || *heading != OUTPUTS);
@@ -58,20 +58,20 @@ pub(super) fn section(report: &Report) -> String {
     )
 }
 
-/// What the original had and the output has not.
+/// Returns a sentence about tensors of the original that the output lacks.
 fn gone(report: &Report) -> String {
     if report.gone.is_empty() {
         return String::new();
     }
     let bytes = report.gone.iter().map(|tensor| tensor.bytes).sum();
     format!(
-        "<p>{} tensors of the original are not in it, by name and shape: {} (report.json lists them).</p>\n",
+        "<p>{} tensors of the original are not in the output, by name and shape: {} (report.json lists them).</p>\n",
         report.gone.len(),
         numbers::bytes(bytes)
     )
 }
 
-/// All tensors, or the largest and those of most error, in the order of the model.
+/// Returns all tensors, or the largest and those with the largest error, in the order of the model.
 fn shown(tensors: &[TensorReport]) -> Vec<&TensorReport> {
     if tensors.len() <= MAX_ALL {
         return tensors.iter().collect();
@@ -111,13 +111,13 @@ fn row(tensor: &TensorReport, saw_inputs: bool) -> String {
     )
 }
 
-/// The error of a layer's outputs; where weights were moved, by the correlations of its inputs too, before and after.
+/// Returns the error of a layer's outputs; with an update of weights, the error with and without it.
 fn outputs(tensor: &TensorReport) -> String {
     let percent = |share: f64| format!("{:.2} %", 100.0 * share);
     let moved = tensor.solved.as_ref().and_then(|solved| solved.outputs_unmoved.zip(solved.outputs));
     match (moved, tensor.output_error) {
         (Some((unmoved, moved)), _) => {
-            let text = format!("{}<small>{} unmoved</small>", percent(moved), percent(unmoved));
+            let text = format!("{}<small>{} without update</small>", percent(moved), percent(unmoved));
             format!("<td class=\"num\" data-v=\"{moved}\">{text}</td>")
         }
         (None, Some(error)) => cell(error, percent(error)),
@@ -134,7 +134,7 @@ fn kept_as(tensor: &TensorReport) -> String {
     format!("<td>{}{why}</td>", name(&tensor.encoding))
 }
 
-/// A number, with the value that it sorts by.
+/// Returns a cell with a number and its sort key.
 fn cell(value: f64, text: String) -> String {
     if value.is_finite() {
         format!("<td class=\"num\" data-v=\"{value}\">{text}</td>")
@@ -143,7 +143,7 @@ fn cell(value: f64, text: String) -> String {
     }
 }
 
-/// A figure of a tensor that was changed; `absent` where it has none.
+/// Returns a figure of a changed tensor; `absent` if it has none.
 fn optional(value: Option<Option<f64>>, n_digits: usize, absent: &str) -> String {
     match value {
         Some(Some(value)) => cell(value, numbers::decimal(value, n_digits)),

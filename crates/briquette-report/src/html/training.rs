@@ -1,4 +1,4 @@
-//! How a student was trained: its loss, what epochs came to, memory, and the bytes after each part.
+//! The training of a student: loss, epochs, memory, and bytes after each part.
 
 use super::escape::escape;
 use crate::figures::REFERENCE;
@@ -9,7 +9,7 @@ use std::fmt::Write;
 /// Width and height of a drawing, in its own units.
 const SIZE: [f64; 2] = [600.0, 120.0];
 
-/// The figures; nothing where nothing was trained.
+/// Returns the figures; empty without a training.
 pub(super) fn section(report: &Report) -> String {
     if report.trained.is_empty() {
         return String::new();
@@ -28,20 +28,16 @@ pub(super) fn section(report: &Report) -> String {
 }
 
 fn training(found: &DistillReport) -> String {
-    let teacher = found.teacher.as_deref().map_or("labels alone".into(), escape);
+    let teacher = found.teacher.as_deref().map_or("labels only".into(), escape);
     let memory = match (found.peak_bytes, found.predicted_peak_bytes) {
         (Some(peak), Some(predicted)) => {
-            format!(
-                "{} at most, {} predicted for a whole batch at once",
-                numbers::bytes(peak),
-                numbers::bytes(predicted)
-            )
+            format!("peak {}, predicted {} for a whole batch at once", numbers::bytes(peak), numbers::bytes(predicted))
         }
-        (Some(peak), None) => format!("{} at most", numbers::bytes(peak)),
+        (Some(peak), None) => format!("peak {}", numbers::bytes(peak)),
         (None, _) => "not measured".into(),
     };
     format!(
-        "<p>The student, {student} with {n_weights} weights, learned from {teacher}: {losses}. {n_items} items, {n_steps} steps of {batch} items, \
+        "<p>The student, {student} with {n_weights} weights, learned from {teacher}. Losses: {losses}. {n_items} items, {n_steps} steps of {batch} items, \
          {at_once} in memory at once; {seconds}. Memory: {memory} ({meter}).</p>\n{curve}{epochs}",
         student = escape(&found.student),
         n_weights = numbers::count(found.n_weights as u64),
@@ -57,7 +53,7 @@ fn training(found: &DistillReport) -> String {
     )
 }
 
-/// The loss by step, on a scale of its logarithm: most of it falls at the start.
+/// Returns the loss by step on a logarithmic scale.
 fn curve(points: &[CurvePoint]) -> String {
     let drawn: Vec<(f64, f64)> = points
         .iter()
@@ -86,7 +82,7 @@ fn curve(points: &[CurvePoint]) -> String {
     )
 }
 
-/// What each epoch came to.
+/// Returns the table of epochs.
 fn epochs(found: &DistillReport) -> String {
     let names: BTreeSet<&String> = found.epochs.iter().flat_map(|epoch| epoch.metrics.keys()).collect();
     let names: Vec<&String> = names.into_iter().filter(|name| !name.starts_with(REFERENCE)).collect();

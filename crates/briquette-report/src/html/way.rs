@@ -1,14 +1,14 @@
-//! The way from one page to another.
+//! Links from one page to another.
 
 use std::fmt::Write;
 use std::path::{Component, Path};
 
-/// The link from a page in `directory` to that of an output.
+/// Returns the link from a page in `directory` to the page of an output.
 pub(super) fn to_report(directory: &Path, output: &Path) -> Option<String> {
     way(directory, output).map(|way| format!("{way}/report.html"))
 }
 
-/// The way from a directory to another as a link has it: relative, so that the directory may be moved as a whole.
+/// Returns the relative link from a directory to another, so that they can be moved together.
 fn way(from: &Path, to: &Path) -> Option<String> {
     let (from, to) = (std::path::absolute(from).ok()?, std::path::absolute(to).ok()?);
     let (from, to) = (std::fs::canonicalize(&from).unwrap_or(from), std::fs::canonicalize(&to).unwrap_or(to));
@@ -19,11 +19,11 @@ fn way(from: &Path, to: &Path) -> Option<String> {
         other => encoded(other.as_os_str().as_encoded_bytes()),
     });
     let parts: Vec<String> = up.chain(down).collect();
-    // A first part with a colon would be taken for a scheme.
+    // A first part with a colon would be parsed as a scheme.
     Some(format!("./{}", parts.join("/")))
 }
 
-/// A part of a path with every byte that a link may misread as its number.
+/// Percent-encodes the bytes of a path component that are special in links.
 fn encoded(part: &[u8]) -> String {
     part.iter().fold(String::new(), |mut out, byte| {
         match byte {
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_to_a_directory_is_relative() {
+    fn links_to_directories_are_relative() {
         for (from, to, expected) in [
             ("/o", "/o/a/b", "./a/b"),
             ("/o/x", "/o/a", "./../a"),

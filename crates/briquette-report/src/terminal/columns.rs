@@ -1,4 +1,4 @@
-//! A table of a summary: all rows at hand, headings in a faint colour.
+//! A table of a summary, with headings in a faint colour.
 
 use super::Paint;
 use crate::columns::{Align, GAP, pad, tail_of, widths};
@@ -12,17 +12,17 @@ pub(super) struct TextColumns {
 }
 
 impl TextColumns {
-    /// A table with these headings and no rows.
+    /// Creates a table with these headings and no rows.
     pub(super) fn new(headings: &[&str], aligns: &[Align]) -> Self {
         Self { aligns: aligns.to_vec(), rows: vec![headings.iter().map(ToString::to_string).collect()] }
     }
 
-    /// Adds a row of as many cells.
+    /// Adds a row.
     pub(super) fn push(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 
-    /// Lines of at most `total` columns; words are cut first, then the last columns are dropped.
+    /// Returns lines of at most `total` columns. Words are cut first, then the last columns are dropped.
     pub(super) fn to_text(&self, total: usize, paint: Paint) -> String {
         let widest = |column: usize| self.rows.iter().map(|row| width(&row[column])).max().unwrap_or(0);
         let widths = widths((0..self.aligns.len()).map(widest).collect(), &self.aligns, total);
@@ -41,7 +41,7 @@ impl TextColumns {
         out
     }
 
-    /// Whether all names of a column end with the same part.
+    /// Returns whether all names of a column end with the same part.
     fn has_one_tail(&self, column: usize) -> bool {
         let mut tails = self.rows.iter().skip(1).map(|row| tail_of(&row[column]));
         let first = tails.next();

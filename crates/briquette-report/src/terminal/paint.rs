@@ -1,29 +1,29 @@
-//! Colours, where there may be any.
+//! Terminal colours, if enabled.
 
-/// Puts colours around text, or nothing.
+/// Adds colours to text, if enabled.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Paint {
-    /// Whether there may be colours.
+    /// Whether colours are enabled.
     pub(super) color: bool,
 }
 
 impl Paint {
-    /// A name or a heading.
+    /// Returns a name or a heading.
     pub(super) fn bold(self, text: &str) -> String {
         self.with("1", text)
     }
 
-    /// What one may skip.
+    /// Returns less important text.
     pub(super) fn dim(self, text: &str) -> String {
         self.with("2", text)
     }
 
-    /// The one figure that the report is about.
+    /// Returns the main figure of the report.
     pub(super) fn strong(self, text: &str) -> String {
         self.with("1;32", text)
     }
 
-    /// What one must not miss.
+    /// Returns a warning.
     pub(super) fn warn(self, text: &str) -> String {
         self.with("33", text)
     }

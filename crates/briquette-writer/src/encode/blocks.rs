@@ -1,22 +1,22 @@
-//! Codes on their way to entropy-coded blocks.
+//! Collects codes into entropy-coded blocks.
 
 use briquette_core::Rows;
 use briquette_core::encoded::{CodeBlocks, Coding, Storage};
 use briquette_core::entropy::write_block;
 use std::ops::Range;
 
-/// The blocks of a task's pieces, coded as soon as all codes of one are there.
+/// The blocks of a task's pieces. A block is coded as soon as all of its codes are known.
 pub(super) struct BlocksOut {
     blocks: CodeBlocks,
     n_bits: u8,
     /// The number of the next block.
     number: usize,
-    /// The last block.
+    /// The last coded block.
     pub(super) coded: Vec<u8>,
 }
 
 impl BlocksOut {
-    /// Those of a task whose first piece has these rows; none where codes are not coded.
+    /// Creates the blocks of a task whose first piece has these rows; `None` without entropy coding.
     pub(super) fn of(coding: Coding, rows: Rows, first: &Range<usize>) -> Option<Self> {
         let Storage::Entropy { .. } = coding.storage else { return None };
         let blocks = CodeBlocks::new(rows.n_rows, rows.n_cols);
@@ -24,7 +24,7 @@ impl BlocksOut {
         Some(Self { blocks, n_bits: coding.codes?.bits, number, coded: Vec::new() })
     }
 
-    /// Codes the next block, where all its codes are there, and takes them away: how many they were.
+    /// Encodes the next block if all its codes are there, and removes them. Returns their number.
     pub(super) fn code(&mut self, codes: &mut Vec<u8>) -> Option<usize> {
         let n_codes = self.blocks.n_codes(self.number);
         if codes.is_empty() || codes.len() < n_codes {

@@ -1,4 +1,4 @@
-//! Decides about rows: which weights are kept, and on which grid they lie. The bytes of the output follow from this alone.
+//! Decides on rows: the mask, and the scales. The bytes of the output follow from this alone.
 
 use crate::context::Stop;
 use crate::piece::{Piece, Strip, check_finite};
@@ -13,10 +13,10 @@ use briquette_methods::prune::select::{Scores, Selector};
 use briquette_methods::prune::{Score, Threshold, select};
 use briquette_methods::quant::{Fitter, MaskedRows};
 
-/// Scores computed between two checks for a request to stop.
+/// Scores computed between two checks for a stop request.
 const SLICE: usize = 16 << 20;
 
-/// A tensor to decide about, and what is known of it.
+/// A tensor and the information for its decision.
 #[derive(Clone, Copy)]
 pub(super) struct Subject<'a> {
     pub(super) tensor: &'a TensorPlan<'a>,
@@ -26,16 +26,16 @@ pub(super) struct Subject<'a> {
     pub(super) coding: Coding,
 }
 
-/// How the rows of a piece get their mask bits.
+/// How the mask bits of a piece are computed.
 #[derive(Debug, Clone)]
 enum Masker {
     /// All weights are kept, and no bits are needed.
     All,
-    /// Every weight that has any bit set is kept: all but +0.0.
+    /// Every weight except +0.0 is kept.
     Nonzero,
-    /// Scores above a threshold are kept.
+    /// Weights with scores above a threshold are kept.
     Threshold(Threshold),
-    /// The smallest scores of each group are dropped: group size and how many.
+    /// The weights with the smallest scores of each group are pruned: group size and number.
     OfEach(usize, usize),
     /// The n largest of every m neighbours are kept.
     NOfM(usize, usize),
@@ -43,10 +43,10 @@ enum Masker {
     Bits(usize, Vec<u8>),
 }
 
-/// Where the rows of a piece get their scales.
+/// The source of the scales of a piece.
 #[derive(Debug, Clone)]
 enum Scales {
-    /// Each group's scale is fitted to its weights.
+    /// The scale of each group is fitted to its weights.
     Fitted,
     /// The tensor has a single scale.
     Single(Affine),
@@ -54,14 +54,14 @@ enum Scales {
     Given(usize, Vec<Affine>),
 }
 
-/// How the rows of a piece get masks and scales, once that is settled.
+/// How masks and scales of a piece are computed.
 #[derive(Debug)]
 pub(super) struct PieceRules {
     masker: Masker,
     scales: Scales,
 }
 
-/// Decides about strips of rows, reusing its buffers.
+/// Decides on strips of rows, and reuses its buffers.
 #[derive(Default)]
 pub(super) struct Decider {
     selector: Selector,
@@ -73,8 +73,8 @@ pub(super) struct Decider {
 }
 
 impl Subject<'_> {
-    /// Whether rows can be decided a few at a time; otherwise a whole piece must be seen first.
-    pub(super) fn goes_by_strip(&self) -> bool {
+    /// Returns whether rows can be decided strip by strip; otherwise a whole piece is needed first.
+    pub(super) fn is_decided_by_strip(&self) -> bool {
         let has_threshold = self.survey.threshold.is_some();
         let is_one_group = self.tensor.quant.is_some_and(|quant| quant.spec.grouping == Grouping::Tensor);
         !is_one_group
@@ -92,11 +92,15 @@ impl Subject<'_> {
 }
 
 impl Decider {
-    /// Settles the rules for a piece that was read: those of the piece before, except for masks and scales that the source gives for
-    /// these rows. For the first piece, finds the threshold among its scores where the tensor has one of its own.
+    /// Determines the rules for a piece.
+    ///
+    /// These are the rules `before` of the previous piece, except for masks and scales that the source gives
+    /// for these rows. For the first piece of a tensor with its own threshold, the threshold is found among the
+    /// scores of the piece.
     ///
     /// # Errors
-    /// Refused for NaN or infinity; Interrupted.
+    /// - Refused: the piece has NaN or infinity.
+    /// - Interrupted: a stop was requested.
     pub(super) fn rules(
         &mut self,
         before: Option<PieceRules>,
@@ -139,7 +143,7 @@ impl Decider {
         })
     }
 
-    /// The threshold of a tensor: found here where it is in one piece, else by the survey.
+    /// Finds the threshold of a tensor that is in one piece. For others, the survey finds it.
     fn threshold(&mut self, subject: &Subject, piece: &mut Piece, n_drop: usize, stop: &Stop) -> Result<Threshold> {
         let Self { selector, scores, .. } = self;
         let info = subject.tensor.info;
@@ -160,7 +164,7 @@ impl Decider {
         })
     }
 
-    /// The mask bits of a whole tensor that loses `n_drop` weights of each block of `size` columns.
+    /// Returns the mask bits of a tensor in which `n_drop` weights of each block of `size` columns are pruned.
     fn columns(&mut self, subject: &Subject, piece: &mut Piece, size: usize, n_drop: usize) -> Result<Vec<u8>> {
         let (n_rows, n_cols) = (subject.tensor.rows().n_rows, subject.tensor.rows().n_cols);
         let mut all = Vec::with_capacity(n_rows * n_cols);
@@ -171,7 +175,7 @@ impl Decider {
         Ok(select::smallest_of_columns(&all, n_rows, n_cols, size, n_drop).as_bits().to_vec())
     }
 
-    /// The scale of a tensor that has a single one, from all of its kept weights.
+    /// Fits the only scale of a tensor to all of its kept weights.
     fn single_scale(&mut self, subject: &Subject, masker: &Masker, piece: &mut Piece, stop: &Stop) -> Result<Affine> {
         let (tensor, mut masker) = (subject.tensor, masker.clone());
         let (mut values, mut keep) = (Vec::new(), Vec::new());
@@ -183,7 +187,7 @@ impl Decider {
             keep.extend_from_slice(&self.decision.keep);
             Ok(())
         })?;
-        let Some(quant) = tensor.quant else { return Err(Error::bug("a scale of what is not rounded")) };
+        let Some(quant) = tensor.quant else { return Err(Error::bug("a scale of a tensor without quantization")) };
         let keep = (tensor.prune.is_some() && !keep.is_empty()).then_some(keep.as_slice());
         let rows = MaskedRows { values: &values, n_cols: tensor.rows().n_cols, keep, inputs: subject.inputs };
         let mut affines = Vec::with_capacity(1);
@@ -191,10 +195,10 @@ impl Decider {
         Ok(affines[0])
     }
 
-    /// Decides about a strip. Returns its kept weights, 0 where dropped, and the decision.
+    /// Decides on a strip. Returns its weights, 0 where pruned, and the decision.
     ///
     /// # Errors
-    /// Interrupted.
+    /// Interrupted: a stop was requested.
     pub(super) fn strip<'a>(
         &'a mut self,
         subject: &Subject,
@@ -218,7 +222,7 @@ impl Decider {
                     affines.extend_from_slice(&given[start..start + kept.len() / n_cols * per_row]);
                 }
                 Scales::Fitted => {
-                    // Zeros of a tensor that is not pruned are weights like others.
+                    // In a tensor that is not pruned, zeros are weights like others.
                     let keep = keep.as_slice();
                     let keep = (subject.tensor.prune.is_some() && !keep.is_empty()).then_some(keep);
                     let rows = MaskedRows { values: kept, n_cols, keep, inputs: subject.inputs };
@@ -229,7 +233,7 @@ impl Decider {
         Ok((kept, decision))
     }
 
-    /// Sets the mask bits of a strip, where any are needed.
+    /// Computes the mask bits of a strip, if any are needed.
     fn mask(&mut self, subject: &Subject, masker: &mut Masker, strip: &Strip) {
         let Self { scores, keys, decision, .. } = self;
         let n_cols = subject.tensor.rows().n_cols;

@@ -1,12 +1,14 @@
-//! Puts what tasks found together into what is known of each tensor.
+//! Combines the results of tasks into the outcome of each tensor.
 
 use super::{Outcome, OutputError, TaskOutcome};
 use crate::narrow::Narrowness;
 use crate::plan::{Plan, TensorPlan};
 use briquette_core::{ErrorStats, TensorHasher};
 
-/// The outcome of each tensor. Both lists of tasks have the index of their tensor and are in its order; the second has the lengths of
-/// weight norms. A tied tensor has the outcome of its main one.
+/// Returns the outcome of each tensor.
+///
+/// Both lists have tasks with the index of their tensor, in its order. The second list has the lengths of
+/// weight norms. A tied tensor has the outcome of its main tensor.
 pub(super) fn gather(
     plan: &Plan,
     tasks: impl Iterator<Item = (usize, TaskOutcome)>,

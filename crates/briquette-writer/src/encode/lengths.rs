@@ -1,4 +1,4 @@
-//! The lengths of weight norms, after some of their directions were dropped.
+//! Computes the lengths of weight norms after directions were pruned.
 
 use crate::plan::{Plan, TensorPlan};
 use crate::weight_norm::{NormSums, WeightNorm};
@@ -7,18 +7,18 @@ use briquette_formats::{InputFile, TensorInfo, TensorSource};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A source whose lengths of weight norms are multiplied by `‖m∘v‖/‖v‖`.
+/// A source in which the lengths of weight norms are multiplied by `‖m∘v‖/‖v‖`.
 pub(super) struct Rescaled<'a> {
     source: &'a dyn TensorSource,
-    /// New lengths and the columns of their rows, by the index of the tensor.
+    /// New lengths and the number of columns, by index of the tensor.
     lengths: BTreeMap<usize, (Vec<f32>, usize)>,
 }
 
 impl<'a> Rescaled<'a> {
-    /// Computes the new lengths from the sums over parts of encoded directions, each with the index of its tensor.
+    /// Computes the new lengths from sums over encoded directions, each with the index of its tensor.
     ///
     /// # Errors
-    /// Refused where every direction of a norm became 0, by which the layer would divide.
+    /// Refused: a direction became 0, so the layer would divide by 0.
     pub(super) fn of(
         plan: &Plan,
         source: &'a dyn TensorSource,
@@ -39,17 +39,17 @@ impl<'a> Rescaled<'a> {
     }
 }
 
-/// Refuses directions that all became 0 where they were not all 0 before.
+/// Refuses a direction that became 0.
 fn check_nonzero(tensor: &TensorPlan, norm: &WeightNorm, sums: &NormSums) -> Result<()> {
     let mut norms = norm.measured.squares.iter().zip(&sums.is_nonzero);
     let Some(place) = norms.position(|(&square, &is_nonzero)| square > 0.0 && !is_nonzero) else { return Ok(()) };
     let message = format!(
-        "all weights of norm {place} round to 0, and weight norm divides by it; use more bits or a scale for each row, or exclude the tensor"
+        "all weights of norm {place} round to 0, and weight norm divides by it; use more bits or a scale per row, or exclude the tensor"
     );
     Err(Error::refused(message).at(tensor.culprit()))
 }
 
-/// `g·‖m∘v‖/‖v‖`, which keeps `g` where `v` is 0.
+/// Returns `g·‖m∘v‖/‖v‖`, or `g` if `v` is 0.
 fn rescaled(norm: &WeightNorm, sums: &NormSums) -> Vec<f32> {
     let squares = norm.measured.squares.iter().zip(&sums.squares);
     let of = |(&length, (&square, &kept)): (&f32, (&f64, &f64))| match square > 0.0 && kept != square {

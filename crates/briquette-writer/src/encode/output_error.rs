@@ -1,11 +1,11 @@
-//! The error of a layer's outputs, from the mean squares of its inputs.
+//! The error of a layer's outputs, computed from the mean squares of its inputs.
 
 use briquette_core::InputView;
 
-/// Sums over weights `w` with fake_quantized values `v` and inputs `x` that are not correlated.
+/// Sums over weights `w` with dequantized values `v` and uncorrelated inputs `x`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct OutputError {
-    /// `Σ E[x²]·(w − v)²`: the mean square error of all outputs together.
+    /// `Σ E[x²]·(w − v)²`: the sum of the mean squared errors of all outputs.
     pub error: f64,
     /// `Σ E[x²]·w²`.
     pub whole: f64,

@@ -1,4 +1,4 @@
-//! The work of encoding, as tasks of a few bytes each.
+//! Divides the work of encoding into tasks.
 
 use crate::layout::PlacedTensor;
 use crate::plan::Plan;
@@ -6,7 +6,7 @@ use crate::survey::Survey;
 use briquette_core::block::RowEncoder;
 use std::ops::Range;
 
-/// Which pieces of which tensor a task has, in a few bytes, as there may be millions of tasks.
+/// The tensor and the pieces of a task, in a few bytes, as there may be millions of tasks.
 pub(super) struct TaskPieces {
     pub(super) tensor: u32,
     pub(super) pieces: Range<u32>,
@@ -14,14 +14,14 @@ pub(super) struct TaskPieces {
 
 /// The tasks of all tensors that are not tied to another, in the order of the tensors.
 pub(super) struct TaskLists {
-    /// All but the lengths.
+    /// All tasks except the lengths of weight norms.
     pub(super) first: Vec<TaskPieces>,
-    /// The lengths of weight norms, which follow from the stored directions.
+    /// The lengths of weight norms, which depend on the stored directions.
     pub(super) lengths: Vec<TaskPieces>,
 }
 
 impl TaskLists {
-    /// The tasks for the pieces that a survey found.
+    /// Returns the tasks for the pieces that a survey found.
     pub(super) fn of(plan: &Plan, surveys: &[Survey], placed: &[PlacedTensor]) -> Self {
         let mut lists = Self { first: Vec::with_capacity(plan.tensors.len()), lengths: Vec::new() };
         for (index, _) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to().is_none()) {
@@ -36,10 +36,10 @@ impl TaskLists {
     }
 }
 
-/// Bytes that the small tensors of a group have together.
+/// Most bytes of the small tensors in a group.
 const GROUP_BYTES: usize = 128 << 10;
 
-/// Groups of tasks that one thread does in a row: small tensors, so that their parts are written together.
+/// Returns groups of small tasks for one thread, so that their parts are written together.
 pub(super) fn groups_of(tasks: &[TaskPieces], n_bytes_of: impl Fn(&TaskPieces) -> usize) -> Vec<Range<usize>> {
     let (mut groups, mut start, mut n_bytes) = (Vec::new(), 0, 0);
     for (index, task) in tasks.iter().enumerate() {

@@ -1,45 +1,45 @@
-//! Writes parts to files: consecutive bytes of small tensors are gathered and written together.
+//! Writes parts to files. Consecutive bytes of small tensors are written together.
 
 use briquette_core::encoded::{Part, Parts};
 use briquette_core::{Error, Result};
 use briquette_formats::foreign::{BlockLayout, ForeignLayout, weave};
 use std::borrow::Cow;
 
-/// More bytes than this are written at once, without waiting for others.
+/// More bytes are written immediately.
 const MAX_SMALL: usize = 64 << 10;
-/// Stretches gathered at a time: parts of one element width lie one after the other, and there are few widths.
+/// Ranges that are buffered at a time. Parts of one element size follow each other, and there are few sizes.
 const N_STRETCHES: usize = 8;
 
-/// Where the parts of tensors are written.
+/// The destination of the parts of tensors.
 pub trait Sink: Sync {
-    /// Where a part goes in a file, and how it is laid out there; `None` where it is not stored.
+    /// Returns the location and layout of a part; `None` if it is not stored.
     ///
     /// # Errors
-    /// Bug, where the layout has no place for the part.
+    /// Bug: the layout has no place for the part.
     fn place(&self, tensor: usize, part: Part) -> Result<Option<FilePlace>>;
 
-    /// Writes bytes to a file, from an offset.
+    /// Writes bytes to a file at an offset.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Io: the file cannot be written.
     fn write(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()>;
 }
 
-/// Where a part lies in a file.
+/// The location of a part in a file.
 #[derive(Debug, Clone, Copy)]
 pub struct FilePlace {
     /// Index of the file.
     pub file: usize,
     /// The offset at which the part starts in the file.
     pub start: u64,
-    /// How the part is laid out, where another program's format differs from ours.
+    /// The layout of the part, if another program defines it.
     pub layout: Option<ForeignLayout>,
 }
 
-/// Where the next bytes of each part go, counted from the start of the part.
+/// The offset of the next bytes of each part, from the start of the part.
 pub(super) type PartOffsets = [u64; Part::ALL.len()];
 
-/// A sink that throws parts away, for recomputing hashes only.
+/// A sink that discards parts, to compute hashes only.
 #[derive(Debug, Clone, Copy)]
 pub struct Nowhere;
 
@@ -53,23 +53,24 @@ impl Sink for Nowhere {
     }
 }
 
-/// What is still to be written: gathered stretches of files.
+/// Buffered ranges of files that were not written yet.
 pub(super) struct Writes<'a> {
     sink: &'a dyn Sink,
     pending: Vec<(usize, u64, Vec<u8>)>,
     spare: SpareBuffers,
 }
 
-/// Buffers of stretches that were written, for those that come: a stretch grows by hundreds of parts.
+/// Buffers for reuse, because a range grows by hundreds of parts.
 pub(super) type SpareBuffers = Vec<Vec<u8>>;
 
 impl<'a> Writes<'a> {
-    /// Nothing is pending yet.
+    /// Creates an empty buffer.
     pub(super) fn new(sink: &'a dyn Sink, spare: SpareBuffers) -> Self {
         Self { sink, pending: Vec::new(), spare }
     }
 
-    /// Moves all bytes of a part, and of the parts woven with it, out of `parts` to the file places `next`, which then advance.
+    /// Moves all bytes of a part, and of parts interleaved with it, out of `parts`, and advances their offsets
+    /// `next`.
     pub(super) fn take(&mut self, tensor: usize, part: Part, next: &mut PartOffsets, parts: &mut Parts) -> Result<()> {
         let place = self.sink.place(tensor, part)?;
         if let Some(place @ FilePlace { layout: Some(ForeignLayout::BlockLayout(blocks)), .. }) = place {
@@ -88,7 +89,7 @@ impl<'a> Writes<'a> {
         Ok(())
     }
 
-    /// The parts that have bytes and are woven into blocks at this place.
+    /// Returns the nonempty parts that are interleaved at this location.
     fn woven_at(&self, tensor: usize, place: FilePlace, parts: &Parts) -> Result<Vec<(Part, BlockLayout)>> {
         let mut woven = Vec::new();
         for part in Part::ALL.into_iter().filter(|part| !parts[*part].is_empty()) {
@@ -104,7 +105,7 @@ impl<'a> Writes<'a> {
         Ok(woven)
     }
 
-    /// Writes bytes of a part that is not woven with others, from `offset` in the part.
+    /// Writes bytes of a part without interleaving, at `offset` in the part.
     pub(super) fn put(&mut self, tensor: usize, part: Part, offset: u64, bytes: &[u8]) -> Result<()> {
         match self.sink.place(tensor, part)? {
             Some(place) => self.write_part(part, place, offset, bytes),
@@ -112,13 +113,13 @@ impl<'a> Writes<'a> {
         }
     }
 
-    /// Writes bytes of a part whose place in a file is known.
+    /// Writes bytes of a part at a known location.
     fn write_part(&mut self, part: Part, place: FilePlace, offset: u64, bytes: &[u8]) -> Result<()> {
         let (offset, bytes) = match place.layout {
             Some(layout) => {
                 let (offset, bytes) = layout
                     .write(offset, bytes)
-                    .ok_or_else(|| Error::bug(format!("part {part:?} is not written by itself as {layout:?}")))?;
+                    .ok_or_else(|| Error::bug(format!("part {part:?} cannot be written alone as {layout:?}")))?;
                 (offset, bytes.into())
             }
             None => (offset, bytes.into()),
@@ -126,17 +127,18 @@ impl<'a> Writes<'a> {
         self.write(place.file, place.start + offset, bytes)
     }
 
-    /// Writes bytes to a file, or gathers them until more follow.
+    /// Writes bytes to a file, or buffers them until more follow.
     fn write(&mut self, file: usize, offset: u64, bytes: Cow<[u8]>) -> Result<()> {
         if bytes.len() > MAX_SMALL {
             return self.sink.write(file, offset, &bytes);
         }
-        let goes_on = |(its, start, held): &(usize, u64, Vec<u8>)| *its == file && start + held.len() as u64 == offset;
-        match self.pending.iter().position(goes_on) {
+        let continues =
+            |(its, start, buffered): &(usize, u64, Vec<u8>)| *its == file && start + buffered.len() as u64 == offset;
+        match self.pending.iter().position(continues) {
             Some(place) => {
-                let (_, _, held) = &mut self.pending[place];
-                held.extend_from_slice(&bytes);
-                if held.len() > MAX_SMALL {
+                let (_, _, buffered) = &mut self.pending[place];
+                buffered.extend_from_slice(&bytes);
+                if buffered.len() > MAX_SMALL {
                     self.write_out(place)?;
                 }
             }
@@ -144,24 +146,24 @@ impl<'a> Writes<'a> {
                 if self.pending.len() == N_STRETCHES {
                     self.write_out(0)?;
                 }
-                let mut held = self.spare.pop().unwrap_or_default();
-                held.extend_from_slice(&bytes);
-                self.pending.push((file, offset, held));
+                let mut buffered = self.spare.pop().unwrap_or_default();
+                buffered.extend_from_slice(&bytes);
+                self.pending.push((file, offset, buffered));
             }
         }
         Ok(())
     }
 
-    /// Writes the gathered bytes at this place among those that are pending.
+    /// Writes the buffered range with this index.
     fn write_out(&mut self, place: usize) -> Result<()> {
-        let (file, start, mut held) = self.pending.remove(place);
-        self.sink.write(file, start, &held)?;
-        held.clear();
-        self.spare.push(held);
+        let (file, start, mut buffered) = self.pending.remove(place);
+        self.sink.write(file, start, &buffered)?;
+        buffered.clear();
+        self.spare.push(buffered);
         Ok(())
     }
 
-    /// Writes all gathered bytes, and gives up the buffers.
+    /// Writes all buffered bytes, and returns the buffers.
     pub(super) fn finish(mut self) -> Result<SpareBuffers> {
         while !self.pending.is_empty() {
             self.write_out(0)?;
@@ -170,7 +172,7 @@ impl<'a> Writes<'a> {
     }
 }
 
-/// Advances the offset of a part that was written, and empties it.
+/// Advances the offset of a written part, and clears it.
 fn pass(part: Part, next: &mut PartOffsets, parts: &mut Parts) {
     next[part as usize] += parts[part].len() as u64;
     parts[part].clear();
@@ -181,7 +183,7 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    /// One file, in which the parts of a tensor lie 1,000,000 bytes apart.
+    /// One file, in which the parts of a tensor are 1,000,000 bytes apart.
     #[derive(Default)]
     struct InMemory(Mutex<(usize, Vec<u8>)>);
 
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_one_after_the_other_is_written_at_once_and_all_of_it() {
+    fn consecutive_parts_are_written_together() {
         let sink = InMemory::default();
         let mut writes = Writes::new(&sink, Vec::new());
         let byte = |tensor: usize, part: Part| (tensor * 7 + part as usize) as u8 | 1;
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn stretches_all_over_are_written_too() {
+    fn scattered_parts_are_written() {
         let sink = InMemory::default();
         let mut writes = Writes::new(&sink, Vec::new());
         (0..100).rev().for_each(|tensor| writes.put(tensor, Part::Weight, 0, &[tensor as u8; 100]).unwrap());

@@ -1,4 +1,4 @@
-//! The order of parts in files, held in a few bytes each, as there may be millions of parts.
+//! The order of parts in files. Each needs a few bytes, as there may be millions.
 
 use super::parts::LastParts;
 use crate::plan::Plan;
@@ -12,38 +12,39 @@ use std::ops::Range;
 /// One tensor of a file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Record {
-    /// The tensor of the plan that it holds, alone or along with other parts.
+    /// The tensor of the plan that it is a part of.
     pub(super) tensor: u32,
     /// Its index among the parts of that tensor.
     pub(super) nth: u8,
-    /// The index of the suffix that its name adds to the tensor's.
+    /// The index of the suffix of its name.
     suffix: u8,
-    /// The width of its elements in bits.
+    /// Bits per element.
     n_bits: u8,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub(super) n_bytes: u64,
 }
 
 /// The tensors of all files.
 #[derive(Debug)]
 pub(super) struct Order {
-    /// The tensors in the order of their names.
+    /// The tensors, sorted by name.
     records: Vec<Record>,
-    /// The tensors of the plan that are in each file.
+    /// The range of the plan's tensors in each file.
     pub(super) files: Vec<Range<usize>>,
 }
 
-/// Data offsets of records visited by name. Data is ordered by the width of elements, widest first, then by name.
+/// Data offsets of records that are visited by name. Data is sorted by element size, widest first, then by
+/// name.
 #[derive(Debug)]
 pub(super) struct Starts(BTreeMap<u8, u64>);
 
 impl Order {
-    /// Orders the `parts` of every tensor of a plan that is not tied to another.
+    /// Sorts the `parts` of every tensor of a plan that is not tied to another.
     ///
     /// # Errors
-    /// Input where two parts would have one name; the errors of `parts`.
+    /// Input: two parts would have one name. Also errors of `parts`.
     pub(super) fn of(plan: &Plan, parts: &mut LastParts) -> Result<Self> {
-        // Most tensors are stored as at most two parts.
+        // Most tensors have at most two parts.
         let mut records = Vec::with_capacity(2 * plan.tensors.len());
         let (mut files, mut suffixes) = (Vec::new(), Vec::<String>::new());
         let (mut first, mut file) = (0, InFile::default());
@@ -71,7 +72,8 @@ impl Order {
         });
         drop(ranks);
         let order = |a: &Record, b: &Record| cmp_joined(name(a), name(b));
-        // That is the order of the whole names already, but where one is the beginning of another, and where two are the same.
+        // This is already the order of whole names, unless one tensor's name is a prefix of another or two
+        // names are equal.
         if records.is_sorted_by(|a, b| order(a, b).is_lt()) {
             return Ok(Self { records, files });
         }
@@ -80,18 +82,18 @@ impl Order {
         if let Some(second) = twice.map(|pair| &pair[1]).min_by_key(|second| (second.tensor, second.nth)) {
             let name = name(second);
             let name = format!("{}{}", name.0, name.1);
-            let message = format!("its part would be called {name:?}, and another tensor is; exclude one of them");
+            let message = format!("its part would have the name {name:?} of another tensor; exclude one of them");
             return Err(Error::input(message).at(plan.tensors[second.tensor as usize].culprit()));
         }
         Ok(Self { records, files })
     }
 
-    /// The records, by name, of the file that holds these tensors.
+    /// Returns the records of the file with these tensors, sorted by name.
     pub(super) fn of_file(&self, tensors: &Range<usize>) -> impl Iterator<Item = &Record> {
         self.records.iter().filter(move |record| tensors.contains(&(record.tensor as usize)))
     }
 
-    /// The first data offset for each width among these tensors, counted from the end of the header.
+    /// Returns the first data offset of each element size among these tensors, from the end of the header.
     pub(super) fn starts(&self, tensors: &Range<usize>) -> Starts {
         let mut starts = BTreeMap::new();
         for record in self.of_file(tensors) {
@@ -106,7 +108,7 @@ impl Order {
 }
 
 impl Starts {
-    /// Where the data of the next record begins.
+    /// Returns the start of the data of the next record.
     pub(super) fn next(&mut self, record: &Record) -> u64 {
         let start = self.0.entry(record.n_bits).or_insert(0);
         let found = *start;
@@ -115,7 +117,7 @@ impl Starts {
     }
 }
 
-/// The place of each tensor's name among the names of all.
+/// Returns the position of each tensor's name in the sorted names.
 fn ranks_of(plan: &Plan) -> Vec<u32> {
     let order = names::order(plan.tensors.len(), |index| &plan.tensors[index].info.name);
     let mut ranks = vec![0; order.len()];
@@ -123,21 +125,21 @@ fn ranks_of(plan: &Plan) -> Vec<u32> {
     ranks
 }
 
-/// Sizes and counts of a file that is being filled.
+/// Sizes and counts of a file during its layout.
 #[derive(Debug, Default)]
 struct InFile {
     n_bytes: u64,
     n_parts: u64,
     /// A lower bound of the header's bytes, without free-form strings.
     header: u64,
-    /// Number of strings that say what parts mean, and a lower bound of their bytes.
+    /// Number of strings with the meanings of parts, and a lower bound of their bytes.
     strings: (usize, u64),
 }
 
 impl InFile {
-    /// What a tensor adds to a file.
+    /// Returns what a tensor adds to a file.
     fn of(parts: &[FilePart], name: &str) -> Self {
-        // Room for offsets up to petabytes, and for the words around them.
+        // Includes offsets of up to petabytes and the keys of an entry.
         let entry = |part: &FilePart| {
             let shape: u64 =
                 part.info.shape.0.iter().map(|extent| 2 + u64::from(extent.checked_ilog10().unwrap_or(0))).sum();
@@ -151,7 +153,7 @@ impl InFile {
         Self { n_bytes, n_parts: parts.len() as u64, header: parts.iter().map(entry).sum(), strings }
     }
 
-    /// Whether one more tensor is too much for the file, or for readers of its header.
+    /// Returns whether one more tensor would make the file or its header too large.
     fn is_full(&self, more: &Self, max_bytes: u64) -> bool {
         let n_strings = self.strings.0 + more.strings.0;
         let strings = if n_strings < limits::MAX_METADATA { self.strings.1 + more.strings.1 } else { 0 };
@@ -167,7 +169,7 @@ impl InFile {
     }
 }
 
-/// Bytes that a text takes in JSON.
+/// Returns the size of a text in JSON, in bytes.
 fn json_bytes(text: &str) -> u64 {
     let of = |byte: u8| match byte {
         0..0x20 => 6,
@@ -177,7 +179,7 @@ fn json_bytes(text: &str) -> u64 {
     2 + text.bytes().map(of).sum::<u64>()
 }
 
-/// The index of a suffix among the known ones, to which it is added if new.
+/// Returns the index of a suffix among the known ones. A new suffix is added.
 fn place_of(suffix: &str, known: &mut Vec<String>) -> u8 {
     let place = known.iter().position(|known| known == suffix).unwrap_or_else(|| {
         known.push(suffix.to_string());
@@ -186,7 +188,7 @@ fn place_of(suffix: &str, known: &mut Vec<String>) -> u8 {
     place as u8
 }
 
-/// Compares names that are each given in two pieces, as if the pieces were joined.
+/// Compares names that are given in two parts, as if the parts were joined.
 fn cmp_joined(a: (&str, &str), b: (&str, &str)) -> Ordering {
     let n = a.0.len().min(b.0.len());
     let (a_start, a_rest) = a.0.as_bytes().split_at(n);
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_pieces_are_in_the_order_of_whole_ones() {
+    fn names_in_two_parts_are_ordered_like_whole_names() {
         let pieces = ["", "a", "a.", "a.codes", "ab", "b", "é", ".codes", ".scale", "_scale"];
         let all: Vec<(&str, &str)> = pieces.iter().flat_map(|a| pieces.iter().map(move |b| (*a, *b))).collect();
         for a in &all {

@@ -1,15 +1,18 @@
-//! The tensors of a file that stand for a tensor of the plan, made once for tensors that follow each other and differ by name only.
+//! The tensors in a file that store a tensor of the plan.
+//!
+//! They are computed once for consecutive tensors that only differ in their names.
 
 use crate::plan::{Plan, TensorPlan};
 use briquette_core::{Coding, Result};
 use briquette_formats::output_format::FilePart;
 use std::sync::Arc;
 
-/// The tensors of a file that hold a tensor of the plan, in this coding and with this many kept elements. Their names are the tensor's
-/// with something behind it; all else follows from how the tensor is treated, its type and its shape.
+/// Returns the tensors in a file that store a tensor of the plan, from its coding and number of kept elements.
+///
+/// Their names must begin with the tensor's name. Everything else may only depend on treatment, type and shape.
 pub(super) type TensorParts<'a> = &'a dyn Fn(&TensorPlan, Coding, usize) -> Result<Vec<FilePart>>;
 
-/// A plan, and how many elements of each tensor are kept.
+/// A plan, and the number of kept elements of each tensor.
 pub(super) struct PartSizes<'a> {
     pub(super) plan: &'a Plan<'a>,
     pub(super) n_kept: &'a dyn Fn(usize) -> usize,
@@ -17,31 +20,31 @@ pub(super) struct PartSizes<'a> {
 }
 
 impl PartSizes<'_> {
-    /// How a tensor is kept.
+    /// Returns how a tensor is stored.
     pub(super) fn coding(&self, index: usize) -> Coding {
         self.plan.tensors[index].coding(self.plan.profile, (self.n_kept)(index))
     }
 }
 
-/// The parts of the tensor that was asked for last.
+/// The parts of the last tensor.
 pub(super) struct LastParts<'a> {
     sizes: &'a PartSizes<'a>,
     index: Option<usize>,
     parts: Vec<FilePart>,
-    /// A name that is not needed any more, to write the next one over.
+    /// A buffer for the next name.
     name: String,
 }
 
 impl<'a> LastParts<'a> {
-    /// No tensor was asked for yet.
+    /// Creates the state before the first tensor.
     pub(super) fn of_none(sizes: &'a PartSizes<'a>) -> Self {
         Self { sizes, index: None, parts: Vec::new(), name: String::new() }
     }
 
-    /// The tensors of a file that hold the tensor at this index of the plan.
+    /// Returns the tensors in a file that store this tensor of the plan.
     ///
     /// # Errors
-    /// Config where the format cannot hold it.
+    /// Config: the format does not support the tensor.
     pub(super) fn of(&mut self, index: usize) -> Result<&[FilePart]> {
         let PartSizes { plan, n_kept, parts } = self.sizes;
         match self.index.take() {
@@ -63,7 +66,7 @@ impl<'a> LastParts<'a> {
 }
 
 impl PartSizes<'_> {
-    /// Whether the parts of two tensors differ by name only.
+    /// Returns whether the parts of two tensors only differ in their names.
     fn are_alike(&self, one: usize, other: usize) -> bool {
         let of = |index: usize| (&self.plan.tensors[index], (self.n_kept)(index));
         let ((a, a_kept), (b, b_kept)): ((&TensorPlan, usize), (&TensorPlan, usize)) = (of(one), of(other));

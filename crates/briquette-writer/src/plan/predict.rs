@@ -1,4 +1,4 @@
-//! How many bytes a plan will take, before anything is read.
+//! Predicts the size of an output before any weights are read.
 
 use super::{Plan, TensorPlan};
 use crate::layout::FileLayouts;
@@ -7,17 +7,17 @@ use crate::treatment::{Cut, Pruning};
 use briquette_core::{Result, Storage};
 use briquette_formats::OutputFormat;
 
-/// Predicted bytes of weight files.
+/// The predicted size of the weight files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prediction {
     /// Bytes of all weight files.
     pub n_bytes: u64,
-    /// Whether the files will have exactly this size; otherwise it is an upper bound.
+    /// Whether the size is exact; otherwise it is an upper bound.
     pub is_exact: bool,
 }
 
 impl TensorPlan<'_> {
-    /// How many elements will be kept, and whether that number is exact.
+    /// Returns the number of kept elements, and whether it is exact.
     pub fn predicted_kept(&self) -> (usize, bool) {
         let n = self.info.n_elements();
         match self.prune.map(|prune| prune.cut) {
@@ -31,7 +31,7 @@ impl TensorPlan<'_> {
         }
     }
 
-    /// Whether the bytes of its parts are known before it is encoded.
+    /// Returns whether the size of its parts is known before encoding.
     fn has_known_size(&self, profile: OutputFormat) -> bool {
         let (n_kept, is_exact) = self.predicted_kept();
         match self.coding(profile, n_kept).storage {
@@ -40,20 +40,22 @@ impl TensorPlan<'_> {
         }
     }
 
-    /// An upper bound of what a header grows by if a tensor predicted as dense turns out sparse: names, offsets, coding of parts.
+    /// Returns the most bytes by which a header grows if a tensor predicted as dense becomes sparse.
+    ///
+    /// The bytes are names, offsets and codings of parts.
     fn more_of_header(&self, profile: OutputFormat) -> u64 {
-        let is_foretold_dense = self.was_sparse && self.prune.is_none()
+        let is_predicted_dense = self.was_sparse && self.prune.is_none()
             || matches!(self.prune, Some(Pruning { cut: Cut::Pool(_) | Cut::Given, .. }));
-        let may_grow = is_foretold_dense && profile.holds_sparse() && self.tied_to().is_none();
+        let may_grow = is_predicted_dense && profile.holds_sparse() && self.tied_to().is_none();
         if may_grow { 400 + 3 * self.info.name.len() as u64 } else { 0 }
     }
 }
 
 impl Plan<'_> {
-    /// The bytes that a tensor's parts take in files, and whether that is exact; 0 for a tied tensor.
+    /// Returns the predicted bytes of a tensor's parts, and whether they are exact; 0 for a tied tensor.
     ///
     /// # Errors
-    /// As [`FileLayouts::new`](crate::layout::FileLayouts::new).
+    /// See [`FileLayouts::new`](crate::layout::FileLayouts::new).
     pub fn predict_tensor(&self, tensor: &TensorPlan) -> Result<(u64, bool)> {
         if tensor.tied_to().is_some() {
             return Ok((0, true));
@@ -64,10 +66,12 @@ impl Plan<'_> {
         Ok((n_bytes, tensor.has_known_size(self.profile)))
     }
 
-    /// The bytes of the weight files: exact unless there are global thresholds, zeros in the source, or codes that are entropy-coded.
+    /// Predicts the bytes of the weight files.
+    ///
+    /// They are exact unless there are global thresholds, zeros in the source, or entropy-coded codes.
     ///
     /// # Errors
-    /// As [`FileLayouts::new`](crate::layout::FileLayouts::new).
+    /// See [`FileLayouts::new`](crate::layout::FileLayouts::new).
     pub fn predict(&self) -> Result<Prediction> {
         let n_bytes = FileLayouts::n_bytes_of(self, &|index| self.tensors[index].predicted_kept().0)?;
         let is_open = |tensor: &TensorPlan| !tensor.has_known_size(self.profile) && tensor.tied_to().is_none();

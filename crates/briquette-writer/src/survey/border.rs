@@ -1,4 +1,6 @@
-//! The exact threshold of tensors too many to be in memory at once, in one pass over them if a sample brackets it well.
+//! Finds the exact threshold of tensors that do not fit in memory, mostly in a single pass.
+//!
+//! A sample brackets the threshold.
 
 use super::scan::{Dropped, PieceOf, Scan, pieces_in_order};
 use crate::context::Workers;
@@ -20,16 +22,17 @@ const MAX_RUNS: usize = 4096;
 const SCORES_PER_SAMPLED: usize = 64;
 /// The fewest runs that make a useful sample.
 const MIN_RUNS: usize = 512;
-/// Tensors with more columns than this are not sampled: where they are stored as codes, each run would decode a whole row.
+/// Tensors with more columns are not sampled. If they are stored as codes, each run would decode a whole row.
 const MAX_COLS: usize = 1 << 15;
-/// The most memory for keys inside the bracket; where they would take more, histograms find the border.
-const HELD_BYTES: usize = 16 << 20;
+/// Most memory for keys inside the bracket. If they need more, histograms find the border.
+const MAX_KEY_BYTES: usize = 16 << 20;
 
-/// The border between scores that are dropped and scores that are kept.
+/// The border between pruned and kept scores.
 pub(super) struct Border {
     pub threshold: Threshold,
-    /// For each piece of each tensor, in order: how many scores are certainly dropped, and how many lie at the border. Empty where
-    /// they are still to be counted.
+    /// For each piece of each tensor, in order: the number of pruned scores and of scores at the border.
+    ///
+    /// Empty if they are not counted yet.
     pub counts: Vec<Dropped>,
 }
 
@@ -53,9 +56,12 @@ impl<'a> Search<'a> {
         Self { plan, source, workers, tensors, parts: pieces_in_order(tensors, pieces) }
     }
 
-    /// Finds the border of the `n_drop` smallest scores. A sample brackets it; the keys inside the bracket are kept, piece by piece, and
-    /// the border is found among them. Where the bracket misses, or too many scores lie in it, a histogram brackets the border, and a finer
-    /// histogram finds it. The first pass over all scores refuses NaN and infinity; what is read otherwise is checked when it is encoded.
+    /// Finds the border of the `n_drop` smallest scores.
+    ///
+    /// A sample brackets it, and the border is found among the keys inside the bracket. If the bracket misses
+    /// or has too many scores, a histogram brackets the border, and a finer histogram finds it.
+    ///
+    /// The first pass over all scores refuses NaN and infinity. Other reads are checked during encoding.
     pub(super) fn border(&self, n_drop: usize) -> Result<Border> {
         if let Some(bracket) = self.guess(n_drop)?
             && let Some(border) = self.within(bracket, n_drop, true)?
@@ -78,30 +84,30 @@ impl<'a> Search<'a> {
         Ok(Border::uncounted(threshold))
     }
 
-    /// The border, if it lies in the bracket and few enough other scores do.
+    /// Returns the border if it is inside the bracket, together with few enough other scores.
     fn within(&self, bracket: Bracket, n_drop: usize, is_checked: bool) -> Result<Option<Border>> {
-        let (n_held, n_zero_bits) = (AtomicUsize::new(0), self.n_zero_bits());
+        let (n_key_bytes, n_zero_bits) = (AtomicUsize::new(0), self.n_zero_bits());
         let tallies = self.workers.map(&self.parts, Scan::default, |scan, part| {
             let mut tally = Tally::new(bracket, n_zero_bits);
-            if n_held.load(Ordering::Relaxed) > HELD_BYTES {
+            if n_key_bytes.load(Ordering::Relaxed) > MAX_KEY_BYTES {
                 return Ok(tally);
             }
             scan.each(self.plan, self.source, part, self.workers, |strip, scores| {
                 if is_checked {
                     check_finite(&self.plan.tensors[part.tensor], &strip)?;
                 }
-                if tally.n_bytes() <= HELD_BYTES {
+                if tally.n_bytes() <= MAX_KEY_BYTES {
                     tally.count(scores);
                 }
                 Ok(())
             })?;
             let tally = tally.shrunk();
             if !tally.is_bounded() {
-                n_held.fetch_add(tally.n_bytes(), Ordering::Relaxed);
+                n_key_bytes.fetch_add(tally.n_bytes(), Ordering::Relaxed);
             }
             Ok(tally)
         })?;
-        if n_held.into_inner() > HELD_BYTES {
+        if n_key_bytes.into_inner() > MAX_KEY_BYTES {
             return Ok(None);
         }
         let Some(threshold) = Tally::threshold(&tallies, n_drop) else { return Ok(None) };
@@ -109,7 +115,7 @@ impl<'a> Search<'a> {
         Ok(Some(Border { threshold, counts }))
     }
 
-    /// A bracket, from a sample, that is likely to hold the border and few other scores.
+    /// Returns a bracket, from a sample, that probably contains the border and few other scores.
     fn guess(&self, n_drop: usize) -> Result<Option<Bracket>> {
         let n: usize = self.tensors.iter().map(|&index| self.plan.tensors[index].info.n_elements()).sum();
         let n_runs = (n / SCORES_PER_SAMPLED / RUN).min(MAX_RUNS);
@@ -125,7 +131,7 @@ impl<'a> Search<'a> {
         Ok(bracket.filter(|&bracket| self.fits(bracket, share(bracket) * n as f64)))
     }
 
-    /// Keys of scores from all over the tensors, [`RUN`] neighbours at a time.
+    /// Returns the keys of scores from all parts of the tensors, [`RUN`] neighbours at a time.
     fn sample(&self, n: usize, n_runs: usize) -> Result<Vec<u32>> {
         let (mut bytes, mut values, mut scratch) = (PieceBuffer::default(), vec![0.0; RUN], Vec::new());
         let mut keys = Vec::with_capacity(n_runs * RUN);
@@ -151,12 +157,12 @@ impl<'a> Search<'a> {
         Ok(keys)
     }
 
-    /// Whether the tallies of about `n_within` scores in a bracket fit in memory.
+    /// Returns whether the tallies of about `n_within` scores in a bracket fit in memory.
     fn fits(&self, bracket: Bracket, n_within: f64) -> bool {
-        Tally::new(bracket, self.n_zero_bits()).is_bounded() || n_within * 4.0 <= HELD_BYTES as f64
+        Tally::new(bracket, self.n_zero_bits()).is_bounded() || n_within * 4.0 <= MAX_KEY_BYTES as f64
     }
 
-    /// How many low bits are 0 in every key.
+    /// Returns the number of low bits that are 0 in every key.
     fn n_zero_bits(&self) -> u32 {
         let of = |tensor: &TensorPlan| match (tensor.score().unwrap_or_default(), tensor.info.dtype) {
             _ if self.plan.norms.contains_key(&tensor.index()) => 0,
@@ -193,8 +199,9 @@ impl Border {
     }
 }
 
-/// Where a run of a sample starts: at a scattered place in its share of `n` scores, so that runs do not keep step with the width of
-/// the rows.
+/// Returns the start of a run of a sample: a scattered position in its share of `n` scores.
+///
+/// So runs are not aligned with rows.
 fn place(run: usize, n: usize, n_runs: usize) -> usize {
     let step = n / n_runs;
     run * step + run.wrapping_mul(0x9e37_79b9) % step.max(1)
@@ -262,7 +269,7 @@ mod tests {
         }
     }
 
-    /// Checks the border found for matrices of 1,000 columns against that of all their scores in a list.
+    /// Compares the border of matrices with 1,000 columns with that of all their scores in a list.
     fn check(weights: &[Vec<f32>], dtype: DType, n_drop: usize, is_counted: bool) {
         let shape = |values: &Vec<f32>| vec![values.len() / 1000, 1000];
         let info = |(i, values)| TensorInfo::checked(format!("t{i}"), dtype, shape(values)).unwrap();
@@ -298,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_finds_the_border_of_many_tensors_and_what_goes_of_each_piece() {
+    fn a_sample_finds_the_border_and_the_counts_of_each_piece() {
         let weights = [random(1, 1_000_000, 1.0), random(2, 7_000_000, 3.0), random(3, 300_000, 0.1)];
         for dtype in [DType::F32, DType::F16, DType::BF16] {
             check(&weights, dtype, 3_320_000, true);
@@ -306,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn few_tensors_and_extreme_shares_have_the_same_border() {
+    fn small_tensors_and_extreme_shares_have_the_same_border() {
         let weights = [random(1, 100_000, 1.0), random(2, 200_000, 3.0)];
         for n_drop in [1, 120_000, 300_000] {
             check(&weights, DType::F32, n_drop, true);
@@ -315,8 +322,8 @@ mod tests {
     }
 
     #[test]
-    fn more_ties_than_may_be_held_have_the_same_border() {
-        let weights = [random(1, 2_000_000, 1.0), vec![0.0; HELD_BYTES / 4 + 5_696]];
+    fn more_ties_than_fit_in_memory_have_the_same_border() {
+        let weights = [random(1, 2_000_000, 1.0), vec![0.0; MAX_KEY_BYTES / 4 + 5_696]];
         check(&weights, DType::F32, 3_000_000, false);
     }
 }

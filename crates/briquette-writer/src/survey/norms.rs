@@ -1,4 +1,4 @@
-//! Measures the norms of directions that are pruned or rounded.
+//! Measures the norms of directions that are pruned or quantized.
 
 use super::scan::{PieceOf, Scan};
 use crate::context::Workers;
@@ -8,10 +8,12 @@ use crate::weight_norm::{MeasuredNorms, NormMeter};
 use briquette_core::Result;
 use briquette_formats::TensorSource;
 
-/// Measures every weight norm of a plan. Each tensor is read in order, so the sums do not depend on the threads.
+/// Measures every weight norm of a plan. Tensors are read in order, so the sums do not depend on the threads.
 ///
 /// # Errors
-/// As [`TensorSource::read`]; Refused for NaN or infinity; Interrupted.
+/// - Refused: a tensor has NaN or infinity.
+/// - Interrupted: a stop was requested.
+/// - Errors of [`TensorSource::read`].
 pub(super) fn measure(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> Result<()> {
     let untied = |index: &&usize| plan.tensors[**index].tied_to().is_none();
     let directions: Vec<usize> = plan.norms.keys().filter(untied).copied().collect();
@@ -24,7 +26,7 @@ pub(super) fn measure(plan: &mut Plan, source: &dyn TensorSource, workers: &Work
     Ok(())
 }
 
-/// The norms of these directions, and the lengths beside them where weights are dropped.
+/// Measures the norms of these directions, and reads their lengths if weights are pruned.
 fn of(
     plan: &Plan,
     index: usize,
@@ -41,7 +43,7 @@ fn of(
     Ok(meter.finish(lengths))
 }
 
-/// Calls `each` with all values of a tensor, in order, and the place of the first.
+/// Calls `each` with all values of a tensor in order, and the position of the first.
 fn values_of(
     plan: &Plan,
     index: usize,

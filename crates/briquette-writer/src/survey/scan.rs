@@ -1,4 +1,4 @@
-//! Reads pieces of tensors strip by strip, along with their scores.
+//! Reads pieces of tensors strip by strip, with their scores.
 
 use crate::context::Workers;
 use crate::piece::{PieceReader, Strip, sips_of};
@@ -14,10 +14,10 @@ pub(super) struct PieceOf {
     pub(super) rows: Range<usize>,
 }
 
-/// How many elements of a piece are certainly dropped, and how many lie at the threshold.
+/// Number of elements of a piece below the threshold, and at the threshold.
 pub(super) type Dropped = (usize, usize);
 
-/// Every piece of some tensors, tensor by tensor.
+/// Returns every piece of some tensors, tensor by tensor.
 pub(super) fn pieces_in_order(tensors: &[usize], pieces: &[Vec<Range<usize>>]) -> Vec<PieceOf> {
     let part = |&tensor: &usize| pieces[tensor].iter().map(move |rows| PieceOf { tensor, rows: rows.clone() });
     tensors.iter().flat_map(part).collect()

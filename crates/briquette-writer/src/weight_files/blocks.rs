@@ -1,4 +1,5 @@
-//! Tests formats that weave scales and codes into blocks, with the code that ships; none of the formats that ship does so.
+//! Tests formats that interleave scales and codes in blocks, with the production code. No current format does
+//! so.
 
 use super::*;
 use crate::context::{RunOptions, Workers};
@@ -19,10 +20,10 @@ use briquette_formats::{Choice, InputFile, OutputFormat, StoredDir, StoredTensor
 use briquette_methods::prune::score;
 use briquette_methods::quant::{Activations, QuantSpec, ScaleSearch};
 
-/// Weights that share a scale; their codes form one block.
+/// Weights that share a scale. Their codes form one block.
 const GROUP: usize = 32;
 
-/// Codes of 4 bits as some programs store them: byte `j` of a block holds code `j` and, in its high half, code `j + 16`.
+/// Codes of 4 bits as in some programs: byte `j` of a block has code `j`, and code `j + 16` in its high half.
 static HALVES: BlockOrder = BlockOrder { weave: to_halves, unweave: from_halves };
 
 fn to_halves(ours: &[u8], block: &mut [u8]) {
@@ -35,7 +36,8 @@ fn from_halves(block: &[u8], ours: &mut [u8]) {
     ours.iter_mut().enumerate().for_each(|(j, byte)| *byte = code(2 * j) | code(2 * j + 1) << 4);
 }
 
-/// The one tensor of a file that such a format stores for a coded tensor: rows of blocks, each a scale and the codes that share it.
+/// Returns the one tensor that such a format stores for a quantized tensor: rows of blocks of a scale and its
+/// codes.
 fn file_parts(tensor: &TensorPlan, coding: Coding, n_kept: usize) -> Result<Vec<FilePart>> {
     let Some(codes) = coding.codes else { return tensor.file_parts(OutputFormat::Briquette, coding, n_kept) };
     let n_codes = GROUP * usize::from(codes.bits) / 8;
@@ -70,7 +72,7 @@ impl TensorSource for Model {
 }
 
 impl Model {
-    /// A matrix of several pieces, a small one, one without rows, and a vector that is left alone.
+    /// Creates a matrix of several pieces, a small one, one without rows, and a vector that stays unchanged.
     fn new() -> Self {
         let shapes = [("large", vec![90_000, 96]), ("small", vec![3, 64]), ("empty", vec![0, 32]), ("bias", vec![70])];
         let info = |(name, shape): (&str, Vec<usize>)| TensorInfo::checked(name.into(), DType::F32, shape).unwrap();
@@ -85,7 +87,7 @@ impl Model {
         Self(infos, weights)
     }
 
-    /// A plan that rounds every matrix in groups, to codes of `n_bits`.
+    /// Creates a plan that quantizes every matrix in groups, to codes of `n_bits`.
     fn plan(&self, n_bits: u8) -> Plan<'_> {
         let grid = Grid::new(n_bits, GridKind::Symmetric).unwrap();
         let spec =
@@ -115,7 +117,7 @@ impl Model {
     }
 }
 
-/// Opens what was written, as the parts that the format declares.
+/// Opens a written file with the parts that the format declares.
 fn open(path: &Path, plan: &Plan, layout: &FileLayouts) -> StoredDir {
     let mut plain = PlainFiles::default();
     plain.push(InputFile::open(path).unwrap(), FileKind::Safetensors, &Choice::default()).unwrap();
@@ -130,7 +132,7 @@ fn open(path: &Path, plan: &Plan, layout: &FileLayouts) -> StoredDir {
     StoredDir::new(plain.into_files(), tensors)
 }
 
-/// Checks some rows of a tensor, and the bytes in its file, against a few lines that compute them from its weights.
+/// Compares rows of a tensor, and its bytes in the file, with values computed from its weights.
 fn check_rows(model: &Model, stored: &StoredDir, index: usize, n_bits: u8, first_row: usize) {
     let n_cols = model.0[index].shape.0[1];
     let weights = &model.1[index][first_row * n_cols..(first_row + 2) * n_cols];
@@ -157,7 +159,7 @@ fn check_rows(model: &Model, stored: &StoredDir, index: usize, n_bits: u8, first
     stored.read(index, first_row * n_cols * 4, bytemuck::cast_slice_mut(&mut decoded)).unwrap();
     assert_eq!(decoded, values);
     let (_, PartBytes::Foreign { file, offset, .. }) = stored.tensors[index].parts[0] else {
-        panic!("woven parts are foreign");
+        panic!("interleaved parts are foreign");
     };
     let mut written = vec![0; bytes.len()];
     stored.files[file].read_at(offset + (first_row / 2 * bytes.len()) as u64, &mut written).unwrap();
@@ -171,7 +173,7 @@ fn scales_and_codes_in_blocks_are_written_and_read_back() {
         let mut plan = model.plan(n_bits);
         let workers = Workers::new(&RunOptions { threads: 2, ..RunOptions::default() }).unwrap();
         let surveys = survey(&mut plan, &model, &workers).unwrap();
-        assert!(surveys[0].pieces.len() > 1, "threads share the large one");
+        assert!(surveys[0].pieces.len() > 1, "the large tensor has several pieces");
         let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
         let mut layout = FileLayouts::of_parts(&plan, &n_kept, &file_parts).unwrap();
         let draft = Draft::create(&dir.path().join("out"), &[], false).unwrap();

@@ -1,26 +1,26 @@
-//! What was found: checks that hold or do not, and figures.
+//! Findings of a run: checks that pass or fail, and measurements.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// One thing that was checked or measured.
+/// A check or a measurement.
 pub(crate) struct Finding {
     section: &'static str,
     name: String,
     value: f64,
     unit: &'static str,
-    /// What it should be, and whether it is; nothing for a figure.
+    /// The bound as text and whether it holds; `None` for a measurement.
     wanted: Option<(String, bool)>,
 }
 
 impl Finding {
-    /// A figure.
+    /// Returns a measurement without a bound.
     pub(crate) fn figure(name: impl Into<String>, value: f64, unit: &'static str) -> Self {
         Self { section: "", name: name.into(), value, unit, wanted: None }
     }
 
-    /// A figure that should be at most so much.
+    /// Returns a check that `value` is at most `most`.
     pub(crate) fn at_most(name: impl Into<String>, value: f64, unit: &'static str, most: f64) -> Self {
-        // A NaN is not at most anything.
+        // The comparison is false for NaN, so a NaN fails.
         Self { wanted: Some((format!("<= {most}"), value <= most)), ..Self::figure(name, value, unit) }
     }
 
@@ -42,17 +42,17 @@ impl Finding {
     }
 }
 
-/// All that was found.
+/// All findings of a run.
 #[derive(Default)]
 pub(crate) struct Findings(Vec<Finding>);
 
 impl Findings {
-    /// Adds what a section finds; a panic is a failure of it.
+    /// Runs a section and prints its findings; a panic counts as a failed check.
     pub(crate) fn section(&mut self, section: &'static str, find: impl FnOnce() -> Vec<Finding>) {
         let found = catch_unwind(AssertUnwindSafe(find)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default();
-            let line = text.lines().next().unwrap_or("it panicked").to_string();
+            let line = text.lines().next().unwrap_or("panicked").to_string();
             vec![Finding { wanted: Some(("no panic".into(), false)), ..Finding::figure(line, f64::NAN, "") }]
         });
         for finding in found {
@@ -66,7 +66,7 @@ impl Findings {
         self.0.iter().any(Finding::has_failed)
     }
 
-    /// Everything once more, failures first.
+    /// Prints all findings again, failures first.
     pub(crate) fn print(&self) {
         let (failed, held): (Vec<_>, Vec<_>) = self.0.iter().partition(|finding| finding.has_failed());
         println!("\n{} of {} failed", failed.len(), self.0.len());

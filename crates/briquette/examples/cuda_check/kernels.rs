@@ -1,4 +1,5 @@
-//! Every kernel on random inputs of odd shapes, with poisoned outputs and rows that are not finite.
+//! Checks every kernel on random inputs of odd shapes, with poisoned output buffers and rows that are not
+//! finite.
 
 use crate::Options;
 use crate::findings::Finding;
@@ -7,9 +8,9 @@ use briquette_cuda::{DeviceEpilogue, Floats, Gpu, Int8, WAYS, Way};
 use briquette_ops::compressed::{self, Conv2dCall, LinearWeights, QuantizedConv2d, Table, gpu_of};
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 
-/// Rounding may differ where a device fuses a product and a sum.
+/// Tolerance for devices that fuse multiplication and addition.
 const RELATIVE: f64 = 1e-5;
-/// Sums of floats are taken in another order.
+/// Tolerance for float sums in another order.
 const FLOATS: f64 = 1e-4;
 
 pub(crate) fn check(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
@@ -24,7 +25,7 @@ pub(crate) fn check(device: &Device, cpu: &Device, options: &Options) -> Vec<Fin
     found
 }
 
-/// Numbers of 31 bits.
+/// Returns `n` random numbers of 31 bits.
 pub(crate) fn numbers(n: usize, seed: u64) -> impl Iterator<Item = u64> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..n).map(move |_| {
@@ -35,12 +36,12 @@ pub(crate) fn numbers(n: usize, seed: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Codes, half of them zero.
+/// Returns random codes, half of them zero.
 pub(crate) fn codes(n: usize, seed: u64) -> Vec<i8> {
     numbers(n, seed).map(|bits| if bits & 0x100 == 0 { 0 } else { bits as i8 }).collect()
 }
 
-/// Floats from -1 to 1.
+/// Returns random floats in -1..1.
 pub(crate) fn floats(n: usize, seed: u64) -> Vec<f32> {
     numbers(n, seed).map(|bits| bits as f32 / (1_u64 << 30) as f32 - 1.0).collect()
 }
@@ -53,7 +54,8 @@ fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
 }
 
-/// The largest difference, of the largest expected value: NaN where one of the two is.
+/// Returns the largest difference, relative to the largest expected value; NaN if only one of two values is
+/// NaN.
 pub(crate) fn difference(found: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(found.len(), expected.len(), "outputs");
     let largest = expected.iter().fold(f32::MIN_POSITIVE, |most, value| most.max(value.abs()));
@@ -64,19 +66,19 @@ pub(crate) fn difference(found: &[f32], expected: &[f32]) -> f64 {
     worst(found.iter().zip(expected).map(differ))
 }
 
-/// The largest value, or NaN if one is.
+/// Returns the largest value, or NaN if one is NaN.
 pub(crate) fn worst(values: impl IntoIterator<Item = f64>) -> f64 {
     values.into_iter().fold(0.0, |most: f64, value| if most.is_nan() || value <= most { most } else { value })
 }
 
-/// Leaves NaN where the next outputs of this size are likely to go.
+/// Fills and frees a buffer of NaN, which the allocator is likely to reuse for the next output of this size.
 fn poison(device: &Device, n: usize) {
     let nan = Tensor::<1>::full([n.max(1)], f32::NAN, device);
     device.sync().unwrap();
     drop(nan);
 }
 
-/// Integer sums by each kind of kernel against dot products, bit for bit: every scale is 1.
+/// Compares the integer sums of each kernel with dot products, bit for bit. All weight scales are 1.
 fn products(gpu: &Gpu, options: &Options) -> Vec<Finding> {
     let mut shapes = vec![[1, 1, 1], [3, 33, 70], [17, 65, 130], [130, 129, 257]];
     if !options.is_quick {
@@ -84,7 +86,7 @@ fn products(gpu: &Gpu, options: &Options) -> Vec<Finding> {
     }
     let mut found: Vec<(String, f64, bool)> = Vec::new();
     for shape @ [m, n, k] in shapes {
-        // A row that reaches 127 has scale 1, and sums stay below 2^24.
+        // A row with a maximum of 127 has scale 1. Sums stay below 2^24, so f32 holds them exactly.
         let mut x: Vec<f32> = codes(m * k, 1).iter().map(|code| f32::from(*code / 2)).collect();
         x.chunks_mut(k).for_each(|row| row[0] = 127.0);
         let weights = codes(n * k, 2);
@@ -94,7 +96,7 @@ fn products(gpu: &Gpu, options: &Options) -> Vec<Finding> {
             let weights = Int8::new(gpu, &weights, &vec![1.0; n], [n, k], is_sparse);
             gpu.read(&weights.linear_by(way, &x, true, &DeviceEpilogue::default())?.buffer)
         };
-        let oracle = run(Way::Dp4a, false).expect("a product that ran");
+        let oracle = run(Way::Dp4a, false).expect("the dp4a product runs");
         let matrices: &[Way] = if gpu.has_int8_matrices() { &WAYS } else { &[] };
         for &way in [Way::FewRows].iter().chain(matrices) {
             for is_sparse in [false, true] {
@@ -102,10 +104,10 @@ fn products(gpu: &Gpu, options: &Options) -> Vec<Finding> {
                 let (name, n, is_wrong) = match (run(way, is_sparse), way) {
                     (Ok(sums), _) => {
                         let wrong = sums.iter().zip(&oracle).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
-                        (format!("{way}{kind}: sums unlike dot products"), wrong as f64, true)
+                        (format!("{way}{kind}: sums that differ from dot products"), wrong as f64, true)
                     }
-                    // No mistake: there are others to choose from.
-                    (Err(error), Way::Cubek(_)) => (format!("{way}{kind}: not taken, {}", root_of(&error)), 1.0, false),
+                    // Not a failure: the dispatcher can choose another kernel.
+                    (Err(error), Way::Cubek(_)) => (format!("{way}{kind}: refused, {}", root_of(&error)), 1.0, false),
                     (Err(error), _) => (format!("{way}{kind}: {error}"), 1.0, true),
                 };
                 match found.iter_mut().find(|(known, ..)| *known == name) {
@@ -119,7 +121,7 @@ fn products(gpu: &Gpu, options: &Options) -> Vec<Finding> {
         };
         let spots = (0..20).map(|i| (i * 7 % m, i * 13 % n));
         let wrong = spots.filter(|&(row, col)| by_host(row, col) as f32 != oracle[row * n + col]).count();
-        found.push((format!("dot products unlike the host's at {shape:?}"), wrong as f64, true));
+        found.push((format!("dot products that differ from the host's at {shape:?}"), wrong as f64, true));
     }
     let finding = |(name, n, is_wrong): (String, f64, bool)| match is_wrong {
         true => Finding::at_most(name, n, "outputs", 0.0),
@@ -128,14 +130,14 @@ fn products(gpu: &Gpu, options: &Options) -> Vec<Finding> {
     found.into_iter().map(finding).collect()
 }
 
-/// The last lines of an error and of what caused it, up to the source of a kernel.
+/// Returns the last two lines of an error message before the kernel source.
 fn root_of(error: &str) -> String {
     let before_source = error.split("[Source]").next().unwrap_or(error);
     let lines: Vec<&str> = before_source.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     lines[lines.len().saturating_sub(2)..].join(" ")
 }
 
-/// The codes that `products` gives its activations.
+/// Returns the activation codes of `products`.
 fn x_codes(m: usize, k: usize) -> Vec<i32> {
     let mut x: Vec<i32> = codes(m * k, 1).iter().map(|code| i32::from(*code / 2)).collect();
     x.chunks_mut(k).for_each(|row| row[0] = 127);
@@ -146,7 +148,7 @@ fn host_code(codes: &[i32], k: usize, row: usize, i: usize) -> i32 {
     codes[row * k + i]
 }
 
-/// Linear layers as an operation of burn, on both devices.
+/// Compares quantized linear layers as burn operations on both devices.
 fn linear(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     let mut shapes = vec![[1, 40, 64], [5, 33, 70], [40, 100, 384]];
     if !options.is_quick {
@@ -169,7 +171,7 @@ fn linear(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
                     difference(&run(device), &run(cpu))
                 });
                 let kind = if is_sparse { "sparse" } else { "dense" };
-                // A half is rounded once more, and may fall to the other side.
+                // A half-precision result is rounded once more and may differ by one unit.
                 let most = if dtype == FloatDType::F32 { RELATIVE } else { 1e-2 };
                 found.push(Finding::at_most(
                     format!("int8 linear, {kind}, {grid:?}, {dtype:?}"),
@@ -183,7 +185,7 @@ fn linear(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     found
 }
 
-/// Weight-only products, few rows and many.
+/// Compares weight-only products with few rows and with many.
 fn weight_only(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     let (n, k) = if options.is_quick { (40, 64) } else { (1000, 512) };
     let x = |rows: usize, device: &Device| tensor(floats(rows * k, 7), [rows, k], device);
@@ -251,7 +253,7 @@ fn embedding(device: &Device, cpu: &Device) -> Finding {
     Finding::at_most("int8 embedding", worst(differences), "relative", 0.0)
 }
 
-/// Rows of NaN stay rows of NaN, and their neighbours are what they were.
+/// Checks that rows with NaN stay NaN and do not change other rows.
 fn nan_rows(device: &Device) -> Finding {
     let weights = LinearWeights::int8_on(
         device,
@@ -266,5 +268,5 @@ fn nan_rows(device: &Device) -> Finding {
     x[70 * 20] = f32::INFINITY;
     let y = host(compressed::linear(tensor(x, [30, 70], device), &weights.unwrap(), None));
     let wrong = y.iter().enumerate().filter(|(i, value)| value.is_nan() != [3, 20].contains(&(i / 40))).count();
-    Finding::at_most("rows that are not finite, and their neighbours", wrong as f64, "outputs", 0.0)
+    Finding::at_most("rows with NaN, and their neighbours", wrong as f64, "outputs", 0.0)
 }

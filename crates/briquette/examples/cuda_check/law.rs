@@ -1,4 +1,4 @@
-//! The law across flows: an attached parameter of a module on the device, against what a file of it decodes to.
+//! Compares an attached parameter on the device with the decoded file of the same decision.
 
 use crate::findings::Finding;
 use crate::kernels::{difference, floats, worst};
@@ -22,12 +22,12 @@ struct Net {
     linear: Linear,
 }
 
-/// A finding for each way of choosing ranges: the worst of all widths, grids, groups and ways of pruning.
+/// Returns one finding per range method: the worst over all bit widths, grids, groups and pruning patterns.
 pub(crate) fn check(device: &Device) -> Vec<Finding> {
     let mut schemes: Vec<Scheme> = ["int8", "int8-asym", "int4-g4", "int4-g12-asym", "int2-asym", "int3"]
         .map(|name| name.parse().expect("a scheme"))
         .into();
-    schemes.extend(schemes.clone().into_iter().map(in_halves));
+    schemes.extend(schemes.clone().into_iter().map(with_f16_scales));
     let each = |range: ScaleSearch| {
         let differences = schemes.iter().flat_map(|scheme| {
             let mut scheme = *scheme;
@@ -35,14 +35,14 @@ pub(crate) fn check(device: &Device) -> Vec<Finding> {
             let prune = [None, Some(Prune::new("*.weight", 0.5)), Some(Prune::n_of_m("*.weight", 2, 4))];
             prune.map(|rule| worst_of(device, &scheme, rule.map(|rule| rule.expect("a rule"))))
         });
-        let name = format!("attached parameters to what files decode to, {range:?}");
+        let name = format!("attached parameters and decoded files, {range:?}");
         Finding::at_most(name, worst(differences), "relative", 1e-6)
     };
     RANGES.map(each).into()
 }
 
-/// With scales of half precision, and steps of the full range where it is symmetric.
-fn in_halves(mut scheme: Scheme) -> Scheme {
+/// Returns the scheme with f16 scales and, if symmetric, the full-range grid.
+fn with_f16_scales(mut scheme: Scheme) -> Scheme {
     let grid = scheme.weights.grid;
     if !grid.is_asymmetric() {
         scheme.weights.grid = Grid::new(grid.n_bits(), GridKind::SymmetricFull).expect("a grid");
@@ -72,7 +72,7 @@ fn worst_of(device: &Device, scheme: &Scheme, prune: Option<Prune>) -> f64 {
     worst([of_conv, of_linear])
 }
 
-/// How far `attached` is from what is encoded of `base` and decoded again.
+/// Returns the largest difference between `attached` and `base` after encoding and decoding.
 fn apart(base: &[f32], attached: &[f32], rows: &Rows, decision: &Decision) -> f64 {
     let to_rows = |own: &[f32]| -> Vec<f32> {
         let at = |row: usize, col: usize| match rows.axis {

@@ -1,9 +1,13 @@
 //! Checks the CUDA kernels on a GPU and measures them: `cuda_check MINILM_INT8 [--out FILE.json] [--quick]`.
 //!
-//! MINILM_INT8 is MiniLM as an int8 directory of ours. Every kernel is held against dot products on the device and the CPU, then
-//! compressed parameters against what files of them decode to, then MiniLM and ResNet-152 against the CPU; then memory and speed
-//! are measured. What fails is listed first, and makes the exit code 1. `--quick` makes everything small, for a device that is
-//! only emulated, and measures no speed.
+//! MINILM_INT8 is an int8 output of MiniLM. The checks compare:
+//!
+//! - every kernel with dot products on the device and on the CPU
+//! - compressed parameters with the decoded files of the same parameters
+//! - MiniLM and ResNet-152 with their outputs on the CPU
+//!
+//! Memory and speed are measured afterwards. Failures are listed first, and the exit code is then 1. `--quick`
+//! uses small shapes, for an emulated device, and does not measure speed.
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)]
 
 mod findings;
@@ -15,7 +19,7 @@ mod speed;
 use burn::tensor::Device;
 use findings::Findings;
 
-/// What a run is asked for.
+/// Command line options.
 pub(crate) struct Options {
     minilm: String,
     out: Option<String>,

@@ -1,4 +1,4 @@
-//! MiniLM and ResNet-152 on both devices: what they give, and what their weights take.
+//! Compares MiniLM and ResNet-152 on both devices: outputs, and memory of the weights.
 
 use crate::Options;
 use crate::findings::Finding;
@@ -19,8 +19,8 @@ pub(crate) fn check(device: &Device, cpu: &Device, options: &Options) -> Vec<Fin
     found
 }
 
-/// Bytes of the device that `make` leaves in use, and what it made.
-fn weighed<T>(device: &Device, make: impl FnOnce() -> T) -> (T, Vec<(String, u64)>) {
+/// Runs `make` and returns its result with the device memory that it left in use, in bytes by meter.
+fn with_memory<T>(device: &Device, make: impl FnOnce() -> T) -> (T, Vec<(String, u64)>) {
     device.memory_cleanup();
     device.sync().unwrap();
     let meters = device_meters(device);
@@ -47,7 +47,7 @@ fn in_use(bytes: &[(String, u64)]) -> f64 {
 fn minilm(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     let checkpoint = Checkpoint::open(options.minilm.as_ref()).expect("MiniLM as an int8 directory");
     let load = |device: &Device| LoadedModel::load(&checkpoint, None, device).expect("MiniLM").network;
-    // The f32 side is the same codes: for training they are decoded.
+    // The f32 network uses the same codes: with autodiff, they are decoded.
     let plain = |device: &Device| {
         let training = device.clone().autodiff();
         LoadedModel::load(&checkpoint, None, &training).expect("MiniLM").network.valid()
@@ -61,39 +61,39 @@ fn minilm(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
         network.encode(ids, padding).into_data().iter::<f32>().collect::<Vec<_>>()
     };
     let mut found = Vec::new();
-    let (network, float_bytes) = weighed(device, || plain(device));
+    let (network, float_bytes) = with_memory(device, || plain(device));
     let expected = embed(&plain(cpu), cpu);
     found.push(Finding::at_most(
-        "MiniLM f32, to the CPU's",
+        "MiniLM f32, difference from the CPU",
         difference(&embed(&network, device), &expected),
         "relative",
         1e-2,
     ));
     drop(network);
     found.extend(figures("MiniLM f32", &float_bytes));
-    let (network, bytes) = weighed(device, || load(device));
+    let (network, bytes) = with_memory(device, || load(device));
     let expected = embed(&load(cpu), cpu);
-    // A code may fall to the other side where floats before it differ.
+    // A rounded activation may differ by one code if the floats before it differ.
     found.push(Finding::at_most(
-        "MiniLM int8, to the CPU's",
+        "MiniLM int8, difference from the CPU",
         difference(&embed(&network, device), &expected),
         "relative",
         5e-2,
     ));
     drop(network);
     found.extend(figures("MiniLM int8", &bytes));
-    found.push(Finding::at_most("MiniLM int8, of f32", in_use(&bytes) / in_use(&float_bytes), "of f32", 0.26));
-    let (network, bytes) = weighed(device, || sparse(plain(device)));
+    found.push(Finding::at_most("MiniLM int8, memory", in_use(&bytes) / in_use(&float_bytes), "of f32", 0.26));
+    let (network, bytes) = with_memory(device, || sparse(plain(device)));
     let expected = embed(&sparse(plain(cpu)), cpu);
     found.push(Finding::at_most(
-        "MiniLM 50 % sparse int8, to the CPU's",
+        "MiniLM 50 % sparse int8, difference from the CPU",
         difference(&embed(&network, device), &expected),
         "relative",
         5e-2,
     ));
     found.extend(figures("MiniLM 50 % sparse int8", &bytes));
     found.push(Finding::at_most(
-        "MiniLM 50 % sparse int8, of f32",
+        "MiniLM 50 % sparse int8, memory",
         in_use(&bytes) / in_use(&float_bytes),
         "of f32",
         0.17,
@@ -101,7 +101,7 @@ fn minilm(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     found
 }
 
-/// Half of every weight of rank 2 and up pruned, then int8.
+/// Prunes half of every weight of rank 2 and above, then quantizes to int8.
 fn sparse<M: Module>(network: M) -> M {
     let rules = Compression::new().prune(Prune::new("**.weight", 0.5).expect("a rule"));
     let pruned = rules.attach(network).expect("masks").materialize();
@@ -121,10 +121,10 @@ fn resnet(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
         Tensor::<4>::from_data(TensorData::new(floats(shape.iter().product(), 5), shape), device)
     };
     let scores = |scores: Tensor<2>| scores.into_data().iter::<f32>().collect::<Vec<_>>();
-    let (network, float_bytes) = weighed(device, on_device);
+    let (network, float_bytes) = with_memory(device, on_device);
     let expected = scores(host.forward(x(cpu)));
     let mut found = vec![Finding::at_most(
-        format!("{name} f32, to the CPU's"),
+        format!("{name} f32, difference from the CPU"),
         difference(&scores(network.forward(x(device))), &expected),
         "relative",
         2e-2,
@@ -132,28 +132,28 @@ fn resnet(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     found.extend(figures(&format!("{name} f32"), &float_bytes));
     let int8 = |network| quantize_dynamic(network, &DynamicSpec::new().dense()).expect("int8").module;
     drop(network);
-    let (network, bytes) = weighed(device, || int8(on_device()));
+    let (network, bytes) = with_memory(device, || int8(on_device()));
     let expected = scores(int8(host.clone()).forward(x(cpu)));
     found.push(Finding::at_most(
-        format!("{name} int8, to the CPU's"),
+        format!("{name} int8, difference from the CPU"),
         difference(&scores(network.forward(x(device))), &expected),
         "relative",
         5e-2,
     ));
     drop(network);
     found.extend(figures(&format!("{name} int8"), &bytes));
-    found.push(Finding::at_most(format!("{name} int8, of f32"), in_use(&bytes) / in_use(&float_bytes), "of f32", 0.26));
-    let (network, bytes) = weighed(device, || sparse(on_device()));
+    found.push(Finding::at_most(format!("{name} int8, memory"), in_use(&bytes) / in_use(&float_bytes), "of f32", 0.26));
+    let (network, bytes) = with_memory(device, || sparse(on_device()));
     let expected = scores(sparse(host.clone()).forward(x(cpu)));
     found.push(Finding::at_most(
-        format!("{name} 50 % sparse int8, to the CPU's"),
+        format!("{name} 50 % sparse int8, difference from the CPU"),
         difference(&scores(network.forward(x(device))), &expected),
         "relative",
         5e-2,
     ));
     found.extend(figures(&format!("{name} 50 % sparse int8"), &bytes));
     found.push(Finding::at_most(
-        format!("{name} 50 % sparse int8, of f32"),
+        format!("{name} 50 % sparse int8, memory"),
         in_use(&bytes) / in_use(&float_bytes),
         "of f32",
         0.17,
@@ -161,7 +161,7 @@ fn resnet(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     found
 }
 
-/// The same weights at every run.
+/// Fills a network with the same weights in every run.
 fn filled<M: Module>(network: M) -> M {
     struct Fill(u64);
     impl burn::module::ModuleMapper for Fill {
@@ -174,7 +174,7 @@ fn filled<M: Module>(network: M) -> M {
             param.map(|old| {
                 let shape = old.dims();
                 let n: usize = shape.iter().product();
-                // Of the size that Kaiming's has, so that neither end of a deep network vanishes.
+                // Kaiming's bound keeps activations of a deep network from vanishing or growing.
                 let size = if D == 1 { return old } else { (3.0 * shape[0] as f32 / n as f32).sqrt() };
                 let values: Vec<f32> = floats(n, seed).iter().map(|value| value * size).collect();
                 Tensor::from_data(TensorData::new(values, shape), &old.device())
@@ -184,7 +184,7 @@ fn filled<M: Module>(network: M) -> M {
     network.map(&mut Fill(0))
 }
 
-/// A step of training a smaller encoder after a larger one, and what it takes. Nothing is dropped out, so that the loss falls.
+/// Times a distillation step of a smaller encoder and measures its memory. Without dropout, the loss must fall.
 pub(crate) fn distill(device: &Device, options: &Options) -> Vec<Finding> {
     let (layers, shape) = if options.is_quick { (2, [2, 8]) } else { (6, [32, 128]) };
     let config = |n_layers: usize| {
@@ -218,7 +218,7 @@ pub(crate) fn distill(device: &Device, options: &Options) -> Vec<Finding> {
     let falls = losses.last().copied().unwrap_or(f64::NAN) / losses[0];
     let mut found = vec![
         Finding::figure(format!("a step of {shape:?}, {layers} to {} layers", layers / 2), ms[ms.len() / 2], "ms"),
-        Finding::at_most("the last loss, of the first", falls, "", 0.999),
+        Finding::at_most("last loss, relative to the first", falls, "", 0.999),
     ];
     for meter in device_meters(device) {
         if let Some(peak) = meter.peak_bytes() {

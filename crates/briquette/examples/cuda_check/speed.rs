@@ -1,4 +1,4 @@
-//! How fast the kernels are: medians over rounds of calls on rotating weights that no cache holds.
+//! Measures the speed of the kernels: medians over rounds of calls, with rotating weights that no cache holds.
 
 use crate::Options;
 use crate::findings::Finding;
@@ -12,7 +12,7 @@ use burn::module::Module;
 use burn::tensor::{Bool, Device, Distribution, FloatDType, Int, Tensor, TensorData};
 use std::time::Instant;
 
-/// More than the second cache of any GPU.
+/// More bytes than the L2 cache of any GPU.
 const ROTATED: usize = 256 << 20;
 const ROUNDS: usize = 15;
 
@@ -31,7 +31,7 @@ pub(crate) fn measure(device: &Device, options: &Options) -> Vec<Finding> {
     found
 }
 
-/// MiniLM on 256 texts of 128 tokens: int8 codes, and burn's own operations in bf16.
+/// Times MiniLM on 256 texts of 128 tokens: with int8 codes, and with burn's operations in bf16.
 fn minilm(device: &Device, options: &Options) -> Vec<Finding> {
     let shape = [256, 128];
     let n = shape.iter().product();
@@ -49,7 +49,7 @@ fn minilm(device: &Device, options: &Options) -> Vec<Finding> {
     found
 }
 
-/// The median seconds of a call, over rounds of as many as take 20 ms.
+/// Returns the median seconds of a call; each round repeats the call for about 20 ms.
 fn seconds(sync: &impl Fn(), mut call: impl FnMut(usize)) -> f64 {
     (0..3).for_each(&mut call);
     sync();
@@ -73,7 +73,7 @@ fn tops([m, n, k]: [usize; 3], seconds: f64) -> f64 {
     2.0 * (m * n * k) as f64 / seconds / 1e12
 }
 
-/// Copies of weights `[n, k]`, more than caches hold.
+/// Returns copies of weights `[n, k]` that together exceed the caches.
 fn copies(gpu: &Gpu, [n, k]: [usize; 2], is_sparse: bool) -> Vec<Int8> {
     let (codes, scales) = (codes(n * k, 1), floats(n, 2));
     (0..(ROTATED / (n * k)).clamp(2, 16)).map(|_| Int8::new(gpu, &codes, &scales, [n, k], is_sparse)).collect()
@@ -90,7 +90,7 @@ fn products(gpu: &Gpu, sync: &impl Fn(), shape @ [m, n, k]: [usize; 3]) -> Vec<F
             found.push(Finding::figure(format!("{kind} linear {shape:?}{name}"), tops(shape, time), "TOP/s"));
         };
         for way in WAYS {
-            // CubeK's kernels need not take every shape.
+            // CubeK's kernels do not accept every shape.
             if weights[0].linear_by(way, &x, false, &DeviceEpilogue::default()).is_ok() {
                 let by = |weights: &Int8| drop(weights.linear_by(way, &x, false, &DeviceEpilogue::default()));
                 measure(format!(", by {way}"), &by);
@@ -101,7 +101,7 @@ fn products(gpu: &Gpu, sync: &impl Fn(), shape @ [m, n, k]: [usize; 3]) -> Vec<F
     found
 }
 
-/// burn's own product of bf16.
+/// Times burn's own bf16 matrix product.
 fn bf16_product(device: &Device, shape @ [m, n, k]: [usize; 3]) -> Finding {
     let random =
         |shape: [usize; 2]| Tensor::<2>::random(shape, Distribution::Uniform(-1.0, 1.0), device).cast(FloatDType::BF16);
@@ -110,7 +110,7 @@ fn bf16_product(device: &Device, shape @ [m, n, k]: [usize; 3]) -> Finding {
     Finding::figure(format!("burn bf16 matmul {shape:?}"), tops(shape, time), "TOP/s")
 }
 
-/// One and eight rows: bytes of weights a second.
+/// Measures products of one and of eight rows, in bytes of weights per second.
 fn few_rows(gpu: &Gpu, sync: &impl Fn()) -> Vec<Finding> {
     let (n, k) = (11008, 4096);
     let mut found = Vec::new();
@@ -134,7 +134,7 @@ fn few_rows(gpu: &Gpu, sync: &impl Fn()) -> Vec<Finding> {
     found
 }
 
-/// Bytes read and written a second by a copy.
+/// Measures the bytes that a copy reads and writes per second.
 fn copy_bandwidth(device: &Device) -> Finding {
     let n = 256 << 20;
     let x = Tensor::<1>::ones([n], device);

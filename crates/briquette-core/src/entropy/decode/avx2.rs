@@ -1,10 +1,10 @@
-//! Eight states in a register.
+//! Decodes with eight states per register.
 #![allow(unsafe_code)]
 
 use crate::entropy::{LANES, PRECISION, SLOTS};
 use std::arch::x86_64::*;
 
-/// For each set of lanes, which of the words that follow each lane takes.
+/// For each set of lanes, the index of the next word that each lane of the set reads.
 static TAKES: [[u32; 8]; 256] = takes();
 
 const fn takes() -> [[u32; 8]; 256] {
@@ -22,14 +22,15 @@ const fn takes() -> [[u32; 8]; 256] {
     all
 }
 
-/// Decodes as long as a whole turn of symbols and its words are sure to be there: how many symbols and words those were.
+/// Decodes while a whole turn of symbols and its words are certain to be available. Returns the number of
+/// symbols and words.
 pub(super) fn decode(
     slots: &[u32; SLOTS],
     states: &mut [u32; LANES],
     words: &[[u8; 2]],
     symbols: &mut [u8],
 ) -> (usize, usize) {
-    // SAFETY: a decoder has this path only where the processor has the instructions.
+    // SAFETY: a decoder uses this path only if the processor has the instructions.
     unsafe { turns(slots, states, words, symbols) }
 }
 
@@ -46,17 +47,18 @@ fn turns(slots: &[u32; SLOTS], states: &mut [u32; LANES], words: &[[u8; 2]], sym
         let mut found = [_mm256_setzero_si256(); 4];
         for part in 0..4 {
             let slot = _mm256_and_si256(x[part], _mm256_set1_epi32(SLOTS as i32 - 1));
-            // SAFETY: a slot is below 4,096, of which there are as many.
+            // SAFETY: a slot is below 4,096, the length of the table.
             let entry = unsafe { _mm256_i32gather_epi32::<4>(slots.as_ptr().cast(), slot) };
             found[part] = _mm256_and_si256(entry, _mm256_set1_epi32(0xff));
             let into = _mm256_and_si256(_mm256_srli_epi32::<8>(entry), _mm256_set1_epi32(0xfff));
             let times =
                 _mm256_mullo_epi32(_mm256_srli_epi32::<20>(entry), _mm256_srli_epi32::<{ PRECISION as i32 }>(x[part]));
             let next = _mm256_add_epi32(times, into);
-            // Below 2^15: nothing is left of it above the lowest 15 bits.
+            // A state is below 2^15 if it is 0 after a shift by 15 bits.
             let is_low = _mm256_cmpeq_epi32(_mm256_srli_epi32::<15>(next), _mm256_setzero_si256());
             let set = _mm256_movemask_ps(_mm256_castsi256_ps(is_low)) as u8;
-            // SAFETY: at least 8 words are there: 32 before the turn, of which the parts before took at most 8 each. A row of the table has 8.
+            // SAFETY: at least 8 words are left, because the turn began with 32 and each earlier part read at
+            // most 8. A table row has 8 entries.
             let (some, takes) = unsafe {
                 let takes = _mm256_loadu_si256(TAKES[usize::from(set)].as_ptr().cast());
                 (_mm_loadu_si128(words.as_ptr().add(n_words).cast()), takes)
@@ -66,7 +68,7 @@ fn turns(slots: &[u32; SLOTS], states: &mut [u32; LANES], words: &[[u8; 2]], sym
             x[part] = _mm256_blendv_epi8(next, more, is_low);
             n_words += set.count_ones() as usize;
         }
-        // Packing works on halves of registers: symbols 0-3, 8-11, 16-19, 24-27, then the others.
+        // Packing works on halves of registers: symbols 0-3, 8-11, 16-19, 24-27, then the rest.
         let halves =
             _mm256_packus_epi16(_mm256_packus_epi32(found[0], found[1]), _mm256_packus_epi32(found[2], found[3]));
         let ordered = _mm256_permutevar8x32_epi32(halves, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));

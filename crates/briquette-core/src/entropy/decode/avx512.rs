@@ -1,19 +1,21 @@
-//! Eight states in a register, with masks that spread words over the states that take one.
+//! Decodes with eight states per register and spreads words over the states that read one with masks.
 //!
-//! On Zen 4 sixteen in a register were slower than AVX2, and a gather took a tenth longer than loads of one entry each.
+//! On Zen 4, sixteen states per register were slower than AVX2, and a gather took a tenth longer than separate
+//! loads.
 #![allow(unsafe_code)]
 
 use crate::entropy::{LANES, LEAST, PRECISION, SLOTS};
 use std::arch::x86_64::*;
 
-/// Decodes as long as a whole turn of symbols and its words are sure to be there: how many symbols and words those were.
+/// Decodes while a whole turn of symbols and its words are certain to be available. Returns the number of
+/// symbols and words.
 pub(super) fn decode(
     slots: &[u32; SLOTS],
     states: &mut [u32; LANES],
     words: &[[u8; 2]],
     symbols: &mut [u8],
 ) -> (usize, usize) {
-    // SAFETY: a decoder has this path only where the processor has the instructions.
+    // SAFETY: a decoder uses this path only if the processor has the instructions.
     unsafe { turns(slots, states, words, symbols) }
 }
 
@@ -36,13 +38,14 @@ fn turns(slots: &[u32; SLOTS], states: &mut [u32; LANES], words: &[[u8; 2]], sym
                 _mm256_mullo_epi32(_mm256_srli_epi32::<20>(entry), _mm256_srli_epi32::<{ PRECISION as i32 }>(x[part]));
             let next = _mm256_add_epi32(times, into);
             let low = _mm256_cmplt_epu32_mask(next, _mm256_set1_epi32(LEAST as i32));
-            // SAFETY: at least 8 words are there: 32 before the turn, of which the parts before took at most 8 each.
+            // SAFETY: at least 8 words are left, because the turn began with 32 and each earlier part read at
+            // most 8.
             let some = unsafe { _mm_loadu_si128(words.as_ptr().add(n_words).cast()) };
             let read = _mm256_maskz_expand_epi32(low, _mm256_cvtepu16_epi32(some));
             x[part] = _mm256_or_si256(_mm256_mask_slli_epi32::<16>(next, low, next), read);
             n_words += low.count_ones() as usize;
         }
-        // Packing works on halves of registers: symbols 0-3, 8-11, 16-19, 24-27, then the others.
+        // Packing works on halves of registers: symbols 0-3, 8-11, 16-19, 24-27, then the rest.
         let halves =
             _mm256_packus_epi16(_mm256_packus_epi32(found[0], found[1]), _mm256_packus_epi32(found[2], found[3]));
         let ordered = _mm256_permutevar8x32_epi32(halves, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
@@ -57,7 +60,7 @@ fn turns(slots: &[u32; SLOTS], states: &mut [u32; LANES], words: &[[u8; 2]], sym
     (n_symbols, n_words)
 }
 
-/// The entry of each state's slot.
+/// Returns the table entry for the slot of each state.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx2,popcnt")]
 fn entries(slots: &[u32; SLOTS], x: __m256i) -> __m256i {
@@ -65,7 +68,7 @@ fn entries(slots: &[u32; SLOTS], x: __m256i) -> __m256i {
     _mm256_set_m128i(four(slots, _mm256_extracti128_si256::<1>(slot)), four(slots, _mm256_castsi256_si128(slot)))
 }
 
-/// The entries of four slots, which reach the table two at a time.
+/// Returns the entries of four slots. The slot numbers are extracted two at a time.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx2,popcnt")]
 fn four(slots: &[u32; SLOTS], slot: __m128i) -> __m128i {

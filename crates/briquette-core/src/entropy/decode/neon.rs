@@ -1,10 +1,10 @@
-//! Four states in a register.
+//! Decodes with four states per register.
 #![allow(unsafe_code)]
 
 use crate::entropy::{LANES, LEAST, PRECISION, SLOTS};
 use std::arch::aarch64::*;
 
-/// For each set of lanes, which bytes of the words that follow each lane takes: of no lane outside of the set any.
+/// For each set of lanes, the bytes of the next words that each lane of the set reads; other lanes read none.
 static TAKES: [[u8; 16]; 16] = takes();
 
 const fn takes() -> [[u8; 16]; 16] {
@@ -24,7 +24,8 @@ const fn takes() -> [[u8; 16]; 16] {
     all
 }
 
-/// Decodes as long as a whole turn of symbols and its words are sure to be there: how many symbols and words those were.
+/// Decodes while a whole turn of symbols and its words are certain to be available. Returns the number of
+/// symbols and words.
 pub(super) fn decode(
     slots: &[u32; SLOTS],
     states: &mut [u32; LANES],
@@ -40,8 +41,8 @@ fn turns(slots: &[u32; SLOTS], states: &mut [u32; LANES], words: &[[u8; 2]], sym
     // SAFETY: there are 32 states.
     let mut x: [uint32x4_t; 8] = std::array::from_fn(|part| unsafe { vld1q_u32(states[4 * part..].as_ptr()) });
     let (mut n_symbols, mut n_words) = (0, 0);
-    // Of each lane its place in the set, and one to count.
-    // SAFETY: four numbers are there.
+    // One bit for the position of each lane in the set, and 0x100 to count the lanes. SAFETY: the array has
+    // four numbers.
     let places = unsafe { vld1q_u32([0x101, 0x102, 0x104, 0x108].as_ptr()) };
     for turn in symbols.chunks_exact_mut(LANES) {
         if n_words + LANES > words.len() {
@@ -55,7 +56,8 @@ fn turns(slots: &[u32; SLOTS], states: &mut [u32; LANES], words: &[[u8; 2]], sym
             let next = vmlaq_u32(into, vshrq_n_u32::<20>(entry), vshrq_n_u32::<{ PRECISION as i32 }>(x[part]));
             let is_low = vcltq_u32(next, vdupq_n_u32(LEAST));
             let set = vaddvq_u32(vandq_u32(is_low, places));
-            // SAFETY: at least 4 words are there: 32 before the turn, of which the parts before took at most 4 each. A row of the table has 16.
+            // SAFETY: at least 4 words are left, because the turn began with 32 and each earlier part read at
+            // most 4. A table row has 16 bytes.
             let (some, takes) =
                 unsafe { (vld1_u8(words.as_ptr().add(n_words).cast()), vld1q_u8(TAKES[set as usize % 16].as_ptr())) };
             let read = vreinterpretq_u32_u8(vqtbl1q_u8(vcombine_u8(some, vdup_n_u8(0)), takes));
@@ -64,7 +66,7 @@ fn turns(slots: &[u32; SLOTS], states: &mut [u32; LANES], words: &[[u8; 2]], sym
         }
         for (found, out) in found.chunks_exact(4).zip(turn.chunks_exact_mut(16)) {
             let halves = [lowest(found[0], found[1]), lowest(found[2], found[3])];
-            // SAFETY: 16 symbols are there.
+            // SAFETY: `out` has 16 symbols.
             unsafe { vst1q_u8(out.as_mut_ptr(), vuzp1q_u8(halves[0], halves[1])) };
         }
         n_symbols += LANES;
@@ -76,7 +78,7 @@ fn turns(slots: &[u32; SLOTS], states: &mut [u32; LANES], words: &[[u8; 2]], sym
     (n_symbols, n_words)
 }
 
-/// The entry of each state's slot: two states at a time leave the register.
+/// Returns the table entry for the slot of each state. Two states at a time are extracted from the register.
 #[inline]
 #[target_feature(enable = "neon")]
 fn entries(slots: &[u32; SLOTS], x: uint32x4_t) -> uint32x4_t {
@@ -89,7 +91,7 @@ fn entries(slots: &[u32; SLOTS], x: uint32x4_t) -> uint32x4_t {
     vsetq_lane_u32::<3>(entry(high >> 32), third)
 }
 
-/// The even bytes of every two, of both.
+/// Returns the even bytes of both vectors.
 #[inline]
 #[target_feature(enable = "neon")]
 fn lowest(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {

@@ -1,26 +1,26 @@
-//! Patches of images as columns of a matrix, and back.
+//! Patches of images as columns of a matrix, and the reverse.
 
 use crate::conv2d::Conv2dShape;
 use std::ops::Range;
 
-/// Parts that the work is cut into where there is enough of it, and that the gradient of the weights is summed in: a fixed
-/// number, so that the bits do not depend on how many threads there are.
+/// The largest number of parts of the work, and of the sum for the weight gradient. It is fixed, so that the
+/// bits of the result do not depend on the number of threads.
 pub(super) const PARTS: usize = 8;
 
-/// Floats in the patches of a tile: few enough to stay in the L2 cache with the weights that multiply them.
+/// Floats in the patches of a tile, few enough to stay in the L2 cache together with the weights.
 const TILE: usize = 1 << 18;
 
-/// Fewest pixels of a share of the work: a product of fewer does not fill the vector registers.
+/// The fewest pixels of a part; a product of fewer does not fill the vector registers.
 const PIXELS: usize = 64;
 
-/// Rows of the outputs of some images: all rows of several, or some of one.
+/// Rows of the outputs of some images: all rows of several images, or some rows of one.
 #[derive(Debug, Clone)]
 pub(super) struct ImageTile {
     pub(super) images: Range<usize>,
     pub(super) rows: Range<usize>,
 }
 
-/// The patches of a convolution: `[in * ky * kx, pixel]`, the pixels of a tile image by image.
+/// The patches of a convolution: `[in * ky * kx, pixel]`, with the pixels of a tile ordered by image.
 pub(super) struct Patches {
     shape: Conv2dShape,
     size: [usize; 2],
@@ -28,14 +28,14 @@ pub(super) struct Patches {
     out: [usize; 2],
 }
 
-/// The part of one channel of an image that a tile reads, with the zeros of its padding.
+/// The part of one image channel that a tile reads, with zero padding.
 struct PaddedTile {
     width: usize,
     values: Vec<f32>,
-    /// Its rows that are in the image rather than padding; the first of them is row `first_row` of the image.
+    /// The rows inside the image. The first of them is row `first_row` of the image.
     rows: Range<usize>,
     first_row: usize,
-    /// Its columns that are in the image rather than padding; the first of them is column 0 of the image.
+    /// The columns inside the image. The first of them is column 0 of the image.
     cols: Range<usize>,
 }
 
@@ -44,7 +44,7 @@ impl Patches {
         Self { shape, size, n_images, out: shape.out_size(size) }
     }
 
-    /// All outputs, image by image, in tiles that threads may share; the same ones however many threads there are.
+    /// Returns tiles that cover all outputs, image by image, independent of the number of threads.
     pub(super) fn tiles(&self) -> Vec<ImageTile> {
         let ([height, width], n_images) = (self.out, self.n_images);
         if height * width == 0 {
@@ -61,7 +61,7 @@ impl Patches {
         (0..n_images).flat_map(|image| (0..height).step_by(n_rows).map(move |row| tile(image, row))).collect()
     }
 
-    /// The patches of a tile of images `x`.
+    /// Returns the patches of a tile of images `x`.
     pub(super) fn gather<'b>(&self, x: &[f32], tile: &ImageTile, columns: &'b mut Vec<f32>) -> &'b [f32] {
         let columns = resized(columns, self.shape.depth() * self.n_pixels(tile));
         let (mut window, [height, width]) = (self.window(tile), self.size);
@@ -78,7 +78,7 @@ impl Patches {
         columns
     }
 
-    /// Adds the patches of a tile to the pixels they came from; `x` are the images of the tile.
+    /// Adds the patches of a tile to their source pixels; `x` has the images of the tile.
     pub(super) fn scatter(&self, columns: &[f32], tile: &ImageTile, x: &mut [f32]) {
         let (mut window, [height, width]) = (self.window(tile), self.size);
         let (down, step) = (self.shape.stride[0] * window.width, self.shape.stride[1]);
@@ -114,8 +114,10 @@ impl Patches {
         PaddedTile { width, values: vec![0.0; height * width], rows, first_row: begin.saturating_sub(top), cols }
     }
 
-    /// Calls `each` for every tap of the kernel, in channel `channel` of the tile's image `i`: with the range of its values
-    /// in the columns, and where in the window the first is read. Each further row of outputs is read `stride` rows below.
+    /// Calls `each` for every tap of the kernel, in channel `channel` of image `i` of the tile.
+    ///
+    /// The arguments are the range of the tap's values in the columns, and the position of the first value in
+    /// the window. Each further row of outputs is read `stride` rows below.
     fn for_taps(
         &self,
         tile: &ImageTile,
@@ -133,7 +135,7 @@ impl Patches {
 }
 
 impl PaddedTile {
-    /// Calls `each` with every row inside the image, without padding, and the range of pixels of the plane that it holds.
+    /// Calls `each` with every row inside the image, without padding, and its range of pixels in the plane.
     fn for_rows(&mut self, width: usize, mut each: impl FnMut(&mut [f32], Range<usize>)) {
         for (i, row) in self.rows.clone().enumerate() {
             let first = (self.first_row + i) * width;
@@ -143,13 +145,13 @@ impl PaddedTile {
     }
 }
 
-/// The buffer at a length of `n`, whatever it holds.
+/// Returns the buffer resized to `n` elements with unspecified values.
 pub(super) fn resized(buffer: &mut Vec<f32>, n: usize) -> &mut [f32] {
     buffer.resize(n, 0.0);
     buffer
 }
 
-/// `to[row, i] = from[row * down + i * step]`, rows of `n` values.
+/// Copies rows of `n` values: `to[row, i] = from[row * down + i * step]`.
 fn copy_rows(from: &[f32], [down, step]: [usize; 2], to: &mut [f32], n: usize) {
     match n {
         4 if step == 1 => copy_rows_of::<4>(from, down, to),
@@ -159,7 +161,7 @@ fn copy_rows(from: &[f32], [down, step]: [usize; 2], to: &mut [f32], n: usize) {
     }
 }
 
-/// Rows of a fixed, short length, for which calling `memcpy` would take longer than the copy.
+/// Copies rows of a fixed, short length, for which a call of `memcpy` would take longer than the copy.
 fn copy_rows_of<const N: usize>(from: &[f32], down: usize, to: &mut [f32]) {
     for (to, from) in to.as_chunks_mut::<N>().0.iter_mut().zip(from.chunks(down)) {
         if let Some(from) = from.first_chunk::<N>() {
@@ -168,7 +170,7 @@ fn copy_rows_of<const N: usize>(from: &[f32], down: usize, to: &mut [f32]) {
     }
 }
 
-/// `to[i] = from[i * step]`.
+/// Copies `to[i] = from[i * step]`.
 fn copy(from: &[f32], step: usize, to: &mut [f32]) {
     if step != 1 {
         to.iter_mut().zip(from.iter().step_by(step)).for_each(|(to, from)| *to = *from);
@@ -183,7 +185,7 @@ fn copy(from: &[f32], step: usize, to: &mut [f32]) {
     }
 }
 
-/// Copies `N` to `2 * N` values as two arrays that may overlap; calling `memcpy` would take longer than the copy.
+/// Copies `N` to `2 * N` values as two possibly overlapping arrays; a call of `memcpy` would take longer.
 fn copy_ends<const N: usize>(from: &[f32], to: &mut [f32]) {
     if let (Some(from), Some(to)) = (from.first_chunk::<N>(), to.first_chunk_mut::<N>()) {
         *to = *from;
@@ -193,7 +195,7 @@ fn copy_ends<const N: usize>(from: &[f32], to: &mut [f32]) {
     }
 }
 
-/// `to[i * step] += from[i]`.
+/// Adds `to[i * step] += from[i]`.
 fn add(from: &[f32], step: usize, to: &mut [f32]) {
     if step != 1 {
         to.iter_mut().step_by(step).zip(from).for_each(|(to, from)| *to += *from);

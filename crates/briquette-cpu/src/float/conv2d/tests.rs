@@ -5,7 +5,7 @@ fn numbers(n: usize, seed: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 7919 + seed * 104_729) % 997) as f32 / 498.5 - 1.0).collect()
 }
 
-/// Calls `each` with every pair of an output and an input, by their places, and the place of the weight between them.
+/// Calls `each` with the indices of every pair of an output and an input, and of the weight between them.
 fn for_products(conv: &FloatConv2d, mut each: impl FnMut(usize, usize, usize)) {
     let (shape, [height, width]) = (&conv.shape, conv.size);
     let ([rows, cols], [n_y, n_x]) = (shape.out_size(conv.size), shape.kernel);
@@ -31,7 +31,7 @@ fn assert_close(name: &str, conv: &FloatConv2d, got: &[f32], exact: &[f64]) {
     }
 }
 
-/// The convolution and its gradients against plain sums.
+/// Compares the convolution and its gradients with plain sums.
 fn agrees(conv: &FloatConv2d) {
     let n_weights = conv.shape.weight_dims().iter().product();
     let (x, weights) = (numbers(conv.n_inputs(), 1), numbers(n_weights, 2));
@@ -57,7 +57,7 @@ fn tiles_of_several_images_and_of_some_rows() {
 }
 
 #[test]
-fn nothing_in_gives_nothing_out() {
+fn empty_inputs_give_empty_outputs() {
     let shape = Conv2dShape::new(2, 3, [3, 3]);
     agrees(&FloatConv2d { shape, size: [8, 8], n_images: 0 });
     agrees(&FloatConv2d { shape, size: [2, 8], n_images: 2 });

@@ -1,16 +1,16 @@
-//! Layer norm of a sum, of whole vectors.
+//! Layer norm of a sum for rows of whole AVX-512 vectors.
 #![allow(unsafe_code)]
 
 use crate::float::loops::{LANES, join_lanes};
 use std::arch::x86_64::*;
 
-/// Rows that are taken at once: they do not wait for each other.
+/// Rows that are computed together, to hide latency.
 const AT_ONCE: usize = 4;
 
-/// See [`add_norm`](super::add_norm()): the operations of the other levels, in their order.
+/// See [`add_norm`](super::add_norm()): the same operations in the same order as on other levels.
 ///
 /// # Panics
-/// If 16 does not divide the length of a row, or lengths disagree.
+/// If 16 does not divide the length of a row, or the lengths disagree.
 #[target_feature(enable = "avx512f,fma")]
 pub(super) fn add_norm(x: &mut [f32], shortcut: &[f32], gamma: &[f32], beta: &[f32], epsilon: f32) {
     let n = gamma.len();
@@ -30,13 +30,14 @@ pub(super) fn add_norm(x: &mut [f32], shortcut: &[f32], gamma: &[f32], beta: &[f
 }
 
 /// # Safety
-/// In `x` there are `M` rows as long as `gamma` and `beta`, which 16 divides, and in `shortcut` as many values or none.
+/// `x` has `M` rows of the length of `gamma` and `beta`, which is a multiple of 16. `shortcut` has as many
+/// values as `x` or none.
 #[target_feature(enable = "avx512f,fma")]
 #[inline]
 unsafe fn rows<const M: usize>(x: &mut [f32], shortcut: &[f32], gamma: &[f32], beta: &[f32], epsilon: f32) {
     let (n, x) = (gamma.len(), x.as_mut_ptr());
     let (mut sums, mut squares) = ([_mm512_setzero_ps(); M], [_mm512_setzero_ps(); M]);
-    // SAFETY: the caller vouches for the lengths.
+    // SAFETY: the caller guarantees the lengths.
     unsafe {
         for at in (0..n).step_by(LANES) {
             for (row, sum) in sums.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! Memory beside the tile registers: sums that wait for more inputs, and sparse weights that were expanded.
+//! Memory beside the tile registers: partial sums, and expanded sparse weights.
 
 use crate::simd::operands::PANEL;
 
@@ -9,7 +9,7 @@ const GROUPS: usize = 16;
 pub(super) const STEP_BYTES: usize = 4 * PANEL * GROUPS;
 pub(super) type Step = [i8; STEP_BYTES];
 
-/// A step in aligned memory; where inputs do not fill it, zeros follow them.
+/// A step in aligned memory, padded with zeros.
 #[derive(Clone)]
 #[repr(C, align(64))]
 pub(super) struct Padded(pub(super) Step);
@@ -18,10 +18,10 @@ pub(super) struct Padded(pub(super) Step);
 #[repr(C, align(64))]
 pub(super) struct Sums(pub(super) [[i32; PANEL]; 32]);
 
-/// Memory for a panel, used again for the next.
+/// Memory for a panel, reused for the next panel.
 #[derive(Default)]
 pub(super) struct TileScratch {
     pub(super) sums: Vec<Sums>,
-    /// Sparse weights of a chunk, expanded.
+    /// Expanded sparse weights of a chunk.
     pub(super) steps: Vec<Padded>,
 }

@@ -1,4 +1,4 @@
-//! The instructions of AMX, as assembly; the intrinsics are not stable.
+//! AMX instructions as inline assembly, because the intrinsics are not stable.
 #![allow(unsafe_code)]
 
 use super::scratch::{Sums, TileScratch};
@@ -6,7 +6,7 @@ use std::arch::asm;
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-/// The shapes of tiles: rows of 64 bytes.
+/// The shapes of tiles, with rows of 64 bytes.
 #[repr(C, align(64))]
 struct TileConfig {
     palette: u8,
@@ -17,8 +17,8 @@ struct TileConfig {
 }
 
 impl TileConfig {
-    /// Tiles of 16 rows. Where there are fewer rows of codes, the tiles of codes and sums have as few: a product takes a
-    /// cycle for each row of codes.
+    /// Returns a configuration of tiles with 16 rows. With fewer rows of codes, the tiles of codes and sums are
+    /// smaller, because a product takes one cycle per row of codes.
     const fn of(n_rows: usize) -> Self {
         let n = if n_rows < 16 { n_rows as u8 } else { 16 };
         Self {
@@ -32,25 +32,25 @@ impl TileConfig {
 }
 
 thread_local! {
-    /// Taken while the tiles are in use.
+    /// `None` while the tiles are in use.
     static SCRATCH: Cell<Option<TileScratch>> = Cell::new(Some(TileScratch::default()));
 }
 
-/// The tiles of this thread in use, for as long as this lives; the registers then go back to their initial state.
+/// A guard for the configured tiles of this thread. Dropping it resets the registers.
 pub(in crate::simd) struct AmxTiles {
     pub(super) scratch: TileScratch,
-    /// Tile registers belong to a thread, so this must not be sent to another.
+    /// Tile registers belong to a thread, so the guard must not be sent to another.
     thread: PhantomData<*const ()>,
 }
 
 impl AmxTiles {
-    /// Tiles for rows in blocks of 16, or fewer where there are fewer.
+    /// Configures tiles for blocks of 16 rows, or of `n_rows` if there are fewer.
     ///
     /// # Safety
     /// The processor has AMX.
     ///
     /// # Panics
-    /// If they are in use.
+    /// If the tiles of this thread are in use.
     pub(in crate::simd) unsafe fn configure(n_rows: usize) -> Self {
         let Some(scratch) = SCRATCH.take() else { panic!("the tiles of this thread are in use") };
         let config = TileConfig::of(n_rows);
@@ -97,10 +97,11 @@ macro_rules! low_step {
     };
 }
 
-/// Adds `n_steps` steps of 64 inputs to the sums in `tmm0..3`. `next` is fetched into the L2 cache, 4 lines a step.
+/// Adds `n_steps` steps of 64 inputs to the sums in `tmm0..3`. Prefetches `next` into the L2 cache, 4 lines per
+/// step.
 ///
 /// # Safety
-/// Tiles are configured; there are 32 rows of codes (16 if not `TALL`) and 2048 bytes of weights for each step.
+/// Tiles are configured. There are 32 rows of codes (16 if not `TALL`) and 2048 bytes of weights for each step.
 pub(super) unsafe fn multiply_steps<const TALL: bool>(
     codes: *const u8,
     stride: usize,
@@ -125,17 +126,19 @@ pub(super) unsafe fn multiply_steps<const TALL: bool>(
             )
         };
     }
-    // SAFETY: the caller vouches for the addresses that tiles are loaded from; a prefetch may be of any.
+    // SAFETY: the caller guarantees the addresses of tiles; a prefetch accepts any address.
     unsafe { if TALL { run!(tall_step!(), lower) } else { run!(low_step!()) } }
 }
 
-/// Adds to the sums in `tmm0` or `tmm1` (and `tmm2` or `tmm3`) a step of 64 inputs by its first or last 16 outputs. The codes
-/// stay in their tiles for the second half.
+/// Adds a step of 64 inputs for its first or last 16 outputs to the sums in `tmm0` or `tmm1` (and `tmm2` or
+/// `tmm3`).
+///
+/// The codes stay in their tiles for the second half.
 ///
 /// # Safety
-/// As [`multiply_steps`]; a second half comes right after the first half of the same codes.
+/// See [`multiply_steps`]. A second half must directly follow the first half of the same codes.
 pub(super) unsafe fn multiply_half(half: usize, is_tall: bool, codes: *const u8, stride: usize, weights: *const i8) {
-    // SAFETY: the caller vouches for the addresses that tiles are loaded from.
+    // SAFETY: the caller guarantees the addresses of tiles.
     unsafe {
         if half == 0 {
             asm!("tileloadd tmm6, [{weights} + {line}]", "tileloadd tmm4, [{codes} + {stride}]", "tdpbusd tmm0, tmm4, tmm6",
@@ -199,7 +202,7 @@ mod tests {
     use briquette_core::simd::SimdLevel;
 
     #[test]
-    fn tiles_in_use_are_refused_and_given_back() {
+    fn tiles_in_use_panic_and_are_released() {
         if SimdLevel::named("amx").is_none() {
             return;
         }

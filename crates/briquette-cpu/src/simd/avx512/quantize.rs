@@ -1,4 +1,4 @@
-//! Activations to codes by AVX-512.
+//! Quantization of activations with AVX-512.
 #![allow(unsafe_code)]
 
 use crate::activations::ActivationGrid;
@@ -6,7 +6,7 @@ use crate::simd::row_quantizer::{RowQuantizer, ValueRange};
 use crate::simd::scalar;
 use std::arch::x86_64::*;
 
-/// Loads up to 16 floats of `x` from `at` on, zeros beyond its end.
+/// Loads up to 16 floats of `x` starting at `at`, with zeros beyond the end.
 #[target_feature(enable = "avx512f")]
 fn load_floats(x: &[f32], at: usize) -> __m512 {
     if let Some(values) = x.get(at..at + 16) {
@@ -14,7 +14,7 @@ fn load_floats(x: &[f32], at: usize) -> __m512 {
         return unsafe { _mm512_loadu_ps(values.as_ptr()) };
     }
     let mask = (1_u16 << x.len().saturating_sub(at)) - 1;
-    // SAFETY: only the lanes that lie in `x` are read.
+    // SAFETY: only lanes inside `x` are read.
     unsafe { _mm512_maskz_loadu_ps(mask, x.as_ptr().wrapping_add(at)) }
 }
 
@@ -38,9 +38,9 @@ pub(in crate::simd) fn value_range(x: &[f32], grid: ActivationGrid) -> ValueRang
     if grid != ActivationGrid::Asymmetric {
         return ValueRange { magnitude: magnitude(x), ..ValueRange::default() };
     }
-    // All in one pass: a convolution's input is larger than the caches.
+    // All in one pass, because the input of a convolution is larger than the caches.
     let (mut min, mut max) = ([_mm512_setzero_ps(); 2], [_mm512_setzero_ps(); 2]);
-    // Zeros, but for what is not finite.
+    // Sums of `x * 0`: zero if all values are finite, NaN otherwise.
     let (mut nothing, zero) = ([_mm512_setzero_ps(); 2], _mm512_setzero_ps());
     for at in (0..x.len()).step_by(32) {
         for i in 0..2 {
@@ -65,7 +65,7 @@ pub(in crate::simd) fn quantize(x: &[f32], row: RowQuantizer, codes: &mut [u8]) 
         return scalar::quantize(x, row, codes);
     }
     let (inverse, zero) = (_mm512_set1_ps(row.inverse), _mm512_set1_epi16(row.zero as i16));
-    // Packing works in lanes of 16 bytes; this puts its result in order.
+    // Packing works in lanes of 16 bytes; this permutation restores the order.
     let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     for at in (0..x.len()).step_by(64) {
         let mut steps = [_mm512_setzero_si512(); 4];
@@ -77,7 +77,7 @@ pub(in crate::simd) fn quantize(x: &[f32], row: RowQuantizer, codes: &mut [u8]) 
         let packed = _mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high));
         let left = codes.len() - at;
         let mask = if left >= 64 { !0 } else { (1_u64 << left) - 1 };
-        // SAFETY: only the bytes that lie in `codes` are written, of which there are no fewer than floats.
+        // SAFETY: only bytes inside `codes` are written, which has at least as many codes as `x` has floats.
         unsafe { _mm512_mask_storeu_epi8(codes.as_mut_ptr().add(at).cast(), mask, packed) };
     }
 }

@@ -1,4 +1,4 @@
-//! Squares of 8 words, and rows of 32 bytes, by AVX2.
+//! Transposition of squares of 8 words and of rows of 32 bytes with AVX2.
 #![allow(unsafe_code)]
 
 use crate::simd::operands::{PANEL, SIGNS};
@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 /// See [`super::turn_rows`]; for 8 rows at a time.
 ///
 /// # Safety
-/// There are codes of `n` rows, and of those up to a multiple of 8, as long as the panel is deep, which 32 divides.
+/// There are codes for `n` rows, rounded up to a multiple of 8. The depth of the panel is a multiple of 32.
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn turn_rows(
     codes: &[u8],
@@ -20,14 +20,14 @@ pub(super) unsafe fn turn_rows(
     for lane in (0..n).step_by(8) {
         let mut sum = _mm256_set1_epi32(-128 * depth);
         for (index, groups) in groups.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            // SAFETY: the caller vouches for 8 rows of 32 codes here.
+            // SAFETY: the caller guarantees 8 rows of 32 codes here.
             let rows = std::array::from_fn(|i| unsafe {
                 _mm256_loadu_si256(codes.as_ptr().add((lane + i) * stride + 32 * index).cast())
             });
             for (group, words) in groups.iter_mut().zip(turn_square(rows)) {
                 let pairs = _mm256_maddubs_epi16(words, _mm256_set1_epi8(1));
                 sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-                // SAFETY: lanes come in eights, as the 32 of a group do.
+                // SAFETY: lanes come in groups of 8, which divides the 32 of a group.
                 unsafe { _mm256_storeu_si256(group.as_mut_ptr().add(lane).cast(), signed(words)) };
             }
         }
@@ -65,12 +65,12 @@ fn turn_square(rows: [__m256i; 8]) -> [__m256i; 8] {
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn weave_rows(codes: &[u8], stride: usize, groups: &mut [[u32; PANEL]]) {
     for (index, group) in groups.iter_mut().enumerate() {
-        // SAFETY: the caller vouches for 32 codes.
+        // SAFETY: the caller guarantees 32 codes.
         let row = |i: usize| unsafe { _mm256_loadu_si256(codes.as_ptr().add((4 * index + i) * stride).cast()) };
         let (ab, cd) = ([row(0), row(1)], [row(2), row(3)]);
         let by_2 = |[a, b]: [__m256i; 2]| [_mm256_unpacklo_epi8(a, b), _mm256_unpackhi_epi8(a, b)];
         let (ab, cd) = (by_2(ab), by_2(cd));
-        // Of each half of the columns: the first four, and so on.
+        // Four columns at a time from each half.
         let [first, second] = [_mm256_unpacklo_epi16(ab[0], cd[0]), _mm256_unpackhi_epi16(ab[0], cd[0])];
         let [third, fourth] = [_mm256_unpacklo_epi16(ab[1], cd[1]), _mm256_unpackhi_epi16(ab[1], cd[1])];
         let woven = [

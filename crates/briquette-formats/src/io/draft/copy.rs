@@ -1,4 +1,4 @@
-//! Copying small files into a draft.
+//! Copies small files into a draft.
 
 use super::Draft;
 use crate::io::InputFile;
@@ -6,18 +6,18 @@ use briquette_core::Result;
 use std::path::Path;
 
 impl Draft {
-    /// Copies a file, a piece at a time, and syncs it.
+    /// Copies a file in pieces and syncs it.
     ///
     /// # Errors
-    /// Input or Io.
+    /// See [`InputFile::read_at`] and [`DraftFile::write_at`](super::DraftFile::write_at).
     pub fn copy_file(&self, from: &Path, name: &Path) -> Result<()> {
         self.copy_input(&InputFile::open(from)?, name, &mut |_| Ok(()))
     }
 
-    /// Copies an open file, shows each piece to `seen`, and syncs it.
+    /// Copies an open file, passes each piece to `seen`, and syncs it.
     ///
     /// # Errors
-    /// Input or Io, and the first that `seen` has.
+    /// See [`copy_file`](Self::copy_file). Also the first error of `seen`.
     pub fn copy_input(&self, input: &InputFile, name: &Path, seen: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         const PIECE: u64 = 1 << 20;
         let file = self.create_file(name, input.len())?;

@@ -1,15 +1,16 @@
-//! A lock on work that has no directory of its own: a hidden file that is there for nothing else.
+//! A lock on work without a directory of its own: a hidden file that serves only as a lock.
 
 use super::partial::{Lock, TryLock, is_at, lock_opened};
 use briquette_core::{Error, Result};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// Tries after another that ended removed the file between opening and locking it.
+/// Attempts to lock if another process removes the file between opening and locking.
 const N_TRIES: usize = 16;
 
-/// Keeps others from the same work for as long as this process lives. The file goes with the last that holds it; one that a kill
-/// leaves is taken over by the next.
+/// Excludes other processes from the same work as long as the lock lives.
+///
+/// The last holder removes the file. A file that a killed process left behind is reused.
 #[derive(Debug)]
 pub struct FileLock {
     file: File,
@@ -18,19 +19,20 @@ pub struct FileLock {
 }
 
 impl FileLock {
-    /// Takes the lock at `path` for this process alone. None where another holds it. Where the file system has no locks, nothing is
-    /// kept.
+    /// Takes an exclusive lock at `path`; `None` if another process holds it.
+    ///
+    /// On a file system without locks, this has no effect.
     ///
     /// # Errors
-    /// Io.
+    /// Io: the file cannot be opened or locked.
     pub fn alone(path: &Path) -> Result<Option<Self>> {
         Self::take(path, File::try_lock)
     }
 
-    /// As [`alone`](Self::alone), with others that share it; not beside one that is alone.
+    /// Takes a shared lock at `path`; `None` if another process holds an exclusive lock.
     ///
     /// # Errors
-    /// Io.
+    /// See [`alone`](Self::alone).
     pub fn shared(path: &Path) -> Result<Option<Self>> {
         Self::take(path, File::try_lock_shared)
     }
@@ -55,7 +57,7 @@ impl FileLock {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        // Others that share it still hold it.
+        // Other holders of a shared lock still need the file.
         let is_last = || self.file.try_lock().is_ok();
         if self.is_held && is_last() {
             let _ = std::fs::remove_file(&self.path);
@@ -68,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_is_alone_or_several_share_and_the_last_removes_the_file() {
+    fn locks_are_exclusive_or_shared_and_the_last_holder_removes_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(".work.lock");
         let alone = FileLock::alone(&path).unwrap().unwrap();
@@ -85,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_a_killed_process_left_is_taken_over() {
+    fn a_lock_file_of_a_killed_process_is_reused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(".work.lock");
         std::fs::write(&path, "").unwrap();
@@ -93,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn however_many_want_it_at_once_one_has_it() {
+    fn one_of_many_threads_holds_an_exclusive_lock() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(".work.lock");
         let n_inside = std::sync::atomic::AtomicUsize::new(0);

@@ -1,4 +1,4 @@
-//! One file at a path that a person chose, which may be anywhere.
+//! A single output file at a path that a person chose.
 
 use super::place::{absolute, lies_in};
 use super::replace::{HiddenFile, replace_file};
@@ -9,24 +9,28 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-/// A place where a file of ours is to be written at the end of a run: nothing is there, or an earlier one of its kind.
+/// The path of a file that is written at the end of a run.
+///
+/// The path is free, or has an earlier file of this kind.
 #[derive(Debug)]
 pub struct OwnFile {
     path: PathBuf,
-    /// What it is, in a word.
+    /// The kind of the file, in a word.
     what: &'static str,
-    /// How every file of its kind begins.
+    /// The bytes that every file of this kind begins with.
     beginning: &'static [u8],
 }
 
 impl OwnFile {
-    /// Looks at a place before any work is done for what is written there, and leaves it as it is.
+    /// Checks before any work whether the file can be written, without changing anything.
     ///
-    /// `others` are what is read and written besides, there or not: the file may not be, contain, or lie inside one of them.
+    /// `others` are paths that are read and written, whether they exist or not. The file may not be, contain,
+    /// or lie inside one of them.
     ///
     /// # Errors
-    /// Config where its directory is missing; Refused where it meets one of `others`, or something else is there; Io where
-    /// nothing can be written there.
+    /// - Config: the directory of the file is missing.
+    /// - Refused: the file overlaps one of `others`, or another file is at the path.
+    /// - Io: the directory cannot be written.
     pub fn at(path: &Path, what: &'static str, beginning: &'static [u8], others: &[PathBuf]) -> Result<Self> {
         let resolved = resolve(path)?;
         for other in others {
@@ -34,13 +38,13 @@ impl OwnFile {
             if resolved.starts_with(&theirs) || theirs.starts_with(&resolved) || lies_in(&resolved, other)? {
                 let other = other.display();
                 let message = format!(
-                    "a {what} may not be, contain or lie inside {other}, which is read or written; name another file"
+                    "a {what} may not be, contain or lie inside {other}, which is read or written; choose another file"
                 );
                 return Err(Error::refused(message).at(path.display()));
             }
         }
         if !presence::is_directory(&parent_of(&resolved))? {
-            return Err(Error::config("its directory does not exist; make it first").at(path.display()));
+            return Err(Error::config("its directory does not exist; create it first").at(path.display()));
         }
         let own = Self { path: path.to_path_buf(), what, beginning };
         own.check_free()?;
@@ -48,26 +52,27 @@ impl OwnFile {
         Ok(own)
     }
 
-    /// Writes it, whole or not at all.
+    /// Writes the file, as a whole or not at all.
     ///
     /// # Errors
-    /// Refused where something else came to be there meanwhile; Io.
+    /// - Refused: another file was created at the path meanwhile.
+    /// - Io: the file cannot be written.
     pub fn write(&self, bytes: &[u8]) -> Result<()> {
         self.check_free()?;
         replace_file(&self.path, bytes)
     }
 
-    /// Refuses to replace what is not of this kind.
+    /// Refuses to replace a file of another kind.
     fn check_free(&self) -> Result<()> {
         let refuse = |found: &str| {
             let what = self.what;
-            let message = format!("found {found}, and only an earlier {what} is replaced; name another file");
+            let message = format!("found {found}, but only an earlier {what} is replaced; choose another file");
             Err(Error::refused(message).at(self.path.display()))
         };
         match presence::entry_metadata(&self.path)? {
             Some(metadata) if metadata.is_file() => {}
             Some(metadata) if metadata.is_dir() => return refuse("a directory"),
-            Some(_) => return refuse("no plain file"),
+            Some(_) => return refuse("something other than a regular file"),
             None => return Ok(()),
         }
         let mut start = vec![0; self.beginning.len()];
@@ -81,20 +86,20 @@ impl OwnFile {
         }
     }
 
-    /// Makes the file that will be renamed, and removes it again.
+    /// Creates the hidden file of the later rename, and removes it again.
     fn try_writing(&self) -> Result<()> {
         HiddenFile::create(&self.path).map(drop).map_err(|error| {
-            let message = format!("{}; name a file where you may write", error.message);
+            let message = format!("{}; choose a file in a writable directory", error.message);
             Error { message, ..error }
         })
     }
 }
 
-/// The path from the root without links, of what is not there yet as far as there is something.
+/// Resolves the links of a path, up to its first component that does not exist.
 fn resolve(path: &Path) -> Result<PathBuf> {
     let path = absolute(path)?;
     let Some((above, there)) = presence::resolved_ancestor(&path)? else { return Ok(path) };
-    // Joining nothing would add a slash, which says that it is a directory.
+    // Joining an empty path would add a slash, which marks a directory.
     let rest = path.strip_prefix(above).unwrap_or(Path::new(""));
     Ok(if rest.as_os_str().is_empty() { there } else { there.join(rest) })
 }
@@ -114,12 +119,12 @@ mod tests {
     }
 
     #[test]
-    fn only_an_earlier_one_of_its_kind_is_replaced() {
+    fn only_an_earlier_file_of_its_kind_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("it.json");
         let at = || OwnFile::at(&path, "trace", BEGINNING, &[]);
         let own = at().unwrap();
-        assert_eq!(names(dir.path()), [] as [&str; 0], "nothing is left until it is written");
+        assert_eq!(names(dir.path()), [] as [&str; 0], "no file exists before the write");
         own.write(b"{\"ours\":1}").unwrap();
         at().unwrap().write(b"{\"ours\":2}").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"{\"ours\":2}");
@@ -132,12 +137,12 @@ mod tests {
         }
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(dir.path().join("elsewhere"), &path).unwrap();
-        assert!(at().unwrap_err().message.contains("no plain file"));
+        assert!(at().unwrap_err().message.contains("something other than a regular file"));
         assert_eq!(names(dir.path()), ["it.json"]);
     }
 
     #[test]
-    fn it_keeps_away_from_what_is_read_and_written_there_or_not() {
+    fn paths_that_overlap_inputs_or_outputs_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         std::fs::create_dir_all(path("model/sub")).unwrap();
@@ -157,14 +162,17 @@ mod tests {
             "new",
         ] {
             let error = OwnFile::at(&path(name), "trace", BEGINNING, &others).unwrap_err();
-            assert!(error.kind == ErrorKind::Refused && error.message.contains("name another file"), "{name}: {error}");
+            assert!(
+                error.kind == ErrorKind::Refused && error.message.contains("choose another file"),
+                "{name}: {error}"
+            );
         }
         OwnFile::at(&path("t"), "trace", BEGINNING, &others).unwrap();
         OwnFile::at(&path("model/../outer"), "trace", BEGINNING, &others).unwrap();
     }
 
     #[test]
-    fn a_place_that_cannot_be_written_shows_before_anything_is_written() {
+    fn unwritable_paths_are_refused_before_writing() {
         let dir = tempfile::tempdir().unwrap();
         let kind = |path: &Path| OwnFile::at(path, "trace", BEGINNING, &[]).unwrap_err().kind;
         assert_eq!(kind(&dir.path().join("absent/t")), ErrorKind::Config);

@@ -1,4 +1,4 @@
-//! What is hidden until it is whole: its names, its locks, and what killed runs left.
+//! Hidden drafts and files: their names, their locks, and removal of those that killed runs left behind.
 
 use briquette_core::{Error, Hash128, Result};
 use rustix::io::Errno;
@@ -7,15 +7,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The ending of the hidden file that is written before it replaces another: `.NAME.partial`.
+/// The suffix of the hidden file that later replaces another: `.NAME.partial`.
 pub(crate) const PARTIAL: &str = ".partial";
 
 fn prefix_of(target: &Path) -> Result<String> {
     match target.file_name() {
-        // File systems take names of up to 255 bytes.
+        // File systems allow names of up to 255 bytes.
         Some(name) if name.len() > 200 => Ok(format!(".{}.partial-", Hash128::of_block(name.as_encoded_bytes()))),
         Some(name) => Ok(format!(".{}.partial-", name.to_string_lossy())),
-        None => Err(Error::config("is no name for an output directory").at(target.display())),
+        None => Err(Error::config("is not a valid name for an output directory").at(target.display())),
     }
 }
 
@@ -28,11 +28,11 @@ pub(super) fn partial_name(target: &Path) -> Result<String> {
 /// [`File::try_lock`] or [`File::try_lock_shared`].
 pub(super) type TryLock = fn(&File) -> std::result::Result<(), TryLockError>;
 
-/// What became of locking a directory.
+/// The result of locking a directory or file.
 pub(super) enum Lock {
-    /// Ours for as long as the handle lives.
+    /// The lock is held as long as the handle lives.
     Held(File),
-    /// Another's, or the directory is gone.
+    /// Another process holds the lock, or the path was removed.
     Taken,
     /// The file system has no locks.
     Unknown(File),
@@ -45,7 +45,7 @@ pub(super) fn lock(directory: &Path) -> std::io::Result<Lock> {
     }
 }
 
-/// Locks what was opened at a path. Where another run removed it in between, the lock counts as taken.
+/// Locks an opened file or directory. If another run removed it meanwhile, the lock counts as taken.
 pub(super) fn lock_opened(file: File, path: &Path, try_lock: TryLock) -> std::io::Result<Lock> {
     match try_lock(&file) {
         Ok(()) => {}
@@ -56,20 +56,20 @@ pub(super) fn lock_opened(file: File, path: &Path, try_lock: TryLock) -> std::io
     Ok(if is_at(&file, path) { Lock::Held(file) } else { Lock::Taken })
 }
 
-/// Whether an error of locking says that the file system has no locks.
+/// Returns whether a locking error means that the file system has no locks.
 pub(super) fn has_no_locks(source: &std::io::Error) -> bool {
     let errno = source.raw_os_error().map(Errno::from_raw_os_error);
     matches!(errno, Some(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK))
 }
 
-/// Whether an open file or directory is still what lies at its path.
+/// Returns whether an open file or directory is still at its path.
 pub(super) fn is_at(file: &File, path: &Path) -> bool {
     let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
     let there = std::fs::symlink_metadata(path).map(identity).ok();
     there.is_some() && there == file.metadata().map(identity).ok()
 }
 
-/// Removes drafts of the same target whose lock is free: their run is gone.
+/// Removes drafts of the same target whose lock is free: their run has ended.
 pub(super) fn remove_stale(target: &Path, parent: &Path) {
     let (Ok(prefix), Ok(entries)) = (prefix_of(target), std::fs::read_dir(parent)) else { return };
     for entry in entries.filter_map(std::result::Result::ok) {
@@ -77,7 +77,7 @@ pub(super) fn remove_stale(target: &Path, parent: &Path) {
         let is_number = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
         let is_draft =
             name.strip_prefix(&prefix).is_some_and(is_number) && entry.file_type().is_ok_and(|kind| kind.is_dir());
-        // Held until it is removed, so that only one run removes it.
+        // The lock is held until the draft is removed, so that only one run removes it.
         if is_draft && let Ok(Lock::Held(_lock)) = lock(&entry.path()) {
             remove_quietly(&entry.path());
         }
@@ -85,12 +85,12 @@ pub(super) fn remove_stale(target: &Path, parent: &Path) {
 }
 
 pub(super) fn remove_quietly(directory: &Path) {
-    // An error is of no use to the caller: the next run finds what is left and tries again.
+    // The caller cannot handle an error. The next run finds the remains and tries again.
     let _ = std::fs::remove_dir_all(directory);
 }
 
-/// The error of an output that somebody removed while it was being written.
+/// Returns the error for an output that was removed while it was being written.
 pub(super) fn removed(directory: &Path) -> Error {
     let gone = std::io::Error::from(std::io::ErrorKind::NotFound);
-    Error::io("what is written here was removed meanwhile; leave it in place and run it again", directory, gone)
+    Error::io("the output was removed while it was being written; leave it in place and run again", directory, gone)
 }

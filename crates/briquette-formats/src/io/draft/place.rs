@@ -1,11 +1,11 @@
-//! Where an output may be written: apart from what is read, and in the place of nothing but an earlier output.
+//! Where an output may be written: away from all inputs, and in place of an earlier output only.
 
 use crate::io::{contained, model_dir, presence, sums};
 use briquette_core::{Error, Remedy, Result, shown_path};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-/// The path from the root. `..` after a part that does not exist just removes that part: it cannot be a link.
+/// Returns the absolute path. `..` after a missing component removes that component, as it cannot be a link.
 pub(super) fn absolute(path: &Path) -> Result<PathBuf> {
     let path = std::path::absolute(path).map_err(|source| Error::io("cannot resolve", path, source))?;
     let mut found = PathBuf::new();
@@ -23,10 +23,10 @@ pub(super) fn exists_error(target: &Path) -> Error {
     Error::refused("the output exists; choose another").at(shown_path(target)).with_remedy(Remedy::Replace)
 }
 
-/// Refuses a place to write that is, contains, or lies inside something that is read.
+/// Refuses an output path that is, contains, or lies inside an input.
 ///
 /// # Errors
-/// Refused, naming both.
+/// Refused: the paths overlap. The error names both.
 pub fn check_apart(target: &Path, inputs: &[&Path]) -> Result<()> {
     for input in inputs {
         if lies_in(target, input)? || lies_in(input, target)? {
@@ -48,10 +48,10 @@ pub(super) fn check_target(target: &Path, inputs: &[&Path], replace: bool) -> Re
     if is_empty { Ok(()) } else { check_is_ours(target) }
 }
 
-/// Whether `inner`, or a directory around it, is `outer`. Compared by device and inode, as one directory can have several names.
+/// Returns whether `inner` or one of its ancestors is `outer`, compared by device and inode.
 ///
 /// # Errors
-/// Io if one of the paths cannot be looked at.
+/// Io: one of the paths cannot be accessed.
 pub(super) fn lies_in(inner: &Path, outer: &Path) -> Result<bool> {
     let Some(outer) = identity(outer)? else { return Ok(false) };
     let inner = presence::resolved_ancestor(inner)?.map(|(_, resolved)| resolved).unwrap_or_default();
@@ -63,22 +63,23 @@ pub(super) fn lies_in(inner: &Path, outer: &Path) -> Result<bool> {
     Ok(false)
 }
 
-/// The device and inode at a path, if its end is not a link to nothing.
+/// Returns the device and inode of a path, unless it is missing or a broken link.
 fn identity(path: &Path) -> Result<Option<(u64, u64)>> {
     let Some(path) = presence::resolved(path)? else { return Ok(None) };
     Ok(presence::metadata(&path)?.map(|metadata| (metadata.dev(), metadata.ino())))
 }
 
-/// Refuses a directory that is not as Briquette wrote it: without sums, or with a file that they do not know.
+/// Refuses a directory that Briquette did not write: without sums, or with files that are not in the sums.
 ///
 /// # Errors
-/// Refused, naming the file; Io.
+/// - Refused: the directory is not an output of Briquette, or has another file. The error names it.
+/// - Io: the directory cannot be read.
 fn check_is_ours(directory: &Path) -> Result<()> {
     let refused = |found: &str, path: &Path| {
         let message = format!("{found}; only an output of briquette is replaced, move or remove this yourself");
         Error::refused(message).at(shown_path(path))
     };
-    let not_ours = || refused("exists and is no output of briquette", directory);
+    let not_ours = || refused("exists and is not an output of briquette", directory);
     let sums = contained::open(directory, Path::new(sums::FILE_NAME)).and_then(|file| sums::read(&file));
     let sums = sums.map_err(|error| if error.is_bad_input() { not_ours() } else { error })?;
     if !sums.contains_key(model_dir::MANIFEST) {

@@ -1,4 +1,4 @@
-//! Single files that are replaced whole, or grow by whole lines.
+//! Single files that are replaced atomically or appended to line by line.
 
 use super::partial::{PARTIAL, has_no_locks, is_at};
 use super::place::exists_error;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// Appends one line to a journal and syncs it.
 ///
 /// # Errors
-/// Io.
+/// Io: the file cannot be written.
 pub fn append_line(path: &Path, line: &str) -> Result<()> {
     let file = File::options().create(true).append(true).open(path);
     let mut file = file.map_err(|source| Error::io("cannot open for writing", path, source))?;
@@ -25,8 +25,8 @@ pub fn append_line(path: &Path, line: &str) -> Result<()> {
 
 /// A file that is written in full before it appears at its path.
 ///
-/// It is written beside its path as `.NAME.partial`, under a lock: a second writer waits, and takes over the file that a killed
-/// one left.
+/// It is written beside its path as `.NAME.partial`, under a lock. A second writer waits, and reuses the file
+/// of a killed writer.
 #[derive(Debug)]
 pub(super) struct HiddenFile {
     file: File,
@@ -38,7 +38,7 @@ impl HiddenFile {
     /// Creates the hidden file, or waits for another process that writes it.
     ///
     /// # Errors
-    /// Io if the file cannot be created or locked.
+    /// Io: the file cannot be created or locked.
     pub(super) fn create(path: &Path) -> Result<Self> {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let partial = path.with_file_name(format!(".{name}{PARTIAL}"));
@@ -59,7 +59,8 @@ impl HiddenFile {
         let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
         let moved = match rustix::fs::renameat_with(CWD, &self.partial, CWD, &self.path, flags) {
             Err(Errno::INVAL | Errno::NOSYS) if replace => std::fs::rename(&self.partial, &self.path),
-            // A link fails where a file exists, on file systems that cannot rename so. Dropping the file removes its hidden name.
+            // On file systems without NOREPLACE, a hard link fails if the target exists. Drop removes the
+            // hidden name.
             Err(Errno::INVAL | Errno::NOSYS) => std::fs::hard_link(&self.partial, &self.path),
             moved => moved.map_err(std::io::Error::from),
         };
@@ -72,18 +73,18 @@ impl HiddenFile {
 
 impl Drop for HiddenFile {
     fn drop(&mut self) {
-        // After a rename the path belongs to the next writer, or to nobody.
+        // After a rename, the hidden name may belong to the next writer.
         if is_at(&self.file, &self.partial) {
             let _ = std::fs::remove_file(&self.partial);
         }
     }
 }
 
-/// Opens an empty file at `partial` and locks it, whoever left one there.
+/// Opens an empty file at `partial` and locks it, even if a killed writer left one there.
 fn open_locked(partial: &Path) -> std::io::Result<File> {
     let no_follow = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     loop {
-        // Anything but a plain file was put there by somebody else: a link could lead anywhere.
+        // Anything but a regular file came from another program: a link could lead anywhere.
         if std::fs::symlink_metadata(partial).is_ok_and(|found| !found.is_file()) {
             std::fs::remove_file(partial)?;
         }
@@ -95,7 +96,7 @@ fn open_locked(partial: &Path) -> std::io::Result<File> {
             Err(source) if !has_no_locks(&source) => return Err(source),
             _ => {}
         }
-        // Its last writer may have renamed it to its final path meanwhile.
+        // The last writer may have renamed it to its final path meanwhile.
         if is_at(&file, partial) {
             file.set_len(0)?;
             return Ok(file);
@@ -103,20 +104,22 @@ fn open_locked(partial: &Path) -> std::io::Result<File> {
     }
 }
 
-/// Writes a file whole or not at all, replacing an older one.
+/// Writes a file atomically, replacing an older one.
 ///
 /// # Errors
-/// Io if the file cannot be written.
+/// Io: the file cannot be written.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     write_files(&[(path, bytes)], true)
 }
 
 /// Writes several files of one directory: all of them, or none if one cannot be written.
 ///
-/// Every file is on disk under a hidden name before the first one appears. Unless `replace` is set, none may exist yet.
+/// Every file is on disk under a hidden name before the first one appears. Unless `replace` is set, none may
+/// exist yet.
 ///
 /// # Errors
-/// Refused if a file exists and `replace` is not set; Io if one cannot be written.
+/// - Refused: a file exists and `replace` is not set.
+/// - Io: a file cannot be written.
 pub fn write_files(files: &[(&Path, &[u8])], replace: bool) -> Result<()> {
     let hidden: Vec<HiddenFile> =
         files.iter().map(|(path, bytes)| HiddenFile::with(path, bytes)).collect::<Result<_>>()?;
@@ -131,7 +134,7 @@ pub fn write_files(files: &[(&Path, &[u8])], replace: bool) -> Result<()> {
     files.iter().try_for_each(|(path, _)| sync_directory(&parent_of(path)))
 }
 
-/// Waits until files that were created, renamed or removed in a directory are so on disk.
+/// Syncs a directory, so that created, renamed and removed files in it are durable.
 pub(super) fn sync_directory(directory: &Path) -> Result<()> {
     let synced = File::open(directory).and_then(|file| file.sync_all());
     synced.map_err(|source| Error::io("cannot sync the directory", directory, source))
@@ -147,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_writers_that_may_not_replace_one_wins_and_the_other_is_refused() {
+    fn one_of_several_writers_that_may_not_replace_wins() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.json");
         let write = |text: String| write_files(&[(&path, text.as_bytes())], false).is_ok();
@@ -157,7 +160,7 @@ mod tests {
         });
         assert_eq!((n_written, names(dir.path())), (1, vec!["x.json".to_string()]));
         let text = std::fs::read(&path).unwrap();
-        assert!(text.len() == 9_999 && text.iter().all(|byte| *byte == text[0]), "one writer's text, whole");
+        assert!(text.len() == 9_999 && text.iter().all(|byte| *byte == text[0]), "the whole text of one writer");
     }
 
     #[test]
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_files_none_appears_unless_all_can_be_written() {
+    fn no_file_appears_unless_all_can_be_written() {
         let dir = tempfile::tempdir().unwrap();
         let (json, page) = (dir.path().join("x.json"), dir.path().join("absent/x.html"));
         assert!(write_files(&[(&json, b"{}"), (&page, b"<p>")], true).is_err());
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_at_the_hidden_name_is_neither_followed_nor_in_the_way() {
+    fn existing_hidden_files_are_replaced_and_links_not_followed() {
         let dir = tempfile::tempdir().unwrap();
         let (path, hidden) = (dir.path().join("x.json"), dir.path().join(".x.json.partial"));
         std::fs::write(dir.path().join("key"), "secret").unwrap();

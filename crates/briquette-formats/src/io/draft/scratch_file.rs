@@ -1,4 +1,4 @@
-//! Bytes that do not fit in memory.
+//! Temporary files for data that does not fit in memory.
 
 use briquette_core::{Error, Result};
 use std::fs::{File, OpenOptions};
@@ -6,19 +6,19 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A file without a name: it is gone when it is dropped, and whatever ends the program.
+/// A nameless file, which disappears when it is dropped or when the program ends in any way.
 #[derive(Debug)]
 pub struct ScratchFile {
     file: File,
-    /// The directory it is in.
+    /// The directory that the file is in.
     directory: PathBuf,
 }
 
 impl ScratchFile {
-    /// An empty one on the file system of a directory.
+    /// Creates an empty file on the file system of a directory.
     ///
     /// # Errors
-    /// Io.
+    /// Io: the file cannot be created.
     pub fn create_in(directory: &Path) -> Result<Self> {
         static N_MADE: AtomicU64 = AtomicU64::new(0);
         let name = format!(".briquette-{}-{}", std::process::id(), N_MADE.fetch_add(1, Ordering::Relaxed));
@@ -29,19 +29,19 @@ impl ScratchFile {
         Ok(Self { file, directory: directory.to_path_buf() })
     }
 
-    /// Writes bytes at a place.
+    /// Writes bytes at an offset.
     ///
     /// # Errors
-    /// Io.
+    /// Io: the file cannot be written.
     pub fn write_at(&self, bytes: &[u8], start: u64) -> Result<()> {
         let failed = |source| Error::io("cannot write a scratch file in", &self.directory, source);
         self.file.write_all_at(bytes, start).map_err(failed)
     }
 
-    /// Reads bytes that were written at a place.
+    /// Reads bytes at an offset.
     ///
     /// # Errors
-    /// Io.
+    /// Io: the file cannot be read.
     pub fn read_at(&self, bytes: &mut [u8], start: u64) -> Result<()> {
         let failed = |source| Error::io("cannot read a scratch file in", &self.directory, source);
         self.file.read_exact_at(bytes, start).map_err(failed)
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_and_no_name_is_left() {
+    fn scratch_files_read_back_and_have_no_name() {
         let directory = tempfile::tempdir().unwrap();
         let file = ScratchFile::create_in(directory.path()).unwrap();
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);

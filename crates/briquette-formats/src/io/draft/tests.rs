@@ -11,7 +11,7 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_draft_is_there_whole_or_not_at_all() {
+fn a_draft_appears_as_a_whole_or_not_at_all() {
     let dir = tempfile::tempdir().unwrap();
     let target = dir.path().join("out");
     let draft = Draft::create(&target, &[], false).unwrap();
@@ -26,7 +26,7 @@ fn a_draft_is_there_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_file_that_would_lie_outside_of_the_directory_is_refused() {
+fn file_names_outside_of_the_directory_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let draft = Draft::create(&dir.path().join("out"), &[], false).unwrap();
     let absolute = dir.path().join("absolute.txt");
@@ -39,7 +39,7 @@ fn a_file_that_would_lie_outside_of_the_directory_is_refused() {
     assert_eq!(names(dir.path()), [] as [&str; 0]);
 }
 
-/// Writes what makes a directory one of ours.
+/// Writes the files that mark a directory as an output of Briquette.
 fn write_ours(directory: &Path) {
     std::fs::write(directory.join(model_dir::MANIFEST), "{}").unwrap();
     let sums = BTreeMap::from([(model_dir::MANIFEST.to_string(), sums::sha256_of_bytes(b"{}"))]);
@@ -47,7 +47,7 @@ fn write_ours(directory: &Path) {
 }
 
 #[test]
-fn only_our_own_output_is_replaced_and_only_when_asked() {
+fn only_outputs_of_briquette_are_replaced_and_only_with_replace() {
     let dir = tempfile::tempdir().unwrap();
     let target = dir.path().join("out");
     std::fs::create_dir(&target).unwrap();
@@ -77,7 +77,7 @@ fn only_our_own_output_is_replaced_and_only_when_asked() {
 }
 
 #[test]
-fn directories_made_for_a_draft_go_with_it() {
+fn directories_created_for_a_draft_are_removed_with_it() {
     let dir = tempfile::tempdir().unwrap();
     drop(Draft::create(&dir.path().join("a/b/out"), &[], false).unwrap());
     assert_eq!(names(dir.path()), [] as [&str; 0]);
@@ -90,7 +90,7 @@ fn directories_made_for_a_draft_go_with_it() {
 }
 
 #[test]
-fn a_file_is_replaced_whole_whatever_a_killed_run_left() {
+fn a_file_is_replaced_despite_remains_of_a_killed_run() {
     let dir = tempfile::tempdir().unwrap();
     let (path, precious) = (dir.path().join("report.html"), dir.path().join("precious"));
     std::fs::write(&precious, "x").unwrap();
@@ -102,7 +102,7 @@ fn a_file_is_replaced_whole_whatever_a_killed_run_left() {
 }
 
 #[test]
-fn an_output_that_meets_its_input_is_refused() {
+fn an_output_that_overlaps_its_input_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let input = dir.path().join("in");
     std::fs::create_dir(&input).unwrap();
@@ -118,7 +118,7 @@ fn an_output_that_meets_its_input_is_refused() {
 }
 
 #[test]
-fn what_a_killed_run_left_is_removed_and_a_running_one_is_not() {
+fn drafts_of_killed_runs_are_removed_and_running_ones_are_not() {
     let dir = tempfile::tempdir().unwrap();
     let target = dir.path().join("out");
     std::fs::create_dir(dir.path().join(".out.partial-1-0")).unwrap();
@@ -132,27 +132,27 @@ fn what_a_killed_run_left_is_removed_and_a_running_one_is_not() {
 }
 
 #[test]
-fn a_draft_that_was_removed_meanwhile_says_so_and_is_never_half_an_output() {
+fn a_removed_draft_is_reported_and_never_published() {
     let dir = tempfile::tempdir().unwrap();
     let target = dir.path().join("parent/out");
     let draft = Draft::create(&target, &[], false).unwrap();
     draft.write_file(Path::new("a"), b"hello").unwrap();
     let other = || Error::input("no such file");
-    assert_eq!(draft.explain(other()).kind, ErrorKind::Input, "it is there: the error is what it is");
+    assert_eq!(draft.explain(other()).kind, ErrorKind::Input, "the draft exists, so the error is unchanged");
     std::fs::remove_dir_all(dir.path().join("parent")).unwrap();
     assert_eq!(draft.explain(other()).kind, ErrorKind::Io);
     assert_eq!(draft.explain(Error::interrupted(15)).exit_code(), 143);
     assert_eq!(draft.write_file(Path::new("b"), b"late").unwrap_err().kind, ErrorKind::Io);
-    // Another directory in its place has none of what was written.
+    // A new directory at the same path has none of the files that were written.
     std::fs::create_dir_all(draft.path()).unwrap();
     draft.write_file(Path::new("b"), b"late").unwrap();
     let error = draft.publish().unwrap_err();
     assert_eq!(error.kind, ErrorKind::Io);
-    assert!(error.to_string().contains("removed meanwhile") && !target.exists(), "{error}");
+    assert!(error.to_string().contains("was removed") && !target.exists(), "{error}");
 }
 
 #[test]
-fn a_path_that_cannot_be_one_is_a_mistake_of_who_asked() {
+fn a_path_with_a_nul_byte_is_a_config_error() {
     let dir = tempfile::tempdir().unwrap();
     let error = Draft::create(&dir.path().join("a\0b"), &[], false).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Config);

@@ -1,8 +1,8 @@
-//! Decoders of text.
+//! Text decoders.
 
 use crate::loadable::family::{FAMILY, INITIALISES, Limits, LoadableFamily};
 
-/// The layers of Llama, and of all that have its names.
+/// The layers of Llama and of models with the same names.
 const LLAMA: [&str; 3] =
     ["layers.*.self_attn.q_proj|k_proj|v_proj|o_proj", "layers.*.mlp.gate_proj|up_proj|down_proj", "score"];
 
@@ -66,7 +66,7 @@ pub(super) const FAMILIES: &[LoadableFamily] = &[
         heads: &["lm_head"],
         ..FAMILY
     },
-    // Its experts are one tensor each layer, which stays as it is.
+    // The experts of a layer are one tensor, which stays floats.
     LoadableFamily {
         model_types: &["gpt_oss"],
         base: "model",
@@ -79,7 +79,7 @@ pub(super) const FAMILIES: &[LoadableFamily] = &[
         base: "transformer",
         heads: &["lm_head"],
         limits: Limits::Codes(
-            "its matrices are Conv1D layers in transformers, and compressed-tensors codes Linear ones",
+            "its matrices are Conv1D layers in transformers, and compressed-tensors only quantizes Linear layers",
         ),
         ..FAMILY
     },
@@ -87,7 +87,7 @@ pub(super) const FAMILIES: &[LoadableFamily] = &[
         model_types: &["gpt_neox"],
         base: "gpt_neox",
         linear: &["layers.*.attention.query_key_value|dense", "layers.*.mlp.dense_h_to_4h|dense_4h_to_h"],
-        // One head, whose name transformers changes.
+        // One head, which transformers renames.
         heads: &["lm_head", "embed_out"],
         ..FAMILY
     },
@@ -193,7 +193,7 @@ pub(super) const FAMILIES: &[LoadableFamily] = &[
         base: "transformer",
         linear: &["h.*.self_attention.query_key_value|dense", "h.*.mlp.dense_h_to_4h|dense_4h_to_h"],
         heads: &["lm_head"],
-        limits: Limits::Packed("its own kind of Linear layer multiplies by a `weight` that packed codes do not have"),
+        limits: Limits::Packed("its own Linear layer multiplies by a `weight` that packed codes do not have"),
         ..FAMILY
     },
     LoadableFamily {

@@ -1,8 +1,8 @@
-//! Encoders of text.
+//! Text encoders.
 
 use crate::loadable::family::{FAMILY, INITIALISES, LoadableFamily};
 
-/// The layers of BERT, and of all that have its names.
+/// The layers of BERT and of models with the same names.
 const BERT: [&str; 5] = [
     "encoder.layer.*.attention.self.query|key|value",
     "encoder.layer.*.attention.output.dense",
@@ -233,7 +233,7 @@ pub(super) const FAMILIES: &[LoadableFamily] = &[
         heads: &["lm_head"],
         ..FAMILY
     },
-    // Its attention multiplies by tensors of three axes, which stay as they are.
+    // Its attention multiplies by tensors of three axes, which stay floats.
     LoadableFamily {
         model_types: &["xlnet"],
         base: "transformer",

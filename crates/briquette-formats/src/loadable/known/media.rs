@@ -34,7 +34,8 @@ pub(super) const FAMILIES: &[LoadableFamily] = &[
         ],
         ..FAMILY
     },
-    // transformers sets up its feature projection by `weight`, which packed codes lack; it is small, and stays as it is.
+    // transformers initializes the feature projection through `weight`, which packed codes lack. It is small
+    // and stays floats.
     LoadableFamily {
         model_types: &["wav2vec2"],
         base: "wav2vec2",

@@ -1,4 +1,4 @@
-//! Encoders with decoders, of text or speech.
+//! Encoder-decoders of text or speech.
 
 use crate::loadable::family::{FAMILY, INITIALISES, LoadableFamily};
 

@@ -1,10 +1,10 @@
-//! The opcodes that push one value.
+//! Opcodes that push one value.
 
 use super::refusal::{Refusal, damaged};
 use super::value::Value;
 use crate::pytorch::bytes::Bytes;
 
-/// The opcodes that push one value: numbers, strings, constants.
+/// Runs the opcodes that push one value: numbers, strings, constants.
 pub(super) fn atom(code: u8, rest: &mut Bytes) -> Result<Option<Value>, Refusal> {
     let length = match code {
         b'X' | b'B' | b'T' => rest.u32().map(u64::from),
@@ -31,7 +31,7 @@ pub(super) fn atom(code: u8, rest: &mut Bytes) -> Result<Option<Value>, Refusal>
     value.map(Some).ok_or_else(damaged)
 }
 
-/// A whole number in two's complement of up to 8 bytes.
+/// Reads an integer in two's complement of up to 8 bytes.
 fn long(bytes: &[u8]) -> Option<i64> {
     let fill = if bytes.last().is_some_and(|&last| last > 0x7f) { 0xff } else { 0 };
     let mut all = [fill; 8];

@@ -1,10 +1,11 @@
-//! Which of the things in a training checkpoint is the model.
+//! Finds the model in a training checkpoint.
 
 use super::graph::Pickle;
 use super::value::{Node, Value};
 use briquette_core::{Error, Result};
 
-/// Keys under which training scripts keep the weights, beside an optimizer's state and other things; the first that is there counts.
+/// Keys of weights in training checkpoints, beside the optimizer state and other entries. The first present key
+/// is used.
 const MODELS: [&str; 10] = [
     "state_dict",
     "model_state_dict",
@@ -17,7 +18,7 @@ const MODELS: [&str; 10] = [
     "weights",
     "params",
 ];
-/// Keys of averages of the weights, which are the model only where the weights themselves are not there.
+/// Keys of averaged weights, which are used only if the weights themselves are missing.
 const AVERAGES: [&str; 8] = [
     "model_ema",
     "state_dict_ema",
@@ -28,31 +29,31 @@ const AVERAGES: [&str; 8] = [
     "params_ema",
     "averaged_model",
 ];
-/// Most keys of the root of a training checkpoint: one with more is a state dict itself.
+/// Most root keys of a training checkpoint. With more keys, the root is a state dict.
 const MAX_KEYS: usize = 1000;
-/// How deep it is looked for tensors in what may be the model, and at how many values.
+/// Limits on the depth and number of values in the search for tensors.
 const MAX_DEPTH: usize = 32;
 const MAX_VISITS: usize = 10_000;
-/// How many items of a dictionary or a list tell what it is.
+/// Limits on the items of a dictionary or list that are examined.
 const MAX_ITEMS: usize = 1000;
 const MAX_GROUPS: usize = 16;
-/// How many keys an error lists.
+/// Most keys that an error lists.
 const MAX_LISTED: usize = 20;
 
-/// What is the model.
+/// The chosen model.
 pub(super) struct Chosen<'a> {
-    /// Its items.
+    /// The items of the model.
     pub(super) items: Vec<(&'a Value, &'a Value)>,
-    /// The keys that lead there, joined with dots.
+    /// The keys from the root to the model, joined with dots.
     pub(super) path: String,
-    /// What else the root has.
+    /// The other entries of the root.
     pub(super) left: Vec<(String, &'a Value)>,
 }
 
-/// Finds the model below a root. The empty key means all there is.
+/// Finds the model below a root. The empty key selects everything.
 pub(super) fn choose<'a>(pickle: &'a Pickle, root: &'a Value, key: Option<&str>) -> Result<Chosen<'a>> {
     let Some(items) = pickle.items(root) else {
-        return Err(Error::input("found no dictionary in it, expected a state dict; save model.state_dict()"));
+        return Err(Error::input("found no dictionary, expected a state dict; save model.state_dict()"));
     };
     match key {
         Some("") => Ok(all_but(items, |_, _| false)),
@@ -64,7 +65,7 @@ pub(super) fn choose<'a>(pickle: &'a Pickle, root: &'a Value, key: Option<&str>)
     }
 }
 
-/// A key as text.
+/// Returns a key as text.
 pub(super) fn text_of(key: &Value) -> Option<String> {
     match key {
         Value::Text(text) => Some(text.to_string()),
@@ -73,12 +74,12 @@ pub(super) fn text_of(key: &Value) -> Option<String> {
     }
 }
 
-/// Whether something that is left out could be chosen instead.
+/// Returns whether an entry that is not the model could be chosen instead.
 pub(super) fn is_model(pickle: &Pickle, key: &str, value: &Value) -> bool {
     pickle.items(value).is_some() && !is_training(pickle, key, value) && holds_tensor(pickle, value)
 }
 
-/// The root itself, without what `is_left` says.
+/// Returns the root itself, without the items for which `is_left` is true.
 fn all_but(items: &[(Value, Value)], is_left: impl Fn(&str, &Value) -> bool) -> Chosen<'_> {
     let (mut kept, mut left) = (Vec::new(), Vec::new());
     for (key, value) in items {
@@ -90,7 +91,7 @@ fn all_but(items: &[(Value, Value)], is_left: impl Fn(&str, &Value) -> bool) -> 
     Chosen { items: kept, path: String::new(), left }
 }
 
-/// The key of what is the model, where that is not the root.
+/// Returns the key of the model; `None` if the root is the model.
 fn found(pickle: &Pickle, root: &Value, items: &[(Value, Value)]) -> Option<String> {
     if matches!(pickle.node(root), Some(Node::Object(_))) || items.len() > MAX_KEYS {
         return None;
@@ -99,7 +100,7 @@ fn found(pickle: &Pickle, root: &Value, items: &[(Value, Value)]) -> Option<Stri
     if let Some(name) = MODELS.iter().chain(&AVERAGES).find(|name| get(name).is_some()) {
         return Some(name.to_string());
     }
-    // A checkpoint of a training with one model under a key of its own.
+    // A training checkpoint with one model under an unusual key.
     let keyed = || items.iter().filter_map(|(key, value)| Some((text_of(key)?, value)));
     let is_weight = |value: &Value| matches!(pickle.node(value), Some(Node::Tensor(view)) if !view.shape.is_empty());
     let trains = keyed().any(|(key, value)| is_training(pickle, &key, value));
@@ -111,7 +112,7 @@ fn found(pickle: &Pickle, root: &Value, items: &[(Value, Value)]) -> Option<Stri
     }
 }
 
-/// The path to the model below a key whose value holds it under a key of its own: `model.state_dict`.
+/// Extends a key to the path of the innermost model, such as `model.state_dict`.
 fn innermost(pickle: &Pickle, items: &[(Value, Value)], key: String) -> String {
     let (mut path, mut value) = (key.clone(), value_at(items, &key));
     for _ in 0..MAX_DEPTH {
@@ -123,7 +124,7 @@ fn innermost(pickle: &Pickle, items: &[(Value, Value)], key: String) -> String {
     path
 }
 
-/// The key of the model in a dictionary that holds no other tensors, but for those of a training.
+/// Returns the key of the model in a dictionary whose other tensors are averages or training state.
 fn wrapped(pickle: &Pickle, items: &[(Value, Value)]) -> Option<&'static str> {
     if items.len() > MAX_KEYS {
         return None;
@@ -141,7 +142,7 @@ fn wrapped(pickle: &Pickle, items: &[(Value, Value)]) -> Option<&'static str> {
     (!items.iter().any(is_other)).then_some(name)
 }
 
-/// What a key leads to: one of the root, or keys joined with dots.
+/// Returns the entry of a root key, or of several keys joined with dots.
 fn named<'a>(pickle: &'a Pickle, items: &'a [(Value, Value)], key: &str) -> Result<Chosen<'a>> {
     let value = value_at(items, key).or_else(|| below(pickle, items, key));
     let Some(chosen) = value.and_then(|value| pickle.items(value).filter(|_| holds_tensor(pickle, value))) else {
@@ -154,7 +155,7 @@ fn named<'a>(pickle: &'a Pickle, items: &'a [(Value, Value)], key: &str) -> Resu
     Ok(Chosen { items: chosen.iter().map(|(key, value)| (key, value)).collect(), path: key.to_string(), left })
 }
 
-/// The entries beside each step of a path below the root, by their own paths.
+/// Returns the entries beside each component of a path, except those of the root, by their own paths.
 fn beside<'a>(pickle: &'a Pickle, items: &'a [(Value, Value)], path: &str) -> Vec<(String, &'a Value)> {
     let (mut items, mut above, mut found) = (items, String::new(), Vec::new());
     for step in path.split('.') {
@@ -170,7 +171,7 @@ fn beside<'a>(pickle: &'a Pickle, items: &'a [(Value, Value)], path: &str) -> Ve
 }
 
 fn value_at<'a>(items: &'a [(Value, Value)], name: &str) -> Option<&'a Value> {
-    // Of keys that come twice the last counts, as it does in Python.
+    // For repeated keys the last one counts, as in Python.
     let is_it = |key: &Value| match key {
         Value::Text(text) => &**text == name,
         Value::Int(n) => n.to_string() == name,
@@ -195,13 +196,13 @@ fn unknown(pickle: &Pickle, items: &[(Value, Value)], key: &str) -> Error {
     let known = keyed.filter(|(_, value)| pickle.items(value).is_some() && holds_tensor(pickle, value));
     let known: Vec<String> = known.map(|(key, _)| format!("{key:?}")).take(MAX_LISTED).collect();
     let expected = match known.as_slice() {
-        [] => "its tensors are under no key; leave the key out".to_string(),
+        [] => "its tensors are not under a key; remove the key".to_string(),
         known => format!("expected one of {}, or \"\" for all", known.join(", ")),
     };
-    Error::config(format!("key: found {key:?}, under which there are no tensors; {expected}"))
+    Error::config(format!("key: found {key:?}, which has no tensors; {expected}"))
 }
 
-/// Whether it is of a training and no model: an optimizer, a schedule, the state of random numbers.
+/// Returns whether an entry is training state: an optimizer, a scheduler or the state of a random generator.
 fn is_training(pickle: &Pickle, key: &str, value: &Value) -> bool {
     let is_groups = |(key, _): &(Value, Value)| matches!(key, Value::Text(text) if &**text == "param_groups");
     let has_groups =
@@ -218,7 +219,7 @@ fn is_training(pickle: &Pickle, key: &str, value: &Value) -> bool {
     is_named || has_groups(value) || !list.is_empty() && list.iter().take(MAX_GROUPS).all(has_groups)
 }
 
-/// Whether there is a tensor below a value.
+/// Returns whether a value contains a tensor.
 fn holds_tensor(pickle: &Pickle, value: &Value) -> bool {
     let mut left = vec![(value, 0)];
     let mut n_visits = 0;

@@ -1,4 +1,4 @@
-//! What the calls of a pickle describe. Another reader would make these calls.
+//! Interprets the calls in a pickle, which another reader would execute.
 
 use super::graph::{Outside, Pickle};
 use super::names::PickleName;
@@ -7,7 +7,7 @@ use super::value::{Node, TorchStorage, Value, View};
 use briquette_core::DType;
 use briquette_core::shape::MAX_RANK;
 
-/// What a persistent id stands for: a storage, or a tensor of the table.
+/// Returns the object of a persistent id: a storage, or a tensor of the table.
 pub(super) fn outside(pickle: &Pickle, id: &Value) -> Option<Node> {
     match (&pickle.outside, id) {
         (Outside::Tensors(table), Value::Text(number)) => {
@@ -19,7 +19,9 @@ pub(super) fn outside(pickle: &Pickle, id: &Value) -> Option<Node> {
     }
 }
 
-/// `("storage", type, key, device, elements)`; before 1.6 with what part of it is meant: none, or `(key, first, elements)`.
+/// Reads `("storage", type, key, device, elements)`.
+///
+/// Files before 1.6 have another item for the part of the storage: `None`, or `(key, first, elements)`.
 fn storage(pickle: &Pickle, id: &Value) -> Option<TorchStorage> {
     let [Value::Text(tag), Value::Name(PickleName::Storage(dtype)), Value::Text(key), _, Value::Int(n), part @ ..] =
         pickle.list(id)?
@@ -38,7 +40,7 @@ fn storage(pickle: &Pickle, id: &Value) -> Option<TorchStorage> {
     Some(TorchStorage { key: key.clone(), dtype: *dtype, n_stored, first, n_elements })
 }
 
-/// What a call of `name` stands for: a value that is there already, or a new node.
+/// Interprets a call of `name`: returns an existing value, or a new node.
 pub(super) fn describe(pickle: &Pickle, name: PickleName, arguments: &Value) -> Result<Result<Value, Node>, Refusal> {
     let Some(Node::List(arguments)) = pickle.node(arguments) else { return Err(damaged()) };
     match (name, arguments.as_slice()) {
@@ -61,7 +63,7 @@ pub(super) fn describe(pickle: &Pickle, name: PickleName, arguments: &Value) -> 
     }
 }
 
-/// The items of an OrderedDict made from a list of pairs.
+/// Returns the items of an OrderedDict made from a list of pairs.
 fn dict_of(pickle: &Pickle, items: &Value) -> Option<Vec<(Value, Value)>> {
     let Some(Node::List(items)) = pickle.node(items) else { return None };
     let pair = |item| match pickle.node(item) {
@@ -91,6 +93,6 @@ fn extents(pickle: &Pickle, value: &Value) -> Option<Vec<usize>> {
         Value::Int(n) => usize::try_from(*n).ok(),
         _ => None,
     };
-    // Every tensor may refer to one list as its shape: a long one would be copied for each.
+    // Many tensors may share one list as their shape, and a long list would be copied for each.
     if items.len() <= MAX_RANK { items.iter().map(extent).collect() } else { None }
 }

@@ -1,4 +1,4 @@
-//! Names the tensors of nested dictionaries by the keys that lead to them, joined with dots.
+//! Names the tensors of nested dictionaries by their keys, joined with dots.
 
 use super::choose::{self, Chosen};
 use super::graph::Pickle;
@@ -8,33 +8,34 @@ use briquette_core::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// How deep dictionaries are followed, and how many values are looked at: one that holds itself would never end.
+/// Limits on the depth and number of values. A dictionary that contains itself would never end.
 const MAX_DEPTH: usize = 64;
 const MAX_VISITS: usize = 4_000_000;
-/// How many bytes the names and shapes below a root may take: a long key counts for every tensor under it.
+/// Largest total size of names and shapes. A long key counts for every tensor under it.
 const MAX_BYTES: usize = 32 << 20;
-/// At most so many things that are left out are listed by name; the rest is summed up as "others".
+/// Most entries outside of the model that are listed by name. The rest is combined as "others".
 const MAX_NAMED: usize = 64;
 
 /// The tensors of a pickle.
 #[derive(Debug)]
 pub(crate) struct Flattened {
-    /// In the order of the dictionaries, under their keys joined with dots.
+    /// Tensors in the order of the dictionaries, named by their keys joined with dots.
     pub(crate) tensors: Vec<(String, View)>,
-    /// The keys that lead from the root to what they are under, joined with dots; empty where that is the root.
+    /// The keys from the root to the model, joined with dots; empty if the root is the model.
     pub(crate) path: String,
-    /// What else there is and holds tensors.
+    /// Other entries with tensors.
     pub(crate) left_out: Vec<LeftOut>,
-    /// The keys of the root that are left out.
+    /// Root keys that are not part of the model.
     pub(crate) left_keys: Vec<String>,
     /// The paths of objects whose class is a transposed convolution.
     pub(crate) transposed_layers: Vec<String>,
 }
 
-/// Collects the tensors of the model below a root: what `key` names, or what is found to be it.
+/// Collects the tensors of the model below a root: under `key`, or in the model that is found.
 ///
 /// # Errors
-/// Input where the root is no dictionary, has no tensor, or two tensors would have one name; Config where it has no such key.
+/// - Input: the root is not a dictionary, has no tensor, or two tensors would have one name.
+/// - Config: the file does not have the key.
 pub(crate) fn flatten(pickle: &Pickle, root: &Value, key: Option<&str>) -> Result<Flattened> {
     let Chosen { items, path, left } = choose::choose(pickle, root, key)?;
     let mut walk = TensorWalk {
@@ -47,7 +48,7 @@ pub(crate) fn flatten(pickle: &Pickle, root: &Value, key: Option<&str>) -> Resul
     };
     walk.visit_items(&items, "", 0)?;
     if walk.tensors.is_empty() {
-        return Err(Error::input("there is no tensor in it; nothing to do"));
+        return Err(Error::input("found no tensor; nothing to do"));
     }
     let mut n_visits = walk.n_visits;
     let left_keys = left.iter().map(|(key, _)| key.clone()).collect();
@@ -64,7 +65,7 @@ pub(crate) fn flatten(pickle: &Pickle, root: &Value, key: Option<&str>) -> Resul
     Ok(Flattened { tensors: walk.tensors, path, left_out, left_keys, transposed_layers: walk.transposed })
 }
 
-/// Adds one more; the last stands for all beyond those that are named.
+/// Adds an entry. Beyond [`MAX_NAMED`], the last entry is the sum of the rest.
 fn push(left_out: &mut Vec<LeftOut>, one: LeftOut) {
     match left_out.get_mut(MAX_NAMED) {
         Some(rest) => (rest.key, rest.n_bytes) = ("others".into(), rest.n_bytes.saturating_add(one.n_bytes)),
@@ -119,7 +120,7 @@ impl TensorWalk<'_> {
             }
             Some(Node::Tensor(view)) => {
                 if !self.names.insert(path.to_string()) {
-                    let message = "two tensors have this one name once dictionaries are flattened; rename one";
+                    let message = "two tensors have this name after dictionaries are flattened; rename one";
                     return Err(Error::input(message).at(format_args!("tensor {path:?}")));
                 }
                 self.n_bytes += size_of::<(String, View)>() + path.len() + 2 * size_of_val(view.shape.as_slice());
@@ -131,7 +132,7 @@ impl TensorWalk<'_> {
     }
 }
 
-/// How many bytes are below a value.
+/// Counts the bytes below a value.
 struct StorageSizes<'a> {
     pickle: &'a Pickle,
     by_storage: BTreeMap<Arc<str>, u64>,
@@ -157,7 +158,7 @@ impl StorageSizes<'_> {
     }
 }
 
-/// Adds the bytes of a tensor to those of its storage, up to the size of that: tied tensors count once.
+/// Adds the bytes of a tensor to its storage, up to the size of the storage. So tied tensors count once.
 fn add_bytes(by_storage: &mut BTreeMap<Arc<str>, u64>, view: &View) {
     let stored = view.storage.n_stored.saturating_mul(view.storage.width());
     let width = (view.dtype.n_bits() / 8) as u64;
@@ -166,7 +167,7 @@ fn add_bytes(by_storage: &mut BTreeMap<Arc<str>, u64>, view: &View) {
     *bytes = bytes.saturating_add(own).min(stored);
 }
 
-/// Bytes of tensors in the file, those of tied ones once.
+/// Returns the size of tensors in the file in bytes; tied tensors count once.
 pub(crate) fn bytes_of(tensors: &[(String, View)]) -> u64 {
     let mut by_storage = BTreeMap::new();
     tensors.iter().for_each(|(_, view)| add_bytes(&mut by_storage, view));
@@ -174,7 +175,7 @@ pub(crate) fn bytes_of(tensors: &[(String, View)]) -> u64 {
 }
 
 fn endless() -> Error {
-    Error::input("its dictionaries are nested without end; it is damaged or made to do harm")
+    Error::input("its dictionaries are nested without end; it is damaged or malicious")
 }
 
 fn join(path: &str, key: &str) -> String {

@@ -1,21 +1,21 @@
-//! The objects that a pickle describes, as they refer to each other.
+//! The objects in a pickle and their references.
 
 use super::value::{Node, Value, View};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the persistent ids of a pickle stand for: objects that are kept beside it.
+/// The meaning of the persistent ids in a pickle, which refer to objects outside of it.
 #[derive(Debug, Default)]
 pub(crate) enum Outside {
-    /// Storages, as `torch.save` has it.
+    /// Storages, as written by `torch.save`.
     #[default]
     Storages,
-    /// Storages; and the pickle may name classes of its TorchScript program.
+    /// Storages. The pickle may also use classes of its TorchScript program.
     Script,
-    /// Tensors by number, as PyTorch before 0.1.10 had it.
+    /// Tensors by number, as in PyTorch before 0.1.10.
     Tensors(BTreeMap<i64, View>),
 }
 
-/// A pickle that was run through.
+/// A parsed pickle.
 #[derive(Debug, Default)]
 pub(crate) struct Pickle {
     pub(super) nodes: Vec<Node>,
@@ -25,7 +25,7 @@ pub(crate) struct Pickle {
 }
 
 impl Pickle {
-    /// What a value refers to.
+    /// Returns the node of a value.
     pub(crate) fn node(&self, value: &Value) -> Option<&Node> {
         match value {
             Value::Node(index) => self.nodes.get(*index),
@@ -33,12 +33,12 @@ impl Pickle {
         }
     }
 
-    /// Whether a value is an object whose class is a transposed convolution.
+    /// Returns whether a value is an object whose class is a transposed convolution.
     pub(super) fn is_transposed(&self, value: &Value) -> bool {
         matches!(value, Value::Node(index) if self.transposed.contains(index))
     }
 
-    /// The items of a tuple or a list.
+    /// Returns the items of a tuple or a list.
     pub(crate) fn list(&self, value: &Value) -> Option<&[Value]> {
         match self.node(value) {
             Some(Node::List(items)) => Some(items),
@@ -46,7 +46,7 @@ impl Pickle {
         }
     }
 
-    /// The items of a dictionary, or the attributes of an object.
+    /// Returns the items of a dictionary, or the attributes of an object.
     pub(crate) fn items(&self, value: &Value) -> Option<&[(Value, Value)]> {
         match self.node(value) {
             Some(Node::Dict(items)) => Some(items),
@@ -58,7 +58,7 @@ impl Pickle {
         }
     }
 
-    /// Every storage and tensor that was met, wherever.
+    /// Returns all nodes of the pickle.
     pub(crate) fn nodes(&self) -> &[Node] {
         &self.nodes
     }

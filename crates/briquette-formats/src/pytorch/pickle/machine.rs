@@ -1,4 +1,4 @@
-//! The machine that a pickle is a program for. Its stack, marks and memo are those of Python's; nothing is ever called.
+//! Runs the program of a pickle. Stack, marks and memo work as in Python; nothing is ever called.
 
 use super::graph::{Outside, Pickle};
 use super::names::PickleName;
@@ -9,14 +9,14 @@ use crate::pytorch::bytes::Bytes;
 use briquette_core::{Error, Result};
 use std::collections::BTreeMap;
 
-/// What the values of a pickle may take in memory.
+/// Most memory for the values of a pickle.
 const MAX_BYTES: usize = 48 << 20;
-/// Bytes that an entry of the memo is counted as, with its share of the tree that holds it.
+/// Bytes counted for an entry of the memo, with its share of the tree.
 const MEMO_BYTES: usize = 64;
-/// Bytes that a node is counted as, with the overhead of its allocation.
+/// Bytes counted for a node, with the overhead of its allocation.
 const NODE_BYTES: usize = size_of::<Node>() + 16;
 
-/// A pickle while it is run through.
+/// The state of a running pickle.
 #[derive(Debug, Default)]
 struct Machine {
     pickle: Pickle,
@@ -26,15 +26,15 @@ struct Machine {
     n_bytes: usize,
 }
 
-/// Goes through a pickle and gives its root.
+/// Parses a pickle and returns its root.
 ///
 /// # Errors
-/// Input where it is damaged, or would do anything but describe tensors.
+/// Input: the pickle is damaged, or does anything but describe tensors.
 pub(crate) fn read(bytes: &[u8], outside: Outside) -> Result<(Pickle, Value)> {
     read_next(&mut Bytes(bytes), outside)
 }
 
-/// The same, of one pickle that others may follow.
+/// Parses one of several consecutive pickles: see [`read`].
 pub(crate) fn read_next(rest: &mut Bytes, outside: Outside) -> Result<(Pickle, Value)> {
     let mut machine = Machine { pickle: Pickle { outside, ..Pickle::default() }, ..Machine::default() };
     machine.run(rest).map_err(Error::input)?;
@@ -63,7 +63,7 @@ impl Machine {
         }
     }
 
-    /// Counts the memory that values take: a short pickle can copy one value very often.
+    /// Counts the memory of values, because a short pickle can copy one value many times.
     fn charge(&mut self, n_bytes: usize) -> Result<(), Refusal> {
         self.n_bytes = self.n_bytes.saturating_add(n_bytes);
         if self.n_bytes > MAX_BYTES {
@@ -99,7 +99,7 @@ impl Machine {
         Ok(self.stack.split_off(mark))
     }
 
-    /// Puts the top of the stack into the memo, or the other way round.
+    /// Stores the top of the stack in the memo, or pushes a value of the memo.
     fn remember(&mut self, code: u8, rest: &mut Bytes) -> Result<(), Refusal> {
         let slot = match code {
             b'q' | b'h' => rest.u8().map(u32::from),
@@ -116,7 +116,7 @@ impl Machine {
         self.charge(MEMO_BYTES)
     }
 
-    /// The opcodes that drop the top of the stack, drop it up to a mark, or double it.
+    /// Runs the opcodes that drop the top of the stack, drop it up to a mark, or duplicate it.
     fn restack(&mut self, code: u8) -> Result<(), Refusal> {
         match code {
             b'0' => self.pop().map(drop),
@@ -128,7 +128,7 @@ impl Machine {
         }
     }
 
-    /// The opcodes that make and fill tuples, lists and dictionaries.
+    /// Runs the opcodes that create and fill tuples, lists and dictionaries.
     fn collect(&mut self, code: u8) -> Result<(), Refusal> {
         match code {
             b')' | b']' => self.push_node(Node::List(Vec::new())),
@@ -180,7 +180,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The opcodes that in another reader would import or call something.
+    /// Runs the opcodes that import or call something in another reader.
     fn refer(&mut self, code: u8, rest: &mut Bytes) -> Result<(), Refusal> {
         match code {
             b'c' => {
@@ -212,7 +212,7 @@ impl Machine {
         }
     }
 
-    /// Remembers that the node that was made last is a transposed convolution, where its class says so.
+    /// Records that the last node is a transposed convolution if its class is one.
     fn note_class(&mut self, name: PickleName) -> Result<(), Refusal> {
         if name == PickleName::TransposedConv {
             self.pickle.transposed.insert(self.pickle.nodes.len() - 1);
@@ -225,7 +225,7 @@ impl Machine {
         PickleName::of(module, name, matches!(self.pickle.outside, Outside::Script))
     }
 
-    /// Sets the state of an object. An OrderedDict has one too (`_metadata` of a state dict), which is ignored.
+    /// Sets the state of an object. The state of an OrderedDict (`_metadata` of a state dict) is ignored.
     fn build(&mut self) -> Result<(), Refusal> {
         let state = self.pop()?;
         if let Some(Value::Node(index)) = self.stack.last()

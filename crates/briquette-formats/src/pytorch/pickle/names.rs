@@ -1,34 +1,34 @@
-//! The names of classes and functions that a pickle may use.
+//! Names of classes and functions that are allowed in a pickle.
 
 use super::refusal::Refusal;
 use briquette_core::DType;
 
-/// A name that may stand in a pickle.
+/// A name that is allowed in a pickle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PickleName {
     /// `collections.OrderedDict`.
     Dict,
-    /// `torch._utils._rebuild_tensor` and `_rebuild_tensor_v2`: the storage has the type.
+    /// `torch._utils._rebuild_tensor` and `_rebuild_tensor_v2`: the type is that of the storage.
     Tensor,
     /// `torch._utils._rebuild_tensor_v3`: the type is an argument.
     TypedTensor,
-    /// `torch._utils._rebuild_parameter`: a tensor that trains.
+    /// `torch._utils._rebuild_parameter`: a trainable tensor.
     Parameter,
-    /// `torch.FloatStorage` and its like; none for plain bytes.
+    /// A typed storage such as `torch.FloatStorage`; `None` for untyped bytes.
     Storage(Option<DType>),
-    /// `torch.float32` and its like.
+    /// A type such as `torch.float32`.
     Type(DType),
     /// `torch.Size`: a tuple.
     Size,
-    /// A TorchScript function that gives back its first argument, such as `build_intlist`.
+    /// A TorchScript function that returns its first argument, such as `build_intlist`.
     Passed,
-    /// `collections.defaultdict` and `Counter`: dictionaries, whatever they are made with.
+    /// `collections.defaultdict` and `Counter`: dictionaries, whatever their arguments.
     AnyDict,
     /// A class of a TorchScript program.
     Class,
     /// A class of a TorchScript program that is a transposed convolution, such as `ConvTranspose2d`.
     TransposedConv,
-    /// Settings and counters that lie beside weights. A call of it gives nothing.
+    /// Settings and counters beside weights. Calls have no result.
     Inert,
 }
 
@@ -65,7 +65,8 @@ const TYPES: [(&str, DType); 18] = [
     ("bool", DType::Bool),
 ];
 
-/// What training scripts save beside weights. None of it is needed: a call of one of these makes no value here.
+/// Classes and functions of values that training scripts save beside weights. They are not needed, so calls are
+/// ignored.
 const INERT: [(&str, &[&str]); 11] = [
     ("argparse", &["Namespace"]),
     ("pathlib", &["Path", "PosixPath", "PurePath", "PurePosixPath", "WindowsPath", "PureWindowsPath"]),
@@ -83,7 +84,7 @@ const BUILTINS: [&str; 11] =
     ["list", "dict", "set", "frozenset", "tuple", "int", "float", "str", "bool", "complex", "slice"];
 
 impl PickleName {
-    /// The name, where it is one of those above. Classes and functions of TorchScript are known in its programs only.
+    /// Returns the name if it is allowed. TorchScript classes and functions are allowed in programs only.
     pub(super) fn of(module: &str, name: &str, is_script: bool) -> Result<Self, Refusal> {
         let find = |list: &[(&str, DType)]| list.iter().find(|(known, _)| *known == name).map(|(_, dtype)| *dtype);
         let known = match (module, name) {
@@ -109,8 +110,8 @@ impl PickleName {
         };
         known.ok_or_else(|| {
             format!(
-                "its pickle names {module}.{name}, expected tensors in dictionaries; nothing of it was run, save \
-                 model.state_dict() alone with torch.save if you trust the file"
+                "its pickle refers to {module}.{name}, expected only tensors in dictionaries; no code was run; \
+                 if you trust the file, save only model.state_dict() with torch.save"
             )
         })
     }

@@ -1,9 +1,9 @@
-//! Why a pickle is not read.
+//! Reasons for refusing a pickle.
 
-/// The message of a pickle that is not valid.
+/// The message for an invalid pickle.
 pub(super) type Refusal = String;
 
-/// A pickle that ends too early, or whose opcodes do not fit each other.
+/// Returns the message for a pickle that ends too early or has inconsistent opcodes.
 pub(super) fn damaged() -> Refusal {
     "its pickle is damaged or cut short; save or download it again".into()
 }

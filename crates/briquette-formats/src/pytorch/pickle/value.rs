@@ -1,4 +1,4 @@
-//! What a pickle describes.
+//! Values and objects in a pickle.
 
 use super::names::PickleName;
 use briquette_core::DType;
@@ -7,37 +7,37 @@ use std::sync::Arc;
 /// A value on the stack or in the memo.
 #[derive(Debug, Clone)]
 pub(crate) enum Value {
-    /// Anything whose value does not matter.
+    /// A value that does not matter.
     Other,
-    /// True or false.
+    /// A boolean.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Int(i64),
     /// A string.
     Text(Arc<str>),
-    /// A name from the list.
+    /// An allowed name.
     Name(PickleName),
-    /// A place among the nodes: shared, and changed in place, as Python objects are.
+    /// The index of a node. Nodes are shared and changed in place, as objects in Python.
     Node(usize),
 }
 
-/// What a value can refer to.
+/// An object that a value can refer to.
 #[derive(Debug)]
 pub(crate) enum Node {
     /// A tuple or a list.
     List(Vec<Value>),
-    /// A dictionary, in the order its keys were set.
+    /// A dictionary, in insertion order.
     Dict(Vec<(Value, Value)>),
-    /// The bytes behind tensors.
+    /// The storage of tensors.
     Storage(TorchStorage),
-    /// A view of a storage, boxed: a pickle can have two million nodes.
+    /// A view of a storage. It is boxed, as a pickle can have two million nodes.
     Tensor(Box<View>),
-    /// An object of a TorchScript program, with its state: most often the dictionary of its attributes.
+    /// An object of a TorchScript program with its state, mostly the dictionary of its attributes.
     Object(Value),
 }
 
 impl Node {
-    /// What it holds beyond itself.
+    /// Returns the heap memory of the node in bytes.
     pub(super) fn n_bytes(&self) -> usize {
         match self {
             Self::List(items) => items.len().max(1) * size_of::<Value>(),
@@ -48,23 +48,23 @@ impl Node {
     }
 }
 
-/// The bytes behind tensors, as declared.
+/// A storage, as declared.
 #[derive(Debug, Clone)]
 pub(crate) struct TorchStorage {
-    /// Its name: the entry below `data/` of an archive.
+    /// The key: the entry below `data/` in an archive.
     pub(crate) key: Arc<str>,
-    /// Its type; none for bytes.
+    /// The element type; `None` for untyped bytes.
     pub(crate) dtype: Option<DType>,
-    /// Elements that are stored under this name.
+    /// Elements stored under this key.
     pub(crate) n_stored: u64,
-    /// The first of them that is part of it: files of before 1.6 have storages that are views of others.
+    /// The first element of the storage. In files before 1.6, a storage may be a view of another.
     pub(crate) first: u64,
-    /// How many are.
+    /// Number of elements.
     pub(crate) n_elements: u64,
 }
 
 impl TorchStorage {
-    /// Bytes of an element.
+    /// Returns the number of bytes per element.
     pub(crate) fn width(&self) -> u64 {
         self.dtype.map_or(1, |dtype| dtype.n_bits() as u64 / 8)
     }
@@ -73,14 +73,14 @@ impl TorchStorage {
 /// A tensor: a view of a storage.
 #[derive(Debug, Clone)]
 pub(crate) struct View {
-    /// What it is a view of.
+    /// The storage of the tensor.
     pub(crate) storage: TorchStorage,
-    /// Type of its elements.
+    /// Element type.
     pub(crate) dtype: DType,
     /// First element.
     pub(crate) offset: u64,
     /// Extents.
     pub(crate) shape: Vec<usize>,
-    /// Steps, in elements.
+    /// Strides, in elements.
     pub(crate) strides: Vec<usize>,
 }

@@ -4,7 +4,7 @@ use crate::tensor::TensorInfo;
 use briquette_core::encoded::{Codes, Part, ScaleType};
 use briquette_core::{Coding, DType, GridKind, Grouping, OutputAxis, Shape, Storage, TensorHasher};
 
-/// Rows of a block, blocks, and columns.
+/// Rows per block, number of blocks, and columns.
 const ROWS: usize = 32;
 const BLOCKS: usize = 9;
 const COLS: usize = 2048;
@@ -13,7 +13,7 @@ fn codes() -> Vec<u8> {
     (0..(BLOCKS * ROWS - 5) * COLS).map(|i| (i * 37 % 251) as u8).collect()
 }
 
-/// A tensor of int8 codes whose one scale is 1, in a file, and the hash of what they were written as.
+/// Creates a tensor of int8 codes with scale 1 in a file, and the hash of its values.
 fn tensor_of(file: &std::path::Path, codes: &[u8]) -> StoredDir {
     let written: Vec<u8> = codes.iter().flat_map(|&code| f32::from(code as i8).to_le_bytes()).collect();
     let mut hasher = TensorHasher::default();
@@ -35,7 +35,7 @@ fn read(dir: &StoredDir, rows: Range<usize>) -> Result<()> {
 }
 
 #[test]
-fn threads_that_read_blocks_beside_each_other_leave_none_to_be_read_again() {
+fn blocks_read_by_several_threads_are_not_read_again() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let codes = codes();
     let (dir, n_rows) = (tensor_of(file.path(), &codes), codes.len() / COLS);
@@ -51,7 +51,7 @@ fn threads_that_read_blocks_beside_each_other_leave_none_to_be_read_again() {
 }
 
 #[test]
-fn parts_of_blocks_are_read_again_at_the_end_and_a_flipped_bit_is_found_by_the_last_block() {
+fn partial_blocks_are_read_again_and_the_last_block_finds_a_flipped_bit() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let codes = codes();
     let (dir, n_rows) = (tensor_of(file.path(), &codes), codes.len() / COLS);

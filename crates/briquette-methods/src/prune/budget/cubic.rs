@@ -12,7 +12,7 @@ use super::Ratio;
 /// # Panics
 /// If `steps.end` is before `steps.start`.
 pub fn cubic(step: usize, steps: std::ops::Range<usize>, begin: Ratio, end: Ratio) -> Ratio {
-    assert!(steps.start <= steps.end, "the schedule ends after it begins");
+    assert!(steps.start <= steps.end, "steps.end is not before steps.start");
     if step >= steps.end {
         return end;
     }
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sparsity_rises_fast_and_then_slowly_to_its_end() {
+    fn cubic_sparsity_rises_fast_then_slowly() {
         let (begin, end) = (Ratio::new(0.0).unwrap(), Ratio::new(0.8).unwrap());
         let at = |step| cubic(step, 10..20, begin, end).get();
         assert_eq!((at(0), at(10), at(20), at(99)), (0.0, 0.0, 0.8, 0.8));

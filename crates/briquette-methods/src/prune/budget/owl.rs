@@ -6,7 +6,7 @@ use crate::prune::score::{Score, WeightSlice};
 /// The number of weights that are scored at a time.
 const PIECE: usize = 1 << 16;
 
-/// Returns the share of a layer's weights with outlier Wanda scores; 0 if the layer has no weights.
+/// Returns the share of a layer's weights with outlier Wanda scores. It is 0 if the layer has no weights.
 ///
 /// An outlier score is above `times_mean` times the mean score of the layer (5 in the source). A layer is one
 /// tensor, or all tensors of a transformer block, as in the source.
@@ -48,8 +48,11 @@ fn each_score(layer: &[WeightSlice], mut see: impl FnMut(&[f32])) {
 /// # Panics
 /// If the lengths disagree, an outlier ratio is not finite, or `lambda` is negative or not finite.
 pub fn owl(outliers: &[f64], sizes: &[usize], target: Ratio, lambda: f64) -> Vec<Ratio> {
-    assert_eq!(outliers.len(), sizes.len(), "a size for each layer");
-    assert!(outliers.iter().all(|ratio| ratio.is_finite()) && lambda >= 0.0 && lambda.is_finite(), "finite numbers");
+    assert_eq!(outliers.len(), sizes.len(), "one size per layer");
+    assert!(
+        outliers.iter().all(|ratio| ratio.is_finite()) && lambda >= 0.0 && lambda.is_finite(),
+        "outlier ratios and lambda are finite"
+    );
     let least = outliers.iter().copied().fold(f64::INFINITY, f64::min);
     let span = outliers.iter().copied().fold(f64::NEG_INFINITY, f64::max) - least;
     if span <= 0.0 || sizes.iter().all(|&size| size == 0) {
@@ -76,7 +79,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn shares_come_to_the_target_and_fall_as_outliers_rise(
+        fn shares_reach_the_target_and_fall_with_outliers(
             layers in prop::collection::vec((0.0_f64..0.1, 1_usize..1000), 1..40), target in 0.0_f64..=1.0, lambda in 0.0_f64..0.5,
         ) {
             let (outliers, sizes): (Vec<f64>, Vec<usize>) = layers.into_iter().unzip();
@@ -95,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_of_one_size_have_the_shares_of_the_source() {
+    fn shares_of_equal_layers_match_the_source() {
         // ratio = (ratio - min) / (max - min) * 2 lambda; kept = ratio - mean(ratio) + (1 - sparsity)
         let shares = owl(&[0.01, 0.02, 0.05], &[10; 3], Ratio::new(0.7).unwrap(), 0.08);
         let scaled = [0.0, 0.04, 0.16];

@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vectors_are_of_length_one_upright_and_only_scaled_by_the_matrix() {
+    fn eigenvectors_are_orthonormal_and_scaled_by_the_matrix() {
         for n in [0, 1, 2, 3, 31, 32, 33] {
             let value = |i: usize, j: usize| ((i.min(j) * 7919 + i.max(j) * 104_729) % 1009) as f64 / 504.5 - 1.0;
             let matrix: Vec<f64> = (0..n * n).map(|at| value(at / n, at % n)).collect();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_diagonal_matrix_keeps_its_values_and_zeros_are_zeros() {
+    fn a_diagonal_matrix_has_its_diagonal_as_eigenvalues() {
         let mut diagonal = vec![0.0; 16];
         (0..4).for_each(|i| diagonal[5 * i] = [3.0, -1.0, 0.0, 3.0][i]);
         let mut values = eigen(diagonal, 4).values;

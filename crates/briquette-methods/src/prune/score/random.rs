@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scores_are_the_same_in_pieces_and_spread_evenly() {
+    fn scores_are_uniform_and_independent_of_splits() {
         let (mut whole, mut tail) = (vec![0.0; 10_000], vec![0.0; 4_000]);
         random(7, 0, &mut whole);
         random(7, 6_000, &mut tail);

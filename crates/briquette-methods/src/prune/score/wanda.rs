@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tensor_in_pieces_has_the_scores_of_one_scored_whole() {
+    fn scores_are_independent_of_splits() {
         let weights: Vec<f32> = (0..70).map(|i| i as f32 - 35.0).collect();
         let rms: Vec<f32> = (0..7).map(|i| i as f32 * 0.5).collect();
         let expected: Vec<f32> = weights.iter().enumerate().map(|(i, weight)| weight.abs() * rms[i % 7]).collect();

@@ -1,4 +1,4 @@
-//! The k-th smallest of many scores in one pass, within a bracket of keys that a sample gives.
+//! The k-th smallest of many scores in one pass. A sample gives a bracket of keys that contains it.
 
 use super::{Scores, Threshold};
 
@@ -81,7 +81,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Creates a tally for scores whose keys end in at least `n_zero_bits` zeros: 16 for bfloat16, 13 for f16.
+    /// Creates a tally for scores whose keys end in at least `n_zero_bits` zeros. The number is 16 for bfloat16 and 13 for f16.
     pub fn new(bracket: Bracket, n_zero_bits: u32) -> Self {
         let n_bins = (bracket.high >> n_zero_bits) - (bracket.low >> n_zero_bits) + 1;
         let bins = if n_zero_bits > 0 && n_bins <= MAX_BINS { vec![0; n_bins as usize] } else { Vec::new() };
@@ -132,7 +132,7 @@ impl Tally {
         self.below
     }
 
-    /// Returns how many scores are below a key of the bracket, and how many are equal to it.
+    /// Returns how many scores are below and how many are equal to a key of the bracket.
     pub fn split(&self, key: u32) -> (usize, usize) {
         let (mut below, mut equal) = (self.below, 0);
         self.for_each(|other, n| match other.cmp(&key) {
@@ -174,7 +174,7 @@ impl Tally {
         Some(Threshold { key, n_ties: k as usize })
     }
 
-    /// Calls `each` with the keys of the bracket and their counts; a key may be passed more than once.
+    /// Calls `each` with the keys of the bracket and their counts. A key may be passed more than once.
     fn for_each(&self, mut each: impl FnMut(u32, u64)) {
         self.keys.iter().for_each(|&key| each(key, 1));
         let first = self.bracket.low >> self.n_zero_bits;
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn tallies_of_pieces_have_the_threshold_of_the_whole_and_its_counts() {
+    fn merged_tallies_have_the_threshold_and_counts_of_the_whole() {
         for n_zero_bits in [0, 13, 16] {
             let scores = scores_of(100_000, n_zero_bits);
             let keys: Vec<u32> = scores.iter().map(|score| score.to_bits()).collect();
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_keys_far_apart_have_their_threshold() {
+    fn few_distant_keys_have_a_threshold() {
         let scores = [0.0, 1e-30, 3.0, 3.0, 1e30];
         let mut tally = Tally::new(Bracket { low: 1, high: u32::MAX >> 1 }, 0);
         tally.count(&scores);

@@ -110,7 +110,7 @@ impl Histogram {
         None
     }
 
-    /// Returns, after the first pass, the keys of the k-th score's bucket, and the number of scores in it.
+    /// Returns the bracket of the k-th score after the first pass, and its number of scores.
     ///
     /// `None` if there are fewer than k scores, or k is 0.
     pub fn bracket(&mut self, k: usize) -> Option<(Bracket, usize)> {
@@ -137,13 +137,14 @@ impl Histogram {
         Some(Threshold { key: bucket << LOW_BITS, n_ties: k - below as usize })
     }
 
-    /// Returns the threshold after the second pass, given how many of the k smallest scores are in this bucket.
+    /// Returns the threshold after the second pass. `k_in_bucket` is the number of the k smallest scores in
+    /// this bucket.
     ///
     /// # Panics
     /// If this is the first pass, or the two passes counted different scores.
     pub fn threshold(&mut self, k_in_bucket: usize) -> Threshold {
         let bucket = self.bucket.expect("the second pass");
-        let (low, below) = self.find(k_in_bucket as u64).expect("the scores of the first pass");
+        let (low, below) = self.find(k_in_bucket as u64).expect("both passes count the same scores");
         Threshold { key: bucket << LOW_BITS | low, n_ties: k_in_bucket - below as usize }
     }
 }

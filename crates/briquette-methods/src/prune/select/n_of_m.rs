@@ -48,7 +48,11 @@ mod tests {
     fn two_of_four_keeps_the_two_largest() {
         let mask = n_of_m(&[0.1, -0.9, 0.5, 0.2, 3.0, 3.0, 3.0, 0.0], 1, 8, 2, 4);
         let keep: Vec<bool> = (0..8).map(|col| mask.keeps(0, col)).collect();
-        assert_eq!(keep, [false, true, true, false, false, true, true, false], "of three equal the first goes");
+        assert_eq!(
+            keep,
+            [false, true, true, false, false, true, true, false],
+            "of three equal scores the first is dropped"
+        );
     }
 
     #[test]

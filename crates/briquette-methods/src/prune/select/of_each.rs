@@ -3,7 +3,9 @@
 use super::smallest;
 use briquette_core::{Mask, bits};
 
-/// Drops the `n_drop` smallest of every `size` consecutive scores of a row, and writes the mask to `bits`.
+/// Drops the `n_drop` smallest of every `size` consecutive scores of a row.
+///
+/// The mask is written to `bits`.
 ///
 /// Use the row's length as `size` for a whole row. Among equal scores, lower indices are dropped first.
 ///
@@ -69,7 +71,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_group_loses_its_smallest(
+        fn each_group_drops_its_smallest(
             scores in prop::collection::vec(prop_oneof![-1.0_f32..1.0, Just(0.25), Just(-0.25), Just(0.0)], 60),
             size in prop::sample::select(vec![1_usize, 3, 4, 12, 20, 60]),
             share in 0.0_f64..=1.0,
@@ -88,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn each_block_of_columns_loses_its_smallest_whichever_row_they_are_in() {
+    fn each_block_of_columns_drops_its_smallest_over_all_rows() {
         let scores = [1.0, 9.0, 5.0, 2.0, 8.0, 3.0, 4.0, 0.5, 6.0, 7.0];
         let mask = smallest_of_columns(&scores, 2, 5, 2, 2);
         let keep = |row: usize| (0..5).map(|col| mask.keeps(row, col)).collect::<Vec<_>>();

@@ -17,7 +17,7 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Returns the threshold that drops exactly the `n_drop` smallest of `n` scores; ties drop the lower index.
+    /// Returns the threshold that drops exactly the `n_drop` smallest of `n` scores. Ties drop the lower index.
     ///
     /// `scan` is called up to four times and must pass every score to its argument each time. With few scores,
     /// all of them are collected. With more, a sample brackets the threshold, and only the scores inside the
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guess_is_exact_whenever_it_is_taken() {
+    fn a_sampled_threshold_is_exact() {
         let mut scores = vec![0.0; 300_001];
         score::random(3, 0, &mut scores);
         for (round, scores) in
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn bfloat16_scores_have_the_threshold_of_their_widened_selves() {
+    fn bfloat16_scores_have_the_threshold_of_f32_scores() {
         let mut scores = vec![0.0; 300_001];
         score::random(5, 0, &mut scores);
         let halves: Vec<u16> = scores.iter().map(|score| (score.to_bits() >> 16) as u16 | 0x8000).collect();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn few_scores_have_the_border_of_a_histogram() {
+    fn few_scores_have_the_threshold_of_a_histogram() {
         let mut scores = vec![0.0; 5000];
         score::random(9, 0, &mut scores);
         let ties: Vec<f32> = scores.iter().map(|score| -(score * 20.0).floor()).collect();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_thousand_small_tensors_take_no_time() {
+    fn many_small_tensors_are_fast() {
         let mut scores = vec![0.0; 64];
         score::random(9, 0, &mut scores);
         let (mut selector, since) = (Selector::default(), std::time::Instant::now());
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_that_misleads_is_found_out() {
+    fn a_misleading_sample_is_detected() {
         // Every sampled score is large, all others are small.
         let step = (300_000 / N_SAMPLE) | 1;
         let scores: Vec<f32> =

@@ -8,7 +8,7 @@ use briquette_core::{Mask, simd};
 /// # Panics
 /// If there are fewer than `n_drop` scores.
 pub fn threshold_of(scores: &[f32], n_drop: usize) -> Threshold {
-    assert!(n_drop <= scores.len(), "no more are dropped than there are");
+    assert!(n_drop <= scores.len(), "n_drop exceeds the number of scores");
     let found = Selector::default().threshold(scores.len(), n_drop, |each| {
         each(Scores::F32(scores));
         Ok::<(), std::convert::Infallible>(())

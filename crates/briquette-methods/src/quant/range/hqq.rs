@@ -21,11 +21,11 @@ const LAST_BETA: f32 = 12.201_9;
 /// Source: Badri and Shaji, "Half-Quadratic Quantization of Large Machine Learning Models", 2023.
 ///
 /// # Errors
-/// The first error of `go_on`.
+/// The first error of `check_stop`.
 ///
 /// # Panics
 /// If a weight is not finite.
-pub fn hqq<E>(group: &[f32], grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> Result<Affine, E> {
+pub fn hqq<E>(group: &[f32], grid: Grid, check_stop: &impl Fn() -> Result<(), E>) -> Result<Affine, E> {
     let whole = minmax(group, grid);
     if grid.is_asymmetric() || !is_usable(whole.scale) {
         return Ok(whole);
@@ -33,7 +33,7 @@ pub fn hqq<E>(group: &[f32], grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> 
     let (mut affine, mut beta) = (whole, BETA);
     let (mut best, mut least) = (whole, f64::INFINITY);
     for _ in 0..=N_STEPS {
-        let [error, product, square] = sums(group, affine, grid, beta, go_on)?;
+        let [error, product, square] = sums(group, affine, grid, beta, check_stop)?;
         if error < least {
             (best, least) = (affine, error);
         }
@@ -66,10 +66,10 @@ fn sums<E>(
     affine: Affine,
     grid: Grid,
     beta: f32,
-    go_on: &impl Fn() -> Result<(), E>,
+    check_stop: &impl Fn() -> Result<(), E>,
 ) -> Result<[f64; 3], E> {
     group.chunks(CHECKED).try_fold([0.0; 3], |[error, product, square], piece| {
-        go_on()?;
+        check_stop()?;
         let found = simd::half_quadratic_sums(piece, affine, grid, beta);
         Ok([error + found[0], product + found[1], square + found[2]])
     })
@@ -94,7 +94,7 @@ mod tests {
         group.iter().map(|&value| f64::from(error(value).powf(P))).sum()
     }
 
-    /// The method as published, one weight at a time.
+    /// Runs the method as published, one weight at a time.
     fn reference(group: &[f32], grid: Grid) -> Affine {
         let mut best = minmax(group, grid);
         let (mut affine, mut beta, mut least) = (best, BETA, robust_error(group, best, grid));
@@ -131,7 +131,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_as_good_as_the_method_one_weight_at_a_time(
+        fn the_error_matches_the_scalar_reference(
             group in prop::collection::vec(-2.0_f32..3.0, 1..200), n_bits in 2_u8..=8,
         ) {
             let grid = Grid::new(n_bits, GridKind::Symmetric).unwrap();

@@ -19,11 +19,11 @@ const NEAR: f64 = 2e-4;
 /// 2019, by search instead of in closed form.
 ///
 /// # Errors
-/// The first error of `go_on`.
+/// The first error of `check_stop`.
 ///
 /// # Panics
 /// If a weight is not finite.
-pub fn mse<E>(group: &[f32], grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> Result<Affine, E> {
+pub fn mse<E>(group: &[f32], grid: Grid, check_stop: &impl Fn() -> Result<(), E>) -> Result<Affine, E> {
     let (min, max) = simd::min_max(group);
     let shrunken = |step: usize| {
         let share = 1.0 - step as f32 / 100.0;
@@ -35,7 +35,7 @@ pub fn mse<E>(group: &[f32], grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> 
             break;
         }
         let affines = std::array::from_fn(|place| shrunken((first + place).min(N_STEPS - 1)));
-        let errors = near_errors(group, &affines, grid, go_on)?;
+        let errors = near_errors(group, &affines, grid, check_stop)?;
         near[first..].iter_mut().zip(errors).for_each(|(near, error)| *near = error);
         least = errors.into_iter().fold(least, f64::min);
     }
@@ -44,7 +44,7 @@ pub fn mse<E>(group: &[f32], grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> 
     let may_win = |step: &usize| !is_sound || near[*step] <= least * (1.0 + NEAR);
     let mut best = (shrunken(0), f64::INFINITY);
     for affine in (0..N_STEPS).filter(may_win).map(shrunken) {
-        let error = squared_error(group, affine, grid, go_on)?;
+        let error = squared_error(group, affine, grid, check_stop)?;
         if error < best.1 {
             best = (affine, error);
         }
@@ -70,19 +70,24 @@ fn near_errors<E>(
     group: &[f32],
     affines: &[Affine; RANGES],
     grid: Grid,
-    go_on: &impl Fn() -> Result<(), E>,
+    check_stop: &impl Fn() -> Result<(), E>,
 ) -> Result<[f64; RANGES], E> {
     group.chunks(CHECKED).try_fold([0.0; RANGES], |mut sums, piece| {
-        go_on()?;
+        check_stop()?;
         let found = simd::near_squared_errors(piece, affines, grid);
         sums.iter_mut().zip(found).for_each(|(sum, error)| *sum += error);
         Ok(sums)
     })
 }
 
-fn squared_error<E>(group: &[f32], affine: Affine, grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> Result<f64, E> {
+fn squared_error<E>(
+    group: &[f32],
+    affine: Affine,
+    grid: Grid,
+    check_stop: &impl Fn() -> Result<(), E>,
+) -> Result<f64, E> {
     group.chunks(CHECKED).try_fold(0.0, |sum, piece| {
-        go_on()?;
+        check_stop()?;
         Ok(sum + simd::squared_error(piece, affine, grid))
     })
 }

@@ -2,7 +2,7 @@
 
 use briquette_core::{Affine, Grid};
 
-/// Returns the grid over a range that contains a `share` of the weights; the others are clamped.
+/// Returns the grid over a range that contains a `share` of the weights. The others are clamped.
 ///
 /// Symmetric: the `share` quantile of `|w|`. Asymmetric: from the `(1 - share) / 2` to the `(1 + share) / 2`
 /// quantile of `w`. A quantile is the element of rank `ceil(q * n)`, so a share of 1 is the whole range.

@@ -12,26 +12,25 @@ const N_STEPS: usize = 71;
 /// This is the squared output error that rounding adds if the inputs are uncorrelated. Among equal errors the
 /// widest range wins. If the mean squares are unknown or all 0, the result equals [`mse`](mse()).
 ///
-/// Source: Lin et al., "AWQ: Activation-aware Weight Quantization for LLM Compression and Acceleration", 2024
-/// (the search for a clipped range by output error); the diagonal of the Hessian as in Frantar et al., "GPTQ",
-/// 2023.
+/// Source: Lin et al., "AWQ: Activation-aware Weight Quantization for LLM Compression and Acceleration", 2024,
+/// for the search by output error. The diagonal of the Hessian is as in Frantar et al., "GPTQ", 2023.
 ///
 /// # Errors
-/// The first error of `go_on`.
+/// The first error of `check_stop`.
 ///
 /// # Panics
 /// If a weight is not finite.
-pub fn weighted<E>(group: WeightGroup, grid: Grid, go_on: &impl Fn() -> Result<(), E>) -> Result<Affine, E> {
+pub fn weighted<E>(group: WeightGroup, grid: Grid, check_stop: &impl Fn() -> Result<(), E>) -> Result<Affine, E> {
     let WeightGroup { values, mean_square } = group;
     let Some(importance) = mean_square.filter(|squares| squares.iter().any(|&square| square > 0.0)) else {
-        return mse(values, grid, go_on);
+        return mse(values, grid, check_stop);
     };
     let (min, max) = simd::min_max(values);
     let mut best = (Affine::over(min, max, grid), f64::INFINITY);
     for step in 0..N_STEPS {
         let share = 1.0 - step as f32 / 100.0;
         let affine = Affine::over(min * share, max * share, grid);
-        let error = weighted_error(values, importance, affine, grid, go_on)?;
+        let error = weighted_error(values, importance, affine, grid, check_stop)?;
         if error < best.1 {
             best = (affine, error);
         }
@@ -45,13 +44,13 @@ fn weighted_error<E>(
     importance: &[f32],
     affine: Affine,
     grid: Grid,
-    go_on: &impl Fn() -> Result<(), E>,
+    check_stop: &impl Fn() -> Result<(), E>,
 ) -> Result<f64, E> {
     let (scale, zero) = (affine.scale, f32::from(affine.zero));
     let (low, high) = (f32::from(grid.min_code()), f32::from(grid.max_code()));
     let mut sum = 0.0;
     for (values, importance) in values.chunks(CHECKED).zip(importance.chunks(CHECKED)) {
-        go_on()?;
+        check_stop()?;
         for (values, importance) in values.chunks(64).zip(importance.chunks(64)) {
             let error = |(&value, &importance): (&f32, &f32)| {
                 let code = ((value / scale).round_ties_even() + zero).clamp(low, high);
@@ -85,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn it_has_the_least_error_of_all_ranges_that_are_tried() {
+    fn the_range_is_the_best_candidate() {
         let values: Vec<f32> = (0..96).map(|i| ((i * 37) % 101) as f32 / 50.0 - 0.7).collect();
         let importance: Vec<f32> = (0..96).map(|i| ((i * 53) % 17) as f32 / 4.0).collect();
         for (bits, kind) in [(4, GridKind::Symmetric), (3, GridKind::Asymmetric), (8, GridKind::SymmetricFull)] {

@@ -15,7 +15,7 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::reshape;
 use burn_cubecl::tensor::CubeTensor;
 
-/// The weights that are on a CUDA device.
+/// Returns the weights on a CUDA device.
 fn on_cuda<H, C>(placed: &HostOrCuda<H, C>) -> &C {
     match placed {
         HostOrCuda::Cuda(weights, _) => weights,
@@ -35,7 +35,7 @@ fn steps(call: &Conv2dCall, size: [usize; 2]) -> Conv2dSteps {
     }
 }
 
-/// A convolution written to `y`, or added to it where it `adds`.
+/// Computes a convolution into `y`, or adds it to `y` if `adds`.
 fn conv2d(x: CubeTensor, y: Floats, [scale, shift]: [CubeTensor; 2], call: &Conv2dCall, adds: bool) -> Floats {
     let weights = on_cuda(&call.weights.placed);
     let shape = x.meta.shape().clone();
@@ -102,7 +102,7 @@ impl QuantizedOps for CubeBackend {
         shift: FloatTensor<Self>,
         call: Conv2dCall,
     ) -> FloatTensor<Self> {
-        // Memory that another tensor shares is copied before it is written to.
+        // Memory shared with another tensor is copied before it is overwritten.
         let y = into_contiguous(y);
         let y = if y.can_mut() { y } else { y.copy() };
         let shape = y.meta.shape().clone();

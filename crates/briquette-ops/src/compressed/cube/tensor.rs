@@ -1,4 +1,4 @@
-//! Tensors of burn as buffers of the kernels, and back.
+//! Conversions between burn tensors and device buffers.
 
 use briquette_cuda::{DeviceBuffer, ElemType, Floats};
 use burn::backend::cubecl::dtype_to_elem_type;
@@ -8,14 +8,14 @@ use burn_cubecl::kernel::{cast, into_contiguous};
 use burn_cubecl::ops;
 use burn_cubecl::tensor::CubeTensor;
 
-/// The elements of a tensor as one contiguous buffer.
+/// Returns the elements of a tensor as one contiguous buffer.
 pub(super) fn buffer(tensor: CubeTensor) -> DeviceBuffer {
     let tensor = into_contiguous(tensor);
     let n_bytes = tensor.meta.shape().num_elements() * tensor.dtype.size();
     DeviceBuffer::new(tensor.handle, n_bytes)
 }
 
-/// A tensor as rows of its last `n_cols` elements.
+/// Returns a tensor as rows of its last `n_cols` elements.
 pub(super) fn floats(tensor: CubeTensor, n_cols: usize) -> Floats {
     let (n, dtype) = (tensor.meta.shape().num_elements(), elem_type(tensor.dtype));
     Floats { buffer: buffer(tensor), dtype, n_rows: n.checked_div(n_cols).unwrap_or(0), n_cols }
@@ -25,12 +25,12 @@ pub(super) fn elem_type(dtype: DType) -> ElemType {
     dtype_to_elem_type(dtype)
 }
 
-/// f32 elements of a vector, where there is one.
+/// Returns the elements of an f32 vector, or `None` if not `is_there`.
 pub(super) fn vector(tensor: CubeTensor, is_there: bool) -> Option<DeviceBuffer> {
     is_there.then(|| buffer(if tensor.dtype == DType::F32 { tensor } else { cast(tensor, DType::F32) }))
 }
 
-/// A tensor whose device and type results take.
+/// A tensor that gives results their device and type.
 pub(super) struct Like(pub(super) CubeTensor);
 
 impl Like {
@@ -43,7 +43,7 @@ impl Like {
         CubeTensor::new_contiguous(self.0.client.clone(), self.0.device.clone(), shape, handle, dtype)
     }
 
-    /// `x · wᵀ` by burn's own product, with weights that were decoded to floats.
+    /// Computes `x · wᵀ` with burn's own product, for weights decoded to floats.
     pub(super) fn multiply(&self, x: Floats, weights: Floats) -> CubeTensor {
         let [n_rows, n_in, n_out] = [x.n_rows, x.n_cols, weights.n_rows];
         let weights = ops::permute(self.tensor(weights, Shape::new([n_out, n_in])), &[1, 0]);

@@ -1,4 +1,4 @@
-//! Weights on a CUDA device. Each function copies them there if `device` is one.
+//! Weights on a CUDA device. Each function copies them to `device` if it is one.
 
 use super::device::gpu_of;
 use crate::compressed::host_or_cuda::WeightInfo;
@@ -15,7 +15,7 @@ pub(in crate::compressed) enum CudaLinear {
 pub(in crate::compressed) type CudaConv2d = Arc<DeviceConv2d>;
 pub(in crate::compressed) type CudaTable = Arc<DeviceTable>;
 
-/// Rows of int8 codes.
+/// Copies rows of int8 codes.
 pub(in crate::compressed) fn int8(
     device: &Device,
     codes: &[i8],
@@ -26,7 +26,7 @@ pub(in crate::compressed) fn int8(
     gpu_of(device).map(|gpu| CudaLinear::Int8(Box::new(Int8::new(&gpu, codes, scales, dims, is_sparse))))
 }
 
-/// Rows of codes of 4 bits, with a scale for each `group` inputs.
+/// Copies rows of 4-bit codes, with a scale for each `group` inputs.
 pub(in crate::compressed) fn int4(
     device: &Device,
     codes: &[i8],
@@ -37,7 +37,7 @@ pub(in crate::compressed) fn int4(
     gpu_of(device).map(|gpu| CudaLinear::Int4(Box::new(Int4::new(&gpu, codes, scales, dims, group))))
 }
 
-/// The weights of a convolution.
+/// Copies the weights of a convolution.
 pub(in crate::compressed) fn conv2d(
     device: &Device,
     codes: &[i8],
@@ -48,7 +48,7 @@ pub(in crate::compressed) fn conv2d(
     gpu_of(device).map(|gpu| Arc::new(DeviceConv2d::new(&gpu, codes, scales, dims, is_sparse)))
 }
 
-/// Rows that are looked up.
+/// Copies a lookup table.
 pub(in crate::compressed) fn table(
     device: &Device,
     codes: &[i8],

@@ -1,4 +1,4 @@
-//! Rounded activations.
+//! Fake-quantized activations.
 
 use super::tensor::change;
 use crate::compressed::activations::ActivationOps;

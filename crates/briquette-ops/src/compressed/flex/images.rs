@@ -10,7 +10,7 @@ use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::TensorData;
 
-/// The convolution of a tensor of images.
+/// Returns the convolution for a tensor of images.
 fn convolution(x: &FlexTensor, shape: Conv2dShape) -> FloatConv2d {
     let [n_images, n_in, height, width] = x.layout().shape().dims();
     assert_eq!(n_in, shape.n_in, "channels convolved as {shape:?}");

@@ -1,4 +1,4 @@
-//! Blocks on 8-bit codes.
+//! Encoder blocks in 8-bit codes.
 
 use super::tensor::elements;
 use crate::compressed::host_or_cuda::ELSEWHERE;
@@ -14,7 +14,7 @@ use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::TensorData;
 
-/// The bias of a layer, of f32.
+/// Returns the bias of a layer as f32.
 fn bias_of(layer: &CodedLinear) -> Option<Vec<f32>> {
     layer.bias.clone().map(|bias| bias.into_data().try_into_vec_as::<f32>().expect("a bias of floats"))
 }
@@ -23,7 +23,7 @@ fn weights_of(layer: &CodedLinear) -> &dyn Int8Weights {
     match layer.weights.placed.on_host().expect(ELSEWHERE) {
         HostLinear::Int8(weights) => &**weights,
         HostLinear::Sparse(weights) => &**weights,
-        HostLinear::Int4(_) => panic!("blocks on codes take 8 bits, not 4"),
+        HostLinear::Int4(_) => panic!("found int4 weights, expected int8 for blocks in codes"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Products of a tied head.
+//! Products with a tied head.
 
 use super::tensor::elements;
 use crate::compressed::product::ProductOps;

@@ -34,7 +34,7 @@ macro_rules! with_floats {
                 let $values: &[bf16] = elements(&$x);
                 TensorData::new($run.into_iter().map(bf16::from_f32).collect::<Vec<_>>(), $shape)
             }
-            other => panic!("quantized operations take f32, f16 and bf16, not {other:?}"),
+            other => panic!("found {other:?}, expected f32, f16 or bf16 in quantized operations"),
         };
         FlexTensor::from_data(data)
     }};
@@ -66,7 +66,7 @@ fn conv2d<T: ActivationElement>(
     int8_conv2d(active_level(), x, size, &conv, y);
 }
 
-/// Images, their height and width, and the shape of the output.
+/// Returns the number of images, their height and width, and the shape of the output.
 fn conv2d_sizes(x: &FlexTensor, call: &Conv2dCall) -> ([usize; 3], Shape) {
     let (shape, conv) = (x.layout().shape(), &call.shape);
     assert!(shape.num_dims() == 4 && shape[1] == conv.n_in, "{shape:?} convolved as {conv:?}");
@@ -118,7 +118,7 @@ impl QuantizedOps for Flex {
     ) -> FloatTensor<Self> {
         let x = x.to_contiguous();
         let (size, out) = conv2d_sizes(&x, &call);
-        assert_eq!(y.layout().shape(), &out, "the tensor that outputs are added to");
+        assert_eq!(y.layout().shape(), &out, "shape of the tensor to which outputs are added");
         let factors = [vector(scale, call.has_scale), vector(shift, call.has_shift)];
         change(y, |y| conv2d(elements::<f32>(&x), size, &call, &factors, true, y))
     }

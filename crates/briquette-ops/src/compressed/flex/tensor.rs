@@ -1,21 +1,21 @@
-//! Tensors of the CPU as slices.
+//! CPU tensors as slices.
 
 use burn::backend::flex::FlexTensor;
 
-/// The elements of a contiguous tensor of their type.
+/// Returns the elements of a contiguous tensor of type `E`.
 pub(super) fn elements<E: burn::tensor::Element + bytemuck::Pod>(tensor: &FlexTensor) -> &[E] {
     let (first, n) = (tensor.layout().start_offset(), tensor.layout().shape().num_elements());
     &tensor.storage()[first..first + n]
 }
 
-/// Changes the elements of an f32 tensor in place, where nobody else has it.
+/// Changes the elements of an f32 tensor, in place if it is not shared.
 pub(super) fn change(x: FlexTensor, f: impl FnOnce(&mut [f32])) -> FlexTensor {
     let mut data = x.into_data();
     f(data.as_mut_slice().expect("a tensor of f32"));
     FlexTensor::from_data(data)
 }
 
-/// A vector as f32, where there is one; it has a few kilobytes.
+/// Returns a vector as f32, or `None` if not `is_there`; it has a few kilobytes.
 pub(super) fn vector(tensor: FlexTensor, is_there: bool) -> Option<Vec<f32>> {
     is_there.then(|| tensor.into_data().iter::<f32>().collect())
 }

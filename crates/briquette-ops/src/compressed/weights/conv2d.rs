@@ -9,7 +9,7 @@ use briquette_cpu::{Conv2dShape, PackedConv2d};
 use burn::tensor::Device;
 use std::sync::Arc;
 
-/// Weights of a convolution.
+/// Quantized weights of a convolution.
 #[derive(Debug, Clone)]
 pub struct QuantizedConv2d {
     dims: [usize; 4],
@@ -33,18 +33,19 @@ impl WeightInfo for PackedConv2d {
 }
 
 impl QuantizedConv2d {
-    /// int8 weights for the CPU, each image quantized by itself.
+    /// Returns int8 weights on the CPU; each image is quantized separately.
     pub fn new(weights: PackedConv2d, grid: ActivationGrid) -> Self {
         Self { dims: weights.dims(), placed: HostOrCuda::Host(Arc::new(weights)), grid }
     }
 
-    /// Lays out row-major `codes` `[out, in / groups, ky, kx]`, worth `codes[o, ..] * scales[o]` each, for `device`.
+    /// Packs row-major `codes` `[out, in / groups, ky, kx]` with the values `codes[o, ..] * scales[o]` for
+    /// `device`.
     ///
     /// # Errors
-    /// Refuses more than [`MAX_DEPTH`](briquette_cpu::MAX_DEPTH) inputs of an output.
+    /// Refused: an output has more than [`MAX_DEPTH`](briquette_cpu::MAX_DEPTH) inputs.
     ///
     /// # Panics
-    /// If the lengths disagree with the extents.
+    /// If the lengths do not match the extents.
     pub fn on(
         device: &Device,
         codes: &[i8],
@@ -60,33 +61,34 @@ impl QuantizedConv2d {
         }
     }
 
-    /// Extents of the weights, `[out, in / groups, ky, kx]`.
+    /// Returns the extents of the weights, `[out, in / groups, ky, kx]`.
     pub const fn dims(&self) -> [usize; 4] {
         self.dims
     }
 
-    /// `int8` or `sparse int8`.
+    /// Returns `int8` or `sparse int8`.
     pub fn name(&self) -> &'static str {
         if self.placed.is_sparse() { "sparse int8" } else { "int8" }
     }
 
-    /// Bytes held.
+    /// Returns the size in memory in bytes.
     pub fn n_bytes(&self) -> usize {
         self.placed.n_bytes()
     }
 }
 
-/// A convolution as an operation: see [`ConvEpilogue`](briquette_cpu::ConvEpilogue) for its last three.
+/// The parameters of a convolution operation. See [`ConvEpilogue`](briquette_cpu::ConvEpilogue) for the last
+/// three.
 #[derive(Debug, Clone)]
 pub struct Conv2dCall {
-    /// Its weights.
+    /// The quantized weights.
     pub weights: QuantizedConv2d,
-    /// How they step over an image.
+    /// Stride, padding, dilation and channels.
     pub shape: Conv2dShape,
-    /// Whether each output channel has a factor.
+    /// Whether there is a factor for each output channel.
     pub has_scale: bool,
-    /// Whether each output channel has a term.
+    /// Whether there is a summand for each output channel.
     pub has_shift: bool,
-    /// Whether negatives become 0.
+    /// Whether to set negative outputs to 0.
     pub relu: bool,
 }

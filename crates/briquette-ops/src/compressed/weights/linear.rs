@@ -12,11 +12,11 @@ use briquette_cpu::{Int8Weights, codes_of};
 use burn::tensor::Device;
 use std::sync::Arc;
 
-/// Weights of a linear layer, however they are kept.
+/// Quantized weights of a linear layer, in any format.
 #[derive(Debug, Clone)]
 pub struct LinearWeights {
     pub(in crate::compressed) placed: HostOrCuda<HostLinear, CudaLinear>,
-    /// How activations are rounded; none where they stay floats.
+    /// The grid for quantizing activations; `None` if they stay floats.
     pub(in crate::compressed) grid: Option<ActivationGrid>,
 }
 
@@ -28,7 +28,7 @@ pub(in crate::compressed) enum HostLinear {
 }
 
 impl HostLinear {
-    /// The weights as f32, `[n_out, n_in]`.
+    /// Returns the weights as f32, `[n_out, n_in]`.
     pub(super) fn to_floats(&self) -> Vec<f32> {
         match self {
             Self::Int8(weights) => weights.to_floats(),
@@ -37,7 +37,7 @@ impl HostLinear {
         }
     }
 
-    /// The weights of one output, as f32.
+    /// Dequantizes the weights of one output.
     pub(in crate::compressed) fn read_row(&self, row: usize, out: &mut [f32]) {
         match self {
             Self::Int8(weights) => weights.read_row(row, out),
@@ -46,7 +46,7 @@ impl HostLinear {
         }
     }
 
-    /// Codes `[n_out, n_in]`, zeros included, and the scales of each row.
+    /// Returns the codes `[n_out, n_in]`, including zeros, and the scales of each row.
     pub(super) fn codes(&self) -> (Vec<i8>, Vec<f32>) {
         match self {
             Self::Int8(weights) => codes_of(&**weights),
@@ -83,17 +83,17 @@ impl WeightInfo for HostLinear {
 }
 
 impl LinearWeights {
-    /// int8 weights for the CPU; activations are quantized by the row, or left as they are where there is no grid.
+    /// Returns int8 weights on the CPU. With a grid, activations are quantized per row.
     pub fn int8(weights: PackedInt8, grid: Option<ActivationGrid>) -> Self {
         Self::on_host(HostLinear::Int8(Arc::new(weights)), grid)
     }
 
-    /// As [`Self::int8`], with zeros left out.
+    /// Like [`Self::int8`], with zeros omitted.
     pub fn sparse_int8(weights: SparseInt8, grid: Option<ActivationGrid>) -> Self {
         Self::on_host(HostLinear::Sparse(Arc::new(weights)), grid)
     }
 
-    /// int4 weights for the CPU, activations as they are.
+    /// Returns int4 weights on the CPU; activations stay floats.
     pub fn int4(weights: PackedInt4) -> Self {
         Self::on_host(HostLinear::Int4(Arc::new(weights)), None)
     }
@@ -102,13 +102,13 @@ impl LinearWeights {
         Self { placed: HostOrCuda::Host(weights), grid }
     }
 
-    /// Lays out row-major int8 `codes` `[n_out, n_in]`, worth `codes[o, i] * scales[o]` each, for `device`.
+    /// Packs row-major int8 `codes` `[n_out, n_in]` with the values `codes[o, i] * scales[o]` for `device`.
     ///
     /// # Errors
-    /// Refuses more than [`MAX_DEPTH`](briquette_cpu::MAX_DEPTH) inputs.
+    /// Refused: there are more than [`MAX_DEPTH`](briquette_cpu::MAX_DEPTH) inputs.
     ///
     /// # Panics
-    /// If the lengths disagree with the shape.
+    /// If the lengths do not match the shape.
     pub fn int8_on(
         device: &Device,
         codes: &[i8],
@@ -127,10 +127,10 @@ impl LinearWeights {
         })
     }
 
-    /// Lays out row-major `codes` of 4 bits, worth `codes[o, i] * scales[o, i / group]` each, for `device`.
+    /// Packs row-major 4-bit `codes` with the values `codes[o, i] * scales[o, i / group]` for `device`.
     ///
     /// # Panics
-    /// If the lengths disagree with the shape, a code has more than 4 bits, or `group` is 0.
+    /// If the lengths do not match the shape, a code has more than 4 bits, or `group` is 0.
     pub fn int4_on(device: &Device, codes: &[i8], scales: &[f32], [n_out, n_in]: [usize; 2], group: usize) -> Self {
         match cube::int4(device, codes, scales, [n_out, n_in], group) {
             Some(weights) => Self { placed: HostOrCuda::Cuda(weights, scales.into()), grid: None },
@@ -138,22 +138,22 @@ impl LinearWeights {
         }
     }
 
-    /// Outputs.
+    /// Returns the number of outputs.
     pub fn n_out(&self) -> usize {
         self.placed.dims()[0]
     }
 
-    /// Inputs.
+    /// Returns the number of inputs.
     pub fn n_in(&self) -> usize {
         self.placed.dims()[1]
     }
 
-    /// Bytes held.
+    /// Returns the size in memory in bytes.
     pub fn n_bytes(&self) -> usize {
         self.placed.n_bytes()
     }
 
-    /// `int8`, `sparse int8`, either of them `weight-only` where activations stay floats, or `int4`.
+    /// Returns the format: `int8`, `sparse int8`, either with `weight-only`, or `int4`.
     pub fn name(&self) -> &'static str {
         match (self.placed.n_bits(), self.placed.is_sparse(), self.grid) {
             (4, ..) => "int4",

@@ -1,4 +1,4 @@
-//! Rows that are looked up, as those of an embedding are.
+//! Lookup tables, such as embeddings.
 
 use crate::compressed::cube::{self, CudaTable};
 use crate::compressed::host_or_cuda::{HostOrCuda, WeightInfo};
@@ -7,7 +7,7 @@ use briquette_cpu::embedding::Int8Embedding;
 use burn::tensor::Device;
 use std::sync::Arc;
 
-/// Rows that are looked up.
+/// A quantized lookup table.
 #[derive(Debug, Clone)]
 pub struct Table {
     pub(in crate::compressed) placed: HostOrCuda<Arc<Int8Embedding>, CudaTable>,
@@ -28,15 +28,15 @@ impl WeightInfo for Int8Embedding {
 }
 
 impl Table {
-    /// A table for the CPU.
+    /// Returns a table on the CPU.
     pub fn new(table: Int8Embedding) -> Self {
         Self { placed: HostOrCuda::Host(Arc::new(table)) }
     }
 
-    /// Lays out row-major `codes` `[n_rows, n_cols]`, worth `codes[r, c] * scales[r]` each, for `device`.
+    /// Packs row-major `codes` `[n_rows, n_cols]` with the values `codes[r, c] * scales[r]` for `device`.
     ///
     /// # Panics
-    /// If the lengths disagree with the shape.
+    /// If the lengths do not match the shape.
     pub fn on(device: &Device, codes: Vec<i8>, scales: &[f32], [n_rows, n_cols]: [usize; 2], is_sparse: bool) -> Self {
         if let Some(table) = cube::table(device, &codes, scales, [n_rows, n_cols], is_sparse) {
             return Self { placed: HostOrCuda::Cuda(table, scales.into()) };
@@ -48,22 +48,22 @@ impl Table {
         Self::new(Int8Embedding::new(rows, scales.to_vec()))
     }
 
-    /// Rows.
+    /// Returns the number of rows.
     pub fn n_rows(&self) -> usize {
         self.placed.dims()[0]
     }
 
-    /// Columns.
+    /// Returns the number of columns.
     pub fn n_cols(&self) -> usize {
         self.placed.dims()[1]
     }
 
-    /// Whether zeros are left out.
+    /// Returns whether zeros are omitted.
     pub fn is_sparse(&self) -> bool {
         self.placed.is_sparse()
     }
 
-    /// Bytes held.
+    /// Returns the size in memory in bytes.
     pub fn n_bytes(&self) -> usize {
         self.placed.n_bytes()
     }

@@ -1,29 +1,32 @@
-//! What a mask and a grid make of weights while they are trained: one pass forth, one pass back.
+//! Fake quantization of masked weights in training: one pass forward, one pass backward.
 
 use crate::fused::masked::filled::filled;
 use briquette_core::{Grid, Grouping, OutputAxis, Rows};
 use rayon::prelude::*;
 
-/// Elements that a thread takes at once: large enough to be worth waking it, small enough for its own cache.
+/// Elements per task: enough to justify waking a thread, few enough for its cache.
 const CHUNK: usize = 1 << 15;
 
-/// Adding and subtracting it rounds a small float to the nearest integer, halves to even, and turns -0 into +0, as a code decodes to.
+/// Adding and subtracting this rounds a small float to the nearest integer, halves to even, and turns -0 into
+/// +0 like a code.
 const ROUND: f32 = 12_582_912.0;
 
-/// A grid, and which weights of a parameter share a scale. The weights lie in the parameter's own order, and so do their scales:
-/// `[rows, groups]`, `[groups, rows]` where outputs come last, or a single one.
+/// A grid, and the grouping of a parameter's weights that share a scale.
+///
+/// Weights and scales are in the parameter's own order. Scales are `[rows, groups]`, `[groups, rows]` if
+/// outputs come last, or a single one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScaledGrid {
-    /// The codes.
+    /// The grid of the codes.
     pub grid: Grid,
-    /// Who shares a scale.
+    /// Which weights share a scale.
     pub grouping: Grouping,
-    /// The weights as outputs and inputs.
+    /// The row view of the parameter: outputs by inputs.
     pub rows: Rows,
 }
 
 impl ScaledGrid {
-    /// Elements of a line: neighbours with one scale, or with one scale each.
+    /// Returns the elements of a line: neighbours that share one scale, or that have one scale each.
     fn line(&self) -> usize {
         match (self.grouping, self.rows.axis) {
             (Grouping::Tensor, _) => CHUNK,
@@ -33,13 +36,13 @@ impl ScaledGrid {
         .max(1)
     }
 
-    /// Inputs of an output that share a scale.
+    /// Returns the inputs of an output that share a scale.
     fn group(&self) -> usize {
         let n_groups = self.grouping.per_row(self.rows.n_cols).unwrap_or(1).max(1);
         self.rows.n_cols / n_groups
     }
 
-    /// The scales of a line: one, or one for each element.
+    /// Returns the range of scales of a line: one scale, or one per element.
     fn scales(&self, line: usize) -> std::ops::Range<usize> {
         match (self.grouping, self.rows.axis) {
             (Grouping::Tensor, _) => 0..1,
@@ -51,27 +54,28 @@ impl ScaledGrid {
         }
     }
 
-    /// Weights that share a scale.
+    /// Returns the number of weights that share a scale.
     pub fn n_sharing(&self) -> usize {
         if self.grouping == Grouping::Tensor { self.rows.n_elements() } else { self.group() }
     }
 
-    /// The bounds of codes relative to a zero point.
+    /// Returns the smallest and largest code relative to a zero point.
     fn bounds(&self, zero: f32) -> (f32, f32) {
         (f32::from(self.grid.min_code()) - zero, f32::from(self.grid.max_code()) - zero)
     }
 }
 
-/// The scale that a stored number stands for: its magnitude, and the smallest normal float for 0, so that a scale which is learned
-/// may cross 0 and stays above it.
+/// Returns the scale for a stored number: its magnitude, or the smallest normal float for 0.
+///
+/// With this, a learned scale may cross 0 and stays positive.
 pub fn scale_of(stored: f32) -> f32 {
     if stored == 0.0 { f32::MIN_POSITIVE } else { stored.abs() }
 }
 
-/// `v = (clamp(round(w·m / scale) + zero) - zero) * scale`: what [`briquette_core::fake_quantize`] says, bit for bit, in the parameter's own
-/// order. A weight that is NaN stays so.
+/// Computes `v = (clamp(round(w·m / scale) + zero) - zero) * scale` in the parameter's own order.
 ///
-/// `dropped` has a byte for each weight, 1 where it is dropped, or none where no weight is; without a grid, weights are not rounded.
+/// Equals [`briquette_core::fake_quantize`] bit for bit. A NaN weight stays NaN. `dropped` has a byte per
+/// weight, 1 if it is dropped, or is empty. Without a grid, weights are not rounded.
 ///
 /// # Panics
 /// If the lengths disagree.
@@ -93,13 +97,13 @@ pub fn fake_quantize(weights: &[f32], dropped: &[u8], grid: Option<(&ScaledGrid,
     })
 }
 
-/// The part of a slice that a chunk of this size and index has; nothing of an empty one.
+/// Returns chunk `index` of a slice in chunks of `size`; empty for an empty slice.
 fn part<T>(all: &[T], index: usize, size: usize) -> &[T] {
     let start = (index * size).min(all.len());
     &all[start..(start + size).min(all.len())]
 }
 
-/// Copies weights, with +0.0 where they are dropped.
+/// Copies weights, with +0.0 for dropped weights.
 fn copy_kept(weights: &[f32], dropped: &[u8], out: &mut [f32]) {
     if dropped.is_empty() {
         return out.copy_from_slice(weights);
@@ -109,7 +113,7 @@ fn copy_kept(weights: &[f32], dropped: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Rounds values by one scale, or by one for each.
+/// Rounds values with one scale, or with one scale each.
 fn round_line(form: &ScaledGrid, values: &mut [f32], scales: &[f32], zeros: &[f32]) {
     match (scales, zeros) {
         (&[scale], zeros) => {
@@ -136,7 +140,7 @@ fn nearest(steps: f32, low: f32, high: f32) -> f32 {
     (steps.clamp(low, high) + ROUND) - ROUND
 }
 
-/// The gradient of kept weights, straight through the rounding: `dy · m`, in place.
+/// Computes the straight-through gradient of kept weights in place: `dy · m`.
 ///
 /// # Panics
 /// If the lengths disagree.
@@ -149,12 +153,12 @@ pub fn keep_grads(dy: &mut [f32], dropped: &[u8]) {
     });
 }
 
-/// The gradients of weights and scales on a grid without zero points, where the scales are learned. That of the weights replaces
-/// `dy`, that of the scales is returned.
+/// Computes the gradients of weights and learned scales on a grid without zero points.
 ///
-/// With `t = w·m / s` and codes from `Qn` to `Qp`: `∂v/∂w = m` where `Qn < t < Qp`, else 0; `∂v/∂s = round(t) - t` there, else `Qn` or
-/// `Qp`, times `1 / sqrt(n · Qp)` for the `n` weights that share a scale. Source: Esser et al., "Learned Step Size Quantization", 2020,
-/// eq. 3 and section 2.2.
+/// The gradient of weights replaces `dy`; the gradient of scales is returned. With `t = w·m / s` and codes from
+/// `Qn` to `Qp`: `∂v/∂w = m` if `Qn < t < Qp`, else 0. `∂v/∂s = round(t) - t` in this range, else `Qn` or `Qp`,
+/// times `1 / sqrt(n · Qp)` for the `n` weights that share a scale. Source: Esser et al., "Learned Step Size
+/// Quantization", 2020, eq. 3 and section 2.2.
 ///
 /// # Panics
 /// If the lengths disagree.
@@ -162,7 +166,8 @@ pub fn learned_grads(form: &ScaledGrid, weights: &[f32], dropped: &[u8], stored:
     assert_eq!(weights.len(), dy.len(), "a gradient for each weight");
     let scales: Vec<f32> = stored.iter().copied().map(scale_of).collect();
     let chunk = (CHUNK / form.line()).max(1) * form.line();
-    // Each chunk has sums of its own, added in order: the same at any number of threads.
+    // Each chunk has its own sums, which are added in order, so the result does not depend on the number of
+    // threads.
     let of_chunk = |(i, dy): (usize, &mut [f32])| {
         let (first, dropped) = (i * chunk / form.line(), part(dropped, i, chunk));
         let mut sums: Vec<(std::ops::Range<usize>, Vec<f32>)> = Vec::new();
@@ -189,7 +194,7 @@ pub fn learned_grads(form: &ScaledGrid, weights: &[f32], dropped: &[u8], stored:
     grads
 }
 
-/// One line of [`learned_grads`].
+/// Computes one line of [`learned_grads`].
 fn learn_line(form: &ScaledGrid, weights: &[f32], dropped: &[u8], scales: &[f32], dy: &mut [f32], sums: &mut [f32]) {
     let (low, high) = form.bounds(0.0);
     for (i, (dy, weight)) in dy.iter_mut().zip(weights).enumerate() {
@@ -212,7 +217,7 @@ mod tests {
     use briquette_core::{Affine, Decision, GridKind, Mask, QuantParams};
     use proptest::prelude::*;
 
-    /// Rows in a parameter's own order, which is its columns where outputs come last.
+    /// Reorders rows into the parameter's own order, which is by columns if outputs come last.
     fn to_own<T: Copy>(by_row: &[T], n_cols: usize, axis: OutputAxis) -> Vec<T> {
         let n_rows = by_row.len() / n_cols;
         match axis {
@@ -229,7 +234,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_pass_says_what_the_reference_says(
+        fn one_pass_equals_the_reference(
             (n_rows, n_cols) in (1_usize..20, prop::sample::select(vec![1_usize, 4, 12, 36])),
             values in prop::collection::vec(any_weight(), 20 * 36),
             scales in prop::collection::vec(prop_oneof![1e-3_f32..1.0, Just(1e-40)], 20 * 36),
@@ -285,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn gradients_of_learned_scales_are_those_of_the_paper() {
+    fn learned_scale_gradients_match_the_paper() {
         let (n_rows, n_cols) = (3, 40);
         let grid = Grid::new(3, GridKind::Symmetric).unwrap();
         let weights: Vec<f32> = (0..n_rows * n_cols).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
@@ -304,7 +309,7 @@ mod tests {
                 expected[row(i)] += f64::from(dy[i] * slope * scales[row(i)].signum());
                 assert_eq!(found[i], if inside { dy[i] } else { 0.0 });
             }
-            assert!((0..weights.len()).step_by(5).all(|i| found[i] == 0.0), "dropped weights do not move");
+            assert!((0..weights.len()).step_by(5).all(|i| found[i] == 0.0), "dropped weights have gradient 0");
             for (expected, found) in expected.into_iter().zip(of_scales) {
                 let expected = expected / f64::from(n_cols as u32 * 3).sqrt();
                 assert!((expected - f64::from(found)).abs() < 1e-4, "{expected} {found}");

@@ -1,10 +1,12 @@
-//! Large vectors that threads fill in parts, without a pass that zeroes them first.
+//! Large vectors that threads fill in parts, without a separate pass that zeroes them.
 #![allow(unsafe_code)]
 
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
-/// `n` numbers, of which `fill` is given each `chunk` with its index, zeroed by the thread that fills it, while it is in its cache.
+/// Returns `n` numbers; `fill` gets each `chunk` and its index.
+///
+/// The thread that fills a chunk zeroes it first, while it is in cache.
 ///
 /// # Panics
 /// If `chunk` is 0.
@@ -26,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_element_is_zero_or_what_it_was_filled_with() {
+    fn elements_are_zero_or_filled() {
         for (n, chunk) in [(0, 4), (1, 4), (4, 4), (1001, 10), (5, 100)] {
             let values = filled(n, chunk, |i, values| {
                 if i % 2 == 0 {

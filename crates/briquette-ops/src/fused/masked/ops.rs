@@ -1,11 +1,11 @@
-//! Masks and grids as burn operations.
+//! Masks and grids as burn operations, with gradients.
 //!
-//! Each is for f32 on the CPU (flex), where [`fake_quantizes`] says so; gradients flow through them.
+//! They support f32 on the CPU (flex), if [`fake_quantizes`] returns true.
 
 mod fake_quantize;
 #[cfg(feature = "flex")]
 mod flex;
 mod host;
 
-pub use fake_quantize::{FakeQuantization, FakeQuantizeGrads, SimulateOps, fake_quantize};
+pub use fake_quantize::{FakeQuantization, FakeQuantizeGrads, FakeQuantizeOps, fake_quantize};
 pub use host::{fake_quantizes, with_bools, with_floats};

@@ -1,4 +1,4 @@
-//! No two jobs write to one place or have one name.
+//! Checks that all jobs have different names and outputs.
 
 use super::job::Job;
 use crate::parse::paths::one_spelling;
@@ -6,11 +6,14 @@ use briquette_core::{Error, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Refuses jobs that share a name or an output, or write inside another's output. Returns every output, in one spelling, with
-/// the place of its job. What a job without a sound recipe would write may not be known.
+/// Refuses jobs that share a name or an output, or write inside another job's output.
+///
+/// Returns the normalized path of each output and the index of its job. Jobs with an invalid recipe may have no
+/// known output.
 ///
 /// # Errors
-/// Config, naming both jobs; Io where there is no current directory.
+/// - Config: two jobs conflict; the message has both.
+/// - Io: there is no current directory.
 pub(super) fn check(jobs: &[Job]) -> Result<BTreeMap<PathBuf, usize>> {
     let mut outputs: BTreeMap<PathBuf, usize> = BTreeMap::new();
     for (index, job) in jobs.iter().enumerate() {
@@ -18,7 +21,7 @@ pub(super) fn check(jobs: &[Job]) -> Result<BTreeMap<PathBuf, usize>> {
         let output = one_spelling(output)?;
         if let Some(other) = outputs.insert(output.clone(), index) {
             let message = format!(
-                "jobs {:?} and {:?} write to one place, {}; give each an output.path of its own, of a matrix by {{axis}} in it",
+                "jobs {:?} and {:?} have the same output, {}; give each its own output.path, in a matrix with {{axis}}",
                 jobs[other].name,
                 job.name,
                 output.display()
@@ -29,7 +32,7 @@ pub(super) fn check(jobs: &[Job]) -> Result<BTreeMap<PathBuf, usize>> {
     for (output, job) in &outputs {
         if let Some(outer) = output.ancestors().skip(1).find_map(|above| outputs.get(above)) {
             let (job, outer) = (&jobs[*job].name, &jobs[*outer].name);
-            let message = format!("the output of job {job:?} lies inside that of job {outer:?}; put it beside");
+            let message = format!("the output of job {job:?} is inside the output of job {outer:?}; choose another");
             return Err(Error::config(message).at(output.display()));
         }
     }
@@ -43,17 +46,14 @@ fn check_names(jobs: &[Job]) -> Result<()> {
         if let Some(other) = named.insert(&job.name, job) {
             let writes = |job: &Job| job.output().map_or("nothing".into(), |output| output.display().to_string());
             let (one, another) = (writes(other), writes(job));
-            let message = format!(
-                "the jobs that write {one} and {another} are both called {:?}; give one another name",
-                job.name
-            );
+            let message = format!("the jobs that write {one} and {another} are both named {:?}; rename one", job.name);
             return Err(Error::config(message));
         }
     }
     Ok(())
 }
 
-/// The deepest directory that all of these lie in.
+/// Returns the deepest directory that contains all outputs.
 pub(super) fn common_directory<'a>(mut outputs: impl Iterator<Item = &'a PathBuf>) -> PathBuf {
     let parent = |path: &Path| path.parent().map(Path::to_path_buf).unwrap_or_default();
     let first = outputs.next().map(|path| parent(path)).unwrap_or_default();

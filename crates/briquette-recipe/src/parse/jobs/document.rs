@@ -1,4 +1,4 @@
-//! From a file to sound jobs: every recipe is whole, and no two write to one place, before anything runs.
+//! Reads a jobs file and checks all of its jobs before anything runs.
 
 use super::distinct;
 use super::expand::expand;
@@ -20,22 +20,22 @@ const JOBS_KEYS: [&str; 4] = ["job", "base", "matrix", "also"];
 /// Keys that only a recipe has.
 const RECIPE_KEYS: [&str; 8] = ["model", "output", "stage", "data", "calibration", "budget", "memory", "gate"];
 
-/// The jobs of a file, in order, with names and outputs of their own.
+/// The jobs of a file, in order, with distinct names and outputs.
 #[derive(Debug, Clone)]
 pub struct Jobs {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// The jobs.
+    /// The jobs in the order of the file.
     pub jobs: Vec<Job>,
-    /// The deepest directory that holds every output; the journal is here.
+    /// The deepest directory that contains every output; the journal is written here.
     pub directory: PathBuf,
-    /// Outputs that were made elsewhere, shown beside those of the jobs.
+    /// Existing outputs of other runs, shown in the batch report.
     pub also: Vec<PathBuf>,
-    /// Every output, in one spelling, and the place of its job.
+    /// The normalized path of each output, and the index of its job.
     outputs: BTreeMap<PathBuf, usize>,
 }
 
-/// What `run` and `plan` take: told apart by the keys at the top.
+/// The input of `run` and `plan`: a recipe or a jobs file, recognized by its top-level keys.
 #[derive(Debug, Clone)]
 pub enum Document {
     /// One recipe.
@@ -48,7 +48,8 @@ impl Document {
     /// Reads a recipe or a jobs file.
     ///
     /// # Errors
-    /// Config, with the line and what to write instead; Io where it cannot be read.
+    /// - Config: the file is invalid; the message has the line.
+    /// - Io: the file cannot be read.
     pub fn from_file(path: &Path) -> Result<Self> {
         let text = text::read_text(path)?;
         if is_jobs(&text) {
@@ -60,7 +61,7 @@ impl Document {
     }
 }
 
-/// Whether the keys at the top are those of a jobs file, or, where none is known, most like those.
+/// Returns whether the top-level keys, or the known keys most similar to them, belong to a jobs file.
 fn is_jobs(text: &str) -> bool {
     let Ok(table) = toml::from_str::<toml::Table>(text) else { return false };
     let has = |known: &[&str]| known.iter().any(|key| table.contains_key(*key));
@@ -71,7 +72,7 @@ fn is_jobs(text: &str) -> bool {
     has(&JOBS_KEYS) || !has(&RECIPE_KEYS) && table.keys().any(is_like_jobs)
 }
 
-/// The JSON Schema of a jobs file.
+/// Returns the JSON Schema of a jobs file.
 pub fn schema() -> serde_json::Value {
     let mut schema = schemars::schema_for!(RawJobs).to_value();
     bound_numbers(&mut schema);
@@ -82,7 +83,8 @@ impl Jobs {
     /// Reads a jobs file; its paths are relative to it.
     ///
     /// # Errors
-    /// Config, with the line and what to write instead; Io where it cannot be read.
+    /// - Config: the file is invalid; the message has the line.
+    /// - Io: the file cannot be read.
     pub fn from_file(path: &Path) -> Result<Self> {
         Self::from_text(path, &text::read_text(path)?)
     }
@@ -96,16 +98,16 @@ impl Jobs {
         Ok(Self { path: path.to_path_buf(), jobs, directory, also, outputs })
     }
 
-    /// Everything that the recipes of the jobs may read or write.
+    /// Returns every path that the jobs may read or write.
     pub fn touched(&self) -> BTreeSet<PathBuf> {
         let recipes = self.jobs.iter().filter_map(|job| job.recipe().ok());
         recipes.flat_map(|recipe| paths::touched(&recipe.asked, Path::new(""))).collect()
     }
 
-    /// The job in an earlier place than `index` that makes what another reads at `path`.
+    /// Returns the job before `index` that writes `path`.
     ///
     /// # Errors
-    /// Io where there is no current directory.
+    /// Io: there is no current directory.
     pub fn maker_of(&self, path: &Path, index: usize) -> Result<Option<&Job>> {
         let path = paths::one_spelling(path)?;
         let makers = path.ancestors().filter_map(|above| self.outputs.get(above));
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_are_told_from_recipes_by_their_keys() {
+    fn jobs_files_are_recognized_by_their_keys() {
         for (text, expected) in [
             ("[[job]]", true),
             ("[[jobs]]", true),
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inline_job_is_relative_to_its_file_and_named_by_its_output() {
+    fn an_inline_job_is_relative_to_its_file_and_named_after_its_output() {
         let jobs = parse(&format!("[[job]]\n{INLINE}")).unwrap();
         let (job, recipe) = (&jobs.jobs[0], jobs.jobs[0].recipe().unwrap());
         assert_eq!((job.name.as_str(), recipe.model.to_str()), ("a", Some("dir/m")));
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_makes_a_job_of_every_combination_after_the_written_ones() {
+    fn jobs_of_a_matrix_follow_the_written_jobs() {
         let text = format!(
             "[[job]]\n{INLINE}{BASE}[matrix]\nstage.0.sparsity = [0.2, 0.4]\n\"stage.0.scope\" = [\"layer\"]\n"
         );
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_is_not_sound_leaves_the_others_alone() {
+    fn an_invalid_job_does_not_affect_the_others() {
         let gone = "[[job]]\nrecipe = \"gone.toml\"\n";
         let bad = INLINE.replace("sparsity = 0.5", "sparsity = 7").replace("out/a", "out/b");
         let jobs = parse(&format!("{gone}[[job]]\nname = \"much\"\n{bad}[[job]]\n{INLINE}")).unwrap();
@@ -174,17 +176,17 @@ mod tests {
         let half = format!("{BASE}[matrix]\n\"stage.0.sparsity\" = [0.5, 1.5]\n");
         let errors = parse(&half).unwrap().jobs.iter().filter(|job| job.recipe().is_err()).count();
         assert_eq!(errors, 1);
-        assert_eq!(parse(gone).unwrap_err().exit_code(), 2, "where none is sound, the file is refused");
+        assert_eq!(parse(gone).unwrap_err().exit_code(), 2, "a file without a valid job is refused");
     }
 
     #[test]
-    fn a_mistake_is_one_line_with_the_place_and_what_to_write() {
+    fn errors_are_one_line_with_the_position_and_a_remedy() {
         let job = |set: &str| format!("[[job]]\nset = {{ {set} }}\n{INLINE}");
         let matrix = |text: &str| format!("{BASE}[matrix]\n{text}\n");
         let cases = [
             (job("\"stage.0.spasity\" = 0.1"), "jobs.toml:1: job 1: set (line 2): stage.0.spasity: unknown key"),
             (job("stage.0.spasity = 0.1"), "did you mean \"sparsity\"?"),
-            (job("\"stage.1.sparsity\" = 0.1"), "expected the place in a list of 1"),
+            (job("\"stage.1.sparsity\" = 0.1"), "expected an index into a list of 1"),
             (job("\"stage.0.sparsity\" = 1.5"), "job 1: stage 1 (prune): sparsity: found 1.5"),
             ("[[job]]\nrecpie = \"a\"".into(), "jobs.toml:2: unknown key \"recpie\""),
             ("[[jobs]]".into(), "did you mean \"job\"?"),
@@ -192,15 +194,18 @@ mod tests {
             ("[[job]]".into(), "jobs.toml:1: job 1: model.path: missing"),
             (format!("[[job]]\nrecipe = \"r.toml\"\n{INLINE}"), "change a recipe with set"),
             ("[[job]]\nrecipe = \"absent.toml\"".into(), "dir/absent.toml: no such file"),
-            (format!("[[job]]\n{INLINE}[[job]]\n{INLINE}"), "write to one place"),
-            (format!("[[job]]\n{INLINE}[[job]]\nset = {{ \"output.path\" = \"out/a/b\" }}\n{INLINE}"), "lies inside"),
-            (format!("[[job]]\n{INLINE}[[job]]\nset.output.path = \"b/a\"\n{INLINE}"), "are both called \"a\""),
+            (format!("[[job]]\n{INLINE}[[job]]\n{INLINE}"), "have the same output"),
+            (
+                format!("[[job]]\n{INLINE}[[job]]\nset = {{ \"output.path\" = \"out/a/b\" }}\n{INLINE}"),
+                "is inside the output of",
+            ),
+            (format!("[[job]]\n{INLINE}[[job]]\nset.output.path = \"b/a\"\n{INLINE}"), "are both named \"a\""),
             (BASE.into(), "jobs.toml:1: base: there is no [matrix]"),
             ("[matrix]\na = [1]".into(), "jobs.toml:1: matrix: there is no [base]"),
             (matrix("\"stage.0.spasity\" = [0.1]"), "set (line 8): stage.0.spasity: unknown key"),
             (matrix("\"stage.0.seed\" = [1, 2]"), "output.path: found {stage.0.sparsity}, expected an axis"),
             (matrix("\"stage.0.sparsity\" = 0.1"), "expected a list of values"),
-            (matrix("\"stage.0.sparsity\" = [0.1, 0.1]"), "write to one place"),
+            (matrix("\"stage.0.sparsity\" = [0.1, 0.1]"), "have the same output"),
         ];
         for (text, expected) in cases {
             let error = parse(&text).unwrap_err();

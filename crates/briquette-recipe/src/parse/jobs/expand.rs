@@ -1,4 +1,4 @@
-//! From the tables of a jobs file to its jobs: those that are written out, then one for every point of the matrix.
+//! Expands a jobs file to its jobs: the `[[job]]` tables, then every point of the matrix.
 
 use super::file::{JobsFile, name_of};
 use super::job::Job;
@@ -10,10 +10,10 @@ use briquette_core::{Error, Result};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Points of a matrix that are tried to find one with a sound recipe.
+/// Number of matrix points that are tried to find one with a valid recipe.
 const N_TRIED: usize = 1000;
 
-/// Every job. One whose recipe is not sound leaves the others alone; where none is, the first error is the file's.
+/// Returns every job. An invalid recipe fails only its own job; if all are invalid, returns the first error.
 pub(super) fn expand(file: &Arc<JobsFile>, raw: &RawJobs) -> Result<Vec<Job>> {
     let mut jobs: Vec<Job> = raw.job.iter().enumerate().map(|(index, job)| written(file, index, job)).collect();
     let mut is_any_sound = jobs.iter().any(|job| job.recipe().is_ok());
@@ -28,8 +28,8 @@ pub(super) fn expand(file: &Arc<JobsFile>, raw: &RawJobs) -> Result<Vec<Job>> {
             jobs.extend(more);
             is_any_sound |= is_sound;
         }
-        (Some(_), true) => return Err(lacks(file, "base", "there is no [matrix] that multiplies it; add one")),
-        (None, false) => return Err(lacks(file, "matrix", "there is no [base] to multiply; add one")),
+        (Some(_), true) => return Err(lacks(file, "base", "there is no [matrix] for it; add one")),
+        (None, false) => return Err(lacks(file, "matrix", "there is no [base] for it; add one")),
     }
     match jobs.first() {
         None => Err(Error::config("there is no [[job]] and no [matrix]; nothing to do").at(file.path().display())),
@@ -38,7 +38,7 @@ pub(super) fn expand(file: &Arc<JobsFile>, raw: &RawJobs) -> Result<Vec<Job>> {
     }
 }
 
-/// A job that is written out.
+/// Returns the job of a `[[job]]` table.
 fn written(file: &JobsFile, index: usize, raw: &RawJob) -> Job {
     let (place, called) = (["job", &index.to_string()], format!("job {}", index + 1));
     let made = file.changed(raw, &place).and_then(|recipe| {
@@ -55,10 +55,12 @@ fn lacks(file: &JobsFile, key: &str, what: &str) -> Error {
     file.locate(Error::config(what).at(key), &[key])
 }
 
-/// A job for every point of a matrix, and whether any has a sound recipe: of many points, some spread over all are tried.
+/// Returns a job for every point of a matrix, and whether any has a valid recipe.
+///
+/// A large matrix is sampled evenly for that check.
 ///
 /// # Errors
-/// Config, where the base is wrong, or names the output by what is no axis.
+/// Config: the base is invalid, or its output has a placeholder that is not an axis.
 fn multiplied(file: &Arc<JobsFile>, base: &RawJob, matrix: JobMatrix) -> Result<(Vec<Job>, bool)> {
     let all = Arc::new(Multiplied::new(file, base, matrix)?);
     let n = all.len();

@@ -1,4 +1,4 @@
-//! A jobs file while it is read: where errors are, what paths are relative to, and which recipe a table stands for.
+//! The context of a jobs file: the position of errors and the directory of relative paths.
 
 use super::overrides;
 use super::raw::RawJob;
@@ -7,7 +7,7 @@ use crate::parse::{directory_of, paths, read_raw, text};
 use briquette_core::{Error, Result};
 use std::path::{Path, PathBuf};
 
-/// What errors and paths of a jobs file refer to.
+/// The path, the text and the directory of a jobs file.
 #[derive(Debug)]
 pub(super) struct JobsFile {
     path: PathBuf,
@@ -16,17 +16,17 @@ pub(super) struct JobsFile {
 }
 
 impl JobsFile {
-    /// With what was read at `path`.
+    /// Creates the context of the file at `path`.
     pub(super) fn of(path: &Path, text: &str) -> Self {
         Self { path: path.to_path_buf(), text: text.to_string(), directory: directory_of(path) }
     }
 
-    /// Where it lies.
+    /// Returns the path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Puts the file and the line in front, unless they are there already.
+    /// Prefixes an error with the file and the line, unless it already has them.
     pub(super) fn locate(&self, error: Error, place: &[&str]) -> Error {
         match text::line_of(&self.text, place) {
             Some(line) => error.at(format_args!("{}:{line}", self.path.display())),
@@ -34,23 +34,25 @@ impl JobsFile {
         }
     }
 
-    /// The directory that paths in this file are relative to.
+    /// Returns the directory that paths in this file are relative to.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The recipe of a job, then what it sets. Its paths are relative to where this program runs.
+    /// Returns the recipe of a job with its `set` values applied.
+    ///
+    /// Its paths are relative to the current directory.
     pub(super) fn changed(&self, raw: &RawJob, place: &[&str]) -> Result<RawRecipe> {
         let mut recipe = self.recipe_of(raw)?;
         for (path, value) in overrides::flatten(&raw.set) {
             recipe = overrides::apply(&recipe, &path, value).map_err(|error| self.at_override(error, place, &path))?;
-            // Paths that this file sets are relative to it.
+            // Paths that this file sets are relative to its directory.
             paths::resolve_at(&mut recipe, &path, &self.directory);
         }
         Ok(recipe)
     }
 
-    /// Names the line of a value that is put into a recipe.
+    /// Prefixes an error with the line of an override.
     pub(super) fn at_override(&self, error: Error, place: &[&str], path: &str) -> Error {
         let bare: Vec<&str> = path.split('.').collect();
         let tables = [[place, &["set"]].concat(), vec!["matrix"]];
@@ -62,12 +64,13 @@ impl JobsFile {
         error.at(format_args!("set (line {line})"))
     }
 
-    /// The recipe that a job names or spells out, with its paths made relative to where this program runs.
+    /// Returns the recipe of a job, from its file or inline, with paths relative to the current directory.
     fn recipe_of(&self, raw: &RawJob) -> Result<RawRecipe> {
         let is_inline = raw.model.is_some() || raw.output.is_some() || raw.stage.is_some();
         let (mut recipe, directory) = match &raw.recipe {
             Some(_) if is_inline => {
-                let message = "comes with model, output or stage; change a recipe with set, or spell out all of it";
+                let message =
+                    "found also model, output or stage; change a recipe with set, or write the whole job inline";
                 return Err(Error::config(message).at("recipe"));
             }
             Some(path) => {
@@ -81,10 +84,10 @@ impl JobsFile {
     }
 }
 
-/// What a job is called: by its name, or by its output.
+/// Returns the name of a job: the given name, or the last part of its output.
 pub(super) fn name_of(name: Option<String>, output: &Path) -> Result<String> {
     let last = || output.file_name().map(|name| name.to_string_lossy().into_owned());
-    name.or_else(last).ok_or_else(|| Error::config("output.path: names no directory; choose another"))
+    name.or_else(last).ok_or_else(|| Error::config("output.path: has no directory name; choose another"))
 }
 
 fn inline(raw: &RawJob) -> RawRecipe {

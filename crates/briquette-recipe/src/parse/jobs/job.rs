@@ -1,4 +1,4 @@
-//! One job: its name, its output, and its recipe or why it has no sound one.
+//! A job: its name, its output, and its recipe or the reason why the recipe is invalid.
 
 use super::multiplied::Multiplied;
 use crate::parse::Recipe;
@@ -6,25 +6,25 @@ use briquette_core::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// One thing to do, with nothing left to fill in.
+/// A job with all values filled in.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// What it is called.
+    /// The name of the job.
     pub name: String,
     output: Option<PathBuf>,
     source: RecipeSource,
 }
 
-/// Where its recipe comes from.
+/// The source of a job's recipe.
 #[derive(Debug, Clone)]
 enum RecipeSource {
-    /// It was written out, and is sound or not.
+    /// A recipe in the file, valid or not.
     Written(Result<Box<Recipe>, Unsound>),
-    /// A matrix makes it, in this place: it takes little room until it is asked for.
+    /// A point of a matrix; the recipe is built on demand.
     Point(Arc<Multiplied>, usize),
 }
 
-/// Why a job has no sound recipe.
+/// The reason why a recipe is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Unsound {
     kind: ErrorKind,
@@ -45,10 +45,10 @@ impl Job {
         Self { name, output: Some(output), source: RecipeSource::Point(of, index) }
     }
 
-    /// Its recipe, which is made now where a matrix stands for it.
+    /// Returns the recipe; builds it if the job is a point of a matrix.
     ///
     /// # Errors
-    /// Why it has no sound recipe.
+    /// Config: the recipe is invalid.
     pub fn recipe(&self) -> Result<Recipe> {
         match &self.source {
             RecipeSource::Written(Ok(recipe)) => Ok((**recipe).clone()),
@@ -59,7 +59,7 @@ impl Job {
         }
     }
 
-    /// The directory it writes, where that can be told.
+    /// Returns the output directory, if it is known.
     pub fn output(&self) -> Option<&Path> {
         self.output.as_deref()
     }

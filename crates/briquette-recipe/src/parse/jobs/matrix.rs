@@ -1,24 +1,25 @@
-//! Every combination of lists of values, and the names that tell them apart. A combination is made when it is asked for: there may
-//! be a hundred thousand.
+//! Combinations of lists of values, and the names of these combinations.
+//!
+//! A combination is built on demand, because there may be a hundred thousand.
 
 use briquette_core::pattern::nearest;
 use briquette_core::{Error, Result};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Most jobs that one matrix makes.
+/// Largest number of jobs of a matrix.
 const MAX_POINTS: usize = 100_000;
 
-/// A dotted path and the values that it takes.
+/// A dotted path and its values.
 #[derive(Debug, Clone)]
 struct MatrixAxis {
     path: String,
     values: Vec<Value>,
-    /// The values in letters that a file name can have.
+    /// The values, in characters that are valid in file names.
     words: Vec<String>,
 }
 
-/// All combinations; axes in the order of their names, the last varies fastest.
+/// All combinations, in the order of the axis names. The last axis varies fastest.
 #[derive(Debug, Clone)]
 pub(super) struct JobMatrix {
     axes: Vec<MatrixAxis>,
@@ -32,8 +33,10 @@ pub(super) struct Point<'a> {
 }
 
 impl JobMatrix {
+    /// Creates the matrix.
+    ///
     /// # Errors
-    /// Config, where an axis is no list, an empty one, or there are too many combinations.
+    /// Config: an axis is not a list or is empty, or there are too many combinations.
     pub(super) fn new(axes: &BTreeMap<String, Value>) -> Result<Self> {
         let axis = |(path, values): (String, Value)| match values {
             Value::Array(values) if !values.is_empty() => {
@@ -53,19 +56,19 @@ impl JobMatrix {
         Ok(Self { axes })
     }
 
-    /// How many combinations there are.
+    /// Returns the number of combinations.
     pub(super) fn len(&self) -> usize {
         self.axes.iter().map(|axis| axis.values.len()).product()
     }
 
-    /// The combination in this place, below [`len`](Self::len).
+    /// Returns the combination at an index below [`len`](Self::len).
     pub(super) fn point(&self, index: usize) -> Point<'_> {
         Point { matrix: self, index }
     }
 }
 
 impl<'a> Point<'a> {
-    /// The place of its value on each axis.
+    /// Returns each axis with the index of its value.
     fn places(self) -> impl Iterator<Item = (&'a MatrixAxis, usize)> {
         let mut n_left = self.matrix.len();
         let mut index = self.index;
@@ -77,15 +80,15 @@ impl<'a> Point<'a> {
         })
     }
 
-    /// The dotted path and value of each axis.
+    /// Returns the dotted path and the value of each axis.
     pub(super) fn values(self) -> impl Iterator<Item = (&'a str, &'a Value)> {
         self.places().map(|(axis, place)| (axis.path.as_str(), &axis.values[place]))
     }
 
-    /// Fills in `{axis}` with that axis's value, in letters that a file name can have.
+    /// Replaces each `{axis}` by the axis's value, in characters that are valid in file names.
     ///
     /// # Errors
-    /// Config, where there is no such axis.
+    /// Config: a placeholder is not an axis.
     pub(super) fn fill(self, template: &str) -> Result<String> {
         let mut filled = String::new();
         let mut rest = template;
@@ -118,7 +121,7 @@ impl std::fmt::Display for Point<'_> {
     }
 }
 
-/// `../models/a` is `models-a`: a value may be any text, and a name must stay one part of a path.
+/// Turns `../models/a` into `models-a`, so that a name stays a single path component.
 fn word(value: &Value) -> String {
     let text = match value {
         Value::String(text) => text.clone(),
@@ -140,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_is_every_combination_and_the_last_axis_is_fastest() {
+    fn a_matrix_has_every_combination_and_the_last_axis_varies_fastest() {
         let matrix = matrix();
         let names: Vec<String> = (0..matrix.len()).map(|i| matrix.point(i).fill("p{a.0}/{b}-").unwrap()).collect();
         assert_eq!(names, ["p0.2/x-", "p0.2/y-z-", "p0.2/2-4-", "p0.4/x-", "p0.4/y-z-", "p0.4/2-4-"]);
@@ -148,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_is_a_list_and_a_name_is_an_axis() {
+    fn axes_must_be_lists_and_placeholders_must_be_axes() {
         for bad in [json!(0.2), json!([]), json!("x")] {
             let error = JobMatrix::new(&BTreeMap::from([("a".to_string(), bad)])).unwrap_err();
             assert!(error.to_string().starts_with("a: found"), "{error}");

@@ -1,4 +1,4 @@
-//! A base multiplied by a matrix: jobs whose recipes are made when they are asked for.
+//! A base with a matrix: jobs whose recipes are built on demand.
 
 use super::file::{JobsFile, name_of};
 use super::matrix::{JobMatrix, Point};
@@ -12,46 +12,46 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The key whose value every job must have for itself.
+/// The key that must differ between jobs.
 const OUTPUT: &str = "output.path";
 
-/// A base multiplied by a matrix.
+/// A base with a matrix.
 #[derive(Debug)]
 pub(super) struct Multiplied {
     file: Arc<JobsFile>,
     matrix: JobMatrix,
-    /// The recipe of the base, its paths resolved.
+    /// The recipe of the base, with resolved paths.
     base: Value,
-    /// Its output, with places for values.
+    /// The output of the base, with placeholders.
     output: Option<PathBuf>,
-    /// The name of each job, with places for values; that of its output where it is absent.
+    /// The name of each job, with placeholders; `None` takes the name from the output.
     name: Option<String>,
 }
 
 impl Multiplied {
-    /// A base whose output and name can be told for its first point.
+    /// Creates the jobs; checks output and name of the first point.
     ///
     /// # Errors
-    /// Config, where the base is wrong, or names the output by what is no axis.
+    /// Config: the base is invalid, or its output has a placeholder that is not an axis.
     pub(super) fn new(file: &Arc<JobsFile>, base: &RawJob, matrix: JobMatrix) -> Result<Self> {
         let recipe = file.changed(base, &["base"])?;
         let (output, name) = (recipe.output.path.clone(), base.name.clone());
         let base = serde_json::to_value(recipe).map_err(|error| Error::config(error.to_string()))?;
         let all = Self { file: file.clone(), matrix, base, output, name };
-        // A wrong key of the matrix spoils the name as well as the recipe; the recipe's error names the key.
+        // A wrong matrix key breaks both the name and the recipe. Only the error of the recipe has the key.
         all.called(0).map(drop).or_else(|error| all.changed(all.matrix.point(0)).and(Err(error)))?;
         Ok(all)
     }
 
-    /// How many jobs that makes.
+    /// Returns the number of jobs.
     pub(super) fn len(&self) -> usize {
         self.matrix.len()
     }
 
-    /// What the job in this place is to do.
+    /// Builds the recipe of the job at `index`.
     ///
     /// # Errors
-    /// Config, naming the values and their line.
+    /// Config: the recipe is invalid; the message has the values of the point and their line.
     pub(super) fn recipe(&self, index: usize) -> Result<Recipe> {
         let point = self.matrix.point(index);
         let recipe = self.changed(point).and_then(|mut raw| {
@@ -61,7 +61,7 @@ impl Multiplied {
         recipe.map_err(|error| self.file.locate(error.at(format_args!("base with {point}")), &["base"]))
     }
 
-    /// The recipe of the base with the values of a point, but for its output.
+    /// Returns the base recipe with the values of a point, except for its output.
     fn changed(&self, point: Point) -> Result<RawRecipe> {
         let changed = overrides::apply_all(&self.base, &point.values().collect::<Vec<_>>());
         let mut raw = changed.map_err(|(path, error)| self.file.at_override(error, &["base"], &path))?;
@@ -71,12 +71,12 @@ impl Multiplied {
         Ok(raw)
     }
 
-    /// The name and the output of the job in this place.
+    /// Returns the name and the output of the job at `index`.
     pub(super) fn called(&self, index: usize) -> Result<(String, PathBuf)> {
         let point = self.matrix.point(index);
         let set = point.values().find(|(path, _)| *path == OUTPUT).and_then(|(_, value)| value.as_str());
         let set = set.map(|path| path_from(self.file.directory(), Path::new(path)));
-        let missing = || Error::config("missing; name the directory to write").at(OUTPUT);
+        let missing = || Error::config("missing; set the directory to write").at(OUTPUT);
         let output = set.as_ref().or(self.output.as_ref()).ok_or_else(missing)?;
         let output = PathBuf::from(point.fill(&output.to_string_lossy()).map_err(|error| error.at(OUTPUT))?);
         let name = self.name.as_deref().map(|name| point.fill(name).map_err(|error| error.at("name"))).transpose()?;
@@ -90,7 +90,7 @@ mod tests {
     use crate::parse::raw::StageKeys;
     use std::time::{Duration, Instant};
 
-    /// A jobs file with a matrix of a hundred thousand points.
+    /// Returns a jobs file with a matrix of a hundred thousand points.
     fn many(keys: &str) -> String {
         let seeds: Vec<String> = (0..1000).map(|seed| seed.to_string()).collect();
         let shares: Vec<String> = (1..=100).map(|share| format!("{}", f64::from(share) / 128.0)).collect();
@@ -104,14 +104,14 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_thousand_points_are_there_at_once_and_the_error_of_the_first_too() {
+    fn a_hundred_thousand_points_open_quickly() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs.toml");
         let open = |keys: &str| {
             std::fs::write(&path, many(keys)).unwrap();
             let since = Instant::now();
             let jobs = Jobs::from_file(&path);
-            // A tenth of that where nothing else runs.
+            // It takes a tenth of this time on an idle machine.
             assert!(since.elapsed() < Duration::from_secs(15), "took {:?}", since.elapsed());
             jobs
         };
@@ -129,12 +129,12 @@ mod tests {
     }
 
     #[test]
-    fn a_job_takes_little_room_until_it_is_asked_for() {
+    fn a_job_is_small_until_its_recipe_is_built() {
         assert!(size_of::<crate::parse::jobs::Job>() <= 128, "{}", size_of::<crate::parse::jobs::Job>());
     }
 
     #[test]
-    fn paths_of_a_matrix_are_relative_to_its_file_whatever_their_key() {
+    fn paths_of_a_matrix_are_relative_to_its_file() {
         let text = "[base]\nname = \"j{stage.0.seed}\"\n[base.model]\npath = \"m\"\n[base.output]\npath = \"unused\"\n\
             [[base.stage]]\nkind = \"prune\"\nmethod = \"random\"\nsparsity = 0.5\n[base.data]\neval = \"../d\"\n\
             [matrix]\n\"stage.0.seed\" = [1]\n\"model.path\" = [\"a\"]\n\"output.path\" = [\"o/{stage.0.seed}\"]\n\

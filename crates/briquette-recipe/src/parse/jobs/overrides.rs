@@ -1,4 +1,4 @@
-//! Values put into a recipe by dotted path: `stage.0.sparsity`.
+//! Sets values of a recipe by dotted path: `stage.0.sparsity`.
 
 use crate::parse::ranges::refusal_at;
 use crate::parse::raw::RawRecipe;
@@ -7,7 +7,9 @@ use briquette_core::{Error, Result};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Dotted paths and values, in the order of the paths: `{"stage": {"0": {"seed": 1}}}` and `{"stage.0.seed": 1}` are the same.
+/// Returns dotted paths and values, sorted by path.
+///
+/// `{"stage": {"0": {"seed": 1}}}` and `{"stage.0.seed": 1}` give the same result.
 pub(super) fn flatten(table: &BTreeMap<String, Value>) -> Vec<(String, Value)> {
     let mut found = Vec::new();
     table.iter().for_each(|(key, value)| collect(key, value, &mut found));
@@ -22,25 +24,25 @@ fn collect(path: &str, value: &Value, found: &mut Vec<(String, Value)>) {
     }
 }
 
-/// The recipe with one value changed.
+/// Returns the recipe with one value changed.
 ///
 /// # Errors
-/// Config, where a recipe has no such key or not such a value.
+/// Config: the recipe has no such key, or the value has the wrong type.
 pub(super) fn apply(recipe: &RawRecipe, path: &str, value: Value) -> Result<RawRecipe> {
     let tree = serde_json::to_value(recipe).map_err(|error| Error::config(error.to_string()));
     let changed = tree.and_then(|mut tree| {
         put(&mut tree, path, value.clone())?;
-        // A number that no place takes is out of its key's range; that says more than serde does.
+        // The range of the key explains a number that serde refuses better than serde's message.
         let why = |error: serde_json::Error| refusal_at(path, &value).unwrap_or_else(|| explain(&error.to_string()));
         serde_json::from_value(tree).map_err(|error| Error::config(why(error)))
     });
     changed.map_err(|error| error.at(path))
 }
 
-/// The recipe that a tree of JSON stands for, with values changed.
+/// Returns the recipe of a JSON tree with values changed.
 ///
 /// # Errors
-/// Config, with the path of the value at fault.
+/// Config: a value is invalid; returned with its path.
 pub(super) fn apply_all(tree: &Value, values: &[(&str, &Value)]) -> Result<RawRecipe, (String, Error)> {
     let whole = || -> Option<RawRecipe> {
         let mut tree = tree.clone();
@@ -50,7 +52,7 @@ pub(super) fn apply_all(tree: &Value, values: &[(&str, &Value)]) -> Result<RawRe
     if let Some(recipe) = whole() {
         return Ok(recipe);
     }
-    // One value at a time, to tell which of them is at fault.
+    // Applies one value at a time to find the invalid one.
     let mut recipe = serde_json::from_value(tree.clone()).map_err(|e| (String::new(), Error::bug(e.to_string())))?;
     for (path, value) in values {
         recipe = apply(&recipe, path, (*value).clone()).map_err(|error| (path.to_string(), error))?;
@@ -67,7 +69,7 @@ fn put(tree: &mut Value, path: &str, value: Value) -> Result<()> {
                 let n = items.len();
                 let item = step.parse::<usize>().ok().and_then(|index| items.get_mut(index));
                 item.ok_or_else(|| {
-                    Error::config(format!("found {step:?}, expected the place in a list of {n}, from 0"))
+                    Error::config(format!("found {step:?}, expected an index into a list of {n}, from 0"))
                 })?
             }
             other => return Err(Error::config(format!("{other} has no key {step:?}; shorten the path"))),
@@ -88,7 +90,7 @@ mod tests {
         RawRecipe { stage: stages.map(Into::into).into(), ..Default::default() }
     }
 
-    /// The sparsity of the first stage.
+    /// Returns the sparsity of the first stage.
     fn sparsity(recipe: &RawRecipe) -> Option<f64> {
         match &recipe.stage[0].keys {
             StageKeys::Prune(keys) => keys.sparsity,
@@ -97,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_lands_where_its_path_says() {
+    fn values_are_set_at_their_path() {
         let changed = apply(&recipe(), "stage.0.sparsity", json!(0.5)).unwrap();
         assert_eq!((sparsity(&changed), &changed.stage[1]), (Some(0.5), &recipe().stage[1]));
         let changed = apply(&recipe(), "output.path", json!("o")).unwrap();
@@ -105,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_values_the_one_at_fault_is_named() {
+    fn errors_have_the_path_of_the_invalid_value() {
         let tree = serde_json::to_value(recipe()).unwrap();
         let (half, much) = (json!(0.5), json!("much"));
         let apply_all = |values: &[(&'static str, &Value)]| apply_all(&tree, values);
@@ -117,12 +119,12 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_leads_nowhere_says_where_it_ends() {
+    fn errors_of_unknown_paths_have_the_position() {
         let cases = [
             ("stage.0.spasity", "did you mean \"sparsity\"?"),
             ("stge.0.sparsity", "did you mean \"stage\"?"),
-            ("stage.2.sparsity", "expected the place in a list of 2"),
-            ("stage.first", "expected the place in a list of 2"),
+            ("stage.2.sparsity", "expected an index into a list of 2"),
+            ("stage.first", "expected an index into a list of 2"),
             ("stage.0.kind.x", "has no key \"x\""),
             ("stage.0.sparsity", "invalid type"),
             ("model", "invalid type"),
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_a_key_cannot_have_says_which_it_can() {
+    fn errors_of_numbers_have_the_range() {
         for (path, value) in
             [("stage.0.epochs", json!(-1)), ("stage.1.bits", json!(300)), ("stage.0.loss", json!([{ "weight": -1 }]))]
         {

@@ -1,4 +1,4 @@
-//! The jobs file as TOML has it: no behaviour, every key spelled out.
+//! The TOML structure of a jobs file, without checks.
 
 use crate::parse::raw::{RawBudget, RawCalibration, RawData, RawGate, RawMemory, RawModel, RawOutput, RawStage};
 use schemars::JsonSchema;
@@ -7,49 +7,52 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// A jobs file: `[[job]]` tables, a `[matrix]` that multiplies a `[base]`, or both. Paths are relative to the file.
+/// A jobs file: `[[job]]` tables, a `[base]` with a `[matrix]`, or both. Paths are relative to the file.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawJobs {
-    /// Jobs, in the order they run.
+    /// The jobs, in the order in which they run.
     #[serde(default)]
     pub job: Vec<RawJob>,
-    /// The job that the matrix multiplies; its `output.path` names the axes: `"out/p{stage.0.sparsity}"`.
+    /// The job that the matrix varies; its `output.path` has the axes as placeholders:
+    /// `"out/p{stage.0.sparsity}"`.
     pub base: Option<RawJob>,
-    /// Dotted paths of the base's recipe, each with a list of values: every combination is a job, after all `[[job]]`s.
+    /// Lists of values by dotted path into the base's recipe. Every combination is a job; these run after all
+    /// `[[job]]` tables.
     #[serde(default)]
     pub matrix: BTreeMap<String, Value>,
-    /// Outputs that were made elsewhere, which the page of all jobs shows beside them.
+    /// Existing outputs of other runs, shown in the batch report.
     #[serde(default)]
     pub also: Vec<PathBuf>,
 }
 
-/// One job: a recipe from a file or written out here, and changes to it.
+/// A job: a recipe from a file or inline, and changes to it.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawJob {
-    /// What tables and the journal call it; the last part of its output's path when absent. A matrix fills in `{axis}`.
+    /// The name in tables and in the journal; the last part of the output's path by default. A matrix fills in
+    /// `{axis}`.
     pub name: Option<String>,
-    /// A recipe file, whose own paths stay relative to it; instead of `model`, `output` and `stage`.
+    /// A recipe file, instead of `model`, `output` and `stage`. Paths in it stay relative to it.
     pub recipe: Option<PathBuf>,
-    /// Values to put into the recipe, by dotted path: `"stage.0.sparsity" = 0.5`. Stages count from 0.
+    /// Values to change in the recipe, by dotted path: `"stage.0.sparsity" = 0.5`. Stages count from 0.
     #[serde(default)]
     pub set: BTreeMap<String, Value>,
     /// The model to compress.
     pub model: Option<RawModel>,
     /// The directory to write.
     pub output: Option<RawOutput>,
-    /// What to do, in order: prune before quantize.
+    /// The stages, in the order in which they run: prune before quantize.
     pub stage: Option<Vec<RawStage>>,
-    /// What an evaluate stage runs the model on.
+    /// Data for training and evaluation.
     pub data: Option<RawData>,
-    /// What running the model may use.
+    /// Memory limits and batch size.
     pub memory: Option<RawMemory>,
-    /// What methods that look at the inputs of layers learn them from.
+    /// The source of input statistics, for methods that need layer inputs.
     pub calibration: Option<RawCalibration>,
-    /// How many bytes the weights may take.
+    /// The size or quality budget of the weight files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<RawBudget>,
-    /// What the metrics of an evaluate stage must reach.
+    /// Bounds that the metrics of an evaluate stage must meet.
     pub gate: Option<RawGate>,
 }

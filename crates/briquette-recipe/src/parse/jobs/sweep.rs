@@ -1,4 +1,4 @@
-//! A recipe with a budget at several sizes, as a jobs file.
+//! A size sweep: a jobs file that runs one recipe at several size budgets.
 
 use crate::parse::memory::bytes_of;
 use crate::parse::raw::RawRecipe;
@@ -6,19 +6,20 @@ use briquette_core::{Error, Result};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// The key of sizes.
+/// The recipe key of the sizes.
 const KEY: &str = "budget.bytes";
-/// Most sizes of a sweep.
+/// Largest number of sizes of a sweep.
 const MAX_SIZES: usize = 1000;
-/// Digits with which every size of a file is exact.
+/// Number of digits that represent every file size exactly.
 const MAX_DIGITS: i32 = 20;
 
-/// Returns the sizes of a sweep: for `6MB..23MB`, `n` sizes with about equal ratios; for `6MB,9MB`, these two.
+/// Returns the sizes of a sweep.
 ///
-/// Sizes between the ends of a range have three significant digits, or more where they would not differ.
+/// `6MB..23MB` gives `n` sizes with about equal ratios; `6MB,9MB` gives these two. Sizes within a range have
+/// three significant digits, or more if they would be equal otherwise.
 ///
 /// # Errors
-/// Config, where it is neither.
+/// Config: `text` is neither a range nor a list of sizes.
 pub fn sizes(text: &str, n: usize) -> Result<Vec<u64>> {
     let Some((first, last)) = text.split_once("..") else {
         let sizes = text.split(',').map(|size| bytes_of(KEY, size.trim())).collect::<Result<Vec<u64>>>()?;
@@ -42,7 +43,7 @@ pub fn sizes(text: &str, n: usize) -> Result<Vec<u64>> {
     Ok((3..MAX_DIGITS).map(points).find(differ).unwrap_or_else(|| points(MAX_DIGITS)))
 }
 
-/// Rounds a size to so many significant digits.
+/// Rounds a size to `n_digits` significant digits.
 fn rounded(size: f64, n_digits: i32) -> f64 {
     let unit = 10_f64.powi(size.log10().floor() as i32 + 1 - n_digits).max(1.0);
     (size / unit).round() * unit
@@ -52,11 +53,13 @@ fn many(n: usize) -> Error {
     Error::config(format!("{KEY}: found {n} sizes, expected at most {MAX_SIZES}"))
 }
 
-/// The text of a jobs file that runs a recipe with absolute paths at these sizes, each into a directory below `output`, and shows other outputs
-/// beside them.
+/// Returns the text of a jobs file that runs a recipe at these sizes.
+///
+/// The recipe has absolute paths. Each size is written to its own directory below `output`. The batch report
+/// also shows the outputs `also`.
 ///
 /// # Errors
-/// Bug, where it cannot be written as TOML.
+/// Bug: the jobs cannot be written as TOML.
 pub fn sweep(recipe: &RawRecipe, output: &Path, sizes: &[u64], also: &[PathBuf]) -> Result<String> {
     let bug = |what: String| Error::bug(format!("the jobs of a sweep: {what}"));
     let mut base = serde_json::to_value(recipe).map_err(|error| bug(error.to_string()))?;
@@ -68,12 +71,10 @@ pub fn sweep(recipe: &RawRecipe, output: &Path, sizes: &[u64], also: &[PathBuf])
     let mut jobs = json!({ "base": base, "matrix": { KEY: named }, "also": also });
     without_nulls(&mut jobs);
     let text = toml::to_string_pretty(&jobs).map_err(|error| bug(error.to_string()))?;
-    Ok(format!(
-        "# A sweep: one recipe at several sizes. `briquette run` takes it too; add sizes as you like.\n\n{text}"
-    ))
+    Ok(format!("# A sweep: one recipe at several sizes. You can add sizes and run it with `briquette run`.\n\n{text}"))
 }
 
-/// Writes a size in the largest unit from which it reads back exactly.
+/// Returns a size in the largest unit that represents it exactly.
 fn words(size: u64) -> String {
     let units = [(1e9, "GB"), (1e6, "MB"), (1e3, "kB")].into_iter().filter(|(unit, _)| size as f64 >= *unit);
     let mut texts = units.map(|(unit, name)| format!("{}{name}", size as f64 / unit));
@@ -81,7 +82,7 @@ fn words(size: u64) -> String {
     texts.find(is_exact).unwrap_or_else(|| format!("{size}B"))
 }
 
-/// TOML knows none.
+/// Removes nulls, which TOML does not have.
 fn without_nulls(value: &mut Value) {
     match value {
         Value::Object(table) => {
@@ -100,7 +101,7 @@ mod tests {
     use crate::parse::text::parse;
 
     #[test]
-    fn sizes_have_equal_ratios_and_lists_are_taken_as_they_are() {
+    fn ranges_have_equal_ratios_and_lists_are_unchanged() {
         assert_eq!(sizes("6MB..24MB", 3).unwrap(), [6_000_000, 12_000_000, 24_000_000]);
         assert_eq!(sizes("9kB, 1MiB", 7).unwrap(), [9000, 1 << 20]);
         assert_eq!(sizes("1kB..2kB", 1).unwrap(), [1000]);

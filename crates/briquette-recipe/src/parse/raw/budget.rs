@@ -1,46 +1,54 @@
-//! How many bytes weights may take, as TOML has it.
+//! The TOML structure of a budget.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// How many bytes the weight files may have. Steps of a quantize stage with the scheme "step" or "step-dynamic" are found by it, a step for each
-/// tensor; codes are entropy-coded.
+/// The size or quality that the output must reach.
+///
+/// A budget chooses a step size for each tensor of a quantize stage with the scheme "step" or "step-dynamic".
+/// The codes are entropy-coded.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RawBudget {
-    /// The most bytes of all weight files, such as "9.4MB".
+    /// The largest size of all weight files, such as "9.4MB".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<String>,
-    /// The most bits for each weight of the tensors whose steps are found, instead.
+    /// Instead of bytes: the largest mean number of bits per weight of the tensors that the budget covers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bits: Option<f64>,
-    /// What metrics have to be at least, instead: the output is the smallest that is found which keeps to it on the data of an evaluate stage.
+    /// Instead of a size: lower bounds of metrics. The run searches for the smallest output that meets them on
+    /// the data of the evaluate stage.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub min: BTreeMap<String, f64>,
-    /// What metrics may be at most, likewise.
+    /// Instead of a size: upper bounds of metrics, used like `min`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub max: BTreeMap<String, f64>,
-    /// What a tensor may have: "step" (the default), and schemes such as "int8" or "int4-g64". Without "step", nothing is entropy-coded unless
-    /// `output.storage` says so, and a scheme may be pruned too, by magnitude: "int8+0.5" drops half of the weights, "int4-g64+2:4" keeps two of every
-    /// four inputs.
+    /// Schemes to choose from for each tensor: "step" (the default) and named schemes such as "int8" or
+    /// "int4-g64".
+    ///
+    /// Without "step", codes are entropy-coded only if `output.storage` is "entropy". A scheme may then include
+    /// pruning by magnitude: "int8+0.5" prunes half of the weights, "int4-g64+2:4" keeps two of every four
+    /// inputs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub choices: Option<Vec<String>>,
-    /// What a tensor's error costs: "gradient", by one pass over data and back (the default where there is data); "measured", by running the model with
-    /// each tensor alone rounded; or "relative", the square error of a layer's outputs, or of its weights where inputs are not known, over their
-    /// square.
+    /// How the sensitivity of each tensor is found.
+    ///
+    /// "gradient" needs one forward and one backward pass (the default with data). "measured" runs the model
+    /// with only this tensor quantized. "relative" is the relative squared error of the layer's outputs, or of
+    /// its weights if the layer inputs are unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sensitivity: Option<String>,
-    /// measured: what a loss is counted by. "kl", the divergence from the model as it is (the default of decoders and classifiers); "cosine", one less
-    /// that of outputs (the default of encoders); or "metric", what accuracy, the correlation with what people say of pairs, or the logarithm of
-    /// perplexity becomes worse by.
+    /// measured: the loss. "kl" is the KL divergence from the uncompressed model (the default of decoders and
+    /// classifiers). "cosine" is one minus the cosine similarity of outputs (the default of encoders). "metric"
+    /// is the loss of accuracy or of sts_spearman, or the increase of ln perplexity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<String>,
-    /// A file of sensitivities that `briquette sensitivity` wrote, instead.
+    /// Instead of `sensitivity`: a file that `briquette sensitivity` wrote.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sensitivity_file: Option<PathBuf>,
-    /// gradient, measured: items of the calibration's data that run, for measured once for each tensor (64).
+    /// gradient, measured: number of calibration items (64). measured runs them once for each tensor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples: Option<usize>,
 }

@@ -1,32 +1,33 @@
-//! What methods that look at the inputs of layers learn them from, as TOML has it.
+//! The TOML structure of a calibration.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// What methods that look at the inputs of layers learn them from.
+/// The source of input statistics, for methods that need layer inputs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawCalibration {
-    /// What the model runs on, of the kinds that `data.eval` may be; images are prepared as `[data]` says.
+    /// The data to run the model on, in the formats of `data.eval`; `[data]` sets how images are preprocessed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<PathBuf>,
     /// Instead of data: statistics that `briquette calibrate` wrote.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statistics: Option<PathBuf>,
-    /// The most items that run: sentences, images, or windows of a text (512).
+    /// The largest number of items: sentences, images or windows of text (512).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples: Option<usize>,
-    /// Tokens that texts are cut at; the model's own limit when absent.
+    /// Largest number of tokens of a text; longer texts are truncated. Default: the model's limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_length: Option<usize>,
-    /// Chooses the items (0).
+    /// Seed that chooses the items (0).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// Gather gram matrices where no method needs them, so that errors of outputs are exact (false).
+    /// Gather Gram matrices even if no method needs them, so that the reported output errors are exact (false).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gram: bool,
-    /// Take the inputs of each block from blocks that are compressed already (where a method moves weights).
+    /// Compute the inputs of each block with the compressed blocks before it (true if a method updates
+    /// weights).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequential: Option<bool>,
 }

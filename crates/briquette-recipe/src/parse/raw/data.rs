@@ -1,79 +1,81 @@
-//! What a model is run on and what must come of it, as TOML has it.
+//! The TOML structure of the data and of the gate.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// What to run the model on.
+/// Data for training and evaluation, and its preprocessing.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawData {
-    /// What a distill stage trains on: of the kinds that `eval` may be; `train_x` and `train_y` of a file of arrays.
+    /// Training data of a distill stage, in the formats of `eval`; in a file of arrays, `train_x` and
+    /// `train_y`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub train: Option<PathBuf>,
-    /// The share of `train` that is used, its first items (1): for trying out how little is enough.
+    /// The share of `train` to use, from its beginning (1); to find out how little data is enough.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
-    /// The share of labels of `train` that are drawn anew at random (0): for trying out how much noise is borne.
+    /// The share of labels of `train` to replace by random ones (0); to find out how robust the training is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label_noise: Option<f64>,
-    /// Text lines or .jsonl for encoders; a text file for decoders; a folder of classes or an array for classifiers.
+    /// Evaluation data: text lines or .jsonl for encoders; a text file for decoders; a folder of classes or an
+    /// array for classifiers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval: Option<PathBuf>,
-    /// What the `metric` of a distill stage is measured on to choose the best epoch, where that is not `eval`; an array has its
-    /// labels in the same file.
+    /// Data for the `metric` that chooses the best epoch of a distill stage, if it is not `eval`. An array has
+    /// its labels in the same file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub select: Option<PathBuf>,
-    /// Labels in a file of their own, where `eval` is an array.
+    /// A file of labels, if `eval` is an array without labels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<PathBuf>,
-    /// Tokens that texts are cut at; the model's own limit when absent.
+    /// Largest number of tokens of a text; longer texts are truncated. Default: the model's limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_length: Option<usize>,
-    /// Tokens from the beginning of one window of a decoder's text to the next, at most those of a window, which is what it is when
-    /// absent: with fewer, every token but the first ones has more before it, and the run takes longer.
+    /// Tokens between the starts of two windows of a decoder's text; at most the window length, which is the
+    /// default. A smaller stride gives tokens more context and takes longer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stride: Option<usize>,
-    /// What the shorter side of an image is scaled to.
+    /// Length to which the shorter side of an image is scaled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<usize>,
-    /// Height and width cut from the middle of an image.
+    /// Height and width of the center crop of an image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crop: Option<[usize; 2]>,
-    /// Cut images into tiles of at most this height and width and average what the network says of each, instead of
-    /// cropping; images are scaled only where `size` says so.
+    /// Instead of a crop: the largest height and width of tiles that images are cut into. The outputs of the
+    /// tiles are averaged. Images are scaled only if `size` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tile: Option<usize>,
-    /// What each channel of an image is shifted and divided by, after bytes were scaled to 0..1.
+    /// Mean and standard deviation of each channel, applied after bytes are scaled to 0..1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub normalize: Option<RawNormalize>,
-    /// Stop at an image that does not decode, instead of skipping and counting it.
+    /// Fail at an image that cannot be decoded, instead of skipping and counting it (false).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
-    /// Threads that prepare batches (2).
+    /// Number of threads that prepare batches (2).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<usize>,
 }
 
-/// The statistics of an image's channels.
+/// Mean and standard deviation of image channels.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawNormalize {
-    /// Subtracted.
+    /// The mean, which is subtracted.
     pub mean: Vec<f32>,
-    /// Divided by.
+    /// The standard deviation, by which values are divided.
     pub std: Vec<f32>,
 }
 
-/// What metrics must reach.
+/// Bounds that the metrics must meet.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawGate {
-    /// Lowest values, by the name of the metric: `min = { cosine = 0.965 }`.
+    /// Lower bounds by metric: `min = { cosine = 0.965 }`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub min: BTreeMap<String, f64>,
-    /// Highest values: `max = { perplexity = 12 }`.
+    /// Upper bounds by metric: `max = { perplexity = 12 }`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub max: BTreeMap<String, f64>,
 }

@@ -1,44 +1,44 @@
-//! What running a model may use, as TOML has it.
+//! The TOML structure of memory settings.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What running a model may use.
+/// Memory limits and batch size.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawMemory {
-    /// The most memory that running may take, such as "4GiB" or "800MB": held against the weights before anything is
-    /// loaded, and against what is measured while batches run.
+    /// Memory limit, such as "4GiB" or "800MB". It is compared with the size of the weights before loading, and
+    /// with the measured use while batches run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
-    /// evaluate and `[calibration]`: have the weights of one block of the network in memory at a time, and what lies between blocks in a
-    /// file where it is large; for models that are larger than the memory.
+    /// evaluate and `[calibration]`: keep only one block's weights in memory at a time, and large hidden states
+    /// in a file. For models larger than memory (false).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub offload: bool,
-    /// Items of a batch (32), or "auto": as many as fit the limit, or what the system has to give; fewer where a device
-    /// runs out of memory.
+    /// Number of items in a batch (32), or "auto". "auto" takes as many as fit the limit or the free memory,
+    /// and fewer if a device runs out of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_size: Option<RawBatchSize>,
-    /// distill: batches whose gradients make one step (1).
+    /// distill: number of batches whose gradients are accumulated for one step (1).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accumulate: Option<usize>,
-    /// distill: make cheap tensors again in the backward pass instead of keeping them.
+    /// distill: compute cheap activations again in the backward pass instead of storing them (false).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gradient_checkpointing: bool,
-    /// distill: ask the teacher once for each item and look its outputs up from then on; class scores and embeddings only.
+    /// distill: run the teacher once for each item and cache its outputs; logits and embeddings only (false).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cache_teacher: bool,
-    /// What networks compute in: "f32" (the default), "bf16" or "f16". distill: over weights that stay f32, and what is
-    /// trained is then evaluated in f32; else evaluate: weights too, where none are held as codes.
+    /// The float type of computation: "f32" (the default), "bf16" or "f16". distill keeps f32 master weights
+    /// and evaluates the result in f32. evaluate also stores weights in this type, if none are stored as codes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dtype: Option<String>,
 }
 
-/// How many items a batch has.
+/// The number of items in a batch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum RawBatchSize {
-    /// So many.
+    /// A fixed number.
     Size(usize),
     /// "auto".
     Name(String),

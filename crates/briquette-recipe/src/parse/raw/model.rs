@@ -1,4 +1,4 @@
-//! What a recipe says of the model it reads and of what it writes, as TOML has it.
+//! The TOML structure of the model and the output.
 
 use briquette_core::OutputAxis;
 use briquette_formats::{Choice, WeightLayout};
@@ -13,30 +13,31 @@ pub struct RawModel {
     /// A file, an index of shards, or a directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
-    /// The key of a PyTorch file under which the model is, such as "model_ema", where the file holds several or it is not found; ""
-    /// for all there is.
+    /// The key of the model in a PyTorch file, such as "model_ema". It is needed if the file has several
+    /// models, or the model is not found; "" reads the whole file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// What names begin with and are to be without, such as "model.". Where absent, "module." and "_orig_mod." go where all names of
-    /// a PyTorch file begin so; "" keeps names as they are.
+    /// Prefix to remove from tensor names, such as "model.". By default, "module." and "_orig_mod." are removed
+    /// if all names of a PyTorch file have them; "" keeps names unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strip_prefix: Option<String>,
-    /// The architecture, where files do not tell: "bert", "llama", "resnet50", "digits-cnn", ...
+    /// The architecture, if the files do not show it: "bert", "llama", "resnet50", "digits-cnn", ...
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arch: Option<String>,
-    /// Which way Linear weights lie: "torch" is [out, in], "burn" is [in, out]. Burnpack files are "burn" unless told.
+    /// The layout of Linear weights: "torch" is [out, in], "burn" is [in, out]. The default of burnpack files
+    /// is "burn".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layout: Option<RawLayout>,
-    /// Names that our own reading of roles gets wrong.
+    /// Roles of tensors that are detected wrongly.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<RawRole>,
-    /// Accept NaN and infinity: tensors that have any are left as they are.
+    /// Accept NaN and infinity: tensors that contain any are not changed (false).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_nonfinite: bool,
 }
 
 impl RawModel {
-    /// The entry of a file that is the model, its names and its layout.
+    /// Returns the settings that choose the model within a file.
     pub fn choice(&self) -> Choice {
         let (key, strip_prefix) = (self.key.clone(), self.strip_prefix.clone());
         Choice { key, strip_prefix, layout: self.layout.map(RawLayout::said), is_for_one_of_two: false }
@@ -54,7 +55,7 @@ pub enum RawLayout {
 }
 
 impl RawLayout {
-    /// The same layout as files have it.
+    /// Returns the layout as the type of the formats crate.
     pub fn said(self) -> WeightLayout {
         match self {
             Self::Torch => WeightLayout::Torch,
@@ -62,7 +63,7 @@ impl RawLayout {
         }
     }
 
-    /// The layout that a recipe has for one of files.
+    /// Converts the layout from the type of the formats crate.
     pub fn of(layout: WeightLayout) -> Self {
         match layout {
             WeightLayout::Torch => Self::Torch,
@@ -71,21 +72,22 @@ impl RawLayout {
     }
 }
 
-/// What some tensors are.
+/// The role of some tensors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawRole {
     /// Globs over tensor names.
     pub include: Vec<String>,
-    /// linear, conv, embedding, norm, bias, parameter, unknown or other.
+    /// The role: linear, conv, embedding, norm, bias, parameter, unknown or other.
     pub role: briquette_core::Role,
-    /// Which axis counts their outputs: "first", as `[out, in]`, "last", as `[in, out]`, "second", as transposed convolutions
-    /// `[in, out, ..]`, or "stacked", as experts `[experts, out, in]`; without it, what names and shapes show.
+    /// The axis of the outputs: "first", "last", "second" or "stacked". "first" is `[out, in]`, "last" is `[in,
+    /// out]`, "second" is `[in, out, ..]` of transposed convolutions, and "stacked" is `[experts, out, in]`. By
+    /// default, the axis is detected from names and shapes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outputs: Option<RawOutputs>,
 }
 
-/// Which axis counts outputs.
+/// The axis of the outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RawOutputs {
@@ -100,7 +102,7 @@ pub enum RawOutputs {
 }
 
 impl RawOutputs {
-    /// The axis.
+    /// Returns the axis.
     pub fn axis(self) -> OutputAxis {
         match self {
             Self::First => OutputAxis::First,
@@ -121,11 +123,11 @@ pub struct RawOutput {
     /// "briquette" (the default), "compressed-tensors", "dense" or "burnpack".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<String>,
-    /// briquette: "auto" (the default) keeps weights dense or sparse, whichever is smaller; "entropy" keeps codes in as many bits as their
-    /// frequencies say.
+    /// briquette: "auto" (the default) stores weights dense or sparse, whichever is smaller; "entropy" stores
+    /// codes entropy-coded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage: Option<String>,
-    /// compressed-tensors: write models too that transformers is not known to load.
+    /// compressed-tensors: write the output even if transformers is not known to load the model (false).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_untested: bool,
 }

@@ -1,4 +1,4 @@
-//! What a stage does otherwise with some tensors, as TOML has it.
+//! The TOML structure of an override.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 pub struct RawOverride {
     /// Globs over tensor names.
     pub include: Vec<String>,
-    /// prune: their share of weights to drop, each by itself.
+    /// prune: the sparsity of each of these tensors.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sparsity: Option<f64>,
-    /// quantize: their scheme.
+    /// quantize: the scheme of these tensors.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheme: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The whole of a recipe, as TOML has it.
+//! The TOML structure of a recipe.
 
 use super::budget::RawBudget;
 use super::calibration::RawCalibration;
@@ -10,7 +10,7 @@ use crate::parse::kind::StageKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A recipe: one model in, one directory out, stages in between. Paths are relative to the recipe's file.
+/// A recipe: a model, stages and an output directory. Paths are relative to the recipe's file.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawRecipe {
@@ -20,33 +20,33 @@ pub struct RawRecipe {
     /// The directory to write.
     #[serde(default)]
     pub output: RawOutput,
-    /// What to do, in order: factorize, prune and distill, then quantize, then cast, evaluate last.
+    /// The stages, in order: factorize, prune and distill, then quantize, then cast; evaluate is last.
     #[serde(default)]
     pub stage: Vec<RawStage>,
-    /// What an evaluate stage runs the model on.
+    /// Data for training and evaluation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<RawData>,
-    /// What methods that look at the inputs of layers learn them from.
+    /// The source of input statistics, for methods that need layer inputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<RawCalibration>,
-    /// How many bytes the weights may take.
+    /// The size or quality budget of the weight files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<RawBudget>,
-    /// What running the model may use.
+    /// Memory limits and batch size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<RawMemory>,
-    /// What the metrics of an evaluate stage must reach, or nothing is written.
+    /// Bounds that the metrics of an evaluate stage must meet; otherwise nothing is written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<RawGate>,
 }
 
 impl RawRecipe {
-    /// Whether a stage looks at statistics of inputs.
+    /// Returns whether a stage needs input statistics.
     pub fn needs_statistics(&self) -> bool {
         self.stage.iter().any(RawStage::needs_statistics)
     }
 
-    /// Whether it has a stage of this kind.
+    /// Returns whether the recipe has a stage of this kind.
     pub fn has(&self, kind: StageKind) -> bool {
         self.stage.iter().any(|stage| stage.kind() == Some(kind))
     }

@@ -1,5 +1,7 @@
-//! A stage as TOML has it. Each kind has a struct of its keys; a key of another kind is kept until the stage is judged, as a jobs
-//! file may change the kind of a stage and its keys one after the other.
+//! The TOML structure of a stage.
+//!
+//! Each kind has a struct of its keys. A key of another kind is kept until validation, because a jobs file may
+//! change first the kind and then the keys.
 
 mod read;
 mod schema;
@@ -18,12 +20,12 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-/// One stage.
+/// One stage of a recipe.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RawStage {
-    /// The keys that its kind has.
+    /// The keys of the stage's kind.
     pub keys: StageKeys,
-    /// Keys that only other kinds have, with their values. They are refused when the stage is judged, not when it is read.
+    /// Keys that only other kinds have, with their values. Validation refuses them; parsing does not.
     foreign: Map<String, Value>,
 }
 
@@ -31,28 +33,28 @@ pub struct RawStage {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum StageKeys {
-    /// Of a prune stage.
+    /// Keys of a prune stage.
     Prune(RawPrune),
-    /// Of a quantize stage.
+    /// Keys of a quantize stage.
     Quantize(RawQuantize),
-    /// Of a cast stage.
+    /// Keys of a cast stage.
     Cast(RawCast),
-    /// Of an evaluate stage.
+    /// Keys of an evaluate stage.
     Evaluate(RawEvaluate),
-    /// Of a distill stage.
+    /// Keys of a distill stage.
     Distill(Box<RawDistill>),
-    /// Of a factorize stage.
+    /// Keys of a factorize stage.
     Factorize(RawFactorize),
-    /// The name of a kind that there is not.
+    /// The name of an unknown kind.
     Unknown(String),
 }
 
-/// An evaluate stage has no keys of its own: its data and its bounds lie beside the stages.
+/// The keys of an evaluate stage: none. Its data is in `[data]`, its bounds are in `[gate]`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawEvaluate {}
 
-/// Work that is written once for the structs of all kinds. A closure cannot do it, as each struct is another type.
+/// Generic work on the key struct of any kind. A trait is needed because a closure cannot be generic.
 trait WithKeys {
     type Output;
 
@@ -61,7 +63,7 @@ trait WithKeys {
         T: Serialize + DeserializeOwned + JsonSchema;
 }
 
-/// Does some work with the struct of a kind: the one place that says which struct that is.
+/// Runs the work with the key struct of a kind. Only this function maps kinds to structs.
 fn with_keys<W: WithKeys>(kind: StageKind, work: W) -> W::Output {
     match kind {
         StageKind::Prune => work.with(StageKeys::Prune),
@@ -74,7 +76,7 @@ fn with_keys<W: WithKeys>(kind: StageKind, work: W) -> W::Output {
 }
 
 impl RawStage {
-    /// Its kind, where there is such a one.
+    /// Returns the kind, if it is known.
     pub fn kind(&self) -> Option<StageKind> {
         match self.keys {
             StageKeys::Prune(_) => Some(StageKind::Prune),
@@ -87,7 +89,7 @@ impl RawStage {
         }
     }
 
-    /// Its kind as it is written.
+    /// Returns the kind as written.
     pub fn kind_name(&self) -> &str {
         match &self.keys {
             StageKeys::Unknown(name) => name,
@@ -95,7 +97,7 @@ impl RawStage {
         }
     }
 
-    /// Whether it looks at statistics of inputs.
+    /// Returns whether the stage needs input statistics.
     pub fn needs_statistics(&self) -> bool {
         match &self.keys {
             StageKeys::Prune(keys) => keys.needs_statistics(),
@@ -104,12 +106,12 @@ impl RawStage {
         }
     }
 
-    /// A key that stages of its kind do not have, where it has one.
+    /// Returns a key that stages of this kind do not have, if there is one.
     pub(crate) fn foreign_key(&self) -> Option<&str> {
         self.foreign.keys().map(String::as_str).next()
     }
 
-    /// The stage in words: `prune magnitude, layer, sparsity 0.4`.
+    /// Returns the stage in short words: `prune magnitude, layer, sparsity 0.4`.
     pub fn in_words(&self) -> String {
         let parts = match &self.keys {
             StageKeys::Prune(keys) => keys.in_words(),

@@ -1,46 +1,47 @@
-//! What a training is asked for, as TOML has it.
+//! The TOML structure of training settings.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How a student is pruned while it learns.
+/// Gradual pruning of a student.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawGradual {
-    /// The share of weights that is dropped in the end, 0 to 1.
+    /// The final share of weights to set to zero, from 0 to below 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sparsity: Option<f64>,
-    /// "layer" (the default), each tensor by itself, or "global", one threshold over all.
+    /// "layer" (the default) prunes each tensor to the sparsity; "global" uses one threshold for all tensors.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
-    /// "cubic" (the default): fast at first, then slowly; "linear"; or "constant", all of it at the begin.
+    /// How sparsity grows: "cubic" (the default), "linear" or "constant". "cubic" is fast at first, then slow;
+    /// "constant" has the final sparsity from the first step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule: Option<String>,
-    /// The share of the steps after which weights begin to go (0).
+    /// The share of steps after which pruning begins (0).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub begin: Option<f64>,
-    /// The share of the steps after which no more go (0.5): what is left then learns on.
+    /// The share of steps after which pruning ends (0.5); the remaining steps train the kept weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end: Option<f64>,
-    /// Steps between two decisions on what goes (10).
+    /// Number of steps between two updates of the masks (10).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<usize>,
-    /// Globs over tensor names; all linear and conv ones when absent.
+    /// Globs over tensor names; all linear and conv tensors by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub include: Option<Vec<String>>,
-    /// Globs over tensor names to leave out.
+    /// Globs over the names of tensors to skip.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<String>,
 }
 
-/// What a student is.
+/// The student of a training.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum RawStudent {
     /// "self" or "layers".
     Name(String),
-    /// Other sizes of the model's config.json.
+    /// Overrides of sizes in the model's config.json.
     Sizes(BTreeMap<String, serde_json::Value>),
 }
 
@@ -56,39 +57,41 @@ impl RawStudent {
     }
 }
 
-/// Which layers.
+/// A choice of layers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum RawLayers {
     /// "every", "first" or "last".
     Name(String),
-    /// These, from 0.
+    /// The listed layers; they count from 0.
     List(Vec<usize>),
 }
 
-/// One thing that goes down. Which keys it may have depends on its kind.
+/// A loss to minimize. Its valid keys depend on its kind.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawLoss {
     /// "logits", "labels", "hidden", "attention" or "embedding".
     pub kind: String,
-    /// Its factor (1).
+    /// The weight of the loss (1).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
-    /// How outputs are compared. logits: "kl" (the default) or "js"; hidden: "mse" (the default) or "cosine"; attention:
-    /// "maps" (the default) or "values"; embedding: "cosine" (the default) or "similarity".
+    /// The comparison. logits: "kl" (the default) or "js"; hidden: "mse" (the default) or "cosine"; attention:
+    /// "maps" (attention probabilities, the default) or "values"; embedding: "cosine" (the default) or
+    /// "similarity".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// logits: what scores are divided by (4).
+    /// logits: the temperature, by which logits are divided (4).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f32>,
-    /// labels: the share spread over all classes (0).
+    /// labels: the share of label smoothing (0).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub smoothing: Option<f32>,
-    /// hidden, attention: the teacher's layer for each of the student's: "every" (the default), "first", "last" or a list.
+    /// hidden, attention: the teacher layer for each student layer: "every" (the default, evenly spaced),
+    /// "first", "last" or a list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layers: Option<RawLayers>,
-    /// attention by "values": parts that the width is cut into (12).
+    /// attention by "values": number of heads that the width is split into (12).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heads: Option<usize>,
 }

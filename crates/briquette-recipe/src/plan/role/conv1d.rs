@@ -1,15 +1,15 @@
-//! `Conv1D`, which GPT-2 and related families have instead of linear layers: a matrix stored `[in, out]`.
+//! `Conv1D`, which GPT-2 and related families use instead of linear layers: a matrix stored as `[in, out]`.
 
 use super::neighbours::{Name, Neighbours};
 use briquette_formats::TensorInfo;
 use briquette_writer::known::Reason;
 
-/// The names of `Conv1D` layers; other families give linear layers these names too.
+/// The names of `Conv1D` layers. Other families use these names for linear layers.
 const LAYERS: [&str; 4] = ["c_attn", "c_fc", "c_proj", "q_attn"];
-/// The `model_type` of the families that have `Conv1D`.
+/// The `model_type` of families with `Conv1D`.
 const FAMILIES: [&str; 4] = ["gpt2", "openai-gpt", "imagegpt", "decision_transformer"];
 
-/// The reason why layers with such names are `Conv1D`, `None` where they are linear layers.
+/// Returns the evidence that layers with these names are `Conv1D`; `None` if they are linear layers.
 pub(super) fn found(tensors: &[TensorInfo], near: &Neighbours, model_types: &[String]) -> Option<Reason> {
     let turned = tensors.iter().filter_map(|info| is_turned(info, near));
     let (mut n_turned, mut n_straight) = (0, 0);
@@ -23,12 +23,12 @@ pub(super) fn found(tensors: &[TensorInfo], near: &Neighbours, model_types: &[St
     }
 }
 
-/// Whether a name is that of a weight that may be a `Conv1D`'s.
+/// Returns whether a name may belong to the weight of a `Conv1D`.
 pub(super) fn may_be(name: Name) -> bool {
     name.leaf == "weight" && LAYERS.contains(&name.layer())
 }
 
-/// Whether a weight that may be a `Conv1D`'s is stored `[in, out]`; `None` where its bias does not show it.
+/// Returns whether a possible `Conv1D` weight is stored as `[in, out]`; `None` if its bias does not show it.
 fn is_turned(info: &TensorInfo, near: &Neighbours) -> Option<bool> {
     let name = Name::of(&info.name, &info.name);
     let [first, last] = info.shape.0.as_slice().try_into().ok().filter(|_| may_be(name))?;

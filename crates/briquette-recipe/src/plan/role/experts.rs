@@ -1,23 +1,23 @@
-//! Experts stored together in one tensor, and the routers that choose among experts.
+//! Experts that are stacked in one tensor, and the routers that choose among experts.
 
 use super::neighbours::{Name, Neighbours};
 use briquette_core::OutputAxis;
 use briquette_core::Role;
 use briquette_writer::known::{Known, Reason};
 
-/// Names of tensors that read the block's input, and of those that give its output.
+/// Names of tensors that read the block's input. `OUTWARD` has those that compute its output.
 const INWARD: [&str; 6] = ["gate_up_proj", "gate_proj", "up_proj", "w1", "w3", "input_linear"];
 const OUTWARD: [&str; 3] = ["down_proj", "w2", "output_linear"];
-/// Pairs of tensors in one block whose shapes together show which axis counts outputs.
+/// Pairs of tensors in a block whose shapes together show the output axis.
 const PAIRS: [(&str, &str); 2] = [("gate_up_proj", "down_proj"), ("input_linear", "output_linear")];
 
-/// Whether a matrix is a router, which chooses experts.
+/// Returns whether a matrix is a router, which chooses experts.
 pub(super) fn is_router(name: Name, near: &Neighbours) -> bool {
     let is_gate = name.layer() == "gate" && near.has_experts(name.block());
     name.leaf == "weight" && (is_gate || name.owners().any(|owner| ["router", "shared_expert_gate"].contains(&owner)))
 }
 
-/// The role of a tensor `[experts, .., ..]`, where its name says that it holds experts.
+/// Returns the role of a tensor `[experts, .., ..]` if its name indicates experts.
 pub(super) fn of(name: Name, shape: [usize; 3], near: &Neighbours, hidden_sizes: &[usize]) -> Option<Known> {
     let is_stack = |owner: &str| owner.contains("expert") || owner.contains("moe");
     let word = if name.leaf == "weight" { name.layer() } else { name.leaf };
@@ -33,7 +33,7 @@ pub(super) fn of(name: Name, shape: [usize; 3], near: &Neighbours, hidden_sizes:
     })
 }
 
-/// Whether experts are stored `[in, out]`: shown by the width of the model, where just one of the axes has that extent.
+/// Returns whether experts are stored as `[in, out]`, if exactly one axis has the hidden size of the model.
 fn turned_by_size([_, middle, last]: [usize; 3], is_inward: bool, hidden_sizes: &[usize]) -> Option<bool> {
     let is_hidden = |n: usize| hidden_sizes.contains(&n);
     match (is_hidden(middle), is_hidden(last)) {
@@ -43,8 +43,9 @@ fn turned_by_size([_, middle, last]: [usize; 3], is_inward: bool, hidden_sizes: 
     }
 }
 
-/// Whether a pair in one block is stored `[in, out]`: `[2 * inner, hidden]` goes with `[hidden, inner]`, `[hidden, 2 * inner]` with
-/// `[inner, hidden]`.
+/// Returns whether a pair in a block is stored as `[in, out]`.
+///
+/// `[2 * inner, hidden]` pairs with `[hidden, inner]`, and `[hidden, 2 * inner]` with `[inner, hidden]`.
 fn turned_by_pair(name: Name, word: &str, near: &Neighbours) -> Option<bool> {
     let (up, down) = PAIRS.into_iter().find(|(up, down)| [*up, *down].contains(&word))?;
     let shape = |word: &str| -> Option<[usize; 3]> {

@@ -1,4 +1,5 @@
-//! Checks roles against transformers and torch: the lists in `fixtures/roles`, which `fixtures/make_roles.py` makes.
+//! Checks roles against transformers and torch, with the lists in `fixtures/roles` that
+//! `fixtures/make_roles.py` writes.
 
 use super::roles::RoleContext;
 use briquette_core::Role;
@@ -8,7 +9,7 @@ use briquette_formats::model_config::ModelFamily;
 use briquette_writer::known::{Known, Reason};
 use std::path::PathBuf;
 
-/// The tensors of a family: each with the class of the module that uses it.
+/// The tensors of a family, each with the class of the module that uses it.
 struct Listed {
     name: String,
     family: ModelFamily,
@@ -36,7 +37,7 @@ fn listed() -> Vec<Listed> {
     paths.into_iter().map(read).collect()
 }
 
-/// The roles that Briquette finds for the tensors of a family.
+/// Returns the detected roles of the tensors of a family.
 fn known(listed: &Listed, with_config: bool) -> Vec<(TensorInfo, String, Known)> {
     let infos: Vec<TensorInfo> = listed.tensors.iter().map(|(info, _)| info.clone()).collect();
     let family = if with_config { listed.family.clone() } else { ModelFamily::default() };
@@ -44,7 +45,7 @@ fn known(listed: &Listed, with_config: bool) -> Vec<(TensorInfo, String, Known)>
     listed.tensors.iter().map(|(info, class)| (info.clone(), class.clone(), roles.of(info))).collect()
 }
 
-/// Whether a role suits a class. Biases and scales are rarely more than vectors, and any role that stages leave alone suits them.
+/// Returns whether a role fits a class. Biases and scales may have any role that stages skip.
 fn is_right(info: &TensorInfo, class: &str, known: Known) -> bool {
     let is_left_alone = matches!(known.role, Role::Norm | Role::Bias | Role::Parameter | Role::Unknown);
     let leaf = info.name.rsplit('.').next().unwrap();
@@ -80,7 +81,7 @@ fn is_right(info: &TensorInfo, class: &str, known: Known) -> bool {
 }
 
 #[test]
-fn every_tensor_of_every_family_is_what_its_class_says() {
+fn roles_of_all_families_match_the_classes() {
     let families = listed();
     assert!(families.len() > 60, "{} families", families.len());
     let mut wrong = Vec::new();
@@ -95,7 +96,7 @@ fn every_tensor_of_every_family_is_what_its_class_says() {
 }
 
 #[test]
-fn neighbours_show_as_much_where_there_is_no_config_json() {
+fn roles_match_the_classes_without_config_json() {
     let mut wrong = Vec::new();
     for family in &listed() {
         for (info, class, known) in known(family, false) {
@@ -108,7 +109,7 @@ fn neighbours_show_as_much_where_there_is_no_config_json() {
 }
 
 #[test]
-fn what_is_left_alone_as_unknown_is_little() {
+fn few_tensors_have_an_unknown_role() {
     let is_unknown = |(info, _, known): &(TensorInfo, String, Known)| {
         (known.role == Role::Unknown).then(|| info.name.rsplit('.').next().unwrap().to_string())
     };
@@ -116,7 +117,7 @@ fn what_is_left_alone_as_unknown_is_little() {
         listed().iter().flat_map(|family| known(family, true)).filter_map(|t| is_unknown(&t)).collect();
     names.sort();
     names.dedup();
-    // Experts are `[experts, in, out]`, and XLNet's matrices `[in, heads, size]`.
+    // Experts of this family are `[experts, in, out]`, and XLNet's matrices are `[in, heads, size]`.
     assert_eq!(names, ["down_proj", "gate_up_proj", "k", "o", "q", "r", "v"]);
 }
 
@@ -132,13 +133,17 @@ fn a_bias_shows_which_axis_counts_outputs() {
     assert_eq!(one("a.weight", &[4, 6], &[("a.bias", &[4])]).why, Reason::MatrixWithBias);
     let turned = one("a.weight", &[4, 6], &[("a.bias", &[6])]);
     assert_eq!((turned.role, turned.axis, turned.why), (Role::Linear, OutputAxis::Last, Reason::TurnedByBias));
-    assert_eq!(one("a.weight", &[6, 6], &[("a.bias", &[6])]).axis, OutputAxis::First, "a square does not show it");
-    assert_eq!(one("embed.weight", &[4, 6], &[("embed.bias", &[4])]).role, Role::Linear, "no table has a bias");
+    assert_eq!(
+        one("a.weight", &[6, 6], &[("a.bias", &[6])]).axis,
+        OutputAxis::First,
+        "a square matrix does not show it"
+    );
+    assert_eq!(one("embed.weight", &[4, 6], &[("embed.bias", &[4])]).role, Role::Linear, "embeddings have no bias");
     assert_eq!(one("a.weight", &[4, 6], &[("a.bias", &[4, 6])]).role, Role::Norm);
 }
 
 #[test]
-fn outputs_of_transposed_convolutions_are_their_second_axis_where_anything_shows_it() {
+fn transposed_convolutions_have_outputs_on_the_second_axis() {
     let found = |name: &str, shape: &[usize], beside: &[(&str, &[usize])]| {
         let known = one(name, shape, beside);
         assert_eq!(known.role, Role::Conv, "{name} {shape:?}");
@@ -174,7 +179,7 @@ fn a_class_in_the_file_shows_a_transposed_convolution() {
 }
 
 #[test]
-fn directions_and_lengths_are_known_by_each_other() {
+fn directions_and_lengths_need_each_other() {
     let beside: [(&str, &[usize]); 1] = [("a.weight_g", &[4, 1, 1])];
     let known = one("a.weight_v", &[4, 6, 3], &beside);
     assert_eq!((known.role, known.why), (Role::Conv, Reason::WeightNormDirections));
@@ -201,14 +206,14 @@ fn bare_tables_are_embeddings_only_under_names_of_tables() {
 }
 
 #[test]
-fn a_square_conv1d_follows_those_beside_it() {
+fn a_square_conv1d_follows_its_neighbours() {
     let square = |fc: &[usize]| one("h.0.c_proj.weight", &[8, 8], &[("h.0.c_fc.weight", fc), ("h.0.c_fc.bias", &[32])]);
     assert_eq!((square(&[8, 32]).axis, square(&[8, 32]).why), (OutputAxis::Last, Reason::Conv1dByBias));
     assert_eq!(square(&[32, 8]).axis, OutputAxis::First);
 }
 
 #[test]
-fn what_no_rule_knows_is_unknown_and_a_tensor_of_no_weights_is_other() {
+fn unmatched_tensors_are_unknown_and_integers_are_other() {
     for (name, shape) in [("text_projection", &[4, 6][..]), ("experts.w9", &[2, 4, 6]), ("x.kernel", &[4, 6])] {
         assert_eq!(one(name, shape, &[]).role, Role::Unknown, "{name}");
     }
@@ -219,7 +224,7 @@ fn what_no_rule_knows_is_unknown_and_a_tensor_of_no_weights_is_other() {
 }
 
 #[test]
-fn a_rule_wins_over_the_name_and_may_say_the_axis() {
+fn a_rule_overrides_the_name_and_may_set_the_axis() {
     use briquette_core::RoleRule;
     use briquette_core::pattern::Patterns;
     let info = |name: &str| TensorInfo::checked(name.into(), DType::F32, vec![2, 4, 4]).unwrap();

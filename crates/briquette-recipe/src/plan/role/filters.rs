@@ -1,17 +1,19 @@
-//! Filters of convolutions: tensors of rank 3 to 5 called `weight`, and which of their axes counts outputs.
+//! Convolution filters: tensors of rank 3 to 5 called `weight`, and their output axis.
 
 use super::matrices;
 use super::neighbours::{Name, Neighbours};
 use briquette_core::{OutputAxis, Role};
 use briquette_writer::known::{Known, Reason};
 
-/// Words in names of transposed convolutions.
+/// Words in the names of transposed convolutions.
 const TRANSPOSED: [&str; 6] = ["transpose", "deconv", "conv_trans", "convtrans", "trans_conv", "transconv"];
-/// Layers of DPT and Depth Anything that enlarge by a transposed convolution with an even kernel, or reduce by another with an odd one.
+/// Layers of DPT and Depth Anything that enlarge by a transposed convolution with an even kernel, or reduce by
+/// a convolution with an odd one.
 const RESIZED: [&str; 2] = ["resize", "resize_layers"];
 
-/// The role of a tensor of rank 3 to 5 whose last segment shows nothing more. `is_transposed` says that the file names the class of its
-/// layer, and that is a transposed convolution.
+/// Returns the role of a tensor of rank 3 to 5 whose last segment shows no role.
+///
+/// `is_transposed` is true if the file gives the class of its layer as a transposed convolution.
 pub(super) fn of(name: Name, shape: &[usize], near: &Neighbours, is_transposed: bool) -> Known {
     if shape.iter().filter(|&&n| n != 1).count() <= 1 {
         return Known::new(Role::Parameter, Reason::OneExtent);
@@ -25,7 +27,7 @@ pub(super) fn of(name: Name, shape: &[usize], near: &Neighbours, is_transposed: 
         let (role, why) = if is_norm { (Role::Norm, Reason::NormName) } else { (Role::Unknown, Reason::NoRule) };
         return Known::new(role, why);
     }
-    // No norm has four axes that count more than one; of three, only a layer that is called so is one.
+    // No norm has four axes longer than one. With three axes, the layer itself must have the name of a norm.
     if bias.is_none() && shape.len() == 3 && matrices::is_norm_layer(name) {
         return Known::new(Role::Norm, Reason::NormName);
     }
@@ -39,9 +41,10 @@ pub(super) fn of(name: Name, shape: &[usize], near: &Neighbours, is_transposed: 
     }
 }
 
-/// The evidence that filters belong to a transposed convolution, `[in, out / groups, ..]`.
+/// Returns the evidence that filters belong to a transposed convolution, `[in, out / groups, ..]`.
 ///
-/// With groups, no axis counts outputs: a row for each input has the weights of fewer outputs than one for each place in a group.
+/// With groups, no axis is the output axis. Rows by input mix fewer outputs than rows by position within a
+/// group.
 fn transposed(name: Name, shape: &[usize], near: &Neighbours, is_class: bool) -> Option<Reason> {
     let n_outputs =
         [(near.bias(name.owner), Reason::TransposedByBias), (near.next_norm(name), Reason::TransposedByNorm)];
@@ -65,7 +68,7 @@ fn transposed(name: Name, shape: &[usize], near: &Neighbours, is_class: bool) ->
     Some(if has_groups { Reason::GroupedTransposed } else { why })
 }
 
-/// Whether filters `[in, out / groups, ..]` may have this many outputs in more than one group.
+/// Returns whether filters `[in, out / groups, ..]` can have this many outputs in more than one group.
 fn is_grouped(shape: &[usize], n_outputs: usize) -> bool {
     let n_groups = n_outputs.checked_div(shape[1]).unwrap_or(0);
     n_groups > 1 && n_groups * shape[1] == n_outputs && shape[0].is_multiple_of(n_groups)

@@ -1,4 +1,4 @@
-//! Matrices called `weight`: linear layers, embeddings, norms over two axes.
+//! Matrices called `weight`: linear layers, embeddings, and norms over two axes.
 
 use super::conv1d;
 use super::neighbours::{Name, Neighbours};
@@ -6,25 +6,28 @@ use briquette_core::OutputAxis;
 use briquette_core::Role;
 use briquette_writer::known::{Known, Reason};
 
-/// Names of layers, or of what they are in, that hold a table though they do not say "embedding".
+/// Segments of layer names that indicate an embedding without the word "embedding".
 const TABLES: [&str; 4] = ["wte", "wpe", "shared", "emb"];
-/// Names of layers that hold a table: `nn.Embedding` and `nn.EmbeddingBag` of recommenders, speech models, SAM and vector quantizers.
+/// Names of embedding layers: `nn.Embedding` and `nn.EmbeddingBag` of recommenders, speech models, SAM and
+/// vector quantizers.
 const TABLE_LAYERS: [&str; 6] = ["bag", "codebook", "codebooks", "embs", "lut", "positions"];
-/// Ends of such names: `tok_emb`, `item_embs`, `mask_tokens`, `iou_token`.
+/// Suffixes of such names: `tok_emb`, `item_embs`, `mask_tokens`, `iou_token`.
 const TABLE_ENDS: [&str; 6] = ["_emb", "_embs", "_bag", "_token", "_tokens", "_codebook"];
-/// Their beginning: `emb_g`.
+/// Prefix of such names: `emb_g`.
 const TABLE_START: &str = "emb_";
-/// Words in names that say "embedding" though the layer multiplies: `embed_out` of GPT-NeoX, `embeddings_project` of ELECTRA,
-/// `embedding_hidden_mapping_in` of ALBERT, `embed_proj`.
+/// Words in names of linear layers that also contain "embed": `embed_out` of GPT-NeoX, `embeddings_project` of
+/// ELECTRA, `embedding_hidden_mapping_in` of ALBERT, `embed_proj`.
 const NO_TABLES: [&str; 4] = ["embed_out", "proj", "mapping", "linear"];
-/// Tables of biases by the distance between two positions, as in T5.
+/// Tables of biases by relative position, as in T5.
 const BIASES: [&str; 1] = ["relative_attention_bias"];
-/// Words of layers that multiply, beside which "norm" in a name means that a norm comes before or after: `layernorm_qkv`, `norm_proj`,
-/// `convnormrelu1`.
+/// Words of linear and conv layers. With them, "norm" in a name means that a norm comes before or after:
+/// `layernorm_qkv`, `norm_proj`, `convnormrelu1`.
 const PRODUCTS: [&str; 7] = ["proj", "qkv", "conv", "linear", "dense", "fc", "mlp"];
 
-/// The role of the matrix `owner.weight`. `conv1d` is the reason why `c_attn` and the like are stored `[in, out]`, if they are;
-/// `is_told` says that the layout of weights is known, so that biases need not show it.
+/// Returns the role of the matrix `owner.weight`.
+///
+/// `conv1d` is the evidence that `c_attn` and similar weights are stored as `[in, out]`. `is_told` is true if
+/// the layout is known, so that biases need not show it.
 pub(super) fn of(
     name: Name,
     [first, last]: [usize; 2],
@@ -50,19 +53,20 @@ pub(super) fn of(
     }
 }
 
-/// The role of a matrix that has no bias beside it, by its name.
+/// Returns the role of a matrix without a bias, by its name.
 fn by_name(name: Name) -> Known {
     if is_table(name) {
         return Known::new(Role::Embedding, Reason::EmbeddingName);
     }
-    // A norm over two axes, such as one for each head: only a layer that is called so, as matrices are far more frequent.
+    // A norm over two axes, such as one per head, must have the name of a norm, because matrices are far more
+    // frequent.
     if ends_as_norm(name.layer()) {
         return Known::new(Role::Norm, Reason::NormName);
     }
     Known::new(Role::Linear, Reason::Matrix)
 }
 
-/// Whether a layer holds a table that is looked up, by its name.
+/// Returns whether a layer is an embedding by its name.
 pub(super) fn is_table(name: Name) -> bool {
     let is_embedding = |segment: &str| segment.contains("embed") || TABLES.contains(&segment);
     let word = name.word();
@@ -73,23 +77,25 @@ pub(super) fn is_table(name: Name) -> bool {
     (is_table_word || name.owners().any(is_embedding)) && !multiplies
 }
 
-/// Whether a segment of a name means a norm: `norm1`, `LayerNorm`, `layernorm_before`, `bn_2`, `ln`; not `norm_proj`.
+/// Returns whether a segment of a name indicates a norm: `norm1`, `LayerNorm`, `layernorm_before`, `bn_2`,
+/// `ln`; not `norm_proj`.
 pub(super) fn is_norm(segment: &str) -> bool {
     ends_as_norm(segment) || segment.contains("norm") && !is_product(segment)
 }
 
-/// Whether a segment of a name means a layer that multiplies, even if it says norm too.
+/// Returns whether a segment of a name indicates a linear or conv layer, even if it also contains "norm".
 pub(super) fn is_product(segment: &str) -> bool {
     PRODUCTS.iter().any(|word| segment.contains(word)) && !ends_as_norm(segment)
 }
 
-/// Whether a segment ends as names of norms do, but for a number: `norm1`, `q_norm`, `fc_norm`, `bn_2`.
+/// Returns whether a segment ends like the name of a norm, except for a number: `norm1`, `q_norm`, `fc_norm`,
+/// `bn_2`.
 fn ends_as_norm(segment: &str) -> bool {
     let stem = segment.trim_end_matches(|c: char| c.is_ascii_digit() || c == '_');
     ["norm", "norms", "normalization"].iter().any(|word| stem.ends_with(word)) || stem == "bn" || stem == "ln"
 }
 
-/// Whether a layer is called as norms are.
+/// Returns whether a layer has the name of a norm.
 pub(super) fn is_norm_layer(name: Name) -> bool {
     ends_as_norm(name.layer())
 }

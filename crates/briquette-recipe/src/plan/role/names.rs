@@ -1,4 +1,4 @@
-//! Parameters that belong to no layer of their own, by the last segment of their names.
+//! Bare parameters, recognized by the last segment of their names.
 
 use super::neighbours::Name;
 use briquette_core::Role;
@@ -6,20 +6,20 @@ use briquette_writer::known::{Known, Reason};
 
 /// How a row of the table is compared with the last segment of a name.
 enum Word {
-    /// The segment equals this.
+    /// The segment equals this word.
     Is(&'static str),
-    /// The segment begins with this.
+    /// The segment begins with this word.
     Begins(&'static str),
-    /// The segment ends with this.
+    /// The segment ends with this word.
     Ends(&'static str),
-    /// The segment contains this.
+    /// The segment contains this word.
     Has(&'static str),
 }
 use Word::{Begins, Ends, Has, Is};
 
-/// Words in lower case, each with the role it shows; the first row that fits counts.
+/// Words in lower case, each with its role. The first matching row applies.
 const TABLE: &[(Word, Role, Reason)] = &[
-    // Matrices in torch's own modules that hold several matrices, such as attention and LSTM.
+    // Matrices of torch modules that have several, such as attention and LSTM.
     (Ends("_proj_weight"), Role::Linear, Reason::PartOfModule),
     (Begins("weight_ih"), Role::Linear, Reason::PartOfModule),
     (Begins("weight_hh"), Role::Linear, Reason::PartOfModule),
@@ -27,7 +27,7 @@ const TABLE: &[(Word, Role, Reason)] = &[
     // Transformer Engine's LayerNormMLP.
     (Is("fc1_weight"), Role::Linear, Reason::PartOfModule),
     (Is("fc2_weight"), Role::Linear, Reason::PartOfModule),
-    // Lengths of a weight norm without their directions; with them, shapes show more: see `weight_norm.rs`.
+    // Lengths of a weight norm without directions. With both, the shapes show more: see `weight_norm.rs`.
     (Is("original0"), Role::Parameter, Reason::WeightNormLengths),
     (Is("weight_g"), Role::Parameter, Reason::WeightNormLengths),
     // Biases. relative_position_bias_table: Swin, BEiT; bias_k, bias_v: MultiheadAttention; r_w_bias: XLNet.
@@ -60,11 +60,11 @@ const TABLE: &[(Word, Role, Reason)] = &[
     (Is("sinks"), Role::Parameter, Reason::BareParameter),
 ];
 
-/// Beginnings of the names of bare tables: JAX calls that of an embedding so. Other bare parameters that say "embed" are used as they
-/// stand, such as positions.
+/// Prefixes of the names of embeddings in JAX models. Other bare parameters with "embed" in their names, such
+/// as positions, are added as they are.
 const TABLES: [&str; 3] = ["word_embed", "tok_embed", "token_embed"];
 
-/// The role of a bare parameter of rank 2 or more, where its name shows it.
+/// Returns the role of a bare parameter of rank 2 or more, if its name shows it.
 pub(super) fn of(name: Name, rank: usize) -> Option<Known> {
     let leaf = name.leaf;
     let bare = Known::new(Role::Parameter, Reason::BareParameter);

@@ -1,20 +1,22 @@
-//! The tensors that lie beside a tensor, under the same owner.
+//! The neighbours of a tensor: tensors under the same owner.
 
 use briquette_core::Shape;
 use briquette_formats::TensorInfo;
 use std::collections::{HashMap, HashSet};
 
-/// Last segments of the names that are looked up: a small share of all names, so that a model of a million tensors costs little.
+/// Last segments of the names that are indexed. They are few, so that a model with a million tensors is cheap.
 const WITNESSES: [&str; 2] = ["bias", "running_mean"];
 
-/// Ends of the names of directions and of lengths of a weight norm: those of torch's parametrization, and those of its older version,
-/// which also has names such as `weight_hh_l0_v`.
+/// Suffixes of the names of directions and lengths of a weight norm.
+///
+/// The first pair is torch's parametrization. The second is its older version, which also has names such as
+/// `weight_hh_l0_v`.
 pub(super) const NORM_ENDS: [(&str, &str); 2] = [(".original1", ".original0"), ("_v", "_g")];
 
 /// A name split at its last dots: `a.b.weight` is the `weight` of the layer `b` in the block `a`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Name<'a> {
-    /// Everything before the last dot, in its own case.
+    /// Everything before the last dot, in the original case.
     pub(super) owner: &'a str,
     lower_owner: &'a str,
     /// The last segment, in lower case.
@@ -28,34 +30,36 @@ impl<'a> Name<'a> {
         Self { owner: &name[..lower_owner.len()], lower_owner, leaf }
     }
 
-    /// The layer's name: the last segment of the owner, in lower case.
+    /// Returns the layer's name: the last segment of the owner, in lower case.
     pub(super) fn layer(&self) -> &'a str {
         self.lower_owner.rsplit('.').next().unwrap_or_default()
     }
 
-    /// The last segment of the owner that is no number, in lower case: a layer within a list has the name of the list.
+    /// Returns the last segment of the owner that is not a number, in lower case. A layer in a list gets the
+    /// name of the list.
     pub(super) fn word(&self) -> &'a str {
         let is_number = |segment: &&str| segment.bytes().all(|byte| byte.is_ascii_digit());
         self.lower_owner.rsplit('.').find(|segment| !is_number(segment)).unwrap_or_default()
     }
 
-    /// The block that holds the layer: the owner without its last segment, in its own case.
+    /// Returns the block of the layer: the owner without its last segment, in the original case.
     pub(super) fn block(&self) -> &'a str {
         self.owner.rsplit_once('.').map_or("", |(block, _)| block)
     }
 
-    /// The segments of the owner, in lower case.
+    /// Returns the segments of the owner, in lower case.
     pub(super) fn owners(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.lower_owner.split('.')
     }
 }
 
-/// Whether a tensor may be a part of a weight norm, by its name.
+/// Returns whether the name may belong to a part of a weight norm.
 fn is_of_norm(name: &str) -> bool {
     NORM_ENDS.iter().any(|(directions, lengths)| name.ends_with(directions) || name.ends_with(lengths))
 }
 
-/// The shapes of biases, running statistics, stacked matrices and parts of weight norms, and which blocks hold experts.
+/// The shapes of biases, running statistics, stacked matrices and parts of weight norms, and the blocks with
+/// experts.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours<'a> {
     shapes: HashMap<&'a str, &'a Shape>,
@@ -77,7 +81,7 @@ impl<'a> Neighbours<'a> {
         found
     }
 
-    /// The shape of `owner.leaf`, where it is among the shapes that are kept.
+    /// Returns the shape of `owner.leaf`, if it is indexed.
     pub(super) fn shape(&self, owner: &str, leaf: &str) -> Option<&'a Shape> {
         match owner {
             _ if self.shapes.is_empty() => None,
@@ -86,12 +90,12 @@ impl<'a> Neighbours<'a> {
         }
     }
 
-    /// The shape of the tensor with this name, where it is among the shapes that are kept.
+    /// Returns the shape of the tensor with this name, if it is indexed.
     pub(super) fn named(&self, name: &str) -> Option<&'a Shape> {
         self.shapes.get(name).copied()
     }
 
-    /// The length of the vector `owner.bias`.
+    /// Returns the length of the vector `owner.bias`.
     pub(super) fn bias(&self, owner: &str) -> Option<usize> {
         match self.shape(owner, "bias")?.0.as_slice() {
             [n] => Some(*n),
@@ -99,7 +103,8 @@ impl<'a> Neighbours<'a> {
         }
     }
 
-    /// How many channels the batch norm has that comes next in a sequence of layers: after `main.0`, that is `main.1`.
+    /// Returns the number of channels of the next layer in a sequence, if that is a batch norm: `main.1` after
+    /// `main.0`.
     pub(super) fn next_norm(&self, name: Name) -> Option<usize> {
         let place: usize = name.layer().parse().ok()?;
         let next = match name.block() {
@@ -112,7 +117,7 @@ impl<'a> Neighbours<'a> {
         }
     }
 
-    /// Whether experts lie in this block.
+    /// Returns whether the block has experts.
     pub(super) fn has_experts(&self, block: &str) -> bool {
         self.with_experts.contains(block)
     }

@@ -13,7 +13,7 @@ use briquette_formats::model_config::ModelFamily;
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource, WeightLayout};
 use briquette_writer::known::{Known, Reason};
 
-/// What is known of a model, from which the role of each tensor follows.
+/// The properties of a model that determine the roles of its tensors.
 #[derive(Debug)]
 pub struct RoleContext<'a> {
     rules: &'a [RoleRule],
@@ -24,8 +24,10 @@ pub struct RoleContext<'a> {
 }
 
 impl<'a> RoleContext<'a> {
-    /// Gathers what all tensors of a model show. `layout` is how its Linear weights are stored, where the model or the recipe says so;
-    /// otherwise they count as `[out, in]` unless a bias shows the contrary.
+    /// Gathers the evidence of all tensors of a model.
+    ///
+    /// `layout` is the layout of its Linear weights, if the model or the recipe sets it. Otherwise, weights are
+    /// `[out, in]` unless a bias shows the opposite.
     pub fn new(
         tensors: &'a [TensorInfo],
         family: ModelFamily,
@@ -37,15 +39,15 @@ impl<'a> RoleContext<'a> {
         Self { rules, family, layout, near, conv1d }
     }
 
-    /// The roles of a checkpoint's tensors, with what its directory says of the model.
+    /// Gathers the evidence of a checkpoint's tensors and of its directory.
     ///
     /// # Errors
-    /// Io.
+    /// Io: the checkpoint cannot be read.
     pub fn of_model(checkpoint: &'a Checkpoint, layout: Option<WeightLayout>, rules: &'a [RoleRule]) -> Result<Self> {
         Ok(Self::new(checkpoint.tensors(), ModelFamily::of(checkpoint)?, layout, rules))
     }
 
-    /// The role of a tensor. A rule that matches wins over the name, and the last such rule over others.
+    /// Returns the role of a tensor. A matching rule overrides the name, and the last matching rule applies.
     pub fn of(&self, info: &TensorInfo) -> Known {
         if !info.dtype.is_weight() {
             return Known::new(Role::Other, Reason::NoWeight);
@@ -67,7 +69,7 @@ impl<'a> RoleContext<'a> {
     }
 
     fn read(&self, info: &TensorInfo) -> Known {
-        // Only ASCII letters change, so that both strings can be cut at the same bytes.
+        // Only ASCII letters change, so byte offsets are the same in both strings.
         let lower = info.name.to_ascii_lowercase();
         let name = Name::of(&info.name, &lower);
         let shape = info.shape.0.as_slice();
@@ -102,7 +104,7 @@ impl<'a> RoleContext<'a> {
         filters::of(name, shape, &self.near, is_transposed)
     }
 
-    /// The directions of a weight norm, whose layer shows which axis counts outputs.
+    /// Adds the output axis of the layer to the directions of a weight norm.
     fn with_axis(&self, info: &TensorInfo, known: Known) -> Known {
         if known.role != Role::Conv {
             return known;

@@ -1,4 +1,4 @@
-//! Weight norm: directions and lengths, by their names and shapes.
+//! Weight norms: directions and lengths, by their names and shapes.
 
 use super::neighbours::{NORM_ENDS, Neighbours};
 use briquette_core::{OutputAxis, Role, Rows, Shape};
@@ -6,12 +6,12 @@ use briquette_formats::TensorInfo;
 use briquette_writer::NormGroups;
 use briquette_writer::known::{Known, Reason};
 
-/// The name that the lengths of these directions have, where the name may be one of directions.
+/// Returns the name of the lengths, if the name may belong to directions.
 pub(crate) fn lengths_of(directions: &str) -> Option<String> {
     NORM_ENDS.iter().find_map(|(end, other)| Some(format!("{}{other}", directions.strip_suffix(end)?)))
 }
 
-/// The layer that the directions or lengths of a weight belong to: `ups.0` of `ups.0.weight_v` and of
+/// Returns the layer of directions or lengths: `ups.0` for `ups.0.weight_v` and for
 /// `ups.0.parametrizations.weight.original1`.
 pub(super) fn layer_of(name: &str) -> &str {
     let owner = name.rsplit_once('.').map_or("", |(owner, _)| owner);
@@ -21,7 +21,7 @@ pub(super) fn layer_of(name: &str) -> &str {
         .map_or(owner, |owner| owner.strip_suffix('.').unwrap_or(owner))
 }
 
-/// The role of directions that have lengths beside them, and of lengths that have directions.
+/// Returns the role of directions with matching lengths, and of lengths with matching directions.
 pub(super) fn of(info: &TensorInfo, near: &Neighbours) -> Option<Known> {
     let fits = |directions: &Shape, lengths: &Shape| {
         NormGroups::of(directions, Rows::of(directions, OutputAxis::First), lengths).is_some()

@@ -13,22 +13,22 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Models that a plot shows; those of the frontier are always among them, if they are not more themselves.
+/// Largest number of models in a plot; models of the frontier come first.
 const MAX_POINTS: usize = 1000;
-/// Originals that a plot shows.
+/// Largest number of originals in a plot.
 const MAX_ORIGINALS: usize = 3;
-/// Larger values are those of broken models, and would hide what all others differ by.
+/// Larger values are from broken models and would hide the differences of the others.
 const MAX_VALUE: f64 = 1e6;
 /// Height of a plot, and its width on a narrow phone, in pixels. Labels that fit there fit everywhere.
 const HEIGHT: f64 = 260.0;
 const NARROW: f64 = 270.0;
-/// Room above the plot for labels of the highest points.
+/// Space above the plot for labels of the highest points.
 const ABOVE: f64 = 22.0;
-/// The longest name that is a label, and the longest that is told of a point under the pointer, in columns of text.
+/// Longest name of a label, and of the text of a point under the pointer, in text columns.
 const LABEL_COLUMNS: usize = 16;
 const TOLD_COLUMNS: usize = 30;
 
-/// A model that may be chosen: what a job made, or what was made elsewhere.
+/// A model to choose: from a job, or from another run.
 pub(super) struct ShownModel<'a> {
     pub(super) name: &'a str,
     pub(super) output: Option<&'a Path>,
@@ -37,14 +37,14 @@ pub(super) struct ShownModel<'a> {
     pub(super) is_job: bool,
 }
 
-/// A candidate with its value of one metric.
+/// A model with its value of one metric.
 pub(super) struct FrontierPoint<'a> {
     model: &'a ShownModel<'a>,
     value: f64,
     is_best: bool,
 }
 
-/// Models by bytes and one metric, in the order of bytes.
+/// Models by bytes and one metric, ordered by bytes.
 pub(super) struct FrontierPlot<'a> {
     metric: &'a str,
     points: Vec<FrontierPoint<'a>>,
@@ -54,14 +54,14 @@ pub(super) struct FrontierPlot<'a> {
     up: PlotAxis,
 }
 
-/// A number that can be drawn.
+/// Returns a metric, if it can be drawn.
 fn drawable(metrics: &BTreeMap<String, Option<f64>>, name: &str) -> Option<f64> {
-    // NaN is no less than anything.
+    // NaN fails this comparison.
     metrics.get(name).copied().flatten().filter(|value| value.abs() <= MAX_VALUE)
 }
 
 impl<'a> FrontierPlot<'a> {
-    /// None where fewer than two models have the metric: there is nothing to choose.
+    /// Returns the plot; `None` if fewer than two models have the metric.
     pub(super) fn of(models: &'a [ShownModel<'a>], metric: &'a str) -> Option<Self> {
         let point = |model| Some(FrontierPoint { model, value: drawable(model.metrics, metric)?, is_best: false });
         let mut points: Vec<FrontierPoint> = models.iter().filter_map(point).collect();
@@ -80,17 +80,17 @@ impl<'a> FrontierPlot<'a> {
         Some(Self { metric, n_undrawn: models.len() - points.len(), points, originals, across, up })
     }
 
-    /// Whether it shows a job, or what was made elsewhere.
+    /// Returns whether the plot has a job, or an output of another run.
     pub(super) fn has(&self, is_job: bool) -> bool {
         self.points.iter().any(|point| point.model.is_job == is_job)
     }
 
-    /// Whether it shows what an original has.
+    /// Returns whether the plot has a value of an original.
     pub(super) fn has_originals(&self) -> bool {
         !self.originals.is_empty()
     }
 
-    /// Percent from the left and from the top.
+    /// Returns the position in percent from the left and from the top.
     fn place(&self, point: &FrontierPoint) -> [f64; 2] {
         [self.across.place(point.model.bytes as f64), self.height(point.value)]
     }
@@ -103,7 +103,7 @@ impl<'a> FrontierPlot<'a> {
         self.points.iter().filter(|point| point.is_best)
     }
 
-    /// The figure; links lead from a page in `directory`.
+    /// Returns the figure; links are relative to a page in `directory`.
     pub(super) fn to_html(&self, directory: &Path) -> String {
         let mut room = self.room();
         let originals = self.originals(&mut room);
@@ -113,7 +113,7 @@ impl<'a> FrontierPlot<'a> {
         }
         let labels =
             self.points.iter().map(|point| if point.is_best { self.label(point, &mut room) } else { "".into() });
-        // Labels of the best are placed in their order, and drawn with their points.
+        // Labels of the front are placed in order and drawn with their points.
         let labels: Vec<String> = labels.collect();
         let marks: String =
             self.points.iter().zip(&labels).map(|(point, label)| self.mark(point, label, directory)).collect();
@@ -121,7 +121,7 @@ impl<'a> FrontierPlot<'a> {
         format!(
             "<figure class=\"frontier\"><figcaption>{caption}</figcaption>\n{values}\n\
              <svg class=\"models\" height=\"{HEIGHT}\" role=\"group\" aria-label=\"{metric} by bytes: {n} models, {n_best} of \
-             them beaten by no other\">{across}{up}\n{line}\n{originals}{marks}</svg>\n{sizes}\n\
+             them best for their size\">{across}{up}\n{line}\n{originals}{marks}</svg>\n{sizes}\n\
              <p class=\"fine\">bytes of weight files</p></figure>\n",
             caption = self.caption(),
             values = self.up.labels_upwards(HEIGHT),
@@ -138,7 +138,7 @@ impl<'a> FrontierPlot<'a> {
     fn caption(&self) -> String {
         let values = self.points.iter().map(|point| point.value);
         let (low, high) = ends(values);
-        let which = if is_more_better(self.metric) { "more is better" } else { "less is better" };
+        let which = if is_more_better(self.metric) { "higher is better" } else { "lower is better" };
         let decimal = |value: f64| numbers::decimal(value, 4);
         let mut about = format!("{which}; from {} to {}", decimal(low), decimal(high));
         let originals: Vec<String> = self.originals.iter().copied().map(decimal).collect();
@@ -151,7 +151,7 @@ impl<'a> FrontierPlot<'a> {
         format!("<b>{}</b> <small>{about}</small>", escape(self.metric))
     }
 
-    /// Steps through the best: so good is what there is of at most so many bytes.
+    /// Returns the staircase through the front: the best value for each number of bytes.
     fn line(&self) -> String {
         let mut path = String::new();
         for (number, point) in self.best().enumerate() {
@@ -164,7 +164,7 @@ impl<'a> FrontierPlot<'a> {
         )
     }
 
-    /// What of the narrowest drawing is free: points and the line are not.
+    /// Returns the free space of the narrowest drawing, without the points and the line.
     fn room(&self) -> LabelRoom {
         let mut room = LabelRoom::of(DrawnBox { left: 0.0, right: NARROW, top: -ABOVE, bottom: HEIGHT });
         for point in &self.points {
@@ -180,7 +180,7 @@ impl<'a> FrontierPlot<'a> {
         room
     }
 
-    /// A dashed line for each original, with words where they cover nothing.
+    /// Returns a dashed line for each original, with a text if there is space.
     fn originals(&self, room: &mut LabelRoom) -> String {
         self.originals.iter().fold(String::new(), |mut out, value| {
             let (y, words) = (self.height(*value), format!("original {}", numbers::decimal(*value, 4)));
@@ -193,7 +193,7 @@ impl<'a> FrontierPlot<'a> {
         })
     }
 
-    /// The name of a point, or its bytes where that is too long, on the side where nothing better is.
+    /// Returns the name of a point, or its bytes if the name is too long, on the better side of the point.
     fn label(&self, point: &FrontierPoint, room: &mut LabelRoom) -> String {
         let texts = [point.model.name.to_string(), numbers::bytes(point.model.bytes)];
         let mut texts = texts.iter().filter(|text| width(text) <= LABEL_COLUMNS);
@@ -201,7 +201,7 @@ impl<'a> FrontierPlot<'a> {
         texts.find_map(|text| text_at(self.place(point), text, above_first, room)).unwrap_or_default()
     }
 
-    /// A point with what is told of it, as a link to its own page where it has one.
+    /// Returns a point with its tooltip, as a link to its page if there is one.
     fn mark(&self, point: &FrontierPoint, label: &str, directory: &Path) -> String {
         let FrontierPoint { model, value, is_best } = point;
         let figures = format!("{}, {}", numbers::decimal(*value, 4), numbers::bytes(model.bytes));
@@ -223,7 +223,7 @@ impl<'a> FrontierPlot<'a> {
     }
 }
 
-/// What the originals of the models have, each value once as it is shown.
+/// Returns the values of the originals, without values that print the same.
 fn originals(models: &[ShownModel], metric: &str) -> Vec<f64> {
     let name = format!("{REFERENCE}{metric}");
     let mut found: Vec<f64> = models.iter().filter_map(|model| drawable(model.metrics, &name)).collect();
@@ -233,10 +233,10 @@ fn originals(models: &[ShownModel], metric: &str) -> Vec<f64> {
     found
 }
 
-/// Scales that hold all points: neither begins at zero unless something is near it.
+/// Returns scales that contain all points; they begin at zero only if a point is near zero.
 fn axes(points: &[FrontierPoint], originals: &[f64]) -> (PlotAxis, PlotAxis) {
     let (least, most) = ends(points.iter().map(|point| point.model.bytes as f64));
-    // Of sizes that are nearly one, so that marks keep few digits.
+    // Widens the range of nearly equal sizes, so that ticks have few digits.
     let room = ((0.02 * most).max(6.0) - (most - least)).max(0.0) / 2.0;
     let across = PlotAxis::in_steps((least - room).max(0.0), most + room, 4.0);
     let (low, high) = ends(points.iter().map(|point| point.value).chain(originals.iter().copied()));
@@ -245,17 +245,17 @@ fn axes(points: &[FrontierPoint], originals: &[f64]) -> (PlotAxis, PlotAxis) {
     (across, PlotAxis::in_steps(low - room, high + room, 5.0))
 }
 
-/// The least and the most.
+/// Returns the smallest and the largest value.
 fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
     values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)))
 }
 
-/// A place in the narrowest drawing.
+/// Returns a position in the narrowest drawing.
 fn pixels([x, y]: [f64; 2]) -> [f64; 2] {
     [x * NARROW / 100.0, y * HEIGHT / 100.0]
 }
 
-/// A label beside a place, where it covers nothing.
+/// Returns a label beside a position, if there is space.
 fn text_at(at: [f64; 2], text: &str, above_first: bool, room: &mut LabelRoom) -> Option<String> {
     let place = room.place(pixels(at), text, above_first)?;
     let ([x, y], anchor) = (at, place.anchor);

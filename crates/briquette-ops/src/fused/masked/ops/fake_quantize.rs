@@ -1,4 +1,4 @@
-//! Masks and grids while a network trains: in one pass on the CPU, with straight-through gradients.
+//! Fake quantization of masked weights as a burn operation, with straight-through gradients.
 
 use crate::fused::masked::fake_quantize::ScaledGrid;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
@@ -9,21 +9,23 @@ use burn::backend::tensor::{BoolTensor, FloatTensor};
 use burn::backend::{Autodiff, Backend, Dispatch, backend_extension};
 use burn::tensor::{Bool, Tensor};
 
-/// What is made of a parameter besides its tensors.
+/// The options of a fake quantization besides its tensors.
 #[derive(Debug, Clone, Copy)]
 pub struct FakeQuantization {
-    /// Whether there is a byte for each weight that says if it is dropped.
+    /// Whether there is a mask with one byte per weight, 1 if it is dropped.
     pub has_mask: bool,
-    /// The grid that weights are rounded to, where they are.
+    /// The grid that weights are rounded to, if any.
     pub grid: Option<ScaledGrid>,
-    /// Whether the scales have gradients.
+    /// Whether scales have gradients.
     pub is_learned: bool,
 }
 
-/// What a backend makes of parameters in training. Where there is no mask, scale or zero point, any tensor is passed and not read.
+/// Fake quantization of weights by a backend.
+///
+/// A missing mask, scale or zero point is passed as any tensor, which is not read.
 #[backend_extension(Flex: cfg(feature = "flex"), Autodiff)]
-pub trait SimulateOps: Backend {
-    /// Masked and rounded weights: see [`fake_quantize`](crate::fused::masked::fake_quantize()).
+pub trait FakeQuantizeOps: Backend {
+    /// Masks and rounds weights: see [`fake_quantize`](crate::fused::masked::fake_quantize()).
     fn fake_quantize_weights(
         weights: FloatTensor<Self>,
         dropped: BoolTensor<Self>,
@@ -33,12 +35,12 @@ pub trait SimulateOps: Backend {
     ) -> FloatTensor<Self>;
 }
 
-/// The gradients of [`SimulateOps`].
+/// The gradients of [`FakeQuantizeOps`].
 pub trait FakeQuantizeGrads: Backend {
-    /// The gradient of weights under a mask.
+    /// Computes the gradient of weights with a mask.
     fn kept_grad(dy: FloatTensor<Self>, dropped: BoolTensor<Self>) -> FloatTensor<Self>;
 
-    /// The gradients of weights and of their scales.
+    /// Computes the gradients of weights and their scales.
     fn learned_grads(
         dy: FloatTensor<Self>,
         weights: FloatTensor<Self>,
@@ -48,7 +50,7 @@ pub trait FakeQuantizeGrads: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
-impl<B: SimulateOps + FakeQuantizeGrads, C: CheckpointStrategy> SimulateOps for Autodiff<B, C> {
+impl<B: FakeQuantizeOps + FakeQuantizeGrads, C: CheckpointStrategy> FakeQuantizeOps for Autodiff<B, C> {
     fn fake_quantize_weights(
         weights: FloatTensor<Self>,
         dropped: BoolTensor<Self>,
@@ -60,7 +62,7 @@ impl<B: SimulateOps + FakeQuantizeGrads, C: CheckpointStrategy> SimulateOps for 
         let [weights, scales, zeros] = [weights, scales, zeros].map(|tensor| tensor.into_primitive());
         let value = B::fake_quantize_weights(weights.clone(), dropped.clone(), scales.clone(), zeros, how);
         match WeightStep.prepare::<C>(nodes).compute_bound().stateful() {
-            // Both belong to parameters, which the module holds anyway.
+            // Both belong to parameters, which stay in memory with the module.
             OpsKind::Tracked(step) => step.finish((weights, dropped, scales, how), value),
             OpsKind::UnTracked(step) => step.finish(value),
         }
@@ -93,14 +95,15 @@ impl<B: FakeQuantizeGrads> Backward<B, 2> for WeightStep {
     }
 }
 
-/// Weights as a network computes with them: masked, and rounded where `grid` says so: see
-/// [`fake_quantize`](crate::fused::masked::fake_quantize()). `dropped`, `scales` and `zeros` are as long as they have to be, or empty.
+/// Masks weights, and rounds them if `grid` is given: see
+/// [`fake_quantize`](crate::fused::masked::fake_quantize()).
 ///
-/// Gradients reach kept weights as if nothing were rounded (the straight-through estimator; Bengio et al., 2013), and, where they
-/// `is_learned`, the scales too, as [`learned_grads`](crate::fused::masked::learned_grads) has it.
+/// `dropped`, `scales` and `zeros` have the required length or are empty. Kept weights get gradients as if they
+/// were not rounded (the straight-through estimator; Bengio et al., 2013). If scales are learned
+/// (`is_learned`), they get those of [`learned_grads`](crate::fused::masked::learned_grads).
 ///
 /// # Panics
-/// If the lengths disagree, or [`fake_quantizes`](super::fake_quantizes) says no.
+/// If the lengths disagree, or [`fake_quantizes`](super::fake_quantizes) returns false.
 pub fn fake_quantize<const D: usize>(
     weights: Tensor<D>,
     dropped: Tensor<1, Bool>,
@@ -111,5 +114,5 @@ pub fn fake_quantize<const D: usize>(
     let how = FakeQuantization { has_mask: dropped.dims()[0] > 0, grid, is_learned };
     let (weights, dropped) = (weights.into_dispatch(), dropped.into_dispatch());
     let [scales, zeros] = [scales, zeros].map(Tensor::into_dispatch);
-    Tensor::from_dispatch(<Dispatch as SimulateOps>::fake_quantize_weights(weights, dropped, scales, zeros, how))
+    Tensor::from_dispatch(<Dispatch as FakeQuantizeOps>::fake_quantize_weights(weights, dropped, scales, zeros, how))
 }

@@ -1,6 +1,6 @@
 //! The CPU.
 
-use super::fake_quantize::{FakeQuantization, FakeQuantizeGrads, SimulateOps};
+use super::fake_quantize::{FakeQuantization, FakeQuantizeGrads, FakeQuantizeOps};
 use crate::fused::flex::{change, elements};
 use crate::fused::masked::fake_quantize::{fake_quantize, keep_grads, learned_grads};
 use burn::backend::Flex;
@@ -8,7 +8,7 @@ use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::{BoolTensor, FloatTensor};
 use burn::tensor::{Bool, BoolStore, DType, Tensor, TensorData};
 
-/// Calls `f` with the elements of a tensor of f32.
+/// Calls `f` with the elements of an f32 tensor.
 pub(super) fn floats<const D: usize, R>(tensor: Tensor<D>, f: impl FnOnce(&[f32]) -> R) -> Option<R> {
     let tensor = tensor.try_into_primitive::<Flex>().ok()?.to_contiguous();
     Some(f(elements(&tensor)))
@@ -20,12 +20,12 @@ pub(super) fn bools<R>(tensor: Tensor<1, Bool>, f: impl FnOnce(&[u8]) -> R) -> O
     matches!(tensor.dtype(), DType::Bool(BoolStore::Native | BoolStore::U8)).then(|| f(elements(&tensor)))
 }
 
-/// The bytes of a mask; none where there is no mask.
+/// Returns the bytes of a mask; empty without a mask.
 fn bytes(dropped: &FlexTensor, has_mask: bool) -> &[u8] {
     if has_mask { elements(dropped) } else { &[] }
 }
 
-impl SimulateOps for Flex {
+impl FakeQuantizeOps for Flex {
     fn fake_quantize_weights(
         weights: FloatTensor<Self>,
         dropped: BoolTensor<Self>,
@@ -59,7 +59,7 @@ impl FakeQuantizeGrads for Flex {
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let [weights, dropped, scales] = [weights, dropped, scales].map(|tensor| tensor.to_contiguous());
         let shape = scales.layout().shape().clone();
-        let form = how.grid.expect("scales that are learned have a grid");
+        let form = how.grid.expect("learned scales have a grid");
         let (dropped, mut of_scales) = (bytes(&dropped, how.has_mask), Vec::new());
         let dy = change(dy, |dy| {
             of_scales = learned_grads(&form, elements(&weights), dropped, elements(&scales), dy);

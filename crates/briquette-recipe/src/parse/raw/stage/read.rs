@@ -1,6 +1,9 @@
-//! Reading a stage. Its keys come in any order, and `kind` may be the last: which struct they belong to is not known before. But an
-//! error in a value has its line only while that value is read. So each key is read at once, by the struct of any kind that has it
-//! (a key has the same type in all kinds), kept as JSON, and given to the struct of the stage's own kind in the end.
+//! Deserializes a stage.
+//!
+//! The key `kind` may come last, so the struct of the other keys is unknown at first. But an error has its line
+//! only while its value is read. Each key is therefore parsed at once, with the struct of any kind that has it.
+//! A key has the same type in all kinds. The values are kept as JSON and finally deserialized as the struct of
+//! the stage's kind.
 
 use super::schema::properties_of;
 use super::{RawStage, StageKeys, WithKeys, with_keys};
@@ -15,7 +18,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::LazyLock;
 
-/// The kinds that have a key.
+/// The kinds that have each key.
 static KINDS_OF_KEYS: LazyLock<BTreeMap<String, Vec<StageKind>>> = LazyLock::new(|| {
     let mut kinds: BTreeMap<String, Vec<StageKind>> = BTreeMap::new();
     for kind in StageKind::ALL {
@@ -25,7 +28,7 @@ static KINDS_OF_KEYS: LazyLock<BTreeMap<String, Vec<StageKind>>> = LazyLock::new
     kinds
 });
 
-/// Every key that a stage of some kind may have.
+/// The keys of all kinds.
 static KEYS: LazyLock<Vec<&'static str>> =
     LazyLock::new(|| std::iter::once("kind").chain(KINDS_OF_KEYS.keys().map(String::as_str)).collect());
 
@@ -35,7 +38,7 @@ static KEYS_OF_KINDS: LazyLock<BTreeMap<&'static str, Vec<&'static str>>> = Lazy
     StageKind::ALL.into_iter().map(|kind| (kind.name(), std::iter::once("kind").chain(own(kind)).collect())).collect()
 });
 
-/// The keys that a stage of a kind may have.
+/// Returns the keys of a kind.
 pub(crate) fn keys_of(kind: StageKind) -> &'static Vec<&'static str> {
     KEYS_OF_KINDS.get(kind.name()).unwrap_or(&KEYS)
 }
@@ -74,7 +77,7 @@ impl<'de> Deserialize<'de> for RawStage {
     }
 }
 
-/// Reads a key, which some kind must have. If the kind is known by then, an error lists the keys of that kind.
+/// Parses a key of any kind. If the kind is already known, an error lists only its keys.
 struct StageKey(Option<StageKind>);
 
 impl<'de> DeserializeSeed<'de> for StageKey {
@@ -98,7 +101,7 @@ impl Visitor<'_> for StageKey {
     }
 }
 
-/// Reads the value of a key by the struct of the first kind that has it; none where it is what the key has when it is not given.
+/// Parses the value of a key with the struct of the first kind that has it. Default values become `None`.
 struct ValueOf {
     key: &'static str,
 }
@@ -127,7 +130,7 @@ impl<'de> DeserializeSeed<'de> for ValueOf {
     }
 }
 
-/// Whether there is a nan or inf in it, which JSON has no word for.
+/// Returns whether a value contains null, the JSON form of NaN and infinity.
 fn has_null(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -137,7 +140,7 @@ fn has_null(value: &Value) -> bool {
     }
 }
 
-/// A table with one key, as a struct is read from it.
+/// A table with one key, as input for a struct.
 struct Alone<D> {
     key: Option<&'static str>,
     value: Option<D>,
@@ -157,7 +160,7 @@ impl<'de, D: Deserializer<'de>> MapAccess<'de> for Alone<D> {
 }
 
 impl RawStage {
-    /// A stage of this kind. Keys that the kind does not have are kept aside.
+    /// Creates a stage of this kind. Keys that the kind does not have are kept separately.
     fn of(kind: &str, given: Map<String, Value>) -> serde_json::Result<Self> {
         struct Read(Map<String, Value>);
         impl WithKeys for Read {
@@ -182,7 +185,7 @@ mod tests {
     use serde_json::{from_value, json, to_value};
 
     #[test]
-    fn keys_of_other_kinds_are_kept_and_named() {
+    fn keys_of_other_kinds_are_kept_and_reported() {
         let written = json!({ "kind": "prune", "sparsity": 0.5, "seed": 1, "bits": 4, "teacher": "t" });
         let stage: RawStage = from_value(written.clone()).unwrap();
         assert_eq!((stage.kind(), stage.foreign_key()), (Some(StageKind::Prune), Some("bits")));
@@ -208,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_reads_what_it_writes() {
+    fn every_kind_round_trips() {
         for kind in StageKind::ALL {
             let stage: RawStage = from_value(json!({ "kind": kind.name() })).unwrap();
             assert_eq!((stage.kind(), to_value(&stage).unwrap()), (Some(kind), json!({ "kind": kind.name() })));

@@ -1,4 +1,4 @@
-//! The JSON Schema of a stage, made of those of all kinds, and the keys of each kind by it.
+//! The JSON Schema of a stage, merged from those of all kinds, and the keys of each kind.
 
 use super::{RawStage, StageKeys, WithKeys, with_keys};
 use crate::parse::kind::StageKind;
@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
-/// The properties of the schema of a kind's keys.
+/// Collects the schema properties of a kind's keys.
 struct Properties<'a>(&'a mut SchemaGenerator);
 
 impl WithKeys for Properties<'_> {
@@ -21,7 +21,7 @@ impl WithKeys for Properties<'_> {
     }
 }
 
-/// The keys of a kind, each with its schema.
+/// Returns the keys of a kind, each with its schema.
 pub(super) fn properties_of(kind: StageKind, generator: &mut SchemaGenerator) -> Map<String, Value> {
     with_keys(kind, Properties(generator))
 }
@@ -31,7 +31,7 @@ impl JsonSchema for RawStage {
         "RawStage".into()
     }
 
-    /// One table with the keys of all kinds, so that editors say of a key of another kind whose it is.
+    /// Returns one table with the keys of all kinds, so that editors describe every key.
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let names = "\"factorize\", \"prune\", \"distill\", \"quantize\", \"cast\" or \"evaluate\".";
         let kind = json!({ "type": "string", "description": names });
@@ -42,7 +42,7 @@ impl JsonSchema for RawStage {
                     all.insert(key, schema);
                     continue;
                 };
-                // A key that means something else to each kind has the words of both.
+                // A key with different meanings gets the descriptions of all its kinds.
                 let [before, more] =
                     [&*known, &schema].map(|schema| schema["description"].as_str().unwrap_or_default());
                 if before != more {
