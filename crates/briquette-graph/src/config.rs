@@ -1,0 +1,100 @@
+//! Keys of a `config.json`, with errors that name the key.
+
+use briquette_core::{Error, Result};
+use serde_json::Value;
+
+/// A model's `config.json`. It gives settings; sizes are compared with the headers.
+#[derive(Debug, Clone)]
+pub struct Config(Value);
+
+const FILE: &str = "config.json";
+
+impl Config {
+    /// Parses the file; an absent file has no keys.
+    ///
+    /// # Errors
+    /// Input: the file is no JSON object.
+    pub fn parse(bytes: Option<&[u8]>) -> Result<Self> {
+        let Some(bytes) = bytes else { return Ok(Self(Value::Null)) };
+        let value: Value =
+            serde_json::from_slice(bytes).map_err(|error| Error::input(format!("is no JSON: {error}")).at(FILE))?;
+        match value.is_object() {
+            true => Ok(Self(value)),
+            false => Err(Error::input("is no JSON object").at(FILE)),
+        }
+    }
+
+    /// The `model_type`.
+    pub fn model_type(&self) -> Option<&str> {
+        self.text("model_type")
+    }
+
+    /// A string.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        self.0.get(key)?.as_str()
+    }
+
+    /// A truth value; none where it is absent or something else.
+    pub fn flag(&self, key: &str) -> Option<bool> {
+        self.0.get(key)?.as_bool()
+    }
+
+    /// A number.
+    pub fn number(&self, key: &str) -> Option<f64> {
+        self.0.get(key)?.as_f64()
+    }
+
+    /// An object within the file.
+    pub fn object(&self, key: &str) -> Option<Self> {
+        self.0.get(key).filter(|value| value.is_object()).cloned().map(Self)
+    }
+
+    /// A size; none where it is absent or null.
+    ///
+    /// # Errors
+    /// Input: it is not a whole number from 1 to 2³¹.
+    pub fn size(&self, key: &str) -> Result<Option<usize>> {
+        match self.0.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => match value.as_u64().filter(|n| (1..=1 << 31).contains(n)) {
+                Some(n) => Ok(Some(n as usize)),
+                None => Err(Error::input(format!("{key}: found {value}, expected 1 to 2147483648")).at(FILE)),
+            },
+        }
+    }
+
+    /// Two sizes; none where they are absent.
+    ///
+    /// # Errors
+    /// Input: there are not two whole numbers from 1 to 65,536.
+    pub fn pair(&self, key: &str) -> Result<Option<[usize; 2]>> {
+        let Some(value) = self.0.get(key) else { return Ok(None) };
+        let size = |value: &Value| value.as_u64().filter(|n| (1..=1 << 16).contains(n)).map(|n| n as usize);
+        match value.as_array().map(|pair| pair.iter().map(size).collect::<Option<Vec<usize>>>()) {
+            Some(Some(pair)) if pair.len() == 2 => Ok(Some([pair[0], pair[1]])),
+            _ => Err(Error::input(format!("{key}: found {value}, expected two sizes up to 65536")).at(FILE)),
+        }
+    }
+
+    /// A size that must be there.
+    ///
+    /// # Errors
+    /// Input: it is absent, or see [`size`](Self::size).
+    pub fn needed(&self, key: &str) -> Result<usize> {
+        self.size(key)?.ok_or_else(|| Error::input(format!("{key} is missing; add it")).at(FILE))
+    }
+
+    /// Compares a size with the checkpoint. An absent size agrees.
+    ///
+    /// # Errors
+    /// Input: the sizes differ.
+    pub fn check(&self, key: &str, found: usize, tensor: &str) -> Result<()> {
+        match self.size(key)? {
+            Some(said) if said != found => {
+                let message = format!("{key} is {said}, but {tensor} has {found}; correct it");
+                Err(Error::input(message).at(FILE))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Attention: heads, rotary positions, repeated keys and values, scores, and heads joined.
+
+use crate::expansion::{Expansion, Mismatch, mismatch};
+use crate::graph::Operand;
+use crate::op::{Attention, Function, Primitive};
+
+/// Expands `softmax(q · kᵀ / sqrt(width) + bias) · v` for all heads.
+pub(super) fn attention(to: &mut Expansion, inputs: &[Operand], settings: &Attention) -> Result<Operand, Mismatch> {
+    let (heads, kv_heads) = (settings.heads, settings.kv_heads);
+    if heads == 0 || kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+        let message = format!("{kv_heads} heads of keys cannot serve {heads} heads of queries");
+        return Err(Mismatch { operand: None, message });
+    }
+    let q = by_head(to, inputs[0], heads)?;
+    let k = by_head(to, inputs[1], kv_heads)?;
+    let v = by_head(to, inputs[2], kv_heads)?;
+    let (q, k) = match settings.rotary {
+        None => (q, k),
+        Some(_) => (rotated(to, q)?, rotated(to, k)?),
+    };
+    let (k, v) = (repeated(to, k, heads)?, repeated(to, v, heads)?);
+    let mut scores = to.one(Primitive::MatMul { transpose_b: true }, &[q, k])?;
+    if let Some(&bias) = inputs.get(3) {
+        scores = to.one(Primitive::Elementwise(Function::Add), &[scores, bias])?;
+    }
+    if settings.causal || settings.window.is_some() {
+        scores = to.one(Primitive::Elementwise(Function::Mask), &[scores])?;
+    }
+    let probabilities = to.one(Primitive::Softmax { axis: 3 }, &[scores])?;
+    let mixed = to.one(Primitive::MatMul { transpose_b: false }, &[probabilities, v])?;
+    let mixed = to.transpose(mixed, &[0, 2, 1, 3])?;
+    let shape = to.shape(mixed).to_vec();
+    to.reshape(mixed, vec![shape[0], shape[1], shape[2] * shape[3]])
+}
+
+/// `[batch, tokens, heads · width]` to `[batch, heads, tokens, width]`.
+fn by_head(to: &mut Expansion, x: Operand, heads: usize) -> Result<Operand, Mismatch> {
+    let shape = to.shape(x).to_vec();
+    if shape.len() != 3 || !shape[2].is_multiple_of(heads) {
+        return mismatch(x, format!("found {shape:?}, expected 3 axes, the last a multiple of {heads} heads"));
+    }
+    let x = to.reshape(x, vec![shape[0], shape[1], heads, shape[2] / heads])?;
+    to.transpose(x, &[0, 2, 1, 3])
+}
+
+/// `x · cos + (-x₂, x₁) · sin`, where `x₁` and `x₂` are the halves of each head.
+fn rotated(to: &mut Expansion, x: Operand) -> Result<Operand, Mismatch> {
+    let width = to.shape(x)[3];
+    if !width.is_multiple_of(2) {
+        return mismatch(x, format!("found heads of width {width}, expected an even width"));
+    }
+    let halves = to.apply(Primitive::Split { axis: 3, sizes: vec![width / 2; 2] }, &[x])?;
+    let negative = to.one(Primitive::Elementwise(Function::Neg), &[halves[1].into()])?;
+    let turned = to.one(Primitive::Concat { axis: 3 }, &[negative, halves[0].into()])?;
+    let cosine = to.one(Primitive::Elementwise(Function::Constant), &[x])?;
+    let sine = to.one(Primitive::Elementwise(Function::Constant), &[turned])?;
+    to.one(Primitive::Elementwise(Function::Add), &[cosine, sine])
+}
+
+/// Repeats each head of keys or values for the heads of queries that share it.
+fn repeated(to: &mut Expansion, x: Operand, heads: usize) -> Result<Operand, Mismatch> {
+    let shape = to.shape(x).to_vec();
+    let (n, own) = (heads / shape[1], shape[1]);
+    if n == 1 {
+        return Ok(x);
+    }
+    let x = to.reshape(x, vec![shape[0], own, 1, shape[2], shape[3]])?;
+    let x = to.one(Primitive::Expand(vec![shape[0], own, n, shape[2], shape[3]]), &[x])?;
+    to.reshape(x, vec![shape[0], heads, shape[2], shape[3]])
+}

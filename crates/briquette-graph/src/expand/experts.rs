@@ -1,0 +1,40 @@
+//! Mixture of experts: every expert runs on every token, and the router's probabilities weigh the results.
+
+use crate::expansion::{Expansion, Mismatch, mismatch};
+use crate::graph::Operand;
+use crate::op::{Function, Primitive};
+
+/// Expands `Σ_e p_e · down_e(function(gate_e x) · up_e x)`. Programs skip experts whose probability is 0.
+pub(super) fn experts(
+    to: &mut Expansion,
+    inputs: &[Operand],
+    top_k: usize,
+    function: Function,
+) -> Result<Operand, Mismatch> {
+    let [x, logits, gate, up, down] = *inputs else { unreachable!("five inputs were counted") };
+    let shape = to.shape(x).to_vec();
+    let n_experts = to.shape(logits).last().copied().unwrap_or(0);
+    if shape.len() != 3 || to.shape(logits).len() != 3 {
+        return mismatch(x, format!("found {shape:?}, expected [batch, tokens, width]"));
+    }
+    for weights in [gate, up, down] {
+        if to.shape(weights).len() != 3 || to.shape(weights)[0] != n_experts {
+            return mismatch(weights, format!("expected 3 axes, the first {n_experts} experts"));
+        }
+    }
+    let rows = shape[0] * shape[1];
+    let tokens = to.reshape(x, vec![1, rows, shape[2]])?;
+    let product = Primitive::MatMul { transpose_b: true };
+    let gated = to.one(product.clone(), &[tokens, gate])?;
+    let gated = to.one(Primitive::Elementwise(function), &[gated])?;
+    let inner = to.one(product.clone(), &[tokens, up])?;
+    let inner = to.one(Primitive::Elementwise(Function::Mul), &[gated, inner])?;
+    let outer = to.one(product, &[inner, down])?;
+    let shares = to.one(Primitive::Route { top_k }, &[logits])?;
+    let shares = to.reshape(shares, vec![rows, n_experts])?;
+    let shares = to.transpose(shares, &[1, 0])?;
+    let shares = to.reshape(shares, vec![n_experts, rows, 1])?;
+    let weighed = to.one(Primitive::Elementwise(Function::Mul), &[outer, shares])?;
+    let sum = to.one(Primitive::Reduce(vec![0]), &[weighed])?;
+    to.reshape(sum, shape)
+}

@@ -1,0 +1,79 @@
+//! torchvision's residual networks. Widths, groups and blocks are read off the weights.
+
+use super::extents::Extents;
+use super::layers::{conv_norm, flatten};
+use crate::builder::GraphBuilder;
+use crate::config::Config;
+use crate::graph::{Graph, ValueId};
+use crate::headers::Headers;
+use crate::op::{ConvSettings, Function, Primitive, Window};
+use briquette_core::{Error, Result};
+
+pub(super) fn has_names(headers: &Headers) -> bool {
+    headers.has("layer1.0.conv1.weight") && headers.has("layer4.0.conv1.weight") && headers.has("fc.weight")
+}
+
+pub(super) fn build(headers: &Headers, _config: &Config, extents: Extents) -> Result<Graph> {
+    let mut to = GraphBuilder::new("ResNet", headers);
+    let channels = headers.get("conv1.weight").and_then(|info| info.shape.0.get(1).copied()).unwrap_or(3);
+    let [height, width] = extents.image;
+    let images = to.input("images", &[extents.batch, channels, height, width]);
+    let x = conv_norm(&mut to, ["conv1", "bn1"], ConvSettings::square(2, 3), images)?;
+    let x = to.function("relu", Function::Relu, x);
+    let window = Window { size: vec![3; 2], stride: vec![2; 2], padding: vec![1; 2] };
+    let mut x = to.node("maxpool", Primitive::Pool(window), &[x.into()]);
+    for stage in 1..=4 {
+        for index in 0..headers.count(&format!("layer{stage}.")) {
+            let stride = if stage > 1 && index == 0 { 2 } else { 1 };
+            let path = format!("layer{stage}.{index}");
+            to.begin_block(&path);
+            x = block(&mut to, &path, stride, x)?;
+            to.end_block();
+        }
+    }
+    let x = to.node("avgpool", Primitive::AdaptivePool(vec![1, 1]), &[x.into()]);
+    let n_features = headers.matrix("fc.weight").map_or(0, |[_, n_in]| n_in);
+    let x = flatten(&mut to, x, [extents.batch, n_features]);
+    let classes = to.linear("fc", x)?;
+    Ok(to.finish(&[classes]))
+}
+
+/// Two 3x3 convolutions, or a bottleneck of three, around a shortcut.
+fn block(to: &mut GraphBuilder, path: &str, stride: usize, x: ValueId) -> Result<ValueId> {
+    let at = |name: &str| format!("{path}.{name}");
+    let is_bottleneck = to.headers().has(&at("conv3.weight"));
+    let convs: &[(&str, &str, usize, usize)] = match is_bottleneck {
+        true => &[("conv1", "bn1", 1, 0), ("conv2", "bn2", stride, 1), ("conv3", "bn3", 1, 0)],
+        false => &[("conv1", "bn1", stride, 1), ("conv2", "bn2", 1, 1)],
+    };
+    let mut inner = x;
+    for (index, (conv, norm, stride, padding)) in convs.iter().enumerate() {
+        let groups = if is_bottleneck && index == 1 { groups(to, path)? } else { 1 };
+        let settings = ConvSettings::square(*stride, *padding).with_groups(groups);
+        inner = conv_norm(to, [&at(conv), &at(norm)], settings, inner)?;
+        if index + 1 < convs.len() {
+            inner = to.function(&at(&format!("relu{}", index + 1)), Function::Relu, inner);
+        }
+    }
+    let shortcut = match to.headers().has(&at("downsample.0.weight")) {
+        true => conv_norm(to, [&at("downsample.0"), &at("downsample.1")], ConvSettings::square(stride, 0), x)?,
+        false => x,
+    };
+    let sum = to.add(&at("residual"), inner, shortcut);
+    Ok(to.function(&at("relu"), Function::Relu, sum))
+}
+
+/// Groups of the 3x3 convolution: its inputs over those of one filter.
+fn groups(to: &GraphBuilder, path: &str) -> Result<usize> {
+    let name = format!("{path}.conv2.weight");
+    let n_in = to.headers().get(&format!("{path}.conv1.weight")).and_then(|info| info.shape.0.first());
+    let own = to.headers().get(&name).and_then(|info| info.shape.0.get(1));
+    match (n_in, own) {
+        (Some(n_in), Some(own)) if *own > 0 && n_in.is_multiple_of(*own) => Ok((n_in / own).max(1)),
+        (Some(n_in), Some(own)) => {
+            Err(Error::input(format!("found filters of {own} channels, which do not divide {n_in}")).at(name))
+        }
+        // The builder names the tensor that is missing.
+        _ => Ok(1),
+    }
+}

@@ -1,0 +1,141 @@
+//! The graph: nodes, values, weights and blocks. It holds no weight values.
+
+use crate::op::Op;
+use briquette_core::{DType, OutputAxis, Shape};
+use serde::Serialize;
+use std::ops::Range;
+
+/// The index of a value in [`Graph::values`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct ValueId(pub usize);
+
+/// The index of a weight in [`Graph::weights`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct WeightId(pub usize);
+
+/// The index of a node in [`Graph::nodes`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct NodeId(pub usize);
+
+/// An input of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Operand {
+    /// An activation.
+    Value(ValueId),
+    /// A weight.
+    Weight(WeightId),
+}
+
+impl From<ValueId> for Operand {
+    fn from(value: ValueId) -> Self {
+        Self::Value(value)
+    }
+}
+
+impl From<WeightId> for Operand {
+    fn from(weight: WeightId) -> Self {
+        Self::Weight(weight)
+    }
+}
+
+/// An operation with its inputs and outputs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Node<O = Op> {
+    /// The node's name; for a layer, its path in the checkpoint.
+    pub name: String,
+    /// The operation.
+    pub op: O,
+    /// Activations and weights, in the order that the operation documents.
+    pub inputs: Vec<Operand>,
+    /// The values that the node computes.
+    pub outputs: Vec<ValueId>,
+}
+
+impl<O> Node<O> {
+    /// The weights among the inputs, with their position.
+    pub fn weights(&self) -> impl Iterator<Item = (usize, WeightId)> + '_ {
+        self.inputs.iter().enumerate().filter_map(|(position, operand)| match operand {
+            Operand::Weight(weight) => Some((position, *weight)),
+            Operand::Value(_) => None,
+        })
+    }
+
+    /// The values among the inputs, with their position.
+    pub fn values(&self) -> impl Iterator<Item = (usize, ValueId)> + '_ {
+        self.inputs.iter().enumerate().filter_map(|(position, operand)| match operand {
+            Operand::Value(value) => Some((position, *value)),
+            Operand::Weight(_) => None,
+        })
+    }
+}
+
+/// A tensor of the checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Weight {
+    /// The name in the checkpoint.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Extents.
+    pub shape: Shape,
+    /// The axis that counts outputs.
+    pub layout: OutputAxis,
+    /// Other names of the same weight: tied weights, and names in other programs.
+    pub aliases: Vec<String>,
+    /// Whether it is a buffer, such as running statistics, and no parameter.
+    pub is_buffer: bool,
+}
+
+/// A named input of the graph with the shape that analyses use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Input {
+    /// The value.
+    pub value: ValueId,
+    /// The extents.
+    pub shape: Vec<usize>,
+}
+
+/// A range of nodes that repeats, such as a transformer layer or a residual block.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Block {
+    /// The path of its tensors in the checkpoint, such as `encoder.layer.3`.
+    pub name: String,
+    /// The nodes.
+    pub nodes: Range<usize>,
+}
+
+/// A network: operations, their weights, named inputs and outputs.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Graph {
+    /// The family that built it; empty for a graph built by hand.
+    pub family: String,
+    /// The operations, each after the operations that it depends on.
+    pub nodes: Vec<Node>,
+    /// The name of each value.
+    pub values: Vec<String>,
+    /// The weights that nodes use.
+    pub weights: Vec<Weight>,
+    /// The inputs.
+    pub inputs: Vec<Input>,
+    /// The outputs. Their extents are fixed.
+    pub outputs: Vec<ValueId>,
+    /// Ranges of nodes that repeat.
+    pub blocks: Vec<Block>,
+    /// Tensors of the checkpoint that no node uses, such as counters and position ids.
+    pub unused: Vec<String>,
+}
+
+impl Graph {
+    /// The weight of this name or alias.
+    pub fn weight(&self, name: &str) -> Option<WeightId> {
+        let has_name = |weight: &Weight| weight.name == name || weight.aliases.iter().any(|alias| alias == name);
+        self.weights.iter().position(has_name).map(WeightId)
+    }
+
+    /// Number of elements of all parameters, buffers left out.
+    pub fn n_parameters(&self) -> usize {
+        let parameters = self.weights.iter().filter(|weight| !weight.is_buffer);
+        parameters.map(|weight| weight.shape.0.iter().product::<usize>()).sum()
+    }
+}

@@ -1,0 +1,46 @@
+//! Producers and consumers: weights whose outputs are the inputs of other weights.
+
+use crate::coupling::Group;
+use crate::graph::{Graph, WeightId};
+use crate::roles::roles;
+use briquette_core::{OutputAxis, Role};
+
+/// The weights on both sides of a group of channels, heads or experts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pair {
+    /// Weights whose outputs the group counts.
+    pub producers: Vec<WeightId>,
+    /// Weights whose inputs the group counts.
+    pub consumers: Vec<WeightId>,
+    /// Biases, norms and other vectors in between.
+    pub vectors: Vec<WeightId>,
+}
+
+/// The producers and consumers of each group, in the order of groups.
+pub fn pairs(graph: &Graph, groups: &[Group]) -> Vec<Pair> {
+    let roles = roles(graph);
+    let pair = |group: &Group| {
+        let mut pair = Pair { producers: Vec::new(), consumers: Vec::new(), vectors: Vec::new() };
+        for place in &group.places {
+            let weight = &graph.weights[place.weight.0];
+            let is_output = match (roles[place.weight.0].role, roles[place.weight.0].axis) {
+                // A table produces its columns.
+                (Role::Embedding, _) => place.axis == 1,
+                (_, OutputAxis::First) => place.axis == 0,
+                (_, OutputAxis::Second) => place.axis == 1,
+                (_, OutputAxis::Last) => place.axis + 1 == weight.shape.rank(),
+                (_, OutputAxis::Stacked) => place.axis + 2 == weight.shape.rank(),
+            };
+            let list = match () {
+                () if weight.shape.rank() < 2 => &mut pair.vectors,
+                () if is_output => &mut pair.producers,
+                () => &mut pair.consumers,
+            };
+            if !list.contains(&place.weight) {
+                list.push(place.weight);
+            }
+        }
+        pair
+    };
+    groups.iter().map(pair).collect()
+}

@@ -1,0 +1,191 @@
+//! Graphs of the checkpoints in `fixtures`, and errors for damaged ones.
+
+use briquette_core::{DType, ErrorKind};
+use briquette_formats::{Checkpoint, TensorInfo, TensorSource};
+use briquette_graph::blocks::border;
+use briquette_graph::coupling::coupling_groups;
+use briquette_graph::families::build;
+use briquette_graph::multiply_adds::multiply_adds;
+use briquette_graph::{Composite, Config, Extents, Graph, Headers, Node, Op, Operand, Primitive, ValueId, graph_of};
+use std::path::{Path, PathBuf};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
+}
+
+fn graph(name: &str) -> Graph {
+    let checkpoint = Checkpoint::open(&fixture(name)).unwrap();
+    graph_of(&checkpoint, Extents::default()).unwrap().unwrap()
+}
+
+fn tensors(name: &str) -> (Vec<TensorInfo>, serde_json::Value) {
+    let checkpoint = Checkpoint::open(&fixture(name)).unwrap();
+    let config = std::fs::read(fixture(name).join("config.json")).unwrap();
+    (checkpoint.tensors().to_vec(), serde_json::from_slice(&config).unwrap())
+}
+
+fn error(tensors: &[TensorInfo], config: &serde_json::Value) -> briquette_core::Error {
+    let config = Config::parse(Some(config.to_string().as_bytes())).unwrap();
+    let error = build(&Headers::new(tensors, None), &config, Extents::default()).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Input, "{error}");
+    assert!(!error.to_string().contains('\n'));
+    error
+}
+
+#[test]
+fn every_fixture_of_a_known_family_has_a_graph() {
+    for (name, family, n_blocks) in [
+        ("models/bert-tiny", "BERT", 2),
+        ("models/llama-tied", "Llama", 2),
+        ("models/llama-untied", "Llama", 2),
+        ("models/llama-qwen", "Llama", 2),
+        ("models/resnet50-tiny.safetensors", "ResNet", 16),
+        ("digits", "digits", 0),
+        ("digits-sharded", "digits", 0),
+    ] {
+        let graph = graph(name);
+        assert_eq!((graph.family.as_str(), graph.blocks.len()), (family, n_blocks), "{name}");
+        let is_counter = |name: &String| name.ends_with("num_batches_tracked");
+        assert!(graph.unused.iter().all(is_counter), "{name}: {:?}", graph.unused);
+        let groups = coupling_groups(&graph, &graph.lower().unwrap()).unwrap();
+        assert!(!groups.is_empty(), "{name}");
+        for block in &graph.blocks {
+            let border = border(&graph, block);
+            assert_eq!((border.inputs.len(), border.outputs.len()), (1, 1), "{name}: {}", block.name);
+        }
+    }
+}
+
+#[test]
+fn multiply_adds_of_the_digits_network_are_those_counted_by_hand() {
+    let graph = graph("digits");
+    let found = multiply_adds(&graph, &graph.lower().unwrap());
+    let of = |name: &str| found[graph.nodes.iter().position(|node| node.name == name).unwrap()];
+    assert_eq!(of("conv1"), 64 * 16 * 9);
+    assert_eq!(of("conv2"), 64 * 32 * 16 * 9);
+    assert_eq!((of("fc1"), of("fc2"), of("pool")), (512 * 80, 800, 0));
+}
+
+#[test]
+fn a_missing_weight_is_named() {
+    let (mut tensors, config) = tensors("models/bert-tiny");
+    tensors.retain(|info| info.name != "encoder.layer.1.output.dense.weight");
+    let error = error(&tensors, &config).to_string();
+    assert!(error.starts_with("encoder.layer.1.output.dense.weight: the checkpoint lacks"), "{error}");
+}
+
+#[test]
+fn a_weight_that_does_not_fit_is_named_with_its_node() {
+    let (mut tensors, config) = tensors("models/llama-untied");
+    let place = tensors.iter().position(|info| info.name == "model.layers.1.mlp.down_proj.weight").unwrap();
+    tensors[place].shape.0 = vec![32, 47];
+    let error = error(&tensors, &config).to_string();
+    let expected = "node \"model.layers.1.mlp.down_proj\" (linear): weight \"model.layers.1.mlp.down_proj.weight\" \
+                    [32, 47] does not fit: found 47 inputs, expected 48";
+    assert_eq!(error, expected);
+}
+
+#[test]
+fn a_layer_may_have_a_width_of_its_own() {
+    let (mut tensors, config) = tensors("models/llama-untied");
+    for (name, shape) in [
+        ("mlp.down_proj", [32, 40]),
+        ("mlp.gate_proj", [40, 32]),
+        ("mlp.up_proj", [40, 32]),
+        ("self_attn.q_proj", [16, 32]),
+        ("self_attn.k_proj", [8, 32]),
+        ("self_attn.v_proj", [8, 32]),
+        ("self_attn.o_proj", [32, 16]),
+    ] {
+        let name = format!("model.layers.1.{name}.weight");
+        tensors.iter_mut().find(|info| info.name == name).unwrap().shape.0 = shape.to_vec();
+    }
+    let config = Config::parse(Some(config.to_string().as_bytes())).unwrap();
+    let graph = build(&Headers::new(&tensors, None), &config, Extents::default()).unwrap().unwrap();
+    let heads = |node: &Node| match &node.op {
+        Op::Composite(Composite::Attention(settings)) => Some((settings.heads, settings.kv_heads)),
+        _ => None,
+    };
+    assert_eq!(graph.nodes.iter().filter_map(heads).collect::<Vec<_>>(), [(4, 2), (2, 1)]);
+}
+
+#[test]
+fn a_config_that_lies_about_sizes_is_an_input_error() {
+    for (model, key, value) in [
+        ("models/bert-tiny", "num_hidden_layers", 3_u64),
+        ("models/bert-tiny", "hidden_size", 48),
+        ("models/bert-tiny", "vocab_size", u64::MAX),
+        ("models/bert-tiny", "num_attention_heads", 0),
+        ("models/bert-tiny", "num_attention_heads", 5),
+        ("models/llama-tied", "head_dim", 7),
+        ("models/llama-tied", "head_dim", 1 << 31),
+        ("models/llama-tied", "num_hidden_layers", 1),
+    ] {
+        let (tensors, mut config) = tensors(model);
+        config[key] = value.into();
+        let error = error(&tensors, &config);
+        assert_eq!(error.exit_code(), 4, "{key}: {error}");
+    }
+}
+
+#[test]
+fn tensors_at_their_limits_are_input_errors() {
+    let (sound, config) = tensors("models/bert-tiny");
+    for shape in [vec![usize::MAX, 32], vec![1 << 40, 32], vec![0, 32], vec![], vec![32], vec![20, 32, 1]] {
+        for place in 0..sound.len() {
+            let mut tensors = sound.clone();
+            tensors[place] =
+                TensorInfo { name: sound[place].name.clone(), dtype: DType::F32, shape: sound[0].shape.clone() };
+            tensors[place].shape.0.clone_from(&shape);
+            if shape != sound[place].shape.0 {
+                let config = Config::parse(Some(config.to_string().as_bytes())).unwrap();
+                // Tables of positions and segments may have more rows; nothing else fits, and nothing panics.
+                if let Ok(graph) = build(&Headers::new(&tensors, None), &config, Extents::default()) {
+                    assert!(
+                        ["position_", "token_type_"].iter().any(|word| tensors[place].name.contains(word)),
+                        "{}",
+                        tensors[place].name
+                    );
+                    assert!(coupling_groups(&graph.clone().unwrap(), &graph.unwrap().lower().unwrap()).is_err());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn cycles_and_loose_ends_are_input_errors() {
+    let sound = graph("digits");
+    let message = |graph: &Graph| {
+        let error = graph.lower().unwrap_err();
+        assert_eq!(error.exit_code(), 4);
+        error.to_string()
+    };
+    let mut cyclic = sound.clone();
+    let last = *cyclic.nodes.last().unwrap().outputs.first().unwrap();
+    cyclic.nodes[2].inputs[0] = Operand::Value(last);
+    assert!(message(&cyclic).contains("depends on its own output"));
+    let mut loose = sound.clone();
+    loose.values.push("nothing".into());
+    loose.nodes[2].inputs[0] = Operand::Value(ValueId(loose.values.len() - 1));
+    assert!(message(&loose).contains("\"nothing\", which no node computes"));
+    let mut absent = sound.clone();
+    absent.nodes[2].inputs[0] = Operand::Value(ValueId(1 << 40));
+    assert!(message(&absent).contains("does not have"));
+    let mut double = sound.clone();
+    double.nodes[1].outputs = double.nodes[0].outputs.clone();
+    assert!(message(&double).contains("has a value already"));
+    let mut short = sound;
+    short.nodes[0].op = Primitive::MatMul { transpose_b: true }.into();
+    assert!(message(&short).contains("found 3 inputs, expected 2 to 2"));
+}
+
+#[test]
+fn a_model_of_no_family_has_no_graph() {
+    let (tensors, _) = tensors("models/bert-tiny");
+    let config = Config::parse(Some(br#"{"model_type": "yolo"}"#)).unwrap();
+    assert!(build(&Headers::new(&tensors, None), &config, Extents::default()).unwrap().is_none());
+    let error = briquette_graph::families::unknown(&config);
+    assert_eq!(error.exit_code(), 4);
+    assert!(error.to_string().starts_with("found model_type \"yolo\", expected"), "{error}");
+}
