@@ -11,7 +11,7 @@ from pathlib import Path
 
 from circles import ROOT, closing, module_path, tokens
 
-LIMIT = 15
+LIMIT = 8
 KINDS = ("struct", "enum", "trait", "union", "type")
 
 

@@ -1,11 +1,11 @@
-//! What crosses the border of a block, and what a block holds.
+//! The values that cross the border of a block, and the contents of a block.
 
 use crate::graph::{Block, Graph, ValueId, WeightId};
 use std::collections::BTreeSet;
 
 /// The values and weights of a range of nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Border {
+pub struct BlockBorder {
     /// Values that the block uses and does not compute.
     pub inputs: BTreeSet<ValueId>,
     /// Values that the block computes and that later nodes or the graph's outputs use.
@@ -18,14 +18,14 @@ pub struct Border {
 ///
 /// # Panics
 /// If the block is not one of the graph's.
-pub fn border(graph: &Graph, block: &Block) -> Border {
+pub fn border(graph: &Graph, block: &Block) -> BlockBorder {
     let nodes = &graph.nodes[block.nodes.clone()];
     let computed: BTreeSet<ValueId> = nodes.iter().flat_map(|node| node.outputs.iter().copied()).collect();
     let used: BTreeSet<ValueId> = nodes.iter().flat_map(|node| node.values().map(|(_, value)| value)).collect();
     let others = graph.nodes.iter().enumerate().filter(|(index, _)| !block.nodes.contains(index));
     let used_outside = others.flat_map(|(_, node)| node.values().map(|(_, value)| value));
     let needed: BTreeSet<ValueId> = used_outside.chain(graph.outputs.iter().copied()).collect();
-    Border {
+    BlockBorder {
         inputs: used.difference(&computed).copied().collect(),
         outputs: computed.intersection(&needed).copied().collect(),
         weights: nodes.iter().flat_map(|node| node.weights().map(|(_, weight)| weight)).collect(),

@@ -1,8 +1,8 @@
 //! Builds graphs node by node.
 
-use crate::graph::{Block, Graph, Input, Node, Operand, ValueId, Weight, WeightId};
+use crate::graph::{Block, Graph, GraphInput, Node, Operand, ValueId, Weight, WeightId};
 use crate::headers::Headers;
-use crate::op::{Composite, ConvSettings, Function, Op, Primitive};
+use crate::op::{Composite, ConvSettings, ElementFunction, Op, Primitive};
 use briquette_core::{DType, Error, OutputAxis, Result, Shape};
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ impl<'a> GraphBuilder<'a> {
     /// Adds an input of the graph.
     pub fn input(&mut self, name: &str, shape: &[usize]) -> ValueId {
         let value = self.value(name.into());
-        self.graph.inputs.push(Input { value, shape: shape.to_vec() });
+        self.graph.inputs.push(GraphInput { value, shape: shape.to_vec() });
         value
     }
 
@@ -126,7 +126,12 @@ impl<'a> GraphBuilder<'a> {
     /// # Errors
     /// See [`weight`](Self::weight).
     pub fn embedding(&mut self, path: &str, indices: ValueId) -> Result<ValueId> {
-        let table = self.weight(&format!("{path}.weight"))?;
+        let name = format!("{path}.weight");
+        let table = self.weight(&name)?;
+        let rank = self.graph.weights[table.0].shape.rank();
+        if rank != 2 {
+            return Err(Error::input(format!("found a table of rank {rank}, expected [rows, width]")).at(name));
+        }
         self.graph.weights[table.0].layout = OutputAxis::First;
         Ok(self.node(path, Composite::Embedding, &[table.into(), indices.into()]))
     }
@@ -181,13 +186,13 @@ impl<'a> GraphBuilder<'a> {
     }
 
     /// Adds an elementwise function of one value.
-    pub fn function(&mut self, name: &str, function: Function, x: ValueId) -> ValueId {
+    pub fn function(&mut self, name: &str, function: ElementFunction, x: ValueId) -> ValueId {
         self.node(name, Primitive::Elementwise(function), &[x.into()])
     }
 
     /// Adds a sum, such as a residual connection.
     pub fn add(&mut self, name: &str, a: ValueId, b: ValueId) -> ValueId {
-        self.node(name, Primitive::Elementwise(Function::Add), &[a.into(), b.into()])
+        self.node(name, Primitive::Elementwise(ElementFunction::Add), &[a.into(), b.into()])
     }
 
     /// Begins a block.

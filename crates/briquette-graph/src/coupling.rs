@@ -13,7 +13,7 @@ mod rules;
 mod segments;
 mod uses;
 
-pub use groups::{Group, Place, parameters_left};
+pub use groups::{CouplingGroup, UnitPlace, parameters_left};
 
 use crate::graph::Graph;
 use crate::lower::Lowered;
@@ -23,7 +23,7 @@ use briquette_core::Result;
 ///
 /// # Errors
 /// Input: the axes of all tensors together have more than 2²⁸ elements.
-pub fn coupling_groups(graph: &Graph, lowered: &Lowered) -> Result<Vec<Group>> {
+pub fn coupling_groups(graph: &Graph, lowered: &Lowered) -> Result<Vec<CouplingGroup>> {
     let mut axes = axes::Axes::of(graph, lowered)?;
     let uses = uses::Uses::of(lowered);
     for step in &lowered.steps {

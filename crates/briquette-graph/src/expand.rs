@@ -6,7 +6,7 @@ mod norms;
 
 use crate::expansion::{Expansion, Mismatch};
 use crate::graph::{Operand, ValueId};
-use crate::op::{Composite, Function, Op, Primitive};
+use crate::op::{Composite, ElementFunction, Op, Primitive};
 use briquette_core::OutputAxis;
 
 /// Appends the primitives of an operation and returns its outputs.
@@ -63,7 +63,7 @@ fn linear(to: &mut Expansion, inputs: &[Operand]) -> Result<Operand, Mismatch> {
     }
 }
 
-fn gate(to: &mut Expansion, function: Function, gate: Operand, up: Operand) -> Result<Operand, Mismatch> {
+fn gate(to: &mut Expansion, function: ElementFunction, gate: Operand, up: Operand) -> Result<Operand, Mismatch> {
     let gate = to.one(Primitive::Elementwise(function), &[gate])?;
-    to.one(Primitive::Elementwise(Function::Mul), &[gate, up])
+    to.one(Primitive::Elementwise(ElementFunction::Mul), &[gate, up])
 }

@@ -2,11 +2,11 @@
 
 use crate::graph::{Node, NodeId, Operand, ValueId, Weight};
 use crate::op::Primitive;
-use crate::shapes::{Misfit, infer};
+use crate::shapes::{ShapeError, infer};
 
 /// A primitive, and the node of the graph that it comes from.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Step {
+pub struct PrimitiveStep {
     /// The primitive with its inputs and outputs.
     pub node: Node<Primitive>,
     /// The node that was expanded.
@@ -23,7 +23,7 @@ pub(crate) struct Mismatch {
 /// Steps and shapes so far, and the node that is being expanded.
 pub(crate) struct Expansion<'a> {
     pub(crate) weights: &'a [Weight],
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<PrimitiveStep>,
     /// The shape of each value; empty until its node is expanded.
     pub(crate) shapes: Vec<Option<Vec<usize>>>,
     pub(crate) origin: NodeId,
@@ -44,7 +44,7 @@ impl Expansion<'_> {
     /// Appends a primitive and returns its outputs.
     pub(crate) fn apply(&mut self, op: Primitive, inputs: &[Operand]) -> Result<Vec<ValueId>, Mismatch> {
         let shapes: Vec<&[usize]> = inputs.iter().map(|operand| self.shape(*operand)).collect();
-        let outputs = infer(&op, &shapes).map_err(|Misfit { operand, message }| {
+        let outputs = infer(&op, &shapes).map_err(|ShapeError { operand, message }| {
             let operand = operand.and_then(|at| inputs.get(at)).copied();
             Mismatch { operand, message }
         })?;
@@ -52,7 +52,7 @@ impl Expansion<'_> {
         self.shapes.extend(outputs.into_iter().map(Some));
         let outputs: Vec<ValueId> = (first..self.shapes.len()).map(ValueId).collect();
         let node = Node { name: String::new(), op, inputs: inputs.to_vec(), outputs: outputs.clone() };
-        self.steps.push(Step { node, origin: self.origin });
+        self.steps.push(PrimitiveStep { node, origin: self.origin });
         Ok(outputs)
     }
 

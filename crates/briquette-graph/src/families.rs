@@ -22,7 +22,7 @@ pub struct Family {
     pub name: &'static str,
     /// Values of `model_type` in `config.json`.
     pub model_types: &'static [&'static str],
-    /// Whether tensors are named as those of this family.
+    /// Returns whether the tensor names fit this family.
     has_names: fn(&Headers) -> bool,
     /// Builds the graph.
     build: fn(&Headers, &Config, Extents) -> Result<Graph>,

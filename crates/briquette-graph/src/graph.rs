@@ -89,7 +89,7 @@ pub struct Weight {
 
 /// A named input of the graph with the shape that analyses use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Input {
+pub struct GraphInput {
     /// The value.
     pub value: ValueId,
     /// The extents.
@@ -117,7 +117,7 @@ pub struct Graph {
     /// The weights that nodes use.
     pub weights: Vec<Weight>,
     /// The inputs.
-    pub inputs: Vec<Input>,
+    pub inputs: Vec<GraphInput>,
     /// The outputs. Their extents are fixed.
     pub outputs: Vec<ValueId>,
     /// Ranges of nodes that repeat.

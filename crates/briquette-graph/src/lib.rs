@@ -20,7 +20,7 @@
 //! use briquette_core::DType;
 //! use briquette_formats::TensorInfo;
 //! use briquette_graph::coupling::{coupling_groups, parameters_left};
-//! use briquette_graph::op::Function;
+//! use briquette_graph::op::ElementFunction;
 //! use briquette_graph::{GraphBuilder, Headers};
 //!
 //! let tensor = |name: &str, shape: &[usize]| TensorInfo::checked(name.into(), DType::F32, shape.to_vec());
@@ -29,7 +29,7 @@
 //! let mut builder = GraphBuilder::new("mlp", &headers);
 //! let x = builder.input("x", &[1, 16]);
 //! let inner = builder.linear("up", x)?;
-//! let inner = builder.function("relu", Function::Relu, inner);
+//! let inner = builder.function("relu", ElementFunction::Relu, inner);
 //! let y = builder.linear("down", inner)?;
 //! let graph = builder.finish(&[y]);
 //!
@@ -65,9 +65,9 @@ mod union_find;
 
 pub use builder::GraphBuilder;
 pub use config::Config;
-pub use expansion::Step;
+pub use expansion::PrimitiveStep;
 pub use families::{Extents, FAMILIES, Family, family_of, graph_of};
-pub use graph::{Block, Graph, Input, Node, NodeId, Operand, ValueId, Weight, WeightId};
+pub use graph::{Block, Graph, GraphInput, Node, NodeId, Operand, ValueId, Weight, WeightId};
 pub use headers::Headers;
 pub use lower::Lowered;
 pub use op::{Composite, Op, Primitive};

@@ -1,7 +1,7 @@
 //! Checks a graph, expands it to primitives and infers the shape of every value.
 
 use crate::expand::expand;
-use crate::expansion::{Expansion, Mismatch, Step};
+use crate::expansion::{Expansion, Mismatch, PrimitiveStep};
 use crate::graph::{Graph, NodeId, Operand, ValueId};
 use crate::order::{order, place};
 use briquette_core::{Error, Result};
@@ -10,7 +10,7 @@ use briquette_core::{Error, Result};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lowered {
     /// The primitives, each after the primitives that it depends on.
-    pub steps: Vec<Step>,
+    pub steps: Vec<PrimitiveStep>,
     /// The shape of each value. Values of the graph keep their indices; values inside composites follow.
     pub shapes: Vec<Vec<usize>>,
 }
@@ -21,7 +21,7 @@ impl Graph {
     /// This is the validator: a graph that lowers is sound.
     ///
     /// # Errors
-    /// Input, in one line:
+    /// GraphInput, in one line:
     /// - A weight or value does not fit its node.
     /// - Nodes form a cycle, or a value is computed twice or never.
     /// - A tensor has more elements than memory can address.

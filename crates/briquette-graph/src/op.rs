@@ -17,7 +17,7 @@ pub enum Op {
 #[serde(rename_all = "snake_case")]
 pub enum Primitive {
     /// A function of each element, after broadcasting: activations, add, multiply, cast, where.
-    Elementwise(Function),
+    Elementwise(ElementFunction),
     /// A function of each element and of vectors along one axis: `[x, vector, ..]`.
     PerChannel {
         /// The axis of `x` that the vectors run along.
@@ -62,7 +62,7 @@ pub enum Primitive {
     /// Mean, sum or maximum over axes, which keep an extent of 1.
     Reduce(Vec<usize>),
     /// A window over the axes after the second.
-    Pool(Window),
+    Pool(PoolWindow),
     /// An average over the axes after the second, down to these extents.
     AdaptivePool(Vec<usize>),
     /// Enlarges the axes after the second by a factor.
@@ -119,7 +119,7 @@ pub enum Composite {
     /// Scaled dot-product attention of `[q, k, v]` or `[q, k, v, bias]`, each `[batch, tokens, heads · width]`.
     Attention(Attention),
     /// `function(gate) · up`: SwiGLU, GEGLU; `[gate, up]`.
-    Gate(Function),
+    Gate(ElementFunction),
     /// A gated feed-forward block for each expert, in shared tensors: `[x, logits, gate, up, down]`.
     ///
     /// `gate` and `up` are `[experts, inner, width]`, `down` is `[experts, width, inner]`.
@@ -127,14 +127,14 @@ pub enum Composite {
         /// Experts that run for each token.
         top_k: usize,
         /// The function of the gate.
-        function: Function,
+        function: ElementFunction,
     },
 }
 
 /// A function of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Function {
+pub enum ElementFunction {
     /// Sum of the inputs.
     Add,
     /// Difference of two inputs.
@@ -199,7 +199,7 @@ impl ConvSettings {
 
 /// A pooling window; each list has one entry for each axis of space.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Window {
+pub struct PoolWindow {
     /// Extents of the window.
     pub size: Vec<usize>,
     /// Step of the window.
@@ -326,7 +326,7 @@ impl Composite {
     }
 }
 
-impl Function {
+impl ElementFunction {
     /// The function's name, as reports print it.
     pub fn name(self) -> &'static str {
         match self {

@@ -1,6 +1,6 @@
 //! Producers and consumers: weights whose outputs are the inputs of other weights.
 
-use crate::coupling::Group;
+use crate::coupling::CouplingGroup;
 use crate::graph::{Graph, WeightId};
 use crate::roles::roles;
 use briquette_core::{OutputAxis, Role};
@@ -17,9 +17,9 @@ pub struct Pair {
 }
 
 /// The producers and consumers of each group, in the order of groups.
-pub fn pairs(graph: &Graph, groups: &[Group]) -> Vec<Pair> {
+pub fn pairs(graph: &Graph, groups: &[CouplingGroup]) -> Vec<Pair> {
     let roles = roles(graph);
-    let pair = |group: &Group| {
+    let pair = |group: &CouplingGroup| {
         let mut pair = Pair { producers: Vec::new(), consumers: Vec::new(), vectors: Vec::new() };
         for place in &group.places {
             let weight = &graph.weights[place.weight.0];

@@ -1,20 +1,20 @@
 //! The shape rule of each primitive.
 
-use crate::op::{ConvSettings, Primitive, Window};
+use crate::op::{ConvSettings, PoolWindow, Primitive};
 
 /// Inputs that do not fit an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Misfit {
+pub(crate) struct ShapeError {
     /// The position of the input that does not fit, where one is to blame.
     pub(crate) operand: Option<usize>,
     /// What was found and expected.
     pub(crate) message: String,
 }
 
-type Shapes = Result<Vec<Vec<usize>>, Misfit>;
+type Shapes = Result<Vec<Vec<usize>>, ShapeError>;
 
-fn misfit<T>(operand: usize, message: String) -> Result<T, Misfit> {
-    Err(Misfit { operand: Some(operand), message })
+fn misfit<T>(operand: usize, message: String) -> Result<T, ShapeError> {
+    Err(ShapeError { operand: Some(operand), message })
 }
 
 /// Returns the shape of each output.
@@ -26,7 +26,7 @@ pub(crate) fn infer(primitive: &Primitive, inputs: &[&[usize]]) -> Shapes {
     let n_expected = n_inputs(primitive);
     if !n_expected.contains(&inputs.len()) {
         let message = format!("found {} inputs, expected {} to {}", inputs.len(), n_expected.start(), n_expected.end());
-        return Err(Misfit { operand: None, message });
+        return Err(ShapeError { operand: None, message });
     }
     let shapes = match primitive {
         Primitive::Elementwise(_) => broadcast(inputs, 0).map(|shape| vec![shape]),
@@ -50,12 +50,12 @@ pub(crate) fn infer(primitive: &Primitive, inputs: &[&[usize]]) -> Shapes {
     }?;
     for shape in &shapes {
         if shape.contains(&0) {
-            return Err(Misfit { operand: None, message: format!("its output {shape:?} is empty") });
+            return Err(ShapeError { operand: None, message: format!("its output {shape:?} is empty") });
         }
         let n = shape.iter().try_fold(1_usize, |n, &extent| n.checked_mul(extent));
         if n.is_none_or(|n| n > isize::MAX as usize / 8) {
             let message = format!("its output {shape:?} has more elements than memory can address");
-            return Err(Misfit { operand: None, message });
+            return Err(ShapeError { operand: None, message });
         }
     }
     Ok(shapes)
@@ -73,7 +73,7 @@ fn n_inputs(primitive: &Primitive) -> std::ops::RangeInclusive<usize> {
 }
 
 /// The common shape of all inputs without their last `skip` axes.
-fn broadcast(inputs: &[&[usize]], skip: usize) -> Result<Vec<usize>, Misfit> {
+fn broadcast(inputs: &[&[usize]], skip: usize) -> Result<Vec<usize>, ShapeError> {
     let rank = inputs.iter().map(|shape| shape.len()).max().unwrap_or(0) - skip;
     let mut common = vec![1; rank];
     for (operand, shape) in inputs.iter().enumerate() {
@@ -93,7 +93,7 @@ fn broadcast(inputs: &[&[usize]], skip: usize) -> Result<Vec<usize>, Misfit> {
     Ok(common)
 }
 
-fn check_axis(shape: &[usize], axis: usize) -> Result<(), Misfit> {
+fn check_axis(shape: &[usize], axis: usize) -> Result<(), ShapeError> {
     match axis < shape.len() {
         true => Ok(()),
         false => misfit(0, format!("found {} axes, expected more than {axis}", shape.len())),
@@ -131,7 +131,7 @@ fn conv(settings: &ConvSettings, inputs: &[&[usize]]) -> Shapes {
     let n_space = settings.stride.len();
     let is_sound = settings.padding.len() == n_space && settings.dilation.len() == n_space;
     if !is_sound || settings.groups == 0 || settings.stride.contains(&0) || settings.dilation.contains(&0) {
-        return Err(Misfit { operand: None, message: "its stride, dilation or groups are not valid".into() });
+        return Err(ShapeError { operand: None, message: "its stride, dilation or groups are not valid".into() });
     }
     if x.len() != n_space + 2 || weight.len() != x.len() {
         let operand = usize::from(x.len() == n_space + 2);
@@ -248,7 +248,7 @@ fn reduce(x: &[usize], axes: &[usize]) -> Shapes {
     Ok(vec![x.iter().enumerate().map(|(axis, &extent)| if axes.contains(&axis) { 1 } else { extent }).collect()])
 }
 
-fn pool(window: &Window, x: &[usize]) -> Shapes {
+fn pool(window: &PoolWindow, x: &[usize]) -> Shapes {
     spatial(x, |at, extent| {
         let (size, stride, padding) = (window.size.get(at)?, window.stride.get(at)?, window.padding.get(at)?);
         extent.checked_add(padding.checked_mul(2)?)?.checked_sub(*size)?.checked_div(*stride)?.checked_add(1)

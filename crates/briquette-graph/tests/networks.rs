@@ -1,10 +1,12 @@
 //! Parameters left after removing half of each group, for networks of known size.
 
+#![allow(clippy::unwrap_used)]
+
 use briquette_core::DType;
 use briquette_formats::TensorInfo;
 use briquette_graph::coupling::{coupling_groups, parameters_left};
 use briquette_graph::families::build;
-use briquette_graph::op::{ConvSettings, Function, Window};
+use briquette_graph::op::{ConvSettings, ElementFunction, PoolWindow};
 use briquette_graph::{Config, Extents, Graph, GraphBuilder, Headers, Primitive, ValueId};
 
 /// Parameters, and parameters left at half.
@@ -50,7 +52,7 @@ impl Net<'_> {
     }
 
     fn relu(&mut self, x: ValueId) -> ValueId {
-        self.to.function("relu", Function::Relu, x)
+        self.to.function("relu", ElementFunction::Relu, x)
     }
 
     /// A convolution, its batch norm and ReLU.
@@ -61,7 +63,7 @@ impl Net<'_> {
     }
 
     fn pool(&mut self, x: ValueId, size: usize, stride: usize, padding: usize) -> ValueId {
-        let window = Window { size: vec![size; 2], stride: vec![stride; 2], padding: vec![padding; 2] };
+        let window = PoolWindow { size: vec![size; 2], stride: vec![stride; 2], padding: vec![padding; 2] };
         self.to.node("pool", Primitive::Pool(window), &[x.into()])
     }
 

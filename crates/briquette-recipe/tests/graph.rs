@@ -1,4 +1,6 @@
-//! What follows from graphs equals what the tables of names give, for every model in `fixtures` that a family knows.
+//! Compares roles, siblings and heads from graphs with the tables of names, for each model in `fixtures` with a family.
+
+#![allow(clippy::unwrap_used)]
 
 use briquette_core::{DType, OutputAxis, Role};
 use briquette_formats::model_config::ModelFamily;

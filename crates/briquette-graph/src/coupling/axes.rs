@@ -6,13 +6,13 @@ use crate::union_find::{FIXED, UnionFind};
 use briquette_core::{Error, Result};
 
 /// The ids of the elements along each axis of a tensor.
-pub(super) type Ids = Vec<Vec<u32>>;
+pub(super) type AxisIds = Vec<Vec<u32>>;
 
 /// The ids of all tensors, and their sets.
 pub(super) struct Axes {
     pub(super) sets: UnionFind,
-    values: Vec<Ids>,
-    pub(super) weights: Vec<Ids>,
+    values: Vec<AxisIds>,
+    pub(super) weights: Vec<AxisIds>,
 }
 
 impl Axes {
@@ -21,10 +21,10 @@ impl Axes {
         let mut sets = UnionFind::new();
         let mut weights = Vec::with_capacity(graph.weights.len());
         for weight in &graph.weights {
-            let ids: Option<Ids> = weight.shape.0.iter().map(|&extent| sets.fresh(extent)).collect();
+            let ids: Option<AxisIds> = weight.shape.0.iter().map(|&extent| sets.fresh(extent)).collect();
             weights.push(ids.ok_or_else(|| too_many().at(&weight.name))?);
         }
-        let mut values = vec![Ids::new(); lowered.shapes.len()];
+        let mut values = vec![AxisIds::new(); lowered.shapes.len()];
         let mut n_ids = 0_usize;
         for shape in &lowered.shapes {
             n_ids = shape.iter().fold(n_ids, |n, extent| n.saturating_add(*extent));
@@ -39,14 +39,14 @@ impl Axes {
     }
 
     /// The ids of an operand.
-    pub(super) fn get(&self, operand: Operand) -> &Ids {
+    pub(super) fn get(&self, operand: Operand) -> &AxisIds {
         match operand {
             Operand::Value(value) => &self.values[value.0],
             Operand::Weight(weight) => &self.weights[weight.0],
         }
     }
 
-    pub(super) fn set(&mut self, value: ValueId, ids: Ids) {
+    pub(super) fn set(&mut self, value: ValueId, ids: AxisIds) {
         self.values[value.0] = ids;
     }
 

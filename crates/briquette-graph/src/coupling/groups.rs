@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// An axis of a weight that a group cuts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Place {
+pub struct UnitPlace {
     /// The weight.
     pub weight: WeightId,
     /// The axis.
@@ -19,15 +19,15 @@ pub struct Place {
 
 /// Units that can be removed, each from all places at once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Group {
+pub struct CouplingGroup {
     /// The axes that are cut, in the order of weights.
-    pub places: Vec<Place>,
+    pub places: Vec<UnitPlace>,
     /// For each unit, the elements that it has in each place.
     pub units: Vec<Vec<Vec<u32>>>,
 }
 
 /// Collects units of two or more that lie in the same places, in the order of the graph's weights.
-pub(super) fn groups(graph: &Graph, axes: &mut Axes) -> Vec<Group> {
+pub(super) fn groups(graph: &Graph, axes: &mut Axes) -> Vec<CouplingGroup> {
     let mut units: BTreeMap<u32, BTreeMap<(WeightId, usize), Vec<u32>>> = BTreeMap::new();
     for weight in 0..graph.weights.len() {
         for axis in 0..axes.weights[weight].len() {
@@ -40,17 +40,17 @@ pub(super) fn groups(graph: &Graph, axes: &mut Axes) -> Vec<Group> {
             }
         }
     }
-    let mut groups: BTreeMap<Vec<Place>, Vec<Vec<Vec<u32>>>> = BTreeMap::new();
+    let mut groups: BTreeMap<Vec<UnitPlace>, Vec<Vec<Vec<u32>>>> = BTreeMap::new();
     for places in units.into_values() {
-        let key = places.iter().map(|(&(weight, axis), elements)| Place { weight, axis, width: elements.len() });
+        let key = places.iter().map(|(&(weight, axis), elements)| UnitPlace { weight, axis, width: elements.len() });
         groups.entry(key.collect()).or_default().push(places.into_values().collect());
     }
-    let is_cuttable = |(_, units): &(Vec<Place>, Vec<Vec<Vec<u32>>>)| units.len() > 1;
-    groups.into_iter().filter(is_cuttable).map(|(places, units)| Group { places, units }).collect()
+    let is_cuttable = |(_, units): &(Vec<UnitPlace>, Vec<Vec<Vec<u32>>>)| units.len() > 1;
+    groups.into_iter().filter(is_cuttable).map(|(places, units)| CouplingGroup { places, units }).collect()
 }
 
 /// Parameters of the graph after removing a share of the units of each group, at least one unit of each left.
-pub fn parameters_left(graph: &Graph, groups: &[Group], removed: f64) -> usize {
+pub fn parameters_left(graph: &Graph, groups: &[CouplingGroup], removed: f64) -> usize {
     let mut extents: Vec<Vec<usize>> = graph.weights.iter().map(|weight| weight.shape.0.clone()).collect();
     for group in groups {
         let n = group.units.len();

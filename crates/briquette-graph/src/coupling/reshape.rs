@@ -1,6 +1,6 @@
 //! The rule of reshapes. Which axis carries the ids follows from how later operations use the axes.
 
-use super::axes::{Axes, Ids};
+use super::axes::{Axes, AxisIds};
 use super::segments::segments;
 use super::uses::{Fate, Uses};
 use crate::graph::ValueId;
@@ -12,8 +12,8 @@ use crate::union_find::FIXED;
 /// - `(A, B) → C`: the axis that is not fixed carries its ids; of two such axes the inner one is fixed.
 /// - `C → (A, B)`: the factor that suits best carries the ids, and elements of `C` at one position of this factor are united. The other
 ///   factors are fixed. A factor over which heads are batched is best, then a factor that is joined again as the outermost.
-pub(super) fn apply(axes: &mut Axes, uses: &Uses, from: &[usize], to: &[usize], ids: &Ids, output: ValueId) {
-    let mut found: Ids = to.iter().map(|&extent| vec![FIXED; extent]).collect();
+pub(super) fn apply(axes: &mut Axes, uses: &Uses, from: &[usize], to: &[usize], ids: &AxisIds, output: ValueId) {
+    let mut found: AxisIds = to.iter().map(|&extent| vec![FIXED; extent]).collect();
     for (inputs, outputs) in segments(from, to) {
         let flat = merge(axes, &inputs.iter().map(|&axis| ids[axis].as_slice()).collect::<Vec<_>>());
         match outputs.as_slice() {
@@ -49,7 +49,7 @@ fn split(
     factors: &[usize],
     to: &[usize],
     output: ValueId,
-    found: &mut Ids,
+    found: &mut AxisIds,
 ) {
     if axes.sets.is_fixed(flat) {
         return;

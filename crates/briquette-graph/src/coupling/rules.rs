@@ -1,9 +1,9 @@
 //! One coupling rule for each primitive.
 
-use super::axes::{Axes, Ids};
+use super::axes::{Axes, AxisIds};
 use super::reshape;
 use super::uses::Uses;
-use crate::expansion::Step;
+use crate::expansion::PrimitiveStep;
 use crate::graph::{Operand, ValueId};
 use crate::lower::Lowered;
 use crate::op::{ConvSettings, Primitive};
@@ -11,15 +11,15 @@ use crate::union_find::FIXED;
 use briquette_core::Result;
 
 /// Unites the ids that a step couples, and gives its outputs their ids.
-pub(super) fn apply(axes: &mut Axes, uses: &Uses, lowered: &Lowered, step: &Step) -> Result<()> {
+pub(super) fn apply(axes: &mut Axes, uses: &Uses, lowered: &Lowered, step: &PrimitiveStep) -> Result<()> {
     let node = &step.node;
     let inputs = &node.inputs;
-    let first = inputs.first().map_or_else(Ids::new, |operand| axes.get(*operand).clone());
+    let first = inputs.first().map_or_else(AxisIds::new, |operand| axes.get(*operand).clone());
     let output = node.outputs[0];
     let shape = &lowered.shapes[output.0];
     let ids = match &node.op {
         Primitive::Elementwise(_) => {
-            let operands: Vec<Ids> = inputs.iter().map(|operand| axes.get(*operand).clone()).collect();
+            let operands: Vec<AxisIds> = inputs.iter().map(|operand| axes.get(*operand).clone()).collect();
             broadcast(axes, &operands, shape)
         }
         Primitive::PerChannel { axis } => {
@@ -44,7 +44,10 @@ pub(super) fn apply(axes: &mut Axes, uses: &Uses, lowered: &Lowered, step: &Step
             let given = to.iter().map(|&extent| vec![FIXED; extent]).collect();
             broadcast_over(axes, &[first, given], to)
         }
-        Primitive::Split { axis, sizes } => return Ok(split(axes, &first, *axis, sizes, &node.outputs)),
+        Primitive::Split { axis, sizes } => {
+            split(axes, &first, *axis, sizes, &node.outputs);
+            return Ok(());
+        }
         Primitive::Slice { axis, start, len } => with_axis(first, *axis, |ids| ids[*start..start + len].to_vec()),
         Primitive::Concat { axis } => concat(axes, inputs, *axis),
         Primitive::Gather => {
@@ -61,15 +64,18 @@ pub(super) fn apply(axes: &mut Axes, uses: &Uses, lowered: &Lowered, step: &Step
             first
         }
         Primitive::Route { .. } => first,
-        Primitive::Unknown { .. } => return Ok(unknown(axes, lowered, inputs, &node.outputs)),
+        Primitive::Unknown { .. } => {
+            unknown(axes, lowered, inputs, &node.outputs);
+            return Ok(());
+        }
     };
     axes.set(output, ids);
     Ok(())
 }
 
 /// Unites ids position by position. An axis of extent 1 that others repeat is fixed.
-fn broadcast(axes: &mut Axes, operands: &[Ids], shape: &[usize]) -> Ids {
-    let mut found = Ids::with_capacity(shape.len());
+fn broadcast(axes: &mut Axes, operands: &[AxisIds], shape: &[usize]) -> AxisIds {
+    let mut found = AxisIds::with_capacity(shape.len());
     for (axis, &extent) in shape.iter().enumerate() {
         let mut common: Option<&Vec<u32>> = None;
         for operand in operands {
@@ -87,7 +93,7 @@ fn broadcast(axes: &mut Axes, operands: &[Ids], shape: &[usize]) -> Ids {
 }
 
 /// An expansion: axes that grow are fixed, other axes pass.
-fn broadcast_over(axes: &mut Axes, operands: &[Ids; 2], shape: &[usize]) -> Ids {
+fn broadcast_over(axes: &mut Axes, operands: &[AxisIds; 2], shape: &[usize]) -> AxisIds {
     let [own, given] = operands;
     let offset = shape.len() - own.len();
     let mut found = given.clone();
@@ -101,7 +107,7 @@ fn broadcast_over(axes: &mut Axes, operands: &[Ids; 2], shape: &[usize]) -> Ids 
 }
 
 /// Unites the axes that are summed over; rows, columns and batch axes pass.
-fn matmul(axes: &mut Axes, mut a: Ids, mut b: Ids, transpose_b: bool, shape: &[usize]) -> Ids {
+fn matmul(axes: &mut Axes, mut a: AxisIds, mut b: AxisIds, transpose_b: bool, shape: &[usize]) -> AxisIds {
     let last = b.pop().unwrap_or_default();
     let second_last = b.pop().unwrap_or_default();
     let (k, n) = if transpose_b { (last, second_last) } else { (second_last, last) };
@@ -116,7 +122,7 @@ fn matmul(axes: &mut Axes, mut a: Ids, mut b: Ids, transpose_b: bool, shape: &[u
 /// One group: input channels are united with the filters' inputs, outputs are the filters.
 ///
 /// Several groups: a group is removed as a whole, so all its inputs and outputs are united. A depthwise convolution has one of each.
-fn conv(axes: &mut Axes, settings: &ConvSettings, inputs: &[Operand], shape: &[usize]) -> Result<Ids> {
+fn conv(axes: &mut Axes, settings: &ConvSettings, inputs: &[Operand], shape: &[usize]) -> Result<AxisIds> {
     let (x, weight) = (axes.get(inputs[0]).clone(), axes.get(inputs[1]).clone());
     let outputs = match (settings.groups, settings.transposed) {
         (1, false) => {
@@ -155,7 +161,7 @@ fn conv(axes: &mut Axes, settings: &ConvSettings, inputs: &[Operand], shape: &[u
 }
 
 /// Batch and channels pass; the axes of space are fixed.
-fn space_fixed(axes: &mut Axes, mut ids: Ids, shape: &[usize]) -> Ids {
+fn space_fixed(axes: &mut Axes, mut ids: AxisIds, shape: &[usize]) -> AxisIds {
     for (axis, extent) in shape.iter().enumerate().skip(2) {
         axes.sets.fix(&ids[axis]);
         ids[axis] = vec![FIXED; *extent];
@@ -163,12 +169,12 @@ fn space_fixed(axes: &mut Axes, mut ids: Ids, shape: &[usize]) -> Ids {
     ids
 }
 
-fn with_axis(mut ids: Ids, axis: usize, change: impl Fn(&[u32]) -> Vec<u32>) -> Ids {
+fn with_axis(mut ids: AxisIds, axis: usize, change: impl Fn(&[u32]) -> Vec<u32>) -> AxisIds {
     ids[axis] = change(&ids[axis]);
     ids
 }
 
-fn split(axes: &mut Axes, ids: &Ids, axis: usize, sizes: &[usize], outputs: &[ValueId]) {
+fn split(axes: &mut Axes, ids: &AxisIds, axis: usize, sizes: &[usize], outputs: &[ValueId]) {
     let mut start = 0;
     for (size, output) in sizes.iter().zip(outputs) {
         axes.set(*output, with_axis(ids.clone(), axis, |ids| ids[start..start + size].to_vec()));
@@ -177,8 +183,8 @@ fn split(axes: &mut Axes, ids: &Ids, axis: usize, sizes: &[usize], outputs: &[Va
 }
 
 /// Joins the ids of one axis and unites those of the others.
-fn concat(axes: &mut Axes, inputs: &[Operand], axis: usize) -> Ids {
-    let parts: Vec<Ids> = inputs.iter().map(|operand| axes.get(*operand).clone()).collect();
+fn concat(axes: &mut Axes, inputs: &[Operand], axis: usize) -> AxisIds {
+    let parts: Vec<AxisIds> = inputs.iter().map(|operand| axes.get(*operand).clone()).collect();
     let mut found = parts[0].clone();
     for part in &parts[1..] {
         for (at, ids) in part.iter().enumerate() {

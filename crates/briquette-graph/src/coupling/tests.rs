@@ -1,10 +1,10 @@
 //! Graphs built by hand: each rule, with 2, 3 and 4 heads where heads matter.
 
-use super::{Group, coupling_groups};
+use super::{CouplingGroup, coupling_groups};
 use crate::builder::GraphBuilder;
 use crate::graph::{Graph, ValueId};
 use crate::headers::Headers;
-use crate::op::{Attention, Composite, ConvSettings, Function, Primitive};
+use crate::op::{Attention, Composite, ConvSettings, ElementFunction, Primitive};
 use briquette_core::DType;
 
 const WIDTH: usize = 6;
@@ -23,8 +23,9 @@ fn shown(graph: &Graph) -> Vec<String> {
     groups.iter().map(|group| text(graph, group)).collect()
 }
 
-fn text(graph: &Graph, group: &Group) -> String {
-    let place = |place: &super::Place| format!("{}/{}·{}", graph.weights[place.weight.0].name, place.axis, place.width);
+fn text(graph: &Graph, group: &CouplingGroup) -> String {
+    let place =
+        |place: &super::UnitPlace| format!("{}/{}·{}", graph.weights[place.weight.0].name, place.axis, place.width);
     format!("{}: {}", group.units.len(), group.places.iter().map(place).collect::<Vec<_>>().join(" "))
 }
 
@@ -187,7 +188,7 @@ fn experts_go_with_their_router_and_keep_a_free_inner_width() {
         let logits = linear(to, "router", [8, 4], x);
         let [gate, up] = ["gate", "up"].map(|name| to.declare(name, DType::F32, &[4, 16, 8]));
         let down = to.declare("down", DType::F32, &[4, 8, 16]);
-        let op = Composite::Experts { top_k: 2, function: Function::Silu };
+        let op = Composite::Experts { top_k: 2, function: ElementFunction::Silu };
         let y = to.node("experts", op, &[x.into(), logits.into(), gate.into(), up.into(), down.into()]);
         let sum = to.add("residual", x, y);
         linear(to, "out", [8, WIDTH], sum)
@@ -301,7 +302,7 @@ fn two_halves_of_one_matrix_are_cut_together() {
         let x = to.input("x", &[1, TOKENS, WIDTH]);
         let both = linear(to, "gate_up", [WIDTH, 16], x);
         let halves = to.nodes("halves", Primitive::Split { axis: 2, sizes: vec![8; 2] }, &[both.into()], 2);
-        let inner = to.node("gate", Composite::Gate(Function::Silu), &[halves[0].into(), halves[1].into()]);
+        let inner = to.node("gate", Composite::Gate(ElementFunction::Silu), &[halves[0].into(), halves[1].into()]);
         linear(to, "down", [8, WIDTH], inner)
     });
     assert_eq!(shown(&graph), ["8: gate_up.weight/0·2 down.weight/1·1"]);
@@ -320,7 +321,7 @@ fn an_operation_without_a_rule_fixes_its_axes() {
     let unknown = Primitive::Unknown { name: "Sort".into(), shapes: vec![vec![1, 8]] };
     assert!(shown(&graph(unknown)).is_empty());
     assert!(shown(&graph(Primitive::Softmax { axis: 1 })).is_empty());
-    assert_eq!(shown(&graph(Primitive::Elementwise(Function::Relu))), ["8: a.weight/0·1 b.weight/1·1"]);
+    assert_eq!(shown(&graph(Primitive::Elementwise(ElementFunction::Relu))), ["8: a.weight/0·1 b.weight/1·1"]);
 }
 
 #[test]

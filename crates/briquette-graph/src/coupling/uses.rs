@@ -1,7 +1,7 @@
 //! Follows an axis forward to the operation that shows what the axis counts.
 
 use super::segments::segments;
-use crate::expansion::Step;
+use crate::expansion::PrimitiveStep;
 use crate::graph::{Operand, ValueId};
 use crate::lower::Lowered;
 use crate::op::Primitive;
@@ -66,7 +66,7 @@ impl<'a> Uses<'a> {
         &self.lowered.shapes[value.0]
     }
 
-    fn next(&self, step: &Step, position: usize, axis: usize) -> Next {
+    fn next(&self, step: &PrimitiveStep, position: usize, axis: usize) -> Next {
         let node = &step.node;
         let to = |axis: usize| Next::Axes(node.outputs.iter().map(|value| (*value, axis)).collect());
         let needed_if = |is_needed: bool| if is_needed { Next::Fate(Fate::Needed) } else { to(axis) };
@@ -100,7 +100,7 @@ impl<'a> Uses<'a> {
         }
     }
 
-    fn through_matmul(&self, step: &Step, position: usize, axis: usize, transpose_b: bool) -> Next {
+    fn through_matmul(&self, step: &PrimitiveStep, position: usize, axis: usize, transpose_b: bool) -> Next {
         let node = &step.node;
         let own = node.inputs[position];
         let rank = |operand: Operand| match operand {
@@ -134,7 +134,7 @@ impl<'a> Uses<'a> {
         }
     }
 
-    fn through_reshape(&self, step: &Step, axis: usize) -> Next {
+    fn through_reshape(&self, step: &PrimitiveStep, axis: usize) -> Next {
         let (Operand::Value(value), out) = (step.node.inputs[0], step.node.outputs[0]) else {
             return Next::Fate(Fate::Passed);
         };

@@ -2,7 +2,7 @@
 
 use crate::expansion::{Expansion, Mismatch, mismatch};
 use crate::graph::Operand;
-use crate::op::{Attention, Function, Primitive};
+use crate::op::{Attention, ElementFunction, Primitive};
 
 /// Expands `softmax(q · kᵀ / sqrt(width) + bias) · v` for all heads.
 pub(super) fn attention(to: &mut Expansion, inputs: &[Operand], settings: &Attention) -> Result<Operand, Mismatch> {
@@ -21,10 +21,10 @@ pub(super) fn attention(to: &mut Expansion, inputs: &[Operand], settings: &Atten
     let (k, v) = (repeated(to, k, heads)?, repeated(to, v, heads)?);
     let mut scores = to.one(Primitive::MatMul { transpose_b: true }, &[q, k])?;
     if let Some(&bias) = inputs.get(3) {
-        scores = to.one(Primitive::Elementwise(Function::Add), &[scores, bias])?;
+        scores = to.one(Primitive::Elementwise(ElementFunction::Add), &[scores, bias])?;
     }
     if settings.causal || settings.window.is_some() {
-        scores = to.one(Primitive::Elementwise(Function::Mask), &[scores])?;
+        scores = to.one(Primitive::Elementwise(ElementFunction::Mask), &[scores])?;
     }
     let probabilities = to.one(Primitive::Softmax { axis: 3 }, &[scores])?;
     let mixed = to.one(Primitive::MatMul { transpose_b: false }, &[probabilities, v])?;
@@ -50,11 +50,11 @@ fn rotated(to: &mut Expansion, x: Operand) -> Result<Operand, Mismatch> {
         return mismatch(x, format!("found heads of width {width}, expected an even width"));
     }
     let halves = to.apply(Primitive::Split { axis: 3, sizes: vec![width / 2; 2] }, &[x])?;
-    let negative = to.one(Primitive::Elementwise(Function::Neg), &[halves[1].into()])?;
+    let negative = to.one(Primitive::Elementwise(ElementFunction::Neg), &[halves[1].into()])?;
     let turned = to.one(Primitive::Concat { axis: 3 }, &[negative, halves[0].into()])?;
-    let cosine = to.one(Primitive::Elementwise(Function::Constant), &[x])?;
-    let sine = to.one(Primitive::Elementwise(Function::Constant), &[turned])?;
-    to.one(Primitive::Elementwise(Function::Add), &[cosine, sine])
+    let cosine = to.one(Primitive::Elementwise(ElementFunction::Constant), &[x])?;
+    let sine = to.one(Primitive::Elementwise(ElementFunction::Constant), &[turned])?;
+    to.one(Primitive::Elementwise(ElementFunction::Add), &[cosine, sine])
 }
 
 /// Repeats each head of keys or values for the heads of queries that share it.

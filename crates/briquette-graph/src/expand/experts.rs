@@ -2,14 +2,14 @@
 
 use crate::expansion::{Expansion, Mismatch, mismatch};
 use crate::graph::Operand;
-use crate::op::{Function, Primitive};
+use crate::op::{ElementFunction, Primitive};
 
 /// Expands `Σ_e p_e · down_e(function(gate_e x) · up_e x)`. Programs skip experts whose probability is 0.
 pub(super) fn experts(
     to: &mut Expansion,
     inputs: &[Operand],
     top_k: usize,
-    function: Function,
+    function: ElementFunction,
 ) -> Result<Operand, Mismatch> {
     let [x, logits, gate, up, down] = *inputs else { unreachable!("five inputs were counted") };
     let shape = to.shape(x).to_vec();
@@ -28,13 +28,13 @@ pub(super) fn experts(
     let gated = to.one(product.clone(), &[tokens, gate])?;
     let gated = to.one(Primitive::Elementwise(function), &[gated])?;
     let inner = to.one(product.clone(), &[tokens, up])?;
-    let inner = to.one(Primitive::Elementwise(Function::Mul), &[gated, inner])?;
+    let inner = to.one(Primitive::Elementwise(ElementFunction::Mul), &[gated, inner])?;
     let outer = to.one(product, &[inner, down])?;
     let shares = to.one(Primitive::Route { top_k }, &[logits])?;
     let shares = to.reshape(shares, vec![rows, n_experts])?;
     let shares = to.transpose(shares, &[1, 0])?;
     let shares = to.reshape(shares, vec![n_experts, rows, 1])?;
-    let weighed = to.one(Primitive::Elementwise(Function::Mul), &[outer, shares])?;
+    let weighed = to.one(Primitive::Elementwise(ElementFunction::Mul), &[outer, shares])?;
     let sum = to.one(Primitive::Reduce(vec![0]), &[weighed])?;
     to.reshape(sum, shape)
 }

@@ -2,7 +2,7 @@
 
 use crate::expansion::{Expansion, Mismatch, mismatch};
 use crate::graph::Operand;
-use crate::op::{Function, Primitive};
+use crate::op::{ElementFunction, Primitive};
 
 /// `(x - mean) / sqrt(var + eps) · weight + bias` over the last axis.
 pub(super) fn layer(to: &mut Expansion, inputs: &[Operand]) -> Result<Operand, Mismatch> {
@@ -42,15 +42,15 @@ fn last_axis(to: &Expansion, x: Operand) -> Result<usize, Mismatch> {
 
 fn standardized(to: &mut Expansion, x: Operand, axes: Vec<usize>) -> Result<Operand, Mismatch> {
     let mean = to.one(Primitive::Reduce(axes.clone()), &[x])?;
-    let centred = to.one(Primitive::Elementwise(Function::Sub), &[x, mean])?;
+    let centred = to.one(Primitive::Elementwise(ElementFunction::Sub), &[x, mean])?;
     divided_by_root(to, centred, axes)
 }
 
 fn divided_by_root(to: &mut Expansion, x: Operand, axes: Vec<usize>) -> Result<Operand, Mismatch> {
-    let squares = to.one(Primitive::Elementwise(Function::Square), &[x])?;
+    let squares = to.one(Primitive::Elementwise(ElementFunction::Square), &[x])?;
     let mean = to.one(Primitive::Reduce(axes), &[squares])?;
-    let scale = to.one(Primitive::Elementwise(Function::Rsqrt), &[mean])?;
-    to.one(Primitive::Elementwise(Function::Mul), &[x, scale])
+    let scale = to.one(Primitive::Elementwise(ElementFunction::Rsqrt), &[mean])?;
+    to.one(Primitive::Elementwise(ElementFunction::Mul), &[x, scale])
 }
 
 fn scaled(to: &mut Expansion, x: Operand, axis: usize, vectors: &[Operand]) -> Result<Operand, Mismatch> {

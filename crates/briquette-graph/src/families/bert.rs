@@ -1,12 +1,12 @@
 //! BERT, with Hugging Face's names: embeddings, post-norm blocks, and the heads that the checkpoint has.
 
 use super::extents::Extents;
-use super::layers::{Projections, activation, attention, n_layers, n_tokens, post_norm};
+use super::layers::{ProjectionNames, activation, attention, n_layers, n_tokens, post_norm};
 use crate::builder::GraphBuilder;
 use crate::config::Config;
 use crate::graph::{Graph, ValueId};
 use crate::headers::Headers;
-use crate::op::{Attention, Composite, Function, Primitive};
+use crate::op::{Attention, Composite, ElementFunction, Primitive};
 use briquette_core::{Error, Result};
 
 const LAYERS: &str = "encoder.layer.";
@@ -51,14 +51,14 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
 }
 
 fn block(to: &mut GraphBuilder, config: &Config, path: &str, eps: f64, x: ValueId) -> Result<ValueId> {
-    let names = Projections { q: "self.query", k: "self.key", v: "self.value", out: "output.dense" };
+    let names = ProjectionNames { q: "self.query", k: "self.key", v: "self.value", out: "output.dense" };
     let (width, heads) = (config.needed("hidden_size")?, config.needed("num_attention_heads")?);
     let settings = Attention { causal: config.flag("is_decoder") == Some(true), ..Attention::full(heads) };
     if !width.is_multiple_of(heads) {
         let message = format!("{heads} heads (num_attention_heads) do not divide a width of {width} (hidden_size)");
         return Err(Error::input(message).at("config.json"));
     }
-    let function = activation(config, "hidden_act", Function::Gelu)?;
+    let function = activation(config, "hidden_act", ElementFunction::Gelu)?;
     to.begin_block(path);
     let own = format!("{path}.attention");
     let x = post_norm(
@@ -92,7 +92,7 @@ fn heads(to: &mut GraphBuilder, config: &Config, prefix: &str, eps: f64, x: Valu
     if has(to, &pooler) {
         let first = to.node("first_token", Primitive::Slice { axis: 1, start: 0, len: 1 }, &[x.into()]);
         let pooled = to.linear(&pooler, first)?;
-        state = to.function(&format!("{prefix}pooler.activation"), Function::Tanh, pooled);
+        state = to.function(&format!("{prefix}pooler.activation"), ElementFunction::Tanh, pooled);
         outputs.push(state);
     }
     for (path, input) in [("cls.seq_relationship", state), ("classifier", state), ("qa_outputs", x)] {
@@ -102,7 +102,7 @@ fn heads(to: &mut GraphBuilder, config: &Config, prefix: &str, eps: f64, x: Valu
     }
     if has(to, "cls.predictions.transform.dense") {
         let inner = to.linear("cls.predictions.transform.dense", x)?;
-        let function = activation(config, "hidden_act", Function::Gelu)?;
+        let function = activation(config, "hidden_act", ElementFunction::Gelu)?;
         let inner = to.function("cls.predictions.transform.activation", function, inner);
         let inner = to.layer_norm("cls.predictions.transform.LayerNorm", inner, eps)?;
         outputs.push(vocabulary_head(to, prefix, inner)?);

@@ -6,7 +6,7 @@ use crate::builder::GraphBuilder;
 use crate::config::Config;
 use crate::graph::Graph;
 use crate::headers::Headers;
-use crate::op::{ConvSettings, Function, Primitive, Window};
+use crate::op::{ConvSettings, ElementFunction, PoolWindow, Primitive};
 use briquette_core::Result;
 
 pub(super) fn has_names(headers: &Headers) -> bool {
@@ -22,7 +22,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     let x = to.input("images", &[extents.batch, channels, height, width]);
     let conv = ConvSettings::square(1, padding);
     let x = conv_norm(&mut to, ["conv1", "bn1"], conv.clone(), x)?;
-    let mut x = to.function("relu1", Function::Relu, x);
+    let mut x = to.function("relu1", ElementFunction::Relu, x);
     let mut second = conv;
     if let Some(filters) = headers.get("depthwise.weight") {
         let groups = filters.shape.0.first().copied().unwrap_or(1);
@@ -30,14 +30,14 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
         second = ConvSettings::square(1, 0);
     }
     let x = conv_norm(&mut to, ["conv2", "bn2"], second, x)?;
-    let x = to.function("relu2", Function::Relu, x);
+    let x = to.function("relu2", ElementFunction::Relu, x);
     let pool = size("pool_size", 2)?;
-    let window = Window { size: vec![pool; 2], stride: vec![pool; 2], padding: vec![0; 2] };
+    let window = PoolWindow { size: vec![pool; 2], stride: vec![pool; 2], padding: vec![0; 2] };
     let x = to.node("pool", Primitive::Pool(window), &[x.into()]);
     let n_features = headers.matrix("fc1.weight").map_or(0, |[_, n_in]| n_in);
     let x = flatten(&mut to, x, [extents.batch, n_features]);
     let x = to.linear("fc1", x)?;
-    let x = to.function("relu3", Function::Relu, x);
+    let x = to.function("relu3", ElementFunction::Relu, x);
     let classes = to.linear("fc2", x)?;
     Ok(to.finish(&[classes]))
 }

@@ -3,11 +3,11 @@
 use crate::builder::GraphBuilder;
 use crate::config::Config;
 use crate::graph::ValueId;
-use crate::op::{Attention, Composite, Function, Primitive};
+use crate::op::{Attention, Composite, ElementFunction, Primitive};
 use briquette_core::{Error, Result};
 
 /// `q`, `k`, `v` and output layers of an attention, by path.
-pub(super) struct Projections<'a> {
+pub(super) struct ProjectionNames<'a> {
     pub(super) q: &'a str,
     pub(super) k: &'a str,
     pub(super) v: &'a str,
@@ -18,7 +18,7 @@ pub(super) struct Projections<'a> {
 pub(super) fn attention(
     to: &mut GraphBuilder,
     path: &str,
-    names: &Projections,
+    names: &ProjectionNames,
     head_width: usize,
     settings: Attention,
     x: ValueId,
@@ -85,7 +85,7 @@ pub(super) fn gated(
     to: &mut GraphBuilder,
     path: &str,
     [gate, up, down]: [&str; 3],
-    function: Function,
+    function: ElementFunction,
     x: ValueId,
 ) -> Result<ValueId> {
     let at = |name: &str| format!("{path}.{name}");
@@ -112,13 +112,13 @@ pub(super) fn flatten(to: &mut GraphBuilder, x: ValueId, shape: [usize; 2]) -> V
 }
 
 /// The activation that a key of `config.json` names.
-pub(super) fn activation(config: &Config, key: &str, usual: Function) -> Result<Function> {
+pub(super) fn activation(config: &Config, key: &str, usual: ElementFunction) -> Result<ElementFunction> {
     match config.text(key) {
         None => Ok(usual),
-        Some("gelu") => Ok(Function::Gelu),
-        Some("gelu_new" | "gelu_pytorch_tanh" | "gelu_fast") => Ok(Function::GeluTanh),
-        Some("relu") => Ok(Function::Relu),
-        Some("silu" | "swish") => Ok(Function::Silu),
+        Some("gelu") => Ok(ElementFunction::Gelu),
+        Some("gelu_new" | "gelu_pytorch_tanh" | "gelu_fast") => Ok(ElementFunction::GeluTanh),
+        Some("relu") => Ok(ElementFunction::Relu),
+        Some("silu" | "swish") => Ok(ElementFunction::Silu),
         Some(other) => Err(Error::input(format!("{key} is {other:?}, which is not known")).at("config.json")),
     }
 }

@@ -1,12 +1,12 @@
 //! Llama, Mistral and Qwen2, with Hugging Face's names: pre-norm blocks, rotary attention, gated feed-forward layers.
 
 use super::extents::Extents;
-use super::layers::{Projections, activation, attention, gated, n_layers, n_tokens, pre_norm};
+use super::layers::{ProjectionNames, activation, attention, gated, n_layers, n_tokens, pre_norm};
 use crate::builder::GraphBuilder;
 use crate::config::Config;
 use crate::graph::{Graph, ValueId};
 use crate::headers::Headers;
-use crate::op::{Attention, Composite, Function, Rotary, RotaryScaling};
+use crate::op::{Attention, Composite, ElementFunction, Rotary, RotaryScaling};
 use briquette_core::{Error, Result};
 
 const LAYERS: &str = "model.layers.";
@@ -36,7 +36,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
 }
 
 fn block(to: &mut GraphBuilder, config: &Config, path: &str, eps: f64, x: ValueId) -> Result<ValueId> {
-    let names = Projections { q: "q_proj", k: "k_proj", v: "v_proj", out: "o_proj" };
+    let names = ProjectionNames { q: "q_proj", k: "k_proj", v: "v_proj", out: "o_proj" };
     let heads = config.needed("num_attention_heads")?;
     let width = match config.size("head_dim")? {
         Some(width) => width,
@@ -48,7 +48,7 @@ fn block(to: &mut GraphBuilder, config: &Config, path: &str, eps: f64, x: ValueI
     let uses_window = config.flag("use_sliding_window") != Some(false);
     let window = config.size("sliding_window")?.filter(|_| uses_window);
     let settings = Attention { causal: true, window, rotary: Some(rotary(config)?), ..Attention::full(heads) };
-    let function = activation(config, "hidden_act", Function::Silu)?;
+    let function = activation(config, "hidden_act", ElementFunction::Silu)?;
     to.begin_block(path);
     let (own, inner) = (format!("{path}.self_attn"), format!("{path}.mlp"));
     let x = pre_norm(

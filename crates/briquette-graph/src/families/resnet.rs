@@ -6,7 +6,7 @@ use crate::builder::GraphBuilder;
 use crate::config::Config;
 use crate::graph::{Graph, ValueId};
 use crate::headers::Headers;
-use crate::op::{ConvSettings, Function, Primitive, Window};
+use crate::op::{ConvSettings, ElementFunction, PoolWindow, Primitive};
 use briquette_core::{Error, Result};
 
 pub(super) fn has_names(headers: &Headers) -> bool {
@@ -19,8 +19,8 @@ pub(super) fn build(headers: &Headers, _config: &Config, extents: Extents) -> Re
     let [height, width] = extents.image;
     let images = to.input("images", &[extents.batch, channels, height, width]);
     let x = conv_norm(&mut to, ["conv1", "bn1"], ConvSettings::square(2, 3), images)?;
-    let x = to.function("relu", Function::Relu, x);
-    let window = Window { size: vec![3; 2], stride: vec![2; 2], padding: vec![1; 2] };
+    let x = to.function("relu", ElementFunction::Relu, x);
+    let window = PoolWindow { size: vec![3; 2], stride: vec![2; 2], padding: vec![1; 2] };
     let mut x = to.node("maxpool", Primitive::Pool(window), &[x.into()]);
     for stage in 1..=4 {
         for index in 0..headers.count(&format!("layer{stage}.")) {
@@ -52,7 +52,7 @@ fn block(to: &mut GraphBuilder, path: &str, stride: usize, x: ValueId) -> Result
         let settings = ConvSettings::square(*stride, *padding).with_groups(groups);
         inner = conv_norm(to, [&at(conv), &at(norm)], settings, inner)?;
         if index + 1 < convs.len() {
-            inner = to.function(&at(&format!("relu{}", index + 1)), Function::Relu, inner);
+            inner = to.function(&at(&format!("relu{}", index + 1)), ElementFunction::Relu, inner);
         }
     }
     let shortcut = match to.headers().has(&at("downsample.0.weight")) {
@@ -60,7 +60,7 @@ fn block(to: &mut GraphBuilder, path: &str, stride: usize, x: ValueId) -> Result
         false => x,
     };
     let sum = to.add(&at("residual"), inner, shortcut);
-    Ok(to.function(&at("relu"), Function::Relu, sum))
+    Ok(to.function(&at("relu"), ElementFunction::Relu, sum))
 }
 
 /// Groups of the 3x3 convolution: its inputs over those of one filter.
