@@ -4,41 +4,38 @@ use crate::architecture::{Architecture, Blocks, Decoder};
 use crate::config::Folder;
 use crate::low_rank::make_room;
 use crate::student_config::Smaller;
-use crate::{Bert, DigitsCnn, Input, Llama, ModelTask, ResNet};
-use crate::{bert, digits_cnn, llama, resnet};
+use crate::{Bert, DigitsCnn, GraphNet, Input, Llama, ModelTask, ResNet};
+use crate::{bert, digits_cnn, graph_net, llama, resnet};
 use briquette_core::{Error, Result};
-use briquette_formats::Checkpoint;
+use briquette_formats::{Checkpoint, TensorSource};
+use briquette_graph::{FAMILIES, Family, Headers};
 use briquette_nn::NameMap;
 use burn::module::Module;
 use burn::tensor::{Bool, Device, Int, Tensor};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 /// An architecture that Briquette can run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arch {
     /// A small convolutional network for 8x8 digits.
     DigitsCnn,
     /// torchvision's ResNet-18.
-    #[serde(rename = "resnet18")]
     ResNet18,
     /// torchvision's ResNet-34.
-    #[serde(rename = "resnet34")]
     ResNet34,
     /// torchvision's ResNet-50.
-    #[serde(rename = "resnet50")]
     ResNet50,
     /// torchvision's ResNet-101.
-    #[serde(rename = "resnet101")]
     ResNet101,
     /// torchvision's ResNet-152.
-    #[serde(rename = "resnet152")]
     ResNet152,
     /// The BERT family, as sentence encoders.
     Bert,
     /// The Llama family, as decoders.
     Llama,
+    /// Another family of `briquette-graph`, by its place in [`FAMILIES`].
+    Family(usize),
 }
 
 /// A network of any architecture. Paths of its parameters begin with the name of the variant.
@@ -53,6 +50,8 @@ pub enum Network {
     Bert(Bert),
     /// A Llama decoder.
     Llama(Llama),
+    /// A network of any family that has a graph.
+    Graph(GraphNet),
 }
 
 /// Table entry of an architecture.
@@ -132,28 +131,32 @@ fn roomy<N: Architecture>(
 impl Arch {
     /// Returns all architectures, for help texts and tests.
     pub fn all() -> Vec<Self> {
-        let mut all: Vec<Self> = ROWS.iter().map(|row| row.arch).collect();
+        let mut all: Vec<Self> = ROWS.iter().map(|row| row.arch).chain(families().map(|(arch, _)| arch)).collect();
         all.sort();
         all
     }
 
-    fn row(self) -> &'static ArchRow {
-        ROWS.iter().find(|row| row.arch == self).expect("every architecture has a row")
+    /// Returns the row of an architecture, or the family of a network that interprets its graph.
+    fn row(self) -> std::result::Result<&'static ArchRow, &'static Family> {
+        match self {
+            Self::Family(place) => Err(&FAMILIES[place]),
+            _ => Ok(ROWS.iter().find(|row| row.arch == self).expect("every architecture has a row")),
+        }
     }
 
     /// Returns the name in recipes.
     pub fn name(self) -> &'static str {
-        self.row().name
+        self.row().map_or_else(Family::key, |row| row.name)
     }
 
     /// Returns the task of the architecture.
     pub fn task(self) -> ModelTask {
-        self.row().task
+        self.row().map_or_else(|family| family.task, |row| row.task)
     }
 
     /// Returns the input of a checkpoint's network.
     pub fn input(self, checkpoint: &Checkpoint) -> Result<Input> {
-        (self.row().input)(checkpoint)
+        self.row().map_or_else(|_| graph_net::input(checkpoint), |row| (row.input)(checkpoint))
     }
 
     /// Detects the architecture of a checkpoint by `model_type` in config.json, or else by tensor names.
@@ -173,7 +176,9 @@ impl Arch {
         found.ok_or_else(|| {
             let message = match model_type {
                 Some(name) => {
-                    let known = ROWS.iter().flat_map(|row| row.model_types).copied().collect::<Vec<_>>().join(", ");
+                    let known = ROWS.iter().flat_map(|row| row.model_types);
+                    let known = known.chain(families().flat_map(|(_, family)| family.model_types));
+                    let known = known.copied().collect::<Vec<_>>().join(", ");
                     format!("config.json has model_type {name:?}, which cannot be run; expected one of {known}")
                 }
                 None => format!("its tensor names match no architecture; if it is one of {}, set arch", names()),
@@ -184,7 +189,9 @@ impl Arch {
 
     /// Detects the architecture by tensor names only.
     pub fn by_names(checkpoint: &Checkpoint) -> Option<Self> {
-        ROWS.iter().find(|row| (row.has_names)(checkpoint)).map(|row| row.arch)
+        let of_rows = ROWS.iter().find(|row| (row.has_names)(checkpoint)).map(|row| row.arch);
+        let headers = Headers::new(checkpoint.tensors(), checkpoint.layout());
+        of_rows.or_else(|| families().find(|(_, family)| family.has_names(&headers)).map(|(arch, _)| arch))
     }
 }
 
@@ -193,7 +200,10 @@ impl Network {
     ///
     /// Linear layers that the checkpoint stores as two factors have low rank. Weights take no memory yet.
     pub fn blank(arch: Arch, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
-        (arch.row().blank)(checkpoint, device)
+        match arch.row() {
+            Ok(row) => (row.blank)(checkpoint, device),
+            Err(_) => roomy(GraphNet::blank(checkpoint, device)?, Network::Graph, checkpoint),
+        }
     }
 
     fn as_architecture(&self) -> &dyn Architecture {
@@ -202,6 +212,7 @@ impl Network {
             Self::ResNet(network) => network,
             Self::Bert(network) => network,
             Self::Llama(network) => network,
+            Self::Graph(network) => network,
         }
     }
 
@@ -212,6 +223,7 @@ impl Network {
             Self::ResNet(network) => network.smaller(config, how, at)?.map(Self::ResNet),
             Self::Bert(network) => network.smaller(config, how, at)?.map(Self::Bert),
             Self::Llama(network) => network.smaller(config, how, at)?.map(Self::Llama),
+            Self::Graph(network) => network.smaller(config, how, at)?.map(Self::Graph),
         })
     }
 
@@ -271,7 +283,29 @@ fn names() -> String {
 
 /// Returns the architecture of a `model_type`.
 fn of_model_type(name: &str) -> Option<Arch> {
-    ROWS.iter().find(|row| row.name == name || row.model_types.contains(&name)).map(|row| row.arch)
+    let of_rows = ROWS.iter().find(|row| row.name == name || row.model_types.contains(&name)).map(|row| row.arch);
+    let is_it = |family: &Family| family.key() == name || family.model_types.contains(&name);
+    of_rows.or_else(|| families().find(|(_, family)| is_it(family)).map(|(arch, _)| arch))
+}
+
+/// Returns the families that only a graph describes: they have no row here.
+fn families() -> impl Iterator<Item = (Arch, &'static Family)> {
+    let has_row = |family: &Family| family.model_types.iter().any(|of| ROWS.iter().any(|row| row.model_types.contains(of)));
+    let is_row = move |family: &Family| has_row(family) || family.name == "ResNet";
+    let all = FAMILIES.iter().enumerate().map(|(place, family)| (Arch::Family(place), family));
+    all.filter(move |(_, family)| !is_row(family))
+}
+
+impl Serialize for Arch {
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        to.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Arch {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(|error: Error| serde::de::Error::custom(error.message))
+    }
 }
 
 impl std::fmt::Display for Arch {

@@ -27,7 +27,7 @@ pub(crate) fn merge_heads(x: Tensor<4>) -> Tensor<3> {
 }
 
 /// Repeats key or value heads for grouped queries: `[b, kv, l, w]` to `[b, kv * times, l, w]`.
-fn repeat_heads(x: Tensor<4>, times: usize) -> Tensor<4> {
+pub(crate) fn repeat_heads(x: Tensor<4>, times: usize) -> Tensor<4> {
     let [batch, n_heads, length, width] = x.dims();
     let x = x.unsqueeze_dim::<5>(2).expand([batch, n_heads, times, length, width]);
     x.reshape([batch, n_heads * times, length, width])
