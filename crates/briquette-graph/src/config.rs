@@ -34,6 +34,11 @@ impl Config {
         self.0.get(key)?.as_str()
     }
 
+    /// The class that saved the model, such as `GPT2LMHeadModel`.
+    pub fn architecture(&self) -> Option<&str> {
+        self.0.get("architectures")?.get(0)?.as_str()
+    }
+
     /// A truth value; none where it is absent or something else.
     pub fn flag(&self, key: &str) -> Option<bool> {
         self.0.get(key)?.as_bool()

@@ -2,10 +2,16 @@
 
 mod bert;
 mod digits;
+mod encoder;
 mod extents;
+mod gpt2;
+mod heads;
 mod layers;
 mod llama;
+mod mobilenet_v2;
 mod resnet;
+mod roberta;
+mod vit;
 
 pub use extents::Extents;
 
@@ -32,11 +38,20 @@ pub struct Family {
 pub const FAMILIES: &[Family] = &[
     Family { name: "BERT", model_types: &["bert"], has_names: bert::has_names, build: bert::build },
     Family {
+        name: "RoBERTa",
+        model_types: &["roberta", "xlm-roberta", "camembert"],
+        has_names: roberta::has_names,
+        build: roberta::build,
+    },
+    Family { name: "GPT-2", model_types: &["gpt2"], has_names: gpt2::has_names, build: gpt2::build },
+    Family {
         name: "Llama",
         model_types: &["llama", "mistral", "qwen2"],
         has_names: llama::has_names,
         build: llama::build,
     },
+    Family { name: "ViT", model_types: &["vit", "deit", "dinov2"], has_names: vit::has_names, build: vit::build },
+    Family { name: "MobileNetV2", model_types: &[], has_names: mobilenet_v2::has_names, build: mobilenet_v2::build },
     Family { name: "ResNet", model_types: &[], has_names: resnet::has_names, build: resnet::build },
     Family { name: "digits", model_types: &["digits-cnn"], has_names: digits::has_names, build: digits::build },
 ];

@@ -4,7 +4,7 @@ use super::extents::Extents;
 use super::layers::{ProjectionNames, activation, attention, gated, n_layers, n_tokens, pre_norm};
 use crate::builder::GraphBuilder;
 use crate::config::Config;
-use crate::graph::{Graph, ValueId};
+use crate::graph::{Graph, InputSource, ValueId};
 use crate::headers::Headers;
 use crate::op::{Attention, Composite, ElementFunction, Rotary, RotaryScaling};
 use briquette_core::{Error, Result};
@@ -25,9 +25,9 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     let tokens = n_tokens(extents.tokens, config.size("max_position_embeddings")?);
     let mut to = GraphBuilder::new("Llama", headers);
     let eps = config.number("rms_norm_eps").unwrap_or(1e-6);
-    let ids = to.input("input_ids", &[extents.batch, tokens]);
+    let ids = to.input_from("input_ids", &[extents.batch, tokens], InputSource::TokenIds);
     let mut x = to.embedding("model.embed_tokens", ids)?;
-    for layer in 0..n_layers(&to, config, LAYERS)? {
+    for layer in 0..n_layers(&to, config, "num_hidden_layers", LAYERS)? {
         x = block(&mut to, config, &format!("{LAYERS}{layer}"), eps, x)?;
     }
     let x = to.rms_norm("model.norm", x, eps)?;
@@ -55,7 +55,7 @@ fn block(to: &mut GraphBuilder, config: &Config, path: &str, eps: f64, x: ValueI
         to,
         &own,
         |to, x| to.rms_norm(&format!("{path}.input_layernorm"), x, eps),
-        |to, x| attention(to, &own, &names, width, settings, x),
+        |to, x| attention(to, &own, &names, width, settings, None, x),
         x,
     )?;
     let x = pre_norm(
@@ -86,7 +86,7 @@ fn rotary(config: &Config) -> Result<Rotary> {
         },
         other => return Err(Error::input(format!("rope_type is {other:?}, which is not known")).at("config.json")),
     };
-    Ok(Rotary { theta, scaling })
+    Ok(Rotary { theta, scaling, width: None })
 }
 
 /// The head over the vocabulary: its own matrix, or the embedding where `config.json` ties them.
