@@ -41,6 +41,12 @@ impl<'a> GraphBuilder<'a> {
         value
     }
 
+    /// The tokens of the graph's token ids; 1 before they are an input.
+    pub fn n_tokens(&self) -> usize {
+        let ids = self.graph.inputs.iter().find(|input| input.source == InputSource::TokenIds);
+        ids.and_then(|input| input.shape.last().copied()).unwrap_or(1)
+    }
+
     /// The weight of this name.
     ///
     /// # Errors

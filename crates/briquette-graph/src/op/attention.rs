@@ -47,6 +47,31 @@ pub enum RotaryScaling {
     None,
     /// Frequencies are divided by a factor.
     Linear(f64),
+    /// The base grows with inputs longer than `original`: `theta · (factor · n / original - factor + 1)^(w / (w - 2))`, `w` the turned width.
+    Dynamic {
+        /// How much longer inputs may be.
+        factor: f64,
+        /// The length of the training.
+        original: f64,
+    },
+    /// YaRN: long waves are divided by a factor, short ones are kept, and a ramp lies between.
+    ///
+    /// With `w` the turned width, `at(n) = w · ln(original / (2π n)) / (2 ln theta)`, `low = at(fast)` and `high = at(slow)`, rounded down and
+    /// up if `is_rounded`, and limited to `0..=w - 1`: pair `i` is divided for the share `clamp((i - low) / (high - low), 0, 1)`.
+    Yarn {
+        /// Divides the longest waves.
+        factor: f64,
+        /// Turns over the length of the training from which waves are kept.
+        fast: f64,
+        /// Turns below which waves are divided.
+        slow: f64,
+        /// The length of the first training.
+        original: f64,
+        /// Whether `low` and `high` are rounded.
+        is_rounded: bool,
+        /// Multiplies cosines and sines.
+        amplitude: f64,
+    },
     /// Llama 3.1: long waves are divided by a factor, short ones are kept.
     Llama3 {
         /// Divides the longest waves.
