@@ -1,11 +1,26 @@
 //! Families of networks: one file and one row each.
 
+mod albert;
 mod bert;
+mod decoder;
 mod digits;
+mod distilbert;
+mod electra;
+mod encoder;
 mod extents;
+mod gemma;
+mod gpt2;
+mod gpt_neox;
+mod heads;
 mod layers;
 mod llama;
+mod mobilenet_v2;
+mod mpnet;
+mod opt;
 mod resnet;
+mod roberta;
+mod rotary;
+mod vit;
 
 pub use extents::Extents;
 
@@ -32,11 +47,37 @@ pub struct Family {
 pub const FAMILIES: &[Family] = &[
     Family { name: "BERT", model_types: &["bert"], has_names: bert::has_names, build: bert::build },
     Family {
+        name: "RoBERTa",
+        model_types: &["roberta", "xlm-roberta", "camembert"],
+        has_names: roberta::has_names,
+        build: roberta::build,
+    },
+    Family {
+        name: "DistilBERT",
+        model_types: &["distilbert"],
+        has_names: distilbert::has_names,
+        build: distilbert::build,
+    },
+    Family { name: "MPNet", model_types: &["mpnet"], has_names: mpnet::has_names, build: mpnet::build },
+    Family { name: "ELECTRA", model_types: &["electra"], has_names: electra::has_names, build: electra::build },
+    Family { name: "ALBERT", model_types: &["albert"], has_names: albert::has_names, build: albert::build },
+    Family { name: "GPT-2", model_types: &["gpt2"], has_names: gpt2::has_names, build: gpt2::build },
+    Family { name: "GPT-NeoX", model_types: &["gpt_neox"], has_names: gpt_neox::has_names, build: gpt_neox::build },
+    Family { name: "OPT", model_types: &["opt"], has_names: opt::has_names, build: opt::build },
+    Family {
         name: "Llama",
-        model_types: &["llama", "mistral", "qwen2"],
+        model_types: &["llama", "mistral", "qwen2", "qwen3", "phi3", "olmo2", "smollm3", "granite"],
         has_names: llama::has_names,
         build: llama::build,
     },
+    Family {
+        name: "Gemma",
+        model_types: &["gemma", "gemma2", "gemma3_text"],
+        has_names: gemma::has_names,
+        build: gemma::build,
+    },
+    Family { name: "ViT", model_types: &["vit", "deit", "dinov2"], has_names: vit::has_names, build: vit::build },
+    Family { name: "MobileNetV2", model_types: &[], has_names: mobilenet_v2::has_names, build: mobilenet_v2::build },
     Family { name: "ResNet", model_types: &[], has_names: resnet::has_names, build: resnet::build },
     Family { name: "digits", model_types: &["digits-cnn"], has_names: digits::has_names, build: digits::build },
 ];

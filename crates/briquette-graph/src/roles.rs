@@ -27,6 +27,7 @@ pub fn roles(graph: &Graph) -> Vec<WeightRole> {
     }
     let with_axis = |(role, weight): (Option<Role>, &crate::graph::Weight)| {
         let role = if weight.dtype.is_weight() { role.unwrap_or(Role::Unknown) } else { Role::Other };
+        let role = if role == Role::Parameter && weight.shape.rank() < 2 { Role::Bias } else { role };
         let axis = match role {
             Role::Linear if weight.shape.rank() == 3 => OutputAxis::Stacked,
             Role::Linear | Role::Conv => weight.layout,
@@ -45,7 +46,7 @@ pub fn operand_role(op: &Op, position: usize) -> Role {
         (Op::Composite(Composite::Embedding), _) => Role::Embedding,
         (Op::Composite(Composite::Experts { .. }), _) => Role::Linear,
         (Op::Composite(Composite::Attention(_)), _) => Role::Bias,
-        (Op::Composite(Composite::Gate(_)), _) => Role::Parameter,
+        (Op::Composite(Composite::Gate(_) | Composite::PrependTokens), _) => Role::Parameter,
         (Op::Composite(_), _) => Role::Norm,
         (Op::Primitive(Primitive::MatMul { .. }), _) => Role::Linear,
         (Op::Primitive(Primitive::Conv(_)), 1) => Role::Conv,

@@ -54,7 +54,7 @@ pub(super) fn apply(axes: &mut Axes, uses: &Uses, lowered: &Lowered, step: &Prim
             axes.sets.fix(&first[0]);
             [axes.get(inputs[1]).clone(), first[1..].to_vec()].concat()
         }
-        Primitive::Reduce(over) => {
+        Primitive::Reduce { axes: over, .. } => {
             let reduced = |(axis, ids): (usize, Vec<u32>)| if over.contains(&axis) { vec![FIXED] } else { ids };
             first.into_iter().enumerate().map(reduced).collect()
         }
@@ -63,7 +63,7 @@ pub(super) fn apply(axes: &mut Axes, uses: &Uses, lowered: &Lowered, step: &Prim
             axes.sets.fix(&first[*axis]);
             first
         }
-        Primitive::Route { .. } => first,
+        Primitive::Route { .. } | Primitive::Scale(_) => first,
         Primitive::Unknown { .. } => {
             unknown(axes, lowered, inputs, &node.outputs);
             return Ok(());
