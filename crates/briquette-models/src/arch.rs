@@ -34,8 +34,8 @@ pub enum Arch {
     Bert,
     /// The Llama family, as decoders.
     Llama,
-    /// Another family of `briquette-graph`, by its place in [`FAMILIES`].
-    Family(usize),
+    /// A network of `briquette-graph`: the place of its family in [`FAMILIES`], and of its `model_type` in the family.
+    Family(usize, usize),
 }
 
 /// A network of any architecture. Paths of its parameters begin with the name of the variant.
@@ -139,14 +139,17 @@ impl Arch {
     /// Returns the row of an architecture, or the family of a network that interprets its graph.
     fn row(self) -> std::result::Result<&'static ArchRow, &'static Family> {
         match self {
-            Self::Family(place) => Err(&FAMILIES[place]),
+            Self::Family(place, _) => Err(&FAMILIES[place]),
             _ => Ok(ROWS.iter().find(|row| row.arch == self).expect("every architecture has a row")),
         }
     }
 
     /// Returns the name in recipes.
     pub fn name(self) -> &'static str {
-        self.row().map_or_else(Family::key, |row| row.name)
+        match (self, self.row()) {
+            (Self::Family(_, of), Err(family)) => family.model_types.get(of).copied().unwrap_or(family.name),
+            (_, row) => row.map_or_else(|family| family.name, |row| row.name),
+        }
     }
 
     /// Returns the task of the architecture.
@@ -177,8 +180,8 @@ impl Arch {
             let message = match model_type {
                 Some(name) => {
                     let known = ROWS.iter().flat_map(|row| row.model_types);
-                    let known = known.chain(families().flat_map(|(_, family)| family.model_types));
-                    let known = known.copied().collect::<Vec<_>>().join(", ");
+                    let known = known.copied().chain(families().map(|(arch, _)| arch.name()));
+                    let known = known.collect::<Vec<_>>().join(", ");
                     format!("config.json has model_type {name:?}, which cannot be run; expected one of {known}")
                 }
                 None => format!("its tensor names match no architecture; if it is one of {}, set arch", names()),
@@ -284,16 +287,17 @@ fn names() -> String {
 /// Returns the architecture of a `model_type`.
 fn of_model_type(name: &str) -> Option<Arch> {
     let of_rows = ROWS.iter().find(|row| row.name == name || row.model_types.contains(&name)).map(|row| row.arch);
-    let is_it = |family: &Family| family.key() == name || family.model_types.contains(&name);
-    of_rows.or_else(|| families().find(|(_, family)| is_it(family)).map(|(arch, _)| arch))
+    of_rows.or_else(|| families().map(|(arch, _)| arch).find(|arch| arch.name() == name))
 }
 
-/// Returns the families that only a graph describes: they have no row here.
+/// Returns the networks that only a graph describes: they have no row here. Each `model_type` is an architecture.
 fn families() -> impl Iterator<Item = (Arch, &'static Family)> {
-    let has_row = |family: &Family| family.model_types.iter().any(|of| ROWS.iter().any(|row| row.model_types.contains(of)));
-    let is_row = move |family: &Family| has_row(family) || family.name == "ResNet";
-    let all = FAMILIES.iter().enumerate().map(|(place, family)| (Arch::Family(place), family));
-    all.filter(move |(_, family)| !is_row(family))
+    let kinds = |(place, family): (usize, &'static Family)| {
+        (0..family.model_types.len().max(1)).map(move |kind| (Arch::Family(place, kind), family))
+    };
+    let has_row = |name: &str| ROWS.iter().any(|row| row.model_types.contains(&name));
+    let all = FAMILIES.iter().enumerate().flat_map(kinds);
+    all.filter(move |(arch, family)| !has_row(arch.name()) && family.name != "ResNet")
 }
 
 impl Serialize for Arch {

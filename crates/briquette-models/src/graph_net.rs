@@ -19,6 +19,7 @@
 mod attend;
 mod blank;
 mod blocks;
+mod frequencies;
 mod fuse;
 mod input;
 mod layer;
@@ -63,6 +64,8 @@ struct GraphOutline {
     /// The shape of each value for an example.
     shapes: Vec<Vec<usize>>,
     index: LayerIndex,
+    /// The value that the task needs: hidden states, or logits.
+    output: ValueId,
     /// The value that the task's head maps to logits; the output itself without a head.
     last_state: ValueId,
     /// The longest text in tokens.
@@ -79,10 +82,6 @@ impl GraphOutline {
         known.entry([given.to_vec(), wanted.to_vec()]).or_insert_with(make).clone()
     }
 
-    fn output(&self) -> ValueId {
-        self.graph.outputs[0]
-    }
-
     fn value_named(&self, name: &str) -> Option<ValueId> {
         self.graph.values.iter().position(|value| value == name).map(ValueId)
     }
@@ -94,12 +93,12 @@ impl GraphNet {
         &self.outline.graph
     }
 
-    /// Computes the first output of the graph: hidden states of encoders, logits of decoders and classifiers.
+    /// Computes hidden states of encoders, or logits of decoders and classifiers.
     ///
     /// # Panics
     /// If an input of the graph is missing or has another shape.
     pub fn forward(&self, inputs: &RunInputs) -> Value {
-        let output = self.outline.output();
+        let output = self.outline.output;
         self.run(inputs, &[output]).remove(0)
     }
 
@@ -122,7 +121,7 @@ impl GraphNet {
     /// Returns the fused steps of a whole run, one line each.
     pub fn lowered(&self) -> Vec<String> {
         let given: Vec<ValueId> = self.graph().inputs.iter().map(|input| input.value).collect();
-        let program = self.outline.program(&given, &[self.outline.output()]);
+        let program = self.outline.program(&given, &[self.outline.output]);
         program.steps.iter().map(|step| self.described(step)).collect()
     }
 

@@ -1,11 +1,12 @@
 //! Attention of a graph: with or without a mask, grouped heads, rotary positions, windows and cached keys.
 
+use super::frequencies::{amplitude, inverse_frequencies};
 use super::program::AttentionCall;
 use crate::attention::{attend_causally, attend_to_kept, attend_to_tokens, merge_heads, split_heads};
 use crate::cache::KeyValues;
 use crate::layers::DropoutConfig;
 use crate::rope::Rotation;
-use briquette_graph::op::{Rotary, RotaryScaling};
+use briquette_graph::op::Rotary;
 use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, Tensor};
 
@@ -42,11 +43,17 @@ impl Tokens<'_> {
     fn rotated_wholly(&mut self, x: Tensor<3>, rotary: &Rotary, [heads, width]: [usize; 2]) -> Tensor<3> {
         let known = self.rotations.iter().position(|(known, of, _)| known == rotary && *of == width);
         let at = known.unwrap_or_else(|| {
-            let rotation = Rotation::new(&inverse_frequencies(rotary, width), self.positions.iter().copied());
+            let n_tokens = self.positions.iter().max().map_or(0, |last| last + 1);
+            let frequencies = inverse_frequencies(rotary, width, n_tokens);
+            let rotation = Rotation::new(&frequencies, self.positions.iter().copied());
             self.rotations.push((rotary.clone(), width, rotation));
             self.rotations.len() - 1
         });
-        self.rotations[at].2.apply(x, heads)
+        let turned = self.rotations[at].2.apply(x, heads);
+        match amplitude(rotary) {
+            1.0 => turned,
+            amplitude => turned * amplitude,
+        }
     }
 }
 
@@ -160,32 +167,4 @@ fn hidden_keys(settings: &briquette_graph::op::Attention, length: usize) -> burn
 /// Repeats key or value heads: `[b, kv, l, w]` to `[b, kv · times, l, w]`.
 fn repeated(x: Tensor<4>, times: usize) -> Tensor<4> {
     if times == 1 { x } else { crate::attention::repeat_heads(x, times) }
-}
-
-/// Returns `1 / theta^(2 i / width)` for each pair of a head, scaled for longer inputs.
-///
-/// Source: `modeling_rope_utils.py` of transformers.
-pub(super) fn inverse_frequencies(rotary: &Rotary, width: usize) -> Vec<f32> {
-    let theta = rotary.theta as f32;
-    let plain = (0..width / 2).map(|pair| 1.0 / theta.powf(2.0 * pair as f32 / width as f32));
-    match rotary.scaling {
-        RotaryScaling::None => plain.collect(),
-        RotaryScaling::Linear(factor) => plain.map(|frequency| frequency / factor as f32).collect(),
-        RotaryScaling::Llama3 { factor, low, high, original } => {
-            plain.map(|frequency| llama3(frequency, [factor, low, high, original].map(|x| x as f32))).collect()
-        }
-    }
-}
-
-/// Scales a frequency as in Llama 3.1: long waves by `factor`, short ones not at all, with a blend between.
-fn llama3(frequency: f32, [factor, low, high, original]: [f32; 4]) -> f32 {
-    let wavelength = 2.0 * std::f32::consts::PI / frequency;
-    if wavelength > original / low {
-        frequency / factor
-    } else if wavelength < original / high {
-        frequency
-    } else {
-        let blend = (original / wavelength - low) / (high - low);
-        (1.0 - blend) * frequency / factor + blend * frequency
-    }
 }

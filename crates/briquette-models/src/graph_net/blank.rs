@@ -64,14 +64,17 @@ impl GraphNet {
     /// - Config: an operation cannot be run.
     pub fn of_graph(graph: Graph, device: &Device) -> Result<(Self, NameMap)> {
         let shapes = graph.lower()?.shapes;
-        let Some(&output) = graph.outputs.first() else {
+        // The first output of text networks is their hidden state or their logits; others are heads.
+        let takes_images = graph.inputs.iter().any(|input| input.source == InputSource::Images);
+        let output = if takes_images { graph.outputs.last() } else { graph.outputs.first() };
+        let Some(&output) = output else {
             return Err(Error::config("the graph has no output"));
         };
         let needed = super::program::needed_nodes(&graph, &[], &[output]);
         let BlankLayers { layers, index, renames } = blank_layers(&graph, &needed, device)?;
         let names = names(&graph, &needed, renames)?;
         let last_state = last_state(&graph, output);
-        let outline = GraphOutline { graph, shapes, index, last_state, max_tokens: None, programs: Mutex::default() };
+        let outline = GraphOutline { graph, shapes, index, output, last_state, max_tokens: None, programs: Mutex::default() };
         Ok((Self { layers, outline: Arc::new(outline) }, names))
     }
 }

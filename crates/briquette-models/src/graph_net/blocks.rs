@@ -112,7 +112,7 @@ impl Blocks for GraphNet {
 
     fn exit_paths(&self) -> Vec<String> {
         let graph = self.graph();
-        let program = self.outline.program(&[self.after_blocks()], &[self.outline.output()]);
+        let program = self.outline.program(&[self.after_blocks()], &[self.outline.output]);
         let layers = program.steps.iter().flat_map(|step| step.call.layers());
         let shown = layers.map(|layer| self.layers.0[layer].0.clone());
         let is_table = |path: &String| graph.nodes.iter().any(|node| is_embedding(node, path));
@@ -120,7 +120,7 @@ impl Blocks for GraphNet {
     }
 
     fn exit_needs_entry(&self) -> bool {
-        let program = self.outline.program(&[self.after_blocks()], &[self.outline.output()]);
+        let program = self.outline.program(&[self.after_blocks()], &[self.outline.output]);
         program.steps.iter().any(|step| matches!(step.call, super::program::Call::Head(..)))
     }
 }
@@ -135,12 +135,12 @@ impl Decoder for GraphNet {
     }
 
     fn scores(&self, last_state: Tensor<3>) -> Tensor<3> {
-        let between = [self.outline.last_state, self.outline.output()];
+        let between = [self.outline.last_state, self.outline.output];
         self.run_between(between, last_state.into(), super::Tokens::default()).three()
     }
 
     fn vocab_size(&self) -> usize {
-        self.outline.shapes[self.outline.output().0].last().copied().unwrap_or_default()
+        self.outline.shapes[self.outline.output.0].last().copied().unwrap_or_default()
     }
 
     fn max_positions(&self) -> usize {

@@ -159,8 +159,11 @@ impl<'a> Run<'a> {
         let Layer::LayerNorm(norm) = self.layer(layer) else { panic!("expected a layer norm") };
         match (x, shortcut) {
             (x, None) => with_tensor!(x, x => norm.forward(x).into()),
-            (Value::Three(x), Some(Value::Three(shortcut))) if x.dims() == shortcut.dims() => {
-                norm.forward_sum(x, shortcut).into()
+            (Value::Three(x), Some(Value::Three(shortcut))) => {
+                // Positions are the same for every item.
+                let (of_x, of_shortcut) = (x.dims(), shortcut.dims());
+                let dims: [usize; 3] = std::array::from_fn(|axis| of_x[axis].max(of_shortcut[axis]));
+                norm.forward_sum(x.expand(dims), shortcut.expand(dims)).into()
             }
             (x, Some(shortcut)) => {
                 let sum = x.zip(shortcut, BinaryFunction::Add);

@@ -10,6 +10,8 @@ use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 #[derive(Debug, Clone)]
 pub struct RunInputs {
     kind: InputKind,
+    /// The segment of each token, `[batch, length]`; the first segment where absent.
+    types: Option<Tensor<2, Int>>,
     /// The position of each sequence's first token; one for all, unless keys and values are cached.
     first: Vec<usize>,
 }
@@ -24,22 +26,29 @@ enum InputKind {
 impl RunInputs {
     /// Text without padding: token ids `[batch, length]`.
     pub fn tokens(ids: Tensor<2, Int>) -> Self {
-        Self { kind: InputKind::Text(ids, None), first: vec![0] }
+        Self { kind: InputKind::Text(ids, None), types: None, first: vec![0] }
     }
 
     /// Text with padding, which is true at padding tokens: both `[batch, length]`.
     pub fn padded(ids: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Self {
-        Self { kind: InputKind::Text(ids, Some(padding)), first: vec![0] }
+        Self { kind: InputKind::Text(ids, Some(padding)), types: None, first: vec![0] }
     }
 
     /// Images `[batch, channels, height, width]`.
     pub fn images(images: Tensor<4>) -> Self {
-        Self { kind: InputKind::Images(images), first: Vec::new() }
+        Self { kind: InputKind::Images(images), types: None, first: Vec::new() }
+    }
+
+    /// Sets the segment of each token, `[batch, length]`: 0, or 1 for the second text of a pair.
+    #[must_use]
+    pub fn with_types(self, types: Tensor<2, Int>) -> Self {
+        Self { types: Some(types), ..self }
     }
 
     /// Tokens that continue cached sequences, one cache for each sequence.
     pub(super) fn after(ids: Tensor<2, Int>, caches: &[KeyValues]) -> Self {
-        Self { kind: InputKind::Text(ids, None), first: caches.iter().map(KeyValues::n_tokens).collect() }
+        let first = caches.iter().map(KeyValues::n_tokens).collect();
+        Self { kind: InputKind::Text(ids, None), types: None, first }
     }
 
     /// Returns the tokens of the run, for attention.
@@ -65,8 +74,10 @@ impl RunInputs {
             (InputKind::Text(ids, padding), InputSource::PositionIds { offset, skips_padding }) => {
                 position_ids(ids, padding.as_ref().filter(|_| skips_padding), &self.first, offset).into()
             }
-            // Every token is of the first segment.
-            (InputKind::Text(ids, _), InputSource::TokenTypeIds) => Tensor::<2, Int>::zeros([1, 1], &ids.device()).into(),
+            (InputKind::Text(ids, _), InputSource::TokenTypeIds) => match &self.types {
+                Some(types) => types.clone().into(),
+                None => Tensor::<2, Int>::zeros([1, 1], &ids.device()).into(),
+            },
             (InputKind::Text(ids, _), InputSource::RelativeBuckets { buckets, longest }) => {
                 relative_buckets(ids.dims()[1], [buckets, longest], &ids.device()).into()
             }
