@@ -6,6 +6,7 @@ use crate::attention::{attend_causally, attend_to_kept, attend_to_tokens, merge_
 use crate::cache::KeyValues;
 use crate::layers::DropoutConfig;
 use crate::rope::Rotation;
+use briquette_cpu::float::ScoreRule;
 use briquette_graph::op::Rotary;
 use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, Tensor};
@@ -75,7 +76,8 @@ pub(super) fn attend(
     };
     let q = if tokens.caches.is_some() { scaled_for_cache(q, call) } else { q };
     if let Some(caches) = tokens.caches.as_deref_mut() {
-        return attend_to_kept([q, k, v], [heads, kv_heads], call.place, caches);
+        let rule = ScoreRule { window: settings.window, soft_cap: settings.soft_cap.map(|cap| cap as f32) };
+        return attend_to_kept([q, k, v], [heads, kv_heads], rule, call.place, caches);
     }
     let length = q.dims()[1];
     let is_windowed = settings.window.is_some_and(|window| window < length);
@@ -95,7 +97,7 @@ pub(super) fn attend(
 /// Scales queries so that kernels, which divide by `√width`, compute the scores of these settings.
 fn scaled_for_cache(q: Tensor<3>, call: &AttentionCall) -> Tensor<3> {
     match call.settings.scale {
-        Some(scale) if !call.has_usual_scores() => q * (scale * (call.width as f64).sqrt()),
+        Some(scale) if (scale * (call.width as f64).sqrt() - 1.0).abs() > 1e-12 => q * (scale * (call.width as f64).sqrt()),
         _ => q,
     }
 }

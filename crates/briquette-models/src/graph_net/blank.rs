@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex};
 pub(super) const EXAMPLE: Extents = Extents { batch: 2, tokens: 5, image: [224, 224] };
 
 /// Tensors that networks do not need: buffers, and counters of training.
-const EXTRAS: [&str; 5] =
-    ["**.position_ids", "**.token_type_ids", "**.rotary_emb.inv_freq", "**.attn.masked_bias", "**.attn.bias"];
+const EXTRAS: [&str; 6] =
+    ["**.mask_token", "**.position_ids", "**.token_type_ids", "**.rotary_emb.inv_freq", "**.attn.masked_bias", "**.attn.bias"];
 
 impl GraphNet {
     /// Loads a checkpoint of any family that has a graph.
