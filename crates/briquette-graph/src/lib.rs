@@ -47,6 +47,7 @@ pub mod blocks;
 pub mod builder;
 pub mod config;
 pub mod coupling;
+mod edit;
 mod expand;
 mod expansion;
 pub mod families;

@@ -1,6 +1,7 @@
 //! The table of architectures, and detection of a checkpoint's architecture.
 
 use crate::architecture::{Architecture, Blocks, Decoder};
+use crate::bert::BertTrace;
 use crate::config::Folder;
 use crate::low_rank::make_room;
 use crate::student_config::Smaller;
@@ -259,6 +260,22 @@ impl Network {
     /// If the network is not an encoder.
     pub fn encode(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3> {
         self.as_architecture().encode(tokens, padding)
+    }
+
+    /// Returns the hidden state after each block, and with `has_attention` also attention probabilities and values.
+    ///
+    /// # Panics
+    /// If the network does not take text.
+    pub fn trace(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>, has_attention: bool) -> BertTrace {
+        match self {
+            Self::Bert(bert) => bert.trace(tokens, padding, has_attention),
+            Self::Llama(llama) => {
+                let mut hidden = llama.hidden_states(tokens);
+                BertTrace { hidden: hidden.split_off(1), ..BertTrace::default() }
+            }
+            Self::Graph(network) => network.trace(tokens, padding, has_attention),
+            Self::DigitsCnn(_) | Self::ResNet(_) => panic!("takes no text"),
+        }
     }
 
     /// Maps tokens `[batch, length]` to logits of the next tokens `[batch, length, vocabulary]`.

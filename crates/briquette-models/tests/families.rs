@@ -2,6 +2,8 @@
 //!
 //! `fixtures/make_family_goldens.py` writes models and reference outputs.
 
+#![allow(clippy::unwrap_used)]
+
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::graph_net::{GraphNet, RunInputs};
 use briquette_models::{Arch, CacheType, ModelTask, Network};

@@ -1,5 +1,7 @@
 //! Networks that interpret their graph compute the same as the networks that were written by hand, bit for bit.
 
+#![allow(clippy::unwrap_used)]
+
 use briquette_models::graph_net::{GraphNet, RunInputs};
 use briquette_models::{LoadedModel, Network};
 use burn::module::Module;

@@ -6,12 +6,15 @@ use crate::architecture::{Architecture, Blocks, Decoder};
 use crate::cache::KeyValues;
 use crate::layers::Linear;
 use crate::low_rank::Linears;
+use crate::student_config::{Smaller, keep_layers};
 use briquette_cpu::float::CacheType;
 use briquette_graph::op::Composite;
 use briquette_graph::blocks::border;
 use briquette_graph::{Block, InputSource, Op, ValueId};
 use briquette_ops::fused::in_parts;
-use burn::tensor::{Bool, Int, Tensor};
+use briquette_core::Result;
+use burn::tensor::{Bool, Device, Int, Tensor};
+use serde_json::{Map, Value};
 
 impl Linears for GraphNet {
     fn linears(&mut self) -> Vec<(String, &mut Linear)> {
@@ -46,11 +49,48 @@ impl Architecture for GraphNet {
     }
 
     fn n_choosable_layers(&self) -> Option<usize> {
-        None
+        self.is_sequence().then_some(self.graph().blocks.len())
+    }
+
+    fn smaller(&self, config: &mut Map<String, Value>, how: &Smaller, device: &Device) -> Result<Option<Self>> {
+        match how {
+            Smaller::Layers(layers) => {
+                keep_layers(config, layers, self.graph().blocks.len())?;
+                self.with_blocks(layers, device).map(Some)
+            }
+            Smaller::Sizes(_) => Ok(None),
+        }
     }
 }
 
 impl GraphNet {
+    /// Returns a network with only these blocks, in this order, with their weights.
+    ///
+    /// # Errors
+    /// Config: there is no such block, or more than one value crosses the border of a block.
+    pub fn with_blocks(&self, chosen: &[usize], device: &Device) -> Result<Self> {
+        let graph = self.graph().with_blocks(chosen)?;
+        let (mut network, _) = Self::of_graph(graph, device)?;
+        if let Some(outline) = std::sync::Arc::get_mut(&mut network.outline) {
+            outline.max_tokens = self.outline.max_tokens;
+        }
+        let blocks = &self.graph().blocks;
+        let old_path = |path: &str| {
+            let at = blocks.iter().position(|block| path.starts_with(&format!("{}.", block.name)));
+            match at.and_then(|place| Some((blocks[place].name.as_str(), chosen.get(place)?))) {
+                Some((new, old)) => format!("{}{}", blocks[*old].name, &path[new.len()..]),
+                None => path.to_string(),
+            }
+        };
+        for (path, layer) in &mut network.layers.0 {
+            let old = old_path(path);
+            if let Some((_, known)) = self.layers.0.iter().find(|(path, _)| *path == old) {
+                *layer = known.clone();
+            }
+        }
+        Ok(network)
+    }
+
     /// Returns whether text passes through blocks one after another, with one value between two blocks.
     fn is_sequence(&self) -> bool {
         let graph = self.graph();

@@ -17,6 +17,7 @@ pub struct RunInputs {
 }
 
 #[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "one a run")]
 enum InputKind {
     /// Token ids and their padding mask `[batch, length]`, true at padding tokens.
     Text(Tensor<2, Int>, Option<Tensor<2, Bool>>),
