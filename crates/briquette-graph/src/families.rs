@@ -2,9 +2,13 @@
 
 mod albert;
 mod bert;
+mod convnext;
+mod convolution;
 mod decoder;
+mod densenet;
 mod digits;
 mod distilbert;
+mod efficientnet;
 mod electra;
 mod encoder;
 mod extents;
@@ -15,11 +19,13 @@ mod heads;
 mod layers;
 mod llama;
 mod mobilenet_v2;
+mod mobilenet_v3;
 mod mpnet;
 mod opt;
 mod resnet;
 mod roberta;
 mod rotary;
+mod vgg;
 mod vit;
 
 pub use extents::Extents;
@@ -78,6 +84,12 @@ pub const FAMILIES: &[Family] = &[
     },
     Family { name: "ViT", model_types: &["vit", "deit", "dinov2"], has_names: vit::has_names, build: vit::build },
     Family { name: "MobileNetV2", model_types: &[], has_names: mobilenet_v2::has_names, build: mobilenet_v2::build },
+    Family { name: "MobileNetV3", model_types: &[], has_names: mobilenet_v3::has_names, build: mobilenet_v3::build },
+    // Before EfficientNet, which has some of its names.
+    Family { name: "ConvNeXt", model_types: &["convnext"], has_names: convnext::has_names, build: convnext::build },
+    Family { name: "EfficientNet", model_types: &[], has_names: efficientnet::has_names, build: efficientnet::build },
+    Family { name: "DenseNet", model_types: &[], has_names: densenet::has_names, build: densenet::build },
+    Family { name: "VGG", model_types: &[], has_names: vgg::has_names, build: vgg::build },
     Family { name: "ResNet", model_types: &[], has_names: resnet::has_names, build: resnet::build },
     Family { name: "digits", model_types: &["digits-cnn"], has_names: digits::has_names, build: digits::build },
 ];

@@ -4,7 +4,9 @@
 //! `config.json` (windows, factors, limits of scores). [`Style`] has what neither shows.
 
 use super::extents::Extents;
-use super::layers::{Projected, ProjectionNames, activation, attend, fused_split, gated, head_width, n_layers, n_tokens};
+use super::layers::{
+    Projected, ProjectionNames, activation, attend, fused_split, gated, head_width, n_layers, n_tokens,
+};
 use super::layers::{prefix_of, project};
 use super::rotary::rotary;
 use crate::builder::GraphBuilder;
@@ -139,7 +141,8 @@ impl Decoder<'_> {
     fn settings(&self, index: usize, width: usize) -> Result<Attention> {
         let config = self.config;
         let kind = config.text_at("layer_types", index);
-        let is_sliding = kind.map_or_else(|| (self.style.is_sliding)(config, index), |kind| kind == "sliding_attention");
+        let is_sliding =
+            kind.map_or_else(|| (self.style.is_sliding)(config, index), |kind| kind == "sliding_attention");
         let window = config.size("sliding_window")?.filter(|_| is_sliding);
         let kind = if is_sliding { "sliding_attention" } else { "full_attention" };
         let has_rotary = config.number_at("no_rope_layers", index) != Some(0.0);
