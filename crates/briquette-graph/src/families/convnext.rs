@@ -11,7 +11,7 @@ use crate::op::{ConvSettings, ElementFunction, Primitive};
 use briquette_core::Result;
 
 /// The paths of a network's parts.
-struct Names {
+struct PathNames {
     stem: [&'static str; 2],
     /// Depthwise convolution, norm, and the two linear layers of a block; then its vector of scales.
     block: [&'static str; 4],
@@ -19,13 +19,13 @@ struct Names {
     eps: f64,
 }
 
-const TORCHVISION: Names = Names {
+const TORCHVISION: PathNames = PathNames {
     stem: ["features.0.0", "features.0.1"],
     block: ["block.0", "block.2", "block.3", "block.5"],
     scale: "layer_scale",
     eps: 1e-6,
 };
-const HUGGING_FACE: Names = Names {
+const HUGGING_FACE: PathNames = PathNames {
     stem: ["convnext.embeddings.patch_embeddings", "convnext.embeddings.layernorm"],
     block: ["dwconv", "layernorm", "pwconv1", "pwconv2"],
     scale: "layer_scale_parameter",
@@ -85,7 +85,7 @@ fn channels_first(to: &mut GraphBuilder, path: &str, x: ValueId) -> ValueId {
 }
 
 /// `x + scale · outer(gelu(inner(norm(depthwise x))))`.
-fn block(to: &mut GraphBuilder, names: &Names, path: &str, x: ValueId) -> Result<ValueId> {
+fn block(to: &mut GraphBuilder, names: &PathNames, path: &str, x: ValueId) -> Result<ValueId> {
     let [depthwise, norm, inner, outer] = names.block.map(|name| format!("{path}.{name}"));
     to.begin_block(path);
     let [n, side] = filters(to, &depthwise);

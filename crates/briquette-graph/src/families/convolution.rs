@@ -50,7 +50,7 @@ pub(super) fn filters(to: &GraphBuilder, path: &str) -> [usize; 2] {
 }
 
 /// A step of an inverted residual block.
-pub(super) enum Part {
+pub(super) enum BlockStep {
     /// A convolution and its norm, by path, with a function if there is one.
     Conv([String; 2], Option<ElementFunction>),
     /// Factors of channels from their averages: the path of two convolutions, and the function after each.
@@ -63,7 +63,7 @@ pub(super) enum Part {
 pub(super) fn inverted_residual(
     to: &mut GraphBuilder,
     path: &str,
-    steps: &[Part],
+    steps: &[BlockStep],
     stride: usize,
     eps: f64,
     (x, n_in): (ValueId, usize),
@@ -72,14 +72,14 @@ pub(super) fn inverted_residual(
     to.begin_block(path);
     for step in steps {
         match step {
-            Part::Conv([conv, norm], function) => {
+            BlockStep::Conv([conv, norm], function) => {
                 let [n, kernel] = filters(to, conv);
                 let own = if kernel > 1 { std::mem::replace(&mut left, 1) } else { 1 };
                 let settings = settings(to, conv, own, n_inner)?;
                 inner = conv_norm(to, [conv, norm], settings, eps, *function, inner)?;
                 n_inner = n;
             }
-            Part::SqueezeExcite(path, functions) => inner = squeeze_excite(to, path, *functions, inner)?,
+            BlockStep::SqueezeExcite(path, functions) => inner = squeeze_excite(to, path, *functions, inner)?,
         }
     }
     if stride == 1 && n_in == n_inner {

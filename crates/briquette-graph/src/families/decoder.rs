@@ -52,7 +52,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents, style:
     }
     x = scaled(&mut to, &table, factor, x);
     let layers = format!("{prefix}layers.");
-    let decoder = Decoder { config, style, eps: config.number("rms_norm_eps").unwrap_or(1e-6) };
+    let decoder = RotaryDecoder { config, style, eps: config.number("rms_norm_eps").unwrap_or(1e-6) };
     for index in 0..n_layers(&to, config, "num_hidden_layers", &layers)? {
         x = decoder.layer(&mut to, &format!("{layers}{index}"), index, x)?;
     }
@@ -63,13 +63,13 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents, style:
     Ok(to.finish(&[x]))
 }
 
-struct Decoder<'a> {
+struct RotaryDecoder<'a> {
     config: &'a Config,
     style: &'a Style,
     eps: f64,
 }
 
-impl Decoder<'_> {
+impl RotaryDecoder<'_> {
     fn norm(&self, to: &mut GraphBuilder, path: &str, x: ValueId) -> Result<ValueId> {
         to.layer(path, Composite::RmsNorm { eps: self.eps, offset: self.style.norm_offset }, x)
     }

@@ -1,6 +1,6 @@
 //! torchvision's EfficientNet, versions 1 and 2.
 
-use super::convolution::{Part, conv_norm, filters, inverted_residual, pool_space};
+use super::convolution::{BlockStep, conv_norm, filters, inverted_residual, pool_space};
 use super::extents::Extents;
 use crate::builder::GraphBuilder;
 use crate::config::Config;
@@ -56,15 +56,15 @@ pub(super) fn steps(
     path: &str,
     function: ElementFunction,
     gates: [ElementFunction; 2],
-) -> Vec<Part> {
+) -> Vec<BlockStep> {
     let n = to.headers().count(&format!("{path}."));
     let step = |index: usize| {
         let own = format!("{path}.{index}");
         match to.headers().has(&format!("{own}.fc1.weight")) {
-            true => Part::SqueezeExcite(own, gates),
+            true => BlockStep::SqueezeExcite(own, gates),
             false => {
                 let function = Some(function).filter(|_| index + 1 < n || n == 1);
-                Part::Conv([format!("{own}.0"), format!("{own}.1")], function)
+                BlockStep::Conv([format!("{own}.0"), format!("{own}.1")], function)
             }
         }
     };

@@ -1,6 +1,6 @@
 //! torchvision's MobileNetV2: inverted residual blocks with ReLU6.
 
-use super::convolution::{EPS, Part, conv_norm, filters, inverted_residual, pool_space};
+use super::convolution::{BlockStep, EPS, conv_norm, filters, inverted_residual, pool_space};
 use super::extents::Extents;
 use crate::builder::GraphBuilder;
 use crate::config::Config;
@@ -31,8 +31,8 @@ pub(super) fn build(headers: &Headers, _config: &Config, extents: Extents) -> Re
         let has_expansion = headers.has(&at("1.0.weight"));
         let wide = if has_expansion { 2 } else { 1 };
         let convs = (0..wide).map(|at| [format!("{path}.{at}.0"), format!("{path}.{at}.1")]);
-        let mut steps: Vec<Part> = convs.map(|names| Part::Conv(names, relu6)).collect();
-        steps.push(Part::Conv([at(&format!("{wide}")), at(&format!("{}", wide + 1))], None));
+        let mut steps: Vec<BlockStep> = convs.map(|names| BlockStep::Conv(names, relu6)).collect();
+        steps.push(BlockStep::Conv([at(&format!("{wide}")), at(&format!("{}", wide + 1))], None));
         let stride = if STRIDED.contains(&index) { 2 } else { 1 };
         state = inverted_residual(&mut to, &path, &steps, stride, EPS, state)?;
     }

@@ -14,13 +14,13 @@ const EPS: f64 = 1e-3;
 const GATES: [ElementFunction; 2] = [ElementFunction::Relu, ElementFunction::HardSigmoid];
 
 /// The blocks that halve the image, and the first one with hard-swish. No shape shows them.
-struct Plan {
+struct StridePlan {
     strided: [usize; 4],
     first_swish: usize,
 }
 
-const LARGE: Plan = Plan { strided: [2, 4, 7, 13], first_swish: 7 };
-const SMALL: Plan = Plan { strided: [1, 2, 4, 9], first_swish: 4 };
+const LARGE: StridePlan = StridePlan { strided: [2, 4, 7, 13], first_swish: 7 };
+const SMALL: StridePlan = StridePlan { strided: [1, 2, 4, 9], first_swish: 4 };
 const N_SMALL: usize = 13;
 
 pub(super) fn has_names(headers: &Headers) -> bool {
