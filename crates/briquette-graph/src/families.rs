@@ -9,6 +9,7 @@ mod densenet;
 mod digits;
 mod distilbert;
 mod efficientnet;
+mod efficientnet_lite;
 mod electra;
 mod encoder;
 mod extents;
@@ -20,6 +21,7 @@ mod layers;
 mod llama;
 mod mobilenet_v2;
 mod mobilenet_v3;
+mod modernbert;
 mod mpnet;
 mod opt;
 mod resnet;
@@ -67,6 +69,12 @@ pub const FAMILIES: &[Family] = &[
     Family { name: "MPNet", model_types: &["mpnet"], has_names: mpnet::has_names, build: mpnet::build },
     Family { name: "ELECTRA", model_types: &["electra"], has_names: electra::has_names, build: electra::build },
     Family { name: "ALBERT", model_types: &["albert"], has_names: albert::has_names, build: albert::build },
+    Family {
+        name: "ModernBERT",
+        model_types: &["modernbert"],
+        has_names: modernbert::has_names,
+        build: modernbert::build,
+    },
     Family { name: "GPT-2", model_types: &["gpt2"], has_names: gpt2::has_names, build: gpt2::build },
     Family { name: "GPT-NeoX", model_types: &["gpt_neox"], has_names: gpt_neox::has_names, build: gpt_neox::build },
     Family { name: "OPT", model_types: &["opt"], has_names: opt::has_names, build: opt::build },
@@ -88,6 +96,12 @@ pub const FAMILIES: &[Family] = &[
     // Before EfficientNet, which has some of its names.
     Family { name: "ConvNeXt", model_types: &["convnext"], has_names: convnext::has_names, build: convnext::build },
     Family { name: "EfficientNet", model_types: &[], has_names: efficientnet::has_names, build: efficientnet::build },
+    Family {
+        name: "EfficientNet-Lite",
+        model_types: &[],
+        has_names: efficientnet_lite::has_names,
+        build: efficientnet_lite::build,
+    },
     Family { name: "DenseNet", model_types: &[], has_names: densenet::has_names, build: densenet::build },
     Family { name: "VGG", model_types: &[], has_names: vgg::has_names, build: vgg::build },
     Family { name: "ResNet", model_types: &[], has_names: resnet::has_names, build: resnet::build },

@@ -79,7 +79,10 @@ pub(super) fn inverted_residual(
                 inner = conv_norm(to, [conv, norm], settings, eps, *function, inner)?;
                 n_inner = n;
             }
-            BlockStep::SqueezeExcite(path, functions) => inner = squeeze_excite(to, path, *functions, inner)?,
+            BlockStep::SqueezeExcite(path, functions) => {
+                let convs = ["fc1", "fc2"].map(|name| format!("{path}.{name}"));
+                inner = squeeze_excite(to, path, &convs, *functions, inner)?;
+            }
         }
     }
     if stride == 1 && n_in == n_inner {
@@ -89,18 +92,19 @@ pub(super) fn inverted_residual(
     Ok((inner, n_inner))
 }
 
-/// `x · gate(fc2(function(fc1(mean of space))))`.
-fn squeeze_excite(
+/// `x · gate(second(function(first(mean of space))))` with two convolutions.
+pub(super) fn squeeze_excite(
     to: &mut GraphBuilder,
     path: &str,
+    [first, second]: &[String; 2],
     [function, gate]: [ElementFunction; 2],
     x: ValueId,
 ) -> Result<ValueId> {
     let at = |name: &str| format!("{path}.{name}");
     let mean = to.node(&at("avgpool"), Primitive::AdaptivePool(vec![1, 1]), &[x.into()]);
-    let inner = to.conv(&at("fc1"), mean, ConvSettings::square(1, 0))?;
+    let inner = to.conv(first, mean, ConvSettings::square(1, 0))?;
     let inner = to.function(&at("activation"), function, inner);
-    let inner = to.conv(&at("fc2"), inner, ConvSettings::square(1, 0))?;
+    let inner = to.conv(second, inner, ConvSettings::square(1, 0))?;
     let factors = to.function(&at("gate"), gate, inner);
     Ok(to.node(&at("scaled"), Primitive::Elementwise(ElementFunction::Mul), &[x.into(), factors.into()]))
 }
