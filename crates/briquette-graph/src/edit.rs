@@ -41,7 +41,8 @@ impl Graph {
         let mut ends: Vec<[ValueId; 2]> = Vec::new();
         for block in &self.blocks {
             let border = border(self, block);
-            let [inputs, outputs] = [&border.inputs, &border.outputs].map(|values| values.iter().copied().collect::<Vec<_>>());
+            let [inputs, outputs] =
+                [&border.inputs, &border.outputs].map(|values| values.iter().copied().collect::<Vec<_>>());
             match (inputs.as_slice(), outputs.as_slice()) {
                 (&[before], &[after]) if ends.last().is_none_or(|end| end[1] == before) => ends.push([before, after]),
                 _ => {

@@ -82,6 +82,13 @@ pub enum Primitive {
     AdaptivePool(Vec<usize>),
     /// Enlarges the axes after the second by a factor.
     Resize(usize),
+    /// Zeros before and after each axis; one entry for each.
+    Pad {
+        /// Zeros before the first element.
+        before: Vec<usize>,
+        /// Zeros after the last element.
+        after: Vec<usize>,
+    },
     /// Softmax along an axis.
     Softmax {
         /// The axis.
@@ -216,6 +223,7 @@ impl Primitive {
             Self::Pool(_) => "pool",
             Self::AdaptivePool(_) => "adaptive pool",
             Self::Resize(_) => "resize",
+            Self::Pad { .. } => "pad",
             Self::Softmax { .. } => "softmax",
             Self::Route { .. } => "route",
             Self::Unknown { name, .. } => name,

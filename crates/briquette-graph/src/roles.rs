@@ -1,6 +1,6 @@
 //! The role of each weight, and which axis counts its outputs.
 
-use crate::graph::{Graph, WeightId};
+use crate::graph::{Graph, GraphInput, InputSource, Operand, WeightId};
 use crate::op::{Composite, Op, Primitive};
 use briquette_core::{OutputAxis, Role};
 
@@ -14,11 +14,16 @@ pub struct WeightRole {
 }
 
 /// The role of each weight. The first node that uses a weight decides: a tied head is an embedding.
+///
+/// A table that is looked up by distances is a bias, as its rows are added to scores.
 pub fn roles(graph: &Graph) -> Vec<WeightRole> {
     let mut found = vec![None; graph.weights.len()];
+    let is_distance = |input: &&GraphInput| matches!(input.source, InputSource::RelativeBuckets { .. });
+    let distances: Vec<Operand> = graph.inputs.iter().filter(is_distance).map(|input| input.value.into()).collect();
     for node in &graph.nodes {
+        let is_bias = node.inputs.get(1).is_some_and(|indices| distances.contains(indices));
         for (position, WeightId(weight)) in node.weights() {
-            let role = operand_role(&node.op, position);
+            let role = if is_bias { Role::Bias } else { operand_role(&node.op, position) };
             let is_first = found[weight].is_none();
             if is_first || role == Role::Embedding {
                 found[weight] = Some(role);

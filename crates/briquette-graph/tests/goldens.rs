@@ -19,10 +19,16 @@ const MODELS: &[(&str, &str, usize, usize, Option<&str>)] = &[
     ("bert", "BERT", 2, 2, None),
     ("bert-mlm", "BERT", 2, 2, Some("bert.embeddings.word_embeddings.weight")),
     ("camembert", "RoBERTa", 2, 2, None),
+    ("convnext", "ConvNeXt", 4, 0, None),
+    ("convnext-torchvision", "ConvNeXt", 4, 0, None),
     ("deit", "ViT", 2, 2, None),
+    ("densenet", "DenseNet", 7, 0, None),
     ("dinov2", "ViT", 2, 2, None),
     ("distilbert", "DistilBERT", 2, 2, None),
     ("distilbert-mlm", "DistilBERT", 2, 2, Some("distilbert.embeddings.word_embeddings.weight")),
+    ("efficientnet", "EfficientNet", 9, 0, None),
+    ("efficientnet_v2", "EfficientNet", 7, 0, None),
+    ("efficientnet_lite", "EfficientNet-Lite", 7, 0, None),
     ("electra", "ELECTRA", 2, 2, None),
     ("gemma", "Gemma", 2, 4, Some("model.embed_tokens.weight")),
     ("gemma2", "Gemma", 2, 4, Some("model.embed_tokens.weight")),
@@ -32,8 +38,14 @@ const MODELS: &[(&str, &str, usize, usize, Option<&str>)] = &[
     ("granite", "Llama", 2, 4, None),
     ("llama", "Llama", 2, 4, None),
     ("llama-base", "Llama", 2, 4, None),
+    ("llama-dynamic", "Llama", 2, 4, None),
+    ("llama-yarn", "Llama", 2, 4, None),
     ("mistral", "Llama", 2, 4, None),
     ("mobilenet_v2", "MobileNetV2", 17, 0, None),
+    ("mobilenet_v3-large", "MobileNetV3", 15, 0, None),
+    ("mobilenet_v3-small", "MobileNetV3", 11, 0, None),
+    ("modernbert", "ModernBERT", 3, 0, Some("model.embeddings.tok_embeddings.weight")),
+    ("modernbert-classify", "ModernBERT", 3, 0, None),
     ("mpnet", "MPNet", 2, 2, None),
     ("olmo2", "Llama", 2, 4, None),
     ("opt", "OPT", 2, 2, Some("model.decoder.embed_tokens.weight")),
@@ -42,6 +54,8 @@ const MODELS: &[(&str, &str, usize, usize, Option<&str>)] = &[
     ("qwen3", "Llama", 2, 4, Some("model.embed_tokens.weight")),
     ("roberta", "RoBERTa", 2, 2, Some("roberta.embeddings.word_embeddings.weight")),
     ("smollm3", "Llama", 2, 4, Some("model.embed_tokens.weight")),
+    ("vgg", "VGG", 0, 0, None),
+    ("vgg_bn", "VGG", 0, 0, None),
     ("vit", "ViT", 2, 2, None),
     ("vit-base", "ViT", 2, 2, None),
     ("xlm-roberta", "RoBERTa", 2, 2, None),
@@ -116,19 +130,22 @@ fn blocks_siblings_heads_and_unused_tensors_are_known() {
 fn roles_follow_from_the_layers() {
     for (name, ..) in MODELS {
         let graph = graph(name);
+        let is_vector = |name: &str| graph.weight(name).is_some_and(|weight| graph.weights[weight.0].shape.rank() == 1);
         for (weight, found) in graph.weights.iter().zip(roles(&graph)) {
             let path = weight.name.as_str();
             let expected = match weight.shape.rank() {
                 4 => Role::Conv,
                 3 => Role::Parameter,
-                2 if ["embed", "wte", "wpe", "relative_attention_bias"].iter().any(|word| path.contains(word)) => {
+                2 if path.contains("relative_attention_bias") => Role::Bias,
+                2 if ["embed", "wte", "wpe"].iter().any(|word| path.contains(word)) => {
                     let is_layer = path.contains("project") || path.contains("mapping") || path.contains("embed_out");
                     if is_layer { Role::Linear } else { Role::Embedding }
                 }
                 2 => Role::Linear,
-                _ if ["norm", "ln_", "running_"].iter().any(|word| path.to_lowercase().contains(word)) => Role::Norm,
-                // Batch norms of torchvision have numbers, not names.
-                _ if graph.family == "MobileNetV2" && path.starts_with("features") => Role::Norm,
+                // The weight of a norm is a vector, as its bias and statistics are.
+                _ if path.rsplit_once('.').is_some_and(|(layer, _)| is_vector(&format!("{layer}.weight"))) => {
+                    Role::Norm
+                }
                 _ => Role::Bias,
             };
             assert_eq!(found.role, expected, "{name}: {path}");
@@ -161,13 +178,15 @@ fn heads_and_inner_widths_can_be_removed_from_every_model() {
     for (name, _, n_blocks, ..) in MODELS {
         let graph = graph(name);
         let groups = coupling_groups(&graph, &graph.lower().unwrap()).unwrap();
+        let is_transformer = graph.nodes.iter().any(|node| matches!(node.op, Op::Composite(Composite::Attention(_))));
         let n_expected = match graph.family.as_str() {
             // Blocks share one attention and one feed-forward block.
             "ALBERT" => 2,
             // One table of biases joins the heads of all blocks.
             "MPNet" => n_blocks + 1,
-            "MobileNetV2" => *n_blocks,
-            _ => 2 * n_blocks,
+            "VGG" => 5,
+            _ if is_transformer => 2 * n_blocks,
+            _ => *n_blocks,
         };
         assert!(groups.len() >= n_expected, "{name}: {}", groups.len());
     }

@@ -87,7 +87,8 @@ fn run(folder: &Path) -> f32 {
         if let Some(types) = golden.ids("types") {
             inputs = inputs.with_types(types);
         }
-        let name = if arch.task() == ModelTask::Decoder && golden.0.contains_key("logits") { "logits" } else { "hidden" };
+        let name =
+            if arch.task() == ModelTask::Decoder && golden.0.contains_key("logits") { "logits" } else { "hidden" };
         let expected = unpadded(golden.floats(name), &padding);
         return difference(unpadded(net.forward(&inputs).three(), &padding), &expected);
     }
@@ -95,7 +96,12 @@ fn run(folder: &Path) -> f32 {
     let found = net.forward(&RunInputs::images(golden.floats("images")));
     let found = match name {
         "logits" => found.two().into_data(),
-        _ => net.tap(&RunInputs::images(golden.floats("images")), &[&hidden_of(&net)]).unwrap().remove(0).three().into_data(),
+        _ => net
+            .tap(&RunInputs::images(golden.floats("images")), &[&hidden_of(&net)])
+            .unwrap()
+            .remove(0)
+            .three()
+            .into_data(),
     };
     difference(found.try_into_vec_as::<f32>().unwrap(), &golden.0[name].1)
 }

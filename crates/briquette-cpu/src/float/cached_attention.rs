@@ -57,14 +57,7 @@ impl ScoreRule {
     }
 }
 
-fn on(
-    level: SimdLevel,
-    q: &[f32],
-    n_heads: usize,
-    [keys, values]: [&CachedRows; 2],
-    rule: ScoreRule,
-    out: &mut [f32],
-) {
+fn on(level: SimdLevel, q: &[f32], n_heads: usize, [keys, values]: [&CachedRows; 2], rule: ScoreRule, out: &mut [f32]) {
     let (width, n_kv_heads, n_tokens) = (keys.width, keys.n_heads, keys.n_tokens());
     if q.is_empty() {
         return;

@@ -4,7 +4,9 @@
 //! `config.json` (windows, factors, limits of scores). [`Style`] has what neither shows.
 
 use super::extents::Extents;
-use super::layers::{Projected, ProjectionNames, activation, attend, fused_split, gated, head_width, n_layers, n_tokens};
+use super::layers::{
+    Projected, ProjectionNames, activation, attend, fused_split, gated, head_width, n_layers, n_tokens,
+};
 use super::layers::{prefix_of, project};
 use super::rotary::rotary;
 use crate::builder::GraphBuilder;
@@ -50,7 +52,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents, style:
     }
     x = scaled(&mut to, &table, factor, x);
     let layers = format!("{prefix}layers.");
-    let decoder = Decoder { config, style, eps: config.number("rms_norm_eps").unwrap_or(1e-6) };
+    let decoder = RotaryDecoder { config, style, eps: config.number("rms_norm_eps").unwrap_or(1e-6) };
     for index in 0..n_layers(&to, config, "num_hidden_layers", &layers)? {
         x = decoder.layer(&mut to, &format!("{layers}{index}"), index, x)?;
     }
@@ -61,13 +63,13 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents, style:
     Ok(to.finish(&[x]))
 }
 
-struct Decoder<'a> {
+struct RotaryDecoder<'a> {
     config: &'a Config,
     style: &'a Style,
     eps: f64,
 }
 
-impl Decoder<'_> {
+impl RotaryDecoder<'_> {
     fn norm(&self, to: &mut GraphBuilder, path: &str, x: ValueId) -> Result<ValueId> {
         to.layer(path, Composite::RmsNorm { eps: self.eps, offset: self.style.norm_offset }, x)
     }
@@ -139,7 +141,8 @@ impl Decoder<'_> {
     fn settings(&self, index: usize, width: usize) -> Result<Attention> {
         let config = self.config;
         let kind = config.text_at("layer_types", index);
-        let is_sliding = kind.map_or_else(|| (self.style.is_sliding)(config, index), |kind| kind == "sliding_attention");
+        let is_sliding =
+            kind.map_or_else(|| (self.style.is_sliding)(config, index), |kind| kind == "sliding_attention");
         let window = config.size("sliding_window")?.filter(|_| is_sliding);
         let kind = if is_sliding { "sliding_attention" } else { "full_attention" };
         let has_rotary = config.number_at("no_rope_layers", index) != Some(0.0);

@@ -1,7 +1,7 @@
 //! The network for 8x8 images of digits: two convolutions, a max pool and two linear layers.
 
+use super::convolution::{EPS, conv_norm, flatten};
 use super::extents::Extents;
-use super::layers::{conv_norm, flatten};
 use crate::builder::GraphBuilder;
 use crate::config::Config;
 use crate::graph::{Graph, InputSource};
@@ -21,7 +21,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     let padding = config.number("padding").map_or(1, |padding| padding.clamp(0.0, 64.0) as usize);
     let x = to.input_from("images", &[extents.batch, channels, height, width], InputSource::Images);
     let conv = ConvSettings::square(1, padding);
-    let x = conv_norm(&mut to, ["conv1", "bn1"], conv.clone(), x)?;
+    let x = conv_norm(&mut to, ["conv1", "bn1"], conv.clone(), EPS, None, x)?;
     let mut x = to.function("relu1", ElementFunction::Relu, x);
     let mut second = conv;
     if let Some(filters) = headers.get("depthwise.weight") {
@@ -29,7 +29,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
         x = to.conv("depthwise", x, second.with_groups(groups))?;
         second = ConvSettings::square(1, 0);
     }
-    let x = conv_norm(&mut to, ["conv2", "bn2"], second, x)?;
+    let x = conv_norm(&mut to, ["conv2", "bn2"], second, EPS, None, x)?;
     let x = to.function("relu2", ElementFunction::Relu, x);
     let pool = size("pool_size", 2)?;
     let window = PoolWindow::square(Reduction::Max, pool, pool, 0);

@@ -43,14 +43,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     Ok(to.finish(&[x]))
 }
 
-fn layer(
-    to: &mut GraphBuilder,
-    config: &Config,
-    layers: &str,
-    index: usize,
-    eps: f64,
-    x: ValueId,
-) -> Result<ValueId> {
+fn layer(to: &mut GraphBuilder, config: &Config, layers: &str, index: usize, eps: f64, x: ValueId) -> Result<ValueId> {
     let path = format!("{layers}{index}");
     let at = |name: &str| format!("{path}.{name}");
     let (width, heads) = (config.needed("n_embd")?, config.needed("n_head")?);

@@ -3,7 +3,7 @@
 use crate::builder::GraphBuilder;
 use crate::config::Config;
 use crate::graph::{Operand, ValueId};
-use crate::op::{Attention, Composite, ConvSettings, ElementFunction, Primitive};
+use crate::op::{Attention, Composite, ElementFunction, Primitive};
 use briquette_core::{Error, Result};
 
 /// `q`, `k`, `v` and output layers of an attention, by path.
@@ -160,55 +160,6 @@ pub(super) fn gated(
     let inner = to.linear(&at(up), x)?;
     let inner = to.node(&at("gate"), Composite::Gate(function), &[opened.into(), inner.into()]);
     to.linear(&at(down), inner)
-}
-
-/// A convolution and its batch norm.
-pub(super) fn conv_norm(
-    to: &mut GraphBuilder,
-    [conv, norm]: [&str; 2],
-    settings: ConvSettings,
-    x: ValueId,
-) -> Result<ValueId> {
-    let x = to.conv(conv, x, settings)?;
-    to.batch_norm(norm, x, 1e-5)
-}
-
-/// The same, followed by a function.
-pub(super) fn conv_norm_function(
-    to: &mut GraphBuilder,
-    [conv, norm]: [&str; 2],
-    settings: ConvSettings,
-    function: ElementFunction,
-    x: ValueId,
-) -> Result<ValueId> {
-    let x = conv_norm(to, [conv, norm], settings, x)?;
-    Ok(to.function(&format!("{norm}.activation"), function, x))
-}
-
-/// A square convolution that keeps the size but for its stride, with groups read off the weight and its `n_in` inputs.
-pub(super) fn same_size(to: &GraphBuilder, path: &str, stride: usize, n_in: usize) -> ConvSettings {
-    let shape = to.headers().get(&format!("{path}.weight")).map_or([1, 1, 1], |info| match *info.shape.0.as_slice() {
-        [_, own, kernel, _] => [own, kernel, n_in],
-        _ => [n_in, 1, n_in],
-    });
-    let [own, kernel, n_in] = shape;
-    ConvSettings::square(stride, kernel / 2).with_groups((n_in / own.max(1)).max(1))
-}
-
-/// The filters of a convolution; 0 where it is absent.
-pub(super) fn n_filters(to: &GraphBuilder, path: &str) -> usize {
-    to.headers().get(&format!("{path}.weight")).and_then(|info| info.shape.0.first().copied()).unwrap_or(0)
-}
-
-/// An average over all of space, as `[batch, features]`.
-pub(super) fn pool_space(to: &mut GraphBuilder, x: ValueId, shape: [usize; 2]) -> ValueId {
-    let x = to.node("avgpool", Primitive::AdaptivePool(vec![1, 1]), &[x.into()]);
-    flatten(to, x, shape)
-}
-
-/// `[batch, channels, ..]` to `[batch, channels · ..]`.
-pub(super) fn flatten(to: &mut GraphBuilder, x: ValueId, shape: [usize; 2]) -> ValueId {
-    to.node("flatten", Primitive::Reshape(shape.to_vec()), &[x.into()])
 }
 
 /// The activation that a key of `config.json` names.

@@ -34,8 +34,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     let mut x = embeddings(&mut to, config, &format!("{prefix}embeddings"), positions, eps, extents)?;
     let function = activation(config, "hidden_act", ElementFunction::Gelu)?;
     let bias = Some(relative_bias(&mut to, &format!("{prefix}{TABLE}"))?);
-    let settings =
-        LayerSettings { is_pre_norm: false, eps, head_width, attention: Attention::full(1), bias, function };
+    let settings = LayerSettings { is_pre_norm: false, eps, head_width, attention: Attention::full(1), bias, function };
     let layers = format!("{prefix}encoder.layer.");
     for index in 0..n_layers(&to, config, "num_hidden_layers", &layers)? {
         x = layer(&mut to, &format!("{layers}{index}"), &NAMES, &settings, x)?;

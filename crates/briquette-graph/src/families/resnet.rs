@@ -1,7 +1,8 @@
 //! torchvision's residual networks. Widths, groups and blocks are read off the weights.
 
+use super::convolution::{EPS, conv_norm, pool_space};
 use super::extents::Extents;
-use super::layers::{conv_norm, pool_space};
+
 use crate::builder::GraphBuilder;
 use crate::config::Config;
 use crate::graph::{Graph, InputSource, ValueId};
@@ -18,7 +19,7 @@ pub(super) fn build(headers: &Headers, _config: &Config, extents: Extents) -> Re
     let channels = headers.get("conv1.weight").and_then(|info| info.shape.0.get(1).copied()).unwrap_or(3);
     let [height, width] = extents.image;
     let images = to.input_from("images", &[extents.batch, channels, height, width], InputSource::Images);
-    let x = conv_norm(&mut to, ["conv1", "bn1"], ConvSettings::square(2, 3), images)?;
+    let x = conv_norm(&mut to, ["conv1", "bn1"], ConvSettings::square(2, 3), EPS, None, images)?;
     let x = to.function("relu", ElementFunction::Relu, x);
     let window = PoolWindow::square(Reduction::Max, 3, 2, 1);
     let mut x = to.node("maxpool", Primitive::Pool(window), &[x.into()]);
@@ -49,13 +50,15 @@ fn block(to: &mut GraphBuilder, path: &str, stride: usize, x: ValueId) -> Result
     for (index, (conv, norm, stride, padding)) in convs.iter().enumerate() {
         let groups = if is_bottleneck && index == 1 { groups(to, path)? } else { 1 };
         let settings = ConvSettings::square(*stride, *padding).with_groups(groups);
-        inner = conv_norm(to, [&at(conv), &at(norm)], settings, inner)?;
+        inner = conv_norm(to, [&at(conv), &at(norm)], settings, EPS, None, inner)?;
         if index + 1 < convs.len() {
             inner = to.function(&at(&format!("relu{}", index + 1)), ElementFunction::Relu, inner);
         }
     }
     let shortcut = match to.headers().has(&at("downsample.0.weight")) {
-        true => conv_norm(to, [&at("downsample.0"), &at("downsample.1")], ConvSettings::square(stride, 0), x)?,
+        true => {
+            conv_norm(to, [&at("downsample.0"), &at("downsample.1")], ConvSettings::square(stride, 0), EPS, None, x)?
+        }
         false => x,
     };
     let sum = to.add(&at("residual"), inner, shortcut);

@@ -23,7 +23,8 @@ pub(super) fn rotary(config: &Config, kind: Option<&str>, head_width: usize) -> 
     let share = share.or(config.number("partial_rotary_factor")).or(config.number("rotary_pct")).unwrap_or(1.0);
     let width = (head_width as f64 * share) as usize;
     if width == 0 || width > head_width || !width.is_multiple_of(2) {
-        let message = format!("rotary positions turn {width} elements of a head, expected an even number up to {head_width}");
+        let message =
+            format!("rotary positions turn {width} elements of a head, expected an even number up to {head_width}");
         return Err(Error::input(message).at("config.json"));
     }
     let scaling = scaling(config, &rope)?;

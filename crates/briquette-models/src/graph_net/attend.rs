@@ -97,7 +97,9 @@ pub(super) fn attend(
 /// Scales queries so that kernels, which divide by `√width`, compute the scores of these settings.
 fn scaled_for_cache(q: Tensor<3>, call: &AttentionCall) -> Tensor<3> {
     match call.settings.scale {
-        Some(scale) if (scale * (call.width as f64).sqrt() - 1.0).abs() > 1e-12 => q * (scale * (call.width as f64).sqrt()),
+        Some(scale) if (scale * (call.width as f64).sqrt() - 1.0).abs() > 1e-12 => {
+            q * (scale * (call.width as f64).sqrt())
+        }
         _ => q,
     }
 }

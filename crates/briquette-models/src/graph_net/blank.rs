@@ -15,8 +15,14 @@ use std::sync::{Arc, Mutex};
 pub(super) const EXAMPLE: Extents = Extents { batch: 2, tokens: 5, image: [224, 224] };
 
 /// Tensors that networks do not need: buffers, and counters of training.
-const EXTRAS: [&str; 6] =
-    ["**.mask_token", "**.position_ids", "**.token_type_ids", "**.rotary_emb.inv_freq", "**.attn.masked_bias", "**.attn.bias"];
+const EXTRAS: [&str; 6] = [
+    "**.mask_token",
+    "**.position_ids",
+    "**.token_type_ids",
+    "**.rotary_emb.inv_freq",
+    "**.attn.masked_bias",
+    "**.attn.bias",
+];
 
 impl GraphNet {
     /// Loads a checkpoint of any family that has a graph.
@@ -74,7 +80,8 @@ impl GraphNet {
         let BlankLayers { layers, index, renames } = blank_layers(&graph, &needed, device)?;
         let names = names(&graph, &needed, renames)?;
         let last_state = last_state(&graph, output);
-        let outline = GraphOutline { graph, shapes, index, output, last_state, max_tokens: None, programs: Mutex::default() };
+        let outline =
+            GraphOutline { graph, shapes, index, output, last_state, max_tokens: None, programs: Mutex::default() };
         Ok((Self { layers, outline: Arc::new(outline) }, names))
     }
 }

@@ -7,12 +7,12 @@ use crate::cache::KeyValues;
 use crate::layers::Linear;
 use crate::low_rank::Linears;
 use crate::student_config::{Smaller, keep_layers};
+use briquette_core::Result;
 use briquette_cpu::float::CacheType;
-use briquette_graph::op::Composite;
 use briquette_graph::blocks::border;
+use briquette_graph::op::Composite;
 use briquette_graph::{Block, InputSource, Op, ValueId};
 use briquette_ops::fused::in_parts;
-use briquette_core::Result;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use serde_json::{Map, Value};
 

@@ -20,9 +20,12 @@ pub(super) fn inverse_frequencies(rotary: &Rotary, width: usize, n_tokens: usize
     match rotary.scaling {
         RotaryScaling::None => plain(theta).collect(),
         RotaryScaling::Linear(factor) => plain(theta).map(|frequency| frequency / factor as f32).collect(),
-        RotaryScaling::Dynamic { factor, original } => plain(dynamic(theta, [factor, original], width, n_tokens)).collect(),
+        RotaryScaling::Dynamic { factor, original } => {
+            plain(dynamic(theta, [factor, original], width, n_tokens)).collect()
+        }
         RotaryScaling::Yarn { factor, fast, slow, original, is_rounded, .. } => {
-            let at = |turns: f64| width as f64 * (original / (turns * 2.0 * f64::from(PI))).ln() / (2.0 * rotary.theta.ln());
+            let at =
+                |turns: f64| width as f64 * (original / (turns * 2.0 * f64::from(PI))).ln() / (2.0 * rotary.theta.ln());
             let [low, high] = if is_rounded { [at(fast).floor(), at(slow).ceil()] } else { [at(fast), at(slow)] };
             let (low, high) = (low.max(0.0), high.min(width as f64 - 1.0));
             // Avoids a division by zero, as the source does.

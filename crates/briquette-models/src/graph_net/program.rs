@@ -23,28 +23,57 @@ pub(super) enum Call {
     Embedding(usize),
     LayerNorm(usize),
     /// A norm of each of several heads, and the number that is added to its weight.
-    RmsNorm { layer: usize, heads: usize, offset: f64 },
+    RmsNorm {
+        layer: usize,
+        heads: usize,
+        offset: f64,
+    },
     BatchNorm(usize),
     Conv(usize),
     Attention(AttentionCall),
     Gate(ElementFunction),
     Function(ElementFunction),
-    MatMul { transpose_b: bool },
-    Reshape { from: Vec<usize>, to: Vec<usize> },
+    MatMul {
+        transpose_b: bool,
+    },
+    Reshape {
+        from: Vec<usize>,
+        to: Vec<usize>,
+    },
     Transpose(Vec<usize>),
-    Expand { from: Vec<usize>, to: Vec<usize> },
-    Split { axis: usize, sizes: Vec<usize> },
-    Slice { axis: usize, start: usize, len: usize },
-    Concat { axis: usize },
-    SplitHeads { heads: usize, parts: usize },
+    Expand {
+        from: Vec<usize>,
+        to: Vec<usize>,
+    },
+    Split {
+        axis: usize,
+        sizes: Vec<usize>,
+    },
+    Slice {
+        axis: usize,
+        start: usize,
+        len: usize,
+    },
+    Concat {
+        axis: usize,
+    },
+    SplitHeads {
+        heads: usize,
+        parts: usize,
+    },
     SpaceToTokens,
     PrependTokens,
     TakeToken(usize),
     Scale(f64),
-    Reduce { axes: Vec<usize>, kind: Reduction },
+    Reduce {
+        axes: Vec<usize>,
+        kind: Reduction,
+    },
     Pool(PoolWindow),
     AdaptivePool([usize; 2]),
-    Softmax { axis: usize },
+    Softmax {
+        axis: usize,
+    },
     /// Query, key and value layers of one input, and their attention.
     SelfAttention([usize; 3], AttentionCall),
     /// Two linear layers with a function between them.
@@ -52,7 +81,11 @@ pub(super) enum Call {
     /// A layer norm of a sum.
     AddNorm(usize),
     /// A convolution, a batch norm, and possibly a shortcut and a ReLU.
-    ConvNorm { conv: usize, norm: usize, then: AfterNorm },
+    ConvNorm {
+        conv: usize,
+        norm: usize,
+        then: AfterNorm,
+    },
 }
 
 impl Call {

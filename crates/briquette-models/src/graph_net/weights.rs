@@ -129,7 +129,8 @@ impl Blank<'_> {
             let conv = ConvShape { stride, padding, dilation: pair(&settings.dilation)?, groups: settings.groups };
             Some(Layer::conv(shape, &conv, weights.len() > 1, self.device))
         };
-        let layer = known().ok_or_else(|| Error::config(format!("a convolution of weights {shape:?} cannot be run")))?;
+        let layer =
+            known().ok_or_else(|| Error::config(format!("a convolution of weights {shape:?} cannot be run")))?;
         self.push(layer, &weights, &["weight", "bias"]);
         Ok(())
     }
