@@ -16,6 +16,7 @@ pub struct WeightRole {
 /// The role of each weight. The first node that uses a weight decides: a tied head is an embedding.
 pub fn roles(graph: &Graph) -> Vec<WeightRole> {
     let mut found = vec![None; graph.weights.len()];
+    let mut has_groups = vec![false; graph.weights.len()];
     for node in &graph.nodes {
         for (position, WeightId(weight)) in node.weights() {
             let role = operand_role(&node.op, position);
@@ -23,18 +24,21 @@ pub fn roles(graph: &Graph) -> Vec<WeightRole> {
             if is_first || role == Role::Embedding {
                 found[weight] = Some(role);
             }
+            has_groups[weight] |= matches!(&node.op, Op::Primitive(Primitive::Conv(settings)) if settings.groups > 1);
         }
     }
-    let with_axis = |(role, weight): (Option<Role>, &crate::graph::Weight)| {
+    let with_axis = |((role, weight), has_groups): ((Option<Role>, &crate::graph::Weight), bool)| {
         let role = if weight.dtype.is_weight() { role.unwrap_or(Role::Unknown) } else { Role::Other };
         let axis = match role {
             Role::Linear if weight.shape.rank() == 3 => OutputAxis::Stacked,
+            // With groups, no axis of a transposed convolution counts outputs.
+            Role::Conv if has_groups => OutputAxis::First,
             Role::Linear | Role::Conv => weight.layout,
             _ => OutputAxis::First,
         };
         WeightRole { role, axis }
     };
-    found.into_iter().zip(&graph.weights).map(with_axis).collect()
+    found.into_iter().zip(&graph.weights).zip(has_groups).map(with_axis).collect()
 }
 
 /// The role of a weight at a position of a node's inputs.
