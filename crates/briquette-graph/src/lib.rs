@@ -14,6 +14,7 @@
 //! | What crosses the border of a block? | [`border`](blocks::border) |
 //! | How many multiply-adds does each node need? | [`multiply_adds`](multiply_adds::multiply_adds) |
 //! | Which channels, heads and experts must be removed together? | [`coupling_groups`](coupling::coupling_groups) |
+//! | Which blocks are equal? | [`sections`](fold::sections) |
 //! | Which weights produce and consume these channels? | [`pairs`](pairs::pairs) |
 //!
 //! ```
@@ -51,6 +52,7 @@ mod edit;
 mod expand;
 mod expansion;
 pub mod families;
+pub mod fold;
 pub mod graph;
 pub mod headers;
 pub mod lower;
@@ -63,6 +65,7 @@ mod shapes;
 pub mod siblings;
 pub mod ties;
 mod union_find;
+pub mod words;
 
 pub use builder::GraphBuilder;
 pub use config::Config;

@@ -7,6 +7,7 @@ use briquette_formats::{Checkpoint, TensorInfo, TensorSource};
 use briquette_graph::blocks::border;
 use briquette_graph::coupling::coupling_groups;
 use briquette_graph::families::build;
+use briquette_graph::fold::sections;
 use briquette_graph::multiply_adds::multiply_adds;
 use briquette_graph::{Composite, Config, Extents, Graph, Headers, Node, Op, Operand, Primitive, ValueId, graph_of};
 use std::path::{Path, PathBuf};
@@ -191,4 +192,44 @@ fn a_model_of_no_family_has_no_graph() {
     let error = briquette_graph::families::unknown(&config);
     assert_eq!(error.exit_code(), 4);
     assert!(error.to_string().starts_with("found model_type \"yolo\", expected"), "{error}");
+}
+
+#[test]
+fn equal_blocks_are_one_section_and_others_are_not() {
+    let shown = |name: &str| {
+        let graph = graph(name);
+        let found = sections(&graph, &graph.lower().unwrap());
+        let n_nodes: usize = found.iter().flat_map(|section| &section.parts).map(|part| part.len()).sum();
+        assert_eq!(n_nodes, graph.nodes.len(), "{name}");
+        found.iter().map(|section| section.blocks.join(" ")).collect::<Vec<_>>()
+    };
+    assert_eq!(shown("models/bert-tiny"), ["", "encoder.layer.0 encoder.layer.1", ""]);
+    assert_eq!(shown("digits"), [""]);
+    let resnet = shown("models/resnet50-tiny.safetensors");
+    assert_eq!(resnet[..4], ["", "layer1.0", "layer1.1 layer1.2", "layer2.0"]);
+    assert_eq!((resnet.len(), resnet.last().unwrap().as_str()), (10, ""));
+}
+
+#[test]
+fn a_block_with_a_width_of_its_own_stands_alone_and_the_next_refers_to_the_first() {
+    let (mut tensors, config) = tensors("models/llama-untied");
+    let config = {
+        let mut config = config;
+        config["num_hidden_layers"] = 3.into();
+        Config::parse(Some(config.to_string().as_bytes())).unwrap()
+    };
+    let third: Vec<TensorInfo> = tensors
+        .iter()
+        .filter(|info| info.name.starts_with("model.layers.0."))
+        .map(|info| TensorInfo { name: info.name.replace(".0.", ".2."), ..info.clone() })
+        .collect();
+    tensors.extend(third);
+    for (name, shape) in [("down_proj", [32, 40]), ("gate_proj", [40, 32]), ("up_proj", [40, 32])] {
+        let name = format!("model.layers.1.mlp.{name}.weight");
+        tensors.iter_mut().find(|info| info.name == name).unwrap().shape.0 = shape.to_vec();
+    }
+    let graph = build(&Headers::new(&tensors, None), &config, Extents::default()).unwrap().unwrap();
+    let found = sections(&graph, &graph.lower().unwrap());
+    let same: Vec<Option<usize>> = found.iter().map(|section| section.same_as).collect();
+    assert_eq!(same, [None, None, None, Some(1), None]);
 }

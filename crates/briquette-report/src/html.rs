@@ -11,6 +11,7 @@ mod escape;
 mod family;
 mod frame;
 mod frontier;
+mod graph;
 mod headline;
 mod histograms;
 mod labels;
@@ -26,6 +27,7 @@ mod way;
 use super::Report;
 pub use batch::of_batch;
 use escape::escape;
+pub use graph::of_graph;
 pub use sensitivity::of_sensitivity;
 
 /// Returns the page. Equal reports give equal bytes.
@@ -41,6 +43,7 @@ pub fn to_html(report: &Report) -> String {
         errors::section(report),
         sparsity::section(report),
         histograms::section(report),
+        graph::section(report),
         table::section(report),
     ];
     frame::page(

@@ -73,9 +73,10 @@ pub(crate) fn inspection(out: &mut dyn io::Write, found: &Inspection, is_all: bo
     let groups = groups(found.tensors.len(), is_all, &tensors);
     let optional = ["stored as", "why this role", "type"];
     put_groups(out, (&headings, &optional), (&groups, &tensors), &|members| inspected_cells(found, members))?;
+    writeln!(out, "\n{}", printable(&found.roles.words()))?;
     writeln!(
         out,
-        "\n{}: {}, {} tensors, {} elements, {} in weight files, compressed: {}",
+        "{}: {}, {} tensors, {} elements, {} in weight files, compressed: {}",
         printable(&found.path),
         found.format,
         found.tensors.len(),
