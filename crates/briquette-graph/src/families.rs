@@ -240,24 +240,53 @@ pub fn build(headers: &Headers, config: &Config, extents: Extents) -> Result<Opt
     Ok(Some(graph))
 }
 
-/// Builds the graph of a checkpoint on disk; see [`build`].
+/// Builds the graph of a checkpoint on disk; none if no family knows it. See [`build`].
 ///
 /// # Errors
 /// - Input: see [`build`].
 /// - Io: `config.json` cannot be read.
 pub fn graph_of(checkpoint: &Checkpoint, extents: Extents) -> Result<Option<Graph>> {
-    let bytes = model_config::read(checkpoint)?;
-    let headers = Headers::new(checkpoint.tensors(), checkpoint.layout());
-    let found = Config::parse(bytes.as_deref()).and_then(|config| build(&headers, &config, extents));
+    let found = parsed(checkpoint).and_then(|config| build(&headers(checkpoint), &config, extents));
     found.map_err(|error| error.at(briquette_core::shown_path(checkpoint.path())))
 }
 
-/// An error for a model that no family knows.
-pub fn unknown(config: &Config) -> Error {
-    let known: Vec<&str> = FAMILIES.iter().map(|family| family.name).collect();
-    let found = match config.model_type() {
-        Some(model_type) => format!("found model_type {model_type:?}"),
-        None => "found names of no known family".into(),
+/// Builds the graph of a checkpoint on disk, which a family must know.
+///
+/// # Errors
+/// - Input: no family knows the model.
+/// - See [`graph_of`].
+pub fn known_graph_of(checkpoint: &Checkpoint, extents: Extents) -> Result<Graph> {
+    match graph_of(checkpoint, extents)? {
+        Some(graph) => Ok(graph),
+        None => {
+            let error = unknown(&headers(checkpoint), &parsed(checkpoint)?);
+            Err(error.at(briquette_core::shown_path(checkpoint.path())))
+        }
+    }
+}
+
+fn headers(checkpoint: &Checkpoint) -> Headers<'_> {
+    Headers::new(checkpoint.tensors(), checkpoint.layout())
+}
+
+fn parsed(checkpoint: &Checkpoint) -> Result<Config> {
+    Config::parse(model_config::read(checkpoint)?.as_deref())
+}
+
+/// An error for a model that no family knows: what was found, what is known, and what works without a graph.
+fn unknown(headers: &Headers, config: &Config) -> Error {
+    let family = |family: &Family| match family.model_types {
+        [] => family.name.to_string(),
+        types => format!("{} ({})", family.name, types.join(", ")),
     };
-    Error::input(format!("{found}, expected a model of the families {}", known.join(", ")))
+    let known: Vec<String> = FAMILIES.iter().map(family).collect();
+    let found = match (config.model_type(), headers.names().next()) {
+        (Some(model_type), _) => format!("model_type {model_type:?}"),
+        (None, Some(name)) => format!("no model_type, and names such as {name:?}"),
+        (None, None) => "no tensors".into(),
+    };
+    let known = known.join(", ");
+    Error::input(format!(
+        "found {found}, expected a model of a family with a graph: {known}; inspect, plan, compress and export need no graph"
+    ))
 }

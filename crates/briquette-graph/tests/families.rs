@@ -9,7 +9,9 @@ use briquette_graph::coupling::coupling_groups;
 use briquette_graph::families::build;
 use briquette_graph::fold::sections;
 use briquette_graph::multiply_adds::multiply_adds;
-use briquette_graph::{Composite, Config, Extents, Graph, Headers, Node, Op, Operand, Primitive, ValueId, graph_of};
+use briquette_graph::{
+    Composite, Config, Extents, Graph, Headers, Node, Op, Operand, Primitive, ValueId, graph_of, known_graph_of,
+};
 use std::path::{Path, PathBuf};
 
 fn fixture(name: &str) -> PathBuf {
@@ -185,13 +187,25 @@ fn cycles_and_loose_ends_are_input_errors() {
 }
 
 #[test]
-fn a_model_of_no_family_has_no_graph() {
-    let (tensors, _) = tensors("models/bert-tiny");
-    let config = Config::parse(Some(br#"{"model_type": "yolo"}"#)).unwrap();
-    assert!(build(&Headers::new(&tensors, None), &config, Extents::default()).unwrap().is_none());
-    let error = briquette_graph::families::unknown(&config);
-    assert_eq!(error.exit_code(), 4);
-    assert!(error.to_string().starts_with("found model_type \"yolo\", expected"), "{error}");
+fn a_model_of_no_family_has_no_graph_and_the_error_names_those_that_have() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(fixture("models/bert-tiny/model.safetensors"), folder.path().join("model.safetensors")).unwrap();
+    std::fs::write(folder.path().join("config.json"), r#"{"model_type": "yolo"}"#).unwrap();
+    let message = |path: &Path| {
+        let checkpoint = Checkpoint::open(path).unwrap();
+        assert!(graph_of(&checkpoint, Extents::default()).unwrap().is_none());
+        let error = known_graph_of(&checkpoint, Extents::default()).unwrap_err();
+        assert_eq!((error.exit_code(), error.to_string().lines().count()), (4, 1), "{error}");
+        error.to_string()
+    };
+    let error = message(folder.path());
+    assert!(
+        error.contains(r#"found model_type "yolo", expected"#) && error.contains("Llama (llama, mistral"),
+        "{error}"
+    );
+    assert!(error.contains("ResNet") && error.contains("compress and export need no graph"), "{error}");
+    let error = message(&fixture("pt/ema.pt"));
+    assert!(error.contains(r#"found no model_type, and names such as "0.weight""#), "{error}");
 }
 
 #[test]
