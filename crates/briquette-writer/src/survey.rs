@@ -137,14 +137,10 @@ fn thresholds_of(
 /// first.
 fn share_ties(plan: &Plan, counts: &[Vec<Dropped>], thresholds: &mut [Option<Threshold>]) {
     for pool in &plan.pools {
-        let mut left = None;
-        for &index in &pool.tensors {
-            let equal: usize = counts[index].iter().map(|(_, equal)| equal).sum();
-            if let Some(threshold) = &mut thresholds[index] {
-                let before = left.unwrap_or(threshold.n_ties);
-                threshold.n_ties = equal.min(before);
-                left = Some(before - threshold.n_ties);
-            }
+        let Some(whole) = pool.tensors.first().and_then(|&index| thresholds[index]) else { continue };
+        let equal = pool.tensors.iter().map(|&index| counts[index].iter().map(|(_, equal)| equal).sum());
+        for (&index, share) in pool.tensors.iter().zip(whole.shares(equal)) {
+            thresholds[index] = Some(share);
         }
     }
 }
