@@ -30,7 +30,7 @@ pub(crate) struct ParameterPool<'a, T, Show> {
     pub(crate) members: &'a [T],
     /// Number of scores of all members.
     pub(crate) n: usize,
-    /// Passes the scores of a member to a function; called at most five times per member.
+    /// Passes the scores of a member to a function; called at most four times per member.
     pub(crate) show: Show,
 }
 

@@ -51,23 +51,24 @@ pub struct PoolThreshold {
 /// misses it or has too many scores, a histogram brackets the threshold. If that bracket also has too many, a
 /// finer histogram finds the threshold. The result is exact in every case.
 ///
-/// The threshold is 0 without ties if the scores below the floor suffice, if `n_drop` is 0, or if there are
-/// fewer scores.
+/// The threshold is 0 without ties if the scores below the floor suffice, if `n_drop` is 0, if there are fewer
+/// scores, or if the scores differ between passes.
 ///
 /// # Errors
 /// The first error of a pass.
 pub fn threshold_of_pool<P: ScorePool>(pool: &mut P, n_drop: usize) -> Result<PoolThreshold, P::Error> {
     if let Some(bracket) = pool.guess(n_drop)?
-        && let Some(found) = within(pool, bracket, n_drop)?
+        && let Some((Some(threshold), tallies)) = within(pool, bracket, n_drop)?
     {
-        return Ok(found);
+        return Ok(PoolThreshold { threshold, tallies });
     }
     let mut histogram = pool.count(Histogram::coarse())?;
     let Some((bracket, n_within)) = histogram.bracket(n_drop) else { return Ok(PoolThreshold::default()) };
     if pool.fits(bracket, n_within)
-        && let Some(found) = within(pool, bracket, n_drop)?
+        && let Some((threshold, tallies)) = within(pool, bracket, n_drop)?
     {
-        return Ok(found);
+        // There is no threshold only if a pass gave other scores than the last one.
+        return Ok(PoolThreshold { threshold: threshold.unwrap_or_default(), tallies });
     }
     let threshold = match histogram.refine(n_drop) {
         Some(n_in_bucket) => pool.count(histogram)?.threshold(n_in_bucket),
@@ -76,14 +77,18 @@ pub fn threshold_of_pool<P: ScorePool>(pool: &mut P, n_drop: usize) -> Result<Po
     Ok(PoolThreshold { threshold, tallies: Vec::new() })
 }
 
-/// Returns the threshold if it is inside the bracket.
-fn within<P: ScorePool>(pool: &mut P, bracket: Bracket, n_drop: usize) -> Result<Option<PoolThreshold>, P::Error> {
+/// Returns the tallies of a bracket, and the threshold if it is inside. `None` if the tallies need too much memory.
+fn within<P: ScorePool>(
+    pool: &mut P,
+    bracket: Bracket,
+    n_drop: usize,
+) -> Result<Option<(Option<Threshold>, Vec<Tally>)>, P::Error> {
     let bracket = Bracket { low: bracket.low.max(P::FLOOR), high: bracket.high.max(P::FLOOR) };
     let Some(tallies) = pool.tally(bracket)? else { return Ok(None) };
     let n_below: usize = tallies.iter().map(Tally::n_below).sum();
     let is_met = bracket.low == P::FLOOR && n_drop <= n_below;
     let threshold = if is_met { Some(Threshold::default()) } else { Tally::threshold(&tallies, n_drop) };
-    Ok(threshold.map(|threshold| PoolThreshold { threshold, tallies }))
+    Ok(Some((threshold, tallies)))
 }
 
 #[cfg(test)]
@@ -149,6 +154,35 @@ mod tests {
                 assert_eq!(found.tallies.len(), if max_keys == 0 { 0 } else { members.len() });
             }
         }
+    }
+
+    #[test]
+    fn scores_that_differ_between_passes_give_no_threshold() {
+        struct Growing(f32);
+
+        impl ScorePool for Growing {
+            type Error = Infallible;
+
+            fn guess(&mut self, _n_drop: usize) -> Result<Option<Bracket>, Infallible> {
+                Ok(None)
+            }
+
+            fn tally(&mut self, bracket: Bracket) -> Result<Option<Vec<Tally>>, Infallible> {
+                self.0 *= 8.0;
+                let mut tally = Tally::new(bracket, 0);
+                tally.count(&[self.0; 3]);
+                Ok(Some(vec![tally]))
+            }
+
+            fn count(&mut self, mut histogram: Histogram) -> Result<Histogram, Infallible> {
+                self.0 *= 8.0;
+                histogram.count(&[self.0; 3]);
+                Ok(histogram)
+            }
+        }
+
+        let Ok(found) = threshold_of_pool(&mut Growing(1.0), 2);
+        assert_eq!((found.threshold, found.tallies.len()), (Threshold::default(), 1));
     }
 
     #[test]
