@@ -2,7 +2,7 @@
 
 use super::batch::SweepArgs;
 use super::calibrate::CalibrateArgs;
-use super::choice::{ChoiceArgs, ModelArgs};
+use super::choice::{ChoiceArgs, ModelArgs, ReadArgs};
 use super::common::Common;
 use super::generate::GenerateArgs;
 use super::sensitivity::SensitivityArgs;
@@ -59,9 +59,9 @@ pub(crate) enum Command {
         /// List every tensor; by default, similar layers share a row
         #[arg(long)]
         all: bool,
-        /// Which entry of the file is the model
+        /// How to read the file
         #[command(flatten)]
-        choice: ChoiceArgs,
+        read: ReadArgs,
     },
     /// Show what happens to each tensor, and the predicted size; writes nothing
     #[command(
@@ -258,9 +258,9 @@ pub(crate) enum Command {
         /// Replace an existing output that briquette wrote
         #[arg(long)]
         force: bool,
-        /// Which entry of the file is the model
+        /// How to read the file
         #[command(flatten)]
-        choice: ChoiceArgs,
+        read: ReadArgs,
     },
     /// Write report.html again from report.json, and print the summary
     #[command(after_help = "Example: briquette report out/small")]
