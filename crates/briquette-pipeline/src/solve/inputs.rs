@@ -221,9 +221,13 @@ mod run {
             while let Some(block) = self.runner.next_block() {
                 let tensors = self.of_part(BlockPart::Block(block));
                 let path = job.scratch.join(format!("block-{block:04}.safetensors"));
+                let limit = self.limit;
                 let Self { runner, solver, plan, .. } = &mut self;
+                let n_more = solver.needed_bytes(&tensors);
                 let unit = unit_at(&path, || {
                     let mut seen = runner.observe(job.checkpoint, &probe, &mut after)?;
+                    let what = || format!("update the weights of block {block}");
+                    limit.map_or(Ok(()), |limit| limit.check_before(&what(), n_more))?;
                     solver.unit(plan, &tensors, &mut seen.layers)
                 })?;
                 self.limit.map_or(Ok(()), |limit| limit.check(&format!("compress block {block}")))?;
