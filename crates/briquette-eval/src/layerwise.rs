@@ -182,10 +182,11 @@ impl<'a> LayerwiseRunner<'a> {
         progress: BatchProgress,
     ) -> Result<SeenInputs> {
         let index = self.next_block().ok_or_else(|| Error::bug("a layerwise run beyond the last block"))?;
-        self.check_before_block(index, probe.is_some_and(Probe::has_gram))?;
+        let has_gram = probe.is_some_and(Probe::has_gram);
+        self.check_before_block(index, has_gram)?;
         let (network, names) = self.network(weights, BlockPart::Block(index))?;
         let is_of_it = |layer: &str| self.part_of(layer) == BlockPart::Block(index);
-        let n_lanes = self.n_lanes(index);
+        let n_lanes = self.n_lanes(index, has_gram);
         let (observers, watched, unseen) = ProbedNetwork::several(network, probe, &names, &is_of_it, n_lanes)?;
         let n_batches = self.batches.len();
         for first in (0..n_batches).step_by(observers.len()) {

@@ -30,14 +30,14 @@ impl LayerwiseRunner<'_> {
         self.check_before("gather the Gram matrices", n_bytes)
     }
 
-    /// Refuses to load a block, and to gather its input statistics, beyond the limit.
+    /// Refuses to load a block, to run a batch, and to gather its input statistics, beyond the limit.
     ///
     /// # Errors
-    /// Refused: the weights and the Gram matrices of the block exceed what is left.
+    /// Refused: the weights, the Gram matrices and the activations of one batch exceed what is left.
     pub(super) fn check_before_block(&self, index: usize, has_gram: bool) -> Result<()> {
         let of_weights = self.parts.bytes_of(self.checkpoint, BlockPart::Block(index));
-        let of_gram = if has_gram { self.gram_bytes(index, GRAM_BYTES + LAST_BYTES) } else { 0 };
-        self.check_before(&format!("run block {index}"), of_weights + of_gram)
+        let n_bytes = of_weights + self.new_gram_bytes(index, has_gram) + self.batch_bytes(index);
+        self.check_before(&format!("run block {index}"), n_bytes)
     }
 
     fn check_before(&self, what: &str, n_bytes: u64) -> Result<()> {
@@ -61,13 +61,22 @@ impl LayerwiseRunner<'_> {
     /// Returns the number of batches that run concurrently in a block: fewer if the limit leaves no room for more.
     ///
     /// The results do not depend on this number.
-    pub(super) fn n_lanes(&self, index: usize) -> usize {
+    pub(super) fn n_lanes(&self, index: usize, has_gram: bool) -> usize {
         let most = n_lanes(&self.device);
         let Some(limit) = self.host_limit() else { return most };
+        let left = limit.left().saturating_sub(self.new_gram_bytes(index, has_gram));
+        usize::try_from(left / self.batch_bytes(index).max(1)).unwrap_or(usize::MAX).clamp(1, most)
+    }
+
+    fn new_gram_bytes(&self, index: usize, has_gram: bool) -> u64 {
+        if has_gram { self.gram_bytes(index, GRAM_BYTES + LAST_BYTES) } else { 0 }
+    }
+
+    /// Returns the size of the inputs and outputs of all linear layers of a block, for the largest batch.
+    fn batch_bytes(&self, index: usize) -> u64 {
         let n_tokens = self.batches.iter().map(|batch| batch.ids.len()).max().unwrap_or(0) as u64;
         let width: u64 = self.widths(index).iter().map(|layer| layer.n_inputs + layer.n_outputs).sum();
-        let of_batch = 4 * n_tokens * width;
-        usize::try_from(limit.left() / of_batch.max(1)).unwrap_or(usize::MAX).clamp(1, most)
+        4 * n_tokens * width
     }
 
     /// Returns the widths of the linear layers of a block that can be observed.

@@ -97,7 +97,7 @@ impl<'a> Simulated<'a> {
 }
 
 /// Elements that are decoded at a time.
-const ELEMENTS_AT_ONCE: usize = 1 << 18;
+const ELEMENTS_AT_ONCE: usize = 1 << 14;
 
 /// Returns the final values of rows.
 fn decided(tensor: &TensorPlan, values: &[f32], decision: &Decision) -> Vec<f32> {

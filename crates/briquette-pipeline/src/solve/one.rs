@@ -3,7 +3,7 @@
 use super::errors::OutputErrors;
 use super::job::{SolveJob, check_stop, layer_of, stats_of};
 use super::unit::{Unit, UpdatedTensor};
-use briquette_core::{Decision, Error, Grouping, InputStats, Mask, QuantParams, Result, decision::fake_quantize, rows};
+use briquette_core::{Affine, Decision, Error, Grouping, InputStats, Mask, QuantParams, Result, decision::fake_quantize, rows};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_methods::prune::Reconstruction;
 use briquette_methods::quant::{Fitter, MaskedRows, Rounding};
@@ -64,6 +64,18 @@ impl<'j, 'p> Solver<'j, 'p> {
     #[cfg(feature = "model")]
     pub(super) fn learn(&mut self, plan: &Plan) {
         self.plain.inputs.clone_from(&plan.inputs);
+    }
+
+    /// Returns the memory that the decision about a tensor takes: the largest piece, a scale for each group and a
+    /// bit for each weight.
+    #[cfg(feature = "model")]
+    pub(super) fn decision_bytes(&self, index: usize) -> u64 {
+        let (tensor, rows) = (&self.plain.tensors[index], self.plain.tensors[index].rows());
+        let pieces = pieces_of(tensor, self.checkpoint.reads_ranges(index));
+        let n_rows = pieces.iter().map(Range::len).max().unwrap_or(0);
+        let per_row = tensor.quant.and_then(|quant| quant.spec.grouping.per_row(rows.n_cols)).unwrap_or(0);
+        let of_decision = rows.n_rows * (size_of::<Affine>() * per_row + Mask::row_bytes(rows.n_cols));
+        (n_rows * rows.n_cols * tensor.width() + of_decision) as u64
     }
 
     /// Returns the memory that the update of the largest of these tensors takes: a matrix in f64 and its factor in
