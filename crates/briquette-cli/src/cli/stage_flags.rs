@@ -145,10 +145,10 @@ pub(crate) struct What {
     #[arg(long, help_heading = "Output")]
     pub(crate) allow_untested: bool,
     /// Memory limit of runs on --data or --eval, such as 2GiB
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", help_heading = "Memory")]
     pub(crate) memory_limit: Option<String>,
     /// Keep only one block's weights in memory during --eval; runs on --data always do
-    #[arg(long)]
+    #[arg(long, help_heading = "Memory")]
     pub(crate) offload: bool,
     /// Accept NaN and infinity: tensors that have any, or would after a cast, are not changed
     #[arg(long, help_heading = "Input")]
