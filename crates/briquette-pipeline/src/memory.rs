@@ -31,7 +31,8 @@ impl Needs {
     /// Config: the device is unknown. Input and Io: a model cannot be read.
     #[cfg(feature = "model")]
     pub fn of(recipe: &Recipe, device: &str) -> Result<Self> {
-        Ok(Self { limit_bytes: limit_of(recipe), runs: known::runs(recipe, device)? })
+        let runs = known::runs(recipe, device).map_err(|error| crate::hub::explain(error, recipe))?;
+        Ok(Self { limit_bytes: limit_of(recipe), runs })
     }
 
     /// Returns no needs: this build cannot run models.

@@ -72,7 +72,7 @@ pub(crate) enum Command {
         /// A model, a recipe, or a jobs file
         model: PathBuf,
         /// List every tensor; by default, similar layers share a row
-        #[arg(long)]
+        #[arg(long, help_heading = "Output")]
         all: bool,
         /// The stages to plan
         #[command(flatten)]
