@@ -6,6 +6,7 @@ use super::options::options;
 use super::show::{error_json, show_long};
 use super::stage_flags::What;
 use super::{batch, tables, tensor_tables};
+use briquette::core::shown_path;
 use briquette::pipeline::Stop;
 use briquette::pipeline::batch::Document;
 use briquette::pipeline::budget;
@@ -54,7 +55,7 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What, is_all: bool) -> 
     }
     let needs = Needs::of(&recipe, &common.device)?;
     let notes = [notes(&recipe, &plan), notes_of(&checkpoint)].concat();
-    let (file_bytes, model) = (checkpoint.weight_bytes(), recipe.model.display().to_string());
+    let (file_bytes, model) = (checkpoint.weight_bytes(), shown_path(&recipe.model));
     let check = needs.check();
     let shown = ShownPlan {
         error: check.as_ref().err().map(error_json),
