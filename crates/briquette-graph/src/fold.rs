@@ -31,7 +31,11 @@ pub fn sections(graph: &Graph, lowered: &Lowered) -> Vec<Section> {
     let mut next = 0;
     for block in outer_blocks(graph) {
         if next < block.nodes.start {
-            found.push(Section { parts: vec![next..block.nodes.start], blocks: Vec::new(), same_as: None });
+            found.push(Section {
+                parts: std::iter::once(next..block.nodes.start).collect(),
+                blocks: Vec::new(),
+                same_as: None,
+            });
             last = None;
         }
         next = block.nodes.end;
@@ -48,7 +52,11 @@ pub fn sections(graph: &Graph, lowered: &Lowered) -> Vec<Section> {
         last = Some(contents);
     }
     if next < graph.nodes.len() {
-        found.push(Section { parts: vec![next..graph.nodes.len()], blocks: Vec::new(), same_as: None });
+        found.push(Section {
+            parts: std::iter::once(next..graph.nodes.len()).collect(),
+            blocks: Vec::new(),
+            same_as: None,
+        });
     }
     found
 }

@@ -23,7 +23,7 @@ fn of_primitive(primitive: &Primitive) -> Vec<String> {
         }
         Primitive::Split { axis, sizes } => vec![format!("axis {axis}"), format!("{} parts", sizes.len())],
         Primitive::Slice { axis, start, len } => vec![format!("axis {axis}"), format!("{start} to {}", start + len)],
-        Primitive::Reduce(axes) => vec![format!("axes {axes:?}")],
+        Primitive::Reduce { axes, .. } => vec![format!("axes {axes:?}")],
         Primitive::Resize(factor) => vec![format!("factor {factor}")],
         Primitive::Route { top_k } => vec![format!("top {top_k}")],
         _ => Vec::new(),
@@ -74,6 +74,7 @@ fn extents(sizes: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::words;
+    use crate::op::Reduction;
     use crate::op::{Attention, Composite, ConvSettings, PoolWindow, Primitive};
 
     #[test]
@@ -81,7 +82,7 @@ mod tests {
         assert_eq!(words(&Primitive::Conv(ConvSettings::square(1, 0)).into()), "convolution");
         let grouped = ConvSettings::square(2, 1).with_groups(32);
         assert_eq!(words(&Primitive::Conv(grouped).into()), "convolution, stride 2, padding 1, 32 groups");
-        let pool = PoolWindow { size: vec![3, 1], stride: vec![2; 2], padding: vec![0; 2] };
+        let pool = PoolWindow { size: vec![3, 1], stride: vec![2; 2], padding: vec![0; 2], kind: Reduction::Max };
         assert_eq!(words(&Primitive::Pool(pool).into()), "pool, window 3x1, stride 2");
         let shared = Attention { kv_heads: 3, causal: true, ..Attention::full(9) };
         assert_eq!(words(&Composite::Attention(shared).into()), "attention, 9 heads, 3 of keys, causal");

@@ -247,7 +247,8 @@ fn llama_loses_its_width_too_and_heads_of_queries_go_with_their_keys() {
 
 #[test]
 fn coupling_groups_are_found_in_less_than_a_second() {
-    let networks: [(&str, fn() -> Graph); 3] =
+    type Build = fn() -> Graph;
+    let networks: [(&str, Build); 3] =
         [("ConvNeXt-T", convnext_tiny), ("Swin-T", swin_tiny), ("SmolLM2-135M", || llama(&SMOLLM2))];
     for (name, graph) in networks {
         let graph = graph();

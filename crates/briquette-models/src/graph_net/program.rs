@@ -65,6 +65,10 @@ pub(super) enum Call {
     PrependTokens,
     TakeToken(usize),
     Scale(f64),
+    Pad {
+        before: Vec<usize>,
+        after: Vec<usize>,
+    },
     Reduce {
         axes: Vec<usize>,
         kind: Reduction,
@@ -129,6 +133,7 @@ impl Call {
             Self::PrependTokens => "prepend tokens",
             Self::TakeToken(_) => "take token",
             Self::Scale(_) => "scale",
+            Self::Pad { .. } => "pad",
             Self::Reduce { .. } => "reduce",
             Self::Pool(_) => "pool",
             Self::AdaptivePool(_) => "adaptive pool",
@@ -306,6 +311,7 @@ fn primitive_call(primitive: &Primitive, from: &[usize]) -> Call {
         Primitive::Slice { axis, start, len } => Call::Slice { axis: *axis, start: *start, len: *len },
         Primitive::Concat { axis } => Call::Concat { axis: *axis },
         Primitive::Scale(factor) => Call::Scale(*factor),
+        Primitive::Pad { before, after } => Call::Pad { before: before.clone(), after: after.clone() },
         Primitive::Reduce { axes, kind } => Call::Reduce { axes: axes.clone(), kind: *kind },
         Primitive::Pool(window) => Call::Pool(window.clone()),
         Primitive::AdaptivePool(size) => Call::AdaptivePool([size[0], size[1]]),

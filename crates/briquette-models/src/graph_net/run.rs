@@ -130,6 +130,7 @@ impl<'a> Run<'a> {
             Call::SpaceToTokens => x.four().flatten::<3>(2, 3).swap_dims(1, 2).into(),
             Call::TakeToken(index) => x.three().narrow(1, *index, 1).squeeze_dim::<2>(1).into(),
             Call::Scale(factor) => with_tensor!(x, x => (x * *factor).into()),
+            Call::Pad { before, after } => pad(x, before, after),
             Call::Reduce { axes, kind } => reduce(x, axes, *kind),
             Call::Pool(window) => pool(x.four(), window),
             Call::AdaptivePool(size) => adaptive_avg_pool2d(x.four(), *size).into(),
@@ -337,6 +338,25 @@ fn prepend_tokens(inputs: Vec<Value>) -> Value {
         token.expanded(&[batch, n, width])
     });
     Value::joined(learned.chain([x.clone()]).collect(), 1)
+}
+
+/// Adds zeros before and after each axis.
+fn pad(x: Value, before: &[usize], after: &[usize]) -> Value {
+    let zeros = |x: &Value, axis: usize, n: usize| {
+        let mut shape = x.dims();
+        shape[axis] = n;
+        let n_elements: usize = shape.iter().product();
+        let device = with_tensor!(x, x => x.device());
+        Value::from(Tensor::<1>::zeros([n_elements], &device)).reshaped(&shape)
+    };
+    before.iter().zip(after).enumerate().fold(x, |x, (axis, (&before, &after))| {
+        let first = (before > 0).then(|| zeros(&x, axis, before));
+        let last = (after > 0).then(|| zeros(&x, axis, after));
+        if first.is_none() && last.is_none() {
+            return x;
+        }
+        Value::joined(first.into_iter().chain([x]).chain(last).collect(), axis)
+    })
 }
 
 fn reduce(x: Value, axes: &[usize], kind: Reduction) -> Value {

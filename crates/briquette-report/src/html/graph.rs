@@ -7,6 +7,7 @@ use super::escape::{escape, name};
 use super::frame;
 use crate::figures::{CouplingReport, GraphDiagram, GraphReport, GraphTotals, GroupPlace};
 use crate::{Report, numbers};
+use maud::{Markup, PreEscaped};
 use std::fmt::Write;
 
 /// Largest number of nodes that are drawn.
@@ -26,26 +27,31 @@ pub fn of_graph(report: &GraphReport) -> String {
     ];
     let footer = format!(
         "Written by {}. The same figures, for programs: <code>briquette graph --json</code>",
-        escape(&report.producer)
+        escape(&report.producer).into_string()
     );
-    frame::page(&format!("{}, graph", numbers::last_part(&report.model)), &sections.concat(), &footer)
+    frame::page(
+        &format!("{}, graph", numbers::last_part(&report.model)),
+        &sections.map(PreEscaped),
+        &PreEscaped(footer),
+    )
 }
 
 /// Returns the section of a report; empty if the family of its model is not known.
-pub(super) fn section(report: &Report) -> String {
-    report.graph.as_ref().map(|diagram| figure(diagram, "node")).unwrap_or_default()
+pub(super) fn section(report: &Report) -> Markup {
+    PreEscaped(report.graph.as_ref().map(|diagram| figure(diagram, "node")).unwrap_or_default())
 }
 
 fn headline(report: &GraphReport) -> String {
     let GraphTotals { n_nodes, n_parameters, weight_bytes, multiply_adds } = report.totals;
     let inputs = report.inputs.iter().filter_map(|&value| report.values.get(value));
-    let inputs = inputs.map(|value| format!("{} {}", escape(&value.name), numbers::shape_text(&value.shape)));
+    let inputs =
+        inputs.map(|value| format!("{} {}", escape(&value.name).into_string(), numbers::shape_text(&value.shape)));
     format!(
         "<header>\n<p class=\"kicker\">{model}</p>\n<h1><span>{family}</span></h1>\n\
          <p class=\"verdict\">{parameters} parameters in {bytes}, {multiply_adds} multiply-adds.</p>\n\
          <p class=\"fine\">{n_nodes} nodes, for inputs {inputs}.</p>\n</header>\n",
-        model = name(&report.model),
-        family = escape(&report.family),
+        model = name(&report.model).into_string(),
+        family = escape(&report.family).into_string(),
         parameters = numbers::count(n_parameters),
         bytes = numbers::bytes(weight_bytes),
         multiply_adds = numbers::amount(multiply_adds),
@@ -102,7 +108,7 @@ fn groups(coupling: &CouplingReport) -> String {
 }
 
 fn place(place: &GroupPlace) -> String {
-    format!("{} axis {} ({})", name(&place.name), place.axis, place.width)
+    format!("{} axis {} ({})", name(&place.name).into_string(), place.axis, place.width)
 }
 
 fn unused(names: &[String]) -> String {
@@ -110,7 +116,8 @@ fn unused(names: &[String]) -> String {
     if names.is_empty() {
         return String::new();
     }
-    let shown: String = names.iter().take(MAX).map(|tensor| format!("<li>{}</li>", name(tensor))).collect();
+    let shown: String =
+        names.iter().take(MAX).map(|tensor| format!("<li>{}</li>", name(tensor).into_string())).collect();
     let more = match names.len().saturating_sub(MAX) {
         0 => String::new(),
         n => format!("<p>{n} more are not listed.</p>\n"),

@@ -48,7 +48,7 @@ impl HiddenFile {
         let names = numbers.map(|number| path.with_file_name(format!(".{name}{number}{PARTIAL}")));
         // Anything but a regular file came from another program, and stays: a link could lead anywhere.
         let is_free = |path: &PathBuf| std::fs::symlink_metadata(path).map_or(true, |found| found.is_file());
-        let partial = names.clone().find(is_free).or_else(|| names.last()).unwrap_or_default();
+        let partial = names.clone().find(is_free).or_else(|| names.clone().next_back()).unwrap_or_default();
         let file = open_locked(&partial).map_err(|source| Error::io("cannot write", path, source))?;
         Ok(Self { file, partial, path: path.to_path_buf() })
     }
@@ -200,7 +200,10 @@ mod tests {
         std::fs::write(dir.path().join("key"), "secret").unwrap();
         std::fs::write(&hidden, "left by a killed run").unwrap();
         replace_file(&path, b"1").unwrap();
-        assert_eq!((std::fs::read(&path).unwrap(), names(dir.path())), (b"1".to_vec(), vec!["key".into(), "x.json".into()]));
+        assert_eq!(
+            (std::fs::read(&path).unwrap(), names(dir.path())),
+            (b"1".to_vec(), vec!["key".into(), "x.json".into()])
+        );
         std::os::unix::fs::symlink("key", &hidden).unwrap();
         std::fs::create_dir(dir.path().join(".x.json-1.partial")).unwrap();
         replace_file(&path, b"2").unwrap();

@@ -102,8 +102,13 @@ impl<'a> Plane<'a> {
                 numbers::bytes(section.bytes),
                 numbers::amount(section.multiply_adds)
             );
-            let _ =
-                writeln!(out, "<text class=\"heading\" x=\"{}\" y=\"{}\">{}</text>", PAD[0], top + 18, escape(&text));
+            let _ = writeln!(
+                out,
+                "<text class=\"heading\" x=\"{}\" y=\"{}\">{}</text>",
+                PAD[0],
+                top + 18,
+                escape(&text).into_string()
+            );
         }
     }
 
@@ -129,7 +134,8 @@ impl<'a> Plane<'a> {
     fn put_box(&self, out: &mut String, node: usize) {
         let ([x, y], shown) = (self.corner(node), &self.diagram.nodes[node]);
         let [width, height] = BOX;
-        let _ = write!(out, "<g transform=\"translate({x} {y})\"><title>{}</title>", escape(&in_full(shown)));
+        let _ =
+            write!(out, "<g transform=\"translate({x} {y})\"><title>{}</title>", escape(&in_full(shown)).into_string());
         let _ = write!(out, "<rect class=\"node\" width=\"{width}\" height=\"{height}\" rx=\"5\"/>");
         if let Some(role) = shown.role {
             let _ = write!(out, "<rect class=\"role-{}\" width=\"5\" height=\"{height}\" rx=\"2\"/>", role.name());
@@ -138,7 +144,11 @@ impl<'a> Plane<'a> {
         for (place, (class, text)) in lines.iter().enumerate() {
             let class = if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
             let y = 17 + 16 * place;
-            let _ = write!(out, "<text{class} x=\"12\" y=\"{y}\">{}</text>", escape(&cut(text, class.is_empty())));
+            let _ = write!(
+                out,
+                "<text{class} x=\"12\" y=\"{y}\">{}</text>",
+                escape(&cut(text, class.is_empty())).into_string()
+            );
         }
         out.push_str("</g>\n");
     }
