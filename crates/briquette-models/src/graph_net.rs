@@ -27,22 +27,23 @@ mod named_layers;
 mod program;
 mod run;
 mod run_inputs;
+mod steps;
 mod trace;
 mod value;
 mod weights;
 
 pub(crate) use input::input;
 pub use run_inputs::RunInputs;
-pub use value::Value;
+pub use value::AnyTensor;
 
-use attend::Tokens;
+use attend::RunTokens;
 use briquette_core::{Error, Result};
 use briquette_graph::{Graph, ValueId};
 use burn::module::{Content, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor};
 use burn::tensor::Device;
 use named_layers::NamedLayers;
-use program::Program;
-use run::Run;
+use program::GraphProgram;
+use run::GraphRun;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use weights::LayerIndex;
@@ -71,14 +72,14 @@ struct GraphOutline {
     /// The longest text in tokens.
     max_tokens: Option<usize>,
     /// Programs so far, by given and wanted values.
-    programs: Mutex<BTreeMap<[Vec<ValueId>; 2], Arc<Program>>>,
+    programs: Mutex<BTreeMap<[Vec<ValueId>; 2], Arc<GraphProgram>>>,
 }
 
 impl GraphOutline {
-    fn program(&self, given: &[ValueId], wanted: &[ValueId]) -> Arc<Program> {
+    fn program(&self, given: &[ValueId], wanted: &[ValueId]) -> Arc<GraphProgram> {
         // A poisoned lock only means that another thread panicked elsewhere.
         let mut known = self.programs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let make = || Arc::new(Program::new(&self.graph, &self.shapes, &self.index, given, wanted));
+        let make = || Arc::new(GraphProgram::new(&self.graph, &self.shapes, &self.index, given, wanted));
         known.entry([given.to_vec(), wanted.to_vec()]).or_insert_with(make).clone()
     }
 
@@ -97,7 +98,7 @@ impl GraphNet {
     ///
     /// # Panics
     /// If an input of the graph is missing or has another shape.
-    pub fn forward(&self, inputs: &RunInputs) -> Value {
+    pub fn forward(&self, inputs: &RunInputs) -> AnyTensor {
         let output = self.outline.output;
         self.run(inputs, &[output]).remove(0)
     }
@@ -109,7 +110,7 @@ impl GraphNet {
     ///
     /// # Panics
     /// See [`forward`](Self::forward).
-    pub fn tap(&self, inputs: &RunInputs, names: &[&str]) -> Result<Vec<Value>> {
+    pub fn tap(&self, inputs: &RunInputs, names: &[&str]) -> Result<Vec<AnyTensor>> {
         let find = |name: &&str| {
             let message = || Error::config(format!("the graph of {} has no value {name:?}", self.graph().family));
             self.outline.value_named(name).ok_or_else(message)
@@ -125,27 +126,27 @@ impl GraphNet {
         program.steps.iter().map(|step| self.described(step)).collect()
     }
 
-    fn described(&self, step: &program::Step) -> String {
+    fn described(&self, step: &steps::GraphStep) -> String {
         let layers = step.call.layers().into_iter().map(|layer| self.layers.0[layer].0.as_str());
         let layers = layers.collect::<Vec<_>>().join(", ");
         format!("{} {layers}", step.call.name()).trim_end().to_string()
     }
 
     /// Computes these values from the inputs of the graph.
-    fn run(&self, inputs: &RunInputs, wanted: &[ValueId]) -> Vec<Value> {
+    fn run(&self, inputs: &RunInputs, wanted: &[ValueId]) -> Vec<AnyTensor> {
         let given = inputs.values(self.graph());
         let names: Vec<ValueId> = given.iter().map(|(value, _)| *value).collect();
         let program = self.outline.program(&names, wanted);
-        Run::new(&self.layers, given, inputs.attention()).finish(&program)
+        GraphRun::new(&self.layers, given, inputs.attention()).finish(&program)
     }
 
     /// Computes a value from another.
-    fn run_between(&self, [from, to]: [ValueId; 2], x: Value, tokens: Tokens) -> Value {
+    fn run_between(&self, [from, to]: [ValueId; 2], x: AnyTensor, tokens: RunTokens) -> AnyTensor {
         if from == to {
             return x;
         }
         let program = self.outline.program(&[from], &[to]);
-        Run::new(&self.layers, vec![(from, x)], tokens).finish(&program).remove(0)
+        GraphRun::new(&self.layers, vec![(from, x)], tokens).finish(&program).remove(0)
     }
 }
 

@@ -15,7 +15,7 @@ const EPS: f64 = 1e-3;
 
 /// An image so far: its value, channels, height and width.
 #[derive(Clone, Copy)]
-struct Image {
+struct ImageExtents {
     x: ValueId,
     channels: usize,
     space: [usize; 2],
@@ -32,7 +32,7 @@ pub(super) fn build(headers: &Headers, _config: &Config, extents: Extents) -> Re
     let function = if is_lite { ElementFunction::Relu6 } else { ElementFunction::Silu };
     let [height, width] = extents.image;
     let x = to.input_from("images", &[extents.batch, 3, height, width], InputSource::Images);
-    let mut image = Image { x, channels: 3, space: [height, width] };
+    let mut image = ImageExtents { x, channels: 3, space: [height, width] };
     image = same_conv(&mut to, ["_conv_stem", "_bn0"], 2, Some(function), image)?;
     let mut stage = 0;
     for index in 0..headers.count("_blocks.") {
@@ -51,7 +51,13 @@ pub(super) fn build(headers: &Headers, _config: &Config, extents: Extents) -> Re
 }
 
 /// An inverted residual block.
-fn block(to: &mut GraphBuilder, path: &str, stride: usize, function: ElementFunction, image: Image) -> Result<Image> {
+fn block(
+    to: &mut GraphBuilder,
+    path: &str,
+    stride: usize,
+    function: ElementFunction,
+    image: ImageExtents,
+) -> Result<ImageExtents> {
     let at = |name: &str| format!("{path}.{name}");
     let mut inner = image;
     to.begin_block(path);
@@ -77,8 +83,8 @@ fn same_conv(
     [conv, norm]: [&str; 2],
     stride: usize,
     function: Option<ElementFunction>,
-    image: Image,
-) -> Result<Image> {
+    image: ImageExtents,
+) -> Result<ImageExtents> {
     let [n_out, kernel] = filters(to, conv);
     let groups = if conv.ends_with("_depthwise_conv") { n_out.max(1) } else { 1 };
     let space = image.space.map(|extent| extent.div_ceil(stride));
@@ -95,5 +101,5 @@ fn same_conv(
         }
     }
     let x = conv_norm(to, [conv, norm], settings, EPS, function, x)?;
-    Ok(Image { x, channels: n_out, space })
+    Ok(ImageExtents { x, channels: n_out, space })
 }

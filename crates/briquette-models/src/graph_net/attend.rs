@@ -1,7 +1,7 @@
 //! Attention of a graph: with or without a mask, grouped heads, rotary positions, windows and cached keys.
 
 use super::frequencies::{amplitude, inverse_frequencies};
-use super::program::AttentionCall;
+use super::steps::AttentionCall;
 use crate::attention::{attend_causally, attend_to_kept, attend_to_tokens, merge_heads, split_heads};
 use crate::cache::KeyValues;
 use crate::layers::DropoutConfig;
@@ -13,7 +13,7 @@ use burn::tensor::{Bool, Tensor};
 
 /// The tokens of a run, for attention.
 #[derive(Default)]
-pub(super) struct Tokens<'a> {
+pub(super) struct RunTokens<'a> {
     /// True at padding tokens `[batch, length]`.
     pub(super) padding: Option<Tensor<2, Bool>>,
     /// The position of each token; the same for every sequence unless keys and values are cached.
@@ -24,7 +24,7 @@ pub(super) struct Tokens<'a> {
     rotations: Vec<(Rotary, usize, Rotation)>,
 }
 
-impl Tokens<'_> {
+impl RunTokens<'_> {
     pub(super) fn new(padding: Option<Tensor<2, Bool>>, positions: Vec<usize>) -> Self {
         Self { padding, positions, ..Self::default() }
     }
@@ -63,7 +63,7 @@ pub(super) fn attend(
     [q, k, v]: [Tensor<3>; 3],
     bias: Option<Tensor<4>>,
     call: &AttentionCall,
-    tokens: &mut Tokens,
+    tokens: &mut RunTokens,
 ) -> Tensor<3> {
     let settings = &call.settings;
     let (heads, kv_heads) = (settings.heads, settings.kv_heads);

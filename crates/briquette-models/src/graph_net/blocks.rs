@@ -1,6 +1,6 @@
 //! A network of a graph as a classifier, an encoder, a decoder, and a sequence of blocks.
 
-use super::layer::Layer;
+use super::layer::GraphLayer;
 use super::{GraphNet, RunInputs};
 use crate::architecture::{Architecture, Blocks, Decoder};
 use crate::cache::KeyValues;
@@ -18,9 +18,9 @@ use serde_json::{Map, Value};
 
 impl Linears for GraphNet {
     fn linears(&mut self) -> Vec<(String, &mut Linear)> {
-        fn linear((path, layer): &mut (String, Layer)) -> Option<(String, &mut Linear)> {
+        fn linear((path, layer): &mut (String, GraphLayer)) -> Option<(String, &mut Linear)> {
             match layer {
-                Layer::Linear(linear) => Some((path.clone(), linear)),
+                GraphLayer::Linear(linear) => Some((path.clone(), linear)),
                 _ => None,
             }
         }
@@ -134,19 +134,19 @@ impl Blocks for GraphNet {
 
     fn block(&self, index: usize, state: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<3> {
         let border = [self.border(index), self.border(index + 1)];
-        let tokens = super::Tokens::new(Some(padding), (0..state.dims()[1]).collect());
+        let tokens = super::RunTokens::new(Some(padding), (0..state.dims()[1]).collect());
         self.run_between(border, state.into(), tokens).three()
     }
 
     fn only_show(&self, index: usize, state: Tensor<3>, padding: Tensor<2, Bool>) {
         let (from, to) = (self.border(index), self.border(index + 1));
-        let tokens = super::Tokens::new(Some(padding), (0..state.dims()[1]).collect());
+        let tokens = super::RunTokens::new(Some(padding), (0..state.dims()[1]).collect());
         let program = self.outline.program(&[from], &[to]);
-        super::Run::new(&self.layers, vec![(from, state.into())], tokens).only_show(&program);
+        super::GraphRun::new(&self.layers, vec![(from, state.into())], tokens).only_show(&program);
     }
 
     fn leave(&self, state: Tensor<3>) -> Tensor<3> {
-        let tokens = super::Tokens::default();
+        let tokens = super::RunTokens::default();
         self.run_between([self.after_blocks(), self.outline.last_state], state.into(), tokens).three()
     }
 
@@ -161,7 +161,7 @@ impl Blocks for GraphNet {
 
     fn exit_needs_entry(&self) -> bool {
         let program = self.outline.program(&[self.after_blocks()], &[self.outline.output]);
-        program.steps.iter().any(|step| matches!(step.call, super::program::Call::Head(..)))
+        program.steps.iter().any(|step| matches!(step.call, super::steps::GraphCall::Head(..)))
     }
 }
 
@@ -176,7 +176,7 @@ impl Decoder for GraphNet {
 
     fn scores(&self, last_state: Tensor<3>) -> Tensor<3> {
         let between = [self.outline.last_state, self.outline.output];
-        self.run_between(between, last_state.into(), super::Tokens::default()).three()
+        self.run_between(between, last_state.into(), super::RunTokens::default()).three()
     }
 
     fn vocab_size(&self) -> usize {
@@ -206,6 +206,6 @@ impl Decoder for GraphNet {
         let program = self.outline.program(&names, &[self.outline.last_state]);
         let mut tokens = inputs.attention();
         tokens.caches = Some(caches);
-        super::Run::new(&self.layers, given, tokens).finish(&program).remove(0).three()
+        super::GraphRun::new(&self.layers, given, tokens).finish(&program).remove(0).three()
     }
 }

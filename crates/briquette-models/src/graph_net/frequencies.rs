@@ -1,6 +1,6 @@
 //! Frequencies of rotary position embeddings.
 //!
-//! Source: `modeling_rope_utils.py` of transformers.
+//! StepInput: `modeling_rope_utils.py` of transformers.
 
 use briquette_graph::op::{Rotary, RotaryScaling};
 use std::f32::consts::PI;

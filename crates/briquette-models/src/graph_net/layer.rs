@@ -6,12 +6,12 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::nn::{Initializer, PaddingConfig2d};
 use burn::tensor::{Device, Tensor};
 
-use super::value::Value;
+use super::value::AnyTensor;
 
 /// A layer with weights, or a single parameter.
 #[derive(Debug, Clone)]
 #[allow(clippy::large_enum_variant)]
-pub(super) enum Layer {
+pub(super) enum GraphLayer {
     Linear(Linear),
     Embedding(Embedding),
     Conv2d(Conv2d),
@@ -28,16 +28,16 @@ pub(super) enum Layer {
 macro_rules! with_module {
     ($layer:expr, $module:ident => $body:expr) => {
         match $layer {
-            Layer::Linear($module) => $body,
-            Layer::Embedding($module) => $body,
-            Layer::Conv2d($module) => $body,
-            Layer::LayerNorm($module) => $body,
-            Layer::RmsNorm($module) => $body,
-            Layer::BatchNorm($module) => $body,
-            Layer::Rank1($module) => $body,
-            Layer::Rank2($module) => $body,
-            Layer::Rank3($module) => $body,
-            Layer::Rank4($module) => $body,
+            GraphLayer::Linear($module) => $body,
+            GraphLayer::Embedding($module) => $body,
+            GraphLayer::Conv2d($module) => $body,
+            GraphLayer::LayerNorm($module) => $body,
+            GraphLayer::RmsNorm($module) => $body,
+            GraphLayer::BatchNorm($module) => $body,
+            GraphLayer::Rank1($module) => $body,
+            GraphLayer::Rank2($module) => $body,
+            GraphLayer::Rank3($module) => $body,
+            GraphLayer::Rank4($module) => $body,
         }
     };
 }
@@ -46,21 +46,21 @@ macro_rules! with_module {
 macro_rules! map_module {
     ($layer:expr, $module:ident => $body:expr) => {
         match $layer {
-            Layer::Linear($module) => Layer::Linear($body),
-            Layer::Embedding($module) => Layer::Embedding($body),
-            Layer::Conv2d($module) => Layer::Conv2d($body),
-            Layer::LayerNorm($module) => Layer::LayerNorm($body),
-            Layer::RmsNorm($module) => Layer::RmsNorm($body),
-            Layer::BatchNorm($module) => Layer::BatchNorm($body),
-            Layer::Rank1($module) => Layer::Rank1($body),
-            Layer::Rank2($module) => Layer::Rank2($body),
-            Layer::Rank3($module) => Layer::Rank3($body),
-            Layer::Rank4($module) => Layer::Rank4($body),
+            GraphLayer::Linear($module) => GraphLayer::Linear($body),
+            GraphLayer::Embedding($module) => GraphLayer::Embedding($body),
+            GraphLayer::Conv2d($module) => GraphLayer::Conv2d($body),
+            GraphLayer::LayerNorm($module) => GraphLayer::LayerNorm($body),
+            GraphLayer::RmsNorm($module) => GraphLayer::RmsNorm($body),
+            GraphLayer::BatchNorm($module) => GraphLayer::BatchNorm($body),
+            GraphLayer::Rank1($module) => GraphLayer::Rank1($body),
+            GraphLayer::Rank2($module) => GraphLayer::Rank2($body),
+            GraphLayer::Rank3($module) => GraphLayer::Rank3($body),
+            GraphLayer::Rank4($module) => GraphLayer::Rank4($body),
         }
     };
 }
 
-impl Module for Layer {
+impl Module for GraphLayer {
     fn collect_devices(&self, devices: Vec<Device>) -> Vec<Device> {
         with_module!(self, module => module.collect_devices(devices))
     }
@@ -97,7 +97,7 @@ impl Module for Layer {
 /// The standard deviation of random weights, as usual for transformers.
 const STD: f64 = 0.02;
 
-impl Layer {
+impl GraphLayer {
     pub(super) fn linear([n_out, n_in]: [usize; 2], has_bias: bool, device: &Device) -> Self {
         Self::Linear(crate::fresh::linear(n_in, n_out, has_bias, STD, device))
     }
@@ -147,7 +147,7 @@ impl Layer {
     }
 
     /// Returns a parameter, or the weight of a layer, as a value.
-    pub(super) fn weight(&self) -> Value {
+    pub(super) fn weight(&self) -> AnyTensor {
         match self {
             Self::Linear(layer) => layer.weight.val().transpose().into(),
             Self::Embedding(layer) => layer.weight.val().into(),

@@ -1,6 +1,6 @@
 //! Layers under the paths that a checkpoint gives them.
 
-use super::layer::Layer;
+use super::layer::GraphLayer;
 use burn::module::{Module, ModuleMapper, ModuleVisitor};
 use burn::tensor::Device;
 
@@ -8,13 +8,13 @@ use burn::tensor::Device;
 ///
 /// Visitors see every segment of a path as a field, so parameters have the names of the checkpoint.
 #[derive(Debug, Clone, Default)]
-pub(super) struct NamedLayers(pub(super) Vec<(String, Layer)>);
+pub(super) struct NamedLayers(pub(super) Vec<(String, GraphLayer)>);
 
 /// The name of the struct that visitors see around layers.
 const CONTAINER: &str = "Struct:GraphNet";
 
 impl NamedLayers {
-    fn each(self, mut map: impl FnMut(Layer) -> Layer) -> Self {
+    fn each(self, mut map: impl FnMut(GraphLayer) -> GraphLayer) -> Self {
         Self(self.0.into_iter().map(|(path, layer)| (path, map(layer))).collect())
     }
 }
@@ -53,7 +53,7 @@ impl Module for NamedLayers {
     }
 
     fn map<M: ModuleMapper>(self, mapper: &mut M) -> Self {
-        let one = |(path, layer): (String, Layer)| {
+        let one = |(path, layer): (String, GraphLayer)| {
             path.split('.').for_each(|name| mapper.enter_module(name, CONTAINER));
             let layer = layer.map(mapper);
             path.rsplit('.').for_each(|name| mapper.exit_module(name, CONTAINER));

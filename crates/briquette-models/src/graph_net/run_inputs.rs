@@ -1,7 +1,7 @@
 //! The inputs of a run: tokens with their padding, or images.
 
-use super::attend::Tokens;
-use super::value::Value;
+use super::attend::RunTokens;
+use super::value::AnyTensor;
 use crate::cache::KeyValues;
 use briquette_graph::{Graph, InputSource, ValueId};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
@@ -46,17 +46,17 @@ impl RunInputs {
         Self { types: Some(types), ..self }
     }
 
-    /// Tokens that continue cached sequences, one cache for each sequence.
+    /// RunTokens that continue cached sequences, one cache for each sequence.
     pub(super) fn after(ids: Tensor<2, Int>, caches: &[KeyValues]) -> Self {
         let first = caches.iter().map(KeyValues::n_tokens).collect();
         Self { kind: InputKind::Text(ids, None), types: None, first }
     }
 
     /// Returns the tokens of the run, for attention.
-    pub(super) fn attention<'a>(&self) -> Tokens<'a> {
+    pub(super) fn attention<'a>(&self) -> RunTokens<'a> {
         match &self.kind {
-            InputKind::Text(ids, padding) => Tokens::new(padding.clone(), positions(&self.first, ids.dims()[1])),
-            InputKind::Images(_) => Tokens::new(None, Vec::new()),
+            InputKind::Text(ids, padding) => RunTokens::new(padding.clone(), positions(&self.first, ids.dims()[1])),
+            InputKind::Images(_) => RunTokens::new(None, Vec::new()),
         }
     }
 
@@ -64,11 +64,11 @@ impl RunInputs {
     ///
     /// # Panics
     /// If the graph takes text and these are images, or the reverse.
-    pub(super) fn values(&self, graph: &Graph) -> Vec<(ValueId, Value)> {
+    pub(super) fn values(&self, graph: &Graph) -> Vec<(ValueId, AnyTensor)> {
         graph.inputs.iter().map(|input| (input.value, self.value(input.source))).collect()
     }
 
-    fn value(&self, source: InputSource) -> Value {
+    fn value(&self, source: InputSource) -> AnyTensor {
         match (&self.kind, source) {
             (InputKind::Images(images), InputSource::Images) => images.clone().into(),
             (InputKind::Text(ids, _), InputSource::TokenIds) => ids.clone().into(),

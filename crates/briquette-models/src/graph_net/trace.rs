@@ -1,8 +1,8 @@
 //! Hidden states and attention probabilities of every block, for distillation.
 
 use super::attend::probabilities;
-use super::program::AttentionCall;
-use super::{GraphNet, RunInputs, Value};
+use super::steps::AttentionCall;
+use super::{AnyTensor, GraphNet, RunInputs};
 use crate::bert::BertTrace;
 use briquette_graph::op::{Attention, Composite};
 use briquette_graph::{Node, Op, ValueId};
@@ -26,7 +26,7 @@ impl GraphNet {
         let wanted: Vec<ValueId> = states.iter().copied().chain(attentions.iter().flat_map(qkv)).collect();
         let mut found = self.run(&RunInputs::padded(tokens, padding.clone()), &wanted);
         let projections = found.split_off(n_blocks);
-        let mut trace = BertTrace { hidden: found.into_iter().map(Value::three).collect(), ..BertTrace::default() };
+        let mut trace = BertTrace { hidden: found.into_iter().map(AnyTensor::three).collect(), ..BertTrace::default() };
         for ((_, settings), qkv) in attentions.into_iter().zip(projections.chunks(3)) {
             let [q, k, v] = [0, 1, 2].map(|at| qkv[at].clone().three());
             let width = q.dims()[2] / settings.heads;

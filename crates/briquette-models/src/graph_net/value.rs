@@ -4,7 +4,7 @@ use burn::tensor::{Int, Tensor};
 
 /// A tensor between two operations of a graph.
 #[derive(Debug, Clone)]
-pub enum Value {
+pub enum AnyTensor {
     /// Rank 1.
     One(Tensor<1>),
     /// Rank 2.
@@ -28,13 +28,13 @@ pub enum Value {
 macro_rules! with_tensor {
     ($value:expr, $x:ident => $body:expr) => {
         match $value {
-            $crate::graph_net::value::Value::One($x) => $body,
-            $crate::graph_net::value::Value::Two($x) => $body,
-            $crate::graph_net::value::Value::Three($x) => $body,
-            $crate::graph_net::value::Value::Four($x) => $body,
-            $crate::graph_net::value::Value::Five($x) => $body,
-            $crate::graph_net::value::Value::Six($x) => $body,
-            $crate::graph_net::value::Value::Ids(_) => panic!("found indices, expected floats"),
+            $crate::graph_net::value::AnyTensor::One($x) => $body,
+            $crate::graph_net::value::AnyTensor::Two($x) => $body,
+            $crate::graph_net::value::AnyTensor::Three($x) => $body,
+            $crate::graph_net::value::AnyTensor::Four($x) => $body,
+            $crate::graph_net::value::AnyTensor::Five($x) => $body,
+            $crate::graph_net::value::AnyTensor::Six($x) => $body,
+            $crate::graph_net::value::AnyTensor::Ids(_) => panic!("found indices, expected floats"),
         }
     };
 }
@@ -42,13 +42,13 @@ pub(super) use with_tensor;
 
 macro_rules! of_rank {
     ($rank:literal, $variant:ident, $get:ident) => {
-        impl From<Tensor<$rank>> for Value {
+        impl From<Tensor<$rank>> for AnyTensor {
             fn from(tensor: Tensor<$rank>) -> Self {
                 Self::$variant(tensor)
             }
         }
 
-        impl Value {
+        impl AnyTensor {
             #[doc = concat!("Returns the tensor of a value of rank ", stringify!($rank), ".")]
             ///
             /// # Panics
@@ -70,13 +70,13 @@ of_rank!(4, Four, four);
 of_rank!(5, Five, five);
 of_rank!(6, Six, six);
 
-impl From<Tensor<2, Int>> for Value {
+impl From<Tensor<2, Int>> for AnyTensor {
     fn from(ids: Tensor<2, Int>) -> Self {
         Self::Ids(ids)
     }
 }
 
-impl Value {
+impl AnyTensor {
     /// Returns the extents.
     pub fn dims(&self) -> Vec<usize> {
         match self {
@@ -229,15 +229,15 @@ mod tests {
 
     #[test]
     fn values_keep_their_elements_through_shapes_and_broadcast() {
-        let x: Value = Tensor::<1, Int>::arange(0..24, &Device::flex()).float().into();
+        let x: AnyTensor = Tensor::<1, Int>::arange(0..24, &Device::flex()).float().into();
         let cube = x.reshaped(&[2, 3, 4]);
         let turned = cube.clone().permuted(&[2, 0, 1]);
         assert_eq!(turned.dims(), [4, 2, 3]);
         assert_eq!(turned.permuted(&[1, 2, 0]).three().into_data(), cube.clone().three().into_data());
-        let row: Value = Tensor::<1>::ones([4], &Device::flex()).into();
+        let row: AnyTensor = Tensor::<1>::ones([4], &Device::flex()).into();
         let sum = cube.clone().zip(row, BinaryFunction::Add);
         assert_eq!(sum.three().into_data(), (cube.clone().three() + 1.0).into_data());
         let halves = vec![cube.clone().narrowed(2, 0, 1), cube.clone().narrowed(2, 1, 3)];
-        assert_eq!(Value::joined(halves, 2).three().into_data(), cube.three().into_data());
+        assert_eq!(AnyTensor::joined(halves, 2).three().into_data(), cube.three().into_data());
     }
 }

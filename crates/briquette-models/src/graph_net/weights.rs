@@ -1,6 +1,6 @@
 //! Creates the layers of a graph, and finds them by weight.
 
-use super::layer::{ConvShape, Layer};
+use super::layer::{ConvShape, GraphLayer};
 use super::named_layers::NamedLayers;
 use briquette_core::{Error, Result};
 use briquette_graph::op::{Composite, ConvSettings, ElementFunction, Primitive};
@@ -63,7 +63,7 @@ pub(super) fn blank_layers(graph: &Graph, needed: &[usize], device: &Device) -> 
 struct Blank<'a> {
     graph: &'a Graph,
     device: &'a Device,
-    layers: Vec<(String, Layer)>,
+    layers: Vec<(String, GraphLayer)>,
     index: LayerIndex,
     renames: Vec<(String, String)>,
 }
@@ -94,20 +94,20 @@ impl Blank<'_> {
             (Composite::Linear, _) if self.index.tables.contains(&first) => return self.tie_head(first, &weights[1..]),
             (Composite::Linear, &[a, b]) => {
                 let is_turned = self.graph.weights[first.0].layout == briquette_core::OutputAxis::Last;
-                Layer::linear(if is_turned { [b, a] } else { [a, b] }, has_bias, device)
+                GraphLayer::linear(if is_turned { [b, a] } else { [a, b] }, has_bias, device)
             }
             (Composite::Embedding, &[n, width]) => {
                 self.index.tables.insert(first);
-                Layer::embedding([n, width], device)
+                GraphLayer::embedding([n, width], device)
             }
-            (Composite::LayerNorm { eps }, &[width]) => Layer::layer_norm(width, *eps, has_bias, device),
+            (Composite::LayerNorm { eps }, &[width]) => GraphLayer::layer_norm(width, *eps, has_bias, device),
             (Composite::RmsNorm { eps, .. } | Composite::HeadNorm { eps, .. }, &[width]) => {
-                Layer::rms_norm(width, *eps, device)
+                GraphLayer::rms_norm(width, *eps, device)
             }
             (Composite::PrependTokens | Composite::Attention(_), _) => {
                 return weights.into_iter().try_for_each(|weight| self.add_parameter(weight));
             }
-            (Composite::BatchNorm { eps }, &[width]) => Layer::batch_norm(width, *eps, device),
+            (Composite::BatchNorm { eps }, &[width]) => GraphLayer::batch_norm(width, *eps, device),
             _ => return Err(Error::config(format!("a {} of weights {shape:?} cannot be run", composite.name()))),
         };
         let fields: &[&str] = match composite {
@@ -127,7 +127,7 @@ impl Blank<'_> {
             let shape: [usize; 4] = shape.as_slice().try_into().ok().filter(|_| !settings.transposed)?;
             let (stride, padding) = (pair(&settings.stride)?, pair(&settings.padding)?);
             let conv = ConvShape { stride, padding, dilation: pair(&settings.dilation)?, groups: settings.groups };
-            Some(Layer::conv(shape, &conv, weights.len() > 1, self.device))
+            Some(GraphLayer::conv(shape, &conv, weights.len() > 1, self.device))
         };
         let layer =
             known().ok_or_else(|| Error::config(format!("a convolution of weights {shape:?} cannot be run")))?;
@@ -138,7 +138,7 @@ impl Blank<'_> {
     /// Marks an embedding table as the head too, and adds the bias of the head.
     fn tie_head(&mut self, table: WeightId, bias: &[WeightId]) -> Result<()> {
         let layer = &mut self.layers[self.index.of_weight[&table]].1;
-        if let Layer::Embedding(embedding) = layer {
+        if let GraphLayer::Embedding(embedding) = layer {
             *embedding = embedding.clone().as_head();
         }
         bias.iter().try_for_each(|bias| self.add_parameter(*bias))
@@ -147,7 +147,7 @@ impl Blank<'_> {
     /// Adds a weight that belongs to no layer.
     fn add_parameter(&mut self, weight: WeightId) -> Result<()> {
         let shape = self.shape(weight).to_vec();
-        let layer = Layer::parameter(&shape, self.device)
+        let layer = GraphLayer::parameter(&shape, self.device)
             .ok_or_else(|| Error::config(format!("found a weight {shape:?}, expected 1 to 4 axes")))?;
         if !self.index.of_weight.contains_key(&weight) {
             self.index.of_weight.insert(weight, self.layers.len());
@@ -158,7 +158,7 @@ impl Blank<'_> {
     }
 
     /// Adds a layer with these weights, unless an earlier node has it.
-    fn push(&mut self, layer: Layer, weights: &[WeightId], fields: &[&str]) {
+    fn push(&mut self, layer: GraphLayer, weights: &[WeightId], fields: &[&str]) {
         if self.index.of_weight.contains_key(&weights[0]) {
             return;
         }

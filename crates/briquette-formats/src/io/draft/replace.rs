@@ -1,6 +1,7 @@
 //! Single files that are replaced atomically or appended to line by line.
 
-use super::partial::{PARTIAL, has_no_locks, is_at};
+use super::names::PARTIAL;
+use super::partial::{has_no_locks, is_at};
 use super::place::exists_error;
 use crate::io::paths::parent_of;
 use briquette_core::{Error, Result};

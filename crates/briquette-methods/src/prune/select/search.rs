@@ -78,10 +78,10 @@ pub fn threshold_of_pool<P: ScorePool>(pool: &mut P, n_drop: usize) -> Result<Po
 }
 
 /// The threshold if it is inside a bracket, and the tallies of the bracket.
-type Found = (Option<Threshold>, Vec<Tally>);
+type InBracket = (Option<Threshold>, Vec<Tally>);
 
 /// Searches a bracket. `None` if the tallies need too much memory.
-fn within<P: ScorePool>(pool: &mut P, bracket: Bracket, n_drop: usize) -> Result<Option<Found>, P::Error> {
+fn within<P: ScorePool>(pool: &mut P, bracket: Bracket, n_drop: usize) -> Result<Option<InBracket>, P::Error> {
     let bracket = Bracket { low: bracket.low.max(P::FLOOR), high: bracket.high.max(P::FLOOR) };
     let Some(tallies) = pool.tally(bracket)? else { return Ok(None) };
     let n_below: usize = tallies.iter().map(Tally::n_below).sum();
