@@ -3,7 +3,8 @@
 
 use super::cached_rows::{BLOCK, CachedRows, CachedValues};
 use super::lanes::FloatLanes;
-use super::loops::{exp, on_path, reduce};
+use super::loops::on_path;
+use super::score_rule::ScoreRule;
 use briquette_core::simd::Isa;
 use briquette_core::simd::{SimdLevel, active_level};
 use rayon::prelude::*;
@@ -33,28 +34,6 @@ thread_local! {
 /// - If there are more queries than keys.
 pub fn cached_attention(q: &[f32], n_heads: usize, rows: [&CachedRows; 2], rule: ScoreRule, out: &mut [f32]) {
     on(active_level(), q, n_heads, rows, rule, out);
-}
-
-/// Limits of attention scores.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct ScoreRule {
-    /// Tokens that a query sees, counted back from its own; all where absent.
-    pub window: Option<usize>,
-    /// Replaces a score `s` by `cap · tanh(s / cap)`.
-    pub soft_cap: Option<f32>,
-}
-
-impl ScoreRule {
-    /// Turns the scores of all earlier tokens into weights that sum to 1. Tokens before the window have weight 0.
-    #[inline(always)]
-    fn weigh(self, scores: &mut [f32]) {
-        if let Some(cap) = self.soft_cap {
-            scores.iter_mut().for_each(|score| *score = cap * (*score / cap).tanh());
-        }
-        let n_hidden = self.window.map_or(0, |window| scores.len().saturating_sub(window));
-        scores[..n_hidden].fill(0.0);
-        softmax(&mut scores[n_hidden..]);
-    }
 }
 
 fn on(level: SimdLevel, q: &[f32], n_heads: usize, [keys, values]: [&CachedRows; 2], rule: ScoreRule, out: &mut [f32]) {
@@ -328,15 +307,6 @@ fn add_up_from<L: FloatLanes, const N: usize, const C: usize>(
             out[..n].copy_from_slice(&found[..n]);
         }
     }
-}
-
-#[inline(always)]
-fn softmax(row: &mut [f32]) {
-    let larger = |a: f32, b: f32| if a < b { b } else { a };
-    let max = reduce(row, f32::NEG_INFINITY, larger, larger);
-    row.iter_mut().for_each(|score| *score = exp(*score - max));
-    let inverse = 1.0 / reduce(row, 0.0, |sum, value| sum + value, |a, b| a + b);
-    row.iter_mut().for_each(|score| *score *= inverse);
 }
 
 #[cfg(test)]
