@@ -10,7 +10,7 @@ pub(crate) fn of(path: &Path) -> Option<String> {
     in_directory(Path::new(""), path)
 }
 
-/// Does the same as [`of`] for a missing path of a recipe, which is relative to the directory of the recipe.
+/// Does the same as `of` for a missing path of a recipe, which is relative to the directory of the recipe.
 ///
 /// The directory is the existing part of the path.
 pub fn of_recipe(path: &Path) -> Option<String> {
