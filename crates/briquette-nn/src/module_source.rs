@@ -55,7 +55,7 @@ impl ModuleSource {
         for item in items(module, names.parameters(module)?)? {
             let parameter = &item.parameter;
             let (mut shape, rows) = (parameter.shape.0.clone(), parameter.rows());
-            let is_turned = parameter.is_linear_weight() && names.weight_layout() == WeightLayout::Torch;
+            let is_turned = names.is_turned(parameter, names.weight_layout());
             if is_turned {
                 shape.reverse();
             }
