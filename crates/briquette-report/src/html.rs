@@ -28,6 +28,7 @@ use super::Report;
 pub use batch::of_batch;
 use escape::escape;
 pub use graph::of_graph;
+use maud::html;
 pub use sensitivity::of_sensitivity;
 
 /// Returns the page. Equal reports give equal bytes.
@@ -48,13 +49,11 @@ pub fn to_html(report: &Report) -> String {
     ];
     frame::page(
         &format!("{}, compressed", headline::name_of(report)),
-        &sections.concat(),
-        &format!(
-            "Written by {producer}. The same figures, for programs: <code>report.json</code>. \
-             To check the output again: <code>briquette verify {output}</code>",
-            producer = escape(&report.producer),
-            output = escape(&report.output),
-        ),
+        &sections,
+        &html! {
+            "Written by " (escape(&report.producer)) ". The same figures, for programs: " code { "report.json" }
+            ". To check the output again: " code { "briquette verify " (escape(&report.output)) }
+        },
     )
 }
 
@@ -97,7 +96,7 @@ mod tests {
         assert_eq!(table.matches("<tr>").count(), report.tensors.len());
         for tensor in &report.tensors {
             assert!(
-                table.contains(&format!("<th scope=\"row\">{}</th>", escape::name(&tensor.name))),
+                table.contains(&format!("<th scope=\"row\">{}</th>", escape::name(&tensor.name).0)),
                 "{}",
                 tensor.name
             );
@@ -118,7 +117,7 @@ mod tests {
         let n_rows = table.matches("<tr>").count();
         assert!((300..=600).contains(&n_rows), "{n_rows}");
         for tensor in [&report.tensors[n - 1], &report.tensors[n - 3]] {
-            assert!(table.contains(&format!("<th scope=\"row\">{}</th>", escape::name(&tensor.name))));
+            assert!(table.contains(&format!("<th scope=\"row\">{}</th>", escape::name(&tensor.name).0)));
         }
         assert!(page.contains("of 120,000 tensors") && page.contains(" are in <code>report.json</code>"));
     }

@@ -4,7 +4,7 @@
 
 use briquette_core::DType;
 use briquette_graph::coupling::{coupling_groups, parameters_left};
-use briquette_graph::op::{ConvSettings, ElementFunction, PoolWindow};
+use briquette_graph::op::{ConvSettings, ElementFunction, PoolWindow, Reduction};
 use briquette_graph::{Graph, GraphBuilder, Headers, Primitive, ValueId};
 
 /// Parameters, and parameters left at half.
@@ -121,7 +121,7 @@ impl Net<'_> {
     }
 
     pub fn pool(&mut self, x: ValueId, size: usize, stride: usize, padding: usize) -> ValueId {
-        let window = PoolWindow { size: vec![size; 2], stride: vec![stride; 2], padding: vec![padding; 2] };
+        let window = PoolWindow::square(Reduction::Max, size, stride, padding);
         self.to.node("pool", Primitive::Pool(window), &[x.into()])
     }
 
