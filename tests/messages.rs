@@ -110,7 +110,8 @@ fn errors_of_a_sweep_show_paths_as_given() {
     let weights = std::fs::read(sandbox.path("digits/model.safetensors")).unwrap();
     for (name, bytes) in [("model.safetensors", &weights[..weights.len() - 9]), ("config.json", b"{".as_slice())] {
         sandbox.write(&format!("digits/{name}"), bytes);
-        let refused = sandbox.run("sweep digits -o sizes --bytes 6kB..9kB --eval data.safetensors --device cpu --quiet");
+        let refused =
+            sandbox.run("sweep digits -o sizes --bytes 6kB..9kB --eval data.safetensors --device cpu --quiet");
         assert_ne!(refused.code, 0);
         let stderr = &refused.stderr;
         assert!(stderr.contains("digits") && !stderr.contains(here.to_str().unwrap()), "{name}: {stderr}");
