@@ -5,8 +5,9 @@ use crate::weights::{Random, safetensors_of, tensors_of, tiny};
 use std::os::unix::fs::symlink;
 
 /// Commands that read the weights of a model.
-const READERS: [&str; 6] = [
+const READERS: [&str; 7] = [
     "inspect M",
+    "graph M",
     "inspect M --zeros",
     "plan M --quantize int8",
     "compress M -o new --quantize int8",

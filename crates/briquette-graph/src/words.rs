@@ -15,7 +15,8 @@ fn of_primitive(primitive: &Primitive) -> Vec<String> {
     match primitive {
         Primitive::Conv(settings) => of_convolution(settings),
         Primitive::Pool(window) => {
-            vec![format!("window {}", extents(&window.size)), format!("stride {}", extents(&window.stride))]
+            let kind = format!("{:?}", window.kind).to_lowercase();
+            vec![kind, format!("window {}", extents(&window.size)), format!("stride {}", extents(&window.stride))]
         }
         Primitive::Transpose(permutation) => vec![format!("{permutation:?}")],
         Primitive::PerChannel { axis } | Primitive::Softmax { axis } | Primitive::Concat { axis } => {
@@ -23,7 +24,8 @@ fn of_primitive(primitive: &Primitive) -> Vec<String> {
         }
         Primitive::Split { axis, sizes } => vec![format!("axis {axis}"), format!("{} parts", sizes.len())],
         Primitive::Slice { axis, start, len } => vec![format!("axis {axis}"), format!("{start} to {}", start + len)],
-        Primitive::Reduce { axes, .. } => vec![format!("axes {axes:?}")],
+        Primitive::Reduce { axes, kind } => vec![format!("{kind:?}").to_lowercase(), format!("axes {axes:?}")],
+        Primitive::Scale(factor) => vec![factor.to_string()],
         Primitive::Resize(factor) => vec![format!("factor {factor}")],
         Primitive::Route { top_k } => vec![format!("top {top_k}")],
         _ => Vec::new(),
@@ -74,16 +76,15 @@ fn extents(sizes: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::words;
-    use crate::op::Reduction;
-    use crate::op::{Attention, Composite, ConvSettings, PoolWindow, Primitive};
+    use crate::op::{Attention, Composite, ConvSettings, PoolWindow, Primitive, Reduction};
 
     #[test]
     fn settings_that_differ_from_the_usual_ones_are_named() {
         assert_eq!(words(&Primitive::Conv(ConvSettings::square(1, 0)).into()), "convolution");
         let grouped = ConvSettings::square(2, 1).with_groups(32);
         assert_eq!(words(&Primitive::Conv(grouped).into()), "convolution, stride 2, padding 1, 32 groups");
-        let pool = PoolWindow { size: vec![3, 1], stride: vec![2; 2], padding: vec![0; 2], kind: Reduction::Max };
-        assert_eq!(words(&Primitive::Pool(pool).into()), "pool, window 3x1, stride 2");
+        let pool = PoolWindow { size: vec![3, 1], ..PoolWindow::square(Reduction::Max, 3, 2, 0) };
+        assert_eq!(words(&Primitive::Pool(pool).into()), "pool, max, window 3x1, stride 2");
         let shared = Attention { kv_heads: 3, causal: true, ..Attention::full(9) };
         assert_eq!(words(&Composite::Attention(shared).into()), "attention, 9 heads, 3 of keys, causal");
         assert_eq!(words(&Composite::Attention(Attention::full(12)).into()), "attention, 12 heads");

@@ -62,11 +62,11 @@ pub(super) fn graph(common: &Common, model: &Path, what: &GraphArgs) -> Result<u
     let found = run(&request, &options(common, what.force)?)?;
     show_long(common, &found, |out| {
         match (&found.coupling, what.lowered) {
-            (Some(coupling), false) => graph_tables::groups(out, coupling, what.all)?,
+            (Some(coupling), false) => graph_tables::groups(out, coupling, &found.weights, what.all)?,
             (Some(coupling), true) => {
                 graph_tables::nodes(out, &found.diagram)?;
                 writeln!(out)?;
-                graph_tables::groups(out, coupling, what.all)?;
+                graph_tables::groups(out, coupling, &found.weights, what.all)?;
             }
             (None, _) => graph_tables::nodes(out, &found.diagram)?,
         }

@@ -5,7 +5,7 @@ use briquette::core::printable::printable;
 use briquette::pipeline::report::groups::{Likeness, TensorGroups, label};
 use briquette::pipeline::report::numbers::{amount, shape_text};
 use briquette::pipeline::report::{
-    CouplingReport, DiagramNode, DiagramSection, GraphDiagram, GraphReport, GraphTotals, GroupFigures,
+    CouplingReport, DiagramNode, DiagramSection, GraphDiagram, GraphReport, GraphTotals, GraphWeight, GroupFigures,
 };
 use std::io;
 use std::path::Path;
@@ -105,8 +105,13 @@ impl Likeness for Coupled<'_> {
 }
 
 /// Writes the coupling groups, and the parameters that stay after removing half of each.
-pub(crate) fn groups(out: &mut dyn io::Write, coupling: &CouplingReport, is_all: bool) -> io::Result<()> {
-    let names = coupling.groups.iter().map(|group| places_of(group, is_all)).collect();
+pub(crate) fn groups(
+    out: &mut dyn io::Write,
+    coupling: &CouplingReport,
+    weights: &[GraphWeight],
+    is_all: bool,
+) -> io::Result<()> {
+    let names = coupling.groups.iter().map(|group| places_of(group, weights, is_all)).collect();
     let likeness = Coupled(&coupling.groups, names);
     let n = coupling.groups.len();
     let rows = if is_all { TensorGroups::singles(n) } else { TensorGroups::of(n, &likeness) };
@@ -132,14 +137,16 @@ pub(crate) fn groups(out: &mut dyn io::Write, coupling: &CouplingReport, is_all:
     )
 }
 
-/// The places of a group, with dots around the numbers of layers.
-fn places_of(group: &GroupFigures, is_all: bool) -> String {
+/// The places of a group, matrices before vectors.
+fn places_of(group: &GroupFigures, weights: &[GraphWeight], is_all: bool) -> String {
     let place = |place: &briquette::pipeline::report::GroupPlace| {
         let width = if place.width > 1 { format!(" × {}", place.width) } else { String::new() };
         format!("{}/{}{width}", place.name, place.axis)
     };
     let n = if is_all { group.places.len() } else { MAX_PLACES };
-    let mut places: Vec<String> = group.places.iter().take(n).map(place).collect();
+    let mut sorted: Vec<_> = group.places.iter().collect();
+    sorted.sort_by_key(|place| weights[place.weight].shape.len() < 2);
+    let mut places: Vec<String> = sorted.into_iter().take(n).map(place).collect();
     let more = group.places.len().saturating_sub(n);
     places.extend((more > 0).then(|| format!("and {more} more")));
     places.join(", ")

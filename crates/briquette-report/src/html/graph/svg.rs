@@ -4,7 +4,7 @@ use super::layout::DiagramRows;
 use crate::figures::{DiagramNode, GraphDiagram};
 use crate::html::escape::escape;
 use crate::numbers;
-use std::fmt::Write;
+use maud::{Markup, PreEscaped, html};
 
 const STYLE: &str = include_str!("graph.css");
 /// Width and height of a box.
@@ -31,19 +31,18 @@ struct Plane<'a> {
 }
 
 /// Returns the figure.
-pub(super) fn draw(diagram: &GraphDiagram) -> String {
+pub(super) fn draw(diagram: &GraphDiagram) -> Markup {
     let plane = Plane::of(diagram);
     let (width, height) = (plane.width, plane.height);
-    let mut out = format!(
-        "<svg class=\"graph\" viewBox=\"0 0 {width} {height}\" style=\"width:{width}px\" role=\"img\" aria-label=\"Graph of the network\">\n\
-         <style>{STYLE}</style>\n"
-    );
-    plane.put_frames(&mut out);
-    plane.put_arrows(&mut out);
-    for node in 0..diagram.nodes.len() {
-        plane.put_box(&mut out, node);
+    html! {
+        svg class="graph" viewBox=(format_args!("0 0 {width} {height}")) style=(format_args!("width:{width}px")) role="img"
+            aria-label="Graph of the network" {
+            style { (PreEscaped(STYLE)) }
+            @for section in 0..diagram.sections.len() { (plane.frame(section)) "\n" }
+            @for line in plane.arrows() { path d=(line) {} "\n" }
+            @for node in 0..diagram.nodes.len() { (plane.node(node)) "\n" }
+        }
     }
-    out + "</svg>\n"
 }
 
 impl<'a> Plane<'a> {
@@ -82,75 +81,61 @@ impl<'a> Plane<'a> {
         [PAD[0] + (self.inner - width) / 2 + place * (BOX[0] + GAP[0]), self.tops[row]]
     }
 
-    /// Frames of blocks, with their names and sums.
-    fn put_frames(&self, out: &mut String) {
-        for (section, &[start, end]) in self.diagram.sections.iter().zip(&self.rows.sections) {
-            if start == end || !section.is_of_blocks() {
-                continue;
+    /// The frame of blocks, with their name and their sums.
+    fn frame(&self, index: usize) -> Markup {
+        let (section, [start, end]) = (&self.diagram.sections[index], self.rows.sections[index]);
+        if start == end || !section.is_of_blocks() {
+            return Markup::default();
+        }
+        let top = self.tops[start] - PAD[1] + 4;
+        let height = self.tops[end - 1] + BOX[1] + PAD[0] - 4 - top;
+        html! {
+            rect class="block" x="2" y=(top) width=(self.width - 4) height=(height) rx="8" {}
+            text class="heading" x=(PAD[0]) y=(top + 18) {
+                @if section.n_blocks > 1 { (section.n_blocks) " × " }
+                (escape(&section.blocks)) "  ·  " (numbers::bytes(section.bytes)) "  ·  "
+                (numbers::amount(section.multiply_adds))
             }
-            let top = self.tops[start] - PAD[1] + 4;
-            let height = self.tops[end - 1] + BOX[1] + PAD[0] - 4 - top;
-            let width = self.width - 4;
-            let _ = writeln!(
-                out,
-                "<rect class=\"block\" x=\"2\" y=\"{top}\" width=\"{width}\" height=\"{height}\" rx=\"8\"/>"
-            );
-            let count = if section.n_blocks > 1 { format!("{} × ", section.n_blocks) } else { String::new() };
-            let text = format!(
-                "{count}{}  ·  {}  ·  {}",
-                section.blocks,
-                numbers::bytes(section.bytes),
-                numbers::amount(section.multiply_adds)
-            );
-            let _ = writeln!(
-                out,
-                "<text class=\"heading\" x=\"{}\" y=\"{}\">{}</text>",
-                PAD[0],
-                top + 18,
-                escape(&text).into_string()
-            );
         }
     }
 
-    fn put_arrows(&self, out: &mut String) {
+    /// The paths of all arrows.
+    fn arrows(&self) -> Vec<String> {
         let ends = |[from, to]: [usize; 2]| {
             let ([x, y], [to_x, to_y]) = (self.corner(from), self.corner(to));
             ([x + BOX[0] / 2, y + BOX[1]], [to_x + BOX[0] / 2, to_y])
         };
-        for &edge in &self.rows.short {
-            let ([x, y], [to_x, to_y]) = ends(edge);
+        let short = |edge: &[usize; 2]| {
+            let ([x, y], [to_x, to_y]) = ends(*edge);
             let middle = (y + to_y) / 2;
-            let _ = writeln!(out, "<path d=\"M{x} {y}C{x} {middle} {to_x} {middle} {to_x} {to_y}\"/>");
-        }
-        for &(edge, lane) in &self.rows.long {
-            let ([x, y], [to_x, to_y]) = ends(edge);
+            format!("M{x} {y}C{x} {middle} {to_x} {middle} {to_x} {to_y}")
+        };
+        let long = |(edge, lane): &([usize; 2], usize)| {
+            let ([x, y], [to_x, to_y]) = ends(*edge);
             let beside = PAD[0] + self.inner + (lane + 1) * LANE;
             // Within the gaps below the first box and above the second, so that no box is crossed.
             let (below, above) = (y + 9, to_y.saturating_sub(9));
-            let _ = writeln!(out, "<path d=\"M{x} {y}V{below}H{beside}V{above}H{to_x}V{to_y}\"/>");
-        }
+            format!("M{x} {y}V{below}H{beside}V{above}H{to_x}V{to_y}")
+        };
+        self.rows.short.iter().map(short).chain(self.rows.long.iter().map(long)).collect()
     }
 
-    fn put_box(&self, out: &mut String, node: usize) {
+    /// A box with three lines of text, and everything about its node as a tooltip.
+    fn node(&self, node: usize) -> Markup {
         let ([x, y], shown) = (self.corner(node), &self.diagram.nodes[node]);
         let [width, height] = BOX;
-        let _ =
-            write!(out, "<g transform=\"translate({x} {y})\"><title>{}</title>", escape(&in_full(shown)).into_string());
-        let _ = write!(out, "<rect class=\"node\" width=\"{width}\" height=\"{height}\" rx=\"5\"/>");
-        if let Some(role) = shown.role {
-            let _ = write!(out, "<rect class=\"role-{}\" width=\"5\" height=\"{height}\" rx=\"2\"/>", role.name());
+        html! {
+            g transform=(format_args!("translate({x} {y})")) {
+                title { (escape(&in_full(shown))) }
+                rect class="node" width=(width) height=(height) rx="5" {}
+                @if let Some(role) = shown.role {
+                    rect class={ "role-" (role.name()) } width="5" height=(height) rx="2" {}
+                }
+                text class="name" x="12" y="17" { (escape(&cut(&shown.name, false))) }
+                text x="12" y="33" { (escape(&cut(&what(shown), true))) }
+                text x="12" y="49" { (escape(&cut(&figures(shown), true))) }
+            }
         }
-        let lines = [("name", shown.name.clone()), ("", what(shown)), ("", figures(shown))];
-        for (place, (class, text)) in lines.iter().enumerate() {
-            let class = if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
-            let y = 17 + 16 * place;
-            let _ = write!(
-                out,
-                "<text{class} x=\"12\" y=\"{y}\">{}</text>",
-                escape(&cut(text, class.is_empty())).into_string()
-            );
-        }
-        out.push_str("</g>\n");
     }
 }
 
