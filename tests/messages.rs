@@ -110,7 +110,8 @@ fn errors_of_a_sweep_show_paths_as_given() {
     let weights = std::fs::read(sandbox.path("digits/model.safetensors")).unwrap();
     for (name, bytes) in [("model.safetensors", &weights[..weights.len() - 9]), ("config.json", b"{".as_slice())] {
         sandbox.write(&format!("digits/{name}"), bytes);
-        let refused = sandbox.run("sweep digits -o sizes --bytes 6kB..9kB --eval data.safetensors --device cpu --quiet");
+        let refused =
+            sandbox.run("sweep digits -o sizes --bytes 6kB..9kB --eval data.safetensors --device cpu --quiet");
         assert_ne!(refused.code, 0);
         let stderr = &refused.stderr;
         assert!(stderr.contains("digits") && !stderr.contains(here.to_str().unwrap()), "{name}: {stderr}");
@@ -125,8 +126,11 @@ fn a_hub_model_name_in_a_recipe_gives_the_download_command() {
     let stage = "[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n";
     let recipe = format!("[model]\npath = \"{id}\"\n[output]\npath = \"out\"\n{stage}");
     sandbox.write("configs/recipe.toml", &recipe);
-    let jobs = format!("[base.model]\npath = \"{id}\"\n[[base.stage]]\n{stage}[[job]]\nname = \"a\"\n");
-    sandbox.write("configs/jobs.toml", jobs.replace("[[stage]]\n", "") + "set = { \"output.path\" = \"out\" }\n");
+    let jobs = format!(
+        "[base.model]\npath = \"{id}\"\n{}[matrix]\n\"output.path\" = [\"out\"]\n",
+        stage.replace("stage", "base.stage")
+    );
+    sandbox.write("configs/jobs.toml", jobs);
     let mut lines = vec![("run configs/recipe.toml", 4), ("plan configs/recipe.toml", 4), ("run configs/jobs.toml", 3)];
     if cfg!(feature = "model") {
         let teacher = format!("teacher = \"{id}\"\nloss = [{{ kind = \"logits\" }}]\n");

@@ -1,8 +1,8 @@
 //! Memory of a model: predicted bytes, weights, and peak while it runs.
 
 use crate::{Arch, Network};
-use briquette_core::{Error, shown_path};
 use briquette_core::memory::MemoryMeter;
+use briquette_core::{Error, shown_path};
 use briquette_formats::{Checkpoint, TensorSource};
 pub use burn::tensor::{Device, FloatDType};
 use serde::{Deserialize, Serialize};

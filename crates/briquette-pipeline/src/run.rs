@@ -1,8 +1,8 @@
 //! Runs a recipe: its parts that train or factorize, then its file stages.
 
-use crate::{compress, hub};
 use crate::staged::{self, OfBatch};
 use crate::unwritten::unwritten;
+use crate::{compress, hub};
 use crate::{memory, solve};
 use briquette_core::Result;
 use briquette_recipe::{Recipe, paths};

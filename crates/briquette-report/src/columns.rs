@@ -212,7 +212,9 @@ mod tests {
         assert_eq!(cut("int4-g128-asym+2:4", 15), "int4-g128-asym…");
         assert_eq!(cut("int4-g128-asym+2:4", 10), "int4-g128…");
         assert_eq!(cut("8-bit per channel", 12), fit("8-bit per channel", 12));
-        for (cell, limit) in ["-", "é-é-é", "+", "step-", "-a-b"].into_iter().flat_map(|cell| (0..7).map(move |n| (cell, n))) {
+        for (cell, limit) in
+            ["-", "é-é-é", "+", "step-", "-a-b"].into_iter().flat_map(|cell| (0..7).map(move |n| (cell, n)))
+        {
             assert!(width(&fit_scheme(cell, limit)) <= limit, "{cell:?} in {limit}");
         }
     }

@@ -3,7 +3,9 @@
 use super::errors::OutputErrors;
 use super::job::{SolveJob, check_stop, layer_of, stats_of};
 use super::unit::{Unit, UpdatedTensor};
-use briquette_core::{Affine, Decision, Error, Grouping, InputStats, Mask, QuantParams, Result, decision::fake_quantize, rows};
+use briquette_core::{
+    Affine, Decision, Error, Grouping, InputStats, Mask, QuantParams, Result, decision::fake_quantize, rows,
+};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_methods::prune::Reconstruction;
 use briquette_methods::quant::{Fitter, MaskedRows, Rounding};
@@ -161,7 +163,12 @@ impl<'j, 'p> Solver<'j, 'p> {
                 Error::refused(message).at(tensor.culprit())
             })?;
             let rounded = |row: usize| {
-                fake_quantize(&own[row * n_cols..(row + 1) * n_cols], 1, n_cols, &rows_of_decision(&updated.1, &(row..row + 1), n_cols))
+                fake_quantize(
+                    &own[row * n_cols..(row + 1) * n_cols],
+                    1,
+                    n_cols,
+                    &rows_of_decision(&updated.1, &(row..row + 1), n_cols),
+                )
             };
             errors.add(rows.start, own, rounded, &updated.0);
             solved.push(n_cols, &updated.0, updated.1);

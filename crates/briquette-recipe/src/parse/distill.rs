@@ -4,7 +4,9 @@ use crate::parse::gradual::Gradual;
 use crate::parse::loss::{AskedLoss, LayerChoice, losses_of};
 use crate::parse::memory::TrainMemory;
 use crate::parse::quantize::{QuantizeStage, RawQuantize};
-use crate::parse::raw::{RawCalibration, RawData, RawGradual, RawLayers, RawLayout, RawLoss, RawMemory, RawModel, RawStudent};
+use crate::parse::raw::{
+    RawCalibration, RawData, RawGradual, RawLayers, RawLayout, RawLoss, RawMemory, RawModel, RawStudent,
+};
 use crate::parse::words::{one_of, refuse};
 use briquette_core::{Error, Patterns, Result};
 use briquette_formats::{Choice, WeightLayout};

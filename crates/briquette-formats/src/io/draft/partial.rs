@@ -119,8 +119,8 @@ pub(super) fn unmark(directory: &Path) -> std::io::Result<()> {
 /// Returns whether a directory has the mark, which may be incomplete after a crash.
 fn is_marked(directory: &Path) -> bool {
     let path = directory.join(MARK);
-    let is_short_file = std::fs::symlink_metadata(&path)
-        .is_ok_and(|found| found.is_file() && found.len() <= MARK_TEXT.len() as u64);
+    let is_short_file =
+        std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_file() && found.len() <= MARK_TEXT.len() as u64);
     is_short_file && std::fs::read(&path).is_ok_and(|text| MARK_TEXT.starts_with(&text))
 }
 

@@ -200,7 +200,10 @@ mod tests {
         std::fs::write(dir.path().join("key"), "secret").unwrap();
         std::fs::write(&hidden, "left by a killed run").unwrap();
         replace_file(&path, b"1").unwrap();
-        assert_eq!((std::fs::read(&path).unwrap(), names(dir.path())), (b"1".to_vec(), vec!["key".into(), "x.json".into()]));
+        assert_eq!(
+            (std::fs::read(&path).unwrap(), names(dir.path())),
+            (b"1".to_vec(), vec!["key".into(), "x.json".into()])
+        );
         std::os::unix::fs::symlink("key", &hidden).unwrap();
         std::fs::create_dir(dir.path().join(".x.json-1.partial")).unwrap();
         replace_file(&path, b"2").unwrap();
