@@ -88,7 +88,8 @@ impl<'a> LayerwiseRunner<'a> {
         let mut runner = Self { checkpoint, arch, device, batches, states, parts, layers, next, limit };
         let (network, _) = runner.network(weights, BlockPart::Entry)?;
         for batch in 0..runner.batches.len() {
-            let state = runner.blocks(&network)?.enter(runner.tokens(batch).0);
+            let (tokens, padding) = runner.tokens(batch);
+            let state = runner.blocks(&network)?.enter(tokens, padding);
             runner.states.set(batch, state)?;
             runner.check_memory("before the first block")?;
         }

@@ -101,10 +101,10 @@ impl<'a> WeightSource<'a> {
         Self { tensors: checkpoint, layout: checkpoint.layout(), stored: checkpoint.stored() }
     }
 
-    /// Returns whether a tensor is in PyTorch's layout, by the file or else by the name map.
-    fn is_torch(&self, index: usize, names: &NameMap) -> bool {
+    /// Returns whether a tensor is a transposed matrix, by the file or else by the name map.
+    fn is_turned(&self, index: usize, parameter: &Parameter, names: &NameMap) -> bool {
         let is_last = self.stored.is_some_and(|stored| stored.tensors[index].axis == OutputAxis::Last);
-        self.layout.unwrap_or(names.weight_layout()) == WeightLayout::Torch && !is_last
+        names.is_turned(parameter, self.layout.unwrap_or(names.weight_layout())) && !is_last
     }
 }
 
@@ -152,7 +152,7 @@ impl FoundPlaces {
                 continue;
             };
             used.insert(index);
-            let is_turned = parameter.is_linear_weight() && source.is_torch(index, names);
+            let is_turned = source.is_turned(index, parameter, names);
             match misfit(parameter, &tensors[index], is_turned) {
                 Some(message) => {
                     let fits_turned =

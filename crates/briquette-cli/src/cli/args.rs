@@ -5,6 +5,7 @@ use super::calibrate::CalibrateArgs;
 use super::choice::{ChoiceArgs, ModelArgs, ReadArgs};
 use super::common::Common;
 use super::generate::GenerateArgs;
+use super::graph::GraphArgs;
 use super::sensitivity::SensitivityArgs;
 use super::stage_flags::What;
 use super::values::parse_batch_size;
@@ -62,6 +63,20 @@ pub(crate) enum Command {
         /// How to read the file
         #[command(flatten)]
         read: ReadArgs,
+    },
+    /// Show the network of a known family: nodes, weights, shapes, bytes and multiply-adds
+    #[command(after_help = "Examples:\n  \
+        briquette graph models/minilm --tokens 64\n  \
+        briquette graph models/minilm --groups\n  \
+        briquette graph models/minilm --html minilm.html\n\n\
+        Builds the graph from the headers of the file and config.json, and reads no weights. Bytes are those of dense weights. \
+        `briquette recipe schema graph` describes the JSON of --json.")]
+    Graph {
+        /// A file, an index of shards, or a directory
+        model: PathBuf,
+        /// What to show, and for which inputs
+        #[command(flatten)]
+        what: GraphArgs,
     },
     /// Show what happens to each tensor, and the predicted size; writes nothing
     #[command(
@@ -268,7 +283,7 @@ pub(crate) enum Command {
         /// A directory that briquette wrote
         output: PathBuf,
     },
-    /// Print the JSON Schema of recipes, jobs files or reports
+    /// Print the JSON Schema of recipes, jobs files, reports or graphs
     #[command(after_help = "Example: briquette recipe schema > recipe.schema.json")]
     Recipe {
         /// The recipe command
@@ -306,6 +321,8 @@ pub(crate) enum SchemaOf {
     Jobs,
     /// report.json
     Report,
+    /// The JSON of `briquette graph`
+    Graph,
 }
 
 /// The data of an evaluation, and how to run it.

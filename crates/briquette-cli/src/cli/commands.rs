@@ -10,7 +10,7 @@ use super::options::options;
 use super::show::{show, show_long};
 use super::stage_flags::What;
 use super::{
-    batch, calibrate, devices, evaluate, generate, man, plan, progress, sensitivity, tables, tensor_tables, text,
+    batch, calibrate, devices, evaluate, generate, graph, man, plan, progress, sensitivity, tables, tensor_tables, text,
 };
 use briquette::core::printable::printable;
 use briquette::formats::{contained, draft, limits};
@@ -34,6 +34,7 @@ pub(super) fn run(args: &Args) -> Result<u8> {
             let found = inspect::inspect(model, &read.choice(), *zeros, &options(common, false)?)?;
             show_long(common, &found, |out| tensor_tables::inspection(out, &found, *all))
         }
+        Command::Graph { model, what } => graph::graph(common, model, what),
         Command::Plan { model, all, what } => {
             let is_recipe = plan::is_recipe(model);
             plan::plan(common, model, what, *all).map_err(|error| if is_recipe { error } else { in_flags(error, what) })
@@ -154,6 +155,7 @@ fn schema(of: SchemaOf) -> Result<u8> {
         SchemaOf::Recipe => recipe::schema(),
         SchemaOf::Jobs => jobs_schema(),
         SchemaOf::Report => report::schema(),
+        SchemaOf::Graph => report::graph::schema(),
     };
     text::print_json(&schema).map(|()| 0)
 }

@@ -16,6 +16,7 @@ use briquette::pipeline::memory::Needs;
 use briquette::pipeline::recipe::Target;
 use briquette::pipeline::report::AllocationReport;
 use briquette::plan::{notes, plan_of};
+use briquette::prune::SparsityPattern;
 use briquette::writer::{Cut, TensorPlan};
 use briquette::{Error, Plan, Result};
 use serde::Serialize;
@@ -135,15 +136,15 @@ fn tensor_json(tensor: &TensorPlan, plan: &Plan) -> Result<Value> {
 
 fn cut_json(cut: Cut, tensor: &TensorPlan, plan: &Plan) -> Value {
     match cut {
-        Cut::Count(n_drop) => {
+        Cut::Pattern(SparsityPattern::Unstructured(n_drop)) => {
             json!({ "scope": "layer", "sparsity": n_drop as f64 / tensor.info.n_elements().max(1) as f64 })
         }
         Cut::Pool(pool) => json!({ "scope": "global", "sparsity": plan.pools[pool].ratio.get() }),
-        Cut::OfEach { size, n_drop } => {
-            json!({ "scope": "row", "inputs": size, "sparsity": n_drop as f64 / size.max(1) as f64 })
+        Cut::Pattern(SparsityPattern::PerRow(n_drop)) => {
+            let n_cols = tensor.rows().n_cols;
+            json!({ "scope": "row", "inputs": n_cols, "sparsity": n_drop as f64 / n_cols.max(1) as f64 })
         }
-        Cut::Columns { size, n_drop } => json!({ "scope": "columns", "inputs": size, "n_drop": n_drop }),
         Cut::Given => json!({ "scope": "given" }),
-        Cut::NOfM { n, m } => json!({ "pattern": format!("{n}:{m}") }),
+        Cut::Pattern(SparsityPattern::NOfM { n, m }) => json!({ "pattern": format!("{n}:{m}") }),
     }
 }

@@ -85,7 +85,7 @@ fn heads_of_queries_that_share_keys_are_removed_together() {
             let x = to.input("x", &[1, TOKENS, WIDTH]);
             let q = linear(to, "q", [WIDTH, heads * 4], x);
             let [k, v] = ["k", "v"].map(|name| linear(to, name, [WIDTH, kv_heads * 4], x));
-            let rotary = Some(crate::op::Rotary { theta: 1e4, scaling: crate::op::RotaryScaling::None });
+            let rotary = Some(crate::op::Rotary { theta: 1e4, scaling: crate::op::RotaryScaling::None, width: None });
             let settings = Attention { kv_heads, causal: true, rotary, ..Attention::full(heads) };
             let mixed = to.node("a", Composite::Attention(settings), &[q.into(), k.into(), v.into()]);
             linear(to, "o", [heads * 4, WIDTH], mixed)

@@ -2,7 +2,7 @@
 
 use crate::expansion::{Expansion, Mismatch, mismatch};
 use crate::graph::Operand;
-use crate::op::{ElementFunction, Primitive};
+use crate::op::{ElementFunction, Primitive, Reduction};
 
 /// Expands `Σ_e p_e · down_e(function(gate_e x) · up_e x)`. Programs skip experts whose probability is 0.
 pub(super) fn experts(
@@ -35,6 +35,6 @@ pub(super) fn experts(
     let shares = to.transpose(shares, &[1, 0])?;
     let shares = to.reshape(shares, vec![n_experts, rows, 1])?;
     let weighed = to.one(Primitive::Elementwise(ElementFunction::Mul), &[outer, shares])?;
-    let sum = to.one(Primitive::Reduce(vec![0]), &[weighed])?;
+    let sum = to.one(Primitive::Reduce { axes: vec![0], kind: Reduction::Sum }, &[weighed])?;
     to.reshape(sum, shape)
 }

@@ -7,10 +7,10 @@ use briquette_core::{
     Affine, Decision, Error, Grouping, InputStats, Mask, QuantParams, Result, decision::fake_quantize, rows,
 };
 use briquette_formats::{Checkpoint, TensorSource};
-use briquette_methods::prune::Reconstruction;
+use briquette_methods::prune::{Reconstruction, SparsityPattern};
 use briquette_methods::quant::{Fitter, MaskedRows, Rounding};
 use briquette_methods::reconstruct::{
-    ColumnOrder, DropRule, FactorOutcome, FactorSpec, Fallback, InverseFactor, admm, gptq, sparsegpt,
+    ColumnOrder, FactorOutcome, FactorSpec, Fallback, InverseFactor, admm, gptq, sparsegpt,
 };
 use briquette_report::SolvedLayer;
 use briquette_writer::context::Workers;
@@ -272,7 +272,9 @@ fn goes_by_rows(tensor: &TensorPlan) -> bool {
     let shares_drop = match tensor.solve.reconstruction {
         // Its inverse would be recomputed for each range of rows.
         Some(Reconstruction::Admm) => true,
-        Some(Reconstruction::SparseGpt) => matches!(tensor.prune.map(|prune| prune.cut), Some(Cut::Count(_))),
+        Some(Reconstruction::SparseGpt) => {
+            matches!(tensor.prune.map(|prune| prune.cut), Some(Cut::Pattern(SparsityPattern::Unstructured(_))))
+        }
         None => false,
     };
     let shares_scale = tensor.quant.is_some_and(|quant| quant.spec.needs_whole());
@@ -323,11 +325,9 @@ fn zeros_of(values: &[f32], n_cols: usize) -> Option<Mask> {
     (n_zeros * 64 > values.len()).then(mask)
 }
 
-fn sparsity_of(tensor: &TensorPlan) -> Result<DropRule> {
+fn sparsity_of(tensor: &TensorPlan) -> Result<SparsityPattern> {
     match tensor.prune.map(|prune| prune.cut) {
-        Some(Cut::Count(n_drop)) => Ok(DropRule::Count(n_drop)),
-        Some(Cut::OfEach { size, n_drop }) if size == tensor.rows().n_cols => Ok(DropRule::CountPerRow(n_drop)),
-        Some(Cut::NOfM { n, m }) => Ok(DropRule::NOfM { n, m }),
+        Some(Cut::Pattern(pattern)) => Ok(pattern),
         _ => Err(Error::bug("weights are updated for a cut that spans tensors").at(tensor.culprit())),
     }
 }
