@@ -1,5 +1,6 @@
 //! Hidden drafts and files: their names, their locks, and removal of those that killed runs left behind.
 
+use super::hidden::MARK;
 use super::place::check_is_ours;
 use briquette_core::{Error, Hash128, Result};
 use rustix::io::Errno;
@@ -8,9 +9,6 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// The suffix of the hidden file that later replaces another: `.NAME.partial`.
-pub(crate) const PARTIAL: &str = ".partial";
 
 fn prefix_of(target: &Path) -> Result<String> {
     match target.file_name() {
@@ -97,9 +95,7 @@ fn is_number_of_draft(text: &str) -> bool {
     text.split_once('-').is_some_and(|(process, draft)| is_number(process) && is_number(draft))
 }
 
-/// The file that marks a directory as an unfinished output or as one that is being removed.
-pub const MARK: &str = ".briquette-draft";
-/// Its content.
+/// The content of [`MARK`].
 const MARK_TEXT: &[u8] = b"Unfinished output of briquette; the next run removes it.\n";
 
 /// Marks a directory as a draft, so that a later run may remove it.
