@@ -23,7 +23,7 @@ fn of_primitive(primitive: &Primitive) -> Vec<String> {
         }
         Primitive::Split { axis, sizes } => vec![format!("axis {axis}"), format!("{} parts", sizes.len())],
         Primitive::Slice { axis, start, len } => vec![format!("axis {axis}"), format!("{start} to {}", start + len)],
-        Primitive::Reduce(axes) => vec![format!("axes {axes:?}")],
+        Primitive::Reduce { axes, kind } => vec![format!("{kind:?}").to_lowercase(), format!("axes {axes:?}")],
         Primitive::Resize(factor) => vec![format!("factor {factor}")],
         Primitive::Route { top_k } => vec![format!("top {top_k}")],
         _ => Vec::new(),
