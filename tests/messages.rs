@@ -126,8 +126,11 @@ fn a_hub_model_name_in_a_recipe_gives_the_download_command() {
     let stage = "[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n";
     let recipe = format!("[model]\npath = \"{id}\"\n[output]\npath = \"out\"\n{stage}");
     sandbox.write("configs/recipe.toml", &recipe);
-    let jobs = format!("[base.model]\npath = \"{id}\"\n[[base.stage]]\n{stage}[[job]]\nname = \"a\"\n");
-    sandbox.write("configs/jobs.toml", jobs.replace("[[stage]]\n", "") + "set = { \"output.path\" = \"out\" }\n");
+    let jobs = format!(
+        "[base.model]\npath = \"{id}\"\n{}[matrix]\n\"output.path\" = [\"out\"]\n",
+        stage.replace("stage", "base.stage")
+    );
+    sandbox.write("configs/jobs.toml", jobs);
     let mut lines = vec![("run configs/recipe.toml", 4), ("plan configs/recipe.toml", 4), ("run configs/jobs.toml", 3)];
     if cfg!(feature = "model") {
         let teacher = format!("teacher = \"{id}\"\nloss = [{{ kind = \"logits\" }}]\n");

@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 pub(crate) struct Simulated<'a> {
     checkpoint: &'a Checkpoint,
     infos: Vec<TensorInfo>,
-    values: BTreeMap<usize, Values<'a>>,
+    values: BTreeMap<usize, SimulatedValues<'a>>,
 }
 
 /// The values of a tensor.
-enum Values<'a> {
+enum SimulatedValues<'a> {
     /// Values in file order.
     Held(Vec<u8>),
     /// Values that are computed row by row while they are read, so that a large tensor is not in memory twice.
@@ -54,7 +54,7 @@ impl<'a> Simulated<'a> {
                 simulated.hold(main, tensor.index(), &decided(main, &values, &decision));
             } else {
                 simulated.infos[tensor.index()].dtype = DType::F32;
-                simulated.values.insert(tensor.index(), Values::ByRows { tensor: main, decision });
+                simulated.values.insert(tensor.index(), SimulatedValues::ByRows { tensor: main, decision });
             }
         }
         Ok(simulated)
@@ -69,7 +69,7 @@ impl<'a> Simulated<'a> {
             false => own.copy_from_slice(bytes),
         }
         self.infos[index].dtype = DType::F32;
-        self.values.insert(index, Values::Held(own));
+        self.values.insert(index, SimulatedValues::Held(own));
     }
 
     /// Fills `out` with the values of rows from byte `start` on, as f32.
@@ -131,11 +131,11 @@ impl TensorSource for Simulated<'_> {
 
     fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()> {
         match self.values.get(&index) {
-            Some(Values::Held(own)) => {
+            Some(SimulatedValues::Held(own)) => {
                 out.copy_from_slice(&own[start..start + out.len()]);
                 Ok(())
             }
-            Some(Values::ByRows { tensor, decision }) => self.read_rows(tensor, decision, start, out),
+            Some(SimulatedValues::ByRows { tensor, decision }) => self.read_rows(tensor, decision, start, out),
             None => self.checkpoint.read(index, start, out),
         }
     }

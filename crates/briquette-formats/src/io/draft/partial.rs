@@ -1,6 +1,6 @@
 //! Hidden drafts and files: their names, their locks, and removal of those that killed runs left behind.
 
-use super::names::MARK;
+use super::hidden::MARK;
 use super::place::check_is_ours;
 use briquette_core::{Error, Hash128, Result};
 use rustix::io::Errno;

@@ -1,6 +1,6 @@
 //! Single files that are replaced atomically or appended to line by line.
 
-use super::names::PARTIAL;
+use super::hidden::PARTIAL;
 use super::partial::{has_no_locks, is_at};
 use super::place::exists_error;
 use crate::io::paths::parent_of;
@@ -49,7 +49,8 @@ impl HiddenFile {
         let names = numbers.map(|number| path.with_file_name(format!(".{name}{number}{PARTIAL}")));
         // Anything but a regular file came from another program, and stays: a link could lead anywhere.
         let is_free = |path: &PathBuf| std::fs::symlink_metadata(path).map_or(true, |found| found.is_file());
-        let partial = names.clone().find(is_free).or_else(|| names.clone().next_back()).unwrap_or_default();
+        let partial =
+            names.into_iter().find(is_free).unwrap_or_else(|| path.with_file_name(format!(".{name}{PARTIAL}")));
         let file = open_locked(&partial).map_err(|source| Error::io("cannot write", path, source))?;
         Ok(Self { file, partial, path: path.to_path_buf() })
     }
