@@ -29,11 +29,13 @@ pub fn multiply_adds(graph: &Graph, lowered: &Lowered) -> Vec<u64> {
         found[step.origin.0] = found[step.origin.0].saturating_add(n);
     }
     for (node, n) in graph.nodes.iter().zip(&mut found) {
-        if let Op::Composite(Composite::Experts { top_k, .. }) = &node.op {
-            let crate::graph::Operand::Value(logits) = node.inputs[1] else { continue };
-            let n_experts = lowered.shapes[logits.0].last().copied().unwrap_or(1).max(1) as u64;
-            *n = *n / n_experts * *top_k as u64;
-        }
+        let Op::Composite(Composite::Experts { routing, .. } | Composite::SeparateExperts { routing, .. }) = &node.op
+        else {
+            continue;
+        };
+        let crate::graph::Operand::Value(logits) = node.inputs[1] else { continue };
+        let n_experts = lowered.shapes[logits.0].last().copied().unwrap_or(1).max(1) as u64;
+        *n = *n / n_experts * routing.top_k as u64;
     }
     found
 }
