@@ -87,6 +87,14 @@ pub struct Weight {
     pub is_buffer: bool,
 }
 
+impl Weight {
+    /// Bytes of the dense weight.
+    pub fn n_bytes(&self) -> u64 {
+        let n_bits = self.shape.0.iter().fold(self.dtype.n_bits() as u64, |n, &extent| n.saturating_mul(extent as u64));
+        n_bits.div_ceil(8)
+    }
+}
+
 /// A named input of the graph with the shape that analyses use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct GraphInput {

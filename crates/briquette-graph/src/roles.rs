@@ -21,6 +21,7 @@ pub fn roles(graph: &Graph) -> Vec<WeightRole> {
     let is_distance = |input: &&GraphInput| matches!(input.source, InputSource::RelativeBuckets { .. });
     let distances: Vec<Operand> = graph.inputs.iter().filter(is_distance).map(|input| input.value.into()).collect();
     let logits: Vec<Operand> = graph.nodes.iter().filter_map(logits).collect();
+    let mut has_groups = vec![false; graph.weights.len()];
     for node in &graph.nodes {
         let is_router = node.outputs.iter().any(|output| logits.contains(&Operand::Value(*output)));
         let is_bias = node.inputs.get(1).is_some_and(|indices| distances.contains(indices));
@@ -34,19 +35,22 @@ pub fn roles(graph: &Graph) -> Vec<WeightRole> {
             if is_first || role == Role::Embedding {
                 found[weight] = Some(role);
             }
+            has_groups[weight] |= matches!(&node.op, Op::Primitive(Primitive::Conv(settings)) if settings.groups > 1);
         }
     }
-    let with_axis = |(role, weight): (Option<Role>, &crate::graph::Weight)| {
+    let with_axis = |((role, weight), has_groups): ((Option<Role>, &crate::graph::Weight), bool)| {
         let role = if weight.dtype.is_weight() { role.unwrap_or(Role::Unknown) } else { Role::Other };
         let role = if role == Role::Parameter && weight.shape.rank() < 2 { Role::Bias } else { role };
         let axis = match role {
             Role::Linear if weight.shape.rank() == 3 => OutputAxis::Stacked,
+            // With groups, no axis of a transposed convolution counts outputs.
+            Role::Conv if has_groups => OutputAxis::First,
             Role::Linear | Role::Conv => weight.layout,
             _ => OutputAxis::First,
         };
         WeightRole { role, axis }
     };
-    found.into_iter().zip(&graph.weights).map(with_axis).collect()
+    found.into_iter().zip(&graph.weights).zip(has_groups).map(with_axis).collect()
 }
 
 /// The logits that choose experts.

@@ -13,11 +13,13 @@ pub mod siblings;
 mod statistics;
 mod storage;
 mod student;
+pub mod topology;
 mod untouched;
 
+use crate::raw::RawLayout;
 use crate::{Budget, CalibrationRun, Recipe, Sensitivity, Target};
 use briquette_core::{Error, Result, shown_path};
-use briquette_formats::{Checkpoint, Compressed, TensorInfo, TensorSource};
+use briquette_formats::{Checkpoint, Compressed, TensorInfo, TensorSource, WeightLayout};
 use briquette_methods::quant::ScaleSearch;
 use briquette_writer::ties::{self, Ties};
 use briquette_writer::{Plan, Stop, TensorPlan};
@@ -25,6 +27,7 @@ use interop::Loads;
 pub use statistics::{listed, needs_inputs, settle_unseen};
 use std::collections::BTreeSet;
 use std::path::Path;
+use topology::Topology;
 use untouched::untouched;
 
 /// Plans the model, and the student if the recipe trains one.
@@ -58,7 +61,8 @@ pub fn plan_of<'a>(
 pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Result<Plan<'a>> {
     check_start(recipe, checkpoint)?;
     let loads = recipe.profile.is_for_transformers().then(|| Loads::of(checkpoint)).transpose()?;
-    let mut plan = untouched(recipe, checkpoint, loads.as_ref())?;
+    let topology = topology_of(recipe, checkpoint)?;
+    let mut plan = untouched(recipe, checkpoint, &topology, loads.as_ref())?;
     plan.check_axes()?;
     if loads.is_some() {
         interop::check_layout(&plan)?;
@@ -68,7 +72,7 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
         true => ties::ties_of(checkpoint, stop)?,
         false => Ties::new(),
     };
-    let heads = if spares_heads { heads::of(&plan, &ties, checkpoint)? } else { BTreeSet::new() };
+    let heads = if spares_heads { heads::of(&plan, &ties, checkpoint, &topology)? } else { BTreeSet::new() };
     choose::apply_stages(&mut plan, recipe.file_stages().enumerate(), &heads, loads.as_ref())?;
     plan.check_fit()?;
     norms::link(&mut plan, &mut ties)?;
@@ -81,6 +85,19 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
     storage::choose(&mut plan, recipe);
     statistics::take_in(&mut plan, recipe, checkpoint)?;
     Ok(plan)
+}
+
+/// Returns the structure of a recipe's model: its graph, or names where there is none.
+///
+/// # Errors
+/// See [`Topology::of`].
+pub fn topology_of(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<Topology> {
+    Topology::of(checkpoint, layout_of(recipe, checkpoint))
+}
+
+/// Returns the layout of Linear weights that the recipe or the checkpoint sets.
+fn layout_of(recipe: &Recipe, checkpoint: &Checkpoint) -> Option<WeightLayout> {
+    recipe.layout.map(RawLayout::said).or_else(|| checkpoint.layout())
 }
 
 /// Describes the calibration and the budget of a run. The remarks of a plan list deviations from the recipe.

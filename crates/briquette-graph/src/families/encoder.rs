@@ -98,17 +98,15 @@ pub(super) fn embeddings(
     let first = if let InputSource::PositionIds { offset, .. } = positions { offset } else { 0 };
     let shape = [extents.batch, n_tokens(extents.tokens, longest.map(|rows| rows.saturating_sub(first)))];
     let ids = to.input_from("input_ids", &shape, InputSource::TokenIds);
-    let mut sum = to.embedding(&format!("{path}.word_embeddings"), ids)?;
-    let is_segmented = table("token_type_embeddings").is_some();
-    let others = [
-        (true, "position_ids", "position_embeddings", positions),
-        (is_segmented, "token_type_ids", "token_type_embeddings", InputSource::TokenTypeIds),
-    ];
-    for (_, input, table, source) in others.into_iter().filter(|(is_there, ..)| *is_there) {
-        let indices = to.input_from(input, &shape, source);
-        let rows = to.embedding(&format!("{path}.{table}"), indices)?;
-        sum = to.add(&format!("{path}.sum"), sum, rows);
+    let words = to.embedding(&format!("{path}.word_embeddings"), ids)?;
+    let places = to.input_from("position_ids", &shape, positions);
+    let mut places = to.embedding(&format!("{path}.position_embeddings"), places)?;
+    if table("token_type_embeddings").is_some() {
+        let types = to.input_from("token_type_ids", &shape, InputSource::TokenTypeIds);
+        let types = to.embedding(&format!("{path}.token_type_embeddings"), types)?;
+        places = to.add(&format!("{path}.places"), places, types);
     }
+    let sum = to.add(&format!("{path}.sum"), words, places);
     to.layer_norm(&format!("{path}.LayerNorm"), sum, eps)
 }
 

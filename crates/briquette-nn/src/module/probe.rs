@@ -86,6 +86,11 @@ impl Probe {
         Self { has_gram: true, ..Self::default() }
     }
 
+    /// Returns whether the probe accumulates Gram matrices.
+    pub fn has_gram(&self) -> bool {
+        self.has_gram
+    }
+
     /// Returns a probe that records inputs until another probe [takes them in](Self::take_in). With one probe per
     /// thread, the result does not depend on the order of the threads.
     #[must_use]

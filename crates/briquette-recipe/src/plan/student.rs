@@ -3,7 +3,7 @@
 use crate::plan::interop::Loads;
 use crate::plan::role::RoleContext;
 use crate::plan::untouched::untouched_tensors;
-use crate::plan::{choose, heads, storage};
+use crate::plan::{choose, heads, storage, topology_of};
 use crate::raw::RawLayout;
 use crate::{DistillStage, Recipe, Student};
 use briquette_core::Result;
@@ -25,7 +25,8 @@ pub(crate) fn plan<'a>(
     tensors: &'a [TensorInfo],
     stop: &Stop,
 ) -> Result<Plan<'a>> {
-    let mut before = crate::plan::untouched::untouched(recipe, checkpoint, None)?;
+    let topology = topology_of(recipe, checkpoint)?;
+    let mut before = crate::plan::untouched::untouched(recipe, checkpoint, &topology, None)?;
     before.check_axes()?;
     let n_before: usize = recipe.parts.iter().map(|part| part.stages.len()).sum();
     let first = recipe.parts.iter().flat_map(|part| &part.stages).enumerate();
