@@ -36,7 +36,8 @@ pub(crate) fn expand(to: &mut Expansion, op: &Op, inputs: &[Operand]) -> Result<
         Composite::PrependTokens => tokens::prepended(to, inputs),
         Composite::TakeToken(index) => tokens::taken(to, inputs[0], *index),
         Composite::Gate(function) => gate(to, *function, inputs[0], inputs[1]),
-        Composite::Experts { top_k, function } => experts::experts(to, inputs, *top_k, *function),
+        Composite::Experts { routing, function } => experts::experts(to, inputs, *routing, *function),
+        Composite::SeparateExperts { routing, function } => experts::separate(to, inputs, *routing, *function),
     }?;
     match output {
         Operand::Value(value) => Ok(vec![value]),
@@ -50,6 +51,7 @@ fn n_inputs(composite: &Composite) -> std::ops::RangeInclusive<usize> {
         Composite::Embedding | Composite::RmsNorm { .. } | Composite::HeadNorm { .. } | Composite::Gate(_) => 2..=2,
         Composite::SplitHeads { .. } | Composite::SpaceToTokens | Composite::TakeToken(_) => 1..=1,
         Composite::PrependTokens => 2..=8,
+        Composite::SeparateExperts { .. } => 5..=usize::MAX,
         Composite::BatchNorm { .. } | Composite::Experts { .. } => 5..=5,
         Composite::GroupNorm { .. } => 3..=3,
         Composite::Attention(_) => 3..=4,

@@ -12,6 +12,7 @@ mod efficientnet;
 mod efficientnet_lite;
 mod electra;
 mod encoder;
+mod experts;
 mod extents;
 mod gemma;
 mod gpt2;
@@ -135,7 +136,18 @@ pub const FAMILIES: &[Family] = &[
     Family {
         name: "Llama",
         task: Task::Decoder,
-        model_types: &["llama", "mistral", "qwen2", "qwen3", "phi3", "olmo2", "smollm3", "granite"],
+        model_types: &[
+            "llama",
+            "mistral",
+            "qwen2",
+            "qwen3",
+            "phi3",
+            "olmo2",
+            "smollm3",
+            "granite",
+            "mixtral",
+            "qwen3_moe",
+        ],
         has_names: llama::has_names,
         build: llama::build,
     },

@@ -37,9 +37,9 @@ pub fn of_step(graph: &Graph, lowered: &Lowered, step: &PrimitiveStep) -> u64 {
     };
     let node = &graph.nodes[step.origin.0];
     match &node.op {
-        Op::Composite(Composite::Experts { top_k, .. }) => {
+        Op::Composite(Composite::Experts { routing, .. } | Composite::SeparateExperts { routing, .. }) => {
             let n_experts = shape(node.inputs[1]).last().copied().unwrap_or(1).max(1);
-            (n / n_experts as u64).saturating_mul(*top_k as u64)
+            n.saturating_mul(routing.top_k as u64) / n_experts as u64
         }
         _ => n,
     }

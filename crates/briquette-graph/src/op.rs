@@ -2,10 +2,12 @@
 
 mod attention;
 mod function;
+mod routing;
 mod window;
 
 pub use attention::{Attention, Rotary, RotaryScaling};
 pub use function::ElementFunction;
+pub use routing::Routing;
 pub use window::{ConvSettings, PoolWindow, Reduction};
 
 use serde::Serialize;
@@ -94,11 +96,8 @@ pub enum Primitive {
         /// The axis.
         axis: usize,
     },
-    /// Probabilities of experts: softmax along the last axis, zero for all but the `top_k` largest.
-    Route {
-        /// Experts that run for each token.
-        top_k: usize,
-    },
+    /// Shares of experts: softmax along the last axis, zero for all but the largest.
+    Route(Routing),
     /// An operation without a rule. Shapes are given; all axes are fixed.
     Unknown {
         /// The operation's name where it comes from.
@@ -173,8 +172,15 @@ pub enum Composite {
     ///
     /// `gate` and `up` are `[experts, inner, width]`, `down` is `[experts, width, inner]`.
     Experts {
-        /// Experts that run for each token.
-        top_k: usize,
+        /// How shares follow from logits.
+        routing: Routing,
+        /// The function of the gate.
+        function: ElementFunction,
+    },
+    /// The same with matrices of their own: `[x, logits, gate₀, up₀, down₀, gate₁, ..]`, all `[out, in]`.
+    SeparateExperts {
+        /// How shares follow from logits.
+        routing: Routing,
         /// The function of the gate.
         function: ElementFunction,
     },
@@ -225,7 +231,7 @@ impl Primitive {
             Self::Resize(_) => "resize",
             Self::Pad { .. } => "pad",
             Self::Softmax { .. } => "softmax",
-            Self::Route { .. } => "route",
+            Self::Route(_) => "route",
             Self::Unknown { name, .. } => name,
         }
     }
@@ -249,6 +255,7 @@ impl Composite {
             Self::TakeToken(_) => "take token",
             Self::Gate(_) => "gate",
             Self::Experts { .. } => "experts",
+            Self::SeparateExperts { .. } => "separate experts",
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The role of each weight, and which axis counts its outputs.
 
-use crate::graph::{Graph, GraphInput, InputSource, Operand, WeightId};
+use crate::graph::{Graph, GraphInput, InputSource, Node, Operand, WeightId};
 use crate::op::{Composite, Op, Primitive};
 use briquette_core::{OutputAxis, Role};
 
@@ -15,16 +15,22 @@ pub struct WeightRole {
 
 /// The role of each weight. The first node that uses a weight decides: a tied head is an embedding.
 ///
-/// A table that is looked up by distances is a bias, as its rows are added to scores.
+/// A table that is looked up by distances is a bias, as its rows are added to scores. A router is a parameter.
 pub fn roles(graph: &Graph) -> Vec<WeightRole> {
     let mut found = vec![None; graph.weights.len()];
     let is_distance = |input: &&GraphInput| matches!(input.source, InputSource::RelativeBuckets { .. });
     let distances: Vec<Operand> = graph.inputs.iter().filter(is_distance).map(|input| input.value.into()).collect();
+    let logits: Vec<Operand> = graph.nodes.iter().filter_map(logits).collect();
     let mut has_groups = vec![false; graph.weights.len()];
     for node in &graph.nodes {
+        let is_router = node.outputs.iter().any(|output| logits.contains(&Operand::Value(*output)));
         let is_bias = node.inputs.get(1).is_some_and(|indices| distances.contains(indices));
         for (position, WeightId(weight)) in node.weights() {
-            let role = if is_bias { Role::Bias } else { operand_role(&node.op, position) };
+            let role = match operand_role(&node.op, position) {
+                _ if is_bias => Role::Bias,
+                Role::Linear if is_router => Role::Parameter,
+                role => role,
+            };
             let is_first = found[weight].is_none();
             if is_first || role == Role::Embedding {
                 found[weight] = Some(role);
@@ -47,13 +53,19 @@ pub fn roles(graph: &Graph) -> Vec<WeightRole> {
     found.into_iter().zip(&graph.weights).zip(has_groups).map(with_axis).collect()
 }
 
+/// The logits that choose experts.
+fn logits(node: &Node) -> Option<Operand> {
+    let is_mixture = matches!(node.op, Op::Composite(Composite::Experts { .. } | Composite::SeparateExperts { .. }));
+    node.inputs.get(1).copied().filter(|_| is_mixture)
+}
+
 /// The role of a weight at a position of a node's inputs.
 pub fn operand_role(op: &Op, position: usize) -> Role {
     match (op, position) {
         (Op::Composite(Composite::Linear), 1) => Role::Linear,
         (Op::Composite(Composite::Linear), _) => Role::Bias,
         (Op::Composite(Composite::Embedding), _) => Role::Embedding,
-        (Op::Composite(Composite::Experts { .. }), _) => Role::Linear,
+        (Op::Composite(Composite::Experts { .. } | Composite::SeparateExperts { .. }), _) => Role::Linear,
         (Op::Composite(Composite::Attention(_)), _) => Role::Bias,
         (Op::Composite(Composite::Gate(_) | Composite::PrependTokens), _) => Role::Parameter,
         (Op::Composite(_), _) => Role::Norm,

@@ -47,7 +47,7 @@ pub(crate) fn infer(primitive: &Primitive, inputs: &[&[usize]]) -> Shapes {
         Primitive::Pad { before, after } => pad(inputs[0], before, after),
         Primitive::Scale(_) => Ok(vec![inputs[0].to_vec()]),
         Primitive::Softmax { axis } => check_axis(inputs[0], *axis).map(|()| vec![inputs[0].to_vec()]),
-        Primitive::Route { top_k } => route(inputs[0], *top_k),
+        Primitive::Route(routing) => route(inputs[0], routing.top_k),
         Primitive::Unknown { shapes, .. } => Ok(shapes.clone()),
     }?;
     for shape in &shapes {

@@ -41,6 +41,7 @@ const MODELS: &[(&str, &str, usize, usize, Option<&str>)] = &[
     ("llama-dynamic", "Llama", 2, 4, None),
     ("llama-yarn", "Llama", 2, 4, None),
     ("mistral", "Llama", 2, 4, None),
+    ("mixtral", "Llama", 2, 2, None),
     ("mobilenet_v2", "MobileNetV2", 17, 0, None),
     ("mobilenet_v3-large", "MobileNetV3", 15, 0, None),
     ("mobilenet_v3-small", "MobileNetV3", 11, 0, None),
@@ -52,6 +53,7 @@ const MODELS: &[(&str, &str, usize, usize, Option<&str>)] = &[
     ("phi3", "Llama", 2, 0, None),
     ("qwen2", "Llama", 2, 4, Some("model.embed_tokens.weight")),
     ("qwen3", "Llama", 2, 4, Some("model.embed_tokens.weight")),
+    ("qwen3_moe", "Llama", 2, 2, None),
     ("roberta", "RoBERTa", 2, 2, Some("roberta.embeddings.word_embeddings.weight")),
     ("smollm3", "Llama", 2, 4, Some("model.embed_tokens.weight")),
     ("vgg", "VGG", 0, 0, None),
@@ -136,6 +138,7 @@ fn roles_follow_from_the_layers() {
             let expected = match weight.shape.rank() {
                 4 => Role::Conv,
                 3 => Role::Parameter,
+                2 if path.ends_with("mlp.gate.weight") || path.ends_with("moe.gate.weight") => Role::Parameter,
                 2 if path.contains("relative_attention_bias") => Role::Bias,
                 2 if ["embed", "wte", "wpe"].iter().any(|word| path.contains(word)) => {
                     let is_layer = path.contains("project") || path.contains("mapping") || path.contains("embed_out");

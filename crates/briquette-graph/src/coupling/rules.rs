@@ -64,7 +64,7 @@ pub(super) fn apply(axes: &mut Axes, uses: &Uses, lowered: &Lowered, step: &Prim
             axes.sets.fix(&first[*axis]);
             first
         }
-        Primitive::Route { .. } | Primitive::Scale(_) => first,
+        Primitive::Route(_) | Primitive::Scale(_) => first,
         Primitive::Unknown { .. } => {
             unknown(axes, lowered, inputs, &node.outputs);
             return Ok(());

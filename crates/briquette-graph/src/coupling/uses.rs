@@ -96,7 +96,7 @@ impl<'a> Uses<'a> {
             Primitive::Reduce { axes, .. } => needed_if(axes.contains(&axis)),
             Primitive::Pad { before, after } => needed_if(before[axis] + after[axis] > 0),
             Primitive::Softmax { axis: over } => needed_if(axis == *over),
-            Primitive::Route { .. } | Primitive::Scale(_) => to(axis),
+            Primitive::Route(_) | Primitive::Scale(_) => to(axis),
             Primitive::Unknown { .. } => Next::Fate(Fate::Needed),
         }
     }

@@ -9,9 +9,10 @@ use crate::config::Config;
 use crate::graph::{Graph, InputSource};
 use crate::headers::Headers;
 use crate::op::{Attention, ElementFunction};
-use briquette_core::Result;
+use briquette_core::{Error, Result};
 
 const PROJECTION: &str = "encoder.embedding_hidden_mapping_in";
+const MOST_LAYERS: usize = 1000;
 const NAMES: LayerNames = LayerNames {
     attention: "attention",
     projections: ProjectionNames { q: "query", k: "key", v: "value", out: "dense" },
@@ -37,7 +38,12 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
         LayerSettings { is_pre_norm: false, eps, head_width, attention: Attention::full(1), bias: None, function };
     let groups = format!("{prefix}encoder.albert_layer_groups.");
     let (n_layers, n_groups) = (config.needed("num_hidden_layers")?, headers.count(&groups).max(1));
-    for index in 0..n_layers.min(1 << 16) {
+    // No tensor shows how often the layers repeat.
+    if n_layers > MOST_LAYERS {
+        let message = format!("num_hidden_layers is {n_layers}, expected up to {MOST_LAYERS}");
+        return Err(Error::input(message).at("config.json"));
+    }
+    for index in 0..n_layers {
         let group = format!("{groups}{}.albert_layers.", index * n_groups / n_layers);
         for part in 0..headers.count(&group).max(1) {
             x = layer(&mut to, &format!("{group}{part}"), &NAMES, &settings, x)?;

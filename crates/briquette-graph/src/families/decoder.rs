@@ -3,6 +3,7 @@
 //! What differs between families follows from the tensors (fused layers, norms of heads, norms after layers) and from keys of
 //! `config.json` (windows, factors, limits of scores). [`Style`] has what neither shows.
 
+use super::experts::experts;
 use super::extents::Extents;
 use super::layers::{
     Projected, ProjectionNames, activation, attend, fused_split, gated, head_width, n_layers, n_tokens,
@@ -84,7 +85,10 @@ impl RotaryDecoder<'_> {
         let x = self.residual(to, &own, [first, second], |to, x| self.attention(to, &own, index, x), x)?;
         let feed_forward = |to: &mut GraphBuilder, x| match to.headers().has(&format!("{inner}.gate_up_proj.weight")) {
             true => fused_gated(to, &inner, function, x),
-            false => gated(to, &inner, ["gate_proj", "up_proj", "down_proj"], function, x),
+            false => match experts(to, config, path, function, x)? {
+                Some(sum) => Ok(sum),
+                None => gated(to, &inner, ["gate_proj", "up_proj", "down_proj"], function, x),
+            },
         };
         let x = self.residual(to, &inner, [third, last], feed_forward, x)?;
         to.end_block();

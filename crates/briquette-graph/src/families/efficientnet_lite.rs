@@ -88,7 +88,8 @@ fn same_conv(
     let [n_out, kernel] = filters(to, conv);
     let groups = if conv.ends_with("_depthwise_conv") { n_out.max(1) } else { 1 };
     let space = image.space.map(|extent| extent.div_ceil(stride));
-    let zeros = [0, 1].map(|axis| ((space[axis] - 1) * stride + kernel).saturating_sub(image.space[axis]));
+    let zeros = [0, 1]
+        .map(|axis| (space[axis].saturating_sub(1) * stride).saturating_add(kernel).saturating_sub(image.space[axis]));
     let (before, after) = (zeros.map(|n| n / 2), zeros.map(|n| n.div_ceil(2)));
     let mut settings = ConvSettings::square(stride, 0).with_groups(groups);
     let mut x = image.x;

@@ -1,4 +1,4 @@
-//! Llama, Mistral, Qwen2, Qwen3, Phi-3, OLMo 2, SmolLM3 and Granite, with Hugging Face's names.
+//! Llama, Mistral, Mixtral, Qwen2, Qwen3, Qwen3-MoE, Phi-3, OLMo 2, SmolLM3 and Granite, with Hugging Face's names.
 
 use super::decoder::{self, Style};
 use super::extents::Extents;

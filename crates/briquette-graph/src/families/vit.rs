@@ -113,8 +113,9 @@ fn heads_of_classes(to: &mut GraphBuilder, prefix: &str, x: ValueId, is_dinov2: 
     }
     let mut state = first_token(to, x);
     if is_dinov2 {
-        let n = to.headers().get(&format!("{prefix}embeddings.position_embeddings")).map_or(0, |info| info.shape.0[1]);
-        let patches = Primitive::Slice { axis: 1, start: 1, len: n.saturating_sub(1) };
+        let n =
+            to.headers().get(&format!("{prefix}embeddings.position_embeddings")).and_then(|info| info.shape.0.get(1));
+        let patches = Primitive::Slice { axis: 1, start: 1, len: n.map_or(0, |n| n.saturating_sub(1)) };
         let patches = to.node("patches", patches, &[x.into()]);
         let mean = Primitive::Reduce { axes: vec![1], kind: Reduction::Mean };
         let mean = to.node("patches.mean", mean, &[patches.into()]);
