@@ -27,7 +27,7 @@ fn of_primitive(primitive: &Primitive) -> Vec<String> {
         Primitive::Reduce { axes, kind } => vec![format!("{kind:?}").to_lowercase(), format!("axes {axes:?}")],
         Primitive::Scale(factor) => vec![factor.to_string()],
         Primitive::Resize(factor) => vec![format!("factor {factor}")],
-        Primitive::Route { top_k } => vec![format!("top {top_k}")],
+        Primitive::Route(routing) => vec![format!("top {}", routing.top_k)],
         _ => Vec::new(),
     }
 }
@@ -60,7 +60,7 @@ fn of_composite(composite: &Composite) -> Vec<String> {
         }
         Composite::Gate(function) => vec![function.name().into()],
         Composite::GroupNorm { groups, .. } => vec![format!("{groups} groups")],
-        Composite::Experts { top_k, .. } => vec![format!("top {top_k}")],
+        Composite::Experts { routing, .. } => vec![format!("top {}", routing.top_k)],
         _ => Vec::new(),
     }
 }

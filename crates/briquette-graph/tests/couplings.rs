@@ -112,7 +112,11 @@ fn separate_experts() -> Graph {
         let x = net.to.input("x", &[1, 5, 6]);
         let x = net.linear(x, [6, 8], false);
         let logits = net.linear(x, [8, 2], false);
-        let shares = net.to.node("route", Primitive::Route { top_k: 1 }, &[logits.into()]);
+        let shares = net.to.node(
+            "route",
+            Primitive::Route(briquette_graph::op::Routing { top_k: 1, is_normalized: false }),
+            &[logits.into()],
+        );
         let shares = net.to.nodes("each", Primitive::Split { axis: 2, sizes: vec![1; 2] }, &[shares.into()], 2);
         let mut sum = x;
         for (share, inner) in shares.into_iter().zip([16, 12]) {

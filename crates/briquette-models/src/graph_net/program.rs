@@ -121,7 +121,9 @@ fn composite_call(
         Composite::PrependTokens => (GraphCall::PrependTokens, node.inputs.len()),
         Composite::TakeToken(index) => (GraphCall::TakeToken(*index), 1),
         // The index of layers refuses graphs with these.
-        Composite::GroupNorm { .. } | Composite::Experts { .. } => unreachable!("refused before"),
+        Composite::GroupNorm { .. } | Composite::Experts { .. } | Composite::SeparateExperts { .. } => {
+            unreachable!("refused before")
+        }
     }
 }
 
