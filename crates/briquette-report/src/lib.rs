@@ -41,6 +41,7 @@ pub use figures::{
     GoneTensor, HeldFigures, JobResult, JobStatus, LayersKept, MemoryFigures, OtherOutput, Report, RunFigures,
     SensitivityReport, SolvedLayer, StageBytes, TensorReport, TensorSensitivity, VERSION, WeightHistogram,
 };
+pub use histogram::worst_tensors;
 pub use make::make;
 pub use origin::Origin;
 pub use original::Original;

@@ -3,26 +3,21 @@
 use super::evidence::Evidence;
 use super::figures::{ErrorReport, TensorReport};
 use briquette_core::Storage;
-use briquette_formats::names;
 use briquette_writer::TensorPlan;
 
 /// Returns the result of each tensor, in the order of the model.
 pub(super) fn of(evidence: &Evidence) -> Vec<TensorReport> {
     let planned = &evidence.plan.tensors;
-    // Values read back are in the order of names.
-    let mut n_zeros = vec![0; planned.len()];
-    let by_name = names::order(planned.len(), |index| &planned[index].info.name);
-    by_name.iter().zip(evidence.found).for_each(|(index, found)| n_zeros[*index as usize] = found.n_zeros);
     let one = |tensor: &TensorPlan| {
-        let placed = &evidence.layout.tensors[tensor.index()];
+        let placed = evidence.layout.tensors.of(tensor.index());
         let n = tensor.info.n_elements().max(1) as f64;
         let (rows, dtype) = (tensor.rows(), tensor.value_dtype());
         let n_bytes = placed.coding.n_bytes(dtype, rows.n_rows, rows.n_cols, placed.n_kept) as u64;
         let after_bytes = if tensor.tied_to().is_some() { 0 } else { n_bytes };
-        let error = tensor.is_changed().then(|| ErrorReport::from(evidence.outcomes[tensor.index()].stats.figures()));
-        let outputs = evidence.outcomes[tensor.index()].outputs.filter(|outputs| outputs.whole > 0.0);
+        let error = tensor.is_changed().then(|| ErrorReport::from(evidence.stats[tensor.index()].figures()));
+        let outputs = evidence.outputs.get(&tensor.index()).filter(|outputs| outputs.whole > 0.0);
         TensorReport {
-            name: tensor.info.name.clone(),
+            name: tensor.info.name.to_string(),
             role: tensor.role,
             dtype: tensor.info.dtype.to_string(),
             shape: tensor.info.shape.0.clone(),
@@ -32,7 +27,7 @@ pub(super) fn of(evidence: &Evidence) -> Vec<TensorReport> {
             is_new: false,
             after_bytes,
             bits_per_weight: after_bytes as f64 * 8.0 / n,
-            sparsity: n_zeros[tensor.index()] as f64 / n,
+            sparsity: evidence.n_zeros[tensor.index()] as f64 / n,
             error,
             output_error: outputs.map(|outputs| outputs.error / outputs.whole),
             solved: evidence.solved.get(&tensor.index()).cloned().map(Box::new),
@@ -46,7 +41,7 @@ fn encoding_of(evidence: &Evidence, tensor: &TensorPlan) -> String {
     if let Some(main) = tensor.tied_to() {
         return format!("tied to {}", evidence.plan.tensors[main].info.name);
     }
-    let coding = evidence.layout.tensors[tensor.index()].coding;
+    let coding = evidence.layout.tensors.of(tensor.index()).coding;
     let values = match coding.codes {
         Some(codes) => {
             let sign = if codes.grid == briquette_core::GridKind::Asymmetric { " asymmetric" } else { "" };
@@ -66,7 +61,7 @@ fn why_of(evidence: &Evidence, tensor: &TensorPlan) -> String {
     if let Some(skipped) = &tensor.skipped {
         return skipped.clone();
     }
-    let placed = &evidence.layout.tensors[tensor.index()];
+    let placed = evidence.layout.tensors.of(tensor.index());
     if tensor.prune.is_none() || !evidence.plan.profile.holds_sparse() {
         return String::new();
     }

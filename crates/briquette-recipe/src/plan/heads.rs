@@ -57,7 +57,7 @@ pub fn names(checkpoint: &Checkpoint, roles: &[RoleRule]) -> Result<BTreeSet<Str
     let tensors: Vec<(&TensorInfo, Role)> =
         checkpoint.tensors().iter().map(|info| (info, known.of(info).role)).collect();
     let found = found(&tensors, &ties, &Said::by(checkpoint)?);
-    Ok(found.into_iter().map(|index| tensors[index].0.name.clone()).collect())
+    Ok(found.into_iter().map(|index| tensors[index].0.name.to_string()).collect())
 }
 
 /// Finds embeddings that are stored under two names, and embeddings of models that need a head but store none.

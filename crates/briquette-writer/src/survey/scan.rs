@@ -1,5 +1,6 @@
 //! Reads pieces of tensors strip by strip, with their scores.
 
+use super::PiecesOf;
 use crate::context::Workers;
 use crate::piece::{PieceReader, Strip, sips_of};
 use crate::plan::Plan;
@@ -18,8 +19,8 @@ pub(super) struct PieceOf {
 pub(super) type Dropped = (usize, usize);
 
 /// Returns every piece of some tensors, tensor by tensor.
-pub(super) fn pieces_in_order(tensors: &[usize], pieces: &[Vec<Range<usize>>]) -> Vec<PieceOf> {
-    let part = |&tensor: &usize| pieces[tensor].iter().map(move |rows| PieceOf { tensor, rows: rows.clone() });
+pub(super) fn pieces_in_order(tensors: &[usize], pieces: PiecesOf) -> Vec<PieceOf> {
+    let part = |&tensor: &usize| pieces(tensor).into_iter().map(move |rows| PieceOf { tensor, rows });
     tensors.iter().flat_map(part).collect()
 }
 
