@@ -39,7 +39,8 @@ pub use figures::{
     AllocatedTensor, AllocationReport, BatchReport, BatchStatus, CalibratedLayer, CalibrationReport,
     ContinuationFigures, CurvePoint, DistillReport, EpochPoint, ErrorReport, EvaluationReport, FactorReport, Footprint,
     GoneTensor, HeldFigures, JobResult, JobStatus, LayersKept, MemoryFigures, OtherOutput, Report, RunFigures,
-    SensitivityReport, SolvedLayer, StageBytes, TensorReport, TensorSensitivity, VERSION, WeightHistogram,
+    SensitivityReport, SolvedLayer, StageBytes, TensorReport, TensorSensitivity, TensorTraits, VERSION,
+    WeightHistogram,
 };
 pub use histogram::worst_tensors;
 pub use make::make;

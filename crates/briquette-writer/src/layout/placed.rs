@@ -34,7 +34,7 @@ pub struct PlacedTensor<'a> {
 struct Placed {
     n_kept: usize,
     /// Index of the first of its starts.
-    first: usize,
+    first: u32,
     form: u32,
 }
 
@@ -80,13 +80,15 @@ impl PlacedTensors {
                 }) as u32
             }
         };
-        self.tensors.push(Placed { n_kept, first: self.starts.len(), form });
+        // Plans number tensors in 32 bits too, and a tensor that fits in memory has few starts.
+        let first = u32::try_from(self.starts.len()).expect("an output has fewer than 2^32 parts");
+        self.tensors.push(Placed { n_kept, first, form });
         self.starts.resize(self.starts.len() + parts.len(), 0);
     }
 
     /// Sets the start of a tensor's `nth` tensor in a file.
     pub(super) fn set_start(&mut self, tensor: usize, nth: usize, start: u64) {
-        self.starts[self.tensors[tensor].first + nth] = start;
+        self.starts[self.tensors[tensor].first as usize + nth] = start;
     }
 
     /// Copies the location of a main tensor to a tensor that is tied to it.
@@ -103,6 +105,7 @@ impl PlacedTensors {
     pub fn of(&self, index: usize) -> PlacedTensor<'_> {
         let Placed { n_kept, first, form } = self.tensors[index];
         let Form { coding, file, parts, n_starts } = &self.forms[form as usize];
+        let first = first as usize;
         let starts = self.starts.get(first..first + n_starts).unwrap_or_default();
         PlacedTensor { coding: *coding, n_kept, file: *file, parts, starts }
     }
