@@ -107,7 +107,7 @@ fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Resul
         timing.mark("solve", since);
     }
     let source = solved.as_ref().map_or(checkpoint as &dyn TensorSource, |solved| &solved.source);
-    let written = write(recipe, &mut plan, (checkpoint, source), draft, workers, &mut timing)?;
+    let written = write(begun, &mut plan, source, draft, &mut timing, options)?;
     let n_bytes = written.layout.n_bytes();
     if wanted.is_some_and(|SizeRange { least, most }| n_bytes < least || n_bytes > most) {
         let layers = solved.map(|solved| solved.layers).unwrap_or_default();
@@ -151,16 +151,20 @@ fn start(recipe: &Recipe, checkpoint: &Checkpoint, prediction: Prediction, optio
     Ok(draft)
 }
 
+/// From this number of tensors on, freed memory is returned to the system after each phase.
+const MANY_TENSORS: usize = 100_000;
+
 /// Writes and verifies everything in the draft except the report.
 fn write(
-    recipe: &Recipe,
+    begun: &Begun,
     plan: &mut Plan,
-    (checkpoint, source): (&Checkpoint, &dyn TensorSource),
+    source: &dyn TensorSource,
     draft: &Draft,
-    workers: &Workers,
     timing: &mut Timing,
+    options: &RunOptions,
 ) -> Result<Written> {
-    let mut since = Instant::now();
+    let Begun { recipe, checkpoint, workers, .. } = *begun;
+    let (mut since, has_many) = (Instant::now(), plan.tensors.len() >= MANY_TENSORS);
     let written = flow::write(WriteJob {
         plan,
         source,
@@ -170,7 +174,12 @@ fn write(
         workers,
         small_files: &|plan, manifest| small_files::write(draft, plan, checkpoint, manifest, workers),
         kept: &report::worst_tensors,
-        is_over: &mut |phase| timing.mark(phase, std::mem::replace(&mut since, Instant::now())),
+        is_over: &mut |phase| {
+            timing.mark(phase, std::mem::replace(&mut since, Instant::now()));
+            if has_many {
+                options.meter.release_freed();
+            }
+        },
     })?;
     checkpoint.check_unchanged()?;
     Ok(written)
