@@ -64,7 +64,10 @@ pub(crate) fn stored_tensors_of(path: &Path) -> BTreeMap<String, Tensor> {
     let read = |(info, start): (TensorInfo, u64)| {
         let mut bytes = vec![0; info.n_bytes()];
         file.read_at(start, &mut bytes).unwrap();
-        (info.name.to_string(), Tensor { name: info.name.to_string(), dtype: info.dtype, shape: info.shape.0.clone(), bytes })
+        (
+            info.name.to_string(),
+            Tensor { name: info.name.to_string(), dtype: info.dtype, shape: info.shape.0.clone(), bytes },
+        )
     };
     safetensors::FileHeader::read(&file).unwrap().tensors.into_iter().map(read).collect()
 }

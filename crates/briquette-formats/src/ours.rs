@@ -121,10 +121,7 @@ impl OutputFiles {
     /// - Errors of `each`.
     /// - Input: a file is damaged, or a part is missing.
     /// - Io: a file cannot be read.
-    pub fn for_each_batch(
-        self,
-        each: &mut dyn FnMut(usize, &StoredDir) -> Result<()>,
-    ) -> Result<Arc<Vec<InputFile>>> {
+    pub fn for_each_batch(self, each: &mut dyn FnMut(usize, &StoredDir) -> Result<()>) -> Result<Arc<Vec<InputFile>>> {
         if self.n_tensors() > BATCH {
             let (mut first, mut batch) = (0, LocatedTensors::default());
             let is_sorted = self.in_step(&mut |located| {

@@ -123,11 +123,7 @@ impl StoredTensor {
     ///
     /// # Errors
     /// Input: a part is missing, or has another type or shape.
-    pub fn locate(
-        &mut self,
-        promised: Vec<FilePart>,
-        mut find: impl FnMut(&str) -> Option<FoundPart>,
-    ) -> Result<()> {
+    pub fn locate(&mut self, promised: Vec<FilePart>, mut find: impl FnMut(&str) -> Option<FoundPart>) -> Result<()> {
         self.parts.reserve_exact(promised.len());
         for promise in promised {
             let Some(FoundPart { dtype, shape, file, offset }) = find(&promise.info.name) else {

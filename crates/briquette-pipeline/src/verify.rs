@@ -2,8 +2,8 @@
 
 use briquette_core::{Error, Hash128, Result};
 use briquette_formats::{
-    Checkpoint, Choice, ManifestHead, ModelDir, OutputFiles, StoredDir, TensorInfo, contained, limits, manifest, presence,
-    sums,
+    Checkpoint, Choice, ManifestHead, ModelDir, OutputFiles, StoredDir, TensorInfo, contained, limits, manifest,
+    presence, sums,
 };
 use briquette_recipe::{Recipe, StageKind, raw::RawRecipe};
 use briquette_writer::decode::read_back;

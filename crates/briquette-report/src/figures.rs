@@ -13,8 +13,6 @@ mod training;
 
 pub use allocation::{AllocatedTensor, AllocationReport};
 pub use batch::{BatchReport, BatchStatus, JobResult, JobStatus, OtherOutput};
-use briquette_core::Role;
-use briquette_core::stats::ErrorFigures;
 pub use calibration::{CalibratedLayer, CalibrationReport};
 pub(crate) use evaluation::REFERENCE;
 pub use evaluation::{ContinuationFigures, EvaluationReport, HeldFigures, MemoryFigures, RunFigures};
@@ -23,7 +21,7 @@ use schemars::JsonSchema;
 pub use sensitivity::{SensitivityReport, TensorSensitivity};
 use serde::{Deserialize, Serialize};
 pub use solved::SolvedLayer;
-pub use tensor::{TensorReport, TensorTraits};
+pub use tensor::{ErrorReport, GoneTensor, TensorReport, TensorTraits};
 pub use training::{CurvePoint, DistillReport, EpochPoint, LayersKept};
 
 /// The version of report.json.
@@ -130,38 +128,6 @@ pub struct StageBytes {
     pub stage: String,
     /// The bytes, as the file system reports them.
     pub file_bytes: u64,
-}
-
-/// The error of a tensor against the original.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ErrorReport {
-    /// Signal-to-noise ratio in dB; none if the tensors are equal.
-    pub sqnr_db: Option<f64>,
-    /// Cosine of the angle between the tensors; none if one is all zeros.
-    pub cosine: Option<f64>,
-    /// Norm of the difference over the norm of the original.
-    pub relative: f64,
-}
-
-impl From<ErrorFigures> for ErrorReport {
-    fn from(figures: ErrorFigures) -> Self {
-        Self { sqnr_db: figures.sqnr_db, cosine: figures.cosine, relative: figures.relative }
-    }
-}
-
-/// A tensor of the original without a counterpart in the output, by name and shape.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct GoneTensor {
-    /// The name.
-    pub name: String,
-    /// The role.
-    pub role: Role,
-    /// The type.
-    pub dtype: String,
-    /// The shape.
-    pub shape: Vec<usize>,
-    /// The size in bytes.
-    pub bytes: u64,
 }
 
 /// Counts of weights over a range, before and after.

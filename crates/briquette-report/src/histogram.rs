@@ -42,7 +42,12 @@ fn histogram_of(evidence: &Evidence, tensor: &TensorPlan) -> Result<WeightHistog
     };
     let limit = before.iter().fold(0.0_f32, |limit, value| limit.max(value.abs()));
     let limit = if limit > 0.0 { limit } else { 1.0 };
-    Ok(WeightHistogram { name: info.name.to_string(), limit, before: count(&before, limit), after: count(&after, limit) })
+    Ok(WeightHistogram {
+        name: info.name.to_string(),
+        limit,
+        before: count(&before, limit),
+        after: count(&after, limit),
+    })
 }
 
 fn values_of(source: &dyn TensorSource, index: usize, dtype: DType, n: usize) -> Result<Vec<f32>> {

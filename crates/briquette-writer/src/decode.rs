@@ -65,24 +65,26 @@ pub fn decode_all(stored: &StoredDir, workers: &Workers) -> Result<Vec<DecodedTe
     }
     let row_bytes = |index: usize| stored.tensors[index].rows().n_cols * stored.tensors[index].value_width();
     let n_bytes = |(index, rows): &(usize, Range<usize>)| rows.len() * row_bytes(*index);
-    let decoded = workers.map_small(&tasks, n_bytes, <(DecodeBuffers, BlockHasher)>::default, |(scratch, hasher), task| {
-        let (index, rows) = task;
-        let tensor = &stored.tensors[*index];
-        // Other types are hashed as bytes, and a zero byte is not a zero element.
-        let (is_counted, width) = (tensor.info.dtype.is_weight(), tensor.value_width());
-        let (mut digests, mut n_zeros) = (Vec::with_capacity(rows.len().div_ceil(tensor.rows().rows_per_block())), 0);
-        stored.for_each_strip(*index, rows.clone(), scratch, |values, ends_block| {
-            hasher.push(values);
-            if is_counted {
-                n_zeros += count_zeros(values, width);
-            }
-            if ends_block {
-                digests.push((hasher.take(), std::mem::take(&mut n_zeros)));
-            }
+    let decoded =
+        workers.map_small(&tasks, n_bytes, <(DecodeBuffers, BlockHasher)>::default, |(scratch, hasher), task| {
+            let (index, rows) = task;
+            let tensor = &stored.tensors[*index];
+            // Other types are hashed as bytes, and a zero byte is not a zero element.
+            let (is_counted, width) = (tensor.info.dtype.is_weight(), tensor.value_width());
+            let (mut digests, mut n_zeros) =
+                (Vec::with_capacity(rows.len().div_ceil(tensor.rows().rows_per_block())), 0);
+            stored.for_each_strip(*index, rows.clone(), scratch, |values, ends_block| {
+                hasher.push(values);
+                if is_counted {
+                    n_zeros += count_zeros(values, width);
+                }
+                if ends_block {
+                    digests.push((hasher.take(), std::mem::take(&mut n_zeros)));
+                }
+            })?;
+            workers.advance(n_bytes(task));
+            Ok(digests)
         })?;
-        workers.advance(n_bytes(task));
-        Ok(digests)
-    })?;
     let mut decoded = tasks.iter().map(|(index, _)| *index).zip(decoded).peekable();
     let found = |index: usize| {
         let (mut hasher, mut n_zeros) = (TensorHasher::default(), 0);

@@ -12,20 +12,20 @@ mod writes;
 
 use crate::context::{Stop, Workers, groups_of};
 use crate::layout::PlacedTensors;
-use crate::narrow::{Narrowness, check_stored};
+use crate::narrow::check_stored;
 use crate::piece::{Piece, PieceReader, check_finite, sips_of};
 use crate::plan::{Nonfinite, Plan, TensorPlan};
 use crate::survey::{PieceStart, Pieces, Survey};
-use crate::weight_norm::NormSums;
 use blocks::BlocksOut;
 use briquette_core::block::RowEncoder;
 use briquette_core::coder::{RowCoder, RowForm, WeightRows};
 use briquette_core::encoded::{Part, Parts};
-use briquette_core::{Coding, Decision, ErrorStats, Grouping, Hash128, Mask, QuantParams, Result, Rows};
+use briquette_core::{Coding, Decision, Grouping, Hash128, Mask, QuantParams, Result, Rows};
 use briquette_formats::TensorSource;
 use decide::{Decider, PieceRules, Subject};
-use gather::Gathered;
+use gather::GatheredOutcomes;
 use lengths::Rescaled;
+use outcomes::TaskOutcome;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use tasks::{TaskLists, TaskPieces};
@@ -86,7 +86,7 @@ pub fn encode(
     };
     let TaskLists { first, lengths } = TaskLists::of(plan, surveys, placed);
     workers.begin("encode", first.iter().chain(&lengths).map(|of| task_of(of).n_bytes()).sum());
-    let gathered = Mutex::new(Gathered::new(plan));
+    let gathered = Mutex::new(GatheredOutcomes::new(plan));
     run_tasks(&first, task_of, (source, sink), &gathered, workers)?;
     let sums = gathered.lock().unwrap_or_else(PoisonError::into_inner).take_norms();
     let rescaled = Rescaled::of(plan, source, sums.into_iter())?;
@@ -99,7 +99,7 @@ fn run_tasks<'a>(
     tasks: &[TaskPieces],
     task_of: impl Fn(&TaskPieces) -> EncodeTask<'a> + Sync,
     (source, sink): (&dyn TensorSource, &dyn Sink),
-    gathered: &Mutex<Gathered>,
+    gathered: &Mutex<GatheredOutcomes>,
     workers: &Workers,
 ) -> Result<()> {
     let groups = groups_of(tasks, |of| task_of(of).n_bytes());
@@ -168,19 +168,6 @@ struct Workspace {
 struct StripCoder {
     decider: Decider,
     coder: RowCoder,
-}
-
-/// The intermediate results of a task.
-#[derive(Default)]
-struct TaskOutcome {
-    digests: Vec<Hash128>,
-    stats: ErrorStats,
-    outputs: OutputError,
-    narrowness: Narrowness,
-    /// Sums over the directions of a weight norm; boxed, as few tensors have one.
-    norm: Option<Box<NormSums>>,
-    /// Bytes of each block of codes.
-    block_bytes: Vec<u64>,
 }
 
 impl Workspace {

@@ -18,7 +18,7 @@ use briquette_core::{Result, bits, rows, simd};
 use briquette_formats::TensorSource;
 use briquette_methods::prune::Threshold;
 use piece_counts::PieceCounts;
-use scan::{Dropped, PieceOf, Scan, pieces_in_order};
+use scan::{Dropped, PieceOf, PiecesOf, Scan, pieces_in_order};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 pub use surveyed::{PieceStart, Pieces, Survey};
@@ -42,9 +42,6 @@ pub fn survey(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> 
     let of = |(index, tensor)| one(tensor, thresholds.get(&index).copied(), &pieces(index), counts.of(index));
     Ok(plan.tensors.iter().enumerate().map(of).collect())
 }
-
-/// Returns the row ranges of a tensor's pieces.
-type PiecesOf<'a> = &'a (dyn Fn(usize) -> Vec<Range<usize>> + Sync);
 
 /// The thresholds of tensors that the survey finds.
 type Thresholds = BTreeMap<usize, Threshold>;

@@ -4,7 +4,7 @@
 mod blocks;
 
 use crate::encode::{FilePlace, Sink};
-use crate::layout::{FileLayouts, Headers};
+use crate::layout::{FileHeaders, FileLayouts};
 use briquette_core::encoded::Part;
 use briquette_core::{Error, Result};
 use briquette_formats::{Draft, DraftFile};
@@ -18,7 +18,7 @@ pub(crate) struct WeightFiles<'a> {
 
 impl<'a> WeightFiles<'a> {
     /// Creates the files with reserved space, and writes the bytes that are known before encoding.
-    pub(crate) fn create(draft: &Draft, layout: &'a FileLayouts, headers: &Headers) -> Result<Self> {
+    pub(crate) fn create(draft: &Draft, layout: &'a FileLayouts, headers: &FileHeaders) -> Result<Self> {
         draft.check_space(layout.n_bytes())?;
         let mut files = Vec::with_capacity(layout.files.len());
         for (number, file) in layout.files.iter().enumerate() {

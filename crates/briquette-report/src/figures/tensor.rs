@@ -1,7 +1,8 @@
 //! The result of each tensor, in few bytes, as there may be millions.
 
-use super::{ErrorReport, GoneTensor, SolvedLayer};
+use super::solved::SolvedLayer;
 use briquette_core::Role;
+use briquette_core::stats::ErrorFigures;
 use briquette_formats::TensorName;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -47,6 +48,38 @@ pub struct TensorTraits {
     pub before_bytes: u64,
     /// Whether the original has no tensor of this name and shape.
     pub is_new: bool,
+}
+
+/// The error of a tensor against the original.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ErrorReport {
+    /// Signal-to-noise ratio in dB; none if the tensors are equal.
+    pub sqnr_db: Option<f64>,
+    /// Cosine of the angle between the tensors; none if one is all zeros.
+    pub cosine: Option<f64>,
+    /// Norm of the difference over the norm of the original.
+    pub relative: f64,
+}
+
+impl From<ErrorFigures> for ErrorReport {
+    fn from(figures: ErrorFigures) -> Self {
+        Self { sqnr_db: figures.sqnr_db, cosine: figures.cosine, relative: figures.relative }
+    }
+}
+
+/// A tensor of the original without a counterpart in the output, by name and shape.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct GoneTensor {
+    /// The name.
+    pub name: String,
+    /// The role.
+    pub role: Role,
+    /// The type.
+    pub dtype: String,
+    /// The shape.
+    pub shape: Vec<usize>,
+    /// The size in bytes.
+    pub bytes: u64,
 }
 
 /// The result of a tensor.

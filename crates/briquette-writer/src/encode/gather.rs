@@ -1,6 +1,7 @@
 //! Combines the results of tasks into the outcome of each tensor.
 
-use super::{Outcomes, OutputError, TaskOutcome};
+use super::outcomes::{Outcomes, TaskOutcome};
+use super::output_error::OutputError;
 use crate::narrow::Narrowness;
 use crate::plan::Plan;
 use crate::weight_norm::NormSums;
@@ -8,7 +9,7 @@ use briquette_core::{ErrorStats, TensorHasher};
 use std::collections::BTreeMap;
 
 /// The results of the tasks that ran.
-pub(super) struct Gathered<'a> {
+pub(super) struct GatheredOutcomes<'a> {
     plan: &'a Plan<'a>,
     outcomes: Outcomes,
     /// Results of tensors with several tasks, in the order of tensors and tasks.
@@ -17,7 +18,7 @@ pub(super) struct Gathered<'a> {
     norms: BTreeMap<(usize, usize), Box<NormSums>>,
 }
 
-impl<'a> Gathered<'a> {
+impl<'a> GatheredOutcomes<'a> {
     /// Creates the results before any task ran.
     pub(super) fn new(plan: &'a Plan) -> Self {
         let n = plan.tensors.len();

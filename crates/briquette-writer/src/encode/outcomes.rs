@@ -1,7 +1,8 @@
 //! The results of encoding, in few bytes, as there may be millions of tensors.
 
-use super::OutputError;
+use super::output_error::OutputError;
 use crate::narrow::Narrowness;
+use crate::weight_norm::NormSums;
 use briquette_core::{ErrorStats, Hash128};
 use std::collections::BTreeMap;
 
@@ -26,4 +27,17 @@ impl Outcomes {
     pub(crate) fn block_ends(&self, tensor: usize) -> &[u64] {
         self.block_ends.get(&tensor).map_or(&[], |ends| ends)
     }
+}
+
+/// The intermediate results of a task.
+#[derive(Default)]
+pub(super) struct TaskOutcome {
+    pub(super) digests: Vec<Hash128>,
+    pub(super) stats: ErrorStats,
+    pub(super) outputs: OutputError,
+    pub(super) narrowness: Narrowness,
+    /// Sums over the directions of a weight norm; boxed, as few tensors have one.
+    pub(super) norm: Option<Box<NormSums>>,
+    /// Bytes of each block of codes.
+    pub(super) block_bytes: Vec<u64>,
 }

@@ -13,7 +13,7 @@ use std::io::{self, BufWriter, Write};
 const BUFFER_BYTES: usize = 1 << 18;
 
 /// The known bytes of all files of a layout, written entry by entry, as a header may have 100 MB.
-pub(crate) struct Headers<'a> {
+pub(crate) struct FileHeaders<'a> {
     plan: &'a Plan<'a>,
     parts: TensorParts<'a>,
     order: Order,
@@ -24,13 +24,13 @@ impl FileLayouts {
     ///
     /// # Errors
     /// Bug: it was taken before.
-    pub(crate) fn take_headers<'a>(&mut self, plan: &'a Plan, parts: TensorParts<'a>) -> Result<Headers<'a>> {
+    pub(crate) fn take_headers<'a>(&mut self, plan: &'a Plan, parts: TensorParts<'a>) -> Result<FileHeaders<'a>> {
         let order = self.order.take().ok_or_else(|| Error::bug("the headers were written before"))?;
-        Ok(Headers { plan, parts, order })
+        Ok(FileHeaders { plan, parts, order })
     }
 }
 
-impl Headers<'_> {
+impl FileHeaders<'_> {
     /// Writes the known bytes of a file of a layout.
     ///
     /// # Errors
@@ -52,9 +52,8 @@ impl Headers<'_> {
                 let header = BufWriter::with_capacity(BUFFER_BYTES, header);
                 let mut header = sizes.header(tensors, &self.order, strings, header)?.finish();
                 let flushed = header.flush();
-                let HeaderOut { next, failed, .. } = header.into_inner().map_err(|error| {
-                    Error::bug(format!("a header was not flushed: {error}"))
-                })?;
+                let HeaderOut { next, failed, .. } =
+                    header.into_inner().map_err(|error| Error::bug(format!("a header was not flushed: {error}")))?;
                 failed.map_or(Ok(()), Err)?;
                 flushed.map_err(|error| Error::bug(format!("a header was not written: {error}")))?;
                 let n_spaces = (8 + n_json).checked_sub(next).filter(|n| *n < 8);

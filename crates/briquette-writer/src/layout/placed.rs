@@ -14,7 +14,7 @@ pub struct PlacedTensors {
     tensors: Vec<Placed>,
     /// The starts of the tensors of files, in the order of the plan.
     starts: Vec<u64>,
-    forms: Vec<Form>,
+    forms: Vec<PlacedForm>,
 }
 
 /// The location of a tensor.
@@ -40,7 +40,7 @@ struct Placed {
 
 /// The properties that tensors share.
 #[derive(Debug, Clone, PartialEq)]
-struct Form {
+struct PlacedForm {
     coding: Coding,
     file: usize,
     parts: Vec<PartKind>,
@@ -65,7 +65,7 @@ impl PlacedTensors {
     pub(super) fn push(&mut self, coding: Coding, n_kept: usize, file: usize, parts: &[FilePart]) {
         let kinds = || parts.iter().zip(0..).flat_map(|(part, nth)| kinds_of(part, nth));
         let last = self.tensors.last().map(|last| &self.forms[last.form as usize]);
-        let is_alike = |form: &Form| {
+        let is_alike = |form: &PlacedForm| {
             (form.coding, form.file, form.n_starts) == (coding, file, parts.len())
                 && form.parts.iter().copied().eq(kinds())
         };
@@ -75,7 +75,7 @@ impl PlacedTensors {
                 let first = self.forms.len().saturating_sub(MAX_KNOWN);
                 let known = self.forms[first..].iter().position(is_alike).map(|place| first + place);
                 known.unwrap_or_else(|| {
-                    self.forms.push(Form { coding, file, parts: kinds().collect(), n_starts: parts.len() });
+                    self.forms.push(PlacedForm { coding, file, parts: kinds().collect(), n_starts: parts.len() });
                     self.forms.len() - 1
                 }) as u32
             }
@@ -104,7 +104,7 @@ impl PlacedTensors {
     /// Returns the location of a tensor.
     pub fn of(&self, index: usize) -> PlacedTensor<'_> {
         let Placed { n_kept, first, form } = self.tensors[index];
-        let Form { coding, file, parts, n_starts } = &self.forms[form as usize];
+        let PlacedForm { coding, file, parts, n_starts } = &self.forms[form as usize];
         let first = first as usize;
         let starts = self.starts.get(first..first + n_starts).unwrap_or_default();
         PlacedTensor { coding: *coding, n_kept, file: *file, parts, starts }
@@ -142,9 +142,8 @@ mod tests {
             _ => Coding { storage: Storage::Bitmask, codes: None },
         };
         let info = TensorInfo::checked("w".into(), DType::F32, vec![2, 4]).unwrap();
-        let parts = |i: usize| {
-            OutputFormat::Briquette.file_parts(&info, OutputAxis::First, codings(i), i % 8, None).unwrap()
-        };
+        let parts =
+            |i: usize| OutputFormat::Briquette.file_parts(&info, OutputAxis::First, codings(i), i % 8, None).unwrap();
         let mut placed = PlacedTensors::with_capacity(0);
         for i in 0..300 {
             placed.push(codings(i), i % 8, i / 2, &parts(i));

@@ -2,8 +2,7 @@
 //!
 //! A sample brackets the threshold.
 
-use super::PiecesOf;
-use super::scan::{Dropped, PieceOf, Scan, pieces_in_order};
+use super::scan::{Dropped, PieceOf, PiecesOf, Scan, pieces_in_order};
 use crate::context::Workers;
 use crate::piece::{PieceBuffer, check_finite};
 use crate::plan::{Plan, TensorPlan};
@@ -288,7 +287,8 @@ mod tests {
         let pieces: Vec<Vec<Range<usize>>> = plan.tensors.iter().map(|tensor| pieces_of(tensor, true)).collect();
         let workers = Workers::new(&RunOptions { threads: 2, ..RunOptions::default() }).unwrap();
         let tensors: Vec<usize> = (0..weights.len()).collect();
-        let border = Search::new(&plan, &source, &workers, &|index| pieces[index].clone(), &tensors).border(n_drop).unwrap();
+        let border =
+            Search::new(&plan, &source, &workers, &|index| pieces[index].clone(), &tensors).border(n_drop).unwrap();
         assert_eq!(border.threshold, select::threshold_of(&scores.concat(), n_drop), "{dtype} {n_drop}");
         let key = border.threshold.key;
         let of_piece = |values: &[f32]| briquette_core::simd::count_below(values, key);

@@ -1,6 +1,5 @@
 //! Reads pieces of tensors strip by strip, with their scores.
 
-use super::PiecesOf;
 use crate::context::Workers;
 use crate::piece::{PieceReader, Strip, sips_of};
 use crate::plan::Plan;
@@ -14,6 +13,9 @@ pub(super) struct PieceOf {
     pub(super) tensor: usize,
     pub(super) rows: Range<usize>,
 }
+
+/// Returns the row ranges of a tensor's pieces.
+pub(super) type PiecesOf<'a> = &'a (dyn Fn(usize) -> Vec<Range<usize>> + Sync);
 
 /// Number of elements of a piece below the threshold, and at the threshold.
 pub(super) type Dropped = (usize, usize);

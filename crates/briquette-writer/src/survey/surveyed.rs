@@ -9,12 +9,12 @@ use std::ops::Range;
 pub struct Survey {
     /// Number of kept elements.
     pub n_kept: usize,
-    known: Known,
+    known: ThresholdPieces,
 }
 
 /// A threshold and pieces. Most tensors have no threshold and one piece.
 #[derive(Debug, Clone, PartialEq)]
-enum Known {
+enum ThresholdPieces {
     /// One piece without a threshold.
     Whole,
     /// One piece with a threshold.
@@ -48,9 +48,9 @@ impl Survey {
     pub(super) fn new(n_kept: usize, threshold: Option<Threshold>, pieces: Vec<PieceStart>) -> Self {
         let is_one = matches!(pieces.as_slice(), [only] if only.rows.start == 0);
         let known = match threshold {
-            None if is_one => Known::Whole,
-            Some(threshold) if is_one => Known::WithThreshold(Box::new(threshold)),
-            threshold => Known::Several(Box::new((threshold, pieces))),
+            None if is_one => ThresholdPieces::Whole,
+            Some(threshold) if is_one => ThresholdPieces::WithThreshold(Box::new(threshold)),
+            threshold => ThresholdPieces::Several(Box::new((threshold, pieces))),
         };
         Self { n_kept, known }
     }
@@ -58,18 +58,18 @@ impl Survey {
     /// Returns the threshold, if the survey had to find it.
     pub fn threshold(&self) -> Option<Threshold> {
         match &self.known {
-            Known::Whole => None,
-            Known::WithThreshold(threshold) => Some(**threshold),
-            Known::Several(known) => known.0,
+            ThresholdPieces::Whole => None,
+            ThresholdPieces::WithThreshold(threshold) => Some(**threshold),
+            ThresholdPieces::Several(known) => known.0,
         }
     }
 
     /// Returns the pieces of the tensor, with counts of earlier pieces.
     pub fn pieces(&self, tensor: &TensorPlan) -> Pieces<'_> {
         let n_ties = match &self.known {
-            Known::Whole => 0,
-            Known::WithThreshold(threshold) => threshold.n_ties,
-            Known::Several(known) => return Pieces::Several(&known.1),
+            ThresholdPieces::Whole => 0,
+            ThresholdPieces::WithThreshold(threshold) => threshold.n_ties,
+            ThresholdPieces::Several(known) => return Pieces::Several(&known.1),
         };
         Pieces::One(PieceStart { rows: 0..tensor.rows().n_rows, n_kept: 0, n_ties })
     }
@@ -77,8 +77,8 @@ impl Survey {
     /// Returns the number of pieces.
     pub fn n_pieces(&self) -> usize {
         match &self.known {
-            Known::Several(known) => known.1.len(),
-            Known::Whole | Known::WithThreshold(_) => 1,
+            ThresholdPieces::Several(known) => known.1.len(),
+            ThresholdPieces::Whole | ThresholdPieces::WithThreshold(_) => 1,
         }
     }
 }
@@ -110,7 +110,7 @@ impl std::ops::Deref for Pieces<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::known::{Known as KnownRole, Reason};
+    use crate::known::{Known, Reason};
     use crate::treatment::Treatment;
     use briquette_core::{DType, OutputAxis, Role, Rows, Shape};
     use briquette_formats::TensorInfo;
@@ -119,7 +119,7 @@ mod tests {
     fn pieces_and_thresholds_are_kept_and_a_small_tensor_needs_no_list() {
         let info = TensorInfo::checked("w".into(), DType::F32, vec![6, 2]).unwrap();
         let rows = Rows::of(&Shape(vec![6, 2]), OutputAxis::First);
-        let role = KnownRole::new(Role::Linear, Reason::Matrix);
+        let role = Known::new(Role::Linear, Reason::Matrix);
         let tensor = TensorPlan::new(0, &info, Treatment::none(role, rows));
         let threshold = Some(Threshold { key: 7, n_ties: 3 });
         let piece = |rows: Range<usize>, n_ties| PieceStart { n_kept: rows.start, rows, n_ties };
