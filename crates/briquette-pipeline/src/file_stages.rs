@@ -107,7 +107,7 @@ fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Resul
         timing.mark("solve", since);
     }
     let source = solved.as_ref().map_or(checkpoint as &dyn TensorSource, |solved| &solved.source);
-    let written = write(begun, &mut plan, source, draft, &mut timing, options)?;
+    let written = write(recipe, &mut plan, (checkpoint, source), draft, workers, &mut timing)?;
     let n_bytes = written.layout.n_bytes();
     if wanted.is_some_and(|SizeRange { least, most }| n_bytes < least || n_bytes > most) {
         let layers = solved.map(|solved| solved.layers).unwrap_or_default();
@@ -151,20 +151,16 @@ fn start(recipe: &Recipe, checkpoint: &Checkpoint, prediction: Prediction, optio
     Ok(draft)
 }
 
-/// From this number of tensors on, freed memory is returned to the system after each phase.
-const MANY_TENSORS: usize = 100_000;
-
 /// Writes and verifies everything in the draft except the report.
 fn write(
-    begun: &Begun,
+    recipe: &Recipe,
     plan: &mut Plan,
-    source: &dyn TensorSource,
+    (checkpoint, source): (&Checkpoint, &dyn TensorSource),
     draft: &Draft,
+    workers: &Workers,
     timing: &mut Timing,
-    options: &RunOptions,
 ) -> Result<Written> {
-    let Begun { recipe, checkpoint, workers, .. } = *begun;
-    let (mut since, has_many) = (Instant::now(), plan.tensors.len() >= MANY_TENSORS);
+    let mut since = Instant::now();
     let written = flow::write(WriteJob {
         plan,
         source,
@@ -174,12 +170,7 @@ fn write(
         workers,
         small_files: &|plan, manifest| small_files::write(draft, plan, checkpoint, manifest, workers),
         kept: &report::worst_tensors,
-        is_over: &mut |phase| {
-            timing.mark(phase, std::mem::replace(&mut since, Instant::now()));
-            if has_many {
-                options.meter.release_freed();
-            }
-        },
+        is_over: &mut |phase| timing.mark(phase, std::mem::replace(&mut since, Instant::now())),
     })?;
     checkpoint.check_unchanged()?;
     Ok(written)

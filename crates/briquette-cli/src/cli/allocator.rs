@@ -168,15 +168,6 @@ impl MemoryMeter for Allocated {
     fn reset_peak(&self) {
         PEAK.store(LIVE.load(Relaxed), Relaxed);
     }
-
-    /// Lists of millions of tensors leave gaps of tens of megabytes, which glibc keeps.
-    fn release_freed(&self) {
-        #[cfg(all(target_os = "linux", target_env = "gnu"))]
-        // SAFETY: the function has no preconditions.
-        unsafe {
-            nix::libc::malloc_trim(0);
-        }
-    }
 }
 
 #[cfg(test)]
