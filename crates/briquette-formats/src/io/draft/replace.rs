@@ -46,11 +46,10 @@ impl HiddenFile {
     pub(super) fn create(path: &Path) -> Result<Self> {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let numbers = std::iter::once(String::new()).chain((1..N_NAMES).map(|n| format!("-{n}")));
-        let names = numbers.map(|number| path.with_file_name(format!(".{name}{number}{PARTIAL}")));
+        let mut names = numbers.map(|number| path.with_file_name(format!(".{name}{number}{PARTIAL}")));
         // Anything but a regular file came from another program, and stays: a link could lead anywhere.
         let is_free = |path: &PathBuf| std::fs::symlink_metadata(path).map_or(true, |found| found.is_file());
-        let partial =
-            names.into_iter().find(is_free).unwrap_or_else(|| path.with_file_name(format!(".{name}{PARTIAL}")));
+        let partial = names.find(is_free).unwrap_or_else(|| path.with_file_name(format!(".{name}{PARTIAL}")));
         let file = open_locked(&partial).map_err(|source| Error::io("cannot write", path, source))?;
         Ok(Self { file, partial, path: path.to_path_buf() })
     }
