@@ -19,7 +19,7 @@ pub struct GraphRequest {
     pub choice: Choice,
     /// The extents of its inputs.
     pub extents: Extents,
-    /// What the report contains.
+    /// The parts of the report.
     pub detail: GraphDetail,
     /// The page to write.
     pub page: Option<PathBuf>,

@@ -16,10 +16,9 @@ mod student;
 pub mod topology;
 mod untouched;
 
-use crate::raw::RawLayout;
 use crate::{Budget, CalibrationRun, Recipe, Sensitivity, Target};
 use briquette_core::{Error, Result, shown_path};
-use briquette_formats::{Checkpoint, Compressed, TensorInfo, TensorSource, WeightLayout};
+use briquette_formats::{Checkpoint, Compressed, TensorInfo, TensorSource};
 use briquette_methods::quant::ScaleSearch;
 use briquette_writer::ties::{self, Ties};
 use briquette_writer::{Plan, Stop, TensorPlan};
@@ -27,7 +26,7 @@ use interop::Loads;
 pub use statistics::{listed, needs_inputs, settle_unseen};
 use std::collections::BTreeSet;
 use std::path::Path;
-use topology::Topology;
+use topology::topology_of;
 use untouched::untouched;
 
 /// Plans the model, and the student if the recipe trains one.
@@ -85,19 +84,6 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
     storage::choose(&mut plan, recipe);
     statistics::take_in(&mut plan, recipe, checkpoint)?;
     Ok(plan)
-}
-
-/// Returns the structure of a recipe's model: its graph, or names where there is none.
-///
-/// # Errors
-/// See [`Topology::of`].
-pub fn topology_of(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<Topology> {
-    Topology::of(checkpoint, layout_of(recipe, checkpoint))
-}
-
-/// Returns the layout of Linear weights that the recipe or the checkpoint sets.
-fn layout_of(recipe: &Recipe, checkpoint: &Checkpoint) -> Option<WeightLayout> {
-    recipe.layout.map(RawLayout::said).or_else(|| checkpoint.layout())
 }
 
 /// Describes the calibration and the budget of a run. The remarks of a plan list deviations from the recipe.

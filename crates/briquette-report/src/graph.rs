@@ -12,11 +12,11 @@ use briquette_graph::coupling::{CouplingGroup, coupling_groups, parameters_left}
 use briquette_graph::roles::roles;
 use briquette_graph::siblings::siblings;
 use briquette_graph::{Graph, Lowered, Operand};
-use items::Item;
+use items::GraphItem;
 use serde::Serialize;
 use std::path::Path;
 
-/// What a document about a graph contains.
+/// The parts of a report about a graph.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GraphDetail {
     /// Shows the primitive operations instead of nodes.
@@ -74,7 +74,7 @@ pub fn schema() -> serde_json::Value {
     schemars::schema_for!(GraphReport).to_value()
 }
 
-fn totals(graph: &Graph, nodes: &[Item]) -> GraphTotals {
+fn totals(graph: &Graph, nodes: &[GraphItem]) -> GraphTotals {
     GraphTotals {
         n_nodes: graph.nodes.len(),
         n_parameters: graph.n_parameters() as u64,
@@ -106,7 +106,7 @@ fn block(block: &briquette_graph::Block) -> GraphBlock {
     GraphBlock { name: block.name.clone(), first_node: block.nodes.start, n_nodes: block.nodes.len() }
 }
 
-fn node(item: &Item) -> Result<GraphNode> {
+fn node(item: &GraphItem) -> Result<GraphNode> {
     let operand = |operand: &Operand| match operand {
         Operand::Value(value) => GraphOperand::Value(value.0),
         Operand::Weight(weight) => GraphOperand::Weight(weight.0),
@@ -126,7 +126,7 @@ fn json(value: &impl Serialize) -> Result<serde_json::Value> {
     serde_json::to_value(value).map_err(|error| Error::bug(format!("an operation: {error}")))
 }
 
-fn primitive(item: &Item) -> Result<GraphPrimitive> {
+fn primitive(item: &GraphItem) -> Result<GraphPrimitive> {
     Ok(GraphPrimitive { of_node: item.of_node, node: node(item)? })
 }
 

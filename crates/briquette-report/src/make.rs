@@ -5,7 +5,7 @@ use super::figures::{Footprint, GraphDiagram, LayersKept, Report, StageBytes, VE
 use super::{graph, histogram, notes, remarks, tensors};
 use briquette_core::{Result, shown_path};
 use briquette_recipe::StageKind;
-use briquette_recipe::plan::topology_of;
+use briquette_recipe::plan::topology::topology_of;
 use briquette_recipe::raw::RawStage;
 use briquette_writer::context::Workers;
 

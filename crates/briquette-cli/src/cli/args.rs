@@ -74,7 +74,7 @@ pub(crate) enum Command {
     Graph {
         /// A file, an index of shards, or a directory
         model: PathBuf,
-        /// What to show, and for which inputs
+        /// The parts to show, and the inputs
         #[command(flatten)]
         what: GraphArgs,
     },

@@ -3,7 +3,8 @@
 use crate::sensitivity::{self, OpenTensor};
 use briquette_core::{Error, Hash128, Result};
 use briquette_methods::quant::{Activations, Candidate, allocate};
-use briquette_recipe::plan::{siblings, topology_of};
+use briquette_recipe::plan::siblings;
+use briquette_recipe::plan::topology::topology_of;
 use briquette_recipe::{Budget, GivenScheme, Recipe, Target};
 use briquette_report::{AllocatedTensor, AllocationReport};
 use briquette_writer::context::{RunOptions, Workers};

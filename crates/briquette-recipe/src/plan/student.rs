@@ -2,8 +2,9 @@
 
 use crate::plan::interop::Loads;
 use crate::plan::role::RoleContext;
+use crate::plan::topology::topology_of;
 use crate::plan::untouched::untouched_tensors;
-use crate::plan::{choose, heads, storage, topology_of};
+use crate::plan::{choose, heads, storage};
 use crate::raw::RawLayout;
 use crate::{DistillStage, Recipe, Student};
 use briquette_core::Result;

@@ -1,5 +1,7 @@
 //! The structure of a model's network: its graph, or the names of its tensors where there is no graph.
 
+use crate::Recipe;
+use crate::raw::RawLayout;
 use briquette_core::Result;
 use briquette_formats::{Checkpoint, TensorSource, WeightLayout, model_config};
 use briquette_graph::families::build;
@@ -46,4 +48,17 @@ impl Topology {
             Self::Names(_) => None,
         }
     }
+}
+
+/// Returns the structure of a recipe's model: its graph, or names where there is none.
+///
+/// # Errors
+/// See [`Topology::of`].
+pub fn topology_of(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<Topology> {
+    Topology::of(checkpoint, layout_of(recipe, checkpoint))
+}
+
+/// Returns the layout of Linear weights that the recipe or the checkpoint sets.
+pub(crate) fn layout_of(recipe: &Recipe, checkpoint: &Checkpoint) -> Option<WeightLayout> {
+    recipe.layout.map(RawLayout::said).or_else(|| checkpoint.layout())
 }

@@ -2,9 +2,9 @@
 
 use crate::Recipe;
 use crate::plan::interop::Loads;
+use crate::plan::keep;
 use crate::plan::role::RoleContext;
-use crate::plan::topology::Topology;
-use crate::plan::{keep, layout_of};
+use crate::plan::topology::{Topology, layout_of};
 use briquette_core::{Result, Rows};
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource, WeightLayout};
 use briquette_writer::known::Known;

@@ -1,6 +1,6 @@
 //! The diagram of a graph, in which equal blocks appear once.
 
-use super::items::Item;
+use super::items::GraphItem;
 use crate::figures::{DiagramNode, DiagramSection, DiagramWeight, GraphDiagram, GraphTotals};
 use crate::groups::label;
 use briquette_core::Role;
@@ -14,7 +14,7 @@ use std::ops::Range;
 pub(super) fn of(
     graph: &Graph,
     lowered: &Lowered,
-    items: &[Item],
+    items: &[GraphItem],
     totals: GraphTotals,
     is_folded: bool,
 ) -> GraphDiagram {
@@ -45,7 +45,7 @@ fn singles(section: &Section) -> Vec<Section> {
 struct Drawing<'a> {
     graph: &'a Graph,
     lowered: &'a Lowered,
-    items: &'a [Item<'a>],
+    items: &'a [GraphItem<'a>],
     /// The items of each node of the graph.
     ranges: Vec<Range<usize>>,
     roles: Vec<Role>,
@@ -56,7 +56,7 @@ struct Drawing<'a> {
 
 impl<'a> Drawing<'a> {
     /// Draws the inputs.
-    fn of(graph: &'a Graph, lowered: &'a Lowered, items: &'a [Item<'a>]) -> Self {
+    fn of(graph: &'a Graph, lowered: &'a Lowered, items: &'a [GraphItem<'a>]) -> Self {
         let mut ranges = vec![0..0; graph.nodes.len()];
         for (index, item) in items.iter().enumerate() {
             let range = &mut ranges[item.of_node];
@@ -151,7 +151,7 @@ impl<'a> Drawing<'a> {
         found
     }
 
-    fn node(&self, item: &Item, block: &str) -> DiagramNode {
+    fn node(&self, item: &GraphItem, block: &str) -> DiagramNode {
         let weights = || {
             item.inputs.iter().filter_map(|operand| match operand {
                 Operand::Weight(weight) => Some(weight.0),

@@ -6,7 +6,7 @@ use briquette_graph::{Graph, Lowered, Op, Operand, ValueId};
 
 /// A node, or a primitive that a node expands to.
 #[derive(Debug)]
-pub(super) struct Item<'a> {
+pub(super) struct GraphItem<'a> {
     pub(super) of_node: usize,
     pub(super) name: &'a str,
     pub(super) operation: String,
@@ -19,9 +19,9 @@ pub(super) struct Item<'a> {
 }
 
 /// Returns the nodes of a graph.
-pub(super) fn of_nodes<'a>(graph: &'a Graph, lowered: &Lowered) -> Vec<Item<'a>> {
+pub(super) fn of_nodes<'a>(graph: &'a Graph, lowered: &Lowered) -> Vec<GraphItem<'a>> {
     let mut bytes = FirstUses::of(graph);
-    let item = |((of_node, node), multiply_adds): ((usize, &'a briquette_graph::Node), u64)| Item {
+    let item = |((of_node, node), multiply_adds): ((usize, &'a briquette_graph::Node), u64)| GraphItem {
         of_node,
         name: &node.name,
         operation: words(&node.op),
@@ -35,13 +35,13 @@ pub(super) fn of_nodes<'a>(graph: &'a Graph, lowered: &Lowered) -> Vec<Item<'a>>
 }
 
 /// Returns the primitives of a graph, in the order of nodes.
-pub(super) fn of_primitives<'a>(graph: &Graph, lowered: &'a Lowered) -> Vec<Item<'a>> {
+pub(super) fn of_primitives<'a>(graph: &Graph, lowered: &'a Lowered) -> Vec<GraphItem<'a>> {
     let mut bytes = FirstUses::of(graph);
     let mut steps: Vec<_> = lowered.steps.iter().collect();
     steps.sort_by_key(|step| step.origin);
     let item = |step: &'a briquette_graph::PrimitiveStep| {
         let op = Op::Primitive(step.node.op.clone());
-        Item {
+        GraphItem {
             of_node: step.origin.0,
             name: &step.node.name,
             operation: words(&op),
