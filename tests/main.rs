@@ -28,7 +28,6 @@ mod faults;
 mod frozen;
 mod generate;
 mod goldens;
-mod graph;
 mod groups;
 #[cfg(feature = "model")]
 mod guide;

@@ -34,6 +34,7 @@ mod hessian;
 mod output_error;
 mod product;
 mod sparsegpt;
+mod sparsity;
 mod strip;
 
 pub use admm::admm;
@@ -41,3 +42,4 @@ pub use factor::{ColumnOrder, FactorOutcome, FactorSpec, Fallback, InverseFactor
 pub use gptq::gptq;
 pub use output_error::output_error;
 pub use sparsegpt::sparsegpt;
+pub use sparsity::DropRule;

@@ -4,7 +4,6 @@
 
 mod codes;
 mod conv;
-mod dense;
 mod fixture;
 mod hard_inputs;
 mod known;

@@ -33,7 +33,6 @@ pub(super) fn empty() -> Report {
         stage_bytes: Vec::new(),
         remarks: Vec::new(),
         notes: Vec::new(),
-        graph: None,
         allocation: None,
         seconds: Vec::new(),
         total_seconds: 0.0,

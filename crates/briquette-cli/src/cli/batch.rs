@@ -24,22 +24,22 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SweepArgs {
     /// The directory of all outputs
-    #[arg(long, short, value_name = "OUT", help_heading = "Output")]
+    #[arg(long, short, value_name = "OUT")]
     pub(crate) output: PathBuf,
     /// Number of sizes in a range, including both ends
-    #[arg(long, value_name = "N", default_value_t = 6, value_parser = n_points(), help_heading = "Budget")]
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = n_points())]
     pub(crate) points: usize,
     /// Another output to show in the report; can be repeated
-    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    #[arg(long, value_name = "DIR")]
     pub(crate) also: Vec<PathBuf>,
     /// Replace existing outputs that briquette wrote
-    #[arg(long, help_heading = "Output")]
+    #[arg(long)]
     pub(crate) force: bool,
     /// Skip finished, unchanged sizes
-    #[arg(long, help_heading = "Jobs")]
+    #[arg(long)]
     pub(crate) resume: bool,
     /// Run every N-th size from the I-th (I/N, from 0), or auto or auto/N
-    #[arg(long, value_name = "I/N", help_heading = "Jobs")]
+    #[arg(long, value_name = "I/N")]
     pub(crate) shard: Option<String>,
 }
 

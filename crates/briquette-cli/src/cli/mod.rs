@@ -12,8 +12,6 @@ mod compress;
 mod devices;
 mod evaluate;
 mod generate;
-mod graph;
-mod graph_tables;
 mod hints;
 mod in_flags;
 mod man;

@@ -2,7 +2,6 @@
 
 use crate::rules::{Amount, Prune, Quantize};
 use briquette_core::{Affine, Hash128, InputView};
-use briquette_methods::prune::SparsityPattern;
 use std::fmt;
 
 /// The extents of an empty tensor that identify the rules of a parameter.
@@ -42,8 +41,8 @@ impl Prune {
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Pattern(SparsityPattern::Unstructured(ratio) | SparsityPattern::PerRow(ratio)) => ratio.get().fmt(f),
-            Self::Pattern(SparsityPattern::NOfM { n, m }) => write!(f, "{n}:{m}"),
+            Self::Ratio(ratio) => ratio.get().fmt(f),
+            Self::NOfM { n, m } => write!(f, "{n}:{m}"),
             Self::Zeros => f.write_str("zeros"),
             Self::Outside(_) => f.write_str("a given mask"),
         }

@@ -2,7 +2,6 @@
 
 use crate::plan::interop::Loads;
 use crate::plan::role::RoleContext;
-use crate::plan::topology::topology_of;
 use crate::plan::untouched::untouched_tensors;
 use crate::plan::{choose, heads, storage};
 use crate::raw::RawLayout;
@@ -26,8 +25,7 @@ pub(crate) fn plan<'a>(
     tensors: &'a [TensorInfo],
     stop: &Stop,
 ) -> Result<Plan<'a>> {
-    let topology = topology_of(recipe, checkpoint)?;
-    let mut before = crate::plan::untouched::untouched(recipe, checkpoint, &topology, None)?;
+    let mut before = crate::plan::untouched::untouched(recipe, checkpoint, None)?;
     before.check_axes()?;
     let n_before: usize = recipe.parts.iter().map(|part| part.stages.len()).sum();
     let first = recipe.parts.iter().flat_map(|part| &part.stages).enumerate();

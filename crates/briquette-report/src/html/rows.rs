@@ -3,20 +3,17 @@
 //! The words are text outside of the drawing, so that they do not shrink on a phone and screen readers can read
 //! them.
 
-use super::escape::escape;
-use maud::{Markup, html};
-
-/// A row.
+/// A row. All fields except `marks` are HTML.
 #[derive(Debug)]
 pub(super) struct FigureRow {
     /// The name of the row.
-    pub(super) label: Markup,
-    /// Small plain text beside the label.
+    pub(super) label: String,
+    /// Small text beside the label.
     pub(super) note: String,
     /// The drawing as SVG.
-    pub(super) marks: Markup,
+    pub(super) marks: String,
     /// The value as text.
-    pub(super) value: Markup,
+    pub(super) value: String,
 }
 
 /// A figure of rows.
@@ -26,30 +23,26 @@ pub(super) struct RowFigure {
     pub(super) id: &'static str,
     /// The title.
     pub(super) title: &'static str,
-    /// An introduction.
-    pub(super) lead: Markup,
+    /// An introduction, as HTML.
+    pub(super) lead: String,
     /// The labels of the scale; see [`super::axis::PlotAxis::labels`].
-    pub(super) axis: Markup,
+    pub(super) axis: String,
     /// The rows from top to bottom.
     pub(super) rows: Vec<FigureRow>,
     /// Small text below.
-    pub(super) foot: Markup,
+    pub(super) foot: String,
 }
 
 impl RowFigure {
     /// Returns the figure as HTML.
-    pub(super) fn to_html(&self) -> Markup {
-        let Self { id, title, lead, axis, rows, foot } = self;
-        html! {
-            section aria-labelledby=(id) {
-                figure {
-                    figcaption { h2 id=(id) { (title) } p { (lead) } }
-                    div class="scale" { span {} (axis) span {} }
-                    ul class="rows" { @for part in rows { (row(part)) "\n" } }
-                    @if !foot.0.is_empty() { p class="fine" { (foot) } }
-                }
-            }
-        }
+    pub(super) fn to_html(&self) -> String {
+        let Self { id, title, lead, axis, foot, .. } = self;
+        let rows: String = self.rows.iter().map(row).collect();
+        let foot = if foot.is_empty() { String::new() } else { format!("<p class=\"fine\">{foot}</p>\n") };
+        format!(
+            "<section aria-labelledby=\"{id}\">\n<figure>\n<figcaption><h2 id=\"{id}\">{title}</h2>\n<p>{lead}</p></figcaption>\n\
+             <div class=\"scale\"><span></span>{axis}<span></span></div>\n<ul class=\"rows\">\n{rows}</ul>\n{foot}</figure>\n</section>\n"
+        )
     }
 }
 
@@ -69,18 +62,14 @@ pub(super) fn marks(places: impl Iterator<Item = f64>) -> Vec<f64> {
     places
 }
 
-fn row(row: &FigureRow) -> Markup {
+fn row(row: &FigureRow) -> String {
     let FigureRow { label, note, marks, value } = row;
-    html! {
-        li class="row" {
-            span class="label" {
-                (label)
-                @if !note.is_empty() { " " small class="times" { (escape(note)) } }
-            }
-            svg class="plot" height="20" aria-hidden="true" { (marks) }
-            span class="value" { (value) }
-        }
-    }
+    let note = if note.is_empty() { String::new() } else { format!(" <small class=\"times\">{note}</small>") };
+    format!(
+        "<li class=\"row\"><span class=\"label\">{label}{note}</span>\
+         <svg class=\"plot\" height=\"20\" aria-hidden=\"true\">{marks}</svg>\
+         <span class=\"value\">{value}</span></li>\n"
+    )
 }
 
 #[cfg(test)]
