@@ -164,3 +164,51 @@ fn weights_that_fit_in_the_other_layout_are_refused_with_the_flag_that_helps() {
     let lost = sandbox.run(&format!("eval burn {DATA}"));
     lost.assert_fails(4, &["intermediate.dense.weight", "--layout"]);
 }
+
+#[test]
+fn a_teacher_at_another_path_is_read_in_its_own_layout() {
+    for is_square in [true, false] {
+        let sandbox = bert(is_square);
+        for name in ["train.txt", "eval.txt"] {
+            copy(&sandbox.path("text.txt"), &sandbox.path(name));
+        }
+        let loss = "student = \"layers\"\nn_layers = 1\nloss = [{ kind = \"embedding\" }]";
+        let distill = |output: &str, teacher: &str| {
+            sandbox.write("recipe.toml", of_sentences(output, &format!("{teacher}\n{loss}"), ""));
+            sandbox.run("distill recipe.toml --threads 1 --force --device cpu --quiet")
+        };
+        copy(&sandbox.path("bert-tiny"), &sandbox.path("torch"));
+        distill("of-torch", "teacher = \"torch\"").assert_ok();
+        distill("of-burn", "teacher = \"burn\"\nteacher_layout = \"burn\"").assert_ok();
+        let [expected, found] = ["of-torch", "of-burn"].map(|output| tensors_of(&sandbox.path(output)));
+        assert!(expected == found, "square: {is_square}");
+        distill("none", "teacher_layout = \"burn\"").assert_fails(2, &["teacher_layout", "set teacher"]);
+        if !is_square {
+            distill("none", "teacher = \"burn\"").assert_fails(4, &["intermediate.dense.weight", "teacher_layout"]);
+        }
+    }
+}
+
+#[test]
+fn inspect_and_export_take_the_layout() {
+    let sandbox = bert(false);
+    let why = |line: &str| {
+        let tensors = sandbox.json(&format!("inspect {line}"))["tensors"].clone();
+        let found = tensors.as_array().unwrap().iter().find(|tensor| tensor["name"] == WIDE).unwrap().clone();
+        found["why"].clone()
+    };
+    assert_eq!(why("burn --layout burn"), why("bert-tiny"));
+    assert_ne!(why("burn"), why("bert-tiny"));
+    for format in ["briquette", "dense", "burnpack"] {
+        sandbox.ok(&format!("export burn --layout burn --to {format} -o {format}"));
+        sandbox.ok(&format!("verify {format}"));
+        // The output records the layout; the flag is for the original model.
+        let found = sandbox.json(&format!("eval {format} --against burn --layout burn {DATA}"));
+        assert!(found["metrics"]["cosine"].as_f64().unwrap() > 1.0 - 1e-5, "{format}: {found}");
+    }
+    let refused = sandbox.run("export burn --layout burn --to compressed-tensors -o ct --allow-untested");
+    refused.assert_fails(6, &["layout"]);
+}
+
+/// A Linear layer whose inputs and outputs differ in number.
+const WIDE: &str = "encoder.layer.0.intermediate.dense.weight";

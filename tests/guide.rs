@@ -34,6 +34,7 @@ macro_rules! pages {
 
 pages! {
     getting_started: "getting-started.md",
+    network: "network.md",
     choose: "choose.md",
     compress: "compress.md",
     budget: "budget.md",

@@ -51,7 +51,7 @@ fn every_command_escapes_hostile_names_and_paths() {
         let table = run(&sandbox, &words("inspect M", model), 0);
         assert_eq!(
             table.lines().count(),
-            1 + hostile_tensors().len() + 2,
+            1 + hostile_tensors().len() + 3,
             "a tensor takes more than its line: {table}"
         );
         let table = run(&sandbox, &words("plan M --quantize int8", model), 0);

@@ -28,6 +28,7 @@ mod faults;
 mod frozen;
 mod generate;
 mod goldens;
+mod graph;
 mod groups;
 #[cfg(feature = "model")]
 mod guide;

@@ -1,8 +1,6 @@
 //! Common mistakes: the error is one line that says what to write instead.
 
-use crate::sandbox::Sandbox;
-#[cfg(feature = "model")]
-use crate::sandbox::{copy, repository};
+use crate::sandbox::{Sandbox, copy, repository};
 use crate::weights::{safetensors_of, tiny};
 
 fn with_tiny() -> Sandbox {
@@ -89,6 +87,64 @@ fn a_bare_command_prints_its_help() {
     }
     let outcome = sandbox.run("--json");
     assert_eq!(outcome.code, 2, "{}", outcome.stdout);
+}
+
+#[test]
+fn every_flag_of_a_command_with_many_flags_has_a_heading() {
+    let sandbox = Sandbox::new();
+    for command in ["compress", "sweep", "plan", "eval", "calibrate", "sensitivity", "generate"] {
+        let help = sandbox.ok(&format!("{command} --help")).stdout;
+        let (_, options) = help.split_once("\nOptions:\n").unwrap();
+        let own: Vec<&str> = options.lines().take_while(|line| !line.is_empty()).collect();
+        assert!(own.len() <= 2 && own[0].contains("--help"), "{command}: {own:?}");
+        assert!(help.contains("\nInput:\n") && help.contains("\nCommon:\n"), "{command}: {help}");
+    }
+}
+
+#[test]
+#[cfg(feature = "model")]
+fn errors_of_a_sweep_show_paths_as_given() {
+    let sandbox = Sandbox::with("digits");
+    copy(&repository().join("fixtures/digits-data.safetensors"), &sandbox.path("data.safetensors"));
+    let here = sandbox.path("").canonicalize().unwrap();
+    let weights = std::fs::read(sandbox.path("digits/model.safetensors")).unwrap();
+    for (name, bytes) in [("model.safetensors", &weights[..weights.len() - 9]), ("config.json", b"{".as_slice())] {
+        sandbox.write(&format!("digits/{name}"), bytes);
+        let refused =
+            sandbox.run("sweep digits -o sizes --bytes 6kB..9kB --eval data.safetensors --device cpu --quiet");
+        assert_ne!(refused.code, 0);
+        let stderr = &refused.stderr;
+        assert!(stderr.contains("digits") && !stderr.contains(here.to_str().unwrap()), "{name}: {stderr}");
+        sandbox.write("digits/model.safetensors", &weights);
+    }
+}
+
+#[test]
+fn a_hub_model_name_in_a_recipe_gives_the_download_command() {
+    let sandbox = Sandbox::with("digits");
+    let id = "sentence-transformers/all-MiniLM-L6-v2";
+    let stage = "[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n";
+    let recipe = format!("[model]\npath = \"{id}\"\n[output]\npath = \"out\"\n{stage}");
+    sandbox.write("configs/recipe.toml", &recipe);
+    let jobs = format!(
+        "[base.model]\npath = \"{id}\"\n{}[matrix]\n\"output.path\" = [\"out\"]\n",
+        stage.replace("stage", "base.stage")
+    );
+    sandbox.write("configs/jobs.toml", jobs);
+    let mut lines = vec![("run configs/recipe.toml", 4), ("plan configs/recipe.toml", 4), ("run configs/jobs.toml", 3)];
+    if cfg!(feature = "model") {
+        let teacher = format!("teacher = \"{id}\"\nloss = [{{ kind = \"logits\" }}]\n");
+        let train = "[data]\ntrain = \"../data.safetensors\"\n[[stage]]\nkind = \"distill\"\n";
+        let recipe = recipe.replace(id, "../digits").replace(stage, &format!("{train}{teacher}"));
+        sandbox.write("configs/teacher.toml", recipe);
+        copy(&repository().join("fixtures/digits-data.safetensors"), &sandbox.path("data.safetensors"));
+        lines.push(("run configs/teacher.toml", 4));
+    }
+    for (line, code) in lines {
+        let outcome = sandbox.run(line);
+        assert_eq!(outcome.code, code, "{line}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains(&format!("hf download {id} --local-dir")), "{line}: {}", outcome.stderr);
+    }
 }
 
 #[test]

@@ -85,3 +85,24 @@ fn verify_finds_a_manifest_with_another_output_axis() {
     // A reader finds it too.
     sandbox.run("export out --to dense -o dense").assert_fails(4, &["fc.weight"]);
 }
+
+#[test]
+fn verify_against_the_original_finds_a_transposed_tensor_whose_hashes_match() {
+    let sandbox = Sandbox::new();
+    let fc = Tensor::random("fc.weight", &[64, 64], 1);
+    let up = Tensor::random("up.weight", &[64, 16], 2);
+    let mut turned = fc.clone();
+    transpose(&mut turned.bytes, 64);
+    sandbox.write("m.safetensors", safetensors_of(&[fc, up.clone()]));
+    sandbox.write("wrong.safetensors", safetensors_of(&[turned, up]));
+    for how in ["compress wrong.safetensors --quantize int8", "compress wrong.safetensors --prune 0.5"] {
+        sandbox.ok(&format!("{how} -o out --force"));
+        sandbox.ok("verify out");
+        sandbox.ok("verify out --against wrong.safetensors");
+        sandbox.run("verify out --against m.safetensors").assert_fails(4, &["fc.weight"]);
+    }
+    for format in ["dense", "burnpack"] {
+        sandbox.ok(&format!("export wrong.safetensors --to {format} -o {format}"));
+        sandbox.run(&format!("verify {format} --against m.safetensors")).assert_fails(4, &["fc.weight"]);
+    }
+}

@@ -4,8 +4,10 @@ use crate::sandbox::Sandbox;
 use std::fs::File;
 use std::process::Stdio;
 
-const LINES: [&str; 8] = [
+const LINES: [&str; 10] = [
     "inspect digits",
+    "graph digits",
+    "graph digits --json",
     "inspect digits --json",
     "plan digits --quantize int8",
     "recipe schema",

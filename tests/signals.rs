@@ -232,3 +232,17 @@ fn of_two_runs_on_one_output_one_wins_and_the_other_is_refused() {
         }
     }
 }
+
+/// A decoder tokenizes its whole text at once, which takes many seconds here.
+#[test]
+#[cfg(feature = "model")]
+fn tokenizing_a_long_text_stops_within_a_second() {
+    let sandbox = Sandbox::with("models/llama-untied");
+    let text = std::fs::read_to_string(crate::sandbox::repository().join("fixtures/models/text.txt")).unwrap();
+    sandbox.write("text.txt", text.repeat((40 << 20) / text.len()));
+    let line = "eval llama-untied --data text.txt --device cpu --quiet";
+    let (outcome, killed_by, took) = run_and_signal(&sandbox, line, Duration::from_millis(1500), Signal::INT);
+    assert_eq!(killed_by, None, "the signal came before the handler was installed");
+    outcome.assert_fails(130, &["stopped by signal"]);
+    assert!(took < Duration::from_secs(1), "exited after {took:?}");
+}

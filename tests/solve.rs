@@ -2,7 +2,7 @@
 #![cfg(feature = "model")]
 
 use crate::sandbox::{Sandbox, copy, repository};
-use crate::weights::tensors_of;
+use crate::weights::{Tensor, safetensors_of, tensors_of};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -282,4 +282,48 @@ fn impossible_settings_are_refused_in_one_line_before_any_work() {
     digits
         .run("compress digits -o out --quantize int4 --round gptk --data text.txt")
         .assert_fails(2, &["did you mean \"gptq\""]);
+}
+
+/// Returns the peak of allocated memory over all phases of a trace.
+fn peak_of(trace: &Value) -> u64 {
+    let events = trace["traceEvents"].as_array().unwrap().iter();
+    events.filter_map(|event| event["args"]["peak_bytes"].as_u64()).max().unwrap()
+}
+
+/// Writes a model whose embeddings take 12.8 MB; the rest takes 0.1 MB.
+fn with_many_words() -> Sandbox {
+    let sandbox = bert();
+    let mut tensors = tensors_of(&sandbox.path("bert-tiny"));
+    let name = "embeddings.word_embeddings.weight";
+    let n_before = tensors[name].shape[0];
+    tensors.insert(name.into(), Tensor::random(name, &[100_000, 32], 1));
+    let tensors: Vec<Tensor> = tensors.into_values().collect();
+    sandbox.write("bert-tiny/model.safetensors", safetensors_of(&tensors));
+    let config = std::fs::read_to_string(sandbox.path("bert-tiny/config.json")).unwrap();
+    let [before, after] = [n_before, 100_000].map(|n| format!("\"vocab_size\": {n}"));
+    assert!(config.contains(&before), "{config}");
+    sandbox.write("bert-tiny/config.json", config.replace(&before, &after));
+    sandbox
+}
+
+#[test]
+fn the_peak_of_a_run_by_block_is_never_above_its_limit() {
+    let sandbox = with_many_words();
+    let data = "bert-tiny --data text.txt --max-length 16 --device cpu --offload --force --quiet --trace trace.json";
+    let mut lines = vec![
+        format!("calibrate {data} -o stats"),
+        format!("calibrate {data} -o stats --gram"),
+        format!("compress {data} -o out --quantize int4-g8 --round gptq"),
+        format!("compress {data} -o out --prune 0.5 --prune-method sparsegpt --quantize int8"),
+    ];
+    lines.push(format!("eval {data}").replace("--force ", ""));
+    for line in &lines {
+        for (limit, fits) in [(4_000_000, false), (10_000_000, false), (23_000_000, true), (64_000_000, true)] {
+            let outcome = sandbox.run(&format!("{line} --memory-limit {limit}B"));
+            let trace = serde_json::from_slice(&std::fs::read(sandbox.path("trace.json")).unwrap()).unwrap();
+            let peak = peak_of(&trace);
+            assert!(peak <= limit, "{line}: {peak} bytes within {limit}: {}", outcome.stderr);
+            assert_eq!(outcome.code, if fits { 0 } else { 6 }, "{line} within {limit}: {}", outcome.stderr);
+        }
+    }
 }

@@ -19,7 +19,7 @@ pub struct Confinement {
     /// Size of its stack in bytes. Unused stack takes no memory.
     pub stack_bytes: usize,
     /// The most bytes that it may allocate at a time. Only an allocator that calls [`take`] and [`give`]
-    /// enforces this limit.
+    /// enforces this limit. The command's allocator does, the default allocator of a library user does not.
     pub memory_bytes: u64,
     /// The longest time that the work may take.
     pub time: Duration,
@@ -42,6 +42,17 @@ thread_local! {
 /// Requests the confined threads of the whole process to stop because of a signal.
 pub fn stop_all(signal: i32) {
     SIGNAL.store(signal, SeqCst);
+}
+
+/// Returns an error after [`stop_all`]. Work on untrusted input that runs unconfined calls it between its parts.
+///
+/// # Errors
+/// Interrupted: [`stop_all`] was called.
+pub fn check_stop() -> Result<()> {
+    match SIGNAL.load(SeqCst) {
+        0 => Ok(()),
+        signal => Err(Error::interrupted(signal)),
+    }
 }
 
 /// Counts bytes that this thread is about to allocate. An allocator calls it before it allocates.
@@ -112,10 +123,7 @@ fn wait<T>(id: u64, limits: Confinement, results: &Receiver<Result<T>>) -> Resul
             Err(RecvTimeoutError::Disconnected) => return Err(Error::bug("a confined thread ended without a result")),
             Err(RecvTimeoutError::Timeout) => {}
         }
-        match SIGNAL.load(SeqCst) {
-            0 => {}
-            signal => return Err(Error::interrupted(signal)),
-        }
+        check_stop()?;
         if OVER_LIMIT.load(SeqCst) == id {
             let megabytes = limits.memory_bytes >> 20;
             return Err(Error::input(format!("exceeds the memory limit of {megabytes} MiB")));
@@ -202,7 +210,9 @@ mod tests {
     fn a_signal_ends_the_wait() {
         let _one = one_by_one();
         let limits = Confinement { time: Duration::from_secs(20), ..LIMITS };
+        assert!(check_stop().is_ok());
         stop_all(2);
+        assert_eq!(check_stop().unwrap_err().exit_code(), 130);
         let error = confined(limits, || std::thread::sleep(Duration::from_secs(20))).unwrap_err();
         stop_all(0);
         assert_eq!(error.exit_code(), 130);

@@ -1,7 +1,7 @@
 //! The error type of all crates: a kind (which gives the exit code) and a one-line message.
 
 use crate::printable::is_unsafe_to_print;
-use crate::shown_path::shown_path;
+use crate::shown_path::{shown_path, with_shown_paths};
 
 /// The classes of errors, each with one exit code of the binary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: one_line(&message.into(), MAX_MESSAGE), source: None, remedy: None }
+        Self { kind, message: one_line(&with_shown_paths(&message.into()), MAX_MESSAGE), source: None, remedy: None }
     }
 
     /// Returns an error for a bug in Briquette.
@@ -131,7 +131,7 @@ impl Error {
 
     /// Returns an error for a missing input file.
     pub fn missing(path: &std::path::Path, source: std::io::Error) -> Self {
-        let message = format!("{}: no such file or directory; check the path", path.display());
+        let message = format!("{}: no such file or directory; check the path", shown_path(path));
         let error = Self { source: Some(Box::new(source)), ..Self::new(ErrorKind::Io, message) };
         error.with_remedy(Remedy::CheckPath)
     }
@@ -148,7 +148,7 @@ impl Error {
 
     /// Puts the name of a tensor, key or file in front of the message.
     pub fn at(mut self, culprit: impl std::fmt::Display) -> Self {
-        self.message = format!("{}: {}", one_line(&culprit.to_string(), MAX_CULPRIT), self.message);
+        self.message = format!("{}: {}", one_line(&with_shown_paths(&culprit.to_string()), MAX_CULPRIT), self.message);
         self
     }
 

@@ -80,6 +80,9 @@ pub fn calibrate(
     let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, gathering.room, checkpoint)?;
     let mut runner = runner.ok_or_else(|| Error::bug("a text model without transformer blocks"))?;
     let probe = if gathering.has_gram { Probe::with_gram() } else { Probe::new() };
+    if gathering.has_gram {
+        runner.check_before_all_grams()?;
+    }
     let n_blocks = runner.n_blocks();
     while let Some(block) = runner.next_block() {
         let mut after = |done, total| progress(block * total + done, n_blocks * total);

@@ -3,6 +3,7 @@
 //! The weights of one block and the hidden states between two blocks are in memory.
 
 mod backward;
+mod needs;
 mod observers;
 mod offloaded;
 mod parts;
@@ -87,7 +88,8 @@ impl<'a> LayerwiseRunner<'a> {
         let mut runner = Self { checkpoint, arch, device, batches, states, parts, layers, next, limit };
         let (network, _) = runner.network(weights, BlockPart::Entry)?;
         for batch in 0..runner.batches.len() {
-            let state = runner.blocks(&network)?.enter(runner.tokens(batch).0);
+            let (tokens, padding) = runner.tokens(batch);
+            let state = runner.blocks(&network)?.enter(tokens, padding);
             runner.states.set(batch, state)?;
             runner.check_memory("before the first block")?;
         }
@@ -181,9 +183,12 @@ impl<'a> LayerwiseRunner<'a> {
         progress: BatchProgress,
     ) -> Result<SeenInputs> {
         let index = self.next_block().ok_or_else(|| Error::bug("a layerwise run beyond the last block"))?;
+        let has_gram = probe.is_some_and(Probe::has_gram);
+        self.check_before_block(index, has_gram)?;
         let (network, names) = self.network(weights, BlockPart::Block(index))?;
         let is_of_it = |layer: &str| self.part_of(layer) == BlockPart::Block(index);
-        let (observers, watched, unseen) = ProbedNetwork::several(network, probe, &names, &is_of_it, &self.device)?;
+        let n_lanes = self.n_lanes(index, has_gram);
+        let (observers, watched, unseen) = ProbedNetwork::several(network, probe, &names, &is_of_it, n_lanes)?;
         let n_batches = self.batches.len();
         for first in (0..n_batches).step_by(observers.len()) {
             let group = first..n_batches.min(first + observers.len());

@@ -19,7 +19,7 @@ mod digests;
 pub mod foreign;
 pub mod heads;
 mod hub_cache;
-mod hub_id;
+pub mod hub_id;
 pub mod index;
 pub mod input_stats;
 pub mod io;

@@ -149,6 +149,8 @@ pub fn to_file(tensors: &BTreeMap<String, (DType, Vec<usize>, Vec<u8>)>) -> Resu
 
 /// Encodes a small file with free-form strings in its header: see [`to_file`].
 ///
+/// The `safetensors` crate writes these strings in random order, so equal contents would give different bytes.
+///
 /// # Errors
 /// See [`to_file`].
 pub fn to_file_saying(

@@ -1,6 +1,6 @@
 //! Builds graphs node by node.
 
-use crate::graph::{Block, Graph, GraphInput, Node, Operand, ValueId, Weight, WeightId};
+use crate::graph::{Block, Graph, GraphInput, InputSource, Node, Operand, ValueId, Weight, WeightId};
 use crate::headers::Headers;
 use crate::op::{Composite, ConvSettings, ElementFunction, Op, Primitive};
 use briquette_core::{DType, Error, OutputAxis, Result, Shape};
@@ -29,11 +29,22 @@ impl<'a> GraphBuilder<'a> {
         self.headers
     }
 
-    /// Adds an input of the graph.
+    /// Adds an input of the graph that the caller gives.
     pub fn input(&mut self, name: &str, shape: &[usize]) -> ValueId {
+        self.input_from(name, shape, InputSource::Caller)
+    }
+
+    /// Adds an input of the graph that a program makes from texts or images.
+    pub fn input_from(&mut self, name: &str, shape: &[usize], source: InputSource) -> ValueId {
         let value = self.value(name.into());
-        self.graph.inputs.push(GraphInput { value, shape: shape.to_vec() });
+        self.graph.inputs.push(GraphInput { value, shape: shape.to_vec(), source });
         value
+    }
+
+    /// The tokens of the graph's token ids; 1 before they are an input.
+    pub fn n_tokens(&self) -> usize {
+        let ids = self.graph.inputs.iter().find(|input| input.source == InputSource::TokenIds);
+        ids.and_then(|input| input.shape.last().copied()).unwrap_or(1)
     }
 
     /// The weight of this name.
@@ -97,7 +108,11 @@ impl<'a> GraphBuilder<'a> {
         Ok(found)
     }
 
-    fn layer(&mut self, path: &str, op: impl Into<Op>, x: ValueId) -> Result<ValueId> {
+    /// Adds an operation with the inputs `x`, `path.weight`, and `path.bias` if there is one.
+    ///
+    /// # Errors
+    /// See [`weight`](Self::weight).
+    pub fn layer(&mut self, path: &str, op: impl Into<Op>, x: ValueId) -> Result<ValueId> {
         let mut inputs = vec![x.into()];
         inputs.extend(self.weight_and_bias(path)?);
         Ok(self.node(path, op, &inputs))
@@ -155,8 +170,7 @@ impl<'a> GraphBuilder<'a> {
     /// # Errors
     /// See [`weight`](Self::weight).
     pub fn rms_norm(&mut self, path: &str, x: ValueId, eps: f64) -> Result<ValueId> {
-        let weight = self.weight(&format!("{path}.weight"))?;
-        Ok(self.node(path, Composite::RmsNorm { eps }, &[x.into(), weight.into()]))
+        self.layer(path, Composite::RmsNorm { eps, offset: 0.0 }, x)
     }
 
     /// Adds a batch norm with its running statistics.

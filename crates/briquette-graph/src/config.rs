@@ -4,7 +4,7 @@ use briquette_core::{Error, Result};
 use serde_json::Value;
 
 /// A model's `config.json`. It gives settings; sizes are compared with the headers.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Config(Value);
 
 const FILE: &str = "config.json";
@@ -34,6 +34,11 @@ impl Config {
         self.0.get(key)?.as_str()
     }
 
+    /// The class that saved the model, such as `GPT2LMHeadModel`.
+    pub fn architecture(&self) -> Option<&str> {
+        self.0.get("architectures")?.get(0)?.as_str()
+    }
+
     /// A truth value; none where it is absent or something else.
     pub fn flag(&self, key: &str) -> Option<bool> {
         self.0.get(key)?.as_bool()
@@ -42,6 +47,16 @@ impl Config {
     /// A number.
     pub fn number(&self, key: &str) -> Option<f64> {
         self.0.get(key)?.as_f64()
+    }
+
+    /// The string at an index of a list.
+    pub fn text_at(&self, key: &str, index: usize) -> Option<&str> {
+        self.0.get(key)?.get(index)?.as_str()
+    }
+
+    /// The number at an index of a list.
+    pub fn number_at(&self, key: &str, index: usize) -> Option<f64> {
+        self.0.get(key)?.get(index)?.as_f64()
     }
 
     /// An object within the file.

@@ -2,7 +2,9 @@
 
 mod attention;
 mod experts;
+mod heads;
 mod norms;
+mod tokens;
 
 use crate::expansion::{Expansion, Mismatch};
 use crate::graph::{Operand, ValueId};
@@ -26,10 +28,16 @@ pub(crate) fn expand(to: &mut Expansion, op: &Op, inputs: &[Operand]) -> Result<
         Composite::LayerNorm { .. } => norms::layer(to, inputs),
         Composite::RmsNorm { .. } => norms::root_mean_square(to, inputs),
         Composite::BatchNorm { .. } => to.one(Primitive::PerChannel { axis: 1 }, inputs),
+        Composite::HeadNorm { heads, .. } => norms::head(to, inputs, *heads),
         Composite::GroupNorm { groups, .. } => norms::group(to, inputs, *groups),
         Composite::Attention(settings) => attention::attention(to, inputs, settings),
+        Composite::SplitHeads { heads, parts } => return heads::split(to, inputs[0], *heads, *parts),
+        Composite::SpaceToTokens => tokens::of_space(to, inputs[0]),
+        Composite::PrependTokens => tokens::prepended(to, inputs),
+        Composite::TakeToken(index) => tokens::taken(to, inputs[0], *index),
         Composite::Gate(function) => gate(to, *function, inputs[0], inputs[1]),
-        Composite::Experts { top_k, function } => experts::experts(to, inputs, *top_k, *function),
+        Composite::Experts { routing, function } => experts::experts(to, inputs, *routing, *function),
+        Composite::SeparateExperts { routing, function } => experts::separate(to, inputs, *routing, *function),
     }?;
     match output {
         Operand::Value(value) => Ok(vec![value]),
@@ -40,7 +48,10 @@ pub(crate) fn expand(to: &mut Expansion, op: &Op, inputs: &[Operand]) -> Result<
 fn n_inputs(composite: &Composite) -> std::ops::RangeInclusive<usize> {
     match composite {
         Composite::Linear | Composite::LayerNorm { .. } => 2..=3,
-        Composite::Embedding | Composite::RmsNorm { .. } | Composite::Gate(_) => 2..=2,
+        Composite::Embedding | Composite::RmsNorm { .. } | Composite::HeadNorm { .. } | Composite::Gate(_) => 2..=2,
+        Composite::SplitHeads { .. } | Composite::SpaceToTokens | Composite::TakeToken(_) => 1..=1,
+        Composite::PrependTokens => 2..=8,
+        Composite::SeparateExperts { .. } => 5..=usize::MAX,
         Composite::BatchNorm { .. } | Composite::Experts { .. } => 5..=5,
         Composite::GroupNorm { .. } => 3..=3,
         Composite::Attention(_) => 3..=4,

@@ -87,6 +87,14 @@ pub struct Weight {
     pub is_buffer: bool,
 }
 
+impl Weight {
+    /// Bytes of the dense weight.
+    pub fn n_bytes(&self) -> u64 {
+        let n_bits = self.shape.0.iter().fold(self.dtype.n_bits() as u64, |n, &extent| n.saturating_mul(extent as u64));
+        n_bits.div_ceil(8)
+    }
+}
+
 /// A named input of the graph with the shape that analyses use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct GraphInput {
@@ -94,6 +102,39 @@ pub struct GraphInput {
     pub value: ValueId,
     /// The extents.
     pub shape: Vec<usize>,
+    /// How a program makes it.
+    pub source: InputSource,
+}
+
+/// How a program makes an input of a graph.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InputSource {
+    /// The caller gives it: graphs built by hand.
+    Caller,
+    /// Token ids, `[batch, tokens]`.
+    TokenIds,
+    /// Positions of tokens, `[batch, tokens]`.
+    PositionIds {
+        /// The position of the first token.
+        offset: usize,
+        /// Whether padding is not counted. A padding token then has position `offset - 1`.
+        skips_padding: bool,
+    },
+    /// The segment of each token, `[batch, tokens]`: 0, and 1 for the second text of a pair.
+    TokenTypeIds,
+    /// The bucket of the distance from each query to each key, `[tokens, tokens]`, as T5 counts them.
+    ///
+    /// For `d = key - query` and `half = buckets / 2`: the bucket is `half` if `d > 0`, else 0, plus `|d|` if `|d| < half / 2`, else plus
+    /// `half / 2 + ln(|d| / (half / 2)) / ln(longest / (half / 2)) · (half - half / 2)`, rounded down and at most `half - 1`.
+    RelativeBuckets {
+        /// Number of buckets.
+        buckets: usize,
+        /// Distances from here on have one bucket.
+        longest: usize,
+    },
+    /// Normalized images, `[batch, channels, height, width]`.
+    Images,
 }
 
 /// A range of nodes that repeats, such as a transformer layer or a residual block.

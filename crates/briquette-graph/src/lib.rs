@@ -14,6 +14,7 @@
 //! | What crosses the border of a block? | [`border`](blocks::border) |
 //! | How many multiply-adds does each node need? | [`multiply_adds`](multiply_adds::multiply_adds) |
 //! | Which channels, heads and experts must be removed together? | [`coupling_groups`](coupling::coupling_groups) |
+//! | Which blocks are equal? | [`sections`](fold::sections) |
 //! | Which weights produce and consume these channels? | [`pairs`](pairs::pairs) |
 //!
 //! ```
@@ -47,9 +48,11 @@ pub mod blocks;
 pub mod builder;
 pub mod config;
 pub mod coupling;
+mod edit;
 mod expand;
 mod expansion;
 pub mod families;
+pub mod fold;
 pub mod graph;
 pub mod headers;
 pub mod lower;
@@ -62,12 +65,13 @@ mod shapes;
 pub mod siblings;
 pub mod ties;
 mod union_find;
+pub mod words;
 
 pub use builder::GraphBuilder;
 pub use config::Config;
 pub use expansion::PrimitiveStep;
-pub use families::{Extents, FAMILIES, Family, family_of, graph_of};
-pub use graph::{Block, Graph, GraphInput, Node, NodeId, Operand, ValueId, Weight, WeightId};
+pub use families::{Extents, FAMILIES, Family, Task, family_of, graph_of, known_graph_of};
+pub use graph::{Block, Graph, GraphInput, InputSource, Node, NodeId, Operand, ValueId, Weight, WeightId};
 pub use headers::Headers;
 pub use lower::Lowered;
 pub use op::{Composite, Op, Primitive};

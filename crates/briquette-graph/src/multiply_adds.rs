@@ -1,6 +1,7 @@
 //! Multiply-adds of each node: matrix products and convolutions.
 
-use crate::graph::Graph;
+use crate::expansion::PrimitiveStep;
+use crate::graph::{Graph, Operand};
 use crate::lower::Lowered;
 use crate::op::{Composite, Op, Primitive};
 
@@ -10,32 +11,38 @@ use crate::op::{Composite, Op, Primitive};
 pub fn multiply_adds(graph: &Graph, lowered: &Lowered) -> Vec<u64> {
     let mut found = vec![0_u64; graph.nodes.len()];
     for step in &lowered.steps {
-        let shape = |operand| match operand {
-            crate::graph::Operand::Value(crate::graph::ValueId(value)) => lowered.shapes[value].as_slice(),
-            crate::graph::Operand::Weight(crate::graph::WeightId(weight)) => graph.weights[weight].shape.0.as_slice(),
-        };
-        let out = &lowered.shapes[step.node.outputs[0].0];
-        let n = match &step.node.op {
-            Primitive::MatMul { .. } => {
-                let a = shape(step.node.inputs[0]);
-                product(&[out, &a[a.len() - 1..]])
-            }
-            Primitive::Conv(settings) => {
-                let (x, weight) = (shape(step.node.inputs[0]), shape(step.node.inputs[1]));
-                product(&[if settings.transposed { x } else { out }, &weight[1..]])
-            }
-            _ => 0,
-        };
-        found[step.origin.0] = found[step.origin.0].saturating_add(n);
-    }
-    for (node, n) in graph.nodes.iter().zip(&mut found) {
-        if let Op::Composite(Composite::Experts { top_k, .. }) = &node.op {
-            let crate::graph::Operand::Value(logits) = node.inputs[1] else { continue };
-            let n_experts = lowered.shapes[logits.0].last().copied().unwrap_or(1).max(1) as u64;
-            *n = *n / n_experts * *top_k as u64;
-        }
+        let n = &mut found[step.origin.0];
+        *n = n.saturating_add(of_step(graph, lowered, step));
     }
     found
+}
+
+/// The multiply-adds of one primitive.
+pub fn of_step(graph: &Graph, lowered: &Lowered, step: &PrimitiveStep) -> u64 {
+    let shape = |operand: Operand| match operand {
+        Operand::Value(value) => lowered.shapes[value.0].as_slice(),
+        Operand::Weight(weight) => graph.weights[weight.0].shape.0.as_slice(),
+    };
+    let out = &lowered.shapes[step.node.outputs[0].0];
+    let n = match &step.node.op {
+        Primitive::MatMul { .. } => {
+            let a = shape(step.node.inputs[0]);
+            product(&[out, &a[a.len() - 1..]])
+        }
+        Primitive::Conv(settings) => {
+            let (x, weight) = (shape(step.node.inputs[0]), shape(step.node.inputs[1]));
+            product(&[if settings.transposed { x } else { out }, &weight[1..]])
+        }
+        _ => 0,
+    };
+    let node = &graph.nodes[step.origin.0];
+    match &node.op {
+        Op::Composite(Composite::Experts { routing, .. } | Composite::SeparateExperts { routing, .. }) => {
+            let n_experts = shape(node.inputs[1]).last().copied().unwrap_or(1).max(1);
+            n.saturating_mul(routing.top_k as u64) / n_experts as u64
+        }
+        _ => n,
+    }
 }
 
 fn product(parts: &[&[usize]]) -> u64 {

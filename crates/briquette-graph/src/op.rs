@@ -1,5 +1,15 @@
 //! Operations: primitives, and composites that expand to primitives.
 
+mod attention;
+mod function;
+mod routing;
+mod window;
+
+pub use attention::{Attention, Rotary, RotaryScaling};
+pub use function::ElementFunction;
+pub use routing::Routing;
+pub use window::{ConvSettings, PoolWindow, Reduction};
+
 use serde::Serialize;
 
 /// An operation of a node.
@@ -60,23 +70,34 @@ pub enum Primitive {
     /// Rows of a table by index: `[table, indices]`.
     Gather,
     /// Mean, sum or maximum over axes, which keep an extent of 1.
-    Reduce(Vec<usize>),
+    Reduce {
+        /// The axes.
+        axes: Vec<usize>,
+        /// Mean, sum or maximum.
+        kind: Reduction,
+    },
+    /// Product with a number.
+    Scale(f64),
     /// A window over the axes after the second.
     Pool(PoolWindow),
     /// An average over the axes after the second, down to these extents.
     AdaptivePool(Vec<usize>),
     /// Enlarges the axes after the second by a factor.
     Resize(usize),
+    /// Zeros before and after each axis; one entry for each.
+    Pad {
+        /// Zeros before the first element.
+        before: Vec<usize>,
+        /// Zeros after the last element.
+        after: Vec<usize>,
+    },
     /// Softmax along an axis.
     Softmax {
         /// The axis.
         axis: usize,
     },
-    /// Probabilities of experts: softmax along the last axis, zero for all but the `top_k` largest.
-    Route {
-        /// Experts that run for each token.
-        top_k: usize,
-    },
+    /// Shares of experts: softmax along the last axis, zero for all but the largest.
+    Route(Routing),
     /// An operation without a rule. Shapes are given; all axes are fixed.
     Unknown {
         /// The operation's name where it comes from.
@@ -99,10 +120,21 @@ pub enum Composite {
         /// Added to the variance.
         eps: f64,
     },
-    /// Root-mean-square norm over the last axis: `[x, weight]`.
+    /// Root-mean-square norm over the last axis: `[x, weight]`, `x / sqrt(mean(x²) + eps) · (weight + offset)`.
     RmsNorm {
         /// Added to the mean square.
         eps: f64,
+        /// Added to the weight: 1 for Gemma, else 0.
+        offset: f64,
+    },
+    /// Root-mean-square norm of each head: `[x, weight]`, `[batch, tokens, heads · width]` and `[width]`.
+    HeadNorm {
+        /// Heads.
+        heads: usize,
+        /// Added to the mean square.
+        eps: f64,
+        /// Added to the weight: 1 for Gemma, else 0.
+        offset: f64,
     },
     /// Batch norm of the second axis: `[x, weight, bias, mean, variance]`.
     BatchNorm {
@@ -116,147 +148,41 @@ pub enum Composite {
         /// Added to the variance.
         eps: f64,
     },
-    /// Scaled dot-product attention of `[q, k, v]` or `[q, k, v, bias]`, each `[batch, tokens, heads · width]`.
+    /// Scaled dot-product attention of `[q, k, v]` or `[q, k, v, bias]`, the first three `[batch, tokens, heads · width]`.
+    ///
+    /// The bias is `[heads, tokens, tokens]` or has a batch axis before; it is added to the scaled scores. Padding tokens are no part of
+    /// the graph: a program that runs a batch of texts masks their keys.
     Attention(Attention),
+    /// Cuts `[batch, tokens, heads · parts · width]` into `parts` outputs `[batch, tokens, heads · width]`: GPT-NeoX's fused projection.
+    SplitHeads {
+        /// Heads, the outer factor.
+        heads: usize,
+        /// Outputs.
+        parts: usize,
+    },
+    /// `[batch, channels, height, width]` to `[batch, height · width, channels]`, row by row: patches as tokens.
+    SpaceToTokens,
+    /// Puts learned tokens before the tokens of each item: `[x, token, ..]`, tokens of shape `[1, n, width]`.
+    PrependTokens,
+    /// The token at an index: `[batch, tokens, width]` to `[batch, width]`.
+    TakeToken(usize),
     /// `function(gate) · up`: SwiGLU, GEGLU; `[gate, up]`.
     Gate(ElementFunction),
     /// A gated feed-forward block for each expert, in shared tensors: `[x, logits, gate, up, down]`.
     ///
     /// `gate` and `up` are `[experts, inner, width]`, `down` is `[experts, width, inner]`.
     Experts {
-        /// Experts that run for each token.
-        top_k: usize,
+        /// How shares follow from logits.
+        routing: Routing,
         /// The function of the gate.
         function: ElementFunction,
     },
-}
-
-/// A function of elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ElementFunction {
-    /// Sum of the inputs.
-    Add,
-    /// Difference of two inputs.
-    Sub,
-    /// Product of the inputs.
-    Mul,
-    /// Product with a constant tensor that is no weight, such as a cosine.
-    Constant,
-    /// Sum with a mask that is no weight.
-    Mask,
-    /// `-x`.
-    Neg,
-    /// `x²`.
-    Square,
-    /// `1 / sqrt(x + eps)`.
-    Rsqrt,
-    /// `max(x, 0)`.
-    Relu,
-    /// `min(max(x, 0), 6)`.
-    Relu6,
-    /// `x · Φ(x)`.
-    Gelu,
-    /// GELU by tanh.
-    GeluTanh,
-    /// `x · sigmoid(x)`.
-    Silu,
-    /// `1 / (1 + e^-x)`.
-    Sigmoid,
-    /// Hyperbolic tangent.
-    Tanh,
-    /// `x · min(max(x + 3, 0), 6) / 6`.
-    HardSwish,
-}
-
-/// The settings of a convolution; each list has one entry for each axis of space.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ConvSettings {
-    /// Step of the kernel.
-    pub stride: Vec<usize>,
-    /// Zeros on each side.
-    pub padding: Vec<usize>,
-    /// Distance of the kernel's elements.
-    pub dilation: Vec<usize>,
-    /// Groups of channels.
-    pub groups: usize,
-    /// Whether it is transposed: the weight is `[in, out / groups, ..]`.
-    pub transposed: bool,
-}
-
-impl ConvSettings {
-    /// A two-dimensional convolution of one group.
-    pub fn square(stride: usize, padding: usize) -> Self {
-        Self { stride: vec![stride; 2], padding: vec![padding; 2], dilation: vec![1; 2], groups: 1, transposed: false }
-    }
-
-    /// The same with groups.
-    #[must_use]
-    pub fn with_groups(self, groups: usize) -> Self {
-        Self { groups, ..self }
-    }
-}
-
-/// A pooling window; each list has one entry for each axis of space.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct PoolWindow {
-    /// Extents of the window.
-    pub size: Vec<usize>,
-    /// Step of the window.
-    pub stride: Vec<usize>,
-    /// Padding on each side.
-    pub padding: Vec<usize>,
-}
-
-/// The settings of an attention.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Attention {
-    /// Heads of queries.
-    pub heads: usize,
-    /// Heads of keys and values.
-    pub kv_heads: usize,
-    /// Whether a token sees only tokens before it.
-    pub causal: bool,
-    /// Tokens that attention reaches back to; all where absent.
-    pub window: Option<usize>,
-    /// Rotary position embedding of queries and keys.
-    pub rotary: Option<Rotary>,
-}
-
-impl Attention {
-    /// Attention of all tokens to all tokens.
-    pub fn full(heads: usize) -> Self {
-        Self { heads, kv_heads: heads, causal: false, window: None, rotary: None }
-    }
-}
-
-/// The settings of rotary position embeddings.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Rotary {
-    /// Base of the frequencies.
-    pub theta: f64,
-    /// How long inputs stretch the frequencies.
-    pub scaling: RotaryScaling,
-}
-
-/// How long inputs stretch rotary frequencies.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RotaryScaling {
-    /// Not at all.
-    None,
-    /// Frequencies are divided by a factor.
-    Linear(f64),
-    /// Llama 3.1: long waves are divided by a factor, short ones are kept.
-    Llama3 {
-        /// Divides the longest waves.
-        factor: f64,
-        /// Where stretching begins.
-        low: f64,
-        /// Where stretching ends.
-        high: f64,
-        /// The length of the first training.
-        original: f64,
+    /// The same with matrices of their own: `[x, logits, gate₀, up₀, down₀, gate₁, ..]`, all `[out, in]`.
+    SeparateExperts {
+        /// How shares follow from logits.
+        routing: Routing,
+        /// The function of the gate.
+        function: ElementFunction,
     },
 }
 
@@ -298,12 +224,14 @@ impl Primitive {
             Self::Slice { .. } => "slice",
             Self::Concat { .. } => "concatenate",
             Self::Gather => "gather",
-            Self::Reduce(_) => "reduce",
+            Self::Reduce { .. } => "reduce",
+            Self::Scale(_) => "scale",
             Self::Pool(_) => "pool",
             Self::AdaptivePool(_) => "adaptive pool",
             Self::Resize(_) => "resize",
+            Self::Pad { .. } => "pad",
             Self::Softmax { .. } => "softmax",
-            Self::Route { .. } => "route",
+            Self::Route(_) => "route",
             Self::Unknown { name, .. } => name,
         }
     }
@@ -317,35 +245,17 @@ impl Composite {
             Self::Embedding => "embedding",
             Self::LayerNorm { .. } => "layer norm",
             Self::RmsNorm { .. } => "RMS norm",
+            Self::HeadNorm { .. } => "head norm",
             Self::BatchNorm { .. } => "batch norm",
             Self::GroupNorm { .. } => "group norm",
             Self::Attention(_) => "attention",
+            Self::SplitHeads { .. } => "split heads",
+            Self::SpaceToTokens => "space to tokens",
+            Self::PrependTokens => "prepend tokens",
+            Self::TakeToken(_) => "take token",
             Self::Gate(_) => "gate",
             Self::Experts { .. } => "experts",
-        }
-    }
-}
-
-impl ElementFunction {
-    /// The function's name, as reports print it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Add => "add",
-            Self::Sub => "subtract",
-            Self::Mul => "multiply",
-            Self::Constant => "multiply by constant",
-            Self::Mask => "mask",
-            Self::Neg => "negate",
-            Self::Square => "square",
-            Self::Rsqrt => "reciprocal square root",
-            Self::Relu => "relu",
-            Self::Relu6 => "relu6",
-            Self::Gelu => "gelu",
-            Self::GeluTanh => "gelu-tanh",
-            Self::Silu => "silu",
-            Self::Sigmoid => "sigmoid",
-            Self::Tanh => "tanh",
-            Self::HardSwish => "hard-swish",
+            Self::SeparateExperts { .. } => "separate experts",
         }
     }
 }

@@ -40,12 +40,14 @@ pub(crate) fn infer(primitive: &Primitive, inputs: &[&[usize]]) -> Shapes {
         Primitive::Slice { axis, start, len } => slice(inputs[0], *axis, *start, *len),
         Primitive::Concat { axis } => concat(inputs, *axis),
         Primitive::Gather => gather(inputs[0], inputs[1]),
-        Primitive::Reduce(axes) => reduce(inputs[0], axes),
+        Primitive::Reduce { axes, .. } => reduce(inputs[0], axes),
         Primitive::Pool(window) => pool(window, inputs[0]),
         Primitive::AdaptivePool(space) => spatial(inputs[0], |at, _| space.get(at).copied()),
         Primitive::Resize(factor) => spatial(inputs[0], |_, extent| extent.checked_mul(*factor)),
+        Primitive::Pad { before, after } => pad(inputs[0], before, after),
+        Primitive::Scale(_) => Ok(vec![inputs[0].to_vec()]),
         Primitive::Softmax { axis } => check_axis(inputs[0], *axis).map(|()| vec![inputs[0].to_vec()]),
-        Primitive::Route { top_k } => route(inputs[0], *top_k),
+        Primitive::Route(routing) => route(inputs[0], routing.top_k),
         Primitive::Unknown { shapes, .. } => Ok(shapes.clone()),
     }?;
     for shape in &shapes {
@@ -246,6 +248,17 @@ fn reduce(x: &[usize], axes: &[usize]) -> Shapes {
         check_axis(x, axis)?;
     }
     Ok(vec![x.iter().enumerate().map(|(axis, &extent)| if axes.contains(&axis) { 1 } else { extent }).collect()])
+}
+
+fn pad(x: &[usize], before: &[usize], after: &[usize]) -> Shapes {
+    if before.len() != x.len() || after.len() != x.len() {
+        return misfit(0, format!("found {} axes, expected zeros for {} and {}", x.len(), before.len(), after.len()));
+    }
+    let extent = |axis: usize| x[axis].checked_add(before[axis])?.checked_add(after[axis]);
+    match (0..x.len()).map(extent).collect() {
+        Some(shape) => Ok(vec![shape]),
+        None => misfit(0, "its extents are too large".into()),
+    }
 }
 
 fn pool(window: &PoolWindow, x: &[usize]) -> Shapes {

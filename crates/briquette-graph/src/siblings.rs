@@ -14,5 +14,7 @@ pub fn siblings(graph: &Graph) -> Vec<Vec<WeightId>> {
     }
     let mut groups: Vec<Vec<WeightId>> = found.into_values().filter(|group| group.len() > 1).collect();
     groups.sort();
+    // Layers that share their weights have the same group several times.
+    groups.dedup();
     groups
 }

@@ -7,8 +7,11 @@ use briquette_formats::{Checkpoint, TensorInfo, TensorSource};
 use briquette_graph::blocks::border;
 use briquette_graph::coupling::coupling_groups;
 use briquette_graph::families::build;
+use briquette_graph::fold::sections;
 use briquette_graph::multiply_adds::multiply_adds;
-use briquette_graph::{Composite, Config, Extents, Graph, Headers, Node, Op, Operand, Primitive, ValueId, graph_of};
+use briquette_graph::{
+    Composite, Config, Extents, Graph, Headers, Node, Op, Operand, Primitive, ValueId, graph_of, known_graph_of,
+};
 use std::path::{Path, PathBuf};
 
 fn fixture(name: &str) -> PathBuf {
@@ -184,11 +187,63 @@ fn cycles_and_loose_ends_are_input_errors() {
 }
 
 #[test]
-fn a_model_of_no_family_has_no_graph() {
-    let (tensors, _) = tensors("models/bert-tiny");
-    let config = Config::parse(Some(br#"{"model_type": "yolo"}"#)).unwrap();
-    assert!(build(&Headers::new(&tensors, None), &config, Extents::default()).unwrap().is_none());
-    let error = briquette_graph::families::unknown(&config);
-    assert_eq!(error.exit_code(), 4);
-    assert!(error.to_string().starts_with("found model_type \"yolo\", expected"), "{error}");
+fn a_model_of_no_family_has_no_graph_and_the_error_names_those_that_have() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(fixture("models/bert-tiny/model.safetensors"), folder.path().join("model.safetensors")).unwrap();
+    std::fs::write(folder.path().join("config.json"), r#"{"model_type": "yolo"}"#).unwrap();
+    let message = |path: &Path| {
+        let checkpoint = Checkpoint::open(path).unwrap();
+        assert!(graph_of(&checkpoint, Extents::default()).unwrap().is_none());
+        let error = known_graph_of(&checkpoint, Extents::default()).unwrap_err();
+        assert_eq!((error.exit_code(), error.to_string().lines().count()), (4, 1), "{error}");
+        error.to_string()
+    };
+    let error = message(folder.path());
+    assert!(
+        error.contains(r#"found model_type "yolo", expected"#) && error.contains("Llama (llama, mistral"),
+        "{error}"
+    );
+    assert!(error.contains("ResNet") && error.contains("compress and export need no graph"), "{error}");
+    let error = message(&fixture("pt/ema.pt"));
+    assert!(error.contains(r#"found no model_type, and names such as "0.weight""#), "{error}");
+}
+
+#[test]
+fn equal_blocks_are_one_section_and_others_are_not() {
+    let shown = |name: &str| {
+        let graph = graph(name);
+        let found = sections(&graph, &graph.lower().unwrap());
+        let n_nodes: usize = found.iter().flat_map(|section| &section.parts).map(|part| part.len()).sum();
+        assert_eq!(n_nodes, graph.nodes.len(), "{name}");
+        found.iter().map(|section| section.blocks.join(" ")).collect::<Vec<_>>()
+    };
+    assert_eq!(shown("models/bert-tiny"), ["", "encoder.layer.0 encoder.layer.1", ""]);
+    assert_eq!(shown("digits"), [""]);
+    let resnet = shown("models/resnet50-tiny.safetensors");
+    assert_eq!(resnet[..4], ["", "layer1.0", "layer1.1 layer1.2", "layer2.0"]);
+    assert_eq!((resnet.len(), resnet.last().unwrap().as_str()), (10, ""));
+}
+
+#[test]
+fn a_block_with_a_width_of_its_own_stands_alone_and_the_next_refers_to_the_first() {
+    let (mut tensors, config) = tensors("models/llama-untied");
+    let config = {
+        let mut config = config;
+        config["num_hidden_layers"] = 3.into();
+        Config::parse(Some(config.to_string().as_bytes())).unwrap()
+    };
+    let third: Vec<TensorInfo> = tensors
+        .iter()
+        .filter(|info| info.name.starts_with("model.layers.0."))
+        .map(|info| TensorInfo { name: info.name.replace(".0.", ".2."), ..info.clone() })
+        .collect();
+    tensors.extend(third);
+    for (name, shape) in [("down_proj", [32, 40]), ("gate_proj", [40, 32]), ("up_proj", [40, 32])] {
+        let name = format!("model.layers.1.mlp.{name}.weight");
+        tensors.iter_mut().find(|info| info.name == name).unwrap().shape.0 = shape.to_vec();
+    }
+    let graph = build(&Headers::new(&tensors, None), &config, Extents::default()).unwrap().unwrap();
+    let found = sections(&graph, &graph.lower().unwrap());
+    let same: Vec<Option<usize>> = found.iter().map(|section| section.same_as).collect();
+    assert_eq!(same, [None, None, None, Some(1), None]);
 }

@@ -2,84 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod net;
+
 use briquette_core::DType;
 use briquette_formats::TensorInfo;
-use briquette_graph::coupling::{coupling_groups, parameters_left};
+use briquette_graph::coupling::coupling_groups;
 use briquette_graph::families::build;
-use briquette_graph::op::{ConvSettings, ElementFunction, PoolWindow};
-use briquette_graph::{Config, Extents, Graph, GraphBuilder, Headers, Primitive, ValueId};
-
-/// Parameters, and parameters left at half.
-fn halved(graph: &Graph) -> (usize, usize) {
-    let groups = coupling_groups(graph, &graph.lower().unwrap()).unwrap();
-    (graph.n_parameters(), parameters_left(graph, &groups, 0.5))
-}
-
-fn share((all, left): (usize, usize)) -> String {
-    format!("{:.2}", left as f64 / all as f64)
-}
-
-fn by_hand(build: impl FnOnce(&mut Net) -> ValueId) -> Graph {
-    let headers = Headers::new(&[], None);
-    let mut net = Net { to: GraphBuilder::new("test", &headers), n: 0 };
-    let y = build(&mut net);
-    net.to.finish(&[y])
-}
-
-struct Net<'a> {
-    to: GraphBuilder<'a>,
-    n: usize,
-}
-
-impl Net<'_> {
-    fn name(&mut self) -> String {
-        self.n += 1;
-        format!("n{}", self.n)
-    }
-
-    fn conv(&mut self, x: ValueId, [n_in, n_out]: [usize; 2], kernel: usize, stride: usize, groups: usize) -> ValueId {
-        let name = self.name();
-        self.to.declare(&format!("{name}.weight"), DType::F32, &[n_out, n_in / groups, kernel, kernel]);
-        self.to.conv(&name, x, ConvSettings::square(stride, kernel / 2).with_groups(groups)).unwrap()
-    }
-
-    fn norm(&mut self, x: ValueId, n: usize) -> ValueId {
-        let name = self.name();
-        for part in ["weight", "bias", "running_mean", "running_var"] {
-            self.to.declare(&format!("{name}.{part}"), DType::F32, &[n]);
-        }
-        self.to.batch_norm(&name, x, 1e-5).unwrap()
-    }
-
-    fn relu(&mut self, x: ValueId) -> ValueId {
-        self.to.function("relu", ElementFunction::Relu, x)
-    }
-
-    /// A convolution, its batch norm and ReLU.
-    fn cbr(&mut self, x: ValueId, sizes: [usize; 2], kernel: usize, stride: usize, groups: usize) -> ValueId {
-        let x = self.conv(x, sizes, kernel, stride, groups);
-        let x = self.norm(x, sizes[1]);
-        self.relu(x)
-    }
-
-    fn pool(&mut self, x: ValueId, size: usize, stride: usize, padding: usize) -> ValueId {
-        let window = PoolWindow { size: vec![size; 2], stride: vec![stride; 2], padding: vec![padding; 2] };
-        self.to.node("pool", Primitive::Pool(window), &[x.into()])
-    }
-
-    fn concat(&mut self, parts: &[ValueId]) -> ValueId {
-        let parts: Vec<_> = parts.iter().map(|part| (*part).into()).collect();
-        self.to.node("concat", Primitive::Concat { axis: 1 }, &parts)
-    }
-
-    fn classify(&mut self, x: ValueId, n: usize) -> ValueId {
-        let x = self.to.node("avgpool", Primitive::AdaptivePool(vec![1, 1]), &[x.into()]);
-        let x = self.to.node("flatten", Primitive::Reshape(vec![1, n]), &[x.into()]);
-        self.to.declare("fc.weight", DType::F32, &[1000, n]);
-        self.to.declare("fc.bias", DType::F32, &[1000]);
-        self.to.linear("fc", x).unwrap()
-    }
-}
+use briquette_graph::op::ElementFunction;
+use briquette_graph::{Config, Extents, Graph, Headers, Primitive, ValueId};
+use net::{Net, by_hand, halved, share};
 
 fn mobilenet_v2() -> Graph {
     by_hand(|net| {
@@ -94,6 +25,48 @@ fn mobilenet_v2() -> Graph {
                 let inner = n_in * factor;
                 let wide = if factor == 1 { x } else { net.cbr(x, [n_in, inner], 1, 1, 1) };
                 let wide = net.cbr(wide, [inner, inner], 3, stride, inner);
+                let narrow = net.conv(wide, [inner, n_out], 1, 1, 1);
+                let narrow = net.norm(narrow, n_out);
+                x = if stride == 1 && n_in == n_out { net.to.add("residual", x, narrow) } else { narrow };
+                n_in = n_out;
+            }
+        }
+        let x = net.cbr(x, [320, 1280], 1, 1, 1);
+        net.classify(x, 1280)
+    })
+}
+
+/// Squeeze and excitation: a scale for each channel, from the means of all channels.
+fn excite(net: &mut Net, x: ValueId, n: usize, n_squeezed: usize) -> ValueId {
+    let mean = net.to.node("mean", Primitive::AdaptivePool(vec![1, 1]), &[x.into()]);
+    let inner = net.conv_with_bias(mean, [n, n_squeezed], 1, 1, 1);
+    let inner = net.to.function("silu", ElementFunction::Silu, inner);
+    let scale = net.conv_with_bias(inner, [n_squeezed, n], 1, 1, 1);
+    let scale = net.to.function("sigmoid", ElementFunction::Sigmoid, scale);
+    net.to.node("scale", Primitive::Elementwise(ElementFunction::Mul), &[scale.into(), x.into()])
+}
+
+fn efficientnet_b0() -> Graph {
+    by_hand(|net| {
+        let images = net.to.input("images", &[1, 3, 224, 224]);
+        let mut x = net.cbr(images, [3, 32], 3, 2, 1);
+        let mut n_in = 32;
+        let stages = [
+            (1, 3, 1, 16, 1),
+            (6, 3, 2, 24, 2),
+            (6, 5, 2, 40, 2),
+            (6, 3, 2, 80, 3),
+            (6, 5, 1, 112, 3),
+            (6, 5, 2, 192, 4),
+            (6, 3, 1, 320, 1),
+        ];
+        for (factor, kernel, stride, n_out, n_blocks) in stages {
+            for index in 0..n_blocks {
+                let stride = if index == 0 { stride } else { 1 };
+                let inner = n_in * factor;
+                let wide = if factor == 1 { x } else { net.cbr(x, [n_in, inner], 1, 1, 1) };
+                let wide = net.cbr(wide, [inner, inner], kernel, stride, inner);
+                let wide = excite(net, wide, inner, n_in / 4);
                 let narrow = net.conv(wide, [inner, n_out], 1, 1, 1);
                 let narrow = net.norm(narrow, n_out);
                 x = if stride == 1 && n_in == n_out { net.to.add("residual", x, narrow) } else { narrow };
@@ -258,9 +231,12 @@ fn minilm_loses_heads_and_inner_widths_and_keeps_its_width() {
 
 #[test]
 fn networks_with_depthwise_convolutions_shuffles_and_joins_keep_what_the_prototype_kept() {
-    for (graph, n_parameters, expected) in
-        [(mobilenet_v2(), 3_504_872, "0.35"), (densenet_121(), 7_978_856, "0.29"), (shufflenet_v2(), 2_278_604, "0.39")]
-    {
+    for (graph, n_parameters, expected) in [
+        (mobilenet_v2(), 3_504_872, "0.35"),
+        (efficientnet_b0(), 5_288_548, "0.32"),
+        (densenet_121(), 7_978_856, "0.29"),
+        (shufflenet_v2(), 2_278_604, "0.39"),
+    ] {
         let found = halved(&graph);
         assert_eq!(found.0, n_parameters);
         assert_eq!(share(found), expected);

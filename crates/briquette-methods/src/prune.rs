@@ -18,12 +18,14 @@
 
 pub mod budget;
 pub mod low_rank;
+mod pattern;
 mod reconstruction;
 mod schedule;
 pub mod score;
 pub mod select;
 
 pub use budget::Ratio;
+pub use pattern::SparsityPattern;
 pub use reconstruction::Reconstruction;
 pub use schedule::Schedule;
 pub use score::Score;

@@ -34,7 +34,6 @@ mod hessian;
 mod output_error;
 mod product;
 mod sparsegpt;
-mod sparsity;
 mod strip;
 
 pub use admm::admm;
@@ -42,4 +41,3 @@ pub use factor::{ColumnOrder, FactorOutcome, FactorSpec, Fallback, InverseFactor
 pub use gptq::gptq;
 pub use output_error::output_error;
 pub use sparsegpt::sparsegpt;
-pub use sparsity::DropRule;

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use briquette_core::{Affine, Decision, Grid, GridKind, Grouping, Mask, QuantParams, fake_quantize};
-use briquette_methods::prune::select;
+use briquette_methods::prune::{SparsityPattern, select};
 use briquette_methods::quant::{QuantSpec, ScaleSearch, Scheme};
-use briquette_methods::reconstruct::{ColumnOrder, DropRule, FactorSpec, InverseFactor, admm, gptq, sparsegpt};
+use briquette_methods::reconstruct::{ColumnOrder, FactorSpec, InverseFactor, admm, gptq, sparsegpt};
 use proptest::prelude::*;
 use std::convert::Infallible;
 
@@ -92,7 +92,7 @@ proptest! {
         let weights = numbers(n_rows * n_cols, seed);
         let given = Mask::from_fn(n_rows, n_cols, |row, col| !(row % 5 == 1 && col * 3 < n_cols || col % 9 == 2));
         let given = has_given.then_some(&given);
-        let sparsity = if per_row { DropRule::CountPerRow((share * n_cols as f64) as usize) } else { DropRule::Count((share * weights.len() as f64) as usize) };
+        let sparsity = if per_row { SparsityPattern::PerRow((share * n_cols as f64) as usize) } else { SparsityPattern::Unstructured((share * weights.len() as f64) as usize) };
         let order = if is_ordered { ColumnOrder::ByActivation } else { ColumnOrder::Stored };
         let mut found = weights.clone();
         let Ok(keep) = sparsegpt(&mut found, n_cols, sparsity, given, &factor(&gram(n_cols, seed ^ 5), order), &check_stop);
@@ -106,9 +106,9 @@ proptest! {
         let n_given = |row: usize| (0..n_cols).filter(|&col| is_dropped(row, col)).count();
         let n_dropped = |row: usize| (0..n_cols).filter(|&col| !keep.keeps(row, col)).count();
         match sparsity {
-            DropRule::Count(n) => prop_assert_eq!(weights.len() - keep.n_kept(), n.max((0..n_rows).map(n_given).sum())),
-            DropRule::CountPerRow(n) => (0..n_rows).try_for_each(|row| { prop_assert_eq!(n_dropped(row), n.max(n_given(row))); Ok(()) })?,
-            DropRule::NOfM { .. } => unreachable!(),
+            SparsityPattern::Unstructured(n) => prop_assert_eq!(weights.len() - keep.n_kept(), n.max((0..n_rows).map(n_given).sum())),
+            SparsityPattern::PerRow(n) => (0..n_rows).try_for_each(|row| { prop_assert_eq!(n_dropped(row), n.max(n_given(row))); Ok(()) })?,
+            SparsityPattern::NOfM { .. } => unreachable!(),
         }
     }
 
@@ -117,7 +117,7 @@ proptest! {
         let (n_cols, n) = (m * n_runs, (share * m as f64) as usize);
         let mut found = numbers(n_rows * n_cols, seed);
         let factor = factor(&gram(n_cols, seed ^ 5), ColumnOrder::Stored);
-        let Ok(keep) = sparsegpt(&mut found, n_cols, DropRule::NOfM { n, m }, None, &factor, &check_stop);
+        let Ok(keep) = sparsegpt(&mut found, n_cols, SparsityPattern::NOfM { n, m }, None, &factor, &check_stop);
         for row in 0..n_rows {
             for run in 0..n_runs {
                 prop_assert_eq!((run * m..(run + 1) * m).filter(|&col| keep.keeps(row, col)).count(), n);
@@ -144,8 +144,12 @@ fn correlated_inputs_compensate_for_most_of_an_error() {
                 let Ok(()) = gptq(&mut found, n_cols, &quant, keep, &factor, &check_stop);
                 assert!(error(&weights, &found, &gram) < 0.5 * error(&weights, &nearest, &gram), "{order:?} {n_bits}");
             }
-            for sparsity in [DropRule::Count(7000), DropRule::CountPerRow(100), DropRule::NOfM { n: 2, m: 4 }] {
-                if order == ColumnOrder::ByActivation && matches!(sparsity, DropRule::NOfM { .. }) {
+            for sparsity in [
+                SparsityPattern::Unstructured(7000),
+                SparsityPattern::PerRow(100),
+                SparsityPattern::NOfM { n: 2, m: 4 },
+            ] {
+                if order == ColumnOrder::ByActivation && matches!(sparsity, SparsityPattern::NOfM { .. }) {
                     continue;
                 }
                 let mut found = weights.clone();
@@ -177,7 +181,7 @@ fn uncorrelated_inputs_allow_no_compensation() {
         let Ok(()) = gptq(&mut found, n_cols, &quant, None, &factor, &check_stop);
         assert_eq!(bits(&found), bits(&on_grid(&weights, n_cols, &quant, None)));
         let mut found = weights.clone();
-        let Ok(keep) = sparsegpt(&mut found, n_cols, DropRule::CountPerRow(130), None, &factor, &check_stop);
+        let Ok(keep) = sparsegpt(&mut found, n_cols, SparsityPattern::PerRow(130), None, &factor, &check_stop);
         // The blocks of 128, 128 and 4 columns drop 64, 64 and 2 weights of each row.
         for (row, weights) in weights.chunks_exact(n_cols).enumerate() {
             for (first, block) in weights.chunks(128).enumerate() {
@@ -207,13 +211,13 @@ fn admm_without_inputs_prunes_by_magnitude() {
             assert_eq!(bits(&found), bits(&fake_quantize(&weights, n_rows, n_cols, &zeroed)));
             keep
         };
-        assert_eq!(found(DropRule::Count(3001)), select::smallest(&weights, n_rows, n_cols, 3001));
-        assert_eq!(found(DropRule::NOfM { n: 2, m: 5 }), select::n_of_m(&weights, n_rows, n_cols, 2, 5));
+        assert_eq!(found(SparsityPattern::Unstructured(3001)), select::smallest(&weights, n_rows, n_cols, 3001));
+        assert_eq!(found(SparsityPattern::NOfM { n: 2, m: 5 }), select::n_of_m(&weights, n_rows, n_cols, 2, 5));
         let mut rows = vec![0; n_rows * Mask::row_bytes(n_cols)];
         for (row, bits) in weights.chunks(n_cols).zip(rows.chunks_mut(Mask::row_bytes(n_cols))) {
             select::smallest_of_each(row, n_cols, 33, &mut Vec::new(), bits);
         }
-        assert_eq!(found(DropRule::CountPerRow(33)), Mask::from_bits(n_rows, n_cols, rows));
+        assert_eq!(found(SparsityPattern::PerRow(33)), Mask::from_bits(n_rows, n_cols, rows));
     }
 }
 
@@ -235,7 +239,11 @@ fn results_do_not_depend_on_the_number_of_threads() {
             let mut rounded = weights.clone();
             let Ok(()) = gptq(&mut rounded, n_cols, &quant, None, &ordered, &check_stop);
             let mut found = vec![bits(&rounded)];
-            for sparsity in [DropRule::Count(30_000), DropRule::CountPerRow(100), DropRule::NOfM { n: 2, m: 4 }] {
+            for sparsity in [
+                SparsityPattern::Unstructured(30_000),
+                SparsityPattern::PerRow(100),
+                SparsityPattern::NOfM { n: 2, m: 4 },
+            ] {
                 let mut weights = weights.clone();
                 let Ok(_) = sparsegpt(&mut weights, n_cols, sparsity, None, &stored, &check_stop);
                 found.push(bits(&weights));
@@ -262,7 +270,7 @@ fn weights_of_inputs_that_were_always_zero_become_zero() {
     let Ok(()) = gptq(&mut found, n_cols, &quant, None, &factor, &check_stop);
     assert!(found.chunks(n_cols).all(|row| row[5].to_bits() == 0 && row[4] != 0.0));
     let mut found = numbers(3 * n_cols, 8);
-    let Ok(keep) = sparsegpt(&mut found, n_cols, DropRule::Count(3), None, &factor, &check_stop);
+    let Ok(keep) = sparsegpt(&mut found, n_cols, SparsityPattern::Unstructured(3), None, &factor, &check_stop);
     assert!((0..3).all(|row| !keep.keeps(row, 5)), "weights of dead inputs are dropped first");
 }
 
@@ -272,13 +280,16 @@ fn an_error_of_check_stop_ends_the_work() {
     let quant = QuantParams::new(Grid::INT8, Grouping::Tensor, 8, vec![Affine::symmetric(0.01)]);
     let stop = || Err("stop");
     assert_eq!(gptq(&mut numbers(16, 2), 8, &quant, None, &factor, &stop), Err("stop"));
-    for sparsity in [DropRule::Count(3), DropRule::NOfM { n: 1, m: 2 }] {
+    for sparsity in [SparsityPattern::Unstructured(3), SparsityPattern::NOfM { n: 1, m: 2 }] {
         assert_eq!(sparsegpt(&mut numbers(16, 2), 8, sparsity, None, &factor, &stop), Err("stop"));
         assert_eq!(admm(&mut numbers(16, 2), 8, sparsity, &gram(8, 1), 300, &stop), Err("stop"));
     }
     let none = QuantParams::new(Grid::INT8, Grouping::Row, 8, Vec::new());
     assert_eq!(gptq(&mut [], 8, &none, None, &factor, &stop), Ok(()));
-    assert_eq!(sparsegpt(&mut [], 8, DropRule::Count(0), None, &factor, &stop).map(|keep| keep.dim()), Ok((0, 8)));
-    let Ok((keep, _)) = admm(&mut [], 8, DropRule::NOfM { n: 2, m: 4 }, &gram(8, 1), 300, &check_stop);
+    assert_eq!(
+        sparsegpt(&mut [], 8, SparsityPattern::Unstructured(0), None, &factor, &stop).map(|keep| keep.dim()),
+        Ok((0, 8))
+    );
+    let Ok((keep, _)) = admm(&mut [], 8, SparsityPattern::NOfM { n: 2, m: 4 }, &gram(8, 1), 300, &check_stop);
     assert_eq!(keep.dim(), (0, 8));
 }

@@ -4,9 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 use briquette_core::{Affine, Grid, GridKind, Grouping, InputStats, Mask, QuantParams};
-use briquette_methods::reconstruct::{
-    ColumnOrder, DropRule, FactorSpec, InverseFactor, admm, gptq, output_error, sparsegpt,
-};
+use briquette_methods::prune::SparsityPattern;
+use briquette_methods::reconstruct::{ColumnOrder, FactorSpec, InverseFactor, admm, gptq, output_error, sparsegpt};
 use std::convert::Infallible;
 
 const ROWS: usize = 24;
@@ -107,11 +106,11 @@ fn gptq_finds_the_codes_of_the_reference() {
 #[test]
 fn sparsegpt_drops_the_weights_of_the_reference() {
     let factor = factor(ColumnOrder::Stored);
-    let (given, half) = (mask("given"), DropRule::Count(ROWS * COLS / 2));
+    let (given, half) = (mask("given"), SparsityPattern::Unstructured(ROWS * COLS / 2));
     let cases = [
         ("share", half, None),
-        ("2-4", DropRule::NOfM { n: 2, m: 4 }, None),
-        ("given", DropRule::Count(4147), Some(&given)),
+        ("2-4", SparsityPattern::NOfM { n: 2, m: 4 }, None),
+        ("given", SparsityPattern::Unstructured(4147), Some(&given)),
     ];
     for (name, sparsity, given) in cases {
         let mut found = floats("weights");
@@ -125,9 +124,9 @@ fn sparsegpt_drops_the_weights_of_the_reference() {
 fn admm_drops_the_weights_of_the_reference() {
     let stats = stats();
     let cases = [
-        ("share", DropRule::Count(ROWS * COLS / 2)),
-        ("per-row", DropRule::CountPerRow(COLS / 2)),
-        ("2-4", DropRule::NOfM { n: 2, m: 4 }),
+        ("share", SparsityPattern::Unstructured(ROWS * COLS / 2)),
+        ("per-row", SparsityPattern::PerRow(COLS / 2)),
+        ("2-4", SparsityPattern::NOfM { n: 2, m: 4 }),
     ];
     for (name, sparsity) in cases {
         let mut found = floats("weights");

@@ -1,44 +1,42 @@
 //! The table of architectures, and detection of a checkpoint's architecture.
 
 use crate::architecture::{Architecture, Blocks, Decoder};
+use crate::bert::BertTrace;
 use crate::config::Folder;
 use crate::low_rank::make_room;
 use crate::student_config::Smaller;
-use crate::{Bert, DigitsCnn, Input, Llama, ModelTask, ResNet};
-use crate::{bert, digits_cnn, llama, resnet};
+use crate::{Bert, DigitsCnn, GraphNet, Input, Llama, ModelTask, ResNet};
+use crate::{bert, digits_cnn, graph_net, llama, resnet};
 use briquette_core::{Error, Result};
-use briquette_formats::Checkpoint;
+use briquette_formats::{Checkpoint, TensorSource};
+use briquette_graph::{FAMILIES, Family, Headers};
 use briquette_nn::NameMap;
 use burn::module::Module;
 use burn::tensor::{Bool, Device, Int, Tensor};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 /// An architecture that Briquette can run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arch {
     /// A small convolutional network for 8x8 digits.
     DigitsCnn,
     /// torchvision's ResNet-18.
-    #[serde(rename = "resnet18")]
     ResNet18,
     /// torchvision's ResNet-34.
-    #[serde(rename = "resnet34")]
     ResNet34,
     /// torchvision's ResNet-50.
-    #[serde(rename = "resnet50")]
     ResNet50,
     /// torchvision's ResNet-101.
-    #[serde(rename = "resnet101")]
     ResNet101,
     /// torchvision's ResNet-152.
-    #[serde(rename = "resnet152")]
     ResNet152,
     /// The BERT family, as sentence encoders.
     Bert,
     /// The Llama family, as decoders.
     Llama,
+    /// A network of `briquette-graph`: the place of its family in [`FAMILIES`], and of its `model_type` in the family.
+    Family(usize, usize),
 }
 
 /// A network of any architecture. Paths of its parameters begin with the name of the variant.
@@ -53,6 +51,8 @@ pub enum Network {
     Bert(Bert),
     /// A Llama decoder.
     Llama(Llama),
+    /// A network of any family that has a graph.
+    Graph(GraphNet),
 }
 
 /// Table entry of an architecture.
@@ -132,28 +132,35 @@ fn roomy<N: Architecture>(
 impl Arch {
     /// Returns all architectures, for help texts and tests.
     pub fn all() -> Vec<Self> {
-        let mut all: Vec<Self> = ROWS.iter().map(|row| row.arch).collect();
+        let mut all: Vec<Self> = ROWS.iter().map(|row| row.arch).chain(families().map(|(arch, _)| arch)).collect();
         all.sort();
         all
     }
 
-    fn row(self) -> &'static ArchRow {
-        ROWS.iter().find(|row| row.arch == self).expect("every architecture has a row")
+    /// Returns the row of an architecture, or the family of a network that interprets its graph.
+    fn row(self) -> std::result::Result<&'static ArchRow, &'static Family> {
+        match self {
+            Self::Family(place, _) => Err(&FAMILIES[place]),
+            _ => Ok(ROWS.iter().find(|row| row.arch == self).expect("every architecture has a row")),
+        }
     }
 
     /// Returns the name in recipes.
     pub fn name(self) -> &'static str {
-        self.row().name
+        match (self, self.row()) {
+            (Self::Family(_, of), Err(family)) => family.model_types.get(of).copied().unwrap_or(family.name),
+            (_, row) => row.map_or_else(|family| family.name, |row| row.name),
+        }
     }
 
     /// Returns the task of the architecture.
     pub fn task(self) -> ModelTask {
-        self.row().task
+        self.row().map_or_else(|family| family.task, |row| row.task)
     }
 
     /// Returns the input of a checkpoint's network.
     pub fn input(self, checkpoint: &Checkpoint) -> Result<Input> {
-        (self.row().input)(checkpoint)
+        self.row().map_or_else(|_| graph_net::input(checkpoint), |row| (row.input)(checkpoint))
     }
 
     /// Detects the architecture of a checkpoint by `model_type` in config.json, or else by tensor names.
@@ -173,7 +180,9 @@ impl Arch {
         found.ok_or_else(|| {
             let message = match model_type {
                 Some(name) => {
-                    let known = ROWS.iter().flat_map(|row| row.model_types).copied().collect::<Vec<_>>().join(", ");
+                    let known = ROWS.iter().flat_map(|row| row.model_types);
+                    let known = known.copied().chain(families().map(|(arch, _)| arch.name()));
+                    let known = known.collect::<Vec<_>>().join(", ");
                     format!("config.json has model_type {name:?}, which cannot be run; expected one of {known}")
                 }
                 None => format!("its tensor names match no architecture; if it is one of {}, set arch", names()),
@@ -184,7 +193,9 @@ impl Arch {
 
     /// Detects the architecture by tensor names only.
     pub fn by_names(checkpoint: &Checkpoint) -> Option<Self> {
-        ROWS.iter().find(|row| (row.has_names)(checkpoint)).map(|row| row.arch)
+        let of_rows = ROWS.iter().find(|row| (row.has_names)(checkpoint)).map(|row| row.arch);
+        let headers = Headers::new(checkpoint.tensors(), checkpoint.layout());
+        of_rows.or_else(|| families().find(|(_, family)| family.has_names(&headers)).map(|(arch, _)| arch))
     }
 }
 
@@ -193,7 +204,10 @@ impl Network {
     ///
     /// Linear layers that the checkpoint stores as two factors have low rank. Weights take no memory yet.
     pub fn blank(arch: Arch, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
-        (arch.row().blank)(checkpoint, device)
+        match arch.row() {
+            Ok(row) => (row.blank)(checkpoint, device),
+            Err(_) => roomy(GraphNet::blank(checkpoint, device)?, Network::Graph, checkpoint),
+        }
     }
 
     fn as_architecture(&self) -> &dyn Architecture {
@@ -202,6 +216,7 @@ impl Network {
             Self::ResNet(network) => network,
             Self::Bert(network) => network,
             Self::Llama(network) => network,
+            Self::Graph(network) => network,
         }
     }
 
@@ -212,6 +227,7 @@ impl Network {
             Self::ResNet(network) => network.smaller(config, how, at)?.map(Self::ResNet),
             Self::Bert(network) => network.smaller(config, how, at)?.map(Self::Bert),
             Self::Llama(network) => network.smaller(config, how, at)?.map(Self::Llama),
+            Self::Graph(network) => network.smaller(config, how, at)?.map(Self::Graph),
         })
     }
 
@@ -246,6 +262,22 @@ impl Network {
         self.as_architecture().encode(tokens, padding)
     }
 
+    /// Returns the hidden state after each block, and with `has_attention` also attention probabilities and values.
+    ///
+    /// # Panics
+    /// If the network does not take text.
+    pub fn trace(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>, has_attention: bool) -> BertTrace {
+        match self {
+            Self::Bert(bert) => bert.trace(tokens, padding, has_attention),
+            Self::Llama(llama) => {
+                let mut hidden = llama.hidden_states(tokens);
+                BertTrace { hidden: hidden.split_off(1), ..BertTrace::default() }
+            }
+            Self::Graph(network) => network.trace(tokens, padding, has_attention),
+            Self::DigitsCnn(_) | Self::ResNet(_) => panic!("takes no text"),
+        }
+    }
+
     /// Maps tokens `[batch, length]` to logits of the next tokens `[batch, length, vocabulary]`.
     ///
     /// # Panics
@@ -271,7 +303,30 @@ fn names() -> String {
 
 /// Returns the architecture of a `model_type`.
 fn of_model_type(name: &str) -> Option<Arch> {
-    ROWS.iter().find(|row| row.name == name || row.model_types.contains(&name)).map(|row| row.arch)
+    let of_rows = ROWS.iter().find(|row| row.name == name || row.model_types.contains(&name)).map(|row| row.arch);
+    of_rows.or_else(|| families().map(|(arch, _)| arch).find(|arch| arch.name() == name))
+}
+
+/// Returns the networks that only a graph describes: they have no row here. Each `model_type` is an architecture.
+fn families() -> impl Iterator<Item = (Arch, &'static Family)> {
+    let kinds = |(place, family): (usize, &'static Family)| {
+        (0..family.model_types.len().max(1)).map(move |kind| (Arch::Family(place, kind), family))
+    };
+    let has_row = |name: &str| ROWS.iter().any(|row| row.model_types.contains(&name));
+    let all = FAMILIES.iter().enumerate().flat_map(kinds);
+    all.filter(move |(arch, family)| !has_row(arch.name()) && family.name != "ResNet")
+}
+
+impl Serialize for Arch {
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        to.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Arch {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(|error: Error| serde::de::Error::custom(error.message))
+    }
 }
 
 impl std::fmt::Display for Arch {

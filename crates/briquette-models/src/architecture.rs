@@ -54,8 +54,9 @@ pub trait Blocks {
     /// Returns the path of a block, such as `model.layers.3`.
     fn block_path(&self, index: usize) -> String;
 
-    /// Maps tokens `[batch, length]` to the first block's input `[batch, length, width]`.
-    fn enter(&self, tokens: Tensor<2, Int>) -> Tensor<3>;
+    /// Maps tokens `[batch, length]` to the first block's input `[batch, length, width]`; `padding` is true at padding
+    /// tokens.
+    fn enter(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3>;
 
     /// Returns the output of a block; `padding` is true at padding tokens.
     fn block(&self, index: usize, state: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<3>;

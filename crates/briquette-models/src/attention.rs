@@ -2,7 +2,7 @@
 
 use crate::cache::KeyValues;
 use crate::layers::Dropout;
-use briquette_cpu::float::cached_attention;
+use briquette_cpu::float::{ScoreRule, cached_attention};
 use briquette_ops::fused;
 use burn::tensor::activation::softmax;
 use burn::tensor::module::attention;
@@ -27,7 +27,7 @@ pub(crate) fn merge_heads(x: Tensor<4>) -> Tensor<3> {
 }
 
 /// Repeats key or value heads for grouped queries: `[b, kv, l, w]` to `[b, kv * times, l, w]`.
-fn repeat_heads(x: Tensor<4>, times: usize) -> Tensor<4> {
+pub(crate) fn repeat_heads(x: Tensor<4>, times: usize) -> Tensor<4> {
     let [batch, n_heads, length, width] = x.dims();
     let x = x.unsqueeze_dim::<5>(2).expand([batch, n_heads, times, length, width]);
     x.reshape([batch, n_heads * times, length, width])
@@ -45,10 +45,11 @@ pub(crate) fn attend_causally([q, k, v]: [Tensor<3>; 3], n_heads: usize, n_kv_he
 }
 
 /// Like [`attend_causally`], for tokens that continue the cached sequences; appends their keys and values of
-/// this layer to the caches.
+/// this layer to the caches. `rule` limits the scores and the tokens that a query sees.
 pub(crate) fn attend_to_kept(
     [q, k, v]: [Tensor<3>; 3],
     [n_heads, n_kv_heads]: [usize; 2],
+    rule: ScoreRule,
     layer: usize,
     caches: &mut [KeyValues],
 ) -> Tensor<3> {
@@ -57,14 +58,15 @@ pub(crate) fn attend_to_kept(
         let each = rows.len() / batch;
         rows.chunks(each.max(1)).zip(&mut *caches).for_each(|(rows, cache)| cache.layers[layer][kept].push(rows));
     }
-    if caches.iter().all(|cache| cache.layers[layer][0].n_tokens() == length) && length > 1 {
+    let are_first = caches.iter().all(|cache| cache.layers[layer][0].n_tokens() == length);
+    if are_first && length > 1 && rule == ScoreRule::default() {
         return attend_causally([q, k, v], n_heads, n_kv_heads);
     }
     let (q, each) = (to_host(q), length * width);
     let mut out = vec![0.0; q.len()];
     for ((q, out), cache) in q.chunks(each).zip(out.chunks_mut(each)).zip(caches) {
         let [keys, values] = &cache.layers[layer];
-        cached_attention(q, n_heads, [keys, values], out);
+        cached_attention(q, n_heads, [keys, values], rule, out);
     }
     Tensor::from_data(TensorData::new(out, [batch, length, width]), (&device, dtype))
 }

@@ -115,6 +115,11 @@ impl ChatTemplate {
     ///
     /// Rendering runs on its own thread with limits on steps, stack, memory and time.
     ///
+    /// The memory limit needs an allocator that calls [`take`](briquette_core::confined::take) and
+    /// [`give`](briquette_core::confined::give), as the allocator of the command does. With another allocator,
+    /// the limits on steps, sizes of fields and time remain: render untrusted templates in a process with limited
+    /// memory.
+    ///
     /// # Errors
     /// - Input: the template is damaged, refuses the messages, or exceeds a limit
     /// - Io: the system refuses a thread

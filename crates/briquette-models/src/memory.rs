@@ -1,8 +1,8 @@
 //! Memory of a model: predicted bytes, weights, and peak while it runs.
 
 use crate::{Arch, Network};
-use briquette_core::Error;
 use briquette_core::memory::MemoryMeter;
+use briquette_core::{Error, shown_path};
 use briquette_formats::{Checkpoint, TensorSource};
 pub use burn::tensor::{Device, FloatDType};
 use serde::{Deserialize, Serialize};
@@ -171,7 +171,7 @@ impl<'a> MemoryWatch<'a> {
     ) -> Self {
         let predicted_bytes = predicted_bytes(checkpoint, Some(arch), dtype, device);
         let is_on_host = crate::device_name(device) == "cpu";
-        let name = checkpoint.path().display().to_string();
+        let name = shown_path(checkpoint.path());
         meters.iter().for_each(|meter| meter.begin_phase(&format!("load {name}")));
         let one = |meter: &&dyn MemoryMeter| {
             let predicted_bytes = (meter.is_of_host() == is_on_host).then_some(predicted_bytes);

@@ -78,7 +78,7 @@ impl Outline {
     pub fn tensors(&self, layout: WeightLayout) -> Result<Vec<TensorInfo>> {
         let one = |parameter: Parameter| {
             let mut shape = parameter.shape.0.clone();
-            if parameter.is_linear_weight() && layout == WeightLayout::Torch {
+            if self.names.is_turned(&parameter, layout) {
                 shape.reverse();
             }
             let name = self.names.file_name(&parameter);

@@ -18,6 +18,9 @@ const SHARED: [&str; 7] = [
 /// Key with the attention type of each layer.
 pub(crate) const LAYER_TYPES: &str = "layer_types";
 
+/// Keys with the number of layers, of which a config.json has one.
+const LAYER_COUNTS: [&str; 3] = ["num_hidden_layers", "n_layer", "n_layers"];
+
 /// The difference between a smaller network and its teacher.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Smaller {
@@ -33,7 +36,8 @@ pub(crate) fn keep_layers(config: &mut Map<String, Value>, layers: &[usize], n: 
         let message = format!("found layer {layer}, expected 0 to {}", n.saturating_sub(1));
         return Err(Error::config(message).at("layers"));
     }
-    config.insert("num_hidden_layers".into(), layers.len().into());
+    let key = LAYER_COUNTS.into_iter().find(|key| config.contains_key(*key)).unwrap_or(LAYER_COUNTS[0]);
+    config.insert(key.into(), layers.len().into());
     if let Some(Value::Array(types)) = config.get_mut(LAYER_TYPES) {
         *types = layers.iter().filter_map(|&layer| types.get(layer).cloned()).collect();
     }

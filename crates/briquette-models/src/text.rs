@@ -18,6 +18,12 @@ use tokenizers::{Encoding, PostProcessor, TruncationDirection};
 pub struct Tokens(pub Vec<u32>);
 
 /// A tokenizer whose tokens are checked against the model's vocabulary.
+///
+/// A tokenizer with unknown regular expressions runs on its own thread with limits on stack, memory and time. The
+/// memory limit needs an allocator that calls [`take`](briquette_core::confined::take) and
+/// [`give`](briquette_core::confined::give), as the allocator of the command does. With another allocator, the
+/// checks of `tokenizer.json` and the time limit remain: read untrusted tokenizers in a process with limited
+/// memory.
 #[derive(Debug, Clone)]
 pub struct TextTokenizer {
     path: PathBuf,

@@ -92,7 +92,7 @@ fn decided<M: Module>(
     let layout = names.weight_layout();
     let before = source.plan(layout)?;
     let of_tensor = |tensor: &TensorPlan| by_name[tensor.info.name.as_str()];
-    let shown = before.tensors.iter().map(|tensor| shown_of(of_tensor(tensor), layout)).collect();
+    let shown = before.tensors.iter().map(|tensor| shown_of(of_tensor(tensor), names)).collect();
     let mut plan = plan(&ModuleTensors { source: &source, layout, shown })?;
     let workers = Workers::new(&RunOptions::default())?;
     let surveys = survey(&mut plan, &source, &workers)?;
@@ -183,9 +183,8 @@ fn scheme_of(quant: Quant) -> Scheme {
 }
 
 /// Returns the role of a parameter and its output axis in the file, if known.
-fn shown_of(parameter: &Parameter, layout: WeightLayout) -> Option<(Role, OutputAxis)> {
-    let is_turned = parameter.is_linear_weight() && layout == WeightLayout::Torch;
-    let axis = if is_turned { OutputAxis::First } else { parameter.axis };
+fn shown_of(parameter: &Parameter, names: &NameMap) -> Option<(Role, OutputAxis)> {
+    let axis = if names.is_turned(parameter, names.weight_layout()) { OutputAxis::First } else { parameter.axis };
     match parameter.role {
         Role::Unknown | Role::Bias | Role::Other => None,
         role => Some((role, axis)),

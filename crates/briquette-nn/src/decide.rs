@@ -6,7 +6,7 @@ use crate::scores::{RowScores, RowScratch};
 use briquette_core::encoded::ScaleType;
 use briquette_core::{Affine, Grouping, Mask, Rows, simd};
 use briquette_methods::prune::select;
-use briquette_methods::prune::{Ratio, Threshold};
+use briquette_methods::prune::{Ratio, SparsityPattern, Threshold};
 use briquette_methods::quant::{Fitter, MaskedRows, QuantSpec};
 use rayon::prelude::*;
 use std::convert::Infallible;
@@ -32,10 +32,10 @@ pub(crate) fn mask(
         Amount::Zeros => {
             by_row(n_rows, n_cols, |row, bits, _| drop_zeros(&scores.values[row * n_cols..(row + 1) * n_cols], bits))
         }
-        &Amount::NOfM { n, m } => {
+        &Amount::Pattern(SparsityPattern::NOfM { n, m }) => {
             by_row(n_rows, n_cols, |row, bits, scratch| select::n_of_m_row(scores.row(row, scratch), n, m, bits))
         }
-        Amount::Ratio(_) => match (rule.scope(), threshold) {
+        Amount::Pattern(_) => match (rule.scope(), threshold) {
             (Scope::Row, _) => {
                 let n_drop = ratio.of(n_cols);
                 by_row(n_rows, n_cols, |row, bits, scratch| {

@@ -8,7 +8,7 @@ use briquette_formats::burnpack::to_burn;
 use briquette_formats::stored::StoredDir;
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource, WeightLayout};
 use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{Bool, DType as BurnDType, Device, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Bytes, DType as BurnDType, Device, Int, Tensor, TensorData};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of tensors of each kind that an error lists.
@@ -101,10 +101,10 @@ impl<'a> WeightSource<'a> {
         Self { tensors: checkpoint, layout: checkpoint.layout(), stored: checkpoint.stored() }
     }
 
-    /// Returns whether a tensor is in PyTorch's layout, by the file or else by the name map.
-    fn is_torch(&self, index: usize, names: &NameMap) -> bool {
+    /// Returns whether a tensor is a transposed matrix, by the file or else by the name map.
+    fn is_turned(&self, index: usize, parameter: &Parameter, names: &NameMap) -> bool {
         let is_last = self.stored.is_some_and(|stored| stored.tensors[index].axis == OutputAxis::Last);
-        self.layout.unwrap_or(names.weight_layout()) == WeightLayout::Torch && !is_last
+        names.is_turned(parameter, self.layout.unwrap_or(names.weight_layout())) && !is_last
     }
 }
 
@@ -152,7 +152,7 @@ impl FoundPlaces {
                 continue;
             };
             used.insert(index);
-            let is_turned = parameter.is_linear_weight() && source.is_torch(index, names);
+            let is_turned = source.is_turned(index, parameter, names);
             match misfit(parameter, &tensors[index], is_turned) {
                 Some(message) => {
                     let fits_turned =
@@ -177,7 +177,8 @@ impl FoundPlaces {
         let mut complaints: Vec<String> = complaints.into_iter().flatten().collect();
         if self.n_other_layout > 0 && self.n_other_layout == self.misfits.len() {
             complaints.push(
-                "these fit in the other layout of Linear weights: set --layout (model.layout) to burn or torch".into(),
+                "these fit in the other layout of Linear weights: set --layout (model.layout, or teacher_layout) to burn or torch"
+                    .into(),
             );
         }
         match complaints.is_empty() {
@@ -257,22 +258,36 @@ impl Loader<'_> {
 /// Reads a whole tensor in its own type.
 fn read(source: &dyn TensorSource, place: ParameterPlace) -> Result<TensorData> {
     let info = &source.tensors()[place.index];
-    let mut bytes = vec![0; info.n_bytes()];
+    let width = info.dtype.n_bits() / 8;
+    let mut bytes = zeros(info.n_bytes(), width);
     source.read(place.index, 0, &mut bytes)?;
     let mut shape = info.shape.0.clone();
     if place.is_turned {
-        let mut turned = vec![0; bytes.len()];
-        rows::transpose_bytes(&bytes, &mut turned, shape[1], shape[0], info.dtype.n_bits() / 8);
+        let mut turned = zeros(bytes.len(), width);
+        rows::transpose_bytes(&bytes, &mut turned, shape[1], shape[0], width);
         bytes = turned;
         shape.reverse();
     }
     if info.dtype == DType::Bool {
-        let bools: Vec<bool> = bytes.into_iter().map(|byte| byte != 0).collect();
+        let bools: Vec<bool> = bytes.iter().map(|&byte| byte != 0).collect();
         return Ok(TensorData::new(bools, shape));
     }
     let dtype = to_burn(info.dtype)
         .ok_or_else(|| Error::input(format!("{} cannot be loaded", info.dtype)).at(format_args!("{:?}", info.name)))?;
-    Ok(TensorData::from_bytes_vec(bytes, shape, dtype))
+    Ok(TensorData::from_bytes(bytes, shape, dtype))
+}
+
+/// Returns zeros for elements of `width` bytes.
+///
+/// Bytes from a `Vec<u8>` would be copied into an aligned buffer, which doubles the memory of a large tensor.
+fn zeros(n_bytes: usize, width: usize) -> Bytes {
+    let n = n_bytes / width.max(1);
+    match width {
+        8 => Bytes::from_elems(vec![0_u64; n]),
+        4 => Bytes::from_elems(vec![0_u32; n]),
+        2 => Bytes::from_elems(vec![0_u16; n]),
+        _ => Bytes::from_elems(vec![0_u8; n_bytes]),
+    }
 }
 
 /// Creates a float tensor on a device, in `dtype` or the device's default type.

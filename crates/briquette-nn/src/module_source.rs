@@ -37,6 +37,18 @@ struct ModuleTensor {
     is_table: bool,
 }
 
+impl ModuleTensor {
+    /// Converts elements from burn's order to the order of the file.
+    fn in_file_order(&self, bytes: Vec<u8>, dtype: DType) -> Vec<u8> {
+        if !self.is_turned {
+            return bytes;
+        }
+        let mut turned = vec![0; bytes.len()];
+        transpose_bytes(&bytes, &mut turned, self.rows.n_rows, self.rows.n_cols, dtype.n_bits() / 8);
+        turned
+    }
+}
+
 /// A parameter on the host.
 struct OnHost {
     /// Elements in the order of the file.
@@ -55,7 +67,7 @@ impl ModuleSource {
         for item in items(module, names.parameters(module)?)? {
             let parameter = &item.parameter;
             let (mut shape, rows) = (parameter.shape.0.clone(), parameter.rows());
-            let is_turned = parameter.is_linear_weight() && names.weight_layout() == WeightLayout::Torch;
+            let is_turned = names.is_turned(parameter, names.weight_layout());
             if is_turned {
                 shape.reverse();
             }
@@ -136,6 +148,13 @@ impl ModuleSource {
         Ok(ties)
     }
 
+    /// Returns the weights of a parameter that the module computes with, in the order of the file.
+    pub(crate) fn effective(&self, index: usize) -> Result<Vec<u8>> {
+        let (tensor, dtype) = (&self.parameters[index], self.infos[index].dtype);
+        let item = tensor.item.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(tensor.in_file_order(item.effective_bytes(dtype)?, dtype))
+    }
+
     /// Returns a parameter on the host, from the cache or its device.
     fn on_host(&self, index: usize) -> Result<Arc<OnHost>> {
         let lock = || self.recent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,13 +163,7 @@ impl ModuleSource {
         }
         let (tensor, info) = (&self.parameters[index], &self.infos[index]);
         let item = tensor.item.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut bytes = item.bytes()?;
-        if tensor.is_turned {
-            let Rows { n_rows, n_cols, .. } = tensor.rows;
-            let mut turned = vec![0; bytes.len()];
-            transpose_bytes(&bytes, &mut turned, n_rows, n_cols, info.dtype.n_bits() / 8);
-            bytes = turned;
-        }
+        let bytes = tensor.in_file_order(item.bytes()?, info.dtype);
         let read = Arc::new(OnHost { bytes, decision: item.decision()? });
         let mut recent = lock();
         recent.truncate(N_KEPT - 1);

@@ -2,7 +2,7 @@
 
 use crate::scores::{each_magnitude, key};
 use briquette_core::{Error, Result, simd};
-use briquette_methods::prune::select::{Bracket, Tally};
+use briquette_methods::prune::select::{Bracket, PoolThreshold, ScorePool, Tally, threshold_of_pool};
 use briquette_methods::prune::{Histogram, Threshold};
 use rayon::prelude::*;
 
@@ -40,39 +40,33 @@ impl<T, Show: FnMut(&T, &mut Look) -> Result<()>> ParameterPool<'_, T, Show> {
     /// Ties are dropped from the earlier member first, and within a member from the lower index. Each threshold
     /// has the number of ties to drop, so members can be decided independently.
     ///
-    /// A sample brackets the threshold; the exact value is found among the scores in the bracket. If the sample
-    /// misleads, a histogram brackets it. The result is exact and independent of the threads.
+    /// See [`threshold_of_pool`]. The result is independent of the threads.
     ///
     /// # Errors
     /// - Refused: a weight is not finite
     /// - any error of `show`
     pub(crate) fn thresholds(mut self, n_drop: usize) -> Result<Vec<Threshold>> {
-        let guessed = self.guess(n_drop)?;
-        let mut tallies = self.count(guessed)?;
-        let mut found = Tally::threshold(&tallies, n_drop);
-        // Keys below 1 are dropped already and stay dropped, so there is no threshold to find among them.
-        let n_below: usize = tallies.iter().map(Tally::n_below).sum();
-        let is_met = guessed.low == 1 && n_drop <= n_below;
-        if found.is_none()
-            && !is_met
-            && let Some(bracket) = self.bracket(n_drop)?
-        {
-            tallies = self.count(bracket)?;
-            found = Tally::threshold(&tallies, n_drop);
+        let PoolThreshold { threshold, tallies } = threshold_of_pool(&mut self, n_drop)?;
+        if tallies.is_empty() {
+            return Ok(vec![threshold; self.members.len()]);
         }
-        let Threshold { key, n_ties: mut left } = found.unwrap_or_default();
-        let share = |tally: &Tally| {
-            let n_ties = tally.split(key).1.min(left);
-            left -= n_ties;
-            Threshold { key, n_ties }
-        };
-        Ok(tallies.iter().map(share).collect())
+        Ok(threshold.shares(tallies.iter().map(|tally| tally.split(threshold.key).1)).collect())
     }
 
-    /// Returns a bracket, from key 1, that almost certainly contains the threshold.
-    fn guess(&mut self, n_drop: usize) -> Result<Bracket> {
+    fn each(&mut self, look: &mut Look) -> Result<()> {
+        self.members.iter().try_for_each(|member| (self.show)(member, look))
+    }
+}
+
+impl<T, Show: FnMut(&T, &mut Look) -> Result<()>> ScorePool for ParameterPool<'_, T, Show> {
+    type Error = Error;
+
+    /// Dropped weights have key 0.
+    const FLOOR: u32 = 1;
+
+    fn guess(&mut self, n_drop: usize) -> Result<Option<Bracket>> {
         if n_drop == 0 {
-            return Ok(Bracket { low: 1, high: 1 });
+            return Ok(Some(Bracket { low: 1, high: 1 }));
         }
         // Row widths are mostly even. An odd step avoids sampling the same columns of every row.
         let (mut sample, step) = (Vec::new(), (self.n / N_SAMPLE) | 1);
@@ -83,32 +77,25 @@ impl<T, Show: FnMut(&T, &mut Look) -> Result<()>> ParameterPool<'_, T, Show> {
             })?;
         }
         let guessed = Bracket::of_scattered(&mut sample, n_drop as f64 / self.n as f64);
-        let Bracket { low, high } = guessed.unwrap_or(Bracket { low: 0, high: u32::MAX >> 1 });
-        Ok(Bracket { low: low.max(1), high: high.max(1) })
+        Ok(Some(guessed.unwrap_or(Bracket::ALL)))
     }
 
-    /// Returns a bracket that certainly contains the threshold.
-    fn bracket(&mut self, n_drop: usize) -> Result<Option<Bracket>> {
-        let mut all = None;
-        self.each(&mut |scored| {
-            all = all.take().into_iter().chain(scored.histogram()).reduce(Histogram::merge);
-            Ok(())
-        })?;
-        Ok(all.and_then(|mut all| all.bracket(n_drop)).map(|(bracket, _)| bracket))
-    }
-
-    /// Tallies the scores of each member.
-    fn count(&mut self, bracket: Bracket) -> Result<Vec<Tally>> {
+    fn tally(&mut self, bracket: Bracket) -> Result<Option<Vec<Tally>>> {
         let mut tallies = Vec::with_capacity(self.members.len());
         self.each(&mut |scored| {
             tallies.push(scored.tally(bracket)?);
             Ok(())
         })?;
-        Ok(tallies)
+        Ok(Some(tallies))
     }
 
-    fn each(&mut self, look: &mut Look) -> Result<()> {
-        self.members.iter().try_for_each(|member| (self.show)(member, look))
+    fn count(&mut self, empty: Histogram) -> Result<Histogram> {
+        let mut all = None;
+        self.each(&mut |scored| {
+            all = all.take().into_iter().chain(scored.histogram(&empty)).reduce(Histogram::merge);
+            Ok(())
+        })?;
+        Ok(all.unwrap_or(empty))
     }
 }
 
@@ -147,18 +134,19 @@ impl Scored<'_> {
     }
 
     /// Counts all scores by key; `None` without scores.
-    fn histogram(self) -> Option<Histogram> {
+    fn histogram(self, empty: &Histogram) -> Option<Histogram> {
+        let new = || empty.clone();
         match self {
             Self::Weights(values, dropped) => {
                 let parts = values.par_chunks(PART).zip(dropped.par_chunks(PART));
-                let counted = parts.fold(Histogram::coarse, |mut histogram, (values, dropped)| {
+                let counted = parts.fold(new, |mut histogram, (values, dropped)| {
                     each_magnitude(values, dropped, |scores| histogram.count(scores));
                     histogram
                 });
                 counted.reduce_with(Histogram::merge)
             }
             Self::Scores(scores) => {
-                let counted = scores.par_chunks(PART).fold(Histogram::coarse, |mut histogram, scores| {
+                let counted = scores.par_chunks(PART).fold(new, |mut histogram, scores| {
                     histogram.count(scores);
                     histogram
                 });

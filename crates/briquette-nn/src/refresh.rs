@@ -5,7 +5,7 @@ use crate::form::Form;
 use crate::live::{LiveWeight, live_weights};
 use crate::module::{Trail, view};
 use crate::pool::{Look, ParameterPool, Scored, check_finite};
-use crate::rules::{Amount, RuleTarget, Rules, Scoring};
+use crate::rules::{RuleTarget, Rules, Scoring};
 use crate::scores::{RowScores, drop_below};
 use crate::{Attached, Prune, Schedule, Scope, Score, decide};
 use briquette_core::{Affine, Error, Result};
@@ -102,7 +102,7 @@ impl Due<'_> {
     /// Returns the threshold of each parameter of a global rule; empty unless the rule prunes to a sparsity.
     fn shared_thresholds(&self, rule: usize, weights: &[LiveWeight]) -> Result<Vec<(String, Threshold)>> {
         let prune = &self.rules.prune[rule];
-        let &Amount::Ratio(to) = &prune.amount else { return Ok(Vec::new()) };
+        let Some(to) = prune.sparsity() else { return Ok(Vec::new()) };
         let members: Vec<&LiveWeight> =
             weights.iter().filter(|weight| self.targets[&weight.path].prune == Some(rule)).collect();
         let found = self.thresholds_of(prune, prune.schedule.ratio(self.step, prune.from, to), &members)?;
@@ -152,11 +152,9 @@ impl Due<'_> {
     fn dropped(&self, rule: &Prune, weight: &LiveWeight, buffers: &mut Buffers) -> Result<Option<Vec<bool>>> {
         let target = &self.targets[&weight.path];
         let shared = self.thresholds.get(&weight.path).copied();
-        let ratio = match &rule.amount {
-            &Amount::Ratio(to) => rule.schedule.ratio(self.step, rule.from, to),
-            _ => rule.from,
-        };
-        let is_share = matches!(rule.amount, Amount::Ratio(_)) && matches!(rule.scope(), Scope::Layer | Scope::Global);
+        let sparsity = rule.sparsity();
+        let ratio = sparsity.map_or(rule.from, |to| rule.schedule.ratio(self.step, rule.from, to));
+        let is_share = sparsity.is_some() && matches!(rule.scope(), Scope::Layer | Scope::Global);
         // Magnitudes of weights on the CPU are compared in place.
         if is_share && is_by_magnitude(rule) && weight.is_on_host() {
             let alone = || Ok(self.thresholds_of(rule, ratio, &[weight])?.first().copied().unwrap_or_default());

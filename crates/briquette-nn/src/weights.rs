@@ -5,7 +5,7 @@ use crate::form::Form;
 use crate::module::{Trail, read_bools, read_f32, unreadable, view};
 use crate::packed::{PackedForm, codes_of};
 use crate::{Attached, Packed, Parameter, parameters};
-use briquette_core::{Decision, Error, Mask, QuantParams, Result, Rows, fake_quantize};
+use briquette_core::{Decision, Error, Mask, QuantParams, Result, Rows, fake_quantize, rows};
 use briquette_ops::fused::masked::scale_of;
 use burn::module::{Module, ModuleVisitor, Param, Reparameterization};
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
@@ -78,6 +78,20 @@ impl Item {
             Some(_) => Ok(bytemuck::cast_slice(&self.own_values()?).to_vec()),
             None => (self.bytes)(),
         }
+    }
+
+    /// Reads the weights that the module computes with, in burn's order; `dtype` is the parameter's type.
+    pub(crate) fn effective_bytes(&self, dtype: briquette_core::DType) -> Result<Vec<u8>> {
+        let decision = self.decision()?;
+        if decision == Decision::default() || (self.values.is_none() && self.codes.is_none()) {
+            return self.bytes();
+        }
+        let rows = self.parameter.rows();
+        let values = view::to_rows(self.own_values()?, &rows);
+        let values = view::to_own(fake_quantize(&values, rows.n_rows, rows.n_cols, &decision), &rows);
+        let mut bytes = vec![0; values.len() * dtype.n_bits() / 8];
+        rows::from_f32(&values, dtype, &mut bytes);
+        Ok(bytes)
     }
 
     /// Reads a float parameter as f32, in burn's order; codes are dequantized.

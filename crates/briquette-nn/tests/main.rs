@@ -4,6 +4,7 @@
 
 mod codes;
 mod conv;
+mod dense;
 mod fixture;
 mod hard_inputs;
 mod known;

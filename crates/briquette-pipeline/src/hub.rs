@@ -1,5 +1,9 @@
 //! Advice for models of the Hugging Face hub that are given instead of a path.
 
+use briquette_core::{Error, Remedy, shown_path};
+use briquette_formats::hub_id;
+use briquette_recipe::Recipe;
+use briquette_recipe::paths::Purpose;
 use std::path::{Path, PathBuf};
 
 /// Returns advice for getting a model from the hub, as the end of an error message.
@@ -11,6 +15,19 @@ pub(crate) fn advice(id: &str, cache: Option<&Path>) -> String {
     match newest_in(&kept) {
         Some(snapshot) => format!("; it was downloaded before: use {}", snapshot.display()),
         None => format!("{}, or use the snapshot of `hf download {id}` in {}", get(id), kept.display()),
+    }
+}
+
+/// Adds the id to the error for a missing model of a recipe, if its path may be meant as an id.
+pub(crate) fn explain(error: Error, recipe: &Recipe) -> Error {
+    if error.remedy != Some(Remedy::CheckPath) {
+        return error;
+    }
+    let models = recipe.read.iter().filter(|named| named.purpose == Purpose::Model);
+    let missing = models.filter(|named| error.message.contains(&format!("{}: no such", shown_path(&named.path))));
+    match missing.filter_map(|named| hub_id::of_recipe(&named.path)).next() {
+        Some(id) => error.with_remedy(Remedy::Download(id)),
+        None => error,
     }
 }
 

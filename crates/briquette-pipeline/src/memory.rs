@@ -31,7 +31,8 @@ impl Needs {
     /// Config: the device is unknown. Input and Io: a model cannot be read.
     #[cfg(feature = "model")]
     pub fn of(recipe: &Recipe, device: &str) -> Result<Self> {
-        Ok(Self { limit_bytes: limit_of(recipe), runs: known::runs(recipe, device)? })
+        let runs = known::runs(recipe, device).map_err(|error| crate::hub::explain(error, recipe))?;
+        Ok(Self { limit_bytes: limit_of(recipe), runs })
     }
 
     /// Returns no needs: this build cannot run models.
@@ -84,6 +85,7 @@ mod known {
     use crate::arch::arch_of;
     use crate::training::{half, needs_teacher, teacher_of};
     use briquette_core::memory::MemoryLimit;
+    use briquette_core::shown_path;
     use briquette_eval::layerwise::offloaded_bytes;
     use briquette_formats::{Checkpoint, presence};
     use briquette_models::Arch;
@@ -129,7 +131,7 @@ mod known {
     pub(crate) fn to_calibrate(checkpoint: &Checkpoint, arch: Option<Arch>, device: &Device) -> Result<Need> {
         let by_block = arch.map_or(Ok(None), |arch| offloaded_bytes(checkpoint, arch, device))?;
         let weights_bytes = by_block.unwrap_or_else(|| predicted_bytes(checkpoint, arch, None, device));
-        Ok(Need { what: format!("calibrate {}", checkpoint.path().display()), weights_bytes })
+        Ok(Need { what: format!("calibrate {}", shown_path(checkpoint.path())), weights_bytes })
     }
 
     /// Returns the need of an evaluation.
@@ -140,7 +142,7 @@ mod known {
         let by_block = arch.filter(|_| stage.offload);
         let by_block = by_block.map_or(Ok(None), |arch| offloaded_bytes(&checkpoint, arch, device))?;
         let weights_bytes = by_block.unwrap_or_else(|| predicted_bytes(&checkpoint, arch, half(stage.dtype), device));
-        Ok(Need { what: format!("run {}", model.display()), weights_bytes })
+        Ok(Need { what: format!("run {}", shown_path(model)), weights_bytes })
     }
 
     /// Returns the need of a training that starts from `model`, with its teacher. The default teacher is
@@ -150,12 +152,12 @@ mod known {
     pub(crate) fn to_train(stage: &DistillStage, model: &Path, original: &Path, device: &Device) -> Result<Need> {
         let student =
             predicted_bytes(&Checkpoint::open_as(model, &stage.choice)?, None, None, &device.clone().autodiff());
-        let mut need = Need { what: format!("train {}", model.display()), weights_bytes: student };
+        let mut need = Need { what: format!("train {}", shown_path(model)), weights_bytes: student };
         let teacher = stage.teacher.as_deref().unwrap_or(original);
         // The teacher may be the output of an earlier job and not exist yet.
         if needs_teacher(stage)? && presence::exists(teacher)? {
             let teacher_bytes = predicted_bytes(&teacher_of(stage, original)?, None, None, device);
-            need.what += &format!(" with {} as teacher", teacher.display());
+            need.what += &format!(" with {} as teacher", shown_path(teacher));
             need.weights_bytes = match stage.student {
                 Student::Same => student + teacher_bytes,
                 Student::Layers(..) | Student::Sizes(_) => student.max(teacher_bytes),

@@ -1,5 +1,6 @@
 //! Opens the models that a recipe names.
 
+use crate::hub;
 use briquette_core::Result;
 use briquette_formats::Checkpoint;
 use briquette_recipe::Recipe;
@@ -9,5 +10,5 @@ use briquette_recipe::Recipe;
 /// # Errors
 /// See [`Checkpoint::open_as`].
 pub fn model(recipe: &Recipe) -> Result<Checkpoint> {
-    Checkpoint::open_as(&recipe.model, &recipe.choice)
+    Checkpoint::open_as(&recipe.model, &recipe.choice).map_err(|error| hub::explain(error, recipe))
 }

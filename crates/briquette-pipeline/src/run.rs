@@ -1,8 +1,8 @@
 //! Runs a recipe: its parts that train or factorize, then its file stages.
 
-use crate::compress;
 use crate::staged::{self, OfBatch};
 use crate::unwritten::unwritten;
+use crate::{compress, hub};
 use crate::{memory, solve};
 use briquette_core::Result;
 use briquette_recipe::{Recipe, paths};
@@ -34,7 +34,7 @@ pub(crate) fn run_of_batch(recipe: &Recipe, options: &RunOptions, of_batch: Opti
         _ => staged::run(recipe, options, of_batch, origin.started),
     });
     options.progress.end();
-    report
+    report.map_err(|error| hub::explain(error, recipe))
 }
 
 /// Refuses a recipe that runs a model, before anything is read.

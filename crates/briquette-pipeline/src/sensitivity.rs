@@ -7,9 +7,9 @@ mod request;
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::input_stats::{StatisticsFile, fingerprint};
 use briquette_formats::{Checkpoint, InputFile, json, limits};
-use briquette_methods::prune::Score;
+use briquette_methods::prune::{Score, SparsityPattern};
 use briquette_methods::quant::{Activations, QuantSpec, ScaleSearch};
-use briquette_recipe::{Budget, MeasuredLoss, PruneTarget, Recipe, SchemeChoice, Sensitivity};
+use briquette_recipe::{Budget, MeasuredLoss, Recipe, SchemeChoice, Sensitivity};
 use briquette_report::{SensitivityReport, TensorSensitivity};
 use briquette_writer::curve::{Curve, NamedChoice, TensorChoices};
 use briquette_writer::{Cut, Plan, Pruning, Quant, RunOptions, TensorPlan, Workers};
@@ -69,12 +69,12 @@ fn choices_of(plan: &Plan, tensor: &TensorPlan, budget: Option<&Budget>) -> Resu
     }
     let fits = |choice: &&SchemeChoice| {
         let is_whole = |m: usize| tensor.rows().n_cols.is_multiple_of(m);
-        !matches!(choice.pruned, Some(PruneTarget::NOfM { m, .. }) if !is_whole(m))
+        !matches!(choice.pruned, Some(SparsityPattern::NOfM { m, .. }) if !is_whole(m))
     };
     let named = schemes.iter().filter(fits).map(|SchemeChoice { name, scheme, pruned }| {
         let mut candidate = tensor.clone();
-        let cut = pruned.and_then(|target| cut_of(target, tensor));
-        candidate.prune = cut.map(|cut| Pruning { score: Score::Magnitude, cut }).or(tensor.prune);
+        let cut = pruned.map(|pattern| pattern.of(tensor.output_rows.n_rows, tensor.output_rows.n_cols));
+        candidate.prune = cut.map(|cut| Pruning { score: Score::Magnitude, cut: Cut::Pattern(cut) }).or(tensor.prune);
         let scale = tensor.quant.map_or(scheme.weights.scale, |quant| quant.spec.scale);
         let fitted = QuantSpec { scale, ..scheme.weights.for_columns(tensor.rows().n_cols) };
         let stays_float = plan.profile.is_for_transformers() && fitted.grouping != scheme.weights.grouping;
@@ -90,15 +90,6 @@ fn choices_of(plan: &Plan, tensor: &TensorPlan, budget: Option<&Budget>) -> Resu
         return Err(Error::config(message).at(tensor.culprit()).at("budget.choices"));
     }
     Ok(TensorChoices { has_steps: *has_steps, named })
-}
-
-/// Returns which weights of a tensor a choice drops.
-fn cut_of(target: PruneTarget, tensor: &TensorPlan) -> Option<Cut> {
-    match target {
-        PruneTarget::Layer(ratio) => Some(Cut::Count(ratio.of(tensor.info.n_elements()))),
-        PruneTarget::NOfM { n, m } => Some(Cut::NOfM { n, m }),
-        PruneTarget::Global(_) | PruneTarget::Owl(_) => None,
-    }
 }
 
 /// The loss of a tensor.

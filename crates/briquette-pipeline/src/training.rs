@@ -6,6 +6,7 @@
 
 mod devices;
 mod examples;
+mod finite;
 mod held;
 mod learner;
 mod outcome;

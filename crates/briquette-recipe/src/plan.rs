@@ -13,6 +13,7 @@ pub mod siblings;
 mod statistics;
 mod storage;
 mod student;
+pub mod topology;
 mod untouched;
 
 use crate::{Budget, CalibrationRun, Recipe, Sensitivity, Target};
@@ -25,6 +26,7 @@ use interop::Loads;
 pub use statistics::{listed, needs_inputs, settle_unseen};
 use std::collections::BTreeSet;
 use std::path::Path;
+pub use topology::topology_of;
 use untouched::untouched;
 
 /// Plans the model, and the student if the recipe trains one.
@@ -58,7 +60,8 @@ pub fn plan_of<'a>(
 pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Result<Plan<'a>> {
     check_start(recipe, checkpoint)?;
     let loads = recipe.profile.is_for_transformers().then(|| Loads::of(checkpoint)).transpose()?;
-    let mut plan = untouched(recipe, checkpoint, loads.as_ref())?;
+    let topology = topology_of(recipe, checkpoint)?;
+    let mut plan = untouched(recipe, checkpoint, &topology, loads.as_ref())?;
     plan.check_axes()?;
     if loads.is_some() {
         interop::check_layout(&plan)?;
@@ -68,7 +71,7 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
         true => ties::ties_of(checkpoint, stop)?,
         false => Ties::new(),
     };
-    let heads = if spares_heads { heads::of(&plan, &ties, checkpoint)? } else { BTreeSet::new() };
+    let heads = if spares_heads { heads::of(&plan, &ties, checkpoint, &topology)? } else { BTreeSet::new() };
     choose::apply_stages(&mut plan, recipe.file_stages().enumerate(), &heads, loads.as_ref())?;
     plan.check_fit()?;
     norms::link(&mut plan, &mut ties)?;

@@ -12,7 +12,7 @@ pub const MIN_NAME: usize = 28;
 /// The alignment of a column, and how its cells are cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// Words: a long cell loses its middle.
+    /// Words: a long cell loses its middle. A scheme of several parts loses its last parts.
     Left,
     /// Tensor names: a long cell keeps the layer numbers, see [`fit_name`].
     Name,
@@ -62,11 +62,30 @@ pub fn line_width(widths: &[usize]) -> usize {
 
 /// Cuts or pads a cell to a width. `has_one_tail` is for names, see [`fit_name`].
 pub fn pad(cell: &str, to: usize, align: Align, has_one_tail: bool) -> String {
-    let cell = if align == Align::Name { fit_name(cell, to, has_one_tail) } else { fit(cell, to) };
+    let cell = match align {
+        Align::Name => fit_name(cell, to, has_one_tail),
+        Align::Left => fit_scheme(cell, to),
+        Align::Right => fit(cell, to),
+    };
     let blank = " ".repeat(to.saturating_sub(width(&cell)));
     match align {
         Align::Left | Align::Name => cell + &blank,
         Align::Right => blank + &cell,
+    }
+}
+
+/// Shortens a scheme to at most `limit` columns. Its first part differs most, and is kept longest:
+/// `step3.563e-4-tensor` becomes `step3.563e-4…`. Cells with spaces lose their middle.
+fn fit_scheme(cell: &str, limit: usize) -> String {
+    if width(cell) <= limit || cell.contains(' ') {
+        return fit(cell, limit);
+    }
+    let is_exponent = |at: usize| cell[..at].ends_with('e') && cell[at + 1..].starts_with(|c: char| c.is_ascii_digit());
+    let ends = cell.match_indices(['-', '+']).map(|(at, _)| at).filter(|&at| at > 0 && !is_exponent(at));
+    let heads: Vec<&str> = ends.map(|at| &cell[..at]).collect();
+    match heads.iter().rev().find(|head| width(head) < limit) {
+        Some(head) => format!("{head}…"),
+        None => fit(heads.first().unwrap_or(&cell), limit),
     }
 }
 
@@ -181,6 +200,23 @@ mod tests {
         assert_eq!(wrap("one two three", 7), ["one two", "three"]);
         assert_eq!(wrap("abcdefgh ij", 3), ["abc", "def", "gh", "ij"]);
         assert_eq!(wrap_hanging("a:  one two", 7, 4), ["a:  one", "    two"]);
+    }
+
+    #[test]
+    fn a_shortened_scheme_keeps_the_part_that_differs() {
+        let cut = |cell: &str, to: usize| pad(cell, to, Align::Left, false);
+        assert_eq!(cut("step3.563e-4-tensor", 13), "step3.563e-4…");
+        assert_eq!(cut("step3.563e-4-tensor", 12), "step3.563e-4");
+        assert_eq!(cut("step3.563e-4-tensor", 10), "step…63e-4");
+        assert_eq!(cut("step3.563e-4-tensor", 20), "step3.563e-4-tensor ");
+        assert_eq!(cut("int4-g128-asym+2:4", 15), "int4-g128-asym…");
+        assert_eq!(cut("int4-g128-asym+2:4", 10), "int4-g128…");
+        assert_eq!(cut("8-bit per channel", 12), fit("8-bit per channel", 12));
+        for (cell, limit) in
+            ["-", "é-é-é", "+", "step-", "-a-b"].into_iter().flat_map(|cell| (0..7).map(move |n| (cell, n)))
+        {
+            assert!(width(&fit_scheme(cell, limit)) <= limit, "{cell:?} in {limit}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod batch;
 mod calibration;
 mod evaluation;
 mod factors;
+mod graph;
 mod sensitivity;
 mod solved;
 mod training;
@@ -18,6 +19,10 @@ pub use calibration::{CalibratedLayer, CalibrationReport};
 pub(crate) use evaluation::REFERENCE;
 pub use evaluation::{ContinuationFigures, EvaluationReport, HeldFigures, MemoryFigures, RunFigures};
 pub use factors::FactorReport;
+pub use graph::{
+    CouplingReport, DiagramNode, DiagramSection, DiagramWeight, GraphBlock, GraphDiagram, GraphNode, GraphOperand,
+    GraphPrimitive, GraphReport, GraphTotals, GraphValue, GraphWeight, GroupFigures, GroupPlace,
+};
 use schemars::JsonSchema;
 pub use sensitivity::{SensitivityReport, TensorSensitivity};
 use serde::{Deserialize, Serialize};
@@ -82,6 +87,9 @@ pub struct Report {
     /// Notes that are not warnings: what ran as requested, and other entries of the model's files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// The network of the model that the stages read, if its family is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graph: Option<GraphDiagram>,
     /// The step sizes that a budget chose, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocation: Option<AllocationReport>,

@@ -11,6 +11,7 @@ mod escape;
 mod family;
 mod frame;
 mod frontier;
+mod graph;
 mod headline;
 mod histograms;
 mod labels;
@@ -26,6 +27,8 @@ mod way;
 use super::Report;
 pub use batch::of_batch;
 use escape::escape;
+pub use graph::of_graph;
+use maud::html;
 pub use sensitivity::of_sensitivity;
 
 /// Returns the page. Equal reports give equal bytes.
@@ -41,17 +44,16 @@ pub fn to_html(report: &Report) -> String {
         errors::section(report),
         sparsity::section(report),
         histograms::section(report),
+        graph::section(report),
         table::section(report),
     ];
     frame::page(
         &format!("{}, compressed", headline::name_of(report)),
-        &sections.concat(),
-        &format!(
-            "Written by {producer}. The same figures, for programs: <code>report.json</code>. \
-             To check the output again: <code>briquette verify {output}</code>",
-            producer = escape(&report.producer),
-            output = escape(&report.output),
-        ),
+        &sections,
+        &html! {
+            "Written by " (escape(&report.producer)) ". The same figures, for programs: " code { "report.json" }
+            ". To check the output again: " code { "briquette verify " (escape(&report.output)) }
+        },
     )
 }
 
@@ -94,7 +96,7 @@ mod tests {
         assert_eq!(table.matches("<tr>").count(), report.tensors.len());
         for tensor in &report.tensors {
             assert!(
-                table.contains(&format!("<th scope=\"row\">{}</th>", escape::name(&tensor.name))),
+                table.contains(&format!("<th scope=\"row\">{}</th>", escape::name(&tensor.name).0)),
                 "{}",
                 tensor.name
             );
@@ -115,7 +117,7 @@ mod tests {
         let n_rows = table.matches("<tr>").count();
         assert!((300..=600).contains(&n_rows), "{n_rows}");
         for tensor in [&report.tensors[n - 1], &report.tensors[n - 3]] {
-            assert!(table.contains(&format!("<th scope=\"row\">{}</th>", escape::name(&tensor.name))));
+            assert!(table.contains(&format!("<th scope=\"row\">{}</th>", escape::name(&tensor.name).0)));
         }
         assert!(page.contains("of 120,000 tensors") && page.contains(" are in <code>report.json</code>"));
     }

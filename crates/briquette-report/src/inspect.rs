@@ -3,8 +3,9 @@
 use crate::numbers::bytes;
 use briquette_core::Role;
 use briquette_core::{DType, Result, Storage};
-use briquette_formats::{Checkpoint, Choice, Compressed, LeftOut, TensorSource};
+use briquette_formats::{Checkpoint, Choice, Compressed, LeftOut, TensorInfo, TensorSource};
 use briquette_recipe::plan::role::RoleContext;
+use briquette_recipe::plan::topology::Topology;
 use briquette_writer::context::{RunOptions, Workers};
 use briquette_writer::known::Known;
 use serde::{Serialize, Serializer};
@@ -37,8 +38,25 @@ pub struct Inspection {
     pub stripped_prefixes: Vec<String>,
     /// Other files that are copied to an output.
     pub companions: Vec<String>,
+    /// The evidence for the roles.
+    pub roles: RoleEvidence,
     /// The tensors.
     pub tensors: TensorInspections,
+}
+
+/// The evidence for the roles of a model: the graph of its network, or names.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RoleEvidence {
+    /// "graph" or "names".
+    pub from: &'static str,
+    /// The family of the graph.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub family: Option<String>,
+    /// The reason why there is no graph, although a family fits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Number of weights whose names decide.
+    pub n_by_name: usize,
 }
 
 /// The tensors of a model, built on demand because there may be millions.
@@ -93,7 +111,9 @@ pub struct TensorInspection<'a> {
 pub fn inspect(path: &Path, choice: &Choice, count_zeros: bool, options: &RunOptions) -> Result<Inspection> {
     let checkpoint = Checkpoint::open_as(path, choice)?;
     let zeros = if count_zeros { Some(zeros_of(&checkpoint, options)?) } else { None };
-    let roles = RoleContext::of_model(&checkpoint, checkpoint.layout(), &[])?;
+    let topology = Topology::of(&checkpoint, checkpoint.layout())?;
+    let roles = RoleContext::of_model(&checkpoint, &topology, checkpoint.layout(), &[])?;
+    let evidence = RoleEvidence::of(topology, checkpoint.tensors(), &roles);
     let known = checkpoint.tensors().iter().map(|info| roles.of(info)).collect();
     Ok(Inspection {
         path: path.display().to_string(),
@@ -109,8 +129,32 @@ pub fn inspect(path: &Path, choice: &Choice, count_zeros: bool, options: &RunOpt
         left_out: checkpoint.left_out().iter().map(LeftOutInspection::of).collect(),
         stripped_prefixes: checkpoint.stripped_prefixes().to_vec(),
         companions: checkpoint.companions().iter().map(|path| path.display().to_string()).collect(),
+        roles: evidence,
         tensors: TensorInspections { checkpoint, known, zeros },
     })
+}
+
+impl RoleEvidence {
+    fn of(topology: Topology, tensors: &[TensorInfo], roles: &RoleContext) -> Self {
+        let is_by_name = |info: &&TensorInfo| info.dtype.is_weight() && !roles.is_by_graph(info);
+        let n_by_name = tensors.iter().filter(is_by_name).count();
+        match topology {
+            Topology::Graph(graph) => Self { from: "graph", family: Some(graph.family), why: None, n_by_name },
+            Topology::Names(why) => Self { from: "names", family: None, why, n_by_name },
+        }
+    }
+
+    /// Returns the evidence as a line.
+    pub fn words(&self) -> String {
+        match (&self.family, &self.why) {
+            (Some(family), _) if self.n_by_name == 0 => format!("roles: from the graph of family {family}"),
+            (Some(family), _) => {
+                format!("roles: from the graph of family {family}; {} from names", self.n_by_name)
+            }
+            (None, Some(why)) => format!("roles: from names, because there is no graph: {why}"),
+            (None, None) => "roles: from names".into(),
+        }
+    }
 }
 
 impl LeftOutInspection {

@@ -9,6 +9,7 @@ pub mod diff;
 mod evidence;
 mod figures;
 mod first;
+pub mod graph;
 pub mod groups;
 mod histogram;
 pub mod html;
@@ -37,8 +38,10 @@ use briquette_formats::Draft;
 pub use evidence::{Evidence, Timing};
 pub use figures::{
     AllocatedTensor, AllocationReport, BatchReport, BatchStatus, CalibratedLayer, CalibrationReport,
-    ContinuationFigures, CurvePoint, DistillReport, EpochPoint, ErrorReport, EvaluationReport, FactorReport, Footprint,
-    GoneTensor, HeldFigures, JobResult, JobStatus, LayersKept, MemoryFigures, OtherOutput, Report, RunFigures,
+    ContinuationFigures, CouplingReport, CurvePoint, DiagramNode, DiagramSection, DiagramWeight, DistillReport,
+    EpochPoint, ErrorReport, EvaluationReport, FactorReport, Footprint, GoneTensor, GraphBlock, GraphDiagram,
+    GraphNode, GraphOperand, GraphPrimitive, GraphReport, GraphTotals, GraphValue, GraphWeight, GroupFigures,
+    GroupPlace, HeldFigures, JobResult, JobStatus, LayersKept, MemoryFigures, OtherOutput, Report, RunFigures,
     SensitivityReport, SolvedLayer, StageBytes, TensorReport, TensorSensitivity, VERSION, WeightHistogram,
 };
 pub use make::make;

@@ -1,12 +1,16 @@
 //! Creates a report from the results of a run.
 
 use super::evidence::{Evidence, Timing};
-use super::figures::{Footprint, LayersKept, Report, StageBytes, VERSION};
-use super::{histogram, notes, remarks, tensors};
+use super::figures::{Footprint, GraphDiagram, LayersKept, Report, StageBytes, VERSION};
+use super::{graph, histogram, notes, remarks, tensors};
 use briquette_core::{Result, shown_path};
 use briquette_recipe::StageKind;
+use briquette_recipe::plan::topology_of;
 use briquette_recipe::raw::RawStage;
 use briquette_writer::context::Workers;
+
+/// Largest number of nodes of a graph in a report.
+const MAX_GRAPH_NODES: usize = 500;
 
 /// Creates a report. [`Report::finish`] adds the time and the memory of the whole run.
 ///
@@ -45,6 +49,7 @@ pub fn make(evidence: &Evidence, workers: &Workers, timing: Timing) -> Result<Re
         stage_bytes: stage_bytes(evidence),
         remarks: Vec::new(),
         notes: Vec::new(),
+        graph: graph_of(evidence)?,
         allocation: evidence.origin.allocation.clone(),
         seconds: evidence.origin.seconds.iter().cloned().chain(timing.0).collect(),
         total_seconds: evidence.origin.total_seconds(),
@@ -54,6 +59,13 @@ pub fn make(evidence: &Evidence, workers: &Workers, timing: Timing) -> Result<Re
     };
     (report.remarks, report.notes) = (remarks::of(&report, evidence), notes::of(&report, evidence));
     Ok(report)
+}
+
+/// Returns the network of the model that the stages read; none if its family is not known.
+fn graph_of(evidence: &Evidence) -> Result<Option<GraphDiagram>> {
+    let topology = topology_of(evidence.recipe, evidence.checkpoint)?;
+    let diagram = topology.graph().map(graph::diagram).transpose()?;
+    Ok(diagram.filter(|diagram| diagram.nodes.len() <= MAX_GRAPH_NODES))
 }
 
 fn of_what_is_read(evidence: &Evidence, n_elements: u64) -> Footprint {

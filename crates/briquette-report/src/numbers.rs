@@ -15,6 +15,15 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
+/// Returns a large number in short, such as `18.87 M`.
+pub fn amount(n: u64) -> String {
+    let units = [("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)];
+    match units.into_iter().find(|(_, size)| n as f64 >= *size) {
+        Some((unit, size)) => format!("{:.2} {unit}", n as f64 / size),
+        None => n.to_string(),
+    }
+}
+
 /// Returns a tick of a scale of bytes, such as `7.5 MB`, in the unit of `most`, with enough digits for ticks
 /// `step` apart.
 pub(super) fn bytes_on_scale(n: f64, step: f64, most: f64) -> String {

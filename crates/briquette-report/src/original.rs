@@ -5,6 +5,7 @@ use briquette_core::Result;
 use briquette_core::{Role, RoleRule};
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource};
 use briquette_recipe::plan::role::RoleContext;
+use briquette_recipe::plan::topology::Topology;
 use std::collections::BTreeMap;
 
 /// The recipe's own model.
@@ -28,7 +29,8 @@ impl Original {
             n_elements: infos.clone().map(|info| info.n_elements() as u64).sum(),
             n_zeros: None,
         };
-        let known = RoleContext::of_model(checkpoint, checkpoint.layout(), roles)?;
+        let topology = Topology::of(checkpoint, checkpoint.layout())?;
+        let known = RoleContext::of_model(checkpoint, &topology, checkpoint.layout(), roles)?;
         let tensors = infos.map(|info| (info.clone(), known.of(info).role)).collect();
         Ok(Self { format: checkpoint.format().to_string(), footprint, tensors })
     }

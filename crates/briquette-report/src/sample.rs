@@ -33,6 +33,7 @@ pub(super) fn empty() -> Report {
         stage_bytes: Vec::new(),
         remarks: Vec::new(),
         notes: Vec::new(),
+        graph: None,
         allocation: None,
         seconds: Vec::new(),
         total_seconds: 0.0,

@@ -1,13 +1,13 @@
 //! Measures the size of a tensor's codes and their error at each step size.
 
 use crate::piece::PieceReader;
-use crate::{Cut, Stop, TensorPlan};
+use crate::{Stop, TensorPlan};
 use briquette_core::decision::{Decision, fake_quantize};
 use briquette_core::encoded::CodeBlocks;
 use briquette_core::entropy::counts_of;
 use briquette_core::{Grid, Mask, QuantParams, Result, Rows, simd};
 use briquette_formats::TensorSource;
-use briquette_methods::prune::select::{n_of_m, smallest};
+use briquette_methods::prune::SparsityPattern;
 use briquette_methods::quant::{Candidate, Fitter, KernelKind, MaskedRows, QuantSpec, STEP_SIZES, range, step_name};
 use std::convert::Infallible;
 
@@ -36,7 +36,7 @@ pub struct NamedChoice {
     /// Whether activations are quantized too.
     pub rounds_inputs: bool,
     /// The weights pruned by magnitude before, if any.
-    pub cut: Option<Cut>,
+    pub cut: Option<SparsityPattern>,
     /// Bytes of all parts of the tensor.
     pub bytes: f64,
 }
@@ -198,15 +198,17 @@ fn nonzero_rms(mean_square: f64) -> f64 {
 fn square_error(values: &[f32], of: Rows, choice: &NamedChoice) -> f64 {
     let n_cols = of.n_cols.max(1);
     let n_rows = values.len() / n_cols;
-    let mask = choice.cut.and_then(|cut| match cut {
-        // The sampled rows are pruned by the same share as all rows.
-        Cut::Count(n_drop) => {
-            let share = n_drop as f64 / of.n_elements().max(1) as f64;
-            let n_drop = (share * values.len() as f64).round() as usize;
-            Some(smallest(values, n_rows, n_cols, n_drop.min(values.len())))
-        }
-        Cut::NOfM { n, m } => Some(n_of_m(values, n_rows, n_cols, n, m)),
-        _ => None,
+    let mask = choice.cut.map(|pattern| {
+        let of_sample = match pattern {
+            // The sampled rows are pruned by the same share as all rows.
+            SparsityPattern::Unstructured(n_drop) => {
+                let share = n_drop as f64 / of.n_elements().max(1) as f64;
+                let n_drop = (share * values.len() as f64).round() as usize;
+                SparsityPattern::Unstructured(n_drop.min(values.len()))
+            }
+            by_row => by_row,
+        };
+        of_sample.mask(values, n_rows, n_cols)
     });
     let kept = fake_quantize(values, n_rows, n_cols, &Decision { mask: mask.clone(), quant: None });
     let keep = mask.as_ref().map(Mask::as_bits);
@@ -298,7 +300,7 @@ mod tests {
         (Rows::of(&Shape(vec![n_rows, n_cols]), OutputAxis::First), values)
     }
 
-    fn choice(cut: Option<Cut>) -> NamedChoice {
+    fn choice(cut: Option<SparsityPattern>) -> NamedChoice {
         NamedChoice { scheme: "int8".into(), spec: Some(Scheme::INT8.weights), rounds_inputs: false, cut, bytes: 0.0 }
     }
 
@@ -310,14 +312,15 @@ mod tests {
             let error = |cut| square_error(&values, rows, &choice(cut));
             let (dense, mean_square) =
                 (error(None), values.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / n as f64);
-            assert!(dense > 0.0 && error(Some(Cut::Count(0))) == dense);
-            for cut in [Cut::Count(n * 3 / 4), Cut::NOfM { n: 1, m: 4 }] {
+            assert!(dense > 0.0 && error(Some(SparsityPattern::Unstructured(0))) == dense);
+            for cut in [SparsityPattern::Unstructured(n * 3 / 4), SparsityPattern::NOfM { n: 1, m: 4 }] {
                 assert!((error(Some(cut)) / dense - 1.0).abs() < 0.05, "{cut:?} of {n_cols}");
             }
-            assert!(error(Some(Cut::Count(n * 7 / 8))) > 20.0 * dense);
-            assert!((error(Some(Cut::Count(n))) / mean_square - 1.0).abs() < 1e-6);
+            assert!(error(Some(SparsityPattern::Unstructured(n * 7 / 8))) > 20.0 * dense);
+            assert!((error(Some(SparsityPattern::Unstructured(n))) / mean_square - 1.0).abs() < 1e-6);
             // The error of sampled rows is similar to that of all rows.
-            let some = square_error(&values[..12 * n_cols], rows, &choice(Some(Cut::Count(n * 3 / 4))));
+            let some =
+                square_error(&values[..12 * n_cols], rows, &choice(Some(SparsityPattern::Unstructured(n * 3 / 4))));
             assert!((0.5..2.0).contains(&(some / dense)), "{some} of {dense}");
         }
     }

@@ -137,7 +137,13 @@ pub fn decide(plan: &Plan, index: usize, survey: &Survey, source: &dyn TensorSou
     let (inputs, norm) = (plan.inputs.get(&index), plan.norms.get(&index));
     let subject = Subject { tensor, inputs, norm, survey, coding };
     let (mut reader, mut decider) = (PieceReader::default(), Decider::default());
-    let (mut keep, mut affines) = (Vec::new(), Vec::new());
+    let Rows { n_rows, n_cols, .. } = tensor.rows();
+    let n_groups = tensor.quant.and_then(|quant| match quant.spec.grouping {
+        Grouping::Tensor => Some(1),
+        grouping => grouping.per_row(n_cols).map(|per_row| n_rows * per_row),
+    });
+    let mut affines = Vec::with_capacity(n_groups.unwrap_or(0));
+    let mut keep = Vec::with_capacity(tensor.prune.map_or(0, |_| n_rows * Mask::row_bytes(n_cols)));
     for start in &survey.pieces {
         let mut piece = reader.read(source, tensor, &start.rows, stop)?;
         let mut rules = decider.rules(None, &subject, start, &mut piece, stop)?;
@@ -149,7 +155,6 @@ pub fn decide(plan: &Plan, index: usize, survey: &Survey, source: &dyn TensorSou
             Ok(())
         })?;
     }
-    let Rows { n_rows, n_cols, .. } = tensor.rows();
     let mask = tensor.prune.map(|_| Mask::from_bits(n_rows, n_cols, keep));
     let quant = tensor.quant.map(|quant| {
         if quant.spec.grouping == Grouping::Tensor {

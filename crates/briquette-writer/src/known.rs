@@ -34,6 +34,12 @@ pub enum Reason {
     Told,
     /// The layer of its module.
     Layer,
+    /// A node of the network's graph uses it like this.
+    Graph,
+    /// The weight of a linear layer of the network's graph, in the layout of the checkpoint.
+    LinearOfGraph,
+    /// The weight of a layer of the network's graph, `[in, out, ..]`.
+    TurnedInGraph,
     /// Its type is not a weight type.
     NoWeight,
     /// It has rank 0 or 1, and no other rule matches.
@@ -102,6 +108,9 @@ impl Reason {
         match self {
             Self::Told => "set in [[model.roles]]",
             Self::Layer => "its layer in the module",
+            Self::Graph => "its use in the graph",
+            Self::LinearOfGraph => "a linear layer of the graph",
+            Self::TurnedInGraph => "[in, out, ..] in the graph",
             Self::NoWeight => "not a weight type",
             Self::Vector => "a vector or scalar",
             Self::NormName => "a norm by its name",
@@ -137,6 +146,6 @@ impl Reason {
 
     /// Returns whether this is the reason of a linear layer's own `weight`, `[out, in]`.
     pub fn is_plain_linear(self) -> bool {
-        matches!(self, Self::Matrix | Self::MatrixWithBias)
+        matches!(self, Self::Matrix | Self::MatrixWithBias | Self::LinearOfGraph)
     }
 }

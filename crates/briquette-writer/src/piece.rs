@@ -21,8 +21,7 @@ pub fn pieces_of(tensor: &TensorPlan, reads_ranges: bool) -> Vec<Range<usize>> {
     if rows.n_elements() == 0 {
         return Vec::new();
     }
-    let is_one_group = tensor.quant.is_some_and(|quant| quant.spec.needs_whole())
-        || matches!(tensor.prune.map(|prune| prune.cut), Some(Cut::Columns { .. }));
+    let is_one_group = tensor.quant.is_some_and(|quant| quant.spec.needs_whole());
     let n_bytes = rows.n_elements() * tensor.width();
     if !reads_ranges || is_one_group || rows.axis.is_turned() || n_bytes <= WHOLE_BYTES {
         return std::iter::once(0..rows.n_rows).collect();

@@ -14,7 +14,7 @@ use crate::treatment::Cut;
 use border::Search;
 use briquette_core::{Result, bits, rows, simd};
 use briquette_formats::TensorSource;
-use briquette_methods::prune::Threshold;
+use briquette_methods::prune::{SparsityPattern, Threshold};
 use scan::{Dropped, PieceOf, Scan, pieces_in_order};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -77,27 +77,18 @@ fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>
         let (below, equal) = counts.get(i).copied().unwrap_or_default();
         let dropped_ties = equal.min(n_ties);
         n_kept += match tensor.prune.map(|prune| prune.cut) {
-            Some(Cut::NOfM { n: keep, m }) => n / m * keep,
-            Some(Cut::OfEach { size, n_drop }) => n / size * (size - n_drop),
+            Some(Cut::Pattern(pattern)) if pattern.is_by_row() => {
+                n - pattern.n_dropped(rows.len(), tensor.rows().n_cols)
+            }
             _ => n - below - dropped_ties,
         };
         n_ties -= dropped_ties;
     }
     // A tensor in one piece gets its threshold during encoding. Its count is in the plan.
-    match tensor.prune.map(|prune| prune.cut) {
-        Some(Cut::Count(n_drop)) if threshold.is_none() => n_kept = tensor.info.n_elements() - n_drop,
-        Some(Cut::Columns { size, n_drop }) => {
-            n_kept = tensor.info.n_elements() - dropped_of_columns(tensor, size, n_drop)
-        }
-        _ => {}
+    if let (Some(Cut::Pattern(pattern)), None) = (tensor.prune.map(|prune| prune.cut), threshold) {
+        n_kept = tensor.info.n_elements() - pattern.n_dropped(tensor.rows().n_rows, tensor.rows().n_cols);
     }
     Survey { n_kept, threshold, pieces: starts }
-}
-
-/// Returns the number of pruned weights of a tensor if `n_drop` of each block of `size` columns are pruned.
-pub(crate) fn dropped_of_columns(tensor: &TensorPlan, size: usize, n_drop: usize) -> usize {
-    let (n_cols, size) = (tensor.rows().n_cols, size.max(1));
-    n_cols / size * n_drop + n_drop * (n_cols % size) / size
 }
 
 /// Finds the thresholds of pools, and of tensors that are too large to find theirs during encoding.
@@ -112,7 +103,7 @@ fn thresholds_of(
     let (mut thresholds, mut counts) = (vec![None; plan.tensors.len()], vec![Vec::new(); plan.tensors.len()]);
     let mut pools: Vec<(Vec<usize>, usize)> = Vec::new();
     for (index, tensor) in plan.tensors.iter().enumerate() {
-        if let (Some(Cut::Count(n_drop)), None, true) =
+        if let (Some(Cut::Pattern(SparsityPattern::Unstructured(n_drop))), None, true) =
             (tensor.prune.map(|prune| prune.cut), tensor.tied_to(), pieces[index].len() > 1)
         {
             pools.push((vec![index], n_drop));
@@ -137,14 +128,10 @@ fn thresholds_of(
 /// first.
 fn share_ties(plan: &Plan, counts: &[Vec<Dropped>], thresholds: &mut [Option<Threshold>]) {
     for pool in &plan.pools {
-        let mut left = None;
-        for &index in &pool.tensors {
-            let equal: usize = counts[index].iter().map(|(_, equal)| equal).sum();
-            if let Some(threshold) = &mut thresholds[index] {
-                let before = left.unwrap_or(threshold.n_ties);
-                threshold.n_ties = equal.min(before);
-                left = Some(before - threshold.n_ties);
-            }
+        let Some(whole) = pool.tensors.first().and_then(|&index| thresholds[index]) else { continue };
+        let equal = pool.tensors.iter().map(|&index| counts[index].iter().map(|(_, equal)| equal).sum());
+        for (&index, share) in pool.tensors.iter().zip(whole.shares(equal)) {
+            thresholds[index] = Some(share);
         }
     }
 }

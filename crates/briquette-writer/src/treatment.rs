@@ -2,7 +2,7 @@
 
 use crate::known::{Known, Reason};
 use briquette_core::{DType, OutputAxis, Role, Rows};
-use briquette_methods::prune::{Reconstruction, Score};
+use briquette_methods::prune::{Reconstruction, Score, SparsityPattern};
 use briquette_methods::quant::{Activations, QuantSpec, Rounding};
 use std::sync::Arc;
 
@@ -100,31 +100,10 @@ pub struct Pruning {
 /// The number of pruned weights, and the weights that compete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// This many weights of the tensor.
-    Count(usize),
+    /// The weights of this tensor alone that a pattern drops.
+    Pattern(SparsityPattern),
     /// The weights below the threshold of the pool with this index.
     Pool(usize),
-    /// This many of every `size` consecutive inputs of an output, or of a whole row.
-    OfEach {
-        /// Inputs that compete.
-        size: usize,
-        /// Number of pruned inputs.
-        n_drop: usize,
-    },
-    /// This many weights of every block of `size` consecutive inputs, over all outputs.
-    Columns {
-        /// Inputs per block. The last block may have fewer.
-        size: usize,
-        /// Number of pruned weights per block; proportionally fewer in a shorter last block.
-        n_drop: usize,
-    },
-    /// All except n of every m inputs.
-    NOfM {
-        /// Number of kept inputs.
-        n: usize,
-        /// Number of inputs in a run.
-        m: usize,
-    },
     /// The weights that a mask of the source prunes.
     Given,
 }

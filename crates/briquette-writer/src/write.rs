@@ -165,7 +165,8 @@ fn sync_and_verify(
     workers: &Workers,
 ) -> Result<Vec<DecodedTensor>> {
     let stored = written.stored().ok_or_else(|| Error::bug("the draft is not a directory of Briquette"))?;
-    let paths = sums::files_below(draft.path())?;
+    let mut paths = sums::files_below(draft.path())?;
+    paths.retain(|path| path != Path::new(briquette_formats::draft::MARK));
     let (synced, verified) = std::thread::scope(|scope| {
         let syncing = scope.spawn(|| files.iter().try_for_each(DraftFile::sync));
         let decode = || {

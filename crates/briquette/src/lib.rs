@@ -227,6 +227,7 @@ pub use briquette_distill as distill;
 #[cfg(feature = "model")]
 pub use briquette_eval as eval;
 pub use briquette_formats as formats;
+pub use briquette_graph as graph;
 pub use briquette_methods::{prune, quant, reconstruct};
 #[cfg(feature = "model")]
 pub use briquette_models as models;

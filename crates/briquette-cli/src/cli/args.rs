@@ -2,9 +2,10 @@
 
 use super::batch::SweepArgs;
 use super::calibrate::CalibrateArgs;
-use super::choice::{ChoiceArgs, ModelArgs};
+use super::choice::{ChoiceArgs, ModelArgs, ReadArgs};
 use super::common::Common;
 use super::generate::GenerateArgs;
+use super::graph::GraphArgs;
 use super::sensitivity::SensitivityArgs;
 use super::stage_flags::What;
 use super::values::parse_batch_size;
@@ -59,9 +60,23 @@ pub(crate) enum Command {
         /// List every tensor; by default, similar layers share a row
         #[arg(long)]
         all: bool,
-        /// Which entry of the file is the model
+        /// How to read the file
         #[command(flatten)]
-        choice: ChoiceArgs,
+        read: ReadArgs,
+    },
+    /// Show the network of a known family: nodes, weights, shapes, bytes and multiply-adds
+    #[command(after_help = "Examples:\n  \
+        briquette graph models/minilm --tokens 64\n  \
+        briquette graph models/minilm --groups\n  \
+        briquette graph models/minilm --html minilm.html\n\n\
+        Builds the graph from the headers of the file and config.json, and reads no weights. Bytes are those of dense weights. \
+        `briquette recipe schema graph` describes the JSON of --json.")]
+    Graph {
+        /// A file, an index of shards, or a directory
+        model: PathBuf,
+        /// Contents of the report, and its inputs
+        #[command(flatten)]
+        what: GraphArgs,
     },
     /// Show what happens to each tensor, and the predicted size; writes nothing
     #[command(
@@ -72,7 +87,7 @@ pub(crate) enum Command {
         /// A model, a recipe, or a jobs file
         model: PathBuf,
         /// List every tensor; by default, similar layers share a row
-        #[arg(long)]
+        #[arg(long, help_heading = "Output")]
         all: bool,
         /// The stages to plan
         #[command(flatten)]
@@ -258,9 +273,9 @@ pub(crate) enum Command {
         /// Replace an existing output that briquette wrote
         #[arg(long)]
         force: bool,
-        /// Which entry of the file is the model
+        /// How to read the file
         #[command(flatten)]
-        choice: ChoiceArgs,
+        read: ReadArgs,
     },
     /// Write report.html again from report.json, and print the summary
     #[command(after_help = "Example: briquette report out/small")]
@@ -268,7 +283,7 @@ pub(crate) enum Command {
         /// A directory that briquette wrote
         output: PathBuf,
     },
-    /// Print the JSON Schema of recipes, jobs files or reports
+    /// Print the JSON Schema of recipes, jobs files, reports or graphs
     #[command(after_help = "Example: briquette recipe schema > recipe.schema.json")]
     Recipe {
         /// The recipe command
@@ -306,52 +321,54 @@ pub(crate) enum SchemaOf {
     Jobs,
     /// report.json
     Report,
+    /// The JSON of `briquette graph`
+    Graph,
 }
 
 /// The data of an evaluation, and how to run it.
 #[derive(Debug, Clone, ClapArgs)]
 pub(crate) struct EvalArgs {
     /// Take data, memory and gate from a recipe, and compare with its model
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "against"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "against"], help_heading = "Input")]
     pub(crate) recipe: Option<PathBuf>,
     /// Text lines or .jsonl (encoders), a text file (decoders), a folder of classes or an array (classifiers)
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", help_heading = "Data")]
     pub(crate) data: Option<PathBuf>,
     /// A file of labels for an array; by default, the labels are in --data
-    #[arg(long, value_name = "FILE", requires = "data")]
+    #[arg(long, value_name = "FILE", requires = "data", help_heading = "Data")]
     pub(crate) labels: Option<PathBuf>,
     /// The original model, to compare with
-    #[arg(long, value_name = "MODEL")]
+    #[arg(long, value_name = "MODEL", help_heading = "Input")]
     pub(crate) against: Option<PathBuf>,
     /// How to read the models
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Input")]
     pub(crate) model: ModelArgs,
     /// Number of items in a batch, or auto: as many as fit in memory
-    #[arg(long, value_name = "N", value_parser = parse_batch_size)]
+    #[arg(long, value_name = "N", value_parser = parse_batch_size, help_heading = "Memory")]
     pub(crate) batch_size: Option<RawBatchSize>,
     /// Truncate texts to this many tokens
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Data")]
     pub(crate) max_length: Option<usize>,
     /// Tokens between the starts of two windows of a decoder's text, at most the window length. A smaller
     /// stride gives each token more context
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Data")]
     pub(crate) stride: Option<usize>,
     /// Scale the shorter side of images to this length, at most 16384
-    #[arg(long, value_name = "PIXELS")]
+    #[arg(long, value_name = "PIXELS", help_heading = "Data")]
     pub(crate) size: Option<usize>,
     /// Cut images into tiles of at most this height and width, and average their outputs
-    #[arg(long, value_name = "PIXELS")]
+    #[arg(long, value_name = "PIXELS", help_heading = "Data")]
     pub(crate) tile: Option<usize>,
     /// Fail at an image that cannot be decoded, instead of counting it
-    #[arg(long)]
+    #[arg(long, help_heading = "Data")]
     pub(crate) strict: bool,
     /// Memory limit, such as 4GiB; checked with the weights before loading, and with measurements while running
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", help_heading = "Memory")]
     pub(crate) memory_limit: Option<String>,
     /// Keep only one block's weights in memory at a time, as f32; for models larger than memory
-    #[arg(long)]
+    #[arg(long, help_heading = "Memory")]
     pub(crate) offload: bool,
     /// Float type of computation of both models: f32, bf16 or f16; layers with integer codes use f32 only
-    #[arg(long, value_name = "TYPE")]
+    #[arg(long, value_name = "TYPE", help_heading = "Memory")]
     pub(crate) dtype: Option<String>,
 }

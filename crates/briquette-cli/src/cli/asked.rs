@@ -1,6 +1,5 @@
 //! Builds a recipe from flags.
 
-use super::choice::LayoutArg;
 use super::in_flags::in_flags;
 use super::stage_flags::What;
 use briquette::pipeline::recipe;
@@ -55,9 +54,6 @@ pub(super) fn raw_recipe_of(
     if what.storage.is_some() {
         raw.output.storage = what.storage.clone();
     }
-    if let Some(layout) = what.layout {
-        raw.model.layout = Some(layout.raw());
-    }
     if what.memory_limit.is_some() || what.offload {
         let memory = raw.memory.get_or_insert_default();
         memory.limit = what.memory_limit.clone().or(memory.limit.take());
@@ -65,7 +61,7 @@ pub(super) fn raw_recipe_of(
     }
     raw.model.allow_nonfinite |= what.allow_nonfinite;
     raw.output.allow_untested |= what.allow_untested;
-    what.choice.over(&mut raw.model);
+    what.read.over(&mut raw.model);
     Ok((raw, directory))
 }
 
@@ -85,11 +81,10 @@ fn no_run(what: &What) -> Error {
 }
 
 fn raw_of(what: &What) -> Result<raw::RawRecipe> {
-    let model = raw::RawModel { layout: what.layout.map(LayoutArg::raw), ..Default::default() };
     let (stage, calibration) = (stages_of(what)?, calibration_of(what));
     let (eval, max_length) = (what.eval.clone(), what.max_length);
     let data = eval.is_some().then(|| raw::RawData { eval, max_length, ..Default::default() });
-    Ok(raw::RawRecipe { model, stage, calibration, budget: budget_of(what), data, ..Default::default() })
+    Ok(raw::RawRecipe { stage, calibration, budget: budget_of(what), data, ..Default::default() })
 }
 
 /// Returns the budget of the flags, if they set one.

@@ -24,22 +24,22 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SweepArgs {
     /// The directory of all outputs
-    #[arg(long, short, value_name = "OUT")]
+    #[arg(long, short, value_name = "OUT", help_heading = "Output")]
     pub(crate) output: PathBuf,
     /// Number of sizes in a range, including both ends
-    #[arg(long, value_name = "N", default_value_t = 6, value_parser = n_points())]
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = n_points(), help_heading = "Budget")]
     pub(crate) points: usize,
     /// Another output to show in the report; can be repeated
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub(crate) also: Vec<PathBuf>,
     /// Replace existing outputs that briquette wrote
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(crate) force: bool,
     /// Skip finished, unchanged sizes
-    #[arg(long)]
+    #[arg(long, help_heading = "Jobs")]
     pub(crate) resume: bool,
     /// Run every N-th size from the I-th (I/N, from 0), or auto or auto/N
-    #[arg(long, value_name = "I/N")]
+    #[arg(long, value_name = "I/N", help_heading = "Jobs")]
     pub(crate) shard: Option<String>,
 }
 

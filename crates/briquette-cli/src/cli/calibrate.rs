@@ -20,40 +20,40 @@ const N_LISTED: usize = 8;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CalibrateArgs {
     /// Text lines or .jsonl (encoders), a text file (decoders), a folder of classes or an array (classifiers)
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", help_heading = "Data")]
     pub(crate) data: PathBuf,
     /// The file to write; it may not be in the model's directory
-    #[arg(long, short, value_name = "FILE")]
+    #[arg(long, short, value_name = "FILE", help_heading = "Output")]
     pub(crate) output: PathBuf,
     /// Replace the file if it exists
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(crate) force: bool,
     /// Largest number of sentences, images or windows of text
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Data")]
     pub(crate) samples: u64,
     /// Seed that chooses the items
-    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    #[arg(long, value_name = "SEED", default_value_t = 0, help_heading = "Data")]
     pub(crate) seed: u64,
     /// Also gather Gram matrices: n² numbers for a layer with n inputs
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(crate) gram: bool,
     /// How to read the model
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Input")]
     pub(crate) model: ModelArgs,
     /// Memory limit; checked with the weights before loading, and with measurements while running
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", help_heading = "Memory")]
     pub(crate) memory_limit: Option<String>,
     /// Keep only one block's weights in memory at a time; text models always do here
-    #[arg(long)]
+    #[arg(long, help_heading = "Memory")]
     pub(crate) offload: bool,
     /// Truncate texts to this many tokens
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Data")]
     pub(crate) max_length: Option<usize>,
     /// Scale the shorter side of images to this length, at most 16384
-    #[arg(long, value_name = "PIXELS")]
+    #[arg(long, value_name = "PIXELS", help_heading = "Data")]
     pub(crate) size: Option<usize>,
     /// Fail at an image that cannot be decoded, instead of counting it
-    #[arg(long)]
+    #[arg(long, help_heading = "Data")]
     pub(crate) strict: bool,
 }
 

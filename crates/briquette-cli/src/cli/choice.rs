@@ -29,15 +29,37 @@ impl ChoiceArgs {
     }
 }
 
-/// How to read a model to run.
+/// The entry of a file that is the model, and its layout.
 #[derive(Debug, Clone, Default, PartialEq, Args)]
-pub(crate) struct ModelArgs {
+pub(crate) struct ReadArgs {
     /// Which entry of the file is the model
     #[command(flatten)]
     pub(crate) choice: ChoiceArgs,
     /// Layout of Linear weights: torch is [out, in], burn is [in, out]; not needed for files that contain it
     #[arg(long, value_enum)]
     pub(crate) layout: Option<LayoutArg>,
+}
+
+impl ReadArgs {
+    /// Overrides the keys of a recipe with the flags.
+    pub(super) fn over(&self, model: &mut RawModel) {
+        self.choice.over(model);
+        model.layout = self.layout.map(LayoutArg::raw).or(model.layout);
+    }
+
+    /// Returns the choice of the flags.
+    pub(super) fn choice(&self) -> Choice {
+        let layout = self.layout.map(|layout| layout.raw().said());
+        Choice { layout, ..self.choice.choice() }
+    }
+}
+
+/// How to read a model to run.
+#[derive(Debug, Clone, Default, PartialEq, Args)]
+pub(crate) struct ModelArgs {
+    /// How to read the file
+    #[command(flatten)]
+    pub(crate) read: ReadArgs,
     /// Architecture, if the files do not show it: bert, llama, resnet50, digits-cnn, ...
     #[arg(long, value_name = "ARCH")]
     pub(crate) arch: Option<String>,
@@ -46,15 +68,13 @@ pub(crate) struct ModelArgs {
 impl ModelArgs {
     /// Overrides the keys of a recipe with the flags.
     pub(super) fn over(&self, model: &mut RawModel) {
-        self.choice.over(model);
-        model.layout = self.layout.map(LayoutArg::raw).or(model.layout);
+        self.read.over(model);
         model.arch = self.arch.clone().or(model.arch.take());
     }
 
     /// Returns the choice of the flags.
     pub(super) fn choice(&self) -> Choice {
-        let layout = self.layout.map(|layout| layout.raw().said());
-        Choice { layout, ..self.choice.choice() }
+        self.read.choice()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::args::{Args, Command, RecipeCommand, SchemaOf};
 use super::asked::{absolute, recipe_of};
-use super::choice::ChoiceArgs;
+use super::choice::ReadArgs;
 use super::common::Common;
 use super::compress::{compress, report_text};
 use super::in_flags::in_flags;
@@ -10,7 +10,7 @@ use super::options::options;
 use super::show::{show, show_long};
 use super::stage_flags::What;
 use super::{
-    batch, calibrate, devices, evaluate, generate, man, plan, progress, sensitivity, tables, tensor_tables, text,
+    batch, calibrate, devices, evaluate, generate, graph, man, plan, progress, sensitivity, tables, tensor_tables, text,
 };
 use briquette::core::printable::printable;
 use briquette::formats::{contained, draft, limits};
@@ -30,10 +30,11 @@ pub(super) fn run(args: &Args) -> Result<u8> {
         devices::default_to_what_is_here();
     }
     match &args.command {
-        Command::Inspect { model, zeros, all, choice } => {
-            let found = inspect::inspect(model, &choice.choice(), *zeros, &options(common, false)?)?;
+        Command::Inspect { model, zeros, all, read } => {
+            let found = inspect::inspect(model, &read.choice(), *zeros, &options(common, false)?)?;
             show_long(common, &found, |out| tensor_tables::inspection(out, &found, *all))
         }
+        Command::Graph { model, what } => graph::graph(common, model, what),
         Command::Plan { model, all, what } => {
             let is_recipe = plan::is_recipe(model);
             plan::plan(common, model, what, *all).map_err(|error| if is_recipe { error } else { in_flags(error, what) })
@@ -64,7 +65,7 @@ pub(super) fn run(args: &Args) -> Result<u8> {
             batch::sweep(common, model, sweep, what).map_err(|error| in_flags(error, what))
         }
         Command::Devices => devices::list(common),
-        Command::Export { model, to, storage, output, allow_untested, force, choice } => {
+        Command::Export { model, to, storage, output, allow_untested, force, read } => {
             let output = raw::RawOutput {
                 path: Some(output.clone()),
                 format: Some(to.clone()),
@@ -73,7 +74,7 @@ pub(super) fn run(args: &Args) -> Result<u8> {
             };
             let flags =
                 |message: String| message.replace("output.format", "--to").replace("output.storage", "--storage");
-            let exported = export(common, model, output, choice, *force);
+            let exported = export(common, model, output, read, *force);
             exported.map_err(|error| Error { message: flags(error.message), ..error })
         }
         Command::Report { output } => redraw(common, output),
@@ -84,13 +85,13 @@ pub(super) fn run(args: &Args) -> Result<u8> {
 }
 
 /// Converts a model: runs a recipe without stages.
-fn export(common: &Common, model: &Path, output: raw::RawOutput, choice: &ChoiceArgs, force: bool) -> Result<u8> {
+fn export(common: &Common, model: &Path, output: raw::RawOutput, read: &ReadArgs, force: bool) -> Result<u8> {
     let mut raw = raw::RawRecipe {
         model: raw::RawModel { path: Some(model.to_path_buf()), allow_nonfinite: true, ..Default::default() },
         output,
         ..Default::default()
     };
-    choice.over(&mut raw.model);
+    read.over(&mut raw.model);
     compress(common, &Recipe::from_raw(raw, Path::new(""))?, force)
 }
 
@@ -154,6 +155,7 @@ fn schema(of: SchemaOf) -> Result<u8> {
         SchemaOf::Recipe => recipe::schema(),
         SchemaOf::Jobs => jobs_schema(),
         SchemaOf::Report => report::schema(),
+        SchemaOf::Graph => report::graph::schema(),
     };
     text::print_json(&schema).map(|()| 0)
 }

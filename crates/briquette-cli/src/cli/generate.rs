@@ -10,40 +10,40 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GenerateArgs {
     /// Prompt, or - for stdin; several prompts are one batch
-    #[arg(long, short, value_name = "TEXT", required_unless_present = "prompts")]
+    #[arg(long, short, value_name = "TEXT", required_unless_present = "prompts", help_heading = "Prompts")]
     pub(crate) prompt: Vec<String>,
     /// File of prompts, one per line
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Prompts")]
     pub(crate) prompts: Option<PathBuf>,
     /// The original model, which generates first from the same prompts
-    #[arg(long, value_name = "MODEL")]
+    #[arg(long, value_name = "MODEL", help_heading = "Input")]
     pub(crate) against: Option<PathBuf>,
     /// Largest number of tokens per prompt
-    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(long, value_name = "N", default_value_t = 128, help_heading = "Sampling")]
     pub(crate) max_tokens: usize,
     /// System prompt, for models with a chat template
-    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw", help_heading = "Prompts")]
     pub(crate) system: Option<String>,
     /// Use prompts as they are, without the chat template
-    #[arg(long)]
+    #[arg(long, help_heading = "Prompts")]
     pub(crate) raw: bool,
     /// Temperature of sampling; 0 always takes the most likely token
-    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true, help_heading = "Sampling")]
     pub(crate) temperature: f32,
     /// Sample from this many of the most likely tokens; 0 for all
-    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[arg(long, value_name = "K", default_value_t = 0, help_heading = "Sampling")]
     pub(crate) top_k: usize,
     /// Sample from the most likely tokens whose probabilities sum to this share
-    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true, help_heading = "Sampling")]
     pub(crate) top_p: f32,
     /// Seed of sampling
-    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    #[arg(long, value_name = "SEED", default_value_t = 0, help_heading = "Sampling")]
     pub(crate) seed: u64,
     /// Type of cached keys and values: f32, f16 or int8
-    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    #[arg(long, value_name = "TYPE", default_value = "f32", help_heading = "Memory")]
     pub(crate) cache: String,
     /// How to read the models
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Input")]
     pub(crate) model: ModelArgs,
 }
 

@@ -12,6 +12,8 @@ mod compress;
 mod devices;
 mod evaluate;
 mod generate;
+mod graph;
+mod graph_tables;
 mod hints;
 mod in_flags;
 mod man;

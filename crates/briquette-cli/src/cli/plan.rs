@@ -6,6 +6,7 @@ use super::options::options;
 use super::show::{error_json, show_long};
 use super::stage_flags::What;
 use super::{batch, tables, tensor_tables};
+use briquette::core::shown_path;
 use briquette::pipeline::Stop;
 use briquette::pipeline::batch::Document;
 use briquette::pipeline::budget;
@@ -15,6 +16,7 @@ use briquette::pipeline::memory::Needs;
 use briquette::pipeline::recipe::Target;
 use briquette::pipeline::report::AllocationReport;
 use briquette::plan::{notes, plan_of};
+use briquette::prune::SparsityPattern;
 use briquette::writer::{Cut, TensorPlan};
 use briquette::{Error, Plan, Result};
 use serde::Serialize;
@@ -53,7 +55,7 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What, is_all: bool) -> 
     }
     let needs = Needs::of(&recipe, &common.device)?;
     let notes = [notes(&recipe, &plan), notes_of(&checkpoint)].concat();
-    let (file_bytes, model) = (checkpoint.weight_bytes(), recipe.model.display().to_string());
+    let (file_bytes, model) = (checkpoint.weight_bytes(), shown_path(&recipe.model));
     let check = needs.check();
     let shown = ShownPlan {
         error: check.as_ref().err().map(error_json),
@@ -134,15 +136,15 @@ fn tensor_json(tensor: &TensorPlan, plan: &Plan) -> Result<Value> {
 
 fn cut_json(cut: Cut, tensor: &TensorPlan, plan: &Plan) -> Value {
     match cut {
-        Cut::Count(n_drop) => {
+        Cut::Pattern(SparsityPattern::Unstructured(n_drop)) => {
             json!({ "scope": "layer", "sparsity": n_drop as f64 / tensor.info.n_elements().max(1) as f64 })
         }
         Cut::Pool(pool) => json!({ "scope": "global", "sparsity": plan.pools[pool].ratio.get() }),
-        Cut::OfEach { size, n_drop } => {
-            json!({ "scope": "row", "inputs": size, "sparsity": n_drop as f64 / size.max(1) as f64 })
+        Cut::Pattern(SparsityPattern::PerRow(n_drop)) => {
+            let n_cols = tensor.rows().n_cols;
+            json!({ "scope": "row", "inputs": n_cols, "sparsity": n_drop as f64 / n_cols.max(1) as f64 })
         }
-        Cut::Columns { size, n_drop } => json!({ "scope": "columns", "inputs": size, "n_drop": n_drop }),
         Cut::Given => json!({ "scope": "given" }),
-        Cut::NOfM { n, m } => json!({ "pattern": format!("{n}:{m}") }),
+        Cut::Pattern(SparsityPattern::NOfM { n, m }) => json!({ "pattern": format!("{n}:{m}") }),
     }
 }

@@ -21,45 +21,45 @@ const N_SHOWN: usize = 24;
 pub(crate) struct SensitivityArgs {
     /// Data: text lines or .jsonl (encoders), a text file (decoders), a folder of classes or an array
     /// (classifiers)
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", help_heading = "Data")]
     data: Option<PathBuf>,
     /// Method: gradient (one forward and backward pass), measured (with only this tensor quantized), or
     /// relative (to weights or outputs)
-    #[arg(long, value_name = "HOW")]
+    #[arg(long, value_name = "HOW", help_heading = "Method")]
     how: Option<String>,
     /// Another method, to compare with
-    #[arg(long, value_name = "HOW")]
+    #[arg(long, value_name = "HOW", help_heading = "Method")]
     against: Option<String>,
     /// Loss of measured: kl (decoders, classifiers), cosine (of outputs) or metric (accuracy, sts_spearman, ln
     /// perplexity)
-    #[arg(long, value_name = "LOSS", requires = "data")]
+    #[arg(long, value_name = "LOSS", requires = "data", help_heading = "Method")]
     loss: Option<String>,
     /// Input statistics from `briquette calibrate`, for relative
-    #[arg(long, value_name = "FILE", conflicts_with = "data")]
+    #[arg(long, value_name = "FILE", conflicts_with = "data", help_heading = "Data")]
     statistics: Option<PathBuf>,
     /// File to write, for --sensitivity-file; a page with the extension .html is written beside it
-    #[arg(long, short, value_name = "FILE")]
+    #[arg(long, short, value_name = "FILE", help_heading = "Output")]
     output: Option<PathBuf>,
     /// Replace the file if it exists
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     force: bool,
     /// Largest number of sentences, images or windows of text (64)
-    #[arg(long, value_name = "N", requires = "data")]
+    #[arg(long, value_name = "N", requires = "data", help_heading = "Data")]
     samples: Option<usize>,
     /// Only tensors whose name matches; can be repeated
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB", help_heading = "Tensors")]
     include: Vec<String>,
     /// Skip tensors whose name matches; can be repeated
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB", help_heading = "Tensors")]
     exclude: Vec<String>,
     /// How to read the model
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Input")]
     model: ModelArgs,
     /// Truncate texts to this many tokens
-    #[arg(long, value_name = "N", requires = "data")]
+    #[arg(long, value_name = "N", requires = "data", help_heading = "Data")]
     max_length: Option<usize>,
     /// Scale the shorter side of images to this length, at most 16384
-    #[arg(long, value_name = "PIXELS", requires = "data")]
+    #[arg(long, value_name = "PIXELS", requires = "data", help_heading = "Data")]
     size: Option<usize>,
 }
 

@@ -1,6 +1,6 @@
 //! Flags that describe a recipe: what to prune, quantize and cast, and how.
 
-use super::choice::{ChoiceArgs, LayoutArg};
+use super::choice::ReadArgs;
 use super::values::{parse_bound, parse_role, parse_sparsity};
 use briquette::core::Role;
 use clap::Args as ClapArgs;
@@ -47,9 +47,9 @@ pub(crate) struct What {
     /// --allow-untested and --allow-nonfinite override its keys
     #[arg(long, value_name = "FILE", conflicts_with_all = IN_A_RECIPE, help_heading = "Input")]
     pub(crate) recipe: Option<PathBuf>,
-    /// Which entry of the model's file is the model
+    /// How to read the model's file
     #[command(flatten, next_help_heading = "Input")]
-    pub(crate) choice: ChoiceArgs,
+    pub(crate) read: ReadArgs,
     /// Prune this share of the weights, from 0 to below 1, smallest magnitude first
     #[arg(long, value_name = "SHARE", group = "pruning", value_parser = parse_sparsity, allow_negative_numbers = true, help_heading = "Pruning")]
     pub(crate) prune: Option<f64>,
@@ -144,14 +144,11 @@ pub(crate) struct What {
     /// Write compressed-tensors even if transformers is not known to load the model
     #[arg(long, help_heading = "Output")]
     pub(crate) allow_untested: bool,
-    /// Layout of Linear weights: torch is [out, in], burn is [in, out]
-    #[arg(long, value_enum, help_heading = "Input")]
-    pub(crate) layout: Option<LayoutArg>,
     /// Memory limit of runs on --data or --eval, such as 2GiB
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", help_heading = "Memory")]
     pub(crate) memory_limit: Option<String>,
     /// Keep only one block's weights in memory during --eval; runs on --data always do
-    #[arg(long)]
+    #[arg(long, help_heading = "Memory")]
     pub(crate) offload: bool,
     /// Accept NaN and infinity: tensors that have any, or would after a cast, are not changed
     #[arg(long, help_heading = "Input")]

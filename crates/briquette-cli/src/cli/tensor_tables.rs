@@ -6,6 +6,7 @@ use briquette::pipeline::diff::{Diff, TensorDiff};
 use briquette::pipeline::inspect::{Inspection, TensorInspection};
 use briquette::pipeline::report::groups::{Likeness, TensorGroups, label};
 use briquette::pipeline::report::{AllocatedTensor, AllocationReport, untested_text};
+use briquette::prune::SparsityPattern;
 use briquette::writer::plan::Prediction;
 use briquette::writer::{Cut, Plan, TensorPlan};
 use std::collections::BTreeSet;
@@ -73,9 +74,10 @@ pub(crate) fn inspection(out: &mut dyn io::Write, found: &Inspection, is_all: bo
     let groups = groups(found.tensors.len(), is_all, &tensors);
     let optional = ["stored as", "why this role", "type"];
     put_groups(out, (&headings, &optional), (&groups, &tensors), &|members| inspected_cells(found, members))?;
+    writeln!(out, "\n{}", printable(&found.roles.words()))?;
     writeln!(
         out,
-        "\n{}: {}, {} tensors, {} elements, {} in weight files, compressed: {}",
+        "{}: {}, {} tensors, {} elements, {} in weight files, compressed: {}",
         printable(&found.path),
         found.format,
         found.tensors.len(),
@@ -159,13 +161,12 @@ fn prune_words(tensor: &TensorPlan, plan: &Plan) -> String {
     let n = tensor.info.n_elements().max(1) as f64;
     match tensor.prune.map(|prune| prune.cut) {
         None => "-".into(),
-        Some(Cut::Count(n_drop)) => format!("{:.1} %", 100.0 * n_drop as f64 / n),
-        Some(Cut::OfEach { size, n_drop }) => {
-            format!("{:.1} % of each row", 100.0 * n_drop as f64 / size.max(1) as f64)
+        Some(Cut::Pattern(SparsityPattern::Unstructured(n_drop))) => format!("{:.1} %", 100.0 * n_drop as f64 / n),
+        Some(Cut::Pattern(SparsityPattern::PerRow(n_drop))) => {
+            format!("{:.1} % of each row", 100.0 * n_drop as f64 / tensor.rows().n_cols.max(1) as f64)
         }
-        Some(Cut::Columns { size, n_drop }) => format!("{n_drop} of {size} columns"),
         Some(Cut::Given) => "by its mask".into(),
-        Some(Cut::NOfM { n, m }) => format!("{n}:{m}"),
+        Some(Cut::Pattern(SparsityPattern::NOfM { n, m })) => format!("{n}:{m}"),
         Some(Cut::Pool(pool)) => format!("{:.1} % globally", 100.0 * plan.pools[pool].ratio.get()),
     }
 }

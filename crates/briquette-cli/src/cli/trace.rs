@@ -29,6 +29,7 @@ fn touched(command: &Command) -> Vec<PathBuf> {
     let mut of_recipe = None;
     match command {
         Command::Inspect { model, .. } => paths.push(model),
+        Command::Graph { model, what } => paths.extend(std::iter::once(model.as_path()).chain(what.page())),
         Command::Plan { model, what, .. } => {
             paths.push(model);
             paths.extend(what.paths());

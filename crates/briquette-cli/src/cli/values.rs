@@ -9,6 +9,21 @@ pub(super) fn n_threads() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(0..=MAX_THREADS as u64)
 }
 
+/// A number from 1 to 2³¹.
+pub(super) fn at_least_one() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=1 << 31)
+}
+
+/// Parses `224x224`, or `224` for both.
+pub(super) fn parse_image(text: &str) -> Result<[usize; 2], String> {
+    let side = |text: &str| text.trim().parse().ok().filter(|side| (1..=1 << 16).contains(side));
+    let (height, width) = text.split_once(['x', 'X']).unwrap_or((text, text));
+    match (side(height), side(width)) {
+        (Some(height), Some(width)) => Ok([height, width]),
+        _ => Err("expected a height and a width from 1 to 65536, such as 224x224".into()),
+    }
+}
+
 pub(super) fn parse_sparsity(text: &str) -> Result<f64, String> {
     let Some(range) = ranges::of("stage.sparsity") else { return Err("expected a number".into()) };
     range.parse(text).map_err(|expected| match text.trim_end_matches([' ', '%']).parse::<f64>() {
@@ -57,6 +72,14 @@ mod tests {
             assert!(error.starts_with("expected a number from 0 to below 1; for") && error.ends_with(share), "{error}");
         }
         assert_eq!(parse_sparsity("-1").unwrap_err(), "expected a number from 0 to below 1");
+    }
+
+    #[test]
+    fn an_image_has_a_height_and_a_width() {
+        assert_eq!((parse_image("32x48"), parse_image("64")), (Ok([32, 48]), Ok([64, 64])));
+        for text in ["", "0x4", "4x", "x4", "4x4x4", "-1", "65537x1", "99999999999999999999"] {
+            assert!(parse_image(text).is_err(), "{text}");
+        }
     }
 
     #[test]

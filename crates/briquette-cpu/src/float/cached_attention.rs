@@ -3,7 +3,8 @@
 
 use super::cached_rows::{BLOCK, CachedRows, CachedValues};
 use super::lanes::FloatLanes;
-use super::loops::{exp, on_path, reduce};
+use super::loops::on_path;
+use super::score_rule::ScoreRule;
 use briquette_core::simd::Isa;
 use briquette_core::simd::{SimdLevel, active_level};
 use rayon::prelude::*;
@@ -26,14 +27,16 @@ thread_local! {
 /// own. Keys and values may have fewer heads than queries, each shared by the same number of neighbouring query
 /// heads.
 ///
+/// `rule` limits the scores and the tokens that a query sees.
+///
 /// # Panics
 /// - If the lengths disagree.
 /// - If there are more queries than keys.
-pub fn cached_attention(q: &[f32], n_heads: usize, [keys, values]: [&CachedRows; 2], out: &mut [f32]) {
-    on(active_level(), q, n_heads, [keys, values], out);
+pub fn cached_attention(q: &[f32], n_heads: usize, rows: [&CachedRows; 2], rule: ScoreRule, out: &mut [f32]) {
+    on(active_level(), q, n_heads, rows, rule, out);
 }
 
-fn on(level: SimdLevel, q: &[f32], n_heads: usize, [keys, values]: [&CachedRows; 2], out: &mut [f32]) {
+fn on(level: SimdLevel, q: &[f32], n_heads: usize, [keys, values]: [&CachedRows; 2], rule: ScoreRule, out: &mut [f32]) {
     let (width, n_kv_heads, n_tokens) = (keys.width, keys.n_heads, keys.n_tokens());
     if q.is_empty() {
         return;
@@ -48,7 +51,7 @@ fn on(level: SimdLevel, q: &[f32], n_heads: usize, [keys, values]: [&CachedRows;
     // Query heads that share keys are contiguous.
     let run = |(at, (q, out)): (usize, (&[f32], &mut [f32]))| {
         let n_seen = n_tokens - n_new + at / n_kv_heads + 1;
-        attend(level, q, [keys, values], at % n_kv_heads, n_seen, out);
+        attend(level, q, [keys, values], (at % n_kv_heads, rule), n_seen, out);
     };
     if q.len() * n_tokens >= PAYS && rayon::current_num_threads() > 1 {
         q.par_chunks(of_head).zip(out.par_chunks_mut(of_head)).enumerate().for_each(run);
@@ -58,13 +61,20 @@ fn on(level: SimdLevel, q: &[f32], n_heads: usize, [keys, values]: [&CachedRows;
 }
 
 /// Computes the queries of one token that share key and value head `head`.
-fn attend(level: SimdLevel, q: &[f32], [keys, values]: [&CachedRows; 2], head: usize, n_seen: usize, out: &mut [f32]) {
+fn attend(
+    level: SimdLevel,
+    q: &[f32],
+    [keys, values]: [&CachedRows; 2],
+    (head, rule): (usize, ScoreRule),
+    n_seen: usize,
+    out: &mut [f32],
+) {
     let mut scratch = SCRATCH.take();
     scratch.clear();
     let n_of_block = keys.width.next_multiple_of(BLOCK) * BLOCK;
     scratch.resize(q.len() / keys.width * n_seen + n_of_block, 0.0);
     let (block, weights) = scratch.split_at_mut(n_of_block);
-    let (keys, values) = (CachedHead { rows: keys, head }, CachedHead { rows: values, head });
+    let (keys, values) = (CachedHead { rows: keys, head, rule }, CachedHead { rows: values, head, rule });
     match level.isa() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a level exists only if its instructions are available.
@@ -87,11 +97,12 @@ fn plain(q: &[f32], keys: CachedHead, values: CachedHead, block: &mut [f32], wei
     all::<[f32; BLOCK]>(q, keys, values, block, weights, out);
 }
 
-/// One head of cached rows.
+/// One head of cached rows, and the rule of its scores.
 #[derive(Clone, Copy)]
 struct CachedHead<'a> {
     rows: &'a CachedRows,
     head: usize,
+    rule: ScoreRule,
 }
 
 impl<'a> CachedHead<'a> {
@@ -212,7 +223,7 @@ fn all<L: FloatLanes>(
         }
     }
     for query in 0..n_queries {
-        softmax(&mut weights[query * n_seen..(query + 1) * n_seen]);
+        keys_of.rule.weigh(&mut weights[query * n_seen..(query + 1) * n_seen]);
     }
     // Clears the padding of rows, because the block may contain keys.
     block.fill(0.0);
@@ -298,15 +309,6 @@ fn add_up_from<L: FloatLanes, const N: usize, const C: usize>(
     }
 }
 
-#[inline(always)]
-fn softmax(row: &mut [f32]) {
-    let larger = |a: f32, b: f32| if a < b { b } else { a };
-    let max = reduce(row, f32::NEG_INFINITY, larger, larger);
-    row.iter_mut().for_each(|score| *score = exp(*score - max));
-    let inverse = 1.0 / reduce(row, 0.0, |sum, value| sum + value, |a, b| a + b);
-    row.iter_mut().for_each(|score| *score *= inverse);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -328,7 +330,7 @@ mod tests {
         rows[1].push(&v);
         let first = (length - n_new) * n_heads * width;
         let mut out = vec![f32::NAN; q.len() - first];
-        on(level, &q[first..], n_heads, [&rows[0], &rows[1]], &mut out);
+        on(level, &q[first..], n_heads, [&rows[0], &rows[1]], ScoreRule::default(), &mut out);
         [out, whole.split_off(first)]
     }
 
@@ -366,7 +368,7 @@ mod tests {
                     rows.push(&[1.0, if at == infinite { f32::INFINITY } else { 2.0 }, 0.5, 0.0]);
                 }
                 let mut out = [0.0; 4];
-                cached_attention(&[1.0; 4], 1, rows.each_ref(), &mut out);
+                cached_attention(&[1.0; 4], 1, rows.each_ref(), ScoreRule::default(), &mut out);
                 assert!(out.iter().any(|value| !value.is_finite()), "{kind} {out:?}");
             }
         }
@@ -377,6 +379,6 @@ mod tests {
     fn more_queries_than_keys_are_refused() {
         let mut rows = [CachedRows::keys(CacheType::F32, 1, 2), CachedRows::values(CacheType::F32, 1, 2)];
         rows.iter_mut().for_each(|rows| rows.push(&[1.0, 2.0]));
-        cached_attention(&[1.0; 4], 1, rows.each_ref(), &mut [0.0; 4]);
+        cached_attention(&[1.0; 4], 1, rows.each_ref(), ScoreRule::default(), &mut [0.0; 4]);
     }
 }

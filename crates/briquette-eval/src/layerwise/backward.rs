@@ -114,8 +114,8 @@ impl BackwardPass<'_, '_> {
     fn entry(&mut self, weights: &dyn TensorSource, after: ItemProgress) -> Result<()> {
         let (network, names) = self.network(weights, BlockPart::Entry)?;
         for batch in 0..self.runner.n_batches() {
-            let (tokens, _) = self.runner.batches[batch].to_tensors(&self.device);
-            let gradients = self.toward(batch, self.runner.blocks(&network)?.enter(tokens))?;
+            let (tokens, padding) = self.runner.batches[batch].to_tensors(&self.device);
+            let gradients = self.toward(batch, self.runner.blocks(&network)?.enter(tokens, padding))?;
             self.how.see(&network, &names, &gradients)?;
             self.runner.check_memory("in the backward pass")?;
             after(batch, 0)?;

@@ -1,10 +1,10 @@
 //! Networks with separate probes, so that several batches can be observed concurrently.
 
-use crate::lanes::{self, n_lanes};
+use crate::lanes;
 use briquette_core::{Error, Result};
 use briquette_models::Network;
 use briquette_nn::{NameMap, Observing, Probe, observe_some};
-use burn::tensor::{Bool, Device, Tensor};
+use burn::tensor::{Bool, Tensor};
 
 /// A network whose layers are observed by its own probe.
 pub(super) struct ProbedNetwork {
@@ -13,7 +13,7 @@ pub(super) struct ProbedNetwork {
 }
 
 impl ProbedNetwork {
-    /// Creates as many networks with the same weights as this device runs concurrently.
+    /// Creates networks with the same weights, one for each batch that runs concurrently.
     ///
     /// Also returns the observed layers, and the layers that cannot be observed.
     ///
@@ -24,10 +24,10 @@ impl ProbedNetwork {
         probe: Option<&Probe>,
         names: &NameMap,
         is_chosen: &dyn Fn(&str) -> bool,
-        device: &Device,
+        n_lanes: usize,
     ) -> Result<(Vec<Self>, Vec<String>, Vec<String>)> {
         let (mut observers, mut watched, mut unseen) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..n_lanes(device) {
+        for _ in 0..n_lanes {
             let probe = probe.map(Probe::keeping);
             let observing = observed(network.clone(), probe.as_ref(), names, is_chosen)?;
             (watched, unseen) = (observing.seen, observing.unseen);

@@ -55,10 +55,13 @@ impl NetworkParts {
     /// Returns the size of the largest part's weights in bytes, as f32.
     pub(super) fn largest_bytes(&self, checkpoint: &Checkpoint) -> u64 {
         let blocks = (0..self.blocks.len()).map(BlockPart::Block);
-        let n_bytes = |part| {
-            let needed = checkpoint.tensors().iter().filter(|info| self.needs(part, &info.name));
-            needed.map(|info| 4 * info.n_elements() as u64).sum::<u64>()
-        };
-        [BlockPart::Entry, BlockPart::Exit].into_iter().chain(blocks).map(n_bytes).max().unwrap_or(0)
+        let parts = [BlockPart::Entry, BlockPart::Exit].into_iter().chain(blocks);
+        parts.map(|part| self.bytes_of(checkpoint, part)).max().unwrap_or(0)
+    }
+
+    /// Returns the size of a part's weights in bytes, as f32.
+    pub(super) fn bytes_of(&self, checkpoint: &Checkpoint, part: BlockPart) -> u64 {
+        let needed = checkpoint.tensors().iter().filter(|info| self.needs(part, &info.name));
+        needed.map(|info| 4 * info.n_elements() as u64).sum()
     }
 }

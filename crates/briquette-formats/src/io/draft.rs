@@ -5,6 +5,7 @@
 mod copy;
 mod directory_lock;
 mod file_lock;
+mod hidden;
 mod own_file;
 mod partial;
 mod place;
@@ -18,9 +19,10 @@ use crate::io::presence;
 use briquette_core::{Error, ErrorKind, Result};
 pub use directory_lock::DirectoryLock;
 pub use file_lock::FileLock;
+pub use hidden::MARK;
+pub(crate) use hidden::PARTIAL;
 pub use own_file::OwnFile;
-pub(crate) use partial::PARTIAL;
-use partial::{Lock, is_at, lock, partial_name, remove_quietly, remove_stale, removed};
+use partial::{Lock, is_at, lock, mark, partial_name, remove_quietly, remove_stale, removed, unmark};
 pub use place::check_apart;
 use place::{absolute, check_target, exists_error};
 use replace::sync_directory;
@@ -174,6 +176,7 @@ impl Draft {
         if !is_at(&self.lock, &self.partial) {
             return Err(removed(&parent_of(&self.target)));
         }
+        unmark(&self.partial).map_err(|source| Error::io("cannot write", &self.partial, source))?;
         sync_tree(&self.partial)?;
         let exists = presence::has_entry(&self.target)?;
         if exists && self.replace {
@@ -203,7 +206,10 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         if !self.is_published {
-            remove_quietly(&self.partial);
+            // Another directory may be at the path if the draft was removed.
+            if is_at(&self.lock, &self.partial) {
+                remove_quietly(&self.partial);
+            }
             remove_empty(&self.made);
         }
     }
@@ -235,9 +241,17 @@ fn new_partial(target: &Path, parent: &Path) -> Result<(PathBuf, File)> {
             Err(source) => return Err(Error::io("cannot write here", parent, source)),
         }
         match lock(&partial) {
-            Ok(Lock::Held(lock) | Lock::Unknown(lock)) => return Ok((partial, lock)),
-            // Another run considered the directory abandoned, and locked it first.
-            Ok(Lock::Taken) => remove_quietly(&partial),
+            Ok(Lock::Held(lock) | Lock::Unknown(lock)) => {
+                return match mark(&partial) {
+                    Ok(()) => Ok((partial, lock)),
+                    Err(source) => {
+                        remove_quietly(&partial);
+                        Err(Error::io("cannot write", &partial, source))
+                    }
+                };
+            }
+            // Another run considered the directory abandoned, and removes it.
+            Ok(Lock::Taken) => {}
             Err(source) => {
                 remove_quietly(&partial);
                 return Err(Error::io("cannot lock the directory", &partial, source));
@@ -248,13 +262,17 @@ fn new_partial(target: &Path, parent: &Path) -> Result<(PathBuf, File)> {
 
 /// Removes a directory beside `target` that is no longer needed.
 ///
-/// It is renamed to a draft of `target` first, so that it disappears atomically. If the process is killed while
-/// removing it, the next draft of `target` removes the rest.
+/// It is marked and renamed to a draft of `target` first, so that it disappears atomically. If the process is
+/// killed while removing it, the next draft of `target` removes the rest.
 ///
 /// # Errors
 /// Io: the directory cannot be renamed.
 pub fn discard(directory: &Path, target: &Path) -> Result<()> {
     let hidden = directory.with_file_name(partial_name(&absolute(target)?)?);
+    let is_marked = |source: &io::Error| source.kind() == io::ErrorKind::AlreadyExists;
+    mark(directory)
+        .or_else(|source| if is_marked(&source) { Ok(()) } else { Err(source) })
+        .map_err(|source| Error::io("cannot write", directory, source))?;
     std::fs::rename(directory, &hidden).map_err(|source| Error::io("cannot remove", directory, source))?;
     remove_quietly(&hidden);
     Ok(())

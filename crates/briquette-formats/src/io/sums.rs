@@ -1,6 +1,6 @@
 //! `SHA256SUMS`: a file in the format of `sha256sum -c`.
 
-use crate::io::draft::PARTIAL;
+use crate::io::draft::{MARK, PARTIAL};
 use crate::io::paths::stays_inside;
 use crate::io::{InputFile, limits};
 use briquette_core::{Error, Result};
@@ -134,7 +134,7 @@ pub fn differs(found: &str, expected: &str) -> Error {
 /// Reports and metrics may differ between two runs of one recipe.
 pub fn is_uncovered(name: &str) -> bool {
     let name = name.strip_prefix('.').and_then(|name| name.strip_suffix(PARTIAL)).unwrap_or(name);
-    ["report.json", "report.html", METRICS, FILE_NAME].contains(&name)
+    ["report.json", "report.html", METRICS, FILE_NAME, MARK].contains(&name)
 }
 
 /// Returns every file of a directory as a relative path, in order.

@@ -54,16 +54,17 @@ pub(super) fn apply(axes: &mut Axes, uses: &Uses, lowered: &Lowered, step: &Prim
             axes.sets.fix(&first[0]);
             [axes.get(inputs[1]).clone(), first[1..].to_vec()].concat()
         }
-        Primitive::Reduce(over) => {
+        Primitive::Reduce { axes: over, .. } => {
             let reduced = |(axis, ids): (usize, Vec<u32>)| if over.contains(&axis) { vec![FIXED] } else { ids };
             first.into_iter().enumerate().map(reduced).collect()
         }
         Primitive::Pool(_) | Primitive::AdaptivePool(_) | Primitive::Resize(_) => space_fixed(axes, first, shape),
+        Primitive::Pad { .. } => padded(axes, first, shape),
         Primitive::Softmax { axis } => {
             axes.sets.fix(&first[*axis]);
             first
         }
-        Primitive::Route { .. } => first,
+        Primitive::Route(_) | Primitive::Scale(_) => first,
         Primitive::Unknown { .. } => {
             unknown(axes, lowered, inputs, &node.outputs);
             return Ok(());
@@ -158,6 +159,15 @@ fn conv(axes: &mut Axes, settings: &ConvSettings, inputs: &[Operand], shape: &[u
     let mut found = space_fixed(axes, x, shape);
     found[1] = outputs;
     Ok(found)
+}
+
+/// Axes that grow are fixed, other axes pass.
+fn padded(axes: &mut Axes, mut ids: AxisIds, shape: &[usize]) -> AxisIds {
+    for (ids, &extent) in ids.iter_mut().zip(shape).filter(|(ids, extent)| ids.len() != **extent) {
+        axes.sets.fix(ids);
+        *ids = vec![FIXED; extent];
+    }
+    ids
 }
 
 /// Batch and channels pass; the axes of space are fixed.

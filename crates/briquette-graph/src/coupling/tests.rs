@@ -4,11 +4,12 @@ use super::{CouplingGroup, coupling_groups};
 use crate::builder::GraphBuilder;
 use crate::graph::{Graph, ValueId};
 use crate::headers::Headers;
-use crate::op::{Attention, Composite, ConvSettings, ElementFunction, Primitive};
+use crate::op::{Attention, Composite, ConvSettings, ElementFunction, Primitive, Rotary, RotaryScaling, Routing};
 use briquette_core::DType;
 
 const WIDTH: usize = 6;
 const TOKENS: usize = 5;
+const ROUTING: Routing = Routing { top_k: 2, is_normalized: true };
 
 fn built(build: impl FnOnce(&mut GraphBuilder) -> ValueId) -> Graph {
     let headers = Headers::new(&[], None);
@@ -85,7 +86,7 @@ fn heads_of_queries_that_share_keys_are_removed_together() {
             let x = to.input("x", &[1, TOKENS, WIDTH]);
             let q = linear(to, "q", [WIDTH, heads * 4], x);
             let [k, v] = ["k", "v"].map(|name| linear(to, name, [WIDTH, kv_heads * 4], x));
-            let rotary = Some(crate::op::Rotary { theta: 1e4, scaling: crate::op::RotaryScaling::None });
+            let rotary = Some(Rotary { theta: 1e4, scaling: RotaryScaling::None, width: None });
             let settings = Attention { kv_heads, causal: true, rotary, ..Attention::full(heads) };
             let mixed = to.node("a", Composite::Attention(settings), &[q.into(), k.into(), v.into()]);
             linear(to, "o", [heads * 4, WIDTH], mixed)
@@ -188,7 +189,7 @@ fn experts_go_with_their_router_and_keep_a_free_inner_width() {
         let logits = linear(to, "router", [8, 4], x);
         let [gate, up] = ["gate", "up"].map(|name| to.declare(name, DType::F32, &[4, 16, 8]));
         let down = to.declare("down", DType::F32, &[4, 8, 16]);
-        let op = Composite::Experts { top_k: 2, function: ElementFunction::Silu };
+        let op = Composite::Experts { routing: ROUTING, function: ElementFunction::Silu };
         let y = to.node("experts", op, &[x.into(), logits.into(), gate.into(), up.into(), down.into()]);
         let sum = to.add("residual", x, y);
         linear(to, "out", [8, WIDTH], sum)
@@ -199,6 +200,60 @@ fn experts_go_with_their_router_and_keep_a_free_inner_width() {
         "16: gate/1·1 up/1·1 down/2·1",
     ];
     assert_eq!(shown(&graph), expected);
+}
+
+#[test]
+fn experts_of_their_own_tensors_stay_and_lose_inner_widths() {
+    let graph = built(|to| {
+        let x = to.input("x", &[1, TOKENS, WIDTH]);
+        let logits = linear(to, "router", [WIDTH, 2], x);
+        let mut inputs = vec![x.into(), logits.into()];
+        for (expert, inner) in [("0", 7), ("1", 9)] {
+            for (part, shape) in [("gate", [inner, WIDTH]), ("up", [inner, WIDTH]), ("down", [WIDTH, inner])] {
+                inputs.push(to.declare(&format!("{expert}.{part}"), DType::F32, &shape).into());
+            }
+        }
+        to.node("experts", Composite::SeparateExperts { routing: ROUTING, function: ElementFunction::Silu }, &inputs)
+    });
+    assert_eq!(shown(&graph), ["7: 0.gate/0·1 0.up/0·1 0.down/1·1", "9: 1.gate/0·1 1.up/0·1 1.down/1·1"]);
+}
+
+#[test]
+fn heads_of_a_fused_layer_with_norms_and_partly_turned_are_removed_together() {
+    for heads in 2..=4 {
+        let graph = built(|to| {
+            let (width, n) = (4, heads * 4);
+            let x = to.input("x", &[1, TOKENS, WIDTH]);
+            let fused = linear(to, "qkv", [WIDTH, 3 * n], x);
+            let parts = to.nodes("split", Composite::SplitHeads { heads, parts: 3 }, &[fused.into()], 3);
+            let norm = to.declare("norm", DType::F32, &[width]);
+            let op = Composite::HeadNorm { heads, eps: 1e-6, offset: 0.0 };
+            let q = to.node("q", op, &[parts[0].into(), norm.into()]);
+            let rotary = Some(Rotary { theta: 1e4, scaling: RotaryScaling::None, width: Some(2) });
+            let op = Composite::Attention(Attention { rotary, soft_cap: Some(5.0), ..Attention::full(heads) });
+            let mixed = to.node("attention", op, &[q.into(), parts[1].into(), parts[2].into()]);
+            linear(to, "out", [n, WIDTH], mixed)
+        });
+        assert_eq!(shown(&graph), [format!("{heads}: qkv.weight/0·12 out.weight/1·4")]);
+    }
+}
+
+#[test]
+fn patches_keep_their_tokens_and_padding_keeps_channels_free() {
+    let graph = built(|to| {
+        let x = to.input("x", &[1, 3, 6, 6]);
+        let pad = Primitive::Pad { before: vec![0; 4], after: vec![0, 0, 2, 2] };
+        let x = conv(to, "a", [8, 3], 1, x);
+        let x = to.node("pad", pad, &[x.into()]);
+        let x = conv(to, "b", [10, 8], 1, x);
+        let x = to.node("tokens", Composite::SpaceToTokens, &[x.into()]);
+        let token = to.declare("token", DType::F32, &[1, 1, 10]);
+        let x = to.node("all", Composite::PrependTokens, &[x.into(), token.into()]);
+        let x = to.node("first", Composite::TakeToken(0), &[x.into()]);
+        let x = to.node("half", Primitive::Scale(0.5), &[x.into()]);
+        linear(to, "c", [10, 4], x)
+    });
+    assert_eq!(shown(&graph), ["8: a.weight/0·1 b.weight/1·1", "10: b.weight/0·1 token/2·1 c.weight/1·1"]);
 }
 
 #[test]

@@ -93,9 +93,10 @@ impl<'a> Uses<'a> {
                 Some(rest) => to(rest + rank_out + 1 - rank(0)),
             },
             Primitive::Gather => to(axis),
-            Primitive::Reduce(axes) => needed_if(axes.contains(&axis)),
+            Primitive::Reduce { axes, .. } => needed_if(axes.contains(&axis)),
+            Primitive::Pad { before, after } => needed_if(before[axis] + after[axis] > 0),
             Primitive::Softmax { axis: over } => needed_if(axis == *over),
-            Primitive::Route { .. } => to(axis),
+            Primitive::Route(_) | Primitive::Scale(_) => to(axis),
             Primitive::Unknown { .. } => Next::Fate(Fate::Needed),
         }
     }

@@ -1,12 +1,12 @@
 //! The network for 8x8 images of digits: two convolutions, a max pool and two linear layers.
 
+use super::convolution::{EPS, conv_norm, flatten};
 use super::extents::Extents;
-use super::layers::{conv_norm, flatten};
 use crate::builder::GraphBuilder;
 use crate::config::Config;
-use crate::graph::Graph;
+use crate::graph::{Graph, InputSource};
 use crate::headers::Headers;
-use crate::op::{ConvSettings, ElementFunction, PoolWindow, Primitive};
+use crate::op::{ConvSettings, ElementFunction, PoolWindow, Primitive, Reduction};
 use briquette_core::Result;
 
 pub(super) fn has_names(headers: &Headers) -> bool {
@@ -19,9 +19,9 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     let channels = headers.get("conv1.weight").and_then(|info| info.shape.0.get(1).copied()).unwrap_or(1);
     let [height, width] = config.pair("image_size")?.unwrap_or([8, 8]);
     let padding = config.number("padding").map_or(1, |padding| padding.clamp(0.0, 64.0) as usize);
-    let x = to.input("images", &[extents.batch, channels, height, width]);
+    let x = to.input_from("images", &[extents.batch, channels, height, width], InputSource::Images);
     let conv = ConvSettings::square(1, padding);
-    let x = conv_norm(&mut to, ["conv1", "bn1"], conv.clone(), x)?;
+    let x = conv_norm(&mut to, ["conv1", "bn1"], conv.clone(), EPS, None, x)?;
     let mut x = to.function("relu1", ElementFunction::Relu, x);
     let mut second = conv;
     if let Some(filters) = headers.get("depthwise.weight") {
@@ -29,10 +29,10 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
         x = to.conv("depthwise", x, second.with_groups(groups))?;
         second = ConvSettings::square(1, 0);
     }
-    let x = conv_norm(&mut to, ["conv2", "bn2"], second, x)?;
+    let x = conv_norm(&mut to, ["conv2", "bn2"], second, EPS, None, x)?;
     let x = to.function("relu2", ElementFunction::Relu, x);
     let pool = size("pool_size", 2)?;
-    let window = PoolWindow { size: vec![pool; 2], stride: vec![pool; 2], padding: vec![0; 2] };
+    let window = PoolWindow::square(Reduction::Max, pool, pool, 0);
     let x = to.node("pool", Primitive::Pool(window), &[x.into()]);
     let n_features = headers.matrix("fc1.weight").map_or(0, |[_, n_in]| n_in);
     let x = flatten(&mut to, x, [extents.batch, n_features]);

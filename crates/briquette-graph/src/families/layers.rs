@@ -1,8 +1,8 @@
-//! Blocks that families share.
+//! Layers that families share: attention, residual blocks, feed-forward layers, convolutions.
 
 use crate::builder::GraphBuilder;
 use crate::config::Config;
-use crate::graph::ValueId;
+use crate::graph::{Operand, ValueId};
 use crate::op::{Attention, Composite, ElementFunction, Primitive};
 use briquette_core::{Error, Result};
 
@@ -14,6 +14,15 @@ pub(super) struct ProjectionNames<'a> {
     pub(super) out: &'a str,
 }
 
+/// Queries, keys and values, and how many heads they have.
+pub(super) struct Projected {
+    pub(super) q: ValueId,
+    pub(super) k: ValueId,
+    pub(super) v: ValueId,
+    pub(super) heads: usize,
+    pub(super) kv_heads: usize,
+}
+
 /// Adds projections, attention and output layer. Heads are counted from the rows of the weights.
 pub(super) fn attention(
     to: &mut GraphBuilder,
@@ -21,17 +30,61 @@ pub(super) fn attention(
     names: &ProjectionNames,
     head_width: usize,
     settings: Attention,
+    bias: Option<ValueId>,
     x: ValueId,
 ) -> Result<ValueId> {
+    let projected = project(to, path, names, head_width, x)?;
+    let mixed = attend(to, path, &projected, settings, bias);
+    to.linear(&format!("{path}.{}", names.out), mixed)
+}
+
+/// Adds the layers of queries, keys and values.
+pub(super) fn project(
+    to: &mut GraphBuilder,
+    path: &str,
+    names: &ProjectionNames,
+    head_width: usize,
+    x: ValueId,
+) -> Result<Projected> {
     let at = |name: &str| format!("{path}.{name}");
     let heads = heads(to, &at(names.q), head_width)?;
     let kv_heads = heads_of_keys(to, &at(names.k), head_width, heads)?;
     let q = to.linear(&at(names.q), x)?;
     let k = to.linear(&at(names.k), x)?;
     let v = to.linear(&at(names.v), x)?;
+    Ok(Projected { q, k, v, heads, kv_heads })
+}
+
+/// Adds the attention itself.
+pub(super) fn attend(
+    to: &mut GraphBuilder,
+    path: &str,
+    projected: &Projected,
+    settings: Attention,
+    bias: Option<ValueId>,
+) -> ValueId {
+    let &Projected { q, k, v, heads, kv_heads } = projected;
+    let mut inputs: Vec<Operand> = vec![q.into(), k.into(), v.into()];
+    inputs.extend(bias.map(Operand::from));
     let settings = Attention { heads, kv_heads, ..settings };
-    let mixed = to.node(&at("attention"), Composite::Attention(settings), &[q.into(), k.into(), v.into()]);
-    to.linear(&at(names.out), mixed)
+    to.node(&format!("{path}.attention"), Composite::Attention(settings), &inputs)
+}
+
+/// Cuts the output of a fused layer into parts along its last axis.
+pub(super) fn fused_split(to: &mut GraphBuilder, path: &str, sizes: &[usize], x: ValueId) -> Vec<ValueId> {
+    let split = Primitive::Split { axis: 2, sizes: sizes.to_vec() };
+    to.nodes(&format!("{path}.split"), split, &[x.into()], sizes.len())
+}
+
+/// The width of a head: the model's width over its heads.
+pub(super) fn head_width(width: usize, heads: usize) -> Result<usize> {
+    match width.is_multiple_of(heads) {
+        true => Ok(width / heads),
+        false => {
+            let message = format!("{heads} heads (num_attention_heads) do not divide a width of {width} (hidden_size)");
+            Err(Error::input(message).at("config.json"))
+        }
+    }
 }
 
 /// Heads of a projection: its outputs over the width of a head.
@@ -80,6 +133,20 @@ pub(super) fn post_norm<'a>(
     norm(to, sum)
 }
 
+/// A feed-forward block: `outer(function(inner x))`.
+pub(super) fn feed_forward(
+    to: &mut GraphBuilder,
+    [inner, outer]: [&str; 2],
+    function: ElementFunction,
+    x: ValueId,
+) -> Result<ValueId> {
+    let x = to.linear(inner, x)?;
+    // `encoder.layer.0.intermediate.dense` is followed by `encoder.layer.0.intermediate.activation`.
+    let path = inner.strip_suffix(".dense").unwrap_or(inner);
+    let x = to.function(&format!("{path}.activation"), function, x);
+    to.linear(outer, x)
+}
+
 /// A gated feed-forward block: `down(function(gate x) · up x)`.
 pub(super) fn gated(
     to: &mut GraphBuilder,
@@ -95,42 +162,34 @@ pub(super) fn gated(
     to.linear(&at(down), inner)
 }
 
-/// A convolution without bias that keeps the size but for its stride, and its batch norm.
-pub(super) fn conv_norm(
-    to: &mut GraphBuilder,
-    [conv, norm]: [&str; 2],
-    settings: crate::op::ConvSettings,
-    x: ValueId,
-) -> Result<ValueId> {
-    let x = to.conv(conv, x, settings)?;
-    to.batch_norm(norm, x, 1e-5)
-}
-
-/// `[batch, channels, ..]` to `[batch, channels · ..]`.
-pub(super) fn flatten(to: &mut GraphBuilder, x: ValueId, shape: [usize; 2]) -> ValueId {
-    to.node("flatten", Primitive::Reshape(shape.to_vec()), &[x.into()])
-}
-
 /// The activation that a key of `config.json` names.
 pub(super) fn activation(config: &Config, key: &str, usual: ElementFunction) -> Result<ElementFunction> {
     match config.text(key) {
         None => Ok(usual),
-        Some("gelu") => Ok(ElementFunction::Gelu),
+        Some("gelu" | "gelu_python") => Ok(ElementFunction::Gelu),
         Some("gelu_new" | "gelu_pytorch_tanh" | "gelu_fast") => Ok(ElementFunction::GeluTanh),
+        Some("quick_gelu") => Ok(ElementFunction::QuickGelu),
         Some("relu") => Ok(ElementFunction::Relu),
         Some("silu" | "swish") => Ok(ElementFunction::Silu),
+        Some("tanh") => Ok(ElementFunction::Tanh),
         Some(other) => Err(Error::input(format!("{key} is {other:?}, which is not known")).at("config.json")),
     }
 }
 
-/// Compares the number of layers in `config.json` with the checkpoint.
-pub(super) fn n_layers(to: &GraphBuilder, config: &Config, prefix: &str) -> Result<usize> {
+/// Counts the layers of the checkpoint, and compares them with a key of `config.json`.
+pub(super) fn n_layers(to: &GraphBuilder, config: &Config, key: &str, prefix: &str) -> Result<usize> {
     let found = to.headers().count(prefix);
-    config.check("num_hidden_layers", found, &format!("the checkpoint under {prefix:?}"))?;
+    config.check(key, found, &format!("the checkpoint under {prefix:?}"))?;
     Ok(found)
 }
 
 /// The tokens of an example, cut to the longest input.
 pub(super) fn n_tokens(tokens: usize, longest: Option<usize>) -> usize {
     longest.map_or(tokens, |longest| tokens.min(longest)).max(1)
+}
+
+/// The first of these prefixes with which a tensor of this name exists; the last where there is none.
+pub(super) fn prefix_of<'a>(to: &crate::headers::Headers, prefixes: &[&'a str], name: &str) -> &'a str {
+    let found = prefixes.iter().find(|prefix| to.has(&format!("{prefix}{name}")));
+    found.or(prefixes.last()).copied().unwrap_or_default()
 }

@@ -1,12 +1,13 @@
 //! torchvision's residual networks. Widths, groups and blocks are read off the weights.
 
+use super::convolution::{EPS, conv_norm, pool_space};
 use super::extents::Extents;
-use super::layers::{conv_norm, flatten};
+
 use crate::builder::GraphBuilder;
 use crate::config::Config;
-use crate::graph::{Graph, ValueId};
+use crate::graph::{Graph, InputSource, ValueId};
 use crate::headers::Headers;
-use crate::op::{ConvSettings, ElementFunction, PoolWindow, Primitive};
+use crate::op::{ConvSettings, ElementFunction, PoolWindow, Primitive, Reduction};
 use briquette_core::{Error, Result};
 
 pub(super) fn has_names(headers: &Headers) -> bool {
@@ -17,10 +18,10 @@ pub(super) fn build(headers: &Headers, _config: &Config, extents: Extents) -> Re
     let mut to = GraphBuilder::new("ResNet", headers);
     let channels = headers.get("conv1.weight").and_then(|info| info.shape.0.get(1).copied()).unwrap_or(3);
     let [height, width] = extents.image;
-    let images = to.input("images", &[extents.batch, channels, height, width]);
-    let x = conv_norm(&mut to, ["conv1", "bn1"], ConvSettings::square(2, 3), images)?;
+    let images = to.input_from("images", &[extents.batch, channels, height, width], InputSource::Images);
+    let x = conv_norm(&mut to, ["conv1", "bn1"], ConvSettings::square(2, 3), EPS, None, images)?;
     let x = to.function("relu", ElementFunction::Relu, x);
-    let window = PoolWindow { size: vec![3; 2], stride: vec![2; 2], padding: vec![1; 2] };
+    let window = PoolWindow::square(Reduction::Max, 3, 2, 1);
     let mut x = to.node("maxpool", Primitive::Pool(window), &[x.into()]);
     for stage in 1..=4 {
         for index in 0..headers.count(&format!("layer{stage}.")) {
@@ -31,9 +32,8 @@ pub(super) fn build(headers: &Headers, _config: &Config, extents: Extents) -> Re
             to.end_block();
         }
     }
-    let x = to.node("avgpool", Primitive::AdaptivePool(vec![1, 1]), &[x.into()]);
     let n_features = headers.matrix("fc.weight").map_or(0, |[_, n_in]| n_in);
-    let x = flatten(&mut to, x, [extents.batch, n_features]);
+    let x = pool_space(&mut to, x, [extents.batch, n_features]);
     let classes = to.linear("fc", x)?;
     Ok(to.finish(&[classes]))
 }
@@ -50,13 +50,15 @@ fn block(to: &mut GraphBuilder, path: &str, stride: usize, x: ValueId) -> Result
     for (index, (conv, norm, stride, padding)) in convs.iter().enumerate() {
         let groups = if is_bottleneck && index == 1 { groups(to, path)? } else { 1 };
         let settings = ConvSettings::square(*stride, *padding).with_groups(groups);
-        inner = conv_norm(to, [&at(conv), &at(norm)], settings, inner)?;
+        inner = conv_norm(to, [&at(conv), &at(norm)], settings, EPS, None, inner)?;
         if index + 1 < convs.len() {
             inner = to.function(&at(&format!("relu{}", index + 1)), ElementFunction::Relu, inner);
         }
     }
     let shortcut = match to.headers().has(&at("downsample.0.weight")) {
-        true => conv_norm(to, [&at("downsample.0"), &at("downsample.1")], ConvSettings::square(stride, 0), x)?,
+        true => {
+            conv_norm(to, [&at("downsample.0"), &at("downsample.1")], ConvSettings::square(stride, 0), EPS, None, x)?
+        }
         false => x,
     };
     let sum = to.add(&at("residual"), inner, shortcut);

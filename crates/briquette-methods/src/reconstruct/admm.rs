@@ -2,10 +2,10 @@
 //! together.
 
 use crate::prune::budget::cubic;
-use crate::prune::{Ratio, select};
+use crate::prune::{Ratio, SparsityPattern, select};
 use crate::reconstruct::cholesky::{cholesky, inverse};
 use crate::reconstruct::product::{StridedMatrix, add_product};
-use crate::reconstruct::{DropRule, FactorOutcome, Fallback};
+use crate::reconstruct::{FactorOutcome, Fallback};
 use briquette_core::Mask;
 use rayon::prelude::*;
 
@@ -50,7 +50,7 @@ const ROWS: usize = 128;
 pub fn admm<E>(
     weights: &mut [f32],
     n_cols: usize,
-    sparsity: DropRule,
+    sparsity: SparsityPattern,
     gram: &[f64],
     count: u64,
     check_stop: &impl Fn() -> Result<(), E>,
@@ -91,7 +91,7 @@ fn unscaled(values: &[f32], keep: &Mask, norms: &[f64]) -> Vec<f32> {
 /// Returns `V` after the last iteration, for scaled columns, and its mask.
 fn solve<E>(
     weights: &[f32],
-    sparsity: DropRule,
+    sparsity: SparsityPattern,
     gram: &[f64],
     norms: &[f64],
     check_stop: &impl Fn() -> Result<(), E>,
@@ -168,11 +168,11 @@ fn multiply(rows: &[f32], matrix: &[f32], n: usize, product: &mut [f32]) {
 }
 
 /// Returns the mask of one of the iterations that update it.
-fn choose(values: &[f32], n_cols: usize, sparsity: DropRule, step: usize) -> Mask {
+fn choose(values: &[f32], n_cols: usize, sparsity: SparsityPattern, step: usize) -> Mask {
     let n_rows = values.len() / n_cols.max(1);
     match sparsity {
-        DropRule::Count(n_drop) => select::smallest(values, n_rows, n_cols, n_drop),
-        DropRule::CountPerRow(n_drop) => {
+        SparsityPattern::Unstructured(n_drop) => select::smallest(values, n_rows, n_cols, n_drop),
+        SparsityPattern::PerRow(n_drop) => {
             assert!(n_drop <= n_cols, "{n_drop} of every {n_cols} weights");
             let mut keep = vec![0; n_rows * Mask::row_bytes(n_cols)];
             let rows = keep.par_chunks_mut(Mask::row_bytes(n_cols).max(1)).zip(values.par_chunks(n_cols.max(1)));
@@ -180,7 +180,7 @@ fn choose(values: &[f32], n_cols: usize, sparsity: DropRule, step: usize) -> Mas
             rows.for_each(|(keep, values)| select::smallest_of_each(values, n_cols, n_drop, &mut Vec::new(), keep));
             Mask::from_bits(n_rows, n_cols, keep)
         }
-        DropRule::NOfM { n, m } => {
+        SparsityPattern::NOfM { n, m } => {
             let of_runs = select::n_of_m(values, n_rows, n_cols, n, m);
             let n_drop = count_at(step, values.len() / m * (m - n), values.len());
             let score = |at: usize| if of_runs.keeps(at / n_cols, at % n_cols) { f32::INFINITY } else { values[at] };
@@ -209,7 +209,7 @@ mod tests {
         for size in [5e77, 1e100, 1e300] {
             let gram: Vec<f64> = [8.0, 4.0, 4.0, 10.0].map(|value| value * size).into();
             let mut weights = [0.5, -0.25, 0.125, 1.0];
-            let Ok((keep, outcome)) = admm(&mut weights, 2, DropRule::CountPerRow(1), &gram, 4, &check_stop);
+            let Ok((keep, outcome)) = admm(&mut weights, 2, SparsityPattern::PerRow(1), &gram, 4, &check_stop);
             assert_eq!(outcome.fallback, Some(Fallback::NotFinite), "{size}");
             assert_eq!(weights, [0.5, 0.0, 0.0, 1.0], "{size}");
             assert!(keep.keeps(0, 0) && !keep.keeps(0, 1));

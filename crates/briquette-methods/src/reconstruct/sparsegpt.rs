@@ -1,8 +1,8 @@
 //! SparseGPT: prunes weights one block of columns at a time. Later columns compensate for each error.
 
-use crate::prune::{Threshold, select};
+use crate::prune::{SparsityPattern, Threshold, select};
+use crate::reconstruct::InverseFactor;
 use crate::reconstruct::strip::{BLOCK, RowStrip, STRIP, blocks};
-use crate::reconstruct::{DropRule, InverseFactor};
 use briquette_core::{Mask, bits};
 use rayon::prelude::*;
 use std::ops::Range;
@@ -36,7 +36,7 @@ use std::ops::Range;
 pub fn sparsegpt<E: Send>(
     weights: &mut [f32],
     n_cols: usize,
-    sparsity: DropRule,
+    sparsity: SparsityPattern,
     given: Option<&Mask>,
     factor: &InverseFactor,
     check_stop: &(impl Fn() -> Result<(), E> + Sync),
@@ -51,9 +51,11 @@ pub fn sparsegpt<E: Send>(
     let all = || vec![0xff; n_rows * Mask::row_bytes(n_cols)];
     let mut keep = given.map_or_else(all, |given| given.as_bits().to_vec());
     match sparsity {
-        DropRule::NOfM { n, m } => drop_in_runs(weights, (n, m), &mut keep, factor, check_stop)?,
-        DropRule::Count(n_drop) => drop_in_blocks(weights, (n_rows, n_drop), &mut keep, factor, check_stop)?,
-        DropRule::CountPerRow(n_drop) => drop_in_blocks(weights, (1, n_drop), &mut keep, factor, check_stop)?,
+        SparsityPattern::NOfM { n, m } => drop_in_runs(weights, (n, m), &mut keep, factor, check_stop)?,
+        SparsityPattern::Unstructured(n_drop) => {
+            drop_in_blocks(weights, (n_rows, n_drop), &mut keep, factor, check_stop)?
+        }
+        SparsityPattern::PerRow(n_drop) => drop_in_blocks(weights, (1, n_drop), &mut keep, factor, check_stop)?,
     }
     // The padding bits of every row of a mask are 0.
     Ok(Mask::from_fn(n_rows, n_cols, |row, col| bits::get(&keep[row * Mask::row_bytes(n_cols)..], col)))

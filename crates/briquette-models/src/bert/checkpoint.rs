@@ -110,7 +110,7 @@ impl Blocks for Bert {
         format!("encoder.layer.{index}")
     }
 
-    fn enter(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+    fn enter(&self, tokens: Tensor<2, Int>, _padding: Tensor<2, Bool>) -> Tensor<3> {
         self.embed(tokens)
     }
 

@@ -4,14 +4,14 @@ use super::{Llama, LlamaAttention, LlamaLayer};
 use crate::attention::attend_to_kept;
 use crate::cache::KeyValues;
 use crate::rope::Rotation;
-use briquette_cpu::float::CacheType;
+use briquette_cpu::float::{CacheType, ScoreRule};
 use burn::tensor::{Int, Tensor};
 
 impl LlamaAttention {
     /// Like [`forward`](Self::forward), for tokens that continue the cached sequences, one cache per sequence.
     fn follow(&self, x: Tensor<3>, rotation: &Rotation, layer: usize, caches: &mut [KeyValues]) -> Tensor<3> {
         let heads = [self.n_heads, self.n_kv_heads];
-        self.o_proj.forward(attend_to_kept(self.projected(x, rotation), heads, layer, caches))
+        self.o_proj.forward(attend_to_kept(self.projected(x, rotation), heads, ScoreRule::default(), layer, caches))
     }
 }
 

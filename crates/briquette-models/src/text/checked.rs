@@ -42,7 +42,7 @@ const KNOWN_REGEXES: [&str; 10] = [
 /// A tokenizer.json that passed the checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Checked {
-    /// Whether the tokenizer needs no guarded thread: its regular expressions are known, and texts grow little.
+    /// Whether short texts need no guarded thread: the regular expressions are known, and texts grow little.
     pub(super) is_plain: bool,
     /// Longest token of the vocabulary in bytes.
     pub(super) longest_token: usize,

@@ -2,7 +2,7 @@
 //! memory.
 
 use super::checked::{Checked, check};
-use briquette_core::confined::{Confinement, confined, quietly};
+use briquette_core::confined::{Confinement, check_stop, confined, quietly};
 use briquette_core::{Error, Result};
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -15,6 +15,10 @@ const STACK_BYTES: usize = 8 << 20;
 const MEMORY_BYTES: u64 = 512 << 20;
 /// Memory limit for each byte of a text: offsets, words and tokens.
 const MEMORY_PER_BYTE: u64 = 1 << 10;
+/// Longest input in bytes that a [plain](Checked::is_plain) tokenizer handles in the calling thread.
+///
+/// Such an input takes milliseconds. A longer one runs in a thread of its own, so that a signal ends the wait.
+const SHORT_BYTES: usize = 16 << 10;
 /// Time limit of a run, in addition to the time per byte of text.
 const TIME: Duration = Duration::from_secs(10);
 const TIME_PER_BYTE: Duration = Duration::from_micros(20);
@@ -68,7 +72,8 @@ impl GuardedTokenizer {
         n_bytes: usize,
         work: fn(&Tokenizer, &I) -> tokenizers::Result<T>,
     ) -> Result<T> {
-        let outcome = if self.checked.is_plain {
+        let outcome = if self.checked.is_plain && n_bytes <= SHORT_BYTES {
+            check_stop()?;
             quietly(|| work(&self.inner, input))?
         } else {
             let (inner, input) = (self.inner.clone(), input.to_owned());

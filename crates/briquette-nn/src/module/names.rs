@@ -4,6 +4,7 @@ use crate::module::{Parameter, Roles};
 use briquette_core::{Patterns, Result};
 use briquette_formats::WeightLayout;
 use burn::module::Module;
+use std::collections::BTreeSet;
 
 /// Naming and layout conventions of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,6 +44,7 @@ pub struct NameMap {
     renames: Vec<Rename>,
     ignored: Patterns,
     optional: Patterns,
+    by_input: BTreeSet<String>,
     roles: Roles,
 }
 
@@ -96,6 +98,19 @@ impl NameMap {
     /// Returns the layout of `Linear` weights in the file.
     pub fn weight_layout(&self) -> WeightLayout {
         self.weights.unwrap_or(self.layout.in_files())
+    }
+
+    /// Marks a `Linear` weight that the file stores `[in, out]`, whatever its layout, such as a `Conv1D` of GPT-2.
+    #[must_use]
+    pub fn stored_by_input(mut self, name: &str) -> Self {
+        self.by_input.insert(name.into());
+        self
+    }
+
+    /// Returns whether the file stores the matrix of a parameter transposed: `[out, in]`, for a file of this layout.
+    pub fn is_turned(&self, parameter: &Parameter, layout: WeightLayout) -> bool {
+        let is_by_output = layout == WeightLayout::Torch && !self.by_input.contains(&self.file_name(parameter));
+        parameter.is_linear_weight() && is_by_output
     }
 
     /// Replaces the first sequence of segments that matches `from` by `to`.

@@ -14,8 +14,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Accumulates [`InputStats`] by layer. Clones share their statistics, so a module can keep one in a
-/// `#[module(skip)]` field.
+/// Accumulates [`InputStats`] by layer. Clones share them, so a module can keep one in a `#[module(skip)]` field.
 #[derive(Debug, Clone, Default)]
 pub struct Probe {
     has_gram: bool,
@@ -39,8 +38,7 @@ struct SeenByLayer {
     stats: BTreeMap<String, InputStats>,
     /// Last batch of each layer that owns a Gram matrix.
     last: BTreeMap<String, Batch>,
-    /// Layers whose inputs equal those of another layer in every batch, and that layer, which owns their Gram
-    /// matrix.
+    /// Layers whose inputs equal another layer's in every batch, and the layer that owns their Gram matrix.
     same: BTreeMap<String, String>,
 }
 
@@ -86,6 +84,11 @@ impl Probe {
         Self { has_gram: true, ..Self::default() }
     }
 
+    /// Returns whether the probe accumulates Gram matrices.
+    pub fn has_gram(&self) -> bool {
+        self.has_gram
+    }
+
     /// Returns a probe that records inputs until another probe [takes them in](Self::take_in). With one probe per
     /// thread, the result does not depend on the order of the threads.
     #[must_use]
@@ -113,8 +116,7 @@ impl Probe {
     pub fn observe<const D: usize>(&self, path: &str, inputs: &Tensor<D>) -> Result<()> {
         let n_inputs = inputs.dims().last().copied().unwrap_or(0);
         if n_inputs == 0 {
-            let message =
-                format!("found inputs of shape {:?}, expected at least one input in the last axis", inputs.dims());
+            let message = format!("found inputs of shape {:?}, expected one or more in the last axis", inputs.dims());
             return Err(Error::config(message).at(path));
         }
         if inputs.shape().num_elements() == 0 {

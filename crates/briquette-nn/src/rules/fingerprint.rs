@@ -2,6 +2,7 @@
 
 use crate::rules::{Amount, Prune, Quantize};
 use briquette_core::{Affine, Hash128, InputView};
+use briquette_methods::prune::SparsityPattern;
 use std::fmt;
 
 /// The extents of an empty tensor that identify the rules of a parameter.
@@ -41,8 +42,8 @@ impl Prune {
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ratio(ratio) => ratio.get().fmt(f),
-            Self::NOfM { n, m } => write!(f, "{n}:{m}"),
+            Self::Pattern(SparsityPattern::Unstructured(ratio) | SparsityPattern::PerRow(ratio)) => ratio.get().fmt(f),
+            Self::Pattern(SparsityPattern::NOfM { n, m }) => write!(f, "{n}:{m}"),
             Self::Zeros => f.write_str("zeros"),
             Self::Outside(_) => f.write_str("a given mask"),
         }

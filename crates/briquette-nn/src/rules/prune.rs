@@ -4,12 +4,9 @@ use crate::rules::chosen_paths::ChosenPaths;
 use crate::rules::scoring::{Scoring, WeightRow};
 use crate::{Patterns, Schedule};
 use briquette_core::{Error, InputStats, InputView, Mask, Result};
-use briquette_methods::prune::{Ratio, Score};
+use briquette_methods::prune::{Ratio, Score, SparsityPattern};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Largest M of an N:M pattern.
-const MAX_WINDOW: usize = 256;
 
 /// The set of weights that a sparsity applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -28,8 +25,8 @@ pub enum Scope {
 /// The amount of pruning.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Amount {
-    Ratio(Ratio),
-    NOfM { n: usize, m: usize },
+    /// A pattern of each parameter. The scope may compare other weights.
+    Pattern(SparsityPattern<Ratio>),
     Zeros,
     Outside(Mask),
 }
@@ -62,7 +59,7 @@ impl Prune {
     /// See [`new`](Self::new).
     pub fn each<G: AsRef<str>>(globs: impl IntoIterator<Item = G>, sparsity: f64) -> Result<Self> {
         let ratio = ratio_of(sparsity)?;
-        Self::with_amount(Patterns::new(globs)?, Amount::Ratio(ratio))
+        Self::with_amount(Patterns::new(globs)?, Amount::Pattern(SparsityPattern::Unstructured(ratio)))
     }
 
     /// Keeps `n` of every `m` neighbouring inputs.
@@ -72,11 +69,10 @@ impl Prune {
     /// # Errors
     /// Config: not `0 < n < m <= 256`, or `glob` is not valid.
     pub fn n_of_m(glob: &str, n: usize, m: usize) -> Result<Self> {
-        if n == 0 || n >= m || m > MAX_WINDOW {
-            let message = format!("pattern: found {n}:{m}, expected N:M with 0 < N < M <= {MAX_WINDOW}, such as 2:4");
-            return Err(Error::config(message));
-        }
-        Self::with_amount(Patterns::new([glob])?, Amount::NOfM { n, m })
+        let expected = "expected N:M with 0 < N < M <= 256, such as 2:4";
+        let pattern = SparsityPattern::n_of_m(n, m);
+        let pattern = pattern.ok_or_else(|| Error::config(format!("pattern: found {n}:{m}, {expected}")))?;
+        Self::with_amount(Patterns::new([glob])?, Amount::Pattern(pattern))
     }
 
     /// Keeps the zeros that weights have when the schedule begins, so a sparse model stays sparse during
@@ -106,14 +102,14 @@ impl Prune {
         }
         let is_plain = self.scope == Scope::Layer && self.from.get() == 0.0 && self.schedule.is_constant();
         match &self.amount {
-            Amount::Ratio(_) => Ok(()),
+            _ if self.sparsity().is_some() => Ok(()),
             _ if !is_plain => {
                 let message = "a schedule with steps, starting_at(), globally(), of_each_row() and of_each_columns() need a sparsity; use Prune::new";
                 Err(Error::config(message))
             }
-            Amount::NOfM { n, m } if !n_cols.is_multiple_of(*m) => Err(Error::config(format!(
-                "found pattern {n}:{m}, but {m} does not divide {n_cols} columns; choose another pattern"
-            ))),
+            Amount::Pattern(SparsityPattern::NOfM { n, m }) if !n_cols.is_multiple_of(*m) => Err(Error::config(
+                format!("found pattern {n}:{m}, but {m} does not divide {n_cols} columns; choose another pattern"),
+            )),
             Amount::Outside(mask) if mask.dim() != (n_rows, n_cols) => {
                 let (rows, cols) = mask.dim();
                 Err(Error::config(format!(
@@ -151,10 +147,18 @@ impl Prune {
         let (n_rows, n_cols) = mask.dim();
         match &self.amount {
             Amount::Outside(given) => mask == given,
-            &Amount::NOfM { n, m } => (0..n_rows).all(|row| {
+            &Amount::Pattern(SparsityPattern::NOfM { n, m }) => (0..n_rows).all(|row| {
                 (0..n_cols).step_by(m).all(|first| (first..first + m).filter(|&col| mask.keeps(row, col)).count() <= n)
             }),
-            Amount::Ratio(_) | Amount::Zeros => true,
+            Amount::Pattern(_) | Amount::Zeros => true,
+        }
+    }
+
+    /// Returns the sparsity at the end of the schedule; `None` for a rule without a sparsity.
+    pub(crate) fn sparsity(&self) -> Option<Ratio> {
+        match self.amount {
+            Amount::Pattern(SparsityPattern::Unstructured(ratio) | SparsityPattern::PerRow(ratio)) => Some(ratio),
+            Amount::Pattern(SparsityPattern::NOfM { .. }) | Amount::Zeros | Amount::Outside(_) => None,
         }
     }
 

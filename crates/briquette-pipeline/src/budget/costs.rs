@@ -3,7 +3,7 @@
 use crate::sensitivity::{self, OpenTensor};
 use briquette_core::{Error, Hash128, Result};
 use briquette_methods::quant::{Activations, Candidate, allocate};
-use briquette_recipe::plan::siblings;
+use briquette_recipe::plan::{siblings, topology_of};
 use briquette_recipe::{Budget, GivenScheme, Recipe, Target};
 use briquette_report::{AllocatedTensor, AllocationReport};
 use briquette_writer::context::{RunOptions, Workers};
@@ -81,7 +81,8 @@ impl Costs {
         let of = |curve: &Curve| found.tensor(&curve.name).map_or((0.0, true), |it| (it.loss_of_square, it.is_idle));
         let (losses, idle): (Vec<f64>, Vec<bool>) = curves.iter().map(of).unzip();
         let choices = choices(&curves, &losses, &suffixes);
-        let groups = siblings::groups(curves.iter().map(|curve| curve.name.as_str()));
+        let topology = topology_of(recipe, &checkpoint)?;
+        let groups = siblings::groups(curves.iter().map(|curve| curve.name.as_str()), &topology);
         let words = [found.how, found.unit];
         Ok(Self { curves, suffixes, idle, losses, words, choices, groups, fixed, most })
     }

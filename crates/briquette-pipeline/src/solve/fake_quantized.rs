@@ -1,58 +1,67 @@
 //! A checkpoint with the dequantized values of its tensors.
 
-use super::one::Solver;
+use super::one::{Solver, rows_of_decision};
 use super::source::SolvedSource;
 use briquette_core::decision::fake_quantize;
-use briquette_core::{DType, Result, rows};
+use briquette_core::{DType, Decision, Result, rows};
 use briquette_formats::{Checkpoint, InputFile, TensorInfo, TensorSource};
-use briquette_writer::{Plan, TensorPlan};
+use briquette_writer::piece::PieceReader;
+use briquette_writer::{Plan, Stop, TensorPlan};
 use std::collections::BTreeMap;
 
 /// A checkpoint in which some tensors have other values, in f32.
 pub(crate) struct Simulated<'a> {
     checkpoint: &'a Checkpoint,
     infos: Vec<TensorInfo>,
-    /// The values in file order.
-    values: BTreeMap<usize, Vec<u8>>,
+    values: BTreeMap<usize, SimulatedValues<'a>>,
+}
+
+/// The values of a tensor.
+enum SimulatedValues<'a> {
+    /// Values in file order.
+    Held(Vec<u8>),
+    /// Values that are computed row by row while they are read, so that a large tensor is not in memory twice.
+    ByRows { tensor: &'a TensorPlan<'a>, decision: Decision },
 }
 
 impl<'a> Simulated<'a> {
     /// Creates a checkpoint with other values for one tensor, row-major.
     pub(crate) fn one(checkpoint: &'a Checkpoint, tensor: &TensorPlan, values: &[f32]) -> Self {
-        let mut fake_quantized = Self { checkpoint, infos: checkpoint.tensors().to_vec(), values: BTreeMap::new() };
-        fake_quantized.set(tensor, tensor.index(), values);
-        fake_quantized
+        let mut simulated = Self { checkpoint, infos: checkpoint.tensors().to_vec(), values: BTreeMap::new() };
+        simulated.hold(tensor, tensor.index(), values);
+        simulated
     }
 
     /// Creates a checkpoint with the final values of a plan's tensors that `is_chosen` accepts.
     pub(super) fn of(
         checkpoint: &'a Checkpoint,
-        plan: &Plan,
+        plan: &'a Plan<'a>,
         (solver, source): (&Solver, &SolvedSource),
         is_chosen: impl Fn(&TensorPlan) -> bool,
     ) -> Result<Self> {
-        let mut fake_quantized = Self { checkpoint, infos: checkpoint.tensors().to_vec(), values: BTreeMap::new() };
+        let mut simulated = Self { checkpoint, infos: checkpoint.tensors().to_vec(), values: BTreeMap::new() };
         let changed = plan.tensors.iter().filter(|tensor| tensor.is_changed() || tensor.tied_to().is_some());
         for tensor in changed.filter(|tensor| tensor.info.dtype.is_weight() && is_chosen(tensor)) {
             let main = &plan.tensors[tensor.tied_to().unwrap_or(tensor.index())];
-            let (n_rows, n_cols) = (main.rows().n_rows, main.rows().n_cols);
-            let mut values = match source.weights(main.index())? {
-                Some(updated) => updated,
-                None => {
-                    let (values, decision) = solver.plain(main.index())?;
-                    fake_quantize(&values, n_rows, n_cols, &decision)
-                }
-            };
-            if main.quant.is_none() {
-                round_to(&mut values, main.stored_dtype());
+            if let Some(mut updated) = source.weights(main.index())? {
+                round_as_stored(main, &mut updated);
+                simulated.hold(main, tensor.index(), &updated);
+                continue;
             }
-            fake_quantized.set(main, tensor.index(), &values);
+            let decision = solver.decision(main.index())?;
+            if main.rows().axis.is_turned() || !checkpoint.reads_ranges(main.index()) {
+                let values = solver.weights(main.index())?;
+                simulated.hold(main, tensor.index(), &decided(main, &values, &decision));
+            } else {
+                simulated.infos[tensor.index()].dtype = DType::F32;
+                simulated.values.insert(tensor.index(), SimulatedValues::ByRows { tensor: main, decision });
+            }
         }
-        Ok(fake_quantized)
+        Ok(simulated)
     }
 
     /// Sets the values of a tensor, row-major.
-    fn set(&mut self, like: &TensorPlan, index: usize, values: &[f32]) {
+    fn hold(&mut self, like: &TensorPlan, index: usize, values: &[f32]) {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let mut own = vec![0; bytes.len()];
         match like.rows().axis.is_turned() {
@@ -60,7 +69,48 @@ impl<'a> Simulated<'a> {
             false => own.copy_from_slice(bytes),
         }
         self.infos[index].dtype = DType::F32;
-        self.values.insert(index, own);
+        self.values.insert(index, SimulatedValues::Held(own));
+    }
+
+    /// Fills `out` with the values of rows from byte `start` on, as f32.
+    fn read_rows(&self, tensor: &TensorPlan, decision: &Decision, start: usize, out: &mut [u8]) -> Result<()> {
+        let n_cols = tensor.rows().n_cols;
+        let step = (ELEMENTS_AT_ONCE / n_cols).max(1);
+        let (row_bytes, end) = (4 * n_cols, start + out.len());
+        let mut reader = PieceReader::default();
+        let mut values = Vec::new();
+        for first in (start / row_bytes..end.div_ceil(row_bytes)).step_by(step) {
+            let rows = first..(first + step).min(end.div_ceil(row_bytes));
+            values.clear();
+            reader.read(self.checkpoint, tensor, &rows, &Stop::default())?.for_each_block(|block| {
+                values.extend_from_slice(block.values);
+                Ok(())
+            })?;
+            let found = decided(tensor, &values, &rows_of_decision(decision, &rows, n_cols));
+            let (from, to) = (rows.start * row_bytes, rows.end * row_bytes);
+            let overlap = from.max(start)..to.min(end);
+            out[overlap.start - start..overlap.end - start]
+                .copy_from_slice(&bytemuck::cast_slice(&found)[overlap.start - from..overlap.end - from]);
+        }
+        Ok(())
+    }
+}
+
+/// Elements that are decoded at a time.
+const ELEMENTS_AT_ONCE: usize = 1 << 14;
+
+/// Returns the final values of rows.
+fn decided(tensor: &TensorPlan, values: &[f32], decision: &Decision) -> Vec<f32> {
+    let n_cols = tensor.rows().n_cols;
+    let mut found = fake_quantize(values, values.len() / n_cols.max(1), n_cols, decision);
+    round_as_stored(tensor, &mut found);
+    found
+}
+
+/// Rounds values to the type in which a tensor is stored, unless it is stored as codes.
+fn round_as_stored(tensor: &TensorPlan, values: &mut [f32]) {
+    if tensor.quant.is_none() {
+        round_to(values, tensor.stored_dtype());
     }
 }
 
@@ -81,10 +131,11 @@ impl TensorSource for Simulated<'_> {
 
     fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()> {
         match self.values.get(&index) {
-            Some(own) => {
+            Some(SimulatedValues::Held(own)) => {
                 out.copy_from_slice(&own[start..start + out.len()]);
                 Ok(())
             }
+            Some(SimulatedValues::ByRows { tensor, decision }) => self.read_rows(tensor, decision, start, out),
             None => self.checkpoint.read(index, start, out),
         }
     }

@@ -183,11 +183,15 @@ mod run {
             let room = Room::within(limit, job.scratch);
             let parts = LayerwiseRunner::parts(job.checkpoint, arch)?
                 .ok_or_else(|| Error::bug("a text model without transformer blocks"))?;
-            let entry = Simulated::of(job.checkpoint, plan, (&solver, &found.source), |tensor| {
+            let is_of_entry = |tensor: &TensorPlan| {
                 calibration.is_sequential
                     && parts.part_of(&tensor.info.name) == BlockPart::Entry
                     && !tensor.solve.moves()
-            })?;
+            };
+            let of_entry = plan.tensors.iter().filter(|tensor| tensor.is_changed() && is_of_entry(tensor));
+            let n_more = of_entry.map(|tensor| solver.decision_bytes(tensor.index())).max().unwrap_or(0);
+            limit.map_or(Ok(()), |limit| limit.check_before("compress the embeddings", n_more))?;
+            let entry = Simulated::of(job.checkpoint, plan, (&solver, &found.source), is_of_entry)?;
             let runner = LayerwiseRunner::begin(job.checkpoint, arch, &device, batches, room, &entry)?;
             let runner = runner.ok_or_else(|| Error::bug("a text model without transformer blocks"))?;
             drop(entry);
@@ -221,9 +225,13 @@ mod run {
             while let Some(block) = self.runner.next_block() {
                 let tensors = self.of_part(BlockPart::Block(block));
                 let path = job.scratch.join(format!("block-{block:04}.safetensors"));
+                let limit = self.limit;
                 let Self { runner, solver, plan, .. } = &mut self;
+                let n_more = solver.needed_bytes(&tensors);
                 let unit = unit_at(&path, || {
                     let mut seen = runner.observe(job.checkpoint, &probe, &mut after)?;
+                    let what = || format!("update the weights of block {block}");
+                    limit.map_or(Ok(()), |limit| limit.check_before(&what(), n_more))?;
                     solver.unit(plan, &tensors, &mut seen.layers)
                 })?;
                 self.limit.map_or(Ok(()), |limit| limit.check(&format!("compress block {block}")))?;

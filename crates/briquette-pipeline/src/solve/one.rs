@@ -3,12 +3,14 @@
 use super::errors::OutputErrors;
 use super::job::{SolveJob, check_stop, layer_of, stats_of};
 use super::unit::{Unit, UpdatedTensor};
-use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, decision::fake_quantize, rows};
+use briquette_core::{
+    Affine, Decision, Error, Grouping, InputStats, Mask, QuantParams, Result, decision::fake_quantize, rows,
+};
 use briquette_formats::{Checkpoint, TensorSource};
-use briquette_methods::prune::Reconstruction;
+use briquette_methods::prune::{Reconstruction, SparsityPattern};
 use briquette_methods::quant::{Fitter, MaskedRows, Rounding};
 use briquette_methods::reconstruct::{
-    ColumnOrder, DropRule, FactorOutcome, FactorSpec, Fallback, InverseFactor, admm, gptq, sparsegpt,
+    ColumnOrder, FactorOutcome, FactorSpec, Fallback, InverseFactor, admm, gptq, sparsegpt,
 };
 use briquette_report::SolvedLayer;
 use briquette_writer::context::Workers;
@@ -66,6 +68,31 @@ impl<'j, 'p> Solver<'j, 'p> {
         self.plain.inputs.clone_from(&plan.inputs);
     }
 
+    /// Returns the memory that the decision about a tensor takes: the largest piece, a scale for each group and a
+    /// bit for each weight.
+    #[cfg(feature = "model")]
+    pub(super) fn decision_bytes(&self, index: usize) -> u64 {
+        let (tensor, rows) = (&self.plain.tensors[index], self.plain.tensors[index].rows());
+        let pieces = pieces_of(tensor, self.checkpoint.reads_ranges(index));
+        let n_rows = pieces.iter().map(Range::len).max().unwrap_or(0);
+        let per_row = tensor.quant.and_then(|quant| quant.spec.grouping.per_row(rows.n_cols)).unwrap_or(0);
+        let of_decision = rows.n_rows * (size_of::<Affine>() * per_row + Mask::row_bytes(rows.n_cols));
+        (n_rows * rows.n_cols * tensor.width() + of_decision) as u64
+    }
+
+    /// Returns the memory that the update of the largest of these tensors takes: a matrix in f64 and its factor in
+    /// f32, and the weights in a few versions.
+    #[cfg(feature = "model")]
+    pub(super) fn needed_bytes(&self, tensors: &[usize]) -> u64 {
+        const VERSIONS: u64 = 4;
+        let of_tensor = |&index: &usize| {
+            let rows = self.plain.tensors[index].rows();
+            (8 + 4) * (rows.n_cols as u64).pow(2) + 4 * VERSIONS * rows.n_elements() as u64
+        };
+        let moving = tensors.iter().filter(|&&index| self.plain.tensors[index].solve.moves());
+        moving.map(of_tensor).max().unwrap_or(0)
+    }
+
     /// Updates the tensors that request error compensation, and stores the input statistics of all these
     /// tensors.
     ///
@@ -94,14 +121,22 @@ impl<'j, 'p> Solver<'j, 'p> {
     }
 
     /// Returns all weights of a tensor row-major, and the decision without weight updates.
-    pub(super) fn plain(&self, index: usize) -> Result<(Vec<f32>, Decision)> {
+    fn plain(&self, index: usize) -> Result<(Vec<f32>, Decision)> {
+        Ok((self.weights(index)?, self.decision(index)?))
+    }
+
+    /// Returns all weights of a tensor row-major.
+    pub(super) fn weights(&self, index: usize) -> Result<Vec<f32>> {
+        rows_of(&self.plain.tensors[index], self.checkpoint, self.workers.stop())
+    }
+
+    /// Returns the decision about a tensor without weight updates.
+    pub(super) fn decision(&self, index: usize) -> Result<Decision> {
         let (tensor, stop) = (&self.plain.tensors[index], self.workers.stop());
-        let values = rows_of(tensor, self.checkpoint, stop)?;
-        let decision = match tensor.prune.is_some() || tensor.quant.is_some() {
-            true => flow::decide(&self.plain, index, &self.surveys[index], self.checkpoint, stop)?,
-            false => Decision::default(),
-        };
-        Ok((values, decision))
+        match tensor.prune.is_some() || tensor.quant.is_some() {
+            true => flow::decide(&self.plain, index, &self.surveys[index], self.checkpoint, stop),
+            false => Ok(Decision::default()),
+        }
     }
 
     /// Updates the weights of a tensor, some rows at a time if rows are independent.
@@ -128,7 +163,12 @@ impl<'j, 'p> Solver<'j, 'p> {
                 Error::refused(message).at(tensor.culprit())
             })?;
             let rounded = |row: usize| {
-                fake_quantize(&own[row * n_cols..(row + 1) * n_cols], 1, n_cols, &of_row(&updated.1, row, n_cols))
+                fake_quantize(
+                    &own[row * n_cols..(row + 1) * n_cols],
+                    1,
+                    n_cols,
+                    &rows_of_decision(&updated.1, &(row..row + 1), n_cols),
+                )
             };
             errors.add(rows.start, own, rounded, &updated.0);
             solved.push(n_cols, &updated.0, updated.1);
@@ -232,7 +272,9 @@ fn goes_by_rows(tensor: &TensorPlan) -> bool {
     let shares_drop = match tensor.solve.reconstruction {
         // Its inverse would be recomputed for each range of rows.
         Some(Reconstruction::Admm) => true,
-        Some(Reconstruction::SparseGpt) => matches!(tensor.prune.map(|prune| prune.cut), Some(Cut::Count(_))),
+        Some(Reconstruction::SparseGpt) => {
+            matches!(tensor.prune.map(|prune| prune.cut), Some(Cut::Pattern(SparsityPattern::Unstructured(_))))
+        }
         None => false,
     };
     let shares_scale = tensor.quant.is_some_and(|quant| quant.spec.needs_whole());
@@ -245,11 +287,16 @@ fn rows_of_mask(mask: &Mask, rows: &Range<usize>) -> Mask {
     Mask::from_bits(rows.len(), n_cols, mask.as_bits()[rows.start * row_bytes..rows.end * row_bytes].to_vec())
 }
 
-/// Returns the part of a decision for one row of `n_cols`.
-fn of_row(decision: &Decision, row: usize, n_cols: usize) -> Decision {
-    let alone = |quant: &QuantParams| QuantParams::new(quant.grid, quant.grouping, n_cols, quant.row(row).to_vec());
-    let mask = decision.mask.as_ref().map(|mask| rows_of_mask(mask, &(row..row + 1)));
-    Decision { mask, quant: decision.quant.as_ref().map(alone) }
+/// Returns the part of a decision for some rows of `n_cols`.
+pub(super) fn rows_of_decision(decision: &Decision, rows: &Range<usize>, n_cols: usize) -> Decision {
+    let part = |quant: &QuantParams| {
+        // A single scale belongs to every row.
+        let last = if quant.grouping == Grouping::Tensor { rows.start + 1 } else { rows.end };
+        let affines = (rows.start..last).flat_map(|row| quant.row(row).to_vec()).collect();
+        QuantParams::new(quant.grid, quant.grouping, n_cols, affines)
+    };
+    let mask = decision.mask.as_ref().map(|mask| rows_of_mask(mask, rows));
+    Decision { mask, quant: decision.quant.as_ref().map(part) }
 }
 
 /// Returns all weights of a tensor, row-major.
@@ -278,11 +325,9 @@ fn zeros_of(values: &[f32], n_cols: usize) -> Option<Mask> {
     (n_zeros * 64 > values.len()).then(mask)
 }
 
-fn sparsity_of(tensor: &TensorPlan) -> Result<DropRule> {
+fn sparsity_of(tensor: &TensorPlan) -> Result<SparsityPattern> {
     match tensor.prune.map(|prune| prune.cut) {
-        Some(Cut::Count(n_drop)) => Ok(DropRule::Count(n_drop)),
-        Some(Cut::OfEach { size, n_drop }) if size == tensor.rows().n_cols => Ok(DropRule::CountPerRow(n_drop)),
-        Some(Cut::NOfM { n, m }) => Ok(DropRule::NOfM { n, m }),
+        Some(Cut::Pattern(pattern)) => Ok(pattern),
         _ => Err(Error::bug("weights are updated for a cut that spans tensors").at(tensor.culprit())),
     }
 }

@@ -3,9 +3,10 @@
 use super::inputs::STATISTICS;
 use super::job::{layer_of, stats_of};
 use super::one::rows_of;
-use briquette_core::{InputStats, InputView, Result};
+use briquette_core::{InputStats, InputView, Result, Rows};
 use briquette_formats::Checkpoint;
 use briquette_formats::input_stats::StatisticsFile;
+use briquette_methods::prune::SparsityPattern;
 use briquette_methods::prune::budget::{outlier_ratio, owl};
 use briquette_methods::prune::score::WeightSlice;
 use briquette_recipe::{Recipe, Stage};
@@ -52,12 +53,13 @@ pub(crate) fn shares(
         for (block, share) in blocks.iter().zip(owl(&outliers, &sizes, pool.ratio, LAMBDA)) {
             for &index in block {
                 let tensor = &mut plan.tensors[index];
-                let n = tensor.info.n_elements();
+                let Rows { n_rows, n_cols, .. } = tensor.output_rows;
                 if let Some(prune) = &mut tensor.prune {
-                    prune.cut = match prune.cut {
-                        Cut::OfEach { size, .. } => Cut::OfEach { size, n_drop: share.of(size) },
-                        _ => Cut::Count(share.of(n)),
+                    let pattern = match prune.cut {
+                        Cut::Pattern(SparsityPattern::PerRow(_)) => SparsityPattern::PerRow(share),
+                        _ => SparsityPattern::Unstructured(share),
                     };
+                    prune.cut = Cut::Pattern(pattern.of(n_rows, n_cols));
                 }
             }
         }

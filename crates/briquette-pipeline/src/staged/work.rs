@@ -171,7 +171,7 @@ pub(super) fn check_is_ours(directory: &Path) -> Result<()> {
         };
         // A draft has the name of its part with a leading dot.
         let part = name.strip_prefix('.').and_then(|name| name.split_once(".partial")).map_or(&*name, |(part, _)| part);
-        if ![RECIPE, published::FILE].contains(&part) && !is_part(part) {
+        if ![RECIPE, published::FILE, draft::MARK].contains(&part) && !is_part(part) {
             let message = "is not a file of a run; move it, or choose another output";
             return Err(Error::refused(message).at(entry.path().display()));
         }

@@ -42,13 +42,12 @@ impl Learner {
     }
 
     fn of_text(&self, tokens: &Tensor<2, Int>, padding: &Tensor<2, Bool>, wanted: Wanted) -> Outputs {
-        let Network::Bert(bert) = &self.network else { panic!("not an encoder") };
         let (tokens, padding) = (tokens.clone(), padding.clone());
         if wanted.is_end_only() {
-            return self.embedded(vec![bert.forward(tokens, padding.clone())], padding, wanted);
+            return self.embedded(vec![self.network.encode(tokens, padding.clone())], padding, wanted);
         }
         let BertTrace { hidden, attention, values } =
-            bert.trace(tokens, padding.clone(), wanted.attention || wanted.values);
+            self.network.trace(tokens, padding.clone(), wanted.attention || wanted.values);
         let attention = if wanted.attention { attention } else { Vec::new() };
         let values = if wanted.values { values } else { Vec::new() };
         Outputs { attention, values, ..self.embedded(hidden, padding, wanted) }
@@ -78,12 +77,24 @@ fn next_token_outputs(scores: Tensor<3>, hidden: Vec<Tensor<3>>) -> Outputs {
 }
 
 fn of_windows(network: &Network, tokens: &Tensor<2, Int>, wanted: Wanted) -> Outputs {
-    let Network::Llama(llama) = network else { panic!("not a decoder") };
+    let tokens = inputs_of(tokens);
     if !wanted.hidden {
-        return next_token_outputs(llama.forward(inputs_of(tokens)), Vec::new());
+        return next_token_outputs(network.decode(tokens), Vec::new());
     }
-    let (hidden, scores) = llama.trace(inputs_of(tokens));
-    next_token_outputs(scores, hidden)
+    let padding = no_padding(&tokens);
+    let hidden = network.trace(tokens, padding, false).hidden;
+    next_token_outputs(scores_of(network, hidden[hidden.len() - 1].clone()), hidden)
+}
+
+/// Returns the logits of a decoder from the output of its last block.
+fn scores_of(network: &Network, state: Tensor<3>) -> Tensor<3> {
+    let blocks = network.as_blocks().expect("a network of layers");
+    network.as_decoder().scores(blocks.leave(state))
+}
+
+/// Returns a mask without padding.
+fn no_padding(tokens: &Tensor<2, Int>) -> Tensor<2, Bool> {
+    Tensor::<2, Int>::zeros(tokens.dims(), &tokens.device()).greater_elem(0)
 }
 
 impl Layered for Learner {
@@ -94,30 +105,38 @@ impl Layered for Learner {
     }
 
     fn enter(&self, input: &Inputs) -> Tensor<3> {
-        match (&self.network, input) {
-            (Network::Bert(bert), Inputs::Text(tokens, _)) => bert.embed(tokens.clone()),
-            (Network::Llama(llama), Inputs::Windows(tokens)) => llama.embed(inputs_of(tokens)),
-            _ => panic!("not a network of layers"),
-        }
+        let blocks = self.network.as_blocks().expect("a network of layers");
+        let (tokens, padding) = tokens_of(input);
+        blocks.enter(tokens, padding)
     }
 
     fn layer(&self, index: usize, state: Tensor<3>, input: &Inputs) -> Tensor<3> {
-        match (&self.network, input) {
-            (Network::Bert(bert), Inputs::Text(_, padding)) => bert.layer(index, state, padding.clone()),
-            (Network::Llama(llama), Inputs::Windows(_)) => llama.layer(index, state),
-            _ => panic!("not a network of layers"),
-        }
+        let blocks = self.network.as_blocks().expect("a network of layers");
+        blocks.block(index, state, tokens_of(input).1)
     }
 
     fn leave(&self, states: Vec<Tensor<3>>, input: &Inputs, wanted: Wanted) -> Outputs {
-        match (&self.network, input) {
-            (Network::Bert(_), Inputs::Text(_, padding)) => self.embedded(states, padding.clone(), wanted),
-            (Network::Llama(llama), Inputs::Windows(_)) => {
-                let scores = llama.leave(states[states.len() - 1].clone());
+        match input {
+            Inputs::Text(_, padding) => self.embedded(states, padding.clone(), wanted),
+            Inputs::Windows(_) => {
+                let scores = scores_of(&self.network, states[states.len() - 1].clone());
                 next_token_outputs(scores, if wanted.hidden { states } else { Vec::new() })
             }
-            _ => panic!("not a network of layers"),
+            Inputs::Images(_) => panic!("not a network of layers"),
         }
+    }
+}
+
+/// Returns the tokens that the first layer sees, and their padding.
+fn tokens_of(input: &Inputs) -> (Tensor<2, Int>, Tensor<2, Bool>) {
+    match input {
+        Inputs::Text(tokens, padding) => (tokens.clone(), padding.clone()),
+        Inputs::Windows(tokens) => {
+            let tokens = inputs_of(tokens);
+            let padding = no_padding(&tokens);
+            (tokens, padding)
+        }
+        Inputs::Images(_) => panic!("not a network of layers"),
     }
 }
 

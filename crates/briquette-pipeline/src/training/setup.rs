@@ -5,7 +5,7 @@ use crate::training::learner::{Inputs, Learner};
 use crate::training::translate::teacher_of;
 use crate::training::{held, settings, student};
 use briquette_core::memory::MemoryMeter;
-use briquette_core::{Error, Result};
+use briquette_core::{Error, Result, shown_path};
 use briquette_distill::{Settings, Term, Traced, TrainingData, Wanted, n_steps, steps_of_epoch};
 use briquette_formats::Checkpoint;
 use briquette_models::{Arch, Input, LoadedModel, ModelTask, smaller, without_dropout};
@@ -51,14 +51,14 @@ impl TrainingSetup {
             false => plain.clone().autodiff(),
         };
         plain.seed(settings.seed);
-        meter.begin_phase(&format!("load student {}", job.model.display()));
+        meter.begin_phase(&format!("load student {}", shown_path(job.model)));
         let (mut student, config, n_layers_before) = student_of(stage, &start, arch, &device)?;
         if !stage.has_dropout {
             student.network = without_dropout(student.network);
         }
         let teacher = settings.blend.needs_teacher().then(|| {
             let path = stage.teacher.as_deref().unwrap_or(job.original);
-            meter.begin_phase(&format!("load teacher {}", path.display()));
+            meter.begin_phase(&format!("load teacher {}", shown_path(path)));
             LoadedModel::load(&teacher_of(stage, job.original)?, arch.filter(|_| stage.teacher.is_none()), plain)
         });
         let mut teacher = teacher.transpose()?;
@@ -147,7 +147,7 @@ fn n_classes(learner: &Learner, student: &LoadedModel) -> Option<usize> {
 
 /// Refuses a student and a teacher that read the same text in different ways.
 fn check_together(job: &TrainingJob, student: &LoadedModel, teacher: &LoadedModel) -> Result<()> {
-    let (ours, theirs) = (job.model.display(), job.stage.teacher.as_deref().unwrap_or(job.original).display());
+    let (ours, theirs) = (shown_path(job.model), shown_path(job.stage.teacher.as_deref().unwrap_or(job.original)));
     if student.arch.task() != teacher.arch.task() {
         let message = format!("the student ({ours}) is {} and the teacher ({theirs}) {}", student.arch, teacher.arch);
         return Err(Error::config(format!("{message}; use models with the same task")).at("teacher"));

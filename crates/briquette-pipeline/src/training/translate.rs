@@ -1,7 +1,7 @@
 //! Converts recipe values to those of burn and the models.
 
 use briquette_core::Result;
-use briquette_formats::Checkpoint;
+use briquette_formats::{Checkpoint, Choice};
 use briquette_models::data::{DataSpec, Normalize};
 use briquette_recipe::raw::RawData;
 use briquette_recipe::{DistillStage, Dtype};
@@ -36,10 +36,15 @@ pub(crate) fn spec_of(data: &RawData) -> DataSpec {
 
 /// Opens the teacher of a stage: the named one, or the original.
 ///
-/// The recipe's key and layout apply only to the original.
+/// The recipe's key and layout apply only to the original. `teacher_layout` applies to the named teacher.
 pub(crate) fn teacher_of(stage: &DistillStage, original: &Path) -> Result<Checkpoint> {
     match &stage.teacher {
-        Some(teacher) if teacher != original => Checkpoint::open(teacher),
-        Some(_) | None => Checkpoint::open_as(original, &stage.choice),
+        Some(teacher) if teacher != original => {
+            Checkpoint::open_as(teacher, &Choice { layout: stage.teacher_layout, ..Choice::default() })
+        }
+        Some(_) | None => {
+            let layout = stage.teacher_layout.or(stage.choice.layout);
+            Checkpoint::open_as(original, &Choice { layout, ..stage.choice.clone() })
+        }
     }
 }

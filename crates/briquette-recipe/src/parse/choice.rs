@@ -4,6 +4,7 @@ use crate::parse::prune::{PruneStage, PruneTarget, RawPrune};
 use crate::parse::ranges;
 use crate::parse::words::parse_scheme;
 use briquette_core::{Error, Result};
+use briquette_methods::prune::{Ratio, SparsityPattern};
 use briquette_methods::quant::Scheme;
 
 /// The recipe key of the choices.
@@ -17,7 +18,7 @@ pub struct SchemeChoice {
     /// The scheme.
     pub scheme: Scheme,
     /// The weights to prune first, by magnitude; `None` if all are kept.
-    pub pruned: Option<PruneTarget>,
+    pub pruned: Option<SparsityPattern<Ratio>>,
 }
 
 impl SchemeChoice {
@@ -34,7 +35,12 @@ impl SchemeChoice {
         }
         let pruned = prune_keys(name)?.map(|keys| PruneStage::from_raw(&keys, None)).transpose();
         let pruned = pruned.map_err(|error| Error::config(format!("{KEY}: {name:?}: {}", error.message)))?;
-        Ok(Self { name: name.into(), scheme, pruned: pruned.map(|stage| stage.target) })
+        let pruned = match pruned.map(|stage| stage.target) {
+            Some(PruneTarget::Layer(pattern)) => Some(pattern),
+            None => None,
+            Some(PruneTarget::Global(_) | PruneTarget::Owl(_)) => return Err(Error::bug("a choice with a scope")),
+        };
+        Ok(Self { name: name.into(), scheme, pruned })
     }
 }
 
@@ -69,9 +75,9 @@ mod tests {
     fn choices_have_a_scheme_and_a_sparsity() {
         let of = |name: &str| SchemeChoice::parse(name).unwrap();
         assert_eq!((of("int8").pruned, of("int8").scheme), (None, Scheme::INT8));
-        assert_eq!(of("int4-g64+2:4").pruned, Some(PruneTarget::NOfM { n: 2, m: 4 }));
+        assert_eq!(of("int4-g64+2:4").pruned, Some(SparsityPattern::NOfM { n: 2, m: 4 }));
         assert_eq!(of("int4-g64+2:4").scheme, of("int4-g64").scheme);
-        assert!(matches!(of("int8+0.5").pruned, Some(PruneTarget::Layer(ratio)) if ratio.get() == 0.5));
+        assert!(matches!(of("int8+0.5").pruned, Some(SparsityPattern::Unstructured(ratio)) if ratio.get() == 0.5));
         let cases = [
             ("int8+1.0", "\"int8+1.0\", expected a number from 0 to below 1"),
             ("int8+half", "expected a number from 0 to below 1"),

@@ -4,10 +4,12 @@ use crate::parse::gradual::Gradual;
 use crate::parse::loss::{AskedLoss, LayerChoice, losses_of};
 use crate::parse::memory::TrainMemory;
 use crate::parse::quantize::{QuantizeStage, RawQuantize};
-use crate::parse::raw::{RawCalibration, RawData, RawGradual, RawLayers, RawLoss, RawMemory, RawModel, RawStudent};
+use crate::parse::raw::{
+    RawCalibration, RawData, RawGradual, RawLayers, RawLayout, RawLoss, RawMemory, RawModel, RawStudent,
+};
 use crate::parse::words::{one_of, refuse};
 use briquette_core::{Error, Patterns, Result};
-use briquette_formats::Choice;
+use briquette_formats::{Choice, WeightLayout};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -32,6 +34,10 @@ pub struct RawDistill {
     /// distill: the teacher: a file, index or directory; the recipe's model by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub teacher: Option<PathBuf>,
+    /// distill, with teacher: the layout of the teacher's Linear weights, "torch" or "burn". It is not needed
+    /// for files that contain it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub teacher_layout: Option<RawLayout>,
     /// distill: the losses to minimize, each with a weight.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub loss: Vec<RawLoss>,
@@ -96,6 +102,8 @@ pub struct DistillStage {
     pub student: Student,
     /// The teacher, if it is not the recipe's model.
     pub teacher: Option<PathBuf>,
+    /// The layout of the teacher's Linear weights, if the recipe sets it.
+    pub teacher_layout: Option<WeightLayout>,
     /// The architecture, if the recipe sets it.
     pub arch: Option<String>,
     /// The losses; training minimizes their weighted sum.
@@ -188,6 +196,7 @@ impl DistillStage {
         let stage = Self {
             student: Student::from_raw(raw)?,
             teacher: raw.teacher.clone(),
+            teacher_layout: raw.teacher_layout.map(RawLayout::said),
             choice: around.model.choice(),
             arch: around.model.arch.clone(),
             data: data_of(around.data, raw)?,
@@ -209,6 +218,10 @@ impl DistillStage {
         if self.memory.cache_teacher && self.loss.iter().any(|loss| loss.kind.looks_inside()) {
             let message = "hidden states and attention are too large to cache; remove it, or the losses of these kinds";
             return Err(Error::config(message).at("memory.cache_teacher"));
+        }
+        if self.teacher_layout.is_some() && self.teacher.is_none() {
+            let message = "only applies to a teacher with its own path; set teacher, or set model.layout instead";
+            return Err(Error::config(message).at("teacher_layout"));
         }
         if self.training.patience.is_some() && self.training.metric.is_none() {
             return Err(Error::config("patience: needs a metric; set metric"));

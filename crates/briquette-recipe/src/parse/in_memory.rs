@@ -1,6 +1,6 @@
 //! Builds recipes in Rust from typed stages, for modules in memory.
 
-use crate::parse::prune::{PruneStage, PruneTarget, check_scope, check_window};
+use crate::parse::prune::{PruneStage, PruneTarget, check_scope, window_of};
 use crate::parse::quantize::{QuantizeStage, check_range};
 use crate::parse::recipe::Recipe;
 use crate::parse::selection::Selection;
@@ -9,7 +9,7 @@ use crate::parse::words::{finite_share, parse_scheme};
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result, Role, RoleRule};
 use briquette_formats::{Choice, OutputFormat, limits};
-use briquette_methods::prune::{Ratio, Score};
+use briquette_methods::prune::{Ratio, Score, SparsityPattern};
 use briquette_methods::quant::{Rounding, Scheme};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -122,7 +122,7 @@ impl PruneStage {
     /// # Errors
     /// Config: the share is not from 0 to below 1.
     pub fn layer(sparsity: f64) -> Result<Self> {
-        Ok(Self::new(PruneTarget::Layer(sparsity_of(sparsity)?)))
+        Ok(Self::new(PruneTarget::Layer(SparsityPattern::Unstructured(sparsity_of(sparsity)?))))
     }
 
     /// Prunes this share of all selected tensors with one threshold.
@@ -138,7 +138,7 @@ impl PruneStage {
     /// # Errors
     /// Config: not `0 < n < m <= 256`.
     pub fn n_of_m(n: usize, m: usize) -> Result<Self> {
-        check_window(n, m).map(|()| Self::new(PruneTarget::NOfM { n, m }))
+        window_of(n, m).map(|pattern| Self::new(PruneTarget::Layer(pattern)))
     }
 
     /// Sets the score of weights. [`Score::Wanda`] needs input statistics, which are passed with the module.
@@ -187,12 +187,12 @@ impl PruneStage {
     fn check(&self) -> Result<()> {
         self.overrides.iter().try_for_each(|(_, ratio)| sparsity_of(ratio.get()).map(drop))?;
         match self.target {
-            PruneTarget::NOfM { n, m } => check_window(n, m),
-            target @ (PruneTarget::Layer(ratio) | PruneTarget::Global(ratio) | PruneTarget::Owl(ratio)) => {
-                sparsity_of(ratio.get())?;
-                check_scope(target, self.score.needs_inputs())
-            }
+            PruneTarget::Layer(SparsityPattern::NOfM { n, m }) => window_of(n, m).map(drop)?,
+            PruneTarget::Layer(SparsityPattern::Unstructured(ratio) | SparsityPattern::PerRow(ratio))
+            | PruneTarget::Global(ratio)
+            | PruneTarget::Owl(ratio) => sparsity_of(ratio.get()).map(drop)?,
         }
+        check_scope(self.target, self.score.needs_inputs())
     }
 }
 
@@ -286,19 +286,22 @@ mod tests {
     fn stages_in_code_are_checked_like_toml() {
         let ratio = Ratio::new(0.5).unwrap();
         let global = PruneStage::new(PruneTarget::Global(ratio)).score(Score::Wanda);
-        let backwards = PruneStage::new(PruneTarget::NOfM { n: 4, m: 2 });
+        let backwards = PruneStage::new(PruneTarget::Layer(SparsityPattern::NOfM { n: 4, m: 2 }));
         let mut scheme: Scheme = "int4-asym".parse().unwrap();
         scheme.weights.range = ScaleSearch::Hqq;
         let cases = [
             (Recipe::in_memory().prune(global), "stage 1 (prune): scope: found \"global\""),
             (
-                Recipe::in_memory().prune(PruneStage::new(PruneTarget::Layer(Ratio::new(1.0).unwrap()))),
+                Recipe::in_memory()
+                    .prune(PruneStage::new(PruneTarget::Layer(SparsityPattern::PerRow(Ratio::new(1.0).unwrap())))),
                 "stage 1 (prune): sparsity: found 1, expected a number from 0 to below 1",
             ),
             (Recipe::in_memory().prune(backwards), "stage 1 (prune): pattern: found \"4:2\""),
             (Recipe::in_memory().quantize(scheme), "stage 1 (quantize): range: hqq shifts zero points"),
             (
-                Recipe::in_memory().quantize(Scheme::INT8).prune(PruneStage::new(PruneTarget::Layer(ratio))),
+                Recipe::in_memory()
+                    .quantize(Scheme::INT8)
+                    .prune(PruneStage::new(PruneTarget::Layer(SparsityPattern::Unstructured(ratio)))),
                 "found a prune stage after a quantize stage; put the prune stage first",
             ),
         ];

@@ -6,7 +6,7 @@ use crate::parse::statistics::statistics_of;
 use crate::parse::words::{one_of, ratio_of, refuse};
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result, Role};
-use briquette_methods::prune::{Ratio, Reconstruction, Score};
+use briquette_methods::prune::{Ratio, Reconstruction, Score, SparsityPattern};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -72,19 +72,12 @@ pub struct PruneStage {
 /// How many weights to prune, and within which groups.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum PruneTarget {
-    /// The same share of each tensor.
-    Layer(Ratio),
+    /// The same pattern in each tensor.
+    Layer(SparsityPattern<Ratio>),
     /// A share of all selected tensors, with one threshold.
     Global(Ratio),
     /// A share of all selected tensors; blocks with fewer outliers lose more weights.
     Owl(Ratio),
-    /// N:M sparsity.
-    NOfM {
-        /// Weights to keep in each group.
-        n: usize,
-        /// Neighbouring inputs in each group.
-        m: usize,
-    },
 }
 
 impl RawPrune {
@@ -154,12 +147,12 @@ fn target_of(raw: &RawPrune) -> Result<PruneTarget> {
         refuse("scope", &raw.scope, "prune stage with a pattern")?;
         let parts = pattern.split_once(':').and_then(|(n, m)| Some((n.parse().ok()?, m.parse().ok()?)));
         let (n, m) = parts.ok_or_else(|| no_window(pattern))?;
-        return check_window(n, m).map_err(|_| no_window(pattern)).map(|()| PruneTarget::NOfM { n, m });
+        return SparsityPattern::n_of_m(n, m).map(PruneTarget::Layer).ok_or_else(|| no_window(pattern));
     }
     let ratio = share_of("sparsity", raw.sparsity)?;
     let scope = raw.scope.as_deref().unwrap_or("layer");
     let scopes = [
-        ("layer", PruneTarget::Layer(ratio)),
+        ("layer", PruneTarget::Layer(SparsityPattern::Unstructured(ratio))),
         ("global", PruneTarget::Global(ratio)),
         ("owl", PruneTarget::Owl(ratio)),
     ];
@@ -184,12 +177,9 @@ pub(crate) fn check_scope(target: PruneTarget, looks_at_inputs: bool) -> Result<
     }
 }
 
-/// Refuses N:M unless `0 < n < m <= 256`.
-pub(crate) fn check_window(n: usize, m: usize) -> Result<()> {
-    match n > 0 && n < m && m <= 256 {
-        true => Ok(()),
-        false => Err(no_window(&format!("{n}:{m}"))),
-    }
+/// Returns N:M; refuses it unless `0 < n < m <= 256`.
+pub(crate) fn window_of(n: usize, m: usize) -> Result<SparsityPattern<Ratio>> {
+    SparsityPattern::n_of_m(n, m).ok_or_else(|| no_window(&format!("{n}:{m}")))
 }
 
 fn no_window(found: &str) -> Error {

@@ -195,6 +195,7 @@ mod tests {
     use super::*;
     use crate::parse::prune::PruneTarget;
     use crate::parse::text::parse;
+    use briquette_methods::prune::SparsityPattern;
 
     fn given(name: &str, scheme: &str, is_idle: bool) -> GivenScheme {
         GivenScheme { name: name.into(), scheme: scheme.into(), is_idle }
@@ -230,8 +231,10 @@ mod tests {
                 |stage: &PruneStage| ["a", "b[0]", "c", "d"].map(|name| stage.selection.chooses(name, Role::Embedding));
             assert_eq!(chosen(half), [true, false, false, true]);
             assert_eq!(chosen(pattern), [false, true, false, false]);
-            assert!(matches!(half.target, PruneTarget::Layer(ratio) if ratio.get() == 0.5));
-            assert_eq!(pattern.target, PruneTarget::NOfM { n: 2, m: 4 });
+            assert!(
+                matches!(half.target, PruneTarget::Layer(SparsityPattern::Unstructured(ratio)) if ratio.get() == 0.5)
+            );
+            assert_eq!(pattern.target, PruneTarget::Layer(SparsityPattern::NOfM { n: 2, m: 4 }));
             for (name, scheme) in [("a", "int8"), ("b[0]", "int4-g64"), ("c", "int8")] {
                 let (found, expected) =
                     (open.scheme_for(name, false).weights, scheme.parse::<Scheme>().unwrap().weights);

@@ -4,7 +4,7 @@ use super::interop::Loads;
 use crate::{CastStage, PruneStage, PruneTarget, QuantizeStage, Stage};
 use briquette_core::{Error, Grid, Result, Role};
 use briquette_formats::output_format::{CodeSupport, Misfit};
-use briquette_methods::prune::Reconstruction;
+use briquette_methods::prune::{Ratio, Reconstruction, SparsityPattern};
 use briquette_methods::quant::{QuantSpec, Scheme};
 use briquette_writer::plan;
 use briquette_writer::ties::Ties;
@@ -44,7 +44,10 @@ pub(super) fn apply_stages<'a>(
 }
 
 fn drops_nothing(tensor: &TensorPlan) -> bool {
-    matches!(tensor.prune.map(|prune| prune.cut), Some(Cut::Count(0) | Cut::OfEach { n_drop: 0, .. }))
+    matches!(
+        tensor.prune.map(|prune| prune.cut),
+        Some(Cut::Pattern(SparsityPattern::Unstructured(0) | SparsityPattern::PerRow(0)))
+    )
 }
 
 fn apply_stage(plan: &mut Plan, stage: &Stage, heads: &BTreeSet<usize>, loads: Option<&Loads>) -> Result<()> {
@@ -85,23 +88,15 @@ fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
         }
         let own =
             stage.overrides.iter().rfind(|(patterns, _)| patterns.matches(&tensor.info.name)).map(|(_, ratio)| *ratio);
-        let n = tensor.info.n_elements();
         let cut = match (own, stage.target) {
-            // Scores from input statistics compare weights within a row only. OWL sparsities are computed once
-            // the statistics are known.
-            (Some(ratio), _) | (None, PruneTarget::Layer(ratio) | PruneTarget::Owl(ratio)) => {
-                match stage.score.needs_inputs() || stage.reconstruction == Some(Reconstruction::Admm) {
-                    true => {
-                        let n_cols = tensor.output_rows.n_cols;
-                        Cut::OfEach { size: n_cols, n_drop: ratio.of(n_cols) }
-                    }
-                    false => Cut::Count(ratio.of(n)),
-                }
-            }
-            (None, PruneTarget::NOfM { n, m }) => Cut::NOfM { n, m },
             (None, PruneTarget::Global(_)) => {
                 pooled.push(index);
                 Cut::Pool(pool)
+            }
+            (None, PruneTarget::Layer(pattern)) => cut_of(stage, pattern, tensor),
+            // OWL sparsities are computed once the statistics are known.
+            (Some(ratio), _) | (None, PruneTarget::Owl(ratio)) => {
+                cut_of(stage, SparsityPattern::Unstructured(ratio), tensor)
             }
         };
         tensor.prune = Some(Pruning { score: stage.score, cut });
@@ -121,6 +116,17 @@ fn prune(plan: &mut Plan, stage: &PruneStage, chosen: &[usize]) -> Result<()> {
         _ => {}
     }
     Ok(())
+}
+
+/// Returns the weights of a tensor that a pattern drops.
+fn cut_of(stage: &PruneStage, pattern: SparsityPattern<Ratio>, tensor: &TensorPlan) -> Cut {
+    // Scores from input statistics compare weights within a row only.
+    let is_per_row = stage.score.needs_inputs() || stage.reconstruction == Some(Reconstruction::Admm);
+    let pattern = match pattern {
+        SparsityPattern::Unstructured(ratio) if is_per_row => SparsityPattern::PerRow(ratio),
+        other => other,
+    };
+    Cut::Pattern(pattern.of(tensor.output_rows.n_rows, tensor.output_rows.n_cols))
 }
 
 fn quantize(
@@ -262,7 +268,7 @@ mod tests {
     use super::*;
     use briquette_core::{DType, OutputAxis, Rows};
     use briquette_formats::{OutputFormat, TensorInfo, WeightLayout};
-    use briquette_methods::prune::{Ratio, Score};
+    use briquette_methods::prune::Score;
     use briquette_writer::Treatment;
     use briquette_writer::known::{Known, Reason};
     use briquette_writer::plan::Nonfinite;

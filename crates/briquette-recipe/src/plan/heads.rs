@@ -1,14 +1,17 @@
 //! Embeddings that are also the output head, where rounding errors reach every output.
 
 use crate::plan::role::RoleContext;
+use crate::plan::topology::Topology;
 use crate::{Recipe, Stage};
 use briquette_core::Result;
 use briquette_core::{Role, RoleRule};
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource, model_config};
+use briquette_graph::WeightId;
+use briquette_graph::ties::heads as of_graph;
 use briquette_writer::Plan;
 use briquette_writer::ties::{self, Ties};
 use serde::Deserialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// Segments of names that only a vocabulary head has.
 const HEADS: [&str; 5] = ["lm_head", "embed_out", "proj_out", "predictions", "output_projection"];
@@ -34,13 +37,13 @@ pub(super) fn matter(recipe: &Recipe) -> bool {
 }
 
 /// Returns the tensors of a plan that are both embedding and head.
-pub(super) fn of(plan: &Plan, ties: &Ties, checkpoint: &Checkpoint) -> Result<BTreeSet<usize>> {
-    Ok(found(&tensors_of(plan), ties, &Said::by(checkpoint)?))
+pub(super) fn of(plan: &Plan, ties: &Ties, checkpoint: &Checkpoint, topology: &Topology) -> Result<BTreeSet<usize>> {
+    in_model(&tensors_of(plan), ties, checkpoint, topology)
 }
 
 /// Returns the same as [`of`] without a `config.json`: embeddings stored under two names.
 pub(super) fn tied(plan: &Plan, ties: &Ties) -> BTreeSet<usize> {
-    found(&tensors_of(plan), ties, &Said::default())
+    stored_twice(&tensors_of(plan), ties)
 }
 
 fn tensors_of<'a>(plan: &Plan<'a>) -> Vec<(&'a TensorInfo, Role)> {
@@ -53,29 +56,57 @@ fn tensors_of<'a>(plan: &Plan<'a>) -> Vec<(&'a TensorInfo, Role)> {
 /// Input or Io: the checkpoint is invalid or cannot be read.
 pub fn names(checkpoint: &Checkpoint, roles: &[RoleRule]) -> Result<BTreeSet<String>> {
     let ties = ties::ties_of(checkpoint, &briquette_writer::Stop::default())?;
-    let known = RoleContext::of_model(checkpoint, checkpoint.layout(), roles)?;
+    let topology = Topology::of(checkpoint, checkpoint.layout())?;
+    let known = RoleContext::of_model(checkpoint, &topology, checkpoint.layout(), roles)?;
     let tensors: Vec<(&TensorInfo, Role)> =
         checkpoint.tensors().iter().map(|info| (info, known.of(info).role)).collect();
-    let found = found(&tensors, &ties, &Said::by(checkpoint)?);
+    let found = in_model(&tensors, &ties, checkpoint, &topology)?;
     Ok(found.into_iter().map(|index| tensors[index].0.name.clone()).collect())
 }
 
-/// Finds embeddings that are stored under two names, and embeddings of models that need a head but store none.
-fn found(tensors: &[(&TensorInfo, Role)], ties: &Ties, said: &Said) -> BTreeSet<usize> {
+/// Finds embeddings that are stored under two names, and embeddings that are the head of the network's graph.
+///
+/// Without a graph, `config.json` shows whether a model without a stored head uses its embedding.
+fn in_model(
+    tensors: &[(&TensorInfo, Role)],
+    ties: &Ties,
+    checkpoint: &Checkpoint,
+    topology: &Topology,
+) -> Result<BTreeSet<usize>> {
+    let mut heads = stored_twice(tensors, ties);
+    match topology.graph() {
+        Some(graph) => {
+            let found: HashSet<WeightId> = of_graph(graph).into_iter().collect();
+            let is_head = |index: &usize| graph.weight(&tensors[*index].0.name).is_some_and(|id| found.contains(&id));
+            heads.extend((0..tensors.len()).filter(|index| tensors[*index].1 == Role::Embedding).filter(is_head));
+        }
+        None => heads.extend(without_head(tensors, &Said::by(checkpoint)?)),
+    }
+    Ok(heads)
+}
+
+/// Finds embeddings whose bytes are stored under two names.
+fn stored_twice(tensors: &[(&TensorInfo, Role)], ties: &Ties) -> BTreeSet<usize> {
     let is_embedding = |index: usize| tensors[index].1 == Role::Embedding;
     let of_embeddings = ties.iter().filter(|(index, first)| is_embedding(**index) || is_embedding(**first));
     let mut heads: BTreeSet<usize> = of_embeddings.map(|(_, first)| *first).collect();
     let others: Vec<usize> = ties.iter().filter(|(_, first)| heads.contains(first)).map(|(index, _)| *index).collect();
     heads.extend(others);
-    let is_head = |name: &str| name.split('.').any(|segment| HEADS.contains(&segment));
-    if said.is_tied() && !tensors.iter().any(|(info, _)| is_head(&info.name)) {
-        let vocabulary = said.vocabulary();
-        let is_table = |index: &usize| {
-            is_embedding(*index) && vocabulary.is_none_or(|n| tensors[*index].0.shape.0.first() == Some(&n))
-        };
-        heads.extend((0..tensors.len()).filter(is_table));
-    }
     heads
+}
+
+/// Finds embeddings of models that need a head but store none.
+fn without_head(tensors: &[(&TensorInfo, Role)], said: &Said) -> BTreeSet<usize> {
+    let is_head = |name: &str| name.split('.').any(|segment| HEADS.contains(&segment));
+    if !said.is_tied() || tensors.iter().any(|(info, _)| is_head(&info.name)) {
+        return BTreeSet::new();
+    }
+    let vocabulary = said.vocabulary();
+    let is_table = |index: &usize| {
+        let (info, role) = tensors[*index];
+        role == Role::Embedding && vocabulary.is_none_or(|n| info.shape.0.first() == Some(&n))
+    };
+    (0..tensors.len()).filter(is_table).collect()
 }
 
 impl Said {

@@ -2,6 +2,7 @@
 
 use crate::plan::role::weight_norm;
 use briquette_core::{Error, Remedy, Result};
+use briquette_methods::prune::SparsityPattern;
 use briquette_writer::ties::Ties;
 use briquette_writer::{Cut, NormGroups, Plan, TensorPlan, WeightNorm};
 use std::collections::{BTreeMap, BTreeSet};
@@ -103,12 +104,14 @@ fn check_score(tensor: &TensorPlan) -> Result<()> {
 /// Keeps at least one weight per norm. Returns whether fewer weights are pruned because of that.
 fn spare_largest(tensor: &mut TensorPlan, groups: NormGroups) -> bool {
     let most = tensor.info.n_elements() - groups.n();
-    let Some(Cut::Count(n_drop)) = tensor.prune.map(|prune| prune.cut) else { return false };
+    let Some(Cut::Pattern(SparsityPattern::Unstructured(n_drop))) = tensor.prune.map(|prune| prune.cut) else {
+        return false;
+    };
     if n_drop <= most {
         return false;
     }
     if let Some(prune) = &mut tensor.prune {
-        prune.cut = Cut::Count(most);
+        prune.cut = Cut::Pattern(SparsityPattern::Unstructured(most));
     }
     true
 }

@@ -1,12 +1,14 @@
 //! Detects the role of each tensor and its output axis.
 //!
-//! The role follows from the name and the shape of a tensor, from its neighbours under the same owner, and from
+//! If the family of a model is known, the graph of its network shows the use of each tensor. Otherwise, and for tensors that no
+//! node uses, the role follows from the name and the shape of a tensor, from its neighbours under the same owner, and from
 //! `config.json`. The first matching row applies:
 //!
 //! | evidence | role | module |
 //! |---|---|---|
 //! | a rule of `[[model.roles]]` | the role of the rule | [`roles`](self) |
 //! | a type that is not a weight type | other | `roles.rs` |
+//! | a node of the graph | by its position in the node | `graph.rs` |
 //! | rank 0 or 1 | norm by its name or its neighbours, else bias | `roles.rs` |
 //! | a pair of directions and lengths of a weight norm | linear or conv; parameter | `weight_norm.rs` |
 //! | the name of a bare parameter: `bias`, `cls_token`, `A_log`, `in_proj_weight`, ... | by the table | `names.rs` |
@@ -22,6 +24,7 @@
 mod conv1d;
 mod experts;
 mod filters;
+mod graph;
 mod matrices;
 mod names;
 mod neighbours;

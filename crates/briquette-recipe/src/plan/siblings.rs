@@ -1,6 +1,8 @@
-//! Layers that share an input and are multiplied by one kernel, found by their names.
+//! Layers that share an input and are multiplied by one kernel: by the graph of the network, or by names.
 
-use std::collections::BTreeMap;
+use crate::plan::topology::Topology;
+use briquette_graph::siblings::siblings;
+use std::collections::{BTreeMap, HashMap};
 
 /// Names of queries, keys and values, and of the halves of gated layers. `w1` and `w3` are from LLaMA's own
 /// code.
@@ -16,7 +18,17 @@ const SIBLINGS: &[&[&str]] = &[
 ];
 
 /// Returns the indices of names that belong together, one list for each group of two or more.
-pub fn groups<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Vec<usize>> {
+pub fn groups<'a>(names: impl IntoIterator<Item = &'a str>, topology: &Topology) -> Vec<Vec<usize>> {
+    let Some(graph) = topology.graph() else { return groups_by_name(names) };
+    let places: HashMap<&str, usize> = names.into_iter().enumerate().map(|(place, name)| (name, place)).collect();
+    let of_group = |group: Vec<briquette_graph::WeightId>| -> Vec<usize> {
+        group.iter().filter_map(|weight| places.get(graph.weights[weight.0].name.as_str()).copied()).collect()
+    };
+    siblings(graph).into_iter().map(of_group).filter(|group| group.len() > 1).collect()
+}
+
+/// Returns groups for a model without a graph.
+pub fn groups_by_name<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Vec<usize>> {
     let mut found: BTreeMap<(&str, usize, &str), Vec<usize>> = BTreeMap::new();
     for (place, name) in names.into_iter().enumerate() {
         let (module, leaf) = name.rsplit_once('.').unwrap_or(("", name));
@@ -46,6 +58,6 @@ mod tests {
             "q.weight",
             "weight",
         ];
-        assert_eq!(groups(names), [vec![0, 1, 7], vec![4, 6]]);
+        assert_eq!(groups_by_name(names), [vec![0, 1, 7], vec![4, 6]]);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::plan::interop::Loads;
 use crate::plan::role::RoleContext;
+use crate::plan::topology::topology_of;
 use crate::plan::untouched::untouched_tensors;
 use crate::plan::{choose, heads, storage};
 use crate::raw::RawLayout;
@@ -25,7 +26,8 @@ pub(crate) fn plan<'a>(
     tensors: &'a [TensorInfo],
     stop: &Stop,
 ) -> Result<Plan<'a>> {
-    let mut before = crate::plan::untouched::untouched(recipe, checkpoint, None)?;
+    let topology = topology_of(recipe, checkpoint)?;
+    let mut before = crate::plan::untouched::untouched(recipe, checkpoint, &topology, None)?;
     before.check_axes()?;
     let n_before: usize = recipe.parts.iter().map(|part| part.stages.len()).sum();
     let first = recipe.parts.iter().flat_map(|part| &part.stages).enumerate();

@@ -4,7 +4,7 @@ use crate::Recipe;
 use crate::plan::interop::Loads;
 use crate::plan::keep;
 use crate::plan::role::RoleContext;
-use crate::raw::RawLayout;
+use crate::plan::topology::{Topology, layout_of};
 use briquette_core::{Result, Rows};
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource, WeightLayout};
 use briquette_writer::known::Known;
@@ -14,9 +14,14 @@ use briquette_writer::{Plan, TensorPlan, Treatment};
 use std::collections::BTreeMap;
 
 /// Returns a plan that keeps every tensor of a checkpoint unchanged.
-pub(crate) fn untouched<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, loads: Option<&Loads>) -> Result<Plan<'a>> {
-    let layout = recipe.layout.map(RawLayout::said).or_else(|| checkpoint.layout());
-    let roles = RoleContext::of_model(checkpoint, layout, &recipe.roles)?;
+pub(crate) fn untouched<'a>(
+    recipe: &Recipe,
+    checkpoint: &'a Checkpoint,
+    topology: &Topology,
+    loads: Option<&Loads>,
+) -> Result<Plan<'a>> {
+    let layout = layout_of(recipe, checkpoint);
+    let roles = RoleContext::of_model(checkpoint, topology, layout, &recipe.roles)?;
     let tensors = untouched_tensors(checkpoint.tensors(), |_, info| roles.of(info));
     let layout = layout.unwrap_or(WeightLayout::Torch);
     let Recipe { profile, max_shard_bytes, allow_nonfinite, .. } = *recipe;

@@ -1,7 +1,7 @@
 //! A scale: positions of values in percent of the width, and grid lines.
 
 use crate::numbers;
-use std::fmt::Write;
+use maud::{Markup, html};
 
 /// A linear scale from `low` to `high`, with ticks.
 #[derive(Debug)]
@@ -42,21 +42,21 @@ impl PlotAxis {
     }
 
     /// Returns a thin line at each tick, for the drawing of a row.
-    pub(super) fn grid(&self) -> String {
-        self.ticks.iter().fold(String::new(), |mut out, tick| {
-            let x = self.place(*tick);
-            let _ = write!(out, "<line class=\"grid\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"0\" y2=\"100%\"/>");
-            out
-        })
+    pub(super) fn grid(&self) -> Markup {
+        html! {
+            @for x in self.ticks.iter().map(|tick| self.place(*tick)) {
+                line class="grid" x1=(format_args!("{x:.2}%")) x2=(format_args!("{x:.2}%")) y1="0" y2="100%" {}
+            }
+        }
     }
 
     /// Returns the lines of a vertical scale.
-    pub(super) fn grid_upwards(&self) -> String {
-        self.ticks.iter().fold(String::new(), |mut out, tick| {
-            let y = 100.0 - self.place(*tick);
-            let _ = write!(out, "<line class=\"grid\" x1=\"0\" x2=\"100%\" y1=\"{y:.2}%\" y2=\"{y:.2}%\"/>");
-            out
-        })
+    pub(super) fn grid_upwards(&self) -> Markup {
+        html! {
+            @for y in self.ticks.iter().map(|tick| 100.0 - self.place(*tick)) {
+                line class="grid" x1="0" x2="100%" y1=(format_args!("{y:.2}%")) y2=(format_args!("{y:.2}%")) {}
+            }
+        }
     }
 
     /// Returns the distance of two ticks.
@@ -70,36 +70,39 @@ impl PlotAxis {
     }
 
     /// Returns the numbers of a vertical scale, to its left, with enough digits to differ.
-    pub(super) fn labels_upwards(&self, height: f64) -> String {
+    pub(super) fn labels_upwards(&self, height: f64) -> Markup {
         let n_digits = numbers::digits_of_step(self.step());
-        let mut out = format!("<svg class=\"axis\" height=\"{height}\" aria-hidden=\"true\">");
-        for tick in &self.ticks {
-            let y = 100.0 - self.place(*tick);
-            let words = numbers::decimal(*tick, n_digits);
-            let _ = write!(out, "<text x=\"100%\" y=\"{y:.2}%\" dy=\"4\" text-anchor=\"end\">{words}</text>");
+        html! {
+            svg class="axis" height=(height) aria-hidden="true" {
+                @for tick in &self.ticks {
+                    @let y = 100.0 - self.place(*tick);
+                    text x="100%" y=(format_args!("{y:.2}%")) dy="4" text-anchor="end" {
+                        (numbers::decimal(*tick, n_digits))
+                    }
+                }
+            }
         }
-        out + "</svg>"
     }
 
     /// Returns the text of each tick as one drawing above the rows, with a second line if `below` has text.
-    pub(super) fn labels(&self, above: impl Fn(f64) -> String, below: impl Fn(f64) -> String) -> String {
+    pub(super) fn labels(&self, above: impl Fn(f64) -> String, below: impl Fn(f64) -> String) -> Markup {
         let has_two = self.ticks.iter().any(|tick| !below(*tick).is_empty());
-        let mut out = format!("<svg class=\"axis\" height=\"{}\" aria-hidden=\"true\">", if has_two { 32 } else { 18 });
-        for (place, tick) in self.ticks.iter().enumerate() {
-            let anchor = match place {
-                0 => "start",
-                place if place + 1 == self.ticks.len() => "end",
-                _ => "middle",
-            };
-            let x = self.place(*tick);
-            let _ = write!(out, "<text x=\"{x:.2}%\" y=\"12\" text-anchor=\"{anchor}\">{}</text>", above(*tick));
-            if has_two {
-                let words = below(*tick);
-                let _ =
-                    write!(out, "<text class=\"fine\" x=\"{x:.2}%\" y=\"26\" text-anchor=\"{anchor}\">{words}</text>");
+        let anchor = |place: usize| match place {
+            0 => "start",
+            place if place + 1 == self.ticks.len() => "end",
+            _ => "middle",
+        };
+        html! {
+            svg class="axis" height=(if has_two { 32 } else { 18 }) aria-hidden="true" {
+                @for (place, tick) in self.ticks.iter().enumerate() {
+                    @let (x, anchor) = (self.place(*tick), anchor(place));
+                    text x=(format_args!("{x:.2}%")) y="12" text-anchor=(anchor) { (above(*tick)) }
+                    @if has_two {
+                        text class="fine" x=(format_args!("{x:.2}%")) y="26" text-anchor=(anchor) { (below(*tick)) }
+                    }
+                }
             }
         }
-        out + "</svg>"
     }
 }
 
@@ -118,9 +121,9 @@ mod tests {
     #[test]
     fn a_vertical_scale_has_its_largest_tick_on_top_and_distinct_labels() {
         let axis = PlotAxis::in_steps(0.912, 0.9995, 4.0);
-        let labels = axis.labels_upwards(100.0);
+        let labels = axis.labels_upwards(100.0).0;
         let first = labels.find("y=\"100.00%\" dy=\"4\" text-anchor=\"end\">0.90<").unwrap();
         assert!(first < labels.find("y=\"0.00%\" dy=\"4\" text-anchor=\"end\">1.00<").unwrap());
-        assert_eq!(labels.matches("<text").count(), axis.grid_upwards().matches("<line").count());
+        assert_eq!(labels.matches("<text").count(), axis.grid_upwards().0.matches("<line").count());
     }
 }

@@ -1,9 +1,11 @@
 //! The page of a batch. Each job is a row with bytes, quality, time, status and a link to its own page.
 
 use super::escape::{escape, name};
-use super::{frame, frontier, way};
+use super::frame::{page, scrolling};
+use super::{frontier, table, way};
 use crate::figures::REFERENCE;
 use crate::{BatchReport, JobResult, JobStatus, numbers};
+use maud::{Markup, html};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -16,14 +18,13 @@ const MAX_FAILED: usize = 500;
 pub fn of_batch(report: &BatchReport, n_left: usize) -> String {
     let shown = shown(&report.jobs);
     let metrics = metrics(&shown);
-    let sections = [headline(report, n_left), frontier::section(report), table(report, &shown, &metrics)];
+    let sections = [headline(report, n_left), frontier::section(report), all(report, &shown, &metrics)];
     let file = numbers::last_part(&report.jobs_file.to_string_lossy()).to_string();
-    let footer = format!(
-        "Written by {}. One line of JSON for each job: <code>{}</code>",
-        concat!("briquette ", env!("CARGO_PKG_VERSION")),
-        name(numbers::last_part(&report.journal.to_string_lossy()))
-    );
-    frame::page(&format!("{file}, {} jobs", report.jobs.len() + n_left), &sections.concat(), &footer)
+    let footer = html! {
+        "Written by " (concat!("briquette ", env!("CARGO_PKG_VERSION"))) ". One line of JSON for each job: "
+        code { (name(numbers::last_part(&report.journal.to_string_lossy()))) }
+    };
+    page(&format!("{file}, {} jobs", report.jobs.len() + n_left), &sections, &footer)
 }
 
 /// Returns all jobs; of very many, the failed ones first, then others, in their order.
@@ -45,30 +46,32 @@ fn metrics<'a>(jobs: &[&'a JobResult]) -> Vec<&'a str> {
     names.into_iter().collect()
 }
 
-fn headline(report: &BatchReport, n_left: usize) -> String {
+fn headline(report: &BatchReport, n_left: usize) -> Markup {
     let n = report.jobs.len() + n_left;
-    let count = |n: usize, what: &str| (n > 0).then(|| format!("<b>{n}</b> {what}"));
     let counts = [
-        count(report.n_done, "done"),
-        count(report.n_skipped, "done before"),
-        count(report.n_failed, "failed"),
-        count(n_left, "not started before the stop"),
+        (report.n_done, "done"),
+        (report.n_skipped, "done before"),
+        (report.n_failed, "failed"),
+        (n_left, "not started before the stop"),
     ];
-    let counts: Vec<String> = counts.into_iter().flatten().collect();
-    let shard = report.shard.as_ref().map_or(String::new(), |shard| format!(" · shard {}", escape(shard)));
-    let quality = match report.quality_text() {
-        words if words.is_empty() => words,
-        words => format!("<p class=\"verdict\">{}</p>\n", escape(&words)),
-    };
-    format!(
-        "<header>\n<p class=\"kicker\">{file}{shard}</p>\n<h1><span>{sizes}</span></h1>\n{quality}\
-         <p class=\"fine\">{n} {jobs}: {counts}. {time}</p>\n</header>\n",
-        file = name(numbers::last_part(&report.jobs_file.to_string_lossy())),
-        sizes = report.sizes_text().unwrap_or_else(|| "No output".into()),
-        jobs = if n == 1 { "job" } else { "jobs" },
-        counts = if counts.is_empty() { "no jobs".into() } else { counts.join(", ") },
-        time = time(report),
-    )
+    let counts: Vec<(usize, &str)> = counts.into_iter().filter(|(n, _)| *n > 0).collect();
+    let quality = report.quality_text();
+    html! {
+        header {
+            p class="kicker" {
+                (name(numbers::last_part(&report.jobs_file.to_string_lossy())))
+                @if let Some(shard) = &report.shard { " · shard " (escape(shard)) }
+            }
+            h1 { span { (report.sizes_text().unwrap_or_else(|| "No output".into())) } }
+            @if !quality.is_empty() { p class="verdict" { (escape(&quality)) } }
+            p class="fine" {
+                (n) (if n == 1 { " job: " } else { " jobs: " })
+                @if counts.is_empty() { "no jobs" }
+                @for (place, (n, what)) in counts.iter().enumerate() { @if place > 0 { ", " } b { (n) } " " (what) }
+                ". " (time(report))
+            }
+        }
+    }
 }
 
 /// Returns the time of this run, and of all jobs if some ran before.
@@ -80,60 +83,75 @@ fn time(report: &BatchReport) -> String {
 }
 
 /// Returns the table of jobs.
-fn table(report: &BatchReport, jobs: &[&JobResult], metrics: &[&str]) -> String {
-    let number = |heading: &str| format!("<th scope=\"col\" class=\"num\">{}</th>", escape(heading));
-    let word = |heading: &str| format!("<th scope=\"col\">{heading}</th>");
-    let mut headings =
-        [word("Job"), word("Outcome"), number("Bytes before"), number("Bytes after"), number("Ratio")].concat();
-    headings.extend(metrics.iter().map(|metric| number(metric)));
-    headings += &[number("Seconds"), word("Error or remark")].concat();
+fn all(report: &BatchReport, jobs: &[&JobResult], metrics: &[&str]) -> Markup {
     let directory = report.page.parent().unwrap_or(Path::new(""));
-    let rows: String = jobs.iter().map(|job| row(job, metrics, directory)).collect();
-    let more = match report.jobs.len() - jobs.len() {
-        0 => String::new(),
-        n => format!("<p class=\"fine\">{n} more are in the journal.</p>\n"),
+    let n_left = report.jobs.len() - jobs.len();
+    let table = html! {
+        table class="tensors jobs" {
+            thead {
+                tr {
+                    @for heading in ["Job", "Outcome"] { th scope="col" { (heading) } }
+                    @for heading in ["Bytes before", "Bytes after", "Ratio"] {
+                        th scope="col" class="num" { (heading) }
+                    }
+                    @for metric in metrics { th scope="col" class="num" { (escape(metric)) } }
+                    th scope="col" class="num" { "Seconds" }
+                    th scope="col" { "Error or remark" }
+                }
+            }
+            "\n"
+            tbody id="jobs" {
+                "\n"
+                @for job in jobs { (row(job, metrics, directory)) "\n" }
+            }
+        }
     };
-    format!(
-        "<section aria-labelledby=\"all\">\n<h2 id=\"all\">Jobs</h2>\n{more}\
-         <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-labelledby=\"all\">\n<table class=\"tensors jobs\">\n\
-         <thead><tr>{headings}</tr></thead>\n<tbody id=\"jobs\">\n{rows}</tbody>\n</table></div>\n</section>\n"
-    )
+    html! {
+        section aria-labelledby="all" {
+            h2 id="all" { "Jobs" }
+            @if n_left > 0 { p class="fine" { (n_left) " more are in the journal." } }
+            (scrolling("all", &table))
+        }
+    }
 }
 
-fn row(job: &JobResult, metrics: &[&str], directory: &Path) -> String {
+fn row(job: &JobResult, metrics: &[&str], directory: &Path) -> Markup {
     let (class, outcome) = match job.status {
         JobStatus::Done => ("done", "done"),
         JobStatus::Skipped => ("done", "done before"),
         JobStatus::Failed => ("failed", "failed"),
     };
-    let bytes = |n: Option<u64>| cell(n.map(|n| (n as f64, numbers::count(n))));
-    let mut cells =
-        [bytes(job.before_bytes), bytes(job.after_bytes), cell(job.ratio.map(|ratio| (ratio, format!("{ratio:.2}x"))))]
-            .concat();
-    cells.extend(metrics.iter().map(|metric| cell(measured(&job.metrics, metric))));
+    let bytes = |n: Option<u64>| cell(n.map(|n| (n as f64, html! { (numbers::count(n)) })));
     let seconds = job.seconds_before.unwrap_or(job.seconds);
-    cells += &cell(Some((seconds, numbers::decimal(seconds, 2))));
-    format!(
-        "<tr><th scope=\"row\">{}</th><td class=\"{class}\">{outcome}</td>{cells}<td>{}</td></tr>\n",
-        link(job, directory),
-        escape(&remark(job))
-    )
+    html! {
+        tr {
+            th scope="row" { (link(job, directory)) }
+            td class=(class) { (outcome) }
+            (bytes(job.before_bytes))
+            (bytes(job.after_bytes))
+            (cell(job.ratio.map(|ratio| (ratio, html! { (format_args!("{ratio:.2}x")) }))))
+            @for metric in metrics { (cell(measured(&job.metrics, metric))) }
+            (table::cell(seconds, numbers::decimal(seconds, 2)))
+            td { (escape(&remark(job))) }
+        }
+    }
 }
 
 /// Returns a metric, and the original's value if there is one.
-fn measured(metrics: &BTreeMap<String, Option<f64>>, metric: &str) -> Option<(f64, String)> {
+fn measured(metrics: &BTreeMap<String, Option<f64>>, metric: &str) -> Option<(f64, Markup)> {
     let value = (*metrics.get(metric)?)?;
     let before = metrics.get(&format!("{REFERENCE}{metric}")).copied().flatten();
-    let before = before.map_or(String::new(), |before| format!(" <small>of {}</small>", numbers::decimal(before, 4)));
-    Some((value, format!("{}{before}", numbers::decimal(value, 4))))
+    let text = html! {
+        (numbers::decimal(value, 4))
+        @if let Some(before) = before { " " small { "of " (numbers::decimal(before, 4)) } }
+    };
+    Some((value, text))
 }
 
 /// Returns a cell with a number and its sort key.
-fn cell(found: Option<(f64, String)>) -> String {
-    match found.filter(|(value, _)| value.is_finite()) {
-        Some((value, text)) => format!("<td class=\"num\" data-v=\"{value}\">{text}</td>"),
-        None => format!("<td class=\"num\">{}</td>", numbers::NONE),
-    }
+fn cell(found: Option<(f64, Markup)>) -> Markup {
+    let (value, text) = found.unwrap_or((f64::NAN, Markup::default()));
+    table::cell(value, text)
 }
 
 fn remark(job: &JobResult) -> String {
@@ -144,11 +162,13 @@ fn remark(job: &JobResult) -> String {
 }
 
 /// Returns the job's name, as a link to its page if there is one.
-fn link(job: &JobResult, directory: &Path) -> String {
-    let text = name(&job.job);
-    match job.made().and_then(|output| way::to_report(directory, output)) {
-        Some(way) => format!("<a href=\"{way}\">{text}</a>"),
-        None => text,
+fn link(job: &JobResult, directory: &Path) -> Markup {
+    let way = job.made().and_then(|output| way::to_report(directory, output));
+    html! {
+        @match way {
+            Some(way) => a href=(way) { (name(&job.job)) }
+            None => (name(&job.job))
+        }
     }
 }
 

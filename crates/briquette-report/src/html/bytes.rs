@@ -5,6 +5,7 @@ use super::escape::name;
 use super::family::{MAX_ROWS, TensorFamily, families};
 use super::rows::{FigureRow, RowFigure};
 use crate::{Report, TensorReport, numbers};
+use maud::{Markup, html};
 use std::borrow::Cow;
 
 /// A row below this fraction of the largest is not visible.
@@ -13,11 +14,11 @@ const LEAST_VISIBLE: u64 = 400;
 const MIN_ROWS: usize = 8;
 
 /// Returns the figure; empty for a model without tensors.
-pub(super) fn section(report: &Report) -> String {
+pub(super) fn section(report: &Report) -> Markup {
     let tensors = with_gone(report);
     let mut families = families(&tensors);
     families.sort_by_key(|family| std::cmp::Reverse(family.before_bytes()));
-    let Some(largest) = families.first() else { return String::new() };
+    let Some(largest) = families.first() else { return Markup::default() };
     let is_shared = families.iter().any(|family| family.members.len() > 1);
     let lead = lead_of(largest, is_shared, report);
     let smaller = split_smaller(&mut families);
@@ -30,7 +31,7 @@ pub(super) fn section(report: &Report) -> String {
         lead,
         axis: axis.labels(|tick| numbers::bytes(tick as u64).replace(".00", ""), |_| String::new()),
         rows: families.iter().map(|family| row(family, &axis)).collect(),
-        foot: String::new(),
+        foot: Markup::default(),
     }
     .to_html()
 }
@@ -56,34 +57,38 @@ fn split_smaller<'a>(families: &mut Vec<TensorFamily<'a>>) -> Option<TensorFamil
     Some(TensorFamily { label: format!("{} smaller tensors", members.len()), members })
 }
 
-fn lead_of(largest: &TensorFamily, is_shared: bool, report: &Report) -> String {
+fn lead_of(largest: &TensorFamily, is_shared: bool, report: &Report) -> Markup {
     let before = numbers::percent(numbers::share(largest.before_bytes(), report.before.tensor_bytes));
     let after = numbers::percent(numbers::share(largest.after_bytes(), report.after.tensor_bytes));
-    let shared =
-        if is_shared { " Tensors whose names differ only in layer numbers share a row, marked ×." } else { "" };
-    format!(
-        "<span class=\"key before\"></span> before, <span class=\"key after\"></span> after. \
-         <b>{}</b> had {before} of the tensors' bytes before, and has {after} after.{shared}",
-        name(&largest.label)
-    )
+    html! {
+        span class="key before" {} " before, " span class="key after" {} " after. "
+        b { (name(&largest.label)) } " had " (before) " of the tensors' bytes before, and has " (after) " after."
+        @if is_shared { " Tensors whose names differ only in layer numbers share a row, marked ×." }
+    }
 }
 
 fn row(family: &TensorFamily, axis: &PlotAxis) -> FigureRow {
     let (before, after) = (family.before_bytes(), family.after_bytes());
-    let bar = |class: &str, n: u64, y: u32, height: u32| {
-        let width = axis.place(n as f64);
-        format!("<rect class=\"{class}\" y=\"{y}\" height=\"{height}\" width=\"{width:.2}%\"/>")
-    };
-    let value = match (before, after) {
-        (before, after) if before == after => format!("{} <small>unchanged</small>", numbers::bytes(after)),
-        (0, after) => format!("new → {}", numbers::bytes(after)),
-        (before, after) if after == 0 && family.is_gone() => format!("{} → gone", numbers::bytes(before)),
-        (before, after) => format!("{} → {}", numbers::bytes(before), numbers::bytes(after)),
-    };
+    let (width_before, width_after) = (axis.place(before as f64), axis.place(after as f64));
+    let bytes = numbers::bytes;
     FigureRow {
         label: name(&family.label),
         note: family.note(),
-        marks: axis.grid() + &bar("before", before, 2, 16) + &bar("after", after, 6, 8),
-        value,
+        marks: html! {
+            (axis.grid())
+            rect class="before" y="2" height="16" width=(format_args!("{width_before:.2}%")) {}
+            rect class="after" y="6" height="8" width=(format_args!("{width_after:.2}%")) {}
+        },
+        value: html! {
+            @if before == after {
+                (bytes(after)) " " small { "unchanged" }
+            } @else if before == 0 {
+                "new → " (bytes(after))
+            } @else if after == 0 && family.is_gone() {
+                (bytes(before)) " → gone"
+            } @else {
+                (bytes(before)) " → " (bytes(after))
+            }
+        },
     }
 }

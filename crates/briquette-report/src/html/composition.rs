@@ -2,7 +2,7 @@
 
 use crate::{Report, numbers};
 use briquette_core::Role;
-use std::fmt::Write;
+use maud::{Markup, html};
 
 /// Bytes of a role, before and after.
 #[derive(Debug)]
@@ -13,25 +13,29 @@ struct RoleBytes {
 }
 
 /// Returns the figure; empty without bytes.
-pub(super) fn section(report: &Report) -> String {
+pub(super) fn section(report: &Report) -> Markup {
     let parts = parts_of(report);
     let total = |of: fn(&RoleBytes) -> u64| parts.iter().map(of).sum::<u64>();
     let (before, after) = (total(|part| part.before), total(|part| part.after));
     let scale = before.max(after);
     if scale == 0 {
-        return String::new();
+        return Markup::default();
     }
-    format!(
-        "<section aria-labelledby=\"composition\">\n<figure class=\"composition\">\n\
-         <figcaption><h2 id=\"composition\">Bytes by role</h2>\n\
-         <p>Bytes of the tensors by role, without file headers. Both bars have the same scale.</p></figcaption>\n\
-         <p class=\"bar-name\"><b>Before</b> {}</p>\n{}\n<p class=\"bar-name\"><b>After</b> {}</p>\n{}\n{}</figure>\n</section>\n",
-        numbers::bytes(before),
-        bar(&parts, |part| part.before, scale),
-        numbers::bytes(after),
-        bar(&parts, |part| part.after, scale),
-        legend(&parts),
-    )
+    html! {
+        section aria-labelledby="composition" {
+            figure class="composition" {
+                figcaption {
+                    h2 id="composition" { "Bytes by role" }
+                    p { "Bytes of the tensors by role, without file headers. Both bars have the same scale." }
+                }
+                p class="bar-name" { b { "Before" } " " (numbers::bytes(before)) }
+                (bar(&parts, |part| part.before, scale))
+                p class="bar-name" { b { "After" } " " (numbers::bytes(after)) }
+                (bar(&parts, |part| part.after, scale))
+                ul class="legend" { @for part in &parts { (legend(part)) "\n" } }
+            }
+        }
+    }
 }
 
 fn parts_of(report: &Report) -> Vec<RoleBytes> {
@@ -44,30 +48,33 @@ fn parts_of(report: &Report) -> Vec<RoleBytes> {
     Role::ALL.map(part).into_iter().filter(|part| part.before + part.after > 0).collect()
 }
 
-fn bar(parts: &[RoleBytes], of: fn(&RoleBytes) -> u64, scale: u64) -> String {
-    let mut out = String::from("<svg class=\"stack\" height=\"44\" aria-hidden=\"true\">");
-    let mut x = 0.0;
-    for part in parts {
-        let width = 100.0 * numbers::share(of(part), scale);
-        let _ = write!(
-            out,
-            "<rect class=\"role-{}\" x=\"{x:.3}%\" width=\"{width:.3}%\" height=\"44\"><title>{}: {}</title></rect>",
-            part.role.name(),
-            part.role.name(),
-            numbers::bytes(of(part)),
-        );
-        x += width;
+fn bar(parts: &[RoleBytes], of: fn(&RoleBytes) -> u64, scale: u64) -> Markup {
+    let mut end = 0.0;
+    let bars = parts.iter().map(|part| {
+        let (x, width) = (end, 100.0 * numbers::share(of(part), scale));
+        end += width;
+        (part.role.name(), of(part), x, width)
+    });
+    html! {
+        svg class="stack" height="44" aria-hidden="true" {
+            @for (role, bytes, x, width) in bars {
+                rect class={ "role-" (role) } x=(format_args!("{x:.3}%"))
+                    width=(format_args!("{width:.3}%")) height="44" {
+                    title { (role) ": " (numbers::bytes(bytes)) }
+                }
+            }
+        }
     }
-    out + "</svg>"
 }
 
-fn legend(parts: &[RoleBytes]) -> String {
-    let items: String = parts.iter().fold(String::new(), |mut out, part| {
-        let (role, before, after) = (part.role.name(), numbers::bytes(part.before), numbers::bytes(part.after));
-        let change =
-            if part.before == part.after { format!("{after}, unchanged") } else { format!("{before} → {after}") };
-        let _ = writeln!(out, "<li><span class=\"key role-{role}\"></span> {role} <small>{change}</small></li>");
-        out
-    });
-    format!("<ul class=\"legend\">\n{items}</ul>\n")
+fn legend(part: &RoleBytes) -> Markup {
+    let (role, before, after) = (part.role.name(), numbers::bytes(part.before), numbers::bytes(part.after));
+    html! {
+        li {
+            span class={ "key role-" (role) } {} " " (role) " "
+            small {
+                @if part.before == part.after { (after) ", unchanged" } @else { (before) " → " (after) }
+            }
+        }
+    }
 }

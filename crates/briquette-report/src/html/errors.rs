@@ -5,10 +5,10 @@ use super::escape::name;
 use super::family::{MAX_ROWS, TensorFamily, families};
 use super::rows::{self, FigureRow, RowFigure};
 use crate::{Report, TensorReport, numbers};
-use std::fmt::Write;
+use maud::{Markup, html};
 
 /// Returns the figure, or a sentence if no tensor has an error.
-pub(super) fn section(report: &Report) -> String {
+pub(super) fn section(report: &Report) -> Markup {
     let mut families = families(&report.tensors);
     families.retain_mut(|family| {
         family.members.retain(|tensor| decibels(tensor).is_some());
@@ -16,11 +16,12 @@ pub(super) fn section(report: &Report) -> String {
     });
     families.sort_by(|a, b| worst(a).total_cmp(&worst(b)));
     let Some(first) = families.first() else {
-        return format!(
-            "<section aria-labelledby=\"errors\"><h2 id=\"errors\">Error by tensor</h2>\n\
-             <p>No tensor differs from {}.</p></section>\n",
-            report.what_errors_are_against()
-        );
+        return html! {
+            section aria-labelledby="errors" {
+                h2 id="errors" { "Error by tensor" }
+                p { "No tensor differs from " (report.what_errors_are_against()) "." }
+            }
+        };
     };
     let against = report.what_errors_are_against();
     let lead = lead_of(first, against);
@@ -50,29 +51,26 @@ fn worst(family: &TensorFamily) -> f64 {
     family.members.iter().filter_map(|tensor| decibels(tensor)).fold(f64::INFINITY, f64::min)
 }
 
-fn lead_of(first: &TensorFamily, against: &str) -> String {
+fn lead_of(first: &TensorFamily, against: &str) -> Markup {
     let db = worst(first);
     let worst = first.members.iter().find(|tensor| decibels(tensor) == Some(db)).unwrap_or(&first.members[0]);
-    format!(
-        "Signal to quantization noise (SQNR), one <span class=\"key dot\"></span> for each tensor: further right is closer to \
-         {against}. The worst is <b>{}</b> with {} dB; its difference from {against} is {} of the norm.",
-        name(&worst.name),
-        numbers::decimal(db, 1),
-        relative_text(worst.error.map_or(f64::NAN, |error| error.relative)),
-    )
+    let relative = worst.error.map_or(f64::NAN, |error| error.relative);
+    html! {
+        "Signal to quantization noise (SQNR), one " span class="key dot" {}
+        " for each tensor: further right is closer to " (against) ". The worst is " b { (name(&worst.name)) } " with "
+        (numbers::decimal(db, 1)) " dB; its difference from " (against) " is " (relative_text(relative))
+        " of the norm."
+    }
 }
 
-fn foot_of(n_equal: usize, n_hidden: usize, against: &str) -> String {
-    let mut foot = format!(
-        "The second line of the scale is the relative error: the norm of the difference over the norm of {against}."
-    );
-    if n_equal > 0 {
-        let _ = write!(foot, " {n_equal} tensors are not shown: equal to {against}, or tied to one that is shown.");
+fn foot_of(n_equal: usize, n_hidden: usize, against: &str) -> Markup {
+    html! {
+        "The second line of the scale is the relative error: the norm of the difference over the norm of " (against) "."
+        @if n_equal > 0 {
+            " " (n_equal) " tensors are not shown: equal to " (against) ", or tied to one that is shown."
+        }
+        @if n_hidden > 0 { " " (n_hidden) " rows with less error are not drawn." }
     }
-    if n_hidden > 0 {
-        let _ = write!(foot, " {n_hidden} rows with less error are not drawn.");
-    }
-    foot
 }
 
 /// Returns a text such as `3.2 %`, with fewer digits for large errors and an exponent for very small ones.
@@ -87,19 +85,23 @@ fn relative_text(relative: f64) -> String {
 }
 
 fn row(family: &TensorFamily, axis: &PlotAxis) -> FigureRow {
-    let mut marks = axis.grid();
     let places: Vec<f64> = family.members.iter().filter_map(|tensor| decibels(tensor)).collect();
     let high = places.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let low = worst(family);
     let (x1, x2) = (axis.place(low), axis.place(high));
-    let _ = write!(marks, "<line class=\"stem\" x1=\"{x1:.2}%\" x2=\"{x2:.2}%\" y1=\"10\" y2=\"10\"/>");
-    for x in rows::marks(places.iter().map(|db| axis.place(*db))) {
-        let _ = write!(marks, "<circle class=\"dot\" cx=\"{x:.2}%\" cy=\"10\" r=\"5\"/>");
+    let is_one = numbers::decimal(low, 1) == numbers::decimal(high, 1);
+    FigureRow {
+        label: name(&family.label),
+        note: family.note(),
+        marks: html! {
+            (axis.grid())
+            line class="stem" x1=(format_args!("{x1:.2}%")) x2=(format_args!("{x2:.2}%")) y1="10" y2="10" {}
+            @for x in rows::marks(places.iter().map(|db| axis.place(*db))) {
+                circle class="dot" cx=(format_args!("{x:.2}%")) cy="10" r="5" {}
+            }
+        },
+        value: html! {
+            @if is_one { (format_args!("{low:.1} dB")) } @else { (format_args!("{low:.1} to {high:.1} dB")) }
+        },
     }
-    let value = if numbers::decimal(low, 1) == numbers::decimal(high, 1) {
-        format!("{low:.1} dB")
-    } else {
-        format!("{low:.1} to {high:.1} dB")
-    };
-    FigureRow { label: name(&family.label), note: family.note(), marks, value }
 }

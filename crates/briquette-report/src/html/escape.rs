@@ -1,9 +1,10 @@
-//! Escapes text from a checkpoint.
+//! Escapes text from a checkpoint. `maud` escapes other text, but keeps control characters.
 
 use crate::numbers::printable;
+use maud::{Markup, PreEscaped};
 
-/// Escapes text for an element or a quoted attribute.
-pub(super) fn escape(text: &str) -> String {
+/// Escapes text for an element or a quoted attribute, without control characters.
+pub(super) fn escape(text: &str) -> Markup {
     let mut out = String::with_capacity(text.len());
     for c in printable(text).chars() {
         match c {
@@ -15,10 +16,11 @@ pub(super) fn escape(text: &str) -> String {
             c => out.push(c),
         }
     }
-    out
+    PreEscaped(out)
 }
 
 /// Escapes a tensor's name or a path, with line breaks allowed after dots, slashes and underscores.
-pub(super) fn name(text: &str) -> String {
-    escape(text).replace('.', ".<wbr>").replace('/', "/<wbr>").replace('_', "_<wbr>")
+pub(super) fn name(text: &str) -> Markup {
+    let text = escape(text).into_string();
+    PreEscaped(text.replace('.', ".<wbr>").replace('/', "/<wbr>").replace('_', "_<wbr>"))
 }

@@ -4,33 +4,37 @@ mod plot;
 
 use crate::BatchReport;
 use crate::figures::REFERENCE;
+use maud::{Markup, html};
 use plot::{FrontierPlot, ShownModel};
 use std::collections::BTreeSet;
-use std::fmt::Write;
 use std::path::Path;
 
 /// Largest number of plotted metrics.
 const MAX_PLOTS: usize = 4;
 
 /// Returns a plot for each metric that at least two models have; empty if there is none.
-pub(super) fn section(report: &BatchReport) -> String {
+pub(super) fn section(report: &BatchReport) -> Markup {
     let models = candidates(report);
     let names = models.iter().flat_map(|model| model.metrics.keys());
     let names: BTreeSet<&str> = names.map(String::as_str).filter(|name| !name.starts_with(REFERENCE)).collect();
     let plots = names.into_iter().filter_map(|metric| FrontierPlot::of(&models, metric));
     let plots: Vec<FrontierPlot> = plots.take(MAX_PLOTS).collect();
     if plots.is_empty() {
-        return String::new();
+        return Markup::default();
     }
     let directory = report.page.parent().unwrap_or(Path::new(""));
-    let drawn: String = plots.iter().map(|plot| plot.to_html(directory)).collect();
-    format!(
-        "<section aria-labelledby=\"quality\">\n<h2 id=\"quality\">Bytes and quality</h2>\n\
-         <p class=\"fine\">Each mark is a model and links to its page. The x axis is the bytes of weight files. The line \
-         connects the best models: for each, no smaller model is as good. All figures of jobs are in \
-         <a href=\"#all\">the table</a>.</p>\n{legend}<div class=\"frontiers\">\n{drawn}</div>\n</section>\n",
-        legend = legend(&plots),
-    )
+    html! {
+        section aria-labelledby="quality" {
+            h2 id="quality" { "Bytes and quality" }
+            p class="fine" {
+                "Each mark is a model and links to its page. The x axis is the bytes of weight files. The line \
+                 connects the best models: for each, no smaller model is as good. All figures of jobs are in "
+                a href="#all" { "the table" } "."
+            }
+            (legend(&plots))
+            div class="frontiers" { @for plot in &plots { (plot.to_html(directory)) } }
+        }
+    }
 }
 
 /// Returns the models to choose from, without failed jobs.
@@ -50,7 +54,7 @@ fn candidates(report: &BatchReport) -> Vec<ShownModel<'_>> {
 }
 
 /// Returns the legend of the marks that occur.
-fn legend(plots: &[FrontierPlot]) -> String {
+fn legend(plots: &[FrontierPlot]) -> Markup {
     let has = |is_job: bool| plots.iter().any(|plot| plot.has(is_job));
     let parts = [
         (has(true), "dot", "a job"),
@@ -58,11 +62,13 @@ fn legend(plots: &[FrontierPlot]) -> String {
         (true, "edge", "best for its size"),
         (plots.iter().any(FrontierPlot::has_originals), "original", "the original"),
     ];
-    let parts = parts.into_iter().filter(|(is_there, ..)| *is_there).fold(String::new(), |mut out, (_, key, words)| {
-        let _ = write!(out, "<span><span class=\"key {key}\"></span> {words}</span>");
-        out
-    });
-    format!("<p class=\"legend fine\">{parts}</p>\n")
+    html! {
+        p class="legend fine" {
+            @for (_, key, words) in parts.into_iter().filter(|(is_there, ..)| *is_there) {
+                span { span class={ "key " (key) } {} " " (words) }
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -81,6 +87,10 @@ mod tests {
 
     fn other(name: &str, after_bytes: u64, metrics: Metrics) -> OtherOutput {
         OtherOutput { name: name.into(), output: format!("/else/{name}").into(), after_bytes, metrics }
+    }
+
+    fn page_of(report: &BatchReport) -> String {
+        section(report).into_string()
     }
 
     /// Returns the titles of the marks of a class, in their order.
@@ -103,7 +113,7 @@ mod tests {
         ];
         let jobs =
             |metric: &str| batch(sizes.iter().map(|(name, n, value)| made(name, *n, &[(metric, *value)])).collect());
-        let (cosine, loss) = (section(&jobs("cosine")), section(&jobs("loss")));
+        let (cosine, loss) = (page_of(&jobs("cosine")), page_of(&jobs("loss")));
         assert_eq!(
             (names(&cosine, "model best"), names(&cosine, "model")),
             (vec!["small", "mid", "large"], vec!["worse"])
@@ -128,7 +138,7 @@ mod tests {
         let mut report = batch(jobs);
         report.also.push(other(evil, 500, report.jobs[0].metrics.clone()));
         report.also[0].output = "/javascript:alert(1)".into();
-        let page = section(&report);
+        let page = page_of(&report);
         assert!(!page.contains("<script>") && !page.contains("\"'&") && page.contains("&lt;script&gt;"), "{page}");
         assert!(page.contains("<a class=\"model\" href=\"./a%20b/report.html\"><title>a&lt;script&gt;"), "{page}");
         assert!(page.contains("href=\"./../javascript%3Aalert%281%29/report.html\""), "{page}");
@@ -140,15 +150,15 @@ mod tests {
     #[test]
     fn other_outputs_have_another_mark_and_may_beat_jobs() {
         let mut report = batch(vec![made("a", 1000, &[("cosine", 0.9)]), made("b", 2000, &[("cosine", 0.95)])]);
-        let alone = section(&report);
+        let alone = page_of(&report);
         assert!(!alone.contains("another output") && alone.matches("<circle").count() == 2);
         let metrics = Metrics::from([("cosine".into(), Some(0.96))]);
         report.also = vec![other("theirs", 1500, metrics), other("unmeasured", 1, Metrics::new())];
-        let page = section(&report);
+        let page = page_of(&report);
         assert!(page.contains("another output") && page.contains("1 more are not drawn"), "{page}");
         assert_eq!((page.matches("<circle").count(), page.matches("<path class=\"other\"").count()), (2, 1));
         assert_eq!((names(&page, "model best"), names(&page, "model")), (vec!["a", "theirs"], vec!["b"]));
-        assert_eq!(page, section(&report), "the same report gives the same bytes");
+        assert_eq!(page, page_of(&report), "the same report gives the same bytes");
         let json = |report: &BatchReport| serde_json::to_string(report).unwrap();
         assert!(json(&report).contains("\"also\":[{\"name\":\"theirs\""));
         report.also.clear();
@@ -158,12 +168,12 @@ mod tests {
     #[test]
     fn one_model_has_no_plot_and_equal_models_are_all_on_the_line() {
         let one = made("a", 1000, &[("cosine", 0.9)]);
-        assert_eq!(section(&batch(vec![one.clone()])), "");
-        let page = section(&batch(vec![one.clone(), JobResult { job: "b".into(), ..one.clone() }]));
+        assert_eq!(page_of(&batch(vec![one.clone()])), "");
+        let page = page_of(&batch(vec![one.clone(), JobResult { job: "b".into(), ..one.clone() }]));
         assert_eq!(names(&page, "model best"), ["a", "b"]);
         assert!(!page.contains("NaN") && !page.contains("inf"), "{page}");
         let zero = made("a", 0, &[("kl", 0.0)]);
-        let page = section(&batch(vec![zero.clone(), zero]));
+        let page = page_of(&batch(vec![zero.clone(), zero]));
         assert!(!page.contains("NaN") && !page.contains("inf"), "{page}");
     }
 
@@ -175,7 +185,7 @@ mod tests {
             .collect();
         jobs.push(made("a", 1000, &[]));
         jobs[5].metrics.insert("cosine".into(), None);
-        let page = section(&batch(jobs));
+        let page = page_of(&batch(jobs));
         assert_eq!(page.matches("<circle").count(), 2);
         assert!(page.contains("4 more are not drawn") && page.contains("from 0.8000 to 0.9000"), "{page}");
     }
@@ -183,7 +193,7 @@ mod tests {
     #[test]
     fn each_value_of_an_original_is_a_dashed_line() {
         let of = |bytes: u64, before: f64| made("a", bytes, &[("perplexity", 20.0), ("reference_perplexity", before)]);
-        let page = section(&batch(vec![of(1, 18.531), of(2, 18.53099), of(3, 40.0)]));
+        let page = page_of(&batch(vec![of(1, 18.531), of(2, 18.53099), of(3, 40.0)]));
         assert_eq!(page.matches("<line class=\"original\"").count(), 2, "18.5310 is one");
         for words in [
             ">original 18.5310</text>",
@@ -194,7 +204,7 @@ mod tests {
             assert!(page.contains(words), "{words}: {page}");
         }
         assert_eq!(page.matches("<figure").count(), 1, "the original alone has no plot");
-        let without = section(&batch(vec![made("a", 1, &[("kl", 1.0)]), made("b", 2, &[("kl", 2.0)])]));
+        let without = page_of(&batch(vec![made("a", 1, &[("kl", 1.0)]), made("b", 2, &[("kl", 2.0)])]));
         assert!(!without.contains("original"), "{without}");
     }
 
@@ -202,7 +212,7 @@ mod tests {
     fn the_best_of_very_many_are_drawn() {
         let mut jobs: Vec<JobResult> = (0..5000).map(|i| made("a", 2000 + i, &[("cosine", 0.5)])).collect();
         jobs.push(made("best", 9000, &[("cosine", 0.9)]));
-        let page = section(&batch(jobs));
+        let page = page_of(&batch(jobs));
         assert_eq!(page.matches("<circle").count(), 1000);
         assert_eq!(names(&page, "model best"), ["a", "best"]);
         assert!(page.contains("4001 more are not drawn") && page.len() < 500_000, "{}", page.len());

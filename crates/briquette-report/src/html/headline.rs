@@ -2,29 +2,29 @@
 
 use super::escape::{escape, name};
 use crate::{Report, metrics, numbers};
+use maud::{Markup, html};
 
 /// Returns the top of the page.
-pub(super) fn section(report: &Report) -> String {
+pub(super) fn section(report: &Report) -> Markup {
     let (before, after) = (report.before.file_bytes, report.after.file_bytes);
-    let stages: String = report.stages.iter().map(|stage| format!("<li>{}</li>", escape(stage))).collect();
-    let stages = if stages.is_empty() { stages } else { format!("<ul class=\"stages\">{stages}</ul>\n") };
-    format!(
-        "<header>\n<p class=\"kicker\">{model}</p>\n<h1><span>{before_text} <span class=\"arrow\">→</span> {after_text}</span></h1>\n\
-         <p class=\"verdict\">{verdict}{quality}</p>\n{prediction}{stages}<p class=\"fine\">{from} ({from_format}) → {to} ({to_format})</p>\n\
-         </header>\n{remarks}{notes}",
-        model = escape(&name_of(report)),
-        before_text = numbers::bytes(before),
-        after_text = numbers::bytes(after),
-        verdict = verdict(before, after),
-        quality = quality(report),
-        prediction = prediction(report),
-        from = name(&report.model),
-        from_format = escape(&report.model_format),
-        to = name(&report.output),
-        to_format = escape(&report.format),
-        remarks = remarks(report),
-        notes = notes(report),
-    )
+    html! {
+        header {
+            p class="kicker" { (escape(&name_of(report))) }
+            h1 { span { (numbers::bytes(before)) " " span class="arrow" { "→" } " " (numbers::bytes(after)) } }
+            p class="verdict" { (verdict(before, after)) (quality(report)) }
+            (prediction(report))
+            @if !report.stages.is_empty() {
+                ul class="stages" { @for stage in &report.stages { li { (escape(stage)) } } }
+            }
+            p class="fine" {
+                (name(&report.model)) " (" (escape(&report.model_format)) ") → "
+                (name(&report.output)) " (" (escape(&report.format)) ")"
+            }
+        }
+        "\n"
+        (remarks(report))
+        (notes(report))
+    }
 }
 
 /// Returns the model's name without its directories.
@@ -33,43 +33,58 @@ pub(super) fn name_of(report: &Report) -> String {
     if name.is_empty() { "a model".into() } else { name.into() }
 }
 
-fn verdict(before: u64, after: u64) -> String {
-    if after == 0 || before == 0 {
-        return "No bytes to compare.".into();
+fn verdict(before: u64, after: u64) -> Markup {
+    let share = |part: u64| numbers::percent(numbers::share(part, before));
+    html! {
+        @if after == 0 || before == 0 {
+            "No bytes to compare."
+        } @else if after == before {
+            "No smaller than before."
+        } @else if after > before {
+            (share(after - before)) " larger than before."
+        } @else {
+            b { (numbers::ratio(before, after).trim_end_matches('x')) "×" }
+            " smaller: " (share(after)) " of the bytes."
+        }
     }
-    if after >= before {
-        let share = numbers::percent(numbers::share(after - before, before));
-        return if after == before { "No smaller than before.".into() } else { format!("{share} larger than before.") };
-    }
-    let share = numbers::percent(numbers::share(after, before));
-    format!("<b>{}×</b> smaller: {share} of the bytes.", numbers::ratio(before, after).trim_end_matches('x'))
 }
 
 /// Returns the metrics of the headline, if the model was evaluated.
-fn quality(report: &Report) -> String {
+fn quality(report: &Report) -> Markup {
     let words = report.evaluation.as_ref().map(|found| metrics::in_words(&found.metrics)).unwrap_or_default();
-    if words.is_empty() { words } else { format!(" <span class=\"quality\">{}.</span>", escape(&words)) }
-}
-
-fn prediction(report: &Report) -> String {
-    let (class, mark) = if numbers::prediction_holds(report) { ("holds", "✓") } else { ("fails", "✗") };
-    let text = numbers::prediction(report);
-    format!("<p class=\"prediction {class}\"><span aria-hidden=\"true\">{mark}</span> Weight files: {text}.</p>\n")
-}
-
-fn remarks(report: &Report) -> String {
-    if report.remarks.is_empty() {
-        return String::new();
+    html! {
+        @if !words.is_empty() { " " span class="quality" { (escape(&words)) "." } }
     }
-    let items: String = report.remarks.iter().map(|remark| format!("<li>{}</li>\n", escape(remark))).collect();
-    format!("<aside class=\"remarks\" aria-label=\"Remarks\"><ul>\n{items}</ul></aside>\n")
+}
+
+fn prediction(report: &Report) -> Markup {
+    let (class, mark) = if numbers::prediction_holds(report) { ("holds", "✓") } else { ("fails", "✗") };
+    html! {
+        p class={ "prediction " (class) } {
+            span aria-hidden="true" { (mark) } " Weight files: " (numbers::prediction(report)) "."
+        }
+    }
+}
+
+fn remarks(report: &Report) -> Markup {
+    html! {
+        @if !report.remarks.is_empty() {
+            aside class="remarks" aria-label="Remarks" { ul { (items(&report.remarks)) } }
+        }
+    }
 }
 
 /// Notes are not warnings and are less prominent.
-fn notes(report: &Report) -> String {
-    if report.notes.is_empty() {
-        return String::new();
+fn notes(report: &Report) -> Markup {
+    html! {
+        @if !report.notes.is_empty() {
+            ul class="fine notes" aria-label="Notes" { (items(&report.notes)) }
+        }
     }
-    let items: String = report.notes.iter().map(|note| format!("<li>{}</li>\n", escape(note))).collect();
-    format!("<ul class=\"fine notes\" aria-label=\"Notes\">\n{items}</ul>\n")
+}
+
+fn items(texts: &[String]) -> Markup {
+    html! {
+        @for text in texts { li { (escape(text)) } "\n" }
+    }
 }

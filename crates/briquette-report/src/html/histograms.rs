@@ -1,48 +1,58 @@
 //! Weights of the worst tensors, before and after.
 
-use super::escape::name;
+use super::escape::{escape, name};
 use crate::{Report, WeightHistogram, numbers};
+use maud::{Markup, html};
 use std::fmt::Write;
 
 /// Height of a drawing, in its own units.
 const HEIGHT: f64 = 100.0;
 
 /// Returns the figure; empty if no tensor was changed.
-pub(super) fn section(report: &Report) -> String {
+pub(super) fn section(report: &Report) -> Markup {
     if report.histograms.is_empty() {
-        return String::new();
+        return Markup::default();
     }
-    let plots: String = report.histograms.iter().map(|histogram| plot(histogram, report)).collect();
-    format!(
-        "<section aria-labelledby=\"histograms\">\n<h2 id=\"histograms\">Weights of the worst tensors</h2>\n\
-         <p>Number of weights by value: <span class=\"key outline\"></span> {before}, <span class=\"key after\"></span> after. \
-         Heights are square roots of counts, so that many zeros do not hide the rest. At most 131,072 weights of each tensor are counted.</p>\n\
-         <div class=\"histograms\">\n{plots}</div>\n</section>\n",
-        before = if report.trained.is_empty() { "before" } else { "as trained" },
-    )
+    html! {
+        section aria-labelledby="histograms" {
+            h2 id="histograms" { "Weights of the worst tensors" }
+            p {
+                "Number of weights by value: " span class="key outline" {} " "
+                (if report.trained.is_empty() { "before" } else { "as trained" }) ", "
+                span class="key after" {} " after. \
+                 Heights are square roots of counts, so that many zeros do not hide the rest. \
+                 At most 131,072 weights of each tensor are counted."
+            }
+            div class="histograms" { @for histogram in &report.histograms { (plot(histogram, report)) "\n" } }
+        }
+    }
 }
 
-fn plot(histogram: &WeightHistogram, report: &Report) -> String {
+fn plot(histogram: &WeightHistogram, report: &Report) -> Markup {
     let WeightHistogram { name: whose, limit, before, after } = histogram;
     let tensor = report.tensors.iter().find(|tensor| tensor.name == *whose);
-    let db = tensor.and_then(|tensor| tensor.error?.sqnr_db);
-    let about = match (tensor, db) {
-        (Some(tensor), Some(db)) => format!("{}, {} dB", super::escape(&tensor.encoding), numbers::decimal(db, 1)),
-        _ => String::new(),
-    };
+    let about = tensor.and_then(|tensor| Some((tensor, tensor.error?.sqnr_db?)));
     let most = before.iter().chain(after).copied().max().unwrap_or(0).max(1);
     let n_bins = before.len().max(after.len()).max(1);
     let limit = if limit.is_finite() { limit_text(f64::from(*limit)) } else { numbers::NONE.into() };
-    format!(
-        "<figure class=\"histogram\">\n<figcaption><b>{whose}</b> <small>{about}</small></figcaption>\n\
-         <svg viewBox=\"0 0 {n_bins} {HEIGHT}\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"Histogram of the weights of {aria}\">\n\
-         <path class=\"after\" d=\"{bars}\"/>\n<path class=\"outline\" d=\"{outline}\"/>\n</svg>\n\
-         <p class=\"ends\"><span>−{limit}</span><span>0</span><span>{limit}</span></p>\n</figure>\n",
-        whose = name(whose),
-        aria = super::escape(whose),
-        bars = bars(after, most),
-        outline = outline(before, most),
-    )
+    html! {
+        figure class="histogram" {
+            figcaption {
+                b { (name(whose)) } " "
+                small {
+                    @if let Some((tensor, db)) = about {
+                        (escape(&tensor.encoding)) ", " (numbers::decimal(db, 1)) " dB"
+                    }
+                }
+            }
+            svg viewBox=(format_args!("0 0 {n_bins} {HEIGHT}")) preserveAspectRatio="none" role="img"
+                aria-label={ "Histogram of the weights of " (escape(whose)) } {
+                path class="after" d=(bars(after, most)) {}
+                path class="outline" d=(outline(before, most)) {}
+            }
+            p class="ends" { span { "−" (limit) } span { "0" } span { (limit) } }
+        }
+    }
 }
 
 /// Returns `0.25` or `1.2e-5`.

@@ -3,17 +3,20 @@
 //! The words are text outside of the drawing, so that they do not shrink on a phone and screen readers can read
 //! them.
 
-/// A row. All fields except `marks` are HTML.
+use super::escape::escape;
+use maud::{Markup, html};
+
+/// A row.
 #[derive(Debug)]
 pub(super) struct FigureRow {
     /// The name of the row.
-    pub(super) label: String,
-    /// Small text beside the label.
+    pub(super) label: Markup,
+    /// Small plain text beside the label.
     pub(super) note: String,
     /// The drawing as SVG.
-    pub(super) marks: String,
+    pub(super) marks: Markup,
     /// The value as text.
-    pub(super) value: String,
+    pub(super) value: Markup,
 }
 
 /// A figure of rows.
@@ -23,26 +26,30 @@ pub(super) struct RowFigure {
     pub(super) id: &'static str,
     /// The title.
     pub(super) title: &'static str,
-    /// An introduction, as HTML.
-    pub(super) lead: String,
+    /// An introduction.
+    pub(super) lead: Markup,
     /// The labels of the scale; see [`super::axis::PlotAxis::labels`].
-    pub(super) axis: String,
+    pub(super) axis: Markup,
     /// The rows from top to bottom.
     pub(super) rows: Vec<FigureRow>,
     /// Small text below.
-    pub(super) foot: String,
+    pub(super) foot: Markup,
 }
 
 impl RowFigure {
     /// Returns the figure as HTML.
-    pub(super) fn to_html(&self) -> String {
-        let Self { id, title, lead, axis, foot, .. } = self;
-        let rows: String = self.rows.iter().map(row).collect();
-        let foot = if foot.is_empty() { String::new() } else { format!("<p class=\"fine\">{foot}</p>\n") };
-        format!(
-            "<section aria-labelledby=\"{id}\">\n<figure>\n<figcaption><h2 id=\"{id}\">{title}</h2>\n<p>{lead}</p></figcaption>\n\
-             <div class=\"scale\"><span></span>{axis}<span></span></div>\n<ul class=\"rows\">\n{rows}</ul>\n{foot}</figure>\n</section>\n"
-        )
+    pub(super) fn to_html(&self) -> Markup {
+        let Self { id, title, lead, axis, rows, foot } = self;
+        html! {
+            section aria-labelledby=(id) {
+                figure {
+                    figcaption { h2 id=(id) { (title) } p { (lead) } }
+                    div class="scale" { span {} (axis) span {} }
+                    ul class="rows" { @for part in rows { (row(part)) "\n" } }
+                    @if !foot.0.is_empty() { p class="fine" { (foot) } }
+                }
+            }
+        }
     }
 }
 
@@ -62,14 +69,18 @@ pub(super) fn marks(places: impl Iterator<Item = f64>) -> Vec<f64> {
     places
 }
 
-fn row(row: &FigureRow) -> String {
+fn row(row: &FigureRow) -> Markup {
     let FigureRow { label, note, marks, value } = row;
-    let note = if note.is_empty() { String::new() } else { format!(" <small class=\"times\">{note}</small>") };
-    format!(
-        "<li class=\"row\"><span class=\"label\">{label}{note}</span>\
-         <svg class=\"plot\" height=\"20\" aria-hidden=\"true\">{marks}</svg>\
-         <span class=\"value\">{value}</span></li>\n"
-    )
+    html! {
+        li class="row" {
+            span class="label" {
+                (label)
+                @if !note.is_empty() { " " small class="times" { (escape(note)) } }
+            }
+            svg class="plot" height="20" aria-hidden="true" { (marks) }
+            span class="value" { (value) }
+        }
+    }
 }
 
 #[cfg(test)]

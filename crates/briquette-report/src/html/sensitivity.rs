@@ -3,10 +3,10 @@
 use super::axis::PlotAxis;
 use super::escape::{escape, name};
 use super::family::MAX_ROWS;
-use super::frame;
+use super::frame::{page, scrolling};
 use super::rows::{FigureRow, RowFigure};
 use crate::{SensitivityReport, TensorSensitivity, numbers};
-use std::fmt::Write;
+use maud::{Markup, html};
 
 /// Largest number of tensors in the table.
 const MAX_TENSORS: usize = 1000;
@@ -15,11 +15,10 @@ const MAX_TENSORS: usize = 1000;
 pub fn of_sensitivity(report: &SensitivityReport) -> String {
     let worst = worst_first(report);
     let sections = [headline(report), figure(report, &worst), table(report, &worst)];
-    let footer = format!(
-        "Written by {}. The file beside this page has the same figures for programs.",
-        escape(&report.producer)
-    );
-    frame::page(&format!("{}, sensitivity", numbers::last_part(&report.model)), &sections.concat(), &footer)
+    let footer = html! {
+        "Written by " (escape(&report.producer)) ". The file beside this page has the same figures for programs."
+    };
+    page(&format!("{}, sensitivity", numbers::last_part(&report.model)), &sections, &footer)
 }
 
 /// Returns tensors by loss, largest first.
@@ -29,25 +28,23 @@ fn worst_first(report: &SensitivityReport) -> Vec<&TensorSensitivity> {
     tensors
 }
 
-fn headline(report: &SensitivityReport) -> String {
-    let on = match (&report.data, report.n_samples) {
-        (Some(data), Some(n)) => format!(" on at most {n} items of {}", name(data)),
-        _ => String::new(),
-    };
-    let held = match (&report.against, report.rank_correlation) {
-        (Some(other), Some(rank)) => {
-            format!("<p class=\"verdict\">Rank correlation with {}: {rank:.3}.</p>\n", escape(other))
+fn headline(report: &SensitivityReport) -> Markup {
+    html! {
+        header {
+            p class="kicker" { (name(&report.model)) }
+            h1 { span { "Sensitivity of " (report.tensors.len()) " tensors" } }
+            @if let (Some(other), Some(rank)) = (&report.against, report.rank_correlation) {
+                p class="verdict" { "Rank correlation with " (escape(other)) ": " (format_args!("{rank:.3}")) "." }
+            }
+            p class="fine" {
+                "Method: " (escape(&report.how))
+                @if let (Some(data), Some(n)) = (&report.data, report.n_samples) {
+                    " on at most " (n) " items of " (name(data))
+                }
+                ", in " (escape(&report.unit)) "."
+            }
         }
-        _ => String::new(),
-    };
-    format!(
-        "<header>\n<p class=\"kicker\">{model}</p>\n<h1><span>Sensitivity of {n} tensors</span></h1>\n{held}\
-         <p class=\"fine\">Method: {how}{on}, in {unit}.</p>\n</header>\n",
-        model = name(&report.model),
-        n = report.tensors.len(),
-        how = escape(&report.how),
-        unit = escape(&report.unit),
-    )
+    }
 }
 
 /// Returns the base 10 logarithm of a loss, if it can be drawn.
@@ -55,86 +52,98 @@ fn place(loss: f64) -> Option<f64> {
     Some(loss.log10()).filter(|log| log.is_finite())
 }
 
-fn figure(report: &SensitivityReport, worst: &[&TensorSensitivity]) -> String {
+fn figure(report: &SensitivityReport, worst: &[&TensorSensitivity]) -> Markup {
     let shown = &worst[..worst.len().min(MAX_ROWS)];
     let logs = shown.iter().flat_map(|tensor| [Some(tensor.loss), tensor.against]).flatten().filter_map(place);
     let (low, high) = logs.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), log| (low.min(log), high.max(log)));
     if low > high {
-        return String::new();
+        return Markup::default();
     }
     let axis = PlotAxis::holding(low.floor(), high.ceil());
     let total: f64 = report.tensors.iter().map(|tensor| tensor.loss).sum();
-    let row = |tensor: &&TensorSensitivity| {
-        let dot = |loss: f64, class: &str| {
-            place(loss).map_or(String::new(), |log| {
-                format!("<circle class=\"{class}\" cx=\"{:.2}%\" cy=\"10\" r=\"5\"/>", axis.place(log))
-            })
-        };
-        FigureRow {
-            label: name(&tensor.name),
-            note: numbers::count(tensor.n_weights as u64),
-            marks: axis.grid()
-                + &tensor.against.map_or(String::new(), |loss| dot(loss, "also"))
-                + &dot(tensor.loss, "dot"),
-            value: format!("{:.2e} <small>{}</small>", tensor.loss, numbers::percent(tensor.loss / total.max(1e-300))),
-        }
-    };
-    let against =
-        report.against.as_ref().map_or(String::new(), |other| format!(" Rings are the losses by {}.", escape(other)));
+    let n_hidden = worst.len() - shown.len();
     RowFigure {
         id: "losses",
         title: "Loss by tensor, worst first",
-        lead: format!(
-            "Loss with only this tensor quantized to about four bits (a step of a quarter of its root mean square), and its share of the total \
-             all.{against}"
-        ),
-        axis: axis.labels(|tick| format!("{:.0e}", 10.0_f64.powf(tick)), |_| String::new()),
-        rows: shown.iter().map(row).collect(),
-        foot: match worst.len() - shown.len() {
-            0 => String::new(),
-            n => format!("{n} tensors with smaller losses are not drawn."),
+        lead: html! {
+            "Loss with only this tensor quantized to about four bits (a step of a quarter of its root mean square), \
+             and its share of the total all."
+            @if let Some(other) = &report.against { " Rings are the losses by " (escape(other)) "." }
         },
+        axis: axis.labels(|tick| format!("{:.0e}", 10.0_f64.powf(tick)), |_| String::new()),
+        rows: shown.iter().map(|tensor| figure_row(tensor, total, &axis)).collect(),
+        foot: html! { @if n_hidden > 0 { (n_hidden) " tensors with smaller losses are not drawn." } },
     }
     .to_html()
 }
 
-fn table(report: &SensitivityReport, worst: &[&TensorSensitivity]) -> String {
-    let number = |value: f64| format!("<td class=\"num\" data-v=\"{value}\">{value:.3e}</td>");
-    let against = |tensor: &TensorSensitivity| tensor.against.map_or("<td class=\"num\"></td>".into(), number);
-    let mut rows = String::new();
-    for tensor in worst.iter().take(MAX_TENSORS) {
-        let _ = writeln!(
-            rows,
-            "<tr><th scope=\"row\">{}</th><td class=\"num\" data-v=\"{n}\">{}</td>{}{}{}{}<td>{}</td></tr>",
-            name(&tensor.name),
-            numbers::count(tensor.n_weights as u64),
-            number(tensor.rms),
-            number(tensor.loss),
-            if report.against.is_some() { against(tensor) } else { String::new() },
-            number(tensor.loss_of_square),
-            if tensor.is_idle { "not used by any layer that ran" } else { "" },
-            n = tensor.n_weights,
-        );
+fn figure_row(tensor: &TensorSensitivity, total: f64, axis: &PlotAxis) -> FigureRow {
+    let dots = [(tensor.against, "also"), (Some(tensor.loss), "dot")];
+    let dots = dots.into_iter().filter_map(|(loss, class)| Some((axis.place(place(loss?)?), class)));
+    FigureRow {
+        label: name(&tensor.name),
+        note: numbers::count(tensor.n_weights as u64),
+        marks: html! {
+            (axis.grid())
+            @for (x, class) in dots { circle class=(class) cx=(format_args!("{x:.2}%")) cy="10" r="5" {} }
+        },
+        value: html! {
+            (format_args!("{:.2e}", tensor.loss)) " "
+            small { (numbers::percent(tensor.loss / total.max(1e-300))) }
+        },
     }
-    let other = report.against.as_ref().map_or(String::new(), |how| heading(&format!("By {}", escape(how))));
-    let left = match worst.len().saturating_sub(MAX_TENSORS) {
-        0 => String::new(),
-        n => format!("<p class=\"fine\">{n} more are in the file beside this page.</p>\n"),
-    };
-    format!(
-        "<section aria-labelledby=\"all\">\n<h2 id=\"all\">All tensors</h2>\n{left}\
-         <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-labelledby=\"all\">\n<table class=\"tensors\">\n\
-         <thead><tr><th scope=\"col\">Tensor</th>{}{}{}{other}{}<th scope=\"col\"></th></tr></thead>\n\
-         <tbody id=\"tensors\">\n{rows}</tbody>\n</table></div>\n</section>\n",
-        heading("Weights"),
-        heading("RMS"),
-        heading("Loss at step RMS/4"),
-        heading("Loss over step²"),
-    )
 }
 
-fn heading(words: &str) -> String {
-    format!("<th scope=\"col\" class=\"num\">{words}</th>")
+fn table(report: &SensitivityReport, worst: &[&TensorSensitivity]) -> Markup {
+    let n_left = worst.len().saturating_sub(MAX_TENSORS);
+    let table = html! {
+        table class="tensors" {
+            thead {
+                tr {
+                    th scope="col" { "Tensor" }
+                    (heading("Weights"))
+                    (heading("RMS"))
+                    (heading("Loss at step RMS/4"))
+                    @if let Some(how) = &report.against { (heading(&format!("By {how}"))) }
+                    (heading("Loss over step²"))
+                    th scope="col" {}
+                }
+            }
+            "\n"
+            tbody id="tensors" {
+                "\n"
+                @for tensor in worst.iter().take(MAX_TENSORS) { (row(tensor, report.against.is_some())) "\n" }
+            }
+        }
+    };
+    html! {
+        section aria-labelledby="all" {
+            h2 id="all" { "All tensors" }
+            @if n_left > 0 { p class="fine" { (n_left) " more are in the file beside this page." } }
+            (scrolling("all", &table))
+        }
+    }
+}
+
+fn row(tensor: &TensorSensitivity, has_other: bool) -> Markup {
+    let number = |value: f64| html! { td class="num" data-v=(value) { (format_args!("{value:.3e}")) } };
+    html! {
+        tr {
+            th scope="row" { (name(&tensor.name)) }
+            td class="num" data-v=(tensor.n_weights) { (numbers::count(tensor.n_weights as u64)) }
+            (number(tensor.rms))
+            (number(tensor.loss))
+            @if has_other {
+                @if let Some(loss) = tensor.against { (number(loss)) } @else { td class="num" {} }
+            }
+            (number(tensor.loss_of_square))
+            td { @if tensor.is_idle { "not used by any layer that ran" } }
+        }
+    }
+}
+
+fn heading(words: &str) -> Markup {
+    html! { th scope="col" class="num" { (escape(words)) } }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::escape::escape;
 use crate::figures::REFERENCE;
 use crate::{CurvePoint, DistillReport, Report, numbers};
+use maud::{Markup, html};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -10,57 +11,64 @@ use std::fmt::Write;
 const SIZE: [f64; 2] = [600.0, 120.0];
 
 /// Returns the figures; empty without a training.
-pub(super) fn section(report: &Report) -> String {
+pub(super) fn section(report: &Report) -> Markup {
     if report.trained.is_empty() {
-        return String::new();
+        return Markup::default();
     }
-    let trainings: String = report.trained.iter().map(training).collect();
-    let bytes = report.stage_bytes.iter().fold(String::new(), |mut out, part| {
-        let (stage, bytes) = (escape(&part.stage), numbers::bytes(part.file_bytes));
-        let _ = writeln!(out, "<tr><th scope=\"row\">{stage}</th><td class=\"num\">{bytes}</td></tr>");
-        out
-    });
-    format!(
-        "<section aria-labelledby=\"training\">\n<h2 id=\"training\">Training</h2>\n{trainings}\
-         <table>\n<thead><tr><th scope=\"col\">After</th><th scope=\"col\" class=\"num\">Weight files</th></tr></thead>\n\
-         <tbody>\n{bytes}</tbody>\n</table>\n</section>\n"
-    )
+    html! {
+        section aria-labelledby="training" {
+            h2 id="training" { "Training" }
+            @for found in &report.trained { (training(found)) }
+            table {
+                thead { tr { th scope="col" { "After" } th scope="col" class="num" { "Weight files" } } }
+                tbody {
+                    @for part in &report.stage_bytes {
+                        tr {
+                            th scope="row" { (escape(&part.stage)) }
+                            td class="num" { (numbers::bytes(part.file_bytes)) }
+                        }
+                        "\n"
+                    }
+                }
+            }
+        }
+    }
 }
 
-fn training(found: &DistillReport) -> String {
-    let teacher = found.teacher.as_deref().map_or("labels only".into(), escape);
-    let memory = match (found.peak_bytes, found.predicted_peak_bytes) {
+fn training(found: &DistillReport) -> Markup {
+    let count = |n: usize| numbers::count(n as u64);
+    html! {
+        p {
+            "The student, " (escape(&found.student)) " with " (count(found.n_weights)) " weights, learned from "
+            (escape(found.teacher.as_deref().unwrap_or("labels only"))) ". Losses: "
+            (escape(&found.losses.join(" + "))) ". "
+            (count(found.n_items)) " items, " (count(found.n_steps)) " steps of " (found.batch_size) " items, "
+            (found.at_once) " in memory at once; " (numbers::seconds(found.seconds)) ". Memory: "
+            (memory(found)) " (" (escape(&found.peak_meter)) ")."
+        }
+        (curve(&found.curve))
+        (epochs(found))
+    }
+}
+
+fn memory(found: &DistillReport) -> String {
+    match (found.peak_bytes, found.predicted_peak_bytes) {
         (Some(peak), Some(predicted)) => {
             format!("peak {}, predicted {} for a whole batch at once", numbers::bytes(peak), numbers::bytes(predicted))
         }
         (Some(peak), None) => format!("peak {}", numbers::bytes(peak)),
         (None, _) => "not measured".into(),
-    };
-    format!(
-        "<p>The student, {student} with {n_weights} weights, learned from {teacher}. Losses: {losses}. {n_items} items, {n_steps} steps of {batch} items, \
-         {at_once} in memory at once; {seconds}. Memory: {memory} ({meter}).</p>\n{curve}{epochs}",
-        student = escape(&found.student),
-        n_weights = numbers::count(found.n_weights as u64),
-        losses = escape(&found.losses.join(" + ")),
-        n_items = numbers::count(found.n_items as u64),
-        n_steps = numbers::count(found.n_steps as u64),
-        batch = found.batch_size,
-        at_once = found.at_once,
-        seconds = numbers::seconds(found.seconds),
-        meter = escape(&found.peak_meter),
-        curve = curve(&found.curve),
-        epochs = epochs(found),
-    )
+    }
 }
 
 /// Returns the loss by step on a logarithmic scale.
-fn curve(points: &[CurvePoint]) -> String {
+fn curve(points: &[CurvePoint]) -> Markup {
     let drawn: Vec<(f64, f64)> = points
         .iter()
         .filter(|point| point.loss.is_finite() && point.loss > 0.0)
         .map(|point| (point.step as f64, point.loss.ln()))
         .collect();
-    let (Some(first), Some(last)) = (drawn.first(), drawn.last()) else { return String::new() };
+    let (Some(first), Some(last)) = (drawn.first(), drawn.last()) else { return Markup::default() };
     let low = drawn.iter().map(|(_, loss)| *loss).fold(f64::INFINITY, f64::min);
     let high = drawn.iter().map(|(_, loss)| *loss).fold(f64::NEG_INFINITY, f64::max);
     let x = |step: f64| SIZE[0] * (step - first.0) / (last.0 - first.0).max(1.0);
@@ -69,51 +77,64 @@ fn curve(points: &[CurvePoint]) -> String {
         let _ = write!(out, "{}{:.1} {:.1}", if place == 0 { 'M' } else { 'L' }, x(*step), y(*loss));
         out
     });
-    format!(
-        "<figure class=\"histogram\">\n<figcaption><b>Loss</b> <small>{} to {}, steps {} to {}, on a logarithmic scale</small>\
-         </figcaption>\n<svg viewBox=\"0 0 {} {}\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"The loss by step\">\n\
-         <path class=\"outline\" d=\"{path}\"/>\n</svg>\n</figure>\n",
-        numbers::decimal(high.exp(), 4),
-        numbers::decimal(low.exp(), 4),
-        first.0,
-        last.0,
-        SIZE[0],
-        SIZE[1],
-    )
+    let (high, low) = (numbers::decimal(high.exp(), 4), numbers::decimal(low.exp(), 4));
+    html! {
+        figure class="histogram" {
+            figcaption {
+                b { "Loss" } " "
+                small {
+                    (high) " to " (low) ", steps " (first.0) " to " (last.0) ", on a logarithmic scale"
+                }
+            }
+            svg viewBox=(format_args!("0 0 {} {}", SIZE[0], SIZE[1])) preserveAspectRatio="none" role="img"
+                aria-label="The loss by step" {
+                path class="outline" d=(path) {}
+            }
+        }
+    }
 }
 
 /// Returns the table of epochs.
-fn epochs(found: &DistillReport) -> String {
+fn epochs(found: &DistillReport) -> Markup {
     let names: BTreeSet<&String> = found.epochs.iter().flat_map(|epoch| epoch.metrics.keys()).collect();
     let names: Vec<&String> = names.into_iter().filter(|name| !name.starts_with(REFERENCE)).collect();
     if names.is_empty() {
-        return String::new();
+        return Markup::default();
     }
-    let on = found.epochs_on.as_deref().map_or(String::new(), |data| format!(", on {}", escape(data)));
-    let kept_for = match (found.best_epoch, &found.chosen_by) {
-        (Some(_), Some(metric)) => format!(" (kept for its {})", escape(metric)),
-        _ => " (kept)".into(),
-    };
-    let heads: String = names
-        .iter()
-        .map(|name| format!("<th scope=\"col\" class=\"num\">{}</th>", escape(&name.replace('_', " "))))
-        .collect();
-    let rows = found.epochs.iter().fold(String::new(), |mut out, epoch| {
-        let cell = |name: &&String| {
-            let value = epoch.metrics.get(*name).map_or(numbers::NONE.into(), |value| numbers::decimal(*value, 5));
-            format!("<td class=\"num\">{value}</td>")
-        };
-        let kept = if found.best_epoch == Some(epoch.epoch) { kept_for.as_str() } else { "" };
-        let loss = epoch.loss.map_or(numbers::NONE.into(), |loss| numbers::decimal(loss, 5));
-        let cells: String = names.iter().map(cell).collect();
-        let _ = writeln!(
-            out,
-            "<tr><th scope=\"row\">epoch {}{kept}</th><td class=\"num\">{loss}</td>{cells}</tr>",
-            epoch.epoch
-        );
-        out
-    });
-    format!(
-        "<table>\n<thead><tr><th scope=\"col\">Student after{on}</th><th scope=\"col\" class=\"num\">mean loss</th>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n"
-    )
+    let number = |value: Option<f64>| value.map_or(numbers::NONE.into(), |value| numbers::decimal(value, 5));
+    html! {
+        table {
+            thead {
+                tr {
+                    th scope="col" {
+                        "Student after" @if let Some(data) = &found.epochs_on { ", on " (escape(data)) }
+                    }
+                    th scope="col" class="num" { "mean loss" }
+                    @for name in &names { th scope="col" class="num" { (escape(&name.replace('_', " "))) } }
+                }
+            }
+            tbody {
+                @for epoch in &found.epochs {
+                    tr {
+                        th scope="row" {
+                            "epoch " (epoch.epoch) @if found.best_epoch == Some(epoch.epoch) { (kept_for(found)) }
+                        }
+                        td class="num" { (number(epoch.loss)) }
+                        @for name in &names { td class="num" { (number(epoch.metrics.get(*name).copied())) } }
+                    }
+                    "\n"
+                }
+            }
+        }
+    }
+}
+
+/// Returns why the weights of the best epoch are kept.
+fn kept_for(found: &DistillReport) -> Markup {
+    html! {
+        @match &found.chosen_by {
+            Some(metric) => { " (kept for its " (escape(metric)) ")" }
+            None => " (kept)"
+        }
+    }
 }

@@ -10,7 +10,7 @@ use crate::weight_norm::WeightNorm;
 use briquette_core::coder::RowsDecision;
 use briquette_core::{Affine, Coding, DType, Error, Grouping, InputView, Mask, Result, Storage, simd};
 use briquette_methods::prune::select::{Scores, Selector};
-use briquette_methods::prune::{Score, Threshold, select};
+use briquette_methods::prune::{Score, SparsityPattern, Threshold, select};
 use briquette_methods::quant::{Fitter, MaskedRows};
 
 /// Scores computed between two checks for a stop request.
@@ -35,8 +35,8 @@ enum Masker {
     Nonzero,
     /// Weights with scores above a threshold are kept.
     Threshold(Threshold),
-    /// The weights with the smallest scores of each group are pruned: group size and number.
-    OfEach(usize, usize),
+    /// This many weights with the smallest scores of each row are pruned.
+    OfRow(usize),
     /// The n largest of every m neighbours are kept.
     NOfM(usize, usize),
     /// The mask bits are given, for rows from this one on.
@@ -79,9 +79,8 @@ impl Subject<'_> {
         let is_one_group = self.tensor.quant.is_some_and(|quant| quant.spec.grouping == Grouping::Tensor);
         !is_one_group
             && match self.tensor.prune.map(|prune| prune.cut) {
-                Some(Cut::Count(_)) => has_threshold,
-                Some(Cut::Columns { .. }) => false,
-                Some(Cut::Pool(_) | Cut::OfEach { .. } | Cut::NOfM { .. } | Cut::Given) | None => true,
+                Some(Cut::Pattern(pattern)) => has_threshold || pattern.is_by_row(),
+                Some(Cut::Pool(_) | Cut::Given) | None => true,
             }
     }
 
@@ -131,15 +130,14 @@ impl Decider {
             return Ok(if coding.storage == Storage::Bitmask { Masker::Nonzero } else { Masker::All });
         };
         Ok(match (prune.cut, survey.threshold) {
-            (Cut::NOfM { n, m }, _) => Masker::NOfM(n, m),
-            (Cut::OfEach { size, n_drop }, _) => Masker::OfEach(size, n_drop),
+            (Cut::Pattern(SparsityPattern::NOfM { n, m }), _) => Masker::NOfM(n, m),
+            (Cut::Pattern(SparsityPattern::PerRow(n_drop)), _) => Masker::OfRow(n_drop),
             (Cut::Given, _) => Masker::Bits(piece.first_row, std::mem::take(&mut piece.keep)),
-            (Cut::Columns { size, n_drop }, _) => {
-                Masker::Bits(piece.first_row, self.columns(subject, piece, size, n_drop)?)
-            }
             (_, Some(threshold)) => Masker::Threshold(Threshold { n_ties: start.n_ties, ..threshold }),
             (Cut::Pool(_), None) => Masker::Threshold(Threshold::default()),
-            (Cut::Count(n_drop), None) => Masker::Threshold(self.threshold(subject, piece, n_drop, stop)?),
+            (Cut::Pattern(SparsityPattern::Unstructured(n_drop)), None) => {
+                Masker::Threshold(self.threshold(subject, piece, n_drop, stop)?)
+            }
         })
     }
 
@@ -162,17 +160,6 @@ impl Decider {
                 Ok(())
             })
         })
-    }
-
-    /// Returns the mask bits of a tensor in which `n_drop` weights of each block of `size` columns are pruned.
-    fn columns(&mut self, subject: &Subject, piece: &mut Piece, size: usize, n_drop: usize) -> Result<Vec<u8>> {
-        let (n_rows, n_cols) = (subject.tensor.rows().n_rows, subject.tensor.rows().n_cols);
-        let mut all = Vec::with_capacity(n_rows * n_cols);
-        piece.for_each_block(|block| {
-            all.extend_from_slice(subject.scored(&block, &mut self.scores));
-            Ok(())
-        })?;
-        Ok(select::smallest_of_columns(&all, n_rows, n_cols, size, n_drop).as_bits().to_vec())
     }
 
     /// Fits the only scale of a tensor to all of its kept weights.
@@ -259,7 +246,7 @@ impl Decider {
                 Masker::Threshold(threshold) => {
                     simd::keep_above(scores, threshold.key, &mut threshold.n_ties, bits);
                 }
-                Masker::OfEach(size, n_drop) => select::smallest_of_each(scores, *size, *n_drop, keys, bits),
+                Masker::OfRow(n_drop) => select::smallest_of_each(scores, n_cols, *n_drop, keys, bits),
                 Masker::NOfM(n, m) => select::n_of_m_row(scores, *n, *m, bits),
             }
         }

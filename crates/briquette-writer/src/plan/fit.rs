@@ -3,6 +3,7 @@
 use super::{Plan, TensorPlan, exclude};
 use crate::treatment::Cut;
 use briquette_core::{Error, Remedy, Result};
+use briquette_methods::prune::SparsityPattern;
 
 impl Plan<'_> {
     /// Refuses N:M patterns that do not divide the rows of some tensors.
@@ -32,7 +33,9 @@ impl Plan<'_> {
 /// Describes the N:M pattern that does not divide a tensor's columns.
 fn unfit(tensor: &TensorPlan) -> Option<String> {
     match tensor.prune.map(|prune| prune.cut) {
-        Some(Cut::NOfM { n, m }) if !tensor.rows().n_cols.is_multiple_of(m) => Some(format!("the pattern {n}:{m}")),
+        Some(Cut::Pattern(SparsityPattern::NOfM { n, m })) if !tensor.rows().n_cols.is_multiple_of(m) => {
+            Some(format!("the pattern {n}:{m}"))
+        }
         _ => None,
     }
 }

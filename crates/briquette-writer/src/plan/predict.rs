@@ -2,7 +2,6 @@
 
 use super::{Plan, TensorPlan};
 use crate::layout::FileLayouts;
-use crate::survey::dropped_of_columns;
 use crate::treatment::{Cut, Pruning};
 use briquette_core::{Result, Storage};
 use briquette_formats::OutputFormat;
@@ -21,10 +20,7 @@ impl TensorPlan<'_> {
     pub fn predicted_kept(&self) -> (usize, bool) {
         let n = self.info.n_elements();
         match self.prune.map(|prune| prune.cut) {
-            Some(Cut::Count(n_drop)) => (n - n_drop, true),
-            Some(Cut::NOfM { n: keep, m }) => (n / m * keep, true),
-            Some(Cut::OfEach { size, n_drop }) => (n / size.max(1) * (size - n_drop), true),
-            Some(Cut::Columns { size, n_drop }) => (n - dropped_of_columns(self, size, n_drop), true),
+            Some(Cut::Pattern(pattern)) => (n - pattern.n_dropped(self.rows().n_rows, self.rows().n_cols), true),
             // Zeros in the source may make the tensor sparse, and so smaller.
             None => (n, !self.is_recoded()),
             Some(Cut::Pool(_) | Cut::Given) => (n, false),

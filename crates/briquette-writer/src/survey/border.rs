@@ -7,9 +7,9 @@ use crate::context::Workers;
 use crate::piece::{PieceBuffer, check_finite};
 use crate::plan::{Plan, TensorPlan};
 use crate::scorer::Scorer;
-use briquette_core::{DType, Result, rows};
+use briquette_core::{DType, Error, Result, rows};
 use briquette_formats::TensorSource;
-use briquette_methods::prune::select::{Bracket, Tally};
+use briquette_methods::prune::select::{Bracket, PoolThreshold, ScorePool, Tally, threshold_of_pool};
 use briquette_methods::prune::{Histogram, Score, Threshold};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,6 +43,8 @@ pub(super) struct Search<'a> {
     workers: &'a Workers,
     tensors: &'a [usize],
     parts: Vec<PieceOf>,
+    /// Whether a pass has refused NaN and infinity in all scores.
+    is_checked: bool,
 }
 
 impl<'a> Search<'a> {
@@ -53,82 +55,28 @@ impl<'a> Search<'a> {
         pieces: &[Vec<Range<usize>>],
         tensors: &'a [usize],
     ) -> Self {
-        Self { plan, source, workers, tensors, parts: pieces_in_order(tensors, pieces) }
+        Self { plan, source, workers, tensors, parts: pieces_in_order(tensors, pieces), is_checked: false }
     }
 
     /// Finds the border of the `n_drop` smallest scores.
     ///
-    /// A sample brackets it, and the border is found among the keys inside the bracket. If the bracket misses
-    /// or has too many scores, a histogram brackets the border, and a finer histogram finds it.
-    ///
-    /// The first pass over all scores refuses NaN and infinity. Other reads are checked during encoding.
-    pub(super) fn border(&self, n_drop: usize) -> Result<Border> {
-        if let Some(bracket) = self.guess(n_drop)?
-            && let Some(border) = self.within(bracket, n_drop, true)?
-        {
-            return Ok(border);
-        }
-        let mut histogram = self.fill(Histogram::coarse(), true)?;
-        let Some((bracket, n_within)) = histogram.bracket(n_drop) else {
-            return Ok(Border::uncounted(Threshold::default()));
-        };
-        if self.fits(bracket, n_within as f64)
-            && let Some(border) = self.within(bracket, n_drop, false)?
-        {
-            return Ok(border);
-        }
-        let threshold = match histogram.refine(n_drop) {
-            Some(n_in_bucket) => self.fill(histogram, false)?.threshold(n_in_bucket),
-            None => Threshold::default(),
-        };
-        Ok(Border::uncounted(threshold))
-    }
-
-    /// Returns the border if it is inside the bracket, together with few enough other scores.
-    fn within(&self, bracket: Bracket, n_drop: usize, is_checked: bool) -> Result<Option<Border>> {
-        let (n_key_bytes, n_zero_bits) = (AtomicUsize::new(0), self.n_zero_bits());
-        let tallies = self.workers.map(&self.parts, Scan::default, |scan, part| {
-            let mut tally = Tally::new(bracket, n_zero_bits);
-            if n_key_bytes.load(Ordering::Relaxed) > MAX_KEY_BYTES {
-                return Ok(tally);
-            }
-            scan.each(self.plan, self.source, part, self.workers, |strip, scores| {
-                if is_checked {
-                    check_finite(&self.plan.tensors[part.tensor], &strip)?;
-                }
-                if tally.n_bytes() <= MAX_KEY_BYTES {
-                    tally.count(scores);
-                }
-                Ok(())
-            })?;
-            let tally = tally.shrunk();
-            if !tally.is_bounded() {
-                n_key_bytes.fetch_add(tally.n_bytes(), Ordering::Relaxed);
-            }
-            Ok(tally)
-        })?;
-        if n_key_bytes.into_inner() > MAX_KEY_BYTES {
-            return Ok(None);
-        }
-        let Some(threshold) = Tally::threshold(&tallies, n_drop) else { return Ok(None) };
+    /// See [`threshold_of_pool`]. The first pass over all scores refuses NaN and infinity. Other reads are checked
+    /// during encoding.
+    pub(super) fn border(mut self, n_drop: usize) -> Result<Border> {
+        let PoolThreshold { threshold, tallies } = threshold_of_pool(&mut self, n_drop)?;
         let counts = tallies.iter().map(|tally| tally.split(threshold.key)).collect();
-        Ok(Some(Border { threshold, counts }))
+        Ok(Border { threshold, counts })
     }
 
-    /// Returns a bracket, from a sample, that probably contains the border and few other scores.
-    fn guess(&self, n_drop: usize) -> Result<Option<Bracket>> {
-        let n: usize = self.tensors.iter().map(|&index| self.plan.tensors[index].info.n_elements()).sum();
-        let n_runs = (n / SCORES_PER_SAMPLED / RUN).min(MAX_RUNS);
-        let is_cheap =
-            |&index: &usize| self.source.reads_ranges(index) && self.plan.tensors[index].rows().n_cols <= MAX_COLS;
-        if n_drop == 0 || n_runs < MIN_RUNS || !self.tensors.iter().all(is_cheap) {
-            return Ok(None);
-        }
-        let sample = self.sample(n, n_runs)?;
-        let bracket = Bracket::of_runs(&sample, RUN, n_drop as f64 / n as f64);
-        let share =
-            |bracket: Bracket| sample.iter().filter(|&&key| bracket.contains(key)).count() as f64 / sample.len() as f64;
-        Ok(bracket.filter(|&bracket| self.fits(bracket, share(bracket) * n as f64)))
+    /// Passes the scores of a piece to a function.
+    fn each(&self, scan: &mut Scan, part: &PieceOf, mut look: impl FnMut(&[f32])) -> Result<()> {
+        scan.each(self.plan, self.source, part, self.workers, |strip, scores| {
+            if !self.is_checked {
+                check_finite(&self.plan.tensors[part.tensor], &strip)?;
+            }
+            look(scores);
+            Ok(())
+        })
     }
 
     /// Returns the keys of scores from all parts of the tensors, [`RUN`] neighbours at a time.
@@ -158,7 +106,7 @@ impl<'a> Search<'a> {
     }
 
     /// Returns whether the tallies of about `n_within` scores in a bracket fit in memory.
-    fn fits(&self, bracket: Bracket, n_within: f64) -> bool {
+    fn fits_about(&self, bracket: Bracket, n_within: f64) -> bool {
         Tally::new(bracket, self.n_zero_bits()).is_bounded() || n_within * 4.0 <= MAX_KEY_BYTES as f64
     }
 
@@ -172,30 +120,61 @@ impl<'a> Search<'a> {
         };
         self.tensors.iter().map(|&index| of(&self.plan.tensors[index])).min().unwrap_or(0)
     }
+}
 
-    /// Counts every score in a histogram.
-    fn fill(&self, empty: Histogram, is_checked: bool) -> Result<Histogram> {
+impl ScorePool for Search<'_> {
+    type Error = Error;
+
+    fn guess(&mut self, n_drop: usize) -> Result<Option<Bracket>> {
+        let n: usize = self.tensors.iter().map(|&index| self.plan.tensors[index].info.n_elements()).sum();
+        let n_runs = (n / SCORES_PER_SAMPLED / RUN).min(MAX_RUNS);
+        let is_cheap =
+            |&index: &usize| self.source.reads_ranges(index) && self.plan.tensors[index].rows().n_cols <= MAX_COLS;
+        if n_drop == 0 || n_runs < MIN_RUNS || !self.tensors.iter().all(is_cheap) {
+            return Ok(None);
+        }
+        let sample = self.sample(n, n_runs)?;
+        let bracket = Bracket::of_runs(&sample, RUN, n_drop as f64 / n as f64);
+        let share =
+            |bracket: Bracket| sample.iter().filter(|&&key| bracket.contains(key)).count() as f64 / sample.len() as f64;
+        Ok(bracket.filter(|&bracket| self.fits_about(bracket, share(bracket) * n as f64)))
+    }
+
+    fn tally(&mut self, bracket: Bracket) -> Result<Option<Vec<Tally>>> {
+        let (n_key_bytes, n_zero_bits) = (AtomicUsize::new(0), self.n_zero_bits());
+        let tallies = self.workers.map(&self.parts, Scan::default, |scan, part| {
+            let mut tally = Tally::new(bracket, n_zero_bits);
+            if n_key_bytes.load(Ordering::Relaxed) > MAX_KEY_BYTES {
+                return Ok(tally);
+            }
+            self.each(scan, part, |scores| {
+                if tally.n_bytes() <= MAX_KEY_BYTES {
+                    tally.count(scores);
+                }
+            })?;
+            let tally = tally.shrunk();
+            if !tally.is_bounded() {
+                n_key_bytes.fetch_add(tally.n_bytes(), Ordering::Relaxed);
+            }
+            Ok(tally)
+        })?;
+        Ok((n_key_bytes.into_inner() <= MAX_KEY_BYTES).then_some(tallies))
+    }
+
+    fn count(&mut self, empty: Histogram) -> Result<Histogram> {
         let shares = self.workers.fold(
             &self.parts,
             || (Scan::default(), empty.clone()),
-            |(scan, histogram), part| {
-                scan.each(self.plan, self.source, part, self.workers, |strip, scores| {
-                    if is_checked {
-                        check_finite(&self.plan.tensors[part.tensor], &strip)?;
-                    }
-                    histogram.count(scores);
-                    Ok(())
-                })
-            },
+            |(scan, histogram), part| self.each(scan, part, |scores| histogram.count(scores)),
         )?;
+        // A pass of tallies may stop early, but this one reads everything.
+        self.is_checked = true;
         let histograms = shares.into_iter().map(|(_, histogram)| histogram);
         Ok(histograms.reduce(Histogram::merge).unwrap_or(empty))
     }
-}
 
-impl Border {
-    fn uncounted(threshold: Threshold) -> Self {
-        Self { threshold, counts: Vec::new() }
+    fn fits(&self, bracket: Bracket, n_within: usize) -> bool {
+        self.fits_about(bracket, n_within as f64)
     }
 }
 

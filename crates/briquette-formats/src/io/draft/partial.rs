@@ -1,14 +1,14 @@
 //! Hidden drafts and files: their names, their locks, and removal of those that killed runs left behind.
 
+use super::hidden::MARK;
+use super::place::check_is_ours;
 use briquette_core::{Error, Hash128, Result};
 use rustix::io::Errno;
 use std::fs::{File, TryLockError};
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// The suffix of the hidden file that later replaces another: `.NAME.partial`.
-pub(crate) const PARTIAL: &str = ".partial";
 
 fn prefix_of(target: &Path) -> Result<String> {
     match target.file_name() {
@@ -40,7 +40,7 @@ pub(super) enum Lock {
 
 pub(super) fn lock(directory: &Path) -> std::io::Result<Lock> {
     match File::open(directory) {
-        Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(Lock::Taken),
+        Err(source) if source.kind() == ErrorKind::NotFound => Ok(Lock::Taken),
         opened => lock_opened(opened?, directory, File::try_lock),
     }
 }
@@ -69,24 +69,77 @@ pub(super) fn is_at(file: &File, path: &Path) -> bool {
     there.is_some() && there == file.metadata().map(identity).ok()
 }
 
-/// Removes drafts of the same target whose lock is free: their run has ended.
+/// Removes drafts of the same target that belong to a run that has ended: their lock is free.
+///
+/// Only directories that are provably drafts are removed. Another file or directory with such a name stays.
 pub(super) fn remove_stale(target: &Path, parent: &Path) {
     let (Ok(prefix), Ok(entries)) = (prefix_of(target), std::fs::read_dir(parent)) else { return };
     for entry in entries.filter_map(std::result::Result::ok) {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let is_number = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
-        let is_draft =
-            name.strip_prefix(&prefix).is_some_and(is_number) && entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let is_draft = name.strip_prefix(&prefix).is_some_and(is_number_of_draft)
+            && entry.file_type().is_ok_and(|kind| kind.is_dir());
         // The lock is held until the draft is removed, so that only one run removes it.
         if is_draft && let Ok(Lock::Held(_lock)) = lock(&entry.path()) {
-            remove_quietly(&entry.path());
+            match is_marked(&entry.path()) || check_is_ours(&entry.path()).is_ok() {
+                true => remove_quietly(&entry.path()),
+                // A run that was killed before it set the mark left an empty directory.
+                false => _ = std::fs::remove_dir(entry.path()),
+            }
         }
     }
 }
 
+/// Returns whether this is the number of a process and of a draft: `77-0`.
+fn is_number_of_draft(text: &str) -> bool {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    text.split_once('-').is_some_and(|(process, draft)| is_number(process) && is_number(draft))
+}
+
+/// The content of [`MARK`].
+const MARK_TEXT: &[u8] = b"Unfinished output of briquette; the next run removes it.\n";
+
+/// Marks a directory as a draft, so that a later run may remove it.
+pub(super) fn mark(directory: &Path) -> std::io::Result<()> {
+    let mut file = File::options().write(true).create_new(true).open(directory.join(MARK))?;
+    file.write_all(MARK_TEXT)
+}
+
+/// Removes the mark of a finished draft.
+pub(super) fn unmark(directory: &Path) -> std::io::Result<()> {
+    match std::fs::remove_file(directory.join(MARK)) {
+        Err(source) if source.kind() != ErrorKind::NotFound => Err(source),
+        _ => Ok(()),
+    }
+}
+
+/// Returns whether a directory has the mark, which may be incomplete after a crash.
+fn is_marked(directory: &Path) -> bool {
+    let path = directory.join(MARK);
+    let is_short_file =
+        std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_file() && found.len() <= MARK_TEXT.len() as u64);
+    is_short_file && std::fs::read(&path).is_ok_and(|text| MARK_TEXT.starts_with(&text))
+}
+
+/// Removes a directory that is a draft. Its mark goes last, so that a later run finds what a killed one left.
 pub(super) fn remove_quietly(directory: &Path) {
     // The caller cannot handle an error. The next run finds the remains and tries again.
-    let _ = std::fs::remove_dir_all(directory);
+    let _ = mark(directory);
+    let _ = remove_marked(directory);
+}
+
+fn remove_marked(directory: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_name() == MARK {
+            continue;
+        }
+        match entry.file_type()?.is_dir() {
+            true => std::fs::remove_dir_all(entry.path())?,
+            false => std::fs::remove_file(entry.path())?,
+        }
+    }
+    unmark(directory)?;
+    std::fs::remove_dir(directory)
 }
 
 /// Returns the error for an output that was removed while it was being written.

@@ -74,7 +74,7 @@ fn identity(path: &Path) -> Result<Option<(u64, u64)>> {
 /// # Errors
 /// - Refused: the directory is not an output of Briquette, or has another file. The error names it.
 /// - Io: the directory cannot be read.
-fn check_is_ours(directory: &Path) -> Result<()> {
+pub(super) fn check_is_ours(directory: &Path) -> Result<()> {
     let refused = |found: &str, path: &Path| {
         let message = format!("{found}; only an output of briquette is replaced, move or remove this yourself");
         Error::refused(message).at(shown_path(path))

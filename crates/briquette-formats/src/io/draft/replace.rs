@@ -1,6 +1,7 @@
 //! Single files that are replaced atomically or appended to line by line.
 
-use super::partial::{PARTIAL, has_no_locks, is_at};
+use super::hidden::PARTIAL;
+use super::partial::{has_no_locks, is_at};
 use super::place::exists_error;
 use crate::io::paths::parent_of;
 use briquette_core::{Error, Result};
@@ -10,6 +11,9 @@ use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+/// Names that are tried for a hidden file.
+const N_NAMES: usize = 100;
 
 /// Appends one line to a journal and syncs it.
 ///
@@ -26,7 +30,7 @@ pub fn append_line(path: &Path, line: &str) -> Result<()> {
 /// A file that is written in full before it appears at its path.
 ///
 /// It is written beside its path as `.NAME.partial`, under a lock. A second writer waits, and reuses the file
-/// of a killed writer.
+/// of a killed writer. If something other than a file has this name, `.NAME-1.partial` or a later number is used.
 #[derive(Debug)]
 pub(super) struct HiddenFile {
     file: File,
@@ -41,7 +45,11 @@ impl HiddenFile {
     /// Io: the file cannot be created or locked.
     pub(super) fn create(path: &Path) -> Result<Self> {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let partial = path.with_file_name(format!(".{name}{PARTIAL}"));
+        let numbers = std::iter::once(String::new()).chain((1..N_NAMES).map(|n| format!("-{n}")));
+        let mut names = numbers.map(|number| path.with_file_name(format!(".{name}{number}{PARTIAL}")));
+        // Anything but a regular file came from another program, and stays: a link could lead anywhere.
+        let is_free = |path: &PathBuf| std::fs::symlink_metadata(path).map_or(true, |found| found.is_file());
+        let partial = names.find(is_free).unwrap_or_else(|| path.with_file_name(format!(".{name}{PARTIAL}")));
         let file = open_locked(&partial).map_err(|source| Error::io("cannot write", path, source))?;
         Ok(Self { file, partial, path: path.to_path_buf() })
     }
@@ -84,10 +92,6 @@ impl Drop for HiddenFile {
 fn open_locked(partial: &Path) -> std::io::Result<File> {
     let no_follow = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     loop {
-        // Anything but a regular file came from another program: a link could lead anywhere.
-        if std::fs::symlink_metadata(partial).is_ok_and(|found| !found.is_file()) {
-            std::fs::remove_file(partial)?;
-        }
         let mut options = File::options();
         options.create(true).truncate(false).read(true).write(true).custom_flags(no_follow.bits() as i32);
         let file = options.open(partial)?;
@@ -191,15 +195,21 @@ mod tests {
     }
 
     #[test]
-    fn existing_hidden_files_are_replaced_and_links_not_followed() {
+    fn hidden_files_of_killed_runs_are_reused_and_other_entries_stay() {
         let dir = tempfile::tempdir().unwrap();
         let (path, hidden) = (dir.path().join("x.json"), dir.path().join(".x.json.partial"));
         std::fs::write(dir.path().join("key"), "secret").unwrap();
-        std::os::unix::fs::symlink("key", &hidden).unwrap();
-        replace_file(&path, b"1").unwrap();
         std::fs::write(&hidden, "left by a killed run").unwrap();
+        replace_file(&path, b"1").unwrap();
+        assert_eq!(
+            (std::fs::read(&path).unwrap(), names(dir.path())),
+            (b"1".to_vec(), vec!["key".into(), "x.json".into()])
+        );
+        std::os::unix::fs::symlink("key", &hidden).unwrap();
+        std::fs::create_dir(dir.path().join(".x.json-1.partial")).unwrap();
         replace_file(&path, b"2").unwrap();
         assert_eq!(std::fs::read(dir.path().join("key")).unwrap(), b"secret");
-        assert_eq!((std::fs::read(&path).unwrap(), names(dir.path()).len()), (b"2".to_vec(), 2));
+        assert_eq!(std::fs::read(&path).unwrap(), b"2");
+        assert_eq!(names(dir.path()), [".x.json-1.partial", ".x.json.partial", "key", "x.json"]);
     }
 }

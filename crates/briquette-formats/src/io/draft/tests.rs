@@ -98,7 +98,7 @@ fn a_file_is_replaced_despite_remains_of_a_killed_run() {
     assert!(sums::is_uncovered(".report.html.partial") && !sums::is_uncovered(".x.partial"));
     replace_file(&path, b"new").unwrap();
     assert_eq!((std::fs::read(&path).unwrap(), std::fs::read(&precious).unwrap()), (b"new".to_vec(), b"x".to_vec()));
-    assert_eq!(names(dir.path()), ["precious", "report.html"]);
+    assert_eq!(names(dir.path()), [".report.html.partial", "precious", "report.html"]);
 }
 
 #[test]
@@ -129,6 +129,76 @@ fn drafts_of_killed_runs_are_removed_and_running_ones_are_not() {
     second.publish().unwrap();
     assert_eq!(running.publish().unwrap_err().kind, ErrorKind::Refused);
     assert_eq!(names(dir.path()), ["out"]);
+}
+
+/// Creates a directory beside `out` with these files, and a mark if it is a draft.
+fn leave(parent: &Path, name: &str, files: &[&str], is_draft: bool) -> PathBuf {
+    let directory = parent.join(name);
+    std::fs::create_dir(&directory).unwrap();
+    files.iter().for_each(|file| std::fs::write(directory.join(file), "x").unwrap());
+    if is_draft {
+        mark(&directory).unwrap();
+    }
+    directory
+}
+
+#[test]
+fn only_drafts_are_removed_and_nothing_stops_a_new_draft() {
+    let dir = tempfile::tempdir().unwrap();
+    let (parent, target) = (dir.path(), dir.path().join("out"));
+    leave(parent, ".out.partial-1-0", &[], false);
+    leave(parent, ".out.partial-1-1", &["model.safetensors"], true);
+    let cut = leave(parent, ".out.partial-1-2", &["model.safetensors"], true);
+    std::fs::write(cut.join(MARK), "Unfin").unwrap();
+    let done = leave(parent, ".out.partial-1-3", &[], false);
+    std::fs::write(done.join(model_dir::MANIFEST), "{}").unwrap();
+    let sums = BTreeMap::from([(model_dir::MANIFEST.to_string(), sums::sha256_of_bytes(b"{}"))]);
+    std::fs::write(done.join(sums::FILE_NAME), sums::to_lines(&sums)).unwrap();
+    // None of these is provably a draft.
+    leave(parent, ".out.partial-2-0", &["thesis.txt"], false);
+    let other = leave(parent, ".out.partial-2-1", &["thesis.txt"], false);
+    std::fs::write(other.join(MARK), "my own notes").unwrap();
+    leave(parent, ".out.partial-2", &[], false);
+    leave(parent, ".out.partial-x-0", &["model.safetensors"], true);
+    leave(parent, ".out2.partial-2-0", &["model.safetensors"], true);
+    std::fs::write(parent.join(".out.partial-2-2"), "x").unwrap();
+    std::os::unix::fs::symlink("nowhere", parent.join(".out.partial-2-3")).unwrap();
+    // A live run holds the lock.
+    let running = leave(parent, ".out.partial-3-0", &["model.safetensors"], true);
+    let Ok(Lock::Held(_lock)) = lock(&running) else { panic!("the lock is free") };
+    let kept = [
+        ".out.partial-2",
+        ".out.partial-2-0",
+        ".out.partial-2-1",
+        ".out.partial-2-2",
+        ".out.partial-2-3",
+        ".out.partial-3-0",
+        ".out.partial-x-0",
+        ".out2.partial-2-0",
+    ];
+    for replace in [false, true] {
+        let draft = Draft::create(&target, &[], replace).unwrap();
+        draft.write_file(Path::new(model_dir::MANIFEST), b"{}").unwrap();
+        draft.write_file(Path::new(sums::FILE_NAME), sums::to_lines(&sums).as_bytes()).unwrap();
+        draft.publish().unwrap();
+        assert_eq!(names(parent), [&kept[..], &["out"]].concat());
+        assert_eq!(names(&target), [sums::FILE_NAME, model_dir::MANIFEST]);
+    }
+    discard(&target, &target).unwrap();
+    assert_eq!(names(parent), kept);
+}
+
+#[test]
+fn names_that_are_taken_are_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = Draft::create(&dir.path().join("out"), &[], false).unwrap();
+    let name = first.path().file_name().unwrap().to_str().unwrap().to_string();
+    let (stem, number) = name.rsplit_once('-').unwrap();
+    let number: u32 = number.parse().unwrap();
+    // Tests of other threads may take numbers too.
+    (1..40).for_each(|n| std::fs::write(dir.path().join(format!("{stem}-{}", number + n)), "x").unwrap());
+    let second = Draft::create(&dir.path().join("out"), &[], false).unwrap();
+    assert!(second.path().is_dir());
 }
 
 #[test]

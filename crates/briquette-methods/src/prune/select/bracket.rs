@@ -19,6 +19,9 @@ pub struct Bracket {
 }
 
 impl Bracket {
+    /// The bracket of all scores.
+    pub const ALL: Self = Self { low: 0, high: u32::MAX >> 1 };
+
     /// Returns a bracket that almost certainly contains the `share` quantile, from runs of neighbouring scores.
     ///
     /// `sample` consists of runs of `n_run` neighbours from all over the tensors. Neighbours are similar, so
@@ -58,7 +61,7 @@ impl Bracket {
         let slack = N_SIGMA * deviation + 2.0;
         let (low, high) = (share * n - slack, share * n + slack);
         let low_key = if low <= 0.0 { 0 } else { *sample.select_nth_unstable(low as usize).1 };
-        let high_key = if high >= n - 1.0 { u32::MAX >> 1 } else { *sample.select_nth_unstable(high as usize).1 };
+        let high_key = if high >= n - 1.0 { Self::ALL.high } else { *sample.select_nth_unstable(high as usize).1 };
         (!sample.is_empty()).then_some(Self { low: low_key, high: high_key })
     }
 

@@ -3,15 +3,18 @@
 use super::conv1d;
 use super::experts;
 use super::filters;
+use super::graph;
 use super::matrices;
 use super::names;
 use super::neighbours::{Name, Neighbours};
 use super::weight_norm;
+use crate::plan::topology::Topology;
 use briquette_core::{OutputAxis, Result};
 use briquette_core::{Role, RoleRule};
 use briquette_formats::model_config::ModelFamily;
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource, WeightLayout};
 use briquette_writer::known::{Known, Reason};
+use std::collections::HashMap;
 
 /// The properties of a model that determine the roles of its tensors.
 #[derive(Debug)]
@@ -21,10 +24,11 @@ pub struct RoleContext<'a> {
     layout: Option<WeightLayout>,
     near: Neighbours<'a>,
     conv1d: Option<Reason>,
+    by_graph: HashMap<String, Known>,
 }
 
 impl<'a> RoleContext<'a> {
-    /// Gathers the evidence of all tensors of a model.
+    /// Gathers the names and shapes of all tensors of a model.
     ///
     /// `layout` is the layout of its Linear weights, if the model or the recipe sets it. Otherwise, weights are
     /// `[out, in]` unless a bias shows the opposite.
@@ -36,23 +40,35 @@ impl<'a> RoleContext<'a> {
     ) -> Self {
         let near = Neighbours::of(tensors);
         let conv1d = conv1d::found(tensors, &near, &family.model_types);
-        Self { rules, family, layout, near, conv1d }
+        Self { rules, family, layout, near, conv1d, by_graph: HashMap::new() }
     }
 
-    /// Gathers the evidence of a checkpoint's tensors and of its directory.
+    /// Gathers the evidence of a checkpoint's tensors and of its directory, with the graph of its network.
     ///
     /// # Errors
     /// Io: the checkpoint cannot be read.
-    pub fn of_model(checkpoint: &'a Checkpoint, layout: Option<WeightLayout>, rules: &'a [RoleRule]) -> Result<Self> {
-        Ok(Self::new(checkpoint.tensors(), ModelFamily::of(checkpoint)?, layout, rules))
+    pub fn of_model(
+        checkpoint: &'a Checkpoint,
+        topology: &Topology,
+        layout: Option<WeightLayout>,
+        rules: &'a [RoleRule],
+    ) -> Result<Self> {
+        let by_names = Self::new(checkpoint.tensors(), ModelFamily::of(checkpoint)?, layout, rules);
+        let by_graph = topology.graph().map(|graph| graph::known(graph, layout)).unwrap_or_default();
+        Ok(Self { by_graph, ..by_names })
     }
 
-    /// Returns the role of a tensor. A matching rule overrides the name, and the last matching rule applies.
+    /// Returns whether the graph of the network shows the role of a tensor.
+    pub fn is_by_graph(&self, info: &TensorInfo) -> bool {
+        self.by_graph.contains_key(&info.name)
+    }
+
+    /// Returns the role of a tensor. A matching rule overrides graph and name, and the last matching rule applies.
     pub fn of(&self, info: &TensorInfo) -> Known {
         if !info.dtype.is_weight() {
             return Known::new(Role::Other, Reason::NoWeight);
         }
-        let known = self.read(info);
+        let known = self.by_graph.get(&info.name).copied().unwrap_or_else(|| self.read(info));
         let known = match self.rules.iter().rfind(|rule| rule.patterns.matches(&info.name)) {
             None => known,
             Some(RoleRule { role, axis: Some(axis), .. }) => {

@@ -9,6 +9,7 @@ use crate::html::way;
 use crate::numbers;
 use crate::width::{fit, width};
 use briquette_recipe::is_more_better;
+use maud::{Markup, html};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -104,64 +105,63 @@ impl<'a> FrontierPlot<'a> {
     }
 
     /// Returns the figure; links are relative to a page in `directory`.
-    pub(super) fn to_html(&self, directory: &Path) -> String {
+    pub(super) fn to_html(&self, directory: &Path) -> Markup {
         let mut room = self.room();
         let originals = self.originals(&mut room);
         for value in &self.originals {
             let y = pixels([0.0, self.height(*value)])[1];
             room.take(DrawnBox { left: 0.0, right: NARROW, top: y - 1.0, bottom: y + 1.0 });
         }
-        let labels =
-            self.points.iter().map(|point| if point.is_best { self.label(point, &mut room) } else { "".into() });
-        // Labels of the front are placed in order and drawn with their points.
-        let labels: Vec<String> = labels.collect();
-        let marks: String =
-            self.points.iter().zip(&labels).map(|(point, label)| self.mark(point, label, directory)).collect();
+        let (n, n_best) = (self.points.len(), self.best().count());
         let (step, most) = (self.across.step(), self.across.high());
-        format!(
-            "<figure class=\"frontier\"><figcaption>{caption}</figcaption>\n{values}\n\
-             <svg class=\"models\" height=\"{HEIGHT}\" role=\"group\" aria-label=\"{metric} by bytes: {n} models, {n_best} of \
-             them best for their size\">{across}{up}\n{line}\n{originals}{marks}</svg>\n{sizes}\n\
-             <p class=\"fine\">bytes of weight files</p></figure>\n",
-            caption = self.caption(),
-            values = self.up.labels_upwards(HEIGHT),
-            metric = escape(self.metric),
-            n = self.points.len(),
-            n_best = self.best().count(),
-            across = self.across.grid(),
-            up = self.up.grid_upwards(),
-            line = self.line(),
-            sizes = self.across.labels(|tick| numbers::bytes_on_scale(tick, step, most), |_| String::new()),
-        )
+        html! {
+            figure class="frontier" {
+                figcaption { (self.caption()) }
+                (self.up.labels_upwards(HEIGHT))
+                svg class="models" height=(HEIGHT) role="group" aria-label={
+                    (escape(self.metric)) " by bytes: " (n) " models, " (n_best) " of them best for their size"
+                } {
+                    (self.across.grid())
+                    (self.up.grid_upwards())
+                    (self.line())
+                    "\n"
+                    (originals)
+                    // Labels of the front are placed in order and drawn with their points.
+                    @for point in &self.points { (self.mark(point, &mut room, directory)) "\n" }
+                }
+                (self.across.labels(|tick| numbers::bytes_on_scale(tick, step, most), |_| String::new()))
+                p class="fine" { "bytes of weight files" }
+            }
+        }
     }
 
-    fn caption(&self) -> String {
-        let values = self.points.iter().map(|point| point.value);
-        let (low, high) = ends(values);
+    fn caption(&self) -> Markup {
+        let (low, high) = ends(self.points.iter().map(|point| point.value));
         let which = if is_more_better(self.metric) { "higher is better" } else { "lower is better" };
         let decimal = |value: f64| numbers::decimal(value, 4);
-        let mut about = format!("{which}; from {} to {}", decimal(low), decimal(high));
         let originals: Vec<String> = self.originals.iter().copied().map(decimal).collect();
-        if !originals.is_empty() {
-            let _ = write!(about, "; the original has {}", originals.join(", "));
+        html! {
+            b { (escape(self.metric)) } " "
+            small {
+                (which) "; from " (decimal(low)) " to " (decimal(high))
+                @if !originals.is_empty() { "; the original has " (originals.join(", ")) }
+                @if self.n_undrawn > 0 { "; " (self.n_undrawn) " more are not drawn" }
+            }
         }
-        if self.n_undrawn > 0 {
-            let _ = write!(about, "; {} more are not drawn", self.n_undrawn);
-        }
-        format!("<b>{}</b> <small>{about}</small>", escape(self.metric))
     }
 
     /// Returns the staircase through the front: the best value for each number of bytes.
-    fn line(&self) -> String {
+    fn line(&self) -> Markup {
         let mut path = String::new();
         for (number, point) in self.best().enumerate() {
             let [x, y] = self.place(point);
             let _ = if number == 0 { write!(path, "M{x:.2} {y:.2}") } else { write!(path, "H{x:.2}V{y:.2}") };
         }
-        format!(
-            "<svg viewBox=\"0 0 100 100\" preserveAspectRatio=\"none\" aria-hidden=\"true\">\
-             <path class=\"edge\" d=\"{path}H100\"/></svg>"
-        )
+        html! {
+            svg viewBox="0 0 100 100" preserveAspectRatio="none" aria-hidden="true" {
+                path class="edge" d={ (path) "H100" } {}
+            }
+        }
     }
 
     /// Returns the free space of the narrowest drawing, without the points and the line.
@@ -181,44 +181,54 @@ impl<'a> FrontierPlot<'a> {
     }
 
     /// Returns a dashed line for each original, with a text if there is space.
-    fn originals(&self, room: &mut LabelRoom) -> String {
-        self.originals.iter().fold(String::new(), |mut out, value| {
-            let (y, words) = (self.height(*value), format!("original {}", numbers::decimal(*value, 4)));
-            let _ = write!(
-                out,
-                "<line class=\"original\" x1=\"0\" x2=\"100%\" y1=\"{y:.2}%\" y2=\"{y:.2}%\"><title>{words}</title></line>"
-            );
-            let label = [0.0, 100.0].into_iter().find_map(|x| text_at([x, y], &words, true, room));
-            out + &label.unwrap_or_default() + "\n"
-        })
+    fn originals(&self, room: &mut LabelRoom) -> Markup {
+        html! {
+            @for value in &self.originals {
+                @let y = self.height(*value);
+                @let words = format!("original {}", numbers::decimal(*value, 4));
+                line class="original" x1="0" x2="100%" y1=(format_args!("{y:.2}%")) y2=(format_args!("{y:.2}%")) {
+                    title { (words) }
+                }
+                @if let Some(label) = [0.0, 100.0].into_iter().find_map(|x| text_at([x, y], &words, true, room)) {
+                    (label)
+                }
+                "\n"
+            }
+        }
     }
 
     /// Returns the name of a point, or its bytes if the name is too long, on the better side of the point.
-    fn label(&self, point: &FrontierPoint, room: &mut LabelRoom) -> String {
+    fn label(&self, point: &FrontierPoint, room: &mut LabelRoom) -> Option<Markup> {
         let texts = [point.model.name.to_string(), numbers::bytes(point.model.bytes)];
         let mut texts = texts.iter().filter(|text| width(text) <= LABEL_COLUMNS);
         let above_first = is_more_better(self.metric);
-        texts.find_map(|text| text_at(self.place(point), text, above_first, room)).unwrap_or_default()
+        texts.find_map(|text| text_at(self.place(point), text, above_first, room))
     }
 
-    /// Returns a point with its tooltip, as a link to its page if there is one.
-    fn mark(&self, point: &FrontierPoint, label: &str, directory: &Path) -> String {
+    /// Returns a point with its tooltip, as a link to its page if there is one; the best models have labels.
+    fn mark(&self, point: &FrontierPoint, room: &mut LabelRoom, directory: &Path) -> Markup {
         let FrontierPoint { model, value, is_best } = point;
         let figures = format!("{}, {}", numbers::decimal(*value, 4), numbers::bytes(model.bytes));
-        let title = escape(&format!("{}: {} {figures}", model.name, self.metric));
-        let told = escape(&format!("{}: {figures}", fit(&numbers::printable(model.name), TOLD_COLUMNS)));
+        let told = format!("{}: {figures}", fit(&numbers::printable(model.name), TOLD_COLUMNS));
         let [x, y] = self.place(point);
-        let shape = match model.is_job {
-            true => format!("<circle class=\"dot\" cx=\"{x:.2}%\" cy=\"{y:.2}%\" r=\"6\"/>"),
-            false => format!("<svg x=\"{x:.2}%\" y=\"{y:.2}%\"><path class=\"other\" d=\"M0-7 7 0 0 7-7 0z\"/></svg>"),
+        let content = html! {
+            title { (escape(&format!("{}: {} {figures}", model.name, self.metric))) }
+            @if model.is_job {
+                circle class="dot" cx=(format_args!("{x:.2}%")) cy=(format_args!("{y:.2}%")) r="6" {}
+            } @else {
+                svg x=(format_args!("{x:.2}%")) y=(format_args!("{y:.2}%")) {
+                    path class="other" d="M0-7 7 0 0 7-7 0z" {}
+                }
+            }
+            @if *is_best && let Some(label) = self.label(point, room) { (label) }
+            text class="told" x="100%" y="-28" text-anchor="end" { (escape(&told)) }
         };
         let class = if *is_best { "model best" } else { "model" };
-        let content = format!(
-            "<title>{title}</title>{shape}{label}<text class=\"told\" x=\"100%\" y=\"-28\" text-anchor=\"end\">{told}</text>"
-        );
-        match model.output.and_then(|output| way::to_report(directory, output)) {
-            Some(way) => format!("<a class=\"{class}\" href=\"{way}\">{content}</a>\n"),
-            None => format!("<g class=\"{class}\">{content}</g>\n"),
+        html! {
+            @match model.output.and_then(|output| way::to_report(directory, output)) {
+                Some(way) => a class=(class) href=(way) { (content) }
+                None => g class=(class) { (content) }
+            }
         }
     }
 }
@@ -256,13 +266,13 @@ fn pixels([x, y]: [f64; 2]) -> [f64; 2] {
 }
 
 /// Returns a label beside a position, if there is space.
-fn text_at(at: [f64; 2], text: &str, above_first: bool, room: &mut LabelRoom) -> Option<String> {
+fn text_at(at: [f64; 2], text: &str, above_first: bool, room: &mut LabelRoom) -> Option<Markup> {
     let place = room.place(pixels(at), text, above_first)?;
     let ([x, y], anchor) = (at, place.anchor);
-    Some(format!(
-        "<text class=\"beside\" x=\"{x:.2}%\" y=\"{y:.2}%\" dx=\"{:.0}\" dy=\"{:.0}\" text-anchor=\"{anchor}\">{}</text>",
-        place.dx,
-        place.dy,
-        escape(text)
-    ))
+    Some(html! {
+        text class="beside" x=(format_args!("{x:.2}%")) y=(format_args!("{y:.2}%"))
+            dx=(format_args!("{:.0}", place.dx)) dy=(format_args!("{:.0}", place.dy)) text-anchor=(anchor) {
+            (escape(text))
+        }
+    })
 }

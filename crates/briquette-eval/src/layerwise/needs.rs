@@ -1,0 +1,96 @@
+//! Predicts the memory of a block, so that a memory limit is refused before it is exceeded.
+
+use super::{BlockPart, LayerwiseRunner};
+use crate::lanes::n_lanes;
+use briquette_core::Result;
+use briquette_core::memory::MemoryLimit;
+use briquette_formats::{TensorSource, WeightLayout};
+use std::collections::BTreeSet;
+
+/// Bytes of an element of a Gram matrix, a sum in f64.
+const GRAM_BYTES: u64 = 8;
+/// Bytes of an element of the last batch's matrix: f32, of which the upper triangle is stored.
+const LAST_BYTES: u64 = 2;
+
+/// The inputs and outputs of a linear layer.
+struct Widths<'a> {
+    /// The module that has the layer; layers of one module with equally many inputs usually share them.
+    owner: &'a str,
+    n_inputs: u64,
+    n_outputs: u64,
+}
+
+impl LayerwiseRunner<'_> {
+    /// Refuses to gather the Gram matrices of all blocks beyond the limit.
+    ///
+    /// # Errors
+    /// Refused: the matrices exceed what is left.
+    pub(crate) fn check_before_all_grams(&self) -> Result<()> {
+        let n_bytes: u64 = (0..self.n_blocks()).map(|block| self.gram_bytes(block, GRAM_BYTES)).sum();
+        self.check_before("gather the Gram matrices", n_bytes)
+    }
+
+    /// Refuses to load a block, to run a batch, and to gather its input statistics, beyond the limit.
+    ///
+    /// # Errors
+    /// Refused: the weights, the Gram matrices and the activations of one batch exceed what is left.
+    pub(super) fn check_before_block(&self, index: usize, has_gram: bool) -> Result<()> {
+        let of_weights = self.parts.bytes_of(self.checkpoint, BlockPart::Block(index));
+        let n_bytes = of_weights + self.new_gram_bytes(index, has_gram) + self.batch_bytes(index);
+        self.check_before(&format!("run block {index}"), n_bytes)
+    }
+
+    fn check_before(&self, what: &str, n_bytes: u64) -> Result<()> {
+        let what = format!("{what} of {}", self.checkpoint.path().display());
+        self.host_limit().map_or(Ok(()), |limit| limit.check_before(&what, n_bytes))
+    }
+
+    /// Returns the limit if the blocks run in the memory that it limits.
+    fn host_limit(&self) -> Option<MemoryLimit<'_>> {
+        let is_on_host = briquette_models::device_name(&self.device) == "cpu";
+        self.limit.filter(|limit| limit.is_of_host() && is_on_host)
+    }
+
+    /// Returns the size of the Gram matrices of a block. Layers of one module with equally many inputs share one.
+    fn gram_bytes(&self, index: usize, element_bytes: u64) -> u64 {
+        let layers = self.widths(index);
+        let matrices: BTreeSet<(&str, u64)> = layers.iter().map(|layer| (layer.owner, layer.n_inputs)).collect();
+        matrices.iter().map(|(_, n)| element_bytes * n * n).sum()
+    }
+
+    /// Returns the number of batches that run concurrently in a block: fewer if the limit leaves no room for more.
+    ///
+    /// The results do not depend on this number.
+    pub(super) fn n_lanes(&self, index: usize, has_gram: bool) -> usize {
+        let most = n_lanes(&self.device);
+        let Some(limit) = self.host_limit() else { return most };
+        let left = limit.left().saturating_sub(self.new_gram_bytes(index, has_gram));
+        usize::try_from(left / self.batch_bytes(index).max(1)).unwrap_or(usize::MAX).clamp(1, most)
+    }
+
+    fn new_gram_bytes(&self, index: usize, has_gram: bool) -> u64 {
+        if has_gram { self.gram_bytes(index, GRAM_BYTES + LAST_BYTES) } else { 0 }
+    }
+
+    /// Returns the size of the inputs and outputs of all linear layers of a block, for the largest batch.
+    fn batch_bytes(&self, index: usize) -> u64 {
+        let n_tokens = self.batches.iter().map(|batch| batch.ids.len()).max().unwrap_or(0) as u64;
+        let width: u64 = self.widths(index).iter().map(|layer| layer.n_inputs + layer.n_outputs).sum();
+        4 * n_tokens * width
+    }
+
+    /// Returns the widths of the linear layers of a block that can be observed.
+    fn widths(&self, index: usize) -> Vec<Widths<'_>> {
+        let tensors = self.checkpoint.tensors().iter();
+        let of_block = tensors.filter(|info| self.parts.part_of(&info.name) == BlockPart::Block(index));
+        let linear = of_block.filter_map(|info| {
+            let layer = info.name.strip_suffix(".weight").filter(|layer| self.layers.contains(*layer))?;
+            let [first, last] = info.shape.0[..] else { return None };
+            let is_turned = self.checkpoint.layout() == Some(WeightLayout::Burn);
+            let (n_outputs, n_inputs) = if is_turned { (last, first) } else { (first, last) };
+            let owner = layer.rsplit_once('.').map_or("", |(owner, _)| owner);
+            Some(Widths { owner, n_inputs: n_inputs as u64, n_outputs: n_outputs as u64 })
+        });
+        linear.collect()
+    }
+}

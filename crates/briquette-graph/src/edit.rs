@@ -1,0 +1,139 @@
+//! Graphs with fewer blocks than another.
+
+use crate::blocks::border;
+use crate::graph::{Block, Graph, Node, Operand, ValueId, WeightId};
+use briquette_core::{Error, Result};
+use std::collections::BTreeMap;
+
+impl Graph {
+    /// Returns the same network with only these blocks, in this order, renamed to the first blocks.
+    ///
+    /// A block may occur several times; each occurrence has weights of its own.
+    ///
+    /// # Errors
+    /// - Config: there is no such block, or none is chosen.
+    /// - Config: another value than the output of the block before crosses the border of a block.
+    pub fn with_blocks(&self, chosen: &[usize]) -> Result<Self> {
+        let ends = self.ends_of_blocks()?;
+        if chosen.is_empty() || chosen.len() > self.blocks.len() {
+            let message = format!("found {} blocks, expected 1 to {}", chosen.len(), self.blocks.len());
+            return Err(Error::config(message));
+        }
+        if let Some(block) = chosen.iter().find(|block| **block >= self.blocks.len()) {
+            return Err(Error::config(format!("found block {block}, expected 0 to {}", self.blocks.len() - 1)));
+        }
+        let (first, last) = (self.blocks[0].nodes.start, self.blocks[self.blocks.len() - 1].nodes.end);
+        let mut to = Edit { from: self, graph: Self { nodes: Vec::new(), blocks: Vec::new(), ..self.clone() } };
+        to.graph.nodes.extend_from_slice(&self.nodes[..first]);
+        let mut state = ends[0][0];
+        for (place, &block) in chosen.iter().enumerate() {
+            state = to.add_block(place, block, ends[block], state);
+        }
+        let ends_with = BTreeMap::from([(ends[ends.len() - 1][1], state)]);
+        let after = self.nodes[last..].iter().map(|node| with_values(node, &ends_with));
+        to.graph.nodes.extend(after);
+        to.graph.outputs = to.graph.outputs.iter().map(|value| *ends_with.get(value).unwrap_or(value)).collect();
+        Ok(to.graph.without_unused_weights())
+    }
+
+    /// Returns the value before and after each block.
+    fn ends_of_blocks(&self) -> Result<Vec<[ValueId; 2]>> {
+        let mut ends: Vec<[ValueId; 2]> = Vec::new();
+        for block in &self.blocks {
+            let border = border(self, block);
+            let [inputs, outputs] =
+                [&border.inputs, &border.outputs].map(|values| values.iter().copied().collect::<Vec<_>>());
+            match (inputs.as_slice(), outputs.as_slice()) {
+                (&[before], &[after]) if ends.last().is_none_or(|end| end[1] == before) => ends.push([before, after]),
+                _ => {
+                    let message = format!("found {} inputs and {} outputs, expected one", inputs.len(), outputs.len());
+                    return Err(Error::config(message).at(format_args!("block {:?}", block.name)));
+                }
+            }
+        }
+        if ends.is_empty() {
+            return Err(Error::config("the network has no blocks"));
+        }
+        Ok(ends)
+    }
+
+    /// Drops weights that no node uses, and renumbers the rest.
+    fn without_unused_weights(mut self) -> Self {
+        let mut places = BTreeMap::new();
+        let mut weights = Vec::new();
+        for node in &mut self.nodes {
+            for operand in &mut node.inputs {
+                if let Operand::Weight(weight) = operand {
+                    let place = *places.entry(*weight).or_insert_with(|| {
+                        weights.push(self.weights[weight.0].clone());
+                        WeightId(weights.len() - 1)
+                    });
+                    *weight = place;
+                }
+            }
+        }
+        self.weights = weights;
+        self
+    }
+}
+
+/// A graph that grows by blocks of another.
+struct Edit<'a> {
+    from: &'a Graph,
+    graph: Graph,
+}
+
+impl Edit<'_> {
+    /// Adds a block with new values and weights, and returns its output.
+    fn add_block(&mut self, place: usize, block: usize, [before, after]: [ValueId; 2], state: ValueId) -> ValueId {
+        let (old, new) = (&self.from.blocks[block], self.from.blocks[place].name.clone());
+        let renamed = |name: &str| match name.strip_prefix(&old.name) {
+            Some(rest) => format!("{new}{rest}"),
+            None => name.to_string(),
+        };
+        let (mut values, mut weights) = (BTreeMap::from([(before, state)]), BTreeMap::new());
+        let start = self.graph.nodes.len();
+        for node in &self.from.nodes[old.nodes.clone()] {
+            for output in &node.outputs {
+                self.graph.values.push(renamed(&self.from.values[output.0]));
+                values.insert(*output, ValueId(self.graph.values.len() - 1));
+            }
+            let mut node = with_values(node, &values);
+            node.name = renamed(&node.name);
+            for operand in &mut node.inputs {
+                if let Operand::Weight(weight) = operand {
+                    *weight = *weights.entry(*weight).or_insert_with(|| self.weight(*weight, &renamed));
+                }
+            }
+            self.graph.nodes.push(node);
+        }
+        self.graph.blocks.push(Block { name: new, nodes: start..self.graph.nodes.len() });
+        values[&after]
+    }
+
+    /// Copies a weight of the block; a weight that other blocks share stays shared.
+    fn weight(&mut self, weight: WeightId, renamed: &dyn Fn(&str) -> String) -> WeightId {
+        let old = &self.from.weights[weight.0];
+        let name = renamed(&old.name);
+        if name == old.name && self.graph.weights.get(weight.0) == Some(old) {
+            return weight;
+        }
+        let aliases = old.aliases.iter().map(|alias| renamed(alias)).collect();
+        self.graph.weights.push(crate::graph::Weight { name, aliases, ..old.clone() });
+        WeightId(self.graph.weights.len() - 1)
+    }
+}
+
+/// Returns a node with other values, where the map has them.
+fn with_values(node: &Node, values: &BTreeMap<ValueId, ValueId>) -> Node {
+    let mut node = node.clone();
+    for operand in &mut node.inputs {
+        if let Operand::Value(value) = operand {
+            *value = *values.get(value).unwrap_or(value);
+        }
+    }
+    for output in &mut node.outputs {
+        *output = *values.get(output).unwrap_or(output);
+    }
+    node
+}

@@ -1,0 +1,68 @@
+//! Rotary position embeddings as `config.json` describes them.
+
+use crate::config::Config;
+use crate::op::{Rotary, RotaryScaling};
+use briquette_core::{Error, Result};
+
+/// The settings for heads of a width. `kind` is the kind of layer where kinds have settings of their own.
+pub(super) fn rotary(config: &Config, kind: Option<&str>, head_width: usize) -> Result<Rotary> {
+    let rope = ["rope_parameters", "rope_scaling"].into_iter().find_map(|key| config.object(key));
+    let own = kind.and_then(|kind| rope.as_ref()?.object(kind));
+    let rope = own.or(rope).unwrap_or_default();
+    // Old files of Gemma 3 have the base of sliding layers as a key of its own, and scale other layers alone.
+    let local = config.number("rope_local_base_freq").filter(|_| kind == Some("sliding_attention"));
+    let (theta, rope) = match local {
+        Some(theta) => (theta, Config::default()),
+        None => {
+            let keys = ["rope_theta", "rotary_emb_base"];
+            let theta = rope.number("rope_theta").or(keys.into_iter().find_map(|key| config.number(key)));
+            (theta.unwrap_or(10_000.0), rope)
+        }
+    };
+    let share = rope.number("partial_rotary_factor");
+    let share = share.or(config.number("partial_rotary_factor")).or(config.number("rotary_pct")).unwrap_or(1.0);
+    let width = (head_width as f64 * share) as usize;
+    if width == 0 || width > head_width || !width.is_multiple_of(2) {
+        let message =
+            format!("rotary positions turn {width} elements of a head, expected an even number up to {head_width}");
+        return Err(Error::input(message).at("config.json"));
+    }
+    let scaling = scaling(config, &rope)?;
+    Ok(Rotary { theta, scaling, width: Some(width).filter(|&width| width < head_width) })
+}
+
+fn scaling(config: &Config, rope: &Config) -> Result<RotaryScaling> {
+    let number = |key: &str, usual: f64| rope.number(key).unwrap_or(usual);
+    let longest = config.number("max_position_embeddings").unwrap_or(8192.0);
+    let (factor, original) = (number("factor", 1.0), number("original_max_position_embeddings", longest));
+    Ok(match rope.text("rope_type").or(rope.text("type")).unwrap_or("default") {
+        "default" => RotaryScaling::None,
+        "linear" => RotaryScaling::Linear(factor),
+        "dynamic" => RotaryScaling::Dynamic { factor, original: longest },
+        "llama3" => RotaryScaling::Llama3 {
+            factor,
+            low: number("low_freq_factor", 1.0),
+            high: number("high_freq_factor", 4.0),
+            original: number("original_max_position_embeddings", 8192.0),
+        },
+        "yarn" => RotaryScaling::Yarn {
+            factor,
+            fast: number("beta_fast", 32.0),
+            slow: number("beta_slow", 1.0),
+            original,
+            is_rounded: rope.flag("truncate") != Some(false),
+            amplitude: amplitude(rope, factor),
+        },
+        other => return Err(Error::input(format!("rope_type is {other:?}, which is not known")).at("config.json")),
+    })
+}
+
+/// What YaRN multiplies cosines and sines by.
+fn amplitude(rope: &Config, factor: f64) -> f64 {
+    let scale = |weight: f64| if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 };
+    let given = rope.number("attention_factor");
+    given.unwrap_or(match (rope.number("mscale"), rope.number("mscale_all_dim")) {
+        (Some(own), Some(all)) if own != 0.0 && all != 0.0 => scale(own) / scale(all),
+        _ => scale(1.0),
+    })
+}

@@ -1,0 +1,193 @@
+//! One burn module for any graph: it holds the layers and interprets the operations.
+//!
+//! [`GraphNet`] runs the graph of a checkpoint on every device, with gradients, and on integer codes where its layers
+//! hold them. Parameters have the names of the checkpoint. A run computes any values of the graph from any others, so
+//! blocks, heads and intermediate values need no code in a family. Each value is freed after its last use.
+//!
+//! ```
+//! use briquette_models::graph_net::{GraphNet, RunInputs};
+//! use burn::tensor::{Device, Tensor};
+//! # let fixtures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+//!
+//! let device = Device::default();
+//! let network = GraphNet::from_checkpoint(&fixtures.join("digits"), &device)?;
+//! let logits = network.forward(&RunInputs::images(Tensor::zeros([2, 1, 8, 8], &device))).two();
+//! assert_eq!(logits.dims(), [2, 10]);
+//! # Ok::<(), briquette_core::Error>(())
+//! ```
+
+mod attend;
+mod blank;
+mod blocks;
+mod frequencies;
+mod fuse;
+mod input;
+mod layer;
+mod named_layers;
+mod program;
+mod run;
+mod run_inputs;
+mod steps;
+mod trace;
+mod value;
+mod weights;
+
+pub(crate) use input::input;
+pub use run_inputs::RunInputs;
+pub use value::AnyTensor;
+
+use attend::RunTokens;
+use briquette_core::{Error, Result};
+use briquette_graph::{Graph, ValueId};
+use burn::module::{Content, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor};
+use burn::tensor::Device;
+use named_layers::NamedLayers;
+use program::GraphProgram;
+use run::GraphRun;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use weights::LayerIndex;
+
+/// The variant of [`crate::Network`] that holds a graph; the first segment of its parameters' paths.
+const VARIANT: &str = "Graph";
+
+/// A network that interprets a graph.
+#[derive(Debug, Clone)]
+pub struct GraphNet {
+    layers: NamedLayers,
+    outline: Arc<GraphOutline>,
+}
+
+/// A graph, and what running it needs beside weights.
+#[derive(Debug)]
+struct GraphOutline {
+    graph: Graph,
+    /// The shape of each value for an example.
+    shapes: Vec<Vec<usize>>,
+    index: LayerIndex,
+    /// The value that the task needs: hidden states, or logits.
+    output: ValueId,
+    /// The value that the task's head maps to logits; the output itself without a head.
+    last_state: ValueId,
+    /// The longest text in tokens.
+    max_tokens: Option<usize>,
+    /// Programs so far, by given and wanted values.
+    programs: Mutex<BTreeMap<[Vec<ValueId>; 2], Arc<GraphProgram>>>,
+}
+
+impl GraphOutline {
+    fn program(&self, given: &[ValueId], wanted: &[ValueId]) -> Arc<GraphProgram> {
+        // A poisoned lock only means that another thread panicked elsewhere.
+        let mut known = self.programs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let make = || Arc::new(GraphProgram::new(&self.graph, &self.shapes, &self.index, given, wanted));
+        known.entry([given.to_vec(), wanted.to_vec()]).or_insert_with(make).clone()
+    }
+
+    fn value_named(&self, name: &str) -> Option<ValueId> {
+        self.graph.values.iter().position(|value| value == name).map(ValueId)
+    }
+}
+
+impl GraphNet {
+    /// Returns the graph.
+    pub fn graph(&self) -> &Graph {
+        &self.outline.graph
+    }
+
+    /// Computes hidden states of encoders, or logits of decoders and classifiers.
+    ///
+    /// # Panics
+    /// If an input of the graph is missing or has another shape.
+    pub fn forward(&self, inputs: &RunInputs) -> AnyTensor {
+        let output = self.outline.output;
+        self.run(inputs, &[output]).remove(0)
+    }
+
+    /// Computes any values by name, such as `encoder.layer.3.attention.self.query`.
+    ///
+    /// # Errors
+    /// Config: the graph has no such value.
+    ///
+    /// # Panics
+    /// See [`forward`](Self::forward).
+    pub fn tap(&self, inputs: &RunInputs, names: &[&str]) -> Result<Vec<AnyTensor>> {
+        let find = |name: &&str| {
+            let message = || Error::config(format!("the graph of {} has no value {name:?}", self.graph().family));
+            self.outline.value_named(name).ok_or_else(message)
+        };
+        let wanted = names.iter().map(find).collect::<Result<Vec<_>>>()?;
+        Ok(self.run(inputs, &wanted))
+    }
+
+    /// Returns the fused steps of a whole run, one line each.
+    pub fn lowered(&self) -> Vec<String> {
+        let given: Vec<ValueId> = self.graph().inputs.iter().map(|input| input.value).collect();
+        let program = self.outline.program(&given, &[self.outline.output]);
+        program.steps.iter().map(|step| self.described(step)).collect()
+    }
+
+    fn described(&self, step: &steps::GraphStep) -> String {
+        let layers = step.call.layers().into_iter().map(|layer| self.layers.0[layer].0.as_str());
+        let layers = layers.collect::<Vec<_>>().join(", ");
+        format!("{} {layers}", step.call.name()).trim_end().to_string()
+    }
+
+    /// Computes these values from the inputs of the graph.
+    fn run(&self, inputs: &RunInputs, wanted: &[ValueId]) -> Vec<AnyTensor> {
+        let given = inputs.values(self.graph());
+        let names: Vec<ValueId> = given.iter().map(|(value, _)| *value).collect();
+        let program = self.outline.program(&names, wanted);
+        GraphRun::new(&self.layers, given, inputs.attention()).finish(&program)
+    }
+
+    /// Computes a value from another.
+    fn run_between(&self, [from, to]: [ValueId; 2], x: AnyTensor, tokens: RunTokens) -> AnyTensor {
+        if from == to {
+            return x;
+        }
+        let program = self.outline.program(&[from], &[to]);
+        GraphRun::new(&self.layers, vec![(from, x)], tokens).finish(&program).remove(0)
+    }
+}
+
+impl Module for GraphNet {
+    fn collect_devices(&self, devices: Vec<Device>) -> Vec<Device> {
+        self.layers.collect_devices(devices)
+    }
+
+    fn fork(self, device: &Device) -> Self {
+        Self { layers: self.layers.fork(device), ..self }
+    }
+
+    fn to_device(self, device: &Device) -> Self {
+        Self { layers: self.layers.to_device(device), ..self }
+    }
+
+    fn train(self) -> Self {
+        Self { layers: self.layers.train(), ..self }
+    }
+
+    fn valid(&self) -> Self {
+        Self { layers: self.layers.valid(), outline: Arc::clone(&self.outline) }
+    }
+
+    fn materialize(self) -> Self {
+        Self { layers: self.layers.materialize(), ..self }
+    }
+
+    fn visit<V: ModuleVisitor>(&self, visitor: &mut V) {
+        self.layers.visit(visitor);
+    }
+
+    fn map<M: ModuleMapper>(self, mapper: &mut M) -> Self {
+        Self { layers: self.layers.map(mapper), ..self }
+    }
+}
+
+impl ModuleDisplayDefault for GraphNet {
+    fn content(&self, content: Content) -> Option<Content> {
+        content.add("family", &self.graph().family).add("layers", &self.layers.0.len()).optional()
+    }
+}
+
+impl ModuleDisplay for GraphNet {}

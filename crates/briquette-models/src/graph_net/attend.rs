@@ -1,0 +1,174 @@
+//! Attention of a graph: with or without a mask, grouped heads, rotary positions, windows and cached keys.
+
+use super::frequencies::{amplitude, inverse_frequencies};
+use super::steps::AttentionCall;
+use crate::attention::{attend_causally, attend_to_kept, attend_to_tokens, merge_heads, split_heads};
+use crate::cache::KeyValues;
+use crate::layers::DropoutConfig;
+use crate::rope::Rotation;
+use briquette_cpu::float::ScoreRule;
+use briquette_graph::op::Rotary;
+use burn::tensor::activation::softmax;
+use burn::tensor::{Bool, Tensor};
+
+/// The tokens of a run, for attention.
+#[derive(Default)]
+pub(super) struct RunTokens<'a> {
+    /// True at padding tokens `[batch, length]`.
+    pub(super) padding: Option<Tensor<2, Bool>>,
+    /// The position of each token; the same for every sequence unless keys and values are cached.
+    pub(super) positions: Vec<usize>,
+    /// Keys and values of earlier tokens, one cache for each sequence.
+    pub(super) caches: Option<&'a mut [KeyValues]>,
+    /// The angles of each rotary setting so far.
+    rotations: Vec<(Rotary, usize, Rotation)>,
+}
+
+impl RunTokens<'_> {
+    pub(super) fn new(padding: Option<Tensor<2, Bool>>, positions: Vec<usize>) -> Self {
+        Self { padding, positions, ..Self::default() }
+    }
+
+    /// Rotates `[batch, length, heads · width]`, or only the first elements of each head.
+    fn rotated(&mut self, x: Tensor<3>, rotary: &Rotary, [heads, width]: [usize; 2]) -> Tensor<3> {
+        let Some(part) = rotary.width.filter(|part| *part < width) else {
+            return self.rotated_wholly(x, rotary, [heads, width]);
+        };
+        let [batch, length, all] = x.dims();
+        let by_head = x.reshape([batch, length, heads, width]);
+        let (turned, rest) = (by_head.clone().narrow(3, 0, part), by_head.narrow(3, part, width - part));
+        let turned = self.rotated_wholly(turned.reshape([batch, length, heads * part]), rotary, [heads, part]);
+        Tensor::cat(vec![turned.reshape([batch, length, heads, part]), rest], 3).reshape([batch, length, all])
+    }
+
+    fn rotated_wholly(&mut self, x: Tensor<3>, rotary: &Rotary, [heads, width]: [usize; 2]) -> Tensor<3> {
+        let known = self.rotations.iter().position(|(known, of, _)| known == rotary && *of == width);
+        let at = known.unwrap_or_else(|| {
+            let n_tokens = self.positions.iter().max().map_or(0, |last| last + 1);
+            let frequencies = inverse_frequencies(rotary, width, n_tokens);
+            let rotation = Rotation::new(&frequencies, self.positions.iter().copied());
+            self.rotations.push((rotary.clone(), width, rotation));
+            self.rotations.len() - 1
+        });
+        let turned = self.rotations[at].2.apply(x, heads);
+        match amplitude(rotary) {
+            1.0 => turned,
+            amplitude => turned * amplitude,
+        }
+    }
+}
+
+/// Computes attention of queries, keys and values `[batch, length, heads · width]`, with a bias of the scores.
+pub(super) fn attend(
+    [q, k, v]: [Tensor<3>; 3],
+    bias: Option<Tensor<4>>,
+    call: &AttentionCall,
+    tokens: &mut RunTokens,
+) -> Tensor<3> {
+    let settings = &call.settings;
+    let (heads, kv_heads) = (settings.heads, settings.kv_heads);
+    let (q, k) = match &settings.rotary {
+        None => (q, k),
+        Some(rotary) => {
+            let q = tokens.rotated(q, rotary, [heads, call.width]);
+            (q, tokens.rotated(k, rotary, [kv_heads, call.width]))
+        }
+    };
+    let q = if tokens.caches.is_some() { scaled_for_cache(q, call) } else { q };
+    if let Some(caches) = tokens.caches.as_deref_mut() {
+        let rule = ScoreRule { window: settings.window, soft_cap: settings.soft_cap.map(|cap| cap as f32) };
+        return attend_to_kept([q, k, v], [heads, kv_heads], rule, call.place, caches);
+    }
+    let length = q.dims()[1];
+    let is_windowed = settings.window.is_some_and(|window| window < length);
+    if bias.is_some() || is_windowed || !call.has_usual_scores() {
+        return plain([q, k, v], bias, call, tokens.padding.clone());
+    }
+    if settings.causal {
+        return attend_causally([q, k, v], heads, kv_heads);
+    }
+    let padding = tokens.padding.clone().unwrap_or_else(|| no_padding(&q));
+    if heads != kv_heads {
+        return plain([q, k, v], None, call, Some(padding));
+    }
+    attend_to_tokens([q, k, v], heads, padding, &DropoutConfig::new(0.0).init())
+}
+
+/// Scales queries so that kernels, which divide by `√width`, compute the scores of these settings.
+fn scaled_for_cache(q: Tensor<3>, call: &AttentionCall) -> Tensor<3> {
+    match call.settings.scale {
+        Some(scale) if (scale * (call.width as f64).sqrt() - 1.0).abs() > 1e-12 => {
+            q * (scale * (call.width as f64).sqrt())
+        }
+        _ => q,
+    }
+}
+
+/// Returns a mask without padding for `[batch, length, width]`.
+pub(super) fn no_padding(x: &Tensor<3>) -> Tensor<2, Bool> {
+    let [batch, length, _] = x.dims();
+    Tensor::<2>::zeros([batch, length], &x.device()).greater_elem(0.5)
+}
+
+/// Computes `softmax(q kᵀ / √width + bias) v` by burn's operations, with every mask of the settings.
+fn plain(
+    qkv: [Tensor<3>; 3],
+    bias: Option<Tensor<4>>,
+    call: &AttentionCall,
+    padding: Option<Tensor<2, Bool>>,
+) -> Tensor<3> {
+    let [q, k, v] = qkv;
+    let (probabilities, v) = (probabilities([q, k], bias, call, padding), v);
+    let (heads, kv_heads) = (call.settings.heads, call.settings.kv_heads);
+    merge_heads(probabilities.matmul(repeated(split_heads(v, kv_heads), heads / kv_heads)))
+}
+
+/// Computes attention probabilities `[batch, heads, length, length]`; rows sum to 1.
+pub(super) fn probabilities(
+    [q, k]: [Tensor<3>; 2],
+    bias: Option<Tensor<4>>,
+    call: &AttentionCall,
+    padding: Option<Tensor<2, Bool>>,
+) -> Tensor<4> {
+    let settings = &call.settings;
+    let (heads, kv_heads) = (settings.heads, settings.kv_heads);
+    let ([batch, length, _], device) = (q.dims(), q.device());
+    let (q, k) = (split_heads(q, heads), repeated(split_heads(k, kv_heads), heads / kv_heads));
+    let scores = q.matmul(k.transpose());
+    let mut scores = match settings.scale {
+        Some(scale) => scores * scale,
+        None => scores / (call.width as f32).sqrt(),
+    };
+    if let Some(cap) = settings.soft_cap {
+        scores = burn::tensor::activation::tanh(scores / cap) * cap;
+    }
+    if let Some(bias) = bias {
+        scores = scores + bias;
+    }
+    if settings.causal || settings.window.is_some() {
+        let hidden = Tensor::<4, Bool>::from_data(hidden_keys(settings, length), &device);
+        scores = scores.mask_fill(hidden.expand([batch, heads, length, length]), f32::NEG_INFINITY);
+    }
+    if let Some(padding) = padding.filter(|_| !settings.causal) {
+        let padding = padding.reshape([batch, 1, 1, length]).expand([batch, heads, length, length]);
+        scores = scores.mask_fill(padding, f32::NEG_INFINITY);
+    }
+    softmax(scores, 3)
+}
+
+/// Returns `[1, 1, length, length]`, true where a query must not see a key.
+///
+/// A window of `w` tokens is a token and the `w - 1` before it; without causality, as many after it too.
+fn hidden_keys(settings: &briquette_graph::op::Attention, length: usize) -> burn::tensor::TensorData {
+    let is_hidden = |query: usize, key: usize| {
+        let is_later = settings.causal && key > query;
+        is_later || settings.window.is_some_and(|window| query.abs_diff(key) >= window)
+    };
+    let hidden: Vec<bool> = (0..length * length).map(|at| is_hidden(at / length, at % length)).collect();
+    burn::tensor::TensorData::new(hidden, [1, 1, length, length])
+}
+
+/// Repeats key or value heads: `[b, kv, l, w]` to `[b, kv · times, l, w]`.
+fn repeated(x: Tensor<4>, times: usize) -> Tensor<4> {
+    if times == 1 { x } else { crate::attention::repeat_heads(x, times) }
+}

@@ -1,0 +1,142 @@
+//! Replaces sequences of steps by the fused steps that a kernel computes in one call.
+//!
+//! | steps | fused step |
+//! |---|---|
+//! | query, key and value layers of one input, then bidirectional attention | [`GraphCall::SelfAttention`] |
+//! | linear, function, linear | [`GraphCall::FeedForward`] |
+//! | sum of two values, layer norm | [`GraphCall::AddNorm`] |
+//! | convolution, batch norm, and possibly ReLU, or a sum with a shortcut and ReLU | [`GraphCall::ConvNorm`] |
+//!
+//! A value that a later step or the caller uses is never fused away.
+
+use super::steps::{AfterNorm, GraphCall, GraphStep, StepInput};
+use briquette_graph::ValueId;
+use briquette_graph::op::ElementFunction;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Fuses steps. The caller reads the values in `wanted`.
+pub(super) fn fused(steps: Vec<GraphStep>, wanted: &[ValueId]) -> Vec<GraphStep> {
+    let mut fusing = Fusing::new(steps, wanted);
+    for last in 0..fusing.steps.len() {
+        let Some(step) = fusing.steps[last].clone() else { continue };
+        let found = match &step.call {
+            GraphCall::Attention(_) => fusing.self_attention(&step),
+            GraphCall::Linear(_) => fusing.feed_forward(&step),
+            GraphCall::LayerNorm(_) => fusing.add_norm(&step),
+            GraphCall::BatchNorm(_) => fusing.conv_norm(&step),
+            GraphCall::Function(ElementFunction::Relu) => fusing.conv_relu(&step),
+            _ => None,
+        };
+        if let Some((fused, replaced)) = found {
+            replaced.into_iter().for_each(|index| fusing.steps[index] = None);
+            fusing.steps[last] = Some(fused);
+        }
+    }
+    fusing.steps.into_iter().flatten().collect()
+}
+
+/// A fused step, and the indices of the steps that it replaces beside the last.
+type Fused = Option<(GraphStep, Vec<usize>)>;
+
+struct Fusing {
+    steps: Vec<Option<GraphStep>>,
+    /// The step that computes each value.
+    makers: BTreeMap<ValueId, usize>,
+    /// Values that have one use, by a step.
+    used_once: BTreeSet<ValueId>,
+}
+
+impl Fusing {
+    fn new(steps: Vec<GraphStep>, wanted: &[ValueId]) -> Self {
+        let mut uses: BTreeMap<ValueId, usize> = wanted.iter().map(|value| (*value, 2)).collect();
+        for value in steps.iter().flat_map(|step| &step.inputs).filter_map(value_of) {
+            *uses.entry(value).or_default() += 1;
+        }
+        let makers = steps.iter().enumerate().flat_map(|(index, step)| step.outputs.iter().map(move |v| (*v, index)));
+        let makers = makers.collect();
+        let used_once = uses.into_iter().filter(|(_, n)| *n == 1).map(|(value, _)| value).collect();
+        Self { steps: steps.into_iter().map(Some).collect(), makers, used_once }
+    }
+
+    /// Returns the step that computes an input which nothing else uses.
+    fn sole(&self, source: &StepInput) -> Option<(usize, &GraphStep)> {
+        let value = value_of(source).filter(|value| self.used_once.contains(value))?;
+        let index = *self.makers.get(&value)?;
+        Some((index, self.steps[index].as_ref()?))
+    }
+
+    fn self_attention(&self, attention: &GraphStep) -> Fused {
+        let GraphCall::Attention(call) = &attention.call else { return None };
+        let settings = &call.settings;
+        if *settings != (briquette_graph::op::Attention::full(settings.heads)) || attention.inputs.len() != 3 {
+            return None;
+        }
+        let (mut layers, mut replaced, mut inputs) = ([0; 3], Vec::new(), Vec::new());
+        for (layer, source) in layers.iter_mut().zip(&attention.inputs) {
+            let (index, step) = self.sole(source)?;
+            let GraphCall::Linear(linear) = step.call else { return None };
+            *layer = linear;
+            replaced.push(index);
+            inputs.push(step.inputs[0]);
+        }
+        inputs.dedup();
+        let is_one = inputs.len() == 1;
+        is_one.then(|| (fused_step(GraphCall::SelfAttention(layers, call.clone()), inputs, attention), replaced))
+    }
+
+    fn feed_forward(&self, down: &GraphStep) -> Fused {
+        let GraphCall::Linear(down_layer) = down.call else { return None };
+        let (at_function, function) = self.sole(&down.inputs[0])?;
+        let GraphCall::Function(known) = function.call else { return None };
+        let (at_up, up) = self.sole(function.inputs.first()?)?;
+        let GraphCall::Linear(up_layer) = up.call else { return None };
+        let call = GraphCall::FeedForward([up_layer, down_layer], known);
+        Some((fused_step(call, up.inputs.clone(), down), vec![at_up, at_function]))
+    }
+
+    fn add_norm(&self, norm: &GraphStep) -> Fused {
+        let GraphCall::LayerNorm(layer) = norm.call else { return None };
+        let (at_sum, sum) = self.sole(&norm.inputs[0])?;
+        let is_of_two_values = sum.inputs.len() == 2 && sum.inputs.iter().all(|source| value_of(source).is_some());
+        let adds = sum.call == GraphCall::Function(ElementFunction::Add) && is_of_two_values;
+        adds.then(|| (fused_step(GraphCall::AddNorm(layer), sum.inputs.clone(), norm), vec![at_sum]))
+    }
+
+    fn conv_norm(&self, norm: &GraphStep) -> Fused {
+        let GraphCall::BatchNorm(layer) = norm.call else { return None };
+        let (at_conv, conv) = self.sole(&norm.inputs[0])?;
+        let GraphCall::Conv(conv_layer) = conv.call else { return None };
+        let call = GraphCall::ConvNorm { conv: conv_layer, norm: layer, then: AfterNorm::Nothing };
+        Some((fused_step(call, conv.inputs.clone(), norm), vec![at_conv]))
+    }
+
+    /// Fuses a ReLU with the convolution and norm before it, or with their sum with a shortcut.
+    fn conv_relu(&self, relu: &GraphStep) -> Fused {
+        let (at_before, before) = self.sole(relu.inputs.first()?)?;
+        if let GraphCall::ConvNorm { conv, norm, then: AfterNorm::Nothing } = before.call {
+            let call = GraphCall::ConvNorm { conv, norm, then: AfterNorm::Relu };
+            return Some((fused_step(call, before.inputs.clone(), relu), vec![at_before]));
+        }
+        let &[inner, shortcut] = before.inputs.as_slice() else { return None };
+        if before.call != GraphCall::Function(ElementFunction::Add) || value_of(&shortcut).is_none() {
+            return None;
+        }
+        let (at_conv, step) = self.sole(&inner)?;
+        let GraphCall::ConvNorm { conv, norm, then: AfterNorm::Nothing } = step.call else { return None };
+        let call = GraphCall::ConvNorm { conv, norm, then: AfterNorm::AddRelu };
+        let inputs = vec![step.inputs[0], shortcut];
+        Some((fused_step(call, inputs, relu), vec![at_conv, at_before]))
+    }
+}
+
+fn value_of(source: &StepInput) -> Option<ValueId> {
+    match source {
+        StepInput::Value(value) => Some(*value),
+        StepInput::Layer(_) => None,
+    }
+}
+
+/// Returns a step with the outputs of the last step that it replaces.
+fn fused_step(call: GraphCall, inputs: Vec<StepInput>, last: &GraphStep) -> GraphStep {
+    GraphStep { call, inputs, outputs: last.outputs.clone(), frees: Vec::new() }
+}

@@ -1,0 +1,150 @@
+//! Programs: the steps that compute some values of a graph from others.
+
+use super::fuse;
+use super::steps::{AttentionCall, GraphCall, GraphStep, StepInput};
+use super::weights::LayerIndex;
+use briquette_graph::op::{Composite, Primitive};
+use briquette_graph::{Graph, Node, Op, Operand, ValueId};
+use std::collections::BTreeSet;
+
+/// Steps that compute the wanted values.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct GraphProgram {
+    pub(super) steps: Vec<GraphStep>,
+    pub(super) wanted: Vec<ValueId>,
+}
+
+impl GraphProgram {
+    /// Plans the steps from the values in `given` to the values in `wanted`, and fuses what one kernel computes.
+    pub(super) fn new(
+        graph: &Graph,
+        shapes: &[Vec<usize>],
+        layers: &LayerIndex,
+        given: &[ValueId],
+        wanted: &[ValueId],
+    ) -> Self {
+        let needed = needed_nodes(graph, given, wanted);
+        let attentions: Vec<usize> = (0..graph.nodes.len()).filter(|&node| is_attention(&graph.nodes[node])).collect();
+        let step = |&index: &usize| {
+            let node = &graph.nodes[index];
+            let place = attentions.binary_search(&index).unwrap_or_default();
+            step(node, shapes, layers, place)
+        };
+        let steps = fuse::fused(needed.iter().map(step).collect(), wanted);
+        let mut program = Self { steps, wanted: wanted.to_vec() };
+        program.free_values();
+        program
+    }
+
+    /// Frees each value after its last use.
+    fn free_values(&mut self) {
+        let mut later: BTreeSet<ValueId> = self.wanted.iter().copied().collect();
+        for step in self.steps.iter_mut().rev() {
+            let used = step.inputs.iter().filter_map(|source| match source {
+                StepInput::Value(value) => Some(*value),
+                StepInput::Layer(_) => None,
+            });
+            let all: BTreeSet<ValueId> = used.chain(step.outputs.iter().copied()).collect();
+            step.frees = all.into_iter().filter(|value| later.insert(*value)).collect();
+        }
+    }
+}
+
+fn is_attention(node: &Node) -> bool {
+    matches!(node.op, Op::Composite(Composite::Attention(_)))
+}
+
+/// Returns the nodes that the wanted values depend on, in order, without those before the given values.
+pub(super) fn needed_nodes(graph: &Graph, given: &[ValueId], wanted: &[ValueId]) -> Vec<usize> {
+    let mut open: BTreeSet<ValueId> = wanted.iter().copied().filter(|value| !given.contains(value)).collect();
+    let mut nodes = Vec::new();
+    for (index, node) in graph.nodes.iter().enumerate().rev() {
+        if node.outputs.iter().any(|output| open.contains(output)) {
+            nodes.push(index);
+            open.extend(node.values().map(|(_, value)| value).filter(|value| !given.contains(value)));
+        }
+    }
+    nodes.reverse();
+    nodes
+}
+
+/// Turns a node into a step.
+fn step(node: &Node, shapes: &[Vec<usize>], layers: &LayerIndex, place: usize) -> GraphStep {
+    let shape = |operand: &Operand| match operand {
+        Operand::Value(value) => shapes[value.0].clone(),
+        Operand::Weight(weight) => layers.shape(*weight).to_vec(),
+    };
+    let (call, n_inputs) = match &node.op {
+        Op::Composite(composite) => composite_call(composite, node, layers, place, &shape),
+        Op::Primitive(Primitive::Conv(_)) => (GraphCall::Conv(layers.of_operand(&node.inputs[1])), 1),
+        Op::Primitive(primitive) => (primitive_call(primitive, &shape(&node.inputs[0])), node.inputs.len()),
+    };
+    // A layer holds the other operands.
+    let skips_table = matches!(call, GraphCall::Embedding(_));
+    let operands = if skips_table { &node.inputs[1..] } else { &node.inputs[..n_inputs] };
+    let source = |operand: &Operand| match operand {
+        Operand::Value(value) => StepInput::Value(*value),
+        Operand::Weight(_) => StepInput::Layer(layers.of_operand(operand)),
+    };
+    GraphStep { call, inputs: operands.iter().map(source).collect(), outputs: node.outputs.clone(), frees: Vec::new() }
+}
+
+/// Returns the call of a composite, and how many of its inputs are no weights of the layer.
+fn composite_call(
+    composite: &Composite,
+    node: &Node,
+    layers: &LayerIndex,
+    place: usize,
+    shape: &dyn Fn(&Operand) -> Vec<usize>,
+) -> (GraphCall, usize) {
+    let layer = |input: usize| layers.of_operand(&node.inputs[input]);
+    match composite {
+        Composite::Linear if layers.is_table(&node.inputs[1]) => {
+            let bias = node.inputs.get(2).map(|bias| layers.of_operand(bias));
+            (GraphCall::Head(layer(1), bias), 1)
+        }
+        Composite::Linear => (GraphCall::Linear(layer(1)), 1),
+        Composite::Embedding => (GraphCall::Embedding(layer(0)), 2),
+        Composite::LayerNorm { .. } => (GraphCall::LayerNorm(layer(1)), 1),
+        Composite::RmsNorm { offset, .. } => (GraphCall::RmsNorm { layer: layer(1), heads: 1, offset: *offset }, 1),
+        Composite::HeadNorm { heads, offset, .. } => {
+            (GraphCall::RmsNorm { layer: layer(1), heads: *heads, offset: *offset }, 1)
+        }
+        Composite::BatchNorm { .. } => (GraphCall::BatchNorm(layer(1)), 1),
+        Composite::Attention(settings) => {
+            let width = shape(&node.inputs[0]).last().copied().unwrap_or_default() / settings.heads.max(1);
+            (GraphCall::Attention(AttentionCall { settings: settings.clone(), place, width }), node.inputs.len())
+        }
+        Composite::Gate(function) => (GraphCall::Gate(*function), 2),
+        Composite::SplitHeads { heads, parts } => (GraphCall::SplitHeads { heads: *heads, parts: *parts }, 1),
+        Composite::SpaceToTokens => (GraphCall::SpaceToTokens, 1),
+        Composite::PrependTokens => (GraphCall::PrependTokens, node.inputs.len()),
+        Composite::TakeToken(index) => (GraphCall::TakeToken(*index), 1),
+        // The index of layers refuses graphs with these.
+        Composite::GroupNorm { .. } | Composite::Experts { .. } | Composite::SeparateExperts { .. } => {
+            unreachable!("refused before")
+        }
+    }
+}
+
+fn primitive_call(primitive: &Primitive, from: &[usize]) -> GraphCall {
+    let from = from.to_vec();
+    match primitive {
+        Primitive::Elementwise(function) => GraphCall::Function(*function),
+        Primitive::MatMul { transpose_b } => GraphCall::MatMul { transpose_b: *transpose_b },
+        Primitive::Reshape(to) => GraphCall::Reshape { from, to: to.clone() },
+        Primitive::Transpose(permutation) => GraphCall::Transpose(permutation.clone()),
+        Primitive::Expand(to) => GraphCall::Expand { from, to: to.clone() },
+        Primitive::Split { axis, sizes } => GraphCall::Split { axis: *axis, sizes: sizes.clone() },
+        Primitive::Slice { axis, start, len } => GraphCall::Slice { axis: *axis, start: *start, len: *len },
+        Primitive::Concat { axis } => GraphCall::Concat { axis: *axis },
+        Primitive::Scale(factor) => GraphCall::Scale(*factor),
+        Primitive::Pad { before, after } => GraphCall::Pad { before: before.clone(), after: after.clone() },
+        Primitive::Reduce { axes, kind } => GraphCall::Reduce { axes: axes.clone(), kind: *kind },
+        Primitive::Pool(window) => GraphCall::Pool(window.clone()),
+        Primitive::AdaptivePool(size) => GraphCall::AdaptivePool([size[0], size[1]]),
+        Primitive::Softmax { axis } => GraphCall::Softmax { axis: *axis },
+        // The index of layers refuses graphs with these.
+        _ => unreachable!("refused before"),
+    }
+}

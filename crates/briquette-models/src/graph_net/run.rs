@@ -1,0 +1,385 @@
+//! Runs the steps of a program.
+
+use super::attend::{RunTokens, attend, no_padding};
+use super::layer::GraphLayer;
+use super::named_layers::NamedLayers;
+use super::program::GraphProgram;
+use super::steps::{AfterNorm, AttentionCall, GraphCall, GraphStep, StepInput};
+use super::value::{AnyTensor, BinaryFunction, with_tensor};
+use crate::bert::HiddenActivation;
+use crate::layers::{Linear, Then, feed_forward, normed, self_attention};
+use briquette_graph::ValueId;
+use briquette_graph::op::{ElementFunction, PoolWindow, Reduction};
+use briquette_ops::compressed::max_pool2d;
+use briquette_ops::fused::swiglu;
+use burn::tensor::Tensor;
+use burn::tensor::activation::{gelu_approximate, hard_swish, relu, sigmoid, silu, tanh};
+use burn::tensor::module::{adaptive_avg_pool2d, avg_pool2d};
+use burn::tensor::ops::AvgPoolOptions;
+use std::collections::BTreeMap;
+
+/// The state of a run.
+pub(super) struct GraphRun<'a> {
+    layers: &'a NamedLayers,
+    values: BTreeMap<ValueId, AnyTensor>,
+    pub(super) tokens: RunTokens<'a>,
+}
+
+impl<'a> GraphRun<'a> {
+    /// Begins a run from given values.
+    pub(super) fn new(layers: &'a NamedLayers, given: Vec<(ValueId, AnyTensor)>, tokens: RunTokens<'a>) -> Self {
+        Self { layers, values: given.into_iter().collect(), tokens }
+    }
+
+    /// Runs all steps and returns the wanted values.
+    ///
+    /// # Panics
+    /// If a given value is missing or has another shape.
+    pub(super) fn finish(mut self, program: &GraphProgram) -> Vec<AnyTensor> {
+        program.steps.iter().for_each(|step| self.step(step));
+        program.wanted.iter().map(|value| self.value(*value)).collect()
+    }
+
+    /// Passes the inputs of all layers to probes, without the output of the last linear layer.
+    pub(super) fn only_show(mut self, program: &GraphProgram) {
+        let is_product = |step: &GraphStep| matches!(step.call, GraphCall::Linear(_) | GraphCall::FeedForward(..));
+        let last = program.steps.iter().rposition(is_product).unwrap_or(program.steps.len());
+        program.steps[..last].iter().for_each(|step| self.step(step));
+        match program.steps.get(last) {
+            Some(GraphStep { call: GraphCall::Linear(layer), inputs, .. }) => {
+                with_tensor!(self.input(&inputs[0]), x => self.linear_layer(*layer).only_show(x));
+            }
+            Some(GraphStep { call: GraphCall::FeedForward([up, down], function), inputs, .. }) => {
+                let x = with_tensor!(self.input(&inputs[0]), x => self.linear_layer(*up).forward(x).into());
+                with_tensor!(apply(*function, x), x => self.linear_layer(*down).only_show(x));
+            }
+            _ => {}
+        }
+    }
+
+    fn value(&self, value: ValueId) -> AnyTensor {
+        self.values.get(&value).cloned().unwrap_or_else(|| panic!("value {} was not computed", value.0))
+    }
+
+    fn input(&self, source: &StepInput) -> AnyTensor {
+        match source {
+            StepInput::Value(value) => self.value(*value),
+            StepInput::Layer(layer) => self.layers.0[*layer].1.weight(),
+        }
+    }
+
+    fn layer(&self, layer: usize) -> &'a GraphLayer {
+        &self.layers.0[layer].1
+    }
+
+    fn linear_layer(&self, layer: usize) -> &'a Linear {
+        match self.layer(layer) {
+            GraphLayer::Linear(linear) => linear,
+            other => panic!("found {other:?}, expected a linear layer"),
+        }
+    }
+
+    fn step(&mut self, step: &GraphStep) {
+        let mut inputs: Vec<AnyTensor> = step.inputs.iter().map(|source| self.input(source)).collect();
+        for value in &step.frees {
+            self.values.remove(value);
+        }
+        let outputs = match &step.call {
+            GraphCall::Split { axis, sizes } => split(&inputs.remove(0), *axis, sizes),
+            GraphCall::SplitHeads { heads, parts } => split_heads(inputs.remove(0).three(), *heads, *parts),
+            call => vec![self.call(call, inputs)],
+        };
+        self.values.extend(step.outputs.iter().copied().zip(outputs));
+        for value in &step.frees {
+            self.values.remove(value);
+        }
+    }
+
+    /// Computes the only output of a step.
+    fn call(&mut self, call: &GraphCall, mut inputs: Vec<AnyTensor>) -> AnyTensor {
+        match call {
+            GraphCall::Attention(attention) => return self.attention(attention, inputs),
+            GraphCall::Function(function) => return elementwise(*function, inputs),
+            GraphCall::Concat { axis } => return AnyTensor::joined(inputs, *axis),
+            GraphCall::PrependTokens => return prepend_tokens(inputs),
+            _ => {}
+        }
+        let x = inputs.remove(0);
+        match call {
+            GraphCall::Linear(layer) => with_tensor!(x, x => self.linear_layer(*layer).forward(x).into()),
+            GraphCall::Head(table, bias) => self.head(x.three(), *table, *bias),
+            GraphCall::Embedding(layer) => self.embedding(*layer, x),
+            GraphCall::LayerNorm(layer) => self.layer_norm(*layer, x, None),
+            GraphCall::AddNorm(layer) => self.layer_norm(*layer, x, inputs.pop()),
+            GraphCall::RmsNorm { layer, heads, offset } => self.rms_norm(*layer, x, *heads, *offset),
+            GraphCall::BatchNorm(layer) => self.batch_norm(*layer, x),
+            GraphCall::Conv(layer) => self.conv(*layer, x.four()),
+            GraphCall::ConvNorm { conv, norm, then } => self.conv_norm([*conv, *norm], *then, x.four(), inputs.pop()),
+            GraphCall::SelfAttention(layers, attention) => self.self_attention(*layers, attention, x.three()),
+            GraphCall::FeedForward(layers, function) => self.feed_forward(*layers, *function, x),
+            GraphCall::Gate(ElementFunction::Silu) => match (x, inputs.remove(0)) {
+                (AnyTensor::Three(gate), AnyTensor::Three(up)) => swiglu(gate, up).into(),
+                (gate, up) => apply(ElementFunction::Silu, gate).zip(up, BinaryFunction::Mul),
+            },
+            GraphCall::Gate(function) => apply(*function, x).zip(inputs.remove(0), BinaryFunction::Mul),
+            GraphCall::MatMul { transpose_b: true } => x.zip(inputs.remove(0), BinaryFunction::MatMulTransposed),
+            GraphCall::MatMul { .. } => x.zip(inputs.remove(0), BinaryFunction::MatMul),
+            GraphCall::Reshape { from, to } => reshape(x, from, to),
+            GraphCall::Expand { from, to } => expand(x, from, to),
+            GraphCall::Transpose(permutation) => x.permuted(permutation),
+            GraphCall::Slice { axis, start, len } => x.narrowed(*axis, *start, *len),
+            GraphCall::SpaceToTokens => x.four().flatten::<3>(2, 3).swap_dims(1, 2).into(),
+            GraphCall::TakeToken(index) => x.three().narrow(1, *index, 1).squeeze_dim::<2>(1).into(),
+            GraphCall::Scale(factor) => with_tensor!(x, x => (x * *factor).into()),
+            GraphCall::Pad { before, after } => pad(x, before, after),
+            GraphCall::Reduce { axes, kind } => reduce(x, axes, *kind),
+            GraphCall::Pool(window) => pool(x.four(), window),
+            GraphCall::AdaptivePool(size) => adaptive_avg_pool2d(x.four(), *size).into(),
+            GraphCall::Softmax { axis } => with_tensor!(x, x => burn::tensor::activation::softmax(x, *axis).into()),
+            GraphCall::Attention(_) | GraphCall::Function(_) | GraphCall::Concat { .. } | GraphCall::PrependTokens => {
+                unreachable!("above")
+            }
+            GraphCall::Split { .. } | GraphCall::SplitHeads { .. } => unreachable!("has several outputs"),
+        }
+    }
+
+    fn embedding(&self, layer: usize, ids: AnyTensor) -> AnyTensor {
+        match self.layer(layer) {
+            GraphLayer::Embedding(table) => table.forward(ids.ids()).into(),
+            other => panic!("found {other:?}, expected a table"),
+        }
+    }
+
+    fn head(&self, x: Tensor<3>, table: usize, bias: Option<usize>) -> AnyTensor {
+        let GraphLayer::Embedding(table) = self.layer(table) else { panic!("expected a table") };
+        let logits: AnyTensor = table.product(x).into();
+        match bias {
+            Some(bias) => logits.zip(self.layer(bias).weight(), BinaryFunction::Add),
+            None => logits,
+        }
+    }
+
+    fn layer_norm(&self, layer: usize, x: AnyTensor, shortcut: Option<AnyTensor>) -> AnyTensor {
+        let GraphLayer::LayerNorm(norm) = self.layer(layer) else { panic!("expected a layer norm") };
+        match (x, shortcut) {
+            (x, None) => with_tensor!(x, x => norm.forward(x).into()),
+            (AnyTensor::Three(x), Some(AnyTensor::Three(shortcut))) => {
+                // Positions are the same for every item.
+                let (of_x, of_shortcut) = (x.dims(), shortcut.dims());
+                let dims: [usize; 3] = std::array::from_fn(|axis| of_x[axis].max(of_shortcut[axis]));
+                norm.forward_sum(x.expand(dims), shortcut.expand(dims)).into()
+            }
+            (x, Some(shortcut)) => {
+                let sum = x.zip(shortcut, BinaryFunction::Add);
+                with_tensor!(sum, x => norm.forward(x).into())
+            }
+        }
+    }
+
+    /// Norms the last axis, or each head of it; `offset` is added to the weight.
+    fn rms_norm(&self, layer: usize, x: AnyTensor, heads: usize, offset: f64) -> AnyTensor {
+        let GraphLayer::RmsNorm(norm) = self.layer(layer) else { panic!("expected an RMS norm") };
+        let dims = x.dims();
+        if heads > 1 {
+            let by_head = x.reshaped(&[dims[0], dims[1], heads, dims[2] / heads]);
+            return self.rms_norm(layer, by_head, 1, offset).reshaped(&dims);
+        }
+        match x {
+            AnyTensor::Three(x) if offset == 0.0 => normed(norm, x).into(),
+            x if offset == 0.0 => with_tensor!(x, x => norm.forward(x).into()),
+            x => with_tensor!(x, x => {
+                let rank = x.dims().len();
+                let scale = (x.clone().square().mean_dim(rank - 1) + norm.epsilon).sqrt();
+                AnyTensor::from(x / scale).zip((norm.gamma.val() + offset).into(), BinaryFunction::Mul)
+            }),
+        }
+    }
+
+    fn batch_norm(&self, layer: usize, x: AnyTensor) -> AnyTensor {
+        let GraphLayer::BatchNorm(norm) = self.layer(layer) else { panic!("expected a batch norm") };
+        with_tensor!(x, x => norm.forward(x).into())
+    }
+
+    fn conv(&self, layer: usize, x: Tensor<4>) -> AnyTensor {
+        let GraphLayer::Conv2d(conv) = self.layer(layer) else { panic!("expected a convolution") };
+        conv.forward(x).into()
+    }
+
+    fn conv_norm(&self, layers: [usize; 2], then: AfterNorm, x: Tensor<4>, shortcut: Option<AnyTensor>) -> AnyTensor {
+        let [GraphLayer::Conv2d(conv), GraphLayer::BatchNorm(norm)] = layers.map(|layer| self.layer(layer)) else {
+            panic!("expected a convolution and a batch norm")
+        };
+        let then = match (then, shortcut) {
+            (AfterNorm::AddRelu, Some(shortcut)) => Then::AddRelu(shortcut.four()),
+            (AfterNorm::Relu, _) => Then::Relu,
+            _ => Then::Nothing,
+        };
+        conv.forward_norm(x, norm, then).into()
+    }
+
+    fn attention(&mut self, call: &AttentionCall, inputs: Vec<AnyTensor>) -> AnyTensor {
+        let mut inputs = inputs.into_iter();
+        let mut next = || inputs.next().expect("query, key and value");
+        let qkv = [next().three(), next().three(), next().three()];
+        let bias = inputs.next().map(|bias| bias.with_rank(4).four());
+        attend(qkv, bias, call, &mut self.tokens).into()
+    }
+
+    fn self_attention(&mut self, layers: [usize; 3], call: &AttentionCall, x: Tensor<3>) -> AnyTensor {
+        let layers = layers.map(|layer| self.linear_layer(layer));
+        let padding = self.tokens.padding.get_or_insert_with(|| no_padding(&x)).clone();
+        if let Some(attended) = self_attention(&x, layers, call.settings.heads, &padding) {
+            return attended.into();
+        }
+        let qkv = layers.map(|layer| layer.forward(x.clone()));
+        attend(qkv, None, call, &mut self.tokens).into()
+    }
+
+    fn feed_forward(&self, layers: [usize; 2], function: ElementFunction, x: AnyTensor) -> AnyTensor {
+        let [up, down] = layers.map(|layer| self.linear_layer(layer));
+        if let AnyTensor::Three(x) = &x
+            && let Some(known) = hidden_activation(function).and_then(HiddenActivation::on_codes)
+            && let Some(found) = feed_forward(x, [up, down], known)
+        {
+            return found.into();
+        }
+        let inner = with_tensor!(x, x => up.forward(x).into());
+        with_tensor!(apply(function, inner), x => down.forward(x).into())
+    }
+}
+
+fn hidden_activation(function: ElementFunction) -> Option<HiddenActivation> {
+    match function {
+        ElementFunction::Gelu => Some(HiddenActivation::Gelu),
+        ElementFunction::Relu => Some(HiddenActivation::Relu),
+        _ => None,
+    }
+}
+
+/// Applies a function of one input.
+fn apply(function: ElementFunction, x: AnyTensor) -> AnyTensor {
+    with_tensor!(x, x => match function {
+        ElementFunction::Gelu => briquette_ops::fused::gelu(x),
+        ElementFunction::GeluTanh => gelu_approximate(x),
+        ElementFunction::Relu => relu(x),
+        ElementFunction::Relu6 => x.clamp(0.0, 6.0),
+        ElementFunction::Silu => silu(x),
+        ElementFunction::Sigmoid => sigmoid(x),
+        ElementFunction::Tanh => tanh(x),
+        ElementFunction::HardSwish => hard_swish(x),
+        ElementFunction::HardSigmoid => (x + 3.0).clamp(0.0, 6.0) / 6.0,
+        ElementFunction::QuickGelu => x.clone() * sigmoid(x * 1.702),
+        ElementFunction::Neg => -x,
+        ElementFunction::Square => x.powi_scalar(2),
+        ElementFunction::Rsqrt => x.sqrt().recip(),
+        other => panic!("{} is no function of one input", other.name()),
+    }.into())
+}
+
+fn elementwise(function: ElementFunction, inputs: Vec<AnyTensor>) -> AnyTensor {
+    let op = match function {
+        ElementFunction::Add => BinaryFunction::Add,
+        ElementFunction::Sub => BinaryFunction::Sub,
+        ElementFunction::Mul => BinaryFunction::Mul,
+        unary => return apply(unary, inputs.into_iter().next().expect("an input")),
+    };
+    inputs.into_iter().reduce(|a, b| a.zip(b, op)).expect("an input")
+}
+
+fn split(x: &AnyTensor, axis: usize, sizes: &[usize]) -> Vec<AnyTensor> {
+    let mut start = 0;
+    let part = |&len: &usize| {
+        start += len;
+        x.clone().narrowed(axis, start - len, len)
+    };
+    sizes.iter().map(part).collect()
+}
+
+/// Reshapes like `from` to `to`, which are the shapes of an example of another batch size and length.
+///
+/// Leading axes that the example keeps have the extents of `x`. If the first axis changes, it changes in proportion.
+fn reshape(x: AnyTensor, from: &[usize], to: &[usize]) -> AnyTensor {
+    let dims = x.dims();
+    let n_kept = from.iter().zip(to).take_while(|(from, to)| from == to).count();
+    let mut shape = to.to_vec();
+    shape[..n_kept].copy_from_slice(&dims[..n_kept]);
+    if n_kept == 0 {
+        shape[0] = to[0] * dims[0] / from[0];
+    }
+    x.reshaped(&shape)
+}
+
+/// Repeats axes like from `from` to `to`. The batch is repeated later, where values of the whole batch are met.
+fn expand(x: AnyTensor, from: &[usize], to: &[usize]) -> AnyTensor {
+    let dims = x.with_rank(to.len());
+    let mut shape = to.to_vec();
+    let is_kept = |axis: usize| axis == 0 || from.len() == to.len() && from[axis] == to[axis];
+    for (axis, extent) in dims.dims().into_iter().enumerate() {
+        if is_kept(axis) {
+            shape[axis] = extent;
+        }
+    }
+    dims.expanded(&shape)
+}
+
+/// Cuts `[batch, length, heads · parts · width]` into parts `[batch, length, heads · width]`.
+fn split_heads(x: Tensor<3>, heads: usize, parts: usize) -> Vec<AnyTensor> {
+    let [batch, length, all] = x.dims();
+    let width = all / heads / parts;
+    let by_part = x.reshape([batch, length, heads, parts, width]);
+    let part = |index| by_part.clone().narrow(3, index, 1).reshape([batch, length, heads * width]).into();
+    (0..parts).map(part).collect()
+}
+
+/// Puts learned tokens, repeated for every item, before the tokens `[batch, length, width]`.
+fn prepend_tokens(inputs: Vec<AnyTensor>) -> AnyTensor {
+    let mut inputs = inputs.into_iter();
+    let x = inputs.next().expect("tokens");
+    let batch = x.dims()[0];
+    let learned = inputs.map(|token| {
+        let [_, n, width] = token.clone().three().dims();
+        token.expanded(&[batch, n, width])
+    });
+    AnyTensor::joined(learned.chain([x.clone()]).collect(), 1)
+}
+
+/// Adds zeros before and after each axis.
+fn pad(x: AnyTensor, before: &[usize], after: &[usize]) -> AnyTensor {
+    let zeros = |x: &AnyTensor, axis: usize, n: usize| {
+        let mut shape = x.dims();
+        shape[axis] = n;
+        let n_elements: usize = shape.iter().product();
+        let device = with_tensor!(x, x => x.device());
+        AnyTensor::from(Tensor::<1>::zeros([n_elements], &device)).reshaped(&shape)
+    };
+    before.iter().zip(after).enumerate().fold(x, |x, (axis, (&before, &after))| {
+        let first = (before > 0).then(|| zeros(&x, axis, before));
+        let last = (after > 0).then(|| zeros(&x, axis, after));
+        if first.is_none() && last.is_none() {
+            return x;
+        }
+        AnyTensor::joined(first.into_iter().chain([x]).chain(last).collect(), axis)
+    })
+}
+
+fn reduce(x: AnyTensor, axes: &[usize], kind: Reduction) -> AnyTensor {
+    with_tensor!(x, x => axes.iter().fold(x, |x, axis| match kind {
+        Reduction::Mean => x.mean_dim(*axis),
+        Reduction::Sum => x.sum_dim(*axis),
+        Reduction::Max => x.max_dim(*axis),
+    }).into())
+}
+
+fn pool(x: Tensor<4>, window: &PoolWindow) -> AnyTensor {
+    let [size, stride, padding] = [&window.size, &window.stride, &window.padding].map(|pair| [pair[0], pair[1]]);
+    match window.kind {
+        Reduction::Max => max_pool2d(x, size, stride, padding).into(),
+        kind => {
+            let pads = padding.map(|pad| (pad, pad));
+            let options = AvgPoolOptions { kernel_size: size, stride, padding: pads, ..AvgPoolOptions::new(size) };
+            let mean = avg_pool2d(x, options);
+            let n = (size[0] * size[1]) as f64;
+            if kind == Reduction::Sum { (mean * n).into() } else { mean.into() }
+        }
+    }
+}

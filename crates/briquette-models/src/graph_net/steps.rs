@@ -1,0 +1,179 @@
+//! Steps of a program: operations with the layers that hold their weights.
+
+use briquette_graph::ValueId;
+use briquette_graph::op::{Attention, ElementFunction, PoolWindow, Reduction};
+
+/// The input of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StepInput {
+    Value(ValueId),
+    /// The weight of a layer.
+    Layer(usize),
+}
+
+/// An operation, with the layers that hold its weights.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum GraphCall {
+    Linear(usize),
+    /// An embedding table as the head, and the layer of its bias.
+    Head(usize, Option<usize>),
+    Embedding(usize),
+    LayerNorm(usize),
+    /// A norm of each of several heads, and the number that is added to its weight.
+    RmsNorm {
+        layer: usize,
+        heads: usize,
+        offset: f64,
+    },
+    BatchNorm(usize),
+    Conv(usize),
+    Attention(AttentionCall),
+    Gate(ElementFunction),
+    Function(ElementFunction),
+    MatMul {
+        transpose_b: bool,
+    },
+    Reshape {
+        from: Vec<usize>,
+        to: Vec<usize>,
+    },
+    Transpose(Vec<usize>),
+    Expand {
+        from: Vec<usize>,
+        to: Vec<usize>,
+    },
+    Split {
+        axis: usize,
+        sizes: Vec<usize>,
+    },
+    Slice {
+        axis: usize,
+        start: usize,
+        len: usize,
+    },
+    Concat {
+        axis: usize,
+    },
+    SplitHeads {
+        heads: usize,
+        parts: usize,
+    },
+    SpaceToTokens,
+    PrependTokens,
+    TakeToken(usize),
+    Scale(f64),
+    Pad {
+        before: Vec<usize>,
+        after: Vec<usize>,
+    },
+    Reduce {
+        axes: Vec<usize>,
+        kind: Reduction,
+    },
+    Pool(PoolWindow),
+    AdaptivePool([usize; 2]),
+    Softmax {
+        axis: usize,
+    },
+    /// Query, key and value layers of one input, and their attention.
+    SelfAttention([usize; 3], AttentionCall),
+    /// Two linear layers with a function between them.
+    FeedForward([usize; 2], ElementFunction),
+    /// A layer norm of a sum.
+    AddNorm(usize),
+    /// A convolution, a batch norm, and possibly a shortcut and a ReLU.
+    ConvNorm {
+        conv: usize,
+        norm: usize,
+        then: AfterNorm,
+    },
+}
+
+impl GraphCall {
+    /// Returns the layers that the step uses beside its inputs.
+    pub(super) fn layers(&self) -> Vec<usize> {
+        match self {
+            Self::Linear(layer) | Self::Embedding(layer) | Self::LayerNorm(layer) => vec![*layer],
+            Self::BatchNorm(layer) | Self::Conv(layer) | Self::AddNorm(layer) => vec![*layer],
+            Self::RmsNorm { layer, .. } => vec![*layer],
+            Self::Head(table, bias) => [*table].into_iter().chain(*bias).collect(),
+            Self::SelfAttention(layers, _) => layers.to_vec(),
+            Self::FeedForward(layers, _) => layers.to_vec(),
+            Self::ConvNorm { conv, norm, .. } => vec![*conv, *norm],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns the step's name, as reports print it.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Linear(_) => "linear",
+            Self::Head(..) => "tied head",
+            Self::Embedding(_) => "embedding",
+            Self::LayerNorm(_) => "layer norm",
+            Self::RmsNorm { heads: 1, .. } => "RMS norm",
+            Self::RmsNorm { .. } => "head norm",
+            Self::BatchNorm(_) => "batch norm",
+            Self::Conv(_) => "convolution",
+            Self::Attention(_) => "attention",
+            Self::Gate(_) => "gate",
+            Self::Function(function) => function.name(),
+            Self::MatMul { .. } => "matmul",
+            Self::Reshape { .. } => "reshape",
+            Self::Transpose(_) => "transpose",
+            Self::Expand { .. } => "expand",
+            Self::Split { .. } => "split",
+            Self::Slice { .. } => "slice",
+            Self::Concat { .. } => "concatenate",
+            Self::SplitHeads { .. } => "split heads",
+            Self::SpaceToTokens => "space to tokens",
+            Self::PrependTokens => "prepend tokens",
+            Self::TakeToken(_) => "take token",
+            Self::Scale(_) => "scale",
+            Self::Pad { .. } => "pad",
+            Self::Reduce { .. } => "reduce",
+            Self::Pool(_) => "pool",
+            Self::AdaptivePool(_) => "adaptive pool",
+            Self::Softmax { .. } => "softmax",
+            Self::SelfAttention(..) => "self-attention (fused)",
+            Self::FeedForward(..) => "feed-forward (fused)",
+            Self::AddNorm(_) => "sum and layer norm (fused)",
+            Self::ConvNorm { .. } => "convolution and batch norm (fused)",
+        }
+    }
+}
+
+/// What follows a batch norm in the same step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AfterNorm {
+    Nothing,
+    Relu,
+    AddRelu,
+}
+
+/// An attention, and its place among the attentions of the graph, which finds its keys and values.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct AttentionCall {
+    pub(super) settings: Attention,
+    pub(super) place: usize,
+    /// Width of a head.
+    pub(super) width: usize,
+}
+
+impl AttentionCall {
+    /// Returns whether scores are `q kᵀ / √width`, which all kernels compute.
+    pub(super) fn has_usual_scores(&self) -> bool {
+        let usual = 1.0 / (self.width as f64).sqrt();
+        self.settings.soft_cap.is_none() && self.settings.scale.is_none_or(|scale| (scale - usual).abs() <= 1e-12)
+    }
+}
+
+/// A step of a program.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct GraphStep {
+    pub(super) call: GraphCall,
+    pub(super) inputs: Vec<StepInput>,
+    pub(super) outputs: Vec<ValueId>,
+    /// Values that no later step uses.
+    pub(super) frees: Vec<ValueId>,
+}

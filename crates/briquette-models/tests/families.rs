@@ -1,0 +1,184 @@
+//! Networks of every family agree with transformers and torchvision, on tiny random weights.
+//!
+//! `fixtures/make_family_goldens.py` writes models and reference outputs.
+
+#![allow(clippy::unwrap_used)]
+
+use briquette_core::DType;
+use briquette_formats::{Checkpoint, TensorSource};
+use briquette_models::graph_net::{GraphNet, RunInputs};
+use briquette_models::{Arch, CacheType, ModelTask, Network};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Largest difference, as a share of the largest output.
+const TOLERANCE: f32 = 1e-4;
+
+/// Arrays of a golden file as floats, with their shapes.
+struct Golden(BTreeMap<String, (Vec<usize>, Vec<f32>)>);
+
+impl Golden {
+    fn of(folder: &Path) -> Self {
+        let file = Checkpoint::open(&folder.join("golden.safetensors")).unwrap();
+        let one = |(index, info): (usize, &briquette_formats::TensorInfo)| {
+            let mut bytes = vec![0; info.n_bytes()];
+            file.read(index, 0, &mut bytes).unwrap();
+            let words = || bytes.chunks_exact(4).map(|four| <[u8; 4]>::try_from(four).unwrap());
+            let halves = || bytes.chunks_exact(2).map(|two| half::f16::from_le_bytes([two[0], two[1]]).to_f32());
+            let values = match info.dtype {
+                DType::F16 => halves().collect(),
+                dtype if dtype.is_weight() => words().map(f32::from_le_bytes).collect(),
+                _ => words().map(|four| i32::from_le_bytes(four) as f32).collect(),
+            };
+            (info.name.clone(), (info.shape.0.clone(), values))
+        };
+        Self(file.tensors().iter().enumerate().map(one).collect())
+    }
+
+    fn floats<const D: usize>(&self, name: &str) -> Tensor<D> {
+        let (shape, values) = &self.0[name];
+        Tensor::from_data(TensorData::new(values.clone(), shape.clone()), &Device::flex())
+    }
+
+    fn ids(&self, name: &str) -> Option<Tensor<2, Int>> {
+        let (shape, values) = self.0.get(name)?;
+        let values: Vec<i64> = values.iter().map(|value| *value as i64).collect();
+        let shape = if shape.len() == 1 { vec![1, shape[0]] } else { shape.clone() };
+        Some(Tensor::from_data(TensorData::new(values, shape), &Device::flex()))
+    }
+
+    /// True at padding tokens.
+    fn padding(&self) -> Tensor<2, Bool> {
+        self.ids("mask").unwrap().equal_elem(0)
+    }
+}
+
+fn folders() -> Vec<PathBuf> {
+    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/families");
+    let mut folders: Vec<PathBuf> = std::fs::read_dir(all).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.sort();
+    assert!(folders.len() >= 30);
+    folders
+}
+
+fn name_of(folder: &Path) -> String {
+    folder.file_name().unwrap().to_str().unwrap().to_string()
+}
+
+/// Returns the largest difference over the largest reference value.
+fn difference(found: Vec<f32>, expected: &[f32]) -> f32 {
+    assert_eq!(found.len(), expected.len());
+    let largest = expected.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+    let differences = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
+    differences.fold(0.0, |most: f32, one| if one.is_nan() { f32::INFINITY } else { most.max(one) }) / largest
+}
+
+/// Returns the values at tokens that are no padding.
+fn unpadded(values: Tensor<3>, padding: &Tensor<2, Bool>) -> Vec<f32> {
+    let kept = padding.clone().bool_not().float().unsqueeze_dim::<3>(2);
+    (values * kept).into_data().try_into_vec_as::<f32>().unwrap()
+}
+
+fn run(folder: &Path) -> f32 {
+    let (golden, device) = (Golden::of(folder), Device::flex());
+    let net = GraphNet::from_checkpoint(folder, &device).unwrap();
+    let arch = Arch::detect(&Checkpoint::open(folder).unwrap()).unwrap();
+    if let Some(ids) = golden.ids("ids") {
+        let padding = golden.padding();
+        let mut inputs = RunInputs::padded(ids, padding.clone());
+        if let Some(types) = golden.ids("types") {
+            inputs = inputs.with_types(types);
+        }
+        let name =
+            if arch.task() == ModelTask::Decoder && golden.0.contains_key("logits") { "logits" } else { "hidden" };
+        let expected = unpadded(golden.floats(name), &padding);
+        return difference(unpadded(net.forward(&inputs).three(), &padding), &expected);
+    }
+    let name = if golden.0.contains_key("logits") { "logits" } else { "hidden" };
+    let found = net.forward(&RunInputs::images(golden.floats("images")));
+    let found = match name {
+        "logits" => found.two().into_data(),
+        _ => net
+            .tap(&RunInputs::images(golden.floats("images")), &[&hidden_of(&net)])
+            .unwrap()
+            .remove(0)
+            .three()
+            .into_data(),
+    };
+    difference(found.try_into_vec_as::<f32>().unwrap(), &golden.0[name].1)
+}
+
+/// Returns the name of the first output: hidden states.
+fn hidden_of(net: &GraphNet) -> String {
+    let graph = net.graph();
+    graph.values[graph.outputs[0].0].clone()
+}
+
+#[test]
+fn outputs_equal_the_reference() {
+    let mut wrong = Vec::new();
+    for folder in folders() {
+        let found = std::panic::catch_unwind(|| run(&folder)).unwrap_or(f32::INFINITY);
+        println!("{:16} {found:.2e}", name_of(&folder));
+        if found > TOLERANCE {
+            wrong.push((name_of(&folder), found));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+/// Returns the greedy tokens after a prompt, with cached keys and values.
+fn greedy(network: &Network, prompt: Tensor<2, Int>, n: usize) -> Vec<i64> {
+    let decoder = network.as_decoder();
+    let mut caches = [decoder.key_values(CacheType::F32)];
+    let (mut next, mut chosen) = (prompt, Vec::new());
+    for _ in 0..n {
+        let state = decoder.next_state(next, &mut caches);
+        let last = state.dims()[1] - 1;
+        let best = decoder.scores(state.narrow(1, last, 1)).argmax(2).reshape([1, 1]);
+        chosen.push(best.clone().into_data().try_into_vec_as::<i64>().unwrap()[0]);
+        next = best;
+    }
+    chosen
+}
+
+/// Returns the greedy tokens after a prompt, without a cache.
+fn greedy_anew(network: &Network, prompt: Tensor<2, Int>, n: usize) -> Vec<i64> {
+    let (mut tokens, mut chosen) = (prompt, Vec::new());
+    for _ in 0..n {
+        let logits = network.decode(tokens.clone());
+        let last = logits.dims()[1] - 1;
+        let best = logits.narrow(1, last, 1).argmax(2).reshape([1, 1]);
+        chosen.push(best.clone().into_data().try_into_vec_as::<i64>().unwrap()[0]);
+        tokens = Tensor::cat(vec![tokens, best], 1);
+    }
+    chosen
+}
+
+#[test]
+fn greedy_tokens_equal_the_reference() {
+    let mut wrong = Vec::new();
+    for folder in folders() {
+        let golden = Golden::of(&folder);
+        let (Some(prompt), Some(expected)) = (golden.ids("prompt"), golden.ids("greedy")) else { continue };
+        let expected = expected.into_data().try_into_vec_as::<i64>().unwrap();
+        let run = || {
+            let checkpoint = Checkpoint::open(&folder).unwrap();
+            let (network, names) = GraphNet::blank(&checkpoint, &Device::flex()).unwrap();
+            let network = briquette_nn::load_into(network, &checkpoint, &names).unwrap();
+            let network = Network::Graph(network);
+            // The base of dynamic frequencies grows with the text. Cached keys keep the base of their time, and the
+            // reference has no cache.
+            match name_of(&folder).contains("dynamic") {
+                true => greedy_anew(&network, prompt.clone(), expected.len()),
+                false => greedy(&network, prompt.clone(), expected.len()),
+            }
+        };
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
+            Ok(found) if found == expected => {}
+            other => wrong.push((name_of(&folder), other.is_ok())),
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
