@@ -7,7 +7,7 @@ use crate::low_rank::make_room;
 use crate::student_config::Smaller;
 use crate::{Bert, DigitsCnn, GraphNet, Input, Llama, ModelTask, ResNet};
 use crate::{bert, digits_cnn, graph_net, llama, resnet};
-use briquette_core::{Error, Result};
+use briquette_core::{Error, Result, shown_path};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_graph::{FAMILIES, Family, Headers};
 use briquette_nn::NameMap;
@@ -206,7 +206,11 @@ impl Network {
     pub fn blank(arch: Arch, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
         match arch.row() {
             Ok(row) => (row.blank)(checkpoint, device),
-            Err(_) => roomy(GraphNet::blank(checkpoint, device)?, Network::Graph, checkpoint),
+            Err(_) => {
+                let (network, names) = GraphNet::blank(checkpoint, device)?;
+                network.check_head(arch.task()).map_err(|error| error.at(shown_path(checkpoint.path())))?;
+                roomy((network, names), Network::Graph, checkpoint)
+            }
         }
     }
 

@@ -108,7 +108,7 @@ impl DigitsCnnConfig {
         let channels = self.in_channels;
         let (mean, std) = (vec![0.0; channels], vec![1.0; channels]);
         let (crop, scale) = (self.image_size, self.pixel_scale as f32);
-        ImageInput { channels, resize: None, crop, is_fixed: true, tile: None, scale, mean, std }
+        ImageInput { channels, resize: None, crop, is_fixed: true, least_side: 1, tile: None, scale, mean, std }
     }
 
     /// Returns the number of inputs of the first linear layer: channels times pooled pixels.

@@ -21,9 +21,12 @@ mod blank;
 mod blocks;
 mod frequencies;
 mod fuse;
+mod head;
 mod input;
 mod layer;
+mod layer_kinds;
 mod named_layers;
+mod preprocessor;
 mod program;
 mod run;
 mod run_inputs;
@@ -38,7 +41,7 @@ pub use value::AnyTensor;
 
 use attend::RunTokens;
 use briquette_core::{Error, Result};
-use briquette_graph::{Graph, ValueId};
+use briquette_graph::{Block, Graph, ValueId};
 use burn::module::{Content, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor};
 use burn::tensor::Device;
 use named_layers::NamedLayers;
@@ -69,6 +72,8 @@ struct GraphOutline {
     output: ValueId,
     /// The value that the task's head maps to logits; the output itself without a head.
     last_state: ValueId,
+    /// The blocks, each with weights of its own.
+    blocks: Vec<Block>,
     /// The longest text in tokens.
     max_tokens: Option<usize>,
     /// Programs so far, by given and wanted values.

@@ -1,6 +1,7 @@
 //! A network of a graph as a classifier, an encoder, a decoder, and a sequence of blocks.
 
 use super::layer::GraphLayer;
+use super::layer_kinds::keep_layer_kinds;
 use super::{GraphNet, RunInputs};
 use crate::architecture::{Architecture, Blocks, Decoder};
 use crate::cache::KeyValues;
@@ -56,6 +57,7 @@ impl Architecture for GraphNet {
         match how {
             Smaller::Layers(layers) => {
                 keep_layers(config, layers, self.graph().blocks.len())?;
+                keep_layer_kinds(config, self.graph(), layers);
                 self.with_blocks(layers, device).map(Some)
             }
             Smaller::Sizes(_) => Ok(None),
@@ -104,12 +106,19 @@ impl GraphNet {
 
     /// Returns the value before a block; after the last block, its output.
     pub(super) fn border(&self, index: usize) -> ValueId {
-        let graph = self.graph();
-        let block = match graph.blocks.get(index) {
-            Some(block) => block,
-            None => return self.after_blocks(),
-        };
-        border(graph, block).inputs.first().copied().expect("a block has an input")
+        self.border_of(&self.graph().blocks, index)
+    }
+
+    fn border_of(&self, blocks: &[Block], index: usize) -> ValueId {
+        match blocks.get(index) {
+            Some(block) => border(self.graph(), block).inputs.first().copied().expect("a block has an input"),
+            None => self.after_blocks(),
+        }
+    }
+
+    /// Returns the value before a block with weights of its own; after the last block, its output.
+    fn separate_border(&self, index: usize) -> ValueId {
+        self.border_of(&self.outline.blocks, index)
     }
 
     fn after_blocks(&self) -> ValueId {
@@ -121,25 +130,25 @@ impl GraphNet {
 
 impl Blocks for GraphNet {
     fn n_blocks(&self) -> usize {
-        self.graph().blocks.len()
+        self.outline.blocks.len()
     }
 
     fn block_path(&self, index: usize) -> String {
-        self.graph().blocks[index].name.clone()
+        self.outline.blocks[index].name.clone()
     }
 
     fn enter(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3> {
-        self.run(&RunInputs::padded(tokens, padding), &[self.border(0)]).remove(0).three()
+        self.run(&RunInputs::padded(tokens, padding), &[self.separate_border(0)]).remove(0).three()
     }
 
     fn block(&self, index: usize, state: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<3> {
-        let border = [self.border(index), self.border(index + 1)];
+        let border = [self.separate_border(index), self.separate_border(index + 1)];
         let tokens = super::RunTokens::new(Some(padding), (0..state.dims()[1]).collect());
         self.run_between(border, state.into(), tokens).three()
     }
 
     fn only_show(&self, index: usize, state: Tensor<3>, padding: Tensor<2, Bool>) {
-        let (from, to) = (self.border(index), self.border(index + 1));
+        let (from, to) = (self.separate_border(index), self.separate_border(index + 1));
         let tokens = super::RunTokens::new(Some(padding), (0..state.dims()[1]).collect());
         let program = self.outline.program(&[from], &[to]);
         super::GraphRun::new(&self.layers, vec![(from, state.into())], tokens).only_show(&program);
