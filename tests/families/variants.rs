@@ -2,7 +2,7 @@
 
 use super::models::{configure, rename, with};
 use super::{Decoder, Encoder, flags};
-use crate::sandbox::{Sandbox, copy};
+use crate::sandbox::{Sandbox, copy, repository};
 use crate::weights::{Tensor, safetensors_of, tensors_of};
 use serde_json::json;
 
@@ -109,4 +109,16 @@ fn layers_stored_by_input_cannot_be_factorized() {
     let recipe = "[model]\npath = \"m\"\n[output]\npath = \"out\"\n[[stage]]\nkind = \"factorize\"\nbytes = 0.5\n";
     sandbox.write("recipe.toml", recipe);
     sandbox.run("run recipe.toml").assert_fails(2, &["found weights [in, out], such as transformer.h.0.attn.c_attn"]);
+}
+
+#[test]
+fn the_guide_lists_every_family_and_model_type() {
+    let page = std::fs::read_to_string(repository().join("docs/guide/src/network.md")).unwrap();
+    let section = page.split("## Families").nth(1).unwrap().split("\n## ").next().unwrap();
+    for family in briquette::graph::FAMILIES {
+        assert!(section.contains(family.name), "{}", family.name);
+        for model_type in family.model_types {
+            assert!(section.contains(&format!("`{model_type}`")), "{model_type}");
+        }
+    }
 }
