@@ -33,6 +33,7 @@ const MODELS: &[(&str, &str, Kind)] = &[
     ("albert", "ALBERT", Encoder),
     ("modernbert", "ModernBERT", Encoder),
     ("modernbert-classify", "ModernBERT", Encoder),
+    ("mpnet", "MPNet", Encoder),
     ("gpt2", "GPT-2", Decoder),
     ("gpt_neox", "GPT-NeoX", Decoder),
     ("opt", "OPT", Decoder),
@@ -43,6 +44,8 @@ const MODELS: &[(&str, &str, Kind)] = &[
     ("olmo2", "Llama", Decoder),
     ("smollm3", "Llama", Decoder),
     ("granite", "Llama", Decoder),
+    ("mixtral", "Llama", Decoder),
+    ("qwen3_moe", "Llama", Decoder),
     ("gemma", "Gemma", Decoder),
     ("gemma2", "Gemma", Decoder),
     ("gemma3", "Gemma", Decoder),
@@ -64,11 +67,6 @@ const MODELS: &[(&str, &str, Kind)] = &[
 
 /// Models with a graph that do not run on data yet, with their families.
 const NOT_RUN: &[(&str, &str)] = &[
-    // Two values cross the border of its blocks.
-    ("mpnet", "MPNet"),
-    // Experts.
-    ("mixtral", "Llama"),
-    ("qwen3_moe", "Llama"),
     // Rotary scaling, and windows that are shorter than a text.
     ("llama-yarn", "Llama"),
     ("llama-dynamic", "Llama"),
@@ -130,7 +128,9 @@ fn every_family_has_a_graph_that_gives_roles_and_groups() {
             let page = std::fs::read_to_string(sandbox.path("g.html")).unwrap();
             assert!(page.contains("<svg class=\"graph\""));
             let found = sandbox.json("inspect m");
-            assert_eq!(found["roles"], json!({ "from": "graph", "family": family, "n_by_name": 0 }));
+            assert_eq!((&found["roles"]["from"], &found["roles"]["family"]), (&json!("graph"), &json!(family)));
+            // DINOv2 has a token that only its training uses.
+            assert_eq!(found["roles"]["n_by_name"], u64::from(*fixture == "dinov2"));
             assert!(sandbox.ok("plan m --quantize int8-dynamic").stdout.contains("predicted weight files"));
         },
     );
@@ -200,7 +200,8 @@ fn data_only(kind: Kind) -> &'static str {
 
 #[test]
 fn a_student_of_layers_runs_from_its_files_as_it_was_trained() {
-    let texts: Vec<_> = MODELS.iter().filter(|(.., kind)| *kind != Images).collect();
+    // Every block of MPNet reads the same relative positions, which a student of layers does not support yet.
+    let texts: Vec<_> = MODELS.iter().filter(|(fixture, _, kind)| *kind != Images && *fixture != "mpnet").collect();
     all(
         &texts,
         |(fixture, ..)| fixture.to_string(),
@@ -217,7 +218,7 @@ fn trains_as_written(sandbox: &Sandbox, fixture: &str, kind: Kind) {
     let layers = if fixture == "albert" { "n_layers = 1" } else { "layers = [1]" };
     sandbox.write("recipe.toml", format!(
         "[model]\npath = \"m\"\n[output]\npath = \"student\"\n[data]\ntrain = \"data.txt\"\neval = \"held.txt\"\n\
-         max_length = 24\n[[stage]]\nkind = \"distill\"\nstudent = \"layers\"\n{layers}\nloss = [{{ kind = \"{loss}\" }}]\n\
+         max_length = 24\n[[stage]]\nkind = \"distill\"\nstudent = \"layers\"\n{layers}\nloss = [{{ kind = \"{loss}\" }}, {{ kind = \"hidden\", layers = \"every\" }}]\n\
          epochs = 1\n[[stage]]\nkind = \"evaluate\"\n"
     ));
     let report = sandbox.json("distill recipe.toml");

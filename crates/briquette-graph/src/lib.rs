@@ -15,7 +15,6 @@
 //! | How many multiply-adds does each node need? | [`multiply_adds`](multiply_adds::multiply_adds) |
 //! | Which channels, heads and experts must be removed together? | [`coupling_groups`](coupling::coupling_groups) |
 //! | Which blocks are equal? | [`sections`](fold::sections) |
-//! | Which blocks have weights of their own? | [`separate_blocks`](shared::separate_blocks) |
 //! | Which weights produce and consume these channels? | [`pairs`](pairs::pairs) |
 //!
 //! ```
@@ -63,7 +62,6 @@ mod order;
 pub mod pairs;
 pub mod roles;
 mod shapes;
-pub mod shared;
 pub mod siblings;
 pub mod ties;
 mod union_find;

@@ -1,11 +1,11 @@
 //! Creates the network of a checkpoint: its graph, its layers without weights, and the names of its tensors.
 
+use super::parts::BlockCuts;
 use super::weights::{BlankLayers, blank_layers};
 use super::{GraphNet, GraphOutline};
 use briquette_core::{Error, OutputAxis, Result, shown_path};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_graph::op::Composite;
-use briquette_graph::shared::separate_blocks;
 use briquette_graph::{Extents, Graph, InputSource, Op, Operand, ValueId, graph_of};
 use briquette_nn::{NameMap, load_compressed, load_into};
 use burn::tensor::Device;
@@ -81,8 +81,9 @@ impl GraphNet {
         let BlankLayers { layers, index, renames } = blank_layers(&graph, &needed, device)?;
         let names = names(&graph, &needed, renames)?;
         let last_state = last_state(&graph, output);
-        let (blocks, programs) = (separate_blocks(&graph), Mutex::default());
-        let outline = GraphOutline { graph, shapes, index, output, last_state, blocks, max_tokens: None, programs };
+        let cuts = BlockCuts::of(&graph, if takes_images { output } else { last_state });
+        let programs = Mutex::default();
+        let outline = GraphOutline { graph, shapes, index, output, last_state, cuts, max_tokens: None, programs };
         Ok((Self { layers, outline: Arc::new(outline) }, names))
     }
 }
