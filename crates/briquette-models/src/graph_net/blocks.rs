@@ -14,7 +14,7 @@ use briquette_core::Result;
 use briquette_cpu::float::CacheType;
 use briquette_graph::blocks::border;
 use briquette_graph::op::Composite;
-use briquette_graph::{Block, InputSource, Op, ValueId};
+use briquette_graph::{Op, ValueId};
 use briquette_ops::fused::in_parts;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use serde_json::{Map, Value};
@@ -54,7 +54,7 @@ impl Architecture for GraphNet {
     }
 
     fn n_choosable_layers(&self) -> Option<usize> {
-        self.is_sequence().then_some(self.graph().blocks.len())
+        self.graph().n_choosable_blocks()
     }
 
     fn smaller(&self, config: &mut Map<String, Value>, how: &Smaller, device: &Device) -> Result<Option<Self>> {
@@ -95,17 +95,6 @@ impl GraphNet {
             }
         }
         Ok(network)
-    }
-
-    /// Returns whether text passes through blocks one after another, with one value between two blocks.
-    fn is_sequence(&self) -> bool {
-        let graph = self.graph();
-        let takes_text = graph.inputs.iter().any(|input| input.source == InputSource::TokenIds);
-        let is_simple = |block: &Block| {
-            let border = border(graph, block);
-            border.inputs.len() == 1 && border.outputs.len() == 1
-        };
-        takes_text && !graph.blocks.is_empty() && graph.blocks.iter().all(is_simple)
     }
 
     /// Returns the hidden states after each block of the graph, also where blocks share weights.
