@@ -3,7 +3,7 @@
 use crate::image_items::{images_of, pixels_of};
 use crate::outputs::{ItemProgress, OutputRows, to_host};
 use crate::samples::{BATCH_SIZE, Samples, no_item};
-use briquette_core::{Error, Result};
+use briquette_core::Result;
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::batches::stacked;
 use briquette_models::data::{Data, DataSpec};

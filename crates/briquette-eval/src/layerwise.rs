@@ -301,7 +301,11 @@ impl<'a> LayerwiseRunner<'a> {
 
 /// Returns the layers of a network that can be observed.
 fn layers_of(network: &Network, names: &NameMap) -> Result<BTreeSet<String>> {
-    Ok(observable(network, names, &|_| true)?.0.into_values().collect())
+    let mut layers: BTreeSet<String> = observable(network, names, &|_| true)?.0.into_values().collect();
+    for path in network.as_blocks().map(Blocks::grouped_paths).unwrap_or_default() {
+        layers.remove(&names.renamed(&path));
+    }
+    Ok(layers)
 }
 
 /// Casts loaded parameters only: casting the others would allocate them first.

@@ -67,6 +67,16 @@ fn of_whole(checkpoint: &Checkpoint, extents: [usize; 2]) -> BTreeMap<String, In
     probe.take_stats()
 }
 
+/// Checks that values differ by at most 1e-5 of the largest.
+#[track_caller]
+fn assert_near<T: Copy + Into<f64>>(found: &[T], expected: &[T]) {
+    assert_eq!(found.len(), expected.len());
+    let largest = expected.iter().fold(0.0_f64, |most, value| most.max((*value).into().abs()));
+    let pairs = found.iter().zip(expected).map(|(a, b)| ((*a).into() - (*b).into()).abs());
+    let worst = pairs.fold(0.0, f64::max);
+    assert!(worst <= 1e-5 * largest, "{worst:e} of {largest:e}");
+}
+
 #[test]
 fn calibration_of_images_by_block_equals_calibration_of_the_whole_network() {
     let directory = tempfile::tempdir().unwrap();
@@ -84,7 +94,12 @@ fn calibration_of_images_by_block_equals_calibration_of_the_whole_network() {
         assert_eq!(found.layers.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{name}");
         assert!(found.layers.len() > 2, "{name}");
         for (layer, stats) in &expected {
-            assert_eq!(found.layers[layer], *stats, "{name}: {layer}");
+            let found = &found.layers[layer];
+            assert_eq!((found.count, found.n_inputs()), (stats.count, stats.n_inputs()), "{name}: {layer}");
+            // A norm after a sum is fused inside a block and not at its border, which changes the last bit.
+            assert_near(&found.sum_squares, &stats.sum_squares);
+            assert_near(&found.sum, &stats.sum);
+            assert_near(found.gram.as_ref().unwrap(), stats.gram.as_ref().unwrap());
         }
     }
 }
@@ -189,6 +204,7 @@ fn outputs_by_block(name: &str) -> (Vec<f32>, Vec<f32>) {
 fn texts_by_block_equal_the_whole_network_where_several_values_cross_a_border() {
     for name in ["mpnet", "gemma2", "gemma3", "albert", "modernbert", "mixtral", "qwen3_moe", "gpt_neox"] {
         let (found, expected) = outputs_by_block(name);
-        assert_eq!(found, expected, "{name}");
+        assert!(found.iter().all(|value| value.is_finite()), "{name}");
+        assert_near(&found, &expected);
     }
 }

@@ -80,6 +80,11 @@ pub trait Blocks {
         false
     }
 
+    /// Returns the paths of convolutions with several groups, whose inputs probes do not observe.
+    fn grouped_paths(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Returns the elements that a block computes for each element of its input. `None` if not known.
     fn growth(&self, _index: usize) -> Option<f64> {
         None

@@ -177,6 +177,11 @@ impl Blocks for GraphNet {
         program.steps.iter().any(|step| matches!(step.call, super::steps::GraphCall::Head(..)))
     }
 
+    fn grouped_paths(&self) -> Vec<String> {
+        let is_grouped = |layer: &GraphLayer| matches!(layer, GraphLayer::Conv2d(conv) if conv.groups > 1);
+        self.layers.0.iter().filter(|(_, layer)| is_grouped(layer)).map(|(path, _)| path.clone()).collect()
+    }
+
     fn growth(&self, index: usize) -> Option<f64> {
         let [before, computed] = self.outline.cuts.n_elements(self.graph(), &self.outline.shapes, index);
         (before > 0).then(|| computed as f64 / before as f64)

@@ -1,12 +1,14 @@
 //! Cuts a graph into the parts that run one after another, with the values between them.
 
 use briquette_graph::blocks::outer_blocks;
-use briquette_graph::op::{Op, Primitive};
-use briquette_graph::{Graph, InputSource, Operand, ValueId};
+use briquette_graph::op::{Composite, Op, Primitive};
+use briquette_graph::{Graph, InputSource, Node, Operand, ValueId};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Consecutive blocks of a graph. Nodes between two blocks belong to the block before them.
+/// Consecutive blocks of a graph.
+///
+/// Nodes between two blocks belong to the block before them, and layers before the first block to the first.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct BlockCuts {
     blocks: Vec<CutBlock>,
@@ -31,6 +33,9 @@ impl BlockCuts {
         if blocks.is_empty() {
             blocks.push(CutBlock { name: None, nodes: 0..graph.nodes.len() });
         }
+        // Layers before the first block, such as the stem of an image network, have inputs to observe.
+        let before = &graph.nodes[..blocks[0].nodes.start];
+        blocks[0].nodes.start = before.iter().position(multiplies).unwrap_or(before.len());
         for index in 1..blocks.len() {
             blocks[index - 1].nodes.end = blocks[index].nodes.start;
         }
@@ -64,7 +69,7 @@ impl BlockCuts {
     /// A convolution counts its patches, which probes and some devices copy.
     pub(super) fn n_elements(&self, graph: &Graph, shapes: &[Vec<usize>], block: usize) -> [u64; 2] {
         let n = |value: &ValueId| shapes[value.0].iter().map(|extent| *extent as u64).product::<u64>();
-        let patches = |node: &briquette_graph::Node| match (&node.op, node.inputs.get(1)) {
+        let patches = |node: &Node| match (&node.op, node.inputs.get(1)) {
             (Op::Primitive(Primitive::Conv(settings)), Some(Operand::Weight(weight))) if settings.groups == 1 => {
                 let columns = graph.weights[weight.0].shape.0[1..].iter().map(|extent| *extent as u64).product::<u64>();
                 let n_filters = shapes[node.outputs[0].0].get(1).map_or(1, |filters| *filters as u64);
@@ -76,6 +81,10 @@ impl BlockCuts {
         let computed = nodes.iter().map(|node| node.outputs.iter().map(n).sum::<u64>() + patches(node)).sum();
         [self.state(block).iter().map(n).sum(), computed]
     }
+}
+
+fn multiplies(node: &Node) -> bool {
+    matches!(node.op, Op::Composite(Composite::Linear) | Op::Primitive(Primitive::Conv(_)))
 }
 
 /// Returns the outermost blocks, in order. Blocks with common weights become one, with all blocks between them.
@@ -135,6 +144,10 @@ mod tests {
         // Relative positions are computed before the first block, for every block.
         assert_eq!(n_values("families/mpnet"), [2, 2, 1]);
         assert_eq!(n_values("families/vit"), [1, 1, 1]);
+        assert_eq!(net("families/vit").outline.cuts.nodes(0).start, 0);
+        let electra = net("families/electra");
+        let first = &electra.graph().nodes[electra.outline.cuts.nodes(0).start];
+        assert_eq!(first.name, "electra.embeddings_project");
         assert!(n_values("families/mobilenet_v2").iter().all(|n| *n == 1));
         // Layers of a dense block use all earlier layers.
         assert!(n_values("families/densenet").iter().any(|n| *n > 2));
