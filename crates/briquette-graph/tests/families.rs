@@ -235,12 +235,12 @@ fn a_block_with_a_width_of_its_own_stands_alone_and_the_next_refers_to_the_first
     let third: Vec<TensorInfo> = tensors
         .iter()
         .filter(|info| info.name.starts_with("model.layers.0."))
-        .map(|info| TensorInfo { name: info.name.replace(".0.", ".2."), ..info.clone() })
+        .map(|info| TensorInfo { name: info.name.replace(".0.", ".2.").into(), ..info.clone() })
         .collect();
     tensors.extend(third);
     for (name, shape) in [("down_proj", [32, 40]), ("gate_proj", [40, 32]), ("up_proj", [40, 32])] {
         let name = format!("model.layers.1.mlp.{name}.weight");
-        tensors.iter_mut().find(|info| info.name == name).unwrap().shape.0 = shape.to_vec();
+        tensors.iter_mut().find(|info| info.name == name).unwrap().shape = Shape(shape.to_vec()).into();
     }
     let graph = build(&Headers::new(&tensors, None), &config, Extents::default()).unwrap().unwrap();
     let found = sections(&graph, &graph.lower().unwrap());
