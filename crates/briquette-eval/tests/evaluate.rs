@@ -323,8 +323,7 @@ fn unsupported_configs_are_refused_with_the_reason() {
     }
     let of_xlnet = good.replace("\"model_type\": \"bert\"", "\"model_type\": \"xlnet\"");
     assert!(
-        said(&of_xlnet, &request)
-            .contains("model_type \"xlnet\", which cannot be run; expected one of bert, llama")
+        said(&of_xlnet, &request).contains("model_type \"xlnet\", which cannot be run; expected one of bert, llama")
     );
     assert!(said(&good.replace("\"hidden_size\": 32", "\"hidden_size\": 64"), &request).contains("of another shape"));
     request.arch = Some(Arch::Llama);

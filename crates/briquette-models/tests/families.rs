@@ -31,7 +31,7 @@ impl Golden {
                 dtype if dtype.is_weight() => words().map(f32::from_le_bytes).collect(),
                 _ => words().map(|four| i32::from_le_bytes(four) as f32).collect(),
             };
-            (info.name.clone(), (info.shape.0.clone(), values))
+            (info.name.to_string(), (info.shape.0.clone(), values))
         };
         Self(file.tensors().iter().enumerate().map(one).collect())
     }
