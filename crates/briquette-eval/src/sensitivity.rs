@@ -25,7 +25,7 @@ use briquette_formats::Checkpoint;
 use briquette_models::batches::stacked;
 use briquette_models::data::{Data, DataSpec};
 use briquette_models::text::Pooling;
-use briquette_models::{Arch, Input, LoadedModel, ModelTask, Network, still};
+use briquette_models::{Arch, GraphNet, Input, LoadedModel, ModelTask, still};
 use briquette_nn::NameMap;
 use burn::tensor::{Device, Gradients, Tensor};
 use squares::GradientSquares;
@@ -103,7 +103,7 @@ struct OfText {
 }
 
 impl Backwards for OfText {
-    fn parts(&self, network: &Network, length: usize) -> Vec<Range<usize>> {
+    fn parts(&self, network: &GraphNet, length: usize) -> Vec<Range<usize>> {
         let step = match self.pooling {
             Some(_) => length,
             None => (MAX_SCORES / network.as_decoder().vocab_size().max(1)).max(1),
@@ -111,7 +111,7 @@ impl Backwards for OfText {
         (0..length).step_by(step.max(1)).map(|start| start..length.min(start + step)).collect()
     }
 
-    fn loss(&self, network: &Network, left: Tensor<3>, batch: &TokenBatch, tokens: Range<usize>) -> Result<Tensor<1>> {
+    fn loss(&self, network: &GraphNet, left: Tensor<3>, batch: &TokenBatch, tokens: Range<usize>) -> Result<Tensor<1>> {
         let seed = self.seed ^ batch.places.first().map_or(0, |&place| place as u64 + 1);
         match self.pooling {
             Some(pooling) => {
@@ -126,7 +126,7 @@ impl Backwards for OfText {
         }
     }
 
-    fn see(&mut self, network: &Network, names: &NameMap, gradients: &Gradients) -> Result<()> {
+    fn see(&mut self, network: &GraphNet, names: &NameMap, gradients: &Gradients) -> Result<()> {
         self.squares.add(network, names, gradients)
     }
 }

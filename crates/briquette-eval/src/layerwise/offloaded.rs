@@ -9,7 +9,7 @@ use crate::state_file::StateFile;
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::data::{Data, DataSpec};
-use briquette_models::{Arch, Input, ModelTask, Network};
+use briquette_models::{Arch, GraphNet, Input, ModelTask};
 use burn::tensor::Device;
 use std::time::Instant;
 
@@ -111,7 +111,7 @@ fn likelihood(
 /// # Errors
 /// Config and Input: the checkpoint does not match the architecture.
 pub fn offloaded_bytes(checkpoint: &Checkpoint, arch: Arch, device: &Device) -> Result<Option<u64>> {
-    let (network, names) = Network::blank(arch, checkpoint, device)?;
+    let (network, names) = GraphNet::blank(arch, checkpoint, device)?;
     let Some(blocks) = network.as_blocks() else { return Ok(None) };
     Ok(Some(NetworkParts::of(blocks, &names).largest_bytes(checkpoint)))
 }

@@ -1,76 +1,132 @@
 //! A network of a graph as a classifier, an encoder, a decoder, and a sequence of blocks.
 
-use super::layer::GraphLayer;
 use super::{GraphNet, RunInputs};
-use crate::architecture::{Architecture, Blocks, Decoder};
 use crate::cache::KeyValues;
-use crate::layers::Linear;
-use crate::low_rank::Linears;
-use crate::student_config::{Smaller, keep_layers};
 use briquette_core::Result;
 use briquette_cpu::float::CacheType;
 use briquette_graph::blocks::border;
 use briquette_graph::op::Composite;
 use briquette_graph::{Block, InputSource, Op, ValueId};
+use briquette_nn::NameMap;
 use briquette_ops::fused::in_parts;
+use burn::module::Module;
 use burn::tensor::{Bool, Device, Int, Tensor};
-use serde_json::{Map, Value};
 
-impl Linears for GraphNet {
-    fn linears(&mut self) -> Vec<(String, &mut Linear)> {
-        fn linear((path, layer): &mut (String, GraphLayer)) -> Option<(String, &mut Linear)> {
-            match layer {
-                GraphLayer::Linear(linear) => Some((path.clone(), linear)),
-                _ => None,
-            }
-        }
-        self.layers.0.iter_mut().filter_map(linear).collect()
+/// A network whose transformer blocks can run one at a time.
+pub trait Blocks {
+    /// Returns the number of blocks.
+    fn n_blocks(&self) -> usize;
+
+    /// Returns the path of a block, such as `model.layers.3`.
+    fn block_path(&self, index: usize) -> String;
+
+    /// Maps tokens `[batch, length]` to the first block's input `[batch, length, width]`; `padding` is true at padding
+    /// tokens.
+    fn enter(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3>;
+
+    /// Returns the output of a block; `padding` is true at padding tokens.
+    fn block(&self, index: usize, state: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<3>;
+
+    /// Passes the layer inputs of a block to probes. The output of the last layer need not be computed.
+    fn only_show(&self, index: usize, state: Tensor<3>, padding: Tensor<2, Bool>) {
+        drop(self.block(index, state, padding));
+    }
+
+    /// Maps the output of the last block to the last hidden state.
+    fn leave(&self, state: Tensor<3>) -> Tensor<3>;
+
+    /// Returns the paths of modules that are needed only after the last block: norm, head.
+    fn exit_paths(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Returns whether the embedding is needed again after the last block, as a tied head.
+    fn exit_needs_entry(&self) -> bool {
+        false
     }
 }
 
-impl Architecture for GraphNet {
-    fn classify(&self, images: Tensor<4>) -> Tensor<2> {
+/// A network that predicts the next token.
+pub trait Decoder {
+    /// Maps tokens `[batch, length]` to the head's input `[batch, length, width]`.
+    fn last_state(&self, tokens: Tensor<2, Int>) -> Tensor<3>;
+
+    /// Applies the head: `[batch, length, width]` to logits `[batch, length, vocabulary]`.
+    fn scores(&self, last_state: Tensor<3>) -> Tensor<3>;
+
+    /// Returns the size of the vocabulary.
+    fn vocab_size(&self) -> usize;
+
+    /// Returns the longest sequence in tokens.
+    fn max_positions(&self) -> usize;
+
+    /// Creates an empty key-value cache for one sequence.
+    fn key_values(&self, kind: CacheType) -> KeyValues;
+
+    /// Maps tokens `[batch, n]` that continue the cached sequences to the head's input `[batch, n, width]`.
+    ///
+    /// Appends their keys and values to the caches, one cache per sequence.
+    fn next_state(&self, tokens: Tensor<2, Int>, caches: &mut [KeyValues]) -> Tensor<3>;
+}
+
+impl GraphNet {
+    /// Maps images `[batch, channels, height, width]` to logits `[batch, classes]`.
+    ///
+    /// # Panics
+    /// If the network is not a classifier.
+    pub fn classify(&self, images: Tensor<4>) -> Tensor<2> {
         self.forward(&RunInputs::images(images)).two()
     }
 
-    fn encode(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3> {
+    /// Maps tokens and padding `[batch, length]` to hidden states `[batch, length, width]`.
+    ///
+    /// # Panics
+    /// If the network is not an encoder.
+    pub fn encode(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3> {
         in_parts(&tokens.device(), tokens.dims(), |its| {
             let (tokens, padding) = (tokens.clone().slice_dim(0, its.clone()), padding.clone().slice_dim(0, its));
             self.forward(&RunInputs::padded(tokens, padding)).three()
         })
     }
 
-    fn as_decoder(&self) -> &dyn Decoder {
+    /// Maps tokens `[batch, length]` to logits of the next tokens `[batch, length, vocabulary]`.
+    ///
+    /// # Panics
+    /// If the network is not a decoder.
+    pub fn decode(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        self.scores(self.last_state(tokens))
+    }
+
+    /// Returns the network as a decoder.
+    pub fn as_decoder(&self) -> &dyn Decoder {
         self
     }
 
-    fn as_blocks(&self) -> Option<&dyn Blocks> {
+    /// Returns the network as a sequence of blocks, if it is one.
+    pub fn as_blocks(&self) -> Option<&dyn Blocks> {
         self.is_sequence().then_some(self)
     }
 
-    fn n_choosable_layers(&self) -> Option<usize> {
+    /// Returns the number of layers that a student can choose from; `None` if layers cannot be chosen.
+    pub fn n_layers(&self) -> Option<usize> {
         self.is_sequence().then_some(self.graph().blocks.len())
     }
 
-    fn smaller(&self, config: &mut Map<String, Value>, how: &Smaller, device: &Device) -> Result<Option<Self>> {
-        match how {
-            Smaller::Layers(layers) => {
-                keep_layers(config, layers, self.graph().blocks.len())?;
-                self.with_blocks(layers, device).map(Some)
-            }
-            Smaller::Sizes(_) => Ok(None),
-        }
+    /// Returns the device of the parameters.
+    pub fn device(&self) -> Device {
+        self.devices().into_iter().next().unwrap_or_default()
     }
 }
 
 impl GraphNet {
-    /// Returns a network with only these blocks, in this order, with their weights.
+    /// Returns a network with only these blocks, in this order, with their weights, and its name map.
     ///
     /// # Errors
     /// Config: there is no such block, or more than one value crosses the border of a block.
-    pub fn with_blocks(&self, chosen: &[usize], device: &Device) -> Result<Self> {
+    pub fn with_blocks(&self, chosen: &[usize], device: &Device) -> Result<(Self, NameMap)> {
         let graph = self.graph().with_blocks(chosen)?;
-        let (mut network, _) = Self::of_graph(graph, device)?;
+        let (mut network, names) = Self::of_graph(graph, device)?;
+        network.dropout = self.dropout.clone();
         if let Some(outline) = std::sync::Arc::get_mut(&mut network.outline) {
             outline.max_tokens = self.outline.max_tokens;
         }
@@ -88,7 +144,7 @@ impl GraphNet {
                 *layer = known.clone();
             }
         }
-        Ok(network)
+        Ok((network, names))
     }
 
     /// Returns whether text passes through blocks one after another, with one value between two blocks.
@@ -142,7 +198,7 @@ impl Blocks for GraphNet {
         let (from, to) = (self.border(index), self.border(index + 1));
         let tokens = super::RunTokens::new(Some(padding), (0..state.dims()[1]).collect());
         let program = self.outline.program(&[from], &[to]);
-        super::GraphRun::new(&self.layers, vec![(from, state.into())], tokens).only_show(&program);
+        super::GraphRun::new(self, vec![(from, state.into())], tokens).only_show(&program);
     }
 
     fn leave(&self, state: Tensor<3>) -> Tensor<3> {
@@ -206,6 +262,6 @@ impl Decoder for GraphNet {
         let program = self.outline.program(&names, &[self.outline.last_state]);
         let mut tokens = inputs.attention();
         tokens.caches = Some(caches);
-        super::GraphRun::new(&self.layers, given, tokens).finish(&program).remove(0).three()
+        super::GraphRun::new(self, given, tokens).finish(&program).remove(0).three()
     }
 }

@@ -1,16 +1,17 @@
 //! Runs the steps of a program.
 
+use super::GraphNet;
 use super::attend::{RunTokens, attend, no_padding};
+use super::dropout::GraphDropout;
 use super::layer::GraphLayer;
 use super::named_layers::NamedLayers;
 use super::program::GraphProgram;
 use super::steps::{AfterNorm, AttentionCall, GraphCall, GraphStep, StepInput};
 use super::value::{AnyTensor, BinaryFunction, with_tensor};
-use crate::bert::HiddenActivation;
 use crate::layers::{Linear, Then, feed_forward, normed, self_attention};
 use briquette_graph::ValueId;
 use briquette_graph::op::{ElementFunction, PoolWindow, Reduction};
-use briquette_ops::compressed::max_pool2d;
+use briquette_ops::compressed::{FeedForwardActivation, max_pool2d};
 use briquette_ops::fused::swiglu;
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu_approximate, hard_swish, relu, sigmoid, silu, tanh};
@@ -21,14 +22,16 @@ use std::collections::BTreeMap;
 /// The state of a run.
 pub(super) struct GraphRun<'a> {
     layers: &'a NamedLayers,
+    dropout: &'a GraphDropout,
     values: BTreeMap<ValueId, AnyTensor>,
     pub(super) tokens: RunTokens<'a>,
 }
 
 impl<'a> GraphRun<'a> {
     /// Begins a run from given values.
-    pub(super) fn new(layers: &'a NamedLayers, given: Vec<(ValueId, AnyTensor)>, tokens: RunTokens<'a>) -> Self {
-        Self { layers, values: given.into_iter().collect(), tokens }
+    pub(super) fn new(network: &'a GraphNet, given: Vec<(ValueId, AnyTensor)>, tokens: RunTokens<'a>) -> Self {
+        let GraphNet { layers, dropout, .. } = network;
+        Self { layers, dropout, values: given.into_iter().collect(), tokens }
     }
 
     /// Runs all steps and returns the wanted values.
@@ -89,10 +92,17 @@ impl<'a> GraphRun<'a> {
             GraphCall::SplitHeads { heads, parts } => split_heads(inputs.remove(0).three(), *heads, *parts),
             call => vec![self.call(call, inputs)],
         };
+        let outputs = outputs.into_iter().map(|value| if step.drops { self.dropped(value) } else { value });
+        let outputs: Vec<AnyTensor> = outputs.collect();
         self.values.extend(step.outputs.iter().copied().zip(outputs));
         for value in &step.frees {
             self.values.remove(value);
         }
+    }
+
+    /// Applies dropout to a hidden state, if the network is trained.
+    fn dropped(&self, value: AnyTensor) -> AnyTensor {
+        with_tensor!(value, x => self.dropout.hidden.forward(x).into())
     }
 
     /// Computes the only output of a step.
@@ -222,7 +232,7 @@ impl<'a> GraphRun<'a> {
         let mut next = || inputs.next().expect("query, key and value");
         let qkv = [next().three(), next().three(), next().three()];
         let bias = inputs.next().map(|bias| bias.with_rank(4).four());
-        attend(qkv, bias, call, &mut self.tokens).into()
+        attend(qkv, bias, call, &mut self.tokens, &self.dropout.attention).into()
     }
 
     fn self_attention(&mut self, layers: [usize; 3], call: &AttentionCall, x: Tensor<3>) -> AnyTensor {
@@ -232,13 +242,13 @@ impl<'a> GraphRun<'a> {
             return attended.into();
         }
         let qkv = layers.map(|layer| layer.forward(x.clone()));
-        attend(qkv, None, call, &mut self.tokens).into()
+        attend(qkv, None, call, &mut self.tokens, &self.dropout.attention).into()
     }
 
     fn feed_forward(&self, layers: [usize; 2], function: ElementFunction, x: AnyTensor) -> AnyTensor {
         let [up, down] = layers.map(|layer| self.linear_layer(layer));
         if let AnyTensor::Three(x) = &x
-            && let Some(known) = hidden_activation(function).and_then(HiddenActivation::on_codes)
+            && let Some(known) = on_codes(function)
             && let Some(found) = feed_forward(x, [up, down], known)
         {
             return found.into();
@@ -248,10 +258,11 @@ impl<'a> GraphRun<'a> {
     }
 }
 
-fn hidden_activation(function: ElementFunction) -> Option<HiddenActivation> {
+/// Returns the function for fused blocks on codes, if supported.
+fn on_codes(function: ElementFunction) -> Option<FeedForwardActivation> {
     match function {
-        ElementFunction::Gelu => Some(HiddenActivation::Gelu),
-        ElementFunction::Relu => Some(HiddenActivation::Relu),
+        ElementFunction::Gelu => Some(FeedForwardActivation::Gelu),
+        ElementFunction::Relu => Some(FeedForwardActivation::Relu),
         _ => None,
     }
 }
