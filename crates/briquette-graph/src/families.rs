@@ -73,6 +73,8 @@ pub struct Family {
     pub fresh: FreshWeights,
     /// What a `config.json` says where it lacks a key.
     pub usual_config: &'static str,
+    /// Returns which of its names the tensors tell.
+    told_by: Option<fn(&Headers) -> Option<&'static str>>,
 }
 
 /// Lists tensors from sizes; tensors that only some networks have follow from the headers of another network.
@@ -127,7 +129,8 @@ pub const FAMILIES: &[Family] = &[
         resnet::has_names,
         resnet::build,
     )
-    .with_sizes(resnet::tensors, FreshWeights::HeNormal),
+    .with_sizes(resnet::tensors, FreshWeights::HeNormal)
+    .named_by(resnet::name_of),
     Family::new("digits", Task::Classifier, &["digits-cnn"], digits::has_names, digits::build)
         .with_sizes(digits::tensors, FreshWeights::Uniform)
         .with_usual(digits::USUAL),
@@ -149,6 +152,7 @@ impl Family {
             build,
             tensors: None,
             fresh: FreshWeights::Normal,
+            told_by: None,
             usual_config: "{}",
         }
     }
@@ -163,6 +167,11 @@ impl Family {
         Self { usual_config, ..self }
     }
 
+    /// Adds how tensors tell which of its names is meant.
+    const fn named_by(self, told_by: fn(&Headers) -> Option<&'static str>) -> Self {
+        Self { told_by: Some(told_by), ..self }
+    }
+
     /// Returns whether the tensor names fit this family.
     pub fn has_names(&self, headers: &Headers) -> bool {
         (self.has_names)(headers)
@@ -173,14 +182,14 @@ impl Family {
         if self.model_types.is_empty() { std::slice::from_ref(&self.name) } else { self.model_types }
     }
 
-    /// Returns which of its names fits a checkpoint without a `model_type`.
-    ///
-    /// The names of ResNets tell their depth; of other families, the first name is meant.
+    /// Returns which of its names fits a checkpoint without a `model_type`: the one that tensors tell, or the first.
     pub fn name_of(&'static self, headers: &Headers) -> Option<&'static str> {
-        match self.name {
-            "ResNet" => resnet::name_of(headers),
-            _ => self.names().first().copied(),
-        }
+        self.told_by.map_or_else(|| self.names().first().copied(), |told_by| told_by(headers))
+    }
+
+    /// Returns whether tensors tell which of its names is meant, such as the depth of a ResNet.
+    pub fn is_told_by_tensors(&self) -> bool {
+        self.told_by.is_some()
     }
 
     /// Builds and checks the graph of a checkpoint as this family.

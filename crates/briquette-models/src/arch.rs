@@ -99,8 +99,19 @@ impl Arch {
                 let message = format!("model_type is {found:?}, which is not a type of {self}; {way_out}");
                 Err(folder.config_error(message))
             }
-            _ => Ok(()),
+            _ => match Self::by_names(checkpoint) {
+                Some(other) if other.family == self.family && self.is_unlike(other) => {
+                    let message = format!("its tensors are not those of {self}");
+                    Err(Error::input(message).at(checkpoint.path().display()))
+                }
+                _ => Ok(()),
+            },
         }
+    }
+
+    /// Returns whether tensor names tell these architectures apart.
+    pub(crate) fn is_unlike(self, other: Self) -> bool {
+        self.family != other.family || self.family().is_told_by_tensors() && self != other
     }
 
     /// Returns the architecture of this name.

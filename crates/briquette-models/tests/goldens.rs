@@ -192,6 +192,8 @@ fn a_wrong_arch_suggests_the_right_one() {
     let error = open("models/llama-tied", "resnet18");
     assert!(error.contains("not a type of resnet18; set arch = \"llama\""), "{error}");
     // Without a model_type, the first missing tensor is named.
+    let error = open("models/resnet18-tiny.pth", "resnet50");
+    assert!(error.contains("not those of resnet50") && error.contains("set arch = \"resnet18\""), "{error}");
     let error = open("models/resnet18-tiny.pth", "digits-cnn");
     assert!(error.contains("conv2.weight") && error.contains("set arch = \"resnet18\""), "{error}");
 }

@@ -76,7 +76,7 @@ fn known_kernels_are_called_for_fused_steps() {
 /// Copies a model with another config.json.
 fn with_config(name: &str, change: impl Fn(String) -> String) -> tempfile::TempDir {
     let (from, dir) = (fixture(name), tempfile::tempdir().unwrap());
-    for entry in std::fs::read_dir(from).unwrap().flatten() {
+    for entry in std::fs::read_dir(from).unwrap().flatten().filter(|entry| entry.path().is_file()) {
         std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
     }
     let path = dir.path().join("config.json");

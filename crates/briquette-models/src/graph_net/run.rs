@@ -87,16 +87,25 @@ impl<'a> GraphRun<'a> {
         for value in &step.frees {
             self.values.remove(value);
         }
-        let outputs = match &step.call {
-            GraphCall::Split { axis, sizes } => split(&inputs.remove(0), *axis, sizes),
-            GraphCall::SplitHeads { heads, parts } => split_heads(inputs.remove(0).three(), *heads, *parts),
-            call => vec![self.call(call, inputs)],
-        };
-        let outputs = outputs.into_iter().map(|value| if step.drops { self.dropped(value) } else { value });
-        let outputs: Vec<AnyTensor> = outputs.collect();
-        self.values.extend(step.outputs.iter().copied().zip(outputs));
+        match &step.call {
+            GraphCall::Split { axis, sizes } => self.keep(step, split(&inputs.remove(0), *axis, sizes)),
+            GraphCall::SplitHeads { heads, parts } => {
+                self.keep(step, split_heads(inputs.remove(0).three(), *heads, *parts));
+            }
+            call => {
+                let output = self.call(call, inputs);
+                self.keep(step, [output]);
+            }
+        }
         for value in &step.frees {
             self.values.remove(value);
+        }
+    }
+
+    fn keep(&mut self, step: &GraphStep, outputs: impl IntoIterator<Item = AnyTensor>) {
+        for (value, output) in step.outputs.iter().zip(outputs) {
+            let output = if step.drops { self.dropped(output) } else { output };
+            self.values.insert(*value, output);
         }
     }
 
