@@ -38,7 +38,7 @@ fn product(up: &TensorInfo, down: &TensorInfo, layout: Option<WeightLayout>) -> 
     let (&[a, b], &[c, d]) = (up.shape.0.as_slice(), down.shape.0.as_slice()) else { return None };
     // `[out, rank] · [rank, in]`, or in burn's layout `[in, rank] · [rank, out]`.
     let (shape, fits) = if layout == Some(WeightLayout::Burn) { ([c, b], a == d) } else { ([a, d], b == c) };
-    fits.then(|| TensorInfo { shape: Shape(shape.to_vec()), ..up.clone() })
+    fits.then(|| TensorInfo { shape: Shape(shape.to_vec()).into(), ..up.clone() })
 }
 
 /// Reads config.json; an absent file has no keys.
