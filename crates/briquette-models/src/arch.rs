@@ -20,7 +20,8 @@ pub struct Arch {
 impl Arch {
     /// Returns all architectures, for help texts and tests.
     pub fn all() -> Vec<Self> {
-        let names = |(family, known): (usize, &'static Family)| (0..known.names().len()).map(move |name| Self { family, name });
+        let names =
+            |(family, known): (usize, &'static Family)| (0..known.names().len()).map(move |name| Self { family, name });
         FAMILIES.iter().enumerate().flat_map(names).collect()
     }
 

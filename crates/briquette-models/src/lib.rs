@@ -26,6 +26,7 @@
 pub mod arch;
 mod attention;
 pub mod batches;
+mod block_state;
 mod cache;
 pub mod chat;
 mod config;
@@ -47,6 +48,7 @@ pub mod task;
 pub mod text;
 
 pub use arch::Arch;
+pub use block_state::{BlockState, HostValue};
 pub use briquette_cpu::float::CacheType;
 pub use briquette_nn::Held;
 pub use cache::KeyValues;

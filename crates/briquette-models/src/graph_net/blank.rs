@@ -2,6 +2,7 @@
 
 use super::dropout::{GraphDropout, dropped_values};
 use super::headers::{GraphHeaders, config_of};
+use super::parts::BlockCuts;
 use super::weights::{BlankLayers, blank_layers};
 use super::{GraphNet, GraphOutline};
 use crate::fresh::Initial;
@@ -45,19 +46,27 @@ impl GraphNet {
     /// - Io: a file cannot be read.
     pub fn from_checkpoint(path: &Path, device: &Device) -> Result<Self> {
         let checkpoint = Checkpoint::open(path)?;
-        let family =
-            family_of(&GraphHeaders::of(&checkpoint).headers(), &config_of(&checkpoint)?).ok_or_else(|| {
-                let message = "no family of networks has this model_type or these tensor names";
-                Error::config(message).at(shown_path(checkpoint.path()))
-            })?;
-        let (network, names) = Self::of_family(family, &checkpoint, device)?;
+        let (network, names) = Self::unfilled(&checkpoint, device)?;
         match briquette_nn::holds_codes(device) {
             true => load_compressed(network, &checkpoint, &names),
             false => load_into(network, &checkpoint, &names),
         }
     }
 
-    /// Creates the unfilled network of a checkpoint and its name map. Weights take no memory yet.
+    /// Creates the unfilled network of a checkpoint of any family, with or without a head, and its name map.
+    ///
+    /// # Errors
+    /// See [`from_checkpoint`](Self::from_checkpoint).
+    pub fn unfilled(checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
+        let family = family_of(&GraphHeaders::of(checkpoint).headers(), &config_of(checkpoint)?);
+        let family = family.ok_or_else(|| {
+            let message = "no family of networks has this model_type or these tensor names";
+            Error::config(message).at(shown_path(checkpoint.path()))
+        })?;
+        Self::of_family(family, checkpoint, device)
+    }
+
+    /// Creates the unfilled network of an architecture and its name map. Weights take no memory yet.
     ///
     /// Linear layers that the checkpoint stores as two factors have low rank.
     ///
@@ -130,8 +139,9 @@ impl GraphNet {
         let BlankLayers { layers, index, renames } = blank_layers(&graph, &needed, initial, device)?;
         let names = names(&graph, &needed, renames)?;
         let last_state = last_state(&graph, output);
+        let cuts = BlockCuts::of(&graph, if takes_images { output } else { last_state });
         let (dropped, programs) = (dropped_values(&graph), Mutex::default());
-        let outline = GraphOutline { graph, shapes, index, dropped, output, last_state, max_tokens, programs };
+        let outline = GraphOutline { graph, shapes, index, dropped, output, last_state, cuts, max_tokens, programs };
         Ok((Self { layers, dropout: GraphDropout::default(), outline: Arc::new(outline) }, names))
     }
 

@@ -51,7 +51,8 @@ impl GraphDropout {
 pub(super) fn dropped_values(graph: &Graph) -> BTreeSet<ValueId> {
     let added = |block: &Block| graph.nodes[block.nodes.clone()].iter().filter_map(added_value).collect::<Vec<_>>();
     let first = graph.blocks.first().map(|block| briquette_graph::blocks::border(graph, block));
-    let first = first.into_iter().flat_map(|border| border.inputs);
+    // Of several values, hidden states are computed last: others are biases of positions.
+    let first = first.and_then(|border| border.inputs.last().copied());
     graph.blocks.iter().flat_map(added).chain(first).collect()
 }
 

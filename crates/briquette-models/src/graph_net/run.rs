@@ -3,14 +3,15 @@
 use super::GraphNet;
 use super::attend::{RunTokens, attend, no_padding};
 use super::dropout::GraphDropout;
+use super::experts::experts;
 use super::layer::GraphLayer;
 use super::named_layers::NamedLayers;
 use super::program::GraphProgram;
-use super::steps::{AfterNorm, AttentionCall, GraphCall, GraphStep, StepInput};
+use super::steps::{AfterNorm, AttentionCall, ExpertsCall, GraphCall, GraphStep, StepInput};
 use super::value::{AnyTensor, BinaryFunction, with_tensor};
 use crate::layers::{Linear, Then, feed_forward, normed, self_attention};
 use briquette_graph::ValueId;
-use briquette_graph::op::{ElementFunction, PoolWindow, Reduction};
+use briquette_graph::op::{ElementFunction, PoolWindow, Reduction, same_zeros};
 use briquette_ops::compressed::{FeedForwardActivation, max_pool2d};
 use briquette_ops::fused::swiglu;
 use burn::tensor::Tensor;
@@ -45,7 +46,7 @@ impl<'a> GraphRun<'a> {
 
     /// Passes the inputs of all layers to probes, without the output of the last linear layer.
     pub(super) fn only_show(mut self, program: &GraphProgram) {
-        let is_product = |step: &GraphStep| matches!(step.call, GraphCall::Linear(_) | GraphCall::FeedForward(..));
+        let is_product = |step: &GraphStep| step.call.multiplies();
         let last = program.steps.iter().rposition(is_product).unwrap_or(program.steps.len());
         program.steps[..last].iter().for_each(|step| self.step(step));
         match program.steps.get(last) {
@@ -56,7 +57,8 @@ impl<'a> GraphRun<'a> {
                 let x = with_tensor!(self.input(&inputs[0]), x => self.linear_layer(*up).forward(x).into());
                 with_tensor!(apply(*function, x), x => self.linear_layer(*down).only_show(x));
             }
-            _ => {}
+            Some(step) => self.step(step),
+            None => {}
         }
     }
 
@@ -140,6 +142,7 @@ impl<'a> GraphRun<'a> {
                 (AnyTensor::Three(gate), AnyTensor::Three(up)) => swiglu(gate, up).into(),
                 (gate, up) => apply(ElementFunction::Silu, gate).zip(up, BinaryFunction::Mul),
             },
+            GraphCall::Experts(call) => self.experts(call, [x.three(), inputs.remove(0).three()]),
             GraphCall::Gate(function) => apply(*function, x).zip(inputs.remove(0), BinaryFunction::Mul),
             GraphCall::MatMul { transpose_b: true } => x.zip(inputs.remove(0), BinaryFunction::MatMulTransposed),
             GraphCall::MatMul { .. } => x.zip(inputs.remove(0), BinaryFunction::MatMul),
@@ -151,6 +154,7 @@ impl<'a> GraphRun<'a> {
             GraphCall::TakeToken(index) => x.three().narrow(1, *index, 1).squeeze_dim::<2>(1).into(),
             GraphCall::Scale(factor) => with_tensor!(x, x => (x * *factor).into()),
             GraphCall::Pad { before, after } => pad(x, before, after),
+            GraphCall::PadSame { size, stride } => pad_same(x, size, stride),
             GraphCall::Reduce { axes, kind } => reduce(x, axes, *kind),
             GraphCall::Pool(window) => pool(x.four(), window),
             GraphCall::AdaptivePool(size) => adaptive_avg_pool2d(x.four(), *size).into(),
@@ -236,6 +240,11 @@ impl<'a> GraphRun<'a> {
         conv.forward_norm(x, norm, then).into()
     }
 
+    fn experts(&self, call: &ExpertsCall, [x, logits]: [Tensor<3>; 2]) -> AnyTensor {
+        let matrices = call.matrices.iter().map(|layers| layers.map(|layer| self.linear_layer(layer)));
+        experts(x, logits, &matrices.collect::<Vec<_>>(), call).into()
+    }
+
     fn attention(&mut self, call: &AttentionCall, inputs: Vec<AnyTensor>) -> AnyTensor {
         let mut inputs = inputs.into_iter();
         let mut next = || inputs.next().expect("query, key and value");
@@ -277,7 +286,7 @@ fn on_codes(function: ElementFunction) -> Option<FeedForwardActivation> {
 }
 
 /// Applies a function of one input.
-fn apply(function: ElementFunction, x: AnyTensor) -> AnyTensor {
+pub(super) fn apply(function: ElementFunction, x: AnyTensor) -> AnyTensor {
     with_tensor!(x, x => match function {
         ElementFunction::Gelu => briquette_ops::fused::gelu(x),
         ElementFunction::GeluTanh => gelu_approximate(x),
@@ -380,6 +389,17 @@ fn pad(x: AnyTensor, before: &[usize], after: &[usize]) -> AnyTensor {
         }
         AnyTensor::joined(first.into_iter().chain([x]).chain(last).collect(), axis)
     })
+}
+
+/// Adds zeros around the axes after the second; see [`Primitive::PadSame`](briquette_graph::op::Primitive::PadSame).
+fn pad_same(x: AnyTensor, size: &[usize], stride: &[usize]) -> AnyTensor {
+    let dims = x.dims();
+    let (mut before, mut after) = (vec![0; dims.len()], vec![0; dims.len()]);
+    for (at, (&size, &stride)) in size.iter().zip(stride).enumerate() {
+        let zeros = same_zeros(dims[at + 2], size, stride).expect("a window that fits the image");
+        [before[at + 2], after[at + 2]] = zeros;
+    }
+    pad(x, &before, &after)
 }
 
 fn reduce(x: AnyTensor, axes: &[usize], kind: Reduction) -> AnyTensor {

@@ -29,6 +29,11 @@ impl LayerIndex {
         }
     }
 
+    /// Returns the layer of a weight; `None` if no needed node uses it.
+    pub(super) fn of_weight(&self, weight: WeightId) -> Option<usize> {
+        self.of_weight.get(&weight).copied()
+    }
+
     /// Returns whether a weight is an embedding table.
     pub(super) fn is_table(&self, operand: &Operand) -> bool {
         matches!(operand, Operand::Weight(weight) if self.tables.contains(weight))
@@ -98,6 +103,9 @@ impl Blank<'_> {
         let Some(&first) = weights.first() else { return Ok(()) };
         let shape = self.shape(first).to_vec();
         let has_bias = weights.len() > 1;
+        if matches!(composite, Composite::SeparateExperts { .. }) {
+            return weights.into_iter().try_for_each(|weight| self.add_matrix(weight));
+        }
         let layer = match (composite, shape.as_slice()) {
             (Composite::Linear, _) if self.index.tables.contains(&first) => return self.tie_head(first, &weights[1..]),
             (Composite::Linear, &[a, b]) => {
@@ -131,6 +139,14 @@ impl Blank<'_> {
     fn looks_up_words(&self, embedding: &Node) -> bool {
         let ids = self.graph.inputs.iter().find(|input| input.source == InputSource::TokenIds);
         ids.is_some_and(|ids| embedding.inputs.get(1) == Some(&Operand::Value(ids.value)))
+    }
+
+    /// Adds a linear layer of one weight: a matrix of an expert.
+    fn add_matrix(&mut self, weight: WeightId) -> Result<()> {
+        let shape = <[usize; 2]>::try_from(self.shape(weight));
+        let shape = shape.map_err(|_| Error::config("a matrix of an expert has two axes, others cannot be run"))?;
+        self.push(GraphLayer::Linear(self.initial.linear(shape, false, self.device)), &[weight], &["weight"]);
+        Ok(())
     }
 
     fn add_conv(&mut self, settings: &ConvSettings, node: &Node) -> Result<()> {
