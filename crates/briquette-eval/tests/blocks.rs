@@ -10,7 +10,7 @@ use briquette_eval::{Gathering, Samples, calibrate, curvatures};
 use briquette_formats::{Checkpoint, safetensors};
 use briquette_models::batches::Batching;
 use briquette_models::data::{Data, DataSpec};
-use briquette_models::graph_net::{GraphNet, RunInputs};
+use briquette_models::graph_net::RunInputs;
 use briquette_models::{Arch, BlockState, Blocks, GraphNet, LoadedModel};
 use briquette_nn::{Observing, Probe, load_into, observe};
 use burn::tensor::{Device, Tensor, TensorData};
