@@ -7,6 +7,10 @@
 mod readme {}
 
 #[cfg(doctest)]
+#[doc = include_str!("guide/src/network.md")]
+mod network {}
+
+#[cfg(doctest)]
 #[doc = include_str!("guide/src/training-code.md")]
 mod training_code {}
 

@@ -24,6 +24,7 @@ mod distill;
 mod entropy;
 mod evaluate;
 mod export;
+mod families;
 mod faults;
 mod frozen;
 mod generate;

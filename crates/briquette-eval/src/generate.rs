@@ -44,7 +44,8 @@ pub(crate) fn continuation(model: &LoadedModel, progress: ItemProgress) -> Resul
     };
     run.read_prompts(each)?;
     run.take_steps(each)?;
-    Ok(run.sequences.into_iter().next().map(|sequence| sequence.text))
+    // Without a free position after the prompt, there is no text.
+    Ok(run.sequences.into_iter().next().map(|sequence| sequence.text).filter(|text| !text.is_empty()))
 }
 
 /// A request to generate text.

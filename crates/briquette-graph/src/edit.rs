@@ -1,11 +1,22 @@
 //! Graphs with fewer blocks than another.
 
-use crate::blocks::border;
+use crate::blocks::{BlockBorder, border};
 use crate::graph::{Block, Graph, Node, Operand, ValueId, WeightId};
 use briquette_core::{Error, Result};
 use std::collections::BTreeMap;
 
 impl Graph {
+    /// Returns the number of blocks that [`with_blocks`](Self::with_blocks) can choose from.
+    ///
+    /// None if blocks do not follow each other with hidden states alone between them, or are numbered in several
+    /// stages, as in a convolutional network.
+    pub fn n_choosable_blocks(&self) -> Option<usize> {
+        let parent = |block: &Block| block.name.rsplit_once('.').map(|(parent, _)| parent.to_string());
+        let first = parent(self.blocks.first()?);
+        let is_numbered = first.is_some() && self.blocks.iter().all(|block| parent(block) == first);
+        (is_numbered && self.ends_of_blocks().is_ok()).then_some(self.blocks.len())
+    }
+
     /// Returns the same network with only these blocks, in this order, renamed to the first blocks.
     ///
     /// A block may occur several times; each occurrence has weights of its own.
@@ -36,13 +47,16 @@ impl Graph {
         Ok(to.graph.without_unused_weights())
     }
 
-    /// Returns the value before and after each block.
+    /// Returns the value before and after each block, besides values that every block reads.
     fn ends_of_blocks(&self) -> Result<Vec<[ValueId; 2]>> {
+        let borders: Vec<BlockBorder> = self.blocks.iter().map(|block| border(self, block)).collect();
+        // MPNet computes relative positions before its blocks.
+        let is_read_by_all = |value: &ValueId| borders.iter().all(|border| border.inputs.contains(value));
         let mut ends: Vec<[ValueId; 2]> = Vec::new();
-        for block in &self.blocks {
-            let border = border(self, block);
-            let [inputs, outputs] =
-                [&border.inputs, &border.outputs].map(|values| values.iter().copied().collect::<Vec<_>>());
+        for (block, border) in self.blocks.iter().zip(&borders) {
+            let own = border.inputs.iter().filter(|value| borders.len() == 1 || !is_read_by_all(value));
+            let (inputs, outputs) =
+                (own.copied().collect::<Vec<_>>(), border.outputs.iter().copied().collect::<Vec<_>>());
             match (inputs.as_slice(), outputs.as_slice()) {
                 (&[before], &[after]) if ends.last().is_none_or(|end| end[1] == before) => ends.push([before, after]),
                 _ => {

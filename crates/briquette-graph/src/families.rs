@@ -267,7 +267,8 @@ fn parsed(checkpoint: &Checkpoint) -> Result<Config> {
 /// An error for a model that no family knows: what was found, what is known, and what works without a graph.
 fn unknown(headers: &Headers, config: &Config) -> Error {
     let family = |family: &Family| match family.model_types {
-        [] => family.name.to_string(),
+        [] if family.name == "EfficientNet-Lite" => format!("{} (of efficientnet_pytorch)", family.name),
+        [] => format!("{} (of torchvision)", family.name),
         types => format!("{} ({})", family.name, types.join(", ")),
     };
     let known: Vec<String> = FAMILIES.iter().map(family).collect();

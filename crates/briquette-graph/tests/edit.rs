@@ -17,7 +17,7 @@ fn names(graph: &Graph) -> Vec<&str> {
 
 #[test]
 fn all_blocks_in_order_are_the_same_network() {
-    for name in ["models/bert-tiny", "families/gpt2", "families/llama"] {
+    for name in ["models/bert-tiny", "families/gpt2", "families/llama", "families/mpnet", "families/vit"] {
         let graph = graph(name);
         let all: Vec<usize> = (0..graph.blocks.len()).collect();
         let same = graph.with_blocks(&all).unwrap();
@@ -49,4 +49,19 @@ fn impossible_choices_are_refused() {
     assert!(gpt2.with_blocks(&[]).unwrap_err().message.contains("found 0 blocks, expected 1 to 2"));
     assert!(gpt2.with_blocks(&[2]).unwrap_err().message.contains("found block 2, expected 0 to 1"));
     assert!(graph("digits").with_blocks(&[0]).unwrap_err().message.contains("no blocks"));
+}
+
+#[test]
+fn blocks_of_one_row_can_be_chosen() {
+    for (name, n) in [
+        ("families/mpnet", Some(2)),
+        ("families/albert", Some(2)),
+        ("families/vit", Some(2)),
+        ("families/convnext", None),
+        ("families/densenet", None),
+        ("families/vgg", None),
+        ("digits", None),
+    ] {
+        assert_eq!(graph(name).n_choosable_blocks(), n, "{name}");
+    }
 }

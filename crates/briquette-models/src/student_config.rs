@@ -14,7 +14,7 @@ const SHARED: [&str; 7] = [
     "tie_word_embeddings",
 ];
 /// Key with the attention type of each layer.
-const LAYER_TYPES: &str = "layer_types";
+pub(crate) const LAYER_TYPES: &str = "layer_types";
 
 /// Keys with the number of layers, of which a config.json has one.
 const LAYER_COUNTS: [&str; 3] = ["num_hidden_layers", "n_layer", "n_layers"];

@@ -97,16 +97,20 @@ fn chosen<'a>(stage: &FactorizeStage, plan: &'a Plan) -> Result<Vec<&'a TensorPl
     let shared: BTreeSet<usize> = plan.tensors.iter().filter_map(|tensor| tensor.tied_to()).collect();
     let is_tied = |tensor: &TensorPlan| tensor.tied_to().is_some() || shared.contains(&tensor.index());
     let downs: BTreeSet<&str> = names().filter(|name| name.ends_with(DOWN)).collect();
-    let is_chosen = |tensor: &&TensorPlan| {
+    let is_layer_of = |tensor: &TensorPlan| {
         let (info, down) = (tensor.info, format!("{}down{SUFFIX}", stem(&tensor.info.name)));
         let is_layer =
             info.name.split('.').next_back() == Some("weight") && info.shape.rank() == 2 && info.n_elements() > 0;
         let is_factor = info.name.ends_with(".down.weight") || downs.contains(down.as_str());
-        let lies_straight = tensor.axis == OutputAxis::First;
-        is_layer && lies_straight && !is_factor && selection.chooses(&info.name, tensor.role) && !is_tied(tensor)
+        is_layer && !is_factor && selection.chooses(&info.name, tensor.role) && !is_tied(tensor)
     };
-    let chosen: Vec<&TensorPlan> = plan.tensors.iter().filter(is_chosen).collect();
+    let (chosen, turned): (Vec<&TensorPlan>, Vec<_>) =
+        plan.tensors.iter().filter(|tensor| is_layer_of(tensor)).partition(|tensor| tensor.axis == OutputAxis::First);
     match chosen.is_empty() {
+        true if !turned.is_empty() => {
+            let message = format!("found weights [in, out], such as {}, expected [out, in]", turned[0].info.name);
+            Err(Error::config(format!("{message}; remove the stage")).at("factorize"))
+        }
         true => Err(Error::config("no linear layer is chosen; choose some with include").at("factorize")),
         false => Ok(chosen),
     }

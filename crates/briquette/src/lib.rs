@@ -201,7 +201,7 @@
 //! | [`report`] | report pages and their data |
 //! | `nn` | burn modules: masks and grids, layers on codes, loading and export |
 //! | `distill` | losses and training loops |
-//! | `models`, `eval` | networks that run: BERT, Llama, ResNet; their quality metrics |
+//! | `models`, `eval` | networks that run: BERT, Llama, ViT, ResNet and more families; their quality metrics |
 //!
 //! # Features
 //!
@@ -212,7 +212,7 @@
 //! | `distill` | yes | losses and training loops: [`distill`] | 39 |
 //! | `flex` | yes | burn's CPU backend | |
 //! | `pytorch` | | PyTorch files: `.pt`, `.pth`, `.bin`, TorchScript | 48 |
-//! | `model` | | `models`, `eval`: BERT, Llama, ResNet; text, images, arrays; evaluate and distill stages of recipes | 91 |
+//! | `model` | | `models`, `eval`: networks that run; text, images, arrays; evaluate and distill stages of recipes | 91 |
 //! | `tui` | | burn's full-screen training dashboard | 64 |
 //! | `cuda` | | NVIDIA GPUs; includes `model` | |
 //!

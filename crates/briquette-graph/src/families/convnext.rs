@@ -2,7 +2,7 @@
 
 use super::convolution::{filters, pool_space};
 use super::extents::Extents;
-use super::layers::feed_forward;
+use super::layers::{feed_forward, prefix_of};
 use crate::builder::GraphBuilder;
 use crate::config::Config;
 use crate::graph::{Graph, InputSource, ValueId};
@@ -26,30 +26,38 @@ const TORCHVISION: PathNames = PathNames {
     eps: 1e-6,
 };
 const HUGGING_FACE: PathNames = PathNames {
-    stem: ["convnext.embeddings.patch_embeddings", "convnext.embeddings.layernorm"],
+    stem: ["embeddings.patch_embeddings", "embeddings.layernorm"],
     block: ["dwconv", "layernorm", "pwconv1", "pwconv2"],
     scale: "layer_scale_parameter",
     eps: 1e-6,
 };
-const STAGES: &str = "convnext.encoder.stages.";
+const STAGES: &str = "encoder.stages.";
+const PREFIXES: [&str; 2] = ["convnext.", ""];
 
 pub(super) fn has_names(headers: &Headers) -> bool {
-    headers.has("features.1.0.layer_scale") || headers.has("convnext.encoder.stages.0.layers.0.layer_scale_parameter")
+    let is_hugging_face = |prefix| headers.has(&format!("{prefix}{STAGES}0.layers.0.layer_scale_parameter"));
+    headers.has("features.1.0.layer_scale") || PREFIXES.iter().any(is_hugging_face)
 }
 
 pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Result<Graph> {
     let is_torchvision = headers.has("features.0.0.weight");
     let names = if is_torchvision { TORCHVISION } else { HUGGING_FACE };
+    // A ConvNextModel without a classifier has no prefix.
+    let prefix = match is_torchvision {
+        true => "",
+        false => prefix_of(headers, &PREFIXES, &format!("{}.weight", names.stem[0])),
+    };
+    let (stem, stages) = (names.stem.map(|name| format!("{prefix}{name}")), format!("{prefix}{STAGES}"));
     let mut to = GraphBuilder::new("ConvNeXt", headers);
     let [height, width] = extents.image;
     let images = to.input_from("images", &[extents.batch, 3, height, width], InputSource::Images);
-    let x = patches(&mut to, names.stem[0], images)?;
-    let mut x = channel_norm(&mut to, names.stem[1], names.eps, x)?;
-    let n_stages = if is_torchvision { headers.count("features.").div_ceil(2) } else { headers.count(STAGES) };
+    let x = patches(&mut to, &stem[0], images)?;
+    let mut x = channel_norm(&mut to, &stem[1], names.eps, x)?;
+    let n_stages = if is_torchvision { headers.count("features.").div_ceil(2) } else { headers.count(&stages) };
     for stage in 0..n_stages {
         let (before, blocks) = match is_torchvision {
             true => (format!("features.{}.", 2 * stage), format!("features.{}.", 2 * stage + 1)),
-            false => (format!("{STAGES}{stage}.downsampling_layer."), format!("{STAGES}{stage}.layers.")),
+            false => (format!("{stages}{stage}.downsampling_layer."), format!("{stages}{stage}.layers.")),
         };
         if stage > 0 {
             x = channel_norm(&mut to, &format!("{before}0"), names.eps, x)?;
@@ -59,7 +67,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
             x = block(&mut to, &names, &format!("{blocks}{index}"), x)?;
         }
     }
-    let x = classify(&mut to, config, is_torchvision, extents.batch, x)?;
+    let x = classify(&mut to, config, (is_torchvision, prefix), extents.batch, x)?;
     Ok(to.finish(&[x]))
 }
 
@@ -106,10 +114,16 @@ fn block(to: &mut GraphBuilder, names: &PathNames, path: &str, x: ValueId) -> Re
 }
 
 /// The mean of space, its norm, and the classifier if there is one.
-fn classify(to: &mut GraphBuilder, config: &Config, is_torchvision: bool, batch: usize, x: ValueId) -> Result<ValueId> {
+fn classify(
+    to: &mut GraphBuilder,
+    config: &Config,
+    (is_torchvision, prefix): (bool, &str),
+    batch: usize,
+    x: ValueId,
+) -> Result<ValueId> {
     let (norm, classifier, eps) = match is_torchvision {
         true => ("classifier.0", "classifier.2", TORCHVISION.eps),
-        false => ("convnext.layernorm", "classifier", config.number("layer_norm_eps").unwrap_or(1e-12)),
+        false => (&*format!("{prefix}layernorm"), "classifier", config.number("layer_norm_eps").unwrap_or(1e-12)),
     };
     let n = to.headers().get(&format!("{norm}.weight")).and_then(|info| info.shape.0.first().copied());
     let x = pool_space(to, x, [batch, n.unwrap_or(0)]);

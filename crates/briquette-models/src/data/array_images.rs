@@ -117,8 +117,16 @@ impl ArrayImages {
             [_, h, w, c] if c == n => Some(([c, h, w], true)),
             _ => None,
         };
-        found.filter(|&([_, h, w], _)| !input.is_fixed || [h, w] == input.crop).ok_or_else(|| {
-            let message = format!("images are {:?}, expected [n, {n}, {height}, {width}]", self.images.shape);
+        let is_taken = |[_, h, w]: [usize; 3]| match input.is_fixed {
+            true => [h, w] == input.crop,
+            false => h.min(w) >= input.least_side,
+        };
+        found.filter(|(extents, _)| is_taken(*extents)).ok_or_else(|| {
+            let expected = match (found, input.least_side) {
+                (Some(_), least) if !input.is_fixed => format!("height and width of at least {least}"),
+                _ => format!("[n, {n}, {height}, {width}]"),
+            };
+            let message = format!("images are {:?}, expected {expected}", self.images.shape);
             Error::input(message).at(self.path.display())
         })
     }

@@ -97,8 +97,15 @@ impl ImageFolder {
     /// # Errors
     /// Input: the scaled image would be too large. See [`ImageFolder::pixels`] for other errors.
     pub fn tiles(&self, index: usize, input: &ImageInput, tile: usize) -> Result<ImageTiles> {
-        let tiles = ImageTiles::of(&self.decode(index)?, input, tile);
-        tiles.map_err(|message| Error::input(message).at(self.files[index].0.display()))
+        let at = |message: String| Error::input(message).at(self.files[index].0.display());
+        let tiles = ImageTiles::of(&self.decode(index)?, input, tile).map_err(at)?;
+        let ([_, height, width], least) = (tiles.extents(), input.least_side);
+        if height.min(width) < least {
+            return Err(at(format!(
+                "its tiles are {height}x{width}, expected at least {least}x{least}; use larger images"
+            )));
+        }
+        Ok(tiles)
     }
 
     /// Decodes an image.

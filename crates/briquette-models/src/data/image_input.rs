@@ -16,6 +16,8 @@ pub struct ImageInput {
     pub crop: [usize; 2],
     /// Whether the network accepts only this size.
     pub is_fixed: bool,
+    /// Smallest side of an image that the network accepts.
+    pub least_side: usize,
     /// Largest tile side; images are then cut into tiles instead of being cropped.
     pub tile: Option<usize>,
     /// Divisor of bytes.
@@ -34,7 +36,8 @@ impl ImageInput {
             3 => (vec![0.485, 0.456, 0.406], vec![0.229, 0.224, 0.225]),
             _ => (vec![0.0; channels], vec![1.0; channels]),
         };
-        Self { channels, resize: Some(256), crop: [224, 224], is_fixed: false, tile: None, scale: 255.0, mean, std }
+        let (resize, crop, scale) = (Some(256), [224, 224], 255.0);
+        Self { channels, resize, crop, is_fixed: false, least_side: 1, tile: None, scale, mean, std }
     }
 
     /// Checks that sizes and statistics are consistent.
@@ -55,6 +58,7 @@ impl ImageInput {
             let size = self.resize.map_or("none".into(), |size| size.to_string());
             return Err(Error::config(format!("crop {height}x{width} is not within size {size}; enlarge size")));
         }
+        self.check_least_side()?;
         let sides = [("data.size", self.resize.unwrap_or(0)), ("data.crop", height.max(width))];
         if let Some((name, side)) = sides.into_iter().find(|(_, side)| *side > MAX_SIDE) {
             let message = format!("found {side}, expected at most {}; use a smaller value", MAX_SIDE);
@@ -65,6 +69,20 @@ impl ImageInput {
             return Err(Error::config(format!("normalize: expected mean and std of {n} channels, with std above 0")));
         }
         Ok(())
+    }
+
+    /// Refuses images that are too small for a layer of the network.
+    fn check_least_side(&self) -> Result<()> {
+        let [height, width] = self.crop;
+        let (name, side) = match self.tile {
+            Some(tile) => ("data.tile", tile),
+            None => ("data.size", height.min(width)),
+        };
+        if side >= self.least_side {
+            return Ok(());
+        }
+        let message = format!("found {side}, but this network takes images of at least {0}x{0}", self.least_side);
+        Err(Error::config(format!("{message}; use a larger value")).at(name).with_remedy(Remedy::SetKey(name)))
     }
 
     /// Converts a byte of a channel.

@@ -2,7 +2,7 @@
 
 use super::{ArrayImages, ImageFolder, ImageInput, ImageTiles, Sentences, Split, empty, read_prose};
 use crate::ModelTask;
-use briquette_core::{Error, Result};
+use briquette_core::{Error, Remedy, Result};
 use briquette_formats::presence;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -120,6 +120,12 @@ impl DataSpec {
             if self.crop.is_none() && !input.is_fixed {
                 input.crop = [size.min(input.crop[0]), size.min(input.crop[1])];
             }
+        }
+        if let Some([height, width]) = self.crop.filter(|crop| input.is_fixed && *crop != input.crop) {
+            let [own_height, own_width] = input.crop;
+            let message = format!("found {height}x{width}, but this network takes only {own_height}x{own_width}");
+            let error = Error::config(format!("{message}; leave it out")).at("data.crop");
+            return Err(error.with_remedy(Remedy::SetKey("data.crop")));
         }
         input.crop = self.crop.unwrap_or(input.crop);
         if let Some(Normalize { mean, std }) = &self.normalize {

@@ -5,9 +5,9 @@ use super::headers::{GraphHeaders, config_of};
 use super::parts::BlockCuts;
 use super::weights::{BlankLayers, blank_layers};
 use super::{GraphNet, GraphOutline};
+use crate::Arch;
 use crate::fresh::Initial;
 use crate::low_rank::make_room;
-use crate::{Arch, ModelTask};
 use briquette_core::{Error, OutputAxis, Result, shown_path};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_graph::op::Composite;
@@ -76,10 +76,7 @@ impl GraphNet {
     pub fn blank(arch: Arch, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
         arch.check(checkpoint)?;
         let (network, names) = Self::of_family(arch.family(), checkpoint, device)?;
-        if arch.task() == ModelTask::Decoder && !network.has_head() {
-            let message = "it has no head over the vocabulary; expected a language model; save it as ...ForCausalLM";
-            return Err(Error::input(message).at(shown_path(checkpoint.path())));
-        }
+        network.check_head(arch.task()).map_err(|error| error.at(shown_path(checkpoint.path())))?;
         Ok((network, names))
     }
 
@@ -143,12 +140,6 @@ impl GraphNet {
         let (dropped, programs) = (dropped_values(&graph), Mutex::default());
         let outline = GraphOutline { graph, shapes, index, dropped, output, last_state, cuts, max_tokens, programs };
         Ok((Self { layers, dropout: GraphDropout::default(), outline: Arc::new(outline) }, names))
-    }
-
-    /// Returns whether the output has a score for each token of the vocabulary.
-    fn has_head(&self) -> bool {
-        let words = super::input::vocabulary(self.graph());
-        words.is_some_and(|words| self.outline.shapes[self.outline.output.0].last().is_some_and(|n| *n >= words))
     }
 }
 

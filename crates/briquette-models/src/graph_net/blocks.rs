@@ -6,8 +6,9 @@ use super::program::GraphProgram;
 use super::{AnyTensor, GraphNet, GraphRun, RunInputs, RunTokens};
 use crate::block_state::BlockState;
 use briquette_core::Result;
+use briquette_graph::blocks::border;
 use briquette_graph::op::Composite;
-use briquette_graph::{InputSource, Op, ValueId};
+use briquette_graph::{Op, ValueId};
 use briquette_nn::NameMap;
 use briquette_ops::fused::in_parts;
 use burn::module::Module;
@@ -98,7 +99,7 @@ impl GraphNet {
 
     /// Returns the number of layers that a student can choose from; `None` if layers cannot be chosen.
     pub fn n_layers(&self) -> Option<usize> {
-        self.is_sequence().then_some(self.graph().blocks.len())
+        self.graph().n_choosable_blocks()
     }
 
     /// Returns the device of the parameters.
@@ -136,19 +137,11 @@ impl GraphNet {
         Ok((network, names))
     }
 
-    /// Returns whether text passes through blocks one after another, with hidden states alone between two blocks.
-    fn is_sequence(&self) -> bool {
-        let (graph, cuts) = (self.graph(), &self.outline.cuts);
-        let takes_text = graph.inputs.iter().any(|input| input.source == InputSource::TokenIds);
-        let is_simple = |block| matches!(cuts.state(block), [state] if self.outline.shapes[state.0].len() == 3);
-        takes_text && cuts.len() == graph.blocks.len() && (0..=cuts.len()).all(is_simple)
-    }
-
-    /// Returns the hidden states before a block; after the last block, its output.
-    ///
-    /// Of several values, these are computed last.
-    pub(super) fn border(&self, index: usize) -> ValueId {
-        *self.outline.cuts.state(index).last().expect("a block has an input")
+    /// Returns the hidden states after each block of the graph, also where blocks share weights.
+    pub(super) fn hidden_states(&self) -> Vec<ValueId> {
+        let graph = self.graph();
+        let after = |block| border(graph, block).outputs.last().copied().expect("a block has an output");
+        graph.blocks.iter().map(after).collect()
     }
 
     /// Begins a run of a block, with its program.

@@ -1,6 +1,7 @@
 //! Networks of other sizes, with random weights.
 
 use super::GraphNet;
+use super::layer_kinds::keep_layer_kinds;
 use crate::fresh::Initial;
 use crate::student_config::{Smaller, keep_layers, with_sizes};
 use briquette_core::{DType, Error, Result};
@@ -51,6 +52,7 @@ impl GraphNet {
         let sizes = match how {
             Smaller::Layers(layers) => {
                 keep_layers(config, layers, self.graph().blocks.len())?;
+                keep_layer_kinds(config, self.graph(), layers);
                 return self.with_blocks(layers, device).map(Some);
             }
             Smaller::Sizes(sizes) => sizes,

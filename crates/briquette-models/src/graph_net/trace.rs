@@ -26,8 +26,7 @@ impl GraphNet {
     /// # Panics
     /// If the graph has no blocks, or a token exceeds the vocabulary.
     pub fn trace(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>, has_attention: bool) -> NetworkTrace {
-        let n_blocks = self.graph().blocks.len();
-        let states: Vec<ValueId> = (1..=n_blocks).map(|index| self.border(index)).collect();
+        let states = self.hidden_states();
         let attentions: Vec<(&Node, &Attention)> = match has_attention {
             true => self.graph().nodes.iter().filter_map(attention_of).collect(),
             false => Vec::new(),
@@ -35,7 +34,7 @@ impl GraphNet {
         let qkv = |(node, _): &(&Node, &Attention)| node.values().take(3).map(|(_, value)| value).collect::<Vec<_>>();
         let wanted: Vec<ValueId> = states.iter().copied().chain(attentions.iter().flat_map(qkv)).collect();
         let mut found = self.run(&RunInputs::padded(tokens, padding.clone()), &wanted);
-        let projections = found.split_off(n_blocks);
+        let projections = found.split_off(states.len());
         let mut trace =
             NetworkTrace { hidden: found.into_iter().map(AnyTensor::three).collect(), ..NetworkTrace::default() };
         for ((_, settings), qkv) in attentions.into_iter().zip(projections.chunks(3)) {

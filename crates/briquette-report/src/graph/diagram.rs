@@ -201,6 +201,7 @@ fn names_of(blocks: &[String]) -> String {
     match blocks {
         [] => String::new(),
         [only] => only.clone(),
+        [first, .., last] if first == last => format!("{first}, shared weights"),
         [first, .., last] => match (first.rsplit_once('.'), last.rsplit_once('.')) {
             (Some((owner, _)), Some((other, number))) if owner == other => format!("{first} to {number}"),
             _ => label(blocks.iter().map(String::as_str)),

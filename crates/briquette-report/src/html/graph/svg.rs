@@ -17,6 +17,10 @@ const PAD: [usize; 2] = [16, 34];
 const LANE: usize = 9;
 /// Characters that fit in a box.
 const N_LETTERS: usize = 38;
+/// Space for the text of a box.
+const TEXT: usize = BOX[0] - 18;
+/// Widths of a letter of names, of other lines and of headings, in a wide font: a tenth of a pixel.
+const LETTERS: [usize; 3] = [76, 66, 90];
 
 /// Positions of everything that is drawn.
 struct Plane<'a> {
@@ -40,6 +44,7 @@ pub(super) fn draw(diagram: &GraphDiagram) -> Markup {
             style { (PreEscaped(STYLE)) }
             @for section in 0..diagram.sections.len() { (plane.frame(section)) "\n" }
             @for line in plane.arrows() { path d=(line) {} "\n" }
+            @for section in 0..diagram.sections.len() { (plane.heading(section)) "\n" }
             @for node in 0..diagram.nodes.len() { (plane.node(node)) "\n" }
         }
     }
@@ -81,20 +86,33 @@ impl<'a> Plane<'a> {
         [PAD[0] + (self.inner - width) / 2 + place * (BOX[0] + GAP[0]), self.tops[row]]
     }
 
-    /// The frame of blocks, with their name and their sums.
-    fn frame(&self, index: usize) -> Markup {
+    /// The top and the height of the frame of blocks.
+    fn framed(&self, index: usize) -> Option<[usize; 2]> {
         let (section, [start, end]) = (&self.diagram.sections[index], self.rows.sections[index]);
         if start == end || !section.is_of_blocks() {
-            return Markup::default();
+            return None;
         }
         let top = self.tops[start] - PAD[1] + 4;
-        let height = self.tops[end - 1] + BOX[1] + PAD[0] - 4 - top;
+        Some([top, self.tops[end - 1] + BOX[1] + PAD[0] - 4 - top])
+    }
+
+    fn frame(&self, index: usize) -> Markup {
+        let Some([top, height]) = self.framed(index) else { return Markup::default() };
+        html! { rect class="block" x="2" y=(top) width=(self.width - 4) height=(height) rx="8" {} }
+    }
+
+    /// The name of blocks and their sums, above the arrows.
+    fn heading(&self, index: usize) -> Markup {
+        let (Some([top, _]), section) = (self.framed(index), &self.diagram.sections[index]) else {
+            return Markup::default();
+        };
+        let times = if section.n_blocks > 1 { format!("{} × ", section.n_blocks) } else { String::new() };
+        let sums = [numbers::bytes(section.bytes), numbers::amount(section.multiply_adds)];
+        let text = format!("{times}{}  ·  {}  ·  {}", section.blocks, sums[0], sums[1]);
+        let fitted = fitted(&text, LETTERS[2], self.width - 2 * PAD[0]);
         html! {
-            rect class="block" x="2" y=(top) width=(self.width - 4) height=(height) rx="8" {}
-            text class="heading" x=(PAD[0]) y=(top + 18) {
-                @if section.n_blocks > 1 { (section.n_blocks) " × " }
-                (escape(&section.blocks)) "  ·  " (numbers::bytes(section.bytes)) "  ·  "
-                (numbers::amount(section.multiply_adds))
+            text class="heading" x=(PAD[0]) y=(top + 18) textLength=[fitted] lengthAdjust=[fitted.map(|_| SQUEEZED)] {
+                (escape(&text))
             }
         }
     }
@@ -124,6 +142,7 @@ impl<'a> Plane<'a> {
     fn node(&self, node: usize) -> Markup {
         let ([x, y], shown) = (self.corner(node), &self.diagram.nodes[node]);
         let [width, height] = BOX;
+        let lines = [cut(&shown.name, false), cut(&what(shown), true), cut(&figures(shown), true)];
         html! {
             g transform=(format_args!("translate({x} {y})")) {
                 title { (escape(&in_full(shown))) }
@@ -131,12 +150,22 @@ impl<'a> Plane<'a> {
                 @if let Some(role) = shown.role {
                     rect class={ "role-" (role.name()) } width="5" height=(height) rx="2" {}
                 }
-                text class="name" x="12" y="17" { (escape(&cut(&shown.name, false))) }
-                text x="12" y="33" { (escape(&cut(&what(shown), true))) }
-                text x="12" y="49" { (escape(&cut(&figures(shown), true))) }
+                @for (index, line) in lines.iter().enumerate() {
+                    @let fitted = fitted(line, LETTERS[index.min(1)], TEXT);
+                    text class=[(index == 0).then_some("name")] x="12" y=(17 + 16 * index) textLength=[fitted]
+                        lengthAdjust=[fitted.map(|_| SQUEEZED)] { (escape(line)) }
+                }
             }
         }
     }
+}
+
+/// How a text is fitted: letters and spaces become narrower.
+const SQUEEZED: &str = "spacingAndGlyphs";
+
+/// The length to fit a text to, if it may be wider than its space in a wide font.
+fn fitted(text: &str, letter: usize, space: usize) -> Option<usize> {
+    (text.chars().count() * letter > 10 * space).then_some(space)
 }
 
 /// The operation, and the shape of its largest weight.

@@ -1,0 +1,162 @@
+//! The `preprocessor_config.json` of an image model of transformers.
+
+use crate::data::ImageInput;
+use briquette_core::{Error, Result};
+use serde::Deserialize;
+
+/// Name of the file beside the weights.
+pub(super) const PREPROCESSOR: &str = "preprocessor_config.json";
+
+/// From this shorter side on, ConvNeXt scales images to a square without cropping them.
+const UNCROPPED: usize = 384;
+
+/// The keys that determine how images are prepared.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Preprocessor {
+    size: Option<Sides>,
+    crop_size: Option<Sides>,
+    do_center_crop: Option<bool>,
+    /// Share of the scaled side that ConvNeXt keeps.
+    crop_pct: Option<f64>,
+    do_rescale: Option<bool>,
+    rescale_factor: Option<f64>,
+    do_normalize: Option<bool>,
+    image_mean: Option<Vec<f32>>,
+    image_std: Option<Vec<f32>>,
+}
+
+/// A size in one of the forms that transformers writes.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(untagged)]
+enum Sides {
+    Square(usize),
+    Exact { height: usize, width: usize },
+    Shorter { shortest_edge: usize },
+}
+
+impl Sides {
+    fn shorter(self) -> usize {
+        match self {
+            Self::Square(side) | Self::Shorter { shortest_edge: side } => side,
+            Self::Exact { height, width } => height.min(width),
+        }
+    }
+
+    fn both(self) -> [usize; 2] {
+        match self {
+            Self::Square(side) | Self::Shorter { shortest_edge: side } => [side; 2],
+            Self::Exact { height, width } => [height, width],
+        }
+    }
+}
+
+impl Preprocessor {
+    /// Applies these settings to the input of a network.
+    ///
+    /// A network for images of one size keeps its size, and takes the proportion of scaling and cropping from here.
+    ///
+    /// # Errors
+    /// Input: a number is not in its range.
+    pub(super) fn apply(self, input: &mut ImageInput) -> Result<()> {
+        let (resize, crop) = self.sides(input)?;
+        match (input.is_fixed, resize) {
+            (false, _) => (input.resize, input.crop) = (resize, crop),
+            (true, None) => {}
+            (true, Some(side)) => {
+                let (own, cut) = (input.crop[0].max(input.crop[1]), crop[0].max(crop[1]));
+                input.resize = Some((own * side).div_ceil(cut));
+            }
+        }
+        if self.do_rescale == Some(false) {
+            input.scale = 1.0;
+        } else if let Some(factor) = self.rescale_factor {
+            if !(factor.is_finite() && factor > 0.0) {
+                return Err(Error::input(format!("rescale_factor is {factor}, expected a number above 0")));
+            }
+            input.scale = (1.0 / factor) as f32;
+        }
+        if self.do_normalize == Some(false) {
+            (input.mean, input.std) = (vec![0.0; input.channels], vec![1.0; input.channels]);
+            return Ok(());
+        }
+        input.mean = self.image_mean.unwrap_or(std::mem::take(&mut input.mean));
+        input.std = self.image_std.unwrap_or(std::mem::take(&mut input.std));
+        Ok(())
+    }
+
+    /// Returns the length of the scaled shorter side, none if both sides are scaled to the crop, and the crop.
+    fn sides(&self, input: &ImageInput) -> Result<(Option<usize>, [usize; 2])> {
+        let limited = |sides: Sides| match sides.both().into_iter().find(|side| !(1..=1 << 14).contains(side)) {
+            Some(side) => Err(Error::input(format!("a size of images is {side}, expected 1 to 16384"))),
+            None => Ok(sides),
+        };
+        let size = self.size.map(limited).transpose()?;
+        let crop = self.crop_size.filter(|_| self.do_center_crop != Some(false)).map(limited).transpose()?;
+        let share = self.crop_pct.filter(|share| *share > 0.1 && *share <= 1.0);
+        Ok(match (size, crop, share) {
+            (Some(size), Some(crop), _) => (Some(size.shorter().max(crop.both()[0]).max(crop.both()[1])), crop.both()),
+            (Some(size), None, Some(share)) if size.shorter() < UNCROPPED => {
+                (Some((size.shorter() as f64 / share) as usize), size.both())
+            }
+            (Some(size @ Sides::Shorter { .. }), None, None) => (Some(size.shorter()), size.both()),
+            (Some(size), None, _) => (None, size.both()),
+            (None, Some(crop), _) => (None, crop.both()),
+            (None, None, _) => (input.resize, input.crop),
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn applied(file: Value, fixed: Option<usize>) -> Result<ImageInput> {
+        let mut input = ImageInput::of_imagenet(3);
+        if let Some(side) = fixed {
+            (input.is_fixed, input.crop, input.resize) = (true, [side; 2], None);
+        }
+        serde_json::from_value::<Preprocessor>(file).unwrap().apply(&mut input)?;
+        Ok(input)
+    }
+
+    fn sides(file: Value, fixed: Option<usize>) -> (Option<usize>, [usize; 2]) {
+        let input = applied(file, fixed).unwrap();
+        (input.resize, input.crop)
+    }
+
+    #[test]
+    fn sizes_follow_the_processors_of_transformers() {
+        let square = json!({ "height": 224, "width": 224 });
+        let cropped = json!({ "size": { "shortest_edge": 256 }, "crop_size": square, "do_center_crop": true });
+        assert_eq!(sides(json!({ "size": square }), Some(224)), (None, [224, 224]), "ViT");
+        assert_eq!(sides(cropped.clone(), None), (Some(256), [224, 224]));
+        assert_eq!(sides(cropped, Some(518)), (Some(592), [518, 518]), "DINOv2, trained with other images");
+        assert_eq!(sides(json!({ "size": 256, "crop_size": 224 }), Some(224)), (Some(256), [224, 224]), "old DeiT");
+        assert_eq!(sides(json!({ "size": 224, "crop_pct": 0.875 }), None), (Some(256), [224, 224]), "ConvNeXt");
+        assert_eq!(sides(json!({ "size": { "shortest_edge": 384 }, "crop_pct": 1.0 }), None), (None, [384, 384]));
+        assert_eq!(sides(json!({}), None), (Some(256), [224, 224]));
+    }
+
+    #[test]
+    fn values_follow_the_file() {
+        let half = json!({ "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "rescale_factor": 0.00392156862745098 });
+        let found = applied(half, None).unwrap();
+        assert_eq!((found.mean[0], found.std[2], found.scale), (0.5, 0.5, 255.0));
+        let found = applied(json!({ "do_normalize": false, "do_rescale": false }), None).unwrap();
+        assert_eq!((found.mean[0], found.std[2], found.scale), (0.0, 1.0, 1.0));
+    }
+
+    #[test]
+    fn impossible_numbers_are_errors() {
+        for (file, phrase) in [
+            (json!({ "size": 0 }), "a size of images is 0"),
+            (json!({ "crop_size": { "height": 4, "width": 99999 } }), "is 99999, expected 1 to 16384"),
+            (json!({ "rescale_factor": 0.0 }), "rescale_factor is 0, expected a number above 0"),
+        ] {
+            let error = applied(file, None).unwrap_err();
+            assert!(error.message.contains(phrase) && error.exit_code() == 4, "{error}");
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Every family of networks through the commands: graphs, runs, calibration, budgets, students and text.
+//!
+//! The models are tiny and random (`fixtures/make_family_goldens.py`). The tests add a tokenizer of letters.
+#![cfg(feature = "model")]
+
+mod models;
+mod variants;
+
+use crate::sandbox::{Sandbox, repository};
+use models::{config_of, configure, with};
+use serde_json::{Value, json};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The data and the metrics of a model.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Encoder,
+    Decoder,
+    Images,
+}
+use Kind::{Decoder, Encoder, Images};
+
+/// Fixture, family, and kind.
+const MODELS: &[(&str, &str, Kind)] = &[
+    ("bert", "BERT", Encoder),
+    ("bert-mlm", "BERT", Encoder),
+    ("roberta", "RoBERTa", Encoder),
+    ("xlm-roberta", "RoBERTa", Encoder),
+    ("camembert", "RoBERTa", Encoder),
+    ("distilbert", "DistilBERT", Encoder),
+    ("distilbert-mlm", "DistilBERT", Encoder),
+    ("electra", "ELECTRA", Encoder),
+    ("albert", "ALBERT", Encoder),
+    ("modernbert", "ModernBERT", Encoder),
+    ("modernbert-classify", "ModernBERT", Encoder),
+    ("mpnet", "MPNet", Encoder),
+    ("gpt2", "GPT-2", Decoder),
+    ("gpt_neox", "GPT-NeoX", Decoder),
+    ("opt", "OPT", Decoder),
+    ("llama", "Llama", Decoder),
+    ("qwen2", "Llama", Decoder),
+    ("qwen3", "Llama", Decoder),
+    ("phi3", "Llama", Decoder),
+    ("olmo2", "Llama", Decoder),
+    ("smollm3", "Llama", Decoder),
+    ("granite", "Llama", Decoder),
+    ("mixtral", "Llama", Decoder),
+    ("qwen3_moe", "Llama", Decoder),
+    ("gemma", "Gemma", Decoder),
+    ("gemma2", "Gemma", Decoder),
+    ("gemma3", "Gemma", Decoder),
+    ("vit", "ViT", Images),
+    ("deit", "ViT", Images),
+    ("dinov2", "ViT", Images),
+    ("mobilenet_v2", "MobileNetV2", Images),
+    ("mobilenet_v3-large", "MobileNetV3", Images),
+    ("mobilenet_v3-small", "MobileNetV3", Images),
+    ("efficientnet", "EfficientNet", Images),
+    ("efficientnet_v2", "EfficientNet", Images),
+    ("efficientnet_lite", "EfficientNet-Lite", Images),
+    ("convnext", "ConvNeXt", Images),
+    ("convnext-torchvision", "ConvNeXt", Images),
+    ("densenet", "DenseNet", Images),
+    ("vgg", "VGG", Images),
+    ("vgg_bn", "VGG", Images),
+];
+
+/// Models with a graph that do not run on data yet, with their families.
+const NOT_RUN: &[(&str, &str)] = &[
+    // Rotary scaling, and windows that are shorter than a text.
+    ("llama-yarn", "Llama"),
+    ("llama-dynamic", "Llama"),
+    ("mistral", "Llama"),
+    // No head.
+    ("llama-base", "Llama"),
+    ("vit-base", "ViT"),
+];
+
+/// Flags for the data of a model: to calibrate, and to evaluate.
+fn flags(kind: Kind) -> [&'static str; 2] {
+    match kind {
+        Images => ["--data images --samples 2 --size 40", "--data images --size 40"],
+        _ => ["--data data.txt --max-length 24 --samples 8", "--data held.txt --max-length 24"],
+    }
+}
+
+/// Runs `check` on every case, on all cores, and panics with every failure.
+fn all<T: Sync>(cases: &[T], name: impl Fn(&T) -> String + Sync, check: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    let failed = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(case))).is_err() {
+                        failed.lock().unwrap().push(name(case));
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "{failed:?}; the panics are above");
+}
+
+#[test]
+fn every_family_has_a_graph_that_gives_roles_and_groups() {
+    let run: Vec<(&str, &str)> = MODELS.iter().map(|(fixture, family, _)| (*fixture, *family)).collect();
+    let models = [run.as_slice(), NOT_RUN].concat();
+    let known = std::fs::read_dir(repository().join("fixtures/families")).unwrap().count();
+    assert_eq!(models.len(), known, "a fixture is missing in the table");
+    all(
+        &models,
+        |(fixture, _)| fixture.to_string(),
+        |(fixture, family)| {
+            let sandbox = with(fixture);
+            let found = sandbox.json("graph m --lowered --groups --batch 2 --tokens 9");
+            assert_eq!(found["family"], *family);
+            let n_bytes: u64 =
+                found["nodes"].as_array().unwrap().iter().map(|node| node["bytes"].as_u64().unwrap()).sum();
+            assert_eq!(json!(n_bytes), found["totals"]["weight_bytes"]);
+            assert!(!found["coupling"]["groups"].as_array().unwrap().is_empty(), "{fixture} has no groups");
+            let text = sandbox.ok("graph m --html g.html").stdout;
+            assert!(text.contains(&format!("m: {family}, ")), "{text}");
+            for line in text.lines() {
+                assert!(!line.contains(" 0 to 0"), "{line}");
+            }
+            let page = std::fs::read_to_string(sandbox.path("g.html")).unwrap();
+            assert!(page.contains("<svg class=\"graph\""));
+            let found = sandbox.json("inspect m");
+            assert_eq!((&found["roles"]["from"], &found["roles"]["family"]), (&json!("graph"), &json!(family)));
+            // DINOv2 has a token that only its training uses.
+            assert_eq!(found["roles"]["n_by_name"], u64::from(*fixture == "dinov2"));
+            assert!(sandbox.ok("plan m --quantize int8-dynamic").stdout.contains("predicted weight files"));
+        },
+    );
+}
+
+#[test]
+fn every_family_runs_on_codes_and_as_dense_weights() {
+    all(
+        MODELS,
+        |(fixture, ..)| fixture.to_string(),
+        |(fixture, _, kind)| {
+            let sandbox = with(fixture);
+            let [_, held] = flags(*kind);
+            sandbox.ok("compress m -o int8 --quantize int8-dynamic");
+            sandbox.ok("verify int8 --against m");
+            sandbox.ok("export int8 --to dense -o dense");
+            let far = |model: &str, flags: &str| {
+                let found = sandbox.json(&format!("eval {model} --against m {held} {flags}"));
+                let metric = |name: &str| found["metrics"][name].as_f64().unwrap();
+                if *kind == Decoder { metric("kl") } else { 1.0 - metric("cosine") }
+            };
+            let [codes, dense] = ["int8", "dense"].map(|model| far(model, ""));
+            assert!(codes < 0.02 && dense < 0.02, "{fixture}: {codes} and {dense}");
+            assert!(far("m", "").abs() < 1e-6);
+            if *kind != Images {
+                let offloaded = far("dense", "--offload");
+                assert!((offloaded - dense).abs() < 1e-5, "{fixture}: {offloaded} and {dense}");
+            }
+        },
+    );
+}
+
+#[test]
+fn every_family_is_calibrated_rounded_and_fits_into_a_budget() {
+    all(
+        MODELS,
+        |(fixture, ..)| fixture.to_string(),
+        |(fixture, _, kind)| {
+            let sandbox = with(fixture);
+            let [data, held] = flags(*kind);
+            sandbox.ok(&format!("calibrate m {data} --gram -o m.stats.safetensors"));
+            sandbox.ok("compress m -o wanda --prune 0.3 --prune-method wanda --statistics m.stats.safetensors");
+            let of_sensitivity = data.replace("--samples 8", "--samples 4");
+            let table = sandbox.ok(&format!("sensitivity m {of_sensitivity}")).stdout;
+            assert!(table.lines().count() > 3, "{table}");
+            let report = sandbox.json(&format!("compress m -o gptq --quantize int8 --round gptq {}", data_only(*kind)));
+            let solved =
+                report["tensors"].as_array().unwrap().iter().filter(|tensor| !tensor["solved"].is_null()).count();
+            assert!(solved > 1, "{fixture}: GPTQ updated {solved} tensors");
+            let found = sandbox.json(&format!("eval gptq --against m {held}"));
+            let metric = |name: &str| found["metrics"][name].as_f64();
+            let far = metric("kl").filter(|_| *kind == Decoder).unwrap_or_else(|| 1.0 - metric("cosine").unwrap());
+            assert!(far < 0.02, "{fixture}: {far}");
+            let outcome = sandbox.run(&format!("compress m -o bits --bits 7 {}", data_only(*kind)));
+            assert_eq!(outcome.code, 0, "{fixture}: {}", outcome.stderr);
+        },
+    );
+}
+
+/// Flags of `compress` for the data to calibrate on.
+fn data_only(kind: Kind) -> &'static str {
+    match kind {
+        Images => "--data images --samples 2",
+        _ => "--data data.txt --max-length 24 --samples 8",
+    }
+}
+
+#[test]
+fn a_student_of_layers_runs_from_its_files_as_it_was_trained() {
+    let is_layered = |fixture: &str, kind| kind != Images || ["vit", "deit", "dinov2"].contains(&fixture);
+    let models: Vec<_> = MODELS.iter().filter(|(fixture, _, kind)| is_layered(fixture, *kind)).collect();
+    all(
+        &models,
+        |(fixture, ..)| fixture.to_string(),
+        |(fixture, _, kind)| {
+            let sandbox = with(fixture);
+            trains_as_written(&sandbox, fixture, *kind);
+        },
+    );
+}
+
+/// Trains the last of `m`'s layers, and compares the trained network with the written model.
+fn trains_as_written(sandbox: &Sandbox, fixture: &str, kind: Kind) {
+    let (loss, metric, data) = match kind {
+        Encoder => ("embedding", "cosine", "train = \"data.txt\"\neval = \"held.txt\"\nmax_length = 24"),
+        Decoder => ("logits", "perplexity", "train = \"data.txt\"\neval = \"held.txt\"\nmax_length = 24"),
+        Images => ("logits", "cosine", "train = \"images\"\neval = \"images\""),
+    };
+    let hidden = if kind == Images { "" } else { ", { kind = \"hidden\", layers = \"every\" }" };
+    let layers = if fixture == "albert" { "n_layers = 1" } else { "layers = [1]" };
+    let recipe = format!(
+        "[model]\npath = \"m\"\n[output]\npath = \"student\"\n[data]\n{data}\n[[stage]]\nkind = \"distill\"\n\
+         student = \"layers\"\n{layers}\nloss = [{{ kind = \"{loss}\" }}{hidden}]\nepochs = 1\n[[stage]]\n\
+         kind = \"evaluate\"\n"
+    );
+    sandbox.write("recipe.toml", recipe);
+    let report = sandbox.json("distill recipe.toml");
+    let trained = report["trained"][0]["epochs"][0]["metrics"][metric].as_f64().unwrap();
+    let written = report["evaluation"]["metrics"][metric].as_f64().unwrap();
+    assert!((trained / written - 1.0).abs() < 1e-3, "{fixture}: trained {trained}, written {written}");
+}
+
+#[test]
+fn students_of_old_configs_keep_the_kinds_of_their_layers() {
+    // Files of before transformers 5 list no kinds: they follow from the number of a layer.
+    let old = [
+        ("gemma2", Decoder, json!({ "layer_types": null })),
+        ("gemma3", Decoder, json!({ "layer_types": null, "sliding_window_pattern": 2 })),
+        ("modernbert", Encoder, json!({ "layer_types": null, "global_attn_every_n_layers": 2 })),
+    ];
+    for (fixture, kind, keys) in old {
+        let sandbox = with(fixture);
+        configure(&sandbox, keys);
+        trains_as_written(&sandbox, fixture, kind);
+    }
+    let sandbox = with("smollm3");
+    trains_as_written(&sandbox, "smollm3", Decoder);
+    assert_eq!(config_of(&sandbox.path("student"))["no_rope_layers"], json!([0]));
+}
+
+#[test]
+fn every_decoder_generates_the_same_tokens_from_an_export() {
+    let decoders: Vec<_> = MODELS.iter().filter(|(.., kind)| *kind == Decoder).collect();
+    all(
+        &decoders,
+        |(fixture, ..)| fixture.to_string(),
+        |(fixture, ..)| {
+            let sandbox = with(fixture);
+            sandbox.ok("export m --to burnpack -o packed");
+            let tokens_of = |model: &str| -> Vec<Value> {
+                let outcome = sandbox.run(&format!("generate {model} --prompt abc --max-tokens 8 --json"));
+                assert_eq!(outcome.code, 0, "{}", outcome.stderr);
+                let found: Value = serde_json::from_str(&outcome.stdout).unwrap();
+                found["after"]["sequences"][0]["tokens"].as_array().unwrap().clone()
+            };
+            let tokens = tokens_of("m");
+            assert_eq!((tokens.len(), &tokens), (8, &tokens_of("packed")), "{fixture}");
+        },
+    );
+}
