@@ -71,7 +71,7 @@ pub struct Family {
     tensors: Option<TensorsOfSizes>,
     /// How random weights are drawn.
     pub fresh: FreshWeights,
-    /// What a `config.json` says where it lacks a key.
+    /// A `config.json` with the usual value of each key that may be absent.
     pub usual_config: &'static str,
     /// Returns which of its names the tensors tell.
     told_by: Option<fn(&Headers) -> Option<&'static str>>,

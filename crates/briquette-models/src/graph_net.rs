@@ -23,6 +23,7 @@ mod decoder;
 mod dropout;
 mod experts;
 mod frequencies;
+mod functions;
 mod fuse;
 mod head;
 mod headers;
@@ -164,12 +165,17 @@ impl GraphNet {
         format!("{} {layers}", step.call.name()).trim_end().to_string()
     }
 
+    /// Begins a run from given values.
+    fn begin<'a>(&'a self, given: Vec<(ValueId, AnyTensor)>, tokens: RunTokens<'a>) -> GraphRun<'a> {
+        GraphRun::new(&self.layers, &self.dropout, given, tokens)
+    }
+
     /// Computes these values from the inputs of the graph.
     fn run(&self, inputs: &RunInputs, wanted: &[ValueId]) -> Vec<AnyTensor> {
         let given = inputs.values(self.graph());
         let names: Vec<ValueId> = given.iter().map(|(value, _)| *value).collect();
         let program = self.outline.program(&names, wanted);
-        GraphRun::new(self, given, inputs.attention()).finish(&program)
+        self.begin(given, inputs.attention()).finish(&program)
     }
 
     /// Computes a value from another.
@@ -178,7 +184,7 @@ impl GraphNet {
             return x;
         }
         let program = self.outline.program(&[from], &[to]);
-        GraphRun::new(self, vec![(from, x)], tokens).finish(&program).remove(0)
+        self.begin(vec![(from, x)], tokens).finish(&program).remove(0)
     }
 }
 

@@ -151,7 +151,7 @@ impl GraphNet {
         given.extend(cuts.state(index).iter().copied().zip(state.0));
         let names: Vec<ValueId> = given.iter().map(|(value, _)| *value).collect();
         let program = self.outline.program(&names, cuts.state(index + 1));
-        (GraphRun::new(self, given, inputs.attention()), program)
+        (self.begin(given, inputs.attention()), program)
     }
 
     /// The program after the last block, up to a value.
@@ -200,7 +200,7 @@ impl Blocks for GraphNet {
         let cuts = &self.outline.cuts;
         let given = cuts.state(cuts.len()).iter().copied().zip(state.0).collect();
         let last = if self.takes_images() { self.outline.output } else { self.outline.last_state };
-        GraphRun::new(self, given, RunTokens::default()).finish(&self.exit_program(last)).remove(0)
+        self.begin(given, RunTokens::default()).finish(&self.exit_program(last)).remove(0)
     }
 
     fn exit_paths(&self) -> Vec<String> {

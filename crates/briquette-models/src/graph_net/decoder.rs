@@ -1,6 +1,6 @@
 //! A network of a graph as a decoder, with or without cached keys and values.
 
-use super::{GraphNet, GraphRun, RunInputs, RunTokens};
+use super::{GraphNet, RunInputs, RunTokens};
 use crate::cache::KeyValues;
 use briquette_cpu::float::CacheType;
 use briquette_graph::op::Composite;
@@ -67,6 +67,6 @@ impl Decoder for GraphNet {
         let program = self.outline.program(&names, &[self.outline.last_state]);
         let mut tokens = inputs.attention();
         tokens.caches = Some(caches);
-        GraphRun::new(self, given, tokens).finish(&program).remove(0).three()
+        self.begin(given, tokens).finish(&program).remove(0).three()
     }
 }
