@@ -98,9 +98,9 @@ fn a_plan_refuses_the_students_that_a_run_refuses() {
     let cases = [
         ("{ hiden_size = 24 }", "unknown size \"hiden_size\""),
         ("{ num_labels = 7 }", "num_labels: the student has 7"),
-        ("{ hidden_size = 0 }", "a size is 0"),
-        ("{ hidden_size = \"wide\" }", "invalid type"),
-        ("{ conv_channels = [8] }", "invalid length"),
+        ("{ hidden_size = 0 }", "hidden_size: found 0"),
+        ("{ hidden_size = \"wide\" }", "hidden_size: found \"wide\""),
+        ("{ conv_channels = [8] }", "conv_channels: found [8], expected two sizes"),
         ("\"layers\"\nn_layers = 1", "digits-cnn has no layers to choose from"),
     ];
     for (student, phrase) in cases {
@@ -113,7 +113,7 @@ fn a_plan_refuses_the_students_that_a_run_refuses() {
     let sandbox = sentences();
     for (keys, phrase) in [
         ("student = { initializer_range = -1 }", "initializer_range: found -1"),
-        ("student = { num_attention_heads = 5 }", "5 heads do not divide"),
+        ("student = { num_attention_heads = 5 }", "5 heads (num_attention_heads) do not divide"),
         ("student = \"layers\"\nn_layers = 9", "9"),
     ] {
         sandbox.write("recipe.toml", of_sentences("out", &format!("{keys}\nloss = [{{ kind = \"embedding\" }}]"), ""));

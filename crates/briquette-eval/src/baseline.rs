@@ -14,7 +14,7 @@ use crate::{images, likelihood::Likelihood};
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::data::{Data, DataSpec};
-use briquette_models::{Arch, ModelTask, Network};
+use briquette_models::{Arch, GraphNet, ModelTask};
 use burn::tensor::{Device, FloatDType};
 
 /// A loss below this is f32 rounding.
@@ -95,7 +95,7 @@ pub struct ChangeCost {
 struct Passed {
     outputs: RunOutputs,
     /// The head's inputs and the head of a decoder, if the measure needs them.
-    states: Option<(StateFile, Network)>,
+    states: Option<(StateFile, GraphNet)>,
 }
 
 /// The original model and its outputs.

@@ -16,7 +16,7 @@ use briquette_formats::{Checkpoint, Choice};
 use briquette_models::batches::Batching;
 use briquette_models::data::{Data, DataSpec, ImageInput};
 use briquette_models::memory::{Memory, MemoryWatch};
-use briquette_models::{Arch, Input, LoadedModel, ModelTask, Network};
+use briquette_models::{Arch, GraphNet, Input, LoadedModel, ModelTask};
 use briquette_nn::Held;
 use burn::tensor::{Device, FloatDType};
 use serde::{Deserialize, Serialize};
@@ -234,7 +234,7 @@ impl Runner<'_> {
     fn nearness(
         &self,
         before: Option<&StateFile>,
-        network: Option<&Network>,
+        network: Option<&GraphNet>,
         kept: Option<&StateFile>,
         progress: ItemProgress,
     ) -> Result<Option<Nearness>> {

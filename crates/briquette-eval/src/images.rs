@@ -7,7 +7,7 @@ use briquette_core::Result;
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::batches::stacked;
 use briquette_models::data::{Data, DataSpec};
-use briquette_models::{Arch, LoadedModel, Network};
+use briquette_models::{Arch, GraphNet, LoadedModel};
 use briquette_nn::load_some;
 use burn::tensor::{Device, FloatDType};
 
@@ -26,7 +26,7 @@ pub(crate) fn classify_with(
     samples: Samples,
     progress: ItemProgress,
 ) -> Result<OutputRows> {
-    let (network, names) = Network::blank(arch, checkpoint, device)?;
+    let (network, names) = GraphNet::blank(arch, checkpoint, device)?;
     let network = load_some(network, weights, checkpoint.layout(), &names, &|_| true)?;
     let model = LoadedModel { arch, network, input: arch.input(checkpoint)?, names, compute: FloatDType::F32 };
     let (images, input) = images_of(arch, &model.input, over)?;

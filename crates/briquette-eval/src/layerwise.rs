@@ -17,7 +17,7 @@ use briquette_core::memory::MemoryLimit;
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::graph_net::{AnyTensor, RunInputs};
-use briquette_models::{Arch, BlockState, Blocks, ModelTask, Network};
+use briquette_models::{Arch, BlockState, Blocks, GraphNet, ModelTask};
 use briquette_nn::{NameMap, Observing, Probe, load_some, observable};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, FloatDType, Tensor};
@@ -74,7 +74,7 @@ impl<'a> LayerwiseRunner<'a> {
         room: Room<'a>,
         weights: &dyn TensorSource,
     ) -> Result<Option<Self>> {
-        let (network, names) = Network::blank(arch, checkpoint, device)?;
+        let (network, names) = GraphNet::blank(arch, checkpoint, device)?;
         let Some(blocks) = network.as_blocks() else { return Ok(None) };
         let parts = NetworkParts::of(blocks, &names);
         let layers = layers_of(&network, &names)?;
@@ -110,7 +110,7 @@ impl<'a> LayerwiseRunner<'a> {
     /// # Errors
     /// Config and Input: the checkpoint does not match the architecture.
     pub fn parts(checkpoint: &Checkpoint, arch: Arch) -> Result<Option<NetworkParts>> {
-        let (network, names) = Network::blank(arch, checkpoint, &Device::default())?;
+        let (network, names) = GraphNet::blank(arch, checkpoint, &Device::default())?;
         Ok(network.as_blocks().map(|blocks| NetworkParts::of(blocks, &names)))
     }
 
@@ -119,7 +119,7 @@ impl<'a> LayerwiseRunner<'a> {
     /// # Errors
     /// Config and Input: the checkpoint does not match the architecture.
     pub fn layers_of(checkpoint: &Checkpoint, arch: Arch) -> Result<BTreeSet<String>> {
-        let (network, names) = Network::blank(arch, checkpoint, &Device::default())?;
+        let (network, names) = GraphNet::blank(arch, checkpoint, &Device::default())?;
         layers_of(&network, &names)
     }
 
@@ -241,7 +241,7 @@ impl<'a> LayerwiseRunner<'a> {
         &mut self,
         weights: &dyn TensorSource,
         probe: Option<&Probe>,
-        mut each: impl FnMut(&RunBatch, &Network, AnyTensor) -> Result<()>,
+        mut each: impl FnMut(&RunBatch, &GraphNet, AnyTensor) -> Result<()>,
     ) -> Result<SeenInputs> {
         let (network, names) = self.network(weights, BlockPart::Exit)?;
         let is_after = |layer: &str| self.part_of(layer) == BlockPart::Exit;
@@ -274,19 +274,19 @@ impl<'a> LayerwiseRunner<'a> {
     }
 
     /// Returns the network with the weights of one part.
-    fn network(&self, weights: &dyn TensorSource, part: BlockPart) -> Result<(Network, NameMap)> {
+    fn network(&self, weights: &dyn TensorSource, part: BlockPart) -> Result<(GraphNet, NameMap)> {
         self.network_on(weights, part, &self.device)
     }
 
     /// Returns the network with the weights of one part, on another device.
-    fn network_on(&self, weights: &dyn TensorSource, part: BlockPart, on: &Device) -> Result<(Network, NameMap)> {
-        let (network, names) = Network::blank(self.arch, self.checkpoint, on)?;
+    fn network_on(&self, weights: &dyn TensorSource, part: BlockPart, on: &Device) -> Result<(GraphNet, NameMap)> {
+        let (network, names) = GraphNet::blank(self.arch, self.checkpoint, on)?;
         let is_chosen = |name: &str| self.parts.needs(part, name);
         let network = load_some(network, weights, self.checkpoint.layout(), &names, &is_chosen)?;
         Ok((network, names))
     }
 
-    fn blocks<'n>(&self, network: &'n Network) -> Result<&'n dyn Blocks> {
+    fn blocks<'n>(&self, network: &'n GraphNet) -> Result<&'n dyn Blocks> {
         network.as_blocks().ok_or_else(|| Error::bug("a layerwise run of a network without blocks"))
     }
 
@@ -300,7 +300,7 @@ impl<'a> LayerwiseRunner<'a> {
 }
 
 /// Returns the layers of a network that can be observed.
-fn layers_of(network: &Network, names: &NameMap) -> Result<BTreeSet<String>> {
+fn layers_of(network: &GraphNet, names: &NameMap) -> Result<BTreeSet<String>> {
     let mut layers: BTreeSet<String> = observable(network, names, &|_| true)?.0.into_values().collect();
     for path in network.as_blocks().map(Blocks::grouped_paths).unwrap_or_default() {
         layers.remove(&names.renamed(&path));
@@ -330,8 +330,8 @@ pub(crate) fn exit_of(
     (arch, weights): (Arch, &dyn TensorSource),
     device: &Device,
     compute: FloatDType,
-) -> Result<Option<Network>> {
-    let (network, names) = Network::blank(arch, checkpoint, device)?;
+) -> Result<Option<GraphNet>> {
+    let (network, names) = GraphNet::blank(arch, checkpoint, device)?;
     let Some(parts) = network.as_blocks().map(|blocks| NetworkParts::of(blocks, &names)) else { return Ok(None) };
     let is_chosen = |name: &str| parts.needs(BlockPart::Exit, name);
     let network = load_some(network, weights, checkpoint.layout(), &names, &is_chosen)?;

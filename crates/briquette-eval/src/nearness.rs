@@ -6,7 +6,7 @@ use crate::state_file::StateFile;
 use crate::{lanes, metrics};
 use briquette_core::Result;
 use briquette_cpu::float::log_sum_exp;
-use briquette_models::Network;
+use briquette_models::GraphNet;
 use burn::tensor::{Device, FloatDType, Tensor};
 
 /// The agreement and divergence of a decoder and its original.
@@ -22,7 +22,7 @@ pub(crate) struct Nearness {
 #[derive(Clone, Copy)]
 pub(crate) struct HeadAndStates<'a> {
     /// The decoder; only its head runs.
-    pub network: &'a Network,
+    pub network: &'a GraphNet,
     /// The inputs of its head.
     pub states: &'a StateFile,
 }

@@ -26,7 +26,7 @@ use briquette_models::batches::stacked;
 use briquette_models::data::{Data, DataSpec};
 use briquette_models::graph_net::AnyTensor;
 use briquette_models::text::Pooling;
-use briquette_models::{Arch, Input, LoadedModel, ModelTask, Network, still};
+use briquette_models::{Arch, GraphNet, Input, LoadedModel, ModelTask, still};
 use briquette_nn::NameMap;
 use burn::tensor::{Device, Gradients, Tensor};
 use squares::GradientSquares;
@@ -116,7 +116,7 @@ struct RandomLoss {
 }
 
 impl Backwards for RandomLoss {
-    fn parts(&self, network: &Network, length: usize) -> Vec<Range<usize>> {
+    fn parts(&self, network: &GraphNet, length: usize) -> Vec<Range<usize>> {
         let step = match self.outputs {
             LossOutputs::Tokens => (MAX_SCORES / network.as_decoder().vocab_size().max(1)).max(1),
             _ => length,
@@ -124,7 +124,7 @@ impl Backwards for RandomLoss {
         (0..length).step_by(step.max(1)).map(|start| start..length.min(start + step)).collect()
     }
 
-    fn loss(&self, network: &Network, left: AnyTensor, batch: &RunBatch, tokens: Range<usize>) -> Result<Tensor<1>> {
+    fn loss(&self, network: &GraphNet, left: AnyTensor, batch: &RunBatch, tokens: Range<usize>) -> Result<Tensor<1>> {
         let seed = self.seed ^ batch.places.first().map_or(0, |&place| place as u64 + 1);
         match self.outputs {
             LossOutputs::Embeddings(pooling) => {
@@ -141,7 +141,7 @@ impl Backwards for RandomLoss {
         }
     }
 
-    fn see(&mut self, network: &Network, names: &NameMap, gradients: &Gradients) -> Result<()> {
+    fn see(&mut self, network: &GraphNet, names: &NameMap, gradients: &Gradients) -> Result<()> {
         self.squares.add(network, names, gradients)
     }
 }

@@ -10,8 +10,8 @@ use briquette_eval::{Gathering, Samples, calibrate, curvatures};
 use briquette_formats::{Checkpoint, safetensors};
 use briquette_models::batches::Batching;
 use briquette_models::data::{Data, DataSpec};
-use briquette_models::graph_net::{GraphNet, RunInputs};
-use briquette_models::{Arch, BlockState, Blocks, LoadedModel, Network};
+use briquette_models::graph_net::RunInputs;
+use briquette_models::{Arch, BlockState, Blocks, GraphNet, LoadedModel};
 use briquette_nn::{Observing, Probe, load_into, observe};
 use burn::tensor::{Device, Tensor, TensorData};
 use std::collections::BTreeMap;
@@ -134,7 +134,7 @@ fn every_weight_of_an_image_network_has_a_curvature() {
         let how = (Samples::ALL, Room { max_bytes: Some(20_000), ..Room::new(directory.path()) });
         let found = curvatures(&checkpoint, arch, &Device::flex(), (&data, &spec), how, &mut |_, _| Ok(())).unwrap();
         assert_eq!(found.n_items, N_IMAGES, "{name}");
-        let (network, names) = Network::blank(arch, &checkpoint, &Device::flex()).unwrap();
+        let (network, names) = GraphNet::blank(arch, &checkpoint, &Device::flex()).unwrap();
         let parameters = names.parameters(&network).unwrap();
         for parameter in parameters.iter().filter(|parameter| parameter.shape.0.len() >= 2) {
             let trace = found.traces[&names.file_name(parameter)];
@@ -148,7 +148,7 @@ fn every_weight_of_an_image_network_has_a_curvature() {
 fn gradients_by_block_equal_gradients_of_the_whole_network() {
     for (name, extents) in IMAGE_NETWORKS {
         let (device, checkpoint) = (Device::flex().autodiff(), Checkpoint::open(&fixture(name)).unwrap());
-        let (network, names) = GraphNet::blank(&checkpoint, &device).unwrap();
+        let (network, names) = GraphNet::blank(Arch::detect(&checkpoint).unwrap(), &checkpoint, &device).unwrap();
         let network = briquette_models::still(load_into(network, &checkpoint, &names).unwrap());
         let images = TensorData::new(pixels(extents), [N_IMAGES, 3, extents[0], extents[1]]);
         let images = || Tensor::<4>::from_data(images.clone(), &device).require_grad();
@@ -184,7 +184,7 @@ fn gradients_by_block_equal_gradients_of_the_whole_network() {
 fn outputs_by_block(name: &str) -> (Vec<f32>, Vec<f32>) {
     let device = Device::flex();
     let checkpoint = Checkpoint::open(&fixture(name)).unwrap();
-    let (network, names) = Network::blank(Arch::detect(&checkpoint).unwrap(), &checkpoint, &device).unwrap();
+    let (network, names) = GraphNet::blank(Arch::detect(&checkpoint).unwrap(), &checkpoint, &device).unwrap();
     let network = load_into(network, &checkpoint, &names).unwrap();
     let ids = TensorData::new((0..24).map(|at| 3 + at * 7 % 30).collect::<Vec<i64>>(), [2, 12]);
     let ids = Tensor::from_data(ids, &device);
@@ -192,12 +192,11 @@ fn outputs_by_block(name: &str) -> (Vec<f32>, Vec<f32>) {
     let padding = Tensor::from_data(TensorData::new(is_padding, [2, 12]), &device);
     let (blocks, inputs) = (network.as_blocks().unwrap(), RunInputs::padded(ids, padding));
     let state = (0..blocks.n_blocks()).fold(blocks.enter(&inputs), |state, index| blocks.block(index, state, &inputs));
-    let Network::Graph(graph) = &network else { panic!("{name} is no graph") };
     let left = blocks.leave(state).three();
     let is_decoder = Arch::detect(&checkpoint).unwrap().task() == briquette_models::ModelTask::Decoder;
     let found = if is_decoder { network.as_decoder().scores(left) } else { left };
     let values = |x: Tensor<3>| x.into_data().try_into_vec_as::<f32>().unwrap();
-    (values(found), values(graph.forward(&inputs).three()))
+    (values(found), values(network.forward(&inputs).three()))
 }
 
 #[test]

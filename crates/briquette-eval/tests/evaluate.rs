@@ -8,7 +8,7 @@ use briquette_eval::{Evaluation, Fits, Request};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::batches::Batching;
 use briquette_models::data::{Array, DataSpec, ImageFolder, ImageInput};
-use briquette_models::{Arch, LoadedModel};
+use briquette_models::LoadedModel;
 use burn::tensor::Device;
 use std::path::{Path, PathBuf};
 
@@ -158,7 +158,7 @@ fn an_image_that_does_not_decode_is_counted_or_fatal() {
     let mut request = request(&fixture("models/resnet18-tiny.pth"), &fixture("models/images"));
     (request.data.size, request.data.crop) = (Some(40), Some([32, 32]));
     let found = run(&request);
-    assert_eq!((found.arch, found.n_items, found.n_skipped), (Arch::ResNet18, 4, 1));
+    assert_eq!((found.arch, found.n_items, found.n_skipped), ("resnet18".parse().unwrap(), 4, 1));
     request.data.strict = true;
     for workers in [0, 2] {
         request.batching.workers = workers;
@@ -316,17 +316,20 @@ fn unsupported_configs_are_refused_with_the_reason() {
         said(&good.replace("t_prob\": 0.1", "t_prob\": 1.0"), &request).contains("a dropout rate is 1, expected 0")
     );
     assert!(said(&good.replace("\"gelu\"", "\"sine\""), &request).contains("config.json"));
-    for (size, by) in
-        [("hidden_size\": 32", "hidden_size\": 99999999999"), ("hidden_layers\": 2", "hidden_layers\": 9000000")]
-    {
-        assert!(said(&good.replace(size, by), &request).contains("; correct "));
+    for (size, by, expected) in [
+        ("hidden_size\": 32", "hidden_size\": 99999999999", "hidden_size: found 99999999999, expected 1 to"),
+        ("hidden_layers\": 2", "hidden_layers\": 9000000", "num_hidden_layers is 9000000, but the checkpoint"),
+    ] {
+        let message = said(&good.replace(size, by), &request);
+        assert!(message.contains(expected), "{message}");
     }
     let of_xlnet = good.replace("\"model_type\": \"bert\"", "\"model_type\": \"xlnet\"");
     assert!(
-        said(&of_xlnet, &request).contains("model_type \"xlnet\", which cannot be run; expected one of bert, llama")
+        said(&of_xlnet, &request).contains("model_type \"xlnet\", which cannot be run; expected one of bert, roberta")
     );
-    assert!(said(&good.replace("\"hidden_size\": 32", "\"hidden_size\": 64"), &request).contains("of another shape"));
-    request.arch = Some(Arch::Llama);
+    let wide = said(&good.replace("\"hidden_size\": 32", "\"hidden_size\": 64"), &request);
+    assert!(wide.contains("hidden_size is 64, but word_embeddings.weight has 32; correct it"), "{wide}");
+    request.arch = Some("llama".parse().unwrap());
     assert!(said(&good, &request).contains("model_type is \"bert\", which is not a type of llama"));
     request.arch = None;
     request.data.max_length = Some(2);

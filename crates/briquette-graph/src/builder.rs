@@ -62,6 +62,11 @@ impl<'a> GraphBuilder<'a> {
         Ok(self.declare(name, info.dtype, &info.shape.0))
     }
 
+    /// Returns whether a weight has this name or alias so far.
+    pub fn has_weight(&self, name: &str) -> bool {
+        self.weights.contains_key(name)
+    }
+
     /// Adds a weight that is in no checkpoint: for graphs built by hand.
     pub fn declare(&mut self, name: &str, dtype: DType, shape: &[usize]) -> WeightId {
         let layout = if shape.len() == 2 { self.headers.layout() } else { OutputAxis::First };

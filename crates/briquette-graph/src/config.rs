@@ -99,6 +99,18 @@ impl Config {
         self.size(key)?.ok_or_else(|| Error::input(format!("{key} is missing; add it")).at(FILE))
     }
 
+    /// A number of layers that must be there.
+    ///
+    /// # Errors
+    /// Input: it is absent, or not a whole number from 1 to 65,536.
+    pub fn layers(&self, key: &str) -> Result<usize> {
+        let found = self.needed(key)?;
+        match found {
+            1..=65_536 => Ok(found),
+            _ => Err(Error::input(format!("{key}: found {found}, expected 1 to 65536")).at(FILE)),
+        }
+    }
+
     /// Compares a size with the checkpoint. An absent size agrees.
     ///
     /// # Errors

@@ -28,10 +28,12 @@ mod opt;
 mod resnet;
 mod roberta;
 mod rotary;
+mod sizes;
 mod vgg;
 mod vit;
 
 pub use extents::Extents;
+pub use sizes::TensorShapes;
 
 use crate::config::Config;
 use crate::graph::Graph;
@@ -65,170 +67,150 @@ pub struct Family {
     has_names: fn(&Headers) -> bool,
     /// Builds the graph.
     build: fn(&Headers, &Config, Extents) -> Result<Graph>,
+    /// Lists the tensors of a network with the sizes of a `config.json`.
+    tensors: Option<TensorsOfSizes>,
+    /// How random weights are drawn.
+    pub fresh: FreshWeights,
+    /// A `config.json` with the usual value of each key that may be absent.
+    pub usual_config: &'static str,
+    /// Returns which of its names the tensors tell.
+    told_by: Option<fn(&Headers) -> Option<&'static str>>,
+}
+
+/// Lists tensors from sizes; tensors that only some networks have follow from the headers of another network.
+type TensorsOfSizes = fn(&Config, &Headers) -> Result<TensorShapes>;
+
+/// How the random weights of a new network are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FreshWeights {
+    /// All from one normal distribution, as in transformers.
+    Normal,
+    /// Convolutions by He et al., linear layers as in torch: see torchvision's ResNets.
+    HeNormal,
+    /// Uniform below `1 / sqrt(fan_in)`, as in torch.
+    Uniform,
 }
 
 /// Every family.
 pub const FAMILIES: &[Family] = &[
-    Family {
-        name: "BERT",
-        task: Task::Encoder,
-        model_types: &["bert"],
-        has_names: bert::has_names,
-        build: bert::build,
-    },
-    Family {
-        name: "RoBERTa",
-        task: Task::Encoder,
-        model_types: &["roberta", "xlm-roberta", "camembert"],
-        has_names: roberta::has_names,
-        build: roberta::build,
-    },
-    Family {
-        name: "DistilBERT",
-        task: Task::Encoder,
-        model_types: &["distilbert"],
-        has_names: distilbert::has_names,
-        build: distilbert::build,
-    },
-    Family {
-        name: "MPNet",
-        task: Task::Encoder,
-        model_types: &["mpnet"],
-        has_names: mpnet::has_names,
-        build: mpnet::build,
-    },
-    Family {
-        name: "ELECTRA",
-        task: Task::Encoder,
-        model_types: &["electra"],
-        has_names: electra::has_names,
-        build: electra::build,
-    },
-    Family {
-        name: "ALBERT",
-        task: Task::Encoder,
-        model_types: &["albert"],
-        has_names: albert::has_names,
-        build: albert::build,
-    },
-    Family {
-        name: "ModernBERT",
-        task: Task::Encoder,
-        model_types: &["modernbert"],
-        has_names: modernbert::has_names,
-        build: modernbert::build,
-    },
-    Family {
-        name: "GPT-2",
-        task: Task::Decoder,
-        model_types: &["gpt2"],
-        has_names: gpt2::has_names,
-        build: gpt2::build,
-    },
-    Family {
-        name: "GPT-NeoX",
-        task: Task::Decoder,
-        model_types: &["gpt_neox"],
-        has_names: gpt_neox::has_names,
-        build: gpt_neox::build,
-    },
-    Family { name: "OPT", task: Task::Decoder, model_types: &["opt"], has_names: opt::has_names, build: opt::build },
-    Family {
-        name: "Llama",
-        task: Task::Decoder,
-        model_types: &[
-            "llama",
-            "mistral",
-            "qwen2",
-            "qwen3",
-            "phi3",
-            "olmo2",
-            "smollm3",
-            "granite",
-            "mixtral",
-            "qwen3_moe",
-        ],
-        has_names: llama::has_names,
-        build: llama::build,
-    },
-    Family {
-        name: "Gemma",
-        task: Task::Decoder,
-        model_types: &["gemma", "gemma2", "gemma3_text"],
-        has_names: gemma::has_names,
-        build: gemma::build,
-    },
-    Family {
-        name: "ViT",
-        task: Task::Classifier,
-        model_types: &["vit", "deit", "dinov2"],
-        has_names: vit::has_names,
-        build: vit::build,
-    },
-    Family {
-        name: "MobileNetV2",
-        task: Task::Classifier,
-        model_types: &[],
-        has_names: mobilenet_v2::has_names,
-        build: mobilenet_v2::build,
-    },
-    Family {
-        name: "MobileNetV3",
-        task: Task::Classifier,
-        model_types: &[],
-        has_names: mobilenet_v3::has_names,
-        build: mobilenet_v3::build,
-    },
+    Family::new("BERT", Task::Encoder, &["bert"], bert::has_names, bert::build)
+        .with_sizes(bert::tensors, FreshWeights::Normal),
+    Family::new("RoBERTa", Task::Encoder, &["roberta", "xlm-roberta", "camembert"], roberta::has_names, roberta::build),
+    Family::new("DistilBERT", Task::Encoder, &["distilbert"], distilbert::has_names, distilbert::build),
+    Family::new("MPNet", Task::Encoder, &["mpnet"], mpnet::has_names, mpnet::build),
+    Family::new("ELECTRA", Task::Encoder, &["electra"], electra::has_names, electra::build),
+    Family::new("ALBERT", Task::Encoder, &["albert"], albert::has_names, albert::build),
+    Family::new("ModernBERT", Task::Encoder, &["modernbert"], modernbert::has_names, modernbert::build),
+    Family::new("GPT-2", Task::Decoder, &["gpt2"], gpt2::has_names, gpt2::build),
+    Family::new("GPT-NeoX", Task::Decoder, &["gpt_neox"], gpt_neox::has_names, gpt_neox::build),
+    Family::new("OPT", Task::Decoder, &["opt"], opt::has_names, opt::build),
+    Family::new(
+        "Llama",
+        Task::Decoder,
+        &["llama", "mistral", "qwen2", "qwen3", "phi3", "olmo2", "smollm3", "granite", "mixtral", "qwen3_moe"],
+        llama::has_names,
+        llama::build,
+    )
+    .with_sizes(llama::tensors, FreshWeights::Normal),
+    Family::new("Gemma", Task::Decoder, &["gemma", "gemma2", "gemma3_text"], gemma::has_names, gemma::build),
+    Family::new("ViT", Task::Classifier, &["vit", "deit", "dinov2"], vit::has_names, vit::build),
+    Family::new("MobileNetV2", Task::Classifier, &[], mobilenet_v2::has_names, mobilenet_v2::build),
+    Family::new("MobileNetV3", Task::Classifier, &[], mobilenet_v3::has_names, mobilenet_v3::build),
     // Before EfficientNet, which has some of its names.
-    Family {
-        name: "ConvNeXt",
-        task: Task::Classifier,
-        model_types: &["convnext"],
-        has_names: convnext::has_names,
-        build: convnext::build,
-    },
-    Family {
-        name: "EfficientNet",
-        task: Task::Classifier,
-        model_types: &[],
-        has_names: efficientnet::has_names,
-        build: efficientnet::build,
-    },
-    Family {
-        name: "EfficientNet-Lite",
-        task: Task::Classifier,
-        model_types: &[],
-        has_names: efficientnet_lite::has_names,
-        build: efficientnet_lite::build,
-    },
-    Family {
-        name: "DenseNet",
-        task: Task::Classifier,
-        model_types: &[],
-        has_names: densenet::has_names,
-        build: densenet::build,
-    },
-    Family { name: "VGG", task: Task::Classifier, model_types: &[], has_names: vgg::has_names, build: vgg::build },
-    Family {
-        name: "ResNet",
-        task: Task::Classifier,
-        model_types: &[],
-        has_names: resnet::has_names,
-        build: resnet::build,
-    },
-    Family {
-        name: "digits",
-        task: Task::Classifier,
-        model_types: &["digits-cnn"],
-        has_names: digits::has_names,
-        build: digits::build,
-    },
+    Family::new("ConvNeXt", Task::Classifier, &["convnext"], convnext::has_names, convnext::build),
+    Family::new("EfficientNet", Task::Classifier, &[], efficientnet::has_names, efficientnet::build),
+    Family::new("EfficientNet-Lite", Task::Classifier, &[], efficientnet_lite::has_names, efficientnet_lite::build),
+    Family::new("DenseNet", Task::Classifier, &[], densenet::has_names, densenet::build),
+    Family::new("VGG", Task::Classifier, &[], vgg::has_names, vgg::build),
+    Family::new(
+        "ResNet",
+        Task::Classifier,
+        &["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"],
+        resnet::has_names,
+        resnet::build,
+    )
+    .with_sizes(resnet::tensors, FreshWeights::HeNormal)
+    .named_by(resnet::name_of),
+    Family::new("digits", Task::Classifier, &["digits-cnn"], digits::has_names, digits::build)
+        .with_sizes(digits::tensors, FreshWeights::Uniform)
+        .with_usual(digits::USUAL),
 ];
 
 impl Family {
+    const fn new(
+        name: &'static str,
+        task: Task,
+        model_types: &'static [&'static str],
+        has_names: fn(&Headers) -> bool,
+        build: fn(&Headers, &Config, Extents) -> Result<Graph>,
+    ) -> Self {
+        Self {
+            name,
+            task,
+            model_types,
+            has_names,
+            build,
+            tensors: None,
+            fresh: FreshWeights::Normal,
+            told_by: None,
+            usual_config: "{}",
+        }
+    }
+
+    /// Adds how networks of other sizes are made.
+    const fn with_sizes(self, tensors: TensorsOfSizes, fresh: FreshWeights) -> Self {
+        Self { tensors: Some(tensors), fresh, ..self }
+    }
+
+    /// Adds a `config.json` with usual values.
+    const fn with_usual(self, usual_config: &'static str) -> Self {
+        Self { usual_config, ..self }
+    }
+
+    /// Adds how tensors tell which of its names is meant.
+    const fn named_by(self, told_by: fn(&Headers) -> Option<&'static str>) -> Self {
+        Self { told_by: Some(told_by), ..self }
+    }
+
     /// Returns whether the tensor names fit this family.
     pub fn has_names(&self, headers: &Headers) -> bool {
         (self.has_names)(headers)
+    }
+
+    /// Returns the names of its networks: each `model_type`, or the family's name.
+    pub const fn names(&'static self) -> &'static [&'static str] {
+        if self.model_types.is_empty() { std::slice::from_ref(&self.name) } else { self.model_types }
+    }
+
+    /// Returns which of its names fits a checkpoint without a `model_type`: the one that tensors tell, or the first.
+    pub fn name_of(&'static self, headers: &Headers) -> Option<&'static str> {
+        self.told_by.map_or_else(|| self.names().first().copied(), |told_by| told_by(headers))
+    }
+
+    /// Returns whether tensors tell which of its names is meant, such as the depth of a ResNet.
+    pub fn is_told_by_tensors(&self) -> bool {
+        self.told_by.is_some()
+    }
+
+    /// Builds and checks the graph of a checkpoint as this family.
+    ///
+    /// # Errors
+    /// See [`build`].
+    pub fn graph(&self, headers: &Headers, config: &Config, extents: Extents) -> Result<Graph> {
+        let graph = (self.build)(headers, config, extents)?;
+        graph.lower()?;
+        Ok(graph)
+    }
+
+    /// Lists the tensors of a network with the sizes of a `config.json`, with their shapes.
+    ///
+    /// Tensors that only some networks have, such as biases, are listed if `like` has them. `None` if the family
+    /// cannot be made in other sizes.
+    ///
+    /// # Errors
+    /// Input: a size is missing or invalid.
+    pub fn tensors(&self, config: &Config, like: &Headers) -> Result<Option<TensorShapes>> {
+        self.tensors.map(|tensors| tensors(config, like)).transpose()
     }
 }
 
@@ -246,10 +228,7 @@ pub fn family_of(headers: &Headers, config: &Config) -> Option<&'static Family> 
 /// - Input: `config.json` is damaged or contradicts the headers.
 /// - Input: see [`Graph::lower`].
 pub fn build(headers: &Headers, config: &Config, extents: Extents) -> Result<Option<Graph>> {
-    let Some(family) = family_of(headers, config) else { return Ok(None) };
-    let graph = (family.build)(headers, config, extents)?;
-    graph.lower()?;
-    Ok(Some(graph))
+    family_of(headers, config).map(|family| family.graph(headers, config, extents)).transpose()
 }
 
 /// Builds the graph of a checkpoint on disk; none if no family knows it. See [`build`].

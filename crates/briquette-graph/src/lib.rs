@@ -70,7 +70,7 @@ pub mod words;
 pub use builder::GraphBuilder;
 pub use config::Config;
 pub use expansion::PrimitiveStep;
-pub use families::{Extents, FAMILIES, Family, Task, family_of, graph_of, known_graph_of};
+pub use families::{Extents, FAMILIES, Family, FreshWeights, Task, TensorShapes, family_of, graph_of, known_graph_of};
 pub use graph::{Block, Graph, GraphInput, InputSource, Node, NodeId, Operand, ValueId, Weight, WeightId};
 pub use headers::Headers;
 pub use lower::Lowered;

@@ -6,7 +6,7 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
 use briquette_models::text::Pooling;
-use briquette_models::{Input, LoadedModel, Network};
+use briquette_models::{GraphNet, Input, LoadedModel, ModelTask};
 use briquette_nn::{Compression, Prune};
 use burn::module::Module;
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
@@ -17,7 +17,7 @@ use std::time::Instant;
 
 /// A network in training, with the times of its steps.
 struct Side {
-    network: Network,
+    network: GraphNet,
     optimizer: ModuleOptimizer,
     ms: Vec<f64>,
 }
@@ -33,7 +33,7 @@ struct TokenBatch {
 fn main() {
     let device = Device::default().autodiff();
     let model = LoadedModel::open(Path::new(&option("--model", "models/minilm")), None, &device).unwrap();
-    let is_decoder = matches!(model.network, Network::Llama(_));
+    let is_decoder = model.arch.task() == ModelTask::Decoder;
     let Input::Text { pooling, .. } = model.input else { panic!("a model of text is needed") };
     let number = |name, usual| option(name, usual).parse::<usize>().unwrap();
     let pooling = (!is_decoder).then_some(pooling);
@@ -66,7 +66,7 @@ impl Side {
 }
 
 impl TokenBatch {
-    fn loss(&self, network: &Network) -> Tensor<1> {
+    fn loss(&self, network: &GraphNet) -> Tensor<1> {
         match &self.targets {
             Some((pooling, targets)) => {
                 let embedded = network.encode(self.ids.clone(), self.padding.clone());
@@ -82,7 +82,7 @@ impl TokenBatch {
     }
 }
 
-fn batch(network: &Network, pooling: Option<Pooling>, shape: [usize; 2]) -> TokenBatch {
+fn batch(network: &GraphNet, pooling: Option<Pooling>, shape: [usize; 2]) -> TokenBatch {
     let device = Device::default();
     let n: usize = shape.iter().product();
     let ids: Vec<i32> = (0..n).map(|i| 1000 + (i * 7919 % 20_000) as i32).collect();

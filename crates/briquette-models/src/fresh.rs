@@ -1,21 +1,87 @@
-//! Random initialization of networks, as in transformers and torchvision.
+//! Random initialization of networks, as in transformers, torchvision and torch.
 
-use crate::layers::{Conv2dConfig, Embedding, EmbeddingConfig, Linear, LinearConfig};
+use crate::layers::{Conv2d, Conv2dConfig, Embedding, EmbeddingConfig, Linear, LinearConfig};
 use briquette_core::{Error, Result};
+use briquette_graph::FreshWeights;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::Initializer;
 use burn::tensor::{Device, Tensor};
 use serde_json::{Map, Value};
 
 /// Default standard deviation of a transformer's weights.
-pub(crate) const USUAL_RANGE: f64 = 0.02;
+const USUAL_RANGE: f64 = 0.02;
 
-pub(crate) fn usual_range() -> f64 {
-    USUAL_RANGE
+/// How the weights of a network are drawn.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Initial {
+    kind: FreshWeights,
+    /// Standard deviation of normal weights.
+    range: f64,
+    /// The row of the table of words that is zero.
+    pub(crate) padding: Option<usize>,
+}
+
+impl Default for Initial {
+    fn default() -> Self {
+        Self { kind: FreshWeights::Normal, range: USUAL_RANGE, padding: None }
+    }
+}
+
+impl Initial {
+    /// Reads the settings of a config.json. `words` is the number of tokens, `usual_padding` the default padding token.
+    ///
+    /// # Errors
+    /// Config: `initializer_range` is no standard deviation.
+    pub(crate) fn of(
+        kind: FreshWeights,
+        config: &Map<String, Value>,
+        words: usize,
+        usual_padding: Option<i64>,
+    ) -> Result<Self> {
+        Ok(Self { kind, range: range_of(config)?, padding: padding_of(config, words, usual_padding) })
+    }
+
+    /// Creates a linear layer: normal weights and zero bias, or torch's uniform ones.
+    pub(crate) fn linear(&self, [n_out, n_in]: [usize; 2], has_bias: bool, device: &Device) -> Linear {
+        let config = LinearConfig::new(n_in, n_out);
+        if self.kind != FreshWeights::Normal {
+            return config.with_bias(has_bias).init(device);
+        }
+        let config = config.with_bias(false).with_initializer(normal(self.range));
+        let bias = has_bias.then(|| Initializer::Zeros.init([n_out], device));
+        Linear { bias, ..config.init(device) }
+    }
+
+    /// Creates an embedding table with normal rows; the row of padding is zero.
+    pub(crate) fn table(&self, [n, width]: [usize; 2], padding: Option<usize>, device: &Device) -> Embedding {
+        let mut table = EmbeddingConfig::new(n, width).with_initializer(normal(self.range)).init(device);
+        if let Some(row) = padding {
+            table.weight = table.weight.init_mapper(move |weight| weight.slice_fill([row..row + 1, 0..width], 0.0));
+        }
+        table
+    }
+
+    /// Creates a convolution with weights from `normal(0, sqrt(2 / fan_out))`, `fan_out = out · ky · kx`, also with
+    /// groups, or torch's uniform ones.
+    ///
+    /// Source: He et al., "Delving Deep into Rectifiers", 2015, eq. 14; the ResNets of torchvision and
+    /// transformers.
+    pub(crate) fn conv(&self, config: Conv2dConfig, device: &Device) -> Conv2d {
+        if self.kind == FreshWeights::Uniform {
+            return config.init(device);
+        }
+        let fan_out = config.channels[1] * config.kernel_size[0] * config.kernel_size[1];
+        config.with_initializer(normal((2.0 / fan_out as f64).sqrt())).init(device)
+    }
+
+    /// Returns the distribution of parameters that belong to no layer.
+    pub(crate) fn parameter(&self) -> Initializer {
+        normal(self.range)
+    }
 }
 
 /// Reads `initializer_range` of a config.json.
-pub(crate) fn range_of(config: &Map<String, Value>) -> Result<f64> {
+fn range_of(config: &Map<String, Value>) -> Result<f64> {
     let found = config.get("initializer_range").filter(|value| !value.is_null());
     let range = found.map_or(Some(USUAL_RANGE), Value::as_f64);
     let shown = found.map(Value::to_string).unwrap_or_default();
@@ -27,36 +93,10 @@ pub(crate) fn range_of(config: &Map<String, Value>) -> Result<f64> {
 
 /// Returns the padding row of a table with `n` rows: `pad_token_id` of a config.json, or `usual`. Negative ids
 /// count from the end, as in torch.
-pub(crate) fn padding_of(config: &Map<String, Value>, n: usize, usual: Option<i64>) -> Option<usize> {
+fn padding_of(config: &Map<String, Value>, n: usize, usual: Option<i64>) -> Option<usize> {
     let id = config.get("pad_token_id").map_or(usual, Value::as_i64)?;
     let row = if id < 0 { id.checked_add_unsigned(n as u64)? } else { id };
     usize::try_from(row).ok().filter(|row| *row < n)
-}
-
-/// Creates a linear layer with weights from `normal(0, std)` and zero bias.
-pub(crate) fn linear(d_input: usize, d_output: usize, has_bias: bool, std: f64, device: &Device) -> Linear {
-    let config = LinearConfig::new(d_input, d_output).with_bias(false).with_initializer(normal(std));
-    let bias = has_bias.then(|| Initializer::Zeros.init([d_output], device));
-    Linear { bias, ..config.init(device) }
-}
-
-/// Creates an embedding table with rows from `normal(0, std)` and a zero padding row.
-pub(crate) fn table(n: usize, width: usize, std: f64, padding: Option<usize>, device: &Device) -> Embedding {
-    let mut table = EmbeddingConfig::new(n, width).with_initializer(normal(std)).init(device);
-    if let Some(row) = padding {
-        table.weight = table.weight.init_mapper(move |weight| weight.slice_fill([row..row + 1, 0..width], 0.0));
-    }
-    table
-}
-
-/// Initializes a convolution before a ReLU with `normal(0, sqrt(2 / fan_out))`, `fan_out = out · ky · kx`, also
-/// with groups.
-///
-/// Source: He et al., "Delving Deep into Rectifiers", 2015, eq. 14; the ResNets of torchvision and
-/// transformers.
-pub(crate) fn before_relu(config: Conv2dConfig) -> Conv2dConfig {
-    let fan_out = config.channels[1] * config.kernel_size[0] * config.kernel_size[1];
-    config.with_initializer(normal((2.0 / fan_out as f64).sqrt()))
 }
 
 fn normal(std: f64) -> Initializer {

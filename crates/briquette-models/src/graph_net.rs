@@ -19,10 +19,14 @@
 mod attend;
 mod blank;
 mod blocks;
+mod decoder;
+mod dropout;
 mod experts;
 mod frequencies;
+mod functions;
 mod fuse;
 mod head;
+mod headers;
 mod input;
 mod layer;
 mod layer_kinds;
@@ -32,35 +36,41 @@ mod preprocessor;
 mod program;
 mod run;
 mod run_inputs;
+mod sized;
 mod steps;
 mod trace;
 mod value;
 mod weights;
 
+pub use blocks::Blocks;
+pub use decoder::Decoder;
+pub(crate) use headers::GraphHeaders;
 pub(crate) use input::input;
 pub use run_inputs::RunInputs;
+pub use trace::NetworkTrace;
 pub use value::AnyTensor;
 
+use crate::layers::Linear;
 use attend::RunTokens;
 use briquette_core::{Error, Result};
 use briquette_graph::{Graph, InputSource, ValueId};
 use burn::module::{Content, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor};
 use burn::tensor::Device;
+use dropout::GraphDropout;
+use layer::GraphLayer;
 use named_layers::NamedLayers;
 use parts::BlockCuts;
 use program::GraphProgram;
 use run::GraphRun;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use weights::LayerIndex;
-
-/// The variant of [`crate::Network`] that holds a graph; the first segment of its parameters' paths.
-const VARIANT: &str = "Graph";
 
 /// A network that interprets a graph.
 #[derive(Debug, Clone)]
 pub struct GraphNet {
     layers: NamedLayers,
+    dropout: GraphDropout,
     outline: Arc<GraphOutline>,
 }
 
@@ -71,6 +81,8 @@ struct GraphOutline {
     /// The shape of each value for an example.
     shapes: Vec<Vec<usize>>,
     index: LayerIndex,
+    /// The values to which the dropout of hidden states applies.
+    dropped: BTreeSet<ValueId>,
     /// The value that the task needs: hidden states, or logits.
     output: ValueId,
     /// The value that the task's head maps to logits; the output itself without a head.
@@ -87,7 +99,8 @@ impl GraphOutline {
     fn program(&self, given: &[ValueId], wanted: &[ValueId]) -> Arc<GraphProgram> {
         // A poisoned lock only means that another thread panicked elsewhere.
         let mut known = self.programs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let make = || Arc::new(GraphProgram::new(&self.graph, &self.shapes, &self.index, given, wanted));
+        let make =
+            || Arc::new(GraphProgram::new(&self.graph, &self.shapes, &self.index, &self.dropped, [given, wanted]));
         known.entry([given.to_vec(), wanted.to_vec()]).or_insert_with(make).clone()
     }
 
@@ -100,6 +113,14 @@ impl GraphNet {
     /// Returns the graph.
     pub fn graph(&self) -> &Graph {
         &self.outline.graph
+    }
+
+    /// Returns every linear layer with its path.
+    pub(crate) fn linears_mut(&mut self) -> impl Iterator<Item = (&str, &mut Linear)> {
+        self.layers.0.iter_mut().filter_map(|(path, layer)| match layer {
+            GraphLayer::Linear(linear) => Some((path.as_str(), linear)),
+            _ => None,
+        })
     }
 
     /// Computes hidden states of encoders, or logits of decoders and classifiers.
@@ -144,12 +165,17 @@ impl GraphNet {
         format!("{} {layers}", step.call.name()).trim_end().to_string()
     }
 
+    /// Begins a run from given values.
+    fn begin<'a>(&'a self, given: Vec<(ValueId, AnyTensor)>, tokens: RunTokens<'a>) -> GraphRun<'a> {
+        GraphRun::new(&self.layers, &self.dropout, given, tokens)
+    }
+
     /// Computes these values from the inputs of the graph.
     fn run(&self, inputs: &RunInputs, wanted: &[ValueId]) -> Vec<AnyTensor> {
         let given = inputs.values(self.graph());
         let names: Vec<ValueId> = given.iter().map(|(value, _)| *value).collect();
         let program = self.outline.program(&names, wanted);
-        GraphRun::new(&self.layers, given, inputs.attention()).finish(&program)
+        self.begin(given, inputs.attention()).finish(&program)
     }
 
     /// Computes a value from another.
@@ -158,7 +184,7 @@ impl GraphNet {
             return x;
         }
         let program = self.outline.program(&[from], &[to]);
-        GraphRun::new(&self.layers, vec![(from, x)], tokens).finish(&program).remove(0)
+        self.begin(vec![(from, x)], tokens).finish(&program).remove(0)
     }
 }
 
@@ -168,19 +194,19 @@ impl Module for GraphNet {
     }
 
     fn fork(self, device: &Device) -> Self {
-        Self { layers: self.layers.fork(device), ..self }
+        Self { layers: self.layers.fork(device), dropout: self.dropout.fork(device), ..self }
     }
 
     fn to_device(self, device: &Device) -> Self {
-        Self { layers: self.layers.to_device(device), ..self }
+        Self { layers: self.layers.to_device(device), dropout: self.dropout.to_device(device), ..self }
     }
 
     fn train(self) -> Self {
-        Self { layers: self.layers.train(), ..self }
+        Self { layers: self.layers.train(), dropout: self.dropout.train(), ..self }
     }
 
     fn valid(&self) -> Self {
-        Self { layers: self.layers.valid(), outline: Arc::clone(&self.outline) }
+        Self { layers: self.layers.valid(), dropout: self.dropout.valid(), outline: Arc::clone(&self.outline) }
     }
 
     fn materialize(self) -> Self {
@@ -189,10 +215,17 @@ impl Module for GraphNet {
 
     fn visit<V: ModuleVisitor>(&self, visitor: &mut V) {
         self.layers.visit(visitor);
+        visitor.enter_module("dropout", named_layers::CONTAINER);
+        self.dropout.visit(visitor);
+        visitor.exit_module("dropout", named_layers::CONTAINER);
     }
 
     fn map<M: ModuleMapper>(self, mapper: &mut M) -> Self {
-        Self { layers: self.layers.map(mapper), ..self }
+        let layers = self.layers.map(mapper);
+        mapper.enter_module("dropout", named_layers::CONTAINER);
+        let dropout = self.dropout.map(mapper);
+        mapper.exit_module("dropout", named_layers::CONTAINER);
+        Self { layers, dropout, ..self }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A model that can run: its network, tokenizer and input settings.
 
 use crate::text::TextTokenizer;
-use crate::{Arch, Input, Network};
+use crate::{Arch, GraphNet, Input};
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::Checkpoint;
 use briquette_nn::{NameMap, ToDType, held, load_compressed, load_into};
@@ -15,7 +15,7 @@ pub struct LoadedModel {
     /// Architecture of the model.
     pub arch: Arch,
     /// The network as it was loaded. To run it from an autodiff device, use `valid()`.
-    pub network: Network,
+    pub network: GraphNet,
     /// Input of the network.
     pub input: Input,
     /// Map between parameter paths and checkpoint names, for export.
@@ -70,8 +70,7 @@ impl LoadedModel {
     /// See [`LoadedModel::open`].
     pub fn load(checkpoint: &Checkpoint, arch: Option<Arch>, device: &Device) -> Result<Self> {
         let arch = arch.map_or_else(|| Arch::detect(checkpoint), Ok)?;
-        let (network, names) = Network::blank(arch, checkpoint, device)?;
-        let network = filled(network, arch, checkpoint, &names)?;
+        let (network, names) = filled(arch, checkpoint, device)?;
         let input = arch.input(checkpoint)?;
         Ok(Self { arch, network, input, names, compute: FloatDType::F32 })
     }
@@ -95,18 +94,20 @@ impl LoadedModel {
     }
 }
 
-/// Loads a network, keeping codes where they can run. If it does not fit, the error suggests another
+/// Loads a network, keeping codes where they can run. If the checkpoint does not fit, the error suggests another
 /// architecture.
-fn filled(network: Network, arch: Arch, checkpoint: &Checkpoint, names: &NameMap) -> Result<Network> {
-    let holds_codes = network.devices().iter().all(briquette_nn::holds_codes);
-    let found = match holds_codes {
-        true => load_compressed(network, checkpoint, names),
-        false => load_into(network, checkpoint, names),
-    };
+fn filled(arch: Arch, checkpoint: &Checkpoint, device: &Device) -> Result<(GraphNet, NameMap)> {
+    let found = GraphNet::blank(arch, checkpoint, device).and_then(|(network, names)| {
+        let network = match briquette_nn::holds_codes(device) {
+            true => load_compressed(network, checkpoint, &names),
+            false => load_into(network, checkpoint, &names),
+        };
+        Ok((network?, names))
+    });
     found.map_err(|error| match Arch::by_names(checkpoint) {
-        Some(other) if other != arch && error.kind == ErrorKind::Input => {
-            let message = format!("{}; the tensor names are those of {other}; set arch = \"{other}\"", error.message);
-            Error::input(message)
+        Some(other) if arch.is_unlike(other) && error.kind == ErrorKind::Input => {
+            let message = format!("the tensor names are those of {other}; set arch = \"{other}\"");
+            Error { message: format!("{}; {message}", error.message), ..error }
         }
         _ => error,
     })

@@ -1,6 +1,6 @@
 //! Memory of a model: predicted bytes, weights, and peak while it runs.
 
-use crate::{Arch, Network};
+use crate::{Arch, GraphNet};
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, shown_path};
 use briquette_formats::{Checkpoint, TensorSource};
@@ -233,7 +233,7 @@ fn above(now: Option<u64>, before: Option<u64>) -> Option<u64> {
 pub fn predicted_bytes(checkpoint: &Checkpoint, arch: Option<Arch>, dtype: Option<FloatDType>, device: &Device) -> u64 {
     let of_network = || {
         let arch = arch.map_or_else(|| Arch::detect(checkpoint), Ok)?;
-        let (network, names) = Network::blank(arch, checkpoint, device)?;
+        let (network, names) = GraphNet::blank(arch, checkpoint, device)?;
         briquette_nn::predicted_bytes(&network, checkpoint, &names)
     };
     // If no network fits, all tensors count as f32. Loading reports the reason.

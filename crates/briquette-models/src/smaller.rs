@@ -3,7 +3,7 @@
 use crate::config::Folder;
 use crate::fresh::draw;
 use crate::student_config::Smaller;
-use crate::{Arch, LoadedModel, Network};
+use crate::{Arch, GraphNet, LoadedModel};
 use briquette_core::{DType, Error, Result};
 use briquette_formats::{Checkpoint, TensorInfo, WeightLayout};
 use briquette_nn::{NameMap, Parameter, parameters};
@@ -24,17 +24,17 @@ pub fn smaller(
     device: &Device,
 ) -> Result<(LoadedModel, Vec<u8>)> {
     let mut config = Folder::of(checkpoint).read("config.json")?.unwrap_or_default();
-    let network = shrunk(model.arch, &model.network, &mut config, how, device)?;
+    let (network, names) = shrunk(model.arch, &model.network, &mut config, how, device)?;
     draw(&network);
     let json = serde_json::to_vec_pretty(&config).map_err(|error| Error::bug(format!("config.json: {error}")))?;
-    Ok((LoadedModel { network, ..model.clone() }, json))
+    Ok((LoadedModel { network, names, ..model.clone() }, json))
 }
 
 /// A network without weights, such as a planned student.
 #[derive(Debug)]
 pub struct Outline {
     arch: Arch,
-    network: Network,
+    network: GraphNet,
     names: NameMap,
     config: Map<String, Value>,
 }
@@ -47,7 +47,7 @@ impl Outline {
     /// - Input: config.json is damaged
     pub fn of(checkpoint: &Checkpoint, arch: Option<Arch>) -> Result<Self> {
         let arch = arch.map_or_else(|| Arch::detect(checkpoint), Ok)?;
-        let (network, names) = Network::blank(arch, checkpoint, &anywhere())?;
+        let (network, names) = GraphNet::blank(arch, checkpoint, &anywhere())?;
         let config = Folder::of(checkpoint).read("config.json")?.unwrap_or_default();
         Ok(Self { arch, network, names, config })
     }
@@ -67,8 +67,8 @@ impl Outline {
     /// # Errors
     /// See [`smaller`].
     pub fn shrunk(mut self, how: &Smaller) -> Result<Self> {
-        let network = shrunk(self.arch, &self.network, &mut self.config, how, &anywhere())?;
-        Ok(Self { network, ..self })
+        let (network, names) = shrunk(self.arch, &self.network, &mut self.config, how, &anywhere())?;
+        Ok(Self { network, names, ..self })
     }
 
     /// Returns the tensors of the trained checkpoint, with `Linear` weights in this layout.
@@ -93,15 +93,15 @@ fn anywhere() -> Device {
     crate::device("cpu").unwrap_or_default()
 }
 
-/// Creates a smaller network than `network` and updates `config`.
+/// Creates a smaller network than `network` and its name map, and updates `config`.
 fn shrunk(
     arch: Arch,
-    network: &Network,
+    network: &GraphNet,
     config: &mut Map<String, Value>,
     how: &Smaller,
     device: &Device,
-) -> Result<Network> {
-    network.smaller(config, how, device)?.ok_or_else(|| {
+) -> Result<(GraphNet, NameMap)> {
+    network.smaller(arch.family(), config, how, device)?.ok_or_else(|| {
         let message = format!("{arch} cannot be made smaller here; expected \"self\" or another model");
         Error::config(message).at("student")
     })

@@ -1,8 +1,6 @@
 //! config.json of smaller networks: with some layers or other sizes.
 
 use briquette_core::{Error, Result};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 /// Keys that inputs and outputs depend on: a student keeps its teacher's values.
@@ -44,18 +42,12 @@ pub(crate) fn keep_layers(config: &mut Map<String, Value>, layers: &[usize], n: 
     Ok(())
 }
 
-/// Updates `config` with other sizes, and parses it.
-pub(crate) fn with_sizes<C: Serialize + DeserializeOwned>(
-    config: &mut Map<String, Value>,
-    sizes: &Map<String, Value>,
-    usual: Option<C>,
-    check: impl Fn(&C) -> Result<(), String>,
-) -> Result<C> {
+/// Updates `config` with other sizes. Keys that it lacks have the values of `usual`.
+pub(crate) fn with_sizes(config: &mut Map<String, Value>, sizes: &Map<String, Value>, usual: &str) -> Result<()> {
     let bad = |message: String| Error::config(message).at("student");
-    if let Some(Value::Object(usual)) = usual.and_then(|usual| serde_json::to_value(usual).ok()) {
-        for (key, value) in usual {
-            config.entry(key).or_insert(value);
-        }
+    let usual: Map<String, Value> = serde_json::from_str(usual).map_err(|error| Error::bug(error.to_string()))?;
+    for (key, value) in usual {
+        config.entry(key).or_insert(value);
     }
     for (key, value) in sizes {
         let Some(teacher) = config.get(key) else {
@@ -68,7 +60,10 @@ pub(crate) fn with_sizes<C: Serialize + DeserializeOwned>(
         }
         config.insert(key.clone(), value.clone());
     }
-    let found: C = serde_json::from_value(Value::Object(config.clone())).map_err(|error| bad(error.to_string()))?;
-    check(&found).map_err(bad)?;
-    Ok(found)
+    if LAYER_COUNTS.iter().any(|key| sizes.contains_key(*key)) {
+        // The list has an entry per layer of the teacher. Without it, transformers derives the same types from other
+        // keys.
+        config.remove(LAYER_TYPES);
+    }
+    Ok(())
 }

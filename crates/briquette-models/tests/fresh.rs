@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use briquette_formats::{Checkpoint, WeightLayout};
-use briquette_models::{LoadedModel, Network, Outline, ResNetConfig, Smaller, smaller};
+use briquette_models::{GraphNet, LoadedModel, Outline, Smaller, smaller};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ fn drawing() -> MutexGuard<'static, ()> {
 }
 
 /// Creates a student of these sizes with this seed.
-fn student(model: &Path, sizes: &Value, seed: u64) -> Network {
+fn student(model: &Path, sizes: &Value, seed: u64) -> GraphNet {
     let _drawing = drawing();
     let device = Device::flex();
     let checkpoint = Checkpoint::open(model).unwrap();
@@ -102,7 +102,7 @@ fn initialization_uses_the_configured_range_and_zero_padding() {
     (config["initializer_range"], config["pad_token_id"]) = (json!(0.1), json!(3));
     std::fs::write(&path, config.to_string()).unwrap();
     let found = values(&student(directory.path(), &json!({ "hidden_size": 96 }), 1));
-    let table = &found["Llama.model.embed_tokens.weight"];
+    let table = &found["model.embed_tokens.weight"];
     assert!(table[3 * 96..4 * 96].iter().all(|&value| value == 0.0));
     assert!(table[2 * 96..3 * 96].iter().all(|&value| value != 0.0));
     check(&found, 0.1);
@@ -113,11 +113,11 @@ fn bert_is_initialized_as_in_transformers() {
     let sizes = json!({ "hidden_size": 128, "intermediate_size": 160 });
     let found = values(&student(&fixture("bert-tiny"), &sizes, 1));
     let mut words = found.clone();
-    let table = words.remove("Bert.embeddings.word_embeddings.weight").unwrap();
+    let table = words.remove("embeddings.word_embeddings.weight").unwrap();
     assert!(table[..128].iter().all(|&value| value == 0.0), "the row of padding");
     assert!((std(&table[128..]) / 0.02 - 1.0).abs() < 0.1, "{}", std(&table[128..]));
     // Two rows are too few to measure a deviation.
-    words.remove("Bert.embeddings.token_type_embeddings.weight");
+    words.remove("embeddings.token_type_embeddings.weight");
     check(&words, 0.02);
 }
 
@@ -134,7 +134,8 @@ fn resnet_is_initialized_as_in_torchvision() {
     let _drawing = drawing();
     let device = Device::flex();
     device.seed(1);
-    let found = values(&ResNetConfig::of(18, 10).init(&device));
+    let config = json!({ "model_type": "resnet18", "num_labels": 10 });
+    let found = values(&GraphNet::random(config.as_object().unwrap(), &device).unwrap());
     let he = |n_out: usize, kernel: usize| (2.0 / (n_out * kernel * kernel) as f64).sqrt();
     let cases = [
         ("conv1.weight", he(64, 7)),

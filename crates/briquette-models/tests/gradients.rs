@@ -2,13 +2,13 @@
 #![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used)]
 
-use briquette_models::{LoadedModel, Network, without_dropout};
+use briquette_models::{GraphNet, LoadedModel, without_dropout};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Bool, Device, FloatDType, Gradients, Int, Tensor, TensorData};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-fn model(name: &str) -> Network {
+fn model(name: &str) -> GraphNet {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/models").join(name);
     without_dropout(LoadedModel::open(&path, None, &Device::flex().autodiff()).unwrap().network)
 }
@@ -44,7 +44,7 @@ impl ModuleVisitor for OfParameters<'_> {
 }
 
 /// Returns loss and gradients of a network.
-fn trained(network: &Network, loss: impl Fn(&Network) -> Tensor<1>) -> (f64, BTreeMap<String, Vec<f64>>) {
+fn trained(network: &GraphNet, loss: impl Fn(&GraphNet) -> Tensor<1>) -> (f64, BTreeMap<String, Vec<f64>>) {
     let loss = loss(network);
     let grads = loss.backward();
     let mut found = OfParameters { grads: &grads, path: Vec::new(), found: BTreeMap::new() };
@@ -52,7 +52,7 @@ fn trained(network: &Network, loss: impl Fn(&Network) -> Tensor<1>) -> (f64, BTr
     (loss.into_scalar::<f64>(), found.found)
 }
 
-fn assert_same(network: Network, loss: impl Fn(&Network) -> Tensor<1>) {
+fn assert_same(network: GraphNet, loss: impl Fn(&GraphNet) -> Tensor<1>) {
     let (found, found_grads) = trained(&network, &loss);
     let (expected, grads) = trained(&network.map(&mut ToF64), &loss);
     assert!((found - expected).abs() < 1e-5 * expected.abs(), "{found} {expected}");

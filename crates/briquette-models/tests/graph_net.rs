@@ -1,21 +1,19 @@
-//! Networks that interpret their graph compute the same as the networks that were written by hand, bit for bit.
+//! Networks that interpret their graph: names, values, fused steps and dropout.
 
 #![allow(clippy::unwrap_used)]
 
 use briquette_models::graph_net::{GraphNet, RunInputs};
-use briquette_models::{LoadedModel, Network};
+use briquette_models::{Arch, LoadedModel};
 use burn::module::Module;
-use burn::tensor::{Bool, Device, Distribution, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use std::path::{Path, PathBuf};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
 }
 
-fn both(name: &str) -> (Network, GraphNet) {
-    let (path, device) = (fixture(name), Device::flex());
-    let network = LoadedModel::open(&path, None, &device).unwrap().network;
-    (network, GraphNet::from_checkpoint(&path, &device).unwrap())
+fn net(name: &str) -> GraphNet {
+    GraphNet::from_checkpoint(&fixture(name), &Device::flex()).unwrap()
 }
 
 fn tokens(batch: usize, length: usize) -> Tensor<2, Int> {
@@ -30,45 +28,8 @@ fn padding(batch: usize, length: usize) -> Tensor<2, Bool> {
 }
 
 #[test]
-fn encoders_are_equal_bit_for_bit() {
-    for name in ["models/bert-tiny"] {
-        let (network, net) = both(name);
-        for (batch, length) in [(2, 6), (3, 9)] {
-            let (ids, padding) = (tokens(batch, length), padding(batch, length));
-            let expected = network.encode(ids.clone(), padding.clone());
-            let found = net.forward(&RunInputs::padded(ids, padding)).three();
-            assert_eq!(found.into_data(), expected.into_data(), "{name}");
-        }
-    }
-}
-
-#[test]
-fn decoders_are_equal_bit_for_bit() {
-    for name in ["models/llama-tied", "models/llama-untied", "models/llama-qwen"] {
-        let (network, net) = both(name);
-        for (batch, length) in [(1, 1), (2, 7), (3, 5)] {
-            let ids = tokens(batch, length);
-            let expected = network.decode(ids.clone());
-            let found = net.forward(&RunInputs::tokens(ids)).three();
-            assert_eq!(found.into_data(), expected.into_data(), "{name}");
-        }
-    }
-}
-
-#[test]
-fn classifiers_are_equal_bit_for_bit() {
-    let names = ["digits", "models/resnet18-tiny.pth", "models/resnet50-tiny.safetensors"];
-    for (name, size) in names.into_iter().zip([[1, 8], [3, 64], [3, 64]]) {
-        let (network, net) = both(name);
-        let images = Tensor::random([3, size[0], size[1], size[1]], Distribution::Normal(0.0, 1.0), &Device::flex());
-        let expected = network.classify(images.clone());
-        assert_eq!(net.forward(&RunInputs::images(images)).two().into_data(), expected.into_data(), "{name}");
-    }
-}
-
-#[test]
 fn parameters_have_the_names_of_the_checkpoint() {
-    let (_, net) = both("models/bert-tiny");
+    let net = net("models/bert-tiny");
     let found = briquette_nn::parameters(&net);
     assert!(found.iter().any(|parameter| parameter.path == "encoder.layer.1.attention.self.query.weight"));
     assert!(net.num_params() > 0);
@@ -76,20 +37,33 @@ fn parameters_have_the_names_of_the_checkpoint() {
 
 #[test]
 fn any_value_can_be_tapped() {
-    let (network, net) = both("models/bert-tiny");
-    let Network::Bert(bert) = &network else { panic!() };
+    let net = net("models/bert-tiny");
     let (ids, padding) = (tokens(2, 6), padding(2, 6));
-    let states = bert.hidden_states(ids.clone(), padding.clone());
+    let states = net.trace(ids.clone(), padding.clone(), false).hidden;
     let name = "encoder.layer.0.output.LayerNorm";
     let found = net.tap(&RunInputs::padded(ids.clone(), padding.clone()), &[name]).unwrap().remove(0).three();
-    assert_eq!(found.into_data(), states[1].clone().into_data());
+    assert_eq!(found.into_data(), states[0].clone().into_data());
     let error = net.tap(&RunInputs::padded(ids, padding), &["nothing"]).unwrap_err();
     assert!(error.message.contains("no value \"nothing\""));
 }
 
 #[test]
+fn blocks_one_after_another_equal_the_whole_network() {
+    for name in ["models/bert-tiny", "models/llama-tied"] {
+        let net = net(name);
+        let (ids, padding) = (tokens(2, 6), padding(2, 6));
+        let blocks = net.as_blocks().unwrap();
+        let state = blocks.enter(ids.clone(), padding.clone());
+        let state = (0..blocks.n_blocks()).fold(state, |state, index| blocks.block(index, state, padding.clone()));
+        let last = blocks.leave(state).into_data();
+        let expected = if name.contains("bert") { net.encode(ids, padding) } else { net.as_decoder().last_state(ids) };
+        assert_eq!(last, expected.into_data(), "{name}");
+    }
+}
+
+#[test]
 fn known_kernels_are_called_for_fused_steps() {
-    let lowered = |name| GraphNet::from_checkpoint(&fixture(name), &Device::flex()).unwrap().lowered();
+    let lowered = |name| net(name).lowered();
     let bert = lowered("models/bert-tiny");
     let count = |steps: &[String], name: &str| steps.iter().filter(|step| step.starts_with(name)).count();
     assert_eq!(count(&bert, "self-attention (fused)"), 2);
@@ -97,4 +71,44 @@ fn known_kernels_are_called_for_fused_steps() {
     assert_eq!(count(&bert, "sum and layer norm (fused)"), 5);
     let resnet = lowered("models/resnet18-tiny.pth");
     assert_eq!((count(&resnet, "convolution and batch norm (fused)"), count(&resnet, "relu")), (20, 0));
+}
+
+/// Copies a model with another config.json.
+fn with_config(name: &str, change: impl Fn(String) -> String) -> tempfile::TempDir {
+    let (from, dir) = (fixture(name), tempfile::tempdir().unwrap());
+    for entry in std::fs::read_dir(from).unwrap().flatten().filter(|entry| entry.path().is_file()) {
+        std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
+    }
+    let path = dir.path().join("config.json");
+    std::fs::write(&path, change(std::fs::read_to_string(&path).unwrap())).unwrap();
+    dir
+}
+
+#[test]
+fn hidden_states_and_attention_have_dropout_of_their_own() {
+    let rates = |hidden: &str, attention: &str| {
+        let dir = with_config("models/bert-tiny", |config| {
+            let config = config.replace("\"hidden_dropout_prob\": 0.1", &format!("\"hidden_dropout_prob\": {hidden}"));
+            config.replace("s_dropout_prob\": 0.1", &format!("s_dropout_prob\": {attention}"))
+        });
+        let device = Device::flex().autodiff();
+        let network = LoadedModel::open(dir.path(), None, &device).unwrap().network;
+        let run = || {
+            let [ids, _] = [(); 2].map(|()| tokens(2, 6));
+            let ids: Tensor<2, Int> = Tensor::from_data(ids.into_data(), &device);
+            let no = Tensor::<2, Bool>::from_data(TensorData::new(vec![false; 12], [2, 6]), &device);
+            network.encode(ids, no).into_data()
+        };
+        run() == run()
+    };
+    assert!(rates("0.0", "0.0"), "without dropout, runs are equal");
+    assert!(!rates("0.5", "0.0") && !rates("0.0", "0.5"));
+}
+
+#[test]
+fn a_decoder_without_a_head_is_refused_as_an_architecture() {
+    let (folder, arch) = (fixture("families/llama-base"), "llama".parse::<Arch>().unwrap());
+    assert!(GraphNet::from_checkpoint(&folder, &Device::flex()).is_ok());
+    let error = LoadedModel::open(&folder, Some(arch), &Device::flex()).unwrap_err();
+    assert!(error.exit_code() == 4 && error.message.contains("no head over the vocabulary"), "{error}");
 }

@@ -27,7 +27,7 @@ fn compress(model: &Path, output: &Path, keys: &str, stages: &str) {
 /// Returns the unfilled network of a directory.
 fn blank(path: &Path) -> (Checkpoint, GraphNet, NameMap) {
     let checkpoint = Checkpoint::open(path).unwrap();
-    let (network, names) = GraphNet::blank(&checkpoint, &Device::flex()).unwrap();
+    let (network, names) = GraphNet::unfilled(&checkpoint, &Device::flex()).unwrap();
     (checkpoint, network, names)
 }
 

@@ -9,7 +9,7 @@ use crate::samples::RunBatch;
 use briquette_core::{Error, Result};
 use briquette_formats::TensorSource;
 use briquette_models::graph_net::AnyTensor;
-use briquette_models::{BlockState, Network, still};
+use briquette_models::{BlockState, GraphNet, still};
 use briquette_nn::NameMap;
 use burn::tensor::{Device, Gradients, Tensor};
 use std::ops::Range;
@@ -17,19 +17,19 @@ use std::ops::Range;
 /// The loss of a backward pass, and the use of its gradients.
 pub(crate) trait Backwards {
     /// Returns the token ranges of a batch whose losses are computed together.
-    fn parts(&self, network: &Network, length: usize) -> Vec<Range<usize>>;
+    fn parts(&self, network: &GraphNet, length: usize) -> Vec<Range<usize>>;
 
     /// Returns the loss of some tokens of a batch, from the head's inputs or a classifier's logits.
     ///
     /// # Errors
     /// Io: the device cannot be read.
-    fn loss(&self, network: &Network, left: AnyTensor, batch: &RunBatch, tokens: Range<usize>) -> Result<Tensor<1>>;
+    fn loss(&self, network: &GraphNet, left: AnyTensor, batch: &RunBatch, tokens: Range<usize>) -> Result<Tensor<1>>;
 
     /// Receives the gradients of a network's parameters.
     ///
     /// # Errors
     /// Io: the device cannot be read.
-    fn see(&mut self, network: &Network, names: &NameMap, gradients: &Gradients) -> Result<()>;
+    fn see(&mut self, network: &GraphNet, names: &NameMap, gradients: &Gradients) -> Result<()>;
 }
 
 /// Runs all blocks forward from the first, then backward from the losses to the inputs of the first block.
@@ -130,7 +130,7 @@ impl BackwardPass<'_, '_> {
     }
 
     /// Returns the network with the weights of one part, with gradients enabled.
-    fn network(&self, weights: &dyn TensorSource, part: BlockPart) -> Result<(Network, NameMap)> {
+    fn network(&self, weights: &dyn TensorSource, part: BlockPart) -> Result<(GraphNet, NameMap)> {
         let (network, names) = self.runner.network_on(weights, part, &self.device)?;
         Ok((still(network), names))
     }

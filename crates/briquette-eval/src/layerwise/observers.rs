@@ -3,12 +3,12 @@
 use crate::lanes;
 use briquette_core::{Error, Result};
 use briquette_models::graph_net::RunInputs;
-use briquette_models::{BlockState, Network};
+use briquette_models::{BlockState, GraphNet};
 use briquette_nn::{NameMap, Observing, Probe, observe_some};
 
 /// A network whose layers are observed by its own probe.
 pub(super) struct ProbedNetwork {
-    network: Network,
+    network: GraphNet,
     probe: Option<Probe>,
 }
 
@@ -20,7 +20,7 @@ impl ProbedNetwork {
     /// # Errors
     /// Config: roles of the name map match no parameter.
     pub(super) fn several(
-        network: Network,
+        network: GraphNet,
         probe: Option<&Probe>,
         names: &NameMap,
         is_chosen: &dyn Fn(&str) -> bool,
@@ -50,11 +50,11 @@ impl ProbedNetwork {
 /// # Errors
 /// Config: roles of the name map match no parameter.
 pub(super) fn observed(
-    network: Network,
+    network: GraphNet,
     probe: Option<&Probe>,
     names: &NameMap,
     is_chosen: &dyn Fn(&str) -> bool,
-) -> Result<Observing<Network>> {
+) -> Result<Observing<GraphNet>> {
     match probe {
         Some(probe) => observe_some(network, probe, names, is_chosen),
         None => Ok(Observing { module: network, seen: Vec::new(), unseen: Vec::new() }),

@@ -10,7 +10,7 @@ use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::data::{Data, DataSpec};
 use briquette_models::graph_net::AnyTensor;
-use briquette_models::{Arch, Input, ModelTask, Network};
+use briquette_models::{Arch, GraphNet, Input, ModelTask};
 use burn::tensor::{Device, Tensor};
 use std::time::Instant;
 
@@ -78,7 +78,7 @@ fn rows(
     mut runner: LayerwiseRunner,
     weights: &dyn TensorSource,
     since: Instant,
-    output: impl Fn(&RunBatch, &Network, AnyTensor) -> Result<Tensor<2>>,
+    output: impl Fn(&RunBatch, &GraphNet, AnyTensor) -> Result<Tensor<2>>,
 ) -> Result<RunOutputs> {
     let (mut rows, n_items, n_skipped) = (Vec::new(), runner.n_items(), runner.n_skipped());
     runner.leave(weights, None, |batch, network, state| {
@@ -124,7 +124,7 @@ fn likelihood(
 /// # Errors
 /// Config and Input: the checkpoint does not match the architecture.
 pub fn offloaded_bytes(checkpoint: &Checkpoint, arch: Arch, device: &Device) -> Result<Option<u64>> {
-    let (network, names) = Network::blank(arch, checkpoint, device)?;
+    let (network, names) = GraphNet::blank(arch, checkpoint, device)?;
     let Some(blocks) = network.as_blocks() else { return Ok(None) };
     Ok(Some(NetworkParts::of(blocks, &names).largest_bytes(checkpoint)))
 }

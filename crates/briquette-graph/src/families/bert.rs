@@ -4,6 +4,7 @@ use super::encoder::{LayerNames, LayerSettings, embeddings, layer, width_of_head
 use super::extents::Extents;
 use super::heads::{VocabularyHead, optional, pooled};
 use super::layers::{ProjectionNames, activation, n_layers, prefix_of};
+use super::sizes::TensorShapes;
 use crate::builder::GraphBuilder;
 use crate::config::Config;
 use crate::graph::{Graph, InputSource, ValueId};
@@ -24,6 +25,32 @@ pub(super) const NAMES: LayerNames = LayerNames {
 
 pub(super) fn has_names(headers: &Headers) -> bool {
     ["", "bert."].iter().any(|prefix| headers.has(&format!("{prefix}{FIRST}")))
+}
+
+/// Lists the tensors of an encoder without heads.
+pub(super) fn tensors(config: &Config, like: &Headers) -> Result<TensorShapes> {
+    let prefix = prefix_of(like, &["bert.", ""], FIRST);
+    let [width, inner] = [config.needed("hidden_size")?, config.needed("intermediate_size")?];
+    let tables = [
+        ("word", config.needed("vocab_size")?),
+        ("position", config.needed("max_position_embeddings")?),
+        ("token_type", config.size("type_vocab_size")?.unwrap_or(2)),
+    ];
+    let mut to = TensorShapes::default();
+    for (name, rows) in tables {
+        to.weight(&format!("{prefix}embeddings.{name}_embeddings"), &[rows, width]);
+    }
+    to.layer(&format!("{prefix}embeddings.LayerNorm"), &[width]);
+    for index in 0..config.layers("num_hidden_layers")? {
+        let at = |name: &str| format!("{prefix}encoder.layer.{index}.{name}");
+        for name in ["attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"] {
+            to.layer(&at(name), &[width, width]);
+        }
+        to.layer(&at(NAMES.feed_forward[0]), &[inner, width]);
+        to.layer(&at(NAMES.feed_forward[1]), &[width, inner]);
+        NAMES.norms.iter().for_each(|norm| to.layer(&at(norm), &[width]));
+    }
+    Ok(to)
 }
 
 pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Result<Graph> {

@@ -163,6 +163,7 @@ impl RotaryDecoder<'_> {
             let table = to.weight(&format!("{table}.weight"))?;
             to.alias(table, HEAD);
         }
+        check_head(to)?;
         let weight = to.weight(HEAD)?;
         let logits = to.node("lm_head", Composite::Linear, &[x.into(), weight.into()]);
         let logits = scaled(to, "lm_head", 1.0 / self.config.number("logits_scaling").unwrap_or(1.0), logits);
@@ -171,6 +172,21 @@ impl RotaryDecoder<'_> {
         let logits = to.function("lm_head.tanh", ElementFunction::Tanh, logits);
         Ok(to.node("lm_head.capped", Primitive::Scale(cap), &[logits.into()]))
     }
+}
+
+/// Refuses a checkpoint without a head, and says what it looks like.
+fn check_head(to: &GraphBuilder) -> Result<()> {
+    let has = |name: &str| to.headers().has(name);
+    let message = if has(HEAD) || to.has_weight(HEAD) {
+        return Ok(());
+    } else if has("embed_tokens.weight") {
+        "it has no prefix model. and no lm_head.weight, like a LlamaModel without head"
+    } else if has("score.weight") {
+        "it has score.weight and no lm_head.weight, like a LlamaForSequenceClassification"
+    } else {
+        "it has no lm_head.weight, and config.json does not tie the head to the embedding (tie_word_embeddings)"
+    };
+    Err(Error::input(format!("{message}; expected a language model; save it as LlamaForCausalLM")))
 }
 
 /// The norms before and after attention, and before and after the feed-forward block.

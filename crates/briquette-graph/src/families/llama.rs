@@ -2,6 +2,8 @@
 
 use super::decoder::{self, Style};
 use super::extents::Extents;
+use super::layers::{head_width, prefix_of};
+use super::sizes::TensorShapes;
 use crate::config::Config;
 use crate::graph::Graph;
 use crate::headers::Headers;
@@ -22,6 +24,41 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
         is_sliding,
     };
     decoder::build(headers, config, extents, &style)
+}
+
+/// Lists the tensors of a decoder with biases where `like` has them.
+pub(super) fn tensors(config: &Config, like: &Headers) -> Result<TensorShapes> {
+    let prefix = prefix_of(like, &["", "model."], "embed_tokens.weight");
+    let [width, inner] = [config.needed("hidden_size")?, config.needed("intermediate_size")?];
+    let (vocabulary, heads) = (config.needed("vocab_size")?, config.needed("num_attention_heads")?);
+    let kv_heads = config.size("num_key_value_heads")?.unwrap_or(heads);
+    let head = config.size("head_dim")?.map_or_else(|| head_width(width, heads), Ok)?;
+    let (wide, narrow) = (heads.saturating_mul(head), kv_heads.saturating_mul(head));
+    let layers = [
+        ("self_attn.q_proj", [wide, width]),
+        ("self_attn.k_proj", [narrow, width]),
+        ("self_attn.v_proj", [narrow, width]),
+        ("self_attn.o_proj", [width, wide]),
+        ("mlp.gate_proj", [inner, width]),
+        ("mlp.up_proj", [inner, width]),
+        ("mlp.down_proj", [width, inner]),
+    ];
+    let mut to = TensorShapes::default();
+    to.weight(&format!("{prefix}embed_tokens"), &[vocabulary, width]);
+    for index in 0..config.layers("num_hidden_layers")? {
+        for (name, shape) in layers {
+            let has_bias = like.has(&format!("{prefix}layers.0.{name}.bias"));
+            to.linear(&format!("{prefix}layers.{index}.{name}"), shape, has_bias);
+        }
+        for norm in ["input_layernorm", "post_attention_layernorm"] {
+            to.weight(&format!("{prefix}layers.{index}.{norm}"), &[width]);
+        }
+    }
+    to.weight(&format!("{prefix}norm"), &[width]);
+    if config.flag("tie_word_embeddings") != Some(true) {
+        to.weight("lm_head", &[vocabulary, width]);
+    }
+    Ok(to)
 }
 
 /// Qwen2 limits the window of later layers, other models limit all layers or none.

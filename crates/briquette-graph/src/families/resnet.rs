@@ -2,7 +2,7 @@
 
 use super::convolution::{EPS, conv_norm, pool_space};
 use super::extents::Extents;
-
+use super::sizes::TensorShapes;
 use crate::builder::GraphBuilder;
 use crate::config::Config;
 use crate::graph::{Graph, InputSource, ValueId};
@@ -12,6 +12,58 @@ use briquette_core::{Error, Result};
 
 pub(super) fn has_names(headers: &Headers) -> bool {
     headers.has("layer1.0.conv1.weight") && headers.has("layer4.0.conv1.weight") && headers.has("fc.weight")
+}
+
+/// The blocks of each stage by name, and whether they are bottlenecks.
+const DEPTHS: [(&str, [usize; 4], bool); 5] = [
+    ("resnet18", [2, 2, 2, 2], false),
+    ("resnet34", [3, 4, 6, 3], false),
+    ("resnet50", [3, 4, 6, 3], true),
+    ("resnet101", [3, 4, 23, 3], true),
+    ("resnet152", [3, 8, 36, 3], true),
+];
+
+/// Returns the name of the network with these blocks.
+pub(super) fn name_of(headers: &Headers) -> Option<&'static str> {
+    let blocks = [1, 2, 3, 4].map(|stage| headers.count(&format!("layer{stage}.")));
+    let is_bottleneck = headers.has("layer1.0.conv3.weight");
+    let depth = DEPTHS.iter().find(|(_, known, has_three)| *known == blocks && *has_three == is_bottleneck);
+    depth.map(|(name, ..)| *name)
+}
+
+/// Lists torchvision's tensors of the network that `model_type` names, with `num_labels` classes.
+pub(super) fn tensors(config: &Config, _like: &Headers) -> Result<TensorShapes> {
+    let named = DEPTHS.iter().find(|(name, ..)| config.model_type() == Some(name));
+    let Some(&(_, blocks, is_bottleneck)) = named else {
+        return Err(Error::input("expected the name of a ResNet, such as resnet50").at("model_type"));
+    };
+    let mut to = TensorShapes::default();
+    let mut conv_norm = |[conv, norm]: [&str; 2], shape: [usize; 4]| {
+        to.weight(conv, &shape);
+        to.batch_norm(norm, shape[0]);
+    };
+    conv_norm(["conv1", "bn1"], [64, 3, 7, 7]);
+    let mut n_in = 64;
+    for (stage, n_blocks) in blocks.into_iter().enumerate() {
+        let width = 64 << stage;
+        let n_out = if is_bottleneck { 4 * width } else { width };
+        for index in 0..n_blocks {
+            let at = |name: &str| format!("layer{}.{index}.{name}", stage + 1);
+            let shapes: &[[usize; 4]] = match is_bottleneck {
+                true => &[[width, n_in, 1, 1], [width, width, 3, 3], [n_out, width, 1, 1]],
+                false => &[[width, n_in, 3, 3], [width, width, 3, 3]],
+            };
+            for (number, shape) in shapes.iter().enumerate() {
+                conv_norm([&at(&format!("conv{}", number + 1)), &at(&format!("bn{}", number + 1))], *shape);
+            }
+            if index == 0 && (stage > 0 || n_in != n_out) {
+                conv_norm([&at("downsample.0"), &at("downsample.1")], [n_out, n_in, 1, 1]);
+            }
+            n_in = n_out;
+        }
+    }
+    to.layer("fc", &[config.size("num_labels")?.unwrap_or(1000), n_in]);
+    Ok(to)
 }
 
 pub(super) fn build(headers: &Headers, _config: &Config, extents: Extents) -> Result<Graph> {

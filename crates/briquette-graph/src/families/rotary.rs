@@ -28,7 +28,21 @@ pub(super) fn rotary(config: &Config, kind: Option<&str>, head_width: usize) -> 
         return Err(Error::input(message).at("config.json"));
     }
     let scaling = scaling(config, &rope)?;
+    check(theta, &rope)?;
     Ok(Rotary { theta, scaling, width: Some(width).filter(|&width| width < head_width) })
+}
+
+/// Refuses settings that give frequencies that are not finite.
+fn check(theta: f64, rope: &Config) -> Result<()> {
+    let keys = ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"];
+    let given = keys.into_iter().filter_map(|key| Some((key, rope.number(key)?)));
+    let is_usable = |value: f64| value > 0.0 && (value as f32).is_normal();
+    match std::iter::once(("rope_theta", theta)).chain(given).find(|(_, value)| !is_usable(*value)) {
+        Some((key, value)) => {
+            Err(Error::input(format!("{key} is {value}, expected a number above 0; correct it")).at("config.json"))
+        }
+        None => Ok(()),
+    }
 }
 
 fn scaling(config: &Config, rope: &Config) -> Result<RotaryScaling> {
@@ -65,4 +79,28 @@ fn amplitude(rope: &Config, factor: f64) -> f64 {
         (Some(own), Some(all)) if own != 0.0 && all != 0.0 => scale(own) / scale(all),
         _ => scale(1.0),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(json: &str) -> Result<Rotary> {
+        rotary(&Config::parse(Some(json.as_bytes())).unwrap(), None, 4)
+    }
+
+    #[test]
+    fn rotary_settings_of_zero_are_refused() {
+        for (json, key) in [
+            (r#"{"rope_theta": 0.0}"#, "rope_theta is 0"),
+            (r#"{"rope_theta": -1.0}"#, "rope_theta is -1"),
+            (r#"{"rope_scaling": {"type": "linear", "factor": 0.0}}"#, "factor is 0"),
+            (r#"{"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 0}}"#, "low_freq_factor"),
+            (r#"{"rope_scaling": {"type": "linear", "factor": 1e-300}}"#, "factor"),
+        ] {
+            let error = found(json).unwrap_err().to_string();
+            assert!(error.contains(key), "{json}: {error}");
+        }
+        assert!(found(r#"{"rope_theta": 10000.0}"#).is_ok());
+    }
 }

@@ -101,7 +101,9 @@ impl ImageFolder {
         let tiles = ImageTiles::of(&self.decode(index)?, input, tile).map_err(at)?;
         let ([_, height, width], least) = (tiles.extents(), input.least_side);
         if height.min(width) < least {
-            return Err(at(format!("its tiles are {height}x{width}, expected at least {least}x{least}; use larger images")));
+            return Err(at(format!(
+                "its tiles are {height}x{width}, expected at least {least}x{least}; use larger images"
+            )));
         }
         Ok(tiles)
     }

@@ -4,7 +4,7 @@ use super::frequencies::{amplitude, inverse_frequencies};
 use super::steps::AttentionCall;
 use crate::attention::{attend_causally, attend_to_kept, attend_to_tokens, merge_heads, split_heads};
 use crate::cache::KeyValues;
-use crate::layers::DropoutConfig;
+use crate::layers::Dropout;
 use crate::rope::Rotation;
 use briquette_cpu::float::ScoreRule;
 use briquette_graph::op::Rotary;
@@ -64,6 +64,7 @@ pub(super) fn attend(
     bias: Option<Tensor<4>>,
     call: &AttentionCall,
     tokens: &mut RunTokens,
+    dropout: &Dropout,
 ) -> Tensor<3> {
     let settings = &call.settings;
     let (heads, kv_heads) = (settings.heads, settings.kv_heads);
@@ -82,16 +83,16 @@ pub(super) fn attend(
     let length = q.dims()[1];
     let is_windowed = settings.window.is_some_and(|window| window < length);
     if bias.is_some() || is_windowed || !call.has_usual_scores() {
-        return plain([q, k, v], bias, call, tokens.padding.clone());
+        return plain([q, k, v], bias, call, tokens.padding.clone(), dropout);
     }
     if settings.causal {
         return attend_causally([q, k, v], heads, kv_heads);
     }
     let padding = tokens.padding.clone().unwrap_or_else(|| no_padding(&q));
     if heads != kv_heads {
-        return plain([q, k, v], None, call, Some(padding));
+        return plain([q, k, v], None, call, Some(padding), dropout);
     }
-    attend_to_tokens([q, k, v], heads, padding, &DropoutConfig::new(0.0).init())
+    attend_to_tokens([q, k, v], heads, padding, dropout)
 }
 
 /// Scales queries so that kernels, which divide by `√width`, compute the scores of these settings.
@@ -116,9 +117,10 @@ fn plain(
     bias: Option<Tensor<4>>,
     call: &AttentionCall,
     padding: Option<Tensor<2, Bool>>,
+    dropout: &Dropout,
 ) -> Tensor<3> {
     let [q, k, v] = qkv;
-    let (probabilities, v) = (probabilities([q, k], bias, call, padding), v);
+    let probabilities = dropout.forward(probabilities([q, k], bias, call, padding));
     let (heads, kv_heads) = (call.settings.heads, call.settings.kv_heads);
     merge_heads(probabilities.matmul(repeated(split_heads(v, kv_heads), heads / kv_heads)))
 }

@@ -1,12 +1,17 @@
 //! Creates the network of a checkpoint: its graph, its layers without weights, and the names of its tensors.
 
+use super::dropout::{GraphDropout, dropped_values};
+use super::headers::{GraphHeaders, config_of};
 use super::parts::BlockCuts;
 use super::weights::{BlankLayers, blank_layers};
 use super::{GraphNet, GraphOutline};
+use crate::Arch;
+use crate::fresh::Initial;
+use crate::low_rank::make_room;
 use briquette_core::{Error, OutputAxis, Result, shown_path};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_graph::op::Composite;
-use briquette_graph::{Extents, Graph, InputSource, Op, Operand, ValueId, graph_of};
+use briquette_graph::{Config, Extents, Family, Graph, Headers, InputSource, Op, Operand, ValueId, family_of};
 use briquette_nn::{NameMap, load_compressed, load_into};
 use burn::tensor::Device;
 use std::path::Path;
@@ -15,14 +20,19 @@ use std::sync::{Arc, Mutex};
 /// The example that programs are planned for. A batch of 2 differs from the extent 1 of weights that are repeated.
 pub(super) const EXAMPLE: Extents = Extents { batch: 2, tokens: 5, image: [224, 224] };
 
-/// Tensors that networks do not need: buffers, and counters of training.
-const EXTRAS: [&str; 6] = [
+/// Tensors that networks do not need: buffers, counters of training, and heads that no graph knows.
+const EXTRAS: [&str; 11] = [
     "**.mask_token",
     "**.position_ids",
     "**.token_type_ids",
     "**.rotary_emb.inv_freq",
     "**.attn.masked_bias",
     "**.attn.bias",
+    "pooler.**",
+    "bert.pooler.**",
+    "cls.**",
+    "classifier.**",
+    "qa_outputs.**",
 ];
 
 impl GraphNet {
@@ -36,26 +46,46 @@ impl GraphNet {
     /// - Io: a file cannot be read.
     pub fn from_checkpoint(path: &Path, device: &Device) -> Result<Self> {
         let checkpoint = Checkpoint::open(path)?;
-        let (network, names) = Self::blank(&checkpoint, device)?;
+        let (network, names) = Self::unfilled(&checkpoint, device)?;
         match briquette_nn::holds_codes(device) {
             true => load_compressed(network, &checkpoint, &names),
             false => load_into(network, &checkpoint, &names),
         }
     }
 
-    /// Creates the unfilled network of a checkpoint and its name map. Weights take no memory yet.
+    /// Creates the unfilled network of a checkpoint of any family, with or without a head, and its name map.
     ///
     /// # Errors
     /// See [`from_checkpoint`](Self::from_checkpoint).
-    pub fn blank(checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
-        let graph = graph_of(checkpoint, EXAMPLE)?.ok_or_else(|| {
+    pub fn unfilled(checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
+        let family = family_of(&GraphHeaders::of(checkpoint).headers(), &config_of(checkpoint)?);
+        let family = family.ok_or_else(|| {
             let message = "no family of networks has this model_type or these tensor names";
             Error::config(message).at(shown_path(checkpoint.path()))
         })?;
-        let (mut network, names) = Self::of_graph(graph, device)?;
-        if let Some(outline) = Arc::get_mut(&mut network.outline) {
-            outline.max_tokens = max_tokens(checkpoint)?;
-        }
+        Self::of_family(family, checkpoint, device)
+    }
+
+    /// Creates the unfilled network of an architecture and its name map. Weights take no memory yet.
+    ///
+    /// Linear layers that the checkpoint stores as two factors have low rank.
+    ///
+    /// # Errors
+    /// - Config: an operation cannot be run.
+    /// - Input: files are damaged, do not fit the family, or a decoder has no head.
+    pub fn blank(arch: Arch, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
+        arch.check(checkpoint)?;
+        let (network, names) = Self::of_family(arch.family(), checkpoint, device)?;
+        network.check_head(arch.task()).map_err(|error| error.at(shown_path(checkpoint.path())))?;
+        Ok((network, names))
+    }
+
+    /// Like [`blank`](Self::blank), for a network of any task, with or without its head.
+    fn of_family(family: &Family, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
+        let (tensors, config) = (GraphHeaders::of(checkpoint), config_of(checkpoint)?);
+        let found = Self::of_headers(family, &tensors.headers(), &config, Initial::default(), device);
+        let (mut network, names) = found.map_err(|error| error.at(shown_path(checkpoint.path())))?;
+        make_room(&mut network, checkpoint, &names);
         let unused = network.graph().unused.iter().filter(|name| is_extra(name));
         let copies = network.graph().weights.iter().flat_map(|weight| &weight.aliases);
         let has = |name: &str| checkpoint.tensors().iter().any(|info| info.name == name);
@@ -64,12 +94,37 @@ impl GraphNet {
         Ok((network, names))
     }
 
+    /// Creates the unfilled network of these headers, with the dropout of a config.json.
+    pub(super) fn of_headers(
+        family: &Family,
+        headers: &Headers,
+        config: &Config,
+        initial: Initial,
+        device: &Device,
+    ) -> Result<(Self, NameMap)> {
+        let graph = family.graph(headers, config, EXAMPLE)?;
+        let dropout = GraphDropout::of(config, &graph.family)?;
+        let max_tokens = max_tokens(family, headers, config)?;
+        let (network, names) = Self::with_initial(graph, initial, max_tokens, device)?;
+        Ok((Self { dropout, ..network }, names))
+    }
+
     /// Creates the unfilled network of a graph, which was built for a batch of 2.
     ///
     /// # Errors
     /// - Input: the graph is not sound.
     /// - Config: an operation cannot be run.
     pub fn of_graph(graph: Graph, device: &Device) -> Result<(Self, NameMap)> {
+        Self::with_initial(graph, Initial::default(), None, device)
+    }
+
+    /// Like [`of_graph`](Self::of_graph), with how weights are drawn, and the longest text.
+    pub(super) fn with_initial(
+        graph: Graph,
+        initial: Initial,
+        max_tokens: Option<usize>,
+        device: &Device,
+    ) -> Result<(Self, NameMap)> {
         let shapes = graph.lower()?.shapes;
         // The first output of text networks is their hidden state or their logits; others are heads.
         let takes_images = graph.inputs.iter().any(|input| input.source == InputSource::Images);
@@ -78,21 +133,21 @@ impl GraphNet {
             return Err(Error::config("the graph has no output"));
         };
         let needed = super::program::needed_nodes(&graph, &[], &[output]);
-        let BlankLayers { layers, index, renames } = blank_layers(&graph, &needed, device)?;
+        let BlankLayers { layers, index, renames } = blank_layers(&graph, &needed, initial, device)?;
         let names = names(&graph, &needed, renames)?;
         let last_state = last_state(&graph, output);
         let cuts = BlockCuts::of(&graph, if takes_images { output } else { last_state });
-        let programs = Mutex::default();
-        let outline = GraphOutline { graph, shapes, index, output, last_state, cuts, max_tokens: None, programs };
-        Ok((Self { layers, outline: Arc::new(outline) }, names))
+        let (dropped, programs) = (dropped_values(&graph), Mutex::default());
+        let outline = GraphOutline { graph, shapes, index, dropped, output, last_state, cuts, max_tokens, programs };
+        Ok((Self { layers, dropout: GraphDropout::default(), outline: Arc::new(outline) }, names))
     }
 }
 
-/// Returns the longest text of a checkpoint: an example with more tokens is cut to it.
-pub(super) fn max_tokens(checkpoint: &Checkpoint) -> Result<Option<usize>> {
+/// Returns the longest text: an example with more tokens is cut to it.
+pub(super) fn max_tokens(family: &Family, headers: &Headers, config: &Config) -> Result<Option<usize>> {
     const MANY: usize = 1 << 20;
-    let graph = graph_of(checkpoint, Extents { batch: 1, tokens: MANY, ..EXAMPLE })?;
-    let ids = graph.and_then(|graph| graph.inputs.into_iter().find(|input| input.source == InputSource::TokenIds));
+    let graph = family.graph(headers, config, Extents { batch: 1, tokens: MANY, ..EXAMPLE })?;
+    let ids = graph.inputs.into_iter().find(|input| input.source == InputSource::TokenIds);
     Ok(ids.and_then(|ids| ids.shape.get(1).copied()).filter(|tokens| *tokens < MANY))
 }
 
@@ -102,8 +157,7 @@ fn is_extra(name: &str) -> bool {
 
 /// Maps to the names of the graph, and ignores the weights of outputs that are not computed.
 fn names(graph: &Graph, needed: &[usize], renames: Vec<(String, String)>) -> Result<NameMap> {
-    let names = NameMap::torch().rename(&format!("^{}", super::VARIANT), "");
-    let names = renames.into_iter().fold(names, |names, (from, to)| names.rename(&format!("^{from}"), &to));
+    let names = renames.into_iter().fold(NameMap::torch(), |names, (from, to)| names.rename(&format!("^{from}"), &to));
     let used: std::collections::BTreeSet<usize> =
         needed.iter().flat_map(|&node| graph.nodes[node].weights()).map(|(_, weight)| weight.0).collect();
     let others = graph.weights.iter().enumerate().filter(|(index, _)| !used.contains(index));

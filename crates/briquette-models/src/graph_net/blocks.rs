@@ -1,82 +1,122 @@
-//! A network of a graph as a classifier, an encoder, a decoder, and a sequence of blocks.
+//! A network of a graph as a classifier, an encoder, and a sequence of blocks.
 
+use super::decoder::Decoder;
 use super::layer::GraphLayer;
-use super::layer_kinds::keep_layer_kinds;
 use super::program::GraphProgram;
 use super::{AnyTensor, GraphNet, GraphRun, RunInputs, RunTokens};
-use crate::architecture::{Architecture, Blocks, Decoder};
 use crate::block_state::BlockState;
-use crate::cache::KeyValues;
-use crate::layers::Linear;
-use crate::low_rank::Linears;
-use crate::student_config::{Smaller, keep_layers};
 use briquette_core::Result;
-use briquette_cpu::float::CacheType;
 use briquette_graph::blocks::border;
 use briquette_graph::op::Composite;
 use briquette_graph::{Op, ValueId};
+use briquette_nn::NameMap;
 use briquette_ops::fused::in_parts;
+use burn::module::Module;
 use burn::tensor::{Bool, Device, Int, Tensor};
-use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-impl Linears for GraphNet {
-    fn linears(&mut self) -> Vec<(String, &mut Linear)> {
-        fn linear((path, layer): &mut (String, GraphLayer)) -> Option<(String, &mut Linear)> {
-            match layer {
-                GraphLayer::Linear(linear) => Some((path.clone(), linear)),
-                _ => None,
-            }
-        }
-        self.layers.0.iter_mut().filter_map(linear).collect()
+/// A network whose blocks can run one at a time.
+pub trait Blocks {
+    /// Returns the number of blocks.
+    fn n_blocks(&self) -> usize;
+
+    /// Returns the paths of a block's modules, such as `model.layers.3`; one path if all are below it.
+    fn block_paths(&self, index: usize) -> Vec<String>;
+
+    /// Returns the first block's input.
+    fn enter(&self, inputs: &RunInputs) -> BlockState;
+
+    /// Returns the output of a block. Of the inputs, text is needed, and images are not.
+    fn block(&self, index: usize, state: BlockState, inputs: &RunInputs) -> BlockState;
+
+    /// Passes the layer inputs of a block to probes. The output of the last layer need not be computed.
+    fn only_show(&self, index: usize, state: BlockState, inputs: &RunInputs) {
+        drop(self.block(index, state, inputs));
+    }
+
+    /// Maps the output of the last block to the last hidden state, or to a classifier's logits.
+    fn leave(&self, state: BlockState) -> AnyTensor;
+
+    /// Returns the paths of modules that are needed only after the last block: norm, head.
+    fn exit_paths(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Returns whether the embedding is needed again after the last block, as a tied head.
+    fn exit_needs_entry(&self) -> bool {
+        false
+    }
+
+    /// Returns the paths of convolutions with several groups, whose inputs probes do not observe.
+    fn grouped_paths(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Returns the elements that a block computes for each element of its input. `None` if not known.
+    fn growth(&self, _index: usize) -> Option<f64> {
+        None
     }
 }
 
-impl Architecture for GraphNet {
-    fn classify(&self, images: Tensor<4>) -> Tensor<2> {
+impl GraphNet {
+    /// Maps images `[batch, channels, height, width]` to logits `[batch, classes]`.
+    ///
+    /// # Panics
+    /// If the network is not a classifier.
+    pub fn classify(&self, images: Tensor<4>) -> Tensor<2> {
         self.forward(&RunInputs::images(images)).two()
     }
 
-    fn encode(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3> {
+    /// Maps tokens and padding `[batch, length]` to hidden states `[batch, length, width]`.
+    ///
+    /// # Panics
+    /// If the network is not an encoder.
+    pub fn encode(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3> {
         in_parts(&tokens.device(), tokens.dims(), |its| {
             let (tokens, padding) = (tokens.clone().slice_dim(0, its.clone()), padding.clone().slice_dim(0, its));
             self.forward(&RunInputs::padded(tokens, padding)).three()
         })
     }
 
-    fn as_decoder(&self) -> &dyn Decoder {
+    /// Maps tokens `[batch, length]` to logits of the next tokens `[batch, length, vocabulary]`.
+    ///
+    /// # Panics
+    /// If the network is not a decoder.
+    pub fn decode(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        self.scores(self.last_state(tokens))
+    }
+
+    /// Returns the network as a decoder.
+    pub fn as_decoder(&self) -> &dyn Decoder {
         self
     }
 
-    fn as_blocks(&self) -> Option<&dyn Blocks> {
+    /// Returns the network as a sequence of blocks.
+    pub fn as_blocks(&self) -> Option<&dyn Blocks> {
         Some(self)
     }
 
-    fn n_choosable_layers(&self) -> Option<usize> {
+    /// Returns the number of layers that a student can choose from; `None` if layers cannot be chosen.
+    pub fn n_layers(&self) -> Option<usize> {
         self.graph().n_choosable_blocks()
     }
 
-    fn smaller(&self, config: &mut Map<String, Value>, how: &Smaller, device: &Device) -> Result<Option<Self>> {
-        match how {
-            Smaller::Layers(layers) => {
-                keep_layers(config, layers, self.graph().blocks.len())?;
-                keep_layer_kinds(config, self.graph(), layers);
-                self.with_blocks(layers, device).map(Some)
-            }
-            Smaller::Sizes(_) => Ok(None),
-        }
+    /// Returns the device of the parameters.
+    pub fn device(&self) -> Device {
+        self.devices().into_iter().next().unwrap_or_default()
     }
 }
 
 impl GraphNet {
-    /// Returns a network with only these blocks, in this order, with their weights.
+    /// Returns a network with only these blocks, in this order, with their weights, and its name map.
     ///
     /// # Errors
     /// Config: there is no such block, or more than one value crosses the border of a block.
-    pub fn with_blocks(&self, chosen: &[usize], device: &Device) -> Result<Self> {
+    pub fn with_blocks(&self, chosen: &[usize], device: &Device) -> Result<(Self, NameMap)> {
         let graph = self.graph().with_blocks(chosen)?;
-        let (mut network, _) = Self::of_graph(graph, device)?;
+        let (mut network, names) = Self::of_graph(graph, device)?;
+        network.dropout = self.dropout.clone();
         if let Some(outline) = std::sync::Arc::get_mut(&mut network.outline) {
             outline.max_tokens = self.outline.max_tokens;
         }
@@ -94,7 +134,7 @@ impl GraphNet {
                 *layer = known.clone();
             }
         }
-        Ok(network)
+        Ok((network, names))
     }
 
     /// Returns the hidden states after each block of the graph, also where blocks share weights.
@@ -111,7 +151,7 @@ impl GraphNet {
         given.extend(cuts.state(index).iter().copied().zip(state.0));
         let names: Vec<ValueId> = given.iter().map(|(value, _)| *value).collect();
         let program = self.outline.program(&names, cuts.state(index + 1));
-        (GraphRun::new(&self.layers, given, inputs.attention()), program)
+        (self.begin(given, inputs.attention()), program)
     }
 
     /// The program after the last block, up to a value.
@@ -160,7 +200,7 @@ impl Blocks for GraphNet {
         let cuts = &self.outline.cuts;
         let given = cuts.state(cuts.len()).iter().copied().zip(state.0).collect();
         let last = if self.takes_images() { self.outline.output } else { self.outline.last_state };
-        GraphRun::new(&self.layers, given, RunTokens::default()).finish(&self.exit_program(last)).remove(0)
+        self.begin(given, RunTokens::default()).finish(&self.exit_program(last)).remove(0)
     }
 
     fn exit_paths(&self) -> Vec<String> {
@@ -190,45 +230,4 @@ impl Blocks for GraphNet {
 
 fn is_embedding(node: &briquette_graph::Node, path: &str) -> bool {
     node.op == Op::Composite(Composite::Embedding) && node.name == path
-}
-
-impl Decoder for GraphNet {
-    fn last_state(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
-        self.run(&RunInputs::tokens(tokens), &[self.outline.last_state]).remove(0).three()
-    }
-
-    fn scores(&self, last_state: Tensor<3>) -> Tensor<3> {
-        let between = [self.outline.last_state, self.outline.output];
-        self.run_between(between, last_state.into(), super::RunTokens::default()).three()
-    }
-
-    fn vocab_size(&self) -> usize {
-        self.outline.shapes[self.outline.output.0].last().copied().unwrap_or_default()
-    }
-
-    fn max_positions(&self) -> usize {
-        self.outline.max_tokens.unwrap_or(usize::MAX)
-    }
-
-    fn key_values(&self, kind: CacheType) -> KeyValues {
-        let attentions = self.graph().nodes.iter().filter_map(|node| match &node.op {
-            Op::Composite(Composite::Attention(settings)) => {
-                let width = node.values().nth(1).map_or(0, |(_, keys)| self.outline.shapes[keys.0][2]);
-                Some([settings.kv_heads, width / settings.kv_heads])
-            }
-            _ => None,
-        });
-        KeyValues::new(kind, attentions)
-    }
-
-    fn next_state(&self, tokens: Tensor<2, Int>, caches: &mut [KeyValues]) -> Tensor<3> {
-        assert_eq!(tokens.dims()[0], caches.len(), "a cache for each sequence");
-        let inputs = RunInputs::after(tokens, caches);
-        let given = inputs.values(self.graph());
-        let names: Vec<ValueId> = given.iter().map(|(value, _)| *value).collect();
-        let program = self.outline.program(&names, &[self.outline.last_state]);
-        let mut tokens = inputs.attention();
-        tokens.caches = Some(caches);
-        super::GraphRun::new(&self.layers, given, tokens).finish(&program).remove(0).three()
-    }
 }

@@ -1,9 +1,10 @@
 //! Layers of a graph: burn modules that hold its weights.
 
-use crate::layers::{BatchNorm, BatchNormConfig, Conv2d, Conv2dConfig, Embedding, EmbeddingConfig};
+use crate::fresh::Initial;
+use crate::layers::{BatchNorm, BatchNormConfig, Conv2d, Conv2dConfig, Embedding};
 use crate::layers::{LayerNorm, LayerNormConfig, Linear, RmsNorm, RmsNormConfig};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::nn::{Initializer, PaddingConfig2d};
+use burn::nn::PaddingConfig2d;
 use burn::tensor::{Device, Tensor};
 
 use super::value::AnyTensor;
@@ -94,21 +95,15 @@ impl Module for GraphLayer {
     }
 }
 
-/// The standard deviation of random weights, as usual for transformers.
-const STD: f64 = 0.02;
-
 impl GraphLayer {
-    pub(super) fn linear([n_out, n_in]: [usize; 2], has_bias: bool, device: &Device) -> Self {
-        Self::Linear(crate::fresh::linear(n_in, n_out, has_bias, STD, device))
-    }
-
-    pub(super) fn embedding([n, width]: [usize; 2], device: &Device) -> Self {
-        let normal = Initializer::Normal { mean: 0.0, std: STD };
-        Self::Embedding(EmbeddingConfig::new(n, width).with_initializer(normal).init(device))
-    }
-
     /// Creates a convolution of a weight `[out, in / groups, height, width]`.
-    pub(super) fn conv(shape: [usize; 4], settings: &ConvShape, has_bias: bool, device: &Device) -> Self {
+    pub(super) fn conv(
+        shape: [usize; 4],
+        settings: &ConvShape,
+        has_bias: bool,
+        initial: &Initial,
+        device: &Device,
+    ) -> Self {
         let [n_out, n_in, height, width] = shape;
         let [top, left] = settings.padding;
         let config = Conv2dConfig::new([n_in * settings.groups, n_out], [height, width])
@@ -117,7 +112,7 @@ impl GraphLayer {
             .with_padding(PaddingConfig2d::Explicit(top, left, top, left))
             .with_groups(settings.groups)
             .with_bias(has_bias);
-        Self::Conv2d(crate::fresh::before_relu(config).init(device))
+        Self::Conv2d(initial.conv(config, device))
     }
 
     pub(super) fn layer_norm(width: usize, eps: f64, has_bias: bool, device: &Device) -> Self {
@@ -135,8 +130,8 @@ impl GraphLayer {
     /// Creates a parameter that belongs to no layer, such as position embeddings of images.
     ///
     /// `None` for ranks other than 1 to 4.
-    pub(super) fn parameter(shape: &[usize], device: &Device) -> Option<Self> {
-        let normal = Initializer::Normal { mean: 0.0, std: STD };
+    pub(super) fn parameter(shape: &[usize], initial: &Initial, device: &Device) -> Option<Self> {
+        let normal = initial.parameter();
         Some(match *shape {
             [a] => Self::Rank1(normal.init([a], device)),
             [a, b] => Self::Rank2(normal.init([a, b], device)),

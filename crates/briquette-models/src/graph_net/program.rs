@@ -20,8 +20,8 @@ impl GraphProgram {
         graph: &Graph,
         shapes: &[Vec<usize>],
         layers: &LayerIndex,
-        given: &[ValueId],
-        wanted: &[ValueId],
+        dropped: &BTreeSet<ValueId>,
+        [given, wanted]: [&[ValueId]; 2],
     ) -> Self {
         let needed = needed_nodes(graph, given, wanted);
         let attentions: Vec<usize> = (0..graph.nodes.len()).filter(|&node| is_attention(&graph.nodes[node])).collect();
@@ -30,7 +30,10 @@ impl GraphProgram {
             let place = attentions.binary_search(&index).unwrap_or_default();
             step(node, shapes, layers, place)
         };
-        let steps = fuse::fused(needed.iter().map(step).collect(), wanted);
+        let mut steps = fuse::fused(needed.iter().map(step).collect(), wanted);
+        for step in &mut steps {
+            step.drops = step.outputs.iter().any(|output| dropped.contains(output));
+        }
         let mut program = Self { steps, wanted: wanted.to_vec() };
         program.free_values();
         program
@@ -86,7 +89,13 @@ fn step(node: &Node, shapes: &[Vec<usize>], layers: &LayerIndex, place: usize) -
         Operand::Value(value) => StepInput::Value(*value),
         Operand::Weight(_) => StepInput::Layer(layers.of_operand(operand)),
     };
-    GraphStep { call, inputs: operands.iter().map(source).collect(), outputs: node.outputs.clone(), frees: Vec::new() }
+    GraphStep {
+        call,
+        inputs: operands.iter().map(source).collect(),
+        outputs: node.outputs.clone(),
+        frees: Vec::new(),
+        drops: false,
+    }
 }
 
 /// Returns the call of a composite, and how many of its inputs are no weights of the layer.

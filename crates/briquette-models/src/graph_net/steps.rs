@@ -213,4 +213,6 @@ pub(super) struct GraphStep {
     pub(super) outputs: Vec<ValueId>,
     /// Values that no later step uses.
     pub(super) frees: Vec<ValueId>,
+    /// Whether dropout applies to the outputs during training.
+    pub(super) drops: bool,
 }

@@ -2,9 +2,10 @@
 
 use super::layer::{ConvShape, GraphLayer};
 use super::named_layers::NamedLayers;
+use crate::fresh::Initial;
 use briquette_core::{Error, Result};
 use briquette_graph::op::{Composite, ConvSettings, ElementFunction, Primitive};
-use briquette_graph::{Graph, Node, Op, Operand, WeightId};
+use briquette_graph::{Graph, InputSource, Node, Op, Operand, WeightId};
 use burn::tensor::Device;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,6 +39,11 @@ impl LayerIndex {
         matches!(operand, Operand::Weight(weight) if self.tables.contains(weight))
     }
 
+    /// Returns every weight.
+    pub(super) fn weights(&self) -> impl Iterator<Item = WeightId> + '_ {
+        self.of_weight.keys().copied()
+    }
+
     /// Returns the shape of a weight in the checkpoint.
     pub(super) fn shape(&self, weight: WeightId) -> &[usize] {
         &self.shapes[&weight]
@@ -56,8 +62,9 @@ pub(super) struct BlankLayers {
 ///
 /// # Errors
 /// Config: an operation cannot be run.
-pub(super) fn blank_layers(graph: &Graph, needed: &[usize], device: &Device) -> Result<BlankLayers> {
-    let mut to = Blank { graph, device, layers: Vec::new(), index: LayerIndex::default(), renames: Vec::new() };
+pub(super) fn blank_layers(graph: &Graph, needed: &[usize], initial: Initial, device: &Device) -> Result<BlankLayers> {
+    let mut to =
+        Blank { graph, initial, device, layers: Vec::new(), index: LayerIndex::default(), renames: Vec::new() };
     for &node in needed {
         let node = &graph.nodes[node];
         to.add(node).map_err(|error| error.at(format!("operation {:?}", node.name)))?;
@@ -67,6 +74,7 @@ pub(super) fn blank_layers(graph: &Graph, needed: &[usize], device: &Device) -> 
 
 struct Blank<'a> {
     graph: &'a Graph,
+    initial: Initial,
     device: &'a Device,
     layers: Vec<(String, GraphLayer)>,
     index: LayerIndex,
@@ -102,11 +110,12 @@ impl Blank<'_> {
             (Composite::Linear, _) if self.index.tables.contains(&first) => return self.tie_head(first, &weights[1..]),
             (Composite::Linear, &[a, b]) => {
                 let is_turned = self.graph.weights[first.0].layout == briquette_core::OutputAxis::Last;
-                GraphLayer::linear(if is_turned { [b, a] } else { [a, b] }, has_bias, device)
+                GraphLayer::Linear(self.initial.linear(if is_turned { [b, a] } else { [a, b] }, has_bias, device))
             }
             (Composite::Embedding, &[n, width]) => {
                 self.index.tables.insert(first);
-                GraphLayer::embedding([n, width], device)
+                let padding = self.initial.padding.filter(|_| self.looks_up_words(node));
+                GraphLayer::Embedding(self.initial.table([n, width], padding, device))
             }
             (Composite::LayerNorm { eps }, &[width]) => GraphLayer::layer_norm(width, *eps, has_bias, device),
             (Composite::RmsNorm { eps, .. } | Composite::HeadNorm { eps, .. }, &[width]) => {
@@ -127,11 +136,16 @@ impl Blank<'_> {
         Ok(())
     }
 
+    fn looks_up_words(&self, embedding: &Node) -> bool {
+        let ids = self.graph.inputs.iter().find(|input| input.source == InputSource::TokenIds);
+        ids.is_some_and(|ids| embedding.inputs.get(1) == Some(&Operand::Value(ids.value)))
+    }
+
     /// Adds a linear layer of one weight: a matrix of an expert.
     fn add_matrix(&mut self, weight: WeightId) -> Result<()> {
         let shape = <[usize; 2]>::try_from(self.shape(weight));
         let shape = shape.map_err(|_| Error::config("a matrix of an expert has two axes, others cannot be run"))?;
-        self.push(GraphLayer::linear(shape, false, self.device), &[weight], &["weight"]);
+        self.push(GraphLayer::Linear(self.initial.linear(shape, false, self.device)), &[weight], &["weight"]);
         Ok(())
     }
 
@@ -143,7 +157,7 @@ impl Blank<'_> {
             let shape: [usize; 4] = shape.as_slice().try_into().ok().filter(|_| !settings.transposed)?;
             let (stride, padding) = (pair(&settings.stride)?, pair(&settings.padding)?);
             let conv = ConvShape { stride, padding, dilation: pair(&settings.dilation)?, groups: settings.groups };
-            Some(GraphLayer::conv(shape, &conv, weights.len() > 1, self.device))
+            Some(GraphLayer::conv(shape, &conv, weights.len() > 1, &self.initial, self.device))
         };
         let layer =
             known().ok_or_else(|| Error::config(format!("a convolution of weights {shape:?} cannot be run")))?;
@@ -163,7 +177,7 @@ impl Blank<'_> {
     /// Adds a weight that belongs to no layer.
     fn add_parameter(&mut self, weight: WeightId) -> Result<()> {
         let shape = self.shape(weight).to_vec();
-        let layer = GraphLayer::parameter(&shape, self.device)
+        let layer = GraphLayer::parameter(&shape, &self.initial, self.device)
             .ok_or_else(|| Error::config(format!("found a weight {shape:?}, expected 1 to 4 axes")))?;
         if !self.index.of_weight.contains_key(&weight) {
             self.index.of_weight.insert(weight, self.layers.len());

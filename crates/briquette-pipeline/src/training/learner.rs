@@ -1,17 +1,17 @@
 //! Adapts the networks of `briquette-models` as students and teachers.
 
 use briquette_distill::{Layered, Outputs, Traced, Wanted};
-use briquette_models::bert::BertTrace;
+use briquette_models::NetworkTrace;
 use briquette_models::graph_net::RunInputs;
 use briquette_models::text::Pooling;
-use briquette_models::{Input, LoadedModel, Network};
+use briquette_models::{GraphNet, Input, LoadedModel};
 use burn::module::Module;
 use burn::tensor::{Bool, FloatDType, Int, Tensor};
 
 /// A network, and the pooling of its hidden states.
 #[derive(Module, Debug)]
 pub(crate) struct Learner {
-    pub(crate) network: Network,
+    pub(crate) network: GraphNet,
     #[module(skip)]
     pooling: Option<Pooling>,
     #[module(skip)]
@@ -47,7 +47,7 @@ impl Learner {
         if wanted.is_end_only() {
             return self.embedded(vec![self.network.encode(tokens, padding.clone())], padding, wanted);
         }
-        let BertTrace { hidden, attention, values } =
+        let NetworkTrace { hidden, attention, values } =
             self.network.trace(tokens, padding.clone(), wanted.attention || wanted.values);
         let attention = if wanted.attention { attention } else { Vec::new() };
         let values = if wanted.values { values } else { Vec::new() };
@@ -77,7 +77,7 @@ fn next_token_outputs(scores: Tensor<3>, hidden: Vec<Tensor<3>>) -> Outputs {
     Outputs { logits: Some(scores.cast(FloatDType::F32).flatten(0, 1)), hidden, ..Outputs::default() }
 }
 
-fn of_windows(network: &Network, tokens: &Tensor<2, Int>, wanted: Wanted) -> Outputs {
+fn of_windows(network: &GraphNet, tokens: &Tensor<2, Int>, wanted: Wanted) -> Outputs {
     let tokens = inputs_of(tokens);
     if !wanted.hidden {
         return next_token_outputs(network.decode(tokens), Vec::new());
@@ -88,7 +88,7 @@ fn of_windows(network: &Network, tokens: &Tensor<2, Int>, wanted: Wanted) -> Out
 }
 
 /// Returns the logits of a decoder from the output of its last block.
-fn scores_of(network: &Network, state: Tensor<3>) -> Tensor<3> {
+fn scores_of(network: &GraphNet, state: Tensor<3>) -> Tensor<3> {
     let blocks = network.as_blocks().expect("a network of layers");
     network.as_decoder().scores(blocks.leave(state.into()).three())
 }

@@ -5,7 +5,7 @@ use crate::findings::Finding;
 use crate::kernels::{difference, floats, numbers};
 use briquette::formats::Checkpoint;
 use briquette::models::memory::device_meters;
-use briquette::models::{Bert, BertConfig, LoadedModel, Network, ResNetConfig};
+use briquette::models::{GraphNet, LoadedModel};
 use briquette::nn::{Compression, DynamicSpec, Prune, quantize_dynamic};
 use burn::module::Module;
 use burn::nn::loss::MseLoss;
@@ -53,7 +53,7 @@ fn minilm(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
         LoadedModel::load(&checkpoint, None, &training).expect("MiniLM").network.valid()
     };
     let shape = if options.is_quick { [2, 8] } else { [64, 64] };
-    let embed = |network: &Network, device: &Device| {
+    let embed = |network: &GraphNet, device: &Device| {
         let n = shape.iter().product();
         let ids: Vec<i32> = numbers(n, 3).map(|bits| (bits % 30_000) as i32).collect();
         let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, shape), device);
@@ -113,8 +113,8 @@ fn resnet(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
         true => (18, "ResNet-18", 32),
         false => (152, "ResNet-152", 224),
     };
-    let config = ResNetConfig::of(depth, 1000);
-    let host = filled(config.init(cpu));
+    let config = serde_json::json!({ "model_type": format!("resnet{depth}") });
+    let host = filled(GraphNet::random(config.as_object().expect("an object"), cpu).expect("a ResNet"));
     let on_device = || host.clone().fork(device);
     let x = |device: &Device| {
         let shape = [2, 3, size, size];
@@ -122,10 +122,10 @@ fn resnet(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     };
     let scores = |scores: Tensor<2>| scores.into_data().iter::<f32>().collect::<Vec<_>>();
     let (network, float_bytes) = with_memory(device, on_device);
-    let expected = scores(host.forward(x(cpu)));
+    let expected = scores(host.classify(x(cpu)));
     let mut found = vec![Finding::at_most(
         format!("{name} f32, difference from the CPU"),
-        difference(&scores(network.forward(x(device))), &expected),
+        difference(&scores(network.classify(x(device))), &expected),
         "relative",
         2e-2,
     )];
@@ -133,10 +133,10 @@ fn resnet(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     let int8 = |network| quantize_dynamic(network, &DynamicSpec::new().dense()).expect("int8").module;
     drop(network);
     let (network, bytes) = with_memory(device, || int8(on_device()));
-    let expected = scores(int8(host.clone()).forward(x(cpu)));
+    let expected = scores(int8(host.clone()).classify(x(cpu)));
     found.push(Finding::at_most(
         format!("{name} int8, difference from the CPU"),
-        difference(&scores(network.forward(x(device))), &expected),
+        difference(&scores(network.classify(x(device))), &expected),
         "relative",
         5e-2,
     ));
@@ -144,10 +144,10 @@ fn resnet(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     found.extend(figures(&format!("{name} int8"), &bytes));
     found.push(Finding::at_most(format!("{name} int8, memory"), in_use(&bytes) / in_use(&float_bytes), "of f32", 0.26));
     let (network, bytes) = with_memory(device, || sparse(on_device()));
-    let expected = scores(sparse(host.clone()).forward(x(cpu)));
+    let expected = scores(sparse(host.clone()).classify(x(cpu)));
     found.push(Finding::at_most(
         format!("{name} 50 % sparse int8, difference from the CPU"),
-        difference(&scores(network.forward(x(device))), &expected),
+        difference(&scores(network.classify(x(device))), &expected),
         "relative",
         5e-2,
     ));
@@ -187,16 +187,16 @@ fn filled<M: Module>(network: M) -> M {
 /// Times a distillation step of a smaller encoder and measures its memory. Without dropout, the loss must fall.
 pub(crate) fn distill(device: &Device, options: &Options) -> Vec<Finding> {
     let (layers, shape) = if options.is_quick { (2, [2, 8]) } else { (6, [32, 128]) };
-    let config = |n_layers: usize| {
-        let json = format!(
-            r#"{{"vocab_size": 30522, "hidden_size": 384, "num_hidden_layers": {n_layers}, "num_attention_heads": 12,
-                "intermediate_size": 1536, "max_position_embeddings": 512, "hidden_dropout_prob": 0.0,
-                "attention_probs_dropout_prob": 0.0}}"#
-        );
-        serde_json::from_str::<BertConfig>(&json).expect("a config")
+    let network = |n_layers: usize, device: &Device| {
+        let config = serde_json::json!({
+            "model_type": "bert", "vocab_size": 30522, "hidden_size": 384, "num_hidden_layers": n_layers,
+            "num_attention_heads": 12, "intermediate_size": 1536, "max_position_embeddings": 512,
+            "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0
+        });
+        filled(GraphNet::random(config.as_object().expect("an object"), device).expect("a BERT"))
     };
-    let teacher = filled(config(layers).init(device));
-    let mut student: Bert = filled(config(layers / 2).init(&device.clone().autodiff()));
+    let teacher = network(layers, device);
+    let mut student = network(layers / 2, &device.clone().autodiff());
     let mut optimizer = AdamWConfig::new().init();
     let n: usize = shape.iter().product();
     let ids: Vec<i32> = numbers(n, 9).map(|bits| (bits % 30_000) as i32).collect();
@@ -205,8 +205,8 @@ pub(crate) fn distill(device: &Device, options: &Options) -> Vec<Finding> {
     let (mut ms, mut losses) = (Vec::new(), Vec::new());
     for _ in 0..if options.is_quick { 2 } else { 20 } {
         let start = Instant::now();
-        let target = teacher.forward(ids.clone(), padding.clone()).mean_dim(1);
-        let embedded = student.forward(ids.clone(), padding.clone()).mean_dim(1);
+        let target = teacher.encode(ids.clone(), padding.clone()).mean_dim(1);
+        let embedded = student.encode(ids.clone(), padding.clone()).mean_dim(1);
         let loss = MseLoss::new().forward(embedded, target, burn::nn::loss::Reduction::Mean);
         losses.push(f64::from(loss.clone().into_scalar::<f32>()));
         let grads = GradientsParams::from_grads(loss.backward(), &student);
