@@ -25,6 +25,8 @@ const COMMANDS: &[&str] = &[
     "briquette eval turned --data fixtures/models/sentences.txt --layout burn",
     "briquette plan fixtures/digits --quantize int4-g100",
     "briquette eval xlnet --data fixtures/models/sentences.txt",
+    "briquette eval fixtures/families/vit-base --data fixtures/models/images",
+    "briquette eval fixtures/families/convnext --data fixtures/models/images --size 8",
     "briquette eval alone/model.safetensors --data fixtures/models/sentences.txt",
     "briquette eval fixtures/digits --data fixtures/digits-data.safetensors --device cuda:0",
     "briquette eval fixtures/digits --data fixtures/models/sentences.txt",

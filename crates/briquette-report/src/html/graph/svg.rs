@@ -108,7 +108,7 @@ impl<'a> Plane<'a> {
         };
         let times = if section.n_blocks > 1 { format!("{} × ", section.n_blocks) } else { String::new() };
         let sums = [numbers::bytes(section.bytes), numbers::amount(section.multiply_adds)];
-        let text = format!("{times}{}  ·  {}  ·  {}", section.blocks, sums[0], sums[1]);
+        let text = format!("{times}{} · {} · {}", section.blocks, sums[0], sums[1]);
         let fitted = fitted(&text, LETTERS[2], self.width - 2 * PAD[0]);
         html! {
             text class="heading" x=(PAD[0]) y=(top + 18) textLength=[fitted] lengthAdjust=[fitted.map(|_| SQUEEZED)] {
