@@ -192,13 +192,7 @@ fn text_batches(
     Ok(batches.collect())
 }
 
-fn image_batches(
-    arch: Arch,
-    input: &Input,
-    data: &Data,
-    spec: &DataSpec,
-    samples: Samples,
-) -> Result<Vec<RunBatch>> {
+fn image_batches(arch: Arch, input: &Input, data: &Data, spec: &DataSpec, samples: Samples) -> Result<Vec<RunBatch>> {
     let (images, input) = images_of(arch, input, (data, spec))?;
     if input.tile.is_some() {
         let message = "a run block by block takes whole images; remove tile";

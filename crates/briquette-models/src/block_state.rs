@@ -111,7 +111,8 @@ mod tests {
         let [hidden, bias] = <[AnyTensor; 2]>::try_from(on_device.0.clone()).unwrap();
         // The block squares the hidden states and passes the bias on.
         let after = BlockState(vec![hidden.three().powi_scalar(2).into(), bias]);
-        let later = BlockState::from_host(vec![(vec![1, 2, 1], vec![1.0, 10.0]), (vec![2], vec![7.0, 8.0])], &Device::flex());
+        let later =
+            BlockState::from_host(vec![(vec![1, 2, 1], vec![1.0, 10.0]), (vec![2], vec![7.0, 8.0])], &Device::flex());
         let gradients = after.dot(later).unwrap().backward();
         let found = on_device.gradients(&gradients).to_host().unwrap();
         assert_eq!(found, [(vec![1, 2, 1], vec![6.0, 80.0]), (vec![2], vec![7.0, 8.0])]);

@@ -21,6 +21,7 @@ mod blank;
 mod blocks;
 mod experts;
 mod frequencies;
+mod functions;
 mod fuse;
 mod input;
 mod layer;

@@ -36,7 +36,8 @@ fn inputs(folder: &Path, seed: u64) -> RunInputs {
             RunInputs::images(Tensor::from_data(TensorData::new(pixels, info.shape.0.clone()), &device))
         }
         None => {
-            let ids: Vec<i64> = (0..24).map(|at| 3 + (briquette_core::random::uniform(seed, at) * 36.0) as i64).collect();
+            let ids: Vec<i64> =
+                (0..24).map(|at| 3 + (briquette_core::random::uniform(seed, at) * 36.0) as i64).collect();
             RunInputs::tokens(Tensor::<2, Int>::from_data(TensorData::new(ids, [2, 12]), &device))
         }
     }
@@ -57,9 +58,7 @@ fn apart(found: &[f32], expected: &[f32]) -> f32 {
 fn rules(network: &GraphNet, names: &NameMap) -> Compression {
     let parameters = names.parameters(network).unwrap();
     let layers = parameters.iter().filter(|parameter| matches!(parameter.role, Role::Linear | Role::Conv));
-    layers.fold(Compression::new(), |rules, layer| {
-        rules.quantize(Quantize::new(&layer.path, "int8-dynamic").unwrap())
-    })
+    layers.fold(Compression::new(), |rules, layer| rules.quantize(Quantize::new(&layer.path, "int8-dynamic").unwrap()))
 }
 
 /// Returns the output, without steps that are fused on codes: they quantize attention too, and have a coarser GELU.

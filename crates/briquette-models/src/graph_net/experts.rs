@@ -1,6 +1,6 @@
 //! Mixtures of experts: each expert runs only on the tokens that the router sends to it.
 
-use super::run::apply;
+use super::functions::apply;
 use super::steps::ExpertsCall;
 use super::value::BinaryFunction;
 use crate::layers::Linear;

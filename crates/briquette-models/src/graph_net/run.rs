@@ -2,6 +2,7 @@
 
 use super::attend::{RunTokens, attend, no_padding};
 use super::experts::experts;
+use super::functions::{apply, elementwise, hidden_activation};
 use super::layer::GraphLayer;
 use super::named_layers::NamedLayers;
 use super::program::GraphProgram;
@@ -14,7 +15,6 @@ use briquette_graph::op::{ElementFunction, PoolWindow, Reduction, same_zeros};
 use briquette_ops::compressed::max_pool2d;
 use briquette_ops::fused::swiglu;
 use burn::tensor::Tensor;
-use burn::tensor::activation::{gelu_approximate, hard_swish, relu, sigmoid, silu, tanh};
 use burn::tensor::module::{adaptive_avg_pool2d, avg_pool2d};
 use burn::tensor::ops::AvgPoolOptions;
 use std::collections::BTreeMap;
@@ -255,44 +255,6 @@ impl<'a> GraphRun<'a> {
         let inner = with_tensor!(x, x => up.forward(x).into());
         with_tensor!(apply(function, inner), x => down.forward(x).into())
     }
-}
-
-fn hidden_activation(function: ElementFunction) -> Option<HiddenActivation> {
-    match function {
-        ElementFunction::Gelu => Some(HiddenActivation::Gelu),
-        ElementFunction::Relu => Some(HiddenActivation::Relu),
-        _ => None,
-    }
-}
-
-/// Applies a function of one input.
-pub(super) fn apply(function: ElementFunction, x: AnyTensor) -> AnyTensor {
-    with_tensor!(x, x => match function {
-        ElementFunction::Gelu => briquette_ops::fused::gelu(x),
-        ElementFunction::GeluTanh => gelu_approximate(x),
-        ElementFunction::Relu => relu(x),
-        ElementFunction::Relu6 => x.clamp(0.0, 6.0),
-        ElementFunction::Silu => silu(x),
-        ElementFunction::Sigmoid => sigmoid(x),
-        ElementFunction::Tanh => tanh(x),
-        ElementFunction::HardSwish => hard_swish(x),
-        ElementFunction::HardSigmoid => (x + 3.0).clamp(0.0, 6.0) / 6.0,
-        ElementFunction::QuickGelu => x.clone() * sigmoid(x * 1.702),
-        ElementFunction::Neg => -x,
-        ElementFunction::Square => x.powi_scalar(2),
-        ElementFunction::Rsqrt => x.sqrt().recip(),
-        other => panic!("{} is no function of one input", other.name()),
-    }.into())
-}
-
-fn elementwise(function: ElementFunction, inputs: Vec<AnyTensor>) -> AnyTensor {
-    let op = match function {
-        ElementFunction::Add => BinaryFunction::Add,
-        ElementFunction::Sub => BinaryFunction::Sub,
-        ElementFunction::Mul => BinaryFunction::Mul,
-        unary => return apply(unary, inputs.into_iter().next().expect("an input")),
-    };
-    inputs.into_iter().reduce(|a, b| a.zip(b, op)).expect("an input")
 }
 
 fn split(x: &AnyTensor, axis: usize, sizes: &[usize]) -> Vec<AnyTensor> {

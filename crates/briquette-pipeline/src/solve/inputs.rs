@@ -181,8 +181,8 @@ mod run {
             let solver = Solver::new(job, plan)?;
             let limit = limit_of_host(calibration.limit, job.options);
             let room = Room::within(limit, job.scratch);
-            let parts = LayerwiseRunner::parts(job.checkpoint, arch)?
-                .ok_or_else(|| Error::bug("a model without blocks"))?;
+            let parts =
+                LayerwiseRunner::parts(job.checkpoint, arch)?.ok_or_else(|| Error::bug("a model without blocks"))?;
             let is_of_entry = |tensor: &TensorPlan| {
                 calibration.is_sequential
                     && parts.part_of(&tensor.info.name) == BlockPart::Entry
