@@ -123,7 +123,6 @@ fn values_across(graph: &Graph, needed: &[usize], cut: usize, last: ValueId) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::graph_net::GraphNet;
     use briquette_formats::Checkpoint;
     use burn::tensor::Device;
