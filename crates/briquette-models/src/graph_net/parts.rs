@@ -129,7 +129,7 @@ mod tests {
 
     fn net(name: &str) -> GraphNet {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name);
-        GraphNet::blank(&Checkpoint::open(&path).unwrap(), &Device::flex()).unwrap().0
+        GraphNet::unfilled(&Checkpoint::open(&path).unwrap(), &Device::flex()).unwrap().0
     }
 
     #[test]
