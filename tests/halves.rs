@@ -35,7 +35,9 @@ fn every_architecture_gives_similar_results_in_half_precision() {
             let bytes = |found: &Value, key: &str| found["after"]["memory"][0][key].as_u64().unwrap();
             assert_eq!(2 * bytes(&found, "predicted_bytes"), bytes(&single, "predicted_bytes"), "{line}");
             let (half, whole) = (bytes(&found, "weights_bytes"), bytes(&single, "weights_bytes"));
-            assert!(half < 7 * whole / 10, "{line} in {dtype}: {half} of {whole}");
+            // The graph of a network takes the same memory in every type.
+            let saved = bytes(&found, "predicted_bytes") * 9 / 10;
+            assert!(whole - half > saved, "{line} in {dtype}: {half} of {whole}");
         }
     }
 }

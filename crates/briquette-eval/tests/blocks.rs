@@ -53,7 +53,7 @@ fn data(directory: &Path, extents: [usize; 2]) -> (Data, DataSpec) {
 /// Runs batches of 8 through the whole network, and returns the statistics.
 fn of_whole(checkpoint: &Checkpoint, extents: [usize; 2]) -> BTreeMap<String, InputStats> {
     let device = Device::flex();
-    let (network, names) = GraphNet::blank(checkpoint, &device).unwrap();
+    let (network, names) = GraphNet::unfilled(checkpoint, &device).unwrap();
     let network = load_into(network, checkpoint, &names).unwrap();
     let probe = Probe::with_gram();
     let Observing { module, .. } = observe(network, &probe, &names).unwrap();

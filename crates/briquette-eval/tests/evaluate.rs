@@ -6,9 +6,9 @@
 use briquette_eval::evaluate::{self, evaluate};
 use briquette_eval::{Evaluation, Fits, Request};
 use briquette_formats::{Checkpoint, TensorSource};
+use briquette_models::LoadedModel;
 use briquette_models::batches::Batching;
 use briquette_models::data::{Array, DataSpec, ImageFolder, ImageInput};
-use briquette_models::LoadedModel;
 use burn::tensor::Device;
 use std::path::{Path, PathBuf};
 

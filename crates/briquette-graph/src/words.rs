@@ -63,7 +63,9 @@ fn of_composite(composite: &Composite) -> Vec<String> {
         }
         Composite::Gate(function) => vec![function.name().into()],
         Composite::GroupNorm { groups, .. } => vec![format!("{groups} groups")],
-        Composite::Experts { routing, .. } | Composite::SeparateExperts { routing, .. } => vec![format!("top {}", routing.top_k)],
+        Composite::Experts { routing, .. } | Composite::SeparateExperts { routing, .. } => {
+            vec![format!("top {}", routing.top_k)]
+        }
         _ => Vec::new(),
     }
 }

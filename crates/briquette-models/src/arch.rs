@@ -93,16 +93,12 @@ impl Arch {
         }
         match folder.model_type()? {
             Some(found) if !self.family().names().contains(&found.as_str()) => {
-                let way_out = match Self::named(&found) {
-                    Some(other) => format!("set arch = \"{other}\""),
-                    None => "choose another arch".into(),
-                };
-                let message = format!("model_type is {found:?}, which is not a type of {self}; {way_out}");
-                Err(folder.config_error(message))
+                let message = format!("model_type is {found:?}, which is not a type of {self}");
+                Err(folder.config_error(format!("{message}; {}", way_out(Self::named(&found)))))
             }
             _ => match Self::by_names(checkpoint) {
-                Some(other) if other.family == self.family && self.is_unlike(other) => {
-                    let message = format!("its tensors are not those of {self}");
+                Some(other) if other.family == self.family && self.family().is_told_by_tensors() && other != self => {
+                    let message = format!("its tensors are not those of {self}; {}", way_out(Some(other)));
                     Err(Error::input(message).at(checkpoint.path().display()))
                 }
                 _ => Ok(()),
@@ -110,15 +106,15 @@ impl Arch {
         }
     }
 
-    /// Returns whether tensor names tell these architectures apart.
-    pub(crate) fn is_unlike(self, other: Self) -> bool {
-        self.family != other.family || self.family().is_told_by_tensors() && self != other
-    }
-
     /// Returns the architecture of this name.
     fn named(name: &str) -> Option<Self> {
         Self::all().into_iter().find(|arch| arch.name() == name)
     }
+}
+
+/// Returns what to do if another architecture was meant.
+fn way_out(other: Option<Arch>) -> String {
+    other.map_or_else(|| "choose another arch".into(), |other| format!("set arch = \"{other}\""))
 }
 
 /// Returns all names, as a list for messages.

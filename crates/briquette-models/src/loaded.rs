@@ -97,6 +97,7 @@ impl LoadedModel {
 /// Loads a network, keeping codes where they can run. If the checkpoint does not fit, the error suggests another
 /// architecture.
 fn filled(arch: Arch, checkpoint: &Checkpoint, device: &Device) -> Result<(GraphNet, NameMap)> {
+    arch.check(checkpoint)?;
     let found = GraphNet::blank(arch, checkpoint, device).and_then(|(network, names)| {
         let network = match briquette_nn::holds_codes(device) {
             true => load_compressed(network, checkpoint, &names),
@@ -105,7 +106,7 @@ fn filled(arch: Arch, checkpoint: &Checkpoint, device: &Device) -> Result<(Graph
         Ok((network?, names))
     });
     found.map_err(|error| match Arch::by_names(checkpoint) {
-        Some(other) if arch.is_unlike(other) && error.kind == ErrorKind::Input => {
+        Some(other) if other.family().name != arch.family().name && error.kind == ErrorKind::Input => {
             let message = format!("the tensor names are those of {other}; set arch = \"{other}\"");
             Error { message: format!("{}; {message}", error.message), ..error }
         }

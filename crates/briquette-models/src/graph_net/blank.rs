@@ -35,6 +35,10 @@ const EXTRAS: [&str; 11] = [
     "qa_outputs.**",
 ];
 
+/// What is said of matrices that fit when they are read the other way.
+const OTHER_LAYOUT: &str =
+    "these fit in the other layout of Linear weights: set --layout (model.layout, or teacher_layout) to burn or torch";
+
 impl GraphNet {
     /// Loads a checkpoint of any family that has a graph.
     ///
@@ -84,6 +88,10 @@ impl GraphNet {
     fn of_family(family: &Family, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
         let (tensors, config) = (GraphHeaders::of(checkpoint), config_of(checkpoint)?);
         let found = Self::of_headers(family, &tensors.headers(), &config, Initial::default(), device);
+        let found = found.map_err(|error| match family.graph(&tensors.turned().headers(), &config, EXAMPLE) {
+            Ok(_) => Error { message: format!("{}; {OTHER_LAYOUT}", error.message), ..error },
+            Err(_) => error,
+        });
         let (mut network, names) = found.map_err(|error| error.at(shown_path(checkpoint.path())))?;
         make_room(&mut network, checkpoint, &names);
         let unused = network.graph().unused.iter().filter(|name| is_extra(name));
@@ -91,7 +99,7 @@ impl GraphNet {
         let has = |name: &str| checkpoint.tensors().iter().any(|info| info.name == name);
         let mut ignored = unused.chain(copies.filter(|name| has(name)));
         let names = ignored.try_fold(names, |names, name| names.ignore(name))?;
-        Ok((network, names))
+        Ok((network, ignoring_factors(checkpoint, names)?))
     }
 
     /// Creates the unfilled network of these headers, with the dropout of a config.json.
@@ -149,6 +157,15 @@ pub(super) fn max_tokens(family: &Family, headers: &Headers, config: &Config) ->
     let graph = family.graph(headers, config, Extents { batch: 1, tokens: MANY, ..EXAMPLE })?;
     let ids = graph.inputs.into_iter().find(|input| input.source == InputSource::TokenIds);
     Ok(ids.and_then(|ids| ids.shape.get(1).copied()).filter(|tokens| *tokens < MANY))
+}
+
+/// Ignores the factors of weights that are ignored.
+fn ignoring_factors(checkpoint: &Checkpoint, names: NameMap) -> Result<NameMap> {
+    let all = checkpoint.tensors().iter().map(|info| info.name.as_str());
+    all.filter(|name| name.ends_with(".down.weight")).try_fold(names, |names, name| {
+        let whole = name.replace(".down.weight", ".weight");
+        if names.is_ignored(&whole) { names.ignore(name) } else { Ok(names) }
+    })
 }
 
 fn is_extra(name: &str) -> bool {

@@ -28,6 +28,7 @@ pub(super) fn apply(function: ElementFunction, x: AnyTensor) -> AnyTensor {
     }.into())
 }
 
+/// Applies a function to values, which broadcast.
 pub(super) fn elementwise(function: ElementFunction, inputs: Vec<AnyTensor>) -> AnyTensor {
     let op = match function {
         ElementFunction::Add => BinaryFunction::Add,

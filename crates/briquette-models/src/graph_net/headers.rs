@@ -28,6 +28,15 @@ impl GraphHeaders {
         Self { tensors: tensors.iter().filter_map(whole).collect(), layout }
     }
 
+    /// Returns the same tensors in the other layout of matrices.
+    pub(crate) fn turned(&self) -> Self {
+        let layout = match self.layout {
+            Some(WeightLayout::Burn) => WeightLayout::Torch,
+            _ => WeightLayout::Burn,
+        };
+        Self { tensors: self.tensors.clone(), layout: Some(layout) }
+    }
+
     pub(crate) fn headers(&self) -> Headers<'_> {
         Headers::new(&self.tensors, self.layout)
     }

@@ -123,14 +123,13 @@ fn values_across(graph: &Graph, needed: &[usize], cut: usize, last: ValueId) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::graph_net::GraphNet;
     use briquette_formats::Checkpoint;
     use burn::tensor::Device;
 
     fn net(name: &str) -> GraphNet {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name);
-        GraphNet::blank(&Checkpoint::open(&path).unwrap(), &Device::flex()).unwrap().0
+        GraphNet::unfilled(&Checkpoint::open(&path).unwrap(), &Device::flex()).unwrap().0
     }
 
     #[test]

@@ -47,20 +47,6 @@ impl RunInputs {
         Self { kind: InputKind::ReadImages, types: None, first: Vec::new() }
     }
 
-    /// Returns token ids and their padding, which is true at padding tokens.
-    ///
-    /// # Panics
-    /// If these are images.
-    pub(crate) fn text(&self) -> (Tensor<2, Int>, Tensor<2, Bool>) {
-        match &self.kind {
-            InputKind::Text(ids, padding) => {
-                let none = || Tensor::<2, Int>::zeros(ids.dims(), &ids.device()).greater_elem(0);
-                (ids.clone(), padding.clone().unwrap_or_else(none))
-            }
-            _ => panic!("found images, expected text"),
-        }
-    }
-
     /// Sets the segment of each token, `[batch, length]`: 0, or 1 for the second text of a pair.
     #[must_use]
     pub fn with_types(self, types: Tensor<2, Int>) -> Self {

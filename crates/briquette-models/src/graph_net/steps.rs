@@ -112,11 +112,15 @@ impl GraphCall {
 
     /// Returns whether the step has linear layers or convolutions, which probes observe.
     pub(super) fn multiplies(&self) -> bool {
-        match self {
-            Self::Linear(_) | Self::FeedForward(..) | Self::SelfAttention(..) => true,
-            Self::Conv(_) | Self::ConvNorm { .. } | Self::Experts(_) => true,
-            _ => false,
-        }
+        matches!(
+            self,
+            Self::Linear(_)
+                | Self::FeedForward(..)
+                | Self::SelfAttention(..)
+                | Self::Conv(_)
+                | Self::ConvNorm { .. }
+                | Self::Experts(_)
+        )
     }
 
     /// Returns the step's name, as reports print it.
