@@ -75,7 +75,7 @@ const HEADLESS: &[(&str, &str)] = &[("llama-base", "Llama"), ("vit-base", "ViT")
 fn flags(kind: Kind) -> [&'static str; 2] {
     match kind {
         Images => ["--data images --samples 2 --size 40", "--data images --size 40"],
-        _ => ["--data data.txt --max-length 24 --samples 8", "--data held.txt --max-length 24"],
+        _ => ["--data data.txt --max-length 16 --samples 8", "--data held.txt --max-length 16"],
     }
 }
 
@@ -189,7 +189,7 @@ fn every_family_is_calibrated_rounded_and_fits_into_a_budget() {
 fn data_only(kind: Kind) -> &'static str {
     match kind {
         Images => "--data images --samples 2",
-        _ => "--data data.txt --max-length 24 --samples 8",
+        _ => "--data data.txt --max-length 16 --samples 8",
     }
 }
 
@@ -210,8 +210,8 @@ fn a_student_of_layers_runs_from_its_files_as_it_was_trained() {
 /// Trains the last of `m`'s layers, and compares the trained network with the written model.
 fn trains_as_written(sandbox: &Sandbox, fixture: &str, kind: Kind) {
     let (loss, metric, data) = match kind {
-        Encoder => ("embedding", "cosine", "train = \"data.txt\"\neval = \"held.txt\"\nmax_length = 24"),
-        Decoder => ("logits", "perplexity", "train = \"data.txt\"\neval = \"held.txt\"\nmax_length = 24"),
+        Encoder => ("embedding", "cosine", "train = \"data.txt\"\neval = \"held.txt\"\nmax_length = 16"),
+        Decoder => ("logits", "perplexity", "train = \"data.txt\"\neval = \"held.txt\"\nmax_length = 16"),
         Images => ("logits", "cosine", "train = \"images\"\neval = \"images\""),
     };
     let hidden = if kind == Images { "" } else { ", { kind = \"hidden\", layers = \"every\" }" };

@@ -1,7 +1,7 @@
 //! Models with older names, without heads, and data that a network cannot take.
 
 use super::models::{configure, rename, with};
-use super::{Decoder, Encoder, flags};
+use super::{Decoder, Encoder, Images, flags};
 use crate::sandbox::{Sandbox, copy, repository};
 use crate::weights::{Tensor, safetensors_of, tensors_of};
 use serde_json::json;
@@ -120,5 +120,29 @@ fn the_guide_lists_every_family_and_model_type() {
         for model_type in family.model_types {
             assert!(section.contains(&format!("`{model_type}`")), "{model_type}");
         }
+    }
+}
+
+#[test]
+fn a_factorized_model_has_a_graph_and_runs() {
+    for (fixture, kind) in [("roberta", Encoder), ("qwen3", Decoder), ("vit", Images), ("vgg", Images)] {
+        let sandbox = with(fixture);
+        let recipe = "[model]\npath = \"m\"\n[output]\npath = \"out\"\n[[stage]]\nkind = \"factorize\"\nbytes = 0.9\n";
+        sandbox.write("recipe.toml", recipe);
+        sandbox.ok("run recipe.toml");
+        let whole = sandbox.json("graph m")["totals"]["n_parameters"].clone();
+        assert_eq!(sandbox.json("graph out")["totals"]["n_parameters"], whole, "{fixture}: as of full rank");
+        let found = sandbox.json("inspect out");
+        assert_eq!(found["roles"]["from"], "graph", "{found}");
+        let downs = found["tensors"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|tensor| tensor["name"].as_str().unwrap().ends_with(".down.weight"));
+        let roles: Vec<_> = downs.map(|tensor| tensor["role"].clone()).collect();
+        assert!(!roles.is_empty() && roles.iter().all(|role| role == "linear"), "{roles:?}");
+        sandbox.ok(&format!("eval out --against m {}", flags(kind)[1]));
+        sandbox.ok("compress out -o int8 --quantize int8-dynamic");
+        sandbox.ok(&format!("eval int8 --against out {}", flags(kind)[1]));
     }
 }

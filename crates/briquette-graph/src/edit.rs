@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 impl Graph {
     /// Returns the number of blocks that [`with_blocks`](Self::with_blocks) can choose from.
     ///
-    /// None if blocks do not follow each other with hidden states alone between them, or are numbered in several
-    /// stages, as in a convolutional network.
+    /// None if blocks do not follow each other with hidden states of one shape between them, as in a convolutional
+    /// network.
     pub fn n_choosable_blocks(&self) -> Option<usize> {
-        let parent = |block: &Block| block.name.rsplit_once('.').map(|(parent, _)| parent.to_string());
-        let first = parent(self.blocks.first()?);
-        let is_numbered = first.is_some() && self.blocks.iter().all(|block| parent(block) == first);
-        (is_numbered && self.ends_of_blocks().is_ok()).then_some(self.blocks.len())
+        let (ends, shapes) = (self.ends_of_blocks().ok()?, self.lower().ok()?.shapes);
+        let first = &shapes[ends.first()?[0].0];
+        let is_uniform = ends.iter().flatten().all(|value| &shapes[value.0] == first);
+        is_uniform.then_some(self.blocks.len())
     }
 
     /// Returns the same network with only these blocks, in this order, renamed to the first blocks.

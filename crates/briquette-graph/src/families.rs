@@ -37,9 +37,10 @@ pub use sizes::TensorShapes;
 
 use crate::config::Config;
 use crate::graph::Graph;
+use crate::graph_headers::GraphHeaders;
 use crate::headers::Headers;
 use briquette_core::{Error, Result};
-use briquette_formats::{Checkpoint, TensorSource, model_config};
+use briquette_formats::{Checkpoint, model_config};
 use serde::{Deserialize, Serialize};
 
 /// The task of a network, which determines its data and evaluation.
@@ -237,7 +238,8 @@ pub fn build(headers: &Headers, config: &Config, extents: Extents) -> Result<Opt
 /// - Input: see [`build`].
 /// - Io: `config.json` cannot be read.
 pub fn graph_of(checkpoint: &Checkpoint, extents: Extents) -> Result<Option<Graph>> {
-    let found = parsed(checkpoint).and_then(|config| build(&headers(checkpoint), &config, extents));
+    let tensors = GraphHeaders::of(checkpoint);
+    let found = parsed(checkpoint).and_then(|config| build(&tensors.headers(), &config, extents));
     found.map_err(|error| error.at(briquette_core::shown_path(checkpoint.path())))
 }
 
@@ -250,14 +252,10 @@ pub fn known_graph_of(checkpoint: &Checkpoint, extents: Extents) -> Result<Graph
     match graph_of(checkpoint, extents)? {
         Some(graph) => Ok(graph),
         None => {
-            let error = unknown(&headers(checkpoint), &parsed(checkpoint)?);
+            let error = unknown(&GraphHeaders::of(checkpoint).headers(), &parsed(checkpoint)?);
             Err(error.at(briquette_core::shown_path(checkpoint.path())))
         }
     }
-}
-
-fn headers(checkpoint: &Checkpoint) -> Headers<'_> {
-    Headers::new(checkpoint.tensors(), checkpoint.layout())
 }
 
 fn parsed(checkpoint: &Checkpoint) -> Result<Config> {

@@ -58,6 +58,8 @@ fn blocks_of_one_row_can_be_chosen() {
         ("families/albert", Some(2)),
         ("families/vit", Some(2)),
         ("families/convnext", None),
+        ("families/mobilenet_v2", None),
+        ("families/efficientnet_lite", None),
         ("families/densenet", None),
         ("families/vgg", None),
         ("digits", None),

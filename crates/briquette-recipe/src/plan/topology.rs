@@ -5,7 +5,7 @@ use crate::raw::RawLayout;
 use briquette_core::Result;
 use briquette_formats::{Checkpoint, TensorSource, WeightLayout, model_config};
 use briquette_graph::families::build;
-use briquette_graph::{Config, Extents, Graph, Headers};
+use briquette_graph::{Config, Extents, Graph, GraphHeaders};
 
 /// Largest number of tensors for which a graph is built. A graph takes about a kilobyte for each tensor.
 const MAX_TENSORS: usize = 100_000;
@@ -32,8 +32,9 @@ impl Topology {
             return Ok(Self::Names(Some(format!("{n_tensors} tensors are too many for a graph"))));
         }
         let bytes = model_config::read(checkpoint)?;
-        let headers = Headers::new(checkpoint.tensors(), layout);
-        let built = Config::parse(bytes.as_deref()).and_then(|config| build(&headers, &config, Extents::default()));
+        let tensors = GraphHeaders::new(checkpoint.tensors(), layout);
+        let built =
+            Config::parse(bytes.as_deref()).and_then(|config| build(&tensors.headers(), &config, Extents::default()));
         Ok(match built {
             Ok(Some(graph)) => Self::Graph(Box::new(graph)),
             Ok(None) => Self::Names(None),
