@@ -53,9 +53,10 @@ fn blocks_one_after_another_equal_the_whole_network() {
         let net = net(name);
         let (ids, padding) = (tokens(2, 6), padding(2, 6));
         let blocks = net.as_blocks().unwrap();
-        let state = blocks.enter(ids.clone(), padding.clone());
-        let state = (0..blocks.n_blocks()).fold(state, |state, index| blocks.block(index, state, padding.clone()));
-        let last = blocks.leave(state).into_data();
+        let inputs = RunInputs::padded(ids.clone(), padding.clone());
+        let state = blocks.enter(&inputs);
+        let state = (0..blocks.n_blocks()).fold(state, |state, index| blocks.block(index, state, &inputs));
+        let last = blocks.leave(state).three().into_data();
         let expected = if name.contains("bert") { net.encode(ids, padding) } else { net.as_decoder().last_state(ids) };
         assert_eq!(last, expected.into_data(), "{name}");
     }
