@@ -8,7 +8,7 @@ mod window;
 pub use attention::{Attention, Rotary, RotaryScaling};
 pub use function::ElementFunction;
 pub use routing::Routing;
-pub use window::{ConvSettings, PoolWindow, Reduction};
+pub use window::{ConvSettings, PoolWindow, Reduction, same_zeros};
 
 use serde::Serialize;
 
@@ -90,6 +90,15 @@ pub enum Primitive {
         before: Vec<usize>,
         /// Zeros after the last element.
         after: Vec<usize>,
+    },
+    /// Zeros around the axes after the second, so that a window's outputs are the extents over its stride, rounded up.
+    ///
+    /// An odd zero is added at the end, as ONNX's `SAME_UPPER` and TensorFlow do.
+    PadSame {
+        /// Extents of the window.
+        size: Vec<usize>,
+        /// Step of the window.
+        stride: Vec<usize>,
     },
     /// Softmax along an axis.
     Softmax {
@@ -229,7 +238,7 @@ impl Primitive {
             Self::Pool(_) => "pool",
             Self::AdaptivePool(_) => "adaptive pool",
             Self::Resize(_) => "resize",
-            Self::Pad { .. } => "pad",
+            Self::Pad { .. } | Self::PadSame { .. } => "pad",
             Self::Softmax { .. } => "softmax",
             Self::Route(_) => "route",
             Self::Unknown { name, .. } => name,

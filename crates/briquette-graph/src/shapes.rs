@@ -1,6 +1,6 @@
 //! The shape rule of each primitive.
 
-use crate::op::{ConvSettings, PoolWindow, Primitive};
+use crate::op::{ConvSettings, PoolWindow, Primitive, same_zeros};
 
 /// Inputs that do not fit an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +45,10 @@ pub(crate) fn infer(primitive: &Primitive, inputs: &[&[usize]]) -> Shapes {
         Primitive::AdaptivePool(space) => spatial(inputs[0], |at, _| space.get(at).copied()),
         Primitive::Resize(factor) => spatial(inputs[0], |_, extent| extent.checked_mul(*factor)),
         Primitive::Pad { before, after } => pad(inputs[0], before, after),
+        Primitive::PadSame { size, stride } => spatial(inputs[0], |at, extent| {
+            let [before, after] = same_zeros(extent, *size.get(at)?, *stride.get(at)?)?;
+            extent.checked_add(before)?.checked_add(after)
+        }),
         Primitive::Scale(_) => Ok(vec![inputs[0].to_vec()]),
         Primitive::Softmax { axis } => check_axis(inputs[0], *axis).map(|()| vec![inputs[0].to_vec()]),
         Primitive::Route(routing) => route(inputs[0], routing.top_k),

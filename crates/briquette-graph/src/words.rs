@@ -26,6 +26,9 @@ fn of_primitive(primitive: &Primitive) -> Vec<String> {
         Primitive::Slice { axis, start, len } => vec![format!("axis {axis}"), format!("{start} to {}", start + len)],
         Primitive::Reduce { axes, kind } => vec![format!("{kind:?}").to_lowercase(), format!("axes {axes:?}")],
         Primitive::Scale(factor) => vec![factor.to_string()],
+        Primitive::PadSame { size, stride } => {
+            vec![format!("for a window {}", extents(size)), format!("stride {}", extents(stride))]
+        }
         Primitive::Resize(factor) => vec![format!("factor {factor}")],
         Primitive::Route(routing) => vec![format!("top {}", routing.top_k)],
         _ => Vec::new(),
@@ -60,7 +63,9 @@ fn of_composite(composite: &Composite) -> Vec<String> {
         }
         Composite::Gate(function) => vec![function.name().into()],
         Composite::GroupNorm { groups, .. } => vec![format!("{groups} groups")],
-        Composite::Experts { routing, .. } => vec![format!("top {}", routing.top_k)],
+        Composite::Experts { routing, .. } | Composite::SeparateExperts { routing, .. } => {
+            vec![format!("top {}", routing.top_k)]
+        }
         _ => Vec::new(),
     }
 }

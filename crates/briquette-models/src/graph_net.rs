@@ -19,7 +19,9 @@
 mod attend;
 mod blank;
 mod blocks;
+mod experts;
 mod frequencies;
+mod functions;
 mod fuse;
 mod input;
 mod layer;

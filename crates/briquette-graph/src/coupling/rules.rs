@@ -59,7 +59,7 @@ pub(super) fn apply(axes: &mut Axes, uses: &Uses, lowered: &Lowered, step: &Prim
             first.into_iter().enumerate().map(reduced).collect()
         }
         Primitive::Pool(_) | Primitive::AdaptivePool(_) | Primitive::Resize(_) => space_fixed(axes, first, shape),
-        Primitive::Pad { .. } => padded(axes, first, shape),
+        Primitive::Pad { .. } | Primitive::PadSame { .. } => padded(axes, first, shape),
         Primitive::Softmax { axis } => {
             axes.sets.fix(&first[*axis]);
             first

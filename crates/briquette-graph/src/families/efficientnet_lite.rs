@@ -13,12 +13,11 @@ use briquette_core::Result;
 const STRIDES: [usize; 7] = [1, 2, 2, 2, 1, 2, 1];
 const EPS: f64 = 1e-3;
 
-/// An image so far: its value, channels, height and width.
+/// An image so far: its value and channels.
 #[derive(Clone, Copy)]
-struct ImageExtents {
+struct ImageState {
     x: ValueId,
     channels: usize,
-    space: [usize; 2],
 }
 
 pub(super) fn has_names(headers: &Headers) -> bool {
@@ -32,7 +31,7 @@ pub(super) fn build(headers: &Headers, _config: &Config, extents: Extents) -> Re
     let function = if is_lite { ElementFunction::Relu6 } else { ElementFunction::Silu };
     let [height, width] = extents.image;
     let x = to.input_from("images", &[extents.batch, 3, height, width], InputSource::Images);
-    let mut image = ImageExtents { x, channels: 3, space: [height, width] };
+    let mut image = ImageState { x, channels: 3 };
     image = same_conv(&mut to, ["_conv_stem", "_bn0"], 2, Some(function), image)?;
     let mut stage = 0;
     for index in 0..headers.count("_blocks.") {
@@ -56,8 +55,8 @@ fn block(
     path: &str,
     stride: usize,
     function: ElementFunction,
-    image: ImageExtents,
-) -> Result<ImageExtents> {
+    image: ImageState,
+) -> Result<ImageState> {
     let at = |name: &str| format!("{path}.{name}");
     let mut inner = image;
     to.begin_block(path);
@@ -77,30 +76,25 @@ fn block(
     Ok(inner)
 }
 
-/// A convolution whose output has the input's extents over its stride. An odd zero is added at the end.
+/// A convolution whose output has the input's extents over its stride, rounded up.
 fn same_conv(
     to: &mut GraphBuilder,
     [conv, norm]: [&str; 2],
     stride: usize,
     function: Option<ElementFunction>,
-    image: ImageExtents,
-) -> Result<ImageExtents> {
+    mut image: ImageState,
+) -> Result<ImageState> {
     let [n_out, kernel] = filters(to, conv);
     let groups = if conv.ends_with("_depthwise_conv") { n_out.max(1) } else { 1 };
-    let space = image.space.map(|extent| extent.div_ceil(stride));
-    let zeros = [0, 1]
-        .map(|axis| (space[axis].saturating_sub(1) * stride).saturating_add(kernel).saturating_sub(image.space[axis]));
-    let (before, after) = (zeros.map(|n| n / 2), zeros.map(|n| n.div_ceil(2)));
     let mut settings = ConvSettings::square(stride, 0).with_groups(groups);
-    let mut x = image.x;
-    match before == after {
-        true => settings.padding = before.to_vec(),
+    match stride == 1 && !kernel.is_multiple_of(2) {
+        true => settings.padding = vec![kernel / 2; 2],
+        // With a stride, the zeros depend on the extents of the images.
         false => {
-            let pad =
-                Primitive::Pad { before: vec![0, 0, before[0], before[1]], after: vec![0, 0, after[0], after[1]] };
-            x = to.node(&format!("{conv}.pad"), pad, &[x.into()]);
+            let pad = Primitive::PadSame { size: vec![kernel; 2], stride: vec![stride; 2] };
+            image.x = to.node(&format!("{conv}.pad"), pad, &[image.x.into()]);
         }
     }
-    let x = conv_norm(to, [conv, norm], settings, EPS, function, x)?;
-    Ok(ImageExtents { x, channels: n_out, space })
+    let x = conv_norm(to, [conv, norm], settings, EPS, function, image.x)?;
+    Ok(ImageState { x, channels: n_out })
 }

@@ -50,6 +50,16 @@ impl PoolWindow {
     }
 }
 
+/// Returns the zeros before and after an extent, so that a window of `size` has `extent / stride` outputs, rounded up.
+///
+/// `None` if the extents are too large. An odd zero is added at the end.
+pub fn same_zeros(extent: usize, size: usize, stride: usize) -> Option<[usize; 2]> {
+    let n_outputs = extent.checked_div(stride)? + usize::from(!extent.is_multiple_of(stride));
+    let reached = n_outputs.saturating_sub(1).checked_mul(stride)?.checked_add(size)?;
+    let zeros = reached.saturating_sub(extent);
+    Some([zeros / 2, zeros.div_ceil(2)])
+}
+
 /// How several elements become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -9,7 +9,7 @@ use crate::rope::Rotation;
 use briquette_cpu::float::ScoreRule;
 use briquette_graph::op::Rotary;
 use burn::tensor::activation::softmax;
-use burn::tensor::{Bool, Tensor};
+use burn::tensor::{Bool, DType, Tensor};
 
 /// The tokens of a run, for attention.
 #[derive(Default)]
@@ -145,13 +145,16 @@ pub(super) fn probabilities(
     if let Some(bias) = bias {
         scores = scores + bias;
     }
+    // A padding token may see nothing within its window. A finite score keeps its row free of NaN, which would reach the
+    // tokens of later layers through a product with 0.
+    let unseen = if scores.dtype() == DType::F16 { -6e4 } else { -1e30 };
     if settings.causal || settings.window.is_some() {
         let hidden = Tensor::<4, Bool>::from_data(hidden_keys(settings, length), &device);
-        scores = scores.mask_fill(hidden.expand([batch, heads, length, length]), f32::NEG_INFINITY);
+        scores = scores.mask_fill(hidden.expand([batch, heads, length, length]), unseen);
     }
     if let Some(padding) = padding.filter(|_| !settings.causal) {
         let padding = padding.reshape([batch, 1, 1, length]).expand([batch, heads, length, length]);
-        scores = scores.mask_fill(padding, f32::NEG_INFINITY);
+        scores = scores.mask_fill(padding, unseen);
     }
     softmax(scores, 3)
 }

@@ -1,7 +1,7 @@
 //! Programs: the steps that compute some values of a graph from others.
 
 use super::fuse;
-use super::steps::{AttentionCall, GraphCall, GraphStep, StepInput};
+use super::steps::{AttentionCall, ExpertsCall, GraphCall, GraphStep, StepInput};
 use super::weights::LayerIndex;
 use briquette_graph::op::{Composite, Primitive};
 use briquette_graph::{Graph, Node, Op, Operand, ValueId};
@@ -116,14 +116,17 @@ fn composite_call(
             (GraphCall::Attention(AttentionCall { settings: settings.clone(), place, width }), node.inputs.len())
         }
         Composite::Gate(function) => (GraphCall::Gate(*function), 2),
+        Composite::SeparateExperts { routing, function } => {
+            let matrices = (2..node.inputs.len() - 2).step_by(3).map(|first| [0, 1, 2].map(|at| layer(first + at)));
+            let call = ExpertsCall { matrices: matrices.collect(), routing: *routing, function: *function };
+            (GraphCall::Experts(call), 2)
+        }
         Composite::SplitHeads { heads, parts } => (GraphCall::SplitHeads { heads: *heads, parts: *parts }, 1),
         Composite::SpaceToTokens => (GraphCall::SpaceToTokens, 1),
         Composite::PrependTokens => (GraphCall::PrependTokens, node.inputs.len()),
         Composite::TakeToken(index) => (GraphCall::TakeToken(*index), 1),
         // The index of layers refuses graphs with these.
-        Composite::GroupNorm { .. } | Composite::Experts { .. } | Composite::SeparateExperts { .. } => {
-            unreachable!("refused before")
-        }
+        Composite::GroupNorm { .. } | Composite::Experts { .. } => unreachable!("refused before"),
     }
 }
 
@@ -140,6 +143,7 @@ fn primitive_call(primitive: &Primitive, from: &[usize]) -> GraphCall {
         Primitive::Concat { axis } => GraphCall::Concat { axis: *axis },
         Primitive::Scale(factor) => GraphCall::Scale(*factor),
         Primitive::Pad { before, after } => GraphCall::Pad { before: before.clone(), after: after.clone() },
+        Primitive::PadSame { size, stride } => GraphCall::PadSame { size: size.clone(), stride: stride.clone() },
         Primitive::Reduce { axes, kind } => GraphCall::Reduce { axes: axes.clone(), kind: *kind },
         Primitive::Pool(window) => GraphCall::Pool(window.clone()),
         Primitive::AdaptivePool(size) => GraphCall::AdaptivePool([size[0], size[1]]),

@@ -1,19 +1,20 @@
 //! Runs the steps of a program.
 
 use super::attend::{RunTokens, attend, no_padding};
+use super::experts::experts;
+use super::functions::{apply, elementwise, hidden_activation};
 use super::layer::GraphLayer;
 use super::named_layers::NamedLayers;
 use super::program::GraphProgram;
-use super::steps::{AfterNorm, AttentionCall, GraphCall, GraphStep, StepInput};
+use super::steps::{AfterNorm, AttentionCall, ExpertsCall, GraphCall, GraphStep, StepInput};
 use super::value::{AnyTensor, BinaryFunction, with_tensor};
 use crate::bert::HiddenActivation;
 use crate::layers::{Linear, Then, feed_forward, normed, self_attention};
 use briquette_graph::ValueId;
-use briquette_graph::op::{ElementFunction, PoolWindow, Reduction};
+use briquette_graph::op::{ElementFunction, PoolWindow, Reduction, same_zeros};
 use briquette_ops::compressed::max_pool2d;
 use briquette_ops::fused::swiglu;
 use burn::tensor::Tensor;
-use burn::tensor::activation::{gelu_approximate, hard_swish, relu, sigmoid, silu, tanh};
 use burn::tensor::module::{adaptive_avg_pool2d, avg_pool2d};
 use burn::tensor::ops::AvgPoolOptions;
 use std::collections::BTreeMap;
@@ -42,7 +43,7 @@ impl<'a> GraphRun<'a> {
 
     /// Passes the inputs of all layers to probes, without the output of the last linear layer.
     pub(super) fn only_show(mut self, program: &GraphProgram) {
-        let is_product = |step: &GraphStep| matches!(step.call, GraphCall::Linear(_) | GraphCall::FeedForward(..));
+        let is_product = |step: &GraphStep| step.call.multiplies();
         let last = program.steps.iter().rposition(is_product).unwrap_or(program.steps.len());
         program.steps[..last].iter().for_each(|step| self.step(step));
         match program.steps.get(last) {
@@ -53,7 +54,8 @@ impl<'a> GraphRun<'a> {
                 let x = with_tensor!(self.input(&inputs[0]), x => self.linear_layer(*up).forward(x).into());
                 with_tensor!(apply(*function, x), x => self.linear_layer(*down).only_show(x));
             }
-            _ => {}
+            Some(step) => self.step(step),
+            None => {}
         }
     }
 
@@ -121,6 +123,7 @@ impl<'a> GraphRun<'a> {
                 (AnyTensor::Three(gate), AnyTensor::Three(up)) => swiglu(gate, up).into(),
                 (gate, up) => apply(ElementFunction::Silu, gate).zip(up, BinaryFunction::Mul),
             },
+            GraphCall::Experts(call) => self.experts(call, [x.three(), inputs.remove(0).three()]),
             GraphCall::Gate(function) => apply(*function, x).zip(inputs.remove(0), BinaryFunction::Mul),
             GraphCall::MatMul { transpose_b: true } => x.zip(inputs.remove(0), BinaryFunction::MatMulTransposed),
             GraphCall::MatMul { .. } => x.zip(inputs.remove(0), BinaryFunction::MatMul),
@@ -132,6 +135,7 @@ impl<'a> GraphRun<'a> {
             GraphCall::TakeToken(index) => x.three().narrow(1, *index, 1).squeeze_dim::<2>(1).into(),
             GraphCall::Scale(factor) => with_tensor!(x, x => (x * *factor).into()),
             GraphCall::Pad { before, after } => pad(x, before, after),
+            GraphCall::PadSame { size, stride } => pad_same(x, size, stride),
             GraphCall::Reduce { axes, kind } => reduce(x, axes, *kind),
             GraphCall::Pool(window) => pool(x.four(), window),
             GraphCall::AdaptivePool(size) => adaptive_avg_pool2d(x.four(), *size).into(),
@@ -217,6 +221,11 @@ impl<'a> GraphRun<'a> {
         conv.forward_norm(x, norm, then).into()
     }
 
+    fn experts(&self, call: &ExpertsCall, [x, logits]: [Tensor<3>; 2]) -> AnyTensor {
+        let matrices = call.matrices.iter().map(|layers| layers.map(|layer| self.linear_layer(layer)));
+        experts(x, logits, &matrices.collect::<Vec<_>>(), call).into()
+    }
+
     fn attention(&mut self, call: &AttentionCall, inputs: Vec<AnyTensor>) -> AnyTensor {
         let mut inputs = inputs.into_iter();
         let mut next = || inputs.next().expect("query, key and value");
@@ -246,44 +255,6 @@ impl<'a> GraphRun<'a> {
         let inner = with_tensor!(x, x => up.forward(x).into());
         with_tensor!(apply(function, inner), x => down.forward(x).into())
     }
-}
-
-fn hidden_activation(function: ElementFunction) -> Option<HiddenActivation> {
-    match function {
-        ElementFunction::Gelu => Some(HiddenActivation::Gelu),
-        ElementFunction::Relu => Some(HiddenActivation::Relu),
-        _ => None,
-    }
-}
-
-/// Applies a function of one input.
-fn apply(function: ElementFunction, x: AnyTensor) -> AnyTensor {
-    with_tensor!(x, x => match function {
-        ElementFunction::Gelu => briquette_ops::fused::gelu(x),
-        ElementFunction::GeluTanh => gelu_approximate(x),
-        ElementFunction::Relu => relu(x),
-        ElementFunction::Relu6 => x.clamp(0.0, 6.0),
-        ElementFunction::Silu => silu(x),
-        ElementFunction::Sigmoid => sigmoid(x),
-        ElementFunction::Tanh => tanh(x),
-        ElementFunction::HardSwish => hard_swish(x),
-        ElementFunction::HardSigmoid => (x + 3.0).clamp(0.0, 6.0) / 6.0,
-        ElementFunction::QuickGelu => x.clone() * sigmoid(x * 1.702),
-        ElementFunction::Neg => -x,
-        ElementFunction::Square => x.powi_scalar(2),
-        ElementFunction::Rsqrt => x.sqrt().recip(),
-        other => panic!("{} is no function of one input", other.name()),
-    }.into())
-}
-
-fn elementwise(function: ElementFunction, inputs: Vec<AnyTensor>) -> AnyTensor {
-    let op = match function {
-        ElementFunction::Add => BinaryFunction::Add,
-        ElementFunction::Sub => BinaryFunction::Sub,
-        ElementFunction::Mul => BinaryFunction::Mul,
-        unary => return apply(unary, inputs.into_iter().next().expect("an input")),
-    };
-    inputs.into_iter().reduce(|a, b| a.zip(b, op)).expect("an input")
 }
 
 fn split(x: &AnyTensor, axis: usize, sizes: &[usize]) -> Vec<AnyTensor> {
@@ -360,6 +331,17 @@ fn pad(x: AnyTensor, before: &[usize], after: &[usize]) -> AnyTensor {
         }
         AnyTensor::joined(first.into_iter().chain([x]).chain(last).collect(), axis)
     })
+}
+
+/// Adds zeros around the axes after the second; see [`Primitive::PadSame`](briquette_graph::op::Primitive::PadSame).
+fn pad_same(x: AnyTensor, size: &[usize], stride: &[usize]) -> AnyTensor {
+    let dims = x.dims();
+    let (mut before, mut after) = (vec![0; dims.len()], vec![0; dims.len()]);
+    for (at, (&size, &stride)) in size.iter().zip(stride).enumerate() {
+        let zeros = same_zeros(dims[at + 2], size, stride).expect("a window that fits the image");
+        [before[at + 2], after[at + 2]] = zeros;
+    }
+    pad(x, &before, &after)
 }
 
 fn reduce(x: AnyTensor, axes: &[usize], kind: Reduction) -> AnyTensor {

@@ -1,7 +1,7 @@
 //! Steps of a program: operations with the layers that hold their weights.
 
 use briquette_graph::ValueId;
-use briquette_graph::op::{Attention, ElementFunction, PoolWindow, Reduction};
+use briquette_graph::op::{Attention, ElementFunction, PoolWindow, Reduction, Routing};
 
 /// The input of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +29,7 @@ pub(super) enum GraphCall {
     Conv(usize),
     Attention(AttentionCall),
     Gate(ElementFunction),
+    Experts(ExpertsCall),
     Function(ElementFunction),
     MatMul {
         transpose_b: bool,
@@ -66,6 +67,10 @@ pub(super) enum GraphCall {
         before: Vec<usize>,
         after: Vec<usize>,
     },
+    PadSame {
+        size: Vec<usize>,
+        stride: Vec<usize>,
+    },
     Reduce {
         axes: Vec<usize>,
         kind: Reduction,
@@ -97,11 +102,25 @@ impl GraphCall {
             Self::BatchNorm(layer) | Self::Conv(layer) | Self::AddNorm(layer) => vec![*layer],
             Self::RmsNorm { layer, .. } => vec![*layer],
             Self::Head(table, bias) => [*table].into_iter().chain(*bias).collect(),
+            Self::Experts(experts) => experts.matrices.iter().flatten().copied().collect(),
             Self::SelfAttention(layers, _) => layers.to_vec(),
             Self::FeedForward(layers, _) => layers.to_vec(),
             Self::ConvNorm { conv, norm, .. } => vec![*conv, *norm],
             _ => Vec::new(),
         }
+    }
+
+    /// Returns whether the step has linear layers or convolutions, which probes observe.
+    pub(super) fn multiplies(&self) -> bool {
+        matches!(
+            self,
+            Self::Linear(_)
+                | Self::FeedForward(..)
+                | Self::SelfAttention(..)
+                | Self::Conv(_)
+                | Self::ConvNorm { .. }
+                | Self::Experts(_)
+        )
     }
 
     /// Returns the step's name, as reports print it.
@@ -117,6 +136,7 @@ impl GraphCall {
             Self::Conv(_) => "convolution",
             Self::Attention(_) => "attention",
             Self::Gate(_) => "gate",
+            Self::Experts(_) => "experts",
             Self::Function(function) => function.name(),
             Self::MatMul { .. } => "matmul",
             Self::Reshape { .. } => "reshape",
@@ -130,7 +150,7 @@ impl GraphCall {
             Self::PrependTokens => "prepend tokens",
             Self::TakeToken(_) => "take token",
             Self::Scale(_) => "scale",
-            Self::Pad { .. } => "pad",
+            Self::Pad { .. } | Self::PadSame { .. } => "pad",
             Self::Reduce { .. } => "reduce",
             Self::Pool(_) => "pool",
             Self::AdaptivePool(_) => "adaptive pool",
@@ -160,11 +180,32 @@ pub(super) struct AttentionCall {
     pub(super) width: usize,
 }
 
+/// A mixture of experts.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ExpertsCall {
+    /// The layers of gate, up and down of each expert.
+    pub(super) matrices: Vec<[usize; 3]>,
+    pub(super) routing: Routing,
+    /// The function of gates.
+    pub(super) function: ElementFunction,
+}
+
 impl AttentionCall {
     /// Returns whether scores are `q kᵀ / √width`, which all kernels compute.
     pub(super) fn has_usual_scores(&self) -> bool {
         let usual = 1.0 / (self.width as f64).sqrt();
         self.settings.soft_cap.is_none() && self.settings.scale.is_none_or(|scale| (scale - usual).abs() <= 1e-12)
+    }
+}
+
+impl GraphStep {
+    /// Returns the layers that the step uses, with parameters among its inputs.
+    pub(super) fn layers(&self) -> Vec<usize> {
+        let parameters = self.inputs.iter().filter_map(|input| match input {
+            StepInput::Layer(layer) => Some(*layer),
+            StepInput::Value(_) => None,
+        });
+        self.call.layers().into_iter().chain(parameters).collect()
     }
 }
 

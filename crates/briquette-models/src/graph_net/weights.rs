@@ -28,6 +28,11 @@ impl LayerIndex {
         }
     }
 
+    /// Returns the layer of a weight; `None` if no needed node uses it.
+    pub(super) fn of_weight(&self, weight: WeightId) -> Option<usize> {
+        self.of_weight.get(&weight).copied()
+    }
+
     /// Returns whether a weight is an embedding table.
     pub(super) fn is_table(&self, operand: &Operand) -> bool {
         matches!(operand, Operand::Weight(weight) if self.tables.contains(weight))
@@ -90,6 +95,9 @@ impl Blank<'_> {
         let Some(&first) = weights.first() else { return Ok(()) };
         let shape = self.shape(first).to_vec();
         let has_bias = weights.len() > 1;
+        if matches!(composite, Composite::SeparateExperts { .. }) {
+            return weights.into_iter().try_for_each(|weight| self.add_matrix(weight));
+        }
         let layer = match (composite, shape.as_slice()) {
             (Composite::Linear, _) if self.index.tables.contains(&first) => return self.tie_head(first, &weights[1..]),
             (Composite::Linear, &[a, b]) => {
@@ -116,6 +124,14 @@ impl Blank<'_> {
             _ => &["weight", "bias"],
         };
         self.push(layer, &weights, fields);
+        Ok(())
+    }
+
+    /// Adds a linear layer of one weight: a matrix of an expert.
+    fn add_matrix(&mut self, weight: WeightId) -> Result<()> {
+        let shape = <[usize; 2]>::try_from(self.shape(weight));
+        let shape = shape.map_err(|_| Error::config("a matrix of an expert has two axes, others cannot be run"))?;
+        self.push(GraphLayer::linear(shape, false, self.device), &[weight], &["weight"]);
         Ok(())
     }
 
