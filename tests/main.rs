@@ -36,6 +36,7 @@ mod halves;
 mod hangup;
 mod harmless;
 mod heads;
+mod image_blocks;
 mod interop;
 mod jobs;
 mod justfile;

@@ -3,7 +3,7 @@
 use crate::LayerwiseRunner;
 use crate::layerwise::{Room, SeenInputs};
 use crate::outputs::{ItemProgress, device_of};
-use crate::samples::{BATCH_SIZE, Samples, token_batches};
+use crate::samples::{BATCH_SIZE, Samples, no_item, run_batches};
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::Checkpoint;
 use briquette_models::batches::stacked;
@@ -55,9 +55,9 @@ impl Calibration {
 
 /// Runs a model over data and gathers the input statistics of its linear layers and convolutions.
 ///
-/// The statistics are sums, sums of squares and largest magnitudes, and Gram matrices on request. A text model
-/// runs block by block, with the weights of one block in memory. Activations inside blocks are not stored;
-/// padding tokens are not counted.
+/// The statistics are sums, sums of squares and largest magnitudes, and Gram matrices on request. The model runs
+/// block by block, with the weights of one block in memory. Activations inside blocks are not stored; padding
+/// tokens are not counted.
 ///
 /// # Errors
 /// - Config: the data is of another kind than the model takes, or the weights are codes.
@@ -72,13 +72,17 @@ pub fn calibrate(
     progress: ItemProgress,
 ) -> Result<Calibration> {
     let mut input = arch.input(checkpoint)?;
-    let Some(batches) = token_batches(arch, &mut input, data, spec, gathering.samples)? else {
+    if LayerwiseRunner::parts(checkpoint, arch)?.is_none() {
         return of_images(&LoadedModel::load(checkpoint, Some(arch), device)?, (data, spec), gathering, progress);
-    };
-    let n_items = batches.iter().map(|batch| batch.places.len()).sum();
-    let mut found = Calibration { n_items, ..Calibration::default() };
+    }
+    let batches = run_batches(arch, &mut input, data, spec, gathering.samples)?;
     let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, gathering.room, checkpoint)?;
-    let mut runner = runner.ok_or_else(|| Error::bug("a text model without transformer blocks"))?;
+    let mut runner = runner.ok_or_else(|| Error::bug("a model without blocks"))?;
+    let (n_items, n_skipped) = (runner.n_items(), runner.n_skipped());
+    if n_items == 0 {
+        return Err(no_item(spec));
+    }
+    let mut found = Calibration { n_items, n_skipped, ..Calibration::default() };
     let probe = if gathering.has_gram { Probe::with_gram() } else { Probe::new() };
     if gathering.has_gram {
         runner.check_before_all_grams()?;
@@ -109,7 +113,7 @@ fn of_images(
     let (n_items, n_skipped) =
         run_images(&model, &probe, images, &spec.image_input(input)?, (gathering.samples, spec.strict), progress)?;
     if n_items == 0 {
-        return Err(Error::input("no item in it can be used; the model received no input").at(spec.path.display()));
+        return Err(no_item(spec));
     }
     let layers = probe.take_stats();
     let silent = seen.into_iter().filter(|layer| !layers.contains_key(layer));

@@ -1,54 +1,15 @@
 //! Runs an image model on some images of a data set in small batches.
 
+use crate::image_items::{images_of, pixels_of};
 use crate::outputs::{ItemProgress, OutputRows, to_host};
-use crate::samples::{BATCH_SIZE, Samples};
-use briquette_core::{Error, Result};
+use crate::samples::{BATCH_SIZE, Samples, no_item};
+use briquette_core::Result;
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::batches::stacked;
-use briquette_models::data::{Data, DataSpec, ImageInput, Images};
-use briquette_models::{Arch, Input, LoadedModel, Network};
+use briquette_models::data::{Data, DataSpec};
+use briquette_models::{Arch, LoadedModel, Network};
 use briquette_nn::load_some;
 use burn::tensor::{Device, FloatDType};
-use std::sync::Arc;
-
-/// Returns the images of the data, and how the model takes them.
-///
-/// # Errors
-/// Config: the model takes no images, or the data has none.
-pub(crate) fn images_of<'a>(
-    arch: Arch,
-    input: &Input,
-    (data, spec): (&'a Data, &DataSpec),
-) -> Result<(&'a Arc<Images>, ImageInput)> {
-    match (data, input) {
-        (Data::Images(images), Input::Images(input)) => Ok((images, spec.image_input(input)?)),
-        _ => {
-            let message = format!("{arch} cannot run on this kind of data; use data for its task");
-            Err(Error::config(message).at(spec.path.display()))
-        }
-    }
-}
-
-/// Returns the images of a batch that decode, and their indices.
-pub(crate) fn pixels_of(
-    images: &Images,
-    batch: &[usize],
-    input: &ImageInput,
-    is_strict: bool,
-) -> Result<(Vec<usize>, Vec<Vec<f32>>)> {
-    let (mut places, mut pixels) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
-    for &at in batch {
-        match images.pixels(at, input) {
-            Ok(found) => {
-                places.push(at);
-                pixels.push(found);
-            }
-            Err(error) if is_strict => return Err(error),
-            Err(_) => {}
-        }
-    }
-    Ok((places, pixels))
-}
 
 /// Returns the logits of some images, by the model of a checkpoint with the weights of a source.
 ///
@@ -81,7 +42,7 @@ pub(crate) fn classify_with(
         progress(n_seen, chosen.len())?;
     }
     if rows.is_empty() {
-        return Err(Error::input("no item in it can be used; the model received no input").at(over.1.path.display()));
+        return Err(no_item(over.1));
     }
     let n_skipped = chosen.len() - rows.len();
     OutputRows::of(rows, Vec::new(), n_skipped, BATCH_SIZE.min(chosen.len()))

@@ -1,6 +1,7 @@
-//! Runs a text model block by block.
+//! Runs a model block by block.
 //!
-//! The weights of one block and the hidden states between two blocks are in memory.
+//! The weights of one block and the values between two blocks are in memory. A block is a range of a graph's nodes,
+//! and any values may cross its border.
 
 mod backward;
 mod needs;
@@ -10,16 +11,16 @@ mod parts;
 mod states;
 
 use crate::likelihood::each_scores;
-use crate::samples::TokenBatch;
+use crate::samples::RunBatch;
 pub(crate) use backward::{Backwards, backward};
 use briquette_core::memory::MemoryLimit;
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::{Checkpoint, TensorSource};
-use briquette_models::Blocks;
-use briquette_models::{Arch, ModelTask, Network};
+use briquette_models::graph_net::{AnyTensor, RunInputs};
+use briquette_models::{Arch, BlockState, Blocks, ModelTask, Network};
 use briquette_nn::{NameMap, Observing, Probe, load_some, observable};
 use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Tensor};
 use observers::{ProbedNetwork, observed};
 pub(crate) use offloaded::run_keeping_states;
 pub use offloaded::{offloaded_bytes, run_offloaded};
@@ -40,14 +41,16 @@ pub struct SeenInputs {
     pub unseen: Vec<String>,
 }
 
-/// A layerwise run of a text model, with the hidden states before the next block.
+/// A layerwise run of a model, with the values before the next block.
 pub struct LayerwiseRunner<'a> {
     checkpoint: &'a Checkpoint,
     arch: Arch,
     device: Device,
-    batches: Vec<TokenBatch>,
+    batches: Vec<RunBatch>,
     states: States,
     parts: NetworkParts,
+    /// Items that could not be read.
+    n_skipped: usize,
     /// The layers that can be observed.
     layers: BTreeSet<String>,
     next: usize,
@@ -55,19 +58,19 @@ pub struct LayerwiseRunner<'a> {
 }
 
 impl<'a> LayerwiseRunner<'a> {
-    /// Runs the part before the first block. `None` if the network is not a sequence of transformer blocks.
+    /// Runs the part before the first block. `None` if the network is not a sequence of blocks.
     ///
-    /// `weights` has the tensors of `checkpoint`, by name; their values may differ.
+    /// Images that do not decode are left out. `weights` has the tensors of `checkpoint`, by name; their values may differ.
     ///
     /// # Errors
-    /// - Input: the checkpoint does not match the architecture.
+    /// - Input: the checkpoint does not match the architecture, or an image is damaged and the data is strict.
     /// - Refused: the memory limit is exceeded.
     /// - Io: a tensor cannot be read, or hidden states cannot be stored.
     pub fn begin(
         checkpoint: &'a Checkpoint,
         arch: Arch,
         device: &Device,
-        batches: Vec<TokenBatch>,
+        batches: Vec<RunBatch>,
         room: Room<'a>,
         weights: &dyn TensorSource,
     ) -> Result<Option<Self>> {
@@ -85,18 +88,24 @@ impl<'a> LayerwiseRunner<'a> {
         };
         let (device, next, limit) = (device.clone(), 0, room.limit);
         let states = States::with_room(room);
-        let mut runner = Self { checkpoint, arch, device, batches, states, parts, layers, next, limit };
+        let n_skipped = 0;
+        let mut runner =
+            Self { checkpoint, arch, device, batches: Vec::new(), states, parts, n_skipped, layers, next, limit };
         let (network, _) = runner.network(weights, BlockPart::Entry)?;
-        for batch in 0..runner.batches.len() {
-            let (tokens, padding) = runner.tokens(batch);
-            let state = runner.blocks(&network)?.enter(tokens, padding);
-            runner.states.set(batch, state)?;
+        for mut batch in batches {
+            let n_items = batch.places.len();
+            let inputs = batch.read(&runner.device)?;
+            runner.n_skipped += n_items - batch.places.len();
+            let Some(inputs) = inputs else { continue };
+            let state = runner.blocks(&network)?.enter(&inputs);
+            runner.states.set(runner.batches.len(), &state)?;
+            runner.batches.push(batch);
             runner.check_memory("before the first block")?;
         }
         Ok(Some(runner))
     }
 
-    /// Returns the parts of a model's network. `None` if it is not a sequence of transformer blocks.
+    /// Returns the parts of a model's network. `None` if it is not a sequence of blocks.
     ///
     /// # Errors
     /// Config and Input: the checkpoint does not match the architecture.
@@ -122,6 +131,21 @@ impl<'a> LayerwiseRunner<'a> {
     /// Returns the next block; `None` after the last.
     pub fn next_block(&self) -> Option<usize> {
         (self.next < self.n_blocks()).then_some(self.next)
+    }
+
+    /// Returns the number of items: texts, windows or images.
+    pub fn n_items(&self) -> usize {
+        self.batches.iter().map(|batch| batch.places.len()).sum()
+    }
+
+    /// Returns the number of images that do not decode.
+    pub fn n_skipped(&self) -> usize {
+        self.n_skipped
+    }
+
+    /// Returns the number of tokens or images.
+    pub(crate) fn n_positions(&self) -> usize {
+        self.batches.iter().map(RunBatch::n_positions).sum()
     }
 
     /// Returns the number of batches.
@@ -192,11 +216,11 @@ impl<'a> LayerwiseRunner<'a> {
         let n_batches = self.batches.len();
         for first in (0..n_batches).step_by(observers.len()) {
             let group = first..n_batches.min(first + observers.len());
-            let inputs = group.clone().map(|batch| Ok((self.state(batch)?, self.tokens(batch).1)));
+            let inputs = group.clone().map(|batch| Ok((self.state(batch)?, self.inputs(batch)?)));
             let ran = observers::run_block(&observers, index, advances, inputs.collect::<Result<_>>()?)?;
             for ((batch, state), observer) in group.zip(ran).zip(&observers) {
                 observer.tell(probe)?;
-                state.map_or(Ok(()), |state| self.states.set(batch, state))?;
+                state.map_or(Ok(()), |state| self.states.set(batch, &state))?;
                 self.check_memory(&format!("in block {index}"))?;
                 progress(batch + 1, n_batches)?;
             }
@@ -207,8 +231,8 @@ impl<'a> LayerwiseRunner<'a> {
 
     /// Runs the part after the last block for every batch.
     ///
-    /// Calls `each` with the batch, the network and the last hidden states `[batch, length, width]`. With a
-    /// probe, the linear layers of that part are observed.
+    /// Calls `each` with the batch, the network and the last hidden states `[batch, length, width]`, or a classifier's
+    /// logits. With a probe, the layers of that part are observed.
     ///
     /// # Errors
     /// - See [`begin`](Self::begin).
@@ -217,7 +241,7 @@ impl<'a> LayerwiseRunner<'a> {
         &mut self,
         weights: &dyn TensorSource,
         probe: Option<&Probe>,
-        mut each: impl FnMut(&TokenBatch, &Network, Tensor<3>) -> Result<()>,
+        mut each: impl FnMut(&RunBatch, &Network, AnyTensor) -> Result<()>,
     ) -> Result<SeenInputs> {
         let (network, names) = self.network(weights, BlockPart::Exit)?;
         let is_after = |layer: &str| self.part_of(layer) == BlockPart::Exit;
@@ -238,7 +262,7 @@ impl<'a> LayerwiseRunner<'a> {
     pub fn observe_head(&mut self, weights: &dyn TensorSource, probe: &Probe) -> Result<SeenInputs> {
         let is_decoder = self.arch.task() == ModelTask::Decoder;
         self.leave(weights, Some(probe), |_, network, state| match is_decoder {
-            true => each_scores(network.as_decoder(), state, |_, _| Ok(())),
+            true => each_scores(network.as_decoder(), state.three(), |_, _| Ok(())),
             false => Ok(()),
         })
     }
@@ -266,26 +290,22 @@ impl<'a> LayerwiseRunner<'a> {
         network.as_blocks().ok_or_else(|| Error::bug("a layerwise run of a network without blocks"))
     }
 
-    fn tokens(&self, batch: usize) -> (Tensor<2, Int>, Tensor<2, Bool>) {
-        self.batches[batch].to_tensors(&self.device)
+    fn inputs(&self, batch: usize) -> Result<RunInputs> {
+        self.batches[batch].inputs(&self.device)
     }
 
-    fn state(&self, batch: usize) -> Result<Tensor<3>> {
-        Ok(self.shaped(batch, self.states.get(batch)?))
-    }
-
-    /// Returns the values of a batch as `[batch, length, width]`.
-    fn shaped(&self, batch: usize, values: Vec<f32>) -> Tensor<3> {
-        let (n, length) = (self.batches[batch].places.len(), self.batches[batch].length());
-        let width = values.len() / (n * length).max(1);
-        let data = TensorData::new(values, [n, length, width]);
-        Tensor::<3>::from_data(data, &self.device).cast(FloatDType::F32)
+    fn state(&self, batch: usize) -> Result<BlockState> {
+        self.states.get(batch, &self.device)
     }
 }
 
 /// Returns the layers of a network that can be observed.
 fn layers_of(network: &Network, names: &NameMap) -> Result<BTreeSet<String>> {
-    Ok(observable(network, names, &|_| true)?.0.into_values().collect())
+    let mut layers: BTreeSet<String> = observable(network, names, &|_| true)?.0.into_values().collect();
+    for path in network.as_blocks().map(Blocks::grouped_paths).unwrap_or_default() {
+        layers.remove(&names.renamed(&path));
+    }
+    Ok(layers)
 }
 
 /// Casts loaded parameters only: casting the others would allocate them first.
@@ -300,7 +320,7 @@ impl ModuleMapper for CastLoaded {
 /// Returns the network of a checkpoint with only the weights after its blocks (a head), in this float type.
 ///
 /// `weights` has them by the names of the checkpoint's tensors. `None` if the network is not a sequence of
-/// transformer blocks.
+/// blocks.
 ///
 /// # Errors
 /// - Input: the checkpoint does not match the architecture.

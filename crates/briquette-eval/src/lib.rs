@@ -1,7 +1,7 @@
 //! Runs models over data and measures quality, speed and memory; gathers layer inputs.
 //!
 //! [`evaluate()`] runs a model over text, images or arrays and compares it with labels and with its reference
-//! model. [`metrics`] are pure functions. [`LayerwiseRunner`] runs a text model block by block, with the
+//! model. [`metrics`] are pure functions. [`LayerwiseRunner`] runs a model block by block, with the
 //! weights of one block in memory. [`calibrate()`] gathers input statistics of layers. [`Baseline`] measures
 //! the loss of a network after replacing some of its weights.
 //!
@@ -34,6 +34,7 @@ pub mod batch_budget;
 pub mod calibrate;
 pub mod evaluate;
 pub mod generate;
+mod image_items;
 mod images;
 mod lanes;
 pub mod layerwise;

@@ -1,11 +1,15 @@
-//! The sampled items of a data set, as batches of equal token length without padding.
+//! The sampled items of a data set: batches of texts of equal length without padding, or of images.
 
+use crate::image_items::{images_of, pixels_of};
 use briquette_core::{Error, Result};
-use briquette_models::data::{Data, DataSpec};
+use briquette_models::batches::stacked;
+use briquette_models::data::{Data, DataSpec, ImageInput, Images};
+use briquette_models::graph_net::RunInputs;
 use briquette_models::{Arch, Input, ModelTask};
 use burn::data::dataset::transform::ShuffledDataset;
 use burn::data::dataset::{Dataset, InMemDataset};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use std::sync::Arc;
 
 /// The maximum number of items per batch.
 pub(crate) const BATCH_SIZE: usize = 8;
@@ -39,47 +43,127 @@ impl Samples {
     }
 }
 
-/// Texts of equal length.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TokenBatch {
-    /// The indices of the texts in the data.
+/// Texts of equal length, or images.
+#[derive(Debug, Clone)]
+pub struct RunBatch {
+    /// The indices of the items in the data.
     pub(crate) places: Vec<usize>,
-    /// The tokens of all texts, concatenated.
-    pub(crate) ids: Vec<u32>,
+    kind: BatchKind,
 }
 
-impl TokenBatch {
-    /// Returns the number of tokens per text.
+#[derive(Debug, Clone)]
+enum BatchKind {
+    /// The tokens of all texts, concatenated.
+    Texts(Vec<u32>),
+    /// Images are read when they are needed.
+    Images(Arc<ImageSource>),
+}
+
+/// Images and how a model takes them.
+#[derive(Debug)]
+struct ImageSource {
+    images: Arc<Images>,
+    input: ImageInput,
+    is_strict: bool,
+}
+
+impl RunBatch {
+    fn of_texts(texts: &[(usize, Vec<u32>)]) -> Self {
+        let ids = texts.iter().flat_map(|(_, tokens)| tokens.iter().copied()).collect();
+        Self { places: texts.iter().map(|(place, _)| *place).collect(), kind: BatchKind::Texts(ids) }
+    }
+
+    /// Returns the number of tokens per text; 1 for images.
     pub(crate) fn length(&self) -> usize {
-        self.ids.len() / self.places.len().max(1)
+        match &self.kind {
+            BatchKind::Texts(ids) => ids.len() / self.places.len().max(1),
+            BatchKind::Images(_) => 1,
+        }
+    }
+
+    /// Returns the number of tokens, or of images.
+    pub(crate) fn n_positions(&self) -> usize {
+        self.places.len() * self.length()
     }
 
     /// Returns the tokens, and a padding mask that is all false: `[batch, length]`.
-    pub(crate) fn to_tensors(&self, device: &Device) -> (Tensor<2, Int>, Tensor<2, Bool>) {
+    ///
+    /// # Errors
+    /// Bug: the batch has images.
+    pub(crate) fn to_tensors(&self, device: &Device) -> Result<(Tensor<2, Int>, Tensor<2, Bool>)> {
+        let BatchKind::Texts(ids) = &self.kind else { return Err(Error::bug("found images, expected texts")) };
         let shape = [self.places.len(), self.length()];
-        let ids: Vec<i32> = self.ids.iter().map(|&id| id as i32).collect();
+        let none = vec![false; ids.len()];
+        let ids: Vec<i32> = ids.iter().map(|&id| id as i32).collect();
         let ids = Tensor::from_data(TensorData::new(ids, shape), device);
-        (ids, Tensor::from_data(TensorData::new(vec![false; self.ids.len()], shape), device))
+        Ok((ids, Tensor::from_data(TensorData::new(none, shape), device)))
+    }
+
+    /// Reads the batch, without images that do not decode. `None` if none is left.
+    ///
+    /// # Errors
+    /// - Input: an image does not decode, and the data is strict.
+    /// - Io: a file cannot be read.
+    pub(crate) fn read(&mut self, device: &Device) -> Result<Option<RunInputs>> {
+        let BatchKind::Images(source) = &self.kind else { return self.inputs(device).map(Some) };
+        let ImageSource { images, input, is_strict } = source.as_ref();
+        let (places, pixels) = pixels_of(images, &self.places, input, *is_strict)?;
+        self.places = places;
+        if pixels.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(RunInputs::images(stacked(&pixels, images.extents(input)?, device))))
+    }
+
+    /// Returns the inputs of blocks, which take no images.
+    ///
+    /// # Errors
+    /// Bug: never for a batch of [`run_batches`].
+    pub(crate) fn inputs(&self, device: &Device) -> Result<RunInputs> {
+        if let BatchKind::Images(_) = self.kind {
+            return Ok(RunInputs::read_images());
+        }
+        let (ids, padding) = self.to_tensors(device)?;
+        Ok(RunInputs::padded(ids, padding))
     }
 }
 
-/// Returns batches of the texts that a model runs; `None` if the model takes images.
+/// Returns the batches of items that a model runs.
 ///
-/// The texts are sentences for an encoder, and windows of the text for a decoder.
+/// The items are sentences for an encoder, windows of the text for a decoder, and images for a classifier.
 ///
 /// # Errors
 /// - Config: the data is of another kind than the model takes.
 /// - Input: the model has no tokenizer, or no item can be used.
-pub fn token_batches(
+pub fn run_batches(
     arch: Arch,
     input: &mut Input,
     data: &Data,
     spec: &DataSpec,
     samples: Samples,
-) -> Result<Option<Vec<TokenBatch>>> {
-    if !matches!(input, Input::Text { .. }) {
-        return Ok(None);
+) -> Result<Vec<RunBatch>> {
+    let batches = match input {
+        Input::Text { .. } => text_batches(arch, input, data, spec, samples)?,
+        Input::Images(_) => image_batches(arch, input, data, spec, samples)?,
+    };
+    match batches.is_empty() {
+        true => Err(no_item(spec)),
+        false => Ok(batches),
     }
+}
+
+/// The error of data without an item that runs.
+pub(crate) fn no_item(spec: &DataSpec) -> Error {
+    Error::input("no item in it can be used; the model received no input").at(spec.path.display())
+}
+
+fn text_batches(
+    arch: Arch,
+    input: &mut Input,
+    data: &Data,
+    spec: &DataSpec,
+    samples: Samples,
+) -> Result<Vec<RunBatch>> {
     if let Some(max_length) = spec.max_length {
         input.set_max_length(max_length)?;
     }
@@ -100,18 +184,24 @@ pub fn token_batches(
             return Err(Error::config(message).at(spec.path.display()));
         }
     };
-    if texts.is_empty() {
-        return Err(Error::input("no item in it can be used; the model received no input").at(spec.path.display()));
-    }
     texts.sort_by_key(|(_, tokens)| std::cmp::Reverse(tokens.len()));
     let batches = texts.chunk_by(|(_, a), (_, b)| a.len() == b.len()).flat_map(|same| {
         let at_once = (BATCH_TOKENS / same[0].1.len().max(1)).clamp(1, BATCH_SIZE);
-        same.chunks(at_once).map(|batch| TokenBatch {
-            places: batch.iter().map(|(place, _)| *place).collect(),
-            ids: batch.iter().flat_map(|(_, tokens)| tokens.iter().copied()).collect(),
-        })
+        same.chunks(at_once).map(RunBatch::of_texts)
     });
-    Ok(Some(batches.collect()))
+    Ok(batches.collect())
+}
+
+fn image_batches(arch: Arch, input: &Input, data: &Data, spec: &DataSpec, samples: Samples) -> Result<Vec<RunBatch>> {
+    let (images, input) = images_of(arch, input, (data, spec))?;
+    if input.tile.is_some() {
+        let message = "a run block by block takes whole images; remove tile";
+        return Err(Error::config(message).at("data.tile"));
+    }
+    let chosen = samples.of(images.len())?;
+    let source = Arc::new(ImageSource { images: images.clone(), input, is_strict: spec.strict });
+    let batch = |places: &[usize]| RunBatch { places: places.to_vec(), kind: BatchKind::Images(source.clone()) };
+    Ok(chosen.chunks(BATCH_SIZE).map(batch).collect())
 }
 
 #[cfg(test)]

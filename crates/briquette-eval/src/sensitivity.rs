@@ -16,14 +16,15 @@ mod draws;
 mod squares;
 
 use crate::LayerwiseRunner;
-use crate::images::{images_of, pixels_of};
+use crate::image_items::{images_of, pixels_of};
 use crate::layerwise::{Backwards, Room, backward};
 use crate::outputs::ItemProgress;
-use crate::samples::{BATCH_SIZE, Samples, TokenBatch, token_batches};
+use crate::samples::{BATCH_SIZE, RunBatch, Samples, no_item, run_batches};
 use briquette_core::{Error, Result};
 use briquette_formats::Checkpoint;
 use briquette_models::batches::stacked;
 use briquette_models::data::{Data, DataSpec};
+use briquette_models::graph_net::AnyTensor;
 use briquette_models::text::Pooling;
 use briquette_models::{Arch, Input, LoadedModel, ModelTask, Network, still};
 use briquette_nn::NameMap;
@@ -57,7 +58,7 @@ pub struct Curvatures {
 
 /// Computes the curvature of a model's loss in the weights of each tensor.
 ///
-/// It takes one forward and backward pass over data. A text model runs block by block. The weights and
+/// It takes one forward and backward pass over data. The model runs block by block. The weights and
 /// gradients of one block are in memory at a time. The hidden states between all blocks are in memory up to the
 /// bound of `room`, and beyond it in a file.
 ///
@@ -75,54 +76,68 @@ pub fn curvatures(
     progress: ItemProgress,
 ) -> Result<Curvatures> {
     let mut input = arch.input(checkpoint)?;
-    let Some(batches) = token_batches(arch, &mut input, data, spec, samples)? else {
+    if LayerwiseRunner::parts(checkpoint, arch)?.is_none() {
         return of_images(checkpoint, arch, device, (data, spec), samples, progress);
-    };
-    let pooling = match (&input, arch.task()) {
-        (Input::Text { pooling, .. }, ModelTask::Encoder) => Some(*pooling),
-        _ => None,
-    };
-    let n_items = match pooling {
-        Some(_) => batches.iter().map(|batch| batch.places.len()).sum(),
-        None => batches.iter().map(|batch| batch.ids.len()).sum(),
+    }
+    let batches = run_batches(arch, &mut input, data, spec, samples)?;
+    let outputs = match (&input, arch.task()) {
+        (Input::Text { pooling, .. }, ModelTask::Encoder) => LossOutputs::Embeddings(*pooling),
+        (Input::Text { .. }, _) => LossOutputs::Tokens,
+        (Input::Images(_), _) => LossOutputs::Classes,
     };
     let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;
-    let runner = runner.ok_or_else(|| Error::bug("a text model without transformer blocks"))?;
-    let mut found = OfText { pooling, seed: samples.seed, squares: GradientSquares::default() };
+    let runner = runner.ok_or_else(|| Error::bug("a model without blocks"))?;
+    let n_items = if outputs == LossOutputs::Tokens { runner.n_positions() } else { runner.n_items() };
+    if n_items == 0 {
+        return Err(no_item(spec));
+    }
+    let mut found = RandomLoss { outputs, seed: samples.seed, squares: GradientSquares::default() };
     backward(runner, checkpoint, room, &mut found, progress)?;
-    let unit = if pooling.is_some() { LossUnit::Cosine } else { LossUnit::Nats };
+    let unit = if matches!(outputs, LossOutputs::Embeddings(_)) { LossUnit::Cosine } else { LossUnit::Nats };
     Ok(Curvatures { traces: found.squares.over(n_items)?, unit, n_items })
 }
 
-/// The random loss of a text model.
-struct OfText {
-    /// The pooling of an encoder; `None` for a decoder.
-    pooling: Option<Pooling>,
+/// The outputs that a loss is computed of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum LossOutputs {
+    /// Embeddings of texts, with this pooling.
+    Embeddings(Pooling),
+    /// Logits of the next tokens.
+    Tokens,
+    /// Logits of classes.
+    Classes,
+}
+
+/// The random loss of a model.
+struct RandomLoss {
+    outputs: LossOutputs,
     seed: u64,
     squares: GradientSquares,
 }
 
-impl Backwards for OfText {
+impl Backwards for RandomLoss {
     fn parts(&self, network: &Network, length: usize) -> Vec<Range<usize>> {
-        let step = match self.pooling {
-            Some(_) => length,
-            None => (MAX_SCORES / network.as_decoder().vocab_size().max(1)).max(1),
+        let step = match self.outputs {
+            LossOutputs::Tokens => (MAX_SCORES / network.as_decoder().vocab_size().max(1)).max(1),
+            _ => length,
         };
         (0..length).step_by(step.max(1)).map(|start| start..length.min(start + step)).collect()
     }
 
-    fn loss(&self, network: &Network, left: Tensor<3>, batch: &TokenBatch, tokens: Range<usize>) -> Result<Tensor<1>> {
+    fn loss(&self, network: &Network, left: AnyTensor, batch: &RunBatch, tokens: Range<usize>) -> Result<Tensor<1>> {
         let seed = self.seed ^ batch.places.first().map_or(0, |&place| place as u64 + 1);
-        match self.pooling {
-            Some(pooling) => {
-                let (_, padding) = batch.to_tensors(&left.device());
+        match self.outputs {
+            LossOutputs::Embeddings(pooling) => {
+                let left = left.three();
+                let (_, padding) = batch.to_tensors(&left.device())?;
                 Ok(draws::of_embeddings(pooling.apply(left, padding), seed))
             }
-            None => {
-                let scores = network.as_decoder().scores(left);
+            LossOutputs::Tokens => {
+                let scores = network.as_decoder().scores(left.three());
                 let [n, length, width] = scores.dims();
                 draws::of_scores(scores.reshape([n * length, width]), seed ^ (tokens.start as u64) << 32)
             }
+            LossOutputs::Classes => draws::of_scores(left.two(), seed),
         }
     }
 
@@ -156,7 +171,7 @@ fn of_images(
         progress(n_items, chosen.len())?;
     }
     if n_items == 0 {
-        return Err(Error::input("no item in it can be used; the model received no input").at(spec.path.display()));
+        return Err(no_item(spec));
     }
     Ok(Curvatures { traces: squares.over(n_items)?, unit: LossUnit::Nats, n_items })
 }

@@ -1,4 +1,4 @@
-//! The values that cross the border of a block, and the contents of a block.
+//! Outermost blocks, the values that cross the border of a block, and the contents of a block.
 
 use crate::graph::{Block, Graph, ValueId, WeightId};
 use std::collections::BTreeSet;
@@ -30,4 +30,17 @@ pub fn border(graph: &Graph, block: &Block) -> BlockBorder {
         outputs: computed.intersection(&needed).copied().collect(),
         weights: nodes.iter().flat_map(|node| node.weights().map(|(_, weight)| weight)).collect(),
     }
+}
+
+/// Returns the blocks that are in no other block, without empty ones, in the order of nodes.
+pub fn outer_blocks(graph: &Graph) -> Vec<&Block> {
+    let mut blocks: Vec<&Block> = graph.blocks.iter().filter(|block| !block.nodes.is_empty()).collect();
+    blocks.sort_by_key(|block| (block.nodes.start, std::cmp::Reverse(block.nodes.end)));
+    let mut end = 0;
+    blocks.retain(|block| {
+        let is_outer = block.nodes.start >= end;
+        end = end.max(block.nodes.end);
+        is_outer
+    });
+    blocks
 }

@@ -1,5 +1,6 @@
 //! Folds a graph: equal blocks that follow each other are one section.
 
+use crate::blocks::outer_blocks;
 use crate::graph::{Block, Graph, Operand};
 use crate::lower::Lowered;
 use std::collections::{BTreeMap, HashMap};
@@ -59,19 +60,6 @@ pub fn sections(graph: &Graph, lowered: &Lowered) -> Vec<Section> {
         });
     }
     found
-}
-
-/// Blocks that are in no other block, without empty ones, in the order of nodes.
-fn outer_blocks(graph: &Graph) -> Vec<&Block> {
-    let mut blocks: Vec<&Block> = graph.blocks.iter().filter(|block| !block.nodes.is_empty()).collect();
-    blocks.sort_by_key(|block| (block.nodes.start, std::cmp::Reverse(block.nodes.end)));
-    let mut end = 0;
-    blocks.retain(|block| {
-        let is_outer = block.nodes.start >= end;
-        end = end.max(block.nodes.end);
-        is_outer
-    });
-    blocks
 }
 
 /// Everything that makes two blocks equal, as text. Values are numbered in the order of their first use.

@@ -1,6 +1,8 @@
 //! The traits of networks. A new architecture implements them in its own file and gets an entry in `arch.rs`.
 
+use crate::block_state::BlockState;
 use crate::cache::KeyValues;
+use crate::graph_net::{AnyTensor, RunInputs};
 use crate::low_rank::Linears;
 use crate::student_config::Smaller;
 use briquette_core::Result;
@@ -46,28 +48,27 @@ pub(crate) trait Architecture: Linears {
     }
 }
 
-/// A network whose transformer blocks can run one at a time.
+/// A network whose blocks can run one at a time.
 pub trait Blocks {
     /// Returns the number of blocks.
     fn n_blocks(&self) -> usize;
 
-    /// Returns the path of a block, such as `model.layers.3`.
-    fn block_path(&self, index: usize) -> String;
+    /// Returns the paths of a block's modules, such as `model.layers.3`; one path if all are below it.
+    fn block_paths(&self, index: usize) -> Vec<String>;
 
-    /// Maps tokens `[batch, length]` to the first block's input `[batch, length, width]`; `padding` is true at padding
-    /// tokens.
-    fn enter(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3>;
+    /// Returns the first block's input.
+    fn enter(&self, inputs: &RunInputs) -> BlockState;
 
-    /// Returns the output of a block; `padding` is true at padding tokens.
-    fn block(&self, index: usize, state: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<3>;
+    /// Returns the output of a block. Of the inputs, text is needed, and images are not.
+    fn block(&self, index: usize, state: BlockState, inputs: &RunInputs) -> BlockState;
 
     /// Passes the layer inputs of a block to probes. The output of the last layer need not be computed.
-    fn only_show(&self, index: usize, state: Tensor<3>, padding: Tensor<2, Bool>) {
-        drop(self.block(index, state, padding));
+    fn only_show(&self, index: usize, state: BlockState, inputs: &RunInputs) {
+        drop(self.block(index, state, inputs));
     }
 
-    /// Maps the output of the last block to the last hidden state.
-    fn leave(&self, state: Tensor<3>) -> Tensor<3>;
+    /// Maps the output of the last block to the last hidden state, or to a classifier's logits.
+    fn leave(&self, state: BlockState) -> AnyTensor;
 
     /// Returns the paths of modules that are needed only after the last block: norm, head.
     fn exit_paths(&self) -> Vec<String> {
@@ -77,6 +78,16 @@ pub trait Blocks {
     /// Returns whether the embedding is needed again after the last block, as a tied head.
     fn exit_needs_entry(&self) -> bool {
         false
+    }
+
+    /// Returns the paths of convolutions with several groups, whose inputs probes do not observe.
+    fn grouped_paths(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Returns the elements that a block computes for each element of its input. `None` if not known.
+    fn growth(&self, _index: usize) -> Option<f64> {
+        None
     }
 }
 

@@ -26,6 +26,7 @@ mod fuse;
 mod input;
 mod layer;
 mod named_layers;
+mod parts;
 mod program;
 mod run;
 mod run_inputs;
@@ -40,10 +41,11 @@ pub use value::AnyTensor;
 
 use attend::RunTokens;
 use briquette_core::{Error, Result};
-use briquette_graph::{Graph, ValueId};
+use briquette_graph::{Graph, InputSource, ValueId};
 use burn::module::{Content, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor};
 use burn::tensor::Device;
 use named_layers::NamedLayers;
+use parts::BlockCuts;
 use program::GraphProgram;
 use run::GraphRun;
 use std::collections::BTreeMap;
@@ -71,6 +73,8 @@ struct GraphOutline {
     output: ValueId,
     /// The value that the task's head maps to logits; the output itself without a head.
     last_state: ValueId,
+    /// The parts that run one after another.
+    cuts: BlockCuts,
     /// The longest text in tokens.
     max_tokens: Option<usize>,
     /// Programs so far, by given and wanted values.
@@ -126,6 +130,10 @@ impl GraphNet {
         let given: Vec<ValueId> = self.graph().inputs.iter().map(|input| input.value).collect();
         let program = self.outline.program(&given, &[self.outline.output]);
         program.steps.iter().map(|step| self.described(step)).collect()
+    }
+
+    fn takes_images(&self) -> bool {
+        self.graph().inputs.iter().any(|input| input.source == InputSource::Images)
     }
 
     fn described(&self, step: &steps::GraphStep) -> String {

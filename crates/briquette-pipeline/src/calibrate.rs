@@ -92,7 +92,7 @@ mod run {
         request.choice.check_used(&[&checkpoint])?;
         check_output(&request.output, &checkpoint, options.force)?;
         let arch = arch_of(request.arch.as_deref(), &checkpoint)?;
-        check_offload(request.memory.offload, arch)?;
+        check_offload(request.memory.offload, &checkpoint, arch)?;
         let limit = request.memory.limit_bytes()?;
         limit.map_or(Ok(()), |limit| memory::to_calibrate(&checkpoint, Some(arch), &device)?.check(limit))?;
         let spec = spec_of(&request.data);

@@ -43,7 +43,7 @@ pub(crate) struct CalibrateArgs {
     /// Memory limit; checked with the weights before loading, and with measurements while running
     #[arg(long, value_name = "BYTES", help_heading = "Memory")]
     pub(crate) memory_limit: Option<String>,
-    /// Keep only one block's weights in memory at a time; text models always do here
+    /// Keep only one block's weights in memory at a time; models with blocks always do here
     #[arg(long, help_heading = "Memory")]
     pub(crate) offload: bool,
     /// Truncate texts to this many tokens

@@ -1,14 +1,15 @@
-//! Computes gradients of a text model block by block.
+//! Computes gradients of a model block by block.
 //!
-//! The weights and gradients of one block are in memory at a time, and the hidden states between all blocks.
+//! The weights and gradients of one block are in memory at a time, and the values between all blocks.
 
 use super::states::States;
 use super::{BlockPart, LayerwiseRunner, Room};
 use crate::outputs::ItemProgress;
-use crate::samples::TokenBatch;
+use crate::samples::RunBatch;
 use briquette_core::{Error, Result};
 use briquette_formats::TensorSource;
-use briquette_models::{Network, still};
+use briquette_models::graph_net::AnyTensor;
+use briquette_models::{BlockState, Network, still};
 use briquette_nn::NameMap;
 use burn::tensor::{Device, Gradients, Tensor};
 use std::ops::Range;
@@ -18,11 +19,11 @@ pub(crate) trait Backwards {
     /// Returns the token ranges of a batch whose losses are computed together.
     fn parts(&self, network: &Network, length: usize) -> Vec<Range<usize>>;
 
-    /// Returns the loss of some tokens of a batch, from the head's inputs.
+    /// Returns the loss of some tokens of a batch, from the head's inputs or a classifier's logits.
     ///
     /// # Errors
     /// Io: the device cannot be read.
-    fn loss(&self, network: &Network, left: Tensor<3>, batch: &TokenBatch, tokens: Range<usize>) -> Result<Tensor<1>>;
+    fn loss(&self, network: &Network, left: AnyTensor, batch: &RunBatch, tokens: Range<usize>) -> Result<Tensor<1>>;
 
     /// Receives the gradients of a network's parameters.
     ///
@@ -54,7 +55,7 @@ pub(crate) fn backward(
     };
     while runner.next_block().is_some() {
         let mut states = States::with_room(room);
-        (0..n_batches).try_for_each(|batch| states.set(batch, runner.state(batch)?))?;
+        (0..n_batches).try_for_each(|batch| states.copy_from(batch, &runner.states))?;
         before.push(states);
         runner.advance(weights, &mut after)?;
     }
@@ -81,15 +82,16 @@ impl BackwardPass<'_, '_> {
         let (network, names) = self.network(weights, BlockPart::Exit)?;
         for batch in 0..self.runner.n_batches() {
             let (state, tokens) = (self.runner.state(batch)?, &self.runner.batches[batch]);
-            let mut towards = Vec::new();
-            for part in self.how.parts(&network, tokens.length()) {
-                let leaf = leaf(state.clone().narrow(1, part.start, part.len()));
-                let left = self.runner.blocks(&network)?.leave(leaf.clone());
+            let (mut towards, parts) = (Vec::new(), self.how.parts(&network, tokens.length()));
+            let n_parts = parts.len();
+            for part in parts {
+                let leaves = if n_parts == 1 { state.clone() } else { state.clone().positions(part.clone()) }.leaves();
+                let left = self.runner.blocks(&network)?.leave(leaves.clone());
                 let gradients = self.how.loss(&network, left, tokens, part)?.backward();
                 self.how.see(&network, &names, &gradients)?;
-                towards.push(gradient_of(&leaf, &gradients)?);
+                towards.push(leaves.gradients(&gradients));
             }
-            self.towards.set(batch, Tensor::cat(towards, 1))?;
+            self.towards.set(batch, &joined(towards))?;
             self.runner.check_memory("in the backward pass")?;
             after(batch, 0)?;
         }
@@ -99,12 +101,12 @@ impl BackwardPass<'_, '_> {
     fn block(&mut self, weights: &dyn TensorSource, index: usize, before: &States, after: ItemProgress) -> Result<()> {
         let (network, names) = self.network(weights, BlockPart::Block(index))?;
         for batch in 0..self.runner.n_batches() {
-            let leaf = leaf(self.runner.shaped(batch, before.get(batch)?));
-            let (_, padding) = self.runner.batches[batch].to_tensors(&self.device);
-            let left = self.runner.blocks(&network)?.block(index, leaf.clone(), padding);
+            let leaves = before.get(batch, &self.runner.device)?.leaves();
+            let inputs = self.runner.batches[batch].inputs(&self.device)?;
+            let left = self.runner.blocks(&network)?.block(index, leaves.clone(), &inputs);
             let gradients = self.toward(batch, left)?;
             self.how.see(&network, &names, &gradients)?;
-            self.towards.set(batch, gradient_of(&leaf, &gradients)?)?;
+            self.towards.set(batch, &leaves.gradients(&gradients))?;
             self.runner.check_memory("in the backward pass")?;
             after(batch, 0)?;
         }
@@ -113,9 +115,13 @@ impl BackwardPass<'_, '_> {
 
     fn entry(&mut self, weights: &dyn TensorSource, after: ItemProgress) -> Result<()> {
         let (network, names) = self.network(weights, BlockPart::Entry)?;
+        if names.parameters(&network)?.iter().all(|it| self.runner.part_of(&names.file_name(it)) != BlockPart::Entry) {
+            return Ok(());
+        }
         for batch in 0..self.runner.n_batches() {
-            let (tokens, padding) = self.runner.batches[batch].to_tensors(&self.device);
-            let gradients = self.toward(batch, self.runner.blocks(&network)?.enter(tokens, padding))?;
+            let inputs = self.runner.batches[batch].clone().read(&self.device)?;
+            let inputs = inputs.ok_or_else(|| Error::input("images that decoded before do not decode now"))?;
+            let gradients = self.toward(batch, self.runner.blocks(&network)?.enter(&inputs))?;
             self.how.see(&network, &names, &gradients)?;
             self.runner.check_memory("in the backward pass")?;
             after(batch, 0)?;
@@ -129,18 +135,16 @@ impl BackwardPass<'_, '_> {
         Ok((still(network), names))
     }
 
-    /// Returns the gradients upstream of a hidden state, from the gradient of that state.
-    fn toward(&self, batch: usize, state: Tensor<3>) -> Result<Gradients> {
-        let towards = self.runner.shaped(batch, self.towards.get(batch)?);
-        Ok((state * Tensor::from_inner(towards)).sum().backward())
+    /// Returns the gradients upstream of a state, from the gradients of that state.
+    fn toward(&self, batch: usize, state: BlockState) -> Result<Gradients> {
+        Ok(state.dot(self.towards.get(batch, &self.runner.device)?)?.backward())
     }
 }
 
-/// Returns a hidden state that is a leaf of the autodiff graph.
-fn leaf(state: Tensor<3>) -> Tensor<3> {
-    Tensor::from_inner(state).require_grad()
-}
-
-fn gradient_of(leaf: &Tensor<3>, gradients: &Gradients) -> Result<Tensor<3>> {
-    leaf.grad(gradients).ok_or_else(|| Error::bug("a state without a gradient"))
+/// Joins the gradients of consecutive positions.
+fn joined(mut parts: Vec<BlockState>) -> BlockState {
+    match parts.len() {
+        1 => parts.remove(0),
+        _ => Tensor::cat(parts.into_iter().map(BlockState::hidden).collect(), 1).into(),
+    }
 }

@@ -2,9 +2,11 @@
 
 use super::{BlockPart, LayerwiseRunner};
 use crate::lanes::n_lanes;
+use crate::samples::RunBatch;
 use briquette_core::Result;
 use briquette_core::memory::MemoryLimit;
 use briquette_formats::{TensorSource, WeightLayout};
+use briquette_models::ModelTask;
 use std::collections::BTreeSet;
 
 /// Bytes of an element of a Gram matrix, a sum in f64.
@@ -12,9 +14,10 @@ const GRAM_BYTES: u64 = 8;
 /// Bytes of an element of the last batch's matrix: f32, of which the upper triangle is stored.
 const LAST_BYTES: u64 = 2;
 
-/// The inputs and outputs of a linear layer.
+/// The inputs and outputs of a linear layer or of a convolution's patches.
 struct Widths<'a> {
-    /// The module that has the layer; layers of one module with equally many inputs usually share them.
+    /// The module that has the layer; layers of one module with equally many inputs usually share them. A convolution
+    /// is its own owner.
     owner: &'a str,
     n_inputs: u64,
     n_outputs: u64,
@@ -72,19 +75,31 @@ impl LayerwiseRunner<'_> {
         if has_gram { self.gram_bytes(index, GRAM_BYTES + LAST_BYTES) } else { 0 }
     }
 
-    /// Returns the size of the inputs and outputs of all linear layers of a block, for the largest batch.
+    /// Returns the size of what a block computes, for the largest batch.
+    ///
+    /// This is known from the graph of an image network. Of text networks, the inputs and outputs of all linear layers
+    /// count.
     fn batch_bytes(&self, index: usize) -> u64 {
-        let n_tokens = self.batches.iter().map(|batch| batch.ids.len()).max().unwrap_or(0) as u64;
+        if let Some(growth) = self.parts.growth(index).filter(|_| self.arch.task() == ModelTask::Classifier) {
+            return (4.0 * self.states.most_elements() as f64 * growth) as u64;
+        }
+        let n_tokens = self.batches.iter().map(RunBatch::n_positions).max().unwrap_or(0) as u64;
         let width: u64 = self.widths(index).iter().map(|layer| layer.n_inputs + layer.n_outputs).sum();
         4 * n_tokens * width
     }
 
-    /// Returns the widths of the linear layers of a block that can be observed.
+    /// Returns the widths of the layers of a block that can be observed.
     fn widths(&self, index: usize) -> Vec<Widths<'_>> {
         let tensors = self.checkpoint.tensors().iter();
         let of_block = tensors.filter(|info| self.parts.part_of(&info.name) == BlockPart::Block(index));
         let linear = of_block.filter_map(|info| {
             let layer = info.name.strip_suffix(".weight").filter(|layer| self.layers.contains(*layer))?;
+            if let [filters, columns @ ..] = info.shape.0.as_slice()
+                && columns.len() == 3
+            {
+                let n_inputs = columns.iter().map(|extent| *extent as u64).product();
+                return Some(Widths { owner: layer, n_inputs, n_outputs: *filters as u64 });
+            }
             let [first, last] = info.shape.0[..] else { return None };
             let is_turned = self.checkpoint.layout() == Some(WeightLayout::Burn);
             let (n_outputs, n_inputs) = if is_turned { (last, first) } else { (first, last) };

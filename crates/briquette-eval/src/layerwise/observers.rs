@@ -2,9 +2,9 @@
 
 use crate::lanes;
 use briquette_core::{Error, Result};
-use briquette_models::Network;
+use briquette_models::graph_net::RunInputs;
+use briquette_models::{BlockState, Network};
 use briquette_nn::{NameMap, Observing, Probe, observe_some};
-use burn::tensor::{Bool, Tensor};
 
 /// A network whose layers are observed by its own probe.
 pub(super) struct ProbedNetwork {
@@ -71,15 +71,15 @@ pub(super) fn run_block(
     observers: &[ProbedNetwork],
     index: usize,
     is_wanted: bool,
-    inputs: Vec<(Tensor<3>, Tensor<2, Bool>)>,
-) -> Result<Vec<Option<Tensor<3>>>> {
-    let run = |(observer, (state, padding)): (&ProbedNetwork, _)| {
+    inputs: Vec<(BlockState, RunInputs)>,
+) -> Result<Vec<Option<BlockState>>> {
+    let run = |(observer, (state, inputs)): (&ProbedNetwork, _)| {
         let blocks =
             observer.network.as_blocks().ok_or_else(|| Error::bug("a layerwise run of a network without blocks"))?;
         if is_wanted {
-            return Ok(Some(blocks.block(index, state, padding)));
+            return Ok(Some(blocks.block(index, state, &inputs)));
         }
-        blocks.only_show(index, state, padding);
+        blocks.only_show(index, state, &inputs);
         Ok(None)
     };
     lanes::run(observers.iter().zip(inputs).collect(), run)

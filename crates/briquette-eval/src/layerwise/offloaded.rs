@@ -4,23 +4,24 @@ use super::{LayerwiseRunner, NetworkParts, Room};
 use crate::likelihood::{Likelihood, nll_of_states, rows_of};
 use crate::outputs::{ItemProgress, OutputRows};
 use crate::run_outputs::RunOutputs;
-use crate::samples::{Samples, token_batches};
+use crate::samples::{RunBatch, Samples, no_item, run_batches};
 use crate::state_file::StateFile;
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::data::{Data, DataSpec};
+use briquette_models::graph_net::AnyTensor;
 use briquette_models::{Arch, Input, ModelTask, Network};
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 use std::time::Instant;
 
-/// Returns the outputs of a text model over data, block by block.
+/// Returns the outputs of a model over data, block by block.
 ///
 /// The weights of one block are in memory at a time.
 ///
 /// Weights are floats. The whole data counts as one batch, whose time is that of all blocks.
 ///
 /// # Errors
-/// - Config: the model takes no text, or the data is of another kind.
+/// - Config: the model is not a sequence of blocks, or the data is of another kind.
 /// - Refused: outputs are not finite.
 /// - Io: a tensor cannot be read, or hidden states cannot be stored.
 pub fn run_offloaded(
@@ -50,45 +51,57 @@ pub(crate) fn run_keeping_states(
     progress: ItemProgress,
 ) -> Result<RunOutputs> {
     let mut input = arch.input(checkpoint)?;
-    let batches = token_batches(arch, &mut input, data, spec, samples)?;
-    let unfit = || Error::config(format!("memory.offload: {arch} is not a sequence of transformer blocks; remove it"));
-    let batches = batches.ok_or_else(unfit)?;
-    let (since, n_items) = (Instant::now(), batches.iter().map(|batch| batch.places.len()).sum::<usize>());
+    let batches = run_batches(arch, &mut input, data, spec, samples)?;
+    let unfit = || Error::config(format!("memory.offload: {arch} is not a sequence of blocks; remove it"));
+    let since = Instant::now();
     let mut runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, weights)?.ok_or_else(unfit)?;
+    if runner.n_items() == 0 {
+        return Err(no_item(spec));
+    }
     let n_blocks = runner.n_blocks();
     while let Some(block) = runner.next_block() {
         let mut after = |done, total| progress(block * total + done, n_blocks * total);
         runner.advance(weights, &mut after)?;
     }
     match (arch.task(), &input) {
-        (ModelTask::Decoder, _) => likelihood(runner, weights, (since, n_items), kept).map(RunOutputs::Likelihood),
-        (_, Input::Text { pooling, .. }) => {
-            let mut rows = Vec::new();
-            runner.leave(weights, None, |batch, network, state| {
-                let (_, padding) = batch.to_tensors(&network.device());
-                let pooled = pooling.apply(state, padding);
-                let width = pooled.dims()[1];
-                let values = briquette_nn::module::read_f32(pooled, "embeddings")?;
-                rows.extend(batch.places.iter().copied().zip(values.chunks(width).map(<[f32]>::to_vec)));
-                Ok(())
-            })?;
-            OutputRows::of(rows, vec![since.elapsed().as_secs_f64() * 1e3], 0, n_items).map(RunOutputs::Rows)
-        }
-        _ => Err(unfit()),
+        (ModelTask::Decoder, _) => likelihood(runner, weights, since, kept).map(RunOutputs::Likelihood),
+        (_, Input::Text { pooling, .. }) => rows(runner, weights, since, |batch, network, state| {
+            let (_, padding) = batch.to_tensors(&network.device())?;
+            Ok(pooling.apply(state.three(), padding))
+        }),
+        (_, Input::Images(_)) => rows(runner, weights, since, |_, _, logits| Ok(logits.two())),
     }
+}
+
+/// Returns a row of outputs per item.
+fn rows(
+    mut runner: LayerwiseRunner,
+    weights: &dyn TensorSource,
+    since: Instant,
+    output: impl Fn(&RunBatch, &Network, AnyTensor) -> Result<Tensor<2>>,
+) -> Result<RunOutputs> {
+    let (mut rows, n_items, n_skipped) = (Vec::new(), runner.n_items(), runner.n_skipped());
+    runner.leave(weights, None, |batch, network, state| {
+        let found = output(batch, network, state)?;
+        let width = found.dims()[1];
+        let values = briquette_nn::module::read_f32(found, "outputs")?;
+        rows.extend(batch.places.iter().copied().zip(values.chunks(width).map(<[f32]>::to_vec)));
+        Ok(())
+    })?;
+    OutputRows::of(rows, vec![since.elapsed().as_secs_f64() * 1e3], n_skipped, n_items).map(RunOutputs::Rows)
 }
 
 fn likelihood(
     mut runner: LayerwiseRunner,
     weights: &dyn TensorSource,
-    (since, n_items): (Instant, usize),
+    since: Instant,
     mut kept: Option<&mut StateFile>,
 ) -> Result<Likelihood> {
-    let mut found = Likelihood { batch_size: n_items, ..Likelihood::default() };
+    let mut found = Likelihood { batch_size: runner.n_items(), ..Likelihood::default() };
     runner.leave(weights, None, |batch, network, state| {
-        let (ids, _) = batch.to_tensors(&network.device());
+        let (ids, _) = batch.to_tensors(&network.device())?;
         let n = batch.length() - 1;
-        let state = state.narrow(1, 0, n);
+        let state = state.three().narrow(1, 0, n);
         if let Some(kept) = kept.as_mut().filter(|kept| kept.has_room()) {
             kept.push(&rows_of(state.clone())?, n)?;
         }
@@ -106,7 +119,7 @@ fn likelihood(
 /// Returns the largest size of weights that are in memory at a time, in bytes as f32.
 ///
 /// This is the largest block, or the part before or after the blocks. `None` if the network is not a sequence
-/// of transformer blocks.
+/// of blocks.
 ///
 /// # Errors
 /// Config and Input: the checkpoint does not match the architecture.

@@ -18,20 +18,24 @@ pub enum BlockPart {
 /// The part of the network that each tensor belongs to, by its name in files.
 #[derive(Debug, Clone)]
 pub struct NetworkParts {
-    /// The prefix of the tensor names of each block.
-    pub(super) blocks: Vec<String>,
+    /// The prefixes of the tensor names of each block.
+    pub(super) blocks: Vec<Vec<String>>,
     /// The prefixes of tensor names after the last block.
     exit: Vec<String>,
     exit_needs_entry: bool,
+    /// The elements that each block computes for an element of its input, where known.
+    growth: Vec<Option<f64>>,
 }
 
 impl NetworkParts {
     pub(super) fn of(blocks: &dyn Blocks, names: &NameMap) -> Self {
         let prefix = |path: String| format!("{}.", names.renamed(&path));
+        let prefixes = |paths: Vec<String>| paths.into_iter().map(prefix).collect();
         Self {
-            blocks: (0..blocks.n_blocks()).map(|index| prefix(blocks.block_path(index))).collect(),
-            exit: blocks.exit_paths().into_iter().map(prefix).collect(),
+            blocks: (0..blocks.n_blocks()).map(|index| prefixes(blocks.block_paths(index))).collect(),
+            exit: prefixes(blocks.exit_paths()),
             exit_needs_entry: blocks.exit_needs_entry(),
+            growth: (0..blocks.n_blocks()).map(|index| blocks.growth(index)).collect(),
         }
     }
 
@@ -39,7 +43,7 @@ impl NetworkParts {
     pub fn part_of(&self, name: &str) -> BlockPart {
         // Also matches the name of a layer without a parameter.
         let is_below = |prefix: &String| name.starts_with(prefix.as_str()) || prefix.strip_suffix('.') == Some(name);
-        match self.blocks.iter().position(is_below) {
+        match self.blocks.iter().position(|prefixes| prefixes.iter().any(is_below)) {
             Some(block) => BlockPart::Block(block),
             None if self.exit.iter().any(is_below) => BlockPart::Exit,
             None => BlockPart::Entry,
@@ -50,6 +54,11 @@ impl NetworkParts {
     pub(super) fn needs(&self, part: BlockPart, name: &str) -> bool {
         let of = self.part_of(name);
         of == part || part == BlockPart::Exit && of == BlockPart::Entry && self.exit_needs_entry
+    }
+
+    /// Returns the elements that a block computes for an element of its input, where known.
+    pub(super) fn growth(&self, block: usize) -> Option<f64> {
+        self.growth[block]
     }
 
     /// Returns the size of the largest part's weights in bytes, as f32.

@@ -1,10 +1,10 @@
-//! Hidden states between two blocks: in memory up to a bound, beyond it in a file.
+//! The values between two blocks: in memory up to a bound, beyond it in a file.
 
-use briquette_core::Result;
 use briquette_core::memory::MemoryLimit;
+use briquette_core::{Error, Result};
 use briquette_formats::draft::ScratchFile;
-use briquette_nn::module::read_f32;
-use burn::tensor::{FloatDType, Tensor};
+use briquette_models::{BlockState, HostValue};
+use burn::tensor::Device;
 use std::path::{Path, PathBuf};
 
 /// The memory of a layerwise run, and the directory for hidden states beyond it.
@@ -43,101 +43,183 @@ impl<'a> Room<'a> {
     }
 }
 
-/// The hidden states of each batch.
+/// The states of each batch: the values between two blocks.
 pub(super) struct States {
     max_bytes: u64,
     directory: PathBuf,
-    in_memory: Vec<Vec<f32>>,
+    batches: Vec<StoredState>,
+    /// Bytes of the states in memory.
     n_bytes: u64,
     on_disk: Option<OnDisk>,
 }
 
-/// Hidden states in a file, from batch `first` on.
+/// The extents of the values of a batch, and the place of their elements.
+struct StoredState {
+    dims: Vec<Vec<usize>>,
+    place: StatePlace,
+}
+
+enum StatePlace {
+    Memory(Vec<Vec<f32>>),
+    /// The offset in the file, and how many bytes there are reserved.
+    Disk {
+        start: u64,
+        reserved: u64,
+    },
+}
+
+/// States in a file.
 struct OnDisk {
     file: ScratchFile,
-    first: usize,
-    /// The offset of each batch in the file, and its number of values.
-    places: Vec<(u64, usize)>,
+    end: u64,
 }
 
 impl States {
     pub(super) fn with_room(room: Room) -> Self {
         let (max_bytes, directory) = (room.max_bytes.unwrap_or(u64::MAX), room.directory.to_path_buf());
-        Self { max_bytes, directory, in_memory: Vec::new(), n_bytes: 0, on_disk: None }
+        Self { max_bytes, directory, batches: Vec::new(), n_bytes: 0, on_disk: None }
     }
 
-    /// Sets the hidden states of the next batch, or replaces those of an earlier batch with the same size.
-    pub(super) fn set(&mut self, batch: usize, state: Tensor<3>) -> Result<()> {
-        let values = read_f32(state.cast(FloatDType::F32), "hidden states")?;
-        if let Some(held) = self.in_memory.get_mut(batch) {
-            *held = values;
-            return Ok(());
+    /// Sets the state of the next batch, or replaces the state of an earlier batch.
+    pub(super) fn set(&mut self, batch: usize, state: &BlockState) -> Result<()> {
+        self.put(batch, state.to_host()?)
+    }
+
+    /// Copies the state of a batch from other states.
+    pub(super) fn copy_from(&mut self, batch: usize, others: &Self) -> Result<()> {
+        self.put(batch, others.values(batch)?)
+    }
+
+    fn put(&mut self, batch: usize, state: Vec<HostValue>) -> Result<()> {
+        let (dims, values): (Vec<Vec<usize>>, Vec<Vec<f32>>) = state.into_iter().unzip();
+        let n_bytes = bytes_of(&values);
+        let mut freed = None;
+        match self.batches.get(batch).map(|stored| &stored.place) {
+            Some(StatePlace::Memory(old)) => self.n_bytes -= bytes_of(old),
+            Some(&StatePlace::Disk { start, reserved }) => freed = Some((start, reserved)),
+            None => {}
         }
-        let n_bytes = 4 * values.len() as u64;
-        if self.on_disk.is_none() && self.n_bytes + n_bytes <= self.max_bytes {
-            self.n_bytes += n_bytes;
-            self.in_memory.push(values);
-            return Ok(());
+        let is_new_on_disk = freed.is_none() && batch >= self.batches.len() && self.on_disk.is_some();
+        let place = match freed.is_none() && !is_new_on_disk && self.n_bytes + n_bytes <= self.max_bytes {
+            true => {
+                self.n_bytes += n_bytes;
+                StatePlace::Memory(values)
+            }
+            false => self.write(&values, freed.filter(|(_, reserved)| *reserved >= n_bytes))?,
+        };
+        let stored = StoredState { dims, place };
+        match self.batches.get_mut(batch) {
+            Some(old) => *old = stored,
+            None => self.batches.push(stored),
         }
+        Ok(())
+    }
+
+    /// Writes values at a reserved place of the file, or at its end.
+    fn write(&mut self, values: &[Vec<f32>], at: Option<(u64, u64)>) -> Result<StatePlace> {
         if self.on_disk.is_none() {
-            let (file, first) = (ScratchFile::create_in(&self.directory)?, self.in_memory.len());
-            self.on_disk = Some(OnDisk { file, first, places: Vec::new() });
+            self.on_disk = Some(OnDisk { file: ScratchFile::create_in(&self.directory)?, end: 0 });
         }
-        self.on_disk.as_mut().map_or(Ok(()), |on_disk| on_disk.set(batch, &values))
+        let on_disk = self.on_disk.as_mut().ok_or_else(|| Error::bug("a scratch file that was just created"))?;
+        let (start, reserved) = at.unwrap_or((on_disk.end, bytes_of(values)));
+        let mut next = start;
+        for value in values {
+            on_disk.file.write_at(bytemuck::cast_slice(value), next)?;
+            next += 4 * value.len() as u64;
+        }
+        on_disk.end = on_disk.end.max(start + reserved);
+        Ok(StatePlace::Disk { start, reserved })
     }
 
-    /// Returns the hidden states of a batch.
-    pub(super) fn get(&self, batch: usize) -> Result<Vec<f32>> {
-        match (self.in_memory.get(batch), &self.on_disk) {
-            (Some(values), _) => Ok(values.clone()),
-            (None, Some(on_disk)) => on_disk.get(batch),
-            (None, None) => Ok(Vec::new()),
-        }
+    /// Returns the state of a batch.
+    ///
+    /// # Errors
+    /// Io: the file cannot be read. Bug: the batch has no state.
+    pub(super) fn get(&self, batch: usize, device: &Device) -> Result<BlockState> {
+        Ok(BlockState::from_host(self.values(batch)?, device))
+    }
+
+    fn values(&self, batch: usize) -> Result<Vec<HostValue>> {
+        let StoredState { dims, place } =
+            self.batches.get(batch).ok_or_else(|| Error::bug("a batch without a state"))?;
+        let values = match (place, &self.on_disk) {
+            (StatePlace::Memory(values), _) => values.clone(),
+            (StatePlace::Disk { start, .. }, Some(on_disk)) => on_disk.read(dims, *start)?,
+            (StatePlace::Disk { .. }, None) => return Err(Error::bug("a state in a file that is not open")),
+        };
+        Ok(dims.iter().cloned().zip(values).collect())
+    }
+
+    /// Returns the number of elements of the largest state.
+    pub(super) fn most_elements(&self) -> u64 {
+        let n = |dims: &Vec<usize>| dims.iter().map(|extent| *extent as u64).product::<u64>();
+        self.batches.iter().map(|stored| stored.dims.iter().map(n).sum()).max().unwrap_or(0)
     }
 }
 
-impl OnDisk {
-    fn set(&mut self, batch: usize, values: &[f32]) -> Result<()> {
-        let place = batch - self.first;
-        if place == self.places.len() {
-            let start = self.places.last().map_or(0, |&(start, n)| start + 4 * n as u64);
-            self.places.push((start, values.len()));
-        }
-        self.file.write_at(bytemuck::cast_slice(values), self.places[place].0)
-    }
+fn bytes_of(values: &[Vec<f32>]) -> u64 {
+    values.iter().map(|value| 4 * value.len() as u64).sum()
+}
 
-    fn get(&self, batch: usize) -> Result<Vec<f32>> {
-        let (start, n) = self.places[batch - self.first];
-        let mut values = vec![0.0; n];
-        self.file.read_at(bytemuck::cast_slice_mut(&mut values), start)?;
-        Ok(values)
+impl OnDisk {
+    /// Reads the values of these extents.
+    fn read(&self, dims: &[Vec<usize>], start: u64) -> Result<Vec<Vec<f32>>> {
+        let mut next = start;
+        let one = |dims: &Vec<usize>| {
+            let mut values = vec![0.0; dims.iter().product()];
+            self.file.read_at(bytemuck::cast_slice_mut(&mut values), next)?;
+            next += 4 * values.len() as u64;
+            Ok(values)
+        };
+        dims.iter().map(one).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use burn::tensor::{Device, TensorData};
+
+    /// Returns a state of two values for a batch of `n` items.
+    fn state(seed: usize, n: usize) -> Vec<HostValue> {
+        let values = |n: usize| (0..n).map(|i| (seed * 100 + i) as f32).collect();
+        vec![(vec![n, 2, 2], values(n * 4)), (vec![2 * n], values(2 * n))]
+    }
 
     #[test]
-    fn hidden_states_beyond_the_bound_are_read_back_from_a_file() {
-        let directory = tempfile::tempdir().unwrap();
-        let device = Device::flex();
-        let state = |seed: usize, n: usize| {
-            let values: Vec<f32> = (0..n * 6).map(|i| (seed * 100 + i) as f32).collect();
-            (Tensor::<3>::from_data(TensorData::new(values.clone(), [n, 2, 3]), &device), values)
-        };
+    fn states_beyond_the_bound_are_read_back_from_a_file() {
+        let (directory, device) = (tempfile::tempdir().unwrap(), Device::flex());
         for (max_bytes, n_in_memory) in [(None, 4), (Some(0), 0), (Some(60), 1), (Some(100), 2)] {
             let mut states = States::with_room(Room { max_bytes, ..Room::new(directory.path()) });
             for round in 0..2 {
                 for batch in 0..4 {
-                    states.set(batch, state(10 * round + batch, batch + 1).0).unwrap();
+                    let state = BlockState::from_host(state(10 * round + batch, batch + 1), &device);
+                    states.set(batch, &state).unwrap();
                 }
                 for batch in [3, 0, 2, 1] {
-                    assert_eq!(states.get(batch).unwrap(), state(10 * round + batch, batch + 1).1);
+                    let found = states.get(batch, &device).unwrap().to_host().unwrap();
+                    assert_eq!(found, state(10 * round + batch, batch + 1));
                 }
             }
-            assert_eq!(states.in_memory.len(), n_in_memory, "24, 48, 72 and 96 bytes within {max_bytes:?}");
+            let in_memory = states.batches.iter().filter(|stored| matches!(stored.place, StatePlace::Memory(_)));
+            assert_eq!(in_memory.count(), n_in_memory, "24, 48, 72 and 96 bytes within {max_bytes:?}");
+        }
+    }
+
+    #[test]
+    fn states_may_grow_and_shrink_between_blocks() {
+        let directory = tempfile::tempdir().unwrap();
+        for max_bytes in [None, Some(0), Some(100)] {
+            let mut states = States::with_room(Room { max_bytes, ..Room::new(directory.path()) });
+            for sizes in [[1, 2, 3], [4, 4, 1], [2, 1, 6]] {
+                for (batch, n) in sizes.into_iter().enumerate() {
+                    states.put(batch, state(batch, n)).unwrap();
+                }
+                for (batch, n) in sizes.into_iter().enumerate() {
+                    assert_eq!(states.values(batch).unwrap(), state(batch, n), "{sizes:?} within {max_bytes:?}");
+                }
+                assert_eq!(states.most_elements(), 6 * *sizes.iter().max().unwrap() as u64);
+                assert!(states.n_bytes <= max_bytes.unwrap_or(u64::MAX));
+            }
         }
     }
 }

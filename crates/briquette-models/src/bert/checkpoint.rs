@@ -3,8 +3,10 @@
 use super::{Bert, BertConfig};
 use crate::Input;
 use crate::architecture::{Architecture, Blocks};
+use crate::block_state::BlockState;
 use crate::config::{Folder, check_layers};
 use crate::fresh::{padding_of, range_of};
+use crate::graph_net::{AnyTensor, RunInputs};
 use crate::input::Longest;
 use crate::student_config::{Smaller, keep_layers, with_sizes};
 use briquette_core::Result;
@@ -106,19 +108,19 @@ impl Blocks for Bert {
         self.n_layers()
     }
 
-    fn block_path(&self, index: usize) -> String {
-        format!("encoder.layer.{index}")
+    fn block_paths(&self, index: usize) -> Vec<String> {
+        vec![format!("encoder.layer.{index}")]
     }
 
-    fn enter(&self, tokens: Tensor<2, Int>, _padding: Tensor<2, Bool>) -> Tensor<3> {
-        self.embed(tokens)
+    fn enter(&self, inputs: &RunInputs) -> BlockState {
+        self.embed(inputs.text().0).into()
     }
 
-    fn block(&self, index: usize, state: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<3> {
-        self.layer(index, state, padding)
+    fn block(&self, index: usize, state: BlockState, inputs: &RunInputs) -> BlockState {
+        self.layer(index, state.hidden(), inputs.text().1).into()
     }
 
-    fn leave(&self, state: Tensor<3>) -> Tensor<3> {
-        state
+    fn leave(&self, state: BlockState) -> AnyTensor {
+        state.hidden().into()
     }
 }

@@ -1,5 +1,6 @@
 //! Creates the network of a checkpoint: its graph, its layers without weights, and the names of its tensors.
 
+use super::parts::BlockCuts;
 use super::weights::{BlankLayers, blank_layers};
 use super::{GraphNet, GraphOutline};
 use briquette_core::{Error, OutputAxis, Result, shown_path};
@@ -80,8 +81,9 @@ impl GraphNet {
         let BlankLayers { layers, index, renames } = blank_layers(&graph, &needed, device)?;
         let names = names(&graph, &needed, renames)?;
         let last_state = last_state(&graph, output);
-        let outline =
-            GraphOutline { graph, shapes, index, output, last_state, max_tokens: None, programs: Mutex::default() };
+        let cuts = BlockCuts::of(&graph, if takes_images { output } else { last_state });
+        let programs = Mutex::default();
+        let outline = GraphOutline { graph, shapes, index, output, last_state, cuts, max_tokens: None, programs };
         Ok((Self { layers, outline: Arc::new(outline) }, names))
     }
 }

@@ -1,20 +1,23 @@
 //! A network of a graph as a classifier, an encoder, a decoder, and a sequence of blocks.
 
 use super::layer::GraphLayer;
-use super::{GraphNet, RunInputs};
+use super::program::GraphProgram;
+use super::{AnyTensor, GraphNet, GraphRun, RunInputs, RunTokens};
 use crate::architecture::{Architecture, Blocks, Decoder};
+use crate::block_state::BlockState;
 use crate::cache::KeyValues;
 use crate::layers::Linear;
 use crate::low_rank::Linears;
 use crate::student_config::{Smaller, keep_layers};
 use briquette_core::Result;
 use briquette_cpu::float::CacheType;
-use briquette_graph::blocks::border;
 use briquette_graph::op::Composite;
-use briquette_graph::{Block, InputSource, Op, ValueId};
+use briquette_graph::{InputSource, Op, ValueId};
 use briquette_ops::fused::in_parts;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 impl Linears for GraphNet {
     fn linears(&mut self) -> Vec<(String, &mut Linear)> {
@@ -45,7 +48,7 @@ impl Architecture for GraphNet {
     }
 
     fn as_blocks(&self) -> Option<&dyn Blocks> {
-        self.is_sequence().then_some(self)
+        Some(self)
     }
 
     fn n_choosable_layers(&self) -> Option<usize> {
@@ -91,77 +94,102 @@ impl GraphNet {
         Ok(network)
     }
 
-    /// Returns whether text passes through blocks one after another, with one value between two blocks.
+    /// Returns whether text passes through blocks one after another, with hidden states alone between two blocks.
     fn is_sequence(&self) -> bool {
-        let graph = self.graph();
+        let (graph, cuts) = (self.graph(), &self.outline.cuts);
         let takes_text = graph.inputs.iter().any(|input| input.source == InputSource::TokenIds);
-        let is_simple = |block: &Block| {
-            let border = border(graph, block);
-            border.inputs.len() == 1 && border.outputs.len() == 1
-        };
-        takes_text && !graph.blocks.is_empty() && graph.blocks.iter().all(is_simple)
+        let is_simple = |block| matches!(cuts.state(block), [state] if self.outline.shapes[state.0].len() == 3);
+        takes_text && cuts.len() == graph.blocks.len() && (0..=cuts.len()).all(is_simple)
     }
 
-    /// Returns the value before a block; after the last block, its output.
+    /// Returns the hidden states before a block; after the last block, its output.
+    ///
+    /// Of several values, these are computed last.
     pub(super) fn border(&self, index: usize) -> ValueId {
-        let graph = self.graph();
-        let block = match graph.blocks.get(index) {
-            Some(block) => block,
-            None => return self.after_blocks(),
-        };
-        border(graph, block).inputs.first().copied().expect("a block has an input")
+        *self.outline.cuts.state(index).last().expect("a block has an input")
     }
 
-    fn after_blocks(&self) -> ValueId {
-        let graph = self.graph();
-        let last = graph.blocks.last().expect("a graph with blocks");
-        border(graph, last).outputs.first().copied().expect("a block has an output")
+    /// Begins a run of a block, with its program.
+    fn block_run(&self, index: usize, state: BlockState, inputs: &RunInputs) -> (GraphRun<'_>, Arc<GraphProgram>) {
+        let (graph, cuts) = (self.graph(), &self.outline.cuts);
+        let mut given = inputs.values_for(graph, &graph.nodes[cuts.nodes(index)]);
+        given.extend(cuts.state(index).iter().copied().zip(state.0));
+        let names: Vec<ValueId> = given.iter().map(|(value, _)| *value).collect();
+        let program = self.outline.program(&names, cuts.state(index + 1));
+        (GraphRun::new(&self.layers, given, inputs.attention()), program)
+    }
+
+    /// The program after the last block, up to a value.
+    fn exit_program(&self, to: ValueId) -> Arc<GraphProgram> {
+        let cuts = &self.outline.cuts;
+        self.outline.program(cuts.state(cuts.len()), &[to])
+    }
+
+    /// Returns the paths of the layers that nodes use.
+    fn layer_paths(&self, nodes: std::ops::Range<usize>) -> BTreeSet<&str> {
+        let weights = self.graph().nodes[nodes].iter().flat_map(briquette_graph::Node::weights);
+        let layers = weights.filter_map(|(_, weight)| self.outline.index.of_weight(weight));
+        layers.map(|layer| self.layers.0[layer].0.as_str()).collect()
     }
 }
 
 impl Blocks for GraphNet {
     fn n_blocks(&self) -> usize {
-        self.graph().blocks.len()
+        self.outline.cuts.len()
     }
 
-    fn block_path(&self, index: usize) -> String {
-        self.graph().blocks[index].name.clone()
+    fn block_paths(&self, index: usize) -> Vec<String> {
+        let cuts = &self.outline.cuts;
+        let paths = self.layer_paths(cuts.nodes(index));
+        let Some(name) = cuts.name(index) else { return paths.into_iter().map(str::to_string).collect() };
+        let is_below = |path: &str| path.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
+        let others = paths.into_iter().filter(|path| !is_below(path)).map(str::to_string);
+        std::iter::once(name.to_string()).chain(others).collect()
     }
 
-    fn enter(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3> {
-        self.run(&RunInputs::padded(tokens, padding), &[self.border(0)]).remove(0).three()
+    fn enter(&self, inputs: &RunInputs) -> BlockState {
+        BlockState(self.run(inputs, self.outline.cuts.state(0)))
     }
 
-    fn block(&self, index: usize, state: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<3> {
-        let border = [self.border(index), self.border(index + 1)];
-        let tokens = super::RunTokens::new(Some(padding), (0..state.dims()[1]).collect());
-        self.run_between(border, state.into(), tokens).three()
+    fn block(&self, index: usize, state: BlockState, inputs: &RunInputs) -> BlockState {
+        let (run, program) = self.block_run(index, state, inputs);
+        BlockState(run.finish(&program))
     }
 
-    fn only_show(&self, index: usize, state: Tensor<3>, padding: Tensor<2, Bool>) {
-        let (from, to) = (self.border(index), self.border(index + 1));
-        let tokens = super::RunTokens::new(Some(padding), (0..state.dims()[1]).collect());
-        let program = self.outline.program(&[from], &[to]);
-        super::GraphRun::new(&self.layers, vec![(from, state.into())], tokens).only_show(&program);
+    fn only_show(&self, index: usize, state: BlockState, inputs: &RunInputs) {
+        let (run, program) = self.block_run(index, state, inputs);
+        run.only_show(&program);
     }
 
-    fn leave(&self, state: Tensor<3>) -> Tensor<3> {
-        let tokens = super::RunTokens::default();
-        self.run_between([self.after_blocks(), self.outline.last_state], state.into(), tokens).three()
+    fn leave(&self, state: BlockState) -> AnyTensor {
+        let cuts = &self.outline.cuts;
+        let given = cuts.state(cuts.len()).iter().copied().zip(state.0).collect();
+        let last = if self.takes_images() { self.outline.output } else { self.outline.last_state };
+        GraphRun::new(&self.layers, given, RunTokens::default()).finish(&self.exit_program(last)).remove(0)
     }
 
     fn exit_paths(&self) -> Vec<String> {
         let graph = self.graph();
-        let program = self.outline.program(&[self.after_blocks()], &[self.outline.output]);
-        let layers = program.steps.iter().flat_map(|step| step.call.layers());
+        let program = self.exit_program(self.outline.output);
+        let layers = program.steps.iter().flat_map(|step| step.layers());
         let shown = layers.map(|layer| self.layers.0[layer].0.clone());
         let is_table = |path: &String| graph.nodes.iter().any(|node| is_embedding(node, path));
         shown.filter(|path| !is_table(path)).collect()
     }
 
     fn exit_needs_entry(&self) -> bool {
-        let program = self.outline.program(&[self.after_blocks()], &[self.outline.output]);
+        let program = self.exit_program(self.outline.output);
         program.steps.iter().any(|step| matches!(step.call, super::steps::GraphCall::Head(..)))
+    }
+
+    fn grouped_paths(&self) -> Vec<String> {
+        let is_grouped = |layer: &GraphLayer| matches!(layer, GraphLayer::Conv2d(conv) if conv.groups > 1);
+        self.layers.0.iter().filter(|(_, layer)| is_grouped(layer)).map(|(path, _)| path.clone()).collect()
+    }
+
+    fn growth(&self, index: usize) -> Option<f64> {
+        let [before, computed] = self.outline.cuts.n_elements(self.graph(), &self.outline.shapes, index);
+        (before > 0).then(|| computed as f64 / before as f64)
     }
 }
 

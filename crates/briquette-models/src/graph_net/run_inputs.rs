@@ -3,7 +3,7 @@
 use super::attend::RunTokens;
 use super::value::AnyTensor;
 use crate::cache::KeyValues;
-use briquette_graph::{Graph, InputSource, ValueId};
+use briquette_graph::{Graph, InputSource, Node, ValueId};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
 /// Inputs of a graph.
@@ -22,6 +22,8 @@ enum InputKind {
     /// Token ids and their padding mask `[batch, length]`, true at padding tokens.
     Text(Tensor<2, Int>, Option<Tensor<2, Bool>>),
     Images(Tensor<4>),
+    /// Images that blocks have turned into other values already.
+    ReadImages,
 }
 
 impl RunInputs {
@@ -40,6 +42,25 @@ impl RunInputs {
         Self { kind: InputKind::Images(images), types: None, first: Vec::new() }
     }
 
+    /// Inputs of the blocks of an image network: the values between blocks say all.
+    pub fn read_images() -> Self {
+        Self { kind: InputKind::ReadImages, types: None, first: Vec::new() }
+    }
+
+    /// Returns token ids and their padding, which is true at padding tokens.
+    ///
+    /// # Panics
+    /// If these are images.
+    pub(crate) fn text(&self) -> (Tensor<2, Int>, Tensor<2, Bool>) {
+        match &self.kind {
+            InputKind::Text(ids, padding) => {
+                let none = || Tensor::<2, Int>::zeros(ids.dims(), &ids.device()).greater_elem(0);
+                (ids.clone(), padding.clone().unwrap_or_else(none))
+            }
+            _ => panic!("found images, expected text"),
+        }
+    }
+
     /// Sets the segment of each token, `[batch, length]`: 0, or 1 for the second text of a pair.
     #[must_use]
     pub fn with_types(self, types: Tensor<2, Int>) -> Self {
@@ -56,7 +77,7 @@ impl RunInputs {
     pub(super) fn attention<'a>(&self) -> RunTokens<'a> {
         match &self.kind {
             InputKind::Text(ids, padding) => RunTokens::new(padding.clone(), positions(&self.first, ids.dims()[1])),
-            InputKind::Images(_) => RunTokens::new(None, Vec::new()),
+            InputKind::Images(_) | InputKind::ReadImages => RunTokens::new(None, Vec::new()),
         }
     }
 
@@ -66,6 +87,13 @@ impl RunInputs {
     /// If the graph takes text and these are images, or the reverse.
     pub(super) fn values(&self, graph: &Graph) -> Vec<(ValueId, AnyTensor)> {
         graph.inputs.iter().map(|input| (input.value, self.value(input.source))).collect()
+    }
+
+    /// Returns the values of text inputs that some nodes use; images are no such inputs.
+    pub(super) fn values_for(&self, graph: &Graph, nodes: &[Node]) -> Vec<(ValueId, AnyTensor)> {
+        let is_used = |value: ValueId| nodes.iter().flat_map(Node::values).any(|(_, used)| used == value);
+        let inputs = graph.inputs.iter().filter(|input| input.source != InputSource::Images && is_used(input.value));
+        inputs.map(|input| (input.value, self.value(input.source))).collect()
     }
 
     fn value(&self, source: InputSource) -> AnyTensor {

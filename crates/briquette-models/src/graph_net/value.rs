@@ -1,6 +1,8 @@
 //! Tensors of any rank, as operations of a graph exchange them.
 
-use burn::tensor::{Int, Tensor};
+use briquette_core::Result;
+use briquette_nn::module::read_f32;
+use burn::tensor::{FloatDType, Gradients, Int, Tensor};
 
 /// A tensor between two operations of a graph.
 #[derive(Debug, Clone)]
@@ -85,6 +87,33 @@ impl AnyTensor {
         }
     }
 
+    /// Copies the elements to the host, in f32.
+    ///
+    /// # Errors
+    /// Io: the device fails.
+    ///
+    /// # Panics
+    /// If the value has indices.
+    pub fn to_f32(&self, what: &str) -> Result<Vec<f32>> {
+        with_tensor!(self, x => read_f32(x.clone().cast(FloatDType::F32), what))
+    }
+
+    /// Returns a leaf of an autodiff graph with these elements.
+    pub(crate) fn leaf(self) -> Self {
+        with_tensor!(self, x => Tensor::from_inner(x).require_grad().into())
+    }
+
+    /// Returns the gradient of a leaf; zeros if it has none.
+    pub(crate) fn gradient(&self, gradients: &Gradients) -> Self {
+        with_tensor!(self, x => x.grad(gradients).unwrap_or_else(|| x.clone().inner().zeros_like()).into())
+    }
+
+    /// Returns the sum of the products with other values, which are not differentiated.
+    pub(crate) fn dot(self, other: Self) -> Tensor<1> {
+        let other = with_tensor!(other, x => Self::from(Tensor::from_inner(x)));
+        with_tensor!(self.zip(other, BinaryFunction::Mul), x => x.sum())
+    }
+
     /// Returns the indices.
     ///
     /// # Panics
@@ -100,7 +129,7 @@ impl AnyTensor {
     ///
     /// # Panics
     /// If the number of elements differs, or the rank is not 1 to 6.
-    pub(super) fn reshaped(self, shape: &[usize]) -> Self {
+    pub(crate) fn reshaped(self, shape: &[usize]) -> Self {
         with_tensor!(self, x => match *shape {
             [a] => x.reshape([a]).into(),
             [a, b] => x.reshape([a, b]).into(),

@@ -3,16 +3,18 @@
 use super::{Llama, LlamaConfig};
 use crate::Input;
 use crate::architecture::{Architecture, Blocks, Decoder};
+use crate::block_state::BlockState;
 use crate::cache::KeyValues;
 use crate::config::{Folder, check_layers, has_tensor};
 use crate::fresh::{padding_of, range_of};
+use crate::graph_net::{AnyTensor, RunInputs};
 use crate::input::Longest;
 use crate::student_config::{LAYER_TYPES, Smaller, keep_layers, with_sizes};
 use briquette_core::{Error, Result};
 use briquette_cpu::float::CacheType;
 use briquette_formats::Checkpoint;
 use briquette_nn::NameMap;
-use burn::tensor::{Bool, Device, Int, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 use serde_json::{Map, Value};
 
 /// Values of `model_type` in config.json. Mistral and Qwen2 are Llama's network with other sizes, windows and
@@ -119,24 +121,24 @@ impl Blocks for Llama {
         self.n_layers()
     }
 
-    fn block_path(&self, index: usize) -> String {
-        format!("model.layers.{index}")
+    fn block_paths(&self, index: usize) -> Vec<String> {
+        vec![format!("model.layers.{index}")]
     }
 
-    fn enter(&self, tokens: Tensor<2, Int>, _padding: Tensor<2, Bool>) -> Tensor<3> {
-        self.embed(tokens)
+    fn enter(&self, inputs: &RunInputs) -> BlockState {
+        self.embed(inputs.text().0).into()
     }
 
-    fn block(&self, index: usize, state: Tensor<3>, _padding: Tensor<2, Bool>) -> Tensor<3> {
-        self.layer(index, state)
+    fn block(&self, index: usize, state: BlockState, _inputs: &RunInputs) -> BlockState {
+        self.layer(index, state.hidden()).into()
     }
 
-    fn only_show(&self, index: usize, state: Tensor<3>, _padding: Tensor<2, Bool>) {
-        self.show_layer(index, state);
+    fn only_show(&self, index: usize, state: BlockState, _inputs: &RunInputs) {
+        self.show_layer(index, state.hidden());
     }
 
-    fn leave(&self, state: Tensor<3>) -> Tensor<3> {
-        self.normed(state)
+    fn leave(&self, state: BlockState) -> AnyTensor {
+        self.normed(state.hidden()).into()
     }
 
     fn exit_paths(&self) -> Vec<String> {

@@ -76,24 +76,25 @@ mod run {
     use briquette_core::Error;
     use briquette_core::memory::MemoryLimit;
     use briquette_eval::layerwise::{BlockPart, Room};
-    use briquette_eval::samples::token_batches;
+    use briquette_eval::samples::run_batches;
     use briquette_eval::{Gathering, LayerwiseRunner, Samples};
     use briquette_formats::presence;
-    use briquette_models::ModelTask;
     use briquette_nn::Probe;
     use briquette_recipe::plan::settle_unseen;
     use briquette_writer::TensorPlan;
 
     /// Returns whether the model runs block by block during compression.
     ///
-    /// This applies to text models whose weights are updated, or whose blocks should receive the outputs of
+    /// This applies to models with blocks whose weights are updated, or whose blocks should receive the outputs of
     /// compressed blocks.
     pub(crate) fn goes_by_block(recipe: &Recipe, checkpoint: &Checkpoint) -> bool {
         let Some(calibration) = &recipe.calibration else { return false };
         let moves = recipe.stages.iter().any(Stage::updates_weights);
-        let is_text =
-            arch_of(calibration.arch.as_deref(), checkpoint).is_ok_and(|arch| arch.task() != ModelTask::Classifier);
-        is_text && (moves || calibration.is_sequential)
+        let has_blocks = || {
+            let arch = arch_of(calibration.arch.as_deref(), checkpoint)?;
+            Ok::<bool, Error>(LayerwiseRunner::parts(checkpoint, arch)?.is_some())
+        };
+        (moves || calibration.is_sequential) && has_blocks().unwrap_or(false)
     }
 
     /// Returns the recipe with a file of statistics for its stages, after gathering them from the original
@@ -138,7 +139,7 @@ mod run {
     ) -> Result<()> {
         let device = briquette_models::device(&options.device)?;
         let arch = arch_of(calibration.arch.as_deref(), checkpoint)?;
-        check_offload(calibration.is_offloaded, arch)?;
+        check_offload(calibration.is_offloaded, checkpoint, arch)?;
         let spec = spec_of(&calibration.data);
         let data = spec.open(arch.task())?;
         let samples = Samples { n: calibration.n_samples, seed: calibration.seed };
@@ -174,15 +175,14 @@ mod run {
             let (spec, mut input) = (spec_of(&calibration.data), arch.input(job.checkpoint)?);
             let data = spec.open(arch.task())?;
             let samples = Samples { n: calibration.n_samples, seed: calibration.seed };
-            let batches = token_batches(arch, &mut input, &data, &spec, samples)?
-                .ok_or_else(|| Error::bug("a text model that takes no text"))?;
+            let batches = run_batches(arch, &mut input, &data, &spec, samples)?;
             let layers = LayerwiseRunner::layers_of(job.checkpoint, arch)?;
             settle_unseen(plan, |tensor| !layers.contains(layer_of(&tensor.info.name)));
             let solver = Solver::new(job, plan)?;
             let limit = limit_of_host(calibration.limit, job.options);
             let room = Room::within(limit, job.scratch);
-            let parts = LayerwiseRunner::parts(job.checkpoint, arch)?
-                .ok_or_else(|| Error::bug("a text model without transformer blocks"))?;
+            let parts =
+                LayerwiseRunner::parts(job.checkpoint, arch)?.ok_or_else(|| Error::bug("a model without blocks"))?;
             let is_of_entry = |tensor: &TensorPlan| {
                 calibration.is_sequential
                     && parts.part_of(&tensor.info.name) == BlockPart::Entry
@@ -193,7 +193,7 @@ mod run {
             limit.map_or(Ok(()), |limit| limit.check_before("compress the embeddings", n_more))?;
             let entry = Simulated::of(job.checkpoint, plan, (&solver, &found.source), is_of_entry)?;
             let runner = LayerwiseRunner::begin(job.checkpoint, arch, &device, batches, room, &entry)?;
-            let runner = runner.ok_or_else(|| Error::bug("a text model without transformer blocks"))?;
+            let runner = runner.ok_or_else(|| Error::bug("a model without blocks"))?;
             drop(entry);
             LayerwiseSolve { job, calibration, runner, plan, found, solver, limit }.run()
         })

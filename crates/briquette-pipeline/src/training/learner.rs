@@ -2,6 +2,7 @@
 
 use briquette_distill::{Layered, Outputs, Traced, Wanted};
 use briquette_models::bert::BertTrace;
+use briquette_models::graph_net::RunInputs;
 use briquette_models::text::Pooling;
 use briquette_models::{Input, LoadedModel, Network};
 use burn::module::Module;
@@ -89,7 +90,7 @@ fn of_windows(network: &Network, tokens: &Tensor<2, Int>, wanted: Wanted) -> Out
 /// Returns the logits of a decoder from the output of its last block.
 fn scores_of(network: &Network, state: Tensor<3>) -> Tensor<3> {
     let blocks = network.as_blocks().expect("a network of layers");
-    network.as_decoder().scores(blocks.leave(state))
+    network.as_decoder().scores(blocks.leave(state.into()).three())
 }
 
 /// Returns a mask without padding.
@@ -107,12 +108,13 @@ impl Layered for Learner {
     fn enter(&self, input: &Inputs) -> Tensor<3> {
         let blocks = self.network.as_blocks().expect("a network of layers");
         let (tokens, padding) = tokens_of(input);
-        blocks.enter(tokens, padding)
+        blocks.enter(&RunInputs::padded(tokens, padding)).hidden()
     }
 
     fn layer(&self, index: usize, state: Tensor<3>, input: &Inputs) -> Tensor<3> {
         let blocks = self.network.as_blocks().expect("a network of layers");
-        blocks.block(index, state, tokens_of(input).1)
+        let (tokens, padding) = tokens_of(input);
+        blocks.block(index, state.into(), &RunInputs::padded(tokens, padding)).hidden()
     }
 
     fn leave(&self, states: Vec<Tensor<3>>, input: &Inputs, wanted: Wanted) -> Outputs {

@@ -24,7 +24,7 @@ pub struct CalibrationRun {
     pub is_sequential: bool,
     /// Memory limit in bytes.
     pub limit: Option<u64>,
-    /// Whether only one block's weights are in memory at a time. Text models always run this way.
+    /// Whether only one block's weights are in memory at a time. Models with blocks always run this way.
     pub is_offloaded: bool,
 }
 

@@ -74,7 +74,7 @@ pub fn settle_unseen(plan: &mut Plan, is_unseen: impl Fn(&TensorPlan) -> bool) {
     let hows: BTreeSet<&str> = names.iter().map(|(_, how)| *how).collect();
     for how in hows {
         let of_how: Vec<&str> = names.iter().filter(|(_, its)| *its == how).map(|(name, _)| name.as_str()).collect();
-        plan.remarks.push(format!("{} did not run on the calibration data: weights are {how}.", listed(&of_how)));
+        plan.remarks.push(format!("The calibration observed no inputs of {}: weights are {how}.", listed(&of_how)));
     }
 }
 
