@@ -65,7 +65,13 @@ fn compressing_and_verifying_take_a_bounded_number_of_bytes_a_tensor() {
     let sandbox = Sandbox::new();
     sandbox.write("few.safetensors", many(few, [2, 2]));
     sandbox.write("more.safetensors", many(more, [2, 2]));
-    for (line, most) in [("compress NAME.safetensors -o NAME --quantize int8", 1_700), ("verify NAME", 900)] {
+    let lines = [
+        ("compress NAME.safetensors -o NAME --quantize int8", 350),
+        ("verify NAME", 250),
+        ("compress NAME.safetensors -o NAME --prune 0.5 --force", 350),
+        ("verify NAME", 250),
+    ];
+    for (line, most) in lines {
         let [small, large] = ["few", "more"].map(|name| traced_peak(&sandbox, &line.replace("NAME", name)));
         let each = large.saturating_sub(small) / (more - few);
         assert!(each < most, "{line}: {each} bytes a tensor, {small} and {large}");

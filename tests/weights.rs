@@ -52,8 +52,8 @@ pub(crate) fn tensors_of(path: &Path) -> BTreeMap<String, Tensor> {
     let read = |(index, info): (usize, &TensorInfo)| {
         let mut bytes = vec![0; info.n_bytes()];
         checkpoint.read(index, 0, &mut bytes).unwrap();
-        let tensor = Tensor { name: info.name.clone(), dtype: info.dtype, shape: info.shape.0.clone(), bytes };
-        (info.name.clone(), tensor)
+        let tensor = Tensor { name: info.name.to_string(), dtype: info.dtype, shape: info.shape.0.clone(), bytes };
+        (info.name.to_string(), tensor)
     };
     checkpoint.tensors().iter().enumerate().map(read).collect()
 }
@@ -64,7 +64,10 @@ pub(crate) fn stored_tensors_of(path: &Path) -> BTreeMap<String, Tensor> {
     let read = |(info, start): (TensorInfo, u64)| {
         let mut bytes = vec![0; info.n_bytes()];
         file.read_at(start, &mut bytes).unwrap();
-        (info.name.clone(), Tensor { name: info.name, dtype: info.dtype, shape: info.shape.0, bytes })
+        (
+            info.name.to_string(),
+            Tensor { name: info.name.to_string(), dtype: info.dtype, shape: info.shape.0.clone(), bytes },
+        )
     };
     safetensors::FileHeader::read(&file).unwrap().tensors.into_iter().map(read).collect()
 }

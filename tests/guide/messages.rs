@@ -24,7 +24,7 @@ const COMMANDS: &[&str] = &[
     "briquette plan unknown.safetensors --quantize int8",
     "briquette eval turned --data fixtures/models/sentences.txt --layout burn",
     "briquette plan fixtures/digits --quantize int4-g100",
-    "briquette eval roberta --data fixtures/models/sentences.txt",
+    "briquette eval xlnet --data fixtures/models/sentences.txt",
     "briquette eval alone/model.safetensors --data fixtures/models/sentences.txt",
     "briquette eval fixtures/digits --data fixtures/digits-data.safetensors --device cuda:0",
     "briquette eval fixtures/digits --data fixtures/models/sentences.txt",
@@ -60,8 +60,8 @@ briquette compress fixtures/digits -o out/digits --quantize int8 --quiet
 cp -r out/digits damaged
 printf 'x' | dd of=damaged/model.briquette.safetensors bs=1 seek=20000 conv=notrunc status=none
 cp -r fixtures/models/bert-tiny turned
-cp -r fixtures/models/bert-tiny roberta
-sed -i 's/"bert"/"roberta"/' roberta/config.json
+cp -r fixtures/models/bert-tiny xlnet
+sed -i 's/"bert"/"xlnet"/' xlnet/config.json
 mkdir alone mine
 cp fixtures/models/bert-tiny/model.safetensors alone/
 echo 'keep this' > mine/notes.txt

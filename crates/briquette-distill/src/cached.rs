@@ -153,7 +153,7 @@ fn tensors_of(path: &Path) -> Result<FileTensors> {
     let read = |(index, info): (usize, &TensorInfo)| {
         let mut bytes = vec![0; info.n_bytes()];
         file.read(index, 0, &mut bytes)?;
-        Ok((info.name.clone(), (info.dtype, info.shape.0.clone(), bytes)))
+        Ok((info.name.to_string(), (info.dtype, info.shape.0.clone(), bytes)))
     };
     let mut tensors: FileTensors = file.tensors().iter().enumerate().map(read).collect::<Result<_>>()?;
     let expected = tensors.remove(SUM).map(|(_, _, sum)| sum);

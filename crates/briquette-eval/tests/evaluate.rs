@@ -163,8 +163,7 @@ fn an_image_that_does_not_decode_is_counted_or_fatal() {
     for workers in [0, 2] {
         request.batching.workers = workers;
         let message = message(&request);
-        let path = fixture("models/images/owl/damaged.png");
-        assert!(message.starts_with(&format!("{}: it is not a valid image", path.display())), "{message}");
+        assert!(message.contains("images/owl/damaged.png: it is not a valid image"), "{message}");
     }
     request.data.crop = Some([64, 64]);
     assert!(message(&request).contains("crop 64x64 is not within size 40"));
@@ -322,10 +321,9 @@ fn unsupported_configs_are_refused_with_the_reason() {
     {
         assert!(said(&good.replace(size, by), &request).contains("; correct "));
     }
-    let of_roberta = good.replace("\"model_type\": \"bert\"", "\"model_type\": \"roberta\"");
+    let of_xlnet = good.replace("\"model_type\": \"bert\"", "\"model_type\": \"xlnet\"");
     assert!(
-        said(&of_roberta, &request)
-            .contains("model_type \"roberta\", which cannot be run; expected one of bert, llama")
+        said(&of_xlnet, &request).contains("model_type \"xlnet\", which cannot be run; expected one of bert, llama")
     );
     assert!(said(&good.replace("\"hidden_size\": 32", "\"hidden_size\": 64"), &request).contains("of another shape"));
     request.arch = Some(Arch::Llama);

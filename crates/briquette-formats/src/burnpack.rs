@@ -125,7 +125,7 @@ pub fn write_header(tensors: &[TensorInfo], metadata: &BTreeMap<String, String>)
                 .at(format_args!("tensor {:?}", info.name))
         })?;
         let end = offset + info.n_bytes() as u64;
-        let shape = info.shape.clone();
+        let shape = Shape::clone(&info.shape);
         descriptors.insert(info.name.as_str(), Descriptor { dtype, shape, data_offsets: (offset, end) });
         starts.push(offset);
         offset = end.next_multiple_of(TENSOR_ALIGNMENT);
@@ -216,7 +216,7 @@ mod tests {
     fn files_of_burn_are_read_and_every_prefix_is_refused() {
         let tensors = infos().into_iter().map(|info| {
             let bytes = Bytes::from_bytes_vec((0..info.n_bytes()).map(|i| i as u8 + 1).collect());
-            Tensor::new(info.name, to_burn(info.dtype).unwrap(), info.shape.0, Some(7), bytes)
+            Tensor::new(info.name.to_string(), to_burn(info.dtype).unwrap(), info.shape.0.clone(), Some(7), bytes)
         });
         let bytes = Writer::new(tensors.collect()).with_metadata("k", "v").into_bytes().unwrap();
         let dir = tempfile::tempdir().unwrap();

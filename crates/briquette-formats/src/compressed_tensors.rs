@@ -49,7 +49,7 @@ pub(crate) fn open(plain: PlainFiles, config: &serde_json::Value) -> Result<Stor
     for info in plain.tensors() {
         match coded.remove(info.name.as_str()) {
             Some(tensor) => tensors.push(tensor),
-            None if parts.used.contains(&info.name) => {}
+            None if parts.used.contains(info.name.as_str()) => {}
             None => tensors.push(parts.as_it_is(info)?),
         }
     }

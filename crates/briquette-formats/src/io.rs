@@ -17,9 +17,11 @@ pub mod paths;
 pub mod presence;
 pub mod sums;
 pub mod tensor;
+pub(crate) mod tensor_name;
 
 pub use draft::{Draft, DraftFile};
 pub use file::InputFile;
 pub use left_out::LeftOut;
 pub use model_dir::ModelDir;
 pub use tensor::{TensorInfo, TensorSource};
+pub use tensor_name::TensorName;

@@ -47,11 +47,12 @@ pub use activations::ActivationRounding;
 pub use checkpoint::{Checkpoint, Compressed, InputFormat};
 pub use choice::Choice;
 pub use io::{
-    Draft, DraftFile, InputFile, LeftOut, ModelDir, TensorInfo, TensorSource, contained, draft, file, limits,
-    model_dir, names, presence, sums, tensor,
+    Draft, DraftFile, InputFile, LeftOut, ModelDir, TensorInfo, TensorName, TensorSource, contained, draft, file,
+    limits, model_dir, names, presence, sums, tensor,
 };
 pub use loadable::{Limits, LoadableFamily};
 pub use manifest::{Manifest, ManifestEntry, ManifestHead};
+pub use ours::OutputFiles;
 pub use output_format::OutputFormat;
 pub use stored::{StoredDir, StoredTensor};
 pub use weight_layout::WeightLayout;

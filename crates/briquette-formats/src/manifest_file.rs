@@ -3,7 +3,7 @@
 use crate::manifest::VERSION;
 use crate::window::{JsonBytes, Window};
 use crate::{InputFile, Manifest, ManifestEntry, ManifestHead, OutputFormat, limits};
-use briquette_core::Result;
+use briquette_core::{Result, Storage};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -11,14 +11,46 @@ use std::collections::BTreeSet;
 const WINDOW_BYTES: usize = 1 << 18;
 
 /// A manifest in a file, with valid entries sorted by name.
-pub(crate) struct ManifestFile<'a> {
-    file: &'a InputFile,
+pub(crate) struct ManifestFile {
+    file: InputFile,
     pub(crate) head: ManifestHead,
-    pub(crate) n_tensors: usize,
-    /// The weight files of its entries.
-    pub(crate) files: BTreeSet<String>,
+    pub(crate) totals: Totals,
     /// The whole manifest, if it could not be read through a window.
     whole: Option<Manifest>,
+}
+
+/// Facts about all entries of a manifest.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    /// Number of tensors.
+    pub(crate) n_tensors: usize,
+    /// Bytes of all values: f32 for codes, else the tensor's type.
+    pub(crate) n_value_bytes: u64,
+    /// Number of entropy-coded codes, and the bytes of their blocks.
+    pub(crate) coded: (u64, u64),
+    /// The weight files.
+    pub(crate) files: BTreeSet<String>,
+    /// The tensors that others are tied to.
+    pub(crate) mains: BTreeSet<String>,
+}
+
+impl Totals {
+    fn add(&mut self, entry: &ManifestEntry) {
+        self.n_tensors += 1;
+        let n_elements = entry.shape.n_elements().unwrap_or(usize::MAX) as u64;
+        let n_bits = if entry.coding.codes.is_some() { 32 } else { entry.dtype.n_bits() as u64 };
+        self.n_value_bytes = self.n_value_bytes.saturating_add(n_elements.saturating_mul(n_bits) / 8);
+        if let Storage::Entropy { n_bytes } = entry.coding.storage {
+            let (n_codes, sum) = self.coded;
+            self.coded = (n_codes.saturating_add(n_elements), sum.saturating_add(n_bytes as u64));
+        }
+        if !self.files.contains(&entry.file) {
+            self.files.insert(entry.file.clone());
+        }
+        if let Some(main) = entry.tied_to.as_ref().filter(|main| !self.mains.contains(*main)) {
+            self.mains.insert(main.clone());
+        }
+    }
 }
 
 /// The keys of a manifest that were read so far.
@@ -32,28 +64,25 @@ struct ManifestKeys {
     has_tensors: bool,
 }
 
-impl<'a> ManifestFile<'a> {
+impl ManifestFile {
     /// Reads the whole manifest once, and stores everything except the tensors.
     ///
     /// # Errors
     /// - Input: the file is not a manifest, or has a newer version.
     /// - Io: the file cannot be read.
-    pub(crate) fn open(file: &'a InputFile) -> Result<Self> {
-        let (mut files, mut n_tensors) = (BTreeSet::new(), 0);
+    pub(crate) fn open(file: InputFile) -> Result<Self> {
+        let mut totals = Totals::default();
         let mut note = |_: String, entry: ManifestEntry| {
-            n_tensors += 1;
-            if !files.contains(&entry.file) {
-                files.insert(entry.file);
-            }
+            totals.add(&entry);
             Some(())
         };
         if file.len() <= limits::MAX_OWN_BYTES
-            && let Some(head) = of_window(file, &mut note)?
+            && let Some(head) = of_window(&file, &mut note)?
         {
-            return Ok(Self { file, head, n_tensors, files, whole: None });
+            return Ok(Self { file, head, totals, whole: None });
         }
         // Reading the whole manifest gives the error message.
-        let mut whole = Manifest::read(file)?;
+        let mut whole = Manifest::read(&file)?;
         let head = ManifestHead {
             format: std::mem::take(&mut whole.format),
             version: whole.version,
@@ -61,32 +90,27 @@ impl<'a> ManifestFile<'a> {
             profile: whole.profile,
             recipe: whole.recipe.take(),
         };
-        let files = whole.tensors.values().map(|entry| entry.file.clone()).collect();
-        Ok(Self { file, head, n_tensors: whole.tensors.len(), files, whole: Some(whole) })
+        let mut totals = Totals::default();
+        whole.tensors.values().for_each(|entry| totals.add(entry));
+        Ok(Self { file, head, totals, whole: Some(whole) })
     }
 
-    /// Calls `each` with the head and every entry, sorted by name, and returns the head.
+    /// Calls `each` with every entry, sorted by name.
     ///
     /// # Errors
     /// - Errors of `each`.
     /// - Input: the file was changed since it was opened.
     /// - Io: the file cannot be read.
-    pub(crate) fn for_each(
-        self,
-        mut each: impl FnMut(&ManifestHead, String, ManifestEntry) -> Result<()>,
-    ) -> Result<ManifestHead> {
-        let head = self.head;
-        if let Some(whole) = self.whole {
-            whole.tensors.into_iter().try_for_each(|(name, entry)| each(&head, name, entry))?;
-            return Ok(head);
+    pub(crate) fn for_each(&self, each: &mut dyn FnMut(String, ManifestEntry) -> Result<()>) -> Result<()> {
+        if let Some(whole) = &self.whole {
+            return whole.tensors.iter().try_for_each(|(name, entry)| each(name.clone(), entry.clone()));
         }
         let mut failed = None;
-        let found = of_window(self.file, &mut |name, entry| {
-            each(&head, name, entry).map_err(|error| failed = Some(error)).ok()
-        });
+        let found =
+            of_window(&self.file, &mut |name, entry| each(name, entry).map_err(|error| failed = Some(error)).ok());
         match (failed, found?) {
             (Some(error), _) => Err(error),
-            (None, Some(_)) => Ok(head),
+            (None, Some(_)) => Ok(()),
             (None, None) => {
                 self.file.check_unchanged()?;
                 let message = "cannot be read a second time; the file is damaged";

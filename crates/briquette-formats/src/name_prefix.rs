@@ -44,7 +44,7 @@ fn take(infos: &mut [TensorInfo], prefix: &str) -> usize {
     let mut n_removed = 0;
     for info in infos {
         if let Some(rest) = info.name.strip_prefix(prefix).filter(|rest| !rest.is_empty()) {
-            info.name = rest.to_string();
+            info.name = rest.into();
             n_removed += 1;
         }
     }

@@ -16,7 +16,11 @@ use std::collections::BTreeMap;
 pub struct PlainFiles {
     files: Vec<InputFile>,
     infos: Vec<TensorInfo>,
-    places: Vec<Place>,
+    /// The offset of each tensor in its file; 0 if it is gathered.
+    offsets: Vec<u64>,
+    /// Tensors that are gathered on each read, by index.
+    #[cfg(feature = "pytorch")]
+    gathered: BTreeMap<usize, Box<crate::pytorch::Gathered>>,
     /// The index of the first tensor of each file. There may be millions of tensors, but few files.
     firsts: Vec<usize>,
     n_bytes: u64,
@@ -25,16 +29,6 @@ pub struct PlainFiles {
     transposed: Vec<String>,
     /// Free-form strings of the headers. For equal keys, the first file has priority.
     pub metadata: BTreeMap<String, String>,
-}
-
-/// The location of a tensor's bytes.
-#[derive(Debug)]
-enum Place {
-    /// Contiguous, at this offset of the file.
-    At(u64),
-    /// Gathered on each read.
-    #[cfg(feature = "pytorch")]
-    Gathered(Box<crate::pytorch::Gathered>),
 }
 
 impl PlainFiles {
@@ -63,9 +57,12 @@ impl PlainFiles {
     fn push_pytorch(&mut self, file: InputFile, choice: &Choice) -> Result<InputFile> {
         let (file, found) = crate::pytorch::read(file, choice.key.as_deref())?;
         for (info, place) in found.tensors {
-            self.places.push(match place {
-                TensorPlace::At(offset) => Place::At(offset),
-                TensorPlace::Gathered(tensor) => Place::Gathered(tensor),
+            self.offsets.push(match place {
+                TensorPlace::At(offset) => offset,
+                TensorPlace::Gathered(tensor) => {
+                    self.gathered.insert(self.infos.len(), tensor);
+                    0
+                }
             });
             self.infos.push(info);
         }
@@ -83,15 +80,23 @@ impl PlainFiles {
 
     fn push_header(&mut self, header: safetensors::FileHeader, file: InputFile) -> InputFile {
         self.infos.reserve(header.tensors.len());
-        self.places.reserve(header.tensors.len());
+        self.offsets.reserve(header.tensors.len());
         for (info, offset) in header.tensors {
-            self.places.push(Place::At(offset));
+            self.offsets.push(offset);
             self.infos.push(info);
         }
         for (key, value) in header.metadata {
             self.metadata.entry(key).or_insert(value);
         }
         file
+    }
+
+    /// Returns whether a tensor is gathered on each read.
+    fn is_gathered(&self, _index: usize) -> bool {
+        #[cfg(feature = "pytorch")]
+        return self.gathered.contains_key(&_index);
+        #[cfg(not(feature = "pytorch"))]
+        false
     }
 
     /// Returns the index of the file of a tensor.
@@ -176,20 +181,18 @@ impl TensorSource for PlainFiles {
     fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()> {
         assert!(start + out.len() <= self.infos[index].n_bytes(), "the range is inside the tensor");
         let file = &self.files[self.file_of(index)];
-        match &self.places[index] {
-            Place::At(offset) => file.read_at(offset + start as u64, out),
-            #[cfg(feature = "pytorch")]
-            Place::Gathered(tensor) => {
-                let bytes = tensor.read(file)?;
-                let found = bytes.get(start..start + out.len());
-                out.copy_from_slice(found.ok_or_else(|| Error::bug("a gathered tensor is too short"))?);
-                Ok(())
-            }
+        #[cfg(feature = "pytorch")]
+        if let Some(tensor) = self.gathered.get(&index) {
+            let bytes = tensor.read(file)?;
+            let found = bytes.get(start..start + out.len());
+            out.copy_from_slice(found.ok_or_else(|| Error::bug("a gathered tensor is too short"))?);
+            return Ok(());
         }
+        file.read_at(self.offsets[index] + start as u64, out)
     }
 
     fn reads_ranges(&self, index: usize) -> bool {
-        matches!(self.places[index], Place::At(_))
+        !self.is_gathered(index)
     }
 
     fn files(&self) -> Vec<&InputFile> {

@@ -1,11 +1,13 @@
 //! The safetensors format: an 8-byte length, a JSON header, and the tensors one after another.
 
 mod header_json;
+mod header_stream;
 mod raw_header;
 
 use crate::{InputFile, TensorInfo, limits, tensor};
 use briquette_core::{DType, Error, Result};
 pub use header_json::{Counted, HeaderJson, LENGTH};
+pub(crate) use header_stream::HeaderStream;
 use raw_header::RawHeader;
 use std::collections::BTreeMap;
 

@@ -8,14 +8,14 @@ mod source;
 use crate::digests::Digests;
 use crate::foreign::ForeignLayout;
 use crate::output_format::FilePart;
-use crate::plain::TensorsByName;
 use crate::tensor::TensorInfo;
 use crate::{ActivationRounding, InputFile, ManifestHead};
 use briquette_core::block::{RowDecoder, StoredRows};
 use briquette_core::encoded::Part;
-use briquette_core::{Coding, DType, Error, Grouping, Hash128, Mask, OutputAxis, Result, Rows, Storage, bits};
+use briquette_core::{Coding, DType, Error, Grouping, Hash128, Mask, OutputAxis, Result, Rows, Shape, Storage, bits};
 use read_block::ReadBlock;
 use std::ops::Range;
+use std::sync::Arc;
 
 pub(crate) use read_block::DirNumber;
 
@@ -40,6 +40,19 @@ pub enum PartBytes {
     },
 }
 
+/// A tensor of a file, which may be a part of a tensor of the model.
+#[derive(Debug, Clone)]
+pub struct FoundPart {
+    /// Element type.
+    pub dtype: DType,
+    /// Extents.
+    pub shape: Arc<Shape>,
+    /// Index of the file.
+    pub file: usize,
+    /// First byte.
+    pub offset: u64,
+}
+
 /// A tensor stored in parts.
 #[derive(Debug, Clone)]
 pub struct StoredTensor {
@@ -61,7 +74,7 @@ pub struct StoredTensor {
 #[derive(Debug)]
 pub struct StoredDir {
     /// The weight files.
-    pub files: Vec<InputFile>,
+    pub files: Arc<Vec<InputFile>>,
     /// The tensors, in the order of `infos`.
     pub tensors: Vec<StoredTensor>,
     /// Name, type and shape of each tensor.
@@ -106,21 +119,21 @@ impl StoredTensor {
         if self.coding.codes.is_some() { DType::F32 } else { self.info.dtype }
     }
 
-    /// Finds the parts that a format expects in `found`.
+    /// Finds the parts that a format expects. `find` returns the tensor of a file with this name.
     ///
     /// # Errors
     /// Input: a part is missing, or has another type or shape.
-    pub fn locate(&mut self, promised: Vec<FilePart>, found: &TensorsByName) -> Result<()> {
+    pub fn locate(&mut self, promised: Vec<FilePart>, mut find: impl FnMut(&str) -> Option<FoundPart>) -> Result<()> {
         self.parts.reserve_exact(promised.len());
         for promise in promised {
-            let Some((info, file, offset)) = found.get(&promise.info.name) else {
+            let Some(FoundPart { dtype, shape, file, offset }) = find(&promise.info.name) else {
                 let message = format!("its part {:?} is missing; the directory is damaged", promise.info.name);
                 return Err(Error::input(message).at(format_args!("tensor {:?}", self.info.name)));
             };
-            if (info.dtype, &info.shape) != (promise.info.dtype, &promise.info.shape) {
+            if (dtype, &shape) != (promise.info.dtype, &promise.info.shape) {
                 let message = format!(
-                    "its part {:?} is {} {}, expected {} {}; the directory is damaged",
-                    info.name, info.dtype, info.shape, promise.info.dtype, promise.info.shape
+                    "its part {:?} is {dtype} {shape}, expected {} {}; the directory is damaged",
+                    promise.info.name, promise.info.dtype, promise.info.shape
                 );
                 return Err(Error::input(message).at(format_args!("tensor {:?}", self.info.name)));
             }
@@ -155,8 +168,9 @@ impl StoredTensor {
 
 impl StoredDir {
     /// Creates a directory from parts in these files, without a manifest.
-    pub fn new(files: Vec<InputFile>, tensors: Vec<StoredTensor>) -> Self {
+    pub fn new(files: impl Into<Arc<Vec<InputFile>>>, tensors: Vec<StoredTensor>) -> Self {
         let infos = tensors.iter().map(|tensor| tensor.info.clone()).collect();
+        let files = files.into();
         Self { files, tensors, infos, manifest: None, digests: None, number: DirNumber::default() }
     }
 

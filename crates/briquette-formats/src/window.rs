@@ -29,19 +29,30 @@ impl<R: Read> Window<R> {
 
     /// Reads an object. `each` is called after each key and reads the value.
     pub(crate) fn for_each_entry(&mut self, mut each: impl FnMut(&mut Self, String) -> Option<()>) -> Option<()> {
-        self.pass(b'{')?;
-        if self.next()? == b'}' {
-            return self.pass(b'}');
-        }
-        loop {
-            let key = self.value()?;
-            self.pass(b':')?;
+        let mut is_first = true;
+        while let Some(key) = self.next_key(&mut is_first)? {
             each(self, key)?;
-            match self.next()? {
-                b',' => self.pass(b',')?,
-                _ => return self.pass(b'}'),
-            }
         }
+        Some(())
+    }
+
+    /// Reads the next key of an object, whose value must be read next. The inner `None` is the end of the object.
+    ///
+    /// `is_first` must be set before the object, and becomes unset.
+    pub(crate) fn next_key(&mut self, is_first: &mut bool) -> Option<Option<String>> {
+        if std::mem::take(is_first) {
+            self.pass(b'{')?;
+            if self.next()? == b'}' {
+                return self.pass(b'}').map(|()| None);
+            }
+        } else if self.next()? != b',' {
+            return self.pass(b'}').map(|()| None);
+        } else {
+            self.pass(b',')?;
+        }
+        let key = self.value()?;
+        self.pass(b':')?;
+        Some(Some(key))
     }
 
     /// Reads a string, an array or an object.

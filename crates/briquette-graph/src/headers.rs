@@ -54,6 +54,11 @@ impl<'a> Headers<'a> {
         }
     }
 
+    /// The rows and columns of a lookup table, which is stored the same way in every layout; none if there is no table.
+    pub fn table(&self, name: &str) -> Option<[usize; 2]> {
+        <[usize; 2]>::try_from(self.get(name)?.shape.0.as_slice()).ok()
+    }
+
     /// Counts consecutive numbers from 0 for which a name begins with `prefix` and the number.
     pub fn count(&self, prefix: &str) -> usize {
         (0..self.tensors.len()).take_while(|index| self.has_prefix(&format!("{prefix}{index}."))).count()

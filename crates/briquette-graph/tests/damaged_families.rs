@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use briquette_core::ErrorKind;
+use briquette_core::{ErrorKind, Shape};
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource};
 use briquette_graph::families::{build, family_of};
 use briquette_graph::{Config, Extents, Headers};
@@ -48,7 +48,7 @@ fn tensors_of_other_shapes_are_input_errors() {
                 [vec![usize::MAX, 16], vec![1 << 40, 2], vec![0, 3], vec![], vec![3], vec![5, 7, 1], vec![1, 0, 1, 1]]
             {
                 let mut damaged = tensors.clone();
-                damaged[place].shape.0 = shape;
+                damaged[place].shape = Shape(shape).into();
                 is_sound(&name, &damaged, &config);
             }
         }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use briquette_core::{DType, ErrorKind};
+use briquette_core::{DType, ErrorKind, Shape};
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource};
 use briquette_graph::blocks::border;
 use briquette_graph::coupling::coupling_groups;
@@ -13,6 +13,7 @@ use briquette_graph::{
     Composite, Config, Extents, Graph, Headers, Node, Op, Operand, Primitive, ValueId, graph_of, known_graph_of,
 };
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
@@ -83,7 +84,7 @@ fn a_missing_weight_is_named() {
 fn a_weight_that_does_not_fit_is_named_with_its_node() {
     let (mut tensors, config) = tensors("models/llama-untied");
     let place = tensors.iter().position(|info| info.name == "model.layers.1.mlp.down_proj.weight").unwrap();
-    tensors[place].shape.0 = vec![32, 47];
+    tensors[place].shape = Arc::new(Shape(vec![32, 47]));
     let error = error(&tensors, &config).to_string();
     let expected = "node \"model.layers.1.mlp.down_proj\" (linear): weight \"model.layers.1.mlp.down_proj.weight\" \
                     [32, 47] does not fit: found 47 inputs, expected 48";
@@ -103,7 +104,7 @@ fn a_layer_may_have_a_width_of_its_own() {
         ("self_attn.o_proj", [32, 16]),
     ] {
         let name = format!("model.layers.1.{name}.weight");
-        tensors.iter_mut().find(|info| info.name == name).unwrap().shape.0 = shape.to_vec();
+        tensors.iter_mut().find(|info| info.name == name).unwrap().shape = Arc::new(Shape(shape.to_vec()));
     }
     let config = Config::parse(Some(config.to_string().as_bytes())).unwrap();
     let graph = build(&Headers::new(&tensors, None), &config, Extents::default()).unwrap().unwrap();
@@ -139,10 +140,9 @@ fn tensors_at_their_limits_are_input_errors() {
     for shape in [vec![usize::MAX, 32], vec![1 << 40, 32], vec![0, 32], vec![], vec![32], vec![20, 32, 1]] {
         for place in 0..sound.len() {
             let mut tensors = sound.clone();
-            tensors[place] =
-                TensorInfo { name: sound[place].name.clone(), dtype: DType::F32, shape: sound[0].shape.clone() };
-            tensors[place].shape.0.clone_from(&shape);
-            if shape != sound[place].shape.0 {
+            let (name, shape) = (sound[place].name.clone(), Arc::new(Shape(shape.clone())));
+            tensors[place] = TensorInfo { name, dtype: DType::F32, shape: shape.clone() };
+            if shape != sound[place].shape {
                 let config = Config::parse(Some(config.to_string().as_bytes())).unwrap();
                 // Tables of positions and segments may have more rows; nothing else fits, and nothing panics.
                 if let Ok(graph) = build(&Headers::new(&tensors, None), &config, Extents::default()) {
@@ -235,12 +235,12 @@ fn a_block_with_a_width_of_its_own_stands_alone_and_the_next_refers_to_the_first
     let third: Vec<TensorInfo> = tensors
         .iter()
         .filter(|info| info.name.starts_with("model.layers.0."))
-        .map(|info| TensorInfo { name: info.name.replace(".0.", ".2."), ..info.clone() })
+        .map(|info| TensorInfo { name: info.name.replace(".0.", ".2.").into(), ..info.clone() })
         .collect();
     tensors.extend(third);
     for (name, shape) in [("down_proj", [32, 40]), ("gate_proj", [40, 32]), ("up_proj", [40, 32])] {
         let name = format!("model.layers.1.mlp.{name}.weight");
-        tensors.iter_mut().find(|info| info.name == name).unwrap().shape.0 = shape.to_vec();
+        tensors.iter_mut().find(|info| info.name == name).unwrap().shape = Shape(shape.to_vec()).into();
     }
     let graph = build(&Headers::new(&tensors, None), &config, Extents::default()).unwrap().unwrap();
     let found = sections(&graph, &graph.lower().unwrap());

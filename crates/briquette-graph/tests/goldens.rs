@@ -73,7 +73,7 @@ fn fixture(name: &str) -> PathBuf {
 /// The shapes of a golden file, by name.
 fn golden(name: &str) -> BTreeMap<String, Vec<usize>> {
     let file = Checkpoint::open(&fixture(&format!("families/{name}/golden.safetensors"))).unwrap();
-    file.tensors().iter().map(|info| (info.name.clone(), info.shape.0.clone())).collect()
+    file.tensors().iter().map(|info| (info.name.to_string(), info.shape.0.clone())).collect()
 }
 
 /// The graph for the inputs of the golden file.

@@ -156,7 +156,12 @@ fn an_outline_has_the_tensors_of_the_student_and_refuses_invalid_sizes() {
     let outline = || Outline::of(&checkpoint, None).unwrap();
     let sizes = |sizes: Value| Smaller::Sizes(sizes.as_object().unwrap().clone());
     let shapes = |outline: Outline| -> BTreeMap<String, Vec<usize>> {
-        outline.tensors(WeightLayout::Torch).unwrap().into_iter().map(|info| (info.name, info.shape.0)).collect()
+        outline
+            .tensors(WeightLayout::Torch)
+            .unwrap()
+            .into_iter()
+            .map(|info| (info.name.to_string(), info.shape.0.clone()))
+            .collect()
     };
     let found = shapes(outline().shrunk(&sizes(json!({ "intermediate_size": 24, "num_hidden_layers": 1 }))).unwrap());
     assert_eq!(found["model.layers.0.mlp.down_proj.weight"], [32, 24], "[out, in]");

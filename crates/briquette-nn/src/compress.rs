@@ -119,8 +119,8 @@ fn decided<M: Module>(
         parameters: plan
             .tensors
             .iter()
-            .zip(&placed.tensors)
-            .map(|(tensor, place)| reported(of_tensor(tensor), &plan, tensor, place))
+            .zip(placed.tensors.iter())
+            .map(|(tensor, place)| reported(of_tensor(tensor), &plan, tensor, &place))
             .collect::<Result<_>>()?,
         remarks: plan.remarks.clone(),
     };
@@ -166,7 +166,7 @@ fn reported(parameter: &Parameter, plan: &Plan, tensor: &TensorPlan, place: &Pla
     let parts = tensor.file_parts(plan.profile, place.coding, place.n_kept)?;
     let own = parts.iter().map(|part| part.info.n_bytes() as u64).sum();
     Ok(ParameterReport {
-        name: tensor.info.name.clone(),
+        name: tensor.info.name.to_string(),
         path: parameter.path.clone(),
         role: tensor.role,
         n_elements,

@@ -101,6 +101,7 @@ impl Export {
             producer: concat!("briquette-nn ", env!("CARGO_PKG_VERSION")),
             workers: &Workers::new(&RunOptions::default())?,
             small_files: &|_, _| self.write_small_files(&draft, original.as_ref()),
+            kept: &|_, _| Vec::new(),
             is_over: &mut |_| {},
         })?;
         let n_bytes = written.layout.n_bytes();

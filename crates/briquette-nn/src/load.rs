@@ -164,7 +164,7 @@ impl FoundPlaces {
             }
         }
         let is_extra = |index: &usize| !used.contains(index) && !names.is_ignored(&tensors[*index].name);
-        found.extra = (0..tensors.len()).filter(is_extra).map(|index| tensors[index].name.clone()).collect();
+        found.extra = (0..tensors.len()).filter(is_extra).map(|index| tensors[index].name.to_string()).collect();
         found
     }
 

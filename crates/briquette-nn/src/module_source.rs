@@ -74,7 +74,7 @@ impl ModuleSource {
             let info = TensorInfo::checked(names.file_name(parameter), dtype_of(&item)?, shape)?;
             let is_table = parameter.role == Role::Embedding;
             let tensor = ModuleTensor { rows, is_turned, is_table, item: Mutex::new(item) };
-            if let Some((twice, _)) = found.insert(info.name.clone(), (info, tensor)) {
+            if let Some((twice, _)) = found.insert(info.name.to_string(), (info, tensor)) {
                 return Err(Error::config("two parameters have this name in the file; rename one").at(twice.name));
             }
         }

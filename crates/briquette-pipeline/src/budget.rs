@@ -235,7 +235,7 @@ impl Making<'_> {
 
 /// Returns the remaining error of layers with updated weights, by name.
 fn left_of(report: &Report) -> BTreeMap<String, f64> {
-    let left = |tensor: &TensorReport| Some((tensor.name.clone(), tensor.solved.as_ref()?.error_left()?));
+    let left = |tensor: &TensorReport| Some((tensor.name.to_string(), tensor.solved.as_ref()?.error_left()?));
     report.tensors.iter().filter_map(left).collect()
 }
 

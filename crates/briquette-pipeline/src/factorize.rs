@@ -74,7 +74,7 @@ pub(crate) fn factorize(
         let Some(Factors { rank, up, down, .. }) = factors else { continue };
         let (TensorInfo { name, dtype, shape }, stem) = (tensor.info, stem(&tensor.info.name));
         let info = |name: String, shape: [usize; 2]| TensorInfo::checked(name, *dtype, shape.to_vec());
-        tensors[tensor.index()] = (info(name.clone(), [shape.0[0], rank])?, OutputTensor::Made(up));
+        tensors[tensor.index()] = (info(name.to_string(), [shape.0[0], rank])?, OutputTensor::Made(up));
         tensors.push((info(format!("{stem}down{SUFFIX}"), [rank, shape.0[1]])?, OutputTensor::Made(down)));
     }
     let (infos, tensors) = tensors.into_iter().unzip();
@@ -135,7 +135,7 @@ fn factors_of(stage: &FactorizeStage, tensor: &TensorPlan, checkpoint: &Checkpoi
 
 fn report(tensor: &TensorPlan, factors: &Option<Factors>) -> FactorReport {
     FactorReport {
-        name: tensor.info.name.clone(),
+        name: tensor.info.name.to_string(),
         shape: tensor.info.shape.0.clone(),
         rank: factors.as_ref().map(|factors| factors.rank),
         energy: factors.as_ref().map_or(1.0, |factors| factors.energy),
@@ -161,6 +161,7 @@ fn write(source: &FactoredModel, reports: &[FactorReport], output: &Path, worker
         producer: concat!("briquette ", env!("CARGO_PKG_VERSION")),
         workers,
         small_files: &small_files,
+        kept: &|_, _| Vec::new(),
         is_over: &mut |_| {},
     });
     written.map(drop)?;

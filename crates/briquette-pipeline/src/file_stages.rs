@@ -124,9 +124,10 @@ fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Resul
         plan: &plan,
         layout: &written.layout,
         solved: &solved.map(|solved| solved.layers).unwrap_or_default(),
-        outcomes: &written.outcomes,
-        found: &written.decoded,
-        written: &written.checkpoint,
+        stats: &written.stats,
+        outputs: &written.outputs,
+        n_zeros: &written.n_zeros,
+        written: &written.kept,
         prediction,
         evaluation,
     };
@@ -168,6 +169,7 @@ fn write(
         producer: concat!("briquette ", env!("CARGO_PKG_VERSION")),
         workers,
         small_files: &|plan, manifest| small_files::write(draft, plan, checkpoint, manifest, workers),
+        kept: &report::worst_tensors,
         is_over: &mut |phase| timing.mark(phase, std::mem::replace(&mut since, Instant::now())),
     })?;
     checkpoint.check_unchanged()?;

@@ -2,10 +2,11 @@
 
 use briquette_core::{Error, Hash128, Result};
 use briquette_formats::{
-    Checkpoint, Choice, ManifestHead, StoredDir, TensorInfo, contained, limits, manifest, presence, sums,
+    Checkpoint, Choice, ManifestHead, ModelDir, OutputFiles, StoredDir, TensorInfo, contained, limits, manifest,
+    presence, sums,
 };
 use briquette_recipe::{Recipe, StageKind, raw::RawRecipe};
-use briquette_writer::decode::{compare, decode_all};
+use briquette_writer::decode::read_back;
 use briquette_writer::{RunOptions, Workers, recompute};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,14 +32,16 @@ pub fn verify(directory: &Path, against: Option<&Path>, options: &RunOptions) ->
     check_ours(directory)?;
     let workers = Workers::new(options)?;
     let (n_files, n_bytes) = check_sums(directory, &workers)?;
-    let checkpoint = Checkpoint::open(directory)?;
-    let stored = checkpoint.stored().ok_or_else(|| not_ours(directory))?;
-    let manifest = checkpoint.manifest().ok_or_else(|| not_ours(directory))?;
-    compare(&decode_all(stored, &workers)?, stored)?;
+    let files = OutputFiles::open(&ModelDir::open(directory)?)?;
+    let n_tensors = files.n_tensors();
+    read_back(files, &workers, &|_| false)?;
     if let Some(original) = against {
+        let checkpoint = Checkpoint::open(directory)?;
+        let stored = checkpoint.stored().ok_or_else(|| not_ours(directory))?;
+        let manifest = checkpoint.manifest().ok_or_else(|| not_ours(directory))?;
         check_against((stored, manifest), original, &workers)?;
     }
-    Ok(Verified { n_files, n_tensors: stored.infos.len(), n_bytes, against_original: against.is_some() })
+    Ok(Verified { n_files, n_tensors, n_bytes, against_original: against.is_some() })
 }
 
 /// Checks that all files of a finished part are intact.
@@ -142,7 +145,7 @@ fn check_against((stored, manifest): (&StoredDir, &ManifestHead), original: &Pat
     let mut plan = briquette_recipe::plan::plan(&recipe, &checkpoint, workers.stop())?;
     let outcomes = recompute(&mut plan, &checkpoint, workers)?;
     let recomputed: BTreeMap<&str, Hash128> =
-        plan.tensors.iter().zip(&outcomes).map(|(tensor, outcome)| (tensor.info.name.as_str(), outcome.hash)).collect();
+        plan.tensors.iter().zip(outcomes.hashes).map(|(tensor, hash)| (tensor.info.name.as_str(), hash)).collect();
     for (index, TensorInfo { name, .. }) in stored.infos.iter().enumerate() {
         let recomputed = recomputed.get(name.as_str()).map(|by_rows| stored.hash_of(index, *by_rows));
         if recomputed.is_none() || recomputed != stored.expected_hash(index) {

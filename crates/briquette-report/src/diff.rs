@@ -62,7 +62,7 @@ pub fn diff(first: &Path, second: &Path, choice: &Choice, options: &RunOptions) 
     let a = Checkpoint::open_as(first, &choice.or_of(&b))?;
     choice.check_used(&[&a, &b])?;
     let places = |checkpoint: &Checkpoint| -> BTreeMap<String, usize> {
-        checkpoint.tensors().iter().enumerate().map(|(index, info)| (info.name.clone(), index)).collect()
+        checkpoint.tensors().iter().enumerate().map(|(index, info)| (info.name.to_string(), index)).collect()
     };
     let (in_a, in_b) = (places(&a), places(&b));
     let missing = |from: &BTreeMap<String, usize>, to: &BTreeMap<String, usize>| -> Vec<String> {
@@ -81,7 +81,7 @@ pub fn diff(first: &Path, second: &Path, choice: &Choice, options: &RunOptions) 
     });
     let mut tensors = compare(&a, &b, &comparable, options)?;
     tensors.sort_by(|x, y| y.rank().total_cmp(&x.rank()).then_with(|| x.name.cmp(&y.name)));
-    let names = |pairs: TensorPairs| pairs.into_iter().map(|(i, _)| a.tensors()[i].name.clone()).collect();
+    let names = |pairs: TensorPairs| pairs.into_iter().map(|(i, _)| a.tensors()[i].name.to_string()).collect();
     Ok(Diff {
         tensors,
         only_in_first: missing(&in_a, &in_b),
@@ -137,7 +137,7 @@ fn compare(a: &Checkpoint, b: &Checkpoint, pairs: &[(usize, usize)], options: &R
     let made = |(&(i, _), (stats, is_equal)): (&(usize, usize), &(ErrorStats, bool))| {
         let TensorInfo { name, shape, dtype } = &a.tensors()[i];
         let error = dtype.is_weight().then(|| stats.figures());
-        TensorDiff { name: name.clone(), shape: shape.0.clone(), is_equal: *is_equal, error }
+        TensorDiff { name: name.to_string(), shape: shape.0.clone(), is_equal: *is_equal, error }
     };
     Ok(pairs.iter().zip(&totals).map(made).collect())
 }

@@ -2,11 +2,11 @@
 
 use super::figures::{EvaluationReport, SolvedLayer};
 use super::origin::Origin;
-use briquette_formats::Checkpoint;
+use briquette_core::ErrorStats;
+use briquette_formats::{Checkpoint, StoredDir};
 use briquette_recipe::Recipe;
 use briquette_writer::Plan;
-use briquette_writer::decode::DecodedTensor;
-use briquette_writer::encode::Outcome;
+use briquette_writer::encode::OutputError;
 use briquette_writer::layout::FileLayouts;
 use briquette_writer::plan::Prediction;
 use std::collections::BTreeMap;
@@ -27,16 +27,25 @@ pub struct Evidence<'a> {
     pub layout: &'a FileLayouts,
     /// The results of weight updates, by tensor index.
     pub solved: &'a BTreeMap<usize, SolvedLayer>,
-    /// The results of encoding.
-    pub outcomes: &'a [Outcome],
-    /// The values read back, ordered by name.
-    pub found: &'a [DecodedTensor],
-    /// The draft, open for reading.
-    pub written: &'a Checkpoint,
+    /// The errors of the dequantized values, by tensor index.
+    pub stats: &'a [ErrorStats],
+    /// The errors of the layers' outputs whose inputs are known, by tensor index.
+    pub outputs: &'a BTreeMap<usize, OutputError>,
+    /// The zeros that were read back, by tensor index.
+    pub n_zeros: &'a [u64],
+    /// The tensors of [`worst_tensors`](crate::worst_tensors) in the draft, open for reading.
+    pub written: &'a StoredDir,
     /// The predicted size.
     pub prediction: Prediction,
     /// The results of the evaluation.
     pub evaluation: Option<EvaluationReport>,
+}
+
+impl Evidence<'_> {
+    /// Returns the size of the weight files in bytes.
+    pub(super) fn written_bytes(&self) -> u64 {
+        self.written.files.iter().map(|file| file.len()).sum()
+    }
 }
 
 /// Seconds of each finished phase.

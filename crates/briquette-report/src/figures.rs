@@ -9,12 +9,11 @@ mod factors;
 mod graph;
 mod sensitivity;
 mod solved;
+mod tensor;
 mod training;
 
 pub use allocation::{AllocatedTensor, AllocationReport};
 pub use batch::{BatchReport, BatchStatus, JobResult, JobStatus, OtherOutput};
-use briquette_core::Role;
-use briquette_core::stats::ErrorFigures;
 pub use calibration::{CalibratedLayer, CalibrationReport};
 pub(crate) use evaluation::REFERENCE;
 pub use evaluation::{ContinuationFigures, EvaluationReport, HeldFigures, MemoryFigures, RunFigures};
@@ -27,6 +26,7 @@ use schemars::JsonSchema;
 pub use sensitivity::{SensitivityReport, TensorSensitivity};
 use serde::{Deserialize, Serialize};
 pub use solved::SolvedLayer;
+pub use tensor::{ErrorReport, GoneTensor, TensorReport, TensorTraits};
 pub use training::{CurvePoint, DistillReport, EpochPoint, LayersKept};
 
 /// The version of report.json.
@@ -138,75 +138,6 @@ pub struct StageBytes {
     pub file_bytes: u64,
 }
 
-/// The result of a tensor.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct TensorReport {
-    /// The name.
-    pub name: String,
-    /// The role.
-    pub role: Role,
-    /// The original type.
-    pub dtype: String,
-    /// The original shape.
-    pub shape: Vec<usize>,
-    /// How it is stored, as text.
-    pub encoding: String,
-    /// The reason, if there was a choice or the tensor was skipped.
-    pub why: String,
-    /// Bytes of the original's tensor of this name and shape; 0 if it has none.
-    pub before_bytes: u64,
-    /// Whether the original has no tensor of this name and shape.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_new: bool,
-    /// Bytes of all parts after compression.
-    pub after_bytes: u64,
-    /// Bits per element after compression, with all parts.
-    pub bits_per_weight: f64,
-    /// The share of zeros after compression, in the values read back.
-    pub sparsity: f64,
-    /// The error against the original; none if the tensor was not changed.
-    pub error: Option<ErrorReport>,
-    /// Squared error of the layer's outputs over their square, `Σ E[x²]·e² / Σ E[x²]·w²`, if there are input
-    /// statistics.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub output_error: Option<f64>,
-    /// The result of the weight update, if there was one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub solved: Option<Box<SolvedLayer>>,
-}
-
-/// The error of a tensor against the original.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ErrorReport {
-    /// Signal-to-noise ratio in dB; none if the tensors are equal.
-    pub sqnr_db: Option<f64>,
-    /// Cosine of the angle between the tensors; none if one is all zeros.
-    pub cosine: Option<f64>,
-    /// Norm of the difference over the norm of the original.
-    pub relative: f64,
-}
-
-impl From<ErrorFigures> for ErrorReport {
-    fn from(figures: ErrorFigures) -> Self {
-        Self { sqnr_db: figures.sqnr_db, cosine: figures.cosine, relative: figures.relative }
-    }
-}
-
-/// A tensor of the original without a counterpart in the output, by name and shape.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct GoneTensor {
-    /// The name.
-    pub name: String,
-    /// The role.
-    pub role: Role,
-    /// The type.
-    pub dtype: String,
-    /// The shape.
-    pub shape: Vec<usize>,
-    /// The size in bytes.
-    pub bytes: u64,
-}
-
 /// Counts of weights over a range, before and after.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WeightHistogram {
@@ -218,26 +149,4 @@ pub struct WeightHistogram {
     pub before: Vec<u32>,
     /// Counts of the dequantized values.
     pub after: Vec<u32>,
-}
-
-/// Returns a row for the tables of the output, without an encoding.
-impl From<&GoneTensor> for TensorReport {
-    fn from(gone: &GoneTensor) -> Self {
-        Self {
-            name: gone.name.clone(),
-            role: gone.role,
-            dtype: gone.dtype.clone(),
-            shape: gone.shape.clone(),
-            encoding: String::new(),
-            why: String::new(),
-            before_bytes: gone.bytes,
-            is_new: false,
-            after_bytes: 0,
-            bits_per_weight: 0.0,
-            sparsity: 0.0,
-            error: None,
-            output_error: None,
-            solved: None,
-        }
-    }
 }

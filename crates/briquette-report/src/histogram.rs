@@ -1,12 +1,12 @@
 //! Weight histograms of the worst tensors, before and after.
 
 use super::evidence::Evidence;
-use super::figures::{TensorReport, WeightHistogram};
+use super::figures::WeightHistogram;
 use super::first::first_by;
-use briquette_core::{DType, Result, rows};
+use briquette_core::{DType, ErrorStats, Result, rows};
 use briquette_formats::TensorSource;
-use briquette_writer::TensorPlan;
 use briquette_writer::context::Workers;
+use briquette_writer::{Plan, TensorPlan};
 
 /// Number of histograms, of the tensors with the largest errors.
 const N_TENSORS: usize = 6;
@@ -15,17 +15,20 @@ const N_BINS: usize = 61;
 /// Number of elements to count, from the first rows: enough for the distribution.
 const N_SAMPLE: usize = 1 << 17;
 
-/// Returns the histograms of the tensors with the lowest SQNR, from a sample of their first rows.
-pub(super) fn of_worst(
-    evidence: &Evidence,
-    tensors: &[TensorReport],
-    workers: &Workers,
-) -> Result<Vec<WeightHistogram>> {
-    let planned = &evidence.plan.tensors;
-    let sqnr = |place: usize| tensors[place].error.and_then(|error| error.sqnr_db);
-    let shown = (0..planned.len()).filter(|&place| sqnr(place).is_some() && planned[place].tied_to().is_none());
-    let worst = first_by(shown, N_TENSORS, |a, b| sqnr(a).unwrap_or(0.0).total_cmp(&sqnr(b).unwrap_or(0.0)));
-    workers.map(&worst, || (), |(), place| histogram_of(evidence, &planned[*place]))
+/// Returns the histograms of the worst tensors, from a sample of their first rows.
+pub(super) fn of_worst(evidence: &Evidence, workers: &Workers) -> Result<Vec<WeightHistogram>> {
+    let worst = worst_tensors(evidence.plan, evidence.stats);
+    workers.map(&worst, || (), |(), index| histogram_of(evidence, &evidence.plan.tensors[*index]))
+}
+
+/// Returns the indices of the tensors with the lowest SQNR, for [`WriteJob::kept`](briquette_writer::WriteJob).
+pub fn worst_tensors(plan: &Plan, stats: &[ErrorStats]) -> Vec<usize> {
+    let sqnr = |index: usize| match plan.tensors[index].is_changed() {
+        true => stats[index].figures().sqnr_db,
+        false => None,
+    };
+    let shown = (0..stats.len()).filter(|&index| sqnr(index).is_some() && plan.tensors[index].tied_to().is_none());
+    first_by(shown, N_TENSORS, |a, b| sqnr(a).unwrap_or(0.0).total_cmp(&sqnr(b).unwrap_or(0.0)))
 }
 
 fn histogram_of(evidence: &Evidence, tensor: &TensorPlan) -> Result<WeightHistogram> {
@@ -39,7 +42,12 @@ fn histogram_of(evidence: &Evidence, tensor: &TensorPlan) -> Result<WeightHistog
     };
     let limit = before.iter().fold(0.0_f32, |limit, value| limit.max(value.abs()));
     let limit = if limit > 0.0 { limit } else { 1.0 };
-    Ok(WeightHistogram { name: info.name.clone(), limit, before: count(&before, limit), after: count(&after, limit) })
+    Ok(WeightHistogram {
+        name: info.name.to_string(),
+        limit,
+        before: count(&before, limit),
+        after: count(&after, limit),
+    })
 }
 
 fn values_of(source: &dyn TensorSource, index: usize, dtype: DType, n: usize) -> Result<Vec<f32>> {

@@ -32,15 +32,15 @@ pub fn make(evidence: &Evidence, workers: &Workers, timing: Timing) -> Result<Re
         stages: stages_in_words(evidence),
         before: original.map_or_else(|| of_what_is_read(evidence, n_elements), |original| original.footprint),
         after: Footprint {
-            file_bytes: evidence.written.weight_bytes(),
+            file_bytes: evidence.written_bytes(),
             tensor_bytes: tensors.iter().map(|tensor| tensor.after_bytes).sum(),
             n_elements,
-            n_zeros: Some(evidence.found.iter().map(|found| found.n_zeros as u64).sum()),
+            n_zeros: Some(evidence.n_zeros.iter().sum()),
         },
         predicted_bytes: evidence.prediction.n_bytes,
         prediction_is_exact: evidence.prediction.is_exact,
         estimated_bytes: evidence.origin.estimated_bytes.filter(|_| !evidence.prediction.is_exact),
-        histograms: histogram::of_worst(evidence, &tensors, workers)?,
+        histograms: histogram::of_worst(evidence, workers)?,
         tensors,
         gone,
         evaluation: evidence.evaluation.clone(),
@@ -93,7 +93,7 @@ fn stages_in_words(evidence: &Evidence) -> Vec<String> {
 fn stage_bytes(evidence: &Evidence) -> Vec<StageBytes> {
     let mut bytes = evidence.origin.bytes.clone();
     if !bytes.is_empty() {
-        bytes.push(StageBytes { stage: "output".into(), file_bytes: evidence.written.weight_bytes() });
+        bytes.push(StageBytes { stage: "output".into(), file_bytes: evidence.written_bytes() });
     }
     bytes
 }

@@ -56,7 +56,7 @@ impl Original {
 
 fn gone(info: &TensorInfo, role: Role) -> GoneTensor {
     GoneTensor {
-        name: info.name.clone(),
+        name: info.name.to_string(),
         role,
         dtype: info.dtype.to_string(),
         shape: info.shape.0.clone(),

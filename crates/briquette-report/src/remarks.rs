@@ -31,7 +31,7 @@ pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
 fn useless_pruning_text(report: &Report, evidence: &Evidence) -> Option<String> {
     let mut pruned = evidence.plan.tensors.iter().filter(|tensor| tensor.prune.is_some()).peekable();
     pruned.peek()?;
-    let is_sparse = |tensor: &TensorPlan| evidence.layout.tensors[tensor.index()].coding.storage == Storage::Bitmask;
+    let is_sparse = |tensor: &TensorPlan| evidence.layout.tensors.of(tensor.index()).coding.storage == Storage::Bitmask;
     (!pruned.any(is_sparse)).then(|| {
         format!(
             "Pruning saved no bytes: the format {} stores zeros like other values. Use the format briquette to store zeros in one bit.",

@@ -3,7 +3,7 @@
 use super::figures::{
     BatchReport, ContinuationFigures, CurvePoint, DistillReport, EpochPoint, ErrorReport, EvaluationReport, Footprint,
     GoneTensor, HeldFigures, JobResult, JobStatus, MemoryFigures, Report, RunFigures, StageBytes, TensorReport,
-    VERSION, WeightHistogram,
+    TensorTraits, VERSION, WeightHistogram,
 };
 use briquette_core::Role;
 use std::collections::BTreeMap;
@@ -146,8 +146,9 @@ fn evaluation() -> EvaluationReport {
 /// Returns a report of a student with other sizes: one tensor is unchanged, one has another shape, one is gone.
 pub(super) fn of_student() -> Report {
     let new = |name: &str, after_bytes: u64| {
-        let shape = vec![8, 16];
-        TensorReport { shape, before_bytes: 0, after_bytes, is_new: true, ..tensor(name.into(), 0) }
+        let mut new = TensorReport { after_bytes, ..tensor(name.into(), 0) };
+        (new.shape, new.before_bytes, new.is_new) = (vec![8, 16], 0, true);
+        new
     };
     let gone = |name: &str, role: Role, bytes: u64| GoneTensor {
         name: name.into(),
@@ -208,8 +209,7 @@ pub(super) fn tensor(name: String, place: usize) -> TensorReport {
     let is_changed = place % 3 != 2;
     let db = 10.0 + place as f64;
     let error = ErrorReport { sqnr_db: Some(db), cosine: Some(0.999), relative: 10.0_f64.powf(-db / 20.0) };
-    TensorReport {
-        name,
+    let traits = TensorTraits {
         role: if is_changed { Role::Linear } else { Role::Norm },
         dtype: "F32".into(),
         shape: vec![64, 32],
@@ -217,6 +217,10 @@ pub(super) fn tensor(name: String, place: usize) -> TensorReport {
         why: if is_changed { "bitmask is smaller than dense".into() } else { "norm is not in the roles".into() },
         before_bytes: 8192,
         is_new: false,
+    };
+    TensorReport {
+        name: name.into(),
+        traits: traits.into(),
         after_bytes: if is_changed { 1500 } else { 8192 },
         bits_per_weight: if is_changed { 5.86 } else { 32.0 },
         sparsity: if is_changed { 0.4 } else { 0.0 },

@@ -213,8 +213,8 @@ mod tests {
 
     fn wide() -> Report {
         let mut report = sample::of_layers(40);
-        report.tensors[0].name = "a_name_without_an_end_".repeat(20);
-        report.tensors[1].name = "層.重み.".repeat(30);
+        report.tensors[0].name = "a_name_without_an_end_".repeat(20).into();
+        report.tensors[1].name = "層.重み.".repeat(30).into();
         report.tensors[2].encoding = format!("tied to {}", "x".repeat(300));
         report.output = format!("/a/{}", "folder/".repeat(40));
         report.model = "m".repeat(300);

@@ -2,6 +2,7 @@
 
 use briquette_core::memory::{MemoryMeter, ResidentSet};
 use briquette_core::{Error, Result};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
@@ -249,6 +250,47 @@ impl Workers {
         made.sort_by_key(|(index, _)| *index);
         Ok(made.into_iter().map(|(_, made)| made).collect())
     }
+
+    /// Maps every item to a result, in order, several small items after another on one thread.
+    ///
+    /// # Errors
+    /// See [`fold`](Self::fold).
+    pub(crate) fn map_small<T, S, R>(
+        &self,
+        items: &[T],
+        n_bytes_of: impl Fn(&T) -> usize,
+        start: impl Fn() -> S + Sync,
+        each: impl Fn(&mut S, &T) -> Result<R> + Sync,
+    ) -> Result<std::iter::Flatten<std::vec::IntoIter<Vec<R>>>>
+    where
+        T: Sync,
+        S: Send,
+        R: Send,
+    {
+        let groups = groups_of(items, n_bytes_of);
+        let one = |scratch: &mut S, group: &Range<usize>| {
+            items[group.clone()].iter().map(|item| each(scratch, item)).collect::<Result<Vec<R>>>()
+        };
+        Ok(self.map(&groups, start, one)?.into_iter().flatten())
+    }
+}
+
+/// Most bytes of the small items in a group.
+const GROUP_BYTES: usize = 128 << 10;
+
+/// Returns groups of small items for one thread, so that millions of items need few results.
+pub(crate) fn groups_of<T>(items: &[T], n_bytes_of: impl Fn(&T) -> usize) -> Vec<Range<usize>> {
+    let (mut groups, mut start, mut n_bytes) = (Vec::new(), 0, 0);
+    for (index, item) in items.iter().enumerate() {
+        let n = n_bytes_of(item);
+        if index > start && n_bytes + n > GROUP_BYTES {
+            groups.push(start..index);
+            (start, n_bytes) = (index, 0);
+        }
+        n_bytes += n;
+    }
+    groups.push(start..items.len());
+    groups
 }
 
 #[cfg(test)]

@@ -111,7 +111,7 @@ impl Curve {
             (choice, square)
         });
         Ok(Self {
-            name: tensor.info.name.clone(),
+            name: tensor.info.name.to_string(),
             n_weights: rows.n_elements(),
             rms,
             most,

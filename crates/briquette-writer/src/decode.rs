@@ -2,8 +2,8 @@
 
 use crate::context::Workers;
 use briquette_core::{BlockHasher, Error, Hash128, Result, TensorHasher};
-use briquette_formats::StoredDir;
 use briquette_formats::stored::DecodeBuffers;
+use briquette_formats::{OutputFiles, StoredDir, TensorInfo};
 use std::ops::Range;
 
 /// Blocks that one thread reads and decodes at a time. Their stored bytes fit into the cache of a core.
@@ -16,6 +16,40 @@ pub struct DecodedTensor {
     pub hash: Hash128,
     /// Number of zeros; counted for weights only.
     pub n_zeros: usize,
+}
+
+/// The results of reading an output back.
+#[derive(Debug)]
+pub struct ReadBack {
+    /// The zeros of each tensor, sorted by name; counted for weights only.
+    pub n_zeros: Vec<u64>,
+    /// The requested tensors, for reading.
+    pub kept: StoredDir,
+}
+
+/// Decodes every tensor of an output, and compares its values with the manifest.
+///
+/// Millions of tensors are decoded in batches, so that they are never all in memory. Tensors for which `is_kept`
+/// returns true are returned.
+///
+/// # Errors
+/// Input: a file is damaged, or a hash differs. Also errors of reading.
+pub fn read_back(files: OutputFiles, workers: &Workers, is_kept: &dyn Fn(&TensorInfo) -> bool) -> Result<ReadBack> {
+    workers.begin("verify", files.n_value_bytes() as usize);
+    let (mut n_zeros, mut kept) = (Vec::with_capacity(files.n_tensors()), Vec::new());
+    let files = files.for_each_batch(&mut |first, stored| {
+        if first == 0 {
+            // The files may be read once more from the start.
+            n_zeros.clear();
+            kept.clear();
+        }
+        let found = decode_all(stored, workers)?;
+        compare(&found, stored)?;
+        n_zeros.extend(found.iter().map(|found| found.n_zeros as u64));
+        kept.extend(stored.tensors.iter().filter(|tensor| is_kept(&tensor.info)).cloned());
+        Ok(())
+    })?;
+    Ok(ReadBack { n_zeros, kept: StoredDir::new(files, kept) })
 }
 
 /// Decodes every tensor and hashes its values, a few blocks at a time per thread.
@@ -31,25 +65,26 @@ pub fn decode_all(stored: &StoredDir, workers: &Workers) -> Result<Vec<DecodedTe
     }
     let row_bytes = |index: usize| stored.tensors[index].rows().n_cols * stored.tensors[index].value_width();
     let n_bytes = |(index, rows): &(usize, Range<usize>)| rows.len() * row_bytes(*index);
-    workers.begin("verify", tasks.iter().map(n_bytes).sum());
-    let decoded = workers.map(&tasks, <(DecodeBuffers, BlockHasher)>::default, |(scratch, hasher), task| {
-        let (index, rows) = task;
-        let tensor = &stored.tensors[*index];
-        // Other types are hashed as bytes, and a zero byte is not a zero element.
-        let (is_counted, width) = (tensor.info.dtype.is_weight(), tensor.value_width());
-        let (mut digests, mut n_zeros) = (Vec::with_capacity(rows.len().div_ceil(tensor.rows().rows_per_block())), 0);
-        stored.for_each_strip(*index, rows.clone(), scratch, |values, ends_block| {
-            hasher.push(values);
-            if is_counted {
-                n_zeros += count_zeros(values, width);
-            }
-            if ends_block {
-                digests.push((hasher.take(), std::mem::take(&mut n_zeros)));
-            }
+    let decoded =
+        workers.map_small(&tasks, n_bytes, <(DecodeBuffers, BlockHasher)>::default, |(scratch, hasher), task| {
+            let (index, rows) = task;
+            let tensor = &stored.tensors[*index];
+            // Other types are hashed as bytes, and a zero byte is not a zero element.
+            let (is_counted, width) = (tensor.info.dtype.is_weight(), tensor.value_width());
+            let (mut digests, mut n_zeros) =
+                (Vec::with_capacity(rows.len().div_ceil(tensor.rows().rows_per_block())), 0);
+            stored.for_each_strip(*index, rows.clone(), scratch, |values, ends_block| {
+                hasher.push(values);
+                if is_counted {
+                    n_zeros += count_zeros(values, width);
+                }
+                if ends_block {
+                    digests.push((hasher.take(), std::mem::take(&mut n_zeros)));
+                }
+            })?;
+            workers.advance(n_bytes(task));
+            Ok(digests)
         })?;
-        workers.advance(n_bytes(task));
-        Ok(digests)
-    })?;
     let mut decoded = tasks.iter().map(|(index, _)| *index).zip(decoded).peekable();
     let found = |index: usize| {
         let (mut hasher, mut n_zeros) = (TensorHasher::default(), 0);

@@ -5,53 +5,41 @@ mod blocks;
 mod decide;
 mod gather;
 mod lengths;
+mod outcomes;
 mod output_error;
 mod tasks;
 mod writes;
 
-use crate::context::{Stop, Workers};
-use crate::layout::PlacedTensor;
-use crate::narrow::{Narrowness, check_stored};
+use crate::context::{Stop, Workers, groups_of};
+use crate::layout::PlacedTensors;
+use crate::narrow::check_stored;
 use crate::piece::{Piece, PieceReader, check_finite, sips_of};
 use crate::plan::{Nonfinite, Plan, TensorPlan};
-use crate::survey::{PieceStart, Survey};
-use crate::weight_norm::NormSums;
+use crate::survey::{PieceStart, Pieces, Survey};
 use blocks::BlocksOut;
 use briquette_core::block::RowEncoder;
 use briquette_core::coder::{RowCoder, RowForm, WeightRows};
 use briquette_core::encoded::{Part, Parts};
-use briquette_core::{Coding, Decision, ErrorStats, Grouping, Hash128, Mask, QuantParams, Result, Rows};
+use briquette_core::{Coding, Decision, Grouping, Hash128, Mask, QuantParams, Result, Rows};
 use briquette_formats::TensorSource;
 use decide::{Decider, PieceRules, Subject};
-use gather::gather;
+use gather::GatheredOutcomes;
 use lengths::Rescaled;
-use tasks::{TaskLists, TaskPieces, groups_of};
+use outcomes::TaskOutcome;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+use tasks::{TaskLists, TaskPieces};
 use writes::{PartOffsets, SpareBuffers, Writes};
 
+pub use outcomes::Outcomes;
 pub use output_error::OutputError;
 pub use writes::{FilePlace, Nowhere, Sink};
-
-/// The result of encoding a tensor.
-#[derive(Debug, Clone)]
-pub struct Outcome {
-    /// Hash of the dequantized values row by row. The manifest may have another hash: see
-    /// [`ManifestHead::hash_of`](briquette_formats::ManifestHead::hash_of).
-    pub hash: Hash128,
-    /// The error of the dequantized values.
-    pub stats: ErrorStats,
-    /// The error of the layer's outputs, if its inputs are known.
-    pub outputs: Option<OutputError>,
-    /// The range that scales and values need in their stored types.
-    pub narrowness: Narrowness,
-    /// The end of each entropy-coded block, in bytes from the start of the first; empty without entropy coding.
-    pub block_ends: Box<[u64]>,
-}
 
 /// Pieces of one tensor that one thread encodes in order.
 struct EncodeTask<'a> {
     index: usize,
     subject: Subject<'a>,
-    pieces: &'a [PieceStart],
+    pieces: Pieces<'a>,
     passes_nonfinite: bool,
 }
 
@@ -75,56 +63,62 @@ impl EncodeTask<'_> {
     }
 }
 
-/// Encodes every tensor of a plan into `sink`. Returns one outcome per tensor.
-///
-/// A tied tensor has the outcome of its main tensor.
+/// Encodes every tensor of a plan into `sink`.
 ///
 /// # Errors
 /// Refused: a tensor has NaN or infinity. Also errors of reading and writing.
 pub fn encode(
     plan: &Plan,
     surveys: &[Survey],
-    placed: &[PlacedTensor],
+    placed: &PlacedTensors,
     source: &dyn TensorSource,
     sink: &dyn Sink,
     workers: &Workers,
-) -> Result<Vec<Outcome>> {
+) -> Result<Outcomes> {
     let passes_nonfinite = plan.nonfinite != Nonfinite::Refused;
     let task_of = |of: &TaskPieces| {
         let index = of.tensor as usize;
-        let (survey, coding) = (&surveys[index], placed[index].coding);
+        let (tensor, survey, coding) = (&plan.tensors[index], &surveys[index], placed.of(index).coding);
         let (inputs, norm) = (plan.inputs.get(&index), plan.norms.get(&index));
-        let subject = Subject { tensor: &plan.tensors[index], inputs, norm, survey, coding };
-        let pieces = &survey.pieces[of.pieces.start as usize..of.pieces.end as usize];
+        let subject = Subject { tensor, inputs, norm, survey, coding };
+        let pieces = survey.pieces(tensor).range(of.pieces.start as usize..of.pieces.end as usize);
         EncodeTask { index, subject, pieces, passes_nonfinite }
     };
     let TaskLists { first, lengths } = TaskLists::of(plan, surveys, placed);
     workers.begin("encode", first.iter().chain(&lengths).map(|of| task_of(of).n_bytes()).sum());
-    let tensors_of = |tasks: Vec<TaskPieces>| tasks.into_iter().map(|of| of.tensor as usize);
-    let mut found = run_tasks(&first, task_of, source, sink, workers)?;
-    let sums = first.iter().zip(&mut found).filter_map(|(of, found)| Some((of.tensor as usize, *found.norm.take()?)));
-    let rescaled = Rescaled::of(plan, source, sums)?;
-    let found_lengths = run_tasks(&lengths, task_of, &rescaled, sink, workers)?;
-    Ok(gather(plan, tensors_of(first).zip(found), tensors_of(lengths).zip(found_lengths)))
+    let gathered = Mutex::new(GatheredOutcomes::new(plan));
+    run_tasks(&first, task_of, (source, sink), &gathered, workers)?;
+    let sums = gathered.lock().unwrap_or_else(PoisonError::into_inner).take_norms();
+    let rescaled = Rescaled::of(plan, source, sums.into_iter())?;
+    run_tasks(&lengths, task_of, (&rescaled, sink), &gathered, workers)?;
+    Ok(gathered.into_inner().unwrap_or_else(PoisonError::into_inner).finish())
 }
 
-/// Runs tasks, several small ones after another on one thread. Outcomes are in the order of the tasks.
+/// Runs tasks, several small ones after another on one thread.
 fn run_tasks<'a>(
     tasks: &[TaskPieces],
     task_of: impl Fn(&TaskPieces) -> EncodeTask<'a> + Sync,
-    source: &dyn TensorSource,
-    sink: &dyn Sink,
+    (source, sink): (&dyn TensorSource, &dyn Sink),
+    gathered: &Mutex<GatheredOutcomes>,
     workers: &Workers,
-) -> Result<Vec<TaskOutcome>> {
+) -> Result<()> {
     let groups = groups_of(tasks, |of| task_of(of).n_bytes());
-    let shares = workers.map(&groups, Workspace::default, |workspace, group| {
+    let run = |workspace: &mut Workspace, group: &Range<usize>| {
         let mut writes = Writes::new(sink, std::mem::take(&mut workspace.spare));
-        let run = |of| workspace.run(&task_of(of), source, &mut writes, workers);
+        let run = |of: &TaskPieces| {
+            let task = task_of(of);
+            let is_whole = task.pieces.len() == task.subject.survey.n_pieces();
+            Ok((task.index, is_whole, workspace.run(&task, source, &mut writes, workers)?))
+        };
         let found = tasks[group.clone()].iter().map(run).collect::<Result<Vec<_>>>()?;
         workspace.spare = writes.finish()?;
-        Ok(found)
-    })?;
-    Ok(shares.into_iter().flatten().collect())
+        let mut gathered = gathered.lock().unwrap_or_else(PoisonError::into_inner);
+        for (task, (tensor, is_whole, found)) in group.clone().zip(found) {
+            gathered.put(tensor, (!is_whole).then_some(task), found);
+        }
+        Ok(())
+    };
+    workers.fold(&groups, Workspace::default, run).map(drop)
 }
 
 /// Returns the decision about one tensor of a plan. It determines the bytes that [`encode`] writes.
@@ -144,7 +138,7 @@ pub fn decide(plan: &Plan, index: usize, survey: &Survey, source: &dyn TensorSou
     });
     let mut affines = Vec::with_capacity(n_groups.unwrap_or(0));
     let mut keep = Vec::with_capacity(tensor.prune.map_or(0, |_| n_rows * Mask::row_bytes(n_cols)));
-    for start in &survey.pieces {
+    for start in survey.pieces(tensor).iter() {
         let mut piece = reader.read(source, tensor, &start.rows, stop)?;
         let mut rules = decider.rules(None, &subject, start, &mut piece, stop)?;
         piece.for_each_strip(|strip, _| {
@@ -181,19 +175,6 @@ struct StripCoder {
     coder: RowCoder,
 }
 
-/// The intermediate results of a task.
-#[derive(Default)]
-struct TaskOutcome {
-    digests: Vec<Hash128>,
-    stats: ErrorStats,
-    outputs: OutputError,
-    narrowness: Narrowness,
-    /// Sums over the directions of a weight norm; boxed, as few tensors have one.
-    norm: Option<Box<NormSums>>,
-    /// Bytes of each block of codes.
-    block_bytes: Vec<u64>,
-}
-
 impl Workspace {
     fn run(
         &mut self,
@@ -210,7 +191,7 @@ impl Workspace {
         let next = offsets_before(task, first);
         let blocks = BlocksOut::of(task.subject.coding, tensor.rows(), &first.rows);
         let mut out = PartsOut { tensor: task.index, next, encoder, writes, blocks, found: TaskOutcome::default() };
-        for start in task.pieces {
+        for start in task.pieces.iter() {
             let mut rules = None;
             let reads_ranges = task.subject.is_decided_by_strip() && source.reads_ranges(tensor.index());
             for rows in sips_of(tensor, reads_ranges, &start.rows) {
@@ -232,7 +213,6 @@ impl Workspace {
             out.put(0)?;
         }
         self.parts = out.encoder.into_parts();
-        out.found.digests.shrink_to_fit();
         Ok(out.found)
     }
 }

@@ -4,8 +4,8 @@
 //! encoded into a scratch file, with one byte reserved per code, and then copied to its final place.
 
 use crate::context::Workers;
-use crate::encode::{FilePlace, Outcome, Sink};
-use crate::layout::{FileLayouts, PlacedTensor};
+use crate::encode::{FilePlace, Outcomes, Sink};
+use crate::layout::{FileLayouts, PlacedTensor, PlacedTensors};
 use crate::plan::{Plan, TensorPlan};
 use crate::treatment::BlockBytes;
 use crate::weight_files::WeightFiles;
@@ -26,10 +26,11 @@ impl Plan<'_> {
     /// Records the lengths of blocks.
     ///
     /// Returns false if readers would refuse the blocks as too dense. Then nothing is entropy-coded.
-    pub(crate) fn learn_blocks(&mut self, outcomes: &[Outcome]) -> bool {
+    pub(crate) fn learn_blocks(&mut self, outcomes: &Outcomes) -> bool {
         let (mut n_codes, mut n_bytes) = (0_u64, 0_u64);
-        for (tensor, outcome) in self.tensors.iter_mut().zip(outcomes) {
-            if let Some(&end) = outcome.block_ends.last() {
+        for (&index, ends) in &outcomes.block_ends {
+            let tensor = &mut self.tensors[index];
+            if let Some(&end) = ends.last() {
                 tensor.blocks = Some(BlockBytes::Exactly(end as usize));
                 n_codes = n_codes.saturating_add(tensor.rows().n_elements() as u64);
                 n_bytes = n_bytes.saturating_add(end);
@@ -54,10 +55,10 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     /// Creates an empty scratch file for the parts of these tensors.
-    pub(crate) fn create(draft: &Draft, plan: &Plan, tensors: &[PlacedTensor]) -> Result<Self> {
-        let (mut starts, mut specs, mut end) = (Vec::with_capacity(tensors.len()), Vec::new(), 0);
-        for (tensor, placed) in plan.tensors.iter().zip(tensors) {
-            let its = if tensor.tied_to().is_none() { uncoded_parts(tensor, placed) } else { Vec::new() };
+    pub(crate) fn create(draft: &Draft, plan: &Plan, tensors: &PlacedTensors) -> Result<Self> {
+        let (mut starts, mut specs, mut end) = (Vec::with_capacity(plan.tensors.len()), Vec::new(), 0);
+        for (tensor, placed) in plan.tensors.iter().zip(tensors.iter()) {
+            let its = if tensor.tied_to().is_none() { uncoded_parts(tensor, &placed) } else { Vec::new() };
             starts.push(end);
             end += its.iter().map(|spec| spec.n_bytes() as u64).sum::<u64>();
             specs.push(its);
@@ -82,24 +83,25 @@ impl Scratch {
         &self,
         files: &WeightFiles,
         layout: &FileLayouts,
-        outcomes: &[Outcome],
+        outcomes: &Outcomes,
         workers: &Workers,
     ) -> Result<()> {
         let tensors: Vec<usize> = (0..self.specs.len()).filter(|&tensor| !self.specs[tensor].is_empty()).collect();
         workers.map(&tensors, Vec::new, |buffer, &tensor| {
+            let (placed, ends) = (layout.tensors.of(tensor), outcomes.block_ends(tensor));
             for spec in &self.specs[tensor] {
-                let &(_, start, _) = layout.tensors[tensor]
+                let (start, _) = placed
                     .part(spec.part)
                     .ok_or_else(|| Error::bug(format!("part {:?} of tensor {tensor} has no place", spec.part)))?;
                 let mut to = start;
-                for from in self.stretches_of(tensor, spec.part, &outcomes[tensor].block_ends) {
-                    to = self.copy(from, (files, layout.tensors[tensor].file, to), buffer)?;
+                for from in self.stretches_of(tensor, spec.part, ends) {
+                    to = self.copy(from, (files, placed.file, to), buffer)?;
                     workers.check_stop()?;
                 }
             }
-            if let Some((_, start, _)) = layout.tensors[tensor].part(Part::BlockEnds) {
-                let bytes: Vec<u8> = outcomes[tensor].block_ends.iter().flat_map(|end| end.to_le_bytes()).collect();
-                files.write(layout.tensors[tensor].file, *start, &bytes)?;
+            if let Some((start, _)) = placed.part(Part::BlockEnds) {
+                let bytes: Vec<u8> = ends.iter().flat_map(|end| end.to_le_bytes()).collect();
+                files.write(placed.file, start, &bytes)?;
             }
             Ok(())
         })?;

@@ -1,17 +1,20 @@
 //! Computes all offsets of the output once the sizes are known, before anything is written.
 
+mod known;
 mod order;
 mod parts;
+mod placed;
 
-use crate::plan::{Plan, TensorPlan};
-use briquette_core::encoded::Part;
+use crate::plan::Plan;
 use briquette_core::{Coding, DType, Result, Shape};
-use briquette_formats::foreign::ForeignLayout;
 use briquette_formats::output_format::{Container, FilePart, HeaderStrings, WriteHeader};
-use briquette_formats::safetensors::{Counted, HeaderJson, LENGTH};
-use briquette_formats::{TensorInfo, WeightLayout, limits, weight_layout};
+use briquette_formats::safetensors::{Counted, HeaderJson};
+use briquette_formats::{TensorInfo, TensorName, WeightLayout, limits, weight_layout};
+pub(crate) use known::FileHeaders;
 use order::{Order, Record};
-use parts::{LastParts, PartSizes, TensorParts};
+pub(crate) use parts::TensorParts;
+use parts::{LastParts, PartSizes};
+pub use placed::{PlacedTensor, PlacedTensors};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -22,8 +25,10 @@ use std::ops::Range;
 pub struct FileLayouts {
     /// The files, in order.
     pub files: Vec<FileLayout>,
-    /// The location of each tensor of the plan. A tied tensor has the location of its main tensor.
-    pub tensors: Vec<PlacedTensor>,
+    /// The location of each tensor of the plan.
+    pub tensors: PlacedTensors,
+    /// The order of parts, until headers are written.
+    order: Option<Order>,
 }
 
 /// One weight file.
@@ -33,44 +38,10 @@ pub struct FileLayout {
     pub name: String,
     /// Bytes of the file's header.
     pub n_header: u64,
-    /// The bytes that are known before encoding, until they are written.
-    pub known: KnownBytes,
     /// The size of the file in bytes, with its header.
     pub n_bytes: u64,
     /// Names of the parts in the file, for an index; empty if there is none.
     pub names: Vec<String>,
-}
-
-/// Bytes of a file that are known before encoding. Headers may have hundreds of megabytes.
-#[derive(Debug, Clone, Default)]
-pub struct KnownBytes {
-    /// The file's first bytes.
-    pub header: Vec<u8>,
-    /// Parts with constant bytes, with their offsets.
-    pub constants: Vec<(u64, Vec<u8>)>,
-}
-
-/// The location of a tensor.
-#[derive(Debug, Clone)]
-pub struct PlacedTensor {
-    /// How the tensor is stored.
-    pub coding: Coding,
-    /// Number of kept elements.
-    pub n_kept: usize,
-    /// The index of its file.
-    pub file: usize,
-    /// The parts of the tensor.
-    pub parts: Vec<PlacedPart>,
-}
-
-/// A part of a tensor: its kind, its start, and its layout if that is another program's.
-pub type PlacedPart = (Part, u64, Option<Box<ForeignLayout>>);
-
-impl PlacedTensor {
-    /// Returns the location of a part; `None` if the tensor does not have it.
-    pub fn part(&self, part: Part) -> Option<&PlacedPart> {
-        self.parts.iter().find(|(kind, ..)| *kind == part)
-    }
 }
 
 impl FileLayouts {
@@ -88,26 +59,17 @@ impl FileLayouts {
     pub(crate) fn of_parts(plan: &Plan, n_kept: &[usize], parts: TensorParts) -> Result<Self> {
         let sizes = PartSizes { plan, n_kept: &|index| n_kept[index], parts };
         let order = sizes.order()?;
-        let placed = |(tensor, &n_kept): (&TensorPlan, &usize)| {
-            let coding = tensor.coding(plan.profile, n_kept);
-            PlacedTensor { coding, n_kept, file: 0, parts: Vec::new() }
-        };
-        let mut placed: Vec<PlacedTensor> = plan.tensors.iter().zip(n_kept).map(placed).collect();
+        let mut placed = sizes.unplaced(&order)?;
         let mut files = Vec::new();
         for (number, tensors) in order.files.iter().enumerate() {
             files.push(sizes.place(number, tensors, &order, &mut placed)?);
         }
         for (index, tensor) in plan.tensors.iter().enumerate() {
             if let Some(main) = tensor.tied_to() {
-                placed[index] = placed[main].clone();
+                placed.tie(index, main);
             }
         }
-        Ok(Self { files, tensors: placed })
-    }
-
-    /// Takes the known bytes out of all files, so that they can be dropped once they are written.
-    pub(crate) fn take_known(&mut self) -> Vec<KnownBytes> {
-        self.files.iter_mut().map(|file| std::mem::take(&mut file.known)).collect()
+        Ok(Self { files, tensors: placed, order: Some(order) })
     }
 
     /// Returns the size of all files in bytes.
@@ -199,40 +161,47 @@ impl PartSizes<'_> {
         }
     }
 
+    /// Returns all tensors with their files, before their starts are known.
+    fn unplaced(&self, order: &Order) -> Result<PlacedTensors> {
+        let (mut placed, mut parts) = (PlacedTensors::with_capacity(self.plan.tensors.len()), LastParts::of_none(self));
+        for (file, tensors) in order.files.iter().enumerate() {
+            for index in tensors.clone() {
+                let is_tied = self.plan.tensors[index].tied_to().is_some();
+                let its = if is_tied { &[] } else { parts.of(index)? };
+                placed.push(self.coding(index), (self.n_kept)(index), file, its);
+            }
+        }
+        Ok(placed)
+    }
+
     /// Computes the layout of a file.
     fn place(
         &self,
         number: usize,
         tensors: &Range<usize>,
         order: &Order,
-        placed: &mut [PlacedTensor],
+        placed: &mut PlacedTensors,
     ) -> Result<FileLayout> {
-        let (header, listed) = match self.plan.profile.container() {
+        let (n_header, listed) = match self.plan.profile.container() {
             Container::Listed(write) => {
                 let ListedHeader { bytes, starts, infos } = self.listed_header(tensors, order, write)?;
                 let names = infos.into_iter().map(|info| info.name);
-                (bytes, names.zip(starts).collect::<BTreeMap<String, u64>>())
+                (bytes.len() as u64, names.zip(starts).collect::<BTreeMap<TensorName, u64>>())
             }
             Container::Safetensors(strings) => {
-                (self.header(tensors, order, strings, LENGTH.to_vec())?.into_header(), BTreeMap::new())
+                (self.header(tensors, order, strings, Counted::default())?.n_bytes(), BTreeMap::new())
             }
         };
-        let (mut constants, mut names, mut n_bytes) = (Vec::new(), Vec::new(), header.len() as u64);
+        let (mut names, mut n_bytes) = (Vec::new(), n_header);
         let has_names = order.files.len() > 1 && self.plan.profile.has_index();
         self.each_by_name(tensors, order, |record, start, part| {
-            let start = listed.get(&part.info.name).copied().unwrap_or(header.len() as u64 + start);
-            let tensor = &mut placed[record.tensor as usize];
-            tensor.file = number;
-            // Most tensors have at most two parts, and there may be millions.
-            tensor.parts.reserve_exact(if tensor.parts.is_empty() { 2 } else { 0 });
-            tensor.parts.extend(part.holds.parts().map(|(kind, layout)| (kind, start, layout.map(Box::new))));
-            constants.extend(part.holds.constant().map(|bytes| (start, bytes.to_vec())));
-            names.extend(has_names.then(|| part.info.name.clone()));
+            let start = listed.get(&part.info.name).copied().unwrap_or(n_header + start);
+            placed.set_start(record.tensor as usize, record.nth.into(), start);
+            names.extend(has_names.then(|| part.info.name.to_string()));
             n_bytes = n_bytes.max(start + record.n_bytes);
         })?;
         let name = self.plan.profile.file_name(number, order.files.len());
-        let n_header = header.len() as u64;
-        Ok(FileLayout { name, n_header, n_bytes, known: KnownBytes { header, constants }, names })
+        Ok(FileLayout { name, n_header, n_bytes, names })
     }
 
     /// Passes the free-form strings of the model, and the one that transformers expects.

@@ -1,9 +1,8 @@
 //! The manifest of an output: how each tensor is stored, and its hash.
 
-use crate::encode::Outcome;
 use crate::layout::FileLayouts;
 use crate::plan::Plan;
-use briquette_core::Storage;
+use briquette_core::{Hash128, Shape, Storage};
 use briquette_formats::manifest::ManifestHead;
 use briquette_formats::{Manifest, ManifestEntry, WeightLayout, manifest, names};
 use serde_json::Value;
@@ -13,7 +12,7 @@ use std::io::{self, Write};
 pub struct ManifestSource<'a> {
     plan: &'a Plan<'a>,
     layout: &'a FileLayouts,
-    outcomes: &'a [Outcome],
+    hashes: &'a [Hash128],
     head: ManifestHead,
     /// The tensors, sorted by name.
     order: Vec<u32>,
@@ -21,10 +20,12 @@ pub struct ManifestSource<'a> {
 
 impl<'a> ManifestSource<'a> {
     /// Creates the manifest of an output that `producer` writes with `recipe`.
+    ///
+    /// `hashes` are those of [`Outcomes`](crate::encode::Outcomes).
     pub fn new(
         plan: &'a Plan,
         layout: &'a FileLayouts,
-        outcomes: &'a [Outcome],
+        hashes: &'a [Hash128],
         mut recipe: Value,
         producer: &str,
     ) -> Self {
@@ -32,7 +33,7 @@ impl<'a> ManifestSource<'a> {
             // Readers cannot recognize burn's layout from the files.
             recipe["model"]["layout"] = "burn".into();
         }
-        let storages = plan.tensors.iter().zip(&layout.tensors);
+        let storages = plan.tensors.iter().zip(layout.tensors.iter());
         let storages = storages.map(|(tensor, placed)| (placed.coding.storage, tensor.stored_axis(placed.coding)));
         let head = ManifestHead {
             format: "briquette".into(),
@@ -42,7 +43,7 @@ impl<'a> ManifestSource<'a> {
             recipe,
         };
         let order = names::order(plan.tensors.len(), |index| &plan.tensors[index].info.name);
-        Self { plan, layout, outcomes, head, order }
+        Self { plan, layout, hashes, head, order }
     }
 
     /// Writes the manifest as JSON.
@@ -51,6 +52,11 @@ impl<'a> ManifestSource<'a> {
     /// See [`ManifestHead::write`].
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         self.head.write(self.entries(), out)
+    }
+
+    /// Returns the indices of the tensors, sorted by name.
+    pub(crate) fn into_order(self) -> Vec<u32> {
+        self.order
     }
 
     /// Returns the whole manifest.
@@ -64,23 +70,23 @@ impl<'a> ManifestSource<'a> {
     }
 
     fn entry(&self, index: usize) -> (String, ManifestEntry) {
-        let (tensor, placed) = (&self.plan.tensors[index], &self.layout.tensors[index]);
+        let (tensor, placed) = (&self.plan.tensors[index], self.layout.tensors.of(index));
         let activations = placed.coding.codes.and_then(|_| tensor.activations());
         let has_blocks = matches!(placed.coding.storage, Storage::Entropy { .. });
         let is_partial = has_blocks && placed.n_kept < tensor.rows().n_elements();
-        let by_rows = self.outcomes[index].hash;
+        let by_rows = self.hashes[index];
         let mut entry = ManifestEntry {
             dtype: tensor.stored_dtype(),
-            shape: tensor.info.shape.clone(),
+            shape: Shape::clone(&tensor.info.shape),
             output_axis: tensor.stored_axis(placed.coding),
             coding: placed.coding,
             n_kept: (placed.coding.storage == Storage::Bitmask || is_partial).then_some(placed.n_kept),
             activations: activations.map(str::to_string),
             file: self.layout.files[placed.file].name.clone(),
             hash: by_rows,
-            tied_to: tensor.tied_to().map(|main| self.plan.tensors[main].info.name.clone()),
+            tied_to: tensor.tied_to().map(|main| self.plan.tensors[main].info.name.to_string()),
         };
         entry.hash = self.head.hash_of(&entry, by_rows);
-        (tensor.info.name.clone(), entry)
+        (tensor.info.name.to_string(), entry)
     }
 }

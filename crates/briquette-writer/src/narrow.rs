@@ -4,6 +4,7 @@ use crate::piece::Strip;
 use crate::plan::{Plan, TensorPlan, listed};
 use briquette_core::encoded::ScaleType;
 use briquette_core::{Affine, DType, Decision, Error, Remedy, Result, rows, simd};
+use std::collections::BTreeMap;
 
 /// The remark about a tensor whose scales do not fit f16.
 const F32_SCALES: &str = "scales are f32, as they do not fit f16";
@@ -59,14 +60,15 @@ impl TensorPlan<'_> {
 impl Plan<'_> {
     /// Plans a wider type for tensors with scales or values that do not fit. Returns whether the plan changed.
     ///
-    /// Scales become f32. A tensor that is too small for the type of its cast keeps its own. `found` has an
-    /// item for each tensor.
+    /// Scales become f32. A tensor that is too small for the type of its cast keeps its own. `found` has the
+    /// tensors whose range is not the default.
     ///
     /// # Errors
     /// Refused: f32 rounds all weights of an F64 tensor to 0.
-    pub(crate) fn widen<'n>(&mut self, found: impl Iterator<Item = &'n Narrowness>) -> Result<bool> {
+    pub(crate) fn widen(&mut self, found: &BTreeMap<usize, Narrowness>) -> Result<bool> {
         let (mut scales, mut casts, mut lost) = (Vec::new(), Vec::new(), Vec::new());
-        for (index, (tensor, found)) in self.tensors.iter_mut().zip(found).enumerate() {
+        for (&index, found) in found {
+            let tensor = &mut self.tensors[index];
             if found.loses_scales {
                 tensor.quant.iter_mut().for_each(|quant| quant.spec.scale = ScaleType::F32);
                 scales.push(index);

@@ -5,7 +5,9 @@
 
 mod border;
 mod norms;
+mod piece_counts;
 mod scan;
+mod surveyed;
 
 use crate::context::Workers;
 use crate::piece::{check_finite, pieces_of};
@@ -15,34 +17,14 @@ use border::Search;
 use briquette_core::{Result, bits, rows, simd};
 use briquette_formats::TensorSource;
 use briquette_methods::prune::{SparsityPattern, Threshold};
-use scan::{Dropped, PieceOf, Scan, pieces_in_order};
-use std::collections::BTreeSet;
+use piece_counts::PieceCounts;
+use scan::{Dropped, PieceOf, PiecesOf, Scan, pieces_in_order};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+pub use surveyed::{PieceStart, Pieces, Survey};
 
 /// The reason shown for a tensor that stays unchanged because it has NaN or infinity.
 pub const NONFINITE: &str = "has NaN or infinity";
-
-/// The results of the survey of a tensor.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Survey {
-    /// Number of kept elements.
-    pub n_kept: usize,
-    /// The threshold, if the survey had to find it.
-    pub threshold: Option<Threshold>,
-    /// The pieces of the tensor, with counts of earlier pieces.
-    pub pieces: Vec<PieceStart>,
-}
-
-/// A piece, with counts of earlier pieces.
-#[derive(Debug, Clone, PartialEq)]
-pub struct PieceStart {
-    /// The rows of the piece.
-    pub rows: Range<usize>,
-    /// Number of elements kept in earlier pieces.
-    pub n_kept: usize,
-    /// Elements equal to the threshold that are still to be pruned.
-    pub n_ties: usize,
-}
 
 /// Surveys every tensor. If the plan says so, tensors with NaN or infinity are left unchanged.
 ///
@@ -53,19 +35,16 @@ pub fn survey(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> 
         leave_nonfinite(plan, source, workers)?;
     }
     norms::measure(plan, source, workers)?;
-    let pieces: Vec<Vec<Range<usize>>> =
-        plan.tensors.iter().enumerate().map(|(index, tensor)| pieces_of(tensor, source.reads_ranges(index))).collect();
-    let (mut thresholds, mut counts) = thresholds_of(plan, source, workers, &pieces)?;
-    count_pieces(plan, source, workers, &pieces, &thresholds, &mut counts)?;
+    let pieces: PiecesOf = &|index| pieces_of(&plan.tensors[index], source.reads_ranges(index));
+    let (mut thresholds, mut counts) = thresholds_of(plan, source, workers, pieces)?;
+    count_pieces(plan, source, workers, pieces, &thresholds, &mut counts)?;
     share_ties(plan, &counts, &mut thresholds);
-    let of = |(index, pieces): (usize, &Vec<Range<usize>>)| {
-        one(&plan.tensors[index], thresholds[index], pieces, &counts[index])
-    };
-    Ok(pieces.iter().enumerate().map(of).collect())
+    let of = |(index, tensor)| one(tensor, thresholds.get(&index).copied(), &pieces(index), counts.of(index));
+    Ok(plan.tensors.iter().enumerate().map(of).collect())
 }
 
-/// The counts of each tensor's pieces; empty for tensors that are not counted.
-type PieceCounts = Vec<Vec<Dropped>>;
+/// The thresholds of tensors that the survey finds.
+type Thresholds = BTreeMap<usize, Threshold>;
 
 /// Sums the counts of earlier pieces for each piece of a tensor.
 fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>], counts: &[Dropped]) -> Survey {
@@ -88,7 +67,7 @@ fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>
     if let (Some(Cut::Pattern(pattern)), None) = (tensor.prune.map(|prune| prune.cut), threshold) {
         n_kept = tensor.info.n_elements() - pattern.n_dropped(tensor.rows().n_rows, tensor.rows().n_cols);
     }
-    Survey { n_kept, threshold, pieces: starts }
+    Survey::new(n_kept, threshold, starts)
 }
 
 /// Finds the thresholds of pools, and of tensors that are too large to find theirs during encoding.
@@ -98,13 +77,13 @@ fn thresholds_of(
     plan: &Plan,
     source: &dyn TensorSource,
     workers: &Workers,
-    pieces: &[Vec<Range<usize>>],
-) -> Result<(Vec<Option<Threshold>>, PieceCounts)> {
-    let (mut thresholds, mut counts) = (vec![None; plan.tensors.len()], vec![Vec::new(); plan.tensors.len()]);
+    pieces: PiecesOf,
+) -> Result<(Thresholds, PieceCounts)> {
+    let (mut thresholds, mut counts) = (Thresholds::new(), PieceCounts::default());
     let mut pools: Vec<(Vec<usize>, usize)> = Vec::new();
     for (index, tensor) in plan.tensors.iter().enumerate() {
         if let (Some(Cut::Pattern(SparsityPattern::Unstructured(n_drop))), None, true) =
-            (tensor.prune.map(|prune| prune.cut), tensor.tied_to(), pieces[index].len() > 1)
+            (tensor.prune.map(|prune| prune.cut), tensor.tied_to(), pieces(index).len() > 1)
         {
             pools.push((vec![index], n_drop));
         }
@@ -117,8 +96,8 @@ fn thresholds_of(
         let border = Search::new(plan, source, workers, pieces, &tensors).border(n_drop)?;
         let mut counted = border.counts.into_iter();
         for &index in &tensors {
-            thresholds[index] = Some(border.threshold);
-            counts[index].extend(counted.by_ref().take(pieces[index].len()));
+            thresholds.insert(index, border.threshold);
+            counts.put(index, counted.by_ref().take(pieces(index).len()));
         }
     }
     Ok((thresholds, counts))
@@ -126,12 +105,12 @@ fn thresholds_of(
 
 /// Divides the ties of a pool (scores equal to its threshold) among its tensors. Earlier tensors prune theirs
 /// first.
-fn share_ties(plan: &Plan, counts: &[Vec<Dropped>], thresholds: &mut [Option<Threshold>]) {
+fn share_ties(plan: &Plan, counts: &PieceCounts, thresholds: &mut Thresholds) {
     for pool in &plan.pools {
-        let Some(whole) = pool.tensors.first().and_then(|&index| thresholds[index]) else { continue };
-        let equal = pool.tensors.iter().map(|&index| counts[index].iter().map(|(_, equal)| equal).sum());
+        let Some(whole) = pool.tensors.first().and_then(|index| thresholds.get(index).copied()) else { continue };
+        let equal = pool.tensors.iter().map(|&index| counts.of(index).iter().map(|(_, equal)| equal).sum());
         for (&index, share) in pool.tensors.iter().zip(whole.shares(equal)) {
-            thresholds[index] = Some(share);
+            thresholds.insert(index, share);
         }
     }
 }
@@ -144,14 +123,14 @@ fn count_pieces(
     plan: &Plan,
     source: &dyn TensorSource,
     workers: &Workers,
-    pieces: &[Vec<Range<usize>>],
-    thresholds: &[Option<Threshold>],
-    counts: &mut [Vec<Dropped>],
+    pieces: PiecesOf,
+    thresholds: &Thresholds,
+    counts: &mut PieceCounts,
 ) -> Result<()> {
     let mut tensors = Vec::new();
     for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to().is_none()) {
         let may_be_sparse = tensor.prune.is_none() && tensor.is_recoded() && plan.profile.holds_sparse();
-        if thresholds[index].is_some() && counts[index].is_empty()
+        if thresholds.contains_key(&index) && counts.of(index).is_empty()
             || tensor.prune.is_some_and(|prune| prune.cut == Cut::Given)
             || may_be_sparse && (tensor.was_sparse || has_zeros(tensor, source)?)
         {
@@ -159,11 +138,10 @@ fn count_pieces(
         }
     }
     let parts = pieces_in_order(&tensors, pieces);
-    let n_bytes = parts
-        .iter()
-        .map(|part| part.rows.len() * plan.tensors[part.tensor].rows().n_cols * plan.tensors[part.tensor].width());
-    workers.begin("survey", n_bytes.sum());
-    let counted = workers.map(&parts, Scan::default, |scan, part| {
+    let n_bytes =
+        |part: &PieceOf| part.rows.len() * plan.tensors[part.tensor].rows().n_cols * plan.tensors[part.tensor].width();
+    workers.begin("survey", parts.iter().map(n_bytes).sum());
+    let mut counted = workers.map_small(&parts, n_bytes, Scan::default, |scan, part| {
         let mut count = (0, 0);
         let tensor = &plan.tensors[part.tensor];
         if tensor.prune.is_some_and(|prune| prune.cut == Cut::Given) {
@@ -172,7 +150,7 @@ fn count_pieces(
         }
         let mut bits = Vec::new();
         scan.each(plan, source, part, workers, |strip, scores| {
-            match thresholds[part.tensor] {
+            match thresholds.get(&part.tensor) {
                 Some(threshold) => {
                     let (below, equal) = simd::count_below(scores, threshold.key);
                     count = (count.0 + below, count.1 + equal);
@@ -187,8 +165,8 @@ fn count_pieces(
         })?;
         Ok(count)
     })?;
-    for (part, count) in parts.iter().zip(counted) {
-        counts[part.tensor].push(count);
+    for parts in parts.chunk_by(|a, b| a.tensor == b.tensor) {
+        counts.put(parts[0].tensor, counted.by_ref().take(parts.len()));
     }
     Ok(())
 }

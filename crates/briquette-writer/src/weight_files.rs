@@ -4,7 +4,7 @@
 mod blocks;
 
 use crate::encode::{FilePlace, Sink};
-use crate::layout::{FileLayout, FileLayouts, KnownBytes};
+use crate::layout::{FileHeaders, FileLayouts};
 use briquette_core::encoded::Part;
 use briquette_core::{Error, Result};
 use briquette_formats::{Draft, DraftFile};
@@ -17,16 +17,15 @@ pub(crate) struct WeightFiles<'a> {
 }
 
 impl<'a> WeightFiles<'a> {
-    /// Creates the files with reserved space, and writes the known bytes, such as headers.
-    pub(crate) fn create(draft: &Draft, layout: &'a FileLayouts, known: Vec<KnownBytes>) -> Result<Self> {
+    /// Creates the files with reserved space, and writes the bytes that are known before encoding.
+    pub(crate) fn create(draft: &Draft, layout: &'a FileLayouts, headers: &FileHeaders) -> Result<Self> {
         draft.check_space(layout.n_bytes())?;
-        let create = |(file, known): (&FileLayout, KnownBytes)| -> Result<DraftFile> {
+        let mut files = Vec::with_capacity(layout.files.len());
+        for (number, file) in layout.files.iter().enumerate() {
             let out = draft.create_file(Path::new(&file.name), file.n_bytes)?;
-            out.write_at(0, &known.header)?;
-            known.constants.iter().try_for_each(|(offset, bytes)| out.write_at(*offset, bytes))?;
-            Ok(out)
-        };
-        let files = layout.files.iter().zip(known).map(create).collect::<Result<_>>()?;
+            headers.write(layout, number, &out)?;
+            files.push(out);
+        }
         Ok(Self { layout, files })
     }
 
@@ -38,10 +37,10 @@ impl<'a> WeightFiles<'a> {
 
 impl Sink for WeightFiles<'_> {
     fn place(&self, tensor: usize, part: Part) -> Result<Option<FilePlace>> {
-        let placed = &self.layout.tensors[tensor];
+        let placed = self.layout.tensors.of(tensor);
         let no_place = || Error::bug(format!("part {part:?} of tensor {tensor} has no place"));
-        let (_, start, layout) = placed.part(part).ok_or_else(no_place)?;
-        Ok(Some(FilePlace { file: placed.file, start: *start, layout: layout.as_deref().copied() }))
+        let (start, layout) = placed.part(part).ok_or_else(no_place)?;
+        Ok(Some(FilePlace { file: placed.file, start, layout }))
     }
 
     fn write(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()> {

@@ -1,17 +1,19 @@
 //! Writes a whole model: survey, layout, encoding, verification and checksums.
 
 use crate::context::Workers;
-use crate::decode::{DecodedTensor, compare, decode_all};
-use crate::encode::{Nowhere, Outcome, encode};
+use crate::decode::{ReadBack, read_back};
+use crate::encode::{Nowhere, Outcomes, OutputError, encode};
 use crate::entropy::Scratch;
-use crate::layout::{FileLayout, FileLayouts};
+use crate::layout::{FileLayout, FileLayouts, TensorParts};
 use crate::manifest::ManifestSource;
 use crate::plan::Plan;
 use crate::survey::{Survey, survey};
 use crate::weight_files::WeightFiles;
-use briquette_core::{Error, Result};
-use briquette_formats::{Checkpoint, Draft, DraftFile, InputFile, TensorSource, index, manifest, sums};
-use std::collections::BTreeMap;
+use briquette_core::{Error, ErrorStats, Result};
+use briquette_formats::{
+    Draft, DraftFile, InputFile, ModelDir, OutputFiles, StoredDir, TensorInfo, TensorSource, index, manifest, sums,
+};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// A model to write.
@@ -30,6 +32,8 @@ pub struct WriteJob<'a, 'b> {
     pub workers: &'a Workers,
     /// Writes the small files beside the weights, such as a config with the quantization.
     pub small_files: &'a dyn Fn(&Plan, &ManifestSource) -> Result<()>,
+    /// Returns the indices of the tensors to return for reading. Millions would take too much memory.
+    pub kept: &'a dyn Fn(&Plan, &[ErrorStats]) -> Vec<usize>,
     /// Called with the name of each finished phase.
     pub is_over: &'a mut dyn FnMut(&str),
 }
@@ -39,12 +43,14 @@ pub struct WriteJob<'a, 'b> {
 pub struct Written {
     /// The location of every tensor in the files.
     pub layout: FileLayouts,
-    /// The outcome of encoding, for each tensor of the plan.
-    pub outcomes: Vec<Outcome>,
-    /// The hash and the zeros of each decoded tensor of the draft.
-    pub decoded: Vec<DecodedTensor>,
-    /// The draft, opened as a checkpoint.
-    pub checkpoint: Checkpoint,
+    /// The error of the dequantized values, for each tensor of the plan.
+    pub stats: Vec<ErrorStats>,
+    /// The errors of the layers' outputs whose inputs are known, by tensor index.
+    pub outputs: BTreeMap<usize, OutputError>,
+    /// The zeros that were read back, for each tensor of the plan; counted for weights only.
+    pub n_zeros: Vec<u64>,
+    /// The tensors of [`WriteJob::kept`] in the files, for reading.
+    pub kept: StoredDir,
 }
 
 /// Writes a model into a draft, reads it back, and compares it with its hashes.
@@ -59,7 +65,7 @@ pub struct Written {
 /// - Input: a tensor that was read back has another hash.
 /// - Errors of reading and writing.
 pub fn write(work: WriteJob) -> Result<Written> {
-    let WriteJob { plan, source, draft, recipe, producer, workers, small_files, is_over } = work;
+    let WriteJob { plan, source, draft, recipe, producer, workers, small_files, kept, is_over } = work;
     let surveys = survey(plan, source, workers)?;
     is_over("survey");
     let Encoding { mut layout, files, outcomes } = loop {
@@ -70,16 +76,21 @@ pub fn write(work: WriteJob) -> Result<Written> {
     drop(surveys);
     is_over("encode");
 
-    let manifest = ManifestSource::new(plan, &layout, &outcomes, recipe, producer);
+    let Outcomes { hashes, stats, outputs, .. } = outcomes;
+    let manifest = ManifestSource::new(plan, &layout, &hashes, recipe, producer);
     draft.write_with(Path::new(manifest::FILE_NAME), |out| manifest.write(out))?;
     small_files(plan, &manifest)?;
-    drop(manifest);
+    let order = manifest.into_order();
+    drop(hashes);
     write_index(draft, plan, &mut layout)?;
-    let checkpoint = Checkpoint::open(draft.path())?;
-    let decoded = sync_and_verify(draft, &files, &checkpoint, workers)?;
+    let kept: BTreeSet<&str> = kept(plan, &stats).iter().map(|&index| plan.tensors[index].info.name.as_str()).collect();
+    let is_kept = |info: &TensorInfo| kept.contains(info.name.as_str());
+    let ReadBack { n_zeros: by_name, kept } = sync_and_verify(draft, &files, workers, &is_kept)?;
     drop(files);
+    let mut n_zeros = vec![0; plan.tensors.len()];
+    order.iter().zip(by_name).for_each(|(index, n)| n_zeros[*index as usize] = n);
     is_over("verify");
-    Ok(Written { layout, outcomes, decoded, checkpoint })
+    Ok(Written { layout, stats, outputs, n_zeros, kept })
 }
 
 /// Encodes every tensor of a plan without writing. The plan gets wider types where [`write()`] would choose
@@ -87,13 +98,13 @@ pub fn write(work: WriteJob) -> Result<Written> {
 ///
 /// # Errors
 /// See [`encode`].
-pub fn recompute(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> Result<Vec<Outcome>> {
+pub fn recompute(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> Result<Outcomes> {
     let surveys = survey(plan, source, workers)?;
     let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
     loop {
         let layout = FileLayouts::new(plan, &n_kept)?;
         let outcomes = encode(plan, &surveys, &layout.tensors, source, &Nowhere, workers)?;
-        if !plan.widen(outcomes.iter().map(|outcome| &outcome.narrowness))? {
+        if !plan.widen(&outcomes.narrow)? {
             return Ok(outcomes);
         }
     }
@@ -103,7 +114,7 @@ pub fn recompute(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) 
 struct Encoding {
     layout: FileLayouts,
     files: Vec<DraftFile>,
-    outcomes: Vec<Outcome>,
+    outcomes: Outcomes,
 }
 
 /// Encodes all tensors into the weight files; `None` if some need wider types, which the plan has from then on.
@@ -120,22 +131,27 @@ fn encode_files(
     if had_blocks {
         let scratch = Scratch::create(draft, plan, &layout.tensors)?;
         let outcomes = encode(plan, surveys, &layout.tensors, source, &scratch, workers)?;
-        if plan.widen(outcomes.iter().map(|outcome| &outcome.narrowness))? {
+        if plan.widen(&outcomes.narrow)? {
             return Ok(None);
         }
         // Codes that are nearly all equal are encoded again, without blocks.
         coded = plan.learn_blocks(&outcomes).then_some((scratch, outcomes));
         layout = FileLayouts::new(plan, &n_kept)?;
     }
-    let known = layout.take_known();
-    let files = WeightFiles::create(draft, &layout, known)?;
+    let parts: TensorParts = &|tensor, coding, n_kept| tensor.file_parts(plan.profile, coding, n_kept);
+    let headers = layout.take_headers(plan, parts)?;
+    let files = WeightFiles::create(draft, &layout, &headers)?;
+    drop(headers);
     if let Some((scratch, outcomes)) = coded {
         scratch.copy_to(&files, &layout, &outcomes, workers)?;
-        return Ok(Some(Encoding { files: files.into_files(), layout, outcomes }));
+        let files = files.into_files();
+        layout.tensors.forget_starts();
+        return Ok(Some(Encoding { layout, files, outcomes }));
     }
     let outcomes = encode(plan, surveys, &layout.tensors, source, &files, workers)?;
     let files = files.into_files();
-    if !had_blocks && plan.widen(outcomes.iter().map(|outcome| &outcome.narrowness))? {
+    layout.tensors.forget_starts();
+    if !had_blocks && plan.widen(&outcomes.narrow)? {
         files.into_iter().try_for_each(DraftFile::remove)?;
         return Ok(None);
     }
@@ -161,20 +177,17 @@ fn write_index(draft: &Draft, plan: &Plan, layout: &mut FileLayouts) -> Result<(
 fn sync_and_verify(
     draft: &Draft,
     files: &[DraftFile],
-    written: &Checkpoint,
     workers: &Workers,
-) -> Result<Vec<DecodedTensor>> {
-    let stored = written.stored().ok_or_else(|| Error::bug("the draft is not a directory of Briquette"))?;
+    is_kept: &(dyn Fn(&TensorInfo) -> bool + Sync),
+) -> Result<ReadBack> {
+    let written = OutputFiles::open(&ModelDir::open(draft.path())?)?;
     let mut paths = sums::files_below(draft.path())?;
     paths.retain(|path| path != Path::new(briquette_formats::draft::MARK));
     let (synced, verified) = std::thread::scope(|scope| {
         let syncing = scope.spawn(|| files.iter().try_for_each(DraftFile::sync));
-        let decode = || {
-            let found = decode_all(stored, workers)?;
-            compare(&found, stored).map(|()| found)
-        };
         // The checksum of a file is computed on one thread, so the checksums take longest.
-        let (summed, verified) = workers.join(|| sums_of(draft.path(), &paths, workers), decode);
+        let read = || read_back(written, workers, is_kept);
+        let (summed, verified) = workers.join(|| sums_of(draft.path(), &paths, workers), read);
         let synced = syncing.join().unwrap_or_else(|_| Err(Error::bug("syncing panicked")));
         (synced.and(summed), verified)
     });

@@ -44,7 +44,7 @@ fn tensors(path: &Path) -> BTreeMap<String, (String, Vec<u8>)> {
     for (index, info) in checkpoint.tensors().iter().enumerate() {
         let mut bytes = vec![0; info.n_bytes()];
         checkpoint.read(index, 0, &mut bytes).unwrap();
-        found.insert(info.name.clone(), (format!("{} {}", info.dtype, info.shape), bytes));
+        found.insert(info.name.to_string(), (format!("{} {}", info.dtype, info.shape), bytes));
     }
     found
 }

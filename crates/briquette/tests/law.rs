@@ -179,6 +179,7 @@ fn compress(case: &Case, model: &Path, output: &Path) -> BTreeMap<String, Decisi
         producer: "law",
         workers: &workers,
         small_files: &|_, _| Ok(()),
+        kept: &|_, _| Vec::new(),
         is_over: &mut |_| {},
     });
     drop(written.unwrap());
@@ -187,7 +188,7 @@ fn compress(case: &Case, model: &Path, output: &Path) -> BTreeMap<String, Decisi
     let changed = (0..plan.tensors.len()).filter(|&index| plan.tensors[index].is_recoded());
     let decision = |index: usize| {
         let decision = decide(&plan, index, &surveys[index], &checkpoint, workers.stop()).unwrap();
-        (plan.tensors[index].info.name.clone(), decision)
+        (plan.tensors[index].info.name.to_string(), decision)
     };
     changed.map(decision).collect()
 }
@@ -215,7 +216,7 @@ fn check(weights: &[Vec<f32>; 3], case: &Case) -> Result<(), TestCaseError> {
     let is_burn = case.names.layout() == briquette_nn::Layout::Burn;
     let mut fake_quantized = BTreeMap::new();
     for (index, info) in original.tensors().iter().enumerate() {
-        let Some(decision) = decided.get(&info.name) else { continue };
+        let Some(decision) = decided.get(info.name.as_str()) else { continue };
         let axis = if is_burn && info.shape.rank() == 2 { OutputAxis::Last } else { OutputAxis::First };
         let (values, rows) = rows_of(&original, index, axis);
         let expected = fake_quantize(&values, rows.n_rows, rows.n_cols, decision);
@@ -224,7 +225,7 @@ fn check(weights: &[Vec<f32>; 3], case: &Case) -> Result<(), TestCaseError> {
         if info.dtype == DType::F32 {
             prop_assert_eq!(bits(&found), bits(&expected), "{}", info.name);
         }
-        fake_quantized.insert(info.name.clone(), (expected, rows));
+        fake_quantized.insert(info.name.to_string(), (expected, rows));
     }
     check_layers(case, &output, &fake_quantized)
 }

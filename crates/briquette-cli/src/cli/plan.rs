@@ -124,7 +124,7 @@ impl Serialize for PlannedTensors<'_> {
 fn tensor_json(tensor: &TensorPlan, plan: &Plan) -> Result<Value> {
     let (n_bytes, is_exact) = plan.predict_tensor(tensor)?;
     Ok(json!({
-        "name": tensor.info.name, "role": tensor.role, "why": tensor.why.words(), "dtype": tensor.info.dtype, "shape": tensor.info.shape,
+        "name": tensor.info.name, "role": tensor.role, "why": tensor.why.words(), "dtype": tensor.info.dtype, "shape": *tensor.info.shape,
         "prune": tensor.prune.map(|prune| cut_json(prune.cut, tensor, plan)),
         "quantize": tensor.quant.map(|quant| format!("{}-bit {}", quant.spec.grid.n_bits(), quant.spec.grouping)),
         "cast": tensor.cast,

@@ -1,18 +1,22 @@
 //! Tensors as a file declares them, and the source of their bytes.
 
+use crate::io::tensor_name::TensorName;
 use crate::io::{InputFile, limits, names};
 use briquette_core::{Affine, DType, Error, Result, Shape};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A tensor's name, type and shape. Its size is known not to overflow.
+///
+/// It takes 32 bytes, as there may be millions of tensors. They share the texts of names, and equal shapes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
     /// The name, byte for byte as in the file.
-    pub name: String,
+    pub name: TensorName,
     /// Element type.
     pub dtype: DType,
     /// Extents.
-    pub shape: Shape,
+    pub shape: Arc<Shape>,
 }
 
 impl TensorInfo {
@@ -21,7 +25,15 @@ impl TensorInfo {
     /// # Errors
     /// Input: the rank is above 64, the element count overflows, or the elements do not fill whole bytes.
     pub fn checked(name: String, dtype: DType, shape: Vec<usize>) -> Result<Self> {
-        let info = Self { name, dtype, shape: Shape(shape) };
+        Self::with_shape(name.into(), dtype, Arc::new(Shape(shape)))
+    }
+
+    /// Checks a shape that other tensors may share: see [`checked`](Self::checked).
+    ///
+    /// # Errors
+    /// See [`checked`](Self::checked).
+    pub(crate) fn with_shape(name: TensorName, dtype: DType, shape: Arc<Shape>) -> Result<Self> {
+        let info = Self { name, dtype, shape };
         let n_bytes = info.shape.n_elements().and_then(|n| dtype.n_bytes(n));
         let message = if info.shape.rank() > limits::MAX_RANK {
             format!("found {} dimensions, expected at most {}", info.shape.rank(), limits::MAX_RANK)
@@ -41,6 +53,27 @@ impl TensorInfo {
     /// Returns the size of all elements in bytes.
     pub fn n_bytes(&self) -> usize {
         self.n_elements() * self.dtype.n_bits() / 8
+    }
+}
+
+/// Recently used shapes, so that equal shapes are shared.
+#[derive(Debug, Default)]
+pub(crate) struct SharedShapes(Vec<Arc<Shape>>);
+
+/// The most shapes that are searched for an equal one.
+const MAX_SHAPES: usize = 32;
+
+impl SharedShapes {
+    /// Returns a shared shape that equals this one.
+    pub(crate) fn of(&mut self, shape: Shape) -> Arc<Shape> {
+        match self.0.iter().position(|known| **known == shape) {
+            Some(place) => self.0[..=place].rotate_right(1),
+            None => {
+                self.0.truncate(MAX_SHAPES - 1);
+                self.0.insert(0, Arc::new(shape));
+            }
+        }
+        self.0[0].clone()
     }
 }
 

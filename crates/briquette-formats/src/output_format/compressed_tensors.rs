@@ -7,6 +7,7 @@ use crate::foreign::ForeignLayout;
 use crate::{ActivationRounding, TensorInfo};
 use briquette_core::encoded::{Codes, Part, ScaleType};
 use briquette_core::{Coding, DType, Error, GridKind, Grouping, OutputAxis, Result, Shape};
+use std::sync::Arc;
 
 /// Matrices of codes by the conventions of the library; all other tensors dense. Names as in Hugging Face.
 pub(super) const ROW: FormatRow = FormatRow {
@@ -62,7 +63,7 @@ fn coded_parts(tensor: &TensorInfo, codes: Codes, activations: Option<&str>) -> 
         return Err(unsupported("codes of a tensor that is not a matrix"));
     };
     let part = |holds, name: &str, dtype, shape: Vec<usize>| FilePart {
-        info: TensorInfo { name: format!("{}{name}", tensor.name), dtype, shape: Shape(shape) },
+        info: TensorInfo { name: format!("{}{name}", tensor.name).into(), dtype, shape: Arc::new(Shape(shape)) },
         holds,
     };
     let scale_shape = match codes.grouping {

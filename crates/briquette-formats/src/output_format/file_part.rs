@@ -4,6 +4,7 @@ use crate::TensorInfo;
 use crate::foreign::{BlockLayout, ForeignLayout};
 use briquette_core::encoded::{Part, PartSpec};
 use briquette_core::{Coding, OutputAxis, Result, Rows, Shape};
+use std::sync::Arc;
 
 /// A tensor of a file that stores all or a part of a tensor of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,8 +57,8 @@ pub(super) fn own_parts(
     let rows = Rows::of(&tensor.shape, axis);
     let specs = coding.parts(tensor.dtype, rows.n_rows, rows.n_cols, n_kept);
     let part = |spec: PartSpec| {
-        let shape = if spec.part == Part::Weight { tensor.shape.clone() } else { Shape(spec.shape) };
-        let name = [tensor.name.as_str(), spec.part.suffix()].concat();
+        let shape = if spec.part == Part::Weight { tensor.shape.clone() } else { Arc::new(Shape(spec.shape)) };
+        let name = [tensor.name.as_str(), spec.part.suffix()].concat().into();
         let info = TensorInfo { name, dtype: spec.dtype, shape };
         FilePart { info, holds: Holds::Part(spec.part, None) }
     };

@@ -1,6 +1,7 @@
 //! Looks up tensors by name, of which there may be millions.
 
-use super::{Place, PlainFiles};
+use super::PlainFiles;
+use crate::stored::FoundPart;
 use crate::{TensorInfo, names};
 use std::cell::Cell;
 
@@ -27,11 +28,7 @@ impl PlainFiles {
 
     /// Returns the location of a contiguous tensor.
     fn found(&self, index: usize) -> Option<FoundTensor<'_>> {
-        match self.places[index] {
-            Place::At(offset) => Some((&self.infos[index], self.file_of(index), offset)),
-            #[cfg(feature = "pytorch")]
-            Place::Gathered(_) => None,
-        }
+        (!self.is_gathered(index)).then(|| (&self.infos[index], self.file_of(index), self.offsets[index]))
     }
 }
 
@@ -52,6 +49,12 @@ impl<'a> TensorsByName<'a> {
         };
         self.last.set(place);
         self.plain.found(self.order[place] as usize)
+    }
+
+    /// Returns the location of the tensor of this name: see [`get`](Self::get).
+    pub fn part(&self, name: &str) -> Option<FoundPart> {
+        let (info, file, offset) = self.get(name)?;
+        Some(FoundPart { dtype: info.dtype, shape: info.shape.clone(), file, offset })
     }
 
     /// Returns whether there is a contiguous tensor of this name.

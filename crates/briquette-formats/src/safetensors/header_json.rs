@@ -160,7 +160,7 @@ mod tests {
         for (info, start) in infos.iter().zip([0, 12, 24, 36]) {
             let entry =
                 serde_json::json!({ "dtype": info.dtype, "shape": info.shape, "data_offsets": [start, start + 12] });
-            object.insert(info.name.clone(), entry);
+            object.insert(info.name.to_string(), entry);
         }
         let metadata = |each: &mut dyn FnMut(&str, &str)| strings.iter().for_each(|(key, value)| each(key, value));
         let mut json = HeaderJson::new(LENGTH.to_vec(), metadata);

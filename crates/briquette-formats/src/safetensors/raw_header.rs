@@ -1,6 +1,8 @@
 //! Parses the JSON of a header in pieces, as it may be as large as the result.
 
 use super::header_json::METADATA;
+use crate::io::tensor::SharedShapes;
+use crate::io::tensor_name::{SHARED_NAMES, TensorName};
 use crate::json::MetadataStrings;
 use crate::window::{JsonBytes, Window};
 use crate::{InputFile, TensorInfo, limits};
@@ -21,11 +23,13 @@ pub(super) struct RawHeader {
     pub(super) metadata: BTreeMap<String, String>,
     /// The error of the first invalid tensor.
     pub(super) failed: Option<Error>,
+    shapes: SharedShapes,
 }
 
+/// A tensor as the JSON declares it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawTensor {
+pub(super) struct RawTensor {
     dtype: NamedType,
     shape: Shape,
     data_offsets: (u64, u64),
@@ -87,14 +91,24 @@ impl RawHeader {
     fn with_room_for(n_header: u64) -> Self {
         const ENTRY_BYTES: u64 = size_of::<(TensorInfo, u64)>() as u64;
         let most = n_header.min(limits::MAX_HEADER_BYTES) / ENTRY_BYTES;
-        Self { tensors: Vec::with_capacity(most as usize), metadata: BTreeMap::new(), failed: None }
+        let (tensors, metadata) = (Vec::with_capacity(most as usize), BTreeMap::new());
+        Self { tensors, metadata, failed: None, shapes: SharedShapes::default() }
     }
 
     fn push(&mut self, name: String, raw: RawTensor) {
-        match checked_tensor(name, raw) {
+        match checked_tensor(name, raw, &mut self.shapes) {
             Ok(tensor) => self.tensors.push(tensor),
             Err(error) => self.failed = self.failed.take().or(Some(error)),
         }
+        if self.tensors.len().is_multiple_of(SHARED_NAMES) {
+            self.share_names(SHARED_NAMES);
+        }
+    }
+
+    /// Moves the last `n` names into one text.
+    fn share_names(&mut self, n: usize) {
+        let first = self.tensors.len().saturating_sub(n);
+        TensorName::share(self.tensors[first..].iter_mut().map(|(info, _)| &mut info.name));
     }
 
     /// Parses a whole document as a header.
@@ -102,7 +116,8 @@ impl RawHeader {
         mut json: serde_json::Deserializer<R>,
         n_header: u64,
     ) -> serde_json::Result<RawHeader> {
-        let raw = OfBytes(n_header).deserialize(&mut json)?;
+        let mut raw = OfBytes(n_header).deserialize(&mut json)?;
+        raw.share_names(raw.tensors.len() % SHARED_NAMES);
         json.end().map(|()| raw)
     }
 
@@ -126,6 +141,7 @@ impl RawHeader {
                 Some(())
             })
         })?;
+        raw.share_names(raw.tensors.len() % SHARED_NAMES);
         json.is_at_end().then_some(raw)
     }
 }
@@ -165,13 +181,13 @@ impl<'de> Visitor<'de> for OfBytes {
 }
 
 /// Returns the tensor and the start of its data.
-fn checked_tensor(name: String, raw: RawTensor) -> Result<(TensorInfo, u64)> {
+pub(super) fn checked_tensor(name: String, raw: RawTensor, shapes: &mut SharedShapes) -> Result<(TensorInfo, u64)> {
     let dtype = raw.dtype.0.map_err(|dtype| {
         let message = format!("found unknown type {dtype:?}; a newer briquette may support it");
         Error::input(message).at(format_args!("tensor {name:?}"))
     })?;
     let (start, end) = raw.data_offsets;
-    let info = TensorInfo::checked(name, dtype, raw.shape.0)?;
+    let info = TensorInfo::with_shape(name.into(), dtype, shapes.of(raw.shape))?;
     if end.checked_sub(start) == Some(info.n_bytes() as u64) {
         return Ok((info, start));
     }

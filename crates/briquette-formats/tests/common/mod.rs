@@ -21,7 +21,7 @@ pub(crate) fn tensors(path: &Path) -> BTreeMap<String, (String, Vec<u8>)> {
         checkpoint.read(index, 0, first).unwrap();
         checkpoint.read(index, middle, second).unwrap();
         assert_eq!(bytes, halves, "{}", info.name);
-        found.insert(info.name.clone(), (format!("{} {}", info.dtype, info.shape), bytes));
+        found.insert(info.name.to_string(), (format!("{} {}", info.dtype, info.shape), bytes));
     }
     checkpoint.check_unchanged().unwrap();
     found

@@ -32,7 +32,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     let eps = config.number("layer_norm_eps").unwrap_or(1e-12);
     let positions = InputSource::PositionIds { offset: 0, skips_padding: false };
     let table = format!("{prefix}embeddings.word_embeddings");
-    let head_width = width_of_heads(config, headers.matrix(&format!("{table}.weight")), "word_embeddings.weight")?;
+    let head_width = width_of_heads(config, headers.table(&format!("{table}.weight")), "word_embeddings.weight")?;
     let x = embeddings(&mut to, config, &format!("{prefix}embeddings"), positions, eps, extents)?;
     let x = layers(&mut to, config, &format!("{prefix}encoder.layer."), head_width, eps, x)?;
     let mut outputs = vec![x];

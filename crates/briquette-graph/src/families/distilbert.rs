@@ -28,7 +28,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     let prefix = prefix_of(headers, &["distilbert.", ""], FIRST);
     let mut to = GraphBuilder::new("DistilBERT", headers);
     let (eps, table) = (1e-12, format!("{prefix}embeddings.word_embeddings"));
-    if let Some([_, width]) = headers.matrix(&format!("{table}.weight")) {
+    if let Some([_, width]) = headers.table(&format!("{table}.weight")) {
         config.check("dim", width, &table)?;
     }
     let positions = InputSource::PositionIds { offset: 0, skips_padding: false };

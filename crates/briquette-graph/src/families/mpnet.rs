@@ -30,7 +30,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     let eps = config.number("layer_norm_eps").unwrap_or(1e-12);
     let positions = InputSource::PositionIds { offset: 2, skips_padding: true };
     let table = format!("{prefix}embeddings.word_embeddings");
-    let head_width = width_of_heads(config, headers.matrix(&format!("{table}.weight")), "word_embeddings.weight")?;
+    let head_width = width_of_heads(config, headers.table(&format!("{table}.weight")), "word_embeddings.weight")?;
     let mut x = embeddings(&mut to, config, &format!("{prefix}embeddings"), positions, eps, extents)?;
     let function = activation(config, "hidden_act", ElementFunction::Gelu)?;
     let bias = Some(relative_bias(&mut to, &format!("{prefix}{TABLE}"))?);

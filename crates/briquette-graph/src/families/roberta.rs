@@ -25,7 +25,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     let padding = config.number("pad_token_id").map_or(1, |id| id.clamp(0.0, 1e9) as usize);
     let positions = InputSource::PositionIds { offset: padding + 1, skips_padding: true };
     let table = format!("{prefix}embeddings.word_embeddings");
-    let head_width = width_of_heads(config, headers.matrix(&format!("{table}.weight")), "word_embeddings.weight")?;
+    let head_width = width_of_heads(config, headers.table(&format!("{table}.weight")), "word_embeddings.weight")?;
     let x = embeddings(&mut to, config, &format!("{prefix}embeddings"), positions, eps, extents)?;
     let x = layers(&mut to, config, &format!("{prefix}encoder.layer."), head_width, eps, x)?;
     let mut outputs = vec![x];

@@ -137,7 +137,7 @@ fn from_checkpoint(checkpoint: &Checkpoint, names: &[&str]) -> Result<ArrayOrNam
     let bad = |message: String| Error::input(message).at(checkpoint.path().display());
     let find = |name: &&str| tensors.iter().position(|info| info.name == **name);
     let Some(index) = names.iter().find_map(find) else {
-        return Ok(Err(tensors.iter().map(|info| info.name.clone()).collect()));
+        return Ok(Err(tensors.iter().map(|info| info.name.to_string()).collect()));
     };
     let info = &tensors[index];
     let number = match info.dtype {

@@ -39,7 +39,7 @@ pub(crate) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> R
     let one = |(parameter, info): (Parameter, &TensorInfo)| StudentTensor {
         is_matrix: parameter.shape.rank() >= 2,
         path: parameter.path,
-        name: info.name.clone(),
+        name: info.name.to_string(),
         role: known.of(info).role,
     };
     Ok(floats.into_iter().zip(&infos).map(one).collect())

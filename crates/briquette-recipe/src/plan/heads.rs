@@ -61,7 +61,7 @@ pub fn names(checkpoint: &Checkpoint, roles: &[RoleRule]) -> Result<BTreeSet<Str
     let tensors: Vec<(&TensorInfo, Role)> =
         checkpoint.tensors().iter().map(|info| (info, known.of(info).role)).collect();
     let found = in_model(&tensors, &ties, checkpoint, &topology)?;
-    Ok(found.into_iter().map(|index| tensors[index].0.name.clone()).collect())
+    Ok(found.into_iter().map(|index| tensors[index].0.name.to_string()).collect())
 }
 
 /// Finds embeddings that are stored under two names, and embeddings that are the head of the network's graph.

@@ -97,7 +97,7 @@ fn check_score(tensor: &TensorPlan) -> Result<()> {
     }
     let message =
         "directions of a weight norm can be pruned by magnitude only, not with input statistics; exclude them";
-    let remedy = Remedy::Exclude(vec![tensor.info.name.clone()]);
+    let remedy = Remedy::Exclude(vec![tensor.info.name.to_string()]);
     Err(Error::config(message).at(tensor.culprit()).with_remedy(remedy))
 }
 

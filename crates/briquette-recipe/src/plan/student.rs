@@ -98,7 +98,7 @@ fn heads_of(plan: &Plan, recipe: &Recipe, checkpoint: &Checkpoint) -> Result<BTr
         return Ok(BTreeSet::new());
     }
     let names = heads::names(checkpoint, &recipe.roles)?;
-    let are = plan.tensors.iter().filter(|tensor| names.contains(&tensor.info.name));
+    let are = plan.tensors.iter().filter(|tensor| names.contains(tensor.info.name.as_str()));
     Ok(are.map(|tensor| tensor.index()).collect())
 }
 

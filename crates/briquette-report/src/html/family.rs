@@ -66,7 +66,7 @@ pub(super) fn families(tensors: &[TensorReport]) -> Vec<TensorFamily<'_>> {
     }
     for family in &mut families {
         if let [only] = family.members[..] {
-            family.label = only.name.clone();
+            family.label = only.name.to_string();
         }
     }
     families

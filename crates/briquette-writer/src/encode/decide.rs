@@ -75,7 +75,7 @@ pub(super) struct Decider {
 impl Subject<'_> {
     /// Returns whether rows can be decided strip by strip; otherwise a whole piece is needed first.
     pub(super) fn is_decided_by_strip(&self) -> bool {
-        let has_threshold = self.survey.threshold.is_some();
+        let has_threshold = self.survey.threshold().is_some();
         let is_one_group = self.tensor.quant.is_some_and(|quant| quant.spec.grouping == Grouping::Tensor);
         !is_one_group
             && match self.tensor.prune.map(|prune| prune.cut) {
@@ -129,7 +129,7 @@ impl Decider {
         let Some(prune) = tensor.prune else {
             return Ok(if coding.storage == Storage::Bitmask { Masker::Nonzero } else { Masker::All });
         };
-        Ok(match (prune.cut, survey.threshold) {
+        Ok(match (prune.cut, survey.threshold()) {
             (Cut::Pattern(SparsityPattern::NOfM { n, m }), _) => Masker::NOfM(n, m),
             (Cut::Pattern(SparsityPattern::PerRow(n_drop)), _) => Masker::OfRow(n_drop),
             (Cut::Given, _) => Masker::Bits(piece.first_row, std::mem::take(&mut piece.keep)),

@@ -1,6 +1,6 @@
 //! Divides the work of encoding into tasks.
 
-use crate::layout::PlacedTensor;
+use crate::layout::PlacedTensors;
 use crate::plan::Plan;
 use crate::survey::Survey;
 use briquette_core::block::RowEncoder;
@@ -22,11 +22,11 @@ pub(super) struct TaskLists {
 
 impl TaskLists {
     /// Returns the tasks for the pieces that a survey found.
-    pub(super) fn of(plan: &Plan, surveys: &[Survey], placed: &[PlacedTensor]) -> Self {
+    pub(super) fn of(plan: &Plan, surveys: &[Survey], placed: &PlacedTensors) -> Self {
         let mut lists = Self { first: Vec::with_capacity(plan.tensors.len()), lengths: Vec::new() };
         for (index, _) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to().is_none()) {
-            let n = surveys[index].pieces.len() as u32;
-            let per_task = if RowEncoder::is_one_stream(placed[index].coding) { n.max(1) } else { 1 };
+            let n = surveys[index].n_pieces() as u32;
+            let per_task = if RowEncoder::is_one_stream(placed.of(index).coding) { n.max(1) } else { 1 };
             let starts = (0..n).step_by(per_task as usize);
             let pieces = starts.map(|start| start..(start + per_task).min(n));
             let list = if plan.is_rescaled(index) { &mut lists.lengths } else { &mut lists.first };
@@ -34,22 +34,4 @@ impl TaskLists {
         }
         lists
     }
-}
-
-/// Most bytes of the small tensors in a group.
-const GROUP_BYTES: usize = 128 << 10;
-
-/// Returns groups of small tasks for one thread, so that their parts are written together.
-pub(super) fn groups_of(tasks: &[TaskPieces], n_bytes_of: impl Fn(&TaskPieces) -> usize) -> Vec<Range<usize>> {
-    let (mut groups, mut start, mut n_bytes) = (Vec::new(), 0, 0);
-    for (index, task) in tasks.iter().enumerate() {
-        let n = n_bytes_of(task);
-        if index > start && n_bytes + n > GROUP_BYTES {
-            groups.push(start..index);
-            (start, n_bytes) = (index, 0);
-        }
-        n_bytes += n;
-    }
-    groups.push(start..tasks.len());
-    groups
 }

@@ -25,7 +25,7 @@ pub(super) struct Record {
 }
 
 /// The tensors of all files.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Order {
     /// The tensors, sorted by name.
     records: Vec<Record>,
@@ -208,7 +208,7 @@ mod tests {
     fn a_file_is_full_before_its_header_is_too_long() {
         let info = TensorInfo::checked("layers.0.weight".into(), DType::F32, vec![8, 8]).unwrap();
         let part = |suffix: &str| FilePart {
-            info: TensorInfo { name: format!("{}{suffix}", info.name), ..info.clone() },
+            info: TensorInfo { name: format!("{}{suffix}", info.name).into(), ..info.clone() },
             holds: Holds::Constant(Vec::new()),
         };
         let parts = [part(".codes"), part(".scale")];

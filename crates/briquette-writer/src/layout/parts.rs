@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Returns the tensors in a file that store a tensor of the plan, from its coding and number of kept elements.
 ///
 /// Their names must begin with the tensor's name. Everything else may only depend on treatment, type and shape.
-pub(super) type TensorParts<'a> = &'a dyn Fn(&TensorPlan, Coding, usize) -> Result<Vec<FilePart>>;
+pub(crate) type TensorParts<'a> = &'a dyn Fn(&TensorPlan, Coding, usize) -> Result<Vec<FilePart>>;
 
 /// A plan, and the number of kept elements of each tensor.
 pub(super) struct PartSizes<'a> {
@@ -31,14 +31,12 @@ pub(super) struct LastParts<'a> {
     sizes: &'a PartSizes<'a>,
     index: Option<usize>,
     parts: Vec<FilePart>,
-    /// A buffer for the next name.
-    name: String,
 }
 
 impl<'a> LastParts<'a> {
     /// Creates the state before the first tensor.
     pub(super) fn of_none(sizes: &'a PartSizes<'a>) -> Self {
-        Self { sizes, index: None, parts: Vec::new(), name: String::new() }
+        Self { sizes, index: None, parts: Vec::new() }
     }
 
     /// Returns the tensors in a file that store this tensor of the plan.
@@ -51,12 +49,8 @@ impl<'a> LastParts<'a> {
             Some(last) if last == index => {}
             Some(last) if self.sizes.are_alike(last, index) => {
                 let n_before = plan.tensors[last].info.name.len();
-                for part in &mut self.parts {
-                    self.name.clear();
-                    self.name.push_str(&plan.tensors[index].info.name);
-                    self.name.push_str(&part.info.name[n_before..]);
-                    std::mem::swap(&mut self.name, &mut part.info.name);
-                }
+                let name = &plan.tensors[index].info.name;
+                self.parts.iter_mut().for_each(|part| part.info.name.replace_start(n_before, name));
             }
             _ => self.parts = parts(&plan.tensors[index], self.sizes.coding(index), n_kept(index))?,
         }

@@ -2,7 +2,7 @@
 //!
 //! A sample brackets the threshold.
 
-use super::scan::{Dropped, PieceOf, Scan, pieces_in_order};
+use super::scan::{Dropped, PieceOf, PiecesOf, Scan, pieces_in_order};
 use crate::context::Workers;
 use crate::piece::{PieceBuffer, check_finite};
 use crate::plan::{Plan, TensorPlan};
@@ -11,7 +11,6 @@ use briquette_core::{DType, Error, Result, rows};
 use briquette_formats::TensorSource;
 use briquette_methods::prune::select::{Bracket, PoolThreshold, ScorePool, Tally, threshold_of_pool};
 use briquette_methods::prune::{Histogram, Score, Threshold};
-use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Neighbouring scores in one run of a sample.
@@ -52,7 +51,7 @@ impl<'a> Search<'a> {
         plan: &'a Plan<'a>,
         source: &'a dyn TensorSource,
         workers: &'a Workers,
-        pieces: &[Vec<Range<usize>>],
+        pieces: PiecesOf,
         tensors: &'a [usize],
     ) -> Self {
         Self { plan, source, workers, tensors, parts: pieces_in_order(tensors, pieces), is_checked: false }
@@ -198,6 +197,7 @@ mod tests {
     use briquette_formats::{InputFile, OutputFormat, TensorInfo, WeightLayout};
     use briquette_methods::prune::{score, select};
     use std::collections::BTreeMap;
+    use std::ops::Range;
 
     struct InMemory(Vec<TensorInfo>, Vec<Vec<u8>>);
 
@@ -266,7 +266,8 @@ mod tests {
         let pieces: Vec<Vec<Range<usize>>> = plan.tensors.iter().map(|tensor| pieces_of(tensor, true)).collect();
         let workers = Workers::new(&RunOptions { threads: 2, ..RunOptions::default() }).unwrap();
         let tensors: Vec<usize> = (0..weights.len()).collect();
-        let border = Search::new(&plan, &source, &workers, &pieces, &tensors).border(n_drop).unwrap();
+        let border =
+            Search::new(&plan, &source, &workers, &|index| pieces[index].clone(), &tensors).border(n_drop).unwrap();
         assert_eq!(border.threshold, select::threshold_of(&scores.concat(), n_drop), "{dtype} {n_drop}");
         let key = border.threshold.key;
         let of_piece = |values: &[f32]| briquette_core::simd::count_below(values, key);

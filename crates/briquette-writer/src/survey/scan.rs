@@ -14,12 +14,15 @@ pub(super) struct PieceOf {
     pub(super) rows: Range<usize>,
 }
 
+/// Returns the row ranges of a tensor's pieces.
+pub(super) type PiecesOf<'a> = &'a (dyn Fn(usize) -> Vec<Range<usize>> + Sync);
+
 /// Number of elements of a piece below the threshold, and at the threshold.
 pub(super) type Dropped = (usize, usize);
 
 /// Returns every piece of some tensors, tensor by tensor.
-pub(super) fn pieces_in_order(tensors: &[usize], pieces: &[Vec<Range<usize>>]) -> Vec<PieceOf> {
-    let part = |&tensor: &usize| pieces[tensor].iter().map(move |rows| PieceOf { tensor, rows: rows.clone() });
+pub(super) fn pieces_in_order(tensors: &[usize], pieces: PiecesOf) -> Vec<PieceOf> {
+    let part = |&tensor: &usize| pieces(tensor).into_iter().map(move |rows| PieceOf { tensor, rows });
     tensors.iter().flat_map(part).collect()
 }
 

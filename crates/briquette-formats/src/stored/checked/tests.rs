@@ -2,7 +2,7 @@ use super::*;
 use crate::digests::Digests;
 use crate::tensor::TensorInfo;
 use briquette_core::encoded::{Codes, Part, ScaleType};
-use briquette_core::{Coding, DType, GridKind, Grouping, OutputAxis, Shape, Storage, TensorHasher};
+use briquette_core::{Coding, DType, GridKind, Grouping, OutputAxis, Storage, TensorHasher};
 
 /// Rows per block, number of blocks, and columns.
 const ROWS: usize = 32;
@@ -19,7 +19,7 @@ fn tensor_of(file: &std::path::Path, codes: &[u8]) -> StoredDir {
     let mut hasher = TensorHasher::default();
     written.chunks(ROWS * COLS * 4).for_each(|block| hasher.push(Hash128::of_block(block)));
     std::fs::write(file, [codes, &1_f32.to_le_bytes()].concat()).unwrap();
-    let info = TensorInfo { name: "w".into(), dtype: DType::F32, shape: Shape(vec![codes.len() / COLS, COLS]) };
+    let info = TensorInfo::checked("w".into(), DType::F32, vec![codes.len() / COLS, COLS]).unwrap();
     let of_8_bits = Codes { bits: 8, grid: GridKind::Symmetric, grouping: Grouping::Tensor, scale: ScaleType::F32 };
     let coding = Coding { storage: Storage::Dense, codes: Some(of_8_bits) };
     let parts = [(Part::Codes, 0), (Part::Scale, codes.len() as u64)];

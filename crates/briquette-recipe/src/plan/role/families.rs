@@ -8,6 +8,7 @@ use briquette_formats::TensorInfo;
 use briquette_formats::model_config::ModelFamily;
 use briquette_writer::known::{Known, Reason};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// The tensors of a family, each with the class of the module that uses it.
 struct Listed {
@@ -219,7 +220,7 @@ fn unmatched_tensors_are_unknown_and_integers_are_other() {
     }
     let experts = one("experts.up_proj", &[2, 4, 6], &[]);
     assert_eq!((experts.role, experts.why), (Role::Unknown, Reason::ExpertsEitherWay));
-    let ints = TensorInfo { dtype: DType::I64, name: "a.weight".into(), shape: Shape(vec![2, 2]) };
+    let ints = TensorInfo { dtype: DType::I64, name: "a.weight".into(), shape: Arc::new(Shape(vec![2, 2])) };
     assert_eq!(RoleContext::new(&[], ModelFamily::default(), None, &[]).of(&ints).role, Role::Other);
 }
 

@@ -60,7 +60,7 @@ impl<'a> RoleContext<'a> {
 
     /// Returns whether the graph of the network shows the role of a tensor.
     pub fn is_by_graph(&self, info: &TensorInfo) -> bool {
-        self.by_graph.contains_key(&info.name)
+        self.by_graph.contains_key(info.name.as_str())
     }
 
     /// Returns the role of a tensor. A matching rule overrides graph and name, and the last matching rule applies.
@@ -68,7 +68,7 @@ impl<'a> RoleContext<'a> {
         if !info.dtype.is_weight() {
             return Known::new(Role::Other, Reason::NoWeight);
         }
-        let known = self.by_graph.get(&info.name).copied().unwrap_or_else(|| self.read(info));
+        let known = self.by_graph.get(info.name.as_str()).copied().unwrap_or_else(|| self.read(info));
         let known = match self.rules.iter().rfind(|rule| rule.patterns.matches(&info.name)) {
             None => known,
             Some(RoleRule { role, axis: Some(axis), .. }) => {
