@@ -88,7 +88,7 @@ fn a_run_by_block_has_one_block_of_an_image_network_in_memory() {
     const BLOCK_BYTES: u64 = 4 * (4 * 144 * 144 + 2 * 144 * 576);
     let sandbox = wide_vit();
     let peak = |flags: &str| {
-        let line = format!("eval vit --data images.safetensors --device cpu --batch-size 8 --quiet --trace trace.json");
+        let line = "eval vit --data images.safetensors --device cpu --batch-size 8 --quiet --trace trace.json";
         sandbox.ok(&format!("{line} {flags}"));
         let trace: Value = serde_json::from_slice(&std::fs::read(sandbox.path("trace.json")).unwrap()).unwrap();
         let events = trace["traceEvents"].as_array().unwrap().iter();
