@@ -189,7 +189,11 @@ fn unsupported_models_are_refused_in_one_line() {
     let cases: [(&str, i32, &[&str]); 16] = [
         ("eval digits", 2, &["--data"]),
         ("eval bert --data nothing.txt", 4, &["nothing.txt", "nothing to evaluate"]),
-        ("eval digits --data digits-data.safetensors --arch resnet18", 4, &["not a type of resnet18", "set arch = \"digits-cnn\""]),
+        (
+            "eval digits --data digits-data.safetensors --arch resnet18",
+            4,
+            &["not a type of resnet18", "set arch = \"digits-cnn\""],
+        ),
         ("eval digits --data absent.npy", 4, &["absent.npy", "no such file"]),
         ("eval digits --data lines.txt", 4, &["lines.txt"]),
         ("eval digits --data digits-data.safetensors --device gpu", 2, &["device", "auto, cpu, cuda"]),

@@ -86,7 +86,10 @@ fn long_lines_are_fitted_to_their_box_and_headings_are_above_arrows() {
     let mut report = of_blocks(2, GraphDetail::default());
     report.diagram.nodes[1].name = "encoder.layers.0.attention.".to_string() + &"x".repeat(30);
     let page = of_graph(&report);
-    assert!(page.contains("class=\"name\" x=\"12\" y=\"17\" textLength=\"218\" lengthAdjust=\"spacingAndGlyphs\">…"), "{page}");
+    assert!(
+        page.contains("class=\"name\" x=\"12\" y=\"17\" textLength=\"218\" lengthAdjust=\"spacingAndGlyphs\">…"),
+        "{page}"
+    );
     assert!(page.contains("class=\"name\" x=\"12\" y=\"17\">x</text>"), "a short name keeps its width");
     let at = |text: &str| page.rfind(text).unwrap_or_else(|| panic!("{text}"));
     assert!(at("<path d=") < at("class=\"heading\"") && at("class=\"heading\"") < at("class=\"node\""));
