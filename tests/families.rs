@@ -74,7 +74,7 @@ const HEADLESS: &[(&str, &str)] = &[("llama-base", "Llama"), ("vit-base", "ViT")
 /// Flags for the data of a model: to calibrate, and to evaluate.
 fn flags(kind: Kind) -> [&'static str; 2] {
     match kind {
-        Images => ["--data images --samples 2 --size 40", "--data images --size 40"],
+        Images => ["--data images --samples 2", "--data images --size 40"],
         _ => ["--data data.txt --max-length 16 --samples 8", "--data held.txt --max-length 16"],
     }
 }

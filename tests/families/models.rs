@@ -17,6 +17,10 @@ pub(super) fn with(fixture: &str) -> Sandbox {
         if config.get("vocab_size").is_some() {
             sandbox.write("m/tokenizer.json", tokenizer(&config).to_string());
         }
+    } else {
+        // Small images save time.
+        let size = json!({ "size": { "height": 40, "width": 40 } });
+        sandbox.write("m/preprocessor_config.json", size.to_string());
     }
     copy(&repository().join("fixtures/models/images"), &sandbox.path("images"));
     std::fs::remove_file(sandbox.path("images/owl/damaged.png")).unwrap();

@@ -27,6 +27,9 @@ pub trait MemoryMeter: Send + Sync {
     /// Resets the peak to the bytes in use now. A meter that cannot reset it keeps the old peak.
     fn reset_peak(&self) {}
 
+    /// Returns freed memory to the system, if an allocator keeps it between blocks in use.
+    fn release_freed(&self) {}
+
     /// Notes the start of a phase, such as `run models/minilm`, for meters that record a trace.
     fn begin_phase(&self, _phase: &str) {}
 }

@@ -61,6 +61,7 @@ pub(crate) fn draft_of_size(
         None => Cow::Borrowed(recipe),
     };
     let checkpoint = crate::open::model(recipe)?;
+    release_freed(&checkpoint, options);
     let workers = Workers::new(options)?;
     let mut plan = briquette_recipe::plan::plan(recipe, &checkpoint, &options.stop)?;
     solve::shares(recipe, &mut plan, &checkpoint, scratch, &workers)?;
@@ -107,7 +108,7 @@ fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Resul
         timing.mark("solve", since);
     }
     let source = solved.as_ref().map_or(checkpoint as &dyn TensorSource, |solved| &solved.source);
-    let written = write(recipe, &mut plan, (checkpoint, source), draft, workers, &mut timing)?;
+    let written = write(begun, &mut plan, source, draft, &mut timing, options)?;
     let n_bytes = written.layout.n_bytes();
     if wanted.is_some_and(|SizeRange { least, most }| n_bytes < least || n_bytes > most) {
         let layers = solved.map(|solved| solved.layers).unwrap_or_default();
@@ -151,16 +152,28 @@ fn start(recipe: &Recipe, checkpoint: &Checkpoint, prediction: Prediction, optio
     Ok(draft)
 }
 
+/// From this number of tensors on, freed memory is returned to the system after each phase.
+const MANY_TENSORS: usize = 100_000;
+
+/// Returns freed memory to the system if a model has many tensors, whose lists leave large gaps.
+fn release_freed(checkpoint: &Checkpoint, options: &RunOptions) {
+    if checkpoint.tensors().len() >= MANY_TENSORS {
+        options.meter.release_freed();
+    }
+}
+
 /// Writes and verifies everything in the draft except the report.
 fn write(
-    recipe: &Recipe,
+    begun: &Begun,
     plan: &mut Plan,
-    (checkpoint, source): (&Checkpoint, &dyn TensorSource),
+    source: &dyn TensorSource,
     draft: &Draft,
-    workers: &Workers,
     timing: &mut Timing,
+    options: &RunOptions,
 ) -> Result<Written> {
+    let Begun { recipe, checkpoint, workers, .. } = *begun;
     let mut since = Instant::now();
+    release_freed(checkpoint, options);
     let written = flow::write(WriteJob {
         plan,
         source,
@@ -170,7 +183,10 @@ fn write(
         workers,
         small_files: &|plan, manifest| small_files::write(draft, plan, checkpoint, manifest, workers),
         kept: &report::worst_tensors,
-        is_over: &mut |phase| timing.mark(phase, std::mem::replace(&mut since, Instant::now())),
+        is_over: &mut |phase| {
+            timing.mark(phase, std::mem::replace(&mut since, Instant::now()));
+            release_freed(checkpoint, options);
+        },
     })?;
     checkpoint.check_unchanged()?;
     Ok(written)

@@ -152,6 +152,10 @@ unsafe impl GlobalAlloc for Counting {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Allocated;
 
+/// Blocks from this size on are mapped one by one, so that they are unmapped when they are freed: glibc's initial value.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const MMAP_THRESHOLD: nix::libc::c_int = 128 * 1024;
+
 impl MemoryMeter for Allocated {
     fn name(&self) -> &str {
         "bytes allocated by this process, counted"
@@ -167,6 +171,16 @@ impl MemoryMeter for Allocated {
 
     fn reset_peak(&self) {
         PEAK.store(LIVE.load(Relaxed), Relaxed);
+    }
+
+    /// glibc keeps tens of megabytes of freed lists, and raises its thresholds after each large one.
+    fn release_freed(&self) {
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
+        // SAFETY: the functions have no preconditions.
+        unsafe {
+            nix::libc::mallopt(nix::libc::M_MMAP_THRESHOLD, MMAP_THRESHOLD);
+            nix::libc::malloc_trim(0);
+        }
     }
 }
 

@@ -3,9 +3,7 @@
 use super::errors::OutputErrors;
 use super::job::{SolveJob, check_stop, layer_of, stats_of};
 use super::unit::{Unit, UpdatedTensor};
-use briquette_core::{
-    Affine, Decision, Error, Grouping, InputStats, Mask, QuantParams, Result, decision::fake_quantize, rows,
-};
+use briquette_core::{Decision, Error, Grouping, InputStats, Mask, QuantParams, Result, decision::fake_quantize, rows};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_methods::prune::{Reconstruction, SparsityPattern};
 use briquette_methods::quant::{Fitter, MaskedRows, Rounding};
@@ -76,7 +74,7 @@ impl<'j, 'p> Solver<'j, 'p> {
         let pieces = pieces_of(tensor, self.checkpoint.reads_ranges(index));
         let n_rows = pieces.iter().map(Range::len).max().unwrap_or(0);
         let per_row = tensor.quant.and_then(|quant| quant.spec.grouping.per_row(rows.n_cols)).unwrap_or(0);
-        let of_decision = rows.n_rows * (size_of::<Affine>() * per_row + Mask::row_bytes(rows.n_cols));
+        let of_decision = rows.n_rows * (size_of::<briquette_core::Affine>() * per_row + Mask::row_bytes(rows.n_cols));
         (n_rows * rows.n_cols * tensor.width() + of_decision) as u64
     }
 
