@@ -312,7 +312,10 @@ mod tests {
         let pad = Primitive::PadSame { size: vec![5, 3], stride: vec![2, 2] };
         // Of 5 and 8 elements, windows of 5 and 3 at every second have 3 and 4 outputs with 4 zeros and 1.
         assert_eq!(infer(&pad, &[&[1, 2, 5, 8]]).unwrap(), [[1, 2, 9, 9]]);
-        assert_eq!([same_zeros(5, 5, 2), same_zeros(8, 3, 2), same_zeros(9, 1, 3)], [Some([2, 2]), Some([0, 1]), Some([0, 0])]);
+        assert_eq!(
+            [same_zeros(5, 5, 2), same_zeros(8, 3, 2), same_zeros(9, 1, 3)],
+            [Some([2, 2]), Some([0, 1]), Some([0, 0])]
+        );
         assert_eq!(same_zeros(usize::MAX, 3, 1), None);
         assert_eq!(same_zeros(4, 3, 0), None);
     }

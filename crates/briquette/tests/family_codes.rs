@@ -45,8 +45,7 @@ fn is_rounded(value: f32, rounded: f32) -> bool {
 
 #[test]
 fn codes_of_every_family_are_the_weights_of_its_dense_output() {
-    const INT8: &str =
-        "[[stage]]\nkind = \"quantize\"\nscheme = \"int8-dynamic\"\n";
+    const INT8: &str = "[[stage]]\nkind = \"quantize\"\nscheme = \"int8-dynamic\"\n";
     let directory = tempfile::tempdir().unwrap();
     for folder in folders() {
         let name = folder.file_name().unwrap().to_str().unwrap();
