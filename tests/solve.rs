@@ -267,8 +267,9 @@ fn runs_by_block_keep_their_memory_limit_or_refuse_it() {
     idle.assert_fails(2, &["--memory-limit: nothing runs the model", "--data"]);
     let digits = Sandbox::with("digits");
     copy(&repository().join("fixtures/digits-data.safetensors"), &digits.path("data.safetensors"));
-    let whole = digits.run("calibrate digits --data data.safetensors -o stats --offload --device cpu");
-    whole.assert_fails(2, &["memory.offload", "digits-cnn"]);
+    // A network without blocks runs as its entry and its exit.
+    digits.ok("calibrate digits --data data.safetensors -o stats --offload --device cpu --quiet");
+    assert!(digits.path("stats").exists());
 }
 
 #[test]
