@@ -34,6 +34,17 @@ const MODELS: &[(&str, &str, Kind)] = &[
     ("modernbert", "ModernBERT", Encoder),
     ("modernbert-classify", "ModernBERT", Encoder),
     ("mpnet", "MPNet", Encoder),
+    ("bert-tokens", "BERT", Encoder),
+    ("camembert-tokens", "RoBERTa", Encoder),
+    ("distilbert-tokens", "DistilBERT", Encoder),
+    ("electra-tokens", "ELECTRA", Encoder),
+    ("albert-classify", "ALBERT", Encoder),
+    ("mpnet-classify", "MPNet", Encoder),
+    ("modernbert-tokens", "ModernBERT", Encoder),
+    ("nomic_bert", "NomicBERT", Encoder),
+    ("nomic_bert-classify", "NomicBERT", Encoder),
+    ("clip-text", "CLIP text", Encoder),
+    ("siglip-text", "CLIP text", Encoder),
     ("gpt2", "GPT-2", Decoder),
     ("gpt_neox", "GPT-NeoX", Decoder),
     ("opt", "OPT", Decoder),
@@ -55,7 +66,14 @@ const MODELS: &[(&str, &str, Kind)] = &[
     ("vit", "ViT", Images),
     ("deit", "ViT", Images),
     ("dinov2", "ViT", Images),
+    ("clip-vision", "CLIP", Images),
+    ("clip-classify", "CLIP", Images),
+    ("siglip-classify", "CLIP", Images),
+    ("resnet", "ResNet", Images),
+    ("resnet-basic", "ResNet", Images),
+    ("resnet-early", "ResNet", Images),
     ("mobilenet_v2", "MobileNetV2", Images),
+    ("mobilenet_v2-transformers", "MobileNetV2", Images),
     ("mobilenet_v3-large", "MobileNetV3", Images),
     ("mobilenet_v3-small", "MobileNetV3", Images),
     ("efficientnet", "EfficientNet", Images),
@@ -69,7 +87,14 @@ const MODELS: &[(&str, &str, Kind)] = &[
 ];
 
 /// Models without the head of their task: they have a graph, and are compressed without data.
-const HEADLESS: &[(&str, &str)] = &[("llama-base", "Llama"), ("vit-base", "ViT")];
+const HEADLESS: &[(&str, &str)] = &[
+    ("llama-base", "Llama"),
+    ("llama-classify", "Llama"),
+    ("qwen3-tokens", "Llama"),
+    ("gpt2-classify", "GPT-2"),
+    ("siglip-vision", "CLIP"),
+    ("vit-base", "ViT"),
+];
 
 /// Flags for the data of a model: to calibrate, and to evaluate.
 fn flags(kind: Kind) -> [&'static str; 2] {

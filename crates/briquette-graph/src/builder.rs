@@ -47,6 +47,11 @@ impl<'a> GraphBuilder<'a> {
         ids.and_then(|input| input.shape.last().copied()).unwrap_or(1)
     }
 
+    /// The items of a batch of the last input; 1 before there is one.
+    pub fn batch(&self) -> usize {
+        self.graph.inputs.last().and_then(|input| input.shape.first().copied()).unwrap_or(1)
+    }
+
     /// The weight of this name.
     ///
     /// # Errors

@@ -49,6 +49,11 @@ impl Config {
         self.0.get(key)?.as_f64()
     }
 
+    /// The number of entries of an object; none where it is absent or something else.
+    pub fn n_entries(&self, key: &str) -> Option<usize> {
+        self.0.get(key)?.as_object().map(serde_json::Map::len)
+    }
+
     /// The string at an index of a list.
     pub fn text_at(&self, key: &str, index: usize) -> Option<&str> {
         self.0.get(key)?.get(index)?.as_str()

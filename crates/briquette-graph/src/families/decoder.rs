@@ -5,6 +5,7 @@
 
 use super::experts::experts;
 use super::extents::Extents;
+use super::labels::{finish_with_classes, predicts_tokens};
 use super::layers::{
     Projected, ProjectionNames, activation, attend, fused_split, gated, head_width, n_layers, n_tokens,
 };
@@ -58,10 +59,11 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents, style:
         x = decoder.layer(&mut to, &format!("{layers}{index}"), index, x)?;
     }
     x = decoder.norm(&mut to, &format!("{prefix}norm"), x)?;
-    if config.architecture().is_none_or(|name| name.ends_with("ForCausalLM")) {
+    if predicts_tokens(&to, config, "ForCausalLM") {
         x = decoder.head(&mut to, &table, x)?;
+        return Ok(to.finish(&[x]));
     }
-    Ok(to.finish(&[x]))
+    finish_with_classes(to, config, x)
 }
 
 struct RotaryDecoder<'a> {
