@@ -122,7 +122,7 @@ pub const FAMILIES: &[Family] = &[
         llama::build,
     )
     .with_sizes(llama::tensors, FreshWeights::Normal),
-    Family::new("Gemma", Task::Decoder, &["gemma", "gemma2", "gemma3_text"], gemma::has_names, gemma::build),
+    Family::new("Gemma", Task::Decoder, &["gemma", "gemma2", "gemma3", "gemma3_text"], gemma::has_names, gemma::build),
     Family::new("ViT", Task::Classifier, &["vit", "deit", "dinov2"], vit::has_names, vit::build),
     Family::new("MobileNetV2", Task::Classifier, &[], mobilenet_v2::has_names, mobilenet_v2::build),
     Family::new(

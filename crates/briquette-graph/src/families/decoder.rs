@@ -19,6 +19,8 @@ use crate::op::{Attention, Composite, ElementFunction, Primitive};
 use briquette_core::{Error, Result};
 
 const HEAD: &str = "lm_head.weight";
+/// The last two before "" are of models that read images too.
+const PREFIXES: [&str; 4] = ["model.", "language_model.model.", "model.language_model.", ""];
 
 /// What neither tensors nor keys of `config.json` show.
 pub(super) struct Style {
@@ -38,7 +40,7 @@ pub(super) struct Style {
 /// Builds the graph of a decoder.
 pub(super) fn build(headers: &Headers, config: &Config, extents: Extents, style: &Style) -> Result<Graph> {
     let mut to = GraphBuilder::new(style.family, headers);
-    let prefix = prefix_of(headers, &["model.", ""], "embed_tokens.weight");
+    let prefix = prefix_of(headers, &PREFIXES, "embed_tokens.weight");
     let table = format!("{prefix}embed_tokens");
     let rows = headers.get(&format!("{table}.weight")).map(|info| info.shape.0.as_slice());
     if let Some(&[vocabulary, width]) = rows {

@@ -67,12 +67,18 @@ impl RunInputs {
         }
     }
 
-    /// Returns the value of each input of a graph.
+    /// Returns the value of each input of a graph. A graph of images and texts is given one of them.
     ///
     /// # Panics
     /// If the graph takes text and these are images, or the reverse.
     pub(super) fn values(&self, graph: &Graph) -> Vec<(ValueId, AnyTensor)> {
-        graph.inputs.iter().map(|input| (input.value, self.value(input.source))).collect()
+        let is_text = |source: InputSource| matches!(source, InputSource::TokenIds | InputSource::PositionIds { .. });
+        let takes_images = graph.inputs.iter().any(|input| input.source == InputSource::Images);
+        let inputs = graph.inputs.iter().filter(|input| match self.kind {
+            InputKind::Images(_) => !(takes_images && is_text(input.source)),
+            _ => input.source != InputSource::Images || !graph.inputs.iter().any(|input| is_text(input.source)),
+        });
+        inputs.map(|input| (input.value, self.value(input.source))).collect()
     }
 
     /// Returns the values of text inputs that some nodes use; images are no such inputs.
