@@ -83,6 +83,9 @@ const MODELS: &[(&str, &str, Kind)] = &[
     ("convnext", "ConvNeXt", Images),
     ("convnext-torchvision", "ConvNeXt", Images),
     ("densenet", "DenseNet", Images),
+    ("swin", "Swin", Images),
+    ("swin-padded", "Swin", Images),
+    ("swin-torchvision", "Swin", Images),
     ("vgg", "VGG", Images),
     ("vgg_bn", "VGG", Images),
 ];

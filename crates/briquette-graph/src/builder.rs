@@ -152,13 +152,28 @@ impl<'a> GraphBuilder<'a> {
     /// See [`weight`](Self::weight).
     pub fn embedding(&mut self, path: &str, indices: ValueId) -> Result<ValueId> {
         let name = format!("{path}.weight");
-        let table = self.weight(&name)?;
+        let table = self.table(&name)?;
+        Ok(self.node(path, Composite::Embedding, &[table.into(), indices.into()]))
+    }
+
+    /// Adds a lookup of rows in a table that is no `weight` of a layer.
+    ///
+    /// # Errors
+    /// See [`weight`](Self::weight).
+    pub fn lookup(&mut self, name: &str, indices: ValueId) -> Result<ValueId> {
+        let table = self.table(name)?;
+        Ok(self.node(name, Composite::Embedding, &[table.into(), indices.into()]))
+    }
+
+    /// The table of this name, whose rows are looked up.
+    fn table(&mut self, name: &str) -> Result<WeightId> {
+        let table = self.weight(name)?;
         let rank = self.graph.weights[table.0].shape.rank();
         if rank != 2 {
             return Err(Error::input(format!("found a table of rank {rank}, expected [rows, width]")).at(name));
         }
         self.graph.weights[table.0].layout = OutputAxis::First;
-        Ok(self.node(path, Composite::Embedding, &[table.into(), indices.into()]))
+        Ok(table)
     }
 
     /// Adds a layer norm.

@@ -35,6 +35,9 @@ mod resnet_transformers;
 mod roberta;
 mod rotary;
 mod sizes;
+mod swin;
+mod swin_names;
+mod swin_windows;
 mod vgg;
 mod vit;
 
@@ -124,6 +127,7 @@ pub const FAMILIES: &[Family] = &[
     .with_sizes(llama::tensors, FreshWeights::Normal),
     Family::new("Gemma", Task::Decoder, &["gemma", "gemma2", "gemma3", "gemma3_text"], gemma::has_names, gemma::build),
     Family::new("ViT", Task::Classifier, &["vit", "deit", "dinov2"], vit::has_names, vit::build),
+    Family::new("Swin", Task::Classifier, &["swin"], swin::has_names, swin::build),
     Family::new("MobileNetV2", Task::Classifier, &[], mobilenet_v2::has_names, mobilenet_v2::build),
     Family::new(
         "MobileNetV2",

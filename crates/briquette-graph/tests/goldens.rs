@@ -80,6 +80,9 @@ const MODELS: &[(&str, &str, usize, usize, Option<&str>)] = &[
     ("siglip-text", "CLIP text", 2, 2, None),
     ("siglip-vision", "CLIP", 2, 2, None),
     ("smollm3", "Llama", 2, 4, Some("model.embed_tokens.weight")),
+    ("swin", "Swin", 4, 4, None),
+    ("swin-padded", "Swin", 4, 4, None),
+    ("swin-torchvision", "Swin", 4, 0, None),
     ("vgg", "VGG", 0, 0, None),
     ("vgg_bn", "VGG", 0, 0, None),
     ("vit", "ViT", 2, 2, None),
@@ -87,8 +90,14 @@ const MODELS: &[(&str, &str, usize, usize, Option<&str>)] = &[
     ("xlm-roberta", "RoBERTa", 2, 2, None),
 ];
 
-/// Tensors that no node uses, by a part of their names: counters, a token of DINOv2's pretraining, and images of decoders.
-const UNUSED: &[&str] = &["num_batches_tracked", "embeddings.mask_token", "vision_tower.", "multi_modal_projector."];
+/// Tensors that no node uses, by a part of their names: counters, buffers, a token of DINOv2's pretraining, and images of decoders.
+const UNUSED: &[&str] = &[
+    "num_batches_tracked",
+    "relative_position_index",
+    "embeddings.mask_token",
+    "vision_tower.",
+    "multi_modal_projector.",
+];
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
@@ -163,7 +172,7 @@ fn roles_follow_from_the_layers() {
                 4 => Role::Conv,
                 3 => Role::Parameter,
                 2 if path.ends_with("mlp.gate.weight") || path.ends_with("moe.gate.weight") => Role::Parameter,
-                2 if path.contains("relative_attention_bias") => Role::Bias,
+                2 if path.contains("relative_attention_bias") || path.contains("relative_position_bias") => Role::Bias,
                 // Positions of patches are added whole, and not looked up.
                 2 if path.ends_with("position_embedding.weight") && graph.family == "CLIP" => Role::Parameter,
                 2 if ["embed", "wte", "wpe"].iter().any(|word| path.contains(word)) => {

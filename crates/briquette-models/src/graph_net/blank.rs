@@ -21,13 +21,14 @@ use std::sync::{Arc, Mutex};
 pub(super) const EXAMPLE: Extents = Extents { batch: 2, tokens: 5, image: [224, 224] };
 
 /// Tensors that networks do not need: buffers, counters of training, heads that no graph knows, and images of decoders.
-const EXTRAS: [&str; 17] = [
+const EXTRAS: [&str; 18] = [
     "**.mask_token",
     "**.position_ids",
     "**.token_type_ids",
     "**.rotary_emb.inv_freq",
     "**.attn.masked_bias",
     "**.attn.bias",
+    "**.relative_position_index",
     "pooler.**",
     "bert.pooler.**",
     "cls.**",
