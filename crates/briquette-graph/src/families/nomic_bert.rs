@@ -49,22 +49,28 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
         x = settings.add(&mut to, config, &format!("{layers}{index}"), x)?;
     }
     let mut outputs = vec![x];
-    let state = pooled(&mut to, &at("pooler.dense"), ElementFunction::Tanh, x)?;
-    outputs.extend(state);
-    outputs.extend(classes(&mut to, config, "classifier", state.unwrap_or(x), x)?);
+    outputs.extend(heads_of_tasks(&mut to, config, prefix, eps, x)?);
+    Ok(to.finish(&outputs))
+}
+
+/// The pooler, the classes, and the head over the vocabulary, each if the checkpoint has it.
+fn heads_of_tasks(to: &mut GraphBuilder, config: &Config, prefix: &str, eps: f64, x: ValueId) -> Result<Vec<ValueId>> {
+    let state = pooled(to, &format!("{prefix}pooler.dense"), ElementFunction::Tanh, x)?;
+    let mut outputs = Vec::from_iter(state);
+    outputs.extend(classes(to, config, "classifier", state.unwrap_or(x), x)?);
     let transform = "cls.predictions.transform";
     let norm = ["layer_norm", "LayerNorm"].map(|name| format!("{transform}.{name}"));
     let head = VocabularyHead {
         dense: "cls.predictions.transform.dense",
-        norm: if has(&to, &norm[0]) { &norm[0] } else { &norm[1] },
+        norm: if has(to, &norm[0]) { &norm[0] } else { &norm[1] },
         decoder: "cls.predictions.decoder",
         bias: "cls.predictions.bias",
-        table: &table,
+        table: &format!("{prefix}embeddings.word_embeddings"),
         function: activation(config, "hidden_act", ElementFunction::Silu)?,
         eps,
     };
-    outputs.extend(head.add(&mut to, x)?);
-    Ok(to.finish(&outputs))
+    outputs.extend(head.add(to, x)?);
+    Ok(outputs)
 }
 
 /// Refuses settings of the original implementation that change the network.
