@@ -246,7 +246,7 @@ fn trains_as_written(sandbox: &Sandbox, fixture: &str, kind: Kind) {
         Images => ("logits", "cosine", "train = \"images\"\neval = \"images\""),
     };
     let hidden = if kind == Images { "" } else { ", { kind = \"hidden\", layers = \"every\" }" };
-    let layers = if fixture == "albert" { "n_layers = 1" } else { "layers = [1]" };
+    let layers = if fixture.starts_with("albert") { "n_layers = 1" } else { "layers = [1]" };
     let recipe = format!(
         "[model]\npath = \"m\"\n[output]\npath = \"student\"\n[data]\n{data}\n[[stage]]\nkind = \"distill\"\n\
          student = \"layers\"\n{layers}\nloss = [{{ kind = \"{loss}\" }}{hidden}]\nepochs = 1\n[[stage]]\n\
