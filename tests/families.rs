@@ -43,6 +43,8 @@ const MODELS: &[(&str, &str, Kind)] = &[
     ("modernbert-tokens", "ModernBERT", Encoder),
     ("nomic_bert", "NomicBERT", Encoder),
     ("nomic_bert-classify", "NomicBERT", Encoder),
+    ("t5", "T5", Encoder),
+    ("t5-gated", "T5", Encoder),
     ("clip-text", "CLIP text", Encoder),
     ("siglip-text", "CLIP text", Encoder),
     ("gpt2", "GPT-2", Decoder),

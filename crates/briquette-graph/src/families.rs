@@ -38,6 +38,7 @@ mod sizes;
 mod swin;
 mod swin_names;
 mod swin_windows;
+mod t5;
 mod vgg;
 mod vit;
 
@@ -112,6 +113,7 @@ pub const FAMILIES: &[Family] = &[
     Family::new("ALBERT", Task::Encoder, &["albert"], albert::has_names, albert::build),
     Family::new("ModernBERT", Task::Encoder, &["modernbert"], modernbert::has_names, modernbert::build),
     Family::new("NomicBERT", Task::Encoder, &["nomic_bert"], nomic_bert::has_names, nomic_bert::build),
+    Family::new("T5", Task::Encoder, &["t5", "mt5"], t5::has_names, t5::build),
     Family::new("CLIP", Task::Classifier, clip::MODEL_TYPES, clip::has_images, clip::build),
     Family::new("CLIP text", Task::Encoder, clip::TEXT_MODEL_TYPES, clip::has_texts, clip::build_text),
     Family::new("GPT-2", Task::Decoder, &["gpt2"], gpt2::has_names, gpt2::build),

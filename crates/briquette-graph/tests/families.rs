@@ -227,6 +227,19 @@ fn the_original_nomic_bert_has_keys_of_its_own() {
 }
 
 #[test]
+fn a_t5_with_a_decoder_has_no_graph_and_one_line_says_so() {
+    let (mut tensors, config) = tensors("families/t5");
+    let shape = Shape(vec![16, 16]).into();
+    tensors.push(TensorInfo {
+        name: "decoder.block.0.layer.0.SelfAttention.q.weight".into(),
+        dtype: DType::F16,
+        shape,
+    });
+    let error = error(&tensors, &config).to_string();
+    assert_eq!(error, "it has a decoder, and only the encoder of T5 has a graph; save it as T5EncoderModel");
+}
+
+#[test]
 fn settings_that_gemma_3_with_images_leaves_out_have_the_usual_values() {
     let (tensors, mut config) = tensors("families/gemma3-images");
     let heads = |graph: &Graph| {

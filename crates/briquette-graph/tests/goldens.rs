@@ -83,6 +83,8 @@ const MODELS: &[(&str, &str, usize, usize, Option<&str>)] = &[
     ("swin", "Swin", 4, 4, None),
     ("swin-padded", "Swin", 4, 4, None),
     ("swin-torchvision", "Swin", 4, 0, None),
+    ("t5", "T5", 2, 2, None),
+    ("t5-gated", "T5", 2, 4, None),
     ("vgg", "VGG", 0, 0, None),
     ("vgg_bn", "VGG", 0, 0, None),
     ("vit", "ViT", 2, 2, None),
@@ -175,7 +177,7 @@ fn roles_follow_from_the_layers() {
                 2 if path.contains("relative_attention_bias") || path.contains("relative_position_bias") => Role::Bias,
                 // Positions of patches are added whole, and not looked up.
                 2 if path.ends_with("position_embedding.weight") && graph.family == "CLIP" => Role::Parameter,
-                2 if ["embed", "wte", "wpe"].iter().any(|word| path.contains(word)) => {
+                2 if ["embed", "wte", "wpe", "shared"].iter().any(|word| path.contains(word)) => {
                     let is_layer = path.contains("project") || path.contains("mapping") || path.contains("embed_out");
                     if is_layer { Role::Linear } else { Role::Embedding }
                 }
@@ -221,7 +223,7 @@ fn heads_and_inner_widths_can_be_removed_from_every_model() {
             // Blocks share one attention and one feed-forward block.
             "ALBERT" => 2,
             // One table of biases joins the heads of all blocks.
-            "MPNet" => n_blocks + 1,
+            "MPNet" | "T5" => n_blocks + 1,
             "VGG" => 5,
             _ if is_transformer => 2 * n_blocks,
             _ => *n_blocks,
