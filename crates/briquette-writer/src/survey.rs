@@ -42,7 +42,9 @@ pub fn survey(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> 
     count_pieces(plan, source, workers, 0..plan.tensors.len(), &thresholds, &mut counts)?;
     share_ties(plan, &counts, &mut thresholds);
     let complete = leave_complete(plan, &mut thresholds, &mut counts);
-    count_pieces(plan, source, workers, complete.into_iter(), &thresholds, &mut counts)?;
+    if !complete.is_empty() {
+        count_pieces(plan, source, workers, complete.into_iter(), &thresholds, &mut counts)?;
+    }
     let pieces: PiecesOf = &|index| pieces_of(&plan.tensors[index], source.reads_ranges(index));
     let of = |(index, tensor)| one(tensor, thresholds.get(&index).copied(), &pieces(index), counts.of(index));
     Ok(plan.tensors.iter().enumerate().map(of).collect())
