@@ -54,12 +54,12 @@ fn weights_take_the_predicted_memory_within_one_percent() {
         let found = sandbox.json(&format!("eval {model} --data lines.txt --device cpu {options}"));
         let figures = &found["after"]["memory"][0];
         let [measured, predicted] = ["weights_bytes", "predicted_bytes"].map(|name| figures[name].as_f64().unwrap());
-        // The measured memory of a network includes its objects: less than 2 kB for each tensor.
+        // The measured memory of a network includes its graph and its objects: less than 3 kB for each tensor.
         let n_tensors: u64 =
             found["after"]["held"].as_object().unwrap().values().map(|held| held["n_tensors"].as_u64().unwrap()).sum();
         let more = measured - predicted;
         assert!(
-            more.abs() <= 0.01 * measured || (0.0..2e3 * n_tensors as f64).contains(&more),
+            more.abs() <= 0.01 * measured || (0.0..3e3 * n_tensors as f64).contains(&more),
             "{model} {options}: {measured} measured, {predicted} predicted"
         );
     };

@@ -34,6 +34,27 @@ pub fn accuracy(scores: &[f32], labels: &[usize]) -> f64 {
     top_k(scores, labels, 1)
 }
 
+/// Returns the macro-averaged F1: the mean of `2·TP / (2·TP + FP + FN)` over the classes that are a label or predicted.
+///
+/// It equals scikit-learn's `f1_score(average="macro")`. A row of NaN counts as predicted as no class.
+///
+/// # Panics
+/// See [`top_k`].
+pub fn macro_f1(scores: &[f32], labels: &[usize]) -> f64 {
+    let n_classes = scores.len().checked_div(labels.len()).unwrap_or(0);
+    // Twice the hits, and hits twice with all errors, of each class.
+    let mut counts = vec![(0_u64, 0_u64); n_classes];
+    for (row, &label) in rows(scores, n_classes).zip(labels) {
+        let predicted = argmax(row);
+        counts[label].1 += 1;
+        if !row[predicted].is_nan() {
+            counts[predicted].1 += 1;
+            counts[label].0 += if predicted == label { 2 } else { 0 };
+        }
+    }
+    mean(counts.into_iter().filter(|(_, all)| *all > 0).map(|(hits, all)| hits as f64 / all as f64))
+}
+
 /// Returns the share of rows in which both have the same class with the largest score.
 pub fn agreement(reference: &[f32], scores: &[f32], n_classes: usize) -> f64 {
     share(rows(reference, n_classes).zip(rows(scores, n_classes)).map(|(a, b)| argmax(a) == argmax(b)))
@@ -153,6 +174,16 @@ mod tests {
         assert_eq!(top_k(&scores, &[2, 1, 2], 2), 1.0);
         assert_eq!(top_k(&[], &[], 5), 0.0);
         assert_eq!(argmax(&[f32::NAN, -1.0]), 1);
+    }
+
+    #[test]
+    fn f1_is_the_mean_over_the_classes_that_occur() {
+        // Predictions 1, 0, 1, 2 of the labels 1, 0, 0, 1; nothing is of class 3.
+        let scores = [0., 1., 0., 0., 1., 0., 0., 0., 0., 1., 0., 0., 0., 0., 1., 0.];
+        let expected = (2.0 / 3.0 + 2.0 / 4.0 + 0.0) / 3.0;
+        assert!((macro_f1(&scores, &[1, 0, 0, 1]) - expected).abs() < 1e-12);
+        assert_eq!(macro_f1(&[f32::NAN, f32::NAN], &[0]), 0.0);
+        assert_eq!(macro_f1(&[], &[]), 0.0);
     }
 
     #[test]

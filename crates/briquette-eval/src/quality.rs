@@ -107,6 +107,7 @@ fn of_scores(images: &Images, found: &OutputRows, reference: Option<&OutputRows>
         images.check_labels(found.width)?;
         let mut push = |prefix: &str, outputs: &OutputRows| {
             metrics.push((format!("{prefix}accuracy"), metrics::accuracy(&outputs.values, &labels)));
+            metrics.push((format!("{prefix}f1"), metrics::macro_f1(&outputs.values, &labels)));
             if found.width > 5 {
                 metrics.push((format!("{prefix}top5"), metrics::top_k(&outputs.values, &labels, 5)));
             }

@@ -24,7 +24,7 @@ pub(super) fn of<'a>(evidence: &'a Evidence<'a>) -> Vec<TensorReport> {
             bits_per_weight: after_bytes as f64 * 8.0 / n,
             sparsity: evidence.n_zeros[tensor.index()] as f64 / n,
             error,
-            output_error: outputs.map(|outputs| outputs.error / outputs.whole),
+            output_error: outputs.map(|outputs| Box::new(outputs.error / outputs.whole)),
             solved: evidence.solved.get(&tensor.index()).cloned().map(Box::new),
         }
     };

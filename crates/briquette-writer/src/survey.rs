@@ -12,7 +12,7 @@ mod surveyed;
 use crate::context::Workers;
 use crate::piece::{check_finite, pieces_of};
 use crate::plan::{Nonfinite, Plan, TensorPlan};
-use crate::treatment::Cut;
+use crate::treatment::{Cut, Treatment};
 use border::Search;
 use briquette_core::{Result, bits, rows, simd};
 use briquette_formats::TensorSource;
@@ -21,12 +21,15 @@ use piece_counts::PieceCounts;
 use scan::{Dropped, PieceOf, PiecesOf, Scan, pieces_in_order};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 pub use surveyed::{PieceStart, Pieces, Survey};
 
 /// The reason shown for a tensor that stays unchanged because it has NaN or infinity.
 pub const NONFINITE: &str = "has NaN or infinity";
 
 /// Surveys every tensor. If the plan says so, tensors with NaN or infinity are left unchanged.
+///
+/// A tensor of which its pool drops no weight is not pruned: its zeros are counted instead.
 ///
 /// # Errors
 /// Refused: a tensor has NaN or infinity. Also errors of reading.
@@ -35,10 +38,14 @@ pub fn survey(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> 
         leave_nonfinite(plan, source, workers)?;
     }
     norms::measure(plan, source, workers)?;
-    let pieces: PiecesOf = &|index| pieces_of(&plan.tensors[index], source.reads_ranges(index));
-    let (mut thresholds, mut counts) = thresholds_of(plan, source, workers, pieces)?;
-    count_pieces(plan, source, workers, pieces, &thresholds, &mut counts)?;
+    let (mut thresholds, mut counts) = thresholds_of(plan, source, workers)?;
+    count_pieces(plan, source, workers, 0..plan.tensors.len(), &thresholds, &mut counts)?;
     share_ties(plan, &counts, &mut thresholds);
+    let complete = leave_complete(plan, &mut thresholds, &mut counts);
+    if !complete.is_empty() {
+        count_pieces(plan, source, workers, complete.into_iter(), &thresholds, &mut counts)?;
+    }
+    let pieces: PiecesOf = &|index| pieces_of(&plan.tensors[index], source.reads_ranges(index));
     let of = |(index, tensor)| one(tensor, thresholds.get(&index).copied(), &pieces(index), counts.of(index));
     Ok(plan.tensors.iter().enumerate().map(of).collect())
 }
@@ -73,12 +80,8 @@ fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>
 /// Finds the thresholds of pools, and of tensors that are too large to find theirs during encoding.
 ///
 /// If the search yields them, it also returns the counts of each piece.
-fn thresholds_of(
-    plan: &Plan,
-    source: &dyn TensorSource,
-    workers: &Workers,
-    pieces: PiecesOf,
-) -> Result<(Thresholds, PieceCounts)> {
+fn thresholds_of(plan: &Plan, source: &dyn TensorSource, workers: &Workers) -> Result<(Thresholds, PieceCounts)> {
+    let pieces: PiecesOf = &|index| pieces_of(&plan.tensors[index], source.reads_ranges(index));
     let (mut thresholds, mut counts) = (Thresholds::new(), PieceCounts::default());
     let mut pools: Vec<(Vec<usize>, usize)> = Vec::new();
     for (index, tensor) in plan.tensors.iter().enumerate() {
@@ -115,6 +118,23 @@ fn share_ties(plan: &Plan, counts: &PieceCounts, thresholds: &mut Thresholds) {
     }
 }
 
+/// Removes the pruning of tensors of which their pool drops no weight, and returns these tensors. Directions of a
+/// weight norm stay as they are.
+fn leave_complete(plan: &mut Plan, thresholds: &mut Thresholds, counts: &mut PieceCounts) -> Vec<usize> {
+    let mut complete: Vec<usize> = plan.pools.iter().flat_map(|pool| pool.tensors.iter().copied()).collect();
+    complete.retain(|index| {
+        let drops_ties = thresholds.get(index).is_some_and(|threshold| threshold.n_ties > 0);
+        !drops_ties && !plan.norms.contains_key(index) && counts.of(*index).iter().all(|(below, _)| *below == 0)
+    });
+    for &index in &complete {
+        let tensor = &mut plan.tensors[index];
+        tensor.treat(Arc::new(Treatment { prune: None, ..Treatment::clone(tensor.treatment()) }));
+        thresholds.remove(&index);
+        counts.put(index, std::iter::empty());
+    }
+    complete
+}
+
 /// Counts the pruned elements of each piece if they are not known yet.
 ///
 /// These are scores below and at a known threshold, or zeros of a tensor that is not pruned but may be stored
@@ -123,12 +143,14 @@ fn count_pieces(
     plan: &Plan,
     source: &dyn TensorSource,
     workers: &Workers,
-    pieces: PiecesOf,
+    among: impl Iterator<Item = usize>,
     thresholds: &Thresholds,
     counts: &mut PieceCounts,
 ) -> Result<()> {
+    let pieces: PiecesOf = &|index| pieces_of(&plan.tensors[index], source.reads_ranges(index));
     let mut tensors = Vec::new();
-    for (index, tensor) in plan.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tied_to().is_none()) {
+    let stored = among.map(|index| (index, &plan.tensors[index]));
+    for (index, tensor) in stored.filter(|(_, tensor)| tensor.tied_to().is_none()) {
         let may_be_sparse = tensor.prune.is_none() && tensor.is_recoded() && plan.profile.holds_sparse();
         if thresholds.contains_key(&index) && counts.of(index).is_empty()
             || tensor.prune.is_some_and(|prune| prune.cut == Cut::Given)

@@ -51,12 +51,19 @@ fn counted(pointer: *mut u8, n_bytes: usize) -> *mut u8 {
     pointer
 }
 
+/// Whether a thread is ending the process, since an allocation failed.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether an allocation failed. The line about it must be the last one.
+pub(super) fn is_out_of_memory() -> bool {
+    IS_ENDING.load(Relaxed)
+}
+
 /// Prints one line and exits, without any allocation.
 #[cold]
 fn end_without_memory(n_bytes: usize) -> ! {
-    static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
     // Only the first thread prints.
-    if !HAS_BEGUN.swap(true, Relaxed) {
+    if !IS_ENDING.swap(true, Relaxed) {
         print_out_of_memory(n_bytes, LIVE.load(Relaxed));
         signal_hook::low_level::exit(EXIT_CODE);
     }

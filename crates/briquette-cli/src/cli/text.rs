@@ -111,9 +111,12 @@ impl<W: Write> Write for HarmlessLines<'_, W> {
     }
 }
 
-/// Writes one line to stderr.
+/// Writes one line to stderr in one call, unless another thread is ending the process without memory.
 pub(crate) fn complain(line: &str) {
-    let _ = writeln!(std::io::stderr(), "briquette: {}", printable(line));
+    let line = format!("briquette: {}\n", printable(line));
+    if !super::allocator::is_out_of_memory() {
+        let _ = std::io::stderr().write_all(line.as_bytes());
+    }
 }
 
 /// Returns whether stdout may have colours: it is a terminal and NO_COLOR is not set.

@@ -25,8 +25,8 @@ pub struct TensorReport {
     pub sparsity: f64,
     /// The error against the original; none if the tensor was not changed.
     pub error: Option<ErrorReport>,
-    /// Squared error of the layer's outputs over their square, if there are input statistics.
-    pub output_error: Option<f64>,
+    /// Squared error of the layer's outputs over their square, if there are input statistics: most runs have none.
+    pub output_error: Option<Box<f64>>,
     /// The result of the weight update, if there was one.
     pub solved: Option<Box<SolvedLayer>>,
 }
@@ -156,7 +156,7 @@ impl Serialize for TensorReport {
             bits_per_weight: self.bits_per_weight,
             sparsity: self.sparsity,
             error: self.error,
-            output_error: self.output_error,
+            output_error: self.output_error.as_deref().copied(),
             solved: self.solved.as_deref().map(Cow::Borrowed),
         }
         .serialize(serializer)
@@ -182,7 +182,7 @@ impl<'de> Deserialize<'de> for TensorReport {
             bits_per_weight: found.bits_per_weight,
             sparsity: found.sparsity,
             error: found.error,
-            output_error: found.output_error,
+            output_error: found.output_error.map(Box::new),
             solved: found.solved.map(|solved| Box::new(solved.into_owned())),
         })
     }
@@ -233,7 +233,7 @@ mod tests {
         assert!(size_of::<TensorReport>() <= 112, "{}", size_of::<TensorReport>());
         let mut tensors: Vec<TensorReport> = sample::of_layers(2).tensors;
         tensors.extend(sample::of_student().tensors);
-        tensors[0].output_error = Some(0.25);
+        tensors[0].output_error = Some(Box::new(0.25));
         for tensor in tensors {
             let json = serde_json::to_string(&tensor).unwrap();
             assert!(json.starts_with(&format!("{{\"name\":\"{}\",\"role\":", tensor.name)), "{json}");

@@ -123,7 +123,7 @@ fn outputs(tensor: &TensorReport) -> Markup {
     let percent = |share: f64| format!("{:.2} %", 100.0 * share);
     let moved = tensor.solved.as_ref().and_then(|solved| solved.outputs_unmoved.zip(solved.outputs));
     html! {
-        @match (moved, tensor.output_error) {
+        @match (moved, tensor.output_error.as_deref().copied()) {
             (Some((unmoved, moved)), _) => td class="num" data-v=(moved) {
                 (percent(moved)) small { (percent(unmoved)) " without update" }
             }
