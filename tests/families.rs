@@ -69,6 +69,7 @@ const MODELS: &[(&str, &str, Kind)] = &[
     ("vit", "ViT", Images),
     ("deit", "ViT", Images),
     ("dinov2", "ViT", Images),
+    ("clip", "CLIP", Images),
     ("clip-vision", "CLIP", Images),
     ("clip-classify", "CLIP", Images),
     ("siglip-classify", "CLIP", Images),
@@ -156,8 +157,8 @@ fn every_family_has_a_graph_that_gives_roles_and_groups() {
             assert!(page.contains("<svg class=\"graph\""));
             let found = sandbox.json("inspect m");
             assert_eq!((&found["roles"]["from"], &found["roles"]["family"]), (&json!("graph"), &json!(family)));
-            // DINOv2 has a token that only its training uses, and the graph of Gemma 3 has no images.
-            let has_others = ["dinov2", "gemma3-images"].contains(fixture);
+            // CLIP and DINOv2 have a parameter that only their training uses, and the graph of Gemma 3 has no images.
+            let has_others = ["clip", "dinov2", "gemma3-images"].contains(fixture);
             assert_eq!(found["roles"]["n_by_name"] != 0, has_others, "{fixture}");
             assert!(sandbox.ok("plan m --quantize int8-dynamic").stdout.contains("predicted weight files"));
         },
