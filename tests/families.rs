@@ -69,7 +69,6 @@ const MODELS: &[(&str, &str, Kind)] = &[
     ("vit", "ViT", Images),
     ("deit", "ViT", Images),
     ("dinov2", "ViT", Images),
-    ("clip", "CLIP", Images),
     ("clip-vision", "CLIP", Images),
     ("clip-classify", "CLIP", Images),
     ("siglip-classify", "CLIP", Images),
@@ -93,8 +92,9 @@ const MODELS: &[(&str, &str, Kind)] = &[
     ("vgg_bn", "VGG", Images),
 ];
 
-/// Models without the head of their task: they have a graph, and are compressed without data.
+/// Models without the head of their task, or with two networks: they have a graph, and are compressed without data.
 const HEADLESS: &[(&str, &str)] = &[
+    ("clip", "CLIP"),
     ("llama-base", "Llama"),
     ("llama-classify", "Llama"),
     ("qwen3-tokens", "Llama"),
