@@ -99,6 +99,8 @@ const HEADLESS: &[(&str, &str)] = &[
     ("llama-classify", "Llama"),
     ("qwen3-tokens", "Llama"),
     ("gpt2-classify", "GPT-2"),
+    ("gpt_neox-tokens", "GPT-NeoX"),
+    ("opt-classify", "OPT"),
     ("gemma3-images", "Gemma"),
     ("siglip-vision", "CLIP"),
     ("vit-base", "ViT"),
