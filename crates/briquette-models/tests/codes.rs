@@ -64,12 +64,15 @@ fn rules(network: &GraphNet, names: &NameMap) -> Compression {
 /// Returns the output, without steps that are fused on codes: they quantize attention too, and have a coarser GELU.
 fn output(network: &GraphNet, inputs: &RunInputs) -> Vec<f32> {
     let graph = network.graph();
+    let takes_images = graph.inputs.iter().any(|input| input.source == InputSource::Images);
     let is_fused = |op: &Op| matches!(op, Op::Composite(Composite::Attention(_) | Composite::Linear));
     let is_in_block = |at: &usize| graph.blocks.iter().any(|block| block.nodes.contains(at));
     let nodes = (0..graph.nodes.len()).filter(is_in_block).map(|at| &graph.nodes[at]);
     let used = nodes.filter(|node| is_fused(&node.op)).flat_map(|node| node.values());
-    let projected = used.map(|(_, value)| graph.values[value.0].as_str());
-    let takes_images = graph.inputs.iter().any(|input| input.source == InputSource::Images);
+    // CLIP has a network of texts too, which images do not need.
+    let projected = used
+        .map(|(_, value)| graph.values[value.0].as_str())
+        .filter(|name| !(takes_images && name.starts_with("text_model.")));
     let output = if takes_images { graph.outputs.last() } else { graph.outputs.first() };
     let names: Vec<&str> = std::iter::once(graph.values[output.unwrap().0].as_str()).chain(projected).collect();
     values(network.tap(inputs, &names).unwrap().remove(0))
