@@ -112,7 +112,9 @@ fn int8_with_dynamic_inputs_equals_its_simulation_for_every_family() {
         let [found, of_floats] = differences(&folder, [&network, &attached, &quantized.module]);
         let name = folder.file_name().unwrap().to_str().unwrap().to_string();
         println!("{name:20} {found:.1e} from the simulation, {of_floats:.1e} from floats");
-        let is_whole = !quantized.left.keys().any(|path| path.ends_with(".weight"));
+        // CLIP adds its positions of patches whole: they are no layer.
+        let is_layer = |path: &String| path.ends_with(".weight") && !path.ends_with("position_embedding.weight");
+        let is_whole = !quantized.left.keys().any(is_layer);
         let is_dense = dense(&quantized.module.materialize(), &names) == dense(&attached.materialize(), &names);
         if found > TOLERANCE || of_floats <= TOLERANCE || !is_whole || !is_dense {
             wrong.push((name, found, of_floats, is_whole, is_dense));
