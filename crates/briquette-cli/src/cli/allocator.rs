@@ -8,7 +8,7 @@ use briquette::core::confined;
 use briquette::core::memory::MemoryMeter;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 static LIVE: AtomicU64 = AtomicU64::new(0);
 static PEAK: AtomicU64 = AtomicU64::new(0);
@@ -51,24 +51,41 @@ fn counted(pointer: *mut u8, n_bytes: usize) -> *mut u8 {
     pointer
 }
 
-/// Whether a thread is ending the process, since an allocation failed.
-static IS_ENDING: AtomicBool = AtomicBool::new(false);
+/// The state of the last line on stderr, which only one thread prints: one of the constants below, or
+/// [`PRINTED`] plus the exit code.
+static LAST_LINE: AtomicU32 = AtomicU32::new(NONE);
+const NONE: u32 = 0;
+const OUT_OF_MEMORY: u32 = 1;
+const PRINTING: u32 = 2;
+const PRINTED: u32 = 256;
 
-/// Returns whether an allocation failed. The line about it must be the last one.
-pub(super) fn is_out_of_memory() -> bool {
-    IS_ENDING.load(Relaxed)
+/// Prints the error that ends the command, and a failed allocation of another thread adds no line.
+pub(super) fn print_last_line(line: &str, exit_code: u8) {
+    match LAST_LINE.compare_exchange(NONE, PRINTING, Relaxed, Relaxed) {
+        Err(OUT_OF_MEMORY) => end_after_last_line(),
+        _ => print_to(2, line),
+    }
+    LAST_LINE.store(PRINTED + u32::from(exit_code), Relaxed);
 }
 
 /// Prints one line and exits, without any allocation.
 #[cold]
 fn end_without_memory(n_bytes: usize) -> ! {
-    // Only the first thread prints.
-    if !IS_ENDING.swap(true, Relaxed) {
+    if LAST_LINE.compare_exchange(NONE, OUT_OF_MEMORY, Relaxed, Relaxed).is_ok() {
         print_out_of_memory(n_bytes, LIVE.load(Relaxed));
         signal_hook::low_level::exit(EXIT_CODE);
     }
+    end_after_last_line()
+}
+
+/// Waits until another thread has printed the last line. Exits with its code if that thread does not.
+fn end_after_last_line() -> ! {
     loop {
-        std::thread::sleep(std::time::Duration::from_secs(1));
+        let state = LAST_LINE.load(Relaxed);
+        if state >= PRINTED {
+            signal_hook::low_level::exit((state - PRINTED) as i32);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
     }
 }
 

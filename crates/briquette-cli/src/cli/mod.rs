@@ -92,7 +92,7 @@ fn fail(error: &Error, is_json: bool) -> ExitCode {
         ErrorKind::Bug => format!("internal: {error}; please report this"),
         _ => briquette::pipeline::advised(error),
     };
-    text::complain(&format!("error: {line}"));
+    allocator::print_last_line(&text::complaint(&format!("error: {line}")), error.exit_code());
     if is_json && !text::has_printed() {
         let document = serde_json::json!({ "error": show::error_json(error) });
         // If stdout cannot be written, the exit code still shows the error.

@@ -111,12 +111,14 @@ impl<W: Write> Write for HarmlessLines<'_, W> {
     }
 }
 
-/// Writes one line to stderr in one call, unless another thread is ending the process without memory.
+/// Writes one line to stderr.
 pub(crate) fn complain(line: &str) {
-    let line = format!("briquette: {}\n", printable(line));
-    if !super::allocator::is_out_of_memory() {
-        let _ = std::io::stderr().write_all(line.as_bytes());
-    }
+    let _ = std::io::stderr().write_all(complaint(line).as_bytes());
+}
+
+/// Returns a line of this program, without control characters.
+pub(crate) fn complaint(line: &str) -> String {
+    format!("briquette: {}\n", printable(line))
 }
 
 /// Returns whether stdout may have colours: it is a terminal and NO_COLOR is not set.
