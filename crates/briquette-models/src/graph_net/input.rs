@@ -99,7 +99,7 @@ impl InputOf<'_> {
 
 /// Returns the mean and deviation of the processors of transformers without settings, where they are not those of ImageNet.
 fn usual_normalization(model_type: Option<&str>, channels: usize) -> Option<[Vec<f32>; 2]> {
-    const CLIP: [[f32; 3]; 2] = [[0.481_454_66, 0.457_827_5, 0.408_210_73], [0.268_629_54, 0.261_302_58, 0.275_777_11]];
+    const CLIP: [[f32; 3]; 2] = [[0.481_454_66, 0.457_827_5, 0.408_210_73], [0.268_629_54, 0.261_302_6, 0.275_777_1]];
     match model_type? {
         // Bytes become -1..1.
         "vit" | "siglip" | "siglip_vision_model" | "mobilenet_v2" => Some([0, 1].map(|_| vec![0.5; channels])),
