@@ -44,7 +44,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     let key = if config.size("num_hidden_layers")?.is_some() { "num_hidden_layers" } else { "n_layer" };
     let head_width = head_width(width, heads)?;
     let layers = at("encoder.layers.");
-    let settings = Layers { heads, head_width, rotary: positions(config, head_width)?, eps };
+    let settings = NomicLayers { heads, head_width, rotary: positions(config, head_width)?, eps };
     for index in 0..n_layers(&to, config, key, &layers)? {
         x = settings.add(&mut to, config, &format!("{layers}{index}"), x)?;
     }
@@ -133,14 +133,14 @@ fn positions(config: &Config, head_width: usize) -> Result<Rotary> {
 }
 
 /// The settings of layers.
-struct Layers {
+struct NomicLayers {
     heads: usize,
     head_width: usize,
     rotary: Rotary,
     eps: f64,
 }
 
-impl Layers {
+impl NomicLayers {
     fn add(&self, to: &mut GraphBuilder, config: &Config, path: &str, x: ValueId) -> Result<ValueId> {
         let at = |name: &str| format!("{path}.{name}");
         let function = activation(config, "hidden_act", ElementFunction::Silu)?;

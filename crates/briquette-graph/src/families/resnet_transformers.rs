@@ -32,7 +32,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     let window = PoolWindow::square(Reduction::Max, 3, 2, 1);
     let mut x = to.node(&format!("{prefix}embedder.pooler"), Primitive::Pool(window), &[x.into()]);
     let stages = format!("{prefix}encoder.stages.");
-    let layers = Layers { config, function };
+    let layers = ResidualLayers { config, function };
     let mut n_features = 0;
     for stage in 0..headers.count(&stages) {
         let halves = stage > 0 || config.flag("downsample_in_first_stage") == Some(true);
@@ -48,12 +48,12 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     Ok(to.finish(&[classes.unwrap_or(x)]))
 }
 
-struct Layers<'a> {
+struct ResidualLayers<'a> {
     config: &'a Config,
     function: ElementFunction,
 }
 
-impl Layers<'_> {
+impl ResidualLayers<'_> {
     /// Two 3x3 convolutions, or a bottleneck of three, around a shortcut. Returns the channels too.
     fn add(&self, to: &mut GraphBuilder, path: &str, stride: usize, x: ValueId) -> Result<(ValueId, usize)> {
         let at = |name: &str| format!("{path}.{name}");

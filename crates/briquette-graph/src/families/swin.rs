@@ -5,7 +5,7 @@ use super::extents::Extents;
 use super::heads::optional;
 use super::labels::check_labels;
 use super::layers::{activation, feed_forward, prefix_of};
-use super::swin_names::{HUGGING_FACE, PathNames, TORCHVISION};
+use super::swin_names::{HUGGING_FACE, SwinNames, TORCHVISION};
 use super::swin_windows::{Windows, padded};
 use crate::builder::GraphBuilder;
 use crate::config::Config;
@@ -35,7 +35,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     let eps = config.number("layer_norm_eps").unwrap_or(1e-5);
     let function = activation(config, "hidden_act", ElementFunction::Gelu)?;
     let (mut x, mut grid) = stem(&mut to, config, names, prefix, extents)?;
-    let mut blocks = Blocks { names, windows: Windows::new(extents.batch), eps, function };
+    let mut blocks = SwinBlocks { names, windows: Windows::new(extents.batch), eps, function };
     let n_stages = match is_torchvision {
         true => headers.count("features.") / 2,
         false => headers.count(&format!("{prefix}encoder.layers.")),
@@ -71,7 +71,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
 fn stem(
     to: &mut GraphBuilder,
     config: &Config,
-    names: &PathNames,
+    names: &SwinNames,
     prefix: &str,
     extents: Extents,
 ) -> Result<(ValueId, [usize; 2])> {
@@ -103,14 +103,14 @@ fn stem(
 }
 
 /// The parts of blocks that are equal in a network.
-struct Blocks<'a> {
-    names: &'a PathNames,
+struct SwinBlocks<'a> {
+    names: &'a SwinNames,
     windows: Windows,
     eps: f64,
     function: ElementFunction,
 }
 
-impl Blocks<'_> {
+impl SwinBlocks<'_> {
     /// Attention within windows and a feed-forward block, each after a norm and with a residual sum.
     fn add(
         &mut self,

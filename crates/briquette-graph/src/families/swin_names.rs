@@ -1,7 +1,7 @@
 //! The paths of Swin's parts in torchvision and in transformers.
 
 /// The paths of a network's parts.
-pub(super) struct PathNames {
+pub(super) struct SwinNames {
     /// The convolution of patches and its norm.
     pub(super) stem: [&'static str; 2],
     pub(super) norms: [&'static str; 2],
@@ -15,7 +15,7 @@ pub(super) struct PathNames {
     pub(super) last: [&'static str; 2],
 }
 
-pub(super) const TORCHVISION: PathNames = PathNames {
+pub(super) const TORCHVISION: SwinNames = SwinNames {
     stem: ["features.0.0", "features.0.2"],
     norms: ["norm1", "norm2"],
     table: "attn.relative_position_bias_table",
@@ -24,7 +24,7 @@ pub(super) const TORCHVISION: PathNames = PathNames {
     feed_forward: ["mlp.0", "mlp.3"],
     last: ["norm", "head"],
 };
-pub(super) const HUGGING_FACE: PathNames = PathNames {
+pub(super) const HUGGING_FACE: SwinNames = SwinNames {
     stem: ["embeddings.patch_embeddings.projection", "embeddings.norm"],
     norms: ["layernorm_before", "layernorm_after"],
     table: "attention.self.relative_position_bias_table",

@@ -1,7 +1,7 @@
 //! Attention within windows of patches, shifted or not, with a bias for each relative position.
 
 use super::layers::{Projected, attend, fused_split};
-use super::swin_names::PathNames;
+use super::swin_names::SwinNames;
 use crate::builder::GraphBuilder;
 use crate::graph::{InputSource, ValueId};
 use crate::op::{Attention, ElementFunction, Primitive};
@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 pub(super) struct Windows {
     batch: usize,
     distances: BTreeMap<usize, ValueId>,
-    masks: BTreeMap<Grid, ValueId>,
+    masks: BTreeMap<WindowGrid, ValueId>,
 }
 
 /// How a block cuts patches into windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Grid {
+struct WindowGrid {
     /// Rows and columns of patches, with zeros at the end so that windows divide them.
     padded: [usize; 2],
     /// The side of a window.
@@ -28,7 +28,7 @@ struct Grid {
 
 /// The windows of a block, the heads of its attention, and their inputs.
 pub(super) struct BlockWindows {
-    grid: Grid,
+    grid: WindowGrid,
     /// Rows and columns of patches.
     given: [usize; 2],
     heads: usize,
@@ -58,7 +58,7 @@ impl Windows {
         }
         let padded = given.map(|extent| extent.div_ceil(window).saturating_mul(window));
         let shift = padded.map(|extent| if is_shifted && extent > window { window / 2 } else { 0 });
-        let grid = Grid { padded, window, shift };
+        let grid = WindowGrid { padded, window, shift };
         let n_tokens = window.saturating_mul(window);
         let distances = *self.distances.entry(window).or_insert_with(|| {
             let name = format!("window_distances.{window}");
@@ -80,7 +80,7 @@ impl Windows {
         &self,
         to: &mut GraphBuilder,
         path: &str,
-        names: &PathNames,
+        names: &SwinNames,
         block: &BlockWindows,
         x: ValueId,
     ) -> Result<ValueId> {
@@ -113,7 +113,7 @@ impl Windows {
     }
 
     /// `[batch, height, width, channels]` to `[batch · windows, patches, channels]`.
-    fn cut(&self, to: &mut GraphBuilder, path: &str, grid: Grid, width: usize, x: ValueId) -> ValueId {
+    fn cut(&self, to: &mut GraphBuilder, path: &str, grid: WindowGrid, width: usize, x: ValueId) -> ValueId {
         let ([rows, columns], side) = (grid.counts(), grid.window);
         let cut = Primitive::Reshape(vec![self.batch, rows, side, columns, side, width]);
         let x = to.node(&format!("{path}.windows.cut"), cut, &[x.into()]);
@@ -125,7 +125,7 @@ impl Windows {
     }
 
     /// `[batch · windows, patches, channels]` to `[batch, height, width, channels]`.
-    fn joined(&self, to: &mut GraphBuilder, path: &str, grid: Grid, width: usize, x: ValueId) -> ValueId {
+    fn joined(&self, to: &mut GraphBuilder, path: &str, grid: WindowGrid, width: usize, x: ValueId) -> ValueId {
         let ([rows, columns], side) = (grid.counts(), grid.window);
         let cut = Primitive::Reshape(vec![self.batch, rows, columns, side, side, width]);
         let x = to.node(&format!("{path}.joined.cut"), cut, &[x.into()]);
@@ -136,7 +136,7 @@ impl Windows {
     }
 }
 
-impl Grid {
+impl WindowGrid {
     /// Rows and columns of windows.
     fn counts(self) -> [usize; 2] {
         self.padded.map(|extent| extent / self.window)

@@ -31,7 +31,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     let eps = config.number("layer_norm_epsilon").unwrap_or(1e-6);
     let layers = format!("{prefix}encoder.block.");
     let bias = relative_bias(&mut to, config, &format!("{layers}0.layer.0.SelfAttention.relative_attention_bias"))?;
-    let settings = Layers { head_width: config.size("d_kv")?.unwrap_or(64), bias, function: function(config)?, eps };
+    let settings = T5Layers { head_width: config.size("d_kv")?.unwrap_or(64), bias, function: function(config)?, eps };
     let mut x = x;
     for index in 0..n_layers(&to, config, "num_layers", &layers)? {
         x = settings.add(&mut to, &format!("{layers}{index}"), x)?;
@@ -91,14 +91,14 @@ fn function(config: &Config) -> Result<ElementFunction> {
 }
 
 /// The settings of layers.
-struct Layers {
+struct T5Layers {
     head_width: usize,
     bias: ValueId,
     function: ElementFunction,
     eps: f64,
 }
 
-impl Layers {
+impl T5Layers {
     fn add(&self, to: &mut GraphBuilder, path: &str, x: ValueId) -> Result<ValueId> {
         let at = |name: &str| format!("{path}.layer.{name}");
         let (own, inner) = (at("0.SelfAttention"), at("1.DenseReluDense"));
