@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn zeros_for_equal_extents_follow_from_the_image() {
         let pad = Primitive::PadSame { size: vec![5, 3], stride: vec![2, 2] };
-        // Of 5 and 8 elements, windows of 5 and 3 at every second have 3 and 4 outputs with 4 zeros and 1.
+        // At stride 2, a window of 5 over 5 elements gets 4 zeros, and a window of 3 over 8 elements gets 1.
         assert_eq!(infer(&pad, &[&[1, 2, 5, 8]]).unwrap(), [[1, 2, 9, 9]]);
         assert_eq!(
             [same_zeros(5, 5, 2), same_zeros(8, 3, 2), same_zeros(9, 1, 3)],

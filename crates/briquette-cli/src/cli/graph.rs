@@ -11,7 +11,7 @@ use briquette::pipeline::graph::{Extents, GraphDetail, GraphRequest, graph as ru
 use clap::Args;
 use std::path::{Path, PathBuf};
 
-/// What to print of a graph, and for which inputs.
+/// Flags that select the parts of a graph to print, and the sizes of its inputs.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GraphArgs {
     /// List every node; by default, equal blocks are listed once

@@ -35,7 +35,7 @@ const EXTRAS: [&str; 11] = [
     "qa_outputs.**",
 ];
 
-/// What is said of matrices that fit when they are read the other way.
+/// The advice for matrices that fit only in the other layout.
 const OTHER_LAYOUT: &str =
     "these fit in the other layout of Linear weights: set --layout (model.layout, or teacher_layout) to burn or torch";
 

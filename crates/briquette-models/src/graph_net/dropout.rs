@@ -10,9 +10,9 @@ use std::collections::BTreeSet;
 /// The dropout of a network. It applies on autodiff devices, unless the network is `valid()` or frozen.
 #[derive(Module, Debug)]
 pub(super) struct GraphDropout {
-    /// Of the embeddings, and of what each part of a block adds to its input.
+    /// Dropout of embeddings, and of the output that each part of a block adds to the hidden states.
     pub(super) hidden: Dropout,
-    /// Of attention probabilities.
+    /// Dropout of attention probabilities.
     pub(super) attention: Dropout,
 }
 
@@ -51,12 +51,12 @@ impl GraphDropout {
 pub(super) fn dropped_values(graph: &Graph) -> BTreeSet<ValueId> {
     let added = |block: &Block| graph.nodes[block.nodes.clone()].iter().filter_map(added_value).collect::<Vec<_>>();
     let first = graph.blocks.first().map(|block| briquette_graph::blocks::border(graph, block));
-    // Of several values, hidden states are computed last: others are biases of positions.
+    // If several values enter the block, hidden states are computed last: the others are biases of positions.
     let first = first.and_then(|border| border.inputs.last().copied());
     graph.blocks.iter().flat_map(added).chain(first).collect()
 }
 
-/// Returns what a residual sum adds.
+/// Returns the value that a residual sum adds to the hidden states.
 fn added_value(node: &briquette_graph::Node) -> Option<ValueId> {
     let is_sum = node.op == Op::Primitive(Primitive::Elementwise(ElementFunction::Add));
     match node.inputs.as_slice() {

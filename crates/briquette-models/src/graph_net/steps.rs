@@ -163,7 +163,7 @@ impl GraphCall {
     }
 }
 
-/// What follows a batch norm in the same step.
+/// The operations after a batch norm in the same step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AfterNorm {
     Nothing,
