@@ -34,6 +34,19 @@ const MODELS: &[(&str, &str, Kind)] = &[
     ("modernbert", "ModernBERT", Encoder),
     ("modernbert-classify", "ModernBERT", Encoder),
     ("mpnet", "MPNet", Encoder),
+    ("bert-tokens", "BERT", Encoder),
+    ("camembert-tokens", "RoBERTa", Encoder),
+    ("distilbert-tokens", "DistilBERT", Encoder),
+    ("electra-tokens", "ELECTRA", Encoder),
+    ("albert-classify", "ALBERT", Encoder),
+    ("mpnet-classify", "MPNet", Encoder),
+    ("modernbert-tokens", "ModernBERT", Encoder),
+    ("nomic_bert", "NomicBERT", Encoder),
+    ("nomic_bert-classify", "NomicBERT", Encoder),
+    ("t5", "T5", Encoder),
+    ("t5-gated", "T5", Encoder),
+    ("clip-text", "CLIP text", Encoder),
+    ("siglip-text", "CLIP text", Encoder),
     ("gpt2", "GPT-2", Decoder),
     ("gpt_neox", "GPT-NeoX", Decoder),
     ("opt", "OPT", Decoder),
@@ -44,6 +57,7 @@ const MODELS: &[(&str, &str, Kind)] = &[
     ("qwen2", "Llama", Decoder),
     ("qwen3", "Llama", Decoder),
     ("phi3", "Llama", Decoder),
+    ("phi3-longrope", "Llama", Decoder),
     ("olmo2", "Llama", Decoder),
     ("smollm3", "Llama", Decoder),
     ("granite", "Llama", Decoder),
@@ -55,7 +69,14 @@ const MODELS: &[(&str, &str, Kind)] = &[
     ("vit", "ViT", Images),
     ("deit", "ViT", Images),
     ("dinov2", "ViT", Images),
+    ("clip-vision", "CLIP", Images),
+    ("clip-classify", "CLIP", Images),
+    ("siglip-classify", "CLIP", Images),
+    ("resnet", "ResNet", Images),
+    ("resnet-basic", "ResNet", Images),
+    ("resnet-early", "ResNet", Images),
     ("mobilenet_v2", "MobileNetV2", Images),
+    ("mobilenet_v2-transformers", "MobileNetV2", Images),
     ("mobilenet_v3-large", "MobileNetV3", Images),
     ("mobilenet_v3-small", "MobileNetV3", Images),
     ("efficientnet", "EfficientNet", Images),
@@ -64,12 +85,26 @@ const MODELS: &[(&str, &str, Kind)] = &[
     ("convnext", "ConvNeXt", Images),
     ("convnext-torchvision", "ConvNeXt", Images),
     ("densenet", "DenseNet", Images),
+    ("swin", "Swin", Images),
+    ("swin-padded", "Swin", Images),
+    ("swin-torchvision", "Swin", Images),
     ("vgg", "VGG", Images),
     ("vgg_bn", "VGG", Images),
 ];
 
-/// Models without the head of their task: they have a graph, and are compressed without data.
-const HEADLESS: &[(&str, &str)] = &[("llama-base", "Llama"), ("vit-base", "ViT")];
+/// Models without the head of their task, or with two networks: they have a graph, and are compressed without data.
+const HEADLESS: &[(&str, &str)] = &[
+    ("clip", "CLIP"),
+    ("llama-base", "Llama"),
+    ("llama-classify", "Llama"),
+    ("qwen3-tokens", "Llama"),
+    ("gpt2-classify", "GPT-2"),
+    ("gpt_neox-tokens", "GPT-NeoX"),
+    ("opt-classify", "OPT"),
+    ("gemma3-images", "Gemma"),
+    ("siglip-vision", "CLIP"),
+    ("vit-base", "ViT"),
+];
 
 /// Flags for the data of a model: to calibrate, and to evaluate.
 fn flags(kind: Kind) -> [&'static str; 2] {
@@ -124,8 +159,9 @@ fn every_family_has_a_graph_that_gives_roles_and_groups() {
             assert!(page.contains("<svg class=\"graph\""));
             let found = sandbox.json("inspect m");
             assert_eq!((&found["roles"]["from"], &found["roles"]["family"]), (&json!("graph"), &json!(family)));
-            // DINOv2 has a token that only its training uses.
-            assert_eq!(found["roles"]["n_by_name"], u64::from(*fixture == "dinov2"));
+            // CLIP and DINOv2 have a parameter that only their training uses, and the graph of Gemma 3 has no images.
+            let has_others = ["clip", "dinov2", "gemma3-images"].contains(fixture);
+            assert_eq!(found["roles"]["n_by_name"] != 0, has_others, "{fixture}");
             assert!(sandbox.ok("plan m --quantize int8-dynamic").stdout.contains("predicted weight files"));
         },
     );
@@ -215,7 +251,7 @@ fn trains_as_written(sandbox: &Sandbox, fixture: &str, kind: Kind) {
         Images => ("logits", "cosine", "train = \"images\"\neval = \"images\""),
     };
     let hidden = if kind == Images { "" } else { ", { kind = \"hidden\", layers = \"every\" }" };
-    let layers = if fixture == "albert" { "n_layers = 1" } else { "layers = [1]" };
+    let layers = if fixture.starts_with("albert") { "n_layers = 1" } else { "layers = [1]" };
     let recipe = format!(
         "[model]\npath = \"m\"\n[output]\npath = \"student\"\n[data]\n{data}\n[[stage]]\nkind = \"distill\"\n\
          student = \"layers\"\n{layers}\nloss = [{{ kind = \"{loss}\" }}{hidden}]\nepochs = 1\n[[stage]]\n\

@@ -47,6 +47,11 @@ impl<'a> GraphBuilder<'a> {
         ids.and_then(|input| input.shape.last().copied()).unwrap_or(1)
     }
 
+    /// The items of a batch of the last input; 1 before there is one.
+    pub fn batch(&self) -> usize {
+        self.graph.inputs.last().and_then(|input| input.shape.first().copied()).unwrap_or(1)
+    }
+
     /// The weight of this name.
     ///
     /// # Errors
@@ -147,13 +152,28 @@ impl<'a> GraphBuilder<'a> {
     /// See [`weight`](Self::weight).
     pub fn embedding(&mut self, path: &str, indices: ValueId) -> Result<ValueId> {
         let name = format!("{path}.weight");
-        let table = self.weight(&name)?;
+        let table = self.table(&name)?;
+        Ok(self.node(path, Composite::Embedding, &[table.into(), indices.into()]))
+    }
+
+    /// Adds a lookup of rows in a table that is no `weight` of a layer.
+    ///
+    /// # Errors
+    /// See [`weight`](Self::weight).
+    pub fn lookup(&mut self, name: &str, indices: ValueId) -> Result<ValueId> {
+        let table = self.table(name)?;
+        Ok(self.node(name, Composite::Embedding, &[table.into(), indices.into()]))
+    }
+
+    /// The table of this name, whose rows are looked up.
+    fn table(&mut self, name: &str) -> Result<WeightId> {
+        let table = self.weight(name)?;
         let rank = self.graph.weights[table.0].shape.rank();
         if rank != 2 {
             return Err(Error::input(format!("found a table of rank {rank}, expected [rows, width]")).at(name));
         }
         self.graph.weights[table.0].layout = OutputAxis::First;
-        Ok(self.node(path, Composite::Embedding, &[table.into(), indices.into()]))
+        Ok(table)
     }
 
     /// Adds a layer norm.

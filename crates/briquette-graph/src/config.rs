@@ -49,6 +49,27 @@ impl Config {
         self.0.get(key)?.as_f64()
     }
 
+    /// The number of entries of an object; none where it is absent or something else.
+    pub fn n_entries(&self, key: &str) -> Option<usize> {
+        self.0.get(key)?.as_object().map(serde_json::Map::len)
+    }
+
+    /// The numbers of a list; none where it is absent or holds something else.
+    pub fn numbers(&self, key: &str) -> Option<Vec<f64>> {
+        self.0.get(key)?.as_array()?.iter().map(Value::as_f64).collect()
+    }
+
+    /// Adds the keys of another file where they are absent.
+    #[must_use]
+    pub fn with_usual(mut self, usual: &Self) -> Self {
+        if let (Some(own), Some(usual)) = (self.0.as_object_mut(), usual.0.as_object()) {
+            for (key, value) in usual {
+                own.entry(key.as_str()).or_insert_with(|| value.clone());
+            }
+        }
+        self
+    }
+
     /// The string at an index of a list.
     pub fn text_at(&self, key: &str, index: usize) -> Option<&str> {
         self.0.get(key)?.get(index)?.as_str()

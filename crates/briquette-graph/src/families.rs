@@ -2,6 +2,8 @@
 
 mod albert;
 mod bert;
+mod clip;
+mod clip_pooling;
 mod convnext;
 mod convolution;
 mod decoder;
@@ -18,17 +20,25 @@ mod gemma;
 mod gpt2;
 mod gpt_neox;
 mod heads;
+mod labels;
 mod layers;
 mod llama;
 mod mobilenet_v2;
+mod mobilenet_v2_transformers;
 mod mobilenet_v3;
 mod modernbert;
 mod mpnet;
+mod nomic_bert;
 mod opt;
 mod resnet;
+mod resnet_transformers;
 mod roberta;
 mod rotary;
 mod sizes;
+mod swin;
+mod swin_names;
+mod swin_windows;
+mod t5;
 mod vgg;
 mod vit;
 
@@ -102,6 +112,10 @@ pub const FAMILIES: &[Family] = &[
     Family::new("ELECTRA", Task::Encoder, &["electra"], electra::has_names, electra::build),
     Family::new("ALBERT", Task::Encoder, &["albert"], albert::has_names, albert::build),
     Family::new("ModernBERT", Task::Encoder, &["modernbert"], modernbert::has_names, modernbert::build),
+    Family::new("NomicBERT", Task::Encoder, &["nomic_bert"], nomic_bert::has_names, nomic_bert::build),
+    Family::new("T5", Task::Encoder, &["t5", "mt5"], t5::has_names, t5::build),
+    Family::new("CLIP", Task::Classifier, clip::MODEL_TYPES, clip::has_images, clip::build),
+    Family::new("CLIP text", Task::Encoder, clip::TEXT_MODEL_TYPES, clip::has_texts, clip::build_text),
     Family::new("GPT-2", Task::Decoder, &["gpt2"], gpt2::has_names, gpt2::build),
     Family::new("GPT-NeoX", Task::Decoder, &["gpt_neox"], gpt_neox::has_names, gpt_neox::build),
     Family::new("OPT", Task::Decoder, &["opt"], opt::has_names, opt::build),
@@ -113,9 +127,17 @@ pub const FAMILIES: &[Family] = &[
         llama::build,
     )
     .with_sizes(llama::tensors, FreshWeights::Normal),
-    Family::new("Gemma", Task::Decoder, &["gemma", "gemma2", "gemma3_text"], gemma::has_names, gemma::build),
+    Family::new("Gemma", Task::Decoder, &["gemma", "gemma2", "gemma3", "gemma3_text"], gemma::has_names, gemma::build),
     Family::new("ViT", Task::Classifier, &["vit", "deit", "dinov2"], vit::has_names, vit::build),
+    Family::new("Swin", Task::Classifier, &["swin"], swin::has_names, swin::build),
     Family::new("MobileNetV2", Task::Classifier, &[], mobilenet_v2::has_names, mobilenet_v2::build),
+    Family::new(
+        "MobileNetV2",
+        Task::Classifier,
+        &["mobilenet_v2"],
+        mobilenet_v2_transformers::has_names,
+        mobilenet_v2_transformers::build,
+    ),
     Family::new("MobileNetV3", Task::Classifier, &[], mobilenet_v3::has_names, mobilenet_v3::build),
     // Before EfficientNet, which has some of its names.
     Family::new("ConvNeXt", Task::Classifier, &["convnext"], convnext::has_names, convnext::build),
@@ -132,6 +154,7 @@ pub const FAMILIES: &[Family] = &[
     )
     .with_sizes(resnet::tensors, FreshWeights::HeNormal)
     .named_by(resnet::name_of),
+    Family::new("ResNet", Task::Classifier, &["resnet"], resnet_transformers::has_names, resnet_transformers::build),
     Family::new("digits", Task::Classifier, &["digits-cnn"], digits::has_names, digits::build)
         .with_sizes(digits::tensors, FreshWeights::Uniform)
         .with_usual(digits::USUAL),

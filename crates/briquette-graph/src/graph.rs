@@ -133,6 +133,24 @@ pub enum InputSource {
         /// Distances from here on have one bucket.
         longest: usize,
     },
+    /// The number of the relative position of each query and key in a square window, `[patches, patches]`, as Swin counts them.
+    ///
+    /// For `w = window`: `(query row - key row + w - 1) · (2 w - 1) + query column - key column + w - 1`.
+    WindowDistances {
+        /// The side of a window, in patches.
+        window: usize,
+    },
+    /// -100 where a query of a shifted window must not see a key, else 0: `[batch · windows, 1, patches, patches]`.
+    ///
+    /// A shift brings patches of opposite sides of the image into one window. A program may give the windows of one image.
+    WindowMask {
+        /// Rows and columns of patches.
+        grid: [usize; 2],
+        /// The side of a window, in patches.
+        window: usize,
+        /// Rows and columns that were moved to the end.
+        shift: [usize; 2],
+    },
     /// Normalized images, `[batch, channels, height, width]`.
     Images,
 }

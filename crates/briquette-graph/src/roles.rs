@@ -18,7 +18,9 @@ pub struct WeightRole {
 /// A table that is looked up by distances is a bias, as its rows are added to scores. A router is a parameter.
 pub fn roles(graph: &Graph) -> Vec<WeightRole> {
     let mut found = vec![None; graph.weights.len()];
-    let is_distance = |input: &&GraphInput| matches!(input.source, InputSource::RelativeBuckets { .. });
+    let is_distance = |input: &&GraphInput| {
+        matches!(input.source, InputSource::RelativeBuckets { .. } | InputSource::WindowDistances { .. })
+    };
     let distances: Vec<Operand> = graph.inputs.iter().filter(is_distance).map(|input| input.value.into()).collect();
     let logits: Vec<Operand> = graph.nodes.iter().filter_map(logits).collect();
     let mut has_groups = vec![false; graph.weights.len()];

@@ -159,6 +159,104 @@ fn tensors_at_their_limits_are_input_errors() {
     }
 }
 
+fn built(tensors: &[TensorInfo], config: &serde_json::Value) -> Graph {
+    let config = Config::parse(Some(config.to_string().as_bytes())).unwrap();
+    build(&Headers::new(tensors, None), &config, Extents::default()).unwrap().unwrap()
+}
+
+fn shape_of_last_output(graph: &Graph) -> Vec<usize> {
+    graph.lower().unwrap().shapes[graph.outputs.last().unwrap().0].clone()
+}
+
+#[test]
+fn the_class_decides_whether_a_text_or_each_token_has_classes() {
+    // The names of both are equal if the checkpoint has a pooler, as older token classifiers do.
+    let (tensors, mut config) = tensors("families/bert");
+    assert_eq!(shape_of_last_output(&built(&tensors, &config)), [1, 2]);
+    config["architectures"] = serde_json::json!(["BertForTokenClassification"]);
+    assert_eq!(shape_of_last_output(&built(&tensors, &config)), [1, 64, 2]);
+    config["num_labels"] = 3.into();
+    let error = error(&tensors, &config).to_string();
+    assert_eq!(error, "config.json: num_labels is 3, but classifier.weight has 2; correct it");
+}
+
+#[test]
+fn a_decoder_with_classes_and_no_class_name_has_classes_for_each_token() {
+    let (tensors, mut config) = tensors("families/llama-classify");
+    assert_eq!(shape_of_last_output(&built(&tensors, &config)), [1, 64, 5]);
+    config.as_object_mut().unwrap().remove("architectures");
+    assert_eq!(shape_of_last_output(&built(&tensors, &config)), [1, 64, 5]);
+    config["architectures"] = serde_json::json!(["LlamaForCausalLM"]);
+    let error = error(&tensors, &config).to_string();
+    assert!(error.contains("and no lm_head.weight, like a LlamaForSequenceClassification"), "{error}");
+}
+
+#[test]
+fn a_clip_of_images_and_texts_has_both_networks_and_ends_with_images() {
+    let (images, of_images) = tensors("families/clip-vision");
+    let (texts, of_texts) = tensors("families/clip-text");
+    let config = serde_json::json!({ "model_type": "clip", "text_config": of_texts, "vision_config": of_images });
+    let graph = built(&[images, texts].concat(), &config);
+    assert_eq!((graph.family.as_str(), graph.blocks.len(), graph.inputs.len()), ("CLIP", 4, 3));
+    assert_eq!(graph.unused, Vec::<String>::new());
+    let shapes = graph.lower().unwrap().shapes;
+    let found: Vec<&Vec<usize>> = graph.outputs.iter().map(|output| &shapes[output.0]).collect();
+    assert_eq!(found, [&vec![1, 64, 16], &vec![1, 64, 12], &vec![1, 17, 16], &vec![1, 16], &vec![1, 12]]);
+}
+
+#[test]
+fn the_original_nomic_bert_has_keys_of_its_own() {
+    let (tensors, config) = tensors("families/nomic_bert");
+    let old = serde_json::json!({
+        "model_type": "nomic_bert", "n_embd": 16, "n_head": 4, "n_layer": 2, "activation_function": "swiglu",
+        "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0, "layer_norm_epsilon": 1e-12, "n_positions": 64
+    });
+    assert_eq!(built(&tensors, &old), built(&tensors, &config));
+    for (key, value) in [
+        ("prenorm", serde_json::json!(true)),
+        ("activation_function", serde_json::json!("gelu")),
+        ("rotary_emb_fraction", serde_json::json!(0.5)),
+        ("rotary_scaling_factor", serde_json::json!(0)),
+        ("n_layer", serde_json::json!(3)),
+    ] {
+        let mut changed = old.clone();
+        changed[key] = value;
+        let error = error(&tensors, &changed).to_string();
+        assert!(error.contains(key), "{error}");
+    }
+}
+
+#[test]
+fn a_t5_with_a_decoder_has_no_graph_and_one_line_says_so() {
+    let (mut tensors, config) = tensors("families/t5");
+    let shape = Shape(vec![16, 16]).into();
+    tensors.push(TensorInfo {
+        name: "decoder.block.0.layer.0.SelfAttention.q.weight".into(),
+        dtype: DType::F16,
+        shape,
+    });
+    let error = error(&tensors, &config).to_string();
+    assert_eq!(error, "it has a decoder, and only the encoder of T5 has a graph; save it as T5EncoderModel");
+}
+
+#[test]
+fn settings_that_gemma_3_with_images_leaves_out_have_the_usual_values() {
+    let (tensors, mut config) = tensors("families/gemma3-images");
+    let heads = |graph: &Graph| {
+        let attention = graph.nodes.iter().find_map(|node| match &node.op {
+            Op::Composite(Composite::Attention(settings)) => Some(settings.clone()),
+            _ => None,
+        });
+        attention.unwrap()
+    };
+    let text = config["text_config"].as_object_mut().unwrap();
+    for key in ["rope_parameters", "layer_types", "sliding_window", "tie_word_embeddings", "model_type"] {
+        text.remove(key);
+    }
+    let found = heads(&built(&tensors, &config));
+    assert_eq!((found.window, found.rotary.unwrap().theta), (Some(4096), 10000.0));
+}
+
 #[test]
 fn cycles_and_loose_ends_are_input_errors() {
     let sound = graph("digits");

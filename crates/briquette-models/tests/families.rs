@@ -6,8 +6,10 @@
 
 use briquette_core::DType;
 use briquette_formats::{Checkpoint, TensorSource};
+use briquette_graph::{Extents, ValueId, graph_of};
+use briquette_models::CacheType;
 use briquette_models::graph_net::{GraphNet, RunInputs};
-use briquette_models::{Arch, CacheType, ModelTask};
+use briquette_nn::load_into;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -83,15 +85,15 @@ fn unpadded(values: Tensor<3>, padding: &Tensor<2, Bool>) -> Vec<f32> {
 fn run(folder: &Path) -> f32 {
     let (golden, device) = (Golden::of(folder), Device::flex());
     let net = GraphNet::from_checkpoint(folder, &device).unwrap();
-    let arch = Arch::detect(&Checkpoint::open(folder).unwrap()).unwrap();
     if let Some(ids) = golden.ids("ids") {
         let padding = golden.padding();
         let mut inputs = RunInputs::padded(ids, padding.clone());
         if let Some(types) = golden.ids("types") {
             inputs = inputs.with_types(types);
         }
-        let name =
-            if arch.task() == ModelTask::Decoder && golden.0.contains_key("logits") { "logits" } else { "hidden" };
+        // Networks with one output return the logits of their head, others begin with hidden states.
+        let is_head = net.graph().outputs.len() == 1 && golden.0.contains_key("logits");
+        let name = if is_head { "logits" } else { "hidden" };
         let expected = unpadded(golden.floats(name), &padding);
         return difference(unpadded(net.forward(&inputs).three(), &padding), &expected);
     }
@@ -126,6 +128,58 @@ fn outputs_equal_the_reference() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+/// Returns the differences of every output of a graph with several: hidden states, pooled states, logits.
+fn differences(folder: &Path) -> Vec<f32> {
+    let (golden, device, checkpoint) = (Golden::of(folder), Device::flex(), Checkpoint::open(folder).unwrap());
+    let extents = Extents { batch: 2, tokens: 12, ..Extents::default() };
+    let graph = graph_of(&checkpoint, extents).unwrap().unwrap();
+    let keys: Vec<&str> =
+        ["hidden", "pooled", "logits"].into_iter().filter(|key| golden.0.contains_key(*key)).collect();
+    if graph.outputs.len() != keys.len() {
+        return Vec::new();
+    }
+    let one = |(&output, key): (&ValueId, &str)| {
+        let whole = briquette_graph::Graph { outputs: vec![output], ..graph.clone() };
+        let has = |name: &&String| checkpoint.tensors().iter().any(|info| info.name == name.as_str());
+        let others = graph.unused.iter().chain(graph.weights.iter().flat_map(|weight| &weight.aliases).filter(has));
+        let (net, names) = GraphNet::of_graph(whole, &device).unwrap();
+        let names = others.fold(names, |names, name| names.ignore(name).unwrap());
+        let net = load_into(net, &checkpoint, &names).unwrap();
+        let Some(ids) = golden.ids("ids") else {
+            let found = net.forward(&RunInputs::images(golden.floats("images")));
+            return difference(found.to_f32("an output").unwrap(), &golden.0[key].1);
+        };
+        let inputs = RunInputs::padded(ids, golden.padding());
+        let inputs = match golden.ids("types") {
+            Some(types) => inputs.with_types(types),
+            None => inputs,
+        };
+        let found = net.forward(&inputs);
+        match golden.0[key].0.len() {
+            3 => {
+                let expected = unpadded(golden.floats(key), &golden.padding());
+                difference(unpadded(found.three(), &golden.padding()), &expected)
+            }
+            _ => difference(found.to_f32("an output").unwrap(), &golden.0[key].1),
+        }
+    };
+    graph.outputs.iter().zip(keys).map(one).collect()
+}
+
+#[test]
+fn every_head_equals_the_reference() {
+    let (mut wrong, mut n_heads) = (Vec::new(), 0);
+    for folder in folders() {
+        let found = std::panic::catch_unwind(|| differences(&folder)).unwrap_or_else(|_| vec![f32::INFINITY]);
+        n_heads += found.len().saturating_sub(1);
+        if found.iter().any(|found| *found > TOLERANCE) {
+            wrong.push((name_of(&folder), found));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
+    assert!(n_heads > 25, "{n_heads}");
 }
 
 /// Returns the greedy tokens after a prompt, with cached keys and values.
@@ -165,9 +219,9 @@ fn greedy_tokens_equal_the_reference() {
         let expected = expected.into_data().try_into_vec_as::<i64>().unwrap();
         let run = || {
             let network = GraphNet::from_checkpoint(&folder, &Device::flex()).unwrap();
-            // The base of dynamic frequencies grows with the text. Cached keys keep the base of their time, and the
+            // Dynamic and LongRoPE frequencies change with the length of the text. Cached keys keep the frequencies of their time, and the
             // reference has no cache.
-            match name_of(&folder).contains("dynamic") {
+            match ["dynamic", "longrope"].iter().any(|kind| name_of(&folder).contains(kind)) {
                 true => greedy_anew(&network, prompt.clone(), expected.len()),
                 false => greedy(&network, prompt.clone(), expected.len()),
             }

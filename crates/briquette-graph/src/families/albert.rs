@@ -3,6 +3,7 @@
 use super::encoder::{LayerNames, LayerSettings, embeddings, layer, width_of_heads};
 use super::extents::Extents;
 use super::heads::{VocabularyHead, optional, pooled};
+use super::labels::classes;
 use super::layers::{ProjectionNames, activation, prefix_of};
 use crate::builder::GraphBuilder;
 use crate::config::Config;
@@ -52,9 +53,8 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     let mut outputs = vec![x];
     let state = pooled(&mut to, &format!("{prefix}pooler"), ElementFunction::Tanh, x)?;
     outputs.extend(state);
-    for path in ["classifier", "sop_classifier.classifier"] {
-        outputs.extend(optional(&mut to, path, state.unwrap_or(x))?);
-    }
+    outputs.extend(classes(&mut to, config, "classifier", state.unwrap_or(x), x)?);
+    outputs.extend(optional(&mut to, "sop_classifier.classifier", state.unwrap_or(x))?);
     outputs.extend(optional(&mut to, "qa_outputs", x)?);
     let head = VocabularyHead {
         dense: "predictions.dense",

@@ -3,6 +3,7 @@
 use super::encoder::{LayerNames, LayerSettings, embeddings, layer, width_of_heads};
 use super::extents::Extents;
 use super::heads::{VocabularyHead, optional, pooled};
+use super::labels::classes;
 use super::layers::{ProjectionNames, activation, n_layers, prefix_of};
 use super::sizes::TensorShapes;
 use crate::builder::GraphBuilder;
@@ -103,9 +104,9 @@ fn heads(
     let pooled = pooled(to, &format!("{prefix}pooler.dense"), ElementFunction::Tanh, x)?;
     let state = pooled.unwrap_or(x);
     let mut outputs = Vec::from_iter(pooled);
-    for (path, input) in [("cls.seq_relationship", state), ("classifier", state), ("qa_outputs", x)] {
-        outputs.extend(optional(to, path, input)?);
-    }
+    outputs.extend(optional(to, "cls.seq_relationship", state)?);
+    outputs.extend(classes(to, config, "classifier", state, x)?);
+    outputs.extend(optional(to, "qa_outputs", x)?);
     let head = VocabularyHead {
         dense: "cls.predictions.transform.dense",
         norm: "cls.predictions.transform.LayerNorm",

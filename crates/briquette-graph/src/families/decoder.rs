@@ -5,6 +5,7 @@
 
 use super::experts::experts;
 use super::extents::Extents;
+use super::labels::{finish_with_classes, predicts_tokens};
 use super::layers::{
     Projected, ProjectionNames, activation, attend, fused_split, gated, head_width, n_layers, n_tokens,
 };
@@ -18,6 +19,8 @@ use crate::op::{Attention, Composite, ElementFunction, Primitive};
 use briquette_core::{Error, Result};
 
 const HEAD: &str = "lm_head.weight";
+/// The last two before "" are of models that read images too.
+const PREFIXES: [&str; 4] = ["model.", "language_model.model.", "model.language_model.", ""];
 
 /// What neither tensors nor keys of `config.json` show.
 pub(super) struct Style {
@@ -37,7 +40,7 @@ pub(super) struct Style {
 /// Builds the graph of a decoder.
 pub(super) fn build(headers: &Headers, config: &Config, extents: Extents, style: &Style) -> Result<Graph> {
     let mut to = GraphBuilder::new(style.family, headers);
-    let prefix = prefix_of(headers, &["model.", ""], "embed_tokens.weight");
+    let prefix = prefix_of(headers, &PREFIXES, "embed_tokens.weight");
     let table = format!("{prefix}embed_tokens");
     let rows = headers.get(&format!("{table}.weight")).map(|info| info.shape.0.as_slice());
     if let Some(&[vocabulary, width]) = rows {
@@ -58,10 +61,11 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents, style:
         x = decoder.layer(&mut to, &format!("{layers}{index}"), index, x)?;
     }
     x = decoder.norm(&mut to, &format!("{prefix}norm"), x)?;
-    if config.architecture().is_none_or(|name| name.ends_with("ForCausalLM")) {
+    if predicts_tokens(&to, config, "ForCausalLM") {
         x = decoder.head(&mut to, &table, x)?;
+        return Ok(to.finish(&[x]));
     }
-    Ok(to.finish(&[x]))
+    finish_with_classes(to, config, x)
 }
 
 struct RotaryDecoder<'a> {

@@ -3,6 +3,7 @@
 use super::encoder::{LayerNames, LayerSettings, embeddings, layer};
 use super::extents::Extents;
 use super::heads::{VocabularyHead, optional, pooled};
+use super::labels::classes;
 use super::layers::{ProjectionNames, activation, head_width, n_layers, prefix_of};
 use crate::builder::GraphBuilder;
 use crate::config::Config;
@@ -49,7 +50,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     }
     let mut outputs = vec![x];
     let state = pooled(&mut to, "pre_classifier", ElementFunction::Relu, x)?.unwrap_or(x);
-    outputs.extend(optional(&mut to, "classifier", state)?);
+    outputs.extend(classes(&mut to, config, "classifier", state, x)?);
     outputs.extend(optional(&mut to, "qa_outputs", x)?);
     let head = VocabularyHead {
         dense: "vocab_transform",

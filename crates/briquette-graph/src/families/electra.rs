@@ -3,7 +3,8 @@
 use super::bert::layers;
 use super::encoder::{embeddings, width_of_heads};
 use super::extents::Extents;
-use super::heads::{VocabularyHead, classifier, has, optional};
+use super::heads::{VocabularyHead, has, optional};
+use super::labels::classifier;
 use super::layers::{activation, prefix_of};
 use crate::builder::GraphBuilder;
 use crate::config::Config;
@@ -28,7 +29,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     let head_width = width_of_heads(config, None, "")?;
     let x = layers(&mut to, config, &format!("{prefix}encoder.layer."), head_width, eps, x)?;
     let mut outputs = vec![x];
-    outputs.extend(classifier(&mut to, ElementFunction::Gelu, x)?);
+    outputs.extend(classifier(&mut to, config, ElementFunction::Gelu, x)?);
     outputs.extend(optional(&mut to, "qa_outputs", x)?);
     let discriminator = "discriminator_predictions";
     if has(&to, &format!("{discriminator}.dense")) {

@@ -1,4 +1,4 @@
-//! Gemma 1 to 3: Llama's names, norm weights that are added to 1, scaled embeddings, and gates with GELU.
+//! Gemma 1 to 3, and the text part of Gemma 3 with images: Llama's names, norm weights that are added to 1, scaled embeddings, and gates with GELU.
 
 use super::decoder::{self, Style};
 use super::extents::Extents;
@@ -7,6 +7,10 @@ use crate::graph::Graph;
 use crate::headers::Headers;
 use crate::op::ElementFunction;
 use briquette_core::Result;
+
+const USUAL_TEXT: &str = r#"{"model_type": "gemma3_text", "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+    "query_pre_attn_scalar": 256, "sliding_window": 4096, "max_position_embeddings": 131072, "tie_word_embeddings": true}"#;
+const USUAL_ROTARY: &str = r#"{"rope_theta": 1000000.0, "rope_local_base_freq": 10000.0}"#;
 
 /// Names do not tell Gemma 1 from Llama.
 pub(super) fn has_names(_headers: &Headers) -> bool {
@@ -22,7 +26,20 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
         function: ElementFunction::GeluTanh,
         is_sliding,
     };
-    decoder::build(headers, config, extents, &style)
+    match config.object("text_config") {
+        Some(text) => decoder::build(headers, &with_usual(text)?, extents, &style),
+        None => decoder::build(headers, config, extents, &style),
+    }
+}
+
+/// Adds the settings that the text part of Gemma 3 has where `config.json` of a model for images leaves them out.
+fn with_usual(text: Config) -> Result<Config> {
+    let usual = Config::parse(Some(USUAL_TEXT.as_bytes()))?;
+    let text = text.with_usual(&usual);
+    match text.object("rope_parameters") {
+        Some(_) => Ok(text),
+        None => Ok(text.with_usual(&Config::parse(Some(USUAL_ROTARY.as_bytes()))?)),
+    }
 }
 
 /// Gemma 2 limits the window of every other layer, Gemma 3 of all but every sixth.

@@ -2,6 +2,7 @@
 
 use super::extents::Extents;
 use super::heads::tied_linear;
+use super::labels::{finish_with_classes, predicts_tokens};
 use super::layers::{Projected, activation, attend, fused_split, head_width, n_layers, n_tokens, pre_norm, prefix_of};
 use crate::builder::GraphBuilder;
 use crate::config::Config;
@@ -37,10 +38,11 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
         x = layer(&mut to, config, &layers, index, eps, x)?;
     }
     x = to.layer_norm(&format!("{prefix}ln_f"), x, eps)?;
-    if config.architecture().is_none_or(|name| name.ends_with("LMHeadModel")) {
+    if predicts_tokens(&to, config, "LMHeadModel") {
         x = tied_linear(&mut to, &words, "lm_head", &[], x)?;
+        return Ok(to.finish(&[x]));
     }
-    Ok(to.finish(&[x]))
+    finish_with_classes(to, config, x)
 }
 
 fn layer(to: &mut GraphBuilder, config: &Config, layers: &str, index: usize, eps: f64, x: ValueId) -> Result<ValueId> {

@@ -1,6 +1,7 @@
 //! GPT-NeoX and Pythia: one projection with the queries, keys and values of each head, and residual sums side by side.
 
 use super::extents::Extents;
+use super::labels::{finish_with_classes, predicts_tokens};
 use super::layers::{Projected, activation, attend, feed_forward, head_width, n_layers, n_tokens, prefix_of};
 use super::rotary::rotary;
 use crate::builder::GraphBuilder;
@@ -33,14 +34,15 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
         x = layer(&mut to, config, &format!("{layers}{index}"), eps, x)?;
     }
     x = to.layer_norm(&format!("{prefix}final_layer_norm"), x, eps)?;
-    if config.architecture().is_none_or(|name| name.ends_with("ForCausalLM")) {
+    if predicts_tokens(&to, config, "ForCausalLM") {
         if config.flag("tie_word_embeddings") == Some(true) {
             let table = to.weight(&format!("{table}.weight"))?;
             to.alias(table, "embed_out.weight");
         }
         x = to.linear("embed_out", x)?;
+        return Ok(to.finish(&[x]));
     }
-    Ok(to.finish(&[x]))
+    finish_with_classes(to, config, x)
 }
 
 fn layer(to: &mut GraphBuilder, config: &Config, path: &str, eps: f64, x: ValueId) -> Result<ValueId> {

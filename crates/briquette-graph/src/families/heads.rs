@@ -35,14 +35,6 @@ pub(super) fn optional(to: &mut GraphBuilder, path: &str, x: ValueId) -> Result<
     if has(to, path) { to.linear(path, x).map(Some) } else { Ok(None) }
 }
 
-/// `out_proj(function(dense(first token)))` below `classifier`, or `classifier` for every token.
-pub(super) fn classifier(to: &mut GraphBuilder, function: ElementFunction, x: ValueId) -> Result<Option<ValueId>> {
-    match pooled(to, "classifier.dense", function, x)? {
-        Some(state) => to.linear("classifier.out_proj", state).map(Some),
-        None => optional(to, "classifier", x),
-    }
-}
-
 /// The paths of a head over the vocabulary.
 pub(super) struct VocabularyHead<'a> {
     pub(super) dense: &'a str,

@@ -170,6 +170,7 @@ pub(super) fn activation(config: &Config, key: &str, usual: ElementFunction) -> 
         Some("gelu_new" | "gelu_pytorch_tanh" | "gelu_fast") => Ok(ElementFunction::GeluTanh),
         Some("quick_gelu") => Ok(ElementFunction::QuickGelu),
         Some("relu") => Ok(ElementFunction::Relu),
+        Some("relu6") => Ok(ElementFunction::Relu6),
         Some("silu" | "swish") => Ok(ElementFunction::Silu),
         Some("tanh") => Ok(ElementFunction::Tanh),
         Some(other) => Err(Error::input(format!("{key} is {other:?}, which is not known")).at("config.json")),

@@ -2,6 +2,7 @@
 
 use super::extents::Extents;
 use super::heads::{first_token, has, tied_linear};
+use super::labels::{classes, is_of_tokens};
 use super::layers::{Projected, activation, attend, fused_split, n_layers, n_tokens, pre_norm, prefix_of};
 use super::rotary::rotary;
 use crate::builder::GraphBuilder;
@@ -96,7 +97,7 @@ fn heads(to: &mut GraphBuilder, config: &Config, table: &str, eps: f64, x: Value
         return Ok(None);
     }
     let is_classifier = has(to, "classifier");
-    let is_of_tokens = config.architecture().is_some_and(|name| name.ends_with("TokenClassification"));
+    let is_of_tokens = is_of_tokens(config);
     if is_classifier && !is_of_tokens && config.text("classifier_pooling") == Some("mean") {
         // The mean leaves padding out, and a graph does not know padding: the last hidden state is the output.
         return Ok(None);
@@ -107,7 +108,7 @@ fn heads(to: &mut GraphBuilder, config: &Config, table: &str, eps: f64, x: Value
     let inner = to.function("head.activation", function, inner);
     let inner = to.layer_norm("head.norm", inner, eps)?;
     match is_classifier {
-        true => to.linear("classifier", inner).map(Some),
+        true => classes(to, config, "classifier", inner, inner),
         false => tied_linear(to, table, "decoder", &["decoder.bias"], inner).map(Some),
     }
 }

@@ -3,6 +3,7 @@
 use super::encoder::{LayerNames, LayerSettings, layer};
 use super::extents::Extents;
 use super::heads::{optional, tied_linear};
+use super::labels::{finish_with_classes, predicts_tokens};
 use super::layers::{ProjectionNames, activation, head_width, n_layers, n_tokens, prefix_of};
 use crate::builder::GraphBuilder;
 use crate::config::Config;
@@ -54,8 +55,9 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
         x = to.layer_norm(&at("final_layer_norm"), x, settings.eps)?;
     }
     x = optional(&mut to, &at("project_out"), x)?.unwrap_or(x);
-    if config.architecture().is_none_or(|name| name.ends_with("ForCausalLM")) {
+    if predicts_tokens(&to, config, "ForCausalLM") {
         x = tied_linear(&mut to, &at("embed_tokens"), "lm_head", &[], x)?;
+        return Ok(to.finish(&[x]));
     }
-    Ok(to.finish(&[x]))
+    finish_with_classes(to, config, x)
 }

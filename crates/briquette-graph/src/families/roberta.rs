@@ -3,7 +3,8 @@
 use super::bert::layers;
 use super::encoder::{embeddings, width_of_heads};
 use super::extents::Extents;
-use super::heads::{VocabularyHead, classifier, optional, pooled};
+use super::heads::{VocabularyHead, optional, pooled};
+use super::labels::classifier;
 use super::layers::prefix_of;
 use crate::builder::GraphBuilder;
 use crate::config::Config;
@@ -30,7 +31,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     let x = layers(&mut to, config, &format!("{prefix}encoder.layer."), head_width, eps, x)?;
     let mut outputs = vec![x];
     outputs.extend(pooled(&mut to, &format!("{prefix}pooler.dense"), ElementFunction::Tanh, x)?);
-    outputs.extend(classifier(&mut to, ElementFunction::Tanh, x)?);
+    outputs.extend(classifier(&mut to, config, ElementFunction::Tanh, x)?);
     outputs.extend(optional(&mut to, "qa_outputs", x)?);
     let head = VocabularyHead {
         dense: "lm_head.dense",

@@ -27,7 +27,11 @@ pub(super) fn rotary(config: &Config, kind: Option<&str>, head_width: usize) -> 
             format!("rotary positions turn {width} elements of a head, expected an even number up to {head_width}");
         return Err(Error::input(message).at("config.json"));
     }
-    let scaling = scaling(config, &rope)?;
+    let scaling = match rope.text("rope_type").or(rope.text("type")) {
+        // The first files of Phi-3 have "su".
+        Some("longrope" | "su") => long_rope(config, &rope, width / 2)?,
+        _ => scaling(config, &rope)?,
+    };
     check(theta, &rope)?;
     Ok(Rotary { theta, scaling, width: Some(width).filter(|&width| width < head_width) })
 }
@@ -36,13 +40,16 @@ pub(super) fn rotary(config: &Config, kind: Option<&str>, head_width: usize) -> 
 fn check(theta: f64, rope: &Config) -> Result<()> {
     let keys = ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"];
     let given = keys.into_iter().filter_map(|key| Some((key, rope.number(key)?)));
-    let is_usable = |value: f64| value > 0.0 && (value as f32).is_normal();
     match std::iter::once(("rope_theta", theta)).chain(given).find(|(_, value)| !is_usable(*value)) {
         Some((key, value)) => {
             Err(Error::input(format!("{key} is {value}, expected a number above 0; correct it")).at("config.json"))
         }
         None => Ok(()),
     }
+}
+
+fn is_usable(value: f64) -> bool {
+    value > 0.0 && (value as f32).is_normal()
 }
 
 fn scaling(config: &Config, rope: &Config) -> Result<RotaryScaling> {
@@ -69,6 +76,29 @@ fn scaling(config: &Config, rope: &Config) -> Result<RotaryScaling> {
         },
         other => return Err(Error::input(format!("rope_type is {other:?}, which is not known")).at("config.json")),
     })
+}
+
+/// The factors of LongRoPE for each of `n` pairs.
+fn long_rope(config: &Config, rope: &Config, n: usize) -> Result<RotaryScaling> {
+    let error = |message: String| Err(Error::input(format!("{message}; correct it")).at("config.json"));
+    let [short, long] = ["short_factor", "long_factor"].map(|key| rope.numbers(key).unwrap_or_default());
+    for (key, factors) in [("short_factor", &short), ("long_factor", &long)] {
+        if factors.len() != n {
+            return error(format!("{key} has {} numbers, expected {n}, half of a head's turned width", factors.len()));
+        }
+        if let Some(factor) = factors.iter().find(|factor| !is_usable(**factor)) {
+            return error(format!("{key} has {factor}, expected numbers above 0"));
+        }
+    }
+    let (key, longest) = ("original_max_position_embeddings", config.number("max_position_embeddings"));
+    let original = rope.number(key).or(config.number(key)).or(longest).unwrap_or(4096.0);
+    let factor = rope.number("factor").unwrap_or(longest.unwrap_or(original) / original);
+    let usual = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() };
+    let amplitude = rope.number("attention_factor").unwrap_or(usual);
+    match original > 1.0 && is_usable(original) && is_usable(amplitude) {
+        true => Ok(RotaryScaling::LongRope { short, long, original, amplitude }),
+        false => error(format!("{key} is {original} and attention_factor is {amplitude}, expected more than 1 and 0")),
+    }
 }
 
 /// What YaRN multiplies cosines and sines by.
@@ -101,6 +131,21 @@ mod tests {
             let error = found(json).unwrap_err().to_string();
             assert!(error.contains(key), "{json}: {error}");
         }
+        let long = |short: &str, original: &str| {
+            format!(
+                r#"{{"rope_scaling": {{"type": "longrope", "short_factor": {short}, "long_factor": [4.0, 8.0]}},
+                "original_max_position_embeddings": {original}, "max_position_embeddings": 64}}"#
+            )
+        };
+        for (short, original, phrase) in [
+            ("[1.0]", "8", "short_factor has 1 numbers, expected 2"),
+            ("[1.0, 0.0]", "8", "short_factor has 0, expected numbers above 0"),
+            ("[1.0, 1.0]", "1", "original_max_position_embeddings is 1 "),
+        ] {
+            let error = found(&long(short, original)).unwrap_err().to_string();
+            assert!(error.contains(phrase), "{error}");
+        }
+        assert!(found(&long("[1.0, 2.0]", "8")).is_ok());
         assert!(found(r#"{"rope_theta": 10000.0}"#).is_ok());
     }
 }

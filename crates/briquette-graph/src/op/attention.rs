@@ -40,7 +40,7 @@ pub struct Rotary {
 }
 
 /// How long inputs stretch rotary frequencies.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RotaryScaling {
     /// Not at all.
@@ -69,6 +69,17 @@ pub enum RotaryScaling {
         original: f64,
         /// Whether `low` and `high` are rounded.
         is_rounded: bool,
+        /// Multiplies cosines and sines.
+        amplitude: f64,
+    },
+    /// LongRoPE: each pair's frequency is divided by a factor of its own, and long inputs have other factors.
+    LongRope {
+        /// The factors of inputs up to `original` tokens.
+        short: Vec<f64>,
+        /// The factors of longer inputs.
+        long: Vec<f64>,
+        /// The length of the first training.
+        original: f64,
         /// Multiplies cosines and sines.
         amplitude: f64,
     },

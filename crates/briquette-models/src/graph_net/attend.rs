@@ -145,7 +145,9 @@ pub(super) fn probabilities(
         scores = burn::tensor::activation::tanh(scores / cap) * cap;
     }
     if let Some(bias) = bias {
-        scores = scores + bias;
+        // A mask of shifted windows is given for one image.
+        let (n, own) = (scores.dims()[0], bias.dims()[0]);
+        scores = scores + if own > 1 && own < n { bias.repeat_dim(0, n / own) } else { bias };
     }
     // A padding token may see nothing within its window. A finite score keeps its row free of NaN, which would reach the
     // tokens of later layers through a product with 0.

@@ -20,19 +20,26 @@ use std::sync::{Arc, Mutex};
 /// The example that programs are planned for. A batch of 2 differs from the extent 1 of weights that are repeated.
 pub(super) const EXAMPLE: Extents = Extents { batch: 2, tokens: 5, image: [224, 224] };
 
-/// Tensors that networks do not need: buffers, counters of training, and heads that no graph knows.
-const EXTRAS: [&str; 11] = [
+/// Tensors that networks do not need: buffers, counters of training, heads that no graph knows, and images of decoders.
+const EXTRAS: [&str; 18] = [
     "**.mask_token",
     "**.position_ids",
     "**.token_type_ids",
     "**.rotary_emb.inv_freq",
     "**.attn.masked_bias",
     "**.attn.bias",
+    "**.relative_position_index",
     "pooler.**",
     "bert.pooler.**",
     "cls.**",
     "classifier.**",
     "qa_outputs.**",
+    "logit_scale",
+    "logit_bias",
+    "vision_tower.**",
+    "model.vision_tower.**",
+    "multi_modal_projector.**",
+    "model.multi_modal_projector.**",
 ];
 
 /// The advice for matrices that fit only in the other layout.

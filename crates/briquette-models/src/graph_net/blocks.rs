@@ -147,7 +147,8 @@ impl GraphNet {
     /// Begins a run of a block, with its program.
     fn block_run(&self, index: usize, state: BlockState, inputs: &RunInputs) -> (GraphRun<'_>, Arc<GraphProgram>) {
         let (graph, cuts) = (self.graph(), &self.outline.cuts);
-        let mut given = inputs.values_for(graph, &graph.nodes[cuts.nodes(index)]);
+        let device = state.0.first().map_or_else(Device::default, AnyTensor::device);
+        let mut given = inputs.values_for(graph, &graph.nodes[cuts.nodes(index)], &device);
         given.extend(cuts.state(index).iter().copied().zip(state.0));
         let names: Vec<ValueId> = given.iter().map(|(value, _)| *value).collect();
         let program = self.outline.program(&names, cuts.state(index + 1));

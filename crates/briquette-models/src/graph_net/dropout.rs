@@ -50,10 +50,17 @@ impl GraphDropout {
 /// They are the input of the first block, and in each residual sum of a block, what is added to the block's state.
 pub(super) fn dropped_values(graph: &Graph) -> BTreeSet<ValueId> {
     let added = |block: &Block| graph.nodes[block.nodes.clone()].iter().filter_map(added_value).collect::<Vec<_>>();
-    let first = graph.blocks.first().map(|block| briquette_graph::blocks::border(graph, block));
-    // If several values enter the block, hidden states are computed last: the others are biases of positions.
-    let first = first.and_then(|border| border.inputs.last().copied());
+    let first = graph.blocks.first().and_then(|block| first_state(graph, block));
     graph.blocks.iter().flat_map(added).chain(first).collect()
+}
+
+/// Returns the hidden states before a block: the value that a residual sum begins with. Others are biases of positions.
+fn first_state(graph: &Graph, block: &Block) -> Option<ValueId> {
+    let inputs = briquette_graph::blocks::border(graph, block).inputs;
+    let sums = graph.nodes[block.nodes.clone()].iter().filter(|node| added_value(node).is_some());
+    let state =
+        sums.flat_map(briquette_graph::Node::values).map(|(_, value)| value).find(|value| inputs.contains(value));
+    state.or(inputs.last().copied())
 }
 
 /// Returns the value that a residual sum adds to the hidden states.
@@ -62,5 +69,30 @@ fn added_value(node: &briquette_graph::Node) -> Option<ValueId> {
     match node.inputs.as_slice() {
         [_, Operand::Value(added)] if is_sum && node.name.ends_with(".residual") => Some(*added),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use briquette_formats::Checkpoint;
+    use briquette_graph::{Extents, graph_of};
+
+    #[test]
+    fn the_dropout_of_embeddings_is_no_dropout_of_biases() {
+        for (name, first) in [
+            ("bert", "bert.embeddings.LayerNorm"),
+            ("mpnet", "embeddings.LayerNorm"),
+            ("t5", "shared"),
+            ("llama", "model.embed_tokens"),
+        ] {
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/families").join(name);
+            let graph = graph_of(&Checkpoint::open(&path).unwrap(), Extents::default()).unwrap().unwrap();
+            let dropped: Vec<&str> =
+                dropped_values(&graph).iter().map(|value| graph.values[value.0].as_str()).collect();
+            assert!(dropped.contains(&first), "{name}: {dropped:?}");
+            assert!(!dropped.iter().any(|name| name.ends_with("by_head")), "{name}: {dropped:?}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::f32::consts::PI;
 /// Returns the factor of cosines and sines.
 pub(super) fn amplitude(rotary: &Rotary) -> f64 {
     match rotary.scaling {
-        RotaryScaling::Yarn { amplitude, .. } => amplitude,
+        RotaryScaling::Yarn { amplitude, .. } | RotaryScaling::LongRope { amplitude, .. } => amplitude,
         _ => 1.0,
     }
 }
@@ -35,6 +35,10 @@ pub(super) fn inverse_frequencies(rotary: &Rotary, width: usize, n_tokens: usize
                 frequency / factor as f32 * share(pair) + frequency * (1.0 - share(pair))
             };
             plain(theta).enumerate().map(stretched).collect()
+        }
+        RotaryScaling::LongRope { ref short, ref long, original, .. } => {
+            let factors = if n_tokens as f64 > original { long } else { short };
+            plain(theta).zip(factors).map(|(frequency, factor)| frequency / *factor as f32).collect()
         }
         RotaryScaling::Llama3 { factor, low, high, original } => {
             plain(theta).map(|frequency| llama3(frequency, [factor, low, high, original].map(|x| x as f32))).collect()

@@ -71,11 +71,11 @@ impl InputOf<'_> {
         }
         match self.folder.read::<Preprocessor>(PREPROCESSOR)? {
             Some(file) => file.apply(&mut input).map_err(|error| error.at(self.folder.file(PREPROCESSOR).display()))?,
-            // The processor of ViT without settings maps bytes to -1..1.
-            None if self.folder.model_type()?.as_deref() == Some("vit") => {
-                (input.mean, input.std) = (vec![0.5; input.channels], vec![0.5; input.channels]);
+            None => {
+                if let Some([mean, std]) = usual_normalization(self.folder.model_type()?.as_deref(), input.channels) {
+                    (input.mean, input.std) = (mean, std);
+                }
             }
-            None => {}
         }
         input.check()?;
         Ok(Input::Images(input))
@@ -94,6 +94,17 @@ impl InputOf<'_> {
             if fits(side) { least = side } else { too_small = side }
         }
         least
+    }
+}
+
+/// Returns the mean and deviation of the processors of transformers without settings, where they are not those of ImageNet.
+fn usual_normalization(model_type: Option<&str>, channels: usize) -> Option<[Vec<f32>; 2]> {
+    const CLIP: [[f32; 3]; 2] = [[0.481_454_66, 0.457_827_5, 0.408_210_73], [0.268_629_54, 0.261_302_6, 0.275_777_1]];
+    match model_type? {
+        // Bytes become -1..1.
+        "vit" | "siglip" | "siglip_vision_model" | "mobilenet_v2" => Some([0, 1].map(|_| vec![0.5; channels])),
+        "clip" | "clip_vision_model" if channels == 3 => Some(CLIP.map(Vec::from)),
+        _ => None,
     }
 }
 

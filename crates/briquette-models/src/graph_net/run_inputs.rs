@@ -67,22 +67,37 @@ impl RunInputs {
         }
     }
 
-    /// Returns the value of each input of a graph.
+    /// Returns the value of each input of a graph. A graph of images and texts is given one of them.
     ///
     /// # Panics
     /// If the graph takes text and these are images, or the reverse.
     pub(super) fn values(&self, graph: &Graph) -> Vec<(ValueId, AnyTensor)> {
-        graph.inputs.iter().map(|input| (input.value, self.value(input.source))).collect()
+        let is_text = |source: InputSource| matches!(source, InputSource::TokenIds | InputSource::PositionIds { .. });
+        let takes_images = graph.inputs.iter().any(|input| input.source == InputSource::Images);
+        let inputs = graph.inputs.iter().filter(|input| match self.kind {
+            InputKind::Images(_) => !(takes_images && is_text(input.source)),
+            _ => input.source != InputSource::Images || !graph.inputs.iter().any(|input| is_text(input.source)),
+        });
+        let device = self.device();
+        inputs.map(|input| (input.value, self.value(input.source, &device))).collect()
     }
 
-    /// Returns the values of text inputs that some nodes use; images are no such inputs.
-    pub(super) fn values_for(&self, graph: &Graph, nodes: &[Node]) -> Vec<(ValueId, AnyTensor)> {
+    /// Returns the values of inputs that some nodes use, other than images, on a device.
+    pub(super) fn values_for(&self, graph: &Graph, nodes: &[Node], device: &Device) -> Vec<(ValueId, AnyTensor)> {
         let is_used = |value: ValueId| nodes.iter().flat_map(Node::values).any(|(_, used)| used == value);
         let inputs = graph.inputs.iter().filter(|input| input.source != InputSource::Images && is_used(input.value));
-        inputs.map(|input| (input.value, self.value(input.source))).collect()
+        inputs.map(|input| (input.value, self.value(input.source, device))).collect()
     }
 
-    fn value(&self, source: InputSource) -> AnyTensor {
+    fn device(&self) -> Device {
+        match &self.kind {
+            InputKind::Text(ids, _) => ids.device(),
+            InputKind::Images(images) => images.device(),
+            InputKind::ReadImages => Device::default(),
+        }
+    }
+
+    fn value(&self, source: InputSource, device: &Device) -> AnyTensor {
         match (&self.kind, source) {
             (InputKind::Images(images), InputSource::Images) => images.clone().into(),
             (InputKind::Text(ids, _), InputSource::TokenIds) => ids.clone().into(),
@@ -96,9 +111,51 @@ impl RunInputs {
             (InputKind::Text(ids, _), InputSource::RelativeBuckets { buckets, longest }) => {
                 relative_buckets(ids.dims()[1], [buckets, longest], &ids.device()).into()
             }
+            (InputKind::Images(_) | InputKind::ReadImages, InputSource::WindowDistances { window }) => {
+                window_distances(window, device).into()
+            }
+            (InputKind::Images(_) | InputKind::ReadImages, InputSource::WindowMask { grid, window, shift }) => {
+                window_mask(grid, window, shift, device).into()
+            }
             (_, source) => panic!("an input {source:?} was not given"),
         }
     }
+}
+
+/// Returns the number of each relative position in a window, `[patches, patches]`; see [`InputSource`].
+fn window_distances(window: usize, device: &Device) -> Tensor<2, Int> {
+    let n = window * window;
+    let number = |query: usize, key: usize| {
+        let along = |query: usize, key: usize| (query + window - 1 - key) as i64;
+        along(query / window, key / window) * (2 * window as i64 - 1) + along(query % window, key % window)
+    };
+    let all: Vec<i64> = (0..n * n).map(|at| number(at / n, at % n)).collect();
+    Tensor::from_data(TensorData::new(all, [n, n]), device)
+}
+
+/// Returns -100 where a query must not see a key, `[windows, 1, patches, patches]` of one image; see [`InputSource`].
+///
+/// A shift moves rows and columns from the beginning of an image to its end. Patches of different parts do not see each other.
+fn window_mask(grid: [usize; 2], window: usize, shift: [usize; 2], device: &Device) -> Tensor<4> {
+    let n = window * window;
+    let columns = grid[1] / window;
+    // The part of an axis: before the last window, in it, or moved.
+    let part = |axis: usize, at: usize| match grid[axis] {
+        extent if shift[axis] > 0 && at >= extent - shift[axis] => 2,
+        extent if shift[axis] > 0 && at >= extent - window => 1,
+        _ => 0,
+    };
+    let part_of = |of: usize, patch: usize| {
+        let (row, column) = (of / columns * window + patch / window, of % columns * window + patch % window);
+        3 * part(0, row) + part(1, column)
+    };
+    let n_windows = grid[0] / window * columns;
+    let score = |at: usize| {
+        let (of, query, key) = (at / (n * n), at / n % n, at % n);
+        if part_of(of, query) == part_of(of, key) { 0.0_f32 } else { -100.0 }
+    };
+    let all: Vec<f32> = (0..n_windows * n * n).map(score).collect();
+    Tensor::from_data(TensorData::new(all, [n_windows, 1, n, n]), device)
 }
 
 fn positions(first: &[usize], length: usize) -> Vec<usize> {

@@ -2,7 +2,7 @@
 
 use briquette_core::Result;
 use briquette_nn::module::read_f32;
-use burn::tensor::{FloatDType, Gradients, Int, Tensor};
+use burn::tensor::{Device, FloatDType, Gradients, Int, Tensor};
 
 /// A tensor between two operations of a graph.
 #[derive(Debug, Clone)]
@@ -79,6 +79,14 @@ impl From<Tensor<2, Int>> for AnyTensor {
 }
 
 impl AnyTensor {
+    /// Returns the device.
+    pub(super) fn device(&self) -> Device {
+        match self {
+            Self::Ids(ids) => ids.device(),
+            floats => with_tensor!(floats, x => x.device()),
+        }
+    }
+
     /// Returns the extents.
     pub fn dims(&self) -> Vec<usize> {
         match self {

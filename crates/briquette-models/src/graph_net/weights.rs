@@ -193,7 +193,11 @@ impl Blank<'_> {
             return;
         }
         let name = self.graph.weights[weights[0].0].name.as_str();
-        let path = name.rsplit_once('.').map_or(name, |(path, _)| path).to_string();
+        // A weight such as `attention.in_proj_weight` has a path of its own: `attention` has other layers below it.
+        let path = match name.rsplit_once('.') {
+            Some((path, "weight" | "gamma")) => path.to_string(),
+            _ => name.to_string(),
+        };
         for (weight, field) in weights.iter().zip(fields) {
             self.index.of_weight.insert(*weight, self.layers.len());
             self.index.shapes.insert(*weight, self.shape(*weight).to_vec());
