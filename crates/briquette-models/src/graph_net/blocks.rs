@@ -179,6 +179,11 @@ impl Blocks for GraphNet {
         let paths = self.layer_paths(cuts.nodes(index));
         let Some(name) = cuts.name(index) else { return paths.into_iter().map(str::to_string).collect() };
         let is_below = |path: &str| path.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
+        // The first block of T5 holds the table of relative positions, which runs before the blocks.
+        let is_elsewhere = |path: &str| is_below(path) && !paths.contains(path);
+        if self.layers.0.iter().any(|(path, _)| is_elsewhere(path)) {
+            return paths.into_iter().map(str::to_string).collect();
+        }
         let others = paths.into_iter().filter(|path| !is_below(path)).map(str::to_string);
         std::iter::once(name.to_string()).chain(others).collect()
     }
