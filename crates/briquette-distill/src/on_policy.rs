@@ -3,7 +3,6 @@
 use crate::traced::{Traced, TrainingBatch};
 use briquette_core::random::{mixed, uniform};
 use briquette_core::{Error, Result};
-use burn::module::Module;
 
 /// Separates the random numbers of this choice from those of dropout.
 const STREAM: u64 = 0x6f6e_5f70_6f6c;
