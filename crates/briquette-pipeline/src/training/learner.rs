@@ -89,8 +89,7 @@ fn of_windows(network: &GraphNet, tokens: &Tensor<2, Int>, wanted: Wanted) -> Ou
 
 /// Returns the logits of a decoder from the output of its last block.
 fn scores_of(network: &GraphNet, state: Tensor<3>) -> Tensor<3> {
-    let blocks = network.as_blocks().expect("a network of layers");
-    network.as_decoder().scores(blocks.leave(state.into()).three())
+    network.as_decoder().scores(network.leave(state.into()).three())
 }
 
 /// Returns a mask without padding.
@@ -106,15 +105,13 @@ impl Layered for Learner {
     }
 
     fn enter(&self, input: &Inputs) -> Tensor<3> {
-        let blocks = self.network.as_blocks().expect("a network of layers");
         let (tokens, padding) = tokens_of(input);
-        blocks.enter(&RunInputs::padded(tokens, padding)).hidden()
+        self.network.enter(&RunInputs::padded(tokens, padding)).hidden()
     }
 
     fn layer(&self, index: usize, state: Tensor<3>, input: &Inputs) -> Tensor<3> {
-        let blocks = self.network.as_blocks().expect("a network of layers");
         let (tokens, padding) = tokens_of(input);
-        blocks.block(index, state.into(), &RunInputs::padded(tokens, padding)).hidden()
+        self.network.block(index, state.into(), &RunInputs::padded(tokens, padding)).hidden()
     }
 
     fn leave(&self, states: Vec<Tensor<3>>, input: &Inputs, wanted: Wanted) -> Outputs {
