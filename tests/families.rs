@@ -221,6 +221,15 @@ fn every_family_is_calibrated_rounded_and_fits_into_a_budget() {
     );
 }
 
+#[test]
+fn a_budget_below_the_bytes_of_updated_weights_is_met_by_rounding_to_nearest() {
+    let sandbox = with("qwen2");
+    let report = sandbox.json(&format!("compress m -o bits --bits 4 {}", data_only(Decoder)));
+    let most = report["allocation"]["most_bytes"].as_u64().unwrap();
+    assert!(report["after"]["file_bytes"].as_u64().unwrap() <= most, "{report}");
+    sandbox.ok("verify bits");
+}
+
 /// Flags of `compress` for the data to calibrate on.
 fn data_only(kind: Kind) -> &'static str {
     match kind {

@@ -203,8 +203,7 @@ impl Runner<'_> {
             let room = Room::within(limit, directory);
             let found = run_offloaded(checkpoint, arch, device, (self.data, spec), room, kept.as_mut(), progress)?;
             watch.ran();
-            let head =
-                if before.is_some() { exit_of(checkpoint, (arch, checkpoint), device, FloatDType::F32)? } else { None };
+            let head = before.map(|_| exit_of(checkpoint, (arch, checkpoint), device, FloatDType::F32)).transpose()?;
             let nearness = self.nearness(before, head.as_ref(), kept.as_ref(), progress)?;
             let what = || format!("run {} and compare it", checkpoint.path().display());
             limit.map_or(Ok(()), |limit| limit.check(&what()))?;
@@ -243,7 +242,7 @@ impl Runner<'_> {
         let Request { fits, device, offload, .. } = self.request;
         // Layerwise runs compute in f32.
         let compute = fits.dtype.filter(|_| offload.is_none()).unwrap_or(FloatDType::F32);
-        let Some(head) = exit_of(checkpoint, (arch, checkpoint), device, compute)? else { return Ok(None) };
+        let head = exit_of(checkpoint, (arch, checkpoint), device, compute)?;
         let original = HeadAndStates { network: &head, states: before };
         nearness(original, HeadAndStates { network, states }, (device, compute), progress)
     }

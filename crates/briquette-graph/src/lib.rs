@@ -61,6 +61,7 @@ pub mod multiply_adds;
 pub mod op;
 mod order;
 pub mod pairs;
+pub mod resize;
 pub mod roles;
 mod shapes;
 pub mod siblings;

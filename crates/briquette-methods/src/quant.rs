@@ -18,7 +18,7 @@ mod siblings;
 
 pub use allocate::allocate;
 pub use candidate::{Candidate, KernelKind};
-pub use fit::{Fitter, MaskedRows, fit};
+pub use fit::{Fitter, MaskedRows, RowInputs, fit};
 pub use range::ScaleSearch;
 pub use rounding::Rounding;
 pub use scheme::{Activations, QuantSpec, STEP_SIZES, Scheme, UnknownScheme, scaled_step, step_name};

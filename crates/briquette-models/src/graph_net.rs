@@ -33,16 +33,17 @@ mod layer_kinds;
 mod named_layers;
 mod parts;
 mod preprocessor;
+mod primitives;
 mod program;
 mod run;
 mod run_inputs;
 mod sized;
+mod slots;
 mod steps;
 mod trace;
 mod value;
 mod weights;
 
-pub use blocks::Blocks;
 pub use decoder::Decoder;
 pub(crate) use headers::GraphHeaders;
 pub(crate) use input::input;
@@ -51,7 +52,7 @@ pub use trace::NetworkTrace;
 pub use value::AnyTensor;
 
 use crate::layers::Linear;
-use attend::RunTokens;
+use attend::{AttentionTap, RunTokens};
 use briquette_core::{Error, Result};
 use briquette_graph::{Graph, InputSource, ValueId};
 use burn::module::{Content, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor};
@@ -172,10 +173,21 @@ impl GraphNet {
 
     /// Computes these values from the inputs of the graph.
     fn run(&self, inputs: &RunInputs, wanted: &[ValueId]) -> Vec<AnyTensor> {
+        let (run, program) = self.begin_whole(inputs, wanted);
+        run.finish(&program)
+    }
+
+    /// Computes these values, and returns what each attention layer before them computed.
+    fn run_tapping(&self, inputs: &RunInputs, wanted: &[ValueId]) -> (Vec<AnyTensor>, Vec<AttentionTap>) {
+        let (run, program) = self.begin_whole(inputs, wanted);
+        run.finish_tapping(&program)
+    }
+
+    /// Begins a run from the inputs of the graph, with its program.
+    fn begin_whole<'a>(&'a self, inputs: &RunInputs, wanted: &[ValueId]) -> (GraphRun<'a>, Arc<GraphProgram>) {
         let given = inputs.values(self.graph());
         let names: Vec<ValueId> = given.iter().map(|(value, _)| *value).collect();
-        let program = self.outline.program(&names, wanted);
-        self.begin(given, inputs.attention()).finish(&program)
+        (self.begin(given, inputs.attention()), self.outline.program(&names, wanted))
     }
 
     /// Computes a value from another.

@@ -77,7 +77,7 @@ pub(crate) fn check_output(output: &Path, model: &Checkpoint, may_replace: bool)
 #[cfg(feature = "model")]
 mod run {
     use super::*;
-    use crate::arch::{arch_of, check_offload};
+    use crate::arch::arch_of;
     use crate::memory;
     use crate::training::spec_of;
     use briquette_eval::layerwise::Room;
@@ -92,7 +92,6 @@ mod run {
         request.choice.check_used(&[&checkpoint])?;
         check_output(&request.output, &checkpoint, options.force)?;
         let arch = arch_of(request.arch.as_deref(), &checkpoint)?;
-        check_offload(request.memory.offload, &checkpoint, arch)?;
         let limit = request.memory.limit_bytes()?;
         limit.map_or(Ok(()), |limit| memory::to_calibrate(&checkpoint, Some(arch), &device)?.check(limit))?;
         let spec = spec_of(&request.data);

@@ -127,9 +127,9 @@ mod known {
         limit.map(|n_bytes| MemoryLimit::set(n_bytes, options.meter.as_ref()))
     }
 
-    /// Returns the need of a calibration: a text model has the weights of one block in memory at a time.
+    /// Returns the need of a calibration, which has the weights of one block in memory at a time.
     pub(crate) fn to_calibrate(checkpoint: &Checkpoint, arch: Option<Arch>, device: &Device) -> Result<Need> {
-        let by_block = arch.map_or(Ok(None), |arch| offloaded_bytes(checkpoint, arch, device))?;
+        let by_block = arch.map(|arch| offloaded_bytes(checkpoint, arch, device)).transpose()?;
         let weights_bytes = by_block.unwrap_or_else(|| predicted_bytes(checkpoint, arch, None, device));
         Ok(Need { what: format!("calibrate {}", shown_path(checkpoint.path())), weights_bytes })
     }
@@ -140,7 +140,7 @@ mod known {
         let named = || stage.arch.as_deref().and_then(|name| name.parse().ok());
         let arch = Arch::detect(&checkpoint).ok().or_else(named);
         let by_block = arch.filter(|_| stage.offload);
-        let by_block = by_block.map_or(Ok(None), |arch| offloaded_bytes(&checkpoint, arch, device))?;
+        let by_block = by_block.map(|arch| offloaded_bytes(&checkpoint, arch, device)).transpose()?;
         let weights_bytes = by_block.unwrap_or_else(|| predicted_bytes(&checkpoint, arch, half(stage.dtype), device));
         Ok(Need { what: format!("run {}", shown_path(model)), weights_bytes })
     }

@@ -8,12 +8,14 @@ mod errors;
 #[cfg(feature = "model")]
 mod fake_quantized;
 mod found;
+mod groups;
 mod inputs;
 mod job;
 mod one;
 mod owl;
 mod source;
 mod unit;
+mod update;
 
 use briquette_core::{Error, Result};
 use briquette_recipe::Recipe;

@@ -153,9 +153,18 @@ impl Curve {
     /// It is computed from the root mean squares of the layer inputs, assuming that they are uncorrelated.
     /// `None` if `inputs` has another length, or all outputs are 0.
     pub fn output_error(&self, inputs: &[f32]) -> Option<f64> {
-        let squares = || inputs.iter().map(|&input| f64::from(input).powi(2));
+        // Of channel groups, the mean over groups: the sums of weights do not tell groups apart.
+        let (n_cols, n_groups) = (self.columns.len(), (inputs.len() / self.columns.len().max(1)).max(1));
+        let of_column = |column: usize| {
+            let groups = inputs[column..].iter().step_by(n_cols);
+            groups.map(|&input| f64::from(input).powi(2)).sum::<f64>() / n_groups as f64
+        };
+        if inputs.len() != n_groups * n_cols {
+            return None;
+        }
+        let squares = || (0..n_cols).map(of_column);
         let whole: f64 = squares().zip(&self.columns).map(|(input, weights)| input * weights).sum();
-        let is_known = inputs.len() == self.columns.len() && whole > 0.0;
+        let is_known = whole > 0.0;
         is_known.then(|| self.rms * self.rms * squares().sum::<f64>() / whole)
     }
 

@@ -20,8 +20,18 @@ pub(super) struct RunTokens<'a> {
     pub(super) positions: Vec<usize>,
     /// Keys and values of earlier tokens, one cache for each sequence.
     pub(super) caches: Option<&'a mut [KeyValues]>,
+    /// Probabilities and values of each attention so far, if the caller wants them.
+    pub(super) taps: Option<Vec<AttentionTap>>,
     /// The angles of each rotary setting so far.
     rotations: Vec<(Rotary, usize, Rotation)>,
+}
+
+/// What an attention layer computed.
+pub(super) struct AttentionTap {
+    /// Probabilities before dropout, `[batch, heads, length, length]`.
+    pub(super) probabilities: Tensor<4>,
+    /// Values, `[batch, length, key-value heads · width]`.
+    pub(super) values: Tensor<3>,
 }
 
 impl RunTokens<'_> {
@@ -80,17 +90,22 @@ pub(super) fn attend(
         let rule = ScoreRule { window: settings.window, soft_cap: settings.soft_cap.map(|cap| cap as f32) };
         return attend_to_kept([q, k, v], [heads, kv_heads], rule, call.place, caches);
     }
+    if let Some(taps) = &mut tokens.taps {
+        let probabilities = probabilities([q, k], bias, call, tokens.padding.clone());
+        taps.push(AttentionTap { probabilities: probabilities.clone(), values: v.clone() });
+        return weighted_sum(probabilities, v, call, dropout);
+    }
     let length = q.dims()[1];
     let is_windowed = settings.window.is_some_and(|window| window < length);
     if bias.is_some() || is_windowed || !call.has_usual_scores() {
-        return plain([q, k, v], bias, call, tokens.padding.clone(), dropout);
+        return weighted_sum(probabilities([q, k], bias, call, tokens.padding.clone()), v, call, dropout);
     }
     if settings.causal {
         return attend_causally([q, k, v], heads, kv_heads);
     }
     let padding = tokens.padding.clone().unwrap_or_else(|| no_padding(&q));
     if heads != kv_heads {
-        return plain([q, k, v], None, call, Some(padding), dropout);
+        return weighted_sum(probabilities([q, k], None, call, Some(padding)), v, call, dropout);
     }
     attend_to_tokens([q, k, v], heads, padding, dropout)
 }
@@ -111,22 +126,14 @@ pub(super) fn no_padding(x: &Tensor<3>) -> Tensor<2, Bool> {
     Tensor::<2>::zeros([batch, length], &x.device()).greater_elem(0.5)
 }
 
-/// Computes `softmax(q kᵀ / √width + bias) v` by burn's operations, with every mask of the settings.
-fn plain(
-    qkv: [Tensor<3>; 3],
-    bias: Option<Tensor<4>>,
-    call: &AttentionCall,
-    padding: Option<Tensor<2, Bool>>,
-    dropout: &Dropout,
-) -> Tensor<3> {
-    let [q, k, v] = qkv;
-    let probabilities = dropout.forward(probabilities([q, k], bias, call, padding));
+/// Computes `dropout(probabilities) · v`, `[batch, length, heads · width]`.
+fn weighted_sum(probabilities: Tensor<4>, v: Tensor<3>, call: &AttentionCall, dropout: &Dropout) -> Tensor<3> {
     let (heads, kv_heads) = (call.settings.heads, call.settings.kv_heads);
-    merge_heads(probabilities.matmul(repeated(split_heads(v, kv_heads), heads / kv_heads)))
+    merge_heads(dropout.forward(probabilities).matmul(repeated(split_heads(v, kv_heads), heads / kv_heads)))
 }
 
-/// Computes attention probabilities `[batch, heads, length, length]`; rows sum to 1.
-pub(super) fn probabilities(
+/// Computes `softmax(q kᵀ / √width + bias)` with every mask of the settings, `[batch, heads, length, length]`.
+fn probabilities(
     [q, k]: [Tensor<3>; 2],
     bias: Option<Tensor<4>>,
     call: &AttentionCall,

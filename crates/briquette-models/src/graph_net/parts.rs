@@ -66,7 +66,7 @@ impl BlockCuts {
 
     /// Returns the elements of the values before a block, and the elements that it computes, for example shapes.
     ///
-    /// A convolution counts its patches, which probes and some devices copy.
+    /// A convolution counts its patches, which probes and some devices copy. Patches of channel groups are cut small.
     pub(super) fn n_elements(&self, graph: &Graph, shapes: &[Vec<usize>], block: usize) -> [u64; 2] {
         let n = |value: &ValueId| shapes[value.0].iter().map(|extent| *extent as u64).product::<u64>();
         let patches = |node: &Node| match (&node.op, node.inputs.get(1)) {
