@@ -42,6 +42,8 @@ pub mod likelihood;
 pub mod metrics;
 mod nearness;
 pub mod outputs;
+mod pairs;
+mod prompts;
 mod quality;
 mod run_outputs;
 pub mod samples;

@@ -33,10 +33,32 @@ thread_local! {
 /// - If the lengths disagree.
 /// - If there are more queries than keys.
 pub fn cached_attention(q: &[f32], n_heads: usize, rows: [&CachedRows; 2], rule: ScoreRule, out: &mut [f32]) {
+    on(active_level(), q, n_heads, rows, (rule, None), out);
+}
+
+/// Computes [`cached_attention`] with a bias `[n_heads, queries, tokens]`, which is added to the scores after the soft cap
+/// and before the softmax.
+///
+/// # Panics
+/// See [`cached_attention`]; if the bias has another length.
+pub fn biased_cached_attention(
+    q: &[f32],
+    n_heads: usize,
+    rows: [&CachedRows; 2],
+    rule: (ScoreRule, Option<&[f32]>),
+    out: &mut [f32],
+) {
     on(active_level(), q, n_heads, rows, rule, out);
 }
 
-fn on(level: SimdLevel, q: &[f32], n_heads: usize, [keys, values]: [&CachedRows; 2], rule: ScoreRule, out: &mut [f32]) {
+fn on(
+    level: SimdLevel,
+    q: &[f32],
+    n_heads: usize,
+    [keys, values]: [&CachedRows; 2],
+    (rule, bias): (ScoreRule, Option<&[f32]>),
+    out: &mut [f32],
+) {
     let (width, n_kv_heads, n_tokens) = (keys.width, keys.n_heads, keys.n_tokens());
     if q.is_empty() {
         return;
@@ -48,10 +70,14 @@ fn on(level: SimdLevel, q: &[f32], n_heads: usize, [keys, values]: [&CachedRows;
     let n_new = q.len() / (n_heads * width);
     assert!(n_new <= n_tokens, "{n_new} queries of {n_tokens} tokens");
     let of_head = n_heads / n_kv_heads * width;
+    let stride = n_new * n_tokens;
+    assert!(bias.is_none_or(|bias| bias.len() == n_heads * stride), "a bias for each head, query and token");
     // Query heads that share keys are contiguous.
     let run = |(at, (q, out)): (usize, (&[f32], &mut [f32]))| {
-        let n_seen = n_tokens - n_new + at / n_kv_heads + 1;
-        attend(level, q, [keys, values], (at % n_kv_heads, rule), n_seen, out);
+        let (token, head) = (at / n_kv_heads, at % n_kv_heads);
+        let first = head * (n_heads / n_kv_heads) * stride + token * n_tokens;
+        let rule = HeadRule { rule, bias: bias.map(|bias| (&bias[first..], stride)) };
+        attend(level, q, [keys, values], (head, rule), n_tokens - n_new + token + 1, out);
     };
     if q.len() * n_tokens >= PAYS && rayon::current_num_threads() > 1 {
         q.par_chunks(of_head).zip(out.par_chunks_mut(of_head)).enumerate().for_each(run);
@@ -65,7 +91,7 @@ fn attend(
     level: SimdLevel,
     q: &[f32],
     [keys, values]: [&CachedRows; 2],
-    (head, rule): (usize, ScoreRule),
+    (head, rule): (usize, HeadRule),
     n_seen: usize,
     out: &mut [f32],
 ) {
@@ -97,12 +123,30 @@ fn plain(q: &[f32], keys: CachedHead, values: CachedHead, block: &mut [f32], wei
     all::<[f32; BLOCK]>(q, keys, values, block, weights, out);
 }
 
+/// The rule of a query's scores, and its bias for each key with the distance between the biases of two query heads.
+#[derive(Clone, Copy)]
+struct HeadRule<'a> {
+    rule: ScoreRule,
+    bias: Option<(&'a [f32], usize)>,
+}
+
+impl HeadRule<'_> {
+    /// Turns the scores of a query head, counted from the first that shares its keys, into weights that sum to 1.
+    #[inline(always)]
+    fn weigh(self, query: usize, scores: &mut [f32]) {
+        let Some((bias, stride)) = self.bias else { return self.rule.weigh(scores) };
+        self.rule.cap(scores);
+        scores.iter_mut().zip(&bias[query * stride..]).for_each(|(score, bias)| *score += bias);
+        ScoreRule { soft_cap: None, ..self.rule }.weigh(scores);
+    }
+}
+
 /// One head of cached rows, and the rule of its scores.
 #[derive(Clone, Copy)]
 struct CachedHead<'a> {
     rows: &'a CachedRows,
     head: usize,
-    rule: ScoreRule,
+    rule: HeadRule<'a>,
 }
 
 impl<'a> CachedHead<'a> {
@@ -223,7 +267,7 @@ fn all<L: FloatLanes>(
         }
     }
     for query in 0..n_queries {
-        keys_of.rule.weigh(&mut weights[query * n_seen..(query + 1) * n_seen]);
+        keys_of.rule.weigh(query, &mut weights[query * n_seen..(query + 1) * n_seen]);
     }
     // Clears the padding of rows, because the block may contain keys.
     block.fill(0.0);
@@ -330,7 +374,7 @@ mod tests {
         rows[1].push(&v);
         let first = (length - n_new) * n_heads * width;
         let mut out = vec![f32::NAN; q.len() - first];
-        on(level, &q[first..], n_heads, [&rows[0], &rows[1]], ScoreRule::default(), &mut out);
+        on(level, &q[first..], n_heads, [&rows[0], &rows[1]], (ScoreRule::default(), None), &mut out);
         [out, whole.split_off(first)]
     }
 
@@ -346,6 +390,45 @@ mod tests {
                     for (a, b) in found.iter().zip(&expected) {
                         assert!((a - b).abs() < most, "{level} {kind} {shape:?} {a} {b}");
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_bias_is_added_to_the_scores_of_each_head() {
+        let (n_tokens, n_new, n_heads, n_kv, width) = (19, 3, 4, 2, 5);
+        let [q, k, v] =
+            [(1, n_new * n_heads), (2, n_tokens * n_kv), (3, n_tokens * n_kv)].map(|(seed, n)| floats(n * width, seed));
+        let bias = floats(n_heads * n_new * n_tokens, 4);
+        let mut rows = [CachedRows::keys(CacheType::F32, n_kv, width), CachedRows::values(CacheType::F32, n_kv, width)];
+        rows[0].push(&k);
+        rows[1].push(&v);
+        for soft_cap in [None, Some(1.5_f32)] {
+            let rule = (ScoreRule { soft_cap, ..ScoreRule::default() }, Some(bias.as_slice()));
+            let mut found = vec![f32::NAN; q.len()];
+            on(SimdLevel::SCALAR, &q, n_heads, rows.each_ref(), rule, &mut found);
+            for level in SimdLevel::available() {
+                let mut other = vec![f32::NAN; q.len()];
+                on(level, &q, n_heads, rows.each_ref(), rule, &mut other);
+                assert_eq!(other, found, "{level}");
+            }
+            for (token, head) in (0..n_new).flat_map(|token| (0..n_heads).map(move |head| (token, head))) {
+                let n_seen = n_tokens - n_new + token + 1;
+                let row = |values: &[f32], at: usize| values[at * width..(at + 1) * width].to_vec();
+                let query = row(&q, token * n_heads + head);
+                let score = |key: usize| {
+                    let key_row = row(&k, key * n_kv + head / 2);
+                    let score = query.iter().zip(&key_row).map(|(a, b)| a * b).sum::<f32>() / (width as f32).sqrt();
+                    let score = soft_cap.map_or(score, |cap| cap * (score / cap).tanh());
+                    (score + bias[(head * n_new + token) * n_tokens + key]).exp()
+                };
+                let sum: f32 = (0..n_seen).map(score).sum();
+                for at in 0..width {
+                    let value = |key: usize| score(key) / sum * v[(key * n_kv + head / 2) * width + at];
+                    let expected: f32 = (0..n_seen).map(value).sum();
+                    let found = found[(token * n_heads + head) * width + at];
+                    assert!((found - expected).abs() < 1e-4, "{token} {head} {at}: {found} {expected}");
                 }
             }
         }

@@ -37,7 +37,7 @@ impl Learner {
     pub(crate) fn of(model: &LoadedModel, compute: Option<FloatDType>) -> Self {
         let pooling = match &model.input {
             Input::Text { pooling, .. } => Some(*pooling),
-            Input::Images(_) => None,
+            Input::Images(_) | Input::Pair { .. } => None,
         };
         Self { network: model.network.clone(), pooling, compute }
     }
