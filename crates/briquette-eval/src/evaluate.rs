@@ -7,7 +7,7 @@ use crate::likelihood::likelihood;
 use crate::metrics;
 use crate::nearness::{HeadAndStates, Nearness, nearness};
 use crate::outputs::{self, ItemProgress};
-use crate::pairs::{likelihood_of_pairs, share_of_same, transcripts, word_error_rate};
+use crate::pairs::{likelihood_of_pairs, of_transcripts, transcripts};
 use crate::quality::metrics_of;
 pub use crate::run_outputs::RunOutputs;
 use crate::state_file::StateFile;
@@ -181,18 +181,6 @@ struct Ran {
     transcripts: Option<Vec<String>>,
     kept: Option<StateFile>,
     nearness: Option<Nearness>,
-}
-
-/// Returns the word error rates of both models, and the share of texts in which they wrote the same words.
-fn of_transcripts(
-    targets: &[String],
-    found: Option<&Vec<String>>,
-    reference: Option<&Vec<String>>,
-) -> Vec<(String, f64)> {
-    let rate = |texts: Option<&Vec<String>>| texts.and_then(|texts| word_error_rate(texts, targets));
-    let same = found.zip(reference).and_then(|(found, reference)| share_of_same(found, reference));
-    let all = [("wer", rate(found)), ("reference_wer", rate(reference)), ("same_words", same)];
-    all.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect()
 }
 
 /// The evaluation of several models in turn.

@@ -75,11 +75,23 @@ pub(crate) fn transcripts(model: &LoadedModel, data: &Data, progress: ItemProgre
     }
 }
 
+/// Returns the word error rates of both models, and the share of texts in which they wrote the same words.
+pub(crate) fn of_transcripts(
+    targets: &[String],
+    found: Option<&Vec<String>>,
+    reference: Option<&Vec<String>>,
+) -> Vec<(String, f64)> {
+    let rate = |texts: Option<&Vec<String>>| texts.and_then(|texts| word_error_rate(texts, targets));
+    let same = found.zip(reference).and_then(|(found, reference)| share_of_same(found, reference));
+    let all = [("wer", rate(found)), ("reference_wer", rate(reference)), ("same_words", same)];
+    all.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect()
+}
+
 /// Returns the word error rate: the words to insert, delete or replace in the texts found, over the words expected.
 ///
 /// Words are compared in lower case and without punctuation, as is usual for speech. The rate may exceed 1. `None` if no
 /// word is expected.
-pub(crate) fn word_error_rate(found: &[String], expected: &[String]) -> Option<f64> {
+fn word_error_rate(found: &[String], expected: &[String]) -> Option<f64> {
     let (mut n_errors, mut n_words) = (0, 0);
     for (found, expected) in found.iter().zip(expected) {
         let (found, expected) = (words(found), words(expected));
@@ -90,7 +102,7 @@ pub(crate) fn word_error_rate(found: &[String], expected: &[String]) -> Option<f
 }
 
 /// Returns the share of texts with the same words.
-pub(crate) fn share_of_same(found: &[String], others: &[String]) -> Option<f64> {
+fn share_of_same(found: &[String], others: &[String]) -> Option<f64> {
     let n_same = found.iter().zip(others).filter(|(a, b)| words(a) == words(b)).count();
     (!found.is_empty()).then(|| n_same as f64 / found.len() as f64)
 }
