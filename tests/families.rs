@@ -83,6 +83,7 @@ const MODELS: &[(&str, &str, Kind)] = &[
     ("gemma3", "Gemma", Decoder),
     ("vit", "ViT", Images),
     ("deit", "ViT", Images),
+    ("vit-timm", "ViT", Images),
     ("dinov2", "ViT", Images),
     ("clip-vision", "CLIP", Images),
     ("clip-classify", "CLIP", Images),

@@ -42,6 +42,7 @@ mod swin_windows;
 mod t5;
 mod vgg;
 mod vit;
+mod vit_timm;
 mod whisper;
 
 pub use extents::Extents;
@@ -148,6 +149,7 @@ pub const FAMILIES: &[Family] = &[
     .with_sizes(llama::tensors, FreshWeights::Normal),
     Family::new("Gemma", Task::Decoder, &["gemma", "gemma2", "gemma3", "gemma3_text"], gemma::has_names, gemma::build),
     Family::new("ViT", Task::Classifier, &["vit", "deit", "dinov2"], vit::has_names, vit::build),
+    Family::new("ViT", Task::Classifier, &[], vit_timm::has_names, vit_timm::build),
     Family::new("Swin", Task::Classifier, &["swin"], swin::has_names, swin::build),
     Family::new("MobileNetV2", Task::Classifier, &[], mobilenet_v2::has_names, mobilenet_v2::build),
     Family::new(

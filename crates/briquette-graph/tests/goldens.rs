@@ -97,6 +97,7 @@ const MODELS: &[(&str, &str, usize, usize, Option<&str>)] = &[
     ("vgg_bn", "VGG", 0, 0, None),
     ("vit", "ViT", 2, 2, None),
     ("vit-base", "ViT", 2, 2, None),
+    ("vit-timm", "ViT", 2, 0, None),
     ("whisper", "Whisper", 4, 6, Some("model.decoder.embed_tokens.weight")),
     ("xlm-roberta", "RoBERTa", 2, 2, None),
 ];
