@@ -17,7 +17,7 @@ use briquette_core::memory::MemoryLimit;
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::graph_net::{AnyTensor, RunInputs};
-use briquette_models::{Arch, BlockState, GraphNet, ModelTask};
+use briquette_models::{Arch, BlockState, GraphNet};
 use briquette_nn::{NameMap, Observing, Probe, load_some, observable};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, FloatDType, Tensor};
@@ -259,7 +259,7 @@ impl<'a> LayerwiseRunner<'a> {
     /// # Errors
     /// See [`observe`](Self::observe).
     pub fn observe_head(&mut self, weights: &dyn TensorSource, probe: &Probe) -> Result<SeenInputs> {
-        let is_decoder = self.arch.task() == ModelTask::Decoder;
+        let is_decoder = self.arch.task().predicts_tokens();
         self.leave(weights, Some(probe), |_, network, state| match is_decoder {
             true => each_scores(network.as_decoder(), state.three(), |_, _| Ok(())),
             false => Ok(()),

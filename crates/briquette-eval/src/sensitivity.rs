@@ -77,7 +77,7 @@ pub fn curvatures(
     let batches = run_batches(arch, &mut input, data, spec, samples)?;
     let outputs = match (&input, arch.task()) {
         (Input::Text { pooling, .. }, ModelTask::Encoder) => LossOutputs::Embeddings(pooling.clone()),
-        (Input::Text { .. }, _) => LossOutputs::Tokens,
+        (Input::Text { .. } | Input::Pair { .. }, _) => LossOutputs::Tokens,
         (Input::Images(_), _) => LossOutputs::Classes,
     };
     let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;

@@ -156,7 +156,7 @@ fn gradients_by_block_equal_gradients_of_the_whole_network() {
         let logits = network.forward(&RunInputs::images(whole.clone())).two();
         let expected = whole.grad(&logits.powi_scalar(2).sum().backward()).unwrap();
 
-        let (blocks, inputs) = (&network, RunInputs::read_images());
+        let (blocks, inputs) = (&network, RunInputs::read());
         let parts = images();
         let entered = blocks.enter(&RunInputs::images(parts.clone()));
         let off = |state: &BlockState| BlockState::from_host(state.to_host().unwrap(), &Device::flex());

@@ -159,6 +159,7 @@ pub enum Composite {
     },
     /// Scaled dot-product attention of `[q, k, v]` or `[q, k, v, bias]`, the first three `[batch, tokens, heads · width]`.
     ///
+    /// Keys and values of cross attention have a number of tokens of their own.
     /// The bias is `[heads, tokens, tokens]` or has a batch axis before; it is added to the scaled scores. Padding tokens are no part of
     /// the graph: a program that runs a batch of texts masks their keys.
     Attention(Attention),

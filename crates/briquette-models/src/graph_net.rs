@@ -21,6 +21,7 @@ mod blank;
 mod blocks;
 mod decoder;
 mod dropout;
+mod encoder_decoder;
 mod experts;
 mod frequencies;
 mod functions;
@@ -45,7 +46,7 @@ mod value;
 mod weights;
 
 pub use decoder::Decoder;
-pub(crate) use headers::GraphHeaders;
+pub(crate) use headers::{GraphHeaders, config_of};
 pub(crate) use input::input;
 pub use run_inputs::RunInputs;
 pub use trace::NetworkTrace;
@@ -158,6 +159,11 @@ impl GraphNet {
 
     fn takes_images(&self) -> bool {
         self.graph().inputs.iter().any(|input| input.source == InputSource::Images)
+    }
+
+    /// Returns whether the network predicts a target from a source.
+    pub fn is_encoder_decoder(&self) -> bool {
+        self.graph().inputs.iter().any(|input| input.source == InputSource::TargetIds)
     }
 
     fn described(&self, step: &steps::GraphStep) -> String {

@@ -44,6 +44,7 @@ pub mod memory;
 mod rope;
 pub mod smaller;
 mod student_config;
+mod target;
 pub mod task;
 pub mod text;
 
@@ -60,4 +61,5 @@ pub use input::Input;
 pub use loaded::LoadedModel;
 pub use smaller::{Outline, smaller};
 pub use student_config::Smaller;
+pub use target::TargetStart;
 pub use task::ModelTask;

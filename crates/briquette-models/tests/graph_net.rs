@@ -72,7 +72,7 @@ fn blocks_of_image_networks_need_no_images_after_the_first() {
         let images = Tensor::from_data(TensorData::new(pixels, [3, 3, side, side]), &Device::flex());
         let blocks = &net;
         let state = blocks.enter(&RunInputs::images(images.clone()));
-        let inputs = RunInputs::read_images();
+        let inputs = RunInputs::read();
         let state = (0..blocks.n_blocks()).fold(state, |state, index| blocks.block(index, state, &inputs));
         // A sum before a norm is fused only in the whole network, and may round otherwise.
         let apart = (blocks.leave(state).two() - net.forward(&RunInputs::images(images)).two()).abs().max();

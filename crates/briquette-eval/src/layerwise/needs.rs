@@ -92,7 +92,7 @@ impl LayerwiseRunner<'_> {
             let of_patches = if has_groups { GROUP_PATCH_BYTES } else { 0 };
             return (4.0 * self.states.most_elements() as f64 * growth) as u64 + of_patches;
         }
-        let n_tokens = self.batches.iter().map(RunBatch::n_positions).max().unwrap_or(0) as u64;
+        let n_tokens = self.batches.iter().map(RunBatch::most_positions).max().unwrap_or(0) as u64;
         let width: u64 = self.widths(index).iter().map(|layer| layer.n_inputs + layer.n_outputs).sum();
         4 * n_tokens * width
     }

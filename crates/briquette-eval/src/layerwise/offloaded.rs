@@ -63,7 +63,9 @@ pub(crate) fn run_keeping_states(
         runner.advance(weights, &mut after)?;
     }
     match (arch.task(), &input) {
-        (ModelTask::Decoder, _) => likelihood(runner, weights, since, kept).map(RunOutputs::Likelihood),
+        (ModelTask::Decoder | ModelTask::EncoderDecoder, _) | (_, Input::Pair { .. }) => {
+            likelihood(runner, weights, since, kept).map(RunOutputs::Likelihood)
+        }
         (_, Input::Text { pooling, .. }) => rows(runner, weights, since, |batch, network, state| {
             let (_, padding) = batch.to_tensors(&network.device())?;
             Ok(pooling.apply(state.three(), padding))

@@ -128,7 +128,7 @@ impl RotaryDecoder<'_> {
                 let kv_heads = config.size("num_key_value_heads")?.unwrap_or(n_heads);
                 fused_project(to, path, [n_heads, kv_heads], width, x)?
             }
-            false => project(to, path, &names, width, x)?,
+            false => project(to, path, &names, width, [x; 2])?,
         };
         projected.q = self.head_norm(to, &format!("{path}.q_norm"), projected.heads, width, projected.q)?;
         projected.k = self.head_norm(to, &format!("{path}.k_norm"), projected.kv_heads, width, projected.k)?;

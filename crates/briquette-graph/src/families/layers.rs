@@ -33,25 +33,39 @@ pub(super) fn attention(
     bias: Option<ValueId>,
     x: ValueId,
 ) -> Result<ValueId> {
-    let projected = project(to, path, names, head_width, x)?;
+    let projected = project(to, path, names, head_width, [x; 2])?;
     let mixed = attend(to, path, &projected, settings, bias);
     to.linear(&format!("{path}.{}", names.out), mixed)
 }
 
-/// Adds the layers of queries, keys and values.
+/// Adds attention of `x` to the output of an encoder.
+pub(super) fn cross_attention(
+    to: &mut GraphBuilder,
+    path: &str,
+    names: &ProjectionNames,
+    head_width: usize,
+    settings: Attention,
+    [x, encoded]: [ValueId; 2],
+) -> Result<ValueId> {
+    let projected = project(to, path, names, head_width, [x, encoded])?;
+    let mixed = attend(to, path, &projected, Attention { cross: true, ..settings }, None);
+    to.linear(&format!("{path}.{}", names.out), mixed)
+}
+
+/// Adds the layers of queries, and of keys and values, each with its input.
 pub(super) fn project(
     to: &mut GraphBuilder,
     path: &str,
     names: &ProjectionNames,
     head_width: usize,
-    x: ValueId,
+    [x, keys]: [ValueId; 2],
 ) -> Result<Projected> {
     let at = |name: &str| format!("{path}.{name}");
     let heads = heads(to, &at(names.q), head_width)?;
     let kv_heads = heads_of_keys(to, &at(names.k), head_width, heads)?;
     let q = to.linear(&at(names.q), x)?;
-    let k = to.linear(&at(names.k), x)?;
-    let v = to.linear(&at(names.v), x)?;
+    let k = to.linear(&at(names.k), keys)?;
+    let v = to.linear(&at(names.v), keys)?;
     Ok(Projected { q, k, v, heads, kv_heads })
 }
 

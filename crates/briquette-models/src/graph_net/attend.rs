@@ -2,7 +2,7 @@
 
 use super::frequencies::{amplitude, inverse_frequencies};
 use super::steps::AttentionCall;
-use crate::attention::{attend_causally, attend_to_kept, attend_to_tokens, merge_heads, split_heads};
+use crate::attention::{attend_causally, attend_to_kept, attend_to_source, attend_to_tokens, merge_heads, split_heads};
 use crate::cache::KeyValues;
 use crate::layers::Dropout;
 use crate::rope::Rotation;
@@ -14,7 +14,7 @@ use burn::tensor::{Bool, DType, Tensor};
 /// The tokens of a run, for attention.
 #[derive(Default)]
 pub(super) struct RunTokens<'a> {
-    /// True at padding tokens `[batch, length]`.
+    /// True at padding tokens `[batch, length]`; of an encoder-decoder, at those of the source.
     pub(super) padding: Option<Tensor<2, Bool>>,
     /// The position of each token; the same for every sequence unless keys and values are cached.
     pub(super) positions: Vec<usize>,
@@ -87,8 +87,11 @@ pub(super) fn attend(
     };
     let q = if tokens.caches.is_some() { scaled_for_cache(q, call) } else { q };
     if let Some(caches) = tokens.caches.as_deref_mut() {
+        if settings.cross {
+            return attend_to_source(q, heads, call.place, caches);
+        }
         let rule = ScoreRule { window: settings.window, soft_cap: settings.soft_cap.map(|cap| cap as f32) };
-        return attend_to_kept([q, k, v], [heads, kv_heads], rule, call.place, caches);
+        return attend_to_kept([q, k, v], bias, [heads, kv_heads], rule, call.place, caches);
     }
     if let Some(taps) = &mut tokens.taps {
         let probabilities = probabilities([q, k], bias, call, tokens.padding.clone());
@@ -97,7 +100,7 @@ pub(super) fn attend(
     }
     let length = q.dims()[1];
     let is_windowed = settings.window.is_some_and(|window| window < length);
-    if bias.is_some() || is_windowed || !call.has_usual_scores() {
+    if bias.is_some() || is_windowed || settings.cross || !call.has_usual_scores() {
         return weighted_sum(probabilities([q, k], bias, call, tokens.padding.clone()), v, call, dropout);
     }
     if settings.causal {
@@ -132,8 +135,8 @@ fn weighted_sum(probabilities: Tensor<4>, v: Tensor<3>, call: &AttentionCall, dr
     merge_heads(dropout.forward(probabilities).matmul(repeated(split_heads(v, kv_heads), heads / kv_heads)))
 }
 
-/// Computes `softmax(q kᵀ / √width + bias)` with every mask of the settings, `[batch, heads, length, length]`.
-fn probabilities(
+/// Computes `softmax(q kᵀ / √width + bias)` with every mask of the settings, `[batch, heads, length, keys]`.
+pub(super) fn probabilities(
     [q, k]: [Tensor<3>; 2],
     bias: Option<Tensor<4>>,
     call: &AttentionCall,
@@ -142,6 +145,7 @@ fn probabilities(
     let settings = &call.settings;
     let (heads, kv_heads) = (settings.heads, settings.kv_heads);
     let ([batch, length, _], device) = (q.dims(), q.device());
+    let n_keys = k.dims()[1];
     let (q, k) = (split_heads(q, heads), repeated(split_heads(k, kv_heads), heads / kv_heads));
     let scores = q.matmul(k.transpose());
     let mut scores = match settings.scale {
@@ -164,7 +168,7 @@ fn probabilities(
         scores = scores.mask_fill(hidden.expand([batch, heads, length, length]), unseen);
     }
     if let Some(padding) = padding.filter(|_| !settings.causal) {
-        let padding = padding.reshape([batch, 1, 1, length]).expand([batch, heads, length, length]);
+        let padding = padding.reshape([batch, 1, 1, n_keys]).expand([batch, heads, length, n_keys]);
         scores = scores.mask_fill(padding, unseen);
     }
     softmax(scores, 3)

@@ -110,10 +110,11 @@ fn blocks_without_shared_weights(graph: &Graph) -> Vec<CutBlock> {
 
 /// Returns the values that nodes before `cut` compute and that later nodes or the caller use.
 ///
-/// Images count as computed: they are not given again after the first block.
+/// Images and sounds count as computed: they are not given again after the first block.
 fn values_across(graph: &Graph, needed: &[usize], cut: usize, last: ValueId) -> Vec<ValueId> {
     let (before, after): (Vec<usize>, Vec<usize>) = needed.iter().partition(|node| **node < cut);
-    let images = graph.inputs.iter().filter(|input| input.source == InputSource::Images).map(|input| input.value);
+    let is_read = |source: InputSource| matches!(source, InputSource::Images | InputSource::SoundFeatures);
+    let images = graph.inputs.iter().filter(|input| is_read(input.source)).map(|input| input.value);
     let computed: BTreeSet<ValueId> =
         before.iter().flat_map(|&node| graph.nodes[node].outputs.iter().copied()).chain(images).collect();
     let used = after.iter().flat_map(|&node| graph.nodes[node].values().map(|(_, value)| value));

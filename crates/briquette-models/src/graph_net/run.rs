@@ -155,7 +155,7 @@ impl<'a> GraphRun<'a> {
             GraphCall::AddNorm(layer) => self.layer_norm(*layer, x, inputs.pop()),
             GraphCall::RmsNorm { layer, heads, offset } => self.rms_norm(*layer, x, *heads, *offset),
             GraphCall::BatchNorm(layer) => self.batch_norm(*layer, x),
-            GraphCall::Conv(layer) => self.conv(*layer, x.four()),
+            GraphCall::Conv(layer) => self.conv(*layer, x),
             GraphCall::ConvNorm { conv, norm, then } => self.conv_norm([*conv, *norm], *then, x.four(), inputs.pop()),
             GraphCall::SelfAttention(layers, attention) => self.self_attention(*layers, attention, x.three()),
             GraphCall::FeedForward(layers, function) => self.feed_forward(*layers, *function, x),
@@ -233,9 +233,12 @@ impl<'a> GraphRun<'a> {
         with_tensor!(x, x => norm.forward(x).into())
     }
 
-    fn conv(&self, layer: usize, x: Tensor<4>) -> AnyTensor {
-        let GraphLayer::Conv2d(conv) = self.layer(layer) else { panic!("expected a convolution") };
-        conv.forward(x).into()
+    fn conv(&self, layer: usize, x: AnyTensor) -> AnyTensor {
+        match self.layer(layer) {
+            GraphLayer::Conv2d(conv) => conv.forward(x.four()).into(),
+            GraphLayer::Conv1d(conv) => conv.forward(x.three()).into(),
+            other => panic!("found {other:?}, expected a convolution"),
+        }
     }
 
     fn conv_norm(&self, layers: [usize; 2], then: AfterNorm, x: Tensor<4>, shortcut: Option<AnyTensor>) -> AnyTensor {

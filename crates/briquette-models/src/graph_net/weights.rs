@@ -153,6 +153,11 @@ impl Blank<'_> {
     fn add_conv(&mut self, settings: &ConvSettings, node: &Node) -> Result<()> {
         let weights: Vec<WeightId> = node.weights().map(|(_, weight)| weight).collect();
         let shape = weights.first().map(|&first| self.shape(first).to_vec()).unwrap_or_default();
+        if let (&[a, b, c], 1, false) = (shape.as_slice(), settings.stride.len(), settings.transposed) {
+            let layer = GraphLayer::conv1d([a, b, c], settings, weights.len() > 1, self.device);
+            self.push(layer, &weights, &["weight", "bias"]);
+            return Ok(());
+        }
         let pair = |list: &[usize]| <[usize; 2]>::try_from(list).ok();
         let known = || {
             let shape: [usize; 4] = shape.as_slice().try_into().ok().filter(|_| !settings.transposed)?;

@@ -50,7 +50,7 @@ impl Learner {
     pub(crate) fn of(model: &LoadedModel, compute: Option<FloatDType>) -> Self {
         let pooling = match &model.input {
             Input::Text { pooling, .. } => Some(pooling.clone()),
-            Input::Images(_) => None,
+            Input::Images(_) | Input::Pair { .. } => None,
         };
         let network = model.network.clone();
         Self { network, dense: None, pooling, compute, pixels: None, max_new_tokens: None }
