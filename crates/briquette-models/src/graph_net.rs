@@ -38,6 +38,7 @@ mod program;
 mod run;
 mod run_inputs;
 mod sized;
+mod slots;
 mod steps;
 mod trace;
 mod value;

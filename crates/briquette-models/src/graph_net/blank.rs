@@ -135,12 +135,15 @@ impl GraphNet {
 
     /// Like [`of_graph`](Self::of_graph), with how weights are drawn, and the longest text.
     pub(super) fn with_initial(
-        graph: Graph,
+        mut graph: Graph,
         initial: Initial,
         max_tokens: Option<usize>,
         device: &Device,
     ) -> Result<(Self, NameMap)> {
-        let shapes = graph.lower()?.shapes;
+        let mut shapes = graph.lower()?.shapes;
+        shrink_to_fit(&mut graph);
+        shapes.iter_mut().for_each(Vec::shrink_to_fit);
+        shapes.shrink_to_fit();
         // The first output of text networks is their hidden state or their logits; others are heads.
         let takes_images = graph.inputs.iter().any(|input| input.source == InputSource::Images);
         let output = if takes_images { graph.outputs.last() } else { graph.outputs.first() };
@@ -156,6 +159,18 @@ impl GraphNet {
         let outline = GraphOutline { graph, shapes, index, dropped, output, last_state, cuts, max_tokens, programs };
         Ok((Self { layers, dropout: GraphDropout::default(), outline: Arc::new(outline) }, names))
     }
+}
+
+/// Frees the memory that the lists of a graph reserve for further entries.
+fn shrink_to_fit(graph: &mut Graph) {
+    for node in &mut graph.nodes {
+        node.inputs.shrink_to_fit();
+        node.outputs.shrink_to_fit();
+    }
+    graph.weights.iter_mut().for_each(|weight| weight.shape.0.shrink_to_fit());
+    graph.nodes.shrink_to_fit();
+    graph.values.shrink_to_fit();
+    graph.weights.shrink_to_fit();
 }
 
 /// Returns the longest text: an example with more tokens is cut to it.

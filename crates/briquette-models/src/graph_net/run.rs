@@ -8,7 +8,8 @@ use super::layer::GraphLayer;
 use super::named_layers::NamedLayers;
 use super::primitives::apply_primitive;
 use super::program::GraphProgram;
-use super::steps::{AfterNorm, AttentionCall, ExpertsCall, GraphCall, GraphStep, StepInput};
+use super::slots::{SlotInput, StepSlots};
+use super::steps::{AfterNorm, AttentionCall, ExpertsCall, GraphCall, GraphStep};
 use super::value::{AnyTensor, BinaryFunction, with_tensor};
 use crate::layers::{Linear, Then, feed_forward, normed, self_attention};
 use briquette_graph::ValueId;
@@ -16,25 +17,26 @@ use briquette_graph::op::{ElementFunction, Primitive};
 use briquette_ops::compressed::FeedForwardActivation;
 use briquette_ops::fused::swiglu;
 use burn::tensor::Tensor;
-use std::collections::BTreeMap;
 
 /// The state of a run.
 pub(super) struct GraphRun<'a> {
     layers: &'a NamedLayers,
     dropout: &'a GraphDropout,
-    values: BTreeMap<ValueId, AnyTensor>,
+    /// The values by their slots in the program.
+    values: Vec<Option<AnyTensor>>,
     pub(super) tokens: RunTokens<'a>,
 }
 
 impl<'a> GraphRun<'a> {
-    /// Begins a run from given values.
+    /// Begins a run from the values that its program is given, in the same order.
     pub(super) fn new(
         layers: &'a NamedLayers,
         dropout: &'a GraphDropout,
         given: Vec<(ValueId, AnyTensor)>,
         tokens: RunTokens<'a>,
     ) -> Self {
-        Self { layers, dropout, values: given.into_iter().collect(), tokens }
+        let values = given.into_iter().map(|(_, value)| Some(value)).collect();
+        Self { layers, dropout, values, tokens }
     }
 
     /// Runs all steps and returns the wanted values.
@@ -42,44 +44,55 @@ impl<'a> GraphRun<'a> {
     /// # Panics
     /// If a given value is missing or has another shape.
     pub(super) fn finish(mut self, program: &GraphProgram) -> Vec<AnyTensor> {
-        program.steps.iter().for_each(|step| self.step(step));
-        program.wanted.iter().map(|value| self.value(*value)).collect()
+        self.run(program, program.steps.len());
+        self.wanted(program)
     }
 
     /// Like [`finish`](Self::finish), and also returns what each attention layer computed.
     pub(super) fn finish_tapping(mut self, program: &GraphProgram) -> (Vec<AnyTensor>, Vec<AttentionTap>) {
         self.tokens.taps = Some(Vec::new());
-        program.steps.iter().for_each(|step| self.step(step));
+        self.run(program, program.steps.len());
         let taps = self.tokens.taps.take().unwrap_or_default();
-        (program.wanted.iter().map(|value| self.value(*value)).collect(), taps)
+        (self.wanted(program), taps)
+    }
+
+    /// Runs the first steps.
+    fn run(&mut self, program: &GraphProgram, n_steps: usize) {
+        self.values.resize_with(program.slots.n_slots.max(self.values.len()), || None);
+        program.steps[..n_steps].iter().zip(&program.slots.steps).for_each(|(step, slots)| self.step(step, slots));
+    }
+
+    fn wanted(&self, program: &GraphProgram) -> Vec<AnyTensor> {
+        program.slots.wanted.iter().map(|slot| self.kept(*slot)).collect()
     }
 
     /// Passes the inputs of all layers to probes, without the output of the last linear layer.
     pub(super) fn observe(mut self, program: &GraphProgram) {
         let is_product = |step: &GraphStep| step.call.multiplies();
         let last = program.steps.iter().rposition(is_product).unwrap_or(program.steps.len());
-        program.steps[..last].iter().for_each(|step| self.step(step));
-        match program.steps.get(last) {
-            Some(GraphStep { call: GraphCall::Linear(layer), inputs, .. }) => {
-                with_tensor!(self.input(&inputs[0]), x => self.linear_layer(*layer).show_input(x));
+        self.run(program, last);
+        let Some((step, slots)) = program.steps.get(last).zip(program.slots.steps.get(last)) else { return };
+        match &step.call {
+            GraphCall::Linear(layer) => {
+                with_tensor!(self.input(&slots.inputs[0]), x => self.linear_layer(*layer).show_input(x));
             }
-            Some(GraphStep { call: GraphCall::FeedForward([up, down], function), inputs, .. }) => {
-                let x = with_tensor!(self.input(&inputs[0]), x => self.linear_layer(*up).forward(x).into());
+            GraphCall::FeedForward([up, down], function) => {
+                let x = with_tensor!(self.input(&slots.inputs[0]), x => self.linear_layer(*up).forward(x).into());
                 with_tensor!(apply(*function, x), x => self.linear_layer(*down).show_input(x));
             }
-            Some(step) => self.step(step),
-            None => {}
+            _ => self.step(step, slots),
         }
     }
 
-    fn value(&self, value: ValueId) -> AnyTensor {
-        self.values.get(&value).cloned().unwrap_or_else(|| panic!("value {} was not computed", value.0))
+    fn kept(&self, slot: usize) -> AnyTensor {
+        self.values[slot].clone().expect("a value that was given or computed")
     }
 
-    fn input(&self, source: &StepInput) -> AnyTensor {
-        match source {
-            StepInput::Value(value) => self.value(*value),
-            StepInput::Layer(layer) => self.layers.0[*layer].1.weight(),
+    fn input(&mut self, input: &SlotInput) -> AnyTensor {
+        match input {
+            SlotInput::Kept(slot) => self.kept(*slot),
+            SlotInput::Last(slot) => self.values[*slot].take().expect("a value that was given or computed"),
+            SlotInput::Layer(layer) => self.layers.0[*layer].1.weight(),
         }
     }
 
@@ -94,32 +107,28 @@ impl<'a> GraphRun<'a> {
         }
     }
 
-    fn step(&mut self, step: &GraphStep) {
-        let mut inputs: Vec<AnyTensor> = step.inputs.iter().map(|source| self.input(source)).collect();
-        for value in &step.frees {
-            self.values.remove(value);
-        }
+    fn step(&mut self, step: &GraphStep, slots: &StepSlots) {
+        let mut inputs: Vec<AnyTensor> = slots.inputs.iter().map(|input| self.input(input)).collect();
         match &step.call {
             GraphCall::Primitive(Primitive::Split { axis, sizes }) => {
-                self.keep(step, split(&inputs.remove(0), *axis, sizes))
+                self.keep(step, slots, split(&inputs.remove(0), *axis, sizes))
             }
             GraphCall::SplitHeads { heads, parts } => {
-                self.keep(step, split_heads(inputs.remove(0).three(), *heads, *parts));
+                self.keep(step, slots, split_heads(inputs.remove(0).three(), *heads, *parts));
             }
             call => {
                 let output = self.call(call, inputs);
-                self.keep(step, [output]);
+                self.keep(step, slots, [output]);
             }
-        }
-        for value in &step.frees {
-            self.values.remove(value);
         }
     }
 
-    fn keep(&mut self, step: &GraphStep, outputs: impl IntoIterator<Item = AnyTensor>) {
-        for (value, output) in step.outputs.iter().zip(outputs) {
+    fn keep(&mut self, step: &GraphStep, slots: &StepSlots, outputs: impl IntoIterator<Item = AnyTensor>) {
+        for (slot, output) in slots.outputs.iter().zip(outputs) {
             let output = if step.drops { self.dropped(output) } else { output };
-            self.values.insert(*value, output);
+            if let Some(slot) = slot {
+                self.values[*slot] = Some(output);
+            }
         }
     }
 

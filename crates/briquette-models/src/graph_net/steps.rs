@@ -173,8 +173,6 @@ pub(super) struct GraphStep {
     pub(super) call: GraphCall,
     pub(super) inputs: Vec<StepInput>,
     pub(super) outputs: Vec<ValueId>,
-    /// Values that no later step uses.
-    pub(super) frees: Vec<ValueId>,
     /// Whether dropout applies to the outputs during training.
     pub(super) drops: bool,
 }

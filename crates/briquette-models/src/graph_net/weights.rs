@@ -69,6 +69,7 @@ pub(super) fn blank_layers(graph: &Graph, needed: &[usize], initial: Initial, de
         let node = &graph.nodes[node];
         to.add(node).map_err(|error| error.at(format!("operation {:?}", node.name)))?;
     }
+    to.layers.shrink_to_fit();
     Ok(BlankLayers { layers: NamedLayers(to.layers), index: to.index, renames: to.renames })
 }
 
