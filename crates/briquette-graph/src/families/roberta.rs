@@ -29,7 +29,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     let head_width = width_of_heads(config, headers.table(&format!("{table}.weight")), "word_embeddings.weight")?;
     let x = embeddings(&mut to, config, &format!("{prefix}embeddings"), positions, eps, extents)?;
     let x = layers(&mut to, config, &format!("{prefix}encoder.layer."), head_width, eps, x)?;
-    finish_with_heads(to, config, [&prefix, &table], eps, x)
+    finish_with_heads(to, config, [prefix, &table], eps, x)
 }
 
 /// Finishes a graph with the heads of RoBERTa: pooler, classifier, answers and vocabulary.

@@ -34,6 +34,7 @@ struct RecordedInputs {
 }
 
 /// The source of the Gram matrix of recorded inputs.
+#[expect(clippy::large_enum_variant, reason = "a few for each batch")]
 #[derive(Debug)]
 enum RecordedGram {
     /// No matrix is requested.
