@@ -7,7 +7,6 @@
 mod dense_module;
 mod devices;
 mod examples;
-mod finite;
 mod held;
 mod learner;
 mod outcome;

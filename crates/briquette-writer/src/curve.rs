@@ -1,6 +1,7 @@
 //! Measures the size of a tensor's codes and their error at each step size.
 
 use crate::piece::PieceReader;
+use crate::piece_sizes::PieceSizes;
 use crate::{Stop, TensorPlan};
 use briquette_core::decision::{Decision, fake_quantize};
 use briquette_core::encoded::CodeBlocks;
@@ -275,11 +276,29 @@ fn entropy(counts: &[u64; 256]) -> f64 {
     counts.iter().map(bits).sum()
 }
 
+/// Returns how many rows there are for each sampled row.
+fn every(rows: Rows) -> usize {
+    (rows.n_elements() / SAMPLED).max(1)
+}
+
+/// Returns an upper bound of the bytes that [`Curve::of`] needs.
+///
+/// These are the largest piece, and the sampled values as floats in a growing list, as codes, pruned, rounded, and
+/// as scores.
+pub(crate) fn needed_bytes(tensor: &TensorPlan, source: &dyn TensorSource) -> usize {
+    let rows = tensor.rows();
+    let pieces = PieceSizes::SMALL.pieces_of(tensor, source.reads_ranges(tensor.index()));
+    let n_piece = pieces.iter().map(ExactSizeIterator::len).max().unwrap_or(0) * rows.n_cols;
+    let n_sampled = rows.n_rows.div_ceil(every(rows)) * rows.n_cols;
+    let n_copies = 1 + usize::from(rows.axis.is_turned());
+    n_piece * tensor.width() * n_copies + (2 * 4 + 1 + 4 * 4) * n_sampled
+}
+
 /// Reads sampled rows of a tensor, and the largest magnitude of all rows.
 fn sampled(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Result<(Vec<f32>, f32)> {
     let (rows, mut values, mut reader) = (tensor.rows(), Vec::new(), PieceReader::default());
-    let pieces = crate::piece::pieces_of(tensor, source.reads_ranges(tensor.index()));
-    let (every, mut most) = ((rows.n_elements() / SAMPLED).max(1), 0.0_f32);
+    let pieces = PieceSizes::SMALL.pieces_of(tensor, source.reads_ranges(tensor.index()));
+    let (every, mut most) = (every(rows), 0.0_f32);
     for piece in pieces {
         let mut row = piece.start;
         reader.read(source, tensor, &piece, stop)?.for_each_block(|block| {

@@ -7,6 +7,7 @@ mod predict;
 mod unsure;
 
 use crate::known::{Known, Reason};
+use crate::piece_sizes::PieceSizes;
 use crate::treatment::{BlockBytes, SharedTreatments, Solve, Treatment};
 use crate::weight_norm::WeightNorm;
 use briquette_core::encoded::{Codes, Storage};
@@ -52,6 +53,8 @@ pub struct Plan<'a> {
     pub inputs: BTreeMap<usize, InputView>,
     /// Directions of weight norms that are pruned or quantized, by tensor index.
     pub norms: BTreeMap<usize, WeightNorm>,
+    /// The sizes of the pieces in which tensors are read.
+    pub piece_sizes: PieceSizes,
 }
 
 /// Marks an untied tensor. A model has fewer tensors than this.
@@ -104,6 +107,7 @@ impl<'a> Plan<'a> {
             tensor
         };
         Self {
+            piece_sizes: PieceSizes::LARGE,
             tensors: tensors.iter().enumerate().map(tensor).collect(),
             pools: Vec::new(),
             outlier_pools: Vec::new(),

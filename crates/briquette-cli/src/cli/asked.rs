@@ -20,7 +20,7 @@ pub(super) fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What
     Recipe::from_raw(raw, &directory).map_err(|error| match &what.recipe {
         Some(path) => recipe::locate(error, path),
         None if is_idle && error.message.starts_with("calibration:") => idle(what),
-        None if error.message.contains("no stage of this recipe runs a model") => no_run(what),
+        None if error.message.contains("no stage of this recipe runs a model") => no_run(),
         None => in_flags(error, what),
     })
 }
@@ -73,11 +73,9 @@ fn idle(what: &What) -> Error {
     Error::config(format!("{flag}: {message}"))
 }
 
-/// Returns the error for a memory flag without a run of the model.
-fn no_run(what: &What) -> Error {
-    let flag = if what.memory_limit.is_some() { "--memory-limit" } else { "--offload" };
-    let message = "nothing runs the model; add --data or --eval, or remove it";
-    Error::config(format!("{flag}: {message}"))
+/// Returns the error for `--offload` without a run of the model.
+fn no_run() -> Error {
+    Error::config("--offload: nothing runs the model; add --data or --eval, or remove it")
 }
 
 fn raw_of(what: &What) -> Result<raw::RawRecipe> {

@@ -144,7 +144,7 @@ pub(crate) struct What {
     /// Write compressed-tensors even if transformers is not known to load the model
     #[arg(long, help_heading = "Output")]
     pub(crate) allow_untested: bool,
-    /// Memory limit of runs on --data or --eval, such as 2GiB
+    /// Memory limit, such as 2GiB: fewer threads and smaller pieces, or a refusal
     #[arg(long, value_name = "BYTES", help_heading = "Memory")]
     pub(crate) memory_limit: Option<String>,
     /// Keep only one block's weights in memory during --eval; runs on --data always do

@@ -70,7 +70,6 @@ impl<'j, 'p> Solver<'j, 'p> {
 
     /// Returns the memory that the update of the largest of these tensors takes: a matrix in f64 and its factor in
     /// f32, and the weights in a few versions.
-    #[cfg(feature = "model")]
     pub(super) fn needed_bytes(&self, tensors: &[usize]) -> u64 {
         const VERSIONS: u64 = 4;
         let of_tensor = |&index: &usize| {

@@ -5,7 +5,7 @@ use crate::parse::calibration::CalibrationRun;
 use crate::parse::evaluate::Evaluate;
 use crate::parse::kind::StageKind;
 use crate::parse::paths::{self, NamedPath, directory_of};
-use crate::parse::raw::{RawLayout, RawOutput, RawOutputs, RawRecipe, RawRole};
+use crate::parse::raw::{RawLayout, RawMemory, RawOutput, RawOutputs, RawRecipe, RawRole};
 use crate::parse::stage::{ModelStage, RecipePart, Stage};
 use crate::parse::words::one_of;
 use crate::parse::{ranges, stage, text, used};
@@ -48,6 +48,8 @@ pub struct Recipe {
     pub budget: Option<Budget>,
     /// The evaluation of the output.
     pub evaluate: Option<Evaluate>,
+    /// The memory limit of the run in bytes.
+    pub memory_limit: Option<u64>,
     /// Every path that the run reads, resolved: the model, teachers, and data that a stage uses.
     pub read: Vec<NamedPath>,
     /// The recipe as written.
@@ -101,6 +103,7 @@ impl Recipe {
             calibration,
             budget,
             evaluate,
+            memory_limit: raw.memory.as_ref().map_or(Ok(None), RawMemory::limit_bytes)?,
             read: paths::read(&raw),
             asked,
         })

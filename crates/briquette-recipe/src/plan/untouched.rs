@@ -28,6 +28,7 @@ pub(crate) fn untouched<'a>(
     let metadata = checkpoint.metadata();
     let pools = Vec::new();
     let mut plan = Plan {
+        piece_sizes: briquette_writer::piece::PieceSizes::LARGE,
         outlier_pools: Vec::new(),
         norms: BTreeMap::new(),
         tensors,

@@ -170,7 +170,7 @@ impl Decider {
     /// Fits the only scale of a tensor to all of its kept weights.
     fn single_scale(&mut self, subject: &Subject, masker: &Masker, piece: &mut Piece, stop: &Stop) -> Result<Affine> {
         let (tensor, mut masker) = (subject.tensor, masker.clone());
-        let (mut values, mut keep) = (Vec::new(), Vec::new());
+        let (mut values, mut keep) = (Vec::with_capacity(piece.n_elements()), Vec::new());
         piece.for_each_block(|block| {
             check_finite(tensor, &block)?;
             stop.check()?;
