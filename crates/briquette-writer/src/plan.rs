@@ -11,6 +11,7 @@ use crate::treatment::{BlockBytes, SharedTreatments, Solve, Treatment};
 use crate::weight_norm::WeightNorm;
 use briquette_core::encoded::{Codes, Storage};
 use briquette_core::{Coding, DType, Hash128, InputView, OutputAxis, Result, Role, Rows};
+use briquette_formats::onnx::Skeleton;
 use briquette_formats::output_format::FilePart;
 use briquette_formats::{OutputFormat, TensorInfo, WeightLayout, limits, quantization_config};
 use briquette_methods::prune::Score;
@@ -52,6 +53,8 @@ pub struct Plan<'a> {
     pub inputs: BTreeMap<usize, InputView>,
     /// Directions of weight norms that are pruned or quantized, by tensor index.
     pub norms: BTreeMap<usize, WeightNorm>,
+    /// The files of the model, if the output is a copy of them with other values.
+    pub skeleton: Option<Arc<Skeleton>>,
 }
 
 /// Marks an untied tensor. A model has fewer tensors than this.
@@ -116,6 +119,7 @@ impl<'a> Plan<'a> {
             remarks: Vec::new(),
             inputs: BTreeMap::new(),
             norms: BTreeMap::new(),
+            skeleton: None,
         }
     }
 }

@@ -298,6 +298,7 @@ mod tests {
             tensors,
             pools,
             outlier_pools,
+            skeleton: None,
             norms,
             layout,
             metadata,

@@ -1,6 +1,7 @@
 //! The plan that changes nothing; stages are applied to it.
 
 use crate::Recipe;
+use crate::plan::in_place;
 use crate::plan::interop::Loads;
 use crate::plan::keep;
 use crate::plan::role::RoleContext;
@@ -29,6 +30,7 @@ pub(crate) fn untouched<'a>(
     let pools = Vec::new();
     let mut plan = Plan {
         outlier_pools: Vec::new(),
+        skeleton: in_place::skeleton(recipe, checkpoint)?,
         norms: BTreeMap::new(),
         tensors,
         pools,

@@ -102,6 +102,7 @@ impl Model {
         };
         Plan {
             outlier_pools: Vec::new(),
+            skeleton: None,
             norms: Default::default(),
             tensors: self.0.iter().enumerate().map(tensor).collect(),
             pools: Vec::new(),
