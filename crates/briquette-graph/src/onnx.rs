@@ -12,6 +12,7 @@ mod element_wise;
 mod fold;
 mod importer;
 mod input_shapes;
+mod inputs;
 mod item;
 mod layers;
 mod layout;
@@ -21,6 +22,7 @@ mod ranges;
 mod recognise;
 mod simplify;
 mod unknown;
+mod walk;
 
 pub use input_shapes::InputDims;
 
@@ -38,7 +40,7 @@ use briquette_formats::onnx::Model;
 /// - Io: a file cannot be read.
 pub fn import(file: &InputFile, dims: &InputDims) -> Result<Graph> {
     let model = Model::read(file)?;
-    let mut graph = importer::Importer::run(file, &model, dims)?;
+    let mut graph = walk::run(file, &model, dims)?;
     recognise::recognise(&mut graph);
     simplify::remove_unused(&mut graph);
     graph.lower()?;

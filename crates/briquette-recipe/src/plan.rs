@@ -77,6 +77,7 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
     let heads = if spares_heads { heads::of(&plan, &ties, checkpoint, &topology)? } else { BTreeSet::new() };
     choose::apply_stages(&mut plan, recipe.file_stages().enumerate(), &heads, loads.as_ref())?;
     plan.check_fit()?;
+    in_place::settle(&mut plan)?;
     norms::link(&mut plan, &mut ties)?;
     if let Some(loads) = loads {
         plan.untested = loads.check(&plan, recipe)?;

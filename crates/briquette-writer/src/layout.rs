@@ -11,6 +11,7 @@ use briquette_core::{Coding, DType, Error, Result, Shape};
 use briquette_formats::output_format::{Container, FilePart, HeaderStrings, WriteHeader};
 use briquette_formats::safetensors::{Counted, HeaderJson};
 use briquette_formats::{TensorInfo, TensorName, WeightLayout, limits, weight_layout};
+use in_place::CopiedFile;
 pub(crate) use known::FileHeaders;
 use order::{Order, Record};
 pub(crate) use parts::TensorParts;
@@ -61,7 +62,14 @@ impl FileLayouts {
         let sizes = PartSizes { plan, n_kept: &|index| n_kept[index], parts };
         let order = sizes.order()?;
         if plan.profile.is_in_place() {
-            return in_place::layout(&sizes, order);
+            let (tensors, files) = in_place::layout(&sizes)?;
+            let of_file = |CopiedFile { name, n_rest, n_bytes }| FileLayout {
+                name,
+                n_header: n_rest,
+                n_bytes,
+                names: Vec::new(),
+            };
+            return Ok(Self { files: files.into_iter().map(of_file).collect(), tensors, order: Some(order) });
         }
         let mut placed = sizes.unplaced(&order)?;
         let mut files = Vec::new();

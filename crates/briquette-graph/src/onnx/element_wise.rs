@@ -2,8 +2,8 @@
 
 use super::attributes::{float, text};
 use super::importer::Importer;
+use super::inputs::Inputs;
 use super::item::Item;
-use super::operators::Inputs;
 use crate::graph::Operand;
 use crate::op::{ElementFunction, Primitive};
 use briquette_formats::onnx::Constant;

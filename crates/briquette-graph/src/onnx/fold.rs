@@ -3,9 +3,9 @@
 use super::attributes::{int, ints};
 use super::constant_math::{chosen, expanded, joined, moved, of_one, of_two};
 use super::importer::{Importer, MAX_KNOWN};
+use super::inputs::Inputs;
 use super::item::{Item, integers, known};
 use super::layout::{broadcast, permutation, squeeze_axes, squeezed, target_of};
-use super::operators::Inputs;
 use super::ranges::slice_ranges;
 use briquette_formats::onnx::{AttributeValue, Constant, Node};
 

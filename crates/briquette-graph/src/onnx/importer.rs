@@ -1,23 +1,18 @@
-//! Walks the nodes of an ONNX graph and builds ours.
+//! The state of an import: what names stand for, and the graph so far.
 
-use super::fold;
 use super::input_shapes::InputDims;
 use super::item::Item;
-use super::operators;
-use super::unknown;
 use crate::expand::expand;
 use crate::expansion::Expansion;
 use crate::graph::{Graph, GraphInput, InputSource, Node, NodeId, Operand, ValueId, Weight, WeightId};
 use crate::op::{Op, Primitive};
 use briquette_core::{DType, Error, OutputAxis, Result, Shape};
 use briquette_formats::InputFile;
-use briquette_formats::onnx::{self, AttributeValue, Constant, Model, Tensor, ValueInfo};
-use std::collections::{BTreeMap, BTreeSet};
+use briquette_formats::onnx::{self, Constant, Model, Tensor, ValueInfo};
+use std::collections::BTreeMap;
 
 /// Most elements of a tensor whose values are computed.
 pub(super) const MAX_KNOWN: usize = 1 << 16;
-/// Deepest nesting of graphs in `If` nodes.
-const MAX_BRANCHES: usize = 8;
 
 /// A graph that is being built.
 pub(super) struct Importer<'a> {
@@ -36,13 +31,9 @@ pub(super) struct Importer<'a> {
 }
 
 impl<'a> Importer<'a> {
-    /// Builds the graph of a model.
-    ///
-    /// # Errors
-    /// See [`import`](super::import).
-    pub(super) fn run(file: &'a InputFile, model: &'a Model, dims: &InputDims) -> Result<Graph> {
-        dims.check(&model.graph)?;
-        let mut to = Self {
+    /// An empty graph of a model.
+    pub(super) fn new(file: &'a InputFile, model: &Model) -> Self {
+        Self {
             file,
             opset: model.opset(),
             graph: Graph { family: "onnx".into(), ..Graph::default() },
@@ -52,35 +43,28 @@ impl<'a> Importer<'a> {
             weights: BTreeMap::new(),
             declared: BTreeMap::new(),
             place: String::new(),
-        };
-        to.add_tensors(&model.graph);
-        let is_given: BTreeSet<&str> = model.graph.initializers.iter().map(|tensor| tensor.name.as_str()).collect();
-        for input in model.graph.inputs.iter().filter(|input| !is_given.contains(input.name.as_str())) {
-            to.add_input(input, dims)?;
         }
-        to.nodes(&model.graph, 0)?;
-        for output in &model.graph.outputs {
-            let item = to.item(&output.name).cloned().ok_or_else(|| missing(&output.name).at("the outputs"))?;
-            let value = to.output_value(&output.name, &item)?;
-            to.graph.outputs.push(value);
-        }
-        to.graph.unused = to.unused();
-        Ok(to.graph)
     }
 
-    fn add_tensors(&mut self, graph: &'a onnx::Graph) {
+    /// Adds the initializers of a graph, and the shapes that it declares.
+    pub(super) fn add_tensors(&mut self, graph: &'a onnx::Graph) {
         self.declared.extend(graph.values.iter().chain(&graph.outputs).map(|info| (info.name.as_str(), info)));
         for tensor in &graph.initializers {
             self.add_tensor(&tensor.name, tensor);
         }
     }
 
-    fn add_tensor(&mut self, name: &'a str, tensor: &'a Tensor) {
+    /// Adds a tensor with values.
+    pub(super) fn add_tensor(&mut self, name: &'a str, tensor: &'a Tensor) {
         self.names.insert(name, Item::Tensor(self.tensors.len()));
         self.tensors.push((name, tensor));
     }
 
-    fn add_input(&mut self, input: &'a ValueInfo, dims: &InputDims) -> Result<()> {
+    /// Adds an input.
+    ///
+    /// # Errors
+    /// Input: its rank is not known, or its name is taken.
+    pub(super) fn add_input(&mut self, input: &'a ValueInfo, dims: &InputDims) -> Result<()> {
         let shape = dims.shape(input)?;
         let value = self.value(&input.name, shape.clone());
         self.graph.inputs.push(GraphInput { value, shape, source: InputSource::Caller });
@@ -92,57 +76,11 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    /// Imports the nodes of a graph in their order.
-    fn nodes(&mut self, graph: &'a onnx::Graph, depth: usize) -> Result<()> {
-        for node in &graph.nodes {
-            let first = node.outputs.iter().find(|name| !name.is_empty());
-            self.place = if node.name.is_empty() { first.cloned().unwrap_or_default() } else { node.name.clone() };
-            let at = || format!("node {:?} ({})", node.name, node.op_type);
-            let mut inputs = Vec::with_capacity(node.inputs.len());
-            for name in &node.inputs {
-                let item = self.item(name).cloned();
-                if item.is_none() && !name.is_empty() {
-                    return Err(missing(name).at(at()));
-                }
-                inputs.push(item);
-            }
-            if let Some(branch) = self.branch(node, &inputs).filter(|_| depth < MAX_BRANCHES) {
-                self.add_tensors(branch);
-                self.nodes(branch, depth + 1)?;
-                let found: Vec<Option<Item>> =
-                    branch.outputs.iter().map(|output| self.item(&output.name).cloned()).collect();
-                for (name, item) in node.outputs.iter().zip(found) {
-                    self.bind(name, item.ok_or_else(|| missing(name).at(at()))?).map_err(|error| error.at(at()))?;
-                }
-                continue;
-            }
-            if let Some((name, tensor)) = constant_tensor(node) {
-                self.add_tensor(name, tensor);
-                continue;
-            }
-            let found = fold::folded(self, node, &inputs).or_else(|| operators::import(self, node, &inputs));
-            let found = found.unwrap_or_else(|| unknown::import(self, node, &inputs));
-            for (name, item) in node.outputs.iter().zip(found).filter(|(name, _)| !name.is_empty()) {
-                self.bind(name, item).map_err(|error| error.at(at()))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the branch of an `If` node whose condition is known.
-    fn branch(&self, node: &'a onnx::Node, inputs: &[Option<Item>]) -> Option<&'a onnx::Graph> {
-        if node.op_type != "If" || !node.domain.is_empty() {
-            return None;
-        }
-        let condition = self.known(inputs.first()?.as_ref()?)?;
-        let name = if *condition.values.first()? == 0.0 { "else_branch" } else { "then_branch" };
-        match node.attribute(name)? {
-            AttributeValue::Graph(graph) => Some(graph),
-            _ => None,
-        }
-    }
-
-    fn bind(&mut self, name: &'a str, item: Item) -> Result<()> {
+    /// Gives a name to what a node computes.
+    ///
+    /// # Errors
+    /// Input: the name is taken.
+    pub(super) fn bind(&mut self, name: &'a str, item: Item) -> Result<()> {
         match self.names.insert(name, item) {
             None => Ok(()),
             Some(_) => Err(Error::input(format!("computes {name:?}, which has a value already; the file is damaged"))),
@@ -296,8 +234,16 @@ impl<'a> Importer<'a> {
         ValueId(self.graph.values.len() - 1)
     }
 
+    /// Names the nodes that are added next.
+    pub(super) fn begin(&mut self, name: String) {
+        self.place = name;
+    }
+
     /// Returns the value of an output. An output that is constant has an operation without inputs.
-    fn output_value(&mut self, name: &str, item: &Item) -> Result<ValueId> {
+    ///
+    /// # Errors
+    /// Input: the output is empty.
+    pub(super) fn output_value(&mut self, name: &str, item: &Item) -> Result<ValueId> {
         if let Item::Value(value) | Item::Opaque(value) = item {
             return Ok(*value);
         }
@@ -309,26 +255,8 @@ impl<'a> Importer<'a> {
     }
 
     /// Names of tensors that no node uses.
-    fn unused(&self) -> Vec<String> {
+    pub(super) fn unused(&self) -> Vec<String> {
         let names = self.tensors.iter().map(|(name, _)| *name);
         names.filter(|name| !self.weights.contains_key(*name)).map(str::to_string).collect()
-    }
-}
-
-fn missing(name: &str) -> Error {
-    Error::input(format!(
-        "uses {name:?}, which no node before it computes; the nodes form a cycle, or the file is damaged"
-    ))
-}
-
-/// Returns the tensor of a constant that counts as a weight, as the reader of checkpoints does.
-fn constant_tensor(node: &onnx::Node) -> Option<(&str, &Tensor)> {
-    match (node.attribute("value")?, node.outputs.as_slice()) {
-        (AttributeValue::Tensor(tensor), [name]) if node.op_type == "Constant" && node.domain.is_empty() => {
-            let is_weight = tensor.dtype().is_some_and(DType::is_weight) && tensor.shape.len() > 1;
-            let is_weight = is_weight || tensor.n_elements().is_none_or(|n| n > MAX_KNOWN);
-            is_weight.then_some((name.as_str(), tensor))
-        }
-        _ => None,
     }
 }

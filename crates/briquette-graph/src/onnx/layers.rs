@@ -2,8 +2,8 @@
 
 use super::attributes::{axis, extents, float, int, ints, text};
 use super::importer::Importer;
+use super::inputs::Inputs;
 use super::item::Item;
-use super::operators::Inputs;
 use crate::graph::{Operand, ValueId};
 use crate::op::{Composite, ConvSettings, ElementFunction, Primitive};
 use briquette_core::OutputAxis;

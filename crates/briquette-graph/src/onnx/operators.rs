@@ -1,7 +1,8 @@
 //! The rule of each operator.
 
-use super::attributes::{axis, int};
+use super::attributes::int;
 use super::importer::Importer;
+use super::inputs::Inputs;
 use super::item::Item;
 use super::{element_wise, layers, layout, pools, ranges, unknown};
 use briquette_formats::onnx::Node;
@@ -19,35 +20,6 @@ pub(super) fn import(to: &mut Importer, node: &Node, inputs: &[Option<Item>]) ->
         _ => return None,
     };
     found.or_else(|| element_wise::import(to, &given))
-}
-
-/// A node with what its inputs stand for.
-pub(super) struct Inputs<'a> {
-    pub(super) node: &'a Node,
-    pub(super) items: &'a [Option<Item>],
-}
-
-impl Inputs<'_> {
-    /// The input at a position; `None` if it is absent.
-    pub(super) fn get(&self, position: usize) -> Option<&Item> {
-        self.items.get(position)?.as_ref()
-    }
-
-    /// Whether an input is given at a position.
-    pub(super) fn has(&self, position: usize) -> bool {
-        self.get(position).is_some()
-    }
-
-    /// The values of an input that is a parameter, such as axes.
-    pub(super) fn integers(&self, to: &Importer, position: usize) -> Option<Vec<i64>> {
-        Some(super::item::integers(&to.values(self.get(position)?)?))
-    }
-
-    /// An attribute with an axis of the first input.
-    pub(super) fn axis(&self, to: &Importer, default: i64) -> Option<usize> {
-        let rank = to.shape(self.get(0)?)?.len();
-        axis(int(self.node, "axis", default), rank)
-    }
 }
 
 /// Operators of ONNX.

@@ -2,9 +2,9 @@
 
 use super::attributes::{axis, int, ints, text};
 use super::importer::Importer;
+use super::inputs::Inputs;
 use super::item::Item;
 use super::layout::reshaped;
-use super::operators::Inputs;
 use super::ranges::window;
 use crate::graph::{Operand, ValueId};
 use crate::op::{ElementFunction, PoolWindow, Primitive, Reduction};

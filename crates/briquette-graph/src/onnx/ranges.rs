@@ -2,9 +2,9 @@
 
 use super::attributes::{axis, extents, int, ints, text};
 use super::importer::Importer;
+use super::inputs::Inputs;
 use super::item::{Item, integers};
 use super::layout::reshaped;
-use super::operators::Inputs;
 use crate::op::{Composite, Primitive};
 
 /// One range of an axis, with its step.

@@ -4,6 +4,7 @@ use crate::Recipe;
 use briquette_core::{Error, Result};
 use briquette_formats::onnx::Skeleton;
 use briquette_formats::{Checkpoint, InputFile};
+use briquette_writer::Plan;
 use std::sync::Arc;
 
 /// Refuses what a copy of an ONNX model cannot hold.
@@ -26,6 +27,28 @@ pub(super) fn check(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<()> {
         return Ok(());
     };
     Err(Error::config(message).at("output.format"))
+}
+
+/// Refuses casts, and remarks that the file keeps its size.
+///
+/// # Errors
+/// Config: a stage changes the type of a tensor.
+pub(super) fn settle(plan: &mut Plan) -> Result<()> {
+    if !plan.profile.is_in_place() {
+        return Ok(());
+    }
+    if let Some(tensor) = plan.tensors.iter().find(|tensor| tensor.cast.is_some()) {
+        let message = format!(
+            "an ONNX file keeps the type {} of its tensors; remove the cast, or choose another format",
+            tensor.info.dtype
+        );
+        return Err(Error::config(message).at(tensor.culprit()));
+    }
+    if plan.tensors.iter().any(|tensor| tensor.quant.is_some()) {
+        plan.remarks
+            .push("Quantized tensors are stored as dequantized floats, so the ONNX file keeps its size.".into());
+    }
+    Ok(())
 }
 
 /// Returns the files that an output in this format is a copy of; `None` for other formats.

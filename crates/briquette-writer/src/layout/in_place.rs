@@ -1,8 +1,7 @@
 //! Layouts in which tensors keep their places in copies of the model's files.
 
-use super::order::Order;
 use super::parts::{LastParts, PartSizes};
-use super::{FileLayout, FileLayouts, PlacedTensors};
+use super::placed::PlacedTensors;
 use briquette_core::{Error, Result};
 use briquette_formats::DraftFile;
 use briquette_formats::onnx::{Skeleton, SkeletonFile};
@@ -12,12 +11,22 @@ use std::ops::Range;
 /// Bytes that are copied at a time.
 const COPY_BYTES: usize = 1 << 20;
 
-/// Computes the layout of a plan whose tensors keep their places.
+/// A file that is copied.
+pub(super) struct CopiedFile {
+    /// The path in the output.
+    pub(super) name: String,
+    /// Bytes that belong to no tensor.
+    pub(super) n_rest: u64,
+    /// The size of the file in bytes.
+    pub(super) n_bytes: u64,
+}
+
+/// Computes the places of a plan's tensors, which are those in the model's files.
 ///
 /// # Errors
 /// - Config: a tensor gets another type, or is none of the model's.
 /// - Bug: the plan has no files to copy.
-pub(super) fn layout(sizes: &PartSizes, order: Order) -> Result<FileLayouts> {
+pub(super) fn layout(sizes: &PartSizes) -> Result<(PlacedTensors, Vec<CopiedFile>)> {
     let (plan, skeleton) = (sizes.plan, skeleton(sizes)?);
     let places: BTreeMap<&str, usize> =
         skeleton.tensors.iter().enumerate().map(|(place, (info, ..))| (info.name.as_str(), place)).collect();
@@ -41,12 +50,12 @@ pub(super) fn layout(sizes: &PartSizes, order: Order) -> Result<FileLayouts> {
         placed.set_start(index, 0, *start);
         n_data[*file] += info.n_bytes() as u64;
     }
-    let of_file = |(file, n_data): (&SkeletonFile, u64)| {
-        let n_bytes = file.input.len();
-        FileLayout { name: file.name.clone(), n_header: n_bytes - n_data, n_bytes, names: Vec::new() }
+    let of_file = |(file, n_data): (&SkeletonFile, u64)| CopiedFile {
+        name: file.name.clone(),
+        n_rest: file.input.len() - n_data,
+        n_bytes: file.input.len(),
     };
-    let files = skeleton.files.iter().zip(n_data).map(of_file).collect();
-    Ok(FileLayouts { files, tensors: placed, order: Some(order) })
+    Ok((placed, skeleton.files.iter().zip(n_data).map(of_file).collect()))
 }
 
 /// Returns the size of all files in bytes.
