@@ -1,4 +1,4 @@
-//! The state of an import: what names stand for, and the graph so far.
+//! The state of an import: the meaning of each name, and the graph so far.
 
 use super::input_shapes::InputDims;
 use super::item::Item;
@@ -87,7 +87,7 @@ impl<'a> Importer<'a> {
         }
     }
 
-    /// Returns what a name stands for.
+    /// Returns the item of a name.
     pub(super) fn item(&self, name: &str) -> Option<&Item> {
         self.names.get(name)
     }

@@ -1,11 +1,11 @@
-//! A node with what its inputs stand for.
+//! A node with the items of its inputs.
 
 use super::attributes::{axis, int};
 use super::importer::Importer;
 use super::item::{self, Item};
 use briquette_formats::onnx::Node;
 
-/// A node with what its inputs stand for.
+/// A node with the items of its inputs.
 pub(super) struct Inputs<'a> {
     pub(super) node: &'a Node,
     pub(super) items: &'a [Option<Item>],

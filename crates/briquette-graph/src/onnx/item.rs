@@ -1,10 +1,10 @@
-//! What a name of an ONNX graph stands for.
+//! Items: the meanings of names in an ONNX graph.
 
 use crate::graph::ValueId;
 use briquette_formats::onnx::Constant;
 use std::rc::Rc;
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Debug, Clone)]
 pub(super) enum Item {
     /// An activation with a static shape.

@@ -63,7 +63,7 @@ fn nodes<'a>(to: &mut Importer<'a>, graph: &'a onnx::Graph, depth: usize) -> Res
     Ok(())
 }
 
-/// What the inputs of a node stand for; none where an optional input is absent.
+/// Returns the items of the inputs of a node; none where an optional input is absent.
 fn inputs(to: &Importer, node: &onnx::Node) -> Result<Vec<Option<Item>>> {
     let input = |name: &String| match to.item(name) {
         None if !name.is_empty() => Err(missing(name)),
