@@ -51,6 +51,7 @@ mod messages;
 mod minilm;
 mod narrow;
 mod on_policy;
+mod onnx;
 mod out_of_memory;
 mod output_paths;
 mod permuted;

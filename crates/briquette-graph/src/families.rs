@@ -52,6 +52,7 @@ use crate::config::Config;
 use crate::graph::Graph;
 use crate::graph_headers::GraphHeaders;
 use crate::headers::Headers;
+use crate::onnx::{self, InputDims};
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, model_config};
 use serde::{Deserialize, Serialize};
@@ -303,7 +304,20 @@ pub fn build(headers: &Headers, config: &Config, extents: Extents) -> Result<Opt
 /// - Input: see [`build`].
 /// - Io: `config.json` cannot be read.
 pub fn graph_of(checkpoint: &Checkpoint, extents: Extents) -> Result<Option<Graph>> {
-    let tensors = GraphHeaders::of(checkpoint);
+    graph_with(checkpoint, &InputDims { extents, ..InputDims::default() })
+}
+
+/// Builds the graph of a checkpoint on disk for inputs with named extents, which only ONNX models have. See [`graph_of`].
+fn graph_with(checkpoint: &Checkpoint, dims: &InputDims) -> Result<Option<Graph>> {
+    if let Some(file) = checkpoint.onnx_file() {
+        let found = onnx::import(file, dims);
+        return found.map(Some).map_err(|error| error.at(briquette_core::shown_path(checkpoint.path())));
+    }
+    if let Some(name) = dims.named.keys().next() {
+        let message = "only ONNX models have named extents; use --batch, --tokens and --image";
+        return Err(Error::config(format!("--dim {name}: {message}")));
+    }
+    let (tensors, extents) = (GraphHeaders::of(checkpoint), dims.extents);
     let found = parsed(checkpoint).and_then(|config| build(&tensors.headers(), &config, extents));
     found.map_err(|error| error.at(briquette_core::shown_path(checkpoint.path())))
 }
@@ -313,8 +327,8 @@ pub fn graph_of(checkpoint: &Checkpoint, extents: Extents) -> Result<Option<Grap
 /// # Errors
 /// - Input: no family knows the model.
 /// - See [`graph_of`].
-pub fn known_graph_of(checkpoint: &Checkpoint, extents: Extents) -> Result<Graph> {
-    match graph_of(checkpoint, extents)? {
+pub fn known_graph_of(checkpoint: &Checkpoint, dims: &InputDims) -> Result<Graph> {
+    match graph_with(checkpoint, dims)? {
         Some(graph) => Ok(graph),
         None => {
             let error = unknown(&GraphHeaders::of(checkpoint).headers(), &parsed(checkpoint)?);

@@ -58,6 +58,7 @@ mod graph_headers;
 pub mod headers;
 pub mod lower;
 pub mod multiply_adds;
+pub mod onnx;
 pub mod op;
 mod order;
 pub mod pairs;

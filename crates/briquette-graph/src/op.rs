@@ -100,6 +100,13 @@ pub enum Primitive {
         /// Step of the window.
         stride: Vec<usize>,
     },
+    /// An operation that changes only the extents after the second axis, by its name in another format. It is not executed.
+    Spatial {
+        /// The operation's name where it comes from.
+        name: String,
+        /// The extents after the second axis.
+        space: Vec<usize>,
+    },
     /// Softmax along an axis.
     Softmax {
         /// The axis.
@@ -242,7 +249,7 @@ impl Primitive {
             Self::Pad { .. } | Self::PadSame { .. } => "pad",
             Self::Softmax { .. } => "softmax",
             Self::Route(_) => "route",
-            Self::Unknown { name, .. } => name,
+            Self::Spatial { name, .. } | Self::Unknown { name, .. } => name,
         }
     }
 }

@@ -9,6 +9,7 @@ use briquette_graph::coupling::coupling_groups;
 use briquette_graph::families::build;
 use briquette_graph::fold::sections;
 use briquette_graph::multiply_adds::multiply_adds;
+use briquette_graph::onnx::InputDims;
 use briquette_graph::{
     Composite, Config, Extents, Graph, Headers, Node, Op, Operand, Primitive, ValueId, graph_of, known_graph_of,
 };
@@ -293,7 +294,7 @@ fn a_model_of_no_family_has_no_graph_and_the_error_names_those_that_have() {
     let message = |path: &Path| {
         let checkpoint = Checkpoint::open(path).unwrap();
         assert!(graph_of(&checkpoint, Extents::default()).unwrap().is_none());
-        let error = known_graph_of(&checkpoint, Extents::default()).unwrap_err();
+        let error = known_graph_of(&checkpoint, &InputDims::default()).unwrap_err();
         assert_eq!((error.exit_code(), error.to_string().lines().count()), (4, 1), "{error}");
         error.to_string()
     };

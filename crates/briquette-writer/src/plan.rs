@@ -12,6 +12,7 @@ use crate::treatment::{BlockBytes, SharedTreatments, Solve, Treatment};
 use crate::weight_norm::WeightNorm;
 use briquette_core::encoded::{Codes, Storage};
 use briquette_core::{Coding, DType, Hash128, InputStats, InputView, OutputAxis, Result, Role, Rows};
+use briquette_formats::onnx::Skeleton;
 use briquette_formats::output_format::FilePart;
 use briquette_formats::{OutputFormat, TensorInfo, WeightLayout, limits, quantization_config};
 use briquette_methods::prune::Score;
@@ -55,6 +56,8 @@ pub struct Plan<'a> {
     pub norms: BTreeMap<usize, WeightNorm>,
     /// The sizes of the pieces in which tensors are read.
     pub piece_sizes: PieceSizes,
+    /// The files of the model, if the output is a copy of them with other values.
+    pub skeleton: Option<Arc<Skeleton>>,
 }
 
 /// Marks an untied tensor. A model has fewer tensors than this.
@@ -120,6 +123,7 @@ impl<'a> Plan<'a> {
             remarks: Vec::new(),
             inputs: BTreeMap::new(),
             norms: BTreeMap::new(),
+            skeleton: None,
         }
     }
 }

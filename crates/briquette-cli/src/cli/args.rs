@@ -49,7 +49,7 @@ pub(crate) enum Command {
     /// List tensors with type, shape, size and role, and existing compression
     #[command(after_help = "Example: briquette inspect models/minilm --zeros\n\n\
         Reads safetensors (one file or shards), PyTorch .pt/.pth/.bin of any version, the weights of TorchScript programs, \
-        burnpack .bpk, compressed-tensors, and outputs of briquette. From a training checkpoint, it lists the model \
+        burnpack .bpk, ONNX, compressed-tensors, and outputs of briquette. From a training checkpoint, it lists the model \
         and the names of other entries; --key selects another entry.")]
     Inspect {
         /// A file, an index of shards, or a directory
@@ -64,11 +64,12 @@ pub(crate) enum Command {
         #[command(flatten)]
         read: ReadArgs,
     },
-    /// Show the network of a known family: nodes, weights, shapes, bytes and multiply-adds
+    /// Show the network of a known family or of an ONNX model: nodes, weights, shapes, bytes and multiply-adds
     #[command(after_help = "Examples:\n  \
         briquette graph models/minilm --tokens 64\n  \
         briquette graph models/minilm --groups\n  \
-        briquette graph models/minilm --html minilm.html\n\n\
+        briquette graph models/minilm --html minilm.html\n  \
+        briquette graph model.onnx --dim batch=1 --groups\n\n\
         Builds the graph from the headers of the file and config.json, and reads no weights. Bytes are those of dense weights. \
         `briquette recipe schema graph` describes the JSON of --json.")]
     Graph {
@@ -258,7 +259,7 @@ pub(crate) enum Command {
     Export {
         /// A file, an index of shards, or a directory
         model: PathBuf,
-        /// The format to write: briquette, compressed-tensors, dense or burnpack
+        /// The format to write: briquette, compressed-tensors, dense, burnpack, or onnx for an ONNX model
         #[arg(long, value_name = "FORMAT")]
         to: String,
         /// How codes are stored: auto (dense or sparse, whichever is smaller) or entropy

@@ -223,11 +223,11 @@ impl Blank<'_> {
 
 /// Refuses primitives that the interpreter does not run.
 fn check_runs(primitive: &Primitive) -> Result<()> {
-    use ElementFunction::{Constant, Mask};
+    use ElementFunction::{Constant, Foreign, Mask};
     let runs = match primitive {
-        Primitive::Elementwise(function) => !matches!(function, Constant | Mask),
+        Primitive::Elementwise(function) => !matches!(function, Constant | Mask | Foreign(_)),
         Primitive::PerChannel { .. } | Primitive::Gather | Primitive::Resize(_) => false,
-        Primitive::Route { .. } | Primitive::Unknown { .. } => false,
+        Primitive::Route { .. } | Primitive::Spatial { .. } | Primitive::Unknown { .. } => false,
         Primitive::AdaptivePool(size) => size.len() == 2,
         Primitive::Pool(window) => window.size.len() == 2,
         _ => true,

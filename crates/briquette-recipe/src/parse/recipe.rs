@@ -88,13 +88,13 @@ impl Recipe {
             Ok(RoleRule { patterns, role: rule.role, axis })
         };
         Ok(Self {
-            model,
             choice: raw.model.choice(),
             output,
             layout: raw.model.layout,
             roles: raw.model.roles.iter().map(rule).collect::<Result<_>>()?,
             allow_nonfinite: raw.model.allow_nonfinite,
-            profile: profile_of(raw.output.format.as_deref())?,
+            profile: format_for(raw.output.format.as_deref(), &model)?,
+            model,
             codes_entropy: codes_entropy(&raw.output, budget.as_ref().is_some_and(|budget| budget.has_steps))?,
             allow_untested: raw.output.allow_untested,
             max_shard_bytes: limits::MAX_SHARD_BYTES,
@@ -177,6 +177,15 @@ pub fn profile_of(name: Option<&str>) -> Result<OutputFormat> {
     let known = OutputFormat::NAMES.map(|(known, _)| known).join(", ");
     let message = format!("output.format: found {name:?}, expected one of {known}; did you mean {format:?}?");
     Err(Error::config(message))
+}
+
+/// Returns the format with this name, or the default for a model: ONNX for an ONNX file.
+fn format_for(name: Option<&str>, model: &Path) -> Result<OutputFormat> {
+    let is_onnx = model.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"));
+    match name {
+        None if is_onnx => Ok(OutputFormat::Onnx),
+        _ => profile_of(name),
+    }
 }
 
 /// Returns whether codes are entropy-coded; only Briquette's own format supports this.

@@ -299,6 +299,7 @@ mod tests {
             tensors,
             pools,
             outlier_pools,
+            skeleton: None,
             norms,
             layout,
             metadata,

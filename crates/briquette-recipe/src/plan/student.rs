@@ -81,6 +81,7 @@ fn untouched<'a>(
         tensors,
         pools,
         outlier_pools,
+        skeleton: None,
         norms,
         layout,
         metadata,
