@@ -29,6 +29,7 @@ pub mod manifest;
 mod manifest_file;
 pub mod model_config;
 mod name_prefix;
+pub mod onnx_write;
 mod ours;
 pub mod output_format;
 pub mod plain;

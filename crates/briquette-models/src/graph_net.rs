@@ -22,7 +22,6 @@ mod blocks;
 mod decoder;
 mod dropout;
 mod experts;
-mod frequencies;
 mod functions;
 mod fuse;
 mod head;
