@@ -58,26 +58,43 @@ fn matrix(to: &mut Emitter, weight: WeightId) -> String {
     if of.layout == OutputAxis::Last {
         return to.weight(weight);
     }
-    // A weight that others use as it is, such as a tied table, is stored once and transposed by the program.
-    let is_used_otherwise = graph.nodes.iter().any(|node| {
-        let is_linear = node.op == Op::Composite(Composite::Linear);
-        node.weights().any(|(position, used)| used == weight && !(is_linear && position == 1))
-    });
-    if is_used_otherwise || !to.forms.is_transposed_in_memory(of) {
-        let key = format!("transposed {}", weight.0);
-        return to.shared(&key, |to| {
-            let own = to.weight(weight);
-            to.transpose(&own, &[1, 0])
-        });
+    if is_used_otherwise(to, weight) || !to.forms.is_transposed_in_memory(of) {
+        let own = to.weight(weight);
+        return transposed(to, &own);
     }
     let ([n_out, n_in], dtype) = (extents(to, weight), to.float_type());
     to.streamed(weight, WeightBytes::TransposedFloats, ".transposed", dtype, vec![n_in, n_out])
 }
 
+/// Whether others than linear layers use a weight as it is, such as a tied table. It is then stored once, and the program transposes it.
+fn is_used_otherwise(to: &Emitter, weight: WeightId) -> bool {
+    to.symbolic.graph.nodes.iter().any(|node| {
+        let is_linear = node.op == Op::Composite(Composite::Linear);
+        node.weights().any(|(position, used)| used == weight && !(is_linear && position == 1))
+    })
+}
+
+/// The transposed matrix of a constant, computed once.
+fn transposed(to: &mut Emitter, name: &str) -> String {
+    to.shared(&format!("transposed {name}"), |to| to.transpose(name, &[1, 0]))
+}
+
+/// int8 codes `[in, out]`.
+fn code_matrix(to: &mut Emitter, weight: WeightId) -> String {
+    let [n_out, n_in] = extents(to, weight);
+    let is_table = is_used_otherwise(to, weight);
+    let of = &to.symbolic.graph.weights[weight.0];
+    if is_table && to.forms.table(of) == TableForm::Int8 {
+        let codes = to.streamed(weight, WeightBytes::Codes, ".codes", OnnxType::I8, vec![n_out, n_in]);
+        return transposed(to, &codes);
+    }
+    to.streamed(weight, WeightBytes::TransposedCodes, ".codes", OnnxType::I8, vec![n_in, n_out])
+}
+
 /// Dequantizes int8 codes `[in, out]`, and multiplies floats.
 fn dequantized(to: &mut Emitter, x: &str, weight: WeightId) -> String {
-    let [n_out, n_in] = extents(to, weight);
-    let codes = to.streamed(weight, WeightBytes::TransposedCodes, ".codes", OnnxType::I8, vec![n_in, n_out]);
+    let [n_out, _] = extents(to, weight);
+    let codes = code_matrix(to, weight);
     let scales = to.streamed(weight, WeightBytes::RowScales, ".scale", OnnxType::F32, vec![n_out]);
     let mut matrix = to.op("DequantizeLinear", &[&codes, &scales], vec![("axis", OnnxAttribute::Int(1))]);
     if to.float_type() != OnnxType::F32 {
@@ -88,10 +105,10 @@ fn dequantized(to: &mut Emitter, x: &str, weight: WeightId) -> String {
 
 /// Rounds inputs to 8 bits, multiplies integers and scales the sums.
 fn dynamic(to: &mut Emitter, input: Operand, x: &str, weight: WeightId, has_input_scale: bool) -> String {
-    let [n_out, n_in] = extents(to, weight);
+    let [n_out, _] = extents(to, weight);
     let is_half = to.float_type() != OnnxType::F32;
     let [rounded, scale, zero] = rounded(to, input, x, weight, has_input_scale);
-    let codes = to.streamed(weight, WeightBytes::TransposedCodes, ".codes", OnnxType::I8, vec![n_in, n_out]);
+    let codes = code_matrix(to, weight);
     let scales = to.streamed(weight, WeightBytes::RowScales, ".scale", OnnxType::F32, vec![n_out]);
     let sums = to.plain("MatMulInteger", &[&rounded, &codes, &zero]);
     let sums = to.cast(&sums, OnnxType::F32);
@@ -161,9 +178,10 @@ pub(super) fn table(to: &mut Emitter, inputs: &[Operand]) -> String {
     match (inputs[0], form) {
         (Operand::Weight(weight), TableForm::Int8) => {
             let [n_rows, width] = extents(to, weight);
-            let codes = to.streamed(weight, WeightBytes::Codes, ".rows", OnnxType::I8, vec![n_rows, width]);
-            let scales = to.streamed(weight, WeightBytes::RowScales, ".row_scale", OnnxType::F32, vec![n_rows, 1]);
+            let codes = to.streamed(weight, WeightBytes::Codes, ".codes", OnnxType::I8, vec![n_rows, width]);
+            let scales = to.streamed(weight, WeightBytes::RowScales, ".scale", OnnxType::F32, vec![n_rows]);
             let (codes, scales) = (to.plain("Gather", &[&codes, &indices]), to.plain("Gather", &[&scales, &indices]));
+            let scales = to.unsqueeze(&scales, &[-1]);
             let codes = to.cast(&codes, OnnxType::F32);
             let rows = to.plain("Mul", &[&codes, &scales]);
             if to.float_type() == OnnxType::F32 { rows } else { to.cast(&rows, to.float_type()) }
