@@ -12,7 +12,7 @@ pub use verify::{OnnxVerified, is_onnx_output, verify_onnx};
 
 use briquette_core::{Error, Result, shown_path};
 use briquette_formats::onnx_write::{
-    LARGEST_FILE, MODEL_FILE, OnnxData, OnnxModel, OnnxTensor, check_onnx, write_onnx,
+    LARGEST_FILE, MODEL_FILE, OnnxData, OnnxModel, OnnxTensor, OnnxValue, check_onnx, write_onnx,
 };
 use briquette_formats::{
     Checkpoint, Choice, Draft, InputFile, TensorSource, companions, model_config, model_dir, sums,
@@ -93,7 +93,8 @@ pub fn export(request: &OnnxRequest, options: &RunOptions) -> Result<OnnxExport>
     let quantized = request.dynamic.as_ref().map(|dynamic| QuantizedLayers::new(&checkpoint, dynamic, options));
     let quantized = quantized.transpose()?;
     let stored = StoredForms::of(&checkpoint);
-    let forms: &dyn WeightForms = quantized.as_ref().map_or(&stored as &dyn WeightForms, |layers| layers);
+    let forms: &dyn WeightForms =
+        quantized.as_ref().map_or(&stored as &dyn WeightForms, |layers| layers as &dyn WeightForms);
     let mut network = to_onnx(&build, request.float, forms).map_err(at_model)?;
     network.model.metadata = metadata(&checkpoint, request)?;
     let reader = WeightReader::new(&checkpoint, &network.graph, request.float, quantized.as_ref())?;
@@ -170,8 +171,6 @@ fn fill(
     write_sums(draft, &check_stop)?;
     checkpoint.check_unchanged()?;
     options.progress.end();
-    let names =
-        |values: &[briquette_formats::onnx_write::OnnxValue]| values.iter().map(|value| value.name.clone()).collect();
     Ok(OnnxExport {
         output: request.output.clone(),
         opset: model.opset,
@@ -183,6 +182,10 @@ fn fill(
         model_bytes: written.model_bytes,
         data_bytes: written.data_bytes,
     })
+}
+
+fn names(values: &[OnnxValue]) -> Vec<String> {
+    values.iter().map(|value| value.name.clone()).collect()
 }
 
 fn streamed(model: &OnnxModel) -> impl Iterator<Item = &OnnxTensor> {

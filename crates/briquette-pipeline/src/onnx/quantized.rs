@@ -69,7 +69,7 @@ impl<'a> QuantizedLayers<'a> {
             let names: Vec<&str> = group.iter().map(|id| graph.weights[id.0].name.as_str()).collect();
             let is_scalable = |name: &&str| self.layers.contains_key(*name) && !self.tables.contains(*name);
             let of = |name: &&str| statistics.layers.get(name.strip_suffix(".weight").unwrap_or(name));
-            let Some(stats) = names.iter().find_map(of).filter(|_| names.iter().all(|name| is_scalable(&name))) else {
+            let Some(stats) = names.iter().find_map(of).filter(|_| names.iter().all(is_scalable)) else {
                 continue;
             };
             let matrices = names.iter().map(|name| self.values(name)).collect::<Result<Vec<_>>>()?;
@@ -149,22 +149,22 @@ fn coded(values: &[f32], n_cols: usize) -> RowCodes {
     found
 }
 
-fn weights_at(graph: &Graph, composite: &Composite, position: usize) -> impl Iterator<Item = String> {
-    let op = Op::Composite(composite.clone());
-    let nodes = graph.nodes.iter().filter(move |node| node.op == op);
-    let at =
-        nodes.flat_map(|node| node.weights().filter(|(at, _)| *at == position).map(|(_, id)| id).collect::<Vec<_>>());
-    let of = at.map(|id| &graph.weights[id.0]);
+/// Names of the matrices `[out, in]` or `[rows, width]` that nodes of this kind have at a position.
+fn weights_at(graph: &Graph, composite: Composite, position: usize) -> Vec<String> {
+    let op = Op::Composite(composite);
+    let nodes = graph.nodes.iter().filter(|node| node.op == op);
+    let all = nodes.flat_map(|node| node.weights()).filter(|(at, _)| *at == position);
+    let weights = all.map(|(_, id)| &graph.weights[id.0]);
     let fits = |weight: &&Weight| weight.shape.0.len() == 2 && weight.layout == OutputAxis::First;
-    of.filter(fits).map(|weight| weight.name.clone()).collect::<Vec<_>>().into_iter()
+    weights.filter(fits).map(|weight| weight.name.clone()).collect()
 }
 
 fn linear_weights(graph: &Graph) -> BTreeMap<String, InputScale> {
-    weights_at(graph, &Composite::Linear, 1).map(|name| (name, None)).collect()
+    weights_at(graph, Composite::Linear, 1).into_iter().map(|name| (name, None)).collect()
 }
 
 fn table_weights(graph: &Graph) -> BTreeSet<String> {
-    weights_at(graph, &Composite::Embedding, 0).collect()
+    weights_at(graph, Composite::Embedding, 0).into_iter().collect()
 }
 
 impl WeightForms for QuantizedLayers<'_> {
