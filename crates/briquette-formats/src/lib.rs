@@ -30,6 +30,7 @@ mod manifest_file;
 pub mod model_config;
 mod name_prefix;
 pub mod onnx;
+pub mod onnx_write;
 mod ours;
 pub mod output_format;
 pub mod plain;

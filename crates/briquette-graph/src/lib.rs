@@ -46,6 +46,7 @@
 
 pub mod blocks;
 pub mod builder;
+pub mod computed_inputs;
 pub mod config;
 pub mod coupling;
 mod edit;
@@ -67,6 +68,7 @@ pub mod roles;
 mod shapes;
 pub mod siblings;
 pub mod ties;
+pub mod to_onnx;
 mod union_find;
 pub mod words;
 

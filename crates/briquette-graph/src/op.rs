@@ -1,6 +1,7 @@
 //! Operations: primitives, and composites that expand to primitives.
 
 mod attention;
+mod frequencies;
 mod function;
 mod routing;
 mod window;

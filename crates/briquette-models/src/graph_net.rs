@@ -23,7 +23,6 @@ mod decoder;
 mod dropout;
 mod encoder_decoder;
 mod experts;
-mod frequencies;
 mod functions;
 mod fuse;
 mod head;

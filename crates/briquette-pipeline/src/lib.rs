@@ -29,6 +29,7 @@ mod identity;
 #[cfg(feature = "nn")]
 pub mod in_memory;
 pub mod memory;
+pub mod onnx;
 pub mod open;
 pub mod run;
 pub mod sensitivity;

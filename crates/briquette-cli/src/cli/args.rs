@@ -6,6 +6,7 @@ use super::choice::{ChoiceArgs, ModelArgs, ReadArgs};
 use super::common::Common;
 use super::generate::GenerateArgs;
 use super::graph::GraphArgs;
+use super::onnx::OnnxArgs;
 use super::sensitivity::SensitivityArgs;
 use super::stage_flags::What;
 use super::values::parse_batch_size;
@@ -254,17 +255,22 @@ pub(crate) enum Command {
     Devices,
     /// Convert a model to another format; dense is bit-exact for plain checkpoints
     #[command(
-        after_help = "Examples:\n  briquette export out/small --to dense -o out/dense\n  briquette export model.pt --to burnpack -o out/bpk\n  briquette export out/small --to briquette --storage entropy -o out/smaller"
+        after_help = "Examples:\n  briquette export out/small --to dense -o out/dense\n  briquette export model.pt --to burnpack -o out/bpk\n  briquette export out/small --to briquette --storage entropy -o out/smaller\n  briquette export models/minilm --to onnx -o out/onnx\n  briquette export models/minilm --to onnx --quantize int8-dynamic --statistics minilm.stats.safetensors -o out/onnx-int8\n\n\
+        onnx needs a model of a known family (see `briquette graph`). Inputs and outputs have the names of transformers' own exports. \
+        int8-dynamic becomes integer products, codes in groups become MatMulNBits, and all codes are kept."
     )]
     Export {
         /// A file, an index of shards, or a directory
         model: PathBuf,
-        /// The format to write: briquette, compressed-tensors, dense, burnpack, or onnx for an ONNX model
+        /// The format to write: briquette, compressed-tensors, dense, burnpack or onnx
         #[arg(long, value_name = "FORMAT")]
         to: String,
         /// How codes are stored: auto (dense or sparse, whichever is smaller) or entropy
         #[arg(long, value_name = "STORAGE")]
         storage: Option<String>,
+        /// How to write ONNX
+        #[command(flatten)]
+        onnx: OnnxArgs,
         /// The directory to write
         #[arg(long, short, value_name = "OUT")]
         output: PathBuf,

@@ -1,6 +1,5 @@
 //! Attention of a graph: with or without a mask, grouped heads, rotary positions, windows and cached keys.
 
-use super::frequencies::{amplitude, inverse_frequencies};
 use super::steps::AttentionCall;
 use crate::attention::{attend_causally, attend_to_kept, attend_to_source, attend_to_tokens, merge_heads, split_heads};
 use crate::cache::KeyValues;
@@ -55,13 +54,13 @@ impl RunTokens<'_> {
         let known = self.rotations.iter().position(|(known, of, _)| known == rotary && *of == width);
         let at = known.unwrap_or_else(|| {
             let n_tokens = self.positions.iter().max().map_or(0, |last| last + 1);
-            let frequencies = inverse_frequencies(rotary, width, n_tokens);
+            let frequencies = rotary.inverse_frequencies(width, n_tokens);
             let rotation = Rotation::new(&frequencies, self.positions.iter().copied());
             self.rotations.push((rotary.clone(), width, rotation));
             self.rotations.len() - 1
         });
         let turned = self.rotations[at].2.apply(x, heads);
-        match amplitude(rotary) {
+        match rotary.amplitude() {
             1.0 => turned,
             amplitude => turned * amplitude,
         }

@@ -3,6 +3,7 @@
 use super::attend::RunTokens;
 use super::value::AnyTensor;
 use crate::cache::KeyValues;
+use briquette_graph::computed_inputs::{bucket_of, relative_bucket, window_distances, window_mask};
 use briquette_graph::{Graph, InputSource, Node, ValueId};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
@@ -143,10 +144,10 @@ impl RunInputs {
                 relative_buckets(ids.dims()[1], [buckets, longest], &ids.device()).into()
             }
             (InputKind::Images(_) | InputKind::Read, InputSource::WindowDistances { window }) => {
-                window_distances(window, device).into()
+                window_distances_on(window, device).into()
             }
             (InputKind::Images(_) | InputKind::Read, InputSource::WindowMask { grid, window, shift }) => {
-                window_mask(grid, window, shift, device).into()
+                window_mask_on(grid, window, shift, device).into()
             }
             (_, source) => panic!("an input {source:?} was not given"),
         }
@@ -176,40 +177,17 @@ fn first_positions(caches: &[KeyValues]) -> Vec<usize> {
     caches.iter().map(KeyValues::n_tokens).collect()
 }
 
-/// Returns the number of each relative position in a window, `[patches, patches]`; see [`InputSource`].
-fn window_distances(window: usize, device: &Device) -> Tensor<2, Int> {
+/// Returns the number of each relative position in a window, `[patches, patches]`.
+fn window_distances_on(window: usize, device: &Device) -> Tensor<2, Int> {
     let n = window * window;
-    let number = |query: usize, key: usize| {
-        let along = |query: usize, key: usize| (query + window - 1 - key) as i64;
-        along(query / window, key / window) * (2 * window as i64 - 1) + along(query % window, key % window)
-    };
-    let all: Vec<i64> = (0..n * n).map(|at| number(at / n, at % n)).collect();
-    Tensor::from_data(TensorData::new(all, [n, n]), device)
+    Tensor::from_data(TensorData::new(window_distances(window), [n, n]), device)
 }
 
-/// Returns -100 where a query must not see a key, `[windows, 1, patches, patches]` of one image; see [`InputSource`].
-///
-/// A shift moves rows and columns from the beginning of an image to its end. Patches of different parts do not see each other.
-fn window_mask(grid: [usize; 2], window: usize, shift: [usize; 2], device: &Device) -> Tensor<4> {
-    let n = window * window;
-    let columns = grid[1] / window;
-    // The part of an axis: before the last window, in it, or moved.
-    let part = |axis: usize, at: usize| match grid[axis] {
-        extent if shift[axis] > 0 && at >= extent - shift[axis] => 2,
-        extent if shift[axis] > 0 && at >= extent - window => 1,
-        _ => 0,
-    };
-    let part_of = |of: usize, patch: usize| {
-        let (row, column) = (of / columns * window + patch / window, of % columns * window + patch % window);
-        3 * part(0, row) + part(1, column)
-    };
-    let n_windows = grid[0] / window * columns;
-    let score = |at: usize| {
-        let (of, query, key) = (at / (n * n), at / n % n, at % n);
-        if part_of(of, query) == part_of(of, key) { 0.0_f32 } else { -100.0 }
-    };
-    let all: Vec<f32> = (0..n_windows * n * n).map(score).collect();
-    Tensor::from_data(TensorData::new(all, [n_windows, 1, n, n]), device)
+/// Returns -100 where a query must not see a key, `[windows, 1, patches, patches]` of one image.
+fn window_mask_on(grid: [usize; 2], window: usize, shift: [usize; 2], device: &Device) -> Tensor<4> {
+    let (n, mask) = (window * window, window_mask(grid, window, shift));
+    let n_windows = mask.len() / (n * n);
+    Tensor::from_data(TensorData::new(mask, [n_windows, 1, n, n]), device)
 }
 
 fn positions(first: &[usize], length: usize) -> Vec<usize> {
@@ -246,24 +224,9 @@ fn target_buckets([first, n]: [usize; 2], [buckets, longest]: [usize; 2], device
     Tensor::from_data(TensorData::new(all, [n, n_keys]), device)
 }
 
-/// Returns the bucket of a distance: one each for the first half, then wider ones.
-fn bucket_of(distance: usize, buckets: usize, longest: usize) -> usize {
-    let exact = buckets / 2;
-    if distance < exact {
-        return distance;
-    }
-    let log = |x: f64| (x / exact as f64).ln();
-    let beyond = log(distance as f64) / log(longest as f64) * (buckets - exact) as f64;
-    (exact + beyond as usize).min(buckets - 1)
-}
-
 /// Returns the bucket of the distance from each query to each key, `[length, length]`; see [`InputSource`].
 fn relative_buckets(length: usize, [buckets, longest]: [usize; 2], device: &Device) -> Tensor<2, Int> {
-    let half = buckets / 2;
-    let bucket = |query: usize, key: usize| {
-        let of_distance = bucket_of(query.abs_diff(key), half, longest);
-        (of_distance + if key > query { half } else { 0 }) as i64
-    };
-    let all: Vec<i64> = (0..length * length).map(|at| bucket(at / length, at % length)).collect();
+    let bucket = |at: usize| relative_bucket((at % length) as i64 - (at / length) as i64, buckets, longest);
+    let all: Vec<i64> = (0..length * length).map(bucket).collect();
     Tensor::from_data(TensorData::new(all, [length, length]), device)
 }
