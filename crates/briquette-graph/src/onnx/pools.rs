@@ -28,10 +28,7 @@ pub(super) fn pool(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
             return Some(vec![Item::Value(to.emit(Primitive::Pool(window), &[x])?)]);
         }
     }
-    let space = match to.declared_shape(given.node.outputs.first()?) {
-        Some(declared) => declared.get(2..)?.to_vec(),
-        None => (0..n_space).map(|at| pooled(given, shape[at + 2], at, n_space)).collect::<Option<_>>()?,
-    };
+    let space: Vec<usize> = (0..n_space).map(|at| pooled(given, shape[at + 2], at, n_space)).collect::<Option<_>>()?;
     Some(vec![Item::Value(to.emit(Primitive::Spatial { name: name.into(), space }, &[x])?)])
 }
 
