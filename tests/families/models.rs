@@ -29,7 +29,7 @@ pub(super) fn with(fixture: &str) -> Sandbox {
     sandbox.write("held.txt", "A cat sat on the mat.\nThe dog ran.\nSnow fell on the town, and no one spoke.\n");
     let pair = |(source, target): (&str, &str)| json!({ "source": source, "target": target }).to_string() + "\n";
     let words: Vec<&str> = text.split_whitespace().take(48).collect();
-    let pairs: String = words.chunks(3).map(|three| pair((&three[..2].join(" "), three[2]))).collect();
+    let pairs: String = words.chunks_exact(3).map(|three| pair((three[..2].join(" ").as_str(), three[2]))).collect();
     sandbox.write("pairs.jsonl", pairs);
     let held = [("A cat", "sat down"), ("The dog ran.", "it ran"), ("Snow fell", "on the town")];
     sandbox.write("held.jsonl", held.map(pair).concat());
