@@ -34,6 +34,7 @@ mod resnet;
 mod resnet_transformers;
 mod roberta;
 mod rotary;
+pub mod shrunk_config;
 mod sizes;
 mod swin;
 mod swin_names;
