@@ -65,6 +65,7 @@ mod roles;
 mod sandbox;
 mod screen;
 mod sensitivity;
+mod shrink;
 mod signals;
 mod solve;
 mod student_sizes;

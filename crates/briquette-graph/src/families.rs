@@ -35,6 +35,7 @@ mod resnet;
 mod resnet_transformers;
 mod roberta;
 mod rotary;
+pub mod shrunk_config;
 mod sizes;
 mod swin;
 mod swin_names;

@@ -21,6 +21,7 @@ const OUR_OWN: [&str; 9] = [
     "report.html",
     "distill.json",
     "factorize.json",
+    "shrink.json",
     "metrics.jsonl",
     "model.safetensors.index.json",
 ];

@@ -90,6 +90,14 @@ pub(super) fn fused_split(to: &mut GraphBuilder, path: &str, sizes: &[usize], x:
     to.nodes(&format!("{path}.split"), split, &[x.into()], sizes.len())
 }
 
+/// Counts the heads of keys of a fused layer with `n_out` outputs: `(n + 2) · width` for each, with `n` heads of queries.
+///
+/// Fewer heads than `config.json` has are left after structured pruning. `usual` is returned if `n_out` fits no number of heads.
+pub(super) fn fused_kv_heads(n_out: usize, width: usize, n: usize, usual: usize) -> usize {
+    let each = n.saturating_add(2).saturating_mul(width);
+    if each > 0 && n_out > 0 && n_out.is_multiple_of(each) { n_out / each } else { usual }
+}
+
 /// The width of a head: the model's width over its heads.
 pub(super) fn head_width(width: usize, heads: usize) -> Result<usize> {
     match width.is_multiple_of(heads) {

@@ -37,7 +37,7 @@ pub struct Recipe {
     pub allow_untested: bool,
     /// Largest size of a shard; the limit of the format by default.
     pub max_shard_bytes: u64,
-    /// Distill and factorize stages, each with the stages before it. Each needs the finished model of the
+    /// Distill, factorize and shrink stages, each with the stages before it. Each needs the finished model of the
     /// previous part.
     pub parts: Vec<RecipePart>,
     /// The stages after the last part.
@@ -111,12 +111,12 @@ impl Recipe {
 }
 
 impl Recipe {
-    /// Returns the stages before the first factorize stage, which work on the model's own tensors.
+    /// Returns the stages before the first factorize or shrink stage, which work on the model's own tensors.
     ///
-    /// A factorize stage replaces one tensor by two. Training changes only values.
+    /// These stages replace tensors. Training changes only values.
     pub fn file_stages(&self) -> impl Iterator<Item = &Stage> {
-        let is_factorize = |part: &RecipePart| matches!(part.then, ModelStage::Factorize(_));
-        let n_parts = self.parts.iter().position(is_factorize);
+        let is_transform = |part: &RecipePart| matches!(part.then, ModelStage::Transform(_));
+        let n_parts = self.parts.iter().position(is_transform);
         let last = if n_parts.is_none() { &self.stages[..] } else { &[] };
         self.parts[..n_parts.map_or(self.parts.len(), |n| n + 1)].iter().flat_map(|part| &part.stages).chain(last)
     }
