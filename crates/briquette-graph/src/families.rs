@@ -305,7 +305,7 @@ pub fn build(headers: &Headers, config: &Config, extents: Extents) -> Result<Opt
 /// - Input: see [`build`].
 /// - Io: `config.json` cannot be read.
 pub fn graph_of(checkpoint: &Checkpoint, extents: Extents) -> Result<Option<Graph>> {
-    graph_with(checkpoint, &InputDims { extents, ..InputDims::default() })
+    graph_with(checkpoint, &extents.into())
 }
 
 /// Builds the graph of a checkpoint on disk for inputs with named extents, which only ONNX models have. See [`graph_of`].

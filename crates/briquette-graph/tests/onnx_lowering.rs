@@ -5,7 +5,7 @@
 use briquette_formats::Checkpoint;
 use briquette_formats::onnx_write::{OnnxData, OnnxDim, OnnxModel, OnnxType};
 use briquette_graph::to_onnx::{LinearForm, OnnxFloat, OnnxNetwork, TableForm, WeightBytes, WeightForms, to_onnx};
-use briquette_graph::{Weight, known_graph_of};
+use briquette_graph::{Extents, Weight, known_graph_of};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -34,7 +34,7 @@ fn families() -> PathBuf {
 
 fn network(name: &str, float: OnnxFloat, forms: &Forms) -> briquette_core::Result<OnnxNetwork> {
     let checkpoint = Checkpoint::open(&families().join(name)).unwrap();
-    to_onnx(&|extents| known_graph_of(&checkpoint, extents), float, forms)
+    to_onnx(&|extents: Extents| known_graph_of(&checkpoint, &extents.into()), float, forms)
 }
 
 fn model(name: &str) -> OnnxModel {

@@ -18,7 +18,7 @@ use briquette_formats::{
     Checkpoint, Choice, Draft, InputFile, TensorSource, companions, model_config, model_dir, sums,
 };
 use briquette_graph::to_onnx::{OnnxNetwork, WeightBytes, WeightForms, to_onnx};
-use briquette_graph::{GraphHeaders, known_graph_of};
+use briquette_graph::{Extents, GraphHeaders, known_graph_of};
 use briquette_writer::RunOptions;
 use bytes::WeightReader;
 use forms::StoredForms;
@@ -89,7 +89,7 @@ pub fn export(request: &OnnxRequest, options: &RunOptions) -> Result<OnnxExport>
     let checkpoint = Checkpoint::open_as(&request.model, &request.choice)?;
     let at_model = |error: Error| error.at(shown_path(&request.model));
     check_exportable(&checkpoint).map_err(at_model)?;
-    let build = |extents| known_graph_of(&checkpoint, extents);
+    let build = |extents: Extents| known_graph_of(&checkpoint, &extents.into());
     let quantized = request.dynamic.as_ref().map(|dynamic| QuantizedLayers::new(&checkpoint, dynamic, options));
     let quantized = quantized.transpose()?;
     let stored = StoredForms::of(&checkpoint);

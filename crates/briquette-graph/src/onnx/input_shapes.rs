@@ -15,6 +15,12 @@ pub struct InputDims {
     pub extents: Extents,
 }
 
+impl From<Extents> for InputDims {
+    fn from(extents: Extents) -> Self {
+        Self { extents, ..Self::default() }
+    }
+}
+
 impl InputDims {
     /// Returns the shape of an input.
     ///

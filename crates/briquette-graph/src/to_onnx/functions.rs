@@ -55,7 +55,7 @@ pub(super) fn apply(to: &mut Emitter, node: NodeId, function: ElementFunction, x
             to.plain("Mul", &[x, &gate])
         }
         ElementFunction::Add | ElementFunction::Sub | ElementFunction::Mul => x.to_string(),
-        ElementFunction::Constant | ElementFunction::Mask => {
+        ElementFunction::Constant | ElementFunction::Mask | ElementFunction::Foreign(_) => {
             return Err(to.refused(node, &format!("found {:?}", function.name())));
         }
     })

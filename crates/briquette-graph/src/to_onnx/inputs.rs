@@ -38,6 +38,13 @@ pub(super) fn add(to: &mut Emitter) -> Result<()> {
                 let message = "found an input that is neither text nor images; ONNX export needs a known family";
                 return Err(Error::input(message).at(&graph.values[input.value.0]));
             }
+            InputSource::TargetIds
+            | InputSource::TargetPositionIds { .. }
+            | InputSource::TargetBuckets { .. }
+            | InputSource::SoundFeatures => {
+                let message = "found an encoder-decoder, which ONNX export does not support; export to dense instead";
+                return Err(Error::input(message).at(&graph.values[input.value.0]));
+            }
             InputSource::PositionIds { offset, skips_padding } => position_ids(to, offset, skips_padding),
             InputSource::RelativeBuckets { buckets, longest } => relative_buckets(to, buckets, longest),
             InputSource::WindowDistances { window } => {

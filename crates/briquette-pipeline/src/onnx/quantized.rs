@@ -6,10 +6,11 @@ use briquette_core::rows::to_f32;
 use briquette_core::{Error, Grid, OutputAxis, Result};
 use briquette_formats::input_stats::StatisticsFile;
 use briquette_formats::{Checkpoint, TensorSource};
+use briquette_graph::onnx::InputDims;
 use briquette_graph::op::{Composite, Op};
 use briquette_graph::siblings::siblings;
 use briquette_graph::to_onnx::{LinearForm, TableForm, WeightBytes, WeightForms};
-use briquette_graph::{Extents, Graph, Weight, WeightId, known_graph_of};
+use briquette_graph::{Graph, Weight, WeightId, known_graph_of};
 use briquette_methods::quant::{input_scale, range};
 use briquette_writer::RunOptions;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,7 +47,7 @@ struct RowCodes {
 impl<'a> QuantizedLayers<'a> {
     /// Finds linear layers and tables, and chooses the vectors of layers that have statistics.
     pub(super) fn new(checkpoint: &'a Checkpoint, how: &DynamicInt8, options: &RunOptions) -> Result<Self> {
-        let graph = known_graph_of(checkpoint, Extents::default())?;
+        let graph = known_graph_of(checkpoint, &InputDims::default())?;
         let tensors = checkpoint.tensors().iter().enumerate();
         let places = tensors.map(|(place, info)| (info.name.as_str(), place)).collect();
         let (layers, tables) = (linear_weights(&graph), table_weights(&graph));

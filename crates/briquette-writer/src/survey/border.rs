@@ -234,6 +234,7 @@ mod tests {
         let (outlier_pools, norms) = (Vec::new(), BTreeMap::new());
         Plan {
             piece_sizes: PieceSizes::LARGE,
+            skeleton: None,
             tensors,
             pools,
             outlier_pools,

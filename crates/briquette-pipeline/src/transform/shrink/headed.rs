@@ -6,6 +6,7 @@ use briquette_graph::coupling::{Couplings, UnitId};
 use briquette_graph::families::shrunk_config::{ConfigChange, with_blocks, without_units};
 use briquette_graph::families::{build, family_of};
 use briquette_graph::multiply_adds::multiply_adds;
+use briquette_graph::onnx::InputDims;
 use briquette_graph::shrink::{KeptIndices, Shrunk};
 use briquette_graph::{Config, Extents, Graph, Headers, Operand, known_graph_of};
 use briquette_recipe::Recipe;
@@ -50,7 +51,7 @@ impl HeadedModel {
         let infos = checkpoint.tensors().to_vec();
         let headers = Headers::new(&infos, None);
         if family_of(&headers, &config).is_none() {
-            known_graph_of(checkpoint, Extents::default())?;
+            known_graph_of(checkpoint, &InputDims::default())?;
         }
         let graph = graph_of(&infos, &config).map_err(|error| error.at(shown_path(checkpoint.path())))?;
         let places = (0..infos.len()).collect();
