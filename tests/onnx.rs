@@ -65,7 +65,7 @@ fn a_quantized_model_has_the_dequantized_values_and_external_data_stays_external
 fn stages_that_an_onnx_file_cannot_hold_are_refused() {
     let sandbox = with_fixtures();
     sandbox
-        .write("w/model.safetensors", &std::fs::read(repository().join("fixtures/digits/model.safetensors")).unwrap());
+        .write("w/model.safetensors", std::fs::read(repository().join("fixtures/digits/model.safetensors")).unwrap());
     for (line, phrase) in [
         ("compress m/convolutions.onnx --cast f16 -o out", "an ONNX file keeps the type"),
         ("compress m/convolutions.onnx --bytes 1kB -o out", "remove the budget"),

@@ -151,7 +151,9 @@ fn shapes_of_operators_follow_onnx() {
     let to_y = |op: &str, inputs: &[&str], attributes: &[Vec<u8>]| node(op, inputs, &["y"], attributes);
     let list = |name: &str, values: &[i64]| integers(name, values);
     let pool = [ints("kernel_shape", &[3, 3]), ints("strides", &[2, 2]), int("ceil_mode", 1)];
-    let cases: Vec<(&[u8], Vec<Vec<u8>>, &[usize])> = vec![
+    /// The extents of an input, the nodes, and the extents of the output.
+    type Case<'a> = (&'a [u8], Vec<Vec<u8>>, &'a [usize]);
+    let cases: Vec<Case> = vec![
         (&[2, 12], vec![list("s", &[0, 3, -1]), to_y("Reshape", &["x", "s"], &[])], &[2, 3, 4]),
         (&[2, 3, 4], vec![to_y("Flatten", &["x"], &[])], &[2, 12]),
         (&[2, 1, 4], vec![list("a", &[-2]), to_y("Squeeze", &["x", "a"], &[])], &[2, 4]),

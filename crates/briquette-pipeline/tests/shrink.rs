@@ -175,7 +175,7 @@ fn statistics(model: &str, layers: &[(&str, usize)], path: &Path) {
         let mut gram = vec![0.0; n * n];
         for vector in 0..4 * n {
             let sources: Vec<f64> = (0..n_sources).map(|at| number(vector * n + at)).collect();
-            let mix = |i: usize| (0..n_sources).map(|at| sources[at] * number(1 << 20 | i * n + at)).sum::<f64>();
+            let mix = |i: usize| (0..n_sources).map(|at| sources[at] * number((1 << 20) | (i * n + at))).sum::<f64>();
             let x: Vec<f64> = (0..n).map(mix).collect();
             stats.count += 1;
             (0..n).for_each(|i| {

@@ -151,11 +151,14 @@ fn constant(node: &Node) -> Option<(&str, &Tensor)> {
     }
 }
 
+/// The files of a model with their tensors, and what was left out.
+pub(crate) type ListedFiles = (Vec<(FileHeader, InputFile)>, Vec<LeftOut>);
+
 /// Reads a model as a list of files with their tensors, and what was left out.
 ///
 /// # Errors
 /// See [`Skeleton::read`].
-pub(crate) fn tensors_of(file: InputFile) -> Result<(Vec<(FileHeader, InputFile)>, Vec<LeftOut>)> {
+pub(crate) fn tensors_of(file: InputFile) -> Result<ListedFiles> {
     let Skeleton { files, tensors, left_out, metadata } = Skeleton::read(file)?;
     let header = |metadata| FileHeader { tensors: Vec::new(), metadata };
     let mut metadata = Some(metadata);

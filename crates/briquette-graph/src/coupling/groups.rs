@@ -52,7 +52,9 @@ pub(super) fn groups(graph: &Graph, axes: &mut Axes) -> (Vec<CouplingGroup>, BTr
             }
         }
     }
-    let mut found: BTreeMap<Vec<UnitPlace>, Vec<(u32, Vec<Vec<u32>>)>> = BTreeMap::new();
+    /// The root of a unit, and its elements at each place.
+    type Unit = (u32, Vec<Vec<u32>>);
+    let mut found: BTreeMap<Vec<UnitPlace>, Vec<Unit>> = BTreeMap::new();
     for (root, places) in units {
         let key = places.iter().map(|(&(weight, axis), elements)| UnitPlace { weight, axis, width: elements.len() });
         found.entry(key.collect()).or_default().push((root, places.into_values().collect()));

@@ -42,7 +42,7 @@ fn pooled(given: &Inputs, extent: usize, at: usize, n_space: usize) -> Option<us
     match text(given.node, "auto_pad", "NOTSET") {
         "NOTSET" => {}
         "VALID" => return extent.checked_sub(reach)?.checked_div(stride)?.checked_add(1),
-        _ => return Some(extent.checked_add(stride)?.checked_sub(1)?.checked_div(stride)?),
+        _ => return extent.checked_add(stride)?.checked_sub(1)?.checked_div(stride),
     }
     let rest = extent.checked_add(pads[at])?.checked_add(pads[at + n_space])?.checked_sub(reach)?;
     if int(given.node, "ceil_mode", 0) == 0 {

@@ -22,11 +22,7 @@ pub(super) fn remove_unused(graph: &mut Graph) {
 fn remove_weights(graph: &mut Graph) {
     let mut places = vec![None; graph.weights.len()];
     graph.nodes.iter().flat_map(|node| node.weights()).for_each(|(_, weight)| places[weight.0] = Some(weight));
-    let mut next = 0;
-    for place in places.iter_mut().flatten() {
-        place.0 = next;
-        next += 1;
-    }
+    places.iter_mut().flatten().enumerate().for_each(|(next, place)| place.0 = next);
     for node in &mut graph.nodes {
         for operand in &mut node.inputs {
             if let crate::graph::Operand::Weight(weight) = operand

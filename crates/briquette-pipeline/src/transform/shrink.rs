@@ -84,9 +84,10 @@ pub(super) fn check_statistics(recipe: &Recipe, checkpoint: &Checkpoint) -> Resu
 }
 
 fn as_shrink(then: &ModelStage) -> Option<&ShrinkStage> {
-    match then {
-        ModelStage::Transform(TransformStage::Shrink(stage)) => Some(stage),
-        _ => None,
+    let ModelStage::Transform(stage) = then else { return None };
+    match stage.as_ref() {
+        TransformStage::Shrink(stage) => Some(stage),
+        TransformStage::Factorize(_) => None,
     }
 }
 

@@ -231,7 +231,10 @@ mod tests {
         let recipe =
             Recipe::from_raw(parse(&text, "r.toml").unwrap(), "d".as_ref()).map_err(|error| error.to_string())?;
         match recipe.parts.into_iter().next().map(|part| part.then) {
-            Some(ModelStage::Transform(TransformStage::Shrink(stage))) => Ok(stage),
+            Some(ModelStage::Transform(stage)) => match *stage {
+                TransformStage::Shrink(stage) => Ok(stage),
+                TransformStage::Factorize(_) => panic!("a factorize stage"),
+            },
             other => panic!("{other:?}"),
         }
     }

@@ -29,7 +29,7 @@ pub enum ModelStage {
     /// Trains the model.
     Distill(Box<DistillStage>),
     /// Replaces its tensors by smaller ones.
-    Transform(TransformStage),
+    Transform(Box<TransformStage>),
 }
 
 /// A stage that replaces tensors of a model by tensors of other shapes.
@@ -46,8 +46,10 @@ impl ModelStage {
     pub fn kind(&self) -> StageKind {
         match self {
             Self::Distill(_) => StageKind::Distill,
-            Self::Transform(TransformStage::Factorize(_)) => StageKind::Factorize,
-            Self::Transform(TransformStage::Shrink(_)) => StageKind::Shrink,
+            Self::Transform(stage) => match **stage {
+                TransformStage::Factorize(_) => StageKind::Factorize,
+                TransformStage::Shrink(_) => StageKind::Shrink,
+            },
         }
     }
 
@@ -118,12 +120,12 @@ impl StageEffect {
                 Self::Stage(Stage::Quantize(QuantizeStage::from_raw(keys, recipe.calibration.as_ref())?))
             }
             StageKeys::Cast(keys) => Self::Stage(Stage::Cast(CastStage::from_raw(keys)?)),
-            StageKeys::Factorize(keys) => {
-                Self::ModelStage(ModelStage::Transform(TransformStage::Factorize(FactorizeStage::from_raw(keys)?)))
-            }
+            StageKeys::Factorize(keys) => Self::ModelStage(ModelStage::Transform(Box::new(TransformStage::Factorize(
+                FactorizeStage::from_raw(keys)?,
+            )))),
             StageKeys::Shrink(keys) => {
                 let stage = ShrinkStage::from_raw(keys, recipe.calibration.as_ref())?;
-                Self::ModelStage(ModelStage::Transform(TransformStage::Shrink(stage)))
+                Self::ModelStage(ModelStage::Transform(Box::new(TransformStage::Shrink(stage))))
             }
             StageKeys::Distill(keys) => {
                 let around = Around {

@@ -22,7 +22,8 @@ const PROMPT: usize = 5;
 
 /// Runs every network in f32 and in dynamic int8 on both devices.
 pub(crate) fn compare(device: &Device, cpu: &Device) -> Vec<GraphCheck> {
-    let networks: [(&str, serde_json::Value, fn(&GraphNet, &Device) -> Vec<f32>); 4] = [
+    type Outputs = fn(&GraphNet, &Device) -> Vec<f32>;
+    let networks: [(&str, serde_json::Value, Outputs); 4] = [
         ("encoder", encoder(), embed),
         ("ResNet-18", serde_json::json!({ "model_type": "resnet18", "num_labels": 10 }), classify),
         ("separable convolutions", separable(), classify_digits),
