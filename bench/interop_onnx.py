@@ -44,7 +44,7 @@ def export(binary, model, out, flags=()):
 
 def session(path):
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 2
+    options.log_severity_level = 3
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 

@@ -9,7 +9,7 @@ use briquette_formats::onnx_write::{OnnxDim, OnnxType, OnnxValue};
 /// Declares the outputs of the graph: logits first, as programs expect that read one output.
 pub(super) fn add(to: &mut Emitter) {
     let graph = &to.symbolic.graph;
-    let mut outputs: Vec<(&str, ValueId)> = graph.outputs.iter().map(|&value| (name_of(graph, value), value)).collect();
+    let mut outputs: Vec<(&str, ValueId)> = graph.outputs.iter().map(|&value| (name_of(to, value), value)).collect();
     outputs.sort_by_key(|(name, _)| *name != LOGITS);
     for (name, value) in outputs {
         to.enter(name);
@@ -42,18 +42,22 @@ pub(super) fn add(to: &mut Emitter) {
 
 const LOGITS: &str = "logits";
 
-/// Names an output by what computes it.
-fn name_of(graph: &Graph, value: ValueId) -> &str {
+/// Names an output by what computes it. A state that a head reads is no logits, and a state of hidden tokens has three axes or more.
+fn name_of(to: &Emitter, value: ValueId) -> &'static str {
+    let graph = &to.symbolic.graph;
     let Some(maker) = maker(graph, value) else { return "output" };
     let is = |name: &str| maker.name.contains(name);
-    if is("pooler") || is("head.vector") {
+    let is_read = graph.nodes.iter().any(|node| node.values().any(|(_, read)| read == value));
+    if is("pooler") {
         "pooler_output"
     } else if is("visual_projection") {
         "image_embeds"
     } else if is("text_projection") || maker.name == "text_model.head" {
         "text_embeds"
-    } else if is_of_linear(graph, value) {
+    } else if is_of_linear(graph, value) && !is_read {
         LOGITS
+    } else if to.symbolic.value(value).len() < 3 {
+        "pooler_output"
     } else {
         "last_hidden_state"
     }
