@@ -211,6 +211,9 @@ fn the_smallest_output_within_the_quality_bound_is_found() {
     let report = sandbox.json(&format!("{line} -o out --min cosine=0.99"));
     let cosine = report["evaluation"]["metrics"]["cosine"].as_f64().unwrap();
     assert!((0.99..0.997).contains(&cosine), "{cosine}");
+    let phases = report["seconds"].as_array().unwrap().iter().filter_map(|phase| phase[0].as_str());
+    let others = phases.filter_map(|phase| phase.split_once(" other attempt")?.0.parse::<usize>().ok());
+    assert!(others.sum::<usize>() <= 2, "{report}");
     let smaller = report["after"]["file_bytes"].as_u64().unwrap() * 9 / 10;
     let report = sandbox.json(&format!("{line} -o smaller --bytes {smaller}"));
     assert!(report["evaluation"]["metrics"]["cosine"].as_f64().unwrap() < 0.99, "{report}");

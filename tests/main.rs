@@ -26,6 +26,7 @@ mod evaluate;
 mod export;
 mod families;
 mod faults;
+mod frequency;
 mod frozen;
 mod generate;
 mod goldens;
