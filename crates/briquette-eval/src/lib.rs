@@ -58,5 +58,5 @@ pub use generate::{GenerateRequest, Generated, PROMPT, Sequence, generate};
 pub use layerwise::LayerwiseRunner;
 pub use samples::Samples;
 pub use sampling::Sampling;
-pub use sensitivity::{Curvatures, LossUnit, curvatures};
+pub use sensitivity::{Curvatures, LossUnit, curvatures, row_curvatures};
 pub use state_file::StateFile;

@@ -13,6 +13,7 @@
 //! estimator of traces, 1989.
 
 mod draws;
+mod rows;
 mod squares;
 
 use crate::LayerwiseRunner;
@@ -20,17 +21,17 @@ use crate::image_items::{images_of, pixels_of};
 use crate::layerwise::{Backwards, Room, backward};
 use crate::outputs::ItemProgress;
 use crate::samples::{BATCH_SIZE, RunBatch, Samples, no_item, run_batches};
-use briquette_core::{Error, Result};
+use briquette_core::{Error, InputStats, Result};
 use briquette_formats::Checkpoint;
 use briquette_models::batches::stacked;
 use briquette_models::data::{Data, DataSpec};
 use briquette_models::graph_net::AnyTensor;
 use briquette_models::text::Pooling;
 use briquette_models::{Arch, GraphNet, Input, LoadedModel, ModelTask, still};
-use briquette_nn::NameMap;
+use briquette_nn::{NameMap, Probe};
 use burn::tensor::{Device, Gradients, Tensor};
 use squares::GradientSquares;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// The maximum number of logits in memory, with their gradients.
@@ -80,21 +81,49 @@ pub fn curvatures(
         return of_images(checkpoint, arch, device, (data, spec), samples, progress);
     }
     let batches = run_batches(arch, &mut input, data, spec, samples)?;
-    let outputs = match (&input, arch.task()) {
-        (Input::Text { pooling, .. }, ModelTask::Encoder) => LossOutputs::Embeddings(*pooling),
-        (Input::Text { .. }, _) => LossOutputs::Tokens,
-        (Input::Images(_), _) => LossOutputs::Classes,
-    };
+    let outputs = LossOutputs::of(&input, arch);
     let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;
     let runner = runner.ok_or_else(|| Error::bug("a model without blocks"))?;
     let n_items = if outputs == LossOutputs::Tokens { runner.n_positions() } else { runner.n_items() };
     if n_items == 0 {
         return Err(no_item(spec));
     }
-    let mut found = RandomLoss { outputs, seed: samples.seed, squares: GradientSquares::default() };
-    backward(runner, checkpoint, room, &mut found, progress)?;
+    let mut squares = GradientSquares::default();
+    let see = &mut |network: &GraphNet, names: &NameMap, gradients: &Gradients| squares.add(network, names, gradients);
+    backward(runner, checkpoint, room, &mut RandomLoss { outputs, seed: samples.seed, see }, progress)?;
     let unit = if matches!(outputs, LossOutputs::Embeddings(_)) { LossUnit::Cosine } else { LossUnit::Nats };
-    Ok(Curvatures { traces: found.squares.over(n_items)?, unit, n_items })
+    Ok(Curvatures { traces: squares.over(n_items)?, unit, n_items })
+}
+
+/// Computes statistics of the gradients at the outputs of token embeddings, by the name of the weight in files without
+/// `.weight`.
+///
+/// The vectors are the gradients of the rows that a batch uses, for the same random loss as in [`curvatures`]. Their
+/// Gram matrix is the curvature of the loss in the errors of a row, `Σ g gᵀ` over tokens: cross terms of different
+/// items have the expectation 0. Embeddings that do not run have none.
+///
+/// # Errors
+/// See [`curvatures`]. Config: the network is not a sequence of blocks.
+pub fn row_curvatures(
+    checkpoint: &Checkpoint,
+    arch: Arch,
+    device: &Device,
+    (data, spec): (&Data, &DataSpec),
+    (samples, room): (Samples, Room),
+    wanted: &BTreeSet<String>,
+    progress: ItemProgress,
+) -> Result<BTreeMap<String, InputStats>> {
+    let mut input = arch.input(checkpoint)?;
+    let batches = run_batches(arch, &mut input, data, spec, samples)?;
+    let outputs = LossOutputs::of(&input, arch);
+    let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;
+    let runner = runner.ok_or_else(|| Error::config(format!("{arch} is not a sequence of blocks")))?;
+    let probe = Probe::with_gram();
+    let see = &mut |network: &GraphNet, names: &NameMap, gradients: &Gradients| {
+        rows::observe(&probe, wanted, network, names, gradients)
+    };
+    backward(runner, checkpoint, room, &mut RandomLoss { outputs, seed: samples.seed, see }, progress)?;
+    Ok(probe.take_stats())
 }
 
 /// The outputs that a loss is computed of.
@@ -108,14 +137,27 @@ enum LossOutputs {
     Classes,
 }
 
-/// The random loss of a model.
-struct RandomLoss {
-    outputs: LossOutputs,
-    seed: u64,
-    squares: GradientSquares,
+impl LossOutputs {
+    fn of(input: &Input, arch: Arch) -> Self {
+        match (input, arch.task()) {
+            (Input::Text { pooling, .. }, ModelTask::Encoder) => Self::Embeddings(*pooling),
+            (Input::Text { .. }, _) => Self::Tokens,
+            (Input::Images(_), _) => Self::Classes,
+        }
+    }
 }
 
-impl Backwards for RandomLoss {
+/// Receives the gradients of a network's parameters.
+type SeeGradients<'s> = &'s mut dyn FnMut(&GraphNet, &NameMap, &Gradients) -> Result<()>;
+
+/// The random loss of a model.
+struct RandomLoss<'s> {
+    outputs: LossOutputs,
+    seed: u64,
+    see: SeeGradients<'s>,
+}
+
+impl Backwards for RandomLoss<'_> {
     fn parts(&self, network: &GraphNet, length: usize) -> Vec<Range<usize>> {
         let step = match self.outputs {
             LossOutputs::Tokens => (MAX_SCORES / network.as_decoder().vocab_size().max(1)).max(1),
@@ -142,7 +184,7 @@ impl Backwards for RandomLoss {
     }
 
     fn see(&mut self, network: &GraphNet, names: &NameMap, gradients: &Gradients) -> Result<()> {
-        self.squares.add(network, names, gradients)
+        (self.see)(network, names, gradients)
     }
 }
 

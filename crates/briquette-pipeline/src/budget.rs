@@ -6,8 +6,10 @@
 
 mod attempts;
 mod costs;
+mod predicted;
 
 use crate::file_stages::{Drafted, Miss, SizeRange, draft_of_size};
+use crate::solve::CURVATURE;
 use attempts::{Attempt, AttemptClock};
 use briquette_core::{Error, Result};
 use briquette_formats::{Draft, presence};
@@ -15,6 +17,7 @@ use briquette_recipe::{Bounds, Budget, Recipe, Stage, Target};
 use briquette_report::{AllocationReport, Origin, Report, TensorReport};
 use briquette_writer::context::RunOptions;
 use costs::Costs;
+use predicted::PredictedSearch;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -44,7 +47,8 @@ pub(crate) fn draft(
     let mut origin = origin.clone();
     origin.seconds.push(("sensitivity".into(), since.elapsed().as_secs_f64()));
     let target = briquette_recipe::plan::target_text(&budget.target);
-    let mut making = Making { recipe, costs, target, options, origin, scratch, clock: AttemptClock::start() };
+    let mut making =
+        Making { recipe, costs, target, options, origin, scratch, first_scratch: None, clock: AttemptClock::start() };
     let Attempt { draft, mut report, seconds } = match &budget.target {
         Target::Metrics(bounds) => making.good(bounds)?,
         Target::Bytes(_) | Target::Bits(_) => making.sized()?,
@@ -116,6 +120,8 @@ struct Making<'a> {
     options: &'a RunOptions,
     origin: Origin,
     scratch: Option<&'a Path>,
+    /// The directory of the first attempt, which stays.
+    first_scratch: Option<PathBuf>,
     clock: AttemptClock,
 }
 
@@ -186,6 +192,9 @@ impl Making<'_> {
 
     /// Searches for the smallest output whose metrics are within bounds.
     fn good(&mut self, bounds: &Bounds) -> Result<Attempt> {
+        if let Some(most) = self.costs.largest_loss(bounds) {
+            return self.near(most, bounds);
+        }
         let (mut search, mut best) = (SizeSearch::new(self.costs.range()), None);
         while let Some(payload) = search.next() {
             let steps = self.costs.steps(payload)?;
@@ -205,7 +214,43 @@ impl Making<'_> {
                 best = Some(made);
             }
         }
-        best.ok_or_else(|| Error::refused(format!("even the finest step sizes miss {bounds}")).at("budget"))
+        best.ok_or_else(|| missed(bounds))
+    }
+
+    /// Searches for the smallest output with a loss of at most `most`, in the unit of the predicted losses.
+    fn near(&mut self, most: f64, bounds: &Bounds) -> Result<Attempt> {
+        let moves = self.recipe.stages.iter().any(Stage::updates_weights);
+        let (mut search, mut best) = (PredictedSearch::new(most, self.costs.range(), moves), None);
+        while let Some(payload) = search.next(|payload| Ok(self.costs.loss(&self.costs.steps(payload)?)))? {
+            let steps = self.costs.steps(payload)?;
+            let Ok(made) = self.make(&steps, None)? else {
+                return Err(Error::bug("a draft without a size limit was too large"));
+            };
+            let metrics = made.report.evaluation.as_ref().map(|found| &found.metrics);
+            let margin = margin(bounds, metrics.unwrap_or(&BTreeMap::new()))?;
+            let (n_bytes, word) = (made.report.after.file_bytes, if margin >= 0.0 { "meet" } else { "miss" });
+            self.options.progress.line(&format!("{n_bytes} bytes {word} {bounds}"));
+            if self.clock.n_attempts == 1 {
+                self.costs.learn(&left_of(&made.report));
+            }
+            search.found(payload, self.costs.loss(&steps), most - margin);
+            if search.is_best() {
+                best = Some(made);
+            }
+        }
+        best.ok_or_else(|| missed(bounds))
+    }
+
+    /// Copies the curvature of the first attempt into the directory of the next one.
+    fn share_curvature(&self, scratch: &Path) -> Result<()> {
+        let Some(first) = &self.first_scratch else { return Ok(()) };
+        let (from, to) = (first.join(CURVATURE), scratch.join(CURVATURE));
+        if from == to || !presence::exists(&from)? {
+            return Ok(());
+        }
+        std::fs::create_dir_all(scratch).map_err(|source| Error::io("cannot create the directory", scratch, source))?;
+        let copied = std::fs::copy(&from, &to).map_err(|source| Error::io("cannot copy", &from, source));
+        copied.map(drop)
     }
 
     /// Makes an output with these step sizes.
@@ -218,12 +263,19 @@ impl Making<'_> {
         let origin = &Origin { allocation, estimated_bytes, ..self.origin.clone() };
         // The results of a killed run are reused for the same step sizes.
         let scratch: Option<PathBuf> = self.scratch.map(|scratch| scratch.join(format!("steps-{}", steps.hash())));
+        if let Some(scratch) = &scratch {
+            self.share_curvature(scratch)?;
+        }
         let found = draft_of_size(&closed, self.options, origin, scratch.as_deref(), wanted)?;
+        let first = scratch.clone();
         // All later attempts depend only on the first one, so the files of the others are removed.
         if let Some(scratch) = scratch.filter(|_| self.clock.n_attempts > 1)
             && presence::exists(&scratch)?
         {
             std::fs::remove_dir_all(&scratch).map_err(|source| Error::io("cannot remove", &scratch, source))?;
+        }
+        if self.first_scratch.is_none() {
+            self.first_scratch = first;
         }
         let seconds = since.elapsed().as_secs_f64();
         Ok(match found {
@@ -231,6 +283,10 @@ impl Making<'_> {
             Drafted::Missed(miss) => Err(miss),
         })
     }
+}
+
+fn missed(bounds: &Bounds) -> Error {
+    Error::refused(format!("even the finest step sizes miss {bounds}")).at("budget")
 }
 
 /// Returns the remaining error of layers with updated weights, by name.

@@ -23,6 +23,7 @@ pub mod distill;
 pub mod evaluate;
 pub mod factorize;
 mod file_stages;
+mod frequency;
 pub mod graph;
 mod hub;
 mod identity;

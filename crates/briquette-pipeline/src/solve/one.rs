@@ -2,9 +2,11 @@
 
 use super::errors::OutputErrors;
 use super::job::{SolveJob, check_stop, layer_of, stats_of};
+use super::rows::{can_store, check_finite, is_finite, rows_of_decision, rows_of_mask, zeros_of};
 use super::unit::{Unit, UpdatedTensor};
-use briquette_core::{Decision, Error, Grouping, InputStats, Mask, QuantParams, Result, decision::fake_quantize, rows};
-use briquette_formats::{Checkpoint, TensorSource};
+use crate::frequency::ScaledSource;
+use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, decision::fake_quantize};
+use briquette_formats::TensorSource;
 use briquette_methods::prune::{Reconstruction, SparsityPattern};
 use briquette_methods::quant::{Fitter, MaskedRows, Rounding};
 use briquette_methods::reconstruct::{
@@ -22,19 +24,25 @@ use std::sync::Arc;
 /// The initial damping of a Hessian, relative to its mean diagonal.
 pub(super) const DAMPING: f64 = 0.01;
 
-/// The number of weights that are converted at a time.
-const CHECKED: usize = 1 << 16;
-
 /// With fewer input vectors than this, a layer's statistics are unreliable.
 const FEW: u64 = 512;
 
 /// Compresses tensors one by one.
 pub(super) struct Solver<'j, 'p> {
-    checkpoint: &'j Checkpoint,
+    source: &'j ScaledSource<'j>,
     workers: &'j Workers,
     /// The plan without weight updates: masks by score, and everything for the other tensors.
     plain: Plan<'p>,
     surveys: Vec<Survey>,
+}
+
+/// Rows of a tensor, from row `first` on.
+#[derive(Clone, Copy)]
+struct SomeRows<'a> {
+    original: &'a [f32],
+    first: usize,
+    /// The mask of weights that stay, if it is given.
+    given: Option<&'a Mask>,
 }
 
 /// A factor of the Hessian for all layers with the same inputs.
@@ -56,8 +64,8 @@ impl<'j, 'p> Solver<'j, 'p> {
                 _ => (tensor.prune, tensor.quant, tensor.cast) = (None, None, None),
             }
         }
-        let surveys = survey(&mut plain, job.checkpoint, job.workers)?;
-        Ok(Self { checkpoint: job.checkpoint, workers: job.workers, plain, surveys })
+        let surveys = survey(&mut plain, job.scaled, job.workers)?;
+        Ok(Self { source: job.scaled, workers: job.workers, plain, surveys })
     }
 
     /// Copies input statistics from the plan, for scores and ranges that use them.
@@ -71,7 +79,7 @@ impl<'j, 'p> Solver<'j, 'p> {
     #[cfg(feature = "model")]
     pub(super) fn decision_bytes(&self, index: usize) -> u64 {
         let (tensor, rows) = (&self.plain.tensors[index], self.plain.tensors[index].rows());
-        let pieces = pieces_of(tensor, self.checkpoint.reads_ranges(index));
+        let pieces = pieces_of(tensor, self.source.reads_ranges(index));
         let n_rows = pieces.iter().map(Range::len).max().unwrap_or(0);
         let per_row = tensor.quant.and_then(|quant| quant.spec.grouping.per_row(rows.n_cols)).unwrap_or(0);
         let of_decision = rows.n_rows * (size_of::<briquette_core::Affine>() * per_row + Mask::row_bytes(rows.n_cols));
@@ -125,14 +133,14 @@ impl<'j, 'p> Solver<'j, 'p> {
 
     /// Returns all weights of a tensor row-major.
     pub(super) fn weights(&self, index: usize) -> Result<Vec<f32>> {
-        rows_of(&self.plain.tensors[index], self.checkpoint, self.workers.stop())
+        rows_of(&self.plain.tensors[index], self.source, self.workers.stop())
     }
 
     /// Returns the decision about a tensor without weight updates.
     pub(super) fn decision(&self, index: usize) -> Result<Decision> {
         let (tensor, stop) = (&self.plain.tensors[index], self.workers.stop());
         match tensor.prune.is_some() || tensor.quant.is_some() {
-            true => flow::decide(&self.plain, index, &self.surveys[index], self.checkpoint, stop),
+            true => flow::decide(&self.plain, index, &self.surveys[index], self.source, stop),
             false => Ok(Decision::default()),
         }
     }
@@ -151,10 +159,11 @@ impl<'j, 'p> Solver<'j, 'p> {
             let rows = start..(start + step).min(n_rows);
             let given = given.map(|given| rows_of_mask(given, &rows));
             let own = &original[rows.start * n_cols..rows.end * n_cols];
-            let mut updated = self.rows(tensor, own, given.as_ref(), stats, (factors, &mut outcome))?;
+            let part = SomeRows { original: own, first: start, given: given.as_ref() };
+            let mut updated = self.rows(tensor, part, stats, (factors, &mut outcome))?;
             if !updated.as_ref().is_some_and(|(values, _)| can_store(tensor, values)) {
                 is_lost = true;
-                updated = self.rows(tensor, own, given.as_ref(), &unseen(stats), (&mut Vec::new(), &mut outcome))?;
+                updated = self.rows(tensor, part, &unseen(stats), (&mut Vec::new(), &mut outcome))?;
             }
             let updated = updated.ok_or_else(|| {
                 let message = "its weights are too large to be rounded within f32; exclude the tensor from the stage";
@@ -183,8 +192,7 @@ impl<'j, 'p> Solver<'j, 'p> {
     fn rows(
         &self,
         tensor: &TensorPlan,
-        original: &[f32],
-        given: Option<&Mask>,
+        SomeRows { original, first, given }: SomeRows,
         stats: &InputStats,
         (factors, outcome): (&mut Vec<KnownFactor>, &mut Option<FactorOutcome>),
     ) -> Result<Option<(Vec<f32>, Decision)>> {
@@ -210,7 +218,13 @@ impl<'j, 'p> Solver<'j, 'p> {
         }
         let decision = Decision { quant: None, mask };
         let kept = fake_quantize(&values, n_rows, n_cols, &decision);
-        let quant = grids_of(tensor, &kept, decision.mask.as_ref(), stats, &check_stop)?;
+        let scales = self.source.scales(tensor.index(), first..first + n_rows);
+        let quant = match tensor.quant.zip(scales) {
+            Some((quant, scales)) => {
+                Some(QuantParams::new(quant.spec.grid, quant.spec.grouping, n_cols, scales.to_vec()))
+            }
+            None => grids_of(tensor, &kept, decision.mask.as_ref(), stats, &check_stop)?,
+        };
         let decision = Decision { quant, ..decision };
         match (&decision.quant, tensor.solve.rounding) {
             (Some(quant), Rounding::Gptq) => {
@@ -222,26 +236,6 @@ impl<'j, 'p> Solver<'j, 'p> {
         }
         Ok(is_finite(&values).then_some((values, decision)))
     }
-}
-
-fn is_finite(values: &[f32]) -> bool {
-    values.iter().all(|value| value.is_finite())
-}
-
-/// Returns whether updated weights are finite in their storage type.
-fn can_store(tensor: &TensorPlan, values: &[f32]) -> bool {
-    let dtype = tensor.stored_dtype();
-    if tensor.quant.is_some() || !dtype.is_weight() {
-        return true;
-    }
-    let (mut bytes, mut stored) = (Vec::new(), Vec::new());
-    values.chunks(CHECKED).all(|values| {
-        bytes.resize(values.len() * dtype.n_bits() / 8, 0);
-        stored.resize(values.len(), 0.0);
-        rows::from_f32(values, dtype, &mut bytes);
-        rows::to_f32(&bytes, dtype, &mut stored);
-        is_finite(&stored)
-    })
 }
 
 /// Returns statistics as if no input was observed, so that weights are dropped by magnitude and rounded to
@@ -279,24 +273,6 @@ fn goes_by_rows(tensor: &TensorPlan) -> bool {
     !shares_drop && !shares_scale
 }
 
-fn rows_of_mask(mask: &Mask, rows: &Range<usize>) -> Mask {
-    let (_, n_cols) = mask.dim();
-    let row_bytes = Mask::row_bytes(n_cols);
-    Mask::from_bits(rows.len(), n_cols, mask.as_bits()[rows.start * row_bytes..rows.end * row_bytes].to_vec())
-}
-
-/// Returns the part of a decision for some rows of `n_cols`.
-pub(super) fn rows_of_decision(decision: &Decision, rows: &Range<usize>, n_cols: usize) -> Decision {
-    let part = |quant: &QuantParams| {
-        // A single scale belongs to every row.
-        let last = if quant.grouping == Grouping::Tensor { rows.start + 1 } else { rows.end };
-        let affines = (rows.start..last).flat_map(|row| quant.row(row).to_vec()).collect();
-        QuantParams::new(quant.grid, quant.grouping, n_cols, affines)
-    };
-    let mask = decision.mask.as_ref().map(|mask| rows_of_mask(mask, rows));
-    Decision { mask, quant: decision.quant.as_ref().map(part) }
-}
-
 /// Returns all weights of a tensor, row-major.
 pub(crate) fn rows_of(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Result<Vec<f32>> {
     let (mut reader, mut values) = (PieceReader::default(), Vec::with_capacity(tensor.rows().n_elements()));
@@ -307,20 +283,6 @@ pub(crate) fn rows_of(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Sto
         })?;
     }
     Ok(values)
-}
-
-fn check_finite(tensor: &TensorPlan, values: &[f32]) -> Result<()> {
-    let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
-    let (row, col) = (at / tensor.rows().n_cols, at % tensor.rows().n_cols);
-    let message = format!("found {} at row {row}, column {col}; fix the checkpoint, or exclude the tensor", values[at]);
-    Err(Error::refused(message).at(tensor.culprit()))
-}
-
-/// Returns the mask of a tensor that was pruned before: more than one weight in 64 is 0. These weights stay 0.
-fn zeros_of(values: &[f32], n_cols: usize) -> Option<Mask> {
-    let n_zeros = values.iter().filter(|value| **value == 0.0).count();
-    let mask = || Mask::from_fn(values.len() / n_cols, n_cols, |row, col| values[row * n_cols + col] != 0.0);
-    (n_zeros * 64 > values.len()).then(mask)
 }
 
 fn sparsity_of(tensor: &TensorPlan) -> Result<SparsityPattern> {
