@@ -54,6 +54,8 @@ mod out_of_memory;
 mod permuted;
 mod printed;
 mod pty;
+#[cfg(feature = "model")]
+mod quality_bound;
 mod ranges;
 #[cfg(feature = "model")]
 mod recipe_paths;
