@@ -15,6 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The most items that run backward.
 const MAX_ITEMS: usize = 512;
 
+/// The most bytes of hidden states in memory; the others are in a file until the blocks run backward.
+const MAX_STATE_BYTES: u64 = 32 << 20;
+
 /// Returns the statistics of the gradients at the outputs of these embeddings, by layer.
 ///
 /// They are of the original model, and stored in the directory of finished blocks.
@@ -41,6 +44,8 @@ pub(super) fn of_tables(
     }
     let Some(calibration) = &job.recipe.calibration else { return Ok(BTreeMap::new()) };
     let samples = Samples { n: calibration.n_samples.min(MAX_ITEMS), seed: calibration.seed };
+    let room =
+        Room { max_bytes: Some(room.max_bytes.map_or(MAX_STATE_BYTES, |most| most.min(MAX_STATE_BYTES))), ..room };
     job.options.progress.begin("gradients", 0);
     let mut after = |done, total| {
         job.options.progress.items(done, total);
