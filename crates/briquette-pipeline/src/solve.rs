@@ -12,6 +12,8 @@ mod fake_quantized;
 mod found;
 mod inputs;
 mod job;
+#[cfg(feature = "model")]
+mod layerwise;
 mod one;
 mod owl;
 mod rows;
@@ -96,7 +98,7 @@ fn from_statistics(job: &SolveJob, plan: &mut Plan, found: &mut Found) -> Result
     let mut n_done = 0;
     for (number, tensors) in units.iter().enumerate() {
         let path = job.scratch.join(format!("unit-{number:04}.safetensors"));
-        let unit = unit_at(&path, || solver.unit(plan, tensors, &mut layers))?;
+        let unit = unit_at(&path, || solver.unit(plan, tensors, &mut layers, &BTreeMap::new()))?;
         found.take_in(plan, unit, tensors)?;
         n_done += tensors.len();
         job.options.progress.items(n_done, moving.len());

@@ -112,6 +112,12 @@ pub(crate) fn inverse(lower: &[f64], n: usize) -> Vec<f32> {
     inverse
 }
 
+/// Solves `L·Lᵀ·X = B` in place of `B`, `[n, COLUMNS]`.
+pub(crate) fn solve_columns(lower: &[f64], n: usize, values: &mut [[f64; COLUMNS]]) {
+    forward(lower, n, values, 0);
+    backward(lower, n, values);
+}
+
 /// Solves `L·X = B` in place of `B`, `[n, COLUMNS]`, whose rows before `first` are 0.
 fn forward(lower: &[f64], n: usize, values: &mut [[f64; COLUMNS]], first: usize) {
     let from = first / BLOCK * BLOCK;

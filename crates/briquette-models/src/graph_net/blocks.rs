@@ -2,6 +2,7 @@
 
 use super::decoder::Decoder;
 use super::layer::GraphLayer;
+use super::linear_groups::{GroupValues, LinearGroup};
 use super::program::GraphProgram;
 use super::{AnyTensor, GraphNet, GraphRun, RunInputs, RunTokens};
 use crate::block_state::BlockState;
@@ -34,6 +35,17 @@ pub trait Blocks {
     fn only_show(&self, index: usize, state: BlockState, inputs: &RunInputs) {
         drop(self.block(index, state, inputs));
     }
+
+    /// Returns the linear layers of a block in groups with the same inputs, in the order in which they run.
+    fn linear_groups(&self, _index: usize) -> Vec<LinearGroup> {
+        Vec::new()
+    }
+
+    /// Returns the values at a group of linear layers of a block. Only what they depend on is computed.
+    ///
+    /// # Panics
+    /// If the group is of another block.
+    fn group_values(&self, index: usize, group: &LinearGroup, state: BlockState, inputs: &RunInputs) -> GroupValues;
 
     /// Maps the output of the last block to the last hidden state, or to a classifier's logits.
     fn leave(&self, state: BlockState) -> AnyTensor;
@@ -144,14 +156,20 @@ impl GraphNet {
         graph.blocks.iter().map(after).collect()
     }
 
-    /// Begins a run of a block, with its program.
-    fn block_run(&self, index: usize, state: BlockState, inputs: &RunInputs) -> (GraphRun<'_>, Arc<GraphProgram>) {
+    /// Begins a run of a block up to some values, with its program.
+    pub(super) fn block_run(
+        &self,
+        index: usize,
+        state: BlockState,
+        inputs: &RunInputs,
+        wanted: &[ValueId],
+    ) -> (GraphRun<'_>, Arc<GraphProgram>) {
         let (graph, cuts) = (self.graph(), &self.outline.cuts);
         let device = state.0.first().map_or_else(Device::default, AnyTensor::device);
         let mut given = inputs.values_for(graph, &graph.nodes[cuts.nodes(index)], &device);
         given.extend(cuts.state(index).iter().copied().zip(state.0));
         let names: Vec<ValueId> = given.iter().map(|(value, _)| *value).collect();
-        let program = self.outline.program(&names, cuts.state(index + 1));
+        let program = self.outline.program(&names, wanted);
         (self.begin(given, inputs.attention()), program)
     }
 
@@ -188,13 +206,21 @@ impl Blocks for GraphNet {
     }
 
     fn block(&self, index: usize, state: BlockState, inputs: &RunInputs) -> BlockState {
-        let (run, program) = self.block_run(index, state, inputs);
+        let (run, program) = self.block_run(index, state, inputs, self.outline.cuts.state(index + 1));
         BlockState(run.finish(&program))
     }
 
     fn only_show(&self, index: usize, state: BlockState, inputs: &RunInputs) {
-        let (run, program) = self.block_run(index, state, inputs);
+        let (run, program) = self.block_run(index, state, inputs, self.outline.cuts.state(index + 1));
         run.only_show(&program);
+    }
+
+    fn linear_groups(&self, index: usize) -> Vec<LinearGroup> {
+        self.linear_groups_of(index)
+    }
+
+    fn group_values(&self, index: usize, group: &LinearGroup, state: BlockState, inputs: &RunInputs) -> GroupValues {
+        self.values_of_group(index, group, state, inputs)
     }
 
     fn leave(&self, state: BlockState) -> AnyTensor {
