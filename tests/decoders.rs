@@ -15,7 +15,7 @@ fn of_text(model: &str, student: &str, loss: &str, memory: &str) -> String {
     )
 }
 
-fn with_text(model: &str) -> Sandbox {
+pub(crate) fn with_text(model: &str) -> Sandbox {
     let sandbox = Sandbox::with(&format!("models/{model}"));
     let text = std::fs::read_to_string(repository().join("fixtures/models/text.txt")).unwrap();
     sandbox.write("text.txt", text.repeat(8));

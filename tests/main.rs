@@ -49,6 +49,7 @@ mod many_tensors;
 mod messages;
 mod minilm;
 mod narrow;
+mod on_policy;
 mod out_of_memory;
 mod permuted;
 mod printed;

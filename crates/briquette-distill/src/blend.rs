@@ -6,13 +6,13 @@ use briquette_core::{Error, Result};
 use burn::tensor::Tensor;
 
 /// A divergence between two class distributions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Divergence {
     /// [`logits::kl`].
     #[default]
     Kl,
-    /// [`logits::jensen_shannon`].
-    JensenShannon,
+    /// [`logits::jensen_shannon`] with this β, from 0 to 1.
+    JensenShannon(f32),
 }
 
 /// A distance between two vectors.
@@ -95,6 +95,9 @@ impl Loss {
     fn check(&self) -> Result<()> {
         let message = match self {
             Self::Logits(_, t) if !(t.is_finite() && *t > 0.0) => format!("temperature: found {t}, expected above 0"),
+            Self::Logits(Divergence::JensenShannon(beta), _) if !(0.0..=1.0).contains(beta) => {
+                format!("beta: found {beta}, expected 0 to 1")
+            }
             Self::Labels(s) if !(0.0..1.0).contains(s) => format!("smoothing: found {s}, expected 0 to below 1"),
             Self::Attention(Relation::Values(0), _) => "heads: found 0, expected at least 1".into(),
             Self::Custom(custom) if custom.name().trim().is_empty() => "a custom loss needs a name".into(),
@@ -205,7 +208,7 @@ fn one(loss: &Loss, student: &Outputs, targets: Targets) -> Result<Tensor<1>> {
             same("classes", s.dims()[1], t.dims()[1])?;
             Ok(match divergence {
                 Divergence::Kl => logits::kl(s, t, *temperature),
-                Divergence::JensenShannon => logits::jensen_shannon(s, t, *temperature),
+                Divergence::JensenShannon(beta) => logits::jensen_shannon(s, t, *temperature, *beta),
             })
         }
         Loss::Embedding(by) => {

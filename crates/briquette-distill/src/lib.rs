@@ -38,6 +38,7 @@ mod layered;
 mod loader;
 pub mod loss;
 mod moments;
+mod on_policy;
 mod order;
 mod outputs;
 mod projection;

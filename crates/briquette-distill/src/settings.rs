@@ -128,6 +128,9 @@ pub struct Settings {
     /// Only states between layers are stored, and each layer runs again in the backward pass: less memory for
     /// about a third more time. No loss may compare attention.
     pub by_layer: bool,
+    /// The share of batches that the student samples itself, from 0 to 1 (λ of GKD). The teacher's outputs for
+    /// them are the targets, so no loss may need labels. See [`Traced::sampled`](crate::Traced::sampled).
+    pub on_policy: f64,
     /// An additional loss on the bits of rounded weights; not on several devices.
     pub rate: Option<Rate>,
 }
@@ -156,6 +159,7 @@ impl Settings {
             frozen: Patterns::default(),
             scale_loss: false,
             by_layer: false,
+            on_policy: 0.0,
             rate: None,
         }
     }
@@ -210,6 +214,10 @@ impl Settings {
         within("weight_decay", decay, (0.0..=1.0).contains(&decay), "0 to 1")?;
         let average = self.mean_teacher.unwrap_or(0.0);
         within("mean_teacher", average, (0.0..1.0).contains(&average), "a decay, 0 to below 1")?;
+        within("on_policy", self.on_policy, (0.0..=1.0).contains(&self.on_policy), "a share of the batches, 0 to 1")?;
+        if self.on_policy > 0.0 && self.blend.needs_labels() {
+            return Err(Error::config("on_policy: sampled text has no labels; remove it, or the labels loss"));
+        }
         if self.patience.is_some() && self.goal.is_none() {
             return Err(Error::config("patience: no metric is watched; set metric"));
         }
@@ -280,6 +288,8 @@ mod tests {
             (Settings { clip: Some(0.0), ..base.clone() }, "clip: found 0"),
             (Settings { patience: Some(2), ..base.clone() }, "patience: no metric is watched"),
             (Settings { optimizer: Optimizer::AdamW { decay: f32::NAN }, ..base.clone() }, "weight_decay: found NaN"),
+            (Settings { on_policy: 1.5, ..base.clone() }, "on_policy: found 1.5"),
+            (Settings { on_policy: 0.5, ..base.clone() }, "on_policy: sampled text has no labels"),
             (Settings { optimizer: sgd(1.0, 0.0), ..base.clone() }, "momentum: found 1"),
             (Settings { optimizer: sgd(f64::NAN, 0.0), ..base.clone() }, "momentum: found NaN"),
             (Settings { optimizer: sgd(0.9, -1.0), ..base.clone() }, "weight_decay: found -1"),

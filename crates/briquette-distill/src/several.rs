@@ -108,6 +108,7 @@ where
             ("freeze", !self.settings.frozen.is_empty()),
             ("dtype = \"f16\"", self.settings.scale_loss),
             ("mean_teacher", self.settings.mean_teacher.is_some()),
+            ("on_policy", self.settings.on_policy > 0.0),
         ];
         match refused.iter().find(|(_, is_requested)| *is_requested) {
             Some((key, _)) => Err(Error::config(format!(

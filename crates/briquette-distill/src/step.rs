@@ -5,6 +5,7 @@ use crate::distiller::Distiller;
 use crate::grads::{self, is_out_of_memory, read};
 use crate::history::StepRecord;
 use crate::items::Items;
+use crate::on_policy;
 use crate::rate;
 use crate::traced::{DynTeacher, DynTrainingData, Traced, TrainingBatch};
 use crate::trained::{Trained, TrainedProjections};
@@ -145,6 +146,7 @@ impl Distiller {
             // The dropout seed depends only on the step, so a resumed run has the same dropout.
             let seed = mixed(mixed(self.settings.seed, self.step as u64), index as u64);
             let (batch, share) = items.turn(index, self.at_once, &self.device)?;
+            let batch = on_policy::chosen(&model.student, batch, self.settings.on_policy, seed)?;
             let of_teacher = match &model.average {
                 Some(average) => Some(average.outputs(&batch.input, wanted)),
                 None => teacher.map(|teacher| teacher.outputs(&batch, wanted)).transpose()?,

@@ -15,6 +15,17 @@ pub trait Traced: Module + ModuleDisplay {
     /// Runs the network. Outputs that are not `wanted` may stay empty.
     fn outputs(&self, input: &Self::Input, wanted: Wanted) -> Outputs;
 
+    /// Replaces part of an input by what this network samples, for on-policy distillation.
+    ///
+    /// The network is off the autodiff device, with masks and grids attached. `seed` determines the sample. See
+    /// [`Settings::on_policy`](crate::Settings::on_policy).
+    ///
+    /// # Errors
+    /// Config: the network samples nothing, as by default.
+    fn sampled(&self, _input: &Self::Input, _seed: u64) -> Result<Self::Input> {
+        Err(crate::on_policy::unsupported())
+    }
+
     /// Returns the network as layers, if it has them: see [`Settings::by_layer`](crate::Settings::by_layer).
     fn layered(&self) -> Option<&dyn Layered<Input = Self::Input>> {
         None

@@ -28,7 +28,7 @@ fn a_blend_is_the_weighted_sum_of_its_terms() {
     let blend = Blend::new(vec![
         term(Loss::Logits(Divergence::Kl, 2.0), 0.75),
         term(Loss::Labels(0.0), 0.25),
-        term(Loss::Logits(Divergence::JensenShannon, 1.0), 0.0),
+        term(Loss::Logits(Divergence::JensenShannon(0.5), 1.0), 0.0),
     ]);
     let (student, teacher) = (scores([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]]), scores([[0.0, 1.0, 0.0], [0.0, 2.0, 1.0]]));
     let labels = Tensor::<1, Int>::from_ints([0, 1], &Device::flex());

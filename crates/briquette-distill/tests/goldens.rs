@@ -63,7 +63,10 @@ fn losses_on_logits_agree_with_torch() {
     let golden = Golden::open();
     let (teacher, truth) = (|| golden.input::<2>("teacher_scores"), golden.labels());
     golden.check("kl", "scores", |x| logits::kl(x, teacher(), 4.0));
-    golden.check("jensen_shannon", "scores", |x| logits::jensen_shannon(x, teacher(), 4.0));
+    golden.check("jensen_shannon", "scores", |x| logits::jensen_shannon(x, teacher(), 4.0, 0.5));
+    golden.check("jensen_shannon_skewed", "scores", |x| logits::jensen_shannon(x, teacher(), 4.0, 0.1));
+    golden.check("kl", "scores", |x| logits::jensen_shannon(x, teacher(), 4.0, 0.0));
+    golden.check("reverse_kl", "scores", |x| logits::jensen_shannon(x, teacher(), 4.0, 1.0));
     golden.check("hard", "scores", |x| labels::cross_entropy(x, truth.clone(), 0.0));
     golden.check("smoothed", "scores", |x| labels::cross_entropy(x, truth.clone(), 0.1));
 }

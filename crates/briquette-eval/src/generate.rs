@@ -1,5 +1,6 @@
 //! Generates text with a decoder.
 
+use crate::next_logits::next_logits;
 use crate::outputs::ItemProgress;
 use crate::sampling::Sampling;
 use briquette_core::memory::MemoryMeter;
@@ -7,7 +8,7 @@ use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, Choice};
 use briquette_models::chat::{ChatTemplate, Message, end_tokens};
 use briquette_models::{Arch, CacheType, Decoder, KeyValues, LoadedModel, ModelTask};
-use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -262,16 +263,9 @@ impl<'a> Generation<'a> {
         let ids: Vec<i32> = tokens.iter().flatten().map(|&id| id as i32).collect();
         let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [of.len(), n]), device);
         let mut caches: Vec<KeyValues> = of.iter().filter_map(|&at| self.sequences[at].cache.take()).collect();
-        let state = self.decoder.next_state(ids, &mut caches);
+        let logits = next_logits(self.decoder, ids, &mut caches);
         of.iter().zip(caches).for_each(|(&at, cache)| self.sequences[at].cache = Some(cache));
-        let scores = self.decoder.scores(state.narrow(1, n - 1, 1)).cast(FloatDType::F32);
-        let width = scores.dims()[2];
-        let failed = |error: String| {
-            Error::io("cannot run the model", std::path::Path::new("device"), std::io::Error::other(error))
-        };
-        let data = scores.try_into_data().map_err(|error| failed(error.to_string()))?;
-        let values = data.try_into_vec_as::<f32>().map_err(|error| failed(format!("{error:?}")))?;
-        Ok(values.chunks(width).map(<[f32]>::to_vec).collect())
+        logits
     }
 
     /// Samples the next token of a sequence, and reports the added text.

@@ -45,6 +45,7 @@ impl Sampling {
     ///
     /// Probabilities are `softmax(scores / temperature)`. Sampling is from the `top_k` most likely tokens, then
     /// from the fewest of these with a total probability of `top_p`; `seed` and `place` determine the result.
+    /// Tokens are sorted only if some are excluded.
     /// Among equal logits the first token counts as more likely.
     ///
     /// # Errors
@@ -63,7 +64,9 @@ impl Sampling {
             likely.select_nth_unstable_by(self.top_k - 1, order);
             likely.truncate(self.top_k);
         }
-        likely.sort_unstable_by(order);
+        if self.top_k > 0 || self.top_p < 1.0 {
+            likely.sort_unstable_by(order);
+        }
         let weight = |token: &usize| (f64::from(scores[*token] - scores[best]) / f64::from(self.temperature)).exp();
         let weights: Vec<f64> = likely.iter().map(weight).collect();
         let enough = f64::from(self.top_p) * weights.iter().sum::<f64>();

@@ -81,7 +81,7 @@ pub fn curvatures(
     }
     let batches = run_batches(arch, &mut input, data, spec, samples)?;
     let outputs = match (&input, arch.task()) {
-        (Input::Text { pooling, .. }, ModelTask::Encoder) => LossOutputs::Embeddings(*pooling),
+        (Input::Text { pooling, .. }, ModelTask::Encoder) => LossOutputs::Embeddings(pooling.clone()),
         (Input::Text { .. }, _) => LossOutputs::Tokens,
         (Input::Images(_), _) => LossOutputs::Classes,
     };
@@ -93,12 +93,12 @@ pub fn curvatures(
     }
     let mut found = RandomLoss { outputs, seed: samples.seed, squares: GradientSquares::default() };
     backward(runner, checkpoint, room, &mut found, progress)?;
-    let unit = if matches!(outputs, LossOutputs::Embeddings(_)) { LossUnit::Cosine } else { LossUnit::Nats };
+    let unit = if matches!(found.outputs, LossOutputs::Embeddings(_)) { LossUnit::Cosine } else { LossUnit::Nats };
     Ok(Curvatures { traces: found.squares.over(n_items)?, unit, n_items })
 }
 
 /// The outputs that a loss is computed of.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 enum LossOutputs {
     /// Embeddings of texts, with this pooling.
     Embeddings(Pooling),
@@ -126,7 +126,7 @@ impl Backwards for RandomLoss {
 
     fn loss(&self, network: &GraphNet, left: AnyTensor, batch: &RunBatch, tokens: Range<usize>) -> Result<Tensor<1>> {
         let seed = self.seed ^ batch.places.first().map_or(0, |&place| place as u64 + 1);
-        match self.outputs {
+        match &self.outputs {
             LossOutputs::Embeddings(pooling) => {
                 let left = left.three();
                 let (_, padding) = batch.to_tensors(&left.device())?;

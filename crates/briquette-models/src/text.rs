@@ -2,12 +2,14 @@
 
 mod charsmap;
 mod checked;
+mod dense;
 mod guarded;
 
 use crate::config::Folder;
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::ModelDir;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+pub use dense::{DENSE_CLASS, DenseModule};
 use guarded::GuardedTokenizer;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -262,11 +264,15 @@ pub enum PoolBy {
     Cls,
 }
 
-/// Pooling and normalization of a sentence encoder, as in `modules.json` of sentence-transformers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Pooling of a sentence encoder, as in `modules.json` of sentence-transformers.
+///
+/// Hidden states are pooled, then mapped by the Dense module, then normalized.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Pooling {
     /// Pooling method.
     pub by: PoolBy,
+    /// Linear layer after pooling.
+    pub dense: Option<DenseModule>,
     /// Whether embeddings are normalized to length 1.
     pub normalize: bool,
 }
@@ -288,22 +294,44 @@ impl Pooling {
     /// sentence-transformers.
     pub(crate) fn read(folder: &Folder) -> Result<Self> {
         let Some(modules) = folder.read::<Vec<StModule>>("modules.json")? else {
-            return Ok(Self { by: PoolBy::Mean, normalize: false });
+            return Ok(Self { by: PoolBy::Mean, dense: None, normalize: false });
         };
         let ends = |module: &StModule, kind: &str| module.kind.ends_with(kind);
         let normalize = modules.iter().any(|module| ends(module, ".Normalize"));
         let pooling = modules.iter().find(|module| ends(module, ".Pooling"));
-        let known = [".Normalize", ".Pooling", ".Transformer"];
+        let known = [".Normalize", ".Dense", ".Pooling", ".Transformer"];
         if let Some(other) = modules.iter().find(|module| !known.iter().any(|kind| ends(module, kind))) {
-            let message = format!("found module {}, expected Transformer, Pooling or Normalize", other.kind);
+            let message = format!("found module {}, expected Transformer, Pooling, Dense or Normalize", other.kind);
             return Err(Error::input(message).at(folder.file("modules.json").display()));
         }
         let by = pooling.map_or(Ok(PoolBy::Mean), |module| pool_by(folder, &module.path))?;
-        Ok(Self { by, normalize })
+        let mut dense = modules.iter().filter(|module| ends(module, ".Dense"));
+        let first = dense.next().map(|module| {
+            check_path(folder, &module.path)?;
+            DenseModule::read(folder, &module.path)
+        });
+        if dense.next().is_some() {
+            let message = "found several Dense modules, expected at most one";
+            return Err(Error::input(message).at(folder.file("modules.json").display()));
+        }
+        Ok(Self { by, dense: first.transpose()?, normalize })
     }
 
     /// Maps hidden states `[batch, length, width]` to embeddings `[batch, width]`.
-    pub fn apply(self, states: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<2> {
+    pub fn apply(&self, states: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<2> {
+        self.apply_with(states, padding, |pooled| match &self.dense {
+            Some(dense) => dense.apply(pooled),
+            None => pooled,
+        })
+    }
+
+    /// Maps hidden states to embeddings, with `dense` instead of the Dense module.
+    pub fn apply_with(
+        &self,
+        states: Tensor<3>,
+        padding: Tensor<2, Bool>,
+        dense: impl FnOnce(Tensor<2>) -> Tensor<2>,
+    ) -> Tensor<2> {
         let pooled = match self.by {
             PoolBy::Cls => states.narrow(1, 0, 1).squeeze_dim(1),
             PoolBy::Mean => {
@@ -313,20 +341,27 @@ impl Pooling {
                 sum / n_tokens.clamp_min(1e-9)
             }
         };
+        let mapped = dense(pooled);
         if !self.normalize {
-            return pooled;
+            return mapped;
         }
-        let length = pooled.clone().square().sum_dim(1).sqrt().clamp_min(1e-12);
-        pooled / length
+        let length = mapped.clone().square().sum_dim(1).sqrt().clamp_min(1e-12);
+        mapped / length
     }
+}
+
+/// Refuses a module's path that is not a directory beside `modules.json`.
+fn check_path(folder: &Folder, path: &str) -> Result<()> {
+    if !path.is_empty() && path.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '-') {
+        return Ok(());
+    }
+    let message = format!("found path {path:?}, expected a directory next to it");
+    Err(Error::input(message).at(folder.file("modules.json").display()))
 }
 
 fn pool_by(folder: &Folder, path: &str) -> Result<PoolBy> {
     let file = format!("{path}/config.json");
-    if !path.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '-') {
-        let message = format!("found path {path:?}, expected a directory next to it");
-        return Err(Error::input(message).at(folder.file("modules.json").display()));
-    }
+    check_path(folder, path)?;
     let flags: serde_json::Map<String, serde_json::Value> = folder.read(&file)?.unwrap_or_default();
     let is_mode = |key: &str| key.starts_with("pooling_mode_");
     let on: Vec<&str> =

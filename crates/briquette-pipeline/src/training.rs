@@ -4,12 +4,14 @@
 //!
 //! Non-goals: losses and the training loop (`briquette-distill`), and the steps before and after a training.
 
+mod dense_module;
 mod devices;
 mod examples;
 mod finite;
 mod held;
 mod learner;
 mod outcome;
+mod pixel_map;
 mod settings;
 mod setup;
 mod shown;

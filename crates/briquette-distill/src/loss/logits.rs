@@ -18,20 +18,31 @@ pub fn kl(student: Tensor<2>, teacher: Tensor<2>, temperature: f32) -> Tensor<1>
     divergence(teacher, student).mean() * (temperature * temperature)
 }
 
-/// Returns `T² · mean over rows of (KL(p, m) + KL(q, m)) / 2` with `m = (p + q) / 2`, p and q as in [`kl`].
+/// Returns the generalized Jensen–Shannon divergence, `T² · mean over rows of β KL(p, m) + (1 - β) KL(q, m)`.
 ///
-/// It is symmetric and at most `T² ln 2`, which bounds the loss of a confident but wrong teacher. Source: Lin,
-/// "Divergence Measures Based on the Shannon Entropy", 1991, eq. 4.1.
+/// Here `m = β p + (1 - β) q`, with p of the teacher and q of the student as in [`kl`]. If β is 0.5, the divergence
+/// is symmetric and at most `T² ln 2`, which bounds the loss of a confident but wrong teacher. By convention β = 0
+/// is `KL(p, q)` and β = 1 is the reverse divergence `KL(q, p)`. Sources: Lin, "Divergence Measures Based on the
+/// Shannon Entropy", 1991, eq. 4.1; Agarwal et al., "On-Policy Distillation of Language Models", 2024, eq. 1.
 ///
 /// # Panics
-/// See [`kl`].
-pub fn jensen_shannon(student: Tensor<2>, teacher: Tensor<2>, temperature: f32) -> Tensor<1> {
+/// - `beta` is not from 0 to 1.
+/// - See [`kl`].
+pub fn jensen_shannon(student: Tensor<2>, teacher: Tensor<2>, temperature: f32, beta: f32) -> Tensor<1> {
+    assert!((0.0..=1.0).contains(&beta), "beta is from 0 to 1");
     let [student, teacher] = softened(student, teacher, temperature);
-    // These are log probabilities, at most 0, so `exp` cannot overflow. If both probabilities round to 0, the
-    // clamp keeps the logarithm finite.
-    let mean = ((student.clone().exp() + teacher.clone().exp()) / 2.0).clamp_min(f32::MIN_POSITIVE).log();
-    let both = divergence(teacher, mean.clone()) + divergence(student, mean);
-    both.mean() * (temperature * temperature / 2.0)
+    let rows = if beta == 0.0 {
+        divergence(teacher, student)
+    } else if beta == 1.0 {
+        divergence(student, teacher)
+    } else {
+        // These are log probabilities, at most 0, so `exp` cannot overflow. If both probabilities round to 0, the
+        // clamp keeps the logarithm finite.
+        let mixture = student.clone().exp() * (1.0 - beta) + teacher.clone().exp() * beta;
+        let mixture = mixture.clamp_min(f32::MIN_POSITIVE).log();
+        divergence(teacher, mixture.clone()) * beta + divergence(student, mixture) * (1.0 - beta)
+    };
+    rows.mean() * (temperature * temperature)
 }
 
 /// Returns the log softmax of both at a temperature.

@@ -1,8 +1,10 @@
 //! Lists the small files that are copied with a model.
 
+use crate::ModelDir;
 use crate::contained::leads_inside;
 use crate::{limits, presence};
 use briquette_core::{Error, Result};
+use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
 /// How many levels of directories are searched for files to copy.
@@ -33,7 +35,8 @@ pub struct Companions {
 
 /// Lists the files to copy from a model's directory.
 ///
-/// Hidden files, weight files of any format, indices and Briquette's own files are ignored. Three kinds of
+/// Hidden files, weight files of any format, indices and Briquette's own files are ignored. The weights of small
+/// modules that `modules.json` of sentence-transformers lists beside the network are copied. Three kinds of
 /// files are reported as not copied: files above 128 MiB, links that lead out of the directory, and names that
 /// a line of `SHA256SUMS` cannot hold. A model from a stranger could have a link to a private key.
 ///
@@ -42,7 +45,8 @@ pub struct Companions {
 /// - Io: the directory or one of its files cannot be read.
 pub fn companions_of(directory: &Path) -> Result<Companions> {
     let mut found = Companions::default();
-    collect(directory, Path::new(""), MAX_DEPTH, &mut found)?;
+    let modules = module_folders(directory)?;
+    collect(directory, Path::new(""), MAX_DEPTH, &modules, &mut found)?;
     found.taken.sort();
     found.left.sort();
     Ok(found)
@@ -67,7 +71,25 @@ fn reason_to_leave(
     })
 }
 
-fn collect(root: &Path, below: &Path, depth: usize, found: &mut Companions) -> Result<()> {
+/// Returns the folders of modules with weights of their own, such as `2_Dense`.
+///
+/// A damaged `modules.json` lists none: commands that run the model refuse it.
+fn module_folders(directory: &Path) -> Result<Vec<PathBuf>> {
+    let bytes = ModelDir::open(directory)?.read(Path::new("modules.json"), limits::MAX_JSON_BYTES)?;
+    let modules: Vec<Module> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+    let others = modules.into_iter().filter(|module| !module.kind.ends_with(".Transformer"));
+    Ok(others.map(|module| PathBuf::from(module.path)).filter(|path| path != Path::new("")).collect())
+}
+
+/// An entry of `modules.json`.
+#[derive(Deserialize)]
+struct Module {
+    path: String,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+fn collect(root: &Path, below: &Path, depth: usize, modules: &[PathBuf], found: &mut Companions) -> Result<()> {
     let directory = root.join(below);
     let entries = std::fs::read_dir(&directory).map_err(|source| Error::io("cannot list", &directory, source))?;
     for entry in entries {
@@ -77,14 +99,15 @@ fn collect(root: &Path, below: &Path, depth: usize, found: &mut Companions) -> R
         let kind = entry.file_type().map_err(|source| Error::io("cannot access", &entry.path(), source))?;
         let is_link = kind.is_symlink();
         // Weight files may be broken links. Their own reader reports the ones it needs.
-        if !kind.is_dir() && !comes_along(&name) {
+        let is_of_module = is_weight(&name) && modules.iter().any(|module| module == below);
+        if !(kind.is_dir() || is_of_module || comes_along(&name)) {
             continue;
         }
         // Files in the hub cache are links, so links to files are followed. Links to directories could form
         // cycles.
         let Some(metadata) = presence::metadata(&entry.path())? else { continue };
         if metadata.is_dir() && depth > 1 && !is_link && !name.starts_with('.') {
-            collect(root, &relative, depth - 1, found)?;
+            collect(root, &relative, depth - 1, modules, found)?;
         } else if metadata.is_file() {
             match reason_to_leave(root, &relative, &metadata, is_link)? {
                 Some(reason) => found.left.push((relative, reason)),
@@ -95,10 +118,13 @@ fn collect(root: &Path, below: &Path, depth: usize, found: &mut Companions) -> R
     Ok(())
 }
 
-fn comes_along(name: &str) -> bool {
+fn is_weight(name: &str) -> bool {
     let extension = Path::new(name).extension().and_then(|extension| extension.to_str()).unwrap_or("");
-    let is_weight = WEIGHT_EXTENSIONS.iter().any(|weight| extension.eq_ignore_ascii_case(weight));
-    !(is_weight || name.starts_with('.') || name.ends_with(".index.json") || OUR_OWN.contains(&name))
+    WEIGHT_EXTENSIONS.iter().any(|weight| extension.eq_ignore_ascii_case(weight))
+}
+
+fn comes_along(name: &str) -> bool {
+    !(is_weight(name) || name.starts_with('.') || name.ends_with(".index.json") || OUR_OWN.contains(&name))
 }
 
 #[cfg(test)]
@@ -127,6 +153,27 @@ mod tests {
         let names: Vec<_> = found.taken.iter().map(|path| path.to_str().unwrap()).collect();
         assert_eq!(names, ["1_Pooling/config.json", "chat_template.jinja", "config.json", "vocab.txt"]);
         assert_eq!(found.left, []);
+    }
+
+    #[test]
+    fn weights_of_listed_modules_are_copied() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in
+            ["0_Net/model.safetensors", "2_Dense/model.safetensors", "2_Dense/config.json", "3_x/model.safetensors"]
+        {
+            std::fs::create_dir_all(dir.path().join(name).parent().unwrap()).unwrap();
+            std::fs::write(dir.path().join(name), "x").unwrap();
+        }
+        let class = |name: &str| format!("sentence_transformers.models.{name}");
+        let list = serde_json::json!([
+            { "path": "0_Net", "type": class("Transformer") },
+            { "path": "2_Dense", "type": class("Dense") },
+            { "path": "../3_x", "type": class("Dense") },
+        ]);
+        std::fs::write(dir.path().join("modules.json"), list.to_string()).unwrap();
+        let found = companions_of(dir.path()).unwrap();
+        let names: Vec<_> = found.taken.iter().map(|path| path.to_str().unwrap()).collect();
+        assert_eq!(names, ["2_Dense/config.json", "2_Dense/model.safetensors", "modules.json"]);
     }
 
     #[test]

@@ -68,6 +68,11 @@ impl GraphNet {
         self.forward(&RunInputs::images(images)).two()
     }
 
+    /// Returns the last extent of the output: a hidden width, or a number of classes or tokens.
+    pub fn output_width(&self) -> usize {
+        self.outline.shapes[self.outline.output.0].last().copied().unwrap_or_default()
+    }
+
     /// Maps tokens and padding `[batch, length]` to hidden states `[batch, length, width]`.
     ///
     /// # Panics

@@ -41,7 +41,7 @@ impl Decoder for GraphNet {
     }
 
     fn vocab_size(&self) -> usize {
-        self.outline.shapes[self.outline.output.0].last().copied().unwrap_or_default()
+        self.output_width()
     }
 
     fn max_positions(&self) -> usize {

@@ -17,7 +17,7 @@ impl GraphNet {
         let message = match task {
             ModelTask::Encoder => return Ok(()),
             ModelTask::Decoder => {
-                let n_scores = self.outline.shapes[output.0].last().copied().unwrap_or_default();
+                let n_scores = self.output_width();
                 if vocabulary(graph).is_some_and(|words| n_scores >= words) {
                     return Ok(());
                 }

@@ -6,6 +6,7 @@ use super::preprocessor::{PREPROCESSOR, Preprocessor};
 use crate::Input;
 use crate::config::Folder;
 use crate::data::ImageInput;
+use crate::text::Pooling;
 use briquette_core::{Error, Result, shown_path};
 use briquette_formats::Checkpoint;
 use briquette_graph::op::Composite;
@@ -46,7 +47,22 @@ impl InputOf<'_> {
         let message = "the network takes neither text nor images";
         let vocabulary = vocabulary(&graph).ok_or_else(|| Error::config(message))?;
         let max_positions = max_tokens(self.family, self.headers, self.config)?.unwrap_or(usize::MAX);
-        Input::text(&self.folder, vocabulary, max_positions, USUAL)
+        let input = Input::text(&self.folder, vocabulary, max_positions, USUAL)?;
+        self.check_dense(&graph, &input)?;
+        Ok(input)
+    }
+
+    /// Refuses a Dense module that does not take the network's hidden states.
+    fn check_dense(&self, graph: &Graph, input: &Input) -> Result<()> {
+        let Input::Text { pooling: Pooling { dense: Some(dense), .. }, .. } = input else { return Ok(()) };
+        let shapes = graph.lower()?.shapes;
+        let width = graph.outputs.first().and_then(|output| shapes[output.0].last()).copied().unwrap_or_default();
+        let [expected, _] = dense.widths();
+        if width == expected {
+            return Ok(());
+        }
+        let message = format!("the Dense module takes {expected} numbers, the network gives {width}");
+        Err(Error::input(message).at(self.folder.file("modules.json").display()))
     }
 
     /// Returns the preparation of images: by the file of the model, or else as torchvision's classifiers do.

@@ -153,7 +153,7 @@ impl TrainingData for Examples {
                 let ids: Vec<i32> = rows.iter().flat_map(|&row| &tokens[row]).map(|&id| id as i32).collect();
                 let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [rows.len(), length]), device);
                 let next = ids.clone().narrow(1, 1, length - 1).flatten(0, 1);
-                (Inputs::Windows(ids), Some(next))
+                (Inputs::Windows { tokens: ids, n_given: 1 }, Some(next))
             }
             Self::Images { pixels, extents, labels } => {
                 let pixels: Vec<Vec<f32>> = rows.iter().map(|&row| pixels[row].clone()).collect();

@@ -25,10 +25,10 @@ pub(crate) struct StudentTensor {
     is_matrix: bool,
 }
 
-/// Returns the parameters of a student with their names in its checkpoint.
+/// Returns the parameters of a student's network with their names in its checkpoint.
 pub(crate) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> Result<Vec<StudentTensor>> {
-    let floats = parameters(student).into_iter().filter(|parameter| parameter.kind == Kind::Float);
-    let floats: Vec<Parameter> = floats.collect();
+    let is_of_network = |parameter: &Parameter| parameter.kind == Kind::Float && parameter.path.starts_with(PREFIX);
+    let floats: Vec<Parameter> = parameters(student).into_iter().filter(is_of_network).collect();
     let info = |parameter: &Parameter| {
         let own = parameter.path.strip_prefix(PREFIX).unwrap_or(&parameter.path).to_string();
         let name = names.file_name(&Parameter { path: own, ..parameter.clone() });

@@ -1,10 +1,15 @@
 //! Adapts the networks of `briquette-models` as students and teachers.
 
+use crate::training::pixel_map::PixelMap;
+use briquette_core::{Error, Result};
 use briquette_distill::{Layered, Outputs, Traced, Wanted};
+use briquette_eval::{Sampling, sample_tokens};
 use briquette_models::NetworkTrace;
 use briquette_models::graph_net::RunInputs;
 use briquette_models::text::Pooling;
 use briquette_models::{GraphNet, Input, LoadedModel};
+use briquette_nn::ToDType;
+use briquette_nn::layers::Linear;
 use burn::module::Module;
 use burn::tensor::{Bool, FloatDType, Int, Tensor};
 
@@ -12,10 +17,18 @@ use burn::tensor::{Bool, FloatDType, Int, Tensor};
 #[derive(Module, Debug)]
 pub(crate) struct Learner {
     pub(crate) network: GraphNet,
+    /// A layer from pooled states to the teacher's embedding width.
+    pub(crate) dense: Option<Linear>,
     #[module(skip)]
     pooling: Option<Pooling>,
     #[module(skip)]
     compute: Option<FloatDType>,
+    /// The normalization of images, if it differs from that of the batches.
+    #[module(skip)]
+    pixels: Option<PixelMap>,
+    /// The number of tokens of an on-policy sample; half of a window if `None`.
+    #[module(skip)]
+    max_new_tokens: Option<usize>,
 }
 
 /// The input of a network.
@@ -26,8 +39,8 @@ pub(crate) enum Inputs {
     Text(Tensor<2, Int>, Tensor<2, Bool>),
     /// Tokens of running text, `[batch, length]`.
     ///
-    /// The inputs are all but the last token of each row, the targets all but the first.
-    Windows(Tensor<2, Int>),
+    /// The inputs are all but the last token of each row. The targets are those after the first `n_given`.
+    Windows { tokens: Tensor<2, Int>, n_given: usize },
     /// Images, `[batch, channels, height, width]`.
     Images(Tensor<4>),
 }
@@ -36,10 +49,26 @@ impl Learner {
     /// Creates a learner from a model. `compute` is the type in which its parameters are used.
     pub(crate) fn of(model: &LoadedModel, compute: Option<FloatDType>) -> Self {
         let pooling = match &model.input {
-            Input::Text { pooling, .. } => Some(*pooling),
+            Input::Text { pooling, .. } => Some(pooling.clone()),
             Input::Images(_) => None,
         };
-        Self { network: model.network.clone(), pooling, compute }
+        let network = model.network.clone();
+        Self { network, dense: None, pooling, compute, pixels: None, max_new_tokens: None }
+    }
+
+    /// Sets the number of tokens of an on-policy sample.
+    pub(crate) fn sampling(self, max_new_tokens: Option<usize>) -> Self {
+        Self { max_new_tokens, ..self }
+    }
+
+    /// Adds a layer after pooling.
+    pub(crate) fn mapped(self, dense: Option<Linear>) -> Self {
+        Self { dense, ..self }
+    }
+
+    /// Sets the map from the images of batches to those of this network.
+    pub(crate) fn seeing(self, pixels: Option<PixelMap>) -> Self {
+        Self { pixels, ..self }
     }
 
     fn of_text(&self, tokens: &Tensor<2, Int>, padding: &Tensor<2, Bool>, wanted: Wanted) -> Outputs {
@@ -57,9 +86,15 @@ impl Learner {
     /// Returns the outputs of an encoder from its hidden states. At least the last one must be present.
     fn embedded(&self, hidden: Vec<Tensor<3>>, padding: Tensor<2, Bool>, wanted: Wanted) -> Outputs {
         let last = hidden.last().cloned();
-        let embed = |pooling: Pooling| Some(pooling.apply(last?.cast(FloatDType::F32), padding.clone()));
+        let embed = |pooling: &Pooling| {
+            let states = last?.cast(FloatDType::F32);
+            Some(match &self.dense {
+                Some(dense) => pooling.apply_with(states, padding.clone(), |pooled| dense.forward(pooled)),
+                None => pooling.apply(states, padding.clone()),
+            })
+        };
         Outputs {
-            embedding: self.pooling.and_then(embed),
+            embedding: self.pooling.as_ref().and_then(embed),
             hidden: if wanted.hidden { hidden } else { Vec::new() },
             padding: Some(padding),
             ..Outputs::default()
@@ -72,25 +107,33 @@ fn inputs_of(tokens: &Tensor<2, Int>) -> Tensor<2, Int> {
     tokens.clone().narrow(1, 0, tokens.dims()[1] - 1)
 }
 
-/// Returns outputs with the next-token logits at every position, `[batch (length - 1), vocabulary]`.
+/// Returns outputs with the next-token logits at every target, `[batch · n, vocabulary]`.
 fn next_token_outputs(scores: Tensor<3>, hidden: Vec<Tensor<3>>) -> Outputs {
     Outputs { logits: Some(scores.cast(FloatDType::F32).flatten(0, 1)), hidden, ..Outputs::default() }
 }
 
-fn of_windows(network: &GraphNet, tokens: &Tensor<2, Int>, wanted: Wanted) -> Outputs {
+fn of_windows(network: &GraphNet, tokens: &Tensor<2, Int>, n_given: usize, wanted: Wanted) -> Outputs {
     let tokens = inputs_of(tokens);
     if !wanted.hidden {
-        return next_token_outputs(network.decode(tokens), Vec::new());
+        let decoder = network.as_decoder();
+        let scores = decoder.scores(targets_of(decoder.last_state(tokens), n_given));
+        return next_token_outputs(scores, Vec::new());
     }
     let padding = no_padding(&tokens);
     let hidden = network.trace(tokens, padding, false).hidden;
-    next_token_outputs(scores_of(network, hidden[hidden.len() - 1].clone()), hidden)
+    next_token_outputs(scores_of(network, hidden[hidden.len() - 1].clone(), n_given), hidden)
 }
 
-/// Returns the logits of a decoder from the output of its last block.
-fn scores_of(network: &GraphNet, state: Tensor<3>) -> Tensor<3> {
+/// Returns the logits of a decoder at the targets, from the output of its last block.
+fn scores_of(network: &GraphNet, state: Tensor<3>, n_given: usize) -> Tensor<3> {
     let blocks = network.as_blocks().expect("a network of layers");
-    network.as_decoder().scores(blocks.leave(state.into()).three())
+    network.as_decoder().scores(targets_of(blocks.leave(state.into()).three(), n_given))
+}
+
+/// Returns the states `[batch, n, width]` that predict the tokens after the first `n_given`.
+fn targets_of(states: Tensor<3>, n_given: usize) -> Tensor<3> {
+    let n = states.dims()[1];
+    states.narrow(1, n_given - 1, n + 1 - n_given)
 }
 
 /// Returns a mask without padding.
@@ -120,8 +163,8 @@ impl Layered for Learner {
     fn leave(&self, states: Vec<Tensor<3>>, input: &Inputs, wanted: Wanted) -> Outputs {
         match input {
             Inputs::Text(_, padding) => self.embedded(states, padding.clone(), wanted),
-            Inputs::Windows(_) => {
-                let scores = scores_of(&self.network, states[states.len() - 1].clone());
+            Inputs::Windows { n_given, .. } => {
+                let scores = scores_of(&self.network, states[states.len() - 1].clone(), *n_given);
                 next_token_outputs(scores, if wanted.hidden { states } else { Vec::new() })
             }
             Inputs::Images(_) => panic!("not a network of layers"),
@@ -133,7 +176,7 @@ impl Layered for Learner {
 fn tokens_of(input: &Inputs) -> (Tensor<2, Int>, Tensor<2, Bool>) {
     match input {
         Inputs::Text(tokens, padding) => (tokens.clone(), padding.clone()),
-        Inputs::Windows(tokens) => {
+        Inputs::Windows { tokens, .. } => {
             let tokens = inputs_of(tokens);
             let padding = no_padding(&tokens);
             (tokens, padding)
@@ -148,15 +191,31 @@ impl Traced for Learner {
     fn outputs(&self, input: &Inputs, wanted: Wanted) -> Outputs {
         match input {
             Inputs::Text(tokens, padding) => self.of_text(tokens, padding, wanted),
-            Inputs::Windows(tokens) => of_windows(&self.network, tokens, wanted),
+            Inputs::Windows { tokens, n_given } => of_windows(&self.network, tokens, *n_given, wanted),
             Inputs::Images(images) => {
+                let images = self.pixels.iter().fold(images.clone(), |images, map| map.apply(images));
                 let images = match self.compute {
-                    Some(dtype) => images.clone().cast(dtype),
-                    None => images.clone(),
+                    Some(dtype) => images.cast(dtype),
+                    None => images,
                 };
                 Outputs { logits: Some(self.network.classify(images)), ..Outputs::default() }
             }
         }
+    }
+
+    fn sampled(&self, input: &Inputs, seed: u64) -> Result<Inputs> {
+        let Inputs::Windows { tokens, .. } = input else {
+            return Err(Error::config("only decoders sample text; remove it").at("on_policy"));
+        };
+        let length = tokens.dims()[1];
+        let n_new = self.max_new_tokens.unwrap_or(length / 2).clamp(1, length - 1);
+        let n_given = length - n_new;
+        // As the output will run: masks and grids applied, in f32.
+        let network = self.network.clone().materialize().single();
+        let sampling = Sampling { temperature: 1.0, seed, ..Sampling::default() };
+        let prompts = tokens.clone().narrow(1, 0, n_given);
+        let tokens = sample_tokens(network.as_decoder(), prompts, n_new, sampling)?;
+        Ok(Inputs::Windows { tokens, n_given })
     }
 
     fn layered(&self) -> Option<&dyn Layered<Input = Inputs>> {

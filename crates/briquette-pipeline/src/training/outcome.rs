@@ -1,5 +1,6 @@
 //! The outcome of a training: its report, and the student on disk.
 
+use super::dense_module;
 use super::finite::check_finite;
 use crate::training::learner::Learner;
 use crate::training::setup::TrainingSetup;
@@ -113,6 +114,10 @@ pub(crate) fn write(
             let found = training.start.model_dir().read(name, limits::MAX_COMPANION_BYTES)?;
             export = found.into_iter().fold(export, |export, bytes| export.file(name, bytes));
         }
+    }
+    if let Some(dense) = &student.dense {
+        let files = dense_module::files(dense, training.start.model_dir())?;
+        export = files.into_iter().fold(export, |export, (name, bytes)| export.file(name, bytes));
     }
     if let Some(config) = &training.config {
         export = export.file(model_config::FILE_NAME, config.clone());

@@ -27,6 +27,7 @@ pub(crate) fn of(stage: &DistillStage) -> Result<Settings> {
         goal: training.metric.as_ref().map(goal),
         patience: training.patience,
         save_every: training.save_every,
+        on_policy: stage.on_policy,
         scale_loss: memory.dtype == Dtype::F16,
         ..Settings::new(blend, training.epochs, training.learning_rate)
     };
@@ -47,7 +48,7 @@ fn term(request: &AskedLoss) -> Term {
         LossKind::Logits(by, temperature) => {
             let by = match by {
                 LogitsBy::Kl => Divergence::Kl,
-                LogitsBy::JensenShannon => Divergence::JensenShannon,
+                LogitsBy::JensenShannon(beta) => Divergence::JensenShannon(*beta),
             };
             Loss::Logits(by, *temperature)
         }

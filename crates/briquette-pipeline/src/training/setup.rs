@@ -2,18 +2,20 @@
 
 use crate::training::examples::Examples;
 use crate::training::learner::{Inputs, Learner};
-use crate::training::translate::teacher_of;
-use crate::training::{held, settings, student};
+use crate::training::pixel_map::PixelMap;
+use crate::training::translate::{spec_of, teacher_of};
+use crate::training::{dense_module, held, settings, student};
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, Result, shown_path};
 use briquette_distill::{Settings, Term, Traced, TrainingData, Wanted, n_steps, steps_of_epoch};
 use briquette_formats::Checkpoint;
 use briquette_models::{Arch, Input, LoadedModel, ModelTask, smaller, without_dropout};
 use briquette_nn::Compression;
+use briquette_nn::layers::Linear;
 use briquette_recipe::plan::heads;
 use briquette_recipe::{DistillStage, QuantizeStage, TrainingJob};
 use burn::module::Module;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -30,6 +32,10 @@ pub(crate) struct TrainingSetup {
     /// The number of layers of `start`, if known.
     pub(crate) n_layers_before: Option<usize>,
     pub(crate) teacher: Option<LoadedModel>,
+    /// The student's layer after pooling, if its embeddings are narrower or wider than the teacher's.
+    dense: Option<Linear>,
+    /// The map from the student's images to the teacher's.
+    pixels: Option<PixelMap>,
     pub(crate) examples: Arc<Examples>,
     pub(crate) settings: Settings,
     /// Masks and grids that stay in place.
@@ -69,6 +75,13 @@ impl TrainingSetup {
         if let Some(teacher) = &teacher {
             check_together(job, &student, teacher)?;
         }
+        if stage.on_policy > 0.0 && student.arch.task() != ModelTask::Decoder {
+            let message = format!("the student is {}, which samples no text; remove it", student.arch);
+            return Err(Error::config(message).at("on_policy"));
+        }
+        let pixels = teacher.as_ref().map(|teacher| pixels_between(stage, &student, teacher)).transpose()?.flatten();
+        let dense =
+            teacher.as_ref().and_then(|teacher| dense_module::layer(&settings.blend, &student, teacher, &device));
         let learner = Learner::of(&student, None);
         let n_classes = n_classes(&learner, &student);
         meter.begin_phase("read data");
@@ -85,7 +98,17 @@ impl TrainingSetup {
         }
         settings.settled_at = stage.gradual.as_ref().map_or(0, |gradual| gradual.steps(n_steps).end);
         let examples = Arc::new(examples);
-        Ok(Self { start, student, config, n_layers_before, teacher, examples, settings, rules, n_steps })
+        Ok(Self { start, student, config, n_layers_before, teacher, dense, pixels, examples, settings, rules, n_steps })
+    }
+
+    /// Returns the student before training. `compute` is the type in which its parameters are used.
+    pub(crate) fn student_network(&self, compute: Option<FloatDType>, max_new_tokens: Option<usize>) -> Learner {
+        Learner::of(&self.student, compute).mapped(self.dense.clone()).sampling(max_new_tokens)
+    }
+
+    /// Returns the teacher's network, which reads the student's batches.
+    pub(crate) fn teacher_network(&self) -> Option<Learner> {
+        self.teacher.as_ref().map(|teacher| Learner::of(teacher, None).seeing(self.pixels.clone()))
     }
 
     /// Returns the losses with their weights in words: `1 x logits`.
@@ -143,6 +166,13 @@ fn n_classes(learner: &Learner, student: &LoadedModel) -> Option<usize> {
     let device = plain.devices().into_iter().next()?;
     let one = Tensor::<4>::zeros([1, input.channels, input.crop[0], input.crop[1]], &device);
     plain.outputs(&Inputs::Images(one), Wanted::default()).logits.map(|scores| scores.dims()[1])
+}
+
+/// Returns the map from the student's images to the teacher's, if they are normalized differently.
+fn pixels_between(stage: &DistillStage, student: &LoadedModel, teacher: &LoadedModel) -> Result<Option<PixelMap>> {
+    let (Input::Images(ours), Input::Images(theirs)) = (&student.input, &teacher.input) else { return Ok(None) };
+    let spec = spec_of(&stage.data);
+    PixelMap::between(&spec.image_input(ours)?, &spec.image_input(theirs)?)
 }
 
 /// Refuses a student and a teacher that read the same text in different ways.

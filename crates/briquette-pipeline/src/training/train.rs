@@ -14,7 +14,6 @@ use briquette_distill::{
     TrainingOutcome,
 };
 use briquette_formats::presence;
-use briquette_models::LoadedModel;
 use briquette_models::memory::{device_meters, peak_meter};
 use briquette_nn::without_grids;
 use briquette_recipe::TrainingJob;
@@ -105,11 +104,11 @@ fn run(
     let compute = half(stage.memory.dtype);
     let rules = compute.map_or(training.rules.clone(), |dtype| training.rules.clone().compute_in(dtype));
     let plain = training.student.network.devices().into_iter().next().unwrap_or_default().without_autodiff();
-    let teacher =
-        training.teacher.as_ref().map(|teacher| teacher_of(job, training, teacher, &plain, options)).transpose()?;
+    let teacher = training.teacher_network();
+    let teacher = teacher.map(|teacher| teacher_of(job, training, teacher, &plain, options)).transpose()?;
     let teacher = teacher.as_deref();
     let sample = training.examples.batch(&[0], &plain)?;
-    let learner = Learner::of(&training.student, compute);
+    let learner = training.student_network(compute, stage.max_new_tokens);
     let checkpoints = Checkpoints::at(job.work)?;
     // A checkpoint has the masks that had begun by its step, so the student must have them too.
     let step = checkpoints.state()?.map_or(0, |state| state.step);
@@ -142,8 +141,8 @@ fn run_on_several(
 ) -> Result<(TrainingOutcome<Learner>, usize, Option<Fit>)> {
     let each: EachStep = Arc::new(move |record| shown.step(record));
     let several = Several {
-        student: Learner::of(&training.student, None),
-        teacher: training.teacher.as_ref().map(|teacher| SharedTeacher::of(&Learner::of(teacher, None))),
+        student: training.student_network(None, None),
+        teacher: training.teacher_network().map(|teacher| SharedTeacher::of(&teacher)),
         rules: training.rules.clone(),
         settings: training.settings.clone(),
         devices: devices.iter().map(|device| device.clone().autodiff()).collect(),
@@ -158,11 +157,11 @@ fn run_on_several(
 fn teacher_of(
     job: &TrainingJob,
     training: &TrainingSetup,
-    teacher: &LoadedModel,
+    teacher: Learner,
     plain: &Device,
     options: &RunOptions,
 ) -> Result<Box<dyn Teacher<Inputs>>> {
-    let network = Frozen::new(&Learner::of(teacher, None));
+    let network = Frozen::new(&teacher);
     if !job.stage.memory.cache_teacher {
         return Ok(Box::new(network));
     }

@@ -1,7 +1,7 @@
 //! The distill stage: trains a student.
 
 use crate::parse::gradual::Gradual;
-use crate::parse::loss::{AskedLoss, LayerChoice, losses_of};
+use crate::parse::loss::{AskedLoss, LayerChoice, LossKind, losses_of};
 use crate::parse::memory::TrainMemory;
 use crate::parse::quantize::{QuantizeStage, RawQuantize};
 use crate::parse::raw::{
@@ -87,6 +87,13 @@ pub struct RawDistill {
     /// teacher's weights rarely needs it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dropout: Option<bool>,
+    /// distill, decoders: the share of batches that the student samples itself (0). The first half of a window is
+    /// the prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_policy: Option<f64>,
+    /// distill, on_policy: the number of tokens to sample after each prompt (half of a window).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_new_tokens: Option<usize>,
     /// distill, quantization_aware with step sizes: weight of the bits per quantized weight in the training
     /// loss (0).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -122,6 +129,10 @@ pub struct DistillStage {
     pub quantize: Option<QuantizeStage>,
     /// Weight of the bits per quantized weight in the training loss.
     pub rate: Option<f64>,
+    /// The share of batches that the student samples itself.
+    pub on_policy: f64,
+    /// The number of tokens to sample; half of a window if `None`.
+    pub max_new_tokens: Option<usize>,
     /// Whether dropout is active in the student during training.
     pub has_dropout: bool,
 }
@@ -206,6 +217,8 @@ impl DistillStage {
             gradual: raw.prune.as_ref().map(Gradual::from_raw).transpose()?,
             quantize,
             rate: raw.rate,
+            on_policy: raw.on_policy.unwrap_or(0.0),
+            max_new_tokens: raw.max_new_tokens,
             has_dropout: raw.dropout.unwrap_or(true),
             loss: losses_of(&raw.loss)?,
         };
@@ -226,12 +239,27 @@ impl DistillStage {
         if self.training.patience.is_some() && self.training.metric.is_none() {
             return Err(Error::config("patience: needs a metric; set metric"));
         }
+        self.check_on_policy()?;
         if self.rate.is_some() && self.quantize.is_none() {
             return Err(Error::config(
                 "rate: needs quantization-aware training; set quantization_aware = true, or remove it",
             ));
         }
         Ok(())
+    }
+
+    /// Refuses keys that sampled batches cannot use.
+    fn check_on_policy(&self) -> Result<()> {
+        if self.on_policy == 0.0 {
+            return refuse("max_new_tokens", &self.max_new_tokens, "distill stage without on_policy");
+        }
+        let has_labels = self.loss.iter().any(|loss| matches!(loss.kind, LossKind::Labels(_)));
+        let message = match (has_labels, self.memory.cache_teacher) {
+            (true, _) => "sampled text has no labels; remove it, or the labels loss",
+            (_, true) => "a cached teacher has no outputs for sampled text; remove it, or memory.cache_teacher",
+            _ => return Ok(()),
+        };
+        Err(Error::config(message).at("on_policy"))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The losses of a distill stage, as the recipe gives them.
 
 use crate::parse::raw::{RawLayers, RawLoss};
-use crate::parse::words::one_of;
+use crate::parse::words::{one_of, refuse};
 use briquette_core::{Error, Result};
 
 /// A loss and its weight.
@@ -29,12 +29,12 @@ pub enum LossKind {
 }
 
 /// How logits are compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LogitsBy {
     /// Kullback–Leibler divergence.
     Kl,
-    /// Jensen–Shannon divergence.
-    JensenShannon,
+    /// Generalized Jensen–Shannon divergence with this β.
+    JensenShannon(f32),
 }
 
 /// How hidden states are compared.
@@ -105,9 +105,13 @@ impl LossKind {
         let kinds = ["logits", "labels", "hidden", "attention", "embedding"].map(|kind| (kind, kind));
         Ok(match one_of("kind", &raw.kind, &kinds)? {
             "logits" => {
-                only(raw, &["temperature", "by"])?;
-                let known = [("kl", LogitsBy::Kl), ("js", LogitsBy::JensenShannon)];
-                Self::Logits(one_of("by", by.unwrap_or("kl"), &known)?, raw.temperature.unwrap_or(4.0))
+                only(raw, &["temperature", "by", "beta"])?;
+                let known = [("kl", LogitsBy::Kl), ("js", LogitsBy::JensenShannon(raw.beta.unwrap_or(0.5)))];
+                let by = one_of("by", by.unwrap_or("kl"), &known)?;
+                if by == LogitsBy::Kl {
+                    refuse("beta", &raw.beta, "loss by \"kl\"")?;
+                }
+                Self::Logits(by, raw.temperature.unwrap_or(4.0))
             }
             "labels" => {
                 only(raw, &["smoothing"])?;
@@ -138,6 +142,7 @@ fn only(raw: &RawLoss, keys: &[&str]) -> Result<()> {
     let found = [
         ("by", raw.by.is_some()),
         ("temperature", raw.temperature.is_some()),
+        ("beta", raw.beta.is_some()),
         ("smoothing", raw.smoothing.is_some()),
         ("layers", raw.layers.is_some()),
         ("heads", raw.heads.is_some()),

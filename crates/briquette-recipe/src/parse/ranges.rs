@@ -47,7 +47,7 @@ const MAX_SIZE: u64 = 1 << 24;
 const FAR: f64 = 1e12;
 
 /// The numeric keys, without list indices; `*` matches any name.
-pub(crate) const KEYS: [(&str, NumberRange); 50] = [
+pub(crate) const KEYS: [(&str, NumberRange); 53] = [
     ("budget.bits", above(0.0, 8.0)),
     ("budget.max.*", within(-FAR, FAR)),
     ("budget.min.*", within(-FAR, FAR)),
@@ -85,6 +85,7 @@ pub(crate) const KEYS: [(&str, NumberRange); 50] = [
     ("stage.layers", whole(0, MAX_SIZE)),
     ("stage.loss.weight", within(0.0, FAR)),
     ("stage.loss.temperature", above(0.0, 1e6)),
+    ("stage.loss.beta", within(0.0, 1.0)),
     ("stage.loss.smoothing", below(0.0, 1.0)),
     ("stage.loss.layers", whole(0, MAX_SIZE)),
     ("stage.loss.heads", whole(1, MAX_SIZE)),
@@ -95,6 +96,8 @@ pub(crate) const KEYS: [(&str, NumberRange); 50] = [
     ("stage.warmup", below(0.0, 1.0)),
     ("stage.clip", above(0.0, FAR)),
     ("stage.rate", within(0.0, FAR)),
+    ("stage.on_policy", within(0.0, 1.0)),
+    ("stage.max_new_tokens", whole(1, MAX_SIDE)),
     ("stage.patience", whole(1, MANY)),
     ("stage.save_every", whole(1, MANY)),
     ("stage.prune.sparsity", below(0.0, 1.0)),

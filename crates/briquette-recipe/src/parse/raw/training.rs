@@ -84,6 +84,9 @@ pub struct RawLoss {
     /// logits: the temperature, by which logits are divided (4).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f32>,
+    /// logits by "js": the weight β of the teacher in the mixture (0.5). 0 is "kl", 1 is the reverse divergence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beta: Option<f32>,
     /// labels: the share of label smoothing (0).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub smoothing: Option<f32>,
