@@ -19,8 +19,7 @@ pub struct WeightRole {
 pub fn roles(graph: &Graph) -> Vec<WeightRole> {
     let mut found = vec![None; graph.weights.len()];
     let is_distance = |input: &&GraphInput| {
-        use InputSource::{RelativeBuckets, TargetBuckets, WindowDistances};
-        matches!(input.source, RelativeBuckets { .. } | TargetBuckets { .. } | WindowDistances { .. })
+        matches!(input.source, InputSource::RelativeBuckets { .. } | InputSource::WindowDistances { .. })
     };
     let distances: Vec<Operand> = graph.inputs.iter().filter(is_distance).map(|input| input.value.into()).collect();
     let logits: Vec<Operand> = graph.nodes.iter().filter_map(logits).collect();

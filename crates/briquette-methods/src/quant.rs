@@ -11,7 +11,6 @@
 mod allocate;
 mod candidate;
 mod fit;
-mod input_scale;
 pub mod range;
 mod rounding;
 mod scheme;
@@ -19,8 +18,7 @@ mod siblings;
 
 pub use allocate::allocate;
 pub use candidate::{Candidate, KernelKind};
-pub use fit::{Fitter, MaskedRows, RowInputs, fit};
-pub use input_scale::input_scale;
+pub use fit::{Fitter, MaskedRows, fit};
 pub use range::ScaleSearch;
 pub use rounding::Rounding;
 pub use scheme::{Activations, QuantSpec, STEP_SIZES, Scheme, UnknownScheme, scaled_step, step_name};

@@ -101,5 +101,8 @@ fn shrunk(
     how: &Smaller,
     device: &Device,
 ) -> Result<(GraphNet, NameMap)> {
-    network.smaller(arch.family(), config, how, device)
+    network.smaller(arch.family(), config, how, device)?.ok_or_else(|| {
+        let message = format!("{arch} cannot be made smaller here; expected \"self\" or another model");
+        Error::config(message).at("student")
+    })
 }

@@ -7,6 +7,7 @@
 mod dense_module;
 mod devices;
 mod examples;
+mod finite;
 mod held;
 mod learner;
 mod outcome;

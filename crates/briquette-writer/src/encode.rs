@@ -239,8 +239,7 @@ impl StripCoder {
             out.found.narrowness.push(tensor, &strip, kept, &decision.affines);
             out.found.stats.push(strip.values, fake_quantized);
             if let Some(inputs) = task.subject.inputs {
-                let dims = [tensor.rows().n_rows, form.n_cols];
-                out.found.outputs.push(strip.first_row, [strip.values, fake_quantized], inputs, dims);
+                out.found.outputs.push(strip.values, fake_quantized, inputs);
             }
             if let Some(norm) = task.subject.norm {
                 let sums = out.found.norm.get_or_insert_default();

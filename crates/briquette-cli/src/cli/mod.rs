@@ -17,7 +17,6 @@ mod graph_tables;
 mod hints;
 mod in_flags;
 mod man;
-mod onnx;
 mod options;
 mod panics;
 mod plan;

@@ -100,20 +100,14 @@ fn outliers_of(
     layers: &BTreeMap<String, InputStats>,
     workers: &Workers,
 ) -> Result<f64> {
-    let read = |&index: &usize| -> Result<(Vec<f32>, InputView, Rows)> {
+    let read = |&index: &usize| -> Result<(Vec<f32>, InputView)> {
         let tensor = &plan.tensors[index];
-        Ok((rows_of(tensor, checkpoint, workers.stop())?, stats_of(tensor, layers, false)?.view(), tensor.rows()))
+        Ok((rows_of(tensor, checkpoint, workers.stop())?, stats_of(tensor, layers, false)?.view()))
     };
     let tensors = block.iter().map(read).collect::<Result<Vec<_>>>()?;
     let slices: Vec<WeightSlice> = tensors
         .iter()
-        .map(|(values, view, Rows { n_rows, n_cols, .. })| WeightSlice {
-            values,
-            first: 0,
-            n_rows: *n_rows,
-            n_cols: *n_cols,
-            inputs: Some(view),
-        })
+        .map(|(values, view)| WeightSlice { values, first: 0, n_cols: view.rms.len(), inputs: Some(view) })
         .collect();
     Ok(outlier_ratio(&slices, TIMES_MEAN))
 }

@@ -1,6 +1,7 @@
 //! The outcome of a training: its report, and the student on disk.
 
 use super::dense_module;
+use super::finite::check_finite;
 use crate::training::learner::Learner;
 use crate::training::setup::TrainingSetup;
 use crate::training::watch::data_to_choose_by;
@@ -96,13 +97,14 @@ pub(crate) fn seconds_until(history: &[HistoryRecord], last: usize) -> f64 {
 /// names.
 ///
 /// # Errors
-/// See [`Export::write`].
+/// Refused: a weight is not finite. See [`Export::write`] for other errors.
 pub(crate) fn write(
     job: &TrainingJob,
     training: &TrainingSetup,
     student: Learner,
     report: &DistillReport,
 ) -> Result<()> {
+    check_finite(&student.network)?;
     let names = training.student.names.clone();
     let names = job.stage.choice.layout.into_iter().fold(names, NameMap::with_weights_in);
     let mut export = Export::to(job.output).names(names);

@@ -8,7 +8,6 @@ use crate::parse::prune::{PruneStage, PruneTarget};
 use crate::parse::quantize::QuantizeStage;
 use crate::parse::raw::{RawQuantize, RawRecipe, RawStage, StageKeys, keys_of};
 use crate::parse::selection::Selection;
-use crate::parse::shrink::ShrinkStage;
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result};
 use briquette_methods::quant::Rounding;
@@ -28,17 +27,8 @@ pub struct RecipePart {
 pub enum ModelStage {
     /// Trains the model.
     Distill(Box<DistillStage>),
-    /// Replaces its tensors by smaller ones.
-    Transform(Box<TransformStage>),
-}
-
-/// A stage that replaces tensors of a model by tensors of other shapes.
-#[derive(Debug, Clone)]
-pub enum TransformStage {
-    /// Factorizes linear layers.
+    /// Factorizes its linear layers.
     Factorize(FactorizeStage),
-    /// Removes channels, heads and blocks.
-    Shrink(ShrinkStage),
 }
 
 impl ModelStage {
@@ -46,10 +36,7 @@ impl ModelStage {
     pub fn kind(&self) -> StageKind {
         match self {
             Self::Distill(_) => StageKind::Distill,
-            Self::Transform(stage) => match **stage {
-                TransformStage::Factorize(_) => StageKind::Factorize,
-                TransformStage::Shrink(_) => StageKind::Shrink,
-            },
+            Self::Factorize(_) => StageKind::Factorize,
         }
     }
 
@@ -57,7 +44,7 @@ impl ModelStage {
     pub fn as_distill(&self) -> Option<&DistillStage> {
         match self {
             Self::Distill(stage) => Some(stage),
-            Self::Transform(_) => None,
+            Self::Factorize(_) => None,
         }
     }
 }
@@ -120,13 +107,7 @@ impl StageEffect {
                 Self::Stage(Stage::Quantize(QuantizeStage::from_raw(keys, recipe.calibration.as_ref())?))
             }
             StageKeys::Cast(keys) => Self::Stage(Stage::Cast(CastStage::from_raw(keys)?)),
-            StageKeys::Factorize(keys) => Self::ModelStage(ModelStage::Transform(Box::new(TransformStage::Factorize(
-                FactorizeStage::from_raw(keys)?,
-            )))),
-            StageKeys::Shrink(keys) => {
-                let stage = ShrinkStage::from_raw(keys, recipe.calibration.as_ref())?;
-                Self::ModelStage(ModelStage::Transform(Box::new(TransformStage::Shrink(stage))))
-            }
+            StageKeys::Factorize(keys) => Self::ModelStage(ModelStage::Factorize(FactorizeStage::from_raw(keys)?)),
             StageKeys::Distill(keys) => {
                 let around = Around {
                     model: &recipe.model,

@@ -1,7 +1,6 @@
 //! The plan that changes nothing; stages are applied to it.
 
 use crate::Recipe;
-use crate::plan::in_place;
 use crate::plan::interop::Loads;
 use crate::plan::keep;
 use crate::plan::role::RoleContext;
@@ -29,9 +28,7 @@ pub(crate) fn untouched<'a>(
     let metadata = checkpoint.metadata();
     let pools = Vec::new();
     let mut plan = Plan {
-        piece_sizes: briquette_writer::piece::PieceSizes::LARGE,
         outlier_pools: Vec::new(),
-        skeleton: in_place::skeleton(recipe, checkpoint)?,
         norms: BTreeMap::new(),
         tensors,
         pools,
