@@ -231,7 +231,10 @@ fn data_only(kind: Kind) -> &'static str {
 
 #[test]
 fn a_student_of_layers_runs_from_its_files_as_it_was_trained() {
-    let is_layered = |fixture: &str, kind| kind != Images || ["vit", "deit", "dinov2"].contains(&fixture);
+    let is_layered = |fixture: &str, kind| match kind {
+        Images => ["vit", "deit", "dinov2"].contains(&fixture),
+        _ => !fixture.starts_with("t5"),
+    };
     let models: Vec<_> = MODELS.iter().filter(|(fixture, _, kind)| is_layered(fixture, *kind)).collect();
     all(
         &models,
@@ -241,6 +244,15 @@ fn a_student_of_layers_runs_from_its_files_as_it_was_trained() {
             trains_as_written(&sandbox, fixture, *kind);
         },
     );
+}
+
+#[test]
+fn layers_of_t5_are_not_chosen_because_the_first_has_the_positions_of_all() {
+    let sandbox = with("t5");
+    let recipe = "[model]\npath = \"m\"\n[output]\npath = \"student\"\n[data]\ntrain = \"data.txt\"\n[[stage]]\n\
+                  kind = \"distill\"\nstudent = \"layers\"\nlayers = [1]\nloss = [{ kind = \"embedding\" }]\n";
+    sandbox.write("recipe.toml", recipe);
+    sandbox.run("distill recipe.toml").assert_fails(2, &["student", "has no layers to choose from"]);
 }
 
 /// Trains the last of `m`'s layers, and compares the trained network with the written model.

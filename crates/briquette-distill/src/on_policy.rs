@@ -1,8 +1,8 @@
 //! On-policy batches, which the student samples itself.
 
 use crate::traced::{Traced, TrainingBatch};
+use briquette_core::Result;
 use briquette_core::random::{mixed, uniform};
-use briquette_core::{Error, Result};
 
 /// Separates the random numbers of this choice from those of dropout.
 const STREAM: u64 = 0x6f6e_5f70_6f6c;
@@ -26,9 +26,4 @@ pub(crate) fn chosen<N: Traced>(
     }
     let input = student.valid().sampled(&batch.input, mixed(seed, STREAM))?;
     Ok(TrainingBatch::new(input))
-}
-
-/// Returns the error of a network that samples nothing.
-pub(crate) fn unsupported() -> Error {
-    Error::config("this network samples no text; use a decoder, or remove it").at("on_policy")
 }

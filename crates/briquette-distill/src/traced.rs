@@ -1,7 +1,7 @@
 //! The traits of networks, teachers and data that a user implements.
 
 use crate::{Layered, Outputs, Wanted};
-use briquette_core::Result;
+use briquette_core::{Error, Result};
 use burn::module::{Module, ModuleDisplay};
 use burn::tensor::{Device, Int, Tensor};
 
@@ -23,7 +23,8 @@ pub trait Traced: Module + ModuleDisplay {
     /// # Errors
     /// Config: the network samples nothing, as by default.
     fn sampled(&self, _input: &Self::Input, _seed: u64) -> Result<Self::Input> {
-        Err(crate::on_policy::unsupported())
+        let message = "this network samples no text; use a decoder, or remove it";
+        Err(Error::config(message).at("on_policy"))
     }
 
     /// Returns the network as layers, if it has them: see [`Settings::by_layer`](crate::Settings::by_layer).

@@ -9,12 +9,28 @@ impl Graph {
     /// Returns the number of blocks that [`with_blocks`](Self::with_blocks) can choose from.
     ///
     /// None if blocks do not follow each other with hidden states of one shape between them, as in a convolutional
-    /// network.
+    /// network, or if a block is named after weights that run outside of it, as in T5.
     pub fn n_choosable_blocks(&self) -> Option<usize> {
+        if self.has_weights_of_blocks_outside() {
+            return None;
+        }
         let (ends, shapes) = (self.ends_of_blocks().ok()?, self.lower().ok()?.shapes);
         let first = &shapes[ends.first()?[0].0];
         let is_uniform = ends.iter().flatten().all(|value| &shapes[value.0] == first);
         is_uniform.then_some(self.blocks.len())
+    }
+
+    /// Returns whether a node outside of all blocks has a weight whose name begins with that of a block.
+    ///
+    /// The first block of T5 has the table of relative positions, which runs before all blocks.
+    fn has_weights_of_blocks_outside(&self) -> bool {
+        let is_of_block = |name: &str| {
+            let rest = |block: &Block| name.strip_prefix(&block.name).is_some_and(|rest| rest.starts_with('.'));
+            self.blocks.iter().any(rest)
+        };
+        let is_outside = |place: usize| !self.blocks.iter().any(|block| block.nodes.contains(&place));
+        let outside = self.nodes.iter().enumerate().filter(|(place, _)| is_outside(*place));
+        outside.flat_map(|(_, node)| node.weights()).any(|(_, weight)| is_of_block(&self.weights[weight.0].name))
     }
 
     /// Returns the same network with only these blocks, in this order, renamed to the first blocks.

@@ -57,6 +57,7 @@ fn blocks_of_one_row_can_be_chosen() {
         ("families/mpnet", Some(2)),
         ("families/albert", Some(2)),
         ("families/vit", Some(2)),
+        ("families/t5", None),
         ("families/convnext", None),
         ("families/mobilenet_v2", None),
         ("families/efficientnet_lite", None),

@@ -64,7 +64,7 @@ pub fn predicted(recipe: &Recipe, budget: &Budget, options: &RunOptions) -> Resu
     let costs = Costs::of(recipe, budget, options)?;
     let payload = match budget.target {
         Target::Metrics(_) => SizeSearch::new(costs.range()).next.exp2(),
-        Target::Bytes(_) | Target::Bits(_) => costs.most as f64 * AIM - costs.fixed,
+        Target::Bytes(_) | Target::Bits(_) => costs.payload(AIM),
     };
     let steps = costs.steps(payload)?;
     Ok(costs.report(&briquette_recipe::plan::target_text(&budget.target), &steps))
@@ -123,7 +123,7 @@ impl Making<'_> {
     /// Makes an output whose weight files use the byte budget almost completely.
     fn sized(&mut self) -> Result<Attempt> {
         let most = self.costs.most;
-        let wanted_payload = most as f64 * AIM - self.costs.fixed;
+        let wanted_payload = self.costs.payload(AIM);
         let moves = self.recipe.stages.iter().any(Stage::updates_weights);
         let (mut payload, mut kept, mut over) = (wanted_payload, None::<f64>, None::<f64>);
         let (mut before, mut kept_steps) = (None::<(f64, f64)>, None);

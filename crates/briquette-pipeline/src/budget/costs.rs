@@ -128,6 +128,12 @@ impl Costs {
         [sum(f64::min), sum(f64::max)]
     }
 
+    /// Returns the size of all blocks to aim at: a share of the budget, or all of it if the coarsest steps need it.
+    pub(super) fn payload(&self, share: f64) -> f64 {
+        let [aim, all] = [share, 1.0].map(|share| self.most as f64 * share - self.fixed);
+        if aim < self.range()[0] { all } else { aim }
+    }
+
     /// Returns the step sizes of least loss with blocks of at most `payload` bytes.
     ///
     /// # Errors

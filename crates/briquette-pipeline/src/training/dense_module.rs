@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 /// The list of modules that sentence-transformers loads.
-const MODULES: &str = "modules.json";
+pub(crate) const MODULES: &str = "modules.json";
 /// The directory of the new module.
 const FOLDER: &str = "2_Dense";
 
