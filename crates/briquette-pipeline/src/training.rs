@@ -4,7 +4,6 @@
 //!
 //! Non-goals: losses and the training loop (`briquette-distill`), and the steps before and after a training.
 
-mod dense_module;
 mod devices;
 mod examples;
 mod finite;
