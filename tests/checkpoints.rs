@@ -120,13 +120,11 @@ fn a_missing_key_is_refused_in_one_line_with_the_available_keys() {
 #[test]
 fn files_that_are_no_checkpoint_are_refused_with_a_remedy() {
     let sandbox = Sandbox::new();
-    sandbox.write("model.onnx", b"\x08\x08\x12\x07pytorch\x1a\x052.3.1:\xf1\x92N");
     sandbox.write("tokenizer.json", r#"{"version": "1.0", "model": {"vocab": {}}}"#);
     sandbox.write("models--a--b/snapshots/1234/model.safetensors", b"x");
     sandbox.write("models--a--b/refs/main", "1234");
     for line in ["inspect M", "plan M --quantize int8"] {
         for (model, phrases) in [
-            ("model.onnx", ["found an ONNX file", "exported from"]),
             ("tokenizer.json", ["found JSON without a weight_map", "give its directory"]),
             ("models--a--b", ["the root of a cached model", "models--a--b/snapshots/1234"]),
             (".", ["a cache of models", "models--a--b/snapshots/1234"]),

@@ -17,8 +17,18 @@ enum Kind {
     Encoder,
     Decoder,
     Images,
+    /// Texts and their targets.
+    Pairs,
+    /// Sounds and their words.
+    Sounds,
 }
-use Kind::{Decoder, Encoder, Images};
+use Kind::{Decoder, Encoder, Images, Pairs, Sounds};
+
+impl Kind {
+    fn predicts_tokens(self) -> bool {
+        matches!(self, Decoder | Pairs | Sounds)
+    }
+}
 
 /// Fixture, family, and kind.
 const MODELS: &[(&str, &str, Kind)] = &[
@@ -47,6 +57,11 @@ const MODELS: &[(&str, &str, Kind)] = &[
     ("t5-gated", "T5", Encoder),
     ("clip-text", "CLIP text", Encoder),
     ("siglip-text", "CLIP text", Encoder),
+    ("t5-translate", "T5", Pairs),
+    ("t5-translate-gated", "T5", Pairs),
+    ("bart", "BART", Pairs),
+    ("mbart", "BART", Pairs),
+    ("whisper", "Whisper", Sounds),
     ("gpt2", "GPT-2", Decoder),
     ("gpt_neox", "GPT-NeoX", Decoder),
     ("opt", "OPT", Decoder),
@@ -68,6 +83,7 @@ const MODELS: &[(&str, &str, Kind)] = &[
     ("gemma3", "Gemma", Decoder),
     ("vit", "ViT", Images),
     ("deit", "ViT", Images),
+    ("vit-timm", "ViT", Images),
     ("dinov2", "ViT", Images),
     ("clip-vision", "CLIP", Images),
     ("clip-classify", "CLIP", Images),
@@ -94,6 +110,7 @@ const MODELS: &[(&str, &str, Kind)] = &[
 
 /// Models without the head of their task, or with two networks: they have a graph, and are compressed without data.
 const HEADLESS: &[(&str, &str)] = &[
+    ("bart-base", "BART"),
     ("clip", "CLIP"),
     ("llama-base", "Llama"),
     ("llama-classify", "Llama"),
@@ -110,6 +127,8 @@ const HEADLESS: &[(&str, &str)] = &[
 fn flags(kind: Kind) -> [&'static str; 2] {
     match kind {
         Images => ["--data images --samples 2", "--data images --size 40"],
+        Pairs => ["--data pairs.jsonl --max-length 16 --samples 8", "--data held.jsonl --max-length 16"],
+        Sounds => ["--data sounds.jsonl --max-length 16 --samples 2", "--data sounds.jsonl --max-length 16"],
         _ => ["--data data.txt --max-length 16 --samples 8", "--data held.txt --max-length 16"],
     }
 }
@@ -181,10 +200,12 @@ fn every_family_runs_on_codes_and_as_dense_weights() {
             let far = |model: &str, flags: &str| {
                 let found = sandbox.json(&format!("eval {model} --against m {held} {flags}"));
                 let metric = |name: &str| found["metrics"][name].as_f64().unwrap();
-                if *kind == Decoder { metric("kl") } else { 1.0 - metric("cosine") }
+                if kind.predicts_tokens() { metric("kl") } else { 1.0 - metric("cosine") }
             };
             let [codes, dense] = ["int8", "dense"].map(|model| far(model, ""));
-            assert!(codes < 0.02 && dense < 0.02, "{fixture}: {codes} and {dense}");
+            // Logits of T5 without a scale are large, and so is what rounding changes.
+            let most = if *kind == Pairs { 0.1 } else { 0.02 };
+            assert!(codes < most && dense < most, "{fixture}: {codes} and {dense}");
             assert!(far("m", "").abs() < 1e-6);
             if *kind != Images {
                 let offloaded = far("dense", "--offload");
@@ -213,8 +234,9 @@ fn every_family_is_calibrated_rounded_and_fits_into_a_budget() {
             assert!(solved > 1, "{fixture}: GPTQ updated {solved} tensors");
             let found = sandbox.json(&format!("eval gptq --against m {held}"));
             let metric = |name: &str| found["metrics"][name].as_f64();
-            let far = metric("kl").filter(|_| *kind == Decoder).unwrap_or_else(|| 1.0 - metric("cosine").unwrap());
-            assert!(far < 0.02, "{fixture}: {far}");
+            let kl = metric("kl").filter(|_| kind.predicts_tokens());
+            let far = kl.unwrap_or_else(|| 1.0 - metric("cosine").unwrap());
+            assert!(far < if *kind == Pairs { 0.1 } else { 0.02 }, "{fixture}: {far}");
             // Updated weights of this network take more than 7 bits with the coarsest steps.
             let bits = if *fixture == "mobilenet_v2-transformers" { "7.3" } else { "7" };
             let outcome = sandbox.run(&format!("compress m -o bits --bits {bits} {}", data_only(*kind)));
@@ -223,10 +245,21 @@ fn every_family_is_calibrated_rounded_and_fits_into_a_budget() {
     );
 }
 
+#[test]
+fn a_budget_below_the_bytes_of_updated_weights_is_met_by_rounding_to_nearest() {
+    let sandbox = with("qwen2");
+    let report = sandbox.json(&format!("compress m -o bits --bits 4 {}", data_only(Decoder)));
+    let most = report["allocation"]["most_bytes"].as_u64().unwrap();
+    assert!(report["after"]["file_bytes"].as_u64().unwrap() <= most, "{report}");
+    sandbox.ok("verify bits");
+}
+
 /// Flags of `compress` for the data to calibrate on.
 fn data_only(kind: Kind) -> &'static str {
     match kind {
         Images => "--data images --samples 2",
+        Pairs => "--data pairs.jsonl --max-length 16 --samples 8",
+        Sounds => "--data sounds.jsonl --max-length 16 --samples 2",
         _ => "--data data.txt --max-length 16 --samples 8",
     }
 }
@@ -235,7 +268,7 @@ fn data_only(kind: Kind) -> &'static str {
 fn a_student_of_layers_runs_from_its_files_as_it_was_trained() {
     let is_layered = |fixture: &str, kind| match kind {
         Images => ["vit", "deit", "dinov2"].contains(&fixture),
-        _ => !fixture.starts_with("t5"),
+        kind => matches!(kind, Encoder | Decoder) && !fixture.starts_with("t5"),
     };
     let models: Vec<_> = MODELS.iter().filter(|(fixture, _, kind)| is_layered(fixture, *kind)).collect();
     all(
@@ -263,6 +296,7 @@ fn trains_as_written(sandbox: &Sandbox, fixture: &str, kind: Kind) {
         Encoder => ("embedding", "cosine", "train = \"data.txt\"\neval = \"held.txt\"\nmax_length = 16"),
         Decoder => ("logits", "perplexity", "train = \"data.txt\"\neval = \"held.txt\"\nmax_length = 16"),
         Images => ("logits", "cosine", "train = \"images\"\neval = \"images\""),
+        Pairs | Sounds => unreachable!("encoder-decoders are not trained"),
     };
     let hidden = if kind == Images { "" } else { ", { kind = \"hidden\", layers = \"every\" }" };
     let layers = if fixture.starts_with("albert") { "n_layers = 1" } else { "layers = [1]" };
@@ -298,15 +332,16 @@ fn students_of_old_configs_keep_the_kinds_of_their_layers() {
 
 #[test]
 fn every_decoder_generates_the_same_tokens_from_an_export() {
-    let decoders: Vec<_> = MODELS.iter().filter(|(.., kind)| *kind == Decoder).collect();
+    let decoders: Vec<_> = MODELS.iter().filter(|(.., kind)| kind.predicts_tokens()).collect();
     all(
         &decoders,
         |(fixture, ..)| fixture.to_string(),
-        |(fixture, ..)| {
+        |(fixture, _, kind)| {
             let sandbox = with(fixture);
             sandbox.ok("export m --to burnpack -o packed");
+            let prompt = if *kind == Sounds { "a.wav" } else { "abc" };
             let tokens_of = |model: &str| -> Vec<Value> {
-                let outcome = sandbox.run(&format!("generate {model} --prompt abc --max-tokens 8 --json"));
+                let outcome = sandbox.run(&format!("generate {model} --prompt {prompt} --max-tokens 8 --json"));
                 assert_eq!(outcome.code, 0, "{}", outcome.stderr);
                 let found: Value = serde_json::from_str(&outcome.stdout).unwrap();
                 found["after"]["sequences"][0]["tokens"].as_array().unwrap().clone()
@@ -315,4 +350,37 @@ fn every_decoder_generates_the_same_tokens_from_an_export() {
             assert_eq!((tokens.len(), &tokens), (8, &tokens_of("packed")), "{fixture}");
         },
     );
+}
+
+#[test]
+fn models_of_speech_are_compared_by_their_words() {
+    let sandbox = with("whisper");
+    sandbox.ok("compress m -o int8 --quantize int8-dynamic");
+    let found = sandbox.json("eval int8 --against m --data sounds.jsonl");
+    let metric = |name: &str| found["metrics"][name].as_f64().unwrap();
+    assert!(metric("wer") > 0.0 && metric("reference_wer") > 0.0, "random weights know no words");
+    assert!((0.0..=1.0).contains(&metric("same_words")));
+    let same = sandbox.json("eval m --against m --data sounds.jsonl");
+    assert_eq!(same["metrics"]["same_words"], json!(1.0));
+}
+
+#[test]
+fn what_an_encoder_decoder_cannot_do_is_one_line() {
+    let (text, sound) = (with("bart"), with("whisper"));
+    text.run("eval m --data data.txt").assert_fails(2, &["data.txt: this model takes pairs: .jsonl"]);
+    text.run("eval m --data sounds.jsonl").assert_fails(2, &["found a sound as the source, and bart takes a text"]);
+    sound.run("eval m --data held.jsonl").assert_fails(2, &["found a text as the source, and whisper takes a sound"]);
+    sound.run("generate m --prompt none.wav").assert_fails(5, &["none.wav"]);
+    sound.run("generate m --prompt held.jsonl").assert_fails(4, &["held.jsonl: it is no WAV file"]);
+    text.run("generate m --prompt abc --system x").assert_fails(2, &["an encoder-decoder has no chat template"]);
+    text.write("bad.jsonl", "{\"source\": \"a\"}\n");
+    text.run("eval m --data bad.jsonl").assert_fails(4, &["bad.jsonl:1: found another form"]);
+    text.write(
+        "recipe.toml",
+        "[model]\npath = \"m\"\n[output]\npath = \"student\"\n[data]\ntrain = \"pairs.jsonl\"\n[[stage]]\n\
+         kind = \"distill\"\nstudent = \"self\"\nloss = [{ kind = \"logits\" }]\nepochs = 1\n",
+    );
+    text.run("distill recipe.toml").assert_fails(2, &["bart"]);
+    configure(&text, json!({ "decoder_start_token_id": null }));
+    text.run("eval m --data held.jsonl").assert_fails(4, &["decoder_start_token_id is missing"]);
 }

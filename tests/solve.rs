@@ -1,6 +1,7 @@
 //! Methods that use calibration data: block by block, resumed, and within a memory limit.
 #![cfg(feature = "model")]
 
+use crate::memory_limit::peak_of;
 use crate::sandbox::{Sandbox, copy, repository};
 use crate::weights::{Tensor, safetensors_of, tensors_of};
 use rustix::process::{Pid, Signal, kill_process};
@@ -263,8 +264,8 @@ fn runs_by_block_keep_their_memory_limit_or_refuse_it() {
     let found = sandbox.json(&format!("{} --memory-limit 64MB", lines[0]));
     assert!(found["after"]["memory"][0]["peak_bytes"].as_u64().unwrap() < 64_000_000, "{found}");
     lines[1..].iter().for_each(|line| _ = sandbox.ok(&format!("{line} --memory-limit 64MB --offload --force --quiet")));
-    let idle = sandbox.run("compress bert-tiny -o idle --quantize int8 --memory-limit 1GB");
-    idle.assert_fails(2, &["--memory-limit: nothing runs the model", "--data"]);
+    let idle = sandbox.run("compress bert-tiny -o idle --quantize int8 --offload");
+    idle.assert_fails(2, &["--offload: nothing runs the model", "--data"]);
     let digits = Sandbox::with("digits");
     copy(&repository().join("fixtures/digits-data.safetensors"), &digits.path("data.safetensors"));
     // A network without blocks runs as its entry and its exit.
@@ -283,12 +284,6 @@ fn impossible_settings_are_refused_in_one_line_before_any_work() {
     digits
         .run("compress digits -o out --quantize int4 --round gptk --data text.txt")
         .assert_fails(2, &["did you mean \"gptq\""]);
-}
-
-/// Returns the peak of allocated memory over all phases of a trace.
-fn peak_of(trace: &Value) -> u64 {
-    let events = trace["traceEvents"].as_array().unwrap().iter();
-    events.filter_map(|event| event["args"]["peak_bytes"].as_u64()).max().unwrap()
 }
 
 /// Writes a model whose embeddings take 12.8 MB; the rest takes 0.1 MB.

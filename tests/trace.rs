@@ -49,7 +49,8 @@ fn a_failed_run_writes_a_trace() {
     let sandbox = Sandbox::with("digits");
     sandbox.run("compress digits -o out --nm 2:4 --trace trace.json").assert_fails(2, &["columns"]);
     assert_eq!(phases(&events(&sandbox, "trace.json")), ["start"]);
-    sandbox.run("inspect digits --trace absent/trace.json").assert_fails(2, &["absent/trace.json", "--trace"]);
+    sandbox.write("file", "x");
+    sandbox.run("inspect digits --trace file/trace.json").assert_fails(5, &["file", "--trace"]);
 }
 
 #[test]

@@ -75,7 +75,7 @@ pub fn parts<const N: usize>(input: &[u8]) -> [&[u8]; N] {
 /// Opens a model and reads every tensor, whole and in two ranges, which must agree.
 ///
 /// # Panics
-/// If a tensor is far larger than the files, or reads differently the second time.
+/// If a tensor is far larger than the files, reads differently the second time, or an error is not of a damaged file.
 pub fn open_and_read(path: &Path) {
     let Ok(checkpoint) = Checkpoint::open(path) else { return };
     let limit = checkpoint.weight_bytes() * MAX_GROWTH;
@@ -91,5 +91,8 @@ pub fn open_and_read(path: &Path) {
             assert_eq!(whole, halves, "{}", info.name);
         }
     }
-    checkpoint.check_unchanged().expect("the files do not change");
+    // The checksums of all values are compared at the end.
+    if let Err(error) = checkpoint.check_unchanged() {
+        assert!(error.exit_code() == 4 && !error.message.contains("was changed while being read"), "{error}");
+    }
 }

@@ -1,4 +1,6 @@
 //! Fuzzes the journal of a batch that is resumed. Its only job has no model and always fails.
+//!
+//! A file that is not a journal is refused.
 #![no_main]
 
 use briquette::RunOptions;
@@ -24,6 +26,8 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let Ok(Document::Jobs(jobs)) = Document::from_file(&jobs) else { panic!("the jobs file is valid") };
     let how = BatchOptions { resume: true, ..BatchOptions::default() };
     let options = RunOptions { threads: 1, ..RunOptions::default() };
-    let report = run(&jobs, &how, &options, &mut |_| {}).expect("the batch runs");
-    assert_eq!(report.n_failed, 1, "a journal cannot make a job succeed");
+    match run(&jobs, &how, &options, &mut |_| {}) {
+        Ok(report) => assert_eq!(report.n_failed, 1, "a journal cannot make a job succeed"),
+        Err(error) => assert!(error.exit_code() == 6 && error.to_string().lines().count() == 1, "{error}"),
+    }
 });

@@ -6,7 +6,7 @@ use briquette::pipeline::{Recipe, recipe};
 use briquette_fuzz::{file, place};
 
 const MODEL: &[u8] = include_bytes!("../../fixtures/digits/model.safetensors");
-const RECIPE: &str = "[model]\npath = 'model.safetensors'\n[output]\npath = 'out'\n[budget]\nbytes = '12kB'\nsensitivity = 'sensitivity.json'";
+const RECIPE: &str = "[model]\npath = 'model.safetensors'\n[output]\npath = 'out'\n[budget]\nbytes = '30kB'\nsensitivity_file = 'sensitivity.json'\n[[stage]]\nkind = 'quantize'\nscheme = 'step'";
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     file("model.safetensors", MODEL);

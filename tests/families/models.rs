@@ -27,7 +27,28 @@ pub(super) fn with(fixture: &str) -> Sandbox {
     let text = std::fs::read_to_string(repository().join("fixtures/models/text.txt")).unwrap();
     sandbox.write("data.txt", &text);
     sandbox.write("held.txt", "A cat sat on the mat.\nThe dog ran.\nSnow fell on the town, and no one spoke.\n");
+    let pair = |(source, target): (&str, &str)| json!({ "source": source, "target": target }).to_string() + "\n";
+    let words: Vec<&str> = text.split_whitespace().take(48).collect();
+    let pairs: String = words.chunks_exact(3).map(|three| pair((three[..2].join(" ").as_str(), three[2]))).collect();
+    sandbox.write("pairs.jsonl", pairs);
+    let held = [("A cat", "sat down"), ("The dog ran.", "it ran"), ("Snow fell", "on the town")];
+    sandbox.write("held.jsonl", held.map(pair).concat());
+    let sound = |(file, target): (&str, &str)| json!({ "audio": file, "target": target }).to_string() + "\n";
+    sandbox.write("sounds.jsonl", [("a.wav", "a cat"), ("b.wav", "snow fell")].map(sound).concat());
+    for (file, step) in [("a.wav", 7), ("b.wav", 31)] {
+        std::fs::write(sandbox.path(file), wave(3200, step)).unwrap();
+    }
     sandbox
+}
+
+/// Returns a WAV file of 16 bits at 16 kHz with `n` samples of a tone.
+fn wave(n: u32, step: i32) -> Vec<u8> {
+    let samples = (0..n as i32).flat_map(|at| (((at * step) % 200 - 100) as i16 * 100).to_le_bytes());
+    let words = |values: &[u32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    let format = [words(&[16]), vec![1, 0, 1, 0], words(&[16_000, 32_000]), vec![2, 0, 16, 0]].concat();
+    let data = [b"data".to_vec(), words(&[2 * n]), samples.collect()].concat();
+    let body = [b"WAVEfmt ".to_vec(), format, data].concat();
+    [b"RIFF".to_vec(), words(&[body.len() as u32]), body].concat()
 }
 
 pub(super) fn config_of(model: &Path) -> Value {

@@ -32,7 +32,7 @@ mod threads;
 
 pub use attention::{AttentionShape, attention};
 pub use attention_grad::attention_grad;
-pub use cached_attention::cached_attention;
+pub use cached_attention::{biased_cached_attention, cached_attention};
 pub use cached_rows::{CacheType, CachedRows};
 pub use conv2d::FloatConv2d;
 pub use conv2d_shape::Conv2dShape;

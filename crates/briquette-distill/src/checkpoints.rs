@@ -29,6 +29,8 @@ const LAST: &str = "last.json";
 const METRICS: &str = "metrics.jsonl";
 /// The extension of files with weights and optimizer state.
 const RECORD: &str = ".bpk";
+/// The subdirectory of burn's own checkpoints, of trainings on several devices.
+pub(crate) const BURN: &str = "burn";
 /// The remedy for a checkpoint that cannot be resumed.
 const WAY_OUT: &str = "clear the checkpoints to start anew";
 
@@ -80,12 +82,12 @@ impl Checkpoints {
         error.kind == ErrorKind::Input && error.remedy == Some(Remedy::StartAnew)
     }
 
-    /// Removes all checkpoints, so that training starts anew.
+    /// Removes all checkpoints, so that training starts anew. Other files of the directory stay.
     ///
     /// # Errors
     /// Io: a file cannot be removed.
     pub fn clear(&self) -> Result<()> {
-        self.place.clear()
+        self.place.clear(&|name| [LAST, METRICS].contains(&name) || is_record(name), BURN)
     }
 
     /// Writes the model and optimizer, then the state that names them, and removes the files of the previous
@@ -113,12 +115,12 @@ impl Checkpoints {
         self.save_state(state)
     }
 
-    /// Writes a state, which makes its files the current checkpoint, and removes all others.
+    /// Writes a state, which makes its files the current checkpoint, and removes the files of other checkpoints.
     pub(crate) fn save_state(&self, state: &TrainingState) -> Result<()> {
         if self.directory().is_some() {
             self.place.write(LAST, &state.to_json()?)?;
         }
-        self.place.remove(|name| name.ends_with(RECORD) && !state.files.contains_key(name));
+        self.place.remove(|name| is_record(name) && !state.files.contains_key(name));
         Ok(())
     }
 
@@ -269,6 +271,17 @@ fn best_of(epoch: usize) -> String {
     format!("best-{epoch}{RECORD}")
 }
 
+/// Returns whether a file has a name of [`pair`], [`student_of`] or [`best_of`].
+fn is_record(name: &str) -> bool {
+    let Some((kind, rest)) = name.strip_suffix(RECORD).and_then(|stem| stem.split_once('-')) else { return false };
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match kind {
+        "step" => matches!(rest.split_once('.'), Some((step, "model" | "optimizer")) if is_number(step)),
+        "student" | "best" => is_number(rest),
+        _ => false,
+    }
+}
+
 /// Adds the remedy to an error about a damaged checkpoint.
 fn with_way_out(error: Error) -> Error {
     match error.kind {
@@ -276,5 +289,32 @@ fn with_way_out(error: Error) -> Error {
             Error { message: format!("{}; {WAY_OUT}", error.message), ..error }.with_remedy(Remedy::StartAnew)
         }
         _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_of_checkpoints_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoints = Checkpoints::at(dir.path()).unwrap();
+        let ours = [&pair(7)[..], &[student_of(3), best_of(2)]].concat();
+        let others = ["model.bpk", "best-model.bpk", "step-7.bpk", "student-1.bpk.old", "teacher.safetensors"];
+        let names = || {
+            let entries = std::fs::read_dir(dir.path()).unwrap();
+            entries
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect::<std::collections::BTreeSet<_>>()
+        };
+        let write = |name: &str| std::fs::write(dir.path().join(name), "x").unwrap();
+        ours.iter().map(String::as_str).chain(others).for_each(write);
+        checkpoints.save_state(&TrainingState::at_start(1, None)).unwrap();
+        assert_eq!(names(), others.into_iter().chain([LAST]).map(String::from).collect());
+        ours.iter().map(String::as_str).chain([METRICS]).for_each(write);
+        std::fs::create_dir_all(dir.path().join(BURN).join("checkpoint")).unwrap();
+        checkpoints.clear().unwrap();
+        assert_eq!(names(), others.map(String::from).into());
     }
 }

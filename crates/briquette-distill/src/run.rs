@@ -1,10 +1,12 @@
 //! A complete training: epochs, evaluation, checkpoints and resuming.
 
 use crate::checkpoints::{Best, Checkpoints, TrainingState};
+use crate::finite::check_finite;
 use crate::history::{EpochRecord, HistoryRecord, StepRecord};
 use crate::items::Items;
 use crate::order::{gathered, order};
 use crate::traced::{DynTeacher, DynTrainingData};
+use crate::trained::TrainedProjections;
 use crate::try_out::freeze;
 use crate::{BatchLoader, Distiller, Settings, Traced, Trained, loader};
 use briquette_core::{Error, Result};
@@ -71,6 +73,7 @@ impl Distiller {
     /// # Errors
     /// - Input: there is no data, or a checkpoint does not fit.
     /// - Config: the evaluation does not return the goal's metric.
+    /// - Refused: a weight is not finite; the last checkpoint is preserved.
     /// - The first error of `watch`.
     /// - See [`Distiller::step`]; the last checkpoint is preserved.
     pub fn run<N: Traced>(
@@ -162,6 +165,7 @@ impl Distiller {
             let record;
             (model, record) = self.next_step(model, teacher, Items::Rows(data, rows), state, checkpoints)?;
             if self.step.is_multiple_of(self.settings.save_every) {
+                self.check_finite(&model)?;
                 self.save(&model, state, checkpoints)?;
             }
             watch.stepped(&record)?;
@@ -215,6 +219,7 @@ impl Distiller {
         checkpoints: &Checkpoints,
         watch: &mut dyn Watch<N>,
     ) -> Result<()> {
+        self.check_finite(model)?;
         let metrics = watch.evaluate(&model.student)?;
         let is_best = judge(&self.settings, &metrics, state)?;
         let (epoch, loss) = (state.epoch + 1, state.mean_loss());
@@ -229,6 +234,12 @@ impl Distiller {
         state.end_epoch();
         state.is_done = is_stale || state.epoch == self.settings.epochs;
         self.save(model, state, checkpoints)
+    }
+
+    /// Refuses weights that are not finite, so that the last checkpoint stays.
+    fn check_finite<N: Traced>(&self, model: &Trained<N>) -> Result<()> {
+        check_finite(&model.student, self.step)?;
+        check_finite(&TrainedProjections { projections: model.projections.clone() }, self.step)
     }
 
     fn save<N: Traced>(&self, model: &Trained<N>, state: &mut TrainingState, checkpoints: &Checkpoints) -> Result<()> {

@@ -3,7 +3,8 @@
 //! The loop starts anew for each epoch. Between epochs, this module evaluates, writes checkpoints and selects
 //! the best student, as on a single device.
 
-use crate::checkpoints::{Checkpoints, TrainingState, student_of};
+use crate::checkpoints::{BURN, Checkpoints, TrainingState, student_of};
+use crate::finite::check_finite;
 use crate::history::{EpochRecord, HistoryRecord, StepRecord};
 use crate::order::{gathered, order};
 use crate::run::judge;
@@ -26,9 +27,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-
-/// The subdirectory of the checkpoints for burn's own files.
-const BURN: &str = "burn";
 
 /// Training data that threads share.
 pub type SharedTrainingData<N> = Arc<dyn TrainingData<Input = <N as Traced>::Input> + Send + Sync>;
@@ -72,7 +70,7 @@ where
     ///
     /// # Errors
     /// - Config: student, teacher, blend and settings do not match, or burn's loop does not support a setting.
-    /// - Refused: a loss or a gradient is not finite.
+    /// - Refused: a loss, a gradient or a weight is not finite; the last checkpoint is preserved.
     /// - Input: there are fewer items than devices.
     /// - Io: a file cannot be read or written.
     /// - The first error of `watch`.
@@ -230,6 +228,7 @@ where
         checkpoints: &Checkpoints,
         watch: &mut dyn Watch<N>,
     ) -> Result<()> {
+        check_finite(student, state.step)?;
         let metrics = watch.evaluate(student)?;
         let is_best = judge(&self.settings, &metrics, state)?;
         let epoch = state.epoch + 1;

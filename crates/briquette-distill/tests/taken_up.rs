@@ -5,6 +5,7 @@ use briquette_core::{Error, ErrorKind, Result};
 use briquette_distill::history::{EpochRecord, HistoryRecord, StepRecord};
 use briquette_distill::{Checkpoints, Goal, Settings, TrainingOutcome, Watch};
 use briquette_nn::Compression;
+use burn::lr_scheduler::step::StepLrSchedulerConfig;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -85,6 +86,27 @@ fn a_resumed_run_logs_the_same_history() {
             assert_eq!(weights(&finished.student), weights(&expected.student));
             assert_eq!(finished.best, expected.best);
         }
+    }
+}
+
+/// The update of step 8 overflows weights, although its loss and its gradient are finite.
+#[test]
+fn weights_that_are_not_finite_are_never_stored_and_the_last_checkpoint_stays() {
+    for (save_every, last) in [(100, 4), (3, 6), (8, 4)] {
+        let directory = tempfile::tempdir().unwrap();
+        let schedule = StepLrSchedulerConfig::new(2e-2, 7).with_gamma(1e42).init().unwrap();
+        let goal = Some(Goal { metric: "apart".into(), is_more_better: false });
+        let broken = Settings { save_every, goal, ..settings(3) }.with_schedule(schedule);
+        let mut watch = Stopped { at: Stop::Never, n_evaluated: 0 };
+        let error = train(student(), Compression::new(), broken, directory.path(), &mut watch).unwrap_err();
+        assert_eq!(error.exit_code(), 6, "{error}");
+        let expected = ["inner.weight: found ", " after training step 8; lower the learning rate"];
+        assert!(expected.iter().all(|part| error.message.contains(part)), "{error}");
+        assert_eq!(watch.n_evaluated, 1, "such weights are not evaluated");
+        assert_eq!(Checkpoints::at(directory.path()).unwrap().state().unwrap().unwrap().step, last);
+        let finished = run(save_every, Stop::Never, directory.path()).unwrap();
+        assert_eq!(finished.resumed_at, last);
+        assert!(weights(&finished.student).iter().all(|weight| weight.is_finite()));
     }
 }
 

@@ -11,6 +11,7 @@ use briquette_eval::outputs;
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::batches::Batching;
 use briquette_models::data::Sentences;
+use briquette_models::graph_net::RunInputs;
 use briquette_models::{LoadedModel, ModelTask};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use std::error::Error;
@@ -45,6 +46,11 @@ fn outputs_of(model: &LoadedModel, input: &Path) -> Result<Vec<f32>, Box<dyn Err
         ModelTask::Encoder => {
             let [ids, mask] = [tokens(input, "ids", &device)?, tokens(input, "mask", &device)?];
             model.network.encode(ids, mask.equal_elem(0)).into_data()
+        }
+        ModelTask::EncoderDecoder => {
+            let [ids, mask, target] = ["ids", "mask", "target"].map(|name| tokens(input, name, &device));
+            let source = RunInputs::padded(ids?, mask?.equal_elem(0));
+            model.network.forward(&source.with_target(target?)).three().into_data()
         }
         ModelTask::Decoder => model.network.decode(tokens(input, "ids", &device)?).into_data(),
     };

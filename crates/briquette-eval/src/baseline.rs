@@ -36,7 +36,7 @@ impl LossMeasure {
     pub fn of(task: ModelTask) -> Self {
         match task {
             ModelTask::Encoder => Self::Cosine,
-            ModelTask::Decoder | ModelTask::Classifier => Self::Kl,
+            ModelTask::Decoder | ModelTask::EncoderDecoder | ModelTask::Classifier => Self::Kl,
         }
     }
 
@@ -46,12 +46,14 @@ impl LossMeasure {
     /// Config: the measure does not exist for this task or data.
     pub fn check(self, task: ModelTask, data: &Data) -> Result<()> {
         let has_metric = match data {
-            Data::Document(_) => true,
+            Data::Document(_) | Data::Pairs(_) => true,
             Data::Sentences(sentences) => !sentences.pairs.is_empty(),
             Data::Images(images) => images.label(0).is_some(),
         };
         let message = match (self, task) {
-            (Self::Cosine, ModelTask::Decoder) => "a decoder has no single output per text; use \"kl\" or \"metric\"",
+            (Self::Cosine, ModelTask::Decoder | ModelTask::EncoderDecoder) => {
+                "a decoder has no single output per text; use \"kl\" or \"metric\""
+            }
             (Self::Kl, ModelTask::Encoder) => "an encoder has no classes; use \"cosine\" or \"metric\"",
             (Self::Metric, ModelTask::Encoder) if !has_metric => {
                 "the data has no pairs with a score, so it has no metric; add scored pairs, or use \"cosine\""
@@ -181,7 +183,7 @@ fn pass(of: ModelOnData, by: LossMeasure, weights: &dyn TensorSource, progress: 
     let mut kept = keeps.then(|| StateFile::create_in(room.directory)).transpose()?;
     let how = (room, kept.as_mut());
     let outputs = run_keeping_states(checkpoint, (arch, weights), device, over, samples, how, progress)?;
-    let head = keeps.then(|| exit_of(checkpoint, (arch, weights), device, FloatDType::F32)).transpose()?.flatten();
+    let head = keeps.then(|| exit_of(checkpoint, (arch, weights), device, FloatDType::F32)).transpose()?;
     Ok(Passed { outputs, states: kept.zip(head) })
 }
 

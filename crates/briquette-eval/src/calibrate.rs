@@ -2,14 +2,13 @@
 
 use crate::LayerwiseRunner;
 use crate::layerwise::{Room, SeenInputs};
-use crate::outputs::{ItemProgress, device_of};
-use crate::samples::{BATCH_SIZE, Samples, no_item, run_batches};
-use briquette_core::{Error, InputStats, Result};
+use crate::outputs::ItemProgress;
+use crate::samples::{Samples, no_item, run_batches};
+use briquette_core::{InputStats, Result};
 use briquette_formats::Checkpoint;
-use briquette_models::batches::stacked;
-use briquette_models::data::{Data, DataSpec, ImageInput, Images};
-use briquette_models::{Arch, Input, LoadedModel};
-use briquette_nn::{Observing, Probe, observe};
+use briquette_models::Arch;
+use briquette_models::data::{Data, DataSpec};
+use briquette_nn::Probe;
 use burn::tensor::Device;
 use std::collections::BTreeMap;
 
@@ -72,12 +71,8 @@ pub fn calibrate(
     progress: ItemProgress,
 ) -> Result<Calibration> {
     let mut input = arch.input(checkpoint)?;
-    if LayerwiseRunner::parts(checkpoint, arch)?.is_none() {
-        return of_images(&LoadedModel::load(checkpoint, Some(arch), device)?, (data, spec), gathering, progress);
-    }
     let batches = run_batches(arch, &mut input, data, spec, gathering.samples)?;
-    let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, gathering.room, checkpoint)?;
-    let mut runner = runner.ok_or_else(|| Error::bug("a model without blocks"))?;
+    let mut runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, gathering.room, checkpoint)?;
     let (n_items, n_skipped) = (runner.n_items(), runner.n_skipped());
     if n_items == 0 {
         return Err(no_item(spec));
@@ -94,60 +89,4 @@ pub fn calibrate(
     }
     found.take_in(runner.observe_head(checkpoint, &probe)?);
     Ok(found)
-}
-
-/// Gathers the statistics of an image model, with all of its weights in memory.
-fn of_images(
-    model: &LoadedModel,
-    (data, spec): (&Data, &DataSpec),
-    gathering: Gathering,
-    progress: ItemProgress,
-) -> Result<Calibration> {
-    let (Data::Images(images), Input::Images(input)) = (data, &model.input) else {
-        let message = format!("{} cannot run on this kind of data; use data for its task", model.arch);
-        return Err(Error::config(message).at(spec.path.display()));
-    };
-    let probe = if gathering.has_gram { Probe::with_gram() } else { Probe::new() };
-    let Observing { module, seen, unseen } = observe(model.for_running().network, &probe, &model.names)?;
-    let model = LoadedModel { network: module, ..model.clone() };
-    let (n_items, n_skipped) =
-        run_images(&model, &probe, images, &spec.image_input(input)?, (gathering.samples, spec.strict), progress)?;
-    if n_items == 0 {
-        return Err(no_item(spec));
-    }
-    let layers = probe.take_stats();
-    let silent = seen.into_iter().filter(|layer| !layers.contains_key(layer));
-    let unseen = unseen.into_iter().chain(silent).collect();
-    Ok(Calibration { n_items, n_skipped, unseen, layers })
-}
-
-/// Runs images; returns how many ran, and how many do not decode.
-fn run_images(
-    model: &LoadedModel,
-    probe: &Probe,
-    images: &Images,
-    input: &ImageInput,
-    (samples, is_strict): (Samples, bool),
-    progress: ItemProgress,
-) -> Result<(usize, usize)> {
-    let (extents, chosen, device) = (images.extents(input)?, samples.of(images.len())?, device_of(model));
-    let (mut n_done, mut n_skipped) = (0, 0);
-    for batch in chosen.chunks(BATCH_SIZE) {
-        let mut pixels = Vec::new();
-        for &at in batch {
-            match images.pixels(at, input) {
-                Ok(found) => pixels.push(found),
-                Err(error) if is_strict => return Err(error),
-                Err(_) => n_skipped += 1,
-            }
-        }
-        if !pixels.is_empty() {
-            drop(model.classify(stacked(&pixels, extents, &device)));
-        }
-        n_done += pixels.len();
-        // Errors of a probe surface only after the batch.
-        probe.take_error().map_or(Ok(()), Err)?;
-        progress(n_done + n_skipped, chosen.len())?;
-    }
-    Ok((n_done, n_skipped))
 }

@@ -7,6 +7,7 @@ use crate::likelihood::likelihood;
 use crate::metrics;
 use crate::nearness::{HeadAndStates, Nearness, nearness};
 use crate::outputs::{self, ItemProgress};
+use crate::pairs::{likelihood_of_pairs, of_transcripts, transcripts};
 use crate::quality::metrics_of;
 pub use crate::run_outputs::RunOutputs;
 use crate::state_file::StateFile;
@@ -76,7 +77,7 @@ pub struct Evaluation {
     /// The measured metrics by name.
     ///
     /// `cosine`, `cosine_min`, `pair_spearman`, `sts_spearman`, `accuracy`, `f1`, `top5`, `agreement`, `kl`,
-    /// `perplexity`; and `reference_` versions of the metrics that the reference has by itself.
+    /// `perplexity`, `wer` (word error rate), `same_words`; and `reference_` versions of the metrics that the reference has by itself.
     pub metrics: BTreeMap<String, f64>,
     /// The text that a decoder generates after [`PROMPT`](crate::generate::PROMPT), if its positions suffice.
     pub continuation: Option<String>,
@@ -149,6 +150,13 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: ItemPr
     let of_before = of_before.unwrap_or_default();
     let (found, after) = runner.run(&checkpoint, arch, of_before.kept.as_ref(), progress)?;
     let mut evaluation = compare(arch, &data, &found, before.as_ref())?;
+    if let Data::Pairs(pairs) = &data {
+        evaluation.metrics.extend(of_transcripts(
+            &pairs.targets,
+            after.transcripts.as_ref(),
+            of_before.transcripts.as_ref(),
+        ));
+    }
     if let Some(Nearness { agreement, kl }) = after.nearness {
         evaluation.metrics.extend([("agreement".to_string(), agreement), ("kl".to_string(), kl)]);
     }
@@ -169,6 +177,8 @@ struct Ran {
     memory: Vec<Memory>,
     held: BTreeMap<String, Held>,
     continuation: Option<String>,
+    /// The texts that a model of speech writes.
+    transcripts: Option<Vec<String>>,
     kept: Option<StateFile>,
     nearness: Option<Nearness>,
 }
@@ -193,7 +203,7 @@ impl Runner<'_> {
     ) -> Result<(RunOutputs, Ran)> {
         let Request { fits: Fits { is_auto, limit, dtype }, device, data: spec, .. } = self.request;
         let is_decoder = arch.task() == ModelTask::Decoder;
-        let keeps = is_decoder && self.original.is_some();
+        let keeps = arch.task().predicts_tokens() && self.original.is_some();
         let mut kept = keeps.then(|| StateFile::create_in(&std::env::temp_dir())).transpose()?;
         let mut watch = MemoryWatch::start(self.meters, checkpoint, arch, *dtype, device);
         if let Some(directory) = &self.request.offload {
@@ -203,8 +213,7 @@ impl Runner<'_> {
             let room = Room::within(limit, directory);
             let found = run_offloaded(checkpoint, arch, device, (self.data, spec), room, kept.as_mut(), progress)?;
             watch.ran();
-            let head =
-                if before.is_some() { exit_of(checkpoint, (arch, checkpoint), device, FloatDType::F32)? } else { None };
+            let head = before.map(|_| exit_of(checkpoint, (arch, checkpoint), device, FloatDType::F32)).transpose()?;
             let nearness = self.nearness(before, head.as_ref(), kept.as_ref(), progress)?;
             let what = || format!("run {} and compare it", checkpoint.path().display());
             limit.map_or(Ok(()), |limit| limit.check(&what()))?;
@@ -224,10 +233,11 @@ impl Runner<'_> {
         watch.ran();
         // The following steps are not part of the measurement.
         let continuation = if is_decoder { continuation(&model, progress)? } else { None };
+        let transcripts = transcripts(&model, self.data, progress)?;
         let nearness = self.nearness(before, Some(&model.network), kept.as_ref(), progress)?;
         watch.drop_network(model.network, device);
         drop(model.input);
-        Ok((found, Ran { memory: watch.dropped(), held, continuation, kept, nearness }))
+        Ok((found, Ran { memory: watch.dropped(), held, continuation, transcripts, kept, nearness }))
     }
 
     /// Compares a decoder with the original by the head inputs of both. Loads only the original's head.
@@ -243,7 +253,7 @@ impl Runner<'_> {
         let Request { fits, device, offload, .. } = self.request;
         // Layerwise runs compute in f32.
         let compute = fits.dtype.filter(|_| offload.is_none()).unwrap_or(FloatDType::F32);
-        let Some(head) = exit_of(checkpoint, (arch, checkpoint), device, compute)? else { return Ok(None) };
+        let head = exit_of(checkpoint, (arch, checkpoint), device, compute)?;
         let original = HeadAndStates { network: &head, states: before };
         nearness(original, HeadAndStates { network, states }, (device, compute), progress)
     }
@@ -284,7 +294,7 @@ fn run_keeping(
     progress: ItemProgress,
 ) -> Result<RunOutputs> {
     let mut model = model.for_running();
-    if let (Some(max_length), Input::Text { .. }) = (spec.max_length, &model.input) {
+    if let (Some(max_length), Input::Text { .. } | Input::Pair { .. }) = (spec.max_length, &model.input) {
         model.set_max_length(max_length)?;
     }
     let model = &model;
@@ -297,6 +307,9 @@ fn run_keeping(
             let named =
                 |error: Error| if error.kind == ErrorKind::Input { error.at(spec.path.display()) } else { error };
             likelihood(model, text, spec.stride, kept, how, progress).map(RunOutputs::Likelihood).map_err(named)
+        }
+        (Data::Pairs(_), Input::Pair { .. }) => {
+            likelihood_of_pairs(model, (data, spec), kept, how, progress).map(RunOutputs::Likelihood)
         }
         (Data::Images(images), Input::Images(input)) => {
             let input: ImageInput = spec.image_input(input)?;

@@ -2,12 +2,14 @@
 
 use crate::next_logits::next_logits;
 use crate::outputs::ItemProgress;
+use crate::prompts::{AskedPrompts, Prompt, prompt_of_source, prompts_of};
 use crate::sampling::Sampling;
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, Choice};
-use briquette_models::chat::{ChatTemplate, Message, end_tokens};
-use briquette_models::{Arch, CacheType, Decoder, KeyValues, LoadedModel, ModelTask};
+use briquette_models::chat::end_tokens;
+use briquette_models::data::PairSource;
+use briquette_models::{Arch, CacheType, Decoder, KeyValues, LoadedModel};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -24,19 +26,8 @@ const CONTINUED: usize = 32;
 /// - See [`generate`].
 /// - The first error of `progress`, which is called for every token.
 pub(crate) fn continuation(model: &LoadedModel, progress: ItemProgress) -> Result<Option<String>> {
-    let request = GenerateRequest {
-        model: PathBuf::new(),
-        choice: Choice::default(),
-        arch: None,
-        prompts: vec![PROMPT.to_string()],
-        system: None,
-        is_raw: true,
-        max_tokens: CONTINUED,
-        cache: CacheType::F32,
-        sampling: Sampling::default(),
-        device: model.network.device(),
-    };
-    let Ok(prompts) = prompts_of(model, &request) else { return Ok(None) };
+    let request = greedy(model, vec![PROMPT.to_string()], CONTINUED);
+    let Ok(prompts) = prompts_of(model, request.asked()) else { return Ok(None) };
     let mut run = Generation::new(model, &request, &prompts)?;
     let mut n_tokens = 0;
     let each: EachPiece = &mut |_, _| {
@@ -49,6 +40,40 @@ pub(crate) fn continuation(model: &LoadedModel, progress: ItemProgress) -> Resul
     Ok(run.sequences.into_iter().next().map(|sequence| sequence.text).filter(|text| !text.is_empty()))
 }
 
+/// Returns the text that a model writes greedily for each source.
+///
+/// # Errors
+/// See [`continuation`].
+pub(crate) fn written(model: &LoadedModel, sources: &[PairSource], progress: ItemProgress) -> Result<Vec<String>> {
+    let request = greedy(model, Vec::new(), usize::MAX);
+    let mut texts = Vec::new();
+    for source in sources {
+        let prompts = [prompt_of_source(model, source)?];
+        let mut run = Generation::new(model, &request, &prompts)?;
+        let each: EachPiece = &mut |_, _| progress(texts.len(), sources.len()).map(|()| true);
+        run.read_prompts(each)?;
+        run.take_steps(each)?;
+        texts.extend(run.sequences.into_iter().map(|sequence| sequence.text));
+    }
+    Ok(texts)
+}
+
+/// Returns a request for the most likely text after raw prompts.
+fn greedy(model: &LoadedModel, prompts: Vec<String>, max_tokens: usize) -> GenerateRequest {
+    GenerateRequest {
+        model: PathBuf::new(),
+        choice: Choice::default(),
+        arch: None,
+        prompts,
+        system: None,
+        is_raw: true,
+        max_tokens,
+        cache: CacheType::F32,
+        sampling: Sampling::default(),
+        device: model.network.device(),
+    }
+}
+
 /// A request to generate text.
 #[derive(Debug, Clone)]
 pub struct GenerateRequest {
@@ -58,7 +83,7 @@ pub struct GenerateRequest {
     pub choice: Choice,
     /// The architecture, if the files do not determine it.
     pub arch: Option<Arch>,
-    /// The prompts; each is continued separately.
+    /// The prompts; each is continued separately. An encoder-decoder takes them as sources: texts, or WAV files.
     pub prompts: Vec<String>,
     /// The system message before each prompt, for models with a chat template.
     pub system: Option<String>,
@@ -72,6 +97,12 @@ pub struct GenerateRequest {
     pub sampling: Sampling,
     /// The device to run on.
     pub device: Device,
+}
+
+impl GenerateRequest {
+    fn asked(&self) -> AskedPrompts<'_> {
+        AskedPrompts { prompts: &self.prompts, system: self.system.as_deref(), is_raw: self.is_raw }
+    }
 }
 
 /// Why a text ended.
@@ -139,13 +170,13 @@ pub fn generate(request: &GenerateRequest, meter: &dyn MemoryMeter, each: EachPi
     request.sampling.check()?;
     let checkpoint = Checkpoint::open_as(&request.model, &request.choice)?;
     let arch = request.arch.map_or_else(|| Arch::detect(&checkpoint), Ok)?;
-    if arch.task() != ModelTask::Decoder {
+    if !arch.task().predicts_tokens() {
         let message = format!("it is {arch}, which generates no text; use a decoder, such as llama");
         return Err(Error::config(message).at(request.model.display()));
     }
     let before = meter.live_bytes();
     let model = LoadedModel::load(&checkpoint, Some(arch), &request.device)?;
-    let prompts = prompts_of(&model, request)?;
+    let prompts = prompts_of(&model, request.asked())?;
     meter.reset_peak();
     let mut run = Generation::new(&model, request, &prompts)?;
     let outcome = run.read_prompts(each).and_then(|()| run.take_steps(each));
@@ -155,49 +186,13 @@ pub fn generate(request: &GenerateRequest, meter: &dyn MemoryMeter, each: EachPi
     run.generated(&prompts, weights_bytes, peak_bytes)
 }
 
-/// Returns the tokens of each prompt, in the model's chat template.
-fn prompts_of(model: &LoadedModel, request: &GenerateRequest) -> Result<Vec<Vec<u32>>> {
-    let (tokenizer, n_positions) = (model.tokenizer()?, model.network.as_decoder().max_positions());
-    let template = if request.is_raw { None } else { ChatTemplate::of(model)? };
-    if let (None, Some(_)) = (&template, &request.system) {
-        return Err(
-            Error::config("the model has no chat template, or prompts are raw; remove the system message").at("system")
-        );
-    }
-    let most_bytes = tokenizer.most_bytes(n_positions);
-    let tokens = |prompt: &String| {
-        if prompt.len() > most_bytes {
-            let message = format!("the prompt has {} bytes, expected at most {most_bytes}", prompt.len());
-            return Err(Error::input(format!("{message} for the model's {n_positions} positions; shorten it")));
-        }
-        let text = match &template {
-            Some(_) if prompt.is_empty() => String::new(),
-            Some(template) => {
-                let system = request.system.iter().map(|words| Message::new("system", words));
-                template.render(&system.chain([Message::new("user", prompt)]).collect::<Vec<_>>())?
-            }
-            None => prompt.clone(),
-        };
-        let tokens = tokenizer.encode_prompt(&text, template.is_some())?.0;
-        if tokens.len() >= n_positions {
-            let message = format!(
-                "the prompt has {} tokens, expected fewer than the model's {n_positions} positions",
-                tokens.len()
-            );
-            return Err(Error::input(format!("{message}; shorten it")));
-        }
-        Ok(tokens)
-    };
-    request.prompts.iter().map(tokens).collect()
-}
-
 /// The state of a generation.
 struct Generation<'a> {
     model: &'a LoadedModel,
     request: &'a GenerateRequest,
     decoder: &'a dyn Decoder,
     ends: Vec<u32>,
-    prompts: &'a [Vec<u32>],
+    prompts: &'a [Prompt],
     sequences: Vec<Growing<'a>>,
     seconds: [f64; 2],
     /// The number of tokens generated by steps.
@@ -214,11 +209,12 @@ struct Growing<'a> {
 }
 
 impl<'a> Generation<'a> {
-    fn new(model: &'a LoadedModel, request: &'a GenerateRequest, prompts: &'a [Vec<u32>]) -> Result<Self> {
+    fn new(model: &'a LoadedModel, request: &'a GenerateRequest, prompts: &'a [Prompt]) -> Result<Self> {
         let (decoder, tokenizer) = (model.network.as_decoder(), model.tokenizer()?);
-        let growing = |_: &Vec<u32>| Growing {
+        let growing = |prompt: &Prompt| Growing {
             stream: tokenizer.stream(),
-            cache: Some(decoder.key_values(request.cache)),
+            // Reading the source makes the cache of an encoder-decoder.
+            cache: prompt.source.is_none().then(|| decoder.key_values(request.cache)),
             tokens: Vec::new(),
             text: String::new(),
             ending: (request.max_tokens == 0).then_some(Ending::MaxTokens),
@@ -231,7 +227,10 @@ impl<'a> Generation<'a> {
     fn read_prompts(&mut self, each: EachPiece) -> Result<()> {
         for (index, prompt) in self.prompts.iter().enumerate() {
             let start = Instant::now();
-            let scores = self.scores(&[index], std::slice::from_ref(prompt))?;
+            if let Some(source) = &prompt.source {
+                self.sequences[index].cache = self.model.network.read_source(source, self.request.cache).pop();
+            }
+            let scores = self.scores(&[index], std::slice::from_ref(&prompt.tokens))?;
             self.seconds[0] += start.elapsed().as_secs_f64();
             self.add(index, &scores[0], each)?;
         }
@@ -282,7 +281,7 @@ impl<'a> Generation<'a> {
             } else {
                 sequence.tokens.push(token);
                 piece = sequence.stream.push(token)?;
-                let n_tokens = self.prompts[index].len() + sequence.tokens.len();
+                let n_tokens = self.prompts[index].tokens.len() + sequence.tokens.len();
                 if sequence.tokens.len() >= max_tokens {
                     sequence.ending = Some(Ending::MaxTokens);
                 } else if n_tokens >= n_positions {
@@ -302,13 +301,13 @@ impl<'a> Generation<'a> {
         Ok(())
     }
 
-    fn generated(self, prompts: &[Vec<u32>], weights_bytes: u64, peak_bytes: Option<u64>) -> Result<Generated> {
+    fn generated(self, prompts: &[Prompt], weights_bytes: u64, peak_bytes: Option<u64>) -> Result<Generated> {
         let rate = |n: usize, seconds: f64| n as f64 / seconds.max(1e-9);
-        let n_prompt_tokens = prompts.iter().map(Vec::len).sum();
+        let n_prompt_tokens = prompts.iter().map(Prompt::n_tokens).sum();
         let sequences = self.request.prompts.iter().zip(prompts).zip(self.sequences);
-        let sequences = sequences.map(|((prompt, tokens), grown)| Sequence {
+        let sequences = sequences.map(|((prompt, read), grown)| Sequence {
             prompt: prompt.clone(),
-            n_prompt_tokens: tokens.len(),
+            n_prompt_tokens: read.n_tokens(),
             text: grown.text,
             tokens: grown.tokens,
             ending: grown.ending.unwrap_or(Ending::MaxTokens),

@@ -17,7 +17,7 @@ use briquette_core::memory::MemoryLimit;
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::graph_net::{AnyTensor, RunInputs};
-use briquette_models::{Arch, BlockState, Blocks, GraphNet, ModelTask};
+use briquette_models::{Arch, BlockState, GraphNet};
 use briquette_nn::{NameMap, Observing, Probe, load_some, observable};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, FloatDType, Tensor};
@@ -58,7 +58,7 @@ pub struct LayerwiseRunner<'a> {
 }
 
 impl<'a> LayerwiseRunner<'a> {
-    /// Runs the part before the first block. `None` if the network is not a sequence of blocks.
+    /// Runs the part before the first block.
     ///
     /// Images that do not decode are left out. `weights` has the tensors of `checkpoint`, by name; their values may differ.
     ///
@@ -73,10 +73,9 @@ impl<'a> LayerwiseRunner<'a> {
         batches: Vec<RunBatch>,
         room: Room<'a>,
         weights: &dyn TensorSource,
-    ) -> Result<Option<Self>> {
+    ) -> Result<Self> {
         let (network, names) = GraphNet::blank(arch, checkpoint, device)?;
-        let Some(blocks) = network.as_blocks() else { return Ok(None) };
-        let parts = NetworkParts::of(blocks, &names);
+        let parts = NetworkParts::of(&network, &names);
         let layers = layers_of(&network, &names)?;
         let is_on_host = briquette_models::device_name(device) == "cpu";
         let room = match room.limit.is_some_and(|limit| limit.is_of_host() == is_on_host) {
@@ -97,21 +96,21 @@ impl<'a> LayerwiseRunner<'a> {
             let inputs = batch.read(&runner.device)?;
             runner.n_skipped += n_items - batch.places.len();
             let Some(inputs) = inputs else { continue };
-            let state = runner.blocks(&network)?.enter(&inputs);
+            let state = network.enter(&inputs);
             runner.states.set(runner.batches.len(), &state)?;
             runner.batches.push(batch);
             runner.check_memory("before the first block")?;
         }
-        Ok(Some(runner))
+        Ok(runner)
     }
 
-    /// Returns the parts of a model's network. `None` if it is not a sequence of blocks.
+    /// Returns the parts of a model's network.
     ///
     /// # Errors
     /// Config and Input: the checkpoint does not match the architecture.
-    pub fn parts(checkpoint: &Checkpoint, arch: Arch) -> Result<Option<NetworkParts>> {
+    pub fn parts(checkpoint: &Checkpoint, arch: Arch) -> Result<NetworkParts> {
         let (network, names) = GraphNet::blank(arch, checkpoint, &Device::default())?;
-        Ok(network.as_blocks().map(|blocks| NetworkParts::of(blocks, &names)))
+        Ok(NetworkParts::of(&network, &names))
     }
 
     /// Returns the layers that can be observed, by the names of their weights without `.weight`.
@@ -247,7 +246,7 @@ impl<'a> LayerwiseRunner<'a> {
         let is_after = |layer: &str| self.part_of(layer) == BlockPart::Exit;
         let Observing { module: network, seen, unseen } = observed(network, probe, &names, &is_after)?;
         for batch in 0..self.batches.len() {
-            let state = self.blocks(&network)?.leave(self.state(batch)?);
+            let state = network.leave(self.state(batch)?);
             each(&self.batches[batch], &network, state)?;
             self.check_memory("after the last block")?;
             probe.and_then(Probe::take_error).map_or(Ok(()), Err)?;
@@ -260,7 +259,7 @@ impl<'a> LayerwiseRunner<'a> {
     /// # Errors
     /// See [`observe`](Self::observe).
     pub fn observe_head(&mut self, weights: &dyn TensorSource, probe: &Probe) -> Result<SeenInputs> {
-        let is_decoder = self.arch.task() == ModelTask::Decoder;
+        let is_decoder = self.arch.task().predicts_tokens();
         self.leave(weights, Some(probe), |_, network, state| match is_decoder {
             true => each_scores(network.as_decoder(), state.three(), |_, _| Ok(())),
             false => Ok(()),
@@ -286,10 +285,6 @@ impl<'a> LayerwiseRunner<'a> {
         Ok((network, names))
     }
 
-    fn blocks<'n>(&self, network: &'n GraphNet) -> Result<&'n dyn Blocks> {
-        network.as_blocks().ok_or_else(|| Error::bug("a layerwise run of a network without blocks"))
-    }
-
     fn inputs(&self, batch: usize) -> Result<RunInputs> {
         self.batches[batch].inputs(&self.device)
     }
@@ -301,11 +296,7 @@ impl<'a> LayerwiseRunner<'a> {
 
 /// Returns the layers of a network that can be observed.
 fn layers_of(network: &GraphNet, names: &NameMap) -> Result<BTreeSet<String>> {
-    let mut layers: BTreeSet<String> = observable(network, names, &|_| true)?.0.into_values().collect();
-    for path in network.as_blocks().map(Blocks::grouped_paths).unwrap_or_default() {
-        layers.remove(&names.renamed(&path));
-    }
-    Ok(layers)
+    Ok(observable(network, names, &|_| true)?.0.into_values().collect())
 }
 
 /// Casts loaded parameters only: casting the others would allocate them first.
@@ -319,8 +310,7 @@ impl ModuleMapper for CastLoaded {
 
 /// Returns the network of a checkpoint with only the weights after its blocks (a head), in this float type.
 ///
-/// `weights` has them by the names of the checkpoint's tensors. `None` if the network is not a sequence of
-/// blocks.
+/// `weights` has them by the names of the checkpoint's tensors.
 ///
 /// # Errors
 /// - Input: the checkpoint does not match the architecture.
@@ -330,12 +320,12 @@ pub(crate) fn exit_of(
     (arch, weights): (Arch, &dyn TensorSource),
     device: &Device,
     compute: FloatDType,
-) -> Result<Option<GraphNet>> {
+) -> Result<GraphNet> {
     let (network, names) = GraphNet::blank(arch, checkpoint, device)?;
-    let Some(parts) = network.as_blocks().map(|blocks| NetworkParts::of(blocks, &names)) else { return Ok(None) };
+    let parts = NetworkParts::of(&network, &names);
     let is_chosen = |name: &str| parts.needs(BlockPart::Exit, name);
     let network = load_some(network, weights, checkpoint.layout(), &names, &is_chosen)?;
-    Ok(Some(network.map(&mut CastLoaded(compute))))
+    Ok(network.map(&mut CastLoaded(compute)))
 }
 
 impl SeenInputs {

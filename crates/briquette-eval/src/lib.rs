@@ -43,6 +43,8 @@ pub mod metrics;
 mod nearness;
 mod next_logits;
 pub mod outputs;
+mod pairs;
+mod prompts;
 mod quality;
 mod run_outputs;
 pub mod samples;

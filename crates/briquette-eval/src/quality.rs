@@ -21,7 +21,7 @@ pub(crate) fn metrics_of(
 ) -> Result<BTreeMap<String, f64>> {
     let mut metrics = BTreeMap::new();
     match (data, found, reference) {
-        (Data::Document(_), RunOutputs::Likelihood(found), reference) => {
+        (Data::Document(_) | Data::Pairs(_), RunOutputs::Likelihood(found), reference) => {
             metrics.insert("perplexity".to_string(), metrics::perplexity(found.nll, found.n_tokens));
             if let Some(RunOutputs::Likelihood(reference)) = reference {
                 let perplexity = metrics::perplexity(reference.nll, reference.n_tokens);

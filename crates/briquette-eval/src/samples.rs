@@ -1,14 +1,15 @@
-//! The sampled items of a data set: batches of texts of equal length without padding, or of images.
+//! The sampled items of a data set: batches of texts of equal length without padding, of pairs, or of images.
 
 use crate::image_items::{images_of, pixels_of};
 use briquette_core::{Error, Result};
 use briquette_models::batches::stacked;
-use briquette_models::data::{Data, DataSpec, ImageInput, Images};
+use briquette_models::data::{Data, DataSpec, ImageInput, Images, PairSource, SoundInput};
 use briquette_models::graph_net::RunInputs;
 use briquette_models::{Arch, Input, ModelTask};
 use burn::data::dataset::transform::ShuffledDataset;
 use burn::data::dataset::{Dataset, InMemDataset};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The maximum number of items per batch.
@@ -20,7 +21,7 @@ pub(crate) const BATCH_TOKENS: usize = 1024;
 /// The items that a calibration runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Samples {
-    /// The maximum number of items: sentences, images, or windows of a text.
+    /// The maximum number of items: sentences, images, pairs, or windows of a text.
     pub n: usize,
     /// The seed of the sample.
     pub seed: u64,
@@ -43,7 +44,7 @@ impl Samples {
     }
 }
 
-/// Texts of equal length, or images.
+/// Texts of equal length, pairs with sources and targets of equal lengths, or images.
 #[derive(Debug, Clone)]
 pub struct RunBatch {
     /// The indices of the items in the data.
@@ -57,6 +58,40 @@ enum BatchKind {
     Texts(Vec<u32>),
     /// Images are read when they are needed.
     Images(Arc<ImageSource>),
+    /// The tokens of all targets, concatenated, after their sources.
+    Pairs(BatchSources, Vec<u32>),
+}
+
+/// The sources of pairs.
+#[derive(Debug, Clone)]
+enum BatchSources {
+    /// The tokens of all texts, concatenated.
+    Texts(Vec<u32>),
+    /// Sounds are read when they are needed.
+    Sounds(Vec<PathBuf>, SoundInput),
+}
+
+/// A pair as tokens: the length of its source orders batches.
+struct TokenPair {
+    place: usize,
+    source: TokenSource,
+    target: Vec<u32>,
+}
+
+enum TokenSource {
+    Text(Vec<u32>),
+    Sound(PathBuf, SoundInput),
+}
+
+impl TokenPair {
+    /// Returns the tokens of source and target. Sounds have one length.
+    fn lengths(&self) -> [usize; 2] {
+        let n = match &self.source {
+            TokenSource::Text(tokens) => tokens.len(),
+            TokenSource::Sound(_, input) => input.n_frames,
+        };
+        [n, self.target.len()]
+    }
 }
 
 /// Images and how a model takes them.
@@ -73,10 +108,26 @@ impl RunBatch {
         Self { places: texts.iter().map(|(place, _)| *place).collect(), kind: BatchKind::Texts(ids) }
     }
 
-    /// Returns the number of tokens per text; 1 for images.
+    fn of_pairs(pairs: &[TokenPair]) -> Self {
+        let targets = pairs.iter().flat_map(|pair| pair.target.iter().copied()).collect();
+        let (mut texts, mut sounds) = (Vec::new(), None);
+        for pair in pairs {
+            match &pair.source {
+                TokenSource::Text(tokens) => texts.extend(tokens),
+                TokenSource::Sound(path, input) => sounds.get_or_insert((Vec::new(), *input)).0.push(path.clone()),
+            }
+        }
+        let sources = match sounds {
+            Some((paths, input)) => BatchSources::Sounds(paths, input),
+            None => BatchSources::Texts(texts),
+        };
+        Self { places: pairs.iter().map(|pair| pair.place).collect(), kind: BatchKind::Pairs(sources, targets) }
+    }
+
+    /// Returns the number of tokens per text or target; 1 for images.
     pub(crate) fn length(&self) -> usize {
         match &self.kind {
-            BatchKind::Texts(ids) => ids.len() / self.places.len().max(1),
+            BatchKind::Texts(ids) | BatchKind::Pairs(_, ids) => ids.len() / self.places.len().max(1),
             BatchKind::Images(_) => 1,
         }
     }
@@ -86,26 +137,43 @@ impl RunBatch {
         self.places.len() * self.length()
     }
 
-    /// Returns the tokens, and a padding mask that is all false: `[batch, length]`.
+    /// Returns the largest number of positions that a layer computes: those of sources may be more than those of targets.
+    pub(crate) fn most_positions(&self) -> usize {
+        let of_sources = match &self.kind {
+            BatchKind::Pairs(BatchSources::Texts(ids), _) => ids.len(),
+            BatchKind::Pairs(BatchSources::Sounds(paths, input), _) => paths.len() * input.n_frames,
+            _ => 0,
+        };
+        of_sources.max(self.n_positions())
+    }
+
+    /// Returns the tokens of texts or targets, and a padding mask that is all false: `[batch, length]`.
     ///
     /// # Errors
     /// Bug: the batch has images.
     pub(crate) fn to_tensors(&self, device: &Device) -> Result<(Tensor<2, Int>, Tensor<2, Bool>)> {
-        let BatchKind::Texts(ids) = &self.kind else { return Err(Error::bug("found images, expected texts")) };
-        let shape = [self.places.len(), self.length()];
-        let none = vec![false; ids.len()];
-        let ids: Vec<i32> = ids.iter().map(|&id| id as i32).collect();
-        let ids = Tensor::from_data(TensorData::new(ids, shape), device);
-        Ok((ids, Tensor::from_data(TensorData::new(none, shape), device)))
+        match &self.kind {
+            BatchKind::Texts(ids) | BatchKind::Pairs(_, ids) => Ok(unpadded(ids, self.places.len(), device)),
+            BatchKind::Images(_) => Err(Error::bug("found images, expected texts")),
+        }
     }
 
-    /// Reads the batch, without images that do not decode. `None` if none is left.
+    /// Reads the batch, without images that do not decode. `None` if none is left. Sounds must be readable.
     ///
     /// # Errors
     /// - Input: an image does not decode, and the data is strict.
     /// - Io: a file cannot be read.
     pub(crate) fn read(&mut self, device: &Device) -> Result<Option<RunInputs>> {
-        let BatchKind::Images(source) = &self.kind else { return self.inputs(device).map(Some) };
+        let source = match &self.kind {
+            BatchKind::Images(source) => source,
+            BatchKind::Pairs(BatchSources::Sounds(paths, input), _) => {
+                let features = paths.iter().map(|path| input.features(path)).collect::<Result<Vec<_>>>()?.concat();
+                let features = TensorData::new(features, [paths.len(), input.n_mels, input.n_frames]);
+                let (targets, _) = self.to_tensors(device)?;
+                return Ok(Some(RunInputs::sounds(Tensor::from_data(features, device)).with_target(targets)));
+            }
+            _ => return self.inputs(device).map(Some),
+        };
         let ImageSource { images, input, is_strict } = source.as_ref();
         let (places, pixels) = pixels_of(images, &self.places, input, *is_strict)?;
         self.places = places;
@@ -115,22 +183,36 @@ impl RunBatch {
         Ok(Some(RunInputs::images(stacked(&pixels, images.extents(input)?, device))))
     }
 
-    /// Returns the inputs of blocks, which take no images.
+    /// Returns the inputs of blocks, which take no images or sounds.
     ///
     /// # Errors
     /// Bug: never for a batch of [`run_batches`].
     pub(crate) fn inputs(&self, device: &Device) -> Result<RunInputs> {
-        if let BatchKind::Images(_) = self.kind {
-            return Ok(RunInputs::read_images());
-        }
-        let (ids, padding) = self.to_tensors(device)?;
+        let (ids, padding) = match &self.kind {
+            BatchKind::Images(_) | BatchKind::Pairs(BatchSources::Sounds(..), _) => return Ok(RunInputs::read()),
+            BatchKind::Pairs(BatchSources::Texts(ids), _) => {
+                let (ids, padding) = unpadded(ids, self.places.len(), device);
+                return Ok(RunInputs::padded(ids, padding).with_target(self.to_tensors(device)?.0));
+            }
+            BatchKind::Texts(_) => self.to_tensors(device)?,
+        };
         Ok(RunInputs::padded(ids, padding))
     }
 }
 
+/// Returns the tokens of `n` texts of one length, and a padding mask that is all false: `[n, length]`.
+fn unpadded(ids: &[u32], n: usize, device: &Device) -> (Tensor<2, Int>, Tensor<2, Bool>) {
+    let shape = [n, ids.len() / n.max(1)];
+    let none = vec![false; ids.len()];
+    let ids: Vec<i32> = ids.iter().map(|&id| id as i32).collect();
+    let ids = Tensor::from_data(TensorData::new(ids, shape), device);
+    (ids, Tensor::from_data(TensorData::new(none, shape), device))
+}
+
 /// Returns the batches of items that a model runs.
 ///
-/// The items are sentences for an encoder, windows of the text for a decoder, and images for a classifier.
+/// The items are sentences for an encoder, windows of the text for a decoder, images for a classifier, and pairs for an
+/// encoder-decoder.
 ///
 /// # Errors
 /// - Config: the data is of another kind than the model takes.
@@ -144,6 +226,7 @@ pub fn run_batches(
 ) -> Result<Vec<RunBatch>> {
     let batches = match input {
         Input::Text { .. } => text_batches(arch, input, data, spec, samples)?,
+        Input::Pair { .. } => pair_batches(arch, input, data, spec, samples)?,
         Input::Images(_) => image_batches(arch, input, data, spec, samples)?,
     };
     match batches.is_empty() {
@@ -190,6 +273,47 @@ fn text_batches(
         same.chunks(at_once).map(RunBatch::of_texts)
     });
     Ok(batches.collect())
+}
+
+fn pair_batches(
+    arch: Arch,
+    input: &mut Input,
+    data: &Data,
+    spec: &DataSpec,
+    samples: Samples,
+) -> Result<Vec<RunBatch>> {
+    if let Some(max_length) = spec.max_length {
+        input.set_max_length(max_length)?;
+    }
+    let tokenizer = input.tokenizer()?;
+    let (Data::Pairs(pairs), Input::Pair { start, sound, .. }) = (data, &*input) else {
+        let message = format!("{arch} cannot run on this kind of data; use data for its task");
+        return Err(Error::config(message).at(spec.path.display()));
+    };
+    let pair = |place: usize| {
+        let source = match (&pairs.sources[place], sound) {
+            (PairSource::Text(text), None) => TokenSource::Text(tokenizer.encode(text)?.0),
+            (PairSource::Sound(path), Some(sound)) => TokenSource::Sound(path.clone(), *sound),
+            (found, _) => return Err(other_source(arch, found).at(spec.path.display())),
+        };
+        Ok(TokenPair { place, source, target: start.target(tokenizer, &pairs.targets[place])? })
+    };
+    let mut found = samples.of(pairs.sources.len())?.into_iter().map(pair).collect::<Result<Vec<_>>>()?;
+    found.sort_by_key(|pair| std::cmp::Reverse(pair.lengths()));
+    let batches = found.chunk_by(|a, b| a.lengths() == b.lengths()).flat_map(|same| {
+        let longest = same[0].lengths().into_iter().max().unwrap_or(1);
+        same.chunks((BATCH_TOKENS / longest.max(1)).clamp(1, BATCH_SIZE)).map(RunBatch::of_pairs)
+    });
+    Ok(batches.collect())
+}
+
+/// The error of a source that a model does not take.
+pub(crate) fn other_source(arch: Arch, found: &PairSource) -> Error {
+    let (found, expected) = match found {
+        PairSource::Text(_) => ("a text", "a sound (audio)"),
+        PairSource::Sound(_) => ("a sound", "a text (source)"),
+    };
+    Error::config(format!("found {found} as the source, and {arch} takes {expected}; use data for it"))
 }
 
 fn image_batches(arch: Arch, input: &Input, data: &Data, spec: &DataSpec, samples: Samples) -> Result<Vec<RunBatch>> {

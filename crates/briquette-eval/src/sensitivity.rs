@@ -16,17 +16,15 @@ mod draws;
 mod squares;
 
 use crate::LayerwiseRunner;
-use crate::image_items::{images_of, pixels_of};
 use crate::layerwise::{Backwards, Room, backward};
 use crate::outputs::ItemProgress;
-use crate::samples::{BATCH_SIZE, RunBatch, Samples, no_item, run_batches};
-use briquette_core::{Error, Result};
+use crate::samples::{RunBatch, Samples, no_item, run_batches};
+use briquette_core::Result;
 use briquette_formats::Checkpoint;
-use briquette_models::batches::stacked;
 use briquette_models::data::{Data, DataSpec};
 use briquette_models::graph_net::AnyTensor;
 use briquette_models::text::Pooling;
-use briquette_models::{Arch, GraphNet, Input, LoadedModel, ModelTask, still};
+use briquette_models::{Arch, GraphNet, Input, ModelTask};
 use briquette_nn::NameMap;
 use burn::tensor::{Device, Gradients, Tensor};
 use squares::GradientSquares;
@@ -76,17 +74,13 @@ pub fn curvatures(
     progress: ItemProgress,
 ) -> Result<Curvatures> {
     let mut input = arch.input(checkpoint)?;
-    if LayerwiseRunner::parts(checkpoint, arch)?.is_none() {
-        return of_images(checkpoint, arch, device, (data, spec), samples, progress);
-    }
     let batches = run_batches(arch, &mut input, data, spec, samples)?;
     let outputs = match (&input, arch.task()) {
         (Input::Text { pooling, .. }, ModelTask::Encoder) => LossOutputs::Embeddings(pooling.clone()),
-        (Input::Text { .. }, _) => LossOutputs::Tokens,
+        (Input::Text { .. } | Input::Pair { .. }, _) => LossOutputs::Tokens,
         (Input::Images(_), _) => LossOutputs::Classes,
     };
     let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;
-    let runner = runner.ok_or_else(|| Error::bug("a model without blocks"))?;
     let n_items = if outputs == LossOutputs::Tokens { runner.n_positions() } else { runner.n_items() };
     if n_items == 0 {
         return Err(no_item(spec));
@@ -144,34 +138,4 @@ impl Backwards for RandomLoss {
     fn see(&mut self, network: &GraphNet, names: &NameMap, gradients: &Gradients) -> Result<()> {
         self.squares.add(network, names, gradients)
     }
-}
-
-/// Computes the curvatures of an image model, with all of its weights in memory.
-fn of_images(
-    checkpoint: &Checkpoint,
-    arch: Arch,
-    device: &Device,
-    (data, spec): (&Data, &DataSpec),
-    samples: Samples,
-    progress: ItemProgress,
-) -> Result<Curvatures> {
-    let model = LoadedModel::load(checkpoint, Some(arch), &device.clone().autodiff())?;
-    let model = LoadedModel { network: still(model.network.clone()), ..model };
-    let (images, input) = images_of(arch, &model.input, (data, spec))?;
-    let (mut squares, mut n_items) = (GradientSquares::default(), 0);
-    let chosen = samples.of(images.len())?;
-    for (index, batch) in chosen.chunks(BATCH_SIZE).enumerate() {
-        let (_, pixels) = pixels_of(images, batch, &input, spec.strict)?;
-        if !pixels.is_empty() {
-            let scores = model.classify(stacked(&pixels, images.extents(&input)?, &device.clone().autodiff()));
-            let gradients = draws::of_scores(scores, samples.seed ^ index as u64)?.backward();
-            squares.add(&model.network, &model.names, &gradients)?;
-        }
-        n_items += pixels.len();
-        progress(n_items, chosen.len())?;
-    }
-    if n_items == 0 {
-        return Err(no_item(spec));
-    }
-    Ok(Curvatures { traces: squares.over(n_items)?, unit: LossUnit::Nats, n_items })
 }

@@ -11,7 +11,7 @@ use briquette_formats::{Checkpoint, safetensors};
 use briquette_models::batches::Batching;
 use briquette_models::data::{Data, DataSpec};
 use briquette_models::graph_net::RunInputs;
-use briquette_models::{Arch, BlockState, Blocks, GraphNet, LoadedModel};
+use briquette_models::{Arch, BlockState, GraphNet, LoadedModel};
 use briquette_nn::{Observing, Probe, load_into, observe};
 use burn::tensor::{Device, Tensor, TensorData};
 use std::collections::BTreeMap;
@@ -156,7 +156,7 @@ fn gradients_by_block_equal_gradients_of_the_whole_network() {
         let logits = network.forward(&RunInputs::images(whole.clone())).two();
         let expected = whole.grad(&logits.powi_scalar(2).sum().backward()).unwrap();
 
-        let (blocks, inputs): (&dyn Blocks, _) = (&network, RunInputs::read_images());
+        let (blocks, inputs) = (&network, RunInputs::read());
         let parts = images();
         let entered = blocks.enter(&RunInputs::images(parts.clone()));
         let off = |state: &BlockState| BlockState::from_host(state.to_host().unwrap(), &Device::flex());
@@ -190,7 +190,7 @@ fn outputs_by_block(name: &str) -> (Vec<f32>, Vec<f32>) {
     let ids = Tensor::from_data(ids, &device);
     let is_padding = (0..24).map(|at| at > 20).collect::<Vec<bool>>();
     let padding = Tensor::from_data(TensorData::new(is_padding, [2, 12]), &device);
-    let (blocks, inputs) = (network.as_blocks().unwrap(), RunInputs::padded(ids, padding));
+    let (blocks, inputs) = (&network, RunInputs::padded(ids, padding));
     let state = (0..blocks.n_blocks()).fold(blocks.enter(&inputs), |state, index| blocks.block(index, state, &inputs));
     let left = blocks.leave(state).three();
     let is_decoder = Arch::detect(&checkpoint).unwrap().task() == briquette_models::ModelTask::Decoder;

@@ -26,6 +26,8 @@ pub enum InputFormat {
     PyTorch,
     /// burn's burnpack.
     Burnpack,
+    /// ONNX, with or without external data.
+    Onnx,
     /// A directory written by Briquette.
     Briquette(OutputFormat),
     /// A compressed-tensors checkpoint written by another program.
@@ -38,6 +40,7 @@ impl std::fmt::Display for InputFormat {
             Self::Safetensors => f.write_str("safetensors"),
             Self::PyTorch => f.write_str("PyTorch"),
             Self::Burnpack => f.write_str("burnpack"),
+            Self::Onnx => f.write_str("ONNX"),
             Self::Briquette(profile) if *profile == OutputFormat::default() => f.write_str("briquette"),
             Self::Briquette(profile) => write!(f, "briquette ({})", profile.name()),
             Self::CompressedTensors => f.write_str("compressed-tensors"),
@@ -51,7 +54,7 @@ impl InputFormat {
         match self {
             Self::CompressedTensors => true,
             Self::Briquette(profile) => profile.is_for_transformers(),
-            Self::Safetensors | Self::PyTorch | Self::Burnpack => false,
+            Self::Safetensors | Self::PyTorch | Self::Burnpack | Self::Onnx => false,
         }
     }
 }
@@ -144,6 +147,7 @@ impl Checkpoint {
             FileKind::Safetensors => InputFormat::Safetensors,
             FileKind::PyTorch => InputFormat::PyTorch,
             FileKind::Burnpack => InputFormat::Burnpack,
+            FileKind::Onnx => InputFormat::Onnx,
         };
         let quantized_by = quantization::shown_by(plain.tensors()).map(str::to_string);
         Ok(Self { path, directory, format, source: Source::Plain(plain), companions, quantized_by, layout: None })
@@ -191,6 +195,13 @@ impl Checkpoint {
     /// Returns the files of the directory that are not copied to outputs, with the reason.
     pub fn left_behind(&self) -> &[(PathBuf, &'static str)] {
         &self.companions.left
+    }
+
+    /// Returns the ONNX file of a model in that format.
+    pub fn onnx_file(&self) -> Option<&InputFile> {
+        let is_onnx = matches!(self.format, InputFormat::Onnx | InputFormat::Briquette(OutputFormat::Onnx));
+        // The files with external data follow the model.
+        self.files().into_iter().next().filter(|_| is_onnx)
     }
 
     /// Returns the tensors in stored form, if the model is already compressed.

@@ -45,6 +45,8 @@ impl StatisticsFile {
     /// Encodes the file: `P.count` I64 `[1]`, `P.sum`, `P.sum_squares` and `P.max` F64 `[inputs]`, and `P.gram`
     /// F64 `[inputs, inputs]` for each path `P`. If layers share a Gram matrix, the first has it and the header
     /// refers to it.
+    ///
+    /// With channel groups, vectors are `[groups · columns]` and Gram matrices `[groups, columns, columns]`.
     fn encoded(&self) -> Result<Vec<u8>> {
         let (mut tensors, mut strings) = (BTreeMap::new(), BTreeMap::new());
         let mut owners: BTreeMap<*const Vec<f64>, &str> = BTreeMap::new();
@@ -60,7 +62,9 @@ impl StatisticsFile {
                 Some(owner) => _ = strings.insert(format!("{SAME_GRAM}{name}"), owner.to_string()),
                 None => {
                     owners.insert(Arc::as_ptr(gram), name);
-                    tensors.insert(format!("{name}.gram"), (DType::F64, vec![n, n], to_bytes(gram)));
+                    let n_cols = gram.len().checked_div(n).unwrap_or(0);
+                    let shape = if n_cols == n { vec![n, n] } else { vec![stats.n_groups(n_cols), n_cols, n_cols] };
+                    tensors.insert(format!("{name}.gram"), (DType::F64, shape, to_bytes(gram)));
                 }
             }
         }
@@ -105,7 +109,7 @@ impl StatisticsFile {
                 ("sum", DType::F64, [_]) => stats.sum = floats(),
                 ("sum_squares", DType::F64, [_]) => stats.sum_squares = floats(),
                 ("max", DType::F64, [_]) => stats.max = floats().into_iter().map(|value| value as f32).collect(),
-                ("gram", DType::F64, [n, m]) if n == m => stats.gram = Some(Arc::new(floats())),
+                ("gram", DType::F64, [n, m] | [_, n, m]) if n == m => stats.gram = Some(Arc::new(floats())),
                 _ => return Err(unknown()),
             }
         }
@@ -178,12 +182,18 @@ fn problem(stats: &InputStats) -> Option<String> {
     if let Some(other) = lengths.into_iter().find(|&length| length != n) {
         return Some(format!("found {other} numbers, expected {n} as in sum_squares"));
     }
-    if let Some(gram) = stats.gram.as_ref().filter(|gram| gram.len() != n * n) {
-        return Some(format!("found {} numbers in gram, expected {n} × {n}", gram.len()));
+    let n_cols = stats.gram.as_ref().map_or(n, |gram| gram.len() / n);
+    if let Some(gram) = &stats.gram
+        && (n_cols == 0 || !n.is_multiple_of(n_cols) || gram.len() != n * n_cols)
+    {
+        let message =
+            format!("found {} numbers in gram, expected {n} × {n}, or a square for each channel group", gram.len());
+        return Some(message);
     }
     let all = stats.sum.iter().chain(&stats.sum_squares).copied().chain(stats.max.iter().copied().map(f64::from));
     let gram = stats.gram.iter().flat_map(|gram| gram.iter().copied());
-    let diagonal = stats.gram.iter().flat_map(|gram| gram.iter().step_by(n + 1)).copied();
+    let squares = stats.gram.iter().flat_map(|gram| gram.chunks(n_cols * n_cols));
+    let diagonal = squares.flat_map(|square| square.iter().step_by(n_cols + 1)).copied();
     let mut positive =
         diagonal.chain(stats.sum_squares.iter().copied()).chain(stats.max.iter().copied().map(f64::from));
     let is_bad = all.chain(gram).any(|value| !value.is_finite()) || positive.any(|value| value < 0.0);

@@ -1,6 +1,6 @@
 //! Reads and writes all checkpoint formats.
 //!
-//! [`Checkpoint::open`] reads safetensors (one file or shards), PyTorch archives, burnpack, compressed-tensors
+//! [`Checkpoint::open`] reads safetensors (one file or shards), PyTorch archives, burnpack, ONNX, compressed-tensors
 //! and Briquette's own directories. Tensors are read by name, when they are needed. [`Draft`] writes a
 //! directory that appears as a whole or not at all. Reading never runs code, never trusts a length, and never
 //! leaves the model's directory.
@@ -29,6 +29,8 @@ pub mod manifest;
 mod manifest_file;
 pub mod model_config;
 mod name_prefix;
+pub mod onnx;
+pub mod onnx_write;
 mod ours;
 pub mod output_format;
 pub mod plain;

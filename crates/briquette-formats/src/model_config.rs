@@ -160,6 +160,28 @@ pub fn with_dtype(original: Option<Vec<u8>>, dtype: DType) -> Result<Option<Vec<
     to_text(&lines).map(Some)
 }
 
+/// Returns the file with other values for some keys. New keys come last.
+///
+/// Other keys keep their order and text. Without changes, the file keeps every byte.
+///
+/// # Errors
+/// Input: the original is not a JSON object.
+pub fn with_values(original: &[u8], changes: &[(String, serde_json::Value)], directory: &Path) -> Result<Vec<u8>> {
+    if changes.is_empty() {
+        return Ok(original.to_vec());
+    }
+    let pairs: OrderedObject = json::parse(original, "the configuration", &directory.join(FILE_NAME))?;
+    let text = |value: &serde_json::Value| format!("{value:#}").replace('\n', "\n  ");
+    let line = |(key, value): &(String, Box<RawValue>)| {
+        let changed = changes.iter().find(|(name, _)| name == key);
+        changed.map_or_else(|| value.get().to_string(), |(_, value)| text(value))
+    };
+    let mut lines: Vec<(&str, String)> = pairs.0.iter().map(|pair| (pair.0.as_str(), line(pair))).collect();
+    let is_new = |(key, _): &&(String, serde_json::Value)| !pairs.0.iter().any(|(known, _)| known == key);
+    lines.extend(changes.iter().filter(is_new).map(|(key, value)| (key.as_str(), text(value))));
+    to_text(&lines)
+}
+
 fn to_text(lines: &[(&str, String)]) -> Result<Vec<u8>> {
     let line = |(key, value): &(&str, String)| Ok(format!("  {}: {value}", serde_json::to_string(key)?));
     let lines: serde_json::Result<Vec<String>> = lines.iter().map(line).collect();
@@ -178,6 +200,16 @@ fn names_old_keys(bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn changed_values_keep_the_order_of_keys() {
+        let change = |key: &str, value: u64| (key.to_string(), json!(value));
+        let text = b"{\"b\": 1e3, \"a\": [1,2]}";
+        let found = with_values(text, &[change("a", 3), change("new", 4)], Path::new("m")).unwrap();
+        assert_eq!(String::from_utf8(found).unwrap(), "{\n  \"b\": 1e3,\n  \"a\": 3,\n  \"new\": 4\n}\n");
+        assert_eq!(with_values(text, &[], Path::new("m")).unwrap(), text);
+        assert!(with_values(b"[]", &[change("a", 3)], Path::new("m")).is_err());
+    }
 
     fn changed(original: &str, quantization: Option<serde_json::Value>) -> String {
         let found = with_quantization(Some(original.into()), quantization.as_ref(), Path::new("d")).unwrap();

@@ -13,7 +13,7 @@ use crate::sniff::FileKind;
 use crate::stored::{DirNumber, FoundPart, StoredDir, StoredTensor};
 use crate::{
     ActivationRounding, Choice, InputFile, ManifestEntry, ManifestHead, ModelDir, OutputFormat, TensorInfo, contained,
-    manifest, sniff, sums,
+    manifest, onnx, sniff, sums,
 };
 use briquette_core::coding::may_be_entropy_coded;
 use briquette_core::{Coding, Error, Hash128, OutputAxis, Result, Shape, Storage};
@@ -71,7 +71,9 @@ impl OutputFiles {
         let manifest = ManifestFile::open(file)?;
         let directory = directory.path().to_path_buf();
         let (mut files, mut kinds) = (Vec::new(), Vec::new());
-        for name in &manifest.totals.files {
+        // The reader of an ONNX model opens its other files.
+        let is_read = |name: &&String| !manifest.head.profile.is_in_place() || *name == onnx::FILE_NAME;
+        for name in manifest.totals.files.iter().filter(is_read) {
             if !crate::io::paths::stays_inside(name) {
                 let message = format!("the manifest lists {name:?}, expected a file beside it");
                 return Err(Error::input(message).at(directory.display()));

@@ -6,6 +6,7 @@ mod compressed_tensors;
 mod dense;
 mod file_part;
 mod held_codes;
+mod onnx;
 mod row;
 
 use crate::TensorInfo;
@@ -31,14 +32,17 @@ pub enum OutputFormat {
     Dense,
     /// burn's burnpack in the original types.
     Burnpack,
+    /// The ONNX files of the model with other values in their initializers.
+    Onnx,
 }
 
 /// The row of each format, in the order of the variants.
-const ROWS: [(OutputFormat, &FormatRow); 4] = [
+const ROWS: [(OutputFormat, &FormatRow); 5] = [
     (OutputFormat::Briquette, &briquette::ROW),
     (OutputFormat::CompressedTensors, &compressed_tensors::ROW),
     (OutputFormat::Dense, &dense::ROW),
     (OutputFormat::Burnpack, &burnpack::ROW),
+    (OutputFormat::Onnx, &onnx::ROW),
 ];
 
 impl OutputFormat {
@@ -89,6 +93,11 @@ impl OutputFormat {
     /// Returns whether shards have an index for other programs.
     pub fn has_index(self) -> bool {
         self.row().shards == Shards::Indexed
+    }
+
+    /// Returns whether the output is a copy of the model's files, in which tensors keep their places.
+    pub fn is_in_place(self) -> bool {
+        matches!(self.container(), Container::InPlace)
     }
 
     /// Returns whether tensors may be stored as sparse.

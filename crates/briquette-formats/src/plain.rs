@@ -1,4 +1,4 @@
-//! Checkpoints with plain tensors: safetensors, PyTorch and burnpack, in one file or many.
+//! Checkpoints with plain tensors: safetensors, PyTorch, burnpack and ONNX, in one file or many.
 
 mod by_name;
 
@@ -6,7 +6,7 @@ mod by_name;
 use crate::pytorch::TensorPlace;
 use crate::sniff::FileKind;
 use crate::tensor::{self, TensorInfo, TensorSource};
-use crate::{Choice, InputFile, LeftOut, burnpack, name_prefix, safetensors};
+use crate::{Choice, InputFile, LeftOut, burnpack, name_prefix, onnx, safetensors};
 use briquette_core::{Error, Result};
 pub use by_name::{FoundTensor, TensorsByName};
 use std::collections::BTreeMap;
@@ -39,18 +39,36 @@ impl PlainFiles {
     /// - Config: the file does not have the chosen key.
     pub fn push(&mut self, file: InputFile, kind: FileKind, choice: &Choice) -> Result<&[TensorInfo]> {
         let before = self.infos.len();
+        if kind == FileKind::Onnx {
+            self.push_onnx(file)?;
+            return Ok(&self.infos[before..]);
+        }
         self.firsts.push(before);
         let n_bytes = file.len();
         let file = match kind {
             FileKind::Burnpack => self.push_header(burnpack::read_header(&file)?, file),
             FileKind::Safetensors => self.push_header(safetensors::FileHeader::read(&file)?, file),
             FileKind::PyTorch => self.push_pytorch(file, choice)?,
+            FileKind::Onnx => return Err(Error::bug("an ONNX model has several files")),
         };
         if kind != FileKind::PyTorch {
             self.n_bytes += n_bytes;
         }
         self.files.push(file);
         Ok(&self.infos[before..])
+    }
+
+    /// Adds a model and the files with its external data.
+    fn push_onnx(&mut self, file: InputFile) -> Result<()> {
+        let (files, left_out) = onnx::tensors_of(file)?;
+        self.left_out.extend(left_out);
+        for (header, file) in files {
+            self.firsts.push(self.infos.len());
+            self.n_bytes += file.len();
+            let file = self.push_header(header, file);
+            self.files.push(file);
+        }
+        Ok(())
     }
 
     #[cfg(feature = "pytorch")]

@@ -12,6 +12,8 @@ pub enum FileKind {
     PyTorch,
     /// burn's burnpack.
     Burnpack,
+    /// ONNX.
+    Onnx,
 }
 
 /// Detects the format of a file. For common wrong files, the error says what they are.
@@ -43,7 +45,7 @@ fn kind_of_head(head: &[u8]) -> Result<FileKind, String> {
     } else if head.starts_with(b"PK") || head.get(257..262) == Some(b"ustar") || is_pickle(head) {
         Ok(FileKind::PyTorch)
     } else if is_onnx(head) {
-        wrong("an ONNX file", "ONNX is not supported; use the checkpoint it was exported from")
+        Ok(FileKind::Onnx)
     } else if let Some((_, what, todo)) = OTHERS.iter().find(|(start, ..)| head.starts_with(start)) {
         wrong(what, todo)
     } else if head.get(4..8) == Some(b"TFL3") {
@@ -53,7 +55,7 @@ fn kind_of_head(head: &[u8]) -> Result<FileKind, String> {
     } else if head.iter().all(|&byte| byte == 0) {
         wrong("a file that starts with zeros", "it was not written completely; download or save it again")
     } else {
-        wrong("an unknown format", "use a safetensors, PyTorch or burnpack file")
+        wrong("an unknown format", "use a safetensors, PyTorch, burnpack or ONNX file")
     }
 }
 
@@ -83,13 +85,11 @@ mod tests {
 
     #[test]
     fn common_wrong_files_are_recognized() {
-        let cases: [(&[u8], &str); 13] = [
+        let cases: [(&[u8], &str); 11] = [
             (b"", "empty"),
             (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
             (b"  <!DOCTYPE html><html>", "web page"),
             (b"GGUF\x03\0\0\0", "GGUF"),
-            (b"\x08\x08\x12\x07pytorch\x1a\x052.3.1", "ONNX"),
-            (b"\x08\x0a:\x80\x02\x0a\x41", "ONNX"),
             (b"\x89HDF\r\n\x1a\n\0\0", "HDF5"),
             (b"\x1f\x8b\x08\0", "gzip"),
             (b"\x1c\0\0\0TFL3", "TensorFlow Lite"),
@@ -110,5 +110,7 @@ mod tests {
         assert_eq!(kind_of_head(b"\x80\x02}q\0."), Ok(FileKind::PyTorch));
         assert_eq!(kind_of_head(b"PK\x03\x04"), Ok(FileKind::PyTorch));
         assert_eq!(kind_of_head(b"NRUB\x01\0"), Ok(FileKind::Burnpack));
+        assert_eq!(kind_of_head(b"\x08\x08\x12\x07pytorch\x1a\x052.3.1"), Ok(FileKind::Onnx));
+        assert_eq!(kind_of_head(b"\x08\x0a:\x80\x02\x0a\x41"), Ok(FileKind::Onnx));
     }
 }

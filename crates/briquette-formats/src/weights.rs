@@ -77,7 +77,12 @@ pub(crate) fn weights_in(directory: &Path) -> Result<PathBuf> {
             && extension(path)
                 .is_some_and(|extension| ["safetensors", "pt", "pth", "bin", "bpk"].contains(&extension.as_str()))
     };
-    let found: Vec<PathBuf> = paths.filter(is_weight).collect();
+    let (mut found, others): (Vec<PathBuf>, Vec<PathBuf>) = paths.partition(is_weight);
+    if found.is_empty() {
+        // An ONNX file beside other weights is an export of them.
+        let is_onnx = |path: &PathBuf| !is_hidden(path) && extension(path).is_some_and(|extension| extension == "onnx");
+        found = others.into_iter().filter(is_onnx).collect();
+    }
     match found.as_slice() {
         [path] => Ok(path.clone()),
         [] => Err(Error::input(hub_cache::no_weights(directory)).at(directory.display())),

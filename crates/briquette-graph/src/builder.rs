@@ -67,6 +67,16 @@ impl<'a> GraphBuilder<'a> {
         Ok(self.declare(name, info.dtype, &info.shape.0))
     }
 
+    /// The weight of this name as a buffer, which is no parameter.
+    ///
+    /// # Errors
+    /// See [`weight`](Self::weight).
+    pub fn buffer(&mut self, name: &str) -> Result<WeightId> {
+        let weight = self.weight(name)?;
+        self.graph.weights[weight.0].is_buffer = true;
+        Ok(weight)
+    }
+
     /// Returns whether a weight has this name or alias so far.
     pub fn has_weight(&self, name: &str) -> bool {
         self.weights.contains_key(name)

@@ -70,6 +70,19 @@ impl Config {
         self
     }
 
+    /// A list; none where it is absent or something else.
+    pub fn list(&self, key: &str) -> Option<&[Value]> {
+        self.0.get(key)?.as_array().map(Vec::as_slice)
+    }
+
+    /// Returns the file with other values for some keys.
+    #[must_use]
+    pub fn with_values(&self, changes: &[(String, Value)]) -> Self {
+        let mut keys = self.0.as_object().cloned().unwrap_or_default();
+        keys.extend(changes.iter().cloned());
+        Self(if keys.is_empty() { self.0.clone() } else { Value::Object(keys) })
+    }
+
     /// The string at an index of a list.
     pub fn text_at(&self, key: &str, index: usize) -> Option<&str> {
         self.0.get(key)?.get(index)?.as_str()

@@ -1,6 +1,7 @@
 //! Families of networks: one file and one row each.
 
 mod albert;
+mod bart;
 mod bert;
 mod clip;
 mod clip_pooling;
@@ -34,6 +35,7 @@ mod resnet;
 mod resnet_transformers;
 mod roberta;
 mod rotary;
+pub mod shrunk_config;
 mod sizes;
 mod swin;
 mod swin_names;
@@ -41,6 +43,8 @@ mod swin_windows;
 mod t5;
 mod vgg;
 mod vit;
+mod vit_timm;
+mod whisper;
 
 pub use extents::Extents;
 pub use sizes::TensorShapes;
@@ -49,6 +53,7 @@ use crate::config::Config;
 use crate::graph::Graph;
 use crate::graph_headers::GraphHeaders;
 use crate::headers::Headers;
+use crate::onnx::{self, InputDims};
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, model_config};
 use serde::{Deserialize, Serialize};
@@ -63,6 +68,15 @@ pub enum Task {
     Encoder,
     /// Text to logits of the next token.
     Decoder,
+    /// A source, which is text or sound, and the beginning of a target to logits of the target's next token.
+    EncoderDecoder,
+}
+
+impl Task {
+    /// Returns whether networks predict the next token of a text.
+    pub fn predicts_tokens(self) -> bool {
+        matches!(self, Self::Decoder | Self::EncoderDecoder)
+    }
 }
 
 /// A family of networks.
@@ -74,6 +88,8 @@ pub struct Family {
     pub task: Task,
     /// Values of `model_type` in `config.json`.
     pub model_types: &'static [&'static str],
+    /// The names of its networks, where another family has these values too.
+    names: Option<&'static [&'static str]>,
     /// Returns whether the tensor names fit this family.
     has_names: fn(&Headers) -> bool,
     /// Builds the graph.
@@ -102,6 +118,8 @@ pub enum FreshWeights {
     Uniform,
 }
 
+const T5_TYPES: &[&str] = &["t5", "mt5"];
+
 /// Every family.
 pub const FAMILIES: &[Family] = &[
     Family::new("BERT", Task::Encoder, &["bert"], bert::has_names, bert::build)
@@ -113,7 +131,11 @@ pub const FAMILIES: &[Family] = &[
     Family::new("ALBERT", Task::Encoder, &["albert"], albert::has_names, albert::build),
     Family::new("ModernBERT", Task::Encoder, &["modernbert"], modernbert::has_names, modernbert::build),
     Family::new("NomicBERT", Task::Encoder, &["nomic_bert"], nomic_bert::has_names, nomic_bert::build),
-    Family::new("T5", Task::Encoder, &["t5", "mt5"], t5::has_names, t5::build),
+    Family::new("T5", Task::EncoderDecoder, T5_TYPES, t5::has_names, t5::build),
+    Family::new("T5 encoder", Task::Encoder, T5_TYPES, t5::has_encoder_names, t5::build_encoder)
+        .with_names(&["t5-encoder", "mt5-encoder"]),
+    Family::new("BART", Task::EncoderDecoder, &["bart", "mbart"], bart::has_names, bart::build),
+    Family::new("Whisper", Task::EncoderDecoder, &["whisper"], whisper::has_names, whisper::build),
     Family::new("CLIP", Task::Classifier, clip::MODEL_TYPES, clip::has_images, clip::build),
     Family::new("CLIP text", Task::Encoder, clip::TEXT_MODEL_TYPES, clip::has_texts, clip::build_text),
     Family::new("GPT-2", Task::Decoder, &["gpt2"], gpt2::has_names, gpt2::build),
@@ -129,6 +151,7 @@ pub const FAMILIES: &[Family] = &[
     .with_sizes(llama::tensors, FreshWeights::Normal),
     Family::new("Gemma", Task::Decoder, &["gemma", "gemma2", "gemma3", "gemma3_text"], gemma::has_names, gemma::build),
     Family::new("ViT", Task::Classifier, &["vit", "deit", "dinov2"], vit::has_names, vit::build),
+    Family::new("ViT", Task::Classifier, &[], vit_timm::has_names, vit_timm::build),
     Family::new("Swin", Task::Classifier, &["swin"], swin::has_names, swin::build),
     Family::new("MobileNetV2", Task::Classifier, &[], mobilenet_v2::has_names, mobilenet_v2::build),
     Family::new(
@@ -172,6 +195,7 @@ impl Family {
             name,
             task,
             model_types,
+            names: None,
             has_names,
             build,
             tensors: None,
@@ -184,6 +208,11 @@ impl Family {
     /// Adds how networks of other sizes are made.
     const fn with_sizes(self, tensors: TensorsOfSizes, fresh: FreshWeights) -> Self {
         Self { tensors: Some(tensors), fresh, ..self }
+    }
+
+    /// Adds names for the values of `model_type`, in their order, which another family has too.
+    const fn with_names(self, names: &'static [&'static str]) -> Self {
+        Self { names: Some(names), ..self }
     }
 
     /// Adds a `config.json` with usual values.
@@ -203,7 +232,17 @@ impl Family {
 
     /// Returns the names of its networks: each `model_type`, or the family's name.
     pub const fn names(&'static self) -> &'static [&'static str] {
-        if self.model_types.is_empty() { std::slice::from_ref(&self.name) } else { self.model_types }
+        match self.names {
+            Some(names) => names,
+            None if self.model_types.is_empty() => std::slice::from_ref(&self.name),
+            None => self.model_types,
+        }
+    }
+
+    /// Returns which of its names fits a `model_type`.
+    pub fn name_of_type(&'static self, model_type: &str) -> Option<&'static str> {
+        let place = self.model_types.iter().position(|known| *known == model_type)?;
+        self.names().get(place).copied()
     }
 
     /// Returns which of its names fits a checkpoint without a `model_type`: the one that tensors tell, or the first.
@@ -239,9 +278,14 @@ impl Family {
 }
 
 /// The family of a checkpoint: by the `model_type`, or by the names of tensors where there is none.
+///
+/// If several families have the `model_type`, names decide.
 pub fn family_of(headers: &Headers, config: &Config) -> Option<&'static Family> {
     match config.model_type() {
-        Some(model_type) => FAMILIES.iter().find(|family| family.model_types.contains(&model_type)),
+        Some(model_type) => {
+            let of_type = || FAMILIES.iter().filter(|family| family.model_types.contains(&model_type));
+            of_type().find(|family| (family.has_names)(headers)).or_else(|| of_type().next())
+        }
         None => FAMILIES.iter().find(|family| (family.has_names)(headers)),
     }
 }
@@ -261,7 +305,20 @@ pub fn build(headers: &Headers, config: &Config, extents: Extents) -> Result<Opt
 /// - Input: see [`build`].
 /// - Io: `config.json` cannot be read.
 pub fn graph_of(checkpoint: &Checkpoint, extents: Extents) -> Result<Option<Graph>> {
-    let tensors = GraphHeaders::of(checkpoint);
+    graph_with(checkpoint, &extents.into())
+}
+
+/// Builds the graph of a checkpoint on disk for inputs with named extents, which only ONNX models have. See [`graph_of`].
+fn graph_with(checkpoint: &Checkpoint, dims: &InputDims) -> Result<Option<Graph>> {
+    if let Some(file) = checkpoint.onnx_file() {
+        let found = onnx::import(file, dims);
+        return found.map(Some).map_err(|error| error.at(briquette_core::shown_path(checkpoint.path())));
+    }
+    if let Some(name) = dims.named.keys().next() {
+        let message = "only ONNX models have named extents; use --batch, --tokens and --image";
+        return Err(Error::config(format!("--dim {name}: {message}")));
+    }
+    let (tensors, extents) = (GraphHeaders::of(checkpoint), dims.extents);
     let found = parsed(checkpoint).and_then(|config| build(&tensors.headers(), &config, extents));
     found.map_err(|error| error.at(briquette_core::shown_path(checkpoint.path())))
 }
@@ -271,8 +328,8 @@ pub fn graph_of(checkpoint: &Checkpoint, extents: Extents) -> Result<Option<Grap
 /// # Errors
 /// - Input: no family knows the model.
 /// - See [`graph_of`].
-pub fn known_graph_of(checkpoint: &Checkpoint, extents: Extents) -> Result<Graph> {
-    match graph_of(checkpoint, extents)? {
+pub fn known_graph_of(checkpoint: &Checkpoint, dims: &InputDims) -> Result<Graph> {
+    match graph_with(checkpoint, dims)? {
         Some(graph) => Ok(graph),
         None => {
             let error = unknown(&GraphHeaders::of(checkpoint).headers(), &parsed(checkpoint)?);

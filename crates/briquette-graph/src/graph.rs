@@ -133,6 +133,25 @@ pub enum InputSource {
         /// Distances from here on have one bucket.
         longest: usize,
     },
+    /// Token ids of the text that a decoder with an encoder predicts, `[batch, targets]`.
+    TargetIds,
+    /// Positions of the target's tokens, `[batch, targets]`; padding counts.
+    TargetPositionIds {
+        /// The position of the first token.
+        offset: usize,
+    },
+    /// The bucket of the distance from each query back to each key, `[targets, targets]`, as T5's decoder counts them.
+    ///
+    /// For `d = max(query - key, 0)` and `half = buckets / 2`: the bucket is `d` if `d < half`, else
+    /// `half + ln(d / half) / ln(longest / half) · (buckets - half)`, rounded down and at most `buckets - 1`.
+    TargetBuckets {
+        /// Number of buckets.
+        buckets: usize,
+        /// Distances from here on have one bucket.
+        longest: usize,
+    },
+    /// Features of a sound, `[batch, features, frames]`: Whisper's log-mel spectrogram.
+    SoundFeatures,
     /// The number of the relative position of each query and key in a square window, `[patches, patches]`, as Swin counts them.
     ///
     /// For `w = window`: `(query row - key row + w - 1) · (2 w - 1) + query column - key column + w - 1`.

@@ -14,6 +14,7 @@
 //! | What crosses the border of a block? | [`border`](blocks::border) |
 //! | How many multiply-adds does each node need? | [`multiply_adds`](multiply_adds::multiply_adds) |
 //! | Which channels, heads and experts must be removed together? | [`coupling_groups`](coupling::coupling_groups) |
+//! | How does the network look without some of them? | [`Graph::without_units`] |
 //! | Which blocks are equal? | [`sections`](fold::sections) |
 //! | Which weights produce and consume these channels? | [`pairs`](pairs::pairs) |
 //!
@@ -46,6 +47,7 @@
 
 pub mod blocks;
 pub mod builder;
+pub mod computed_inputs;
 pub mod config;
 pub mod coupling;
 mod edit;
@@ -58,13 +60,17 @@ mod graph_headers;
 pub mod headers;
 pub mod lower;
 pub mod multiply_adds;
+pub mod onnx;
 pub mod op;
 mod order;
 pub mod pairs;
+pub mod resize;
 pub mod roles;
 mod shapes;
+pub mod shrink;
 pub mod siblings;
 pub mod ties;
+pub mod to_onnx;
 mod union_find;
 pub mod words;
 

@@ -1,6 +1,7 @@
 //! Operations: primitives, and composites that expand to primitives.
 
 mod attention;
+mod frequencies;
 mod function;
 mod routing;
 mod window;
@@ -100,6 +101,13 @@ pub enum Primitive {
         /// Step of the window.
         stride: Vec<usize>,
     },
+    /// An operation that changes only the extents after the second axis, by its name in another format. It is not executed.
+    Spatial {
+        /// The operation's name where it comes from.
+        name: String,
+        /// The extents after the second axis.
+        space: Vec<usize>,
+    },
     /// Softmax along an axis.
     Softmax {
         /// The axis.
@@ -159,6 +167,7 @@ pub enum Composite {
     },
     /// Scaled dot-product attention of `[q, k, v]` or `[q, k, v, bias]`, the first three `[batch, tokens, heads · width]`.
     ///
+    /// Keys and values of cross attention have a number of tokens of their own.
     /// The bias is `[heads, tokens, tokens]` or has a batch axis before; it is added to the scaled scores. Padding tokens are no part of
     /// the graph: a program that runs a batch of texts masks their keys.
     Attention(Attention),
@@ -241,7 +250,7 @@ impl Primitive {
             Self::Pad { .. } | Self::PadSame { .. } => "pad",
             Self::Softmax { .. } => "softmax",
             Self::Route(_) => "route",
-            Self::Unknown { name, .. } => name,
+            Self::Spatial { name, .. } | Self::Unknown { name, .. } => name,
         }
     }
 }

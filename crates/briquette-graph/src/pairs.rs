@@ -1,8 +1,8 @@
 //! Producers and consumers: weights whose outputs are the inputs of other weights.
 
-use crate::coupling::CouplingGroup;
+use crate::coupling::{CouplingGroup, UnitPlace};
 use crate::graph::{Graph, WeightId};
-use crate::roles::roles;
+use crate::roles::{WeightRole, roles};
 use briquette_core::{OutputAxis, Role};
 
 /// The weights on both sides of a group of channels, heads or experts.
@@ -16,25 +16,50 @@ pub struct Pair {
     pub vectors: Vec<WeightId>,
 }
 
+/// Elements that a place of a group counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Outputs of a layer.
+    Outputs,
+    /// Inputs of a layer.
+    Inputs,
+    /// Elements of a bias, a norm or another vector.
+    Vector,
+}
+
+/// Returns what each place of a group counts.
+pub fn sides(graph: &Graph, group: &CouplingGroup) -> Vec<Side> {
+    let roles = roles(graph);
+    group.places.iter().map(|place| side(graph, &roles, place)).collect()
+}
+
+fn side(graph: &Graph, roles: &[WeightRole], place: &UnitPlace) -> Side {
+    let weight = &graph.weights[place.weight.0];
+    let is_output = match (roles[place.weight.0].role, roles[place.weight.0].axis) {
+        // A table produces its columns.
+        (Role::Embedding, _) => place.axis == 1,
+        (_, OutputAxis::First) => place.axis == 0,
+        (_, OutputAxis::Second) => place.axis == 1,
+        (_, OutputAxis::Last) => place.axis + 1 == weight.shape.rank(),
+        (_, OutputAxis::Stacked) => place.axis + 2 == weight.shape.rank(),
+    };
+    match () {
+        () if weight.shape.rank() < 2 => Side::Vector,
+        () if is_output => Side::Outputs,
+        () => Side::Inputs,
+    }
+}
+
 /// The producers and consumers of each group, in the order of groups.
 pub fn pairs(graph: &Graph, groups: &[CouplingGroup]) -> Vec<Pair> {
     let roles = roles(graph);
     let pair = |group: &CouplingGroup| {
         let mut pair = Pair { producers: Vec::new(), consumers: Vec::new(), vectors: Vec::new() };
         for place in &group.places {
-            let weight = &graph.weights[place.weight.0];
-            let is_output = match (roles[place.weight.0].role, roles[place.weight.0].axis) {
-                // A table produces its columns.
-                (Role::Embedding, _) => place.axis == 1,
-                (_, OutputAxis::First) => place.axis == 0,
-                (_, OutputAxis::Second) => place.axis == 1,
-                (_, OutputAxis::Last) => place.axis + 1 == weight.shape.rank(),
-                (_, OutputAxis::Stacked) => place.axis + 2 == weight.shape.rank(),
-            };
-            let list = match () {
-                () if weight.shape.rank() < 2 => &mut pair.vectors,
-                () if is_output => &mut pair.producers,
-                () => &mut pair.consumers,
+            let list = match side(graph, &roles, place) {
+                Side::Vector => &mut pair.vectors,
+                Side::Outputs => &mut pair.producers,
+                Side::Inputs => &mut pair.consumers,
             };
             if !list.contains(&place.weight) {
                 list.push(place.weight);

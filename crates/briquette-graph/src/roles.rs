@@ -19,7 +19,8 @@ pub struct WeightRole {
 pub fn roles(graph: &Graph) -> Vec<WeightRole> {
     let mut found = vec![None; graph.weights.len()];
     let is_distance = |input: &&GraphInput| {
-        matches!(input.source, InputSource::RelativeBuckets { .. } | InputSource::WindowDistances { .. })
+        use InputSource::{RelativeBuckets, TargetBuckets, WindowDistances};
+        matches!(input.source, RelativeBuckets { .. } | TargetBuckets { .. } | WindowDistances { .. })
     };
     let distances: Vec<Operand> = graph.inputs.iter().filter(is_distance).map(|input| input.value.into()).collect();
     let logits: Vec<Operand> = graph.nodes.iter().filter_map(logits).collect();

@@ -43,6 +43,7 @@ pub(crate) fn infer(primitive: &Primitive, inputs: &[&[usize]]) -> Shapes {
         Primitive::Reduce { axes, .. } => reduce(inputs[0], axes),
         Primitive::Pool(window) => pool(window, inputs[0]),
         Primitive::AdaptivePool(space) => spatial(inputs[0], |at, _| space.get(at).copied()),
+        Primitive::Spatial { space, .. } => spatial(inputs[0], |at, _| space.get(at).copied()),
         Primitive::Resize(factor) => spatial(inputs[0], |_, extent| extent.checked_mul(*factor)),
         Primitive::Pad { before, after } => pad(inputs[0], before, after),
         Primitive::PadSame { size, stride } => spatial(inputs[0], |at, extent| {

@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 const MODELS: &[(&str, &str, usize, usize, Option<&str>)] = &[
     ("albert", "ALBERT", 2, 1, Some("albert.embeddings.word_embeddings.weight")),
     ("albert-classify", "ALBERT", 2, 1, None),
+    ("bart", "BART", 4, 6, Some("model.shared.weight")),
+    ("bart-base", "BART", 4, 6, None),
     ("bert", "BERT", 2, 2, None),
     ("bert-mlm", "BERT", 2, 2, Some("bert.embeddings.word_embeddings.weight")),
     ("bert-tokens", "BERT", 2, 2, None),
@@ -53,6 +55,7 @@ const MODELS: &[(&str, &str, usize, usize, Option<&str>)] = &[
     ("llama-classify", "Llama", 2, 4, None),
     ("llama-dynamic", "Llama", 2, 4, None),
     ("llama-yarn", "Llama", 2, 4, None),
+    ("mbart", "BART", 4, 6, Some("model.shared.weight")),
     ("mistral", "Llama", 2, 4, None),
     ("mixtral", "Llama", 2, 2, None),
     ("mobilenet_v2", "MobileNetV2", 17, 0, None),
@@ -88,10 +91,14 @@ const MODELS: &[(&str, &str, usize, usize, Option<&str>)] = &[
     ("swin-torchvision", "Swin", 4, 0, None),
     ("t5", "T5", 2, 2, None),
     ("t5-gated", "T5", 2, 4, None),
+    ("t5-translate", "T5", 5, 8, Some("shared.weight")),
+    ("t5-translate-gated", "T5", 4, 10, Some("shared.weight")),
     ("vgg", "VGG", 0, 0, None),
     ("vgg_bn", "VGG", 0, 0, None),
     ("vit", "ViT", 2, 2, None),
     ("vit-base", "ViT", 2, 2, None),
+    ("vit-timm", "ViT", 2, 0, None),
+    ("whisper", "Whisper", 4, 6, Some("model.decoder.embed_tokens.weight")),
     ("xlm-roberta", "RoBERTa", 2, 2, None),
 ];
 
@@ -119,7 +126,7 @@ fn golden(name: &str) -> BTreeMap<String, Vec<usize>> {
 fn graph(name: &str) -> Graph {
     let golden = golden(name);
     let mut extents = Extents { batch: 2, ..Extents::default() };
-    if let Some(ids) = golden.get("ids") {
+    if let Some(ids) = golden.get("target").or(golden.get("ids")) {
         extents.tokens = ids[1];
     }
     if let Some(images) = golden.get("images") {
@@ -180,7 +187,11 @@ fn roles_follow_from_the_layers() {
             let path = weight.name.as_str();
             let expected = match weight.shape.rank() {
                 4 => Role::Conv,
+                3 if path.contains("encoder.conv") => Role::Conv,
                 3 => Role::Parameter,
+                // A bias of all items, and positions of frames, which are added whole.
+                2 if path == "final_logits_bias" => Role::Parameter,
+                2 if path.ends_with("encoder.embed_positions.weight") && graph.family == "Whisper" => Role::Parameter,
                 2 if path.ends_with("mlp.gate.weight") || path.ends_with("moe.gate.weight") => Role::Parameter,
                 2 if path.contains("relative_attention_bias") || path.contains("relative_position_bias") => Role::Bias,
                 // Positions of patches are added whole, and not looked up.

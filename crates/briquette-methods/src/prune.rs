@@ -1,7 +1,7 @@
 //! Chooses which weights to prune.
 //!
 //! A score measures how much a weight matters, a budget sets how many weights are dropped, and a selection
-//! returns the mask. [`low_rank`] drops singular values instead of weights. This module reads no files and does
+//! returns the mask. [`low_rank`] drops singular values instead of weights, and [`units`] whole channels and heads. This module reads no files and does
 //! not depend on burn.
 //!
 //! Scores are f32 and at least 0; a smaller score means that the weight is safer to drop. They are compared by
@@ -23,6 +23,7 @@ mod reconstruction;
 mod schedule;
 pub mod score;
 pub mod select;
+pub mod units;
 
 pub use budget::Ratio;
 pub use pattern::SparsityPattern;

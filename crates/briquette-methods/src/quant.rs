@@ -11,6 +11,7 @@
 mod allocate;
 mod candidate;
 mod fit;
+mod input_scale;
 pub mod range;
 mod rounding;
 mod scheme;
@@ -18,7 +19,8 @@ mod siblings;
 
 pub use allocate::allocate;
 pub use candidate::{Candidate, KernelKind};
-pub use fit::{Fitter, MaskedRows, fit};
+pub use fit::{Fitter, MaskedRows, RowInputs, fit};
+pub use input_scale::input_scale;
 pub use range::ScaleSearch;
 pub use rounding::Rounding;
 pub use scheme::{Activations, QuantSpec, STEP_SIZES, Scheme, UnknownScheme, scaled_step, step_name};

@@ -6,7 +6,7 @@
 //! Rows are outputs and columns are inputs: `[out, in]`, row-major. The input statistics are the Gram matrix `Σ
 //! x xᵀ`, as in [`InputStats`](briquette_core::InputStats). [`InverseFactor`] is computed from it once for all
 //! layers with the same inputs. [`gptq`] and [`sparsegpt`] update rows with it; [`admm`] solves for all weights
-//! of a row together. If a matrix cannot be factorized, weights are rounded to nearest and pruned by magnitude,
+//! of a row together. [`osscar`] chooses whole inputs to remove, and [`refit`] updates the weights of the remaining inputs. If a matrix cannot be factorized, weights are rounded to nearest and pruned by magnitude,
 //! and [`FactorOutcome`] has the reason.
 //!
 //! Results do not depend on the number of threads. The functions use the rayon pool of the caller.
@@ -31,13 +31,17 @@ mod cholesky;
 mod factor;
 mod gptq;
 mod hessian;
+mod osscar;
 mod output_error;
 mod product;
+mod refit;
 mod sparsegpt;
 mod strip;
 
 pub use admm::admm;
 pub use factor::{ColumnOrder, FactorOutcome, FactorSpec, Fallback, InverseFactor};
 pub use gptq::gptq;
+pub use osscar::osscar;
 pub use output_error::output_error;
+pub use refit::{Consumer, refit};
 pub use sparsegpt::sparsegpt;

@@ -5,7 +5,7 @@ use crate::graph_net::GraphHeaders;
 use crate::{Input, ModelTask, graph_net};
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, model_config};
-use briquette_graph::{FAMILIES, Family};
+use briquette_graph::{FAMILIES, Family, family_of};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// An architecture that Briquette can run: a name of a family of networks.
@@ -59,7 +59,10 @@ impl Arch {
     pub fn detect(checkpoint: &Checkpoint) -> Result<Self> {
         let model_type = Folder::of(checkpoint).model_type()?;
         let found = match &model_type {
-            Some(name) => Self::named(name),
+            Some(name) => {
+                let family = family_of(&GraphHeaders::of(checkpoint).headers(), &graph_net::config_of(checkpoint)?);
+                family.and_then(|family| Self::named(family.name_of_type(name)?))
+            }
             None => Self::by_names(checkpoint),
         };
         found.ok_or_else(|| {
@@ -92,7 +95,7 @@ impl Arch {
             return Err(folder.config_error(message));
         }
         match folder.model_type()? {
-            Some(found) if !self.family().names().contains(&found.as_str()) => {
+            Some(found) if self.family().name_of_type(&found).is_none() => {
                 let message = format!("model_type is {found:?}, which is not a type of {self}");
                 Err(folder.config_error(format!("{message}; {}", way_out(Self::named(&found)))))
             }

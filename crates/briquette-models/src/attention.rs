@@ -2,7 +2,7 @@
 
 use crate::cache::KeyValues;
 use crate::layers::Dropout;
-use briquette_cpu::float::{ScoreRule, cached_attention};
+use briquette_cpu::float::{ScoreRule, biased_cached_attention, cached_attention};
 use briquette_ops::fused;
 use burn::tensor::activation::softmax;
 use burn::tensor::module::attention;
@@ -45,33 +45,56 @@ pub(crate) fn attend_causally([q, k, v]: [Tensor<3>; 3], n_heads: usize, n_kv_he
 }
 
 /// Like [`attend_causally`], for tokens that continue the cached sequences; appends their keys and values of
-/// this layer to the caches. `rule` limits the scores and the tokens that a query sees.
+/// this layer to the caches. `rule` limits the scores and the tokens that a query sees; a bias `[1, heads, length, tokens]`
+/// is added to them.
 pub(crate) fn attend_to_kept(
     [q, k, v]: [Tensor<3>; 3],
+    bias: Option<Tensor<4>>,
     [n_heads, n_kv_heads]: [usize; 2],
     rule: ScoreRule,
     layer: usize,
     caches: &mut [KeyValues],
 ) -> Tensor<3> {
     let (device, dtype, [batch, length, width]) = (q.device(), q.dtype(), q.dims());
-    for (kept, rows) in [k.clone(), v.clone()].into_iter().map(to_host).enumerate() {
-        let each = rows.len() / batch;
-        rows.chunks(each.max(1)).zip(&mut *caches).for_each(|(rows, cache)| cache.layers[layer][kept].push(rows));
-    }
+    keep([k.clone(), v.clone()], layer, caches);
     let are_first = caches.iter().all(|cache| cache.layers[layer][0].n_tokens() == length);
-    if are_first && length > 1 && rule == ScoreRule::default() {
+    if are_first && length > 1 && bias.is_none() && rule == ScoreRule::default() {
         return attend_causally([q, k, v], n_heads, n_kv_heads);
     }
     let (q, each) = (to_host(q), length * width);
+    let bias = bias.map(to_host);
     let mut out = vec![0.0; q.len()];
     for ((q, out), cache) in q.chunks(each).zip(out.chunks_mut(each)).zip(caches) {
         let [keys, values] = &cache.layers[layer];
-        cached_attention(q, n_heads, [keys, values], rule, out);
+        biased_cached_attention(q, n_heads, [keys, values], (rule, bias.as_deref()), out);
     }
     Tensor::from_data(TensorData::new(out, [batch, length, width]), (&device, dtype))
 }
 
-fn to_host(x: Tensor<3>) -> Vec<f32> {
+/// Appends keys and values of a layer to the caches, one cache for each sequence.
+pub(crate) fn keep(keys_and_values: [Tensor<3>; 2], layer: usize, caches: &mut [KeyValues]) {
+    for (kept, x) in keys_and_values.into_iter().enumerate() {
+        let batch = x.dims()[0];
+        let rows = to_host(x);
+        let each = rows.len() / batch;
+        rows.chunks(each.max(1)).zip(&mut *caches).for_each(|(rows, cache)| cache.layers[layer][kept].push(rows));
+    }
+}
+
+/// Computes attention of `[batch, length, heads * width]` to cached keys and values of the encoder, all of which each
+/// query sees.
+pub(crate) fn attend_to_source(q: Tensor<3>, n_heads: usize, layer: usize, caches: &[KeyValues]) -> Tensor<3> {
+    let (device, dtype, [batch, length, width]) = (q.device(), q.dtype(), q.dims());
+    let q = to_host(q);
+    let mut out = vec![0.0; q.len()];
+    for (at, (q, out)) in q.chunks(width).zip(out.chunks_mut(width)).enumerate() {
+        let [keys, values] = &caches[at / length].layers[layer];
+        cached_attention(q, n_heads, [keys, values], ScoreRule::default(), out);
+    }
+    Tensor::from_data(TensorData::new(out, [batch, length, width]), (&device, dtype))
+}
+
+fn to_host<const D: usize>(x: Tensor<D>) -> Vec<f32> {
     x.into_data().try_into_vec_as::<f32>().expect("floats")
 }
 

@@ -161,7 +161,7 @@ pub fn end_tokens(model: &LoadedModel) -> Result<Vec<u32>> {
 
 fn folder_of(input: &Input) -> Result<Folder> {
     match input {
-        Input::Text { directory, .. } => ModelDir::open(directory).map(Folder),
+        Input::Text { directory, .. } | Input::Pair { directory, .. } => ModelDir::open(directory).map(Folder),
         Input::Images(_) => Err(Error::config("the model takes images, found text")),
     }
 }

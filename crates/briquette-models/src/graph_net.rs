@@ -21,8 +21,8 @@ mod blank;
 mod blocks;
 mod decoder;
 mod dropout;
+mod encoder_decoder;
 mod experts;
-mod frequencies;
 mod functions;
 mod fuse;
 mod head;
@@ -33,25 +33,26 @@ mod layer_kinds;
 mod named_layers;
 mod parts;
 mod preprocessor;
+mod primitives;
 mod program;
 mod run;
 mod run_inputs;
 mod sized;
+mod slots;
 mod steps;
 mod trace;
 mod value;
 mod weights;
 
-pub use blocks::Blocks;
 pub use decoder::Decoder;
-pub(crate) use headers::GraphHeaders;
+pub(crate) use headers::{GraphHeaders, config_of};
 pub(crate) use input::input;
 pub use run_inputs::RunInputs;
 pub use trace::NetworkTrace;
 pub use value::AnyTensor;
 
 use crate::layers::Linear;
-use attend::RunTokens;
+use attend::{AttentionTap, RunTokens};
 use briquette_core::{Error, Result};
 use briquette_graph::{Graph, InputSource, ValueId};
 use burn::module::{Content, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor};
@@ -159,6 +160,11 @@ impl GraphNet {
         self.graph().inputs.iter().any(|input| input.source == InputSource::Images)
     }
 
+    /// Returns whether the network predicts a target from a source.
+    pub fn is_encoder_decoder(&self) -> bool {
+        self.graph().inputs.iter().any(|input| input.source == InputSource::TargetIds)
+    }
+
     fn described(&self, step: &steps::GraphStep) -> String {
         let layers = step.call.layers().into_iter().map(|layer| self.layers.0[layer].0.as_str());
         let layers = layers.collect::<Vec<_>>().join(", ");
@@ -172,10 +178,21 @@ impl GraphNet {
 
     /// Computes these values from the inputs of the graph.
     fn run(&self, inputs: &RunInputs, wanted: &[ValueId]) -> Vec<AnyTensor> {
+        let (run, program) = self.begin_whole(inputs, wanted);
+        run.finish(&program)
+    }
+
+    /// Computes these values, and returns what each attention layer before them computed.
+    fn run_tapping(&self, inputs: &RunInputs, wanted: &[ValueId]) -> (Vec<AnyTensor>, Vec<AttentionTap>) {
+        let (run, program) = self.begin_whole(inputs, wanted);
+        run.finish_tapping(&program)
+    }
+
+    /// Begins a run from the inputs of the graph, with its program.
+    fn begin_whole<'a>(&'a self, inputs: &RunInputs, wanted: &[ValueId]) -> (GraphRun<'a>, Arc<GraphProgram>) {
         let given = inputs.values(self.graph());
         let names: Vec<ValueId> = given.iter().map(|(value, _)| *value).collect();
-        let program = self.outline.program(&names, wanted);
-        self.begin(given, inputs.attention()).finish(&program)
+        (self.begin(given, inputs.attention()), self.outline.program(&names, wanted))
     }
 
     /// Computes a value from another.

@@ -1,7 +1,8 @@
 //! Inputs of models.
 
 use crate::config::Folder;
-use crate::data::ImageInput;
+use crate::data::{ImageInput, SoundInput};
+use crate::target::TargetStart;
 use crate::text::{self, Pooling, TextTokenizer};
 use briquette_core::{Error, Remedy, Result};
 use std::path::PathBuf;
@@ -22,6 +23,19 @@ pub enum Input {
         /// Number of positions of the model, which limits its texts.
         max_positions: usize,
     },
+    /// The source and the target of an encoder-decoder.
+    Pair {
+        /// Directory of the model.
+        directory: PathBuf,
+        /// Tokenizer of sources and targets, if the directory has one.
+        tokenizer: Option<TextTokenizer>,
+        /// The tokens that targets begin with.
+        start: TargetStart,
+        /// Number of positions of the model, which limits sources and targets.
+        max_positions: usize,
+        /// How the model reads its sources, if they are sounds.
+        sound: Option<SoundInput>,
+    },
 }
 
 impl Input {
@@ -32,8 +46,10 @@ impl Input {
     /// - Config: the model takes images
     pub fn tokenizer(&self) -> Result<&TextTokenizer> {
         match self {
-            Self::Text { tokenizer: Some(tokenizer), .. } => Ok(tokenizer),
-            Self::Text { directory, .. } => {
+            Self::Text { tokenizer: Some(tokenizer), .. } | Self::Pair { tokenizer: Some(tokenizer), .. } => {
+                Ok(tokenizer)
+            }
+            Self::Text { directory, .. } | Self::Pair { directory, .. } => {
                 let path = directory.join("tokenizer.json");
                 Err(Error::input("it is missing; put it next to the model's weights").at(path.display()))
             }
@@ -48,7 +64,9 @@ impl Input {
     /// for other errors.
     pub fn set_max_length(&mut self, max_length: usize) -> Result<()> {
         self.tokenizer()?;
-        if let Self::Text { tokenizer: Some(tokenizer), max_positions, .. } = self {
+        if let Self::Text { tokenizer: Some(tokenizer), max_positions, .. }
+        | Self::Pair { tokenizer: Some(tokenizer), max_positions, .. } = self
+        {
             check_length(max_length, *max_positions)?;
             tokenizer.set_max_length(max_length)?;
         }
@@ -58,13 +76,31 @@ impl Input {
     /// Returns the text input of a network with this vocabulary; `usual` is the default length.
     pub(crate) fn text(folder: &Folder, vocab_size: usize, max_positions: usize, usual: usize) -> Result<Self> {
         let max_length = text::max_seq_length(folder)?.unwrap_or(usual).min(max_positions);
-        let mut tokenizer = TextTokenizer::read(folder, vocab_size, max_length)?;
-        if let Some(tokenizer) = &mut tokenizer {
-            tokenizer.set_max_length(max_length).map_err(|error| error.at(folder.0.path().display()))?;
-        }
+        let tokenizer = tokenizer_of(folder, vocab_size, max_length)?;
         let directory = folder.0.path().to_path_buf();
         Ok(Self::Text { directory, tokenizer, pooling: Pooling::read(folder)?, max_positions })
     }
+
+    /// Returns the input of an encoder-decoder with this vocabulary; `usual` is the default length.
+    pub(crate) fn pair(
+        folder: &Folder,
+        vocab_size: usize,
+        max_positions: usize,
+        usual: usize,
+        sound: Option<SoundInput>,
+    ) -> Result<Self> {
+        let tokenizer = tokenizer_of(folder, vocab_size, usual.min(max_positions))?;
+        let (directory, start) = (folder.0.path().to_path_buf(), TargetStart::read(folder, vocab_size)?);
+        Ok(Self::Pair { directory, tokenizer, start, max_positions, sound })
+    }
+}
+
+fn tokenizer_of(folder: &Folder, vocab_size: usize, max_length: usize) -> Result<Option<TextTokenizer>> {
+    let mut tokenizer = TextTokenizer::read(folder, vocab_size, max_length)?;
+    if let Some(tokenizer) = &mut tokenizer {
+        tokenizer.set_max_length(max_length).map_err(|error| error.at(folder.0.path().display()))?;
+    }
+    Ok(tokenizer)
 }
 
 /// Refuses texts that are longer than the positions of the model.

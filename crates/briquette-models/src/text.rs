@@ -102,6 +102,11 @@ impl TextTokenizer {
         self.checked(&encoding)
     }
 
+    /// Returns the special tokens around an empty text.
+    pub(crate) fn special_tokens(&self) -> Result<Vec<u32>> {
+        Ok(self.encode_whole("")?.get_ids().to_vec())
+    }
+
     /// Encodes a whole text of any length.
     ///
     /// # Errors

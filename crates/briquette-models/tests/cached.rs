@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+use briquette_models::graph_net::{GraphNet, RunInputs};
 use briquette_models::{CacheType, Decoder, KeyValues, LoadedModel};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
 use std::path::Path;
 
 fn model(name: &str) -> LoadedModel {
@@ -58,4 +59,29 @@ fn sequences_of_different_lengths_step_together() {
     let last = |tokens: &[i32]| decoder.last_state(tensor(&[tokens])).narrow(1, tokens.len() - 1, 1);
     let expected = Tensor::cat(vec![last(&long), last(&short)], 0);
     assert!(apart(found, expected) < 1e-5);
+}
+
+#[test]
+fn cached_steps_of_targets_equal_the_whole_target() {
+    for name in ["t5-translate", "t5-translate-gated", "bart", "mbart", "whisper"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/families").join(name);
+        let network = GraphNet::from_checkpoint(&path, &Device::flex()).unwrap();
+        let sources = match name {
+            "whisper" => RunInputs::sounds(Tensor::random([2, 6, 20], Distribution::Default, &Device::flex())),
+            _ => RunInputs::tokens(tensor(&[&[3, 1, 7, 5, 9], &[6, 4, 8, 2, 11]])),
+        };
+        let targets: [[i32; 6]; 2] = [[2, 9, 4, 7, 7, 1], [2, 5, 6, 3, 8, 12]];
+        let whole = network.target_state(&sources.clone().with_target(tensor(&[&targets[0], &targets[1]])));
+        for (kind, most) in [(CacheType::F32, 1e-4), (CacheType::F16, 3e-2)] {
+            let mut kept = network.read_source(&sources, kind);
+            assert_eq!((kept.len(), kept[0].n_tokens()), (2, 0));
+            for part in [0..2, 2..3, 3..6] {
+                let tokens = tensor(&[&targets[0][part.clone()], &targets[1][part.clone()]]);
+                let found = network.next_state(tokens, &mut kept);
+                let apart = apart(found, whole.clone().narrow(1, part.start, part.len()));
+                assert!(apart < most, "{name} {kind} {part:?}: {apart}");
+            }
+            assert_eq!(kept[1].n_tokens(), 6);
+        }
+    }
 }

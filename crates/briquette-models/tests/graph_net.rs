@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use briquette_graph::Op;
+use briquette_graph::op::Composite;
 use briquette_models::graph_net::{GraphNet, RunInputs};
 use briquette_models::{Arch, LoadedModel};
 use burn::module::Module;
@@ -52,7 +54,7 @@ fn blocks_one_after_another_equal_the_whole_network() {
     for name in ["models/bert-tiny", "models/llama-tied"] {
         let net = net(name);
         let (ids, padding) = (tokens(2, 6), padding(2, 6));
-        let blocks = net.as_blocks().unwrap();
+        let blocks = &net;
         let inputs = RunInputs::padded(ids.clone(), padding.clone());
         let state = blocks.enter(&inputs);
         let state = (0..blocks.n_blocks()).fold(state, |state, index| blocks.block(index, state, &inputs));
@@ -68,9 +70,9 @@ fn blocks_of_image_networks_need_no_images_after_the_first() {
         let net = net(&format!("families/{name}"));
         let pixels: Vec<f32> = (0..9 * side * side).map(|at| briquette_core::random::uniform(3, at as u64)).collect();
         let images = Tensor::from_data(TensorData::new(pixels, [3, 3, side, side]), &Device::flex());
-        let blocks = net.as_blocks().unwrap();
+        let blocks = &net;
         let state = blocks.enter(&RunInputs::images(images.clone()));
-        let inputs = RunInputs::read_images();
+        let inputs = RunInputs::read();
         let state = (0..blocks.n_blocks()).fold(state, |state, index| blocks.block(index, state, &inputs));
         // A sum before a norm is fused only in the whole network, and may round otherwise.
         let apart = (blocks.leave(state).two() - net.forward(&RunInputs::images(images)).two()).abs().max();
@@ -128,4 +130,33 @@ fn a_decoder_without_a_head_is_refused_as_an_architecture() {
     assert!(GraphNet::from_checkpoint(&folder, &Device::flex()).is_ok());
     let error = LoadedModel::open(&folder, Some(arch), &Device::flex()).unwrap_err();
     assert!(error.exit_code() == 4 && error.message.contains("no head over the vocabulary"), "{error}");
+}
+
+#[test]
+fn traced_probabilities_are_those_that_the_run_uses() {
+    // With rotary positions, local layers, position biases, and none of them.
+    for name in ["models/bert-tiny", "families/modernbert", "families/nomic_bert", "families/mpnet", "families/t5"] {
+        let net = net(name);
+        let (ids, padding) = (tokens(2, 9), padding(2, 9));
+        let trace = net.trace(ids.clone(), padding.clone(), true);
+        let graph = net.graph();
+        let attentions = graph.nodes.iter().filter(|node| matches!(node.op, Op::Composite(Composite::Attention(_))));
+        let names: Vec<&str> = attentions.map(|node| graph.values[node.outputs[0].0].as_str()).collect();
+        assert_eq!((trace.attention.len(), trace.values.len()), (names.len(), names.len()), "{name}");
+        let found = net.tap(&RunInputs::padded(ids.clone(), padding.clone()), &names).unwrap();
+        for ((probabilities, values), mixed) in trace.attention.into_iter().zip(trace.values).zip(found) {
+            let ([batch, heads, length, _], [_, _, width]) = (probabilities.dims(), values.dims());
+            let sums = probabilities.clone().sum_dim(3);
+            assert!((sums - 1.0).abs().max().into_scalar::<f32>() < 1e-5, "{name}");
+            let values = values.reshape([batch, length, heads, width / heads]).swap_dims(1, 2);
+            let expected = probabilities.matmul(values).swap_dims(1, 2).reshape([batch, length, width]);
+            let apart = (expected - mixed.three()).abs().max().into_scalar::<f32>();
+            assert!(apart < 1e-5, "{name}: {apart}");
+        }
+        // Attention has no effect on the hidden states of a trace.
+        let plain = net.trace(ids, padding, false);
+        for (with, without) in trace.hidden.into_iter().zip(plain.hidden) {
+            assert!((with - without).abs().max().into_scalar::<f32>() < 1e-4, "{name}");
+        }
+    }
 }

@@ -34,12 +34,12 @@ pub mod view;
 
 pub use dtype::{LossScaler, ToDType};
 pub use host::{read_bools, read_f32, unreadable};
-pub use layer::Layer;
+pub use layer::{Layer, NAMED_LAYERS};
 pub use names::{Layout, NameMap};
 pub use observed::{Observed, Observing, observable, observe, observe_some, show, show_patches};
 pub use origin::is_of_burn;
 pub use parameters::{Kind, Parameter, is_kept_turned, linear_shape, parameters};
-pub use probe::{PatchShape, Probe};
+pub use probe::{GROUP_PATCHES, PatchShape, Probe};
 pub use quiet::Quiet;
 pub use roles::{OwnLayer, Roles};
 pub use trail::Trail;

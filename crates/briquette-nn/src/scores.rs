@@ -127,7 +127,8 @@ impl<'a> RowScores<'a> {
             Scoring::Own(_) => &self.own[cols],
             Scoring::Known(score) => {
                 let (values, first) = (&self.values[cols.clone()], cols.start);
-                score.of(WeightSlice { values, first, n_cols: self.n_cols, inputs: self.inputs }, scores)
+                let (n_rows, n_cols) = (self.n_rows(), self.n_cols);
+                score.of(WeightSlice { values, first, n_rows, n_cols, inputs: self.inputs }, scores)
             }
         };
         larger.clear();
@@ -166,7 +167,8 @@ impl<'a> RowScores<'a> {
                 }
                 None => values,
             };
-            let found = score(&WeightRow { path: self.path, row, weights, inputs: self.inputs });
+            let inputs = self.inputs.map(|inputs| inputs.of_row(row, [self.n_rows(), self.n_cols]));
+            let found = score(&WeightRow { path: self.path, row, weights, inputs: inputs.as_ref() });
             check(&found, row, self.n_cols).map_err(|error| error.at(self.path))?;
             out.copy_from_slice(&found);
             Ok(())

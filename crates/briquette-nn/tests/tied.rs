@@ -56,6 +56,25 @@ fn tied_codes_are_stored_once_for_lookup_and_product() {
 }
 
 #[test]
+fn a_head_is_trained_on_the_rounded_inputs_that_its_codes_get() {
+    for scheme in ["int8-dynamic", "int8-dynamic-sym"] {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("model");
+        let rules = Compression::new().quantize(Quantize::new("table.weight", scheme).unwrap());
+        let trained = rules.attach(Tied::new()).unwrap();
+        Export::to(&out).write(&trained).unwrap();
+        let served = load_compressed(Tied::new(), &Checkpoint::open(&out).unwrap(), &NameMap::torch()).unwrap();
+        let ([rows, scores], [looked_up, products]) = (trained.forward(), served.forward());
+        assert_eq!(rows.into_data(), looked_up.into_data(), "{scheme}");
+        assert!(apart(&scores, &products) <= 1e-5, "{scheme}: {}", apart(&scores, &products));
+        let plain = trained.materialize().forward();
+        // Rows of the table are on a symmetric grid already.
+        let has_effect = apart(&plain[1], &products) > 1e-4;
+        assert!(has_effect || scheme == "int8-dynamic-sym", "{scheme}: rounding has an effect");
+    }
+}
+
+#[test]
 fn directories_load_as_codes_with_the_same_values() {
     for (scheme, kind, tolerance) in [
         ("int8-dynamic", "int8", 0.03),

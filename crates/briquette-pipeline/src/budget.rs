@@ -44,7 +44,8 @@ pub(crate) fn draft(
     let mut origin = origin.clone();
     origin.seconds.push(("sensitivity".into(), since.elapsed().as_secs_f64()));
     let target = briquette_recipe::plan::target_text(&budget.target);
-    let mut making = Making { recipe, costs, target, options, origin, scratch, clock: AttemptClock::start() };
+    let clock = AttemptClock::start();
+    let mut making = Making { recipe, costs, target, options, origin, scratch, clock, is_nearest: false };
     let Attempt { draft, mut report, seconds } = match &budget.target {
         Target::Metrics(bounds) => making.good(bounds)?,
         Target::Bytes(_) | Target::Bits(_) => making.sized()?,
@@ -117,6 +118,8 @@ struct Making<'a> {
     origin: Origin,
     scratch: Option<&'a Path>,
     clock: AttemptClock,
+    /// Whether weights are rounded to nearest, because their updates take too many bytes.
+    is_nearest: bool,
 }
 
 impl Making<'_> {
@@ -126,7 +129,7 @@ impl Making<'_> {
         let wanted_payload = self.costs.payload(AIM);
         let moves = self.recipe.stages.iter().any(Stage::updates_weights);
         let (mut payload, mut kept, mut over) = (wanted_payload, None::<f64>, None::<f64>);
-        let (mut before, mut kept_steps) = (None::<(f64, f64)>, None);
+        let (mut before, mut kept_steps, mut smallest) = (None::<(f64, f64)>, None, u64::MAX);
         for attempt in 1..=ATTEMPTS {
             if attempt == ATTEMPTS {
                 payload = kept.unwrap_or(payload);
@@ -154,6 +157,7 @@ impl Making<'_> {
                 false => format!("{found} bytes with these step sizes, budget {most}; trying again"),
             };
             self.options.progress.line(&line);
+            smallest = smallest.min(found);
             match found <= most {
                 // The first attempt was based on other losses.
                 _ if is_trial => {}
@@ -176,11 +180,17 @@ impl Making<'_> {
             let next = if is_between { next } else { between.unwrap_or(next) };
             // The step sizes are already the coarsest.
             if !is_trial && (next - payload).abs() < 1.0 && kept.is_none() {
-                break;
+                if !moves || self.is_nearest {
+                    break;
+                }
+                self.is_nearest = true;
+                let line = "the coarsest step sizes with weight updates take too many bytes; rounding to nearest";
+                self.options.progress.line(line);
+                (before, over) = (None, None);
             }
             payload = next;
         }
-        let message = format!("found no step sizes that fit into {most} bytes; raise the budget slightly");
+        let message = format!("the smallest output takes {smallest} bytes, expected at most {most}; raise the budget");
         Err(Error::config(message).at("budget"))
     }
 
@@ -213,11 +223,13 @@ impl Making<'_> {
         let since = Instant::now();
         self.clock.n_attempts += 1;
         let closed = self.recipe.with_schemes(&steps.schemes)?;
+        let (closed, rounding) = if self.is_nearest { (closed.to_nearest(), "-nearest") } else { (closed, "") };
         let allocation = Some(self.costs.report(&self.target, steps));
         let estimated_bytes = wanted.is_none().then_some((self.costs.fixed + steps.bytes) as u64);
         let origin = &Origin { allocation, estimated_bytes, ..self.origin.clone() };
         // The results of a killed run are reused for the same step sizes.
-        let scratch: Option<PathBuf> = self.scratch.map(|scratch| scratch.join(format!("steps-{}", steps.hash())));
+        let scratch: Option<PathBuf> =
+            self.scratch.map(|scratch| scratch.join(format!("steps-{}{rounding}", steps.hash())));
         let found = draft_of_size(&closed, self.options, origin, scratch.as_deref(), wanted)?;
         // All later attempts depend only on the first one, so the files of the others are removed.
         if let Some(scratch) = scratch.filter(|_| self.clock.n_attempts > 1)

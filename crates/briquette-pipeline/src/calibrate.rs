@@ -1,7 +1,7 @@
 //! Runs a model once over data to gather input statistics of each layer.
 
 use briquette_core::{Error, Remedy, Result};
-use briquette_formats::{Checkpoint, Choice, presence};
+use briquette_formats::{Checkpoint, Choice, draft, presence};
 use briquette_recipe::raw::{RawData, RawMemory};
 use briquette_report::CalibrationReport;
 use briquette_writer::context::RunOptions;
@@ -58,6 +58,8 @@ fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// Checks before any work that an output file can be written.
+///
 /// Refuses to overwrite files, and to write among a model's files, where statistics would be read as weights.
 pub(crate) fn check_output(output: &Path, model: &Checkpoint, may_replace: bool) -> Result<()> {
     if !may_replace && presence::has_entry(output)? {
@@ -71,13 +73,13 @@ pub(crate) fn check_output(output: &Path, model: &Checkpoint, may_replace: bool)
         let message = "is in the model's directory, where it would be read as weights; choose another directory";
         return Err(Error::refused(message).at(output.display()));
     }
-    Ok(())
+    draft::check_writable(output)
 }
 
 #[cfg(feature = "model")]
 mod run {
     use super::*;
-    use crate::arch::{arch_of, check_offload};
+    use crate::arch::arch_of;
     use crate::memory;
     use crate::training::spec_of;
     use briquette_eval::layerwise::Room;
@@ -92,11 +94,12 @@ mod run {
         request.choice.check_used(&[&checkpoint])?;
         check_output(&request.output, &checkpoint, options.force)?;
         let arch = arch_of(request.arch.as_deref(), &checkpoint)?;
-        check_offload(request.memory.offload, &checkpoint, arch)?;
         let limit = request.memory.limit_bytes()?;
         limit.map_or(Ok(()), |limit| memory::to_calibrate(&checkpoint, Some(arch), &device)?.check(limit))?;
         let spec = spec_of(&request.data);
         let data = spec.open(arch.task())?;
+        // The scratch file is created beside the output.
+        let _parents = draft::ParentDirectories::create(&request.output)?;
         let samples = Samples { n: request.n_samples, seed: request.seed };
         options.progress.begin("calibrate", 0);
         let mut after_batch = |done, total| {

@@ -6,27 +6,32 @@ use crate::memory;
 pub use crate::training::check_devices;
 #[cfg(feature = "model")]
 use crate::training::predicted;
+use crate::transform;
 use briquette_core::Result;
 use briquette_formats::{Checkpoint, TensorInfo};
 #[cfg(not(feature = "model"))]
 use briquette_recipe::DistillStage;
-use briquette_recipe::{ModelStage, Recipe, TrainingJob};
+use briquette_recipe::{Recipe, StageKind, Student, TrainingJob};
 use briquette_writer::context::RunOptions;
 
-/// Predicts the tensors of the last student of a recipe, from headers and sizes.
+/// Predicts the tensors of the last student or shrunk model of a recipe, from headers and sizes.
 ///
-/// `None` if the recipe does not train, or if it factorizes, because factors are not predicted.
+/// `None` if the recipe neither trains nor shrinks, or if weights decide the shapes: factors, and global thresholds.
 ///
 /// # Errors
 /// - Config: the student of a stage cannot be made from the model.
 /// - Input: config.json is damaged.
 pub fn student_of(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<Option<Vec<TensorInfo>>> {
-    let has_factors = recipe.parts.iter().any(|part| matches!(part.then, ModelStage::Factorize(_)));
     let trainings = || recipe.parts.iter().filter_map(|part| part.then.as_distill());
-    if trainings().next().is_none() || has_factors {
-        return Ok(None);
+    let is_same = trainings().all(|stage| stage.student == Student::Same);
+    let shrinks = recipe.asked.has(StageKind::Shrink);
+    match () {
+        // Training keeps the shapes of the shrunk model.
+        () if shrinks && is_same => transform::predicted(recipe, checkpoint),
+        () if shrinks => transform::predicted(recipe, checkpoint).map(|_| None),
+        () if trainings().next().is_none() || recipe.asked.has(StageKind::Factorize) => Ok(None),
+        () => predicted(trainings(), checkpoint).map(Some),
     }
-    predicted(trainings(), checkpoint).map(Some)
 }
 
 /// Returns an error: this build cannot run models.

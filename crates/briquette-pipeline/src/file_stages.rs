@@ -3,8 +3,10 @@
 mod small_files;
 
 use crate::evaluate::evaluate;
+use crate::memory::{limit_of_host, workers_within};
 use crate::solve::{self, SolveJob};
-use briquette_core::Result;
+use briquette_core::memory::MemoryLimit;
+use briquette_core::{Result, shown_path};
 use briquette_formats::{Checkpoint, Draft, TensorSource, presence, sums};
 use briquette_recipe::Recipe;
 use briquette_report::{self as report, EvaluationReport, Evidence, Origin, Report, Timing};
@@ -56,6 +58,7 @@ pub(crate) fn draft_of_size(
     wanted: Option<SizeRange>,
 ) -> Result<Drafted> {
     let started = Instant::now();
+    let limit = limit_of_host(recipe.memory_limit, options);
     let recipe = &*match scratch.filter(|_| recipe.calibration.is_some()) {
         Some(scratch) => solve::calibrated(recipe, scratch, options)?,
         None => Cow::Borrowed(recipe),
@@ -64,14 +67,24 @@ pub(crate) fn draft_of_size(
     release_freed(&checkpoint, options);
     let workers = Workers::new(options)?;
     let mut plan = briquette_recipe::plan::plan(recipe, &checkpoint, &options.stop)?;
+    let workers = workers_within(limit.as_ref(), &mut plan, &checkpoint, workers, options)?;
     solve::shares(recipe, &mut plan, &checkpoint, scratch, &workers)?;
     let mut prediction = plan.predict()?;
     if let Some(SizeRange { most, .. }) = wanted {
         prediction.n_bytes = prediction.n_bytes.min(most);
     }
     let draft = start(recipe, &checkpoint, prediction, options)?;
-    let begun =
-        Begun { recipe, origin, checkpoint: &checkpoint, prediction, scratch, workers: &workers, started, wanted };
+    let begun = Begun {
+        recipe,
+        origin,
+        checkpoint: &checkpoint,
+        prediction,
+        scratch,
+        workers: &workers,
+        started,
+        wanted,
+        limit,
+    };
     let filled = fill(&draft, plan, &begun, options).map_err(|error| draft.explain(error))?;
     Ok(match filled {
         Ok(report) => Drafted::Done(draft, Box::new(report)),
@@ -89,13 +102,14 @@ struct Begun<'a> {
     workers: &'a Workers,
     started: Instant,
     wanted: Option<SizeRange>,
+    limit: Option<MemoryLimit<'a>>,
 }
 
 /// Fills a draft, verifies and evaluates it, and returns its report. A draft of an unwanted size is a [`Miss`].
 ///
 /// The report is not yet part of the draft.
 fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Result<std::result::Result<Report, Miss>> {
-    let Begun { recipe, origin, checkpoint, prediction, scratch, workers, started, wanted } = *begun;
+    let Begun { recipe, origin, checkpoint, prediction, scratch, workers, started, wanted, limit } = *begun;
     let mut timing = Timing::default();
     timing.mark("plan", started);
 
@@ -109,6 +123,8 @@ fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Resul
     }
     let source = solved.as_ref().map_or(checkpoint as &dyn TensorSource, |solved| &solved.source);
     let written = write(begun, &mut plan, source, draft, &mut timing, options)?;
+    let check_peak = || limit.map_or(Ok(()), |limit| limit.check(&format!("compress {}", shown_path(&recipe.model))));
+    check_peak()?;
     let n_bytes = written.layout.n_bytes();
     if wanted.is_some_and(|SizeRange { least, most }| n_bytes < least || n_bytes > most) {
         let layers = solved.map(|solved| solved.layers).unwrap_or_default();
@@ -133,6 +149,7 @@ fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Resul
         evaluation,
     };
     let report = report::make(&evidence, workers, timing)?;
+    check_peak()?;
     if let Some(metrics) = origin.metrics.as_deref()
         && presence::exists(metrics)?
     {

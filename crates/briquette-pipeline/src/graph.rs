@@ -5,6 +5,7 @@ use briquette_core::Result;
 use briquette_formats::{Checkpoint, Choice, draft};
 pub use briquette_graph::Extents;
 use briquette_graph::known_graph_of;
+pub use briquette_graph::onnx::InputDims;
 pub use briquette_report::graph::{GraphDetail, schema};
 use briquette_report::{GraphReport, html};
 use briquette_writer::RunOptions;
@@ -18,7 +19,7 @@ pub struct GraphRequest {
     /// The entry of the file that is the model.
     pub choice: Choice,
     /// The extents of its inputs.
-    pub extents: Extents,
+    pub dims: InputDims,
     /// The contents of the report.
     pub detail: GraphDetail,
     /// The page to write.
@@ -38,7 +39,7 @@ pub fn graph(request: &GraphRequest, options: &RunOptions) -> Result<GraphReport
     if let Some(page) = &request.page {
         check_output(page, &checkpoint, options.force)?;
     }
-    let graph = known_graph_of(&checkpoint, request.extents)?;
+    let graph = known_graph_of(&checkpoint, &request.dims)?;
     let report = briquette_report::graph::report(&graph, &request.model, request.detail)
         .map_err(|error| error.at(briquette_core::shown_path(&request.model)))?;
     checkpoint.check_unchanged()?;

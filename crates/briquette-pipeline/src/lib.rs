@@ -21,7 +21,6 @@ mod compress;
 mod contents;
 pub mod distill;
 pub mod evaluate;
-pub mod factorize;
 mod file_stages;
 pub mod graph;
 mod hub;
@@ -29,6 +28,7 @@ mod identity;
 #[cfg(feature = "nn")]
 pub mod in_memory;
 pub mod memory;
+pub mod onnx;
 pub mod open;
 pub mod run;
 pub mod sensitivity;
@@ -37,6 +37,7 @@ mod staged;
 pub mod sweep;
 #[cfg(feature = "model")]
 mod training;
+pub mod transform;
 mod unwritten;
 pub mod verify;
 

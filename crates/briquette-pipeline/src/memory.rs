@@ -1,9 +1,12 @@
-//! Predicts the minimum memory of the models of a recipe.
+//! Predicts the minimum memory of the models of a recipe, and keeps the file stages within a limit.
 //!
 //! The prediction is computed from headers, and checked against the limit before any work.
 
+use briquette_core::memory::MemoryLimit;
 use briquette_core::{Error, Result};
+use briquette_formats::Checkpoint;
 use briquette_recipe::Recipe;
+use briquette_writer::{Plan, RunOptions, Workers};
 use serde::Serialize;
 
 /// Models that run at the same time, and the size of their weights.
@@ -32,7 +35,7 @@ impl Needs {
     #[cfg(feature = "model")]
     pub fn of(recipe: &Recipe, device: &str) -> Result<Self> {
         let runs = known::runs(recipe, device).map_err(|error| crate::hub::explain(error, recipe))?;
-        Ok(Self { limit_bytes: limit_of(recipe), runs })
+        Ok(Self { limit_bytes: recipe.memory_limit, runs })
     }
 
     /// Returns no needs: this build cannot run models.
@@ -41,7 +44,7 @@ impl Needs {
     /// None.
     #[cfg(not(feature = "model"))]
     pub fn of(recipe: &Recipe, _device: &str) -> Result<Self> {
-        Ok(Self { limit_bytes: limit_of(recipe), runs: Vec::new() })
+        Ok(Self { limit_bytes: recipe.memory_limit, runs: Vec::new() })
     }
 
     /// Checks that the weights alone are within the limit.
@@ -67,31 +70,47 @@ impl Need {
 
 /// Refuses a recipe whose models exceed its limit.
 pub(crate) fn check(recipe: &Recipe, device: &str) -> Result<()> {
-    if limit_of(recipe).is_none() { Ok(()) } else { Needs::of(recipe, device)?.check() }
+    if recipe.memory_limit.is_none() { Ok(()) } else { Needs::of(recipe, device)?.check() }
 }
 
-fn limit_of(recipe: &Recipe) -> Option<u64> {
-    let of_training = recipe.parts.iter().find_map(|part| part.then.as_distill()?.memory.limit);
-    let of_calibration = recipe.calibration.as_ref().and_then(|run| run.limit);
-    recipe.evaluate.as_ref().and_then(|stage| stage.limit).or(of_training).or(of_calibration)
+/// Returns a limit on the memory of this process from now on.
+pub(crate) fn limit_of_host(limit: Option<u64>, options: &RunOptions) -> Option<MemoryLimit<'_>> {
+    limit.map(|n_bytes| MemoryLimit::set(n_bytes, options.meter.as_ref()))
+}
+
+/// Returns the threads that run a plan within a memory limit; `workers` are used without one.
+///
+/// # Errors
+/// - Refused: one thread needs more memory. The error names the tensor.
+/// - Io: the system cannot start threads.
+pub(crate) fn workers_within(
+    limit: Option<&MemoryLimit>,
+    plan: &mut Plan,
+    checkpoint: &Checkpoint,
+    workers: Workers,
+    options: &RunOptions,
+) -> Result<Workers> {
+    let Some(limit) = limit else { return Ok(workers) };
+    match plan.fit(checkpoint, limit, workers.n_threads())? {
+        threads if threads == workers.n_threads() => Ok(workers),
+        threads => Workers::new(&RunOptions { threads, ..options.clone() }),
+    }
 }
 
 #[cfg(feature = "model")]
-pub(crate) use known::{limit_of_host, to_calibrate, to_run, to_train};
+pub(crate) use known::{to_calibrate, to_run, to_train};
 
 #[cfg(feature = "model")]
 mod known {
     use super::*;
     use crate::arch::arch_of;
     use crate::training::{half, needs_teacher, teacher_of};
-    use briquette_core::memory::MemoryLimit;
     use briquette_core::shown_path;
     use briquette_eval::layerwise::offloaded_bytes;
-    use briquette_formats::{Checkpoint, presence};
+    use briquette_formats::presence;
     use briquette_models::Arch;
     use briquette_models::memory::{Device, predicted_bytes};
     use briquette_recipe::{DistillStage, Evaluate, ModelStage, Student};
-    use briquette_writer::RunOptions;
     use std::path::Path;
 
     /// Returns the runs whose weights are in existing files.
@@ -122,14 +141,9 @@ mod known {
         Ok(runs)
     }
 
-    /// Returns a limit on the memory of this process from now on.
-    pub(crate) fn limit_of_host(limit: Option<u64>, options: &RunOptions) -> Option<MemoryLimit<'_>> {
-        limit.map(|n_bytes| MemoryLimit::set(n_bytes, options.meter.as_ref()))
-    }
-
-    /// Returns the need of a calibration: a text model has the weights of one block in memory at a time.
+    /// Returns the need of a calibration, which has the weights of one block in memory at a time.
     pub(crate) fn to_calibrate(checkpoint: &Checkpoint, arch: Option<Arch>, device: &Device) -> Result<Need> {
-        let by_block = arch.map_or(Ok(None), |arch| offloaded_bytes(checkpoint, arch, device))?;
+        let by_block = arch.map(|arch| offloaded_bytes(checkpoint, arch, device)).transpose()?;
         let weights_bytes = by_block.unwrap_or_else(|| predicted_bytes(checkpoint, arch, None, device));
         Ok(Need { what: format!("calibrate {}", shown_path(checkpoint.path())), weights_bytes })
     }
@@ -140,7 +154,7 @@ mod known {
         let named = || stage.arch.as_deref().and_then(|name| name.parse().ok());
         let arch = Arch::detect(&checkpoint).ok().or_else(named);
         let by_block = arch.filter(|_| stage.offload);
-        let by_block = by_block.map_or(Ok(None), |arch| offloaded_bytes(&checkpoint, arch, device))?;
+        let by_block = by_block.map(|arch| offloaded_bytes(&checkpoint, arch, device)).transpose()?;
         let weights_bytes = by_block.unwrap_or_else(|| predicted_bytes(&checkpoint, arch, half(stage.dtype), device));
         Ok(Need { what: format!("run {}", shown_path(model)), weights_bytes })
     }

@@ -23,6 +23,11 @@ const REPORTED_AT: f64 = 0.25;
 /// A tensor whose step size is open, and its size at each step size.
 pub(crate) type OpenTensor<'a, 'p> = (&'a TensorPlan<'p>, Curve);
 
+/// Returns whether the step size of a tensor is open.
+pub(crate) fn is_open(tensor: &TensorPlan) -> bool {
+    tensor.tied_to().is_none() && tensor.quant.is_some_and(|quant| quant.spec.range == ScaleSearch::Step(None))
+}
+
 /// Returns the tensors of a plan whose step size is open, with their size curves.
 ///
 /// # Errors
@@ -33,10 +38,7 @@ pub(crate) fn open_tensors<'a, 'p>(
     checkpoint: &Checkpoint,
     workers: &Workers,
 ) -> Result<Vec<OpenTensor<'a, 'p>>> {
-    let is_open = |tensor: &&TensorPlan| {
-        tensor.tied_to().is_none() && tensor.quant.is_some_and(|quant| quant.spec.range == ScaleSearch::Step(None))
-    };
-    let open: Vec<&TensorPlan> = plan.tensors.iter().filter(is_open).collect();
+    let open: Vec<&TensorPlan> = plan.tensors.iter().filter(|tensor| is_open(tensor)).collect();
     if open.is_empty() {
         return Err(
             Error::config("no tensor of the model has an open step size; choose tensors with include").at("budget")

@@ -8,13 +8,16 @@ mod errors;
 #[cfg(feature = "model")]
 mod fake_quantized;
 mod found;
+mod groups;
 mod inputs;
 mod job;
 mod one;
 mod owl;
 mod source;
 mod unit;
+mod update;
 
+use crate::memory::limit_of_host;
 use briquette_core::{Error, Result};
 use briquette_recipe::Recipe;
 use briquette_report::SolvedLayer;
@@ -83,6 +86,7 @@ fn from_statistics(job: &SolveJob, plan: &mut Plan, found: &mut Found) -> Result
     let moving: Vec<usize> = moving(plan).map(TensorPlan::index).collect();
     let mut layers = inputs::layers_of_files(job)?;
     let mut solver = Solver::new(job, plan)?;
+    let limit = limit_of_host(job.recipe.memory_limit, job.options);
     let (mut units, mut n_weights) = (vec![Vec::new()], 0);
     for &index in &moving {
         let n = plan.tensors[index].info.n_elements();
@@ -97,7 +101,11 @@ fn from_statistics(job: &SolveJob, plan: &mut Plan, found: &mut Found) -> Result
     let mut n_done = 0;
     for (number, tensors) in units.iter().enumerate() {
         let path = job.scratch.join(format!("unit-{number:04}.safetensors"));
-        let unit = unit_at(&path, || solver.unit(plan, tensors, &mut layers))?;
+        let unit = unit_at(&path, || {
+            let n_more = solver.needed_bytes(tensors);
+            limit.map_or(Ok(()), |limit| limit.check_before("update weights", n_more))?;
+            solver.unit(plan, tensors, &mut layers)
+        })?;
         found.take_in(plan, unit, tensors)?;
         n_done += tensors.len();
         job.options.progress.items(n_done, moving.len());

@@ -1,4 +1,4 @@
-//! Recipes that train or factorize.
+//! Recipes that train, factorize or shrink.
 //!
 //! Finished parts are stored beside the output, so that a killed run resumes.
 //!

@@ -6,7 +6,6 @@
 
 mod devices;
 mod examples;
-mod finite;
 mod held;
 mod learner;
 mod outcome;

@@ -123,6 +123,11 @@ fn why_not_again(recipe: &RawRecipe) -> Option<&'static str> {
             "its linear layers are factorized, so they cannot be compared with tensors of the original; use `briquette eval`",
         );
     }
+    if recipe.has(StageKind::Shrink) {
+        return Some(
+            "its tensors are smaller than those of the original, so they cannot be compared; use `briquette eval`",
+        );
+    }
     let why = "it was made with input statistics, which it does not contain; compare with `briquette diff`";
     recipe.needs_statistics().then_some(why)
 }

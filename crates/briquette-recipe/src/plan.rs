@@ -5,6 +5,7 @@
 mod choose;
 pub mod heads;
 pub mod in_memory;
+mod in_place;
 pub mod interop;
 mod keep;
 mod norms;
@@ -45,6 +46,7 @@ pub fn plan_of<'a>(
         None => plan(recipe, checkpoint, stop),
         Some(tensors) => {
             check_start(recipe, checkpoint)?;
+            in_place::check(recipe, checkpoint)?;
             student::plan(recipe, checkpoint, tensors, stop)
         }
     }
@@ -59,6 +61,7 @@ pub fn plan_of<'a>(
 /// - Interrupted: `stop` was set.
 pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Result<Plan<'a>> {
     check_start(recipe, checkpoint)?;
+    in_place::check(recipe, checkpoint)?;
     let loads = recipe.profile.is_for_transformers().then(|| Loads::of(checkpoint)).transpose()?;
     let topology = topology_of(recipe, checkpoint)?;
     let mut plan = untouched(recipe, checkpoint, &topology, loads.as_ref())?;
@@ -74,6 +77,7 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
     let heads = if spares_heads { heads::of(&plan, &ties, checkpoint, &topology)? } else { BTreeSet::new() };
     choose::apply_stages(&mut plan, recipe.file_stages().enumerate(), &heads, loads.as_ref())?;
     plan.check_fit()?;
+    in_place::settle(&mut plan)?;
     norms::link(&mut plan, &mut ties)?;
     if let Some(loads) = loads {
         plan.untested = loads.check(&plan, recipe)?;

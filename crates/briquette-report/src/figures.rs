@@ -8,6 +8,7 @@ mod evaluation;
 mod factors;
 mod graph;
 mod sensitivity;
+mod shrunk;
 mod solved;
 mod tensor;
 mod training;
@@ -25,6 +26,7 @@ pub use graph::{
 use schemars::JsonSchema;
 pub use sensitivity::{SensitivityReport, TensorSensitivity};
 use serde::{Deserialize, Serialize};
+pub use shrunk::{ShrinkReport, ShrunkGroup};
 pub use solved::SolvedLayer;
 pub use tensor::{ErrorReport, GoneTensor, TensorReport, TensorTraits};
 pub use training::{CurvePoint, DistillReport, EpochPoint, LayersKept};
@@ -62,8 +64,8 @@ pub struct Report {
     pub estimated_bytes: Option<u64>,
     /// The tensors, in the order of the model.
     pub tensors: Vec<TensorReport>,
-    /// Tensors of the original without a counterpart in the output, because a smaller student or factors have
-    /// other tensors.
+    /// Tensors of the original without a counterpart in the output, because a smaller student, factors or
+    /// a shrunk model have other tensors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<GoneTensor>,
     /// Weight histograms of the tensors with the largest errors, before and after.
@@ -79,7 +81,11 @@ pub struct Report {
     /// instead of the original.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub factorized: Vec<FactorReport>,
-    /// Bytes of the weight files after each part of a recipe that trains or factorizes.
+    /// The channels, heads and blocks that were removed. Tensors and errors are then compared with the smaller
+    /// model instead of the original.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shrunk: Vec<ShrinkReport>,
+    /// Bytes of the weight files after each part of a recipe that trains, factorizes or shrinks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stage_bytes: Vec<StageBytes>,
     /// Warnings.
@@ -108,10 +114,11 @@ pub struct Report {
 impl Report {
     /// Returns the model that errors and histograms are compared with.
     pub(super) fn what_errors_are_against(&self) -> &'static str {
-        match (self.trained.is_empty(), self.factorized.is_empty()) {
-            (false, _) => "the trained student",
-            (true, false) => "the factors",
-            (true, true) => "the original",
+        match (self.trained.is_empty(), self.factorized.is_empty(), self.shrunk.is_empty()) {
+            (false, ..) => "the trained student",
+            (true, false, _) => "the factors",
+            (true, true, false) => "the shrunk model",
+            (true, true, true) => "the original",
         }
     }
 }

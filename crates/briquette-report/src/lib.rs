@@ -42,8 +42,8 @@ pub use figures::{
     EpochPoint, ErrorReport, EvaluationReport, FactorReport, Footprint, GoneTensor, GraphBlock, GraphDiagram,
     GraphNode, GraphOperand, GraphPrimitive, GraphReport, GraphTotals, GraphValue, GraphWeight, GroupFigures,
     GroupPlace, HeldFigures, JobResult, JobStatus, LayersKept, MemoryFigures, OtherOutput, Report, RunFigures,
-    SensitivityReport, SolvedLayer, StageBytes, TensorReport, TensorSensitivity, TensorTraits, VERSION,
-    WeightHistogram,
+    SensitivityReport, ShrinkReport, ShrunkGroup, SolvedLayer, StageBytes, TensorReport, TensorSensitivity,
+    TensorTraits, VERSION, WeightHistogram,
 };
 pub use histogram::worst_tensors;
 pub use make::make;

@@ -46,6 +46,7 @@ pub fn make(evidence: &Evidence, workers: &Workers, timing: Timing) -> Result<Re
         evaluation: evidence.evaluation.clone(),
         trained: evidence.origin.trained.clone(),
         factorized: evidence.origin.factorized.clone(),
+        shrunk: evidence.origin.shrunk.clone(),
         stage_bytes: stage_bytes(evidence),
         remarks: Vec::new(),
         notes: Vec::new(),

@@ -1,6 +1,6 @@
 //! The history of a model before the last stages of its recipe.
 
-use super::figures::{AllocationReport, DistillReport, FactorReport, StageBytes};
+use super::figures::{AllocationReport, DistillReport, FactorReport, ShrinkReport, StageBytes};
 use super::original::Original;
 use briquette_recipe::Recipe;
 use std::path::PathBuf;
@@ -17,6 +17,8 @@ pub struct Origin {
     pub trained: Vec<DistillReport>,
     /// The factorized linear layers.
     pub factorized: Vec<FactorReport>,
+    /// The channels, heads and blocks that were removed.
+    pub shrunk: Vec<ShrinkReport>,
     /// Notes about other entries of the model's file, if the last stages read another model.
     pub notes: Vec<String>,
     /// Bytes after each part.
@@ -43,6 +45,7 @@ impl Origin {
             original: None,
             trained: Vec::new(),
             factorized: Vec::new(),
+            shrunk: Vec::new(),
             notes: Vec::new(),
             bytes: Vec::new(),
             metrics: None,

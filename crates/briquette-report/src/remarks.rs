@@ -32,12 +32,12 @@ fn useless_pruning_text(report: &Report, evidence: &Evidence) -> Option<String> 
     let mut pruned = evidence.plan.tensors.iter().filter(|tensor| tensor.prune.is_some()).peekable();
     pruned.peek()?;
     let is_sparse = |tensor: &TensorPlan| evidence.layout.tensors.of(tensor.index()).coding.storage == Storage::Bitmask;
-    (!pruned.any(is_sparse)).then(|| {
-        format!(
-            "Pruning saved no bytes: the format {} stores zeros like other values. Use the format briquette to store zeros in one bit.",
-            report.format
-        )
-    })
+    // Briquette's format would store zeros in one bit, but not the network of an ONNX model.
+    let advice =
+        if evidence.plan.profile.is_in_place() { "" } else { " Use the format briquette to store zeros in one bit." };
+    let format = &report.format;
+    (!pruned.any(is_sparse))
+        .then(|| format!("Pruning saved no bytes: the format {format} stores zeros like other values.{advice}"))
 }
 
 /// Warns that the output may not load.

@@ -30,6 +30,7 @@ pub(super) fn empty() -> Report {
         evaluation: None,
         trained: Vec::new(),
         factorized: Vec::new(),
+        shrunk: Vec::new(),
         stage_bytes: Vec::new(),
         remarks: Vec::new(),
         notes: Vec::new(),

@@ -1,6 +1,7 @@
 //! Measures the size of a tensor's codes and their error at each step size.
 
 use crate::piece::PieceReader;
+use crate::piece_sizes::PieceSizes;
 use crate::{Stop, TensorPlan};
 use briquette_core::decision::{Decision, fake_quantize};
 use briquette_core::encoded::CodeBlocks;
@@ -153,9 +154,18 @@ impl Curve {
     /// It is computed from the root mean squares of the layer inputs, assuming that they are uncorrelated.
     /// `None` if `inputs` has another length, or all outputs are 0.
     pub fn output_error(&self, inputs: &[f32]) -> Option<f64> {
-        let squares = || inputs.iter().map(|&input| f64::from(input).powi(2));
+        // Of channel groups, the mean over groups: the sums of weights do not tell groups apart.
+        let (n_cols, n_groups) = (self.columns.len(), (inputs.len() / self.columns.len().max(1)).max(1));
+        let of_column = |column: usize| {
+            let groups = inputs[column..].iter().step_by(n_cols);
+            groups.map(|&input| f64::from(input).powi(2)).sum::<f64>() / n_groups as f64
+        };
+        if inputs.len() != n_groups * n_cols {
+            return None;
+        }
+        let squares = || (0..n_cols).map(of_column);
         let whole: f64 = squares().zip(&self.columns).map(|(input, weights)| input * weights).sum();
-        let is_known = inputs.len() == self.columns.len() && whole > 0.0;
+        let is_known = whole > 0.0;
         is_known.then(|| self.rms * self.rms * squares().sum::<f64>() / whole)
     }
 
@@ -266,11 +276,29 @@ fn entropy(counts: &[u64; 256]) -> f64 {
     counts.iter().map(bits).sum()
 }
 
+/// Returns how many rows there are for each sampled row.
+fn every(rows: Rows) -> usize {
+    (rows.n_elements() / SAMPLED).max(1)
+}
+
+/// Returns an upper bound of the bytes that [`Curve::of`] needs.
+///
+/// These are the largest piece, and the sampled values as floats in a growing list, as codes, pruned, rounded, and
+/// as scores.
+pub(crate) fn needed_bytes(tensor: &TensorPlan, source: &dyn TensorSource) -> usize {
+    let rows = tensor.rows();
+    let pieces = PieceSizes::SMALL.pieces_of(tensor, source.reads_ranges(tensor.index()));
+    let n_piece = pieces.iter().map(ExactSizeIterator::len).max().unwrap_or(0) * rows.n_cols;
+    let n_sampled = rows.n_rows.div_ceil(every(rows)) * rows.n_cols;
+    let n_copies = 1 + usize::from(rows.axis.is_turned());
+    n_piece * tensor.width() * n_copies + (2 * 4 + 1 + 4 * 4) * n_sampled
+}
+
 /// Reads sampled rows of a tensor, and the largest magnitude of all rows.
 fn sampled(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Result<(Vec<f32>, f32)> {
     let (rows, mut values, mut reader) = (tensor.rows(), Vec::new(), PieceReader::default());
-    let pieces = crate::piece::pieces_of(tensor, source.reads_ranges(tensor.index()));
-    let (every, mut most) = ((rows.n_elements() / SAMPLED).max(1), 0.0_f32);
+    let pieces = PieceSizes::SMALL.pieces_of(tensor, source.reads_ranges(tensor.index()));
+    let (every, mut most) = (every(rows), 0.0_f32);
     for piece in pieces {
         let mut row = piece.start;
         reader.read(source, tensor, &piece, stop)?.for_each_block(|block| {

@@ -1,13 +1,19 @@
 //! Decodes every tensor of an output directory, and compares the hash of its values with the manifest.
 
 use crate::context::Workers;
-use briquette_core::{BlockHasher, Error, Hash128, Result, TensorHasher};
+use briquette_core::{BlockHasher, Error, Hash128, Result, Rows, TensorHasher};
 use briquette_formats::stored::DecodeBuffers;
 use briquette_formats::{OutputFiles, StoredDir, TensorInfo};
 use std::ops::Range;
 
 /// Blocks that one thread reads and decodes at a time. Their stored bytes fit into the cache of a core.
 const BLOCKS_PER_TASK: usize = 8;
+
+/// Returns the rows that one thread decodes at a time: a single row if a row is longer than the usual blocks.
+pub(crate) fn rows_per_task(rows: Rows) -> usize {
+    let block = rows.rows_per_block();
+    if block == 1 { 1 } else { block * BLOCKS_PER_TASK }
+}
 
 /// The decoded values of a tensor, as a hash and a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +65,7 @@ pub fn read_back(files: OutputFiles, workers: &Workers, is_kept: &dyn Fn(&Tensor
 pub fn decode_all(stored: &StoredDir, workers: &Workers) -> Result<Vec<DecodedTensor>> {
     let mut tasks: Vec<(usize, Range<usize>)> = Vec::new();
     for (index, tensor) in stored.tensors.iter().enumerate() {
-        let (rows, step) = (tensor.rows(), tensor.rows().rows_per_block() * BLOCKS_PER_TASK);
+        let (rows, step) = (tensor.rows(), rows_per_task(tensor.rows()));
         let n_rows = if rows.n_cols == 0 { 0 } else { rows.n_rows };
         tasks.extend((0..n_rows).step_by(step).map(|start| (index, start..(start + step).min(n_rows))));
     }

@@ -239,7 +239,8 @@ impl StripCoder {
             out.found.narrowness.push(tensor, &strip, kept, &decision.affines);
             out.found.stats.push(strip.values, fake_quantized);
             if let Some(inputs) = task.subject.inputs {
-                out.found.outputs.push(strip.values, fake_quantized, inputs);
+                let dims = [tensor.rows().n_rows, form.n_cols];
+                out.found.outputs.push(strip.first_row, [strip.values, fake_quantized], inputs, dims);
             }
             if let Some(norm) = task.subject.norm {
                 let sums = out.found.norm.get_or_insert_default();

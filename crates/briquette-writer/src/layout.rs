@@ -1,15 +1,17 @@
 //! Computes all offsets of the output once the sizes are known, before anything is written.
 
+mod in_place;
 mod known;
 mod order;
 mod parts;
 mod placed;
 
 use crate::plan::Plan;
-use briquette_core::{Coding, DType, Result, Shape};
+use briquette_core::{Coding, DType, Error, Result, Shape};
 use briquette_formats::output_format::{Container, FilePart, HeaderStrings, WriteHeader};
 use briquette_formats::safetensors::{Counted, HeaderJson};
 use briquette_formats::{TensorInfo, TensorName, WeightLayout, limits, weight_layout};
+use in_place::CopiedFile;
 pub(crate) use known::FileHeaders;
 use order::{Order, Record};
 pub(crate) use parts::TensorParts;
@@ -59,6 +61,16 @@ impl FileLayouts {
     pub(crate) fn of_parts(plan: &Plan, n_kept: &[usize], parts: TensorParts) -> Result<Self> {
         let sizes = PartSizes { plan, n_kept: &|index| n_kept[index], parts };
         let order = sizes.order()?;
+        if plan.profile.is_in_place() {
+            let (tensors, files) = in_place::layout(&sizes)?;
+            let of_file = |CopiedFile { name, n_rest, n_bytes }| FileLayout {
+                name,
+                n_header: n_rest,
+                n_bytes,
+                names: Vec::new(),
+            };
+            return Ok(Self { files: files.into_iter().map(of_file).collect(), tensors, order: Some(order) });
+        }
         let mut placed = sizes.unplaced(&order)?;
         let mut files = Vec::new();
         for (number, tensors) in order.files.iter().enumerate() {
@@ -84,6 +96,9 @@ impl FileLayouts {
     pub fn n_bytes_of(plan: &Plan, n_kept: &dyn Fn(usize) -> usize) -> Result<u64> {
         let parts: TensorParts = &|tensor, coding, n_kept| tensor.file_parts(plan.profile, coding, n_kept);
         let sizes = PartSizes { plan, n_kept, parts };
+        if plan.profile.is_in_place() {
+            return in_place::n_bytes(&sizes);
+        }
         let order = sizes.order()?;
         let of_file = |tensors: &Range<usize>| sizes.n_bytes(tensors, &order);
         order.files.iter().map(of_file).sum()
@@ -158,6 +173,7 @@ impl PartSizes<'_> {
                 let data: u64 = order.of_file(tensors).map(|record| record.n_bytes).sum();
                 Ok(self.header(tensors, order, strings, Counted::default())?.n_bytes() + data)
             }
+            Container::InPlace => in_place::n_bytes(self),
         }
     }
 
@@ -191,6 +207,7 @@ impl PartSizes<'_> {
             Container::Safetensors(strings) => {
                 (self.header(tensors, order, strings, Counted::default())?.n_bytes(), BTreeMap::new())
             }
+            Container::InPlace => return Err(Error::bug("tensors of an ONNX model have their places")),
         };
         let (mut names, mut n_bytes) = (Vec::new(), n_header);
         let has_names = order.files.len() > 1 && self.plan.profile.has_index();

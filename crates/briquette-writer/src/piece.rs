@@ -1,6 +1,7 @@
 //! Reads tensors in pieces of limited size.
 
 use crate::context::Stop;
+pub use crate::piece_sizes::PieceSizes;
 use crate::plan::TensorPlan;
 use crate::treatment::Cut;
 use briquette_core::encoded::CodeBlocks;
@@ -8,33 +9,35 @@ use briquette_core::{Affine, DType, Error, Remedy, Result, Rows, rows, simd};
 use briquette_formats::TensorSource;
 use std::ops::Range;
 
-/// Smaller tensors are read as a whole, so that the survey need not read them.
-const WHOLE_BYTES: usize = 24 << 20;
-/// The size of the pieces of a larger tensor.
-const PIECE_BYTES: usize = 8 << 20;
+impl PieceSizes {
+    /// Returns the row ranges in which a tensor is read.
+    ///
+    /// There is one range for a small tensor, and for a tensor that is needed as a whole.
+    pub fn pieces_of(&self, tensor: &TensorPlan, reads_ranges: bool) -> Vec<Range<usize>> {
+        let rows = tensor.rows();
+        if rows.n_elements() == 0 {
+            return Vec::new();
+        }
+        let is_one_group = tensor.quant.is_some_and(|quant| quant.spec.needs_whole());
+        let n_bytes = rows.n_elements() * tensor.width();
+        if !reads_ranges || is_one_group || rows.axis.is_turned() || n_bytes <= self.whole_bytes {
+            return std::iter::once(0..rows.n_rows).collect();
+        }
+        let block = rows.rows_per_block();
+        let n_blocks = (self.piece_bytes / (block * rows.n_cols * tensor.width())).max(1);
+        // No block of codes is split between two pieces.
+        let step = if tensor.blocks.is_some() {
+            block * n_blocks.next_multiple_of(CodeBlocks::OF_ROW_BLOCKS)
+        } else {
+            block * n_blocks
+        };
+        (0..rows.n_rows).step_by(step).map(|start| start..(start + step).min(rows.n_rows)).collect()
+    }
+}
 
-/// Returns the row ranges in which a tensor is read.
-///
-/// There is one range for a small tensor, and for a tensor that is needed as a whole.
+/// Returns the row ranges of the usual size in which a tensor is read: see [`PieceSizes::pieces_of`].
 pub fn pieces_of(tensor: &TensorPlan, reads_ranges: bool) -> Vec<Range<usize>> {
-    let rows = tensor.rows();
-    if rows.n_elements() == 0 {
-        return Vec::new();
-    }
-    let is_one_group = tensor.quant.is_some_and(|quant| quant.spec.needs_whole());
-    let n_bytes = rows.n_elements() * tensor.width();
-    if !reads_ranges || is_one_group || rows.axis.is_turned() || n_bytes <= WHOLE_BYTES {
-        return std::iter::once(0..rows.n_rows).collect();
-    }
-    let block = rows.rows_per_block();
-    let n_blocks = (PIECE_BYTES / (block * rows.n_cols * tensor.width())).max(1);
-    // No block of codes is split between two pieces.
-    let step = if tensor.blocks.is_some() {
-        block * n_blocks.next_multiple_of(CodeBlocks::OF_ROW_BLOCKS)
-    } else {
-        block * n_blocks
-    };
-    (0..rows.n_rows).step_by(step).map(|start| start..(start + step).min(rows.n_rows)).collect()
+    PieceSizes::LARGE.pieces_of(tensor, reads_ranges)
 }
 
 /// Divides a piece into row ranges of one block, which fit the cache of a core.
@@ -57,8 +60,11 @@ pub struct PieceBuffer(Vec<u64>);
 impl PieceBuffer {
     /// Returns the first `n_bytes`.
     pub fn bytes_mut(&mut self, n_bytes: usize) -> &mut [u8] {
-        if self.0.len() < n_bytes.div_ceil(8) {
-            self.0.resize(n_bytes.div_ceil(8), 0);
+        let n = n_bytes.div_ceil(8);
+        if self.0.len() < n {
+            // Growth by doubling would take up to twice the memory.
+            self.0.reserve_exact(n - self.0.len());
+            self.0.resize(n, 0);
         }
         &mut bytemuck::cast_slice_mut(&mut self.0)[..n_bytes]
     }
@@ -169,6 +175,11 @@ impl<'a> Strip<'a> {
 }
 
 impl Piece<'_> {
+    /// Returns the number of elements of the piece.
+    pub fn n_elements(&self) -> usize {
+        self.bytes.len() * 8 / self.dtype.n_bits().max(1)
+    }
+
     /// Calls `each` for every block of the piece, in order.
     ///
     /// # Errors

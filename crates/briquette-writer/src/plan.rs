@@ -7,10 +7,12 @@ mod predict;
 mod unsure;
 
 use crate::known::{Known, Reason};
+use crate::piece_sizes::PieceSizes;
 use crate::treatment::{BlockBytes, SharedTreatments, Solve, Treatment};
 use crate::weight_norm::WeightNorm;
 use briquette_core::encoded::{Codes, Storage};
-use briquette_core::{Coding, DType, Hash128, InputView, OutputAxis, Result, Role, Rows};
+use briquette_core::{Coding, DType, Hash128, InputStats, InputView, OutputAxis, Result, Role, Rows};
+use briquette_formats::onnx::Skeleton;
 use briquette_formats::output_format::FilePart;
 use briquette_formats::{OutputFormat, TensorInfo, WeightLayout, limits, quantization_config};
 use briquette_methods::prune::Score;
@@ -52,6 +54,10 @@ pub struct Plan<'a> {
     pub inputs: BTreeMap<usize, InputView>,
     /// Directions of weight norms that are pruned or quantized, by tensor index.
     pub norms: BTreeMap<usize, WeightNorm>,
+    /// The sizes of the pieces in which tensors are read.
+    pub piece_sizes: PieceSizes,
+    /// The files of the model, if the output is a copy of them with other values.
+    pub skeleton: Option<Arc<Skeleton>>,
 }
 
 /// Marks an untied tensor. A model has fewer tensors than this.
@@ -104,6 +110,7 @@ impl<'a> Plan<'a> {
             tensor
         };
         Self {
+            piece_sizes: PieceSizes::LARGE,
             tensors: tensors.iter().enumerate().map(tensor).collect(),
             pools: Vec::new(),
             outlier_pools: Vec::new(),
@@ -116,6 +123,7 @@ impl<'a> Plan<'a> {
             remarks: Vec::new(),
             inputs: BTreeMap::new(),
             norms: BTreeMap::new(),
+            skeleton: None,
         }
     }
 }
@@ -190,6 +198,18 @@ impl<'a> TensorPlan<'a> {
     /// Returns the element type in the output, if the tensor has no codes.
     pub fn stored_dtype(&self) -> DType {
         self.cast.unwrap_or(self.info.dtype)
+    }
+
+    /// Returns whether input statistics fit the tensor: a number for each column, or for each column of each channel
+    /// group of a convolution.
+    pub fn takes(&self, stats: &InputStats) -> bool {
+        let Rows { n_rows, n_cols, .. } = self.output_rows;
+        let n_groups = stats.n_groups(n_cols);
+        let has_groups = self.info.shape.0.len() > 2 && n_rows.is_multiple_of(n_groups);
+        let n_inputs = stats.n_inputs();
+        n_inputs == n_groups * n_cols
+            && (n_groups == 1 || has_groups)
+            && stats.gram.as_ref().is_none_or(|gram| gram.len() == n_inputs * n_cols)
     }
 
     /// Returns name, type and shape in the output.

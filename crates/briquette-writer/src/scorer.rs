@@ -2,7 +2,7 @@
 
 use crate::plan::TensorPlan;
 use crate::weight_norm::WeightNorm;
-use briquette_core::InputView;
+use briquette_core::{InputView, Rows};
 use briquette_methods::prune::Score;
 use briquette_methods::prune::score::WeightSlice;
 
@@ -10,6 +10,7 @@ use briquette_methods::prune::score::WeightSlice;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scorer<'a> {
     score: Score,
+    n_rows: usize,
     n_cols: usize,
     inputs: Option<&'a InputView>,
     norm: Option<&'a WeightNorm>,
@@ -17,7 +18,8 @@ pub(crate) struct Scorer<'a> {
 
 impl<'a> Scorer<'a> {
     pub(crate) fn new(tensor: &TensorPlan, inputs: Option<&'a InputView>, norm: Option<&'a WeightNorm>) -> Self {
-        Self { score: tensor.score().unwrap_or_default(), n_cols: tensor.rows().n_cols, inputs, norm }
+        let Rows { n_rows, n_cols, .. } = tensor.rows();
+        Self { score: tensor.score().unwrap_or_default(), n_rows, n_cols, inputs, norm }
     }
 
     /// Returns the scores of consecutive weights, of which `first` is the position of the first in its tensor.
@@ -27,7 +29,7 @@ impl<'a> Scorer<'a> {
     where
         'a: 'b,
     {
-        let weights = WeightSlice { values, first, n_cols: self.n_cols, inputs: self.inputs };
+        let weights = WeightSlice { values, first, n_rows: self.n_rows, n_cols: self.n_cols, inputs: self.inputs };
         let Some(norm) = self.norm else { return self.score.of(weights, scratch) };
         let mut own = Vec::new();
         let own = self.score.of(weights, &mut own);

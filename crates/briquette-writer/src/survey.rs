@@ -10,7 +10,7 @@ mod scan;
 mod surveyed;
 
 use crate::context::Workers;
-use crate::piece::{check_finite, pieces_of};
+use crate::piece::check_finite;
 use crate::plan::{Nonfinite, Plan, TensorPlan};
 use crate::treatment::{Cut, Treatment};
 use border::Search;
@@ -45,7 +45,7 @@ pub fn survey(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> 
     if !complete.is_empty() {
         count_pieces(plan, source, workers, complete.into_iter(), &thresholds, &mut counts)?;
     }
-    let pieces: PiecesOf = &|index| pieces_of(&plan.tensors[index], source.reads_ranges(index));
+    let pieces: PiecesOf = &|index| plan.piece_sizes.pieces_of(&plan.tensors[index], source.reads_ranges(index));
     let of = |(index, tensor)| one(tensor, thresholds.get(&index).copied(), &pieces(index), counts.of(index));
     Ok(plan.tensors.iter().enumerate().map(of).collect())
 }
@@ -81,7 +81,7 @@ fn one(tensor: &TensorPlan, threshold: Option<Threshold>, pieces: &[Range<usize>
 ///
 /// If the search yields them, it also returns the counts of each piece.
 fn thresholds_of(plan: &Plan, source: &dyn TensorSource, workers: &Workers) -> Result<(Thresholds, PieceCounts)> {
-    let pieces: PiecesOf = &|index| pieces_of(&plan.tensors[index], source.reads_ranges(index));
+    let pieces: PiecesOf = &|index| plan.piece_sizes.pieces_of(&plan.tensors[index], source.reads_ranges(index));
     let (mut thresholds, mut counts) = (Thresholds::new(), PieceCounts::default());
     let mut pools: Vec<(Vec<usize>, usize)> = Vec::new();
     for (index, tensor) in plan.tensors.iter().enumerate() {
@@ -147,7 +147,7 @@ fn count_pieces(
     thresholds: &Thresholds,
     counts: &mut PieceCounts,
 ) -> Result<()> {
-    let pieces: PiecesOf = &|index| pieces_of(&plan.tensors[index], source.reads_ranges(index));
+    let pieces: PiecesOf = &|index| plan.piece_sizes.pieces_of(&plan.tensors[index], source.reads_ranges(index));
     let mut tensors = Vec::new();
     let stored = among.map(|index| (index, &plan.tensors[index]));
     for (index, tensor) in stored.filter(|(_, tensor)| tensor.tied_to().is_none()) {
@@ -215,7 +215,7 @@ fn leave_nonfinite(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers
     let found = workers.map(&changed, Scan::default, |scan, &index| {
         let (mut is_finite, mut fits) = (true, true);
         let cast = plan.tensors[index].cast;
-        for rows in pieces_of(&plan.tensors[index], source.reads_ranges(index)) {
+        for rows in plan.piece_sizes.pieces_of(&plan.tensors[index], source.reads_ranges(index)) {
             let part = PieceOf { tensor: index, rows };
             scan.each(plan, source, &part, workers, |block, _| {
                 is_finite &= check_finite(&plan.tensors[index], &block).is_ok();

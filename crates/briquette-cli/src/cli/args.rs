@@ -6,6 +6,7 @@ use super::choice::{ChoiceArgs, ModelArgs, ReadArgs};
 use super::common::Common;
 use super::generate::GenerateArgs;
 use super::graph::GraphArgs;
+use super::onnx::OnnxArgs;
 use super::sensitivity::SensitivityArgs;
 use super::stage_flags::What;
 use super::values::parse_batch_size;
@@ -49,7 +50,7 @@ pub(crate) enum Command {
     /// List tensors with type, shape, size and role, and existing compression
     #[command(after_help = "Example: briquette inspect models/minilm --zeros\n\n\
         Reads safetensors (one file or shards), PyTorch .pt/.pth/.bin of any version, the weights of TorchScript programs, \
-        burnpack .bpk, compressed-tensors, and outputs of briquette. From a training checkpoint, it lists the model \
+        burnpack .bpk, ONNX, compressed-tensors, and outputs of briquette. From a training checkpoint, it lists the model \
         and the names of other entries; --key selects another entry.")]
     Inspect {
         /// A file, an index of shards, or a directory
@@ -64,11 +65,12 @@ pub(crate) enum Command {
         #[command(flatten)]
         read: ReadArgs,
     },
-    /// Show the network of a known family: nodes, weights, shapes, bytes and multiply-adds
+    /// Show the network of a known family or of an ONNX model: nodes, weights, shapes, bytes and multiply-adds
     #[command(after_help = "Examples:\n  \
         briquette graph models/minilm --tokens 64\n  \
         briquette graph models/minilm --groups\n  \
-        briquette graph models/minilm --html minilm.html\n\n\
+        briquette graph models/minilm --html minilm.html\n  \
+        briquette graph model.onnx --dim batch=1 --groups\n\n\
         Builds the graph from the headers of the file and config.json, and reads no weights. Bytes are those of dense weights. \
         `briquette recipe schema graph` describes the JSON of --json.")]
     Graph {
@@ -253,17 +255,22 @@ pub(crate) enum Command {
     Devices,
     /// Convert a model to another format; dense is bit-exact for plain checkpoints
     #[command(
-        after_help = "Examples:\n  briquette export out/small --to dense -o out/dense\n  briquette export model.pt --to burnpack -o out/bpk\n  briquette export out/small --to briquette --storage entropy -o out/smaller"
+        after_help = "Examples:\n  briquette export out/small --to dense -o out/dense\n  briquette export model.pt --to burnpack -o out/bpk\n  briquette export out/small --to briquette --storage entropy -o out/smaller\n  briquette export models/minilm --to onnx -o out/onnx\n  briquette export models/minilm --to onnx --quantize int8-dynamic --statistics minilm.stats.safetensors -o out/onnx-int8\n\n\
+        onnx needs a model of a known family (see `briquette graph`). Inputs and outputs have the names of transformers' own exports. \
+        int8-dynamic becomes integer products, codes in groups become MatMulNBits, and all codes are kept."
     )]
     Export {
         /// A file, an index of shards, or a directory
         model: PathBuf,
-        /// The format to write: briquette, compressed-tensors, dense or burnpack
+        /// The format to write: briquette, compressed-tensors, dense, burnpack or onnx
         #[arg(long, value_name = "FORMAT")]
         to: String,
         /// How codes are stored: auto (dense or sparse, whichever is smaller) or entropy
         #[arg(long, value_name = "STORAGE")]
         storage: Option<String>,
+        /// How to write ONNX
+        #[command(flatten)]
+        onnx: OnnxArgs,
         /// The directory to write
         #[arg(long, short, value_name = "OUT")]
         output: PathBuf,

@@ -20,7 +20,7 @@ pub(super) fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What
     Recipe::from_raw(raw, &directory).map_err(|error| match &what.recipe {
         Some(path) => recipe::locate(error, path),
         None if is_idle && error.message.starts_with("calibration:") => idle(what),
-        None if error.message.contains("no stage of this recipe runs a model") => no_run(what),
+        None if error.message.contains("no stage of this recipe runs a model") => no_run(),
         None => in_flags(error, what),
     })
 }
@@ -68,16 +68,14 @@ pub(super) fn raw_recipe_of(
 /// Returns the error for calibration data or statistics that no method uses.
 fn idle(what: &What) -> Error {
     let flag = if what.data.is_some() { "--data" } else { "--statistics" };
-    let message = "no method needs layer inputs; add --prune-method wanda, sparsegpt or admm, --range weighted, or --round \
-                   gptq";
+    let message = "no method needs layer inputs; add --shrink, --prune-method wanda, sparsegpt or admm, --range weighted, or \
+                   --round gptq";
     Error::config(format!("{flag}: {message}"))
 }
 
-/// Returns the error for a memory flag without a run of the model.
-fn no_run(what: &What) -> Error {
-    let flag = if what.memory_limit.is_some() { "--memory-limit" } else { "--offload" };
-    let message = "nothing runs the model; add --data or --eval, or remove it";
-    Error::config(format!("{flag}: {message}"))
+/// Returns the error for `--offload` without a run of the model.
+fn no_run() -> Error {
+    Error::config("--offload: nothing runs the model; add --data or --eval, or remove it")
 }
 
 fn raw_of(what: &What) -> Result<raw::RawRecipe> {
@@ -117,9 +115,24 @@ fn calibration_of(what: &What) -> Option<raw::RawCalibration> {
     is_given.then(|| raw::RawCalibration { data, statistics, samples, max_length, ..Default::default() })
 }
 
+/// Returns the shrink stage of the flags, if they set one.
+fn shrink_of(what: &What) -> Option<StageKeys> {
+    let include = (!what.include.is_empty()).then(|| what.include.clone());
+    let keys = raw::RawShrink {
+        ratio: what.shrink,
+        method: what.shrink_method.clone(),
+        parts: what.shrink_parts.clone(),
+        include,
+        exclude: what.exclude.clone(),
+        ..Default::default()
+    };
+    what.shrink.map(|_| StageKeys::Shrink(Box::new(keys)))
+}
+
 fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
     let include = (!what.include.is_empty()).then(|| what.include.clone());
     let mut stages = Vec::new();
+    stages.extend(shrink_of(what));
     if what.prune.is_some() || what.prune_pattern.is_some() {
         stages.push(StageKeys::Prune(raw::RawPrune {
             sparsity: what.prune,
@@ -163,7 +176,7 @@ fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
         stages.push(StageKeys::Evaluate(Default::default()));
     }
     if stages.is_empty() {
-        return Err(Error::config("nothing to do: give --prune, --quantize, --cast or --recipe"));
+        return Err(Error::config("nothing to do: give --shrink, --prune, --quantize, --cast or --recipe"));
     }
     Ok(stages.into_iter().map(Into::into).collect())
 }

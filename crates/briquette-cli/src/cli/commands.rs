@@ -10,7 +10,8 @@ use super::options::options;
 use super::show::{show, show_long};
 use super::stage_flags::What;
 use super::{
-    batch, calibrate, devices, evaluate, generate, graph, man, plan, progress, sensitivity, tables, tensor_tables, text,
+    batch, calibrate, devices, evaluate, generate, graph, man, onnx, plan, progress, sensitivity, tables,
+    tensor_tables, text,
 };
 use briquette::core::printable::printable;
 use briquette::formats::{contained, draft, limits};
@@ -48,6 +49,9 @@ pub(super) fn run(args: &Args) -> Result<u8> {
             distill(common, recipe, model.as_deref(), output.as_deref(), devices, [*force, *plain])
         }
         Command::Verify { output, against } => {
+            if onnx::is_onnx_output(output)? {
+                return onnx::verify(common, output, against.is_some());
+            }
             let found = verify::verify(output, against.as_deref(), &options(common, false)?)?;
             show(common, &found, || Ok(verified_text(output, &found)))
         }
@@ -65,7 +69,12 @@ pub(super) fn run(args: &Args) -> Result<u8> {
             batch::sweep(common, model, sweep, what).map_err(|error| in_flags(error, what))
         }
         Command::Devices => devices::list(common),
-        Command::Export { model, to, storage, output, allow_untested, force, read } => {
+        Command::Export { model, to, storage, onnx, output, allow_untested, force, read } if to == onnx::FORMAT => {
+            onnx::refuse_others(storage.as_deref(), *allow_untested)?;
+            onnx::export(common, model, output, onnx, read, *force)
+        }
+        Command::Export { model, to, storage, onnx, output, allow_untested, force, read } => {
+            onnx.refuse()?;
             let output = raw::RawOutput {
                 path: Some(output.clone()),
                 format: Some(to.clone()),

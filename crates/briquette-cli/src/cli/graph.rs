@@ -5,9 +5,9 @@ use super::common::Common;
 use super::graph_tables;
 use super::options::options;
 use super::show::show_long;
-use super::values::{at_least_one, parse_image};
+use super::values::{at_least_one, parse_dim, parse_image};
 use briquette::Result;
-use briquette::pipeline::graph::{Extents, GraphDetail, GraphRequest, graph as run};
+use briquette::pipeline::graph::{Extents, GraphDetail, GraphRequest, InputDims, graph as run};
 use clap::Args;
 use std::path::{Path, PathBuf};
 
@@ -38,6 +38,9 @@ pub(crate) struct GraphArgs {
     /// Height and width of images, for networks that take any
     #[arg(long, value_name = "HxW", default_value = "224x224", value_parser = parse_image)]
     image: [usize; 2],
+    /// An extent that an ONNX model names, such as batch=1; may be repeated
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = parse_dim)]
+    dims: Vec<(String, usize)>,
     /// Which entry of the file is the model
     #[command(flatten)]
     choice: ChoiceArgs,
@@ -55,7 +58,10 @@ pub(super) fn graph(common: &Common, model: &Path, what: &GraphArgs) -> Result<u
     let request = GraphRequest {
         model: model.to_path_buf(),
         choice: what.choice.choice(),
-        extents: Extents { batch: what.batch, tokens: what.tokens, image: what.image },
+        dims: InputDims {
+            named: what.dims.iter().cloned().collect(),
+            extents: Extents { batch: what.batch, tokens: what.tokens, image: what.image },
+        },
         detail: GraphDetail { is_lowered: what.lowered, with_groups: what.groups, is_unfolded: what.all },
         page: what.html.clone(),
     };

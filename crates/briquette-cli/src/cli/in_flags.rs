@@ -28,7 +28,10 @@ const FLAGS: [(&str, &str); 20] = [
 ];
 
 /// The flag of each key of a stage, by the kind of the stage.
-const STAGE_FLAGS: [(&str, &str, &str); 11] = [
+const STAGE_FLAGS: [(&str, &str, &str); 14] = [
+    ("shrink", "ratio", "--shrink"),
+    ("shrink", "method", "--shrink-method"),
+    ("shrink", "parts", "--shrink-parts"),
     ("prune", "sparsity", "--prune"),
     ("prune", "pattern", "--prune-pattern"),
     ("prune", "scope", "--scope"),

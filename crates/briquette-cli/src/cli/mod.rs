@@ -17,6 +17,7 @@ mod graph_tables;
 mod hints;
 mod in_flags;
 mod man;
+mod onnx;
 mod options;
 mod panics;
 mod plan;

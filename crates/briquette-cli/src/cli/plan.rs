@@ -15,6 +15,7 @@ use briquette::pipeline::inspect::notes_of;
 use briquette::pipeline::memory::Needs;
 use briquette::pipeline::recipe::Target;
 use briquette::pipeline::report::AllocationReport;
+use briquette::pipeline::transform;
 use briquette::plan::{notes, plan_of};
 use briquette::prune::SparsityPattern;
 use briquette::writer::{Cut, TensorPlan};
@@ -26,7 +27,8 @@ use std::path::Path;
 
 /// Plans a model, a recipe or a jobs file; writes nothing.
 ///
-/// The plan of a recipe that trains is for the student. A plan ends at the first factorize stage.
+/// The plan of a recipe that trains is for the student, and that of a recipe that shrinks for the smaller model. A plan
+/// ends at the first factorize stage, and at a shrink stage whose shapes follow from weights.
 pub(super) fn plan(common: &Common, model: &Path, what: &What, is_all: bool) -> Result<u8> {
     let is_recipe = is_recipe(model);
     if is_recipe && *what != What::default() {
@@ -54,7 +56,8 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What, is_all: bool) -> 
         prediction.n_bytes = prediction.n_bytes.min(most);
     }
     let needs = Needs::of(&recipe, &common.device)?;
-    let notes = [notes(&recipe, &plan), notes_of(&checkpoint)].concat();
+    let shrunk = transform::notes(&recipe, &checkpoint)?;
+    let notes = [shrunk, notes(&recipe, &plan), notes_of(&checkpoint)].concat();
     let (file_bytes, model) = (checkpoint.weight_bytes(), shown_path(&recipe.model));
     let check = needs.check();
     let shown = ShownPlan {

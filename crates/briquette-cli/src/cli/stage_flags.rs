@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Flags that a recipe replaces.
 ///
 /// This includes flags that others require, because clap allows a flag whose required flag conflicts.
-const IN_A_RECIPE: [&str; 25] = [
+const IN_A_RECIPE: [&str; 28] = [
     "bytes",
     "bits",
     "min",
@@ -19,6 +19,9 @@ const IN_A_RECIPE: [&str; 25] = [
     "sensitivity",
     "sensitivity_file",
     "loss",
+    "shrink",
+    "shrink_method",
+    "shrink_parts",
     "pruning",
     "scope",
     "prune_method",
@@ -50,6 +53,16 @@ pub(crate) struct What {
     /// How to read the model's file
     #[command(flatten, next_help_heading = "Input")]
     pub(crate) read: ReadArgs,
+    /// Remove this share of the channels and heads of every layer, from 0 to below 1, so that tensors become smaller
+    #[arg(long, value_name = "SHARE", value_parser = parse_sparsity, allow_negative_numbers = true, help_heading = "Shrinking")]
+    pub(crate) shrink: Option<f64>,
+    /// Score of channels and heads: l2, l1 or random; with --statistics also wanda or osscar (the default), and the
+    /// remaining weights are refitted
+    #[arg(long, value_name = "METHOD", requires = "shrink", help_heading = "Shrinking")]
+    pub(crate) shrink_method: Option<String>,
+    /// Parts to remove (all three): feed-forward, heads, channels
+    #[arg(long, value_name = "PARTS", value_delimiter = ',', requires = "shrink", help_heading = "Shrinking")]
+    pub(crate) shrink_parts: Option<Vec<String>>,
     /// Prune this share of the weights, from 0 to below 1, smallest magnitude first
     #[arg(long, value_name = "SHARE", group = "pruning", value_parser = parse_sparsity, allow_negative_numbers = true, help_heading = "Pruning")]
     pub(crate) prune: Option<f64>,
@@ -144,7 +157,7 @@ pub(crate) struct What {
     /// Write compressed-tensors even if transformers is not known to load the model
     #[arg(long, help_heading = "Output")]
     pub(crate) allow_untested: bool,
-    /// Memory limit of runs on --data or --eval, such as 2GiB
+    /// Memory limit, such as 2GiB: fewer threads and smaller pieces, or a refusal
     #[arg(long, value_name = "BYTES", help_heading = "Memory")]
     pub(crate) memory_limit: Option<String>,
     /// Keep only one block's weights in memory during --eval; runs on --data always do

@@ -24,6 +24,15 @@ pub(super) fn parse_image(text: &str) -> Result<[usize; 2], String> {
     }
 }
 
+/// Parses `batch=1`.
+pub(super) fn parse_dim(text: &str) -> Result<(String, usize), String> {
+    let (name, extent) = text.rsplit_once('=').unwrap_or((text, ""));
+    match extent.trim().parse().ok().filter(|extent| (1..=1 << 24).contains(extent)) {
+        Some(extent) if !name.trim().is_empty() => Ok((name.trim().into(), extent)),
+        _ => Err("expected a name and an extent from 1 to 16777216, such as batch=1".into()),
+    }
+}
+
 pub(super) fn parse_sparsity(text: &str) -> Result<f64, String> {
     let Some(range) = ranges::of("stage.sparsity") else { return Err("expected a number".into()) };
     range.parse(text).map_err(|expected| match text.trim_end_matches([' ', '%']).parse::<f64>() {
@@ -79,6 +88,15 @@ mod tests {
         assert_eq!((parse_image("32x48"), parse_image("64")), (Ok([32, 48]), Ok([64, 64])));
         for text in ["", "0x4", "4x", "x4", "4x4x4", "-1", "65537x1", "99999999999999999999"] {
             assert!(parse_image(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_extent_has_a_name() {
+        assert_eq!(parse_dim("batch=1"), Ok(("batch".into(), 1)));
+        assert_eq!(parse_dim("past_length + 1 = 7"), Ok(("past_length + 1".into(), 7)));
+        for text in ["", "batch", "=1", "batch=", "batch=0", "batch=-1", "batch=99999999999999999999"] {
+            assert!(parse_dim(text).is_err(), "{text}");
         }
     }
 

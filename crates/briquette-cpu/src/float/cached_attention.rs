@@ -33,10 +33,32 @@ thread_local! {
 /// - If the lengths disagree.
 /// - If there are more queries than keys.
 pub fn cached_attention(q: &[f32], n_heads: usize, rows: [&CachedRows; 2], rule: ScoreRule, out: &mut [f32]) {
+    on(active_level(), q, n_heads, rows, (rule, None), out);
+}
+
+/// Computes [`cached_attention`] with a bias `[n_heads, queries, tokens]`, which is added to the scores after the soft cap
+/// and before the softmax.
+///
+/// # Panics
+/// See [`cached_attention`]; if the bias has another length.
+pub fn biased_cached_attention(
+    q: &[f32],
+    n_heads: usize,
+    rows: [&CachedRows; 2],
+    rule: (ScoreRule, Option<&[f32]>),
+    out: &mut [f32],
+) {
     on(active_level(), q, n_heads, rows, rule, out);
 }
 
-fn on(level: SimdLevel, q: &[f32], n_heads: usize, [keys, values]: [&CachedRows; 2], rule: ScoreRule, out: &mut [f32]) {
+fn on(
+    level: SimdLevel,
+    q: &[f32],
+    n_heads: usize,
+    [keys, values]: [&CachedRows; 2],
+    (rule, bias): (ScoreRule, Option<&[f32]>),
+    out: &mut [f32],
+) {
     let (width, n_kv_heads, n_tokens) = (keys.width, keys.n_heads, keys.n_tokens());
     if q.is_empty() {
         return;
@@ -48,10 +70,14 @@ fn on(level: SimdLevel, q: &[f32], n_heads: usize, [keys, values]: [&CachedRows;
     let n_new = q.len() / (n_heads * width);
     assert!(n_new <= n_tokens, "{n_new} queries of {n_tokens} tokens");
     let of_head = n_heads / n_kv_heads * width;
+    let stride = n_new * n_tokens;
+    assert!(bias.is_none_or(|bias| bias.len() == n_heads * stride), "a bias for each head, query and token");
     // Query heads that share keys are contiguous.
     let run = |(at, (q, out)): (usize, (&[f32], &mut [f32]))| {
-        let n_seen = n_tokens - n_new + at / n_kv_heads + 1;
-        attend(level, q, [keys, values], (at % n_kv_heads, rule), n_seen, out);
+        let (token, head) = (at / n_kv_heads, at % n_kv_heads);
+        let first = head * (n_heads / n_kv_heads) * stride + token * n_tokens;
+        let rule = HeadRule { rule, bias: bias.map(|bias| (&bias[first..], stride)) };
+        attend(level, q, [keys, values], (head, rule), n_tokens - n_new + token + 1, out);
     };
     if q.len() * n_tokens >= PAYS && rayon::current_num_threads() > 1 {
         q.par_chunks(of_head).zip(out.par_chunks_mut(of_head)).enumerate().for_each(run);
@@ -65,7 +91,7 @@ fn attend(
     level: SimdLevel,
     q: &[f32],
     [keys, values]: [&CachedRows; 2],
-    (head, rule): (usize, ScoreRule),
+    (head, rule): (usize, HeadRule),
     n_seen: usize,
     out: &mut [f32],
 ) {
@@ -97,12 +123,30 @@ fn plain(q: &[f32], keys: CachedHead, values: CachedHead, block: &mut [f32], wei
     all::<[f32; BLOCK]>(q, keys, values, block, weights, out);
 }
 
+/// The rule of a query's scores, and its bias for each key with the distance between the biases of two query heads.
+#[derive(Clone, Copy)]
+struct HeadRule<'a> {
+    rule: ScoreRule,
+    bias: Option<(&'a [f32], usize)>,
+}
+
+impl HeadRule<'_> {
+    /// Turns the scores of a query head, counted from the first that shares its keys, into weights that sum to 1.
+    #[inline(always)]
+    fn weigh(self, query: usize, scores: &mut [f32]) {
+        let Some((bias, stride)) = self.bias else { return self.rule.weigh(scores) };
+        self.rule.cap(scores);
+        scores.iter_mut().zip(&bias[query * stride..]).for_each(|(score, bias)| *score += bias);
+        ScoreRule { soft_cap: None, ..self.rule }.weigh(scores);
+    }
+}
+
 /// One head of cached rows, and the rule of its scores.
 #[derive(Clone, Copy)]
 struct CachedHead<'a> {
     rows: &'a CachedRows,
     head: usize,
-    rule: ScoreRule,
+    rule: HeadRule<'a>,
 }
 
 impl<'a> CachedHead<'a> {
@@ -223,7 +267,7 @@ fn all<L: FloatLanes>(
         }
     }
     for query in 0..n_queries {
-        keys_of.rule.weigh(&mut weights[query * n_seen..(query + 1) * n_seen]);
+        keys_of.rule.weigh(query, &mut weights[query * n_seen..(query + 1) * n_seen]);
     }
     // Clears the padding of rows, because the block may contain keys.
     block.fill(0.0);
@@ -310,75 +354,4 @@ fn add_up_from<L: FloatLanes, const N: usize, const C: usize>(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::float::{AttentionShape, CacheType, attention};
-
-    fn floats(n: usize, seed: usize) -> Vec<f32> {
-        (0..n).map(|i| ((i * 7919 + seed * 104_729) % 1999) as f32 / 500.0 - 2.0).collect()
-    }
-
-    /// Returns attention of the last `n_new` of `length` tokens, and the same without a cache.
-    fn both(kind: CacheType, level: SimdLevel, [length, n_new, n_heads, n_kv, width]: [usize; 5]) -> [Vec<f32>; 2] {
-        let [q, k, v] = [(1, n_heads), (2, n_kv), (3, n_kv)].map(|(seed, n)| floats(length * n * width, seed));
-        let shape = AttentionShape { batch: 1, length, n_heads, n_kv_heads: n_kv, width, is_causal: true };
-        let mut whole = vec![0.0; q.len()];
-        attention(shape, &q, &k, &v, &[], &mut whole);
-        let mut rows = [CachedRows::keys(kind, n_kv, width), CachedRows::values(kind, n_kv, width)];
-        rows[0].push(&k[..width * n_kv]);
-        rows[0].push(&k[width * n_kv..]);
-        rows[1].push(&v);
-        let first = (length - n_new) * n_heads * width;
-        let mut out = vec![f32::NAN; q.len() - first];
-        on(level, &q[first..], n_heads, [&rows[0], &rows[1]], ScoreRule::default(), &mut out);
-        [out, whole.split_off(first)]
-    }
-
-    #[test]
-    fn cached_attention_equals_attention_at_awkward_shapes() {
-        let shapes = [[1, 1, 1, 1, 1], [5, 1, 3, 3, 4], [17, 4, 2, 1, 32], [70, 1, 9, 3, 64], [33, 33, 6, 2, 33]];
-        for shape in shapes {
-            for (kind, most) in [(CacheType::F32, 2e-5), (CacheType::F16, 4e-3), (CacheType::Int8, 5e-2)] {
-                let [scalar, _] = both(kind, SimdLevel::SCALAR, shape);
-                for level in SimdLevel::available() {
-                    let [found, expected] = both(kind, level, shape);
-                    assert_eq!(found, scalar, "{level} {kind} {shape:?}");
-                    for (a, b) in found.iter().zip(&expected) {
-                        assert!((a - b).abs() < most, "{level} {kind} {shape:?} {a} {b}");
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn f16_conversion_agrees_with_the_half_crate() {
-        for bits in 0..=u16::MAX {
-            let (ours, theirs) = (widened(bits), half::f16::from_bits(bits).to_f32());
-            assert!(ours.to_bits() == theirs.to_bits() || (ours.is_nan() && !theirs.is_finite()), "{bits:#x}");
-        }
-    }
-
-    #[test]
-    fn non_finite_values_are_never_lost() {
-        for kind in CacheType::ALL {
-            for infinite in [0, 1] {
-                let mut rows = [CachedRows::keys(kind, 1, 4), CachedRows::values(kind, 1, 4)];
-                for (at, rows) in rows.iter_mut().enumerate() {
-                    rows.push(&[1.0, if at == infinite { f32::INFINITY } else { 2.0 }, 0.5, 0.0]);
-                }
-                let mut out = [0.0; 4];
-                cached_attention(&[1.0; 4], 1, rows.each_ref(), ScoreRule::default(), &mut out);
-                assert!(out.iter().any(|value| !value.is_finite()), "{kind} {out:?}");
-            }
-        }
-    }
-
-    #[test]
-    #[should_panic(expected = "2 queries of 1 tokens")]
-    fn more_queries_than_keys_are_refused() {
-        let mut rows = [CachedRows::keys(CacheType::F32, 1, 2), CachedRows::values(CacheType::F32, 1, 2)];
-        rows.iter_mut().for_each(|rows| rows.push(&[1.0, 2.0]));
-        cached_attention(&[1.0; 4], 1, rows.each_ref(), ScoreRule::default(), &mut [0.0; 4]);
-    }
-}
+mod tests;

@@ -12,12 +12,18 @@ pub struct ScoreRule {
 }
 
 impl ScoreRule {
-    /// Turns the scores of all earlier tokens into weights that sum to 1. Tokens before the window have weight 0.
+    /// Applies the soft cap.
     #[inline(always)]
-    pub(super) fn weigh(self, scores: &mut [f32]) {
+    pub(super) fn cap(self, scores: &mut [f32]) {
         if let Some(cap) = self.soft_cap {
             scores.iter_mut().for_each(|score| *score = cap * (*score / cap).tanh());
         }
+    }
+
+    /// Turns the scores of all earlier tokens into weights that sum to 1. Tokens before the window have weight 0.
+    #[inline(always)]
+    pub(super) fn weigh(self, scores: &mut [f32]) {
+        self.cap(scores);
         let n_hidden = self.window.map_or(0, |window| scores.len().saturating_sub(window));
         scores[..n_hidden].fill(0.0);
         softmax(&mut scores[n_hidden..]);

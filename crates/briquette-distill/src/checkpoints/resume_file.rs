@@ -82,19 +82,22 @@ impl ResumeFile {
         }
     }
 
-    /// Removes all files.
-    pub(super) fn clear(&self) -> Result<()> {
-        match self {
-            Self::Directory(directory) => {
-                let removed = std::fs::remove_dir_all(directory);
-                removed.map_err(|source| Error::io("cannot remove", directory, source))?;
-                made(directory)
-            }
-            Self::Memory(files) => {
-                locked(files).clear();
-                Ok(())
-            }
+    /// Removes the files whose names match, and a subdirectory.
+    pub(super) fn clear(&self, is_ours: &dyn Fn(&str) -> bool, below: &str) -> Result<()> {
+        let Self::Directory(directory) = self else {
+            self.remove(is_ours);
+            return Ok(());
+        };
+        for path in presence::entries(directory)? {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let removed = match presence::is_directory(&path)? {
+                true if name == below => std::fs::remove_dir_all(&path),
+                false if is_ours(&name) => std::fs::remove_file(&path),
+                _ => Ok(()),
+            };
+            removed.map_err(|source| Error::io("cannot remove", &path, source))?;
         }
+        Ok(())
     }
 }
 

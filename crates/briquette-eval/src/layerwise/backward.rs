@@ -86,7 +86,7 @@ impl BackwardPass<'_, '_> {
             let n_parts = parts.len();
             for part in parts {
                 let leaves = if n_parts == 1 { state.clone() } else { state.clone().positions(part.clone()) }.leaves();
-                let left = self.runner.blocks(&network)?.leave(leaves.clone());
+                let left = network.leave(leaves.clone());
                 let gradients = self.how.loss(&network, left, tokens, part)?.backward();
                 self.how.see(&network, &names, &gradients)?;
                 towards.push(leaves.gradients(&gradients));
@@ -103,7 +103,7 @@ impl BackwardPass<'_, '_> {
         for batch in 0..self.runner.n_batches() {
             let leaves = before.get(batch, &self.runner.device)?.leaves();
             let inputs = self.runner.batches[batch].inputs(&self.device)?;
-            let left = self.runner.blocks(&network)?.block(index, leaves.clone(), &inputs);
+            let left = network.block(index, leaves.clone(), &inputs);
             let gradients = self.toward(batch, left)?;
             self.how.see(&network, &names, &gradients)?;
             self.towards.set(batch, &leaves.gradients(&gradients))?;
@@ -121,7 +121,7 @@ impl BackwardPass<'_, '_> {
         for batch in 0..self.runner.n_batches() {
             let inputs = self.runner.batches[batch].clone().read(&self.device)?;
             let inputs = inputs.ok_or_else(|| Error::input("images that decoded before do not decode now"))?;
-            let gradients = self.toward(batch, self.runner.blocks(&network)?.enter(&inputs))?;
+            let gradients = self.toward(batch, network.enter(&inputs))?;
             self.how.see(&network, &names, &gradients)?;
             self.runner.check_memory("in the backward pass")?;
             after(batch, 0)?;

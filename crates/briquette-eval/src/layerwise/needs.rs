@@ -7,6 +7,7 @@ use briquette_core::Result;
 use briquette_core::memory::MemoryLimit;
 use briquette_formats::{TensorSource, WeightLayout};
 use briquette_models::ModelTask;
+use briquette_nn::module::GROUP_PATCHES;
 use std::collections::BTreeSet;
 
 /// Bytes of an element of a Gram matrix, a sum in f64.
@@ -14,12 +15,17 @@ const GRAM_BYTES: u64 = 8;
 /// Bytes of an element of the last batch's matrix: f32, of which the upper triangle is stored.
 const LAST_BYTES: u64 = 2;
 
+/// Bytes of the patches of some channel groups, with their copies: f32 values, in another order, and their squares.
+const GROUP_PATCH_BYTES: u64 = 4 * 4 * GROUP_PATCHES as u64;
+
 /// The inputs and outputs of a linear layer or of a convolution's patches.
 struct Widths<'a> {
     /// The module that has the layer; layers of one module with equally many inputs usually share them. A convolution
     /// is its own owner.
     owner: &'a str,
+    /// Inputs of a channel group.
     n_inputs: u64,
+    n_groups: u64,
     n_outputs: u64,
 }
 
@@ -57,8 +63,9 @@ impl LayerwiseRunner<'_> {
     /// Returns the size of the Gram matrices of a block. Layers of one module with equally many inputs share one.
     fn gram_bytes(&self, index: usize, element_bytes: u64) -> u64 {
         let layers = self.widths(index);
-        let matrices: BTreeSet<(&str, u64)> = layers.iter().map(|layer| (layer.owner, layer.n_inputs)).collect();
-        matrices.iter().map(|(_, n)| element_bytes * n * n).sum()
+        let matrices: BTreeSet<(&str, [u64; 2])> =
+            layers.iter().map(|layer| (layer.owner, [layer.n_groups, layer.n_inputs])).collect();
+        matrices.iter().map(|(_, [groups, n])| element_bytes * groups * n * n).sum()
     }
 
     /// Returns the number of batches that run concurrently in a block: fewer if the limit leaves no room for more.
@@ -81,9 +88,11 @@ impl LayerwiseRunner<'_> {
     /// count.
     fn batch_bytes(&self, index: usize) -> u64 {
         if let Some(growth) = self.parts.growth(index).filter(|_| self.arch.task() == ModelTask::Classifier) {
-            return (4.0 * self.states.most_elements() as f64 * growth) as u64;
+            let has_groups = self.widths(index).iter().any(|layer| layer.n_groups > 1);
+            let of_patches = if has_groups { GROUP_PATCH_BYTES } else { 0 };
+            return (4.0 * self.states.most_elements() as f64 * growth) as u64 + of_patches;
         }
-        let n_tokens = self.batches.iter().map(RunBatch::n_positions).max().unwrap_or(0) as u64;
+        let n_tokens = self.batches.iter().map(RunBatch::most_positions).max().unwrap_or(0) as u64;
         let width: u64 = self.widths(index).iter().map(|layer| layer.n_inputs + layer.n_outputs).sum();
         4 * n_tokens * width
     }
@@ -98,13 +107,14 @@ impl LayerwiseRunner<'_> {
                 && columns.len() == 3
             {
                 let n_inputs = columns.iter().map(|extent| *extent as u64).product();
-                return Some(Widths { owner: layer, n_inputs, n_outputs: *filters as u64 });
+                let n_groups = self.parts.n_groups(layer) as u64;
+                return Some(Widths { owner: layer, n_inputs, n_groups, n_outputs: *filters as u64 });
             }
             let [first, last] = info.shape.0[..] else { return None };
             let is_turned = self.checkpoint.layout() == Some(WeightLayout::Burn);
             let (n_outputs, n_inputs) = if is_turned { (last, first) } else { (first, last) };
             let owner = layer.rsplit_once('.').map_or("", |(owner, _)| owner);
-            Some(Widths { owner, n_inputs: n_inputs as u64, n_outputs: n_outputs as u64 })
+            Some(Widths { owner, n_inputs: n_inputs as u64, n_groups: 1, n_outputs: n_outputs as u64 })
         });
         linear.collect()
     }

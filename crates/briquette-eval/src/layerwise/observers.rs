@@ -1,7 +1,7 @@
 //! Networks with separate probes, so that several batches can be observed concurrently.
 
 use crate::lanes;
-use briquette_core::{Error, Result};
+use briquette_core::Result;
 use briquette_models::graph_net::RunInputs;
 use briquette_models::{BlockState, GraphNet};
 use briquette_nn::{NameMap, Observing, Probe, observe_some};
@@ -64,9 +64,6 @@ pub(super) fn observed(
 /// Returns the output of block `index` for each input, with one observer each.
 ///
 /// With `is_wanted` false, the block only runs as far as its layers' inputs require, and returns `None`.
-///
-/// # Errors
-/// Bug: the network has no blocks.
 pub(super) fn run_block(
     observers: &[ProbedNetwork],
     index: usize,
@@ -74,12 +71,10 @@ pub(super) fn run_block(
     inputs: Vec<(BlockState, RunInputs)>,
 ) -> Result<Vec<Option<BlockState>>> {
     let run = |(observer, (state, inputs)): (&ProbedNetwork, _)| {
-        let blocks =
-            observer.network.as_blocks().ok_or_else(|| Error::bug("a layerwise run of a network without blocks"))?;
         if is_wanted {
-            return Ok(Some(blocks.block(index, state, &inputs)));
+            return Ok(Some(observer.network.block(index, state, &inputs)));
         }
-        blocks.only_show(index, state, &inputs);
+        observer.network.observe_block(index, state, &inputs);
         Ok(None)
     };
     lanes::run(observers.iter().zip(inputs).collect(), run)

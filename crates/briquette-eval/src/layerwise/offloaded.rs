@@ -21,7 +21,7 @@ use std::time::Instant;
 /// Weights are floats. The whole data counts as one batch, whose time is that of all blocks.
 ///
 /// # Errors
-/// - Config: the model is not a sequence of blocks, or the data is of another kind.
+/// - Config: the data is of another kind.
 /// - Refused: outputs are not finite.
 /// - Io: a tensor cannot be read, or hidden states cannot be stored.
 pub fn run_offloaded(
@@ -52,9 +52,8 @@ pub(crate) fn run_keeping_states(
 ) -> Result<RunOutputs> {
     let mut input = arch.input(checkpoint)?;
     let batches = run_batches(arch, &mut input, data, spec, samples)?;
-    let unfit = || Error::config(format!("memory.offload: {arch} is not a sequence of blocks; remove it"));
     let since = Instant::now();
-    let mut runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, weights)?.ok_or_else(unfit)?;
+    let mut runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, weights)?;
     if runner.n_items() == 0 {
         return Err(no_item(spec));
     }
@@ -64,7 +63,9 @@ pub(crate) fn run_keeping_states(
         runner.advance(weights, &mut after)?;
     }
     match (arch.task(), &input) {
-        (ModelTask::Decoder, _) => likelihood(runner, weights, since, kept).map(RunOutputs::Likelihood),
+        (ModelTask::Decoder | ModelTask::EncoderDecoder, _) | (_, Input::Pair { .. }) => {
+            likelihood(runner, weights, since, kept).map(RunOutputs::Likelihood)
+        }
         (_, Input::Text { pooling, .. }) => rows(runner, weights, since, |batch, network, state| {
             let (_, padding) = batch.to_tensors(&network.device())?;
             Ok(pooling.apply(state.three(), padding))
@@ -118,13 +119,11 @@ fn likelihood(
 
 /// Returns the largest size of weights that are in memory at a time, in bytes as f32.
 ///
-/// This is the largest block, or the part before or after the blocks. `None` if the network is not a sequence
-/// of blocks.
+/// This is the largest block, or the part before or after the blocks.
 ///
 /// # Errors
 /// Config and Input: the checkpoint does not match the architecture.
-pub fn offloaded_bytes(checkpoint: &Checkpoint, arch: Arch, device: &Device) -> Result<Option<u64>> {
+pub fn offloaded_bytes(checkpoint: &Checkpoint, arch: Arch, device: &Device) -> Result<u64> {
     let (network, names) = GraphNet::blank(arch, checkpoint, device)?;
-    let Some(blocks) = network.as_blocks() else { return Ok(None) };
-    Ok(Some(NetworkParts::of(blocks, &names).largest_bytes(checkpoint)))
+    Ok(NetworkParts::of(&network, &names).largest_bytes(checkpoint))
 }

@@ -1,8 +1,9 @@
 //! The parts of a network that are in memory at different times, with their tensors.
 
 use briquette_formats::{Checkpoint, TensorSource};
-use briquette_models::Blocks;
+use briquette_models::GraphNet;
 use briquette_nn::NameMap;
+use std::collections::BTreeMap;
 
 /// A part of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,18 +26,26 @@ pub struct NetworkParts {
     exit_needs_entry: bool,
     /// The elements that each block computes for an element of its input, where known.
     growth: Vec<Option<f64>>,
+    /// The number of channel groups of convolutions that have several, by layer.
+    groups: BTreeMap<String, usize>,
 }
 
 impl NetworkParts {
-    pub(super) fn of(blocks: &dyn Blocks, names: &NameMap) -> Self {
+    pub(super) fn of(network: &GraphNet, names: &NameMap) -> Self {
         let prefix = |path: String| format!("{}.", names.renamed(&path));
         let prefixes = |paths: Vec<String>| paths.into_iter().map(prefix).collect();
         Self {
-            blocks: (0..blocks.n_blocks()).map(|index| prefixes(blocks.block_paths(index))).collect(),
-            exit: prefixes(blocks.exit_paths()),
-            exit_needs_entry: blocks.exit_needs_entry(),
-            growth: (0..blocks.n_blocks()).map(|index| blocks.growth(index)).collect(),
+            blocks: (0..network.n_blocks()).map(|index| prefixes(network.block_paths(index))).collect(),
+            exit: prefixes(network.exit_paths()),
+            exit_needs_entry: network.exit_needs_entry(),
+            growth: (0..network.n_blocks()).map(|index| network.growth(index)).collect(),
+            groups: network.channel_groups().into_iter().map(|(path, n)| (names.renamed(&path), n)).collect(),
         }
+    }
+
+    /// Returns the number of channel groups of a layer.
+    pub(super) fn n_groups(&self, layer: &str) -> usize {
+        self.groups.get(layer).copied().unwrap_or(1)
     }
 
     /// Returns the part that a tensor belongs to.

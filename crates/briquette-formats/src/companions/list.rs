@@ -13,13 +13,15 @@ const MAX_DEPTH: usize = 3;
 const WEIGHT_EXTENSIONS: [&str; 14] =
     ["safetensors", "bin", "pt", "pth", "ckpt", "bpk", "gguf", "h5", "msgpack", "onnx", "ot", "tflite", "npz", "mpk"];
 /// Files that Briquette writes anew for each output.
-const OUR_OWN: [&str; 8] = [
+const OUR_OWN: [&str; 10] = [
     "briquette.json",
+    "briquette-onnx.json",
     "SHA256SUMS",
     "report.json",
     "report.html",
     "distill.json",
     "factorize.json",
+    "shrink.json",
     "metrics.jsonl",
     "model.safetensors.index.json",
 ];

@@ -7,6 +7,7 @@ mod directory_lock;
 mod file_lock;
 mod hidden;
 mod own_file;
+mod parents;
 mod partial;
 mod place;
 mod replace;
@@ -19,14 +20,14 @@ use crate::io::presence;
 use briquette_core::{Error, ErrorKind, Result};
 pub use directory_lock::DirectoryLock;
 pub use file_lock::FileLock;
-pub use hidden::MARK;
-pub(crate) use hidden::PARTIAL;
+pub use hidden::{MARK, target_of_draft};
 pub use own_file::OwnFile;
-use partial::{Lock, is_at, lock, mark, partial_name, remove_quietly, remove_stale, removed, unmark};
+pub use parents::ParentDirectories;
+use partial::{is_at, mark, new_partial, partial_name, remove_quietly, remove_stale, removed, unmark};
 pub use place::check_apart;
 use place::{absolute, check_target, exists_error};
 use replace::sync_directory;
-pub use replace::{append_line, replace_file, write_files};
+pub use replace::{append_line, check_writable, replace_file, write_files};
 use rustix::fs::{CWD, FallocateFlags, RenameFlags};
 pub use scratch_file::ScratchFile;
 use std::fs::File;
@@ -42,12 +43,12 @@ const BUFFER_BYTES: usize = 1 << 18;
 pub struct Draft {
     target: PathBuf,
     partial: PathBuf,
-    /// Directories that were created for the draft, innermost first.
-    made: Vec<PathBuf>,
     replace: bool,
     is_published: bool,
     /// Holds the lock that distinguishes a draft in use from an abandoned one.
     lock: File,
+    /// Directories that were created for the draft.
+    _parents: ParentDirectories,
 }
 
 impl Draft {
@@ -67,20 +68,10 @@ impl Draft {
         let target = absolute(target)?;
         check_target(&target, inputs, replace)?;
         let parent = parent_of(&target);
-        let made = missing_directories(&parent)?;
-        let started = std::fs::create_dir_all(&parent)
-            .map_err(|source| Error::io("cannot create the directory", &parent, source))
-            .and_then(|()| {
-                remove_stale(&target, &parent);
-                new_partial(&target, &parent)
-            });
-        match started {
-            Ok((partial, lock)) => Ok(Self { target, partial, made, replace, is_published: false, lock }),
-            Err(error) => {
-                remove_empty(&made);
-                Err(error)
-            }
-        }
+        let parents = ParentDirectories::create(&target)?;
+        remove_stale(&target, &parent);
+        let (partial, lock) = new_partial(&target, &parent)?;
+        Ok(Self { target, partial, replace, is_published: false, lock, _parents: parents })
     }
 
     /// Returns the directory of the files until they are published.
@@ -205,12 +196,9 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        if !self.is_published {
-            // Another directory may be at the path if the draft was removed.
-            if is_at(&self.lock, &self.partial) {
-                remove_quietly(&self.partial);
-            }
-            remove_empty(&self.made);
+        // Another directory may be at the path if the draft was removed.
+        if !self.is_published && is_at(&self.lock, &self.partial) {
+            remove_quietly(&self.partial);
         }
     }
 }
@@ -227,35 +215,6 @@ pub fn check_name(name: &Path) -> Result<()> {
             let message =
                 format!("found the file name {:?}, expected a path below the directory", name.display().to_string());
             Err(Error::config(format!("{message}; remove `..` and the leading `/`")))
-        }
-    }
-}
-
-/// Creates a hidden directory for a draft of `target`, and locks it.
-fn new_partial(target: &Path, parent: &Path) -> Result<(PathBuf, File)> {
-    loop {
-        let partial = parent.join(partial_name(target)?);
-        match std::fs::create_dir(&partial) {
-            Ok(()) => {}
-            Err(source) if source.kind() == std::io::ErrorKind::AlreadyExists => continue,
-            Err(source) => return Err(Error::io("cannot write here", parent, source)),
-        }
-        match lock(&partial) {
-            Ok(Lock::Held(lock) | Lock::Unknown(lock)) => {
-                return match mark(&partial) {
-                    Ok(()) => Ok((partial, lock)),
-                    Err(source) => {
-                        remove_quietly(&partial);
-                        Err(Error::io("cannot write", &partial, source))
-                    }
-                };
-            }
-            // Another run considered the directory abandoned, and removes it.
-            Ok(Lock::Taken) => {}
-            Err(source) => {
-                remove_quietly(&partial);
-                return Err(Error::io("cannot lock the directory", &partial, source));
-            }
         }
     }
 }
@@ -283,11 +242,6 @@ pub fn remove_left_behind(target: &Path) {
     if let Ok(target) = absolute(target) {
         remove_stale(&target, &parent_of(&target));
     }
-}
-
-/// Removes directories, innermost first, up to the first that is not empty.
-fn remove_empty(directories: &[PathBuf]) {
-    let _ = directories.iter().try_for_each(std::fs::remove_dir);
 }
 
 /// A file of a draft, written at explicit offsets from any number of threads.
@@ -338,18 +292,6 @@ impl DraftFile {
     pub fn sync(&self) -> Result<()> {
         self.file.sync_all().map_err(|source| Error::io("cannot sync", &self.path, source))
     }
-}
-
-/// Returns the path and its ancestors that do not exist yet, innermost first.
-fn missing_directories(path: &Path) -> Result<Vec<PathBuf>> {
-    let mut missing = Vec::new();
-    for ancestor in path.ancestors().filter(|ancestor| !ancestor.as_os_str().is_empty()) {
-        if presence::exists(ancestor)? {
-            break;
-        }
-        missing.push(ancestor.to_path_buf());
-    }
-    Ok(missing)
 }
 
 fn sync_tree(directory: &Path) -> Result<()> {

@@ -12,6 +12,9 @@ use std::sync::Arc;
 /// The name of the manifest. A directory with a manifest was written by Briquette.
 pub const MANIFEST: &str = "briquette.json";
 
+/// The name of the file that marks an ONNX output of Briquette.
+pub const ONNX_MARK: &str = "briquette-onnx.json";
+
 /// The name of the file with the architecture and sizes of a model, as in transformers.
 pub const CONFIG: &str = "config.json";
 

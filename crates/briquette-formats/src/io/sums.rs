@@ -1,6 +1,6 @@
 //! `SHA256SUMS`: a file in the format of `sha256sum -c`.
 
-use crate::io::draft::{MARK, PARTIAL};
+use crate::io::draft::{MARK, target_of_draft};
 use crate::io::paths::stays_inside;
 use crate::io::{InputFile, limits};
 use briquette_core::{Error, Result};
@@ -131,10 +131,13 @@ pub fn differs(found: &str, expected: &str) -> Error {
 
 /// Returns whether a file has no line in `SHA256SUMS`: the sums, reports and metrics.
 ///
-/// Reports and metrics may differ between two runs of one recipe.
+/// Reports and metrics may differ between two runs of one recipe. A killed writer of a report leaves its draft.
 pub fn is_uncovered(name: &str) -> bool {
-    let name = name.strip_prefix('.').and_then(|name| name.strip_suffix(PARTIAL)).unwrap_or(name);
-    ["report.json", "report.html", METRICS, FILE_NAME, MARK].contains(&name)
+    let is_one = |name: &str| ["report.json", "report.html", METRICS, FILE_NAME, MARK].contains(&name);
+    match name.split_once('/') {
+        Some((draft, name)) => target_of_draft(draft).is_some_and(|of| is_one(of) && (name == of || name == MARK)),
+        None => is_one(name),
+    }
 }
 
 /// Returns every file of a directory as a relative path, in order.

@@ -40,6 +40,8 @@ pub enum Container {
     Safetensors(HeaderStrings),
     /// A header made from all tensors of the file, which are sorted by element size, widest first.
     Listed(WriteHeader),
+    /// A copy of the model's file, in which each tensor keeps its place and size.
+    InPlace,
 }
 
 /// The free-form strings of a header.

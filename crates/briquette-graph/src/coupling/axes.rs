@@ -1,9 +1,11 @@
 //! The element ids of each axis of each tensor.
 
+use super::unit::{AxisUnits, UnitId};
 use crate::graph::{Graph, Operand, ValueId};
 use crate::lower::Lowered;
 use crate::union_find::{FIXED, UnionFind};
 use briquette_core::{Error, Result};
+use std::collections::BTreeMap;
 
 /// The ids of the elements along each axis of a tensor.
 pub(super) type AxisIds = Vec<Vec<u32>>;
@@ -64,6 +66,16 @@ impl Axes {
         for axis in ids {
             self.sets.fix(axis);
         }
+    }
+
+    /// The units along each axis of a value; an axis without units is empty.
+    pub(super) fn units_of(&mut self, value: ValueId, unit_of: &BTreeMap<u32, UnitId>) -> Vec<AxisUnits> {
+        let Self { sets, values, .. } = self;
+        let units = |ids: &Vec<u32>| {
+            let found: AxisUnits = ids.iter().map(|&id| unit_of.get(&sets.root(id)).copied()).collect();
+            if found.iter().any(Option::is_some) { found } else { AxisUnits::new() }
+        };
+        values[value.0].iter().map(units).collect()
     }
 
     /// New ids.

@@ -1,6 +1,7 @@
 //! Groups of units that lie in the same axes, and what remains after removing some.
 
 use super::axes::Axes;
+use super::unit::UnitId;
 use crate::graph::{Graph, WeightId};
 use crate::union_find::FIXED;
 use serde::Serialize;
@@ -26,8 +27,19 @@ pub struct CouplingGroup {
     pub units: Vec<Vec<Vec<u32>>>,
 }
 
+impl CouplingGroup {
+    /// Returns whether a node of a block uses one of its weights.
+    pub fn is_in_block(&self, graph: &Graph) -> bool {
+        let nodes = graph.blocks.iter().flat_map(|block| &graph.nodes[block.nodes.clone()]);
+        let mut weights = nodes.flat_map(|node| node.weights().map(|(_, weight)| weight));
+        weights.any(|weight| self.places.iter().any(|place| place.weight == weight))
+    }
+}
+
 /// Collects units of two or more that lie in the same places, in the order of the graph's weights.
-pub(super) fn groups(graph: &Graph, axes: &mut Axes) -> Vec<CouplingGroup> {
+///
+/// Returns the groups, and the unit of each set of ids.
+pub(super) fn groups(graph: &Graph, axes: &mut Axes) -> (Vec<CouplingGroup>, BTreeMap<u32, UnitId>) {
     let mut units: BTreeMap<u32, BTreeMap<(WeightId, usize), Vec<u32>>> = BTreeMap::new();
     for weight in 0..graph.weights.len() {
         for axis in 0..axes.weights[weight].len() {
@@ -40,13 +52,20 @@ pub(super) fn groups(graph: &Graph, axes: &mut Axes) -> Vec<CouplingGroup> {
             }
         }
     }
-    let mut groups: BTreeMap<Vec<UnitPlace>, Vec<Vec<Vec<u32>>>> = BTreeMap::new();
-    for places in units.into_values() {
+    /// The root of a unit, and its elements at each place.
+    type Unit = (u32, Vec<Vec<u32>>);
+    let mut found: BTreeMap<Vec<UnitPlace>, Vec<Unit>> = BTreeMap::new();
+    for (root, places) in units {
         let key = places.iter().map(|(&(weight, axis), elements)| UnitPlace { weight, axis, width: elements.len() });
-        groups.entry(key.collect()).or_default().push(places.into_values().collect());
+        found.entry(key.collect()).or_default().push((root, places.into_values().collect()));
     }
-    let is_cuttable = |(_, units): &(Vec<UnitPlace>, Vec<Vec<Vec<u32>>>)| units.len() > 1;
-    groups.into_iter().filter(is_cuttable).map(|(places, units)| CouplingGroup { places, units }).collect()
+    let (mut groups, mut unit_of) = (Vec::new(), BTreeMap::new());
+    for (places, units) in found.into_iter().filter(|(_, units)| units.len() > 1) {
+        let group = groups.len();
+        unit_of.extend(units.iter().enumerate().map(|(unit, (root, _))| (*root, UnitId { group, unit })));
+        groups.push(CouplingGroup { places, units: units.into_iter().map(|(_, elements)| elements).collect() });
+    }
+    (groups, unit_of)
 }
 
 /// Parameters of the graph after removing a share of the units of each group, at least one unit of each left.

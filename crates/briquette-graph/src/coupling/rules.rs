@@ -58,7 +58,9 @@ pub(super) fn apply(axes: &mut Axes, uses: &Uses, lowered: &Lowered, step: &Prim
             let reduced = |(axis, ids): (usize, Vec<u32>)| if over.contains(&axis) { vec![FIXED] } else { ids };
             first.into_iter().enumerate().map(reduced).collect()
         }
-        Primitive::Pool(_) | Primitive::AdaptivePool(_) | Primitive::Resize(_) => space_fixed(axes, first, shape),
+        Primitive::Pool(_) | Primitive::AdaptivePool(_) | Primitive::Resize(_) | Primitive::Spatial { .. } => {
+            space_fixed(axes, first, shape)
+        }
         Primitive::Pad { .. } | Primitive::PadSame { .. } => padded(axes, first, shape),
         Primitive::Softmax { axis } => {
             axes.sets.fix(&first[*axis]);

@@ -82,7 +82,9 @@ impl<'a> Uses<'a> {
             Primitive::Conv(settings) if axis == 1 => {
                 Next::Fate(if settings.groups == 1 { Fate::Needed } else { Fate::Passed })
             }
-            Primitive::Conv(_) | Primitive::Pool(_) | Primitive::AdaptivePool(_) => needed_if(axis >= 2),
+            Primitive::Conv(_) | Primitive::Pool(_) | Primitive::AdaptivePool(_) | Primitive::Spatial { .. } => {
+                needed_if(axis >= 2)
+            }
             Primitive::Resize(_) => to(axis),
             Primitive::Reshape(_) => self.through_reshape(step, axis),
             Primitive::Transpose(permutation) => to(permutation.iter().position(|&from| from == axis).unwrap_or(axis)),

@@ -1,6 +1,6 @@
 //! SigLIP's vector of an image: attention of a learned token to all patches, and a feed-forward block.
 
-use super::layers::{feed_forward, fused_split};
+use super::layers::{feed_forward, fused_kv_heads, fused_split};
 use crate::builder::GraphBuilder;
 use crate::graph::ValueId;
 use crate::op::{Composite, ElementFunction, Primitive};
@@ -30,6 +30,8 @@ pub(super) fn pooling_head(
 fn attention(to: &mut GraphBuilder, path: &str, [heads, width]: [usize; 2], x: ValueId) -> Result<ValueId> {
     let at = |name: &str| format!("{path}.{name}");
     let patches = n_patches(to, path);
+    let n_out = to.headers().matrix(&at("attention.in_proj_weight")).map_or(0, |[n_out, _]| n_out);
+    let heads = fused_kv_heads(n_out, width, 1, heads);
     let all = heads.saturating_mul(width);
     let batch = to.batch();
     let probe = to.weight(&at("probe"))?;

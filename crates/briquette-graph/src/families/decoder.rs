@@ -7,7 +7,7 @@ use super::experts::experts;
 use super::extents::Extents;
 use super::labels::{finish_with_classes, predicts_tokens};
 use super::layers::{
-    Projected, ProjectionNames, activation, attend, fused_split, gated, head_width, n_layers, n_tokens,
+    Projected, ProjectionNames, activation, attend, fused_kv_heads, fused_split, gated, head_width, n_layers, n_tokens,
 };
 use super::layers::{prefix_of, project};
 use super::rotary::rotary;
@@ -128,7 +128,7 @@ impl RotaryDecoder<'_> {
                 let kv_heads = config.size("num_key_value_heads")?.unwrap_or(n_heads);
                 fused_project(to, path, [n_heads, kv_heads], width, x)?
             }
-            false => project(to, path, &names, width, x)?,
+            false => project(to, path, &names, width, [x; 2])?,
         };
         projected.q = self.head_norm(to, &format!("{path}.q_norm"), projected.heads, width, projected.q)?;
         projected.k = self.head_norm(to, &format!("{path}.k_norm"), projected.kv_heads, width, projected.k)?;
@@ -219,6 +219,10 @@ fn fused_project(
     x: ValueId,
 ) -> Result<Projected> {
     let path = format!("{path}.qkv_proj");
+    let n_out = to.headers().matrix(&format!("{path}.weight")).map_or(0, |[n_out, _]| n_out);
+    let n = if kv_heads > 0 && heads.is_multiple_of(kv_heads) { heads / kv_heads } else { 0 };
+    let left = fused_kv_heads(n_out, width, n, kv_heads);
+    let (heads, kv_heads) = if left == kv_heads { (heads, kv_heads) } else { (n.saturating_mul(left), left) };
     let fused = to.linear(&path, x)?;
     let sizes = [heads, kv_heads, kv_heads].map(|n| n.saturating_mul(width));
     let parts = fused_split(to, &path, &sizes, fused);

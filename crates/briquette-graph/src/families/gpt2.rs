@@ -3,7 +3,9 @@
 use super::extents::Extents;
 use super::heads::tied_linear;
 use super::labels::{finish_with_classes, predicts_tokens};
-use super::layers::{Projected, activation, attend, fused_split, head_width, n_layers, n_tokens, pre_norm, prefix_of};
+use super::layers::{
+    Projected, activation, attend, fused_kv_heads, fused_split, head_width, n_layers, n_tokens, pre_norm, prefix_of,
+};
 use crate::builder::GraphBuilder;
 use crate::config::Config;
 use crate::graph::{Graph, InputSource, ValueId};
@@ -48,10 +50,13 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
 fn layer(to: &mut GraphBuilder, config: &Config, layers: &str, index: usize, eps: f64, x: ValueId) -> Result<ValueId> {
     let path = format!("{layers}{index}");
     let at = |name: &str| format!("{path}.{name}");
-    let (width, heads) = (config.needed("n_embd")?, config.needed("n_head")?);
+    let heads = config.needed("n_head")?;
+    let head_width = head_width(config.needed("n_embd")?, heads)?;
+    let n_out = to.headers().table(&at("attn.c_attn.weight")).map_or(0, |[_, n_out]| n_out);
+    let heads = fused_kv_heads(n_out, head_width, 1, heads);
     let mut scale = match config.flag("scale_attn_weights") {
         Some(false) => 1.0,
-        _ => 1.0 / (head_width(width, heads)? as f64).sqrt(),
+        _ => 1.0 / (head_width as f64).sqrt(),
     };
     if config.flag("scale_attn_by_inverse_layer_idx") == Some(true) {
         scale /= (index + 1) as f64;
@@ -61,7 +66,7 @@ fn layer(to: &mut GraphBuilder, config: &Config, layers: &str, index: usize, eps
     to.begin_block(&path);
     let attention = |to: &mut GraphBuilder, x| {
         let fused = to.turned_linear(&at("attn.c_attn"), x)?;
-        let parts = fused_split(to, &at("attn.c_attn"), &[width; 3], fused);
+        let parts = fused_split(to, &at("attn.c_attn"), &[heads.saturating_mul(head_width); 3], fused);
         let projected = Projected { q: parts[0], k: parts[1], v: parts[2], heads, kv_heads: heads };
         let mixed = attend(to, &at("attn"), &projected, settings, None);
         to.turned_linear(&at("attn.c_proj"), mixed)

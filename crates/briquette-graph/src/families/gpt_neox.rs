@@ -2,7 +2,9 @@
 
 use super::extents::Extents;
 use super::labels::{finish_with_classes, predicts_tokens};
-use super::layers::{Projected, activation, attend, feed_forward, head_width, n_layers, n_tokens, prefix_of};
+use super::layers::{
+    Projected, activation, attend, feed_forward, fused_kv_heads, head_width, n_layers, n_tokens, prefix_of,
+};
 use super::rotary::rotary;
 use crate::builder::GraphBuilder;
 use crate::config::Config;
@@ -49,6 +51,8 @@ fn layer(to: &mut GraphBuilder, config: &Config, path: &str, eps: f64, x: ValueI
     let at = |name: &str| format!("{path}.{name}");
     let heads = config.needed("num_attention_heads")?;
     let width = head_width(config.needed("hidden_size")?, heads)?;
+    let n_out = to.headers().matrix(&at("attention.query_key_value.weight")).map_or(0, |[n_out, _]| n_out);
+    let heads = fused_kv_heads(n_out, width, 1, heads);
     let rotary = Some(rotary(config, None, width)?);
     let settings = Attention { causal: true, rotary, ..Attention::full(heads) };
     let function = activation(config, "hidden_act", ElementFunction::Gelu)?;

@@ -33,25 +33,39 @@ pub(super) fn attention(
     bias: Option<ValueId>,
     x: ValueId,
 ) -> Result<ValueId> {
-    let projected = project(to, path, names, head_width, x)?;
+    let projected = project(to, path, names, head_width, [x; 2])?;
     let mixed = attend(to, path, &projected, settings, bias);
     to.linear(&format!("{path}.{}", names.out), mixed)
 }
 
-/// Adds the layers of queries, keys and values.
+/// Adds attention of `x` to the output of an encoder.
+pub(super) fn cross_attention(
+    to: &mut GraphBuilder,
+    path: &str,
+    names: &ProjectionNames,
+    head_width: usize,
+    settings: Attention,
+    [x, encoded]: [ValueId; 2],
+) -> Result<ValueId> {
+    let projected = project(to, path, names, head_width, [x, encoded])?;
+    let mixed = attend(to, path, &projected, Attention { cross: true, ..settings }, None);
+    to.linear(&format!("{path}.{}", names.out), mixed)
+}
+
+/// Adds the layers of queries, and of keys and values, each with its input.
 pub(super) fn project(
     to: &mut GraphBuilder,
     path: &str,
     names: &ProjectionNames,
     head_width: usize,
-    x: ValueId,
+    [x, keys]: [ValueId; 2],
 ) -> Result<Projected> {
     let at = |name: &str| format!("{path}.{name}");
     let heads = heads(to, &at(names.q), head_width)?;
     let kv_heads = heads_of_keys(to, &at(names.k), head_width, heads)?;
     let q = to.linear(&at(names.q), x)?;
-    let k = to.linear(&at(names.k), x)?;
-    let v = to.linear(&at(names.v), x)?;
+    let k = to.linear(&at(names.k), keys)?;
+    let v = to.linear(&at(names.v), keys)?;
     Ok(Projected { q, k, v, heads, kv_heads })
 }
 
@@ -74,6 +88,14 @@ pub(super) fn attend(
 pub(super) fn fused_split(to: &mut GraphBuilder, path: &str, sizes: &[usize], x: ValueId) -> Vec<ValueId> {
     let split = Primitive::Split { axis: 2, sizes: sizes.to_vec() };
     to.nodes(&format!("{path}.split"), split, &[x.into()], sizes.len())
+}
+
+/// Counts the heads of keys of a fused layer with `n_out` outputs: `(n + 2) · width` for each, with `n` heads of queries.
+///
+/// Fewer heads than `config.json` has are left after structured pruning. `usual` is returned if `n_out` fits no number of heads.
+pub(super) fn fused_kv_heads(n_out: usize, width: usize, n: usize, usual: usize) -> usize {
+    let each = n.saturating_add(2).saturating_mul(width);
+    if each > 0 && n_out > 0 && n_out.is_multiple_of(each) { n_out / each } else { usual }
 }
 
 /// The width of a head: the model's width over its heads.

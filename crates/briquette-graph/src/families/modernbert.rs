@@ -45,6 +45,8 @@ fn layer(to: &mut GraphBuilder, config: &Config, path: &str, index: usize, eps: 
     let at = |name: &str| format!("{path}.{name}");
     let heads = config.needed("num_attention_heads")?;
     let head_width = super::layers::head_width(config.needed("hidden_size")?, heads)?;
+    let n_out = to.headers().matrix(&at("attn.Wqkv.weight")).map_or(0, |[n_out, _]| n_out);
+    let heads = super::layers::fused_kv_heads(n_out, head_width, 1, heads);
     let settings = settings(config, index, head_width)?;
     let function = activation(config, "hidden_activation", ElementFunction::Gelu)?;
     to.begin_block(path);

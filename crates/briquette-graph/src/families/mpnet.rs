@@ -2,9 +2,8 @@
 
 use super::encoder::{LayerNames, LayerSettings, embeddings, layer, width_of_heads};
 use super::extents::Extents;
-use super::heads::{VocabularyHead, optional, pooled};
-use super::labels::classifier;
 use super::layers::{ProjectionNames, activation, n_layers, prefix_of};
+use super::roberta::finish_with_heads;
 use crate::builder::GraphBuilder;
 use crate::config::Config;
 use crate::graph::{Graph, InputSource, ValueId};
@@ -40,21 +39,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     for index in 0..n_layers(&to, config, "num_hidden_layers", &layers)? {
         x = layer(&mut to, &format!("{layers}{index}"), &NAMES, &settings, x)?;
     }
-    let mut outputs = vec![x];
-    outputs.extend(pooled(&mut to, &format!("{prefix}pooler.dense"), ElementFunction::Tanh, x)?);
-    outputs.extend(classifier(&mut to, config, ElementFunction::Tanh, x)?);
-    outputs.extend(optional(&mut to, "qa_outputs", x)?);
-    let head = VocabularyHead {
-        dense: "lm_head.dense",
-        norm: "lm_head.layer_norm",
-        decoder: "lm_head.decoder",
-        bias: "lm_head.bias",
-        table: &table,
-        function: ElementFunction::Gelu,
-        eps,
-    };
-    outputs.extend(head.add(&mut to, x)?);
-    Ok(to.finish(&outputs))
+    finish_with_heads(to, config, [prefix, &table], eps, x)
 }
 
 /// A bias for each head and each distance, `[heads, tokens, tokens]`.

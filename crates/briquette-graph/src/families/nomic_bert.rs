@@ -4,7 +4,8 @@ use super::extents::Extents;
 use super::heads::{VocabularyHead, has, pooled};
 use super::labels::classes;
 use super::layers::{
-    Projected, activation, attend, fused_split, gated, head_width, n_layers, n_tokens, post_norm, prefix_of,
+    Projected, activation, attend, fused_kv_heads, fused_split, gated, head_width, n_layers, n_tokens, post_norm,
+    prefix_of,
 };
 use super::rotary::rotary;
 use crate::builder::GraphBuilder;
@@ -145,12 +146,13 @@ impl NomicLayers {
         let at = |name: &str| format!("{path}.{name}");
         let function = activation(config, "hidden_act", ElementFunction::Silu)?;
         to.begin_block(path);
+        let n_out = to.headers().matrix(&at("attn.Wqkv.weight")).map_or(0, |[n_out, _]| n_out);
+        let heads = fused_kv_heads(n_out, self.head_width, 1, self.heads);
         let attention = |to: &mut GraphBuilder, x| {
             let fused = to.linear(&at("attn.Wqkv"), x)?;
-            let width = self.heads.saturating_mul(self.head_width);
+            let width = heads.saturating_mul(self.head_width);
             let parts = fused_split(to, &at("attn.Wqkv"), &[width; 3], fused);
-            let projected =
-                Projected { q: parts[0], k: parts[1], v: parts[2], heads: self.heads, kv_heads: self.heads };
+            let projected = Projected { q: parts[0], k: parts[1], v: parts[2], heads, kv_heads: heads };
             let settings = Attention { rotary: Some(self.rotary.clone()), ..Attention::full(1) };
             let mixed = attend(to, &at("attn"), &projected, settings, None);
             to.linear(&at("attn.out_proj"), mixed)

@@ -8,7 +8,7 @@ use super::labels::classifier;
 use super::layers::prefix_of;
 use crate::builder::GraphBuilder;
 use crate::config::Config;
-use crate::graph::{Graph, InputSource};
+use crate::graph::{Graph, InputSource, ValueId};
 use crate::headers::Headers;
 use crate::op::ElementFunction;
 use briquette_core::Result;
@@ -29,6 +29,19 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     let head_width = width_of_heads(config, headers.table(&format!("{table}.weight")), "word_embeddings.weight")?;
     let x = embeddings(&mut to, config, &format!("{prefix}embeddings"), positions, eps, extents)?;
     let x = layers(&mut to, config, &format!("{prefix}encoder.layer."), head_width, eps, x)?;
+    finish_with_heads(to, config, [prefix, &table], eps, x)
+}
+
+/// Finishes a graph with the heads of RoBERTa: pooler, classifier, answers and vocabulary.
+///
+/// `prefix` is the path of the encoder, and `table` its embedding of words.
+pub(super) fn finish_with_heads(
+    mut to: GraphBuilder,
+    config: &Config,
+    [prefix, table]: [&str; 2],
+    eps: f64,
+    x: ValueId,
+) -> Result<Graph> {
     let mut outputs = vec![x];
     outputs.extend(pooled(&mut to, &format!("{prefix}pooler.dense"), ElementFunction::Tanh, x)?);
     outputs.extend(classifier(&mut to, config, ElementFunction::Tanh, x)?);
@@ -38,7 +51,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
         norm: "lm_head.layer_norm",
         decoder: "lm_head.decoder",
         bias: "lm_head.bias",
-        table: &table,
+        table,
         function: ElementFunction::Gelu,
         eps,
     };

@@ -86,7 +86,7 @@ impl Windows {
     ) -> Result<ValueId> {
         let at = |name: &str| format!("{path}.{name}");
         let BlockWindows { grid, given, heads, .. } = *block;
-        let width = to.headers().matrix(&format!("{}.weight", at(names.out))).map_or(heads, |[_, n_in]| n_in);
+        let [width, inner] = to.headers().matrix(&format!("{}.weight", at(names.out))).unwrap_or([heads; 2]);
         let x = padded(to, &at("pad"), given, grid.padded, x);
         let x = rolled(to, &at("shift"), grid.padded, grid.shift, x);
         let x = self.cut(to, path, grid, width, x);
@@ -94,7 +94,7 @@ impl Windows {
             [fused] => {
                 let fused = at(fused);
                 let x = to.linear(&fused, x)?;
-                let parts = fused_split(to, &fused, &[width; 3], x);
+                let parts = fused_split(to, &fused, &[inner; 3], x);
                 (parts[0], parts[1], parts[2])
             }
             names => {

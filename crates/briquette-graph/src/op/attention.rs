@@ -11,6 +11,8 @@ pub struct Attention {
     pub kv_heads: usize,
     /// Whether a token sees only itself and tokens before it.
     pub causal: bool,
+    /// Whether keys and values come from another sequence, the encoder's output; it may have another length.
+    pub cross: bool,
     /// Tokens that a token sees, counted back from itself; all where absent. Without `causal`, as many tokens after it.
     pub window: Option<usize>,
     /// Rotary position embedding of queries and keys.
@@ -24,7 +26,16 @@ pub struct Attention {
 impl Attention {
     /// Attention of all tokens to all tokens.
     pub fn full(heads: usize) -> Self {
-        Self { heads, kv_heads: heads, causal: false, window: None, rotary: None, scale: None, soft_cap: None }
+        Self {
+            heads,
+            kv_heads: heads,
+            causal: false,
+            cross: false,
+            window: None,
+            rotary: None,
+            scale: None,
+            soft_cap: None,
+        }
     }
 }
 

@@ -42,6 +42,8 @@ pub enum ElementFunction {
     HardSigmoid,
     /// `x · sigmoid(1.702 x)`.
     QuickGelu,
+    /// A function that no family uses, by its name in another format. It is not executed.
+    Foreign(&'static str),
 }
 
 impl ElementFunction {
@@ -66,6 +68,7 @@ impl ElementFunction {
             Self::HardSwish => "hard-swish",
             Self::HardSigmoid => "hard-sigmoid",
             Self::QuickGelu => "quick-gelu",
+            Self::Foreign(name) => name,
         }
     }
 }

@@ -11,6 +11,7 @@ pub use random::random;
 pub use wanda::wanda;
 
 use briquette_core::InputView;
+use std::ops::Range;
 
 /// How weights are scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -31,9 +32,11 @@ pub struct WeightSlice<'a> {
     pub values: &'a [f32],
     /// The index of the first weight in its tensor, row-major.
     pub first: usize,
+    /// The number of rows of the tensor.
+    pub n_rows: usize,
     /// The number of inputs of each row.
     pub n_cols: usize,
-    /// Input statistics for each column, if the score needs them.
+    /// Input statistics for each column, or for each column of each channel group, if the score needs them.
     pub inputs: Option<&'a InputView>,
 }
 
@@ -56,7 +59,7 @@ impl Score {
     /// # Panics
     /// If the score needs input statistics and they are missing or have another number of columns.
     pub fn of<'a>(self, weights: WeightSlice<'a>, scratch: &'a mut Vec<f32>) -> &'a [f32] {
-        let WeightSlice { values, first, n_cols, inputs } = weights;
+        let WeightSlice { values, first, n_cols, .. } = weights;
         match self {
             Self::Magnitude => return magnitude(values),
             Self::Random(seed) => {
@@ -64,12 +67,50 @@ impl Score {
                 random(seed, first, scratch);
             }
             Self::Wanda => {
-                let inputs = inputs.expect("statistics of the inputs");
-                assert_eq!(inputs.rms.len(), n_cols, "one statistic per column");
                 scratch.resize(values.len(), 0.0);
-                wanda(values, first % n_cols.max(1), &inputs.rms, scratch);
+                for (range, rms) in weights.by_group() {
+                    let column = (first + range.start) % n_cols.max(1);
+                    wanda(&values[range.clone()], column, rms, &mut scratch[range]);
+                }
             }
         }
         scratch
+    }
+}
+
+impl<'a> WeightSlice<'a> {
+    /// Splits the weights at the borders of channel groups: ranges of weights, and the root mean squares of their inputs.
+    fn by_group(&self) -> impl Iterator<Item = (Range<usize>, &'a [f32])> {
+        let Self { values, first, n_rows, n_cols, inputs } = *self;
+        let rms = inputs.expect("statistics of the inputs").rms.as_slice();
+        let n_groups = rms.len().checked_div(n_cols).unwrap_or(0);
+        assert!(n_groups > 0 && rms.len() == n_groups * n_cols, "one statistic per column");
+        let size = if n_groups == 1 { usize::MAX } else { n_rows / n_groups * n_cols };
+        let mut start = 0;
+        std::iter::from_fn(move || {
+            let group = (first + start) / size;
+            let end = values.len().min((group + 1).saturating_mul(size) - first);
+            let range = std::mem::replace(&mut start, end)..end;
+            (!range.is_empty()).then(|| (range, &rms[group * n_cols..(group + 1) * n_cols]))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn channel_groups_are_scored_by_their_own_inputs() {
+        // Three groups of two rows and three columns.
+        let values: Vec<f32> = (0..18).map(|at| at as f32 - 9.0).collect();
+        let inputs = InputView { rms: (1..10).map(|at| at as f32).collect(), mean_square: vec![0.0; 9] };
+        let expected: Vec<f32> =
+            values.iter().enumerate().map(|(at, w)| w.abs() * inputs.rms[at / 6 * 3 + at % 3]).collect();
+        for (start, end) in [(0, 18), (0, 4), (4, 18), (5, 13), (6, 12), (17, 18), (3, 3)] {
+            let slice =
+                WeightSlice { values: &values[start..end], first: start, n_rows: 6, n_cols: 3, inputs: Some(&inputs) };
+            assert_eq!(Score::Wanda.of(slice, &mut Vec::new()), &expected[start..end], "{start}..{end}");
+        }
     }
 }

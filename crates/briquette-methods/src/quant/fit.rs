@@ -14,8 +14,27 @@ pub struct MaskedRows<'a> {
     pub n_cols: usize,
     /// One bit per weight, set if the weight is kept, [`Mask::row_bytes`] per row. `None` if all are kept.
     pub keep: Option<&'a [u8]>,
-    /// Input statistics of the columns, for ranges that use them.
-    pub inputs: Option<&'a InputView>,
+    /// Input statistics, for ranges that use them.
+    pub inputs: Option<RowInputs<'a>>,
+}
+
+/// Input statistics of some rows of a tensor.
+#[derive(Debug, Clone, Copy)]
+pub struct RowInputs<'a> {
+    /// The statistics of each column, or of each column of each channel group.
+    pub view: &'a InputView,
+    /// The index of the first of the rows in the tensor.
+    pub first_row: usize,
+    /// The number of rows of the tensor.
+    pub n_rows: usize,
+}
+
+impl RowInputs<'_> {
+    /// Returns the mean square of the input of the weight at `at`, counted from the first row.
+    fn mean_square(&self, at: usize, n_cols: usize) -> f32 {
+        let start = self.view.start_of(self.first_row + at / n_cols, [self.n_rows, n_cols]);
+        self.view.mean_square[start + at % n_cols]
+    }
 }
 
 /// A computation of scales, with buffers that are reused between calls.
@@ -78,7 +97,7 @@ impl Fitter {
         self.values.extend(kept.clone().map(|at| rows.values[at]));
         let Some(inputs) = rows.inputs else { return WeightGroup { values: &self.values, mean_square: None } };
         self.mean_square.clear();
-        self.mean_square.extend(kept.map(|at| inputs.mean_square[at % n_cols]));
+        self.mean_square.extend(kept.map(|at| inputs.mean_square(at, n_cols)));
         WeightGroup { values: &self.values, mean_square: Some(&self.mean_square) }
     }
 }
@@ -128,6 +147,29 @@ mod tests {
                 assert_eq!(fit(&weights, 12, Some(&mask), &spec).affines, expected, "{name} {grouping:?}");
             }
         }
+    }
+
+    #[test]
+    fn ranges_weigh_errors_by_the_inputs_of_the_channel_group() {
+        let mut spec = "int4".parse::<Scheme>().unwrap().weights;
+        spec.range = ScaleSearch::Weighted;
+        let weights: Vec<f32> = (0..48).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+        let view = InputView { rms: vec![0.0; 24], mean_square: (0..24).map(|i| (i * i % 7) as f32).collect() };
+        let fitted = |values: &[f32], view: &InputView, [first_row, n_rows]: [usize; 2]| {
+            let inputs = Some(RowInputs { view, first_row, n_rows });
+            let (rows, mut affines) = (MaskedRows { values, n_cols: 12, keep: None, inputs }, Vec::new());
+            let Ok(()) = Fitter::default().fit(&spec, rows, &|| Ok::<(), Infallible>(()), &mut affines);
+            affines
+        };
+        // Two groups of two rows: each equals a tensor of its own.
+        let of_group = |group: usize| {
+            let range = group * 12..(group + 1) * 12;
+            InputView { rms: view.rms[range.clone()].to_vec(), mean_square: view.mean_square[range].to_vec() }
+        };
+        let expected = [fitted(&weights[..24], &of_group(0), [0, 2]), fitted(&weights[24..], &of_group(1), [0, 2])];
+        assert_eq!(fitted(&weights, &view, [0, 4]), expected.concat());
+        assert_eq!(fitted(&weights[12..36], &view, [1, 4]), expected.concat()[1..3]);
+        assert_ne!(fitted(&weights, &view, [0, 4]), fitted(&weights, &of_group(0), [0, 4]));
     }
 
     #[test]

@@ -97,7 +97,16 @@ pub(crate) fn inverse_rows(lower: &[f64], n: usize, rows: Range<usize>) -> Vec<[
 
 /// Returns `(L·Lᵀ)⁻¹` of a factor from [`cholesky`], `[n, n]`.
 pub(crate) fn inverse(lower: &[f64], n: usize) -> Vec<f32> {
-    let mut inverse = vec![0.0; n * n];
+    inverse_as(lower, n, |value| value as f32)
+}
+
+/// Returns [`inverse`] with its elements converted.
+pub(crate) fn inverse_as<T: Copy + Default + Send>(
+    lower: &[f64],
+    n: usize,
+    convert: impl Fn(f64) -> T + Sync,
+) -> Vec<T> {
+    let mut inverse = vec![T::default(); n * n];
     inverse.par_chunks_mut(COLUMNS * n.max(1)).enumerate().for_each(|(chunk, rows)| {
         let first = chunk * COLUMNS;
         let mut columns = vec![[0.0; COLUMNS]; n];
@@ -106,10 +115,28 @@ pub(crate) fn inverse(lower: &[f64], n: usize) -> Vec<f32> {
         backward(lower, n, &mut columns);
         // The inverse is symmetric: these columns are its rows.
         for (i, row) in rows.chunks_mut(n).enumerate() {
-            row.iter_mut().zip(&columns).for_each(|(value, column)| *value = column[i] as f32);
+            row.iter_mut().zip(&columns).for_each(|(value, column)| *value = convert(column[i]));
         }
     });
     inverse
+}
+
+/// Solves `L·Lᵀ·X = B` and returns `Xᵀ`, `[m, n]`; `B` is `[n, m]`, and `L` a factor from [`cholesky`].
+pub(crate) fn solve(lower: &[f64], n: usize, values: &[f64], m: usize) -> Vec<f64> {
+    let mut solved = vec![0.0; m * n];
+    solved.par_chunks_mut(COLUMNS * n.max(1)).enumerate().for_each(|(chunk, rows)| {
+        let (first, n_rows) = (chunk * COLUMNS, rows.len() / n);
+        let mut columns = vec![[0.0; COLUMNS]; n];
+        for (column, row) in columns.iter_mut().zip(values.chunks_exact(m)) {
+            column[..n_rows].copy_from_slice(&row[first..first + n_rows]);
+        }
+        forward(lower, n, &mut columns, 0);
+        backward(lower, n, &mut columns);
+        for (i, row) in rows.chunks_mut(n).enumerate() {
+            row.iter_mut().zip(&columns).for_each(|(value, column)| *value = column[i]);
+        }
+    });
+    solved
 }
 
 /// Solves `L·X = B` in place of `B`, `[n, COLUMNS]`, whose rows before `first` are 0.

@@ -8,8 +8,10 @@ pub mod image_input;
 pub mod jsonl;
 pub mod lines;
 mod npy;
+mod pairs;
 mod scale;
 mod settings;
+pub mod sound;
 mod spec;
 mod tiles;
 
@@ -18,6 +20,8 @@ pub use arrays::Array;
 pub use image_folder::ImageFolder;
 pub use image_input::ImageInput;
 pub use lines::Sentences;
+pub use pairs::{PairSource, Pairs};
+pub use sound::SoundInput;
 pub use spec::{Data, DataSpec, Images, Normalize};
 pub use tiles::ImageTiles;
 

@@ -10,6 +10,7 @@ use briquette_formats::presence;
 enum DataKind {
     Sentences,
     Document,
+    Pairs,
     Folder,
     Array,
 }
@@ -20,17 +21,18 @@ impl DataSpec {
     /// # Errors
     /// Config, with the setting and its purpose.
     pub(super) fn check_settings(&self, task: ModelTask) -> Result<()> {
-        use DataKind::{Array, Document, Folder, Sentences};
+        use DataKind::{Array, Document, Folder, Pairs, Sentences};
         let (kind, is) = match (task, presence::is_directory(&self.path)?) {
             (ModelTask::Encoder, _) => (Sentences, "this model takes text line by line"),
             (ModelTask::Decoder, _) => (Document, "this model takes a text"),
+            (ModelTask::EncoderDecoder, _) => (Pairs, "this model takes pairs of a source and a target"),
             (ModelTask::Classifier, true) => (Folder, "the data is a folder of images"),
             (ModelTask::Classifier, false) => (Array, "the data is an array"),
         };
         let images: &[DataKind] = &[Folder, Array];
         let settings: [(&'static str, bool, &[DataKind], &str); 8] = [
             ("data.labels", self.labels.is_some(), &[Array], "gives the labels of an array"),
-            ("data.max_length", self.max_length.is_some(), &[Sentences, Document], "cuts texts"),
+            ("data.max_length", self.max_length.is_some(), &[Sentences, Document, Pairs], "cuts texts"),
             ("data.stride", self.stride.is_some(), &[Document], "lets the windows of a decoder's text overlap"),
             ("data.size", self.size.is_some(), &[Folder], "scales the images of a folder"),
             ("data.crop", self.crop.is_some(), &[Folder], "cuts the images of a folder"),
@@ -69,6 +71,8 @@ mod tests {
             (DataSpec { max_length: Some(3), ..file.clone() }, "D", ""),
             (DataSpec { stride: Some(3), ..file.clone() }, "D", ""),
             (DataSpec { stride: Some(3), ..file.clone() }, "E", "data.stride"),
+            (DataSpec { max_length: Some(3), ..file.clone() }, "P", ""),
+            (DataSpec { stride: Some(3), ..file.clone() }, "P", "data.stride"),
             (DataSpec { size: Some(3), ..file.clone() }, "C", "data.size"),
             (DataSpec { size: Some(3), crop: Some([3, 3]), strict: true, ..folder.clone() }, "C", ""),
             (DataSpec { crop: Some([3, 3]), ..file.clone() }, "D", "data.crop"),
@@ -81,6 +85,7 @@ mod tests {
             let task = match task {
                 "C" => ModelTask::Classifier,
                 "D" => ModelTask::Decoder,
+                "P" => ModelTask::EncoderDecoder,
                 _ => ModelTask::Encoder,
             };
             match spec.check_settings(task) {

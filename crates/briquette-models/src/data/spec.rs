@@ -1,6 +1,6 @@
 //! Evaluation data as a recipe describes it, and the opened data.
 
-use super::{ArrayImages, ImageFolder, ImageInput, ImageTiles, Sentences, Split, empty, read_prose};
+use super::{ArrayImages, ImageFolder, ImageInput, ImageTiles, Pairs, Sentences, Split, empty, read_prose};
 use crate::ModelTask;
 use briquette_core::{Error, Remedy, Result};
 use briquette_formats::presence;
@@ -12,7 +12,8 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DataSpec {
-    /// Text lines or `.jsonl` for encoders; a text file for decoders; a folder of classes or arrays for classifiers.
+    /// Text lines or `.jsonl` for encoders; a text file for decoders; a folder of classes or arrays for classifiers; `.jsonl`
+    /// with pairs for encoder-decoders.
     pub path: PathBuf,
     /// File of labels if `path` is an array; by default, labels are read from the same file.
     pub labels: Option<PathBuf>,
@@ -54,6 +55,8 @@ pub enum Data {
     Images(Arc<Images>),
     /// For decoders.
     Document(Arc<str>),
+    /// For encoder-decoders.
+    Pairs(Arc<Pairs>),
 }
 
 /// Images from a folder or an array.
@@ -95,6 +98,11 @@ impl DataSpec {
                 Ok(Data::Sentences(Arc::new(Sentences::read_jsonl(path)?)))
             }
             (ModelTask::Encoder, false) => Ok(Data::Sentences(Arc::new(Sentences::read_lines(path)?))),
+            (ModelTask::EncoderDecoder, false) if is_jsonl(path) => Ok(Data::Pairs(Arc::new(Pairs::read_jsonl(path)?))),
+            (ModelTask::EncoderDecoder, false) => {
+                let message = "this model takes pairs: .jsonl with {\"source\": .., \"target\": ..} in each line";
+                Err(Error::config(message).at(path.display()))
+            }
             (ModelTask::Decoder, false) => {
                 let text =
                     if is_jsonl(path) { Sentences::read_jsonl(path)?.texts.join("\n\n") } else { read_prose(path)? };

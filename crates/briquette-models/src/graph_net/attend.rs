@@ -1,8 +1,7 @@
 //! Attention of a graph: with or without a mask, grouped heads, rotary positions, windows and cached keys.
 
-use super::frequencies::{amplitude, inverse_frequencies};
 use super::steps::AttentionCall;
-use crate::attention::{attend_causally, attend_to_kept, attend_to_tokens, merge_heads, split_heads};
+use crate::attention::{attend_causally, attend_to_kept, attend_to_source, attend_to_tokens, merge_heads, split_heads};
 use crate::cache::KeyValues;
 use crate::layers::Dropout;
 use crate::rope::Rotation;
@@ -14,14 +13,24 @@ use burn::tensor::{Bool, DType, Tensor};
 /// The tokens of a run, for attention.
 #[derive(Default)]
 pub(super) struct RunTokens<'a> {
-    /// True at padding tokens `[batch, length]`.
+    /// True at padding tokens `[batch, length]`; of an encoder-decoder, at those of the source.
     pub(super) padding: Option<Tensor<2, Bool>>,
     /// The position of each token; the same for every sequence unless keys and values are cached.
     pub(super) positions: Vec<usize>,
     /// Keys and values of earlier tokens, one cache for each sequence.
     pub(super) caches: Option<&'a mut [KeyValues]>,
+    /// Probabilities and values of each attention so far, if the caller wants them.
+    pub(super) taps: Option<Vec<AttentionTap>>,
     /// The angles of each rotary setting so far.
     rotations: Vec<(Rotary, usize, Rotation)>,
+}
+
+/// What an attention layer computed.
+pub(super) struct AttentionTap {
+    /// Probabilities before dropout, `[batch, heads, length, length]`.
+    pub(super) probabilities: Tensor<4>,
+    /// Values, `[batch, length, key-value heads · width]`.
+    pub(super) values: Tensor<3>,
 }
 
 impl RunTokens<'_> {
@@ -45,13 +54,13 @@ impl RunTokens<'_> {
         let known = self.rotations.iter().position(|(known, of, _)| known == rotary && *of == width);
         let at = known.unwrap_or_else(|| {
             let n_tokens = self.positions.iter().max().map_or(0, |last| last + 1);
-            let frequencies = inverse_frequencies(rotary, width, n_tokens);
+            let frequencies = rotary.inverse_frequencies(width, n_tokens);
             let rotation = Rotation::new(&frequencies, self.positions.iter().copied());
             self.rotations.push((rotary.clone(), width, rotation));
             self.rotations.len() - 1
         });
         let turned = self.rotations[at].2.apply(x, heads);
-        match amplitude(rotary) {
+        match rotary.amplitude() {
             1.0 => turned,
             amplitude => turned * amplitude,
         }
@@ -77,20 +86,28 @@ pub(super) fn attend(
     };
     let q = if tokens.caches.is_some() { scaled_for_cache(q, call) } else { q };
     if let Some(caches) = tokens.caches.as_deref_mut() {
+        if settings.cross {
+            return attend_to_source(q, heads, call.place, caches);
+        }
         let rule = ScoreRule { window: settings.window, soft_cap: settings.soft_cap.map(|cap| cap as f32) };
-        return attend_to_kept([q, k, v], [heads, kv_heads], rule, call.place, caches);
+        return attend_to_kept([q, k, v], bias, [heads, kv_heads], rule, call.place, caches);
+    }
+    if let Some(taps) = &mut tokens.taps {
+        let probabilities = probabilities([q, k], bias, call, tokens.padding.clone());
+        taps.push(AttentionTap { probabilities: probabilities.clone(), values: v.clone() });
+        return weighted_sum(probabilities, v, call, dropout);
     }
     let length = q.dims()[1];
     let is_windowed = settings.window.is_some_and(|window| window < length);
-    if bias.is_some() || is_windowed || !call.has_usual_scores() {
-        return plain([q, k, v], bias, call, tokens.padding.clone(), dropout);
+    if bias.is_some() || is_windowed || settings.cross || !call.has_usual_scores() {
+        return weighted_sum(probabilities([q, k], bias, call, tokens.padding.clone()), v, call, dropout);
     }
     if settings.causal {
         return attend_causally([q, k, v], heads, kv_heads);
     }
     let padding = tokens.padding.clone().unwrap_or_else(|| no_padding(&q));
     if heads != kv_heads {
-        return plain([q, k, v], None, call, Some(padding), dropout);
+        return weighted_sum(probabilities([q, k], None, call, Some(padding)), v, call, dropout);
     }
     attend_to_tokens([q, k, v], heads, padding, dropout)
 }
@@ -111,21 +128,13 @@ pub(super) fn no_padding(x: &Tensor<3>) -> Tensor<2, Bool> {
     Tensor::<2>::zeros([batch, length], &x.device()).greater_elem(0.5)
 }
 
-/// Computes `softmax(q kᵀ / √width + bias) v` by burn's operations, with every mask of the settings.
-fn plain(
-    qkv: [Tensor<3>; 3],
-    bias: Option<Tensor<4>>,
-    call: &AttentionCall,
-    padding: Option<Tensor<2, Bool>>,
-    dropout: &Dropout,
-) -> Tensor<3> {
-    let [q, k, v] = qkv;
-    let probabilities = dropout.forward(probabilities([q, k], bias, call, padding));
+/// Computes `dropout(probabilities) · v`, `[batch, length, heads · width]`.
+fn weighted_sum(probabilities: Tensor<4>, v: Tensor<3>, call: &AttentionCall, dropout: &Dropout) -> Tensor<3> {
     let (heads, kv_heads) = (call.settings.heads, call.settings.kv_heads);
-    merge_heads(probabilities.matmul(repeated(split_heads(v, kv_heads), heads / kv_heads)))
+    merge_heads(dropout.forward(probabilities).matmul(repeated(split_heads(v, kv_heads), heads / kv_heads)))
 }
 
-/// Computes attention probabilities `[batch, heads, length, length]`; rows sum to 1.
+/// Computes `softmax(q kᵀ / √width + bias)` with every mask of the settings, `[batch, heads, length, keys]`.
 pub(super) fn probabilities(
     [q, k]: [Tensor<3>; 2],
     bias: Option<Tensor<4>>,
@@ -135,6 +144,7 @@ pub(super) fn probabilities(
     let settings = &call.settings;
     let (heads, kv_heads) = (settings.heads, settings.kv_heads);
     let ([batch, length, _], device) = (q.dims(), q.device());
+    let n_keys = k.dims()[1];
     let (q, k) = (split_heads(q, heads), repeated(split_heads(k, kv_heads), heads / kv_heads));
     let scores = q.matmul(k.transpose());
     let mut scores = match settings.scale {
@@ -157,7 +167,7 @@ pub(super) fn probabilities(
         scores = scores.mask_fill(hidden.expand([batch, heads, length, length]), unseen);
     }
     if let Some(padding) = padding.filter(|_| !settings.causal) {
-        let padding = padding.reshape([batch, 1, 1, length]).expand([batch, heads, length, length]);
+        let padding = padding.reshape([batch, 1, 1, n_keys]).expand([batch, heads, length, n_keys]);
         scores = scores.mask_fill(padding, unseen);
     }
     softmax(scores, 3)

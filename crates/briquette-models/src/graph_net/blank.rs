@@ -10,7 +10,7 @@ use crate::fresh::Initial;
 use crate::low_rank::make_room;
 use briquette_core::{Error, OutputAxis, Result, shown_path};
 use briquette_formats::{Checkpoint, TensorSource};
-use briquette_graph::op::Composite;
+use briquette_graph::op::{Composite, Primitive};
 use briquette_graph::{Config, Extents, Family, Graph, Headers, InputSource, Op, Operand, ValueId, family_of};
 use briquette_nn::{NameMap, load_compressed, load_into};
 use burn::tensor::Device;
@@ -135,12 +135,15 @@ impl GraphNet {
 
     /// Like [`of_graph`](Self::of_graph), with how weights are drawn, and the longest text.
     pub(super) fn with_initial(
-        graph: Graph,
+        mut graph: Graph,
         initial: Initial,
         max_tokens: Option<usize>,
         device: &Device,
     ) -> Result<(Self, NameMap)> {
-        let shapes = graph.lower()?.shapes;
+        let mut shapes = graph.lower()?.shapes;
+        shrink_to_fit(&mut graph);
+        shapes.iter_mut().for_each(Vec::shrink_to_fit);
+        shapes.shrink_to_fit();
         // The first output of text networks is their hidden state or their logits; others are heads.
         let takes_images = graph.inputs.iter().any(|input| input.source == InputSource::Images);
         let output = if takes_images { graph.outputs.last() } else { graph.outputs.first() };
@@ -158,11 +161,25 @@ impl GraphNet {
     }
 }
 
-/// Returns the longest text: an example with more tokens is cut to it.
+/// Frees the memory that the lists of a graph reserve for further entries.
+fn shrink_to_fit(graph: &mut Graph) {
+    for node in &mut graph.nodes {
+        node.inputs.shrink_to_fit();
+        node.outputs.shrink_to_fit();
+    }
+    graph.weights.iter_mut().for_each(|weight| weight.shape.0.shrink_to_fit());
+    graph.nodes.shrink_to_fit();
+    graph.values.shrink_to_fit();
+    graph.weights.shrink_to_fit();
+}
+
+/// Returns the longest text, or the longest target of an encoder-decoder: an example with more tokens is cut to it.
 pub(super) fn max_tokens(family: &Family, headers: &Headers, config: &Config) -> Result<Option<usize>> {
     const MANY: usize = 1 << 20;
     let graph = family.graph(headers, config, Extents { batch: 1, tokens: MANY, ..EXAMPLE })?;
-    let ids = graph.inputs.into_iter().find(|input| input.source == InputSource::TokenIds);
+    // The target of an encoder-decoder has a limit of its own.
+    let ids = |source| graph.inputs.iter().find(|input| input.source == source);
+    let ids = ids(InputSource::TargetIds).or_else(|| ids(InputSource::TokenIds));
     Ok(ids.and_then(|ids| ids.shape.get(1).copied()).filter(|tokens| *tokens < MANY))
 }
 
@@ -201,13 +218,17 @@ fn turned_weight(graph: &Graph, node: usize) -> Option<&str> {
 }
 
 /// Returns the input of the layer that computes the output from hidden states: the last linear layer.
+///
+/// Functions of each logit may follow it, such as BART's bias.
 fn last_state(graph: &Graph, output: ValueId) -> ValueId {
-    let maker = graph.nodes.iter().find(|node| node.outputs.contains(&output));
-    match maker {
-        Some(node) if node.op == Op::Composite(Composite::Linear) => match node.inputs[0] {
-            Operand::Value(value) => value,
-            Operand::Weight(_) => output,
-        },
-        _ => output,
+    let mut value = output;
+    loop {
+        let Some(node) = graph.nodes.iter().find(|node| node.outputs.contains(&value)) else { return output };
+        let mut inputs = node.values().map(|(_, value)| value);
+        match (&node.op, inputs.next(), inputs.next()) {
+            (Op::Composite(Composite::Linear), Some(input), None) => return input,
+            (Op::Primitive(Primitive::Elementwise(_) | Primitive::Scale(_)), Some(input), None) => value = input,
+            _ => return output,
+        }
     }
 }

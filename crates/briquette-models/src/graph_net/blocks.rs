@@ -16,49 +16,6 @@ use burn::tensor::{Bool, Device, Int, Tensor};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A network whose blocks can run one at a time.
-pub trait Blocks {
-    /// Returns the number of blocks.
-    fn n_blocks(&self) -> usize;
-
-    /// Returns the paths of a block's modules, such as `model.layers.3`; one path if all are below it.
-    fn block_paths(&self, index: usize) -> Vec<String>;
-
-    /// Returns the first block's input.
-    fn enter(&self, inputs: &RunInputs) -> BlockState;
-
-    /// Returns the output of a block. Of the inputs, text is needed, and images are not.
-    fn block(&self, index: usize, state: BlockState, inputs: &RunInputs) -> BlockState;
-
-    /// Passes the layer inputs of a block to probes. The output of the last layer need not be computed.
-    fn only_show(&self, index: usize, state: BlockState, inputs: &RunInputs) {
-        drop(self.block(index, state, inputs));
-    }
-
-    /// Maps the output of the last block to the last hidden state, or to a classifier's logits.
-    fn leave(&self, state: BlockState) -> AnyTensor;
-
-    /// Returns the paths of modules that are needed only after the last block: norm, head.
-    fn exit_paths(&self) -> Vec<String> {
-        Vec::new()
-    }
-
-    /// Returns whether the embedding is needed again after the last block, as a tied head.
-    fn exit_needs_entry(&self) -> bool {
-        false
-    }
-
-    /// Returns the paths of convolutions with several groups, whose inputs probes do not observe.
-    fn grouped_paths(&self) -> Vec<String> {
-        Vec::new()
-    }
-
-    /// Returns the elements that a block computes for each element of its input. `None` if not known.
-    fn growth(&self, _index: usize) -> Option<f64> {
-        None
-    }
-}
-
 impl GraphNet {
     /// Maps images `[batch, channels, height, width]` to logits `[batch, classes]`.
     ///
@@ -95,11 +52,6 @@ impl GraphNet {
     /// Returns the network as a decoder.
     pub fn as_decoder(&self) -> &dyn Decoder {
         self
-    }
-
-    /// Returns the network as a sequence of blocks.
-    pub fn as_blocks(&self) -> Option<&dyn Blocks> {
-        Some(self)
     }
 
     /// Returns the number of layers that a student can choose from; `None` if layers cannot be chosen.
@@ -174,12 +126,15 @@ impl GraphNet {
     }
 }
 
-impl Blocks for GraphNet {
-    fn n_blocks(&self) -> usize {
+/// A sequence of blocks that can run one at a time. A network without blocks is one block.
+impl GraphNet {
+    /// Returns the number of blocks.
+    pub fn n_blocks(&self) -> usize {
         self.outline.cuts.len()
     }
 
-    fn block_paths(&self, index: usize) -> Vec<String> {
+    /// Returns the paths of a block's modules, such as `model.layers.3`; one path if all are below it.
+    pub fn block_paths(&self, index: usize) -> Vec<String> {
         let cuts = &self.outline.cuts;
         let paths = self.layer_paths(cuts.nodes(index));
         let Some(name) = cuts.name(index) else { return paths.into_iter().map(str::to_string).collect() };
@@ -193,28 +148,33 @@ impl Blocks for GraphNet {
         std::iter::once(name.to_string()).chain(others).collect()
     }
 
-    fn enter(&self, inputs: &RunInputs) -> BlockState {
+    /// Returns the first block's input.
+    pub fn enter(&self, inputs: &RunInputs) -> BlockState {
         BlockState(self.run(inputs, self.outline.cuts.state(0)))
     }
 
-    fn block(&self, index: usize, state: BlockState, inputs: &RunInputs) -> BlockState {
+    /// Returns the output of a block. Of the inputs, text is needed, and images are not.
+    pub fn block(&self, index: usize, state: BlockState, inputs: &RunInputs) -> BlockState {
         let (run, program) = self.block_run(index, state, inputs);
         BlockState(run.finish(&program))
     }
 
-    fn only_show(&self, index: usize, state: BlockState, inputs: &RunInputs) {
+    /// Passes the layer inputs of a block to probes, without computing the output of its last layer.
+    pub fn observe_block(&self, index: usize, state: BlockState, inputs: &RunInputs) {
         let (run, program) = self.block_run(index, state, inputs);
-        run.only_show(&program);
+        run.observe(&program);
     }
 
-    fn leave(&self, state: BlockState) -> AnyTensor {
+    /// Maps the output of the last block to the last hidden state, or to a classifier's logits.
+    pub fn leave(&self, state: BlockState) -> AnyTensor {
         let cuts = &self.outline.cuts;
         let given = cuts.state(cuts.len()).iter().copied().zip(state.0).collect();
         let last = if self.takes_images() { self.outline.output } else { self.outline.last_state };
         self.begin(given, RunTokens::default()).finish(&self.exit_program(last)).remove(0)
     }
 
-    fn exit_paths(&self) -> Vec<String> {
+    /// Returns the paths of modules that are needed only after the last block: norm, head.
+    pub fn exit_paths(&self) -> Vec<String> {
         let graph = self.graph();
         let program = self.exit_program(self.outline.output);
         let layers = program.steps.iter().flat_map(|step| step.layers());
@@ -223,17 +183,23 @@ impl Blocks for GraphNet {
         shown.filter(|path| !is_table(path)).collect()
     }
 
-    fn exit_needs_entry(&self) -> bool {
+    /// Returns whether the embedding is needed again after the last block, as a tied head.
+    pub fn exit_needs_entry(&self) -> bool {
         let program = self.exit_program(self.outline.output);
         program.steps.iter().any(|step| matches!(step.call, super::steps::GraphCall::Head(..)))
     }
 
-    fn grouped_paths(&self) -> Vec<String> {
-        let is_grouped = |layer: &GraphLayer| matches!(layer, GraphLayer::Conv2d(conv) if conv.groups > 1);
-        self.layers.0.iter().filter(|(_, layer)| is_grouped(layer)).map(|(path, _)| path.clone()).collect()
+    /// Returns the paths of convolutions with several channel groups, and their numbers of groups.
+    pub fn channel_groups(&self) -> Vec<(String, usize)> {
+        let groups = |(path, layer): &(String, GraphLayer)| match layer {
+            GraphLayer::Conv2d(conv) if conv.groups > 1 => Some((path.clone(), conv.groups)),
+            _ => None,
+        };
+        self.layers.0.iter().filter_map(groups).collect()
     }
 
-    fn growth(&self, index: usize) -> Option<f64> {
+    /// Returns the elements that a block computes for each element of its input. `None` for an empty input.
+    pub fn growth(&self, index: usize) -> Option<f64> {
         let [before, computed] = self.outline.cuts.n_elements(self.graph(), &self.outline.shapes, index);
         (before > 0).then(|| computed as f64 / before as f64)
     }

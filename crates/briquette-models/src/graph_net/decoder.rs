@@ -18,7 +18,7 @@ pub trait Decoder {
     /// Returns the size of the vocabulary.
     fn vocab_size(&self) -> usize;
 
-    /// Returns the longest sequence in tokens.
+    /// Returns the longest sequence in tokens; the longest target of an encoder-decoder.
     fn max_positions(&self) -> usize;
 
     /// Creates an empty key-value cache for one sequence.
@@ -56,13 +56,17 @@ impl Decoder for GraphNet {
             }
             _ => None,
         });
-        KeyValues::new(kind, attentions)
+        KeyValues::new(kind, attentions).counted_by(self.first_own_attention())
     }
 
     fn next_state(&self, tokens: Tensor<2, Int>, caches: &mut [KeyValues]) -> Tensor<3> {
         assert_eq!(tokens.dims()[0], caches.len(), "a cache for each sequence");
-        let inputs = RunInputs::after(tokens, caches);
-        let given = inputs.values(self.graph());
+        let inputs = match self.is_encoder_decoder() {
+            true => RunInputs::target_after(tokens, caches),
+            false => RunInputs::after(tokens, caches),
+        };
+        let mut given = inputs.values(self.graph());
+        given.extend(self.cached_source());
         let names: Vec<ValueId> = given.iter().map(|(value, _)| *value).collect();
         let program = self.outline.program(&names, &[self.outline.last_state]);
         let mut tokens = inputs.attention();

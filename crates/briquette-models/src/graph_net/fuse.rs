@@ -138,5 +138,5 @@ fn value_of(source: &StepInput) -> Option<ValueId> {
 
 /// Returns a step with the outputs of the last step that it replaces.
 fn fused_step(call: GraphCall, inputs: Vec<StepInput>, last: &GraphStep) -> GraphStep {
-    GraphStep { call, inputs, outputs: last.outputs.clone(), frees: Vec::new(), drops: false }
+    GraphStep { call, inputs, outputs: last.outputs.clone(), drops: false }
 }

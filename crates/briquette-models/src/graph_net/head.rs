@@ -16,12 +16,17 @@ impl GraphNet {
         let (graph, output) = (self.graph(), self.outline.output);
         let message = match task {
             ModelTask::Encoder => return Ok(()),
-            ModelTask::Decoder => {
+            ModelTask::Decoder | ModelTask::EncoderDecoder => {
                 let n_scores = self.output_width();
                 if vocabulary(graph).is_some_and(|words| n_scores >= words) {
                     return Ok(());
                 }
-                "it has no head over the vocabulary; expected a language model; save it as ...ForCausalLM"
+                match task {
+                    ModelTask::Decoder => {
+                        "it has no head over the vocabulary; expected a language model; save it as ...ForCausalLM"
+                    }
+                    _ => "it has no head over the vocabulary; save it as ...ForConditionalGeneration",
+                }
             }
             ModelTask::Classifier if is_of_classes(graph, output) => return Ok(()),
             ModelTask::Classifier => "it has no classifier; save it as ...ForImageClassification",

@@ -6,6 +6,6 @@ use briquette_graph::Config;
 pub(crate) use briquette_graph::GraphHeaders;
 
 /// Reads config.json; an absent file has no keys.
-pub(super) fn config_of(checkpoint: &Checkpoint) -> Result<Config> {
+pub(crate) fn config_of(checkpoint: &Checkpoint) -> Result<Config> {
     Config::parse(model_config::read(checkpoint)?.as_deref())
 }

@@ -2,10 +2,10 @@
 
 use super::blank::{EXAMPLE, max_tokens};
 use super::headers::{GraphHeaders, config_of};
-use super::preprocessor::{PREPROCESSOR, Preprocessor};
+use super::preprocessor::{PREPROCESSOR, Preprocessor, SoundPreprocessor};
 use crate::Input;
 use crate::config::Folder;
-use crate::data::ImageInput;
+use crate::data::{ImageInput, SoundInput};
 use crate::text::Pooling;
 use briquette_core::{Error, Result, shown_path};
 use briquette_formats::Checkpoint;
@@ -47,6 +47,10 @@ impl InputOf<'_> {
         let message = "the network takes neither text nor images";
         let vocabulary = vocabulary(&graph).ok_or_else(|| Error::config(message))?;
         let max_positions = max_tokens(self.family, self.headers, self.config)?.unwrap_or(usize::MAX);
+        if graph.inputs.iter().any(|input| input.source == InputSource::TargetIds) {
+            let sound = sound_shape(&graph).map(|[mels, frames]| self.sound_input(mels, frames)).transpose()?;
+            return Input::pair(&self.folder, vocabulary, max_positions, USUAL, sound);
+        }
         let input = Input::text(&self.folder, vocabulary, max_positions, USUAL)?;
         self.check_dense(&graph, &input)?;
         Ok(input)
@@ -97,6 +101,32 @@ impl InputOf<'_> {
         Ok(Input::Images(input))
     }
 
+    /// Returns how sounds are read: by the file of the model, or else as Whisper does.
+    fn sound_input(&self, mels: usize, frames: usize) -> Result<SoundInput> {
+        let usual = SoundInput::new(mels, frames);
+        let Some(file) = self.folder.read::<SoundPreprocessor>(PREPROCESSOR)? else { return Ok(usual) };
+        let found = SoundInput {
+            n_mels: file.feature_size.unwrap_or(mels),
+            n_fft: file.n_fft.unwrap_or(usual.n_fft),
+            hop: file.hop_length.unwrap_or(usual.hop),
+            rate: file.sampling_rate.unwrap_or(usual.rate),
+            ..usual
+        };
+        let is_sound = found.n_mels == mels
+            && found.n_fft.is_multiple_of(4)
+            && (4..=1 << 16).contains(&found.n_fft)
+            && (1..=1 << 16).contains(&found.hop)
+            && found.rate > 0;
+        if is_sound {
+            return Ok(found);
+        }
+        let message = format!(
+            "found {} bands, frames of {} samples every {} at {} Hz, expected {mels} bands and frames of a multiple of 4",
+            found.n_mels, found.n_fft, found.hop, found.rate
+        );
+        Err(Error::input(format!("{message}; correct it")).at(self.folder.file(PREPROCESSOR).display()))
+    }
+
     /// Returns the smallest side of an image that every layer of the network accepts.
     fn least_side(&self) -> usize {
         let fits = |side: usize| self.graph(Extents { image: [side; 2], ..EXAMPLE }).is_ok();
@@ -130,9 +160,16 @@ fn image_shape(graph: &Graph) -> Option<&[usize]> {
     Some(images.shape.as_slice())
 }
 
+/// Returns the bands and frames of the sounds that a graph takes.
+fn sound_shape(graph: &Graph) -> Option<[usize; 2]> {
+    let sounds = graph.inputs.iter().find(|input| input.source == InputSource::SoundFeatures)?;
+    sounds.shape.get(1..)?.try_into().ok()
+}
+
 /// Returns the rows of the table that token ids look up.
 pub(super) fn vocabulary(graph: &Graph) -> Option<usize> {
-    let ids = graph.inputs.iter().find(|input| input.source == InputSource::TokenIds)?.value;
+    let ids = |source| graph.inputs.iter().find(|input| input.source == source);
+    let ids = ids(InputSource::TokenIds).or_else(|| ids(InputSource::TargetIds))?.value;
     let is_lookup = |node: &&briquette_graph::Node| {
         node.op == Op::Composite(Composite::Embedding) && node.inputs.get(1) == Some(&Operand::Value(ids))
     };

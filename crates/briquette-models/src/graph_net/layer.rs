@@ -3,8 +3,10 @@
 use crate::fresh::Initial;
 use crate::layers::{BatchNorm, BatchNormConfig, Conv2d, Conv2dConfig, Embedding};
 use crate::layers::{LayerNorm, LayerNormConfig, Linear, RmsNorm, RmsNormConfig};
+use briquette_graph::op::ConvSettings;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::nn::PaddingConfig2d;
+use burn::nn::conv::{Conv1d, Conv1dConfig};
+use burn::nn::{PaddingConfig1d, PaddingConfig2d};
 use burn::tensor::{Device, Tensor};
 
 use super::value::AnyTensor;
@@ -15,6 +17,7 @@ use super::value::AnyTensor;
 pub(super) enum GraphLayer {
     Linear(Linear),
     Embedding(Embedding),
+    Conv1d(Conv1d),
     Conv2d(Conv2d),
     LayerNorm(LayerNorm),
     RmsNorm(RmsNorm),
@@ -31,6 +34,7 @@ macro_rules! with_module {
         match $layer {
             GraphLayer::Linear($module) => $body,
             GraphLayer::Embedding($module) => $body,
+            GraphLayer::Conv1d($module) => $body,
             GraphLayer::Conv2d($module) => $body,
             GraphLayer::LayerNorm($module) => $body,
             GraphLayer::RmsNorm($module) => $body,
@@ -49,6 +53,7 @@ macro_rules! map_module {
         match $layer {
             GraphLayer::Linear($module) => GraphLayer::Linear($body),
             GraphLayer::Embedding($module) => GraphLayer::Embedding($body),
+            GraphLayer::Conv1d($module) => GraphLayer::Conv1d($body),
             GraphLayer::Conv2d($module) => GraphLayer::Conv2d($body),
             GraphLayer::LayerNorm($module) => GraphLayer::LayerNorm($body),
             GraphLayer::RmsNorm($module) => GraphLayer::RmsNorm($body),
@@ -115,6 +120,23 @@ impl GraphLayer {
         Self::Conv2d(initial.conv(config, device))
     }
 
+    /// Creates a convolution of a weight `[out, in / groups, frames]`.
+    pub(super) fn conv1d(
+        [n_out, n_in, size]: [usize; 3],
+        settings: &ConvSettings,
+        has_bias: bool,
+        device: &Device,
+    ) -> Self {
+        let padding = settings.padding[0];
+        let config = Conv1dConfig::new(n_in * settings.groups, n_out, size)
+            .with_stride(settings.stride[0])
+            .with_dilation(settings.dilation[0])
+            .with_padding(PaddingConfig1d::Explicit(padding, padding))
+            .with_groups(settings.groups)
+            .with_bias(has_bias);
+        Self::Conv1d(config.init(device))
+    }
+
     pub(super) fn layer_norm(width: usize, eps: f64, has_bias: bool, device: &Device) -> Self {
         Self::LayerNorm(LayerNormConfig::new(width).with_epsilon(eps).with_bias(has_bias).init(device))
     }
@@ -146,6 +168,7 @@ impl GraphLayer {
         match self {
             Self::Linear(layer) => layer.weight.val().transpose().into(),
             Self::Embedding(layer) => layer.weight.val().into(),
+            Self::Conv1d(layer) => layer.weight.val().into(),
             Self::Conv2d(layer) => layer.weight.val().into(),
             Self::LayerNorm(layer) => layer.gamma.val().into(),
             Self::RmsNorm(layer) => layer.gamma.val().into(),

@@ -11,7 +11,7 @@ use burn::tensor::Device;
 pub(super) struct NamedLayers(pub(super) Vec<(String, GraphLayer)>);
 
 /// The name of the struct that visitors see around layers.
-pub(super) const CONTAINER: &str = "Struct:GraphNet";
+pub(super) const CONTAINER: &str = briquette_nn::module::NAMED_LAYERS;
 
 impl NamedLayers {
     fn each(self, mut map: impl FnMut(GraphLayer) -> GraphLayer) -> Self {

@@ -25,6 +25,15 @@ pub(super) struct Preprocessor {
     image_std: Option<Vec<f32>>,
 }
 
+/// The keys that determine how sounds are prepared.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct SoundPreprocessor {
+    pub(super) feature_size: Option<usize>,
+    pub(super) n_fft: Option<usize>,
+    pub(super) hop_length: Option<usize>,
+    pub(super) sampling_rate: Option<u32>,
+}
+
 /// A size in one of the forms that transformers writes.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(untagged)]

@@ -1,6 +1,7 @@
 //! Programs: the steps that compute some values of a graph from others.
 
 use super::fuse;
+use super::slots::ValueSlots;
 use super::steps::{AttentionCall, ExpertsCall, GraphCall, GraphStep, StepInput};
 use super::weights::LayerIndex;
 use briquette_graph::op::{Composite, Primitive};
@@ -11,7 +12,8 @@ use std::collections::BTreeSet;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct GraphProgram {
     pub(super) steps: Vec<GraphStep>,
-    pub(super) wanted: Vec<ValueId>,
+    /// Where each step's inputs and outputs are.
+    pub(super) slots: ValueSlots,
 }
 
 impl GraphProgram {
@@ -34,22 +36,8 @@ impl GraphProgram {
         for step in &mut steps {
             step.drops = step.outputs.iter().any(|output| dropped.contains(output));
         }
-        let mut program = Self { steps, wanted: wanted.to_vec() };
-        program.free_values();
-        program
-    }
-
-    /// Frees each value after its last use.
-    fn free_values(&mut self) {
-        let mut later: BTreeSet<ValueId> = self.wanted.iter().copied().collect();
-        for step in self.steps.iter_mut().rev() {
-            let used = step.inputs.iter().filter_map(|source| match source {
-                StepInput::Value(value) => Some(*value),
-                StepInput::Layer(_) => None,
-            });
-            let all: BTreeSet<ValueId> = used.chain(step.outputs.iter().copied()).collect();
-            step.frees = all.into_iter().filter(|value| later.insert(*value)).collect();
-        }
+        let slots = ValueSlots::of(&steps, given, wanted);
+        Self { steps, slots }
     }
 }
 
@@ -89,13 +77,7 @@ fn step(node: &Node, shapes: &[Vec<usize>], layers: &LayerIndex, place: usize) -
         Operand::Value(value) => StepInput::Value(*value),
         Operand::Weight(_) => StepInput::Layer(layers.of_operand(operand)),
     };
-    GraphStep {
-        call,
-        inputs: operands.iter().map(source).collect(),
-        outputs: node.outputs.clone(),
-        frees: Vec::new(),
-        drops: false,
-    }
+    GraphStep { call, inputs: operands.iter().map(source).collect(), outputs: node.outputs.clone(), drops: false }
 }
 
 /// Returns the call of a composite, and how many of its inputs are no weights of the layer.
@@ -143,21 +125,8 @@ fn primitive_call(primitive: &Primitive, from: &[usize]) -> GraphCall {
     let from = from.to_vec();
     match primitive {
         Primitive::Elementwise(function) => GraphCall::Function(*function),
-        Primitive::MatMul { transpose_b } => GraphCall::MatMul { transpose_b: *transpose_b },
         Primitive::Reshape(to) => GraphCall::Reshape { from, to: to.clone() },
-        Primitive::Transpose(permutation) => GraphCall::Transpose(permutation.clone()),
         Primitive::Expand(to) => GraphCall::Expand { from, to: to.clone() },
-        Primitive::Split { axis, sizes } => GraphCall::Split { axis: *axis, sizes: sizes.clone() },
-        Primitive::Slice { axis, start, len } => GraphCall::Slice { axis: *axis, start: *start, len: *len },
-        Primitive::Concat { axis } => GraphCall::Concat { axis: *axis },
-        Primitive::Scale(factor) => GraphCall::Scale(*factor),
-        Primitive::Pad { before, after } => GraphCall::Pad { before: before.clone(), after: after.clone() },
-        Primitive::PadSame { size, stride } => GraphCall::PadSame { size: size.clone(), stride: stride.clone() },
-        Primitive::Reduce { axes, kind } => GraphCall::Reduce { axes: axes.clone(), kind: *kind },
-        Primitive::Pool(window) => GraphCall::Pool(window.clone()),
-        Primitive::AdaptivePool(size) => GraphCall::AdaptivePool([size[0], size[1]]),
-        Primitive::Softmax { axis } => GraphCall::Softmax { axis: *axis },
-        // The index of layers refuses graphs with these.
-        _ => unreachable!("refused before"),
+        other => GraphCall::Primitive(other.clone()),
     }
 }

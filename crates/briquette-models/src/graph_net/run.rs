@@ -1,42 +1,42 @@
 //! Runs the steps of a program.
 
-use super::attend::{RunTokens, attend, no_padding};
+use super::attend::{AttentionTap, RunTokens, attend, no_padding};
 use super::dropout::GraphDropout;
 use super::experts::experts;
-use super::functions::{
-    apply, elementwise, expand, pad, pad_same, pool, prepend_tokens, reduce, reshape, split, split_heads,
-};
+use super::functions::{apply, elementwise, expand, prepend_tokens, reshape, split, split_heads};
 use super::layer::GraphLayer;
 use super::named_layers::NamedLayers;
+use super::primitives::apply_primitive;
 use super::program::GraphProgram;
-use super::steps::{AfterNorm, AttentionCall, ExpertsCall, GraphCall, GraphStep, StepInput};
+use super::slots::{SlotInput, StepSlots};
+use super::steps::{AfterNorm, AttentionCall, ExpertsCall, GraphCall, GraphStep};
 use super::value::{AnyTensor, BinaryFunction, with_tensor};
 use crate::layers::{Linear, Then, feed_forward, normed, self_attention};
 use briquette_graph::ValueId;
-use briquette_graph::op::ElementFunction;
+use briquette_graph::op::{ElementFunction, Primitive};
 use briquette_ops::compressed::FeedForwardActivation;
 use briquette_ops::fused::swiglu;
 use burn::tensor::Tensor;
-use burn::tensor::module::adaptive_avg_pool2d;
-use std::collections::BTreeMap;
 
 /// The state of a run.
 pub(super) struct GraphRun<'a> {
     layers: &'a NamedLayers,
     dropout: &'a GraphDropout,
-    values: BTreeMap<ValueId, AnyTensor>,
+    /// The values by their slots in the program.
+    values: Vec<Option<AnyTensor>>,
     pub(super) tokens: RunTokens<'a>,
 }
 
 impl<'a> GraphRun<'a> {
-    /// Begins a run from given values.
+    /// Begins a run from the values that its program is given, in the same order.
     pub(super) fn new(
         layers: &'a NamedLayers,
         dropout: &'a GraphDropout,
         given: Vec<(ValueId, AnyTensor)>,
         tokens: RunTokens<'a>,
     ) -> Self {
-        Self { layers, dropout, values: given.into_iter().collect(), tokens }
+        let values = given.into_iter().map(|(_, value)| Some(value)).collect();
+        Self { layers, dropout, values, tokens }
     }
 
     /// Runs all steps and returns the wanted values.
@@ -44,36 +44,55 @@ impl<'a> GraphRun<'a> {
     /// # Panics
     /// If a given value is missing or has another shape.
     pub(super) fn finish(mut self, program: &GraphProgram) -> Vec<AnyTensor> {
-        program.steps.iter().for_each(|step| self.step(step));
-        program.wanted.iter().map(|value| self.value(*value)).collect()
+        self.run(program, program.steps.len());
+        self.wanted(program)
+    }
+
+    /// Like [`finish`](Self::finish), and also returns what each attention layer computed.
+    pub(super) fn finish_tapping(mut self, program: &GraphProgram) -> (Vec<AnyTensor>, Vec<AttentionTap>) {
+        self.tokens.taps = Some(Vec::new());
+        self.run(program, program.steps.len());
+        let taps = self.tokens.taps.take().unwrap_or_default();
+        (self.wanted(program), taps)
+    }
+
+    /// Runs the first steps.
+    fn run(&mut self, program: &GraphProgram, n_steps: usize) {
+        self.values.resize_with(program.slots.n_slots.max(self.values.len()), || None);
+        program.steps[..n_steps].iter().zip(&program.slots.steps).for_each(|(step, slots)| self.step(step, slots));
+    }
+
+    fn wanted(&self, program: &GraphProgram) -> Vec<AnyTensor> {
+        program.slots.wanted.iter().map(|slot| self.kept(*slot)).collect()
     }
 
     /// Passes the inputs of all layers to probes, without the output of the last linear layer.
-    pub(super) fn only_show(mut self, program: &GraphProgram) {
+    pub(super) fn observe(mut self, program: &GraphProgram) {
         let is_product = |step: &GraphStep| step.call.multiplies();
         let last = program.steps.iter().rposition(is_product).unwrap_or(program.steps.len());
-        program.steps[..last].iter().for_each(|step| self.step(step));
-        match program.steps.get(last) {
-            Some(GraphStep { call: GraphCall::Linear(layer), inputs, .. }) => {
-                with_tensor!(self.input(&inputs[0]), x => self.linear_layer(*layer).only_show(x));
+        self.run(program, last);
+        let Some((step, slots)) = program.steps.get(last).zip(program.slots.steps.get(last)) else { return };
+        match &step.call {
+            GraphCall::Linear(layer) => {
+                with_tensor!(self.input(&slots.inputs[0]), x => self.linear_layer(*layer).show_input(x));
             }
-            Some(GraphStep { call: GraphCall::FeedForward([up, down], function), inputs, .. }) => {
-                let x = with_tensor!(self.input(&inputs[0]), x => self.linear_layer(*up).forward(x).into());
-                with_tensor!(apply(*function, x), x => self.linear_layer(*down).only_show(x));
+            GraphCall::FeedForward([up, down], function) => {
+                let x = with_tensor!(self.input(&slots.inputs[0]), x => self.linear_layer(*up).forward(x).into());
+                with_tensor!(apply(*function, x), x => self.linear_layer(*down).show_input(x));
             }
-            Some(step) => self.step(step),
-            None => {}
+            _ => self.step(step, slots),
         }
     }
 
-    fn value(&self, value: ValueId) -> AnyTensor {
-        self.values.get(&value).cloned().unwrap_or_else(|| panic!("value {} was not computed", value.0))
+    fn kept(&self, slot: usize) -> AnyTensor {
+        self.values[slot].clone().expect("a value that was given or computed")
     }
 
-    fn input(&self, source: &StepInput) -> AnyTensor {
-        match source {
-            StepInput::Value(value) => self.value(*value),
-            StepInput::Layer(layer) => self.layers.0[*layer].1.weight(),
+    fn input(&mut self, input: &SlotInput) -> AnyTensor {
+        match input {
+            SlotInput::Kept(slot) => self.kept(*slot),
+            SlotInput::Last(slot) => self.values[*slot].take().expect("a value that was given or computed"),
+            SlotInput::Layer(layer) => self.layers.0[*layer].1.weight(),
         }
     }
 
@@ -88,30 +107,28 @@ impl<'a> GraphRun<'a> {
         }
     }
 
-    fn step(&mut self, step: &GraphStep) {
-        let mut inputs: Vec<AnyTensor> = step.inputs.iter().map(|source| self.input(source)).collect();
-        for value in &step.frees {
-            self.values.remove(value);
-        }
+    fn step(&mut self, step: &GraphStep, slots: &StepSlots) {
+        let mut inputs: Vec<AnyTensor> = slots.inputs.iter().map(|input| self.input(input)).collect();
         match &step.call {
-            GraphCall::Split { axis, sizes } => self.keep(step, split(&inputs.remove(0), *axis, sizes)),
+            GraphCall::Primitive(Primitive::Split { axis, sizes }) => {
+                self.keep(step, slots, split(&inputs.remove(0), *axis, sizes))
+            }
             GraphCall::SplitHeads { heads, parts } => {
-                self.keep(step, split_heads(inputs.remove(0).three(), *heads, *parts));
+                self.keep(step, slots, split_heads(inputs.remove(0).three(), *heads, *parts));
             }
             call => {
                 let output = self.call(call, inputs);
-                self.keep(step, [output]);
+                self.keep(step, slots, [output]);
             }
-        }
-        for value in &step.frees {
-            self.values.remove(value);
         }
     }
 
-    fn keep(&mut self, step: &GraphStep, outputs: impl IntoIterator<Item = AnyTensor>) {
-        for (value, output) in step.outputs.iter().zip(outputs) {
+    fn keep(&mut self, step: &GraphStep, slots: &StepSlots, outputs: impl IntoIterator<Item = AnyTensor>) {
+        for (slot, output) in slots.outputs.iter().zip(outputs) {
             let output = if step.drops { self.dropped(output) } else { output };
-            self.values.insert(*value, output);
+            if let Some(slot) = slot {
+                self.values[*slot] = Some(output);
+            }
         }
     }
 
@@ -125,7 +142,7 @@ impl<'a> GraphRun<'a> {
         match call {
             GraphCall::Attention(attention) => return self.attention(attention, inputs),
             GraphCall::Function(function) => return elementwise(*function, inputs),
-            GraphCall::Concat { axis } => return AnyTensor::joined(inputs, *axis),
+            GraphCall::Primitive(primitive) => return apply_primitive(primitive, inputs),
             GraphCall::PrependTokens => return prepend_tokens(inputs),
             _ => {}
         }
@@ -138,7 +155,7 @@ impl<'a> GraphRun<'a> {
             GraphCall::AddNorm(layer) => self.layer_norm(*layer, x, inputs.pop()),
             GraphCall::RmsNorm { layer, heads, offset } => self.rms_norm(*layer, x, *heads, *offset),
             GraphCall::BatchNorm(layer) => self.batch_norm(*layer, x),
-            GraphCall::Conv(layer) => self.conv(*layer, x.four()),
+            GraphCall::Conv(layer) => self.conv(*layer, x),
             GraphCall::ConvNorm { conv, norm, then } => self.conv_norm([*conv, *norm], *then, x.four(), inputs.pop()),
             GraphCall::SelfAttention(layers, attention) => self.self_attention(*layers, attention, x.three()),
             GraphCall::FeedForward(layers, function) => self.feed_forward(*layers, *function, x),
@@ -148,25 +165,14 @@ impl<'a> GraphRun<'a> {
             },
             GraphCall::Experts(call) => self.experts(call, [x.three(), inputs.remove(0).three()]),
             GraphCall::Gate(function) => apply(*function, x).zip(inputs.remove(0), BinaryFunction::Mul),
-            GraphCall::MatMul { transpose_b: true } => x.zip(inputs.remove(0), BinaryFunction::MatMulTransposed),
-            GraphCall::MatMul { .. } => x.zip(inputs.remove(0), BinaryFunction::MatMul),
             GraphCall::Reshape { from, to } => reshape(x, from, to),
             GraphCall::Expand { from, to } => expand(x, from, to),
-            GraphCall::Transpose(permutation) => x.permuted(permutation),
-            GraphCall::Slice { axis, start, len } => x.narrowed(*axis, *start, *len),
             GraphCall::SpaceToTokens => x.four().flatten::<3>(2, 3).swap_dims(1, 2).into(),
             GraphCall::TakeToken(index) => x.three().narrow(1, *index, 1).squeeze_dim::<2>(1).into(),
-            GraphCall::Scale(factor) => with_tensor!(x, x => (x * *factor).into()),
-            GraphCall::Pad { before, after } => pad(x, before, after),
-            GraphCall::PadSame { size, stride } => pad_same(x, size, stride),
-            GraphCall::Reduce { axes, kind } => reduce(x, axes, *kind),
-            GraphCall::Pool(window) => pool(x.four(), window),
-            GraphCall::AdaptivePool(size) => adaptive_avg_pool2d(x.four(), *size).into(),
-            GraphCall::Softmax { axis } => with_tensor!(x, x => burn::tensor::activation::softmax(x, *axis).into()),
-            GraphCall::Attention(_) | GraphCall::Function(_) | GraphCall::Concat { .. } | GraphCall::PrependTokens => {
+            GraphCall::Attention(_) | GraphCall::Function(_) | GraphCall::Primitive(_) | GraphCall::PrependTokens => {
                 unreachable!("above")
             }
-            GraphCall::Split { .. } | GraphCall::SplitHeads { .. } => unreachable!("has several outputs"),
+            GraphCall::SplitHeads { .. } => unreachable!("has several outputs"),
         }
     }
 
@@ -227,9 +233,12 @@ impl<'a> GraphRun<'a> {
         with_tensor!(x, x => norm.forward(x).into())
     }
 
-    fn conv(&self, layer: usize, x: Tensor<4>) -> AnyTensor {
-        let GraphLayer::Conv2d(conv) = self.layer(layer) else { panic!("expected a convolution") };
-        conv.forward(x).into()
+    fn conv(&self, layer: usize, x: AnyTensor) -> AnyTensor {
+        match self.layer(layer) {
+            GraphLayer::Conv2d(conv) => conv.forward(x.four()).into(),
+            GraphLayer::Conv1d(conv) => conv.forward(x.three()).into(),
+            other => panic!("found {other:?}, expected a convolution"),
+        }
     }
 
     fn conv_norm(&self, layers: [usize; 2], then: AfterNorm, x: Tensor<4>, shortcut: Option<AnyTensor>) -> AnyTensor {
@@ -260,7 +269,10 @@ impl<'a> GraphRun<'a> {
     fn self_attention(&mut self, layers: [usize; 3], call: &AttentionCall, x: Tensor<3>) -> AnyTensor {
         let layers = layers.map(|layer| self.linear_layer(layer));
         let padding = self.tokens.padding.get_or_insert_with(|| no_padding(&x)).clone();
-        if let Some(attended) = self_attention(&x, layers, call.settings.heads, &padding) {
+        // The fused kernel keeps no probabilities.
+        if self.tokens.taps.is_none()
+            && let Some(attended) = self_attention(&x, layers, call.settings.heads, &padding)
+        {
             return attended.into();
         }
         let qkv = layers.map(|layer| layer.forward(x.clone()));

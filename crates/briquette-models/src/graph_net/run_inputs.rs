@@ -1,8 +1,9 @@
-//! The inputs of a run: tokens with their padding, or images.
+//! The inputs of a run: tokens with their padding, images, or sounds; and the target of an encoder-decoder.
 
 use super::attend::RunTokens;
 use super::value::AnyTensor;
 use crate::cache::KeyValues;
+use briquette_graph::computed_inputs::{bucket_of, relative_bucket, window_distances, window_mask};
 use briquette_graph::{Graph, InputSource, Node, ValueId};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
@@ -12,6 +13,8 @@ pub struct RunInputs {
     kind: InputKind,
     /// The segment of each token, `[batch, length]`; the first segment where absent.
     types: Option<Tensor<2, Int>>,
+    /// The token ids of the target of an encoder-decoder, `[batch, targets]`.
+    target: Option<Tensor<2, Int>>,
     /// The position of each sequence's first token; one for all, unless keys and values are cached.
     first: Vec<usize>,
 }
@@ -22,29 +25,46 @@ enum InputKind {
     /// Token ids and their padding mask `[batch, length]`, true at padding tokens.
     Text(Tensor<2, Int>, Option<Tensor<2, Bool>>),
     Images(Tensor<4>),
-    /// Images that blocks have turned into other values already.
-    ReadImages,
+    /// Features of sounds `[batch, features, frames]`.
+    Sounds(Tensor<3>),
+    /// Images, sounds or a source that earlier parts have turned into other values.
+    Read,
 }
 
 impl RunInputs {
     /// Text without padding: token ids `[batch, length]`.
     pub fn tokens(ids: Tensor<2, Int>) -> Self {
-        Self { kind: InputKind::Text(ids, None), types: None, first: vec![0] }
+        Self { first: vec![0], ..Self::of(InputKind::Text(ids, None)) }
     }
 
     /// Text with padding, which is true at padding tokens: both `[batch, length]`.
     pub fn padded(ids: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Self {
-        Self { kind: InputKind::Text(ids, Some(padding)), types: None, first: vec![0] }
+        Self { first: vec![0], ..Self::of(InputKind::Text(ids, Some(padding))) }
     }
 
     /// Images `[batch, channels, height, width]`.
     pub fn images(images: Tensor<4>) -> Self {
-        Self { kind: InputKind::Images(images), types: None, first: Vec::new() }
+        Self::of(InputKind::Images(images))
     }
 
-    /// Inputs of the blocks of an image network: the values between blocks say all.
-    pub fn read_images() -> Self {
-        Self { kind: InputKind::ReadImages, types: None, first: Vec::new() }
+    /// Features of sounds `[batch, features, frames]`.
+    pub fn sounds(features: Tensor<3>) -> Self {
+        Self { first: vec![0], ..Self::of(InputKind::Sounds(features)) }
+    }
+
+    /// Inputs of the blocks of a network for images or sounds: the values between blocks contain all of them.
+    pub fn read() -> Self {
+        Self::of(InputKind::Read)
+    }
+
+    fn of(kind: InputKind) -> Self {
+        Self { kind, types: None, target: None, first: Vec::new() }
+    }
+
+    /// Sets the target of an encoder-decoder, `[batch, targets]`. The source is the text or the sounds.
+    #[must_use]
+    pub fn with_target(self, target: Tensor<2, Int>) -> Self {
+        Self { target: Some(target), ..self }
     }
 
     /// Sets the segment of each token, `[batch, length]`: 0, or 1 for the second text of a pair.
@@ -53,17 +73,21 @@ impl RunInputs {
         Self { types: Some(types), ..self }
     }
 
-    /// RunTokens that continue cached sequences, one cache for each sequence.
+    /// Tokens that continue cached sequences, one cache for each sequence.
     pub(super) fn after(ids: Tensor<2, Int>, caches: &[KeyValues]) -> Self {
-        let first = caches.iter().map(KeyValues::n_tokens).collect();
-        Self { kind: InputKind::Text(ids, None), types: None, first }
+        Self { first: first_positions(caches), ..Self::of(InputKind::Text(ids, None)) }
+    }
+
+    /// Like [`after`](Self::after), for the targets of an encoder-decoder whose sources are cached.
+    pub(super) fn target_after(ids: Tensor<2, Int>, caches: &[KeyValues]) -> Self {
+        Self { first: first_positions(caches), target: Some(ids), ..Self::of(InputKind::Read) }
     }
 
     /// Returns the tokens of the run, for attention.
     pub(super) fn attention<'a>(&self) -> RunTokens<'a> {
         match &self.kind {
             InputKind::Text(ids, padding) => RunTokens::new(padding.clone(), positions(&self.first, ids.dims()[1])),
-            InputKind::Images(_) | InputKind::ReadImages => RunTokens::new(None, Vec::new()),
+            InputKind::Images(_) | InputKind::Sounds(_) | InputKind::Read => RunTokens::new(None, Vec::new()),
         }
     }
 
@@ -75,6 +99,8 @@ impl RunInputs {
         let is_text = |source: InputSource| matches!(source, InputSource::TokenIds | InputSource::PositionIds { .. });
         let takes_images = graph.inputs.iter().any(|input| input.source == InputSource::Images);
         let inputs = graph.inputs.iter().filter(|input| match self.kind {
+            _ if is_of_target(input.source) => self.target.is_some(),
+            InputKind::Read => false,
             InputKind::Images(_) => !(takes_images && is_text(input.source)),
             _ => input.source != InputSource::Images || !graph.inputs.iter().any(|input| is_text(input.source)),
         });
@@ -82,10 +108,11 @@ impl RunInputs {
         inputs.map(|input| (input.value, self.value(input.source, &device))).collect()
     }
 
-    /// Returns the values of inputs that some nodes use, other than images, on a device.
+    /// Returns the values of inputs that some nodes use, other than images and sounds, on a device.
     pub(super) fn values_for(&self, graph: &Graph, nodes: &[Node], device: &Device) -> Vec<(ValueId, AnyTensor)> {
         let is_used = |value: ValueId| nodes.iter().flat_map(Node::values).any(|(_, used)| used == value);
-        let inputs = graph.inputs.iter().filter(|input| input.source != InputSource::Images && is_used(input.value));
+        let is_read = |source: InputSource| matches!(source, InputSource::Images | InputSource::SoundFeatures);
+        let inputs = graph.inputs.iter().filter(|input| !is_read(input.source) && is_used(input.value));
         inputs.map(|input| (input.value, self.value(input.source, device))).collect()
     }
 
@@ -93,13 +120,18 @@ impl RunInputs {
         match &self.kind {
             InputKind::Text(ids, _) => ids.device(),
             InputKind::Images(images) => images.device(),
-            InputKind::ReadImages => Device::default(),
+            InputKind::Sounds(features) => features.device(),
+            InputKind::Read => self.target.as_ref().map_or_else(Device::default, Tensor::device),
         }
     }
 
     fn value(&self, source: InputSource, device: &Device) -> AnyTensor {
+        if let Some(target) = self.target.as_ref().filter(|_| is_of_target(source)) {
+            return self.target_value(target, source);
+        }
         match (&self.kind, source) {
             (InputKind::Images(images), InputSource::Images) => images.clone().into(),
+            (InputKind::Sounds(features), InputSource::SoundFeatures) => features.clone().into(),
             (InputKind::Text(ids, _), InputSource::TokenIds) => ids.clone().into(),
             (InputKind::Text(ids, padding), InputSource::PositionIds { offset, skips_padding }) => {
                 position_ids(ids, padding.as_ref().filter(|_| skips_padding), &self.first, offset).into()
@@ -111,51 +143,51 @@ impl RunInputs {
             (InputKind::Text(ids, _), InputSource::RelativeBuckets { buckets, longest }) => {
                 relative_buckets(ids.dims()[1], [buckets, longest], &ids.device()).into()
             }
-            (InputKind::Images(_) | InputKind::ReadImages, InputSource::WindowDistances { window }) => {
-                window_distances(window, device).into()
+            (InputKind::Images(_) | InputKind::Read, InputSource::WindowDistances { window }) => {
+                window_distances_on(window, device).into()
             }
-            (InputKind::Images(_) | InputKind::ReadImages, InputSource::WindowMask { grid, window, shift }) => {
-                window_mask(grid, window, shift, device).into()
+            (InputKind::Images(_) | InputKind::Read, InputSource::WindowMask { grid, window, shift }) => {
+                window_mask_on(grid, window, shift, device).into()
             }
             (_, source) => panic!("an input {source:?} was not given"),
         }
     }
+
+    fn target_value(&self, target: &Tensor<2, Int>, source: InputSource) -> AnyTensor {
+        let (length, device) = (target.dims()[1], target.device());
+        match source {
+            InputSource::TargetPositionIds { offset } => position_ids(target, None, &self.first, offset).into(),
+            InputSource::TargetBuckets { buckets, longest } => {
+                let first = self.first.first().copied().unwrap_or_default();
+                assert!(self.first.iter().all(|other| *other == first), "targets of one length take a step together");
+                target_buckets([first, length], [buckets, longest], &device).into()
+            }
+            _ => target.clone().into(),
+        }
+    }
 }
 
-/// Returns the number of each relative position in a window, `[patches, patches]`; see [`InputSource`].
-fn window_distances(window: usize, device: &Device) -> Tensor<2, Int> {
-    let n = window * window;
-    let number = |query: usize, key: usize| {
-        let along = |query: usize, key: usize| (query + window - 1 - key) as i64;
-        along(query / window, key / window) * (2 * window as i64 - 1) + along(query % window, key % window)
-    };
-    let all: Vec<i64> = (0..n * n).map(|at| number(at / n, at % n)).collect();
-    Tensor::from_data(TensorData::new(all, [n, n]), device)
+/// Returns whether an input is made from the target of an encoder-decoder.
+fn is_of_target(source: InputSource) -> bool {
+    use InputSource::{TargetBuckets, TargetIds, TargetPositionIds};
+    matches!(source, TargetIds | TargetPositionIds { .. } | TargetBuckets { .. })
 }
 
-/// Returns -100 where a query must not see a key, `[windows, 1, patches, patches]` of one image; see [`InputSource`].
-///
-/// A shift moves rows and columns from the beginning of an image to its end. Patches of different parts do not see each other.
-fn window_mask(grid: [usize; 2], window: usize, shift: [usize; 2], device: &Device) -> Tensor<4> {
+fn first_positions(caches: &[KeyValues]) -> Vec<usize> {
+    caches.iter().map(KeyValues::n_tokens).collect()
+}
+
+/// Returns the number of each relative position in a window, `[patches, patches]`.
+fn window_distances_on(window: usize, device: &Device) -> Tensor<2, Int> {
     let n = window * window;
-    let columns = grid[1] / window;
-    // The part of an axis: before the last window, in it, or moved.
-    let part = |axis: usize, at: usize| match grid[axis] {
-        extent if shift[axis] > 0 && at >= extent - shift[axis] => 2,
-        extent if shift[axis] > 0 && at >= extent - window => 1,
-        _ => 0,
-    };
-    let part_of = |of: usize, patch: usize| {
-        let (row, column) = (of / columns * window + patch / window, of % columns * window + patch % window);
-        3 * part(0, row) + part(1, column)
-    };
-    let n_windows = grid[0] / window * columns;
-    let score = |at: usize| {
-        let (of, query, key) = (at / (n * n), at / n % n, at % n);
-        if part_of(of, query) == part_of(of, key) { 0.0_f32 } else { -100.0 }
-    };
-    let all: Vec<f32> = (0..n_windows * n * n).map(score).collect();
-    Tensor::from_data(TensorData::new(all, [n_windows, 1, n, n]), device)
+    Tensor::from_data(TensorData::new(window_distances(window), [n, n]), device)
+}
+
+/// Returns -100 where a query must not see a key, `[windows, 1, patches, patches]` of one image.
+fn window_mask_on(grid: [usize; 2], window: usize, shift: [usize; 2], device: &Device) -> Tensor<4> {
+    let (n, mask) = (window * window, window_mask(grid, window, shift));
+    let n_windows = mask.len() / (n * n);
+    Tensor::from_data(TensorData::new(mask, [n_windows, 1, n, n]), device)
 }
 
 fn positions(first: &[usize], length: usize) -> Vec<usize> {
@@ -184,20 +216,17 @@ fn position_ids(
     }
 }
 
+/// Returns the bucket of the distance from each of `n` queries back to each key, `[n, first + n]`; see [`InputSource`].
+fn target_buckets([first, n]: [usize; 2], [buckets, longest]: [usize; 2], device: &Device) -> Tensor<2, Int> {
+    let n_keys = first + n;
+    let bucket = |query: usize, key: usize| bucket_of(query.saturating_sub(key), buckets, longest) as i64;
+    let all: Vec<i64> = (0..n * n_keys).map(|at| bucket(first + at / n_keys, at % n_keys)).collect();
+    Tensor::from_data(TensorData::new(all, [n, n_keys]), device)
+}
+
 /// Returns the bucket of the distance from each query to each key, `[length, length]`; see [`InputSource`].
 fn relative_buckets(length: usize, [buckets, longest]: [usize; 2], device: &Device) -> Tensor<2, Int> {
-    let half = buckets / 2;
-    let exact = half / 2;
-    let bucket = |query: usize, key: usize| {
-        let distance = query.abs_diff(key);
-        let far = || {
-            let log = |x: f64| (x / exact as f64).ln();
-            let beyond = log(distance as f64) / log(longest as f64) * (half - exact) as f64;
-            (exact + beyond as usize).min(half - 1)
-        };
-        let of_distance = if distance < exact { distance } else { far() };
-        (of_distance + if key > query { half } else { 0 }) as i64
-    };
-    let all: Vec<i64> = (0..length * length).map(|at| bucket(at / length, at % length)).collect();
+    let bucket = |at: usize| relative_bucket((at % length) as i64 - (at / length) as i64, buckets, longest);
+    let all: Vec<i64> = (0..length * length).map(bucket).collect();
     Tensor::from_data(TensorData::new(all, [length, length]), device)
 }

@@ -6,6 +6,7 @@ use crate::fresh::Initial;
 use crate::student_config::{Smaller, keep_layers, with_sizes};
 use briquette_core::{DType, Error, Result};
 use briquette_formats::TensorInfo;
+use briquette_graph::resize::{is_size, resized};
 use briquette_graph::{Config, Family, Headers, Task, TensorShapes, family_of};
 use briquette_nn::NameMap;
 use burn::tensor::Device;
@@ -36,36 +37,67 @@ impl GraphNet {
         Self::of_shapes(family, config, tensors, device).map(|(network, _)| network)
     }
 
-    /// Creates a smaller network and its name map, and updates `config`; `None` if the family does not support it.
+    /// Creates a smaller network and its name map, and updates `config`.
     ///
     /// New weights are initialized when they are first read.
     ///
     /// # Errors
-    /// Config: there are no such layers or sizes.
+    /// Config: there are no such layers or sizes, or config.json does not express the sizes of the network.
     pub(crate) fn smaller(
         &self,
         family: &Family,
         config: &mut Map<String, Value>,
         how: &Smaller,
         device: &Device,
-    ) -> Result<Option<(Self, NameMap)>> {
+    ) -> Result<(Self, NameMap)> {
         let sizes = match how {
             Smaller::Layers(layers) => {
                 keep_layers(config, layers, self.graph().blocks.len())?;
                 keep_layer_kinds(config, self.graph(), layers);
-                return self.with_blocks(layers, device).map(Some);
+                return self.with_blocks(layers, device);
             }
             Smaller::Sizes(sizes) => sizes,
         };
         let own = self.tensors()?;
         let like = Headers::new(&own, None);
         let before = family.tensors(&parsed(config)?, &like);
-        if !before.is_ok_and(|before| before.is_some_and(|before| names_of(&before) == names_of_own(&own))) {
-            return Ok(None);
+        if before.is_ok_and(|before| before.is_some_and(|before| names_of(&before) == names_of_own(&own))) {
+            with_sizes(config, sizes, family.usual_config)?;
+            let tensors = family.tensors(&parsed(config)?, &like).map_err(as_student)?.unwrap_or_default();
+            return Self::of_shapes(family, config, tensors, device);
+        }
+        self.resized(family, config, sizes, device)
+    }
+
+    /// Creates a network whose sizes follow from the use of each weight, and updates `config`.
+    fn resized(
+        &self,
+        family: &Family,
+        config: &mut Map<String, Value>,
+        sizes: &Map<String, Value>,
+        device: &Device,
+    ) -> Result<(Self, NameMap)> {
+        let before = parsed(config)?;
+        let found = resized(self.graph(), &before, &before);
+        found.map_err(|error| as_student(Error { message: format!("{}: {}", family.name, error.message), ..error }))?;
+        let is_other = |(key, value): &(&String, &Value)| {
+            value.is_u64() && !is_size(key) && config.get(*key).is_some_and(|teacher| teacher != *value)
+        };
+        if let Some((key, _)) = sizes.iter().find(is_other) {
+            let known: Vec<&str> = config.keys().map(String::as_str).filter(|key| is_size(key)).collect();
+            let message = format!("{key} cannot be changed; the sizes that can are {}", known.join(", "));
+            return Err(Error::config(message).at("student"));
         }
         with_sizes(config, sizes, family.usual_config)?;
-        let tensors = family.tensors(&parsed(config)?, &like).map_err(as_student)?.unwrap_or_default();
-        Self::of_shapes(family, config, tensors, device).map(Some)
+        let tensors = resized(self.graph(), &before, &parsed(config)?).map_err(as_student)?;
+        let (network, names) = Self::of_shapes(family, config, tensors, device)?;
+        match network.graph().unused.first() {
+            None => Ok((network, names)),
+            Some(name) => {
+                let message = format!("a network of these sizes has no tensor {name:?}; choose other sizes");
+                Err(Error::config(message).at("student"))
+            }
+        }
     }
 
     /// Returns the headers of all weights that the network holds.
@@ -112,3 +144,7 @@ fn names_of_own(tensors: &[TensorInfo]) -> BTreeSet<String> {
     };
     tensors.iter().map(|info| torch(&info.name)).collect()
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

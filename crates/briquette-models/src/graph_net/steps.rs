@@ -1,7 +1,7 @@
 //! Steps of a program: operations with the layers that hold their weights.
 
 use briquette_graph::ValueId;
-use briquette_graph::op::{Attention, ElementFunction, PoolWindow, Reduction, Routing};
+use briquette_graph::op::{Attention, ElementFunction, Primitive, Routing};
 
 /// The input of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,29 +31,15 @@ pub(super) enum GraphCall {
     Gate(ElementFunction),
     Experts(ExpertsCall),
     Function(ElementFunction),
-    MatMul {
-        transpose_b: bool,
-    },
+    /// A primitive without weights that needs no shapes of examples.
+    Primitive(Primitive),
     Reshape {
         from: Vec<usize>,
         to: Vec<usize>,
     },
-    Transpose(Vec<usize>),
     Expand {
         from: Vec<usize>,
         to: Vec<usize>,
-    },
-    Split {
-        axis: usize,
-        sizes: Vec<usize>,
-    },
-    Slice {
-        axis: usize,
-        start: usize,
-        len: usize,
-    },
-    Concat {
-        axis: usize,
     },
     SplitHeads {
         heads: usize,
@@ -62,24 +48,6 @@ pub(super) enum GraphCall {
     SpaceToTokens,
     PrependTokens,
     TakeToken(usize),
-    Scale(f64),
-    Pad {
-        before: Vec<usize>,
-        after: Vec<usize>,
-    },
-    PadSame {
-        size: Vec<usize>,
-        stride: Vec<usize>,
-    },
-    Reduce {
-        axes: Vec<usize>,
-        kind: Reduction,
-    },
-    Pool(PoolWindow),
-    AdaptivePool([usize; 2]),
-    Softmax {
-        axis: usize,
-    },
     /// Query, key and value layers of one input, and their attention.
     SelfAttention([usize; 3], AttentionCall),
     /// Two linear layers with a function between them.
@@ -124,7 +92,7 @@ impl GraphCall {
     }
 
     /// Returns the step's name, as reports print it.
-    pub(super) fn name(&self) -> &'static str {
+    pub(super) fn name(&self) -> &str {
         match self {
             Self::Linear(_) => "linear",
             Self::Head(..) => "tied head",
@@ -138,23 +106,13 @@ impl GraphCall {
             Self::Gate(_) => "gate",
             Self::Experts(_) => "experts",
             Self::Function(function) => function.name(),
-            Self::MatMul { .. } => "matmul",
+            Self::Primitive(primitive) => primitive.name(),
             Self::Reshape { .. } => "reshape",
-            Self::Transpose(_) => "transpose",
             Self::Expand { .. } => "expand",
-            Self::Split { .. } => "split",
-            Self::Slice { .. } => "slice",
-            Self::Concat { .. } => "concatenate",
             Self::SplitHeads { .. } => "split heads",
             Self::SpaceToTokens => "space to tokens",
             Self::PrependTokens => "prepend tokens",
             Self::TakeToken(_) => "take token",
-            Self::Scale(_) => "scale",
-            Self::Pad { .. } | Self::PadSame { .. } => "pad",
-            Self::Reduce { .. } => "reduce",
-            Self::Pool(_) => "pool",
-            Self::AdaptivePool(_) => "adaptive pool",
-            Self::Softmax { .. } => "softmax",
             Self::SelfAttention(..) => "self-attention (fused)",
             Self::FeedForward(..) => "feed-forward (fused)",
             Self::AddNorm(_) => "sum and layer norm (fused)",
@@ -215,8 +173,6 @@ pub(super) struct GraphStep {
     pub(super) call: GraphCall,
     pub(super) inputs: Vec<StepInput>,
     pub(super) outputs: Vec<ValueId>,
-    /// Values that no later step uses.
-    pub(super) frees: Vec<ValueId>,
     /// Whether dropout applies to the outputs during training.
     pub(super) drops: bool,
 }

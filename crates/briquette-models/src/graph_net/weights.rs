@@ -69,6 +69,7 @@ pub(super) fn blank_layers(graph: &Graph, needed: &[usize], initial: Initial, de
         let node = &graph.nodes[node];
         to.add(node).map_err(|error| error.at(format!("operation {:?}", node.name)))?;
     }
+    to.layers.shrink_to_fit();
     Ok(BlankLayers { layers: NamedLayers(to.layers), index: to.index, renames: to.renames })
 }
 
@@ -152,6 +153,11 @@ impl Blank<'_> {
     fn add_conv(&mut self, settings: &ConvSettings, node: &Node) -> Result<()> {
         let weights: Vec<WeightId> = node.weights().map(|(_, weight)| weight).collect();
         let shape = weights.first().map(|&first| self.shape(first).to_vec()).unwrap_or_default();
+        if let (&[a, b, c], 1, false) = (shape.as_slice(), settings.stride.len(), settings.transposed) {
+            let layer = GraphLayer::conv1d([a, b, c], settings, weights.len() > 1, self.device);
+            self.push(layer, &weights, &["weight", "bias"]);
+            return Ok(());
+        }
         let pair = |list: &[usize]| <[usize; 2]>::try_from(list).ok();
         let known = || {
             let shape: [usize; 4] = shape.as_slice().try_into().ok().filter(|_| !settings.transposed)?;
@@ -217,11 +223,11 @@ impl Blank<'_> {
 
 /// Refuses primitives that the interpreter does not run.
 fn check_runs(primitive: &Primitive) -> Result<()> {
-    use ElementFunction::{Constant, Mask};
+    use ElementFunction::{Constant, Foreign, Mask};
     let runs = match primitive {
-        Primitive::Elementwise(function) => !matches!(function, Constant | Mask),
+        Primitive::Elementwise(function) => !matches!(function, Constant | Mask | Foreign(_)),
         Primitive::PerChannel { .. } | Primitive::Gather | Primitive::Resize(_) => false,
-        Primitive::Route { .. } | Primitive::Unknown { .. } => false,
+        Primitive::Route { .. } | Primitive::Spatial { .. } | Primitive::Unknown { .. } => false,
         Primitive::AdaptivePool(size) => size.len() == 2,
         Primitive::Pool(window) => window.size.len() == 2,
         _ => true,

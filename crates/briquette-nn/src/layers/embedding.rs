@@ -3,6 +3,7 @@
 use super::{RunsOnCodes, TableUse};
 use crate::packed::kept_on;
 use crate::packed_weights::PackedWeights;
+use crate::rounded_input::rounded_input;
 use briquette_ops::compressed;
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
@@ -52,12 +53,17 @@ impl Embedding {
 
     /// Computes the head: `y = x · weightᵀ`, from `[batch, length, d_model]` to `[batch, length, n_embedding]`.
     ///
+    /// If the table is trained for int8 activations, `x` is fake-quantized as integer kernels will quantize it.
+    ///
     /// # Panics
     /// If the last dimension is not `d_model`.
     pub fn product(&self, x: Tensor<3>) -> Tensor<3> {
         match kept_on(&self.weight, &x.device()) {
             Some(PackedWeights::Linear(weights)) => compressed::linear(x, &weights, None),
-            _ => compressed::product(x, self.weight.val()),
+            _ => {
+                let [.., n_cols] = x.dims();
+                compressed::product(rounded_input(x, &self.weight, n_cols), self.weight.val())
+            }
         }
     }
 

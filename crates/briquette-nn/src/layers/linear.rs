@@ -67,7 +67,7 @@ impl Linear {
     ///
     /// # Panics
     /// If the layer is of low rank and the last dimension is not `d_input`.
-    pub fn only_show<const D: usize>(&self, input: Tensor<D>) {
+    pub fn show_input<const D: usize>(&self, input: Tensor<D>) {
         show(&self.weight, &self.lowered(input));
     }
 

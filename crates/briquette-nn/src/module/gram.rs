@@ -42,6 +42,43 @@ impl UpperGram {
     }
 }
 
+/// The Gram matrices of a batch.
+#[derive(Debug)]
+pub(crate) enum BatchGram {
+    /// The matrix of all inputs.
+    Upper(UpperGram),
+    /// A matrix for each channel group, `[groups, inputs, inputs]`.
+    Groups(Vec<f32>),
+}
+
+impl BatchGram {
+    /// Returns the number of elements of the sum that the matrices are added to.
+    pub(crate) fn n_elements(&self) -> usize {
+        match self {
+            Self::Upper(gram) => gram.n * gram.n,
+            Self::Groups(matrices) => matrices.len(),
+        }
+    }
+
+    /// Adds the matrices, times `sign`, to a sum. Entries below the diagonal are undefined afterwards.
+    pub(crate) fn add_to(&self, sum: &mut [f64], sign: f64) {
+        match self {
+            Self::Upper(gram) => gram.add_to(sum, sign),
+            Self::Groups(matrices) => {
+                sum.iter_mut().zip(matrices).for_each(|(sum, &value)| *sum += sign * f64::from(value));
+            }
+        }
+    }
+}
+
+/// Computes the Gram matrix of each channel group, `[groups, inputs, inputs]`, from patches `[groups, inputs, samples]`.
+///
+/// # Errors
+/// Io: the device fails; the error has this name.
+pub(crate) fn group_grams(patches: Tensor<3>, name: &str) -> Result<Vec<f32>> {
+    read_f32(patches.clone().matmul(patches.swap_dims(1, 2)), name)
+}
+
 /// Copies the upper triangle of an `[n, n]` matrix to the lower one.
 pub(crate) fn mirror(gram: &mut [f64], n: usize) {
     /// Both triangles are processed in squares that fit the cache.

@@ -46,6 +46,9 @@ const WITH_WEIGHT: [KnownLayer; 12] = [
     known("Embedding", &["weight", "codes"], 2, Layer::Embedding, true),
 ];
 
+/// The container of layers under the paths of a checkpoint. Its own fields are parameters of no layer, such as class tokens.
+pub const NAMED_LAYERS: &str = "Struct:NamedLayers";
+
 /// Norms, with fields `gamma` and `beta`. Vectors in other structs with these names count as norms too.
 const NORMS: [&str; 5] = ["BatchNorm", "LayerNorm", "GroupNorm", "InstanceNorm", "RmsNorm"];
 
@@ -108,6 +111,9 @@ impl StructSeen {
         }
         if rank < 2 {
             return Identified::new(None, Role::Bias, OutputAxis::First, "a vector");
+        }
+        if self.container == NAMED_LAYERS {
+            return Identified::new(None, Role::Parameter, OutputAxis::First, "a parameter of no layer");
         }
         let of_name = || WITH_WEIGHT.iter().filter(|known| known.name == self.name());
         match of_name().find(|known| self.is(known) && known.rank == rank) {

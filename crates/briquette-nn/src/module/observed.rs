@@ -29,8 +29,7 @@ impl Reparameterization for Observed {
 pub struct Observing<M> {
     /// The module; its outputs are unchanged.
     pub module: M,
-    /// Observed layers, by their names in a file. Grouped convolutions are listed but record nothing: each
-    /// group has other inputs.
+    /// Observed layers, by their names in a file.
     pub seen: Vec<String>,
     /// Layers that cannot be observed: layers outside `crate::layers`, and layers whose weights are stored as
     /// codes.
@@ -117,7 +116,7 @@ pub fn show<const D: usize, const N: usize>(weight: &Param<Tensor<D>>, inputs: &
 
 /// Passes image patches to the probe of a convolution's weight, if it has one.
 pub fn show_patches(weight: &Param<Tensor<4>>, inputs: &Tensor<4>, patches: PatchShape) {
-    if let Some(Observed { layer, probe }) = weight.reparameterization::<Observed>().filter(|_| patches.groups == 1) {
+    if let Some(Observed { layer, probe }) = weight.reparameterization::<Observed>() {
         probe.keep_error(probe.observe_patches(layer, inputs, patches));
     }
 }

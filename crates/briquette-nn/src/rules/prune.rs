@@ -96,7 +96,7 @@ impl Prune {
 
     /// Refuses settings without effect, and masks and patterns that do not fit rows of `n_cols`.
     pub(crate) fn check(&self, layer: &str, n_rows: usize, n_cols: usize) -> Result<()> {
-        self.check_inputs(layer, n_cols)?;
+        self.check_inputs(layer, n_rows, n_cols)?;
         if self.scope == Scope::Columns(0) {
             return Err(Error::config("of_each_columns: found 0, expected at least 1 input per block"));
         }
@@ -121,7 +121,7 @@ impl Prune {
     }
 
     /// Refuses scores without the input statistics that they need, and statistics that do not fit the layer.
-    fn check_inputs(&self, layer: &str, n_cols: usize) -> Result<()> {
+    fn check_inputs(&self, layer: &str, n_rows: usize, n_cols: usize) -> Result<()> {
         let needs = self.scoring.needs_inputs();
         if needs && matches!(self.scope, Scope::Global | Scope::Columns(_)) {
             let message = "scores with input statistics compare weights within an output; remove globally() and of_each_columns()";
@@ -134,7 +134,7 @@ impl Prune {
             Some(view) if view.rms.iter().chain(&view.mean_square).any(|number| !number.is_finite()) => Err(
                 Error::refused(format!("the input statistics of layer {layer:?} are not finite; record them again")),
             ),
-            Some(view) if view.rms.len() != n_cols => Err(Error::config(format!(
+            Some(view) if !view.fits([n_rows, n_cols]) => Err(Error::config(format!(
                 "found statistics of {} inputs for layer {layer:?}, expected {n_cols}",
                 view.rms.len()
             ))),

@@ -10,7 +10,7 @@
 
 use super::files::BatchFiles;
 use crate::contents::InputHashes;
-use briquette_core::{Error, Result};
+use briquette_core::{Error, Result, shown_path};
 use briquette_formats::{InputFile, draft, limits, presence};
 use briquette_report::JobStatus;
 use serde::{Deserialize, Serialize};
@@ -93,7 +93,8 @@ impl Journal {
     /// of each output, so that a later run can still resume.
     ///
     /// # Errors
-    /// Io: the journal cannot be read or written.
+    /// - Refused: another file has the name of the journal.
+    /// - Io: the journal cannot be read or written.
     pub(super) fn start(beside: &BatchFiles, resume: bool) -> Result<Self> {
         let (path, directory) = (beside.journal.clone(), beside.directory().to_path_buf());
         let own = if resume { entries_of(&path)? } else { worth_keeping(entries_of(&path)?) };
@@ -200,16 +201,27 @@ fn entries_of_all(directory: &Path, prefix: &str) -> Result<Vec<JournalEntry>> {
     Ok(entries.concat())
 }
 
+/// The beginnings of the lines of a journal.
+const BEGINNINGS: [&[u8]; 2] = [b"{\"job\":", b"{\"begun\":"];
+
 /// Reads the complete lines of a journal, if it exists. A damaged line is skipped, and its job runs again.
 ///
 /// # Errors
-/// Io: the journal cannot be read.
+/// - Refused: no line is of a journal, so the file is another one.
+/// - Io: the journal cannot be read.
 fn entries_of(path: &Path) -> Result<Vec<JournalEntry>> {
     if !presence::exists(path)? {
         return Ok(Vec::new());
     }
     let bytes = InputFile::open(path)?.read_all(limits::MAX_JSON_BYTES)?;
-    Ok(bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect())
+    let lines = || bytes.split(|byte| *byte == b'\n');
+    // A kill may cut a line short.
+    let is_ours = |line: &[u8]| BEGINNINGS.iter().any(|start| line.starts_with(start) || start.starts_with(line));
+    if !bytes.is_empty() && !lines().any(|line| !line.is_empty() && is_ours(line)) {
+        let message = "is not a journal of briquette; move it, or choose another name for the jobs file";
+        return Err(Error::refused(message).at(shown_path(path)));
+    }
+    Ok(lines().filter_map(|line| serde_json::from_slice(line).ok()).collect())
 }
 
 #[cfg(test)]
@@ -248,6 +260,22 @@ mod tests {
 
     fn n_before(journal: &Journal) -> usize {
         journal.before.values().map(Vec::len).sum()
+    }
+
+    #[test]
+    fn another_file_is_refused_and_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = BatchFiles::of("sweep.toml".as_ref(), dir.path(), Shard::default()).unwrap();
+        for text in ["my notes", "{\"other\": 1}\n", "\n\n"] {
+            std::fs::write(&files.journal, text).unwrap();
+            for resume in [false, true] {
+                let error = Journal::start(&files, resume).err().unwrap();
+                assert!(error.exit_code() == 6 && error.message.contains("not a journal"), "{error}");
+            }
+            assert_eq!(std::fs::read(&files.journal).unwrap(), text.as_bytes());
+        }
+        std::fs::write(&files.journal, "").unwrap();
+        Journal::start(&files, false).unwrap();
     }
 
     #[test]

@@ -1,13 +1,16 @@
 //! The size and loss of tensors for each step size, and the allocation with the least loss.
 
+use crate::memory::limit_of_host;
 use crate::sensitivity::{self, OpenTensor};
 use briquette_core::{Error, Hash128, Result};
+use briquette_formats::Checkpoint;
 use briquette_methods::quant::{Activations, Candidate, allocate};
 use briquette_recipe::plan::{siblings, topology_of};
 use briquette_recipe::{Budget, GivenScheme, Recipe, Target};
 use briquette_report::{AllocatedTensor, AllocationReport};
 use briquette_writer::context::{RunOptions, Workers};
 use briquette_writer::curve::Curve;
+use briquette_writer::{Plan, TensorPlan};
 use std::collections::BTreeMap;
 
 /// The minimum share of an error that remains after weight updates, whatever the calibration shows.
@@ -52,6 +55,15 @@ impl Steps {
     }
 }
 
+/// Returns the threads that measure the weights within the memory limit of a recipe.
+fn workers_of_curves(recipe: &Recipe, plan: &Plan, checkpoint: &Checkpoint, options: &RunOptions) -> Result<Workers> {
+    let workers = Workers::new(options)?;
+    let Some(limit) = limit_of_host(recipe.memory_limit, options) else { return Ok(workers) };
+    let open: Vec<&TensorPlan> = plan.tensors.iter().filter(|tensor| sensitivity::is_open(tensor)).collect();
+    let threads = plan.threads_of_curves(&open, checkpoint, &limit, workers.n_threads())?;
+    Workers::new(&RunOptions { threads, ..options.clone() })
+}
+
 impl Costs {
     /// Measures the weights of all tensors whose step size is open, and their sensitivities.
     ///
@@ -61,7 +73,7 @@ impl Costs {
     pub(super) fn of(recipe: &Recipe, budget: &Budget, options: &RunOptions) -> Result<Self> {
         let checkpoint = crate::open::model(recipe)?;
         let plan = briquette_recipe::plan::plan(recipe, &checkpoint, &options.stop)?;
-        let workers = Workers::new(options)?;
+        let workers = workers_of_curves(recipe, &plan, &checkpoint, options)?;
         let open = sensitivity::open_tensors(&plan, Some(budget), &checkpoint, &workers)?;
         let suffix = |(tensor, _): &OpenTensor| match tensor.quant.map(|quant| quant.activations) {
             Some(Activations::DynamicAsymmetric) => "-dynamic",

@@ -70,7 +70,7 @@ mod run {
     use super::super::job::layer_of;
     use super::super::one::Solver;
     use super::*;
-    use crate::arch::{arch_of, check_offload};
+    use crate::arch::arch_of;
     use crate::memory::limit_of_host;
     use crate::training::spec_of;
     use briquette_core::Error;
@@ -85,16 +85,16 @@ mod run {
 
     /// Returns whether the model runs block by block during compression.
     ///
-    /// This applies to models with blocks whose weights are updated, or whose blocks should receive the outputs of
-    /// compressed blocks.
+    /// This applies to models whose weights are updated, or whose blocks should receive the outputs of compressed
+    /// blocks.
     pub(crate) fn goes_by_block(recipe: &Recipe, checkpoint: &Checkpoint) -> bool {
         let Some(calibration) = &recipe.calibration else { return false };
         let moves = recipe.stages.iter().any(Stage::updates_weights);
-        let has_blocks = || {
+        let parts = || {
             let arch = arch_of(calibration.arch.as_deref(), checkpoint)?;
-            Ok::<bool, Error>(LayerwiseRunner::parts(checkpoint, arch)?.is_some())
+            LayerwiseRunner::parts(checkpoint, arch)
         };
-        (moves || calibration.is_sequential) && has_blocks().unwrap_or(false)
+        (moves || calibration.is_sequential) && parts().is_ok()
     }
 
     /// Returns the recipe with a file of statistics for its stages, after gathering them from the original
@@ -139,7 +139,6 @@ mod run {
     ) -> Result<()> {
         let device = briquette_models::device(&options.device)?;
         let arch = arch_of(calibration.arch.as_deref(), checkpoint)?;
-        check_offload(calibration.is_offloaded, checkpoint, arch)?;
         let spec = spec_of(&calibration.data);
         let data = spec.open(arch.task())?;
         let samples = Samples { n: calibration.n_samples, seed: calibration.seed };
@@ -181,8 +180,7 @@ mod run {
             let solver = Solver::new(job, plan)?;
             let limit = limit_of_host(calibration.limit, job.options);
             let room = Room::within(limit, job.scratch);
-            let parts =
-                LayerwiseRunner::parts(job.checkpoint, arch)?.ok_or_else(|| Error::bug("a model without blocks"))?;
+            let parts = LayerwiseRunner::parts(job.checkpoint, arch)?;
             let is_of_entry = |tensor: &TensorPlan| {
                 calibration.is_sequential
                     && parts.part_of(&tensor.info.name) == BlockPart::Entry
@@ -193,7 +191,6 @@ mod run {
             limit.map_or(Ok(()), |limit| limit.check_before("compress the embeddings", n_more))?;
             let entry = Simulated::of(job.checkpoint, plan, (&solver, &found.source), is_of_entry)?;
             let runner = LayerwiseRunner::begin(job.checkpoint, arch, &device, batches, room, &entry)?;
-            let runner = runner.ok_or_else(|| Error::bug("a model without blocks"))?;
             drop(entry);
             LayerwiseSolve { job, calibration, runner, plan, found, solver, limit }.run()
         })

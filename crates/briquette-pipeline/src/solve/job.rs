@@ -40,7 +40,7 @@ pub(super) fn stats_of<'s>(
         return Err(Error::input(message).at(tensor.culprit()));
     };
     let (found, expected) = (stats.n_inputs(), tensor.rows().n_cols);
-    if found != expected {
+    if !tensor.takes(stats) {
         let message = format!("has statistics of {found} inputs, expected {expected}");
         return Err(Error::input(message).at(tensor.culprit()));
     }

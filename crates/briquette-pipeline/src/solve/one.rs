@@ -1,15 +1,15 @@
 //! Error compensation of one tensor: its mask, grids and updated weights.
 
 use super::errors::OutputErrors;
+use super::groups::GroupInputs;
 use super::job::{SolveJob, check_stop, layer_of, stats_of};
 use super::unit::{Unit, UpdatedTensor};
-use briquette_core::{Decision, Error, Grouping, InputStats, Mask, QuantParams, Result, decision::fake_quantize, rows};
+use super::update::{DAMPING, KnownFactor, pruned, rounded, rows_of_decision, rows_of_mask};
+use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, decision::fake_quantize, rows};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_methods::prune::{Reconstruction, SparsityPattern};
-use briquette_methods::quant::{Fitter, MaskedRows, Rounding};
-use briquette_methods::reconstruct::{
-    ColumnOrder, FactorOutcome, FactorSpec, Fallback, InverseFactor, admm, gptq, sparsegpt,
-};
+use briquette_methods::quant::{Fitter, MaskedRows, Rounding, RowInputs};
+use briquette_methods::reconstruct::{FactorOutcome, Fallback};
 use briquette_report::SolvedLayer;
 use briquette_writer::context::Workers;
 use briquette_writer::piece::{PieceReader, pieces_of};
@@ -18,9 +18,6 @@ use briquette_writer::{self as flow, Cut, Plan, Stop, TensorPlan};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// The initial damping of a Hessian, relative to its mean diagonal.
-pub(super) const DAMPING: f64 = 0.01;
 
 /// The number of weights that are converted at a time.
 const CHECKED: usize = 1 << 16;
@@ -35,13 +32,6 @@ pub(super) struct Solver<'j, 'p> {
     /// The plan without weight updates: masks by score, and everything for the other tensors.
     plain: Plan<'p>,
     surveys: Vec<Survey>,
-}
-
-/// A factor of the Hessian for all layers with the same inputs.
-struct KnownFactor {
-    gram: Arc<Vec<f64>>,
-    order: ColumnOrder,
-    factor: InverseFactor,
 }
 
 impl<'j, 'p> Solver<'j, 'p> {
@@ -80,7 +70,6 @@ impl<'j, 'p> Solver<'j, 'p> {
 
     /// Returns the memory that the update of the largest of these tensors takes: a matrix in f64 and its factor in
     /// f32, and the weights in a few versions.
-    #[cfg(feature = "model")]
     pub(super) fn needed_bytes(&self, tensors: &[usize]) -> u64 {
         const VERSIONS: u64 = 4;
         let of_tensor = |&index: &usize| {
@@ -144,9 +133,11 @@ impl<'j, 'p> Solver<'j, 'p> {
         check_finite(tensor, &original)?;
         let zeros = zeros_of(&original, n_cols);
         let given = plain.mask.as_ref().or(zeros.as_ref());
-        let (mut solved, mut outcome, mut errors) = (UpdatedTensor::default(), None, OutputErrors::new(stats, n_rows));
+        let (mut solved, mut outcome, mut errors) =
+            (UpdatedTensor::default(), None, OutputErrors::new(stats, [n_rows, n_cols]));
         let mut is_lost = false;
-        let step = if goes_by_rows(tensor) { (ROWS_OF / n_cols).max(1) } else { n_rows };
+        let is_by_rows = goes_by_rows(tensor) && stats.n_groups(n_cols) == 1;
+        let step = if is_by_rows { (ROWS_OF / n_cols).max(1) } else { n_rows };
         for start in (0..n_rows).step_by(step) {
             let rows = start..(start + step).min(n_rows);
             let given = given.map(|given| rows_of_mask(given, &rows));
@@ -191,16 +182,12 @@ impl<'j, 'p> Solver<'j, 'p> {
         let (n_cols, check_stop) = (tensor.rows().n_cols, check_stop(self.workers.stop()));
         let n_rows = original.len() / n_cols;
         let mut values = original.to_vec();
+        let groups = GroupInputs::of(stats, [n_rows, n_cols]);
         let mask = match tensor.solve.reconstruction {
-            Some(Reconstruction::SparseGpt) => {
-                let factor = factor_of(factors, stats, ColumnOrder::Stored, &check_stop)?;
-                *outcome = Some(factor.outcome());
-                Some(sparsegpt(&mut values, n_cols, sparsity_of(tensor)?, given, factor, &check_stop)?)
-            }
-            Some(Reconstruction::Admm) => {
-                let gram = stats.gram.as_ref().ok_or_else(|| Error::bug("statistics without a Gram matrix"))?;
-                let (mask, how) = admm(&mut values, n_cols, sparsity_of(tensor)?, gram, stats.count, &check_stop)?;
-                *outcome = Some(how);
+            Some(how) => {
+                let weights = (values.as_mut_slice(), n_cols);
+                let (mask, found) = pruned(tensor, how, weights, given, &groups, factors, &check_stop)?;
+                *outcome = found;
                 Some(mask)
             }
             None => given.cloned(),
@@ -213,10 +200,8 @@ impl<'j, 'p> Solver<'j, 'p> {
         let quant = grids_of(tensor, &kept, decision.mask.as_ref(), stats, &check_stop)?;
         let decision = Decision { quant, ..decision };
         match (&decision.quant, tensor.solve.rounding) {
-            (Some(quant), Rounding::Gptq) => {
-                let factor = factor_of(factors, stats, ColumnOrder::ByActivation, &check_stop)?;
-                *outcome = Some(factor.outcome());
-                gptq(&mut values, n_cols, quant, decision.mask.as_ref(), factor, &check_stop)?;
+            (Some(_), Rounding::Gptq) => {
+                *outcome = rounded(&mut values, n_cols, &decision, &groups, factors, &check_stop)?;
             }
             _ => values = fake_quantize(&values, n_rows, n_cols, &decision),
         }
@@ -279,24 +264,6 @@ fn goes_by_rows(tensor: &TensorPlan) -> bool {
     !shares_drop && !shares_scale
 }
 
-fn rows_of_mask(mask: &Mask, rows: &Range<usize>) -> Mask {
-    let (_, n_cols) = mask.dim();
-    let row_bytes = Mask::row_bytes(n_cols);
-    Mask::from_bits(rows.len(), n_cols, mask.as_bits()[rows.start * row_bytes..rows.end * row_bytes].to_vec())
-}
-
-/// Returns the part of a decision for some rows of `n_cols`.
-pub(super) fn rows_of_decision(decision: &Decision, rows: &Range<usize>, n_cols: usize) -> Decision {
-    let part = |quant: &QuantParams| {
-        // A single scale belongs to every row.
-        let last = if quant.grouping == Grouping::Tensor { rows.start + 1 } else { rows.end };
-        let affines = (rows.start..last).flat_map(|row| quant.row(row).to_vec()).collect();
-        QuantParams::new(quant.grid, quant.grouping, n_cols, affines)
-    };
-    let mask = decision.mask.as_ref().map(|mask| rows_of_mask(mask, rows));
-    Decision { mask, quant: decision.quant.as_ref().map(part) }
-}
-
 /// Returns all weights of a tensor, row-major.
 pub(crate) fn rows_of(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Result<Vec<f32>> {
     let (mut reader, mut values) = (PieceReader::default(), Vec::with_capacity(tensor.rows().n_elements()));
@@ -323,31 +290,6 @@ fn zeros_of(values: &[f32], n_cols: usize) -> Option<Mask> {
     (n_zeros * 64 > values.len()).then(mask)
 }
 
-fn sparsity_of(tensor: &TensorPlan) -> Result<SparsityPattern> {
-    match tensor.prune.map(|prune| prune.cut) {
-        Some(Cut::Pattern(pattern)) => Ok(pattern),
-        _ => Err(Error::bug("weights are updated for a cut that spans tensors").at(tensor.culprit())),
-    }
-}
-
-/// Returns the factor of the Hessian of these inputs, computed once for consecutive layers with the same
-/// inputs.
-fn factor_of<'f>(
-    known: &'f mut Vec<KnownFactor>,
-    stats: &InputStats,
-    order: ColumnOrder,
-    check_stop: &(impl Fn() -> Result<()> + Sync),
-) -> Result<&'f InverseFactor> {
-    let gram = stats.gram.as_ref().ok_or_else(|| Error::bug("statistics without a Gram matrix"))?;
-    let is_it = |known: &KnownFactor| Arc::ptr_eq(&known.gram, gram) && known.order == order;
-    if !known.iter().any(is_it) {
-        let spec = FactorSpec { damping: DAMPING, order };
-        let factor = InverseFactor::new(gram, stats.count, &spec, check_stop)?;
-        known.push(KnownFactor { gram: gram.clone(), order, factor });
-    }
-    known.iter().find(|known| is_it(known)).map(|known| &known.factor).ok_or_else(|| Error::bug("a factor was lost"))
-}
-
 /// Returns the grids of a tensor's kept weights.
 fn grids_of(
     tensor: &TensorPlan,
@@ -359,7 +301,8 @@ fn grids_of(
     let Some(quant) = tensor.quant else { return Ok(None) };
     let (n_cols, spec, view) = (tensor.rows().n_cols, quant.spec, stats.view());
     let mut affines = Vec::new();
-    let rows = MaskedRows { values: kept, n_cols, keep: mask.map(Mask::as_bits), inputs: Some(&view) };
+    let inputs = Some(RowInputs { view: &view, first_row: 0, n_rows: kept.len() / n_cols });
+    let rows = MaskedRows { values: kept, n_cols, keep: mask.map(Mask::as_bits), inputs };
     Fitter::default().fit(&spec, rows, check_stop, &mut affines)?;
     Ok(Some(QuantParams::new(spec.grid, spec.grouping, n_cols, affines)))
 }

@@ -100,14 +100,20 @@ fn outliers_of(
     layers: &BTreeMap<String, InputStats>,
     workers: &Workers,
 ) -> Result<f64> {
-    let read = |&index: &usize| -> Result<(Vec<f32>, InputView)> {
+    let read = |&index: &usize| -> Result<(Vec<f32>, InputView, Rows)> {
         let tensor = &plan.tensors[index];
-        Ok((rows_of(tensor, checkpoint, workers.stop())?, stats_of(tensor, layers, false)?.view()))
+        Ok((rows_of(tensor, checkpoint, workers.stop())?, stats_of(tensor, layers, false)?.view(), tensor.rows()))
     };
     let tensors = block.iter().map(read).collect::<Result<Vec<_>>>()?;
     let slices: Vec<WeightSlice> = tensors
         .iter()
-        .map(|(values, view)| WeightSlice { values, first: 0, n_cols: view.rms.len(), inputs: Some(view) })
+        .map(|(values, view, Rows { n_rows, n_cols, .. })| WeightSlice {
+            values,
+            first: 0,
+            n_rows: *n_rows,
+            n_cols: *n_cols,
+            inputs: Some(view),
+        })
         .collect();
     Ok(outlier_ratio(&slices, TIMES_MEAN))
 }

@@ -5,14 +5,14 @@
 use super::work::Work;
 use crate::compress::compress;
 use crate::distill;
-use crate::factorize;
+use crate::transform;
 use briquette_core::Result;
 use briquette_formats::{Checkpoint, InputFile, OutputFormat, json, limits};
 use briquette_recipe::{
-    DistillStage, FactorizeStage, ModelStage, Recipe, RecipePart, Selection, Stage, StageKind, TrainingJob,
+    DistillStage, ModelStage, Recipe, RecipePart, Selection, Stage, StageKind, TrainingJob, TransformStage,
 };
 use briquette_report::inspect;
-use briquette_report::{DistillReport, FactorReport, Origin, Original};
+use briquette_report::{DistillReport, FactorReport, Origin, Original, ShrinkReport};
 use briquette_writer::context::RunOptions;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ impl<'a> PartsRun<'a> {
             self.compress(index, part)?;
             match &part.then {
                 ModelStage::Distill(stage) => self.distill(index, stage)?,
-                ModelStage::Factorize(stage) => self.factorize(index, stage)?,
+                ModelStage::Transform(stage) => self.transform(index, part.then.kind(), stage)?,
             }
             let kind = part.then.kind();
             self.continue_from(self.work.part(index, kind.name()), format!("{kind} {}", index + 1))?;
@@ -118,16 +118,19 @@ impl<'a> PartsRun<'a> {
         Ok(())
     }
 
-    /// Factorizes the layers of a stage.
-    fn factorize(&mut self, index: usize, stage: &FactorizeStage) -> Result<()> {
-        let (output, since) = (self.work.part(index, StageKind::Factorize.name()), Instant::now());
+    /// Replaces tensors of the model.
+    fn transform(&mut self, index: usize, kind: StageKind, stage: &TransformStage) -> Result<()> {
+        let (output, since) = (self.work.part(index, kind.name()), Instant::now());
         if !self.work.is_done(&output, self.options)? {
-            factorize::factorize(self.recipe, stage, &self.model, &output, self.options)?;
+            transform::run(self.recipe, stage, &self.model, &output, self.options)?;
         }
-        let found: Vec<FactorReport> = read_report(&output.join(factorize::REPORT))?;
-        self.origin.factorized.extend(found);
+        let path = output.join(transform::report_file(stage));
+        match stage {
+            TransformStage::Factorize(_) => self.origin.factorized.extend(read_report::<Vec<FactorReport>>(&path)?),
+            TransformStage::Shrink(_) => self.origin.shrunk.push(read_report::<ShrinkReport>(&path)?),
+        }
         let now = since.elapsed().as_secs_f64();
-        self.origin.add_seconds(format!("factorize {}", index + 1), now, now);
+        self.origin.add_seconds(format!("{kind} {}", index + 1), now, now);
         Ok(())
     }
 }

@@ -170,7 +170,7 @@ pub(super) fn check_is_ours(directory: &Path) -> Result<()> {
                     || ["compress", "training", Work::SOLVED].contains(&kind))
         };
         // A draft has the name of its part with a leading dot.
-        let part = name.strip_prefix('.').and_then(|name| name.split_once(".partial")).map_or(&*name, |(part, _)| part);
+        let part = draft::target_of_draft(&name).unwrap_or(&name);
         if ![RECIPE, published::FILE, draft::MARK].contains(&part) && !is_part(part) {
             let message = "is not a file of a run; move it, or choose another output";
             return Err(Error::refused(message).at(entry.path().display()));
@@ -205,7 +205,7 @@ mod tests {
         for name in ["1-compress", "2-distill", "12-training", ".1-distill.partial-77-0"] {
             std::fs::create_dir(dir.path().join(name)).unwrap();
         }
-        for name in ["recipe.json", ".recipe.json.partial", "published.json"] {
+        for name in ["recipe.json", ".recipe.json.partial-77-0", "published.json"] {
             std::fs::write(dir.path().join(name), "{}").unwrap();
         }
         check_is_ours(dir.path()).unwrap();

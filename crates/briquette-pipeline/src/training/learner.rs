@@ -47,7 +47,7 @@ impl Learner {
     pub(crate) fn of(model: &LoadedModel, compute: Option<FloatDType>) -> Self {
         let pooling = match &model.input {
             Input::Text { pooling, .. } => Some(pooling.clone()),
-            Input::Images(_) => None,
+            Input::Images(_) | Input::Pair { .. } => None,
         };
         let network = model.network.clone();
         Self { network, pooling, compute, pixels: None, max_new_tokens: None }
@@ -112,8 +112,7 @@ fn of_windows(network: &GraphNet, tokens: &Tensor<2, Int>, n_given: usize, wante
 
 /// Returns the logits of a decoder at the targets, from the output of its last block.
 fn scores_of(network: &GraphNet, state: Tensor<3>, n_given: usize) -> Tensor<3> {
-    let blocks = network.as_blocks().expect("a network of layers");
-    network.as_decoder().scores(targets_of(blocks.leave(state.into()).three(), n_given))
+    network.as_decoder().scores(targets_of(network.leave(state.into()).three(), n_given))
 }
 
 /// Returns the states `[batch, n, width]` that predict the tokens after the first `n_given`.
@@ -135,15 +134,13 @@ impl Layered for Learner {
     }
 
     fn enter(&self, input: &Inputs) -> Tensor<3> {
-        let blocks = self.network.as_blocks().expect("a network of layers");
         let (tokens, padding) = tokens_of(input);
-        blocks.enter(&RunInputs::padded(tokens, padding)).hidden()
+        self.network.enter(&RunInputs::padded(tokens, padding)).hidden()
     }
 
     fn layer(&self, index: usize, state: Tensor<3>, input: &Inputs) -> Tensor<3> {
-        let blocks = self.network.as_blocks().expect("a network of layers");
         let (tokens, padding) = tokens_of(input);
-        blocks.block(index, state.into(), &RunInputs::padded(tokens, padding)).hidden()
+        self.network.block(index, state.into(), &RunInputs::padded(tokens, padding)).hidden()
     }
 
     fn leave(&self, states: Vec<Tensor<3>>, input: &Inputs, wanted: Wanted) -> Outputs {

@@ -96,14 +96,13 @@ pub(crate) fn seconds_until(history: &[HistoryRecord], last: usize) -> f64 {
 /// names.
 ///
 /// # Errors
-/// Refused: a weight is not finite. See [`Export::write`] for other errors.
+/// See [`Export::write`].
 pub(crate) fn write(
     job: &TrainingJob,
     training: &TrainingSetup,
     student: Learner,
     report: &DistillReport,
 ) -> Result<()> {
-    check_finite(&student.network)?;
     let names = training.student.names.clone();
     let names = job.stage.choice.layout.into_iter().fold(names, NameMap::with_weights_in);
     let mut export = Export::to(job.output).names(names);

@@ -148,6 +148,11 @@ fn student_of(
     device: &Device,
 ) -> Result<(LoadedModel, Option<Vec<u8>>, Option<usize>)> {
     let model = LoadedModel::load(start, arch, device)?;
+    if model.arch.task() == ModelTask::EncoderDecoder {
+        let message =
+            format!("{} is an encoder-decoder, and training supports encoders, decoders and classifiers", model.arch);
+        return Err(Error::config(format!("{message}; use methods without training")).at(start.path().display()));
+    }
     let n_layers = model.network.n_layers();
     let Some(how) = student::how(stage, model.arch, n_layers)? else { return Ok((model, None, n_layers)) };
     let (student, config) = smaller(&model, start, &how, device)?;

@@ -33,7 +33,7 @@ const N_SCORES: usize = 64;
 /// # Errors
 /// - Config: student, teacher and data do not match.
 /// - Input: one of them is damaged.
-/// - Refused: a loss is not finite.
+/// - Refused: a loss or a weight is not finite.
 /// - Io: a file cannot be read or written.
 /// - Interrupted: a stop was requested.
 pub(crate) fn train(job: &TrainingJob, options: &RunOptions) -> Result<()> {

@@ -44,6 +44,7 @@ impl Recipe {
             calibration: None,
             budget: None,
             evaluate: None,
+            memory_limit: None,
             read: Vec::new(),
             asked: crate::parse::raw::RawRecipe::default(),
         }

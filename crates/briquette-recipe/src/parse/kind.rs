@@ -18,26 +18,30 @@ pub enum StageKind {
     Distill,
     /// Factorizes linear layers.
     Factorize,
+    /// Removes channels, heads and blocks.
+    Shrink,
 }
 
 impl StageKind {
     /// Every kind.
-    pub const ALL: [Self; 6] =
-        [Self::Prune, Self::Quantize, Self::Cast, Self::Evaluate, Self::Distill, Self::Factorize];
+    pub const ALL: [Self; 7] =
+        [Self::Prune, Self::Quantize, Self::Cast, Self::Evaluate, Self::Distill, Self::Factorize, Self::Shrink];
 
     /// Returns the name, and the first and last position in the order of stages.
     ///
-    /// Each stage works on the result of the stages before it. A distill stage may be among factorize or prune
-    /// stages. Factorize comes before prune, because the factors of a pruned matrix are dense.
+    /// Each stage works on the result of the stages before it. A distill stage may be among shrink, factorize or
+    /// prune stages. Shrink comes before factorize, because it cuts whole matrices. Factorize comes before prune, because
+    /// the factors of a pruned matrix are dense.
     const fn row(self) -> (&'static str, [usize; 2]) {
         match self {
-            Self::Factorize => ("factorize", [0, 0]),
-            Self::Distill => ("distill", [0, 1]),
-            Self::Prune => ("prune", [1, 1]),
-            Self::Quantize => ("quantize", [2, 2]),
-            Self::Cast => ("cast", [3, 3]),
+            Self::Shrink => ("shrink", [0, 0]),
+            Self::Factorize => ("factorize", [1, 1]),
+            Self::Distill => ("distill", [0, 2]),
+            Self::Prune => ("prune", [2, 2]),
+            Self::Quantize => ("quantize", [3, 3]),
+            Self::Cast => ("cast", [4, 4]),
             // The order of stages does not restrict it; its own check requires that it is the last stage.
-            Self::Evaluate => ("evaluate", [0, 3]),
+            Self::Evaluate => ("evaluate", [0, 4]),
         }
     }
 
@@ -62,7 +66,7 @@ impl StageKind {
 
     /// Returns whether the stage needs the whole model, so that the stages before it must finish first.
     pub fn is_whole(self) -> bool {
-        matches!(self, Self::Distill | Self::Factorize)
+        matches!(self, Self::Distill | Self::Factorize | Self::Shrink)
     }
 }
 

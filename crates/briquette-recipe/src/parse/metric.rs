@@ -35,7 +35,7 @@ const fn loss(name: &'static str, least: f64, unit: &'static str, meaning: &'sta
 }
 
 /// All metrics.
-pub const METRICS: [Metric; 10] = [
+pub const METRICS: [Metric; 12] = [
     score("cosine", [-1.0, 1.0], "mean cosine similarity of embeddings with the original's"),
     score("cosine_min", [-1.0, 1.0], "smallest cosine similarity of an embedding with the original's"),
     score("pair_spearman", [-1.0, 1.0], "rank correlation of the similarities of all pairs with the original's"),
@@ -46,6 +46,8 @@ pub const METRICS: [Metric; 10] = [
     score("agreement", [0.0, 1.0], "share of items with the same class as the original gives"),
     loss("kl", 0.0, "nats", "mean KL divergence from the original model, in nats"),
     loss("perplexity", 1.0, "", "exponential of the mean negative log likelihood of a token"),
+    loss("wer", 0.0, "", "word error rate of transcribed speech"),
+    score("same_words", [0.0, 1.0], "share of sounds for which the original writes the same words"),
 ];
 
 /// The prefix of metrics of the original model: `reference_accuracy`.

@@ -36,6 +36,11 @@ const fn below(least: f64, most: f64) -> NumberRange {
     NumberRange { least, most, is_open: [false, true], is_whole: false }
 }
 
+/// Returns the range above `least` and below `most`.
+const fn between(least: f64, most: f64) -> NumberRange {
+    NumberRange { least, most, is_open: [true, true], is_whole: false }
+}
+
 pub use briquette_core::threads::MAX_THREADS;
 /// Upper bound of counts: steps, items, tokens.
 const MANY: u64 = 1 << 30;
@@ -47,7 +52,7 @@ const MAX_SIZE: u64 = 1 << 24;
 const FAR: f64 = 1e12;
 
 /// The numeric keys, without list indices; `*` matches any name.
-pub(crate) const KEYS: [(&str, NumberRange); 53] = [
+pub(crate) const KEYS: [(&str, NumberRange); 59] = [
     ("budget.bits", above(0.0, 8.0)),
     ("budget.max.*", within(-FAR, FAR)),
     ("budget.min.*", within(-FAR, FAR)),
@@ -77,6 +82,12 @@ pub(crate) const KEYS: [(&str, NumberRange); 53] = [
     ("stage.seed", whole(0, u64::MAX)),
     ("stage.energy", above(0.0, 1.0)),
     ("stage.bytes", above(0.0, 1.0)),
+    ("stage.ratio", below(0.0, 1.0)),
+    ("stage.count", whole(1, MAX_SIZE)),
+    ("stage.multiply_adds", between(0.0, 1.0)),
+    ("stage.drop_blocks", whole(0, MAX_SIZE)),
+    ("stage.floor", within(0.0, 1.0)),
+    ("stage.multiple", whole(1, MAX_SIZE)),
     ("stage.bits", whole(2, 8)),
     ("stage.group", whole(1, MAX_SIZE)),
     ("stage.percentile", within(0.5, 1.0)),

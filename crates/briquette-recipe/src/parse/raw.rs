@@ -19,6 +19,7 @@ pub use crate::parse::distill::RawDistill;
 pub use crate::parse::factorize::RawFactorize;
 pub use crate::parse::prune::RawPrune;
 pub use crate::parse::quantize::{OPEN_SCHEMES, RawGroup, RawQuantize};
+pub use crate::parse::shrink::RawShrink;
 pub use budget::RawBudget;
 pub use calibration::RawCalibration;
 pub use data::{RawData, RawGate, RawNormalize};

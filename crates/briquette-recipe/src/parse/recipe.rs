@@ -5,7 +5,7 @@ use crate::parse::calibration::CalibrationRun;
 use crate::parse::evaluate::Evaluate;
 use crate::parse::kind::StageKind;
 use crate::parse::paths::{self, NamedPath, directory_of};
-use crate::parse::raw::{RawLayout, RawOutput, RawOutputs, RawRecipe, RawRole};
+use crate::parse::raw::{RawLayout, RawMemory, RawOutput, RawOutputs, RawRecipe, RawRole};
 use crate::parse::stage::{ModelStage, RecipePart, Stage};
 use crate::parse::words::one_of;
 use crate::parse::{ranges, stage, text, used};
@@ -37,7 +37,7 @@ pub struct Recipe {
     pub allow_untested: bool,
     /// Largest size of a shard; the limit of the format by default.
     pub max_shard_bytes: u64,
-    /// Distill and factorize stages, each with the stages before it. Each needs the finished model of the
+    /// Distill, factorize and shrink stages, each with the stages before it. Each needs the finished model of the
     /// previous part.
     pub parts: Vec<RecipePart>,
     /// The stages after the last part.
@@ -48,6 +48,8 @@ pub struct Recipe {
     pub budget: Option<Budget>,
     /// The evaluation of the output.
     pub evaluate: Option<Evaluate>,
+    /// The memory limit of the run in bytes.
+    pub memory_limit: Option<u64>,
     /// Every path that the run reads, resolved: the model, teachers, and data that a stage uses.
     pub read: Vec<NamedPath>,
     /// The recipe as written.
@@ -86,13 +88,13 @@ impl Recipe {
             Ok(RoleRule { patterns, role: rule.role, axis })
         };
         Ok(Self {
-            model,
             choice: raw.model.choice(),
             output,
             layout: raw.model.layout,
             roles: raw.model.roles.iter().map(rule).collect::<Result<_>>()?,
             allow_nonfinite: raw.model.allow_nonfinite,
-            profile: profile_of(raw.output.format.as_deref())?,
+            profile: format_for(raw.output.format.as_deref(), &model)?,
+            model,
             codes_entropy: codes_entropy(&raw.output, budget.as_ref().is_some_and(|budget| budget.has_steps))?,
             allow_untested: raw.output.allow_untested,
             max_shard_bytes: limits::MAX_SHARD_BYTES,
@@ -101,6 +103,7 @@ impl Recipe {
             calibration,
             budget,
             evaluate,
+            memory_limit: raw.memory.as_ref().map_or(Ok(None), RawMemory::limit_bytes)?,
             read: paths::read(&raw),
             asked,
         })
@@ -108,12 +111,12 @@ impl Recipe {
 }
 
 impl Recipe {
-    /// Returns the stages before the first factorize stage, which work on the model's own tensors.
+    /// Returns the stages before the first factorize or shrink stage, which work on the model's own tensors.
     ///
-    /// A factorize stage replaces one tensor by two. Training changes only values.
+    /// These stages replace tensors. Training changes only values.
     pub fn file_stages(&self) -> impl Iterator<Item = &Stage> {
-        let is_factorize = |part: &RecipePart| matches!(part.then, ModelStage::Factorize(_));
-        let n_parts = self.parts.iter().position(is_factorize);
+        let is_transform = |part: &RecipePart| matches!(part.then, ModelStage::Transform(_));
+        let n_parts = self.parts.iter().position(is_transform);
         let last = if n_parts.is_none() { &self.stages[..] } else { &[] };
         self.parts[..n_parts.map_or(self.parts.len(), |n| n + 1)].iter().flat_map(|part| &part.stages).chain(last)
     }
@@ -174,6 +177,15 @@ pub fn profile_of(name: Option<&str>) -> Result<OutputFormat> {
     let known = OutputFormat::NAMES.map(|(known, _)| known).join(", ");
     let message = format!("output.format: found {name:?}, expected one of {known}; did you mean {format:?}?");
     Err(Error::config(message))
+}
+
+/// Returns the format with this name, or the default for a model: ONNX for an ONNX file.
+fn format_for(name: Option<&str>, model: &Path) -> Result<OutputFormat> {
+    let is_onnx = model.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"));
+    match name {
+        None if is_onnx => Ok(OutputFormat::Onnx),
+        _ => profile_of(name),
+    }
 }
 
 /// Returns whether codes are entropy-coded; only Briquette's own format supports this.

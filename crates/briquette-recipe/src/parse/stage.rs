@@ -8,6 +8,7 @@ use crate::parse::prune::{PruneStage, PruneTarget};
 use crate::parse::quantize::QuantizeStage;
 use crate::parse::raw::{RawQuantize, RawRecipe, RawStage, StageKeys, keys_of};
 use crate::parse::selection::Selection;
+use crate::parse::shrink::ShrinkStage;
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result};
 use briquette_methods::quant::Rounding;
@@ -27,8 +28,17 @@ pub struct RecipePart {
 pub enum ModelStage {
     /// Trains the model.
     Distill(Box<DistillStage>),
-    /// Factorizes its linear layers.
+    /// Replaces its tensors by smaller ones.
+    Transform(Box<TransformStage>),
+}
+
+/// A stage that replaces tensors of a model by tensors of other shapes.
+#[derive(Debug, Clone)]
+pub enum TransformStage {
+    /// Factorizes linear layers.
     Factorize(FactorizeStage),
+    /// Removes channels, heads and blocks.
+    Shrink(ShrinkStage),
 }
 
 impl ModelStage {
@@ -36,7 +46,10 @@ impl ModelStage {
     pub fn kind(&self) -> StageKind {
         match self {
             Self::Distill(_) => StageKind::Distill,
-            Self::Factorize(_) => StageKind::Factorize,
+            Self::Transform(stage) => match **stage {
+                TransformStage::Factorize(_) => StageKind::Factorize,
+                TransformStage::Shrink(_) => StageKind::Shrink,
+            },
         }
     }
 
@@ -44,7 +57,7 @@ impl ModelStage {
     pub fn as_distill(&self) -> Option<&DistillStage> {
         match self {
             Self::Distill(stage) => Some(stage),
-            Self::Factorize(_) => None,
+            Self::Transform(_) => None,
         }
     }
 }
@@ -107,7 +120,13 @@ impl StageEffect {
                 Self::Stage(Stage::Quantize(QuantizeStage::from_raw(keys, recipe.calibration.as_ref())?))
             }
             StageKeys::Cast(keys) => Self::Stage(Stage::Cast(CastStage::from_raw(keys)?)),
-            StageKeys::Factorize(keys) => Self::ModelStage(ModelStage::Factorize(FactorizeStage::from_raw(keys)?)),
+            StageKeys::Factorize(keys) => Self::ModelStage(ModelStage::Transform(Box::new(TransformStage::Factorize(
+                FactorizeStage::from_raw(keys)?,
+            )))),
+            StageKeys::Shrink(keys) => {
+                let stage = ShrinkStage::from_raw(keys, recipe.calibration.as_ref())?;
+                Self::ModelStage(ModelStage::Transform(Box::new(TransformStage::Shrink(stage))))
+            }
             StageKeys::Distill(keys) => {
                 let around = Around {
                     model: &recipe.model,

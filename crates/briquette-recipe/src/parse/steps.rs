@@ -150,7 +150,7 @@ impl Recipe {
         });
         let learned = self.parts.iter_mut().filter_map(|part| match &mut part.then {
             ModelStage::Distill(stage) => stage.quantize.as_mut(),
-            ModelStage::Factorize(_) => None,
+            ModelStage::Transform(_) => None,
         });
         last.chain(learned)
     }

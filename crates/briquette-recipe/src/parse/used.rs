@@ -5,7 +5,7 @@ use crate::parse::raw::{RawRecipe, RawStage, StageKeys};
 use briquette_core::{Error, Result};
 use briquette_formats::OutputFormat;
 
-/// Refuses a key of `[memory]` without effect, such as a limit that nothing checks.
+/// Refuses a key of `[memory]` without effect, such as a batch size where no model runs.
 ///
 /// # Errors
 /// Config: no stage uses the key.
@@ -16,7 +16,6 @@ pub(crate) fn check_memory(raw: &RawRecipe) -> Result<()> {
     let evaluates = raw.has(StageKind::Evaluate);
     let runs = trains || evaluates;
     let keys = [
-        ("limit", memory.limit.is_some(), runs || calibrates),
         ("offload", memory.offload, evaluates || calibrates),
         ("batch_size", memory.batch_size.is_some(), runs),
         ("accumulate", memory.accumulate.is_some(), trains),
@@ -32,7 +31,7 @@ pub(crate) fn check_memory(raw: &RawRecipe) -> Result<()> {
         return Err(Error::config(format!("memory.dtype: {message}")));
     }
     let Some((key, ..)) = keys.iter().find(|(_, is_there, is_used)| *is_there && !is_used) else { return Ok(()) };
-    let message = match ["limit", "offload", "batch_size", "dtype"].contains(key) {
+    let message = match ["offload", "batch_size", "dtype"].contains(key) {
         true => "no stage of this recipe runs a model; add an evaluate or a distill stage, or remove it",
         false => "only a distill stage uses it; add one, or remove it",
     };
@@ -79,7 +78,6 @@ mod tests {
         let (cast, evaluate) = ("[[stage]]\nkind = \"cast\"\ndtype = \"f16\"\n", "[[stage]]\nkind = \"evaluate\"\n");
         let quantize = "[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n[[stage]]\nkind = \"evaluate\"\n";
         let cases = [
-            (cast, "limit = \"100B\"", "memory.limit: no stage of this recipe runs a model"),
             (cast, "offload = true", "memory.offload: no stage of this recipe runs a model"),
             (cast, "batch_size = \"auto\"", "memory.batch_size: no stage"),
             (cast, "dtype = \"bf16\"", "memory.dtype: no stage"),

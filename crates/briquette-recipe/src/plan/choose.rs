@@ -295,9 +295,11 @@ mod tests {
         let (nonfinite, untested, remarks) = (Nonfinite::Refused, None, Vec::new());
         let (outlier_pools, norms) = (Vec::new(), BTreeMap::new());
         Plan {
+            piece_sizes: briquette_writer::piece::PieceSizes::LARGE,
             tensors,
             pools,
             outlier_pools,
+            skeleton: None,
             norms,
             layout,
             metadata,

@@ -75,6 +75,9 @@ fn check_stages(recipe: &Recipe) -> Result<()> {
             "modules in memory do not support sparsegpt, admm, gptq and owl; export the module, and compress the files";
         return Err(Error::config(message));
     }
+    if recipe.memory_limit.is_some() {
+        return Err(Error::config("memory.limit: a module is in memory already; remove it"));
+    }
     let whole = recipe.parts.first().map(|part| part.then.kind());
     let casts = recipe.stages.iter().find(|stage| matches!(stage, Stage::Cast(_))).map(Stage::kind);
     let evaluates = recipe.evaluate.is_some().then_some(StageKind::Evaluate);

@@ -141,7 +141,7 @@ pub(crate) fn view_of(tensor: &TensorPlan, layers: &BTreeMap<String, InputStats>
         return Err(Error::input(message));
     };
     let (found, expected) = (stats.n_inputs(), tensor.output_rows.n_cols);
-    if found != expected {
+    if !tensor.takes(stats) {
         return Err(Error::input(format!("has statistics of {found} inputs of {layer:?}, expected {expected}")));
     }
     Ok(stats.view())

@@ -77,9 +77,11 @@ fn untouched<'a>(
     let inputs = BTreeMap::new();
     let (outlier_pools, norms) = (Vec::new(), BTreeMap::new());
     Ok(Plan {
+        piece_sizes: briquette_writer::piece::PieceSizes::LARGE,
         tensors,
         pools,
         outlier_pools,
+        skeleton: None,
         norms,
         layout,
         metadata,

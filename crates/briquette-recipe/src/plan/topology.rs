@@ -5,6 +5,7 @@ use crate::raw::RawLayout;
 use briquette_core::Result;
 use briquette_formats::{Checkpoint, TensorSource, WeightLayout, model_config};
 use briquette_graph::families::build;
+use briquette_graph::onnx::{self, InputDims};
 use briquette_graph::{Config, Extents, Graph, GraphHeaders};
 
 /// Largest number of tensors for which a graph is built. A graph takes about a kilobyte for each tensor.
@@ -13,7 +14,7 @@ const MAX_TENSORS: usize = 100_000;
 /// The evidence for roles, output axes, siblings and heads of a model.
 #[derive(Debug)]
 pub enum Topology {
-    /// The graph of a known family.
+    /// The graph of a known family or of an ONNX model.
     Graph(Box<Graph>),
     /// Names and shapes of tensors, and why there is no graph; no reason if no family fits.
     Names(Option<String>),
@@ -30,6 +31,12 @@ impl Topology {
         let n_tensors = checkpoint.tensors().len();
         if n_tensors > MAX_TENSORS {
             return Ok(Self::Names(Some(format!("{n_tensors} tensors are too many for a graph"))));
+        }
+        if let Some(file) = checkpoint.onnx_file() {
+            return Ok(match onnx::import(file, &InputDims::default()) {
+                Ok(graph) => Self::Graph(Box::new(graph)),
+                Err(error) => Self::Names(Some(error.to_string())),
+            });
         }
         let bytes = model_config::read(checkpoint)?;
         let tensors = GraphHeaders::new(checkpoint.tensors(), layout);

@@ -1,6 +1,7 @@
 //! The plan that changes nothing; stages are applied to it.
 
 use crate::Recipe;
+use crate::plan::in_place;
 use crate::plan::interop::Loads;
 use crate::plan::keep;
 use crate::plan::role::RoleContext;
@@ -28,7 +29,9 @@ pub(crate) fn untouched<'a>(
     let metadata = checkpoint.metadata();
     let pools = Vec::new();
     let mut plan = Plan {
+        piece_sizes: briquette_writer::piece::PieceSizes::LARGE,
         outlier_pools: Vec::new(),
+        skeleton: in_place::skeleton(recipe, checkpoint)?,
         norms: BTreeMap::new(),
         tensors,
         pools,

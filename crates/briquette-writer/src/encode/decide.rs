@@ -11,7 +11,7 @@ use briquette_core::coder::RowsDecision;
 use briquette_core::{Affine, Coding, DType, Error, Grouping, InputView, Mask, Result, Storage, simd};
 use briquette_methods::prune::select::{Scores, Selector};
 use briquette_methods::prune::{Score, SparsityPattern, Threshold, select};
-use briquette_methods::quant::{Fitter, MaskedRows};
+use briquette_methods::quant::{Fitter, MaskedRows, RowInputs};
 
 /// Scores computed between two checks for a stop request.
 const SLICE: usize = 16 << 20;
@@ -82,6 +82,11 @@ impl Subject<'_> {
                 Some(Cut::Pattern(pattern)) => has_threshold || pattern.is_by_row(),
                 Some(Cut::Pool(_) | Cut::Given) | None => true,
             }
+    }
+
+    /// Returns the input statistics of rows from this one on.
+    fn inputs_from(&self, first_row: usize) -> Option<RowInputs<'_>> {
+        self.inputs.map(|view| RowInputs { view, first_row, n_rows: self.tensor.rows().n_rows })
     }
 
     fn scored<'b>(&'b self, strip: &Strip<'b>, scratch: &'b mut Vec<f32>) -> &'b [f32] {
@@ -165,7 +170,7 @@ impl Decider {
     /// Fits the only scale of a tensor to all of its kept weights.
     fn single_scale(&mut self, subject: &Subject, masker: &Masker, piece: &mut Piece, stop: &Stop) -> Result<Affine> {
         let (tensor, mut masker) = (subject.tensor, masker.clone());
-        let (mut values, mut keep) = (Vec::new(), Vec::new());
+        let (mut values, mut keep) = (Vec::with_capacity(piece.n_elements()), Vec::new());
         piece.for_each_block(|block| {
             check_finite(tensor, &block)?;
             stop.check()?;
@@ -176,7 +181,8 @@ impl Decider {
         })?;
         let Some(quant) = tensor.quant else { return Err(Error::bug("a scale of a tensor without quantization")) };
         let keep = (tensor.prune.is_some() && !keep.is_empty()).then_some(keep.as_slice());
-        let rows = MaskedRows { values: &values, n_cols: tensor.rows().n_cols, keep, inputs: subject.inputs };
+        let inputs = subject.inputs_from(piece.first_row);
+        let rows = MaskedRows { values: &values, n_cols: tensor.rows().n_cols, keep, inputs };
         let mut affines = Vec::with_capacity(1);
         self.fitter.fit(&quant.spec, rows, &|| stop.check(), &mut affines)?;
         Ok(affines[0])
@@ -212,7 +218,8 @@ impl Decider {
                     // In a tensor that is not pruned, zeros are weights like others.
                     let keep = keep.as_slice();
                     let keep = (subject.tensor.prune.is_some() && !keep.is_empty()).then_some(keep);
-                    let rows = MaskedRows { values: kept, n_cols, keep, inputs: subject.inputs };
+                    let inputs = subject.inputs_from(strip.first_row);
+                    let rows = MaskedRows { values: kept, n_cols, keep, inputs };
                     fitter.fit(&quant.spec, rows, &|| stop.check(), affines)?;
                 }
             }

@@ -12,11 +12,19 @@ pub struct OutputError {
 }
 
 impl OutputError {
-    /// Adds whole rows.
-    pub(super) fn push(&mut self, original: &[f32], fake_quantized: &[f32], inputs: &InputView) {
-        let n_cols = inputs.mean_square.len().max(1);
-        for (original, fake_quantized) in original.chunks(n_cols).zip(fake_quantized.chunks(n_cols)) {
-            for ((&weight, &value), &square) in original.iter().zip(fake_quantized).zip(&inputs.mean_square) {
+    /// Adds whole rows of an `[n_rows, n_cols]` weight, from row `first` on.
+    pub(super) fn push(
+        &mut self,
+        first: usize,
+        [original, fake_quantized]: [&[f32]; 2],
+        inputs: &InputView,
+        [n_rows, n_cols]: [usize; 2],
+    ) {
+        let n_cols = n_cols.max(1);
+        for (row, (original, fake_quantized)) in original.chunks(n_cols).zip(fake_quantized.chunks(n_cols)).enumerate()
+        {
+            let squares = &inputs.mean_square[inputs.start_of(first + row, [n_rows, n_cols])..];
+            for ((&weight, &value), &square) in original.iter().zip(fake_quantized).zip(squares) {
                 let apart = weight - value;
                 self.error += f64::from(square * apart * apart);
                 self.whole += f64::from(square * weight * weight);

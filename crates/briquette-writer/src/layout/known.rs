@@ -2,7 +2,7 @@
 
 use super::order::Order;
 use super::parts::{PartSizes, TensorParts};
-use super::{FileLayouts, ListedHeader};
+use super::{FileLayouts, ListedHeader, in_place};
 use crate::plan::Plan;
 use briquette_core::{Error, Result};
 use briquette_formats::DraftFile;
@@ -36,15 +36,20 @@ impl FileHeaders<'_> {
     /// # Errors
     /// Io: the file cannot be written. Also errors of listing parts.
     pub(crate) fn write(&self, layout: &FileLayouts, number: usize, out: &DraftFile) -> Result<()> {
-        let (tensors, placed) = (&self.order.files[number], &layout.tensors);
+        let placed = &layout.tensors;
         let n_kept = |index: usize| placed.of(index).n_kept;
         let sizes = PartSizes { plan: self.plan, n_kept: &n_kept, parts: self.parts };
+        if self.plan.profile.is_in_place() {
+            return in_place::copy_rest(&sizes, number, out);
+        }
+        let tensors = &self.order.files[number];
         let mut failed = Ok(());
         match self.plan.profile.container() {
             Container::Listed(write) => {
                 let ListedHeader { bytes, .. } = sizes.listed_header(tensors, &self.order, write)?;
                 out.write_at(0, &bytes)?;
             }
+            Container::InPlace => return Err(Error::bug("an ONNX model has no header of its own")),
             Container::Safetensors(strings) => {
                 let n_json = layout.files[number].n_header - 8;
                 out.write_at(0, &n_json.to_le_bytes())?;

@@ -23,9 +23,6 @@ const SCORES_PER_SAMPLED: usize = 64;
 const MIN_RUNS: usize = 512;
 /// Tensors with more columns are not sampled. If they are stored as codes, each run would decode a whole row.
 const MAX_COLS: usize = 1 << 15;
-/// Most memory for keys inside the bracket. If they need more, histograms find the border.
-const MAX_KEY_BYTES: usize = 16 << 20;
-
 /// The border between pruned and kept scores.
 pub(super) struct Border {
     pub threshold: Threshold,
@@ -106,7 +103,7 @@ impl<'a> Search<'a> {
 
     /// Returns whether the tallies of about `n_within` scores in a bracket fit in memory.
     fn fits_about(&self, bracket: Bracket, n_within: f64) -> bool {
-        Tally::new(bracket, self.n_zero_bits()).is_bounded() || n_within * 4.0 <= MAX_KEY_BYTES as f64
+        Tally::new(bracket, self.n_zero_bits()).is_bounded() || n_within * 4.0 <= self.plan.piece_sizes.key_bytes as f64
     }
 
     /// Returns the number of low bits that are 0 in every key.
@@ -139,15 +136,17 @@ impl ScorePool for Search<'_> {
         Ok(bracket.filter(|&bracket| self.fits_about(bracket, share(bracket) * n as f64)))
     }
 
+    /// Histograms find the border if the keys inside the bracket need too much memory.
     fn tally(&mut self, bracket: Bracket) -> Result<Option<Vec<Tally>>> {
+        let max_bytes = self.plan.piece_sizes.key_bytes;
         let (n_key_bytes, n_zero_bits) = (AtomicUsize::new(0), self.n_zero_bits());
         let tallies = self.workers.map(&self.parts, Scan::default, |scan, part| {
             let mut tally = Tally::new(bracket, n_zero_bits);
-            if n_key_bytes.load(Ordering::Relaxed) > MAX_KEY_BYTES {
+            if n_key_bytes.load(Ordering::Relaxed) > max_bytes {
                 return Ok(tally);
             }
             self.each(scan, part, |scores| {
-                if tally.n_bytes() <= MAX_KEY_BYTES {
+                if tally.n_bytes() <= max_bytes {
                     tally.count(scores);
                 }
             })?;
@@ -157,7 +156,7 @@ impl ScorePool for Search<'_> {
             }
             Ok(tally)
         })?;
-        Ok((n_key_bytes.into_inner() <= MAX_KEY_BYTES).then_some(tallies))
+        Ok((n_key_bytes.into_inner() <= max_bytes).then_some(tallies))
     }
 
     fn count(&mut self, empty: Histogram) -> Result<Histogram> {
@@ -191,6 +190,7 @@ mod tests {
     use crate::context::RunOptions;
     use crate::known::{Known, Reason};
     use crate::piece::pieces_of;
+    use crate::piece_sizes::PieceSizes;
     use crate::plan::Nonfinite;
     use crate::treatment::{Cut, Pruning, Treatment};
     use briquette_core::{OutputAxis, Role, Rows};
@@ -233,6 +233,8 @@ mod tests {
         let (nonfinite, untested, remarks) = (Nonfinite::Refused, None, Vec::new());
         let (outlier_pools, norms) = (Vec::new(), BTreeMap::new());
         Plan {
+            piece_sizes: PieceSizes::LARGE,
+            skeleton: None,
             tensors,
             pools,
             outlier_pools,
@@ -303,7 +305,7 @@ mod tests {
 
     #[test]
     fn more_ties_than_fit_in_memory_have_the_same_border() {
-        let weights = [random(1, 2_000_000, 1.0), vec![0.0; MAX_KEY_BYTES / 4 + 5_696]];
+        let weights = [random(1, 2_000_000, 1.0), vec![0.0; PieceSizes::LARGE.key_bytes / 4 + 5_696]];
         check(&weights, DType::F32, 3_000_000, false);
     }
 }

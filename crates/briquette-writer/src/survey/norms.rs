@@ -2,7 +2,7 @@
 
 use super::scan::{PieceOf, Scan};
 use crate::context::Workers;
-use crate::piece::{check_finite, pieces_of};
+use crate::piece::check_finite;
 use crate::plan::Plan;
 use crate::weight_norm::{MeasuredNorms, NormMeter};
 use briquette_core::Result;
@@ -53,7 +53,7 @@ fn values_of(
     mut each: impl FnMut(usize, &[f32]),
 ) -> Result<()> {
     let tensor = &plan.tensors[index];
-    for rows in pieces_of(tensor, source.reads_ranges(index)) {
+    for rows in plan.piece_sizes.pieces_of(tensor, source.reads_ranges(index)) {
         scan.each(plan, source, &PieceOf { tensor: index, rows }, workers, |strip, _| {
             check_finite(tensor, &strip)?;
             each(strip.first_row * tensor.rows().n_cols, strip.values);

@@ -101,7 +101,9 @@ impl Model {
             TensorPlan::new(index, info, Treatment { quant, ..none })
         };
         Plan {
+            piece_sizes: crate::piece_sizes::PieceSizes::LARGE,
             outlier_pools: Vec::new(),
+            skeleton: None,
             norms: Default::default(),
             tensors: self.0.iter().enumerate().map(tensor).collect(),
             pools: Vec::new(),

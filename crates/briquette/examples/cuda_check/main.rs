@@ -4,6 +4,7 @@
 //!
 //! - every kernel with dot products on the device and on the CPU
 //! - compressed parameters with the decoded files of the same parameters
+//! - graphs of an encoder, convolutional networks and a decoder with cached keys with their outputs on the CPU
 //! - MiniLM and ResNet-152 with their outputs on the CPU
 //!
 //! Memory and speed are measured afterwards. Failures are listed first, and the exit code is then 1. `--quick`
@@ -11,6 +12,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)]
 
 mod findings;
+mod graphs;
 mod kernels;
 mod law;
 mod models;

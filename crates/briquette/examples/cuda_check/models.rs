@@ -1,7 +1,8 @@
-//! Compares MiniLM and ResNet-152 on both devices: outputs, and memory of the weights.
+//! Compares graphs, MiniLM and ResNet-152 on both devices: outputs, and memory of the weights.
 
 use crate::Options;
 use crate::findings::Finding;
+use crate::graphs::{self, filled};
 use crate::kernels::{difference, floats, numbers};
 use briquette::formats::Checkpoint;
 use briquette::models::memory::device_meters;
@@ -14,9 +15,14 @@ use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use std::time::Instant;
 
 pub(crate) fn check(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
-    let mut found = minilm(device, cpu, options);
+    let mut found = graphs::compare(device, cpu).into_iter().map(of_graph).collect::<Vec<_>>();
+    found.extend(minilm(device, cpu, options));
     found.extend(resnet(device, cpu, options));
     found
+}
+
+fn of_graph(graphs::GraphCheck { name, difference, most }: graphs::GraphCheck) -> Finding {
+    Finding::at_most(format!("graph of {name}, difference from the CPU"), difference, "relative", most)
 }
 
 /// Runs `make` and returns its result with the device memory that it left in use, in bytes by meter.
@@ -159,29 +165,6 @@ fn resnet(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
         0.17,
     ));
     found
-}
-
-/// Fills a network with the same weights in every run.
-fn filled<M: Module>(network: M) -> M {
-    struct Fill(u64);
-    impl burn::module::ModuleMapper for Fill {
-        fn map_float<const D: usize>(
-            &mut self,
-            param: burn::module::Param<Tensor<D>>,
-        ) -> burn::module::Param<Tensor<D>> {
-            self.0 += 1;
-            let seed = self.0;
-            param.map(|old| {
-                let shape = old.dims();
-                let n: usize = shape.iter().product();
-                // Kaiming's bound keeps activations of a deep network from vanishing or growing.
-                let size = if D == 1 { return old } else { (3.0 * shape[0] as f32 / n as f32).sqrt() };
-                let values: Vec<f32> = floats(n, seed).iter().map(|value| value * size).collect();
-                Tensor::from_data(TensorData::new(values, shape), &old.device())
-            })
-        }
-    }
-    network.map(&mut Fill(0))
 }
 
 /// Times a distillation step of a smaller encoder and measures its memory. Without dropout, the loss must fall.

@@ -1,7 +1,8 @@
 //! A lock on work without a directory of its own: a hidden file that serves only as a lock.
 
 use super::partial::{Lock, TryLock, is_at, lock_opened};
-use briquette_core::{Error, Result};
+use crate::io::presence;
+use briquette_core::{Error, Result, shown_path};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ const N_TRIES: usize = 16;
 
 /// Excludes other processes from the same work as long as the lock lives.
 ///
-/// The last holder removes the file. A file that a killed process left behind is reused.
+/// The last holder removes the file. A file that a killed process left behind is empty, and is reused.
 #[derive(Debug)]
 pub struct FileLock {
     file: File,
@@ -24,7 +25,8 @@ impl FileLock {
     /// On a file system without locks, this has no effect.
     ///
     /// # Errors
-    /// Io: the file cannot be opened or locked.
+    /// - Refused: another file is at the path.
+    /// - Io: the file cannot be opened or locked.
     pub fn alone(path: &Path) -> Result<Option<Self>> {
         Self::take(path, File::try_lock)
     }
@@ -41,6 +43,7 @@ impl FileLock {
         let failed = |source| Error::io("cannot lock", path, source);
         let path_of = || path.to_path_buf();
         for _ in 0..N_TRIES {
+            check_is_lock(path)?;
             let file =
                 File::options().create(true).truncate(false).read(true).write(true).open(path).map_err(failed)?;
             let opened = file.try_clone().map_err(failed)?;
@@ -52,6 +55,17 @@ impl FileLock {
             }
         }
         Ok(None)
+    }
+}
+
+/// Refuses anything but an empty regular file, because the last holder removes it.
+fn check_is_lock(path: &Path) -> Result<()> {
+    match presence::entry_metadata(path)? {
+        Some(found) if !found.is_file() || found.len() > 0 => {
+            let message = "exists and is not a lock of briquette; move it, or choose another name for the output";
+            Err(Error::refused(message).at(shown_path(path)))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -92,6 +106,24 @@ mod tests {
         let path = dir.path().join(".work.lock");
         std::fs::write(&path, "").unwrap();
         assert!(FileLock::alone(&path).unwrap().is_some());
+    }
+
+    #[test]
+    fn another_file_at_the_path_is_refused_and_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(".work.lock");
+        let refused = || {
+            for error in [FileLock::alone(&path).unwrap_err(), FileLock::shared(&path).unwrap_err()] {
+                assert!(error.exit_code() == 6 && error.message.contains("not a lock"), "{error}");
+            }
+        };
+        std::fs::write(&path, "precious").unwrap();
+        refused();
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("elsewhere", &path).unwrap();
+        refused();
+        assert!(!dir.path().join("elsewhere").exists());
     }
 
     #[test]

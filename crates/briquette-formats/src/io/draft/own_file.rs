@@ -1,8 +1,7 @@
 //! A single output file at a path that a person chose.
 
 use super::place::{absolute, lies_in};
-use super::replace::{HiddenFile, replace_file};
-use crate::io::paths::parent_of;
+use super::replace::{check_writable, replace_file};
 use crate::io::presence;
 use briquette_core::{Error, Result};
 use std::fs::File;
@@ -28,7 +27,6 @@ impl OwnFile {
     /// or lie inside one of them.
     ///
     /// # Errors
-    /// - Config: the directory of the file is missing.
     /// - Refused: the file overlaps one of `others`, or another file is at the path.
     /// - Io: the directory cannot be written.
     pub fn at(path: &Path, what: &'static str, beginning: &'static [u8], others: &[PathBuf]) -> Result<Self> {
@@ -42,9 +40,6 @@ impl OwnFile {
                 );
                 return Err(Error::refused(message).at(path.display()));
             }
-        }
-        if !presence::is_directory(&parent_of(&resolved))? {
-            return Err(Error::config("its directory does not exist; create it first").at(path.display()));
         }
         let own = Self { path: path.to_path_buf(), what, beginning };
         own.check_free()?;
@@ -86,9 +81,9 @@ impl OwnFile {
         }
     }
 
-    /// Creates the hidden file of the later rename, and removes it again.
+    /// Creates the draft of the later rename, and removes it again.
     fn try_writing(&self) -> Result<()> {
-        HiddenFile::create(&self.path).map(drop).map_err(|error| {
+        check_writable(&self.path).map_err(|error| {
             let message = format!("{}; choose a file in a writable directory", error.message);
             Error { message, ..error }
         })
@@ -175,8 +170,11 @@ mod tests {
     fn unwritable_paths_are_refused_before_writing() {
         let dir = tempfile::tempdir().unwrap();
         let kind = |path: &Path| OwnFile::at(path, "trace", BEGINNING, &[]).unwrap_err().kind;
-        assert_eq!(kind(&dir.path().join("absent/t")), ErrorKind::Config);
-        assert_eq!(kind(&dir.path().join("n".repeat(255))), ErrorKind::Io);
+        std::fs::write(dir.path().join("file"), "x").unwrap();
+        assert_eq!(kind(&dir.path().join("file/t")), ErrorKind::Io);
+        assert_eq!(kind(&dir.path().join("n".repeat(256))), ErrorKind::Io);
+        OwnFile::at(&dir.path().join("absent/t"), "trace", BEGINNING, &[]).unwrap();
+        assert_eq!(names(dir.path()), ["file"], "the check leaves nothing behind");
         assert_eq!(kind(dir.path()), ErrorKind::Refused);
         #[cfg(target_os = "linux")]
         assert_eq!(kind(Path::new("/proc/t.json")), ErrorKind::Io);

@@ -1,21 +1,21 @@
-//! Hidden drafts and files: their names, their locks, and removal of those that killed runs left behind.
+//! Hidden drafts: their names, their locks, and removal of drafts that killed runs left behind.
 
-use super::hidden::MARK;
+use super::hidden::{MARK, PARTIAL, is_number_of_draft};
 use super::place::check_is_ours;
 use briquette_core::{Error, Hash128, Result};
 use rustix::io::Errno;
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 fn prefix_of(target: &Path) -> Result<String> {
     match target.file_name() {
         // File systems allow names of up to 255 bytes.
-        Some(name) if name.len() > 200 => Ok(format!(".{}.partial-", Hash128::of_block(name.as_encoded_bytes()))),
-        Some(name) => Ok(format!(".{}.partial-", name.to_string_lossy())),
-        None => Err(Error::config("is not a valid name for an output directory").at(target.display())),
+        Some(name) if name.len() > 200 => Ok(format!(".{}{PARTIAL}", Hash128::of_block(name.as_encoded_bytes()))),
+        Some(name) => Ok(format!(".{}{PARTIAL}", name.to_string_lossy())),
+        None => Err(Error::config("is not a valid name for an output").at(target.display())),
     }
 }
 
@@ -57,7 +57,7 @@ pub(super) fn lock_opened(file: File, path: &Path, try_lock: TryLock) -> std::io
 }
 
 /// Returns whether a locking error means that the file system has no locks.
-pub(super) fn has_no_locks(source: &std::io::Error) -> bool {
+fn has_no_locks(source: &std::io::Error) -> bool {
     let errno = source.raw_os_error().map(Errno::from_raw_os_error);
     matches!(errno, Some(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK))
 }
@@ -89,10 +89,36 @@ pub(super) fn remove_stale(target: &Path, parent: &Path) {
     }
 }
 
-/// Returns whether this is the number of a process and of a draft: `77-0`.
-fn is_number_of_draft(text: &str) -> bool {
-    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    text.split_once('-').is_some_and(|(process, draft)| is_number(process) && is_number(draft))
+/// Creates a hidden directory for a draft of `target`, marks it, and locks it.
+///
+/// # Errors
+/// Io: the directory cannot be created or locked.
+pub(super) fn new_partial(target: &Path, parent: &Path) -> Result<(PathBuf, File)> {
+    loop {
+        let partial = parent.join(partial_name(target)?);
+        match std::fs::create_dir(&partial) {
+            Ok(()) => {}
+            Err(source) if source.kind() == ErrorKind::AlreadyExists => continue,
+            Err(source) => return Err(Error::io("cannot write here", parent, source)),
+        }
+        match lock(&partial) {
+            Ok(Lock::Held(lock) | Lock::Unknown(lock)) => {
+                return match mark(&partial) {
+                    Ok(()) => Ok((partial, lock)),
+                    Err(source) => {
+                        remove_quietly(&partial);
+                        Err(Error::io("cannot write", &partial, source))
+                    }
+                };
+            }
+            // Another run considered the directory abandoned, and removes it.
+            Ok(Lock::Taken) => {}
+            Err(source) => {
+                remove_quietly(&partial);
+                return Err(Error::io("cannot lock the directory", &partial, source));
+            }
+        }
+    }
 }
 
 /// The content of [`MARK`].

@@ -82,7 +82,7 @@ pub(super) fn check_is_ours(directory: &Path) -> Result<()> {
     let not_ours = || refused("exists and is not an output of briquette", directory);
     let sums = contained::open(directory, Path::new(sums::FILE_NAME)).and_then(|file| sums::read(&file));
     let sums = sums.map_err(|error| if error.is_bad_input() { not_ours() } else { error })?;
-    if !sums.contains_key(model_dir::MANIFEST) {
+    if ![model_dir::MANIFEST, model_dir::ONNX_MARK].iter().any(|mark| sums.contains_key(*mark)) {
         return Err(not_ours());
     }
     for path in sums::files_below(directory)? {

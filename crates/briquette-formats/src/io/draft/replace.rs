@@ -1,19 +1,15 @@
 //! Single files that are replaced atomically or appended to line by line.
 
-use super::hidden::PARTIAL;
-use super::partial::{has_no_locks, is_at};
+use super::parents::ParentDirectories;
+use super::partial::{is_at, new_partial, remove_quietly, remove_stale};
 use super::place::exists_error;
 use crate::io::paths::parent_of;
-use briquette_core::{Error, Result};
-use rustix::fs::{CWD, OFlags, RenameFlags};
+use briquette_core::{Error, Result, shown_path};
+use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-
-/// Names that are tried for a hidden file.
-const N_NAMES: usize = 100;
 
 /// Appends one line to a journal and syncs it.
 ///
@@ -29,29 +25,40 @@ pub fn append_line(path: &Path, line: &str) -> Result<()> {
 
 /// A file that is written in full before it appears at its path.
 ///
-/// It is written beside its path as `.NAME.partial`, under a lock. A second writer waits, and reuses the file
-/// of a killed writer. If something other than a file has this name, `.NAME-1.partial` or a later number is used.
+/// It is written in a draft beside its path: a hidden directory that is marked and locked. The next writer of the
+/// path removes the drafts of killed writers. A file of another program is never opened.
 #[derive(Debug)]
 pub(super) struct HiddenFile {
     file: File,
-    partial: PathBuf,
+    /// The file in the draft.
+    hidden: PathBuf,
+    draft: PathBuf,
     path: PathBuf,
+    /// Holds the lock of the draft.
+    lock: File,
+    /// Directories that were created for the file.
+    _parents: ParentDirectories,
 }
 
 impl HiddenFile {
-    /// Creates the hidden file, or waits for another process that writes it.
+    /// Creates the missing directories above the path, and an empty hidden file.
     ///
     /// # Errors
-    /// Io: the file cannot be created or locked.
+    /// - Config: the path has no file name.
+    /// - Io: the file cannot be created.
     pub(super) fn create(path: &Path) -> Result<Self> {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let numbers = std::iter::once(String::new()).chain((1..N_NAMES).map(|n| format!("-{n}")));
-        let mut names = numbers.map(|number| path.with_file_name(format!(".{name}{number}{PARTIAL}")));
-        // Anything but a regular file came from another program, and stays: a link could lead anywhere.
-        let is_free = |path: &PathBuf| std::fs::symlink_metadata(path).map_or(true, |found| found.is_file());
-        let partial = names.find(is_free).unwrap_or_else(|| path.with_file_name(format!(".{name}{PARTIAL}")));
-        let file = open_locked(&partial).map_err(|source| Error::io("cannot write", path, source))?;
-        Ok(Self { file, partial, path: path.to_path_buf() })
+        let parents = ParentDirectories::create(path)?;
+        let parent = parent_of(path);
+        remove_stale(path, &parent);
+        let (draft, lock) = new_partial(path, &parent).map_err(|error| error.at(shown_path(path)))?;
+        let hidden = draft.join(path.file_name().unwrap_or_default());
+        match File::options().write(true).create_new(true).open(&hidden) {
+            Ok(file) => Ok(Self { file, hidden, draft, path: path.to_path_buf(), lock, _parents: parents }),
+            Err(source) => {
+                remove_quietly(&draft);
+                Err(Error::io("cannot write", path, source))
+            }
+        }
     }
 
     /// Creates a hidden file with these bytes, synced to disk.
@@ -65,11 +72,11 @@ impl HiddenFile {
     /// Moves the file to its path. Unless `replace` is set, an existing file stays and is an error.
     fn publish(&self, replace: bool) -> Result<()> {
         let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
-        let moved = match rustix::fs::renameat_with(CWD, &self.partial, CWD, &self.path, flags) {
-            Err(Errno::INVAL | Errno::NOSYS) if replace => std::fs::rename(&self.partial, &self.path),
+        let moved = match rustix::fs::renameat_with(CWD, &self.hidden, CWD, &self.path, flags) {
+            Err(Errno::INVAL | Errno::NOSYS) if replace => std::fs::rename(&self.hidden, &self.path),
             // On file systems without NOREPLACE, a hard link fails if the target exists. Drop removes the
             // hidden name.
-            Err(Errno::INVAL | Errno::NOSYS) => std::fs::hard_link(&self.partial, &self.path),
+            Err(Errno::INVAL | Errno::NOSYS) => std::fs::hard_link(&self.hidden, &self.path),
             moved => moved.map_err(std::io::Error::from),
         };
         moved.map_err(|source| match source.kind() {
@@ -81,34 +88,21 @@ impl HiddenFile {
 
 impl Drop for HiddenFile {
     fn drop(&mut self) {
-        // After a rename, the hidden name may belong to the next writer.
-        if is_at(&self.file, &self.partial) {
-            let _ = std::fs::remove_file(&self.partial);
+        if is_at(&self.lock, &self.draft) {
+            remove_quietly(&self.draft);
         }
     }
 }
 
-/// Opens an empty file at `partial` and locks it, even if a killed writer left one there.
-fn open_locked(partial: &Path) -> std::io::Result<File> {
-    let no_follow = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    loop {
-        let mut options = File::options();
-        options.create(true).truncate(false).read(true).write(true).custom_flags(no_follow.bits() as i32);
-        let file = options.open(partial)?;
-        match file.lock() {
-            Err(source) if source.kind() == ErrorKind::Interrupted => continue,
-            Err(source) if !has_no_locks(&source) => return Err(source),
-            _ => {}
-        }
-        // The last writer may have renamed it to its final path meanwhile.
-        if is_at(&file, partial) {
-            file.set_len(0)?;
-            return Ok(file);
-        }
-    }
+/// Checks before any work that a file can be written, and leaves nothing behind.
+///
+/// # Errors
+/// Io: the directory of the file cannot be created or written.
+pub fn check_writable(path: &Path) -> Result<()> {
+    HiddenFile::create(path).map(drop)
 }
 
-/// Writes a file atomically, replacing an older one.
+/// Writes a file atomically, replacing an older one. Missing directories above it are created.
 ///
 /// # Errors
 /// Io: the file cannot be written.
@@ -119,7 +113,7 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
 /// Writes several files of one directory: all of them, or none if one cannot be written.
 ///
 /// Every file is on disk under a hidden name before the first one appears. Unless `replace` is set, none may
-/// exist yet.
+/// exist yet. Missing directories above the files are created.
 ///
 /// # Errors
 /// - Refused: a file exists and `replace` is not set.
@@ -185,9 +179,12 @@ mod tests {
     #[test]
     fn no_file_appears_unless_all_can_be_written() {
         let dir = tempfile::tempdir().unwrap();
-        let (json, page) = (dir.path().join("x.json"), dir.path().join("absent/x.html"));
+        std::fs::write(dir.path().join("file"), "x").unwrap();
+        let (json, page) = (dir.path().join("new/x.json"), dir.path().join("file/x.html"));
         assert!(write_files(&[(&json, b"{}"), (&page, b"<p>")], true).is_err());
-        assert_eq!(names(dir.path()), [] as [&str; 0]);
+        assert_eq!(names(dir.path()), ["file"]);
+        std::fs::remove_file(dir.path().join("file")).unwrap();
+        let json = dir.path().join("x.json");
         let page = dir.path().join("x.html");
         std::fs::write(&page, "another").unwrap();
         let error = write_files(&[(&json, b"{}"), (&page, b"<p>")], false).unwrap_err();
@@ -195,21 +192,46 @@ mod tests {
     }
 
     #[test]
-    fn hidden_files_of_killed_runs_are_reused_and_other_entries_stay() {
+    fn missing_directories_are_created() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, hidden) = (dir.path().join("x.json"), dir.path().join(".x.json.partial"));
-        std::fs::write(dir.path().join("key"), "secret").unwrap();
-        std::fs::write(&hidden, "left by a killed run").unwrap();
-        replace_file(&path, b"1").unwrap();
+        let (json, page) = (dir.path().join("a/x.json"), dir.path().join("a/b/x.html"));
+        check_writable(&page).unwrap();
+        assert_eq!(names(dir.path()), [] as [&str; 0], "a check leaves nothing behind");
+        write_files(&[(&json, b"{}"), (&page, b"<p>")], false).unwrap();
         assert_eq!(
-            (std::fs::read(&path).unwrap(), names(dir.path())),
-            (b"1".to_vec(), vec!["key".into(), "x.json".into()])
+            (names(&dir.path().join("a")), std::fs::read(&page).unwrap()),
+            (vec!["b".into(), "x.json".into()], b"<p>".to_vec())
         );
-        std::os::unix::fs::symlink("key", &hidden).unwrap();
-        std::fs::create_dir(dir.path().join(".x.json-1.partial")).unwrap();
+    }
+
+    #[test]
+    fn drafts_of_killed_writers_are_removed_and_other_entries_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.json");
+        let killed = HiddenFile::with(&path, b"left by a killed writer").unwrap();
+        let draft = killed.draft.clone();
+        // A kill releases the lock and runs no destructor.
+        killed.lock.unlock().unwrap();
+        std::mem::forget(killed);
+        let running = HiddenFile::create(&path).unwrap();
+        assert!(!draft.exists() && running.draft.exists());
+        std::fs::write(dir.path().join("key"), "secret").unwrap();
+        let foreign = [".x.json.partial", ".x.json.partial-1", ".x.json.partial-7-1"];
+        foreign.iter().for_each(|name| std::fs::write(dir.path().join(name), "precious").unwrap());
+        std::os::unix::fs::symlink("key", dir.path().join(".x.json.partial-7-0")).unwrap();
+        std::fs::create_dir(dir.path().join(".x.json.partial-7-2")).unwrap();
+        std::fs::write(dir.path().join(".x.json.partial-7-2/thesis.txt"), "precious").unwrap();
+        replace_file(&path, b"1").unwrap();
         replace_file(&path, b"2").unwrap();
+        assert!(running.draft.exists(), "a live writer holds its lock");
+        drop(running);
         assert_eq!(std::fs::read(dir.path().join("key")).unwrap(), b"secret");
         assert_eq!(std::fs::read(&path).unwrap(), b"2");
-        assert_eq!(names(dir.path()), [".x.json-1.partial", ".x.json.partial", "key", "x.json"]);
+        for name in foreign {
+            assert_eq!(std::fs::read(dir.path().join(name)).unwrap(), b"precious", "{name}");
+        }
+        let left =
+            [&foreign[..2], &[".x.json.partial-7-0", foreign[2], ".x.json.partial-7-2", "key", "x.json"]].concat();
+        assert_eq!(names(dir.path()), left);
     }
 }

@@ -1,3 +1,4 @@
+use super::partial::{Lock, lock};
 use super::*;
 use crate::io::{model_dir, sums};
 use briquette_core::ErrorKind;
@@ -90,15 +91,20 @@ fn directories_created_for_a_draft_are_removed_with_it() {
 }
 
 #[test]
-fn a_file_is_replaced_despite_remains_of_a_killed_run() {
-    let dir = tempfile::tempdir().unwrap();
-    let (path, precious) = (dir.path().join("report.html"), dir.path().join("precious"));
-    std::fs::write(&precious, "x").unwrap();
-    std::os::unix::fs::symlink(&precious, dir.path().join(".report.html.partial")).unwrap();
-    assert!(sums::is_uncovered(".report.html.partial") && !sums::is_uncovered(".x.partial"));
-    replace_file(&path, b"new").unwrap();
-    assert_eq!((std::fs::read(&path).unwrap(), std::fs::read(&precious).unwrap()), (b"new".to_vec(), b"x".to_vec()));
-    assert_eq!(names(dir.path()), [".report.html.partial", "precious", "report.html"]);
+fn drafts_of_reports_belong_to_an_output_and_other_hidden_files_do_not() {
+    for name in [".report.html.partial-77-0/report.html", ".report.json.partial-1-2/.briquette-draft"] {
+        assert!(sums::is_uncovered(name), "{name}");
+    }
+    for name in [
+        ".report.html.partial",
+        ".report.html.partial-77-0",
+        ".report.html.partial-77-0/thesis.txt",
+        ".report.html.partial-x-0/report.html",
+        ".model.bin.partial-77-0/model.bin",
+        "sub/report.html",
+    ] {
+        assert!(!sums::is_uncovered(name), "{name}");
+    }
 }
 
 #[test]

@@ -115,7 +115,8 @@ mod tests {
         let mut large = vec![1.0; 200_000];
         large[150_001] = 4.0;
         large[0] = -4.0;
-        let slice = |values| WeightSlice { values, first: 0, n_cols: 2, inputs: Some(&inputs) };
+        let slice =
+            |values| WeightSlice { values, first: 0, n_rows: values.len() / 2, n_cols: 2, inputs: Some(&inputs) };
         // The scores alternate between 1 and 2, except for one 8 and one 4; the mean is 1.5.
         assert_eq!(outlier_ratio(&[slice(&large)], 5.0), 1.0 / 200_000.0);
         let small = vec![0.0; 200_000];

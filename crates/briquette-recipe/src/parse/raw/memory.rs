@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawMemory {
-    /// Memory limit, such as "4GiB" or "800MB". It is compared with the size of the weights before loading, and
-    /// with the measured use while batches run.
+    /// Memory limit, such as "4GiB" or "800MB". Stages on files use fewer threads and smaller pieces to stay below
+    /// it. Runs of a model compare it with the size of the weights, and with the measured use while batches run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
     /// evaluate and `[calibration]`: keep only one block's weights in memory at a time, and large hidden states

@@ -14,6 +14,7 @@ use crate::parse::factorize::RawFactorize;
 use crate::parse::kind::StageKind;
 use crate::parse::prune::RawPrune;
 use crate::parse::quantize::RawQuantize;
+use crate::parse::shrink::RawShrink;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::ser::Error as _;
@@ -45,6 +46,8 @@ pub enum StageKeys {
     Distill(Box<RawDistill>),
     /// Keys of a factorize stage.
     Factorize(RawFactorize),
+    /// Keys of a shrink stage.
+    Shrink(Box<RawShrink>),
     /// The name of an unknown kind.
     Unknown(String),
 }
@@ -72,6 +75,7 @@ fn with_keys<W: WithKeys>(kind: StageKind, work: W) -> W::Output {
         StageKind::Evaluate => work.with(StageKeys::Evaluate),
         StageKind::Distill => work.with(StageKeys::Distill),
         StageKind::Factorize => work.with(StageKeys::Factorize),
+        StageKind::Shrink => work.with(StageKeys::Shrink),
     }
 }
 
@@ -85,6 +89,7 @@ impl RawStage {
             StageKeys::Evaluate(_) => Some(StageKind::Evaluate),
             StageKeys::Distill(_) => Some(StageKind::Distill),
             StageKeys::Factorize(_) => Some(StageKind::Factorize),
+            StageKeys::Shrink(_) => Some(StageKind::Shrink),
             StageKeys::Unknown(_) => None,
         }
     }
@@ -102,6 +107,7 @@ impl RawStage {
         match &self.keys {
             StageKeys::Prune(keys) => keys.needs_statistics(),
             StageKeys::Quantize(keys) => keys.needs_statistics(),
+            StageKeys::Shrink(keys) => keys.needs_statistics(),
             _ => false,
         }
     }
@@ -119,6 +125,7 @@ impl RawStage {
             StageKeys::Cast(keys) => keys.in_words(),
             StageKeys::Distill(keys) => keys.in_words(),
             StageKeys::Factorize(keys) => keys.in_words(),
+            StageKeys::Shrink(keys) => keys.in_words(),
             StageKeys::Evaluate(_) | StageKeys::Unknown(_) => Vec::new(),
         };
         format!("{} {}", self.kind_name(), parts.join(", ")).trim_end().to_string()

@@ -1,25 +1,28 @@
-//! Refuses a trained network with weights that are not finite.
+//! Refuses a network in training with weights that are not finite.
 
 use briquette_core::{Error, Result};
 use briquette_nn::module::read_f32;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{FloatDType, Tensor};
 
-/// Checks every float parameter of a trained network.
+/// Checks every float parameter of a network after this many training steps.
 ///
-/// Losses and gradients are checked at each step, but the last step may still overflow a weight.
+/// Losses and gradients are checked at each step, but the update after them may still overflow a weight.
+/// [`Distiller::run`](crate::Distiller::run) and [`Several::run`](crate::Several::run) call this before each
+/// checkpoint and at the end of each epoch. Call it in a training loop of your own before you store the network.
 ///
 /// # Errors
-/// - Refused: a weight is NaN or infinite. The error has its path.
+/// - Refused: a weight is NaN or infinite. The error has its path and the step.
 /// - Io: a weight cannot be read from its device.
-pub(crate) fn check_finite(network: &impl Module) -> Result<()> {
-    let mut visitor = FiniteVisitor { path: Vec::new(), found: Ok(()) };
+pub fn check_finite(network: &impl Module, step: usize) -> Result<()> {
+    let mut visitor = FiniteVisitor { path: Vec::new(), step, found: Ok(()) };
     network.visit(&mut visitor);
     visitor.found
 }
 
 struct FiniteVisitor {
     path: Vec<String>,
+    step: usize,
     found: Result<()>,
 }
 
@@ -40,7 +43,8 @@ impl ModuleVisitor for FiniteVisitor {
         self.found = read_f32(param.val().without_autodiff().cast(FloatDType::F32), &path).and_then(|values| {
             match values.iter().find(|value| !value.is_finite()) {
                 Some(value) => {
-                    let message = format!("found {value} after the last training step; lower the learning rate");
+                    let step = self.step;
+                    let message = format!("found {value} after training step {step}; lower the learning rate");
                     Err(Error::refused(message).at(&path))
                 }
                 None => Ok(()),
@@ -49,7 +53,7 @@ impl ModuleVisitor for FiniteVisitor {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "flex"))]
 mod tests {
     use super::*;
     use burn::nn::LinearConfig;
@@ -59,11 +63,12 @@ mod tests {
     fn a_weight_that_is_not_finite_is_refused_by_its_path() {
         let device = Device::flex();
         let mut network = vec![LinearConfig::new(2, 3).init(&device), LinearConfig::new(3, 1).init(&device)];
-        check_finite(&network).unwrap();
+        check_finite(&network, 0).unwrap();
         for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             network[1].weight = Param::from_tensor(Tensor::full([3, 1], value, &device));
-            let error = check_finite(&network).unwrap_err();
-            assert!(error.exit_code() == 6 && error.message.starts_with("1.weight: found"), "{error}");
+            let error = check_finite(&network, 12).unwrap_err();
+            let expected = format!("1.weight: found {value} after training step 12; lower the learning rate");
+            assert_eq!((error.exit_code(), error.message), (6, expected));
         }
     }
 }

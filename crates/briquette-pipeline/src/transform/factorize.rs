@@ -3,68 +3,60 @@
 //! `X.weight`, `[out, in]`, becomes `X.down.weight`, `[rank, in]`, and `X.weight`, `[out, rank]`; a bias stays
 //! unchanged.
 
+use super::changed::{ChangedModel, OutputTensor};
+use super::network::{Network, Transform, Transformed};
 use briquette_core::{Error, OutputAxis, Result, rows};
-use briquette_formats::{
-    Checkpoint, Draft, InputFile, OutputFormat, TensorInfo, TensorSource, WeightLayout, companions, model_config,
-};
+use briquette_formats::{Checkpoint, OutputFormat, TensorInfo, TensorSource, WeightLayout};
 use briquette_methods::prune::low_rank::{Factors, Spectrum};
 use briquette_recipe::{FactorizeStage, Recipe};
 use briquette_report::FactorReport;
-use briquette_writer::context::{RunOptions, Workers};
-use briquette_writer::manifest::ManifestSource;
-use briquette_writer::plan::Nonfinite;
-use briquette_writer::{self as flow, Plan, TensorPlan, WriteJob};
+use briquette_writer::context::Workers;
+use briquette_writer::{Plan, TensorPlan};
 use ndarray::ArrayView2;
 use std::collections::BTreeSet;
-use std::path::Path;
 
-/// The name of the report in the directory of a factorized model.
-pub(crate) const REPORT: &str = "factorize.json";
 /// The suffix of the name of a weight.
 const SUFFIX: &str = ".weight";
 /// The suffix of the name of the first factor.
 const DOWN: &str = "down.weight";
 
-/// A tensor of the output: copied from the model, or computed here.
-enum OutputTensor {
-    Copied(usize),
-    Made(Vec<f32>),
+impl Transform for FactorizeStage {
+    fn report_file(&self) -> &'static str {
+        "factorize.json"
+    }
+
+    /// Takes the memory of the factors, and of one layer in f64 per thread.
+    fn apply<'a>(&self, network: &Network<'a>, workers: &Workers) -> Result<Transformed<'a>> {
+        let (recipe, checkpoint) = (network.recipe, network.checkpoint);
+        let plain =
+            Recipe { parts: Vec::new(), stages: Vec::new(), profile: OutputFormat::Briquette, ..recipe.clone() };
+        let plan = briquette_recipe::plan::plan(&plain, checkpoint, workers.stop())?;
+        let chosen = chosen(self, &plan)?;
+        workers.begin("factorize", chosen.iter().map(|tensor| tensor.info.n_bytes()).sum());
+        let found = workers.map(
+            &chosen,
+            || (),
+            |(), tensor| {
+                let found = factors_of(self, tensor, checkpoint)?;
+                workers.advance(tensor.info.n_bytes());
+                Ok(found)
+            },
+        )?;
+        let reports: Vec<FactorReport> =
+            chosen.iter().zip(&found).map(|(tensor, factors)| report(tensor, factors)).collect();
+        let report = serde_json::to_value(reports).map_err(|error| Error::bug(format!("the report: {error}")))?;
+        let model = with_factors(checkpoint, &plan, &chosen, found)?;
+        Ok(Transformed { model, graph: None, config: Vec::new(), report })
+    }
 }
 
-/// Factorizes linear layers, and writes the model with the factors as a plain directory.
-///
-/// The memory is that of the factors, and of one layer in f64 per thread.
-///
-/// # Errors
-/// - Config: no layer is chosen.
-/// - Input: the model is damaged.
-/// - Refused: a weight is not finite.
-/// - Io: a file cannot be read or written.
-/// - Interrupted: a stop was requested.
-pub(crate) fn factorize(
-    recipe: &Recipe,
-    stage: &FactorizeStage,
-    model: &Path,
-    output: &Path,
-    options: &RunOptions,
-) -> Result<()> {
-    let checkpoint = Checkpoint::open_as(model, &recipe.choice)?;
-    let plain = Recipe { parts: Vec::new(), stages: Vec::new(), profile: OutputFormat::Briquette, ..recipe.clone() };
-    let plan = briquette_recipe::plan::plan(&plain, &checkpoint, &options.stop)?;
-    let chosen = chosen(stage, &plan)?;
-    let workers = Workers::new(options)?;
-    workers.begin("factorize", chosen.iter().map(|tensor| tensor.info.n_bytes()).sum());
-    let found = workers.map(
-        &chosen,
-        || (),
-        |(), tensor| {
-            let found = factors_of(stage, tensor, &checkpoint)?;
-            workers.advance(tensor.info.n_bytes());
-            Ok(found)
-        },
-    )?;
-    let reports: Vec<FactorReport> =
-        chosen.iter().zip(&found).map(|(tensor, factors)| report(tensor, factors)).collect();
+/// Replaces each chosen matrix by its factors, if it has any.
+fn with_factors<'a>(
+    checkpoint: &'a Checkpoint,
+    plan: &Plan,
+    chosen: &[&TensorPlan],
+    found: Vec<Option<Factors>>,
+) -> Result<ChangedModel<'a>> {
     let mut tensors: Vec<(TensorInfo, OutputTensor)> = plan
         .tensors
         .iter()
@@ -78,7 +70,7 @@ pub(crate) fn factorize(
         tensors.push((info(format!("{stem}down{SUFFIX}"), [rank, shape.0[1]])?, OutputTensor::Made(down)));
     }
     let (infos, tensors) = tensors.into_iter().unzip();
-    write(&FactoredModel { checkpoint: &checkpoint, infos, tensors }, &reports, output, &workers)
+    Ok(ChangedModel { checkpoint, infos, tensors })
 }
 
 /// Returns the matrices that the stage chooses. Tied tensors are skipped: two factors besides the tied tensor
@@ -143,67 +135,5 @@ fn report(tensor: &TensorPlan, factors: &Option<Factors>) -> FactorReport {
         shape: tensor.info.shape.0.clone(),
         rank: factors.as_ref().map(|factors| factors.rank),
         energy: factors.as_ref().map_or(1.0, |factors| factors.energy),
-    }
-}
-
-/// Writes and verifies a directory of plain tensors, the model's companion files, and the report.
-fn write(source: &FactoredModel, reports: &[FactorReport], output: &Path, workers: &Workers) -> Result<()> {
-    let (draft, checkpoint) = (Draft::create(output, &[], false)?, source.checkpoint);
-    let mut plan = Plan::unchanged(source.tensors(), OutputFormat::Dense, Nonfinite::Unchanged);
-    let small_files = |_: &Plan, _: &ManifestSource| {
-        companions::copy_into(&draft, checkpoint, &|| workers.check_stop())?;
-        let config = model_config::with_quantization(model_config::read(checkpoint)?, None, &checkpoint.directory())?;
-        config.map_or(Ok(()), |config| draft.write_file(Path::new(model_config::FILE_NAME), &config))?;
-        let json = serde_json::to_vec_pretty(reports).map_err(|error| Error::bug(format!("the report: {error}")))?;
-        draft.write_file(Path::new(REPORT), &json)
-    };
-    let written = flow::write(WriteJob {
-        plan: &mut plan,
-        source,
-        draft: &draft,
-        recipe: serde_json::json!({ "stage": [] }),
-        producer: concat!("briquette ", env!("CARGO_PKG_VERSION")),
-        workers,
-        small_files: &small_files,
-        kept: &|_, _| Vec::new(),
-        is_over: &mut |_| {},
-    });
-    written.map(drop)?;
-    checkpoint.check_unchanged()?;
-    draft.publish()
-}
-
-/// A model with some tensors that were computed here.
-struct FactoredModel<'a> {
-    checkpoint: &'a Checkpoint,
-    infos: Vec<TensorInfo>,
-    tensors: Vec<OutputTensor>,
-}
-
-impl TensorSource for FactoredModel<'_> {
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.infos
-    }
-
-    fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()> {
-        match &self.tensors[index] {
-            OutputTensor::Copied(place) => self.checkpoint.read(*place, start, out),
-            OutputTensor::Made(values) => {
-                let width = self.infos[index].dtype.n_bits() / 8;
-                rows::from_f32(&values[start / width..(start + out.len()) / width], self.infos[index].dtype, out);
-                Ok(())
-            }
-        }
-    }
-
-    fn reads_ranges(&self, index: usize) -> bool {
-        match &self.tensors[index] {
-            OutputTensor::Copied(place) => self.checkpoint.reads_ranges(*place),
-            OutputTensor::Made(_) => true,
-        }
-    }
-
-    fn files(&self) -> Vec<&InputFile> {
-        self.checkpoint.files()
     }
 }

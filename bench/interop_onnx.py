@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Check that onnxruntime computes the reference outputs from the ONNX exports of briquette.
+
+usage: interop_onnx.py BRIQUETTE_BINARY WORKDIR [--only NAME,NAME] [--f16]
+
+Needs onnx, onnxruntime, numpy and safetensors. Exports every model of fixtures/families, except mixtures of experts, which must be
+refused in one line. `onnx.checker` checks each model. onnxruntime runs it on the inputs of golden.safetensors, and each output that
+the golden file has is compared with transformers or torchvision. Prints the largest difference over the largest output. Exit code 1
+if one is above 1e-4, or 2e-2 with --f16.
+
+--f16       export with --cast f16
+"""
+
+import argparse
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime
+from safetensors.numpy import load_file
+
+HERE = pathlib.Path(__file__).resolve().parent
+FAMILIES = HERE.parent / "fixtures" / "families"
+EXPERTS = {"mixtral", "qwen3_moe"}
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("binary", type=pathlib.Path)
+    p.add_argument("workdir", type=pathlib.Path)
+    p.add_argument("--only", default="", help="comma list of models")
+    p.add_argument("--f16", action="store_true")
+    return p.parse_args()
+
+
+def export(binary, model, out, flags=()):
+    """Return the exit code and the text of an export."""
+    done = subprocess.run([binary, "export", model, "--to", "onnx", "-o", out, "--force", *flags], capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def session(path):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def inputs_of(run, golden):
+    """Return the inputs that a session takes, from the arrays of a golden file."""
+    n_items = next(golden[key].shape[0] for key in ("ids", "images") if key in golden)
+    given = {
+        "input_ids": golden.get("ids"),
+        "attention_mask": golden.get("mask"),
+        "token_type_ids": golden.get("types", np.zeros_like(golden.get("ids", np.zeros(1)))),
+        "pixel_values": golden.get("images"),
+    }
+    found = {}
+    for wanted in run.get_inputs():
+        array = given[wanted.name]
+        if array is None and wanted.name in ("input_ids", "attention_mask"):
+            # A golden file of the images of a model that reads texts too.
+            array = np.ones((n_items, 3))
+        found[wanted.name] = array.astype(np.float32 if wanted.type == "tensor(float)" else np.int64)
+    return found
+
+
+def expected_of(name, outputs, golden):
+    """Return pairs of an output's name and the reference array."""
+    logits = next((output for output in ("image_embeds", "text_embeds", "logits") if output in outputs), None)
+    pairs = []
+    if "logits" in golden and logits:
+        pairs.append((logits, golden["logits"]))
+    if "pooled" in golden and "pooler_output" in outputs:
+        pairs.append(("pooler_output", golden["pooled"]))
+    hidden = [output for output in outputs if output.startswith("last_hidden_state")]
+    if "hidden" in golden and hidden:
+        # Of a model of texts and images, the golden file has the images.
+        pairs.append((hidden[-1] if name in ("clip", "siglip") else hidden[0], golden["hidden"]))
+    return pairs
+
+
+def difference(found, expected, mask):
+    if found.shape != expected.shape:
+        return float("inf")
+    if mask is not None and found.ndim == 3 and found.shape[:2] == mask.shape:
+        found, expected = found[mask == 1], expected[mask == 1]
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+def check(args, name):
+    """Return the differences of a model by output."""
+    out = args.workdir / name
+    code, text = export(args.binary, FAMILIES / name, out, ["--cast", "f16"] if args.f16 else [])
+    if name in EXPERTS:
+        is_refused = code == 4 and "mixture of experts" in text and text.count("\n") == 1 and not out.exists()
+        return {"refused": 0.0 if is_refused else float("inf")}
+    if code != 0:
+        raise RuntimeError(text.strip())
+    onnx.checker.check_model(str(out / "model.onnx"), full_check=True)
+    run = session(out / "model.onnx")
+    golden = load_file(FAMILIES / name / "golden.safetensors")
+    golden = {key: array.astype(np.float32) if array.dtype == np.float16 else array for key, array in golden.items()}
+    names = [output.name for output in run.get_outputs()]
+    found = dict(zip(names, run.run(None, inputs_of(run, golden))))
+    pairs = expected_of(name, names, golden)
+    if not pairs:
+        raise RuntimeError(f"no output of {names} is in the golden file")
+    return {output: difference(found[output], expected, golden.get("mask")) for output, expected in pairs}
+
+
+def main():
+    args = arguments()
+    args.workdir.mkdir(parents=True, exist_ok=True)
+    only = [name for name in args.only.split(",") if name]
+    names = only or sorted(path.name for path in FAMILIES.iterdir())
+    most, failed = 2e-2 if args.f16 else 1e-4, []
+    for name in names:
+        try:
+            found = check(args, name)
+            shown = " ".join(f"{output} {value:.1e}" for output, value in found.items())
+            is_good = all(value <= most for value in found.values())
+        except Exception as error:
+            shown, is_good = f"{type(error).__name__}: {str(error)[:300]}", False
+        print(f"{'PASS' if is_good else 'FAIL'} {name:26} {shown}", flush=True)
+        if not is_good:
+            failed.append(name)
+        shutil.rmtree(args.workdir / name, ignore_errors=True)
+    print(f"{len(names) - len(failed)} of {len(names)} within {most:g}")
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""Export networks with random weights as ONNX, with both of PyTorch's exporters, and check what Briquette makes of the files.
+
+usage: onnx_files.py export DIR [NAME ...]
+       onnx_files.py check BRIQUETTE DIR [NAME ...]
+
+`export` writes DIR/NAME.EXPORTER.onnx. It needs bench/peers/requirements.txt, torchvision and onnxscript.
+`check` needs onnx and onnxruntime. It prunes each file, runs the original and the output, and prints for each file:
+whether unchanged files are byte-identical, the share of zeros, the largest difference to onnxruntime of a model whose initializers
+were pruned by hand, and the parameters left after removing half of each coupling group. Exit code 1 if a file fails.
+"""
+
+import argparse
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+IMAGE = (1, 3, 224, 224)
+
+
+def vision(name):
+    """Returns a network of torchvision and its input."""
+    import torch
+    import torchvision
+
+    torch.manual_seed(0)
+    return getattr(torchvision.models, name)(weights=None).eval(), (torch.randn(IMAGE),), ["image"]
+
+
+def text(model_class, config_class, **sizes):
+    """Returns a network of transformers with random weights and its input."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    config = getattr(transformers, config_class)(**sizes)
+    model = getattr(transformers, model_class)._from_config(config, attn_implementation="eager").eval()
+
+    class Run(torch.nn.Module):
+        """Takes token ids, returns one tensor."""
+
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids):
+            found = self.model(input_ids=input_ids, return_dict=False)
+            return found[0]
+
+    ids = torch.randint(5, 100, (1, 128))
+    return Run().eval(), (ids,), ["input_ids"]
+
+
+def minilm():
+    """BERT in the sizes of all-MiniLM-L6-v2."""
+    sizes = dict(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536, vocab_size=30522)
+    return text("BertModel", "BertConfig", **sizes)
+
+
+def llama():
+    """A small Llama with grouped queries."""
+    sizes = dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4, intermediate_size=688)
+    return text("LlamaForCausalLM", "LlamaConfig", vocab_size=2000, use_cache=False, **sizes)
+
+
+def gpt2():
+    """A small GPT-2."""
+    return text("GPT2LMHeadModel", "GPT2Config", n_embd=128, n_layer=2, n_head=4, vocab_size=1000, use_cache=False)
+
+
+def distilbert():
+    """A small DistilBERT."""
+    return text("DistilBertModel", "DistilBertConfig", dim=128, n_layers=2, n_heads=4, hidden_dim=512, vocab_size=1000)
+
+
+NETWORKS = {
+    "resnet18": lambda: vision("resnet18"),
+    "mobilenet_v2": lambda: vision("mobilenet_v2"),
+    "efficientnet_b0": lambda: vision("efficientnet_b0"),
+    "densenet121": lambda: vision("densenet121"),
+    "shufflenet_v2": lambda: vision("shufflenet_v2_x1_0"),
+    "squeezenet": lambda: vision("squeezenet1_1"),
+    "convnext_tiny": lambda: vision("convnext_tiny"),
+    "swin_t": lambda: vision("swin_t"),
+    "vit_b_16": lambda: vision("vit_b_16"),
+    "minilm": minilm,
+    "llama": llama,
+    "gpt2": gpt2,
+    "distilbert": distilbert,
+}
+
+
+def export(directory, names):
+    """Writes every network with both exporters."""
+    import torch
+
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in names or NETWORKS:
+        for exporter in ("legacy", "dynamo"):
+            path = directory / f"{name}.{exporter}.onnx"
+            if path.exists():
+                continue
+            model, inputs, input_names = NETWORKS[name]()
+            options = dict(dynamo=True) if exporter == "dynamo" else dict(dynamo=False, opset_version=17)
+            try:
+                torch.onnx.export(model, inputs, str(path), input_names=input_names, output_names=["y"], **options)
+                print(f"{path.name}: {path.stat().st_size} bytes", flush=True)
+            except Exception as error:  # noqa: BLE001: the exporters raise anything
+                print(f"{path.name}: the exporter failed: {str(error).splitlines()[0]}", flush=True)
+
+
+def outputs(path):
+    """Runs a file in onnxruntime on fixed random inputs."""
+    import numpy
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    random = numpy.random.default_rng(0)
+    feeds = {}
+    for one in session.get_inputs():
+        shape = [extent if isinstance(extent, int) else 1 for extent in one.shape]
+        is_float = one.type == "tensor(float)"
+        feeds[one.name] = random.standard_normal(shape, "float32") if is_float else random.integers(5, 100, shape)
+    return session.run(None, feeds)
+
+
+def with_tensors_of(original, pruned):
+    """Returns the original file with each initializer replaced by that of the other file, made by onnx's own library."""
+    import onnx
+
+    model, other = onnx.load(str(original)), onnx.load(str(pruned))
+    values = {tensor.name: tensor for tensor in other.graph.initializer}
+    for tensor in model.graph.initializer:
+        tensor.CopyFrom(values[tensor.name])
+    return model.SerializeToString(deterministic=True), other.SerializeToString(deterministic=True)
+
+
+def run(briquette, *words):
+    """Runs the command. Returns its output."""
+    found = subprocess.run([briquette, *map(str, words)], capture_output=True, text=True)
+    if found.returncode != 0:
+        raise RuntimeError(f"exit code {found.returncode}: {found.stderr.strip()}")
+    return found.stdout
+
+
+def check(briquette, path, work):
+    """Prunes one file and runs the output."""
+    import numpy
+    import onnx
+
+    unchanged, pruned = work / "unchanged", work / "pruned"
+    run(briquette, "export", path, "--to", "onnx", "-o", unchanged)
+    is_same = (unchanged / "model.onnx").read_bytes() == path.read_bytes()
+    onnx.checker.check_model(str(unchanged / "model.onnx"))
+    run(briquette, "prune", path, "--sparsity", "0.5", "-o", pruned)
+    run(briquette, "verify", pruned)
+    ours, by_onnx = with_tensors_of(path, pruned / "model.onnx")
+    before, after = outputs(path), outputs(pruned / "model.onnx")
+    is_finite = all(numpy.isfinite(one).all() for one in after)
+    changed = max(float(numpy.abs(a - b).max()) for a, b in zip(before, after))
+    zeros = [onnx.numpy_helper.to_array(t) for t in onnx.load(str(pruned / "model.onnx")).graph.initializer]
+    share = sum(int((z == 0).sum()) for z in zeros) / max(1, sum(z.size for z in zeros))
+    graph = json.loads(run(briquette, "--json", "graph", path, "--groups"))
+    coupling = graph["coupling"]
+    is_good = is_same and is_finite and ours == by_onnx
+    left = coupling["parameters_left"] / max(1, graph["n_parameters"])
+    text = f"identical {is_same}, same structure {ours == by_onnx}, zeros {share:.3f}, outputs moved {changed:.3g}"
+    print(f"{path.name}: {text}, groups {len(coupling['groups'])}, parameters left at 50 % {left:.3f}", flush=True)
+    return is_good
+
+
+def main():
+    """Runs the command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    exporting = commands.add_parser("export")
+    exporting.add_argument("directory", type=pathlib.Path)
+    exporting.add_argument("names", nargs="*")
+    checking = commands.add_parser("check")
+    checking.add_argument("briquette")
+    checking.add_argument("directory", type=pathlib.Path)
+    checking.add_argument("names", nargs="*")
+    given = parser.parse_args()
+    if given.command == "export":
+        return export(given.directory, given.names)
+    is_good = True
+    for path in sorted(given.directory.glob("*.onnx")):
+        if given.names and path.name.split(".")[0] not in given.names:
+            continue
+        work = pathlib.Path(tempfile.mkdtemp())
+        try:
+            is_good &= check(given.briquette, path, work)
+        except Exception as error:  # noqa: BLE001: each file is reported
+            print(f"{path.name}: {error}", flush=True)
+            is_good = False
+        shutil.rmtree(work)
+    sys.exit(not is_good)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+//! ONNX: reads models, and finds the bytes of their initializers.
+//!
+//! A file is one protobuf message. The walker visits its fields without a schema compiler, so it never needs to know all fields:
+//! a rewritten model is a copy of the file in which only bytes of initializers differ. Initializers stay in the file; a model in memory
+//! is its structure, which has a limit.
+//!
+//! Source: `onnx.proto` of ONNX 1.23, and the protobuf encoding (protobuf.dev/programming-guides/encoding).
+
+mod constants;
+mod external;
+mod fields;
+mod graph;
+mod model;
+mod skeleton;
+mod tensor;
+mod wire;
+
+pub use constants::Constant;
+pub use graph::{Attribute, AttributeValue, Dim, Graph, Node, ValueInfo};
+pub use model::{Function, Model};
+pub(crate) use skeleton::tensors_of;
+pub use skeleton::{FILE_NAME, Skeleton, SkeletonFile};
+pub use tensor::{Tensor, TensorData};

@@ -1,0 +1,48 @@
+//! Turns an ONNX model into a graph.
+//!
+//! Operators become primitives, and composites where ONNX has them. Values that follow from constants and shapes are computed, so
+//! reshapes by computed shapes have static extents. An operator without a rule keeps its name and fixes all axes.
+//!
+//! Opsets 11 to 28 of the operators that exporters write are known. Functions of a file and graphs inside nodes are operators
+//! without a rule, except `If` with a known condition.
+
+mod attributes;
+mod constant_math;
+mod element_wise;
+mod fold;
+mod importer;
+mod input_shapes;
+mod inputs;
+mod item;
+mod layers;
+mod layout;
+mod operators;
+mod pools;
+mod ranges;
+mod recognise;
+mod simplify;
+mod unknown;
+mod walk;
+
+pub use input_shapes::InputDims;
+
+use crate::graph::Graph;
+use briquette_core::Result;
+use briquette_formats::InputFile;
+use briquette_formats::onnx::Model;
+
+/// Builds and checks the graph of an ONNX file.
+///
+/// # Errors
+/// - Input: the file is damaged, or a node uses a value that no earlier node computes.
+/// - Input: an output has no static shape, or see [`Graph::lower`].
+/// - Config: `dims` names an extent that no input has.
+/// - Io: a file cannot be read.
+pub fn import(file: &InputFile, dims: &InputDims) -> Result<Graph> {
+    let model = Model::read(file)?;
+    let mut graph = walk::run(file, &model, dims)?;
+    recognise::recognise(&mut graph);
+    simplify::remove_unused(&mut graph);
+    graph.lower()?;
+    Ok(graph)
+}

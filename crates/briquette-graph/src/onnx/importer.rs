@@ -1,0 +1,262 @@
+//! The state of an import: the meaning of each name, and the graph so far.
+
+use super::input_shapes::InputDims;
+use super::item::Item;
+use crate::expand::expand;
+use crate::expansion::Expansion;
+use crate::graph::{Graph, GraphInput, InputSource, Node, NodeId, Operand, ValueId, Weight, WeightId};
+use crate::op::{Op, Primitive};
+use briquette_core::{DType, Error, OutputAxis, Result, Shape};
+use briquette_formats::InputFile;
+use briquette_formats::onnx::{self, Constant, Model, Tensor, ValueInfo};
+use std::collections::BTreeMap;
+
+/// Most elements of a tensor whose values are computed.
+pub(super) const MAX_KNOWN: usize = 1 << 16;
+
+/// A graph that is being built.
+pub(super) struct Importer<'a> {
+    file: &'a InputFile,
+    /// The version of ONNX's operators.
+    pub(super) opset: i64,
+    pub(super) graph: Graph,
+    /// The shape of each value; none for inner values that are being expanded.
+    shapes: Vec<Option<Vec<usize>>>,
+    names: BTreeMap<&'a str, Item>,
+    tensors: Vec<(&'a str, &'a Tensor)>,
+    weights: BTreeMap<String, WeightId>,
+    declared: BTreeMap<&'a str, &'a ValueInfo>,
+    /// The name of the node that is being imported.
+    place: String,
+}
+
+impl<'a> Importer<'a> {
+    /// An empty graph of a model.
+    pub(super) fn new(file: &'a InputFile, model: &Model) -> Self {
+        Self {
+            file,
+            opset: model.opset(),
+            graph: Graph { family: "onnx".into(), ..Graph::default() },
+            shapes: Vec::new(),
+            names: BTreeMap::new(),
+            tensors: Vec::new(),
+            weights: BTreeMap::new(),
+            declared: BTreeMap::new(),
+            place: String::new(),
+        }
+    }
+
+    /// Adds the initializers of a graph, and the shapes that it declares.
+    pub(super) fn add_tensors(&mut self, graph: &'a onnx::Graph) {
+        self.declared.extend(graph.values.iter().chain(&graph.outputs).map(|info| (info.name.as_str(), info)));
+        for tensor in &graph.initializers {
+            self.add_tensor(&tensor.name, tensor);
+        }
+    }
+
+    /// Adds a tensor with values.
+    pub(super) fn add_tensor(&mut self, name: &'a str, tensor: &'a Tensor) {
+        self.names.insert(name, Item::Tensor(self.tensors.len()));
+        self.tensors.push((name, tensor));
+    }
+
+    /// Adds an input.
+    ///
+    /// # Errors
+    /// Input: its rank is not known, or its name is taken.
+    pub(super) fn add_input(&mut self, input: &'a ValueInfo, dims: &InputDims) -> Result<()> {
+        let shape = dims.shape(input)?;
+        let value = self.value(&input.name, shape.clone());
+        self.graph.inputs.push(GraphInput { value, shape, source: InputSource::Caller });
+        if self.names.insert(&input.name, Item::Value(value)).is_some() {
+            return Err(
+                Error::input("is the name of two inputs; the file is damaged").at(format_args!("{:?}", input.name))
+            );
+        }
+        Ok(())
+    }
+
+    /// Gives a name to what a node computes.
+    ///
+    /// # Errors
+    /// Input: the name is taken.
+    pub(super) fn bind(&mut self, name: &'a str, item: Item) -> Result<()> {
+        match self.names.insert(name, item) {
+            None => Ok(()),
+            Some(_) => Err(Error::input(format!("computes {name:?}, which has a value already; the file is damaged"))),
+        }
+    }
+
+    /// Returns the item of a name.
+    pub(super) fn item(&self, name: &str) -> Option<&Item> {
+        self.names.get(name)
+    }
+
+    /// The static shape that the file declares for a value.
+    pub(super) fn declared_shape(&self, name: &str) -> Option<Vec<usize>> {
+        let dims = self.declared.get(name)?.shape.as_ref()?;
+        let extent = |dim: &onnx::Dim| if let onnx::Dim::Extent(extent) = dim { Some(*extent) } else { None };
+        dims.iter().map(extent).collect::<Option<Vec<usize>>>().filter(|shape| !shape.contains(&0))
+    }
+
+    /// The name of the tensor of an index.
+    pub(super) fn name(&self, index: usize) -> &'a str {
+        self.tensors[index].0
+    }
+
+    /// Whether a node uses the tensor of an index already.
+    pub(super) fn is_used(&self, index: usize) -> bool {
+        self.weights.contains_key(self.name(index))
+    }
+
+    /// The number of axes of an operand.
+    pub(super) fn operand_rank(&self, operand: Operand) -> usize {
+        match operand {
+            Operand::Value(value) => self.shapes[value.0].as_ref().map_or(0, Vec::len),
+            Operand::Weight(weight) => self.graph.weights[weight.0].shape.rank(),
+        }
+    }
+
+    /// The tensor of an index.
+    pub(super) fn tensor(&self, index: usize) -> &'a Tensor {
+        self.tensors[index].1
+    }
+
+    /// Returns the static shape of an item.
+    pub(super) fn shape(&self, item: &Item) -> Option<Vec<usize>> {
+        match item {
+            Item::Value(value) => self.shapes[value.0].clone(),
+            Item::Tensor(index) => Some(self.tensor(*index).shape.clone()),
+            Item::Turned(index) => Some(self.tensor(*index).shape.iter().rev().copied().collect()),
+            Item::Known(constant) => Some(constant.shape.clone()),
+            Item::Opaque(_) => None,
+        }
+    }
+
+    /// Returns the values of an item that are known: computed ones, integers, and single floats.
+    pub(super) fn known(&self, item: &Item) -> Option<Constant> {
+        match item {
+            Item::Known(constant) => Some(Constant::clone(constant)),
+            Item::Tensor(index) => {
+                let tensor = self.tensor(*index);
+                let is_weight = tensor.dtype()?.is_weight();
+                let is_small = tensor.n_elements()? <= if is_weight { 1 } else { MAX_KNOWN };
+                if is_small { self.values(item) } else { None }
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the values of a parameter of a node, such as axes, scales or bounds.
+    pub(super) fn values(&self, item: &Item) -> Option<Constant> {
+        match item {
+            Item::Known(constant) => Some(Constant::clone(constant)),
+            Item::Tensor(index) => self.values_of(self.tensor(*index)),
+            _ => None,
+        }
+    }
+
+    /// Returns the values of a small tensor.
+    pub(super) fn values_of(&self, tensor: &Tensor) -> Option<Constant> {
+        tensor.constant(self.file, MAX_KNOWN).ok().flatten()
+    }
+
+    /// Returns an operand for an item; `None` if its shape is not known or it is empty.
+    pub(super) fn operand(&mut self, item: &Item) -> Option<Operand> {
+        match item {
+            Item::Value(value) => Some((*value).into()),
+            Item::Tensor(index) => Some(self.weight(*index)?.into()),
+            Item::Turned(index) => {
+                let weight = self.weight(*index)?;
+                Some(self.emit(Primitive::Transpose(vec![1, 0]), &[weight.into()])?.into())
+            }
+            Item::Known(constant) => {
+                let name = format!("{}.constant{}", self.place, self.graph.weights.len());
+                let dtype = if constant.is_integer { DType::I64 } else { DType::F32 };
+                Some(self.declare(&name, dtype, &constant.shape, true)?.into())
+            }
+            Item::Opaque(_) => None,
+        }
+    }
+
+    /// Returns the weight of a tensor.
+    pub(super) fn weight(&mut self, index: usize) -> Option<WeightId> {
+        let (name, tensor) = self.tensors[index];
+        if let Some(known) = self.weights.get(name) {
+            return Some(*known);
+        }
+        // A type without a counterpart has the size of its integers.
+        let dtype = tensor.dtype().unwrap_or(DType::U8);
+        self.declare(name, dtype, &tensor.shape, !dtype.is_weight())
+    }
+
+    fn declare(&mut self, name: &str, dtype: DType, shape: &[usize], is_buffer: bool) -> Option<WeightId> {
+        if shape.contains(&0) {
+            return None;
+        }
+        let shape = Shape(shape.to_vec());
+        let weight =
+            Weight { name: name.into(), dtype, shape, layout: OutputAxis::First, aliases: Vec::new(), is_buffer };
+        self.graph.weights.push(weight);
+        let id = WeightId(self.graph.weights.len() - 1);
+        self.weights.insert(name.into(), id);
+        Some(id)
+    }
+
+    /// Adds a node with one output.
+    pub(super) fn emit(&mut self, op: impl Into<Op>, inputs: &[Operand]) -> Option<ValueId> {
+        match self.emit_all(op, inputs)?.as_slice() {
+            [value] => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// Adds a node; `None` if its inputs do not fit.
+    pub(super) fn emit_all(&mut self, op: impl Into<Op>, inputs: &[Operand]) -> Option<Vec<ValueId>> {
+        let op = op.into();
+        let n_before = self.shapes.len();
+        let shapes = std::mem::take(&mut self.shapes);
+        let mut to = Expansion { weights: &self.graph.weights, steps: Vec::new(), shapes, origin: NodeId(0) };
+        let found = expand(&mut to, &op, inputs).ok();
+        self.shapes = to.shapes;
+        let of_output = |value: &ValueId| self.shapes[value.0].clone();
+        let found: Option<Vec<Vec<usize>>> = found.and_then(|found| found.iter().map(of_output).collect());
+        self.shapes.truncate(n_before);
+        let name = self.place.clone();
+        let outputs: Vec<ValueId> = found?.into_iter().map(|shape| self.value(&name, shape)).collect();
+        self.graph.nodes.push(Node { name, op, inputs: inputs.to_vec(), outputs: outputs.clone() });
+        Some(outputs)
+    }
+
+    fn value(&mut self, name: &str, shape: Vec<usize>) -> ValueId {
+        self.graph.values.push(name.into());
+        self.shapes.push(Some(shape));
+        ValueId(self.graph.values.len() - 1)
+    }
+
+    /// Names the nodes that are added next.
+    pub(super) fn begin(&mut self, name: String) {
+        self.place = name;
+    }
+
+    /// Returns the value of an output. An output that is constant has an operation without inputs.
+    ///
+    /// # Errors
+    /// Input: the output is empty.
+    pub(super) fn output_value(&mut self, name: &str, item: &Item) -> Result<ValueId> {
+        if let Item::Value(value) | Item::Opaque(value) = item {
+            return Ok(*value);
+        }
+        self.place = name.to_string();
+        let shape = self.shape(item).unwrap_or_default();
+        let constant = Primitive::Unknown { name: "Constant".into(), shapes: vec![shape] };
+        let inputs: Vec<Operand> = self.operand(item).into_iter().collect();
+        self.emit(constant, &inputs).ok_or_else(|| Error::input("is an empty output").at(format_args!("{name:?}")))
+    }
+
+    /// Names of tensors that no node uses.
+    pub(super) fn unused(&self) -> Vec<String> {
+        let names = self.tensors.iter().map(|(name, _)| *name);
+        names.filter(|name| !self.weights.contains_key(*name)).map(str::to_string).collect()
+    }
+}

@@ -1,0 +1,229 @@
+//! Convolutions, matrix products and norms.
+
+use super::attributes::{axis, extents, float, int, ints, text};
+use super::importer::Importer;
+use super::inputs::Inputs;
+use super::item::Item;
+use crate::graph::{Operand, ValueId};
+use crate::op::{Composite, ConvSettings, ElementFunction, Primitive};
+use briquette_core::OutputAxis;
+
+fn one(value: ValueId) -> Option<Vec<Item>> {
+    Some(vec![Item::Value(value)])
+}
+
+/// The operands of inputs from a position on, up to the first absent one.
+fn operands(to: &mut Importer, given: &Inputs, positions: std::ops::Range<usize>) -> Option<Vec<Operand>> {
+    let items = positions.map_while(|position| given.get(position));
+    items.map(|item| to.operand(item)).collect()
+}
+
+/// Imports a convolution. Zeros that differ on two sides are a node of their own.
+pub(super) fn conv(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+    let node = given.node;
+    // Quantized convolutions have scales and zero points between their operands.
+    let (x, weight, bias) = match node.op_type.as_str() {
+        "QLinearConv" => (0, 3, 8),
+        "ConvInteger" => (0, 1, usize::MAX),
+        _ => (0, 1, 2),
+    };
+    let kernel = to.shape(given.get(weight)?)?;
+    let n_space = kernel.len().checked_sub(2)?;
+    let stride = extents(node, "strides", n_space, 1)?;
+    let dilation = extents(node, "dilations", n_space, 1)?;
+    let groups = usize::try_from(int(node, "group", 1)).ok()?;
+    let mut input = to.operand(given.get(x)?)?;
+    let rank = to.shape(given.get(x)?)?.len();
+    let reach: Option<Vec<usize>> =
+        kernel[2..].iter().zip(&dilation).map(|(k, d)| k.checked_sub(1)?.checked_mul(*d)?.checked_add(1)).collect();
+    let padding = match text(node, "auto_pad", "NOTSET") {
+        "NOTSET" => {
+            let pads = extents(node, "pads", 2 * n_space, 0)?;
+            let (before, after) = pads.split_at(n_space);
+            if before == after {
+                before.to_vec()
+            } else {
+                let by_axis = |pads: &[usize]| [&vec![0; rank - n_space], pads].concat();
+                input = to.emit(Primitive::Pad { before: by_axis(before), after: by_axis(after) }, &[input])?.into();
+                vec![0; n_space]
+            }
+        }
+        "VALID" => vec![0; n_space],
+        "SAME_UPPER" => {
+            input = to.emit(Primitive::PadSame { size: reach?, stride: stride.clone() }, &[input])?.into();
+            vec![0; n_space]
+        }
+        _ => return None,
+    };
+    let settings = ConvSettings { stride, padding, dilation, groups, transposed: false };
+    let mut inputs = vec![input, to.operand(given.get(weight)?)?];
+    if let Some(bias) = given.get(bias) {
+        inputs.push(to.operand(bias)?);
+    }
+    one(to.emit(Primitive::Conv(settings), &inputs)?)
+}
+
+/// Imports a transposed convolution without further padding of its output.
+pub(super) fn conv_transpose(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+    let node = given.node;
+    let n_space = to.shape(given.get(1)?)?.len().checked_sub(2)?;
+    let pads = extents(node, "pads", 2 * n_space, 0)?;
+    let (before, after) = pads.split_at(n_space);
+    let is_plain = before == after
+        && text(node, "auto_pad", "NOTSET") == "NOTSET"
+        && ints(node, "output_shape").is_none()
+        && ints(node, "output_padding").is_none_or(|more| more.iter().all(|&n| n == 0));
+    is_plain.then_some(())?;
+    let settings = ConvSettings {
+        stride: extents(node, "strides", n_space, 1)?,
+        padding: before.to_vec(),
+        dilation: extents(node, "dilations", n_space, 1)?,
+        groups: usize::try_from(int(node, "group", 1)).ok()?,
+        transposed: true,
+    };
+    let inputs = operands(to, given, 0..3)?;
+    if let Operand::Weight(weight) = inputs.get(1)? {
+        to.graph.weights[weight.0].layout = OutputAxis::Second;
+    }
+    one(to.emit(Primitive::Conv(settings), &inputs)?)
+}
+
+/// The weight of a linear layer: a matrix of the file, as it is stored or transposed.
+fn matrix(to: &mut Importer, item: &Item, is_turned: bool) -> Option<Operand> {
+    let (index, is_turned) = match item {
+        Item::Tensor(index) => (*index, is_turned),
+        Item::Turned(index) => (*index, !is_turned),
+        _ => return None,
+    };
+    if to.tensor(index).shape.len() != 2 {
+        return None;
+    }
+    let layout = if is_turned { OutputAxis::First } else { OutputAxis::Last };
+    let is_used = to.is_used(index);
+    let weight = to.weight(index)?;
+    let own = &mut to.graph.weights[weight.0].layout;
+    // One layout serves all uses of a shared matrix.
+    if is_used && *own != layout {
+        return None;
+    }
+    *own = layout;
+    Some(weight.into())
+}
+
+/// Imports a matrix product. With a matrix of the file it is a linear layer.
+pub(super) fn matmul(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+    let second = if given.node.op_type == "QLinearMatMul" { 3 } else { 1 };
+    let (a, b) = (given.get(0)?, given.get(second)?);
+    let x = to.operand(a)?;
+    if to.shape(a)?.len() >= 2
+        && let Some(weight) = matrix(to, b, false)
+    {
+        return one(to.emit(Composite::Linear, &[x, weight])?);
+    }
+    let b = to.operand(b)?;
+    one(to.emit(Primitive::MatMul { transpose_b: false }, &[x, b])?)
+}
+
+/// Imports `alpha · A · B + beta · C`, where A and B may be transposed.
+pub(super) fn gemm(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+    let node = given.node;
+    let (alpha, beta) = (float(node, "alpha", 1.0), float(node, "beta", 1.0));
+    let is_turned = int(node, "transB", 0) != 0;
+    let mut x = to.operand(given.get(0)?)?;
+    if int(node, "transA", 0) != 0 {
+        x = to.emit(Primitive::Transpose(vec![1, 0]), &[x])?.into();
+    }
+    let is_plain = alpha == 1.0 && beta == 1.0;
+    if is_plain && let Some(weight) = matrix(to, given.get(1)?, is_turned) {
+        let mut inputs = vec![x, weight];
+        match given.get(2) {
+            Some(bias) if to.shape(bias)?.len() == 1 => inputs.push(to.operand(bias)?),
+            Some(bias) => {
+                let product = to.emit(Composite::Linear, &inputs)?;
+                let bias = to.operand(bias)?;
+                return one(to.emit(Primitive::Elementwise(ElementFunction::Add), &[product.into(), bias])?);
+            }
+            None => {}
+        }
+        return one(to.emit(Composite::Linear, &inputs)?);
+    }
+    let b = to.operand(given.get(1)?)?;
+    let mut product = to.emit(Primitive::MatMul { transpose_b: is_turned }, &[x, b])?;
+    if alpha != 1.0 {
+        product = to.emit(Primitive::Scale(alpha), &[product.into()])?;
+    }
+    let Some(bias) = given.get(2) else { return one(product) };
+    let mut bias = to.operand(bias)?;
+    if beta != 1.0 {
+        bias = to.emit(Primitive::Scale(beta), &[bias])?.into();
+    }
+    one(to.emit(Primitive::Elementwise(ElementFunction::Add), &[product.into(), bias])?)
+}
+
+/// Imports a batch norm. Its running statistics are buffers.
+pub(super) fn batch_norm(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+    (given.node.outputs.len() == 1).then_some(())?;
+    let inputs = operands(to, given, 0..5)?;
+    for operand in inputs.get(3..)? {
+        if let Operand::Weight(weight) = operand {
+            to.graph.weights[weight.0].is_buffer = true;
+        }
+    }
+    one(to.emit(Composite::BatchNorm { eps: float(given.node, "epsilon", 1e-5) }, &inputs)?)
+}
+
+/// Imports a layer norm over the last axis.
+pub(super) fn layer_norm(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+    is_over_last_axis(to, given)?;
+    let inputs = operands(to, given, 0..3)?;
+    one(to.emit(Composite::LayerNorm { eps: float(given.node, "epsilon", 1e-5) }, &inputs)?)
+}
+
+/// Imports a root-mean-square norm over the last axis.
+pub(super) fn rms_norm(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+    is_over_last_axis(to, given)?;
+    let inputs = operands(to, given, 0..2)?;
+    one(to.emit(Composite::RmsNorm { eps: float(given.node, "epsilon", 1e-5), offset: 0.0 }, &inputs)?)
+}
+
+fn is_over_last_axis(to: &Importer, given: &Inputs) -> Option<()> {
+    let rank = to.shape(given.get(0)?)?.len();
+    let is_last = axis(int(given.node, "axis", -1), rank)? + 1 == rank;
+    (is_last && given.node.outputs.len() == 1).then_some(())
+}
+
+/// Imports onnxruntime's sum and layer norm: `[x, skip, weight, bias, bias of the sum]`.
+pub(super) fn skip_layer_norm(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+    let add =
+        |to: &mut Importer, a: Operand, b: Operand| to.emit(Primitive::Elementwise(ElementFunction::Add), &[a, b]);
+    let (x, skip) = (to.operand(given.get(0)?)?, to.operand(given.get(1)?)?);
+    let mut sum = add(to, x, skip)?;
+    if let Some(bias) = given.get(4) {
+        let bias = to.operand(bias)?;
+        sum = add(to, sum.into(), bias)?;
+    }
+    let inputs = [vec![sum.into()], operands(to, given, 2..4)?].concat();
+    let normed = Item::Value(to.emit(Composite::LayerNorm { eps: float(given.node, "epsilon", 1e-12) }, &inputs)?);
+    match given.node.outputs.as_slice() {
+        [_] => Some(vec![normed]),
+        // The outputs in between are statistics that only training uses.
+        [_, mean, deviation, _] if mean.is_empty() && deviation.is_empty() => {
+            Some(vec![normed.clone(), normed.clone(), normed, Item::Value(sum)])
+        }
+        _ => None,
+    }
+}
+
+/// Imports an instance norm: a group norm with a group for each channel.
+pub(super) fn instance_norm(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+    let groups = *to.shape(given.get(0)?)?.get(1)?;
+    let inputs = operands(to, given, 0..3)?;
+    one(to.emit(Composite::GroupNorm { groups, eps: float(given.node, "epsilon", 1e-5) }, &inputs)?)
+}
+
+/// Imports a group norm with a weight for each channel.
+pub(super) fn group_norm(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+    let groups = usize::try_from(int(given.node, "num_groups", 0)).ok()?;
+    let inputs = operands(to, given, 0..3)?;
+    one(to.emit(Composite::GroupNorm { groups, eps: float(given.node, "epsilon", 1e-5) }, &inputs)?)
+}

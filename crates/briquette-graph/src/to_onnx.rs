@@ -1,0 +1,69 @@
+//! Networks as ONNX models: every operation of a graph as operators of ONNX's standard set.
+//!
+//! [`to_onnx`] returns nodes, constants, inputs and outputs. The bytes of weights stay with the checkpoint: each streamed tensor
+//! refers to an [`OnnxWeight`], which says how its bytes follow from the weight. Inputs and outputs have the names of
+//! transformers' own exports: `input_ids`, `attention_mask`, `token_type_ids`, `pixel_values`; `last_hidden_state`,
+//! `pooler_output`, `logits`. Batch, sequence, height and width are dynamic where the network allows it.
+//!
+//! Positions, masks and rotary angles are computed in the model. Operators need opset 13, and opset 17 for layer norms.
+
+mod attention;
+mod dims;
+mod emitter;
+mod functions;
+mod inputs;
+mod linear;
+mod masks;
+mod norms;
+mod operations;
+mod outputs;
+mod reshape;
+mod rotary;
+mod same_padding;
+mod spatial;
+mod text_inputs;
+mod weights;
+
+pub use weights::{LinearForm, OnnxFloat, OnnxWeight, TableForm, WeightBytes, WeightForms};
+
+use crate::families::Extents;
+use crate::graph::Graph;
+use briquette_core::Result;
+use briquette_formats::onnx_write::OnnxModel;
+use dims::SymbolicGraph;
+use emitter::Emitter;
+
+/// A network as an ONNX model, and the weights that its streamed tensors have.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OnnxNetwork {
+    /// The model. [`Streamed`](briquette_formats::onnx_write::OnnxData::Streamed) is an index of `weights`.
+    pub model: OnnxModel,
+    /// The weight of each streamed tensor.
+    pub weights: Vec<OnnxWeight>,
+    /// The graph that the weights belong to.
+    pub graph: Graph,
+}
+
+/// Converts a network to ONNX.
+///
+/// `build` builds the network's graph for an example. It runs several times, with other extents each time: a shape that changes
+/// with the batch, the tokens or the image becomes dynamic.
+///
+/// # Errors
+/// - Input: an operation has no form in ONNX, such as a mixture of experts. The error names the node.
+/// - Errors of `build`.
+pub fn to_onnx(
+    build: &dyn Fn(Extents) -> Result<Graph>,
+    float: OnnxFloat,
+    forms: &dyn WeightForms,
+) -> Result<OnnxNetwork> {
+    let symbolic = SymbolicGraph::new(build)?;
+    let mut emitter = Emitter::new(&symbolic, float, forms);
+    inputs::add(&mut emitter)?;
+    for id in symbolic.order() {
+        operations::add(&mut emitter, id)?;
+    }
+    outputs::add(&mut emitter);
+    let (model, weights) = emitter.finish();
+    Ok(OnnxNetwork { model, weights, graph: symbolic.graph })
+}

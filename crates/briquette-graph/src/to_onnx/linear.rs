@@ -1,0 +1,194 @@
+//! Linear layers and tables, as floats or as codes.
+
+use super::emitter::Emitter;
+use super::weights::{LinearForm, TableForm, WeightBytes};
+use crate::graph::{NodeId, Operand, WeightId};
+use crate::op::{Composite, Op};
+use briquette_core::{OutputAxis, Result};
+use briquette_formats::onnx_write::{OnnxAttribute, OnnxType};
+
+/// `x · Wᵀ + b`: `[x, weight]` or `[x, weight, bias]`.
+pub(super) fn linear(to: &mut Emitter, node: NodeId, inputs: &[Operand]) -> Result<String> {
+    let x = to.operand(inputs[0]);
+    let product = match inputs[1] {
+        Operand::Value(_) => {
+            let b = to.operand(inputs[1]);
+            product(to, &x, &b, true, inputs)
+        }
+        Operand::Weight(weight) => weighted(to, node, inputs[0], &x, weight)?,
+    };
+    match inputs.get(2) {
+        None => Ok(product),
+        Some(&bias) => {
+            let bias = to.operand(bias);
+            Ok(to.plain("Add", &[&product, &bias]))
+        }
+    }
+}
+
+/// The product with a weight in its form.
+fn weighted(to: &mut Emitter, node: NodeId, input: Operand, x: &str, weight: WeightId) -> Result<String> {
+    let of = &to.symbolic.graph.weights[weight.0];
+    let is_matrix = of.shape.0.len() == 2;
+    let form = if is_matrix && of.layout == OutputAxis::First { to.forms.linear(of) } else { LinearForm::Float };
+    if !is_matrix {
+        return Err(to.refused(node, &format!("found a weight of shape {}", of.shape)));
+    }
+    Ok(match form {
+        LinearForm::Float => {
+            let matrix = matrix(to, weight);
+            to.plain("MatMul", &[x, &matrix])
+        }
+        LinearForm::Int8 => dequantized(to, x, weight),
+        LinearForm::Int8Dynamic { has_input_scale } => dynamic(to, input, x, weight, has_input_scale),
+        LinearForm::Blocks { bits, group, has_zero_points } => blocks(to, x, weight, bits, group, has_zero_points),
+    })
+}
+
+/// The extents `[out, in]` of a weight that is stored so.
+fn extents(to: &Emitter, weight: WeightId) -> [usize; 2] {
+    let shape = &to.symbolic.graph.weights[weight.0].shape.0;
+    [shape[0], shape[1]]
+}
+
+/// A float matrix `[in, out]`.
+fn matrix(to: &mut Emitter, weight: WeightId) -> String {
+    let graph = &to.symbolic.graph;
+    let of = &graph.weights[weight.0];
+    if of.layout == OutputAxis::Last {
+        return to.weight(weight);
+    }
+    if is_used_otherwise(to, weight) || !to.forms.is_transposed_in_memory(of) {
+        let own = to.weight(weight);
+        return transposed(to, &own);
+    }
+    let ([n_out, n_in], dtype) = (extents(to, weight), to.float_type());
+    to.streamed(weight, WeightBytes::TransposedFloats, ".transposed", dtype, vec![n_in, n_out])
+}
+
+/// Whether others than linear layers use a weight as it is, such as a tied table. It is then stored once, and the program transposes it.
+fn is_used_otherwise(to: &Emitter, weight: WeightId) -> bool {
+    to.symbolic.graph.nodes.iter().any(|node| {
+        let is_linear = node.op == Op::Composite(Composite::Linear);
+        node.weights().any(|(position, used)| used == weight && !(is_linear && position == 1))
+    })
+}
+
+/// The transposed matrix of a constant, computed once.
+fn transposed(to: &mut Emitter, name: &str) -> String {
+    to.shared(&format!("transposed {name}"), |to| to.transpose(name, &[1, 0]))
+}
+
+/// int8 codes `[in, out]`.
+fn code_matrix(to: &mut Emitter, weight: WeightId) -> String {
+    let [n_out, n_in] = extents(to, weight);
+    let is_table = is_used_otherwise(to, weight);
+    let of = &to.symbolic.graph.weights[weight.0];
+    if is_table && to.forms.table(of) == TableForm::Int8 {
+        let codes = to.streamed(weight, WeightBytes::Codes, ".codes", OnnxType::I8, vec![n_out, n_in]);
+        return transposed(to, &codes);
+    }
+    to.streamed(weight, WeightBytes::TransposedCodes, ".codes", OnnxType::I8, vec![n_in, n_out])
+}
+
+/// Dequantizes int8 codes `[in, out]`, and multiplies floats.
+fn dequantized(to: &mut Emitter, x: &str, weight: WeightId) -> String {
+    let [n_out, _] = extents(to, weight);
+    let codes = code_matrix(to, weight);
+    let scales = to.streamed(weight, WeightBytes::RowScales, ".scale", OnnxType::F32, vec![n_out]);
+    let mut matrix = to.op("DequantizeLinear", &[&codes, &scales], vec![("axis", OnnxAttribute::Int(1))]);
+    if to.float_type() != OnnxType::F32 {
+        matrix = to.cast(&matrix, to.float_type());
+    }
+    to.plain("MatMul", &[x, &matrix])
+}
+
+/// Rounds inputs to 8 bits, multiplies integers and scales the sums.
+fn dynamic(to: &mut Emitter, input: Operand, x: &str, weight: WeightId, has_input_scale: bool) -> String {
+    let [n_out, _] = extents(to, weight);
+    let is_half = to.float_type() != OnnxType::F32;
+    let [rounded, scale, zero] = rounded(to, input, x, weight, has_input_scale);
+    let codes = code_matrix(to, weight);
+    let scales = to.streamed(weight, WeightBytes::RowScales, ".scale", OnnxType::F32, vec![n_out]);
+    let sums = to.plain("MatMulInteger", &[&rounded, &codes, &zero]);
+    let sums = to.cast(&sums, OnnxType::F32);
+    let scales = to.plain("Mul", &[&scale, &scales]);
+    let product = to.plain("Mul", &[&sums, &scales]);
+    if is_half { to.cast(&product, OnnxType::F16) } else { product }
+}
+
+/// Codes, scale and zero point of an input. Layers with the same input share them, and the vector that multiplies the input.
+fn rounded(to: &mut Emitter, input: Operand, x: &str, weight: WeightId, has_input_scale: bool) -> [String; 3] {
+    if let Some(known) = to.rounded_inputs.get(&(input, has_input_scale)) {
+        return known.clone();
+    }
+    let mut x = x.to_string();
+    if to.float_type() != OnnxType::F32 {
+        x = to.cast(&x, OnnxType::F32);
+    }
+    if has_input_scale {
+        let [_, n_in] = extents(to, weight);
+        let scale = to.streamed(weight, WeightBytes::InputScales, ".input_scale", OnnxType::F32, vec![n_in]);
+        x = to.plain("Mul", &[&x, &scale]);
+    }
+    let outputs = to.ops("DynamicQuantizeLinear", &[&x], Vec::new(), 3);
+    let found: [String; 3] = std::array::from_fn(|at| outputs[at].clone());
+    to.rounded_inputs.insert((input, has_input_scale), found.clone());
+    found
+}
+
+/// Codes with a scale for each group of inputs.
+fn blocks(to: &mut Emitter, x: &str, weight: WeightId, bits: u8, group: usize, has_zero_points: bool) -> String {
+    let ([n_out, n_in], dtype) = (extents(to, weight), to.float_type());
+    let (n_groups, bits_each) = (n_in.div_ceil(group), usize::from(bits));
+    let shape = vec![n_out, n_groups, group * bits_each / 8];
+    let codes = to.streamed(weight, WeightBytes::Blocks, ".codes", OnnxType::U8, shape);
+    let scales = to.streamed(weight, WeightBytes::BlockScales, ".scale", dtype, vec![n_out, n_groups]);
+    let mut inputs = vec![x.to_string(), codes, scales];
+    if has_zero_points {
+        let shape = vec![n_out, (n_groups * bits_each).div_ceil(8)];
+        inputs.push(to.streamed(weight, WeightBytes::BlockZeros, ".zero", OnnxType::U8, shape));
+    }
+    let number = |name, value: usize| (name, OnnxAttribute::Int(value as i64));
+    let attributes =
+        vec![number("K", n_in), number("N", n_out), number("bits", bits_each), number("block_size", group)];
+    let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+    to.in_domain("com.microsoft", "MatMulNBits", &inputs, attributes, 1).remove(0)
+}
+
+/// `[.., m, k] · [.., k, n]`, or with `[.., n, k]`.
+pub(super) fn product(to: &mut Emitter, a: &str, b: &str, transpose_b: bool, inputs: &[Operand]) -> String {
+    if !transpose_b {
+        return to.plain("MatMul", &[a, b]);
+    }
+    let rank = to.dims(inputs[1]).len();
+    let mut permutation: Vec<usize> = (0..rank).collect();
+    permutation.swap(rank - 2, rank - 1);
+    let turned = to.transpose(b, &permutation);
+    to.plain("MatMul", &[a, &turned])
+}
+
+/// Rows of a table by index: `[table, indices]`.
+pub(super) fn table(to: &mut Emitter, inputs: &[Operand]) -> String {
+    let form = match inputs[0] {
+        Operand::Weight(weight) => to.forms.table(&to.symbolic.graph.weights[weight.0]),
+        Operand::Value(_) => TableForm::Float,
+    };
+    let indices = to.operand(inputs[1]);
+    match (inputs[0], form) {
+        (Operand::Weight(weight), TableForm::Int8) => {
+            let [n_rows, width] = extents(to, weight);
+            let codes = to.streamed(weight, WeightBytes::Codes, ".codes", OnnxType::I8, vec![n_rows, width]);
+            let scales = to.streamed(weight, WeightBytes::RowScales, ".scale", OnnxType::F32, vec![n_rows]);
+            let (codes, scales) = (to.plain("Gather", &[&codes, &indices]), to.plain("Gather", &[&scales, &indices]));
+            let scales = to.unsqueeze(&scales, &[-1]);
+            let codes = to.cast(&codes, OnnxType::F32);
+            let rows = to.plain("Mul", &[&codes, &scales]);
+            if to.float_type() == OnnxType::F32 { rows } else { to.cast(&rows, to.float_type()) }
+        }
+        (table, _) => {
+            let table = to.operand(table);
+            to.plain("Gather", &[&table, &indices])
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! A network without units computes what the network computes whose removed units are 0 everywhere.
+
+#![allow(clippy::unwrap_used)]
+
+use briquette_core::DType;
+use briquette_formats::{Checkpoint, TensorInfo, TensorSource, safetensors};
+use briquette_graph::coupling::{Couplings, GroupKind, UnitId, couplings};
+use briquette_graph::shrink::KeptIndices;
+use briquette_graph::{Extents, Graph, graph_of};
+use briquette_models::graph_net::{GraphNet, RunInputs};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Largest difference, as a share of the largest output.
+const TOLERANCE: f32 = 1e-5;
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")
+}
+
+fn folders() -> Vec<PathBuf> {
+    let all = std::fs::read_dir(fixtures().join("families")).unwrap();
+    let mut folders: Vec<PathBuf> = all.map(|entry| entry.unwrap().path()).collect();
+    folders.sort();
+    folders
+}
+
+fn bytes_of(checkpoint: &Checkpoint, index: usize) -> Vec<u8> {
+    let mut bytes = vec![0; checkpoint.tensors()[index].n_bytes()];
+    checkpoint.read(index, 0, &mut bytes).unwrap();
+    bytes
+}
+
+/// Returns the inputs of the golden file.
+fn inputs_of(folder: &Path) -> RunInputs {
+    let golden = Checkpoint::open(&folder.join("golden.safetensors")).unwrap();
+    let find = |name: &str| golden.tensors().iter().position(|info| info.name == name);
+    let ids = |name: &str| -> Option<Tensor<2, Int>> {
+        let index = find(name)?;
+        let numbers = bytes_of(&golden, index);
+        let numbers: Vec<i64> =
+            numbers.chunks_exact(4).map(|four| i64::from(i32::from_le_bytes(four.try_into().unwrap()))).collect();
+        Some(Tensor::from_data(TensorData::new(numbers, golden.tensors()[index].shape.0.clone()), &Device::flex()))
+    };
+    if let Some(tokens) = ids("ids") {
+        let inputs = RunInputs::padded(tokens, ids("mask").unwrap().equal_elem(0));
+        return match ids("types") {
+            Some(types) => inputs.with_types(types),
+            None => inputs,
+        };
+    }
+    let index = find("images").unwrap();
+    let info = &golden.tensors()[index];
+    let mut values = vec![0.0_f32; info.n_elements()];
+    briquette_core::rows::to_f32(&bytes_of(&golden, index), info.dtype, &mut values);
+    let images: Tensor<4> = Tensor::from_data(TensorData::new(values, info.shape.0.clone()), &Device::flex());
+    RunInputs::images(images)
+}
+
+/// A third of the units of every group of a kind, spread over the group.
+fn removed(couplings: &Couplings, kind: GroupKind) -> BTreeSet<UnitId> {
+    let groups = couplings.kinds.iter().enumerate().filter(|(_, own)| **own == kind);
+    let units = groups.flat_map(|(group, _)| {
+        let n = couplings.groups[group].units.len();
+        (0..n).filter(move |unit| unit % 3 == group % 2).take(n - 1).map(move |unit| UnitId { group, unit })
+    });
+    units.collect()
+}
+
+/// Calls `each` with the place of every element and its index along each axis.
+fn for_each_element(shape: &[usize], mut each: impl FnMut(usize, &[usize])) {
+    let n: usize = shape.iter().product();
+    let mut index = vec![0; shape.len()];
+    for place in 0..n {
+        each(place, &index);
+        for axis in (0..shape.len()).rev() {
+            index[axis] += 1;
+            if index[axis] < shape[axis] {
+                break;
+            }
+            index[axis] = 0;
+        }
+    }
+}
+
+/// Returns the bytes with zeros where an axis lacks an index, and the bytes of the other elements.
+fn masked_and_cut(bytes: &[u8], info: &TensorInfo, kept: &[KeptIndices]) -> [Vec<u8>; 2] {
+    let width = info.dtype.n_bits() / 8;
+    let (mut masked, mut cut) = (bytes.to_vec(), Vec::new());
+    for_each_element(&info.shape.0, |place, index| {
+        let is_kept = index.iter().zip(kept).all(|(at, kept)| kept.as_ref().is_none_or(|kept| kept.contains(at)));
+        let range = place * width..(place + 1) * width;
+        if is_kept {
+            cut.extend_from_slice(&bytes[range]);
+        } else {
+            masked[range].fill(0);
+        }
+    });
+    [masked, cut]
+}
+
+type Tensors = BTreeMap<String, (DType, Vec<usize>, Vec<u8>)>;
+
+/// Writes a model with these tensors and the configuration of `folder`.
+fn write(folder: &Path, to: &Path, tensors: &Tensors) {
+    std::fs::create_dir_all(to).unwrap();
+    std::fs::write(to.join("model.safetensors"), safetensors::to_file(tensors).unwrap()).unwrap();
+    if let Ok(config) = std::fs::read(folder.join("config.json")) {
+        std::fs::write(to.join("config.json"), config).unwrap();
+    }
+}
+
+fn outputs(model: &Path, inputs: &RunInputs) -> Vec<Vec<f32>> {
+    let net = GraphNet::from_checkpoint(model, &Device::flex()).unwrap();
+    let graph = net.graph();
+    let names: Vec<String> = graph.outputs.iter().map(|output| graph.values[output.0].clone()).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let found = net.tap(inputs, &names).unwrap();
+    found.into_iter().map(|value| value.to_f32("an output").unwrap()).collect()
+}
+
+/// Returns the largest difference of any output between the masked and the shrunk model.
+fn difference(folder: &Path, checkpoint: &Checkpoint, graph: &Graph, couplings: &Couplings, kind: GroupKind) -> f32 {
+    let removed = removed(couplings, kind);
+    let shrunk = graph.without_units(couplings, &removed).unwrap();
+    let [mut masked, mut small] = [Tensors::new(), Tensors::new()];
+    for (index, info) in checkpoint.tensors().iter().enumerate() {
+        let bytes = bytes_of(checkpoint, index);
+        let all = vec![None; info.shape.rank()];
+        let weight = graph.weight(&info.name);
+        let kept = weight.map_or(&all, |weight| &shrunk.kept[weight.0]);
+        let shape = weight.map_or(&info.shape.0, |weight| &shrunk.graph.weights[weight.0].shape.0);
+        let [zeroed, cut] = masked_and_cut(&bytes, info, kept);
+        masked.insert(info.name.to_string(), (info.dtype, info.shape.0.clone(), zeroed));
+        small.insert(info.name.to_string(), (info.dtype, shape.clone(), cut));
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let [full, smaller] = ["full", "small"].map(|name| directory.path().join(name));
+    write(folder, &full, &masked);
+    write(folder, &smaller, &small);
+    let inputs = inputs_of(folder);
+    let mut largest = 0.0_f32;
+    for (expected, found) in outputs(&full, &inputs).iter().zip(outputs(&smaller, &inputs)) {
+        assert_eq!(expected.len(), found.len());
+        let most = expected.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+        for (a, b) in expected.iter().zip(found) {
+            let one = (a - b).abs() / most.max(f32::MIN_POSITIVE);
+            largest = if one.is_nan() { f32::INFINITY } else { largest.max(one) };
+        }
+    }
+    largest
+}
+
+#[test]
+fn a_shrunk_network_equals_the_network_with_zeros() {
+    let (mut wrong, mut n_compared) = (Vec::new(), 0);
+    for folder in folders() {
+        let checkpoint = Checkpoint::open(&folder).unwrap();
+        let graph = graph_of(&checkpoint, Extents { batch: 2, tokens: 12, ..Extents::default() }).unwrap().unwrap();
+        let couplings = couplings(&graph, &graph.lower().unwrap()).unwrap();
+        for kind in [GroupKind::FeedForward, GroupKind::Heads, GroupKind::Channels] {
+            if !couplings.kinds.contains(&kind) {
+                continue;
+            }
+            n_compared += 1;
+            let name = format!("{} {kind}", folder.file_name().unwrap().to_string_lossy());
+            let compare = || difference(&folder, &checkpoint, &graph, &couplings, kind);
+            let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(compare)).unwrap_or(f32::INFINITY);
+            println!("{name:32} {found:.2e}");
+            if found > TOLERANCE {
+                wrong.push((name, found));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {n_compared}: {wrong:?}", wrong.len());
+    assert!(n_compared > 90, "{n_compared}");
+}

@@ -1,0 +1,233 @@
+//! Writes a model of a known family as ONNX: a directory with `model.onnx`, the model's small files and `SHA256SUMS`.
+
+mod bytes;
+mod forms;
+mod pack;
+mod quantized;
+mod verify;
+
+pub use briquette_graph::to_onnx::OnnxFloat;
+pub use quantized::DynamicInt8;
+pub use verify::{OnnxVerified, is_onnx_output, verify_onnx};
+
+use briquette_core::{Error, Result, shown_path};
+use briquette_formats::onnx_write::{
+    LARGEST_FILE, MODEL_FILE, OnnxData, OnnxModel, OnnxTensor, OnnxValue, check_onnx, write_onnx,
+};
+use briquette_formats::{
+    Checkpoint, Choice, Draft, InputFile, TensorSource, companions, model_config, model_dir, sums,
+};
+use briquette_graph::to_onnx::{OnnxNetwork, WeightBytes, WeightForms, to_onnx};
+use briquette_graph::{Extents, GraphHeaders, known_graph_of};
+use briquette_writer::RunOptions;
+use bytes::WeightReader;
+use forms::StoredForms;
+use quantized::QuantizedLayers;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A model to export, and how.
+#[derive(Debug, Clone)]
+pub struct OnnxRequest {
+    /// The model.
+    pub model: PathBuf,
+    /// The entry of the file that is the model.
+    pub choice: Choice,
+    /// The directory to write.
+    pub output: PathBuf,
+    /// The type of floats.
+    pub float: OnnxFloat,
+    /// int8 with dynamic activations for linear layers and tables, instead of the codes or floats of the model.
+    pub dynamic: Option<DynamicInt8>,
+    /// The largest `model.onnx`; larger models keep their weights in a second file.
+    pub largest_file: u64,
+}
+
+impl OnnxRequest {
+    /// Requests a model in f32.
+    pub fn new(model: &Path, output: &Path) -> Self {
+        let (model, output) = (model.to_path_buf(), output.to_path_buf());
+        let choice = Choice::default();
+        Self { model, choice, output, float: OnnxFloat::F32, dynamic: None, largest_file: LARGEST_FILE }
+    }
+}
+
+/// A written ONNX model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OnnxExport {
+    /// The directory.
+    pub output: PathBuf,
+    /// The version of ONNX's operators.
+    pub opset: i64,
+    /// Number of operators.
+    pub n_nodes: usize,
+    /// Names of the inputs.
+    pub inputs: Vec<String>,
+    /// Names of the outputs.
+    pub outputs: Vec<String>,
+    /// Number of weights in each form: `float`, `int8`, `int8-dynamic`, `blocks`.
+    pub weights: BTreeMap<&'static str, usize>,
+    /// Number of groups of layers whose inputs are multiplied by a vector from input statistics.
+    pub n_input_scales: usize,
+    /// Bytes of `model.onnx`.
+    pub model_bytes: u64,
+    /// Bytes of the second file with weights; 0 if there is none.
+    pub data_bytes: u64,
+}
+
+/// Writes a model as ONNX. The directory appears when it is complete and was read again.
+///
+/// int8 codes with dynamic activations become integer products, int8 codes alone are dequantized in the model, and codes in groups
+/// of 16, 32, 64, .. of 4 or 8 bits become `MatMulNBits` of `com.microsoft`; all codes are kept. Other weights are written as floats.
+///
+/// # Errors
+/// - Input: no family knows the model, it has layers of low rank, or an operation has no form in ONNX.
+/// - Refused: the output exists, or f16 cannot hold a weight.
+/// - Io: a file cannot be read or written.
+pub fn export(request: &OnnxRequest, options: &RunOptions) -> Result<OnnxExport> {
+    let checkpoint = Checkpoint::open_as(&request.model, &request.choice)?;
+    let at_model = |error: Error| error.at(shown_path(&request.model));
+    check_exportable(&checkpoint).map_err(at_model)?;
+    let build = |extents: Extents| known_graph_of(&checkpoint, &extents.into());
+    let quantized = request.dynamic.as_ref().map(|dynamic| QuantizedLayers::new(&checkpoint, dynamic, options));
+    let quantized = quantized.transpose()?;
+    let stored = StoredForms::of(&checkpoint);
+    let forms: &dyn WeightForms =
+        quantized.as_ref().map_or(&stored as &dyn WeightForms, |layers| layers as &dyn WeightForms);
+    let mut network = to_onnx(&build, request.float, forms).map_err(at_model)?;
+    network.model.metadata = metadata(&checkpoint, request)?;
+    let reader = WeightReader::new(&checkpoint, &network.graph, request.float, quantized.as_ref())?;
+
+    let files = checkpoint.files();
+    let inputs: Vec<&Path> = files.iter().map(|file| file.path()).chain([request.model.as_path()]).collect();
+    let draft = Draft::create(&request.output, &inputs, options.force)?;
+    let written = fill(&draft, &checkpoint, &network, &reader, request, options);
+    let found = written.map_err(|error| draft.explain(error))?;
+    draft.publish()?;
+    Ok(found)
+}
+
+/// Refuses layers of low rank, and codes of programs that this one does not decode.
+fn check_exportable(checkpoint: &Checkpoint) -> Result<()> {
+    if let Some(method) = checkpoint.quantized_by() {
+        let message = format!(
+            "the model is already quantized ({method}), which Briquette cannot decode; start from the original weights"
+        );
+        return Err(Error::refused(message));
+    }
+    let headers = GraphHeaders::of(checkpoint);
+    let headers = headers.headers();
+    match checkpoint.tensors().iter().find(|info| headers.get(&info.name).is_none_or(|own| own.shape != info.shape)) {
+        Some(info) => {
+            let message =
+                format!("found {:?}, a factor of a layer of low rank, which has no form in ONNX yet", info.name);
+            Err(Error::input(format!("{message}; export to another format")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// How the model was made: the recipe of an output of Briquette, and the format of the source.
+fn metadata(checkpoint: &Checkpoint, request: &OnnxRequest) -> Result<Vec<(String, String)>> {
+    let mut found = vec![("briquette.source".into(), checkpoint.format().to_string())];
+    if let Some(DynamicInt8 { statistics }) = &request.dynamic {
+        let how = if statistics.is_some() { "int8-dynamic, input scales from statistics" } else { "int8-dynamic" };
+        found.push(("briquette.quantization".into(), how.into()));
+    }
+    if let Some(manifest) = checkpoint.manifest() {
+        let recipe = serde_json::to_string(&manifest.recipe).map_err(|error| Error::bug(format!("JSON: {error}")))?;
+        found.push(("briquette.recipe".into(), recipe));
+    }
+    Ok(found)
+}
+
+fn fill(
+    draft: &Draft,
+    checkpoint: &Checkpoint,
+    network: &OnnxNetwork,
+    reader: &WeightReader,
+    request: &OnnxRequest,
+    options: &RunOptions,
+) -> Result<OnnxExport> {
+    let check_stop = || options.stop.check();
+    let OnnxNetwork { model, weights, .. } = network;
+    let n_bytes = streamed(model).map(OnnxTensor::n_bytes).sum::<Result<u64>>()?;
+    options.progress.begin("write", n_bytes);
+    let written = write_onnx(model, draft, request.largest_file, &mut |index, to| {
+        reader.stream(weights[index], &mut |bytes| {
+            options.progress.advance(bytes.len() as u64);
+            check_stop().and_then(|()| to(bytes))
+        })
+    })?;
+    options.progress.begin("verify", n_bytes);
+    check_onnx(draft.path(), MODEL_FILE, &check_stop)?;
+    companions::copy_into(draft, checkpoint, &check_stop)?;
+    let config = model_config::with_quantization(model_config::read(checkpoint)?, None, &checkpoint.directory())?;
+    if let Some(config) = config {
+        draft.write_file(Path::new(model_config::FILE_NAME), &config)?;
+    }
+    write_mark(draft, model)?;
+    write_sums(draft, &check_stop)?;
+    checkpoint.check_unchanged()?;
+    options.progress.end();
+    Ok(OnnxExport {
+        output: request.output.clone(),
+        opset: model.opset,
+        n_nodes: model.nodes.len(),
+        inputs: names(&model.inputs),
+        outputs: names(&model.outputs),
+        weights: counts(network),
+        n_input_scales: weights.iter().filter(|weight| weight.bytes == WeightBytes::InputScales).count(),
+        model_bytes: written.model_bytes,
+        data_bytes: written.data_bytes,
+    })
+}
+
+fn names(values: &[OnnxValue]) -> Vec<String> {
+    values.iter().map(|value| value.name.clone()).collect()
+}
+
+fn streamed(model: &OnnxModel) -> impl Iterator<Item = &OnnxTensor> {
+    model.tensors.iter().filter(|tensor| matches!(tensor.data, OnnxData::Streamed(_)))
+}
+
+/// Counts weights by form. Scales belong to their codes.
+fn counts(network: &OnnxNetwork) -> BTreeMap<&'static str, usize> {
+    let is_dynamic = network.model.nodes.iter().any(|node| node.op == "MatMulInteger");
+    let mut found = BTreeMap::new();
+    for weight in &network.weights {
+        let form = match weight.bytes {
+            WeightBytes::Floats | WeightBytes::TransposedFloats => "float",
+            WeightBytes::TransposedCodes if is_dynamic => "int8-dynamic",
+            WeightBytes::Codes | WeightBytes::TransposedCodes => "int8",
+            WeightBytes::Blocks => "blocks",
+            _ => continue,
+        };
+        *found.entry(form).or_default() += 1;
+    }
+    found
+}
+
+/// Marks the directory as an output of Briquette, which may be replaced and verified.
+fn write_mark(draft: &Draft, model: &OnnxModel) -> Result<()> {
+    let mark = serde_json::json!({
+        "format": "briquette-onnx",
+        "version": 1,
+        "producer": concat!("briquette ", env!("CARGO_PKG_VERSION")),
+        "opset": model.opset,
+    });
+    draft.write_file(Path::new(model_dir::ONNX_MARK), format!("{mark:#}\n").as_bytes())
+}
+
+fn write_sums(draft: &Draft, check_stop: &dyn Fn() -> Result<()>) -> Result<()> {
+    let mut found = BTreeMap::new();
+    for path in sums::files_below(draft.path())? {
+        let name = path.to_string_lossy().into_owned();
+        if !sums::is_uncovered(&name) {
+            let file = InputFile::open(&draft.path().join(&path))?;
+            found.insert(name, sums::sha256_of(&file, true, check_stop)?);
+        }
+    }
+    draft.write_file(Path::new(sums::FILE_NAME), sums::to_lines(&found).as_bytes())
+}

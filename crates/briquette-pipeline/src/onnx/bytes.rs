@@ -1,0 +1,182 @@
+//! The bytes of weights as ONNX stores them, read from a checkpoint piece by piece.
+
+use super::pack::{packed, transposed};
+use super::quantized::QuantizedLayers;
+use briquette_core::rows::{from_f32, to_f32};
+use briquette_core::{DType, Error, GridKind, Grouping, Result};
+use briquette_formats::stored::DecodeBuffers;
+use briquette_formats::{Checkpoint, StoredDir, StoredTensor, TensorInfo, TensorSource};
+use briquette_graph::to_onnx::{OnnxFloat, OnnxWeight, WeightBytes};
+use briquette_graph::{Graph, WeightId};
+use std::collections::BTreeMap;
+
+/// The bytes that are read at once, if a tensor can be read in pieces.
+const PIECE: usize = 8 << 20;
+
+/// Takes the next bytes of a tensor.
+type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
+
+/// Reads weights of a graph from its checkpoint.
+pub(super) struct WeightReader<'a> {
+    checkpoint: &'a Checkpoint,
+    graph: &'a Graph,
+    /// The place of each tensor in the checkpoint.
+    places: BTreeMap<&'a str, usize>,
+    float: DType,
+    quantized: Option<&'a QuantizedLayers<'a>>,
+}
+
+impl<'a> WeightReader<'a> {
+    /// Finds the tensors of a graph.
+    pub(super) fn new(
+        checkpoint: &'a Checkpoint,
+        graph: &'a Graph,
+        float: OnnxFloat,
+        quantized: Option<&'a QuantizedLayers<'a>>,
+    ) -> Result<Self> {
+        let tensors = checkpoint.tensors();
+        let places: BTreeMap<&str, usize> =
+            tensors.iter().enumerate().map(|(i, info)| (info.name.as_str(), i)).collect();
+        if let Some(weight) = graph.weights.iter().find(|weight| !places.contains_key(weight.name.as_str())) {
+            return Err(Error::bug("the checkpoint lacks this tensor").at(&weight.name));
+        }
+        let float = if float == OnnxFloat::F16 { DType::F16 } else { DType::F32 };
+        Ok(Self { checkpoint, graph, places, float, quantized })
+    }
+
+    /// Passes all bytes of a streamed tensor to `to`, in order.
+    pub(super) fn stream(&self, OnnxWeight { weight, bytes }: OnnxWeight, to: &mut Sink) -> Result<()> {
+        let name = &self.graph.weights[weight.0].name;
+        if let Some(quantized) = self.quantized
+            && let Some(found) = quantized.bytes(name, bytes)?
+        {
+            return to(&found);
+        }
+        let passed = match bytes {
+            WeightBytes::Floats => self.floats(weight, to),
+            WeightBytes::TransposedFloats => self.transposed_floats(weight, to),
+            WeightBytes::Codes => self.codes(weight, to),
+            WeightBytes::TransposedCodes => self.transposed_codes(weight, to),
+            WeightBytes::RowScales => self.row_scales(weight, to),
+            WeightBytes::Blocks => self.blocks(weight, to),
+            WeightBytes::BlockScales => self.block_scales(weight, to),
+            WeightBytes::BlockZeros => self.block_zeros(weight, to),
+            WeightBytes::InputScales => Err(Error::bug("the checkpoint has no input scales")),
+        };
+        passed.map_err(|error| if error.message.contains(name.as_str()) { error } else { error.at(name) })
+    }
+
+    fn tensor(&self, weight: WeightId) -> (usize, &TensorInfo) {
+        let index = self.places[self.graph.weights[weight.0].name.as_str()];
+        (index, &self.checkpoint.tensors()[index])
+    }
+
+    fn stored(&self, weight: WeightId) -> Result<(usize, &StoredDir, &StoredTensor)> {
+        let (index, _) = self.tensor(weight);
+        let stored = self.checkpoint.stored().ok_or_else(|| Error::bug("the tensor has no codes"))?;
+        Ok((index, stored, &stored.tensors[index]))
+    }
+
+    fn floats(&self, weight: WeightId, to: &mut Sink) -> Result<()> {
+        let (index, info) = self.tensor(weight);
+        let (n_bytes, width) = (info.n_bytes(), info.dtype.n_bits() / 8);
+        let step = if self.checkpoint.reads_ranges(index) { PIECE / width * width } else { n_bytes.max(1) };
+        let mut bytes = Vec::new();
+        for start in (0..n_bytes).step_by(step) {
+            bytes.resize(step.min(n_bytes - start), 0);
+            self.checkpoint.read(index, start, &mut bytes)?;
+            to(&self.converted(&bytes, info.dtype)?)?;
+        }
+        Ok(())
+    }
+
+    fn transposed_floats(&self, weight: WeightId, to: &mut Sink) -> Result<()> {
+        let (index, info) = self.tensor(weight);
+        let mut bytes = vec![0; info.n_bytes()];
+        self.checkpoint.read(index, 0, &mut bytes)?;
+        let bytes = self.converted(&bytes, info.dtype)?;
+        to(&transposed(&bytes, &info.shape.0, self.float.n_bits() / 8))
+    }
+
+    /// Converts floats to the model's type.
+    fn converted(&self, bytes: &[u8], dtype: DType) -> Result<Vec<u8>> {
+        if dtype == self.float {
+            return Ok(bytes.to_vec());
+        }
+        let mut values = vec![0.0_f32; bytes.len() * 8 / dtype.n_bits()];
+        to_f32(bytes, dtype, &mut values);
+        self.of_values(&values)
+    }
+
+    /// Refuses a number that the model's type does not hold.
+    fn of_values(&self, values: &[f32]) -> Result<Vec<u8>> {
+        let overflows = |value: &&f32| value.is_finite() && !briquette_core::rows::fits(**value, self.float);
+        if let Some(value) = values.iter().find(overflows) {
+            let message = format!("found {value}, which is infinity in {}; export without --cast", self.float);
+            return Err(Error::refused(message));
+        }
+        let mut out = vec![0; values.len() * self.float.n_bits() / 8];
+        from_f32(values, self.float, &mut out);
+        Ok(out)
+    }
+
+    /// Passes the codes of rows to `each`, some rows at once.
+    fn for_each_rows(&self, weight: WeightId, each: &mut dyn FnMut(&[i8]) -> Result<()>) -> Result<()> {
+        let (index, stored, tensor) = self.stored(weight)?;
+        let (rows, mut scratch, mut codes) = (tensor.rows(), DecodeBuffers::default(), Vec::new());
+        // Blocks of entropy-coded codes are read whole.
+        let per_block = rows.rows_per_block();
+        let step = (PIECE / rows.n_cols.max(1) / per_block).max(1) * per_block;
+        for start in (0..rows.n_rows).step_by(step) {
+            let range = start..(start + step).min(rows.n_rows);
+            codes.resize(range.len() * rows.n_cols, 0);
+            stored.read_codes(index, range, &mut scratch, &mut codes)?;
+            each(&codes)?;
+        }
+        Ok(())
+    }
+
+    fn codes(&self, weight: WeightId, to: &mut Sink) -> Result<()> {
+        self.for_each_rows(weight, &mut |codes| to(bytemuck::cast_slice(codes)))
+    }
+
+    fn transposed_codes(&self, weight: WeightId, to: &mut Sink) -> Result<()> {
+        let (_, info) = self.tensor(weight);
+        let mut all = Vec::with_capacity(info.n_elements());
+        self.for_each_rows(weight, &mut |codes| {
+            all.extend_from_slice(bytemuck::cast_slice(codes));
+            Ok(())
+        })?;
+        to(&transposed(&all, &info.shape.0, 1))
+    }
+
+    /// The scale of each row, in f32.
+    fn row_scales(&self, weight: WeightId, to: &mut Sink) -> Result<()> {
+        let (index, stored, _) = self.stored(weight)?;
+        to(bytemuck::cast_slice(&stored.scales(index)?))
+    }
+
+    /// Codes without sign, packed with the first in the low bits: see `MatMulNBits`.
+    fn blocks(&self, weight: WeightId, to: &mut Sink) -> Result<()> {
+        let (_, _, tensor) = self.stored(weight)?;
+        let bits = tensor.coding.codes.map_or(8, |codes| codes.bits);
+        self.for_each_rows(weight, &mut |codes| to(&packed(codes, bits)))
+    }
+
+    fn block_scales(&self, weight: WeightId, to: &mut Sink) -> Result<()> {
+        let (index, stored, tensor) = self.stored(weight)?;
+        let affines = stored.affines(index, 0..tensor.rows().n_rows)?;
+        to(&self.of_values(&affines.iter().map(|affine| affine.scale).collect::<Vec<f32>>())?)
+    }
+
+    fn block_zeros(&self, weight: WeightId, to: &mut Sink) -> Result<()> {
+        let (index, stored, tensor) = self.stored(weight)?;
+        let (rows, codes) = (tensor.rows(), tensor.coding.codes);
+        let Some((codes, Grouping::Group(group))) = codes.map(|codes| (codes, codes.grouping)) else {
+            return Err(Error::bug("the tensor has no groups"));
+        };
+        debug_assert_eq!(codes.grid, GridKind::Asymmetric);
+        let zeros: Vec<i8> = stored.affines(index, 0..rows.n_rows)?.iter().map(|affine| affine.zero).collect();
+        zeros.chunks(rows.n_cols / group).try_for_each(|row| to(&packed(row, codes.bits)))
+    }
+}

@@ -1,0 +1,72 @@
+//! The form of each weight in ONNX, by its coding in the checkpoint.
+
+use briquette_core::{Coding, GridKind, Grouping};
+use briquette_formats::{Checkpoint, StoredTensor};
+use briquette_graph::Weight;
+use briquette_graph::to_onnx::{LinearForm, TableForm, WeightForms};
+use std::collections::BTreeMap;
+
+/// Matrices up to this size are transposed in memory.
+const LARGEST_TRANSPOSED: u64 = 256 << 20;
+
+/// The codings of a checkpoint's tensors, by name.
+pub(super) struct StoredForms<'a>(BTreeMap<&'a str, &'a StoredTensor>);
+
+impl<'a> StoredForms<'a> {
+    pub(super) fn of(checkpoint: &'a Checkpoint) -> Self {
+        let tensors = checkpoint.stored().map(|stored| stored.tensors.as_slice()).unwrap_or_default();
+        Self(tensors.iter().map(|tensor| (tensor.info.name.as_str(), tensor)).collect())
+    }
+
+    /// The tensor of a weight whose rows are its outputs, in the order of the file.
+    fn coded(&self, weight: &Weight) -> Option<&StoredTensor> {
+        let tensor = self.0.get(weight.name.as_str())?;
+        (tensor.info.shape.rank() == 2 && !tensor.axis.is_turned()).then_some(*tensor)
+    }
+}
+
+impl WeightForms for StoredForms<'_> {
+    fn linear(&self, weight: &Weight) -> LinearForm {
+        let Some(StoredTensor { coding: Coding { codes: Some(codes), .. }, activations, info, .. }) =
+            self.coded(weight)
+        else {
+            return LinearForm::Float;
+        };
+        let has_zero_points = codes.grid == GridKind::Asymmetric;
+        match codes.grouping {
+            Grouping::Row | Grouping::Tensor if codes.bits == 8 && !has_zero_points => match activations {
+                Some(_) => LinearForm::Int8Dynamic { has_input_scale: false },
+                None => LinearForm::Int8,
+            },
+            Grouping::Group(group) if is_block(codes.bits, group) && info.shape.0[1].is_multiple_of(group) => {
+                LinearForm::Blocks { bits: codes.bits, group, has_zero_points }
+            }
+            _ => LinearForm::Float,
+        }
+    }
+
+    fn table(&self, weight: &Weight) -> TableForm {
+        let Some(StoredTensor { coding: Coding { codes: Some(codes), .. }, .. }) = self.coded(weight) else {
+            return TableForm::Float;
+        };
+        let is_by_row = matches!(codes.grouping, Grouping::Row | Grouping::Tensor);
+        match is_by_row && codes.bits == 8 && codes.grid != GridKind::Asymmetric {
+            true => TableForm::Int8,
+            false => TableForm::Float,
+        }
+    }
+
+    fn is_transposed_in_memory(&self, weight: &Weight) -> bool {
+        is_transposed_in_memory(weight)
+    }
+}
+
+/// Whether a matrix is small enough to be transposed in memory.
+pub(super) fn is_transposed_in_memory(weight: &Weight) -> bool {
+    weight.n_bytes() <= LARGEST_TRANSPOSED
+}
+
+/// Whether `MatMulNBits` takes codes of this width and group.
+fn is_block(bits: u8, group: usize) -> bool {
+    matches!(bits, 4 | 8) && group >= 16 && group.is_power_of_two()
+}

@@ -1,0 +1,198 @@
+//! int8 codes for linear layers and tables, with vectors that scale inputs.
+
+use super::forms::is_transposed_in_memory;
+use super::pack::transposed;
+use briquette_core::rows::to_f32;
+use briquette_core::{Error, Grid, OutputAxis, Result};
+use briquette_formats::input_stats::StatisticsFile;
+use briquette_formats::{Checkpoint, TensorSource};
+use briquette_graph::onnx::InputDims;
+use briquette_graph::op::{Composite, Op};
+use briquette_graph::siblings::siblings;
+use briquette_graph::to_onnx::{LinearForm, TableForm, WeightBytes, WeightForms};
+use briquette_graph::{Graph, Weight, WeightId, known_graph_of};
+use briquette_methods::quant::{input_scale, range};
+use briquette_writer::RunOptions;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How linear layers get int8 codes with dynamic activations.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DynamicInt8 {
+    /// Input statistics, from which each layer gets a vector that multiplies its inputs. Without them, inputs are rounded as they are.
+    pub statistics: Option<PathBuf>,
+}
+
+/// The vector of a layer's inputs, or none.
+type InputScale = Option<Arc<Vec<f32>>>;
+
+/// Layers and tables that get int8 codes.
+pub(super) struct QuantizedLayers<'a> {
+    checkpoint: &'a Checkpoint,
+    places: BTreeMap<&'a str, usize>,
+    /// Weights of linear layers, with the vector of their inputs.
+    layers: BTreeMap<String, InputScale>,
+    tables: BTreeSet<String>,
+    /// The last quantized weight: its codes and scales are needed one after the other.
+    last: Mutex<Option<(String, Arc<RowCodes>)>>,
+}
+
+/// int8 codes with a scale for each row.
+struct RowCodes {
+    codes: Vec<i8>,
+    scales: Vec<f32>,
+}
+
+impl<'a> QuantizedLayers<'a> {
+    /// Finds linear layers and tables, and chooses the vectors of layers that have statistics.
+    pub(super) fn new(checkpoint: &'a Checkpoint, how: &DynamicInt8, options: &RunOptions) -> Result<Self> {
+        let graph = known_graph_of(checkpoint, &InputDims::default())?;
+        let tensors = checkpoint.tensors().iter().enumerate();
+        let places = tensors.map(|(place, info)| (info.name.as_str(), place)).collect();
+        let (layers, tables) = (linear_weights(&graph), table_weights(&graph));
+        let mut found = Self { checkpoint, places, layers, tables, last: Mutex::new(None) };
+        if let Some(path) = &how.statistics {
+            let statistics = StatisticsFile::read(path)?;
+            statistics.check_model(checkpoint).map_err(|error| error.at(path.display()))?;
+            found.scale_inputs(&graph, &statistics, options)?;
+        }
+        Ok(found)
+    }
+
+    /// Chooses a vector for each group of layers with the same input. A tied table keeps its codes for rows.
+    fn scale_inputs(&mut self, graph: &Graph, statistics: &StatisticsFile, options: &RunOptions) -> Result<()> {
+        let groups = siblings(graph);
+        let in_groups: BTreeSet<WeightId> = groups.iter().flatten().copied().collect();
+        let singles = (0..graph.weights.len()).map(WeightId).filter(|id| !in_groups.contains(id)).map(|id| vec![id]);
+        for group in groups.into_iter().chain(singles.collect::<Vec<_>>()) {
+            options.stop.check()?;
+            let names: Vec<&str> = group.iter().map(|id| graph.weights[id.0].name.as_str()).collect();
+            let is_scalable = |name: &&str| self.layers.contains_key(*name) && !self.tables.contains(*name);
+            let of = |name: &&str| statistics.layers.get(name.strip_suffix(".weight").unwrap_or(name));
+            let Some(stats) = names.iter().find_map(of).filter(|_| names.iter().all(is_scalable)) else {
+                continue;
+            };
+            let matrices = names.iter().map(|name| self.values(name)).collect::<Result<Vec<_>>>()?;
+            if matrices.iter().any(|values| !values.len().is_multiple_of(stats.n_inputs().max(1))) {
+                let message =
+                    format!("statistics of {} inputs do not fit the layer; gather them again", stats.n_inputs());
+                return Err(Error::input(message).at(names[0]));
+            }
+            let matrices: Vec<&[f32]> = matrices.iter().map(Vec::as_slice).collect();
+            let scale = Arc::new(input_scale(&matrices, stats));
+            names.iter().for_each(|name| _ = self.layers.insert((*name).to_string(), Some(scale.clone())));
+        }
+        Ok(())
+    }
+
+    /// Reads a weight as f32.
+    fn values(&self, name: &str) -> Result<Vec<f32>> {
+        let index = *self.places.get(name).ok_or_else(|| Error::bug("the checkpoint lacks this tensor").at(name))?;
+        let info = &self.checkpoint.tensors()[index];
+        let (mut bytes, mut values) = (vec![0; info.n_bytes()], vec![0.0; info.n_elements()]);
+        self.checkpoint.read(index, 0, &mut bytes)?;
+        to_f32(&bytes, info.dtype, &mut values);
+        match values.iter().find(|value| !value.is_finite()) {
+            Some(value) => {
+                Err(Error::refused(format!("found {value}, which int8 cannot hold; repair the model")).at(name))
+            }
+            None => Ok(values),
+        }
+    }
+
+    /// Returns the bytes of codes, scales and vectors; `None` for a tensor of floats.
+    pub(super) fn bytes(&self, name: &str, bytes: WeightBytes) -> Result<Option<Vec<u8>>> {
+        Ok(match bytes {
+            WeightBytes::InputScales => {
+                let scale = self.layers.get(name).cloned().flatten();
+                scale.map(|scale| bytemuck::cast_slice(&scale).to_vec())
+            }
+            WeightBytes::RowScales => Some(bytemuck::cast_slice(&self.codes_of(name)?.scales).to_vec()),
+            WeightBytes::Codes => Some(bytemuck::cast_slice(&self.codes_of(name)?.codes).to_vec()),
+            WeightBytes::TransposedCodes => {
+                let found = self.codes_of(name)?;
+                let shape = [found.scales.len(), found.codes.len() / found.scales.len().max(1)];
+                Some(transposed(bytemuck::cast_slice(&found.codes), &shape, 1))
+            }
+            _ => None,
+        })
+    }
+
+    fn codes_of(&self, name: &str) -> Result<Arc<RowCodes>> {
+        // A poisoned lock only means that another thread panicked elsewhere.
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, codes)) = last.as_ref().filter(|(known, _)| known == name) {
+            return Ok(codes.clone());
+        }
+        let mut values = self.values(name)?;
+        let index = self.places[name];
+        let n_cols = self.checkpoint.tensors()[index].shape.0.last().copied().unwrap_or(1).max(1);
+        if let Some(Some(scale)) = self.layers.get(name) {
+            for row in values.chunks_mut(n_cols) {
+                row.iter_mut().zip(scale.iter()).for_each(|(value, scale)| *value /= scale);
+            }
+        }
+        let codes = Arc::new(coded(&values, n_cols));
+        *last = Some((name.to_string(), codes.clone()));
+        Ok(codes)
+    }
+}
+
+/// Rounds each row to int8 with a scale of its own.
+fn coded(values: &[f32], n_cols: usize) -> RowCodes {
+    let mut found = RowCodes { codes: Vec::with_capacity(values.len()), scales: Vec::new() };
+    for row in values.chunks(n_cols) {
+        let affine = range::absmax(row, Grid::INT8);
+        found.codes.extend(row.iter().map(|value| affine.quantize(*value, Grid::INT8)));
+        found.scales.push(affine.scale);
+    }
+    found
+}
+
+/// Names of the matrices `[out, in]` or `[rows, width]` that nodes of this kind have at a position.
+fn weights_at(graph: &Graph, composite: Composite, position: usize) -> Vec<String> {
+    let op = Op::Composite(composite);
+    let nodes = graph.nodes.iter().filter(|node| node.op == op);
+    let all = nodes.flat_map(|node| node.weights()).filter(|(at, _)| *at == position);
+    let weights = all.map(|(_, id)| &graph.weights[id.0]);
+    let fits = |weight: &&Weight| weight.shape.0.len() == 2 && weight.layout == OutputAxis::First;
+    weights.filter(fits).map(|weight| weight.name.clone()).collect()
+}
+
+fn linear_weights(graph: &Graph) -> BTreeMap<String, InputScale> {
+    weights_at(graph, Composite::Linear, 1).into_iter().map(|name| (name, None)).collect()
+}
+
+fn table_weights(graph: &Graph) -> BTreeSet<String> {
+    weights_at(graph, Composite::Embedding, 0).into_iter().collect()
+}
+
+impl WeightForms for QuantizedLayers<'_> {
+    fn linear(&self, weight: &Weight) -> LinearForm {
+        match self.layers.get(&weight.name) {
+            Some(scale) => LinearForm::Int8Dynamic { has_input_scale: scale.is_some() },
+            None => LinearForm::Float,
+        }
+    }
+
+    fn table(&self, weight: &Weight) -> TableForm {
+        if self.tables.contains(&weight.name) { TableForm::Int8 } else { TableForm::Float }
+    }
+
+    fn is_transposed_in_memory(&self, weight: &Weight) -> bool {
+        is_transposed_in_memory(weight)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_rounded_with_a_scale_each() {
+        let found = coded(&[1.27, -0.64, 0.0, 0.0, 12.7, 0.1], 2);
+        assert_eq!(found.codes, [127, -64, 0, 0, 127, 1]);
+        assert!((found.scales[0] - 0.01).abs() < 1e-7 && (found.scales[2] - 0.1).abs() < 1e-6);
+    }
+}

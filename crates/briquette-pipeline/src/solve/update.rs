@@ -1,0 +1,114 @@
+//! Pruning and rounding with weight updates, by channel group.
+
+use super::groups::{GroupInputs, joined, pattern_of};
+use briquette_core::{Decision, Error, Grouping, InputStats, Mask, QuantParams, Result};
+use briquette_methods::prune::{Reconstruction, SparsityPattern};
+use briquette_methods::reconstruct::{ColumnOrder, FactorOutcome, FactorSpec, InverseFactor, admm, gptq, sparsegpt};
+use briquette_writer::{Cut, TensorPlan};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The initial damping of a Hessian, relative to its mean diagonal.
+pub(super) const DAMPING: f64 = 0.01;
+
+/// A factor of the Hessian for all layers with the same inputs.
+pub(super) struct KnownFactor {
+    pub(super) gram: Arc<Vec<f64>>,
+    order: ColumnOrder,
+    factor: InverseFactor,
+}
+
+/// Prunes weights `[rows, n_cols]` and updates the others, by channel group. Returns the mask.
+pub(super) fn pruned(
+    tensor: &TensorPlan,
+    how: Reconstruction,
+    (values, n_cols): (&mut [f32], usize),
+    given: Option<&Mask>,
+    groups: &[GroupInputs],
+    factors: &mut Vec<KnownFactor>,
+    check_stop: &(impl Fn() -> Result<()> + Sync),
+) -> Result<(Mask, Option<FactorOutcome>)> {
+    let (sparsity, n_rows) = (sparsity_of(tensor)?, values.len() / n_cols);
+    let (mut bits, mut outcomes) = (Vec::new(), Vec::new());
+    for GroupInputs { rows, stats } in groups {
+        let (own, pattern) = (&mut values[rows.start * n_cols..rows.end * n_cols], pattern_of(sparsity, rows, n_rows));
+        let (mask, outcome) = match how {
+            Reconstruction::SparseGpt => {
+                let given = given.map(|given| rows_of_mask(given, rows));
+                let factor = factor_of(factors, stats, ColumnOrder::Stored, check_stop)?;
+                (sparsegpt(own, n_cols, pattern, given.as_ref(), factor, check_stop)?, factor.outcome())
+            }
+            Reconstruction::Admm => {
+                let gram = stats.gram.as_ref().ok_or_else(|| Error::bug("statistics without a Gram matrix"))?;
+                admm(own, n_cols, pattern, gram, stats.count, check_stop)?
+            }
+        };
+        bits.extend_from_slice(mask.as_bits());
+        outcomes.push(outcome);
+    }
+    Ok((Mask::from_bits(n_rows, n_cols, bits), joined(&outcomes)))
+}
+
+/// Rounds weights `[rows, n_cols]` by GPTQ, by channel group.
+pub(super) fn rounded(
+    values: &mut [f32],
+    n_cols: usize,
+    decision: &Decision,
+    groups: &[GroupInputs],
+    factors: &mut Vec<KnownFactor>,
+    check_stop: &(impl Fn() -> Result<()> + Sync),
+) -> Result<Option<FactorOutcome>> {
+    let mut outcomes = Vec::new();
+    for GroupInputs { rows, stats } in groups {
+        let own = if groups.len() == 1 { decision.clone() } else { rows_of_decision(decision, rows, n_cols) };
+        let quant = own.quant.as_ref().ok_or_else(|| Error::bug("GPTQ without a grid"))?;
+        let factor = factor_of(factors, stats, ColumnOrder::ByActivation, check_stop)?;
+        let weights = &mut values[rows.start * n_cols..rows.end * n_cols];
+        gptq(weights, n_cols, quant, own.mask.as_ref(), factor, check_stop)?;
+        outcomes.push(factor.outcome());
+    }
+    Ok(joined(&outcomes))
+}
+
+pub(super) fn rows_of_mask(mask: &Mask, rows: &Range<usize>) -> Mask {
+    let (_, n_cols) = mask.dim();
+    let row_bytes = Mask::row_bytes(n_cols);
+    Mask::from_bits(rows.len(), n_cols, mask.as_bits()[rows.start * row_bytes..rows.end * row_bytes].to_vec())
+}
+
+/// Returns the part of a decision for some rows of `n_cols`.
+pub(super) fn rows_of_decision(decision: &Decision, rows: &Range<usize>, n_cols: usize) -> Decision {
+    let part = |quant: &QuantParams| {
+        // A single scale belongs to every row.
+        let last = if quant.grouping == Grouping::Tensor { rows.start + 1 } else { rows.end };
+        let affines = (rows.start..last).flat_map(|row| quant.row(row).to_vec()).collect();
+        QuantParams::new(quant.grid, quant.grouping, n_cols, affines)
+    };
+    let mask = decision.mask.as_ref().map(|mask| rows_of_mask(mask, rows));
+    Decision { mask, quant: decision.quant.as_ref().map(part) }
+}
+
+/// Returns the factor of the Hessian of these inputs, computed once for consecutive layers with the same
+/// inputs.
+fn factor_of<'f>(
+    known: &'f mut Vec<KnownFactor>,
+    stats: &InputStats,
+    order: ColumnOrder,
+    check_stop: &(impl Fn() -> Result<()> + Sync),
+) -> Result<&'f InverseFactor> {
+    let gram = stats.gram.as_ref().ok_or_else(|| Error::bug("statistics without a Gram matrix"))?;
+    let is_it = |known: &KnownFactor| Arc::ptr_eq(&known.gram, gram) && known.order == order;
+    if !known.iter().any(is_it) {
+        let spec = FactorSpec { damping: DAMPING, order };
+        let factor = InverseFactor::new(gram, stats.count, &spec, check_stop)?;
+        known.push(KnownFactor { gram: gram.clone(), order, factor });
+    }
+    known.iter().find(|known| is_it(known)).map(|known| &known.factor).ok_or_else(|| Error::bug("a factor was lost"))
+}
+
+fn sparsity_of(tensor: &TensorPlan) -> Result<SparsityPattern> {
+    match tensor.prune.map(|prune| prune.cut) {
+        Some(Cut::Pattern(pattern)) => Ok(pattern),
+        _ => Err(Error::bug("weights are updated for a cut that spans tensors").at(tensor.culprit())),
+    }
+}

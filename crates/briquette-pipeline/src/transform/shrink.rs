@@ -1,0 +1,194 @@
+//! The stage that removes channels, heads and blocks.
+//!
+//! Groups and the number of units to remove follow from headers. Weights and statistics decide which units, and layers that
+//! read removed units are refitted.
+
+mod groups;
+mod headed;
+mod inputs;
+mod refits;
+mod scores;
+
+use super::changed::{ChangedModel, OutputTensor};
+use super::network::{Network, Transform, Transformed};
+use briquette_core::{Error, Result};
+use briquette_formats::input_stats::StatisticsFile;
+use briquette_formats::{Checkpoint, TensorInfo, model_config};
+use briquette_graph::Config;
+use briquette_graph::coupling::{Couplings, UnitId, couplings};
+use briquette_methods::prune::units::UnitScore;
+use briquette_recipe::{ModelStage, Recipe, ShrinkStage, StageKind, TransformStage};
+use briquette_report::{ShrinkReport, ShrunkGroup};
+use briquette_writer::context::Workers;
+use groups::ChosenGroup;
+use headed::{HeadedModel, SmallerModel, n_multiply_adds};
+use inputs::Reader;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// The model after all shrink stages, as far as headers tell.
+pub(super) struct Predicted {
+    pub(super) tensors: Vec<TensorInfo>,
+    pub(super) notes: Vec<String>,
+    /// Whether the shapes follow from headers alone.
+    pub(super) is_exact: bool,
+}
+
+/// Predicts the model after all shrink stages of a recipe; none if it has none, or if it factorizes too.
+///
+/// # Errors
+/// - Config: a stage does not fit the model.
+/// - Input: no family knows the model.
+pub(super) fn predicted(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<Option<Predicted>> {
+    let stages: Vec<&ShrinkStage> = recipe.parts.iter().filter_map(|part| as_shrink(&part.then)).collect();
+    if stages.is_empty() || recipe.asked.has(StageKind::Factorize) {
+        return Ok(None);
+    }
+    let config = Config::parse(model_config::read(checkpoint)?.as_deref())?;
+    let mut model = HeadedModel::of(checkpoint, recipe, config)?;
+    let (mut notes, is_exact) = (Vec::new(), stages.iter().all(|stage| !stage.is_global));
+    for stage in stages {
+        let before = model.clone();
+        let plan = ShrinkPlan::of(stage, model)?;
+        // Every choice of units gives the same shapes.
+        let removed = plan.first_units();
+        let smaller = plan.smaller(&removed)?;
+        let report = plan.report(&before, &smaller, &removed, 0);
+        notes.extend(report.in_words());
+        if stage.is_global {
+            notes.push(
+                "The number of units of each group follows from weights; the sizes above are of equal shares.".into(),
+            );
+        }
+        model = smaller.model;
+    }
+    Ok(Some(Predicted { tensors: model.infos, notes, is_exact }))
+}
+
+/// Checks the statistics of a shrink stage that reads the recipe's own model, before any work.
+///
+/// # Errors
+/// - Input: the file is damaged or of another model, or lacks a layer or its Gram matrix.
+/// - Io: the file cannot be read.
+pub(super) fn check_statistics(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<()> {
+    let first = recipe.parts.first().filter(|part| part.stages.is_empty());
+    let Some(stage) = first.and_then(|part| as_shrink(&part.then)) else { return Ok(()) };
+    let Some(path) = &stage.statistics else { return Ok(()) };
+    let file = StatisticsFile::read(path)?;
+    file.check_model(checkpoint).map_err(|error| error.at(path.display()))?;
+    let config = Config::parse(model_config::read(checkpoint)?.as_deref())?;
+    let plan = ShrinkPlan::of(stage, HeadedModel::of(checkpoint, recipe, config)?)?;
+    let reader = Reader { checkpoint, model: &plan.model, statistics: Some(&file) };
+    let needs_gram = stage.refits || stage.score == UnitScore::Osscar;
+    inputs::check(&reader, &plan.couplings, &plan.chosen, needs_gram).map_err(|error| error.at(path.display()))
+}
+
+fn as_shrink(then: &ModelStage) -> Option<&ShrinkStage> {
+    let ModelStage::Transform(stage) = then else { return None };
+    match stage.as_ref() {
+        TransformStage::Shrink(stage) => Some(stage),
+        TransformStage::Factorize(_) => None,
+    }
+}
+
+/// A model without the blocks to drop, its groups, and how many units are removed.
+struct ShrinkPlan<'a> {
+    stage: &'a ShrinkStage,
+    model: HeadedModel,
+    couplings: Couplings,
+    chosen: Vec<ChosenGroup>,
+}
+
+impl<'a> ShrinkPlan<'a> {
+    fn of(stage: &'a ShrinkStage, model: HeadedModel) -> Result<Self> {
+        let model = if stage.drop_blocks.is_empty() { model } else { model.without_blocks(&stage.drop_blocks)? };
+        let couplings = couplings(&model.graph, &model.graph.lower()?)?;
+        let chosen = groups::choose(stage, &model.graph, &couplings)?;
+        Ok(Self { stage, model, couplings, chosen })
+    }
+
+    /// Returns the first units of every chosen group.
+    fn first_units(&self) -> BTreeSet<UnitId> {
+        groups::first_units(&self.chosen)
+    }
+
+    fn smaller(&self, removed: &BTreeSet<UnitId>) -> Result<SmallerModel> {
+        self.model.without_units(&self.couplings, removed)
+    }
+
+    fn report(
+        &self,
+        before: &HeadedModel,
+        after: &SmallerModel,
+        removed: &BTreeSet<UnitId>,
+        n_refitted: usize,
+    ) -> ShrinkReport {
+        let of_group = |chosen: &ChosenGroup| {
+            let (group, graph) = (&self.couplings.groups[chosen.group], &self.model.graph);
+            let n = removed.iter().filter(|unit| unit.group == chosen.group).count();
+            let mut tensors: Vec<String> =
+                group.places.iter().map(|place| graph.weights[place.weight.0].name.clone()).collect();
+            tensors.dedup();
+            let kind = self.couplings.kinds[chosen.group].to_string();
+            ShrunkGroup { kind, tensors, before: group.units.len(), after: group.units.len() - n }
+        };
+        let groups = self.chosen.iter().map(of_group).filter(|group| group.after < group.before).collect();
+        let bytes = |infos: &[TensorInfo]| infos.iter().map(|info| info.n_bytes() as u64).sum::<u64>();
+        let (old, new) = (&before.graph, &after.model.graph);
+        ShrinkReport {
+            groups,
+            dropped_blocks: self.stage.drop_blocks.clone(),
+            parameters: [old.n_parameters(), new.n_parameters()],
+            multiply_adds: [n_multiply_adds(old), n_multiply_adds(new)],
+            tensor_bytes: [bytes(&before.infos), bytes(&after.model.infos)],
+            n_refitted,
+            config: after.model.changes.iter().map(|(key, value)| (key.clone(), value.to_string())).collect(),
+            lost: after.lost.clone(),
+        }
+    }
+}
+
+impl Transform for ShrinkStage {
+    fn report_file(&self) -> &'static str {
+        ShrinkReport::FILE
+    }
+
+    fn statistics(&self) -> Option<&Path> {
+        self.statistics.as_deref()
+    }
+
+    /// Takes the memory of one layer and its inverse Gram matrix per thread, of the statistics, and of the refitted weights.
+    fn apply<'a>(&self, network: &Network<'a>, workers: &Workers) -> Result<Transformed<'a>> {
+        let checkpoint = network.checkpoint;
+        let before = HeadedModel::of(checkpoint, network.recipe, Config::parse(network.config.as_deref())?)?;
+        let plan = ShrinkPlan::of(self, before.clone())?;
+        // Finds settings that the family cannot express before any weight is read.
+        plan.smaller(&plan.first_units())?;
+        let reader = Reader { checkpoint, model: &plan.model, statistics: network.statistics.as_ref() };
+        if self.score.needs_inputs() || self.refits {
+            let needs_gram = self.refits || self.score == UnitScore::Osscar;
+            inputs::check(&reader, &plan.couplings, &plan.chosen, needs_gram)?;
+        }
+        let removed = scores::removed(self, &reader, &plan.couplings, &plan.chosen, workers)?;
+        let smaller = plan.smaller(&removed)?;
+        let refitted = match self.refits {
+            true => refits::refitted(&reader, &plan.couplings, &plan.chosen, &smaller, workers)?,
+            false => Default::default(),
+        };
+        let report = plan.report(&before, &smaller, &removed, refitted.len());
+        let report = serde_json::to_value(report).map_err(|error| Error::bug(format!("the report: {error}")))?;
+        let tensor = |(info, &place): (&TensorInfo, &usize)| {
+            let Some(weight) = plan.model.graph.weight(&info.name) else { return OutputTensor::Copied(place) };
+            let kept = &smaller.kept[weight.0];
+            match refitted.get(&weight) {
+                Some(values) => OutputTensor::Made(values.clone()),
+                None if kept.iter().any(Option::is_some) => OutputTensor::Cut(place, kept.clone()),
+                None => OutputTensor::Copied(place),
+            }
+        };
+        let tensors = plan.model.infos.iter().zip(&plan.model.places).map(tensor).collect();
+        let SmallerModel { model: HeadedModel { infos, graph, changes, .. }, .. } = smaller;
+        let model = ChangedModel { checkpoint, infos, tensors };
+        Ok(Transformed { model, graph: Some(graph), config: changes, report })
+    }
+}

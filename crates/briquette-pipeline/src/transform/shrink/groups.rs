@@ -1,0 +1,133 @@
+//! The groups that a shrink stage cuts, and how many units they lose.
+
+use super::headed::n_multiply_adds;
+use briquette_core::{Error, Result};
+use briquette_graph::Graph;
+use briquette_graph::coupling::{Couplings, GroupKind, UnitId};
+use briquette_methods::prune::units::Amount;
+use briquette_recipe::{ShrinkStage, ShrinkTarget};
+use std::collections::BTreeSet;
+
+/// A group that loses units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ChosenGroup {
+    /// The index of the group.
+    pub(super) group: usize,
+    /// The number of units to remove; with a global threshold, the number of an equal share.
+    pub(super) n_removed: usize,
+}
+
+/// Returns the first units of every chosen group.
+pub(super) fn first_units(chosen: &[ChosenGroup]) -> BTreeSet<UnitId> {
+    let units = |chosen: &ChosenGroup| {
+        let group = chosen.group;
+        (0..chosen.n_removed).map(move |unit| UnitId { group, unit })
+    };
+    chosen.iter().flat_map(units).collect()
+}
+
+/// Chooses groups by kind and names, and the number of units that each loses.
+///
+/// # Errors
+/// Config: no group is chosen, a count leaves nothing of a group, nothing is removed, or the multiply-adds are out of reach.
+pub(super) fn choose(stage: &ShrinkStage, graph: &Graph, couplings: &Couplings) -> Result<Vec<ChosenGroup>> {
+    let Some(target) = stage.target else { return Ok(Vec::new()) };
+    check_patterns(stage, graph)?;
+    let groups: Vec<usize> =
+        (0..couplings.groups.len()).filter(|&group| is_chosen(stage, graph, couplings, group)).collect();
+    let parts: Vec<&str> = stage.parts.iter().map(|part| part.name()).collect();
+    if groups.is_empty() {
+        let message =
+            format!("the network has no {} that can be removed; choose other parts or tensors", parts.join(" or "));
+        return Err(Error::config(message).at("shrink"));
+    }
+    let chosen = match target {
+        ShrinkTarget::Units(amount) => of_amount(stage, graph, couplings, &groups, amount)?,
+        ShrinkTarget::MultiplyAdds(share) => of_share(stage, graph, couplings, &groups, share)?,
+    };
+    if chosen.iter().all(|chosen| chosen.n_removed == 0) && stage.drop_blocks.is_empty() {
+        let message =
+            format!("no unit of {} groups is removed; raise the ratio, or lower floor and multiple", chosen.len());
+        return Err(Error::config(message).at("shrink"));
+    }
+    Ok(chosen)
+}
+
+/// Refuses patterns that match no tensor.
+fn check_patterns(stage: &ShrinkStage, graph: &Graph) -> Result<()> {
+    let names = || graph.weights.iter().map(|weight| weight.name.as_str());
+    stage.include.iter().chain([&stage.exclude]).try_for_each(|patterns| patterns.check_used("tensor", names()))
+}
+
+/// Returns whether a group is cut. Without `include`, feed-forward layers outside of blocks, such as heads of tasks, are not.
+fn is_chosen(stage: &ShrinkStage, graph: &Graph, couplings: &Couplings, group: usize) -> bool {
+    let (kind, group) = (couplings.kinds[group], &couplings.groups[group]);
+    let names = || group.places.iter().map(|place| graph.weights[place.weight.0].name.as_str());
+    let is_included = match &stage.include {
+        Some(patterns) => names().any(|name| patterns.matches(name)),
+        None => kind != GroupKind::FeedForward || graph.blocks.is_empty() || group.is_in_block(graph),
+    };
+    stage.parts.contains(&kind) && is_included && !names().any(|name| stage.exclude.matches(name))
+}
+
+/// Returns an error that names the first tensor of a group.
+pub(super) fn at_group(error: Error, graph: &Graph, couplings: &Couplings, group: usize) -> Error {
+    let first = couplings.groups[group].places.first();
+    let name = first.map_or("", |place| graph.weights[place.weight.0].name.as_str());
+    error.at(format_args!("tensor {name:?}"))
+}
+
+fn of_amount(
+    stage: &ShrinkStage,
+    graph: &Graph,
+    couplings: &Couplings,
+    groups: &[usize],
+    amount: Amount,
+) -> Result<Vec<ChosenGroup>> {
+    let of_group = |&group: &usize| {
+        let n = couplings.groups[group].units.len();
+        match stage.budget(amount, couplings.kinds[group]).n_removed(n) {
+            Some(n_removed) => Ok(ChosenGroup { group, n_removed }),
+            None => {
+                let kind = couplings.kinds[group];
+                let message = format!("count: nothing is left of {n} {kind}; lower it, or exclude the tensor");
+                Err(at_group(Error::config(message), graph, couplings, group))
+            }
+        }
+    };
+    groups.iter().map(of_group).collect()
+}
+
+/// Finds the smallest ratio that leaves at most a share of the multiply-adds.
+fn of_share(
+    stage: &ShrinkStage,
+    graph: &Graph,
+    couplings: &Couplings,
+    groups: &[usize],
+    share: f64,
+) -> Result<Vec<ChosenGroup>> {
+    /// Halvings of the range of ratios.
+    const N_STEPS: usize = 16;
+    let before = n_multiply_adds(graph);
+    let most = share * before as f64;
+    let at = |ratio: f64| -> Result<(Vec<ChosenGroup>, f64)> {
+        let chosen = of_amount(stage, graph, couplings, groups, Amount::Ratio(ratio))?;
+        let smaller = graph.without_units(couplings, &first_units(&chosen))?.graph;
+        Ok((chosen, n_multiply_adds(&smaller) as f64))
+    };
+    let (mut best, left) = at(1.0)?;
+    if left > most {
+        let least = left / before.max(1) as f64;
+        let message = format!("found {share}, expected {least:.3} or more with these parts, floor and multiple");
+        return Err(Error::config(message).at("multiply_adds"));
+    }
+    let (mut low, mut high) = (0.0, 1.0);
+    for _ in 0..N_STEPS {
+        let ratio = (low + high) / 2.0;
+        match at(ratio)? {
+            (chosen, left) if left <= most => (best, high) = (chosen, ratio),
+            _ => low = ratio,
+        }
+    }
+    Ok(best)
+}

@@ -1,0 +1,162 @@
+//! The headers of a model, with its graph and its `config.json`.
+
+use briquette_core::{Error, Result, shown_path};
+use briquette_formats::{Checkpoint, TensorInfo, TensorSource, WeightLayout};
+use briquette_graph::coupling::{Couplings, UnitId};
+use briquette_graph::families::shrunk_config::{ConfigChange, with_blocks, without_units};
+use briquette_graph::families::{build, family_of};
+use briquette_graph::multiply_adds::multiply_adds;
+use briquette_graph::onnx::InputDims;
+use briquette_graph::shrink::{KeptIndices, Shrunk};
+use briquette_graph::{Config, Extents, Graph, Headers, Operand, known_graph_of};
+use briquette_recipe::Recipe;
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// The headers of a model, with its graph and its `config.json`.
+#[derive(Debug, Clone)]
+pub(super) struct HeadedModel {
+    pub(super) infos: Vec<TensorInfo>,
+    /// The index in the checkpoint of each tensor.
+    pub(super) places: Vec<usize>,
+    pub(super) graph: Graph,
+    config: Config,
+    /// Keys of `config.json` that changed.
+    pub(super) changes: Vec<(String, Value)>,
+}
+
+/// A model without some units.
+#[derive(Debug)]
+pub(super) struct SmallerModel {
+    pub(super) model: HeadedModel,
+    /// The indices that remain of each weight of the graph.
+    pub(super) kept: Vec<Vec<KeptIndices>>,
+    /// Why other programs cannot load the model.
+    pub(super) lost: Vec<String>,
+}
+
+impl HeadedModel {
+    /// Reads the headers of a checkpoint.
+    ///
+    /// # Errors
+    /// - Config: weights are stored `[in, out]`.
+    /// - Input: no family knows the model.
+    pub(super) fn of(checkpoint: &Checkpoint, recipe: &Recipe, config: Config) -> Result<Self> {
+        let layout = recipe.layout.map(briquette_recipe::raw::RawLayout::said).or_else(|| checkpoint.layout());
+        if layout == Some(WeightLayout::Burn) {
+            let message =
+                "found weights [in, out] in burn's layout, expected [out, in]; export the model to another format";
+            return Err(Error::config(message).at("shrink"));
+        }
+        let infos = checkpoint.tensors().to_vec();
+        let headers = Headers::new(&infos, None);
+        if family_of(&headers, &config).is_none() {
+            known_graph_of(checkpoint, &InputDims::default())?;
+        }
+        let graph = graph_of(&infos, &config).map_err(|error| error.at(shown_path(checkpoint.path())))?;
+        let places = (0..infos.len()).collect();
+        Ok(Self { infos, places, graph, config, changes: Vec::new() })
+    }
+
+    /// Returns the model without these blocks; later blocks take their names.
+    ///
+    /// # Errors
+    /// Config: a block does not exist, none would be left, or the network needs it.
+    pub(super) fn without_blocks(self, dropped: &[usize]) -> Result<Self> {
+        let wrong = |message: String| Err(Error::config(message).at("drop_blocks"));
+        let (n, dropped) = (self.graph.blocks.len(), dropped.iter().copied().collect::<BTreeSet<usize>>());
+        if let Some(block) = dropped.iter().find(|block| **block >= n) {
+            return wrong(format!("found block {block}, expected one of the {n} blocks, counted from 0"));
+        }
+        let chosen: Vec<usize> = (0..n).filter(|block| !dropped.contains(block)).collect();
+        if chosen.is_empty() {
+            return wrong(format!("found all {n} blocks, expected one less or fewer"));
+        }
+        let expected = self.graph.with_blocks(&chosen).map_err(|error| error.at("drop_blocks"))?;
+        let name_of = |block: usize| format!("{}.", self.graph.blocks[block].name);
+        let (mut infos, mut places) = (Vec::new(), Vec::new());
+        for (info, &place) in self.infos.iter().zip(&self.places) {
+            let own = (0..n).find(|&block| info.name.starts_with(&name_of(block)));
+            let renamed = match own {
+                None => Some(info.name.to_string()),
+                Some(block) => chosen
+                    .iter()
+                    .position(|other| *other == block)
+                    .map(|new| info.name.replacen(&name_of(block), &name_of(new), 1)),
+            };
+            if let Some(name) = renamed {
+                infos.push(TensorInfo::checked(name, info.dtype, info.shape.0.clone())?);
+                places.push(place);
+            }
+        }
+        let ConfigChange { values, .. } = with_blocks(&self.config, &chosen, n);
+        let found = self.changed(infos, places, values)?;
+        match is_equal(&found.graph, &expected) {
+            true => Ok(found),
+            false => wrong("the network needs one of these blocks as it is; choose others".into()),
+        }
+    }
+
+    /// Returns the model without these units.
+    ///
+    /// # Errors
+    /// - Config: nothing is left of an axis, or the family would read another network from the smaller tensors.
+    pub(super) fn without_units(&self, couplings: &Couplings, removed: &BTreeSet<UnitId>) -> Result<SmallerModel> {
+        let Shrunk { graph, kept } = self.graph.without_units(couplings, removed)?;
+        let mut infos = self.infos.clone();
+        for info in &mut infos {
+            let Some(weight) = self.graph.weight(&info.name) else { continue };
+            if *info.shape != self.graph.weights[weight.0].shape {
+                let message = format!("has shape {}, expected {}", info.shape, self.graph.weights[weight.0].shape);
+                return Err(Error::input(message).at(format_args!("tensor {:?}", info.name)));
+            }
+            *info = TensorInfo::checked(info.name.to_string(), info.dtype, graph.weights[weight.0].shape.0.clone())?;
+        }
+        let ConfigChange { values, lost } = without_units(&self.config, &graph, couplings, removed);
+        let wrong = |reason: &str| {
+            let message = format!("{} would read another network from the smaller tensors{reason}", graph.family);
+            Err(Error::config(format!("{message}; choose other parts, or another ratio")).at("shrink"))
+        };
+        match self.clone().changed(infos, self.places.clone(), values) {
+            Ok(model) if is_equal(&model.graph, &graph) => Ok(SmallerModel { model, kept, lost }),
+            Ok(_) => wrong(""),
+            Err(error) => wrong(&format!(" ({})", error.message)),
+        }
+    }
+
+    /// Returns a model with other headers and changed keys.
+    fn changed(self, infos: Vec<TensorInfo>, places: Vec<usize>, values: Vec<(String, Value)>) -> Result<Self> {
+        let config = self.config.with_values(&values);
+        let graph = graph_of(&infos, &config)?;
+        let mut changes = self.changes;
+        changes.retain(|(key, _)| !values.iter().any(|(new, _)| new == key));
+        changes.extend(values);
+        Ok(Self { infos, places, graph, config, changes })
+    }
+}
+
+/// Returns the multiply-adds of one example; 0 if the graph is not sound.
+pub(super) fn n_multiply_adds(graph: &Graph) -> u64 {
+    graph.lower().map_or(0, |lowered| multiply_adds(graph, &lowered).into_iter().fold(0, u64::saturating_add))
+}
+
+fn graph_of(infos: &[TensorInfo], config: &Config) -> Result<Graph> {
+    let graph = build(&Headers::new(infos, None), config, Extents::default())?;
+    graph.ok_or_else(|| Error::input("no family knows the model"))
+}
+
+/// Returns whether two graphs have the same operations on the same weights, whatever the names of values.
+fn is_equal(a: &Graph, b: &Graph) -> bool {
+    let is_same = |left: &Operand, right: &Operand| match (left, right) {
+        (Operand::Weight(left), Operand::Weight(right)) => {
+            let (left, right) = (&a.weights[left.0], &b.weights[right.0]);
+            left.name == right.name && left.shape == right.shape
+        }
+        (left, right) => matches!((left, right), (Operand::Value(_), Operand::Value(_))),
+    };
+    let are_nodes = a.nodes.iter().zip(&b.nodes).all(|(left, right)| {
+        let are_inputs = left.inputs.iter().zip(&right.inputs).all(|(left, right)| is_same(left, right));
+        left.op == right.op && left.inputs.len() == right.inputs.len() && are_inputs
+    });
+    a.nodes.len() == b.nodes.len() && are_nodes
+}

@@ -1,0 +1,155 @@
+//! Layers that read removed units: their weights as rows, and the statistics of their inputs.
+
+use super::groups::ChosenGroup;
+use super::headed::HeadedModel;
+use briquette_core::{Error, InputStats, OutputAxis, Result, rows};
+use briquette_formats::input_stats::StatisticsFile;
+use briquette_formats::{Checkpoint, TensorSource};
+use briquette_graph::coupling::Couplings;
+use briquette_graph::pairs::{Side, sides};
+use briquette_graph::{Composite, Graph, Op, Primitive, Weight, WeightId};
+
+/// Reads weights and statistics of a model.
+#[derive(Clone, Copy)]
+pub(super) struct Reader<'a> {
+    pub(super) checkpoint: &'a Checkpoint,
+    pub(super) model: &'a HeadedModel,
+    pub(super) statistics: Option<&'a StatisticsFile>,
+}
+
+/// A weight that reads units, as rows `[out, in]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct InputAxis {
+    pub(super) weight: WeightId,
+    /// The place of the weight in its group.
+    pub(super) place: usize,
+    /// The axis of its inputs.
+    pub(super) axis: usize,
+    /// Columns of a row for each index of the axis: positions of a kernel.
+    pub(super) inner: usize,
+}
+
+impl Reader<'_> {
+    fn weight(&self, id: WeightId) -> &Weight {
+        &self.model.graph.weights[id.0]
+    }
+
+    /// Returns the values of a weight in their own order.
+    ///
+    /// # Errors
+    /// - Input: no tensor has the name of the weight.
+    /// - Refused: a value is not finite.
+    pub(super) fn values(&self, id: WeightId) -> Result<Vec<f32>> {
+        let index = self.model.infos.iter().position(|info| is_name_of(self.weight(id), &info.name));
+        let Some(index) = index else {
+            return Err(Error::input("the checkpoint lacks this tensor").at(&self.weight(id).name));
+        };
+        let (info, place) = (&self.model.infos[index], self.model.places[index]);
+        let mut bytes = vec![0; info.n_bytes()];
+        self.checkpoint.read(place, 0, &mut bytes)?;
+        let mut values = vec![0.0; info.n_elements()];
+        rows::to_f32(&bytes, info.dtype, &mut values);
+        match values.iter().position(|value| !value.is_finite()) {
+            None => Ok(values),
+            Some(at) => {
+                let message = format!("element {at} is {}, expected a finite number; exclude the tensor", values[at]);
+                Err(Error::refused(message).at(format_args!("tensor {:?}", info.name)))
+            }
+        }
+    }
+
+    /// Returns the weights of a group whose inputs are its units.
+    ///
+    /// # Errors
+    /// Config: a weight has no rows with statistics, such as experts in one tensor.
+    pub(super) fn input_axes(&self, couplings: &Couplings, group: usize) -> Result<Vec<InputAxis>> {
+        let (graph, group) = (&self.model.graph, &couplings.groups[group]);
+        let mut found: Vec<InputAxis> = Vec::new();
+        let inputs = sides(graph, group).into_iter().zip(&group.places).enumerate();
+        for (index, (_, place)) in inputs.filter(|(_, (side, _))| *side == Side::Inputs) {
+            if !sums_inputs(graph, place.weight) {
+                continue;
+            }
+            let weight = self.weight(place.weight);
+            let inner = match (weight.layout, place.axis, weight.shape.rank()) {
+                (OutputAxis::First, 1, _) => weight.shape.0[2..].iter().product(),
+                (OutputAxis::Last, 0, 2) => 1,
+                _ => {
+                    let message = "its layers have no input statistics of their own; exclude it, or set method = \"l2\" and refit = false";
+                    return Err(Error::config(message).at(format_args!("tensor {:?}", weight.name)));
+                }
+            };
+            found.push(InputAxis { weight: place.weight, place: index, axis: place.axis, inner });
+        }
+        Ok(found)
+    }
+
+    /// Returns the number of columns of a weight's rows.
+    pub(super) fn n_columns(&self, axis: &InputAxis) -> usize {
+        self.weight(axis.weight).shape.0[axis.axis] * axis.inner
+    }
+
+    /// Returns the rows `[out, in]` of a weight.
+    pub(super) fn rows(&self, axis: &InputAxis) -> Result<Vec<f32>> {
+        let values = self.values(axis.weight)?;
+        match axis.axis {
+            1 => Ok(values),
+            _ => Ok(transposed(&values, self.n_columns(axis))),
+        }
+    }
+
+    /// Returns the statistics of the inputs of a weight.
+    ///
+    /// # Errors
+    /// Input: they are missing, have another number of inputs, or no Gram matrix.
+    pub(super) fn stats(&self, axis: &InputAxis, needs_gram: bool) -> Result<&InputStats> {
+        // Statistics have the names of the checkpoint; a dropped block gives later blocks other names.
+        let weight = self.weight(axis.weight);
+        let indices = (0..self.model.infos.len()).filter(|&index| is_name_of(weight, &self.model.infos[index].name));
+        let names = indices.map(|index| self.checkpoint.tensors()[self.model.places[index]].name.as_str());
+        let mut layers = names.map(|name| name.strip_suffix(".weight").unwrap_or(name));
+        let found = self.statistics.and_then(|file| layers.find_map(|layer| file.layers.get(layer)));
+        let message = match found {
+            None => "the statistics have no inputs of this layer; exclude the tensor, or gather them with `briquette calibrate --gram`".into(),
+            Some(stats) if stats.n_inputs() != self.n_columns(axis) => {
+                format!("the statistics have {} inputs, expected {}", stats.n_inputs(), self.n_columns(axis))
+            }
+            Some(stats) if needs_gram && stats.gram.is_none() => {
+                "the statistics have no Gram matrix, which a refit needs; gather them with `briquette calibrate --gram`".into()
+            }
+            Some(stats) => return Ok(stats),
+        };
+        Err(Error::input(message).at(format_args!("tensor {:?}", weight.name)))
+    }
+}
+
+fn is_name_of(weight: &Weight, name: &str) -> bool {
+    weight.name == name || weight.aliases.iter().any(|alias| alias == name)
+}
+
+/// Returns whether a weight multiplies sums of its inputs. Tables and convolutions with groups do not.
+fn sums_inputs(graph: &Graph, weight: WeightId) -> bool {
+    let mut uses = graph.nodes.iter().filter(|node| node.weights().any(|(_, own)| own == weight));
+    uses.any(|node| match &node.op {
+        Op::Primitive(Primitive::Conv(settings)) => settings.groups == 1,
+        Op::Composite(Composite::Linear | Composite::Experts { .. } | Composite::SeparateExperts { .. }) => true,
+        Op::Primitive(Primitive::MatMul { .. }) => true,
+        _ => false,
+    })
+}
+
+/// Returns the transpose of a matrix with `n_rows` rows.
+pub(super) fn transposed(values: &[f32], n_rows: usize) -> Vec<f32> {
+    let n_columns = values.len() / n_rows.max(1);
+    (0..values.len()).map(|at| values[at % n_rows * n_columns + at / n_rows]).collect()
+}
+
+/// Checks the statistics of every layer that reads units of the chosen groups.
+pub(super) fn check(reader: &Reader, couplings: &Couplings, chosen: &[ChosenGroup], needs_gram: bool) -> Result<()> {
+    for chosen in chosen.iter().filter(|chosen| chosen.n_removed > 0) {
+        for axis in reader.input_axes(couplings, chosen.group)? {
+            reader.stats(&axis, needs_gram)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,67 @@
+//! Smaller networks from the command line: plans, outputs that every command reads, and errors.
+
+use crate::sandbox::{Sandbox, repository};
+use serde_json::Value;
+
+#[test]
+fn flags_shrink_and_quantize_a_network_that_every_command_reads() {
+    let sandbox = Sandbox::with("digits");
+    let plan = sandbox.ok("plan digits --shrink 0.25 --quantize int8").stdout;
+    assert!(plan.contains("Multiply-adds fall from") && plan.contains("channels: "), "{plan}");
+    let figures = sandbox.json("plan digits --shrink 0.25 --quantize int8");
+    let report = sandbox.json("compress digits -o out --shrink 0.25 --quantize int8");
+    assert_eq!(figures["predicted_bytes"], report["after"]["file_bytes"]);
+    let shrunk = &report["shrunk"][0];
+    let [before, after] = [0, 1].map(|at| shrunk["multiply_adds"][at].as_u64().unwrap());
+    assert!(after * 10 < before * 7, "{shrunk}");
+    let conv = report["tensors"].as_array().unwrap().iter().find(|tensor| tensor["name"] == "conv2.weight").unwrap();
+    assert_eq!(conv["shape"], serde_json::json!([24, 12, 3, 3]));
+    sandbox.ok("verify out");
+    sandbox.ok("inspect out");
+    assert!(sandbox.ok("graph out").stdout.contains("24"));
+    sandbox.run("verify out --against digits").assert_fails(2, &["--against", "smaller than those of the original"]);
+    assert!(!sandbox.names().contains(&"out.stages".to_string()));
+}
+
+#[test]
+fn wrong_flags_are_one_line() {
+    let sandbox = Sandbox::with("digits");
+    let cases = [
+        ("compress digits -o out --shrink 1", 2, "--shrink"),
+        ("compress digits -o out --shrink 0.5 --shrink-parts head", 2, "--shrink-parts: found \"head\""),
+        ("compress digits -o out --shrink 0.5 --shrink-method osscar", 2, "needs layer inputs"),
+        ("compress digits -o out --shrink 0.5 --shrink-parts heads", 2, "the network has no heads"),
+        ("plan digits --shrink 0.001", 2, "no unit of"),
+    ];
+    for (line, code, expected) in cases {
+        sandbox.run(line).assert_fails(code, &[expected]);
+    }
+    assert_eq!(sandbox.names(), ["digits"]);
+}
+
+#[cfg(feature = "model")]
+#[test]
+fn a_shrunk_network_is_calibrated_refitted_trained_and_evaluated() {
+    let sandbox = Sandbox::with("digits");
+    let data = "digits-data.safetensors";
+    sandbox.write(data, std::fs::read(repository().join("fixtures").join(data)).unwrap());
+    sandbox.ok(&format!("calibrate digits --data {data} --gram -o stats.safetensors"));
+    let accuracy = |report: &Value| report["evaluation"]["metrics"]["accuracy"].as_f64().unwrap();
+    let run = |name: &str, keys: &str, more: &str| {
+        let text = format!(
+            "[model]\npath = \"digits\"\n[output]\npath = \"{name}\"\n[data]\ntrain = \"{data}\"\neval = \"{data}\"\n[memory]\n\
+             batch_size = 64\n[[stage]]\nkind = \"shrink\"\nratio = 0.5\n{keys}\n{more}[[stage]]\nkind = \"evaluate\"\n"
+        );
+        sandbox.write("recipe.toml", text);
+        sandbox.json("run recipe.toml --threads 1")
+    };
+    let random = accuracy(&run("random", "method = \"random\"", ""));
+    let refitted = run("refitted", "statistics = \"stats.safetensors\"", "");
+    assert!(refitted["shrunk"][0]["n_refitted"].as_u64().unwrap() >= 2, "{}", refitted["shrunk"]);
+    let distill = "[[stage]]\nkind = \"distill\"\nloss = [{ kind = \"logits\" }]\nepochs = 3\nlearning_rate = 2e-3\n";
+    let trained = run("trained", "statistics = \"stats.safetensors\"", distill);
+    let (refitted, trained) = (accuracy(&refitted), accuracy(&trained));
+    assert!(refitted > random && trained > random + 0.05, "{random} {refitted} {trained}");
+    let again = sandbox.json(&format!("eval trained --data {data}"));
+    assert!((again["metrics"]["accuracy"].as_f64().unwrap() - trained).abs() < 1e-9);
+}
