@@ -1,6 +1,5 @@
 //! The outcome of a training: its report, and the student on disk.
 
-use super::finite::check_finite;
 use crate::training::learner::Learner;
 use crate::training::setup::TrainingSetup;
 use crate::training::watch::data_to_choose_by;
