@@ -101,7 +101,8 @@ fn a_memory_limit_below_the_weights_is_refused_by_run_and_plan_before_any_writin
     assert!(plan.code == 6 && plan.stdout.contains("limit 50.00 kB"), "{}", plan.stdout);
 
     // The weights fit, but training one item does not: this is measured, and no file is left behind.
-    sandbox.write("recipe.toml", with("1MB"));
+    let stages = with("1MB").replace("[[stage]]\nkind = \"prune\"\nsparsity = 0.8\n", "");
+    sandbox.write("recipe.toml", stages.replace("[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n", ""));
     let before = sandbox.files("");
     sandbox.run("distill recipe.toml --quiet").assert_fails(6, &["memory.limit", "for one item"]);
     assert_eq!(sandbox.files(""), before, "no file is left behind");

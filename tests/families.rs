@@ -370,7 +370,7 @@ fn what_an_encoder_decoder_cannot_do_is_one_line() {
     text.run("eval m --data data.txt").assert_fails(2, &["data.txt: this model takes pairs: .jsonl"]);
     text.run("eval m --data sounds.jsonl").assert_fails(2, &["found a sound as the source, and bart takes a text"]);
     sound.run("eval m --data held.jsonl").assert_fails(2, &["found a text as the source, and whisper takes a sound"]);
-    sound.run("generate m --prompt none.wav").assert_fails(5, &["none.wav"]);
+    sound.run("generate m --prompt none.wav").assert_fails(4, &["error: none.wav: no such file"]);
     sound.run("generate m --prompt held.jsonl").assert_fails(4, &["held.jsonl: it is no WAV file"]);
     text.run("generate m --prompt abc --system x").assert_fails(2, &["an encoder-decoder has no chat template"]);
     text.write("bad.jsonl", "{\"source\": \"a\"}\n");

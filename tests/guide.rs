@@ -35,6 +35,8 @@ macro_rules! pages {
 pages! {
     getting_started: "getting-started.md",
     network: "network.md",
+    onnx: "onnx.md",
+    shrink: "shrink.md",
     choose: "choose.md",
     compress: "compress.md",
     budget: "budget.md",

@@ -109,7 +109,7 @@ fn updates_by_channel_group_reduce_output_errors_on_other_images() {
         let nearest = errors("--quantize int3");
         let updated = errors("--quantize int3 --round gptq --statistics stats");
         assert!(updated < 0.8 * nearest, "{name}: GPTQ {updated} of {nearest}");
-        let magnitude = errors("--prune 0.5 --scope row");
+        let magnitude = errors("--prune 0.5");
         let wanda = errors("--prune 0.5 --prune-method wanda --statistics stats");
         assert!(wanda < magnitude, "{name}: Wanda {wanda} of {magnitude}");
         for method in ["sparsegpt", "admm"] {

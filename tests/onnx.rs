@@ -30,7 +30,7 @@ fn an_unchanged_model_is_the_same_file() {
 #[test]
 fn a_pruned_model_differs_only_in_the_bytes_of_its_weights() {
     let sandbox = with_fixtures();
-    let said = sandbox.ok("prune m/convolutions.onnx --sparsity 0.5 -o out").stdout;
+    let said = sandbox.ok("compress m/convolutions.onnx --prune 0.5 -o out").stdout;
     assert!(said.contains("Pruning saved no bytes"), "{said}");
     let before = Checkpoint::open(&sandbox.path("m/convolutions.onnx")).unwrap();
     let model = std::fs::read(sandbox.path("m/convolutions.onnx")).unwrap();
@@ -69,14 +69,14 @@ fn stages_that_an_onnx_file_cannot_hold_are_refused() {
     for (line, phrase) in [
         ("compress m/convolutions.onnx --cast f16 -o out", "an ONNX file keeps the type"),
         ("compress m/convolutions.onnx --bytes 1kB -o out", "remove the budget"),
-        ("prune w --sparsity 0.5 --format onnx -o out", "expected an ONNX file"),
+        ("compress w --prune 0.5 --format onnx -o out", "expected an ONNX file"),
         ("graph m/convolutions.onnx --dim other=2", "--dim other: no input has an extent of this name"),
         ("graph w --dim batch=2", "only ONNX models have named extents"),
     ] {
         sandbox.run(line).assert_fails(2, &[phrase]);
     }
     assert!(!sandbox.path("out").exists());
-    sandbox.ok("prune m/convolutions.onnx --sparsity 0.5 --format dense -o dense");
+    sandbox.ok("compress m/convolutions.onnx --prune 0.5 --format dense -o dense");
     assert!(sandbox.path("dense/model.safetensors").exists());
 }
 

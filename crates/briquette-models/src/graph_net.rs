@@ -105,6 +105,13 @@ impl GraphOutline {
         known.entry([given.to_vec(), wanted.to_vec()]).or_insert_with(make).clone()
     }
 
+    /// Returns whether the network has the layers that compute a value.
+    fn has_layers_of(&self, value: ValueId) -> bool {
+        let needed = program::needed_nodes(&self.graph, &[], &[value]);
+        let mut weights = needed.iter().flat_map(|&node| self.graph.nodes[node].weights());
+        weights.all(|(_, weight)| self.index.of_weight(weight).is_some())
+    }
+
     fn value_named(&self, name: &str) -> Option<ValueId> {
         self.graph.values.iter().position(|value| value == name).map(ValueId)
     }
@@ -136,7 +143,7 @@ impl GraphNet {
     /// Computes any values by name, such as `encoder.layer.3.attention.self.query`.
     ///
     /// # Errors
-    /// Config: the graph has no such value.
+    /// Config: the graph has no such value, or the value belongs to an output that the network does not compute.
     ///
     /// # Panics
     /// See [`forward`](Self::forward).
@@ -146,6 +153,12 @@ impl GraphNet {
             self.outline.value_named(name).ok_or_else(message)
         };
         let wanted = names.iter().map(find).collect::<Result<Vec<_>>>()?;
+        for (value, name) in wanted.iter().zip(names) {
+            if !self.outline.has_layers_of(*value) {
+                let message = format!("{name} needs weights of an output that this network does not compute");
+                return Err(Error::config(message));
+            }
+        }
         Ok(self.run(inputs, &wanted))
     }
 

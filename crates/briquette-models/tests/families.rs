@@ -4,82 +4,19 @@
 
 #![allow(clippy::unwrap_used)]
 
-use briquette_core::DType;
+mod golden;
+
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_graph::{Extents, ValueId, graph_of};
 use briquette_models::CacheType;
 use briquette_models::graph_net::{GraphNet, RunInputs};
 use briquette_nn::load_into;
-use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use burn::tensor::{Bool, Device, Int, Tensor};
+use golden::{Golden, folders};
+use std::path::Path;
 
 /// Largest difference, as a share of the largest output.
 const TOLERANCE: f32 = 1e-4;
-
-/// Arrays of a golden file as floats, with their shapes.
-struct Golden(BTreeMap<String, (Vec<usize>, Vec<f32>)>);
-
-impl Golden {
-    fn of(folder: &Path) -> Self {
-        let file = Checkpoint::open(&folder.join("golden.safetensors")).unwrap();
-        let one = |(index, info): (usize, &briquette_formats::TensorInfo)| {
-            let mut bytes = vec![0; info.n_bytes()];
-            file.read(index, 0, &mut bytes).unwrap();
-            let words = || bytes.chunks_exact(4).map(|four| <[u8; 4]>::try_from(four).unwrap());
-            let halves = || bytes.chunks_exact(2).map(|two| half::f16::from_le_bytes([two[0], two[1]]).to_f32());
-            let values = match info.dtype {
-                DType::F16 => halves().collect(),
-                dtype if dtype.is_weight() => words().map(f32::from_le_bytes).collect(),
-                _ => words().map(|four| i32::from_le_bytes(four) as f32).collect(),
-            };
-            (info.name.to_string(), (info.shape.0.clone(), values))
-        };
-        Self(file.tensors().iter().enumerate().map(one).collect())
-    }
-
-    fn floats<const D: usize>(&self, name: &str) -> Tensor<D> {
-        let (shape, values) = &self.0[name];
-        Tensor::from_data(TensorData::new(values.clone(), shape.clone()), &Device::flex())
-    }
-
-    fn ids(&self, name: &str) -> Option<Tensor<2, Int>> {
-        let (shape, values) = self.0.get(name)?;
-        let values: Vec<i64> = values.iter().map(|value| *value as i64).collect();
-        let shape = if shape.len() == 1 { vec![1, shape[0]] } else { shape.clone() };
-        Some(Tensor::from_data(TensorData::new(values, shape), &Device::flex()))
-    }
-
-    /// The source and the target of an encoder-decoder.
-    fn pair(&self) -> RunInputs {
-        let source = match self.ids("ids") {
-            Some(ids) => RunInputs::padded(ids, self.padding()),
-            None => RunInputs::sounds(self.floats("features")),
-        };
-        source.with_target(self.ids("target").unwrap())
-    }
-
-    /// The first source of an encoder-decoder.
-    fn first_source(&self) -> RunInputs {
-        match self.ids("ids") {
-            Some(ids) => RunInputs::tokens(ids.narrow(0, 0, 1)),
-            None => RunInputs::sounds(self.floats::<3>("features").narrow(0, 0, 1)),
-        }
-    }
-
-    /// True at padding tokens.
-    fn padding(&self) -> Tensor<2, Bool> {
-        self.ids("mask").unwrap().equal_elem(0)
-    }
-}
-
-fn folders() -> Vec<PathBuf> {
-    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/families");
-    let mut folders: Vec<PathBuf> = std::fs::read_dir(all).unwrap().map(|entry| entry.unwrap().path()).collect();
-    folders.sort();
-    assert!(folders.len() >= 30);
-    folders
-}
 
 fn name_of(folder: &Path) -> String {
     folder.file_name().unwrap().to_str().unwrap().to_string()
@@ -106,17 +43,13 @@ fn run(folder: &Path) -> f32 {
         let name = if golden.0.contains_key("logits") { "logits" } else { "hidden" };
         return difference(net.forward(&golden.pair()).to_f32("an output").unwrap(), &golden.0[name].1);
     }
-    if let Some(ids) = golden.ids("ids") {
+    if golden.ids("ids").is_some() {
         let padding = golden.padding();
-        let mut inputs = RunInputs::padded(ids, padding.clone());
-        if let Some(types) = golden.ids("types") {
-            inputs = inputs.with_types(types);
-        }
         // Networks with one output return the logits of their head, others begin with hidden states.
         let is_head = net.graph().outputs.len() == 1 && golden.0.contains_key("logits");
         let name = if is_head { "logits" } else { "hidden" };
         let expected = unpadded(golden.floats(name), &padding);
-        return difference(unpadded(net.forward(&inputs).three(), &padding), &expected);
+        return difference(unpadded(net.forward(&golden.inputs()).three(), &padding), &expected);
     }
     let name = if golden.0.contains_key("logits") { "logits" } else { "hidden" };
     let found = net.forward(&RunInputs::images(golden.floats("images")));
@@ -168,18 +101,9 @@ fn differences(folder: &Path) -> Vec<f32> {
         let (net, names) = GraphNet::of_graph(whole, &device).unwrap();
         let names = others.fold(names, |names, name| names.ignore(name).unwrap());
         let net = load_into(net, &checkpoint, &names).unwrap();
-        let Some(ids) = golden.ids("ids") else {
-            let found = net.forward(&RunInputs::images(golden.floats("images")));
-            return difference(found.to_f32("an output").unwrap(), &golden.0[key].1);
-        };
-        let inputs = RunInputs::padded(ids, golden.padding());
-        let inputs = match golden.ids("types") {
-            Some(types) => inputs.with_types(types),
-            None => inputs,
-        };
-        let found = net.forward(&inputs);
+        let found = net.forward(&golden.inputs());
         match golden.0[key].0.len() {
-            3 => {
+            3 if golden.ids("ids").is_some() => {
                 let expected = unpadded(golden.floats(key), &golden.padding());
                 difference(unpadded(found.three(), &golden.padding()), &expected)
             }
@@ -203,11 +127,19 @@ fn every_head_equals_the_reference() {
     assert!(n_heads > 25, "{n_heads}");
 }
 
+/// Returns the first source of an encoder-decoder.
+fn first_source(golden: &Golden) -> RunInputs {
+    match golden.ids("ids") {
+        Some(ids) => RunInputs::tokens(ids.narrow(0, 0, 1)),
+        None => RunInputs::sounds(golden.floats::<3>("features").narrow(0, 0, 1)),
+    }
+}
+
 /// Returns the greedy tokens after a prompt, with cached keys and values.
 fn greedy(network: &GraphNet, golden: &Golden, prompt: Tensor<2, Int>, n: usize) -> Vec<i64> {
     let decoder = network.as_decoder();
     let mut caches = match network.is_encoder_decoder() {
-        true => network.read_source(&golden.first_source(), CacheType::F32),
+        true => network.read_source(&first_source(golden), CacheType::F32),
         false => vec![decoder.key_values(CacheType::F32)],
     };
     let (mut next, mut chosen) = (prompt, Vec::new());

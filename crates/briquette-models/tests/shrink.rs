@@ -2,60 +2,26 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod golden;
+
 use briquette_core::DType;
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource, safetensors};
 use briquette_graph::coupling::{Couplings, GroupKind, UnitId, couplings};
 use briquette_graph::shrink::KeptIndices;
 use briquette_graph::{Extents, Graph, graph_of};
 use briquette_models::graph_net::{GraphNet, RunInputs};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::Device;
+use golden::{Golden, folders};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Largest difference, as a share of the largest output.
 const TOLERANCE: f32 = 1e-5;
-
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")
-}
-
-fn folders() -> Vec<PathBuf> {
-    let all = std::fs::read_dir(fixtures().join("families")).unwrap();
-    let mut folders: Vec<PathBuf> = all.map(|entry| entry.unwrap().path()).collect();
-    folders.sort();
-    folders
-}
 
 fn bytes_of(checkpoint: &Checkpoint, index: usize) -> Vec<u8> {
     let mut bytes = vec![0; checkpoint.tensors()[index].n_bytes()];
     checkpoint.read(index, 0, &mut bytes).unwrap();
     bytes
-}
-
-/// Returns the inputs of the golden file.
-fn inputs_of(folder: &Path) -> RunInputs {
-    let golden = Checkpoint::open(&folder.join("golden.safetensors")).unwrap();
-    let find = |name: &str| golden.tensors().iter().position(|info| info.name == name);
-    let ids = |name: &str| -> Option<Tensor<2, Int>> {
-        let index = find(name)?;
-        let numbers = bytes_of(&golden, index);
-        let numbers: Vec<i64> =
-            numbers.chunks_exact(4).map(|four| i64::from(i32::from_le_bytes(four.try_into().unwrap()))).collect();
-        Some(Tensor::from_data(TensorData::new(numbers, golden.tensors()[index].shape.0.clone()), &Device::flex()))
-    };
-    if let Some(tokens) = ids("ids") {
-        let inputs = RunInputs::padded(tokens, ids("mask").unwrap().equal_elem(0));
-        return match ids("types") {
-            Some(types) => inputs.with_types(types),
-            None => inputs,
-        };
-    }
-    let index = find("images").unwrap();
-    let info = &golden.tensors()[index];
-    let mut values = vec![0.0_f32; info.n_elements()];
-    briquette_core::rows::to_f32(&bytes_of(&golden, index), info.dtype, &mut values);
-    let images: Tensor<4> = Tensor::from_data(TensorData::new(values, info.shape.0.clone()), &Device::flex());
-    RunInputs::images(images)
 }
 
 /// A third of the units of every group of a kind, spread over the group.
@@ -111,16 +77,12 @@ fn write(folder: &Path, to: &Path, tensors: &Tensors) {
     }
 }
 
-fn outputs(model: &Path, inputs: &RunInputs) -> Vec<Vec<f32>> {
+fn output(model: &Path, inputs: &RunInputs) -> Vec<f32> {
     let net = GraphNet::from_checkpoint(model, &Device::flex()).unwrap();
-    let graph = net.graph();
-    let names: Vec<String> = graph.outputs.iter().map(|output| graph.values[output.0].clone()).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let found = net.tap(inputs, &names).unwrap();
-    found.into_iter().map(|value| value.to_f32("an output").unwrap()).collect()
+    net.forward(inputs).to_f32("an output").unwrap()
 }
 
-/// Returns the largest difference of any output between the masked and the shrunk model.
+/// Returns the largest difference of the output between the masked and the shrunk model.
 fn difference(folder: &Path, checkpoint: &Checkpoint, graph: &Graph, couplings: &Couplings, kind: GroupKind) -> f32 {
     let removed = removed(couplings, kind);
     let shrunk = graph.without_units(couplings, &removed).unwrap();
@@ -139,17 +101,12 @@ fn difference(folder: &Path, checkpoint: &Checkpoint, graph: &Graph, couplings: 
     let [full, smaller] = ["full", "small"].map(|name| directory.path().join(name));
     write(folder, &full, &masked);
     write(folder, &smaller, &small);
-    let inputs = inputs_of(folder);
-    let mut largest = 0.0_f32;
-    for (expected, found) in outputs(&full, &inputs).iter().zip(outputs(&smaller, &inputs)) {
-        assert_eq!(expected.len(), found.len());
-        let most = expected.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
-        for (a, b) in expected.iter().zip(found) {
-            let one = (a - b).abs() / most.max(f32::MIN_POSITIVE);
-            largest = if one.is_nan() { f32::INFINITY } else { largest.max(one) };
-        }
-    }
-    largest
+    let inputs = Golden::of(folder).inputs();
+    let [expected, found] = [full, smaller].map(|model| output(&model, &inputs));
+    assert_eq!(expected.len(), found.len());
+    let most = expected.iter().fold(f32::MIN_POSITIVE, |most, value| most.max(value.abs()));
+    let differences = expected.iter().zip(found).map(|(a, b)| (a - b).abs() / most);
+    differences.fold(0.0, |largest: f32, one| if one.is_nan() { f32::INFINITY } else { largest.max(one) })
 }
 
 #[test]

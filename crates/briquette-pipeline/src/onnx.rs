@@ -108,6 +108,14 @@ pub fn export(request: &OnnxRequest, options: &RunOptions) -> Result<OnnxExport>
     Ok(found)
 }
 
+/// Returns whether a model is an ONNX file, or an output of Briquette with one. Such a file is copied with new weights.
+///
+/// # Errors
+/// See [`Checkpoint::open_as`].
+pub fn is_onnx_model(model: &Path, choice: &Choice) -> Result<bool> {
+    Ok(Checkpoint::open_as(model, choice)?.onnx_file().is_some())
+}
+
 /// Refuses layers of low rank, and codes of programs that this one does not decode.
 fn check_exportable(checkpoint: &Checkpoint) -> Result<()> {
     if let Some(method) = checkpoint.quantized_by() {

@@ -11,11 +11,13 @@ use briquette_core::{Error, Grouping, Result};
 use briquette_formats::TensorSource;
 use briquette_methods::prune::SparsityPattern;
 
-/// Memory of a run beside its workers: headers, the buffers of one checksum, and the report.
+/// The most memory of a run beside its workers: headers, the buffers of one checksum, and the report.
 const OF_RUN: usize = 8 << 20;
+/// The part of [`OF_RUN`] and [`OF_WORKER`] that does not depend on the size of what is read.
+const LEAST: usize = 256 << 10;
 /// Memory for each tensor beside the plan: its place in the files, its figures, and its entry in the manifest.
 const OF_TENSOR: usize = 256;
-/// Memory of a worker beside its piece: histograms, and writes that are collected.
+/// The most memory of a worker beside its piece: histograms, and writes that are collected.
 const OF_WORKER: usize = 3 << 20;
 /// A part is written when it has this size.
 const OF_PART: usize = 512 << 10;
@@ -30,7 +32,7 @@ impl Plan<'_> {
     /// # Errors
     /// Refused: one thread needs more than the limit. The error names the tensor.
     pub fn fit(&mut self, source: &dyn TensorSource, limit: &MemoryLimit, n_threads: usize) -> Result<usize> {
-        let fixed = OF_RUN + OF_TENSOR * self.tensors.len();
+        let fixed = self.fixed_bytes();
         let left = usize::try_from(limit.left()).unwrap_or(usize::MAX).saturating_sub(fixed);
         let large = self.threads_within(source, left, n_threads);
         if large == n_threads {
@@ -61,7 +63,7 @@ impl Plan<'_> {
         limit: &MemoryLimit,
         n_threads: usize,
     ) -> Result<usize> {
-        let fixed = OF_RUN + OF_TENSOR * self.tensors.len();
+        let fixed = self.fixed_bytes();
         let left = usize::try_from(limit.left()).unwrap_or(usize::MAX).saturating_sub(fixed);
         let needs = || tensors.iter().map(|&tensor| (tensor, curve::needed_bytes(tensor, source)));
         let most = needs().map(|(_, need)| need).max().unwrap_or(0);
@@ -69,6 +71,12 @@ impl Plan<'_> {
             0 => Err(too_little(needs(), fixed, limit)),
             n => Ok(n),
         }
+    }
+
+    /// Returns an upper bound of the bytes that a run needs beside its workers.
+    fn fixed_bytes(&self) -> usize {
+        let of_weights: usize = self.tensors.iter().map(bytes_of).sum();
+        OF_RUN.min(LEAST + 2 * of_weights) + OF_TENSOR * self.tensors.len()
     }
 
     /// Returns the most threads, up to `n_threads`, whose needs are within `left` bytes. Each has another piece.
@@ -82,7 +90,8 @@ impl Plan<'_> {
                 largest.truncate(n_threads);
             }
         }
-        largest.resize(n_threads, OF_WORKER);
+        let most = self.tensors.iter().map(of_worker).max().unwrap_or(0);
+        largest.resize(n_threads, most);
         let sums = largest.iter().scan(0_usize, |sum, need| {
             *sum = sum.saturating_add(*need);
             Some(*sum)
@@ -93,11 +102,11 @@ impl Plan<'_> {
     /// Returns an upper bound of the bytes that a thread needs for a tensor, and the number of its pieces.
     fn need_of(&self, tensor: &TensorPlan, source: &dyn TensorSource) -> (usize, usize) {
         if tensor.tied_to().is_some() {
-            return (OF_WORKER, 0);
+            return (of_worker(tensor), 0);
         }
         let reads_ranges = source.reads_ranges(tensor.index());
         let pieces = self.piece_sizes.pieces_of(tensor, reads_ranges);
-        let Some(piece_rows) = pieces.first().map(ExactSizeIterator::len) else { return (OF_WORKER, 0) };
+        let Some(piece_rows) = pieces.first().map(ExactSizeIterator::len) else { return (of_worker(tensor), 0) };
         let rows = tensor.rows();
         let sizes = NeedSizes {
             piece: piece_rows * rows.n_cols,
@@ -110,7 +119,7 @@ impl Plan<'_> {
         let survey = sizes.read(tensor) + 8 * sizes.block + self.key_bytes_of(tensor, sizes.piece, pieces.len());
         // Stored values, their mask, and one block of decoded values.
         let verify = (4 + 1) * rows_per_task(rows).min(rows.n_rows) * rows.n_cols + 4 * sizes.block;
-        (OF_WORKER + encode.max(survey).max(verify), pieces.len())
+        (of_worker(tensor) + encode.max(survey).max(verify), pieces.len())
     }
 
     /// Returns the bytes of the scores that a survey may collect from a piece while others do the same.
@@ -123,6 +132,16 @@ impl Plan<'_> {
         // The list grows by doubling and is copied once; lists of finished pieces wait for the end of the pass.
         if is_searched { (3 * 4 * n_piece).min(3 * self.piece_sizes.key_bytes) + self.piece_sizes.key_bytes } else { 0 }
     }
+}
+
+/// Returns the bytes of a tensor's weights.
+fn bytes_of(tensor: &TensorPlan) -> usize {
+    tensor.rows().n_rows * tensor.rows().n_cols * tensor.width()
+}
+
+/// Returns an upper bound of the bytes that a worker needs beside the piece of a tensor.
+fn of_worker(tensor: &TensorPlan) -> usize {
+    OF_WORKER.min(LEAST + 4 * bytes_of(tensor))
 }
 
 /// Returns the error for a limit below the needs of one thread, and names the tensor that needs most.
@@ -198,12 +217,13 @@ impl NeedSizes {
     /// Returns the bytes of encoded parts before they are written.
     fn store(&self, tensor: &TensorPlan) -> usize {
         let width = tensor.stored_dtype().n_bits().div_ceil(8);
+        let of_part = OF_PART.min(2 * bytes_of(tensor));
         if !tensor.is_changed() {
-            return OF_PART;
+            return of_part;
         }
         let of_turned = if self.is_dense && tensor.rows().axis.is_turned() { 3 * width * self.piece } else { 0 };
         let of_codes = if tensor.blocks.is_some() { 4 * CodeBlocks::OF_ROW_BLOCKS * self.block } else { 0 };
-        OF_PART + 2 * width * self.block + of_turned + of_codes
+        of_part + 2 * width * self.block + of_turned + of_codes
     }
 }
 

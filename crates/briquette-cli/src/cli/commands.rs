@@ -69,7 +69,9 @@ pub(super) fn run(args: &Args) -> Result<u8> {
             batch::sweep(common, model, sweep, what).map_err(|error| in_flags(error, what))
         }
         Command::Devices => devices::list(common),
-        Command::Export { model, to, storage, onnx, output, allow_untested, force, read } if to == onnx::FORMAT => {
+        Command::Export { model, to, storage, onnx, output, allow_untested, force, read }
+            if onnx::is_written_as_graph(to, model, read)? =>
+        {
             onnx::refuse_others(storage.as_deref(), *allow_untested)?;
             onnx::export(common, model, output, onnx, read, *force)
         }

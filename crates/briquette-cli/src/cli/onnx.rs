@@ -33,9 +33,9 @@ impl OnnxArgs {
     pub(super) fn refuse(&self) -> Result<()> {
         let flags = [("--quantize", self.quantize.is_some()), ("--cast", self.cast.is_some())];
         match flags.into_iter().find(|(_, is_given)| *is_given) {
-            Some((flag, _)) => {
-                Err(Error::config(format!("{flag}: found it without --to onnx; use `briquette compress {flag}`")))
-            }
+            Some((flag, _)) => Err(Error::config(format!(
+                "{flag}: only `--to onnx` of a model that is not ONNX has it; use `briquette compress {flag}`"
+            ))),
             None => Ok(()),
         }
     }
@@ -69,6 +69,11 @@ pub(super) fn refuse_others(storage: Option<&str>, allow_untested: bool) -> Resu
         }
         (None, false) => Ok(()),
     }
+}
+
+/// Returns whether the graph of a model is to be written as ONNX; an ONNX model has its own graph, and is copied.
+pub(super) fn is_written_as_graph(to: &str, model: &Path, read: &ReadArgs) -> Result<bool> {
+    Ok(to == FORMAT && !onnx::is_onnx_model(model, &read.choice())?)
 }
 
 /// Writes a model as ONNX.

@@ -2,7 +2,7 @@
 
 use super::extents::Extents;
 use super::heads::{first_token, optional};
-use super::layers::{Projected, attend, feed_forward, fused_split, head_width, pre_norm};
+use super::layers::{Projected, attend, feed_forward, fused_kv_heads, fused_split, head_width, pre_norm};
 use crate::builder::GraphBuilder;
 use crate::config::Config;
 use crate::graph::{Graph, InputSource, Operand, ValueId};
@@ -28,9 +28,9 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     let (mut x, width) = embeddings(&mut to, extents.batch)?;
     let args = config.object("model_args").unwrap_or_default();
     let heads = args.size("num_heads")?.unwrap_or((width / HEAD_WIDTH).max(1));
-    head_width(width, heads)?;
+    let head_width = head_width(width, heads)?;
     for index in 0..headers.count("blocks.") {
-        x = layer(&mut to, &format!("blocks.{index}"), [heads, width], x)?;
+        x = layer(&mut to, &format!("blocks.{index}"), [heads, head_width], x)?;
     }
     x = to.layer_norm("norm", x, EPS)?;
     let mut outputs = vec![x];
@@ -65,15 +65,17 @@ fn embeddings(to: &mut GraphBuilder, batch: usize) -> Result<(ValueId, usize)> {
     Ok((to.node("patch_embed.sum", add, &[x.into(), positions.into()]), width))
 }
 
-fn layer(to: &mut GraphBuilder, path: &str, [heads, width]: [usize; 2], x: ValueId) -> Result<ValueId> {
+fn layer(to: &mut GraphBuilder, path: &str, [heads, head_width]: [usize; 2], x: ValueId) -> Result<ValueId> {
     let at = |name: &str| format!("{path}.{name}");
     let norm = |path: String| move |to: &mut GraphBuilder, x| to.layer_norm(&path, x, EPS);
     let (own, inner) = (at("attn"), at("mlp"));
+    let n_out = to.headers().table(&at("attn.qkv.weight")).map_or(0, |[n_out, _]| n_out);
+    let heads = fused_kv_heads(n_out, head_width, 1, heads);
     to.begin_block(path);
     let mix = |to: &mut GraphBuilder, x| {
         let fused = format!("{own}.qkv");
         let x = to.linear(&fused, x)?;
-        let parts = fused_split(to, &fused, &[width; 3], x);
+        let parts = fused_split(to, &fused, &[heads.saturating_mul(head_width); 3], x);
         let projected = Projected { q: parts[0], k: parts[1], v: parts[2], heads, kv_heads: heads };
         let x = attend(to, &own, &projected, Attention::full(heads), None);
         let x = to.linear(&format!("{own}.proj"), x)?;

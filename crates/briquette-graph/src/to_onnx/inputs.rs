@@ -5,7 +5,7 @@ use super::emitter::Emitter;
 use super::text_inputs::{IDS, MASK, positions};
 use super::weights::OnnxFloat;
 use crate::computed_inputs::{relative_bucket, window_distances, window_mask};
-use crate::graph::{GraphInput, InputSource};
+use crate::graph::{GraphInput, InputSource, Node};
 use crate::op::{Composite, Op};
 use briquette_core::{Error, Result};
 use briquette_formats::onnx_write::{OnnxDim, OnnxType, OnnxValue};
@@ -25,7 +25,7 @@ pub(super) fn add(to: &mut Emitter) -> Result<()> {
         }
     }
     if let Some(input) = find(InputSource::TokenTypeIds) {
-        given(to, input, "token_type_ids", OnnxType::I64);
+        token_types(to, input);
     }
     if let Some(input) = find(InputSource::Images) {
         images(to, input);
@@ -74,6 +74,20 @@ fn declare(to: &mut Emitter, name: &str, dtype: OnnxType, dims: &[Dim]) {
     let name = to.unique(name);
     let shape = dims.iter().map(|dim| dim.symbol().map_or(OnnxDim::Fixed(dim.extent), OnnxDim::Named)).collect();
     to.model.inputs.push(OnnxValue { name, dtype, shape });
+}
+
+/// Segments are an input, unless their table has one row only.
+fn token_types(to: &mut Emitter, input: &GraphInput) {
+    let graph = &to.symbolic.graph;
+    let is_own = |node: &&Node| node.inputs.contains(&input.value.into());
+    let tables = graph.nodes.iter().filter(is_own).flat_map(|node| node.weights());
+    if tables.map(|(_, weight)| graph.weights[weight.0].shape.0[0]).all(|rows| rows == 1) {
+        to.enter("token_type_ids");
+        let zeros = to.plain("Sub", &[IDS, IDS]);
+        to.set(input.value, zeros);
+    } else {
+        given(to, input, "token_type_ids", OnnxType::I64);
+    }
 }
 
 /// Images are f32 in every model.

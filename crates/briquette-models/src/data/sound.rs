@@ -32,16 +32,16 @@ impl SoundInput {
     /// - Input: the file is damaged, is too long, or has another rate or several channels.
     /// - Io: the file cannot be read.
     pub fn features(&self, path: &Path) -> Result<Vec<f32>> {
-        let samples = self.samples(path).map_err(|error| error.at(path.display()))?;
+        let bytes = read_bytes(path)?;
+        let samples = self.samples(&bytes).map_err(|error| error.at(path.display()))?;
         Ok(self.of_samples(&samples))
     }
 
-    /// Reads samples from -1 to 1.
-    fn samples(&self, path: &Path) -> Result<Vec<f32>> {
+    /// Reads the samples of a WAV file, from -1 to 1.
+    fn samples(&self, file: &[u8]) -> Result<Vec<f32>> {
         let bad =
             |error: hound::Error| Error::input(format!("it is no WAV file that can be read: {error}; convert it"));
-        let bytes = read_bytes(path)?;
-        let mut reader = hound::WavReader::new(bytes.as_slice()).map_err(bad)?;
+        let mut reader = hound::WavReader::new(file).map_err(bad)?;
         let spec = reader.spec();
         if spec.channels != 1 || spec.sample_rate != self.rate {
             let message = format!(

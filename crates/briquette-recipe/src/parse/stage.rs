@@ -98,6 +98,7 @@ pub(crate) fn stages_of(raw: &RawRecipe) -> Result<(Vec<RecipePart>, Vec<Stage>)
 }
 
 /// The effect of a stage on the weights.
+#[expect(clippy::large_enum_variant, reason = "a few a recipe")]
 enum StageEffect {
     /// None: the stage only evaluates.
     Nothing,

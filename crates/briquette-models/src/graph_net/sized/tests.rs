@@ -27,10 +27,10 @@ fn sizes_of(fixture: &str) -> Option<Value> {
     };
     let family = fixture.split(['-', '_']).next().unwrap();
     Some(match (fixture, family) {
-        // Sizes inside others, heads of two tokens, and heads after a projection.
+        // Sizes inside others, heads of two tokens, heads after a projection, and encoder-decoders.
         (
-            "gemma3-images" | "dinov2" | "opt-classify" | "siglip-vision" | "clip" | "clip-classify"
-            | "siglip-classify",
+            "vit-timm" | "t5-translate" | "t5-translate-gated" | "gemma3-images" | "dinov2" | "opt-classify"
+            | "siglip-vision" | "clip" | "clip-classify" | "siglip-classify",
             _,
         ) => return None,
         (_, "bert" | "roberta" | "xlm" | "camembert" | "mpnet" | "nomic") => usual,
