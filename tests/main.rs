@@ -26,6 +26,7 @@ mod evaluate;
 mod export;
 mod families;
 mod faults;
+mod frequency;
 mod frozen;
 mod generate;
 mod goldens;
@@ -57,6 +58,8 @@ mod output_paths;
 mod permuted;
 mod printed;
 mod pty;
+#[cfg(feature = "model")]
+mod quality_bound;
 mod ranges;
 #[cfg(feature = "model")]
 mod recipe_paths;

@@ -4,6 +4,8 @@
 //! The results are stored in files beside the output, one per block of the network, so that a killed run
 //! resumes at its block. The survey and all later steps take the updated weights, masks and scales as given.
 
+#[cfg(feature = "model")]
+mod curvature;
 mod errors;
 #[cfg(feature = "model")]
 mod fake_quantized;
@@ -13,6 +15,7 @@ mod inputs;
 mod job;
 mod one;
 mod owl;
+mod rows;
 mod source;
 mod unit;
 mod update;
@@ -26,7 +29,8 @@ use briquette_writer::{Cut, Plan, Pruning, TensorPlan};
 pub(crate) use fake_quantized::Simulated;
 use found::{Found, unit_at};
 pub(crate) use inputs::calibrated;
-pub(crate) use job::SolveJob;
+use job::moving;
+pub(crate) use job::{CURVATURE, SolveJob};
 use one::Solver;
 #[cfg(feature = "model")]
 pub(crate) use one::rows_of;
@@ -61,7 +65,7 @@ pub(crate) fn solve<'a>(job: &'a SolveJob<'a>, plan: &mut Plan) -> Result<Option
     }
     std::fs::create_dir_all(job.scratch)
         .map_err(|error| Error::io("cannot create the directory", job.scratch, error))?;
-    let mut found = Found { source: SolvedSource::new(job.checkpoint), layers: BTreeMap::new() };
+    let mut found = Found { source: SolvedSource::new(job.scaled), layers: BTreeMap::new() };
     match runs {
         Some(calibration) => inputs::block_by_block(job, calibration, plan, &mut found)?,
         None => from_statistics(job, plan, &mut found)?,
@@ -72,11 +76,6 @@ pub(crate) fn solve<'a>(job: &'a SolveJob<'a>, plan: &mut Plan) -> Result<Option
     }
     found.remark(plan);
     Ok(Some(Solved { source: found.source, layers: found.layers }))
-}
-
-/// Returns the tensors whose weights are updated.
-fn moving<'p, 'a>(plan: &'p Plan<'a>) -> impl Iterator<Item = &'p TensorPlan<'a>> {
-    plan.tensors.iter().filter(|tensor| tensor.solve.moves() && tensor.tied_to().is_none())
 }
 
 /// The approximate number of weights per unit when existing statistics are used.

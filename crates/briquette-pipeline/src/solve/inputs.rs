@@ -65,9 +65,10 @@ mod without {
 
 #[cfg(feature = "model")]
 mod run {
+    use super::super::curvature;
     use super::super::fake_quantized::Simulated;
     use super::super::found::unit_at;
-    use super::super::job::layer_of;
+    use super::super::job::{layer_of, moving};
     use super::super::one::Solver;
     use super::*;
     use crate::arch::arch_of;
@@ -176,15 +177,26 @@ mod run {
             let samples = Samples { n: calibration.n_samples, seed: calibration.seed };
             let batches = run_batches(arch, &mut input, &data, &spec, samples)?;
             let layers = LayerwiseRunner::layers_of(job.checkpoint, arch)?;
-            settle_unseen(plan, |tensor| !layers.contains(layer_of(&tensor.info.name)));
-            let solver = Solver::new(job, plan)?;
+            let parts = LayerwiseRunner::parts(job.checkpoint, arch)?;
+            let is_entry = |tensor: &TensorPlan| parts.part_of(&tensor.info.name) == BlockPart::Entry;
+            let is_table = |tensor: &TensorPlan| tensor.needs_given_scales() && is_entry(tensor);
+            settle_unseen(plan, |tensor| !layers.contains(layer_of(&tensor.info.name)) && !is_table(tensor));
+            let mut solver = Solver::new(job, plan)?;
             let limit = limit_of_host(calibration.limit, job.options);
             let room = Room::within(limit, job.scratch);
-            let parts = LayerwiseRunner::parts(job.checkpoint, arch)?;
+            let tables: Vec<usize> = moving(plan).filter(|tensor| is_table(tensor)).map(TensorPlan::index).collect();
+            if !tables.is_empty() {
+                let unit = unit_at(&job.scratch.join("entry.safetensors"), || {
+                    let mut seen = curvature::of_tables(job, arch, &device, plan, &tables, (&data, &spec), room)?;
+                    solver.unit(plan, &tables, &mut seen)
+                })?;
+                found.take_in(plan, unit, &tables)?;
+                solver.learn(plan);
+            }
             let is_of_entry = |tensor: &TensorPlan| {
                 calibration.is_sequential
-                    && parts.part_of(&tensor.info.name) == BlockPart::Entry
-                    && !tensor.solve.moves()
+                    && is_entry(tensor)
+                    && (!tensor.solve.moves() || tables.contains(&tensor.index()))
             };
             let of_entry = plan.tensors.iter().filter(|tensor| tensor.is_changed() && is_of_entry(tensor));
             let n_more = of_entry.map(|tensor| solver.decision_bytes(tensor.index())).max().unwrap_or(0);
