@@ -17,6 +17,7 @@ mod checkpoints;
 mod cluster;
 mod compress;
 mod contained;
+mod corrected;
 mod damaged;
 mod decoders;
 mod diff;

@@ -13,6 +13,8 @@ mod found;
 mod groups;
 mod inputs;
 mod job;
+#[cfg(feature = "model")]
+mod layerwise;
 mod one;
 mod owl;
 mod rows;
@@ -103,7 +105,7 @@ fn from_statistics(job: &SolveJob, plan: &mut Plan, found: &mut Found) -> Result
         let unit = unit_at(&path, || {
             let n_more = solver.needed_bytes(tensors);
             limit.map_or(Ok(()), |limit| limit.check_before("update weights", n_more))?;
-            solver.unit(plan, tensors, &mut layers)
+            solver.unit(plan, tensors, &mut layers, &BTreeMap::new())
         })?;
         found.take_in(plan, unit, tensors)?;
         n_done += tensors.len();

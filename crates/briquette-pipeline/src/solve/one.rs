@@ -11,7 +11,7 @@ use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, dec
 use briquette_formats::TensorSource;
 use briquette_methods::prune::{Reconstruction, SparsityPattern};
 use briquette_methods::quant::{Fitter, MaskedRows, Rounding, RowInputs};
-use briquette_methods::reconstruct::{FactorOutcome, Fallback};
+use briquette_methods::reconstruct::{CrossInputs, FactorOutcome, Fallback, correct};
 use briquette_report::SolvedLayer;
 use briquette_writer::context::Workers;
 use briquette_writer::piece::{PieceReader, pieces_of};
@@ -90,12 +90,14 @@ impl<'j, 'p> Solver<'j, 'p> {
     /// Updates the tensors that request error compensation, and stores the input statistics of all these
     /// tensors.
     ///
-    /// Statistics are removed from `layers` after use. The largest are used last, when no others are in memory.
+    /// Statistics are removed from `layers` after use. The largest are used last, when no others are in memory. Layers
+    /// in `crosses` are first corrected for the errors before them.
     pub(super) fn unit(
         &mut self,
         plan: &Plan,
         tensors: &[usize],
         layers: &mut BTreeMap<String, InputStats>,
+        crosses: &BTreeMap<String, CrossInputs>,
     ) -> Result<Unit> {
         let (mut unit, mut factors) = (Unit::default(), Vec::<KnownFactor>::new());
         for index in narrow_first(plan, tensors, layers) {
@@ -106,7 +108,8 @@ impl<'j, 'p> Solver<'j, 'p> {
             self.plain.inputs.insert(index, view);
             if tensor.solve.moves() {
                 factors.retain(|known| stats.gram.as_ref().is_some_and(|gram| Arc::ptr_eq(&known.gram, gram)));
-                let solved = self.workers.install(|| self.tensor(tensor, stats, &mut factors))?;
+                let cross = crosses.get(layer_of(name)).copied();
+                let solved = self.workers.install(|| self.tensor(tensor, stats, cross, &mut factors))?;
                 unit.add_updated(name, tensor.rows().n_cols, solved)?;
             }
             layers.remove(layer_of(name));
@@ -134,12 +137,21 @@ impl<'j, 'p> Solver<'j, 'p> {
     }
 
     /// Updates the weights of a tensor, some rows at a time if rows are independent.
-    fn tensor(&self, tensor: &TensorPlan, stats: &InputStats, factors: &mut Vec<KnownFactor>) -> Result<UpdatedTensor> {
+    fn tensor(
+        &self,
+        tensor: &TensorPlan,
+        stats: &InputStats,
+        cross: Option<CrossInputs>,
+        factors: &mut Vec<KnownFactor>,
+    ) -> Result<UpdatedTensor> {
         let (n_rows, n_cols) = (tensor.rows().n_rows, tensor.rows().n_cols);
-        let (original, plain) = self.plain(tensor.index())?;
+        let (mut original, plain) = self.plain(tensor.index())?;
         check_finite(tensor, &original)?;
         let zeros = zeros_of(&original, n_cols);
         let given = plain.mask.as_ref().or(zeros.as_ref());
+        if let Some(cross) = cross {
+            correct(&mut original, n_cols, cross, &check_stop(self.workers.stop()))?;
+        }
         let (mut solved, mut outcome, mut errors) =
             (UpdatedTensor::default(), None, OutputErrors::new(stats, [n_rows, n_cols]));
         let mut is_lost = false;
