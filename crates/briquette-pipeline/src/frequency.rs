@@ -18,7 +18,7 @@ use briquette_recipe::Recipe;
 use briquette_recipe::plan::heads;
 use briquette_writer::curve::RowSteps;
 use briquette_writer::{Plan, TensorPlan, Workers};
-use counts::TokenCounts;
+use counts::CountedTokens;
 pub(crate) use scaled::ScaledSource;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub(crate) fn row_steps(
     }
     // Data that only the sensitivities use is not in the recipe of the output.
     let calibration = recipe.calibration.as_ref().filter(|_| recipe.asked.needs_statistics());
-    let counts = calibration.map(|calibration| TokenCounts::of(calibration, checkpoint)).transpose()?;
+    let counts = calibration.map(|calibration| CountedTokens::of(calibration, checkpoint)).transpose()?;
     let steps = |tensor: &TensorPlan| {
         let prior = vocabulary.prior(tensor.rows().n_rows);
         (tensor.index(), steps_of(&prior, counts.as_ref()))
@@ -111,8 +111,8 @@ fn is_wanted(tensor: &TensorPlan) -> bool {
 }
 
 /// Returns the row steps for a prior that sums to 1 and the counts of tokens, if known.
-fn steps_of(prior: &[f64], counts: Option<&TokenCounts>) -> RowSteps {
-    let count = |counts: &TokenCounts, token: usize| counts.counts.get(token).copied().unwrap_or(0) as f64;
+fn steps_of(prior: &[f64], counts: Option<&CountedTokens>) -> RowSteps {
+    let count = |counts: &CountedTokens, token: usize| counts.counts.get(token).copied().unwrap_or(0) as f64;
     let total = counts.map_or(0.0, |counts| counts.counts.iter().sum::<u64>() as f64);
     let counts = counts.filter(|_| total > 0.0);
     let frequency = |(token, prior): (usize, &f64)| match counts {
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn counts_outweigh_the_prior_and_missing_counts_are_zero() {
-        let counts = TokenCounts { counts: vec![0, 900, 100], share: 0.5 };
+        let counts = CountedTokens { counts: vec![0, 900, 100], share: 0.5 };
         let found = steps_of(&[0.25; 4], Some(&counts));
         // Frequencies of .125, 1.025, .225 and .125.
         let logs = [0.125_f64, 1.025, 0.225, 0.125].map(|frequency| -0.25 * frequency.log2());
@@ -159,7 +159,7 @@ mod tests {
         let expected = logs.map(|log| (2.0 * (4.0 * (log - mean)).round()) as i8);
         assert_eq!(found.eighths.as_slice(), expected);
         assert!(expected[1] < expected[2] && expected[2] < expected[0]);
-        let none = TokenCounts { counts: vec![0; 4], share: 1.0 };
+        let none = CountedTokens { counts: vec![0; 4], share: 1.0 };
         assert_eq!(steps_of(&[0.25; 4], Some(&none)), steps_of(&[0.25; 4], None));
     }
 

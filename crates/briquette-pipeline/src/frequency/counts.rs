@@ -5,14 +5,14 @@ use briquette_formats::Checkpoint;
 use briquette_recipe::CalibrationRun;
 
 /// The tokens of calibration data.
-pub(super) struct TokenCounts {
+pub(super) struct CountedTokens {
     /// The occurrences of each token in all of the data.
     pub(super) counts: Vec<u64>,
     /// The share of the data that the calibration runs.
     pub(super) share: f64,
 }
 
-impl TokenCounts {
+impl CountedTokens {
     /// Counts the tokens of all of a calibration's data by the tokenizer alone.
     #[cfg(feature = "model")]
     pub(super) fn of(calibration: &CalibrationRun, checkpoint: &Checkpoint) -> Result<Self> {

@@ -4,7 +4,7 @@ use super::errors::OutputErrors;
 use super::groups::GroupInputs;
 use super::job::{SolveJob, check_stop, layer_of, stats_of};
 use super::rows::{can_store, check_finite, is_finite, rows_of_decision, rows_of_mask, zeros_of};
-use super::unit::{Unit, UpdatedTensor};
+use super::unit::{SolvedUnit, UpdatedTensor};
 use super::update::{DAMPING, KnownFactor, pruned, rounded};
 use crate::frequency::ScaledSource;
 use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, decision::fake_quantize};
@@ -98,8 +98,8 @@ impl<'j, 'p> Solver<'j, 'p> {
         tensors: &[usize],
         layers: &mut BTreeMap<String, InputStats>,
         crosses: &BTreeMap<String, CrossInputs>,
-    ) -> Result<Unit> {
-        let (mut unit, mut factors) = (Unit::default(), Vec::<KnownFactor>::new());
+    ) -> Result<SolvedUnit> {
+        let (mut unit, mut factors) = (SolvedUnit::default(), Vec::<KnownFactor>::new());
         for index in narrow_first(plan, tensors, layers) {
             let tensor = &plan.tensors[index];
             let stats = stats_of(tensor, layers, tensor.solve.moves())?;
