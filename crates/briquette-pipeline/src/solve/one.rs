@@ -3,7 +3,7 @@
 use super::errors::OutputErrors;
 use super::groups::GroupInputs;
 use super::job::{SolveJob, check_stop, layer_of, stats_of};
-use super::unit::{Unit, UpdatedTensor};
+use super::unit::{SolvedUnit, UpdatedTensor};
 use super::update::{DAMPING, KnownFactor, pruned, rounded, rows_of_decision, rows_of_mask};
 use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, decision::fake_quantize, rows};
 use briquette_formats::{Checkpoint, TensorSource};
@@ -16,7 +16,6 @@ use briquette_writer::piece::{PieceReader, pieces_of};
 use briquette_writer::survey::{Survey, survey};
 use briquette_writer::{self as flow, Cut, Plan, Stop, TensorPlan};
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// The number of weights that are converted at a time.
@@ -62,7 +61,7 @@ impl<'j, 'p> Solver<'j, 'p> {
     pub(super) fn decision_bytes(&self, index: usize) -> u64 {
         let (tensor, rows) = (&self.plain.tensors[index], self.plain.tensors[index].rows());
         let pieces = pieces_of(tensor, self.checkpoint.reads_ranges(index));
-        let n_rows = pieces.iter().map(Range::len).max().unwrap_or(0);
+        let n_rows = pieces.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
         let per_row = tensor.quant.and_then(|quant| quant.spec.grouping.per_row(rows.n_cols)).unwrap_or(0);
         let of_decision = rows.n_rows * (size_of::<briquette_core::Affine>() * per_row + Mask::row_bytes(rows.n_cols));
         (n_rows * rows.n_cols * tensor.width() + of_decision) as u64
@@ -89,8 +88,8 @@ impl<'j, 'p> Solver<'j, 'p> {
         plan: &Plan,
         tensors: &[usize],
         layers: &mut BTreeMap<String, InputStats>,
-    ) -> Result<Unit> {
-        let (mut unit, mut factors) = (Unit::default(), Vec::<KnownFactor>::new());
+    ) -> Result<SolvedUnit> {
+        let (mut unit, mut factors) = (SolvedUnit::default(), Vec::<KnownFactor>::new());
         for index in narrow_first(plan, tensors, layers) {
             let tensor = &plan.tensors[index];
             let stats = stats_of(tensor, layers, tensor.solve.moves())?;
