@@ -1,6 +1,9 @@
 //! Smaller networks from the command line: plans, outputs that every command reads, and errors.
 
-use crate::sandbox::{Sandbox, repository};
+use crate::sandbox::Sandbox;
+#[cfg(feature = "model")]
+use crate::sandbox::repository;
+#[cfg(feature = "model")]
 use serde_json::Value;
 
 #[test]

@@ -1,6 +1,6 @@
 //! Reads texts and lists of numbers, and counts the memory of a model's structure.
 
-use super::wire::{WireValue, Wire, damaged};
+use super::wire::{Wire, WireValue, damaged};
 use crate::InputFile;
 use briquette_core::{Error, Result};
 use std::ops::Range;

@@ -177,7 +177,9 @@ impl Attribute {
                 (3, WireValue::Varint(found)) => value = AttributeValue::Int(found.cast_signed()),
                 (4, WireValue::Span(span)) => value = AttributeValue::Bytes(from.bytes(&span)?),
                 (5, WireValue::Span(span)) => value = AttributeValue::Tensor(Tensor::read(from, span)?),
-                (6, WireValue::Span(span)) => value = AttributeValue::Graph(Box::new(OnnxGraph::read(from, span, depth + 1)?)),
+                (6, WireValue::Span(span)) => {
+                    value = AttributeValue::Graph(Box::new(OnnxGraph::read(from, span, depth + 1)?))
+                }
                 (7, found) => from.floats(&found, &mut floats)?,
                 (8, found) => from.integers(&found, &mut ints)?,
                 (20, WireValue::Varint(found)) => kind = found,

@@ -1,7 +1,7 @@
 //! `ModelProto`: the graph, its opsets, functions and metadata.
 
 use super::fields::FieldReader;
-use super::graph::{OnnxGraph, Node};
+use super::graph::{Node, OnnxGraph};
 use super::tensor::string_pair;
 use super::wire::{WireValue, damaged};
 use crate::{InputFile, limits};

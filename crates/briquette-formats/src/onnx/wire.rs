@@ -177,8 +177,12 @@ mod tests {
     fn fields_of_each_type_are_found() {
         let bytes = b"\x08\x96\x01\x12\x03abc\x1d\x01\x02\x03\x04\x21\x01\x02\x03\x04\x05\x06\x07\x08";
         let found = fields(bytes).unwrap();
-        let expected =
-            [(1, WireValue::Varint(150)), (2, WireValue::Span(5..8)), (3, WireValue::Fixed(9..13)), (4, WireValue::Fixed(14..22))];
+        let expected = [
+            (1, WireValue::Varint(150)),
+            (2, WireValue::Span(5..8)),
+            (3, WireValue::Fixed(9..13)),
+            (4, WireValue::Fixed(14..22)),
+        ];
         assert_eq!(found, expected.map(|(number, value)| Field { number, value }));
         for n in [1, 2, 4, 5, 7, 9, 12, 15, 21] {
             assert!(fields(&bytes[..n]).is_err(), "{n} bytes");
@@ -199,7 +203,10 @@ mod tests {
             let error = fields(bytes).unwrap_err();
             assert!(error.exit_code() == 4 && error.to_string().contains(phrase), "{phrase}: {error}");
         }
-        assert_eq!(fields(b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01").unwrap()[0].value, WireValue::Varint(u64::MAX));
+        assert_eq!(
+            fields(b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01").unwrap()[0].value,
+            WireValue::Varint(u64::MAX)
+        );
     }
 
     proptest! {

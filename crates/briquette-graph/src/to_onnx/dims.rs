@@ -94,7 +94,9 @@ impl SymbolicGraph {
     pub(super) fn operand(&self, operand: Operand) -> Vec<SymbolicDim> {
         match operand {
             Operand::Value(value) => self.values[value.0].clone(),
-            Operand::Weight(weight) => self.graph.weights[weight.0].shape.0.iter().copied().map(SymbolicDim::fixed).collect(),
+            Operand::Weight(weight) => {
+                self.graph.weights[weight.0].shape.0.iter().copied().map(SymbolicDim::fixed).collect()
+            }
         }
     }
 

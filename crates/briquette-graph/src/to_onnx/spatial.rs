@@ -50,7 +50,13 @@ pub(super) fn pool(to: &mut Emitter, x: &str, window: &PoolWindow) -> String {
 /// Averages the axes after the second down to these extents, as torch's `adaptive_avg_pool2d` does.
 ///
 /// Output `i` of `n` is the mean of the inputs from `⌊i·len/n⌋` to `⌈(i+1)·len/n⌉`.
-pub(super) fn adaptive_pool(to: &mut Emitter, node: NodeId, x: &str, dims: &[SymbolicDim], space: &[usize]) -> Result<String> {
+pub(super) fn adaptive_pool(
+    to: &mut Emitter,
+    node: NodeId,
+    x: &str,
+    dims: &[SymbolicDim],
+    space: &[usize],
+) -> Result<String> {
     if space.iter().all(|&n| n == 1) {
         return Ok(to.plain("GlobalAveragePool", &[x]));
     }

@@ -32,7 +32,7 @@ impl Probe {
     /// Adds a batch of inputs `[n, channels, height, width]` of a convolution. Each position is one vector of
     /// `channels · kernel height · kernel width`, in the order of the weight's columns.
     ///
-    /// Channel groups have statistics of their own: see [`InputStats`].
+    /// Channel groups have statistics of their own: see [`InputStats`](briquette_core::InputStats).
     ///
     /// # Errors
     /// Config: the convolution has `Same` padding with strides. See [`observe`](Self::observe) for other errors.

@@ -4,7 +4,9 @@ use super::groups::{ChosenGroup, at_group};
 use super::inputs::{InputAxis, Reader};
 use briquette_core::{Error, Result, random};
 use briquette_graph::coupling::{CouplingGroup, Couplings, GroupKind, UnitId};
-use briquette_methods::prune::units::{UnitAmount, UnitScore, add_input_energies, add_magnitudes, among_groups, smallest};
+use briquette_methods::prune::units::{
+    UnitAmount, UnitScore, add_input_energies, add_magnitudes, among_groups, smallest,
+};
 use briquette_methods::reconstruct::{Consumer, osscar};
 use briquette_recipe::{ShrinkStage, ShrinkTarget};
 use briquette_writer::context::Workers;
