@@ -13,7 +13,7 @@ const MAX_TRIES: usize = 8;
 /// The first guess of the ratio of losses to predictions that do not know the benefit of weight updates.
 const UPDATED: f64 = 0.5;
 /// The least share of the way from an output that misses the bound to one within it, for the last try.
-const SAFE: f64 = 0.2;
+const SAFE: f64 = 0.3;
 /// Bisection steps for a predicted loss.
 const HALVINGS: usize = 30;
 
