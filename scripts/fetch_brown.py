@@ -3,11 +3,12 @@
 
 usage: fetch_brown.py [DIRECTORY]     (models/brown)
 
-Writes three files. Calibration text and test text come from different categories:
+Writes four files. Calibration text and test text come from different categories:
 
     calibrate.txt    categories a to h: press, religion, hobbies, lore, essays, government
     test.txt         categories j to r: learned, fiction, humour
     test-20k.txt     the beginning of test.txt
+    fiction-200.txt  200 sentences of 6 to 40 words, evenly spaced in categories k to p: fiction
 
 Part-of-speech tags and the spaces before punctuation are removed; quotation marks become ASCII. Each sentence is a line, and an
 empty line separates documents.
@@ -35,6 +36,7 @@ TEXTS = {
     "test.txt": ("jklmnpr", "f9ce9deda79074dbce9fc1031d526b29b46f7009da394b0d2c698f152169f01a"),
 }
 # The beginning of test.txt: exactly 40 windows of 512 tokens of SmolLM2.
+FICTION = ("fiction-200.txt", "klmnp", 200, "2a4897979923ee5c45d7fa91aa764741f18e80a2f7f48ef1085958350d6a93bd")
 TEST_20K = ("test-20k.txt", 97762, "dd4a13b0a1f6f3fabcfede6c7910972c2ce4a17a8571e49e92b16566088555a2")
 
 
@@ -60,13 +62,19 @@ def documents(archive, categories):
     return [plain(archive.extractfile(name).read().decode("ascii")) for name in wanted]
 
 
+def fiction(texts, n):
+    """Returns `n` evenly spaced sentences of 6 to 40 words."""
+    lines = [line for text in texts for line in text.splitlines() if 6 <= len(line.split()) <= 40]
+    return "\n".join(lines[i * len(lines) // n] for i in range(n)) + "\n"
+
+
 def main():
     directory = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "models/brown")
     if directory.exists():
         for name, (_, expected) in TEXTS.items():
             check(directory / name, expected)
-        name, _, expected = TEST_20K
-        check(directory / name, expected)
+        for name, *_, expected in (TEST_20K, FICTION):
+            check(directory / name, expected)
         print(f"{directory} is there already")
         return
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -84,6 +92,10 @@ def main():
                 text = made / "texts" / name
                 text.write_text("\n\n".join(documents(archive, categories)) + "\n", encoding="utf-8")
                 check(text, expected)
+            name, categories, n, expected = FICTION
+            sentences = made / "texts" / name
+            sentences.write_text(fiction(documents(archive, categories), n), encoding="utf-8")
+            check(sentences, expected)
         name, length, expected = TEST_20K
         beginning = made / "texts" / name
         beginning.write_text((made / "texts" / "test.txt").read_text(encoding="utf-8")[:length], encoding="utf-8")

@@ -6,7 +6,7 @@ use briquette::formats::sums::sha256_of_bytes;
 use std::path::Path;
 
 /// Directory in `fixtures/frozen`, the options that made it, and SHA-256 of the names and bytes of its tensors.
-const OUTPUTS: [(&str, &str, &str); 7] = [
+const OUTPUTS: [(&str, &str, &str); 8] = [
     (
         "v0_1_0_pruned-int8",
         "--prune 0.7 --quantize int8",
@@ -44,7 +44,16 @@ const OUTPUTS: [(&str, &str, &str); 7] = [
         "--layout burn --prune 0.5 --quantize int8",
         "c8a1665a56f81aeeca201c4ab4b1800e4251b4982a8c93efff6cf747f1c376b8",
     ),
+    // An output of version 6, with scales of one byte.
+    (
+        "v0_1_0_log-scales",
+        "--quantize step0.008-frequency --include embed.weight --storage entropy",
+        "1ca09faafeccb19f9b3dc2a55b9e2c6d02a905f370791dbc3f72e0844c4d1d16",
+    ),
 ];
+
+/// A tokenizer with a token for each row of `embed.weight`.
+const TOKENIZER: &str = r#"{"model": {"vocab": {"the": 0, "of": 1, "and": 2, "to": 3, "in": 4, "is": 5, "was": 6, "that": 7, "for": 8, "it": 9, "with": 10, "as": 11}}}"#;
 
 fn decoded_hash(directory: &Path) -> String {
     let mut bytes = Vec::new();
@@ -58,6 +67,7 @@ fn decoded_hash(directory: &Path) -> String {
 #[test]
 fn frozen_outputs_verify_and_decode_to_the_same_values() {
     let sandbox = Sandbox::new();
+    sandbox.write("tokenizer.json", TOKENIZER);
     sandbox.write("tiny.safetensors", safetensors_of(&tiny()));
     for (name, _, hash) in OUTPUTS {
         let path = repository().join("fixtures/frozen").join(name);
@@ -76,6 +86,7 @@ fn frozen_outputs_verify_and_decode_to_the_same_values() {
 #[ignore = "writes fixtures/frozen"]
 fn freeze() {
     let sandbox = Sandbox::new();
+    sandbox.write("tokenizer.json", TOKENIZER);
     sandbox.write("tiny.safetensors", safetensors_of(&tiny()));
     for (name, options, _) in OUTPUTS {
         let path = repository().join("fixtures/frozen").join(name);

@@ -17,6 +17,7 @@ mod checkpoints;
 mod cluster;
 mod compress;
 mod contained;
+mod corrected;
 mod damaged;
 mod decoders;
 mod diff;
@@ -26,6 +27,7 @@ mod evaluate;
 mod export;
 mod families;
 mod faults;
+mod frequency;
 mod frozen;
 mod generate;
 mod goldens;
@@ -57,6 +59,8 @@ mod output_paths;
 mod permuted;
 mod printed;
 mod pty;
+#[cfg(feature = "model")]
+mod quality_bound;
 mod ranges;
 #[cfg(feature = "model")]
 mod recipe_paths;

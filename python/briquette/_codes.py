@@ -17,6 +17,15 @@ _LOWEST = 1 << 15
 #: Blocks that are decoded at a time: enough to make numpy fast, few enough for their tables to stay in the cache.
 _BATCH = 128
 
+#: The float32 values nearest to `2^(j/8)`, by their bits.
+_ROOTS = np.array([0x3F800000, 0x3F8B95C2, 0x3F9837F0, 0x3FA5FED7, 0x3FB504F3, 0x3FC5672A, 0x3FD744FD, 0x3FEAC0C7], "<u4").view("<f4")
+
+
+def log_scale(stored: np.ndarray) -> np.ndarray:
+    """Returns the scales of bytes `u`: `2^((u - 192) / 8)` in float32."""
+    exponents = (stored >> 3).astype("<i4") - 24
+    return np.ldexp(_ROOTS[stored & 7], exponents)
+
 
 def unpack(packed: np.ndarray, bits: int, n: int) -> np.ndarray:
     """Returns the first `n` codes of each row of packed bytes.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from briquette._codes import Block, decode_blocks, unpack
+from briquette._codes import Block, decode_blocks, log_scale, unpack
 from briquette._error import FormatError
 from briquette._files import NUMPY_TYPES, WEIGHT_TYPES, Stored, read_header
 from briquette._manifest import HASHES_LAYOUT, NAME, Entry, compare_sum, entry_of, manifest, read_sums
@@ -37,7 +37,7 @@ def load(directory: str | os.PathLike[str], *, check: bool = True) -> dict[str, 
     float32, which holds its values exactly. Tied tensors are one array. Every tensor is in memory whole.
 
     Args:
-        directory: an output of `briquette compress`, `run`, `distill` or `export`, in any format and of format version 1 to 5.
+        directory: an output of `briquette compress`, `run`, `distill` or `export`, in any format and of format version 1 to 6.
         check: compare each weight file with `SHA256SUMS`, if listed there, and, if the package `xxhash` is installed, the values of
             each tensor with their hash in the manifest. The manifest itself is always compared with `SHA256SUMS`.
 
@@ -219,7 +219,7 @@ class _Reader:
         if self.profile == "compressed-tensors":
             codes, scale = self._compressed_tensors(source, entry, scale_shape)
         else:
-            scale = self._part(source, ".scale", kind.scale, *scale_shape).astype("<f4")
+            scale = self._scale(source, kind.scale, scale_shape)
             if entry.storage == "bitmask":
                 is_kept = self._bitmask(source, entry)
                 codes = self._spread(source, entry, self._kept_codes(source, entry), is_kept)
@@ -238,6 +238,11 @@ class _Reader:
         if is_kept is not None:
             values[~is_kept] = 0
         return values
+
+    def _scale(self, source: str, kind: str, shape: tuple[int, int]) -> np.ndarray:
+        if kind == "LOG8":
+            return log_scale(self._part(source, ".scale", "U8", *shape))
+        return self._part(source, ".scale", kind, *shape).astype("<f4")
 
     def _packed(self, source: str, entry: Entry) -> np.ndarray:
         (n_rows, n_cols), bits = _rows(entry), entry.codes.bits if entry.codes else 8

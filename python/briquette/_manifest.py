@@ -15,7 +15,7 @@ from briquette._error import FormatError
 NAME = "briquette.json"
 SUMS = "SHA256SUMS"
 #: The newest format version that this package reads.
-VERSION = 5
+VERSION = 6
 #: The first version whose hashes cover the order of rows in a tensor.
 HASHES_LAYOUT = 5
 
@@ -33,7 +33,7 @@ class Codes:
     grid: str
     #: Weights that share a scale: `tensor`, `row`, or a number of neighbours in a row.
     grouping: str | int
-    #: The type of scales: `F32` or `F16`.
+    #: The type of scales: `F32`, `F16`, or `LOG8`: bytes `u` that mean `2^((u - 192) / 8)`.
     scale: str
 
 
@@ -158,7 +158,7 @@ def _codes_of(value: Any) -> Codes:
         grouping = grouping["group"]
     is_grouping = grouping in ("tensor", "row") if isinstance(grouping, str) else _is_count(grouping) and grouping > 0
     is_width = _is_count(value["bits"]) and 2 <= value["bits"] <= 8
-    if not is_width or not is_grouping or value["grid"] not in _GRIDS or value["scale"] not in ("F32", "F16"):
+    if not is_width or not is_grouping or value["grid"] not in _GRIDS or value["scale"] not in ("F32", "F16", "LOG8"):
         raise FormatError(f"found the codes {value!r}, expected 2 to 8 bits, and a known grid, grouping and type of scale")
     return Codes(value["bits"], value["grid"], grouping, value["scale"])
 

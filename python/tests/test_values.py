@@ -102,6 +102,17 @@ def storage_of(entry: dict) -> str:
     return storage if isinstance(storage, str) else "entropy"
 
 
+@pytest.mark.parametrize("storage", ["auto", "entropy"])
+def test_scales_of_one_byte(storage: str, briquette_command: Command) -> None:
+    write_safetensors(briquette_command.directory / "model.safetensors", {"embed_tokens.weight": random_tensor("F32", (700, 96), 3)})
+    vocabulary = {f"word{id}": id for id in range(700)}
+    (briquette_command.directory / "tokenizer.json").write_text(json.dumps({"model": {"type": "WordLevel", "vocab": vocabulary}}))
+    briquette_command(f"compress model.safetensors -o out --quantize step0.2-frequency --storage {storage} --quiet")
+    out = briquette_command.directory / "out"
+    assert briquette.manifest(out)["tensors"]["embed_tokens.weight"]["coding"]["codes"]["scale"] == "LOG8"
+    assert_equal(briquette.load(out), briquette_command.exported(out))
+
+
 @pytest.mark.parametrize("dtype", ["BF16", "F16", "F64"])
 def test_types_of_weights(dtype: str, briquette_command: Command) -> None:
     write_model(briquette_command, dtype)

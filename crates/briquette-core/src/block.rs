@@ -1,7 +1,7 @@
 //! Encoding and decoding a few rows at a time, so that a tensor is never in memory as a whole.
 
 use crate::coding::{Codes, Coding, Part, Parts, ScaleType, Storage};
-use crate::{Affine, DType, GridKind, Grouping, Mask, Rows, bits, simd};
+use crate::{Affine, DType, GridKind, Grouping, Mask, Rows, bits, log_scale, simd};
 use std::ops::Range;
 
 /// Appends rows to the parts of a tensor. One encoder takes consecutive rows.
@@ -94,6 +94,7 @@ impl RowEncoder {
                 ScaleType::F16 => {
                     self.parts[Part::Scale].extend_from_slice(&half::f16::from_f32(affine.scale).to_le_bytes());
                 }
+                ScaleType::Log8 => self.parts[Part::Scale].push(log_scale::nearest_byte(affine.scale)),
             }
             if codes.grid == GridKind::Asymmetric {
                 self.parts[Part::Zero].push(affine.zero as u8);
@@ -328,6 +329,7 @@ pub fn read_affine(codes: Codes, scale: &[u8], zero: &[u8], index: usize) -> Aff
             f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
         }
         ScaleType::F16 => half::f16::from_le_bytes([scale[2 * index], scale[2 * index + 1]]).to_f32(),
+        ScaleType::Log8 => log_scale::of_byte(scale[index]),
     };
     let zero = if codes.grid == GridKind::Asymmetric { zero[index] as i8 } else { 0 };
     Affine { scale, zero }

@@ -1,6 +1,6 @@
 //! How a tensor is stored: dense or sparse, as floats or codes, and in which parts.
 
-use crate::{Affine, DType, Grid, GridKind, Grouping, Mask, Rows, bits};
+use crate::{Affine, DType, Grid, GridKind, Grouping, Mask, Rows, bits, log_scale};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -31,6 +31,10 @@ pub enum ScaleType {
     /// Scales are rounded to f16 before weights are quantized with them. A tensor with scales that f16 cannot
     /// represent has f32 scales.
     F16,
+    /// 1 byte each: the scale is a power of `2^(1/8)`, see [`log_scale`](crate::log_scale).
+    ///
+    /// A tensor with other scales has f32 scales.
+    Log8,
 }
 
 impl ScaleType {
@@ -39,6 +43,7 @@ impl ScaleType {
         match self {
             Self::F32 => 4,
             Self::F16 => 2,
+            Self::Log8 => 1,
         }
     }
 }
@@ -181,6 +186,7 @@ impl Coding {
             let scale = match codes.scale {
                 ScaleType::F32 => DType::F32,
                 ScaleType::F16 => DType::F16,
+                ScaleType::Log8 => DType::U8,
             };
             parts.push(spec(Part::Scale, scale, shape.clone()));
             if codes.grid == GridKind::Asymmetric {
@@ -324,7 +330,7 @@ impl ScaleType {
     /// Rounds a scale to this type.
     ///
     /// If rounding would change the scale by more than one part in 256, as f16 does below 1e-5 and above 65504,
-    /// the scale is unchanged. It then has to be stored as f32: see [`holds`](Self::holds).
+    /// and `Log8` does between its powers, the scale is unchanged. It then has to be stored as f32: see [`holds`](Self::holds).
     pub fn round(self, affine: Affine) -> Affine {
         let rounded = self.nearest(affine.scale);
         let is_near = (rounded - affine.scale).abs() <= affine.scale / 256.0;
@@ -340,6 +346,7 @@ impl ScaleType {
         match self {
             Self::F32 => scale,
             Self::F16 => half::f16::from_f32(scale).to_f32(),
+            Self::Log8 => log_scale::of_byte(log_scale::nearest_byte(scale)),
         }
     }
 }
@@ -383,6 +390,8 @@ mod tests {
             assert_eq!(ScaleType::F16.holds(rounded), is_held, "{scale}");
             assert_eq!(ScaleType::F16.round(rounded), rounded, "{scale}");
             assert!(ScaleType::F32.holds(rounded), "{scale}");
+            assert!(!ScaleType::Log8.holds(Affine::symmetric(scale)), "{scale}");
         }
+        assert!((-192..64).all(|e| ScaleType::Log8.holds(Affine::symmetric(log_scale::of_eighths(e)))));
     }
 }

@@ -36,6 +36,7 @@ pub mod grid;
 pub mod grouping;
 pub mod hash;
 pub mod inputs;
+pub mod log_scale;
 pub mod mask;
 pub mod memory;
 pub mod pattern;

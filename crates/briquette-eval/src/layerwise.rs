@@ -7,6 +7,7 @@ mod backward;
 mod needs;
 mod observers;
 mod offloaded;
+mod paired;
 mod parts;
 mod states;
 
@@ -24,6 +25,7 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use observers::{ProbedNetwork, observed};
 pub(crate) use offloaded::run_keeping_states;
 pub use offloaded::{offloaded_bytes, run_offloaded};
+pub use paired::PairedInputs;
 pub use parts::{BlockPart, NetworkParts};
 pub use states::Room;
 use states::States;

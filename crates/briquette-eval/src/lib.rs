@@ -62,5 +62,5 @@ pub use layerwise::LayerwiseRunner;
 pub use next_logits::sample_tokens;
 pub use samples::Samples;
 pub use sampling::Sampling;
-pub use sensitivity::{Curvatures, LossUnit, curvatures};
+pub use sensitivity::{Curvatures, LossUnit, curvatures, row_curvatures};
 pub use state_file::StateFile;

@@ -240,6 +240,51 @@ pub(crate) fn no_item(spec: &DataSpec) -> Error {
     Error::input("no item in it can be used; the model received no input").at(spec.path.display())
 }
 
+/// Counts the tokens of all texts of some data, by id. Also returns the number of items that they make up.
+///
+/// # Errors
+/// - Config: the data has no text, or the model takes none.
+/// - Input: the model has no tokenizer, or a text cannot be encoded.
+pub fn token_counts(input: &mut Input, data: &Data, spec: &DataSpec) -> Result<(Vec<u64>, usize)> {
+    if let Some(max_length) = spec.max_length {
+        input.set_max_length(max_length)?;
+    }
+    let tokenizer = input.tokenizer()?;
+    let mut counts: Vec<u64> = Vec::new();
+    let mut count = |tokens: &[u32]| {
+        for &token in tokens {
+            // The tokenizer returns ids within the model's table only.
+            let id = token as usize;
+            counts.resize(counts.len().max(id + 1), 0);
+            counts[id] += 1;
+        }
+    };
+    let n_items = match data {
+        Data::Sentences(sentences) => {
+            for text in &sentences.texts {
+                count(&tokenizer.encode(text)?.0);
+            }
+            sentences.texts.len()
+        }
+        Data::Document(text) => {
+            let tokens = tokenizer.encode_all(text)?.0;
+            count(&tokens);
+            tokens.len().div_ceil(tokenizer.max_length().max(1))
+        }
+        Data::Pairs(pairs) => {
+            for (source, target) in pairs.sources.iter().zip(&pairs.targets) {
+                if let PairSource::Text(text) = source {
+                    count(&tokenizer.encode(text)?.0);
+                }
+                count(&tokenizer.encode(target)?.0);
+            }
+            pairs.sources.len()
+        }
+        _ => return Err(Error::config("has no text to count tokens in").at(spec.path.display())),
+    };
+    Ok((counts, n_items))
+}
+
 fn text_batches(
     arch: Arch,
     input: &mut Input,

@@ -13,22 +13,23 @@
 //! estimator of traces, 1989.
 
 mod draws;
+mod rows;
 mod squares;
 
 use crate::LayerwiseRunner;
 use crate::layerwise::{Backwards, Room, backward};
 use crate::outputs::ItemProgress;
 use crate::samples::{RunBatch, Samples, no_item, run_batches};
-use briquette_core::Result;
+use briquette_core::{InputStats, Result};
 use briquette_formats::Checkpoint;
 use briquette_models::data::{Data, DataSpec};
 use briquette_models::graph_net::AnyTensor;
 use briquette_models::text::Pooling;
 use briquette_models::{Arch, GraphNet, Input, ModelTask};
-use briquette_nn::NameMap;
+use briquette_nn::{NameMap, Probe};
 use burn::tensor::{Device, Gradients, Tensor};
 use squares::GradientSquares;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// The maximum number of logits in memory, with their gradients.
@@ -75,20 +76,48 @@ pub fn curvatures(
 ) -> Result<Curvatures> {
     let mut input = arch.input(checkpoint)?;
     let batches = run_batches(arch, &mut input, data, spec, samples)?;
-    let outputs = match (&input, arch.task()) {
-        (Input::Text { pooling, .. }, ModelTask::Encoder) => LossOutputs::Embeddings(pooling.clone()),
-        (Input::Text { .. } | Input::Pair { .. }, _) => LossOutputs::Tokens,
-        (Input::Images(_), _) => LossOutputs::Classes,
-    };
+    let outputs = LossOutputs::of(&input, arch);
     let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;
     let n_items = if outputs == LossOutputs::Tokens { runner.n_positions() } else { runner.n_items() };
     if n_items == 0 {
         return Err(no_item(spec));
     }
-    let mut found = RandomLoss { outputs, seed: samples.seed, squares: GradientSquares::default() };
-    backward(runner, checkpoint, room, &mut found, progress)?;
-    let unit = if matches!(found.outputs, LossOutputs::Embeddings(_)) { LossUnit::Cosine } else { LossUnit::Nats };
-    Ok(Curvatures { traces: found.squares.over(n_items)?, unit, n_items })
+    let mut squares = GradientSquares::default();
+    let see = &mut |network: &GraphNet, names: &NameMap, gradients: &Gradients| squares.add(network, names, gradients);
+    let mut loss = RandomLoss { outputs, seed: samples.seed, see };
+    backward(runner, checkpoint, room, &mut loss, progress)?;
+    let unit = if matches!(loss.outputs, LossOutputs::Embeddings(_)) { LossUnit::Cosine } else { LossUnit::Nats };
+    Ok(Curvatures { traces: squares.over(n_items)?, unit, n_items })
+}
+
+/// Computes statistics of the gradients at the outputs of token embeddings, by the name of the weight in files without
+/// `.weight`.
+///
+/// The vectors are the gradients of the rows that a batch uses, for the same random loss as in [`curvatures`]. Their
+/// Gram matrix is the curvature of the loss in the errors of a row, `Σ g gᵀ` over tokens: cross terms of different
+/// items have the expectation 0. Embeddings that do not run have none.
+///
+/// # Errors
+/// See [`curvatures`].
+pub fn row_curvatures(
+    checkpoint: &Checkpoint,
+    arch: Arch,
+    device: &Device,
+    (data, spec): (&Data, &DataSpec),
+    (samples, room): (Samples, Room),
+    wanted: &BTreeSet<String>,
+    progress: ItemProgress,
+) -> Result<BTreeMap<String, InputStats>> {
+    let mut input = arch.input(checkpoint)?;
+    let batches = run_batches(arch, &mut input, data, spec, samples)?;
+    let outputs = LossOutputs::of(&input, arch);
+    let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;
+    let probe = Probe::with_gram();
+    let see = &mut |network: &GraphNet, names: &NameMap, gradients: &Gradients| {
+        rows::observe(&probe, wanted, network, names, gradients)
+    };
+    backward(runner, checkpoint, room, &mut RandomLoss { outputs, seed: samples.seed, see }, progress)?;
+    Ok(probe.take_stats())
 }
 
 /// The outputs that a loss is computed of.
@@ -102,14 +131,27 @@ enum LossOutputs {
     Classes,
 }
 
-/// The random loss of a model.
-struct RandomLoss {
-    outputs: LossOutputs,
-    seed: u64,
-    squares: GradientSquares,
+impl LossOutputs {
+    fn of(input: &Input, arch: Arch) -> Self {
+        match (input, arch.task()) {
+            (Input::Text { pooling, .. }, ModelTask::Encoder) => Self::Embeddings(pooling.clone()),
+            (Input::Text { .. } | Input::Pair { .. }, _) => Self::Tokens,
+            (Input::Images(_), _) => Self::Classes,
+        }
+    }
 }
 
-impl Backwards for RandomLoss {
+/// Receives the gradients of a network's parameters.
+type SeeGradients<'s> = &'s mut dyn FnMut(&GraphNet, &NameMap, &Gradients) -> Result<()>;
+
+/// The random loss of a model.
+struct RandomLoss<'s> {
+    outputs: LossOutputs,
+    seed: u64,
+    see: SeeGradients<'s>,
+}
+
+impl Backwards for RandomLoss<'_> {
     fn parts(&self, network: &GraphNet, length: usize) -> Vec<Range<usize>> {
         let step = match self.outputs {
             LossOutputs::Tokens => (MAX_SCORES / network.as_decoder().vocab_size().max(1)).max(1),
@@ -136,6 +178,6 @@ impl Backwards for RandomLoss {
     }
 
     fn see(&mut self, network: &GraphNet, names: &NameMap, gradients: &Gradients) -> Result<()> {
-        self.squares.add(network, names, gradients)
+        (self.see)(network, names, gradients)
     }
 }

@@ -12,7 +12,9 @@ use crate::tensor::TensorInfo;
 use crate::{ActivationRounding, InputFile, ManifestHead};
 use briquette_core::block::{RowDecoder, StoredRows};
 use briquette_core::encoded::Part;
-use briquette_core::{Coding, DType, Error, Grouping, Hash128, Mask, OutputAxis, Result, Rows, Shape, Storage, bits};
+use briquette_core::{
+    Coding, DType, Error, Grouping, Hash128, Mask, OutputAxis, Result, Rows, Shape, Storage, bits, log_scale,
+};
 use read_block::ReadBlock;
 use std::ops::Range;
 use std::sync::Arc;
@@ -339,6 +341,7 @@ impl StoredDir {
         let is_sound = |bytes: &[u8]| match *bytes {
             [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
             [a, b] => half::f16::from_le_bytes([a, b]).to_f32(),
+            [byte] => log_scale::of_byte(byte),
             _ => f32::NAN,
         };
         if !scratch.scale.chunks(width).map(is_sound).all(|scale| scale.is_finite() && scale > 0.0) {

@@ -6,8 +6,9 @@
 //! Rows are outputs and columns are inputs: `[out, in]`, row-major. The input statistics are the Gram matrix `Σ
 //! x xᵀ`, as in [`InputStats`](briquette_core::InputStats). [`InverseFactor`] is computed from it once for all
 //! layers with the same inputs. [`gptq`] and [`sparsegpt`] update rows with it; [`admm`] solves for all weights
-//! of a row together. [`osscar`] chooses whole inputs to remove, and [`refit`] updates the weights of the remaining inputs. If a matrix cannot be factorized, weights are rounded to nearest and pruned by magnitude,
-//! and [`FactorOutcome`] has the reason.
+//! of a row together. [`osscar`] chooses whole inputs to remove, and [`refit`] updates the weights of the remaining inputs.
+//! If a matrix cannot be factorized, weights are rounded to nearest and pruned by magnitude, and [`FactorOutcome`] has the
+//! reason. [`correct`] moves the target of all of them, so that a layer compensates for the errors of the layers before it.
 //!
 //! Results do not depend on the number of threads. The functions use the rayon pool of the caller.
 //!
@@ -28,6 +29,7 @@
 
 mod admm;
 mod cholesky;
+mod correct;
 mod factor;
 mod gptq;
 mod hessian;
@@ -39,6 +41,7 @@ mod sparsegpt;
 mod strip;
 
 pub use admm::admm;
+pub use correct::{CrossInputs, correct};
 pub use factor::{ColumnOrder, FactorOutcome, FactorSpec, Fallback, InverseFactor};
 pub use gptq::gptq;
 pub use osscar::osscar;

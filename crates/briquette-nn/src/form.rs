@@ -7,6 +7,9 @@ use briquette_methods::quant::{Activations, Scheme};
 /// Axes that can count outputs, by number.
 const AXES: [OutputAxis; 3] = [OutputAxis::First, OutputAxis::Last, OutputAxis::Second];
 
+/// More than the largest number of a form with scales of f32 or f16.
+const N_FORMS: i64 = 200;
+
 /// Returns the number of an axis for records.
 pub(crate) fn number_of(axis: OutputAxis) -> i64 {
     AXES.iter().position(|known| *known == axis).unwrap_or(0) as i64
@@ -52,14 +55,18 @@ impl Form {
             Grouping::Row => (1, 0),
             Grouping::Group(size) => (2, size as i64),
         };
-        let scale = i64::from(form.scale == ScaleType::F16);
+        let scale = match form.scale {
+            ScaleType::F32 => 0,
+            ScaleType::F16 => 1,
+            ScaleType::Log8 => 2,
+        };
         let activations = match form.activations {
             Activations::Float => 0,
             Activations::DynamicSymmetric => 1,
             Activations::DynamicAsymmetric => 2,
         };
         let bits = i64::from(form.grid.n_bits());
-        let n_more = 1 + ((bits * 3 + kind) * 2 + scale) * 3 + activations;
+        let n_more = 1 + ((bits * 3 + kind) * 2 + scale % 2) * 3 + activations + N_FORMS * (scale / 2);
         let mut numbers = vec![bits, kind, grouping, size, scale, activations, step, axis];
         numbers.resize(numbers.len() + n_more as usize, 0);
         numbers
@@ -93,7 +100,11 @@ impl Form {
             1 => Activations::DynamicSymmetric,
             _ => Activations::DynamicAsymmetric,
         };
-        let scale = if scale == 1 { ScaleType::F16 } else { ScaleType::F32 };
+        let scale = match scale {
+            0 => ScaleType::F32,
+            1 => ScaleType::F16,
+            _ => ScaleType::Log8,
+        };
         Some(Self { grid: Grid::new(u8::try_from(bits).ok()?, kind)?, grouping, scale, activations })
     }
 }
@@ -107,8 +118,8 @@ mod tests {
         let mut lengths = vec![Form::to_numbers(None, OutputAxis::First, 0).len()];
         for name in ["int8", "int8-asym", "int4", "int4-g32", "int3-asym", "int8-dynamic", "int8-dynamic-sym"] {
             let form = Form::of(&name.parse().unwrap());
-            let half = Form { scale: ScaleType::F16, ..form };
-            for form in [form, half] {
+            let with = |scale| Form { scale, ..form };
+            for form in [form, with(ScaleType::F16), with(ScaleType::Log8)] {
                 let numbers = Form::to_numbers(Some(&form), OutputAxis::Second, 77);
                 assert_eq!((Form::step(&numbers), Form::axis(&numbers)), (77, OutputAxis::Second));
                 assert_eq!(Form::from_numbers(&numbers), Some(form), "{name}");
@@ -118,6 +129,6 @@ mod tests {
         assert_eq!(Form::from_numbers(&Form::to_numbers(None, OutputAxis::Last, 9)), None);
         lengths.sort_unstable();
         lengths.dedup();
-        assert_eq!(lengths.len(), 1 + 2 * 6, "int4-g32 is as long as int4");
+        assert_eq!(lengths.len(), 1 + 3 * 6, "int4-g32 is as long as int4");
     }
 }

@@ -33,6 +33,7 @@ mod trail;
 pub mod view;
 
 pub use dtype::{LossScaler, ToDType};
+pub use gram::cross_product;
 pub use host::{read_bools, read_f32, unreadable};
 pub use layer::{Layer, NAMED_LAYERS};
 pub use names::{Layout, NameMap};

@@ -6,8 +6,11 @@
 
 mod attempts;
 mod costs;
+mod predicted;
+mod size_search;
 
 use crate::file_stages::{Drafted, Miss, SizeRange, draft_of_size};
+use crate::solve::CURVATURE;
 use attempts::{Attempt, AttemptClock};
 use briquette_core::{Error, Result};
 use briquette_formats::{Draft, presence};
@@ -15,6 +18,8 @@ use briquette_recipe::{Bounds, Budget, Recipe, Stage, Target};
 use briquette_report::{AllocationReport, Origin, Report, TensorReport};
 use briquette_writer::context::RunOptions;
 use costs::Costs;
+use predicted::PredictedSearch;
+use size_search::SizeSearch;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -45,7 +50,8 @@ pub(crate) fn draft(
     origin.seconds.push(("sensitivity".into(), since.elapsed().as_secs_f64()));
     let target = briquette_recipe::plan::target_text(&budget.target);
     let clock = AttemptClock::start();
-    let mut making = Making { recipe, costs, target, options, origin, scratch, clock, is_nearest: false };
+    let (first_scratch, is_nearest) = (None, false);
+    let mut making = Making { recipe, costs, target, options, origin, scratch, first_scratch, clock, is_nearest };
     let Attempt { draft, mut report, seconds } = match &budget.target {
         Target::Metrics(bounds) => making.good(bounds)?,
         Target::Bytes(_) | Target::Bits(_) => making.sized()?,
@@ -117,6 +123,8 @@ struct Making<'a> {
     options: &'a RunOptions,
     origin: Origin,
     scratch: Option<&'a Path>,
+    /// The directory of the first attempt, which stays.
+    first_scratch: Option<PathBuf>,
     clock: AttemptClock,
     /// Whether weights are rounded to nearest, because their updates take too many bytes.
     is_nearest: bool,
@@ -196,6 +204,9 @@ impl Making<'_> {
 
     /// Searches for the smallest output whose metrics are within bounds.
     fn good(&mut self, bounds: &Bounds) -> Result<Attempt> {
+        if let Some(most) = self.costs.largest_loss(bounds) {
+            return self.near(most, bounds);
+        }
         let (mut search, mut best) = (SizeSearch::new(self.costs.range()), None);
         while let Some(payload) = search.next() {
             let steps = self.costs.steps(payload)?;
@@ -215,7 +226,43 @@ impl Making<'_> {
                 best = Some(made);
             }
         }
-        best.ok_or_else(|| Error::refused(format!("even the finest step sizes miss {bounds}")).at("budget"))
+        best.ok_or_else(|| missed(bounds))
+    }
+
+    /// Searches for the smallest output with a loss of at most `most`, in the unit of the predicted losses.
+    fn near(&mut self, most: f64, bounds: &Bounds) -> Result<Attempt> {
+        let moves = self.recipe.stages.iter().any(Stage::updates_weights);
+        let (mut search, mut best) = (PredictedSearch::new(most, self.costs.range(), moves), None);
+        while let Some(payload) = search.next(|payload| Ok(self.costs.loss(&self.costs.steps(payload)?)))? {
+            let steps = self.costs.steps(payload)?;
+            let Ok(made) = self.make(&steps, None)? else {
+                return Err(Error::bug("a draft without a size limit was too large"));
+            };
+            let metrics = made.report.evaluation.as_ref().map(|found| &found.metrics);
+            let margin = margin(bounds, metrics.unwrap_or(&BTreeMap::new()))?;
+            let (n_bytes, word) = (made.report.after.file_bytes, if margin >= 0.0 { "meet" } else { "miss" });
+            self.options.progress.line(&format!("{n_bytes} bytes {word} {bounds}"));
+            if self.clock.n_attempts == 1 {
+                self.costs.learn(&left_of(&made.report));
+            }
+            search.found(payload, self.costs.loss(&steps), most - margin);
+            if search.is_best() {
+                best = Some(made);
+            }
+        }
+        best.ok_or_else(|| missed(bounds))
+    }
+
+    /// Copies the curvature of the first attempt into the directory of the next one.
+    fn share_curvature(&self, scratch: &Path) -> Result<()> {
+        let Some(first) = &self.first_scratch else { return Ok(()) };
+        let (from, to) = (first.join(CURVATURE), scratch.join(CURVATURE));
+        if from == to || !presence::exists(&from)? {
+            return Ok(());
+        }
+        std::fs::create_dir_all(scratch).map_err(|source| Error::io("cannot create the directory", scratch, source))?;
+        let copied = std::fs::copy(&from, &to).map_err(|source| Error::io("cannot copy", &from, source));
+        copied.map(drop)
     }
 
     /// Makes an output with these step sizes.
@@ -230,12 +277,19 @@ impl Making<'_> {
         // The results of a killed run are reused for the same step sizes.
         let scratch: Option<PathBuf> =
             self.scratch.map(|scratch| scratch.join(format!("steps-{}{rounding}", steps.hash())));
+        if let Some(scratch) = &scratch {
+            self.share_curvature(scratch)?;
+        }
         let found = draft_of_size(&closed, self.options, origin, scratch.as_deref(), wanted)?;
+        let first = scratch.clone();
         // All later attempts depend only on the first one, so the files of the others are removed.
         if let Some(scratch) = scratch.filter(|_| self.clock.n_attempts > 1)
             && presence::exists(&scratch)?
         {
             std::fs::remove_dir_all(&scratch).map_err(|source| Error::io("cannot remove", &scratch, source))?;
+        }
+        if self.first_scratch.is_none() {
+            self.first_scratch = first;
         }
         let seconds = since.elapsed().as_secs_f64();
         Ok(match found {
@@ -243,6 +297,10 @@ impl Making<'_> {
             Drafted::Missed(miss) => Err(miss),
         })
     }
+}
+
+fn missed(bounds: &Bounds) -> Error {
+    Error::refused(format!("even the finest step sizes miss {bounds}")).at("budget")
 }
 
 /// Returns the remaining error of layers with updated weights, by name.
@@ -260,96 +318,9 @@ fn margin(bounds: &Bounds, metrics: &BTreeMap<String, f64>) -> Result<f64> {
     Ok(above.chain(below).fold(f64::INFINITY, f64::min))
 }
 
-/// A search for the fewest bytes with a margin of at least 0.
-struct SizeSearch {
-    /// Base 2 logarithms of the fewest and the most bytes.
-    range: [f64; 2],
-    next: f64,
-    n_tries: usize,
-    /// The fewest bytes that met the bounds, and the most that missed them, with their margins.
-    enough: Option<(f64, f64)>,
-    short: Option<(f64, f64)>,
-}
-
-impl SizeSearch {
-    /// The maximum number of attempts.
-    const TRIES: usize = 12;
-    /// Base 2 logarithm of the ratio between both at which the search ends.
-    const NEAR: f64 = 0.007;
-    /// The first step of the search, which begins near four bits per weight.
-    const FIRST: f64 = 0.35;
-
-    fn new([fewest, most]: [f64; 2]) -> Self {
-        let range = [fewest.max(1.0).log2(), most.max(2.0).log2()];
-        Self { range, next: (range[1] - 0.9).max(range[0]), n_tries: 0, enough: None, short: None }
-    }
-
-    fn n_tries(&self) -> usize {
-        self.n_tries
-    }
-
-    /// Returns the bytes to try next; `None` when the search is finished.
-    fn next(&mut self) -> Option<f64> {
-        let is_at_end = |of: Option<(f64, f64)>, end: f64| of.is_some_and(|(at, _)| (at - end).abs() < 1e-9);
-        let is_near = self.enough.zip(self.short).is_some_and(|((a, _), (b, _))| a - b < Self::NEAR);
-        let is_over = is_near || is_at_end(self.enough, self.range[0]) || is_at_end(self.short, self.range[1]);
-        if is_over || self.n_tries >= Self::TRIES {
-            return None;
-        }
-        self.n_tries += 1;
-        Some(self.next.exp2())
-    }
-
-    /// Records the margin of a size.
-    fn found(&mut self, payload: f64, margin: f64) {
-        let at = payload.log2();
-        match margin >= 0.0 {
-            true => self.enough = Some((at, margin)),
-            false => self.short = Some((at, margin)),
-        }
-        let step = Self::FIRST * self.n_tries as f64;
-        self.next = match (self.enough, self.short) {
-            (Some((enough, over)), Some((short, under))) => {
-                // The zero of the line between both, kept away from both ends.
-                let share = if under.is_finite() { under / (under - over) } else { 0.5 };
-                short + (enough - short) * share.clamp(0.15, 0.85)
-            }
-            (Some((enough, _)), None) => (enough - step).max(self.range[0]),
-            (None, Some((short, _))) => (short + step).min(self.range[1]),
-            (None, None) => self.next,
-        };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Returns the fewest bytes found when `f` is the margin of a size, and the number of tries.
-    fn fewest(range: [f64; 2], f: impl Fn(f64) -> f64) -> (Option<f64>, usize) {
-        let (mut search, mut best) = (SizeSearch::new(range), None);
-        while let Some(payload) = search.next() {
-            let margin = f(payload);
-            search.found(payload, margin);
-            best = if margin >= 0.0 { Some(payload) } else { best };
-        }
-        (best, search.n_tries())
-    }
-
-    #[test]
-    fn the_fewest_bytes_are_found_within_half_a_percent() {
-        let range = [1e5, 1e7];
-        for least in [1.2e5, 7.7e5, 3.21e6, 5.5e6, 9.9e6] {
-            // A loss that falls by a factor of four per doubling, like that of step sizes.
-            let (found, n) = fewest(range, |bytes| (least / bytes).powi(2).mul_add(-0.01, 0.01));
-            let found = found.unwrap();
-            assert!(found >= least && found < 1.006 * least, "{found} of {least} in {n}");
-            assert!(n <= 11, "{n} tries for {least}");
-        }
-        assert_eq!(fewest(range, |_| f64::NEG_INFINITY).0, None);
-        let (found, n) = fewest(range, |_| 1.0);
-        assert!((found.unwrap() - 1e5).abs() < 1.0 && n < 8, "{found:?} in {n}");
-    }
 
     #[test]
     fn the_margin_is_that_of_the_worst_metric() {

@@ -3,6 +3,7 @@
 mod small_files;
 
 use crate::evaluate::evaluate;
+use crate::frequency::{self, ScaledSource};
 use crate::memory::{limit_of_host, workers_within};
 use crate::solve::{self, SolveJob};
 use briquette_core::memory::MemoryLimit;
@@ -69,22 +70,14 @@ pub(crate) fn draft_of_size(
     let mut plan = briquette_recipe::plan::plan(recipe, &checkpoint, &options.stop)?;
     let workers = workers_within(limit.as_ref(), &mut plan, &checkpoint, workers, options)?;
     solve::shares(recipe, &mut plan, &checkpoint, scratch, &workers)?;
+    let scaled = frequency::scaled(recipe, &mut plan, &checkpoint, &workers)?;
     let mut prediction = plan.predict()?;
     if let Some(SizeRange { most, .. }) = wanted {
         prediction.n_bytes = prediction.n_bytes.min(most);
     }
     let draft = start(recipe, &checkpoint, prediction, options)?;
-    let begun = Begun {
-        recipe,
-        origin,
-        checkpoint: &checkpoint,
-        prediction,
-        scratch,
-        workers: &workers,
-        started,
-        wanted,
-        limit,
-    };
+    let (checkpoint, scaled, workers) = (&checkpoint, &scaled, &workers);
+    let begun = Begun { recipe, origin, checkpoint, scaled, prediction, scratch, workers, started, wanted, limit };
     let filled = fill(&draft, plan, &begun, options).map_err(|error| draft.explain(error))?;
     Ok(match filled {
         Ok(report) => Drafted::Done(draft, Box::new(report)),
@@ -97,6 +90,7 @@ struct Begun<'a> {
     recipe: &'a Recipe,
     origin: &'a Origin,
     checkpoint: &'a Checkpoint,
+    scaled: &'a ScaledSource<'a>,
     prediction: Prediction,
     scratch: Option<&'a Path>,
     workers: &'a Workers,
@@ -109,19 +103,19 @@ struct Begun<'a> {
 ///
 /// The report is not yet part of the draft.
 fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Result<std::result::Result<Report, Miss>> {
-    let Begun { recipe, origin, checkpoint, prediction, scratch, workers, started, wanted, limit } = *begun;
+    let Begun { recipe, origin, checkpoint, scaled, prediction, scratch, workers, started, wanted, limit } = *begun;
     let mut timing = Timing::default();
     timing.mark("plan", started);
 
     let mut plan = plan;
     let since = Instant::now();
     let job = scratch.filter(|_| solve::is_requested(recipe));
-    let job = job.map(|scratch| SolveJob { recipe, checkpoint, scratch, workers, options });
+    let job = job.map(|scratch| SolveJob { recipe, checkpoint, scaled, scratch, workers, options });
     let solved = job.as_ref().map_or(Ok(None), |job| solve::solve(job, &mut plan))?;
     if solved.is_some() {
         timing.mark("solve", since);
     }
-    let source = solved.as_ref().map_or(checkpoint as &dyn TensorSource, |solved| &solved.source);
+    let source = solved.as_ref().map_or(scaled as &dyn TensorSource, |solved| &solved.source);
     let written = write(begun, &mut plan, source, draft, &mut timing, options)?;
     let check_peak = || limit.map_or(Ok(()), |limit| limit.check(&format!("compress {}", shown_path(&recipe.model))));
     check_peak()?;

@@ -22,6 +22,7 @@ mod contents;
 pub mod distill;
 pub mod evaluate;
 mod file_stages;
+mod frequency;
 pub mod graph;
 mod hub;
 mod identity;

@@ -11,7 +11,7 @@ use briquette_methods::prune::{Score, SparsityPattern};
 use briquette_methods::quant::{Activations, QuantSpec, ScaleSearch};
 use briquette_recipe::{Budget, MeasuredLoss, Recipe, SchemeChoice, Sensitivity};
 use briquette_report::{SensitivityReport, TensorSensitivity};
-use briquette_writer::curve::{Curve, NamedChoice, TensorChoices};
+use briquette_writer::curve::{Curve, NamedChoice, RowSteps, TensorChoices};
 use briquette_writer::{Cut, Plan, Pruning, Quant, RunOptions, TensorPlan, Workers};
 pub use request::{SensitivityRequest, sensitivity};
 use std::collections::BTreeMap;
@@ -30,11 +30,14 @@ pub(crate) fn is_open(tensor: &TensorPlan) -> bool {
 
 /// Returns the tensors of a plan whose step size is open, with their size curves.
 ///
+/// `rows` are the row steps of tensors, by index.
+///
 /// # Errors
 /// Config: there are no such tensors. Input and Io: a tensor cannot be read.
 pub(crate) fn open_tensors<'a, 'p>(
     plan: &'a Plan<'p>,
     budget: Option<&Budget>,
+    rows: &BTreeMap<usize, RowSteps>,
     checkpoint: &Checkpoint,
     workers: &Workers,
 ) -> Result<Vec<OpenTensor<'a, 'p>>> {
@@ -49,7 +52,8 @@ pub(crate) fn open_tensors<'a, 'p>(
         &open,
         || (),
         |(), tensor| {
-            let choices = choices_of(plan, tensor, budget)?;
+            let rows = rows.get(&tensor.index()).cloned();
+            let choices = TensorChoices { rows, ..choices_of(plan, tensor, budget)? };
             let curve = Curve::of(tensor, checkpoint, choices, workers.stop())?;
             workers.advance(tensor.info.n_bytes());
             Ok((*tensor, curve))
@@ -63,7 +67,7 @@ pub(crate) fn open_tensors<'a, 'p>(
 /// transformers.
 fn choices_of(plan: &Plan, tensor: &TensorPlan, budget: Option<&Budget>) -> Result<TensorChoices> {
     let Some(Budget { has_steps, schemes, .. }) = budget else {
-        return Ok(TensorChoices { has_steps: true, named: Vec::new() });
+        return Ok(TensorChoices { has_steps: true, named: Vec::new(), rows: None });
     };
     if tensor.prune.is_some() && schemes.iter().any(|choice| choice.pruned.is_some()) {
         let message = "is pruned by a stage already; exclude it from that stage, or remove sparsities from the choices";
@@ -91,7 +95,7 @@ fn choices_of(plan: &Plan, tensor: &TensorPlan, budget: Option<&Budget>) -> Resu
         let message = "no choice has a pattern that divides its rows; add one without a pattern, such as \"int8\"";
         return Err(Error::config(message).at(tensor.culprit()).at("budget.choices"));
     }
-    Ok(TensorChoices { has_steps: *has_steps, named })
+    Ok(TensorChoices { has_steps: *has_steps, named, rows: None })
 }
 
 /// The loss of a tensor.

@@ -4,6 +4,8 @@
 //! The results are stored in files beside the output, one per block of the network, so that a killed run
 //! resumes at its block. The survey and all later steps take the updated weights, masks and scales as given.
 
+#[cfg(feature = "model")]
+mod curvature;
 mod errors;
 #[cfg(feature = "model")]
 mod fake_quantized;
@@ -11,8 +13,11 @@ mod found;
 mod groups;
 mod inputs;
 mod job;
+#[cfg(feature = "model")]
+mod layerwise;
 mod one;
 mod owl;
+mod rows;
 mod source;
 mod unit;
 mod update;
@@ -26,7 +31,8 @@ use briquette_writer::{Cut, Plan, Pruning, TensorPlan};
 pub(crate) use fake_quantized::Simulated;
 use found::{Found, unit_at};
 pub(crate) use inputs::calibrated;
-pub(crate) use job::SolveJob;
+use job::moving;
+pub(crate) use job::{CURVATURE, SolveJob};
 use one::Solver;
 #[cfg(feature = "model")]
 pub(crate) use one::rows_of;
@@ -61,7 +67,7 @@ pub(crate) fn solve<'a>(job: &'a SolveJob<'a>, plan: &mut Plan) -> Result<Option
     }
     std::fs::create_dir_all(job.scratch)
         .map_err(|error| Error::io("cannot create the directory", job.scratch, error))?;
-    let mut found = Found { source: SolvedSource::new(job.checkpoint), layers: BTreeMap::new() };
+    let mut found = Found { source: SolvedSource::new(job.scaled), layers: BTreeMap::new() };
     match runs {
         Some(calibration) => inputs::block_by_block(job, calibration, plan, &mut found)?,
         None => from_statistics(job, plan, &mut found)?,
@@ -72,11 +78,6 @@ pub(crate) fn solve<'a>(job: &'a SolveJob<'a>, plan: &mut Plan) -> Result<Option
     }
     found.remark(plan);
     Ok(Some(Solved { source: found.source, layers: found.layers }))
-}
-
-/// Returns the tensors whose weights are updated.
-fn moving<'p, 'a>(plan: &'p Plan<'a>) -> impl Iterator<Item = &'p TensorPlan<'a>> {
-    plan.tensors.iter().filter(|tensor| tensor.solve.moves() && tensor.tied_to().is_none())
 }
 
 /// The approximate number of weights per unit when existing statistics are used.
@@ -104,7 +105,7 @@ fn from_statistics(job: &SolveJob, plan: &mut Plan, found: &mut Found) -> Result
         let unit = unit_at(&path, || {
             let n_more = solver.needed_bytes(tensors);
             limit.map_or(Ok(()), |limit| limit.check_before("update weights", n_more))?;
-            solver.unit(plan, tensors, &mut layers)
+            solver.unit(plan, tensors, &mut layers, &BTreeMap::new())
         })?;
         found.take_in(plan, unit, tensors)?;
         n_done += tensors.len();

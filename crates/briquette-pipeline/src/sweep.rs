@@ -12,6 +12,7 @@ use briquette_recipe::raw::RawRecipe;
 use briquette_recipe::{Recipe, paths};
 use briquette_report::{BatchReport, JobResult, to_json};
 use briquette_writer::{RunOptions, Workers};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -88,7 +89,7 @@ fn measure(recipe: &Recipe, path: &Path, options: &RunOptions) -> Result<()> {
     }
     let checkpoint = crate::open::model(recipe)?;
     let plan = briquette_recipe::plan::plan(recipe, &checkpoint, &options.stop)?;
-    let open = open_tensors(&plan, None, &checkpoint, &Workers::new(options)?)?;
+    let open = open_tensors(&plan, None, &BTreeMap::new(), &checkpoint, &Workers::new(options)?)?;
     let found = find(recipe, how, &open, &checkpoint, options)?;
     options.progress.end();
     draft::replace_file(path, &to_json(&found)?)

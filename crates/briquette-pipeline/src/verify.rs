@@ -1,5 +1,6 @@
 //! Verifies an output directory: every file by its SHA-256, every tensor by the hash of its values.
 
+use crate::frequency;
 use briquette_core::{Error, Hash128, Result};
 use briquette_formats::{
     Checkpoint, Choice, ManifestHead, ModelDir, OutputFiles, StoredDir, TensorInfo, contained, limits, manifest,
@@ -148,7 +149,8 @@ fn check_against((stored, manifest): (&StoredDir, &ManifestHead), original: &Pat
     raw.output.allow_untested = true;
     let recipe = Recipe::from_raw(raw, Path::new(""))?;
     let mut plan = briquette_recipe::plan::plan(&recipe, &checkpoint, workers.stop())?;
-    let outcomes = recompute(&mut plan, &checkpoint, workers)?;
+    let scaled = frequency::scaled(&recipe, &mut plan, &checkpoint, workers)?;
+    let outcomes = recompute(&mut plan, &scaled, workers)?;
     let recomputed: BTreeMap<&str, Hash128> =
         plan.tensors.iter().zip(outcomes.hashes).map(|(tensor, hash)| (tensor.info.name.as_str(), hash)).collect();
     for (index, TensorInfo { name, .. }) in stored.infos.iter().enumerate() {

@@ -1,5 +1,8 @@
 //! Measures the size of a tensor's codes and their error at each step size.
 
+mod coded;
+mod row_steps;
+
 use crate::piece::PieceReader;
 use crate::piece_sizes::PieceSizes;
 use crate::{Stop, TensorPlan};
@@ -10,6 +13,8 @@ use briquette_core::{Grid, Mask, QuantParams, Result, Rows, simd};
 use briquette_formats::TensorSource;
 use briquette_methods::prune::SparsityPattern;
 use briquette_methods::quant::{Candidate, Fitter, KernelKind, MaskedRows, QuantSpec, STEP_SIZES, range, step_name};
+use coded::block_bytes;
+pub use row_steps::RowSteps;
 use std::convert::Infallible;
 
 /// Most weights of a tensor that are measured: evenly spaced rows of a larger tensor.
@@ -18,14 +23,12 @@ const SAMPLED: usize = 1 << 20;
 const PER_OCTAVE: i32 = 4;
 /// Interpolated step sizes between two measured ones.
 const BETWEEN: usize = 16;
+/// The same for steps by row, which are powers of `2^(1/8)`.
+const BETWEEN_ROWS: usize = 2;
 /// The octaves of step sizes, relative to the root mean square of the weights.
 const OCTAVES: std::ops::Range<i32> = -6..4;
-/// Bytes of a block besides its codes and frequencies: states, the first and the last code, and its end.
-const OF_BLOCK: f64 = 128.0 + 2.0 + 8.0;
 /// Bytes of a scale.
 const OF_SCALE: f64 = 2.0;
-/// The ratio of the size of entropy-coded codes to their entropy.
-const OVER_ENTROPY: f64 = 1.003;
 
 /// A scheme that is allowed for a tensor.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,6 +61,8 @@ pub struct TensorChoices {
     pub has_steps: bool,
     /// The allowed schemes.
     pub named: Vec<NamedChoice>,
+    /// The factors of the step size in each row, if rows have their own.
+    pub rows: Option<RowSteps>,
 }
 
 /// The sizes and errors of a tensor as functions of the step size.
@@ -78,8 +83,11 @@ pub struct Curve {
     bytes: Vec<f64>,
     /// Base-2 logarithms of the root mean square of row scales, which may be power-of-two multiples of the step
     /// size.
+    ///
+    /// With steps by row, those of the root mean square of the rows that matter.
     scales: Vec<f64>,
     has_steps: bool,
+    has_row_steps: bool,
     /// Schemes, each with twelve times its mean squared error: the square of the step size with the same error.
     named: Vec<(NamedChoice, f64)>,
 }
@@ -90,19 +98,23 @@ impl Curve {
     /// # Errors
     /// Errors of reading, and Interrupted.
     pub fn of(tensor: &TensorPlan, source: &dyn TensorSource, choices: TensorChoices, stop: &Stop) -> Result<Self> {
-        let ((values, most), rows) = (sampled(tensor, source, stop)?, tensor.rows());
+        let (Sample { values, every, most }, rows) = (sampled(tensor, source, stop)?, tensor.rows());
         let square: f64 = values.iter().map(|&value| f64::from(value) * f64::from(value)).sum();
         let rms = nonzero_rms(square / values.len().max(1) as f64);
         let columns = column_squares(&values, rows.n_cols.max(1));
         let steps = OCTAVES.start * PER_OCTAVE..OCTAVES.end * PER_OCTAVE;
-        let steps: Vec<f64> = steps.map(|quarter| rms.log2() + f64::from(quarter) / f64::from(PER_OCTAVE)).collect();
+        // Steps by row are powers of 2^(1/8).
+        let base = if choices.rows.is_some() { (8.0 * rms.log2()).round() / 8.0 } else { rms.log2() };
+        let steps: Vec<f64> = steps.map(|quarter| base + f64::from(quarter) / f64::from(PER_OCTAVE)).collect();
         let n_blocks = CodeBlocks::new(rows.n_rows, rows.n_cols).len().max(1) as f64;
         let share = rows.n_elements() as f64 / values.len().max(1) as f64;
         let mut codes = vec![0_i8; values.len()];
         let mut at = |step: &f64| {
+            if let Some(of) = &choices.rows {
+                return of.measure(&values, rows, every, *step, &mut codes);
+            }
             let square = round(&values, rows.n_cols.max(1), step.exp2() as f32, &mut codes);
-            let counts = counts_of(bytemuck::cast_slice(&codes));
-            let coded = OVER_ENTROPY * share * entropy(&counts) / 8.0 + n_blocks * (OF_BLOCK + table_bytes(&counts));
+            let coded = block_bytes(&counts_of(bytemuck::cast_slice(&codes)), share, n_blocks);
             let n_scales = if covers(most, step.exp2() as f32) { 1.0 } else { rows.n_rows as f64 };
             (coded.min(rows.n_elements() as f64 + 8.0 * n_blocks) + OF_SCALE * n_scales, square.log2() / 2.0)
         };
@@ -121,6 +133,7 @@ impl Curve {
             bytes,
             scales,
             has_steps: choices.has_steps,
+            has_row_steps: choices.rows.is_some(),
             named: named.collect(),
         })
     }
@@ -146,7 +159,12 @@ impl Curve {
 
     /// Returns the number of step sizes among the choices.
     fn n_steps(&self) -> usize {
-        if self.has_steps { (self.steps.len() - 1) * BETWEEN } else { 0 }
+        if self.has_steps { (self.steps.len() - 1) * self.between() } else { 0 }
+    }
+
+    /// Returns the number of choices for each measured step size.
+    fn between(&self) -> usize {
+        if self.has_row_steps { BETWEEN_ROWS } else { BETWEEN }
     }
 
     /// Returns the relative squared error of the layer's outputs, divided by that of its weights.
@@ -182,6 +200,9 @@ impl Curve {
         if let Some((choice, _)) = place.checked_sub(self.n_steps()).and_then(|place| self.named.get(place)) {
             return choice.scheme.clone();
         }
+        if self.has_row_steps {
+            return step_name(self.step(place), &format!("-frequency{suffix}"));
+        }
         let row = step_name(self.step(place), "");
         let size = row.strip_prefix("step").and_then(|size| size.parse().ok());
         let is_per_tensor = size.is_some_and(|size| covers(self.most, size));
@@ -191,7 +212,7 @@ impl Curve {
     /// Returns the base-2 logarithm of the step size of a choice, its bytes, and the base-2 logarithm of the
     /// row scales.
     fn at(&self, place: usize) -> [f64; 3] {
-        let (of, share) = (place / BETWEEN, (place % BETWEEN) as f64 / BETWEEN as f64);
+        let (of, share) = (place / self.between(), (place % self.between()) as f64 / self.between() as f64);
         let between = |values: &[f64]| values[of] + share * (values[of + 1] - values[of]);
         [&self.steps, &self.bytes, &self.scales].map(|values| between(values))
     }
@@ -259,21 +280,13 @@ fn round(values: &[f32], n_cols: usize, step: f32, codes: &mut [i8]) -> f64 {
     if n_rows > 0.0 { square / n_rows } else { f64::from(step).powi(2) }
 }
 
-/// Returns the size of a table of frequencies in bytes: one for each code from the first to the last, and one more for
-/// each frequent code.
-fn table_bytes(counts: &[u64; 256]) -> f64 {
-    let n: u64 = counts.iter().sum();
-    let of = |code: i8| counts[usize::from(code as u8)];
-    let all = || (i8::MIN..=i8::MAX).filter(|&code| of(code) > 0);
-    let span = all().next().zip(all().next_back()).map_or(0, |(first, last)| i32::from(last) - i32::from(first) + 1);
-    f64::from(span) + all().filter(|&code| of(code) * 32 > n).count() as f64
-}
-
-/// Returns the bits of all symbols: `Σ n·log2(N/n)`.
-fn entropy(counts: &[u64; 256]) -> f64 {
-    let n = counts.iter().sum::<u64>() as f64;
-    let bits = |&count: &u64| if count == 0 { 0.0 } else { count as f64 * (n / count as f64).log2() };
-    counts.iter().map(bits).sum()
+/// Evenly spaced rows of a tensor.
+struct Sample {
+    values: Vec<f32>,
+    /// The distance between two rows.
+    every: usize,
+    /// The largest magnitude of all rows.
+    most: f32,
 }
 
 /// Returns how many rows there are for each sampled row.
@@ -294,8 +307,8 @@ pub(crate) fn needed_bytes(tensor: &TensorPlan, source: &dyn TensorSource) -> us
     n_piece * tensor.width() * n_copies + (2 * 4 + 1 + 4 * 4) * n_sampled
 }
 
-/// Reads sampled rows of a tensor, and the largest magnitude of all rows.
-fn sampled(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Result<(Vec<f32>, f32)> {
+/// Reads sampled rows of a tensor.
+fn sampled(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Result<Sample> {
     let (rows, mut values, mut reader) = (tensor.rows(), Vec::new(), PieceReader::default());
     let pieces = PieceSizes::SMALL.pieces_of(tensor, source.reads_ranges(tensor.index()));
     let (every, mut most) = (every(rows), 0.0_f32);
@@ -312,7 +325,7 @@ fn sampled(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Resul
             Ok(())
         })?;
     }
-    Ok((values, most))
+    Ok(Sample { values, every, most })
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ impl<'a> ManifestSource<'a> {
             recipe["model"]["layout"] = "burn".into();
         }
         let storages = plan.tensors.iter().zip(layout.tensors.iter());
-        let storages = storages.map(|(tensor, placed)| (placed.coding.storage, tensor.stored_axis(placed.coding)));
+        let storages = storages.map(|(tensor, placed)| (placed.coding, tensor.stored_axis(placed.coding)));
         let head = ManifestHead {
             format: "briquette".into(),
             version: manifest::version_of(storages),

@@ -6,8 +6,11 @@ use briquette_core::encoded::ScaleType;
 use briquette_core::{Affine, DType, Decision, Error, Remedy, Result, rows, simd};
 use std::collections::BTreeMap;
 
-/// The remark about a tensor whose scales do not fit f16.
-const F32_SCALES: &str = "scales are f32, as they do not fit f16";
+/// The remarks about tensors whose scales do not fit their type.
+const F32_SCALES: [(ScaleType, &str); 2] = [
+    (ScaleType::F16, "scales are f32, as they do not fit f16"),
+    (ScaleType::Log8, "scales are f32, as they do not fit one byte"),
+];
 
 /// The range of scales and values of an encoded tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -51,9 +54,17 @@ impl TensorPlan<'_> {
     /// Returns whether the planned type of the scales stores all of these exactly.
     pub fn holds_scales(&self, affines: &[Affine]) -> bool {
         match self.quant.map(|quant| quant.spec.scale) {
-            Some(scale @ ScaleType::F16) => affines.iter().all(|&affine| scale.holds(affine)),
+            Some(scale @ (ScaleType::F16 | ScaleType::Log8)) => affines.iter().all(|&affine| scale.holds(affine)),
             Some(ScaleType::F32) | None => true,
         }
+    }
+}
+
+impl TensorPlan<'_> {
+    /// Plans f32 scales, and returns the former type.
+    fn widen_scales(&mut self) -> Option<ScaleType> {
+        let quant = self.quant.as_mut()?;
+        Some(std::mem::replace(&mut quant.spec.scale, ScaleType::F32))
     }
 }
 
@@ -70,8 +81,7 @@ impl Plan<'_> {
         for (&index, found) in found {
             let tensor = &mut self.tensors[index];
             if found.loses_scales {
-                tensor.quant.iter_mut().for_each(|quant| quant.spec.scale = ScaleType::F32);
-                scales.push(index);
+                scales.extend(tensor.widen_scales().map(|scale| (index, scale)));
             }
             if let Some(dtype) = tensor.cast.filter(|dtype| !rows::keeps_bits(found.largest, *dtype)) {
                 (tensor.cast, tensor.skipped) = (None, Some(format!("too small for {dtype}")));
@@ -84,7 +94,7 @@ impl Plan<'_> {
         }
         let is_wider = !scales.is_empty() || !casts.is_empty();
         if is_wider {
-            self.remark(&scales, F32_SCALES);
+            self.remark_scales(&scales);
             self.remark(&casts, "not cast, as the weights are too small for the new type");
         } else {
             self.remark(&lost, "all weights became zero, as they are too small for the scheme");
@@ -101,11 +111,18 @@ impl Plan<'_> {
             self.tensors[*index].holds_scales(affines)
         };
         let found: Vec<usize> = decisions.iter().filter(|one| !fits_scale(one)).map(|(index, _)| *index).collect();
-        for &index in &found {
-            self.tensors[index].quant.iter_mut().for_each(|quant| quant.spec.scale = ScaleType::F32);
-        }
-        self.remark(&found, F32_SCALES);
+        let widened = found.iter().filter_map(|&index| Some((index, self.tensors[index].widen_scales()?)));
+        let widened: Vec<(usize, ScaleType)> = widened.collect();
+        self.remark_scales(&widened);
         !found.is_empty()
+    }
+
+    /// Adds remarks about tensors that got f32 scales instead of these.
+    fn remark_scales(&mut self, widened: &[(usize, ScaleType)]) {
+        for (scale, what) in F32_SCALES {
+            let of_it = widened.iter().filter(|(_, old)| *old == scale).map(|(index, _)| *index);
+            self.remark(&of_it.collect::<Vec<usize>>(), what);
+        }
     }
 
     /// Adds a remark about some tensors, if there are any.

@@ -16,7 +16,7 @@ use briquette_formats::onnx::Skeleton;
 use briquette_formats::output_format::FilePart;
 use briquette_formats::{OutputFormat, TensorInfo, WeightLayout, limits, quantization_config};
 use briquette_methods::prune::Score;
-use briquette_methods::quant::Activations;
+use briquette_methods::quant::{Activations, ScaleSearch};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -287,6 +287,11 @@ impl<'a> TensorPlan<'a> {
             BlockBytes::AtMost => most,
             BlockBytes::Exactly(n_bytes) => Coding { storage: Storage::Entropy { n_bytes }, ..most },
         })
+    }
+
+    /// Returns whether the scales follow from more than the weights, so that the source has to give them.
+    pub fn needs_given_scales(&self) -> bool {
+        self.quant.is_some_and(|quant| matches!(quant.spec.range, ScaleSearch::StepByFrequency(_)))
     }
 
     /// Returns the output axis in the manifest, which also determines the order of the hash.

@@ -13,7 +13,7 @@ pub use hqq::hqq;
 pub use minmax::minmax;
 pub use mse::mse;
 pub use percentile::percentile;
-pub use step::step;
+pub use step::{row_steps, step};
 pub use weighted::weighted;
 
 use briquette_core::{Affine, Grid};
@@ -42,6 +42,10 @@ pub enum ScaleSearch {
     /// The same step size everywhere, or a power-of-two multiple for large weights. `None` until a budget sets
     /// it.
     Step(Option<f32>),
+    /// For token embeddings: this step size times a factor for each row, which is small for frequent tokens.
+    ///
+    /// The factors come from a tokenizer and data, so that the scales are always given: see [`row_steps`].
+    StepByFrequency(f32),
 }
 
 impl ScaleSearch {
@@ -64,7 +68,12 @@ impl ScaleSearch {
 
     /// Returns whether the zeros of dropped weights leave the range unchanged.
     pub fn sees_through_zeros(self) -> bool {
-        matches!(self, Self::AbsMax | Self::MinMax | Self::Step(_))
+        matches!(self, Self::AbsMax | Self::MinMax) || self.is_step()
+    }
+
+    /// Returns whether the range is a step size.
+    pub fn is_step(self) -> bool {
+        matches!(self, Self::Step(_) | Self::StepByFrequency(_))
     }
 }
 
@@ -97,7 +106,7 @@ pub fn try_choose<E>(
 ) -> Result<Affine, E> {
     match range {
         ScaleSearch::AbsMax | ScaleSearch::Step(None) => Ok(absmax(group.values, grid)),
-        ScaleSearch::Step(Some(size)) => Ok(step(group.values, size, grid)),
+        ScaleSearch::Step(Some(size)) | ScaleSearch::StepByFrequency(size) => Ok(step(group.values, size, grid)),
         ScaleSearch::MinMax => Ok(minmax(group.values, grid)),
         ScaleSearch::Percentile(share) => Ok(percentile(group.values, share, grid)),
         ScaleSearch::Mse => mse(group.values, grid, check_stop),

@@ -69,8 +69,8 @@ impl std::fmt::Display for UnknownScheme {
         write!(
             f,
             "unknown scheme {:?}: expected int8, int8-dynamic, int8-dynamic-sym, or intB, intB-asym, intB-gN, \
-             intB-gN-asym with 2 to 8 bits B and a group size N (int4-g128), or step, stepS, stepS-tensor \
-             with a step size S from {:e} to {:e} (step0.01), optionally followed by -dynamic",
+             intB-gN-asym with 2 to 8 bits B and a group size N (int4-g128), or step, stepS, stepS-tensor, \
+             stepS-frequency with a step size S from {:e} to {:e} (step0.01), optionally followed by -dynamic",
             self.0,
             STEP_SIZES.start(),
             STEP_SIZES.end()
@@ -98,20 +98,27 @@ impl Scheme {
     /// The smallest step size whose power-of-two multiples are exact in f16.
     const LEAST_F16: f32 = 1.0 / 4096.0;
 
-    /// Parses the part of a `step` scheme after the word `step`: `[<size>][-tensor][-dynamic]`.
+    /// Parses the part of a `step` scheme after the word `step`: `[<size>][-tensor|-frequency][-dynamic]`.
     ///
     /// The codes are int8, with one step size for all rows, times a power of two for rows with large weights.
     /// Without a size, a budget chooses it. `-tensor` uses the step size unchanged in all rows.
+    /// `-frequency` multiplies it by a factor for each row, by the frequency of the token.
     fn of_step(rest: &str) -> Option<Self> {
         let (rest, activations) = match rest.strip_suffix("-dynamic") {
             Some(rest) => (rest, Activations::DynamicAsymmetric),
             None => (rest, Activations::Float),
         };
-        let (size, grouping) = match rest.strip_suffix("-tensor") {
+        let (rest, grouping) = match rest.strip_suffix("-tensor") {
             Some("") => return None,
             Some(size) => (size, Grouping::Tensor),
             None => (rest, Grouping::Row),
         };
+        if let Some(size) = rest.strip_suffix("-frequency") {
+            let size = size.parse().ok().filter(|size| STEP_SIZES.contains(size) && grouping == Grouping::Row)?;
+            let (range, scale) = (ScaleSearch::StepByFrequency(size), ScaleType::Log8);
+            return Some(Self { weights: QuantSpec { range, scale, ..Self::INT8.weights }, activations });
+        }
+        let size = rest;
         let size =
             if size.is_empty() { None } else { Some(size.parse().ok().filter(|size| STEP_SIZES.contains(size))?) };
         let scale = if size.is_none_or(|size: f32| (Self::LEAST_F16..1.0).contains(&size)) {
@@ -131,7 +138,7 @@ impl Scheme {
 
 /// Returns the name of the scheme with this step size, to four digits, followed by `suffix`.
 ///
-/// The suffix is `-tensor`, `-dynamic`, both or empty. A size outside [`STEP_SIZES`] becomes the nearest one
+/// The suffix is `-tensor` or `-frequency`, `-dynamic`, both or empty. A size outside [`STEP_SIZES`] becomes the nearest one
 /// inside, so that every name can be parsed.
 pub fn step_name(size: f64, suffix: &str) -> String {
     let size = size.clamp(f64::from(*STEP_SIZES.start()), f64::from(*STEP_SIZES.end()));
@@ -141,7 +148,11 @@ pub fn step_name(size: f64, suffix: &str) -> String {
 /// Multiplies the step size in the name of a scheme. `None` if the scheme has no step size.
 pub fn scaled_step(scheme: &str, factor: f64) -> Option<String> {
     let rest = scheme.strip_prefix("step")?;
-    let end = ["-tensor", "-dynamic"].into_iter().filter_map(|word| rest.find(word)).min().unwrap_or(rest.len());
+    let end = ["-tensor", "-frequency", "-dynamic"]
+        .into_iter()
+        .filter_map(|word| rest.find(word))
+        .min()
+        .unwrap_or(rest.len());
     let size: f64 = rest[..end].parse().ok()?;
     Some(step_name(size * factor, &rest[end..]))
 }
@@ -149,7 +160,7 @@ pub fn scaled_step(scheme: &str, factor: f64) -> Option<String> {
 impl std::str::FromStr for Scheme {
     type Err = UnknownScheme;
 
-    /// Parses `step[<size>][-tensor][-dynamic]`, `int8-dynamic`, `int8-dynamic-sym`, or
+    /// Parses `step[<size>][-tensor|-frequency][-dynamic]`, `int8-dynamic`, `int8-dynamic-sym`, or
     /// `int<bits>[-g<size>][-asym]`.
     ///
     /// Without a group size, there is one scale per channel.
@@ -200,6 +211,10 @@ mod tests {
         let tensor: Scheme = "step0.0125-tensor-dynamic".parse().unwrap();
         assert_eq!(tensor.weights, QuantSpec { grouping: Grouping::Tensor, ..step.weights });
         assert!(!tensor.weights.needs_whole());
+        let rows: Scheme = "step0.0125-frequency-dynamic".parse().unwrap();
+        let (range, scale) = (ScaleSearch::StepByFrequency(0.0125), ScaleType::Log8);
+        assert_eq!(rows, Scheme { weights: QuantSpec { range, scale, ..Scheme::INT8.weights }, ..step });
+        assert_eq!(scaled_step("step0.0125-frequency", 2.0).as_deref(), Some("step2.500e-2-frequency"));
         assert_eq!("step1e-5".parse::<Scheme>().unwrap().weights.scale, ScaleType::F32);
         assert!("step".parse::<Scheme>().unwrap().is_open() && !step.is_open());
         for bad in [
@@ -212,6 +227,9 @@ mod tests {
             "stepinf",
             "step0.1-asym",
             "step-tensor",
+            "step-frequency",
+            "step0.1-frequency-tensor",
+            "step0.1-tensor-frequency",
             "int",
             "int1",
             "int9",

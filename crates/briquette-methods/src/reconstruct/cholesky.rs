@@ -130,13 +130,18 @@ pub(crate) fn solve(lower: &[f64], n: usize, values: &[f64], m: usize) -> Vec<f6
         for (column, row) in columns.iter_mut().zip(values.chunks_exact(m)) {
             column[..n_rows].copy_from_slice(&row[first..first + n_rows]);
         }
-        forward(lower, n, &mut columns, 0);
-        backward(lower, n, &mut columns);
+        solve_columns(lower, n, &mut columns);
         for (i, row) in rows.chunks_mut(n).enumerate() {
             row.iter_mut().zip(&columns).for_each(|(value, column)| *value = column[i]);
         }
     });
     solved
+}
+
+/// Solves `L·Lᵀ·X = B` in place of `B`, `[n, COLUMNS]`.
+pub(crate) fn solve_columns(lower: &[f64], n: usize, values: &mut [[f64; COLUMNS]]) {
+    forward(lower, n, values, 0);
+    backward(lower, n, values);
 }
 
 /// Solves `L·X = B` in place of `B`, `[n, COLUMNS]`, whose rows before `first` are 0.

@@ -101,14 +101,20 @@ impl GraphNet {
         graph.blocks.iter().map(after).collect()
     }
 
-    /// Begins a run of a block, with its program.
-    fn block_run(&self, index: usize, state: BlockState, inputs: &RunInputs) -> (GraphRun<'_>, Arc<GraphProgram>) {
+    /// Begins a run of a block up to some values, with its program.
+    pub(super) fn block_run(
+        &self,
+        index: usize,
+        state: BlockState,
+        inputs: &RunInputs,
+        wanted: &[ValueId],
+    ) -> (GraphRun<'_>, Arc<GraphProgram>) {
         let (graph, cuts) = (self.graph(), &self.outline.cuts);
         let device = state.0.first().map_or_else(Device::default, AnyTensor::device);
         let mut given = inputs.values_for(graph, &graph.nodes[cuts.nodes(index)], &device);
         given.extend(cuts.state(index).iter().copied().zip(state.0));
         let names: Vec<ValueId> = given.iter().map(|(value, _)| *value).collect();
-        let program = self.outline.program(&names, cuts.state(index + 1));
+        let program = self.outline.program(&names, wanted);
         (self.begin(given, inputs.attention()), program)
     }
 
@@ -155,13 +161,13 @@ impl GraphNet {
 
     /// Returns the output of a block. Of the inputs, text is needed, and images are not.
     pub fn block(&self, index: usize, state: BlockState, inputs: &RunInputs) -> BlockState {
-        let (run, program) = self.block_run(index, state, inputs);
+        let (run, program) = self.block_run(index, state, inputs, self.outline.cuts.state(index + 1));
         BlockState(run.finish(&program))
     }
 
     /// Passes the layer inputs of a block to probes, without computing the output of its last layer.
     pub fn observe_block(&self, index: usize, state: BlockState, inputs: &RunInputs) {
-        let (run, program) = self.block_run(index, state, inputs);
+        let (run, program) = self.block_run(index, state, inputs, self.outline.cuts.state(index + 1));
         run.observe(&program);
     }
 

@@ -137,7 +137,7 @@ impl AnyTensor {
     ///
     /// # Panics
     /// If the number of elements differs, or the rank is not 1 to 6.
-    pub(crate) fn reshaped(self, shape: &[usize]) -> Self {
+    pub fn reshaped(self, shape: &[usize]) -> Self {
         with_tensor!(self, x => match *shape {
             [a] => x.reshape([a]).into(),
             [a, b] => x.reshape([a, b]).into(),

@@ -79,6 +79,20 @@ pub(crate) fn group_grams(patches: Tensor<3>, name: &str) -> Result<Vec<f32>> {
     read_f32(patches.clone().matmul(patches.swap_dims(1, 2)), name)
 }
 
+/// Returns `aᵀ·b` of samples `[samples, n]` and `[samples, m]`: `[n, m]`.
+///
+/// # Errors
+/// Io: the device fails; the error has this name.
+pub fn cross_product(a: &Tensor<2>, b: &Tensor<2>, name: &str) -> Result<Vec<f32>> {
+    let n = a.dims()[1];
+    let panel = |first: usize| {
+        let rows = a.clone().narrow(1, first, PANEL.min(n - first)).transpose();
+        read_f32(rows.matmul(b.clone()), name)
+    };
+    let panels: Vec<Vec<f32>> = (0..n).step_by(PANEL).map(panel).collect::<Result<_>>()?;
+    Ok(panels.concat())
+}
+
 /// Copies the upper triangle of an `[n, n]` matrix to the lower one.
 pub(crate) fn mirror(gram: &mut [f64], n: usize) {
     /// Both triangles are processed in squares that fit the cache.
@@ -96,6 +110,19 @@ pub(crate) fn mirror(gram: &mut [f64], n: usize) {
 mod tests {
     use super::*;
     use burn::tensor::{Device, TensorData};
+
+    #[test]
+    fn products_of_two_samples_are_sums_over_them() {
+        let (n, m) = (PANEL + 5, 3);
+        let values = |n: usize, seed: usize| (0..2 * n).map(|i| ((i * seed) % 13) as f32 - 6.0).collect::<Vec<f32>>();
+        let (a, b) = (values(n, 5), values(m, 7));
+        let tensor =
+            |values: &[f32], n| Tensor::<2>::from_data(TensorData::new(values.to_vec(), [2, n]), &Device::flex());
+        let found = cross_product(&tensor(&a, n), &tensor(&b, m), "layer").unwrap();
+        let expected: Vec<f32> =
+            (0..n * m).map(|at| (0..2).map(|s| a[s * n + at / m] * b[s * m + at % m]).sum()).collect();
+        assert_eq!(found, expected);
+    }
 
     #[test]
     fn mirrored_triangles_make_the_gram_matrix() {

@@ -51,6 +51,11 @@ impl Quantize {
         if scheme.is_open() {
             return Err(Error::config("scheme: step has no size; give one, as in \"step0.01\""));
         }
+        if matches!(scheme.weights.range, ScaleSearch::StepByFrequency(_)) {
+            let message =
+                "scheme: steps by frequency need the tokenizer of a file; use a plain step, as in \"step0.01\"";
+            return Err(Error::config(message));
+        }
         let (chosen, schedule) =
             (ChosenPaths::of(Patterns::new([glob])?), Schedule::constant(0..usize::MAX).every(FITTED_EVERY));
         Ok(Self { chosen, scheme, schedule, given: None, is_learned: false })

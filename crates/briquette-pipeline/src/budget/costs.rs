@@ -1,12 +1,13 @@
 //! The size and loss of tensors for each step size, and the allocation with the least loss.
 
+use crate::frequency;
 use crate::memory::limit_of_host;
 use crate::sensitivity::{self, OpenTensor};
 use briquette_core::{Error, Hash128, Result};
 use briquette_formats::Checkpoint;
-use briquette_methods::quant::{Activations, Candidate, allocate};
+use briquette_methods::quant::{Activations, Candidate, ScaleSearch, allocate};
 use briquette_recipe::plan::{siblings, topology_of};
-use briquette_recipe::{Budget, GivenScheme, Recipe, Target};
+use briquette_recipe::{Bounds, Budget, GivenScheme, Recipe, Target};
 use briquette_report::{AllocatedTensor, AllocationReport};
 use briquette_writer::context::{RunOptions, Workers};
 use briquette_writer::curve::Curve;
@@ -74,7 +75,13 @@ impl Costs {
         let checkpoint = crate::open::model(recipe)?;
         let plan = briquette_recipe::plan::plan(recipe, &checkpoint, &options.stop)?;
         let workers = workers_of_curves(recipe, &plan, &checkpoint, options)?;
-        let open = sensitivity::open_tensors(&plan, Some(budget), &checkpoint, &workers)?;
+        let is_open =
+            |tensor: &TensorPlan| tensor.quant.is_some_and(|quant| quant.spec.range == ScaleSearch::Step(None));
+        let rows = match budget.has_row_steps {
+            true => frequency::row_steps(recipe, &plan, &checkpoint, is_open)?,
+            false => BTreeMap::new(),
+        };
+        let open = sensitivity::open_tensors(&plan, Some(budget), &rows, &checkpoint, &workers)?;
         let suffix = |(tensor, _): &OpenTensor| match tensor.quant.map(|quant| quant.activations) {
             Some(Activations::DynamicAsymmetric) => "-dynamic",
             _ => "",
@@ -106,6 +113,19 @@ impl Costs {
             |(curve, loss): (&Curve, &f64)| loss * left.get(&curve.name).map_or(1.0, |left| left.max(LEAST_LEFT));
         let losses: Vec<f64> = self.curves.iter().zip(&self.losses).map(loss).collect();
         self.choices = choices(&self.curves, &losses, &self.suffixes);
+    }
+
+    /// Returns the largest loss within bounds, in the unit of the predicted losses, if that is known.
+    ///
+    /// This is the case for a single bound on the cosine of embeddings.
+    pub(super) fn largest_loss(&self, bounds: &Bounds) -> Option<f64> {
+        let is_single = bounds.max.is_empty() && bounds.min.len() == 1 && self.words[1] == "1 - cosine";
+        bounds.min.get("cosine").filter(|_| is_single).map(|least| 1.0 - least).filter(|most| *most > 0.0)
+    }
+
+    /// Returns the predicted loss of step sizes.
+    pub(super) fn loss(&self, steps: &Steps) -> f64 {
+        self.choices.iter().zip(&steps.places).map(|(choices, &place)| choices[place].loss).sum()
     }
 
     /// Returns a report of step sizes with their predicted bytes and losses.

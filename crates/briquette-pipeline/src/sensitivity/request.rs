@@ -11,6 +11,7 @@ use briquette_recipe::raw::{
 use briquette_recipe::{Recipe, Sensitivity};
 use briquette_report::{SensitivityReport, html, to_json};
 use briquette_writer::{RunOptions, Workers};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// A sensitivity measurement: the model, the method and the output.
@@ -63,7 +64,7 @@ fn found(request: &SensitivityRequest, options: &RunOptions) -> Result<Sensitivi
         check_output(path, &checkpoint, options.force)?;
     }
     let plan = briquette_recipe::plan::plan(&recipe, &checkpoint, &options.stop)?;
-    let open = open_tensors(&plan, None, &checkpoint, &Workers::new(options)?)?;
+    let open = open_tensors(&plan, None, &BTreeMap::new(), &checkpoint, &Workers::new(options)?)?;
     let found = |recipe: &Recipe| {
         let how = recipe.budget.as_ref().map_or(&Sensitivity::Relative, |budget| &budget.sensitivity);
         find(recipe, how, &open, &checkpoint, options)

@@ -1,8 +1,8 @@
 //! A checkpoint with the dequantized values of its tensors.
 
 use super::one::Solver;
+use super::rows::rows_of_decision;
 use super::source::SolvedSource;
-use super::update::rows_of_decision;
 use briquette_core::decision::fake_quantize;
 use briquette_core::{DType, Decision, Result, rows};
 use briquette_formats::{Checkpoint, InputFile, TensorInfo, TensorSource};

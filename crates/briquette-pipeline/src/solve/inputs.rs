@@ -65,21 +65,21 @@ mod without {
 
 #[cfg(feature = "model")]
 mod run {
+    use super::super::curvature;
     use super::super::fake_quantized::Simulated;
     use super::super::found::unit_at;
-    use super::super::job::layer_of;
+    use super::super::job::{layer_of, moving};
+    use super::super::layerwise::LayerwiseSolve;
     use super::super::one::Solver;
     use super::*;
     use crate::arch::arch_of;
     use crate::memory::limit_of_host;
     use crate::training::spec_of;
     use briquette_core::Error;
-    use briquette_core::memory::MemoryLimit;
     use briquette_eval::layerwise::{BlockPart, Room};
     use briquette_eval::samples::run_batches;
     use briquette_eval::{Gathering, LayerwiseRunner, Samples};
     use briquette_formats::presence;
-    use briquette_nn::Probe;
     use briquette_recipe::plan::settle_unseen;
     use briquette_writer::TensorPlan;
 
@@ -176,105 +176,36 @@ mod run {
             let samples = Samples { n: calibration.n_samples, seed: calibration.seed };
             let batches = run_batches(arch, &mut input, &data, &spec, samples)?;
             let layers = LayerwiseRunner::layers_of(job.checkpoint, arch)?;
-            settle_unseen(plan, |tensor| !layers.contains(layer_of(&tensor.info.name)));
-            let solver = Solver::new(job, plan)?;
+            let parts = LayerwiseRunner::parts(job.checkpoint, arch)?;
+            let is_entry = |tensor: &TensorPlan| parts.part_of(&tensor.info.name) == BlockPart::Entry;
+            let is_table = |tensor: &TensorPlan| tensor.needs_given_scales() && is_entry(tensor);
+            settle_unseen(plan, |tensor| !layers.contains(layer_of(&tensor.info.name)) && !is_table(tensor));
+            let mut solver = Solver::new(job, plan)?;
             let limit = limit_of_host(calibration.limit, job.options);
             let room = Room::within(limit, job.scratch);
-            let parts = LayerwiseRunner::parts(job.checkpoint, arch)?;
+            let tables: Vec<usize> = moving(plan).filter(|tensor| is_table(tensor)).map(TensorPlan::index).collect();
+            if !tables.is_empty() {
+                let unit = unit_at(&job.scratch.join("entry.safetensors"), || {
+                    let mut seen = curvature::of_tables(job, arch, &device, plan, &tables, (&data, &spec), room)?;
+                    solver.unit(plan, &tables, &mut seen, &BTreeMap::new())
+                })?;
+                found.take_in(plan, unit, &tables)?;
+                solver.learn(plan);
+            }
             let is_of_entry = |tensor: &TensorPlan| {
                 calibration.is_sequential
-                    && parts.part_of(&tensor.info.name) == BlockPart::Entry
-                    && !tensor.solve.moves()
+                    && is_entry(tensor)
+                    && (!tensor.solve.moves() || tables.contains(&tensor.index()))
             };
             let of_entry = plan.tensors.iter().filter(|tensor| tensor.is_changed() && is_of_entry(tensor));
             let n_more = of_entry.map(|tensor| solver.decision_bytes(tensor.index())).max().unwrap_or(0);
             limit.map_or(Ok(()), |limit| limit.check_before("compress the embeddings", n_more))?;
+            let begin = || LayerwiseRunner::begin(job.checkpoint, arch, &device, batches.clone(), room, job.checkpoint);
+            let original = calibration.is_corrected.then(begin).transpose()?;
             let entry = Simulated::of(job.checkpoint, plan, (&solver, &found.source), is_of_entry)?;
             let runner = LayerwiseRunner::begin(job.checkpoint, arch, &device, batches, room, &entry)?;
             drop(entry);
-            LayerwiseSolve { job, calibration, runner, plan, found, solver, limit }.run()
+            LayerwiseSolve { job, calibration, runner, original, plan, found, solver, limit }.run()
         })
-    }
-
-    /// The state of a layerwise compression.
-    struct LayerwiseSolve<'j, 'p, 's> {
-        job: &'j SolveJob<'j>,
-        calibration: &'j CalibrationRun,
-        runner: LayerwiseRunner<'j>,
-        plan: &'s mut Plan<'p>,
-        found: &'s mut Found<'j>,
-        solver: Solver<'j, 'p>,
-        limit: Option<MemoryLimit<'j>>,
-    }
-
-    impl LayerwiseSolve<'_, '_, '_> {
-        fn run(mut self) -> Result<()> {
-            let Self { job, .. } = self;
-            job.options.progress.begin("solve", 0);
-            let n_passes = 2 * self.runner.n_blocks() * self.runner.n_batches();
-            let mut n_done = 0;
-            let mut after = |_, _| {
-                n_done += 1;
-                job.options.progress.items(n_done, n_passes);
-                job.options.stop.check()
-            };
-            let probe = Probe::with_gram();
-            while let Some(block) = self.runner.next_block() {
-                let tensors = self.of_part(BlockPart::Block(block));
-                let path = job.scratch.join(format!("block-{block:04}.safetensors"));
-                let limit = self.limit;
-                let Self { runner, solver, plan, .. } = &mut self;
-                let n_more = solver.needed_bytes(&tensors);
-                let unit = unit_at(&path, || {
-                    let mut seen = runner.observe(job.checkpoint, &probe, &mut after)?;
-                    let what = || format!("update the weights of block {block}");
-                    limit.map_or(Ok(()), |limit| limit.check_before(&what(), n_more))?;
-                    solver.unit(plan, &tensors, &mut seen.layers)
-                })?;
-                self.limit.map_or(Ok(()), |limit| limit.check(&format!("compress block {block}")))?;
-                self.found.take_in(self.plan, unit, &tensors)?;
-                self.solver.learn(self.plan);
-                self.advance(block, &mut after)?;
-            }
-            self.head(&probe)
-        }
-
-        /// Advances the hidden states to the next block.
-        fn advance(&mut self, block: usize, after: &mut dyn FnMut(usize, usize) -> Result<()>) -> Result<()> {
-            if !self.calibration.is_sequential {
-                return self.runner.advance(self.job.checkpoint, after);
-            }
-            let Self { runner, plan, solver, found, .. } = self;
-            let current = Simulated::of(self.job.checkpoint, plan, (solver, &found.source), |tensor| {
-                runner.part_of(&tensor.info.name) == BlockPart::Block(block)
-            })?;
-            runner.advance(&current, after)
-        }
-
-        /// Compresses an untied head, whose inputs are the outputs of the last block.
-        fn head(&mut self, probe: &Probe) -> Result<()> {
-            let tensors = self.of_part(BlockPart::Exit);
-            if tensors.is_empty() {
-                return Ok(());
-            }
-            let Self { job, runner, solver, plan, .. } = self;
-            let unit = unit_at(&job.scratch.join("head.safetensors"), || {
-                let mut seen = runner.observe_head(job.checkpoint, probe)?;
-                solver.unit(plan, &tensors, &mut seen.layers)
-            })?;
-            self.found.take_in(self.plan, unit, &tensors)
-        }
-
-        /// Returns the tensors of a part whose input statistics are needed.
-        fn of_part(&self, part: BlockPart) -> Vec<usize> {
-            let layers = self.runner.layers();
-            let is_of_it = |tensor: &&TensorPlan| {
-                let is_needed = tensor.solve.moves() || briquette_recipe::plan::needs_inputs(tensor);
-                let is_shown = layers.contains(layer_of(&tensor.info.name));
-                let is_there = self.runner.part_of(&tensor.info.name) == part && tensor.tied_to().is_none();
-                is_there && (is_needed || tensor.is_changed() && is_shown)
-            };
-            self.plan.tensors.iter().filter(is_of_it).map(TensorPlan::index).collect()
-        }
     }
 }

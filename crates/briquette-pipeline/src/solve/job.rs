@@ -1,10 +1,11 @@
 //! The inputs of error compensation.
 
+use crate::frequency::ScaledSource;
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::Checkpoint;
 use briquette_recipe::Recipe;
 use briquette_writer::context::{RunOptions, Workers};
-use briquette_writer::{Stop, TensorPlan};
+use briquette_writer::{Plan, Stop, TensorPlan};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -13,10 +14,20 @@ use std::path::Path;
 pub(crate) struct SolveJob<'a> {
     pub(crate) recipe: &'a Recipe,
     pub(crate) checkpoint: &'a Checkpoint,
+    /// The checkpoint with the scales that do not follow from weights alone.
+    pub(crate) scaled: &'a ScaledSource<'a>,
     /// The directory of finished blocks.
     pub(crate) scratch: &'a Path,
     pub(crate) workers: &'a Workers,
     pub(crate) options: &'a RunOptions,
+}
+
+/// The name of the file with the curvature in the rows of embeddings. It does not depend on step sizes.
+pub(crate) const CURVATURE: &str = "curvature.safetensors";
+
+/// Returns the tensors whose weights are updated.
+pub(super) fn moving<'p, 'a>(plan: &'p Plan<'a>) -> impl Iterator<Item = &'p TensorPlan<'a>> {
+    plan.tensors.iter().filter(|tensor| tensor.solve.moves() && tensor.tied_to().is_none())
 }
 
 /// Returns the name of the layer of a weight tensor.

@@ -3,13 +3,15 @@
 use super::errors::OutputErrors;
 use super::groups::GroupInputs;
 use super::job::{SolveJob, check_stop, layer_of, stats_of};
+use super::rows::{can_store, check_finite, is_finite, rows_of_decision, rows_of_mask, zeros_of};
 use super::unit::{SolvedUnit, UpdatedTensor};
-use super::update::{DAMPING, KnownFactor, pruned, rounded, rows_of_decision, rows_of_mask};
-use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, decision::fake_quantize, rows};
-use briquette_formats::{Checkpoint, TensorSource};
+use super::update::{DAMPING, KnownFactor, pruned, rounded};
+use crate::frequency::ScaledSource;
+use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, decision::fake_quantize};
+use briquette_formats::TensorSource;
 use briquette_methods::prune::{Reconstruction, SparsityPattern};
 use briquette_methods::quant::{Fitter, MaskedRows, Rounding, RowInputs};
-use briquette_methods::reconstruct::{FactorOutcome, Fallback};
+use briquette_methods::reconstruct::{CrossInputs, FactorOutcome, Fallback, correct};
 use briquette_report::SolvedLayer;
 use briquette_writer::context::Workers;
 use briquette_writer::piece::{PieceReader, pieces_of};
@@ -18,19 +20,25 @@ use briquette_writer::{self as flow, Cut, Plan, Stop, TensorPlan};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The number of weights that are converted at a time.
-const CHECKED: usize = 1 << 16;
-
 /// With fewer input vectors than this, a layer's statistics are unreliable.
 const FEW: u64 = 512;
 
 /// Compresses tensors one by one.
 pub(super) struct Solver<'j, 'p> {
-    checkpoint: &'j Checkpoint,
+    source: &'j ScaledSource<'j>,
     workers: &'j Workers,
     /// The plan without weight updates: masks by score, and everything for the other tensors.
     plain: Plan<'p>,
     surveys: Vec<Survey>,
+}
+
+/// Rows of a tensor, from row `first` on.
+#[derive(Clone, Copy)]
+struct SomeRows<'a> {
+    original: &'a [f32],
+    first: usize,
+    /// The mask of weights that stay, if it is given.
+    given: Option<&'a Mask>,
 }
 
 impl<'j, 'p> Solver<'j, 'p> {
@@ -45,8 +53,8 @@ impl<'j, 'p> Solver<'j, 'p> {
                 _ => (tensor.prune, tensor.quant, tensor.cast) = (None, None, None),
             }
         }
-        let surveys = survey(&mut plain, job.checkpoint, job.workers)?;
-        Ok(Self { checkpoint: job.checkpoint, workers: job.workers, plain, surveys })
+        let surveys = survey(&mut plain, job.scaled, job.workers)?;
+        Ok(Self { source: job.scaled, workers: job.workers, plain, surveys })
     }
 
     /// Copies input statistics from the plan, for scores and ranges that use them.
@@ -60,7 +68,7 @@ impl<'j, 'p> Solver<'j, 'p> {
     #[cfg(feature = "model")]
     pub(super) fn decision_bytes(&self, index: usize) -> u64 {
         let (tensor, rows) = (&self.plain.tensors[index], self.plain.tensors[index].rows());
-        let pieces = pieces_of(tensor, self.checkpoint.reads_ranges(index));
+        let pieces = pieces_of(tensor, self.source.reads_ranges(index));
         let n_rows = pieces.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
         let per_row = tensor.quant.and_then(|quant| quant.spec.grouping.per_row(rows.n_cols)).unwrap_or(0);
         let of_decision = rows.n_rows * (size_of::<briquette_core::Affine>() * per_row + Mask::row_bytes(rows.n_cols));
@@ -82,12 +90,14 @@ impl<'j, 'p> Solver<'j, 'p> {
     /// Updates the tensors that request error compensation, and stores the input statistics of all these
     /// tensors.
     ///
-    /// Statistics are removed from `layers` after use. The largest are used last, when no others are in memory.
+    /// Statistics are removed from `layers` after use. The largest are used last, when no others are in memory. Layers
+    /// in `crosses` are first corrected for the errors before them.
     pub(super) fn unit(
         &mut self,
         plan: &Plan,
         tensors: &[usize],
         layers: &mut BTreeMap<String, InputStats>,
+        crosses: &BTreeMap<String, CrossInputs>,
     ) -> Result<SolvedUnit> {
         let (mut unit, mut factors) = (SolvedUnit::default(), Vec::<KnownFactor>::new());
         for index in narrow_first(plan, tensors, layers) {
@@ -98,7 +108,8 @@ impl<'j, 'p> Solver<'j, 'p> {
             self.plain.inputs.insert(index, view);
             if tensor.solve.moves() {
                 factors.retain(|known| stats.gram.as_ref().is_some_and(|gram| Arc::ptr_eq(&known.gram, gram)));
-                let solved = self.workers.install(|| self.tensor(tensor, stats, &mut factors))?;
+                let cross = crosses.get(layer_of(name)).copied();
+                let solved = self.workers.install(|| self.tensor(tensor, stats, cross, &mut factors))?;
                 unit.add_updated(name, tensor.rows().n_cols, solved)?;
             }
             layers.remove(layer_of(name));
@@ -113,25 +124,34 @@ impl<'j, 'p> Solver<'j, 'p> {
 
     /// Returns all weights of a tensor row-major.
     pub(super) fn weights(&self, index: usize) -> Result<Vec<f32>> {
-        rows_of(&self.plain.tensors[index], self.checkpoint, self.workers.stop())
+        rows_of(&self.plain.tensors[index], self.source, self.workers.stop())
     }
 
     /// Returns the decision about a tensor without weight updates.
     pub(super) fn decision(&self, index: usize) -> Result<Decision> {
         let (tensor, stop) = (&self.plain.tensors[index], self.workers.stop());
         match tensor.prune.is_some() || tensor.quant.is_some() {
-            true => flow::decide(&self.plain, index, &self.surveys[index], self.checkpoint, stop),
+            true => flow::decide(&self.plain, index, &self.surveys[index], self.source, stop),
             false => Ok(Decision::default()),
         }
     }
 
     /// Updates the weights of a tensor, some rows at a time if rows are independent.
-    fn tensor(&self, tensor: &TensorPlan, stats: &InputStats, factors: &mut Vec<KnownFactor>) -> Result<UpdatedTensor> {
+    fn tensor(
+        &self,
+        tensor: &TensorPlan,
+        stats: &InputStats,
+        cross: Option<CrossInputs>,
+        factors: &mut Vec<KnownFactor>,
+    ) -> Result<UpdatedTensor> {
         let (n_rows, n_cols) = (tensor.rows().n_rows, tensor.rows().n_cols);
-        let (original, plain) = self.plain(tensor.index())?;
+        let (mut original, plain) = self.plain(tensor.index())?;
         check_finite(tensor, &original)?;
         let zeros = zeros_of(&original, n_cols);
         let given = plain.mask.as_ref().or(zeros.as_ref());
+        if let Some(cross) = cross {
+            correct(&mut original, n_cols, cross, &check_stop(self.workers.stop()))?;
+        }
         let (mut solved, mut outcome, mut errors) =
             (UpdatedTensor::default(), None, OutputErrors::new(stats, [n_rows, n_cols]));
         let mut is_lost = false;
@@ -141,10 +161,11 @@ impl<'j, 'p> Solver<'j, 'p> {
             let rows = start..(start + step).min(n_rows);
             let given = given.map(|given| rows_of_mask(given, &rows));
             let own = &original[rows.start * n_cols..rows.end * n_cols];
-            let mut updated = self.rows(tensor, own, given.as_ref(), stats, (factors, &mut outcome))?;
+            let part = SomeRows { original: own, first: start, given: given.as_ref() };
+            let mut updated = self.rows(tensor, part, stats, (factors, &mut outcome))?;
             if !updated.as_ref().is_some_and(|(values, _)| can_store(tensor, values)) {
                 is_lost = true;
-                updated = self.rows(tensor, own, given.as_ref(), &unseen(stats), (&mut Vec::new(), &mut outcome))?;
+                updated = self.rows(tensor, part, &unseen(stats), (&mut Vec::new(), &mut outcome))?;
             }
             let updated = updated.ok_or_else(|| {
                 let message = "its weights are too large to be rounded within f32; exclude the tensor from the stage";
@@ -173,8 +194,7 @@ impl<'j, 'p> Solver<'j, 'p> {
     fn rows(
         &self,
         tensor: &TensorPlan,
-        original: &[f32],
-        given: Option<&Mask>,
+        SomeRows { original, first, given }: SomeRows,
         stats: &InputStats,
         (factors, outcome): (&mut Vec<KnownFactor>, &mut Option<FactorOutcome>),
     ) -> Result<Option<(Vec<f32>, Decision)>> {
@@ -196,7 +216,13 @@ impl<'j, 'p> Solver<'j, 'p> {
         }
         let decision = Decision { quant: None, mask };
         let kept = fake_quantize(&values, n_rows, n_cols, &decision);
-        let quant = grids_of(tensor, &kept, decision.mask.as_ref(), stats, &check_stop)?;
+        let scales = self.source.scales(tensor.index(), first..first + n_rows);
+        let quant = match tensor.quant.zip(scales) {
+            Some((quant, scales)) => {
+                Some(QuantParams::new(quant.spec.grid, quant.spec.grouping, n_cols, scales.to_vec()))
+            }
+            None => grids_of(tensor, &kept, decision.mask.as_ref(), stats, &check_stop)?,
+        };
         let decision = Decision { quant, ..decision };
         match (&decision.quant, tensor.solve.rounding) {
             (Some(_), Rounding::Gptq) => {
@@ -206,26 +232,6 @@ impl<'j, 'p> Solver<'j, 'p> {
         }
         Ok(is_finite(&values).then_some((values, decision)))
     }
-}
-
-fn is_finite(values: &[f32]) -> bool {
-    values.iter().all(|value| value.is_finite())
-}
-
-/// Returns whether updated weights are finite in their storage type.
-fn can_store(tensor: &TensorPlan, values: &[f32]) -> bool {
-    let dtype = tensor.stored_dtype();
-    if tensor.quant.is_some() || !dtype.is_weight() {
-        return true;
-    }
-    let (mut bytes, mut stored) = (Vec::new(), Vec::new());
-    values.chunks(CHECKED).all(|values| {
-        bytes.resize(values.len() * dtype.n_bits() / 8, 0);
-        stored.resize(values.len(), 0.0);
-        rows::from_f32(values, dtype, &mut bytes);
-        rows::to_f32(&bytes, dtype, &mut stored);
-        is_finite(&stored)
-    })
 }
 
 /// Returns statistics as if no input was observed, so that weights are dropped by magnitude and rounded to
@@ -273,20 +279,6 @@ pub(crate) fn rows_of(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Sto
         })?;
     }
     Ok(values)
-}
-
-fn check_finite(tensor: &TensorPlan, values: &[f32]) -> Result<()> {
-    let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
-    let (row, col) = (at / tensor.rows().n_cols, at % tensor.rows().n_cols);
-    let message = format!("found {} at row {row}, column {col}; fix the checkpoint, or exclude the tensor", values[at]);
-    Err(Error::refused(message).at(tensor.culprit()))
-}
-
-/// Returns the mask of a tensor that was pruned before: more than one weight in 64 is 0. These weights stay 0.
-fn zeros_of(values: &[f32], n_cols: usize) -> Option<Mask> {
-    let n_zeros = values.iter().filter(|value| **value == 0.0).count();
-    let mask = || Mask::from_fn(values.len() / n_cols, n_cols, |row, col| values[row * n_cols + col] != 0.0);
-    (n_zeros * 64 > values.len()).then(mask)
 }
 
 /// Returns the grids of a tensor's kept weights.

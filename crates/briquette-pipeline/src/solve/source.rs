@@ -1,6 +1,7 @@
 //! A checkpoint with the updated weights, masks and scales of some tensors.
 
 use super::unit;
+use crate::frequency::ScaledSource;
 use briquette_core::{Affine, Grouping, Mask, Result, Rows};
 use briquette_formats::{Checkpoint, InputFile, TensorInfo, TensorSource};
 use briquette_writer::TensorPlan;
@@ -9,7 +10,7 @@ use std::ops::Range;
 
 /// A checkpoint, and files with the results for some of its tensors.
 pub(crate) struct SolvedSource<'a> {
-    checkpoint: &'a Checkpoint,
+    source: &'a ScaledSource<'a>,
     units: Vec<Checkpoint>,
     tensors: BTreeMap<usize, SolvedTensor>,
 }
@@ -29,8 +30,8 @@ enum UpdatedWeights {
 }
 
 impl<'a> SolvedSource<'a> {
-    pub(super) fn new(checkpoint: &'a Checkpoint) -> Self {
-        Self { checkpoint, units: Vec::new(), tensors: BTreeMap::new() }
+    pub(super) fn new(source: &'a ScaledSource<'a>) -> Self {
+        Self { source, units: Vec::new(), tensors: BTreeMap::new() }
     }
 
     /// Adds the parts of these tensors in a file.
@@ -82,26 +83,26 @@ impl<'a> SolvedSource<'a> {
 
 impl TensorSource for SolvedSource<'_> {
     fn tensors(&self) -> &[TensorInfo] {
-        self.checkpoint.tensors()
+        self.source.tensors()
     }
 
     fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()> {
-        self.checkpoint.read(index, start, out)
+        self.source.read(index, start, out)
     }
 
     fn reads_ranges(&self, index: usize) -> bool {
-        self.checkpoint.reads_ranges(index)
+        self.source.reads_ranges(index)
     }
 
     fn affines(&self, index: usize, rows: Range<usize>) -> Result<Vec<Affine>> {
         match self.tensors.get(&index) {
             Some(tensor) => Ok(Self::scales(tensor, rows).to_vec()),
-            None => self.checkpoint.affines(index, rows),
+            None => self.source.affines(index, rows),
         }
     }
 
     fn keep(&self, index: usize, rows: Range<usize>) -> Result<Vec<u8>> {
-        let Some(tensor) = self.tensors.get(&index) else { return self.checkpoint.keep(index, rows) };
+        let Some(tensor) = self.tensors.get(&index) else { return self.source.keep(index, rows) };
         let Some(place) = tensor.keep else { return Ok(Vec::new()) };
         let row_bytes = Mask::row_bytes(tensor.rows.n_cols);
         let mut bits = vec![0; rows.len() * row_bytes];
@@ -131,6 +132,6 @@ impl TensorSource for SolvedSource<'_> {
     }
 
     fn files(&self) -> Vec<&InputFile> {
-        self.checkpoint.files()
+        self.source.files()
     }
 }

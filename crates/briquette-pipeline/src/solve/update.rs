@@ -1,11 +1,11 @@
 //! Pruning and rounding with weight updates, by channel group.
 
 use super::groups::{GroupInputs, joined, pattern_of};
-use briquette_core::{Decision, Error, Grouping, InputStats, Mask, QuantParams, Result};
+use super::rows::{rows_of_decision, rows_of_mask};
+use briquette_core::{Decision, Error, InputStats, Mask, Result};
 use briquette_methods::prune::{Reconstruction, SparsityPattern};
 use briquette_methods::reconstruct::{ColumnOrder, FactorOutcome, FactorSpec, InverseFactor, admm, gptq, sparsegpt};
 use briquette_writer::{Cut, TensorPlan};
-use std::ops::Range;
 use std::sync::Arc;
 
 /// The initial damping of a Hessian, relative to its mean diagonal.
@@ -68,24 +68,6 @@ pub(super) fn rounded(
         outcomes.push(factor.outcome());
     }
     Ok(joined(&outcomes))
-}
-
-pub(super) fn rows_of_mask(mask: &Mask, rows: &Range<usize>) -> Mask {
-    let (_, n_cols) = mask.dim();
-    let row_bytes = Mask::row_bytes(n_cols);
-    Mask::from_bits(rows.len(), n_cols, mask.as_bits()[rows.start * row_bytes..rows.end * row_bytes].to_vec())
-}
-
-/// Returns the part of a decision for some rows of `n_cols`.
-pub(super) fn rows_of_decision(decision: &Decision, rows: &Range<usize>, n_cols: usize) -> Decision {
-    let part = |quant: &QuantParams| {
-        // A single scale belongs to every row.
-        let last = if quant.grouping == Grouping::Tensor { rows.start + 1 } else { rows.end };
-        let affines = (rows.start..last).flat_map(|row| quant.row(row).to_vec()).collect();
-        QuantParams::new(quant.grid, quant.grouping, n_cols, affines)
-    };
-    let mask = decision.mask.as_ref().map(|mask| rows_of_mask(mask, rows));
-    Decision { mask, quant: decision.quant.as_ref().map(part) }
 }
 
 /// Returns the factor of the Hessian of these inputs, computed once for consecutive layers with the same

@@ -26,6 +26,8 @@ pub struct Budget {
     pub sensitivity: Sensitivity,
     /// Whether a tensor may get a step size.
     pub has_steps: bool,
+    /// Whether the steps of token embeddings follow the frequency of tokens. A training cannot use such steps.
+    pub has_row_steps: bool,
     /// Schemes that a tensor may get, dense or pruned.
     pub schemes: Vec<SchemeChoice>,
 }
@@ -183,7 +185,8 @@ impl Budget {
                 false => Ok(None),
             };
         };
-        if parts.iter().any(RecipePart::learns_steps) {
+        let learns_steps = parts.iter().any(RecipePart::learns_steps);
+        if learns_steps {
             check_learned(parts, keys)?;
         }
         if !stages.iter().any(is_open) {
@@ -200,7 +203,7 @@ impl Budget {
         let has_data = raw.calibration.as_ref().is_some_and(|keys| keys.data.is_some());
         let sensitivity = Sensitivity::from_raw(keys, has_data)?;
         let target = Target::from_raw(keys, raw)?;
-        Ok(Some(Self { target, sensitivity, has_steps, schemes }))
+        Ok(Some(Self { target, sensitivity, has_steps, has_row_steps: has_steps && !learns_steps, schemes }))
     }
 }
 

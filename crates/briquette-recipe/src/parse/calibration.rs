@@ -22,6 +22,8 @@ pub struct CalibrationRun {
     pub has_gram: bool,
     /// Whether each block gets the outputs of the compressed blocks before it.
     pub is_sequential: bool,
+    /// Whether weights are corrected for the errors of the layers before them.
+    pub is_corrected: bool,
     /// Memory limit in bytes.
     pub limit: Option<u64>,
     /// Whether only one block's weights are in memory at a time. Models with blocks always run this way.
@@ -52,13 +54,20 @@ impl CalibrationRun {
         let max_length = keys.max_length;
         let data = RawData { eval: Some(path), max_length, size, crop, tile, normalize, strict, ..RawData::default() };
         let memory: RawMemory = raw.memory.clone().unwrap_or_default();
+        let moves = raw.stage.iter().any(|stage| moves(&stage.keys));
+        let is_sequential = keys.sequential.unwrap_or(moves);
+        if keys.correct == Some(true) && !(moves && is_sequential) {
+            let message = "needs a method that updates weights (sparsegpt, admm, round gptq), and sequential calibration; remove it";
+            return Err(Error::config(format!("calibration.correct: {message}")));
+        }
         Ok(Some(Self {
             data,
             arch: raw.model.arch.clone(),
             n_samples: keys.samples.unwrap_or(N_SAMPLES),
             seed: keys.seed.unwrap_or(0),
             has_gram: keys.gram,
-            is_sequential: keys.sequential.unwrap_or_else(|| raw.stage.iter().any(|stage| moves(&stage.keys))),
+            is_sequential,
+            is_corrected: keys.correct == Some(true),
             limit: memory.limit_bytes()?,
             is_offloaded: memory.offload,
         }))
@@ -78,6 +87,7 @@ fn without_data(keys: &RawCalibration) -> Result<()> {
         ("seed", keys.seed.is_some()),
         ("gram", keys.gram),
         ("sequential", keys.sequential.is_some()),
+        ("correct", keys.correct.is_some()),
     ];
     match of_a_run.iter().find(|(_, is_there)| *is_there) {
         Some((key, _)) => {
@@ -119,7 +129,9 @@ mod tests {
         assert_eq!((found.n_samples, found.seed, found.is_sequential, found.has_gram), (64, 3, true, false));
         assert_eq!((found.data.max_length, found.data.eval.as_deref()), (Some(512), Some("d/t".as_ref())));
         assert!(!asked(WANDA, "").is_sequential && asked(WANDA, "sequential = true\n").is_sequential);
-        assert!(!asked(GPTQ, "sequential = false\n").is_sequential);
+        let apart = asked(GPTQ, "sequential = false\n");
+        assert!(!apart.is_sequential && !found.is_corrected);
+        assert!(asked(GPTQ, "correct = true\n").is_corrected && !asked(WANDA, "correct = false\n").is_corrected);
     }
 
     #[test]
@@ -144,6 +156,11 @@ mod tests {
             (
                 format!("[calibration]\nstatistics = \"s\"\nsamples = 3\n{GPTQ}"),
                 "calibration.samples: has no effect with",
+            ),
+            (format!("[calibration]\ndata = \"t\"\ncorrect = true\n{WANDA}"), "calibration.correct: needs a method"),
+            (
+                format!("[calibration]\ndata = \"t\"\nsequential = false\ncorrect = true\n{GPTQ}"),
+                "calibration.correct: needs a method",
             ),
             (format!("[calibration]\ndata = \"t\"\nsamples = 0\n{GPTQ}"), "calibration.samples: found 0"),
         ];

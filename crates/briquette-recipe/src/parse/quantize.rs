@@ -136,7 +136,7 @@ impl QuantizeStage {
                     .ok_or_else(|| Error::config("overrides.scheme: missing; set a scheme such as \"int8\""))?;
                 let mut scheme = parse_scheme("overrides.scheme", name)?;
                 // The scale type of a step size follows from its value.
-                if let Some(scale) = scale_of(raw)?.filter(|_| !matches!(scheme.weights.range, ScaleSearch::Step(_))) {
+                if let Some(scale) = scale_of(raw)?.filter(|_| !scheme.weights.range.is_step()) {
                     scheme.weights.scale = scale;
                 }
                 Ok(scheme)

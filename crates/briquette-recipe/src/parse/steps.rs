@@ -8,7 +8,7 @@ use crate::parse::raw::{RawOverride, RawQuantize, RawStage, StageKeys};
 use crate::parse::recipe::Recipe;
 use crate::parse::stage::{ModelStage, RecipePart, Stage};
 use briquette_core::{Error, Result, Role};
-use briquette_methods::quant::{Rounding, ScaleSearch, Scheme};
+use briquette_methods::quant::{Rounding, Scheme};
 use std::collections::BTreeSet;
 
 /// The roles that a budget may prune: the same as those that it may quantize.
@@ -46,7 +46,7 @@ impl Recipe {
             stage.overrides.iter_mut().for_each(|(_, scheme)| close(scheme));
             for given in &running {
                 let mut scheme = scheme_of(given)?;
-                if !matches!(scheme.weights.range, ScaleSearch::Step(_)) {
+                if !scheme.weights.range.is_step() {
                     (scheme.weights.scale, scale) = (of_stage, Some(of_stage));
                 }
                 stage.found.insert(given.name.clone(), scheme);

@@ -170,7 +170,8 @@ fn quantize(
             None => fitted,
         };
         tensor.quant = Some(Quant { spec: scheme.weights, activations: scheme.activations, is_given: false });
-        if matches!(tensor.role, Role::Linear | Role::Conv) {
+        // The curvature in the rows of a token embedding takes the place of layer inputs.
+        if matches!(tensor.role, Role::Linear | Role::Conv) || tensor.needs_given_scales() {
             tensor.solve.rounding = stage.rounding;
         }
         tensor.share(&mut shared);

@@ -123,6 +123,10 @@ impl Decider {
         let scales = match given.first() {
             Some(&affine) if is_single => Scales::Single(affine),
             Some(_) => Scales::Given(piece.first_row, given),
+            None if subject.tensor.needs_given_scales() => {
+                let message = "steps by frequency need the tokenizer of a model's directory; use a plain step";
+                return Err(Error::config(message).at(subject.tensor.culprit()));
+            }
             None if is_single => Scales::Single(self.single_scale(subject, &masker, piece, stop)?),
             None => Scales::Fitted,
         };

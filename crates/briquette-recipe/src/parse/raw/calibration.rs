@@ -30,4 +30,8 @@ pub struct RawCalibration {
     /// weights).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequential: Option<bool>,
+    /// Correct the weights of each layer for the errors of all layers before it (false). Needs `sequential` and a
+    /// method that updates weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub correct: Option<bool>,
 }
