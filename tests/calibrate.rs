@@ -60,7 +60,7 @@ fn an_update_that_is_not_finite_is_dropped_and_reported_by_every_method() {
     {
         let report = sandbox.json(&format!("compress digits -o out {what} --statistics huge --force"));
         let said = report["remarks"].to_string();
-        assert!(said.contains("fc1") && said.contains("because its updated weights are not finite"), "{what}: {said}");
+        assert!(said.contains("fc1") && said.contains("because the updated weights are not finite"), "{what}: {said}");
         for tensor in tensors_of(&sandbox.path("out")).values().filter(|tensor| tensor.dtype == DType::F32) {
             assert!(tensor.floats().iter().all(|value| value.is_finite()), "{what}: {}", tensor.name);
         }

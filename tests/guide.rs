@@ -1,5 +1,6 @@
 //! The guide and the README: commands run, and flags, links and quoted messages exist.
 
+mod benchmarks;
 mod blocks;
 mod flags;
 mod links;

@@ -71,3 +71,18 @@ fn weights_take_the_predicted_memory_within_one_percent() {
         check("out", "");
     }
 }
+
+#[test]
+#[cfg(feature = "model")]
+fn gradients_beyond_the_memory_limit_are_refused_before_they_are_computed() {
+    let Some(sandbox) = minilm() else { return };
+    sandbox.write("lines.txt", "The cat sat on the mat.\nRates were left as they are.\n");
+    for limit in [64, 96, 150, 190] {
+        let line = "compress minilm -o out --bytes 12.4MB --data lines.txt --threads 2 --quiet --trace trace.json";
+        let outcome = sandbox.run(&format!("{line} --memory-limit {limit}MB"));
+        outcome.assert_fails(6, &["memory.limit: cannot ", "expected at most", "raise the limit"]);
+        let trace = serde_json::from_slice(&std::fs::read(sandbox.path("trace.json")).unwrap()).unwrap();
+        let peak = crate::memory_limit::peak_of(&trace);
+        assert!(peak <= limit * 1_000_000, "{peak} bytes within {limit} MB: {}", outcome.stderr);
+    }
+}

@@ -274,6 +274,14 @@ impl<'a> LayerwiseRunner<'a> {
         self.limit.map_or(Ok(()), |limit| limit.check(&what()))
     }
 
+    /// Refuses gradients whose largest part would exceed the memory limit.
+    fn check_gradients(&self) -> Result<()> {
+        let is_on_host = briquette_models::device_name(&self.device) == "cpu";
+        let Some(limit) = self.limit.filter(|limit| limit.is_of_host() == is_on_host) else { return Ok(()) };
+        let what = format!("compute gradients of the largest part of {}", self.checkpoint.path().display());
+        limit.check_before(&what, self.parts.largest_gradient_bytes(self.checkpoint))
+    }
+
     /// Returns the network with the weights of one part.
     fn network(&self, weights: &dyn TensorSource, part: BlockPart) -> Result<(GraphNet, NameMap)> {
         self.network_on(weights, part, &self.device)

@@ -160,7 +160,7 @@ impl Making<'_> {
             };
             let line = match is_trial {
                 true => format!(
-                    "{found} bytes in the first attempt; trying step sizes for the errors that remain after weight updates"
+                    "{found} bytes in the first attempt; trying again with the errors that remain after weight updates"
                 ),
                 false => format!("{found} bytes with these step sizes, budget {most}; trying again"),
             };

@@ -128,6 +128,8 @@ fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Resul
         return Ok(Err(Miss { n_bytes, left: left.collect() }));
     }
     let evaluation = evaluated(recipe, origin, draft, options, &mut timing)?;
+    // Remarks name the tensors whose types the plan did not foresee.
+    let prediction = if written.is_wider { plan.predict()? } else { prediction };
     let evidence = Evidence {
         recipe,
         origin,

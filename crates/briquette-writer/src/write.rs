@@ -51,6 +51,8 @@ pub struct Written {
     pub n_zeros: Vec<u64>,
     /// The tensors of [`WriteJob::kept`] in the files, for reading.
     pub kept: StoredDir,
+    /// Whether tensors got wider types than planned, so that the files are larger than predicted.
+    pub is_wider: bool,
 }
 
 /// Writes a model into a draft, reads it back, and compares it with its hashes.
@@ -68,10 +70,12 @@ pub fn write(work: WriteJob) -> Result<Written> {
     let WriteJob { plan, source, draft, recipe, producer, workers, small_files, kept, is_over } = work;
     let surveys = survey(plan, source, workers)?;
     is_over("survey");
+    let mut is_wider = false;
     let Encoding { mut layout, files, outcomes } = loop {
         if let Some(done) = encode_files(plan, &surveys, source, draft, workers)? {
             break done;
         }
+        is_wider = true;
     };
     drop(surveys);
     is_over("encode");
@@ -90,7 +94,7 @@ pub fn write(work: WriteJob) -> Result<Written> {
     let mut n_zeros = vec![0; plan.tensors.len()];
     order.iter().zip(by_name).for_each(|(index, n)| n_zeros[*index as usize] = n);
     is_over("verify");
-    Ok(Written { layout, stats, outputs, n_zeros, kept })
+    Ok(Written { layout, stats, outputs, n_zeros, kept, is_wider })
 }
 
 /// Encodes every tensor of a plan without writing. The plan gets wider types where [`write()`] would choose

@@ -37,6 +37,7 @@ pub(crate) trait Backwards {
 /// Gradients are computed on the run's device.
 ///
 /// # Errors
+/// - Refused: the gradients of one part exceed the memory limit.
 /// - See [`LayerwiseRunner::advance`].
 /// - The first error of `how`.
 pub(crate) fn backward(
@@ -46,6 +47,7 @@ pub(crate) fn backward(
     how: &mut dyn Backwards,
     progress: ItemProgress,
 ) -> Result<()> {
+    runner.check_gradients()?;
     let (n_blocks, n_batches) = (runner.n_blocks(), runner.n_batches());
     let room = Room { max_bytes: room.max_bytes.map(|bytes| bytes / (n_blocks as u64 + 2)), ..room };
     let (mut before, mut n_done) = (Vec::with_capacity(n_blocks), 0);

@@ -77,6 +77,14 @@ impl NetworkParts {
         parts.map(|part| self.bytes_of(checkpoint, part)).max().unwrap_or(0)
     }
 
+    /// Returns a lower bound of the bytes of the largest part's weights and gradients, as f32.
+    ///
+    /// Each gradient is also copied to the host. The gradient of a table is scattered into a second copy.
+    pub(super) fn largest_gradient_bytes(&self, checkpoint: &Checkpoint) -> u64 {
+        let of_blocks = (0..self.blocks.len()).map(|block| 3 * self.bytes_of(checkpoint, BlockPart::Block(block)));
+        of_blocks.max().unwrap_or(0).max(4 * self.bytes_of(checkpoint, BlockPart::Entry))
+    }
+
     /// Returns the size of a part's weights in bytes, as f32.
     pub(super) fn bytes_of(&self, checkpoint: &Checkpoint, part: BlockPart) -> u64 {
         let needed = checkpoint.tensors().iter().filter(|info| self.needs(part, &info.name));

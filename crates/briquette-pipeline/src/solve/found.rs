@@ -5,6 +5,7 @@ use super::source::SolvedSource;
 use super::unit::{self, SolvedUnit};
 use briquette_core::Result;
 use briquette_formats::Checkpoint;
+use briquette_formats::presence;
 use briquette_recipe::plan::listed;
 use briquette_report::SolvedLayer;
 use briquette_writer::Plan;
@@ -62,11 +63,25 @@ impl<'a> Found<'a> {
 
 /// Opens the unit of an earlier run if it is intact. Otherwise makes and stores it.
 pub(super) fn unit_at(path: &Path, make: impl FnOnce() -> Result<SolvedUnit>) -> Result<Checkpoint> {
-    if path.exists()
+    if presence::exists(path)?
         && let Ok(done) = SolvedUnit::open(path)
     {
         return Ok(done);
     }
     make()?.write(path)?;
     SolvedUnit::open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_that_cannot_be_examined_is_not_absent() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("unit");
+        std::os::unix::fs::symlink(dir.path().join("gone"), &path).unwrap();
+        let error = unit_at(&path, || panic!("it is made again")).err().unwrap();
+        assert_eq!(error.exit_code(), 4, "{error}");
+    }
 }

@@ -6,6 +6,7 @@ use super::one::rows_of;
 use briquette_core::{InputStats, InputView, Result, Rows};
 use briquette_formats::Checkpoint;
 use briquette_formats::input_stats::StatisticsFile;
+use briquette_formats::presence;
 use briquette_methods::prune::SparsityPattern;
 use briquette_methods::prune::budget::{outlier_ratio, owl};
 use briquette_methods::prune::score::WeightSlice;
@@ -69,7 +70,10 @@ pub(crate) fn shares(
 
 /// Reads the statistics of all files that stages name, and of the run of the original model.
 fn layers(recipe: &Recipe, checkpoint: &Checkpoint, scratch: Option<&Path>) -> Result<BTreeMap<String, InputStats>> {
-    let gathered = scratch.map(|scratch| scratch.join(STATISTICS)).filter(|path| path.exists());
+    let gathered = match scratch.map(|scratch| scratch.join(STATISTICS)) {
+        Some(path) if presence::exists(&path)? => Some(path),
+        _ => None,
+    };
     let named = recipe.stages.iter().filter_map(Stage::statistics).map(Path::to_path_buf);
     let mut layers = BTreeMap::new();
     for path in named.chain(gathered) {

@@ -90,8 +90,11 @@ fn how_settled(tensor: &TensorPlan) -> &'static str {
 /// Returns the first few names of layers, and the number of the others.
 pub fn listed(names: &[&str]) -> String {
     const N: usize = 3;
-    let more = names.len().saturating_sub(N);
-    let more = if more > 0 { format!(" and {more} more layers") } else { String::new() };
+    let more = match names.len().saturating_sub(N) {
+        0 => String::new(),
+        1 => " and 1 more layer".into(),
+        n => format!(" and {n} more layers"),
+    };
     format!("{}{more}", names[..names.len().min(N)].join(", "))
 }
 
