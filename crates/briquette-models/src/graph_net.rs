@@ -22,7 +22,10 @@ mod blocks;
 mod decoder;
 mod dropout;
 mod encoder_decoder;
+mod exact;
 mod experts;
+mod foreign;
+mod functional;
 mod functions;
 mod fuse;
 mod head;
@@ -31,6 +34,7 @@ mod input;
 mod layer;
 mod layer_kinds;
 mod named_layers;
+mod onnx;
 mod parts;
 mod preprocessor;
 mod primitives;
@@ -60,6 +64,7 @@ use burn::tensor::Device;
 use dropout::GraphDropout;
 use layer::GraphLayer;
 use named_layers::NamedLayers;
+use onnx::OnnxPrograms;
 use parts::BlockCuts;
 use program::GraphProgram;
 use run::GraphRun;
@@ -92,6 +97,8 @@ struct GraphOutline {
     cuts: BlockCuts,
     /// The longest text in tokens.
     max_tokens: Option<usize>,
+    /// The ONNX model that the graph comes from; it has a graph for each shape of its inputs.
+    onnx: Option<OnnxPrograms>,
     /// Programs so far, by given and wanted values.
     programs: Mutex<BTreeMap<[Vec<ValueId>; 2], Arc<GraphProgram>>>,
 }
@@ -191,6 +198,9 @@ impl GraphNet {
 
     /// Computes these values from the inputs of the graph.
     fn run(&self, inputs: &RunInputs, wanted: &[ValueId]) -> Vec<AnyTensor> {
+        if let Some(onnx) = &self.outline.onnx {
+            return self.run_onnx(onnx, inputs.values(self.graph()), wanted);
+        }
         let (run, program) = self.begin_whole(inputs, wanted);
         run.finish(&program)
     }

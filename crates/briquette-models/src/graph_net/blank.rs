@@ -69,6 +69,9 @@ impl GraphNet {
     /// # Errors
     /// See [`from_checkpoint`](Self::from_checkpoint).
     pub fn unfilled(checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
+        if let Some(file) = checkpoint.onnx_file() {
+            return Self::of_onnx(file.path(), device);
+        }
         let family = family_of(&GraphHeaders::of(checkpoint).headers(), &config_of(checkpoint)?);
         let family = family.ok_or_else(|| {
             let message = "no family of networks has this model_type or these tensor names";
@@ -86,6 +89,9 @@ impl GraphNet {
     /// - Input: files are damaged, do not fit the family, or a decoder has no head.
     pub fn blank(arch: Arch, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
         arch.check(checkpoint)?;
+        if let Some(file) = checkpoint.onnx_file() {
+            return Self::of_onnx(file.path(), device);
+        }
         let (network, names) = Self::of_family(arch.family(), checkpoint, device)?;
         network.check_head(arch.task()).map_err(|error| error.at(shown_path(checkpoint.path())))?;
         Ok((network, names))
@@ -151,18 +157,20 @@ impl GraphNet {
             return Err(Error::config("the graph has no output"));
         };
         let needed = super::program::needed_nodes(&graph, &[], &[output]);
-        let BlankLayers { layers, index, renames } = blank_layers(&graph, &needed, initial, device)?;
+        let BlankLayers { layers, index, renames } = blank_layers(&graph, None, &needed, initial, device)?;
         let names = names(&graph, &needed, renames)?;
         let last_state = last_state(&graph, output);
         let cuts = BlockCuts::of(&graph, if takes_images { output } else { last_state });
         let (dropped, programs) = (dropped_values(&graph), Mutex::default());
-        let outline = GraphOutline { graph, shapes, index, dropped, output, last_state, cuts, max_tokens, programs };
+        let onnx = None;
+        let outline =
+            GraphOutline { graph, shapes, index, dropped, output, last_state, cuts, max_tokens, onnx, programs };
         Ok((Self { layers, dropout: GraphDropout::default(), outline: Arc::new(outline) }, names))
     }
 }
 
 /// Frees the memory that the lists of a graph reserve for further entries.
-fn shrink_to_fit(graph: &mut Graph) {
+pub(super) fn shrink_to_fit(graph: &mut Graph) {
     for node in &mut graph.nodes {
         node.inputs.shrink_to_fit();
         node.outputs.shrink_to_fit();
@@ -197,14 +205,19 @@ fn is_extra(name: &str) -> bool {
 }
 
 /// Maps to the names of the graph, and ignores the weights of outputs that are not computed.
-fn names(graph: &Graph, needed: &[usize], renames: Vec<(String, String)>) -> Result<NameMap> {
+pub(super) fn names(graph: &Graph, needed: &[usize], renames: Vec<(String, String)>) -> Result<NameMap> {
     let names = renames.into_iter().fold(NameMap::torch(), |names, (from, to)| names.rename(&format!("^{from}"), &to));
     let used: std::collections::BTreeSet<usize> =
         needed.iter().flat_map(|&node| graph.nodes[node].weights()).map(|(_, weight)| weight.0).collect();
     let others = graph.weights.iter().enumerate().filter(|(index, _)| !used.contains(index));
-    let names = others.into_iter().try_fold(names, |names, (_, weight)| names.ignore(&weight.name))?;
+    let names = others.into_iter().try_fold(names, |names, (_, weight)| names.ignore(&as_pattern(&weight.name)))?;
     let turned = needed.iter().flat_map(|&node| turned_weight(graph, node));
     Ok(turned.fold(names, |names, name| names.stored_by_input(name)))
+}
+
+/// Returns a pattern that matches a name, whose signs that patterns give a meaning match any character.
+pub(super) fn as_pattern(name: &str) -> String {
+    name.replace(['*', '?', '[', ']', '{', '}', '\\', '!'], "?")
 }
 
 /// Returns the weight of a linear layer that is `[in, out]` in the checkpoint.

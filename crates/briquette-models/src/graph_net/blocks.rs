@@ -103,13 +103,20 @@ impl GraphNet {
 
     /// Begins a run of a block, with its program.
     fn block_run(&self, index: usize, state: BlockState, inputs: &RunInputs) -> (GraphRun<'_>, Arc<GraphProgram>) {
-        let (graph, cuts) = (self.graph(), &self.outline.cuts);
-        let device = state.0.first().map_or_else(Device::default, AnyTensor::device);
-        let mut given = inputs.values_for(graph, &graph.nodes[cuts.nodes(index)], &device);
-        given.extend(cuts.state(index).iter().copied().zip(state.0));
+        let cuts = &self.outline.cuts;
+        let given = self.given_of_block(index, state, inputs);
         let names: Vec<ValueId> = given.iter().map(|(value, _)| *value).collect();
         let program = self.outline.program(&names, cuts.state(index + 1));
         (self.begin(given, inputs.attention()), program)
+    }
+
+    /// Returns the values that a block is given.
+    fn given_of_block(&self, index: usize, state: BlockState, inputs: &RunInputs) -> Vec<(ValueId, AnyTensor)> {
+        let (graph, cuts) = (self.graph(), &self.outline.cuts);
+        let device = state.0.first().map_or_else(|| self.device(), AnyTensor::device);
+        let mut given = inputs.values_for(graph, &graph.nodes[cuts.nodes(index)], &device);
+        given.extend(cuts.state(index).iter().copied().zip(state.0));
+        given
     }
 
     /// The program after the last block, up to a value.
@@ -155,12 +162,20 @@ impl GraphNet {
 
     /// Returns the output of a block. Of the inputs, text is needed, and images are not.
     pub fn block(&self, index: usize, state: BlockState, inputs: &RunInputs) -> BlockState {
+        if let Some(onnx) = &self.outline.onnx {
+            let wanted = self.outline.cuts.state(index + 1);
+            return BlockState(self.run_onnx(onnx, self.given_of_block(index, state, inputs), wanted));
+        }
         let (run, program) = self.block_run(index, state, inputs);
         BlockState(run.finish(&program))
     }
 
     /// Passes the layer inputs of a block to probes, without computing the output of its last layer.
     pub fn observe_block(&self, index: usize, state: BlockState, inputs: &RunInputs) {
+        if let Some(onnx) = &self.outline.onnx {
+            let wanted = self.outline.cuts.state(index + 1);
+            return self.observe_onnx(onnx, self.given_of_block(index, state, inputs), wanted);
+        }
         let (run, program) = self.block_run(index, state, inputs);
         run.observe(&program);
     }
