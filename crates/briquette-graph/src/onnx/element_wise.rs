@@ -84,12 +84,14 @@ pub(super) fn import(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
         "BiasGelu" | "FastGelu" if given.has(1) => biased(to, given),
         "Clip" if bounds(to, given) != (Some(0.0), Some(6.0)) => clip(to, given),
         "LeakyRelu" | "Elu" | "HardSigmoid" | "Swish" if unary(to, given).is_none() => parametric(to, given),
-        _ => {
-            let function = unary(to, given)?;
-            let x = to.operand(given.get(0)?)?;
-            let x = to.emit(Primitive::Elementwise(function), &[x])?;
-            Some(vec![Item::Value(x)])
-        }
+        _ => match unary(to, given) {
+            Some(function) => {
+                let x = to.operand(given.get(0)?)?;
+                let x = to.emit(Primitive::Elementwise(function), &[x])?;
+                Some(vec![Item::Value(x)])
+            }
+            None => None,
+        },
     }
     .or_else(|| several(to, given))
 }
