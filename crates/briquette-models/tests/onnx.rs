@@ -4,6 +4,7 @@
 
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::graph_net::{AnyTensor, GraphNet, RunInputs};
+use briquette_models::{Arch, LoadedModel};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -100,6 +101,17 @@ fn tied_words_are_a_head_and_shared_biases_stay_shared() {
     let paths: Vec<String> = briquette_nn::parameters(&net).into_iter().map(|parameter| parameter.path).collect();
     let n = |name: &str| paths.iter().filter(|path| path.starts_with(name)).count();
     assert_eq!((n("words"), n("const1"), n("layer.0.norm1")), (1, 1, 2), "{paths:?}");
+}
+
+#[test]
+fn tasks_follow_from_inputs_and_outputs() {
+    let arch = |name: &str| Arch::detect(&Checkpoint::open(&fixture(name)).unwrap());
+    let found = ["images", "encoder", "decoder"].map(|name| arch(&format!("run/{name}.onnx")).unwrap().to_string());
+    assert_eq!(found, ["onnx-classifier", "onnx-encoder", "onnx-decoder"]);
+    let text = arch("run/functions.onnx").unwrap_err().to_string();
+    assert!(text.contains("input \"x\"") && text.contains("expected images or token ids"), "{text}");
+    let model = LoadedModel::open(&fixture("run/images.onnx"), None, &Device::flex()).unwrap();
+    assert_eq!(model.classify(Tensor::ones([3, 3, 12, 14], &Device::flex())).dims(), [3, 5]);
 }
 
 #[test]

@@ -214,7 +214,7 @@ impl<'a> Importer<'a> {
         // A type without a counterpart has the size of its integers.
         let dtype = tensor.dtype().unwrap_or(DType::U8);
         if self.runs
-            && (!dtype.is_weight() || is_inline(tensor))
+            && (!dtype.is_weight() || tensor.shape.is_empty() || is_inline(tensor))
             && let Some(constant) = tensor.constant(self.file, MAX_HELD).ok().flatten()
         {
             self.graph.constants.insert(name.into(), constant.values);

@@ -1,6 +1,7 @@
 //! Creates the network of a checkpoint: its graph, its layers without weights, and the names of its tensors.
 
 use super::dropout::{GraphDropout, dropped_values};
+use super::example::{EXAMPLE, max_tokens};
 use super::headers::{GraphHeaders, config_of};
 use super::parts::BlockCuts;
 use super::weights::{BlankLayers, blank_layers};
@@ -11,14 +12,11 @@ use crate::low_rank::make_room;
 use briquette_core::{Error, OutputAxis, Result, shown_path};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_graph::op::{Composite, Primitive};
-use briquette_graph::{Config, Extents, Family, Graph, Headers, InputSource, Op, Operand, ValueId, family_of};
+use briquette_graph::{Config, Family, Graph, Headers, InputSource, Op, Operand, ValueId, family_of};
 use briquette_nn::{NameMap, load_compressed, load_into};
 use burn::tensor::Device;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-
-/// The example that programs are planned for. A batch of 2 differs from the extent 1 of weights that are repeated.
-pub(super) const EXAMPLE: Extents = Extents { batch: 2, tokens: 5, image: [224, 224] };
 
 /// Tensors that networks do not need: buffers, counters of training, heads that no graph knows, and images of decoders.
 const EXTRAS: [&str; 18] = [
@@ -179,16 +177,6 @@ pub(super) fn shrink_to_fit(graph: &mut Graph) {
     graph.nodes.shrink_to_fit();
     graph.values.shrink_to_fit();
     graph.weights.shrink_to_fit();
-}
-
-/// Returns the longest text, or the longest target of an encoder-decoder: an example with more tokens is cut to it.
-pub(super) fn max_tokens(family: &Family, headers: &Headers, config: &Config) -> Result<Option<usize>> {
-    const MANY: usize = 1 << 20;
-    let graph = family.graph(headers, config, Extents { batch: 1, tokens: MANY, ..EXAMPLE })?;
-    // The target of an encoder-decoder has a limit of its own.
-    let ids = |source| graph.inputs.iter().find(|input| input.source == source);
-    let ids = ids(InputSource::TargetIds).or_else(|| ids(InputSource::TokenIds));
-    Ok(ids.and_then(|ids| ids.shape.get(1).copied()).filter(|tokens| *tokens < MANY))
 }
 
 /// Ignores the factors of weights that are ignored.

@@ -1,6 +1,6 @@
 //! The input of a checkpoint's network: texts or images.
 
-use super::blank::{EXAMPLE, max_tokens};
+use super::example::{EXAMPLE, max_tokens};
 use super::headers::{GraphHeaders, config_of};
 use super::preprocessor::{PREPROCESSOR, Preprocessor, SoundPreprocessor};
 use crate::Input;

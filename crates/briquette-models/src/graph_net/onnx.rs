@@ -1,8 +1,10 @@
 //! Networks of ONNX models: a graph and a program for each shape of the inputs.
 
-use super::blank::{EXAMPLE, as_pattern, names, shrink_to_fit};
+use super::blank::{as_pattern, names, shrink_to_fit};
 use super::dropout::GraphDropout;
 use super::exact::ExactNodes;
+use super::example::EXAMPLE;
+use super::onnx_programs::{OnnxProgram, OnnxPrograms};
 use super::parts::BlockCuts;
 use super::program::{GraphProgram, needed_nodes};
 use super::value::AnyTensor;
@@ -24,21 +26,6 @@ const MAX_PROGRAMS: usize = 64;
 
 /// The values that a run is given, by their ids in the network's graph.
 type Given = Vec<(ValueId, AnyTensor)>;
-
-/// The programs of an ONNX model so far.
-#[derive(Debug)]
-pub(super) struct OnnxPrograms {
-    model: RunnableModel,
-    programs: Mutex<BTreeMap<(Vec<Vec<usize>>, Vec<ValueId>), Arc<OnnxProgram>>>,
-}
-
-/// The program of one shape of the inputs.
-#[derive(Debug)]
-struct OnnxProgram {
-    program: GraphProgram,
-    /// The ids of the inputs in the graph of this shape.
-    inputs: Vec<ValueId>,
-}
 
 impl GraphNet {
     /// Creates the unfilled network of an ONNX model and its name map.

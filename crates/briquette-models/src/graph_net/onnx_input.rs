@@ -1,6 +1,6 @@
 //! The task and the input of an ONNX model without a family.
 
-use super::blank::EXAMPLE;
+use super::example::EXAMPLE;
 use super::headers::config_of;
 use super::input::{InputOf, image_shape, vocabulary};
 use crate::config::Folder;

@@ -160,7 +160,7 @@ impl<'a> GraphRun<'a> {
         let x = inputs.remove(0);
         match call {
             GraphCall::Linear(layer) => with_tensor!(x, x => self.linear_layer(*layer).forward(x).into()),
-            GraphCall::Head(table, bias) => self.head(x.three(), *table, *bias),
+            GraphCall::Head(table, bias) => self.head_of_any_rank(x, *table, *bias),
             GraphCall::Embedding(layer) => self.embedding(*layer, x),
             GraphCall::LayerNorm(layer) => self.layer_norm(*layer, x, None),
             GraphCall::AddNorm(layer) => self.layer_norm(*layer, x, inputs.pop()),
@@ -202,6 +202,18 @@ impl<'a> GraphRun<'a> {
             },
             other => panic!("found {other:?}, expected a table"),
         }
+    }
+
+    fn head_of_any_rank(&self, x: AnyTensor, table: usize, bias: Option<usize>) -> AnyTensor {
+        if let AnyTensor::Three(x) = x {
+            return self.head(x, table, bias);
+        }
+        let mut dims = x.dims();
+        let width = dims.pop().unwrap_or(1);
+        let n = dims.iter().product();
+        let logits = self.head(x.reshaped(&[1, n, width]).three(), table, bias);
+        dims.extend(logits.dims().last());
+        logits.reshaped(&dims)
     }
 
     fn head(&self, x: Tensor<3>, table: usize, bias: Option<usize>) -> AnyTensor {
