@@ -2,7 +2,7 @@
 
 use super::attributes::{float, int, text};
 use super::importer::Importer;
-use super::inputs::Inputs;
+use super::inputs::NodeInputs;
 use super::item::Item;
 use super::types::cast;
 use crate::graph::{Operand, ValueId};
@@ -73,7 +73,7 @@ const SEVERAL: [&str; 23] = [
 ];
 
 /// Imports a function of elements; `None` for other operators.
-pub(super) fn import(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn import(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let name = given.node.op_type.as_str();
     match name {
         "Identity" => Some(vec![given.get(0)?.clone()]),
@@ -97,7 +97,7 @@ pub(super) fn import(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// Imports functions with numbers in their attributes.
-fn parametric(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+fn parametric(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let node = given.node;
     let x = to.operand(given.get(0)?)?;
     let value = match node.op_type.as_str() {
@@ -123,7 +123,7 @@ fn number(to: &mut Importer, x: Operand, function: NumberFunction, number: f64) 
 }
 
 /// Imports a `Clip` as a maximum and a minimum. Bounds must be known.
-fn clip(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+fn clip(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let attribute = |name: &str| given.node.attribute(name).map(|_| float(given.node, name, 0.0));
     let (low, high) = bounds(to, given);
     let is_known = |position: usize, bound: Option<f64>| bound.is_some() || !given.has(position);
@@ -141,7 +141,7 @@ fn clip(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// The function of an operator with one input.
-fn unary(to: &Importer, given: &Inputs) -> Option<ElementFunction> {
+fn unary(to: &Importer, given: &NodeInputs) -> Option<ElementFunction> {
     let node = given.node;
     Some(match node.op_type.as_str() {
         "Relu" => ElementFunction::Relu,
@@ -165,13 +165,13 @@ fn is_usual_hard_sigmoid(node: &briquette_formats::onnx::Node) -> bool {
 }
 
 /// The bounds of a `Clip`: inputs since opset 11.
-fn bounds(to: &Importer, given: &Inputs) -> (Option<f64>, Option<f64>) {
+fn bounds(to: &Importer, given: &NodeInputs) -> (Option<f64>, Option<f64>) {
     let bound = |position: usize| to.values(given.get(position)?)?.values.first().copied();
     (bound(1), bound(2))
 }
 
 /// Sums, differences, products, quotients and powers. A known number is part of the function.
-fn binary(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+fn binary(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let (a, b) = (given.get(0)?, given.get(1)?);
     let scalar = |to: &Importer, item: &Item, other: &Item| -> Option<f64> {
         let Constant { shape, values, .. } = to.known(item)?;
@@ -221,7 +221,7 @@ fn binary(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// Functions of several inputs.
-fn several(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+fn several(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let name = SEVERAL.into_iter().find(|known| *known == given.node.op_type)?;
     let has_integers = given.get(0).is_some_and(|item| to.is_integer(item));
     let has_own_rule = int(given.node, "fmod", 0) != 0 || given.node.op_type == "Div" && has_integers;
@@ -242,7 +242,7 @@ fn several(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// Imports onnxruntime's GELU of a sum with a bias.
-fn biased(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+fn biased(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let operands = [to.operand(given.get(0)?)?, to.operand(given.get(1)?)?];
     let sum = to.emit(Primitive::Elementwise(ElementFunction::Add), &operands)?;
     let function = if given.node.op_type == "BiasGelu" { ElementFunction::Gelu } else { ElementFunction::GeluTanh };
@@ -250,7 +250,7 @@ fn biased(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// Products with scales. Scales along one axis are vectors of this axis.
-fn rescaled(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+fn rescaled(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let (x, scale) = (given.get(0)?, given.get(1)?);
     let name = if given.node.op_type == "QuantizeLinear" { "QuantizeLinear" } else { "DequantizeLinear" };
     let operand = to.operand(x)?;

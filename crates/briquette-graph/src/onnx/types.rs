@@ -2,7 +2,7 @@
 
 use super::attributes::int;
 use super::importer::{Importer, is_integer_type};
-use super::inputs::Inputs;
+use super::inputs::NodeInputs;
 use super::item::Item;
 use crate::op::{ElementFunction, Primitive};
 use briquette_formats::onnx::Node;
@@ -24,7 +24,7 @@ pub(super) fn gives_integers(to: &Importer, node: &Node, inputs: &[Option<Item>]
 }
 
 /// Imports a conversion. In a graph for running, it rounds toward zero, or gives truth values.
-pub(super) fn cast(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn cast(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let x = given.get(0)?;
     let from_integers = to.is_integer(x);
     let target = int(given.node, "to", 1);
