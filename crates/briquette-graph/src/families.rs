@@ -118,6 +118,21 @@ pub enum FreshWeights {
     Uniform,
 }
 
+/// The networks of ONNX models, one for each task. Their graph is in the file.
+pub const ONNX_NETWORKS: &[Family] = &[
+    Family::new("ONNX classifier", Task::Classifier, &[], has_no_names, in_file).with_names(&["onnx-classifier"]),
+    Family::new("ONNX encoder", Task::Encoder, &[], has_no_names, in_file).with_names(&["onnx-encoder"]),
+    Family::new("ONNX decoder", Task::Decoder, &[], has_no_names, in_file).with_names(&["onnx-decoder"]),
+];
+
+fn has_no_names(_: &Headers) -> bool {
+    false
+}
+
+fn in_file(_: &Headers, _: &Config, _: Extents) -> Result<Graph> {
+    Err(Error::config("found an ONNX model, expected a model of a family; save it as safetensors with its config.json"))
+}
+
 const T5_TYPES: &[&str] = &["t5", "mt5"];
 
 /// Every family.

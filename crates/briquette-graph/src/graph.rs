@@ -3,6 +3,7 @@
 use crate::op::Op;
 use briquette_core::{DType, OutputAxis, Shape};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The index of a value in [`Graph::values`].
@@ -114,6 +115,8 @@ pub enum InputSource {
     Caller,
     /// Token ids, `[batch, tokens]`.
     TokenIds,
+    /// 1 at tokens and 0 at padding, `[batch, tokens]`: a mask of an ONNX model.
+    AttentionMask,
     /// Positions of tokens, `[batch, tokens]`.
     PositionIds {
         /// The position of the first token.
@@ -202,6 +205,9 @@ pub struct Graph {
     pub blocks: Vec<Block>,
     /// Tensors of the checkpoint that no node uses, such as counters and position ids.
     pub unused: Vec<String>,
+    /// The elements of weights that the graph itself holds, by name: computed constants of an ONNX model.
+    #[serde(skip)]
+    pub constants: BTreeMap<String, Vec<f64>>,
 }
 
 impl Graph {

@@ -77,7 +77,9 @@ pub mod words;
 pub use builder::GraphBuilder;
 pub use config::Config;
 pub use expansion::PrimitiveStep;
-pub use families::{Extents, FAMILIES, Family, FreshWeights, Task, TensorShapes, family_of, graph_of, known_graph_of};
+pub use families::{
+    Extents, FAMILIES, Family, FreshWeights, ONNX_NETWORKS, Task, TensorShapes, family_of, graph_of, known_graph_of,
+};
 pub use graph::{Block, Graph, GraphInput, InputSource, Node, NodeId, Operand, ValueId, Weight, WeightId};
 pub use graph_headers::GraphHeaders;
 pub use headers::Headers;

@@ -20,11 +20,14 @@ mod operators;
 mod pools;
 mod ranges;
 mod recognise;
+mod runnable;
 mod simplify;
+mod types;
 mod unknown;
 mod walk;
 
 pub use input_shapes::InputDims;
+pub use runnable::RunnableModel;
 
 use crate::graph::Graph;
 use briquette_core::Result;
@@ -39,8 +42,12 @@ use briquette_formats::onnx::Model;
 /// - Config: `dims` names an extent that no input has.
 /// - Io: a file cannot be read.
 pub fn import(file: &InputFile, dims: &InputDims) -> Result<Graph> {
-    let model = Model::read(file)?;
-    let mut graph = walk::run(file, &model, dims)?;
+    imported(file, &Model::read(file)?, dims, false)
+}
+
+/// Builds and checks the graph of a model; `runs` as in [`Importer`](importer::Importer).
+fn imported(file: &InputFile, model: &Model, dims: &InputDims, runs: bool) -> Result<Graph> {
+    let mut graph = walk::run(file, model, dims, runs)?;
     recognise::recognise(&mut graph);
     simplify::remove_unused(&mut graph);
     graph.lower()?;

@@ -3,11 +3,13 @@
 mod attention;
 mod frequencies;
 mod function;
+mod number;
 mod routing;
 mod window;
 
 pub use attention::{Attention, Rotary, RotaryScaling};
 pub use function::ElementFunction;
+pub use number::NumberFunction;
 pub use routing::Routing;
 pub use window::{ConvSettings, PoolWindow, Reduction, same_zeros};
 
@@ -79,6 +81,18 @@ pub enum Primitive {
     },
     /// Product with a number.
     Scale(f64),
+    /// A function of each element and a number.
+    Number {
+        /// The function.
+        function: NumberFunction,
+        /// The number.
+        number: f64,
+    },
+    /// The sum of the elements of an axis up to each element.
+    CumulativeSum {
+        /// The axis.
+        axis: usize,
+    },
     /// A window over the axes after the second.
     Pool(PoolWindow),
     /// An average over the axes after the second, down to these extents.
@@ -244,6 +258,8 @@ impl Primitive {
             Self::Gather => "gather",
             Self::Reduce { .. } => "reduce",
             Self::Scale(_) => "scale",
+            Self::Number { function, .. } => function.name(),
+            Self::CumulativeSum { .. } => "cumulative sum",
             Self::Pool(_) => "pool",
             Self::AdaptivePool(_) => "adaptive pool",
             Self::Resize(_) => "resize",

@@ -19,13 +19,15 @@ fn of_primitive(primitive: &Primitive) -> Vec<String> {
             vec![kind, format!("window {}", extents(&window.size)), format!("stride {}", extents(&window.stride))]
         }
         Primitive::Transpose(permutation) => vec![format!("{permutation:?}")],
-        Primitive::PerChannel { axis } | Primitive::Softmax { axis } | Primitive::Concat { axis } => {
-            vec![format!("axis {axis}")]
-        }
+        Primitive::PerChannel { axis }
+        | Primitive::Softmax { axis }
+        | Primitive::CumulativeSum { axis }
+        | Primitive::Concat { axis } => vec![format!("axis {axis}")],
         Primitive::Split { axis, sizes } => vec![format!("axis {axis}"), format!("{} parts", sizes.len())],
         Primitive::Slice { axis, start, len } => vec![format!("axis {axis}"), format!("{start} to {}", start + len)],
         Primitive::Reduce { axes, kind } => vec![format!("{kind:?}").to_lowercase(), format!("axes {axes:?}")],
         Primitive::Scale(factor) => vec![factor.to_string()],
+        Primitive::Number { number, .. } => vec![number.to_string()],
         Primitive::PadSame { size, stride } => {
             vec![format!("for a window {}", extents(size)), format!("stride {}", extents(stride))]
         }

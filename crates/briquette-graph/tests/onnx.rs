@@ -77,7 +77,7 @@ fn named_extents_are_given_by_name_and_others_are_refused() {
     let file = InputFile::open(&fixture("convolutions.onnx")).unwrap();
     let with = |name: &str| {
         let named = BTreeMap::from([(name.to_string(), 3)]);
-        import(&file, &InputDims { named, extents: Extents::default() })
+        import(&file, &InputDims { named, ..InputDims::default() })
     };
     assert_eq!(with("batch").unwrap().inputs[0].shape, [3, 3, 16, 16]);
     let error = with("btach").unwrap_err();

@@ -5,29 +5,44 @@ use crate::graph_net::GraphHeaders;
 use crate::{Input, ModelTask, graph_net};
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, model_config};
-use briquette_graph::{FAMILIES, Family, family_of};
+use briquette_graph::{FAMILIES, Family, ONNX_NETWORKS, family_of};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// An architecture that Briquette can run: a name of a family of networks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Arch {
-    /// The place of the family in [`FAMILIES`].
+    /// The place of the family in [`FAMILIES`], followed by [`ONNX_NETWORKS`].
     family: usize,
     /// The place of the name in the family.
     name: usize,
 }
 
 impl Arch {
-    /// Returns all architectures, for help texts and tests.
+    /// Returns the architectures of all families, for help texts and tests.
     pub fn all() -> Vec<Self> {
+        Self::with_onnx().filter(|arch| arch.family < FAMILIES.len()).collect()
+    }
+
+    /// Returns the architectures of all families and ONNX models.
+    fn with_onnx() -> impl Iterator<Item = Self> {
         let names =
             |(family, known): (usize, &'static Family)| (0..known.names().len()).map(move |name| Self { family, name });
-        FAMILIES.iter().enumerate().flat_map(names).collect()
+        FAMILIES.iter().chain(ONNX_NETWORKS).enumerate().flat_map(names)
+    }
+
+    /// Returns the architecture of ONNX models with a task.
+    pub(crate) fn of_onnx(task: ModelTask) -> Option<Self> {
+        Self::with_onnx().find(|arch| arch.is_onnx() && arch.task() == task)
+    }
+
+    /// Returns whether the graph of the network is in an ONNX file.
+    pub fn is_onnx(self) -> bool {
+        self.family >= FAMILIES.len()
     }
 
     /// Returns the family.
     pub fn family(self) -> &'static Family {
-        &FAMILIES[self.family]
+        FAMILIES.get(self.family).unwrap_or_else(|| &ONNX_NETWORKS[self.family - FAMILIES.len()])
     }
 
     /// Returns the name in recipes.
@@ -46,17 +61,24 @@ impl Arch {
     /// - Input: the checkpoint does not fit the family, or has a damaged tokenizer.
     /// - Config: the network takes neither text nor images.
     pub fn input(self, checkpoint: &Checkpoint) -> Result<Input> {
-        graph_net::input(self.family(), checkpoint)
+        match checkpoint.onnx_file() {
+            Some(file) => graph_net::onnx_input(file.path(), checkpoint),
+            None => graph_net::input(self.family(), checkpoint),
+        }
     }
 
     /// Detects the architecture of a checkpoint by `model_type` in config.json, or else by tensor names.
     ///
     /// An unknown `model_type` is an error even if the names match: RoBERTa has BERT's names, but other
-    /// positions.
+    /// positions. The architecture of an ONNX model follows from its inputs and outputs.
     ///
     /// # Errors
     /// Config: the architecture is unknown; the message lists the known names.
     pub fn detect(checkpoint: &Checkpoint) -> Result<Self> {
+        if let Some(file) = checkpoint.onnx_file() {
+            let task = graph_net::onnx_task(file.path())?;
+            return Self::of_onnx(task).ok_or_else(|| Error::bug("a task without an ONNX network"));
+        }
         let model_type = Folder::of(checkpoint).model_type()?;
         let found = match &model_type {
             Some(name) => {
@@ -89,6 +111,15 @@ impl Arch {
     /// # Errors
     /// Input: `model_type` is a name of another family, or a network of text has no config.json.
     pub(crate) fn check(self, checkpoint: &Checkpoint) -> Result<()> {
+        let is_onnx_file = checkpoint.onnx_file().is_some();
+        if is_onnx_file != self.is_onnx() {
+            let found = if is_onnx_file { "an ONNX model" } else { "a model of another format" };
+            let message = format!("arch is {self}, found {found}; leave arch out");
+            return Err(Error::config(message).at(checkpoint.path().display()));
+        }
+        if is_onnx_file {
+            return Ok(());
+        }
         let folder = Folder::of(checkpoint);
         if self.task() != ModelTask::Classifier && model_config::read(checkpoint)?.is_none() {
             let message = "it is missing, and it has settings that the weights do not have; put it next to the weights";
@@ -111,7 +142,7 @@ impl Arch {
 
     /// Returns the architecture of this name.
     fn named(name: &str) -> Option<Self> {
-        Self::all().into_iter().find(|arch| arch.name() == name)
+        Self::with_onnx().find(|arch| arch.name() == name)
     }
 }
 

@@ -22,7 +22,11 @@ mod blocks;
 mod decoder;
 mod dropout;
 mod encoder_decoder;
+mod exact;
+mod example;
 mod experts;
+mod foreign;
+mod functional;
 mod functions;
 mod fuse;
 mod head;
@@ -32,6 +36,9 @@ mod layer;
 mod layer_kinds;
 mod linear_groups;
 mod named_layers;
+mod onnx;
+mod onnx_input;
+mod onnx_programs;
 mod parts;
 mod preprocessor;
 mod primitives;
@@ -49,6 +56,7 @@ pub use decoder::Decoder;
 pub(crate) use headers::{GraphHeaders, config_of};
 pub(crate) use input::input;
 pub use linear_groups::{GroupValues, LinearGroup};
+pub(crate) use onnx_input::{onnx_input, onnx_task};
 pub use run_inputs::RunInputs;
 pub use trace::NetworkTrace;
 pub use value::AnyTensor;
@@ -62,6 +70,7 @@ use burn::tensor::Device;
 use dropout::GraphDropout;
 use layer::GraphLayer;
 use named_layers::NamedLayers;
+use onnx_programs::OnnxPrograms;
 use parts::BlockCuts;
 use program::GraphProgram;
 use run::GraphRun;
@@ -94,6 +103,8 @@ struct GraphOutline {
     cuts: BlockCuts,
     /// The longest text in tokens.
     max_tokens: Option<usize>,
+    /// The ONNX model that the graph comes from; it has a graph for each shape of its inputs.
+    onnx: Option<OnnxPrograms>,
     /// Programs so far, by given and wanted values.
     programs: Mutex<BTreeMap<[Vec<ValueId>; 2], Arc<GraphProgram>>>,
 }
@@ -193,6 +204,9 @@ impl GraphNet {
 
     /// Computes these values from the inputs of the graph.
     fn run(&self, inputs: &RunInputs, wanted: &[ValueId]) -> Vec<AnyTensor> {
+        if let Some(onnx) = &self.outline.onnx {
+            return self.run_onnx(onnx, inputs.values(self.graph()), wanted);
+        }
         let (run, program) = self.begin_whole(inputs, wanted);
         run.finish(&program)
     }

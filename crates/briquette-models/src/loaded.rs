@@ -30,6 +30,9 @@ impl LoadedModel {
     /// # Errors
     /// Config: weights are stored as codes, with which layers compute in f32.
     pub fn computing_in(self, compute: FloatDType) -> Result<Self> {
+        if self.arch.is_onnx() && compute != FloatDType::F32 {
+            return Err(Error::config("memory.dtype: found an ONNX model, which computes in f32; use f32"));
+        }
         let floats = ["f32", "f16", "bf16"];
         if let Some(kind) = held(&self.network).keys().find(|kind| !floats.contains(&kind.as_str())) {
             let message = format!("memory.dtype: weights are stored as {kind}, which computes in f32; use f32");

@@ -61,6 +61,7 @@ pub(super) fn graph(common: &Common, model: &Path, what: &GraphArgs) -> Result<u
         dims: InputDims {
             named: what.dims.iter().cloned().collect(),
             extents: Extents { batch: what.batch, tokens: what.tokens, image: what.image },
+            ..InputDims::default()
         },
         detail: GraphDetail { is_lowered: what.lowered, with_groups: what.groups, is_unfolded: what.all },
         page: what.html.clone(),

@@ -62,11 +62,11 @@ pub(super) fn apply(axes: &mut Axes, uses: &Uses, lowered: &Lowered, step: &Prim
             space_fixed(axes, first, shape)
         }
         Primitive::Pad { .. } | Primitive::PadSame { .. } => padded(axes, first, shape),
-        Primitive::Softmax { axis } => {
+        Primitive::Softmax { axis } | Primitive::CumulativeSum { axis } => {
             axes.sets.fix(&first[*axis]);
             first
         }
-        Primitive::Route(_) | Primitive::Scale(_) => first,
+        Primitive::Route(_) | Primitive::Scale(_) | Primitive::Number { .. } => first,
         Primitive::Unknown { .. } => {
             unknown(axes, lowered, inputs, &node.outputs);
             return Ok(());

@@ -1,15 +1,16 @@
 //! Functions of elements.
 
-use super::attributes::{float, text};
+use super::attributes::{float, int, text};
 use super::importer::Importer;
 use super::inputs::NodeInputs;
 use super::item::Item;
-use crate::graph::Operand;
-use crate::op::{ElementFunction, Primitive};
+use super::types::cast;
+use crate::graph::{Operand, ValueId};
+use crate::op::{ElementFunction, NumberFunction, Primitive};
 use briquette_formats::onnx::Constant;
 
 /// Functions of one input by the names of ONNX. Each keeps its name where no family uses it.
-const UNARY: [&str; 37] = [
+const UNARY: [&str; 32] = [
     "Erf",
     "Exp",
     "Log",
@@ -31,8 +32,6 @@ const UNARY: [&str; 37] = [
     "Asinh",
     "Acosh",
     "Atanh",
-    "LeakyRelu",
-    "Elu",
     "Selu",
     "Celu",
     "Softplus",
@@ -42,10 +41,7 @@ const UNARY: [&str; 37] = [
     "Not",
     "IsNaN",
     "IsInf",
-    "Clip",
     "Shrink",
-    "HardSigmoid",
-    "Swish",
     "BitwiseNot",
 ];
 
@@ -80,20 +76,68 @@ const SEVERAL: [&str; 23] = [
 pub(super) fn import(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let name = given.node.op_type.as_str();
     match name {
-        // Types are no part of the graph.
-        "Identity" | "Cast" | "CastLike" => Some(vec![given.get(0)?.clone()]),
+        "Identity" => Some(vec![given.get(0)?.clone()]),
+        "Cast" | "CastLike" => cast(to, given),
         "Dropout" if given.node.outputs.len() == 1 => Some(vec![given.get(0)?.clone()]),
         "Add" | "Sub" | "Mul" | "Div" | "Pow" => binary(to, given),
         "QuantizeLinear" | "DequantizeLinear" => rescaled(to, given),
         "BiasGelu" | "FastGelu" if given.has(1) => biased(to, given),
-        _ => {
-            let function = unary(to, given)?;
-            let x = to.operand(given.get(0)?)?;
-            let x = to.emit(Primitive::Elementwise(function), &[x])?;
-            Some(vec![Item::Value(x)])
-        }
+        "Clip" if bounds(to, given) != (Some(0.0), Some(6.0)) => clip(to, given),
+        "LeakyRelu" | "Elu" | "HardSigmoid" | "Swish" if unary(to, given).is_none() => parametric(to, given),
+        _ => match unary(to, given) {
+            Some(function) => {
+                let x = to.operand(given.get(0)?)?;
+                let x = to.emit(Primitive::Elementwise(function), &[x])?;
+                Some(vec![Item::Value(x)])
+            }
+            None => None,
+        },
     }
     .or_else(|| several(to, given))
+}
+
+/// Imports functions with numbers in their attributes.
+fn parametric(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
+    let node = given.node;
+    let x = to.operand(given.get(0)?)?;
+    let value = match node.op_type.as_str() {
+        "LeakyRelu" => number(to, x, NumberFunction::LeakyRelu, float(node, "alpha", 0.01))?,
+        "Elu" => number(to, x, NumberFunction::Elu, float(node, "alpha", 1.0))?,
+        "Swish" => {
+            let scaled = to.emit(Primitive::Scale(float(node, "alpha", 1.0)), &[x])?;
+            let gate = to.emit(Primitive::Elementwise(ElementFunction::Sigmoid), &[scaled.into()])?;
+            to.emit(Primitive::Elementwise(ElementFunction::Mul), &[x, gate.into()])?
+        }
+        _ => {
+            let scaled = to.emit(Primitive::Scale(float(node, "alpha", 0.2)), &[x])?;
+            let moved = number(to, scaled.into(), NumberFunction::Add, float(node, "beta", 0.5))?;
+            let above = number(to, moved.into(), NumberFunction::AtLeast, 0.0)?;
+            number(to, above.into(), NumberFunction::AtMost, 1.0)?
+        }
+    };
+    Some(vec![Item::Value(value)])
+}
+
+fn number(to: &mut Importer, x: Operand, function: NumberFunction, number: f64) -> Option<ValueId> {
+    to.emit(Primitive::Number { function, number }, &[x])
+}
+
+/// Imports a `Clip` as a maximum and a minimum. Bounds must be known.
+fn clip(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
+    let attribute = |name: &str| given.node.attribute(name).map(|_| float(given.node, name, 0.0));
+    let (low, high) = bounds(to, given);
+    let is_known = |position: usize, bound: Option<f64>| bound.is_some() || !given.has(position);
+    (is_known(1, low) && is_known(2, high)).then_some(())?;
+    let mut item = given.get(0)?.clone();
+    let ends =
+        [(NumberFunction::AtLeast, low.or(attribute("min"))), (NumberFunction::AtMost, high.or(attribute("max")))];
+    for (function, bound) in ends {
+        if let Some(bound) = bound {
+            let x = to.operand(&item)?;
+            item = Item::Value(number(to, x, function, bound)?);
+        }
+    }
+    Some(vec![item])
 }
 
 /// The function of an operator with one input.
@@ -110,10 +154,14 @@ fn unary(to: &Importer, given: &NodeInputs) -> Option<ElementFunction> {
         "Gelu" if text(node, "approximate", "none") == "tanh" => ElementFunction::GeluTanh,
         "Gelu" => ElementFunction::Gelu,
         "Swish" if (float(node, "alpha", 1.0) - 1.0).abs() < 1e-6 => ElementFunction::Silu,
-        "HardSigmoid" if (float(node, "alpha", 0.2) - 1.0 / 6.0).abs() < 1e-4 => ElementFunction::HardSigmoid,
+        "HardSigmoid" if is_usual_hard_sigmoid(node) => ElementFunction::HardSigmoid,
         "Clip" if bounds(to, given) == (Some(0.0), Some(6.0)) => ElementFunction::Relu6,
         name => ElementFunction::Foreign(UNARY.into_iter().find(|known| *known == name)?),
     })
+}
+
+fn is_usual_hard_sigmoid(node: &briquette_formats::onnx::Node) -> bool {
+    (float(node, "alpha", 0.2) - 1.0 / 6.0).abs() < 1e-4 && (float(node, "beta", 0.5) - 0.5).abs() < 1e-6
 }
 
 /// The bounds of a `Clip`: inputs since opset 11.
@@ -134,16 +182,19 @@ fn binary(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
         let x = to.operand(x)?;
         Some(vec![Item::Value(to.emit(op, &[x])?)])
     };
-    let foreign = |name| Primitive::Elementwise(ElementFunction::Foreign(name));
+    let with = |function, number| Primitive::Number { function, number };
     let name = given.node.op_type.as_str();
     if let Some(number) = scalar(to, b, a) {
         let op = match name {
             "Mul" => Primitive::Scale(number),
+            "Div" if to.is_integer(a) && to.is_integer(b) => with(NumberFunction::Quotient, number),
             "Div" => Primitive::Scale(1.0 / number),
             "Pow" if number == 2.0 => Primitive::Elementwise(ElementFunction::Square),
-            "Pow" => foreign("power by a constant"),
+            "Pow" if number == 0.5 => Primitive::Elementwise(ElementFunction::Foreign("Sqrt")),
+            "Pow" => with(NumberFunction::Power, number),
             "Add" | "Sub" if number == 0.0 => return Some(vec![a.clone()]),
-            _ => foreign("add a constant"),
+            "Sub" => with(NumberFunction::Add, -number),
+            _ => with(NumberFunction::Add, number),
         };
         return of(op, a, to);
     }
@@ -151,9 +202,11 @@ fn binary(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
         let op = match name {
             "Mul" => Primitive::Scale(number),
             "Add" if number == 0.0 => return Some(vec![b.clone()]),
-            "Add" | "Sub" => foreign("add to a constant"),
-            "Div" => foreign("divide a constant"),
-            _ => foreign("power of a constant"),
+            "Add" => with(NumberFunction::Add, number),
+            "Sub" => with(NumberFunction::SubtractFrom, number),
+            "Div" if to.is_integer(a) && to.is_integer(b) => return None,
+            "Div" => with(NumberFunction::Divide, number),
+            _ => with(NumberFunction::PowerOf, number),
         };
         return of(op, b, to);
     }
@@ -167,15 +220,21 @@ fn binary(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     Some(vec![Item::Value(to.emit(Primitive::Elementwise(function), &operands)?)])
 }
 
-/// Functions of several inputs. Single known numbers are part of the function.
+/// Functions of several inputs.
 fn several(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let name = SEVERAL.into_iter().find(|known| *known == given.node.op_type)?;
+    let has_integers = given.get(0).is_some_and(|item| to.is_integer(item));
+    let has_own_rule = int(given.node, "fmod", 0) != 0 || given.node.op_type == "Div" && has_integers;
+    if to.runs && has_own_rule {
+        return None;
+    }
     let mut operands: Vec<Operand> = Vec::new();
     for position in 0..given.items.len() {
         let item = given.get(position)?;
-        match to.known(item) {
-            Some(constant) if constant.values.len() == 1 => {}
-            _ => operands.push(to.operand(item)?),
+        // Coupling does not depend on a single number.
+        let is_number = !to.runs && to.known(item).is_some_and(|constant| constant.values.len() == 1);
+        if !is_number {
+            operands.push(to.operand(item)?);
         }
     }
     let value = to.emit(Primitive::Elementwise(ElementFunction::Foreign(name)), &operands)?;

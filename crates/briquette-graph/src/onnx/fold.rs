@@ -129,6 +129,9 @@ fn rearranged(to: &Importer, given: &NodeInputs, values: &[Constant]) -> Option<
             };
             expanded(&Constant { shape: Vec::new(), ..fill }, &shape?)
         }
+        "Trilu" => {
+            triangle(x, parameter(1).and_then(|k| k.first().copied()).unwrap_or(0), int(given.node, "upper", 1) != 0)
+        }
         "ReduceProd" | "ReduceSum" | "ReduceMax" | "ReduceMin" => reduced(to, given, x),
         _ => None,
     }
@@ -185,6 +188,17 @@ fn sliced(to: &Importer, given: &NodeInputs, x: &Constant) -> Option<Constant> {
         }
         Some(source)
     })
+}
+
+/// Keeps the elements on one side of a diagonal, and zeros the others.
+fn triangle(x: &Constant, diagonal: i64, is_upper: bool) -> Option<Constant> {
+    let &[.., rows, columns] = x.shape.as_slice() else { return None };
+    let keeps = |at: usize| {
+        let distance = (at % columns) as i64 - (at / columns % rows) as i64;
+        if is_upper { distance >= diagonal } else { distance <= diagonal }
+    };
+    let values = x.values.iter().enumerate().map(|(at, &value)| if keeps(at) { value } else { 0.0 }).collect();
+    Some(Constant { values, ..x.clone() })
 }
 
 /// Reduces all elements of a list to one.

@@ -8,11 +8,24 @@ use crate::graph::{Graph, GraphInput, InputSource, Node, NodeId, Operand, ValueI
 use crate::op::{Op, Primitive};
 use briquette_core::{DType, Error, OutputAxis, Result, Shape};
 use briquette_formats::InputFile;
-use briquette_formats::onnx::{self, Constant, Model, Tensor, ValueInfo};
-use std::collections::BTreeMap;
+use briquette_formats::onnx::{self, Constant, Model, Tensor, TensorData, ValueInfo};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Most elements of a tensor whose values are computed.
 pub(super) const MAX_KNOWN: usize = 1 << 16;
+
+/// Most elements of an integer tensor that a graph for running holds.
+const MAX_HELD: usize = 1 << 22;
+
+/// Returns whether a number of `TensorProto.DataType` is an integer or truth type.
+pub(super) fn is_integer_type(data_type: i64) -> bool {
+    matches!(data_type, 2..=7 | 9 | 12 | 13)
+}
+
+/// Returns whether the elements of a tensor are in fields that checkpoints do not read.
+fn is_inline(tensor: &Tensor) -> bool {
+    matches!(tensor.data, TensorData::Spans(_) | TensorData::Varints(_))
+}
 
 /// A graph that is being built.
 pub(super) struct Importer<'a> {
@@ -28,6 +41,10 @@ pub(super) struct Importer<'a> {
     declared: BTreeMap<&'a str, &'a ValueInfo>,
     /// The name of the node that is being imported.
     place: String,
+    /// Whether the graph is for running it: it then holds constants, and conversions of types are nodes.
+    pub(super) runs: bool,
+    /// The values with integers or truth values.
+    integers: BTreeSet<ValueId>,
 }
 
 impl<'a> Importer<'a> {
@@ -43,6 +60,8 @@ impl<'a> Importer<'a> {
             weights: BTreeMap::new(),
             declared: BTreeMap::new(),
             place: String::new(),
+            runs: false,
+            integers: BTreeSet::new(),
         }
     }
 
@@ -67,6 +86,9 @@ impl<'a> Importer<'a> {
     pub(super) fn add_input(&mut self, input: &'a ValueInfo, dims: &InputDims) -> Result<()> {
         let shape = dims.shape(input)?;
         let value = self.value(&input.name, shape.clone());
+        if is_integer_type(input.data_type) {
+            self.integers.insert(value);
+        }
         self.graph.inputs.push(GraphInput { value, shape, source: InputSource::Caller });
         if self.names.insert(&input.name, Item::Value(value)).is_some() {
             return Err(
@@ -173,7 +195,11 @@ impl<'a> Importer<'a> {
             Item::Known(constant) => {
                 let name = format!("{}.constant{}", self.place, self.graph.weights.len());
                 let dtype = if constant.is_integer { DType::I64 } else { DType::F32 };
-                Some(self.declare(&name, dtype, &constant.shape, true)?.into())
+                let weight = self.declare(&name, dtype, &constant.shape, true)?;
+                if self.runs {
+                    self.graph.constants.insert(name, constant.values.clone());
+                }
+                Some(weight.into())
             }
             Item::Opaque(_) => None,
         }
@@ -187,7 +213,31 @@ impl<'a> Importer<'a> {
         }
         // A type without a counterpart has the size of its integers.
         let dtype = tensor.dtype().unwrap_or(DType::U8);
+        if self.runs
+            && (!dtype.is_weight() || tensor.shape.is_empty() || is_inline(tensor))
+            && let Some(constant) = tensor.constant(self.file, MAX_HELD).ok().flatten()
+        {
+            self.graph.constants.insert(name.into(), constant.values);
+        }
         self.declare(name, dtype, &tensor.shape, !dtype.is_weight())
+    }
+
+    /// Returns whether the elements of an item are integers or truth values.
+    pub(super) fn is_integer(&self, item: &Item) -> bool {
+        match item {
+            Item::Value(value) | Item::Opaque(value) => self.integers.contains(value),
+            Item::Known(constant) => constant.is_integer,
+            Item::Tensor(index) | Item::Turned(index) => {
+                self.tensor(*index).dtype().is_some_and(|dtype| !dtype.is_weight())
+            }
+        }
+    }
+
+    /// Notes that the elements of an item are integers or truth values.
+    pub(super) fn mark_integer(&mut self, item: &Item) {
+        if let Item::Value(value) = item {
+            self.integers.insert(*value);
+        }
     }
 
     fn declare(&mut self, name: &str, dtype: DType, shape: &[usize], is_buffer: bool) -> Option<WeightId> {

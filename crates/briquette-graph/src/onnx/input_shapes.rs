@@ -13,6 +13,18 @@ pub struct InputDims {
     /// Extents of axes without a given name: the first axis counts items, axes of images after the second are height and width,
     /// and other axes count tokens.
     pub extents: Extents,
+    /// Whole shapes of inputs by name, in place of the rules above.
+    pub shapes: BTreeMap<String, Vec<usize>>,
+}
+
+/// Returns extents as `[batch, 3, 224, 224]`.
+fn shown(dims: &[Dim]) -> String {
+    let one = |dim: &Dim| match dim {
+        Dim::Extent(extent) => extent.to_string(),
+        Dim::Named(name) => name.clone(),
+        Dim::Unknown => "?".into(),
+    };
+    format!("[{}]", dims.iter().map(one).collect::<Vec<_>>().join(", "))
 }
 
 impl From<Extents> for InputDims {
@@ -31,6 +43,14 @@ impl InputDims {
             let message = "has no known rank; export the model with shapes of its inputs";
             return Err(Error::input(message).at(format_args!("input {:?}", input.name)));
         };
+        if let Some(shape) = self.shapes.get(&input.name) {
+            let fits = |(dim, extent): (&Dim, &usize)| !matches!(dim, Dim::Extent(fixed) if fixed != extent);
+            if shape.len() != dims.len() || !dims.iter().zip(shape).all(fits) {
+                let message = format!("found the shape {shape:?}, expected {}", shown(dims));
+                return Err(Error::input(message).at(format_args!("input {:?}", input.name)));
+            }
+            return Ok(shape.clone());
+        }
         let extent = |(axis, dim): (usize, &Dim)| match dim {
             Dim::Extent(extent) => *extent,
             Dim::Named(name) => self.named.get(name).copied().unwrap_or_else(|| self.usual(axis, dims.len())),

@@ -46,6 +46,7 @@ fn standard(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
         "Slice" => ranges::slice(to, given),
         "Gather" => ranges::gather(to, given),
         "Pad" => ranges::pad(to, given),
+        "CumSum" => ranges::cumulative_sum(to, given),
         "MaxPool" | "AveragePool" | "LpPool" => pools::pool(to, given),
         "GlobalAveragePool" | "GlobalMaxPool" => pools::global_pool(to, given),
         "Resize" | "Upsample" => pools::resize(to, given),
@@ -55,7 +56,6 @@ fn standard(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
         | "ScatterND"
         | "ScatterElements"
         | "GatherElements"
-        | "CumSum"
         | "Trilu"
         | "TopK"
         | "ArgMax"

@@ -82,7 +82,8 @@ pub(super) fn resize(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>>
     };
     (target.len() == shape.len() && target.get(..2)? == shape.get(..2)?).then_some(())?;
     let factor = target.get(2)?.checked_div(shape[2])?;
-    let is_nearest = text(given.node, "mode", "nearest") == "nearest";
+    let is_nearest = text(given.node, "mode", "nearest") == "nearest"
+        && text(given.node, "coordinate_transformation_mode", "half_pixel") != "align_corners";
     let is_factor = factor > 0 && (2..shape.len()).all(|axis| shape[axis].checked_mul(factor) == Some(target[axis]));
     let op = match is_nearest && is_factor {
         true => Primitive::Resize(factor),

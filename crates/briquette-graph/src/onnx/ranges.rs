@@ -3,9 +3,11 @@
 use super::attributes::{axis, extents, int, ints, text};
 use super::importer::Importer;
 use super::inputs::NodeInputs;
-use super::item::{Item, integers};
+use super::item::{Item, integers, known};
 use super::layout::reshaped;
+use crate::graph::{Operand, ValueId};
 use crate::op::{Composite, Primitive};
+use briquette_formats::onnx::Constant;
 
 /// One range of an axis, with its step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +55,7 @@ fn axis_range(axis: usize, extent: usize, (start, end, step): (i64, i64, i64)) -
 pub(super) fn slice(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let mut item = given.get(0)?.clone();
     let shape = to.shape(&item)?;
-    for AxisRange { axis, start, len, step } in slice_ranges(to, given, &shape)? {
+    for range @ AxisRange { axis, start, len, step } in slice_ranges(to, given, &shape)? {
         let own = to.shape(&item)?;
         let extent = own[axis];
         if (start, len, step) == (0, extent, 1) {
@@ -64,8 +66,12 @@ pub(super) fn slice(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> 
             item = Item::Value(to.emit(Primitive::Slice { axis, start, len }, &[x])?);
             continue;
         }
-        let step = usize::try_from(step).ok()?;
-        (extent.is_multiple_of(step) && start < step && len == extent / step).then_some(())?;
+        let factor = usize::try_from(step).unwrap_or_default();
+        if factor == 0 || !extent.is_multiple_of(factor) || start >= factor || len != extent / factor {
+            item = taken(to, &item, range)?;
+            continue;
+        }
+        let step = factor;
         let mut cut = own.clone();
         cut[axis] = len;
         cut.insert(axis + 1, step);
@@ -77,6 +83,25 @@ pub(super) fn slice(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> 
         item = reshaped(to, &taken, joined)?;
     }
     Some(vec![item])
+}
+
+/// Takes the elements of a range with a step by their indices.
+fn taken(to: &mut Importer, item: &Item, range: AxisRange) -> Option<Item> {
+    let AxisRange { axis, start, len, step } = range;
+    let start = i64::try_from(start).ok()?;
+    let places: Vec<f64> = (0..i64::try_from(len).ok()?).map(|at| (start + at * step) as f64).collect();
+    let indices = known(Constant { shape: vec![len], is_integer: true, values: places });
+    let (x, indices) = (to.operand(item)?, to.operand(&indices)?);
+    Some(Item::Value(looked_up(to, x, indices, axis)?))
+}
+
+/// Imports a sum up to each element.
+pub(super) fn cumulative_sum(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
+    let is_plain = int(given.node, "exclusive", 0) == 0 && int(given.node, "reverse", 0) == 0;
+    let rank = to.shape(given.get(0)?)?.len();
+    let axis = axis(*given.integers(to, 1)?.first()?, rank).filter(|_| is_plain)?;
+    let x = to.operand(given.get(0)?)?;
+    Some(vec![Item::Value(to.emit(Primitive::CumulativeSum { axis }, &[x])?)])
 }
 
 /// Imports a split by sizes, or into equal parts of which the last may be smaller.
@@ -109,23 +134,27 @@ pub(super) fn gather(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>>
     }
     let is_table = matches!(data, Item::Tensor(_)) && axis == 0 && shape.len() == 2;
     let indices = to.operand(indices)?;
-    let mut x = to.operand(data)?;
+    let x = to.operand(data)?;
     if is_table {
         return Some(vec![Item::Value(to.emit(Composite::Embedding, &[x, indices])?)]);
     }
-    // The axis of the lookup comes first, and the axes of the indices go where it was.
-    let n_indices = to.operand_rank(indices);
+    Some(vec![Item::Value(looked_up(to, x, indices, axis)?)])
+}
+
+/// Adds a lookup along an axis. The axis comes first, and the axes of the indices go where it was.
+fn looked_up(to: &mut Importer, mut x: Operand, indices: Operand, axis: usize) -> Option<ValueId> {
+    let (rank, n_indices) = (to.operand_rank(x), to.operand_rank(indices));
     if axis != 0 {
-        let order: Vec<usize> = [axis].into_iter().chain((0..shape.len()).filter(|&other| other != axis)).collect();
+        let order: Vec<usize> = [axis].into_iter().chain((0..rank).filter(|&other| other != axis)).collect();
         x = to.emit(Primitive::Transpose(order), &[x])?.into();
     }
     let found = to.emit(Primitive::Gather, &[x, indices])?;
     if axis == 0 {
-        return Some(vec![Item::Value(found)]);
+        return Some(found);
     }
     let before = n_indices..n_indices + axis;
-    let order: Vec<usize> = before.chain(0..n_indices).chain(n_indices + axis..n_indices + shape.len() - 1).collect();
-    Some(vec![Item::Value(to.emit(Primitive::Transpose(order), &[found.into()])?)])
+    let order: Vec<usize> = before.chain(0..n_indices).chain(n_indices + axis..n_indices + rank - 1).collect();
+    to.emit(Primitive::Transpose(order), &[found.into()])
 }
 
 /// Takes consecutive known indices as a slice.
@@ -177,6 +206,9 @@ pub(super) fn pad(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     };
     let x = to.operand(x)?;
     let padded = to.emit(Primitive::Pad { before, after }, &[x])?;
+    if to.runs && !is_zero {
+        return None;
+    }
     if is_zero {
         return Some(vec![Item::Value(padded)]);
     }

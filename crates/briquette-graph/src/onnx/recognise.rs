@@ -1,7 +1,7 @@
 //! Finds layers that exporters write as several operators: norms and activations.
 
 use crate::graph::{Graph, Node, Operand, ValueId};
-use crate::op::{Composite, ElementFunction, Op, Primitive, Reduction};
+use crate::op::{Composite, ElementFunction, NumberFunction, Op, Primitive, Reduction};
 use std::f64::consts::SQRT_2;
 
 /// Replaces the last node of each known pattern by the layer. The other nodes stay, and are removed if nothing uses them.
@@ -16,8 +16,9 @@ use std::f64::consts::SQRT_2;
 /// | a linear layer, then the sum with a vector of its width | a linear layer with a bias |
 pub(super) fn recognise(graph: &mut Graph) {
     let producers = producers(graph);
+    let Ok(lowered) = graph.lower() else { return };
     for index in 0..graph.nodes.len() {
-        let found = Pattern { graph, producers: &producers }.of(&graph.nodes[index]);
+        let found = Pattern { graph, producers: &producers, shapes: &lowered.shapes }.of(&graph.nodes[index]);
         if let Some((op, inputs)) = found {
             let node = &mut graph.nodes[index];
             (node.op, node.inputs) = (op, inputs);
@@ -37,6 +38,8 @@ fn producers(graph: &Graph) -> Vec<Option<usize>> {
 struct Pattern<'a> {
     graph: &'a Graph,
     producers: &'a [Option<usize>],
+    /// The shape of each value.
+    shapes: &'a [Vec<usize>],
 }
 
 impl<'a> Pattern<'a> {
@@ -100,6 +103,17 @@ impl<'a> Pattern<'a> {
         }
     }
 
+    /// The input and the number of a function with a number.
+    fn number(&self, operand: Operand, expected: NumberFunction) -> Option<(Operand, f64)> {
+        let node = self.node(operand)?;
+        match &node.op {
+            Op::Primitive(Primitive::Number { function, number }) if *function == expected => {
+                Some((*node.inputs.first()?, *number))
+            }
+            _ => None,
+        }
+    }
+
     /// The activation that `x · gate` is.
     fn gate(&self, x: Operand, gate: Operand) -> Option<ElementFunction> {
         if self.through(gate, ElementFunction::HardSigmoid) == Some(x) {
@@ -114,8 +128,8 @@ impl<'a> Pattern<'a> {
 
     /// The `x` of `1 + erf(x / √2)`.
     fn one_plus_erf(&self, operand: Operand) -> Option<Operand> {
-        let inner = self.through(operand, ElementFunction::Foreign("add a constant"))?;
-        let inner = self.through(inner, ElementFunction::Foreign("Erf"))?;
+        let (inner, one) = self.number(operand, NumberFunction::Add)?;
+        let inner = self.through(inner, ElementFunction::Foreign("Erf")).filter(|_| one == 1.0)?;
         self.scaled(inner, 1.0 / SQRT_2)
     }
 
@@ -148,58 +162,69 @@ impl<'a> Pattern<'a> {
     /// A mean over the last axis, which keeps it.
     fn mean_of(&self, operand: Operand) -> Option<Operand> {
         match &self.node(operand)?.op {
-            Op::Primitive(Primitive::Reduce { axes, kind: Reduction::Mean }) if axes.len() == 1 => {
-                self.node(operand)?.inputs.first().copied()
+            Op::Primitive(Primitive::Reduce { axes, kind: Reduction::Mean }) => {
+                let x = *self.node(operand)?.inputs.first()?;
+                let Operand::Value(value) = x else { return None };
+                (axes.len() == 1 && axes[0] + 1 == self.shapes[value.0].len()).then_some(x)
             }
             _ => None,
         }
     }
 
-    /// The `x` of `sqrt(mean(x²) + eps)`.
-    fn root_mean_square(&self, operand: Operand) -> Option<Operand> {
+    /// The `x` and `eps` of `sqrt(mean(x²) + eps)`.
+    fn root_mean_square(&self, operand: Operand) -> Option<(Operand, f64)> {
         let inner = self.through(operand, ElementFunction::Foreign("Sqrt"))?;
-        let inner = self.through(inner, ElementFunction::Foreign("add a constant"))?;
-        self.through(self.mean_of(inner)?, ElementFunction::Square)
+        let (inner, eps) = self.number(inner, NumberFunction::Add)?;
+        let mean = self.mean_of(inner)?;
+        // `x · x` is the square too.
+        let squared = self.through(mean, ElementFunction::Square).or_else(|| {
+            let (a, b) = self.pair(mean, ElementFunction::Mul)?;
+            (a == b).then_some(a)
+        });
+        Some((squared?, eps))
     }
 
-    /// The `x` of `x / sqrt(mean(x²) + eps)`, or of its product with a reciprocal.
-    fn normalized(&self, operand: Operand) -> Option<Operand> {
+    /// The `x` and `eps` of `x / sqrt(mean(x²) + eps)`, or of its product with a reciprocal.
+    fn normalized(&self, operand: Operand) -> Option<(Operand, f64)> {
         let quotient = self.pair(operand, ElementFunction::Foreign("Div"));
         if let Some((x, root)) = quotient {
-            return (self.root_mean_square(root) == Some(x)).then_some(x);
+            return self.root_mean_square(root).filter(|(inner, _)| *inner == x);
         }
         let (a, b) = self.pair(operand, ElementFunction::Mul)?;
         let root = |operand| {
             let reciprocal = self.through(operand, ElementFunction::Foreign("Reciprocal"));
-            reciprocal.or_else(|| self.through(operand, ElementFunction::Foreign("divide a constant")))
+            let divided = || self.number(operand, NumberFunction::Divide).filter(|(_, one)| *one == 1.0);
+            reciprocal.or_else(|| Some(divided()?.0))
         };
-        [(a, b), (b, a)]
-            .into_iter()
-            .find(|(x, other)| root(*other).and_then(|root| self.root_mean_square(root)) == Some(*x))
-            .map(|(x, _)| x)
+        [(a, b), (b, a)].into_iter().find_map(|(x, other)| {
+            let found = root(other).and_then(|root| self.root_mean_square(root))?;
+            (found.0 == x).then_some(found)
+        })
     }
 
-    /// A vector that scales normalized values.
-    fn vector(&self, operand: Operand) -> Option<()> {
-        let Operand::Weight(weight) = operand else { return None };
-        (self.graph.weights[weight.0].shape.rank() == 1).then_some(())
+    /// A vector of the last extent of normalized values.
+    fn vector(&self, operand: Operand, normed: Operand) -> Option<()> {
+        let (Operand::Weight(weight), Operand::Value(normed)) = (operand, normed) else { return None };
+        let width = *self.shapes[normed.0].last()?;
+        (self.graph.weights[weight.0].shape.0 == [width]).then_some(())
     }
 
-    /// A root-mean-square norm with its weight. The epsilon is not known here.
+    /// A root-mean-square norm with its weight.
     fn rms_norm(&self, normed: Operand, weight: Operand) -> Option<(Op, Vec<Operand>)> {
-        self.vector(weight)?;
-        let x = self.normalized(normed)?;
+        self.vector(weight, normed)?;
+        let (x, eps) = self.normalized(normed)?;
         let is_centred = self.pair(x, ElementFunction::Sub).is_some_and(|(x, mean)| self.mean_of(mean) == Some(x));
-        (!is_centred).then(|| (Composite::RmsNorm { eps: 1e-6, offset: 0.0 }.into(), vec![x, weight]))
+        (!is_centred).then(|| (Composite::RmsNorm { eps, offset: 0.0 }.into(), vec![x, weight]))
     }
 
     /// A layer norm: centred, normalized, scaled and shifted.
     fn layer_norm(&self, scaled: Operand, bias: Operand) -> Option<(Op, Vec<Operand>)> {
-        self.vector(bias)?;
+        self.vector(bias, scaled)?;
         let (a, b) = self.pair(scaled, ElementFunction::Mul)?;
-        let (normed, weight) = if self.vector(a).is_some() { (b, a) } else { (a, b) };
-        self.vector(weight)?;
-        let (x, mean) = self.pair(self.normalized(normed)?, ElementFunction::Sub)?;
-        (self.mean_of(mean) == Some(x)).then(|| (Composite::LayerNorm { eps: 1e-5 }.into(), vec![x, weight, bias]))
+        let (normed, weight) = if self.vector(a, scaled).is_some() { (b, a) } else { (a, b) };
+        self.vector(weight, normed)?;
+        let (centred, eps) = self.normalized(normed)?;
+        let (x, mean) = self.pair(centred, ElementFunction::Sub)?;
+        (self.mean_of(mean) == Some(x)).then(|| (Composite::LayerNorm { eps }.into(), vec![x, weight, bias]))
     }
 }

@@ -4,7 +4,7 @@ use super::fold;
 use super::importer::{Importer, MAX_KNOWN};
 use super::input_shapes::InputDims;
 use super::item::Item;
-use super::{operators, unknown};
+use super::{operators, types, unknown};
 use crate::graph::Graph;
 use briquette_core::{DType, Error, Result};
 use briquette_formats::InputFile;
@@ -18,9 +18,10 @@ const MAX_BRANCHES: usize = 8;
 ///
 /// # Errors
 /// See [`import`](super::import).
-pub(super) fn run(file: &InputFile, model: &Model, dims: &InputDims) -> Result<Graph> {
+pub(super) fn run(file: &InputFile, model: &Model, dims: &InputDims, runs: bool) -> Result<Graph> {
     dims.check(&model.graph)?;
     let mut to = Importer::new(file, model);
+    to.runs = runs;
     to.add_tensors(&model.graph);
     let is_given: BTreeSet<&str> = model.graph.initializers.iter().map(|tensor| tensor.name.as_str()).collect();
     for input in model.graph.inputs.iter().filter(|input| !is_given.contains(input.name.as_str())) {
@@ -54,7 +55,11 @@ fn nodes<'a>(to: &mut Importer<'a>, graph: &'a onnx::OnnxGraph, depth: usize) ->
             continue;
         } else {
             let found = fold::folded(to, node, &inputs).or_else(|| operators::import(to, node, &inputs));
-            found.unwrap_or_else(|| unknown::import(to, node, &inputs))
+            let found = found.unwrap_or_else(|| unknown::import(to, node, &inputs));
+            if types::gives_integers(to, node, &inputs) {
+                found.iter().for_each(|item| to.mark_integer(item));
+            }
+            found
         };
         for (name, item) in node.outputs.iter().zip(found).filter(|(name, _)| !name.is_empty()) {
             to.bind(name, item).map_err(|error| error.at(at()))?;

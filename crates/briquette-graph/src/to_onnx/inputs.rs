@@ -34,7 +34,7 @@ pub(super) fn add(to: &mut Emitter) -> Result<()> {
         to.enter(&graph.values[input.value.0]);
         let name = match input.source {
             InputSource::TokenIds | InputSource::TokenTypeIds | InputSource::Images => continue,
-            InputSource::Caller => {
+            InputSource::Caller | InputSource::AttentionMask => {
                 let message = "found an input that is neither text nor images; ONNX export needs a known family";
                 return Err(Error::input(message).at(&graph.values[input.value.0]));
             }

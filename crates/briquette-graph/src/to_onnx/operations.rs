@@ -76,7 +76,12 @@ fn primitive(to: &mut Emitter, id: NodeId, op: &Primitive, inputs: &[Operand]) -
         Primitive::PadSame { size, stride } => pad_same(to, id, x, size, stride)?,
         Primitive::Softmax { axis } => to.op("Softmax", &[x], vec![("axis", OnnxAttribute::Int(*axis as i64))]),
         Primitive::Gather | Primitive::Split { .. } => unreachable!("handled before"),
-        Primitive::PerChannel { .. } | Primitive::Route(_) | Primitive::Spatial { .. } | Primitive::Unknown { .. } => {
+        Primitive::PerChannel { .. }
+        | Primitive::Route(_)
+        | Primitive::Number { .. }
+        | Primitive::CumulativeSum { .. }
+        | Primitive::Spatial { .. }
+        | Primitive::Unknown { .. } => {
             return Err(to.refused(id, &format!("found {:?}", op.name())));
         }
     })

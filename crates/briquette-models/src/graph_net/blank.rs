@@ -1,6 +1,7 @@
 //! Creates the network of a checkpoint: its graph, its layers without weights, and the names of its tensors.
 
 use super::dropout::{GraphDropout, dropped_values};
+use super::example::{EXAMPLE, max_tokens};
 use super::headers::{GraphHeaders, config_of};
 use super::parts::BlockCuts;
 use super::weights::{BlankLayers, blank_layers};
@@ -11,14 +12,11 @@ use crate::low_rank::make_room;
 use briquette_core::{Error, OutputAxis, Result, shown_path};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_graph::op::{Composite, Primitive};
-use briquette_graph::{Config, Extents, Family, Graph, Headers, InputSource, Op, Operand, ValueId, family_of};
+use briquette_graph::{Config, Family, Graph, Headers, InputSource, Op, Operand, ValueId, family_of};
 use briquette_nn::{NameMap, load_compressed, load_into};
 use burn::tensor::Device;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-
-/// The example that programs are planned for. A batch of 2 differs from the extent 1 of weights that are repeated.
-pub(super) const EXAMPLE: Extents = Extents { batch: 2, tokens: 5, image: [224, 224] };
 
 /// Tensors that networks do not need: buffers, counters of training, heads that no graph knows, and images of decoders.
 const EXTRAS: [&str; 18] = [
@@ -69,6 +67,9 @@ impl GraphNet {
     /// # Errors
     /// See [`from_checkpoint`](Self::from_checkpoint).
     pub fn unfilled(checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
+        if let Some(file) = checkpoint.onnx_file() {
+            return Self::of_onnx(file.path(), device);
+        }
         let family = family_of(&GraphHeaders::of(checkpoint).headers(), &config_of(checkpoint)?);
         let family = family.ok_or_else(|| {
             let message = "no family of networks has this model_type or these tensor names";
@@ -86,6 +87,9 @@ impl GraphNet {
     /// - Input: files are damaged, do not fit the family, or a decoder has no head.
     pub fn blank(arch: Arch, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
         arch.check(checkpoint)?;
+        if let Some(file) = checkpoint.onnx_file() {
+            return Self::of_onnx(file.path(), device);
+        }
         let (network, names) = Self::of_family(arch.family(), checkpoint, device)?;
         network.check_head(arch.task()).map_err(|error| error.at(shown_path(checkpoint.path())))?;
         Ok((network, names))
@@ -151,18 +155,20 @@ impl GraphNet {
             return Err(Error::config("the graph has no output"));
         };
         let needed = super::program::needed_nodes(&graph, &[], &[output]);
-        let BlankLayers { layers, index, renames } = blank_layers(&graph, &needed, initial, device)?;
+        let BlankLayers { layers, index, renames } = blank_layers(&graph, None, &needed, initial, device)?;
         let names = names(&graph, &needed, renames)?;
         let last_state = last_state(&graph, output);
         let cuts = BlockCuts::of(&graph, if takes_images { output } else { last_state });
         let (dropped, programs) = (dropped_values(&graph), Mutex::default());
-        let outline = GraphOutline { graph, shapes, index, dropped, output, last_state, cuts, max_tokens, programs };
+        let onnx = None;
+        let outline =
+            GraphOutline { graph, shapes, index, dropped, output, last_state, cuts, max_tokens, onnx, programs };
         Ok((Self { layers, dropout: GraphDropout::default(), outline: Arc::new(outline) }, names))
     }
 }
 
 /// Frees the memory that the lists of a graph reserve for further entries.
-fn shrink_to_fit(graph: &mut Graph) {
+pub(super) fn shrink_to_fit(graph: &mut Graph) {
     for node in &mut graph.nodes {
         node.inputs.shrink_to_fit();
         node.outputs.shrink_to_fit();
@@ -171,16 +177,6 @@ fn shrink_to_fit(graph: &mut Graph) {
     graph.nodes.shrink_to_fit();
     graph.values.shrink_to_fit();
     graph.weights.shrink_to_fit();
-}
-
-/// Returns the longest text, or the longest target of an encoder-decoder: an example with more tokens is cut to it.
-pub(super) fn max_tokens(family: &Family, headers: &Headers, config: &Config) -> Result<Option<usize>> {
-    const MANY: usize = 1 << 20;
-    let graph = family.graph(headers, config, Extents { batch: 1, tokens: MANY, ..EXAMPLE })?;
-    // The target of an encoder-decoder has a limit of its own.
-    let ids = |source| graph.inputs.iter().find(|input| input.source == source);
-    let ids = ids(InputSource::TargetIds).or_else(|| ids(InputSource::TokenIds));
-    Ok(ids.and_then(|ids| ids.shape.get(1).copied()).filter(|tokens| *tokens < MANY))
 }
 
 /// Ignores the factors of weights that are ignored.
@@ -197,14 +193,19 @@ fn is_extra(name: &str) -> bool {
 }
 
 /// Maps to the names of the graph, and ignores the weights of outputs that are not computed.
-fn names(graph: &Graph, needed: &[usize], renames: Vec<(String, String)>) -> Result<NameMap> {
+pub(super) fn names(graph: &Graph, needed: &[usize], renames: Vec<(String, String)>) -> Result<NameMap> {
     let names = renames.into_iter().fold(NameMap::torch(), |names, (from, to)| names.rename(&format!("^{from}"), &to));
     let used: std::collections::BTreeSet<usize> =
         needed.iter().flat_map(|&node| graph.nodes[node].weights()).map(|(_, weight)| weight.0).collect();
     let others = graph.weights.iter().enumerate().filter(|(index, _)| !used.contains(index));
-    let names = others.into_iter().try_fold(names, |names, (_, weight)| names.ignore(&weight.name))?;
+    let names = others.into_iter().try_fold(names, |names, (_, weight)| names.ignore(&as_pattern(&weight.name)))?;
     let turned = needed.iter().flat_map(|&node| turned_weight(graph, node));
     Ok(turned.fold(names, |names, name| names.stored_by_input(name)))
+}
+
+/// Returns a pattern that matches a name, whose signs that patterns give a meaning match any character.
+pub(super) fn as_pattern(name: &str) -> String {
+    name.replace(['*', '?', '[', ']', '{', '}', '\\', '!'], "?")
 }
 
 /// Returns the weight of a linear layer that is `[in, out]` in the checkpoint.

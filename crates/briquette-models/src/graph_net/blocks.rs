@@ -109,13 +109,19 @@ impl GraphNet {
         inputs: &RunInputs,
         wanted: &[ValueId],
     ) -> (GraphRun<'_>, Arc<GraphProgram>) {
-        let (graph, cuts) = (self.graph(), &self.outline.cuts);
-        let device = state.0.first().map_or_else(Device::default, AnyTensor::device);
-        let mut given = inputs.values_for(graph, &graph.nodes[cuts.nodes(index)], &device);
-        given.extend(cuts.state(index).iter().copied().zip(state.0));
+        let given = self.given_of_block(index, state, inputs);
         let names: Vec<ValueId> = given.iter().map(|(value, _)| *value).collect();
         let program = self.outline.program(&names, wanted);
         (self.begin(given, inputs.attention()), program)
+    }
+
+    /// Returns the values that a block is given.
+    fn given_of_block(&self, index: usize, state: BlockState, inputs: &RunInputs) -> Vec<(ValueId, AnyTensor)> {
+        let (graph, cuts) = (self.graph(), &self.outline.cuts);
+        let device = state.0.first().map_or_else(|| self.device(), AnyTensor::device);
+        let mut given = inputs.values_for(graph, &graph.nodes[cuts.nodes(index)], &device);
+        given.extend(cuts.state(index).iter().copied().zip(state.0));
+        given
     }
 
     /// The program after the last block, up to a value.
@@ -161,13 +167,21 @@ impl GraphNet {
 
     /// Returns the output of a block. Of the inputs, text is needed, and images are not.
     pub fn block(&self, index: usize, state: BlockState, inputs: &RunInputs) -> BlockState {
-        let (run, program) = self.block_run(index, state, inputs, self.outline.cuts.state(index + 1));
+        let wanted = self.outline.cuts.state(index + 1);
+        if let Some(onnx) = &self.outline.onnx {
+            return BlockState(self.run_onnx(onnx, self.given_of_block(index, state, inputs), wanted));
+        }
+        let (run, program) = self.block_run(index, state, inputs, wanted);
         BlockState(run.finish(&program))
     }
 
     /// Passes the layer inputs of a block to probes, without computing the output of its last layer.
     pub fn observe_block(&self, index: usize, state: BlockState, inputs: &RunInputs) {
-        let (run, program) = self.block_run(index, state, inputs, self.outline.cuts.state(index + 1));
+        let wanted = self.outline.cuts.state(index + 1);
+        if let Some(onnx) = &self.outline.onnx {
+            return self.observe_onnx(onnx, self.given_of_block(index, state, inputs), wanted);
+        }
+        let (run, program) = self.block_run(index, state, inputs, wanted);
         run.observe(&program);
     }
 

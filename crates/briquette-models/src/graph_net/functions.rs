@@ -24,6 +24,7 @@ pub(super) fn apply(function: ElementFunction, x: AnyTensor) -> AnyTensor {
         ElementFunction::Neg => -x,
         ElementFunction::Square => x.powi_scalar(2),
         ElementFunction::Rsqrt => x.sqrt().recip(),
+        ElementFunction::Foreign(name) => super::foreign::of_one(name, x),
         other => panic!("{} is no function of one input", other.name()),
     }.into())
 }
@@ -34,6 +35,9 @@ pub(super) fn elementwise(function: ElementFunction, inputs: Vec<AnyTensor>) -> 
         ElementFunction::Add => BinaryFunction::Add,
         ElementFunction::Sub => BinaryFunction::Sub,
         ElementFunction::Mul => BinaryFunction::Mul,
+        ElementFunction::Foreign(name) if super::foreign::takes_several(name) => {
+            return super::foreign::of_several(name, inputs);
+        }
         unary => return apply(unary, inputs.into_iter().next().expect("an input")),
     };
     inputs.into_iter().reduce(|a, b| a.zip(b, op)).expect("an input")

@@ -88,6 +88,9 @@ impl Fusing {
         let GraphCall::Linear(down_layer) = down.call else { return None };
         let (at_function, function) = self.sole(&down.inputs[0])?;
         let GraphCall::Function(known) = function.call else { return None };
+        if function.inputs.len() != 1 || matches!(known, ElementFunction::Foreign(_)) {
+            return None;
+        }
         let (at_up, up) = self.sole(function.inputs.first()?)?;
         let GraphCall::Linear(up_layer) = up.call else { return None };
         let call = GraphCall::FeedForward([up_layer, down_layer], known);
@@ -132,7 +135,7 @@ impl Fusing {
 fn value_of(source: &StepInput) -> Option<ValueId> {
     match source {
         StepInput::Value(value) => Some(*value),
-        StepInput::Layer(_) => None,
+        StepInput::Layer(_) | StepInput::Constant(_) => None,
     }
 }
 

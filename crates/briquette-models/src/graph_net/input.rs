@@ -1,6 +1,6 @@
 //! The input of a checkpoint's network: texts or images.
 
-use super::blank::{EXAMPLE, max_tokens};
+use super::example::{EXAMPLE, max_tokens};
 use super::headers::{GraphHeaders, config_of};
 use super::preprocessor::{PREPROCESSOR, Preprocessor, SoundPreprocessor};
 use crate::Input;
@@ -10,7 +10,7 @@ use crate::text::Pooling;
 use briquette_core::{Error, Result, shown_path};
 use briquette_formats::Checkpoint;
 use briquette_graph::op::Composite;
-use briquette_graph::{Config, Extents, Family, Graph, Headers, InputSource, Op, Operand};
+use briquette_graph::{Config, Extents, Family, Graph, InputSource, Op, Operand};
 
 /// Default length of a text in tokens, as usual for perplexities.
 const USUAL: usize = 1024;
@@ -22,31 +22,43 @@ const USUAL: usize = 1024;
 /// - Config: the network takes neither text nor images.
 pub(crate) fn input(family: &Family, checkpoint: &Checkpoint) -> Result<Input> {
     let (tensors, config) = (GraphHeaders::of(checkpoint), config_of(checkpoint)?);
-    let described = InputOf { family, folder: Folder::of(checkpoint), headers: &tensors.headers(), config: &config };
+    let (headers, usual) = (tensors.headers(), Config::parse(Some(family.usual_config.as_bytes()))?);
+    let max_positions = || Ok(max_tokens(family, &headers, &config)?.unwrap_or(usize::MAX));
+    let described = InputOf {
+        build: &|extents| family.graph(&headers, &config, extents),
+        folder: Folder::of(checkpoint),
+        config: &config,
+        usual: &usual,
+        max_positions: &max_positions,
+    };
     described.input().map_err(|error| error.at(shown_path(checkpoint.path())))
 }
 
-/// A checkpoint of a family.
-struct InputOf<'a> {
-    family: &'a Family,
-    folder: Folder,
-    headers: &'a Headers<'a>,
-    config: &'a Config,
+/// A network whose input is described.
+pub(super) struct InputOf<'a> {
+    /// Builds the graph for an example.
+    pub(super) build: &'a dyn Fn(Extents) -> Result<Graph>,
+    pub(super) folder: Folder,
+    pub(super) config: &'a Config,
+    /// The usual value of each key that may be absent.
+    pub(super) usual: &'a Config,
+    /// Returns the number of positions.
+    pub(super) max_positions: &'a dyn Fn() -> Result<usize>,
 }
 
 impl InputOf<'_> {
     fn graph(&self, extents: Extents) -> Result<Graph> {
-        self.family.graph(self.headers, self.config, extents)
+        (self.build)(extents)
     }
 
-    fn input(&self) -> Result<Input> {
+    pub(super) fn input(&self) -> Result<Input> {
         let graph = self.graph(EXAMPLE)?;
         if let Some(shape) = image_shape(&graph) {
             return self.image_input(shape);
         }
         let message = "the network takes neither text nor images";
         let vocabulary = vocabulary(&graph).ok_or_else(|| Error::config(message))?;
-        let max_positions = max_tokens(self.family, self.headers, self.config)?.unwrap_or(usize::MAX);
+        let max_positions = (self.max_positions)()?;
         if graph.inputs.iter().any(|input| input.source == InputSource::TargetIds) {
             let sound = sound_shape(&graph).map(|[mels, frames]| self.sound_input(mels, frames)).transpose()?;
             return Input::pair(&self.folder, vocabulary, max_positions, USUAL, sound);
@@ -82,8 +94,7 @@ impl InputOf<'_> {
         } else {
             input.least_side = self.least_side();
         }
-        let usual = Config::parse(Some(self.family.usual_config.as_bytes()))?;
-        if let Some(scale) = self.config.number("pixel_scale").or(usual.number("pixel_scale")) {
+        if let Some(scale) = self.config.number("pixel_scale").or(self.usual.number("pixel_scale")) {
             if scale.is_nan() || scale <= 0.0 {
                 return Err(Error::input("pixel_scale is not above 0; correct it").at("config.json"));
             }
@@ -155,7 +166,7 @@ fn usual_normalization(model_type: Option<&str>, channels: usize) -> Option<[Vec
 }
 
 /// Returns `[batch, channels, height, width]` of the images that a graph takes.
-fn image_shape(graph: &Graph) -> Option<&[usize]> {
+pub(super) fn image_shape(graph: &Graph) -> Option<&[usize]> {
     let images = graph.inputs.iter().find(|input| input.source == InputSource::Images)?;
     Some(images.shape.as_slice())
 }

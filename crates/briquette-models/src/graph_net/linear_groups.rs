@@ -33,10 +33,12 @@ impl LinearGroup {
 impl GraphNet {
     /// Returns the linear layers of a block in groups with the same inputs, in the order in which they run.
     ///
-    /// Layers that several nodes use are left out.
+    /// Layers that several nodes use are left out, and an ONNX model has no groups.
     pub fn linear_groups(&self, index: usize) -> Vec<LinearGroup> {
-        let graph = self.graph();
-        let mut groups: Vec<LinearGroup> = Vec::new();
+        let (graph, mut groups) = (self.graph(), Vec::<LinearGroup>::new());
+        if self.outline.onnx.is_some() {
+            return groups;
+        }
         for node in &graph.nodes[self.outline.cuts.nodes(index)] {
             let Some((input, output, path)) = self.linear(node) else { continue };
             if graph.nodes.iter().filter(|other| self.linear(other).is_some_and(|(.., its)| its == path)).count() > 1 {

@@ -46,6 +46,14 @@ impl BlockCuts {
         Self { blocks, states }
     }
 
+    /// Returns one block of all nodes. Its input are images, or nothing if the graph takes no images.
+    pub(super) fn whole(graph: &Graph, last: ValueId) -> Self {
+        let nodes = 0..graph.nodes.len();
+        let needed = super::program::needed_nodes(graph, &[], &[last]);
+        let states = [0, nodes.end].map(|cut| values_across(graph, &needed, cut, last)).to_vec();
+        Self { blocks: vec![CutBlock { name: None, nodes }], states }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.blocks.len()
     }

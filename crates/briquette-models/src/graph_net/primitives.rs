@@ -2,7 +2,7 @@
 
 use super::functions::{pad, pad_same, pool, reduce};
 use super::value::{AnyTensor, BinaryFunction, with_tensor};
-use briquette_graph::op::Primitive;
+use briquette_graph::op::{NumberFunction, Primitive, Reduction};
 use burn::tensor::activation::softmax;
 use burn::tensor::module::adaptive_avg_pool2d;
 
@@ -21,12 +21,54 @@ pub(super) fn apply_primitive(primitive: &Primitive, mut inputs: Vec<AnyTensor>)
         Primitive::Transpose(permutation) => x.permuted(permutation),
         Primitive::Slice { axis, start, len } => x.narrowed(*axis, *start, *len),
         Primitive::Scale(factor) => with_tensor!(x, x => (x * *factor).into()),
+        Primitive::Number { function, number } => with_number(x, *function, *number),
+        Primitive::CumulativeSum { axis } => with_tensor!(x, x => x.cumsum(*axis).into()),
+        Primitive::Resize(factor) => resized(x, *factor),
         Primitive::Pad { before, after } => pad(x, before, after),
         Primitive::PadSame { size, stride } => pad_same(x, size, stride),
         Primitive::Reduce { axes, kind } => reduce(x, axes, *kind),
         Primitive::Pool(window) => pool(x.four(), window),
+        Primitive::AdaptivePool(size) if size.len() != 2 => {
+            let axes: Vec<usize> = (2..size.len() + 2).collect();
+            reduce(x, &axes, Reduction::Mean)
+        }
         Primitive::AdaptivePool(size) => adaptive_avg_pool2d(x.four(), [size[0], size[1]]).into(),
         Primitive::Softmax { axis } => with_tensor!(x, x => softmax(x, *axis).into()),
         other => panic!("found {}, expected a primitive that runs", other.name()),
     }
+}
+
+/// Applies a function of each element and a number.
+fn with_number(x: AnyTensor, function: NumberFunction, n: f64) -> AnyTensor {
+    with_tensor!(x, x => match function {
+        NumberFunction::Add => x + n,
+        NumberFunction::SubtractFrom => -x + n,
+        NumberFunction::Divide => x.recip() * n,
+        NumberFunction::Quotient => {
+            let quotient = x / n;
+            quotient.clone().sign() * quotient.abs().floor()
+        }
+        NumberFunction::Power if n.fract() == 0.0 && n.abs() <= 64.0 => x.powi_scalar(n as i32),
+        NumberFunction::Power => x.powf_scalar(n),
+        NumberFunction::PowerOf => (x * n.ln()).exp(),
+        NumberFunction::AtLeast => x.clamp_min(n),
+        NumberFunction::AtMost => x.clamp_max(n),
+        NumberFunction::LeakyRelu => x.clone().clamp_min(0.0) + x.clamp_max(0.0) * n,
+        NumberFunction::Elu => x.clone().clamp_min(0.0) + (x.clamp_max(0.0).exp() - 1.0) * n,
+    }.into())
+}
+
+/// Repeats each element of the axes after the second.
+fn resized(x: AnyTensor, factor: usize) -> AnyTensor {
+    let rank = x.dims().len();
+    (2..rank).fold(x, |x, axis| {
+        let dims = x.dims();
+        let mut repeated = dims.clone();
+        repeated.insert(axis + 1, 1);
+        let column = x.reshaped(&repeated);
+        repeated[axis + 1] = factor;
+        let mut joined = dims;
+        joined[axis] *= factor;
+        column.expanded(&repeated).reshaped(&joined)
+    })
 }

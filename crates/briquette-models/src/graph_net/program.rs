@@ -2,11 +2,12 @@
 
 use super::fuse;
 use super::slots::ValueSlots;
-use super::steps::{AttentionCall, ExpertsCall, GraphCall, GraphStep, StepInput};
+use super::steps::{AttentionCall, ExpertsCall, FunctionalCall, GraphCall, GraphStep, StepInput};
 use super::weights::LayerIndex;
+use briquette_core::OutputAxis;
 use briquette_graph::op::{Composite, Primitive};
 use briquette_graph::{Graph, Node, Op, Operand, ValueId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Steps that compute the wanted values.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,6 +15,15 @@ pub(super) struct GraphProgram {
     pub(super) steps: Vec<GraphStep>,
     /// Where each step's inputs and outputs are.
     pub(super) slots: ValueSlots,
+    /// The constants that steps use, by the index of their weight.
+    pub(super) constants: BTreeMap<usize, HeldConstant>,
+}
+
+/// The elements of a constant.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct HeldConstant {
+    pub(super) shape: Vec<usize>,
+    pub(super) values: Vec<f32>,
 }
 
 impl GraphProgram {
@@ -30,14 +40,18 @@ impl GraphProgram {
         let step = |&index: &usize| {
             let node = &graph.nodes[index];
             let place = attentions.binary_search(&index).unwrap_or_default();
-            step(node, shapes, layers, place)
+            match exact_call(index, node, graph, shapes, layers) {
+                Some(call) => whole_step(call, node, layers),
+                None => step(node, shapes, layers, place),
+            }
         };
         let mut steps = fuse::fused(needed.iter().map(step).collect(), wanted);
         for step in &mut steps {
             step.drops = step.outputs.iter().any(|output| dropped.contains(output));
         }
         let slots = ValueSlots::of(&steps, given, wanted);
-        Self { steps, slots }
+        let constants = held_constants(graph, &steps);
+        Self { steps, slots, constants }
     }
 }
 
@@ -59,10 +73,74 @@ pub(super) fn needed_nodes(graph: &Graph, given: &[ValueId], wanted: &[ValueId])
     nodes
 }
 
+/// Returns the constants that steps use.
+fn held_constants(graph: &Graph, steps: &[GraphStep]) -> BTreeMap<usize, HeldConstant> {
+    let inputs = steps.iter().flat_map(|step| &step.inputs);
+    let held = inputs.filter_map(|input| match input {
+        StepInput::Constant(at) => {
+            let weight = &graph.weights[*at];
+            let values = graph.constants.get(&weight.name)?.iter().map(|&value| value as f32).collect();
+            Some((*at, HeldConstant { shape: weight.shape.0.clone(), values }))
+        }
+        _ => None,
+    });
+    held.collect()
+}
+
+/// Returns the call of a node of an ONNX model, if it takes all its weights as inputs or needs exact shapes.
+fn exact_call(
+    index: usize,
+    node: &Node,
+    graph: &Graph,
+    shapes: &[Vec<usize>],
+    layers: &LayerIndex,
+) -> Option<GraphCall> {
+    if !layers.is_exact() {
+        return None;
+    }
+    let output = || shapes[node.outputs[0].0].clone();
+    let call = match &node.op {
+        Op::Primitive(Primitive::Reshape(_)) => FunctionalCall::Reshape(output()),
+        Op::Primitive(Primitive::Expand(_)) => FunctionalCall::Expand(output()),
+        Op::Primitive(Primitive::Gather) => FunctionalCall::Gather(output()),
+        _ if !layers.is_functional(index) => return None,
+        Op::Composite(Composite::Embedding) => FunctionalCall::Gather(output()),
+        Op::Composite(Composite::Linear) => FunctionalCall::Linear { is_turned: is_turned(graph, node) },
+        Op::Composite(Composite::LayerNorm { eps }) => FunctionalCall::LayerNorm(*eps),
+        Op::Composite(Composite::RmsNorm { eps, .. }) => FunctionalCall::RmsNorm(*eps),
+        Op::Composite(Composite::BatchNorm { eps }) => FunctionalCall::BatchNorm(*eps),
+        Op::Composite(Composite::GroupNorm { groups, eps }) => FunctionalCall::GroupNorm { groups: *groups, eps: *eps },
+        Op::Primitive(Primitive::Conv(settings)) => FunctionalCall::Conv(settings.clone()),
+        _ => return None,
+    };
+    Some(GraphCall::Functional(call))
+}
+
+/// Returns whether the matrix of a linear layer is `[in, out]`.
+fn is_turned(graph: &Graph, node: &Node) -> bool {
+    matches!(node.inputs.get(1), Some(Operand::Weight(weight)) if graph.weights[weight.0].layout == OutputAxis::Last)
+}
+
+/// Returns a step whose inputs are all operands of a node.
+fn whole_step(call: GraphCall, node: &Node, layers: &LayerIndex) -> GraphStep {
+    let inputs = node.inputs.iter().map(|operand| step_input(operand, layers)).collect();
+    GraphStep { call, inputs, outputs: node.outputs.clone(), drops: false }
+}
+
+fn step_input(operand: &Operand, layers: &LayerIndex) -> StepInput {
+    match operand {
+        Operand::Value(value) => StepInput::Value(*value),
+        Operand::Weight(weight) if layers.is_constant(*weight) => StepInput::Constant(weight.0),
+        Operand::Weight(_) => StepInput::Layer(layers.of_operand(operand)),
+    }
+}
+
 /// Turns a node into a step.
 fn step(node: &Node, shapes: &[Vec<usize>], layers: &LayerIndex, place: usize) -> GraphStep {
     let shape = |operand: &Operand| match operand {
         Operand::Value(value) => shapes[value.0].clone(),
+        // Only composites and reshapes of families ask for shapes of weights.
+        Operand::Weight(weight) if layers.is_constant(*weight) => Vec::new(),
         Operand::Weight(weight) => layers.shape(*weight).to_vec(),
     };
     let (call, n_inputs) = match &node.op {
@@ -73,11 +151,8 @@ fn step(node: &Node, shapes: &[Vec<usize>], layers: &LayerIndex, place: usize) -
     // A layer holds the other operands.
     let skips_table = matches!(call, GraphCall::Embedding(_));
     let operands = if skips_table { &node.inputs[1..] } else { &node.inputs[..n_inputs] };
-    let source = |operand: &Operand| match operand {
-        Operand::Value(value) => StepInput::Value(*value),
-        Operand::Weight(_) => StepInput::Layer(layers.of_operand(operand)),
-    };
-    GraphStep { call, inputs: operands.iter().map(source).collect(), outputs: node.outputs.clone(), drops: false }
+    let inputs = operands.iter().map(|operand| step_input(operand, layers)).collect();
+    GraphStep { call, inputs, outputs: node.outputs.clone(), drops: false }
 }
 
 /// Returns the call of a composite, and how many of its inputs are no weights of the layer.

@@ -3,6 +3,7 @@
 use super::attend::{AttentionTap, RunTokens, attend, no_padding};
 use super::dropout::GraphDropout;
 use super::experts::experts;
+use super::functional::apply_functional;
 use super::functions::{apply, elementwise, expand, prepend_tokens, reshape, split, split_heads};
 use super::layer::GraphLayer;
 use super::named_layers::NamedLayers;
@@ -16,7 +17,8 @@ use briquette_graph::ValueId;
 use briquette_graph::op::{ElementFunction, Primitive};
 use briquette_ops::compressed::FeedForwardActivation;
 use briquette_ops::fused::swiglu;
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
+use std::collections::BTreeMap;
 
 /// The state of a run.
 pub(super) struct GraphRun<'a> {
@@ -24,6 +26,8 @@ pub(super) struct GraphRun<'a> {
     dropout: &'a GraphDropout,
     /// The values by their slots in the program.
     values: Vec<Option<AnyTensor>>,
+    /// The constants of the program.
+    constants: BTreeMap<usize, AnyTensor>,
     pub(super) tokens: RunTokens<'a>,
 }
 
@@ -36,7 +40,7 @@ impl<'a> GraphRun<'a> {
         tokens: RunTokens<'a>,
     ) -> Self {
         let values = given.into_iter().map(|(_, value)| Some(value)).collect();
-        Self { layers, dropout, values, tokens }
+        Self { layers, dropout, values, constants: BTreeMap::new(), tokens }
     }
 
     /// Runs all steps and returns the wanted values.
@@ -58,6 +62,11 @@ impl<'a> GraphRun<'a> {
 
     /// Runs the first steps.
     fn run(&mut self, program: &GraphProgram, n_steps: usize) {
+        if !program.constants.is_empty() {
+            let device = self.values.iter().flatten().next().map_or_else(Device::default, AnyTensor::device);
+            let held = program.constants.iter().map(|(at, constant)| (*at, constant.to_tensor(&device)));
+            self.constants = held.collect();
+        }
         self.values.resize_with(program.slots.n_slots.max(self.values.len()), || None);
         program.steps[..n_steps].iter().zip(&program.slots.steps).for_each(|(step, slots)| self.step(step, slots));
     }
@@ -93,6 +102,7 @@ impl<'a> GraphRun<'a> {
             SlotInput::Kept(slot) => self.kept(*slot),
             SlotInput::Last(slot) => self.values[*slot].take().expect("a value that was given or computed"),
             SlotInput::Layer(layer) => self.layers.0[*layer].1.weight(),
+            SlotInput::Constant(weight) => self.constants[weight].clone(),
         }
     }
 
@@ -144,12 +154,13 @@ impl<'a> GraphRun<'a> {
             GraphCall::Function(function) => return elementwise(*function, inputs),
             GraphCall::Primitive(primitive) => return apply_primitive(primitive, inputs),
             GraphCall::PrependTokens => return prepend_tokens(inputs),
+            GraphCall::Functional(call) => return apply_functional(call, inputs),
             _ => {}
         }
         let x = inputs.remove(0);
         match call {
             GraphCall::Linear(layer) => with_tensor!(x, x => self.linear_layer(*layer).forward(x).into()),
-            GraphCall::Head(table, bias) => self.head(x.three(), *table, *bias),
+            GraphCall::Head(table, bias) => self.head_of_any_rank(x, *table, *bias),
             GraphCall::Embedding(layer) => self.embedding(*layer, x),
             GraphCall::LayerNorm(layer) => self.layer_norm(*layer, x, None),
             GraphCall::AddNorm(layer) => self.layer_norm(*layer, x, inputs.pop()),
@@ -169,18 +180,40 @@ impl<'a> GraphRun<'a> {
             GraphCall::Expand { from, to } => expand(x, from, to),
             GraphCall::SpaceToTokens => x.four().flatten::<3>(2, 3).swap_dims(1, 2).into(),
             GraphCall::TakeToken(index) => x.three().narrow(1, *index, 1).squeeze_dim::<2>(1).into(),
-            GraphCall::Attention(_) | GraphCall::Function(_) | GraphCall::Primitive(_) | GraphCall::PrependTokens => {
-                unreachable!("above")
-            }
+            GraphCall::Attention(_)
+            | GraphCall::Function(_)
+            | GraphCall::Primitive(_)
+            | GraphCall::Functional(_)
+            | GraphCall::PrependTokens => unreachable!("above"),
             GraphCall::SplitHeads { .. } => unreachable!("has several outputs"),
         }
     }
 
     fn embedding(&self, layer: usize, ids: AnyTensor) -> AnyTensor {
         match self.layer(layer) {
-            GraphLayer::Embedding(table) => table.forward(ids.ids()).into(),
+            GraphLayer::Embedding(table) => match ids {
+                AnyTensor::Ids(ids) => table.forward(ids).into(),
+                floats => {
+                    let (mut dims, flat) = (floats.dims(), floats.flat_ids().unsqueeze::<2>());
+                    let rows: AnyTensor = table.forward(flat).into();
+                    dims.extend(rows.dims().last());
+                    rows.reshaped(&dims)
+                }
+            },
             other => panic!("found {other:?}, expected a table"),
         }
+    }
+
+    fn head_of_any_rank(&self, x: AnyTensor, table: usize, bias: Option<usize>) -> AnyTensor {
+        if let AnyTensor::Three(x) = x {
+            return self.head(x, table, bias);
+        }
+        let mut dims = x.dims();
+        let width = dims.pop().unwrap_or(1);
+        let n = dims.iter().product();
+        let logits = self.head(x.reshaped(&[1, n, width]).three(), table, bias);
+        dims.extend(logits.dims().last());
+        logits.reshaped(&dims)
     }
 
     fn head(&self, x: Tensor<3>, table: usize, bias: Option<usize>) -> AnyTensor {

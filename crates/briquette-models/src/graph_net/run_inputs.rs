@@ -136,6 +136,10 @@ impl RunInputs {
             (InputKind::Text(ids, padding), InputSource::PositionIds { offset, skips_padding }) => {
                 position_ids(ids, padding.as_ref().filter(|_| skips_padding), &self.first, offset).into()
             }
+            (InputKind::Text(ids, padding), InputSource::AttentionMask) => match padding {
+                Some(padding) => padding.clone().bool_not().int().into(),
+                None => ids.ones_like().into(),
+            },
             (InputKind::Text(ids, _), InputSource::TokenTypeIds) => match &self.types {
                 Some(types) => types.clone().into(),
                 None => Tensor::<2, Int>::zeros([1, 1], &ids.device()).into(),

@@ -30,6 +30,8 @@ pub(super) enum SlotInput {
     Last(usize),
     /// The weight of a layer.
     Layer(usize),
+    /// A constant that the graph holds, by the index of its weight.
+    Constant(usize),
 }
 
 impl ValueSlots {
@@ -45,6 +47,7 @@ impl ValueSlots {
         for (step, last) in steps.iter().zip(&last_uses) {
             let slot = |(index, source): (usize, &StepInput)| match source {
                 StepInput::Layer(layer) => SlotInput::Layer(*layer),
+                StepInput::Constant(weight) => SlotInput::Constant(*weight),
                 StepInput::Value(value) => {
                     let slot = *places.get(value).unwrap_or_else(|| panic!("value {} was not computed", value.0));
                     if last.inputs.contains(&index) { SlotInput::Last(slot) } else { SlotInput::Kept(slot) }

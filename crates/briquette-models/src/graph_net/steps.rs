@@ -1,7 +1,7 @@
 //! Steps of a program: operations with the layers that hold their weights.
 
 use briquette_graph::ValueId;
-use briquette_graph::op::{Attention, ElementFunction, Primitive, Routing};
+use briquette_graph::op::{Attention, ConvSettings, ElementFunction, Primitive, Routing};
 
 /// The input of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,6 +9,8 @@ pub(super) enum StepInput {
     Value(ValueId),
     /// The weight of a layer.
     Layer(usize),
+    /// A constant that the graph holds, by the index of its weight.
+    Constant(usize),
 }
 
 /// An operation, with the layers that hold its weights.
@@ -41,6 +43,8 @@ pub(super) enum GraphCall {
         from: Vec<usize>,
         to: Vec<usize>,
     },
+    /// A layer whose weights are inputs of the step.
+    Functional(FunctionalCall),
     SplitHeads {
         heads: usize,
         parts: usize,
@@ -109,6 +113,7 @@ impl GraphCall {
             Self::Primitive(primitive) => primitive.name(),
             Self::Reshape { .. } => "reshape",
             Self::Expand { .. } => "expand",
+            Self::Functional(call) => call.name(),
             Self::SplitHeads { .. } => "split heads",
             Self::SpaceToTokens => "space to tokens",
             Self::PrependTokens => "prepend tokens",
@@ -117,6 +122,46 @@ impl GraphCall {
             Self::FeedForward(..) => "feed-forward (fused)",
             Self::AddNorm(_) => "sum and layer norm (fused)",
             Self::ConvNorm { .. } => "convolution and batch norm (fused)",
+        }
+    }
+}
+
+/// An operation for inputs of known shapes, which takes its weights as inputs.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum FunctionalCall {
+    /// `[x, weight]` or `[x, weight, bias]`; the weight is `[in, out]` if `is_turned`.
+    Linear {
+        is_turned: bool,
+    },
+    LayerNorm(f64),
+    RmsNorm(f64),
+    /// `[x, weight, bias, mean, variance]`.
+    BatchNorm(f64),
+    GroupNorm {
+        groups: usize,
+        eps: f64,
+    },
+    Conv(ConvSettings),
+    /// A lookup with an output of this shape.
+    Gather(Vec<usize>),
+    /// A reshape to exactly this shape.
+    Reshape(Vec<usize>),
+    /// An expansion to exactly this shape.
+    Expand(Vec<usize>),
+}
+
+impl FunctionalCall {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Linear { .. } => "linear",
+            Self::LayerNorm(_) => "layer norm",
+            Self::RmsNorm(_) => "RMS norm",
+            Self::BatchNorm(_) => "batch norm",
+            Self::GroupNorm { .. } => "group norm",
+            Self::Conv(_) => "convolution",
+            Self::Gather(_) => "gather",
+            Self::Reshape(_) => "reshape",
+            Self::Expand(_) => "expand",
         }
     }
 }
@@ -161,7 +206,7 @@ impl GraphStep {
     pub(super) fn layers(&self) -> Vec<usize> {
         let parameters = self.inputs.iter().filter_map(|input| match input {
             StepInput::Layer(layer) => Some(*layer),
-            StepInput::Value(_) => None,
+            StepInput::Value(_) | StepInput::Constant(_) => None,
         });
         self.call.layers().into_iter().chain(parameters).collect()
     }

@@ -133,6 +133,25 @@ impl AnyTensor {
         }
     }
 
+    /// Returns the elements as indices, `[n]`.
+    pub(super) fn flat_ids(self) -> Tensor<1, Int> {
+        match self {
+            Self::Ids(ids) => ids.flatten::<1>(0, 1),
+            floats => with_tensor!(floats, x => {
+                let n = x.shape().num_elements();
+                x.reshape([n]).int()
+            }),
+        }
+    }
+
+    /// Returns indices as floats.
+    pub(super) fn floats(self) -> Self {
+        match self {
+            Self::Ids(ids) => ids.float().into(),
+            floats => floats,
+        }
+    }
+
     /// Returns the same elements in another shape.
     ///
     /// # Panics

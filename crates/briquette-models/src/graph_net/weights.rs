@@ -1,5 +1,6 @@
 //! Creates the layers of a graph, and finds them by weight.
 
+use super::exact::ExactNodes;
 use super::layer::{ConvShape, GraphLayer};
 use super::named_layers::NamedLayers;
 use crate::fresh::Initial;
@@ -15,9 +16,53 @@ pub(super) struct LayerIndex {
     of_weight: BTreeMap<WeightId, usize>,
     shapes: BTreeMap<WeightId, Vec<usize>>,
     tables: BTreeSet<WeightId>,
+    /// The nodes and constants of an ONNX model; `None` for families.
+    exact: Option<ExactNodes>,
 }
 
 impl LayerIndex {
+    /// Returns the index of the same layers for another graph of an ONNX model, whose weights have the same names.
+    ///
+    /// # Errors
+    /// Config: the other graph uses weights that this one does not.
+    pub(super) fn of_same_layers(&self, own: &Graph, other: &Graph, shapes: &[Vec<usize>]) -> Result<Self> {
+        let exact = ExactNodes::of(other, shapes);
+        let names: BTreeMap<&str, WeightId> =
+            self.of_weight.keys().map(|weight| (own.weights[weight.0].name.as_str(), *weight)).collect();
+        let mut found = Self { exact: Some(exact), ..Self::default() };
+        for (at, weight) in
+            other.weights.iter().enumerate().filter(|(_, weight)| !other.constants.contains_key(&weight.name))
+        {
+            let Some(known) = names.get(weight.name.as_str()) else {
+                let message =
+                    "found a weight that an input of another shape does not need; export the model for one shape";
+                return Err(Error::config(message).at(format_args!("{:?}", weight.name)));
+            };
+            let id = WeightId(at);
+            found.of_weight.insert(id, self.of_weight[known]);
+            found.shapes.insert(id, weight.shape.0.clone());
+            if self.tables.contains(known) {
+                found.tables.insert(id);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns whether the graph was built for the shapes of its inputs.
+    pub(super) fn is_exact(&self) -> bool {
+        self.exact.is_some()
+    }
+
+    /// Returns whether a node takes its weights as inputs.
+    pub(super) fn is_functional(&self, node: usize) -> bool {
+        self.exact.as_ref().is_some_and(|exact| exact.functional.contains(&node))
+    }
+
+    /// Returns whether the graph holds the elements of a weight.
+    pub(super) fn is_constant(&self, weight: WeightId) -> bool {
+        self.exact.as_ref().is_some_and(|exact| exact.constants.contains(&weight))
+    }
+
     /// Returns the layer of a weight.
     ///
     /// # Panics
@@ -62,12 +107,18 @@ pub(super) struct BlankLayers {
 ///
 /// # Errors
 /// Config: an operation cannot be run.
-pub(super) fn blank_layers(graph: &Graph, needed: &[usize], initial: Initial, device: &Device) -> Result<BlankLayers> {
-    let mut to =
-        Blank { graph, initial, device, layers: Vec::new(), index: LayerIndex::default(), renames: Vec::new() };
-    for &node in needed {
-        let node = &graph.nodes[node];
-        to.add(node).map_err(|error| error.at(format!("operation {:?}", node.name)))?;
+pub(super) fn blank_layers(
+    graph: &Graph,
+    exact: Option<ExactNodes>,
+    needed: &[usize],
+    initial: Initial,
+    device: &Device,
+) -> Result<BlankLayers> {
+    let index = LayerIndex { exact, ..LayerIndex::default() };
+    let mut to = Blank { graph, initial, device, layers: Vec::new(), index, renames: Vec::new() };
+    for &place in needed {
+        let node = &graph.nodes[place];
+        to.add(place, node).map_err(|error| error.at(format!("operation {:?}", node.name)))?;
     }
     to.layers.shrink_to_fit();
     Ok(BlankLayers { layers: NamedLayers(to.layers), index: to.index, renames: to.renames })
@@ -83,8 +134,14 @@ struct Blank<'a> {
 }
 
 impl Blank<'_> {
-    fn add(&mut self, node: &Node) -> Result<()> {
+    fn add(&mut self, place: usize, node: &Node) -> Result<()> {
         match &node.op {
+            _ if self.index.is_functional(place) => {
+                node.weights().try_for_each(|(_, weight)| self.add_parameter(weight))
+            }
+            Op::Primitive(Primitive::Gather) if self.index.is_exact() => {
+                node.weights().try_for_each(|(_, weight)| self.add_parameter(weight))
+            }
             Op::Composite(composite) => self.add_composite(composite, node),
             Op::Primitive(Primitive::Conv(settings)) => self.add_conv(settings, node),
             Op::Primitive(primitive) => {
@@ -182,6 +239,9 @@ impl Blank<'_> {
 
     /// Adds a weight that belongs to no layer.
     fn add_parameter(&mut self, weight: WeightId) -> Result<()> {
+        if self.index.is_constant(weight) {
+            return Ok(());
+        }
         let shape = self.shape(weight).to_vec();
         let layer = GraphLayer::parameter(&shape, &self.initial, self.device)
             .ok_or_else(|| Error::config(format!("found a weight {shape:?}, expected 1 to 4 axes")))?;
@@ -225,10 +285,11 @@ impl Blank<'_> {
 fn check_runs(primitive: &Primitive) -> Result<()> {
     use ElementFunction::{Constant, Foreign, Mask};
     let runs = match primitive {
-        Primitive::Elementwise(function) => !matches!(function, Constant | Mask | Foreign(_)),
-        Primitive::PerChannel { .. } | Primitive::Gather | Primitive::Resize(_) => false,
+        Primitive::Elementwise(Foreign(name)) => super::foreign::runs(name),
+        Primitive::Elementwise(function) => !matches!(function, Constant | Mask),
+        Primitive::PerChannel { .. } | Primitive::Gather => false,
         Primitive::Route { .. } | Primitive::Spatial { .. } | Primitive::Unknown { .. } => false,
-        Primitive::AdaptivePool(size) => size.len() == 2,
+        Primitive::AdaptivePool(size) => size.len() == 2 || size.iter().all(|extent| *extent == 1),
         Primitive::Pool(window) => window.size.len() == 2,
         _ => true,
     };

@@ -1,0 +1,88 @@
+//! The task and the input of an ONNX model without a family.
+
+use super::example::EXAMPLE;
+use super::headers::config_of;
+use super::input::{InputOf, image_shape, vocabulary};
+use crate::config::Folder;
+use crate::{Input, ModelTask};
+use briquette_core::{Error, Result, shown_path};
+use briquette_formats::{Checkpoint, InputFile};
+use briquette_graph::onnx::{InputDims, RunnableModel};
+use briquette_graph::{Config, Graph, InputSource};
+use std::path::Path;
+
+/// Returns the task of an ONNX model.
+///
+/// | input | first output | task |
+/// |---|---|---|
+/// | images `[batch, channels, height, width]` | `[batch, classes]` | classifier |
+/// | token ids `[batch, tokens]` | `[batch, tokens, vocabulary]` | decoder |
+/// | token ids `[batch, tokens]` | `[batch, tokens, width]` | encoder |
+///
+/// # Errors
+/// - Config: inputs or outputs are none of these, or an operator cannot be run.
+/// - Input: the file is damaged.
+/// - Io: the file cannot be read.
+pub(crate) fn onnx_task(path: &Path) -> Result<ModelTask> {
+    let found = RunnableModel::read(InputFile::open(path)?).and_then(|model| task_of(&model));
+    found.map_err(|error| error.at(shown_path(path)))
+}
+
+fn task_of(model: &RunnableModel) -> Result<ModelTask> {
+    let graph = model.graph(&InputDims::from(EXAMPLE))?;
+    check_inputs(model, &graph)?;
+    let shapes = graph.lower()?.shapes;
+    let output = graph.outputs.first().map(|output| shapes[output.0].as_slice()).unwrap_or_default();
+    let has = |source: InputSource| graph.inputs.iter().any(|input| input.source == source);
+    match (image_shape(&graph).is_some(), output) {
+        (true, [_, _]) => Ok(ModelTask::Classifier),
+        (true, other) => Err(Error::config(format!(
+            "the first output: found the shape {other:?}, expected classes [batch, classes]; export it with a classifier"
+        ))),
+        (false, &[_, _, width]) if vocabulary(&graph) == Some(width) && !has(InputSource::TokenTypeIds) => {
+            Ok(ModelTask::Decoder)
+        }
+        (false, [_, _, _]) => Ok(ModelTask::Encoder),
+        (false, other) => Err(Error::config(format!(
+            "the first output: found the shape {other:?}, expected [batch, tokens, width]; export hidden states or logits of tokens"
+        ))),
+    }
+}
+
+/// Refuses inputs that are neither images nor texts, and extents that data cannot have.
+fn check_inputs(model: &RunnableModel, graph: &Graph) -> Result<()> {
+    let has = |source: InputSource| graph.inputs.iter().any(|input| input.source == source);
+    let other = graph.inputs.iter().find(|input| input.source == InputSource::Caller);
+    let is_mixed = has(InputSource::Images) == has(InputSource::TokenIds);
+    if let Some(input) = other.or(graph.inputs.first().filter(|_| is_mixed)) {
+        let message = format!("found the shape {:?}, expected images or token ids only", input.shape);
+        let message = format!("{message}; inspect, plan and compress without data run no model");
+        return Err(Error::config(message).at(format_args!("input {:?}", graph.values[input.value.0])));
+    }
+    let fixed = match (model.fixed_batch(), model.fixed_tokens()) {
+        (Some(batch), _) if batch != 1 => format!("a fixed batch of {batch}"),
+        (_, Some(tokens)) => format!("a fixed length of {tokens} tokens"),
+        _ => return Ok(()),
+    };
+    Err(Error::config(format!("the inputs: found {fixed}, expected a dynamic extent; export it with dynamic axes")))
+}
+
+/// Returns the input of an ONNX model: images or texts, with the settings of the files next to it.
+///
+/// # Errors
+/// - Input: the file or a file next to it is damaged.
+/// - Config: the network takes neither text nor images.
+/// - Io: a file cannot be read.
+pub(crate) fn onnx_input(path: &Path, checkpoint: &Checkpoint) -> Result<Input> {
+    let model = RunnableModel::read(InputFile::open(path)?)?;
+    let (config, usual) = (config_of(checkpoint)?, Config::parse(None)?);
+    let max_positions = || Ok(config.number("max_position_embeddings").map_or(usize::MAX, |n| n as usize));
+    let described = InputOf {
+        build: &|extents| model.graph(&InputDims::from(extents)),
+        folder: Folder::of(checkpoint),
+        config: &config,
+        usual: &usual,
+        max_positions: &max_positions,
+    };
+    described.input().map_err(|error| error.at(shown_path(path)))
+}

@@ -1,0 +1,124 @@
+//! ONNX models that are run: the same outputs as onnxruntime. `fixtures/make_onnx.py` makes the models and the outputs.
+
+#![allow(clippy::unwrap_used)]
+
+use briquette_formats::{Checkpoint, TensorSource};
+use briquette_models::graph_net::{AnyTensor, GraphNet, RunInputs};
+use briquette_models::{Arch, LoadedModel};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/onnx").join(name)
+}
+
+fn net(name: &str) -> GraphNet {
+    GraphNet::from_checkpoint(&fixture(&format!("run/{name}.onnx")), &Device::flex()).unwrap()
+}
+
+/// Returns the reference tensors of a model below a path, such as `in`, by name.
+fn reference(model: &str, path: &str) -> BTreeMap<String, AnyTensor> {
+    let checkpoint = Checkpoint::open(&fixture("run/reference.safetensors")).unwrap();
+    let prefix = format!("{model}/{path}/");
+    let named = checkpoint.tensors().iter().enumerate().filter_map(|(at, info)| {
+        let name = info.name.strip_prefix(&prefix)?;
+        let (mut bytes, shape) = (vec![0; info.n_bytes()], info.shape.0.clone());
+        checkpoint.read(at, 0, &mut bytes).unwrap();
+        let values: Vec<f32> = bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        let flat = Tensor::<1>::from_data(TensorData::new(values, [shape.iter().product::<usize>()]), &Device::flex());
+        Some((name.to_string(), of_shape(flat, &shape)))
+    });
+    named.collect()
+}
+
+fn of_shape(flat: Tensor<1>, shape: &[usize]) -> AnyTensor {
+    match *shape {
+        [a] => flat.reshape([a]).into(),
+        [a, b] => flat.reshape([a, b]).into(),
+        [a, b, c] => flat.reshape([a, b, c]).into(),
+        [a, b, c, d] => flat.reshape([a, b, c, d]).into(),
+        _ => panic!("{shape:?}"),
+    }
+}
+
+/// The largest difference over the largest element.
+fn apart(found: &AnyTensor, expected: &AnyTensor) -> f32 {
+    assert_eq!(found.dims(), expected.dims());
+    let (found, expected) = (found.to_f32("found").unwrap(), expected.to_f32("expected").unwrap());
+    let largest = expected.iter().fold(0_f32, |most, value| most.max(value.abs()));
+    let pairs = found.iter().zip(&expected);
+    pairs
+        .map(|(a, b)| (a - b).abs())
+        .fold(0_f32, |most, other| if other > most || other.is_nan() { other } else { most })
+        / largest
+}
+
+#[test]
+fn outputs_equal_those_of_onnxruntime() {
+    for name in ["images", "functions", "encoder", "decoder"] {
+        let expected = reference(name, "out");
+        let found = net(name).run_named(&reference(name, "in")).unwrap();
+        assert_eq!(found.len(), expected.len(), "{name}");
+        for (output, found) in found {
+            let apart = apart(&found, &expected[&output]);
+            assert!(apart <= 1e-4, "{name} {output}: {apart}");
+        }
+    }
+}
+
+fn tokens(batch: usize, length: usize) -> Tensor<2, Int> {
+    let ids: Vec<i64> = (0..batch * length).map(|at| (at * 7 % 11) as i64).collect();
+    Tensor::from_data(TensorData::new(ids, [batch, length]), &Device::flex())
+}
+
+#[test]
+fn texts_of_any_length_run_with_padding_that_changes_nothing() {
+    let net = net("encoder");
+    let ids = tokens(2, 5);
+    let whole = net.encode(ids.clone(), Tensor::<2, Bool>::from([[false; 5]; 2]).to_device(&Device::flex()));
+    let longer = Tensor::cat(vec![ids, tokens(2, 3)], 1);
+    let padding: [bool; 8] = std::array::from_fn(|at| at >= 5);
+    let padded = net.encode(longer, Tensor::<2, Bool>::from([padding; 2]).to_device(&Device::flex()));
+    assert_eq!((whole.dims(), padded.dims()), ([2, 5, 8], [2, 8, 8]));
+    let difference = (whole - padded.narrow(1, 0, 5)).abs().max().into_scalar::<f32>();
+    assert!(difference < 1e-5, "{difference}");
+}
+
+#[test]
+fn a_decoder_sees_only_earlier_tokens() {
+    let net = net("decoder");
+    let ids = tokens(2, 6);
+    let [whole, cut] = [ids.clone(), ids.narrow(1, 0, 4)].map(|ids| net.forward(&RunInputs::tokens(ids)).three());
+    assert_eq!(whole.dims(), [2, 6, 13]);
+    let difference = (whole.narrow(1, 0, 4) - cut).abs().max().into_scalar::<f32>();
+    assert!(difference < 1e-5, "{difference}");
+}
+
+#[test]
+fn tied_words_are_a_head_and_shared_biases_stay_shared() {
+    let net = net("encoder");
+    let paths: Vec<String> = briquette_nn::parameters(&net).into_iter().map(|parameter| parameter.path).collect();
+    let n = |name: &str| paths.iter().filter(|path| path.starts_with(name)).count();
+    assert_eq!((n("words"), n("const1"), n("layer.0.norm1")), (1, 1, 2), "{paths:?}");
+}
+
+#[test]
+fn tasks_follow_from_inputs_and_outputs() {
+    let arch = |name: &str| Arch::detect(&Checkpoint::open(&fixture(name)).unwrap());
+    let found = ["images", "encoder", "decoder"].map(|name| arch(&format!("run/{name}.onnx")).unwrap().to_string());
+    assert_eq!(found, ["onnx-classifier", "onnx-encoder", "onnx-decoder"]);
+    let text = arch("run/functions.onnx").unwrap_err().to_string();
+    assert!(text.contains("input \"x\"") && text.contains("expected images or token ids"), "{text}");
+    let model = LoadedModel::open(&fixture("run/images.onnx"), None, &Device::flex()).unwrap();
+    assert_eq!(model.classify(Tensor::ones([3, 3, 12, 14], &Device::flex())).dims(), [3, 5]);
+}
+
+#[test]
+fn operators_that_cannot_run_are_named_in_one_line() {
+    for (model, operator) in [("run/recurrent.onnx", "LSTM"), ("types.onnx", "Mystery")] {
+        let error = GraphNet::from_checkpoint(&fixture(model), &Device::flex()).unwrap_err();
+        let text = error.to_string();
+        assert!(error.exit_code() == 2 && text.contains(operator) && text.lines().count() == 1, "{text}");
+    }
+}

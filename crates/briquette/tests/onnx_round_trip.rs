@@ -1,0 +1,114 @@
+//! Every family as an ONNX model: exported, read again, and run as the family itself.
+
+#![cfg(all(feature = "model", feature = "flex"))]
+#![allow(clippy::unwrap_used)]
+
+use briquette::RunOptions;
+use briquette::formats::{Checkpoint, TensorSource};
+use briquette::graph::{Extents, Graph, InputSource, graph_of};
+use briquette::models::graph_net::{AnyTensor, GraphNet, RunInputs};
+use briquette::nn::load_into;
+use briquette::pipeline::onnx::{OnnxRequest, export};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use std::path::{Path, PathBuf};
+
+/// The largest difference, as a share of the largest output.
+const TOLERANCE: f32 = 1e-4;
+
+/// The words of errors for families without an ONNX model that runs from one input.
+const REFUSED: [&str; 3] = ["encoder-decoder", "mixture of experts", "takes images and texts together"];
+
+fn folders() -> Vec<PathBuf> {
+    let families = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/families");
+    let mut found: Vec<PathBuf> = std::fs::read_dir(families).unwrap().map(|entry| entry.unwrap().path()).collect();
+    found.sort();
+    found
+}
+
+/// Token ids with padding, or images, as the network takes them.
+fn inputs(net: &GraphNet) -> RunInputs {
+    let device = Device::flex();
+    let of = |source: InputSource| net.graph().inputs.iter().find(move |input| input.source == source);
+    if of(InputSource::TokenIds).is_some() {
+        let ids: Vec<i64> = (0..14).map(|at| 3 + at * 5 % 13).collect();
+        let hidden: Vec<bool> = (0..14).map(|at| at >= 12).collect();
+        let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [2, 7]), &device);
+        return RunInputs::padded(ids, Tensor::<2, Bool>::from_data(TensorData::new(hidden, [2, 7]), &device));
+    }
+    let shape = &of(InputSource::Images).unwrap().shape;
+    let side = if shape[2] == 224 { 64 } else { shape[2] };
+    let n = 3 * shape[1] * side * side;
+    let pixels = Tensor::<1, Int>::arange(0..n as i64, &device).float().sin();
+    RunInputs::images(pixels.reshape([3, shape[1], side, side]))
+}
+
+/// Removes the hidden states of padding.
+fn unpadded(values: AnyTensor) -> Vec<f32> {
+    match values {
+        AnyTensor::Three(states) => {
+            let first = states.clone().narrow(0, 0, 1).narrow(1, 0, 7.min(states.dims()[1]));
+            let second = states.clone().narrow(0, 1, 1).narrow(1, 0, 5.min(states.dims()[1]));
+            [first, second].map(|part| AnyTensor::from(part).to_f32("states").unwrap()).concat()
+        }
+        other => other.to_f32("an output").unwrap(),
+    }
+}
+
+fn apart(found: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(found.len(), expected.len());
+    let largest = expected.iter().fold(0_f32, |most, value| most.max(value.abs()));
+    let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
+    worst.fold(0_f32, |most, one| if one.is_nan() { f32::INFINITY } else { most.max(one) }) / largest
+}
+
+/// Returns the difference between a family and its ONNX model, or why there is none.
+fn difference(folder: &Path, out: &Path) -> Result<f32, String> {
+    let one_line = |error: briquette::Error| error.to_string();
+    let options = RunOptions { threads: 1, ..RunOptions::default() };
+    export(&OnnxRequest::new(folder, out), &options).map_err(one_line)?;
+    let model = GraphNet::from_checkpoint(&out.join("model.onnx"), &Device::flex()).map_err(one_line)?;
+    let has = |source: InputSource| model.graph().inputs.iter().any(|input| input.source == source);
+    if has(InputSource::Images) && has(InputSource::TokenIds) {
+        return Err("the model takes images and texts together".into());
+    }
+    let inputs = inputs(&model);
+    let found = unpadded(model.forward(&inputs));
+    // The first output of the model is the family's logits, or else its hidden states.
+    let outputs = family_outputs(folder, &inputs);
+    let of_same_size = outputs.iter().filter(|output| output.len() == found.len());
+    of_same_size.map(|output| apart(&found, output)).reduce(f32::min).ok_or_else(|| "another size".into())
+}
+
+/// Computes every output of a family, each by a network of its own.
+fn family_outputs(folder: &Path, inputs: &RunInputs) -> Vec<Vec<f32>> {
+    let checkpoint = Checkpoint::open(folder).unwrap();
+    let extents = Extents { batch: 2, tokens: 5, image: [224, 224] };
+    let graph = graph_of(&checkpoint, extents).unwrap().unwrap();
+    let has = |name: &&String| checkpoint.tensors().iter().any(|info| info.name == name.as_str());
+    let one = |output| {
+        let whole = Graph { outputs: vec![output], ..graph.clone() };
+        let (net, names) = GraphNet::of_graph(whole, &Device::flex()).unwrap();
+        let others = graph.unused.iter().chain(graph.weights.iter().flat_map(|weight| &weight.aliases).filter(has));
+        let names = others.fold(names, |names, name| names.ignore(name).unwrap());
+        unpadded(load_into(net, &checkpoint, &names).unwrap().forward(inputs))
+    };
+    graph.outputs.iter().copied().map(one).collect()
+}
+
+#[test]
+fn every_exported_family_runs_as_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut wrong, mut n_equal) = (Vec::new(), 0);
+    for folder in folders() {
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        let out = dir.path().join(&name);
+        let found = std::panic::catch_unwind(|| difference(&folder, &out)).unwrap_or_else(|_| Err("panicked".into()));
+        println!("{name:28} {found:?}");
+        match found {
+            Ok(apart) if apart <= TOLERANCE => n_equal += 1,
+            Err(message) if REFUSED.iter().any(|words| message.contains(words)) => {}
+            other => wrong.push((name, other)),
+        }
+    }
+    assert!(wrong.is_empty() && n_equal >= 60, "{n_equal} equal, wrong: {wrong:#?}");
+}
