@@ -1,0 +1,167 @@
+//! Fold stages on every family: the folded network computes what the original computes.
+
+#![allow(clippy::unwrap_used)]
+#![cfg(feature = "model")]
+
+use briquette_core::{DType, Error, rows};
+use briquette_formats::{Checkpoint, TensorSource, safetensors};
+use briquette_pipeline::recipe::{Recipe, parse};
+use briquette_pipeline::{Report, RunOptions, run, transform};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The largest difference of outputs, as a share of the largest output.
+const TOLERANCE: f64 = 1e-4;
+
+fn families() -> Vec<PathBuf> {
+    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/families");
+    let mut folders: Vec<PathBuf> = std::fs::read_dir(all).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.sort();
+    folders
+}
+
+fn family(name: &str) -> PathBuf {
+    families().into_iter().find(|folder| folder.ends_with(name)).unwrap()
+}
+
+/// Returns the values of every tensor of a model as f32.
+fn tensors(model: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
+    let checkpoint = Checkpoint::open(model).unwrap();
+    let floats = checkpoint.tensors().iter().enumerate().filter(|(_, info)| info.dtype.is_weight());
+    let one = |(index, info): (usize, &briquette_formats::TensorInfo)| {
+        let (mut bytes, mut values) = (vec![0; info.n_bytes()], vec![0.0; info.n_elements()]);
+        checkpoint.read(index, 0, &mut bytes).unwrap();
+        rows::to_f32(&bytes, info.dtype, &mut values);
+        (info.name.to_string(), (info.shape.0.clone(), values))
+    };
+    floats.map(one).collect()
+}
+
+/// Writes a model in f32, after a change of its tensors.
+fn in_f32(model: &Path, to: &Path, change: impl Fn(&str, &mut Vec<f32>)) -> PathBuf {
+    let mut found = BTreeMap::new();
+    for (name, (shape, mut values)) in tensors(model) {
+        change(&name, &mut values);
+        let mut bytes = vec![0; 4 * values.len()];
+        rows::from_f32(&values, DType::F32, &mut bytes);
+        found.insert(name, (DType::F32, shape, bytes));
+    }
+    std::fs::create_dir(to).unwrap();
+    std::fs::write(to.join("model.safetensors"), safetensors::to_file(&found).unwrap()).unwrap();
+    if model.join("config.json").exists() {
+        std::fs::copy(model.join("config.json"), to.join("config.json")).unwrap();
+    }
+    to.to_path_buf()
+}
+
+fn recipe(model: &Path, output: &Path, keys: &str) -> Recipe {
+    let text = format!(
+        "model.path = {:?}\noutput.path = {:?}\noutput.format = \"dense\"\n[[stage]]\nkind = \"fold\"\n{keys}\n",
+        model.display().to_string(),
+        output.display().to_string()
+    );
+    Recipe::from_raw(parse(&text, "r.toml").unwrap(), "".as_ref()).unwrap()
+}
+
+fn folded(model: &Path, output: &Path, keys: &str) -> Result<Report, Error> {
+    run(&recipe(model, output, keys), &RunOptions::default())
+}
+
+/// Folds every family that has a place, and returns their names. The others are refused in one line.
+fn every_family(keys: &str) -> Vec<String> {
+    let mut done = Vec::new();
+    for folder in families() {
+        let directory = tempfile::tempdir().unwrap();
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        let model = in_f32(&folder, &directory.path().join("model"), |_, _| {});
+        let output = directory.path().join("out");
+        match folded(&model, &output, keys) {
+            Ok(report) => {
+                let difference = report.folded[0].difference.unwrap();
+                println!("{name:32} {:3} {difference:.1e}", report.folded[0].n_places);
+                assert!(difference <= TOLERANCE, "{name}: {difference}");
+                assert_ne!(tensors(&output), tensors(&model), "{name}");
+                assert!(report.notes.iter().any(|note| note.contains("outputs on random inputs differ")));
+                let checkpoint = Checkpoint::open(&model).unwrap();
+                let notes = transform::notes(&recipe(&model, &output, keys), &checkpoint).unwrap();
+                assert_eq!(notes[0], report.folded[0].in_words()[0], "{name}");
+                done.push(name);
+            }
+            Err(error) => {
+                println!("{name:32} {error}");
+                assert!(error.exit_code() == 2 && !error.to_string().contains('\n'), "{name}: {error}");
+                assert!(error.to_string().contains("the network has no"), "{name}: {error}");
+                assert!(!output.exists() && !directory.path().join("out.stages").exists(), "{name}");
+            }
+        }
+    }
+    done
+}
+
+#[test]
+fn batch_norms_become_identities() {
+    let done = every_family("method = \"batch-norm\"");
+    assert!(done.len() >= 10, "{done:?}");
+    let directory = tempfile::tempdir().unwrap();
+    let model = in_f32(&family("resnet"), &directory.path().join("model"), |_, _| {});
+    let output = directory.path().join("out");
+    let n = folded(&model, &output, "method = \"batch-norm\"").unwrap().folded[0].n_places;
+    let found = tensors(&output);
+    let variances: Vec<_> = found.iter().filter(|(name, _)| name.ends_with("running_var")).collect();
+    assert_eq!(variances.len(), n);
+    for (name, (_, variance)) in variances {
+        let of = |key: &str| &found[&name.replace("running_var", key)].1;
+        assert!(variance.iter().all(|value| *value == (1.0 - 1e-5) as f32), "{name}");
+        assert!(of("weight").iter().all(|value| *value == 1.0) && of("running_mean").iter().all(|value| *value == 0.0));
+        assert!(of("bias").iter().any(|value| *value != 0.0), "{name}");
+    }
+}
+
+#[test]
+fn equalized_layers_have_equal_ranges() {
+    let done = every_family("method = \"equalize\"");
+    assert!(done.len() >= 10, "{done:?}");
+    let directory = tempfile::tempdir().unwrap();
+    // OPT has a ReLU between its two feed-forward layers.
+    let model = in_f32(&family("opt"), &directory.path().join("model"), |name, values| {
+        if name.ends_with("fc1.weight") {
+            values.iter_mut().enumerate().for_each(|(at, value)| *value *= 1.0 + (at / 16) as f32);
+        }
+    });
+    let output = directory.path().join("out");
+    folded(&model, &output, "method = \"equalize\"").unwrap();
+    let found = tensors(&output);
+    let mut n_compared = 0;
+    for (name, (shape, before)) in found.iter().filter(|(name, _)| name.ends_with("fc1.weight")) {
+        let after = &found[&name.replace("fc1", "fc2")].1;
+        let most = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0_f32, |most, value| most.max(value.abs()));
+        for unit in 0..shape[0] {
+            let row = most(&mut before[unit * shape[1]..(unit + 1) * shape[1]].iter().copied());
+            let column = most(&mut after.iter().skip(unit).step_by(shape[0]).copied());
+            assert!((row / column - 1.0).abs() < 1e-4, "{name} {unit}: {row} {column}");
+            n_compared += 1;
+        }
+    }
+    assert!(n_compared >= 32, "{n_compared}");
+}
+
+#[test]
+fn wrong_stages_are_one_line_before_any_work() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = directory.path().join("out");
+    let refused = |keys: &str| folded(&family("resnet"), &output, keys).unwrap_err().to_string();
+    let error = refused("method = \"batch-norm\"\ninclude = [\"nothing*\"]");
+    assert!(error.contains("nothing*") && !error.contains('\n'), "{error}");
+    let text = |keys: &str| {
+        let text = format!("model.path = \"m\"\noutput.path = \"o\"\n[[stage]]\nkind = \"fold\"\n{keys}\n");
+        Recipe::from_raw(parse(&text, "r.toml").unwrap(), "".as_ref()).unwrap_err().to_string()
+    };
+    assert!(text("").starts_with("stage 1 (fold): method: missing; set it to one of batch-norm, equalize"));
+    assert!(
+        text("method = \"equalise\"").contains("expected one of batch-norm, equalize"),
+        "{}",
+        text("method = \"x\"")
+    );
+    assert!(text("method = \"equalize\"\nratio = 0.5").contains("ratio: a fold stage has no such key"));
+    assert!(!output.exists());
+}

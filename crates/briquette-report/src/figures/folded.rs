@@ -1,0 +1,61 @@
+//! The result of a fold stage.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The result of a fold stage.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FoldReport {
+    /// The method, such as `batch-norm`.
+    pub method: String,
+    /// The number of places that were folded: batch norms, or inputs of layers.
+    pub n_places: usize,
+    /// What was folded, in the plural.
+    pub places: String,
+    /// Layers that stay unchanged, with the reasons.
+    pub skipped: Vec<String>,
+    /// The largest difference of outputs on random inputs, as a share of the largest output; none if not compared.
+    pub difference: Option<f64>,
+}
+
+impl FoldReport {
+    /// The name of its file in the directory of a folded model.
+    pub const FILE: &str = "fold.json";
+
+    /// Describes the fold in a few lines.
+    pub fn in_words(&self) -> Vec<String> {
+        let mut lines = vec![format!("fold {}: {} {} are folded.", self.method, self.n_places, self.places)];
+        lines.extend(self.skipped.iter().map(|reason| format!("fold {}: {reason}.", self.method)));
+        if let Some(difference) = self.difference {
+            lines.push(format!(
+                "fold {}: outputs on random inputs differ by {difference:.1e} of the largest output.",
+                self.method
+            ));
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_have_places_reasons_and_the_difference() {
+        let report = FoldReport {
+            method: "batch-norm".into(),
+            n_places: 3,
+            places: "batch norms".into(),
+            skipped: vec!["bn1 is unchanged: a sum is before it".into()],
+            difference: Some(2e-7),
+        };
+        assert_eq!(
+            report.in_words(),
+            [
+                "fold batch-norm: 3 batch norms are folded.",
+                "fold batch-norm: bn1 is unchanged: a sum is before it.",
+                "fold batch-norm: outputs on random inputs differ by 2.0e-7 of the largest output."
+            ]
+        );
+    }
+}
