@@ -137,6 +137,7 @@ fn check_shapes(graph: &Graph, tensors: &[TensorInfo]) -> Result<()> {
 pub(crate) fn predicted(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<Option<Vec<TensorInfo>>> {
     let found = predicted::predicted(recipe, checkpoint)?;
     shrink::check_statistics(recipe, checkpoint)?;
+    fold::check_statistics(recipe, checkpoint)?;
     Ok(found.filter(|found| found.is_exact).map(|found| found.tensors))
 }
 

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "model")]
 
-use briquette_core::{DType, Error, rows};
+use briquette_core::{DType, Error, InputStats, random, rows};
+use briquette_formats::input_stats::{StatisticsFile, fingerprint};
 use briquette_formats::{Checkpoint, TensorSource, safetensors};
 use briquette_pipeline::recipe::{Recipe, parse};
 use briquette_pipeline::{Report, RunOptions, run, transform};
@@ -67,6 +68,25 @@ fn folded(model: &Path, output: &Path, keys: &str) -> Result<Report, Error> {
     run(&recipe(model, output, keys), &RunOptions::default())
 }
 
+/// Writes random statistics of the inputs of every matrix, in which some inputs are large.
+fn statistics(model: &Path, path: &Path) {
+    let of_layer = |(name, (shape, _)): (&String, &(Vec<usize>, Vec<f32>))| {
+        let layer = name.strip_suffix(".weight").filter(|_| shape.len() == 2)?;
+        // GPT-2 stores its matrices turned.
+        let n = if layer.contains(".c_") || layer.starts_with("h.") { shape[0] } else { shape[1] };
+        let mut stats = InputStats::empty(n, false);
+        stats.count = 10;
+        for at in 0..n {
+            let size = if at % 7 == 3 { 40.0 } else { 1.0 } * (0.5 + random::uniform(5, at as u64));
+            (stats.max[at], stats.sum_squares[at]) = (2.0 * size, 10.0 * f64::from(size * size));
+        }
+        Some((layer.to_string(), stats))
+    };
+    let model_hash = Some(fingerprint(&Checkpoint::open(model).unwrap()).unwrap());
+    let layers = tensors(model).iter().filter_map(of_layer).collect();
+    StatisticsFile { model: model_hash, layers }.write(path).unwrap();
+}
+
 /// Folds every family that has a place, and returns their names. The others are refused in one line.
 fn every_family(keys: &str) -> Vec<String> {
     let mut done = Vec::new();
@@ -75,6 +95,11 @@ fn every_family(keys: &str) -> Vec<String> {
         let name = folder.file_name().unwrap().to_string_lossy().into_owned();
         let model = in_f32(&folder, &directory.path().join("model"), |_, _| {});
         let output = directory.path().join("out");
+        let file = directory.path().join("stats.safetensors");
+        let keys = &keys.replace("STATISTICS", &file.display().to_string());
+        if keys.contains("statistics") {
+            statistics(&model, &file);
+        }
         match folded(&model, &output, keys) {
             Ok(report) => {
                 let difference = report.folded[0].difference.unwrap();
@@ -146,6 +171,56 @@ fn equalized_layers_have_equal_ranges() {
 }
 
 #[test]
+fn smoothed_layers_have_the_scales_of_the_formula() {
+    let done = every_family("method = \"smooth\"\nstatistics = \"STATISTICS\"");
+    assert!(done.len() >= 40, "{done:?}");
+    let directory = tempfile::tempdir().unwrap();
+    let model = in_f32(&family("llama"), &directory.path().join("model"), |_, _| {});
+    let (output, file) = (directory.path().join("out"), directory.path().join("stats.safetensors"));
+    statistics(&model, &file);
+    let keys = format!("method = \"smooth\"\nalpha = 0.5\nstatistics = {:?}", file.display().to_string());
+    folded(&model, &output, &keys).unwrap();
+    let (before, after) = (tensors(&model), tensors(&output));
+    let block = "model.layers.1.";
+    let inputs = &StatisticsFile::read(&file).unwrap().layers[&format!("{block}self_attn.q_proj")].max;
+    let norm = format!("{block}input_layernorm.weight");
+    for (unit, input) in inputs.iter().enumerate() {
+        let columns = ["q", "k", "v"].map(|name| &before[&format!("{block}self_attn.{name}_proj.weight")]);
+        let of_layer = |(shape, values): &(Vec<usize>, Vec<f32>)| {
+            values.iter().skip(unit).step_by(shape[1]).fold(0.0_f32, |most, value| most.max(value.abs()))
+        };
+        let weight = columns.into_iter().map(of_layer).fold(0.0, f32::max);
+        let (expected, found) = ((input / weight).sqrt(), before[&norm].1[unit] / after[&norm].1[unit]);
+        assert!((found / expected - 1.0).abs() < 1e-4, "{unit}: {found} {expected}");
+    }
+}
+
+#[test]
+fn awq_scales_keep_the_function() {
+    let done = every_family("method = \"awq\"\nscheme = \"int4-g8\"\nstatistics = \"STATISTICS\"");
+    assert!(done.len() >= 40, "{done:?}");
+}
+
+#[test]
+fn missing_statistics_are_one_line_before_any_work() {
+    let directory = tempfile::tempdir().unwrap();
+    let model = in_f32(&family("llama"), &directory.path().join("model"), |_, _| {});
+    let (output, file) = (directory.path().join("out"), directory.path().join("stats.safetensors"));
+    statistics(&model, &file);
+    let mut known = StatisticsFile::read(&file).unwrap();
+    known.layers.retain(|name, _| !name.contains("layers.1.mlp.down_proj"));
+    known.write(&file).unwrap();
+    let keys = format!("method = \"smooth\"\nstatistics = {:?}", file.display().to_string());
+    let error = folded(&model, &output, &keys).unwrap_err();
+    assert!(error.exit_code() == 4 && !error.to_string().contains('\n'), "{error}");
+    assert!(error.to_string().contains("layers.1.mlp.down_proj") && error.to_string().contains("no inputs"), "{error}");
+    let other = in_f32(&family("qwen2"), &directory.path().join("other"), |_, _| {});
+    let error = folded(&other, &output, &keys).unwrap_err();
+    assert!(error.to_string().contains("statistics of another model"), "{error}");
+    assert!(!output.exists() && !directory.path().join("out.stages").exists());
+}
+
+#[test]
 fn wrong_stages_are_one_line_before_any_work() {
     let directory = tempfile::tempdir().unwrap();
     let output = directory.path().join("out");
@@ -156,12 +231,18 @@ fn wrong_stages_are_one_line_before_any_work() {
         let text = format!("model.path = \"m\"\noutput.path = \"o\"\n[[stage]]\nkind = \"fold\"\n{keys}\n");
         Recipe::from_raw(parse(&text, "r.toml").unwrap(), "".as_ref()).unwrap_err().to_string()
     };
-    assert!(text("").starts_with("stage 1 (fold): method: missing; set it to one of batch-norm, equalize"));
+    assert!(
+        text("").starts_with("stage 1 (fold): method: missing; set it to one of batch-norm, equalize, smooth, awq")
+    );
     assert!(
         text("method = \"equalise\"").contains("expected one of batch-norm, equalize"),
         "{}",
         text("method = \"x\"")
     );
+    assert!(text("method = \"smooth\"").contains("statistics: missing; method `smooth` needs layer inputs"));
+    assert!(text("method = \"equalize\"\nalpha = 0.5").contains("alpha: a equalize fold stage has no such key"));
+    assert!(text("method = \"smooth\"\nalpha = 2").contains("alpha: found 2, expected a number from 0 to 1"));
+    assert!(text("method = \"awq\"\nscheme = \"int9\"").contains("unknown scheme"));
     assert!(text("method = \"equalize\"\nratio = 0.5").contains("ratio: a fold stage has no such key"));
     assert!(!output.exists());
 }

@@ -20,7 +20,7 @@ pub use calibration::{CalibratedLayer, CalibrationReport};
 pub(crate) use evaluation::REFERENCE;
 pub use evaluation::{ContinuationFigures, EvaluationReport, HeldFigures, MemoryFigures, RunFigures};
 pub use factors::FactorReport;
-pub use folded::FoldReport;
+pub use folded::{FoldExponent, FoldReport};
 pub use graph::{
     CouplingReport, DiagramNode, DiagramSection, DiagramWeight, GraphBlock, GraphDiagram, GraphNode, GraphOperand,
     GraphPrimitive, GraphReport, GraphTotals, GraphValue, GraphWeight, GroupFigures, GroupPlace,

@@ -79,6 +79,9 @@ fn slots(raw: &mut RawRecipe) -> Vec<Slot<'_>> {
             StageKeys::Quantize(keys) => {
                 slots.push((format!("stage.{index}.statistics"), Purpose::Statistics, &mut keys.statistics));
             }
+            StageKeys::Fold(keys) => {
+                slots.push((format!("stage.{index}.statistics"), Purpose::Statistics, &mut keys.statistics));
+            }
             StageKeys::Shrink(keys) => {
                 slots.push((format!("stage.{index}.statistics"), Purpose::Statistics, &mut keys.statistics));
             }

@@ -132,9 +132,9 @@ impl StageEffect {
                 let stage = ShrinkStage::from_raw(keys, recipe.calibration.as_ref())?;
                 Self::ModelStage(ModelStage::Transform(Box::new(TransformStage::Shrink(stage))))
             }
-            StageKeys::Fold(keys) => {
-                Self::ModelStage(ModelStage::Transform(Box::new(TransformStage::Fold(FoldStage::from_raw(keys)?))))
-            }
+            StageKeys::Fold(keys) => Self::ModelStage(ModelStage::Transform(Box::new(TransformStage::Fold(
+                FoldStage::from_raw(keys, recipe.calibration.as_ref())?,
+            )))),
             StageKeys::Distill(keys) => {
                 let around = Around {
                     model: &recipe.model,

@@ -22,6 +22,10 @@ impl<'a> Edits<'a> {
         Self { checkpoint, model, edits: BTreeMap::new(), made: BTreeMap::new() }
     }
 
+    pub(super) fn checkpoint(&self) -> &Checkpoint {
+        self.checkpoint
+    }
+
     pub(super) fn graph(&self) -> &Graph {
         &self.model.graph
     }

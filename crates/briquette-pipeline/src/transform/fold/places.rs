@@ -39,6 +39,15 @@ impl FoldPlaces {
                 places.retain(|place| is_chosen(&weights_of(place)));
                 Self::Scales(places, skipped)
             }
+            FoldMethod::Smooth { .. } | FoldMethod::Awq { .. } => {
+                let (places, mut skipped) = scales(graph, &graph.lower()?);
+                let (mut places, convs): (Vec<_>, Vec<_>) =
+                    places.into_iter().partition(|place| place.readers.iter().all(|reader| !reader.is_conv));
+                let skip = |place: ScalePlace| SkippedLayer { name: place.name, reason: "it is a convolution".into() };
+                skipped.extend(convs.into_iter().map(skip));
+                places.retain(|place| is_chosen(&weights_of(place)));
+                Self::Scales(places, skipped)
+            }
         };
         found.check(stage)
     }

@@ -113,6 +113,7 @@ impl RawStage {
             StageKeys::Prune(keys) => keys.needs_statistics(),
             StageKeys::Quantize(keys) => keys.needs_statistics(),
             StageKeys::Shrink(keys) => keys.needs_statistics(),
+            StageKeys::Fold(keys) => keys.needs_statistics(),
             _ => false,
         }
     }
