@@ -16,8 +16,8 @@ mod tensor;
 mod wire;
 
 pub use constants::Constant;
-pub use graph::{Attribute, AttributeValue, Dim, Graph, Node, ValueInfo};
-pub use model::{Function, Model};
+pub use graph::{Attribute, AttributeValue, Dim, Node, OnnxGraph, ValueInfo};
+pub use model::{Model, OnnxFunction};
 pub(crate) use skeleton::tensors_of;
 pub use skeleton::{FILE_NAME, Skeleton, SkeletonFile};
 pub use tensor::{Tensor, TensorData};

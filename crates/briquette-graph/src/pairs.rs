@@ -18,7 +18,7 @@ pub struct Pair {
 
 /// Elements that a place of a group counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum PairSide {
     /// Outputs of a layer.
     Outputs,
     /// Inputs of a layer.
@@ -28,12 +28,12 @@ pub enum Side {
 }
 
 /// Returns what each place of a group counts.
-pub fn sides(graph: &Graph, group: &CouplingGroup) -> Vec<Side> {
+pub fn sides(graph: &Graph, group: &CouplingGroup) -> Vec<PairSide> {
     let roles = roles(graph);
     group.places.iter().map(|place| side(graph, &roles, place)).collect()
 }
 
-fn side(graph: &Graph, roles: &[WeightRole], place: &UnitPlace) -> Side {
+fn side(graph: &Graph, roles: &[WeightRole], place: &UnitPlace) -> PairSide {
     let weight = &graph.weights[place.weight.0];
     let is_output = match (roles[place.weight.0].role, roles[place.weight.0].axis) {
         // A table produces its columns.
@@ -44,9 +44,9 @@ fn side(graph: &Graph, roles: &[WeightRole], place: &UnitPlace) -> Side {
         (_, OutputAxis::Stacked) => place.axis + 2 == weight.shape.rank(),
     };
     match () {
-        () if weight.shape.rank() < 2 => Side::Vector,
-        () if is_output => Side::Outputs,
-        () => Side::Inputs,
+        () if weight.shape.rank() < 2 => PairSide::Vector,
+        () if is_output => PairSide::Outputs,
+        () => PairSide::Inputs,
     }
 }
 
@@ -57,9 +57,9 @@ pub fn pairs(graph: &Graph, groups: &[CouplingGroup]) -> Vec<Pair> {
         let mut pair = Pair { producers: Vec::new(), consumers: Vec::new(), vectors: Vec::new() };
         for place in &group.places {
             let list = match side(graph, &roles, place) {
-                Side::Vector => &mut pair.vectors,
-                Side::Outputs => &mut pair.producers,
-                Side::Inputs => &mut pair.consumers,
+                PairSide::Vector => &mut pair.vectors,
+                PairSide::Outputs => &mut pair.producers,
+                PairSide::Inputs => &mut pair.consumers,
             };
             if !list.contains(&place.weight) {
                 list.push(place.weight);

@@ -26,7 +26,7 @@ pub fn resized(graph: &Graph, before: &Config, after: &Config) -> Result<TensorS
     let kinds = weight_kinds(graph)?;
     let shape = |id: usize| new_shape(&graph.weights[id], kinds[id].as_ref(), [&old, &new]);
     let (mut found, mut has_layers) = (TensorShapes::default(), false);
-    let layers = LayerNames::of(graph);
+    let layers = NumberedLayers::of(graph);
     for (id, weight) in graph.weights.iter().enumerate() {
         let Some(layers) = layers.as_ref().filter(|layers| layers.place(&weight.name).is_some()) else {
             found.0.push((weight.name.clone(), shape(id)?));
@@ -79,12 +79,12 @@ fn new_shape(weight: &Weight, kinds: Option<&Vec<AxisKind>>, [old, new]: [&Sizes
 }
 
 /// Blocks whose paths end with their numbers, such as `encoder.layer.3`.
-struct LayerNames {
+struct NumberedLayers {
     prefix: String,
     n: usize,
 }
 
-impl LayerNames {
+impl NumberedLayers {
     fn of(graph: &Graph) -> Option<Self> {
         let prefix = graph.blocks.first()?.name.strip_suffix('0')?.to_string();
         let is_numbered = |(index, block): (usize, &crate::graph::Block)| block.name == format!("{prefix}{index}");

@@ -6,7 +6,7 @@ mod ops;
 use crate::coupling::{Couplings, UnitId};
 use crate::graph::{Graph, ValueId, WeightId};
 use briquette_core::{Error, Result};
-use cut::Cut;
+use cut::UnitCut;
 use std::collections::BTreeSet;
 
 /// The indices that remain along one axis of a weight, ascending; none if the axis is not cut.
@@ -39,7 +39,7 @@ impl Graph {
             }
         }
         let before = self.lower()?;
-        let cut = Cut { shapes: &before.shapes, couplings, removed };
+        let cut = UnitCut { shapes: &before.shapes, couplings, removed };
         for node in &mut graph.nodes {
             ops::shrink(node, &cut).map_err(|error| error.at(format_args!("node {:?}", node.name)))?;
         }

@@ -1,6 +1,6 @@
 //! A module as a source of tensors, so that the writer treats it like a checkpoint.
 
-use crate::weights::{Item, items};
+use crate::weights::{ModuleItem, items};
 use crate::{NameMap, Parameter};
 use briquette_core::rows::transpose_bytes;
 use briquette_core::{Affine, DType, Decision, Error, Mask, OutputAxis, Result, Role, Rows};
@@ -29,7 +29,7 @@ pub(crate) struct ModuleSource {
 
 /// A parameter and its layout in the file.
 struct ModuleTensor {
-    item: Mutex<Item>,
+    item: Mutex<ModuleItem>,
     /// The rows of the parameter in the module's order.
     rows: Rows,
     /// Whether the file stores the matrix transposed relative to burn.
@@ -207,7 +207,7 @@ impl TensorSource for ModuleSource {
     }
 }
 
-fn dtype_of(item: &Item) -> Result<DType> {
+fn dtype_of(item: &ModuleItem) -> Result<DType> {
     if item.dtype.is_bool() {
         return Ok(DType::Bool);
     }

@@ -33,7 +33,7 @@ impl Weight {
 type OnDevice<T> = Box<dyn Fn() -> Result<Vec<T>> + Send>;
 
 /// A parameter that is still on its device.
-pub(crate) struct Item {
+pub(crate) struct ModuleItem {
     pub(crate) parameter: Parameter,
     pub(crate) dtype: DType,
     /// Elements in burn's order and type; a boolean is one byte.
@@ -71,7 +71,7 @@ struct StateOnDevice {
     zero: Option<OnDevice<f32>>,
 }
 
-impl Item {
+impl ModuleItem {
     /// Reads the parameter's bytes, in burn's order.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>> {
         match &self.codes {
@@ -164,7 +164,7 @@ pub(crate) fn for_each_weight_in<M: Module>(
 ///
 /// # Errors
 /// Refused: a parameter has another reparameterization.
-pub(crate) fn items<M: Module>(module: &M, wanted: Vec<Parameter>) -> Result<Vec<Item>> {
+pub(crate) fn items<M: Module>(module: &M, wanted: Vec<Parameter>) -> Result<Vec<ModuleItem>> {
     let known = wanted.into_iter().map(|parameter| (parameter.path.clone(), parameter)).collect();
     let mut collector = Collector { known, trail: Trail::default(), found: Vec::new(), result: Ok(()) };
     module.visit(&mut collector);
@@ -174,7 +174,7 @@ pub(crate) fn items<M: Module>(module: &M, wanted: Vec<Parameter>) -> Result<Vec
 struct Collector {
     known: BTreeMap<String, Parameter>,
     trail: Trail,
-    found: Vec<Item>,
+    found: Vec<ModuleItem>,
     result: Result<()>,
 }
 
@@ -259,7 +259,7 @@ impl Collector {
         };
         let values = move || read_f32(tensor.clone(), &path);
         let (bytes, values): (OnDevice<u8>, OnDevice<f32>) = (Box::new(bytes), Box::new(values));
-        self.found.push(Item { parameter, dtype, bytes, values: Some(values), state, codes: None });
+        self.found.push(ModuleItem { parameter, dtype, bytes, values: Some(values), state, codes: None });
         Ok(())
     }
 
@@ -269,7 +269,7 @@ impl Collector {
         let read: ReadCodes = Box::new(move |form| codes_of(&param, form));
         let codes = Some(CodesOnDevice { form: None, read });
         let (bytes, values): (OnDevice<u8>, OnDevice<f32>) = (Box::new(|| Ok(Vec::new())), Box::new(|| Ok(Vec::new())));
-        self.found.push(Item { parameter, dtype: DType::F32, bytes, values: Some(values), state: None, codes });
+        self.found.push(ModuleItem { parameter, dtype: DType::F32, bytes, values: Some(values), state: None, codes });
     }
 
     /// Inside a field of [`Attached`], returns the field's name and the state of its parameter.
@@ -279,7 +279,7 @@ impl Collector {
     }
 
     /// Returns the item whose reparameterization of this name the visitor is in.
-    fn item_of(&mut self, name: &str) -> Option<&mut Item> {
+    fn item_of(&mut self, name: &str) -> Option<&mut ModuleItem> {
         let (path, found, _) = self.trail.reparameterized()?;
         let is_ours = found == name && self.result.is_ok();
         self.found.last_mut().filter(|item| is_ours && item.parameter.path == path)
@@ -289,7 +289,7 @@ impl Collector {
     fn add_other(&mut self, dtype: DType, data: impl Fn() -> Result<TensorData> + Send + 'static) {
         if let Some(parameter) = self.known.remove(&self.trail.path()).filter(|_| self.result.is_ok()) {
             let bytes = Box::new(move || Ok(data()?.as_bytes().to_vec()));
-            self.found.push(Item { parameter, dtype, bytes, values: None, state: None, codes: None });
+            self.found.push(ModuleItem { parameter, dtype, bytes, values: None, state: None, codes: None });
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Reads texts and lists of numbers, and counts the memory of a model's structure.
 
-use super::wire::{Value, Wire, damaged};
+use super::wire::{Wire, WireValue, damaged};
 use crate::InputFile;
 use briquette_core::{Error, Result};
 use std::ops::Range;
@@ -68,20 +68,20 @@ impl<'a> FieldReader<'a> {
     ///
     /// # Errors
     /// Input: there are too many, or they are cut short.
-    pub(super) fn integers(&mut self, value: &Value, found: &mut Vec<i64>) -> Result<()> {
+    pub(super) fn integers(&mut self, value: &WireValue, found: &mut Vec<i64>) -> Result<()> {
         match value {
-            Value::Varint(value) => {
+            WireValue::Varint(value) => {
                 self.charge(8)?;
                 found.push(value.cast_signed());
             }
-            Value::Span(span) => {
+            WireValue::Span(span) => {
                 let mut rest = span.clone();
                 while !rest.is_empty() {
                     self.charge(8)?;
                     found.push(self.wire.varint(&mut rest)?.cast_signed());
                 }
             }
-            Value::Fixed(_) => {}
+            WireValue::Fixed(_) => {}
         }
         Ok(())
     }
@@ -90,8 +90,8 @@ impl<'a> FieldReader<'a> {
     ///
     /// # Errors
     /// See [`integers`](Self::integers).
-    pub(super) fn floats(&mut self, value: &Value, found: &mut Vec<f32>) -> Result<()> {
-        let (Value::Fixed(span) | Value::Span(span)) = value else { return Ok(()) };
+    pub(super) fn floats(&mut self, value: &WireValue, found: &mut Vec<f32>) -> Result<()> {
+        let (WireValue::Fixed(span) | WireValue::Span(span)) = value else { return Ok(()) };
         let n = span.end - span.start;
         if !n.is_multiple_of(4) {
             return Err(damaged(span.start, "floats of a fraction of four bytes"));

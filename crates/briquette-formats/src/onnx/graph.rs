@@ -2,13 +2,13 @@
 
 use super::fields::{FieldReader, MAX_DEPTH};
 use super::tensor::Tensor;
-use super::wire::{Value, damaged};
+use super::wire::{WireValue, damaged};
 use briquette_core::Result;
 use std::ops::Range;
 
 /// The graph of a model, or of an attribute.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Graph {
+pub struct OnnxGraph {
     /// The name.
     pub name: String,
     /// The nodes, in the order of the file.
@@ -63,7 +63,7 @@ pub enum AttributeValue {
     /// A tensor.
     Tensor(Tensor),
     /// A graph.
-    Graph(Box<Graph>),
+    Graph(Box<OnnxGraph>),
     /// Floats.
     Floats(Vec<f32>),
     /// Integers.
@@ -103,7 +103,7 @@ impl Node {
     }
 }
 
-impl Graph {
+impl OnnxGraph {
     /// Reads a graph. `depth` counts the graphs around it.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl Graph {
         }
         let (mut rest, mut found) = (span, Self::default());
         while let Some(field) = from.wire.field(&mut rest)? {
-            let Value::Span(span) = field.value else { continue };
+            let WireValue::Span(span) = field.value else { continue };
             match field.number {
                 1 => found.nodes.push(Node::read(from, span, depth)?),
                 2 => found.name = from.text(&span)?,
@@ -140,7 +140,7 @@ impl Node {
         from.charge(size_of::<Self>())?;
         let (mut rest, mut found) = (span, Self::default());
         while let Some(field) = from.wire.field(&mut rest)? {
-            let Value::Span(span) = field.value else { continue };
+            let WireValue::Span(span) = field.value else { continue };
             match field.number {
                 1 | 2 => {
                     from.charge(size_of::<String>())?;
@@ -168,20 +168,22 @@ impl Attribute {
         let (mut ints, mut floats, mut kind) = (Vec::new(), Vec::new(), 0);
         while let Some(field) = from.wire.field(&mut rest)? {
             match (field.number, field.value) {
-                (1, Value::Span(span)) => name = from.text(&span)?,
-                (2, one @ Value::Fixed(_)) => {
+                (1, WireValue::Span(span)) => name = from.text(&span)?,
+                (2, one @ WireValue::Fixed(_)) => {
                     let mut one_float = Vec::new();
                     from.floats(&one, &mut one_float)?;
                     value = one_float.first().map_or(AttributeValue::Other, |float| AttributeValue::Float(*float));
                 }
-                (3, Value::Varint(found)) => value = AttributeValue::Int(found.cast_signed()),
-                (4, Value::Span(span)) => value = AttributeValue::Bytes(from.bytes(&span)?),
-                (5, Value::Span(span)) => value = AttributeValue::Tensor(Tensor::read(from, span)?),
-                (6, Value::Span(span)) => value = AttributeValue::Graph(Box::new(Graph::read(from, span, depth + 1)?)),
+                (3, WireValue::Varint(found)) => value = AttributeValue::Int(found.cast_signed()),
+                (4, WireValue::Span(span)) => value = AttributeValue::Bytes(from.bytes(&span)?),
+                (5, WireValue::Span(span)) => value = AttributeValue::Tensor(Tensor::read(from, span)?),
+                (6, WireValue::Span(span)) => {
+                    value = AttributeValue::Graph(Box::new(OnnxGraph::read(from, span, depth + 1)?))
+                }
                 (7, found) => from.floats(&found, &mut floats)?,
                 (8, found) => from.integers(&found, &mut ints)?,
-                (20, Value::Varint(found)) => kind = found,
-                (21, Value::Span(span)) => value = AttributeValue::OfFunction(from.text(&span)?),
+                (20, WireValue::Varint(found)) => kind = found,
+                (21, WireValue::Span(span)) => value = AttributeValue::OfFunction(from.text(&span)?),
                 _ => {}
             }
         }
@@ -206,8 +208,8 @@ impl ValueInfo {
         let (mut rest, mut found) = (span, Self::default());
         while let Some(field) = from.wire.field(&mut rest)? {
             match (field.number, field.value) {
-                (1, Value::Span(span)) => found.name = from.text(&span)?,
-                (2, Value::Span(span)) => found.read_type(from, span)?,
+                (1, WireValue::Span(span)) => found.name = from.text(&span)?,
+                (2, WireValue::Span(span)) => found.read_type(from, span)?,
                 _ => {}
             }
         }
@@ -217,11 +219,11 @@ impl ValueInfo {
     /// Reads a `TypeProto`, of which only tensors have a shape.
     fn read_type(&mut self, from: &mut FieldReader, mut rest: Range<u64>) -> Result<()> {
         while let Some(field) = from.wire.field(&mut rest)? {
-            let (1, Value::Span(mut tensor)) = (field.number, field.value) else { continue };
+            let (1, WireValue::Span(mut tensor)) = (field.number, field.value) else { continue };
             while let Some(field) = from.wire.field(&mut tensor)? {
                 match (field.number, field.value) {
-                    (1, Value::Varint(value)) => self.data_type = value.cast_signed(),
-                    (2, Value::Span(span)) => self.shape = Some(read_shape(from, span)?),
+                    (1, WireValue::Varint(value)) => self.data_type = value.cast_signed(),
+                    (2, WireValue::Span(span)) => self.shape = Some(read_shape(from, span)?),
                     _ => {}
                 }
             }
@@ -233,15 +235,15 @@ impl ValueInfo {
 fn read_shape(from: &mut FieldReader, mut rest: Range<u64>) -> Result<Vec<Dim>> {
     let mut found = Vec::new();
     while let Some(field) = from.wire.field(&mut rest)? {
-        let (1, Value::Span(mut dim)) = (field.number, field.value) else { continue };
+        let (1, WireValue::Span(mut dim)) = (field.number, field.value) else { continue };
         from.charge(size_of::<Dim>())?;
         let mut extent = Dim::Unknown;
         while let Some(field) = from.wire.field(&mut dim)? {
             match (field.number, field.value) {
-                (1, Value::Varint(value)) => {
+                (1, WireValue::Varint(value)) => {
                     extent = usize::try_from(value.cast_signed()).map_or(Dim::Unknown, Dim::Extent)
                 }
-                (2, Value::Span(span)) => extent = Dim::Named(from.text(&span)?),
+                (2, WireValue::Span(span)) => extent = Dim::Named(from.text(&span)?),
                 _ => {}
             }
         }

@@ -1,9 +1,9 @@
 //! `ModelProto`: the graph, its opsets, functions and metadata.
 
 use super::fields::FieldReader;
-use super::graph::{Graph, Node};
+use super::graph::{Node, OnnxGraph};
 use super::tensor::string_pair;
-use super::wire::{Value, damaged};
+use super::wire::{WireValue, damaged};
 use crate::{InputFile, limits};
 use briquette_core::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
@@ -19,16 +19,16 @@ pub struct Model {
     /// The program that wrote the file.
     pub producer: String,
     /// The graph.
-    pub graph: Graph,
+    pub graph: OnnxGraph,
     /// Operators that the file defines itself.
-    pub functions: Vec<Function>,
+    pub functions: Vec<OnnxFunction>,
     /// Free-form strings.
     pub metadata: BTreeMap<String, String>,
 }
 
 /// An operator that a file defines by other operators.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Function {
+pub struct OnnxFunction {
     /// The operator.
     pub name: String,
     /// Its domain.
@@ -59,22 +59,22 @@ impl Model {
         let (mut rest, mut found, mut graph) = (from.wire.whole(), Self::default(), None);
         while let Some(field) = from.wire.field(&mut rest)? {
             match (field.number, field.value) {
-                (1, Value::Varint(value)) => found.ir_version = value,
-                (2, Value::Span(span)) => found.producer = from.text(&span)?,
-                (7, Value::Span(span)) => {
+                (1, WireValue::Varint(value)) => found.ir_version = value,
+                (2, WireValue::Span(span)) => found.producer = from.text(&span)?,
+                (7, WireValue::Span(span)) => {
                     let start = span.start;
-                    if graph.replace(Graph::read(&mut from, span, 0)?).is_some() {
+                    if graph.replace(OnnxGraph::read(&mut from, span, 0)?).is_some() {
                         return Err(damaged(start, "a second graph"));
                     }
                 }
-                (8, Value::Span(span)) => found.read_opset(&mut from, span)?,
-                (14, Value::Span(span)) => {
+                (8, WireValue::Span(span)) => found.read_opset(&mut from, span)?,
+                (14, WireValue::Span(span)) => {
                     let (key, value) = string_pair(&mut from, span)?;
                     if found.metadata.len() < limits::MAX_METADATA {
                         found.metadata.insert(key, value);
                     }
                 }
-                (25, Value::Span(span)) => found.functions.push(Function::read(&mut from, span)?),
+                (25, WireValue::Span(span)) => found.functions.push(OnnxFunction::read(&mut from, span)?),
                 _ => {}
             }
         }
@@ -93,8 +93,8 @@ impl Model {
         let (mut domain, mut version) = (String::new(), 0);
         while let Some(field) = from.wire.field(&mut rest)? {
             match (field.number, field.value) {
-                (1, Value::Span(span)) => domain = from.text(&span)?,
-                (2, Value::Varint(value)) => version = value.cast_signed(),
+                (1, WireValue::Span(span)) => domain = from.text(&span)?,
+                (2, WireValue::Varint(value)) => version = value.cast_signed(),
                 _ => {}
             }
         }
@@ -111,12 +111,12 @@ impl Model {
     }
 }
 
-impl Function {
+impl OnnxFunction {
     fn read(from: &mut FieldReader, span: Range<u64>) -> Result<Self> {
         from.charge(size_of::<Self>())?;
         let (mut rest, mut found) = (span, Self::default());
         while let Some(field) = from.wire.field(&mut rest)? {
-            let Value::Span(span) = field.value else { continue };
+            let WireValue::Span(span) = field.value else { continue };
             match field.number {
                 1 => found.name = from.text(&span)?,
                 4 => found.inputs.push(from.text(&span)?),

@@ -1,7 +1,7 @@
 //! `TensorProto`: type, shape and place of a tensor's data.
 
 use super::fields::FieldReader;
-use super::wire::Value;
+use super::wire::WireValue;
 use briquette_core::shape::MAX_RANK;
 use briquette_core::{DType, Error, Result};
 use std::ops::Range;
@@ -91,22 +91,22 @@ impl Tensor {
     /// - Io: the file cannot be read.
     pub(super) fn read(from: &mut FieldReader, span: Range<u64>) -> Result<Self> {
         from.charge(size_of::<Self>())?;
-        let (mut rest, mut found, mut parts) = (span, Self::default(), Parts::default());
+        let (mut rest, mut found, mut parts) = (span, Self::default(), EntryParts::default());
         let mut extents = Vec::new();
         while let Some(field) = from.wire.field(&mut rest)? {
             match (field.number, field.value) {
                 (1, value) => from.integers(&value, &mut extents)?,
-                (2, Value::Varint(value)) => found.data_type = value.cast_signed(),
-                (8, Value::Span(span)) => found.name = from.text(&span)?,
-                (9, Value::Span(span)) => parts.raw = Some(span),
-                (4 | 10, Value::Fixed(span) | Value::Span(span)) if !span.is_empty() => {
+                (2, WireValue::Varint(value)) => found.data_type = value.cast_signed(),
+                (8, WireValue::Span(span)) => found.name = from.text(&span)?,
+                (9, WireValue::Span(span)) => parts.raw = Some(span),
+                (4 | 10, WireValue::Fixed(span) | WireValue::Span(span)) if !span.is_empty() => {
                     from.charge(size_of::<Range<u64>>())?;
                     parts.fixed.push(span);
                 }
                 (5 | 7 | 11, value) => parts.push_integers(from, value)?,
                 (6, _) => parts.has_texts = true,
-                (13, Value::Span(span)) => parts.push_entry(from, span)?,
-                (14, Value::Varint(value)) => parts.is_external = value == 1,
+                (13, WireValue::Span(span)) => parts.push_entry(from, span)?,
+                (14, WireValue::Varint(value)) => parts.is_external = value == 1,
                 _ => {}
             }
         }
@@ -125,7 +125,7 @@ impl Tensor {
 
 /// The data fields of a tensor.
 #[derive(Default)]
-struct Parts {
+struct EntryParts {
     raw: Option<Range<u64>>,
     fixed: Vec<Range<u64>>,
     integers: Vec<Varints>,
@@ -136,12 +136,12 @@ struct Parts {
     length: Option<u64>,
 }
 
-impl Parts {
-    fn push_integers(&mut self, from: &mut FieldReader, value: Value) -> Result<()> {
+impl EntryParts {
+    fn push_integers(&mut self, from: &mut FieldReader, value: WireValue) -> Result<()> {
         from.charge(size_of::<Varints>())?;
         match value {
-            Value::Varint(value) => self.integers.push(Varints::One(value)),
-            Value::Span(span) if !span.is_empty() => self.integers.push(Varints::Packed(span)),
+            WireValue::Varint(value) => self.integers.push(Varints::One(value)),
+            WireValue::Span(span) if !span.is_empty() => self.integers.push(Varints::Packed(span)),
             _ => {}
         }
         Ok(())
@@ -193,8 +193,8 @@ pub(super) fn string_pair(from: &mut FieldReader, span: Range<u64>) -> Result<(S
     let (mut rest, mut found) = (span, <(String, String)>::default());
     while let Some(field) = from.wire.field(&mut rest)? {
         match (field.number, field.value) {
-            (1, Value::Span(span)) => found.0 = from.text(&span)?,
-            (2, Value::Span(span)) => found.1 = from.text(&span)?,
+            (1, WireValue::Span(span)) => found.0 = from.text(&span)?,
+            (2, WireValue::Span(span)) => found.1 = from.text(&span)?,
             _ => {}
         }
     }

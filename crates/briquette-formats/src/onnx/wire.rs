@@ -13,12 +13,12 @@ pub(super) struct Field {
     /// The number in the schema.
     pub(super) number: u32,
     /// The contents.
-    pub(super) value: Value,
+    pub(super) value: WireValue,
 }
 
 /// The contents of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Value {
+pub(super) enum WireValue {
     /// An integer.
     Varint(u64),
     /// Eight or four little-endian bytes.
@@ -59,13 +59,13 @@ impl<'a> Wire<'a> {
         let number = u32::try_from(key >> 3).ok().filter(|number| (1..1 << 29).contains(number));
         let number = number.ok_or_else(|| damaged(start, "an invalid field number"))?;
         let value = match key & 7 {
-            0 => Value::Varint(self.varint(rest)?),
-            1 => Value::Fixed(take(rest, 8)?),
+            0 => WireValue::Varint(self.varint(rest)?),
+            1 => WireValue::Fixed(take(rest, 8)?),
             2 => {
                 let n = self.varint(rest)?;
-                Value::Span(take(rest, n)?)
+                WireValue::Span(take(rest, n)?)
             }
-            5 => Value::Fixed(take(rest, 4)?),
+            5 => WireValue::Fixed(take(rest, 4)?),
             other => return Err(damaged(start, &format!("wire type {other}, which ONNX does not use"))),
         };
         Ok(Some(Field { number, value }))
@@ -177,8 +177,12 @@ mod tests {
     fn fields_of_each_type_are_found() {
         let bytes = b"\x08\x96\x01\x12\x03abc\x1d\x01\x02\x03\x04\x21\x01\x02\x03\x04\x05\x06\x07\x08";
         let found = fields(bytes).unwrap();
-        let expected =
-            [(1, Value::Varint(150)), (2, Value::Span(5..8)), (3, Value::Fixed(9..13)), (4, Value::Fixed(14..22))];
+        let expected = [
+            (1, WireValue::Varint(150)),
+            (2, WireValue::Span(5..8)),
+            (3, WireValue::Fixed(9..13)),
+            (4, WireValue::Fixed(14..22)),
+        ];
         assert_eq!(found, expected.map(|(number, value)| Field { number, value }));
         for n in [1, 2, 4, 5, 7, 9, 12, 15, 21] {
             assert!(fields(&bytes[..n]).is_err(), "{n} bytes");
@@ -199,7 +203,10 @@ mod tests {
             let error = fields(bytes).unwrap_err();
             assert!(error.exit_code() == 4 && error.to_string().contains(phrase), "{phrase}: {error}");
         }
-        assert_eq!(fields(b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01").unwrap()[0].value, Value::Varint(u64::MAX));
+        assert_eq!(
+            fields(b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01").unwrap()[0].value,
+            WireValue::Varint(u64::MAX)
+        );
     }
 
     proptest! {
@@ -209,11 +216,11 @@ mod tests {
             for (number, value, n) in parts {
                 bytes.extend(varint(u64::from(number) << 3));
                 bytes.extend(varint(value));
-                expected.push(Field { number, value: Value::Varint(value) });
+                expected.push(Field { number, value: WireValue::Varint(value) });
                 bytes.extend(varint(u64::from(number) << 3 | 2));
                 bytes.extend(varint(n as u64));
                 let start = bytes.len() as u64;
-                expected.push(Field { number, value: Value::Span(start..start + n as u64) });
+                expected.push(Field { number, value: WireValue::Span(start..start + n as u64) });
                 bytes.resize(bytes.len() + n, 0xff);
             }
             prop_assert_eq!(fields(&bytes).unwrap(), expected);

@@ -2,7 +2,7 @@
 
 use super::encode::HASHES;
 use super::model::OnnxType;
-use super::walk::{FieldValue, Fields};
+use super::walk::{FieldValue, WireFields};
 use super::write::DATA_FILE;
 use crate::io::contained;
 use crate::{InputFile, limits, sums};
@@ -36,7 +36,7 @@ pub struct CheckedOnnx {
 /// - Io: a file cannot be read.
 pub fn check_onnx(directory: &Path, name: &str, check_stop: &dyn Fn() -> Result<()>) -> Result<CheckedOnnx> {
     let file = contained::open(directory, Path::new(name))?;
-    let mut fields = Fields::new(&file, 0..file.len());
+    let mut fields = WireFields::new(&file, 0..file.len());
     let (mut graph, mut hashes) = (None, BTreeMap::new());
     while let Some((field, value)) = fields.next()? {
         match (field, value) {
@@ -62,7 +62,7 @@ fn damaged(file: &InputFile, what: &str) -> Error {
 
 /// Reads a key and its value.
 fn pair(file: &InputFile, place: &Range<u64>) -> Result<[String; 2]> {
-    let (mut fields, mut found) = (Fields::new(file, place.clone()), [String::new(), String::new()]);
+    let (mut fields, mut found) = (WireFields::new(file, place.clone()), [String::new(), String::new()]);
     while let Some((field, value)) = fields.next()? {
         if let (1 | 2, FieldValue::Bytes(place)) = (field, value) {
             found[field as usize - 1] = fields.text(&place, limits::MAX_JSON_BYTES)?;
@@ -96,7 +96,7 @@ impl GraphCheck<'_> {
     fn graph(&mut self, place: Range<u64>) -> Result<CheckedOnnx> {
         let (mut nodes, mut outputs) = (Vec::new(), Vec::new());
         let mut found = CheckedOnnx { n_nodes: 0, n_tensors: 0, n_bytes: 0 };
-        let mut fields = Fields::new(self.file, place);
+        let mut fields = WireFields::new(self.file, place);
         while let Some((field, value)) = fields.next()? {
             let FieldValue::Bytes(place) = value else { continue };
             match field {
@@ -135,7 +135,7 @@ impl GraphCheck<'_> {
     }
 
     fn first_text(&self, place: Range<u64>) -> Result<String> {
-        let mut fields = Fields::new(self.file, place);
+        let mut fields = WireFields::new(self.file, place);
         while let Some((field, value)) = fields.next()? {
             if let (1, FieldValue::Bytes(place)) = (field, value) {
                 return fields.text(&place, MAX_NAME);
@@ -145,7 +145,7 @@ impl GraphCheck<'_> {
     }
 
     fn node(&mut self, place: Range<u64>) -> Result<()> {
-        let mut fields = Fields::new(self.file, place);
+        let mut fields = WireFields::new(self.file, place);
         let mut outputs = Vec::new();
         while let Some((field, value)) = fields.next()? {
             let (1 | 2, FieldValue::Bytes(place)) = (field, value) else { continue };
@@ -186,7 +186,7 @@ impl GraphCheck<'_> {
     }
 
     fn declared(&self, place: Range<u64>) -> Result<DeclaredTensor> {
-        let (mut fields, mut tensor) = (Fields::new(self.file, place), DeclaredTensor::default());
+        let (mut fields, mut tensor) = (WireFields::new(self.file, place), DeclaredTensor::default());
         while let Some((field, value)) = fields.next()? {
             match (field, value) {
                 (1, FieldValue::Int(extent)) => tensor.shape.push(extent),

@@ -1,6 +1,6 @@
 //! Encodes a model as protobuf messages.
 
-use super::message::{HoleContents, Message};
+use super::message::{HoleContents, WireMessage};
 use super::model::{OnnxAttribute, OnnxData, OnnxDim, OnnxModel, OnnxNode, OnnxTensor, OnnxValue};
 use briquette_core::Result;
 
@@ -20,8 +20,8 @@ pub(super) fn encode(
     places: &[Option<ExternalPlace>],
     data_file: &str,
     n_hash_bytes: u64,
-) -> Result<Message> {
-    let mut graph = Message::default();
+) -> Result<WireMessage> {
+    let mut graph = WireMessage::default();
     model.nodes.iter().for_each(|node| graph.message(1, &of_node(node)));
     graph.text(2, &model.name);
     for (index, tensor) in model.tensors.iter().enumerate() {
@@ -30,7 +30,7 @@ pub(super) fn encode(
     model.inputs.iter().for_each(|input| graph.message(11, &of_value(input)));
     model.outputs.iter().for_each(|output| graph.message(12, &of_value(output)));
 
-    let mut message = Message::default();
+    let mut message = WireMessage::default();
     message.int(1, ir_version(model.opset));
     message.text(2, "briquette");
     message.text(3, env!("CARGO_PKG_VERSION"));
@@ -40,13 +40,13 @@ pub(super) fn encode(
         domains.push(("com.microsoft", 1));
     }
     for (domain, version) in domains {
-        let mut import = Message::default();
+        let mut import = WireMessage::default();
         import.text(1, domain);
         import.int(2, version);
         message.message(8, &import);
     }
     model.metadata.iter().for_each(|(key, value)| message.message(14, &of_pair(key, value)));
-    let mut hashes = Message::default();
+    let mut hashes = WireMessage::default();
     hashes.text(1, HASHES);
     hashes.hole(2, HoleContents::Hashes, n_hash_bytes);
     message.message(14, &hashes);
@@ -63,8 +63,8 @@ fn ir_version(opset: i64) -> i64 {
     }
 }
 
-fn of_node(node: &OnnxNode) -> Message {
-    let mut message = Message::default();
+fn of_node(node: &OnnxNode) -> WireMessage {
+    let mut message = WireMessage::default();
     node.inputs.iter().for_each(|input| message.text(1, input));
     node.outputs.iter().for_each(|output| message.text(2, output));
     message.text(3, &node.name);
@@ -76,8 +76,8 @@ fn of_node(node: &OnnxNode) -> Message {
     message
 }
 
-fn of_attribute(name: &str, value: &OnnxAttribute) -> Message {
-    let mut message = Message::default();
+fn of_attribute(name: &str, value: &OnnxAttribute) -> WireMessage {
+    let mut message = WireMessage::default();
     message.text(1, name);
     let kind = match value {
         OnnxAttribute::Float(value) => {
@@ -101,17 +101,17 @@ fn of_attribute(name: &str, value: &OnnxAttribute) -> Message {
     message
 }
 
-fn of_value(value: &OnnxValue) -> Message {
-    let mut shape = Message::default();
+fn of_value(value: &OnnxValue) -> WireMessage {
+    let mut shape = WireMessage::default();
     for dim in &value.shape {
-        let mut extent = Message::default();
+        let mut extent = WireMessage::default();
         match dim {
             OnnxDim::Fixed(n) => extent.int(1, *n as i64),
             OnnxDim::Named(name) => extent.text(2, name),
         }
         shape.message(1, &extent);
     }
-    let (mut tensor, mut kind, mut message) = (Message::default(), Message::default(), Message::default());
+    let (mut tensor, mut kind, mut message) = (WireMessage::default(), WireMessage::default(), WireMessage::default());
     tensor.int(1, value.dtype.number());
     tensor.message(2, &shape);
     kind.message(1, &tensor);
@@ -120,8 +120,8 @@ fn of_value(value: &OnnxValue) -> Message {
     message
 }
 
-fn of_tensor(index: usize, tensor: &OnnxTensor, place: Option<ExternalPlace>, data_file: &str) -> Result<Message> {
-    let mut message = Message::default();
+fn of_tensor(index: usize, tensor: &OnnxTensor, place: Option<ExternalPlace>, data_file: &str) -> Result<WireMessage> {
+    let mut message = WireMessage::default();
     tensor.shape.iter().for_each(|extent| message.int(1, *extent as i64));
     message.int(2, tensor.dtype.number());
     message.text(8, &tensor.name);
@@ -138,8 +138,8 @@ fn of_tensor(index: usize, tensor: &OnnxTensor, place: Option<ExternalPlace>, da
     Ok(message)
 }
 
-fn of_pair(key: &str, value: &str) -> Message {
-    let mut message = Message::default();
+fn of_pair(key: &str, value: &str) -> WireMessage {
+    let mut message = WireMessage::default();
     message.text(1, key);
     message.text(2, value);
     message

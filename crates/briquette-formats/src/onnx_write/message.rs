@@ -25,12 +25,12 @@ pub(super) struct Hole {
 
 /// An encoded message. Holes count for its size but are not in `bytes`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Message {
+pub(super) struct WireMessage {
     pub(super) bytes: Vec<u8>,
     pub(super) holes: Vec<Hole>,
 }
 
-impl Message {
+impl WireMessage {
     /// Returns the size of the message, with its holes.
     pub(super) fn n_bytes(&self) -> u64 {
         self.bytes.len() as u64 + self.holes.iter().map(|hole| hole.n_bytes).sum::<u64>()
@@ -88,21 +88,21 @@ mod tests {
 
     #[test]
     fn fields_are_encoded_as_in_the_protobuf_documentation() {
-        let mut message = Message::default();
+        let mut message = WireMessage::default();
         message.int(1, 150);
         message.text(2, "testing");
         assert_eq!(message.bytes, b"\x08\x96\x01\x12\x07testing");
-        let mut negative = Message::default();
+        let mut negative = WireMessage::default();
         negative.int(1, -1);
         assert_eq!(negative.bytes, [8, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1]);
-        let mut float = Message::default();
+        let mut float = WireMessage::default();
         float.float(2, 1.0);
         assert_eq!(float.bytes, [0x15, 0, 0, 0x80, 0x3f]);
     }
 
     #[test]
     fn a_hole_counts_for_every_message_around_it() {
-        let (mut inner, mut outer) = (Message::default(), Message::default());
+        let (mut inner, mut outer) = (WireMessage::default(), WireMessage::default());
         inner.int(1, 1);
         inner.hole(9, HoleContents::Tensor(3), 300);
         outer.message(7, &inner);

@@ -16,12 +16,12 @@ pub(super) enum FieldValue {
 }
 
 /// The fields of a message at a place in a file.
-pub(super) struct Fields<'a> {
+pub(super) struct WireFields<'a> {
     file: &'a InputFile,
     place: Range<u64>,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> WireFields<'a> {
     /// The fields of the message at this place.
     pub(super) fn new(file: &'a InputFile, place: Range<u64>) -> Self {
         Self { file, place }

@@ -1,7 +1,7 @@
 //! Writes a model into a draft: one file, or a second one for weights.
 
 use super::encode::{ExternalPlace, encode};
-use super::message::{Hole, HoleContents, Message};
+use super::message::{Hole, HoleContents, WireMessage};
 use super::model::{OnnxData, OnnxModel};
 use crate::{Draft, DraftFile, sums};
 use briquette_core::{Error, Result};
@@ -107,7 +107,7 @@ struct OnnxFiles<'a, 'b> {
 
 impl OnnxFiles<'_, '_> {
     /// Writes the message and fills its holes in order. The hashes come last.
-    fn message(&mut self, file: &DraftFile, message: &Message) -> Result<()> {
+    fn message(&mut self, file: &DraftFile, message: &WireMessage) -> Result<()> {
         let (mut offset, mut from) = (0, 0);
         for &Hole { after, contents, n_bytes } in &message.holes {
             file.write_at(offset, &message.bytes[from..after])?;

@@ -2,7 +2,7 @@
 
 use super::attributes::{float, text};
 use super::importer::Importer;
-use super::inputs::Inputs;
+use super::inputs::NodeInputs;
 use super::item::Item;
 use crate::graph::Operand;
 use crate::op::{ElementFunction, Primitive};
@@ -77,7 +77,7 @@ const SEVERAL: [&str; 23] = [
 ];
 
 /// Imports a function of elements; `None` for other operators.
-pub(super) fn import(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn import(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let name = given.node.op_type.as_str();
     match name {
         // Types are no part of the graph.
@@ -97,7 +97,7 @@ pub(super) fn import(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// The function of an operator with one input.
-fn unary(to: &Importer, given: &Inputs) -> Option<ElementFunction> {
+fn unary(to: &Importer, given: &NodeInputs) -> Option<ElementFunction> {
     let node = given.node;
     Some(match node.op_type.as_str() {
         "Relu" => ElementFunction::Relu,
@@ -117,13 +117,13 @@ fn unary(to: &Importer, given: &Inputs) -> Option<ElementFunction> {
 }
 
 /// The bounds of a `Clip`: inputs since opset 11.
-fn bounds(to: &Importer, given: &Inputs) -> (Option<f64>, Option<f64>) {
+fn bounds(to: &Importer, given: &NodeInputs) -> (Option<f64>, Option<f64>) {
     let bound = |position: usize| to.values(given.get(position)?)?.values.first().copied();
     (bound(1), bound(2))
 }
 
 /// Sums, differences, products, quotients and powers. A known number is part of the function.
-fn binary(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+fn binary(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let (a, b) = (given.get(0)?, given.get(1)?);
     let scalar = |to: &Importer, item: &Item, other: &Item| -> Option<f64> {
         let Constant { shape, values, .. } = to.known(item)?;
@@ -168,7 +168,7 @@ fn binary(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// Functions of several inputs. Single known numbers are part of the function.
-fn several(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+fn several(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let name = SEVERAL.into_iter().find(|known| *known == given.node.op_type)?;
     let mut operands: Vec<Operand> = Vec::new();
     for position in 0..given.items.len() {
@@ -183,7 +183,7 @@ fn several(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// Imports onnxruntime's GELU of a sum with a bias.
-fn biased(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+fn biased(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let operands = [to.operand(given.get(0)?)?, to.operand(given.get(1)?)?];
     let sum = to.emit(Primitive::Elementwise(ElementFunction::Add), &operands)?;
     let function = if given.node.op_type == "BiasGelu" { ElementFunction::Gelu } else { ElementFunction::GeluTanh };
@@ -191,7 +191,7 @@ fn biased(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// Products with scales. Scales along one axis are vectors of this axis.
-fn rescaled(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+fn rescaled(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let (x, scale) = (given.get(0)?, given.get(1)?);
     let name = if given.node.op_type == "QuantizeLinear" { "QuantizeLinear" } else { "DequantizeLinear" };
     let operand = to.operand(x)?;

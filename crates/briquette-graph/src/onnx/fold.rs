@@ -3,7 +3,7 @@
 use super::attributes::{int, ints};
 use super::constant_math::{chosen, expanded, joined, moved, of_one, of_two};
 use super::importer::{Importer, MAX_KNOWN};
-use super::inputs::Inputs;
+use super::inputs::NodeInputs;
 use super::item::{Item, integers, known};
 use super::layout::{broadcast, permutation, squeeze_axes, squeezed, target_of};
 use super::ranges::slice_ranges;
@@ -14,7 +14,7 @@ pub(super) fn folded(to: &Importer, node: &Node, inputs: &[Option<Item>]) -> Opt
     if !node.domain.is_empty() {
         return None;
     }
-    let given = Inputs { node, items: inputs };
+    let given = NodeInputs { node, items: inputs };
     match node.op_type.as_str() {
         "Constant" => return Some(vec![known(constant(to, node)?)]),
         "Shape" => return Some(vec![known(shape(&to.shape(given.get(0)?)?, node)?)]),
@@ -88,7 +88,7 @@ fn range(start: &Constant, limit: &Constant, delta: &Constant) -> Option<Constan
 }
 
 /// Operators that move, repeat or reduce elements.
-fn rearranged(to: &Importer, given: &Inputs, values: &[Constant]) -> Option<Constant> {
+fn rearranged(to: &Importer, given: &NodeInputs, values: &[Constant]) -> Option<Constant> {
     let x = values.first()?;
     let parameter = |at: usize| values.get(at).map(integers);
     match given.node.op_type.as_str() {
@@ -170,7 +170,7 @@ fn gathered(x: &Constant, indices: &Constant, axis: usize) -> Option<Constant> {
     })
 }
 
-fn sliced(to: &Importer, given: &Inputs, x: &Constant) -> Option<Constant> {
+fn sliced(to: &Importer, given: &NodeInputs, x: &Constant) -> Option<Constant> {
     let ranges = slice_ranges(to, given, &x.shape)?;
     let mut shape = x.shape.clone();
     for range in &ranges {
@@ -188,7 +188,7 @@ fn sliced(to: &Importer, given: &Inputs, x: &Constant) -> Option<Constant> {
 }
 
 /// Reduces all elements of a list to one.
-fn reduced(to: &Importer, given: &Inputs, x: &Constant) -> Option<Constant> {
+fn reduced(to: &Importer, given: &NodeInputs, x: &Constant) -> Option<Constant> {
     let axes = ints(given.node, "axes").map(<[i64]>::to_vec).or_else(|| given.integers(to, 1));
     (x.shape.len() == 1 || axes.is_none()).then_some(())?;
     let value = match given.node.op_type.as_str() {
@@ -203,7 +203,7 @@ fn reduced(to: &Importer, given: &Inputs, x: &Constant) -> Option<Constant> {
 }
 
 /// Cuts a list into parts by sizes, or into equal ones.
-fn split(to: &Importer, given: &Inputs, values: &[Constant]) -> Option<Vec<Item>> {
+fn split(to: &Importer, given: &NodeInputs, values: &[Constant]) -> Option<Vec<Item>> {
     let (x, n) = (values.first()?, given.node.outputs.len());
     (x.shape.len() == 1 && given.axis(to, 0)? == 0).then_some(())?;
     let sizes = ints(given.node, "split").map(<[i64]>::to_vec).or_else(|| values.get(1).map(integers));

@@ -47,7 +47,7 @@ impl<'a> Importer<'a> {
     }
 
     /// Adds the initializers of a graph, and the shapes that it declares.
-    pub(super) fn add_tensors(&mut self, graph: &'a onnx::Graph) {
+    pub(super) fn add_tensors(&mut self, graph: &'a onnx::OnnxGraph) {
         self.declared.extend(graph.values.iter().chain(&graph.outputs).map(|info| (info.name.as_str(), info)));
         for tensor in &graph.initializers {
             self.add_tensor(&tensor.name, tensor);

@@ -2,7 +2,7 @@
 
 use crate::families::Extents;
 use briquette_core::{Error, Result};
-use briquette_formats::onnx::{Dim, Graph, ValueInfo};
+use briquette_formats::onnx::{Dim, OnnxGraph, ValueInfo};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The extents of inputs that an ONNX file leaves open.
@@ -53,7 +53,7 @@ impl InputDims {
     ///
     /// # Errors
     /// Config: see above. The error lists the names.
-    pub(super) fn check(&self, graph: &Graph) -> Result<()> {
+    pub(super) fn check(&self, graph: &OnnxGraph) -> Result<()> {
         let dims = graph.inputs.iter().filter_map(|input| input.shape.as_ref()).flatten();
         let names: BTreeSet<&str> =
             dims.filter_map(|dim| if let Dim::Named(name) = dim { Some(name.as_str()) } else { None }).collect();

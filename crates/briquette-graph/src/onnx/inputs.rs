@@ -6,12 +6,12 @@ use super::item::{self, Item};
 use briquette_formats::onnx::Node;
 
 /// A node with the items of its inputs.
-pub(super) struct Inputs<'a> {
+pub(super) struct NodeInputs<'a> {
     pub(super) node: &'a Node,
     pub(super) items: &'a [Option<Item>],
 }
 
-impl Inputs<'_> {
+impl NodeInputs<'_> {
     /// The input at a position; `None` if it is absent.
     pub(super) fn get(&self, position: usize) -> Option<&Item> {
         self.items.get(position)?.as_ref()

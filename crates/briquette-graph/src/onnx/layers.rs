@@ -2,7 +2,7 @@
 
 use super::attributes::{axis, extents, float, int, ints, text};
 use super::importer::Importer;
-use super::inputs::Inputs;
+use super::inputs::NodeInputs;
 use super::item::Item;
 use crate::graph::{Operand, ValueId};
 use crate::op::{Composite, ConvSettings, ElementFunction, Primitive};
@@ -13,13 +13,13 @@ fn one(value: ValueId) -> Option<Vec<Item>> {
 }
 
 /// The operands of inputs from a position on, up to the first absent one.
-fn operands(to: &mut Importer, given: &Inputs, positions: std::ops::Range<usize>) -> Option<Vec<Operand>> {
+fn operands(to: &mut Importer, given: &NodeInputs, positions: std::ops::Range<usize>) -> Option<Vec<Operand>> {
     let items = positions.map_while(|position| given.get(position));
     items.map(|item| to.operand(item)).collect()
 }
 
 /// Imports a convolution. Zeros that differ on two sides are a node of their own.
-pub(super) fn conv(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn conv(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let node = given.node;
     // Quantized convolutions have scales and zero points between their operands.
     let (x, weight, bias) = match node.op_type.as_str() {
@@ -64,7 +64,7 @@ pub(super) fn conv(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// Imports a transposed convolution without further padding of its output.
-pub(super) fn conv_transpose(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn conv_transpose(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let node = given.node;
     let n_space = to.shape(given.get(1)?)?.len().checked_sub(2)?;
     let pads = extents(node, "pads", 2 * n_space, 0)?;
@@ -111,7 +111,7 @@ fn matrix(to: &mut Importer, item: &Item, is_turned: bool) -> Option<Operand> {
 }
 
 /// Imports a matrix product. With a matrix of the file it is a linear layer.
-pub(super) fn matmul(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn matmul(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let second = if given.node.op_type == "QLinearMatMul" { 3 } else { 1 };
     let (a, b) = (given.get(0)?, given.get(second)?);
     let x = to.operand(a)?;
@@ -125,7 +125,7 @@ pub(super) fn matmul(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// Imports `alpha · A · B + beta · C`, where A and B may be transposed.
-pub(super) fn gemm(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn gemm(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let node = given.node;
     let (alpha, beta) = (float(node, "alpha", 1.0), float(node, "beta", 1.0));
     let is_turned = int(node, "transB", 0) != 0;
@@ -161,7 +161,7 @@ pub(super) fn gemm(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// Imports a batch norm. Its running statistics are buffers.
-pub(super) fn batch_norm(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn batch_norm(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     (given.node.outputs.len() == 1).then_some(())?;
     let inputs = operands(to, given, 0..5)?;
     for operand in inputs.get(3..)? {
@@ -173,27 +173,27 @@ pub(super) fn batch_norm(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>>
 }
 
 /// Imports a layer norm over the last axis.
-pub(super) fn layer_norm(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn layer_norm(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     is_over_last_axis(to, given)?;
     let inputs = operands(to, given, 0..3)?;
     one(to.emit(Composite::LayerNorm { eps: float(given.node, "epsilon", 1e-5) }, &inputs)?)
 }
 
 /// Imports a root-mean-square norm over the last axis.
-pub(super) fn rms_norm(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn rms_norm(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     is_over_last_axis(to, given)?;
     let inputs = operands(to, given, 0..2)?;
     one(to.emit(Composite::RmsNorm { eps: float(given.node, "epsilon", 1e-5), offset: 0.0 }, &inputs)?)
 }
 
-fn is_over_last_axis(to: &Importer, given: &Inputs) -> Option<()> {
+fn is_over_last_axis(to: &Importer, given: &NodeInputs) -> Option<()> {
     let rank = to.shape(given.get(0)?)?.len();
     let is_last = axis(int(given.node, "axis", -1), rank)? + 1 == rank;
     (is_last && given.node.outputs.len() == 1).then_some(())
 }
 
 /// Imports onnxruntime's sum and layer norm: `[x, skip, weight, bias, bias of the sum]`.
-pub(super) fn skip_layer_norm(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn skip_layer_norm(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let add =
         |to: &mut Importer, a: Operand, b: Operand| to.emit(Primitive::Elementwise(ElementFunction::Add), &[a, b]);
     let (x, skip) = (to.operand(given.get(0)?)?, to.operand(given.get(1)?)?);
@@ -215,14 +215,14 @@ pub(super) fn skip_layer_norm(to: &mut Importer, given: &Inputs) -> Option<Vec<I
 }
 
 /// Imports an instance norm: a group norm with a group for each channel.
-pub(super) fn instance_norm(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn instance_norm(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let groups = *to.shape(given.get(0)?)?.get(1)?;
     let inputs = operands(to, given, 0..3)?;
     one(to.emit(Composite::GroupNorm { groups, eps: float(given.node, "epsilon", 1e-5) }, &inputs)?)
 }
 
 /// Imports a group norm with a weight for each channel.
-pub(super) fn group_norm(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn group_norm(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let groups = usize::try_from(int(given.node, "num_groups", 0)).ok()?;
     let inputs = operands(to, given, 0..3)?;
     one(to.emit(Composite::GroupNorm { groups, eps: float(given.node, "epsilon", 1e-5) }, &inputs)?)

@@ -2,7 +2,7 @@
 
 use super::attributes::{axis, int, ints, text};
 use super::importer::Importer;
-use super::inputs::Inputs;
+use super::inputs::NodeInputs;
 use super::item::Item;
 use crate::graph::Operand;
 use crate::op::Primitive;
@@ -34,7 +34,7 @@ pub(super) fn target_of(from: &[usize], to: &[i64], allows_zero: bool) -> Option
 }
 
 /// Imports a reshape by known extents, or by the shape that the file declares.
-pub(super) fn reshape(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn reshape(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let x = given.get(0)?;
     let shape = to.shape(x)?;
     let allows_zero = int(given.node, "allowzero", 0) != 0;
@@ -46,7 +46,7 @@ pub(super) fn reshape(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// Imports a reshape to two axes.
-pub(super) fn flatten(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn flatten(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let x = given.get(0)?;
     let shape = to.shape(x)?;
     let rank = i64::try_from(shape.len()).ok()?;
@@ -57,7 +57,7 @@ pub(super) fn flatten(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// Returns the axes of a `Squeeze` or `Unsqueeze`: an input since opset 13, an attribute before.
-pub(super) fn squeeze_axes(to: &Importer, given: &Inputs) -> Option<Option<Vec<i64>>> {
+pub(super) fn squeeze_axes(to: &Importer, given: &NodeInputs) -> Option<Option<Vec<i64>>> {
     match (ints(given.node, "axes"), given.has(1)) {
         (Some(axes), _) => Some(Some(axes.to_vec())),
         (None, true) => Some(Some(given.integers(to, 1)?)),
@@ -84,7 +84,7 @@ pub(super) fn squeezed(shape: &[usize], axes: Option<&[i64]>, is_squeeze: bool) 
 }
 
 /// Imports operators that remove or add axes of extent 1.
-pub(super) fn squeeze(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn squeeze(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let x = given.get(0)?;
     let axes = squeeze_axes(to, given)?;
     let target = squeezed(&to.shape(x)?, axes.as_deref(), given.node.op_type == "Squeeze")?;
@@ -92,7 +92,7 @@ pub(super) fn squeeze(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// Returns the permutation of a `Transpose`; axes are reversed where it is absent.
-pub(super) fn permutation(given: &Inputs, rank: usize) -> Option<Vec<usize>> {
+pub(super) fn permutation(given: &NodeInputs, rank: usize) -> Option<Vec<usize>> {
     match ints(given.node, "perm") {
         Some(values) => values.iter().map(|&value| axis(value, rank)).collect(),
         None => Some((0..rank).rev().collect()),
@@ -100,7 +100,7 @@ pub(super) fn permutation(given: &Inputs, rank: usize) -> Option<Vec<usize>> {
 }
 
 /// Imports a transpose. A matrix of the file stays as it is, so that products with it are linear layers.
-pub(super) fn transpose(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn transpose(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let x = given.get(0)?;
     let permutation = permutation(given, to.shape(x)?.len())?;
     let item = match x {
@@ -128,7 +128,7 @@ pub(super) fn broadcast(a: &[usize], b: &[usize]) -> Option<Vec<usize>> {
 }
 
 /// Imports an expansion to known extents.
-pub(super) fn expand(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn expand(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let x = given.get(0)?;
     let shape = to.shape(x)?;
     let target: Option<Vec<usize>> =
@@ -142,7 +142,7 @@ pub(super) fn expand(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// Imports repeats: an axis of extent `n` becomes `(repeats, n)`, of which the first is expanded.
-pub(super) fn tile(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn tile(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let mut item = given.get(0)?.clone();
     let repeats = given.integers(to, 1)?;
     let shape = to.shape(&item)?;
@@ -167,7 +167,7 @@ pub(super) fn tile(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// Imports a join. Empty parts are left out.
-pub(super) fn concat(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn concat(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let mut parts: Vec<Operand> = Vec::new();
     let axis = given.axis(to, 1)?;
     for position in 0..given.items.len() {
@@ -180,7 +180,7 @@ pub(super) fn concat(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// Imports a move of blocks of space to channels or back.
-pub(super) fn depth_and_space(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn depth_and_space(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let x = given.get(0)?;
     let shape = to.shape(x)?;
     let &[batch, channels, height, width] = shape.as_slice() else { return None };

@@ -2,14 +2,14 @@
 
 use super::attributes::int;
 use super::importer::Importer;
-use super::inputs::Inputs;
+use super::inputs::NodeInputs;
 use super::item::Item;
 use super::{element_wise, layers, layout, pools, ranges, unknown};
 use briquette_formats::onnx::Node;
 
 /// Imports a node; `None` if its operator has no rule, or its inputs do not fit.
 pub(super) fn import(to: &mut Importer, node: &Node, inputs: &[Option<Item>]) -> Option<Vec<Item>> {
-    let given = Inputs { node, items: inputs };
+    let given = NodeInputs { node, items: inputs };
     let found = match (node.domain.as_str(), node.op_type.as_str()) {
         (
             "" | "com.microsoft",
@@ -23,7 +23,7 @@ pub(super) fn import(to: &mut Importer, node: &Node, inputs: &[Option<Item>]) ->
 }
 
 /// Operators of ONNX.
-fn standard(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+fn standard(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     match given.node.op_type.as_str() {
         "Conv" | "ConvInteger" | "QLinearConv" => layers::conv(to, given),
         "ConvTranspose" => layers::conv_transpose(to, given),
@@ -68,7 +68,7 @@ fn standard(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// Operators of onnxruntime that models of other programs use too.
-fn fused(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+fn fused(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     match given.node.op_type.as_str() {
         "SkipLayerNormalization" => layers::skip_layer_norm(to, given),
         "SimplifiedLayerNormalization" => layers::rms_norm(to, given),
@@ -78,7 +78,7 @@ fn fused(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// Operators that fix all axes, with shapes that follow from their inputs.
-fn shaped(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+fn shaped(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let shape = to.shape(given.get(0)?)?;
     let n_outputs = given.node.outputs.len();
     let shapes = match given.node.op_type.as_str() {
@@ -110,7 +110,7 @@ fn without_axis(shape: &[usize], axis: usize, keeps: bool) -> Vec<usize> {
 }
 
 /// The outputs `[tokens, directions, batch, hidden]` and the last states `[directions, batch, hidden]`.
-fn recurrent(to: &Importer, given: &Inputs, x: &[usize]) -> Option<Vec<Vec<usize>>> {
+fn recurrent(to: &Importer, given: &NodeInputs, x: &[usize]) -> Option<Vec<Vec<usize>>> {
     let recurrence = to.shape(given.get(2)?)?;
     let (&[tokens, batch, _], &[directions, _, hidden]) = (x, recurrence.as_slice()) else { return None };
     if int(given.node, "layout", 0) != 0 {

@@ -2,7 +2,7 @@
 
 use super::attributes::{axis, int, ints, text};
 use super::importer::Importer;
-use super::inputs::Inputs;
+use super::inputs::NodeInputs;
 use super::item::Item;
 use super::layout::reshaped;
 use super::ranges::window;
@@ -10,7 +10,7 @@ use crate::graph::{Operand, ValueId};
 use crate::op::{ElementFunction, PoolWindow, Primitive, Reduction};
 
 /// Imports a pool. A window that ours cannot describe keeps batch and channels.
-pub(super) fn pool(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn pool(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     (given.node.outputs.len() == 1).then_some(())?;
     let shape = to.shape(given.get(0)?)?;
     let n_space = shape.len().checked_sub(2)?;
@@ -33,7 +33,7 @@ pub(super) fn pool(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// The outputs of a pool along one axis.
-fn pooled(given: &Inputs, extent: usize, at: usize, n_space: usize) -> Option<usize> {
+fn pooled(given: &NodeInputs, extent: usize, at: usize, n_space: usize) -> Option<usize> {
     let list = |name: &str, n: usize, default: usize| super::attributes::extents(given.node, name, n, default);
     let size = usize::try_from(*ints(given.node, "kernel_shape")?.get(at)?).ok()?;
     let (stride, dilation) = (list("strides", n_space, 1)?[at], list("dilations", n_space, 1)?[at]);
@@ -55,7 +55,7 @@ fn pooled(given: &Inputs, extent: usize, at: usize, n_space: usize) -> Option<us
 }
 
 /// Imports a pool over all of space.
-pub(super) fn global_pool(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn global_pool(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let rank = to.shape(given.get(0)?)?.len();
     let x = to.operand(given.get(0)?)?;
     let op = match given.node.op_type.as_str() {
@@ -66,7 +66,7 @@ pub(super) fn global_pool(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>
 }
 
 /// Imports a resize of space. Equal integer factors of nearest neighbours are ours.
-pub(super) fn resize(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn resize(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let shape = to.shape(given.get(0)?)?;
     let is_upsample = given.node.op_type == "Upsample";
     let position = if is_upsample { 1 } else { 2 };
@@ -93,7 +93,7 @@ pub(super) fn resize(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// Imports a softmax. Before opset 13, it is over all axes from the given one on.
-pub(super) fn softmax(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn softmax(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let is_old = to.opset < 13;
     let axis = given.axis(to, if is_old { 1 } else { -1 })?;
     let rank = to.shape(given.get(0)?)?.len();
@@ -107,7 +107,7 @@ pub(super) fn softmax(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// Imports a reduction. Kinds that ours lack are reductions between functions of elements.
-pub(super) fn reduce(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn reduce(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let item = given.get(0)?;
     let shape = to.shape(item)?;
     let axes = match (ints(given.node, "axes"), given.has(1)) {

@@ -2,7 +2,7 @@
 
 use super::attributes::{axis, extents, int, ints, text};
 use super::importer::Importer;
-use super::inputs::Inputs;
+use super::inputs::NodeInputs;
 use super::item::{Item, integers};
 use super::layout::reshaped;
 use crate::op::{Composite, Primitive};
@@ -17,7 +17,7 @@ pub(super) struct AxisRange {
 }
 
 /// Returns the ranges of a `Slice`, by ONNX's rules: ends beyond an axis are cut, negative ones count from its end.
-pub(super) fn slice_ranges(to: &Importer, given: &Inputs, shape: &[usize]) -> Option<Vec<AxisRange>> {
+pub(super) fn slice_ranges(to: &Importer, given: &NodeInputs, shape: &[usize]) -> Option<Vec<AxisRange>> {
     let parameter = |name: &str, position: usize| match ints(given.node, name) {
         Some(values) => Some(values.to_vec()),
         None if given.has(position) => given.integers(to, position),
@@ -50,7 +50,7 @@ fn axis_range(axis: usize, extent: usize, (start, end, step): (i64, i64, i64)) -
 }
 
 /// Imports a slice. A step that divides the axis is a factor of a reshape.
-pub(super) fn slice(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn slice(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let mut item = given.get(0)?.clone();
     let shape = to.shape(&item)?;
     for AxisRange { axis, start, len, step } in slice_ranges(to, given, &shape)? {
@@ -80,7 +80,7 @@ pub(super) fn slice(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// Imports a split by sizes, or into equal parts of which the last may be smaller.
-pub(super) fn split(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn split(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let axis = given.axis(to, 0)?;
     let extent = to.shape(given.get(0)?)?[axis];
     let n = given.node.outputs.len();
@@ -98,7 +98,7 @@ pub(super) fn split(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// Imports a lookup. One known index is a slice without its axis; rows of a matrix of the file are an embedding.
-pub(super) fn gather(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn gather(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let (data, indices) = (given.get(0)?, given.get(1)?);
     let axis = given.axis(to, 0)?;
     let shape = to.shape(data)?;
@@ -149,7 +149,7 @@ fn by_range(to: &mut Importer, data: &Item, axis: usize, of: &[usize], indices: 
 }
 
 /// Imports padding with a constant.
-pub(super) fn pad(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
+pub(super) fn pad(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let x = given.get(0)?;
     let rank = to.shape(x)?.len();
     (text(given.node, "mode", "constant") == "constant").then_some(())?;
@@ -185,7 +185,7 @@ pub(super) fn pad(to: &mut Importer, given: &Inputs) -> Option<Vec<Item>> {
 }
 
 /// The window, steps and zeros of a pool.
-pub(super) fn window(given: &Inputs, n_space: usize) -> Option<[Vec<usize>; 3]> {
+pub(super) fn window(given: &NodeInputs, n_space: usize) -> Option<[Vec<usize>; 3]> {
     let (node, ints) = (given.node, ints(given.node, "kernel_shape")?);
     let size: Option<Vec<usize>> = ints.iter().map(|&extent| usize::try_from(extent).ok()).collect();
     let pads = extents(node, "pads", 2 * n_space, 0)?;

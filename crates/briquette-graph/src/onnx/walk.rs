@@ -37,7 +37,7 @@ pub(super) fn run(file: &InputFile, model: &Model, dims: &InputDims) -> Result<G
 }
 
 /// Imports the nodes of a graph.
-fn nodes<'a>(to: &mut Importer<'a>, graph: &'a onnx::Graph, depth: usize) -> Result<()> {
+fn nodes<'a>(to: &mut Importer<'a>, graph: &'a onnx::OnnxGraph, depth: usize) -> Result<()> {
     for node in &graph.nodes {
         let first = node.outputs.iter().find(|name| !name.is_empty());
         to.begin(if node.name.is_empty() { first.cloned().unwrap_or_default() } else { node.name.clone() });
@@ -73,7 +73,7 @@ fn inputs(to: &Importer, node: &onnx::Node) -> Result<Vec<Option<Item>>> {
 }
 
 /// Returns the branch of an `If` node whose condition is known.
-fn branch<'a>(to: &Importer, node: &'a onnx::Node, inputs: &[Option<Item>]) -> Option<&'a onnx::Graph> {
+fn branch<'a>(to: &Importer, node: &'a onnx::Node, inputs: &[Option<Item>]) -> Option<&'a onnx::OnnxGraph> {
     if node.op_type != "If" || !node.domain.is_empty() {
         return None;
     }

@@ -5,13 +5,13 @@ use crate::graph::ValueId;
 use std::collections::BTreeSet;
 
 /// The values of a graph before and after units are removed.
-pub(super) struct Cut<'a> {
+pub(super) struct UnitCut<'a> {
     pub(super) shapes: &'a [Vec<usize>],
     pub(super) couplings: &'a Couplings,
     pub(super) removed: &'a BTreeSet<UnitId>,
 }
 
-impl Cut<'_> {
+impl UnitCut<'_> {
     /// Returns the number of elements among the first `n` of an axis that remain.
     pub(super) fn n_kept(&self, value: ValueId, axis: usize, n: usize) -> usize {
         let units = self.couplings.values[value.0].get(axis).map_or(&[][..], Vec::as_slice);

@@ -1,12 +1,12 @@
 //! Settings of operations that count channels or heads.
 
-use super::cut::Cut;
+use super::cut::UnitCut;
 use crate::graph::{Node, Operand, ValueId};
 use crate::op::{Composite, Op, Primitive};
 use briquette_core::{Error, Result};
 
 /// Changes the settings of a node to those of its smaller inputs and outputs.
-pub(super) fn shrink(node: &mut Node, cut: &Cut) -> Result<()> {
+pub(super) fn shrink(node: &mut Node, cut: &UnitCut) -> Result<()> {
     let input = |position: usize| match node.inputs.get(position) {
         Some(Operand::Value(value)) => Some(*value),
         _ => None,
@@ -53,7 +53,7 @@ enum Axis {
 }
 
 /// Scales a number of heads or groups as an axis is scaled.
-fn scale(n: &mut usize, cut: &Cut, value: ValueId, axis: Axis) -> Result<()> {
+fn scale(n: &mut usize, cut: &UnitCut, value: ValueId, axis: Axis) -> Result<()> {
     let axis = match axis {
         Axis::Second => 1,
         Axis::Last => cut.shapes[value.0].len() - 1,

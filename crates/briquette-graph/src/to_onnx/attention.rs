@@ -1,6 +1,6 @@
 //! Attention as products and a softmax.
 
-use super::dims::Dim;
+use super::dims::SymbolicDim;
 use super::emitter::Emitter;
 use super::masks;
 use super::rotary;
@@ -36,7 +36,7 @@ pub(super) fn attention(to: &mut Emitter, node: NodeId, inputs: &[Operand], sett
     if let Some(bias) = names.get(3) {
         scores = to.plain("Add", &[&scores, bias]);
     }
-    let reads_text = to.dims(inputs[0]).get(1).copied().is_some_and(Dim::counts_tokens);
+    let reads_text = to.dims(inputs[0]).get(1).copied().is_some_and(SymbolicDim::counts_tokens);
     if let Some(mask) = masks::of(to, node, settings, reads_text)? {
         scores = to.plain("Add", &[&scores, &mask]);
     }

@@ -12,12 +12,12 @@ const SEQUENCE: u8 = 1 << 1;
 
 /// An extent of an example, and the symbols that it changes with, one bit each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Dim {
+pub(super) struct SymbolicDim {
     pub(super) extent: usize,
     symbols: u8,
 }
 
-impl Dim {
+impl SymbolicDim {
     /// An extent that is always the same.
     pub(super) fn fixed(extent: usize) -> Self {
         Self { extent, symbols: 0 }
@@ -43,9 +43,9 @@ impl Dim {
 pub(super) struct SymbolicGraph {
     pub(super) graph: Graph,
     /// The extents of each value.
-    values: Vec<Vec<Dim>>,
+    values: Vec<Vec<SymbolicDim>>,
     /// The target extents of nodes that reshape or expand.
-    targets: Vec<Vec<Dim>>,
+    targets: Vec<Vec<SymbolicDim>>,
     order: Vec<NodeId>,
 }
 
@@ -63,9 +63,9 @@ impl SymbolicGraph {
             Extents { image: [height, width + 64], ..base },
         ];
         let graph = build(base)?;
-        let fixed = |shape: &Vec<usize>| shape.iter().copied().map(Dim::fixed).collect();
-        let mut values: Vec<Vec<Dim>> = graph.lower()?.shapes[..graph.values.len()].iter().map(fixed).collect();
-        let mut targets: Vec<Vec<Dim>> = graph.nodes.iter().map(|node| fixed(&target(&node.op))).collect();
+        let fixed = |shape: &Vec<usize>| shape.iter().copied().map(SymbolicDim::fixed).collect();
+        let mut values: Vec<Vec<SymbolicDim>> = graph.lower()?.shapes[..graph.values.len()].iter().map(fixed).collect();
+        let mut targets: Vec<Vec<SymbolicDim>> = graph.nodes.iter().map(|node| fixed(&target(&node.op))).collect();
         for (symbol, extents) in others.into_iter().enumerate() {
             let other = build(extents)?;
             if !is_same_network(&graph, &other) {
@@ -86,20 +86,22 @@ impl SymbolicGraph {
     }
 
     /// The extents of a value.
-    pub(super) fn value(&self, value: ValueId) -> &[Dim] {
+    pub(super) fn value(&self, value: ValueId) -> &[SymbolicDim] {
         &self.values[value.0]
     }
 
     /// The extents of a value or weight.
-    pub(super) fn operand(&self, operand: Operand) -> Vec<Dim> {
+    pub(super) fn operand(&self, operand: Operand) -> Vec<SymbolicDim> {
         match operand {
             Operand::Value(value) => self.values[value.0].clone(),
-            Operand::Weight(weight) => self.graph.weights[weight.0].shape.0.iter().copied().map(Dim::fixed).collect(),
+            Operand::Weight(weight) => {
+                self.graph.weights[weight.0].shape.0.iter().copied().map(SymbolicDim::fixed).collect()
+            }
         }
     }
 
     /// The extents that a node reshapes or expands to.
-    pub(super) fn target(&self, node: NodeId) -> &[Dim] {
+    pub(super) fn target(&self, node: NodeId) -> &[SymbolicDim] {
         &self.targets[node.0]
     }
 }
@@ -111,7 +113,7 @@ fn target(op: &Op) -> Vec<usize> {
     }
 }
 
-fn mark(dims: &mut [Dim], shape: &[usize], symbol: usize) {
+fn mark(dims: &mut [SymbolicDim], shape: &[usize], symbol: usize) {
     for (dim, extent) in dims.iter_mut().zip(shape) {
         if dim.extent != *extent {
             dim.symbols |= 1 << symbol;

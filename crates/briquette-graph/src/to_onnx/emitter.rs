@@ -1,6 +1,6 @@
 //! Collects nodes and constants, and gives every value a name.
 
-use super::dims::{Dim, SymbolicGraph};
+use super::dims::{SymbolicDim, SymbolicGraph};
 use super::weights::{OnnxFloat, OnnxWeight, WeightBytes, WeightForms};
 use crate::graph::{NodeId, Operand, ValueId, WeightId};
 use crate::order::place;
@@ -245,7 +245,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// The extents of a value or weight.
-    pub(super) fn dims(&self, operand: Operand) -> Vec<Dim> {
+    pub(super) fn dims(&self, operand: Operand) -> Vec<SymbolicDim> {
         self.symbolic.operand(operand)
     }
 

@@ -1,6 +1,6 @@
 //! Inputs of a model: those that a caller gives, and those that follow from them.
 
-use super::dims::Dim;
+use super::dims::SymbolicDim;
 use super::emitter::Emitter;
 use super::text_inputs::{IDS, MASK, positions};
 use super::weights::OnnxFloat;
@@ -70,7 +70,7 @@ fn given(to: &mut Emitter, input: &GraphInput, name: &str, dtype: OnnxType) {
     to.set(input.value, name.to_string());
 }
 
-fn declare(to: &mut Emitter, name: &str, dtype: OnnxType, dims: &[Dim]) {
+fn declare(to: &mut Emitter, name: &str, dtype: OnnxType, dims: &[SymbolicDim]) {
     let name = to.unique(name);
     let shape = dims.iter().map(|dim| dim.symbol().map_or(OnnxDim::Fixed(dim.extent), OnnxDim::Named)).collect();
     to.model.inputs.push(OnnxValue { name, dtype, shape });

@@ -1,6 +1,6 @@
 //! Reshapes whose extents may be dynamic.
 
-use super::dims::Dim;
+use super::dims::SymbolicDim;
 use super::emitter::Emitter;
 use crate::graph::NodeId;
 use briquette_core::Result;
@@ -8,9 +8,15 @@ use briquette_core::Result;
 /// Reshapes from extents to extents.
 ///
 /// A dynamic extent is copied where it keeps its place; one other may be inferred.
-pub(super) fn reshape(to: &mut Emitter, node: NodeId, x: &str, from: &[Dim], target: &[Dim]) -> Result<String> {
+pub(super) fn reshape(
+    to: &mut Emitter,
+    node: NodeId,
+    x: &str,
+    from: &[SymbolicDim],
+    target: &[SymbolicDim],
+) -> Result<String> {
     let mut n_inferred = 0;
-    let one = |(axis, dim): (usize, &Dim)| match dim.is_dynamic() {
+    let one = |(axis, dim): (usize, &SymbolicDim)| match dim.is_dynamic() {
         false => dim.extent as i64,
         true if from.get(axis) == Some(dim) => 0,
         true => {
@@ -26,7 +32,13 @@ pub(super) fn reshape(to: &mut Emitter, node: NodeId, x: &str, from: &[Dim], tar
 }
 
 /// Repeats axes of extent 1. Axes that are equal keep their extents.
-pub(super) fn expand(to: &mut Emitter, node: NodeId, x: &str, from: &[Dim], target: &[Dim]) -> Result<String> {
+pub(super) fn expand(
+    to: &mut Emitter,
+    node: NodeId,
+    x: &str,
+    from: &[SymbolicDim],
+    target: &[SymbolicDim],
+) -> Result<String> {
     let missing = target.len() - from.len();
     let mut shape = Vec::with_capacity(target.len());
     for (axis, dim) in target.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Zeros that follow from the image: part of the convolution after them, or constants.
 
-use super::dims::Dim;
+use super::dims::SymbolicDim;
 use super::emitter::Emitter;
 use super::spatial::pad;
 use crate::graph::{Node, NodeId, ValueId};
@@ -14,7 +14,7 @@ pub(super) fn pad_same(to: &mut Emitter, id: NodeId, x: &str, size: &[usize], st
         return Ok(x.to_string());
     }
     let dims = to.dims(node.inputs[0]);
-    let zeros = |(at, dim): (usize, &Dim)| same_zeros(dim.extent, *size.get(at)?, *stride.get(at)?);
+    let zeros = |(at, dim): (usize, &SymbolicDim)| same_zeros(dim.extent, *size.get(at)?, *stride.get(at)?);
     let zeros: Option<Vec<[usize; 2]>> = dims[2..].iter().enumerate().map(zeros).collect();
     match zeros {
         Some(zeros) if !dims[2..].iter().any(|dim| dim.is_dynamic()) => {

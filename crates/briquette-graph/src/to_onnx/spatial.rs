@@ -1,6 +1,6 @@
 //! Convolutions and pools.
 
-use super::dims::Dim;
+use super::dims::SymbolicDim;
 use super::emitter::{Attributes, Emitter};
 use crate::graph::NodeId;
 use crate::op::{ConvSettings, PoolWindow, Reduction};
@@ -50,7 +50,13 @@ pub(super) fn pool(to: &mut Emitter, x: &str, window: &PoolWindow) -> String {
 /// Averages the axes after the second down to these extents, as torch's `adaptive_avg_pool2d` does.
 ///
 /// Output `i` of `n` is the mean of the inputs from `⌊i·len/n⌋` to `⌈(i+1)·len/n⌉`.
-pub(super) fn adaptive_pool(to: &mut Emitter, node: NodeId, x: &str, dims: &[Dim], space: &[usize]) -> Result<String> {
+pub(super) fn adaptive_pool(
+    to: &mut Emitter,
+    node: NodeId,
+    x: &str,
+    dims: &[SymbolicDim],
+    space: &[usize],
+) -> Result<String> {
     if space.iter().all(|&n| n == 1) {
         return Ok(to.plain("GlobalAveragePool", &[x]));
     }
@@ -65,7 +71,7 @@ pub(super) fn adaptive_pool(to: &mut Emitter, node: NodeId, x: &str, dims: &[Dim
 }
 
 /// The matrix `[n, len]` that averages an axis.
-fn averaging(to: &mut Emitter, x: &str, axis: usize, len: Dim, n: usize) -> String {
+fn averaging(to: &mut Emitter, x: &str, axis: usize, len: SymbolicDim, n: usize) -> String {
     if !len.is_dynamic() {
         return to.floats(&averages(len.extent, n), &[n, len.extent]);
     }

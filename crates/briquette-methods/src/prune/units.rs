@@ -7,7 +7,7 @@ mod budget;
 mod energy;
 mod select;
 
-pub use budget::{Amount, UnitBudget};
+pub use budget::{UnitAmount, UnitBudget};
 pub use energy::{add_input_energies, add_magnitudes};
 pub use select::{among_groups, smallest};
 

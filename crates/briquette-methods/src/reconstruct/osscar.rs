@@ -43,7 +43,7 @@ pub fn osscar<E>(
         let Some(state) = LayerState::of(*layer, units, check_stop)? else { return Ok(None) };
         states.push(state);
     }
-    let mut search = Search { layers: states, n_units, removed: BTreeSet::new() };
+    let mut search = OsscarSearch { layers: states, n_units, removed: BTreeSet::new() };
     for _ in 0..n_removed {
         check_stop()?;
         let Some((unit, _)) = search.cheapest() else { return Ok(None) };
@@ -54,13 +54,13 @@ pub fn osscar<E>(
 }
 
 /// The layers without the units that are removed so far.
-struct Search<'a> {
+struct OsscarSearch<'a> {
     layers: Vec<LayerState<'a>>,
     n_units: usize,
     removed: BTreeSet<usize>,
 }
 
-impl Search<'_> {
+impl OsscarSearch<'_> {
     /// Returns the unit whose removal costs the least, and its cost. Ties go to the lower index.
     fn cheapest(&self) -> Option<(usize, f64)> {
         let mut costs = vec![0.0; self.n_units];

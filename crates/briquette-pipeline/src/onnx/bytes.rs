@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 const PIECE: usize = 8 << 20;
 
 /// Takes the next bytes of a tensor.
-type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
+type ByteSink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
 /// Reads weights of a graph from its checkpoint.
 pub(super) struct WeightReader<'a> {
@@ -45,7 +45,7 @@ impl<'a> WeightReader<'a> {
     }
 
     /// Passes all bytes of a streamed tensor to `to`, in order.
-    pub(super) fn stream(&self, OnnxWeight { weight, bytes }: OnnxWeight, to: &mut Sink) -> Result<()> {
+    pub(super) fn stream(&self, OnnxWeight { weight, bytes }: OnnxWeight, to: &mut ByteSink) -> Result<()> {
         let name = &self.graph.weights[weight.0].name;
         if let Some(quantized) = self.quantized
             && let Some(found) = quantized.bytes(name, bytes)?
@@ -77,7 +77,7 @@ impl<'a> WeightReader<'a> {
         Ok((index, stored, &stored.tensors[index]))
     }
 
-    fn floats(&self, weight: WeightId, to: &mut Sink) -> Result<()> {
+    fn floats(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
         let (index, info) = self.tensor(weight);
         let (n_bytes, width) = (info.n_bytes(), info.dtype.n_bits() / 8);
         let step = if self.checkpoint.reads_ranges(index) { PIECE / width * width } else { n_bytes.max(1) };
@@ -90,7 +90,7 @@ impl<'a> WeightReader<'a> {
         Ok(())
     }
 
-    fn transposed_floats(&self, weight: WeightId, to: &mut Sink) -> Result<()> {
+    fn transposed_floats(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
         let (index, info) = self.tensor(weight);
         let mut bytes = vec![0; info.n_bytes()];
         self.checkpoint.read(index, 0, &mut bytes)?;
@@ -136,11 +136,11 @@ impl<'a> WeightReader<'a> {
         Ok(())
     }
 
-    fn codes(&self, weight: WeightId, to: &mut Sink) -> Result<()> {
+    fn codes(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
         self.for_each_rows(weight, &mut |codes| to(bytemuck::cast_slice(codes)))
     }
 
-    fn transposed_codes(&self, weight: WeightId, to: &mut Sink) -> Result<()> {
+    fn transposed_codes(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
         let (_, info) = self.tensor(weight);
         let mut all = Vec::with_capacity(info.n_elements());
         self.for_each_rows(weight, &mut |codes| {
@@ -151,25 +151,25 @@ impl<'a> WeightReader<'a> {
     }
 
     /// The scale of each row, in f32.
-    fn row_scales(&self, weight: WeightId, to: &mut Sink) -> Result<()> {
+    fn row_scales(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
         let (index, stored, _) = self.stored(weight)?;
         to(bytemuck::cast_slice(&stored.scales(index)?))
     }
 
     /// Codes without sign, packed with the first in the low bits: see `MatMulNBits`.
-    fn blocks(&self, weight: WeightId, to: &mut Sink) -> Result<()> {
+    fn blocks(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
         let (_, _, tensor) = self.stored(weight)?;
         let bits = tensor.coding.codes.map_or(8, |codes| codes.bits);
         self.for_each_rows(weight, &mut |codes| to(&packed(codes, bits)))
     }
 
-    fn block_scales(&self, weight: WeightId, to: &mut Sink) -> Result<()> {
+    fn block_scales(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
         let (index, stored, tensor) = self.stored(weight)?;
         let affines = stored.affines(index, 0..tensor.rows().n_rows)?;
         to(&self.of_values(&affines.iter().map(|affine| affine.scale).collect::<Vec<f32>>())?)
     }
 
-    fn block_zeros(&self, weight: WeightId, to: &mut Sink) -> Result<()> {
+    fn block_zeros(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
         let (index, stored, tensor) = self.stored(weight)?;
         let (rows, codes) = (tensor.rows(), tensor.coding.codes);
         let Some((codes, Grouping::Group(group))) = codes.map(|codes| (codes, codes.grouping)) else {

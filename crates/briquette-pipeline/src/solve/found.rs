@@ -2,7 +2,7 @@
 
 use super::job::layer_of;
 use super::source::SolvedSource;
-use super::unit::{self, Unit};
+use super::unit::{self, SolvedUnit};
 use briquette_core::Result;
 use briquette_formats::Checkpoint;
 use briquette_recipe::plan::listed;
@@ -61,12 +61,12 @@ impl<'a> Found<'a> {
 }
 
 /// Opens the unit of an earlier run if it is intact. Otherwise makes and stores it.
-pub(super) fn unit_at(path: &Path, make: impl FnOnce() -> Result<Unit>) -> Result<Checkpoint> {
+pub(super) fn unit_at(path: &Path, make: impl FnOnce() -> Result<SolvedUnit>) -> Result<Checkpoint> {
     if path.exists()
-        && let Ok(done) = Unit::open(path)
+        && let Ok(done) = SolvedUnit::open(path)
     {
         return Ok(done);
     }
     make()?.write(path)?;
-    Unit::open(path)
+    SolvedUnit::open(path)
 }

@@ -3,7 +3,7 @@
 use super::errors::OutputErrors;
 use super::groups::GroupInputs;
 use super::job::{SolveJob, check_stop, layer_of, stats_of};
-use super::unit::{Unit, UpdatedTensor};
+use super::unit::{SolvedUnit, UpdatedTensor};
 use super::update::{DAMPING, KnownFactor, pruned, rounded, rows_of_decision, rows_of_mask};
 use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, decision::fake_quantize, rows};
 use briquette_formats::{Checkpoint, TensorSource};
@@ -89,8 +89,8 @@ impl<'j, 'p> Solver<'j, 'p> {
         plan: &Plan,
         tensors: &[usize],
         layers: &mut BTreeMap<String, InputStats>,
-    ) -> Result<Unit> {
-        let (mut unit, mut factors) = (Unit::default(), Vec::<KnownFactor>::new());
+    ) -> Result<SolvedUnit> {
+        let (mut unit, mut factors) = (SolvedUnit::default(), Vec::<KnownFactor>::new());
         for index in narrow_first(plan, tensors, layers) {
             let tensor = &plan.tensors[index];
             let stats = stats_of(tensor, layers, tensor.solve.moves())?;

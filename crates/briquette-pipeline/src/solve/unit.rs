@@ -51,12 +51,12 @@ impl UpdatedTensor {
 
 /// A unit that is being made.
 #[derive(Default)]
-pub(super) struct Unit {
+pub(super) struct SolvedUnit {
     tensors: BTreeMap<String, (DType, Vec<usize>, Vec<u8>)>,
     figures: BTreeMap<String, String>,
 }
 
-impl Unit {
+impl SolvedUnit {
     /// Adds the input statistics of a tensor.
     pub(super) fn add_inputs(&mut self, name: &str, view: &InputView) {
         self.add_floats(name, "mean_square", &view.mean_square);

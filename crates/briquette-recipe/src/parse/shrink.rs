@@ -6,7 +6,7 @@ use crate::parse::words::{one_of, refuse};
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result};
 use briquette_graph::coupling::GroupKind;
-use briquette_methods::prune::units::{Amount, UnitBudget, UnitScore};
+use briquette_methods::prune::units::{UnitAmount, UnitBudget, UnitScore};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -93,7 +93,7 @@ pub struct ShrinkStage {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ShrinkTarget {
     /// An amount of each group.
-    Units(Amount),
+    Units(UnitAmount),
     /// The share of multiply-adds to keep.
     MultiplyAdds(f64),
 }
@@ -161,7 +161,7 @@ impl ShrinkStage {
     }
 
     /// Returns the budget of a group of a kind. Only channels are kept in multiples.
-    pub fn budget(&self, amount: Amount, kind: GroupKind) -> UnitBudget {
+    pub fn budget(&self, amount: UnitAmount, kind: GroupKind) -> UnitBudget {
         let multiple = if kind == GroupKind::Heads { 1 } else { self.multiple };
         UnitBudget { amount, floor: self.floor, multiple }
     }
@@ -189,8 +189,8 @@ fn parts_of(raw: &RawShrink) -> Result<Vec<GroupKind>> {
 }
 
 fn target_of(raw: &RawShrink) -> Result<Option<ShrinkTarget>> {
-    let ratio = raw.ratio.map(|ratio| ("ratio", ShrinkTarget::Units(Amount::Ratio(ratio))));
-    let count = raw.count.map(|count| ("count", ShrinkTarget::Units(Amount::Count(count))));
+    let ratio = raw.ratio.map(|ratio| ("ratio", ShrinkTarget::Units(UnitAmount::Ratio(ratio))));
+    let count = raw.count.map(|count| ("count", ShrinkTarget::Units(UnitAmount::Count(count))));
     let share = raw.multiply_adds.map(|share| ("multiply_adds", ShrinkTarget::MultiplyAdds(share)));
     let given: Vec<(&str, ShrinkTarget)> = [ratio, count, share].into_iter().flatten().collect();
     match given.as_slice() {
@@ -250,7 +250,7 @@ mod tests {
         let shared =
             stage("count = 3\nmethod = \"wanda\"\nrefit = false\n", "[calibration]\nstatistics = \"s\"\n").unwrap();
         assert_eq!((shared.score, shared.refits), (UnitScore::Wanda, false));
-        assert_eq!(shared.target, Some(ShrinkTarget::Units(Amount::Count(3))));
+        assert_eq!(shared.target, Some(ShrinkTarget::Units(UnitAmount::Count(3))));
         let blocks = stage("drop_blocks = [2, 5]\n", "").unwrap();
         assert_eq!((blocks.target, blocks.drop_blocks), (None, vec![2, 5]));
     }
@@ -259,7 +259,7 @@ mod tests {
     fn only_channels_are_kept_in_multiples() {
         let stage =
             stage("ratio = 0.5\nmultiple = 8\nfloor = 0.25\nparts = [\"heads\", \"feed-forward\"]\n", "").unwrap();
-        let budget = |kind| stage.budget(Amount::Ratio(0.5), kind).n_removed(12);
+        let budget = |kind| stage.budget(UnitAmount::Ratio(0.5), kind).n_removed(12);
         assert_eq!((budget(GroupKind::Heads), budget(GroupKind::FeedForward)), (Some(6), Some(4)));
     }
 

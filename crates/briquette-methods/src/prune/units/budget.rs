@@ -2,7 +2,7 @@
 
 /// The number of units to remove from each group.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Amount {
+pub enum UnitAmount {
     /// A share of the units, rounded to the nearest number.
     Ratio(f64),
     /// This many units.
@@ -13,7 +13,7 @@ pub enum Amount {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct UnitBudget {
     /// The amount to remove.
-    pub amount: Amount,
+    pub amount: UnitAmount,
     /// The smallest share of the units that is left.
     pub floor: f64,
     /// The number of units that are left is rounded up to a multiple of this, at most to all units.
@@ -26,9 +26,9 @@ impl UnitBudget {
     /// At least one unit is left. A count of `n` or more returns none.
     pub fn n_removed(&self, n: usize) -> Option<usize> {
         let n_removed = match self.amount {
-            Amount::Count(count) if count >= n => return None,
-            Amount::Count(count) => count,
-            Amount::Ratio(ratio) => (n as f64 * ratio).round() as usize,
+            UnitAmount::Count(count) if count >= n => return None,
+            UnitAmount::Count(count) => count,
+            UnitAmount::Ratio(ratio) => (n as f64 * ratio).round() as usize,
         };
         Some(self.limited(n, n_removed))
     }
@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn floors_and_multiples_leave_more() {
         let budget = |amount, floor, multiple| UnitBudget { amount, floor, multiple };
-        let ratio = |ratio, floor, multiple, n| budget(Amount::Ratio(ratio), floor, multiple).n_removed(n);
+        let ratio = |ratio, floor, multiple, n| budget(UnitAmount::Ratio(ratio), floor, multiple).n_removed(n);
         assert_eq!(ratio(0.25, 0.0, 1, 1536), Some(384));
         assert_eq!(ratio(0.25, 0.0, 1, 10), Some(3), "2.5 is rounded up");
         assert_eq!(ratio(0.25, 0.0, 8, 30), Some(6), "22 left become 24");
@@ -60,7 +60,7 @@ mod tests {
         assert_eq!(ratio(0.9, 0.5, 1, 12), Some(6));
         assert_eq!(ratio(0.99, 0.0, 1, 2), Some(1), "one is left");
         assert_eq!(ratio(0.0, 0.0, 1, 7), Some(0));
-        let count = |count, n| budget(Amount::Count(count), 0.0, 1).n_removed(n);
+        let count = |count, n| budget(UnitAmount::Count(count), 0.0, 1).n_removed(n);
         assert_eq!((count(3, 12), count(12, 12), count(13, 12)), (Some(3), None, None));
     }
 }

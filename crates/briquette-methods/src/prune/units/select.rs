@@ -1,6 +1,6 @@
 //! Chooses the units with the smallest scores.
 
-use super::budget::{Amount, UnitBudget};
+use super::budget::{UnitAmount, UnitBudget};
 
 /// Returns the `n` units with the smallest scores, ascending by index; ties go to the lower index.
 pub fn smallest(scores: &[f64], n: usize) -> Vec<usize> {
@@ -16,7 +16,7 @@ pub fn smallest(scores: &[f64], n: usize) -> Vec<usize> {
 /// Scores are divided by the mean of their group. The share of a ratio is taken of all units together; each group keeps its floor,
 /// and its best removed units where a multiple asks for more. A count removes that many from each group.
 pub fn among_groups(groups: &[Vec<f64>], budget: &UnitBudget) -> Vec<Vec<usize>> {
-    let Amount::Ratio(ratio) = budget.amount else {
+    let UnitAmount::Ratio(ratio) = budget.amount else {
         return groups.iter().map(|scores| smallest(scores, budget.n_removed(scores.len()).unwrap_or(0))).collect();
     };
     let n: usize = groups.iter().map(Vec::len).sum();
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     fn budget(ratio: f64, floor: f64, multiple: usize) -> UnitBudget {
-        UnitBudget { amount: Amount::Ratio(ratio), floor, multiple }
+        UnitBudget { amount: UnitAmount::Ratio(ratio), floor, multiple }
     }
 
     #[test]
@@ -60,7 +60,7 @@ mod tests {
         assert_eq!(among_groups(&groups, &budget(0.5, 0.75, 1)), [vec![0], vec![0]]);
         assert_eq!(among_groups(&groups, &budget(0.99, 0.0, 1)), [vec![0, 1, 2], vec![0, 1, 2]]);
         assert_eq!(among_groups(&groups, &budget(0.4, 0.0, 4)), [vec![0; 0], vec![]]);
-        let two = UnitBudget { amount: Amount::Count(2), ..budget(0.0, 0.0, 1) };
+        let two = UnitBudget { amount: UnitAmount::Count(2), ..budget(0.0, 0.0, 1) };
         assert_eq!(among_groups(&groups, &two), [vec![0, 1], vec![0, 1]]);
     }
 }

@@ -4,7 +4,7 @@ use crate::transform::headed::n_multiply_adds;
 use briquette_core::{Error, Result};
 use briquette_graph::Graph;
 use briquette_graph::coupling::{Couplings, GroupKind, UnitId};
-use briquette_methods::prune::units::Amount;
+use briquette_methods::prune::units::UnitAmount;
 use briquette_recipe::{ShrinkStage, ShrinkTarget};
 use std::collections::BTreeSet;
 
@@ -82,7 +82,7 @@ fn of_amount(
     graph: &Graph,
     couplings: &Couplings,
     groups: &[usize],
-    amount: Amount,
+    amount: UnitAmount,
 ) -> Result<Vec<ChosenGroup>> {
     let of_group = |&group: &usize| {
         let n = couplings.groups[group].units.len();
@@ -111,7 +111,7 @@ fn of_share(
     let before = n_multiply_adds(graph);
     let most = share * before as f64;
     let at = |ratio: f64| -> Result<(Vec<ChosenGroup>, f64)> {
-        let chosen = of_amount(stage, graph, couplings, groups, Amount::Ratio(ratio))?;
+        let chosen = of_amount(stage, graph, couplings, groups, UnitAmount::Ratio(ratio))?;
         let smaller = graph.without_units(couplings, &first_units(&chosen))?.graph;
         Ok((chosen, n_multiply_adds(&smaller) as f64))
     };

@@ -6,7 +6,7 @@ use briquette_core::{Error, InputStats, OutputAxis, Result};
 use briquette_formats::input_stats::StatisticsFile;
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_graph::coupling::Couplings;
-use briquette_graph::pairs::{Side, sides};
+use briquette_graph::pairs::{PairSide, sides};
 use briquette_graph::{Composite, Graph, Op, Primitive, Weight, WeightId};
 
 /// Reads weights and statistics of a model.
@@ -51,7 +51,7 @@ impl Reader<'_> {
         let (graph, group) = (&self.model.graph, &couplings.groups[group]);
         let mut found: Vec<InputAxis> = Vec::new();
         let inputs = sides(graph, group).into_iter().zip(&group.places).enumerate();
-        for (index, (_, place)) in inputs.filter(|(_, (side, _))| *side == Side::Inputs) {
+        for (index, (_, place)) in inputs.filter(|(_, (side, _))| *side == PairSide::Inputs) {
             if !sums_inputs(graph, place.weight) {
                 continue;
             }

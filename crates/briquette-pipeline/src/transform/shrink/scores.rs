@@ -4,7 +4,9 @@ use super::groups::{ChosenGroup, at_group};
 use super::inputs::{InputAxis, Reader};
 use briquette_core::{Error, Result, random};
 use briquette_graph::coupling::{CouplingGroup, Couplings, GroupKind, UnitId};
-use briquette_methods::prune::units::{Amount, UnitScore, add_input_energies, add_magnitudes, among_groups, smallest};
+use briquette_methods::prune::units::{
+    UnitAmount, UnitScore, add_input_energies, add_magnitudes, among_groups, smallest,
+};
 use briquette_methods::reconstruct::{Consumer, osscar};
 use briquette_recipe::{ShrinkStage, ShrinkTarget};
 use briquette_writer::context::Workers;
@@ -30,8 +32,8 @@ pub(super) fn removed(
     workers.begin("shrink", chosen.iter().map(n_bytes).sum());
     let of_group = |chosen: &ChosenGroup| {
         let found = match stage.score {
-            UnitScore::Osscar => by_osscar(reader, couplings, chosen, workers).map(Choice::Units),
-            score => scores(score, reader, couplings, chosen.group).map(Choice::Scores),
+            UnitScore::Osscar => by_osscar(reader, couplings, chosen, workers).map(UnitChoice::Units),
+            score => scores(score, reader, couplings, chosen.group).map(UnitChoice::Scores),
         };
         workers.advance(n_bytes(chosen));
         found
@@ -50,8 +52,8 @@ pub(super) fn removed(
     }
     for (chosen, found) in chosen.iter().zip(found) {
         match found {
-            Choice::Units(units) => add(chosen.group, units),
-            Choice::Scores(scores) => add(chosen.group, smallest(&scores, chosen.n_removed)),
+            UnitChoice::Units(units) => add(chosen.group, units),
+            UnitChoice::Scores(scores) => add(chosen.group, smallest(&scores, chosen.n_removed)),
         }
     }
     Ok(removed)
@@ -64,14 +66,14 @@ fn n_bytes(reader: &Reader, group: &CouplingGroup) -> usize {
 }
 
 /// What a method says about the units of a group.
-enum Choice {
+enum UnitChoice {
     /// The units to remove.
     Units(Vec<usize>),
     /// The score of each unit.
     Scores(Vec<f64>),
 }
 
-fn globally(stage: &ShrinkStage, amount: Amount, kind: GroupKind, scores: &[Vec<f64>]) -> Vec<Vec<usize>> {
+fn globally(stage: &ShrinkStage, amount: UnitAmount, kind: GroupKind, scores: &[Vec<f64>]) -> Vec<Vec<usize>> {
     among_groups(scores, &stage.budget(amount, kind))
 }
 
@@ -79,13 +81,13 @@ fn globally(stage: &ShrinkStage, amount: Amount, kind: GroupKind, scores: &[Vec<
 fn of_kind(
     couplings: &Couplings,
     chosen: &[ChosenGroup],
-    found: &[Choice],
+    found: &[UnitChoice],
     kind: GroupKind,
 ) -> (Vec<usize>, Vec<Vec<f64>>) {
     let own = chosen.iter().zip(found).filter(|(chosen, _)| couplings.kinds[chosen.group] == kind);
     let scores = own.filter_map(|(chosen, found)| match found {
-        Choice::Scores(scores) => Some((chosen.group, scores.clone())),
-        Choice::Units(_) => None,
+        UnitChoice::Scores(scores) => Some((chosen.group, scores.clone())),
+        UnitChoice::Units(_) => None,
     });
     scores.unzip()
 }
