@@ -38,6 +38,7 @@ pages! {
     network: "network.md",
     onnx: "onnx.md",
     shrink: "shrink.md",
+    fold: "fold.md",
     choose: "choose.md",
     compress: "compress.md",
     budget: "budget.md",

@@ -17,6 +17,7 @@
 //! | How does the network look without some of them? | [`Graph::without_units`] |
 //! | Which blocks are equal? | [`sections`](fold::sections) |
 //! | Which weights produce and consume these channels? | [`pairs`](pairs::pairs) |
+//! | Which layers can absorb a batch norm, or the scale of an input? | [`batch_norms`](absorb::batch_norms), [`scales`](absorb::scales) |
 //!
 //! ```
 //! use briquette_core::DType;
@@ -45,6 +46,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod absorb;
 pub mod blocks;
 pub mod builder;
 pub mod computed_inputs;

@@ -10,6 +10,7 @@
 
 mod allocate;
 mod candidate;
+pub mod channel_scales;
 mod fit;
 mod input_scale;
 pub mod range;

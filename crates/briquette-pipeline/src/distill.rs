@@ -14,9 +14,9 @@ use briquette_recipe::DistillStage;
 use briquette_recipe::{Recipe, StageKind, Student, TrainingJob};
 use briquette_writer::context::RunOptions;
 
-/// Predicts the tensors of the last student or shrunk model of a recipe, from headers and sizes.
+/// Predicts the tensors of the last student, or of the shrunk or folded model of a recipe, from headers and sizes.
 ///
-/// `None` if the recipe neither trains nor shrinks, or if weights decide the shapes: factors, and global thresholds.
+/// `None` if the recipe neither trains, shrinks nor folds, or if weights decide the shapes: factors, and global thresholds.
 ///
 /// # Errors
 /// - Config: the student of a stage cannot be made from the model.
@@ -24,9 +24,9 @@ use briquette_writer::context::RunOptions;
 pub fn student_of(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<Option<Vec<TensorInfo>>> {
     let trainings = || recipe.parts.iter().filter_map(|part| part.then.as_distill());
     let is_same = trainings().all(|stage| stage.student == Student::Same);
-    let shrinks = recipe.asked.has(StageKind::Shrink);
+    let shrinks = recipe.asked.has(StageKind::Shrink) || recipe.asked.has(StageKind::Fold);
     match () {
-        // Training keeps the shapes of the shrunk model.
+        // Training keeps the shapes of the changed model.
         () if shrinks && is_same => transform::predicted(recipe, checkpoint),
         () if shrinks => transform::predicted(recipe, checkpoint).map(|_| None),
         () if trainings().next().is_none() || recipe.asked.has(StageKind::Factorize) => Ok(None),

@@ -1,4 +1,4 @@
-//! Recipes that train, factorize or shrink.
+//! Recipes that train, factorize, shrink or fold.
 //!
 //! Finished parts are stored beside the output, so that a killed run resumes.
 //!

@@ -1,11 +1,15 @@
-//! Transforms: stages that replace tensors of a model by tensors of other shapes.
+//! Transforms: stages that replace tensors of a model by tensors of other shapes or values.
 //!
 //! A transform takes a network (headers, weights, graph and statistics of layer inputs) and returns a source of tensors, the
 //! graph of the new network, and the changed keys of `config.json`. The output is written tensor by tensor and verified.
 
 mod changed;
+mod edit;
 mod factorize;
+mod fold;
+mod headed;
 mod network;
+mod predicted;
 mod shrink;
 
 use briquette_core::{Error, Result};
@@ -27,6 +31,7 @@ fn transform_of(stage: &TransformStage) -> &dyn Transform {
     match stage {
         TransformStage::Factorize(stage) => stage,
         TransformStage::Shrink(stage) => stage,
+        TransformStage::Fold(stage) => stage,
     }
 }
 
@@ -65,11 +70,17 @@ pub(crate) fn run(
     };
     let workers = Workers::new(options)?;
     let found = transform.apply(&network, &workers)?;
-    write(&found, &network, transform.report_file(), output, &workers)
+    write(&found, &network, transform, output, &workers)
 }
 
 /// Writes and verifies a directory of plain tensors, the model's companion files, and the report.
-fn write(found: &Transformed, network: &Network, report: &str, output: &Path, workers: &Workers) -> Result<()> {
+fn write(
+    found: &Transformed,
+    network: &Network,
+    transform: &dyn Transform,
+    output: &Path,
+    workers: &Workers,
+) -> Result<()> {
     let (draft, checkpoint) = (Draft::create(output, &[], false)?, network.checkpoint);
     let mut plan = Plan::unchanged(found.model.tensors(), OutputFormat::Dense, Nonfinite::Unchanged);
     let small_files = |_: &Plan, _: &ManifestSource| {
@@ -79,9 +90,10 @@ fn write(found: &Transformed, network: &Network, report: &str, output: &Path, wo
             let config = model_config::with_values(&config, &found.config, &checkpoint.directory())?;
             draft.write_file(Path::new(model_config::FILE_NAME), &config)?;
         }
-        let json =
-            serde_json::to_vec_pretty(&found.report).map_err(|error| Error::bug(format!("the report: {error}")))?;
-        draft.write_file(Path::new(report), &json)
+        let mut report = found.report.clone();
+        transform.check(network, draft.path(), &mut report)?;
+        let json = serde_json::to_vec_pretty(&report).map_err(|error| Error::bug(format!("the report: {error}")))?;
+        draft.write_file(Path::new(transform.report_file()), &json)
     };
     let written = flow::write(WriteJob {
         plan: &mut plan,
@@ -117,23 +129,24 @@ fn check_shapes(graph: &Graph, tensors: &[TensorInfo]) -> Result<()> {
 
 /// Predicts the tensors after all transforms of a recipe from headers, and checks that they are possible.
 ///
-/// Returns none if no part shrinks, if a part factorizes, or if weights decide how many units each group keeps.
+/// Returns none if no part shrinks or folds, if a part factorizes, or if weights decide how many units each group keeps.
 ///
 /// # Errors
 /// - Config: a stage does not fit the model.
 /// - Input: no family knows the model, or the statistics of a layer are missing.
 pub(crate) fn predicted(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<Option<Vec<TensorInfo>>> {
-    let found = shrink::predicted(recipe, checkpoint)?;
+    let found = predicted::predicted(recipe, checkpoint)?;
     shrink::check_statistics(recipe, checkpoint)?;
+    fold::check_statistics(recipe, checkpoint)?;
     Ok(found.filter(|found| found.is_exact).map(|found| found.tensors))
 }
 
-/// Describes what the shrink stages of a recipe remove, from headers alone.
+/// Describes what the shrink and fold stages of a recipe do, from headers alone.
 ///
 /// # Errors
 /// - Config: a stage does not fit the model.
 /// - Input: no family knows the model.
 pub fn notes(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<Vec<String>> {
-    let found = shrink::predicted(recipe, checkpoint)?;
+    let found = predicted::predicted(recipe, checkpoint)?;
     Ok(found.map_or_else(Vec::new, |found| found.notes))
 }

@@ -129,6 +129,9 @@ fn why_not_again(recipe: &RawRecipe) -> Option<&'static str> {
             "its tensors are smaller than those of the original, so they cannot be compared; use `briquette eval`",
         );
     }
+    if recipe.has(StageKind::Fold) {
+        return Some("its weights are folded, so they differ from those of the original; use `briquette eval`");
+    }
     let why = "it was made with input statistics, which it does not contain; compare with `briquette diff`";
     recipe.needs_statistics().then_some(why)
 }

@@ -39,6 +39,7 @@ pub use parse::{Budget, MeasuredLoss, Sensitivity, Target};
 pub use parse::{CalibrationRun, N_SAMPLES};
 pub use parse::{Direction, METRICS, Metric, is_more_better};
 pub use parse::{DistillStage, Student, TrainingSpec};
+pub use parse::{FoldMethod, FoldStage};
 pub use parse::{Gradual, SparsityCourse};
 pub use parse::{ModelStage, RecipePart, Stage, TransformStage};
 pub use parse::{PruneStage, PruneTarget};

@@ -6,6 +6,7 @@ mod batch;
 mod calibration;
 mod evaluation;
 mod factors;
+mod folded;
 mod graph;
 mod sensitivity;
 mod shrunk;
@@ -19,6 +20,7 @@ pub use calibration::{CalibratedLayer, CalibrationReport};
 pub(crate) use evaluation::REFERENCE;
 pub use evaluation::{ContinuationFigures, EvaluationReport, HeldFigures, MemoryFigures, RunFigures};
 pub use factors::FactorReport;
+pub use folded::{FoldExponent, FoldReport};
 pub use graph::{
     CouplingReport, DiagramNode, DiagramSection, DiagramWeight, GraphBlock, GraphDiagram, GraphNode, GraphOperand,
     GraphPrimitive, GraphReport, GraphTotals, GraphValue, GraphWeight, GroupFigures, GroupPlace,
@@ -85,7 +87,10 @@ pub struct Report {
     /// model instead of the original.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shrunk: Vec<ShrinkReport>,
-    /// Bytes of the weight files after each part of a recipe that trains, factorizes or shrinks.
+    /// The folds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub folded: Vec<FoldReport>,
+    /// Bytes of the weight files after each part of a recipe that trains, factorizes, shrinks or folds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stage_bytes: Vec<StageBytes>,
     /// Warnings.
@@ -118,6 +123,7 @@ impl Report {
             (false, ..) => "the trained student",
             (true, false, _) => "the factors",
             (true, true, false) => "the shrunk model",
+            (true, true, true) if !self.folded.is_empty() => "the folded model",
             (true, true, true) => "the original",
         }
     }

@@ -39,11 +39,11 @@ pub use evidence::{Evidence, Timing};
 pub use figures::{
     AllocatedTensor, AllocationReport, BatchReport, BatchStatus, CalibratedLayer, CalibrationReport,
     ContinuationFigures, CouplingReport, CurvePoint, DiagramNode, DiagramSection, DiagramWeight, DistillReport,
-    EpochPoint, ErrorReport, EvaluationReport, FactorReport, Footprint, GoneTensor, GraphBlock, GraphDiagram,
-    GraphNode, GraphOperand, GraphPrimitive, GraphReport, GraphTotals, GraphValue, GraphWeight, GroupFigures,
-    GroupPlace, HeldFigures, JobResult, JobStatus, LayersKept, MemoryFigures, OtherOutput, Report, RunFigures,
-    SensitivityReport, ShrinkReport, ShrunkGroup, SolvedLayer, StageBytes, TensorReport, TensorSensitivity,
-    TensorTraits, VERSION, WeightHistogram,
+    EpochPoint, ErrorReport, EvaluationReport, FactorReport, FoldExponent, FoldReport, Footprint, GoneTensor,
+    GraphBlock, GraphDiagram, GraphNode, GraphOperand, GraphPrimitive, GraphReport, GraphTotals, GraphValue,
+    GraphWeight, GroupFigures, GroupPlace, HeldFigures, JobResult, JobStatus, LayersKept, MemoryFigures, OtherOutput,
+    Report, RunFigures, SensitivityReport, ShrinkReport, ShrunkGroup, SolvedLayer, StageBytes, TensorReport,
+    TensorSensitivity, TensorTraits, VERSION, WeightHistogram,
 };
 pub use histogram::worst_tensors;
 pub use make::make;

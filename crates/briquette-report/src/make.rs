@@ -47,6 +47,7 @@ pub fn make(evidence: &Evidence, workers: &Workers, timing: Timing) -> Result<Re
         trained: evidence.origin.trained.clone(),
         factorized: evidence.origin.factorized.clone(),
         shrunk: evidence.origin.shrunk.clone(),
+        folded: evidence.origin.folded.clone(),
         stage_bytes: stage_bytes(evidence),
         remarks: Vec::new(),
         notes: Vec::new(),

@@ -1,7 +1,7 @@
 //! The notes of a report, which are not warnings.
 
 use super::evidence::Evidence;
-use super::figures::{FactorReport, Report, ShrinkReport};
+use super::figures::{FactorReport, FoldReport, Report, ShrinkReport};
 use super::numbers::shape_text;
 use crate::inspect;
 
@@ -20,6 +20,7 @@ pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
         notes.push(factorized_text(&report.factorized));
     }
     notes.extend(report.shrunk.iter().flat_map(ShrinkReport::in_words));
+    notes.extend(report.folded.iter().flat_map(FoldReport::in_words));
     notes.extend(report.unused_budget());
     // After earlier parts, `checkpoint` is their output. The notes about the original's file are in `origin`.
     notes.extend(evidence.origin.notes.iter().cloned());

@@ -1,6 +1,6 @@
 //! The history of a model before the last stages of its recipe.
 
-use super::figures::{AllocationReport, DistillReport, FactorReport, ShrinkReport, StageBytes};
+use super::figures::{AllocationReport, DistillReport, FactorReport, FoldReport, ShrinkReport, StageBytes};
 use super::original::Original;
 use briquette_recipe::Recipe;
 use std::path::PathBuf;
@@ -19,6 +19,8 @@ pub struct Origin {
     pub factorized: Vec<FactorReport>,
     /// The channels, heads and blocks that were removed.
     pub shrunk: Vec<ShrinkReport>,
+    /// The folds.
+    pub folded: Vec<FoldReport>,
     /// Notes about other entries of the model's file, if the last stages read another model.
     pub notes: Vec<String>,
     /// Bytes after each part.
@@ -46,6 +48,7 @@ impl Origin {
             trained: Vec::new(),
             factorized: Vec::new(),
             shrunk: Vec::new(),
+            folded: Vec::new(),
             notes: Vec::new(),
             bytes: Vec::new(),
             metrics: None,

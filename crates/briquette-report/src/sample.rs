@@ -31,6 +31,7 @@ pub(super) fn empty() -> Report {
         trained: Vec::new(),
         factorized: Vec::new(),
         shrunk: Vec::new(),
+        folded: Vec::new(),
         stage_bytes: Vec::new(),
         remarks: Vec::new(),
         notes: Vec::new(),

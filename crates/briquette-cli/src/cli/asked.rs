@@ -68,7 +68,7 @@ pub(super) fn raw_recipe_of(
 /// Returns the error for calibration data or statistics that no method uses.
 fn idle(what: &What) -> Error {
     let flag = if what.data.is_some() { "--data" } else { "--statistics" };
-    let message = "no method needs layer inputs; add --shrink, --prune-method wanda, sparsegpt or admm, --range weighted, or \
+    let message = "no method needs layer inputs; add --shrink, --fold smooth or awq, --prune-method wanda, sparsegpt or admm, --range weighted, or \
                    --round gptq";
     Error::config(format!("{flag}: {message}"))
 }
@@ -129,10 +129,18 @@ fn shrink_of(what: &What) -> Option<StageKeys> {
     what.shrink.map(|_| StageKeys::Shrink(Box::new(keys)))
 }
 
+/// Returns a fold stage of the flags.
+fn fold_of(what: &What, method: &str) -> StageKeys {
+    let include = (!what.include.is_empty()).then(|| what.include.clone());
+    let exclude = what.exclude.clone();
+    StageKeys::Fold(raw::RawFold { method: Some(method.into()), include, exclude, ..Default::default() })
+}
+
 fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
     let include = (!what.include.is_empty()).then(|| what.include.clone());
     let mut stages = Vec::new();
     stages.extend(shrink_of(what));
+    stages.extend(what.fold.iter().map(|method| fold_of(what, method)));
     if what.prune.is_some() || what.prune_pattern.is_some() {
         stages.push(StageKeys::Prune(raw::RawPrune {
             sparsity: what.prune,
@@ -176,7 +184,7 @@ fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
         stages.push(StageKeys::Evaluate(Default::default()));
     }
     if stages.is_empty() {
-        return Err(Error::config("nothing to do: give --shrink, --prune, --quantize, --cast or --recipe"));
+        return Err(Error::config("nothing to do: give --shrink, --fold, --prune, --quantize, --cast or --recipe"));
     }
     Ok(stages.into_iter().map(Into::into).collect())
 }

@@ -28,10 +28,11 @@ const FLAGS: [(&str, &str); 20] = [
 ];
 
 /// The flag of each key of a stage, by the kind of the stage.
-const STAGE_FLAGS: [(&str, &str, &str); 14] = [
+const STAGE_FLAGS: [(&str, &str, &str); 15] = [
     ("shrink", "ratio", "--shrink"),
     ("shrink", "method", "--shrink-method"),
     ("shrink", "parts", "--shrink-parts"),
+    ("fold", "method", "--fold"),
     ("prune", "sparsity", "--prune"),
     ("prune", "pattern", "--prune-pattern"),
     ("prune", "scope", "--scope"),

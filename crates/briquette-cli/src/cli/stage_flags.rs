@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Flags that a recipe replaces.
 ///
 /// This includes flags that others require, because clap allows a flag whose required flag conflicts.
-const IN_A_RECIPE: [&str; 28] = [
+const IN_A_RECIPE: [&str; 29] = [
     "bytes",
     "bits",
     "min",
@@ -22,6 +22,7 @@ const IN_A_RECIPE: [&str; 28] = [
     "shrink",
     "shrink_method",
     "shrink_parts",
+    "fold",
     "pruning",
     "scope",
     "prune_method",
@@ -63,6 +64,10 @@ pub(crate) struct What {
     /// Parts to remove (all three): feed-forward, heads, channels
     #[arg(long, value_name = "PARTS", value_delimiter = ',', requires = "shrink", help_heading = "Shrinking")]
     pub(crate) shrink_parts: Option<Vec<String>>,
+    /// Change weights without changing the function of the network: batch-norm, equalize; with --statistics also smooth
+    /// and awq
+    #[arg(long, value_name = "METHODS", value_delimiter = ',', help_heading = "Folding")]
+    pub(crate) fold: Vec<String>,
     /// Prune this share of the weights, from 0 to below 1, smallest magnitude first
     #[arg(long, value_name = "SHARE", group = "pruning", value_parser = parse_sparsity, allow_negative_numbers = true, help_heading = "Pruning")]
     pub(crate) prune: Option<f64>,

@@ -13,7 +13,7 @@ const MAX_DEPTH: usize = 3;
 const WEIGHT_EXTENSIONS: [&str; 14] =
     ["safetensors", "bin", "pt", "pth", "ckpt", "bpk", "gguf", "h5", "msgpack", "onnx", "ot", "tflite", "npz", "mpk"];
 /// Files that Briquette writes anew for each output.
-const OUR_OWN: [&str; 10] = [
+const OUR_OWN: [&str; 11] = [
     "briquette.json",
     "briquette-onnx.json",
     "SHA256SUMS",
@@ -22,6 +22,7 @@ const OUR_OWN: [&str; 10] = [
     "distill.json",
     "factorize.json",
     "shrink.json",
+    "fold.json",
     "metrics.jsonl",
     "model.safetensors.index.json",
 ];

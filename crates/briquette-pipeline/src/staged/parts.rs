@@ -12,7 +12,7 @@ use briquette_recipe::{
     DistillStage, ModelStage, Recipe, RecipePart, Selection, Stage, StageKind, TrainingJob, TransformStage,
 };
 use briquette_report::inspect;
-use briquette_report::{DistillReport, FactorReport, Origin, Original, ShrinkReport};
+use briquette_report::{DistillReport, FactorReport, FoldReport, Origin, Original, ShrinkReport};
 use briquette_writer::context::RunOptions;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
@@ -128,6 +128,7 @@ impl<'a> PartsRun<'a> {
         match stage {
             TransformStage::Factorize(_) => self.origin.factorized.extend(read_report::<Vec<FactorReport>>(&path)?),
             TransformStage::Shrink(_) => self.origin.shrunk.push(read_report::<ShrinkReport>(&path)?),
+            TransformStage::Fold(_) => self.origin.folded.push(read_report::<FoldReport>(&path)?),
         }
         let now = since.elapsed().as_secs_f64();
         self.origin.add_seconds(format!("{kind} {}", index + 1), now, now);

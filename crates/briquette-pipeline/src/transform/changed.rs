@@ -1,5 +1,6 @@
 //! A model with some tensors cut or replaced.
 
+use super::edit::Edit;
 use briquette_core::{Result, rows};
 use briquette_formats::{Checkpoint, InputFile, TensorInfo, TensorSource};
 use briquette_graph::shrink::KeptIndices;
@@ -10,6 +11,8 @@ pub(super) enum OutputTensor {
     Copied(usize),
     /// Some indices of each axis of a tensor of the model.
     Cut(usize, Vec<KeptIndices>),
+    /// A tensor of the model with other values.
+    Edited(usize, Edit),
     /// Values that were computed.
     Made(Vec<f32>),
 }
@@ -37,6 +40,12 @@ impl TensorSource for ChangedModel<'_> {
                 out.copy_from_slice(&cut[start..start + out.len()]);
                 Ok(())
             }
+            OutputTensor::Edited(place, edit) => {
+                let TensorInfo { name, dtype, shape } = &self.infos[index];
+                self.checkpoint.read(*place, start, out)?;
+                let edited = edit.apply_to_bytes(&shape.0, *dtype, start / (dtype.n_bits() / 8), out);
+                edited.map_err(|error| error.at(format_args!("tensor {name:?}")))
+            }
             OutputTensor::Made(values) => {
                 let width = self.infos[index].dtype.n_bits() / 8;
                 rows::from_f32(&values[start / width..(start + out.len()) / width], self.infos[index].dtype, out);
@@ -47,7 +56,7 @@ impl TensorSource for ChangedModel<'_> {
 
     fn reads_ranges(&self, index: usize) -> bool {
         match &self.tensors[index] {
-            OutputTensor::Copied(place) => self.checkpoint.reads_ranges(*place),
+            OutputTensor::Copied(place) | OutputTensor::Edited(place, _) => self.checkpoint.reads_ranges(*place),
             // A cut reads the whole tensor.
             OutputTensor::Cut(..) => false,
             OutputTensor::Made(_) => true,

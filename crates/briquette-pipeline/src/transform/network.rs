@@ -31,7 +31,7 @@ pub(crate) struct Transformed<'a> {
     pub(super) report: Value,
 }
 
-/// A stage that replaces tensors of a model by tensors of other shapes.
+/// A stage that replaces tensors of a model by tensors of other shapes or values.
 pub(crate) trait Transform {
     /// The file of the figures in the directory of the new model.
     fn report_file(&self) -> &'static str;
@@ -49,4 +49,12 @@ pub(crate) trait Transform {
     /// - Refused: a weight is not finite.
     /// - Io and Interrupted.
     fn apply<'a>(&self, network: &Network<'a>, workers: &Workers) -> Result<Transformed<'a>>;
+
+    /// Checks the new network, which is in the directory `written`, and adds figures to the report.
+    ///
+    /// # Errors
+    /// Refused: the new network does not compute what it should.
+    fn check(&self, _network: &Network, _written: &Path, _report: &mut Value) -> Result<()> {
+        Ok(())
+    }
 }

@@ -4,12 +4,12 @@
 //! read removed units are refitted.
 
 mod groups;
-mod headed;
 mod inputs;
 mod refits;
 mod scores;
 
 use super::changed::{ChangedModel, OutputTensor};
+use super::headed::{HeadedModel, SmallerModel, n_multiply_adds};
 use super::network::{Network, Transform, Transformed};
 use briquette_core::{Error, Result};
 use briquette_formats::input_stats::StatisticsFile;
@@ -21,48 +21,27 @@ use briquette_recipe::{ModelStage, Recipe, ShrinkStage, StageKind, TransformStag
 use briquette_report::{ShrinkReport, ShrunkGroup};
 use briquette_writer::context::Workers;
 use groups::ChosenGroup;
-use headed::{HeadedModel, SmallerModel, n_multiply_adds};
 use inputs::Reader;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The model after all shrink stages, as far as headers tell.
-pub(super) struct Predicted {
-    pub(super) tensors: Vec<TensorInfo>,
-    pub(super) notes: Vec<String>,
-    /// Whether the shapes follow from headers alone.
-    pub(super) is_exact: bool,
-}
-
-/// Predicts the model after all shrink stages of a recipe; none if it has none, or if it factorizes too.
+/// Predicts the model after a shrink stage, and describes it. Returns whether the shapes follow from headers alone.
 ///
 /// # Errors
-/// - Config: a stage does not fit the model.
-/// - Input: no family knows the model.
-pub(super) fn predicted(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<Option<Predicted>> {
-    let stages: Vec<&ShrinkStage> = recipe.parts.iter().filter_map(|part| as_shrink(&part.then)).collect();
-    if stages.is_empty() || recipe.asked.has(StageKind::Factorize) {
-        return Ok(None);
+/// Config: the stage does not fit the model.
+pub(super) fn predicted(stage: &ShrinkStage, model: HeadedModel) -> Result<(HeadedModel, Vec<String>, bool)> {
+    let before = model.clone();
+    let plan = ShrinkPlan::of(stage, model)?;
+    // Every choice of units gives the same shapes.
+    let removed = plan.first_units();
+    let smaller = plan.smaller(&removed)?;
+    let mut notes = plan.report(&before, &smaller, &removed, 0).in_words();
+    if stage.is_global {
+        notes.push(
+            "The number of units of each group follows from weights; the sizes above are of equal shares.".into(),
+        );
     }
-    let config = Config::parse(model_config::read(checkpoint)?.as_deref())?;
-    let mut model = HeadedModel::of(checkpoint, recipe, config)?;
-    let (mut notes, is_exact) = (Vec::new(), stages.iter().all(|stage| !stage.is_global));
-    for stage in stages {
-        let before = model.clone();
-        let plan = ShrinkPlan::of(stage, model)?;
-        // Every choice of units gives the same shapes.
-        let removed = plan.first_units();
-        let smaller = plan.smaller(&removed)?;
-        let report = plan.report(&before, &smaller, &removed, 0);
-        notes.extend(report.in_words());
-        if stage.is_global {
-            notes.push(
-                "The number of units of each group follows from weights; the sizes above are of equal shares.".into(),
-            );
-        }
-        model = smaller.model;
-    }
-    Ok(Some(Predicted { tensors: model.infos, notes, is_exact }))
+    Ok((smaller.model, notes, !stage.is_global))
 }
 
 /// Checks the statistics of a shrink stage that reads the recipe's own model, before any work.
@@ -77,7 +56,7 @@ pub(super) fn check_statistics(recipe: &Recipe, checkpoint: &Checkpoint) -> Resu
     let file = StatisticsFile::read(path)?;
     file.check_model(checkpoint).map_err(|error| error.at(path.display()))?;
     let config = Config::parse(model_config::read(checkpoint)?.as_deref())?;
-    let plan = ShrinkPlan::of(stage, HeadedModel::of(checkpoint, recipe, config)?)?;
+    let plan = ShrinkPlan::of(stage, HeadedModel::of(checkpoint, recipe, config, StageKind::Shrink)?)?;
     let reader = Reader { checkpoint, model: &plan.model, statistics: Some(&file) };
     let needs_gram = stage.refits || stage.score == UnitScore::Osscar;
     inputs::check(&reader, &plan.couplings, &plan.chosen, needs_gram).map_err(|error| error.at(path.display()))
@@ -87,7 +66,7 @@ fn as_shrink(then: &ModelStage) -> Option<&ShrinkStage> {
     let ModelStage::Transform(stage) = then else { return None };
     match stage.as_ref() {
         TransformStage::Shrink(stage) => Some(stage),
-        TransformStage::Factorize(_) => None,
+        TransformStage::Factorize(_) | TransformStage::Fold(_) => None,
     }
 }
 
@@ -160,7 +139,8 @@ impl Transform for ShrinkStage {
     /// Takes the memory of one layer and its inverse Gram matrix per thread, of the statistics, and of the refitted weights.
     fn apply<'a>(&self, network: &Network<'a>, workers: &Workers) -> Result<Transformed<'a>> {
         let checkpoint = network.checkpoint;
-        let before = HeadedModel::of(checkpoint, network.recipe, Config::parse(network.config.as_deref())?)?;
+        let config = Config::parse(network.config.as_deref())?;
+        let before = HeadedModel::of(checkpoint, network.recipe, config, StageKind::Shrink)?;
         let plan = ShrinkPlan::of(self, before.clone())?;
         // Finds settings that the family cannot express before any weight is read.
         plan.smaller(&plan.first_units())?;

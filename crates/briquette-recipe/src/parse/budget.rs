@@ -236,7 +236,7 @@ fn check_learned(parts: &[RecipePart], keys: &RawBudget) -> Result<()> {
     }
     let is_same = |part: &RecipePart| part.then.as_distill().is_some_and(|stage| stage.student == Student::Same);
     if parts.len() != 1 || !parts.iter().all(|part| part.stages.is_empty() && is_same(part)) {
-        let message = "with a budget, the recipe must begin with its only distill stage, with student \"self\", and have no factorize or shrink stage; \
+        let message = "with a budget, the recipe must begin with its only distill stage, with student \"self\", and have no factorize, shrink or fold stage; \
                        change the stages, write step sizes, as in \"step0.01\", or remove quantization_aware";
         return Err(Error::config(format!("quantization_aware: {message}")));
     }

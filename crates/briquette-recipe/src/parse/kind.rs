@@ -20,28 +20,39 @@ pub enum StageKind {
     Factorize,
     /// Removes channels, heads and blocks.
     Shrink,
+    /// Moves norms and scales into other layers.
+    Fold,
 }
 
 impl StageKind {
     /// Every kind.
-    pub const ALL: [Self; 7] =
-        [Self::Prune, Self::Quantize, Self::Cast, Self::Evaluate, Self::Distill, Self::Factorize, Self::Shrink];
+    pub const ALL: [Self; 8] = [
+        Self::Prune,
+        Self::Quantize,
+        Self::Cast,
+        Self::Evaluate,
+        Self::Distill,
+        Self::Factorize,
+        Self::Shrink,
+        Self::Fold,
+    ];
 
     /// Returns the name, and the first and last position in the order of stages.
     ///
-    /// Each stage works on the result of the stages before it. A distill stage may be among shrink, factorize or
-    /// prune stages. Shrink comes before factorize, because it cuts whole matrices. Factorize comes before prune, because
+    /// Each stage works on the result of the stages before it. A distill stage may be among shrink, fold,
+    /// factorize or prune stages. Shrink and fold come before factorize, because they change whole matrices. Factorize comes before prune, because
     /// the factors of a pruned matrix are dense.
     const fn row(self) -> (&'static str, [usize; 2]) {
         match self {
             Self::Shrink => ("shrink", [0, 0]),
-            Self::Factorize => ("factorize", [1, 1]),
-            Self::Distill => ("distill", [0, 2]),
-            Self::Prune => ("prune", [2, 2]),
-            Self::Quantize => ("quantize", [3, 3]),
-            Self::Cast => ("cast", [4, 4]),
+            Self::Fold => ("fold", [1, 1]),
+            Self::Factorize => ("factorize", [2, 2]),
+            Self::Distill => ("distill", [0, 3]),
+            Self::Prune => ("prune", [3, 3]),
+            Self::Quantize => ("quantize", [4, 4]),
+            Self::Cast => ("cast", [5, 5]),
             // The order of stages does not restrict it; its own check requires that it is the last stage.
-            Self::Evaluate => ("evaluate", [0, 4]),
+            Self::Evaluate => ("evaluate", [0, 5]),
         }
     }
 
@@ -66,7 +77,7 @@ impl StageKind {
 
     /// Returns whether the stage needs the whole model, so that the stages before it must finish first.
     pub fn is_whole(self) -> bool {
-        matches!(self, Self::Distill | Self::Factorize | Self::Shrink)
+        matches!(self, Self::Distill | Self::Factorize | Self::Shrink | Self::Fold)
     }
 }
 

@@ -79,6 +79,9 @@ fn slots(raw: &mut RawRecipe) -> Vec<Slot<'_>> {
             StageKeys::Quantize(keys) => {
                 slots.push((format!("stage.{index}.statistics"), Purpose::Statistics, &mut keys.statistics));
             }
+            StageKeys::Fold(keys) => {
+                slots.push((format!("stage.{index}.statistics"), Purpose::Statistics, &mut keys.statistics));
+            }
             StageKeys::Shrink(keys) => {
                 slots.push((format!("stage.{index}.statistics"), Purpose::Statistics, &mut keys.statistics));
             }
@@ -107,7 +110,7 @@ pub(crate) fn read(raw: &RawRecipe) -> Vec<NamedPath> {
     named(raw).into_iter().filter(is_read).collect()
 }
 
-/// Returns the directory `OUT.stages`, which keeps the finished parts of a run that trains, factorizes or shrinks.
+/// Returns the directory `OUT.stages`, which keeps the finished parts of a run that trains, factorizes, shrinks or folds.
 pub fn stages_beside(output: &Path) -> PathBuf {
     let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
     output.with_file_name(format!("{name}.stages"))

@@ -17,6 +17,7 @@ mod training;
 pub use crate::parse::cast::RawCast;
 pub use crate::parse::distill::RawDistill;
 pub use crate::parse::factorize::RawFactorize;
+pub use crate::parse::fold::RawFold;
 pub use crate::parse::prune::RawPrune;
 pub use crate::parse::quantize::{OPEN_SCHEMES, RawGroup, RawQuantize};
 pub use crate::parse::shrink::RawShrink;

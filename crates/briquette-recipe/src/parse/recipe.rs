@@ -37,7 +37,7 @@ pub struct Recipe {
     pub allow_untested: bool,
     /// Largest size of a shard; the limit of the format by default.
     pub max_shard_bytes: u64,
-    /// Distill, factorize and shrink stages, each with the stages before it. Each needs the finished model of the
+    /// Distill, factorize, shrink and fold stages, each with the stages before it. Each needs the finished model of the
     /// previous part.
     pub parts: Vec<RecipePart>,
     /// The stages after the last part.
@@ -111,7 +111,7 @@ impl Recipe {
 }
 
 impl Recipe {
-    /// Returns the stages before the first factorize or shrink stage, which work on the model's own tensors.
+    /// Returns the stages before the first factorize, shrink or fold stage, which work on the model's own tensors.
     ///
     /// These stages replace tensors. Training changes only values.
     pub fn file_stages(&self) -> impl Iterator<Item = &Stage> {

@@ -233,7 +233,7 @@ mod tests {
         match recipe.parts.into_iter().next().map(|part| part.then) {
             Some(ModelStage::Transform(stage)) => match *stage {
                 TransformStage::Shrink(stage) => Ok(stage),
-                TransformStage::Factorize(_) => panic!("a factorize stage"),
+                other => panic!("{other:?}"),
             },
             other => panic!("{other:?}"),
         }

@@ -3,6 +3,7 @@
 use crate::parse::cast::CastStage;
 use crate::parse::distill::{Around, DistillStage};
 use crate::parse::factorize::FactorizeStage;
+use crate::parse::fold::FoldStage;
 use crate::parse::kind::StageKind;
 use crate::parse::prune::{PruneStage, PruneTarget};
 use crate::parse::quantize::QuantizeStage;
@@ -32,13 +33,15 @@ pub enum ModelStage {
     Transform(Box<TransformStage>),
 }
 
-/// A stage that replaces tensors of a model by tensors of other shapes.
+/// A stage that replaces tensors of a model by tensors of other shapes or values.
 #[derive(Debug, Clone)]
 pub enum TransformStage {
     /// Factorizes linear layers.
     Factorize(FactorizeStage),
     /// Removes channels, heads and blocks.
     Shrink(ShrinkStage),
+    /// Moves norms and scales into other layers.
+    Fold(FoldStage),
 }
 
 impl ModelStage {
@@ -49,6 +52,7 @@ impl ModelStage {
             Self::Transform(stage) => match **stage {
                 TransformStage::Factorize(_) => StageKind::Factorize,
                 TransformStage::Shrink(_) => StageKind::Shrink,
+                TransformStage::Fold(_) => StageKind::Fold,
             },
         }
     }
@@ -128,6 +132,9 @@ impl StageEffect {
                 let stage = ShrinkStage::from_raw(keys, recipe.calibration.as_ref())?;
                 Self::ModelStage(ModelStage::Transform(Box::new(TransformStage::Shrink(stage))))
             }
+            StageKeys::Fold(keys) => Self::ModelStage(ModelStage::Transform(Box::new(TransformStage::Fold(
+                FoldStage::from_raw(keys, recipe.calibration.as_ref())?,
+            )))),
             StageKeys::Distill(keys) => {
                 let around = Around {
                     model: &recipe.model,

@@ -1,6 +1,6 @@
 //! The groups that a shrink stage cuts, and how many units they lose.
 
-use super::headed::n_multiply_adds;
+use crate::transform::headed::n_multiply_adds;
 use briquette_core::{Error, Result};
 use briquette_graph::Graph;
 use briquette_graph::coupling::{Couplings, GroupKind, UnitId};

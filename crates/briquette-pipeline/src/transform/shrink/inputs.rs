@@ -1,8 +1,8 @@
 //! Layers that read removed units: their weights as rows, and the statistics of their inputs.
 
 use super::groups::ChosenGroup;
-use super::headed::HeadedModel;
-use briquette_core::{Error, InputStats, OutputAxis, Result, rows};
+use crate::transform::headed::{HeadedModel, is_name_of};
+use briquette_core::{Error, InputStats, OutputAxis, Result};
 use briquette_formats::input_stats::StatisticsFile;
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_graph::coupling::Couplings;
@@ -40,22 +40,7 @@ impl Reader<'_> {
     /// - Input: no tensor has the name of the weight.
     /// - Refused: a value is not finite.
     pub(super) fn values(&self, id: WeightId) -> Result<Vec<f32>> {
-        let index = self.model.infos.iter().position(|info| is_name_of(self.weight(id), &info.name));
-        let Some(index) = index else {
-            return Err(Error::input("the checkpoint lacks this tensor").at(&self.weight(id).name));
-        };
-        let (info, place) = (&self.model.infos[index], self.model.places[index]);
-        let mut bytes = vec![0; info.n_bytes()];
-        self.checkpoint.read(place, 0, &mut bytes)?;
-        let mut values = vec![0.0; info.n_elements()];
-        rows::to_f32(&bytes, info.dtype, &mut values);
-        match values.iter().position(|value| !value.is_finite()) {
-            None => Ok(values),
-            Some(at) => {
-                let message = format!("element {at} is {}, expected a finite number; exclude the tensor", values[at]);
-                Err(Error::refused(message).at(format_args!("tensor {:?}", info.name)))
-            }
-        }
+        self.model.values(self.checkpoint, id)
     }
 
     /// Returns the weights of a group whose inputs are its units.
@@ -121,10 +106,6 @@ impl Reader<'_> {
         };
         Err(Error::input(message).at(format_args!("tensor {:?}", weight.name)))
     }
-}
-
-fn is_name_of(weight: &Weight, name: &str) -> bool {
-    weight.name == name || weight.aliases.iter().any(|alias| alias == name)
 }
 
 /// Returns whether a weight multiplies sums of its inputs. Tables and convolutions with groups do not.

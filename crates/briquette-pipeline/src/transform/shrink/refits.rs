@@ -1,9 +1,9 @@
 //! Refits the layers that read removed units.
 
 use super::groups::ChosenGroup;
-use super::headed::SmallerModel;
 use super::inputs::{InputAxis, Reader, transposed};
 use super::scores::DAMPING;
+use crate::transform::headed::SmallerModel;
 use briquette_core::{OutputAxis, Result, rows};
 use briquette_graph::WeightId;
 use briquette_graph::coupling::Couplings;

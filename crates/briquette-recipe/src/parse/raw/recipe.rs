@@ -20,7 +20,7 @@ pub struct RawRecipe {
     /// The directory to write.
     #[serde(default)]
     pub output: RawOutput,
-    /// The stages, in order: shrink, factorize, prune and distill, then quantize, then cast; evaluate is last.
+    /// The stages, in order: shrink, fold, factorize, prune and distill, then quantize, then cast; evaluate is last.
     #[serde(default)]
     pub stage: Vec<RawStage>,
     /// Data for training and evaluation.

@@ -11,6 +11,7 @@ pub(crate) use read::keys_of;
 use crate::parse::cast::RawCast;
 use crate::parse::distill::RawDistill;
 use crate::parse::factorize::RawFactorize;
+use crate::parse::fold::RawFold;
 use crate::parse::kind::StageKind;
 use crate::parse::prune::RawPrune;
 use crate::parse::quantize::RawQuantize;
@@ -48,6 +49,8 @@ pub enum StageKeys {
     Factorize(RawFactorize),
     /// Keys of a shrink stage.
     Shrink(Box<RawShrink>),
+    /// Keys of a fold stage.
+    Fold(RawFold),
     /// The name of an unknown kind.
     Unknown(String),
 }
@@ -76,6 +79,7 @@ fn with_keys<W: WithKeys>(kind: StageKind, work: W) -> W::Output {
         StageKind::Distill => work.with(StageKeys::Distill),
         StageKind::Factorize => work.with(StageKeys::Factorize),
         StageKind::Shrink => work.with(StageKeys::Shrink),
+        StageKind::Fold => work.with(StageKeys::Fold),
     }
 }
 
@@ -90,6 +94,7 @@ impl RawStage {
             StageKeys::Distill(_) => Some(StageKind::Distill),
             StageKeys::Factorize(_) => Some(StageKind::Factorize),
             StageKeys::Shrink(_) => Some(StageKind::Shrink),
+            StageKeys::Fold(_) => Some(StageKind::Fold),
             StageKeys::Unknown(_) => None,
         }
     }
@@ -108,6 +113,7 @@ impl RawStage {
             StageKeys::Prune(keys) => keys.needs_statistics(),
             StageKeys::Quantize(keys) => keys.needs_statistics(),
             StageKeys::Shrink(keys) => keys.needs_statistics(),
+            StageKeys::Fold(keys) => keys.needs_statistics(),
             _ => false,
         }
     }
@@ -126,6 +132,7 @@ impl RawStage {
             StageKeys::Distill(keys) => keys.in_words(),
             StageKeys::Factorize(keys) => keys.in_words(),
             StageKeys::Shrink(keys) => keys.in_words(),
+            StageKeys::Fold(keys) => keys.in_words(),
             StageKeys::Evaluate(_) | StageKeys::Unknown(_) => Vec::new(),
         };
         format!("{} {}", self.kind_name(), parts.join(", ")).trim_end().to_string()

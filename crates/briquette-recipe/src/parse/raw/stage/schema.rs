@@ -33,7 +33,8 @@ impl JsonSchema for RawStage {
 
     /// Returns one table with the keys of all kinds, so that editors describe every key.
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let names = "\"shrink\", \"factorize\", \"prune\", \"distill\", \"quantize\", \"cast\" or \"evaluate\".";
+        let names =
+            "\"shrink\", \"fold\", \"factorize\", \"prune\", \"distill\", \"quantize\", \"cast\" or \"evaluate\".";
         let kind = json!({ "type": "string", "description": names });
         let mut all = Map::from_iter([("kind".to_string(), kind)]);
         for kind in StageKind::ALL {

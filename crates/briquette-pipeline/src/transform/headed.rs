@@ -1,6 +1,6 @@
 //! The headers of a model, with its graph and its `config.json`.
 
-use briquette_core::{Error, Result, shown_path};
+use briquette_core::{Error, Result, rows, shown_path};
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource, WeightLayout};
 use briquette_graph::coupling::{Couplings, UnitId};
 use briquette_graph::families::shrunk_config::{ConfigChange, with_blocks, without_units};
@@ -8,8 +8,8 @@ use briquette_graph::families::{build, family_of};
 use briquette_graph::multiply_adds::multiply_adds;
 use briquette_graph::onnx::InputDims;
 use briquette_graph::shrink::{KeptIndices, Shrunk};
-use briquette_graph::{Config, Extents, Graph, Headers, Operand, known_graph_of};
-use briquette_recipe::Recipe;
+use briquette_graph::{Config, Extents, Graph, Headers, Operand, Weight, WeightId, known_graph_of};
+use briquette_recipe::{Recipe, StageKind};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -36,17 +36,17 @@ pub(super) struct SmallerModel {
 }
 
 impl HeadedModel {
-    /// Reads the headers of a checkpoint.
+    /// Reads the headers of a checkpoint for a stage of this kind.
     ///
     /// # Errors
     /// - Config: weights are stored `[in, out]`.
     /// - Input: no family knows the model.
-    pub(super) fn of(checkpoint: &Checkpoint, recipe: &Recipe, config: Config) -> Result<Self> {
+    pub(super) fn of(checkpoint: &Checkpoint, recipe: &Recipe, config: Config, stage: StageKind) -> Result<Self> {
         let layout = recipe.layout.map(briquette_recipe::raw::RawLayout::said).or_else(|| checkpoint.layout());
         if layout == Some(WeightLayout::Burn) {
             let message =
                 "found weights [in, out] in burn's layout, expected [out, in]; export the model to another format";
-            return Err(Error::config(message).at("shrink"));
+            return Err(Error::config(message).at(stage));
         }
         let infos = checkpoint.tensors().to_vec();
         let headers = Headers::new(&infos, None);
@@ -124,6 +124,31 @@ impl HeadedModel {
         }
     }
 
+    /// Returns the values of a weight in their own order.
+    ///
+    /// # Errors
+    /// - Input: no tensor has the name of the weight.
+    /// - Refused: a value is not finite.
+    pub(super) fn values(&self, checkpoint: &Checkpoint, id: WeightId) -> Result<Vec<f32>> {
+        let weight = &self.graph.weights[id.0];
+        let index = self.infos.iter().position(|info| is_name_of(weight, &info.name));
+        let Some(index) = index else {
+            return Err(Error::input("the checkpoint lacks this tensor").at(&weight.name));
+        };
+        let (info, place) = (&self.infos[index], self.places[index]);
+        let mut bytes = vec![0; info.n_bytes()];
+        checkpoint.read(place, 0, &mut bytes)?;
+        let mut values = vec![0.0; info.n_elements()];
+        rows::to_f32(&bytes, info.dtype, &mut values);
+        match values.iter().position(|value| !value.is_finite()) {
+            None => Ok(values),
+            Some(at) => {
+                let message = format!("element {at} is {}, expected a finite number; exclude the tensor", values[at]);
+                Err(Error::refused(message).at(format_args!("tensor {:?}", info.name)))
+            }
+        }
+    }
+
     /// Returns a model with other headers and changed keys.
     fn changed(self, infos: Vec<TensorInfo>, places: Vec<usize>, values: Vec<(String, Value)>) -> Result<Self> {
         let config = self.config.with_values(&values);
@@ -133,6 +158,11 @@ impl HeadedModel {
         changes.extend(values);
         Ok(Self { infos, places, graph, config, changes })
     }
+}
+
+/// Returns whether a weight has this name.
+pub(super) fn is_name_of(weight: &Weight, name: &str) -> bool {
+    weight.name == name || weight.aliases.iter().any(|alias| alias == name)
 }
 
 /// Returns the multiply-adds of one example; 0 if the graph is not sound.

@@ -1,0 +1,34 @@
+//! Places where a layer can absorb a batch norm, or the scale of the inputs of the layer after it.
+//!
+//! A fold changes weights and keeps the function of the network. This module finds the places and the weights; it reads no values.
+
+mod batch_norm;
+mod scale;
+mod trace;
+mod uses;
+
+pub use batch_norm::{NormPlace, batch_norms};
+pub use scale::{Reader, ScalePlace, scales};
+pub use trace::{NormStatistics, ScaledAxis};
+
+use std::collections::BTreeMap;
+
+/// A layer that a fold does not change, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkippedLayer {
+    /// The name of the layer.
+    pub name: String,
+    /// The reason.
+    pub reason: String,
+}
+
+/// Returns one line for each reason, with the number of its layers and the name of the first.
+pub fn reasons(skipped: &[SkippedLayer]) -> Vec<String> {
+    let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    skipped.iter().for_each(|layer| by_reason.entry(&layer.reason).or_default().push(&layer.name));
+    let words = |(reason, names): (&str, Vec<&str>)| match names.as_slice() {
+        [name] => format!("{name} is unchanged: {reason}"),
+        names => format!("{} and {} more layers are unchanged: {reason}", names[0], names.len() - 1),
+    };
+    by_reason.into_iter().map(words).collect()
+}

@@ -1,0 +1,11 @@
+//! Scales of channels between two layers: the layer before is divided by them, the layer after is multiplied.
+
+mod awq;
+mod columns;
+mod equalize;
+mod smooth;
+
+pub use awq::{AwqScales, N_EXPONENTS, awq, awq_scales};
+pub use columns::ScaledColumns;
+pub use equalize::equalize;
+pub use smooth::{best_smooth, smooth};

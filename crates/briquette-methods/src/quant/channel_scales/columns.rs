@@ -1,0 +1,62 @@
+//! Layers that read one value, and the statistics of the value.
+
+use briquette_core::InputStats;
+
+/// Layers that read one value.
+#[derive(Debug, Clone, Copy)]
+pub struct ScaledColumns<'a> {
+    /// The weights of each layer, as rows `[out, in]`.
+    pub layers: &'a [Vec<f32>],
+    /// The statistics of the inputs.
+    pub stats: &'a InputStats,
+    /// The unit of each column. Columns of one unit share a scale.
+    pub units: &'a [usize],
+    /// The number of units.
+    pub n_units: usize,
+}
+
+impl ScaledColumns<'_> {
+    /// Returns the number of columns.
+    pub fn n_columns(&self) -> usize {
+        self.units.len()
+    }
+
+    /// Returns the largest of the values of each unit.
+    pub(super) fn largest(&self, of_column: impl Fn(usize) -> f64) -> Vec<f64> {
+        let mut found = vec![0.0_f64; self.n_units];
+        for (column, &unit) in self.units.iter().enumerate() {
+            found[unit] = found[unit].max(of_column(column));
+        }
+        found
+    }
+
+    /// Returns the scale of each column.
+    pub(super) fn expanded(&self, scales: &[f64]) -> Vec<f64> {
+        self.units.iter().map(|&unit| scales[unit]).collect()
+    }
+
+    /// Returns the largest magnitude of the inputs of each unit.
+    pub fn input_ranges(&self) -> Vec<f64> {
+        self.largest(|column| f64::from(self.stats.max[column]))
+    }
+
+    /// Returns the largest magnitude of the weights of each unit.
+    pub fn weight_ranges(&self) -> Vec<f64> {
+        let mut of_columns = vec![0.0_f32; self.n_columns()];
+        for row in self.layers.iter().flat_map(|layer| layer.chunks_exact(self.n_columns())) {
+            of_columns.iter_mut().zip(row).for_each(|(most, weight)| *most = most.max(weight.abs()));
+        }
+        self.largest(|column| f64::from(of_columns[column]))
+    }
+
+    /// Returns `sqrt(mean x²)` of the inputs of each unit.
+    pub fn input_sizes(&self) -> Vec<f64> {
+        let count = self.stats.count.max(1) as f64;
+        let (mut sums, mut n) = (vec![0.0; self.n_units], vec![0.0_f64; self.n_units]);
+        for (&unit, sum) in self.units.iter().zip(&self.stats.sum_squares) {
+            sums[unit] += sum / count;
+            n[unit] += 1.0;
+        }
+        sums.iter().zip(&n).map(|(sum, n)| (sum / n.max(1.0)).sqrt()).collect()
+    }
+}

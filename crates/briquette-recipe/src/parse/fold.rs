@@ -1,0 +1,139 @@
+//! The fold stage: moves norms and scales into other layers, so that the network computes the same.
+
+use crate::parse::raw::RawCalibration;
+use crate::parse::statistics::statistics_of;
+use crate::parse::words::{one_of, refuse};
+use briquette_core::pattern::Patterns;
+use briquette_core::{Error, Result};
+use briquette_methods::quant::{QuantSpec, Scheme, UnknownScheme};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// The keys of a fold stage.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawFold {
+    /// fold: "batch-norm" moves batch norms into the layer before them. "equalize" gives two layers equal ranges. With
+    /// statistics, "smooth" moves the range of inputs into weights (SmoothQuant), and "awq" scales weights whose inputs are large.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// fold: the exponent of input ranges of "smooth", from 0 to 1. By default, it is searched for each input.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alpha: Option<f64>,
+    /// fold: the scheme of the weights that "awq" measures errors with ("int4-g128-asym").
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheme: Option<String>,
+    /// fold: a file of input statistics, if `[calibration]` does not provide it; see docs/guide/src/file-format.md. "awq" uses
+    /// Gram matrices where the file has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub statistics: Option<PathBuf>,
+    /// Globs over tensor names; all tensors by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub include: Option<Vec<String>>,
+    /// Globs over the names of tensors to skip.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<String>,
+}
+
+/// A stage that changes weights and keeps the function of the network.
+#[derive(Debug, Clone)]
+pub struct FoldStage {
+    /// The method.
+    pub method: FoldMethod,
+    /// A file of input statistics, if the method needs it.
+    pub statistics: Option<PathBuf>,
+    /// Patterns of names; a place is folded if one of its tensors matches. `None` matches all.
+    pub include: Option<Patterns>,
+    /// Patterns of names; a place is skipped if one of its tensors matches.
+    pub exclude: Patterns,
+}
+
+/// The method of a fold stage.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum FoldMethod {
+    /// Batch norms, into the convolution or linear layer before them.
+    BatchNorm,
+    /// Scales of channels between two layers with a ReLU between them, so that their ranges are equal.
+    Equalize,
+    /// The range of inputs, into the weights that read them.
+    Smooth {
+        /// The exponent of input ranges; searched for each input where absent.
+        alpha: Option<f64>,
+    },
+    /// Scales that make weights with large inputs lose less when rounded.
+    Awq {
+        /// The weights' scheme.
+        spec: QuantSpec,
+    },
+}
+
+/// The scheme of llm-awq.
+const AWQ_SCHEME: &str = "int4-g128-asym";
+
+impl FoldMethod {
+    /// Returns the name in recipes.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::BatchNorm => "batch-norm",
+            Self::Equalize => "equalize",
+            Self::Smooth { .. } => "smooth",
+            Self::Awq { .. } => "awq",
+        }
+    }
+}
+
+impl RawFold {
+    /// Returns whether the method needs input statistics.
+    pub(crate) fn needs_statistics(&self) -> bool {
+        matches!(self.method.as_deref(), Some("smooth" | "awq"))
+    }
+
+    /// Returns the settings of the stage in short words.
+    pub(crate) fn in_words(&self) -> Vec<String> {
+        let alpha = self.alpha.map(|alpha| format!("alpha {alpha}"));
+        [self.method.clone(), alpha, self.scheme.clone()].into_iter().flatten().collect()
+    }
+}
+
+impl FoldStage {
+    pub(crate) fn from_raw(raw: &RawFold, calibration: Option<&RawCalibration>) -> Result<Self> {
+        let awq = FoldMethod::Awq { spec: spec_of(raw)? };
+        let smooth = FoldMethod::Smooth { alpha: raw.alpha };
+        let known = [FoldMethod::BatchNorm, FoldMethod::Equalize, smooth, awq].map(|method| (method.name(), method));
+        let Some(name) = &raw.method else {
+            let names = known.map(|(name, _)| name).join(", ");
+            return Err(Error::config(format!("method: missing; set it to one of {names}")));
+        };
+        let method = one_of("method", name, &known)?;
+        let (needs, what) = (raw.needs_statistics(), format!("{name} fold stage"));
+        refuse("alpha", &raw.alpha.filter(|_| !matches!(method, FoldMethod::Smooth { .. })), &what)?;
+        refuse("scheme", &raw.scheme.as_ref().filter(|_| !matches!(method, FoldMethod::Awq { .. })), &what)?;
+        refuse("statistics", &raw.statistics.as_ref().filter(|_| !needs), &what)?;
+        if needs && calibration.is_some_and(|own| own.data.is_some()) {
+            return Err(Error::config(
+                "statistics: found calibration.data, expected a file; run `briquette calibrate`, and set the file as statistics",
+            ));
+        }
+        Ok(Self {
+            method,
+            statistics: statistics_of(&raw.statistics, needs, calibration, &format!("method `{name}`"))?,
+            include: raw.include.as_ref().map(Patterns::new).transpose()?,
+            exclude: Patterns::new(&raw.exclude)?,
+        })
+    }
+}
+
+/// Returns the scheme of the weights.
+fn spec_of(raw: &RawFold) -> Result<QuantSpec> {
+    let scheme: Scheme = raw
+        .scheme
+        .as_deref()
+        .unwrap_or(AWQ_SCHEME)
+        .parse()
+        .map_err(|error: UnknownScheme| Error::config(error.to_string()).at("scheme"))?;
+    match scheme.is_open() {
+        true => Err(Error::config("scheme: found a step without a size, expected one with it, such as step0.01")),
+        false => Ok(scheme.weights),
+    }
+}
