@@ -103,7 +103,6 @@ fn every_family(keys: &str) -> Vec<String> {
         match folded(&model, &output, keys) {
             Ok(report) => {
                 let difference = report.folded[0].difference.unwrap();
-                println!("{name:32} {:3} {difference:.1e}", report.folded[0].n_places);
                 assert!(difference <= TOLERANCE, "{name}: {difference}");
                 assert_ne!(tensors(&output), tensors(&model), "{name}");
                 assert!(report.notes.iter().any(|note| note.contains("outputs on random inputs differ")));
@@ -113,7 +112,6 @@ fn every_family(keys: &str) -> Vec<String> {
                 done.push(name);
             }
             Err(error) => {
-                println!("{name:32} {error}");
                 assert!(error.exit_code() == 2 && !error.to_string().contains('\n'), "{name}: {error}");
                 assert!(error.to_string().contains("the network has no"), "{name}: {error}");
                 assert!(!output.exists() && !directory.path().join("out.stages").exists(), "{name}");

@@ -2,7 +2,7 @@
 
 use super::SkippedLayer;
 use super::trace::{output_axis, own_weight};
-use super::uses::Uses;
+use super::uses::ValueUses;
 use crate::graph::{Graph, Node, Operand, WeightId};
 use crate::op::{Composite, Op};
 
@@ -25,7 +25,7 @@ pub struct NormPlace {
 
 /// Returns every batch norm that the layer before it can absorb, and the batch norms that it cannot.
 pub fn batch_norms(graph: &Graph) -> (Vec<NormPlace>, Vec<SkippedLayer>) {
-    let uses = Uses::of(graph);
+    let uses = ValueUses::of(graph);
     let (mut found, mut skipped) = (Vec::new(), Vec::new());
     for node in &graph.nodes {
         let Op::Composite(Composite::BatchNorm { eps }) = node.op else { continue };
@@ -37,7 +37,7 @@ pub fn batch_norms(graph: &Graph) -> (Vec<NormPlace>, Vec<SkippedLayer>) {
     (found, skipped)
 }
 
-fn place(graph: &Graph, uses: &Uses, node: &Node, eps: f64) -> Result<NormPlace, &'static str> {
+fn place(graph: &Graph, uses: &ValueUses, node: &Node, eps: f64) -> Result<NormPlace, &'static str> {
     const SHARED: &str = "several layers share its weights";
     let &[Operand::Value(x), Operand::Weight(a), Operand::Weight(b), Operand::Weight(c), Operand::Weight(d)] =
         node.inputs.as_slice()

@@ -2,7 +2,7 @@
 
 use super::SkippedLayer;
 use super::trace::{Channels, ScaledAxis, Tracer, own_weight};
-use super::uses::Uses;
+use super::uses::ValueUses;
 use crate::graph::{Graph, Node, NodeId, ValueId};
 use crate::lower::Lowered;
 use crate::op::{Composite, Op, Primitive};
@@ -34,7 +34,7 @@ pub struct Reader {
 ///
 /// Also returns the linear layers and convolutions without such a value.
 pub fn scales(graph: &Graph, lowered: &Lowered) -> (Vec<ScalePlace>, Vec<SkippedLayer>) {
-    let uses = Uses::of(graph);
+    let uses = ValueUses::of(graph);
     let tracer = Tracer { graph, lowered, uses: &uses };
     let (mut found, mut skipped) = (Vec::new(), Vec::new());
     for value in (0..graph.values.len()).map(ValueId) {

@@ -3,14 +3,14 @@
 use crate::graph::{Graph, Node, NodeId, Operand, ValueId, WeightId};
 
 /// The nodes that make and use each value, and the number of uses of each weight.
-pub(super) struct Uses {
+pub(super) struct ValueUses {
     makers: Vec<Option<NodeId>>,
     readers: Vec<Vec<(NodeId, usize)>>,
     n_uses: Vec<usize>,
     is_output: Vec<bool>,
 }
 
-impl Uses {
+impl ValueUses {
     pub(super) fn of(graph: &Graph) -> Self {
         let n = graph.values.len();
         let mut uses = Self {

@@ -58,8 +58,8 @@ impl GraphNet {
         let names = names(&graph, &needed, renames)?;
         let kept: BTreeSet<&str> = index.weights().map(|weight| graph.weights[weight.0].name.as_str()).collect();
         let others = graph.weights.iter().map(|weight| weight.name.as_str()).filter(|name| !kept.contains(name));
-        let others = others.chain(graph.unused.iter().map(String::as_str));
-        let names = others.fold(Ok(names), |names, name| names?.ignore(&as_pattern(name)))?;
+        let mut others = others.chain(graph.unused.iter().map(String::as_str));
+        let names = others.try_fold(names, |names, name| names.ignore(&as_pattern(name)))?;
         let cuts = BlockCuts::whole(&graph, output);
         let onnx = Some(OnnxPrograms { model, programs: Mutex::default() });
         let (dropped, programs, max_tokens, last_state) = (BTreeSet::new(), Mutex::default(), None, output);

@@ -10,8 +10,11 @@ use std::sync::{Arc, Mutex};
 #[derive(Debug)]
 pub(super) struct OnnxPrograms {
     pub(super) model: RunnableModel,
-    pub(super) programs: Mutex<BTreeMap<(Vec<Vec<usize>>, Vec<ValueId>), Arc<OnnxProgram>>>,
+    pub(super) programs: Mutex<BTreeMap<ProgramKey, Arc<OnnxProgram>>>,
 }
+
+/// The shapes of all inputs, and the wanted values.
+type ProgramKey = (Vec<Vec<usize>>, Vec<ValueId>);
 
 /// The program of one shape of the inputs.
 #[derive(Debug)]

@@ -17,6 +17,9 @@ use briquette_writer::{Plan, TensorPlan};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// The number of a group of linear layers with the same inputs, and its tensors.
+type GroupTensors = (usize, Vec<usize>);
+
 /// The state of a layerwise compression.
 pub(super) struct LayerwiseSolve<'j, 'p, 's> {
     pub(super) job: &'j SolveJob<'j>,
@@ -88,7 +91,7 @@ impl LayerwiseSolve<'_, '_, '_> {
     /// Returns the tensors of each group of linear layers with the same inputs.
     ///
     /// `None` if weights are not corrected, or some of the tensors are in no group, such as convolutions.
-    fn corrected_groups(&self, tensors: &[usize]) -> Result<Option<Vec<(usize, Vec<usize>)>>> {
+    fn corrected_groups(&self, tensors: &[usize]) -> Result<Option<Vec<GroupTensors>>> {
         if self.original.is_none() {
             return Ok(None);
         }
@@ -97,8 +100,7 @@ impl LayerwiseSolve<'_, '_, '_> {
             let is_of_it = |index: &&usize| layers.iter().any(|known| known == layer(index));
             (group, tensors.iter().filter(is_of_it).copied().collect::<Vec<usize>>())
         };
-        let groups: Vec<(usize, Vec<usize>)> =
-            self.runner.linear_groups()?.into_iter().enumerate().map(of_group).collect();
+        let groups: Vec<GroupTensors> = self.runner.linear_groups()?.into_iter().enumerate().map(of_group).collect();
         let n_found: usize = groups.iter().map(|(_, tensors)| tensors.len()).sum();
         Ok((n_found == tensors.len()).then_some(groups))
     }
