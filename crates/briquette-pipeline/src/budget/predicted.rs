@@ -12,8 +12,6 @@ const TRIES: usize = 3;
 const MAX_TRIES: usize = 8;
 /// The first guess of the ratio of losses to predictions that do not know the benefit of weight updates.
 const UPDATED: f64 = 0.5;
-/// The least share of the way from an output that misses the bound to one within it, for the last try.
-const SAFE: f64 = 0.3;
 /// Bisection steps for a predicted loss.
 const HALVINGS: usize = 30;
 
@@ -64,20 +62,7 @@ impl PredictedSearch {
         }
         // Further tries without success aim lower.
         let aim = AIM.powi(1 << n.saturating_sub(TRIES - 1)) * self.most;
-        let payload = self.payload_of(self.prediction_for(aim), predicted)?;
-        Ok(Some(if n + 1 == TRIES { self.between(payload) } else { payload }))
-    }
-
-    /// Returns `payload`, or more bytes if it is hardly more than an output that missed the bound.
-    fn between(&self, payload: f64) -> f64 {
-        let sizes = |meets: bool| {
-            let of_kind = self.tried.iter().filter(move |tried| (tried.found <= self.most) == meets);
-            of_kind.map(|tried| tried.payload)
-        };
-        match (sizes(false).reduce(f64::max), sizes(true).reduce(f64::min)) {
-            (Some(missed), Some(met)) if missed < met => payload.max(missed * (met / missed).powf(SAFE)),
-            _ => payload,
-        }
+        self.payload_of(self.prediction_for(aim), predicted).map(Some)
     }
 
     /// Returns the predicted loss for which a loss is expected to be measured.
