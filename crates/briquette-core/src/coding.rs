@@ -31,7 +31,7 @@ pub enum ScaleType {
     /// Scales are rounded to f16 before weights are quantized with them. A tensor with scales that f16 cannot
     /// represent has f32 scales.
     F16,
-    /// 1 byte each: the scale is a power of `2^(1/8)`, see [`log_scale`](crate::log_scale).
+    /// 1 byte each: the scale is a power of `2^(1/8)`, see [`crate::log_scale`].
     ///
     /// A tensor with other scales has f32 scales.
     Log8,
