@@ -309,8 +309,8 @@ fn figures_of(
         tensor.solve.reconstruction != Some(Reconstruction::Admm) || tensor.solve.rounding == Rounding::Gptq;
     let fell_back = outcome.and_then(|outcome| outcome.fallback).map(|fallback| match fallback {
         Fallback::NothingSeen => "no inputs were seen".to_string(),
-        Fallback::NotPositive => "its Hessian has no Cholesky factor".to_string(),
-        Fallback::NotFinite => "its updated weights are not finite".to_string(),
+        Fallback::NotPositive => "the Hessian has no Cholesky factor".to_string(),
+        Fallback::NotFinite => "the updated weights are not finite".to_string(),
     });
     SolvedLayer {
         n_vectors: stats.count,
