@@ -1,12 +1,11 @@
 //! The task and the input of an ONNX model without a family.
 
 use super::example::EXAMPLE;
-use super::headers::config_of;
 use super::input::{InputOf, image_shape, vocabulary};
 use crate::config::Folder;
 use crate::{Input, ModelTask};
 use briquette_core::{Error, Result, shown_path};
-use briquette_formats::{Checkpoint, InputFile};
+use briquette_formats::{Checkpoint, InputFile, model_config};
 use briquette_graph::onnx::{InputDims, RunnableModel};
 use briquette_graph::{Config, Graph, InputSource};
 use std::path::Path;
@@ -75,11 +74,13 @@ fn check_inputs(model: &RunnableModel, graph: &Graph) -> Result<()> {
 /// - Io: a file cannot be read.
 pub(crate) fn onnx_input(path: &Path, checkpoint: &Checkpoint) -> Result<Input> {
     let model = RunnableModel::read(InputFile::open(path)?)?;
-    let (config, usual) = (config_of(checkpoint)?, Config::parse(None)?);
+    let folder = Folder::of(checkpoint);
+    let config = Config::parse(folder.read_whole(model_config::FILE_NAME)?.as_deref())?;
+    let usual = Config::parse(None)?;
     let max_positions = || Ok(config.number("max_position_embeddings").map_or(usize::MAX, |n| n as usize));
     let described = InputOf {
         build: &|extents| model.graph(&InputDims::from(extents)),
-        folder: Folder::of(checkpoint),
+        folder,
         config: &config,
         usual: &usual,
         max_positions: &max_positions,
