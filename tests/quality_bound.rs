@@ -9,8 +9,7 @@ fn the_smallest_output_within_the_quality_bound_is_found() {
     let line = "compress bert-tiny --data text.txt --eval text.txt --max-length 16 --device cpu --quiet";
     let report = sandbox.json(&format!("{line} -o out --min cosine=0.99"));
     let cosine = report["evaluation"]["metrics"]["cosine"].as_f64().unwrap();
-    // The loss of this small network jumps, so that three outputs are not the smallest one.
-    assert!((0.99..0.998).contains(&cosine), "{cosine}");
+    assert!((0.99..0.997).contains(&cosine), "{cosine}");
     let phases = report["seconds"].as_array().unwrap().iter().filter_map(|phase| phase[0].as_str());
     let others = phases.filter_map(|phase| phase.split_once(" other attempt")?.0.parse::<usize>().ok());
     assert!(others.sum::<usize>() <= 2, "{report}");

@@ -60,10 +60,10 @@ pub(crate) fn row_steps(
     let is_of_tokens = |tensor: &&TensorPlan| {
         tensor.rows().n_rows >= vocabulary.n_tokens() && !heads.contains(tensor.info.name.as_str())
     };
+    // A table of positions may have more rows than there are tokens.
     let tables: Vec<&TensorPlan> = tables.into_iter().filter(is_of_tokens).collect();
-    if tables.is_empty() {
-        return Ok(BTreeMap::new());
-    }
+    let Some(n_rows) = tables.iter().map(|tensor| tensor.rows().n_rows).min() else { return Ok(BTreeMap::new()) };
+    let tables: Vec<&TensorPlan> = tables.into_iter().filter(|tensor| tensor.rows().n_rows == n_rows).collect();
     // Data that only the sensitivities use is not in the recipe of the output.
     let calibration = recipe.calibration.as_ref().filter(|_| recipe.asked.needs_statistics());
     let counts = calibration.map(|calibration| CountedTokens::of(calibration, checkpoint)).transpose()?;
