@@ -89,3 +89,20 @@ fn graphs_name_unknown_operators_and_show_groups() {
     assert_eq!(found["coupling"]["groups"].as_array().unwrap().len(), 2);
     assert_eq!(found["values"][0], json!({ "name": "x", "shape": [2, 3, 16, 16] }));
 }
+
+#[cfg(feature = "model")]
+#[test]
+fn an_exported_network_is_evaluated_like_its_checkpoint_and_has_no_gradients() {
+    let sandbox = Sandbox::with("digits");
+    let data = "digits-data.safetensors";
+    copy(&repository().join("fixtures").join(data), &sandbox.path(data));
+    sandbox.ok("export digits --to onnx -o out");
+    let accuracy =
+        |model: &str| sandbox.json(&format!("eval {model} --data {data}"))["metrics"]["accuracy"].as_f64().unwrap();
+    let expected = accuracy("digits");
+    assert!(expected > 0.9, "{expected}");
+    // `config.json` beside the file has the scale of pixels.
+    assert_eq!(["out", "out/model.onnx"].map(accuracy), [expected; 2]);
+    let line = format!("compress out/model.onnx -o small --format briquette --bytes 30kB --data {data}");
+    sandbox.run(&line).assert_fails(2, &["found an ONNX model, whose gradients are not computed"]);
+}
