@@ -172,7 +172,7 @@ impl Curve {
     /// It is computed from the root mean squares of the layer inputs, assuming that they are uncorrelated.
     /// `None` if `inputs` has another length, or all outputs are 0.
     pub fn output_error(&self, inputs: &[f32]) -> Option<f64> {
-        // Of channel groups, the mean over groups: the sums of weights do not tell groups apart.
+        // Channel groups use the mean over groups, because the sums of weights do not tell groups apart.
         let (n_cols, n_groups) = (self.columns.len(), (inputs.len() / self.columns.len().max(1)).max(1));
         let of_column = |column: usize| {
             let groups = inputs[column..].iter().step_by(n_cols);

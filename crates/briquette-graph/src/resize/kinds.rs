@@ -5,7 +5,7 @@ use crate::graph::{Graph, InputSource, Node, Operand, ValueId, WeightId};
 use crate::op::{Composite, Op, Primitive};
 use briquette_core::{Error, Result};
 
-/// What an axis counts.
+/// The meaning of the entries of an axis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AxisKind {
     /// Words, labels, positions, channels of images: no student changes them.
@@ -200,7 +200,7 @@ impl KindWalk<'_> {
         }
     }
 
-    /// What the last axis of a value counts, by the operations that use it.
+    /// Returns the meaning of the last axis of a value, by the operations that use it.
     ///
     /// `is_inner` tells whether a linear layer after a function would be the second of a feed-forward block.
     fn use_of(&self, value: ValueId, is_inner: bool) -> AxisKind {

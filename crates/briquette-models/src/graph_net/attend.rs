@@ -25,7 +25,7 @@ pub(super) struct RunTokens<'a> {
     rotations: Vec<(Rotary, usize, Rotation)>,
 }
 
-/// What an attention layer computed.
+/// The intermediate results of an attention layer.
 pub(super) struct AttentionTap {
     /// Probabilities before dropout, `[batch, heads, length, length]`.
     pub(super) probabilities: Tensor<4>,

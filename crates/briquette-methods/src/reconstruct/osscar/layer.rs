@@ -135,7 +135,7 @@ impl<'a> LayerState<'a> {
     }
 }
 
-/// What adding a unit needs.
+/// The matrices for adding a unit.
 struct Added {
     /// `A_rr - A_r: T`, `[k, k]`.
     schur: Vec<f64>,

@@ -65,7 +65,7 @@ fn n_bytes(reader: &Reader, group: &CouplingGroup) -> usize {
     bytes.sum::<u64>() as usize
 }
 
-/// What a method says about the units of a group.
+/// The decision of a method about the units of a group.
 enum UnitChoice {
     /// The units to remove.
     Units(Vec<usize>),
