@@ -107,6 +107,24 @@ MOONSHINE = dict(
     max_position_embeddings=LENGTH,
 ) | SPECIAL
 SIGLIP = dict(text_config=ENCODER | SPECIAL | dict(projection_size=HIDDEN), vision_config=PICTURE)
+LED = {key: value for key, value in BART.items() if key != "max_position_embeddings"} | dict(
+    max_encoder_position_embeddings=LENGTH, max_decoder_position_embeddings=LENGTH, attention_window=8,
+)
+BLIP = dict(
+    text_config=ENCODER | SPECIAL | dict(encoder_hidden_size=HIDDEN, sep_token_id=2, projection_dim=64),
+    vision_config=PICTURE, projection_dim=64,
+)
+IMAGE_TOKEN, IMAGE_TOKENS = 150, 16
+LLAVA = dict(
+    text_config=DECODER | dict(model_type="llama"),
+    vision_config=PICTURE | dict(model_type="clip_vision_model", projection_dim=64),
+    image_token_index=IMAGE_TOKEN,
+)
+PALIGEMMA = dict(
+    text_config=DECODER | dict(model_type="gemma"),
+    vision_config=PICTURE | dict(model_type="siglip_vision_model", projection_dim=HIDDEN),
+    projection_dim=HIDDEN, image_token_index=IMAGE_TOKEN,
+)
 MASKED = ["ForMaskedLM", "ForSequenceClassification", "Model"]
 CAUSAL = ["ForCausalLM", "Model"]
 
@@ -228,6 +246,10 @@ FAMILIES = {
     "data2vec audio": (
         "Data2VecAudio", WAV2VEC2 | dict(conv_pos_kernel_size=5, num_conv_pos_embeddings=2), ["ForCTC", "Model"],
     ),
+    "LED": ("LED", LED, ["ForConditionalGeneration", "Model"]),
+    "BLIP": ("Blip", BLIP, ["ForConditionalGeneration", "ForImageTextRetrieval", "Model"]),
+    "LLaVA": ("Llava", LLAVA, ["ForConditionalGeneration", "Model"]),
+    "PaliGemma": ("PaliGemma", PALIGEMMA, ["ForConditionalGeneration", "Model"]),
     "SEW": ("SEW", WAV2VEC2 | dict(squeeze_factor=2), ["ForCTC", "Model"]),
 }
 # Configurations whose names differ from their classes.
@@ -244,6 +266,7 @@ REFUSED = {
     "GPT-BigCode": PACKED,
     "Falcon": PACKED,
     "SigLIP": PACKED,
+    "PaliGemma": PACKED,
     "Mixtral": {"int8-dynamic", "int8-dynamic-sym"},
     "Qwen2-MoE": {"int8-dynamic", "int8-dynamic-sym"},
     "Qwen3-MoE": {"int8-dynamic", "int8-dynamic-sym"},
@@ -305,7 +328,10 @@ def inputs(model):
     words[:, -1] = 2
     noise = lambda *shape: torch.randn(*shape, generator=generator)
     name, kind = type(model).__name__, model.config.model_type
-    if kind in ("clip", "siglip"):
+    if kind in ("llava", "paligemma"):
+        words[words == IMAGE_TOKEN] += 1
+        words = torch.cat([torch.full((2, IMAGE_TOKENS), IMAGE_TOKEN), words], 1)
+    if kind in ("clip", "siglip", "blip", "llava", "paligemma"):
         return {"input_ids": words, "pixel_values": noise(2, 3, 32, 32)}
     if kind == "whisper":
         return {"input_features": noise(2, 64, 64), "decoder_input_ids": words}
@@ -329,7 +355,8 @@ def inputs(model):
 def output(model):
     with torch.no_grad():
         found = model(**inputs(model))
-    for key in ("logits", "prediction_logits", "logits_per_text", "last_hidden_state", "text_embeds", "image_embeds"):
+    for key in ("logits", "prediction_logits", "logits_per_text", "last_hidden_state", "text_embeds", "image_embeds",
+                "itm_score"):
         if getattr(found, key, None) is not None:
             return getattr(found, key).double()
     raise AssertionError(f"{type(model).__name__} has no output that is compared")

@@ -232,3 +232,14 @@ fn a_decoder_without_a_head_is_refused_with_the_missing_tensor() {
     weights(cut(|name| Some(name.to_string())));
     sandbox.ok(line);
 }
+
+#[test]
+#[cfg(feature = "model")]
+fn a_weight_file_given_without_its_directory_says_to_give_the_directory() {
+    let sandbox = Sandbox::with("models/llama-untied");
+    sandbox.write("text.txt", "some words to run it on");
+    let line = "eval llama-untied/model.safetensors --data text.txt --device cpu --arch llama";
+    sandbox.run(line).assert_fails(4, &["config.json: it is read only with its directory; give llama-untied instead"]);
+    std::fs::remove_file(sandbox.path("llama-untied/config.json")).unwrap();
+    sandbox.run(line).assert_fails(4, &["config.json: it is missing", "put it next to the weights"]);
+}

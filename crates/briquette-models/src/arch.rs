@@ -3,7 +3,7 @@
 use crate::config::Folder;
 use crate::graph_net::GraphHeaders;
 use crate::{Input, ModelTask, graph_net};
-use briquette_core::{Error, Result};
+use briquette_core::{Error, Result, shown_path};
 use briquette_formats::{Checkpoint, model_config};
 use briquette_graph::{FAMILIES, Family, ONNX_NETWORKS, family_of};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -122,8 +122,13 @@ impl Arch {
         }
         let folder = Folder::of(checkpoint);
         if self.task() != ModelTask::Classifier && model_config::read(checkpoint)?.is_none() {
-            let message = "it is missing, and it has settings that the weights do not have; put it next to the weights";
-            return Err(folder.config_error(message));
+            return Err(folder.config_error(match folder.read_whole(model_config::FILE_NAME)? {
+                Some(_) => format!(
+                    "it is read only with its directory; give {} instead of the weight file",
+                    shown_path(folder.0.path())
+                ),
+                None => "it is missing, and it has settings that the weights do not have; put it next to the weights".into(),
+            }));
         }
         match folder.model_type()? {
             Some(found) if self.family().name_of_type(&found).is_none() => {

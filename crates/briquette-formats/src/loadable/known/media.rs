@@ -2,6 +2,26 @@
 
 use crate::loadable::family::{FAMILY, INITIALISES, LoadableFamily};
 
+/// The layers of a decoder that reads images by a vision encoder and a projector.
+const IMAGE_AND_TEXT: &[&str] = &[
+    "language_model.model.layers.*.self_attn.q_proj|k_proj|v_proj|o_proj",
+    "language_model.model.layers.*.mlp.gate_proj|up_proj|down_proj",
+    "language_model.layers.*.self_attn.q_proj|k_proj|v_proj|o_proj",
+    "language_model.layers.*.mlp.gate_proj|up_proj|down_proj",
+    "vision_tower.encoder.layers.*.self_attn.q_proj|k_proj|v_proj|out_proj",
+    "vision_tower.encoder.layers.*.mlp.fc1|fc2",
+    "vision_tower.vision_model.encoder.layers.*.self_attn.q_proj|k_proj|v_proj|out_proj",
+    "vision_tower.vision_model.encoder.layers.*.mlp.fc1|fc2",
+    "multi_modal_projector.linear|linear_1|linear_2",
+];
+
+/// The parts of such a model in transformers' modules.
+const RENAMED_PARTS: &[(&str, &str)] = &[
+    ("language_model.lm_head", "lm_head"),
+    ("language_model.model.", "model.language_model."),
+    ("vision_tower.vision_model.", "vision_tower."),
+];
+
 pub(super) const FAMILIES: &[LoadableFamily] = &[
     LoadableFamily {
         model_types: &["vit"],
@@ -118,6 +138,40 @@ pub(super) const FAMILIES: &[LoadableFamily] = &[
             "encoder.layers.*.attention.q_proj|k_proj|v_proj|out_proj",
             "encoder.layers.*.feed_forward.intermediate_dense|output_dense",
         ],
+        ..FAMILY
+    },
+    LoadableFamily {
+        model_types: &["blip"],
+        linear: &[
+            "text_model|text_encoder.encoder.layer.*.attention|crossattention.self.query|key|value",
+            "text_model|text_encoder.encoder.layer.*.attention|crossattention.output.dense",
+            "text_model|text_encoder.encoder.layer.*.intermediate|output.dense",
+            "text_decoder.bert.encoder.layer.*.attention|crossattention.self.query|key|value",
+            "text_decoder.bert.encoder.layer.*.attention|crossattention.output.dense",
+            "text_decoder.bert.encoder.layer.*.intermediate|output.dense",
+            "text_decoder.cls.predictions.transform.dense",
+            "vision_model.encoder.layers.*.self_attn.qkv|projection",
+            "vision_model.encoder.layers.*.mlp.fc1|fc2",
+            "text_projection|visual_projection|text_proj|vision_proj|itm_head",
+        ],
+        heads: &["text_decoder.cls.predictions.decoder"],
+        ..FAMILY
+    },
+    LoadableFamily {
+        model_types: &["llava"],
+        base: "model",
+        linear: IMAGE_AND_TEXT,
+        heads: &["language_model.lm_head", "lm_head"],
+        renamed: RENAMED_PARTS,
+        ..FAMILY
+    },
+    LoadableFamily {
+        model_types: &["paligemma"],
+        base: "model",
+        linear: IMAGE_AND_TEXT,
+        heads: &["language_model.lm_head", "lm_head"],
+        renamed: RENAMED_PARTS,
+        limits: INITIALISES,
         ..FAMILY
     },
 ];

@@ -58,6 +58,18 @@ pub(super) const FAMILIES: &[LoadableFamily] = &[
         ..FAMILY
     },
     LoadableFamily {
+        model_types: &["led"],
+        base: "led",
+        linear: &[
+            "encoder.layers.*.self_attn.longformer_self_attn.query|key|value|query_global|key_global|value_global",
+            "encoder.layers.*.self_attn.output",
+            "decoder.layers.*.self_attn|encoder_attn.q_proj|k_proj|v_proj|out_proj",
+            "encoder|decoder.layers.*.fc1|fc2",
+        ],
+        heads: &["lm_head"],
+        ..FAMILY
+    },
+    LoadableFamily {
         model_types: &["moonshine"],
         base: "model",
         linear: &[
