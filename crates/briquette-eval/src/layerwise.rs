@@ -23,7 +23,7 @@ use briquette_nn::{NameMap, Observing, Probe, load_some, observable};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, FloatDType, Tensor};
 use observers::{ProbedNetwork, observed};
-pub(crate) use offloaded::run_keeping_states;
+pub(crate) use offloaded::{OffloadedOutputs, run_keeping_states};
 pub use offloaded::{offloaded_bytes, run_offloaded};
 pub use paired::PairedInputs;
 pub use parts::{BlockPart, NetworkParts};
@@ -262,9 +262,14 @@ impl<'a> LayerwiseRunner<'a> {
     /// See [`observe`](Self::observe).
     pub fn observe_head(&mut self, weights: &dyn TensorSource, probe: &Probe) -> Result<SeenInputs> {
         let is_decoder = self.arch.task().predicts_tokens();
-        self.leave(weights, Some(probe), |_, network, state| match is_decoder {
-            true => each_scores(network.as_decoder(), state.three(), |_, _| Ok(())),
-            false => Ok(()),
+        self.leave(weights, Some(probe), |_, network, state| {
+            if is_decoder {
+                return each_scores(network.as_decoder(), state.three(), |_, _| Ok(()));
+            }
+            if network.classifies_text() {
+                network.classes_of(state.three());
+            }
+            Ok(())
         })
     }
 

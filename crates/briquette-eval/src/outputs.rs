@@ -7,8 +7,8 @@ use briquette_core::{Error, ErrorKind, Remedy, Result};
 use briquette_models::batches::{image_batches, stacked, text_batches};
 use briquette_models::data::{ImageInput, Images, Sentences};
 use briquette_models::text::{Tokens, padded};
-use briquette_models::{Input, LoadedModel};
-use burn::tensor::{Device, FloatDType, Tensor};
+use briquette_models::{GraphNet, Input, LoadedModel};
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
 use std::sync::Arc;
 
 /// A callback after every batch: the number of items done, and the total. An error stops the run.
@@ -21,8 +21,12 @@ pub struct OutputRows {
     pub width: usize,
     /// The rows in the order of the data, without skipped items.
     pub values: Vec<f32>,
-    /// The indices of the items that have a row, ascending.
+    /// The index of each row's item, ascending. A classifier of tokens has a row for each token of an item.
     pub places: Vec<usize>,
+    /// Whether the rows of texts are logits of classes, and not embeddings.
+    pub are_logits: bool,
+    /// The class of each row by the data; empty without labels.
+    pub labels: Vec<usize>,
     /// The milliseconds of each batch, from host inputs to host outputs; see [`BatchBudget::warms_up`].
     pub batch_ms: Vec<f64>,
     /// The number of items that could not be read.
@@ -52,7 +56,7 @@ impl OutputRows {
         let width = rows.first().map_or(0, |(_, row)| row.len());
         let places = rows.iter().map(|(index, _)| *index).collect();
         let values = rows.into_iter().flat_map(|(_, row)| row).collect();
-        Ok(Self { width, values, places, batch_ms, n_skipped, batch_size })
+        Ok(Self { width, values, places, batch_ms, n_skipped, batch_size, ..Self::default() })
     }
 }
 
@@ -68,23 +72,93 @@ pub fn embed<'a>(
     progress: ItemProgress,
 ) -> Result<OutputRows> {
     let Input::Text { pooling, .. } = &model.input else { return Err(takes_no_text(model)) };
-    let (device, how): (Device, BatchBudget) = (device_of(model), how.into());
+    of_texts(model, sentences, how.into(), progress, |ids, padding| {
+        let states = model.network.encode(ids, padding.clone()).cast(FloatDType::F32);
+        pooling.apply(states, padding).unsqueeze_dim(1)
+    })
+}
+
+/// Returns the logits of every sentence, or of each of its tokens, with the classes by the data.
+///
+/// # Errors
+/// - Config: the data has pairs of sentences, which are given to no classifier.
+/// - Input: a label is not a class of the model. See [`embed`] for other errors.
+///
+/// # Panics
+/// If the model has no layer of classes.
+pub fn classify_text<'a>(
+    model: &LoadedModel,
+    sentences: &Sentences,
+    how: impl Into<BatchBudget<'a>>,
+    progress: ItemProgress,
+) -> Result<OutputRows> {
+    let Input::Text { label_names, .. } = &model.input else { return Err(takes_no_text(model)) };
+    let classes = TextClasses::of(sentences, label_names, &model.network)?;
+    let rows = of_texts(model, sentences, how.into(), progress, |ids, padding| {
+        model.network.classify_text(ids, padding).cast(FloatDType::F32)
+    })?;
+    Ok(classes.of_rows(rows))
+}
+
+/// The classes of sentences by the data.
+pub(crate) struct TextClasses(Vec<usize>);
+
+impl TextClasses {
+    /// Reads the labels of the data.
+    ///
+    /// # Errors
+    /// See [`classify_text`].
+    pub(crate) fn of(sentences: &Sentences, names: &[String], network: &GraphNet) -> Result<Self> {
+        if sentences.has_pairs {
+            let message = "found pairs of sentences, expected {\"text\": .., \"label\": ..}; classifiers take one text";
+            return Err(Error::config(message));
+        }
+        // The labels of texts are not those of tokens.
+        if network.classifies_tokens() {
+            return Ok(Self(Vec::new()));
+        }
+        Ok(Self(sentences.classes(names, network.output_width())?.unwrap_or_default()))
+    }
+
+    /// Marks rows as logits, with their classes.
+    pub(crate) fn of_rows(&self, rows: OutputRows) -> OutputRows {
+        let labels = rows.places.iter().filter_map(|&place| self.0.get(place).copied()).collect();
+        OutputRows { are_logits: true, labels, ..rows }
+    }
+}
+
+/// Runs sentences. `run` maps ids and padding `[batch, length]` to `[batch, rows, width]`: a row for each text or token.
+fn of_texts(
+    model: &LoadedModel,
+    sentences: &Sentences,
+    how: BatchBudget,
+    progress: ItemProgress,
+    run: impl Fn(Tensor<2, Int>, Tensor<2, Bool>) -> Tensor<3>,
+) -> Result<OutputRows> {
+    let device = device_of(model);
     let loader = text_batches(&sentences.texts, model.tokenizer()?, how.batching);
     let (mut rows, mut stopwatch, mut pace) = (Vec::new(), Stopwatch::on(&device, how.warms_up), Pace::new(how));
+    let (mut n_done, n_items) = (0, sentences.texts.len());
     for batch in loader.iter() {
         pace.run(&batch?, |batch| {
-            let places: Vec<usize> = batch.iter().map(|it| it.index).collect();
             let tokens: Vec<Tokens> = batch.iter().map(|it| it.item.clone()).collect();
-            let embedded = stopwatch.time(batch.len(), || {
+            let (n_rows, found) = stopwatch.time(batch.len(), || {
                 let (ids, padding) = padded(&tokens, &device);
-                let states = model.network.encode(ids, padding.clone()).cast(FloatDType::F32);
-                to_host(pooling.apply(states, padding))
+                let found = run(ids, padding);
+                let [n_texts, n_rows, width] = found.dims();
+                Ok((n_rows, to_host(found.reshape([n_texts * n_rows, width]))?))
             })?;
-            add_rows(&mut rows, &places, &embedded);
-            progress(rows.len(), sentences.texts.len())
+            for (text, item) in found.values.chunks(n_rows * found.width).zip(batch) {
+                // Padding has no row.
+                let n_rows = n_rows.min(item.item.0.len());
+                let own = text.chunks(found.width).take(n_rows);
+                rows.extend(own.map(|row| (item.index, row.to_vec())));
+            }
+            n_done += batch.len();
+            progress(n_done, n_items)
         })?;
     }
-    check_count(rows.len(), sentences.texts.len())?;
+    check_count(n_done, n_items)?;
     OutputRows::of_rows(rows, stopwatch.batch_ms, 0, &pace)
 }
 

@@ -4,7 +4,7 @@ use crate::metrics;
 use crate::outputs::OutputRows;
 use crate::run_outputs::RunOutputs;
 use briquette_core::{Error, Result};
-use briquette_models::data::{Data, Images, Sentences};
+use briquette_models::data::{Data, Sentences};
 use std::collections::BTreeMap;
 
 /// The maximum number of sentences whose pairs are compared. The number of pairs grows with the square.
@@ -29,10 +29,18 @@ pub(crate) fn metrics_of(
             }
         }
         (Data::Sentences(sentences), RunOutputs::Rows(found), reference) => {
-            metrics.extend(of_embeddings(sentences, found, rows_of(reference, found)?));
+            let reference = rows_of(reference, found)?;
+            metrics.extend(match found.are_logits {
+                true => of_logits(&found.labels, found, reference),
+                false => of_embeddings(sentences, found, reference),
+            });
         }
         (Data::Images(images), RunOutputs::Rows(found), reference) => {
-            metrics.extend(of_scores(images, found, rows_of(reference, found)?)?);
+            let labels: Option<Vec<usize>> = found.places.iter().map(|&place| images.label(place)).collect();
+            if labels.is_some() {
+                images.check_labels(found.width)?;
+            }
+            metrics.extend(of_logits(&labels.unwrap_or_default(), found, rows_of(reference, found)?));
         }
         _ => return Err(Error::bug("the outputs are of another kind than the data")),
     }
@@ -100,16 +108,15 @@ fn of_pairs(sentences: &Sentences, outputs: &OutputRows) -> Option<f64> {
     metrics::spearman(&cosines, &scores)
 }
 
-fn of_scores(images: &Images, found: &OutputRows, reference: Option<&OutputRows>) -> Result<NamedMetrics> {
+/// Returns the metrics of logits; `labels` has the class of each row, or is empty.
+fn of_logits(labels: &[usize], found: &OutputRows, reference: Option<&OutputRows>) -> NamedMetrics {
     let mut metrics = NamedMetrics::new();
-    let labels: Option<Vec<usize>> = found.places.iter().map(|&place| images.label(place)).collect();
-    if let Some(labels) = labels {
-        images.check_labels(found.width)?;
+    if !labels.is_empty() {
         let mut push = |prefix: &str, outputs: &OutputRows| {
-            metrics.push((format!("{prefix}accuracy"), metrics::accuracy(&outputs.values, &labels)));
-            metrics.push((format!("{prefix}f1"), metrics::macro_f1(&outputs.values, &labels)));
+            metrics.push((format!("{prefix}accuracy"), metrics::accuracy(&outputs.values, labels)));
+            metrics.push((format!("{prefix}f1"), metrics::macro_f1(&outputs.values, labels)));
             if found.width > 5 {
-                metrics.push((format!("{prefix}top5"), metrics::top_k(&outputs.values, &labels, 5)));
+                metrics.push((format!("{prefix}top5"), metrics::top_k(&outputs.values, labels, 5)));
             }
         };
         push("", found);
@@ -120,5 +127,5 @@ fn of_scores(images: &Images, found: &OutputRows, reference: Option<&OutputRows>
         metrics.push(("agreement".into(), metrics::agreement(&reference.values, &found.values, found.width)));
         metrics.push(("kl".into(), metrics::kl(&reference.values, &found.values, found.width)));
     }
-    Ok(metrics)
+    metrics
 }

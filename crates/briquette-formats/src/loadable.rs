@@ -61,6 +61,15 @@ mod tests {
     }
 
     #[test]
+    fn moved_parts_have_the_names_of_both_classes() {
+        let names = family("llava").aliases("language_model.model.layers.0.mlp.up_proj", false);
+        for name in ["model.language_model.layers.0.mlp.up_proj", "language_model.layers.0.mlp.up_proj"] {
+            assert!(names.contains(&name.to_string()), "{names:?}");
+        }
+        assert!(family("llava").aliases("language_model.lm_head", false).contains(&"lm_head".to_string()));
+    }
+
+    #[test]
     fn unsaved_heads_are_listed() {
         let unsaved = |model_type: &str, names: &[&str]| family(model_type).unsaved(names.iter().copied());
         assert!(unsaved("bert", &["encoder.layer.0.output.dense.weight", "pooler.dense.weight"]).is_empty());

@@ -54,6 +54,13 @@ impl Config {
         self.0.get(key)?.as_object().map(serde_json::Map::len)
     }
 
+    /// The names of classes in `id2label`, in the order of their numbers; empty unless the numbers are 0, 1, 2, …
+    pub fn class_names(&self) -> Vec<String> {
+        let Some(names) = self.0.get("id2label").and_then(Value::as_object) else { return Vec::new() };
+        let name = |class: usize| names.get(&class.to_string())?.as_str().map(str::to_string);
+        (0..names.len()).map(name).collect::<Option<_>>().unwrap_or_default()
+    }
+
     /// The numbers of a list; none where it is absent or holds something else.
     pub fn numbers(&self, key: &str) -> Option<Vec<f64>> {
         self.0.get(key)?.as_array()?.iter().map(Value::as_f64).collect()

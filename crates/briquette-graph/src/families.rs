@@ -47,6 +47,7 @@ mod vit_timm;
 mod whisper;
 
 pub use extents::Extents;
+pub use labels::text_classes;
 pub use sizes::TensorShapes;
 
 use crate::config::Config;

@@ -127,7 +127,9 @@ impl Arch {
                     "it is read only with its directory; give {} instead of the weight file",
                     shown_path(folder.0.path())
                 ),
-                None => "it is missing, and it has settings that the weights do not have; put it next to the weights".into(),
+                None => {
+                    "it is missing, and it has settings that the weights do not have; put it next to the weights".into()
+                }
             }));
         }
         match folder.model_type()? {

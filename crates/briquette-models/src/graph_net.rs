@@ -97,6 +97,8 @@ struct GraphOutline {
     dropped: BTreeSet<ValueId>,
     /// The value that the task needs: hidden states, or logits.
     output: ValueId,
+    /// The hidden states of text networks; the output of others, and of those without a layer of classes.
+    states: ValueId,
     /// The value that the task's head maps to logits; the output itself without a head.
     last_state: ValueId,
     /// The parts that run one after another.

@@ -22,6 +22,8 @@ pub enum Input {
         pooling: Pooling,
         /// Number of positions of the model, which limits its texts.
         max_positions: usize,
+        /// Names of the classes of a text classifier, as in `id2label` of config.json.
+        label_names: Vec<String>,
     },
     /// The source and the target of an encoder-decoder.
     Pair {
@@ -73,12 +75,18 @@ impl Input {
         Ok(())
     }
 
-    /// Returns the text input of a network with this vocabulary; `usual` is the default length.
-    pub(crate) fn text(folder: &Folder, vocab_size: usize, max_positions: usize, usual: usize) -> Result<Self> {
+    /// Returns the text input of a network with this vocabulary and these classes; `usual` is the default length.
+    pub(crate) fn text(
+        folder: &Folder,
+        vocab_size: usize,
+        max_positions: usize,
+        usual: usize,
+        label_names: Vec<String>,
+    ) -> Result<Self> {
         let max_length = text::max_seq_length(folder)?.unwrap_or(usual).min(max_positions);
         let tokenizer = tokenizer_of(folder, vocab_size, max_length)?;
         let directory = folder.0.path().to_path_buf();
-        Ok(Self::Text { directory, tokenizer, pooling: Pooling::read(folder)?, max_positions })
+        Ok(Self::Text { directory, tokenizer, pooling: Pooling::read(folder)?, max_positions, label_names })
     }
 
     /// Returns the input of an encoder-decoder with this vocabulary; `usual` is the default length.

@@ -39,6 +39,9 @@ fn unpadded(values: Tensor<3>, padding: &Tensor<2, Bool>) -> Vec<f32> {
 fn run(folder: &Path) -> f32 {
     let (golden, device) = (Golden::of(folder), Device::flex());
     let net = GraphNet::from_checkpoint(folder, &device).unwrap();
+    if let Some(found) = difference_of_classes(&net, &golden) {
+        return found;
+    }
     if golden.0.contains_key("target") {
         let name = if golden.0.contains_key("logits") { "logits" } else { "hidden" };
         return difference(net.forward(&golden.pair()).to_f32("an output").unwrap(), &golden.0[name].1);
@@ -111,6 +114,38 @@ fn differences(folder: &Path) -> Vec<f32> {
         }
     };
     graph.outputs.iter().zip(keys).map(one).collect()
+}
+
+/// Returns the difference of a text classifier's logits, as a whole and after the last block; `None` for other networks.
+fn difference_of_classes(net: &GraphNet, golden: &Golden) -> Option<f32> {
+    if !net.classifies_text() {
+        return None;
+    }
+    let expected = &golden.0["logits"].1;
+    let logits = net.forward(&golden.inputs());
+    let whole = match net.classifies_tokens() {
+        true => {
+            let padding = golden.padding();
+            difference(unpadded(logits.three(), &padding), &unpadded(golden.floats("logits"), &padding))
+        }
+        false => difference(logits.to_f32("logits").unwrap(), expected),
+    };
+    // The last block's output has no padding in a layerwise run.
+    let ids = golden.ids("ids").unwrap().narrow(0, 0, 1);
+    let padding = ids.clone().equal_elem(i64::MIN);
+    let at_once = net.classify_text(ids.clone(), padding.clone()).to_data().try_into_vec_as::<f32>().unwrap();
+    let states = net.encode(ids, padding);
+    Some(whole.max(difference(net.classes_of(states).into_data().try_into_vec_as::<f32>().unwrap(), &at_once)))
+}
+
+#[test]
+fn classifiers_of_texts_and_tokens_are_recognized() {
+    let classify = |folder: &Path| GraphNet::from_checkpoint(folder, &Device::flex()).unwrap().classifies_text();
+    let found: Vec<String> = folders().iter().filter(|folder| classify(folder)).map(|folder| name_of(folder)).collect();
+    assert!(found.len() >= 11, "{found:?}");
+    for name in ["albert-classify", "bert", "bert-tokens", "modernbert-tokens", "mpnet-classify", "xlm-roberta"] {
+        assert!(found.iter().any(|other| other == name), "{name}: {found:?}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::{LayerwiseRunner, NetworkParts, Room};
 use crate::likelihood::{Likelihood, nll_of_states, rows_of};
-use crate::outputs::{ItemProgress, OutputRows};
+use crate::outputs::{ItemProgress, OutputRows, TextClasses};
 use crate::run_outputs::RunOutputs;
 use crate::samples::{RunBatch, Samples, no_item, run_batches};
 use crate::state_file::StateFile;
@@ -33,7 +33,18 @@ pub fn run_offloaded(
     kept: Option<&mut StateFile>,
     progress: ItemProgress,
 ) -> Result<RunOutputs> {
-    run_keeping_states(checkpoint, (arch, checkpoint), device, over, Samples::ALL, (room, kept), progress)
+    let classes = text_classes(checkpoint, arch, over)?;
+    let outputs = OffloadedOutputs { room, kept, classes };
+    run_keeping_states(checkpoint, (arch, checkpoint), device, over, Samples::ALL, outputs, progress)
+}
+
+/// What a run keeps, and where.
+pub(crate) struct OffloadedOutputs<'a> {
+    pub(crate) room: Room<'a>,
+    /// Receives the hidden states of a decoder.
+    pub(crate) kept: Option<&'a mut StateFile>,
+    /// With classes, the outputs of a text classifier are logits instead of embeddings.
+    pub(crate) classes: Option<TextClasses>,
 }
 
 /// Implements [`run_offloaded`] for some of the data, with the weights of a source for the checkpoint's
@@ -47,9 +58,10 @@ pub(crate) fn run_keeping_states(
     device: &Device,
     (data, spec): (&Data, &DataSpec),
     samples: Samples,
-    (room, kept): (Room, Option<&mut StateFile>),
+    outputs: OffloadedOutputs,
     progress: ItemProgress,
 ) -> Result<RunOutputs> {
+    let OffloadedOutputs { room, kept, classes } = outputs;
     let mut input = arch.input(checkpoint)?;
     let batches = run_batches(arch, &mut input, data, spec, samples)?;
     let since = Instant::now();
@@ -66,30 +78,50 @@ pub(crate) fn run_keeping_states(
         (ModelTask::Decoder | ModelTask::EncoderDecoder, _) | (_, Input::Pair { .. }) => {
             likelihood(runner, weights, since, kept).map(RunOutputs::Likelihood)
         }
-        (_, Input::Text { pooling, .. }) => rows(runner, weights, since, |batch, network, state| {
-            let (_, padding) = batch.to_tensors(&network.device())?;
-            Ok(pooling.apply(state.three(), padding))
-        }),
-        (_, Input::Images(_)) => rows(runner, weights, since, |_, _, logits| Ok(logits.two())),
+        (_, Input::Text { pooling, .. }) => match classes {
+            Some(classes) => {
+                let found = rows(runner, weights, since, |_, network, state| Ok(network.classes_of(state.three())))?;
+                Ok(RunOutputs::Rows(classes.of_rows(found)))
+            }
+            None => rows(runner, weights, since, |batch, network, state| {
+                let (_, padding) = batch.to_tensors(&network.device())?;
+                Ok(pooling.apply(state.three(), padding).unsqueeze_dim(1))
+            })
+            .map(RunOutputs::Rows),
+        },
+        (_, Input::Images(_)) => {
+            rows(runner, weights, since, |_, _, logits| Ok(logits.two().unsqueeze_dim(1))).map(RunOutputs::Rows)
+        }
     }
 }
 
-/// Returns a row of outputs per item.
+/// Returns the classes of a text classifier's data; `None` for other models.
+fn text_classes(checkpoint: &Checkpoint, arch: Arch, (data, spec): (&Data, &DataSpec)) -> Result<Option<TextClasses>> {
+    let Data::Sentences(sentences) = data else { return Ok(None) };
+    let Input::Text { label_names, .. } = arch.input(checkpoint)? else { return Ok(None) };
+    let (network, _) = GraphNet::blank(arch, checkpoint, &Device::default())?;
+    let found = network.classifies_text().then(|| TextClasses::of(sentences, &label_names, &network));
+    found.transpose().map_err(|error| error.at(spec.path.display()))
+}
+
+/// Returns the outputs of each item, `[items, rows, width]` for a batch.
 fn rows(
     mut runner: LayerwiseRunner,
     weights: &dyn TensorSource,
     since: Instant,
-    output: impl Fn(&RunBatch, &GraphNet, AnyTensor) -> Result<Tensor<2>>,
-) -> Result<RunOutputs> {
+    output: impl Fn(&RunBatch, &GraphNet, AnyTensor) -> Result<Tensor<3>>,
+) -> Result<OutputRows> {
     let (mut rows, n_items, n_skipped) = (Vec::new(), runner.n_items(), runner.n_skipped());
     runner.leave(weights, None, |batch, network, state| {
         let found = output(batch, network, state)?;
-        let width = found.dims()[1];
+        let [_, n_rows, width] = found.dims();
         let values = briquette_nn::module::read_f32(found, "outputs")?;
-        rows.extend(batch.places.iter().copied().zip(values.chunks(width).map(<[f32]>::to_vec)));
+        for (item, own) in batch.places.iter().zip(values.chunks(n_rows * width)) {
+            rows.extend(own.chunks(width).map(|row| (*item, row.to_vec())));
+        }
         Ok(())
     })?;
-    OutputRows::of(rows, vec![since.elapsed().as_secs_f64() * 1e3], n_skipped, n_items).map(RunOutputs::Rows)
+    OutputRows::of(rows, vec![since.elapsed().as_secs_f64() * 1e3], n_skipped, n_items)
 }
 
 fn likelihood(

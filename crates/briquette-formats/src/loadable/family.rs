@@ -97,7 +97,10 @@ impl LoadableFamily {
             let new = self.renamed.iter().fold(name.clone(), |name, (old, new)| name.replace(old, new));
             (new != *name).then_some(new)
         };
-        names.extend(names.iter().filter_map(renamed).collect::<Vec<_>>());
+        let new: Vec<String> = names.iter().filter_map(renamed).collect();
+        let below = new.iter().filter_map(|name| self.below_base(name).map(str::to_string));
+        let below: Vec<String> = below.filter(|name| !new.contains(name) && !names.contains(name)).collect();
+        names.extend(new.into_iter().chain(below));
         names
     }
 

@@ -3,9 +3,12 @@
 use super::heads::{has, pooled};
 use crate::builder::GraphBuilder;
 use crate::config::Config;
-use crate::graph::{Graph, ValueId};
-use crate::op::ElementFunction;
+use crate::graph::{Graph, InputSource, Node, ValueId};
+use crate::op::{Composite, ElementFunction, Op};
 use briquette_core::{Error, Result};
+
+/// Names of the last layer of a classifier of texts or tokens.
+const CLASS_LAYERS: [&str; 2] = ["classifier", "classifier.out_proj"];
 
 const KINDS: [&str; 3] = ["regression", "single_label_classification", "multi_label_classification"];
 
@@ -51,6 +54,24 @@ pub(super) fn finish_with_classes(mut to: GraphBuilder, config: &Config, x: Valu
         outputs.extend(classes(&mut to, config, path, x, x)?);
     }
     Ok(to.finish(&outputs))
+}
+
+/// Returns the logits of a text network with a layer of two classes or more: of texts, or of their tokens.
+///
+/// `shapes` has the shape of each value. Decoders have none here. A layer with one output, for regression or choices, has no classes.
+pub fn text_classes(graph: &Graph, shapes: &[Vec<usize>]) -> Option<ValueId> {
+    let takes = |source: InputSource| graph.inputs.iter().any(|input| input.source == source);
+    let is_causal =
+        |node: &Node| matches!(&node.op, Op::Composite(Composite::Attention(attention)) if attention.causal);
+    let is_of_text = takes(InputSource::TokenIds) && !takes(InputSource::Images) && !takes(InputSource::TargetIds);
+    if !is_of_text || graph.nodes.iter().any(is_causal) {
+        return None;
+    }
+    let mut makers = graph.nodes.iter().filter(|node| CLASS_LAYERS.contains(&node.name.as_str()));
+    makers.find_map(|node| {
+        let value = *node.outputs.first().filter(|value| graph.outputs.contains(value))?;
+        shapes[value.0].last().is_some_and(|&classes| classes > 1).then_some(value)
+    })
 }
 
 /// Returns whether a decoder predicts tokens: its class says so, or there is none and no layer of classes.

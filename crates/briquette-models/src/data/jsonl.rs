@@ -1,6 +1,6 @@
 //! JSON lines with sentences, or with pairs of sentences and similarity scores.
 
-use super::{Sentences, empty, read_text};
+use super::{Sentences, TextLabel, empty, read_text};
 use briquette_core::{Error, Result};
 use serde_json::{Map, Value};
 use std::path::Path;
@@ -12,11 +12,12 @@ const FIRST: [&str; 3] = ["sentence1", "sentence_1", "text1"];
 const SECOND: [&str; 3] = ["sentence2", "sentence_2", "text2"];
 const SCORE: [&str; 3] = ["score", "label", "similarity_score"];
 const TEXT: [&str; 2] = ["text", "sentence"];
+const LABEL: &str = "label";
 
 /// A parsed line.
 enum JsonlRecord {
     Pair(String, String, Option<f64>),
-    One(String),
+    One(String, Option<TextLabel>),
 }
 
 type Fields = Map<String, Value>;
@@ -27,7 +28,7 @@ impl JsonlRecord {
         let value = serde_json::from_str(line)
             .map_err(|source| format!("found invalid JSON at column {}, {EXPECTED}", source.column()))?;
         let fields: Fields = match value {
-            Value::String(text) => return Ok(Self::One(text)),
+            Value::String(text) => return Ok(Self::One(text, None)),
             Value::Object(fields) => fields,
             other => return Err(format!("found {}, {EXPECTED}", shown(&other))),
         };
@@ -36,7 +37,7 @@ impl JsonlRecord {
             return Ok(Self::Pair(text(first)?, text(second)?, score));
         }
         match one_of(&fields, &TEXT)? {
-            Some(field) => text(field).map(Self::One),
+            Some(field) => Ok(Self::One(text(field)?, fields.get(LABEL).and_then(label))),
             None => {
                 let keys: Vec<&str> = fields.keys().map(String::as_str).collect();
                 Err(format!("found the keys {keys:?}, {EXPECTED}"))
@@ -67,6 +68,12 @@ fn number((name, value): (&str, &Value)) -> Result<Option<f64>, String> {
     }
 }
 
+/// Returns the class of a text. Other values are ignored, since most models have no classes.
+fn label(value: &Value) -> Option<TextLabel> {
+    let class = value.as_u64().and_then(|class| usize::try_from(class).ok()).map(TextLabel::Class);
+    class.or_else(|| value.as_str().map(|name| TextLabel::Name(name.into())))
+}
+
 /// Returns the beginning of a value as JSON.
 fn shown(value: &Value) -> String {
     let text = value.to_string();
@@ -79,6 +86,8 @@ fn shown(value: &Value) -> String {
 impl Sentences {
     /// Reads JSON lines: `{"text": ..}`, `{"sentence1": .., "sentence2": .., "score": ..}`, or plain strings.
     ///
+    /// A text may have a `label`: the number or the name of its class.
+    ///
     /// # Errors
     /// - Input, with line number and value: a line has another form
     /// - Io: the file cannot be read
@@ -89,14 +98,21 @@ impl Sentences {
             let bad = |what: String| Error::input(what).at(format_args!("{}:{}", path.display(), number + 1));
             found.push(JsonlRecord::parse(line).map_err(bad)?);
         }
+        if found.labels.len() < found.texts.len() {
+            found.labels.clear();
+        }
         if found.texts.is_empty() { Err(empty(path, "line")) } else { Ok(found) }
     }
 
     fn push(&mut self, line: JsonlRecord) {
         match line {
-            JsonlRecord::One(text) => self.texts.push(text),
+            JsonlRecord::One(text, label) => {
+                self.texts.push(text);
+                self.labels.extend(label);
+            }
             JsonlRecord::Pair(sentence1, sentence2, score) => {
                 let at = self.texts.len();
+                self.has_pairs = true;
                 self.texts.extend([sentence1, sentence2]);
                 self.pairs.extend(score.map(|score| (at, at + 1, score)));
             }
@@ -118,10 +134,29 @@ mod tests {
         )
         .unwrap();
         let found = Sentences::read_jsonl(&path).unwrap();
-        assert_eq!((found.texts.join(" "), found.pairs), ("a b c d".into(), vec![(2, 3, 3.5)]));
+        assert_eq!((found.texts.join(" "), found.pairs.clone()), ("a b c d".into(), vec![(2, 3, 3.5)]));
+        assert!(found.has_pairs && found.labels.is_empty());
         std::fs::write(&path, "\"a\"\n{\"texts\": 1}\n").unwrap();
         let error = Sentences::read_jsonl(&path).unwrap_err();
         assert!(error.message.contains("pairs.jsonl:2: found the keys [\"texts\"], expected {"), "{error}");
+    }
+
+    #[test]
+    fn labels_are_numbers_or_names_of_classes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("labels.jsonl");
+        let read = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            Sentences::read_jsonl(&path).unwrap()
+        };
+        let names = ["no".to_string(), "yes".to_string()];
+        let found = read("{\"text\": \"a\", \"label\": 1}\n{\"text\": \"b\", \"label\": \"no\"}\n");
+        assert_eq!(found.classes(&names, 2).unwrap(), Some(vec![1, 0]));
+        let error = found.classes(&[], 2).unwrap_err().to_string();
+        assert!(error.contains("label \"no\" is not a class of the model, expected the number of a class"), "{error}");
+        assert!(found.classes(&names, 1).unwrap_err().to_string().contains("label 1 is out of range"));
+        let some = read("{\"text\": \"a\", \"label\": 1}\n{\"text\": \"b\", \"label\": [2]}\n\"c\"\n");
+        assert_eq!((some.classes(&names, 2).unwrap(), some.texts.len()), (None, 3));
     }
 
     #[test]

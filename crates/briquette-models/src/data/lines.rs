@@ -1,14 +1,18 @@
 //! Text files with one sentence per line.
 
-use super::{empty, read_prose};
-use briquette_core::Result;
+use super::{empty, out_of_range, read_prose};
+use briquette_core::{Error, Result};
 use std::path::Path;
 
-/// Sentences, and human similarity scores of some pairs.
+/// Sentences with classes, or with human similarity scores of some pairs.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Sentences {
     /// The sentences.
     pub texts: Vec<String>,
+    /// The class of every sentence; empty if some have none.
+    pub labels: Vec<TextLabel>,
+    /// Whether some sentences are the two of a pair.
+    pub has_pairs: bool,
     /// Indices of two sentences and their similarity score.
     pub pairs: Vec<(usize, usize, f64)>,
 }
@@ -26,8 +30,34 @@ impl Sentences {
         if texts.is_empty() {
             return Err(empty(path, "line of text"));
         }
-        Ok(Self { texts, pairs: Vec::new() })
+        Ok(Self { texts, ..Self::default() })
     }
+
+    /// Returns the index of every sentence's class; `None` without labels. `names` are the names of the model's classes.
+    ///
+    /// # Errors
+    /// Input: a label is not a class of the model.
+    pub fn classes(&self, names: &[String], n_classes: usize) -> Result<Option<Vec<usize>>> {
+        let class = |label: &TextLabel| match label {
+            TextLabel::Class(class) if *class < n_classes => Ok(*class),
+            TextLabel::Class(class) => Err(out_of_range(&format!("label {class}"), n_classes)),
+            TextLabel::Name(name) => names.iter().position(|known| known == name).ok_or_else(|| {
+                let known = if names.is_empty() { "the number of a class".into() } else { names.join(", ") };
+                Error::input(format!("label {name:?} is not a class of the model, expected {known}"))
+            }),
+        };
+        let classes = self.labels.iter().map(class).collect::<Result<Vec<usize>>>()?;
+        Ok((!classes.is_empty()).then_some(classes))
+    }
+}
+
+/// The class of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TextLabel {
+    /// Its index.
+    Class(usize),
+    /// Its name, as in `id2label` of config.json.
+    Name(String),
 }
 
 #[cfg(test)]

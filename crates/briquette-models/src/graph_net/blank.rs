@@ -12,7 +12,7 @@ use crate::low_rank::make_room;
 use briquette_core::{Error, OutputAxis, Result, shown_path};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_graph::op::{Composite, Primitive};
-use briquette_graph::{Config, Family, Graph, Headers, InputSource, Op, Operand, ValueId, family_of};
+use briquette_graph::{Config, Family, Graph, Headers, InputSource, Op, Operand, ValueId, family_of, text_classes};
 use briquette_nn::{NameMap, load_compressed, load_into};
 use burn::tensor::Device;
 use std::path::Path;
@@ -151,18 +151,30 @@ impl GraphNet {
         // The first output of text networks is their hidden state or their logits; others are heads.
         let takes_images = graph.inputs.iter().any(|input| input.source == InputSource::Images);
         let output = if takes_images { graph.outputs.last() } else { graph.outputs.first() };
-        let Some(&output) = output else {
+        let Some(&states) = output else {
             return Err(Error::config("the graph has no output"));
         };
+        let output = text_classes(&graph, &shapes).unwrap_or(states);
         let needed = super::program::needed_nodes(&graph, &[], &[output]);
         let BlankLayers { layers, index, renames } = blank_layers(&graph, None, &needed, initial, device)?;
         let names = names(&graph, &needed, renames)?;
-        let last_state = last_state(&graph, output);
+        let last_state = if output == states { last_state(&graph, output) } else { states };
         let cuts = BlockCuts::of(&graph, if takes_images { output } else { last_state });
         let (dropped, programs) = (dropped_values(&graph), Mutex::default());
         let onnx = None;
-        let outline =
-            GraphOutline { graph, shapes, index, dropped, output, last_state, cuts, max_tokens, onnx, programs };
+        let outline = GraphOutline {
+            graph,
+            shapes,
+            index,
+            dropped,
+            output,
+            states,
+            last_state,
+            cuts,
+            max_tokens,
+            onnx,
+            programs,
+        };
         Ok((Self { layers, dropout: GraphDropout::default(), outline: Arc::new(outline) }, names))
     }
 }

@@ -37,8 +37,39 @@ impl GraphNet {
     pub fn encode(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3> {
         in_parts(&tokens.device(), tokens.dims(), |its| {
             let (tokens, padding) = (tokens.clone().slice_dim(0, its.clone()), padding.clone().slice_dim(0, its));
-            self.forward(&RunInputs::padded(tokens, padding)).three()
+            self.run(&RunInputs::padded(tokens, padding), &[self.outline.states]).remove(0).three()
         })
+    }
+
+    /// Returns whether the network has a layer of classes for texts or their tokens.
+    pub fn classifies_text(&self) -> bool {
+        self.outline.output != self.outline.states
+    }
+
+    /// Returns whether the network has a layer of classes for each token.
+    pub fn classifies_tokens(&self) -> bool {
+        self.classifies_text() && self.outline.shapes[self.outline.output.0].len() > 2
+    }
+
+    /// Maps tokens and padding `[batch, length]` to logits of classes.
+    ///
+    /// Logits of texts are `[batch, 1, classes]`, those of tokens `[batch, length, classes]`.
+    ///
+    /// # Panics
+    /// If the network has no layer of classes.
+    pub fn classify_text(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3> {
+        in_parts(&tokens.device(), tokens.dims(), |its| {
+            let (tokens, padding) = (tokens.clone().slice_dim(0, its.clone()), padding.clone().slice_dim(0, its));
+            by_row(self.forward(&RunInputs::padded(tokens, padding)))
+        })
+    }
+
+    /// Maps the last hidden states of texts without padding to the logits of [`classify_text`](Self::classify_text).
+    ///
+    /// # Panics
+    /// If the network has no layer of classes.
+    pub fn classes_of(&self, states: Tensor<3>) -> Tensor<3> {
+        by_row(self.run_between([self.outline.states, self.outline.output], states.into(), RunTokens::default()))
     }
 
     /// Maps tokens `[batch, length]` to logits of the next tokens `[batch, length, vocabulary]`.
@@ -222,6 +253,14 @@ impl GraphNet {
     pub fn growth(&self, index: usize) -> Option<f64> {
         let [before, computed] = self.outline.cuts.n_elements(self.graph(), &self.outline.shapes, index);
         (before > 0).then(|| computed as f64 / before as f64)
+    }
+}
+
+/// Returns logits `[batch, rows, classes]`: a text has one row, or a row for each token.
+fn by_row(logits: AnyTensor) -> Tensor<3> {
+    match logits {
+        AnyTensor::Two(texts) => texts.unsqueeze_dim(1),
+        tokens => tokens.three(),
     }
 }
 

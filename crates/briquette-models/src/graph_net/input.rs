@@ -63,7 +63,7 @@ impl InputOf<'_> {
             let sound = sound_shape(&graph).map(|[mels, frames]| self.sound_input(mels, frames)).transpose()?;
             return Input::pair(&self.folder, vocabulary, max_positions, USUAL, sound);
         }
-        let input = Input::text(&self.folder, vocabulary, max_positions, USUAL)?;
+        let input = Input::text(&self.folder, vocabulary, max_positions, USUAL, self.config.class_names())?;
         self.check_dense(&graph, &input)?;
         Ok(input)
     }

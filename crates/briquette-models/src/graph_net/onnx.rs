@@ -62,9 +62,21 @@ impl GraphNet {
         let names = others.try_fold(names, |names, name| names.ignore(&as_pattern(name)))?;
         let cuts = BlockCuts::whole(&graph, output);
         let onnx = Some(OnnxPrograms { model, programs: Mutex::default() });
-        let (dropped, programs, max_tokens, last_state) = (BTreeSet::new(), Mutex::default(), None, output);
-        let outline =
-            GraphOutline { graph, shapes, index, dropped, output, last_state, cuts, max_tokens, onnx, programs };
+        let (dropped, programs, max_tokens) = (BTreeSet::new(), Mutex::default(), None);
+        let (states, last_state) = (output, output);
+        let outline = GraphOutline {
+            graph,
+            shapes,
+            index,
+            dropped,
+            output,
+            states,
+            last_state,
+            cuts,
+            max_tokens,
+            onnx,
+            programs,
+        };
         Ok((Self { layers, dropout: GraphDropout::default(), outline: Arc::new(outline) }, names))
     }
 
