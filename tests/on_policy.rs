@@ -1,8 +1,9 @@
-//! On-policy distillation of decoders.
+//! On-policy distillation of decoders, and embedding students with a Dense module.
 #![cfg(feature = "model")]
 
 use crate::decoders::with_text;
 use crate::distill::{of_sentences, sentences, sums};
+use crate::weights::tensors_of;
 use serde_json::Value;
 
 /// Returns a recipe whose student samples a share of its batches.
@@ -60,4 +61,33 @@ fn recipes_that_cannot_sample_are_refused() {
     let encoder = sentences();
     encoder.write("recipe.toml", of_sentences("out", "on_policy = 0.5\nloss = [{ kind = \"embedding\" }]", ""));
     encoder.run("distill recipe.toml --quiet").assert_fails(2, &["on_policy", "samples no text"]);
+}
+
+#[test]
+fn a_narrow_student_gets_a_dense_module_to_the_width_of_its_teacher() {
+    let sandbox = sentences();
+    let student =
+        "student = { hidden_size = 16, num_attention_heads = 2, intermediate_size = 32 }\nteacher = \"bert-tiny\"\n";
+    let keys = format!("{student}loss = [{{ kind = \"embedding\" }}]");
+    sandbox.write("recipe.toml", of_sentences("out", &keys, "").replace("epochs = 2", "epochs = 4"));
+    let report = sandbox.json("distill recipe.toml --threads 1");
+    let epochs = report["trained"][0]["epochs"].as_array().unwrap();
+    let cosine = |epoch: usize| epochs[epoch]["metrics"]["cosine"].as_f64().unwrap();
+    assert!(cosine(3) > cosine(0), "{epochs:?}");
+    let measured = report["evaluation"]["metrics"]["cosine"].as_f64().unwrap();
+    let best = (0..4).map(cosine).fold(f64::MIN, f64::max);
+    assert!((measured - best).abs() < 1e-3, "{measured} {best}");
+    let dense = tensors_of(&sandbox.path("out/2_Dense/model.safetensors"));
+    let width = tensors_of(&sandbox.path("bert-tiny"))["embeddings.word_embeddings.weight"].shape[1];
+    assert_eq!(dense["linear.weight"].shape, [width, 16]);
+    // Later commands keep the module and run it.
+    sandbox.ok("compress out -o int8 --quantize int8 --quiet");
+    let found = sandbox.json("eval int8 --against bert-tiny --data eval.txt --threads 1");
+    let found = found["metrics"]["cosine"].as_f64().unwrap();
+    assert!((found - measured).abs() < 0.02, "{found} {measured}");
+    sandbox.write(
+        "int8/2_Dense/config.json",
+        "{\"in_features\": 8, \"out_features\": 4, \"bias\": false, \"activation_function\": \"x\"}",
+    );
+    sandbox.run("eval int8 --data eval.txt --quiet").assert_fails(4, &["2_Dense/config.json"]);
 }

@@ -9,7 +9,7 @@ use crate::config::Folder;
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::ModelDir;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
-pub use dense::DenseModule;
+pub use dense::{DENSE_CLASS, DenseModule};
 use guarded::GuardedTokenizer;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -324,6 +324,19 @@ impl Pooling {
 
     /// Maps hidden states `[batch, length, width]` to embeddings `[batch, width]`.
     pub fn apply(&self, states: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<2> {
+        self.apply_with(states, padding, |pooled| match &self.dense {
+            Some(dense) => dense.apply(pooled),
+            None => pooled,
+        })
+    }
+
+    /// Maps hidden states to embeddings, with `dense` instead of the Dense module.
+    pub fn apply_with(
+        &self,
+        states: Tensor<3>,
+        padding: Tensor<2, Bool>,
+        dense: impl FnOnce(Tensor<2>) -> Tensor<2>,
+    ) -> Tensor<2> {
         let pooled = match self.by {
             PoolBy::Cls => states.narrow(1, 0, 1).squeeze_dim(1),
             PoolBy::Mean => {
@@ -333,10 +346,7 @@ impl Pooling {
                 sum / n_tokens.clamp_min(1e-9)
             }
         };
-        let mapped = match &self.dense {
-            Some(dense) => dense.apply(pooled),
-            None => pooled,
-        };
+        let mapped = dense(pooled);
         if !self.normalize {
             return mapped;
         }

@@ -115,7 +115,7 @@ impl Export {
         for (place, (name, _)) in self.files.iter().enumerate() {
             check_name(name)?;
             let is_ours = [manifest::FILE_NAME, sums::FILE_NAME].iter().any(|ours| name == Path::new(ours))
-                || name.to_string_lossy().contains(".safetensors");
+                || is_at_top(name) && name.to_string_lossy().contains(".safetensors");
             if is_ours || self.files[..place].iter().any(|(other, _)| other == name) {
                 let message = "the output already has a file of this name; give another name to Export::file";
                 return Err(Error::config(message).at(name.display()));
@@ -128,6 +128,11 @@ impl Export {
         original.map_or(Ok(()), |original| copy_companions(draft, original))?;
         self.files.iter().try_for_each(|(name, bytes)| draft.write_file(name, bytes))
     }
+}
+
+/// Returns whether a file lies in the output directory itself, where the weight files are.
+fn is_at_top(name: &Path) -> bool {
+    name.parent().is_none_or(|parent| parent.as_os_str().is_empty())
 }
 
 /// Copies the small files of the original model and removes outdated quantization entries of config.json.

@@ -4,6 +4,7 @@
 //!
 //! Non-goals: losses and the training loop (`briquette-distill`), and the steps before and after a training.
 
+mod dense_module;
 mod devices;
 mod examples;
 mod held;

@@ -30,6 +30,11 @@ impl GraphNet {
         self.outline.shapes[self.outline.output.0].last().copied().unwrap_or_default()
     }
 
+    /// Returns the width of the hidden states of a text network.
+    pub fn state_width(&self) -> usize {
+        self.outline.shapes[self.outline.states.0].last().copied().unwrap_or_default()
+    }
+
     /// Maps tokens and padding `[batch, length]` to hidden states `[batch, length, width]`.
     ///
     /// # Panics

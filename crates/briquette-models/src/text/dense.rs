@@ -4,12 +4,15 @@ use crate::config::Folder;
 use briquette_core::{Error, Result};
 use briquette_formats::Checkpoint;
 use briquette_nn::layers::{Linear, LinearConfig};
-use briquette_nn::{NameMap, load_into};
+use briquette_nn::safetensors::tensor::{Dtype, TensorView};
+use briquette_nn::{NameMap, load_into, safetensors};
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
+/// The class of the module in `modules.json`.
+pub const DENSE_CLASS: &str = "sentence_transformers.models.Dense";
 /// Largest width of an embedding.
 const MAX_WIDTH: usize = 1 << 16;
 
@@ -24,7 +27,7 @@ pub struct DenseModule {
 }
 
 /// The module's config.json.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct DenseSettings {
     in_features: usize,
     out_features: usize,
@@ -43,6 +46,13 @@ const IDENTITY: &str = "torch.nn.modules.linear.Identity";
 const TANH: &str = "torch.nn.modules.activation.Tanh";
 
 impl DenseModule {
+    /// Creates a module without bias and activation from weights `[in, out]`.
+    pub fn new(weight: Vec<f32>, [in_features, out_features]: [usize; 2]) -> Self {
+        let settings =
+            DenseSettings { in_features, out_features, bias: false, activation_function: IDENTITY.to_string() };
+        Self { weight: weight.into(), bias: None, settings }
+    }
+
     /// Reads the module from its directory `path` inside a model's directory.
     pub(crate) fn read(folder: &Folder, path: &str) -> Result<Self> {
         let config = format!("{path}/config.json");
@@ -73,6 +83,27 @@ impl DenseModule {
     /// Returns the widths of inputs and outputs.
     pub fn widths(&self) -> [usize; 2] {
         [self.settings.in_features, self.settings.out_features]
+    }
+
+    /// Returns the module's files, `config.json` and `model.safetensors`, by name.
+    ///
+    /// # Errors
+    /// Bug: a file cannot be serialized.
+    pub fn files(&self) -> Result<[(&'static str, Vec<u8>); 2]> {
+        let [n_in, n_out] = self.widths();
+        let by_output = (0..n_out).flat_map(|row| (0..n_in).map(move |column| self.weight[column * n_out + row]));
+        let weight: Vec<u8> = by_output.flat_map(f32::to_le_bytes).collect();
+        let bias: Option<Vec<u8>> =
+            self.bias.as_ref().map(|bias| bias.iter().flat_map(|value| value.to_le_bytes()).collect());
+        let view = |shape: Vec<usize>, bytes| TensorView::new(Dtype::F32, shape, bytes);
+        let weight = Some(("linear.weight", view(vec![n_out, n_in], &weight)));
+        let bias = bias.as_ref().map(|bias| ("linear.bias", view(vec![n_out], bias)));
+        let tensors = weight.into_iter().chain(bias).map(|(name, view)| view.map(|view| (name, view)));
+        let failed = |error: &dyn std::fmt::Display| Error::bug(format!("the Dense module: {error}"));
+        let tensors: Vec<_> = tensors.collect::<Result<_, _>>().map_err(|error| failed(&error))?;
+        let file = safetensors::serialize(tensors, None).map_err(|error| failed(&error))?;
+        let config = serde_json::to_vec_pretty(&self.settings).map_err(|error| failed(&error))?;
+        Ok([("config.json", config), ("model.safetensors", file)])
     }
 
     /// Applies the layer to pooled states `[batch, in]`.

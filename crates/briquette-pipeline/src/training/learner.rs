@@ -9,6 +9,7 @@ use briquette_models::graph_net::RunInputs;
 use briquette_models::text::Pooling;
 use briquette_models::{GraphNet, Input, LoadedModel};
 use briquette_nn::ToDType;
+use briquette_nn::layers::Linear;
 use burn::module::Module;
 use burn::tensor::{Bool, FloatDType, Int, Tensor};
 
@@ -16,6 +17,8 @@ use burn::tensor::{Bool, FloatDType, Int, Tensor};
 #[derive(Module, Debug)]
 pub(crate) struct Learner {
     pub(crate) network: GraphNet,
+    /// A layer from pooled states to the teacher's embedding width.
+    pub(crate) dense: Option<Linear>,
     #[module(skip)]
     pooling: Option<Pooling>,
     #[module(skip)]
@@ -50,12 +53,17 @@ impl Learner {
             Input::Images(_) | Input::Pair { .. } => None,
         };
         let network = model.network.clone();
-        Self { network, pooling, compute, pixels: None, max_new_tokens: None }
+        Self { network, dense: None, pooling, compute, pixels: None, max_new_tokens: None }
     }
 
     /// Sets the number of tokens of an on-policy sample.
     pub(crate) fn sampling(self, max_new_tokens: Option<usize>) -> Self {
         Self { max_new_tokens, ..self }
+    }
+
+    /// Adds a layer after pooling.
+    pub(crate) fn mapped(self, dense: Option<Linear>) -> Self {
+        Self { dense, ..self }
     }
 
     /// Sets the map from the images of batches to those of this network.
@@ -78,7 +86,13 @@ impl Learner {
     /// Returns the outputs of an encoder from its hidden states. At least the last one must be present.
     fn embedded(&self, hidden: Vec<Tensor<3>>, padding: Tensor<2, Bool>, wanted: Wanted) -> Outputs {
         let last = hidden.last().cloned();
-        let embed = |pooling: &Pooling| Some(pooling.apply(last?.cast(FloatDType::F32), padding.clone()));
+        let embed = |pooling: &Pooling| {
+            let states = last?.cast(FloatDType::F32);
+            Some(match &self.dense {
+                Some(dense) => pooling.apply_with(states, padding.clone(), |pooled| dense.forward(pooled)),
+                None => pooling.apply(states, padding.clone()),
+            })
+        };
         Outputs {
             embedding: self.pooling.as_ref().and_then(embed),
             hidden: if wanted.hidden { hidden } else { Vec::new() },

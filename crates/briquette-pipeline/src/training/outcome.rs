@@ -1,5 +1,6 @@
 //! The outcome of a training: its report, and the student on disk.
 
+use super::dense_module;
 use crate::training::learner::Learner;
 use crate::training::setup::TrainingSetup;
 use crate::training::watch::data_to_choose_by;
@@ -105,12 +106,19 @@ pub(crate) fn write(
     let names = training.student.names.clone();
     let names = job.stage.choice.layout.into_iter().fold(names, NameMap::with_weights_in);
     let mut export = Export::to(job.output).names(names);
+    let is_written = |name: &Path| {
+        let is_config = name == Path::new(model_config::FILE_NAME) && training.config.is_some();
+        is_config || name == Path::new(dense_module::MODULES) && student.dense.is_some()
+    };
     for name in training.start.companions() {
-        let is_config = name.as_path() == Path::new(model_config::FILE_NAME);
-        if !(is_config && training.config.is_some()) {
+        if !is_written(name) {
             let found = training.start.model_dir().read(name, limits::MAX_COMPANION_BYTES)?;
             export = found.into_iter().fold(export, |export, bytes| export.file(name, bytes));
         }
+    }
+    if let Some(dense) = &student.dense {
+        let files = dense_module::files(dense, training.start.model_dir())?;
+        export = files.into_iter().fold(export, |export, (name, bytes)| export.file(name, bytes));
     }
     if let Some(config) = &training.config {
         export = export.file(model_config::FILE_NAME, config.clone());

@@ -4,13 +4,14 @@ use crate::training::examples::Examples;
 use crate::training::learner::{Inputs, Learner};
 use crate::training::pixel_map::PixelMap;
 use crate::training::translate::{spec_of, teacher_of};
-use crate::training::{held, settings, student};
+use crate::training::{dense_module, held, settings, student};
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, Result, shown_path};
 use briquette_distill::{Settings, Term, Traced, TrainingData, Wanted, n_steps, steps_of_epoch};
 use briquette_formats::Checkpoint;
 use briquette_models::{Arch, Input, LoadedModel, ModelTask, smaller, without_dropout};
 use briquette_nn::Compression;
+use briquette_nn::layers::Linear;
 use briquette_recipe::plan::heads;
 use briquette_recipe::{DistillStage, QuantizeStage, TrainingJob};
 use burn::module::Module;
@@ -31,6 +32,8 @@ pub(crate) struct TrainingSetup {
     /// The number of layers of `start`, if known.
     pub(crate) n_layers_before: Option<usize>,
     pub(crate) teacher: Option<LoadedModel>,
+    /// The student's layer after pooling, if its embeddings are narrower or wider than the teacher's.
+    dense: Option<Linear>,
     /// The map from the student's images to the teacher's.
     pixels: Option<PixelMap>,
     pub(crate) examples: Arc<Examples>,
@@ -77,6 +80,8 @@ impl TrainingSetup {
             return Err(Error::config(message).at("on_policy"));
         }
         let pixels = teacher.as_ref().map(|teacher| pixels_between(stage, &student, teacher)).transpose()?.flatten();
+        let dense =
+            teacher.as_ref().and_then(|teacher| dense_module::layer(&settings.blend, &student, teacher, &device));
         let learner = Learner::of(&student, None);
         let n_classes = n_classes(&learner, &student);
         meter.begin_phase("read data");
@@ -93,12 +98,12 @@ impl TrainingSetup {
         }
         settings.settled_at = stage.gradual.as_ref().map_or(0, |gradual| gradual.steps(n_steps).end);
         let examples = Arc::new(examples);
-        Ok(Self { start, student, config, n_layers_before, teacher, pixels, examples, settings, rules, n_steps })
+        Ok(Self { start, student, config, n_layers_before, teacher, dense, pixels, examples, settings, rules, n_steps })
     }
 
     /// Returns the student before training. `compute` is the type in which its parameters are used.
     pub(crate) fn student_network(&self, compute: Option<FloatDType>, max_new_tokens: Option<usize>) -> Learner {
-        Learner::of(&self.student, compute).sampling(max_new_tokens)
+        Learner::of(&self.student, compute).mapped(self.dense.clone()).sampling(max_new_tokens)
     }
 
     /// Returns the teacher's network, which reads the student's batches.

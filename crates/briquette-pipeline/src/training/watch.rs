@@ -1,14 +1,15 @@
 //! Watches a training: evaluates the student after each epoch, and shows steps and epochs.
 
+use crate::training::dense_module;
 use crate::training::learner::Learner;
 use crate::training::shown::TrainingDisplay;
 use briquette_core::Result;
 use briquette_distill::Watch;
 use briquette_distill::history::{EpochRecord, StepRecord};
 use briquette_eval::evaluate::{RunOutputs, compare, run};
-use briquette_models::LoadedModel;
 use briquette_models::batches::Batching;
 use briquette_models::data::{Data, DataSpec};
+use briquette_models::{Input, LoadedModel};
 use briquette_nn::ToDType;
 use briquette_recipe::DistillStage;
 use briquette_recipe::raw::RawData;
@@ -71,7 +72,10 @@ impl Watch<Learner> for Watcher {
         let Some(exam) = &self.exam else { return Ok(BTreeMap::new()) };
         // As the output will run: masks and grids applied, in f32.
         let network = student.network.valid().materialize().single();
-        let model = LoadedModel { network, ..self.model.clone() };
+        let mut model = LoadedModel { network, ..self.model.clone() };
+        if let (Some(dense), Input::Text { pooling, .. }) = (&student.dense, &mut model.input) {
+            pooling.dense = Some(dense_module::trained(dense)?);
+        }
         let found = self.sit(exam, &model)?;
         let compared = compare(model.arch, &exam.data, &found, exam.reference.as_ref())?;
         Ok(compared.metrics)
