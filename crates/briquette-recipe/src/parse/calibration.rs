@@ -67,7 +67,7 @@ impl CalibrationRun {
             seed: keys.seed.unwrap_or(0),
             has_gram: keys.gram,
             is_sequential,
-            is_corrected: keys.correct == Some(true),
+            is_corrected: moves && is_sequential && keys.correct != Some(false),
             limit: memory.limit_bytes()?,
             is_offloaded: memory.offload,
         }))
@@ -130,8 +130,9 @@ mod tests {
         assert_eq!((found.data.max_length, found.data.eval.as_deref()), (Some(512), Some("d/t".as_ref())));
         assert!(!asked(WANDA, "").is_sequential && asked(WANDA, "sequential = true\n").is_sequential);
         let apart = asked(GPTQ, "sequential = false\n");
-        assert!(!apart.is_sequential && !found.is_corrected);
-        assert!(asked(GPTQ, "correct = true\n").is_corrected && !asked(WANDA, "correct = false\n").is_corrected);
+        assert!(!apart.is_sequential && !apart.is_corrected && found.is_corrected);
+        assert!(asked(GPTQ, "correct = true\n").is_corrected && !asked(GPTQ, "correct = false\n").is_corrected);
+        assert!(!asked(WANDA, "").is_corrected && !asked(WANDA, "sequential = true\n").is_corrected);
     }
 
     #[test]

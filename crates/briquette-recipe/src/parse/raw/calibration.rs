@@ -30,8 +30,8 @@ pub struct RawCalibration {
     /// weights).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequential: Option<bool>,
-    /// Correct the weights of each layer for the errors of all layers before it (false). Needs `sequential` and a
-    /// method that updates weights.
+    /// Correct the weights of each layer for the errors of all layers before it (true if a method updates weights
+    /// and `sequential` is true). Takes about twice the time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub correct: Option<bool>,
 }
