@@ -188,6 +188,8 @@ fn binary(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
         let op = match name {
             "Mul" => Primitive::Scale(number),
             "Div" if to.is_integer(a) && to.is_integer(b) => with(NumberFunction::Quotient, number),
+            // The reciprocal of another number is rounded, so that truncated quotients would differ.
+            "Div" if to.runs && (number as f32).abs().log2().fract() != 0.0 => with(NumberFunction::DivideBy, number),
             "Div" => Primitive::Scale(1.0 / number),
             "Pow" if number == 2.0 => Primitive::Elementwise(ElementFunction::Square),
             "Pow" if number == 0.5 => Primitive::Elementwise(ElementFunction::Foreign("Sqrt")),
@@ -239,6 +241,18 @@ fn several(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     }
     let value = to.emit(Primitive::Elementwise(ElementFunction::Foreign(name)), &operands)?;
     Some(vec![Item::Value(value)])
+}
+
+/// Adds a choice between two items of one shape by a condition.
+pub(super) fn chosen(to: &mut Importer, condition: &Item, a: &Item, b: &Item) -> Option<Item> {
+    (to.shape(a)? == to.shape(b)?).then_some(())?;
+    let is_integer = to.is_integer(a) && to.is_integer(b);
+    let operands = [to.operand(condition)?, to.operand(a)?, to.operand(b)?];
+    let found = Item::Value(to.emit(Primitive::Elementwise(ElementFunction::Foreign("Where")), &operands)?);
+    if is_integer {
+        to.mark_integer(&found);
+    }
+    Some(found)
 }
 
 /// Imports onnxruntime's GELU of a sum with a bias.
