@@ -135,7 +135,8 @@ fn a_graph_may_be_built_for_given_shapes() {
     let net = GraphNet::from_onnx(&path, &dims(7), &Device::flex()).unwrap();
     let found = net.run_named(&reference("branches", "in")).unwrap().remove(0).1;
     assert_eq!(found.dims(), [2, 4]);
-    let text = GraphNet::from_onnx(&fixture("external/weights.bin"), &dims(7), &Device::flex()).unwrap_err().to_string();
+    let text =
+        GraphNet::from_onnx(&fixture("external/weights.bin"), &dims(7), &Device::flex()).unwrap_err().to_string();
     assert_eq!(text.lines().count(), 1, "{text}");
 }
 

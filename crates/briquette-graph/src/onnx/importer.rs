@@ -123,11 +123,13 @@ impl<'a> Importer<'a> {
             self.integers.insert(value);
         }
         let number = dims.numbers.get(&input.name).filter(|_| shape.iter().product::<usize>() == 1);
-        let item = number.map(|&number| item::known(Constant {
-            shape: shape.clone(),
-            is_integer: is_integer_type(input.data_type),
-            values: vec![number],
-        }));
+        let item = number.map(|&number| {
+            item::known(Constant {
+                shape: shape.clone(),
+                is_integer: is_integer_type(input.data_type),
+                values: vec![number],
+            })
+        });
         self.graph.inputs.push(GraphInput { value, shape, source: InputSource::Caller });
         if self.names.insert(&input.name, item.unwrap_or(Item::Value(value))).is_some() {
             return Err(

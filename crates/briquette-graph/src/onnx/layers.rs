@@ -6,7 +6,7 @@ use super::inputs::NodeInputs;
 use super::item::Item;
 use super::layout::reshaped;
 use crate::graph::{Operand, ValueId};
-use crate::op::{Composite, ConvSettings, ElementFunction, NumberFunction, Primitive, Reduction};
+use crate::op::{Composite, ConvSettings, ElementFunction, NumberFunction, Primitive, Reduction, same_zeros};
 use briquette_core::OutputAxis;
 
 fn one(value: ValueId) -> Option<Vec<Item>> {
@@ -52,6 +52,17 @@ pub(super) fn conv(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
         "VALID" => vec![0; n_space],
         "SAME_UPPER" => {
             input = to.emit(Primitive::PadSame { size: reach?, stride: stride.clone() }, &[input])?.into();
+            vec![0; n_space]
+        }
+        "SAME_LOWER" => {
+            let (mut before, mut after) = (vec![0; rank - n_space], vec![0; rank - n_space]);
+            let shape = to.shape(given.get(x)?)?;
+            for (at, reach) in reach?.into_iter().enumerate() {
+                let [less, more] = same_zeros(shape[at + 2], reach, stride[at])?;
+                before.push(more);
+                after.push(less);
+            }
+            input = to.emit(Primitive::Pad { before, after }, &[input])?.into();
             vec![0; n_space]
         }
         _ => return None,
@@ -129,8 +140,21 @@ pub(super) fn matmul(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>>
     {
         return one(to.emit(Composite::Linear, &[x, weight])?);
     }
-    let b = to.operand(b)?;
-    one(to.emit(Primitive::MatMul { transpose_b: false }, &[x, b])?)
+    let (of_a, of_b) = (to.shape(a)?, to.shape(b)?);
+    // A vector is a matrix with one row or column, which the product has not.
+    let is_vector = [of_a.len() == 1, of_b.len() == 1];
+    let a = if is_vector[0] { reshaped(to, a, vec![1, of_a[0]])? } else { a.clone() };
+    let b = if is_vector[1] { reshaped(to, b, vec![of_b[0], 1])? } else { b.clone() };
+    let operands = [to.operand(&a)?, to.operand(&b)?];
+    let found = Item::Value(to.emit(Primitive::MatMul { transpose_b: false }, &operands)?);
+    let mut shape = to.shape(&found)?;
+    if is_vector[1] {
+        shape.pop();
+    }
+    if is_vector[0] {
+        shape.remove(shape.len() + usize::from(is_vector[1]) - 2);
+    }
+    Some(vec![reshaped(to, &found, shape)?])
 }
 
 /// Imports `alpha · A · B + beta · C`, where A and B may be transposed.
@@ -188,8 +212,10 @@ pub(super) fn batch_norm(to: &mut Importer, given: &NodeInputs) -> Option<Vec<It
 fn own_batch_norm(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let shape = to.shape(given.get(0)?)?;
     let over: Vec<usize> = (0..shape.len()).filter(|axis| *axis != 1).collect();
-    let mean = |to: &mut Importer, x: Operand| to.emit(Primitive::Reduce { axes: over.clone(), kind: Reduction::Mean }, &[x]);
-    let combined = |to: &mut Importer, function, a: Operand, b: Operand| to.emit(Primitive::Elementwise(function), &[a, b]);
+    let mean =
+        |to: &mut Importer, x: Operand| to.emit(Primitive::Reduce { axes: over.clone(), kind: Reduction::Mean }, &[x]);
+    let combined =
+        |to: &mut Importer, function, a: Operand, b: Operand| to.emit(Primitive::Elementwise(function), &[a, b]);
     let x = to.operand(given.get(0)?)?;
     let centre = mean(to, x)?;
     let centred = combined(to, ElementFunction::Sub, x, centre.into())?;

@@ -144,8 +144,7 @@ pub(super) fn expand(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>>
 
 /// Imports a constant that is too large to be computed here: an expansion of one number.
 pub(super) fn constant_of_shape(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
-    let shape: Option<Vec<usize>> =
-        given.integers(to, 0)?.iter().map(|&extent| usize::try_from(extent).ok()).collect();
+    let shape: Option<Vec<usize>> = given.integers(to, 0)?.iter().map(|&extent| usize::try_from(extent).ok()).collect();
     let fill = match given.node.attribute("value") {
         Some(AttributeValue::Tensor(tensor)) => to.values_of(tensor)?,
         _ => Constant { shape: Vec::new(), is_integer: false, values: vec![0.0] },

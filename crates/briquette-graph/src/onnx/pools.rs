@@ -167,14 +167,19 @@ pub(super) fn global_pool(to: &mut Importer, given: &NodeInputs) -> Option<Vec<I
 pub(super) fn softmax(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let is_old = to.opset < 13;
     let axis = given.axis(to, if is_old { 1 } else { -1 })?;
-    let rank = to.shape(given.get(0)?)?.len();
-    (!is_old || axis + 1 == rank).then_some(())?;
-    let x = to.operand(given.get(0)?)?;
-    let mut found = to.emit(Primitive::Softmax { axis }, &[x])?;
+    let shape = to.shape(given.get(0)?)?;
+    let (mut item, mut over) = (given.get(0)?.clone(), axis);
+    if is_old && axis + 1 < shape.len() {
+        let (outer, inner) = shape.split_at(axis);
+        item = reshaped(to, &item, vec![outer.iter().product(), inner.iter().product()])?;
+        over = 1;
+    }
+    let x = to.operand(&item)?;
+    let mut found = to.emit(Primitive::Softmax { axis: over }, &[x])?;
     if given.node.op_type == "LogSoftmax" {
         found = to.emit(Primitive::Elementwise(ElementFunction::Foreign("Log")), &[found.into()])?;
     }
-    Some(vec![Item::Value(found)])
+    Some(vec![reshaped(to, &Item::Value(found), shape)?])
 }
 
 /// Imports a reduction. Kinds that ours lack are reductions between functions of elements.

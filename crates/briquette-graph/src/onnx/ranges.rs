@@ -240,7 +240,13 @@ fn filled(to: &mut Importer, mut item: Item, number: Constant, before: &[usize],
 }
 
 /// Pads with the elements of each axis: mirrored at its ends, or repeated.
-pub(super) fn mirrored(to: &mut Importer, mut item: Item, mode: &str, before: &[usize], after: &[usize]) -> Option<Item> {
+pub(super) fn mirrored(
+    to: &mut Importer,
+    mut item: Item,
+    mode: &str,
+    before: &[usize],
+    after: &[usize],
+) -> Option<Item> {
     let shape = to.shape(&item)?;
     for (axis, (&before, &after)) in before.iter().zip(after).enumerate() {
         if before + after == 0 {
@@ -249,7 +255,13 @@ pub(super) fn mirrored(to: &mut Importer, mut item: Item, mode: &str, before: &[
         let (extent, before) = (i64::try_from(shape[axis]).ok()?, i64::try_from(before).ok()?);
         let last = extent - 1;
         let place = |at: i64| match mode {
-            "reflect" => Some(if at < 0 { -at } else if at > last { 2 * last - at } else { at }),
+            "reflect" => Some(if at < 0 {
+                -at
+            } else if at > last {
+                2 * last - at
+            } else {
+                at
+            }),
             "edge" => Some(at.clamp(0, last)),
             "wrap" => Some(at.rem_euclid(extent)),
             _ => None,

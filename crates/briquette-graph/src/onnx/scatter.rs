@@ -103,9 +103,8 @@ pub(super) fn gather_nd(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Ite
 
 /// The row of each index vector, as a list that is computed.
 fn flat_places(to: &mut Importer, indices: &Item, rows: &Rows) -> Option<Operand> {
-    let vector = |values: &[usize]| {
-        known(Constant { shape: vec![values.len()], is_integer: true, values: numbers(values) })
-    };
+    let vector =
+        |values: &[usize]| known(Constant { shape: vec![values.len()], is_integer: true, values: numbers(values) });
     let (extents, strides) = (to.operand(&vector(&rows.indexed))?, to.operand(&vector(&rows.strides()))?);
     let x = to.operand(indices)?;
     let last = to.shape(indices)?.len() - 1;

@@ -44,19 +44,20 @@ fn nodes<'a>(to: &mut Importer<'a>, graph: &'a onnx::OnnxGraph, depth: usize) ->
         to.begin(if node.name.is_empty() { first.cloned().unwrap_or_default() } else { node.name.clone() });
         let at = || format!("node {:?} ({})", node.name, node.op_type);
         let inputs = inputs(to, node).map_err(|error| error.at(at()))?;
-        let found: Vec<Item> = if let Some(found) = branches(to, node, &inputs, depth).map_err(|error| error.at(at()))? {
-            found
-        } else if let Some((name, tensor)) = constant_tensor(node) {
-            to.add_tensor(name, tensor, tensor.shape.len() > 1 && tensor.dtype().is_some_and(DType::is_weight));
-            continue;
-        } else {
-            let found = fold::folded(to, node, &inputs).or_else(|| operators::import(to, node, &inputs));
-            let found = found.unwrap_or_else(|| unknown::import(to, node, &inputs));
-            if types::gives_integers(to, node, &inputs) {
-                found.iter().for_each(|item| to.mark_integer(item));
-            }
-            found
-        };
+        let found: Vec<Item> =
+            if let Some(found) = branches(to, node, &inputs, depth).map_err(|error| error.at(at()))? {
+                found
+            } else if let Some((name, tensor)) = constant_tensor(node) {
+                to.add_tensor(name, tensor, tensor.shape.len() > 1 && tensor.dtype().is_some_and(DType::is_weight));
+                continue;
+            } else {
+                let found = fold::folded(to, node, &inputs).or_else(|| operators::import(to, node, &inputs));
+                let found = found.unwrap_or_else(|| unknown::import(to, node, &inputs));
+                if types::gives_integers(to, node, &inputs) {
+                    found.iter().for_each(|item| to.mark_integer(item));
+                }
+                found
+            };
         for (name, item) in node.outputs.iter().zip(found).filter(|(name, _)| !name.is_empty()) {
             to.bind(name, item).map_err(|error| error.at(at()))?;
         }
@@ -93,8 +94,7 @@ fn branches<'a>(
         Some(false) => branch(to, node, "else_branch", depth),
         None if !to.runs => Ok(None),
         None => {
-            let (then, other) =
-                (branch(to, node, "then_branch", depth)?, branch(to, node, "else_branch", depth)?);
+            let (then, other) = (branch(to, node, "then_branch", depth)?, branch(to, node, "else_branch", depth)?);
             let (Some(then), Some(other)) = (then, other) else { return Ok(None) };
             Ok(then.iter().zip(&other).map(|(a, b)| element_wise::chosen(to, condition, a, b)).collect())
         }

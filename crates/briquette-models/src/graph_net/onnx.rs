@@ -2,7 +2,7 @@
 
 use super::blank::{as_pattern, names, shrink_to_fit};
 use super::dropout::GraphDropout;
-use super::exact::ExactNodes;
+use super::exact::{ExactNodes, check_nodes};
 use super::example::EXAMPLE;
 use super::onnx_programs::{OnnxProgram, OnnxPrograms, ProgramKey};
 use super::parts::BlockCuts;
@@ -49,6 +49,7 @@ impl GraphNet {
         let exact = ExactNodes::of(&graph, &shapes);
         let layers_of = |wanted: &[ValueId]| {
             let needed = needed_nodes(&graph, &[], wanted);
+            check_nodes(&graph, &shapes, &needed)?;
             let found = blank_layers(&graph, Some(exact.clone()), &needed, Initial::default(), device)?;
             Ok::<_, Error>((needed, found))
         };
@@ -169,6 +170,7 @@ impl GraphOutline {
         let index = self.index.of_same_layers(&self.graph, &graph, &shapes)?;
         let wanted = key.wanted.iter().map(|value| self.same_value(*value, &graph)).collect::<Result<Vec<_>>>()?;
         let inputs: Vec<ValueId> = graph.inputs.iter().map(|input| input.value).collect();
+        check_nodes(&graph, &shapes, &needed_nodes(&graph, &inputs, &wanted))?;
         let program = GraphProgram::new(&graph, &shapes, &index, &self.dropped, [&inputs, &wanted]);
         Ok(OnnxProgram { program, inputs })
     }
