@@ -5,39 +5,56 @@ usage: onnx_files.py export DIR [NAME ...]
        onnx_files.py check BRIQUETTE DIR [NAME ...]
 
 `export` writes DIR/NAME.EXPORTER.onnx. It needs bench/peers/requirements.txt, torchvision and onnxscript.
+`-dynamic` in the name of an exporter means that the batch size, and the length of texts, are free. If models/minilm
+exists, MiniLM has its weights.
 `check` needs onnx and onnxruntime. It prunes each file, runs the original and the output, and prints for each file:
 whether unchanged files are byte-identical, the share of zeros, the largest difference to onnxruntime of a model whose initializers
 were pruned by hand, and the parameters left after removing half of each coupling group. Exit code 1 if a file fails.
 """
 
 import argparse
+import contextlib
+import io
 import json
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 
-IMAGE = (1, 3, 224, 224)
+IMAGE = (2, 3, 224, 224)
+EXPORTERS = ("legacy", "dynamo", "legacy-dynamic", "dynamo-dynamic")
+MINILM = pathlib.Path("models/minilm")
+
+
+def with_statistics(model):
+    """Gives batch norms random statistics, and weights that begin at about zero random values, so that outputs depend on them."""
+    import torch
+
+    for norm in model.modules():
+        if isinstance(norm, torch.nn.BatchNorm2d):
+            norm.running_mean.normal_(0, 0.1)
+            norm.running_var.uniform_(0.5, 2)
+    for weight in model.parameters():
+        if weight.abs().max() < 1e-4:
+            weight.data.normal_(0, 0.1)
+    return model.eval()
 
 
 def vision(name):
-    """Returns a network of torchvision and its input."""
+    """Returns a network of torchvision, its input, and the names of free extents."""
     import torch
     import torchvision
 
     torch.manual_seed(0)
-    return getattr(torchvision.models, name)(weights=None).eval(), (torch.randn(IMAGE),), ["image"]
+    model = with_statistics(getattr(torchvision.models, name)(weights=None))
+    return model, {"image": torch.randn(IMAGE)}, {0: "batch"}
 
 
-def text(model_class, config_class, **sizes):
-    """Returns a network of transformers with random weights and its input."""
+def tokens_of(model, names=("input_ids",)):
+    """Returns a network of transformers, its inputs, and the names of free extents."""
     import torch
-    import transformers
-
-    torch.manual_seed(0)
-    config = getattr(transformers, config_class)(**sizes)
-    model = getattr(transformers, model_class)._from_config(config, attn_implementation="eager").eval()
 
     class Run(torch.nn.Module):
         """Takes token ids, returns one tensor."""
@@ -46,18 +63,36 @@ def text(model_class, config_class, **sizes):
             super().__init__()
             self.model = model
 
-        def forward(self, input_ids):
-            found = self.model(input_ids=input_ids, return_dict=False)
-            return found[0]
+        def forward(self, input_ids, attention_mask=None, token_type_ids=None):
+            more = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+            return self.model(input_ids=input_ids, attention_mask=attention_mask, return_dict=False, **more)[0]
 
-    ids = torch.randint(5, 100, (1, 128))
-    return Run().eval(), (ids,), ["input_ids"]
+    ids, mask = torch.randint(5, 100, (2, 128)), torch.ones(2, 128, dtype=torch.int64)
+    mask[1, 100:] = 0
+    given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+    return Run().eval(), {name: given[name] for name in names}, {0: "batch", 1: "length"}
+
+
+def text(model_class, config_class, names=("input_ids",), **sizes):
+    """Returns a network of transformers with random weights."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    config = getattr(transformers, config_class)(**sizes)
+    model = getattr(transformers, model_class)._from_config(config, attn_implementation="eager")
+    return tokens_of(model.eval(), names)
 
 
 def minilm():
-    """BERT in the sizes of all-MiniLM-L6-v2."""
+    """all-MiniLM-L6-v2, or BERT in its sizes."""
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    if MINILM.exists():
+        import transformers
+
+        return tokens_of(transformers.BertModel.from_pretrained(MINILM, attn_implementation="eager").eval(), names)
     sizes = dict(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536, vocab_size=30522)
-    return text("BertModel", "BertConfig", **sizes)
+    return text("BertModel", "BertConfig", names, **sizes)
 
 
 def llama():
@@ -99,14 +134,22 @@ def export(directory, names):
 
     directory.mkdir(parents=True, exist_ok=True)
     for name in names or NETWORKS:
-        for exporter in ("legacy", "dynamo"):
+        for exporter in EXPORTERS:
             path = directory / f"{name}.{exporter}.onnx"
             if path.exists():
                 continue
-            model, inputs, input_names = NETWORKS[name]()
-            options = dict(dynamo=True) if exporter == "dynamo" else dict(dynamo=False, opset_version=17)
+            model, inputs, free = NETWORKS[name]()
+            options = dict(dynamo=False, opset_version=17)
+            if "dynamo" in exporter:
+                options = dict(dynamo=True, external_data=False)
+            if exporter == "legacy-dynamic":
+                options["dynamic_axes"] = dict.fromkeys(inputs, free)
+            elif exporter == "dynamo-dynamic":
+                options["dynamic_shapes"] = [dict.fromkeys(free, torch.export.Dim.DYNAMIC) for _ in inputs]
             try:
-                torch.onnx.export(model, inputs, str(path), input_names=input_names, output_names=["y"], **options)
+                given = tuple(inputs.values())
+                with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(action="ignore"):
+                    torch.onnx.export(model, given, str(path), input_names=list(inputs), output_names=["y"], **options)
                 print(f"{path.name}: {path.stat().st_size} bytes", flush=True)
             except Exception as error:  # noqa: BLE001: the exporters raise anything
                 print(f"{path.name}: the exporter failed: {str(error).splitlines()[0]}", flush=True)
@@ -123,7 +166,7 @@ def outputs(path):
     random = numpy.random.default_rng(0)
     feeds = {}
     for one in session.get_inputs():
-        shape = [extent if isinstance(extent, int) else 1 for extent in one.shape]
+        shape = [extent if isinstance(extent, int) else 2 for extent in one.shape]
         is_float = one.type == "tensor(float)"
         feeds[one.name] = random.standard_normal(shape, "float32") if is_float else random.integers(5, 100, shape)
     return session.run(None, feeds)

@@ -8,6 +8,7 @@
 
 mod attributes;
 mod constant_math;
+mod einsum;
 mod element_wise;
 mod fold;
 mod importer;
@@ -20,7 +21,10 @@ mod operators;
 mod pools;
 mod ranges;
 mod recognise;
+mod recurrent;
+mod resize;
 mod runnable;
+mod scatter;
 mod simplify;
 mod types;
 mod unknown;

@@ -4,12 +4,14 @@ mod attention;
 mod frequencies;
 mod function;
 mod number;
+mod recurrent;
 mod routing;
 mod window;
 
 pub use attention::{Attention, Rotary, RotaryScaling};
 pub use function::ElementFunction;
 pub use number::NumberFunction;
+pub use recurrent::{ReadingOrder, Recurrent, RecurrentCell};
 pub use routing::Routing;
 pub use window::{ConvSettings, PoolWindow, Reduction, same_zeros};
 
@@ -129,6 +131,8 @@ pub enum Primitive {
     },
     /// Shares of experts: softmax along the last axis, zero for all but the largest.
     Route(Routing),
+    /// A recurrent layer.
+    Recurrent(Recurrent),
     /// An operation without a rule. Shapes are given; all axes are fixed.
     Unknown {
         /// The operation's name where it comes from.
@@ -266,6 +270,7 @@ impl Primitive {
             Self::Pad { .. } | Self::PadSame { .. } => "pad",
             Self::Softmax { .. } => "softmax",
             Self::Route(_) => "route",
+            Self::Recurrent(layer) => layer.name(),
             Self::Spatial { name, .. } | Self::Unknown { name, .. } => name,
         }
     }

@@ -1,6 +1,6 @@
 //! The shape rule of each primitive.
 
-use crate::op::{ConvSettings, PoolWindow, Primitive, same_zeros};
+use crate::op::{ConvSettings, PoolWindow, Primitive, Recurrent, RecurrentCell, same_zeros};
 
 /// Inputs that do not fit an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +55,7 @@ pub(crate) fn infer(primitive: &Primitive, inputs: &[&[usize]]) -> Shapes {
             check_axis(inputs[0], *axis).map(|()| vec![inputs[0].to_vec()])
         }
         Primitive::Route(routing) => route(inputs[0], routing.top_k),
+        Primitive::Recurrent(layer) => recurrent(layer, inputs),
         Primitive::Unknown { shapes, .. } => Ok(shapes.clone()),
     }?;
     for shape in &shapes {
@@ -76,6 +77,7 @@ fn n_inputs(primitive: &Primitive) -> std::ops::RangeInclusive<usize> {
         Primitive::PerChannel { .. } => 1..=8,
         Primitive::MatMul { .. } | Primitive::Gather => 2..=2,
         Primitive::Conv(_) => 2..=3,
+        Primitive::Recurrent(_) => 5..=6,
         Primitive::Unknown { .. } => 0..=usize::MAX,
         _ => 1..=1,
     }
@@ -100,6 +102,24 @@ fn broadcast(inputs: &[&[usize]], skip: usize) -> Result<Vec<usize>, ShapeError>
         }
     }
     Ok(common)
+}
+
+/// See [`Recurrent`] for the shapes.
+fn recurrent(layer: &Recurrent, inputs: &[&[usize]]) -> Shapes {
+    let (&[tokens, batch, n_inputs], &[_, _, width]) = (inputs[0], inputs[2]) else {
+        return misfit(0, "expected three axes, and three of the weights".into());
+    };
+    let n = layer.n_directions();
+    let gates = layer.n_gates().saturating_mul(width);
+    let state = vec![n, batch, width];
+    let expected = [vec![n, gates, n_inputs], vec![n, gates, width], vec![n, gates.saturating_mul(2)]];
+    let is_lstm = layer.cell == RecurrentCell::Lstm;
+    let states = std::iter::repeat_n(state.clone(), if is_lstm { 2 } else { 1 });
+    let expected: Vec<Vec<usize>> = expected.into_iter().chain(states.clone()).collect();
+    if let Some(at) = (0..expected.len()).find(|at| inputs.get(at + 1) != Some(&expected[*at].as_slice())) {
+        return misfit(at + 1, format!("expected {:?}", expected[at]));
+    }
+    Ok([vec![tokens, n, batch, width]].into_iter().chain(states).collect())
 }
 
 fn check_axis(shape: &[usize], axis: usize) -> Result<(), ShapeError> {

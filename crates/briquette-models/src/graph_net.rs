@@ -43,6 +43,7 @@ mod parts;
 mod preprocessor;
 mod primitives;
 mod program;
+mod recurrent;
 mod run;
 mod run_inputs;
 mod sized;

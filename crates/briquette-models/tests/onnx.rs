@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use briquette_formats::{Checkpoint, TensorSource};
+use briquette_graph::onnx::InputDims;
 use briquette_models::graph_net::{AnyTensor, GraphNet, RunInputs};
 use briquette_models::{Arch, LoadedModel};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
@@ -34,6 +35,7 @@ fn reference(model: &str, path: &str) -> BTreeMap<String, AnyTensor> {
 
 fn of_shape(flat: Tensor<1>, shape: &[usize]) -> AnyTensor {
     match *shape {
+        [] => flat.into(),
         [a] => flat.reshape([a]).into(),
         [a, b] => flat.reshape([a, b]).into(),
         [a, b, c] => flat.reshape([a, b, c]).into(),
@@ -56,7 +58,8 @@ fn apart(found: &AnyTensor, expected: &AnyTensor) -> f32 {
 
 #[test]
 fn outputs_equal_those_of_onnxruntime() {
-    for name in ["images", "functions", "encoder", "decoder"] {
+    let names = ["images", "functions", "encoder", "decoder", "lookups", "recurrent", "branches", "spaces", "products"];
+    for name in names {
         let expected = reference(name, "out");
         let found = net(name).run_named(&reference(name, "in")).unwrap();
         assert_eq!(found.len(), expected.len(), "{name}");
@@ -115,8 +118,31 @@ fn tasks_follow_from_inputs_and_outputs() {
 }
 
 #[test]
+fn a_number_chooses_the_branch_of_each_run() {
+    let (net, mut inputs) = (net("branches"), reference("branches", "in"));
+    let mut run = |rate: f32| {
+        inputs.insert("rate".into(), Tensor::<1>::from_data([rate], &Device::flex()).into());
+        net.run_named(&inputs).unwrap().remove(0).1
+    };
+    let [low, high, again] = [8000.0, 16000.0, 8000.0].map(&mut run);
+    assert!(apart(&low, &again) == 0.0 && apart(&low, &high) > 0.1);
+}
+
+#[test]
+fn a_graph_may_be_built_for_given_shapes() {
+    let dims = |n: usize| InputDims { shapes: [("x".to_string(), vec![n, 4])].into(), ..InputDims::default() };
+    let path = fixture("run/branches.onnx");
+    let net = GraphNet::from_onnx(&path, &dims(7), &Device::flex()).unwrap();
+    let found = net.run_named(&reference("branches", "in")).unwrap().remove(0).1;
+    assert_eq!(found.dims(), [2, 4]);
+    let text =
+        GraphNet::from_onnx(&fixture("external/weights.bin"), &dims(7), &Device::flex()).unwrap_err().to_string();
+    assert_eq!(text.lines().count(), 1, "{text}");
+}
+
+#[test]
 fn operators_that_cannot_run_are_named_in_one_line() {
-    for (model, operator) in [("run/recurrent.onnx", "LSTM"), ("types.onnx", "Mystery")] {
+    for (model, operator) in [("run/loop.onnx", "Loop"), ("types.onnx", "Mystery")] {
         let error = GraphNet::from_checkpoint(&fixture(model), &Device::flex()).unwrap_err();
         let text = error.to_string();
         assert!(error.exit_code() == 2 && text.contains(operator) && text.lines().count() == 1, "{text}");

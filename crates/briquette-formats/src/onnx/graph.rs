@@ -68,6 +68,8 @@ pub enum AttributeValue {
     Floats(Vec<f32>),
     /// Integers.
     Ints(Vec<i64>),
+    /// Texts.
+    Texts(Vec<Vec<u8>>),
     /// The value of an attribute of the function around it.
     OfFunction(String),
     /// Anything else.
@@ -165,7 +167,7 @@ impl Attribute {
     fn read(from: &mut FieldReader, span: Range<u64>, depth: usize) -> Result<Self> {
         from.charge(size_of::<Self>())?;
         let (mut rest, mut name, mut value) = (span, String::new(), AttributeValue::Other);
-        let (mut ints, mut floats, mut kind) = (Vec::new(), Vec::new(), 0);
+        let (mut ints, mut floats, mut texts, mut kind) = (Vec::new(), Vec::new(), Vec::new(), 0);
         while let Some(field) = from.wire.field(&mut rest)? {
             match (field.number, field.value) {
                 (1, WireValue::Span(span)) => name = from.text(&span)?,
@@ -182,6 +184,7 @@ impl Attribute {
                 }
                 (7, found) => from.floats(&found, &mut floats)?,
                 (8, found) => from.integers(&found, &mut ints)?,
+                (9, WireValue::Span(span)) => texts.push(from.bytes(&span)?),
                 (20, WireValue::Varint(found)) => kind = found,
                 (21, WireValue::Span(span)) => value = AttributeValue::OfFunction(from.text(&span)?),
                 _ => {}
@@ -191,6 +194,7 @@ impl Attribute {
         let value = match (value, kind) {
             (AttributeValue::Other, _) if !ints.is_empty() => AttributeValue::Ints(ints),
             (AttributeValue::Other, _) if !floats.is_empty() => AttributeValue::Floats(floats),
+            (AttributeValue::Other, _) if !texts.is_empty() => AttributeValue::Texts(texts),
             (AttributeValue::Other, 1) => AttributeValue::Float(0.0),
             (AttributeValue::Other, 2) => AttributeValue::Int(0),
             (AttributeValue::Other, 3) => AttributeValue::Bytes(Vec::new()),

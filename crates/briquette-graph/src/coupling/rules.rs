@@ -67,7 +67,7 @@ pub(super) fn apply(axes: &mut Axes, uses: &Uses, lowered: &Lowered, step: &Prim
             first
         }
         Primitive::Route(_) | Primitive::Scale(_) | Primitive::Number { .. } => first,
-        Primitive::Unknown { .. } => {
+        Primitive::Recurrent(_) | Primitive::Unknown { .. } => {
             unknown(axes, lowered, inputs, &node.outputs);
             return Ok(());
         }

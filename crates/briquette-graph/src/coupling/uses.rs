@@ -100,7 +100,7 @@ impl<'a> Uses<'a> {
             Primitive::PadSame { .. } => needed_if(axis >= 2),
             Primitive::Softmax { axis: over } | Primitive::CumulativeSum { axis: over } => needed_if(axis == *over),
             Primitive::Route(_) | Primitive::Scale(_) | Primitive::Number { .. } => to(axis),
-            Primitive::Unknown { .. } => Next::Fate(Fate::Needed),
+            Primitive::Recurrent(_) | Primitive::Unknown { .. } => Next::Fate(Fate::Needed),
         }
     }
 

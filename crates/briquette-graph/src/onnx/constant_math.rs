@@ -1,4 +1,4 @@
-//! Arithmetic on known values, such as computed shapes.
+//! Arithmetic on known values, such as computed shapes. Floats are rounded to f32, as where a model runs.
 
 use super::layout::broadcast;
 use briquette_formats::onnx::Constant;
@@ -24,7 +24,13 @@ pub(super) fn of_one(name: &str, x: &Constant) -> Option<Constant> {
         _ => return None,
     };
     let is_integer = x.is_integer || name == "IsNaN";
-    Some(Constant { values: x.values.iter().map(|&x| function(x)).collect(), is_integer, shape: x.shape.clone() })
+    let values = x.values.iter().map(|&x| rounded(function(x), is_integer)).collect();
+    Some(Constant { values, is_integer, shape: x.shape.clone() })
+}
+
+/// Rounds a float to f32. Truncation depends on it, such as in buckets of distances.
+pub(super) fn rounded(value: f64, is_integer: bool) -> f64 {
+    if is_integer { value } else { f64::from(value as f32) }
 }
 
 /// Applies a function of two inputs, which broadcast; `None` for other operators.
@@ -39,8 +45,9 @@ pub(super) fn of_two(name: &str, a: &Constant, b: &Constant) -> Option<Constant>
             "Div" if is_integer && b == 0.0 => return None,
             "Div" if is_integer => (a / b).trunc(),
             "Div" => a / b,
-            "Mod" if b == 0.0 => return None,
+            "Mod" | "Fmod" if b == 0.0 => return None,
             "Mod" => a - b * (a / b).floor(),
+            "Fmod" => a % b,
             "Pow" => a.powf(b),
             "Min" => a.min(b),
             "Max" => a.max(b),
@@ -59,8 +66,10 @@ pub(super) fn of_two(name: &str, a: &Constant, b: &Constant) -> Option<Constant>
         matches!(name, "Equal" | "Greater" | "GreaterOrEqual" | "Less" | "LessOrEqual" | "And" | "Or" | "Xor");
     let shape = broadcast(&a.shape, &b.shape)?;
     let (a, b) = (expanded(a, &shape)?, expanded(b, &shape)?);
-    let values: Option<Vec<f64>> = a.values.iter().zip(&b.values).map(|(&a, &b)| function(a, b)).collect();
-    Some(Constant { shape, is_integer: is_integer || is_truth, values: values? })
+    let is_integer = is_integer || is_truth;
+    let value = |(&a, &b): (&f64, &f64)| Some(rounded(function(a, b)?, is_integer));
+    let values: Option<Vec<f64>> = a.values.iter().zip(&b.values).map(value).collect();
+    Some(Constant { shape, is_integer, values: values? })
 }
 
 /// Chooses between two inputs by a condition.

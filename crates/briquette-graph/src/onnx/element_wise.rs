@@ -83,6 +83,7 @@ pub(super) fn import(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>>
         "QuantizeLinear" | "DequantizeLinear" => rescaled(to, given),
         "BiasGelu" | "FastGelu" if given.has(1) => biased(to, given),
         "Clip" if bounds(to, given) != (Some(0.0), Some(6.0)) => clip(to, given),
+        "Selu" | "Celu" if to.runs => parametric(to, given),
         "LeakyRelu" | "Elu" | "HardSigmoid" | "Swish" if unary(to, given).is_none() => parametric(to, given),
         _ => match unary(to, given) {
             Some(function) => {
@@ -103,6 +104,16 @@ fn parametric(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let value = match node.op_type.as_str() {
         "LeakyRelu" => number(to, x, NumberFunction::LeakyRelu, float(node, "alpha", 0.01))?,
         "Elu" => number(to, x, NumberFunction::Elu, float(node, "alpha", 1.0))?,
+        "Selu" => {
+            let found = number(to, x, NumberFunction::Elu, float(node, "alpha", 1.673_263_2))?;
+            to.emit(Primitive::Scale(float(node, "gamma", 1.050_701)), &[found.into()])?
+        }
+        "Celu" => {
+            let alpha = float(node, "alpha", 1.0);
+            let scaled = to.emit(Primitive::Scale(1.0 / alpha), &[x])?;
+            let found = number(to, scaled.into(), NumberFunction::Elu, 1.0)?;
+            to.emit(Primitive::Scale(alpha), &[found.into()])?
+        }
         "Swish" => {
             let scaled = to.emit(Primitive::Scale(float(node, "alpha", 1.0)), &[x])?;
             let gate = to.emit(Primitive::Elementwise(ElementFunction::Sigmoid), &[scaled.into()])?;
@@ -188,6 +199,8 @@ fn binary(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
         let op = match name {
             "Mul" => Primitive::Scale(number),
             "Div" if to.is_integer(a) && to.is_integer(b) => with(NumberFunction::Quotient, number),
+            // The reciprocal of another number is rounded, so that truncated quotients would differ.
+            "Div" if to.runs && (number as f32).abs().log2().fract() != 0.0 => with(NumberFunction::DivideBy, number),
             "Div" => Primitive::Scale(1.0 / number),
             "Pow" if number == 2.0 => Primitive::Elementwise(ElementFunction::Square),
             "Pow" if number == 0.5 => Primitive::Elementwise(ElementFunction::Foreign("Sqrt")),
@@ -204,7 +217,7 @@ fn binary(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
             "Add" if number == 0.0 => return Some(vec![b.clone()]),
             "Add" => with(NumberFunction::Add, number),
             "Sub" => with(NumberFunction::SubtractFrom, number),
-            "Div" if to.is_integer(a) && to.is_integer(b) => return None,
+            "Div" if to.is_integer(a) && to.is_integer(b) => return several(to, given),
             "Div" => with(NumberFunction::Divide, number),
             _ => with(NumberFunction::PowerOf, number),
         };
@@ -224,8 +237,7 @@ fn binary(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
 fn several(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let name = SEVERAL.into_iter().find(|known| *known == given.node.op_type)?;
     let has_integers = given.get(0).is_some_and(|item| to.is_integer(item));
-    let has_own_rule = int(given.node, "fmod", 0) != 0 || given.node.op_type == "Div" && has_integers;
-    if to.runs && has_own_rule {
+    if to.runs && int(given.node, "fmod", 0) != 0 {
         return None;
     }
     let mut operands: Vec<Operand> = Vec::new();
@@ -237,8 +249,23 @@ fn several(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
             operands.push(to.operand(item)?);
         }
     }
-    let value = to.emit(Primitive::Elementwise(ElementFunction::Foreign(name)), &operands)?;
+    let mut value = to.emit(Primitive::Elementwise(ElementFunction::Foreign(name)), &operands)?;
+    if to.runs && name == "Div" && has_integers {
+        value = to.emit(Primitive::Elementwise(ElementFunction::Foreign("Truncate")), &[value.into()])?;
+    }
     Some(vec![Item::Value(value)])
+}
+
+/// Adds a choice between two items of one shape by a condition.
+pub(super) fn chosen(to: &mut Importer, condition: &Item, a: &Item, b: &Item) -> Option<Item> {
+    (to.shape(a)? == to.shape(b)?).then_some(())?;
+    let is_integer = to.is_integer(a) && to.is_integer(b);
+    let operands = [to.operand(condition)?, to.operand(a)?, to.operand(b)?];
+    let found = Item::Value(to.emit(Primitive::Elementwise(ElementFunction::Foreign("Where")), &operands)?);
+    if is_integer {
+        to.mark_integer(&found);
+    }
+    Some(found)
 }
 
 /// Imports onnxruntime's GELU of a sum with a bias.

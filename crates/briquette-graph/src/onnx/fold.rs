@@ -1,12 +1,13 @@
 //! Computes values that follow from constants and shapes.
 
-use super::attributes::{int, ints};
-use super::constant_math::{chosen, expanded, joined, moved, of_one, of_two};
+use super::attributes::{float, int, ints};
+use super::constant_math::{chosen, expanded, joined, moved, of_one, of_two, rounded};
 use super::importer::{Importer, MAX_KNOWN};
 use super::inputs::NodeInputs;
 use super::item::{Item, integers, known};
 use super::layout::{broadcast, permutation, squeeze_axes, squeezed, target_of};
 use super::ranges::slice_ranges;
+use super::scatter;
 use briquette_formats::onnx::{AttributeValue, Constant, Node};
 
 /// Computes the outputs of a node from known inputs; `None` if they are not known or large.
@@ -28,6 +29,7 @@ pub(super) fn folded(to: &Importer, node: &Node, inputs: &[Option<Item>]) -> Opt
     let found = match values.as_slice() {
         [] => return None,
         [x] => of_one(&node.op_type, x),
+        [a, b] if node.op_type == "Mod" && int(node, "fmod", 0) != 0 => of_two("Fmod", a, b),
         [a, b] => of_two(&node.op_type, a, b),
         [condition, a, b] if node.op_type == "Where" => chosen(condition, a, b),
         [start, limit, delta] if node.op_type == "Range" => range(start, limit, delta),
@@ -82,8 +84,8 @@ fn range(start: &Constant, limit: &Constant, delta: &Constant) -> Option<Constan
     let (first, step) = (first?, step?);
     let n = ((limit? - first) / step).ceil();
     (n <= MAX_KNOWN as f64 && step != 0.0).then_some(())?;
-    let values: Vec<f64> = (0..n.max(0.0) as usize).map(|at| first + at as f64 * step).collect();
     let is_integer = start.is_integer && delta.is_integer;
+    let values: Vec<f64> = (0..n.max(0.0) as usize).map(|at| rounded(first + at as f64 * step, is_integer)).collect();
     Some(Constant { shape: vec![values.len()], is_integer, values })
 }
 
@@ -93,6 +95,7 @@ fn rearranged(to: &Importer, given: &NodeInputs, values: &[Constant]) -> Option<
     let parameter = |at: usize| values.get(at).map(integers);
     match given.node.op_type.as_str() {
         "Cast" => cast(x, int(given.node, "to", 1)),
+        "Clip" => clipped(to, given, x),
         "Reshape" => {
             let target = target_of(&x.shape, &parameter(1)?, int(given.node, "allowzero", 0) != 0)?;
             Some(Constant { shape: target, ..x.clone() })
@@ -109,6 +112,8 @@ fn rearranged(to: &Importer, given: &NodeInputs, values: &[Constant]) -> Option<
             moved(x, &shape, |index| order_back(index, &order))
         }
         "Gather" => gathered(x, values.get(1)?, given.axis(to, 0)?),
+        "GatherND" => scatter::gathered(given, x, values.get(1)?),
+        "ScatterND" => scatter::scattered(given, x, values.get(1)?, values.get(2)?),
         "Slice" => sliced(to, given, x),
         "Expand" => {
             let extents: Option<Vec<usize>> =
@@ -151,11 +156,21 @@ fn cast(x: &Constant, data_type: i64) -> Option<Constant> {
     let is_float = matches!(data_type, 1 | 10 | 11 | 16);
     let value = |&value: &f64| match data_type {
         9 => f64::from(u8::from(value != 0.0)),
-        _ if is_float => value,
+        _ if is_float => rounded(value, false),
         _ => value.trunc(),
     };
     (1..=16).contains(&data_type).then_some(())?;
     Some(Constant { values: x.values.iter().map(value).collect(), is_integer: !is_float, shape: x.shape.clone() })
+}
+
+fn clipped(to: &Importer, given: &NodeInputs, x: &Constant) -> Option<Constant> {
+    let bound = |name: &str, position: usize| match given.get(position) {
+        Some(item) => to.values(item)?.values.first().copied().map(Some),
+        None => Some(given.node.attribute(name).map(|_| float(given.node, name, 0.0))),
+    };
+    let (low, high) = (bound("min", 1)?, bound("max", 2)?);
+    let value = |&value: &f64| value.max(low.unwrap_or(f64::NEG_INFINITY)).min(high.unwrap_or(f64::INFINITY));
+    Some(Constant { values: x.values.iter().map(value).collect(), ..x.clone() })
 }
 
 fn gathered(x: &Constant, indices: &Constant, axis: usize) -> Option<Constant> {

@@ -1,7 +1,7 @@
 //! The state of an import: the meaning of each name, and the graph so far.
 
 use super::input_shapes::InputDims;
-use super::item::Item;
+use super::item::{self, Item};
 use crate::expand::expand;
 use crate::expansion::Expansion;
 use crate::graph::{Graph, GraphInput, InputSource, Node, NodeId, Operand, ValueId, Weight, WeightId};
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) const MAX_KNOWN: usize = 1 << 16;
 
 /// Most elements of an integer tensor that a graph for running holds.
-const MAX_HELD: usize = 1 << 22;
+pub(super) const MAX_HELD: usize = 1 << 22;
 
 /// Returns whether a number of `TensorProto.DataType` is an integer or truth type.
 pub(super) fn is_integer_type(data_type: i64) -> bool {
@@ -27,6 +27,22 @@ fn is_inline(tensor: &Tensor) -> bool {
     matches!(tensor.data, TensorData::Spans(_) | TensorData::Varints(_))
 }
 
+/// The state outside of a graph inside of a node: its names, its node, and its path.
+pub(super) struct Scope<'a> {
+    names: BTreeMap<&'a str, Item>,
+    place: String,
+    outer: String,
+}
+
+/// A tensor with values.
+struct GivenTensor<'a> {
+    /// The name in checkpoints. In a graph inside a node, the path of the node comes before it.
+    name: String,
+    tensor: &'a Tensor,
+    /// Whether checkpoints list the tensor.
+    is_listed: bool,
+}
+
 /// A graph that is being built.
 pub(super) struct Importer<'a> {
     file: &'a InputFile,
@@ -36,11 +52,13 @@ pub(super) struct Importer<'a> {
     /// The shape of each value; none for inner values that are being expanded.
     shapes: Vec<Option<Vec<usize>>>,
     names: BTreeMap<&'a str, Item>,
-    tensors: Vec<(&'a str, &'a Tensor)>,
+    tensors: Vec<GivenTensor<'a>>,
     weights: BTreeMap<String, WeightId>,
     declared: BTreeMap<&'a str, &'a ValueInfo>,
     /// The name of the node that is being imported.
     place: String,
+    /// The path of the graph that is being imported; empty for the graph of the model.
+    scope: String,
     /// Whether the graph is for running it: it then holds constants, and conversions of types are nodes.
     pub(super) runs: bool,
     /// The values with integers or truth values.
@@ -60,6 +78,7 @@ impl<'a> Importer<'a> {
             weights: BTreeMap::new(),
             declared: BTreeMap::new(),
             place: String::new(),
+            scope: String::new(),
             runs: false,
             integers: BTreeSet::new(),
         }
@@ -69,14 +88,28 @@ impl<'a> Importer<'a> {
     pub(super) fn add_tensors(&mut self, graph: &'a onnx::OnnxGraph) {
         self.declared.extend(graph.values.iter().chain(&graph.outputs).map(|info| (info.name.as_str(), info)));
         for tensor in &graph.initializers {
-            self.add_tensor(&tensor.name, tensor);
+            self.add_tensor(&tensor.name, tensor, true);
         }
     }
 
-    /// Adds a tensor with values.
-    pub(super) fn add_tensor(&mut self, name: &'a str, tensor: &'a Tensor) {
+    /// Adds a tensor with values; checkpoints may list those of the model's graph.
+    pub(super) fn add_tensor(&mut self, name: &'a str, tensor: &'a Tensor, is_listed: bool) {
         self.names.insert(name, Item::Tensor(self.tensors.len()));
-        self.tensors.push((name, tensor));
+        let is_inner = !self.scope.is_empty();
+        let own = if is_inner { format!("{}/{name}", self.scope) } else { name.to_string() };
+        self.tensors.push(GivenTensor { name: own, tensor, is_listed: is_listed && !is_inner });
+    }
+
+    /// Begins a graph inside of a node. Its names are forgotten by [`leave`](Self::leave).
+    pub(super) fn enter(&mut self, graph: &str) -> Scope<'a> {
+        let inner = format!("{}/{}/{graph}", self.scope, self.place);
+        let (names, place) = (self.names.clone(), self.place.clone());
+        Scope { names, place, outer: std::mem::replace(&mut self.scope, inner) }
+    }
+
+    /// Ends a graph inside of a node.
+    pub(super) fn leave(&mut self, scope: Scope<'a>) {
+        (self.names, self.place, self.scope) = (scope.names, scope.place, scope.outer);
     }
 
     /// Adds an input.
@@ -89,8 +122,16 @@ impl<'a> Importer<'a> {
         if is_integer_type(input.data_type) {
             self.integers.insert(value);
         }
+        let number = dims.numbers.get(&input.name).filter(|_| shape.iter().product::<usize>() == 1);
+        let item = number.map(|&number| {
+            item::known(Constant {
+                shape: shape.clone(),
+                is_integer: is_integer_type(input.data_type),
+                values: vec![number],
+            })
+        });
         self.graph.inputs.push(GraphInput { value, shape, source: InputSource::Caller });
-        if self.names.insert(&input.name, Item::Value(value)).is_some() {
+        if self.names.insert(&input.name, item.unwrap_or(Item::Value(value))).is_some() {
             return Err(
                 Error::input("is the name of two inputs; the file is damaged").at(format_args!("{:?}", input.name))
             );
@@ -122,8 +163,8 @@ impl<'a> Importer<'a> {
     }
 
     /// The name of the tensor of an index.
-    pub(super) fn name(&self, index: usize) -> &'a str {
-        self.tensors[index].0
+    pub(super) fn name(&self, index: usize) -> &str {
+        &self.tensors[index].name
     }
 
     /// Whether a node uses the tensor of an index already.
@@ -141,7 +182,7 @@ impl<'a> Importer<'a> {
 
     /// The tensor of an index.
     pub(super) fn tensor(&self, index: usize) -> &'a Tensor {
-        self.tensors[index].1
+        self.tensors[index].tensor
     }
 
     /// Returns the static shape of an item.
@@ -207,19 +248,20 @@ impl<'a> Importer<'a> {
 
     /// Returns the weight of a tensor.
     pub(super) fn weight(&mut self, index: usize) -> Option<WeightId> {
-        let (name, tensor) = self.tensors[index];
-        if let Some(known) = self.weights.get(name) {
+        let GivenTensor { name, tensor, is_listed } = &self.tensors[index];
+        let (name, tensor, is_listed) = (name.clone(), *tensor, *is_listed);
+        if let Some(known) = self.weights.get(&name) {
             return Some(*known);
         }
         // A type without a counterpart has the size of its integers.
         let dtype = tensor.dtype().unwrap_or(DType::U8);
         if self.runs
-            && (!dtype.is_weight() || tensor.shape.is_empty() || is_inline(tensor))
+            && (!is_listed || !dtype.is_weight() || tensor.shape.is_empty() || is_inline(tensor))
             && let Some(constant) = tensor.constant(self.file, MAX_HELD).ok().flatten()
         {
-            self.graph.constants.insert(name.into(), constant.values);
+            self.graph.constants.insert(name.clone(), constant.values);
         }
-        self.declare(name, dtype, &tensor.shape, !dtype.is_weight())
+        self.declare(&name, dtype, &tensor.shape, !dtype.is_weight())
     }
 
     /// Returns whether the elements of an item are integers or truth values.
@@ -306,7 +348,7 @@ impl<'a> Importer<'a> {
 
     /// Names of tensors that no node uses.
     pub(super) fn unused(&self) -> Vec<String> {
-        let names = self.tensors.iter().map(|(name, _)| *name);
-        names.filter(|name| !self.weights.contains_key(*name)).map(str::to_string).collect()
+        let names = self.tensors.iter().filter(|tensor| tensor.is_listed).map(|tensor| &tensor.name);
+        names.filter(|name| !self.weights.contains_key(*name)).cloned().collect()
     }
 }

@@ -6,7 +6,7 @@ use briquette_formats::onnx::{Dim, OnnxGraph, ValueInfo};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The extents of inputs that an ONNX file leaves open.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct InputDims {
     /// Extents by name, such as `batch`.
     pub named: BTreeMap<String, usize>,
@@ -15,6 +15,8 @@ pub struct InputDims {
     pub extents: Extents,
     /// Whole shapes of inputs by name, in place of the rules above.
     pub shapes: BTreeMap<String, Vec<usize>>,
+    /// Values of inputs that are single numbers, by name. The branches of an `If` that they choose are then known.
+    pub numbers: BTreeMap<String, f64>,
 }
 
 /// Returns extents as `[batch, 3, 224, 224]`.
@@ -44,6 +46,10 @@ impl InputDims {
             return Err(Error::input(message).at(format_args!("input {:?}", input.name)));
         };
         if let Some(shape) = self.shapes.get(&input.name) {
+            // A number may be given as a list of one.
+            if dims.is_empty() && shape == &[1] {
+                return Ok(Vec::new());
+            }
             let fits = |(dim, extent): (&Dim, &usize)| !matches!(dim, Dim::Extent(fixed) if fixed != extent);
             if shape.len() != dims.len() || !dims.iter().zip(shape).all(fits) {
                 let message = format!("found the shape {shape:?}, expected {}", shown(dims));

@@ -4,8 +4,9 @@ use super::attributes::{axis, extents, float, int, ints, text};
 use super::importer::Importer;
 use super::inputs::NodeInputs;
 use super::item::Item;
+use super::layout::reshaped;
 use crate::graph::{Operand, ValueId};
-use crate::op::{Composite, ConvSettings, ElementFunction, Primitive};
+use crate::op::{Composite, ConvSettings, ElementFunction, NumberFunction, Primitive, Reduction, same_zeros};
 use briquette_core::OutputAxis;
 
 fn one(value: ValueId) -> Option<Vec<Item>> {
@@ -53,6 +54,17 @@ pub(super) fn conv(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
             input = to.emit(Primitive::PadSame { size: reach?, stride: stride.clone() }, &[input])?.into();
             vec![0; n_space]
         }
+        "SAME_LOWER" => {
+            let (mut before, mut after) = (vec![0; rank - n_space], vec![0; rank - n_space]);
+            let shape = to.shape(given.get(x)?)?;
+            for (at, reach) in reach?.into_iter().enumerate() {
+                let [less, more] = same_zeros(shape[at + 2], reach, stride[at])?;
+                before.push(more);
+                after.push(less);
+            }
+            input = to.emit(Primitive::Pad { before, after }, &[input])?.into();
+            vec![0; n_space]
+        }
         _ => return None,
     };
     let settings = ConvSettings { stride, padding, dilation, groups, transposed: false };
@@ -63,20 +75,20 @@ pub(super) fn conv(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     one(to.emit(Primitive::Conv(settings), &inputs)?)
 }
 
-/// Imports a transposed convolution without further padding of its output.
+/// Imports a transposed convolution. Rows that pads remove on one side only are cut from its output.
 pub(super) fn conv_transpose(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let node = given.node;
     let n_space = to.shape(given.get(1)?)?.len().checked_sub(2)?;
-    let pads = extents(node, "pads", 2 * n_space, 0)?;
-    let (before, after) = pads.split_at(n_space);
-    let is_plain = before == after
-        && text(node, "auto_pad", "NOTSET") == "NOTSET"
-        && ints(node, "output_shape").is_none()
-        && ints(node, "output_padding").is_none_or(|more| more.iter().all(|&n| n == 0));
+    let is_plain = text(node, "auto_pad", "NOTSET") == "NOTSET" && ints(node, "output_shape").is_none();
     is_plain.then_some(())?;
+    let pads = extents(node, "pads", 2 * n_space, 0)?;
+    let more = extents(node, "output_padding", n_space, 0)?;
+    let (before, after) = pads.split_at(n_space);
+    let after: Vec<usize> = after.iter().zip(&more).map(|(pad, more)| pad.checked_sub(*more)).collect::<Option<_>>()?;
+    let padding: Vec<usize> = before.iter().zip(&after).map(|(before, after)| *before.min(after)).collect();
     let settings = ConvSettings {
         stride: extents(node, "strides", n_space, 1)?,
-        padding: before.to_vec(),
+        padding: padding.clone(),
         dilation: extents(node, "dilations", n_space, 1)?,
         groups: usize::try_from(int(node, "group", 1)).ok()?,
         transposed: true,
@@ -85,7 +97,15 @@ pub(super) fn conv_transpose(to: &mut Importer, given: &NodeInputs) -> Option<Ve
     if let Operand::Weight(weight) = inputs.get(1)? {
         to.graph.weights[weight.0].layout = OutputAxis::Second;
     }
-    one(to.emit(Primitive::Conv(settings), &inputs)?)
+    let mut found = to.emit(Primitive::Conv(settings), &inputs)?;
+    for (at, padding) in padding.into_iter().enumerate() {
+        let (start, end) = (before[at] - padding, after[at] - padding);
+        if start + end > 0 {
+            let len = to.shape(&Item::Value(found))?[at + 2].checked_sub(start + end)?;
+            found = to.emit(Primitive::Slice { axis: at + 2, start, len }, &[found.into()])?;
+        }
+    }
+    one(found)
 }
 
 /// The weight of a linear layer: a matrix of the file, as it is stored or transposed.
@@ -120,8 +140,21 @@ pub(super) fn matmul(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>>
     {
         return one(to.emit(Composite::Linear, &[x, weight])?);
     }
-    let b = to.operand(b)?;
-    one(to.emit(Primitive::MatMul { transpose_b: false }, &[x, b])?)
+    let (of_a, of_b) = (to.shape(a)?, to.shape(b)?);
+    // A vector is a matrix with one row or column, which the product has not.
+    let is_vector = [of_a.len() == 1, of_b.len() == 1];
+    let a = if is_vector[0] { reshaped(to, a, vec![1, of_a[0]])? } else { a.clone() };
+    let b = if is_vector[1] { reshaped(to, b, vec![of_b[0], 1])? } else { b.clone() };
+    let operands = [to.operand(&a)?, to.operand(&b)?];
+    let found = Item::Value(to.emit(Primitive::MatMul { transpose_b: false }, &operands)?);
+    let mut shape = to.shape(&found)?;
+    if is_vector[1] {
+        shape.pop();
+    }
+    if is_vector[0] {
+        shape.remove(shape.len() + usize::from(is_vector[1]) - 2);
+    }
+    Some(vec![reshaped(to, &found, shape)?])
 }
 
 /// Imports `alpha · A · B + beta · C`, where A and B may be transposed.
@@ -162,6 +195,9 @@ pub(super) fn gemm(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
 
 /// Imports a batch norm. Its running statistics are buffers.
 pub(super) fn batch_norm(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
+    if to.runs && int(given.node, "training_mode", 0) != 0 {
+        return own_batch_norm(to, given);
+    }
     (given.node.outputs.len() == 1).then_some(())?;
     let inputs = operands(to, given, 0..5)?;
     for operand in inputs.get(3..)? {
@@ -170,6 +206,35 @@ pub(super) fn batch_norm(to: &mut Importer, given: &NodeInputs) -> Option<Vec<It
         }
     }
     one(to.emit(Composite::BatchNorm { eps: float(given.node, "epsilon", 1e-5) }, &inputs)?)
+}
+
+/// Imports a batch norm by the statistics of its input. Nothing may use its other outputs.
+fn own_batch_norm(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
+    let shape = to.shape(given.get(0)?)?;
+    let over: Vec<usize> = (0..shape.len()).filter(|axis| *axis != 1).collect();
+    let mean =
+        |to: &mut Importer, x: Operand| to.emit(Primitive::Reduce { axes: over.clone(), kind: Reduction::Mean }, &[x]);
+    let combined =
+        |to: &mut Importer, function, a: Operand, b: Operand| to.emit(Primitive::Elementwise(function), &[a, b]);
+    let x = to.operand(given.get(0)?)?;
+    let centre = mean(to, x)?;
+    let centred = combined(to, ElementFunction::Sub, x, centre.into())?;
+    let square = to.emit(Primitive::Elementwise(ElementFunction::Square), &[centred.into()])?;
+    let variance = mean(to, square.into())?;
+    let eps = float(given.node, "epsilon", 1e-5);
+    let sum = to.emit(Primitive::Number { function: NumberFunction::Add, number: eps }, &[variance.into()])?;
+    let root = to.emit(Primitive::Elementwise(ElementFunction::Foreign("Sqrt")), &[sum.into()])?;
+    let mut found = combined(to, ElementFunction::Foreign("Div"), centred.into(), root.into())?;
+    let mut along = vec![1; shape.len()];
+    along[1] = shape[1];
+    for (position, function) in [(1, ElementFunction::Mul), (2, ElementFunction::Add)] {
+        let vector = reshaped(to, given.get(position)?, along.clone())?;
+        let vector = to.operand(&vector)?;
+        found = combined(to, function, found.into(), vector)?;
+    }
+    let others = vec![Some(vec![shape[1]]); given.node.outputs.len() - 1];
+    let others = super::unknown::with_shapes(to, given.node, given.items, &others)?;
+    Some([Item::Value(found)].into_iter().chain(others).collect())
 }
 
 /// Imports a layer norm over the last axis.

@@ -3,9 +3,10 @@
 use super::attributes::{axis, int, ints, text};
 use super::importer::Importer;
 use super::inputs::NodeInputs;
-use super::item::Item;
+use super::item::{Item, known};
 use crate::graph::Operand;
-use crate::op::Primitive;
+use crate::op::{ElementFunction, Primitive};
+use briquette_formats::onnx::{AttributeValue, Constant};
 
 /// Adds a reshape, unless the shape is the same already.
 pub(super) fn reshaped(to: &mut Importer, item: &Item, shape: Vec<usize>) -> Option<Item> {
@@ -139,6 +140,40 @@ pub(super) fn expand(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>>
     }
     let x = to.operand(x)?;
     Some(vec![Item::Value(to.emit(Primitive::Expand(target), &[x])?)])
+}
+
+/// Imports a constant that is too large to be computed here: an expansion of one number.
+pub(super) fn constant_of_shape(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
+    let shape: Option<Vec<usize>> = given.integers(to, 0)?.iter().map(|&extent| usize::try_from(extent).ok()).collect();
+    let fill = match given.node.attribute("value") {
+        Some(AttributeValue::Tensor(tensor)) => to.values_of(tensor)?,
+        _ => Constant { shape: Vec::new(), is_integer: false, values: vec![0.0] },
+    };
+    let number = known(Constant { shape: vec![1; shape.as_ref()?.len()], ..fill });
+    let x = to.operand(&number)?;
+    Some(vec![Item::Value(to.emit(Primitive::Expand(shape?), &[x])?)])
+}
+
+/// Imports a triangle of matrices that are not known: elements on the other side of a diagonal are 0.
+pub(super) fn triangle(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
+    let x = given.get(0)?;
+    let shape = to.shape(x)?;
+    let &[.., rows, columns] = shape.as_slice() else { return None };
+    let diagonal = match given.has(1) {
+        true => *given.integers(to, 1)?.first()? as f64,
+        false => 0.0,
+    };
+    let list = |shape: Vec<usize>, first: f64| {
+        let n: usize = shape.iter().product();
+        known(Constant { shape, is_integer: true, values: (0..n).map(|at| at as f64 + first).collect() })
+    };
+    let rows = to.operand(&list(vec![rows, 1], diagonal))?;
+    let columns = to.operand(&list(vec![1, columns], 0.0))?;
+    let name = if int(given.node, "upper", 1) != 0 { "GreaterOrEqual" } else { "LessOrEqual" };
+    let is_kept = to.emit(Primitive::Elementwise(ElementFunction::Foreign(name)), &[columns, rows])?;
+    let zero = to.operand(&known(Constant { shape: vec![1], is_integer: true, values: vec![0.0] }))?;
+    let operands = [is_kept.into(), to.operand(x)?, zero];
+    Some(vec![Item::Value(to.emit(Primitive::Elementwise(ElementFunction::Foreign("Where")), &operands)?)])
 }
 
 /// Imports repeats: an axis of extent `n` becomes `(repeats, n)`, of which the first is expanded.

@@ -4,7 +4,7 @@ use super::attributes::int;
 use super::importer::Importer;
 use super::inputs::NodeInputs;
 use super::item::Item;
-use super::{element_wise, layers, layout, pools, ranges, unknown};
+use super::{einsum, element_wise, layers, layout, pools, ranges, recurrent, resize, scatter, unknown};
 use briquette_formats::onnx::Node;
 
 /// Imports a node; `None` if its operator has no rule, or its inputs do not fit.
@@ -40,6 +40,7 @@ fn standard(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
         "Transpose" => layout::transpose(to, given),
         "Expand" => layout::expand(to, given),
         "Tile" => layout::tile(to, given),
+        "ConstantOfShape" => layout::constant_of_shape(to, given),
         "Concat" => layout::concat(to, given),
         "DepthToSpace" | "SpaceToDepth" => layout::depth_and_space(to, given),
         "Split" => ranges::split(to, given),
@@ -47,9 +48,15 @@ fn standard(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
         "Gather" => ranges::gather(to, given),
         "Pad" => ranges::pad(to, given),
         "CumSum" => ranges::cumulative_sum(to, given),
+        "GatherElements" if to.runs => scatter::gather_elements(to, given),
+        "Einsum" if to.runs => einsum::einsum(to, given),
+        "GatherND" => scatter::gather_nd(to, given),
+        "ScatterND" if to.runs => scatter::scatter_nd(to, given),
+        "Trilu" if to.runs => layout::triangle(to, given),
+        "LSTM" | "GRU" | "RNN" if to.runs => recurrent::recurrent(to, given),
         "MaxPool" | "AveragePool" | "LpPool" => pools::pool(to, given),
         "GlobalAveragePool" | "GlobalMaxPool" => pools::global_pool(to, given),
-        "Resize" | "Upsample" => pools::resize(to, given),
+        "Resize" | "Upsample" => resize::resize(to, given),
         "Softmax" | "LogSoftmax" => pools::softmax(to, given),
         name if name.starts_with("Reduce") => pools::reduce(to, given),
         "DynamicQuantizeLinear"

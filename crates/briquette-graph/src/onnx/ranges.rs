@@ -55,7 +55,7 @@ fn axis_range(axis: usize, extent: usize, (start, end, step): (i64, i64, i64)) -
 pub(super) fn slice(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let mut item = given.get(0)?.clone();
     let shape = to.shape(&item)?;
-    for range @ AxisRange { axis, start, len, step } in slice_ranges(to, given, &shape)? {
+    for AxisRange { axis, start, len, step } in slice_ranges(to, given, &shape)? {
         let own = to.shape(&item)?;
         let extent = own[axis];
         if (start, len, step) == (0, extent, 1) {
@@ -68,7 +68,9 @@ pub(super) fn slice(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> 
         }
         let factor = usize::try_from(step).unwrap_or_default();
         if factor == 0 || !extent.is_multiple_of(factor) || start >= factor || len != extent / factor {
-            item = taken(to, &item, range)?;
+            let start = i64::try_from(start).ok()?;
+            let places: Vec<i64> = (0..i64::try_from(len).ok()?).map(|at| start + at * step).collect();
+            item = taken(to, &item, axis, &places)?;
             continue;
         }
         let step = factor;
@@ -85,12 +87,10 @@ pub(super) fn slice(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> 
     Some(vec![item])
 }
 
-/// Takes the elements of a range with a step by their indices.
-fn taken(to: &mut Importer, item: &Item, range: AxisRange) -> Option<Item> {
-    let AxisRange { axis, start, len, step } = range;
-    let start = i64::try_from(start).ok()?;
-    let places: Vec<f64> = (0..i64::try_from(len).ok()?).map(|at| (start + at * step) as f64).collect();
-    let indices = known(Constant { shape: vec![len], is_integer: true, values: places });
+/// Takes elements of an axis by their indices.
+pub(super) fn taken(to: &mut Importer, item: &Item, axis: usize, places: &[i64]) -> Option<Item> {
+    let values = places.iter().map(|&place| place as f64).collect();
+    let indices = known(Constant { shape: vec![places.len()], is_integer: true, values });
     let (x, indices) = (to.operand(item)?, to.operand(&indices)?);
     Some(Item::Value(looked_up(to, x, indices, axis)?))
 }
@@ -142,7 +142,7 @@ pub(super) fn gather(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>>
 }
 
 /// Adds a lookup along an axis. The axis comes first, and the axes of the indices go where it was.
-fn looked_up(to: &mut Importer, mut x: Operand, indices: Operand, axis: usize) -> Option<ValueId> {
+pub(super) fn looked_up(to: &mut Importer, mut x: Operand, indices: Operand, axis: usize) -> Option<ValueId> {
     let (rank, n_indices) = (to.operand_rank(x), to.operand_rank(indices));
     if axis != 0 {
         let order: Vec<usize> = [axis].into_iter().chain((0..rank).filter(|&other| other != axis)).collect();
@@ -181,7 +181,6 @@ fn by_range(to: &mut Importer, data: &Item, axis: usize, of: &[usize], indices: 
 pub(super) fn pad(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let x = given.get(0)?;
     let rank = to.shape(x)?.len();
-    (text(given.node, "mode", "constant") == "constant").then_some(())?;
     let (mut before, mut after) = (vec![0; rank], vec![0; rank]);
     let pads = match ints(given.node, "pads") {
         Some(pads) => pads.to_vec(),
@@ -199,21 +198,80 @@ pub(super) fn pad(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     if before.iter().chain(&after).all(|&n| n == 0) {
         return Some(vec![x.clone()]);
     }
+    let mode = text(given.node, "mode", "constant");
+    if mode != "constant" {
+        return Some(vec![mirrored(to, x.clone(), mode, &before, &after)?]);
+    }
     // Zeros are the usual padding; another number is a function of its own.
     let is_zero = match given.get(2) {
         Some(value) => to.values(value)?.values.iter().all(|&value| value == 0.0),
         None => true,
     };
+    if to.runs && !is_zero {
+        let number = to.values(given.get(2)?)?;
+        return Some(vec![filled(to, x.clone(), number, &before, &after)?]);
+    }
     let x = to.operand(x)?;
     let padded = to.emit(Primitive::Pad { before, after }, &[x])?;
-    if to.runs && !is_zero {
-        return None;
-    }
     if is_zero {
         return Some(vec![Item::Value(padded)]);
     }
     let function = crate::op::ElementFunction::Foreign("pad with a constant");
     Some(vec![Item::Value(to.emit(Primitive::Elementwise(function), &[padded.into()])?)])
+}
+
+/// Pads with a number.
+fn filled(to: &mut Importer, mut item: Item, number: Constant, before: &[usize], after: &[usize]) -> Option<Item> {
+    let number = known(Constant { shape: vec![1; before.len()], ..number });
+    let number = to.operand(&number)?;
+    for axis in 0..before.len() {
+        let mut parts = vec![to.operand(&item)?];
+        for (is_first, n) in [(true, before[axis]), (false, after[axis])].into_iter().filter(|(_, n)| *n > 0) {
+            let mut shape = to.shape(&item)?;
+            shape[axis] = n;
+            let part = to.emit(Primitive::Expand(shape), &[number])?;
+            parts.insert(if is_first { 0 } else { parts.len() }, part.into());
+        }
+        if parts.len() > 1 {
+            item = Item::Value(to.emit(Primitive::Concat { axis }, &parts)?);
+        }
+    }
+    Some(item)
+}
+
+/// Pads with the elements of each axis: mirrored at its ends, or repeated.
+pub(super) fn mirrored(
+    to: &mut Importer,
+    mut item: Item,
+    mode: &str,
+    before: &[usize],
+    after: &[usize],
+) -> Option<Item> {
+    let shape = to.shape(&item)?;
+    for (axis, (&before, &after)) in before.iter().zip(after).enumerate() {
+        if before + after == 0 {
+            continue;
+        }
+        let (extent, before) = (i64::try_from(shape[axis]).ok()?, i64::try_from(before).ok()?);
+        let last = extent - 1;
+        let place = |at: i64| match mode {
+            "reflect" => Some(if at < 0 {
+                -at
+            } else if at > last {
+                2 * last - at
+            } else {
+                at
+            }),
+            "edge" => Some(at.clamp(0, last)),
+            "wrap" => Some(at.rem_euclid(extent)),
+            _ => None,
+        };
+        let places = (-before..extent + i64::try_from(after).ok()?).map(place);
+        let places: Vec<i64> = places.collect::<Option<_>>()?;
+        places.iter().all(|at| (0..extent).contains(at)).then_some(())?;
+        item = taken(to, &item, axis, &places)?;
+    }
+    Some(item)
 }
 
 /// The window, steps and zeros of a pool.

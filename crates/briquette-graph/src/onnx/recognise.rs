@@ -95,12 +95,13 @@ impl<'a> Pattern<'a> {
 
     /// The input of a product with about this number.
     fn scaled(&self, operand: Operand, expected: f64) -> Option<Operand> {
-        match &self.node(operand)?.op {
-            Op::Primitive(Primitive::Scale(found)) if (found - expected).abs() < 1e-4 * expected.abs() => {
-                self.node(operand)?.inputs.first().copied()
-            }
-            _ => None,
-        }
+        let found = match &self.node(operand)?.op {
+            Op::Primitive(Primitive::Scale(found)) => *found,
+            Op::Primitive(Primitive::Number { function: NumberFunction::DivideBy, number }) => 1.0 / number,
+            _ => return None,
+        };
+        let is_close = (found - expected).abs() < 1e-4 * expected.abs();
+        self.node(operand)?.inputs.first().copied().filter(|_| is_close)
     }
 
     /// The input and the number of a function with a number.

@@ -1,5 +1,6 @@
 //! ONNX models whose graphs are run: with the values of constants, and one graph for each shape of the inputs.
 
+use super::importer::is_integer_type;
 use super::input_shapes::InputDims;
 use crate::graph::{Graph, InputSource};
 use briquette_core::{Error, Result};
@@ -67,6 +68,15 @@ impl RunnableModel {
         let graph = &self.model.graph;
         let tensors: BTreeSet<&str> = graph.initializers.iter().map(|tensor| tensor.name.as_str()).collect();
         graph.inputs.iter().filter(|input| !tensors.contains(input.name.as_str())).collect()
+    }
+
+    /// Returns the positions of inputs that may choose the branches of `If` nodes: single integers.
+    pub fn numbers(&self) -> Vec<usize> {
+        let has_branches = self.model.graph.nodes.iter().any(|node| node.op_type == "If");
+        let is_number = |input: &ValueInfo| {
+            has_branches && is_integer_type(input.data_type) && input.shape.as_ref().is_some_and(Vec::is_empty)
+        };
+        self.given().into_iter().enumerate().filter(|(_, input)| is_number(input)).map(|(at, _)| at).collect()
     }
 
     /// Returns the names of the outputs.

@@ -4,7 +4,7 @@ use super::fold;
 use super::importer::{Importer, MAX_KNOWN};
 use super::input_shapes::InputDims;
 use super::item::Item;
-use super::{operators, types, unknown};
+use super::{element_wise, operators, types, unknown};
 use crate::graph::Graph;
 use briquette_core::{DType, Error, Result};
 use briquette_formats::InputFile;
@@ -44,23 +44,20 @@ fn nodes<'a>(to: &mut Importer<'a>, graph: &'a onnx::OnnxGraph, depth: usize) ->
         to.begin(if node.name.is_empty() { first.cloned().unwrap_or_default() } else { node.name.clone() });
         let at = || format!("node {:?} ({})", node.name, node.op_type);
         let inputs = inputs(to, node).map_err(|error| error.at(at()))?;
-        let found: Vec<Item> = if let Some(branch) = branch(to, node, &inputs).filter(|_| depth < MAX_BRANCHES) {
-            to.add_tensors(branch);
-            nodes(to, branch, depth + 1)?;
-            let output =
-                |output: &onnx::ValueInfo| to.item(&output.name).cloned().ok_or_else(|| missing(&output.name).at(at()));
-            branch.outputs.iter().map(output).collect::<Result<_>>()?
-        } else if let Some((name, tensor)) = constant_tensor(node) {
-            to.add_tensor(name, tensor);
-            continue;
-        } else {
-            let found = fold::folded(to, node, &inputs).or_else(|| operators::import(to, node, &inputs));
-            let found = found.unwrap_or_else(|| unknown::import(to, node, &inputs));
-            if types::gives_integers(to, node, &inputs) {
-                found.iter().for_each(|item| to.mark_integer(item));
-            }
-            found
-        };
+        let found: Vec<Item> =
+            if let Some(found) = branches(to, node, &inputs, depth).map_err(|error| error.at(at()))? {
+                found
+            } else if let Some((name, tensor)) = constant_tensor(node) {
+                to.add_tensor(name, tensor, tensor.shape.len() > 1 && tensor.dtype().is_some_and(DType::is_weight));
+                continue;
+            } else {
+                let found = fold::folded(to, node, &inputs).or_else(|| operators::import(to, node, &inputs));
+                let found = found.unwrap_or_else(|| unknown::import(to, node, &inputs));
+                if types::gives_integers(to, node, &inputs) {
+                    found.iter().for_each(|item| to.mark_integer(item));
+                }
+                found
+            };
         for (name, item) in node.outputs.iter().zip(found).filter(|(name, _)| !name.is_empty()) {
             to.bind(name, item).map_err(|error| error.at(at()))?;
         }
@@ -77,17 +74,48 @@ fn inputs(to: &Importer, node: &onnx::Node) -> Result<Vec<Option<Item>>> {
     node.inputs.iter().map(input).collect()
 }
 
-/// Returns the branch of an `If` node whose condition is known.
-fn branch<'a>(to: &Importer, node: &'a onnx::Node, inputs: &[Option<Item>]) -> Option<&'a onnx::OnnxGraph> {
-    if node.op_type != "If" || !node.domain.is_empty() {
-        return None;
+/// Returns the outputs of an `If` node: of the branch that runs, or a choice between both branches.
+///
+/// Only a graph for running has a choice. It computes both branches.
+fn branches<'a>(
+    to: &mut Importer<'a>,
+    node: &'a onnx::Node,
+    inputs: &[Option<Item>],
+    depth: usize,
+) -> Result<Option<Vec<Item>>> {
+    let condition = inputs.first().and_then(Option::as_ref);
+    let (Some(condition), true) = (condition, node.op_type == "If" && node.domain.is_empty() && depth < MAX_BRANCHES)
+    else {
+        return Ok(None);
+    };
+    let known = to.known(condition).and_then(|condition| condition.values.first().map(|&value| value != 0.0));
+    match known {
+        Some(true) => branch(to, node, "then_branch", depth),
+        Some(false) => branch(to, node, "else_branch", depth),
+        None if !to.runs => Ok(None),
+        None => {
+            let (then, other) = (branch(to, node, "then_branch", depth)?, branch(to, node, "else_branch", depth)?);
+            let (Some(then), Some(other)) = (then, other) else { return Ok(None) };
+            Ok(then.iter().zip(&other).map(|(a, b)| element_wise::chosen(to, condition, a, b)).collect())
+        }
     }
-    let condition = to.known(inputs.first()?.as_ref()?)?;
-    let name = if *condition.values.first()? == 0.0 { "else_branch" } else { "then_branch" };
-    match node.attribute(name)? {
-        AttributeValue::Graph(graph) => Some(graph),
-        _ => None,
-    }
+}
+
+/// Imports a graph inside of a node, and returns its outputs; `None` if there is no such graph.
+fn branch<'a>(
+    to: &mut Importer<'a>,
+    node: &'a onnx::Node,
+    name: &'static str,
+    depth: usize,
+) -> Result<Option<Vec<Item>>> {
+    let Some(AttributeValue::Graph(graph)) = node.attribute(name) else { return Ok(None) };
+    let scope = to.enter(name);
+    to.add_tensors(graph);
+    nodes(to, graph, depth + 1)?;
+    let output = |output: &onnx::ValueInfo| to.item(&output.name).cloned().ok_or_else(|| missing(&output.name));
+    let found = graph.outputs.iter().map(output).collect::<Result<_>>()?;
+    to.leave(scope);
+    Ok(Some(found))
 }
 
 fn missing(name: &str) -> Error {

@@ -12,6 +12,8 @@ pub enum NumberFunction {
     SubtractFrom,
     /// `n / x`.
     Divide,
+    /// `x / n`.
+    DivideBy,
     /// `x / n`, rounded toward zero.
     Quotient,
     /// `xⁿ`.
@@ -35,6 +37,7 @@ impl NumberFunction {
             Self::Add => "add a constant",
             Self::SubtractFrom => "subtract from a constant",
             Self::Divide => "divide a constant",
+            Self::DivideBy => "divide by a constant",
             Self::Quotient => "divide integers by a constant",
             Self::Power => "power by a constant",
             Self::PowerOf => "power of a constant",

@@ -81,6 +81,7 @@ fn primitive(to: &mut Emitter, id: NodeId, op: &Primitive, inputs: &[Operand]) -
         | Primitive::Number { .. }
         | Primitive::CumulativeSum { .. }
         | Primitive::Spatial { .. }
+        | Primitive::Recurrent(_)
         | Primitive::Unknown { .. } => {
             return Err(to.refused(id, &format!("found {:?}", op.name())));
         }

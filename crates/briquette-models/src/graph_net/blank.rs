@@ -11,6 +11,7 @@ use crate::fresh::Initial;
 use crate::low_rank::make_room;
 use briquette_core::{Error, OutputAxis, Result, shown_path};
 use briquette_formats::{Checkpoint, TensorSource};
+use briquette_graph::onnx::InputDims;
 use briquette_graph::op::{Composite, Primitive};
 use briquette_graph::{Config, Family, Graph, Headers, InputSource, Op, Operand, ValueId, family_of, text_classes};
 use briquette_nn::{NameMap, load_compressed, load_into};
@@ -55,10 +56,31 @@ impl GraphNet {
     /// - Io: a file cannot be read.
     pub fn from_checkpoint(path: &Path, device: &Device) -> Result<Self> {
         let checkpoint = Checkpoint::open(path)?;
-        let (network, names) = Self::unfilled(&checkpoint, device)?;
+        Self::filled(&checkpoint, Self::unfilled(&checkpoint, device)?, device)
+    }
+
+    /// Loads an ONNX file by a graph for inputs of these shapes.
+    ///
+    /// [`from_checkpoint`](Self::from_checkpoint) assumes usual shapes of texts and images. Other inputs, such as audio, need their own
+    /// shapes, and may be run with further shapes later.
+    ///
+    /// # Errors
+    /// - Config: an operator cannot be run.
+    /// - Input: the file is no ONNX model or damaged, or `dims` does not fit the inputs.
+    /// - Io: the file cannot be read.
+    pub fn from_onnx(path: &Path, dims: &InputDims, device: &Device) -> Result<Self> {
+        let unfilled = Self::of_onnx(path, &InputDims { extents: EXAMPLE, ..dims.clone() }, device)?;
+        match unfilled.0.layers.0.is_empty() {
+            // A model whose weights are all inside of branches lists no tensors.
+            true => Ok(unfilled.0),
+            false => Self::filled(&Checkpoint::open(path)?, unfilled, device),
+        }
+    }
+
+    fn filled(checkpoint: &Checkpoint, (network, names): (Self, NameMap), device: &Device) -> Result<Self> {
         match briquette_nn::holds_codes(device) {
-            true => load_compressed(network, &checkpoint, &names),
-            false => load_into(network, &checkpoint, &names),
+            true => load_compressed(network, checkpoint, &names),
+            false => load_into(network, checkpoint, &names),
         }
     }
 
@@ -68,7 +90,7 @@ impl GraphNet {
     /// See [`from_checkpoint`](Self::from_checkpoint).
     pub fn unfilled(checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
         if let Some(file) = checkpoint.onnx_file() {
-            return Self::of_onnx(file.path(), device);
+            return Self::of_onnx(file.path(), &InputDims::from(EXAMPLE), device);
         }
         let family = family_of(&GraphHeaders::of(checkpoint).headers(), &config_of(checkpoint)?);
         let family = family.ok_or_else(|| {
@@ -88,7 +110,7 @@ impl GraphNet {
     pub fn blank(arch: Arch, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
         arch.check(checkpoint)?;
         if let Some(file) = checkpoint.onnx_file() {
-            return Self::of_onnx(file.path(), device);
+            return Self::of_onnx(file.path(), &InputDims::from(EXAMPLE), device);
         }
         let (network, names) = Self::of_family(arch.family(), checkpoint, device)?;
         network.check_head(arch.task()).map_err(|error| error.at(shown_path(checkpoint.path())))?;

@@ -2,9 +2,9 @@
 
 use super::blank::{as_pattern, names, shrink_to_fit};
 use super::dropout::GraphDropout;
-use super::exact::ExactNodes;
+use super::exact::{ExactNodes, check_nodes};
 use super::example::EXAMPLE;
-use super::onnx_programs::{OnnxProgram, OnnxPrograms};
+use super::onnx_programs::{OnnxProgram, OnnxPrograms, ProgramKey};
 use super::parts::BlockCuts;
 use super::program::{GraphProgram, needed_nodes};
 use super::value::AnyTensor;
@@ -34,13 +34,13 @@ impl GraphNet {
     /// - Config: an operator cannot be run; the error names it.
     /// - Input: the file is damaged.
     /// - Io: the file cannot be read.
-    pub(super) fn of_onnx(path: &Path, device: &Device) -> Result<(Self, NameMap)> {
-        Self::of_model(path, device).map_err(|error| error.at(shown_path(path)))
+    pub(super) fn of_onnx(path: &Path, dims: &InputDims, device: &Device) -> Result<(Self, NameMap)> {
+        Self::of_model(path, dims, device).map_err(|error| error.at(shown_path(path)))
     }
 
-    fn of_model(path: &Path, device: &Device) -> Result<(Self, NameMap)> {
+    fn of_model(path: &Path, dims: &InputDims, device: &Device) -> Result<(Self, NameMap)> {
         let model = RunnableModel::read(InputFile::open(path)?)?;
-        let mut graph = model.graph(&InputDims::from(EXAMPLE))?;
+        let mut graph = model.graph(dims)?;
         let shapes = graph.lower()?.shapes;
         shrink_to_fit(&mut graph);
         let Some(&output) = graph.outputs.first() else {
@@ -49,6 +49,7 @@ impl GraphNet {
         let exact = ExactNodes::of(&graph, &shapes);
         let layers_of = |wanted: &[ValueId]| {
             let needed = needed_nodes(&graph, &[], wanted);
+            check_nodes(&graph, &shapes, &needed)?;
             let found = blank_layers(&graph, Some(exact.clone()), &needed, Initial::default(), device)?;
             Ok::<_, Error>((needed, found))
         };
@@ -147,26 +148,22 @@ impl GraphNet {
         });
         let ordered = of_whole_texts(graph, ordered.collect::<Result<_>>()?);
         let shapes: Vec<Vec<usize>> = ordered.iter().map(AnyTensor::dims).collect();
-        let program = self.outline.onnx_program(onnx, shapes, wanted)?;
+        let number = |at: usize| Ok((at, ordered[at].to_f32("an input")?.first().map_or(0, |number| *number as i64)));
+        let numbers = onnx.model.numbers().into_iter().map(number).collect::<Result<_>>()?;
+        let program = self.outline.onnx_program(onnx, ProgramKey { shapes, numbers, wanted: wanted.to_vec() })?;
         Ok((program.inputs.iter().copied().zip(ordered).collect(), program))
     }
 }
 
 impl GraphOutline {
     /// Returns the program for inputs of these shapes.
-    fn onnx_program(
-        &self,
-        onnx: &OnnxPrograms,
-        shapes: Vec<Vec<usize>>,
-        wanted: &[ValueId],
-    ) -> Result<Arc<OnnxProgram>> {
-        let key = (shapes, wanted.to_vec());
+    fn onnx_program(&self, onnx: &OnnxPrograms, key: ProgramKey) -> Result<Arc<OnnxProgram>> {
         // A poisoned lock only means that another thread panicked elsewhere.
         let lock = || onnx.programs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = lock().get(&key) {
             return Ok(Arc::clone(known));
         }
-        let program = Arc::new(self.new_onnx_program(onnx, &key.0, wanted)?);
+        let program = Arc::new(self.new_onnx_program(onnx, &key)?);
         let mut programs = lock();
         if programs.len() >= MAX_PROGRAMS {
             programs.clear();
@@ -175,15 +172,17 @@ impl GraphOutline {
         Ok(program)
     }
 
-    fn new_onnx_program(&self, onnx: &OnnxPrograms, shapes: &[Vec<usize>], wanted: &[ValueId]) -> Result<OnnxProgram> {
-        let given = onnx.model.given().into_iter().map(|input| input.name.clone());
-        let dims =
-            InputDims { extents: EXAMPLE, shapes: given.zip(shapes.iter().cloned()).collect(), ..InputDims::default() };
+    fn new_onnx_program(&self, onnx: &OnnxPrograms, key: &ProgramKey) -> Result<OnnxProgram> {
+        let given: Vec<String> = onnx.model.given().into_iter().map(|input| input.name.clone()).collect();
+        let numbers = key.numbers.iter().map(|(at, number)| (given[*at].clone(), *number as f64)).collect();
+        let shapes = given.iter().cloned().zip(key.shapes.iter().cloned()).collect();
+        let dims = InputDims { extents: EXAMPLE, shapes, numbers, ..InputDims::default() };
         let graph = onnx.model.graph(&dims)?;
         let shapes = graph.lower()?.shapes;
         let index = self.index.of_same_layers(&self.graph, &graph, &shapes)?;
-        let wanted = wanted.iter().map(|value| self.same_value(*value, &graph)).collect::<Result<Vec<_>>>()?;
+        let wanted = key.wanted.iter().map(|value| self.same_value(*value, &graph)).collect::<Result<Vec<_>>>()?;
         let inputs: Vec<ValueId> = graph.inputs.iter().map(|input| input.value).collect();
+        check_nodes(&graph, &shapes, &needed_nodes(&graph, &inputs, &wanted))?;
         let program = GraphProgram::new(&graph, &shapes, &index, &self.dropped, [&inputs, &wanted]);
         Ok(OnnxProgram { program, inputs })
     }

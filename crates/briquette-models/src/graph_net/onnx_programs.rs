@@ -13,8 +13,15 @@ pub(super) struct OnnxPrograms {
     pub(super) programs: Mutex<BTreeMap<ProgramKey, Arc<OnnxProgram>>>,
 }
 
-/// The shapes of all inputs, and the wanted values.
-type ProgramKey = (Vec<Vec<usize>>, Vec<ValueId>);
+/// The inputs and outputs that a program is built for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ProgramKey {
+    /// The shapes of all inputs.
+    pub(super) shapes: Vec<Vec<usize>>,
+    /// The values of single integers, with the positions of their inputs.
+    pub(super) numbers: Vec<(usize, i64)>,
+    pub(super) wanted: Vec<ValueId>,
+}
 
 /// The program of one shape of the inputs.
 #[derive(Debug)]

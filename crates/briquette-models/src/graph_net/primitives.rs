@@ -44,6 +44,7 @@ fn with_number(x: AnyTensor, function: NumberFunction, n: f64) -> AnyTensor {
         NumberFunction::Add => x + n,
         NumberFunction::SubtractFrom => -x + n,
         NumberFunction::Divide => x.recip() * n,
+        NumberFunction::DivideBy => x / n,
         NumberFunction::Quotient => {
             let quotient = x / n;
             quotient.clone().sign() * quotient.abs().floor()

@@ -9,6 +9,7 @@ use super::layer::GraphLayer;
 use super::named_layers::NamedLayers;
 use super::primitives::apply_primitive;
 use super::program::GraphProgram;
+use super::recurrent::recurrent;
 use super::slots::{SlotInput, StepSlots};
 use super::steps::{AfterNorm, AttentionCall, ExpertsCall, GraphCall, GraphStep};
 use super::value::{AnyTensor, BinaryFunction, with_tensor};
@@ -123,6 +124,7 @@ impl<'a> GraphRun<'a> {
             GraphCall::Primitive(Primitive::Split { axis, sizes }) => {
                 self.keep(step, slots, split(&inputs.remove(0), *axis, sizes))
             }
+            GraphCall::Primitive(Primitive::Recurrent(layer)) => self.keep(step, slots, recurrent(layer, inputs)),
             GraphCall::SplitHeads { heads, parts } => {
                 self.keep(step, slots, split_heads(inputs.remove(0).three(), *heads, *parts));
             }

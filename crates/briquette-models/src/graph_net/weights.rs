@@ -282,7 +282,7 @@ impl Blank<'_> {
 }
 
 /// Refuses primitives that the interpreter does not run.
-fn check_runs(primitive: &Primitive) -> Result<()> {
+pub(super) fn check_runs(primitive: &Primitive) -> Result<()> {
     use ElementFunction::{Constant, Foreign, Mask};
     let runs = match primitive {
         Primitive::Elementwise(Foreign(name)) => super::foreign::runs(name),
