@@ -19,6 +19,7 @@
 mod attend;
 mod blank;
 mod blocks;
+mod checked_nodes;
 mod decoder;
 mod dropout;
 mod encoder_decoder;

@@ -28,7 +28,7 @@ fn is_inline(tensor: &Tensor) -> bool {
 }
 
 /// The state outside of a graph inside of a node: its names, its node, and its path.
-pub(super) struct Scope<'a> {
+pub(super) struct SubgraphScope<'a> {
     names: BTreeMap<&'a str, Item>,
     place: String,
     outer: String,
@@ -101,14 +101,14 @@ impl<'a> Importer<'a> {
     }
 
     /// Begins a graph inside of a node. Its names are forgotten by [`leave`](Self::leave).
-    pub(super) fn enter(&mut self, graph: &str) -> Scope<'a> {
+    pub(super) fn enter(&mut self, graph: &str) -> SubgraphScope<'a> {
         let inner = format!("{}/{}/{graph}", self.scope, self.place);
         let (names, place) = (self.names.clone(), self.place.clone());
-        Scope { names, place, outer: std::mem::replace(&mut self.scope, inner) }
+        SubgraphScope { names, place, outer: std::mem::replace(&mut self.scope, inner) }
     }
 
     /// Ends a graph inside of a node.
-    pub(super) fn leave(&mut self, scope: Scope<'a>) {
+    pub(super) fn leave(&mut self, scope: SubgraphScope<'a>) {
         (self.names, self.place, self.scope) = (scope.names, scope.place, scope.outer);
     }
 

@@ -11,14 +11,14 @@ use crate::op::{ElementFunction, Primitive, Reduction};
 use briquette_formats::onnx::Constant;
 
 /// The parts of a shape that index vectors of a length find: rows, and the elements of a row.
-struct Rows {
+struct IndexedRows {
     /// The extents that are indexed.
     indexed: Vec<usize>,
     /// The extents of a row.
     row: Vec<usize>,
 }
 
-impl Rows {
+impl IndexedRows {
     fn of(shape: &[usize], indices: &[usize]) -> Option<Self> {
         let (indexed, row) = shape.split_at_checked(*indices.last()?)?;
         (!indexed.is_empty() && is_exact(indexed)).then(|| Self { indexed: indexed.to_vec(), row: row.to_vec() })
@@ -61,7 +61,7 @@ fn is_exact(extents: &[usize]) -> bool {
 /// Looks up elements of a constant.
 pub(super) fn gathered(given: &NodeInputs, x: &Constant, indices: &Constant) -> Option<Constant> {
     (int(given.node, "batch_dims", 0) == 0).then_some(())?;
-    let rows = Rows::of(&x.shape, &indices.shape)?;
+    let rows = IndexedRows::of(&x.shape, &indices.shape)?;
     let (places, n) = (rows.places(indices)?, rows.n_elements());
     (places.len().checked_mul(n)? <= MAX_KNOWN).then_some(())?;
     let values = places.iter().map(|place| x.values.get(place * n..(place + 1) * n)).collect::<Option<Vec<_>>>()?;
@@ -72,7 +72,7 @@ pub(super) fn gathered(given: &NodeInputs, x: &Constant, indices: &Constant) -> 
 /// Replaces elements of a constant.
 pub(super) fn scattered(given: &NodeInputs, x: &Constant, indices: &Constant, updates: &Constant) -> Option<Constant> {
     (text(given.node, "reduction", "none") == "none").then_some(())?;
-    let rows = Rows::of(&x.shape, &indices.shape)?;
+    let rows = IndexedRows::of(&x.shape, &indices.shape)?;
     let n = rows.n_elements();
     let mut values = x.values.clone();
     for (at, place) in rows.places(indices)?.into_iter().enumerate() {
@@ -86,7 +86,7 @@ pub(super) fn gather_nd(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Ite
     let (x, indices) = (given.get(0)?, given.get(1)?);
     (int(given.node, "batch_dims", 0) == 0).then_some(())?;
     let of_indices = to.shape(indices)?;
-    let rows = Rows::of(&to.shape(x)?, &of_indices)?;
+    let rows = IndexedRows::of(&to.shape(x)?, &of_indices)?;
     let outer = &of_indices[..of_indices.len() - 1];
     let places = match to.known(indices) {
         Some(indices) => {
@@ -102,7 +102,7 @@ pub(super) fn gather_nd(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Ite
 }
 
 /// The row of each index vector, as a list that is computed.
-fn flat_places(to: &mut Importer, indices: &Item, rows: &Rows) -> Option<Operand> {
+fn flat_places(to: &mut Importer, indices: &Item, rows: &IndexedRows) -> Option<Operand> {
     let vector =
         |values: &[usize]| known(Constant { shape: vec![values.len()], is_integer: true, values: numbers(values) });
     let (extents, strides) = (to.operand(&vector(&rows.indexed))?, to.operand(&vector(&rows.strides()))?);
@@ -123,7 +123,7 @@ pub(super) fn scatter_nd(to: &mut Importer, given: &NodeInputs) -> Option<Vec<It
     (text(given.node, "reduction", "none") == "none").then_some(())?;
     let shape = to.shape(x)?;
     let indices = to.known(indices)?;
-    let rows = Rows::of(&shape, &indices.shape)?;
+    let rows = IndexedRows::of(&shape, &indices.shape)?;
     let mut sources: Vec<usize> = (0..rows.n_rows()).collect();
     for (at, place) in rows.places(&indices)?.into_iter().enumerate() {
         sources[place] = rows.n_rows() + at;
@@ -142,7 +142,7 @@ pub(super) fn gather_elements(to: &mut Importer, given: &NodeInputs) -> Option<V
     let (shape, found) = (to.shape(x)?, to.shape(indices)?);
     let axis = given.axis(to, 0)?;
     (shape.len() == found.len() && is_exact(&shape) && is_exact(&found)).then_some(())?;
-    let rows = Rows { indexed: shape.clone(), row: Vec::new() };
+    let rows = IndexedRows { indexed: shape.clone(), row: Vec::new() };
     let strides = rows.strides();
     // The place of each element of the result, as if all indices were 0.
     let mut sum = None;
@@ -172,7 +172,7 @@ pub(super) fn gather_elements(to: &mut Importer, given: &NodeInputs) -> Option<V
 }
 
 /// A matrix of the rows of an item.
-fn as_table(to: &mut Importer, item: &Item, rows: &Rows) -> Option<Operand> {
+fn as_table(to: &mut Importer, item: &Item, rows: &IndexedRows) -> Option<Operand> {
     let n: usize = to.shape(item)?.iter().product();
     let width = rows.n_elements();
     let table = reshaped(to, item, vec![n.checked_div(width)?, width])?;

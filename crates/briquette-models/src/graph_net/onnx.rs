@@ -1,8 +1,9 @@
 //! Networks of ONNX models: a graph and a program for each shape of the inputs.
 
 use super::blank::{as_pattern, names, shrink_to_fit};
+use super::checked_nodes::check_nodes;
 use super::dropout::GraphDropout;
-use super::exact::{ExactNodes, check_nodes};
+use super::exact::ExactNodes;
 use super::example::EXAMPLE;
 use super::onnx_programs::{OnnxProgram, OnnxPrograms, ProgramKey};
 use super::parts::BlockCuts;

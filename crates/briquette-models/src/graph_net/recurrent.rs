@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use burn::tensor::activation::{sigmoid, tanh};
 
 /// The weights of one direction.
-struct Direction {
+struct RecurrentDirection {
     /// `[inputs, gates · width]`.
     w: Tensor<2>,
     /// `[width, gates · width]`.
@@ -31,7 +31,7 @@ pub(super) fn recurrent(layer: &Recurrent, inputs: Vec<AnyTensor>) -> Vec<AnyTen
     for (at, is_backward) in layer.is_backward().iter().enumerate() {
         let one = |x: &Tensor<3>| x.clone().narrow(0, at, 1).squeeze_dim::<2>(0);
         let own = bias.clone().narrow(0, at, 1);
-        let direction = Direction {
+        let direction = RecurrentDirection {
             w: one(&w).transpose(),
             r: one(&r).transpose(),
             of_w: own.clone().narrow(1, 0, all),
@@ -48,7 +48,7 @@ pub(super) fn recurrent(layer: &Recurrent, inputs: Vec<AnyTensor>) -> Vec<AnyTen
     [joined.into()].into_iter().chain(last.into_iter().map(|parts| Tensor::stack::<3>(parts, 0).into())).collect()
 }
 
-impl Direction {
+impl RecurrentDirection {
     /// Returns the states of all tokens `[tokens, 1, batch · width]`, and the last states.
     fn run(
         &self,
