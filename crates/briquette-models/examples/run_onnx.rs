@@ -49,14 +49,16 @@ fn run() -> Result<(), Box<dyn Error>> {
 type Named = Vec<(String, AnyTensor)>;
 
 /// Returns the outputs of a run, and its time in milliseconds.
-fn timed(network: &GraphNet, given: &BTreeMap<String, AnyTensor>) -> Result<(Named, f64), Box<dyn Error>> {
+fn timed(network: &GraphNet, given: &Inputs) -> Result<(Named, f64), Box<dyn Error>> {
     let start = Instant::now();
     let found = network.run_named(given)?;
     Ok((found, start.elapsed().as_secs_f64() * 1e3))
 }
 
+type Inputs = BTreeMap<String, AnyTensor>;
+
 /// Returns the inputs, and those that are single numbers.
-fn read(path: &Path, device: &Device) -> Result<(BTreeMap<String, AnyTensor>, BTreeMap<String, f64>), Box<dyn Error>> {
+fn read(path: &Path, device: &Device) -> Result<(Inputs, BTreeMap<String, f64>), Box<dyn Error>> {
     let checkpoint = Checkpoint::open(path)?;
     let (mut found, mut numbers) = (BTreeMap::new(), BTreeMap::new());
     for (at, info) in checkpoint.tensors().iter().enumerate() {
