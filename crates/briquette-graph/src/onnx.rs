@@ -4,7 +4,7 @@
 //! reshapes by computed shapes have static extents. An operator without a rule keeps its name and fixes all axes.
 //!
 //! Opsets 11 to 28 of the operators that exporters write are known. Functions of a file and graphs inside nodes are operators
-//! without a rule, except `If` with a known condition.
+//! without a rule, except `If` with a known condition. A graph for running has rules for every `If`, and for recurrent layers.
 
 mod attributes;
 mod constant_math;

@@ -1,7 +1,7 @@
 //! Operators that move elements: reshapes, transposes, expansions and joins.
 
 use super::attributes::{axis, int, ints, text};
-use super::importer::Importer;
+use super::importer::{Importer, MAX_HELD};
 use super::inputs::NodeInputs;
 use super::item::{Item, known};
 use crate::graph::Operand;
@@ -159,6 +159,7 @@ pub(super) fn triangle(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item
     let x = given.get(0)?;
     let shape = to.shape(x)?;
     let &[.., rows, columns] = shape.as_slice() else { return None };
+    (rows.max(columns) <= MAX_HELD).then_some(())?;
     let diagonal = match given.has(1) {
         true => *given.integers(to, 1)?.first()? as f64,
         false => 0.0,

@@ -1,7 +1,7 @@
 //! Reductions, pools and softmax.
 
 use super::attributes::{axis, int, ints, text};
-use super::importer::Importer;
+use super::importer::{Importer, MAX_HELD};
 use super::inputs::NodeInputs;
 use super::item::{Item, known};
 use super::layout::reshaped;
@@ -79,7 +79,9 @@ impl PooledAxis {
 /// For a maximum, the first and last elements are repeated: each window that reaches over an end has the element there. For a mean,
 /// zeros are added, and each window is divided by its share that counts.
 fn uneven(to: &mut Importer, given: &NodeInputs, kind: Reduction, axes: &[PooledAxis]) -> Option<Item> {
-    let fits = |axis: &PooledAxis| axis.dilation == 1 && axis.n > 0 && axis.pads.iter().all(|n| *n < axis.size);
+    let fits = |axis: &PooledAxis| {
+        axis.dilation == 1 && (1..=MAX_HELD).contains(&axis.n) && axis.pads.iter().all(|n| *n < axis.size)
+    };
     axes.iter().all(fits).then_some(())?;
     let reached: Vec<[usize; 2]> = axes.iter().map(PooledAxis::reached).collect::<Option<_>>()?;
     let at_end = |end: usize| [0, 0].into_iter().chain(reached.iter().map(|pads| pads[end])).collect::<Vec<usize>>();

@@ -1,7 +1,7 @@
 //! Operators that take parts of axes: slices, splits, lookups and padding.
 
 use super::attributes::{axis, extents, int, ints, text};
-use super::importer::Importer;
+use super::importer::{Importer, MAX_HELD};
 use super::inputs::NodeInputs;
 use super::item::{Item, integers, known};
 use super::layout::reshaped;
@@ -68,6 +68,7 @@ pub(super) fn slice(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> 
         }
         let factor = usize::try_from(step).unwrap_or_default();
         if factor == 0 || !extent.is_multiple_of(factor) || start >= factor || len != extent / factor {
+            (len <= MAX_HELD).then_some(())?;
             let start = i64::try_from(start).ok()?;
             let places: Vec<i64> = (0..i64::try_from(len).ok()?).map(|at| start + at * step).collect();
             item = taken(to, &item, axis, &places)?;
@@ -249,9 +250,10 @@ pub(super) fn mirrored(
 ) -> Option<Item> {
     let shape = to.shape(&item)?;
     for (axis, (&before, &after)) in before.iter().zip(after).enumerate() {
-        if before + after == 0 {
+        if before == 0 && after == 0 {
             continue;
         }
+        (shape[axis].checked_add(before)?.checked_add(after)? <= MAX_HELD).then_some(())?;
         let (extent, before) = (i64::try_from(shape[axis]).ok()?, i64::try_from(before).ok()?);
         let last = extent - 1;
         let place = |at: i64| match mode {

@@ -1,7 +1,7 @@
 //! Recurrent layers. Only a graph for running has a rule for them.
 
 use super::attributes::{int, text};
-use super::importer::Importer;
+use super::importer::{Importer, MAX_HELD};
 use super::inputs::NodeInputs;
 use super::item::{Item, known};
 use crate::op::{Primitive, ReadingOrder, Recurrent, RecurrentCell};
@@ -22,6 +22,8 @@ pub(super) fn recurrent(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Ite
         && int(node, "input_forget", 0) == 0
         && tokens > 0;
     is_plain.then_some(())?;
+    let n_states = directions.checked_mul(batch)?.checked_mul(width)?;
+    (n_states.max(width) <= MAX_HELD).then_some(())?;
     let bias = vec![directions, 2 * op.n_gates() * width];
     let state = vec![directions, batch, width];
     let mut operands = Vec::new();

@@ -1,7 +1,7 @@
 //! Resizing of space.
 
 use super::attributes::{float, int, ints, text};
-use super::importer::Importer;
+use super::importer::{Importer, MAX_HELD};
 use super::inputs::NodeInputs;
 use super::item::{Item, known};
 use super::ranges::taken;
@@ -59,6 +59,7 @@ fn resized(to: &mut Importer, given: &NodeInputs, axes: &[ResizedAxis]) -> Optio
         && ints(node, "axes").is_none()
         && text(node, "keep_aspect_ratio_policy", "stretch") == "stretch";
     is_plain.then_some(())?;
+    axes.iter().all(|axis| axis.target <= MAX_HELD).then_some(())?;
     let mut item = given.get(0)?.clone();
     let rank = to.shape(&item)?.len();
     if text(node, "mode", "nearest") == "nearest" {
@@ -127,7 +128,7 @@ impl ResizedAxis {
     /// The matrix of an interpolation: `[given, result]` for products from the right, else `[result, given]`.
     fn matrix(&self, node: &Node, is_right: bool) -> Option<Item> {
         let n = self.extent.checked_mul(self.target)?;
-        (n <= super::importer::MAX_HELD).then_some(())?;
+        (n <= MAX_HELD).then_some(())?;
         let mut values = vec![0.0; n];
         for at in 0..self.target {
             let x = self.source(node, at)?;

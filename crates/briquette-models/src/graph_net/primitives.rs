@@ -49,6 +49,8 @@ fn with_number(x: AnyTensor, function: NumberFunction, n: f64) -> AnyTensor {
             let quotient = x / n;
             quotient.clone().sign() * quotient.abs().floor()
         }
+        // The general function calls `pow` for each element.
+        NumberFunction::Power if n == 3.0 => x.clone() * x.clone() * x,
         NumberFunction::Power if n.fract() == 0.0 && n.abs() <= 64.0 => x.powi_scalar(n as i32),
         NumberFunction::Power => x.powf_scalar(n),
         NumberFunction::PowerOf => (x * n.ln()).exp(),
