@@ -17,9 +17,14 @@ pub(super) fn words(directory: &Path) -> Option<String> {
     let whole = StageKind::ALL.into_iter().filter(|kind| kind.is_whole()).map(StageKind::name).chain(["compress"]);
     let n_stages = whole.map(|kind| of_kind(kind).len()).sum();
     let solved: Vec<PathBuf> = of_kind(Work::SOLVED).iter().flat_map(|part| files_below(part)).collect();
-    let n_blocks = solved.iter().filter(|file| !name_of(file).starts_with("statistics")).count();
-    let mut items = vec![counted(n_stages, "finished stage"), counted(n_blocks, "finished block")];
-    items.push((solved.len() > n_blocks).then(|| "the input statistics".into()));
+    let n_groups = solved.iter().filter(|file| is_of_group(file)).count();
+    let n_statistics = solved.iter().filter(|file| name_of(file).starts_with("statistics")).count();
+    let mut items = vec![
+        counted(n_stages, "finished stage"),
+        counted(solved.len() - n_groups - n_statistics, "finished block"),
+        counted(n_groups, "finished layer group"),
+    ];
+    items.push((n_statistics > 0).then(|| "the input statistics".into()));
     for training in of_kind("training") {
         items.push(step_of(&training.join("last.json")).map(|step| format!("the checkpoint of step {step}")));
         items.push(training.join("teacher.safetensors").exists().then(|| "the teacher's outputs".into()));
@@ -52,6 +57,11 @@ fn files_below(directory: &Path) -> Vec<PathBuf> {
 
 fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Returns whether a file has a group of layers of a block, as in `block-0003-01.safetensors`.
+fn is_of_group(file: &Path) -> bool {
+    name_of(file).strip_prefix("block-").is_some_and(|rest| rest.contains('-'))
 }
 
 /// Returns the kind of a part, as in `2-distill`. It is empty for other files and for drafts.
@@ -92,11 +102,13 @@ mod tests {
         assert_eq!(words(dir.path()), None);
         put("1-solved/steps-1f/block-0000.safetensors", "x");
         put("1-solved/steps-1f/block-0001.safetensors", "x");
+        put("1-solved/steps-2f/block-0000-01.safetensors", "x");
         put("1-solved/statistics.safetensors", "x");
         put("1-compress/model.safetensors", "xx");
         put("1-training/last.json", "{\"step\": 30}");
         let kept = words(dir.path()).unwrap();
-        assert_eq!(kept, "1 finished stage, 2 finished blocks, the input statistics, the checkpoint of step 30");
+        let blocks = "2 finished blocks, 1 finished layer group";
+        assert_eq!(kept, format!("1 finished stage, {blocks}, the input statistics, the checkpoint of step 30"));
         let error = explain(Error::interrupted(2), &kept, dir.path(), false);
         assert!(error.message.starts_with("stopped by signal 2; no output was written; "), "{error}");
         assert!(error.message.contains(" keeps 1 finished stage") && error.message.contains("run it again"), "{error}");
