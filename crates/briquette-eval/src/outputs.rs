@@ -25,7 +25,7 @@ pub struct OutputRows {
     pub places: Vec<usize>,
     /// Whether the rows of texts are logits of classes, and not embeddings.
     pub are_logits: bool,
-    /// The class of each row by the data; empty without labels.
+    /// The class of each row according to the data; empty without labels.
     pub labels: Vec<usize>,
     /// The milliseconds of each batch, from host inputs to host outputs; see [`BatchBudget::warms_up`].
     pub batch_ms: Vec<f64>,
@@ -78,7 +78,7 @@ pub fn embed<'a>(
     })
 }
 
-/// Returns the logits of every sentence, or of each of its tokens, with the classes by the data.
+/// Returns the logits of every sentence, or of each of its tokens, with the labels of the data.
 ///
 /// # Errors
 /// - Config: the data has pairs of sentences, which are given to no classifier.
@@ -100,7 +100,7 @@ pub fn classify_text<'a>(
     Ok(classes.of_rows(rows))
 }
 
-/// The classes of sentences by the data.
+/// The classes of sentences according to the data.
 pub(crate) struct TextClasses(Vec<usize>);
 
 impl TextClasses {

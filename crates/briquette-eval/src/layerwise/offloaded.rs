@@ -38,7 +38,7 @@ pub fn run_offloaded(
     run_keeping_states(checkpoint, (arch, checkpoint), device, over, Samples::ALL, outputs, progress)
 }
 
-/// What a run keeps, and where.
+/// The outputs that a run by block gathers, and its room.
 pub(crate) struct OffloadedOutputs<'a> {
     pub(crate) room: Room<'a>,
     /// Receives the hidden states of a decoder.

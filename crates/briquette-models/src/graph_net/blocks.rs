@@ -58,7 +58,7 @@ impl GraphNet {
 
     /// Maps tokens and padding `[batch, length]` to logits of classes.
     ///
-    /// Logits of texts are `[batch, 1, classes]`, those of tokens `[batch, length, classes]`.
+    /// Logits of texts are `[batch, 1, classes]`, and logits of tokens `[batch, length, classes]`.
     ///
     /// # Panics
     /// If the network has no layer of classes.
