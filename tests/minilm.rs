@@ -86,3 +86,27 @@ fn gradients_beyond_the_memory_limit_are_refused_before_they_are_computed() {
         assert!(peak <= limit * 1_000_000, "{peak} bytes within {limit} MB: {}", outcome.stderr);
     }
 }
+
+#[test]
+#[cfg(feature = "model")]
+fn updated_weights_keep_the_memory_limit_or_are_refused_beforehand() {
+    let Some(sandbox) = minilm() else { return };
+    sandbox.write("lines.txt", "The cat sat on the mat.\nRates were left as they are.\n");
+    for (limit, calibration) in [(60, ""), (90, ""), (60, "correct = true\n"), (90, "correct = true\n")] {
+        let recipe = format!(
+            "[model]\npath = \"minilm\"\n[output]\npath = \"out\"\n[memory]\nlimit = \"{limit}MB\"\noffload = true\n[calibration]\n\
+             data = \"lines.txt\"\n{calibration}[[stage]]\nkind = \"quantize\"\nscheme = \"int4-g32\"\nround = \"gptq\"\n"
+        );
+        sandbox.write("recipe.toml", recipe);
+        let outcome = sandbox.run("run recipe.toml --threads 2 --quiet --force --trace trace.json");
+        let trace = serde_json::from_slice(&std::fs::read(sandbox.path("trace.json")).unwrap()).unwrap();
+        let peak = crate::memory_limit::peak_of(&trace);
+        assert!(peak <= limit * 1_000_000, "{peak} bytes within {limit} MB: {}", outcome.stderr);
+        // Without correction, 90 MB suffice.
+        if limit == 90 && calibration.is_empty() {
+            assert!(outcome.stderr.is_empty(), "{}", outcome.stderr);
+        } else {
+            outcome.assert_fails(6, &["memory.limit: cannot ", "expected at most", "raise the limit"]);
+        }
+    }
+}

@@ -49,6 +49,21 @@ impl LayerwiseRunner<'_> {
         self.check_before(&format!("run block {index}"), n_bytes)
     }
 
+    /// Refuses to run a block of this model and of the original one beyond the limit, with the input statistics of both.
+    ///
+    /// # Errors
+    /// See [`check_before_block`](Self::check_before_block), for twice its bytes.
+    pub(super) fn check_before_pair(&self, index: usize) -> Result<()> {
+        let of_weights = self.parts.bytes_of(self.checkpoint, BlockPart::Block(index));
+        let n_bytes = of_weights + self.new_gram_bytes(index, true) + self.batch_bytes(index);
+        self.check_before(&format!("run block {index} twice to correct weights (calibration.correct)"), 2 * n_bytes)
+    }
+
+    /// Returns the number of batches that run concurrently in both models: one with a limit.
+    pub(super) fn n_pair_lanes(&self) -> usize {
+        if self.host_limit().is_some() { 1 } else { n_lanes(&self.device) }
+    }
+
     fn check_before(&self, what: &str, n_bytes: u64) -> Result<()> {
         let what = format!("{what} of {}", self.checkpoint.path().display());
         self.host_limit().map_or(Ok(()), |limit| limit.check_before(&what, n_bytes))

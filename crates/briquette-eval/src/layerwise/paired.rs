@@ -52,14 +52,14 @@ impl LayerwiseRunner<'_> {
         progress: BatchProgress,
     ) -> Result<PairedInputs> {
         let index = self.next_block().ok_or_else(|| Error::bug("a layerwise run beyond the last block"))?;
-        self.check_before_block(index, true)?;
+        self.check_before_pair(index)?;
         let (network, names) = self.network(weights[0], BlockPart::Block(index))?;
         let (reference, _) = original.network(weights[1], BlockPart::Block(index))?;
         let groups = network.linear_groups(index);
         let group = groups.get(group).ok_or_else(|| Error::bug("a block without this group"))?;
         let layers: Vec<String> = group.paths().map(|path| names.renamed(path)).collect();
         let (mut found, probe) = (PairedInputs::default(), Probe::with_gram());
-        let (n_batches, n_lanes) = (self.batches.len(), self.n_lanes(index, true));
+        let (n_batches, n_lanes) = (self.batches.len(), self.n_pair_lanes());
         for first in (0..n_batches).step_by(n_lanes) {
             let batches = first..n_batches.min(first + n_lanes);
             let inputs = |batch: usize| {

@@ -60,6 +60,9 @@ impl CalibrationRun {
             let message = "needs a method that updates weights (sparsegpt, admm, round gptq), and sequential calibration; remove it";
             return Err(Error::config(format!("calibration.correct: {message}")));
         }
+        // A correction takes about twice the memory, so a limit excludes it unless the recipe asks for it.
+        let limit = memory.limit_bytes()?;
+        let corrects = keys.correct.unwrap_or(limit.is_none());
         Ok(Some(Self {
             data,
             arch: raw.model.arch.clone(),
@@ -67,8 +70,8 @@ impl CalibrationRun {
             seed: keys.seed.unwrap_or(0),
             has_gram: keys.gram,
             is_sequential,
-            is_corrected: moves && is_sequential && keys.correct != Some(false),
-            limit: memory.limit_bytes()?,
+            is_corrected: moves && is_sequential && corrects,
+            limit,
             is_offloaded: memory.offload,
         }))
     }
@@ -132,6 +135,9 @@ mod tests {
         let apart = asked(GPTQ, "sequential = false\n");
         assert!(!apart.is_sequential && !apart.is_corrected && found.is_corrected);
         assert!(asked(GPTQ, "correct = true\n").is_corrected && !asked(GPTQ, "correct = false\n").is_corrected);
+        let limited = "[memory]\nlimit = \"1GB\"\n";
+        assert!(!asked(&format!("{limited}{GPTQ}"), "").is_corrected);
+        assert!(asked(&format!("{limited}{GPTQ}"), "correct = true\n").is_corrected);
         assert!(!asked(WANDA, "").is_corrected && !asked(WANDA, "sequential = true\n").is_corrected);
     }
 

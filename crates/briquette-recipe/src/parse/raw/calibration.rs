@@ -30,8 +30,8 @@ pub struct RawCalibration {
     /// weights).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequential: Option<bool>,
-    /// Correct the weights of each layer for the errors of all layers before it (true if a method updates weights
-    /// and `sequential` is true). Takes about twice the time.
+    /// Correct the weights of each layer for the errors of all layers before it. True by default if a method updates
+    /// weights, `sequential` is true, and memory has no limit. Takes about twice the time and memory of a block.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub correct: Option<bool>,
 }
