@@ -4,6 +4,7 @@
 //! Loops are written once and compiled for each instruction set ([`SimdLevel`](briquette_core::simd::SimdLevel)). If an operation gives other
 //! bits on another level, its documentation says so.
 
+mod activation_function;
 mod attend;
 mod attend_grad;
 mod attention;
@@ -30,6 +31,7 @@ mod swiglu;
 mod swiglu_grad;
 mod threads;
 
+pub use activation_function::{ActivationFunction, activate, activate_grad};
 pub use attention::{AttentionShape, attention};
 pub use attention_grad::attention_grad;
 pub use cached_attention::{biased_cached_attention, cached_attention};

@@ -30,7 +30,8 @@ mod record;
 #[cfg(all(test, feature = "flex"))]
 mod tests;
 
+pub use briquette_cpu::float::ActivationFunction;
 pub use device::fuses;
-pub use functions::{add_norm, attention, gelu, rms_norm, rotate, swiglu};
+pub use functions::{activate, add_norm, attention, gelu, rms_norm, rotate, swiglu};
 pub use ops::{AttentionHeads, FusedGrads, FusedOps};
 pub use parts::in_parts;

@@ -3,8 +3,9 @@
 use super::value::{AnyTensor, BinaryFunction, with_tensor};
 use briquette_graph::op::{ElementFunction, PoolWindow, Reduction, same_zeros};
 use briquette_ops::compressed::max_pool2d;
+use briquette_ops::fused::{ActivationFunction, activate};
 use burn::tensor::Tensor;
-use burn::tensor::activation::{gelu_approximate, hard_swish, relu, sigmoid, silu, tanh};
+use burn::tensor::activation::{hard_swish, relu};
 use burn::tensor::module::avg_pool2d;
 use burn::tensor::ops::AvgPoolOptions;
 
@@ -12,15 +13,15 @@ use burn::tensor::ops::AvgPoolOptions;
 pub(super) fn apply(function: ElementFunction, x: AnyTensor) -> AnyTensor {
     with_tensor!(x, x => match function {
         ElementFunction::Gelu => briquette_ops::fused::gelu(x),
-        ElementFunction::GeluTanh => gelu_approximate(x),
+        ElementFunction::GeluTanh => activate(x, ActivationFunction::GeluTanh),
         ElementFunction::Relu => relu(x),
         ElementFunction::Relu6 => x.clamp(0.0, 6.0),
-        ElementFunction::Silu => silu(x),
-        ElementFunction::Sigmoid => sigmoid(x),
-        ElementFunction::Tanh => tanh(x),
+        ElementFunction::Silu => activate(x, ActivationFunction::Silu),
+        ElementFunction::Sigmoid => activate(x, ActivationFunction::Sigmoid),
+        ElementFunction::Tanh => activate(x, ActivationFunction::Tanh),
         ElementFunction::HardSwish => hard_swish(x),
         ElementFunction::HardSigmoid => (x + 3.0).clamp(0.0, 6.0) / 6.0,
-        ElementFunction::QuickGelu => x.clone() * sigmoid(x * 1.702),
+        ElementFunction::QuickGelu => activate(x, ActivationFunction::QuickGelu),
         ElementFunction::Neg => -x,
         ElementFunction::Square => x.powi_scalar(2),
         ElementFunction::Rsqrt => x.sqrt().recip(),

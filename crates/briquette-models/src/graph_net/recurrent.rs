@@ -2,8 +2,8 @@
 
 use super::value::AnyTensor;
 use briquette_graph::op::{Recurrent, RecurrentCell};
+use briquette_ops::fused::{ActivationFunction, activate};
 use burn::tensor::Tensor;
-use burn::tensor::activation::{sigmoid, tanh};
 
 /// The weights of one direction.
 struct RecurrentDirection {
@@ -100,4 +100,12 @@ impl RecurrentDirection {
             }
         }
     }
+}
+
+fn sigmoid(x: Tensor<2>) -> Tensor<2> {
+    activate(x, ActivationFunction::Sigmoid)
+}
+
+fn tanh(x: Tensor<2>) -> Tensor<2> {
+    activate(x, ActivationFunction::Tanh)
 }

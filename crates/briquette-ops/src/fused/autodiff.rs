@@ -2,7 +2,7 @@
 
 use crate::fused::ops::{AttentionHeads, FusedGrads, FusedOps};
 use crate::fused::record::{Again, record, record_kept};
-use briquette_cpu::float::RotaryTable;
+use briquette_cpu::float::{ActivationFunction, RotaryTable};
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -16,6 +16,11 @@ use std::sync::Arc;
 impl<B: FusedOps + FusedGrads, C: CheckpointStrategy> FusedOps for Autodiff<B, C> {
     fn fused_gelu(x: FloatTensor<Self>) -> FloatTensor<Self> {
         record::<B, C, 1>([x], |[x]| B::fused_gelu(x), |[x], dy| [B::gelu_grad(x, dy)])
+    }
+
+    fn fused_activation(x: FloatTensor<Self>, function: ActivationFunction) -> FloatTensor<Self> {
+        let forward = move |[x]: [_; 1]| B::fused_activation(x, function);
+        record::<B, C, 1>([x], forward, move |[x], dy| [B::activation_grad(x, function, dy)])
     }
 
     fn fused_norm(

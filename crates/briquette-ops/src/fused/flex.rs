@@ -1,7 +1,7 @@
 //! The CPU.
 
 use crate::fused::ops::{AttentionHeads, FusedGrads, FusedOps};
-use briquette_cpu::float::{self, AttentionShape, RotaryTable};
+use briquette_cpu::float::{self, ActivationFunction, AttentionShape, RotaryTable};
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
@@ -35,6 +35,10 @@ fn attention_shape(q: &FlexTensor, k: &FlexTensor, heads: &AttentionHeads) -> At
 impl FusedOps for Flex {
     fn fused_gelu(x: FloatTensor<Self>) -> FloatTensor<Self> {
         change(x, float::gelu)
+    }
+
+    fn fused_activation(x: FloatTensor<Self>, function: ActivationFunction) -> FloatTensor<Self> {
+        change(x, |x| float::activate(function, x))
     }
 
     fn fused_norm(
@@ -90,6 +94,11 @@ impl FusedGrads for Flex {
     fn gelu_grad(x: FloatTensor<Self>, dy: FloatTensor<Self>) -> FloatTensor<Self> {
         let x = x.to_contiguous();
         change(dy, |dy| float::gelu_grad(elements(&x), dy))
+    }
+
+    fn activation_grad(x: FloatTensor<Self>, function: ActivationFunction, dy: FloatTensor<Self>) -> FloatTensor<Self> {
+        let x = x.to_contiguous();
+        change(dy, |dy| float::activate_grad(function, elements(&x), dy))
     }
 
     fn norm_grads(

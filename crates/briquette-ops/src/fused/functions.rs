@@ -2,7 +2,7 @@
 
 use crate::fused::device::fuses;
 use crate::fused::ops::{AttentionHeads, FusedOps};
-use briquette_cpu::float::RotaryTable;
+use briquette_cpu::float::{ActivationFunction, RotaryTable};
 use burn::backend::Dispatch;
 use burn::tensor::{Bool, DType, Tensor, activation, module};
 use std::sync::Arc;
@@ -13,6 +13,22 @@ pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
         return activation::gelu(x);
     }
     Tensor::from_dispatch(<Dispatch as FusedOps>::fused_gelu(x.into_dispatch()))
+}
+
+/// Computes sigmoid, SiLU, tanh or an approximation of GELU: see [`activate`](briquette_cpu::float::activate()).
+///
+/// Uses burn's own operations if there is no fused version.
+pub fn activate<const D: usize>(x: Tensor<D>, function: ActivationFunction) -> Tensor<D> {
+    if fuses(&x) {
+        return Tensor::from_dispatch(<Dispatch as FusedOps>::fused_activation(x.into_dispatch(), function));
+    }
+    match function {
+        ActivationFunction::Sigmoid => activation::sigmoid(x),
+        ActivationFunction::Silu => activation::silu(x),
+        ActivationFunction::Tanh => activation::tanh(x),
+        ActivationFunction::GeluTanh => activation::gelu_approximate(x),
+        ActivationFunction::QuickGelu => x.clone() * activation::sigmoid(x * 1.702),
+    }
 }
 
 /// Computes the layer norm of `x + shortcut`: see [`add_norm`](briquette_cpu::float::add_norm()).

@@ -1,6 +1,6 @@
 //! The fused operations of a backend. All tensors are f32.
 
-use briquette_cpu::float::RotaryTable;
+use briquette_cpu::float::{ActivationFunction, RotaryTable};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, backend_extension};
 use std::sync::Arc;
@@ -21,6 +21,9 @@ pub struct AttentionHeads {
 pub trait FusedOps: Backend {
     /// Computes `x * Phi(x)`.
     fn fused_gelu(x: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// Computes an activation function of every element.
+    fn fused_activation(x: FloatTensor<Self>, function: ActivationFunction) -> FloatTensor<Self>;
 
     /// Computes the layer norm of `x` over the last dimension.
     fn fused_norm(
@@ -61,6 +64,9 @@ pub trait FusedOps: Backend {
 pub trait FusedGrads: Backend {
     /// Returns the gradient of GELU.
     fn gelu_grad(x: FloatTensor<Self>, dy: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// Returns the gradient of an activation function.
+    fn activation_grad(x: FloatTensor<Self>, function: ActivationFunction, dy: FloatTensor<Self>) -> FloatTensor<Self>;
 
     /// Returns the gradients of `x`, `gamma` and `beta`.
     fn norm_grads(

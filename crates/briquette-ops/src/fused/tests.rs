@@ -35,6 +35,15 @@ fn activations_and_gradients_agree_with_burn() {
     let view = || gate.clone().swap_dims(0, 2);
     assert!(fuses(&gate) && fuses(&gate.clone().inner()));
     assert!(far_by([gelu(view()), activation::gelu(view())], [&gate]) < 1e-5);
+    for (function, of_burn) in [
+        (ActivationFunction::Sigmoid, activation::sigmoid as fn(Tensor<3>) -> Tensor<3>),
+        (ActivationFunction::Silu, activation::silu),
+        (ActivationFunction::Tanh, activation::tanh),
+        (ActivationFunction::GeluTanh, activation::gelu_approximate),
+        (ActivationFunction::QuickGelu, |x| x.clone() * activation::sigmoid(x * 1.702)),
+    ] {
+        assert!(far_by([activate(view(), function), of_burn(view())], [&gate]) < 1e-5, "{function:?}");
+    }
     let expected = activation::silu(view()) * up.clone();
     assert!(far_by([swiglu(view(), up.clone()), expected], [&gate, &up]) < 1e-5);
 }
