@@ -1,13 +1,15 @@
-//! Places where a layer can absorb a batch norm, or the scale of the inputs of the layer after it.
+//! Places where layers can absorb a batch norm, a scale of their inputs, or a rotation of the residual stream.
 //!
 //! A fold changes weights and keeps the function of the network. This module finds the places and the weights; it reads no values.
 
 mod batch_norm;
+mod rotation;
 mod scale;
 mod trace;
 mod uses;
 
 pub use batch_norm::{NormPlace, batch_norms};
+pub use rotation::{RotatedAxis, RotationPlaces, StreamNorm, ValueRotation, rotations};
 pub use scale::{Reader, ScalePlace, scales};
 pub use trace::{NormStatistics, ScaledAxis};
 

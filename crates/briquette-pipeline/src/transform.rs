@@ -10,6 +10,7 @@ mod fold;
 mod headed;
 mod network;
 mod predicted;
+mod rotated;
 mod shrink;
 
 use briquette_core::{Error, Result};

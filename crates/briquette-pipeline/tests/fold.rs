@@ -230,7 +230,7 @@ fn wrong_stages_are_one_line_before_any_work() {
         Recipe::from_raw(parse(&text, "r.toml").unwrap(), "".as_ref()).unwrap_err().to_string()
     };
     assert!(
-        text("").starts_with("stage 1 (fold): method: missing; set it to one of batch-norm, equalize, smooth, awq")
+        text("").starts_with("stage 1 (fold): method: missing; set it to one of batch-norm, equalize, rotate, smooth")
     );
     assert!(
         text("method = \"equalise\"").contains("expected one of batch-norm, equalize"),
@@ -241,6 +241,42 @@ fn wrong_stages_are_one_line_before_any_work() {
     assert!(text("method = \"equalize\"\nalpha = 0.5").contains("alpha: a equalize fold stage has no such key"));
     assert!(text("method = \"smooth\"\nalpha = 2").contains("alpha: found 2, expected a number from 0 to 1"));
     assert!(text("method = \"awq\"\nscheme = \"int9\"").contains("unknown scheme"));
+    assert!(text("method = \"rotate\"\ninclude = [\"*\"]").contains("include: a rotate fold stage has no such key"));
+    assert!(text("method = \"smooth\"\nseed = 1").contains("seed: a smooth fold stage has no such key"));
     assert!(text("method = \"equalize\"\nratio = 0.5").contains("ratio: a fold stage has no such key"));
     assert!(!output.exists());
+}
+
+#[test]
+fn rotated_streams_have_no_outliers_and_keep_the_function() {
+    let done = every_family("method = \"rotate\"");
+    for name in ["llama", "mistral", "qwen2", "qwen3", "phi3"] {
+        assert!(done.iter().any(|own| own == name), "{name} is not rotated: {done:?}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let model = in_f32(&family("llama"), &directory.path().join("model"), |name, values| {
+        if name == "model.embed_tokens.weight" {
+            values.iter_mut().step_by(16).for_each(|value| *value = 30.0);
+        }
+        if name.ends_with("layernorm.weight") {
+            values.iter_mut().enumerate().for_each(|(at, value)| *value = 0.5 + at as f32 / 8.0);
+        }
+    });
+    let output = directory.path().join("out");
+    let report = folded(&model, &output, "method = \"rotate\"\nseed = 3").unwrap();
+    assert!(report.folded[0].difference.unwrap() <= TOLERANCE);
+    let found = tensors(&output);
+    for (name, (_, values)) in &found {
+        assert!(!name.ends_with("norm.weight") || values.iter().all(|value| *value == 1.0), "{name}");
+    }
+    let outlier = |values: &[f32]| {
+        let mean = values.iter().map(|value| value * value).sum::<f32>() / values.len() as f32;
+        values.iter().fold(0.0_f32, |most, value| most.max(value.abs())) / mean.sqrt()
+    };
+    let table = "model.embed_tokens.weight";
+    let (before, after) = (outlier(&tensors(&model)[table].1), outlier(&found[table].1));
+    assert!(before > 3.9 && after < 2.5, "{before} {after}");
+    let other = directory.path().join("other");
+    folded(&model, &other, "method = \"rotate\"\nseed = 4").unwrap();
+    assert_ne!(tensors(&other)[table], found[table]);
 }

@@ -131,8 +131,10 @@ fn shrink_of(what: &What) -> Option<StageKeys> {
 
 /// Returns a fold stage of the flags.
 fn fold_of(what: &What, method: &str) -> StageKeys {
-    let include = (!what.include.is_empty()).then(|| what.include.clone());
-    let exclude = what.exclude.clone();
+    // A rotation changes all layers or none; the patterns are those of the other stages.
+    let takes_patterns = method != "rotate";
+    let include = (takes_patterns && !what.include.is_empty()).then(|| what.include.clone());
+    let exclude = if takes_patterns { what.exclude.clone() } else { Vec::new() };
     StageKeys::Fold(raw::RawFold { method: Some(method.into()), include, exclude, ..Default::default() })
 }
 

@@ -83,7 +83,7 @@ fn is_conv(node: &Node) -> bool {
 }
 
 /// Returns the unit of each channel: heads of queries that share values share their scales too.
-fn units_of(tracer: &Tracer, value: ValueId, n: usize) -> (Vec<u32>, usize) {
+pub(super) fn units_of(tracer: &Tracer, value: ValueId, n: usize) -> (Vec<u32>, usize) {
     let attention = tracer.uses.maker(tracer.graph, value).map(|node| &node.op);
     if let Some(Op::Composite(Composite::Attention(attention))) = attention {
         let (heads, kv_heads) = (attention.heads.max(1), attention.kv_heads.max(1));
@@ -95,7 +95,7 @@ fn units_of(tracer: &Tracer, value: ValueId, n: usize) -> (Vec<u32>, usize) {
 }
 
 /// Returns the weights of a node that multiply a value.
-fn readers_of(tracer: &Tracer, node: NodeId, position: usize, units: &[u32]) -> Result<Vec<Reader>, String> {
+pub(super) fn readers_of(tracer: &Tracer, node: NodeId, position: usize, units: &[u32]) -> Result<Vec<Reader>, String> {
     let node = &tracer.graph.nodes[node.0];
     let wrong = || Err(format!("its input is also the input of a {}", node.op.name()));
     let axes: Vec<(usize, usize)> = match &node.op {

@@ -1,6 +1,7 @@
 //! A model with some tensors cut or replaced.
 
 use super::edit::Edit;
+use super::rotated::Rotated;
 use briquette_core::{Result, rows};
 use briquette_formats::{Checkpoint, InputFile, TensorInfo, TensorSource};
 use briquette_graph::shrink::KeptIndices;
@@ -13,6 +14,8 @@ pub(super) enum OutputTensor {
     Cut(usize, Vec<KeptIndices>),
     /// A tensor of the model with other values.
     Edited(usize, Edit),
+    /// A tensor of the model with rotated axes.
+    Rotated(usize, Rotated),
     /// Values that were computed.
     Made(Vec<f32>),
 }
@@ -46,6 +49,18 @@ impl TensorSource for ChangedModel<'_> {
                 let edited = edit.apply_to_bytes(&shape.0, *dtype, start / (dtype.n_bits() / 8), out);
                 edited.map_err(|error| error.at(format_args!("tensor {name:?}")))
             }
+            OutputTensor::Rotated(place, rotated) => {
+                let TensorInfo { name, dtype, shape } = &self.infos[index];
+                let (width, n) = (dtype.n_bits() / 8, self.infos[index].n_elements());
+                let wanted = start / width..(start + out.len()) / width;
+                let needed = rotated.needed(&shape.0, wanted.clone(), n);
+                let mut bytes = vec![0; needed.len() * width];
+                self.checkpoint.read(*place, needed.start * width, &mut bytes)?;
+                let edited = rotated.apply_to_bytes(&shape.0, *dtype, needed.start, &mut bytes);
+                edited.map_err(|error| error.at(format_args!("tensor {name:?}")))?;
+                out.copy_from_slice(&bytes[start - needed.start * width..][..out.len()]);
+                Ok(())
+            }
             OutputTensor::Made(values) => {
                 let width = self.infos[index].dtype.n_bits() / 8;
                 rows::from_f32(&values[start / width..(start + out.len()) / width], self.infos[index].dtype, out);
@@ -59,6 +74,9 @@ impl TensorSource for ChangedModel<'_> {
             OutputTensor::Copied(place) | OutputTensor::Edited(place, _) => self.checkpoint.reads_ranges(*place),
             // A cut reads the whole tensor.
             OutputTensor::Cut(..) => false,
+            OutputTensor::Rotated(place, rotated) => {
+                rotated.needs_rows_alone(&self.infos[index].shape.0) && self.checkpoint.reads_ranges(*place)
+            }
             OutputTensor::Made(_) => true,
         }
     }

@@ -41,18 +41,31 @@ impl Edit {
     /// # Errors
     /// Refused: `dtype` cannot store a changed value.
     pub(super) fn apply_to_bytes(&self, shape: &[usize], dtype: DType, start: usize, bytes: &mut [u8]) -> Result<()> {
-        let mut values = vec![0.0; bytes.len() / (dtype.n_bits() / 8)];
-        rows::to_f32(bytes, dtype, &mut values);
-        let was_finite: Vec<bool> = values.iter().map(|value| value.is_finite()).collect();
-        self.apply(shape, start, &mut values);
-        let is_lost = |(value, was_finite): (&f32, &bool)| *was_finite && !rows::fits(*value, dtype);
-        if let Some(at) = values.iter().zip(&was_finite).position(is_lost) {
-            let message = format!("element {} becomes {:e}, which {dtype} cannot store", start + at, values[at]);
-            return Err(Error::refused(format!("{message}; exclude the tensor, or use a model in f32")));
-        }
-        rows::from_f32(&values, dtype, bytes);
-        Ok(())
+        change_bytes(dtype, start, bytes, |values| self.apply(shape, start, values))
     }
+}
+
+/// Changes elements that are stored as `dtype`; `start` is the index of the first.
+///
+/// # Errors
+/// Refused: `dtype` cannot store a changed value.
+pub(super) fn change_bytes(
+    dtype: DType,
+    start: usize,
+    bytes: &mut [u8],
+    change: impl FnOnce(&mut [f32]),
+) -> Result<()> {
+    let mut values = vec![0.0; bytes.len() / (dtype.n_bits() / 8)];
+    rows::to_f32(bytes, dtype, &mut values);
+    let was_finite: Vec<bool> = values.iter().map(|value| value.is_finite()).collect();
+    change(&mut values);
+    let is_lost = |(value, was_finite): (&f32, &bool)| *was_finite && !rows::fits(*value, dtype);
+    if let Some(at) = values.iter().zip(&was_finite).position(is_lost) {
+        let message = format!("element {} becomes {:e}, which {dtype} cannot store", start + at, values[at]);
+        return Err(Error::refused(format!("{message}; exclude the tensor, or use a model in f32")));
+    }
+    rows::from_f32(&values, dtype, bytes);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod edits;
 mod equalize;
 mod inputs;
 mod places;
+mod rotate;
 mod searched;
 
 use super::changed::{ChangedModel, OutputTensor};
@@ -25,13 +26,22 @@ use edits::Edits;
 use places::FoldPlaces;
 use std::path::Path;
 
-/// Predicts the model after a fold, and describes it. Shapes stay as they are.
+/// Predicts the model after a fold, and describes it. Shapes stay as they are; a rotated model has a head of its own.
 ///
 /// # Errors
 /// Config: the network has no place for the fold.
 pub(super) fn predicted(stage: &FoldStage, model: HeadedModel) -> Result<(HeadedModel, Vec<String>, bool)> {
+    let model = prepared(stage, model)?;
     let notes = FoldPlaces::of(stage, &model)?.report(stage).in_words();
     Ok((model, notes, true))
+}
+
+/// Returns the model that the fold starts from: a rotation needs a head that is not the table of embeddings.
+fn prepared(stage: &FoldStage, model: HeadedModel) -> Result<HeadedModel> {
+    match stage.method {
+        FoldMethod::Rotate { .. } => model.with_own_head(),
+        _ => Ok(model),
+    }
 }
 
 /// Checks the statistics of a fold stage that reads the recipe's own model, before any work.
@@ -65,12 +75,16 @@ impl Transform for FoldStage {
     fn apply<'a>(&self, network: &Network<'a>, workers: &Workers) -> Result<Transformed<'a>> {
         let checkpoint = network.checkpoint;
         let config = Config::parse(network.config.as_deref())?;
-        let model = HeadedModel::of(checkpoint, network.recipe, config, StageKind::Fold)?;
+        let model = prepared(self, HeadedModel::of(checkpoint, network.recipe, config, StageKind::Fold)?)?;
         let places = FoldPlaces::of(self, &model)?;
         let mut edits = Edits::of(checkpoint, &model);
         let statistics = network.statistics.as_ref();
         let exponents = match (&places, self.method) {
             (FoldPlaces::Norms(places, _), _) => batch_norm::fold(&mut edits, places, workers).map(|()| Vec::new()),
+            (FoldPlaces::Rotations(places), FoldMethod::Rotate { seed }) => {
+                rotate::fold(&mut edits, places, seed, workers).map(|()| Vec::new())
+            }
+            (FoldPlaces::Rotations(_), _) => Err(Error::bug("places of a rotation for another fold")),
             (FoldPlaces::Scales(places, _), FoldMethod::Equalize) => {
                 equalize::fold(&mut edits, places, workers).map(|()| Vec::new())
             }
@@ -103,9 +117,11 @@ impl FoldPlaces {
         let (n_places, skipped) = match self {
             Self::Norms(places, skipped) => (places.len(), skipped),
             Self::Scales(places, skipped) => (places.len(), skipped),
+            Self::Rotations(places) => (places.stream.len(), &places.skipped),
         };
         let places = match stage.method {
             FoldMethod::BatchNorm => "batch norms",
+            FoldMethod::Rotate { .. } => "tensors of the residual stream",
             FoldMethod::Equalize | FoldMethod::Smooth { .. } | FoldMethod::Awq { .. } => "inputs of layers",
         };
         let skipped = briquette_graph::absorb::reasons(skipped);

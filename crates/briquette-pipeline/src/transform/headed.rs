@@ -8,6 +8,7 @@ use briquette_graph::families::{build, family_of};
 use briquette_graph::multiply_adds::multiply_adds;
 use briquette_graph::onnx::InputDims;
 use briquette_graph::shrink::{KeptIndices, Shrunk};
+use briquette_graph::ties::heads;
 use briquette_graph::{Config, Extents, Graph, Headers, Operand, Weight, WeightId, known_graph_of};
 use briquette_recipe::{Recipe, StageKind};
 use serde_json::Value;
@@ -56,6 +57,29 @@ impl HeadedModel {
         let graph = graph_of(&infos, &config).map_err(|error| error.at(shown_path(checkpoint.path())))?;
         let places = (0..infos.len()).collect();
         Ok(Self { infos, places, graph, config, changes: Vec::new() })
+    }
+
+    /// Returns the model with a head that is a tensor of its own, where the head is the table of embeddings.
+    ///
+    /// # Errors
+    /// Config: the family has no other head.
+    pub(super) fn with_own_head(self) -> Result<Self> {
+        let Some(tied) = heads(&self.graph).first().copied() else { return Ok(self) };
+        let weight = &self.graph.weights[tied.0];
+        let wrong = || {
+            let message = format!("method rotate: the network has no head but its table of embeddings {}", weight.name);
+            Error::config(format!("{message}; remove the stage")).at("fold")
+        };
+        let place = self.infos.iter().position(|info| is_name_of(weight, &info.name)).ok_or_else(wrong)?;
+        let is_missing = |name: &&String| !self.infos.iter().any(|info| info.name == name.as_str());
+        let (mut infos, mut places) = (self.infos.clone(), self.places.clone());
+        if let Some(name) = weight.aliases.iter().find(is_missing) {
+            infos.push(TensorInfo::checked(name.clone(), infos[place].dtype, infos[place].shape.0.clone())?);
+            places.push(places[place]);
+        }
+        let values = vec![("tie_word_embeddings".to_string(), Value::Bool(false))];
+        let found = self.clone().changed(infos, places, values).ok();
+        found.filter(|found| heads(&found.graph).is_empty()).ok_or_else(wrong)
     }
 
     /// Returns the model without these blocks; later blocks take their names.

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawFold {
-    /// fold: "batch-norm" moves batch norms into the layer before them. "equalize" gives two layers equal ranges. With
-    /// statistics, "smooth" moves the range of inputs into weights (SmoothQuant), and "awq" scales weights whose inputs are large.
+    /// fold: "batch-norm" moves batch norms into the layer before them. "equalize" gives two layers equal ranges.
+    /// "rotate" rotates the residual stream of decoders with RMS norms (QuaRot). With statistics, "smooth" moves the range of inputs into weights (SmoothQuant), and "awq" scales weights whose inputs are large.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
     /// fold: the exponent of input ranges of "smooth", from 0 to 1. By default, it is searched for each input.
@@ -24,6 +24,9 @@ pub struct RawFold {
     /// fold: the scheme of the weights that "awq" measures errors with ("int4-g128-asym").
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheme: Option<String>,
+    /// fold: the seed of the random signs of "rotate" (0).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
     /// fold: a file of input statistics, if `[calibration]` does not provide it; see docs/guide/src/file-format.md. "awq" uses
     /// Gram matrices where the file has them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,6 +64,11 @@ pub enum FoldMethod {
         /// The exponent of input ranges; searched for each input where absent.
         alpha: Option<f64>,
     },
+    /// Rotations of the residual stream and of the values of attention, by random orthogonal matrices.
+    Rotate {
+        /// The seed of the random signs.
+        seed: u64,
+    },
     /// Scales that make weights with large inputs lose less when rounded.
     Awq {
         /// The weights' scheme.
@@ -77,6 +85,7 @@ impl FoldMethod {
         match self {
             Self::BatchNorm => "batch-norm",
             Self::Equalize => "equalize",
+            Self::Rotate { .. } => "rotate",
             Self::Smooth { .. } => "smooth",
             Self::Awq { .. } => "awq",
         }
@@ -100,7 +109,9 @@ impl FoldStage {
     pub(crate) fn from_raw(raw: &RawFold, calibration: Option<&RawCalibration>) -> Result<Self> {
         let awq = FoldMethod::Awq { spec: spec_of(raw)? };
         let smooth = FoldMethod::Smooth { alpha: raw.alpha };
-        let known = [FoldMethod::BatchNorm, FoldMethod::Equalize, smooth, awq].map(|method| (method.name(), method));
+        let rotate = FoldMethod::Rotate { seed: raw.seed.unwrap_or(0) };
+        let known =
+            [FoldMethod::BatchNorm, FoldMethod::Equalize, rotate, smooth, awq].map(|method| (method.name(), method));
         let Some(name) = &raw.method else {
             let names = known.map(|(name, _)| name).join(", ");
             return Err(Error::config(format!("method: missing; set it to one of {names}")));
@@ -109,8 +120,12 @@ impl FoldStage {
         let (needs, what) = (raw.needs_statistics(), format!("{name} fold stage"));
         refuse("alpha", &raw.alpha.filter(|_| !matches!(method, FoldMethod::Smooth { .. })), &what)?;
         refuse("scheme", &raw.scheme.as_ref().filter(|_| !matches!(method, FoldMethod::Awq { .. })), &what)?;
+        let rotates = matches!(method, FoldMethod::Rotate { .. });
+        refuse("seed", &raw.seed.filter(|_| !rotates), &what)?;
+        refuse("include", &raw.include.as_ref().filter(|_| rotates), &what)?;
+        refuse("exclude", &Some(&raw.exclude).filter(|own| rotates && !own.is_empty()), &what)?;
         refuse("statistics", &raw.statistics.as_ref().filter(|_| !needs), &what)?;
-        if needs && calibration.is_some_and(|own| own.data.is_some()) {
+        if needs && raw.statistics.is_none() && calibration.is_some_and(|own| own.data.is_some()) {
             return Err(Error::config(
                 "statistics: found calibration.data, expected a file; run `briquette calibrate`, and set the file as statistics",
             ));

@@ -126,7 +126,7 @@ impl ShrinkStage {
     pub(crate) fn from_raw(raw: &RawShrink, calibration: Option<&RawCalibration>) -> Result<Self> {
         let has_statistics = raw.statistics.is_some() || calibration.is_some_and(|own| own.statistics.is_some());
         if raw.method.is_none() {
-            refuse_data(calibration)?;
+            refuse_data(raw, calibration)?;
         }
         let usual = if has_statistics { "osscar" } else { "l2" };
         let name = raw.method.as_deref().unwrap_or(usual);
@@ -137,7 +137,7 @@ impl ShrinkStage {
         }
         let needs = score.needs_inputs() || refits;
         if needs {
-            refuse_data(calibration)?;
+            refuse_data(raw, calibration)?;
         }
         let what = if score.needs_inputs() { format!("method `{name}`") } else { "refit".into() };
         let statistics = statistics_of(&raw.statistics, needs, calibration, &what)?;
@@ -167,10 +167,10 @@ impl ShrinkStage {
     }
 }
 
-/// Refuses calibration data: only files have the statistics of this stage.
-fn refuse_data(calibration: Option<&RawCalibration>) -> Result<()> {
+/// Refuses a stage without a file if there is calibration data: only files have the statistics of this stage.
+fn refuse_data(raw: &RawShrink, calibration: Option<&RawCalibration>) -> Result<()> {
     match calibration {
-        Some(RawCalibration { data: Some(_), .. }) => Err(Error::config(
+        Some(RawCalibration { data: Some(_), .. }) if raw.statistics.is_none() => Err(Error::config(
             "statistics: found calibration.data, expected a file; run `briquette calibrate --gram`, and set the file as statistics",
         )),
         _ => Ok(()),
@@ -290,5 +290,7 @@ mod tests {
         }
         let error = stage("ratio = 0.5\nmethod = \"osscar\"\n", "[calibration]\ndata = \"t\"\n").unwrap_err();
         assert!(error.contains("found calibration.data, expected a file"), "{error}");
+        // Data may serve a later stage.
+        stage("ratio = 0.5\nmethod = \"osscar\"\nstatistics = \"s\"\n", "[calibration]\ndata = \"t\"\n").unwrap();
     }
 }

@@ -3,23 +3,27 @@
 use crate::transform::changed::OutputTensor;
 use crate::transform::edit::Edit;
 use crate::transform::headed::HeadedModel;
+use crate::transform::rotated::Rotated;
 use briquette_core::Result;
 use briquette_formats::{Checkpoint, TensorInfo};
 use briquette_graph::absorb::{ScalePlace, ScaledAxis};
 use briquette_graph::{Graph, WeightId};
+use briquette_methods::rotation::Rotation;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Changes of weights, and vectors that are computed.
 pub(super) struct Edits<'a> {
     checkpoint: &'a Checkpoint,
     model: &'a HeadedModel,
     edits: BTreeMap<WeightId, Edit>,
+    rotated: BTreeMap<WeightId, Rotated>,
     made: BTreeMap<WeightId, Vec<f32>>,
 }
 
 impl<'a> Edits<'a> {
     pub(super) fn of(checkpoint: &'a Checkpoint, model: &'a HeadedModel) -> Self {
-        Self { checkpoint, model, edits: BTreeMap::new(), made: BTreeMap::new() }
+        Self { checkpoint, model, edits: BTreeMap::new(), rotated: BTreeMap::new(), made: BTreeMap::new() }
     }
 
     pub(super) fn checkpoint(&self) -> &Checkpoint {
@@ -40,7 +44,12 @@ impl<'a> Edits<'a> {
         self.made.insert(weight, values);
     }
 
-    /// Returns the values of a weight after all changes so far.
+    /// Rotates groups of elements along an axis of a weight, after the other changes of the weight.
+    pub(super) fn rotate(&mut self, weight: WeightId, axis: usize, groups: Vec<Vec<usize>>, rotation: &Arc<Rotation>) {
+        self.rotated.entry(weight).or_default().turn(axis, groups, rotation);
+    }
+
+    /// Returns the values of a weight after all changes so far, without rotations.
     ///
     /// # Errors
     /// See [`HeadedModel::values`].
@@ -100,7 +109,12 @@ impl<'a> Edits<'a> {
     /// Returns the source of a tensor of the folded model.
     pub(super) fn output(&self, info: &TensorInfo, place: usize) -> OutputTensor {
         let Some(weight) = self.graph().weight(&info.name) else { return OutputTensor::Copied(place) };
-        match (self.made.get(&weight), self.edits.get(&weight)) {
+        let edit = self.edits.get(&weight);
+        if let Some(rotated) = self.rotated.get(&weight) {
+            let edit = edit.cloned().unwrap_or_default();
+            return OutputTensor::Rotated(place, rotated.after(edit));
+        }
+        match (self.made.get(&weight), edit) {
             (Some(values), _) => OutputTensor::Made(values.clone()),
             (None, Some(edit)) => OutputTensor::Edited(place, edit.clone()),
             (None, None) => OutputTensor::Copied(place),

@@ -2,7 +2,9 @@
 
 use crate::transform::headed::HeadedModel;
 use briquette_core::{Error, Result};
-use briquette_graph::absorb::{NormPlace, ScalePlace, SkippedLayer, batch_norms, reasons, scales};
+use briquette_graph::absorb::{
+    NormPlace, RotationPlaces, ScalePlace, SkippedLayer, batch_norms, reasons, rotations, scales,
+};
 use briquette_graph::{Graph, WeightId};
 use briquette_recipe::{FoldMethod, FoldStage};
 
@@ -12,6 +14,8 @@ pub(super) enum FoldPlaces {
     Norms(Vec<NormPlace>, Vec<SkippedLayer>),
     /// Inputs of layers.
     Scales(Vec<ScalePlace>, Vec<SkippedLayer>),
+    /// The residual stream and the values of attention.
+    Rotations(RotationPlaces),
 }
 
 impl FoldPlaces {
@@ -48,6 +52,14 @@ impl FoldPlaces {
                 places.retain(|place| is_chosen(&weights_of(place)));
                 Self::Scales(places, skipped)
             }
+            FoldMethod::Rotate { .. } => {
+                let found = rotations(graph, &graph.lower()?).map_err(|reason| {
+                    let message =
+                        format!("method rotate: the network has no residual stream that can be rotated ({reason})");
+                    Error::config(format!("{message}; remove the stage")).at("fold")
+                })?;
+                Self::Rotations(found)
+            }
         };
         found.check(stage)
     }
@@ -61,6 +73,7 @@ impl FoldPlaces {
             Self::Scales(places, skipped) => {
                 (places.is_empty(), skipped, "layer whose inputs a layer before it can scale")
             }
+            Self::Rotations(_) => return Ok(self),
         };
         if !is_empty {
             return Ok(self);

@@ -79,6 +79,8 @@ fn one(
             let found = awq(&columns, spec, &|| workers.check_stop())?;
             (Some(found.exponent).filter(|exponent| *exponent > 0.0), found.scales)
         }
-        FoldMethod::BatchNorm | FoldMethod::Equalize => return Err(Error::bug("a fold without statistics")),
+        FoldMethod::BatchNorm | FoldMethod::Equalize | FoldMethod::Rotate { .. } => {
+            return Err(Error::bug("a fold without statistics"));
+        }
     })
 }
