@@ -89,6 +89,26 @@ fn gradients_beyond_the_memory_limit_are_refused_before_they_are_computed() {
 
 #[test]
 #[cfg(feature = "model")]
+fn an_evaluation_beyond_the_memory_limit_is_refused_before_the_model_is_loaded() {
+    let Some(sandbox) = minilm() else { return };
+    sandbox.write("lines.txt", "The cat sat on the mat.\nRates were left as they are.\n");
+    for (limit, batch, phrase) in [
+        (64, "32", "cannot run minilm: the weights alone take"),
+        (96, "32", "cannot load and run minilm"),
+        (96, "auto", "or keep one block in memory (--offload)"),
+    ] {
+        let line = format!("eval minilm --data lines.txt --batch-size {batch} --memory-limit {limit}MB --quiet");
+        let outcome = sandbox.run(&format!("{line} --trace trace.json"));
+        outcome.assert_fails(6, &["memory.limit: ", phrase, "expected at most"]);
+        let trace = serde_json::from_slice(&std::fs::read(sandbox.path("trace.json")).unwrap()).unwrap();
+        let peak = crate::memory_limit::peak_of(&trace);
+        assert!(peak <= limit * 1_000_000, "{peak} bytes within {limit} MB: {}", outcome.stderr);
+    }
+    sandbox.ok("eval minilm --data lines.txt --memory-limit 105MB --quiet");
+}
+
+#[test]
+#[cfg(feature = "model")]
 fn updated_weights_keep_the_memory_limit_or_are_refused_beforehand() {
     let Some(sandbox) = minilm() else { return };
     sandbox.write("lines.txt", "The cat sat on the mat.\nRates were left as they are.\n");

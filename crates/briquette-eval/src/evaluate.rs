@@ -16,7 +16,7 @@ use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::{Checkpoint, Choice};
 use briquette_models::batches::Batching;
 use briquette_models::data::{Data, DataSpec, ImageInput};
-use briquette_models::memory::{Memory, MemoryWatch};
+use briquette_models::memory::{Memory, MemoryWatch, predicted_bytes, product_bytes};
 use briquette_models::{Arch, GraphNet, Input, LoadedModel, ModelTask};
 use briquette_nn::Held;
 use burn::tensor::{Device, FloatDType};
@@ -219,6 +219,7 @@ impl Runner<'_> {
             limit.map_or(Ok(()), |limit| limit.check(&what()))?;
             return Ok((found, Ran { memory: watch.dropped(), kept, nearness, ..Ran::default() }));
         }
+        self.check_limit(checkpoint, arch)?;
         let mut model = LoadedModel::load(checkpoint, Some(arch), device)?;
         if let Some(dtype) = *dtype {
             model = model.computing_in(dtype).map_err(|error| error.at(checkpoint.path().display()))?;
@@ -238,6 +239,21 @@ impl Runner<'_> {
         watch.drop_network(model.network, device);
         drop(model.input);
         Ok((found, Ran { memory: watch.dropped(), held, continuation, transcripts, kept, nearness }))
+    }
+
+    /// Refuses to load weights that exceed the memory limit together with one product.
+    fn check_limit(&self, checkpoint: &Checkpoint, arch: Arch) -> Result<()> {
+        let (device, fits) = (&self.request.device, &self.request.fits);
+        let meter = self.meters.iter().rfind(|meter| meter.peak_bytes().is_some());
+        let (Some(limit), Some(meter)) = (fits.limit, meter) else { return Ok(()) };
+        let n_bytes =
+            predicted_bytes(checkpoint, Some(arch), fits.dtype, device) + product_bytes(checkpoint, arch, device);
+        let what = format!("load and run {}", checkpoint.path().display());
+        let found = MemoryLimit::set(limit, *meter).check_before(&what, n_bytes);
+        found.map_err(|error| Error {
+            message: format!("{}, or keep one block in memory (--offload)", error.message),
+            ..error
+        })
     }
 
     /// Compares a decoder with the original by the head inputs of both. Loads only the original's head.

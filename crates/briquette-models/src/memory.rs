@@ -3,7 +3,9 @@
 use crate::{Arch, GraphNet};
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, shown_path};
-use briquette_formats::{Checkpoint, TensorSource};
+use briquette_formats::{Checkpoint, Compressed, TensorSource};
+use briquette_graph::op::Composite;
+use briquette_graph::{Node, Op, Operand};
 pub use burn::tensor::{Device, FloatDType};
 use serde::{Deserialize, Serialize};
 
@@ -224,6 +226,26 @@ impl<'a> MemoryWatch<'a> {
 
 fn above(now: Option<u64>, before: Option<u64>) -> Option<u64> {
     Some(now?.saturating_sub(before?))
+}
+
+/// The most bytes of a packed matrix: larger ones are packed in blocks.
+const MOST_PACKED: u64 = 8 << 20;
+
+/// Returns the bytes that the largest product of floats takes on the CPU beside its inputs: two packed copies of its matrix.
+///
+/// 0 for other devices, and for models whose layers run on codes.
+pub fn product_bytes(checkpoint: &Checkpoint, arch: Arch, device: &Device) -> u64 {
+    if crate::device_name(device) != "cpu" || checkpoint.compressed() == Compressed::Quantized {
+        return 0;
+    }
+    let Ok((network, _)) = GraphNet::blank(arch, checkpoint, device) else { return 0 };
+    let graph = network.graph();
+    let n_elements = |node: &Node| match (&node.op, node.inputs.get(1)) {
+        (Op::Composite(Composite::Linear), Some(Operand::Weight(weight))) => graph.weights[weight.0].shape.n_elements(),
+        _ => None,
+    };
+    let most = graph.nodes.iter().filter_map(n_elements).max().unwrap_or(0);
+    2 * (4 * most as u64).min(MOST_PACKED)
 }
 
 /// Returns the bytes of a checkpoint's weights on a device, predicted from headers.

@@ -20,7 +20,7 @@ const MEMORY_PER_BYTE: u64 = 1 << 10;
 /// Such an input takes milliseconds. A longer one runs in a thread of its own, so that a signal ends the wait.
 const SHORT_BYTES: usize = 16 << 10;
 /// Time limit of a run, in addition to the time per byte of text.
-const TIME: Duration = Duration::from_secs(10);
+const TIME: Duration = Duration::from_secs(3);
 const TIME_PER_BYTE: Duration = Duration::from_micros(20);
 
 /// A tokenizer and the result of its checks.
