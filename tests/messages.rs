@@ -224,7 +224,8 @@ fn a_decoder_without_a_head_is_refused_with_the_missing_tensor() {
     sandbox.write("text.txt", "some words to run it on");
     let line = "eval llama-untied --data text.txt --device cpu";
     weights(cut(|name| name.strip_prefix("model.").map(str::to_string)));
-    sandbox.run(line).assert_fails(4, &["like a LlamaModel without head", "LlamaForCausalLM"]);
+    // An embedding model, as LlamaModel is saved.
+    sandbox.ok(line);
     weights(cut(|name| Some(name.replace("lm_head", "score"))));
     sandbox.run(line).assert_fails(4, &["and no lm_head.weight, like a LlamaForSequenceClassification"]);
     weights(cut(|name| (name != "lm_head.weight").then(|| name.to_string())));

@@ -62,3 +62,36 @@ fn labels_are_names_or_numbers_of_the_models_classes() {
     sandbox.write("bad.jsonl", "{\"sentence1\": \"w5\", \"sentence2\": \"w6\", \"label\": 1}\n");
     sandbox.run(line).assert_fails(2, &["bad.jsonl", "found pairs of sentences"]);
 }
+
+#[test]
+fn decoders_with_classes_read_the_last_token_or_each_token() {
+    for (family, n_items) in [("llama-classify", 16), ("gpt2-classify", 16), ("opt-classify", 16), ("qwen3-tokens", 48)]
+    {
+        let sandbox = classifier(family);
+        sandbox.ok("compress m -o out --quantize int8-dynamic");
+        let line = "eval out --against m --data labelled.jsonl --device cpu";
+        let found = sandbox.json(line);
+        assert_eq!(found["n_items"], n_items, "{family}: {found}");
+        assert!(found["metrics"]["agreement"].as_f64().unwrap() > 0.8, "{family}: {found}");
+        assert_eq!(found["metrics"].get("accuracy").is_some(), n_items == 16, "{family}: {found}");
+        // Texts of a batch have padding; those of a run by block have none.
+        let offloaded = sandbox.json(&format!("{line} --offload"));
+        assert_eq!(offloaded["metrics"]["accuracy"], found["metrics"]["accuracy"], "{family}");
+    }
+}
+
+#[test]
+fn a_decoder_without_a_head_gives_embeddings_of_the_last_token() {
+    let sandbox = classifier("llama-base");
+    let modules = r#"[{"path": "", "type": "sentence_transformers.models.Transformer"},
+        {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]"#;
+    sandbox.write("m/modules.json", modules);
+    sandbox.write("m/1_Pooling/config.json", r#"{"pooling_mode_lasttoken": true, "pooling_mode_mean_tokens": false}"#);
+    sandbox.write("texts.txt", "w5 w6\nw7\nw8 w9 w10 w11\n");
+    sandbox.ok("compress m -o out --quantize int8");
+    let found = sandbox.json("eval out --against m --data texts.txt --device cpu");
+    assert!(found["metrics"]["cosine"].as_f64().unwrap() > 0.999, "{found}");
+    let alone = sandbox.json("eval out --against m --data texts.txt --device cpu --batch-size 1");
+    let cosine = |found: &serde_json::Value| found["metrics"]["cosine"].as_f64().unwrap();
+    assert!((cosine(&alone) - cosine(&found)).abs() < 1e-6, "padding does not count: {alone} {found}");
+}

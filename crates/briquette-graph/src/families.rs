@@ -47,7 +47,7 @@ mod vit_timm;
 mod whisper;
 
 pub use extents::Extents;
-pub use labels::text_classes;
+pub use labels::{TextClasses, text_classes};
 pub use sizes::TensorShapes;
 
 use crate::config::Config;
@@ -134,6 +134,22 @@ fn in_file(_: &Headers, _: &Config, _: Extents) -> Result<Graph> {
     Err(Error::config("found an ONNX model, expected a model of a family; save it as safetensors with its config.json"))
 }
 
+const LLAMA_TYPES: &[&str] =
+    &["llama", "mistral", "qwen2", "qwen3", "phi3", "olmo2", "smollm3", "granite", "mixtral", "qwen3_moe"];
+const LLAMA_ENCODERS: &[&str] = &[
+    "llama-encoder",
+    "mistral-encoder",
+    "qwen2-encoder",
+    "qwen3-encoder",
+    "phi3-encoder",
+    "olmo2-encoder",
+    "smollm3-encoder",
+    "granite-encoder",
+    "mixtral-encoder",
+    "qwen3_moe-encoder",
+];
+const GEMMA_TYPES: &[&str] = &["gemma", "gemma2", "gemma3", "gemma3_text"];
+const GEMMA_ENCODERS: &[&str] = &["gemma-encoder", "gemma2-encoder", "gemma3-encoder", "gemma3_text-encoder"];
 const T5_TYPES: &[&str] = &["t5", "mt5"];
 
 /// Every family.
@@ -157,15 +173,19 @@ pub const FAMILIES: &[Family] = &[
     Family::new("GPT-2", Task::Decoder, &["gpt2"], gpt2::has_names, gpt2::build),
     Family::new("GPT-NeoX", Task::Decoder, &["gpt_neox"], gpt_neox::has_names, gpt_neox::build),
     Family::new("OPT", Task::Decoder, &["opt"], opt::has_names, opt::build),
-    Family::new(
-        "Llama",
-        Task::Decoder,
-        &["llama", "mistral", "qwen2", "qwen3", "phi3", "olmo2", "smollm3", "granite", "mixtral", "qwen3_moe"],
-        llama::has_names,
-        llama::build,
-    )
-    .with_sizes(llama::tensors, FreshWeights::Normal),
-    Family::new("Gemma", Task::Decoder, &["gemma", "gemma2", "gemma3", "gemma3_text"], gemma::has_names, gemma::build),
+    Family::new("Llama", Task::Decoder, LLAMA_TYPES, llama::has_names, llama::build)
+        .with_sizes(llama::tensors, FreshWeights::Normal),
+    Family::new("Gemma", Task::Decoder, GEMMA_TYPES, gemma::has_names, gemma::build),
+    Family::new("GPT-2 encoder", Task::Encoder, &["gpt2"], gpt2::has_encoder_names, gpt2::build)
+        .with_names(&["gpt2-encoder"]),
+    Family::new("GPT-NeoX encoder", Task::Encoder, &["gpt_neox"], gpt_neox::has_encoder_names, gpt_neox::build)
+        .with_names(&["gpt_neox-encoder"]),
+    Family::new("OPT encoder", Task::Encoder, &["opt"], opt::has_encoder_names, opt::build)
+        .with_names(&["opt-encoder"]),
+    Family::new("Llama encoder", Task::Encoder, LLAMA_TYPES, llama::has_encoder_names, llama::build)
+        .with_names(LLAMA_ENCODERS),
+    Family::new("Gemma encoder", Task::Encoder, GEMMA_TYPES, gemma::has_encoder_names, gemma::build)
+        .with_names(GEMMA_ENCODERS),
     Family::new("ViT", Task::Classifier, &["vit", "deit", "dinov2"], vit::has_names, vit::build),
     Family::new("ViT", Task::Classifier, &[], vit_timm::has_names, vit_timm::build),
     Family::new("Swin", Task::Classifier, &["swin"], swin::has_names, swin::build),

@@ -80,8 +80,8 @@ pub use builder::GraphBuilder;
 pub use config::Config;
 pub use expansion::PrimitiveStep;
 pub use families::{
-    Extents, FAMILIES, Family, FreshWeights, ONNX_NETWORKS, Task, TensorShapes, family_of, graph_of, known_graph_of,
-    text_classes,
+    Extents, FAMILIES, Family, FreshWeights, ONNX_NETWORKS, Task, TensorShapes, TextClasses, family_of, graph_of,
+    known_graph_of, text_classes,
 };
 pub use graph::{Block, Graph, GraphInput, InputSource, Node, NodeId, Operand, ValueId, Weight, WeightId};
 pub use graph_headers::GraphHeaders;

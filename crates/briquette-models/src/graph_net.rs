@@ -101,6 +101,8 @@ struct GraphOutline {
     output: ValueId,
     /// The hidden states of text networks; the output of others, and of those without a layer of classes.
     states: ValueId,
+    /// Whether the classes of a text are those of its last token.
+    classes_of_last_token: bool,
     /// The value that the task's head maps to logits; the output itself without a head.
     last_state: ValueId,
     /// The parts that run one after another.

@@ -267,6 +267,8 @@ pub enum PoolBy {
     Mean,
     /// State of the first token.
     Cls,
+    /// State of the last token.
+    LastToken,
 }
 
 /// Pooling of a sentence encoder, as in `modules.json` of sentence-transformers.
@@ -339,6 +341,7 @@ impl Pooling {
     ) -> Tensor<2> {
         let pooled = match self.by {
             PoolBy::Cls => states.narrow(1, 0, 1).squeeze_dim(1),
+            PoolBy::LastToken => last_token(states, padding),
             PoolBy::Mean => {
                 let there = padding.bool_not().float().unsqueeze_dim::<3>(2);
                 let sum: Tensor<2> = (states * there.clone()).sum_dim(1).squeeze_dim(1);
@@ -353,6 +356,19 @@ impl Pooling {
         let length = mapped.clone().square().sum_dim(1).sqrt().clamp_min(1e-12);
         mapped / length
     }
+}
+
+/// Returns the values `[batch, width]` of the last token before the padding, from values `[batch, length, width]`.
+pub(crate) fn last_token(values: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<2> {
+    let [batch, length, _] = values.dims();
+    if length == 1 {
+        return values.squeeze_dim(1);
+    }
+    let there = padding.bool_not().float();
+    let next = there.clone().narrow(1, 1, length - 1);
+    let next = Tensor::cat(vec![next, Tensor::zeros([batch, 1], &there.device())], 1);
+    let is_last = (there - next).unsqueeze_dim::<3>(2);
+    (values * is_last).sum_dim(1).squeeze_dim(1)
 }
 
 /// Refuses a module's path that is not a directory beside `modules.json`.
@@ -374,8 +390,9 @@ fn pool_by(folder: &Folder, path: &str) -> Result<PoolBy> {
     match on.as_slice() {
         [] | ["pooling_mode_mean_tokens"] => Ok(PoolBy::Mean),
         ["pooling_mode_cls_token"] => Ok(PoolBy::Cls),
+        ["pooling_mode_lasttoken"] => Ok(PoolBy::LastToken),
         modes => {
-            let message = format!("found {}, expected mean or cls pooling", modes.join(" and "));
+            let message = format!("found {}, expected mean, cls or lasttoken pooling", modes.join(" and "));
             Err(Error::input(message).at(folder.file(&file).display()))
         }
     }

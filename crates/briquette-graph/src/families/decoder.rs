@@ -5,7 +5,7 @@
 
 use super::experts::experts;
 use super::extents::Extents;
-use super::labels::{finish_with_classes, predicts_tokens};
+use super::labels::{finish_with_classes, has_classes, predicts_tokens};
 use super::layers::{
     Projected, ProjectionNames, activation, attend, fused_kv_heads, fused_split, gated, head_width, n_layers, n_tokens,
 };
@@ -37,7 +37,19 @@ pub(super) struct Style {
     pub(super) is_sliding: fn(&Config, usize) -> bool,
 }
 
-/// Builds the graph of a decoder.
+/// Returns whether a network has classes or hidden states instead of a head: a classifier, or an embedding model.
+///
+/// Embedding models are saved without the prefix `model.`.
+pub(super) fn has_encoder_names(headers: &Headers) -> bool {
+    let has_layers = |prefix: &str| headers.has_prefix(&format!("{prefix}layers.0.self_attn."));
+    PREFIXES.into_iter().any(has_layers) && (has_classes(headers) || is_base(headers))
+}
+
+fn is_base(headers: &Headers) -> bool {
+    headers.has("embed_tokens.weight") && !headers.has(HEAD)
+}
+
+/// Builds the graph of a decoder, or of an encoder with causal attention.
 pub(super) fn build(headers: &Headers, config: &Config, extents: Extents, style: &Style) -> Result<Graph> {
     let mut to = GraphBuilder::new(style.family, headers);
     let prefix = prefix_of(headers, &PREFIXES, "embed_tokens.weight");
@@ -61,7 +73,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents, style:
         x = decoder.layer(&mut to, &format!("{layers}{index}"), index, x)?;
     }
     x = decoder.norm(&mut to, &format!("{prefix}norm"), x)?;
-    if predicts_tokens(&to, config, "ForCausalLM") {
+    if predicts_tokens(&to, config, "ForCausalLM") && !is_base(headers) {
         x = decoder.head(&mut to, &table, x)?;
         return Ok(to.finish(&[x]));
     }
@@ -183,8 +195,6 @@ fn check_head(to: &GraphBuilder) -> Result<()> {
     let has = |name: &str| to.headers().has(name);
     let message = if has(HEAD) || to.has_weight(HEAD) {
         return Ok(());
-    } else if has("embed_tokens.weight") {
-        "it has no prefix model. and no lm_head.weight, like a LlamaModel without head"
     } else if has("score.weight") {
         "it has score.weight and no lm_head.weight, like a LlamaForSequenceClassification"
     } else {

@@ -17,6 +17,10 @@ pub(super) fn has_names(_headers: &Headers) -> bool {
     false
 }
 
+pub(super) fn has_encoder_names(headers: &Headers) -> bool {
+    decoder::has_encoder_names(headers)
+}
+
 pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Result<Graph> {
     let style = Style {
         family: "Gemma",

@@ -2,7 +2,7 @@
 
 use super::extents::Extents;
 use super::heads::tied_linear;
-use super::labels::{finish_with_classes, predicts_tokens};
+use super::labels::{finish_with_classes, has_classes, predicts_tokens};
 use super::layers::{
     Projected, activation, attend, fused_kv_heads, fused_split, head_width, n_layers, n_tokens, pre_norm, prefix_of,
 };
@@ -16,7 +16,16 @@ use briquette_core::Result;
 const FIRST: &str = "h.0.attn.c_attn.weight";
 
 pub(super) fn has_names(headers: &Headers) -> bool {
+    has_layers(headers) && !has_classes(headers)
+}
+
+fn has_layers(headers: &Headers) -> bool {
     ["", "transformer."].iter().any(|prefix| headers.has(&format!("{prefix}{FIRST}")))
+}
+
+/// Returns whether the names are those of a classifier of this family.
+pub(super) fn has_encoder_names(headers: &Headers) -> bool {
+    has_layers(headers) && has_classes(headers)
 }
 
 pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Result<Graph> {

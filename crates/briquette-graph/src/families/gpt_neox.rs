@@ -1,7 +1,7 @@
 //! GPT-NeoX and Pythia: one projection with the queries, keys and values of each head, and residual sums side by side.
 
 use super::extents::Extents;
-use super::labels::{finish_with_classes, predicts_tokens};
+use super::labels::{finish_with_classes, has_classes, predicts_tokens};
 use super::layers::{
     Projected, activation, attend, feed_forward, fused_kv_heads, head_width, n_layers, n_tokens, prefix_of,
 };
@@ -16,7 +16,16 @@ use briquette_core::Result;
 const FIRST: &str = "layers.0.attention.query_key_value.weight";
 
 pub(super) fn has_names(headers: &Headers) -> bool {
+    has_layers(headers) && !has_classes(headers)
+}
+
+fn has_layers(headers: &Headers) -> bool {
     headers.has(&format!("gpt_neox.{FIRST}"))
+}
+
+/// Returns whether the names are those of a classifier of this family.
+pub(super) fn has_encoder_names(headers: &Headers) -> bool {
+    has_layers(headers) && has_classes(headers)
 }
 
 pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Result<Graph> {

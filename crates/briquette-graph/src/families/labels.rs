@@ -4,11 +4,12 @@ use super::heads::{has, pooled};
 use crate::builder::GraphBuilder;
 use crate::config::Config;
 use crate::graph::{Graph, InputSource, Node, ValueId};
+use crate::headers::Headers;
 use crate::op::{Composite, ElementFunction, Op};
 use briquette_core::{Error, Result};
 
 /// Names of the last layer of a classifier of texts or tokens.
-const CLASS_LAYERS: [&str; 2] = ["classifier", "classifier.out_proj"];
+const CLASS_LAYERS: [&str; 3] = ["classifier", "classifier.out_proj", "score"];
 
 const KINDS: [&str; 3] = ["regression", "single_label_classification", "multi_label_classification"];
 
@@ -56,22 +57,39 @@ pub(super) fn finish_with_classes(mut to: GraphBuilder, config: &Config, x: Valu
     Ok(to.finish(&outputs))
 }
 
+/// The logits of a text network's layer of classes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextClasses {
+    /// The logits: of a text `[batch, classes]`, or of its tokens `[batch, tokens, classes]`.
+    pub logits: ValueId,
+    /// Whether the classes of a text are those of its last token.
+    pub of_last_token: bool,
+}
+
 /// Returns the logits of a text network with a layer of two classes or more: of texts, or of their tokens.
 ///
-/// `shapes` has the shape of each value. Decoders have none here. A layer with one output, for regression or choices, has no classes.
-pub fn text_classes(graph: &Graph, shapes: &[Vec<usize>]) -> Option<ValueId> {
+/// `shapes` has the shape of each value. A layer with one output, for regression or choices, has no classes. A decoder whose layer
+/// of classes has no bias classifies texts by their last token; token classifiers have a bias.
+pub fn text_classes(graph: &Graph, shapes: &[Vec<usize>]) -> Option<TextClasses> {
     let takes = |source: InputSource| graph.inputs.iter().any(|input| input.source == source);
-    let is_causal =
-        |node: &Node| matches!(&node.op, Op::Composite(Composite::Attention(attention)) if attention.causal);
-    let is_of_text = takes(InputSource::TokenIds) && !takes(InputSource::Images) && !takes(InputSource::TargetIds);
-    if !is_of_text || graph.nodes.iter().any(is_causal) {
+    if !takes(InputSource::TokenIds) || takes(InputSource::Images) || takes(InputSource::TargetIds) {
         return None;
     }
+    let is_causal =
+        |node: &Node| matches!(&node.op, Op::Composite(Composite::Attention(attention)) if attention.causal);
     let mut makers = graph.nodes.iter().filter(|node| CLASS_LAYERS.contains(&node.name.as_str()));
     makers.find_map(|node| {
-        let value = *node.outputs.first().filter(|value| graph.outputs.contains(value))?;
-        shapes[value.0].last().is_some_and(|&classes| classes > 1).then_some(value)
+        let logits = *node.outputs.first().filter(|value| graph.outputs.contains(value))?;
+        let of_last_token = node.inputs.len() == 2 && graph.nodes.iter().any(is_causal);
+        let has_classes = shapes[logits.0].last().is_some_and(|&classes| classes > 1);
+        has_classes.then_some(TextClasses { logits, of_last_token })
     })
+}
+
+/// Returns whether a decoder has a layer of classes instead of a head over the vocabulary.
+pub(super) fn has_classes(headers: &Headers) -> bool {
+    let has = |name: &str| headers.has(name);
+    (has("score.weight") || has("classifier.weight")) && !has("lm_head.weight") && !has("embed_out.weight")
 }
 
 /// Returns whether a decoder predicts tokens: its class says so, or there is none and no layer of classes.
@@ -112,7 +130,6 @@ pub(super) fn check_labels(to: &GraphBuilder, config: &Config, path: &str) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::headers::Headers;
     use briquette_core::DType;
     use briquette_formats::TensorInfo;
 

@@ -11,7 +11,12 @@ use crate::op::ElementFunction;
 use briquette_core::Result;
 
 pub(super) fn has_names(headers: &Headers) -> bool {
-    headers.has("model.layers.0.self_attn.q_proj.weight")
+    headers.has("model.layers.0.self_attn.q_proj.weight") && !decoder::has_encoder_names(headers)
+}
+
+/// Returns whether the names are those of a classifier or an embedding model.
+pub(super) fn has_encoder_names(headers: &Headers) -> bool {
+    decoder::has_encoder_names(headers)
 }
 
 pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Result<Graph> {

@@ -3,7 +3,7 @@
 use super::encoder::{LayerNames, LayerSettings, layer};
 use super::extents::Extents;
 use super::heads::{optional, tied_linear};
-use super::labels::{finish_with_classes, predicts_tokens};
+use super::labels::{finish_with_classes, has_classes, predicts_tokens};
 use super::layers::{ProjectionNames, activation, head_width, n_layers, n_tokens, prefix_of};
 use crate::builder::GraphBuilder;
 use crate::config::Config;
@@ -22,7 +22,16 @@ const NAMES: LayerNames = LayerNames {
 };
 
 pub(super) fn has_names(headers: &Headers) -> bool {
+    has_layers(headers) && !has_classes(headers)
+}
+
+fn has_layers(headers: &Headers) -> bool {
     headers.has(&format!("model.decoder.{POSITIONS}")) && !headers.has_prefix("model.encoder.")
+}
+
+/// Returns whether the names are those of a classifier of this family.
+pub(super) fn has_encoder_names(headers: &Headers) -> bool {
+    has_layers(headers) && has_classes(headers)
 }
 
 pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Result<Graph> {

@@ -176,7 +176,8 @@ impl GraphNet {
         let Some(&states) = output else {
             return Err(Error::config("the graph has no output"));
         };
-        let output = text_classes(&graph, &shapes).unwrap_or(states);
+        let classes = text_classes(&graph, &shapes);
+        let output = classes.map_or(states, |classes| classes.logits);
         let needed = super::program::needed_nodes(&graph, &[], &[output]);
         let BlankLayers { layers, index, renames } = blank_layers(&graph, None, &needed, initial, device)?;
         let names = names(&graph, &needed, renames)?;
@@ -191,6 +192,7 @@ impl GraphNet {
             dropped,
             output,
             states,
+            classes_of_last_token: classes.is_some_and(|classes| classes.of_last_token),
             last_state,
             cuts,
             max_tokens,

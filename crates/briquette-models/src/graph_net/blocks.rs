@@ -5,6 +5,7 @@ use super::layer::GraphLayer;
 use super::program::GraphProgram;
 use super::{AnyTensor, GraphNet, GraphRun, RunInputs, RunTokens};
 use crate::block_state::BlockState;
+use crate::text::last_token;
 use briquette_core::Result;
 use briquette_graph::blocks::border;
 use briquette_graph::op::Composite;
@@ -53,7 +54,8 @@ impl GraphNet {
 
     /// Returns whether the network has a layer of classes for each token.
     pub fn classifies_tokens(&self) -> bool {
-        self.classifies_text() && self.outline.shapes[self.outline.output.0].len() > 2
+        let has_tokens = self.outline.shapes[self.outline.output.0].len() > 2;
+        self.classifies_text() && has_tokens && !self.outline.classes_of_last_token
     }
 
     /// Maps tokens and padding `[batch, length]` to logits of classes.
@@ -65,7 +67,11 @@ impl GraphNet {
     pub fn classify_text(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3> {
         in_parts(&tokens.device(), tokens.dims(), |its| {
             let (tokens, padding) = (tokens.clone().slice_dim(0, its.clone()), padding.clone().slice_dim(0, its));
-            by_row(self.forward(&RunInputs::padded(tokens, padding)))
+            let logits = by_row(self.forward(&RunInputs::padded(tokens, padding.clone())));
+            match self.outline.classes_of_last_token {
+                true => last_token(logits, padding).unsqueeze_dim(1),
+                false => logits,
+            }
         })
     }
 
@@ -74,7 +80,10 @@ impl GraphNet {
     /// # Panics
     /// If the network has no layer of classes.
     pub fn classes_of(&self, states: Tensor<3>) -> Tensor<3> {
-        by_row(self.run_between([self.outline.states, self.outline.output], states.into(), RunTokens::default()))
+        let logits =
+            by_row(self.run_between([self.outline.states, self.outline.output], states.into(), RunTokens::default()));
+        let n_rows = logits.dims()[1];
+        if self.outline.classes_of_last_token { logits.narrow(1, n_rows - 1, 1) } else { logits }
     }
 
     /// Maps tokens `[batch, length]` to logits of the next tokens `[batch, length, vocabulary]`.

@@ -73,6 +73,7 @@ impl GraphNet {
             dropped,
             output,
             states,
+            classes_of_last_token: false,
             last_state,
             cuts,
             max_tokens,
