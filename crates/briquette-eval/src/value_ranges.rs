@@ -5,7 +5,7 @@ use crate::samples::{RunBatch, Samples, no_item, run_batches};
 use briquette_core::{Affine, Error, Grid, GridKind, Result, simd};
 use briquette_formats::Checkpoint;
 use briquette_graph::ValueId;
-use briquette_methods::quant::{ActivationRange, Histogram};
+use briquette_methods::quant::{ActivationHistogram, ActivationRange};
 use briquette_models::data::{Data, DataSpec};
 use briquette_models::graph_net::AnyTensor;
 use briquette_models::{Arch, GraphNet, Input};
@@ -97,7 +97,7 @@ pub fn value_ranges(
     };
     let bounds = |id: ValueId| match histograms.get(&id) {
         Some(histogram) => range.bounds(histogram),
-        None => range.bounds(&Histogram::new(extremes[&id].low, extremes[&id].high, 1)),
+        None => range.bounds(&ActivationHistogram::new(extremes[&id].low, extremes[&id].high, 1)),
     };
     for value in observed {
         let means = extremes[&value.id].channels.means();
@@ -201,9 +201,9 @@ impl Runs<'_> {
         &mut self,
         extremes: &BTreeMap<ValueId, Extremes>,
         progress: ItemProgress,
-    ) -> Result<BTreeMap<ValueId, Histogram>> {
-        let empty = |(id, seen): (&ValueId, &Extremes)| (*id, Histogram::new(seen.low, seen.high, N_BINS));
-        let mut found: BTreeMap<ValueId, Histogram> = extremes.iter().map(empty).collect();
+    ) -> Result<BTreeMap<ValueId, ActivationHistogram>> {
+        let empty = |(id, seen): (&ValueId, &Extremes)| (*id, ActivationHistogram::new(seen.low, seen.high, N_BINS));
+        let mut found: BTreeMap<ValueId, ActivationHistogram> = extremes.iter().map(empty).collect();
         self.pass(progress, &mut |id, values, _| {
             if let Some(histogram) = found.get_mut(&id) {
                 histogram.add(values);

@@ -5,7 +5,7 @@
 use briquette_core::Result;
 use briquette_formats::Checkpoint;
 use briquette_formats::onnx_write::{OnnxData, OnnxModel, OnnxNode, OnnxType};
-use briquette_graph::to_onnx::static_int8::{ActivationScale, LayerCodes, StaticKind, StaticPlan};
+use briquette_graph::to_onnx::static_int8::{self, ActivationScale, LayerCodes, StaticKind, StaticPlan, ValueScale};
 use briquette_graph::to_onnx::{LinearForm, OnnxFloat, OnnxNetwork, TableForm, WeightForms, to_onnx};
 use briquette_graph::{Extents, Weight, known_graph_of};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +31,7 @@ fn plan(name: &str) -> Result<StaticPlan> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/families").join(name);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let build = |extents: Extents| known_graph_of(&checkpoint, &extents.into());
-    StaticPlan::new(to_onnx(&build, OnnxFloat::F32, &Floats).unwrap())
+    static_int8::plan(to_onnx(&build, OnnxFloat::F32, &Floats).unwrap())
 }
 
 /// Finishes a plan with scales of 1 for weights, and a scale of its own for each observed value.
@@ -44,7 +44,7 @@ fn finished(plan: StaticPlan) -> OnnxNetwork {
         .iter()
         .map(|layer| LayerCodes { scales: vec![1.0; n_out(layer.weight)], bias: vec![5; n_out(layer.weight)] })
         .collect();
-    plan.finish(&scales, &codes).unwrap()
+    static_int8::finish(plan, &scales, &codes).unwrap()
 }
 
 fn count(model: &OnnxModel, op: &str) -> usize {
@@ -130,10 +130,7 @@ fn no_float_operator_is_left_between_the_layers_of_usual_networks() {
 #[test]
 fn the_last_layer_computes_floats_and_pools_keep_the_scale() {
     let plan = plan("vgg").unwrap();
-    let pooled = plan
-        .values
-        .iter()
-        .filter(|value| matches!(value.scale, briquette_graph::to_onnx::static_int8::ValueScale::Same(_)));
+    let pooled = plan.values.iter().filter(|value| matches!(value.scale, ValueScale::Same(_)));
     assert!(pooled.count() >= 5, "five pools and a reshape");
     let model = finished(plan).model;
     let last = model.nodes.iter().rfind(|node| node.op == "Gemm").unwrap();

@@ -24,7 +24,7 @@ pub use activation_range::ActivationRange;
 pub use allocate::allocate;
 pub use candidate::{Candidate, KernelKind};
 pub use fit::{Fitter, MaskedRows, RowInputs, fit};
-pub use histogram::Histogram;
+pub use histogram::ActivationHistogram;
 pub use input_scale::input_scale;
 pub use range::ScaleSearch;
 pub use rounding::Rounding;

@@ -59,11 +59,10 @@ pub use decoder::Decoder;
 pub(crate) use headers::{GraphHeaders, config_of};
 pub(crate) use input::input;
 pub use linear_groups::{GroupValues, LinearGroup};
-pub use observe::ValueObserver;
 pub(crate) use onnx_input::{onnx_input, onnx_task};
 pub use run_inputs::RunInputs;
 pub use trace::NetworkTrace;
-pub use value::AnyTensor;
+pub use value::{AnyTensor, ValueObserver};
 
 use crate::layers::Linear;
 use attend::{AttentionTap, RunTokens};

@@ -20,13 +20,15 @@ use briquette_formats::onnx_write::{
 use briquette_formats::{
     Checkpoint, Choice, Draft, InputFile, TensorSource, companions, model_config, model_dir, sums,
 };
+use briquette_graph::to_onnx::static_int8::plan as plan_static;
 use briquette_graph::to_onnx::{OnnxNetwork, WeightBytes, WeightForms, to_onnx};
-use briquette_graph::{Extents, Graph, GraphHeaders, known_graph_of};
+use briquette_graph::{Extents, GraphHeaders, known_graph_of};
 use briquette_writer::RunOptions;
 use bytes::WeightReader;
 use forms::StoredForms;
 use quantized::QuantizedLayers;
 use serde::Serialize;
+use static_int8::FloatForms;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use weight_values::CodeSource;
@@ -105,15 +107,12 @@ pub fn export(request: &OnnxRequest, options: &RunOptions) -> Result<OnnxExport>
     let checkpoint = Checkpoint::open_as(&request.model, &request.choice)?;
     let at_model = |error: Error| error.at(shown_path(&request.model));
     check_exportable(&checkpoint).map_err(at_model)?;
-    let build = |extents: Extents| known_graph_of(&checkpoint, &extents.into());
-    let coded = CodedNetwork::new(&checkpoint, &build, request, options).map_err(at_model)?;
-    let CodedNetwork { mut network, codes, calibration } = coded;
-    network.model.metadata = metadata(&checkpoint, request)?;
-    let reader = WeightReader::new(&checkpoint, &network.graph, request.float, codes.as_deref())?;
-
     let files = checkpoint.files();
     let inputs: Vec<&Path> = files.iter().map(|file| file.path()).chain([request.model.as_path()]).collect();
     let draft = Draft::create(&request.output, &inputs, options.force)?;
+    let CodedNetwork { mut network, codes, calibration } = CodedNetwork::new(&checkpoint, request, options)?;
+    network.model.metadata = metadata(&checkpoint, request)?;
+    let reader = WeightReader::new(&checkpoint, &network.graph, request.float, codes.as_deref())?;
     let written = fill(&draft, &checkpoint, &network, &reader, request, options);
     let found = written.map_err(|error| draft.explain(error))?;
     draft.publish()?;
@@ -129,13 +128,10 @@ struct CodedNetwork<'a> {
 
 impl<'a> CodedNetwork<'a> {
     /// Converts a checkpoint in the forms that a request asks for.
-    fn new(
-        checkpoint: &'a Checkpoint,
-        build: &dyn Fn(Extents) -> Result<Graph>,
-        request: &OnnxRequest,
-        options: &RunOptions,
-    ) -> Result<Self> {
-        let of = |forms: &dyn WeightForms| to_onnx(build, request.float, forms);
+    fn new(checkpoint: &'a Checkpoint, request: &OnnxRequest, options: &RunOptions) -> Result<Self> {
+        let build = |extents: Extents| known_graph_of(checkpoint, &extents.into());
+        let at_model = |error: Error| error.at(shown_path(&request.model));
+        let of = |forms: &dyn WeightForms| to_onnx(&build, request.float, forms).map_err(at_model);
         match &request.int8 {
             None => Ok(Self { network: of(&StoredForms::of(checkpoint))?, codes: None, calibration: None }),
             Some(OnnxInt8::Dynamic(how)) => {
@@ -143,7 +139,8 @@ impl<'a> CodedNetwork<'a> {
                 Ok(Self { network: of(&layers)?, codes: Some(Box::new(layers)), calibration: None })
             }
             Some(OnnxInt8::Static(how)) => {
-                let (network, layers, figures) = static_int8::quantize(checkpoint, build, how, options)?;
+                let plan = plan_static(of(&FloatForms)?).map_err(at_model)?;
+                let (network, layers, figures) = static_int8::quantize(checkpoint, plan, how, options)?;
                 Ok(Self { network, codes: Some(Box::new(layers)), calibration: Some(figures) })
             }
         }

@@ -54,6 +54,11 @@ pub(crate) struct OnnxArgs {
 impl OnnxArgs {
     /// Refuses the flags for another format.
     pub(super) fn refuse(&self) -> Result<()> {
+        if self.quantize.as_deref() == Some("int8-static") {
+            let message =
+                "--quantize int8-static: only `--to onnx` of a checkpoint has it; give the checkpoint of the network";
+            return Err(Error::config(message));
+        }
         let flags = [("--quantize", self.quantize.is_some()), ("--cast", self.cast.is_some())];
         match flags.into_iter().find(|(_, is_given)| *is_given) {
             Some((flag, _)) => Err(Error::config(format!(

@@ -4,7 +4,7 @@ mod entropy;
 mod mse;
 mod percentile;
 
-use super::histogram::Histogram;
+use super::histogram::ActivationHistogram;
 use std::fmt;
 use std::str::FromStr;
 
@@ -36,7 +36,7 @@ impl ActivationRange {
     }
 
     /// Returns the bounds for a histogram of activations, widened to include 0.
-    pub fn bounds(self, histogram: &Histogram) -> [f32; 2] {
+    pub fn bounds(self, histogram: &ActivationHistogram) -> [f32; 2] {
         let [low, high] = match self {
             Self::MinMax => [histogram.low(), histogram.high()],
             Self::Percentile => percentile::percentile(histogram, SHARE),
@@ -78,8 +78,8 @@ mod tests {
     use super::*;
 
     /// Returns a histogram of a half of a normal distribution with a few large outliers.
-    fn with_outliers() -> Histogram {
-        let mut histogram = Histogram::new(0.0, 100.0, 2048);
+    fn with_outliers() -> ActivationHistogram {
+        let mut histogram = ActivationHistogram::new(0.0, 100.0, 2048);
         let normal = |at: usize| (-2.0 * ((at as f32 + 0.5) / 40_000.0).ln()).sqrt();
         histogram.add(&(0..40_000).map(normal).collect::<Vec<f32>>());
         histogram.add(&[100.0]);
@@ -98,15 +98,15 @@ mod tests {
 
     #[test]
     fn a_range_includes_zero_and_constant_values_have_one() {
-        let mut histogram = Histogram::new(2.0, 5.0, 2048);
+        let mut histogram = ActivationHistogram::new(2.0, 5.0, 2048);
         histogram.add(&[2.0, 3.0, 4.5, 5.0]);
-        let mut constant = Histogram::new(2.0, 2.0, 2048);
+        let mut constant = ActivationHistogram::new(2.0, 2.0, 2048);
         constant.add(&[2.0; 7]);
         for (name, range) in ActivationRange::NAMED {
             let [low, high] = range.bounds(&histogram);
             assert!(low == 0.0 && high > 4.0 && high <= 5.0, "{name}: {low} {high}");
             assert_eq!(range.bounds(&constant), [0.0, 2.0], "{name}");
-            assert_eq!(range.bounds(&Histogram::new(0.0, 0.0, 2048)), [0.0, 0.0], "{name}");
+            assert_eq!(range.bounds(&ActivationHistogram::new(0.0, 0.0, 2048)), [0.0, 0.0], "{name}");
             assert_eq!(name.parse(), Ok(range));
         }
         let error = "max".parse::<ActivationRange>().unwrap_err().to_string();

@@ -2,13 +2,13 @@
 
 /// Counts of values between two bounds.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Histogram {
+pub struct ActivationHistogram {
     low: f32,
     high: f32,
     counts: Vec<u64>,
 }
 
-impl Histogram {
+impl ActivationHistogram {
     /// Returns an empty histogram from `low` to `high`.
     ///
     /// # Panics
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn each_value_counts_in_its_bin_and_outliers_in_the_outer_bins() {
-        let mut histogram = Histogram::new(-1.0, 3.0, 4);
+        let mut histogram = ActivationHistogram::new(-1.0, 3.0, 4);
         histogram.add(&[-5.0, -1.0, -0.1, 0.0, 0.9, 2.5, 3.0, 9.0]);
         assert_eq!(histogram.counts(), [3, 2, 0, 3]);
         assert_eq!((histogram.n_values(), histogram.width(), histogram.middle(1)), (8, 1.0, 0.5));
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn equal_values_are_a_histogram_too() {
-        let mut histogram = Histogram::new(2.0, 2.0, 3);
+        let mut histogram = ActivationHistogram::new(2.0, 2.0, 3);
         histogram.add(&[2.0; 5]);
         assert_eq!(histogram.n_values(), 5);
     }

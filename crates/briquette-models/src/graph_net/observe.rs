@@ -1,12 +1,9 @@
 //! Passes values of a run to an observer, one after the other.
 
 use super::program::GraphProgram;
-use super::{AnyTensor, GraphNet, RunInputs};
+use super::{GraphNet, RunInputs, ValueObserver};
 use briquette_core::{Error, Result};
 use briquette_graph::ValueId;
-
-/// Takes a value of a run.
-pub type ValueObserver<'a> = dyn FnMut(ValueId, &AnyTensor) -> Result<()> + 'a;
 
 impl GraphNet {
     /// Runs the network, and passes each of these values to `each` as soon as it is computed.
@@ -42,6 +39,7 @@ impl GraphNet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph_net::AnyTensor;
     use burn::tensor::{Device, Distribution, Tensor};
     use std::collections::BTreeMap;
     use std::path::Path;

@@ -8,10 +8,9 @@ use super::pack::transposed;
 use super::weight_values::{CodeSource, WeightValues};
 use briquette_core::Result;
 use briquette_formats::Checkpoint;
-use briquette_graph::to_onnx::static_int8::{LayerCodes, StaticLayer, StaticPlan};
-use briquette_graph::to_onnx::{LinearForm, TableForm, WeightForms};
-use briquette_graph::to_onnx::{OnnxFloat, OnnxNetwork, WeightBytes, to_onnx};
-use briquette_graph::{Extents, Graph, Weight};
+use briquette_graph::to_onnx::static_int8::{ActivationScale, LayerCodes, StaticLayer, StaticPlan, finish};
+use briquette_graph::to_onnx::{LinearForm, OnnxNetwork, TableForm, WeightBytes, WeightForms};
+use briquette_graph::{Graph, ValueId, Weight, WeightId};
 use briquette_methods::quant::ActivationRange;
 use briquette_recipe::raw::RawData;
 use briquette_writer::RunOptions;
@@ -56,19 +55,18 @@ pub(super) struct StaticLayers<'a> {
     max_code: i8,
 }
 
-/// Quantizes a network. Returns its model, its codes and figures.
+/// Quantizes a planned network. Returns its model, its codes and figures.
 ///
 /// # Errors
-/// - Config: the network is not convolutional, or the data is of another kind.
+/// - Config: the data is of another kind.
 /// - Input: the data or the model is damaged.
 /// - Refused: a weight or an activation is not finite.
 pub(super) fn quantize<'a>(
     checkpoint: &'a Checkpoint,
-    build: &dyn Fn(Extents) -> Result<Graph>,
+    plan: StaticPlan,
     how: &StaticInt8,
     options: &RunOptions,
 ) -> Result<(OnnxNetwork, StaticLayers<'a>, StaticFigures)> {
-    let plan = StaticPlan::new(to_onnx(build, OnnxFloat::F32, &FloatForms)?)?;
     let ranges = observed(checkpoint, &plan, how, options)?;
     let scales = plan.scales(&|id| ranges.scale(id));
     let graph = plan.network().graph.clone();
@@ -81,22 +79,22 @@ pub(super) fn quantize<'a>(
         codes.push(found.add(layer, scale, input.and_then(|id| ranges.channels(id)))?);
     }
     let figures = StaticFigures { n_ranges: plan.observed().len(), ..ranges.figures };
-    Ok((plan.finish(&scales, &codes)?, found, figures))
+    Ok((finish(plan, &scales, &codes)?, found, figures))
 }
 
 /// Observed ranges of activations.
 pub(super) struct ObservedRanges {
-    scales: BTreeMap<briquette_graph::ValueId, briquette_graph::to_onnx::static_int8::ActivationScale>,
-    channels: BTreeMap<briquette_graph::ValueId, InputChannels>,
+    scales: BTreeMap<ValueId, ActivationScale>,
+    channels: BTreeMap<ValueId, InputChannels>,
     figures: StaticFigures,
 }
 
 impl ObservedRanges {
-    fn scale(&self, id: briquette_graph::ValueId) -> briquette_graph::to_onnx::static_int8::ActivationScale {
+    fn scale(&self, id: ValueId) -> ActivationScale {
         self.scales[&id]
     }
 
-    fn channels(&self, id: briquette_graph::ValueId) -> Option<&InputChannels> {
+    fn channels(&self, id: ValueId) -> Option<&InputChannels> {
         self.channels.get(&id)
     }
 }
@@ -123,7 +121,7 @@ impl StaticLayers<'_> {
 
     /// Reads a layer, with its batch norm folded into weight and bias.
     fn folded(&self, layer: &StaticLayer) -> Result<FoldedLayer> {
-        let read = |id: briquette_graph::WeightId| self.weights.read(&self.graph.weights[id.0].name);
+        let read = |id: WeightId| self.weights.read(&self.graph.weights[id.0].name);
         let bias = layer.bias.map(read).transpose()?;
         let plain = FoldedLayer::new(read(layer.weight)?, bias, self.n_outputs(layer));
         let Some(norm) = &layer.norm else { return Ok(plain) };
@@ -151,7 +149,7 @@ impl CodeSource for StaticLayers<'_> {
 }
 
 /// All weights as floats: codes are chosen afterwards.
-struct FloatForms;
+pub(super) struct FloatForms;
 
 impl WeightForms for FloatForms {
     fn linear(&self, _: &Weight) -> LinearForm {

@@ -1,7 +1,7 @@
 //! Chooses the operators that read and compute codes, in one pass over the nodes.
 
 use super::names::{Readers, is_output, weight_of, weights_by_name};
-use super::{StaticKind, StaticLayer, StaticPlan, StaticValue, ValueScale};
+use super::plan::{StaticKind, StaticLayer, StaticPlan, StaticValue, ValueScale};
 use crate::absorb::NormPlace;
 use crate::graph::{ValueId, WeightId};
 use crate::to_onnx::{OnnxNetwork, OnnxWeight, WeightBytes};
@@ -21,7 +21,7 @@ const OWN_SCALE: [&str; 5] = ["Add", "Mul", "GlobalAveragePool", "AveragePool", 
 pub(super) fn choose(network: OnnxNetwork, norms: &BTreeMap<WeightId, NormPlace>) -> Result<StaticPlan> {
     let ids = value_ids(&network);
     let ranks = ranks(&network)?;
-    let mut choice = Choice {
+    let mut choice = QuantizedNodes {
         weights: weights_by_name(&network),
         readers: Readers::of(&network.model),
         network: &network,
@@ -38,7 +38,7 @@ pub(super) fn choose(network: OnnxNetwork, norms: &BTreeMap<WeightId, NormPlace>
     for node in &network.model.nodes {
         choice.node(node.clone())?;
     }
-    let Choice { nodes, is_quantized, values, layers, .. } = choice;
+    let QuantizedNodes { nodes, is_quantized, values, layers, .. } = choice;
     let mut network = network;
     network.model.nodes = nodes;
     Ok(StaticPlan { network, values, layers, is_quantized })
@@ -57,7 +57,8 @@ fn ranks(network: &OnnxNetwork) -> Result<BTreeMap<String, usize>> {
     Ok(network.values.iter().enumerate().filter_map(named).collect())
 }
 
-struct Choice<'a> {
+/// The nodes, values and layers that were chosen so far.
+struct QuantizedNodes<'a> {
     network: &'a OnnxNetwork,
     norms: &'a BTreeMap<WeightId, NormPlace>,
     weights: BTreeMap<String, OnnxWeight>,
@@ -75,7 +76,7 @@ struct Choice<'a> {
     layers: Vec<StaticLayer>,
 }
 
-impl Choice<'_> {
+impl QuantizedNodes<'_> {
     fn node(&mut self, node: OnnxNode) -> Result<()> {
         match node.op {
             "Conv" => self.layer(node, StaticKind::Conv),

@@ -1,33 +1,10 @@
 //! Writes pairs of `QuantizeLinear` and `DequantizeLinear` around quantized operators.
 
 use super::names::is_output;
-use super::{StaticKind, StaticLayer, StaticPlan};
+use super::plan::{ActivationScale, LayerCodes, StaticKind, StaticLayer, StaticPlan};
 use crate::to_onnx::{OnnxNetwork, OnnxWeight, WeightBytes};
 use briquette_formats::onnx_write::{OnnxAttribute, OnnxData, OnnxModel, OnnxNode, OnnxTensor, OnnxType};
 use std::collections::BTreeMap;
-
-/// The scale and zero point of a uint8 value: `value = (code - zero) · scale`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ActivationScale {
-    /// The step between neighbouring codes.
-    pub scale: f32,
-    /// The code of 0.
-    pub zero: u8,
-}
-
-impl ActivationScale {
-    /// From 0 to 1.
-    pub(super) const UNIT: Self = Self { scale: 1.0 / 255.0, zero: 0 };
-}
-
-/// The numbers of a layer beside its codes.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LayerCodes {
-    /// The scale of each output channel.
-    pub scales: Vec<f32>,
-    /// The bias in steps of the input scale times the weight scale; unused by [`StaticKind::MatMul`].
-    pub bias: Vec<i32>,
-}
 
 /// Writes the quantized model.
 pub(super) fn insert(plan: StaticPlan, scales: &[ActivationScale], codes: &[LayerCodes]) -> OnnxNetwork {

@@ -1,6 +1,6 @@
 //! The range with the least relative entropy, as TensorRT calibrates.
 
-use crate::quant::Histogram;
+use crate::quant::ActivationHistogram;
 
 /// Levels of the quantized distribution.
 const N_LEVELS: usize = 128;
@@ -12,7 +12,7 @@ const N_CANDIDATES: usize = 100;
 /// `p` is the histogram with the values outside of the range in its outer bins. `q` spreads the count of each of 128 levels over the
 /// bins of the level that are not empty. Both ends shrink by the same factor.
 /// Source: Migacz, "8-bit Inference with TensorRT", GTC 2017.
-pub(super) fn entropy(histogram: &Histogram) -> [f32; 2] {
+pub(super) fn entropy(histogram: &ActivationHistogram) -> [f32; 2] {
     let (low, high) = (histogram.low().min(0.0), histogram.high().max(0.0));
     let range = |at: usize| {
         let factor = at as f32 / N_CANDIDATES as f32;
@@ -28,7 +28,7 @@ pub(super) fn entropy(histogram: &Histogram) -> [f32; 2] {
 }
 
 /// Returns the relative entropy of a range; none if it has fewer bins than levels.
-fn divergence(histogram: &Histogram, [low, high]: [f32; 2]) -> Option<f64> {
+fn divergence(histogram: &ActivationHistogram, [low, high]: [f32; 2]) -> Option<f64> {
     let is_inside = |bin: &usize| (f64::from(low)..=f64::from(high)).contains(&histogram.middle(*bin));
     let first = (0..histogram.counts().len()).find(is_inside)?;
     let end = (first..histogram.counts().len()).rfind(is_inside)? + 1;
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_uniform_histogram_keeps_its_range() {
-        let mut histogram = Histogram::new(0.0, 1.0, 2048);
+        let mut histogram = ActivationHistogram::new(0.0, 1.0, 2048);
         histogram.add(&(0..204_800).map(|at| at as f32 / 204_800.0).collect::<Vec<f32>>());
         assert_eq!(entropy(&histogram), [0.0, 1.0]);
     }

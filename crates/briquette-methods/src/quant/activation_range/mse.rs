@@ -1,6 +1,6 @@
 //! The range with the least squared error.
 
-use crate::quant::Histogram;
+use crate::quant::ActivationHistogram;
 
 /// Codes of the grid, without the first.
 const N_STEPS: f64 = 255.0;
@@ -11,7 +11,7 @@ const N_CANDIDATES: usize = 64;
 ///
 /// A value inside costs `step² / 12`, as rounding errors are uniform. A value outside costs the square of its distance. Bounds are
 /// shrunk in turn until neither changes, from the whole range.
-pub(super) fn mse(histogram: &Histogram) -> [f32; 2] {
+pub(super) fn mse(histogram: &ActivationHistogram) -> [f32; 2] {
     let (low, high) = (histogram.low().min(0.0), histogram.high().max(0.0));
     let candidate = |bound: f32, at: usize| bound * (at as f32 / N_CANDIDATES as f32);
     let cost_of = |[low, high]: [usize; 2]| {
@@ -38,7 +38,7 @@ pub(super) fn mse(histogram: &Histogram) -> [f32; 2] {
 }
 
 /// Returns the squared error of a range, summed over all values.
-fn cost(histogram: &Histogram, [low, high]: [f32; 2]) -> f64 {
+fn cost(histogram: &ActivationHistogram, [low, high]: [f32; 2]) -> f64 {
     let (low, high) = (f64::from(low), f64::from(high));
     let rounding = ((high - low) / N_STEPS).powi(2) / 12.0;
     let of_bin = |(bin, count): (usize, &u64)| {
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_uniform_range_is_not_shrunk_by_more_than_a_step() {
-        let mut histogram = Histogram::new(-1.0, 3.0, 2048);
+        let mut histogram = ActivationHistogram::new(-1.0, 3.0, 2048);
         histogram.add(&(0..100_000).map(|at| at as f32 / 25_000.0 - 1.0).collect::<Vec<f32>>());
         let [low, high] = mse(&histogram);
         assert!(low <= -0.96 && high >= 2.93, "{low} {high}");
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn the_least_cost_is_that_of_the_best_candidate() {
-        let mut histogram = Histogram::new(0.0, 64.0, 2048);
+        let mut histogram = ActivationHistogram::new(0.0, 64.0, 2048);
         histogram.add(&[1.0; 100_000]);
         histogram.add(&[64.0]);
         let [low, high] = mse(&histogram);

@@ -1,9 +1,9 @@
 //! Leaves out the same share of values at each end.
 
-use crate::quant::Histogram;
+use crate::quant::ActivationHistogram;
 
 /// Returns the bounds between which a share of the values lies, at edges of bins.
-pub(super) fn percentile(histogram: &Histogram, share: f64) -> [f32; 2] {
+pub(super) fn percentile(histogram: &ActivationHistogram, share: f64) -> [f32; 2] {
     let allowed = (histogram.n_values() as f64 * (1.0 - share) / 2.0) as u64;
     let counts = histogram.counts();
     let low = n_left_out(counts.iter(), allowed);
@@ -29,7 +29,7 @@ mod tests {
 
     #[test]
     fn the_same_share_is_left_out_at_each_end() {
-        let mut histogram = Histogram::new(0.0, 10.0, 10);
+        let mut histogram = ActivationHistogram::new(0.0, 10.0, 10);
         histogram.add(&(0..1000).map(|at| at as f32 / 100.0).collect::<Vec<f32>>());
         assert_eq!(percentile(&histogram, 0.75), [1.0, 9.0]);
         assert_eq!(percentile(&histogram, 1.0), [0.0, 10.0]);
