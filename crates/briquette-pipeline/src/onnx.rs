@@ -141,7 +141,7 @@ impl<'a> CodedNetwork<'a> {
             Some(OnnxInt8::Static(how)) => {
                 let plan = plan_static(of(&FloatForms)?).map_err(at_model)?;
                 let (network, layers, figures) = static_int8::quantize(checkpoint, plan, how, options)?;
-                Ok(Self { network, codes: Some(Box::new(layers)), calibration: Some(figures) })
+                Ok(Self { network, codes: Some(layers), calibration: Some(figures) })
             }
         }
     }

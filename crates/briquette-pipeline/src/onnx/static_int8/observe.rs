@@ -1,14 +1,35 @@
 //! Runs a model on images, and observes its activations.
 
 use super::layer::InputChannels;
-use super::{ObservedRanges, StaticFigures, StaticInt8};
+use super::{StaticFigures, StaticInt8};
 use crate::arch::arch_of;
 use crate::training::spec_of;
 use briquette_core::{Error, Result};
 use briquette_eval::{ObservedValue, Samples, ValueStatistics, value_ranges};
 use briquette_formats::Checkpoint;
+use briquette_graph::ValueId;
 use briquette_graph::to_onnx::static_int8::{ActivationScale, StaticPlan};
 use briquette_writer::RunOptions;
+use std::collections::BTreeMap;
+
+/// Observed ranges of activations.
+pub(super) struct ObservedRanges {
+    scales: BTreeMap<ValueId, ActivationScale>,
+    channels: BTreeMap<ValueId, InputChannels>,
+    pub(super) figures: StaticFigures,
+}
+
+impl ObservedRanges {
+    /// Returns the scale of an observed value.
+    pub(super) fn scale(&self, id: ValueId) -> ActivationScale {
+        self.scales[&id]
+    }
+
+    /// Returns the means of the channels of an observed value.
+    pub(super) fn channels(&self, id: ValueId) -> Option<&InputChannels> {
+        self.channels.get(&id)
+    }
+}
 
 /// Observes the values of a plan.
 ///
@@ -38,7 +59,7 @@ pub(super) fn observed(
     })?;
     let range = how.range.name();
     let figures = StaticFigures { range, n_items: found.n_items, n_skipped: found.n_skipped, n_ranges: values.len() };
-    let mut ranges = ObservedRanges { scales: Default::default(), channels: Default::default(), figures };
+    let mut ranges = ObservedRanges { scales: BTreeMap::new(), channels: BTreeMap::new(), figures };
     for (id, statistics) in found.values {
         if !statistics.affine().scale.is_normal() {
             let name = &plan.network().graph.values[id.0];
