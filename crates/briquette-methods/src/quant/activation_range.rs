@@ -77,11 +77,12 @@ impl FromStr for ActivationRange {
 mod tests {
     use super::*;
 
-    /// Returns a histogram of a half of a normal distribution with a few large outliers.
+    /// Returns a histogram of millions of small values and one large outlier.
     fn with_outliers() -> ActivationHistogram {
         let mut histogram = ActivationHistogram::new(0.0, 100.0, 2048);
         let normal = |at: usize| (-2.0 * ((at as f32 + 0.5) / 40_000.0).ln()).sqrt();
-        histogram.add(&(0..40_000).map(normal).collect::<Vec<f32>>());
+        let values: Vec<f32> = (0..40_000).map(normal).collect();
+        (0..100).for_each(|_| histogram.add(&values));
         histogram.add(&[100.0]);
         histogram
     }
