@@ -39,7 +39,7 @@ pub enum OnnxInt8 {
     /// Linear layers and tables, with scales of activations from each input.
     Dynamic(DynamicInt8),
     /// Convolutions and linear layers, with fixed scales of activations.
-    Static(StaticInt8),
+    Static(Box<StaticInt8>),
 }
 
 /// A model to export, and how.

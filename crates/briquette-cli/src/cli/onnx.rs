@@ -86,7 +86,9 @@ impl OnnxArgs {
             (Some("int8-dynamic"), None) => {
                 Ok(Some(OnnxInt8::Dynamic(DynamicInt8 { statistics: self.statistics.clone() })))
             }
-            (Some("int8-static"), data) => self.fixed(data.as_deref()).map(|found| Some(OnnxInt8::Static(found))),
+            (Some("int8-static"), data) => {
+                self.fixed(data.as_deref()).map(|found| Some(OnnxInt8::Static(Box::new(found))))
+            }
             (Some(other), _) => {
                 let message = format!("--quantize: found {other:?}, expected int8-dynamic or int8-static");
                 Err(Error::config(format!("{message}; quantize with `briquette compress`, then export its output")))
