@@ -25,6 +25,7 @@ fn commands_that_run_a_model_print_how_to_build_with_the_feature() {
         "compress digits -o out --min cosine=0.9 --eval text.txt",
         "compress digits -o out --prune 0.5 --prune-method wanda --data text.txt",
         "distill r.toml",
+        "export digits --to onnx --quantize int8-static --data text.txt -o out",
     ];
     for line in lines {
         let outcome = sandbox.run(line);

@@ -52,6 +52,7 @@ mod sampling;
 pub mod sensitivity;
 mod state_file;
 mod stopwatch;
+pub mod value_ranges;
 
 pub use baseline::{Baseline, ChangeCost, LossMeasure, ModelOnData};
 pub use batch_budget::BatchBudget;
@@ -64,3 +65,4 @@ pub use samples::Samples;
 pub use sampling::Sampling;
 pub use sensitivity::{Curvatures, LossUnit, curvatures, row_curvatures};
 pub use state_file::StateFile;
+pub use value_ranges::{ObservedValue, ValueRanges, ValueStatistics, value_ranges};

@@ -124,6 +124,11 @@ impl RunBatch {
         Self { places: pairs.iter().map(|pair| pair.place).collect(), kind: BatchKind::Pairs(sources, targets) }
     }
 
+    /// Returns the number of items.
+    pub(crate) fn n_items(&self) -> usize {
+        self.places.len()
+    }
+
     /// Returns the number of tokens per text or target; 1 for images.
     pub(crate) fn length(&self) -> usize {
         match &self.kind {

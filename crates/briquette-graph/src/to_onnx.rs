@@ -21,6 +21,7 @@ mod reshape;
 mod rotary;
 mod same_padding;
 mod spatial;
+pub mod static_int8;
 mod text_inputs;
 mod weights;
 
@@ -42,6 +43,8 @@ pub struct OnnxNetwork {
     pub weights: Vec<OnnxWeight>,
     /// The graph that the weights belong to.
     pub graph: Graph,
+    /// The name of each value of the graph in the model; none for a value that no node of the model computes.
+    pub values: Vec<Option<String>>,
 }
 
 /// Converts a network to ONNX.
@@ -64,6 +67,6 @@ pub fn to_onnx(
         operations::add(&mut emitter, id)?;
     }
     outputs::add(&mut emitter);
-    let (model, weights) = emitter.finish();
-    Ok(OnnxNetwork { model, weights, graph: symbolic.graph })
+    let (model, weights, values) = emitter.finish();
+    Ok(OnnxNetwork { model, weights, graph: symbolic.graph, values })
 }

@@ -8,19 +8,23 @@
 //! assert_eq!((scheme.weights.grid.n_bits(), scheme.weights.range), (4, ScaleSearch::AbsMax));
 //! ```
 
+pub mod activation_range;
 mod allocate;
 mod candidate;
 pub mod channel_scales;
 mod fit;
+mod histogram;
 mod input_scale;
 pub mod range;
 mod rounding;
 mod scheme;
 mod siblings;
 
+pub use activation_range::ActivationRange;
 pub use allocate::allocate;
 pub use candidate::{Candidate, KernelKind};
 pub use fit::{Fitter, MaskedRows, RowInputs, fit};
+pub use histogram::ActivationHistogram;
 pub use input_scale::input_scale;
 pub use range::ScaleSearch;
 pub use rounding::Rounding;

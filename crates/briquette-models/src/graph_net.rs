@@ -37,6 +37,7 @@ mod layer;
 mod layer_kinds;
 mod linear_groups;
 mod named_layers;
+mod observe;
 mod onnx;
 mod onnx_input;
 mod onnx_programs;
@@ -61,7 +62,7 @@ pub use linear_groups::{GroupValues, LinearGroup};
 pub(crate) use onnx_input::{onnx_input, onnx_task};
 pub use run_inputs::RunInputs;
 pub use trace::NetworkTrace;
-pub use value::AnyTensor;
+pub use value::{AnyTensor, ValueObserver};
 
 use crate::layers::Linear;
 use attend::{AttentionTap, RunTokens};

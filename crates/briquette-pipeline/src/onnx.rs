@@ -4,10 +4,13 @@ mod bytes;
 mod forms;
 mod pack;
 mod quantized;
+mod static_int8;
 mod verify;
+mod weight_values;
 
 pub use briquette_graph::to_onnx::OnnxFloat;
 pub use quantized::DynamicInt8;
+pub use static_int8::{StaticFigures, StaticInt8};
 pub use verify::{OnnxVerified, is_onnx_output, verify_onnx};
 
 use briquette_core::{Error, Result, shown_path};
@@ -17,6 +20,7 @@ use briquette_formats::onnx_write::{
 use briquette_formats::{
     Checkpoint, Choice, Draft, InputFile, TensorSource, companions, model_config, model_dir, sums,
 };
+use briquette_graph::to_onnx::static_int8::plan as plan_static;
 use briquette_graph::to_onnx::{OnnxNetwork, WeightBytes, WeightForms, to_onnx};
 use briquette_graph::{Extents, GraphHeaders, known_graph_of};
 use briquette_writer::RunOptions;
@@ -24,8 +28,19 @@ use bytes::WeightReader;
 use forms::StoredForms;
 use quantized::QuantizedLayers;
 use serde::Serialize;
+use static_int8::FloatForms;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use weight_values::CodeSource;
+
+/// int8 codes that an export computes.
+#[derive(Debug, Clone)]
+pub enum OnnxInt8 {
+    /// Linear layers and tables, with scales of activations from each input.
+    Dynamic(DynamicInt8),
+    /// Convolutions and linear layers, with fixed scales of activations.
+    Static(Box<StaticInt8>),
+}
 
 /// A model to export, and how.
 #[derive(Debug, Clone)]
@@ -38,8 +53,8 @@ pub struct OnnxRequest {
     pub output: PathBuf,
     /// The type of floats.
     pub float: OnnxFloat,
-    /// int8 with dynamic activations for linear layers and tables, instead of the codes or floats of the model.
-    pub dynamic: Option<DynamicInt8>,
+    /// int8 codes that are computed from the weights, instead of the codes or floats of the model.
+    pub int8: Option<OnnxInt8>,
     /// The largest `model.onnx`; larger models keep their weights in a second file.
     pub largest_file: u64,
 }
@@ -49,7 +64,7 @@ impl OnnxRequest {
     pub fn new(model: &Path, output: &Path) -> Self {
         let (model, output) = (model.to_path_buf(), output.to_path_buf());
         let choice = Choice::default();
-        Self { model, choice, output, float: OnnxFloat::F32, dynamic: None, largest_file: LARGEST_FILE }
+        Self { model, choice, output, float: OnnxFloat::F32, int8: None, largest_file: LARGEST_FILE }
     }
 }
 
@@ -66,10 +81,13 @@ pub struct OnnxExport {
     pub inputs: Vec<String>,
     /// Names of the outputs.
     pub outputs: Vec<String>,
-    /// Number of weights in each form: `float`, `int8`, `int8-dynamic`, `blocks`.
+    /// Number of weights in each form: `float`, `int8`, `int8-dynamic`, `int8-static`, `blocks`.
     pub weights: BTreeMap<&'static str, usize>,
     /// Number of groups of layers whose inputs are multiplied by a vector from input statistics.
     pub n_input_scales: usize,
+    /// Figures of the calibration of static activations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<StaticFigures>,
     /// Bytes of `model.onnx`.
     pub model_bytes: u64,
     /// Bytes of the second file with weights; 0 if there is none.
@@ -89,23 +107,44 @@ pub fn export(request: &OnnxRequest, options: &RunOptions) -> Result<OnnxExport>
     let checkpoint = Checkpoint::open_as(&request.model, &request.choice)?;
     let at_model = |error: Error| error.at(shown_path(&request.model));
     check_exportable(&checkpoint).map_err(at_model)?;
-    let build = |extents: Extents| known_graph_of(&checkpoint, &extents.into());
-    let quantized = request.dynamic.as_ref().map(|dynamic| QuantizedLayers::new(&checkpoint, dynamic, options));
-    let quantized = quantized.transpose()?;
-    let stored = StoredForms::of(&checkpoint);
-    let forms: &dyn WeightForms =
-        quantized.as_ref().map_or(&stored as &dyn WeightForms, |layers| layers as &dyn WeightForms);
-    let mut network = to_onnx(&build, request.float, forms).map_err(at_model)?;
-    network.model.metadata = metadata(&checkpoint, request)?;
-    let reader = WeightReader::new(&checkpoint, &network.graph, request.float, quantized.as_ref())?;
-
     let files = checkpoint.files();
     let inputs: Vec<&Path> = files.iter().map(|file| file.path()).chain([request.model.as_path()]).collect();
     let draft = Draft::create(&request.output, &inputs, options.force)?;
+    let CodedNetwork { mut network, codes, calibration } = CodedNetwork::new(&checkpoint, request, options)?;
+    network.model.metadata = metadata(&checkpoint, request)?;
+    let reader = WeightReader::new(&checkpoint, &network.graph, request.float, codes.as_deref())?;
     let written = fill(&draft, &checkpoint, &network, &reader, request, options);
     let found = written.map_err(|error| draft.explain(error))?;
     draft.publish()?;
-    Ok(found)
+    Ok(OnnxExport { calibration, ..found })
+}
+
+/// A network with the source of its codes.
+struct CodedNetwork<'a> {
+    network: OnnxNetwork,
+    codes: Option<Box<dyn CodeSource + 'a>>,
+    calibration: Option<StaticFigures>,
+}
+
+impl<'a> CodedNetwork<'a> {
+    /// Converts a checkpoint in the forms that a request asks for.
+    fn new(checkpoint: &'a Checkpoint, request: &OnnxRequest, options: &RunOptions) -> Result<Self> {
+        let build = |extents: Extents| known_graph_of(checkpoint, &extents.into());
+        let at_model = |error: Error| error.at(shown_path(&request.model));
+        let of = |forms: &dyn WeightForms| to_onnx(&build, request.float, forms).map_err(at_model);
+        match &request.int8 {
+            None => Ok(Self { network: of(&StoredForms::of(checkpoint))?, codes: None, calibration: None }),
+            Some(OnnxInt8::Dynamic(how)) => {
+                let layers = QuantizedLayers::new(checkpoint, how, options)?;
+                Ok(Self { network: of(&layers)?, codes: Some(Box::new(layers)), calibration: None })
+            }
+            Some(OnnxInt8::Static(how)) => {
+                let plan = plan_static(of(&FloatForms)?).map_err(at_model)?;
+                let (network, layers, figures) = static_int8::quantize(checkpoint, plan, how, options)?;
+                Ok(Self { network, codes: Some(layers), calibration: Some(figures) })
+            }
+        }
+    }
 }
 
 /// Returns whether a model is an ONNX file, or an output of Briquette with one. Such a file is copied with new weights.
@@ -139,10 +178,12 @@ fn check_exportable(checkpoint: &Checkpoint) -> Result<()> {
 /// How the model was made: the recipe of an output of Briquette, and the format of the source.
 fn metadata(checkpoint: &Checkpoint, request: &OnnxRequest) -> Result<Vec<(String, String)>> {
     let mut found = vec![("briquette.source".into(), checkpoint.format().to_string())];
-    if let Some(DynamicInt8 { statistics }) = &request.dynamic {
-        let how = if statistics.is_some() { "int8-dynamic, input scales from statistics" } else { "int8-dynamic" };
-        found.push(("briquette.quantization".into(), how.into()));
-    }
+    let how = request.int8.as_ref().map(|int8| match int8 {
+        OnnxInt8::Dynamic(DynamicInt8 { statistics: Some(_) }) => "int8-dynamic, input scales from statistics".into(),
+        OnnxInt8::Dynamic(DynamicInt8 { statistics: None }) => "int8-dynamic".into(),
+        OnnxInt8::Static(how) => format!("int8-static, ranges by {}", how.range),
+    });
+    found.extend(how.map(|how| ("briquette.quantization".into(), how)));
     if let Some(manifest) = checkpoint.manifest() {
         let recipe = serde_json::to_string(&manifest.recipe).map_err(|error| Error::bug(format!("JSON: {error}")))?;
         found.push(("briquette.recipe".into(), recipe));
@@ -187,6 +228,7 @@ fn fill(
         outputs: names(&model.outputs),
         weights: counts(network),
         n_input_scales: weights.iter().filter(|weight| weight.bytes == WeightBytes::InputScales).count(),
+        calibration: None,
         model_bytes: written.model_bytes,
         data_bytes: written.data_bytes,
     })
@@ -202,12 +244,14 @@ fn streamed(model: &OnnxModel) -> impl Iterator<Item = &OnnxTensor> {
 
 /// Counts weights by form. Scales belong to their codes.
 fn counts(network: &OnnxNetwork) -> BTreeMap<&'static str, usize> {
-    let is_dynamic = network.model.nodes.iter().any(|node| node.op == "MatMulInteger");
+    let has = |op: &str| network.model.nodes.iter().any(|node| node.op == op);
+    let (is_dynamic, is_static) = (has("MatMulInteger"), has("QuantizeLinear"));
     let mut found = BTreeMap::new();
     for weight in &network.weights {
         let form = match weight.bytes {
             WeightBytes::Floats | WeightBytes::TransposedFloats => "float",
             WeightBytes::TransposedCodes if is_dynamic => "int8-dynamic",
+            WeightBytes::Codes | WeightBytes::TransposedCodes if is_static => "int8-static",
             WeightBytes::Codes | WeightBytes::TransposedCodes => "int8",
             WeightBytes::Blocks => "blocks",
             _ => continue,

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use briquette_pipeline::onnx::{DynamicInt8, OnnxExport, OnnxFloat, OnnxRequest, export, is_onnx_output, verify_onnx};
+use briquette_pipeline::onnx::{
+    DynamicInt8, OnnxExport, OnnxFloat, OnnxInt8, OnnxRequest, export, is_onnx_output, verify_onnx,
+};
 use briquette_pipeline::{Recipe, RunOptions};
 use std::path::{Path, PathBuf};
 
@@ -85,8 +87,8 @@ fn codes_become_the_operators_of_their_scheme() {
 fn a_dense_model_gets_integer_products_on_request() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
-    let dynamic = Some(DynamicInt8::default());
-    let request = OnnxRequest { dynamic, ..OnnxRequest::new(&fixture("families/bert"), &out) };
+    let int8 = Some(OnnxInt8::Dynamic(DynamicInt8::default()));
+    let request = OnnxRequest { int8, ..OnnxRequest::new(&fixture("families/bert"), &out) };
     let found = export(&request, &options(false)).unwrap();
     assert!(found.weights["int8-dynamic"] >= 14 && found.n_input_scales == 0, "{found:?}");
 }

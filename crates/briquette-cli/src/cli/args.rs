@@ -255,9 +255,10 @@ pub(crate) enum Command {
     Devices,
     /// Convert a model to another format; dense is bit-exact for plain checkpoints
     #[command(
-        after_help = "Examples:\n  briquette export out/small --to dense -o out/dense\n  briquette export model.pt --to burnpack -o out/bpk\n  briquette export out/small --to briquette --storage entropy -o out/smaller\n  briquette export models/minilm --to onnx -o out/onnx\n  briquette export models/minilm --to onnx --quantize int8-dynamic --statistics minilm.stats.safetensors -o out/onnx-int8\n\n\
+        after_help = "Examples:\n  briquette export out/small --to dense -o out/dense\n  briquette export model.pt --to burnpack -o out/bpk\n  briquette export out/small --to briquette --storage entropy -o out/smaller\n  briquette export models/minilm --to onnx -o out/onnx\n  briquette export models/minilm --to onnx --quantize int8-dynamic --statistics minilm.stats.safetensors -o out/onnx-int8\n  briquette export resnet18.pth --to onnx --quantize int8-static --data images -o out/resnet-int8\n\n\
         onnx needs a model of a known family (see `briquette graph`). Inputs and outputs have the names of transformers' own exports. \
-        int8-dynamic becomes integer products, codes in groups become MatMulNBits, and all codes are kept."
+        int8-dynamic becomes integer products, codes in groups become MatMulNBits, and all codes are kept. \
+        int8-static writes QDQ pairs around convolutions, linear layers, sums and pools: int8 weights by output channel, uint8 activations."
     )]
     Export {
         /// A file, an index of shards, or a directory

@@ -6,10 +6,15 @@ use super::options::options;
 use super::show::show;
 use super::tables;
 use briquette::core::printable::printable;
-use briquette::pipeline::onnx::{self, DynamicInt8, OnnxExport, OnnxFloat, OnnxRequest};
+use briquette::pipeline::onnx::{self, DynamicInt8, OnnxExport, OnnxFloat, OnnxInt8, OnnxRequest, StaticInt8};
+use briquette::pipeline::recipe::raw;
+use briquette::quant::{ActivationRange, activation_range::UnknownRange};
 use briquette::{Error, Result};
 use clap::Args;
 use std::path::{Path, PathBuf};
+
+/// The number of images that static scales are chosen from, unless a flag says otherwise.
+const N_SAMPLES: usize = 256;
 
 /// The name of the format.
 pub(super) const FORMAT: &str = "onnx";
@@ -17,7 +22,7 @@ pub(super) const FORMAT: &str = "onnx";
 /// Flags that only ONNX has.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct OnnxArgs {
-    /// Quantize linear layers and tables for ONNX: int8-dynamic. Outputs with codes need no flag
+    /// Compute codes for ONNX: int8-dynamic (linear layers and tables) or int8-static (convolutional networks)
     #[arg(long, value_name = "SCHEME")]
     quantize: Option<String>,
     /// Input statistics from `briquette calibrate`, to scale the inputs of int8-dynamic layers in ONNX
@@ -26,11 +31,34 @@ pub(crate) struct OnnxArgs {
     /// Type of floats in ONNX: f32 or f16; inputs and outputs stay f32
     #[arg(long, value_name = "TYPE")]
     cast: Option<String>,
+    /// Images for int8-static, which fix the scales of activations: a folder of classes or an array
+    #[arg(long, value_name = "PATH", requires = "quantize", help_heading = "Options of int8-static")]
+    data: Option<PathBuf>,
+    /// Largest number of images to run [default: 256]
+    #[arg(long, value_name = "N", requires = "data", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Options of int8-static")]
+    samples: Option<u64>,
+    /// Seed that chooses the images [default: 0]
+    #[arg(long, value_name = "SEED", requires = "data", help_heading = "Options of int8-static")]
+    seed: Option<u64>,
+    /// How the range of each activation is chosen: minmax, percentile, mse or entropy [default: mse]
+    #[arg(long, value_name = "RANGE", requires = "data", help_heading = "Options of int8-static")]
+    range: Option<String>,
+    /// Scale the shorter side of images to this length, at most 16384
+    #[arg(long, value_name = "PIXELS", requires = "data", help_heading = "Options of int8-static")]
+    size: Option<usize>,
+    /// Give weights 7 bits, for x86 CPUs without VNNI, whose sums of products may overflow
+    #[arg(long, requires = "data", help_heading = "Options of int8-static")]
+    reduce_range: bool,
 }
 
 impl OnnxArgs {
     /// Refuses the flags for another format.
     pub(super) fn refuse(&self) -> Result<()> {
+        if self.quantize.as_deref() == Some("int8-static") {
+            let message =
+                "--quantize int8-static: only `--to onnx` of a checkpoint has it; give the checkpoint of the network";
+            return Err(Error::config(message));
+        }
         let flags = [("--quantize", self.quantize.is_some()), ("--cast", self.cast.is_some())];
         match flags.into_iter().find(|(_, is_given)| *is_given) {
             Some((flag, _)) => Err(Error::config(format!(
@@ -48,15 +76,48 @@ impl OnnxArgs {
         }
     }
 
-    fn dynamic(&self) -> Result<Option<DynamicInt8>> {
-        match self.quantize.as_deref() {
-            None => Ok(None),
-            Some("int8-dynamic") => Ok(Some(DynamicInt8 { statistics: self.statistics.clone() })),
-            Some(other) => {
-                let message = format!("--quantize: found {other:?}, expected int8-dynamic");
+    /// Returns the codes to compute.
+    fn int8(&self) -> Result<Option<OnnxInt8>> {
+        match (self.quantize.as_deref(), &self.data) {
+            (None, _) => Ok(None),
+            (Some("int8-dynamic"), Some(_)) => Err(Error::config(
+                "--data: found it with int8-dynamic, which needs no data; remove it, or use --statistics",
+            )),
+            (Some("int8-dynamic"), None) => {
+                Ok(Some(OnnxInt8::Dynamic(DynamicInt8 { statistics: self.statistics.clone() })))
+            }
+            (Some("int8-static"), data) => {
+                self.fixed(data.as_deref()).map(|found| Some(OnnxInt8::Static(Box::new(found))))
+            }
+            (Some(other), _) => {
+                let message = format!("--quantize: found {other:?}, expected int8-dynamic or int8-static");
                 Err(Error::config(format!("{message}; quantize with `briquette compress`, then export its output")))
             }
         }
+    }
+
+    /// Returns the settings of int8-static.
+    fn fixed(&self, data: Option<&Path>) -> Result<StaticInt8> {
+        let flag = |message: &str| Err(Error::config(message));
+        let Some(data) = data else {
+            return flag(
+                "--quantize int8-static: found no --data, expected images that fix the scales; add --data PATH",
+            );
+        };
+        if self.statistics.is_some() {
+            return flag("--statistics: found it with int8-static, which gathers its own; remove it");
+        }
+        if self.cast.as_deref().is_some_and(|cast| cast != "f32") {
+            return flag("--cast: found f16 with int8-static, whose other values are f32; remove it");
+        }
+        let range = match &self.range {
+            Some(name) => name.parse().map_err(|error: UnknownRange| Error::config(format!("--range: {error}")))?,
+            None => ActivationRange::default(),
+        };
+        let data = raw::RawData { eval: Some(data.to_path_buf()), size: self.size, ..Default::default() };
+        let n_samples = self.samples.map_or(N_SAMPLES, |n| usize::try_from(n).unwrap_or(usize::MAX));
+        let (seed, reduce_range) = (self.seed.unwrap_or(0), self.reduce_range);
+        Ok(StaticInt8 { data, n_samples, seed, range, reduce_range })
     }
 }
 
@@ -85,8 +146,8 @@ pub(super) fn export(
     read: &ReadArgs,
     force: bool,
 ) -> Result<u8> {
-    let (float, dynamic) = (flags.float()?, flags.dynamic()?);
-    let request = OnnxRequest { choice: read.choice(), float, dynamic, ..OnnxRequest::new(model, output) };
+    let (float, int8) = (flags.float()?, flags.int8()?);
+    let request = OnnxRequest { choice: read.choice(), float, int8, ..OnnxRequest::new(model, output) };
     let found = onnx::export(&request, &options(common, force)?)?;
     show(common, &found, || Ok(exported_text(&found)))
 }
@@ -104,9 +165,13 @@ fn exported_text(found: &OnnxExport) -> String {
         }
         (true, _) => "inputs of int8-dynamic layers are scaled by their statistics\n",
     };
+    let calibration = found.calibration.as_ref().map_or_else(String::new, |of| {
+        let skipped = if of.n_skipped > 0 { format!("; {} could not be decoded", of.n_skipped) } else { String::new() };
+        format!("activations: uint8, {} ranges by {} from {} images{skipped}\n", of.n_ranges, of.range, of.n_items)
+    });
     let forms: Vec<String> = found.weights.iter().map(|(form, n)| format!("{n} {form}")).collect();
     format!(
-        "{output}/model.onnx: {}{data}, opset {}, {} operators\nweights: {}\n{scales}inputs:  {}\noutputs: {}\n",
+        "{output}/model.onnx: {}{data}, opset {}, {} operators\nweights: {}\n{calibration}{scales}inputs:  {}\noutputs: {}\n",
         tables::bytes(found.model_bytes),
         found.opset,
         found.n_nodes,

@@ -58,9 +58,9 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Ends the model.
-    pub(super) fn finish(self) -> (OnnxModel, Vec<OnnxWeight>) {
-        (self.model, self.weights)
+    /// Ends the model. Returns it with its weights and the name of each value.
+    pub(super) fn finish(self) -> (OnnxModel, Vec<OnnxWeight>, Vec<Option<String>>) {
+        (self.model, self.weights, self.values)
     }
 
     /// Begins a node of the graph: names of values begin with its name.

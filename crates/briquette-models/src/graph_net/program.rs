@@ -35,24 +35,53 @@ impl GraphProgram {
         dropped: &BTreeSet<ValueId>,
         [given, wanted]: [&[ValueId]; 2],
     ) -> Self {
-        let needed = needed_nodes(graph, given, wanted);
-        let attentions: Vec<usize> = (0..graph.nodes.len()).filter(|&node| is_attention(&graph.nodes[node])).collect();
-        let step = |&index: &usize| {
-            let node = &graph.nodes[index];
-            let place = attentions.binary_search(&index).unwrap_or_default();
-            match exact_call(index, node, graph, shapes, layers) {
-                Some(call) => whole_step(call, node, layers),
-                None => step(node, shapes, layers, place),
-            }
-        };
-        let mut steps = fuse::fused(needed.iter().map(step).collect(), wanted);
-        for step in &mut steps {
-            step.drops = step.outputs.iter().any(|output| dropped.contains(output));
-        }
+        let steps = steps(graph, shapes, layers, dropped, [given, wanted]);
         let slots = ValueSlots::of(&steps, given, wanted);
+        Self::of(graph, steps, slots)
+    }
+
+    /// Plans the same steps, and frees each value after its last use: an observer takes the wanted values.
+    pub(super) fn observed(
+        graph: &Graph,
+        shapes: &[Vec<usize>],
+        layers: &LayerIndex,
+        dropped: &BTreeSet<ValueId>,
+        [given, wanted]: [&[ValueId]; 2],
+    ) -> Self {
+        let steps = steps(graph, shapes, layers, dropped, [given, wanted]);
+        let slots = ValueSlots::of(&steps, given, &[]);
+        Self::of(graph, steps, slots)
+    }
+
+    fn of(graph: &Graph, steps: Vec<GraphStep>, slots: ValueSlots) -> Self {
         let constants = held_constants(graph, &steps);
         Self { steps, slots, constants }
     }
+}
+
+/// Returns the fused steps that compute the wanted values.
+fn steps(
+    graph: &Graph,
+    shapes: &[Vec<usize>],
+    layers: &LayerIndex,
+    dropped: &BTreeSet<ValueId>,
+    [given, wanted]: [&[ValueId]; 2],
+) -> Vec<GraphStep> {
+    let needed = needed_nodes(graph, given, wanted);
+    let attentions: Vec<usize> = (0..graph.nodes.len()).filter(|&node| is_attention(&graph.nodes[node])).collect();
+    let step = |&index: &usize| {
+        let node = &graph.nodes[index];
+        let place = attentions.binary_search(&index).unwrap_or_default();
+        match exact_call(index, node, graph, shapes, layers) {
+            Some(call) => whole_step(call, node, layers),
+            None => step(node, shapes, layers, place),
+        }
+    };
+    let mut steps = fuse::fused(needed.iter().map(step).collect(), wanted);
+    for step in &mut steps {
+        step.drops = step.outputs.iter().any(|output| dropped.contains(output));
+    }
+    steps
 }
 
 fn is_attention(node: &Node) -> bool {

@@ -12,8 +12,9 @@ use super::program::GraphProgram;
 use super::recurrent::recurrent;
 use super::slots::{SlotInput, StepSlots};
 use super::steps::{AfterNorm, AttentionCall, ExpertsCall, GraphCall, GraphStep};
-use super::value::{AnyTensor, BinaryFunction, with_tensor};
+use super::value::{AnyTensor, BinaryFunction, ValueObserver, with_tensor};
 use crate::layers::{Linear, Then, feed_forward, normed, self_attention};
+use briquette_core::Result;
 use briquette_graph::ValueId;
 use briquette_graph::op::{ElementFunction, Primitive};
 use briquette_ops::compressed::FeedForwardActivation;
@@ -61,15 +62,38 @@ impl<'a> GraphRun<'a> {
         (self.wanted(program), taps)
     }
 
+    /// Runs all steps, and passes each of these values to `each` when it is computed.
+    pub(super) fn finish_observing(
+        mut self,
+        program: &GraphProgram,
+        values: &[ValueId],
+        each: &mut ValueObserver,
+    ) -> Result<()> {
+        self.prepare(program);
+        for (step, slots) in program.steps.iter().zip(&program.slots.steps) {
+            let outputs = self.outputs(step, slots);
+            for (value, output) in step.outputs.iter().zip(&outputs).filter(|(value, _)| values.contains(value)) {
+                each(*value, output)?;
+            }
+            self.keep(slots, outputs);
+        }
+        Ok(())
+    }
+
     /// Runs the first steps.
     fn run(&mut self, program: &GraphProgram, n_steps: usize) {
+        self.prepare(program);
+        program.steps[..n_steps].iter().zip(&program.slots.steps).for_each(|(step, slots)| self.step(step, slots));
+    }
+
+    /// Makes room for values, and copies constants to the device.
+    fn prepare(&mut self, program: &GraphProgram) {
         if !program.constants.is_empty() {
             let device = self.values.iter().flatten().next().map_or_else(Device::default, AnyTensor::device);
             let held = program.constants.iter().map(|(at, constant)| (*at, constant.to_tensor(&device)));
             self.constants = held.collect();
         }
         self.values.resize_with(program.slots.n_slots.max(self.values.len()), || None);
-        program.steps[..n_steps].iter().zip(&program.slots.steps).for_each(|(step, slots)| self.step(step, slots));
     }
 
     fn wanted(&self, program: &GraphProgram) -> Vec<AnyTensor> {
@@ -119,25 +143,27 @@ impl<'a> GraphRun<'a> {
     }
 
     fn step(&mut self, step: &GraphStep, slots: &StepSlots) {
+        let outputs = self.outputs(step, slots);
+        self.keep(slots, outputs);
+    }
+
+    /// Computes the outputs of a step.
+    fn outputs(&mut self, step: &GraphStep, slots: &StepSlots) -> Vec<AnyTensor> {
         let mut inputs: Vec<AnyTensor> = slots.inputs.iter().map(|input| self.input(input)).collect();
-        match &step.call {
-            GraphCall::Primitive(Primitive::Split { axis, sizes }) => {
-                self.keep(step, slots, split(&inputs.remove(0), *axis, sizes))
-            }
-            GraphCall::Primitive(Primitive::Recurrent(layer)) => self.keep(step, slots, recurrent(layer, inputs)),
-            GraphCall::SplitHeads { heads, parts } => {
-                self.keep(step, slots, split_heads(inputs.remove(0).three(), *heads, *parts));
-            }
-            call => {
-                let output = self.call(call, inputs);
-                self.keep(step, slots, [output]);
-            }
+        let outputs = match &step.call {
+            GraphCall::Primitive(Primitive::Split { axis, sizes }) => split(&inputs.remove(0), *axis, sizes),
+            GraphCall::Primitive(Primitive::Recurrent(layer)) => recurrent(layer, inputs),
+            GraphCall::SplitHeads { heads, parts } => split_heads(inputs.remove(0).three(), *heads, *parts),
+            call => vec![self.call(call, inputs)],
+        };
+        match step.drops {
+            true => outputs.into_iter().map(|output| self.dropped(output)).collect(),
+            false => outputs,
         }
     }
 
-    fn keep(&mut self, step: &GraphStep, slots: &StepSlots, outputs: impl IntoIterator<Item = AnyTensor>) {
+    fn keep(&mut self, slots: &StepSlots, outputs: Vec<AnyTensor>) {
         for (slot, output) in slots.outputs.iter().zip(outputs) {
-            let output = if step.drops { self.dropped(output) } else { output };
             if let Some(slot) = slot {
                 self.values[*slot] = Some(output);
             }

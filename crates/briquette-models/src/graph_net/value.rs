@@ -1,6 +1,7 @@
 //! Tensors of any rank, as operations of a graph exchange them.
 
 use briquette_core::Result;
+use briquette_graph::ValueId;
 use briquette_nn::module::read_f32;
 use burn::tensor::{Device, FloatDType, Gradients, Int, Tensor};
 
@@ -22,6 +23,9 @@ pub enum AnyTensor {
     /// Indices `[batch, length]`.
     Ids(Tensor<2, Int>),
 }
+
+/// Takes a value of a run.
+pub type ValueObserver<'a> = dyn FnMut(ValueId, &AnyTensor) -> Result<()> + 'a;
 
 /// Evaluates an expression with the float tensor of a value, whatever its rank.
 ///

@@ -1,7 +1,7 @@
 //! The bytes of weights as ONNX stores them, read from a checkpoint piece by piece.
 
 use super::pack::{packed, transposed};
-use super::quantized::QuantizedLayers;
+use super::weight_values::CodeSource;
 use briquette_core::rows::{from_f32, to_f32};
 use briquette_core::{DType, Error, GridKind, Grouping, Result};
 use briquette_formats::stored::DecodeBuffers;
@@ -23,7 +23,7 @@ pub(super) struct WeightReader<'a> {
     /// The place of each tensor in the checkpoint.
     places: BTreeMap<&'a str, usize>,
     float: DType,
-    quantized: Option<&'a QuantizedLayers<'a>>,
+    codes: Option<&'a dyn CodeSource>,
 }
 
 impl<'a> WeightReader<'a> {
@@ -32,7 +32,7 @@ impl<'a> WeightReader<'a> {
         checkpoint: &'a Checkpoint,
         graph: &'a Graph,
         float: OnnxFloat,
-        quantized: Option<&'a QuantizedLayers<'a>>,
+        codes: Option<&'a dyn CodeSource>,
     ) -> Result<Self> {
         let tensors = checkpoint.tensors();
         let places: BTreeMap<&str, usize> =
@@ -41,14 +41,14 @@ impl<'a> WeightReader<'a> {
             return Err(Error::bug("the checkpoint lacks this tensor").at(&weight.name));
         }
         let float = if float == OnnxFloat::F16 { DType::F16 } else { DType::F32 };
-        Ok(Self { checkpoint, graph, places, float, quantized })
+        Ok(Self { checkpoint, graph, places, float, codes })
     }
 
     /// Passes all bytes of a streamed tensor to `to`, in order.
     pub(super) fn stream(&self, OnnxWeight { weight, bytes }: OnnxWeight, to: &mut ByteSink) -> Result<()> {
         let name = &self.graph.weights[weight.0].name;
-        if let Some(quantized) = self.quantized
-            && let Some(found) = quantized.bytes(name, bytes)?
+        if let Some(codes) = self.codes
+            && let Some(found) = codes.bytes(name, bytes)?
         {
             return to(&found);
         }

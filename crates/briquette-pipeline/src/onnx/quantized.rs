@@ -2,10 +2,10 @@
 
 use super::forms::is_transposed_in_memory;
 use super::pack::transposed;
-use briquette_core::rows::to_f32;
+use super::weight_values::{CodeSource, WeightValues};
 use briquette_core::{Error, Grid, OutputAxis, Result};
+use briquette_formats::Checkpoint;
 use briquette_formats::input_stats::StatisticsFile;
-use briquette_formats::{Checkpoint, TensorSource};
 use briquette_graph::onnx::InputDims;
 use briquette_graph::op::{Composite, Op};
 use briquette_graph::siblings::siblings;
@@ -29,8 +29,7 @@ type InputScale = Option<Arc<Vec<f32>>>;
 
 /// Layers and tables that get int8 codes.
 pub(super) struct QuantizedLayers<'a> {
-    checkpoint: &'a Checkpoint,
-    places: BTreeMap<&'a str, usize>,
+    weights: WeightValues<'a>,
     /// Weights of linear layers, with the vector of their inputs.
     layers: BTreeMap<String, InputScale>,
     tables: BTreeSet<String>,
@@ -48,10 +47,9 @@ impl<'a> QuantizedLayers<'a> {
     /// Finds linear layers and tables, and chooses the vectors of layers that have statistics.
     pub(super) fn new(checkpoint: &'a Checkpoint, how: &DynamicInt8, options: &RunOptions) -> Result<Self> {
         let graph = known_graph_of(checkpoint, &InputDims::default())?;
-        let tensors = checkpoint.tensors().iter().enumerate();
-        let places = tensors.map(|(place, info)| (info.name.as_str(), place)).collect();
+        let weights = WeightValues::of(checkpoint);
         let (layers, tables) = (linear_weights(&graph), table_weights(&graph));
-        let mut found = Self { checkpoint, places, layers, tables, last: Mutex::new(None) };
+        let mut found = Self { weights, layers, tables, last: Mutex::new(None) };
         if let Some(path) = &how.statistics {
             let statistics = StatisticsFile::read(path)?;
             statistics.check_model(checkpoint).map_err(|error| error.at(path.display()))?;
@@ -73,7 +71,7 @@ impl<'a> QuantizedLayers<'a> {
             let Some(stats) = names.iter().find_map(of).filter(|_| names.iter().all(is_scalable)) else {
                 continue;
             };
-            let matrices = names.iter().map(|name| self.values(name)).collect::<Result<Vec<_>>>()?;
+            let matrices = names.iter().map(|name| self.weights.read(name)).collect::<Result<Vec<_>>>()?;
             if matrices.iter().any(|values| !values.len().is_multiple_of(stats.n_inputs().max(1))) {
                 let message =
                     format!("statistics of {} inputs do not fit the layer; gather them again", stats.n_inputs());
@@ -86,23 +84,27 @@ impl<'a> QuantizedLayers<'a> {
         Ok(())
     }
 
-    /// Reads a weight as f32.
-    fn values(&self, name: &str) -> Result<Vec<f32>> {
-        let index = *self.places.get(name).ok_or_else(|| Error::bug("the checkpoint lacks this tensor").at(name))?;
-        let info = &self.checkpoint.tensors()[index];
-        let (mut bytes, mut values) = (vec![0; info.n_bytes()], vec![0.0; info.n_elements()]);
-        self.checkpoint.read(index, 0, &mut bytes)?;
-        to_f32(&bytes, info.dtype, &mut values);
-        match values.iter().find(|value| !value.is_finite()) {
-            Some(value) => {
-                Err(Error::refused(format!("found {value}, which int8 cannot hold; repair the model")).at(name))
-            }
-            None => Ok(values),
+    fn codes_of(&self, name: &str) -> Result<Arc<RowCodes>> {
+        // A poisoned lock only means that another thread panicked elsewhere.
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, codes)) = last.as_ref().filter(|(known, _)| known == name) {
+            return Ok(codes.clone());
         }
+        let mut values = self.weights.read(name)?;
+        let n_cols = self.weights.info(name)?.shape.0.last().copied().unwrap_or(1).max(1);
+        if let Some(Some(scale)) = self.layers.get(name) {
+            for row in values.chunks_mut(n_cols) {
+                row.iter_mut().zip(scale.iter()).for_each(|(value, scale)| *value /= scale);
+            }
+        }
+        let codes = Arc::new(coded(&values, n_cols));
+        *last = Some((name.to_string(), codes.clone()));
+        Ok(codes)
     }
+}
 
-    /// Returns the bytes of codes, scales and vectors; `None` for a tensor of floats.
-    pub(super) fn bytes(&self, name: &str, bytes: WeightBytes) -> Result<Option<Vec<u8>>> {
+impl CodeSource for QuantizedLayers<'_> {
+    fn bytes(&self, name: &str, bytes: WeightBytes) -> Result<Option<Vec<u8>>> {
         Ok(match bytes {
             WeightBytes::InputScales => {
                 let scale = self.layers.get(name).cloned().flatten();
@@ -117,25 +119,6 @@ impl<'a> QuantizedLayers<'a> {
             }
             _ => None,
         })
-    }
-
-    fn codes_of(&self, name: &str) -> Result<Arc<RowCodes>> {
-        // A poisoned lock only means that another thread panicked elsewhere.
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, codes)) = last.as_ref().filter(|(known, _)| known == name) {
-            return Ok(codes.clone());
-        }
-        let mut values = self.values(name)?;
-        let index = self.places[name];
-        let n_cols = self.checkpoint.tensors()[index].shape.0.last().copied().unwrap_or(1).max(1);
-        if let Some(Some(scale)) = self.layers.get(name) {
-            for row in values.chunks_mut(n_cols) {
-                row.iter_mut().zip(scale.iter()).for_each(|(value, scale)| *value /= scale);
-            }
-        }
-        let codes = Arc::new(coded(&values, n_cols));
-        *last = Some((name.to_string(), codes.clone()));
-        Ok(codes)
     }
 }
 

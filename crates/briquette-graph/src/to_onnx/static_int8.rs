@@ -1,0 +1,58 @@
+//! Static int8: quantizes convolutions and linear layers of an ONNX model with fixed scales of activations.
+//!
+//! [`plan()`] chooses the quantized operators. It folds batch norms into convolutions, and merges ReLU and ReLU6 into the
+//! range of the operator before them. A caller observes the values and computes codes; [`finish`] then writes pairs of
+//! `QuantizeLinear` and `DequantizeLinear` (QDQ), which onnxruntime fuses to `QLinearConv`, `QLinearAdd` and `QGemm`.
+//!
+//! Activations are uint8 with one scale for each value, weights are int8 with a scale for each output channel, and biases are int32 with
+//! the product of both scales.
+
+mod check;
+mod choose;
+mod fold;
+mod insert;
+mod names;
+mod plan;
+mod prune;
+
+pub use plan::{ActivationScale, LayerCodes, StaticKind, StaticLayer, StaticPlan, StaticValue, ValueScale};
+
+use super::OnnxNetwork;
+use crate::op::{Composite, Op};
+use briquette_core::{Error, Result};
+use briquette_formats::onnx_write::OnnxNode;
+
+/// Chooses the quantized values and layers of a float model.
+///
+/// # Errors
+/// Config: the network has no convolution, or attention.
+pub fn plan(mut network: OnnxNetwork) -> Result<StaticPlan> {
+    check_convolutional(&network)?;
+    let norms = fold::fold_norms(&mut network);
+    choose::choose(network, &norms)
+}
+
+/// Returns the quantized model. `scales` has an entry for each value, `codes` for each layer.
+///
+/// # Errors
+/// Bug: a quantized operator would read or compute floats.
+pub fn finish(plan: StaticPlan, scales: &[ActivationScale], codes: &[LayerCodes]) -> Result<OnnxNetwork> {
+    let network = prune::without_unused(insert::insert(plan, scales, codes));
+    check::check(&network.model)?;
+    Ok(network)
+}
+
+/// Refuses networks that run faster or better with dynamic scales.
+fn check_convolutional(network: &OnnxNetwork) -> Result<()> {
+    let is_conv = |node: &OnnxNode| node.op == "Conv";
+    let has_attention =
+        network.graph.nodes.iter().any(|node| matches!(node.op, Op::Composite(Composite::Attention(_))));
+    let found = match (network.model.nodes.iter().any(is_conv), has_attention) {
+        (true, false) => return Ok(()),
+        (_, true) => "attention",
+        (false, false) => "no convolution",
+    };
+    let family = &network.graph.family;
+    let message = format!("found {family} with {found}, expected a convolutional network for int8-static");
+    Err(Error::config(format!("{message}; use --quantize int8-dynamic")))
+}

@@ -1,0 +1,22 @@
+//! Removes tensors that no operator reads.
+
+use crate::to_onnx::OnnxNetwork;
+use briquette_formats::onnx_write::OnnxData;
+use std::collections::BTreeSet;
+
+/// Returns the network without unused tensors and their weights.
+pub(super) fn without_unused(mut network: OnnxNetwork) -> OnnxNetwork {
+    let used: BTreeSet<&String> = network.model.nodes.iter().flat_map(|node| &node.inputs).collect();
+    let mut tensors = std::mem::take(&mut network.model.tensors);
+    tensors.retain(|tensor| used.contains(&tensor.name));
+    let mut weights = Vec::new();
+    for tensor in &mut tensors {
+        if let OnnxData::Streamed(index) = &mut tensor.data {
+            weights.push(network.weights[*index]);
+            *index = weights.len() - 1;
+        }
+    }
+    network.model.tensors = tensors;
+    network.weights = weights;
+    network
+}
