@@ -241,13 +241,16 @@ impl Runner<'_> {
         Ok((found, Ran { memory: watch.dropped(), held, continuation, transcripts, kept, nearness }))
     }
 
-    /// Refuses to load weights that exceed the memory limit together with one product.
+    /// Refuses to load weights that exceed the memory limit together with one product and the tokenizer.
     fn check_limit(&self, checkpoint: &Checkpoint, arch: Arch) -> Result<()> {
         let (device, fits) = (&self.request.device, &self.request.fits);
         let meter = self.meters.iter().rfind(|meter| meter.peak_bytes().is_some());
         let (Some(limit), Some(meter)) = (fits.limit, meter) else { return Ok(()) };
-        let n_bytes =
-            predicted_bytes(checkpoint, Some(arch), fits.dtype, device) + product_bytes(checkpoint, arch, device);
+        // A tokenizer takes more than this in memory: about 8 bytes for each byte of its file.
+        let file = checkpoint.directory().join("tokenizer.json");
+        let tokenizer = 4 * std::fs::metadata(file).map_or(0, |file| file.len());
+        let weights = predicted_bytes(checkpoint, Some(arch), fits.dtype, device);
+        let n_bytes = weights + product_bytes(checkpoint, arch, device) + tokenizer;
         let what = format!("load and run {}", checkpoint.path().display());
         let found = MemoryLimit::set(limit, *meter).check_before(&what, n_bytes);
         found.map_err(|error| Error {

@@ -47,7 +47,7 @@ mod vit_timm;
 mod whisper;
 
 pub use extents::Extents;
-pub use labels::{TextClasses, text_classes};
+pub use labels::{ClassLogits, text_classes};
 pub use sizes::TensorShapes;
 
 use crate::config::Config;

@@ -80,7 +80,7 @@ pub use builder::GraphBuilder;
 pub use config::Config;
 pub use expansion::PrimitiveStep;
 pub use families::{
-    Extents, FAMILIES, Family, FreshWeights, ONNX_NETWORKS, Task, TensorShapes, TextClasses, family_of, graph_of,
+    ClassLogits, Extents, FAMILIES, Family, FreshWeights, ONNX_NETWORKS, Task, TensorShapes, family_of, graph_of,
     known_graph_of, text_classes,
 };
 pub use graph::{Block, Graph, GraphInput, InputSource, Node, NodeId, Operand, ValueId, Weight, WeightId};

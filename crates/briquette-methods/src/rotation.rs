@@ -11,13 +11,13 @@ use std::f64::consts::{PI, SQRT_2};
 ///
 /// Source: QuaRot (Ashkboos et al. 2024), whose randomized Hadamard matrices need tables for odd factors.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Rotation {
+pub struct ChannelRotation {
     signs: Vec<f64>,
     /// `[m, m]`.
     odd: Vec<f64>,
 }
 
-impl Rotation {
+impl ChannelRotation {
     /// Makes the rotation of `n` channels. Equal seeds give equal rotations.
     pub fn new(n: usize, seed: u64) -> Self {
         let signs = (0..n).map(|at| if uniform(seed, at as u64) < 0.5 { -1.0 } else { 1.0 }).collect();
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     /// Returns `Q` by rows.
-    fn matrix(rotation: &Rotation) -> Vec<Vec<f64>> {
+    fn matrix(rotation: &ChannelRotation) -> Vec<Vec<f64>> {
         let unit = |at: usize| (0..rotation.n()).map(|other| f64::from(u8::from(other == at))).collect();
         let row = |at: usize| {
             let mut row: Vec<f64> = unit(at);
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn rotations_of_any_size_are_orthogonal_without_large_elements() {
         for n in [1, 2, 3, 5, 8, 12, 36, 43, 64, 90] {
-            let rows = matrix(&Rotation::new(n, 7));
+            let rows = matrix(&ChannelRotation::new(n, 7));
             for (i, a) in rows.iter().enumerate() {
                 assert!(a.iter().all(|value| value.abs() <= (2.0 / n as f64).sqrt() + 1e-12), "{n}");
                 for (j, b) in rows.iter().enumerate() {
@@ -105,7 +105,7 @@ mod tests {
         let spread = |seed: u64| {
             let mut row = vec![0.01; 576];
             row[100] = 50.0;
-            Rotation::new(576, seed).apply(&mut row);
+            ChannelRotation::new(576, seed).apply(&mut row);
             row
         };
         assert!(spread(1).iter().all(|value| value.abs() < 50.0 * (2.0_f64 / 576.0).sqrt() + 0.1));

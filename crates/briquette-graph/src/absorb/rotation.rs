@@ -68,9 +68,9 @@ pub fn rotations(graph: &Graph, lowered: &Lowered) -> Result<RotationPlaces, Str
     let tracer = Tracer { graph, lowered, uses: &uses };
     let first = graph.nodes.iter().find(|node| matches!(node.op, Op::Composite(Composite::Embedding)));
     let start = first.and_then(|node| node.outputs.first()).ok_or("it has no table of embeddings")?;
-    let mut stream = Stream::new(&tracer, *start);
+    let mut stream = ResidualStream::new(&tracer, *start);
     stream.follow()?;
-    let Stream { width, weights, norms, .. } = stream;
+    let ResidualStream { width, weights, norms, .. } = stream;
     if norms.is_empty() {
         return Err("no RMS norm reads its residual stream".into());
     }
@@ -86,7 +86,7 @@ pub fn rotations(graph: &Graph, lowered: &Lowered) -> Result<RotationPlaces, Str
 }
 
 /// The residual stream: values that are sums of the outputs of layers.
-struct Stream<'a> {
+struct ResidualStream<'a> {
     tracer: &'a Tracer<'a>,
     width: usize,
     seen: BTreeSet<ValueId>,
@@ -95,7 +95,7 @@ struct Stream<'a> {
     norms: Vec<StreamNorm>,
 }
 
-impl<'a> Stream<'a> {
+impl<'a> ResidualStream<'a> {
     fn new(tracer: &'a Tracer<'a>, start: ValueId) -> Self {
         let width = tracer.lowered.shapes[start.0].last().copied().unwrap_or(0);
         Self { tracer, width, seen: BTreeSet::new(), waiting: vec![start], weights: Vec::new(), norms: Vec::new() }

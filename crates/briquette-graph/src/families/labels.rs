@@ -59,7 +59,7 @@ pub(super) fn finish_with_classes(mut to: GraphBuilder, config: &Config, x: Valu
 
 /// The logits of a text network's layer of classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TextClasses {
+pub struct ClassLogits {
     /// The logits: of a text `[batch, classes]`, or of its tokens `[batch, tokens, classes]`.
     pub logits: ValueId,
     /// Whether the classes of a text are those of its last token.
@@ -70,7 +70,7 @@ pub struct TextClasses {
 ///
 /// `shapes` has the shape of each value. A layer with one output, for regression or choices, has no classes. A decoder whose layer
 /// of classes has no bias classifies texts by their last token; token classifiers have a bias.
-pub fn text_classes(graph: &Graph, shapes: &[Vec<usize>]) -> Option<TextClasses> {
+pub fn text_classes(graph: &Graph, shapes: &[Vec<usize>]) -> Option<ClassLogits> {
     let takes = |source: InputSource| graph.inputs.iter().any(|input| input.source == source);
     if !takes(InputSource::TokenIds) || takes(InputSource::Images) || takes(InputSource::TargetIds) {
         return None;
@@ -82,7 +82,7 @@ pub fn text_classes(graph: &Graph, shapes: &[Vec<usize>]) -> Option<TextClasses>
         let logits = *node.outputs.first().filter(|value| graph.outputs.contains(value))?;
         let of_last_token = node.inputs.len() == 2 && graph.nodes.iter().any(is_causal);
         let has_classes = shapes[logits.0].last().is_some_and(|&classes| classes > 1);
-        has_classes.then_some(TextClasses { logits, of_last_token })
+        has_classes.then_some(ClassLogits { logits, of_last_token })
     })
 }
 

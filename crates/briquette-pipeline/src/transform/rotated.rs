@@ -2,7 +2,7 @@
 
 use super::edit::{Edit, change_bytes};
 use briquette_core::{DType, Result};
-use briquette_methods::rotation::Rotation;
+use briquette_methods::rotation::ChannelRotation;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -19,12 +19,12 @@ pub(super) struct Rotated {
 struct Turn {
     axis: usize,
     groups: Vec<Vec<usize>>,
-    rotation: Arc<Rotation>,
+    rotation: Arc<ChannelRotation>,
 }
 
 impl Rotated {
     /// Rotates groups of elements along an axis, after all changes so far.
-    pub(super) fn turn(&mut self, axis: usize, groups: Vec<Vec<usize>>, rotation: &Arc<Rotation>) {
+    pub(super) fn turn(&mut self, axis: usize, groups: Vec<Vec<usize>>, rotation: &Arc<ChannelRotation>) {
         self.turns.push(Turn { axis, groups, rotation: Arc::clone(rotation) });
     }
 
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn any_axis_is_rotated_in_its_groups_after_the_factors() {
-        let (shape, rotation) = ([2, 4, 3], Arc::new(Rotation::new(2, 3)));
+        let (shape, rotation) = ([2, 4, 3], Arc::new(ChannelRotation::new(2, 3)));
         let mut rotated = Rotated::default();
         rotated.edit.multiply(1, &[1.0, 2.0, 3.0, 4.0]);
         rotated.turn(1, vec![vec![0, 2], vec![3, 1]], &rotation);
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn ranges_of_a_tensor_with_rotated_rows_equal_the_whole() {
-        let (shape, rotation) = ([4, 6], Arc::new(Rotation::new(6, 1)));
+        let (shape, rotation) = ([4, 6], Arc::new(ChannelRotation::new(6, 1)));
         let mut rotated = Rotated::default();
         rotated.edit.multiply(0, &[1.0, 2.0, 3.0, 4.0]);
         rotated.turn(1, vec![(0..6).collect()], &rotation);

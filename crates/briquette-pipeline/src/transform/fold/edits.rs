@@ -8,7 +8,7 @@ use briquette_core::Result;
 use briquette_formats::{Checkpoint, TensorInfo};
 use briquette_graph::absorb::{ScalePlace, ScaledAxis};
 use briquette_graph::{Graph, WeightId};
-use briquette_methods::rotation::Rotation;
+use briquette_methods::rotation::ChannelRotation;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -45,7 +45,13 @@ impl<'a> Edits<'a> {
     }
 
     /// Rotates groups of elements along an axis of a weight, after the other changes of the weight.
-    pub(super) fn rotate(&mut self, weight: WeightId, axis: usize, groups: Vec<Vec<usize>>, rotation: &Arc<Rotation>) {
+    pub(super) fn rotate(
+        &mut self,
+        weight: WeightId,
+        axis: usize,
+        groups: Vec<Vec<usize>>,
+        rotation: &Arc<ChannelRotation>,
+    ) {
         self.rotated.entry(weight).or_default().turn(axis, groups, rotation);
     }
 

@@ -6,7 +6,7 @@
 use super::edits::Edits;
 use briquette_core::Result;
 use briquette_graph::absorb::RotationPlaces;
-use briquette_methods::rotation::Rotation;
+use briquette_methods::rotation::ChannelRotation;
 use briquette_writer::context::Workers;
 use std::sync::Arc;
 
@@ -25,12 +25,12 @@ pub(super) fn fold(edits: &mut Edits, places: &RotationPlaces, seed: u64, worker
         }
         edits.set(norm.weight, vec![(1.0 - norm.offset) as f32; gains.len()]);
     }
-    let rotation = Arc::new(Rotation::new(places.width, seed));
+    let rotation = Arc::new(ChannelRotation::new(places.width, seed));
     for (weight, axis) in &places.stream {
         edits.rotate(*weight, *axis, vec![(0..places.width).collect()], &rotation);
     }
     for values in &places.values {
-        let rotation = Arc::new(Rotation::new(values.width, seed.wrapping_add(1)));
+        let rotation = Arc::new(ChannelRotation::new(values.width, seed.wrapping_add(1)));
         for axis in &values.axes {
             edits.rotate(axis.weight, axis.axis, axis.groups.clone(), &rotation);
         }
