@@ -142,6 +142,9 @@ impl ChannelSums {
     }
 }
 
+/// Takes a value as floats with its extents.
+type FloatObserver<'a> = dyn FnMut(ValueId, &[f32], &[usize]) -> Result<()> + 'a;
+
 /// Repeated runs of a network over the same batches.
 struct Runs<'a> {
     network: GraphNet,
@@ -159,11 +162,7 @@ impl Runs<'_> {
     }
 
     /// Runs all images, and passes each value as floats with its extents. Returns the number of images.
-    fn pass(
-        &mut self,
-        progress: ItemProgress,
-        each: &mut dyn FnMut(ValueId, &[f32], &[usize]) -> Result<()>,
-    ) -> Result<usize> {
+    fn pass(&mut self, progress: ItemProgress, each: &mut FloatObserver) -> Result<usize> {
         let mut n_items = 0;
         for batch in &self.batches {
             let mut batch = batch.clone();

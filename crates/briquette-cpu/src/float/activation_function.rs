@@ -110,10 +110,10 @@ fn sigmoid(x: f32) -> f32 {
 fn tanh(x: f32) -> f32 {
     let square = x * x;
     // Coefficients of the Cephes library's tanhf.
-    let p = (-5.704_988_7e-3_f32).mul_add(square, 2.063_908_9e-2);
+    let p = (-5.704_988_7e-3_f32).mul_add(square, 2.063_909e-2);
     let p = p.mul_add(square, -5.373_971_5e-2);
     let p = p.mul_add(square, 1.333_144_2e-1);
-    let p = p.mul_add(square, -3.333_328_2e-1);
+    let p = p.mul_add(square, -3.333_328e-1);
     let near = (p * square).mul_add(x, x);
     let small = exp(-2.0 * x.abs());
     let far = ((1.0 - small) / (1.0 + small)).copysign(x);
