@@ -35,6 +35,7 @@ const COMMANDS: &[&str] = &[
     "briquette compress fixtures/digits -o out/x --prune 0.4 --prune-method wanda --statistics bert.stats.safetensors",
     "briquette eval fixtures/digits --data fixtures/digits-data.safetensors --memory-limit 10kB",
     "briquette eval fixtures/digits --data fixtures/digits-data.safetensors --memory-limit 190kB",
+    "briquette eval fixtures/digits --data fixtures/digits-data.safetensors --memory-limit 700kB",
     "briquette compress fixtures/digits -o out/x --quantize int8 --memory-limit 1MB",
     "briquette compress fixtures/digits -o out/x",
     "briquette compress fixtures/digits -o out/x --quantize int9",

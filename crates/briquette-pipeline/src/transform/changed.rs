@@ -53,7 +53,7 @@ impl TensorSource for ChangedModel<'_> {
                 let TensorInfo { name, dtype, shape } = &self.infos[index];
                 let (width, n) = (dtype.n_bits() / 8, self.infos[index].n_elements());
                 let wanted = start / width..(start + out.len()) / width;
-                let needed = rotated.needed(&shape.0, wanted.clone(), n);
+                let needed = rotated.needed(&shape.0, wanted, n);
                 let mut bytes = vec![0; needed.len() * width];
                 self.checkpoint.read(*place, needed.start * width, &mut bytes)?;
                 let edited = rotated.apply_to_bytes(&shape.0, *dtype, needed.start, &mut bytes);
