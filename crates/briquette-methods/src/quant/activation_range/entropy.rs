@@ -21,7 +21,7 @@ pub(super) fn entropy(histogram: &ActivationHistogram) -> [f32; 2] {
         [low * factor, high * factor]
     };
     let divergence = |at: usize| divergence(histogram, &counts, range(at)).unwrap_or(f64::INFINITY);
-    // Of equal ranges, the widest.
+    // Among ranges with equal divergence, take the widest.
     let best = (1..=N_CANDIDATES)
         .rev()
         .map(|at| (divergence(at), at))
