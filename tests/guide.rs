@@ -119,9 +119,12 @@ fn clone_of_inputs() -> Sandbox {
         copy(&repository().join(name), &sandbox.path(name));
     }
     if has_minilm() {
-        for name in ["models/minilm", "models/sentences.txt", "models/held-out.txt"] {
+        for name in ["models/minilm", "models/held-out.txt"] {
             copy(&repository().join(name), &sandbox.path(name));
         }
+        // All 6,000 sentences would take the tests of a few pages a quarter of an hour.
+        let sentences: Vec<String> = read("models/sentences.txt").lines().take(200).map(String::from).collect();
+        sandbox.write("models/sentences.txt", sentences.join("\n"));
     }
     sandbox
 }

@@ -109,6 +109,26 @@ fn an_evaluation_beyond_the_memory_limit_is_refused_before_the_model_is_loaded()
 
 #[test]
 #[cfg(feature = "model")]
+fn a_batch_beyond_the_memory_limit_is_refused_before_it_runs() {
+    let Some(sandbox) = minilm() else { return };
+    sandbox.write(
+        "long.txt",
+        format!("{}\n", "Rates were left as they are after a meeting of the bank. ".repeat(9)).repeat(64),
+    );
+    sandbox.ok("eval minilm --data long.txt --memory-limit 130MB --quiet");
+    for limit in [102, 104] {
+        let line = format!("eval minilm --data long.txt --memory-limit {limit}MB --quiet --trace trace.json");
+        let outcome = sandbox.run(&line);
+        outcome.assert_fails(6, &["memory.limit: a batch of ", "needs about", "batch_size = \"auto\""]);
+        let trace = serde_json::from_slice(&std::fs::read(sandbox.path("trace.json")).unwrap()).unwrap();
+        let peak = crate::memory_limit::peak_of(&trace);
+        assert!(peak <= limit * 1_000_000, "{peak} bytes within {limit} MB: {}", outcome.stderr);
+        sandbox.ok(&format!("{line} --batch-size auto"));
+    }
+}
+
+#[test]
+#[cfg(feature = "model")]
 fn updated_weights_keep_the_memory_limit_or_are_refused_beforehand() {
     let Some(sandbox) = minilm() else { return };
     sandbox.write("lines.txt", "The cat sat on the mat.\nRates were left as they are.\n");

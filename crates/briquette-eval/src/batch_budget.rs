@@ -32,13 +32,16 @@ impl From<Batching> for BatchBudget<'_> {
 
 /// Determines how many items fit while they run.
 ///
-/// The first batch has one item; its memory predicts that of larger batches. Every batch that takes more memory
-/// than any before it corrects the prediction.
+/// Batches that may be smaller: the first has one item, and its memory predicts that of larger batches.
+/// Batches of a fixed size within a limit: 1, 2, 4, … items up to that size, so that a batch beyond the limit is
+/// refused before it runs. The memory of two batches predicts that of the next: `fixed + slope · items`, where `fixed` is 0
+/// after the first batch.
 pub(crate) struct Pace<'a> {
     budget: BatchBudget<'a>,
     limit: Option<u64>,
     most: usize,
-    bytes_per_item: Option<u64>,
+    /// The items and bytes of the last two batches that took more memory than any before.
+    taken: [Option<(usize, u64)>; 2],
     /// The largest batch size so far.
     pub(crate) largest: usize,
 }
@@ -51,7 +54,7 @@ impl<'a> Pace<'a> {
         let given = || Some(live? + budget.meter?.free_bytes()? / 4 * 3);
         let limit = budget.limit.or_else(|| if budget.is_auto { given() } else { None });
         let most = budget.batching.batch_size.max(1);
-        Self { budget, limit: limit.filter(|_| live.is_some()), most, bytes_per_item: None, largest: 0 }
+        Self { budget, limit: limit.filter(|_| live.is_some()), most, taken: [None; 2], largest: 0 }
     }
 
     /// Returns how images are loaded. With a limit they are read one by one between batches, so that none wait
@@ -65,9 +68,12 @@ impl<'a> Pace<'a> {
 
     /// Returns the size of the next batch.
     pub(crate) fn size(&self) -> usize {
-        let (true, Some(limit), Some(live)) = (self.budget.is_auto, self.limit, self.live()) else { return self.most };
-        let Some(bytes) = self.bytes_per_item else { return 1 };
-        let fit = limit.saturating_sub(live) / bytes.max(1);
+        let (Some(limit), Some(live)) = (self.limit, self.live()) else { return self.most };
+        if !self.budget.is_auto {
+            return self.most.min(2 * self.largest).max(1);
+        }
+        let [_, Some((n, bytes))] = self.taken else { return 1 };
+        let fit = limit.saturating_sub(live) / bytes.div_ceil(n as u64).max(1);
         usize::try_from(fit).unwrap_or(usize::MAX).clamp(1, self.most)
     }
 
@@ -75,10 +81,11 @@ impl<'a> Pace<'a> {
     ///
     /// # Errors
     /// - The first error of `f`.
-    /// - Refused: the smallest batch exceeds the limit.
+    /// - Refused: a batch exceeds the limit, the smallest one if batches may be smaller.
     pub(crate) fn run<T>(&mut self, mut items: &[T], mut f: impl FnMut(&[T]) -> Result<()>) -> Result<()> {
         while !items.is_empty() {
             let n = self.size().min(items.len());
+            self.check_before(n)?;
             let (live, peak) = (self.live(), self.peak());
             match f(&items[..n]) {
                 Ok(()) => {
@@ -93,21 +100,45 @@ impl<'a> Pace<'a> {
         Ok(())
     }
 
+    /// Refuses a batch of `n` items, a fixed size, if the batches before it predict a peak above the limit.
+    fn check_before(&self, n: usize) -> Result<()> {
+        let [earlier, Some((many, more))] = self.taken else { return Ok(()) };
+        let (few, less) = earlier.unwrap_or_default();
+        let (Some(limit), Some(live), false) = (self.limit, self.live(), self.budget.is_auto) else { return Ok(()) };
+        if n <= many || many <= few {
+            return Ok(());
+        }
+        let slope = more.saturating_sub(less) as f64 / (many - few) as f64;
+        let peak = live + more + (slope * (n - many) as f64) as u64;
+        if peak <= limit {
+            return Ok(());
+        }
+        Err(self.refusal(format!("a batch of {n} needs about {peak} bytes to run"), limit))
+    }
+
     /// Updates the prediction after a batch of `n`, from the live and peak bytes before the batch.
     fn learn(&mut self, n: usize, live: Option<u64>, before: Option<u64>) -> Result<()> {
         let (Some(live), Some(before), Some(peak)) = (live, before, self.peak()) else { return Ok(()) };
-        if peak <= before && self.bytes_per_item.is_some() {
-            return Ok(()); // The peak is that of an earlier batch, from which the bytes of an item are known already.
+        let [_, last] = self.taken;
+        // Without a rise, the peak is that of an earlier batch or, before the first, of loading. Batches that may be
+        // smaller take that of loading as a bound.
+        if peak <= before && (last.is_some() || !self.budget.is_auto) {
+            return Ok(());
         }
-        self.bytes_per_item = Some(peak.saturating_sub(live).div_ceil(n as u64));
+        // Memory that stays in use, such as weights that are packed once, is not that of a batch.
+        let live = if self.budget.is_auto { live } else { live.max(self.live().unwrap_or(0)) };
+        self.taken = [last, Some((n, peak.saturating_sub(live)))];
         let Some(limit) = self.limit.filter(|limit| peak > before && peak > *limit) else { return Ok(()) };
         if self.budget.is_auto && n > 1 {
             self.most = n / 2;
             return Ok(());
         }
+        Err(self.refusal(format!("a batch of {n} takes {peak} bytes to run"), limit))
+    }
+
+    fn refusal(&self, what: String, limit: u64) -> Error {
         let how = if self.budget.is_auto { "smaller items or a larger limit" } else { "batch_size = \"auto\"" };
-        let message = format!("a batch of {n} takes {peak} bytes to run, expected at most {limit}; try {how}");
-        Err(Error::refused(message).at("memory.limit"))
+        Error::refused(format!("{what}, expected at most {limit}; try {how}")).at("memory.limit")
     }
 
     fn live(&self) -> Option<u64> {
@@ -187,7 +218,17 @@ mod tests {
         let error = sizes(true, Some(1100), 4, 99).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Refused);
         assert!(error.to_string().contains("a batch of 1 takes 1150 bytes to run, expected at most 1100"), "{error}");
-        let error = sizes(false, Some(1500), 8, 99).unwrap_err();
-        assert!(error.to_string().contains("a batch of 8 takes 1850 bytes") && error.to_string().contains("auto"));
+        let error = sizes(false, Some(1100), 4, 99).unwrap_err();
+        assert!(error.to_string().contains("a batch of 1 takes 1150 bytes") && error.to_string().contains("auto"));
+    }
+
+    #[test]
+    fn a_fixed_size_over_the_limit_is_refused_before_it_runs() {
+        assert_eq!(sizes(false, Some(1500), 8, 99).unwrap(), [1, 2, 4, 1]);
+        assert_eq!(sizes(false, Some(1850), 20, 99).unwrap(), [1, 2, 4, 8, 5]);
+        // A batch of 8 would fail with another error.
+        let error = sizes(false, Some(1849), 20, 8).unwrap_err().to_string();
+        assert!(error.contains("a batch of 8 needs about 1850 bytes to run, expected at most 1849"), "{error}");
+        assert!(error.contains("auto"), "{error}");
     }
 }

@@ -31,22 +31,22 @@ pub(crate) fn likelihood_of_pairs(
     let (device, mut found) = (device_of(model), Likelihood::default());
     let (mut stopwatch, mut pace, mut n_done) = (Stopwatch::on(&device, how.warms_up), Pace::new(how), 0);
     for batch in batches {
-        let (n, n_pairs) = (batch.length() - 1, batch.places.len());
-        pace.run(&[batch], |batches| {
+        let n = batch.length() - 1;
+        let order: Vec<usize> = (0..batch.n_items()).collect();
+        pace.run(&order, |places| {
+            let part = || batch.part(places[0]..places[0] + places.len());
             let keeps = kept.as_ref().is_some_and(|kept| kept.has_room());
-            let (nll, states) = stopwatch.time(n_pairs, || scored(model, batches[0].clone(), keeps))?;
+            let (nll, states) = stopwatch.time(places.len(), || scored(model, part(), keeps))?;
             found.nll += nll;
-            match &mut kept {
-                Some(kept) if keeps => kept.push(&states, n),
-                _ => Ok(()),
+            if let (Some(kept), true) = (kept.as_mut(), keeps) {
+                kept.push(&states, n)?;
             }
+            found.n_tokens += n * places.len();
+            n_done += places.len();
+            progress(n_done, n_items)
         })?;
-        found.n_tokens += n * n_pairs;
-        found.batch_size = found.batch_size.max(n_pairs);
-        n_done += n_pairs;
-        progress(n_done, n_items)?;
     }
-    found.batch_ms = stopwatch.batch_ms;
+    (found.batch_ms, found.batch_size) = (stopwatch.batch_ms, pace.largest);
     match found.nll.is_finite() {
         true => Ok(found),
         false => Err(Error::refused("outputs are not finite; the weights are damaged")),

@@ -124,6 +124,27 @@ impl RunBatch {
         Self { places: pairs.iter().map(|pair| pair.place).collect(), kind: BatchKind::Pairs(sources, targets) }
     }
 
+    /// Returns some of the items.
+    pub(crate) fn part(&self, range: std::ops::Range<usize>) -> Self {
+        let n = self.places.len().max(1);
+        fn rows<T: Clone>(all: &[T], n: usize, range: &std::ops::Range<usize>) -> Vec<T> {
+            let width = all.len() / n;
+            all[range.start * width..range.end * width].to_vec()
+        }
+        let kind = match &self.kind {
+            BatchKind::Texts(ids) => BatchKind::Texts(rows(ids, n, &range)),
+            BatchKind::Images(source) => BatchKind::Images(source.clone()),
+            BatchKind::Pairs(sources, targets) => {
+                let sources = match sources {
+                    BatchSources::Texts(ids) => BatchSources::Texts(rows(ids, n, &range)),
+                    BatchSources::Sounds(paths, input) => BatchSources::Sounds(paths[range.clone()].to_vec(), *input),
+                };
+                BatchKind::Pairs(sources, rows(targets, n, &range))
+            }
+        };
+        Self { places: self.places[range].to_vec(), kind }
+    }
+
     /// Returns the number of items.
     pub(crate) fn n_items(&self) -> usize {
         self.places.len()
