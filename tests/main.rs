@@ -44,6 +44,7 @@ mod interop;
 mod jobs;
 mod justfile;
 mod layouts;
+mod learned_rounding;
 #[cfg(not(feature = "model"))]
 mod light;
 mod machine;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 /// Creates a sandbox with a model `m`, its tokenizer, and data: `data` to calibrate on, `held` to evaluate.
-pub(super) fn with(fixture: &str) -> Sandbox {
+pub(crate) fn with(fixture: &str) -> Sandbox {
     let sandbox = Sandbox::new();
     let from = repository().join("fixtures/families").join(fixture);
     std::fs::create_dir(sandbox.path("m")).unwrap();

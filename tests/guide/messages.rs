@@ -32,6 +32,7 @@ const COMMANDS: &[&str] = &[
     "briquette eval fixtures/digits --data fixtures/models/sentences.txt",
     "briquette eval fixtures/models/bert-tiny --data fixtures/models/bert-tiny/config.json",
     "briquette plan fixtures/digits --quantize int4 --round gptq",
+    "briquette plan fixtures/digits --quantize int4 --reconstruct signround",
     "briquette compress fixtures/digits -o out/x --prune 0.4 --prune-method wanda --statistics bert.stats.safetensors",
     "briquette eval fixtures/digits --data fixtures/digits-data.safetensors --memory-limit 10kB",
     "briquette eval fixtures/digits --data fixtures/digits-data.safetensors --memory-limit 190kB",

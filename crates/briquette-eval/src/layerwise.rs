@@ -4,6 +4,7 @@
 //! and any values may cross its border.
 
 mod backward;
+mod block_error;
 mod needs;
 mod observers;
 mod offloaded;

@@ -8,7 +8,7 @@
 //! layers with the same inputs. [`gptq`] and [`sparsegpt`] update rows with it; [`admm`] solves for all weights
 //! of a row together. [`osscar`] chooses whole inputs to remove, and [`refit`] updates the weights of the remaining inputs.
 //! If a matrix cannot be factorized, weights are rounded to nearest and pruned by magnitude, and [`FactorOutcome`] has the
-//! reason. [`correct`] moves the target of all of them, so that a layer compensates for the errors of the layers before it.
+//! reason. [`SignRound`] learns the rounding of whole blocks from gradients. [`correct`] moves the target of all of them, so that a layer compensates for the errors of the layers before it.
 //!
 //! Results do not depend on the number of threads. The functions use the rayon pool of the caller.
 //!
@@ -37,6 +37,7 @@ mod osscar;
 mod output_error;
 mod product;
 mod refit;
+mod signround;
 mod sparsegpt;
 mod strip;
 
@@ -47,4 +48,5 @@ pub use gptq::gptq;
 pub use osscar::osscar;
 pub use output_error::output_error;
 pub use refit::{Consumer, refit};
+pub use signround::SignRound;
 pub use sparsegpt::sparsegpt;

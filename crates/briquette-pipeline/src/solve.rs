@@ -18,6 +18,8 @@ mod layerwise;
 mod one;
 mod owl;
 mod rows;
+#[cfg(feature = "model")]
+mod signround;
 mod source;
 mod unit;
 mod update;
@@ -84,6 +86,11 @@ pub(crate) fn solve<'a>(job: &'a SolveJob<'a>, plan: &mut Plan) -> Result<Option
 const UNIT: usize = 32 << 20;
 
 fn from_statistics(job: &SolveJob, plan: &mut Plan, found: &mut Found) -> Result<()> {
+    if let Some(tensor) = plan.tensors.iter().find(|tensor| tensor.solve.learns) {
+        let message =
+            "reconstruct \"signround\" needs a model that runs block by block, and this one does not; remove the key";
+        return Err(Error::config(message).at(tensor.culprit()));
+    }
     let moving: Vec<usize> = moving(plan).map(TensorPlan::index).collect();
     let mut layers = inputs::layers_of_files(job)?;
     let mut solver = Solver::new(job, plan)?;

@@ -79,12 +79,14 @@ pub struct Solve {
     pub reconstruction: Option<Reconstruction>,
     /// The update while weights are rounded.
     pub rounding: Rounding,
+    /// Whether the rounding is then learned from the outputs of the block (SignRound).
+    pub learns: bool,
 }
 
 impl Solve {
     /// Returns whether weights are updated at all.
     pub fn moves(self) -> bool {
-        self.reconstruction.is_some() || self.rounding != Rounding::Nearest
+        self.reconstruction.is_some() || self.rounding != Rounding::Nearest || self.learns
     }
 }
 

@@ -172,6 +172,7 @@ fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
             scheme: what.quantize.clone().or(default.scheme),
             range: what.range.clone(),
             round: what.round.clone().or(default.round),
+            reconstruct: what.reconstruct.clone(),
             include: include.clone(),
             exclude: what.exclude.clone(),
             roles: what.quantize_roles.clone(),

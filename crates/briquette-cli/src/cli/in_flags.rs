@@ -28,7 +28,7 @@ const FLAGS: [(&str, &str); 20] = [
 ];
 
 /// The flag of each key of a stage, by the kind of the stage.
-const STAGE_FLAGS: [(&str, &str, &str); 15] = [
+const STAGE_FLAGS: [(&str, &str, &str); 16] = [
     ("shrink", "ratio", "--shrink"),
     ("shrink", "method", "--shrink-method"),
     ("shrink", "parts", "--shrink-parts"),
@@ -42,6 +42,7 @@ const STAGE_FLAGS: [(&str, &str, &str); 15] = [
     ("quantize", "scheme", "--quantize"),
     ("quantize", "range", "--range"),
     ("quantize", "round", "--round"),
+    ("quantize", "reconstruct", "--reconstruct"),
     ("quantize", "roles", "--quantize-roles"),
     ("cast", "dtype", "--cast"),
 ];

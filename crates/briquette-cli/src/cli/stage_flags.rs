@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Flags that a recipe replaces.
 ///
 /// This includes flags that others require, because clap allows a flag whose required flag conflicts.
-const IN_A_RECIPE: [&str; 29] = [
+const IN_A_RECIPE: [&str; 30] = [
     "bytes",
     "bits",
     "min",
@@ -33,6 +33,7 @@ const IN_A_RECIPE: [&str; 29] = [
     "samples",
     "max_length",
     "round",
+    "reconstruct",
     "quantize",
     "range",
     "quantize_roles",
@@ -137,6 +138,9 @@ pub(crate) struct What {
     /// How weights are rounded: nearest, or gptq, which updates the remaining weights
     #[arg(long, value_name = "HOW", requires = "rounding", help_heading = "Quantization")]
     pub(crate) round: Option<String>,
+    /// signround learns the rounding and scales of each block from its outputs on --data (200 steps)
+    #[arg(long, value_name = "HOW", requires = "rounding", help_heading = "Quantization")]
+    pub(crate) reconstruct: Option<String>,
     /// Store tensors that are not quantized in another type: f16, bf16 or f32
     #[arg(long, value_name = "TYPE", help_heading = "Quantization")]
     pub(crate) cast: Option<String>,

@@ -62,7 +62,7 @@ impl<'a> Simulated<'a> {
     }
 
     /// Sets the values of a tensor, row-major.
-    fn hold(&mut self, like: &TensorPlan, index: usize, values: &[f32]) {
+    pub(super) fn hold(&mut self, like: &TensorPlan, index: usize, values: &[f32]) {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let mut own = vec![0; bytes.len()];
         match like.rows().axis.is_turned() {

@@ -52,6 +52,12 @@ impl<'a> Found<'a> {
         let said = lines.into_iter().filter(|(_, names)| !names.is_empty());
         let said: Vec<String> = said.map(|(what, names)| format!("{} {what}", listed(&names))).collect();
         plan.remarks.extend(said);
+        let mut left: Vec<f64> = self.layers.values().filter_map(|layer| layer.block_left).collect();
+        left.sort_by(f64::total_cmp);
+        if let Some(median) = left.get(left.len() / 2) {
+            let message = "SignRound learned the rounding of blocks; the squared error of their outputs fell to";
+            plan.remarks.push(format!("{message} {median:.2} of the error before (median)."));
+        }
         let reasons: BTreeSet<&str> = self.layers.values().filter_map(|layer| layer.fell_back.as_deref()).collect();
         let fallback = |reason: &str| {
             let layers = of(&|layer| layer.fell_back.as_deref() == Some(reason));

@@ -201,7 +201,8 @@ mod run {
             let n_more = of_entry.map(|tensor| solver.decision_bytes(tensor.index())).max().unwrap_or(0);
             limit.map_or(Ok(()), |limit| limit.check_before("compress the embeddings", n_more))?;
             let begin = || LayerwiseRunner::begin(job.checkpoint, arch, &device, batches.clone(), room, job.checkpoint);
-            let original = calibration.is_corrected.then(begin).transpose()?;
+            let learns = plan.tensors.iter().any(|tensor| tensor.solve.learns);
+            let original = (calibration.is_corrected || learns).then(begin).transpose()?;
             let entry = Simulated::of(job.checkpoint, plan, (&solver, &found.source), is_of_entry)?;
             let runner = LayerwiseRunner::begin(job.checkpoint, arch, &device, batches, room, &entry)?;
             drop(entry);

@@ -5,6 +5,7 @@ use super::fake_quantized::Simulated;
 use super::found::{Found, unit_at};
 use super::job::{SolveJob, layer_of};
 use super::one::Solver;
+use super::signround;
 use briquette_core::memory::MemoryLimit;
 use briquette_core::{Error, Result};
 use briquette_eval::LayerwiseRunner;
@@ -25,7 +26,7 @@ pub(super) struct LayerwiseSolve<'j, 'p, 's> {
     pub(super) job: &'j SolveJob<'j>,
     pub(super) calibration: &'j CalibrationRun,
     pub(super) runner: LayerwiseRunner<'j>,
-    /// A run of the original model, if weights are corrected for the errors before them.
+    /// A run of the original model, if weights are corrected for the errors before them or rounding is learned.
     pub(super) original: Option<LayerwiseRunner<'j>>,
     pub(super) plan: &'s mut Plan<'p>,
     pub(super) found: &'s mut Found<'j>,
@@ -42,8 +43,9 @@ impl LayerwiseSolve<'_, '_, '_> {
         let Self { job, .. } = self;
         job.options.progress.begin("solve", 0);
         // A corrected block runs twice to the end, and up to each of its groups, of which most have four.
-        let n_of_block = if self.original.is_some() { 6 } else { 2 };
-        let n_passes = n_of_block * self.runner.n_blocks() * self.runner.n_batches();
+        let n_of_block = if self.calibration.is_corrected { 6 } else { 2 };
+        let n_steps = if self.plan.tensors.iter().any(|tensor| tensor.solve.learns) { signround::N_STEPS } else { 0 };
+        let n_passes = (n_of_block * self.runner.n_batches() + n_steps) * self.runner.n_blocks();
         let mut n_done = 0;
         let mut after = |_, _| {
             n_done += 1;
@@ -60,10 +62,11 @@ impl LayerwiseSolve<'_, '_, '_> {
                     .try_for_each(|(group, tensors)| self.corrected(block, *group, tensors, &mut after))?,
                 None => self.uncorrected(block, &tensors, &probe, &mut after)?,
             }
-            self.advance(block, &mut after)?;
             if let Some(original) = &mut self.original {
                 original.advance(job.checkpoint, &mut after)?;
             }
+            self.learn_rounding(block, &tensors, &mut after)?;
+            self.advance(block, &mut after)?;
         }
         self.head(&probe)
     }
@@ -92,7 +95,7 @@ impl LayerwiseSolve<'_, '_, '_> {
     ///
     /// `None` if weights are not corrected, or some of the tensors are in no group, such as convolutions.
     fn corrected_groups(&self, tensors: &[usize]) -> Result<Option<Vec<GroupTensors>>> {
-        if self.original.is_none() {
+        if !self.calibration.is_corrected {
             return Ok(None);
         }
         let layer = |index: &usize| layer_of(&self.plan.tensors[*index].info.name);
@@ -137,7 +140,7 @@ impl LayerwiseSolve<'_, '_, '_> {
     }
 
     /// Adds a finished unit of a block.
-    fn take_in(&mut self, block: usize, unit: Checkpoint, tensors: &[usize]) -> Result<()> {
+    pub(super) fn take_in(&mut self, block: usize, unit: Checkpoint, tensors: &[usize]) -> Result<()> {
         self.limit.map_or(Ok(()), |limit| limit.check(&format!("compress block {block}")))?;
         self.found.take_in(self.plan, unit, tensors)?;
         self.solver.learn(self.plan);

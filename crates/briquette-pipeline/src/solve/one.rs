@@ -321,5 +321,6 @@ fn figures_of(
         fell_back,
         outputs_unmoved: errors.relative(0),
         outputs: errors.relative(1),
+        block_left: None,
     }
 }

@@ -41,7 +41,7 @@ impl CalibrationRun {
         let Some(keys) = &raw.calibration else { return Ok(None) };
         if !raw.needs_statistics() && !budget::runs_model(raw) {
             let message = "no stage needs input statistics; choose a method that does (wanda, sparsegpt, admm, range weighted, \
-                           round gptq), or remove the table";
+                           round gptq, reconstruct signround), or remove the table";
             return Err(Error::config(format!("calibration: {message}")));
         }
         let Some(path) = keys.data.clone() else { return without_data(keys).map(|()| None) };
@@ -57,7 +57,7 @@ impl CalibrationRun {
         let moves = raw.stage.iter().any(|stage| moves(&stage.keys));
         let is_sequential = keys.sequential.unwrap_or(moves);
         if keys.correct == Some(true) && !(moves && is_sequential) {
-            let message = "needs a method that updates weights (sparsegpt, admm, round gptq), and sequential calibration; remove it";
+            let message = "needs a method that updates weights (sparsegpt, admm, round gptq, reconstruct signround), and sequential calibration; remove it";
             return Err(Error::config(format!("calibration.correct: {message}")));
         }
         // A correction takes about twice the memory, so a limit excludes it unless the recipe asks for it.
@@ -104,7 +104,7 @@ fn without_data(keys: &RawCalibration) -> Result<()> {
 fn moves(keys: &StageKeys) -> bool {
     match keys {
         StageKeys::Prune(keys) => keys.updates_weights(),
-        StageKeys::Quantize(keys) => keys.round.as_deref() == Some("gptq"),
+        StageKeys::Quantize(keys) => keys.updates_weights(),
         _ => false,
     }
 }

@@ -205,6 +205,7 @@ impl From<Scheme> for QuantizeStage {
             selection,
             scheme,
             rounding: Rounding::Nearest,
+            learns: false,
             statistics: None,
             overrides: Vec::new(),
             found: BTreeMap::new(),

@@ -40,6 +40,10 @@ pub struct RawQuantize {
     /// weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round: Option<String>,
+    /// quantize: "signround" then learns the rounding and scales of each block from its outputs, in 200 steps; needs
+    /// `calibration.data`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reconstruct: Option<String>,
     /// quantize: a file of input statistics, for the range "weighted" and for "gptq", if `[calibration]` does
     /// not provide them; see docs/guide/src/file-format.md.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,6 +89,8 @@ pub struct QuantizeStage {
     pub found: BTreeMap<String, Scheme>,
     /// How the weights of layers are rounded; lookup tables are always rounded to the nearest.
     pub rounding: Rounding,
+    /// Whether the rounding is then learned from the outputs of each block (SignRound).
+    pub learns: bool,
     /// A file of input statistics, if the range or the rounding needs them and no calibration gathers them.
     pub statistics: Option<PathBuf>,
     /// Whether the stage selects embeddings by role or by pattern. If so, its scheme also applies to tied
@@ -105,14 +111,19 @@ impl RawQuantize {
     pub(crate) fn needs_statistics(&self) -> bool {
         let is_asked = |name: &str| self.range.as_deref() == Some(name);
         let fits = ScaleSearch::named(0.5).iter().any(|(name, range)| range.needs_inputs() && is_asked(name));
-        fits || self.round.as_deref() == Some("gptq")
+        fits || self.updates_weights()
+    }
+
+    /// Returns whether weights are updated while they are rounded.
+    pub(crate) fn updates_weights(&self) -> bool {
+        self.round.as_deref() == Some("gptq") || self.reconstruct.is_some()
     }
 
     /// Returns the settings of the stage in short words.
     pub(crate) fn in_words(&self) -> Vec<String> {
         let scheme = self.scheme.clone().or(self.bits.map(|bits| format!("int{bits}")));
         let range = self.range.as_ref().map(|range| format!("range {range}"));
-        [scheme, range, self.round.clone()].into_iter().flatten().collect()
+        [scheme, range, self.round.clone(), self.reconstruct.clone()].into_iter().flatten().collect()
     }
 }
 
@@ -127,6 +138,7 @@ impl QuantizeStage {
             selection: Selection::new(raw.include.as_ref(), &raw.exclude, raw.roles.as_ref(), &Self::ROLES)?,
             scheme: scheme_of(raw)?,
             rounding: one_of("round", raw.round.as_deref().unwrap_or("nearest"), &Rounding::NAMES)?,
+            learns: learns(raw, calibration)?,
             statistics: statistics_of(&raw.statistics, raw.needs_statistics(), calibration, &asks_for(raw))?,
             overrides: overrides_of(&raw.overrides, |rule| {
                 refuse("overrides.sparsity", &rule.sparsity, "quantize stage")?;
@@ -146,7 +158,24 @@ impl QuantizeStage {
     }
 }
 
+/// Returns whether the rounding is learned.
+fn learns(raw: &RawQuantize, calibration: Option<&RawCalibration>) -> Result<bool> {
+    let Some(name) = &raw.reconstruct else { return Ok(false) };
+    let is_known = one_of("reconstruct", name, &[("signround", true)])?;
+    if raw.statistics.is_some() || calibration.is_none_or(|keys| keys.data.is_none()) {
+        let message =
+            "signround runs each block, so it needs data and no statistics file; set calibration.data (--data)";
+        return Err(Error::config(format!("reconstruct: {message}")));
+    }
+    Ok(is_known)
+}
+
 impl QuantizeStage {
+    /// Returns whether weights are updated while they are rounded.
+    pub fn updates_weights(&self) -> bool {
+        self.rounding == Rounding::Gptq || self.learns
+    }
+
     /// Returns whether some tensors have no step size yet.
     pub fn is_open(&self) -> bool {
         self.scheme.is_open() || self.overrides.iter().any(|(_, scheme)| scheme.is_open())
@@ -217,8 +246,9 @@ fn scale_of(raw: &RawQuantize) -> Result<Option<ScaleType>> {
 
 /// Returns the setting that needs input statistics, for error messages.
 fn asks_for(raw: &RawQuantize) -> String {
-    match &raw.round {
-        Some(round) if round != "nearest" => format!("round `{round}`"),
+    match (&raw.round, &raw.reconstruct) {
+        (Some(round), _) if round != "nearest" => format!("round `{round}`"),
+        (_, Some(how)) => format!("reconstruct `{how}`"),
         _ => format!("range `{}`", raw.range.as_deref().unwrap_or_default()),
     }
 }

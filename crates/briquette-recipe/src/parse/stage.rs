@@ -12,7 +12,7 @@ use crate::parse::selection::Selection;
 use crate::parse::shrink::ShrinkStage;
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result};
-use briquette_methods::quant::Rounding;
+
 use std::path::Path;
 
 /// A stage that works on the whole model, and the stages between it and the previous one.
@@ -225,7 +225,7 @@ impl Stage {
                 (&mut stage.statistics, looks)
             }
             Self::Quantize(stage) => {
-                let looks = stage.scheme.weights.range.needs_inputs() || stage.rounding == Rounding::Gptq;
+                let looks = stage.scheme.weights.range.needs_inputs() || stage.updates_weights();
                 (&mut stage.statistics, looks)
             }
             Self::Cast(_) => return,
@@ -244,7 +244,7 @@ impl Stage {
     pub fn updates_weights(&self) -> bool {
         match self {
             Self::Prune(stage) => stage.reconstruction.is_some(),
-            Self::Quantize(stage) => stage.rounding == Rounding::Gptq,
+            Self::Quantize(stage) => stage.updates_weights(),
             Self::Cast(_) => false,
         }
     }

@@ -85,11 +85,11 @@ impl Recipe {
     #[must_use]
     pub fn to_nearest(mut self) -> Self {
         for stage in self.quantize_stages() {
-            stage.rounding = Rounding::Nearest;
+            (stage.rounding, stage.learns) = (Rounding::Nearest, false);
         }
         for stage in &mut self.asked.stage {
             if let StageKeys::Quantize(keys) = &mut stage.keys {
-                keys.round = None;
+                (keys.round, keys.reconstruct) = (None, None);
             }
         }
         if !self.asked.needs_statistics() {

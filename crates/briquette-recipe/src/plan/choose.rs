@@ -173,6 +173,7 @@ fn quantize(
         // The curvature in the rows of a token embedding takes the place of layer inputs.
         if matches!(tensor.role, Role::Linear | Role::Conv) || tensor.needs_given_scales() {
             tensor.solve.rounding = stage.rounding;
+            tensor.solve.learns = stage.learns && matches!(tensor.role, Role::Linear | Role::Conv);
         }
         tensor.share(&mut shared);
         spared.extend((is_head && stage.spares_heads() && scheme.weights.grid.n_bits() == 8).then_some(index));

@@ -105,7 +105,7 @@ fn looks_at_inputs(stage: &Stage, tensor: &TensorPlan) -> bool {
             let is_of_it = prune.score == stage.score && tensor.solve.reconstruction == stage.reconstruction;
             is_of_it && (prune.score.needs_inputs() || stage.reconstruction.is_some())
         }),
-        Stage::Quantize(_) => fits_by_inputs(tensor) || tensor.solve.rounding == Rounding::Gptq,
+        Stage::Quantize(_) => fits_by_inputs(tensor) || tensor.solve.rounding == Rounding::Gptq || tensor.solve.learns,
         Stage::Cast(_) => false,
     }
 }

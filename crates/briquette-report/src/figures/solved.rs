@@ -24,6 +24,9 @@ pub struct SolvedLayer {
     pub outputs_unmoved: Option<f64>,
     /// The same error with the updated weights.
     pub outputs: Option<f64>,
+    /// Squared error of the block's outputs after its rounding was learned, over the one before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block_left: Option<f64>,
 }
 
 impl SolvedLayer {
