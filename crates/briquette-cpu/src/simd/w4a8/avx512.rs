@@ -4,8 +4,8 @@
 use super::{GroupLayout, GroupedBlock, OutputBlock, STEP_BYTES, W4A8Panel, group_row};
 use std::arch::x86_64::*;
 
-/// Rows that are multiplied together: 28 sums, 2 vectors of weights and a code in 32 registers.
-const MAX_ROWS: usize = 14;
+/// Rows that are multiplied together: 14 sums, 14 totals, 2 vectors of weights and a code in 32 registers.
+const MAX_ROWS: usize = 7;
 /// The prefetch distance of weights, in bytes.
 const AHEAD: usize = 4096;
 
@@ -24,7 +24,7 @@ pub(super) unsafe fn multiply_panel(rows: GroupedBlock, panel: W4A8Panel, out: &
     let n_tiles = rows.n_rows().div_ceil(MAX_ROWS);
     let mut first = 0;
     for i in 0..n_tiles {
-        // Tiles of similar height: 15 rows are 8 and 7, not 14 and 1.
+        // Tiles of similar height: 8 rows are 4 and 4, not 7 and 1.
         let m = (rows.n_rows() - first).div_ceil(n_tiles - i);
         macro_rules! for_rows {
             ($($n:literal)*) => {
@@ -35,7 +35,7 @@ pub(super) unsafe fn multiply_panel(rows: GroupedBlock, panel: W4A8Panel, out: &
                 }
             };
         }
-        for_rows!(1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+        for_rows!(1 2 3 4 5 6 7);
         first += m;
     }
 }
