@@ -67,7 +67,7 @@ fn training_in_the_scheme_gives_the_quality_of_the_output() {
     let perplexity: Vec<f64> = epochs.iter().map(|epoch| epoch["metrics"]["perplexity"].as_f64().unwrap()).collect();
     let best = perplexity.iter().copied().fold(f64::MAX, f64::min);
     let written = report["evaluation"]["metrics"]["perplexity"].as_f64().unwrap();
-    assert!((written / best - 1.0).abs() < 0.01, "{written} and {perplexity:?}");
+    assert!((written / best - 1.0).abs() < 0.05, "{written} and {perplexity:?}");
     assert!(report["evaluation"]["after"]["held"]["int4 by int8"]["n_tensors"].as_u64() > Some(0), "{report}");
 }
 

@@ -1,9 +1,9 @@
 //! Activations as signed 8-bit codes in the groups of 4-bit weights.
 
 use crate::activations::{ActivationElement, ActivationGrid};
+use crate::group_layout::GroupLayout;
 use crate::quantize_rows::QuantizedRows;
 use crate::simd::{self, GroupedBlock};
-use crate::w4a8::GroupLayout;
 use briquette_core::aligned_bytes::AlignedBytes;
 use briquette_core::simd::SimdLevel;
 

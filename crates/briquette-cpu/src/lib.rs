@@ -25,6 +25,7 @@ mod feed_forward;
 pub mod float;
 mod float_product;
 mod float_rows;
+mod group_layout;
 mod grouped_rows;
 mod int4;
 mod int8_attention;

@@ -1,6 +1,7 @@
 //! W4A8: 4-bit weights in groups times int8 activations, on integers.
 
 use crate::activations::{ActivationElement, ActivationGrid};
+use crate::group_layout::{GroupLayout, STEP_BYTES};
 use crate::grouped_rows::GroupedRows;
 use crate::linear::assert_shapes;
 use crate::panel_layout::check_depth;
@@ -23,36 +24,6 @@ thread_local! {
     static ROWS: RefCell<GroupedRows> = RefCell::default();
 }
 
-/// How the inputs of a row form groups with one scale, and groups form steps of 4 inputs.
-///
-/// Every group starts with a new step, so a group whose size is not a multiple of 4 is padded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct GroupLayout {
-    pub(crate) n_in: usize,
-    /// Inputs in a group; the last group may be shorter.
-    pub(crate) group: usize,
-}
-
-impl GroupLayout {
-    pub(crate) const fn n_groups(self) -> usize {
-        self.n_in.div_ceil(self.group)
-    }
-
-    /// Returns the steps of a group of full size.
-    pub(crate) const fn steps_per_group(self) -> usize {
-        self.group.div_ceil(4)
-    }
-
-    pub(crate) const fn n_steps(self) -> usize {
-        self.n_in / self.group * self.steps_per_group() + (self.n_in % self.group).div_ceil(4)
-    }
-
-    /// Returns the place of an input in a padded row.
-    const fn place(self, col: usize) -> usize {
-        col / self.group * self.steps_per_group() * 4 + col % self.group
-    }
-}
-
 /// int4 weights `[n_out, n_in]` for int8 activations, with one scale for each `group` inputs of each output.
 ///
 /// Panels have 32 outputs and 64 bytes for each step of 4 inputs: `[16][4]` bytes, output `j` in the low halves,
@@ -66,9 +37,6 @@ pub struct PackedW4A8 {
     /// The sum of the weights of each output, to be multiplied by the zero point of activations.
     sums: Vec<f32>,
 }
-
-/// Bytes of a step of 4 inputs in a panel.
-pub(crate) const STEP_BYTES: usize = 2 * PANEL;
 
 impl PackedW4A8 {
     /// Packs row-major `codes` `[n_out, n_in]` from -8 to 7 with the values `codes[o, i] * scales[o, i /

@@ -89,9 +89,7 @@ impl ForeignLayout {
             Self::SignedBytes { n_cols } => {
                 let row_bytes = n_cols.div_ceil(2).max(1);
                 let codes = fetch(range.start / row_bytes * n_cols..range.end / row_bytes * n_cols)?;
-                for row in codes.chunks_exact(n_cols.max(1)) {
-                    narrow_to_nibbles(row, out)?;
-                }
+                codes.chunks_exact(n_cols.max(1)).try_for_each(|row| narrow_to_nibbles(row, out))?;
             }
             Self::ZeroColumns { n_groups, n_bits } => {
                 let first_word = range.start / n_groups * n_bits / 32;

@@ -5,7 +5,10 @@
 //! pairs is at most 30,720, below 32,767. Then `vpmaddwd` widens the sums to 32 bits.
 #![allow(unsafe_code)]
 
-use super::{GroupLayout, GroupedBlock, OutputBlock, PANEL, STEP_BYTES, W4A8Panel, finish, group_row};
+use super::scalar::{GroupedBlock, W4A8Panel, finish, group_row};
+use crate::group_layout::{GroupLayout, STEP_BYTES};
+use crate::simd::block::OutputBlock;
+use crate::simd::operands::PANEL;
 use std::arch::x86_64::*;
 
 /// Rows that are multiplied together: 8 sums, 2 vectors of weights, a code, a product and a mask in 16 registers.
@@ -14,13 +17,13 @@ const MAX_ROWS: usize = 4;
 const MAX_STEPS: usize = 8;
 const _: () = assert!(MAX_STEPS * 2 * 15 * 128 <= i16::MAX as usize);
 
-/// [`super::group_row`] compiled for wider registers.
+/// [`group_row`] compiled for wider registers.
 #[target_feature(enable = "avx2")]
 pub(super) fn group_codes(from: &[u8], layout: GroupLayout, to: &mut [u8], offsets: &mut [i32]) {
     group_row(from, layout, to, offsets);
 }
 
-/// See [`super::multiply_panel`].
+/// See [`super::scalar::multiply_panel`].
 ///
 /// # Safety
 /// The caller has checked the shapes: see [`super::multiply_w4a8_panel`].

@@ -1,7 +1,9 @@
 //! AVX-512 with VNNI.
 #![allow(unsafe_code)]
 
-use super::{GroupLayout, GroupedBlock, OutputBlock, STEP_BYTES, W4A8Panel, group_row};
+use super::scalar::{GroupedBlock, W4A8Panel, group_row};
+use crate::group_layout::{GroupLayout, STEP_BYTES};
+use crate::simd::block::OutputBlock;
 use std::arch::x86_64::*;
 
 /// Rows that are multiplied together: 14 sums, 14 totals, 2 vectors of weights and a code in 32 registers.
@@ -9,13 +11,13 @@ const MAX_ROWS: usize = 7;
 /// The prefetch distance of weights, in bytes.
 const AHEAD: usize = 4096;
 
-/// [`super::group_row`] compiled for wider registers.
+/// [`group_row`] compiled for wider registers.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(super) fn group_codes(from: &[u8], layout: GroupLayout, to: &mut [u8], offsets: &mut [i32]) {
     group_row(from, layout, to, offsets);
 }
 
-/// See [`super::multiply_panel`].
+/// See [`super::scalar::multiply_panel`].
 ///
 /// # Safety
 /// The caller has checked the shapes: see [`super::multiply_w4a8_panel`].
@@ -104,7 +106,7 @@ unsafe fn sums_of_group<const M: usize>(
     sums
 }
 
-/// Writes the outputs of rows starting at `first`. See [`super::finish`].
+/// Writes the outputs of rows starting at `first`. See [`super::scalar::finish`].
 #[inline]
 #[target_feature(enable = "avx512f,fma")]
 fn store(totals: &[[__m512; 2]], first: usize, rows: GroupedBlock, panel: W4A8Panel, out: &mut OutputBlock) {
